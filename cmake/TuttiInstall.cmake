@@ -1,0 +1,1 @@
+# Installation: headers, libraries and the package configuration file.

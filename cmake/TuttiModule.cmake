@@ -1,0 +1,49 @@
+# One library per folder. tutti_module(strategy DEPENDS autograd data) states the folder's edges once;
+# tests/layering_test.py reads the same lines and compares them with the #include lines.
+#
+# The include tree: build/include/tutti/<folder> is a link to <folder>, so that
+# #include "tutti/strategy/strategy.h" reads the same in the tree and after installation.
+set(TUTTI_INCLUDE_DIR ${CMAKE_BINARY_DIR}/include)
+file(MAKE_DIRECTORY ${TUTTI_INCLUDE_DIR}/tutti)
+file(CREATE_LINK ${PROJECT_SOURCE_DIR}/tutti.h ${TUTTI_INCLUDE_DIR}/tutti/tutti.h SYMBOLIC)
+
+function(tutti_module name)
+  cmake_parse_arguments(arg "" "" "DEPENDS;LIBRARIES;EXCLUDE" ${ARGN})
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  string(REGEX MATCH "^[^/]+" top ${folder})
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${top} ${TUTTI_INCLUDE_DIR}/tutti/${top} SYMBOLIC)
+
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  foreach(pattern IN LISTS arg_EXCLUDE)
+    list(FILTER sources EXCLUDE REGEX ${CMAKE_CURRENT_SOURCE_DIR}/${pattern})
+  endforeach()
+  if(sources)
+    add_library(tutti_${name} STATIC ${sources})
+    set(scope PUBLIC)
+    target_compile_options(tutti_${name} PRIVATE ${TUTTI_COMPILE_OPTIONS})
+    target_compile_features(tutti_${name} PUBLIC cxx_std_20)
+    target_link_libraries(tutti_${name} PRIVATE ${arg_LIBRARIES})
+  else()
+    add_library(tutti_${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  add_library(tutti::${name} ALIAS tutti_${name})
+  set_target_properties(tutti_${name} PROPERTIES EXPORT_NAME ${name})
+  target_include_directories(tutti_${name} ${scope} $<BUILD_INTERFACE:${TUTTI_INCLUDE_DIR}>
+                                                    $<INSTALL_INTERFACE:include>)
+  foreach(dependency IN LISTS arg_DEPENDS)
+    target_link_libraries(tutti_${name} ${scope} tutti_${dependency})
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY TUTTI_MODULES ${name})
+endfunction()
+
+# tutti::tutti: everything a program needs.
+function(tutti_umbrella)
+  get_property(modules GLOBAL PROPERTY TUTTI_MODULES)
+  add_library(tutti_tutti INTERFACE)
+  add_library(tutti::tutti ALIAS tutti_tutti)
+  set_target_properties(tutti_tutti PROPERTIES EXPORT_NAME tutti)
+  foreach(module IN LISTS modules)
+    target_link_libraries(tutti_tutti INTERFACE tutti_${module})
+  endforeach()
+endfunction()

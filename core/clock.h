@@ -1,0 +1,34 @@
+// Time, behind an interface: a test or a simulator supplies its own.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+
+namespace tutti {
+
+using Duration = std::chrono::nanoseconds;
+
+/// Time since an arbitrary start that never goes back.
+using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
+
+/// Tells and waits for time. Threads: all functions, any thread.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual TimePoint now() const = 0;
+  virtual void sleep_until(TimePoint time) = 0;
+  void sleep_for(Duration duration) { sleep_until(now() + duration); }
+
+  /// The machine's steady clock.
+  static Clock& system();
+};
+
+/// Seconds from `begin` to `end`.
+inline double seconds_between(TimePoint begin, TimePoint end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+/// Wall-clock time in seconds since 1970 (what TensorBoard event files want).
+double wall_time_seconds();
+
+}  // namespace tutti

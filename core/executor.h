@@ -1,0 +1,34 @@
+// Threads, behind an interface: nothing outside core/ starts one by itself.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace tutti {
+
+/// A started thread. The destructor joins.
+class Thread {
+ public:
+  virtual ~Thread() = default;
+  virtual void join() = 0;
+};
+
+/// Starts threads. Threads: any thread may call start().
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  /// Starts a thread that is shown as `name` (at most 15 characters) by debuggers. `body` must not throw: an
+  /// exception that leaves it ends the process with a message naming the thread.
+  virtual std::unique_ptr<Thread> start(std::string name, std::function<void()> body) = 0;
+
+  /// Threads of the operating system.
+  static Executor& system();
+};
+
+/// Number of hardware threads that this process may use, at least 1.
+int num_hardware_threads();
+
+}  // namespace tutti

@@ -1,0 +1,71 @@
+// JSON values: what metrics files, checkpoints' headers and log lines are made of.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tutti {
+
+/// A JSON value. Objects keep the order in which members were added. A value type.
+class Json {
+ public:
+  using Array = std::vector<Json>;
+  using Member = std::pair<std::string, Json>;
+  using Object = std::vector<Member>;
+
+  Json() : value_(nullptr) {}
+  Json(std::nullptr_t) : value_(nullptr) {}
+  Json(bool value) : value_(value) {}
+  Json(int value) : value_(static_cast<std::int64_t>(value)) {}
+  Json(std::int64_t value) : value_(value) {}
+  Json(std::uint64_t value) : value_(static_cast<std::int64_t>(value)) {}
+  Json(double value) : value_(value) {}
+  Json(const char* value) : value_(std::string(value)) {}
+  Json(std::string value) : value_(std::move(value)) {}
+  Json(std::string_view value) : value_(std::string(value)) {}
+  Json(Array value) : value_(std::move(value)) {}
+  Json(Object value) : value_(std::move(value)) {}
+
+  static Json object() { return Json(Object{}); }
+  static Json array() { return Json(Array{}); }
+
+  /// Throws kInvalidArgument with the position (line, column) when `text` is not JSON. `source` names the text in the
+  /// message (a path, a variable's name). Depth is limited to 256.
+  static Json parse(std::string_view text, std::string_view source = "JSON");
+
+  bool is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
+  bool is_object() const { return std::holds_alternative<Object>(value_); }
+  bool is_array() const { return std::holds_alternative<Array>(value_); }
+  bool is_string() const { return std::holds_alternative<std::string>(value_); }
+  bool is_number() const;
+
+  /// Each throws kInvalidArgument saying expected and found kind.
+  bool as_bool() const;
+  std::int64_t as_int() const;      // a number without fraction
+  double as_double() const;         // any number
+  const std::string& as_string() const;
+  const Array& as_array() const;
+  const Object& as_object() const;
+
+  /// The member of that name, or nullptr. Throws when this is no object.
+  const Json* find(std::string_view name) const;
+  /// The member of that name; throws kInvalidArgument naming it when it is missing.
+  const Json& at(std::string_view name) const;
+  /// Adds or replaces a member. This must be an object.
+  Json& set(std::string name, Json value);
+  /// Appends to an array. This must be an array.
+  void push_back(Json value);
+
+  /// Compact text (one line), or indented by `indent` spaces. NaN and infinities become null, as in every strict writer.
+  std::string dump(int indent = -1) const;
+
+ private:
+  std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, Array, Object> value_;
+};
+
+}  // namespace tutti

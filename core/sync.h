@@ -1,0 +1,77 @@
+// Blocking, in one place: mutex, condition variable with deadline and abort, one-shot event.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "tutti/core/clock.h"
+#include "tutti/core/error.h"
+#include "tutti/core/thread_annotations.h"
+
+namespace tutti {
+
+/// A plain mutex that clang's thread-safety analysis knows.
+class TUTTI_THREAD_ANNOTATION(capability("mutex")) Mutex {
+ public:
+  void lock() TUTTI_THREAD_ANNOTATION(acquire_capability()) { mutex_.lock(); }
+  void unlock() TUTTI_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }
+
+ private:
+  friend class CondVar;
+  std::mutex mutex_;
+};
+
+/// Holds a mutex for a block.
+class TUTTI_THREAD_ANNOTATION(scoped_lockable) MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) TUTTI_THREAD_ANNOTATION(acquire_capability(mutex))
+      : mutex_(mutex) {
+    mutex_.lock();
+  }
+  ~MutexLock() TUTTI_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+/// Waits for a condition guarded by a Mutex. Every wait has a deadline. A waiting replica hands its run token on
+/// (core/run_token.h) and takes it again before wait_until returns.
+class CondVar {
+ public:
+  /// Waits until `ready()` or the deadline; returns ready(). `ready` runs with `mutex` held. The mutex must be held
+  /// by the caller, and is held again on return.
+  bool wait_until(Mutex& mutex, TimePoint deadline, const std::function<bool()>& ready)
+      TUTTI_REQUIRES(mutex);
+  bool wait_for(Mutex& mutex, Duration timeout, const std::function<bool()>& ready)
+      TUTTI_REQUIRES(mutex) {
+    return wait_until(mutex, Clock::system().now() + timeout, ready);
+  }
+  void notify_one() noexcept { condition_.notify_one(); }
+  void notify_all() noexcept { condition_.notify_all(); }
+
+ private:
+  std::condition_variable condition_;
+};
+
+/// Happens once. Threads: any.
+class Event {
+ public:
+  void set();
+  bool is_set() const;
+  /// Returns whether it happened before the deadline.
+  bool wait_until(TimePoint deadline);
+
+ private:
+  mutable Mutex mutex_;
+  CondVar condition_;
+  bool set_ TUTTI_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace tutti

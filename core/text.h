@@ -1,0 +1,39 @@
+// Joining values into text: what std::format will do once every supported compiler has it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sstream>
+#include <string>
+
+namespace tutti {
+
+/// The arguments written one after the other with operator<<. A type with `to_string() const` but without
+/// operator<< is written through that.
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream out;
+  auto write = [&out](const auto& part) {
+    if constexpr (requires { out << part; }) {
+      out << part;
+    } else {
+      out << part.to_string();
+    }
+  };
+  (write(parts), ...);
+  return std::move(out).str();
+}
+
+/// The elements of a range, written as concat() does, separated by `separator`.
+template <class Range>
+std::string join(const Range& range, const char* separator = ", ") {
+  std::string text;
+  bool first = true;
+  for (const auto& element : range) {
+    if (!first) text += separator;
+    first = false;
+    text += concat(element);
+  }
+  return text;
+}
+
+}  // namespace tutti

@@ -1,0 +1,70 @@
+// Memory of tensors: reference-counted buffers from a caching allocator.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace tutti {
+
+/// Bytes of host memory, aligned to 64. Owned by the BufferRefs that name it.
+class Buffer {
+ public:
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  friend class BufferRef;
+  friend class BufferAllocator;
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t capacity_ = 0;
+  std::atomic<std::uint32_t> references_{0};
+};
+
+/// A counted reference. unique() has acquire order, so that a writer which is alone sees all reads of former holders done:
+/// this is what std::shared_ptr::use_count() does not promise.
+class BufferRef {
+ public:
+  BufferRef() = default;
+  /// A buffer of `size` bytes with undefined content, from the allocator's cache if it can. Any thread.
+  static BufferRef allocate(std::size_t size);
+
+  BufferRef(const BufferRef& other) : buffer_(other.buffer_) { retain(); }
+  BufferRef(BufferRef&& other) noexcept : buffer_(std::exchange(other.buffer_, nullptr)) {}
+  BufferRef& operator=(BufferRef other) noexcept {
+    std::swap(buffer_, other.buffer_);
+    return *this;
+  }
+  ~BufferRef() { release(); }
+
+  Buffer* operator->() const { return buffer_; }
+  Buffer* get() const { return buffer_; }
+  explicit operator bool() const { return buffer_ != nullptr; }
+  /// Whether no other reference exists.
+  bool unique() const { return buffer_->references_.load(std::memory_order_acquire) == 1; }
+
+ private:
+  void retain() const {
+    if (buffer_) buffer_->references_.fetch_add(1, std::memory_order_relaxed);
+  }
+  void release();
+  Buffer* buffer_ = nullptr;
+};
+
+/// What the allocator holds. Bytes.
+struct AllocatorStatistics {
+  std::size_t in_use = 0;
+  std::size_t cached = 0;
+  std::size_t peak_in_use = 0;
+  std::uint64_t allocations = 0;
+  std::uint64_t cache_hits = 0;
+};
+
+AllocatorStatistics allocator_statistics();
+/// Gives cached memory back to the system.
+void trim_allocator_cache();
+
+}  // namespace tutti

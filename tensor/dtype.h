@@ -1,0 +1,72 @@
+// Element types of tensors.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <ostream>
+#include <string_view>
+#include <type_traits>
+
+#include "tutti/core/error.h"
+
+namespace tutti {
+
+/// The values are stable: they stand in the plugin ABI and in checkpoints' tests.
+enum class DType : std::uint8_t {
+  kFloat32 = 0,
+  kFloat64 = 1,
+  kInt32 = 2,
+  kInt64 = 3,
+  kUInt8 = 4,
+  kBool = 5,
+};
+
+inline constexpr DType kAllDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kInt32,
+                                       DType::kInt64,   DType::kUInt8,   DType::kBool};
+
+/// Bytes of one element.
+std::size_t size_of(DType dtype);
+/// "float32", "int64", ...: numpy's and tf's names.
+std::string_view to_string(DType dtype);
+/// The inverse of to_string; throws kInvalidArgument listing the names.
+DType parse_dtype(std::string_view name);
+bool is_floating(DType dtype);
+std::ostream& operator<<(std::ostream& out, DType dtype);
+
+/// The DType of C++ type T: float, double, std::int32_t, std::int64_t, std::uint8_t or bool.
+template <class T>
+consteval DType dtype_of() {
+  if constexpr (std::is_same_v<T, float>) return DType::kFloat32;
+  else if constexpr (std::is_same_v<T, double>) return DType::kFloat64;
+  else if constexpr (std::is_same_v<T, std::int32_t>) return DType::kInt32;
+  else if constexpr (std::is_same_v<T, std::int64_t>) return DType::kInt64;
+  else if constexpr (std::is_same_v<T, std::uint8_t>) return DType::kUInt8;
+  else if constexpr (std::is_same_v<T, bool>) return DType::kBool;
+}
+
+/// Calls `visitor.template operator()<T>()` with the C++ type of `dtype`:
+/// `visit_dtype(x.dtype(), [&]<class T>() { ... })`.
+template <class Visitor>
+decltype(auto) visit_dtype(DType dtype, Visitor&& visitor) {
+  switch (dtype) {
+    case DType::kFloat32: return visitor.template operator()<float>();
+    case DType::kFloat64: return visitor.template operator()<double>();
+    case DType::kInt32: return visitor.template operator()<std::int32_t>();
+    case DType::kInt64: return visitor.template operator()<std::int64_t>();
+    case DType::kUInt8: return visitor.template operator()<std::uint8_t>();
+    case DType::kBool: return visitor.template operator()<bool>();
+  }
+  fail(ErrorCode::kInternal, "visit_dtype: no such dtype: ", static_cast<int>(dtype));
+}
+
+/// The same for float32 and float64 alone; others throw kInvalidArgument naming `who`.
+template <class Visitor>
+decltype(auto) visit_floating(DType dtype, std::string_view who, Visitor&& visitor) {
+  if (dtype == DType::kFloat32) return visitor.template operator()<float>();
+  if (dtype == DType::kFloat64) return visitor.template operator()<double>();
+  fail(ErrorCode::kInvalidArgument, who, ": expected float32 or float64, got ", to_string(dtype),
+       "; try cast()");
+}
+
+}  // namespace tutti

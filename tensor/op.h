@@ -1,0 +1,113 @@
+// Operations as data: the identifiers, their attributes and one call.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <source_location>
+#include <span>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "tutti/core/random.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti {
+
+/// Every operation that has a kernel. Public functions (tensor/ops/*.h) check their arguments and make an OpCall of these.
+enum class OpId : std::uint8_t {
+  // elementwise, one input
+  kNegate, kExp, kLog, kSqrt, kRsqrt, kSquare, kAbs, kSign, kReciprocal, kFloor,
+  kRelu, kSigmoid, kTanh, kSoftplus, kElu, kGelu, kLogicalNot, kCast, kClip,
+  // elementwise, two inputs, broadcasting; comparisons and logic give bool
+  kAdd, kSubtract, kMultiply, kDivide, kMaximum, kMinimum, kPower,
+  kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kLogicalAnd, kLogicalOr,
+  // elementwise gradients: (dy, x or y)
+  kReluGrad, kSigmoidGrad, kTanhGrad, kEluGrad, kGeluGrad,
+  // three inputs, broadcasting
+  kWhere,
+  // reductions over axes
+  kReduceSum, kReduceMean, kReduceMax, kReduceMin, kReduceProduct, kReduceAny, kReduceAll,
+  kArgMax, kArgMin,
+  // linear algebra; (a, b [, bias])
+  kMatMul,
+  // convolution; (x, filter [, bias]), (dy, filter), (x, dy), (dy)
+  kConv2d, kConv2dBackwardInput, kConv2dBackwardFilter, kBiasGrad,
+  // pooling
+  kMaxPool, kMaxPoolGrad, kAveragePool, kAveragePoolGrad,
+  // normalisation
+  kBatchNormTraining, kBatchNormGrad, kBatchNormInference, kLrn, kLrnGrad,
+  // softmax and losses
+  kSoftmax, kLogSoftmax, kSoftmaxGrad, kLogSoftmaxGrad,
+  kSoftmaxCrossEntropy, kSparseSoftmaxCrossEntropy, kSparseSoftmaxCrossEntropyGrad,
+  kSigmoidCrossEntropy,
+  // shape
+  kReshape, kTranspose, kSlice, kPad, kConcat, kBroadcastTo, kOneHot, kGather, kStopGradient,
+  kScatterRows,
+  // random
+  kDropout,
+  kCount
+};
+
+/// "matmul", "conv2d", ...
+std::string_view to_string(OpId op);
+
+/// How a window that leaves the image is treated: SAME pads with zeros so that output = ceil(input / stride); VALID does not pad.
+enum class Padding : std::uint8_t { kValid, kSame };
+
+/// A function applied to the result of matmul or conv2d in the same pass.
+enum class FusedActivation : std::uint8_t { kNone, kRelu, kSigmoid, kTanh };
+
+struct ClipAttributes { double low = 0.0, high = 0.0; };
+struct CastAttributes { DType to = DType::kFloat32; };
+struct AxesAttributes { std::uint32_t axes = 0; bool keep_dims = false; };  // bit i of axes: axis i
+struct MatMulAttributes {
+  bool transpose_a = false, transpose_b = false;
+  FusedActivation activation = FusedActivation::kNone;
+};
+/// Explicit padding, so that kernels need not know SAME from VALID. input: NHWC; filter: HWIO.
+struct Conv2dAttributes {
+  std::int64_t stride_h = 1, stride_w = 1;
+  std::int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;
+  FusedActivation activation = FusedActivation::kNone;
+  bool operator==(const Conv2dAttributes&) const = default;
+};
+struct Pool2dAttributes {
+  std::int64_t window_h = 2, window_w = 2, stride_h = 2, stride_w = 2;
+  std::int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;  // padding counts for nothing
+};
+struct BatchNormAttributes { double epsilon = 1e-3; };
+/// tf.nn.local_response_normalization: y = x / (bias + alpha * sum of x^2 over 2*depth_radius+1 channels)^beta.
+struct LrnAttributes { std::int64_t depth_radius = 5; double bias = 1.0, alpha = 1.0, beta = 0.5; };
+struct TransposeAttributes { std::array<std::int8_t, Shape::kMaxRank> permutation{}; };
+struct SliceAttributes { std::array<std::int64_t, Shape::kMaxRank> begin{}; };  // size = output shape
+struct PadAttributes { std::array<std::int64_t, Shape::kMaxRank> before{}; double value = 0.0; };
+struct AxisAttributes { int axis = 0; };
+struct OneHotAttributes { double on = 1.0, off = 0.0; };
+struct DropoutAttributes { double rate = 0.5; RandomKey key; };
+
+using Attributes =
+    std::variant<std::monostate, ClipAttributes, CastAttributes, AxesAttributes, MatMulAttributes,
+                 Conv2dAttributes, Pool2dAttributes, BatchNormAttributes, LrnAttributes,
+                 TransposeAttributes, SliceAttributes, PadAttributes, AxisAttributes,
+                 OneHotAttributes, DropoutAttributes>;
+
+struct TensorSpec {
+  Shape shape;
+  DType dtype = DType::kFloat32;
+};
+
+/// One checked call of an operation. Inputs are on one device.
+struct OpCall {
+  OpId op = OpId::kCount;
+  std::vector<Tensor> inputs;
+  std::vector<TensorSpec> outputs;
+  Attributes attributes;
+  std::source_location where = std::source_location::current();
+
+  template <class T>
+  const T& attributes_as() const { return std::get<T>(attributes); }
+};
+
+}  // namespace tutti

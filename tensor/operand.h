@@ -1,0 +1,38 @@
+// What operations take: a tensor and the line that passed it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <source_location>
+#include <type_traits>
+
+#include "tutti/tensor/tensor.h"
+
+namespace tutti {
+
+/// Made implicitly from a Tensor, a Variable or a number, so that an error can name the caller's line.
+struct Operand {
+  template <class T>
+    requires(std::convertible_to<const T&, Tensor> && !std::same_as<T, Operand>)
+  Operand(const T& value, std::source_location location = std::source_location::current())  // NOLINT
+      : tensor(value), where(location) {
+    if constexpr (std::is_arithmetic_v<T>) {
+      is_number = true;
+      number = static_cast<double>(value);
+    }
+  }
+
+  Tensor tensor;
+  std::source_location where;
+  /// A plain number takes dtype and device of the operation's other operand; `number` is its full value.
+  bool is_number = false;
+  double number = 0.0;
+
+  const Shape& shape() const { return tensor.shape(); }
+  DType dtype() const { return tensor.dtype(); }
+};
+
+/// "train.cc:41".
+std::string to_string(const std::source_location& where);
+
+}  // namespace tutti

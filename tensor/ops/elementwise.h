@@ -1,0 +1,65 @@
+// Elementwise operations with numpy's broadcasting.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/tensor/operand.h"
+
+namespace tutti {
+
+/// All of these: inputs of one dtype (a plain number takes the other operand's), on one device. A wrong shape or dtype throws
+/// kInvalidArgument that names the operation, both shapes and the caller's line. The caller's thread computes.
+Tensor add(const Operand& a, const Operand& b);
+Tensor subtract(const Operand& a, const Operand& b);
+Tensor multiply(const Operand& a, const Operand& b);
+/// True division; integers throw (cast first).
+Tensor divide(const Operand& a, const Operand& b);
+Tensor maximum(const Operand& a, const Operand& b);
+Tensor minimum(const Operand& a, const Operand& b);
+Tensor pow(const Operand& base, const Operand& exponent);
+
+inline Tensor operator+(const Operand& a, const Operand& b) { return add(a, b); }
+inline Tensor operator-(const Operand& a, const Operand& b) { return subtract(a, b); }
+inline Tensor operator*(const Operand& a, const Operand& b) { return multiply(a, b); }
+inline Tensor operator/(const Operand& a, const Operand& b) { return divide(a, b); }
+
+/// Comparisons give bool tensors.
+Tensor equal(const Operand& a, const Operand& b);
+Tensor not_equal(const Operand& a, const Operand& b);
+Tensor less(const Operand& a, const Operand& b);
+Tensor less_equal(const Operand& a, const Operand& b);
+Tensor greater(const Operand& a, const Operand& b);
+Tensor greater_equal(const Operand& a, const Operand& b);
+Tensor logical_and(const Operand& a, const Operand& b);
+Tensor logical_or(const Operand& a, const Operand& b);
+Tensor logical_not(const Operand& x);
+
+Tensor negate(const Operand& x);
+inline Tensor operator-(const Operand& x) { return negate(x); }
+Tensor exp(const Operand& x);
+Tensor log(const Operand& x);
+Tensor sqrt(const Operand& x);
+Tensor rsqrt(const Operand& x);
+Tensor square(const Operand& x);
+Tensor abs(const Operand& x);
+Tensor sign(const Operand& x);
+Tensor reciprocal(const Operand& x);
+Tensor floor(const Operand& x);
+
+Tensor relu(const Operand& x);
+Tensor sigmoid(const Operand& x);
+Tensor tanh(const Operand& x);
+Tensor softplus(const Operand& x);
+Tensor elu(const Operand& x);
+/// The exact form, x * Phi(x).
+Tensor gelu(const Operand& x);
+
+/// Values below `low` become low, above `high` become high. The gradient is 0 outside [low, high].
+Tensor clip(const Operand& x, double low, double high);
+/// Float to integer truncates towards zero; anything to bool is x != 0.
+Tensor cast(const Operand& x, DType dtype);
+/// a where condition (bool) is true, else b; all three broadcast.
+Tensor where(const Operand& condition, const Operand& a, const Operand& b);
+/// x, as a constant for every tape.
+Tensor stop_gradient(const Operand& x);
+
+}  // namespace tutti

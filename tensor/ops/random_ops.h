@@ -1,0 +1,23 @@
+// Random tensors: pure functions of a key (core/random.h).
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/core/random.h"
+#include "tutti/tensor/operand.h"
+
+namespace tutti {
+
+/// Uniform in [low, high). Element i depends on the key and i alone. float32 or float64.
+Tensor random_uniform(const Shape& shape, const RandomKey& key, double low = 0.0, double high = 1.0,
+                      DType dtype = DType::kFloat32, Device device = {});
+Tensor random_normal(const Shape& shape, const RandomKey& key, double mean = 0.0,
+                     double stddev = 1.0, DType dtype = DType::kFloat32, Device device = {});
+/// Normal, values beyond two standard deviations drawn again.
+Tensor truncated_normal(const Shape& shape, const RandomKey& key, double mean = 0.0,
+                        double stddev = 1.0, DType dtype = DType::kFloat32, Device device = {});
+
+/// Each element is 0 with probability `rate`, else x / (1 - rate). The mask is a function of `key` and the element's index, so the
+/// gradient is dropout of dy with the same key. rate in [0, 1).
+Tensor dropout(const Operand& x, double rate, const RandomKey& key);
+
+}  // namespace tutti

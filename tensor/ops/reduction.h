@@ -1,0 +1,36 @@
+// Reductions over axes.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "tutti/tensor/operand.h"
+
+namespace tutti {
+
+/// Which axes go away; empty: all. Negative axes count from the end.
+struct ReduceOptions {
+  std::vector<int> axes = {};
+  bool keep_dims = false;
+};
+
+/// Sums are added along a fixed order that depends on the shape alone. The sum of nothing is 0, the product 1; the mean of
+/// nothing is NaN as in tf; max and min of nothing are the type's lowest and highest value (-inf, inf).
+Tensor reduce_sum(const Operand& x, ReduceOptions options = {});
+/// Floating types only.
+Tensor reduce_mean(const Operand& x, ReduceOptions options = {});
+Tensor reduce_max(const Operand& x, ReduceOptions options = {});
+Tensor reduce_min(const Operand& x, ReduceOptions options = {});
+Tensor reduce_product(const Operand& x, ReduceOptions options = {});
+/// bool only.
+Tensor reduce_any(const Operand& x, ReduceOptions options = {});
+Tensor reduce_all(const Operand& x, ReduceOptions options = {});
+
+/// Index of the first largest (smallest) element along `axis`, int64, without that axis.
+Tensor argmax(const Operand& x, int axis = -1);
+Tensor argmin(const Operand& x, int axis = -1);
+
+/// x of a shape that broadcasting gave, summed back to `shape`: the gradient of broadcasting.
+Tensor sum_to_shape(const Operand& x, const Shape& shape);
+
+}  // namespace tutti

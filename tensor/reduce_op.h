@@ -1,0 +1,18 @@
+// How values of several replicas become one.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ostream>
+#include <string_view>
+
+namespace tutti {
+
+/// tf.distribute.ReduceOp, with MPI's further operations. The values are stable (plugin ABI).
+enum class ReduceOp { kSum = 0, kMean = 1, kMin = 2, kMax = 3, kProduct = 4 };
+
+std::string_view to_string(ReduceOp op);  // "SUM", ...
+/// Any case; throws kInvalidArgument listing the names.
+ReduceOp parse_reduce_op(std::string_view text);
+std::ostream& operator<<(std::ostream& out, ReduceOp op);
+
+}  // namespace tutti

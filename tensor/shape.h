@@ -1,0 +1,56 @@
+// The extents of a tensor.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <ostream>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tutti {
+
+/// Up to eight dimensions, each 0 or more. [] is a scalar. A small value type without allocation.
+class Shape {
+ public:
+  static constexpr int kMaxRank = 8;
+
+  Shape() = default;
+  /// Throws kInvalidArgument for a negative dimension or more than kMaxRank of them.
+  Shape(std::initializer_list<std::int64_t> dims);
+  explicit Shape(std::span<const std::int64_t> dims);
+
+  int rank() const { return rank_; }
+  /// Dimension `axis`; a negative axis counts from the end. Throws kInvalidArgument when there is no such axis.
+  std::int64_t dim(int axis) const;
+  std::int64_t operator[](int axis) const { return dim(axis); }
+  /// The product of the dimensions; 1 for [].
+  std::int64_t num_elements() const;
+
+  const std::int64_t* begin() const { return dims_.data(); }
+  const std::int64_t* end() const { return dims_.data() + rank_; }
+  std::span<const std::int64_t> dims() const { return {dims_.data(), static_cast<size_t>(rank_)}; }
+
+  /// `axis` as 0 .. rank-1. Throws kInvalidArgument naming `who` when out of range.
+  int normalized_axis(int axis, std::string_view who) const;
+  Shape with_dim(int axis, std::int64_t size) const;
+  Shape without_axis(int axis) const;
+  Shape with_front(std::int64_t size) const;
+
+  /// "[2, 3]".
+  std::string to_string() const;
+  bool operator==(const Shape& other) const;
+
+ private:
+  std::array<std::int64_t, kMaxRank> dims_{};
+  int rank_ = 0;
+};
+
+std::ostream& operator<<(std::ostream& out, const Shape& shape);
+
+/// The shape that numpy's rule gives; throws kInvalidArgument naming `who` and both shapes when they do not fit.
+Shape broadcast(const Shape& a, const Shape& b, std::string_view who);
+
+}  // namespace tutti

@@ -1,0 +1,137 @@
+// The tensor: an immutable n-dimensional array on one device.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <ostream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/tensor/buffer.h"
+#include "tutti/tensor/device.h"
+#include "tutti/tensor/dtype.h"
+#include "tutti/tensor/shape.h"
+
+namespace tutti {
+
+/// An n-dimensional array on one device, dense and row-major. Cheap to copy: copies share storage. Values never change
+/// after creation; only Variables change. Threads: all const functions, any thread.
+class Tensor {
+ public:
+  /// Names no array: defined() is false, everything else throws kFailedPrecondition.
+  Tensor() = default;
+  Tensor(float scalar);  // shape [], float32, cpu:0 (implicit, so that `x * 2.0f` reads as it should)
+
+  static Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32, Device device = {});
+  static Tensor ones(const Shape& shape, DType dtype = DType::kFloat32, Device device = {});
+  static Tensor full(const Shape& shape, double value, DType dtype = DType::kFloat32,
+                     Device device = {});
+  /// Copies `values`, row-major. Throws kInvalidArgument unless their number is shape.num_elements().
+  template <class T>
+  static Tensor from(const Shape& shape, std::span<const T> values, Device device = {}) {
+    return from_bytes(shape, dtype_of<T>(), std::as_bytes(values), device);
+  }
+  template <class T>
+  static Tensor from(const Shape& shape, std::initializer_list<T> values, Device device = {}) {
+    return from(shape, std::span<const T>(values.begin(), values.size()), device);
+  }
+  template <class T>
+  static Tensor from(const Shape& shape, const std::vector<T>& values, Device device = {})
+    requires(!std::is_same_v<T, bool>)
+  {
+    return from(shape, std::span<const T>(values), device);
+  }
+  static Tensor from_bytes(const Shape& shape, DType dtype, std::span<const std::byte> bytes,
+                           Device device = {});
+  static Tensor scalar(double value, DType dtype, Device device = {}) {
+    return full({}, value, dtype, device);
+  }
+
+  bool defined() const { return impl_ != nullptr; }
+  const Shape& shape() const;
+  DType dtype() const;
+  Device device() const;
+  std::int64_t num_elements() const { return shape().num_elements(); }
+  int rank() const { return shape().rank(); }
+  std::size_t num_bytes() const;
+
+  /// This value on `device`; no copy when already there (virtual CPU devices share the host's memory).
+  Tensor to(Device device) const;
+
+  /// The one element, converted. Throws kInvalidArgument unless there is exactly one.
+  float item() const;
+  double item_double() const;
+  std::int64_t item_int() const;
+
+  /// The elements. Throws kInvalidArgument unless T is the element type. Valid while a copy of this tensor lives.
+  template <class T>
+  std::span<const T> host_span() const {
+    require_dtype(dtype_of<T>());
+    return {reinterpret_cast<const T*>(data()), static_cast<std::size_t>(num_elements())};
+  }
+  std::span<const std::byte> bytes() const { return {data(), num_bytes()}; }
+  /// Copies the elements, converted to double.
+  std::vector<double> to_doubles() const;
+
+  /// Shape, type and at most the first 32 elements, for people.
+  std::string to_string() const;
+
+  /// Rows [first, first + count) along axis 0, sharing storage. Not recorded on tapes (see slice() for that).
+  Tensor rows(std::int64_t first, std::int64_t count) const;
+  /// The same elements under another shape of equal size, sharing storage. Not recorded on tapes (see reshape()).
+  Tensor reshaped(const Shape& shape) const;
+  /// The same value under a new identity: what a tape sees as another tensor.
+  Tensor alias() const;
+
+  /// The number by which tapes know this value; copies share it. 0 when undefined.
+  std::uint64_t id() const;
+
+ private:
+  friend class MutableTensor;
+  struct Impl;
+  explicit Tensor(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  const std::byte* data() const;
+  void require_dtype(DType dtype) const;
+
+  std::shared_ptr<const Impl> impl_;
+};
+
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+
+/// A tensor that is being made, or that a variable owns: the only way to write elements. Not shared between threads
+/// while it is written.
+class MutableTensor {
+ public:
+  MutableTensor() = default;
+  /// Elements are undefined.
+  MutableTensor(const Shape& shape, DType dtype, Device device);
+
+  const Shape& shape() const { return shape_; }
+  DType dtype() const { return dtype_; }
+  Device device() const { return device_; }
+  std::int64_t num_elements() const { return shape_.num_elements(); }
+  std::size_t num_bytes() const;
+  std::byte* data() const { return buffer_->data(); }
+  template <class T>
+  std::span<T> span() const {
+    return {reinterpret_cast<T*>(data()), static_cast<std::size_t>(num_elements())};
+  }
+
+  /// An immutable view of the same storage. Before the next write the holder must call make_unique().
+  Tensor freeze() const;
+  /// Copies the storage first if any Tensor still shares it. After this, span() may be written.
+  void make_unique();
+  /// Takes over the elements of `value` (shares its storage until the next make_unique()).
+  void assign(const Tensor& value);
+
+ private:
+  BufferRef buffer_;
+  Shape shape_;
+  DType dtype_ = DType::kFloat32;
+  Device device_;
+};
+
+}  // namespace tutti
