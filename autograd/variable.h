@@ -1,0 +1,112 @@
+// The variable: a named, mutable tensor.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tutti/autograd/variable_storage.h"
+#include "tutti/core/random.h"
+
+namespace tutti {
+
+/// What an initializer is told: where the value is wanted, and the random key of this variable ((seed, number of the variable)).
+struct InitializerContext {
+  Device device;
+  RandomKey key;
+};
+
+/// A named, mutable tensor. A handle: copies name the same variable. Where its values live is decided by the strategy whose
+/// scope was active at construction; the holder never needs to know. tf.Variable.
+class Variable {
+ public:
+  using Initializer = std::function<Tensor(const InitializerContext&)>;
+
+  /// Names no variable: everything but defined() throws kFailedPrecondition.
+  Variable() = default;
+  /// Throws kFailedPrecondition inside run (naming variable and remedy).
+  explicit Variable(const Initializer& initializer, VariableOptions options = {});
+  explicit Variable(const Tensor& initial_value, VariableOptions options = {});
+  explicit Variable(std::shared_ptr<VariableStorage> storage) : storage_(std::move(storage)) {}
+
+  bool defined() const { return storage_ != nullptr; }
+  const std::string& name() const { return storage().name(); }
+  const Shape& shape() const { return storage().shape(); }
+  DType dtype() const { return storage().dtype(); }
+  bool trainable() const { return storage().trainable(); }
+
+  /// Read as VariableStorage::read() says; recorded by the tapes of this thread.
+  Tensor value() const;
+  operator Tensor() const { return value(); }
+
+  void assign(const Tensor& value);
+  void assign_add(const Tensor& value);
+  void assign_sub(const Tensor& value);
+  /// A plain number fills the shape. In a replica it is "the very same value on all replicas".
+  void assign(double value);
+  void assign_add(double value);
+  void assign_sub(double value);
+
+  void scatter_add(const IndexedSlices& slices);
+  void scatter_sub(const IndexedSlices& slices);
+  void scatter_mul(const IndexedSlices& slices);
+  void scatter_div(const IndexedSlices& slices);
+  void scatter_min(const IndexedSlices& slices);
+  void scatter_max(const IndexedSlices& slices);
+  void scatter_update(const IndexedSlices& slices);
+
+  VariableStorage& storage() const;
+  std::shared_ptr<VariableStorage> shared_storage() const { return storage_; }
+  /// Whether both handles name one variable.
+  bool operator==(const Variable& other) const { return storage_ == other.storage_; }
+
+ private:
+  std::shared_ptr<VariableStorage> storage_;
+};
+
+/// Decides where new variables live. The scope of a strategy installs its own; the default keeps one component on cpu:0.
+class VariableCreator {
+ public:
+  virtual ~VariableCreator() = default;
+  /// `options.name` is filled in. Initial values come from `initializer`, called once.
+  virtual std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
+                                                  const RandomKey& key, VariableOptions options) = 0;
+};
+
+/// Makes `creator` current on this thread until destroyed.
+class VariableCreatorScope {
+ public:
+  explicit VariableCreatorScope(VariableCreator& creator);
+  ~VariableCreatorScope();
+  VariableCreatorScope(const VariableCreatorScope&) = delete;
+  VariableCreatorScope& operator=(const VariableCreatorScope&) = delete;
+
+ private:
+  VariableCreator* previous_;
+};
+
+/// A variable with one component on `device`, whatever scope is active.
+std::shared_ptr<VariableStorage> make_local_storage(const Tensor& initial_value, Device device,
+                                                    VariableOptions options,
+                                                    const void* owner = nullptr);
+
+/// XXH3-128 over name, dtype, shape and plain little-endian values of the variables in this order; ON_READ ones as aggregated.
+/// Outside replicas. docs/determinism.md.
+std::string hash_variables(std::span<const Variable> variables);
+
+/// In a replica an ON_READ variable reads as this replica's component. While this object lives it reads as the aggregate over
+/// all replicas (all replicas must then read it): tf's variable_sync_on_read_context.
+class AggregateOnReadScope {
+ public:
+  AggregateOnReadScope();
+  ~AggregateOnReadScope();
+  AggregateOnReadScope(const AggregateOnReadScope&) = delete;
+  AggregateOnReadScope& operator=(const AggregateOnReadScope&) = delete;
+  static bool active();
+
+ private:
+  bool previous_;
+};
+
+}  // namespace tutti
