@@ -1,0 +1,40 @@
+// Names -> CrossDeviceOps.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/cross_device_ops/cross_device_ops.h"
+
+namespace tutti {
+
+/// Who takes part in an operation's reductions. One process for now: world_size == local_devices.size(), first_rank == 0.
+struct Group {
+  int world_size = 1;
+  int first_rank = 0;
+  std::vector<Device> local_devices;  // one per local replica
+};
+
+using CrossDeviceOpsFactory =
+    std::function<std::unique_ptr<CrossDeviceOps>(const Group&, const CommunicationOptions&)>;
+
+/// Registration is an explicit call. Throws kAlreadyExists for a name taken twice, kInvalidArgument for an empty one. Any thread.
+void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory factory);
+/// All names, built-in ones (canonical, hierarchical_copy, reduction_to_one_device, ring) first.
+std::vector<std::string> registered_cross_device_ops();
+
+/// A name and options, to be built by the strategy when it knows its Group. A value.
+struct CrossDeviceOpsSpec {
+  std::string name;  // empty: the strategy's default (canonical)
+  CommunicationOptions options = {};
+};
+/// Throws kNotFound listing the registered names.
+CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
+                                         const CommunicationOptions& options = {});
+std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,
+                                                       const Group& group);
+
+}  // namespace tutti

@@ -1,0 +1,124 @@
+// Datasets: a source, wrapped by one decorator per call.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "tutti/data/element.h"
+
+namespace tutti {
+
+/// One pass over a dataset. Used by one thread.
+class ElementIterator {
+ public:
+  virtual ~ElementIterator() = default;
+  /// The next element; nothing at the end, and from then on.
+  virtual std::optional<Element> next() = 0;
+  /// Leaves out `count` elements (fewer if the end comes first): how a position is restored. Default: calls next().
+  virtual void skip(std::int64_t count);
+};
+
+/// What can be iterated. Immutable; threads: iterate() from any.
+class DatasetSource {
+ public:
+  virtual ~DatasetSource() = default;
+  /// Pass number `epoch`: only what depends on the pass (shuffles) looks at it.
+  virtual std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const = 0;
+  /// Elements of a pass; nothing when unknown. kInfinite when it never ends.
+  virtual std::optional<std::int64_t> cardinality() const = 0;
+  /// Rows of a full batch, found by tf's rule: set by batch(), kept by what only selects or reorders, unknown after map().
+  virtual std::optional<std::int64_t> batch_size() const { return std::nullopt; }
+  /// Whether the last batch may have fewer rows.
+  virtual bool may_end_in_partial_batch() const { return false; }
+};
+
+inline constexpr std::int64_t kInfinite = -1;
+
+struct MapOptions {
+  /// Elements worked on at once, in order all the same; 1: on the caller's thread.
+  int num_parallel_calls = 1;
+};
+struct BatchOptions {
+  bool drop_remainder = false;
+};
+struct ShuffleOptions {
+  std::uint64_t seed = 0;
+  bool reshuffle_each_iteration = true;
+};
+
+/// A value handle over a shared source. Each call returns a new dataset that wraps this one. tf.data.Dataset.
+class Dataset {
+ public:
+  explicit Dataset(std::shared_ptr<const DatasetSource> source) : source_(std::move(source)) {}
+
+  /// Element i is row i of every tensor. Throws kInvalidArgument when their first dimensions differ.
+  static Dataset from_tensor_slices(std::vector<Tensor> tensors);
+  /// One element.
+  static Dataset from_tensors(std::vector<Tensor> tensors);
+  /// int64 scalars begin, begin + step, ... below end.
+  static Dataset range(std::int64_t end);
+  static Dataset range(std::int64_t begin, std::int64_t end, std::int64_t step = 1);
+  /// `make` is called once per pass and returns a function that yields the elements, nothing at the end.
+  using Generator = std::function<std::optional<Element>()>;
+  static Dataset from_generator(std::function<Generator(std::uint64_t epoch)> make);
+  /// Element i holds the components of element i of every dataset; ends with the shortest.
+  static Dataset zip(std::vector<Dataset> datasets);
+
+  /// Order keyed by (seed, epoch): the element at each place is drawn from a buffer of `buffer_size` elements.
+  Dataset shuffle(std::int64_t buffer_size, ShuffleOptions options = {}) const;
+  Dataset shuffle(std::int64_t buffer_size, std::uint64_t seed) const {
+    return shuffle(buffer_size, ShuffleOptions{.seed = seed});
+  }
+  /// Stacks `size` consecutive elements; `size` is the GLOBAL batch. Throws kInvalidArgument when shapes differ, naming component and both.
+  Dataset batch(std::int64_t size, BatchOptions options = {}) const;
+  /// `count` times, each a new epoch for what is below; kInfinite (default): for ever.
+  Dataset repeat(std::int64_t count = kInfinite) const;
+  /// Elements index, index + count, ...; throws kInvalidArgument unless 0 <= index < count.
+  Dataset shard(std::int64_t count, std::int64_t index) const;
+  Dataset map(std::function<Element(const Element&)> fn, MapOptions options = {}) const;
+  Dataset filter(std::function<bool(const Element&)> predicate) const;
+  Dataset take(std::int64_t count) const;
+  Dataset skip(std::int64_t count) const;
+  Dataset concatenate(const Dataset& next) const;
+  /// Keeps the elements of the first whole pass in memory and yields them in every later one.
+  Dataset cache() const;
+  /// A thread reads up to `depth` elements ahead. Exceptions surface in next().
+  Dataset prefetch(int depth) const;
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch = 0) const {
+    return source_->iterate(epoch);
+  }
+  std::optional<std::int64_t> cardinality() const { return source_->cardinality(); }
+  std::optional<std::int64_t> batch_size() const { return source_->batch_size(); }
+  const DatasetSource& source() const { return *source_; }
+
+  /// Range-for over one pass of epoch 0.
+  class Iterator {
+   public:
+    using value_type = Element;
+    using difference_type = std::ptrdiff_t;
+    Iterator() = default;
+    explicit Iterator(std::shared_ptr<ElementIterator> elements);
+    const Element& operator*() const { return *current_; }
+    const Element* operator->() const { return &*current_; }
+    Iterator& operator++();
+    bool operator==(std::default_sentinel_t) const { return !current_.has_value(); }
+
+   private:
+    std::shared_ptr<ElementIterator> elements_;
+    std::optional<Element> current_;
+  };
+  Iterator begin() const;
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  std::shared_ptr<const DatasetSource> source_;
+};
+
+}  // namespace tutti

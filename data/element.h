@@ -1,0 +1,86 @@
+// What a dataset yields: an ordered list of named tensors.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/tensor/tensor.h"
+
+namespace tutti {
+
+/// Components in order, each with a name ("features", "labels", "sample_weight" by default, in this order; then
+/// "component_3", ...). After batch() the first dimension of every component is the number of rows. A value type.
+class Element {
+ public:
+  Element() = default;
+  /// With the default names.
+  explicit Element(std::vector<Tensor> tensors);
+  Element(std::vector<Tensor> tensors, std::vector<std::string> names);
+
+  std::size_t size() const { return tensors_.size(); }
+  const Tensor& operator[](std::size_t index) const;
+  /// Throws kNotFound listing the names.
+  const Tensor& at(const std::string& name) const;
+  bool has(const std::string& name) const;
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+  const std::vector<std::string>& names() const { return names_; }
+
+  /// Number of rows: the first dimension of the components. Throws kFailedPrecondition when they are scalars or differ
+  /// ("not batched").
+  std::int64_t rows() const;
+  /// Rows of the whole global batch that this element was cut from; rows() when it was not cut.
+  std::int64_t global_rows() const { return global_rows_ >= 0 ? global_rows_ : rows(); }
+  /// Index in the global batch of the first row; 0 when it was not cut.
+  std::int64_t first_row() const { return first_row_; }
+
+  /// Rows [first, first + count), sharing storage; global_rows() and first_row() are kept right.
+  Element slice_rows(std::int64_t first, std::int64_t count) const;
+  /// Every component on `device`.
+  Element to(Device device) const;
+
+ private:
+  std::vector<Tensor> tensors_;
+  std::vector<std::string> names_;
+  std::int64_t global_rows_ = -1;
+  std::int64_t first_row_ = 0;
+};
+
+/// A thin view of an element as training sees it: `auto [x, y] = batch;`.
+class Batch {
+ public:
+  Batch() = default;
+  explicit Batch(Element element) : element_(std::move(element)) {}
+
+  const Tensor& features() const { return element_[0]; }
+  /// Throws kNotFound when the dataset has no second component.
+  const Tensor& labels() const;
+  bool has_labels() const { return element_.size() > 1; }
+  /// An undefined tensor when there are no weights.
+  Tensor sample_weight() const;
+  const Tensor& operator[](std::size_t index) const { return element_[index]; }
+  const Tensor& at(const std::string& name) const { return element_.at(name); }
+  std::int64_t rows() const { return element_.rows(); }
+  std::int64_t global_rows() const { return element_.global_rows(); }
+  const Element& element() const { return element_; }
+
+  template <std::size_t I>
+  const Tensor& get() const {
+    if constexpr (I == 0) return features();
+    else return labels();
+  }
+
+ private:
+  Element element_;
+};
+
+}  // namespace tutti
+
+template <>
+struct std::tuple_size<tutti::Batch> : std::integral_constant<std::size_t, 2> {};
+template <std::size_t I>
+struct std::tuple_element<I, tutti::Batch> {
+  using type = const tutti::Tensor;
+};
