@@ -1,0 +1,67 @@
+// What the strategies of one process share: replicas on threads, options, reduction of gradients.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/cross_device_ops/registry.h"
+#include "tutti/strategy/strategy.h"
+
+namespace tutti {
+
+/// Devices by value or by name: `{"gpu:0", "gpu:1"}`, "cpu:0-3".
+struct DeviceList {
+  DeviceList() = default;
+  DeviceList(std::initializer_list<const char*> names);
+  DeviceList(std::vector<Device> list) : devices(std::move(list)) {}
+  DeviceList(std::string_view list) : devices(parse_devices(list)) {}
+  DeviceList(const char* list) : devices(parse_devices(list)) {}
+  std::vector<Device> devices;
+};
+
+/// kThreads: each replica on its own thread. kSequential: the same threads, but one at a time in replica order, each until it
+/// blocks: a deterministic schedule for tests.
+enum class ReplicaExecution { kThreads, kSequential };
+
+struct LocalStrategyOptions {
+  DeviceList devices = {};  // empty: default_devices()
+  /// Number of replicas; 0: one per device. Replica r runs on device r * num_devices / replicas (consecutive replicas share a device).
+  int replicas = 0;
+  /// Unset: canonical.
+  CrossDeviceOpsSpec cross_device_ops = {};
+  /// Unset: canonical unless another operation is named, which is then used with one line that same bits are not promised.
+  /// true: an operation that is not canonical is an error. false: no line.
+  std::optional<bool> deterministic = std::nullopt;
+  ReplicaExecution execution = ReplicaExecution::kThreads;
+  /// Shares of the global batch for devices of different speed; one positive number per replica, or none.
+  std::vector<double> replica_weights = {};
+  /// How long a replica waits for the others in a collective before kDeadlineExceeded names those missing.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+};
+
+/// Base of OneDeviceStrategy, MirroredStrategy and CentralStorageStrategy.
+class LocalStrategy : public Strategy {
+ public:
+  ~LocalStrategy() override;
+  int num_replicas_in_sync() const override;
+  std::span<const Device> replica_devices() const override;
+  std::span<const double> replica_weights() const override;
+  CrossDeviceOps& cross_device_ops() override;
+  Json save_state() const override;
+  void restore_state(const Json& state) override;
+  const Failure& last_failure() const override;
+
+ protected:
+  LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options);
+  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,168 @@
+// The strategy: where variables live and how a step runs on all replicas.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/autograd/variable.h"
+#include "tutti/core/json.h"
+#include "tutti/cross_device_ops/per_replica.h"
+#include "tutti/data/dataset.h"
+#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/input_context.h"
+#include "tutti/strategy/replica_context.h"
+#include "tutti/strategy/scope.h"
+
+namespace tutti {
+
+class CrossDeviceOps;
+
+namespace internal {
+template <class T>
+const T& argument_of_replica(const T& value, std::size_t) { return value; }
+template <class T>
+const T& argument_of_replica(const PerReplica<T>& value, std::size_t replica) { return value[replica]; }
+}  // namespace internal
+
+/// Distributes training. One user thread at a time calls it (others wait); it owns its replica threads and joins them when it is
+/// destroyed. tf.distribute.Strategy. Not copyable.
+class Strategy {
+ public:
+  virtual ~Strategy() = default;
+  Strategy(const Strategy&) = delete;
+  Strategy& operator=(const Strategy&) = delete;
+
+  /// "one_device", "mirrored", "central_storage": the names of --strategy.
+  virtual std::string_view name() const = 0;
+  virtual int num_replicas_in_sync() const = 0;
+  /// The device of each local replica, in replica order; a device may occur several times.
+  virtual std::span<const Device> replica_devices() const = 0;
+  /// The devices that compute, each once, in order; and those that hold variables.
+  std::vector<Device> worker_devices() const;
+  virtual std::vector<Device> parameter_devices() const { return worker_devices(); }
+  /// The operation that combines values; its name() stands in logs and metrics.
+  virtual CrossDeviceOps& cross_device_ops() = 0;
+
+  /// While the returned object lives, variables made by this thread are this strategy's. May be entered again while open, and used
+  /// again after it was closed. Throws kFailedPrecondition inside another strategy's scope ("Mixing different strategies").
+  [[nodiscard]] Scope scope();
+
+  /// Calls fn once per replica, each in its own ReplicaContext; PerReplica<T> arguments are split, others passed to all. Returns
+  /// PerReplica of what fn returns (void: nothing). If a replica throws, the others are aborted and the original exception of the
+  /// lowest-numbered replica that did not merely see kAborted is thrown again (a tutti::Error with "replica r, step s: " in front);
+  /// see last_failure(). kFailedPrecondition inside a replica.
+  template <class Fn, class... Args>
+  auto run(Fn&& fn, const Args&... args) {
+    using R = std::invoke_result_t<Fn&, decltype(internal::argument_of_replica(args, 0))...>;
+    (check_argument(args), ...);
+    if constexpr (std::is_void_v<R>) {
+      run_on_replicas([&](ReplicaContext& context) {
+        const auto i = static_cast<std::size_t>(context.local_index());
+        fn(internal::argument_of_replica(args, i)...);
+      });
+    } else {
+      std::vector<std::optional<R>> results(replica_devices().size());
+      run_on_replicas([&](ReplicaContext& context) {
+        const auto i = static_cast<std::size_t>(context.local_index());
+        results[i].emplace(fn(internal::argument_of_replica(args, i)...));
+      });
+      std::vector<R> values;
+      values.reserve(results.size());
+      for (auto& result : results) values.push_back(std::move(*result));
+      return PerReplica<R>(std::move(values));
+    }
+  }
+
+  /// Combines one value per replica (SUM or MEAN), on the first parameter device. With `axis`: the sum over replicas and over that axis;
+  /// MEAN divides by the total length of the axis, so it is exact for uneven replicas, and integers give float32. Without: elementwise,
+  /// shapes must be equal. Always along the canonical tree. Cross-replica or default context only.
+  Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<int> axis = {});
+  Tensor reduce(std::string_view op, const PerReplica<Tensor>& value, std::optional<int> axis = {});
+  /// Several axes at once.
+  Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<const int> axes);
+  /// A value that is not distributed: MEAN gives it back, SUM is an error with more than one replica (kInvalidArgument).
+  Tensor reduce(ReduceOp op, const Tensor& value, std::optional<int> axis = {});
+  /// The reduced value on each device of `destinations`.
+  PerReplica<Tensor> reduce_to(ReduceOp op, const PerReplica<Tensor>& value,
+                               std::span<const Device> destinations);
+  std::vector<PerReplica<Tensor>> batch_reduce_to(
+      ReduceOp op,
+      std::span<const std::pair<PerReplica<Tensor>, std::vector<Device>>> value_destination_pairs);
+  PerReplica<Tensor> broadcast_to(const Tensor& value, std::span<const Device> destinations);
+  /// Concatenates over replicas in replica order along `axis`.
+  Tensor gather(const PerReplica<Tensor>& value, int axis);
+  /// Names the API in its kUnimplemented.
+  Tensor gather(const PerReplica<IndexedSlices>& value, int axis);
+
+  /// Calls fn(component, argument) for each component of `variable`, one after the other; the component is a Variable that reads and
+  /// writes that component alone.
+  void update(const Variable& variable, const std::function<void(Variable&, const Tensor&)>& fn,
+              const PerReplica<Tensor>& argument);
+  void update(const Variable& variable, const std::function<void(Variable&, const Tensor&)>& fn,
+              const Tensor& argument);
+  /// Whether the scope of this strategy made the variable.
+  bool variable_created_in_scope(const Variable& variable) const;
+
+  template <class T>
+  const std::vector<T>& local_results(const PerReplica<T>& value) const { return value.values(); }
+  template <class T>
+  std::vector<T> local_results(const T& value) const { return {value}; }
+
+  /// `global` is batched by the GLOBAL batch; each replica gets its slice (docs/deviations.md: one cutting rule). Throws
+  /// kInvalidArgument ("call batch()") for a dataset that is not batched.
+  DistributedDataset distribute_dataset(const Dataset& global, InputOptions options = {});
+  /// fn is called once (one input pipeline) and returns a dataset batched by the PER-REPLICA batch; consecutive elements go to
+  /// consecutive replicas.
+  DistributedDataset distribute_datasets_from_function(
+      const std::function<Dataset(const InputContext&)>& fn, InputOptions options = {});
+  /// fn(context) for each local replica.
+  template <class Fn>
+  auto distribute_values_from_function(Fn&& fn) {
+    using R = std::invoke_result_t<Fn&, const ValueContext&>;
+    std::vector<R> values;
+    const int count = static_cast<int>(replica_devices().size());
+    for (int r = 0; r < count; ++r) values.push_back(fn(ValueContext{r, num_replicas_in_sync()}));
+    return PerReplica<R>(std::move(values));
+  }
+
+  /// Shares of the global batch, one per replica; empty: equal shares.
+  virtual std::span<const double> replica_weights() const { return {}; }
+
+  /// The step number that keys random numbers, as a checkpoint keeps it.
+  virtual Json save_state() const = 0;
+  virtual void restore_state(const Json& state) = 0;
+
+  /// What went wrong in the last run that failed.
+  struct Failure {
+    int replica = -1;
+    std::uint64_t step = 0;
+    std::vector<std::string> messages;  // of every replica; empty where it had none
+  };
+  virtual const Failure& last_failure() const = 0;
+
+ protected:
+  Strategy() = default;
+  friend class Scope;
+  template <class T>
+  void check_argument(const T&) const {}
+  template <class T>
+  void check_argument(const PerReplica<T>& value) const { check_argument_count(value.size()); }
+  void check_argument_count(std::size_t count) const;
+
+  /// All that a subclass must schedule: body once per local replica.
+  virtual void run_on_replicas(const std::function<void(ReplicaContext&)>& body) = 0;
+  /// Makes a variable's storage inside scope(), from an initial value.
+  virtual std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
+                                                          VariableOptions options) = 0;
+};
+
+/// One replica on cpu:0, whose scope changes nothing: what get_strategy() returns when there is none.
+Strategy& default_strategy();
+
+}  // namespace tutti
