@@ -38,6 +38,13 @@ class Element {
 
   /// Rows [first, first + count), sharing storage; global_rows() and first_row() are kept right.
   Element slice_rows(std::int64_t first, std::int64_t count) const;
+  /// The same rows, said to be rows [first_row, ...) of a global batch of `global_rows` rows.
+  Element placed_in(std::int64_t first_row, std::int64_t global_rows) const {
+    Element placed = *this;
+    placed.first_row_ = first_row;
+    placed.global_rows_ = global_rows;
+    return placed;
+  }
   /// Every component on `device`.
   Element to(Device device) const;
 

@@ -14,16 +14,28 @@
 
 namespace tutti {
 
-class Strategy;
-
 struct InputOptions {
   /// Global batches read and cut ahead by a thread of their own; 0: on the caller's thread.
   int prefetch = 2;
 };
 
-/// Yields PerReplica<Batch>: slice v of each global batch for replica v. A replica without rows gets an empty batch and still
-/// runs. begin() number e starts epoch e. Made by Strategy::distribute_dataset(). A handle: copies share the position. Used by one
-/// thread. tf.distribute.DistributedDataset.
+/// How elements of a dataset become batches of replicas. kSplit: each element is a global batch,
+/// which is cut. kWhole: consecutive elements go to consecutive replicas (tf's datasets made by
+/// function).
+enum class InputCut { kSplit, kWhole };
+
+/// What a strategy says about its replicas.
+struct InputPlan {
+  std::vector<Device> replica_devices = {};
+  std::vector<double> weights = {};  // empty: equal shares
+  InputCut cut = InputCut::kSplit;
+  InputOptions options = {};
+};
+
+/// Yields PerReplica<Batch>: slice v of each global batch for replica v. A replica without rows
+/// gets an empty batch and still runs. begin() number e starts epoch e. Made by
+/// Strategy::distribute_dataset(). A handle: copies share the position. Used by one thread.
+/// tf.distribute.DistributedDataset.
 class DistributedDataset {
  public:
   class Iterator {
@@ -43,7 +55,8 @@ class DistributedDataset {
     std::optional<PerReplica<Batch>> current_;
   };
 
-  /// Starts the next epoch (or, after restore(), goes on in the middle of the restored one). Ends an older iterator.
+  /// Starts the next epoch (or, after restore(), goes on in the middle of the restored one). Ends
+  /// an older iterator.
   Iterator begin();
   std::default_sentinel_t end() const { return {}; }
 
@@ -51,31 +64,22 @@ class DistributedDataset {
   std::optional<std::int64_t> cardinality() const;
   /// Rows of a full global batch (by function: of a full step), if known.
   std::optional<std::int64_t> global_batch_size() const;
-  /// Seconds that the consumer waited for input since the last call: the "input wait" of the progress line.
+  /// Seconds that the consumer waited for input since the last call: the "input wait" of the
+  /// progress line.
   double take_wait_seconds();
 
-  /// (epoch, batches handed out in it): what a checkpoint keeps. Batches prefetched but not handed out do not count.
+  /// (epoch, batches handed out in it): what a checkpoint keeps. Batches prefetched but not handed
+  /// out do not count.
   Json position() const;
   void restore(const Json& position);
 
  private:
-  friend class Strategy;
+  friend DistributedDataset make_distributed_dataset(const Dataset& dataset, InputPlan plan);
   struct Impl;
   explicit DistributedDataset(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<Impl> impl_;
 };
 
-/// Row counts of the replicas for a batch of `rows` rows out of a full batch of `global_batch_size` (tf's rule with one worker): the full
-/// batch's sizes (the first G mod V replicas one larger), filled in order; the tail's last replicas get fewer rows or none.
-std::vector<std::int64_t> replica_rows(std::int64_t rows, std::int64_t global_batch_size,
-                                       int num_replicas);
-/// The same for explicit shares: sizes proportional to `weights` by largest remainder (ties: lower replica), for any `rows`.
-std::vector<std::int64_t> weighted_replica_rows(std::int64_t rows, std::span<const double> weights);
-/// tf's batch_sizes: num_workers * replicas_per_worker sub-batch sizes, for worker `worker` rotated left by worker * replicas_per_worker.
-std::vector<std::int64_t> batch_sizes_for_worker(std::int64_t global_batch_size, int num_workers,
-                                                 int replicas_per_worker, int worker);
-/// Cuts each batch of `dataset` into pieces of the given sizes, cyclically (tf's rebatch); `sizes` unknown (empty): pieces of ceil(rows / num_pieces).
-Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOptions options = {});
-Dataset rebatch_evenly(const Dataset& dataset, int num_pieces);
+DistributedDataset make_distributed_dataset(const Dataset& dataset, InputPlan plan);
 
 }  // namespace tutti
