@@ -11,13 +11,20 @@ using Duration = std::chrono::nanoseconds;
 /// Time since an arbitrary start that never goes back.
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
-/// Tells and waits for time. Threads: all functions, any thread.
+/// `time` + `duration`, stopping at TimePoint::max() instead of overflowing.
+inline TimePoint deadline_after(TimePoint time, Duration duration) {
+  if (duration > TimePoint::max() - time) return TimePoint::max();
+  return time + duration;
+}
+
+/// Tells and waits for time. A waiting replica hands its run token on. Threads: all functions, any
+/// thread.
 class Clock {
  public:
   virtual ~Clock() = default;
   virtual TimePoint now() const = 0;
   virtual void sleep_until(TimePoint time) = 0;
-  void sleep_for(Duration duration) { sleep_until(now() + duration); }
+  void sleep_for(Duration duration) { sleep_until(deadline_after(now(), duration)); }
 
   /// The machine's steady clock.
   static Clock& system();

@@ -10,7 +10,8 @@
 
 namespace tutti {
 
-/// What kind of failure. The vocabulary of gRPC and abseil, so that codes survive a trip over the wire.
+/// What kind of failure. The vocabulary of gRPC and abseil, so that codes survive a trip over the
+/// wire.
 enum class ErrorCode {
   kOk = 0,
   kCancelled = 1,
@@ -61,11 +62,11 @@ namespace internal {
 }  // namespace internal
 
 /// Throws Error(kInternal) with file and line when an invariant of tutti itself is broken.
-#define TUTTI_CHECK(condition, ...)                                     \
-  do {                                                                  \
-    if (!(condition)) [[unlikely]]                                      \
-      ::tutti::internal::check_failed(__FILE__, __LINE__, #condition,   \
-                                      ::tutti::concat(__VA_ARGS__));    \
+#define TUTTI_CHECK(condition, ...)                                   \
+  do {                                                                \
+    if (!(condition)) [[unlikely]]                                    \
+      ::tutti::internal::check_failed(__FILE__, __LINE__, #condition, \
+                                      ::tutti::concat(__VA_ARGS__));  \
   } while (false)
 
 }  // namespace tutti

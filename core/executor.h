@@ -20,15 +20,18 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Starts a thread that is shown as `name` (at most 15 characters) by debuggers. `body` must not throw: an
-  /// exception that leaves it ends the process with a message naming the thread.
+  /// Starts a thread that is shown as `name` (at most 15 characters) by debuggers. `body` must not
+  /// throw: an exception that leaves it ends the process with a message naming the thread.
   virtual std::unique_ptr<Thread> start(std::string name, std::function<void()> body) = 0;
 
   /// Threads of the operating system.
   static Executor& system();
 };
 
-/// Number of hardware threads that this process may use, at least 1.
+/// Number of threads that Executor::system() has started and that have not ended yet.
+int num_running_threads();
+
+/// Number of hardware threads that this process may use (its CPU affinity), at least 1.
 int num_hardware_threads();
 
 }  // namespace tutti

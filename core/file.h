@@ -10,8 +10,9 @@ namespace tutti {
 /// The bytes of a file. Throws kNotFound or kUnavailable naming the path and the system's reason.
 std::string read_file(const std::string& path);
 
-/// Writes to a temporary file beside `path`, flushes it to the disk and renames it over `path`. Makes missing folders.
-/// Throws kUnavailable naming the path and the system's reason; then `path` is unchanged.
+/// Writes to a temporary file beside `path`, flushes it to the disk and renames it over `path`.
+/// Makes missing folders. Throws kUnavailable naming the path and the system's reason; then `path`
+/// is unchanged.
 void write_file_atomically(const std::string& path, std::string_view bytes);
 
 }  // namespace tutti

@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// Declares flags bound to variables, then parses. `--help` prints and ends with 0; an unknown flag or a bad value prints
-/// one line that names flag, expected and got, and ends with exit code 2.
+/// Declares flags bound to variables, then parses. `--help` prints and ends with 0; an unknown flag
+/// or a bad value prints one line that names flag, expected and got, and ends with exit code 2.
 class Flags {
  public:
   explicit Flags(std::string description);
@@ -19,7 +19,8 @@ class Flags {
   Flags(const Flags&) = delete;
   Flags& operator=(const Flags&) = delete;
 
-  /// `name` with its dashes, for example "--batch-size". The value that `variable` holds is the default shown in the help.
+  /// `name` with its dashes, for example "--batch-size". The value that `variable` holds is the
+  /// default shown in the help.
   void add(const std::string& name, std::string& variable, const std::string& help);
   void add(const std::string& name, std::int64_t& variable, const std::string& help);
   void add(const std::string& name, double& variable, const std::string& help);
@@ -28,7 +29,8 @@ class Flags {
   /// One of `choices`; another value is refused with the list.
   void add_choice(const std::string& name, std::string& variable,
                   const std::vector<std::string>& choices, const std::string& help);
-  /// A sub-command: `body` runs (and gives the exit code) when it was named. `declare` adds its flags.
+  /// A sub-command: `body` runs (and gives the exit code) when it was named. `declare` adds its
+  /// flags.
   void add_command(const std::string& name, const std::string& help,
                    const std::function<void(Flags&)>& declare, std::function<int()> body);
 

@@ -10,7 +10,8 @@
 
 namespace tutti {
 
-/// Hashes a sequence of pieces; the result depends on the bytes alone, not on how they were cut into pieces.
+/// Hashes a sequence of pieces; the result depends on the bytes alone, not on how they were cut
+/// into pieces.
 class Hasher {
  public:
   Hasher();

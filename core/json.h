@@ -22,8 +22,11 @@ class Json {
   Json(std::nullptr_t) : value_(nullptr) {}
   Json(bool value) : value_(value) {}
   Json(int value) : value_(static_cast<std::int64_t>(value)) {}
+  Json(unsigned value) : value_(static_cast<std::int64_t>(value)) {}
   Json(std::int64_t value) : value_(value) {}
-  Json(std::uint64_t value) : value_(static_cast<std::int64_t>(value)) {}
+  /// Throws kOutOfRange above 2^63 - 1, which as_int() could not give back: store such a number as
+  /// text.
+  Json(std::uint64_t value);
   Json(double value) : value_(value) {}
   Json(const char* value) : value_(std::string(value)) {}
   Json(std::string value) : value_(std::move(value)) {}
@@ -34,8 +37,9 @@ class Json {
   static Json object() { return Json(Object{}); }
   static Json array() { return Json(Array{}); }
 
-  /// Throws kInvalidArgument with the position (line, column) when `text` is not JSON. `source` names the text in the
-  /// message (a path, a variable's name). Depth is limited to 256.
+  /// Throws kInvalidArgument with the position (line, column) when `text` is not JSON. `source`
+  /// names the text in the message (a path, a variable's name). Depth is limited to 256; a member
+  /// that stands twice in an object is refused.
   static Json parse(std::string_view text, std::string_view source = "JSON");
 
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
@@ -46,8 +50,8 @@ class Json {
 
   /// Each throws kInvalidArgument saying expected and found kind.
   bool as_bool() const;
-  std::int64_t as_int() const;      // a number without fraction
-  double as_double() const;         // any number
+  std::int64_t as_int() const;  // a number without fraction, in the range of int64
+  double as_double() const;     // any number
   const std::string& as_string() const;
   const Array& as_array() const;
   const Object& as_object() const;
@@ -58,13 +62,29 @@ class Json {
   const Json& at(std::string_view name) const;
   /// Adds or replaces a member. This must be an object.
   Json& set(std::string name, Json value);
+  /// set() for the reader, which looks for names that stand twice itself; into an array `name` is
+  /// ignored.
+  void append(std::string name, Json value);
   /// Appends to an array. This must be an array.
   void push_back(Json value);
 
-  /// Compact text (one line), or indented by `indent` spaces. NaN and infinities become null, as in every strict writer.
+  /// Compact text (one line), or indented by `indent` spaces. NaN and infinities become null, as in
+  /// every strict writer; doubles read back to the same bits; bytes that are not UTF-8 become
+  /// U+FFFD.
   std::string dump(int indent = -1) const;
 
+  /// Calls `visitor` with the nullptr_t, bool, int64_t, double, string, Array or Object that this
+  /// value is.
+  template <class Visitor>
+  decltype(auto) visit(Visitor&& visitor) const {
+    return std::visit(std::forward<Visitor>(visitor), value_);
+  }
+
+  bool operator==(const Json&) const = default;
+
  private:
+  [[noreturn]] void fail_kind(const char* expected) const;
+
   std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, Array, Object> value_;
 };
 

@@ -13,11 +13,12 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 /// Receives each line, without a newline. Called by any thread, one call at a time.
 using LogSink = std::function<void(LogLevel level, std::string_view line)>;
 
-/// Replaces the sink (default: standard error, through spdlog) and returns the previous one. Empty restores the
-/// default. Any thread.
+/// Replaces the sink (default: standard error, through spdlog) and returns the previous one. Empty
+/// restores the default. Any thread.
 LogSink set_log_sink(LogSink sink);
 
-/// Lines below `level` are dropped (default kInfo; environment TUTTI_LOG_LEVEL=debug|info|warning|error).
+/// Lines below `level` are dropped (default kInfo; environment
+/// TUTTI_LOG_LEVEL=debug|info|warning|error).
 void set_log_level(LogLevel level);
 
 void log(LogLevel level, std::string_view line);

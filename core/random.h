@@ -8,13 +8,14 @@
 
 namespace tutti {
 
-/// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011), with the
-/// published test vectors in tests/core/random_test.cc.
+/// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC
+/// 2011), with the published test vectors in tests/core/random_test.cc.
 std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
                                         std::array<std::uint32_t, 2> key);
 
-/// What a stream of random numbers is keyed by. Two different keys give independent streams. `purpose` keeps
-/// initialisers, dropout and shuffles apart; a, b and c are for example (step, replica, call site).
+/// What a stream of random numbers is keyed by. Two different keys give independent streams.
+/// `purpose` keeps initialisers, dropout and shuffles apart; a, b and c are for example (step,
+/// replica, call site).
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint32_t purpose = 0;
@@ -32,17 +33,21 @@ enum RandomPurpose : std::uint32_t {
   kUserPurpose = 4,
 };
 
-/// Random access to the stream of one key: element i does not depend on which elements were asked for before.
+/// Random access to the stream of one key: element i does not depend on which elements were asked
+/// for before.
 class RandomStream {
  public:
   explicit RandomStream(const RandomKey& key);
 
+  /// bits(i) is word i % 4 of Philox block i / 4; bits64(i) is made of bits(2 i) and bits(2 i + 1).
+  /// The functions below read the same stream: take one kind of number from one key.
   std::uint32_t bits(std::uint64_t index) const;
   std::uint64_t bits64(std::uint64_t index) const;
   /// In [0, 1), multiples of 2^-24 (float) or 2^-53 (double).
   float uniform(std::uint64_t index) const;
   double uniform64(std::uint64_t index) const;
-  /// Standard normal (Box-Muller, computed in double, so that all platforms agree to rounding).
+  /// Standard normal (Box-Muller on block `index`, computed in double, so that all platforms agree
+  /// to rounding).
   double normal(std::uint64_t index) const;
   /// In [0, bound), without bias worth the name (multiply-shift on 64 bits). `bound` > 0.
   std::uint64_t below(std::uint64_t index, std::uint64_t bound) const;
@@ -51,6 +56,8 @@ class RandomStream {
   void fill_uniform(std::uint64_t first, std::span<float> values) const;
 
  private:
+  std::array<std::uint32_t, 4> block(std::uint64_t number) const;
+
   std::array<std::uint32_t, 2> key_;
   std::array<std::uint32_t, 2> high_;  // upper half of the counter: the rest of the key, hashed
 };
@@ -79,13 +86,14 @@ class RandomContextScope {
   RandomContext context_;
 };
 
-/// Sets the seed that initialisers, dropout and strategies made afterwards use (default 0), and starts the
-/// counters of variables and layers anew, so that building the same model again gives the same weights
-/// (tf.random.set_seed). Call it while no replica runs.
+/// Sets the seed that initialisers, dropout and strategies made afterwards use (default 0), and
+/// starts the counters of variables and layers anew, so that building the same model again gives
+/// the same weights (tf.random.set_seed). Call it while no replica runs.
 void set_random_seed(std::uint64_t seed);
 std::uint64_t random_seed();
 
-/// Counters since the last set_random_seed(): the number of the next variable and of the next layer.
+/// Counters since the last set_random_seed(): the number of the next variable and of the next
+/// layer.
 std::uint64_t next_variable_number();
 std::uint64_t next_layer_number();
 

@@ -10,6 +10,8 @@ namespace tutti {
 /// One per device that hosts several replicas. First come, first served.
 class RunToken {
  public:
+  /// Waits for the turn of this thread. Never call it while holding a mutex that a token holder may
+  /// want.
   void acquire();
   void release();
 
@@ -20,7 +22,8 @@ class RunToken {
   unsigned long serving_ = 0;
 };
 
-/// Holds `token` (may be null: nothing to hold) on this thread until destroyed.
+/// Holds `token` (may be null: nothing to hold) on this thread until destroyed. Nesting the same
+/// token is free; a thread never holds two different ones (TUTTI_CHECK).
 class RunTokenHolder {
  public:
   explicit RunTokenHolder(RunToken* token);
@@ -32,14 +35,18 @@ class RunTokenHolder {
   RunToken* previous_;
 };
 
-/// Gives this thread's token back while the thread waits for others, and takes it again when destroyed.
-/// CondVar::wait_until does this by itself. Does nothing on a thread that holds no token.
+/// Gives this thread's token back while the thread waits for others, and takes it again when
+/// destroyed. CondVar::wait_until, Clock::sleep_until and Thread::join do this by themselves. Does
+/// nothing on a thread that holds no token. The destructor waits for the token: hold no mutex then.
 class BlockedScope {
  public:
   BlockedScope();
   ~BlockedScope();
   BlockedScope(const BlockedScope&) = delete;
   BlockedScope& operator=(const BlockedScope&) = delete;
+
+  /// Whether a BlockedScope made now would hand a token on.
+  static bool current_thread_holds_token();
 
  private:
   RunToken* token_;

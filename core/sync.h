@@ -41,17 +41,19 @@ class TUTTI_THREAD_ANNOTATION(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
-/// Waits for a condition guarded by a Mutex. Every wait has a deadline. A waiting replica hands its run token on
-/// (core/run_token.h) and takes it again before wait_until returns.
+/// Waits for a condition guarded by a Mutex. Every wait has a deadline. A waiting replica hands its
+/// run token on (core/run_token.h) and takes it again before wait_until returns.
 class CondVar {
  public:
-  /// Waits until `ready()` or the deadline; returns ready(). `ready` runs with `mutex` held. The mutex must be held
-  /// by the caller, and is held again on return.
+  /// Waits until `ready()` or the deadline; returns ready(). `ready` runs with `mutex` held,
+  /// several times. The mutex must be held by the caller, and is held again on return. A thread
+  /// with a run token may return later than the deadline by the time it takes to get its turn
+  /// again.
   bool wait_until(Mutex& mutex, TimePoint deadline, const std::function<bool()>& ready)
       TUTTI_REQUIRES(mutex);
   bool wait_for(Mutex& mutex, Duration timeout, const std::function<bool()>& ready)
       TUTTI_REQUIRES(mutex) {
-    return wait_until(mutex, Clock::system().now() + timeout, ready);
+    return wait_until(mutex, deadline_after(Clock::system().now(), timeout), ready);
   }
   void notify_one() noexcept { condition_.notify_one(); }
   void notify_all() noexcept { condition_.notify_all(); }

@@ -10,14 +10,15 @@ namespace tutti {
 
 /// What concat() and join() can write.
 template <class T>
-concept Printable = requires(std::ostream& out, const T& value) { out << value; } ||
-                    requires(const T& value) { value.to_string(); };
+concept Printable = requires(std::ostream& out, const T& value) {
+  out << value;
+}
+|| requires(const T& value) { value.to_string(); };
 
-/// The arguments written one after the other with operator<<. A type with `to_string() const` but without
-/// operator<< is written through that.
+/// The arguments written one after the other with operator<<. A type with `to_string() const` but
+/// without operator<< is written through that.
 template <class... Parts>
-  requires(Printable<Parts> && ...)
-std::string concat(const Parts&... parts) {
+requires(Printable<Parts>&&...) std::string concat(const Parts&... parts) {
   std::ostringstream out;
   [[maybe_unused]] auto write = [&out](const auto& part) {
     if constexpr (requires { out << part; }) {

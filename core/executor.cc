@@ -1,0 +1,83 @@
+// Threads of the operating system, named for debuggers.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/executor.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "tutti/core/logging.h"
+#include "tutti/core/run_token.h"
+#include "tutti/core/text.h"
+
+namespace tutti {
+namespace {
+
+std::atomic<int> running_threads{0};
+
+[[noreturn]] void end_process(const std::string& name, const char* reason) {
+  log(LogLevel::kError, concat("thread '", name, "': an exception left its body: ", reason));
+  std::abort();
+}
+
+void run_body(const std::string& name, const std::function<void()>& body) {
+  pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+  try {
+    body();
+  } catch (const std::exception& error) {
+    end_process(name, error.what());
+  } catch (...) {
+    end_process(name, "of an unknown type");
+  }
+  running_threads.fetch_sub(1, std::memory_order_relaxed);
+}
+
+class SystemThread final : public Thread {
+ public:
+  explicit SystemThread(std::thread thread) : thread_(std::move(thread)) {}
+  ~SystemThread() override { SystemThread::join(); }
+
+  void join() override {
+    if (!thread_.joinable()) return;
+    BlockedScope blocked;
+    thread_.join();
+  }
+
+ private:
+  std::thread thread_;
+};
+
+class SystemExecutor final : public Executor {
+ public:
+  std::unique_ptr<Thread> start(std::string name, std::function<void()> body) override {
+    running_threads.fetch_add(1, std::memory_order_relaxed);
+    return std::make_unique<SystemThread>(
+        std::thread([name = std::move(name), body = std::move(body)] { run_body(name, body); }));
+  }
+};
+
+}  // namespace
+
+Executor& Executor::system() {
+  static SystemExecutor executor;
+  return executor;
+}
+
+int num_running_threads() { return running_threads.load(std::memory_order_relaxed); }
+
+int num_hardware_threads() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) {
+    if (const int count = CPU_COUNT(&allowed); count > 0) return count;
+  }
+  const unsigned count = std::thread::hardware_concurrency();
+  return count > 0 ? static_cast<int>(count) : 1;
+}
+
+}  // namespace tutti

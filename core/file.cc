@@ -1,0 +1,114 @@
+// Whole files through POSIX calls, which report what went wrong.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+[[noreturn]] void fail_with_errno(const char* who, const std::string& path) {
+  const int reason = errno;
+  const ErrorCode code = reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kUnavailable;
+  fail(code, who, ": cannot use '", path, "': ", std::generic_category().message(reason));
+}
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+
+  int get() const { return fd_; }
+  /// Closes now and returns whether the system agreed: some file systems report a full disk only
+  /// here.
+  bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
+
+ private:
+  int fd_;
+};
+
+bool write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return true;
+}
+
+std::string temporary_name(const std::string& path) {
+  static std::atomic<unsigned> number{0};
+  return concat(path, ".tmp.", ::getpid(), ".", number.fetch_add(1));
+}
+
+bool write_and_sync(const std::string& path, std::string_view bytes) {
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (file.get() < 0) return false;
+  return write_all(file.get(), bytes) && ::fsync(file.get()) == 0 && file.close();
+}
+
+/// Makes a rename in `folder` survive a power cut. File systems that cannot do this say EINVAL.
+void sync_folder(const std::filesystem::path& folder) {
+  FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.get() >= 0) ::fsync(descriptor.get());
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path) {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) fail_with_errno("read_file", path);
+  std::string bytes;
+  struct stat information;
+  if (::fstat(file.get(), &information) == 0 && information.st_size > 0) {
+    bytes.reserve(static_cast<std::size_t>(information.st_size) + 1);
+  }
+  // Read until the end rather than the stated size: files in /proc state none.
+  constexpr std::size_t kChunk = 1 << 16;
+  for (;;) {
+    const std::size_t size = bytes.size();
+    const std::size_t chunk = std::max(kChunk, bytes.capacity() - size);
+    bytes.resize(size + chunk);
+    const ssize_t count = ::read(file.get(), bytes.data() + size, chunk);
+    bytes.resize(size + (count > 0 ? static_cast<std::size_t>(count) : 0));
+    if (count == 0) return bytes;
+    if (count < 0 && errno != EINTR) fail_with_errno("read_file", path);
+  }
+}
+
+void write_file_atomically(const std::string& path, std::string_view bytes) {
+  const auto folder = std::filesystem::absolute(path).parent_path();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    fail(ErrorCode::kUnavailable, "write_file_atomically: cannot make folder '", folder.string(),
+         "': ", error.message());
+  }
+  const std::string temporary = temporary_name(path);
+  if (write_and_sync(temporary, bytes) && ::rename(temporary.c_str(), path.c_str()) == 0) {
+    sync_folder(folder);
+    return;
+  }
+  const int reason = errno;
+  ::unlink(temporary.c_str());
+  fail(ErrorCode::kUnavailable, "write_file_atomically: cannot write '", path,
+       "': ", std::generic_category().message(reason));
+}
+
+}  // namespace tutti

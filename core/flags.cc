@@ -1,0 +1,164 @@
+// Command-line flags: our declarations and messages, CLI11's parsing of the line.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/flags.h"
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+template <class Number>
+Number parse_number(const std::string& name, const std::string& text, const char* expected) {
+  Number number{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stop != end || text.empty()) {
+    throw CLI::ValidationError(concat(name, ": expected ", expected, ", got '", text, "'"));
+  }
+  return number;
+}
+
+std::vector<std::string> names_of_flags(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
+  return names;
+}
+
+std::vector<std::string> names_of_commands(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  return names;
+}
+
+}  // namespace
+
+struct Flags::Impl {
+  struct Command {
+    CLI::App* app;
+    std::function<int()> body;
+  };
+
+  /// A flag with one value; the last one on the line counts.
+  void add_value(const std::string& name, const std::string& default_text, const std::string& help,
+                 const char* type, std::function<void(const std::string&)> assign) {
+    CLI::Option* option = app->add_option_function<std::string>(name, std::move(assign), help);
+    option->type_name(type)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    if (!default_text.empty()) option->default_str(default_text);
+  }
+
+  /// The deepest sub-command that the line named: the one whose flags an error is about.
+  CLI::App* active() const {
+    const auto parsed = app->get_subcommands();
+    return parsed.empty() ? app : parsed.front();
+  }
+
+  int report(const std::string& message) const {
+    std::fprintf(stderr, "%s\n", concat(app->get_name(), ": ", message).c_str());
+    return 2;
+  }
+
+  int report_unknown(const std::string& word) const {
+    if (!word.starts_with("-") && !commands.empty() && active() == app) {
+      return report(
+          concat("unknown command '", word, "'; expected one of ", join(names_of_commands(*app))));
+    }
+    if (!word.starts_with("-")) {
+      return report(concat("unexpected argument '", word, "'; expected flags only; try --help"));
+    }
+    return report(
+        concat("unknown flag ", word, "; expected one of ", join(names_of_flags(*active()))));
+  }
+
+  int run_command() const {
+    for (const Command& command : commands) {
+      if (command.app->parsed()) return command.body();
+    }
+    if (commands.empty()) return -1;
+    return report(concat("no command given; expected one of ", join(names_of_commands(*app))));
+  }
+
+  std::unique_ptr<CLI::App> owned;  // of the program; a sub-command's App belongs to its parent
+  CLI::App* app = nullptr;
+  std::vector<Command> commands;
+};
+
+Flags::Flags(std::string description) : impl_(std::make_unique<Impl>()) {
+  impl_->owned = std::make_unique<CLI::App>(std::move(description));
+  impl_->app = impl_->owned.get();
+}
+
+Flags::Flags(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Flags::~Flags() = default;
+
+void Flags::add(const std::string& name, std::string& variable, const std::string& help) {
+  impl_->add_value(name, variable, help, "TEXT",
+                   [&variable](const std::string& text) { variable = text; });
+}
+
+void Flags::add(const std::string& name, std::int64_t& variable, const std::string& help) {
+  impl_->add_value(name, std::to_string(variable), help, "INT",
+                   [&variable, name](const auto& text) {
+                     variable = parse_number<std::int64_t>(name, text, "a whole number of 64 bits");
+                   });
+}
+
+void Flags::add(const std::string& name, double& variable, const std::string& help) {
+  impl_->add_value(name, concat(variable), help, "NUMBER", [&variable, name](const auto& text) {
+    variable = parse_number<double>(name, text, "a number");
+  });
+}
+
+void Flags::add(const std::string& name, bool& variable, const std::string& help) {
+  impl_->app->add_flag(name, variable, help);
+}
+
+void Flags::add_choice(const std::string& name, std::string& variable,
+                       const std::vector<std::string>& choices, const std::string& help) {
+  const std::string list = join(choices);
+  impl_->add_value(name, variable, concat(help, " (", list, ")"), "NAME",
+                   [&variable, name, choices, list](const std::string& text) {
+                     if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
+                       throw CLI::ValidationError(
+                           concat(name, ": expected one of ", list, ", got '", text, "'"));
+                     }
+                     variable = text;
+                   });
+}
+
+void Flags::add_command(const std::string& name, const std::string& help,
+                        const std::function<void(Flags&)>& declare, std::function<int()> body) {
+  auto impl = std::make_unique<Impl>();
+  impl->app = impl_->app->add_subcommand(name, help);
+  impl_->commands.push_back({impl->app, std::move(body)});
+  // What is declared lives in the App of the sub-command, which lives in ours.
+  Flags flags(std::move(impl));
+  declare(flags);
+}
+
+int Flags::parse(int argc, char** argv) {
+  // The name for messages is the program's own, without folders.
+  const std::string path = argc > 0 ? argv[0] : "program";
+  impl_->app->name(path.substr(path.rfind('/') + 1));
+  impl_->app->allow_extras();
+  for (const Impl::Command& command : impl_->commands) command.app->allow_extras();
+  try {
+    impl_->app->parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(impl_->app->help().c_str(), stdout);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return impl_->report(error.what());
+  }
+  const auto unknown = impl_->app->remaining(true);
+  if (!unknown.empty()) return impl_->report_unknown(unknown.front());
+  return impl_->run_command();
+}
+
+}  // namespace tutti

@@ -1,0 +1,36 @@
+// XXH3-128 from xxHash, compiled into this file alone.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/hash.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cinttypes>
+#include <cstdio>
+
+namespace tutti {
+
+struct Hasher::State {
+  XXH3_state_t xxh3;
+};
+
+Hasher::Hasher() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh3); }
+Hasher::~Hasher() = default;
+Hasher::Hasher(Hasher&&) noexcept = default;
+Hasher& Hasher::operator=(Hasher&&) noexcept = default;
+
+void Hasher::update(std::span<const std::byte> bytes) {
+  XXH3_128bits_update(&state_->xxh3, bytes.data(), bytes.size());
+}
+
+void Hasher::update(std::string_view text) { update(std::as_bytes(std::span(text))); }
+
+std::string Hasher::hex_digest() const {
+  const XXH128_hash_t hash = XXH3_128bits_digest(&state_->xxh3);
+  char text[33];
+  std::snprintf(text, sizeof(text), "%016" PRIx64 "%016" PRIx64,
+                static_cast<std::uint64_t>(hash.high64), static_cast<std::uint64_t>(hash.low64));
+  return text;
+}
+
+}  // namespace tutti

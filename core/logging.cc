@@ -1,0 +1,106 @@
+// The log: level filter, replaceable sink, and spdlog behind the default one.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/logging.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "tutti/core/sync.h"
+
+namespace tutti {
+namespace {
+
+spdlog::level::level_enum to_spdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+  }
+  return spdlog::level::err;
+}
+
+LogLevel level_from_environment() {
+  const char* text = std::getenv("TUTTI_LOG_LEVEL");
+  const std::string_view name = text == nullptr ? "info" : text;
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return LogLevel::kInfo;
+}
+
+/// Everything the log remembers; made on first use.
+struct LogState {
+  LogState() : level(level_from_environment()) {
+    auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    standard_error = std::make_shared<spdlog::logger>("tutti", std::move(sink));
+    standard_error->set_pattern("%H:%M:%S.%e %l: %v");
+    standard_error->set_level(spdlog::level::debug);
+    standard_error->flush_on(spdlog::level::debug);
+  }
+
+  std::atomic<LogLevel> level;
+  std::shared_ptr<spdlog::logger> standard_error;  // shared: the type that spdlog works with
+  Mutex mutex;
+  LogSink sink TUTTI_GUARDED_BY(mutex);
+  std::set<std::string, std::less<>> warned TUTTI_GUARDED_BY(mutex);
+};
+
+LogState& log_state() {
+  static LogState state;
+  return state;
+}
+
+/// A sink that logs would wait for itself; its lines go to standard error instead.
+thread_local bool inside_sink = false;
+
+struct InsideSink {
+  InsideSink() { inside_sink = true; }
+  ~InsideSink() { inside_sink = false; }
+};
+
+}  // namespace
+
+LogSink set_log_sink(LogSink sink) {
+  LogState& state = log_state();
+  MutexLock lock(state.mutex);
+  return std::exchange(state.sink, std::move(sink));
+}
+
+void set_log_level(LogLevel level) { log_state().level.store(level); }
+
+void log(LogLevel level, std::string_view line) {
+  LogState& state = log_state();
+  if (level < state.level.load(std::memory_order_relaxed)) return;
+  if (!inside_sink) {
+    MutexLock lock(state.mutex);
+    if (state.sink) {
+      InsideSink inside;
+      state.sink(level, line);
+      return;
+    }
+  }
+  state.standard_error->log(to_spdlog(level), "{}", line);
+}
+
+bool log_warning_once(std::string_view line) {
+  LogState& state = log_state();
+  if (!inside_sink) {
+    MutexLock lock(state.mutex);
+    if (!state.warned.emplace(line).second) return false;
+  }
+  log_warning(line);
+  return true;
+}
+
+}  // namespace tutti

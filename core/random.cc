@@ -1,0 +1,185 @@
+// Philox 4x32-10, and how a RandomKey becomes a Philox key and counter.
+//
+// A Philox *block* is four 32-bit *words*, a function of a 128-bit counter and a 64-bit key.
+// Element i of a stream comes from block i / 4: the lower half of the counter is that block number;
+// the upper half and the Philox key are two independent 64-bit hashes of the RandomKey (the
+// finaliser of splitmix64, chained over its five fields). SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/random.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <numbers>
+
+namespace tutti {
+namespace {
+
+constexpr std::uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
+constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
+constexpr int kRounds = 10;
+
+constexpr std::uint32_t low(std::uint64_t value) { return static_cast<std::uint32_t>(value); }
+constexpr std::uint32_t high(std::uint64_t value) {
+  return static_cast<std::uint32_t>(value >> 32);
+}
+
+std::uint64_t splitmix64(std::uint64_t value) {
+  value += 0x9E3779B97F4A7C15;
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
+  return value ^ (value >> 31);
+}
+
+std::uint64_t hash_key(const RandomKey& key, std::uint64_t start) {
+  std::uint64_t hash = start;
+  for (std::uint64_t field :
+       {key.seed, static_cast<std::uint64_t>(key.purpose), key.a, key.b, key.c}) {
+    hash = splitmix64(hash ^ splitmix64(field + start));
+  }
+  return hash;
+}
+
+float to_uniform(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
+double to_uniform64(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
+
+/// Blocks computed side by side, so that the compiler can put each step of a round into vector
+/// instructions.
+constexpr std::size_t kLanes = 16;
+using Lanes = std::uint32_t[kLanes];
+
+void philox_round(Lanes& w0, Lanes& w1, Lanes& w2, Lanes& w3, std::uint32_t key0,
+                  std::uint32_t key1) {
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    const std::uint64_t product0 = std::uint64_t{kMultiplier0} * w0[i];
+    const std::uint64_t product1 = std::uint64_t{kMultiplier1} * w2[i];
+    w0[i] = high(product1) ^ w1[i] ^ key0;
+    w1[i] = low(product1);
+    w2[i] = high(product0) ^ w3[i] ^ key1;
+    w3[i] = low(product0);
+  }
+}
+
+/// Uniform numbers of the kLanes blocks from `block` on.
+void uniform_lanes(std::uint64_t block, std::array<std::uint32_t, 2> upper,
+                   std::array<std::uint32_t, 2> key, float* values) {
+  Lanes w0, w1, w2, w3;
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    w0[i] = low(block + i);
+    w1[i] = high(block + i);
+    w2[i] = upper[0];
+    w3[i] = upper[1];
+  }
+  for (int round = 0; round < kRounds; ++round) {
+    philox_round(w0, w1, w2, w3, key[0], key[1]);
+    key[0] += kWeyl0;
+    key[1] += kWeyl1;
+  }
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    values[4 * i + 0] = to_uniform(w0[i]);
+    values[4 * i + 1] = to_uniform(w1[i]);
+    values[4 * i + 2] = to_uniform(w2[i]);
+    values[4 * i + 3] = to_uniform(w3[i]);
+  }
+}
+
+}  // namespace
+
+std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
+                                        std::array<std::uint32_t, 2> key) {
+  for (int round = 0; round < kRounds; ++round) {
+    const std::uint64_t product0 = std::uint64_t{kMultiplier0} * counter[0];
+    const std::uint64_t product1 = std::uint64_t{kMultiplier1} * counter[2];
+    counter = {high(product1) ^ counter[1] ^ key[0], low(product1),
+               high(product0) ^ counter[3] ^ key[1], low(product0)};
+    key = {key[0] + kWeyl0, key[1] + kWeyl1};
+  }
+  return counter;
+}
+
+RandomStream::RandomStream(const RandomKey& key) {
+  const std::uint64_t first = hash_key(key, 0x243F6A8885A308D3);   // digits of pi:
+  const std::uint64_t second = hash_key(key, 0x13198A2E03707344);  // nothing up the sleeve
+  key_ = {low(first), high(first)};
+  high_ = {low(second), high(second)};
+}
+
+std::array<std::uint32_t, 4> RandomStream::block(std::uint64_t number) const {
+  return philox4x32({low(number), high(number), high_[0], high_[1]}, key_);
+}
+
+std::uint32_t RandomStream::bits(std::uint64_t index) const { return block(index / 4)[index % 4]; }
+
+std::uint64_t RandomStream::bits64(std::uint64_t index) const {
+  const auto words = block(index / 2);
+  const std::size_t first = index % 2 * 2;
+  return words[first] | std::uint64_t{words[first + 1]} << 32;
+}
+
+float RandomStream::uniform(std::uint64_t index) const { return to_uniform(bits(index)); }
+
+double RandomStream::uniform64(std::uint64_t index) const { return to_uniform64(bits64(index)); }
+
+double RandomStream::normal(std::uint64_t index) const {
+  const auto words = block(index);
+  const double u = to_uniform64(words[0] | std::uint64_t{words[1]} << 32);
+  const double v = to_uniform64(words[2] | std::uint64_t{words[3]} << 32);
+  // 1 - u is in (0, 1]: the logarithm is finite.
+  return std::sqrt(-2.0 * std::log(1.0 - u)) * std::cos(2.0 * std::numbers::pi * v);
+}
+
+std::uint64_t RandomStream::below(std::uint64_t index, std::uint64_t bound) const {
+  __extension__ using Uint128 = unsigned __int128;
+  return static_cast<std::uint64_t>((Uint128{bits64(index)} * bound) >> 64);
+}
+
+void RandomStream::fill_uniform(std::uint64_t first, std::span<float> values) const {
+  float buffer[4 * kLanes];
+  std::size_t done = 0;
+  while (done < values.size()) {
+    const std::uint64_t index = first + done;
+    const std::size_t skip = index % 4;
+    const std::size_t count = std::min(4 * kLanes - skip, values.size() - done);
+    if (skip == 0 && count == 4 * kLanes) {
+      uniform_lanes(index / 4, high_, key_, values.data() + done);
+    } else {
+      uniform_lanes(index / 4, high_, key_, buffer);
+      std::copy_n(buffer + skip, count, values.data() + done);
+    }
+    done += count;
+  }
+}
+
+namespace {
+
+std::atomic<std::uint64_t> global_seed{0};
+std::atomic<std::uint64_t> variable_counter{0};
+std::atomic<std::uint64_t> layer_counter{0};
+thread_local const RandomContext* current_context = nullptr;
+thread_local RandomContext outside_replicas;
+
+}  // namespace
+
+const RandomContext& current_random_context() {
+  if (current_context != nullptr) return *current_context;
+  outside_replicas.seed = random_seed();
+  return outside_replicas;
+}
+
+RandomContextScope::RandomContextScope(const RandomContext& context)
+    : previous_(current_context), context_(context) {
+  current_context = &context_;
+}
+
+RandomContextScope::~RandomContextScope() { current_context = previous_; }
+
+void set_random_seed(std::uint64_t seed) {
+  global_seed.store(seed);
+  variable_counter.store(0);
+  layer_counter.store(0);
+}
+
+std::uint64_t random_seed() { return global_seed.load(); }
+std::uint64_t next_variable_number() { return variable_counter.fetch_add(1); }
+std::uint64_t next_layer_number() { return layer_counter.fetch_add(1); }
+
+}  // namespace tutti
