@@ -1,0 +1,169 @@
+// Cutting of global batches: families RBT and LIB-17/18 of the tf.distribute scenarios.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/rebatch.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tutti/strategy/input_context.h"
+
+namespace tutti {
+namespace rebatch_test {
+
+using Rows = std::vector<std::int64_t>;
+
+std::vector<Rows> pieces_of(const Dataset& dataset) {
+  std::vector<Rows> pieces;
+  for (const Element& element : dataset) {
+    const auto values = element[0].host_span<std::int64_t>();
+    pieces.emplace_back(values.begin(), values.end());
+  }
+  return pieces;
+}
+
+TEST(Rebatch, RBT_01_SizesSumToTheGlobalBatchAndDifferByAtMostOne) {
+  for (std::int64_t batch : {0, 1, 4, 7, 8, 130}) {
+    for (int workers : {1, 2, 3, 5}) {
+      for (int replicas : {1, 2, 5}) {
+        std::vector<Rows> lists;
+        for (int w = 0; w < workers; ++w) {
+          lists.push_back(batch_sizes_for_worker(batch, workers, replicas, w));
+          ASSERT_EQ(lists.back().size(), static_cast<std::size_t>(workers * replicas));
+          EXPECT_EQ(std::accumulate(lists.back().begin(), lists.back().end(), std::int64_t{0}),
+                    batch);
+          const auto [low, high] = std::ranges::minmax(lists.back());
+          EXPECT_LE(high - low, 1);
+        }
+        for (int step = 0; step < workers; ++step) {
+          std::int64_t total = 0;
+          for (const Rows& list : lists) {
+            for (int r = 0; r < replicas; ++r) {
+              total += list[static_cast<std::size_t>(step * replicas + r)];
+            }
+          }
+          EXPECT_EQ(total, batch) << batch << " " << workers << " " << replicas;
+        }
+      }
+    }
+  }
+}
+
+TEST(Rebatch, RBT_02_EvenSizes) {
+  EXPECT_EQ(batch_sizes_for_worker(8, 2, 2, 0), (Rows{2, 2, 2, 2}));
+  EXPECT_EQ(batch_sizes_for_worker(8, 2, 2, 1), (Rows{2, 2, 2, 2}));
+}
+
+TEST(Rebatch, RBT_03_SizesAreRotatedPerWorker) {
+  EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 0), (Rows{2, 1, 1}));
+  EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 1), (Rows{1, 1, 2}));
+  EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 2), (Rows{1, 2, 1}));
+}
+
+TEST(Rebatch, RBT_05_FewerRowsThanReplicasGivesZeros) {
+  EXPECT_EQ(batch_sizes_for_worker(4, 1, 5, 0), (Rows{1, 1, 1, 1, 0}));
+  EXPECT_EQ(batch_sizes_for_worker(4, 5, 1, 1), (Rows{1, 1, 1, 0, 1}));
+  EXPECT_THROW((void)batch_sizes_for_worker(4, 2, 1, 2), Error);
+}
+
+TEST(Rebatch, RBT_06_CutsEachBatch) {
+  const std::vector<Rows> expected{{0, 1}, {2, 3}, {4, 5}, {6, 7}};
+  for (bool drop : {false, true}) {
+    const Dataset batches = Dataset::range(8).batch(4, {.drop_remainder = drop});
+    EXPECT_EQ(pieces_of(rebatch(batches, {2, 2}, {.drop_remainder = drop})), expected);
+  }
+}
+
+TEST(Rebatch, RBT_07_RaggedTailFillsInOrder) {
+  const Dataset batches = Dataset::range(5).batch(4);
+  EXPECT_EQ(pieces_of(rebatch(batches, {2, 2})), (std::vector<Rows>{{0, 1}, {2, 3}, {4}}));
+  EXPECT_EQ(pieces_of(rebatch(batches, {2, 2}, {.drop_remainder = true})),
+            (std::vector<Rows>{{0, 1}, {2, 3}}));
+}
+
+TEST(Rebatch, RBT_09_ZeroSizesGiveEmptyPieces) {
+  EXPECT_EQ(pieces_of(rebatch(Dataset::range(8).batch(4), {1, 1, 1, 1, 0})),
+            (std::vector<Rows>{{0}, {1}, {2}, {3}, {}, {4}, {5}, {6}, {7}, {}}));
+}
+
+TEST(Rebatch, RBT_10_EmptyPieceInFrontAndBehind) {
+  std::vector<Rows> front, behind;
+  for (std::int64_t i = 0; i < 8; ++i) {
+    front.insert(front.end(), {Rows{}, Rows{i}});
+    behind.insert(behind.end(), {Rows{i}, Rows{}});
+  }
+  front.push_back({});
+  EXPECT_EQ(pieces_of(rebatch(Dataset::range(8).batch(4), {0, 1})), front);
+  EXPECT_EQ(pieces_of(rebatch(Dataset::range(8).batch(4), {1, 0})), behind);
+}
+
+TEST(Rebatch, RBT_11_OneSizeForAll) {
+  EXPECT_EQ(pieces_of(rebatch(Dataset::range(8).batch(4), {2})),
+            (std::vector<Rows>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+}
+
+TEST(Rebatch, RBT_13_LegacyCutsByCeiling) {
+  EXPECT_EQ(pieces_of(rebatch_evenly(Dataset::range(10).batch(4), 2)),
+            (std::vector<Rows>{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8}, {9}}));
+  EXPECT_EQ(pieces_of(rebatch_evenly(Dataset::range(9).batch(4), 2)),
+            (std::vector<Rows>{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8}, {}}));
+  EXPECT_EQ(pieces_of(rebatch_evenly(Dataset::range(10).batch(4, {.drop_remainder = true}), 2)),
+            (std::vector<Rows>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+}
+
+TEST(Rebatch, RBT_14_ScalarsNeedBatch) {
+  try {
+    (void)pieces_of(rebatch_evenly(Dataset::range(4), 2));
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(error.message().find("batch("), std::string::npos) << error.message();
+  }
+}
+
+TEST(Rebatch, RBT_15_OnlyTheOutermostDimensionIsCut) {
+  const Dataset nested = Dataset::range(16).batch(2).batch(4);
+  std::vector<Shape> shapes;
+  std::int64_t next = 0;
+  for (const Element& piece : rebatch(nested, {2, 2})) {
+    shapes.push_back(piece[0].shape());
+    for (std::int64_t value : piece[0].host_span<std::int64_t>()) EXPECT_EQ(value, next++);
+  }
+  EXPECT_EQ(shapes, (std::vector<Shape>{{2, 2}, {2, 2}, {2, 2}, {2, 2}}));
+}
+
+TEST(Rebatch, RefusesSizesThatNeverAdvance) {
+  EXPECT_THROW((void)rebatch(Dataset::range(4).batch(2), {0, 0}), Error);
+  EXPECT_THROW((void)rebatch(Dataset::range(4).batch(2), {-1, 2}), Error);
+  EXPECT_THROW((void)rebatch(Dataset::range(4).batch(2), {}), Error);
+  EXPECT_THROW((void)rebatch_evenly(Dataset::range(4).batch(2), 0), Error);
+}
+
+TEST(ReplicaRows, FirstReplicasAreOneLargerAndTheTailFillsInOrder) {
+  EXPECT_EQ(replica_rows(130, 130, 4), (Rows{33, 33, 32, 32}));
+  EXPECT_EQ(replica_rows(70, 130, 4), (Rows{33, 33, 4, 0}));
+  EXPECT_EQ(replica_rows(0, 130, 4), (Rows{0, 0, 0, 0}));
+  EXPECT_EQ(replica_rows(9, std::nullopt, 4), (Rows{3, 3, 3, 0}));
+}
+
+TEST(ReplicaRows, S1_06_WeightsCutByLargestRemainder) {
+  EXPECT_EQ(weighted_replica_rows(128, std::vector<double>{3, 1}), (Rows{96, 32}));
+  EXPECT_EQ(weighted_replica_rows(10, std::vector<double>{1, 1, 1}), (Rows{4, 3, 3}));
+  EXPECT_EQ(weighted_replica_rows(0, std::vector<double>{1, 2}), (Rows{0, 0}));
+  EXPECT_EQ(weighted_replica_rows(1, std::vector<double>{1, 2}), (Rows{0, 1}));
+}
+
+TEST(InputContext, LIB_17_PerReplicaBatchSize) {
+  const InputContext context{2, 1, 6};
+  EXPECT_EQ(context.num_input_pipelines, 2);
+  EXPECT_EQ(context.input_pipeline_id, 1);
+  EXPECT_EQ(context.get_per_replica_batch_size(12), 2);
+  EXPECT_THROW((void)context.get_per_replica_batch_size(13), Error);
+}
+
+TEST(InputContext, LIB_18_TextNamesIdAndTotal) {
+  EXPECT_EQ((InputContext{3, 1, 6}.to_string()), "input pipeline id 1, total: 3");
+}
+
+}  // namespace rebatch_test
+}  // namespace tutti
