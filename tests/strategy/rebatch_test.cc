@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "tutti/strategy/input_context.h"
@@ -32,8 +33,8 @@ TEST(Rebatch, RBT_01_SizesSumToTheGlobalBatchAndDifferByAtMostOne) {
           ASSERT_EQ(lists.back().size(), static_cast<std::size_t>(workers * replicas));
           EXPECT_EQ(std::accumulate(lists.back().begin(), lists.back().end(), std::int64_t{0}),
                     batch);
-          const auto [low, high] = std::ranges::minmax(lists.back());
-          EXPECT_LE(high - low, 1);
+          const auto [low, high] = std::minmax_element(lists.back().begin(), lists.back().end());
+          EXPECT_LE(*high - *low, 1);
         }
         for (int step = 0; step < workers; ++step) {
           std::int64_t total = 0;
