@@ -1,5 +1,6 @@
 // The run token: a ticket lock, so that replicas of one device run in the order in which they
-// asked. SPDX-License-Identifier: Apache-2.0
+// asked.
+// SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/run_token.h"
 
 #include "tutti/core/error.h"

@@ -1,7 +1,8 @@
 // Waiting. A thread that holds a run token waits in this order: token handed on, mutex dropped
 // while asleep; then mutex dropped, token taken, mutex taken. Nobody ever waits for a token while
 // holding a mutex, so the two cannot lock each other out; what was ready may be gone by then, hence
-// the second look. SPDX-License-Identifier: Apache-2.0
+// the second look.
+// SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/sync.h"
 
 #include <algorithm>
