@@ -1,0 +1,137 @@
+// The flags that all examples share.
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/common/example_options.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tutti/core/random.h"
+#include "tutti/cross_device_ops/registry.h"
+#include "tutti/strategy/central_storage_strategy.h"
+#include "tutti/strategy/mirrored_strategy.h"
+#include "tutti/strategy/one_device_strategy.h"
+
+namespace tutti::examples {
+namespace {
+
+// Thrown for what the user typed; ends with exit code 2.
+class UsageError : public Error {
+ public:
+  explicit UsageError(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}
+};
+
+void require_positive(const char* flag, std::int64_t value, std::int64_t least) {
+  if (value < least) {
+    throw UsageError(concat(flag, ": expected ", least, " or more, got ", value));
+  }
+}
+
+void check(const ExampleOptions& options) {
+  require_positive("--batch-size", options.batch_size, 1);
+  require_positive("--epochs", options.epochs, 1);
+  require_positive("--steps", options.steps, 0);
+  require_positive("--replicas", options.replicas, 0);
+  require_positive("--seed", options.seed, 0);
+  if (options.strategy == "multi_worker_mirrored" || options.strategy == "parameter_server") {
+    throw UsageError(
+        concat("--strategy ", options.strategy,
+               ": this version trains on one machine; expected one_device, mirrored or "
+               "central_storage"));
+  }
+  if (!options.plugin.empty()) {
+    throw UsageError(concat("--plugin ", options.plugin,
+                            ": this version takes operations compiled into the program; expected "
+                            "register_cross_device_ops() and --cross-device-ops"));
+  }
+  if (options.update_mode != "sync") {
+    throw UsageError(concat("--update-mode ", options.update_mode,
+                            ": belongs to --strategy parameter_server, which this version has not; "
+                            "expected sync"));
+  }
+  const auto names = registered_cross_device_ops();
+  if (std::ranges::find(names, options.cross_device_ops) == names.end()) {
+    throw UsageError(concat("--cross-device-ops: expected one of ", join(names), ", got ",
+                            options.cross_device_ops));
+  }
+  if (options.resume && options.checkpoint_dir.empty()) {
+    throw UsageError("--resume: needs --checkpoint-dir to resume from");
+  }
+}
+
+void declare(Flags& flags, ExampleOptions& options) {
+  flags.add_choice(
+      "--strategy", options.strategy,
+      {"one_device", "mirrored", "central_storage", "multi_worker_mirrored", "parameter_server"},
+      "how training is distributed");
+  flags.add("--devices", options.devices, "names and ranges: cpu:0-3 is four virtual devices");
+  flags.add("--replicas", options.replicas, "number of replicas; 0: one per device");
+  flags.add("--cross-device-ops", options.cross_device_ops, "how gradients are summed");
+  flags.add("--plugin", options.plugin, "shared library with cross-device operations");
+  flags.add("--update-mode", options.update_mode, "sync, async or stale (parameter server)");
+  flags.add("--batch-size", options.batch_size, "global batch size");
+  flags.add("--epochs", options.epochs, "passes over the data");
+  flags.add("--steps", options.steps, "ends after this many steps; 0: no limit");
+  flags.add("--seed", options.seed, "seed of weights, shuffles and dropout");
+  flags.add("--data-dir", options.data_dir, "folder with the data set");
+  flags.add("--log-dir", options.log_dir, "folder for log.jsonl and TensorBoard events");
+  flags.add("--checkpoint-dir", options.checkpoint_dir, "folder for checkpoints");
+  flags.add("--resume", options.resume, "goes on from the latest checkpoint");
+  flags.add("--metrics-json", options.metrics_json, "file for the results of the run");
+}
+
+}  // namespace
+
+int parse_options(int argc, char** argv, const std::string& description, ExampleOptions& options,
+                  const std::function<void(Flags&)>& add_more) {
+  Flags flags(description);
+  declare(flags, options);
+  if (add_more) add_more(flags);
+  if (const int code = flags.parse(argc, argv); code >= 0) return code;
+  try {
+    check(options);
+    (void)parse_devices(options.devices);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 2;
+  }
+  set_random_seed(static_cast<std::uint64_t>(options.seed));
+  return -1;
+}
+
+std::unique_ptr<Strategy> make_strategy(const ExampleOptions& options) {
+  LocalStrategyOptions local{.devices = parse_devices(options.devices),
+                             .replicas = static_cast<int>(options.replicas),
+                             .cross_device_ops = make_cross_device_ops(options.cross_device_ops)};
+  if (options.strategy == "central_storage") {
+    return std::make_unique<CentralStorageStrategy>(CentralStorageOptions{.local = local});
+  }
+  if (options.strategy == "mirrored") return std::make_unique<MirroredStrategy>(local);
+  if (local.replicas > 1) {
+    throw UsageError(concat("--strategy one_device: has one replica, got --replicas ",
+                            local.replicas, "; try --strategy mirrored"));
+  }
+  return std::make_unique<OneDeviceStrategy>(local.devices.devices.front());
+}
+
+void print_setup(const ExampleOptions& options, Strategy& strategy) {
+  const int replicas = strategy.num_replicas_in_sync();
+  std::printf("devices    %s\n", join(strategy.worker_devices()).c_str());
+  std::printf("strategy   %s, %d replica%s, reduction %s, global batch %lld\n",
+              std::string(strategy.name()).c_str(), replicas, replicas == 1 ? "" : "s",
+              options.cross_device_ops.c_str(), static_cast<long long>(options.batch_size));
+  std::fflush(stdout);
+}
+
+int run_example(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace tutti::examples

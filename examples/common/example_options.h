@@ -1,0 +1,50 @@
+// The flags that all examples share.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tutti/core/flags.h"
+#include "tutti/strategy/strategy.h"
+
+namespace tutti::examples {
+
+struct ExampleOptions {
+  std::string strategy = "mirrored";
+  std::string devices = "cpu:0-1";
+  std::int64_t replicas = 0;
+  std::string cross_device_ops = "canonical";
+  std::string plugin;
+  std::string update_mode = "sync";
+  std::int64_t batch_size = 64;
+  std::int64_t epochs = 3;
+  std::int64_t steps = 0;
+  std::int64_t seed = 1;
+  std::string data_dir;
+  std::string log_dir;
+  std::string checkpoint_dir;
+  bool resume = false;
+  std::string metrics_json;
+};
+
+/// Parses the command line into `options` (whose values are the defaults). `add_more` declares the
+/// flags that this example adds. Prints what is wrong and returns the exit code when the program
+/// should end; -1 to go on.
+int parse_options(int argc, char** argv, const std::string& description, ExampleOptions& options,
+                  const std::function<void(Flags&)>& add_more = {});
+
+/// The strategy that the flags name. Throws kInvalidArgument for a combination that makes no sense.
+std::unique_ptr<Strategy> make_strategy(const ExampleOptions& options);
+
+/// Prints devices, strategy, replicas and reduction: what a user wants to see before training
+/// starts.
+void print_setup(const ExampleOptions& options, Strategy& strategy);
+
+/// Runs `body` and turns what it throws into a line on standard error and exit code 1 (2 for wrong
+/// usage).
+int run_example(const std::function<int()>& body);
+
+}  // namespace tutti::examples

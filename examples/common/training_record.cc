@@ -1,0 +1,82 @@
+// What a run reports: losses, speed, hashes; the metrics file of --metrics-json.
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/common/training_record.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "tutti/core/file.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/tensor/numerics.h"
+
+namespace tutti::examples {
+
+std::string hex_float(float value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%a", static_cast<double>(value));
+  return text;
+}
+
+TrainingRecord::TrainingRecord(Clock& clock)
+    : clock_(clock), start_(clock.now()), last_step_(start_) {}
+
+void TrainingRecord::step(float loss, std::int64_t rows) {
+  last_step_ = clock_.now();
+  if (first_step_) {
+    timed_rows_ += rows;
+  } else {
+    first_step_ = last_step_;
+  }
+  losses_.push_back(loss);
+}
+
+double TrainingRecord::examples_per_second() const {
+  if (!first_step_) return 0.0;
+  const double seconds = seconds_between(*first_step_, last_step_);
+  return seconds > 0 ? static_cast<double>(timed_rows_) / seconds : 0.0;
+}
+
+Json TrainingRecord::save() const {
+  Json losses = Json::array();
+  for (float loss : losses_) losses.push_back(hex_float(loss));
+  Json state = Json::object();
+  state.set("losses_hex", std::move(losses));
+  return state;
+}
+
+void TrainingRecord::restore(const Json& state) {
+  losses_.clear();
+  for (const Json& loss : state.at("losses_hex").as_array()) {
+    losses_.push_back(std::strtof(loss.as_string().c_str(), nullptr));
+  }
+}
+
+void TrainingRecord::write(const ExampleOptions& options, Strategy& strategy,
+                           std::span<const Variable> weights,
+                           std::span<const Variable> slots) const {
+  if (options.metrics_json.empty()) return;
+  Json losses = Json::array();
+  Json losses_hex = Json::array();
+  for (float loss : losses_) {
+    losses.push_back(static_cast<double>(loss));
+    losses_hex.push_back(hex_float(loss));
+  }
+  Json metrics = Json::object();
+  metrics.set("strategy", strategy.name());
+  metrics.set("num_replicas", strategy.num_replicas_in_sync());
+  metrics.set("cross_device_ops", strategy.cross_device_ops().name());
+  metrics.set("numerics", numerics_fingerprint());
+  metrics.set("steps", steps());
+  metrics.set("examples_per_second", examples_per_second());
+  metrics.set("final_loss", losses_.empty() ? Json() : Json(static_cast<double>(losses_.back())));
+  metrics.set("losses", std::move(losses));
+  metrics.set("losses_hex", std::move(losses_hex));
+  if (accuracy_) metrics.set("accuracy", *accuracy_);
+  metrics.set("weights_hash", hash_variables(weights));
+  metrics.set("slots_hash", hash_variables(slots));
+  metrics.set("seconds_to_first_step",
+              first_step_ ? Json(seconds_between(start_, *first_step_)) : Json());
+  write_file_atomically(options.metrics_json, metrics.dump(2) + "\n");
+}
+
+}  // namespace tutti::examples
