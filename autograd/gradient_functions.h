@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -10,16 +11,45 @@
 
 namespace tutti::internal {
 
-/// `output_gradients[i]` is undefined where no gradient flows into output i. Returns one Gradient per input (none where there is no path).
-/// Computes with public operations, so that an outer tape can differentiate again.
-using GradientFunction = std::vector<Gradient> (*)(const OpCall& call,
-                                                   std::span<const Tensor> outputs,
-                                                   std::span<const Tensor> output_gradients);
+/// What a gradient function is told of a recorded call. A tape keeps only those values that
+/// used_inputs() and used_outputs() name (the other tensors are undefined); shapes and types are
+/// always there.
+struct GradientContext {
+  const OpCall& call;
+  std::span<const TensorSpec> input_specs;
+  std::span<const Tensor> outputs;
+  /// Undefined where no gradient flows into an output; at least one is defined.
+  std::span<const Tensor> output_gradients;
+  /// Whether a source depends on input i: other gradients need not be computed.
+  std::span<const std::uint8_t> needed_inputs;
 
-/// nullptr for an operation without gradient (comparisons, argmax, one-hot, ...): `differentiable` then tells a constant from
-/// an operation whose gradient is not written.
+  const Tensor& in(std::size_t i) const;
+  const Tensor& out(std::size_t i = 0) const;
+  /// The gradient of the only output.
+  const Tensor& dy() const { return output_gradients[0]; }
+  const Shape& shape(std::size_t i) const { return input_specs[i].shape; }
+  DType dtype(std::size_t i) const { return input_specs[i].dtype; }
+  bool needs(std::size_t i) const { return needed_inputs[i] != 0; }
+  std::size_t num_inputs() const { return input_specs.size(); }
+  template <class T>
+  const T& attributes_as() const {
+    return call.attributes_as<T>();
+  }
+};
+
+/// Returns one Gradient per input (none where there is no path or none is needed). Computes with
+/// operations, so that an outer tape can differentiate again.
+using GradientFunction = std::vector<Gradient> (*)(const GradientContext& context);
+
+/// nullptr for an operation without gradient: is_constant_for_gradients() then tells a constant
+/// (comparisons, argmax, one-hot,
+/// ...) from an operation whose gradient is not written.
 GradientFunction find_gradient(OpId op);
 /// Operations whose result is piecewise constant or not floating: they pass no gradient.
 bool is_constant_for_gradients(OpId op);
+/// Whose elements the gradient function reads, so that a tape must keep them: bit i stands for
+/// input (output) i.
+std::uint32_t used_inputs(const OpCall& call);
+std::uint32_t used_outputs(const OpCall& call);
 
 }  // namespace tutti::internal

@@ -19,11 +19,13 @@ struct TapeOptions {
   bool watch_accessed_variables = true;
 };
 
-/// Records operations of this thread from construction to destruction. Tapes nest: an outer tape also records what an inner
-/// tape's gradient() computes. tf.GradientTape. Used by the thread that made it.
+/// Records operations of this thread from construction to destruction. Tapes nest: an outer tape
+/// also records what an inner tape's gradient() computes. tf.GradientTape. Used by the thread that
+/// made it.
 class GradientTape {
  public:
-  /// Told of each gradient as soon as it is final, last used layer first: the hook that lets communication overlap the backward pass.
+  /// Told of each gradient as soon as it is final, last used layer first: the hook that lets
+  /// communication overlap the backward pass.
   using OnReady = std::function<void(std::size_t index, const Gradient& gradient)>;
 
   explicit GradientTape(TapeOptions options = {});
@@ -31,12 +33,14 @@ class GradientTape {
   GradientTape(const GradientTape&) = delete;
   GradientTape& operator=(const GradientTape&) = delete;
 
-  /// Gradients with respect to `value` (a tensor that the tape should see as a source) can be asked for.
+  /// Gradients with respect to `value` (a tensor that the tape should see as a source) can be asked
+  /// for.
   void watch(const Tensor& value);
   void watch(const Variable& variable);
 
-  /// d target / d sources, in the order of `sources`; `target` of any shape stands for the sum of its elements (tf's rule). A source that the
-  /// target does not depend on has no gradient. Ends the recording of a tape that is not persistent; a second call on it throws
+  /// d target / d sources, in the order of `sources`; `target` of any shape stands for the sum of
+  /// its elements (tf's rule). A source that the target does not depend on has no gradient. Ends
+  /// the recording of a tape that is not persistent; a second call on it throws
   /// kFailedPrecondition. Throws kUnimplemented naming an operation that has no gradient.
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Variable> sources,
                                  const OnReady& on_ready = {});
@@ -68,10 +72,12 @@ class GradientTape {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Records `outputs` as computed from `inputs` by something that is no operation, with its own gradient: `backward` gets one
-/// gradient per output (undefined Tensors where none flows) and returns one Gradient per input. The operations that made `outputs`
-/// must have run under StopRecording. tf.custom_gradient.
-using BackwardFunction = std::function<std::vector<Gradient>(std::span<const Tensor> output_gradients)>;
+/// Records `outputs` as computed from `inputs` by something that is no operation, with its own
+/// gradient: `backward` gets one gradient per output (undefined Tensors where none flows) and
+/// returns one Gradient per input. The operations that made `outputs` must have run under
+/// StopRecording. tf.custom_gradient.
+using BackwardFunction =
+    std::function<std::vector<Gradient>(std::span<const Tensor> output_gradients)>;
 void record_custom_gradient(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                             BackwardFunction backward);
 

@@ -11,14 +11,16 @@
 
 namespace tutti {
 
-/// What an initializer is told: where the value is wanted, and the random key of this variable ((seed, number of the variable)).
+/// What an initializer is told: where the value is wanted, and the random key of this variable
+/// ((seed, number of the variable)).
 struct InitializerContext {
   Device device;
   RandomKey key;
 };
 
-/// A named, mutable tensor. A handle: copies name the same variable. Where its values live is decided by the strategy whose
-/// scope was active at construction; the holder never needs to know. tf.Variable.
+/// A named, mutable tensor. A handle: copies name the same variable. Where its values live is
+/// decided by the strategy whose scope was active at construction; the holder never needs to know.
+/// tf.Variable.
 class Variable {
  public:
   using Initializer = std::function<Tensor(const InitializerContext&)>;
@@ -65,13 +67,15 @@ class Variable {
   std::shared_ptr<VariableStorage> storage_;
 };
 
-/// Decides where new variables live. The scope of a strategy installs its own; the default keeps one component on cpu:0.
+/// Decides where new variables live. The scope of a strategy installs its own; the default keeps
+/// one component on cpu:0.
 class VariableCreator {
  public:
   virtual ~VariableCreator() = default;
   /// `options.name` is filled in. Initial values come from `initializer`, called once.
   virtual std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
-                                                  const RandomKey& key, VariableOptions options) = 0;
+                                                  const RandomKey& key,
+                                                  VariableOptions options) = 0;
 };
 
 /// Makes `creator` current on this thread until destroyed.
@@ -91,12 +95,13 @@ std::shared_ptr<VariableStorage> make_local_storage(const Tensor& initial_value,
                                                     VariableOptions options,
                                                     const void* owner = nullptr);
 
-/// XXH3-128 over name, dtype, shape and plain little-endian values of the variables in this order; ON_READ ones as aggregated.
-/// Outside replicas. docs/determinism.md.
+/// XXH3-128 over name, dtype, shape and plain little-endian values of the variables in this order;
+/// ON_READ ones as aggregated. Outside replicas. docs/determinism.md.
 std::string hash_variables(std::span<const Variable> variables);
 
-/// In a replica an ON_READ variable reads as this replica's component. While this object lives it reads as the aggregate over
-/// all replicas (all replicas must then read it): tf's variable_sync_on_read_context.
+/// In a replica an ON_READ variable reads as this replica's component. While this object lives it
+/// reads as the aggregate over all replicas (all replicas must then read it): tf's
+/// variable_sync_on_read_context.
 class AggregateOnReadScope {
  public:
   AggregateOnReadScope();

@@ -8,7 +8,8 @@
 
 namespace tutti {
 
-/// When the copies of a variable are brought together: tf.VariableSynchronization. kAuto means kOnWrite.
+/// When the copies of a variable are brought together: tf.VariableSynchronization. kAuto means
+/// kOnWrite.
 enum class VariableSynchronization { kAuto = 0, kNone = 1, kOnWrite = 2, kOnRead = 3 };
 
 /// How values that replicas assign become one: tf.VariableAggregation.
@@ -23,7 +24,8 @@ struct VariableOptions {
   std::optional<bool> trainable = std::nullopt;
   VariableSynchronization synchronization = VariableSynchronization::kAuto;
   VariableAggregation aggregation = VariableAggregation::kNone;
-  /// Permits assigning an ON_WRITE variable with aggregation NONE inside a replica: copies may then differ.
+  /// Permits assigning an ON_WRITE variable with aggregation NONE inside a replica: copies may then
+  /// differ.
   bool allow_divergent = false;
 };
 

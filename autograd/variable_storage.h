@@ -19,7 +19,8 @@ class Variable;
 
 enum class AssignOp { kAssign, kAdd, kSubtract };
 enum class ScatterOp { kAdd, kSubtract, kMultiply, kDivide, kMin, kMax, kUpdate };
-/// Whether a value was computed (and may differ between replicas) or is a number written in the program.
+/// Whether a value was computed (and may differ between replicas) or is a number written in the
+/// program.
 enum class ValueOrigin { kComputed, kPlain };
 
 std::ostream& operator<<(std::ostream& out, AssignOp op);
@@ -33,8 +34,9 @@ struct NamedTensor {
 /// Finds a stored tensor by name; an undefined Tensor when there is none of that name.
 using TensorLookup = std::function<Tensor(const std::string& name)>;
 
-/// Implemented once per kind of placement: local (here), mirrored, sync-on-read, central, later sharded (strategy/).
-/// What a call means depends on the context of the calling thread (a replica, or outside): see each placement.
+/// Implemented once per kind of placement: local (here), mirrored, sync-on-read, central, later
+/// sharded (strategy/). What a call means depends on the context of the calling thread (a replica,
+/// or outside): see each placement.
 class VariableStorage {
  public:
   virtual ~VariableStorage() = default;
@@ -47,33 +49,38 @@ class VariableStorage {
   /// The number by which tapes know this variable.
   std::uint64_t id() const { return id_; }
 
-  /// In a replica: that replica's component; outside: tf's cross-replica rule (component 0, or the aggregate of an ON_READ
-  /// variable). Shares the buffer: a tensor that was read never changes.
+  /// In a replica: that replica's component; outside: tf's cross-replica rule (component 0, or the
+  /// aggregate of an ON_READ variable). Shares the buffer: a tensor that was read never changes.
   virtual Tensor read() const = 0;
   /// The components of this process, in replica (ON_READ) or device (ON_WRITE) order.
   virtual std::vector<Tensor> local_components() const = 0;
   virtual std::vector<Device> devices() const = 0;
 
-  /// In a replica: follows options().aggregation, a meeting of all replicas unless the write is local. Outside: all components.
+  /// In a replica: follows options().aggregation, a meeting of all replicas unless the write is
+  /// local. Outside: all components.
   virtual void assign(AssignOp op, const Tensor& value, ValueOrigin origin) = 0;
-  /// Called by every replica with bit-identical `value` (or once, outside); written once per component, without a meeting. The
-  /// caller sees to it that no replica reads before all are done: meant for optimizers, between GradientReducer::finish()
-  /// and updates_done().
+  /// Called by every replica with bit-identical `value` (or once, outside); written once per
+  /// component, without a meeting. The caller sees to it that no replica reads before all are done:
+  /// meant for optimizers, between GradientReducer::finish() and updates_done().
   virtual void assign_replicated(AssignOp op, const Tensor& value) = 0;
   virtual void scatter(ScatterOp op, const IndexedSlices& slices) = 0;
 
-  /// A variable of this shape and placement named `name`, filled with `initial_value`; not trainable.
+  /// A variable of this shape and placement named `name`, filled with `initial_value`; not
+  /// trainable.
   virtual Variable create_slot(const std::string& name, double initial_value) = 0;
-  /// Applies `rule` with a gradient that is equal in all replicas. Same calling rule as assign_replicated(). `slots` were made by
-  /// create_slot() of this storage, in the order of rule.slots().
+  /// Applies `rule` with a gradient that is equal in all replicas. Same calling rule as
+  /// assign_replicated(). `slots` were made by create_slot() of this storage, in the order of
+  /// rule.slots().
   virtual void update(const UpdateRule& rule, std::span<const Variable> slots,
                       const Gradient& gradient, const UpdateScalars& scalars) = 0;
 
-  /// What a checkpoint holds of this variable: its value under its name; ON_READ variables also each component under
+  /// What a checkpoint holds of this variable: its value under its name; ON_READ variables also
+  /// each component under
   /// "<name>/replica_<v>". Outside replicas only.
   virtual std::vector<NamedTensor> save() const = 0;
-  /// Takes values back: by component where the checkpoint has exactly these replicas, else from the aggregate by tf's rule (ON_READ SUM:
-  /// divided by the number of replicas). Throws kNotFound naming the variable, kInvalidArgument naming both shapes or dtypes.
+  /// Takes values back: by component where the checkpoint has exactly these replicas, else from the
+  /// aggregate by tf's rule (ON_READ SUM: divided by the number of replicas). Throws kNotFound
+  /// naming the variable, kInvalidArgument naming both shapes or dtypes.
   virtual void restore(const TensorLookup& lookup) = 0;
 
   /// The strategy whose scope made this variable, or nullptr: compared by address only.
@@ -83,7 +90,8 @@ class VariableStorage {
   /// Fills in the defaults of `options` (name, trainable, kAuto -> kOnWrite) and checks them.
   VariableStorage(const Shape& shape, DType dtype, VariableOptions options, const void* owner);
 
-  /// `value` as this variable's dtype; throws kInvalidArgument naming variable, method and both shapes when the shape differs.
+  /// `value` as this variable's dtype; throws kInvalidArgument naming variable, method and both
+  /// shapes when the shape differs.
   Tensor checked_value(const Tensor& value, const char* method) const;
   /// `value` of a checkpoint, checked for shape and dtype.
   Tensor checked_restore(const TensorLookup& lookup, const std::string& key) const;
@@ -96,7 +104,8 @@ class VariableStorage {
   std::uint64_t id_;
 };
 
-/// A single buffer on one device and the writes on it: what every placement is made of. Not synchronised.
+/// A single buffer on one device and the writes on it: what every placement is made of. Not
+/// synchronised.
 class VariableComponent {
  public:
   VariableComponent(const Tensor& initial_value, Device device);
@@ -104,7 +113,8 @@ class VariableComponent {
   Device device() const { return value_.device(); }
   void assign(AssignOp op, const Tensor& value);
   void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name);
-  /// Elements of the rule in place; a sparse gradient touches its rows alone when the rule allows it.
+  /// Elements of the rule in place; a sparse gradient touches its rows alone when the rule allows
+  /// it.
   static void update(VariableComponent& weights, std::span<VariableComponent* const> slots,
                      const UpdateRule& rule, const Gradient& gradient,
                      const UpdateScalars& scalars);

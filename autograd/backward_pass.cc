@@ -1,0 +1,183 @@
+// One walk back over a recording.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Nodes are walked in the reverse of the order in which they were recorded, so every node that used
+// a value comes before the node that made it, and sums of gradients are added in an order that
+// depends on the program alone. A source is final when the earliest active node that used it (for a
+// variable: any read of it) has been walked.
+#include "tutti/autograd/backward_pass.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "tutti/autograd/gradient_functions.h"
+#include "tutti/tensor/operand.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::size_t kNoUse = std::numeric_limits<std::size_t>::max();
+
+void check_gradients(const Node& node, std::span<const Gradient> gradients) {
+  const std::string who = node.backward ? std::string("record_custom_gradient")
+                                        : concat("gradient of ", to_string(node.call.op));
+  if (gradients.size() != node.input_specs.size()) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected one gradient per input, ",
+         node.input_specs.size(), ", got ", gradients.size());
+  }
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].is_none()) continue;
+    const Shape& shape =
+        gradients[i].is_dense() ? gradients[i].dense().shape() : gradients[i].slices().dense_shape;
+    if (shape != node.input_specs[i].shape) {
+      fail(ErrorCode::kInvalidArgument, who, ": the gradient of input ", i,
+           " has the wrong shape; expected ", node.input_specs[i].shape, ", got ", shape);
+    }
+  }
+}
+
+}  // namespace
+
+BackwardPass::BackwardPass(Recording& recording, std::vector<int> source_slots,
+                           NodeLifetime lifetime)
+    : recording_(recording),
+      source_slots_(std::move(source_slots)),
+      lifetime_(lifetime),
+      num_nodes_(recording.num_nodes()),
+      wanted_(recording.num_slots()),
+      depends_(recording.num_slots()),
+      active_(num_nodes_),
+      first_use_(recording.num_slots(), kNoUse),
+      sums_(recording.num_slots()),
+      results_(source_slots_.size()) {}
+
+std::vector<Gradient> BackwardPass::run(int target_slot, const Tensor& initial,
+                                        const GradientTape::OnReady& on_ready) {
+  mark_dependents();
+  mark_active(target_slot);
+  order_sources();
+  if (target_slot != kNoSlot) accumulate(target_slot, initial);
+  report_ready(kNoUse, on_ready);
+  for (std::size_t i = num_nodes_; i-- > 0;) {
+    if (lifetime_ == NodeLifetime::kRelease) {
+      Node node = std::move(recording_.node(i));
+      recording_.node(i) = Node();
+      if (active_[i]) process(node);
+    } else if (active_[i]) {
+      process(recording_.node(i));
+    }
+    report_ready(i, on_ready);
+  }
+  report_missing(on_ready);
+  return std::move(results_);
+}
+
+void BackwardPass::mark_dependents() {
+  for (const int slot : source_slots_) {
+    if (slot != kNoSlot) wanted_[index_of(slot)] = 1;
+  }
+  for (std::size_t slot = 0; slot < depends_.size(); ++slot) {
+    const int variable = recording_.variable_slot(static_cast<int>(slot));
+    depends_[slot] = wanted_[slot] || (variable != kNoSlot && wanted_[index_of(variable)]);
+  }
+  for (std::size_t i = 0; i < num_nodes_; ++i) {
+    const Node& node = recording_.node(i);
+    if (!std::ranges::any_of(node.input_slots, [&](int slot) { return depends(slot); })) continue;
+    for (const int slot : node.output_slots) {
+      if (slot != kNoSlot) depends_[index_of(slot)] = 1;
+    }
+  }
+}
+
+void BackwardPass::mark_active(int target_slot) {
+  if (target_slot == kNoSlot) return;
+  std::vector<char> leads(depends_.size());  // by slot: leads to the target
+  leads[index_of(target_slot)] = 1;
+  for (std::size_t i = num_nodes_; i-- > 0;) {
+    const Node& node = recording_.node(i);
+    const auto reaches = [&](int slot) { return slot != kNoSlot && leads[index_of(slot)]; };
+    if (!std::ranges::any_of(node.output_slots, reaches)) continue;
+    for (const int slot : node.input_slots) {
+      if (!depends(slot)) continue;
+      active_[i] = 1;
+      leads[index_of(slot)] = 1;
+      first_use_[index_of(slot)] = i;
+      const int variable = recording_.variable_slot(slot);
+      if (variable != kNoSlot) first_use_[index_of(variable)] = i;
+    }
+  }
+}
+
+void BackwardPass::order_sources() {
+  report_order_.resize(source_slots_.size());
+  std::iota(report_order_.begin(), report_order_.end(), std::size_t{0});
+  std::ranges::reverse(report_order_);  // of those that one node makes final, the last comes first
+  std::ranges::stable_sort(report_order_, std::greater<>(), [&](std::size_t source) {
+    const int slot = source_slots_[source];
+    return slot == kNoSlot ? kNoUse : first_use_[index_of(slot)];
+  });
+}
+
+void BackwardPass::process(Node& node) {
+  std::vector<Tensor> gradients;
+  bool any = false;
+  for (const int slot : node.output_slots) {
+    gradients.push_back(slot == kNoSlot ? Tensor() : sums_[index_of(slot)].dense_total());
+    any = any || gradients.back().defined();
+    if (slot != kNoSlot) sums_[index_of(slot)].clear();
+  }
+  if (!any) return;
+  const std::vector<Gradient> inputs = input_gradients(node, gradients);
+  check_gradients(node, inputs);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (depends(node.input_slots[i])) accumulate(node.input_slots[i], inputs[i]);
+  }
+}
+
+std::vector<Gradient> BackwardPass::input_gradients(const Node& node,
+                                                    std::span<const Tensor> gradients) {
+  if (node.backward) return node.backward(gradients);
+  const GradientFunction function = find_gradient(node.call.op);
+  if (!function) {
+    fail(ErrorCode::kUnimplemented, "GradientTape::gradient: the operation ",
+         to_string(node.call.op), " (called at ", to_string(node.call.where),
+         ") has no gradient; try an operation that has one, stop_gradient(), or "
+         "record_custom_gradient()");
+  }
+  std::vector<std::uint8_t> needed;
+  for (const int slot : node.input_slots) needed.push_back(depends(slot));
+  return function({node.call, node.input_specs, node.outputs, gradients, needed});
+}
+
+void BackwardPass::accumulate(int slot, const Gradient& gradient) {
+  const int variable = recording_.variable_slot(slot);
+  if (variable == kNoSlot || wanted_[index_of(slot)]) sums_[index_of(slot)].add(gradient);
+  if (variable != kNoSlot) sums_[index_of(variable)].add(gradient);
+}
+
+void BackwardPass::report_ready(std::size_t index, const GradientTape::OnReady& on_ready) {
+  for (; num_reported_ < report_order_.size(); ++num_reported_) {
+    const std::size_t source = report_order_[num_reported_];
+    const int slot = source_slots_[source];
+    if (slot != kNoSlot && first_use_[index_of(slot)] != index &&
+        first_use_[index_of(slot)] != kNoUse) {
+      return;
+    }
+    if (slot != kNoSlot) results_[source] = sums_[index_of(slot)].total();
+    if (results_[source].is_none()) {
+      missing_.push_back(source);
+    } else if (on_ready) {
+      on_ready(source, results_[source]);
+    }
+  }
+}
+
+void BackwardPass::report_missing(const GradientTape::OnReady& on_ready) {
+  TUTTI_CHECK(num_reported_ == report_order_.size(), "GradientTape: a source was not reported");
+  std::ranges::sort(missing_);
+  if (!on_ready) return;
+  for (const std::size_t source : missing_) on_ready(source, results_[source]);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,121 @@
+// The public face of tapes.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/autograd/gradient_tape.h"
+
+#include <utility>
+
+#include "tutti/autograd/backward_pass.h"
+#include "tutti/autograd/recording.h"
+#include "tutti/autograd/tape_stack.h"
+
+namespace tutti {
+
+struct GradientTape::Impl {
+  explicit Impl(const TapeOptions& tape_options) : options(tape_options), recording(options) {}
+
+  /// Checks the arguments, ends the recording of a tape that is not persistent and walks back.
+  std::vector<Gradient> gradient(const Tensor& target, const Tensor& output_gradient,
+                                 std::vector<int> sources, const OnReady& on_ready) {
+    check_target(target, output_gradient);
+    if (used) {
+      fail(ErrorCode::kFailedPrecondition,
+           "GradientTape::gradient: a tape that is not persistent can be asked once; expected one "
+           "call, got a second; try TapeOptions{.persistent = true}");
+    }
+    if (!options.persistent) {
+      used = true;
+      recording.end();
+    }
+    const Tensor initial = output_gradient.defined()
+                               ? output_gradient
+                               : Tensor::ones(target.shape(), target.dtype(), target.device());
+    internal::BackwardPass pass(
+        recording, std::move(sources),
+        options.persistent ? internal::NodeLifetime::kKeep : internal::NodeLifetime::kRelease);
+    return pass.run(recording.slot_of(target), initial, on_ready);
+  }
+
+  static void check_target(const Tensor& target, const Tensor& output_gradient) {
+    if (!target.defined() || !is_floating(target.dtype())) {
+      fail(ErrorCode::kInvalidArgument, "GradientTape::gradient: expected a floating target, got ",
+           target.defined() ? to_string(target.dtype()) : "an undefined tensor");
+    }
+    if (!output_gradient.defined()) return;
+    if (output_gradient.shape() != target.shape() || output_gradient.dtype() != target.dtype()) {
+      fail(ErrorCode::kInvalidArgument,
+           "GradientTape::gradient_with: the output gradient does not fit the target; expected ",
+           target.shape(), " of ", target.dtype(), ", got ", output_gradient.shape(), " of ",
+           output_gradient.dtype());
+    }
+  }
+
+  template <class Source>
+  std::vector<int> slots(std::span<const Source> sources) const {
+    std::vector<int> result;
+    for (const Source& source : sources) result.push_back(recording.slot_of(source));
+    return result;
+  }
+
+  TapeOptions options;
+  internal::Recording recording;
+  bool used = false;
+};
+
+GradientTape::GradientTape(TapeOptions options) : impl_(std::make_unique<Impl>(options)) {}
+GradientTape::~GradientTape() = default;
+
+void GradientTape::watch(const Tensor& value) { impl_->recording.watch(value); }
+void GradientTape::watch(const Variable& variable) { impl_->recording.watch(variable); }
+
+std::vector<Gradient> GradientTape::gradient(const Tensor& target,
+                                             std::span<const Variable> sources,
+                                             const OnReady& on_ready) {
+  return impl_->gradient(target, Tensor(), impl_->slots(sources), on_ready);
+}
+
+std::vector<Gradient> GradientTape::gradient(const Tensor& target,
+                                             std::span<const Tensor> sources) {
+  return impl_->gradient(target, Tensor(), impl_->slots(sources), {});
+}
+
+Gradient GradientTape::gradient(const Tensor& target, const Variable& source) {
+  return gradient(target, std::span(&source, 1)).front();
+}
+
+Gradient GradientTape::gradient(const Tensor& target, const Tensor& source) {
+  return gradient(target, std::span(&source, 1)).front();
+}
+
+std::vector<Gradient> GradientTape::gradient_with(const Tensor& target,
+                                                  const Tensor& output_gradient,
+                                                  std::span<const Variable> sources) {
+  if (!output_gradient.defined()) {
+    fail(ErrorCode::kInvalidArgument,
+         "GradientTape::gradient_with: the output gradient is undefined; try gradient()");
+  }
+  return impl_->gradient(target, output_gradient, impl_->slots(sources), {});
+}
+
+std::vector<Variable> GradientTape::watched_variables() const {
+  return impl_->recording.variables();
+}
+
+GradientTape::StopRecording::StopRecording()
+    : previous_(std::exchange(internal::recording_stopped(), true)) {}
+GradientTape::StopRecording::~StopRecording() { internal::recording_stopped() = previous_; }
+
+void record_custom_gradient(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
+                            BackwardFunction backward) {
+  for (const Tensor& output : outputs) {
+    for (const Tensor& input : inputs) {
+      if (output.id() == input.id()) {
+        fail(ErrorCode::kInvalidArgument,
+             "record_custom_gradient: an output is one of the inputs; try output.alias()");
+      }
+    }
+  }
+  internal::for_each_recording(
+      [&](internal::Recording& recording) { recording.on_custom(inputs, outputs, backward); });
+}
+
+}  // namespace tutti

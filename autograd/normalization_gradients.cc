@@ -1,0 +1,70 @@
+// Gradients of normalisation.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/autograd/gradients.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti::internal {
+namespace {
+
+/// What mean and variance, which are outputs too, add to the gradient of x.
+Tensor statistics_gradient(const GradientContext& c, std::int64_t rows) {
+  const Tensor& d_mean = c.output_gradients[1];
+  const Tensor& d_variance = c.output_gradients[2];
+  const double scale = 1.0 / static_cast<double>(rows);
+  Tensor dx;
+  if (d_mean.defined()) dx = broadcast_to(d_mean * scale, c.shape(0));
+  if (d_variance.defined()) {
+    const Tensor part = (c.in(0) - c.out(1)) * (d_variance * (2.0 * scale));
+    dx = dx.defined() ? dx + part : part;
+  }
+  return dx;
+}
+
+}  // namespace
+
+/// Inputs (x, gamma, beta), outputs (y, mean, variance).
+Gradients batch_norm_training_gradient(const GradientContext& c) {
+  const double epsilon = c.attributes_as<BatchNormAttributes>().epsilon;
+  Gradients result(3);
+  Tensor dx;
+  if (c.dy().defined()) {
+    std::vector<Tensor> gradients =
+        batch_norm_grad(c.in(0), c.in(1), c.out(1), c.out(2), c.dy(), epsilon);
+    dx = gradients[0];
+    result[1] = gradients[1];
+    result[2] = gradients[2];
+  }
+  const std::int64_t channels = c.shape(0).dim(-1);
+  const std::int64_t rows = channels == 0 ? 0 : c.shape(0).num_elements() / channels;
+  if (c.needs(0) && rows > 0) {
+    const Tensor from_statistics = statistics_gradient(c, rows);
+    if (from_statistics.defined()) dx = dx.defined() ? dx + from_statistics : from_statistics;
+  }
+  if (c.needs(0) && dx.defined()) result[0] = dx;
+  return result;
+}
+
+/// Inputs (x, gamma, beta, mean, variance).
+Gradients batch_norm_inference_gradient(const GradientContext& c) {
+  const Tensor& dy = c.dy();
+  const Tensor& gamma = c.in(1);
+  const Tensor inverse = rsqrt(c.in(4) + c.attributes_as<BatchNormAttributes>().epsilon);
+  const Tensor scale = gamma * inverse;
+  Gradients result(5);
+  if (c.needs(0)) result[0] = dy * scale;
+  if (c.needs(2)) result[2] = unbroadcast(c, 2, dy);
+  if (c.needs(3)) result[3] = -(unbroadcast(c, 3, dy) * scale);
+  if (c.needs(1) || c.needs(4)) {
+    const Tensor moment = unbroadcast(c, 1, dy * (c.in(0) - c.in(3)));
+    if (c.needs(1)) result[1] = moment * inverse;
+    if (c.needs(4)) result[4] = moment * (scale * square(inverse)) * -0.5;
+  }
+  return result;
+}
+
+Gradients lrn_gradient(const GradientContext& c) {
+  return single(
+      local_response_normalization_grad(c.in(0), c.dy(), c.attributes_as<LrnAttributes>()));
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,136 @@
+// What one tape has seen: the graph of recorded operations.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/autograd/recording.h"
+
+#include <algorithm>
+
+#include "tutti/autograd/gradient_functions.h"
+#include "tutti/autograd/tape_stack.h"
+
+namespace tutti::internal {
+namespace {
+
+/// The tensors whose bit is set; others are undefined. Empty when no bit is set.
+std::vector<Tensor> selected(std::span<const Tensor> tensors, std::uint32_t bits) {
+  if (bits == 0) return {};
+  std::vector<Tensor> result(tensors.size());
+  for (std::size_t i = 0; i < tensors.size() && i < 32; ++i) {
+    if (bits >> i & 1u) result[i] = tensors[i];
+  }
+  return result;
+}
+
+}  // namespace
+
+Recording::Recording(const TapeOptions& options)
+    : watch_accessed_variables_(options.watch_accessed_variables) {
+  observer_.emplace(*this);
+  attach(*this);
+  attached_ = true;
+}
+
+Recording::~Recording() { end(); }
+
+void Recording::end() {
+  if (!attached_) return;
+  attached_ = false;
+  detach(*this);
+  observer_.reset();
+}
+
+int Recording::new_slot(int variable_slot) {
+  variable_slot_.push_back(variable_slot);
+  return static_cast<int>(variable_slot_.size()) - 1;
+}
+
+void Recording::watch(const Tensor& value) {
+  if (!value.defined() || !is_floating(value.dtype())) {
+    fail(ErrorCode::kInvalidArgument, "GradientTape::watch: expected a floating tensor, got ",
+         value.defined() ? to_string(value.dtype()) : "an undefined one", "; try cast()");
+  }
+  if (slot_of(value) == kNoSlot) tensor_slots_.emplace(value.id(), new_slot());
+}
+
+void Recording::watch(const Variable& variable) {
+  if (!is_floating(variable.dtype())) {
+    fail(ErrorCode::kInvalidArgument, "GradientTape::watch: expected a floating variable, got '",
+         variable.name(), "' of ", variable.dtype());
+  }
+  if (slot_of(variable) == kNoSlot) track(variable);
+}
+
+int Recording::track(const Variable& variable) {
+  const int slot = new_slot();
+  variable_slots_.emplace(variable.storage().id(), slot);
+  variables_.push_back(variable);
+  return slot;
+}
+
+void Recording::on_read(const Variable& variable, const Tensor& value) {
+  int slot = slot_of(variable);
+  if (slot == kNoSlot) {
+    if (!watch_accessed_variables_ || !variable.trainable() || !is_floating(variable.dtype())) {
+      return;
+    }
+    slot = track(variable);
+  }
+  tensor_slots_.emplace(value.id(), new_slot(slot));
+}
+
+int Recording::slot_of(const Tensor& value) const {
+  const auto found = tensor_slots_.find(value.id());
+  return found == tensor_slots_.end() ? kNoSlot : found->second;
+}
+
+int Recording::slot_of(const Variable& variable) const {
+  const auto found = variable_slots_.find(variable.storage().id());
+  return found == variable_slots_.end() ? kNoSlot : found->second;
+}
+
+std::vector<int> Recording::tracked(std::span<const Tensor> inputs) const {
+  const auto is_tracked = [&](const Tensor& input) { return slot_of(input) != kNoSlot; };
+  if (std::ranges::none_of(inputs, is_tracked)) return {};
+  std::vector<int> slots;
+  slots.reserve(inputs.size());
+  for (const Tensor& input : inputs) slots.push_back(slot_of(input));
+  return slots;
+}
+
+void Recording::on_op(const OpCall& call, std::span<const Tensor> outputs) {
+  if (recording_stopped() || is_constant_for_gradients(call.op)) return;
+  const auto floats = [](const Tensor& output) { return is_floating(output.dtype()); };
+  if (std::ranges::none_of(outputs, floats)) return;
+  Node node;
+  node.input_slots = tracked(call.inputs);
+  if (node.input_slots.empty()) return;
+  node.call.op = call.op;
+  node.call.attributes = call.attributes;
+  node.call.where = call.where;
+  node.call.inputs = selected(call.inputs, used_inputs(call));
+  node.outputs = selected(outputs, used_outputs(call));
+  add(std::move(node), call.inputs, outputs);
+}
+
+void Recording::on_custom(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
+                          const BackwardFunction& backward) {
+  Node node;
+  node.input_slots = tracked(inputs);
+  if (node.input_slots.empty()) return;
+  node.backward = backward;
+  add(std::move(node), inputs, outputs);
+}
+
+void Recording::add(Node node, std::span<const Tensor> inputs, std::span<const Tensor> outputs) {
+  node.input_specs.reserve(inputs.size());
+  for (const Tensor& input : inputs) node.input_specs.push_back({input.shape(), input.dtype()});
+  node.output_slots.reserve(outputs.size());
+  for (const Tensor& output : outputs) {
+    node.output_slots.push_back(is_floating(output.dtype()) ? new_slot() : kNoSlot);
+    if (node.output_slots.back() != kNoSlot) {
+      tensor_slots_.insert_or_assign(output.id(), node.output_slots.back());
+    }
+  }
+  nodes_.push_back(std::move(node));
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,79 @@
+// What one tape has seen: the graph of recorded operations.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/tensor/dispatch.h"
+
+namespace tutti::internal {
+
+/// A *slot* stands for one tracked value: a watched tensor, a variable, a read of a variable, or an
+/// output of a recorded operation. Slots are dense numbers, so that the walk back needs no hash
+/// tables.
+inline constexpr int kNoSlot = -1;
+
+/// One recorded operation, or one custom gradient (then `backward` is set and `call` is empty).
+struct Node {
+  OpCall call;  // only those inputs whose values the gradient uses; the others undefined
+  std::vector<TensorSpec> input_specs;
+  std::vector<Tensor> outputs;   // likewise
+  std::vector<int> input_slots;  // kNoSlot: not tracked
+  std::vector<int> output_slots;
+  BackwardFunction backward;
+};
+
+/// Records while attached. Only operations with a tracked input become nodes.
+class Recording final : public OpObserver {
+ public:
+  explicit Recording(const TapeOptions& options);
+  ~Recording();
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  /// Stops seeing operations and reads, for good.
+  void end();
+
+  void watch(const Tensor& value);
+  void watch(const Variable& variable);
+  void on_read(const Variable& variable, const Tensor& value);
+  void on_op(const OpCall& call, std::span<const Tensor> outputs) override;
+  void on_custom(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
+                 const BackwardFunction& backward);
+
+  int slot_of(const Tensor& value) const;
+  int slot_of(const Variable& variable) const;
+  /// The variable's slot when `slot` is a read of it, else kNoSlot.
+  int variable_slot(int slot) const { return variable_slot_[static_cast<std::size_t>(slot)]; }
+
+  std::size_t num_slots() const { return variable_slot_.size(); }
+  std::size_t num_nodes() const { return nodes_.size(); }
+  /// References stay valid while more nodes are recorded.
+  Node& node(std::size_t index) { return nodes_[index]; }
+  const std::vector<Variable>& variables() const { return variables_; }
+
+  Recording* outer = nullptr;  // the next recording of the thread's stack
+
+ private:
+  int new_slot(int variable_slot = kNoSlot);
+  int track(const Variable& variable);
+  /// Slots of `inputs`; empty when none is tracked.
+  std::vector<int> tracked(std::span<const Tensor> inputs) const;
+  void add(Node node, std::span<const Tensor> inputs, std::span<const Tensor> outputs);
+
+  bool watch_accessed_variables_;
+  bool attached_ = false;
+  std::optional<ObserverScope> observer_;
+  std::deque<Node> nodes_;
+  std::vector<int> variable_slot_;                         // by slot
+  std::unordered_map<std::uint64_t, int> tensor_slots_;    // by Tensor::id()
+  std::unordered_map<std::uint64_t, int> variable_slots_;  // by VariableStorage::id()
+  std::vector<Variable> variables_;
+};
+
+}  // namespace tutti::internal

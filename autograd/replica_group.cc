@@ -1,0 +1,45 @@
+// The group of one replica, and which group is current on a thread.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/autograd/replica_group.h"
+
+#include <utility>
+
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+class GroupOfOne final : public ReplicaGroup {
+ public:
+  int replica_id() const override { return 0; }
+  int num_replicas() const override { return 1; }
+  Tensor all_reduce(ReduceOp, const Tensor& value) override { return value; }
+  Tensor all_gather(const Tensor& value, int axis) override {
+    value.shape().normalized_axis(axis, "ReplicaGroup::all_gather");
+    return value;
+  }
+};
+
+ReplicaGroup*& current_group() {
+  static GroupOfOne one;
+  thread_local ReplicaGroup* group = &one;
+  return group;
+}
+
+}  // namespace
+
+ReplicaGroup& ReplicaGroup::current(std::string_view who) {
+  ReplicaGroup* group = current_group();
+  if (!group) {
+    fail(ErrorCode::kFailedPrecondition, who,
+         ": called in the cross-replica context, where there is no replica; expected a call inside "
+         "strategy.run(), got one in strategy.scope() alone; try moving it into the step function");
+  }
+  return *group;
+}
+
+ReplicaGroupScope::ReplicaGroupScope(ReplicaGroup* group)
+    : previous_(std::exchange(current_group(), group)) {}
+ReplicaGroupScope::~ReplicaGroupScope() { current_group() = previous_; }
+
+}  // namespace tutti

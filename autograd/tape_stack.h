@@ -1,0 +1,29 @@
+// The tapes that record on this thread.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "tutti/autograd/variable.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti::internal {
+
+class Recording;
+
+/// Whether some tape of this thread would see a read or an operation now.
+bool any_tape_records();
+/// Tells the tapes that `value` (an identity of its own) was read from `variable`.
+void tapes_see_read(const Variable& variable, const Tensor& value);
+
+/// Set while a GradientTape::StopRecording lives.
+bool& recording_stopped();
+
+/// Puts a recording among those of this thread, and takes it out again (in any order).
+void attach(Recording& recording);
+void detach(Recording& recording);
+/// Calls `visit` for each attached recording.
+void for_each_recording(const std::function<void(Recording&)>& visit);
+
+}  // namespace tutti::internal

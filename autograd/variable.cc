@@ -1,0 +1,117 @@
+// Variables: handles, construction through the current creator, reads that tapes see.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/autograd/variable.h"
+
+#include "tutti/autograd/tape_stack.h"
+
+namespace tutti {
+namespace {
+
+class LocalVariableCreator final : public VariableCreator {
+ public:
+  std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
+                                          const RandomKey& key, VariableOptions options) override {
+    const Device device;
+    return make_local_storage(initializer({device, key}), device, std::move(options));
+  }
+};
+
+VariableCreator*& current_creator() {
+  static LocalVariableCreator local;
+  thread_local VariableCreator* creator = &local;
+  return creator;
+}
+
+bool& aggregate_on_read() {
+  thread_local bool active = false;
+  return active;
+}
+
+std::shared_ptr<VariableStorage> create_storage(const Variable::Initializer& initializer,
+                                                VariableOptions options) {
+  const std::uint64_t number = next_variable_number();
+  if (options.name.empty()) options.name = concat("variable_", number);
+  RandomKey key;
+  key.seed = random_seed();
+  key.purpose = kInitializerPurpose;
+  key.a = number;
+  return current_creator()->create(initializer, key, std::move(options));
+}
+
+}  // namespace
+
+Variable::Variable(const Initializer& initializer, VariableOptions options)
+    : storage_(create_storage(initializer, std::move(options))) {}
+
+Variable::Variable(const Tensor& initial_value, VariableOptions options)
+    : Variable([&](const InitializerContext& context) { return initial_value.to(context.device); },
+               std::move(options)) {}
+
+VariableStorage& Variable::storage() const {
+  if (!storage_) {
+    fail(ErrorCode::kFailedPrecondition,
+         "Variable: this handle names no variable; try constructing it with an initial value");
+  }
+  return *storage_;
+}
+
+Tensor Variable::value() const {
+  Tensor value = storage().read();
+  if (!internal::any_tape_records()) return value;
+  value = value.alias();  // each read is a tensor of its own to the tapes
+  internal::tapes_see_read(*this, value);
+  return value;
+}
+
+void Variable::assign(const Tensor& value) {
+  storage().assign(AssignOp::kAssign, value, ValueOrigin::kComputed);
+}
+void Variable::assign_add(const Tensor& value) {
+  storage().assign(AssignOp::kAdd, value, ValueOrigin::kComputed);
+}
+void Variable::assign_sub(const Tensor& value) {
+  storage().assign(AssignOp::kSubtract, value, ValueOrigin::kComputed);
+}
+
+void Variable::assign(double value) {
+  storage().assign(AssignOp::kAssign, Tensor::full(shape(), value, dtype()), ValueOrigin::kPlain);
+}
+void Variable::assign_add(double value) {
+  storage().assign(AssignOp::kAdd, Tensor::full(shape(), value, dtype()), ValueOrigin::kPlain);
+}
+void Variable::assign_sub(double value) {
+  storage().assign(AssignOp::kSubtract, Tensor::full(shape(), value, dtype()), ValueOrigin::kPlain);
+}
+
+void Variable::scatter_add(const IndexedSlices& slices) {
+  storage().scatter(ScatterOp::kAdd, slices);
+}
+void Variable::scatter_sub(const IndexedSlices& slices) {
+  storage().scatter(ScatterOp::kSubtract, slices);
+}
+void Variable::scatter_mul(const IndexedSlices& slices) {
+  storage().scatter(ScatterOp::kMultiply, slices);
+}
+void Variable::scatter_div(const IndexedSlices& slices) {
+  storage().scatter(ScatterOp::kDivide, slices);
+}
+void Variable::scatter_min(const IndexedSlices& slices) {
+  storage().scatter(ScatterOp::kMin, slices);
+}
+void Variable::scatter_max(const IndexedSlices& slices) {
+  storage().scatter(ScatterOp::kMax, slices);
+}
+void Variable::scatter_update(const IndexedSlices& slices) {
+  storage().scatter(ScatterOp::kUpdate, slices);
+}
+
+VariableCreatorScope::VariableCreatorScope(VariableCreator& creator)
+    : previous_(std::exchange(current_creator(), &creator)) {}
+VariableCreatorScope::~VariableCreatorScope() { current_creator() = previous_; }
+
+AggregateOnReadScope::AggregateOnReadScope()
+    : previous_(std::exchange(aggregate_on_read(), true)) {}
+AggregateOnReadScope::~AggregateOnReadScope() { aggregate_on_read() = previous_; }
+bool AggregateOnReadScope::active() { return aggregate_on_read(); }
+
+}  // namespace tutti

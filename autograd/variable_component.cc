@@ -1,0 +1,244 @@
+// One buffer of a variable: assignments, scatter operations and optimizer updates in place.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Copy-on-write: read() shares the buffer with the tensors it returned; every write calls
+// make_unique() first, which copies only when such a tensor still lives.
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "tutti/autograd/variable_storage.h"
+
+namespace tutti {
+namespace {
+
+[[noreturn]] void fail_bool(const char* what) {
+  fail(ErrorCode::kInvalidArgument, what,
+       ": arithmetic on a bool variable; expected a number type, "
+       "got bool; try assign()");
+}
+
+template <class T>
+void accumulate(std::span<T> into, std::span<const T> value, AssignOp op) {
+  if (op == AssignOp::kAdd) {
+    for (std::size_t i = 0; i < into.size(); ++i) into[i] = static_cast<T>(into[i] + value[i]);
+  } else {
+    for (std::size_t i = 0; i < into.size(); ++i) into[i] = static_cast<T>(into[i] - value[i]);
+  }
+}
+
+/// indices as int64, each checked against `num_rows`.
+std::vector<std::int64_t> checked_rows(const Tensor& indices, std::int64_t num_rows,
+                                       const std::string& who) {
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(indices.num_elements()));
+  if (indices.dtype() == DType::kInt64) {
+    std::ranges::copy(indices.host_span<std::int64_t>(), rows.begin());
+  } else if (indices.dtype() == DType::kInt32) {
+    std::ranges::copy(indices.host_span<std::int32_t>(), rows.begin());
+  } else {
+    fail(ErrorCode::kInvalidArgument, who, ": expected indices of int32 or int64, got ",
+         indices.dtype());
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] < 0 || rows[i] >= num_rows) {
+      fail(ErrorCode::kInvalidArgument, who, ": index out of range; expected 0 .. ", num_rows - 1,
+           ", got ", rows[i], " at position ", i);
+    }
+  }
+  return rows;
+}
+
+/// Throws unless `slices` are rows of a tensor of shape `shape`.
+void check_slices(const IndexedSlices& slices, const Shape& shape, DType dtype,
+                  const std::string& who) {
+  if (!slices.values.defined() || !slices.indices.defined()) {
+    fail(ErrorCode::kInvalidArgument, who, ": the slices are undefined");
+  }
+  if (shape.rank() == 0) {
+    fail(ErrorCode::kInvalidArgument, who,
+         ": a scalar has no rows; expected a variable of rank 1 "
+         "or more; try assign()");
+  }
+  const Shape expected = shape.with_dim(0, slices.indices.num_elements());
+  if (slices.indices.rank() != 1 || slices.values.shape() != expected) {
+    fail(ErrorCode::kInvalidArgument, who, ": the slices do not fit the shape ", shape,
+         "; expected indices [n] and values [n", shape.rank() > 1 ? ", ...]" : "]",
+         ", got indices ", slices.indices.shape(), " and values ", slices.values.shape());
+  }
+  if (slices.values.dtype() != dtype) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected values of ", dtype, ", got ",
+         slices.values.dtype(), "; try cast()");
+  }
+}
+
+template <class T>
+T combined(T old_value, T value, ScatterOp op) {
+  if constexpr (std::is_same_v<T, bool>) return value;  // only kUpdate gets here
+  switch (op) {
+    case ScatterOp::kAdd:
+      return static_cast<T>(old_value + value);
+    case ScatterOp::kSubtract:
+      return static_cast<T>(old_value - value);
+    case ScatterOp::kMultiply:
+      return static_cast<T>(old_value * value);
+    case ScatterOp::kDivide:
+      return static_cast<T>(old_value / value);
+    case ScatterOp::kMin:
+      return std::min(old_value, value);
+    case ScatterOp::kMax:
+      return std::max(old_value, value);
+    case ScatterOp::kUpdate:
+      return value;
+  }
+  fail(ErrorCode::kInternal, "ScatterOp: no such value: ", static_cast<int>(op));
+}
+
+template <class T>
+void check_divisors(std::span<const T> values, const std::string& who) {
+  if constexpr (std::is_integral_v<T>) {
+    if (std::ranges::find(values, T{0}) != values.end()) {
+      fail(ErrorCode::kInvalidArgument, who, ": division of an integer variable by zero");
+    }
+  }
+}
+
+/// Rows that `slices` touch, each once and ascending, and the sum of each row's values in position
+/// order.
+struct SummedRows {
+  std::vector<std::int64_t> rows;
+  Tensor values;  // [rows.size(), ...]
+};
+
+SummedRows sum_duplicates(const IndexedSlices& slices, const std::vector<std::int64_t>& rows) {
+  std::vector<std::size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return rows[i]; });
+  SummedRows result;
+  for (const std::size_t i : order) {
+    if (result.rows.empty() || result.rows.back() != rows[i]) result.rows.push_back(rows[i]);
+  }
+  const auto num_rows = static_cast<std::int64_t>(result.rows.size());
+  MutableTensor sums(slices.values.shape().with_dim(0, num_rows), slices.values.dtype(),
+                     slices.values.device());
+  visit_floating(slices.values.dtype(), "VariableComponent::update", [&]<class T>() {
+    const auto values = slices.values.host_span<T>();
+    const std::size_t row_size = rows.empty() ? 0 : values.size() / rows.size();
+    T* out = sums.span<T>().data();
+    std::int64_t previous = -1;
+    for (const std::size_t i : order) {
+      const T* in = values.data() + i * row_size;
+      if (rows[i] != previous) {
+        if (previous >= 0) out += row_size;
+        std::copy_n(in, row_size, out);
+      } else {
+        for (std::size_t k = 0; k < row_size; ++k) out[k] += in[k];
+      }
+      previous = rows[i];
+    }
+  });
+  result.values = sums.freeze();
+  return result;
+}
+
+}  // namespace
+
+VariableComponent::VariableComponent(const Tensor& initial_value, Device device)
+    : value_(initial_value.shape(), initial_value.dtype(), device) {
+  value_.assign(initial_value.to(device));
+}
+
+void VariableComponent::assign(AssignOp op, const Tensor& value) {
+  const Tensor local = value.to(device());
+  if (op == AssignOp::kAssign) {
+    value_.assign(local);
+    return;
+  }
+  TUTTI_CHECK(local.shape() == value_.shape() && local.dtype() == value_.dtype(),
+              "VariableComponent::assign: expected ", value_.shape(), " of ", value_.dtype(),
+              ", got ", local.shape(), " of ", local.dtype());
+  value_.make_unique();
+  visit_dtype(value_.dtype(), [&]<class T>() {
+    if constexpr (std::is_same_v<T, bool>) {
+      fail_bool("VariableComponent::assign");
+    } else {
+      accumulate<T>(value_.span<T>(), local.host_span<T>(), op);
+    }
+  });
+}
+
+void VariableComponent::scatter(ScatterOp op, const IndexedSlices& slices,
+                                const std::string& name) {
+  const std::string who = concat("Variable '", name, "'.", op);
+  check_slices(slices, value_.shape(), value_.dtype(), who);
+  const auto rows = checked_rows(slices.indices, value_.shape().dim(0), who);
+  const Tensor local = slices.values.to(device());
+  visit_dtype(value_.dtype(), [&]<class T>() {
+    const auto values = local.host_span<T>();
+    if constexpr (std::is_same_v<T, bool>) {
+      if (op != ScatterOp::kUpdate) fail_bool(who.c_str());
+    } else if (op == ScatterOp::kDivide) {
+      check_divisors<T>(values, who);
+    }
+    if (values.empty()) return;
+    value_.make_unique();
+    const std::size_t row_size = values.size() / rows.size();
+    T* const out = value_.span<T>().data();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      T* const row = out + static_cast<std::size_t>(rows[i]) * row_size;
+      for (std::size_t k = 0; k < row_size; ++k) {
+        row[k] = combined<T>(row[k], values[i * row_size + k], op);
+      }
+    }
+  });
+}
+
+void VariableComponent::update(VariableComponent& weights,
+                               std::span<VariableComponent* const> slots, const UpdateRule& rule,
+                               const Gradient& gradient, const UpdateScalars& scalars) {
+  if (gradient.is_none()) return;
+  MutableTensor& value = weights.value_;
+  const std::string who = concat("VariableComponent::update (", rule.name(), ")");
+  const std::size_t element_size = size_of(value.dtype());
+  value.make_unique();
+  std::vector<std::byte*> slot_data;
+  for (VariableComponent* slot : slots) {
+    TUTTI_CHECK(slot->value_.shape() == value.shape() && slot->value_.dtype() == value.dtype(), who,
+                ": a slot of shape ", slot->value_.shape(), " for weights of shape ",
+                value.shape());
+    slot->value_.make_unique();
+    slot_data.push_back(slot->value_.data());
+  }
+  std::vector<void*> pointers(slots.size());
+  const auto apply = [&](std::size_t first, std::size_t count, const std::byte* gradient_data) {
+    for (std::size_t s = 0; s < pointers.size(); ++s) {
+      pointers[s] = slot_data[s] + first * element_size;
+    }
+    rule.apply(UpdateArgs{value.dtype(), count, value.data() + first * element_size, pointers,
+                          gradient_data, scalars});
+  };
+
+  if (gradient.is_slices() && rule.skips_zero_gradient()) {
+    const IndexedSlices& slices = gradient.slices();
+    check_slices(slices, value.shape(), value.dtype(), who);
+    const auto rows = checked_rows(slices.indices, value.shape().dim(0), who);
+    const SummedRows sums = sum_duplicates(slices, rows);
+    if (sums.rows.empty() || sums.values.num_elements() == 0) return;
+    const std::size_t row_size =
+        static_cast<std::size_t>(sums.values.num_elements()) / sums.rows.size();
+    const std::byte* gradient_data = sums.values.bytes().data();
+    for (std::size_t i = 0; i < sums.rows.size(); ++i) {
+      apply(static_cast<std::size_t>(sums.rows[i]) * row_size, row_size,
+            gradient_data + i * row_size * element_size);
+    }
+    return;
+  }
+  const Tensor dense = gradient.to_dense().to(weights.device());
+  if (dense.shape() != value.shape() || dense.dtype() != value.dtype()) {
+    fail(ErrorCode::kInvalidArgument, who, ": the gradient does not fit; expected ", value.shape(),
+         " of ", value.dtype(), ", got ", dense.shape(), " of ", dense.dtype());
+  }
+  if (dense.num_elements() == 0) return;
+  apply(0, static_cast<std::size_t>(dense.num_elements()), dense.bytes().data());
+}
+
+}  // namespace tutti

@@ -1,0 +1,107 @@
+// What all placements of variables share: options, identity, checks of values.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/autograd/variable_storage.h"
+
+#include <atomic>
+
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/random.h"
+#include "tutti/tensor/ops/elementwise.h"
+
+namespace tutti {
+namespace {
+
+std::uint64_t next_variable_id() {
+  static std::atomic<std::uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+VariableOptions completed(VariableOptions options, DType dtype) {
+  if (options.name.empty()) options.name = concat("variable_", next_variable_number());
+  if (options.synchronization == VariableSynchronization::kAuto) {
+    options.synchronization = VariableSynchronization::kOnWrite;
+  }
+  const bool on_read = options.synchronization == VariableSynchronization::kOnRead;
+  if (on_read && options.trainable.value_or(false)) {
+    fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
+         "': synchronization ON_READ is for variables that are not trained; expected trainable = "
+         "false, got true; try leaving trainable out");
+  }
+  if (!options.trainable) options.trainable = is_floating(dtype) && !on_read;
+  return options;
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, AssignOp op) {
+  switch (op) {
+    case AssignOp::kAssign:
+      return out << "assign";
+    case AssignOp::kAdd:
+      return out << "assign_add";
+    case AssignOp::kSubtract:
+      return out << "assign_sub";
+  }
+  fail(ErrorCode::kInternal, "AssignOp: no such value: ", static_cast<int>(op));
+}
+
+std::ostream& operator<<(std::ostream& out, ScatterOp op) {
+  switch (op) {
+    case ScatterOp::kAdd:
+      return out << "scatter_add";
+    case ScatterOp::kSubtract:
+      return out << "scatter_sub";
+    case ScatterOp::kMultiply:
+      return out << "scatter_mul";
+    case ScatterOp::kDivide:
+      return out << "scatter_div";
+    case ScatterOp::kMin:
+      return out << "scatter_min";
+    case ScatterOp::kMax:
+      return out << "scatter_max";
+    case ScatterOp::kUpdate:
+      return out << "scatter_update";
+  }
+  fail(ErrorCode::kInternal, "ScatterOp: no such value: ", static_cast<int>(op));
+}
+
+VariableStorage::VariableStorage(const Shape& shape, DType dtype, VariableOptions options,
+                                 const void* owner)
+    : options_(completed(std::move(options), dtype)),
+      shape_(shape),
+      dtype_(dtype),
+      owner_(owner),
+      id_(next_variable_id()) {}
+
+Tensor VariableStorage::checked_value(const Tensor& value, const char* method) const {
+  if (!value.defined()) {
+    fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.", method,
+         ": the value is undefined; expected a tensor of shape ", shape_);
+  }
+  if (value.shape() != shape_) {
+    fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.", method,
+         ": the shape does not fit; expected ", shape_, ", got ", value.shape());
+  }
+  if (value.dtype() == dtype_) return value;
+  const GradientTape::StopRecording stop;  // what is stored is a constant for every tape
+  return cast(value, dtype_);
+}
+
+Tensor VariableStorage::checked_restore(const TensorLookup& lookup, const std::string& key) const {
+  Tensor value = lookup(key);
+  if (!value.defined()) {
+    fail(ErrorCode::kNotFound, "Variable '", name(), "'.restore: the checkpoint has no tensor '",
+         key, "'; try the checkpoint of a program with this variable");
+  }
+  if (value.shape() != shape_) {
+    fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.restore: the shape of '", key,
+         "' does not fit; expected ", shape_, ", got ", value.shape());
+  }
+  if (value.dtype() != dtype_) {
+    fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.restore: the dtype of '", key,
+         "' does not fit; expected ", dtype_, ", got ", value.dtype());
+  }
+  return value;
+}
+
+}  // namespace tutti
