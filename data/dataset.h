@@ -20,7 +20,8 @@ class ElementIterator {
   virtual ~ElementIterator() = default;
   /// The next element; nothing at the end, and from then on.
   virtual std::optional<Element> next() = 0;
-  /// Leaves out `count` elements (fewer if the end comes first): how a position is restored. Default: calls next().
+  /// Leaves out `count` elements (fewer if the end comes first): how a position is restored.
+  /// Default: calls next().
   virtual void skip(std::int64_t count);
 };
 
@@ -32,7 +33,8 @@ class DatasetSource {
   virtual std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const = 0;
   /// Elements of a pass; nothing when unknown. kInfinite when it never ends.
   virtual std::optional<std::int64_t> cardinality() const = 0;
-  /// Rows of a full batch, found by tf's rule: set by batch(), kept by what only selects or reorders, unknown after map().
+  /// Rows of a full batch, found by tf's rule: set by batch(), kept by what only selects or
+  /// reorders, unknown after map().
   virtual std::optional<std::int64_t> batch_size() const { return std::nullopt; }
   /// Whether the last batch may have fewer rows.
   virtual bool may_end_in_partial_batch() const { return false; }
@@ -52,43 +54,59 @@ struct ShuffleOptions {
   bool reshuffle_each_iteration = true;
 };
 
-/// A value handle over a shared source. Each call returns a new dataset that wraps this one. tf.data.Dataset.
+/// A value handle over a shared source. Each call returns a new dataset that wraps this one.
+/// tf.data.Dataset.
 class Dataset {
  public:
   explicit Dataset(std::shared_ptr<const DatasetSource> source) : source_(std::move(source)) {}
 
-  /// Element i is row i of every tensor. Throws kInvalidArgument when their first dimensions differ.
+  /// Element i is row i of every tensor. Throws kInvalidArgument when their first dimensions
+  /// differ.
   static Dataset from_tensor_slices(std::vector<Tensor> tensors);
   /// One element.
   static Dataset from_tensors(std::vector<Tensor> tensors);
-  /// int64 scalars begin, begin + step, ... below end.
+  /// int64 scalars begin, begin + step, ... below end (above end for a negative step). Step 0
+  /// throws kInvalidArgument.
   static Dataset range(std::int64_t end);
   static Dataset range(std::int64_t begin, std::int64_t end, std::int64_t step = 1);
-  /// `make` is called once per pass and returns a function that yields the elements, nothing at the end.
+  /// `make` is called once per pass and returns a function that yields the elements, nothing at the
+  /// end.
   using Generator = std::function<std::optional<Element>()>;
   static Dataset from_generator(std::function<Generator(std::uint64_t epoch)> make);
-  /// Element i holds the components of element i of every dataset; ends with the shortest.
+  /// Element i holds the components of element i of every dataset, under their own names where
+  /// these are all different, else under the default names; ends with the shortest. Throws
+  /// kInvalidArgument for no dataset.
   static Dataset zip(std::vector<Dataset> datasets);
 
-  /// Order keyed by (seed, epoch): the element at each place is drawn from a buffer of `buffer_size` elements.
+  /// Order keyed by (seed, epoch): the element at each place is drawn from a buffer of
+  /// `buffer_size` elements.
   Dataset shuffle(std::int64_t buffer_size, ShuffleOptions options = {}) const;
   Dataset shuffle(std::int64_t buffer_size, std::uint64_t seed) const {
     return shuffle(buffer_size, ShuffleOptions{.seed = seed});
   }
-  /// Stacks `size` consecutive elements; `size` is the GLOBAL batch. Throws kInvalidArgument when shapes differ, naming component and both.
+  /// Stacks `size` consecutive elements; `size` is the GLOBAL batch. Throws kInvalidArgument when
+  /// shapes differ, naming component and both.
   Dataset batch(std::int64_t size, BatchOptions options = {}) const;
-  /// `count` times, each a new epoch for what is below; kInfinite (default): for ever.
+  /// `count` times, each a new epoch for what is below; kInfinite (default): for ever, or until a
+  /// pass has no element.
   Dataset repeat(std::int64_t count = kInfinite) const;
   /// Elements index, index + count, ...; throws kInvalidArgument unless 0 <= index < count.
   Dataset shard(std::int64_t count, std::int64_t index) const;
+  /// fn must be a function of the element alone (skip() leaves it out) and, with several calls at
+  /// once, safe on several threads. What it throws comes out of next() in the element's place; the
+  /// pass can go on after that.
   Dataset map(std::function<Element(const Element&)> fn, MapOptions options = {}) const;
   Dataset filter(std::function<bool(const Element&)> predicate) const;
+  /// The first `count` elements (kInfinite: all); all but those. Other negative numbers throw
+  /// kInvalidArgument.
   Dataset take(std::int64_t count) const;
   Dataset skip(std::int64_t count) const;
+  /// These elements, then those of `next`. An element of `next` with other components or types
+  /// throws kInvalidArgument.
   Dataset concatenate(const Dataset& next) const;
   /// Keeps the elements of the first whole pass in memory and yields them in every later one.
   Dataset cache() const;
-  /// A thread reads up to `depth` elements ahead. Exceptions surface in next().
+  /// A thread reads up to `depth` elements ahead (0: no thread). Exceptions surface in next().
   Dataset prefetch(int depth) const;
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch = 0) const {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -11,24 +13,29 @@
 
 namespace tutti {
 
-/// Components in order, each with a name ("features", "labels", "sample_weight" by default, in this order; then
-/// "component_3", ...). After batch() the first dimension of every component is the number of rows. A value type.
+/// Components in order, each with a name ("features", "labels", "sample_weight" by default, in this
+/// order; then "component_3", ...). After batch() the first dimension of every component is the
+/// number of rows. A value type.
 class Element {
  public:
-  Element() = default;
-  /// With the default names.
+  /// Without components.
+  Element();
+  /// With the default names. Throws kInvalidArgument for an undefined tensor.
   explicit Element(std::vector<Tensor> tensors);
+  /// Throws kInvalidArgument unless there is one name per component, each once.
   Element(std::vector<Tensor> tensors, std::vector<std::string> names);
 
   std::size_t size() const { return tensors_.size(); }
+  /// Throws kOutOfRange listing the names.
   const Tensor& operator[](std::size_t index) const;
   /// Throws kNotFound listing the names.
   const Tensor& at(const std::string& name) const;
   bool has(const std::string& name) const;
   const std::vector<Tensor>& tensors() const { return tensors_; }
-  const std::vector<std::string>& names() const { return names_; }
+  const std::vector<std::string>& names() const { return *names_; }
 
-  /// Number of rows: the first dimension of the components. Throws kFailedPrecondition when they are scalars or differ
+  /// Number of rows: the first dimension of the components. Throws kFailedPrecondition when they
+  /// are scalars or differ
   /// ("not batched").
   std::int64_t rows() const;
   /// Rows of the whole global batch that this element was cut from; rows() when it was not cut.
@@ -37,6 +44,7 @@ class Element {
   std::int64_t first_row() const { return first_row_; }
 
   /// Rows [first, first + count), sharing storage; global_rows() and first_row() are kept right.
+  /// Throws kInvalidArgument unless the rows exist.
   Element slice_rows(std::int64_t first, std::int64_t count) const;
   /// The same rows, said to be rows [first_row, ...) of a global batch of `global_rows` rows.
   Element placed_in(std::int64_t first_row, std::int64_t global_rows) const {
@@ -47,10 +55,12 @@ class Element {
   }
   /// Every component on `device`.
   Element to(Device device) const;
+  /// Other tensors, as many, under the same names and row numbers.
+  Element with_tensors(std::vector<Tensor> tensors) const;
 
  private:
   std::vector<Tensor> tensors_;
-  std::vector<std::string> names_;
+  std::shared_ptr<const std::vector<std::string>> names_;  // shared by the elements of a dataset
   std::int64_t global_rows_ = -1;
   std::int64_t first_row_ = 0;
 };
@@ -75,8 +85,10 @@ class Batch {
 
   template <std::size_t I>
   const Tensor& get() const {
-    if constexpr (I == 0) return features();
-    else return labels();
+    if constexpr (I == 0)
+      return features();
+    else
+      return labels();
   }
 
  private:

@@ -1,0 +1,27 @@
+// What all datasets share: iteration. Each source and decorator stands in a file of its own.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/dataset.h"
+
+#include <utility>
+
+namespace tutti {
+
+void ElementIterator::skip(std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (!next()) return;
+  }
+}
+
+Dataset::Iterator::Iterator(std::shared_ptr<ElementIterator> elements)
+    : elements_(std::move(elements)) {
+  ++*this;
+}
+
+Dataset::Iterator& Dataset::Iterator::operator++() {
+  current_ = elements_->next();
+  return *this;
+}
+
+Dataset::Iterator Dataset::begin() const { return Iterator(iterate()); }
+
+}  // namespace tutti

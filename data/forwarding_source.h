@@ -1,0 +1,55 @@
+// What most decorators share: everything is as below unless they say otherwise.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "tutti/data/dataset.h"
+
+namespace tutti::internal {
+
+/// A source over another one. Cardinality and batch size are those of the source below.
+class ForwardingSource : public DatasetSource {
+ public:
+  explicit ForwardingSource(std::shared_ptr<const DatasetSource> below)
+      : below_(std::move(below)) {}
+
+  std::optional<std::int64_t> cardinality() const override { return below_->cardinality(); }
+  std::optional<std::int64_t> batch_size() const override { return below_->batch_size(); }
+  bool may_end_in_partial_batch() const override { return below_->may_end_in_partial_batch(); }
+
+ protected:
+  const DatasetSource& below() const { return *below_; }
+
+ private:
+  std::shared_ptr<const DatasetSource> below_;
+};
+
+/// An iterator over another one; skip() leaves out as many elements below.
+class ForwardingIterator : public ElementIterator {
+ public:
+  explicit ForwardingIterator(std::unique_ptr<ElementIterator> below) : below_(std::move(below)) {}
+  std::optional<Element> next() override { return below_->next(); }
+  void skip(std::int64_t count) override { below_->skip(count); }
+
+ protected:
+  ElementIterator& below() { return *below_; }
+
+ private:
+  std::unique_ptr<ElementIterator> below_;
+};
+
+/// a * b, or the largest number when that does not fit. Both >= 0.
+inline std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
+/// a + b, or the largest number when that does not fit. Both >= 0.
+inline std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
+}  // namespace tutti::internal

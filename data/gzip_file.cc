@@ -1,0 +1,98 @@
+// Compressed files, on zlib.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/gzip_file.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+
+#ifdef TUTTI_WITH_ZLIB
+#include <zlib.h>
+#endif
+
+namespace tutti::internal {
+
+bool is_gzip(std::string_view bytes) { return bytes.substr(0, 2) == "\x1f\x8b"; }
+
+#ifdef TUTTI_WITH_ZLIB
+namespace {
+
+/// Unpacks one member after the other.
+class Inflater {
+ public:
+  Inflater(std::string_view bytes, const std::string& source) : bytes_(bytes), source_(source) {
+    constexpr int kGzipFormat = 15 + 16;
+    const int status = inflateInit2(&stream_, kGzipFormat);
+    if (status != Z_OK) fail(ErrorCode::kInternal, "gunzip: zlib does not start: status ", status);
+  }
+  ~Inflater() { inflateEnd(&stream_); }
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+
+  std::string run() {
+    std::string content;
+    while (offset_ < bytes_.size()) run_member(content);
+    return content;
+  }
+
+ private:
+  void run_member(std::string& content) {
+    inflateReset(&stream_);
+    for (int status = Z_OK; status != Z_STREAM_END;) {
+      const std::size_t in = std::min<std::size_t>(bytes_.size() - offset_, kChunk);
+      buffer_.resize(kChunk);
+      stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes_.data() + offset_));
+      stream_.avail_in = static_cast<uInt>(in);
+      stream_.next_out = reinterpret_cast<Bytef*>(buffer_.data());
+      stream_.avail_out = static_cast<uInt>(kChunk);
+      status = inflate(&stream_, Z_NO_FLUSH);
+      offset_ += in - stream_.avail_in;
+      content.append(buffer_.data(), kChunk - stream_.avail_out);
+      if (status == Z_BUF_ERROR) fail_truncated();
+      if (status != Z_OK && status != Z_STREAM_END) fail_damaged();
+    }
+  }
+
+  [[noreturn]] void fail_truncated() const {
+    fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
+         ": the compressed file ends early; expected more bytes, got the end of the file");
+  }
+
+  [[noreturn]] void fail_damaged() const {
+    fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
+         ": expected gzip data, got bytes that zlib refuses: ",
+         stream_.msg ? stream_.msg : "no reason given");
+  }
+
+  static constexpr std::size_t kChunk = std::size_t{1} << 20;
+  std::string_view bytes_;
+  const std::string& source_;
+  std::size_t offset_ = 0;
+  std::string buffer_;
+  z_stream stream_{};
+};
+
+}  // namespace
+
+std::string gunzip(std::string_view bytes, const std::string& source) {
+  return Inflater(bytes, source).run();
+}
+
+#else
+
+std::string gunzip(std::string_view, const std::string& source) {
+  fail(ErrorCode::kUnimplemented, source,
+       ": this build reads no compressed files; expected a plain file, got a .gz file; try gunzip, "
+       "or install zlib1g-dev and build with TUTTI_ZLIB=ON");
+}
+
+#endif
+
+std::string read_plain_or_gzip(const std::string& path) {
+  std::string bytes = read_file(path);
+  return is_gzip(bytes) ? gunzip(bytes, path) : std::move(bytes);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,21 @@
+// Compressed files, on zlib.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tutti::internal {
+
+/// Whether the bytes begin like those of a .gz file.
+bool is_gzip(std::string_view bytes);
+
+/// The content of a .gz file (of all its members). `source` names it in errors. Throws kDataLoss
+/// naming source and offset where the bytes are damaged or end early; kUnimplemented in a build
+/// without zlib.
+std::string gunzip(std::string_view bytes, const std::string& source);
+
+/// read_file(), unpacked when it is a .gz file.
+std::string read_plain_or_gzip(const std::string& path);
+
+}  // namespace tutti::internal
