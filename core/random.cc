@@ -1,10 +1,10 @@
 // Philox 4x32-10, and how a RandomKey becomes a Philox key and counter.
+// SPDX-License-Identifier: Apache-2.0
 //
 // A Philox *block* is four 32-bit *words*, a function of a 128-bit counter and a 64-bit key.
 // Element i of a stream comes from block i / 4: the lower half of the counter is that block number;
 // the upper half and the Philox key are two independent 64-bit hashes of the RandomKey (the
 // finaliser of splitmix64, chained over its five fields).
-// SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/random.h"
 
 #include <algorithm>

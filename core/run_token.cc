@@ -1,5 +1,4 @@
-// The run token: a ticket lock, so that replicas of one device run in the order in which they
-// asked.
+// The run token: a ticket lock, so that the replicas of a device run in the order they asked.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/run_token.h"
 

@@ -1,8 +1,10 @@
-// Waiting. A thread that holds a run token waits in this order: token handed on, mutex dropped
-// while asleep; then mutex dropped, token taken, mutex taken. Nobody ever waits for a token while
-// holding a mutex, so the two cannot lock each other out; what was ready may be gone by then, hence
-// the second look.
+// Waiting for a condition, and the order in which a waiting thread lets go of its token and mutex.
 // SPDX-License-Identifier: Apache-2.0
+//
+// A thread that holds a run token waits in this order: token handed on, mutex dropped while asleep;
+// then mutex dropped, token taken, mutex taken. Nobody ever waits for a token while holding a
+// mutex, so the two cannot lock each other out. What was ready may be gone by then, hence the
+// second look.
 #include "tutti/core/sync.h"
 
 #include <algorithm>

@@ -1,0 +1,73 @@
+// Threads: names, joining, what happens to exceptions; the clock.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/executor.h"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <stdexcept>
+
+#include "tutti/core/clock.h"
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+TEST(ExecutorTest, ThreadsCarryTheirNameCutTo15Characters) {
+  char name[16] = "";
+  Executor::system()
+      .start("replica-12345678", [&] { pthread_getname_np(pthread_self(), name, sizeof(name)); })
+      ->join();
+  EXPECT_STREQ(name, "replica-1234567");
+}
+
+TEST(ExecutorTest, DestructorJoins) {
+  int value = 0;
+  {
+    auto thread = Executor::system().start("sets", [&] {
+      Clock::system().sleep_for(std::chrono::milliseconds(20));
+      value = 1;
+    });
+  }
+  EXPECT_EQ(value, 1);
+}
+
+TEST(ExecutorTest, JoiningTwiceIsFine) {
+  auto thread = Executor::system().start("short", [] {});
+  thread->join();
+  thread->join();
+}
+
+TEST(ExecutorDeathTest, AnExceptionThatLeavesTheBodyEndsTheProcessAndNamesTheThread) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      Executor::system().start("bad-thread", [] { throw std::runtime_error("oops"); })->join(),
+      "thread 'bad-thread': an exception left its body: oops");
+}
+
+TEST(ExecutorTest, CountsThreads) {
+  EXPECT_GE(num_hardware_threads(), 1);
+  const int before = num_running_threads();
+  int inside = 0;
+  Executor::system().start("counts", [&] { inside = num_running_threads(); })->join();
+  EXPECT_EQ(inside, before + 1);
+  EXPECT_EQ(num_running_threads(), before);
+}
+
+TEST(ClockTest, SleepsAtLeastAsLongAsAsked) {
+  const TimePoint begin = Clock::system().now();
+  Clock::system().sleep_for(std::chrono::milliseconds(15));
+  EXPECT_GE(seconds_between(begin, Clock::system().now()), 0.015);
+  Clock::system().sleep_until(begin);  // in the past: returns at once
+}
+
+TEST(ClockTest, DeadlinesDoNotOverflow) {
+  EXPECT_EQ(deadline_after(Clock::system().now(), Duration::max()), TimePoint::max());
+  const TimePoint now = Clock::system().now();
+  EXPECT_EQ(deadline_after(now, std::chrono::seconds(2)) - now, std::chrono::seconds(2));
+}
+
+TEST(ClockTest, WallTimeIsAfter2026) { EXPECT_GT(wall_time_seconds(), 1'767'000'000.0); }
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,133 @@
+// Command-line flags: values, defaults, refusals, sub-commands.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/flags.h"
+
+#include <gtest/gtest.h>
+
+namespace tutti {
+namespace {
+
+struct FlagsOfTest {
+  std::string name = "default";
+  std::int64_t steps = 10;
+  double rate = 0.5;
+  bool resume = false;
+  std::string mode = "sync";
+  int exit_code = 0;
+  std::string output, errors;
+};
+
+int parse_flags(Flags& flags, std::vector<std::string> words, FlagsOfTest& result) {
+  words.insert(words.begin(), "bin/prog");
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const int code = flags.parse(static_cast<int>(arguments.size()), arguments.data());
+  result.output = ::testing::internal::GetCapturedStdout();
+  result.errors = ::testing::internal::GetCapturedStderr();
+  return code;
+}
+
+FlagsOfTest parse_words(std::vector<std::string> words) {
+  FlagsOfTest result;
+  Flags flags("Trains something.");
+  flags.add("--name", result.name, "what to call it");
+  flags.add("--steps", result.steps, "steps to run");
+  flags.add("--rate", result.rate, "learning rate");
+  flags.add("--resume", result.resume, "go on from the checkpoint");
+  flags.add_choice("--mode", result.mode, {"sync", "async"}, "how updates meet");
+  result.exit_code = parse_flags(flags, std::move(words), result);
+  return result;
+}
+
+TEST(Flags, DefaultsStayWithoutArguments) {
+  const FlagsOfTest flags = parse_words({});
+  EXPECT_EQ(flags.exit_code, -1);
+  EXPECT_EQ(flags.name, "default");
+  EXPECT_EQ(flags.steps, 10);
+  EXPECT_EQ(flags.rate, 0.5);
+  EXPECT_FALSE(flags.resume);
+}
+
+TEST(Flags, ReadsEveryKind) {
+  const FlagsOfTest flags =
+      parse_words({"--name", "a b", "--steps=-3", "--rate", "1e-3", "--resume", "--mode", "async"});
+  EXPECT_EQ(flags.exit_code, -1) << flags.errors;
+  EXPECT_EQ(flags.name, "a b");
+  EXPECT_EQ(flags.steps, -3);
+  EXPECT_EQ(flags.rate, 1e-3);
+  EXPECT_TRUE(flags.resume);
+  EXPECT_EQ(flags.mode, "async");
+  EXPECT_EQ(parse_words({"--steps", "-3"}).steps, -3);
+  EXPECT_EQ(parse_words({"--name", ""}).name, "");
+}
+
+TEST(Flags, TheLastOfEqualFlagsCounts) {
+  const FlagsOfTest flags = parse_words({"--steps", "3", "--steps", "5"});
+  EXPECT_EQ(flags.exit_code, -1) << flags.errors;
+  EXPECT_EQ(flags.steps, 5);
+}
+
+TEST(Flags, BadUsageGivesOneLineAndExitCode2) {
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"--steps", "3x"}, "prog: --steps: expected a whole number of 64 bits, got '3x'"},
+      {{"--steps", "99999999999999999999"},
+       "prog: --steps: expected a whole number of 64 bits, got '99999999999999999999'"},
+      {{"--rate", "fast"}, "prog: --rate: expected a number, got 'fast'"},
+      {{"--mode", "maybe"}, "prog: --mode: expected one of sync, async, got 'maybe'"},
+      {{"--stepz", "3"},
+       "prog: unknown flag --stepz; expected one of --help, --name, --steps, --rate, --resume, "
+       "--mode"},
+      {{"word"}, "prog: unexpected argument 'word'; expected flags only; try --help"},
+  };
+  for (const auto& [words, message] : cases) {
+    const FlagsOfTest flags = parse_words(words);
+    EXPECT_EQ(flags.exit_code, 2);
+    EXPECT_EQ(flags.errors, message + "\n");
+  }
+  const FlagsOfTest missing = parse_words({"--steps"});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_NE(missing.errors.find("--steps"), std::string::npos) << missing.errors;
+}
+
+TEST(Flags, HelpShowsFlagsDefaultsAndChoices) {
+  const FlagsOfTest flags = parse_words({"--help"});
+  EXPECT_EQ(flags.exit_code, 0);
+  for (const char* text :
+       {"Trains something.", "--steps", "10", "0.5", "sync, async", "--resume"}) {
+    EXPECT_NE(flags.output.find(text), std::string::npos) << text << " in\n" << flags.output;
+  }
+}
+
+FlagsOfTest parse_command(std::vector<std::string> words) {
+  FlagsOfTest result;
+  Flags flags("A tool.");
+  const auto declare = [&](Flags& sub) { sub.add("--json", result.resume, "print JSON"); };
+  flags.add_command("devices", "lists devices", declare, [&] { return result.resume ? 11 : 10; });
+  flags.add_command("doctor", "checks", declare, [] { return 20; });
+  result.exit_code = parse_flags(flags, std::move(words), result);
+  return result;
+}
+
+TEST(Flags, SubCommandsRunTheirBody) {
+  EXPECT_EQ(parse_command({"devices"}).exit_code, 10);
+  EXPECT_EQ(parse_command({"devices", "--json"}).exit_code, 11);
+  EXPECT_EQ(parse_command({"doctor"}).exit_code, 20);
+}
+
+TEST(Flags, UnknownOrMissingSubCommandsListTheKnownOnes) {
+  const FlagsOfTest unknown = parse_command({"dance"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_EQ(unknown.errors, "prog: unknown command 'dance'; expected one of devices, doctor\n");
+  const FlagsOfTest none = parse_command({});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_EQ(none.errors, "prog: no command given; expected one of devices, doctor\n");
+  const FlagsOfTest flag = parse_command({"devices", "--jsn"});
+  EXPECT_EQ(flag.exit_code, 2);
+  EXPECT_EQ(flag.errors, "prog: unknown flag --jsn; expected one of --help, --json\n");
+  EXPECT_EQ(parse_command({"devices", "--help"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,244 @@
+// Waiting with deadlines, and run tokens: taking turns, handing on, no deadlock.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/sync.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "tests/support/hang_watchdog.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/run_token.h"
+
+namespace tutti {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HangWatchdog;
+
+TimePoint after(Duration duration) { return deadline_after(Clock::system().now(), duration); }
+
+/// Runs `body(i)` on `count` threads and joins them.
+void run_threads(int count, const std::function<void(int)>& body) {
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (int i = 0; i < count; ++i) {
+    threads.push_back(Executor::system().start(concat("test-", i), [&body, i] { body(i); }));
+  }
+}
+
+TEST(CondVarTest, GivesUpAtTheDeadlineNotBefore) {
+  HangWatchdog watchdog("a wait with a deadline");
+  Mutex mutex;
+  CondVar condition;
+  MutexLock lock(mutex);
+  const TimePoint begin = Clock::system().now();
+  EXPECT_FALSE(condition.wait_for(mutex, milliseconds(30), [] { return false; }));
+  EXPECT_GE(seconds_between(begin, Clock::system().now()), 0.030);
+  EXPECT_FALSE(condition.wait_until(mutex, begin, [] { return false; }));
+  EXPECT_TRUE(condition.wait_until(mutex, begin, [] { return true; }));
+}
+
+TEST(CondVarTest, AnEndlessDeadlineWaitsUntilItIsReady) {
+  HangWatchdog watchdog("a wait without end");
+  Mutex mutex;
+  CondVar condition;
+  bool ready = false;
+  auto thread = Executor::system().start("notifier", [&] {
+    Clock::system().sleep_for(milliseconds(10));
+    MutexLock lock(mutex);
+    ready = true;
+    condition.notify_all();
+  });
+  MutexLock lock(mutex);
+  EXPECT_TRUE(condition.wait_for(mutex, Duration::max(), [&] { return ready; }));
+}
+
+TEST(CondVarTest, AnExceptionFromReadyLeavesTheMutexHeldOnce) {
+  HangWatchdog watchdog("an exception from ready()");
+  for (bool with_token : {false, true}) {
+    RunToken token;
+    RunTokenHolder holder(with_token ? &token : nullptr);
+    Mutex mutex;
+    CondVar condition;
+    {
+      MutexLock lock(mutex);
+      int calls = 0;
+      EXPECT_THROW(condition.wait_for(mutex, milliseconds(20),
+                                      [&]() -> bool {
+                                        if (++calls == 2) throw std::runtime_error("not ready");
+                                        return false;
+                                      }),
+                   std::runtime_error);
+    }
+    run_threads(1, [&](int) { MutexLock lock(mutex); });  // free again
+    EXPECT_EQ(BlockedScope::current_thread_holds_token(), with_token);
+  }
+}
+
+TEST(CondVarTest, PingPongLosesNoWakeUp) {
+  HangWatchdog watchdog("ping-pong");
+  Mutex mutex;
+  CondVar condition;
+  int turn = 0;
+  run_threads(3, [&](int me) {
+    for (int i = 0; i < 2000; ++i) {
+      MutexLock lock(mutex);
+      ASSERT_TRUE(
+          condition.wait_for(mutex, std::chrono::seconds(60), [&] { return turn % 3 == me; }));
+      ++turn;
+      condition.notify_all();
+    }
+  });
+  EXPECT_EQ(turn, 6000);
+}
+
+TEST(EventTest, HappensOnceForAllWaiters) {
+  HangWatchdog watchdog("an event");
+  Event event;
+  EXPECT_FALSE(event.is_set());
+  EXPECT_FALSE(event.wait_until(after(milliseconds(5))));
+  std::atomic<int> seen{0};
+  {
+    auto setter = Executor::system().start("setter", [&] {
+      Clock::system().sleep_for(milliseconds(5));
+      event.set();
+    });
+    run_threads(4, [&](int) { seen += event.wait_until(TimePoint::max()) ? 1 : 0; });
+  }
+  EXPECT_EQ(seen, 4);
+  event.set();
+  EXPECT_TRUE(event.is_set());
+}
+
+TEST(RunTokenTest, OnlyOneHolderRunsAtATime) {
+  HangWatchdog watchdog("run token");
+  RunToken token;
+  std::atomic<int> inside{0};
+  int total = 0;  // guarded by the token alone: the thread sanitizer would see a race
+  run_threads(8, [&](int) {
+    for (int i = 0; i < 200; ++i) {
+      RunTokenHolder holder(&token);
+      EXPECT_EQ(inside.fetch_add(1), 0);
+      ++total;
+      inside.fetch_sub(1);
+    }
+  });
+  EXPECT_EQ(total, 1600);
+}
+
+TEST(RunTokenTest, ServesInTheOrderOfAsking) {
+  HangWatchdog watchdog("run token order");
+  RunToken token;
+  std::vector<int> order;
+  std::vector<std::unique_ptr<Thread>> threads;
+  token.acquire();
+  for (int i = 0; i < 5; ++i) {
+    threads.push_back(Executor::system().start("asks", [&, i] {
+      RunTokenHolder holder(&token);
+      order.push_back(i);
+    }));
+    // The next one asks clearly later.
+    Clock::system().sleep_for(milliseconds(20));
+  }
+  token.release();
+  threads.clear();
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
+}
+
+TEST(RunTokenTest, NestedHoldersOfOneTokenAreFree) {
+  HangWatchdog watchdog("nested holders");
+  RunToken token, other;
+  EXPECT_FALSE(BlockedScope::current_thread_holds_token());
+  {
+    RunTokenHolder outer(&token);
+    {
+      RunTokenHolder inner(&token);
+      RunTokenHolder nothing(nullptr);
+      EXPECT_THROW(RunTokenHolder second(&other), Error);
+    }
+    EXPECT_TRUE(BlockedScope::current_thread_holds_token());
+    {
+      BlockedScope blocked;
+      EXPECT_FALSE(BlockedScope::current_thread_holds_token());
+      run_threads(1, [&](int) { RunTokenHolder taken(&token); });
+    }
+    EXPECT_TRUE(BlockedScope::current_thread_holds_token());
+  }
+  EXPECT_FALSE(BlockedScope::current_thread_holds_token());
+  RunTokenHolder free_again(&token);
+}
+
+TEST(RunTokenTest, AWaitingHolderLetsTheOneItWaitsForRun) {
+  HangWatchdog watchdog("replicas of one device that wait for each other");
+  RunToken token;
+  Mutex mutex;
+  CondVar condition;
+  int arrived = 0;
+  run_threads(6, [&](int) {  // a barrier among replicas that share one token
+    RunTokenHolder holder(&token);
+    MutexLock lock(mutex);
+    ++arrived;
+    condition.notify_all();
+    EXPECT_TRUE(condition.wait_for(mutex, std::chrono::seconds(60), [&] { return arrived == 6; }));
+  });
+  EXPECT_EQ(arrived, 6);
+}
+
+TEST(RunTokenTest, SleepingAndJoiningHandTheTokenOn) {
+  HangWatchdog watchdog("sleep and join with a token");
+  RunToken token;
+  RunTokenHolder holder(&token);
+  std::atomic<bool> ran{false};
+  auto thread = Executor::system().start("needs-token", [&] {
+    RunTokenHolder inner(&token);
+    ran = true;
+  });
+  while (!ran) Clock::system().sleep_for(milliseconds(1));
+  Executor::system().start("needs-token", [&] { RunTokenHolder inner(&token); })->join();
+}
+
+// Threads with two tokens, one mutex and a bounded queue: producers and consumers, all of which
+// wait with token and mutex in the order that could lock them out.
+TEST(RunTokenTest, ManyThreadsTokensAndOneQueueDoNotDeadlock) {
+  HangWatchdog watchdog("token and mutex stress", std::chrono::seconds(30));
+  constexpr int kPairs = 6, kItems = 300;
+  RunToken tokens[2];
+  Mutex mutex;
+  CondVar condition;
+  int queued = 0, consumed = 0;
+  run_threads(2 * kPairs, [&](int me) {
+    RunTokenHolder holder(&tokens[me / 2 % 2]);
+    for (int i = 0; i < kItems; ++i) {
+      MutexLock lock(mutex);
+      const bool produces = me % 2 == 0;
+      ASSERT_TRUE(condition.wait_for(mutex, std::chrono::seconds(100),
+                                     [&] { return produces ? queued < 2 : queued > 0; }));
+      ASSERT_TRUE(produces ? queued < 2 : queued > 0);
+      queued += produces ? 1 : -1;
+      consumed += produces ? 0 : 1;
+      condition.notify_all();
+    }
+  });
+  EXPECT_EQ(consumed, kPairs * kItems);
+  EXPECT_EQ(queued, 0);
+}
+
+TEST(HangWatchdogDeathTest, EndsAHangingTestAndShowsItsThreads) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto hang = [] {
+    Event never;
+    HangWatchdog watchdog("the test of the watchdog", std::chrono::seconds(1));
+    auto stuck =
+        Executor::system().start("stuck-thread", [&] { never.wait_until(TimePoint::max()); });
+    stuck->join();
+  };
+  EXPECT_EXIT(hang(), ::testing::ExitedWithCode(1),
+              "HANG: the test of the watchdog: not finished after [0-9]+ "
+              "s(.|\n)*stuck-thread(.|\n)*wait_until");
+}
+
+}  // namespace
+}  // namespace tutti

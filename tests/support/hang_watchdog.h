@@ -1,0 +1,31 @@
+// Ends a test that hangs, and shows where each of its threads stands.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+namespace tutti::testing {
+
+/// While it lives, a thread watches the time: after `limit` it prints the stacks of all threads of
+/// the process to standard error and ends the process with exit code 1. Builds with sanitizers get
+/// six times the limit.
+///
+///     HangWatchdog watchdog("merge_call with a dead replica");
+class HangWatchdog {
+ public:
+  explicit HangWatchdog(std::string what, std::chrono::seconds limit = std::chrono::seconds(10));
+  ~HangWatchdog();
+  HangWatchdog(const HangWatchdog&) = delete;
+  HangWatchdog& operator=(const HangWatchdog&) = delete;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Prints name and stack of each thread of this process to standard error.
+void print_all_stacks();
+
+}  // namespace tutti::testing
