@@ -12,6 +12,11 @@ namespace tutti {
 /// Bytes of host memory, aligned to 64. Owned by the BufferRefs that name it.
 class Buffer {
  public:
+  Buffer() = default;
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
 
@@ -50,7 +55,11 @@ class BufferRef {
   void retain() const {
     if (buffer_) buffer_->references_.fetch_add(1, std::memory_order_relaxed);
   }
-  void release();
+  void release() {
+    // Release: what this holder read or wrote happens before; acquire: the last one sees all of it.
+    if (buffer_ && buffer_->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) recycle();
+  }
+  void recycle();
   Buffer* buffer_ = nullptr;
 };
 
@@ -64,6 +73,9 @@ struct AllocatorStatistics {
 };
 
 AllocatorStatistics allocator_statistics();
+/// The cache's limit: 1 GiB. Beyond it the size classes that were not asked for longest are given back.
+inline constexpr std::size_t kMaxCachedBytes = std::size_t{1} << 30;
+
 /// Gives cached memory back to the system.
 void trim_allocator_cache();
 

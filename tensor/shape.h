@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <ostream>
 #include <span>
 #include <string>
@@ -50,7 +51,9 @@ class Shape {
 
 std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
-/// The shape that numpy's rule gives; throws kInvalidArgument naming `who` and both shapes when they do not fit.
+/// The shape that numpy's rule gives: dimensions are compared from the last one; equal or 1 fits. Nothing when they do not.
+std::optional<Shape> try_broadcast(const Shape& a, const Shape& b);
+/// The same; throws kInvalidArgument naming `who` and both shapes when they do not fit.
 Shape broadcast(const Shape& a, const Shape& b, std::string_view who);
 
 }  // namespace tutti

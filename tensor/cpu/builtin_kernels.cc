@@ -1,0 +1,44 @@
+// The list of CPU kernels: which topics there are, and which kernels replace which.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+#include <string_view>
+
+#include "tutti/tensor/cpu/registration.h"
+
+namespace tutti {
+namespace {
+
+using namespace internal;
+
+KernelTable make_reference_kernels() {
+  KernelTable table;
+  return table;
+}
+
+/// Later registrations replace earlier ones.
+KernelTable make_fast_kernels() {
+  KernelTable table = reference_kernels();
+  return table;
+}
+
+KernelTable make_cpu_kernels() {
+  const char* choice = std::getenv("TUTTI_KERNELS");
+  if (!choice || std::string_view(choice).empty()) return make_fast_kernels();
+  if (std::string_view(choice) == "reference") return reference_kernels();
+  fail(ErrorCode::kInvalidArgument, "TUTTI_KERNELS: expected 'reference' or nothing, got '",
+       choice, "'");
+}
+
+}  // namespace
+
+const KernelTable& reference_kernels() {
+  static const KernelTable table = make_reference_kernels();
+  return table;
+}
+
+const KernelTable& cpu_kernels() {
+  static const KernelTable table = make_cpu_kernels();
+  return table;
+}
+
+}  // namespace tutti

@@ -1,0 +1,33 @@
+// Where the CPU kernels announce themselves: one function per topic, called by builtin_kernels.cc alone.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/tensor/kernel_table.h"
+
+namespace tutti::internal {
+
+// A kernel may throw Error; dispatch puts "gather at train.cc:41: " in front of its message.
+
+// tensor/cpu/reference/: slow, obvious loops.
+void register_elementwise_kernels(KernelTable& table);
+void register_reduction_kernels(KernelTable& table);
+void register_shape_kernels(KernelTable& table);
+void register_matmul_reference_kernels(KernelTable& table);
+void register_convolution_reference_kernels(KernelTable& table);
+void register_pooling_reference_kernels(KernelTable& table);
+void register_normalization_reference_kernels(KernelTable& table);
+void register_softmax_reference_kernels(KernelTable& table);
+void register_random_reference_kernels(KernelTable& table);
+
+// tensor/cpu/: our own fast loops.
+void register_fast_elementwise_kernels(KernelTable& table);
+void register_fast_reduction_kernels(KernelTable& table);
+void register_fast_shape_kernels(KernelTable& table);
+void register_fast_pooling_kernels(KernelTable& table);
+void register_fast_normalization_kernels(KernelTable& table);
+void register_fast_softmax_kernels(KernelTable& table);
+
+// tensor/cpu/onednn/: only in builds with oneDNN.
+void register_onednn_kernels(KernelTable& table);
+
+}  // namespace tutti::internal

@@ -1,0 +1,77 @@
+// Dispatch: views without a kernel, kernels, observers.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/dispatch.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "tutti/tensor/kernel_table.h"
+#include "tutti/tensor/ops/checks.h"
+
+namespace tutti {
+namespace {
+
+std::vector<OpObserver*>& observers() {
+  thread_local std::vector<OpObserver*> stack;
+  return stack;
+}
+
+void check_devices(const OpCall& call) {
+  TUTTI_CHECK(call.op < OpId::kCount, "dispatch: a call without operation");
+  TUTTI_CHECK(!call.inputs.empty(), to_string(call.op), ": a call without inputs");
+  const Device device = call.inputs[0].device();
+  for (const Tensor& input : call.inputs) {
+    if (input.device() == device) continue;
+    internal::fail_op(call.op, call.where, "inputs are on several devices; expected one, got ",
+                      device, " and ", input.device(), "; try to()");
+  }
+}
+
+/// The rows that a slice of whole rows takes, as a view; nothing for other slices.
+std::optional<Tensor> sliced_rows(const OpCall& call) {
+  const Shape& from = call.inputs[0].shape();
+  const Shape& to = call.outputs[0].shape;
+  if (from.rank() == 0) return call.inputs[0].alias();
+  if (!std::equal(from.begin() + 1, from.end(), to.begin() + 1)) return std::nullopt;
+  return call.inputs[0].rows(call.attributes_as<SliceAttributes>().begin[0], to.dim(0));
+}
+
+/// Operations that move nothing: the result shares the input's storage under a new id.
+std::optional<Tensor> view(const OpCall& call) {
+  switch (call.op) {
+    case OpId::kReshape:
+    case OpId::kStopGradient: return call.inputs[0].reshaped(call.outputs[0].shape);
+    case OpId::kSlice: return sliced_rows(call);
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace
+
+ObserverScope::ObserverScope(OpObserver& observer) : observer_(&observer) {
+  observers().push_back(&observer);
+}
+
+ObserverScope::~ObserverScope() {
+  std::vector<OpObserver*>& stack = observers();
+  // The last one that matches: the same observer may stand on the stack several times.
+  const auto found = std::find(stack.rbegin(), stack.rend(), observer_);
+  if (found != stack.rend()) stack.erase(std::next(found).base());
+}
+
+std::vector<Tensor> dispatch(OpCall call) {
+  check_devices(call);
+  std::vector<Tensor> outputs;
+  if (std::optional<Tensor> result = view(call)) {
+    outputs.push_back(std::move(*result));
+  } else {
+    outputs = run_kernel(cpu_kernels(), call);
+  }
+  const std::vector<OpObserver*>& stack = observers();
+  for (std::size_t i = 0; i < stack.size(); ++i) stack[i]->on_op(call, outputs);
+  return outputs;
+}
+
+Tensor dispatch_one(OpCall call) { return std::move(dispatch(std::move(call)).front()); }
+
+}  // namespace tutti

@@ -1,0 +1,96 @@
+// Tensors that are being written.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tutti/tensor/tensor_impl.h"
+
+namespace tutti {
+namespace internal {
+
+std::size_t num_bytes(const Shape& shape, DType dtype) {
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(static_cast<std::size_t>(shape.num_elements()), size_of(dtype),
+                             &bytes)) {
+    fail(ErrorCode::kInvalidArgument, "Tensor: shape ", shape, " of ", dtype, " is too large");
+  }
+  return bytes;
+}
+
+namespace {
+
+/// `value` as T; for bool, whether it is not 0.
+template <class T>
+T checked_value(double value, std::string_view who) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    // The bounds are powers of two (or 0), so they are exact in double.
+    const double low = static_cast<double>(std::numeric_limits<T>::min());
+    const double high = std::ldexp(1.0, std::numeric_limits<T>::digits);
+    if (!(value >= low && value < high) || value != std::trunc(value)) {
+      fail(ErrorCode::kInvalidArgument, who, ": expected a number that ", dtype_of<T>(),
+           " can hold, got ", value, "; try a floating type or cast()");
+    }
+  }
+  return static_cast<T>(value);
+}
+
+}  // namespace
+
+void fill(const MutableTensor& tensor, double value, std::string_view who) {
+  visit_dtype(tensor.dtype(), [&]<class T>() {
+    std::ranges::fill(tensor.span<T>(), checked_value<T>(value, who));
+  });
+}
+
+}  // namespace internal
+
+MutableTensor::MutableTensor(const Shape& shape, DType dtype, Device device)
+    : buffer_(BufferRef::allocate(internal::num_bytes(shape, dtype))),
+      shape_(shape),
+      dtype_(dtype),
+      device_(device) {
+  require_available(device);
+}
+
+std::size_t MutableTensor::num_bytes() const { return internal::num_bytes(shape_, dtype_); }
+
+Tensor MutableTensor::freeze() const {
+  TUTTI_CHECK(buffer_, "MutableTensor::freeze: this tensor is undefined");
+  auto impl = std::make_shared<Tensor::Impl>();
+  impl->buffer = buffer_;
+  impl->shape = shape_;
+  impl->dtype = dtype_;
+  impl->device = device_;
+  return Tensor(std::move(impl));
+}
+
+void MutableTensor::make_unique() {
+  TUTTI_CHECK(buffer_, "MutableTensor::make_unique: this tensor is undefined");
+  if (buffer_.unique()) return;
+  BufferRef copy = BufferRef::allocate(num_bytes());
+  std::memcpy(copy->data(), buffer_->data(), num_bytes());
+  buffer_ = std::move(copy);
+}
+
+void MutableTensor::assign(const Tensor& value) {
+  if (buffer_ && (value.shape() != shape_ || value.dtype() != dtype_)) {
+    fail(ErrorCode::kInvalidArgument, "MutableTensor::assign: expected ", dtype_, " of shape ",
+         shape_, ", got ", value.dtype(), " of shape ", value.shape());
+  }
+  if (!buffer_) device_ = value.device();
+  shape_ = value.shape();
+  dtype_ = value.dtype();
+  const Tensor::Impl& source = *value.impl_;
+  if (source.offset == 0 && source.buffer->size() == num_bytes()) {
+    buffer_ = source.buffer;
+    return;
+  }
+  // A part of a larger buffer: sharing it would keep the whole alive, and writes assume offset 0.
+  BufferRef copy = BufferRef::allocate(num_bytes());
+  std::memcpy(copy->data(), value.bytes().data(), num_bytes());
+  buffer_ = std::move(copy);
+}
+
+}  // namespace tutti

@@ -1,0 +1,79 @@
+// Checks that public operations share.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/ops/checks.h"
+
+#include "tutti/tensor/tensor_impl.h"
+
+namespace tutti::internal {
+
+std::string who(std::string_view operation, const std::source_location& where) {
+  return concat(operation, " at ", to_string(where));
+}
+
+std::string who(OpId op, const std::source_location& where) { return who(to_string(op), where); }
+
+const Tensor& defined(OpId op, const Operand& operand) {
+  if (!operand.tensor.defined()) [[unlikely]] {
+    fail(ErrorCode::kFailedPrecondition, who(op, operand.where),
+         ": an input is undefined (default constructed); assign a value first");
+  }
+  return operand.tensor;
+}
+
+Tensor number_like(OpId op, const Operand& operand, const Tensor& like) {
+  if (!operand.is_number) return defined(op, operand);
+  MutableTensor scalar({}, like.dtype(), like.device());
+  if (like.dtype() == DType::kFloat32) {
+    scalar.span<float>()[0] = static_cast<float>(operand.number);
+  } else {
+    try {
+      fill(scalar, operand.number, "number");
+    } catch (const Error& error) {
+      throw error.with_context(who(op, operand.where));
+    }
+  }
+  return scalar.freeze();
+}
+
+void require_floating(OpId op, const Operand& x) {
+  if (!is_floating(defined(op, x).dtype())) [[unlikely]] {
+    fail_op(op, x.where, "expected float32 or float64, got ", x.dtype(), " of shape ", x.shape(),
+            "; try cast()");
+  }
+}
+
+void require_dtype(OpId op, const Operand& x, DType dtype) {
+  if (defined(op, x).dtype() != dtype) [[unlikely]] {
+    fail_op(op, x.where, "expected ", dtype, ", got ", x.dtype(), " of shape ", x.shape(),
+            "; try cast()");
+  }
+}
+
+void require_index(OpId op, const Operand& x) {
+  const DType dtype = defined(op, x).dtype();
+  if (dtype != DType::kInt32 && dtype != DType::kInt64) [[unlikely]] {
+    fail_op(op, x.where, "expected indices of int32 or int64, got ", dtype, "; try cast()");
+  }
+}
+
+void require_same_dtype(OpId op, const Tensor& a, const Tensor& b,
+                        const std::source_location& where) {
+  if (a.dtype() != b.dtype()) [[unlikely]] {
+    fail_op(op, where, "element types differ; expected one type, got ", a.dtype(), " of shape ",
+            a.shape(), " and ", b.dtype(), " of shape ", b.shape(), "; try cast()");
+  }
+}
+
+void require_rank(OpId op, const Operand& x, int rank) {
+  if (defined(op, x).rank() != rank) [[unlikely]] {
+    fail_op(op, x.where, "expected rank ", rank, ", got shape ", x.shape(), "; try reshape()");
+  }
+}
+
+Tensor dispatch_unary(OpId op, const Operand& x, Attributes attributes) {
+  const Tensor& tensor = defined(op, x);
+  return dispatch_one(
+      {op, {tensor}, {{tensor.shape(), tensor.dtype()}}, std::move(attributes), x.where});
+}
+
+}  // namespace tutti::internal

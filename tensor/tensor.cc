@@ -1,0 +1,141 @@
+// Tensors: making, viewing and reading them.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/tensor.h"
+
+#include <atomic>
+#include <cstring>
+
+#include "tutti/tensor/tensor_impl.h"
+
+namespace tutti {
+namespace {
+
+Tensor filled(const Shape& shape, double value, DType dtype, Device device) {
+  MutableTensor tensor(shape, dtype, device);
+  internal::fill(tensor, value, "Tensor::full");
+  return tensor.freeze();
+}
+
+/// The one element of `tensor` as To.
+template <class To>
+To single_element(const Tensor& tensor, const char* who) {
+  if (tensor.num_elements() != 1) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected exactly one element, got shape ",
+         tensor.shape(), "; try to_doubles() or host_span()");
+  }
+  return visit_dtype(tensor.dtype(),
+                     [&]<class T>() { return static_cast<To>(tensor.host_span<T>()[0]); });
+}
+
+}  // namespace
+
+std::uint64_t Tensor::Impl::next_id() {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+Tensor::Tensor(float scalar) {
+  MutableTensor tensor({}, DType::kFloat32, {});
+  tensor.span<float>()[0] = scalar;
+  *this = tensor.freeze();
+}
+
+Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
+  MutableTensor tensor(shape, dtype, device);
+  std::memset(tensor.data(), 0, tensor.num_bytes());
+  return tensor.freeze();
+}
+
+Tensor Tensor::ones(const Shape& shape, DType dtype, Device device) {
+  return filled(shape, 1.0, dtype, device);
+}
+
+Tensor Tensor::full(const Shape& shape, double value, DType dtype, Device device) {
+  return filled(shape, value, dtype, device);
+}
+
+Tensor Tensor::from_bytes(const Shape& shape, DType dtype, std::span<const std::byte> bytes,
+                          Device device) {
+  MutableTensor tensor(shape, dtype, device);
+  if (bytes.size() != tensor.num_bytes()) {
+    fail(ErrorCode::kInvalidArgument, "Tensor::from: expected ", shape.num_elements(),
+         " elements of ", dtype, " for shape ", shape, ", got ", bytes.size() / size_of(dtype));
+  }
+  if (!bytes.empty()) std::memcpy(tensor.data(), bytes.data(), bytes.size());
+  return tensor.freeze();
+}
+
+const Shape& Tensor::shape() const {
+  if (!impl_) [[unlikely]] {
+    fail(ErrorCode::kFailedPrecondition,
+         "Tensor: this tensor is undefined (default constructed); assign a value first");
+  }
+  return impl_->shape;
+}
+
+DType Tensor::dtype() const { return shape(), impl_->dtype; }
+Device Tensor::device() const { return shape(), impl_->device; }
+std::size_t Tensor::num_bytes() const { return internal::num_bytes(shape(), impl_->dtype); }
+std::uint64_t Tensor::id() const { return impl_ ? impl_->id : 0; }
+const std::byte* Tensor::data() const { return shape(), impl_->buffer->data() + impl_->offset; }
+
+void Tensor::require_dtype(DType dtype) const {
+  if (this->dtype() != dtype) [[unlikely]] {
+    fail(ErrorCode::kInvalidArgument, "Tensor::host_span: expected ", dtype, ", got a tensor of ",
+         impl_->dtype, " with shape ", impl_->shape, "; try cast()");
+  }
+}
+
+Tensor Tensor::to(Device device) const {
+  if (this->device() == device) return *this;
+  require_available(device);
+  auto impl = std::make_shared<Impl>(*impl_);
+  impl->device = device;
+  impl->id = Impl::next_id();
+  return Tensor(std::move(impl));
+}
+
+Tensor Tensor::alias() const { return reshaped(shape()); }
+
+Tensor Tensor::reshaped(const Shape& shape) const {
+  if (shape.num_elements() != num_elements()) {
+    fail(ErrorCode::kInvalidArgument, "Tensor::reshaped: ", this->shape(), " has ",
+         num_elements(), " elements; expected a shape of as many, got ", shape, " with ",
+         shape.num_elements());
+  }
+  auto impl = std::make_shared<Impl>(*impl_);
+  impl->shape = shape;
+  impl->id = Impl::next_id();
+  return Tensor(std::move(impl));
+}
+
+Tensor Tensor::rows(std::int64_t first, std::int64_t count) const {
+  const std::int64_t num_rows = rank() == 0 ? 0 : shape().dim(0);
+  if (rank() == 0 || first < 0 || count < 0 || first > num_rows - count) {
+    fail(ErrorCode::kInvalidArgument, "Tensor::rows: expected rows within 0 .. ", num_rows,
+         " of shape ", shape(), ", got first ", first, " and count ", count);
+  }
+  auto impl = std::make_shared<Impl>(*impl_);
+  impl->shape = shape().with_dim(0, count);
+  if (num_rows > 0) impl->offset += num_bytes() / static_cast<std::size_t>(num_rows) *
+                                    static_cast<std::size_t>(first);
+  impl->id = Impl::next_id();
+  return Tensor(std::move(impl));
+}
+
+float Tensor::item() const { return single_element<float>(*this, "Tensor::item"); }
+double Tensor::item_double() const { return single_element<double>(*this, "Tensor::item_double"); }
+std::int64_t Tensor::item_int() const {
+  return single_element<std::int64_t>(*this, "Tensor::item_int");
+}
+
+std::vector<double> Tensor::to_doubles() const {
+  return visit_dtype(dtype(), [&]<class T>() {
+    const std::span<const T> elements = host_span<T>();
+    std::vector<double> values(elements.size());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(elements[i]);
+    return values;
+  });
+}
+
+}  // namespace tutti
