@@ -1,14 +1,67 @@
-# Third-party libraries: found, never downloaded.
-find_package(Threads REQUIRED)
-find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(CLI11 REQUIRED)
-find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+# Third-party libraries: found, never downloaded. tutti_dependency() looks one up and notes it for the
+# table that ends configuration (TuttiSummary); a missing one that is needed ends configuration with the
+# line that installs it.
 
-if(NOT TUTTI_ONEDNN STREQUAL "OFF")
-  find_package(DNNL2 2.6)
+# tutti_dependency(NAME oneDNN PACKAGE DNNL2 VERSION 2.6 APT libdnnl-dev GIVES "fast CPU kernels" MODE AUTO)
+#   MODE: REQUIRED; AUTO (used when found); ON (must be found); OFF (not looked for).
+#   HEADER: a header to look for where a library brings no package file.
+macro(tutti_dependency)
+  cmake_parse_arguments(dep "" "NAME;PACKAGE;VERSION;HEADER;APT;GIVES;MODE" "" ${ARGN})
+  set(dep_found FALSE)
+  set(dep_version "")
+  if(NOT dep_MODE STREQUAL "OFF" AND dep_HEADER)
+    find_path(${dep_PACKAGE}_INCLUDE_DIR ${dep_HEADER})
+    set(dep_found ${${dep_PACKAGE}_INCLUDE_DIR})
+    set(dep_version "headers")
+  elseif(NOT dep_MODE STREQUAL "OFF")
+    find_package(${dep_PACKAGE} ${dep_VERSION} QUIET)
+    set(dep_found ${${dep_PACKAGE}_FOUND})
+    set(dep_version "${${dep_PACKAGE}_VERSION}")
+    if(NOT dep_version)
+      set(dep_version "${${dep_PACKAGE}_VERSION_STRING}")  # FindZLIB before CMake 3.26
+    endif()
+  endif()
+  if(dep_found)
+    set(dep_state "${dep_version}")
+    if(NOT dep_state)
+      set(dep_state "found")
+    endif()
+  elseif(dep_MODE STREQUAL "OFF")
+    set(dep_state "off")
+  elseif(dep_MODE STREQUAL "AUTO")
+    set(dep_state "not found")
+  else()
+    set(dep_state "MISSING")
+    list(APPEND TUTTI_MISSING_PACKAGES ${dep_APT})
+    list(APPEND TUTTI_MISSING_NAMES ${dep_NAME})
+  endif()
+  list(APPEND TUTTI_DEPENDENCY_ROWS "${dep_NAME}|${dep_state}|${dep_GIVES}|${dep_APT}")
+endmacro()
+
+set(TUTTI_MISSING_PACKAGES "")
+set(TUTTI_MISSING_NAMES "")
+set(TUTTI_DEPENDENCY_ROWS "")
+find_package(Threads REQUIRED)
+tutti_dependency(NAME fmt PACKAGE fmt APT libfmt-dev GIVES "text formatting of the log" MODE REQUIRED)
+tutti_dependency(NAME spdlog PACKAGE spdlog APT libspdlog-dev GIVES "the log" MODE REQUIRED)
+tutti_dependency(NAME nlohmann-json PACKAGE nlohmann_json APT nlohmann-json3-dev GIVES "reading JSON"
+                 MODE REQUIRED)
+tutti_dependency(NAME CLI11 PACKAGE CLI11 APT libcli11-dev GIVES "command-line flags" MODE REQUIRED)
+tutti_dependency(NAME xxHash PACKAGE XXHASH HEADER xxhash.h APT libxxhash-dev
+                 GIVES "hashes of weights and files" MODE REQUIRED)
+tutti_dependency(NAME oneDNN PACKAGE DNNL2 VERSION 2.6 APT libdnnl-dev
+                 GIVES "fast CPU kernels (without: the slow reference kernels)" MODE ${TUTTI_ONEDNN})
+tutti_dependency(NAME zlib PACKAGE ZLIB APT zlib1g-dev GIVES "reading .gz data files" MODE ${TUTTI_ZLIB})
+if(TUTTI_BUILD_TESTS)
+  tutti_dependency(NAME GoogleTest PACKAGE GTest APT "libgtest-dev libgmock-dev" GIVES "the tests"
+                   MODE REQUIRED)
+  tutti_dependency(NAME Python PACKAGE Python3 VERSION 3.8 APT python3 GIVES "tests in Python" MODE REQUIRED)
 endif()
-if(NOT TUTTI_ZLIB STREQUAL "OFF")
-  find_package(ZLIB)
+
+if(TUTTI_MISSING_NAMES)
+  string(REPLACE ";" ", " names "${TUTTI_MISSING_NAMES}")
+  string(REPLACE ";" " " packages "${TUTTI_MISSING_PACKAGES}")
+  message(FATAL_ERROR "tutti: needs libraries that were not found: ${names}\n"
+                      "Install them:  apt-get install ${packages}\n"
+                      "(or pass -D<name>_DIR / -DCMAKE_PREFIX_PATH when they lie elsewhere)")
 endif()

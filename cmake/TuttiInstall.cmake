@@ -1,1 +1,30 @@
-# Installation: headers, libraries and the package configuration file.
+# Installation: headers, libraries and the package configuration file for find_package(tutti).
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+get_property(modules GLOBAL PROPERTY TUTTI_MODULES)
+set(targets tutti_tutti)
+foreach(module IN LISTS modules)
+  list(APPEND targets tutti_${module})
+endforeach()
+install(TARGETS ${targets} EXPORT tutti_targets)
+install(TARGETS tutti_cli)
+
+get_property(folders GLOBAL PROPERTY TUTTI_HEADER_FOLDERS)
+install(FILES tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
+foreach(folder IN LISTS folders)
+  file(GLOB_RECURSE headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${folder}/*.h)
+  foreach(header IN LISTS headers)
+    get_filename_component(place ${header} DIRECTORY)
+    install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/${place})
+  endforeach()
+endforeach()
+
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
+install(EXPORT tutti_targets NAMESPACE tutti:: DESTINATION ${package_folder})
+configure_package_config_file(cmake/tuttiConfig.cmake.in ${CMAKE_BINARY_DIR}/tuttiConfig.cmake
+                              INSTALL_DESTINATION ${package_folder})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/tuttiConfigVersion.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/tuttiConfig.cmake ${CMAKE_BINARY_DIR}/tuttiConfigVersion.cmake
+              cmake/FindDNNL2.cmake DESTINATION ${package_folder})

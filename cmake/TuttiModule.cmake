@@ -33,6 +33,10 @@ function(tutti_module name)
     target_link_libraries(tutti_${name} PUBLIC tutti_${dependency})
   endforeach()
   set_property(GLOBAL APPEND PROPERTY TUTTI_MODULES ${name})
+  get_property(folders GLOBAL PROPERTY TUTTI_HEADER_FOLDERS)
+  if(NOT top IN_LIST folders)
+    set_property(GLOBAL APPEND PROPERTY TUTTI_HEADER_FOLDERS ${top})
+  endif()
 endfunction()
 
 # tutti::tutti: everything a program needs.

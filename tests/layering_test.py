@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+# Checks that the #include lines follow the folder order stated in the tutti_module(...) lines.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: layering_test.py [ROOT]
+
+Each library folder states its edges once, in its CMakeLists.txt: tutti_module(strategy DEPENDS autograd data).
+A folder may include the folders it depends on, and whatever those depend on. Programs (tools, examples,
+benchmarks, tests) stand on top and may include everything below; no library folder may include them.
+Each third-party header that is slow to compile may be included by one file only.
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+MODULE = re.compile(r"tutti_module\(\s*(\w+)([^)]*)\)")
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
+KEYWORDS = {"LIBRARIES", "EXCLUDE"}
+PROGRAMS = ("tools", "examples", "benchmarks", "tests")
+ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "zlib.h")
+
+
+def read_modules(root):
+    """{folder: (name, set of names it depends on)}"""
+    modules = {}
+    for path in sorted(root.glob("*/CMakeLists.txt")) + sorted(root.glob("*/*/CMakeLists.txt")):
+        match = MODULE.search(path.read_text(encoding="utf-8"))
+        if not match:
+            continue
+        words, depends, on = match.group(2).split(), set(), False
+        for word in words:
+            if word == "DEPENDS":
+                on = True
+            elif word in KEYWORDS:
+                on = False
+            elif on:
+                depends.add(word)
+        modules[path.parent.relative_to(root).as_posix()] = (match.group(1), depends)
+    return modules
+
+
+def closure(modules):
+    """{name: every name it may include}, and the errors: unknown names and cycles."""
+    edges = dict(modules.values())
+    errors, reachable = [], {}
+
+    def visit(name, path):
+        if name in path:
+            errors.append("cycle of folders: " + " -> ".join(path[path.index(name):] + [name]))
+            return set()
+        if name not in edges:
+            errors.append(f"{path[-1]} depends on '{name}', which no tutti_module() declares")
+            return set()
+        if name not in reachable:
+            found = {name}
+            for dependency in sorted(edges[name]):
+                found |= visit(dependency, path + [name])
+            reachable[name] = found
+        return reachable[name]
+
+    for name in sorted(edges):
+        visit(name, [])
+    return reachable, errors
+
+
+def module_of(path, modules):
+    """Name of the module that the file belongs to: that of the longest folder around it."""
+    folders = [folder for folder in modules if path.startswith(folder + "/")]
+    return modules[max(folders, key=len)][0] if folders else None
+
+
+def check(root):
+    modules = read_modules(root)
+    reachable, errors = closure(modules)
+    users = {}
+    for folder in sorted(modules):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in (".h", ".cc"):
+                continue
+            file = path.relative_to(root).as_posix()
+            if module_of(file, modules) != modules[folder][0]:
+                continue  # of a module in a sub-folder
+            for include in INCLUDE.findall(path.read_text(encoding="utf-8")):
+                for header in ONE_FILE_ONLY:
+                    if include.startswith(header):
+                        users.setdefault(header, set()).add(file)
+                errors += check_include(root, file, include, modules, reachable)
+    for header, files in sorted(users.items()):
+        if len(files) > 1:
+            errors.append(f"{header} is included by {', '.join(sorted(files))}; expected one file")
+    return errors, len(modules)
+
+
+def check_include(root, file, include, modules, reachable):
+    name = module_of(file, modules)
+    if include.startswith(tuple(program + "/" for program in PROGRAMS)):
+        return [f"{file}: a library folder includes {include}"]
+    if not include.startswith("tutti/"):
+        if (root / include).exists():
+            return [f'{file}: write "tutti/{include}"']
+        return []
+    target = module_of(include[len("tutti/"):], modules)
+    if target is None:
+        return [f"{file}: {include} belongs to no folder that a library may include"]
+    if not (root / include[len("tutti/"):]).exists():
+        return [f"{file}: {include} does not exist"]
+    if target not in reachable.get(name, set()):
+        return [f"{file}: {name} includes {include}, but {name} does not depend on {target}"]
+    return []
+
+
+def self_test():
+    """The checker itself must see what it is there to see."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+
+        def write(path, text):
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text, encoding="utf-8")
+
+        write("low/CMakeLists.txt", "tutti_module(low)")
+        write("mid/CMakeLists.txt", "tutti_module(mid DEPENDS low LIBRARIES z)")
+        write("top/CMakeLists.txt", "tutti_module(top DEPENDS mid)")
+        for module in ("low", "mid", "top"):
+            write(f"{module}/a.h", "")
+        write("top/a.cc", '#include "tutti/low/a.h"\n#include "tutti/mid/a.h"\n')
+        assert check(root)[0] == [], check(root)
+        write("low/up.cc", '#include "tutti/mid/a.h"\n')
+        assert len(check(root)[0]) == 1 and "does not depend on mid" in check(root)[0][0]
+        write("low/up.cc", '#include "examples/x.h"\n')
+        assert len(check(root)[0]) == 1
+        write("low/up.cc", '#include "mid/a.h"\n')
+        assert len(check(root)[0]) == 1
+        write("low/up.cc", "")
+        write("low/CMakeLists.txt", "tutti_module(low DEPENDS top)")
+        assert any("cycle" in error for error in check(root)[0])
+
+
+def main():
+    self_test()
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
+    errors, num_modules = check(root)
+    if num_modules < 5:
+        errors.append(f"{root}: found {num_modules} tutti_module() lines; is this the root of the repository?")
+    for error in errors:
+        print(error)
+    print(f"layering: {num_modules} folders, {len(errors)} errors")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

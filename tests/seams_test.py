@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# Checks that threads, clocks, sleep and chance are reached through core/ alone.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: seams_test.py [ROOT]"""
+import pathlib
+import re
+import sys
+
+FORBIDDEN = {
+    r"\bstd::(jthread|thread)\b": "core/executor.h",
+    r"\bstd::this_thread\b": "core/clock.h",
+    r"\bstd::(recursive_|shared_|timed_)?mutex\b": "core/sync.h",
+    r"\bstd::condition_variable(_any)?\b": "core/sync.h",
+    r"\bstd::(future|promise|async|packaged_task|latch|barrier|counting_semaphore)\b": "core/sync.h",
+    r"\b(steady|system|high_resolution)_clock::now\b": "core/clock.h",
+    r"\b(sleep_for|sleep_until)\(": "core/clock.h",
+    r"\b(u|nano)?sleep\(": "core/clock.h",
+    r"\b(s?rand|drand48|random)\(": "core/random.h",
+    r"\bstd::(mt19937(_64)?|random_device|default_random_engine)\b": "core/random.h",
+    r"\bpthread_create\b": "core/executor.h",
+    r"#\s*pragma\s+omp": "a plain loop",
+    r"\bsocket\(": "a Transport",
+}
+# Member calls of core's own classes are what everybody is meant to use.
+ALLOWED = re.compile(r"(\.|->)(sleep_for|sleep_until)\(|\bClock\b.*sleep_")
+FOLDERS = ("tensor", "autograd", "optimizer", "data", "cross_device_ops", "checkpoint", "strategy", "model",
+           "tools", "examples", "benchmarks", "tests")
+COMMENT = re.compile(r"//.*")
+
+
+def findings_in(text):
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        code = COMMENT.sub("", line)
+        for pattern, instead in FORBIDDEN.items():
+            if re.search(pattern, code) and not ("sleep" in pattern and ALLOWED.search(code)):
+                found.append((number, line.strip(), instead))
+    return found
+
+
+def self_test():
+    for line in ("std::thread t;", "std::mutex m;", "auto t = std::chrono::steady_clock::now();",
+                 "std::this_thread::yield();", "int i = rand();", "#pragma omp parallel", "std::async(f);"):
+        assert findings_in(line), line
+    for line in ("clock.sleep_for(x);", "// std::mutex", "Mutex mutex_;", "set_random(3)", "brand(1)"):
+        assert not findings_in(line), line
+
+
+def main():
+    self_test()
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
+    num_files = num_errors = 0
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in (".h", ".cc"):
+                continue
+            num_files += 1
+            for number, line, instead in findings_in(path.read_text(encoding="utf-8")):
+                num_errors += 1
+                print(f"{path.relative_to(root)}:{number}: {line}\n    use {instead}")
+    print(f"seams: {num_files} files, {num_errors} errors")
+    return 1 if num_errors or num_files < 10 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

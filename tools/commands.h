@@ -1,0 +1,16 @@
+// The sub-commands of the program `tutti`. Each prints to standard output and returns the exit
+// code.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace tutti::tools {
+
+enum class OutputFormat { kText, kJson };
+
+/// The devices on which this build can compute on this machine.
+int devices_command(OutputFormat format);
+
+/// What this build and this machine can do, with a verdict. 1 when something needed is missing.
+int doctor_command(OutputFormat format);
+
+}  // namespace tutti::tools

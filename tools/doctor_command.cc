@@ -1,0 +1,141 @@
+// `tutti doctor`: what this build has, what this machine offers, and whether that is enough.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "tools/build_info.h"
+#include "tools/commands.h"
+#include "tools/machine.h"
+#include "tutti/core/json.h"
+#include "tutti/core/text.h"
+
+namespace tutti::tools {
+namespace {
+
+enum class Verdict { kGood, kLimited, kBad };
+
+/// One line of the report.
+struct Finding {
+  std::string subject;
+  Verdict verdict = Verdict::kGood;
+  std::string found;
+  std::string advice;  // what to do about it; empty when nothing
+};
+
+constexpr std::int64_t kNeededMemory = std::int64_t{1} << 30;
+
+const char* name_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kGood:
+      return "ok";
+    case Verdict::kLimited:
+      return "warning";
+    case Verdict::kBad:
+      return "bad";
+  }
+  return "bad";
+}
+
+std::vector<Finding> inspect_build() {
+  const BuildInfo& build = build_info();
+  std::vector<Finding> findings;
+  findings.push_back({"tutti", Verdict::kGood,
+                      concat(build.version, ", ", build.build_type, ", ", build.compiler), ""});
+  const bool onednn = !build.onednn_version.empty();
+  findings.push_back(
+      {"oneDNN", onednn ? Verdict::kGood : Verdict::kLimited,
+       onednn ? std::string(build.onednn_version) : "not in this build: slow kernels",
+       onednn ? "" : "apt-get install libdnnl-dev, then configure and build again"});
+  const bool zlib = !build.zlib_version.empty();
+  findings.push_back({"zlib", zlib ? Verdict::kGood : Verdict::kLimited,
+                      zlib ? std::string(build.zlib_version) : "not in this build: no .gz files",
+                      zlib ? "" : "apt-get install zlib1g-dev, then configure and build again"});
+  const bool sanitized = !build.sanitizers.empty();
+  findings.push_back({"sanitizers", sanitized ? Verdict::kLimited : Verdict::kGood,
+                      sanitized ? std::string(build.sanitizers) : "none",
+                      sanitized ? "use another build folder for real work" : ""});
+  findings.push_back({"GPU", Verdict::kGood, "this version has no GPU backend", ""});
+  return findings;
+}
+
+std::vector<Finding> inspect_host() {
+  const Machine machine = inspect_machine();
+  std::vector<Finding> findings;
+  findings.push_back({"processor", Verdict::kGood,
+                      concat(machine.cpu_model, ", ", machine.num_cores, " cores"), ""});
+  const bool wide = machine.best_isa != "baseline" && machine.best_isa != "SSE4.2";
+  findings.push_back({"vector instructions", wide ? Verdict::kGood : Verdict::kLimited,
+                      concat(machine.best_isa, " (", join(machine.isa_flags, " "), ")"),
+                      wide ? "" : "expect slow training on this processor"});
+  const bool enough = machine.available_memory_bytes >= kNeededMemory;
+  findings.push_back({"memory", enough ? Verdict::kGood : Verdict::kBad,
+                      concat(machine.available_memory_bytes >> 20, " of ",
+                             machine.memory_bytes >> 20, " MiB available"),
+                      enough ? "" : "at least 1024 MiB are needed to train the examples"});
+  const std::string data = find_fashion_mnist();
+  findings.push_back(
+      {"Fashion-MNIST", data.empty() ? Verdict::kLimited : Verdict::kGood,
+       data.empty() ? "not found" : data,
+       data.empty() ? "apt-get install dataset-fashion-mnist, or pass --data-dir" : ""});
+  return findings;
+}
+
+Verdict worst_of(const std::vector<Finding>& findings) {
+  Verdict worst = Verdict::kGood;
+  for (const Finding& finding : findings) worst = std::max(worst, finding.verdict);
+  return worst;
+}
+
+std::string verdict_line(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kGood:
+      return "everything is there";
+    case Verdict::kLimited:
+      return "works, with the limits named above";
+    case Verdict::kBad:
+      return "something needed is missing, see above";
+  }
+  return "";
+}
+
+Json to_json(const std::vector<Finding>& findings) {
+  Json list = Json::array();
+  for (const Finding& finding : findings) {
+    Json entry = Json::object();
+    entry.set("subject", finding.subject).set("verdict", name_of(finding.verdict));
+    entry.set("found", finding.found).set("advice", finding.advice);
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+void print_text(const char* title, const std::vector<Finding>& findings) {
+  std::printf("%s\n", title);
+  for (const Finding& finding : findings) {
+    std::printf("  %-8s %-20s %s\n", name_of(finding.verdict), finding.subject.c_str(),
+                finding.found.c_str());
+    if (!finding.advice.empty()) std::printf("  %29s %s\n", "->", finding.advice.c_str());
+  }
+}
+
+}  // namespace
+
+int doctor_command(OutputFormat format) {
+  const std::vector<Finding> build = inspect_build(), host = inspect_host();
+  const Verdict verdict = std::max(worst_of(build), worst_of(host));
+  if (format == OutputFormat::kJson) {
+    Json report = Json::object();
+    report.set("build", to_json(build)).set("machine", to_json(host));
+    report.set("verdict", name_of(verdict)).set("summary", verdict_line(verdict));
+    std::printf("%s\n", report.dump(2).c_str());
+  } else {
+    print_text("This build", build);
+    print_text("This machine", host);
+    std::printf("Verdict: %s.\n", verdict_line(verdict).c_str());
+  }
+  return verdict == Verdict::kBad ? 1 : 0;
+}
+
+}  // namespace tutti::tools

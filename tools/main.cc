@@ -1,0 +1,35 @@
+// The program `tutti`: its sub-commands.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+
+#include "tools/commands.h"
+#include "tutti/core/error.h"
+#include "tutti/core/flags.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  using namespace tutti::tools;
+  tutti::Flags flags("tutti: what this machine and this build can do for distributed training.");
+  bool json = false;
+  const auto format = [&] { return json ? OutputFormat::kJson : OutputFormat::kText; };
+  const auto declare = [&](tutti::Flags& command) {
+    command.add("--json", json, "print one JSON object");
+  };
+  flags.add_command("devices", "list the devices of this machine", declare,
+                    [&] { return devices_command(format()); });
+  flags.add_command("doctor", "check this build and this machine", declare,
+                    [&] { return doctor_command(format()); });
+  return flags.parse(argc, argv);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const tutti::Error& error) {
+    std::fprintf(stderr, "tutti: %s\n", error.what());
+    return 1;
+  }
+}
