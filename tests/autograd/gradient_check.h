@@ -1,0 +1,249 @@
+// Compares gradients with central differences, in double precision.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/random.h"
+#include "tutti/tensor/dispatch.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti::gradient_check {
+
+/// How an input is made: uniform values in [low, high], or given ones.
+struct Input {
+  Shape shape;
+  double low = -1.5;
+  double high = 1.5;
+  bool rows = false;  // axis 0 is a batch: the test of empty batches makes it 0
+  DType dtype = DType::kFloat64;
+  double gap = 0.0;                 // values nearer than this to 0 are moved away (kinks)
+  std::vector<double> values = {};  // instead of random ones
+};
+
+using Function = std::function<Tensor(const std::vector<Tensor>& inputs)>;
+
+enum class Orders { kFirst, kFirstAndSecond };
+
+struct Case {
+  OpId op;  // must be among the operations that `function` runs
+  std::string name;
+  std::vector<Input> inputs;
+  Function function;
+  Orders orders = Orders::kFirstAndSecond;
+  double step = 1e-5;
+  double tolerance = 1e-6;
+  std::vector<std::size_t> skipped = {};  // inputs that are not differentiable here
+};
+
+/// Collects which operations run.
+class SeenOps final : public OpObserver {
+ public:
+  void on_op(const OpCall& call, std::span<const Tensor>) override { ops.insert(call.op); }
+  std::set<OpId> ops;
+
+ private:
+  ObserverScope scope_{*this};
+};
+
+inline std::vector<double> random_values(std::int64_t count, std::uint64_t key, double low,
+                                         double high) {
+  RandomKey random_key;
+  random_key.seed = 7;
+  random_key.purpose = kUserPurpose;
+  random_key.a = key;
+  const RandomStream stream(random_key);
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < count; ++i) {
+    values.push_back(low + (high - low) * stream.uniform64(static_cast<std::uint64_t>(i)));
+  }
+  return values;
+}
+
+inline Tensor tensor_of(const Shape& shape, const std::vector<double>& values,
+                        DType dtype = DType::kFloat64) {
+  const Tensor doubles = Tensor::from<double>(shape, std::span<const double>(values));
+  return dtype == DType::kFloat64 ? doubles : cast(doubles, dtype);
+}
+
+inline Tensor random_tensor(const Shape& shape, std::uint64_t key, double low = -1.5,
+                            double high = 1.5) {
+  return tensor_of(shape, random_values(shape.num_elements(), key, low, high));
+}
+
+inline Tensor make(const Input& input, std::uint64_t key) {
+  if (!input.values.empty()) return tensor_of(input.shape, input.values, input.dtype);
+  std::vector<double> values =
+      random_values(input.shape.num_elements(), key, input.low, input.high);
+  for (double& value : values) {
+    if (std::abs(value) < input.gap) value = value < 0 ? value - input.gap : value + input.gap;
+  }
+  if (input.dtype == DType::kBool) {
+    for (double& value : values) value = value > 0 ? 1.0 : 0.0;
+  }
+  return tensor_of(input.shape, values, input.dtype);
+}
+
+inline std::vector<Tensor> make_inputs(const Case& c) {
+  std::vector<Tensor> inputs;
+  for (std::size_t i = 0; i < c.inputs.size(); ++i) inputs.push_back(make(c.inputs[i], 100 + i));
+  return inputs;
+}
+
+inline bool is_checked(const Case& c, std::size_t i) {
+  return is_floating(c.inputs[i].dtype) && std::ranges::find(c.skipped, i) == c.skipped.end();
+}
+
+/// The checked inputs among `inputs`.
+inline std::vector<Tensor> checked_inputs(const Case& c, const std::vector<Tensor>& inputs) {
+  std::vector<Tensor> result;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (is_checked(c, i)) result.push_back(inputs[i]);
+  }
+  return result;
+}
+
+/// The sum of all elements, each times a fixed pseudo-random weight.
+inline Tensor weighted_sum(const Tensor& x, std::uint64_t key) {
+  return reduce_sum(x * cast(random_tensor(x.shape(), key, 0.5, 1.5), x.dtype()));
+}
+
+inline double plain_weighted_sum(const Tensor& x, std::uint64_t key) {
+  const std::vector<double> values = x.to_doubles();
+  const std::vector<double> weights = random_values(x.num_elements(), key, 0.5, 1.5);
+  double sum = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i) sum += values[i] * weights[i];
+  return sum;
+}
+
+inline void expect_close(const std::vector<double>& actual, const std::vector<double>& expected,
+                         double tolerance, const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const double scale = std::max({1e-2, std::abs(actual[i]), std::abs(expected[i])});
+    EXPECT_LE(std::abs(actual[i] - expected[i]), tolerance * scale)
+        << what << ", element " << i << ": " << actual[i] << ", central difference " << expected[i];
+  }
+}
+
+/// Central differences of the weighted sum of `function` along each element of input `index`.
+inline std::vector<double> central_differences(const Function& function,
+                                               const std::vector<Tensor>& inputs, std::size_t index,
+                                               double step) {
+  std::vector<double> values = inputs[index].to_doubles();
+  std::vector<double> result;
+  std::vector<Tensor> moved = inputs;
+  const auto at = [&](std::size_t element, double value) {
+    std::vector<double> changed = values;
+    changed[element] = value;
+    moved[index] = tensor_of(inputs[index].shape(), changed, inputs[index].dtype());
+    return plain_weighted_sum(function(moved), 1);
+  };
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    result.push_back((at(i, values[i] + step) - at(i, values[i] - step)) / (2.0 * step));
+  }
+  return result;
+}
+
+/// `c.function`'s gradient (of each checked input) against central differences.
+inline void check_gradients(const Case& c) {
+  const std::vector<Tensor> inputs = make_inputs(c);
+  std::vector<Gradient> gradients;
+  {
+    SeenOps seen;
+    GradientTape tape;
+    for (const Tensor& input : checked_inputs(c, inputs)) tape.watch(input);
+    const Tensor y = c.function(inputs);
+    EXPECT_TRUE(seen.ops.contains(c.op)) << "the case does not run " << to_string(c.op);
+    gradients = tape.gradient(weighted_sum(y, 1), checked_inputs(c, inputs));
+  }
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!is_checked(c, i)) continue;
+    const Gradient& gradient = gradients[next++];
+    ASSERT_FALSE(gradient.is_none()) << "input " << i;
+    const Tensor dense = gradient.to_dense();
+    EXPECT_EQ(dense.shape(), inputs[i].shape());
+    EXPECT_EQ(dense.dtype(), inputs[i].dtype());
+    expect_close(dense.to_doubles(), central_differences(c.function, inputs, i, c.step),
+                 c.tolerance, concat("input ", i));
+  }
+}
+
+/// The case whose function is the gradient of `c`: checking it checks second derivatives. Inputs
+/// without influence on the gradient count as zeros.
+inline Case second_order_case(const Case& c) {
+  Case second = c;
+  second.function = [c](const std::vector<Tensor>& inputs) {
+    const std::vector<Tensor> sources = checked_inputs(c, inputs);
+    GradientTape tape;
+    for (const Tensor& source : sources) tape.watch(source);
+    const Tensor y = c.function(inputs);
+    // The square keeps linear operations from having a constant gradient.
+    const std::vector<Gradient> gradients = tape.gradient(weighted_sum(square(y) + y, 2), sources);
+    Tensor total = Tensor::zeros({}, DType::kFloat64);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      if (gradients[i].is_none()) continue;
+      const Tensor dense =
+          gradients[i].is_slices()
+              ? scatter_rows(gradients[i].slices().values, gradients[i].slices().indices,
+                             gradients[i].slices().dense_shape)
+              : gradients[i].dense();
+      total = total + weighted_sum(dense, 10 + i);
+    }
+    return total;
+  };
+  return second;
+}
+
+/// With axis 0 of the batched inputs made 0, nothing throws, gradients have their shapes, and those
+/// of weights are zeros.
+inline void check_empty_batch(const Case& c) {
+  Case empty = c;
+  bool any = false;
+  for (Input& input : empty.inputs) {
+    if (!input.rows) continue;
+    any = true;
+    input.shape = input.shape.with_dim(0, 0);
+    input.values.clear();
+  }
+  if (!any) return;
+  const std::vector<Tensor> inputs = make_inputs(empty);
+  const std::vector<Tensor> sources = checked_inputs(empty, inputs);
+  GradientTape tape;
+  for (const Tensor& source : sources) tape.watch(source);
+  const std::vector<Gradient> gradients = tape.gradient(empty.function(inputs), sources);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (gradients[i].is_none()) continue;
+    const Tensor dense = gradients[i].to_dense();
+    EXPECT_EQ(dense.shape(), sources[i].shape()) << "source " << i;
+    for (const double value : dense.to_doubles()) EXPECT_EQ(value, 0.0) << "source " << i;
+  }
+}
+
+inline void check_all(const std::vector<Case>& cases) {
+  for (const Case& c : cases) {
+    SCOPED_TRACE(concat(to_string(c.op), " ", c.name));
+    try {
+      check_gradients(c);
+      if (c.orders == Orders::kFirstAndSecond) {
+        SCOPED_TRACE("second order");
+        check_gradients(second_order_case(c));
+      }
+      SCOPED_TRACE("empty batch");
+      check_empty_batch(c);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+}
+
+}  // namespace tutti::gradient_check

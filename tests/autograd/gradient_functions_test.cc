@@ -1,0 +1,141 @@
+// Every gradient function against central differences; every operation accounted for.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/autograd/gradient_functions.h"
+
+#include "tests/autograd/gradient_cases_elementwise.h"
+#include "tests/autograd/gradient_cases_linear.h"
+#include "tests/autograd/gradient_cases_other.h"
+
+namespace tutti {
+namespace {
+
+using gradient_check::Case;
+using gradient_check::check_all;
+
+TEST(GradientFunctions, UnaryAgreeWithCentralDifferences) {
+  check_all(gradient_check::unary_cases());
+}
+TEST(GradientFunctions, BinaryAgreeWithCentralDifferences) {
+  check_all(gradient_check::binary_cases());
+}
+TEST(GradientFunctions, ActivationGradsAgreeWithCentralDifferences) {
+  check_all(gradient_check::activation_grad_cases());
+}
+TEST(GradientFunctions, ReductionsAgreeWithCentralDifferences) {
+  check_all(gradient_check::reduction_cases());
+}
+TEST(GradientFunctions, MatmulAgreesWithCentralDifferences) {
+  check_all(gradient_check::matmul_cases());
+}
+TEST(GradientFunctions, ConvolutionAgreesWithCentralDifferences) {
+  check_all(gradient_check::convolution_cases());
+}
+TEST(GradientFunctions, PoolingAgreesWithCentralDifferences) {
+  check_all(gradient_check::pooling_cases());
+}
+TEST(GradientFunctions, NormalizationAgreesWithCentralDifferences) {
+  check_all(gradient_check::normalization_cases());
+}
+TEST(GradientFunctions, SoftmaxAgreesWithCentralDifferences) {
+  check_all(gradient_check::softmax_cases());
+}
+TEST(GradientFunctions, ShapeAgreesWithCentralDifferences) {
+  check_all(gradient_check::shape_cases());
+}
+
+std::set<OpId> ops_with_cases() {
+  std::set<OpId> ops;
+  for (const auto& cases : {gradient_check::elementwise_cases(), gradient_check::reduction_cases(),
+                            gradient_check::matmul_cases(), gradient_check::convolution_cases(),
+                            gradient_check::pooling_cases(), gradient_check::normalization_cases(),
+                            gradient_check::softmax_cases(), gradient_check::shape_cases()}) {
+    for (const Case& c : cases) ops.insert(c.op);
+  }
+  return ops;
+}
+
+/// Gradients of gradients that are documented as missing.
+const std::set<OpId> kOpsWithoutGradient = {OpId::kMaxPoolGrad, OpId::kBatchNormGrad,
+                                            OpId::kLrnGrad};
+const std::set<OpId> kConstantOps = {
+    OpId::kSign,      OpId::kFloor,       OpId::kLogicalNot, OpId::kEqual,        OpId::kNotEqual,
+    OpId::kLess,      OpId::kLessEqual,   OpId::kGreater,    OpId::kGreaterEqual, OpId::kLogicalAnd,
+    OpId::kLogicalOr, OpId::kReduceAny,   OpId::kReduceAll,  OpId::kArgMax,       OpId::kArgMin,
+    OpId::kOneHot,    OpId::kStopGradient};
+
+TEST(GradientFunctions, EveryOperationIsCheckedOrConstantOrListed) {
+  const std::set<OpId> checked = ops_with_cases();
+  for (int i = 0; i < static_cast<int>(OpId::kCount); ++i) {
+    const auto op = static_cast<OpId>(i);
+    SCOPED_TRACE(to_string(op));
+    EXPECT_EQ(checked.contains(op), internal::find_gradient(op) != nullptr);
+    EXPECT_EQ(kConstantOps.contains(op), internal::is_constant_for_gradients(op));
+    EXPECT_EQ(checked.contains(op) + kConstantOps.contains(op) + kOpsWithoutGradient.contains(op),
+              1);
+  }
+}
+
+TEST(GradientFunctions, ConstantOperationsPassNoGradient) {
+  const Tensor x = gradient_check::random_tensor({2, 3}, 5);
+  const auto is_none = [&](const std::function<Tensor(const Tensor&)>& function) {
+    GradientTape tape;
+    tape.watch(x);
+    const Tensor y = function(x);
+    return tape.gradient(y, x).is_none();
+  };
+  EXPECT_TRUE(is_none([](const Tensor& t) { return floor(t); }));
+  EXPECT_TRUE(is_none([](const Tensor& t) { return sign(t); }));
+  EXPECT_TRUE(is_none([](const Tensor& t) { return stop_gradient(t); }));
+  EXPECT_TRUE(is_none([](const Tensor& t) { return cast(greater(t, 0.0), DType::kFloat64); }));
+  EXPECT_TRUE(is_none([](const Tensor& t) { return one_hot(argmax(t), 3); }));
+  EXPECT_TRUE(
+      is_none([](const Tensor& t) { return cast(cast(t, DType::kInt32), DType::kFloat64); }));
+  EXPECT_FALSE(is_none([](const Tensor& t) { return t * stop_gradient(t); }));
+}
+
+TEST(GradientFunctions, StopGradientKeepsTheOtherFactorsGradient) {
+  const Tensor x = Tensor::from<double>({2}, {2.0, 3.0});
+  GradientTape tape;
+  tape.watch(x);
+  const Tensor y = x * stop_gradient(x);
+  EXPECT_EQ(tape.gradient(y, x).dense().to_doubles(), (std::vector{2.0, 3.0}));
+}
+
+TEST(GradientFunctions, MissingSecondOrderNamesTheOperation) {
+  const Tensor x = gradient_check::random_tensor({1, 4, 4, 1}, 5);
+  GradientTape outer;
+  outer.watch(x);
+  GradientTape inner;
+  inner.watch(x);
+  const Tensor y = reduce_sum(square(max_pool2d(x)));
+  const Tensor dx = inner.gradient(y, x).dense();
+  try {
+    outer.gradient(dx, x);
+    FAIL() << "expected kUnimplemented";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnimplemented);
+    EXPECT_NE(error.message().find(to_string(OpId::kMaxPoolGrad)), std::string::npos)
+        << error.message();
+  }
+}
+
+TEST(GradientFunctions, ExtremesShareTheGradientAmongTies) {
+  const Tensor x = Tensor::from<double>({4}, {1.0, 3.0, 3.0, 2.0});
+  GradientTape tape;
+  tape.watch(x);
+  const Tensor y = reduce_max(x);
+  EXPECT_EQ(tape.gradient(y, x).dense().to_doubles(), (std::vector{0.0, 0.5, 0.5, 0.0}));
+}
+
+TEST(GradientFunctions, MaximumGivesTiesToTheFirst) {
+  const Tensor a = Tensor::from<double>({1}, {1.0}), b = Tensor::from<double>({1}, {1.0});
+  GradientTape tape({.persistent = true});
+  tape.watch(a);
+  tape.watch(b);
+  const Tensor y = maximum(a, b) + minimum(a, b);
+  EXPECT_EQ(tape.gradient(y, a).dense().item_double(), 2.0);
+  EXPECT_EQ(tape.gradient(y, b).dense().item_double(), 0.0);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,466 @@
+// Tapes: watching, nesting, persistence, order of readiness, pruning, custom gradients.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/autograd/gradient_tape.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tutti/tensor/dispatch.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+namespace {
+
+namespace tape_test {
+
+Variable variable(double value, const char* name = "v") {
+  VariableOptions options;
+  options.name = name;
+  return Variable(Tensor::scalar(value, DType::kFloat64), options);
+}
+
+double number(const Gradient& gradient) { return gradient.dense().item_double(); }
+
+/// Counts the operations that run.
+class Counter final : public OpObserver {
+ public:
+  void on_op(const OpCall& call, std::span<const Tensor>) override { ++counts[call.op]; }
+  std::map<OpId, int> counts;
+
+ private:
+  ObserverScope scope_{*this};
+};
+
+}  // namespace tape_test
+
+using tape_test::number;
+
+TEST(GradientTape, DifferentiatesVariablesThatWereRead) {
+  const Variable v = tape_test::variable(3.0);
+  GradientTape tape;
+  const Tensor y = v * v + 2.0 * v;
+  EXPECT_EQ(number(tape.gradient(y, v)), 8.0);
+}
+
+TEST(GradientTape, AddsUpAllReadsOfAVariable) {
+  const Variable v = tape_test::variable(2.0);
+  GradientTape tape;
+  Tensor y = v.value();
+  for (int i = 0; i < 4; ++i) y = y * v;
+  EXPECT_EQ(number(tape.gradient(y, v)), 5.0 * 16.0);
+}
+
+TEST(GradientTape, TargetOfAnyShapeStandsForItsSum) {
+  const Tensor x = Tensor::from<double>({2, 2}, {1, 2, 3, 4});
+  GradientTape tape;
+  tape.watch(x);
+  const Tensor y = square(x);
+  EXPECT_EQ(tape.gradient(y, x).dense().to_doubles(), (std::vector<double>{2, 4, 6, 8}));
+}
+
+TEST(GradientTape, GivenOutputGradientReplacesOnes) {
+  const Variable v(Tensor::from<double>({2}, {1, 2}));
+  GradientTape tape;
+  const Tensor y = square(v);
+  const auto gradients =
+      tape.gradient_with(y, Tensor::from<double>({2}, {10, 100}), std::span(&v, 1));
+  EXPECT_EQ(gradients[0].dense().to_doubles(), (std::vector<double>{20, 400}));
+}
+
+TEST(GradientTape, TargetItselfAsSourceHasGradientOne) {
+  const Variable v = tape_test::variable(3.0);
+  GradientTape tape({.persistent = true});
+  const Tensor y = v.value();
+  const Tensor z = square(y);
+  EXPECT_EQ(number(tape.gradient(y, v)), 1.0);
+  EXPECT_EQ(number(tape.gradient(z, z)), 1.0);
+}
+
+TEST(GradientTape, IntermediateTensorsCanBeSources) {
+  const Tensor x = Tensor::scalar(3.0, DType::kFloat64);
+  GradientTape tape({.persistent = true});
+  tape.watch(x);
+  const Tensor y = square(x);
+  const Tensor z = square(y);
+  const Tensor both[] = {x, y};
+  const auto gradients = tape.gradient(z, both);
+  EXPECT_EQ(number(gradients[0]), 108.0);
+  EXPECT_EQ(number(gradients[1]), 18.0);
+}
+
+TEST(GradientTape, OneReadOfSeveralCanBeASource) {
+  const Variable v = tape_test::variable(3.0);
+  GradientTape tape({.persistent = true});
+  const Tensor first = v.value(), second = v.value();
+  const Tensor y = first * first * second;
+  EXPECT_EQ(number(tape.gradient(y, first)), 18.0);
+  EXPECT_EQ(number(tape.gradient(y, second)), 9.0);
+  EXPECT_EQ(number(tape.gradient(y, v)), 27.0);
+}
+
+TEST(GradientTape, SourcesWithoutPathHaveNoGradient) {
+  const Variable used = tape_test::variable(1.0), unused = tape_test::variable(2.0),
+                 read_only = tape_test::variable(3.0);
+  const Tensor unseen = Tensor::scalar(1.0, DType::kFloat64);
+  GradientTape tape({.persistent = true});
+  const Tensor side = square(read_only);
+  const Tensor y = square(used);
+  const Variable sources[] = {unused, used, read_only};
+  const auto gradients = tape.gradient(y, sources);
+  EXPECT_TRUE(gradients[0].is_none());
+  EXPECT_EQ(number(gradients[1]), 2.0);
+  EXPECT_TRUE(gradients[2].is_none());
+  EXPECT_TRUE(tape.gradient(y, unseen).is_none());
+  EXPECT_TRUE(tape.gradient(unseen, used).is_none());
+}
+
+TEST(GradientTape, WatchesOnlyTrainableVariablesByItself) {
+  VariableOptions options;
+  options.trainable = false;
+  const Variable frozen(Tensor::scalar(2.0, DType::kFloat64), options);
+  {
+    GradientTape tape;
+    EXPECT_TRUE(tape.gradient(square(frozen), frozen).is_none());
+  }
+  GradientTape tape;
+  tape.watch(frozen);
+  EXPECT_EQ(number(tape.gradient(square(frozen), frozen)), 4.0);
+}
+
+TEST(GradientTape, WatchesNothingByItselfWhenToldSo) {
+  const Variable a = tape_test::variable(2.0), b = tape_test::variable(3.0);
+  GradientTape tape({.watch_accessed_variables = false});
+  tape.watch(b);
+  const Tensor y = a * b;
+  const Variable sources[] = {a, b};
+  const auto gradients = tape.gradient(y, sources);
+  EXPECT_TRUE(gradients[0].is_none());
+  EXPECT_EQ(number(gradients[1]), 2.0);
+}
+
+TEST(GradientTape, ListsWatchedVariablesInOrderOfFirstUse) {
+  const Variable a = tape_test::variable(1.0, "a"), b = tape_test::variable(1.0, "b"),
+                 c = tape_test::variable(1.0, "c");
+  GradientTape tape;
+  tape.watch(c);
+  const Tensor y = b * a * b;
+  const auto watched = tape.watched_variables();
+  ASSERT_EQ(watched.size(), 3u);
+  EXPECT_EQ(watched[0].name(), "c");
+  EXPECT_EQ(watched[1].name(), "b");
+  EXPECT_EQ(watched[2].name(), "a");
+}
+
+TEST(GradientTape, NonPersistentTapeAnswersOnce) {
+  const Variable v = tape_test::variable(1.0);
+  GradientTape tape;
+  const Tensor y = square(v);
+  tape.gradient(y, v);
+  try {
+    tape.gradient(y, v);
+    FAIL() << "expected kFailedPrecondition";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+    EXPECT_NE(error.message().find("persistent"), std::string::npos);
+  }
+}
+
+TEST(GradientTape, PersistentTapeAnswersAgainAndSeesItsOwnBackwardPass) {
+  const Variable v = tape_test::variable(3.0);
+  GradientTape tape({.persistent = true});
+  const Tensor y = v * v * v;
+  const Tensor first = tape.gradient(y, v).dense();
+  EXPECT_EQ(first.item_double(), 27.0);
+  EXPECT_EQ(number(tape.gradient(y, v)), 27.0);
+  EXPECT_EQ(number(tape.gradient(first, v)), 18.0);
+}
+
+TEST(GradientTape, NonPersistentTapeRecordsNothingDuringAndAfterItsGradient) {
+  const Variable v = tape_test::variable(3.0);
+  GradientTape outer;
+  GradientTape inner;
+  const Tensor y = v * v * v;
+  const Tensor first = inner.gradient(y, v).dense();
+  const Tensor later = first * v;  // the outer tape sees v's second derivative and this
+  EXPECT_EQ(number(outer.gradient(later, v)), 18.0 * 3.0 + 27.0);
+}
+
+TEST(GradientTape, ThirdOrder) {
+  const Tensor x = Tensor::scalar(2.0, DType::kFloat64);
+  GradientTape first, second, third;
+  first.watch(x);
+  second.watch(x);
+  third.watch(x);
+  const Tensor y = square(square(x));  // x^4
+  const Tensor d1 = third.gradient(y, x).dense();
+  const Tensor d2 = second.gradient(d1, x).dense();
+  EXPECT_EQ(number(first.gradient(d2, x)), 48.0);
+}
+
+TEST(GradientTape, TapesMayEndInAnyOrder) {
+  const Variable v = tape_test::variable(3.0);
+  auto first = std::make_unique<GradientTape>();
+  auto second = std::make_unique<GradientTape>();
+  const Tensor y = square(v);
+  first.reset();
+  const Tensor z = square(y);
+  EXPECT_EQ(number(second->gradient(z, v)), 108.0);
+  second.reset();
+  GradientTape third;
+  EXPECT_EQ(number(third.gradient(square(v), v)), 6.0);
+}
+
+TEST(GradientTape, StopRecordingHidesOperationsAndReads) {
+  const Variable v = tape_test::variable(3.0);
+  GradientTape tape;
+  Tensor hidden;
+  {
+    const GradientTape::StopRecording stop;
+    { const GradientTape::StopRecording again; }
+    hidden = square(v);
+  }
+  const Tensor y = hidden * v;
+  EXPECT_EQ(number(tape.gradient(y, v)), 9.0);
+}
+
+/// relu(x w0 + b0) w1 + b1: sources in the order w0, b0, w1, b1, with one that is unused in
+/// between.
+TEST(GradientTape, ReportsReadyGradientsLastLayerFirst) {
+  const Variable w0(Tensor::full({3, 4}, 0.5, DType::kFloat64)),
+      b0(Tensor::zeros({4}, DType::kFloat64)), unused(Tensor::zeros({2}, DType::kFloat64)),
+      w1(Tensor::full({4, 2}, 0.25, DType::kFloat64)), b1(Tensor::zeros({2}, DType::kFloat64));
+  const Variable sources[] = {w0, b0, unused, w1, b1};
+  const Tensor x = Tensor::ones({5, 3}, DType::kFloat64);
+  std::vector<std::size_t> order;
+  std::vector<Gradient> reported(5);
+  tape_test::Counter counter;
+  GradientTape tape;
+  const Tensor hidden = relu(matmul(x, w0) + b0);
+  const Tensor loss = reduce_sum(matmul(hidden, w1) + b1);
+  counter.counts.clear();
+  std::vector<int> products;
+  const auto gradients =
+      tape.gradient(loss, sources, [&](std::size_t index, const Gradient& gradient) {
+        order.push_back(index);
+        reported[index] = gradient;
+        products.push_back(counter.counts[OpId::kMatMul]);
+      });
+  EXPECT_EQ(order, (std::vector<std::size_t>{4, 3, 1, 0, 2}));
+  EXPECT_EQ(products, (std::vector<int>{0, 2, 2, 3, 3})) << "a gradient was reported late";
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(gradients[i].is_none(), i == 2);
+    EXPECT_EQ(reported[i].is_none(), i == 2);
+    if (i == 2) continue;
+    EXPECT_EQ(gradients[i].dense().to_doubles(), reported[i].dense().to_doubles());
+  }
+}
+
+TEST(GradientTape, ReportsASharedVariableAfterItsEarliestUse) {
+  const Variable shared = tape_test::variable(2.0), late = tape_test::variable(3.0);
+  const Variable sources[] = {shared, late};
+  GradientTape tape;
+  const Tensor early = square(shared);
+  const Tensor middle = early * late;
+  const Tensor y = middle * shared;
+  std::vector<std::size_t> order;
+  std::vector<double> values;
+  tape.gradient(y, sources, [&](std::size_t index, const Gradient& gradient) {
+    order.push_back(index);
+    values.push_back(number(gradient));
+  });
+  EXPECT_EQ(order, (std::vector<std::size_t>{1, 0}));
+  EXPECT_EQ(values, (std::vector<double>{8.0, 36.0}));
+}
+
+TEST(GradientTape, ReportsEverySourceOnceWhenThereIsNoPathAtAll) {
+  const Variable a = tape_test::variable(1.0), b = tape_test::variable(1.0);
+  const Variable sources[] = {a, b, a};
+  GradientTape tape;
+  std::vector<std::size_t> order;
+  tape.gradient(Tensor(1.0f), sources, [&](std::size_t index, const Gradient& gradient) {
+    EXPECT_TRUE(gradient.is_none());
+    order.push_back(index);
+  });
+  EXPECT_EQ(order, (std::vector<std::size_t>{0, 1, 2}));
+}
+
+TEST(GradientTape, SourceNamedTwiceGetsItsGradientTwice) {
+  const Variable v = tape_test::variable(3.0);
+  const Variable sources[] = {v, v};
+  GradientTape tape;
+  const auto gradients = tape.gradient(square(v), sources);
+  EXPECT_EQ(number(gradients[0]), 6.0);
+  EXPECT_EQ(number(gradients[1]), 6.0);
+}
+
+TEST(GradientTape, SkipsGradientsThatNoSourceNeeds) {
+  const Variable filter(Tensor::full({2, 2, 1, 1}, 0.5, DType::kFloat64));
+  const Variable unrelated(Tensor::full({2, 2}, 0.5, DType::kFloat64));
+  const Tensor image = Tensor::ones({1, 4, 4, 1}, DType::kFloat64);
+  tape_test::Counter counter;
+  GradientTape tape;
+  const Tensor side = reduce_sum(matmul(unrelated, unrelated));
+  const Tensor y = reduce_sum(conv2d(image, filter)) * stop_gradient(side) + side;
+  counter.counts.clear();
+  EXPECT_FALSE(tape.gradient(y, filter).is_none());
+  EXPECT_EQ(counter.counts[OpId::kConv2dBackwardFilter], 1);
+  EXPECT_EQ(counter.counts[OpId::kConv2dBackwardInput], 0) << "the image is no source";
+  EXPECT_EQ(counter.counts[OpId::kMatMul], 0) << "leads to the target, but from no source";
+}
+
+TEST(GradientTape, ReleasesTensorsWhileWalkingBack) {
+  const std::size_t before = allocator_statistics().in_use;
+  const Variable v(Tensor::zeros({1024}, DType::kFloat64));
+  GradientTape tape;
+  Tensor y = v.value();
+  for (int i = 0; i < 20; ++i) y = sigmoid(y);
+  const std::size_t recorded = allocator_statistics().in_use;
+  EXPECT_GE(recorded, before + 20 * 8192);
+  std::size_t at_end = 0;
+  tape.gradient(y, std::span(&v, 1),
+                [&](std::size_t, const Gradient&) { at_end = allocator_statistics().in_use; });
+  EXPECT_LE(at_end, before + 6 * 8192) << "results of walked operations are still held";
+}
+
+TEST(GradientTape, KeepsOnlyWhatGradientsUse) {
+  const Variable v(Tensor::zeros({1024}, DType::kFloat64));
+  GradientTape tape;
+  Tensor y = v.value();
+  const std::size_t before = allocator_statistics().in_use;
+  for (int i = 0; i < 20; ++i) y = -(y + 1.0);
+  EXPECT_LE(allocator_statistics().in_use, before + 3 * 8192);
+  EXPECT_EQ(tape.gradient(y, v).dense().to_doubles()[0], 1.0);
+}
+
+TEST(GradientTape, SparseGradientsConcatenateInOrderOfTheWalk) {
+  const Variable table(Tensor::zeros({5, 2}, DType::kFloat64));
+  const Tensor first = Tensor::from<std::int64_t>({2}, {1, 3});
+  const Tensor second = Tensor::from<std::int32_t>({1, 1}, {3});
+  GradientTape tape;
+  const Tensor y = reduce_sum(gather(table, first)) + 2.0 * reduce_sum(gather(table, second));
+  const Gradient gradient = tape.gradient(y, table);
+  ASSERT_TRUE(gradient.is_slices());
+  EXPECT_EQ(gradient.slices().dense_shape, (Shape{5, 2}));
+  EXPECT_EQ(gradient.slices().indices.dtype(), DType::kInt64);
+  EXPECT_EQ(gradient.slices().indices.to_doubles(), (std::vector<double>{3, 1, 3}));
+  EXPECT_EQ(gradient.slices().values.to_doubles(), (std::vector<double>{2, 2, 1, 1, 1, 1}));
+  EXPECT_EQ(gradient.to_dense().to_doubles(), (std::vector<double>{0, 0, 1, 1, 0, 0, 3, 3, 0, 0}));
+}
+
+TEST(GradientTape, SparseAndDenseGradientsGiveADenseOne) {
+  const Variable table(Tensor::ones({3, 1}, DType::kFloat64));
+  GradientTape tape;
+  const Tensor y = reduce_sum(gather(table, Tensor::from<std::int64_t>({2}, {2, 2}))) +
+                   reduce_sum(square(table));
+  const Gradient gradient = tape.gradient(y, table);
+  ASSERT_TRUE(gradient.is_dense());
+  EXPECT_EQ(gradient.dense().to_doubles(), (std::vector<double>{2, 2, 4}));
+}
+
+TEST(GradientTape, SameProgramGivesTheSameBits) {
+  const Variable v(Tensor::from<float>({3}, {0.1f, 0.7f, -0.3f}));
+  const auto run = [&] {
+    GradientTape tape;
+    Tensor y = reduce_sum(exp(v) * v) + reduce_sum(sigmoid(v)) / 3.0 + reduce_mean(tanh(v) * v);
+    return tape.gradient(y, v).dense().to_doubles();
+  };
+  EXPECT_EQ(run(), run());
+}
+
+TEST(GradientTape, RefusesTargetsAndWatchesThatAreNotFloating) {
+  const Tensor integers = Tensor::from<std::int32_t>({2}, {1, 2});
+  const Variable v = tape_test::variable(1.0);
+  const auto code_of = [](const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ErrorCode::kOk;
+  };
+  GradientTape tape({.persistent = true});
+  EXPECT_EQ(code_of([&] { tape.watch(integers); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { tape.watch(Tensor()); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { tape.watch(Variable(integers)); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { tape.gradient(integers, v); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { tape.gradient(Tensor(), v); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { tape.gradient(square(v), Variable()); }), ErrorCode::kFailedPrecondition);
+  EXPECT_EQ(code_of([&] {
+              tape.gradient_with(square(v), Tensor::ones({2}, DType::kFloat64), std::span(&v, 1));
+            }),
+            ErrorCode::kInvalidArgument);
+}
+
+TEST(RecordCustomGradient, ReplacesTheGradientOfWhatRanUnderStopRecording) {
+  const Variable v = tape_test::variable(3.0);
+  GradientTape tape;
+  const Tensor x = square(v);
+  Tensor y;
+  {
+    const GradientTape::StopRecording stop;
+    y = exp(x * 0.0) * 5.0;
+  }
+  record_custom_gradient(std::span(&x, 1), std::span(&y, 1), [](std::span<const Tensor> dy) {
+    return std::vector<Gradient>{Gradient(dy[0] * 10.0)};
+  });
+  EXPECT_EQ(number(tape.gradient(y * 2.0, v)), 2.0 * 10.0 * 6.0);
+}
+
+TEST(RecordCustomGradient, SeesUndefinedGradientsOfUnusedOutputsAndMayGiveNone) {
+  const Tensor a = Tensor::scalar(1.0, DType::kFloat64), b = Tensor::scalar(2.0, DType::kFloat64);
+  const Tensor inputs[] = {a, b};
+  const Tensor outputs[] = {a.alias(), b.alias()};
+  GradientTape tape;
+  tape.watch(a);
+  tape.watch(b);
+  record_custom_gradient(inputs, outputs, [](std::span<const Tensor> dy) {
+    EXPECT_FALSE(dy[0].defined());
+    EXPECT_TRUE(dy[1].defined());
+    return std::vector<Gradient>{Gradient(), Gradient(dy[1])};
+  });
+  const auto gradients = tape.gradient(square(outputs[1]), inputs);
+  EXPECT_TRUE(gradients[0].is_none());
+  EXPECT_EQ(number(gradients[1]), 4.0);
+}
+
+TEST(RecordCustomGradient, OuterTapesDifferentiateTheBackwardFunction) {
+  const Variable v = tape_test::variable(3.0);
+  GradientTape outer;
+  GradientTape inner;
+  const Tensor x = v.value();
+  const Tensor y = [&] {
+    const GradientTape::StopRecording stop;
+    return x * x * x;
+  }();
+  record_custom_gradient(std::span(&x, 1), std::span(&y, 1), [x](std::span<const Tensor> dy) {
+    return std::vector<Gradient>{Gradient(dy[0] * 3.0 * square(x))};
+  });
+  const Tensor d1 = inner.gradient(y, v).dense();
+  EXPECT_EQ(d1.item_double(), 27.0);
+  EXPECT_EQ(number(outer.gradient(d1, v)), 18.0);
+}
+
+TEST(RecordCustomGradient, ChecksNumberShapeAndIdentity) {
+  const Tensor x = Tensor::zeros({2}, DType::kFloat64);
+  const auto code_of = [&](const std::vector<Gradient>& given) {
+    GradientTape tape;
+    tape.watch(x);
+    const Tensor y = x.alias();
+    record_custom_gradient(std::span(&x, 1), std::span(&y, 1),
+                           [&](std::span<const Tensor>) { return given; });
+    try {
+      tape.gradient(y, x);
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ErrorCode::kOk;
+  };
+  EXPECT_EQ(code_of({Gradient(Tensor::zeros({2}, DType::kFloat64))}), ErrorCode::kOk);
+  EXPECT_EQ(code_of({}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of({Gradient(Tensor::zeros({3}, DType::kFloat64))}), ErrorCode::kInvalidArgument);
+  EXPECT_THROW(record_custom_gradient(std::span(&x, 1), std::span(&x, 1), {}), Error);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,365 @@
+// Variables without a strategy: construction, reads, writes, scatter, slots, hash.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/autograd/variable.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "tutti/core/hash.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+namespace {
+
+namespace variable_test {
+
+ErrorCode code_of(const std::function<void()>& body, const char* mentions = "") {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find(mentions), std::string::npos) << error.message();
+    return error.code();
+  }
+  return ErrorCode::kOk;
+}
+
+VariableOptions named(const char* name) {
+  VariableOptions options;
+  options.name = name;
+  return options;
+}
+
+using Doubles = std::vector<double>;
+
+/// weights -= learning_rate * gradient; counts the elements it was given.
+class PlainDescent final : public UpdateRule {
+ public:
+  explicit PlainDescent(bool skips_zero) : skips_zero_(skips_zero) {}
+  std::string_view name() const override { return "plain_descent"; }
+  std::vector<SlotSpec> slots() const override { return {{"touched", 0.0}}; }
+  bool skips_zero_gradient() const override { return skips_zero_; }
+  void apply(const UpdateArgs& args) const override {
+    visit_floating(args.dtype, "plain_descent", [&]<class T>() {
+      for (std::size_t i = 0; i < args.count; ++i) {
+        args.weights<T>()[i] -= static_cast<T>(args.scalars.learning_rate) * args.gradient<T>()[i];
+        args.slot<T>(0)[i] += T{1};
+      }
+    });
+  }
+
+ private:
+  bool skips_zero_;
+};
+
+}  // namespace variable_test
+
+using variable_test::code_of;
+using variable_test::Doubles;
+using variable_test::named;
+
+TEST(Variable, TakesNameKeyAndDefaults) {
+  set_random_seed(42);
+  RandomKey key;
+  const Variable first([&](const InitializerContext& context) {
+    key = context.key;
+    EXPECT_EQ(context.device, Device{});
+    return Tensor::zeros({2});
+  });
+  const Variable second(Tensor::zeros({3}, DType::kInt64));
+  EXPECT_EQ(key.seed, 42u);
+  EXPECT_EQ(key.purpose, kInitializerPurpose);
+  EXPECT_EQ(first.name(), concat("variable_", key.a));
+  EXPECT_EQ(second.name(), concat("variable_", key.a + 1));
+  EXPECT_EQ(first.shape(), Shape{2});
+  EXPECT_TRUE(first.trainable());
+  EXPECT_FALSE(second.trainable());
+  EXPECT_EQ(first.storage().options().synchronization, VariableSynchronization::kOnWrite);
+  EXPECT_NE(first.storage().id(), second.storage().id());
+  EXPECT_EQ(first.storage().owner(), nullptr);
+  set_random_seed(0);
+}
+
+TEST(Variable, OnReadVariablesAreNotTrainable) {
+  VariableOptions options = named("total");
+  options.synchronization = VariableSynchronization::kOnRead;
+  options.aggregation = VariableAggregation::kSum;
+  EXPECT_FALSE(Variable(Tensor(0.0f), options).trainable());
+  options.trainable = true;
+  EXPECT_EQ(code_of([&] { Variable(Tensor(0.0f), options); }, "total"),
+            ErrorCode::kInvalidArgument);
+}
+
+TEST(Variable, HandlesNameOneVariable) {
+  Variable a(Tensor(1.0f), named("a"));
+  const Variable b = a;
+  a.assign(2.0);
+  EXPECT_EQ(b.value().item(), 2.0f);
+  EXPECT_TRUE(a == b);
+  EXPECT_FALSE(a == Variable(Tensor(2.0f), named("a")));
+  EXPECT_FALSE(Variable().defined());
+  EXPECT_EQ(code_of([] { Variable().value(); }), ErrorCode::kFailedPrecondition);
+}
+
+TEST(Variable, ReadTensorNeverChanges) {
+  Variable v(Tensor::from<float>({2}, {1, 2}));
+  const Tensor before = v.value();
+  v.assign_add(Tensor::from<float>({2}, {10, 20}));
+  EXPECT_EQ(before.to_doubles(), (Doubles{1, 2}));
+  EXPECT_EQ(v.value().to_doubles(), (Doubles{11, 22}));
+  const Tensor assigned = Tensor::from<float>({2}, {5, 6});
+  v.assign(assigned);
+  v.assign_sub(1.0);
+  v.scatter_add({Tensor::from<float>({1}, {100}), Tensor::from<std::int64_t>({1}, {0}), {2}});
+  EXPECT_EQ(assigned.to_doubles(), (Doubles{5, 6}));
+  EXPECT_EQ(v.value().to_doubles(), (Doubles{104, 5}));
+}
+
+TEST(Variable, WritesInPlaceWhenNobodyElseReads) {
+  Variable v(Tensor::from<float>({2}, {1, 2}));
+  v.assign_add(1.0);  // leaves the initial tensor's storage
+  const void* storage = v.value().bytes().data();
+  v.assign_add(1.0);
+  EXPECT_EQ(v.value().bytes().data(), storage);
+  const Tensor held = v.value();
+  v.assign_add(1.0);
+  EXPECT_NE(v.value().bytes().data(), static_cast<const void*>(held.bytes().data()));
+}
+
+TEST(Variable, AssignmentsConvertNumbersAndCheckShapes) {
+  Variable v(Tensor::zeros({2}, DType::kFloat64), named("v"));
+  v.assign(Tensor::from<float>({2}, {1.5f, 2.5f}));
+  EXPECT_EQ(v.value().to_doubles(), (Doubles{1.5, 2.5}));
+  EXPECT_EQ(v.value().dtype(), DType::kFloat64);
+  v.assign_sub(0.5);
+  EXPECT_EQ(v.value().to_doubles(), (Doubles{1.0, 2.0}));
+  v.assign(7.0);
+  EXPECT_EQ(v.value().to_doubles(), (Doubles{7.0, 7.0}));
+  EXPECT_EQ(code_of([&] { v.assign_add(Tensor::zeros({3})); }, "'v'.assign_add"),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { v.assign(Tensor()); }, "'v'.assign"), ErrorCode::kInvalidArgument);
+  Variable flag(Tensor::zeros({1}, DType::kBool), named("flag"));
+  flag.assign(1.0);
+  EXPECT_EQ(flag.value().to_doubles(), (Doubles{1}));
+  EXPECT_EQ(code_of([&] { flag.assign_add(1.0); }, "flag"), ErrorCode::kInvalidArgument);
+}
+
+TEST(Variable, ScatterAppliesDuplicatesInPositionOrder) {
+  using Update = double (*)(double, double);
+  const std::pair<void (Variable::*)(const IndexedSlices&), Update> operations[] = {
+      {&Variable::scatter_add, [](double a, double b) { return a + b; }},
+      {&Variable::scatter_sub, [](double a, double b) { return a - b; }},
+      {&Variable::scatter_mul, [](double a, double b) { return a * b; }},
+      {&Variable::scatter_div, [](double a, double b) { return a / b; }},
+      {&Variable::scatter_min, [](double a, double b) { return std::min(a, b); }},
+      {&Variable::scatter_max, [](double a, double b) { return std::max(a, b); }},
+      {&Variable::scatter_update, [](double, double b) { return b; }}};
+  const Doubles start = {1, 2, 3, 4, 5, 6}, values = {3, 7, 2, 9, 5, 4};
+  const std::vector<std::int64_t> rows = {2, 0, 2};
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    for (const auto& [scatter, update] : operations) {
+      Doubles expected = start;
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        for (std::size_t k = 0; k < 2; ++k) {
+          double& element = expected[static_cast<std::size_t>(rows[i]) * 2 + k];
+          element = update(element, values[i * 2 + k]);
+          if (dtype == DType::kFloat32) element = static_cast<float>(element);
+        }
+      }
+      Variable v(cast(Tensor::from<double>({3, 2}, start), dtype));
+      (v.*scatter)({cast(Tensor::from<double>({3, 2}, values), dtype),
+                    Tensor::from<std::int64_t>({3}, rows),
+                    {3, 2}});
+      EXPECT_EQ(v.value().to_doubles(), expected);
+    }
+  }
+}
+
+TEST(Variable, ScatterChecksBeforeItWrites) {
+  Variable v(Tensor::zeros({2, 1}, DType::kInt32), named("table"));
+  const auto slices = [](std::vector<std::int32_t> values, std::vector<std::int32_t> rows) {
+    const auto count = static_cast<std::int64_t>(rows.size());
+    return IndexedSlices{Tensor::from<std::int32_t>({count, 1}, values),
+                         Tensor::from<std::int32_t>({count}, rows),
+                         {2, 1}};
+  };
+  EXPECT_EQ(code_of(
+                [&] {
+                  v.scatter_add(slices({1, 1}, {0, 2}));
+                },
+                "'table'.scatter_add"),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of(
+                [&] {
+                  v.scatter_add(slices({1, 1}, {0, -1}));
+                },
+                "-1"),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of(
+                [&] {
+                  v.scatter_div(slices({1, 0}, {0, 1}));
+                },
+                "zero"),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(
+      code_of([&] {
+        v.scatter_add(
+            {Tensor::zeros({1, 2}, DType::kInt32), Tensor::from<std::int32_t>({1}, {0}), {2, 1}});
+      }),
+      ErrorCode::kInvalidArgument);
+  EXPECT_EQ(
+      code_of([&] {
+        v.scatter_add(
+            {Tensor::zeros({1, 1}, DType::kFloat32), Tensor::from<std::int32_t>({1}, {0}), {2, 1}});
+      }),
+      ErrorCode::kInvalidArgument);
+  v.scatter_add(slices({}, {}));
+  EXPECT_EQ(v.value().to_doubles(), (Doubles{0, 0}));
+  v.scatter_add(slices({3, 4, 5}, {1, 0, 1}));
+  EXPECT_EQ(v.value().to_doubles(), (Doubles{4, 8}));
+}
+
+TEST(VariableUpdate, DenseGradientChangesAllElements) {
+  Variable v(Tensor::from<float>({2}, {1, 2}), named("v"));
+  const variable_test::PlainDescent rule(true);
+  const Variable slot = v.storage().create_slot("v/touched", 0.0);
+  EXPECT_EQ(slot.name(), "v/touched");
+  EXPECT_FALSE(slot.trainable());
+  const Tensor before = v.value(), slot_before = slot.value();
+  v.storage().update(rule, std::span(&slot, 1), Tensor::from<float>({2}, {2, 4}), {0.5});
+  EXPECT_EQ(v.value().to_doubles(), (Doubles{0, 0}));
+  EXPECT_EQ(slot.value().to_doubles(), (Doubles{1, 1}));
+  EXPECT_EQ(before.to_doubles(), (Doubles{1, 2}));
+  EXPECT_EQ(slot_before.to_doubles(), (Doubles{0, 0}));
+}
+
+TEST(VariableUpdate, SparseGradientTouchesItsRowsOnceWhenTheRuleAllows) {
+  const IndexedSlices slices{Tensor::from<float>({3, 2}, {1, 2, 10, 20, 4, 8}),
+                             Tensor::from<std::int64_t>({3}, {2, 0, 2}),
+                             {4, 2}};
+  for (const bool skips : {true, false}) {
+    Variable v(Tensor::zeros({4, 2}));
+    const Variable slot = v.storage().create_slot("slot", 0.0);
+    v.storage().update(variable_test::PlainDescent(skips), std::span(&slot, 1), slices, {1.0});
+    EXPECT_EQ(v.value().to_doubles(), (Doubles{-10, -20, 0, 0, -5, -10, 0, 0}));
+    EXPECT_EQ(slot.value().to_doubles(),
+              skips ? (Doubles{1, 1, 0, 0, 1, 1, 0, 0}) : (Doubles{1, 1, 1, 1, 1, 1, 1, 1}));
+  }
+}
+
+TEST(VariableUpdate, EmptyAndMissingGradientsChangeNothing) {
+  Variable v(Tensor::ones({2, 2}));
+  const Variable slot = v.storage().create_slot("slot", 0.0);
+  const variable_test::PlainDescent rule(true);
+  const IndexedSlices none{Tensor::zeros({0, 2}), Tensor::zeros({0}, DType::kInt64), {2, 2}};
+  v.storage().update(rule, std::span(&slot, 1), none, {1.0});
+  v.storage().update(rule, std::span(&slot, 1), Gradient(), {1.0});
+  EXPECT_EQ(v.value().to_doubles(), (Doubles{1, 1, 1, 1}));
+  EXPECT_EQ(slot.value().to_doubles(), (Doubles{0, 0, 0, 0}));
+}
+
+TEST(VariableUpdate, RefusesWrongGradientsAndForeignSlots) {
+  Variable v(Tensor::ones({2}), named("v"));
+  const Variable slot = v.storage().create_slot("slot", 0.0), foreign(Tensor::ones({3}));
+  const variable_test::PlainDescent rule(true);
+  EXPECT_EQ(
+      code_of([&] { v.storage().update(rule, std::span(&slot, 1), Tensor::ones({3}), {1.0}); },
+              "'v'"),
+      ErrorCode::kInvalidArgument);
+  EXPECT_EQ(
+      code_of([&] { v.storage().update(rule, std::span(&foreign, 1), Tensor::ones({2}), {1.0}); },
+              "'v'"),
+      ErrorCode::kInvalidArgument);
+}
+
+TEST(Variable, SavesAndRestoresUnderItsName) {
+  Variable v(Tensor::from<float>({2}, {1, 2}), named("v"));
+  const std::vector<NamedTensor> saved = v.storage().save();
+  ASSERT_EQ(saved.size(), 1u);
+  EXPECT_EQ(saved[0].name, "v");
+  v.assign(0.0);
+  Tensor stored = saved[0].value;
+  const TensorLookup lookup = [&](const std::string& name) {
+    return name == "v" ? stored : Tensor();
+  };
+  v.storage().restore(lookup);
+  EXPECT_EQ(v.value().to_doubles(), (Doubles{1, 2}));
+  stored = Tensor::zeros({3});
+  EXPECT_EQ(code_of([&] { v.storage().restore(lookup); }, "'v'"), ErrorCode::kInvalidArgument);
+  stored = Tensor::zeros({2}, DType::kFloat64);
+  EXPECT_EQ(code_of([&] { v.storage().restore(lookup); }, "float64"), ErrorCode::kInvalidArgument);
+  stored = Tensor();
+  EXPECT_EQ(code_of([&] { v.storage().restore(lookup); }, "'v'"), ErrorCode::kNotFound);
+}
+
+TEST(VariableCreator, ScopeDecidesWhereVariablesLive) {
+  class OnDeviceTwo final : public VariableCreator {
+   public:
+    std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
+                                            const RandomKey& key,
+                                            VariableOptions options) override {
+      EXPECT_FALSE(options.name.empty());
+      const Device device{DeviceType::kCpu, 2};
+      return make_local_storage(initializer({device, key}), device, std::move(options), this);
+    }
+  };
+  OnDeviceTwo creator;
+  {
+    const VariableCreatorScope scope(creator);
+    const Variable v(Tensor(1.0f));
+    EXPECT_EQ(v.storage().devices(), (std::vector{Device{DeviceType::kCpu, 2}}));
+    EXPECT_EQ(v.value().device().index, 2);
+    EXPECT_EQ(v.storage().owner(), &creator);
+    EXPECT_EQ(v.storage().create_slot("s", 1.0).storage().owner(), &creator);
+  }
+  EXPECT_EQ(Variable(Tensor(1.0f)).storage().devices(), (std::vector{Device{}}));
+}
+
+TEST(Variable, UndefinedInitialValueNamesTheVariable) {
+  EXPECT_EQ(
+      code_of([] { Variable([](const InitializerContext&) { return Tensor(); }, named("broken")); },
+              "broken"),
+      ErrorCode::kInvalidArgument);
+}
+
+TEST(AggregateOnReadScope, NestsAndEnds) {
+  EXPECT_FALSE(AggregateOnReadScope::active());
+  {
+    const AggregateOnReadScope outer;
+    { const AggregateOnReadScope inner; }
+    EXPECT_TRUE(AggregateOnReadScope::active());
+  }
+  EXPECT_FALSE(AggregateOnReadScope::active());
+}
+
+TEST(HashVariables, IsTheHashOfNameTypeShapeAndBytes) {
+  const Variable a(Tensor::from<float>({2}, {1.0f, -2.0f}), named("a"));
+  const Variable b(Tensor::from<std::int64_t>({}, {258}), named("dense/b"));
+  const Variable variables[] = {a, b};
+  using namespace std::string_view_literals;
+  Hasher expected;
+  expected.update("a\0float32\0[2]\0"sv);
+  expected.update("\x00\x00\x80\x3f\x00\x00\x00\xc0"sv);
+  expected.update("dense/b\0int64\0[]\0"sv);
+  expected.update("\x02\x01\x00\x00\x00\x00\x00\x00"sv);
+  EXPECT_EQ(hash_variables(variables), expected.hex_digest());
+  EXPECT_EQ(hash_variables(variables), "6cd5300a577b537262fe42694407664f");
+}
+
+TEST(HashVariables, ChangesWithValueNameOrderAndShape) {
+  const auto hash = [](std::vector<Variable> variables) { return hash_variables(variables); };
+  const Variable a(Tensor::from<float>({2}, {1, 2}), named("a"));
+  const Variable b(Tensor::from<float>({2}, {1, 2}), named("b"));
+  const Variable matrix(Tensor::from<float>({1, 2}, {1, 2}), named("a"));
+  const Variable other(Tensor::from<float>({2}, {1, 3}), named("a"));
+  const Variable same(Tensor::from<float>({2}, {1, 2}), named("a"));
+  EXPECT_EQ(hash({a, b}), hash({same, b}));
+  EXPECT_NE(hash({a, b}), hash({b, a}));
+  EXPECT_NE(hash({a}), hash({b}));
+  EXPECT_NE(hash({a}), hash({matrix}));
+  EXPECT_NE(hash({a}), hash({other}));
+}
+
+}  // namespace
+}  // namespace tutti
