@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 namespace tutti::tools {
 
 enum class OutputFormat { kText, kJson };
@@ -11,6 +13,7 @@ enum class OutputFormat { kText, kJson };
 int devices_command(OutputFormat format);
 
 /// What this build and this machine can do, with a verdict. 1 when something needed is missing.
-int doctor_command(OutputFormat format);
+/// Fashion-MNIST is looked for in `data_dir`, or in the usual places when it is empty.
+int doctor_command(OutputFormat format, const std::string& data_dir);
 
 }  // namespace tutti::tools

@@ -60,7 +60,7 @@ std::vector<Finding> inspect_build() {
   return findings;
 }
 
-std::vector<Finding> inspect_host() {
+std::vector<Finding> inspect_host(const std::string& data_dir) {
   const Machine machine = inspect_machine();
   std::vector<Finding> findings;
   findings.push_back({"processor", Verdict::kGood,
@@ -74,7 +74,7 @@ std::vector<Finding> inspect_host() {
                       concat(machine.available_memory_bytes >> 20, " of ",
                              machine.memory_bytes >> 20, " MiB available"),
                       enough ? "" : "at least 1024 MiB are needed to train the examples"});
-  const std::string data = find_fashion_mnist();
+  const std::string data = find_fashion_mnist(data_dir);
   findings.push_back(
       {"Fashion-MNIST", data.empty() ? Verdict::kLimited : Verdict::kGood,
        data.empty() ? "not found" : data,
@@ -122,8 +122,8 @@ void print_text(const char* title, const std::vector<Finding>& findings) {
 
 }  // namespace
 
-int doctor_command(OutputFormat format) {
-  const std::vector<Finding> build = inspect_build(), host = inspect_host();
+int doctor_command(OutputFormat format, const std::string& data_dir) {
+  const std::vector<Finding> build = inspect_build(), host = inspect_host(data_dir);
   const Verdict verdict = std::max(worst_of(build), worst_of(host));
   if (format == OutputFormat::kJson) {
     Json report = Json::object();

@@ -81,9 +81,12 @@ Machine inspect_machine() {
   return machine;
 }
 
-std::string find_fashion_mnist() {
-  const std::filesystem::path folders[] = {"/usr/share/datasets/fashion-mnist",
-                                           "data/fashion-mnist"};
+std::string find_fashion_mnist(const std::string& data_dir) {
+  std::vector<std::filesystem::path> folders = {data_dir};
+  if (data_dir.empty()) {
+    const char* configured = std::getenv("TUTTI_DATA_DIR");
+    folders = {configured == nullptr ? "" : configured, "/usr/share/datasets/fashion-mnist"};
+  }
   for (const auto& folder : folders) {
     const auto has = [&](const std::string& name) {
       return std::filesystem::exists(folder / name) ||

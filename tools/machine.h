@@ -20,7 +20,8 @@ struct Machine {
 /// Reads /proc. What cannot be read stays at its default.
 Machine inspect_machine();
 
-/// Folder with the four files of Fashion-MNIST, or empty.
-std::string find_fashion_mnist();
+/// Folder with the four files of Fashion-MNIST, or empty: `data_dir`, or the usual ones when that
+/// is empty.
+std::string find_fashion_mnist(const std::string& data_dir);
 
 }  // namespace tutti::tools

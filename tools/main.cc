@@ -1,6 +1,7 @@
 // The program `tutti`: its sub-commands.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <string>
 
 #include "tools/commands.h"
 #include "tutti/core/error.h"
@@ -18,8 +19,13 @@ int run(int argc, char** argv) {
   };
   flags.add_command("devices", "list the devices of this machine", declare,
                     [&] { return devices_command(format()); });
-  flags.add_command("doctor", "check this build and this machine", declare,
-                    [&] { return doctor_command(format()); });
+  std::string data_dir;
+  const auto declare_doctor = [&](tutti::Flags& command) {
+    declare(command);
+    command.add("--data-dir", data_dir, "folder of Fashion-MNIST (default: the usual places)");
+  };
+  flags.add_command("doctor", "check this build and this machine", declare_doctor,
+                    [&] { return doctor_command(format(), data_dir); });
   return flags.parse(argc, argv);
 }
 

@@ -1,0 +1,44 @@
+# What ./test --full adds. Sourced by ./test, after steps.sh.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Each tree has the preset of the same name and lies beside the main build folder.
+
+# configure_tree NAME cmake arguments...
+configure_tree() {
+  local name=$1
+  shift
+  step "configure $build-$name" cmake -S . -B "$build-$name" --preset "$name" "$@"
+}
+
+test_tree() {
+  configure_tree "$1"
+  step "build $build-$1" cmake --build "$build-$1"
+  run_tests "$build-$1"
+}
+
+check_format() {
+  git ls-files '*.h' '*.cc' | xargs clang-format --dry-run --Werror
+}
+
+fuzz() {
+  local target=$1 name corpus
+  name=$(basename "$target")
+  corpus=$(mktemp -d)
+  "$target" -max_total_time=20 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "$corpus" \
+    "tests/fuzz/seeds/${name#fuzz_}"
+  rm -rf "$corpus"
+}
+
+step "check the format" check_format
+test_tree asan
+test_tree tsan
+configure_tree clang
+step "build $build-clang (thread-safety analysis)" cmake --build "$build-clang"
+run_tests "$build-clang" -L unit
+test_tree minimal
+configure_tree fuzz
+fuzzers=$(cd tests/fuzz && ls fuzz_*.cc | sed 's/\.cc$//')
+step "build the fuzzers" cmake --build "$build-fuzz" --target $fuzzers
+for fuzzer in $fuzzers; do
+  step "fuzz $fuzzer for 20 s" fuzz "$build-fuzz/bin/$fuzzer"
+done

@@ -1,0 +1,22 @@
+// Fuzzes the parser of IDX files: any bytes give a tensor or an Error.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "tutti/core/error.h"
+#include "tutti/data/gzip_file.h"
+#include "tutti/data/idx.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  try {
+    if (tutti::internal::is_gzip(bytes)) {
+      tutti::parse_idx(tutti::internal::gunzip(bytes, "fuzz"), "fuzz");
+    } else {
+      tutti::parse_idx(bytes, "fuzz");
+    }
+  } catch (const tutti::Error&) {
+  }
+  return 0;
+}

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+# Installs tutti into an empty folder and builds a small project against it.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: install_test.py BUILD_FOLDER"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+
+def run(*command, expect=0):
+    result = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT)
+    if (result.returncode == 0) != (expect == 0):
+        sys.exit(f"exit code {result.returncode}: {' '.join(map(str, command))}\n{result.stdout}")
+    return result.stdout
+
+
+def main():
+    build = pathlib.Path(sys.argv[1]).resolve()
+    source = pathlib.Path(__file__).resolve().parent
+    cache = (build / "CMakeCache.txt").read_text(encoding="utf-8")
+    compiler = next(line.split("=", 1)[1] for line in cache.splitlines()
+                    if line.startswith("CMAKE_CXX_COMPILER:"))
+    with tempfile.TemporaryDirectory() as folder:
+        prefix, user = pathlib.Path(folder) / "prefix", pathlib.Path(folder) / "user"
+        run("cmake", "--install", build, "--prefix", prefix)
+        # Installed headers must not point back into the source tree.
+        links = [path for path in prefix.rglob("*") if path.is_symlink()]
+        assert not links, links
+        configure = ["cmake", "-G", "Ninja", "-S", source, f"-DCMAKE_PREFIX_PATH={prefix}",
+                     f"-DCMAKE_CXX_COMPILER={compiler}"]
+        run(*configure, "-B", user, "-DCOMPONENTS=strategy;model;core")
+        run("cmake", "--build", user)
+        for program in ("uses_tutti", "uses_all_of_tutti"):
+            output = run(user / program)
+            assert "sum 3" in output, output
+        wrong = run(*configure, "-B", user / "wrong", "-DCOMPONENTS=strategy;blockchain", expect=1)
+        assert "unknown component 'blockchain'" in wrong and "expected one of" in wrong, wrong
+        devices = run(prefix / "bin" / "tutti", "devices")
+        assert "cpu:0" in devices, devices
+        print("install: configured, built and ran against", sorted(os.listdir(prefix)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+# Steps of ./test: each prints one line and its time; what it says in full is shown when it fails.
+# SPDX-License-Identifier: Apache-2.0
+
+# step "what it does" command arguments...
+step() {
+  local what=$1 begin=$SECONDS log
+  shift
+  log=$(mktemp)
+  printf '%-52s ' "$what"
+  if "$@" > "$log" 2>&1; then
+    echo "ok, $((SECONDS - begin)) s"
+    rm -f "$log"
+  else
+    echo "FAILED after $((SECONDS - begin)) s: $*"
+    tail -n 200 "$log"
+    rm -f "$log"
+    exit 1
+  fi
+}
+
+# run_tests BUILD_FOLDER [ctest arguments...]: prints run, passed, failed and skipped per label.
+run_tests() {
+  local build=$1 begin=$SECONDS report
+  shift
+  report=$(cd "$build" && pwd)/test-results.xml
+  rm -f "$report"
+  printf '%-52s\n' "test $build"
+  ctest --test-dir "$build" -j "$(nproc)" --output-on-failure --output-junit "$report" "$@" \
+    > "$build/test-output.log" 2>&1 || true
+  python3 tests/summarize_results.py "$report" "$build/test-output.log" || exit 1
+  echo "tested $build in $((SECONDS - begin)) s"
+}

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Installs the Debian/Ubuntu packages that are missing. Usage: install_packages.sh GROUP... (build, data, test, full)
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+
+build=(cmake ninja-build g++ libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libxxhash-dev libdnnl-dev
+       zlib1g-dev)
+data=(dataset-fashion-mnist)
+test=(python3 libgtest-dev libgmock-dev)
+full=(clang clang-format libclang-rt-14-dev)
+
+wanted=()
+for group in "$@"; do
+  case "$group" in
+    build) wanted+=("${build[@]}") ;;
+    data) wanted+=("${data[@]}") ;;
+    test) wanted+=("${test[@]}") ;;
+    full) wanted+=("${full[@]}") ;;
+    *) echo "install_packages.sh: unknown group '$group'; expected build, data, test or full" >&2; exit 2 ;;
+  esac
+done
+
+if ! command -v apt-get > /dev/null; then
+  echo "install_packages.sh: no apt-get here; these packages (or their like) must be there: ${wanted[*]}"
+  exit 0
+fi
+
+missing=()
+for package in "${wanted[@]}"; do
+  state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null || true)
+  [ "$state" = installed ] || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "packages: all ${#wanted[@]} are installed"
+  exit 0
+fi
+
+line="apt-get install -y --no-install-recommends ${missing[*]}"
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo > /dev/null; then
+    echo "install_packages.sh: packages are missing, and installing them needs root. Run:" >&2
+    echo "    $line" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "packages: installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -q > /dev/null
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive $line -q > /dev/null
