@@ -103,17 +103,21 @@ class ParallelMapIterator : public ElementIterator {
     return work;
   }
 
+  // Whether the window has an element that nobody claimed. Those that failed below may have left it
+  // unclaimed.
+  bool has_unclaimed() TUTTI_REQUIRES(mutex_) {
+    claimed_ = std::max(claimed_, handed_out_);
+    return claimed_ < handed_out_ + window_.size();
+  }
+
   // The next element without a thread, or nullptr to end. A deque keeps its elements where they
   // are.
   Work* claim() {
     MutexLock lock(mutex_);
     for (;;) {
-      wait_for_work(changed_, mutex_, [this]() TUTTI_REQUIRES(mutex_) {
-        return stopping_ || claimed_ < handed_out_ + window_.size();
-      });
+      wait_for_work(changed_, mutex_,
+                    [this]() TUTTI_REQUIRES(mutex_) { return stopping_ || has_unclaimed(); });
       if (stopping_) return nullptr;
-      // Elements that failed below are handed out without ever being claimed.
-      claimed_ = std::max(claimed_, handed_out_);
       Work& work = window_[claimed_++ - handed_out_];
       if (!work.done) return &work;
     }

@@ -1,0 +1,117 @@
+// CIFAR-10's binary files.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/cifar10.h"
+
+#include "tests/data/dataset_values.h"
+
+namespace tutti {
+namespace cifar10_test {
+
+using data_test::empty_folder;
+using data_test::expect_error;
+using data_test::write_bytes;
+using testing::ElementsAre;
+
+/// A record as cifar10_input_test.py makes it: constant planes.
+std::string record(int label, int red, int green, int blue) {
+  std::string bytes(1, static_cast<char>(label));
+  for (int value : {red, green, blue}) bytes.append(32 * 32, static_cast<char>(value));
+  return bytes;
+}
+
+// The original's test: labels 9, 3, 0 with constant planes decode exactly; the fourth read is the
+// end of the data.
+TEST(Cifar10, S0_04_DecodesThreeRecordsThenEnds) {
+  const std::string path = empty_folder("") + "/three.bin";
+  const int colours[3][3] = {{255, 0, 0}, {0, 255, 0}, {0, 0, 255}};
+  const int labels[3] = {9, 3, 0};
+  std::string bytes;
+  for (int i = 0; i < 3; ++i) {
+    bytes += record(labels[i], colours[i][0], colours[i][1], colours[i][2]);
+  }
+  write_bytes(path, bytes);
+  const ImageData data = read_cifar10_file(path);
+  EXPECT_EQ(data.images.shape(), (Shape{3, 32, 32, 3}));
+  auto elements = Dataset::from_tensor_slices({data.images, data.labels}).iterate();
+  for (int i = 0; i < 3; ++i) {
+    auto element = elements->next();
+    ASSERT_TRUE(element);
+    EXPECT_EQ((*element)[1].item_int(), labels[i]);
+    const auto image = (*element)[0].host_span<std::uint8_t>();
+    for (std::size_t pixel = 0; pixel < 32 * 32; ++pixel) {
+      for (std::size_t channel = 0; channel < 3; ++channel) {
+        ASSERT_EQ(image[pixel * 3 + channel], colours[i][channel]) << i << " " << pixel;
+      }
+    }
+  }
+  EXPECT_FALSE(elements->next());
+}
+
+TEST(Cifar10, PutsEveryValueInItsPlace) {
+  std::string bytes = record(1, 0, 0, 0);
+  auto value = [](std::size_t row, std::size_t column, std::size_t channel) {
+    return static_cast<std::uint8_t>(row * 7 + column * 3 + channel * 101);
+  };
+  for (std::size_t c = 0; c < 3; ++c) {
+    for (std::size_t y = 0; y < 32; ++y) {
+      for (std::size_t x = 0; x < 32; ++x) {
+        bytes[1 + c * 1024 + y * 32 + x] = static_cast<char>(value(y, x, c));
+      }
+    }
+  }
+  const ImageData data = parse_cifar10(bytes, "memory");
+  const auto image = data.images.host_span<std::uint8_t>();
+  for (std::size_t y = 0; y < 32; ++y) {
+    for (std::size_t x = 0; x < 32; ++x) {
+      for (std::size_t c = 0; c < 3; ++c) ASSERT_EQ(image[(y * 32 + x) * 3 + c], value(y, x, c));
+    }
+  }
+}
+
+TEST(Cifar10, RefusesMalformedFiles) {
+  const std::string path = empty_folder("") + "/bad.bin";
+  const std::string one = record(2, 1, 1, 1);
+  write_bytes(path, "");
+  expect_error(ErrorCode::kDataLoss,
+               {path, "offset 0", "3073 bytes", "got 0 bytes after 0 records"},
+               [&] { read_cifar10_file(path); });
+  write_bytes(path, one + one.substr(0, 3072));
+  expect_error(ErrorCode::kDataLoss, {path, "offset 3073", "got 3072 bytes after 1 records"},
+               [&] { read_cifar10_file(path); });
+  write_bytes(path, one + record(10, 1, 1, 1));
+  expect_error(ErrorCode::kDataLoss, {path, "offset 3073", "label below 10", "got 10"},
+               [&] { read_cifar10_file(path); });
+  expect_error(ErrorCode::kNotFound, {path + "x"}, [&] { read_cifar10_file(path + "x"); });
+}
+
+TEST(Cifar10, FindsTheFilesInTheFolderOrTheOneInside) {
+  for (const char* inner : {"", "/cifar-10-batches-bin"}) {
+    const std::string folder = empty_folder("");
+    std::filesystem::create_directories(folder + inner);
+    for (int i = 1; i <= 5; ++i) {
+      write_bytes(folder + inner + "/data_batch_" + std::to_string(i) + ".bin",
+                  record(i, 0, 0, 0) + record(i + 1, 0, 0, i));
+    }
+    write_bytes(folder + inner + "/test_batch.bin", record(7, 1, 2, 3));
+    const ImageData train = read_cifar10(folder, Split::kTrain);
+    EXPECT_EQ(train.images.shape(), (Shape{10, 32, 32, 3}));
+    EXPECT_THAT(train.labels.to_doubles(), ElementsAre(1, 2, 2, 3, 3, 4, 4, 5, 5, 6));
+    EXPECT_EQ(train.images.host_span<std::uint8_t>()[3072 * 9 + 2], 5);
+    EXPECT_EQ(read_cifar10(folder, Split::kTest).labels.item_int(), 7);
+  }
+}
+
+TEST(Cifar10, S0_03_SaysWhichFileIsMissingAndWhereItWasLookedFor) {
+  const std::string folder = empty_folder("");
+  expect_error(ErrorCode::kNotFound,
+               {"failed to find file: data_batch_1.bin", folder, "cifar-10-batches-bin", "try"},
+               [&] { read_cifar10(folder, Split::kTrain); });
+  for (int i = 1; i <= 4; ++i) {
+    write_bytes(folder + "/data_batch_" + std::to_string(i) + ".bin", record(i, 0, 0, 0));
+  }
+  expect_error(ErrorCode::kNotFound, {"failed to find file: data_batch_5.bin"},
+               [&] { read_cifar10(folder, Split::kTrain); });
+}
+
+}  // namespace cifar10_test
+}  // namespace tutti

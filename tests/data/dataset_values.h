@@ -1,0 +1,87 @@
+// What the tests of datasets look at: the numbers that a pass yields.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tutti/core/error.h"
+#include "tutti/data/dataset.h"
+
+namespace tutti::data_test {
+
+/// One list of numbers per element: the elements of its first component.
+using Rows = std::vector<std::vector<std::int64_t>>;
+
+inline std::vector<std::int64_t> numbers_of(const Tensor& tensor) {
+  std::vector<std::int64_t> numbers;
+  for (double value : tensor.to_doubles()) numbers.push_back(static_cast<std::int64_t>(value));
+  return numbers;
+}
+
+inline Rows drain(ElementIterator& elements) {
+  Rows rows;
+  while (auto element = elements.next()) rows.push_back(numbers_of((*element)[0]));
+  return rows;
+}
+
+inline Rows rows_of(const Dataset& dataset, std::uint64_t epoch = 0) {
+  return drain(*dataset.iterate(epoch));
+}
+
+/// The same for elements of one number each.
+inline std::vector<std::int64_t> scalars_of(const Dataset& dataset, std::uint64_t epoch = 0) {
+  std::vector<std::int64_t> numbers;
+  for (const auto& row : rows_of(dataset, epoch)) {
+    EXPECT_EQ(row.size(), 1u);
+    numbers.push_back(row.at(0));
+  }
+  return numbers;
+}
+
+inline std::vector<std::int64_t> first_numbers(std::int64_t count) {
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t i = 0; i < count; ++i) numbers.push_back(i);
+  return numbers;
+}
+
+inline Tensor number(std::int64_t value) { return Tensor::from<std::int64_t>({}, {value}); }
+
+inline std::int64_t number_in(const Element& element) { return element[0].item_int(); }
+
+/// Expects that `body` throws Error with `code` and a message that has all of `parts`.
+inline void expect_error(ErrorCode code, const std::vector<std::string>& parts,
+                         const std::function<void()>& body) {
+  try {
+    body();
+    ADD_FAILURE() << "nothing was thrown; expected " << to_string(code);
+  } catch (const Error& error) {
+    EXPECT_EQ(to_string(error.code()), to_string(code)) << error.what();
+    for (const std::string& part : parts) {
+      EXPECT_THAT(error.message(), testing::HasSubstr(part));
+    }
+  }
+}
+
+/// A folder that is empty at the start of the test that names it.
+inline std::string empty_folder(const std::string& name) {
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  const auto path = std::filesystem::path(testing::TempDir()) /
+                    (std::string("tutti_") + test->test_suite_name() + "_" + test->name() + name);
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directories(path);
+  return path.string();
+}
+
+inline void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<long>(bytes.size()));
+}
+
+}  // namespace tutti::data_test

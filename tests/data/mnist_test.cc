@@ -1,0 +1,127 @@
+// MNIST's folder layout, and the real Fashion-MNIST files where Debian's package
+// dataset-fashion-mnist is installed.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+
+#include "tests/data/dataset_values.h"
+#include "tutti/data/readers.h"
+
+namespace tutti {
+namespace mnist_test {
+
+using data_test::empty_folder;
+using data_test::expect_error;
+using data_test::numbers_of;
+using data_test::write_bytes;
+using testing::ElementsAre;
+
+constexpr const char* kFashionMnist = "/usr/share/datasets/fashion-mnist";
+
+bool has_fashion_mnist() {
+  return std::filesystem::exists(std::string(kFashionMnist) + "/train-images-idx3-ubyte.gz");
+}
+
+/// An IDX file of bytes.
+std::string idx(std::vector<int> dims, int num_values, int first) {
+  std::string text = {'\0', '\0', '\x08', static_cast<char>(dims.size())};
+  for (int dim : dims) text += std::string{'\0', '\0', '\0', static_cast<char>(dim)};
+  for (int i = 0; i < num_values; ++i) text.push_back(static_cast<char>(first + i));
+  return text;
+}
+
+std::string small_folder() {
+  const std::string folder = empty_folder("");
+  write_bytes(folder + "/t10k-images-idx3-ubyte", idx({2, 2, 3}, 12, 0));
+  write_bytes(folder + "/t10k-labels-idx1-ubyte", idx({2}, 2, 8));
+  return folder;
+}
+
+TEST(Mnist, ReadsImagesWithOneChannelAndLabels) {
+  const ImageData data = read_mnist(small_folder(), Split::kTest);
+  EXPECT_EQ(data.images.shape(), (Shape{2, 2, 3, 1}));
+  EXPECT_EQ(data.images.dtype(), DType::kUInt8);
+  EXPECT_THAT(data.labels.to_doubles(), ElementsAre(8, 9));
+}
+
+TEST(Mnist, LooksIntoTheFolderOfTheEnvironment) {
+  const std::string folder = small_folder();
+  ASSERT_EQ(setenv("TUTTI_DATA_DIR", folder.c_str(), 1), 0);
+  EXPECT_EQ(read_mnist("", Split::kTest).labels.num_elements(), 2);
+  ASSERT_EQ(unsetenv("TUTTI_DATA_DIR"), 0);
+}
+
+TEST(Mnist, SaysWhichFileIsMissingAndWhatToInstall) {
+  const std::string folder = small_folder();
+  expect_error(ErrorCode::kNotFound,
+               {"train-images-idx3-ubyte", folder, "dataset-fashion-mnist", "TUTTI_DATA_DIR"},
+               [&] { read_mnist(folder, Split::kTrain); });
+}
+
+TEST(Mnist, RefusesFilesThatDoNotBelongTogether) {
+  const std::string folder = small_folder();
+  write_bytes(folder + "/t10k-labels-idx1-ubyte", idx({3}, 3, 0));
+  expect_error(ErrorCode::kDataLoss, {folder, "labels", "expected 2 labels", "got 3"},
+               [&] { read_mnist(folder, Split::kTest); });
+  write_bytes(folder + "/t10k-labels-idx1-ubyte", idx({2, 1}, 2, 0));
+  expect_error(ErrorCode::kDataLoss, {folder, "rank 1", "[2, 1]"},
+               [&] { read_mnist(folder, Split::kTest); });
+  write_bytes(folder + "/t10k-images-idx3-ubyte", idx({2}, 2, 0));
+  expect_error(ErrorCode::kDataLoss, {folder, "rank 3", "[2]"},
+               [&] { read_mnist(folder, Split::kTest); });
+}
+
+TEST(ImageDataset, ScalesToOneAndWidensLabels) {
+  const Dataset dataset = load_mnist(small_folder(), Split::kTest);
+  EXPECT_EQ(dataset.cardinality(), 2);
+  const Element first = *dataset.begin();
+  EXPECT_EQ(first.at("features").shape(), (Shape{2, 3, 1}));
+  EXPECT_EQ(first.at("features").dtype(), DType::kFloat32);
+  EXPECT_EQ(first.at("features").host_span<float>()[5], 5.0f / 255.0f);
+  EXPECT_EQ(first.at("labels").dtype(), DType::kInt64);
+  EXPECT_EQ(first.at("labels").shape(), Shape{});
+  EXPECT_EQ(first.at("labels").item_int(), 8);
+}
+
+// What an independent reader finds:
+//   zcat train-labels-idx1-ubyte.gz | tail -c +9 | head -c 8 | od -An -tu1     ->  9 0 0 3 0 2 7 2
+//   zcat t10k-labels-idx1-ubyte.gz | tail -c +9 | head -c 8 | od -An -tu1      ->  9 2 1 1 6 1 4 6
+//   zcat train-images-idx3-ubyte.gz | tail -c +17 | od -An -v -tu1 -w1 | awk '{s += $1} END {printf
+//   "%.0f", s}'  ->  3431114169 the same for t10k  ->  573469082;  pixels 400 .. 407 of training
+//   image 0: tail -c +417 | head -c 8  ->  0 0 0 0 237 226 217 223
+TEST(FashionMnist, HasTheKnownSizesLabelsAndPixels) {
+  if (!has_fashion_mnist()) GTEST_SKIP() << "dataset-fashion-mnist is not installed";
+  auto sum = [](const Tensor& images) {
+    std::uint64_t total = 0;
+    for (std::uint8_t value : images.host_span<std::uint8_t>()) total += value;
+    return total;
+  };
+  const ImageData train = read_mnist(kFashionMnist, Split::kTrain);
+  EXPECT_EQ(train.images.shape(), (Shape{60000, 28, 28, 1}));
+  EXPECT_EQ(train.labels.shape(), (Shape{60000}));
+  EXPECT_THAT(numbers_of(train.labels.rows(0, 8)), ElementsAre(9, 0, 0, 3, 0, 2, 7, 2));
+  EXPECT_EQ(sum(train.images), 3431114169u);
+  const auto pixels = train.images.host_span<std::uint8_t>().subspan(400, 8);
+  EXPECT_THAT(pixels, ElementsAre(0, 0, 0, 0, 237, 226, 217, 223));
+  const ImageData test = read_mnist(kFashionMnist, Split::kTest);
+  EXPECT_EQ(test.images.shape(), (Shape{10000, 28, 28, 1}));
+  EXPECT_THAT(numbers_of(test.labels.rows(0, 8)), ElementsAre(9, 2, 1, 1, 6, 1, 4, 6));
+  EXPECT_EQ(sum(test.images), 573469082u);
+}
+
+TEST(FashionMnist, EveryClassIsEquallyFrequentInAShuffledPass) {
+  if (!has_fashion_mnist()) GTEST_SKIP() << "dataset-fashion-mnist is not installed";
+  const Dataset dataset = load_mnist("", Split::kTest).shuffle(10000, 1).batch(128);
+  std::vector<int> counts(10);
+  std::int64_t batches = 0;
+  for (const Element& batch : dataset) {
+    for (std::int64_t label : batch.at("labels").host_span<std::int64_t>()) {
+      ++counts.at(static_cast<std::size_t>(label));
+    }
+    ++batches;
+  }
+  EXPECT_EQ(batches, 79);
+  EXPECT_THAT(counts, testing::Each(1000));
+}
+
+}  // namespace mnist_test
+}  // namespace tutti

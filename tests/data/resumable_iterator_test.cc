@@ -1,0 +1,148 @@
+// Positions: a pass resumed anywhere goes on like the straight one.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/resumable_iterator.h"
+
+#include "tests/data/dataset_values.h"
+
+namespace tutti {
+namespace resumable_iterator_test {
+
+using data_test::expect_error;
+using data_test::number;
+using data_test::number_in;
+using data_test::numbers_of;
+using data_test::Rows;
+
+Element twice(const Element& element) { return Element({number(2 * number_in(element))}); }
+
+struct Pipeline {
+  const char* name;
+  std::function<Dataset()> make;
+};
+
+std::vector<Pipeline> pipelines() {
+  const Dataset base = Dataset::range(11);
+  return {
+      {"Range", [=] { return base; }},
+      {"Slices",
+       [] {
+         return Dataset::from_tensor_slices({Tensor::full({5, 2}, 3.0)});
+       }},
+      {"Shuffled", [=] { return base.shuffle(4, 7); }},
+      {"ShuffledAndBatched", [=] { return base.shuffle(11, 7).batch(3); }},
+      {"BatchedDropping", [=] { return base.batch(3, BatchOptions{.drop_remainder = true}); }},
+      {"BatchedThenShuffled", [=] { return base.batch(2).shuffle(3, 1); }},
+      {"Repeated", [=] { return base.shuffle(11, 7).repeat(2).batch(4); }},
+      {"Sharded", [=] { return base.shard(3, 1); }},
+      {"ShardedShuffle", [=] { return base.shuffle(5, 1).shard(2, 1).batch(2); }},
+      {"Mapped", [=] { return base.map(twice).take(6); }},
+      {"MappedInParallel",
+       [=] { return base.shuffle(4, 2).map(twice, MapOptions{.num_parallel_calls = 3}); }},
+      {"Filtered",
+       [=] { return base.filter([](const Element& e) { return number_in(e) % 3 != 0; }); }},
+      {"Zipped",
+       [=] {
+         return Dataset::zip({base.shuffle(3, 3), base.skip(4)});
+       }},
+      {"Concatenated", [=] { return base.take(4).concatenate(base.shuffle(9, 4)).batch(4); }},
+      {"Prefetched", [=] { return base.shuffle(11, 8).batch(2).prefetch(2); }},
+      {"Cached", [=] { return base.cache().shuffle(11, 8); }},
+      {"Generated",
+       [] {
+         return Dataset::from_generator([](std::uint64_t epoch) {
+           return [epoch, i = std::uint64_t{0}]() mutable -> std::optional<Element> {
+             if (i == 4 + epoch) return std::nullopt;
+             return Element({number(static_cast<std::int64_t>(100 * epoch + i++))});
+           };
+         });
+       }},
+  };
+}
+
+/// Everything that `iterator` yields until epoch `end`; an empty row stands for the end of an
+/// epoch.
+Rows run_to(ResumableIterator& iterator, std::uint64_t end) {
+  Rows rows;
+  while (iterator.position().epoch < end) {
+    auto element = iterator.next();
+    rows.push_back(element ? numbers_of((*element)[0]) : std::vector<std::int64_t>{});
+  }
+  return rows;
+}
+
+class Resuming : public testing::TestWithParam<Pipeline> {};
+
+TEST_P(Resuming, AtEveryPositionEqualsTheStraightRun) {
+  constexpr std::uint64_t kEpochs = 3;
+  ResumableIterator straight(GetParam().make());
+  std::vector<DatasetPosition> positions = {straight.position()};
+  Rows all;
+  while (straight.position().epoch < kEpochs) {
+    auto element = straight.next();
+    all.push_back(element ? numbers_of((*element)[0]) : std::vector<std::int64_t>{});
+    positions.push_back(straight.position());
+  }
+  ASSERT_GT(all.size(), 2 * kEpochs);
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    // Through text, as a checkpoint keeps it; a fresh dataset, as another process has it.
+    const Json saved = Json::parse(positions[i].to_json().dump());
+    ResumableIterator resumed(GetParam().make());
+    resumed.restore(DatasetPosition::from_json(saved));
+    EXPECT_EQ(resumed.position(), positions[i]);
+    EXPECT_EQ(run_to(resumed, kEpochs),
+              Rows(all.begin() + static_cast<std::ptrdiff_t>(i), all.end()))
+        << "position " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Pipelines, Resuming, testing::ValuesIn(pipelines()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(ResumableIterator, CountsElementsAndEpochs) {
+  ResumableIterator iterator(Dataset::range(2));
+  EXPECT_EQ(iterator.position(), (DatasetPosition{0, 0}));
+  EXPECT_TRUE(iterator.next());
+  EXPECT_EQ(iterator.position(), (DatasetPosition{0, 1}));
+  EXPECT_TRUE(iterator.next());
+  EXPECT_EQ(iterator.position(), (DatasetPosition{0, 2}));
+  EXPECT_FALSE(iterator.next());
+  EXPECT_EQ(iterator.position(), (DatasetPosition{1, 0}));
+  EXPECT_TRUE(iterator.next());
+  iterator.next_epoch();
+  EXPECT_EQ(iterator.position(), (DatasetPosition{2, 0}));
+  EXPECT_EQ(number_in(*iterator.next()), 0);
+}
+
+TEST(ResumableIterator, AnExceptionLeavesThePositionAlone) {
+  ResumableIterator iterator(Dataset::range(4).map([](const Element& element) -> Element {
+    if (number_in(element) == 2) fail(ErrorCode::kDataLoss, "broken element");
+    return element;
+  }));
+  iterator.next();
+  iterator.next();
+  expect_error(ErrorCode::kDataLoss, {"broken element"}, [&] { iterator.next(); });
+  EXPECT_EQ(iterator.position(), (DatasetPosition{0, 2}));
+}
+
+TEST(ResumableIterator, RefusesPositionsOutsideTheDataset) {
+  ResumableIterator iterator(Dataset::range(4));
+  iterator.restore({7, 4});
+  EXPECT_FALSE(iterator.next());
+  expect_error(ErrorCode::kOutOfRange, {"position 5", "epoch 2", "0 .. 4"}, [&] {
+    iterator.restore({2, 5});
+  });
+  expect_error(ErrorCode::kOutOfRange, {"position -1"}, [&] { iterator.restore({2, -1}); });
+  EXPECT_EQ(iterator.position(), (DatasetPosition{8, 0}));
+}
+
+TEST(DatasetPosition, RefusesJsonThatIsNoPosition) {
+  expect_error(ErrorCode::kInvalidArgument, {"elements"},
+               [] { DatasetPosition::from_json(Json::parse(R"({"epoch": 1})")); });
+  expect_error(ErrorCode::kInvalidArgument, {"epoch", "-1"},
+               [] { DatasetPosition::from_json(Json::parse(R"({"epoch": -1, "elements": 0})")); });
+  expect_error(ErrorCode::kInvalidArgument, {},
+               [] { DatasetPosition::from_json(Json::parse(R"({"epoch": "a", "elements": 0})")); });
+}
+
+}  // namespace resumable_iterator_test
+}  // namespace tutti

@@ -1,0 +1,106 @@
+// Shuffling: a permutation keyed by seed and epoch.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "tests/data/dataset_values.h"
+#include "tutti/core/random.h"
+
+namespace tutti {
+namespace shuffle_test {
+
+using data_test::expect_error;
+using data_test::first_numbers;
+using data_test::scalars_of;
+using testing::ElementsAre;
+using testing::UnorderedElementsAreArray;
+
+using Numbers = std::vector<std::int64_t>;
+
+TEST(Shuffle, S1_04_IsAPermutationForEveryBufferSize) {
+  for (std::int64_t buffer : {1, 2, 3, 7, 99, 100, 101, 1000}) {
+    const Numbers order = scalars_of(Dataset::range(100).shuffle(buffer, 5));
+    EXPECT_THAT(order, UnorderedElementsAreArray(first_numbers(100))) << "buffer " << buffer;
+    EXPECT_EQ(order == first_numbers(100), buffer == 1) << "buffer " << buffer;
+  }
+}
+
+TEST(Shuffle, IsEqualBySeedAndEpochAndDiffersOtherwise) {
+  const Dataset dataset = Dataset::range(100).shuffle(100, 5);
+  EXPECT_EQ(scalars_of(dataset, 3), scalars_of(Dataset::range(100).shuffle(100, 5), 3));
+  EXPECT_NE(scalars_of(dataset, 3), scalars_of(dataset, 4));
+  EXPECT_NE(scalars_of(dataset, 3), scalars_of(Dataset::range(100).shuffle(100, 6), 3));
+}
+
+TEST(Shuffle, WithoutReshufflingEveryEpochHasTheSameOrder) {
+  const Dataset dataset =
+      Dataset::range(50).shuffle(20, ShuffleOptions{.seed = 2, .reshuffle_each_iteration = false});
+  EXPECT_EQ(scalars_of(dataset, 0), scalars_of(dataset, 9));
+  EXPECT_NE(scalars_of(dataset, 0), first_numbers(50));
+}
+
+// A buffer of b elements has seen elements 0 .. i + b - 1 when place i is drawn: no element comes
+// more than b - 1 places early.
+TEST(Shuffle, ASmallBufferMovesElementsForwardByLessThanItsSize) {
+  constexpr std::int64_t kBuffer = 10;
+  const Numbers order = scalars_of(Dataset::range(200).shuffle(kBuffer, 1));
+  std::int64_t most = 0;
+  for (std::size_t place = 0; place < order.size(); ++place) {
+    const std::int64_t early = order[place] - static_cast<std::int64_t>(place);
+    EXPECT_LT(early, kBuffer);
+    most = std::max(most, early);
+  }
+  EXPECT_GT(most, 0);
+}
+
+// Each element is equally likely in each place: 6000 shuffles of 4 elements; every count is
+// binomial with mean 1500 and standard deviation 33.5.
+TEST(Shuffle, PutsEveryElementIntoEveryPlaceEquallyOften) {
+  const Dataset dataset = Dataset::range(4).shuffle(4, 17);
+  int counts[4][4] = {};
+  for (std::uint64_t epoch = 0; epoch < 6000; ++epoch) {
+    const Numbers order = scalars_of(dataset, epoch);
+    for (std::size_t place = 0; place < 4; ++place) ++counts[place][order[place]];
+  }
+  for (auto& place : counts) {
+    for (int count : place) EXPECT_NEAR(count, 1500, 5 * 33.5);
+  }
+}
+
+// The order is promised to stay: runs that are resumed by a later version must see the same data.
+TEST(Shuffle, KeepsItsOrderFromVersionToVersion) {
+  RandomStream random(RandomKey{.seed = 42, .purpose = kShufflePurpose, .a = 1});
+  Numbers left = first_numbers(8), expected;
+  for (std::uint64_t draw = 0; !left.empty(); ++draw) {
+    const auto place = static_cast<std::size_t>(random.below(draw, left.size()));
+    expected.push_back(left[place]);
+    left[place] = left.back();
+    left.pop_back();
+  }
+  EXPECT_EQ(scalars_of(Dataset::range(8).shuffle(8, 42), 1), expected);
+}
+
+TEST(Shuffle, KeepsCardinalityAndRefusesABufferOfNothing) {
+  EXPECT_EQ(Dataset::range(8).shuffle(3, 1).cardinality(), 8);
+  EXPECT_EQ(Dataset::range(8).repeat().shuffle(3, 1).cardinality(), kInfinite);
+  expect_error(ErrorCode::kInvalidArgument, {"Dataset::shuffle", "at least 1", "got 0"},
+               [] { Dataset::range(8).shuffle(0, 1); });
+}
+
+TEST(Shuffle, OfTheEmptyDatasetIsEmpty) {
+  EXPECT_THAT(scalars_of(Dataset::range(0).shuffle(10, 1)), ElementsAre());
+}
+
+TEST(Shuffle, RepeatGivesEachPassItsOwnOrder) {
+  const Dataset below = Dataset::range(20).shuffle(20, 3);
+  const Numbers both = scalars_of(below.repeat(2));
+  Numbers expected = scalars_of(below, 0);
+  const Numbers second = scalars_of(below, 1);
+  expected.insert(expected.end(), second.begin(), second.end());
+  EXPECT_EQ(both, expected);
+  // The next epoch of the repeated dataset goes on counting.
+  const Numbers later = scalars_of(below.repeat(2), 1);
+  EXPECT_TRUE(std::equal(later.begin(), later.begin() + 20, scalars_of(below, 2).begin()));
+}
+
+}  // namespace shuffle_test
+}  // namespace tutti
