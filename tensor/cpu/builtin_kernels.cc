@@ -12,6 +12,9 @@ using namespace internal;
 
 KernelTable make_reference_kernels() {
   KernelTable table;
+  register_elementwise_kernels(table);
+  register_reduction_kernels(table);
+  register_shape_kernels(table);
   return table;
 }
 

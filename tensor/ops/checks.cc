@@ -64,6 +64,14 @@ void require_same_dtype(OpId op, const Tensor& a, const Tensor& b,
   }
 }
 
+int checked_axis(std::string_view operation, const Operand& x, int axis, int rank) {
+  if (axis < -rank || axis >= rank) [[unlikely]] {
+    fail(ErrorCode::kInvalidArgument, who(operation, x.where), ": axis ", axis,
+         " is out of range; expected -", rank, " .. ", rank - 1, " for shape ", x.shape());
+  }
+  return axis < 0 ? axis + rank : axis;
+}
+
 void require_rank(OpId op, const Operand& x, int rank) {
   if (defined(op, x).rank() != rank) [[unlikely]] {
     fail_op(op, x.where, "expected rank ", rank, ", got shape ", x.shape(), "; try reshape()");

@@ -2,23 +2,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/elementwise_grad.h"
 
-#include "tutti/tensor/dispatch.h"
+#include "tutti/tensor/ops/checks.h"
 
 namespace tutti {
 namespace {
 
+using namespace internal;
+
 Tensor activation_grad(OpId op, const Operand& dy, const Operand& y) {
-  if (dy.shape() != y.shape() || dy.dtype() != y.dtype() || !is_floating(dy.dtype())) {
-    fail(ErrorCode::kInvalidArgument, to_string(op), " (", to_string(dy.where),
-         "): expected two tensors of one shape and floating dtype, got ", dy.shape(), " of ",
-         dy.dtype(), " and ", y.shape(), " of ", y.dtype());
+  require_floating(op, dy);
+  require_same_dtype(op, dy.tensor, defined(op, y), dy.where);
+  if (dy.shape() != y.shape()) {
+    fail_op(op, dy.where, "expected two tensors of one shape, got ", dy.shape(), " and ",
+            y.shape());
   }
-  OpCall call;
-  call.op = op;
-  call.inputs = {dy.tensor, y.tensor};
-  call.outputs = {{dy.shape(), dy.dtype()}};
-  call.where = dy.where;
-  return dispatch_one(std::move(call));
+  return dispatch_one({op, {dy.tensor, y.tensor}, {{dy.shape(), dy.dtype()}}, {}, dy.where});
 }
 
 }  // namespace

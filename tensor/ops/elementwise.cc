@@ -1,0 +1,156 @@
+// Elementwise operations: checks and calls.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/ops/elementwise.h"
+
+#include "tutti/tensor/ops/checks.h"
+
+namespace tutti {
+namespace {
+
+using namespace internal;
+
+/// The element types that an operation takes.
+enum class Domain { kNumber, kFloating, kBool, kAny };
+
+void check_domain(OpId op, const Tensor& x, Domain domain, const std::source_location& where) {
+  const DType dtype = x.dtype();
+  if (domain == Domain::kAny) return;
+  if (domain == Domain::kNumber && dtype != DType::kBool) return;
+  if (domain == Domain::kFloating && is_floating(dtype)) return;
+  if (domain == Domain::kBool && dtype == DType::kBool) return;
+  const char* expected = domain == Domain::kNumber     ? "a number type"
+                         : domain == Domain::kFloating ? "float32 or float64"
+                                                       : "bool";
+  fail_op(op, where, "expected ", expected, ", got ", dtype, " of shape ", x.shape(),
+          "; try cast()");
+}
+
+Shape broadcast_shape(OpId op, const Tensor& a, const Tensor& b,
+                      const std::source_location& where) {
+  if (std::optional<Shape> shape = try_broadcast(a.shape(), b.shape())) return *shape;
+  return broadcast(a.shape(), b.shape(), who(op, where));  // throws
+}
+
+Tensor unary(OpId op, const Operand& x, Domain domain, Attributes attributes = {}) {
+  check_domain(op, defined(op, x), domain, x.where);
+  return dispatch_unary(op, x, std::move(attributes));
+}
+
+OpCall binary_call(OpId op, const Operand& a, const Operand& b, Domain domain) {
+  const bool a_follows = a.is_number && !b.is_number;
+  OpCall call;
+  call.op = op;
+  call.where = a.where;
+  call.inputs.reserve(2);
+  call.inputs.push_back(a_follows ? number_like(op, a, defined(op, b)) : defined(op, a));
+  call.inputs.push_back(b.is_number && !a.is_number ? number_like(op, b, a.tensor)
+                                                    : defined(op, b));
+  require_same_dtype(op, call.inputs[0], call.inputs[1], call.where);
+  check_domain(op, call.inputs[0], domain, call.where);
+  call.outputs.push_back(
+      {broadcast_shape(op, call.inputs[0], call.inputs[1], call.where), call.inputs[0].dtype()});
+  return call;
+}
+
+Tensor binary(OpId op, const Operand& a, const Operand& b, Domain domain = Domain::kNumber) {
+  return dispatch_one(binary_call(op, a, b, domain));
+}
+
+Tensor comparison(OpId op, const Operand& a, const Operand& b, Domain domain = Domain::kNumber) {
+  OpCall call = binary_call(op, a, b, domain);
+  call.outputs[0].dtype = DType::kBool;
+  return dispatch_one(std::move(call));
+}
+
+}  // namespace
+
+Tensor add(const Operand& a, const Operand& b) { return binary(OpId::kAdd, a, b); }
+Tensor subtract(const Operand& a, const Operand& b) { return binary(OpId::kSubtract, a, b); }
+Tensor multiply(const Operand& a, const Operand& b) { return binary(OpId::kMultiply, a, b); }
+Tensor divide(const Operand& a, const Operand& b) {
+  return binary(OpId::kDivide, a, b, Domain::kFloating);
+}
+Tensor maximum(const Operand& a, const Operand& b) { return binary(OpId::kMaximum, a, b); }
+Tensor minimum(const Operand& a, const Operand& b) { return binary(OpId::kMinimum, a, b); }
+Tensor pow(const Operand& base, const Operand& exponent) {
+  return binary(OpId::kPower, base, exponent, Domain::kFloating);
+}
+
+Tensor equal(const Operand& a, const Operand& b) {
+  return comparison(OpId::kEqual, a, b, Domain::kAny);
+}
+Tensor not_equal(const Operand& a, const Operand& b) {
+  return comparison(OpId::kNotEqual, a, b, Domain::kAny);
+}
+Tensor less(const Operand& a, const Operand& b) { return comparison(OpId::kLess, a, b); }
+Tensor less_equal(const Operand& a, const Operand& b) {
+  return comparison(OpId::kLessEqual, a, b);
+}
+Tensor greater(const Operand& a, const Operand& b) { return comparison(OpId::kGreater, a, b); }
+Tensor greater_equal(const Operand& a, const Operand& b) {
+  return comparison(OpId::kGreaterEqual, a, b);
+}
+Tensor logical_and(const Operand& a, const Operand& b) {
+  return comparison(OpId::kLogicalAnd, a, b, Domain::kBool);
+}
+Tensor logical_or(const Operand& a, const Operand& b) {
+  return comparison(OpId::kLogicalOr, a, b, Domain::kBool);
+}
+Tensor logical_not(const Operand& x) { return unary(OpId::kLogicalNot, x, Domain::kBool); }
+
+Tensor negate(const Operand& x) { return unary(OpId::kNegate, x, Domain::kNumber); }
+Tensor exp(const Operand& x) { return unary(OpId::kExp, x, Domain::kFloating); }
+Tensor log(const Operand& x) { return unary(OpId::kLog, x, Domain::kFloating); }
+Tensor sqrt(const Operand& x) { return unary(OpId::kSqrt, x, Domain::kFloating); }
+Tensor rsqrt(const Operand& x) { return unary(OpId::kRsqrt, x, Domain::kFloating); }
+Tensor square(const Operand& x) { return unary(OpId::kSquare, x, Domain::kNumber); }
+Tensor abs(const Operand& x) { return unary(OpId::kAbs, x, Domain::kNumber); }
+Tensor sign(const Operand& x) { return unary(OpId::kSign, x, Domain::kNumber); }
+Tensor reciprocal(const Operand& x) { return unary(OpId::kReciprocal, x, Domain::kFloating); }
+Tensor floor(const Operand& x) { return unary(OpId::kFloor, x, Domain::kFloating); }
+
+Tensor relu(const Operand& x) { return unary(OpId::kRelu, x, Domain::kNumber); }
+Tensor sigmoid(const Operand& x) { return unary(OpId::kSigmoid, x, Domain::kFloating); }
+Tensor tanh(const Operand& x) { return unary(OpId::kTanh, x, Domain::kFloating); }
+Tensor softplus(const Operand& x) { return unary(OpId::kSoftplus, x, Domain::kFloating); }
+Tensor elu(const Operand& x) { return unary(OpId::kElu, x, Domain::kFloating); }
+Tensor gelu(const Operand& x) { return unary(OpId::kGelu, x, Domain::kFloating); }
+
+Tensor clip(const Operand& x, double low, double high) {
+  if (!(low <= high)) {
+    fail_op(OpId::kClip, x.where, "expected low <= high, got ", low, " and ", high);
+  }
+  return unary(OpId::kClip, x, Domain::kNumber, ClipAttributes{low, high});
+}
+
+Tensor cast(const Operand& x, DType dtype) {
+  const Tensor& tensor = defined(OpId::kCast, x);
+  if (tensor.dtype() == dtype) return tensor;
+  return dispatch_one(
+      {OpId::kCast, {tensor}, {{tensor.shape(), dtype}}, CastAttributes{dtype}, x.where});
+}
+
+Tensor where(const Operand& condition, const Operand& a, const Operand& b) {
+  constexpr OpId kOp = OpId::kWhere;
+  require_dtype(kOp, condition, DType::kBool);
+  if (a.is_number && b.is_number) {  // two numbers: float32 on the condition's device
+    const Tensor like = Tensor::zeros({}, DType::kFloat32, condition.tensor.device());
+    return where(condition, Operand(number_like(kOp, a, like), a.where),
+                 Operand(number_like(kOp, b, like), b.where));
+  }
+  const Tensor first = a.is_number ? number_like(kOp, a, defined(kOp, b)) : defined(kOp, a);
+  const Tensor second = b.is_number ? number_like(kOp, b, first) : defined(kOp, b);
+  require_same_dtype(kOp, first, second, condition.where);
+  const Shape values = broadcast_shape(kOp, first, second, condition.where);
+  const std::optional<Shape> shape = try_broadcast(condition.shape(), values);
+  if (!shape) {
+    fail_op(kOp, condition.where, "shapes do not broadcast; expected equal or 1 in each dimension, ",
+            "got condition ", condition.shape(), ", ", first.shape(), " and ", second.shape());
+  }
+  return dispatch_one(
+      {kOp, {condition.tensor, first, second}, {{*shape, first.dtype()}}, {}, condition.where});
+}
+
+Tensor stop_gradient(const Operand& x) { return dispatch_unary(OpId::kStopGradient, x); }
+
+}  // namespace tutti

@@ -1,0 +1,146 @@
+// Operations that cut tensors and put them together: slice, split, concat, stack, pad.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <numeric>
+
+#include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/ops/shape_ops.h"
+#include "tutti/tensor/tensor_impl.h"
+
+namespace tutti {
+namespace {
+
+using namespace internal;
+
+void require_one_per_axis(OpId op, const Operand& x, const std::vector<std::int64_t>& values,
+                          const char* name) {
+  if (values.size() == static_cast<std::size_t>(x.shape().rank())) return;
+  fail_op(op, x.where, "expected ", x.shape().rank(), " values of ", name, " for shape ",
+          x.shape(), ", got [", join(values), "]");
+}
+
+/// Parts of the sizes along an axis that is known to fit.
+std::vector<Tensor> cut(const Operand& x, const std::vector<std::int64_t>& sizes, int axis) {
+  std::vector<std::int64_t> begin(static_cast<std::size_t>(x.shape().rank()), 0);
+  std::vector<std::int64_t> size(x.shape().begin(), x.shape().end());
+  const auto at = static_cast<std::size_t>(axis);
+  std::vector<Tensor> parts;
+  for (std::int64_t length : sizes) {
+    size[at] = length;
+    parts.push_back(slice(x, begin, size));
+    begin[at] += length;
+  }
+  return parts;
+}
+
+int split_axis(const Operand& x, int axis) {
+  return checked_axis("split", x, axis, defined(OpId::kSlice, x).rank());
+}
+
+/// Throws unless `value` can stand beside `first` in a concatenation along `axis`.
+void check_part(const Tensor& first, const Tensor& value, int axis,
+                const std::source_location& where) {
+  require_same_dtype(OpId::kConcat, first, value, where);
+  if (value.rank() != first.rank() ||
+      value.shape().with_dim(axis, 0) != first.shape().with_dim(axis, 0)) {
+    fail_op(OpId::kConcat, where, "expected equal shapes but for axis ", axis, ", got ",
+            first.shape(), " and ", value.shape());
+  }
+}
+
+}  // namespace
+
+Tensor slice(const Operand& x, const std::vector<std::int64_t>& begin,
+             const std::vector<std::int64_t>& size) {
+  constexpr OpId kOp = OpId::kSlice;
+  const Tensor& tensor = defined(kOp, x);
+  require_one_per_axis(kOp, x, begin, "begin");
+  require_one_per_axis(kOp, x, size, "size");
+  SliceAttributes attributes;
+  std::vector<std::int64_t> dims = size;
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    const std::int64_t length = tensor.shape().dim(static_cast<int>(i));
+    if (dims[i] == -1) dims[i] = length - begin[i];
+    if (begin[i] < 0 || dims[i] < 0 || begin[i] > length - dims[i]) {
+      fail_op(kOp, x.where, "out of range; expected parts of shape ", x.shape(), ", got begin [",
+              join(begin), "] and size [", join(size), "]");
+    }
+    attributes.begin[i] = begin[i];
+  }
+  return dispatch_one({kOp, {tensor}, {{Shape(dims), tensor.dtype()}}, attributes, x.where});
+}
+
+Tensor concat(std::span<const Tensor> values, int axis, std::source_location where) {
+  constexpr OpId kOp = OpId::kConcat;
+  if (values.empty()) fail_op(kOp, where, "expected at least one tensor, got none");
+  const Tensor& first = defined(kOp, Operand(values[0], where));
+  axis = checked_axis(to_string(kOp), Operand(first, where), axis, first.rank());
+  std::int64_t length = 0;
+  for (const Tensor& value : values) {
+    check_part(first, defined(kOp, Operand(value, where)), axis, where);
+    length += value.shape().dim(axis);
+  }
+  return dispatch_one({kOp,
+                       {values.begin(), values.end()},
+                       {{first.shape().with_dim(axis, length), first.dtype()}},
+                       AxisAttributes{axis},
+                       where});
+}
+
+Tensor stack(std::span<const Tensor> values, std::source_location where) {
+  std::vector<Tensor> rows;
+  for (const Tensor& value : values) rows.push_back(expand_dims(Operand(value, where), 0));
+  for (const Tensor& row : rows) {
+    if (row.shape() == rows[0].shape()) continue;
+    fail(ErrorCode::kInvalidArgument, who("stack", where), ": expected equal shapes, got ",
+         rows[0].shape().without_axis(0), " and ", row.shape().without_axis(0));
+  }
+  return concat(rows, 0, where);
+}
+
+std::vector<Tensor> split(const Operand& x, int num_parts, int axis) {
+  axis = split_axis(x, axis);
+  const std::int64_t length = x.shape().dim(axis);
+  if (num_parts <= 0 || length % num_parts != 0) {
+    fail(ErrorCode::kInvalidArgument, who("split", x.where), ": axis ", axis, " of shape ",
+         x.shape(), " cannot be cut into equal parts; expected a divisor of ", length, ", got ",
+         num_parts, "; try split(x, sizes, axis)");
+  }
+  const std::vector<std::int64_t> sizes(static_cast<std::size_t>(num_parts), length / num_parts);
+  return cut(x, sizes, axis);
+}
+
+std::vector<Tensor> split(const Operand& x, const std::vector<std::int64_t>& sizes, int axis) {
+  axis = split_axis(x, axis);
+  const std::int64_t length = x.shape().dim(axis);
+  const std::int64_t sum = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  if (sum != length || std::ranges::any_of(sizes, [](std::int64_t size) { return size < 0; })) {
+    fail(ErrorCode::kInvalidArgument, who("split", x.where), ": expected sizes that add up to ",
+         length, ", the length of axis ", axis, " of shape ", x.shape(), ", got [", join(sizes),
+         "] with sum ", sum);
+  }
+  return cut(x, sizes, axis);
+}
+
+Tensor pad(const Operand& x, const std::vector<std::int64_t>& before,
+           const std::vector<std::int64_t>& after, double value) {
+  constexpr OpId kOp = OpId::kPad;
+  const Tensor& tensor = defined(kOp, x);
+  require_one_per_axis(kOp, x, before, "before");
+  require_one_per_axis(kOp, x, after, "after");
+  PadAttributes attributes;
+  attributes.value = value;
+  std::vector<std::int64_t> dims(tensor.shape().begin(), tensor.shape().end());
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    if (before[i] < 0 || after[i] < 0) {
+      fail_op(kOp, x.where, "expected counts of 0 or more, got before [", join(before),
+              "] and after [", join(after), "]; try slice()");
+    }
+    attributes.before[i] = before[i];
+    dims[i] += before[i] + after[i];
+  }
+  number_like(kOp, Operand(value, x.where), tensor);  // throws when the dtype cannot hold it
+  return dispatch_one({kOp, {tensor}, {{Shape(dims), tensor.dtype()}}, attributes, x.where});
+}
+
+}  // namespace tutti
