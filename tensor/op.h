@@ -4,13 +4,13 @@
 
 #include <array>
 #include <cstdint>
-#include <source_location>
 #include <span>
 #include <string_view>
 #include <variant>
 #include <vector>
 
 #include "tutti/core/random.h"
+#include "tutti/core/source_location.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
@@ -104,7 +104,7 @@ struct OpCall {
   std::vector<Tensor> inputs;
   std::vector<TensorSpec> outputs;
   Attributes attributes;
-  std::source_location where = std::source_location::current();
+  SourceLocation where = SourceLocation::current();
 
   template <class T>
   const T& attributes_as() const { return std::get<T>(attributes); }

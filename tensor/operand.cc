@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-std::string to_string(const std::source_location& where) {
+std::string to_string(const SourceLocation& where) {
   std::string_view file = where.file_name();
   file.remove_prefix(file.rfind('/') + 1);  // npos + 1 is 0
   return concat(file, ":", where.line());

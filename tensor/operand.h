@@ -3,9 +3,9 @@
 #pragma once
 
 #include <concepts>
-#include <source_location>
 #include <type_traits>
 
+#include "tutti/core/source_location.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
@@ -14,7 +14,7 @@ namespace tutti {
 struct Operand {
   template <class T>
     requires(std::convertible_to<const T&, Tensor> && !std::same_as<T, Operand>)
-  Operand(const T& value, std::source_location location = std::source_location::current())  // NOLINT
+  Operand(const T& value, SourceLocation location = SourceLocation::current())  // NOLINT
       : tensor(value), where(location) {
     if constexpr (std::is_arithmetic_v<T>) {
       is_number = true;
@@ -23,7 +23,7 @@ struct Operand {
   }
 
   Tensor tensor;
-  std::source_location where;
+  SourceLocation where;
   /// A plain number takes dtype and device of the operation's other operand; `number` is its full value.
   bool is_number = false;
   double number = 0.0;
@@ -33,6 +33,6 @@ struct Operand {
 };
 
 /// "train.cc:41".
-std::string to_string(const std::source_location& where);
+std::string to_string(const SourceLocation& where);
 
 }  // namespace tutti

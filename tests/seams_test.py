@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Checks that threads, clocks, sleep and chance are reached through core/ alone.
+# Checks that threads, clocks, sleep and chance (and source lines) are reached through core/ alone.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: seams_test.py [ROOT]"""
 import pathlib
@@ -20,6 +20,7 @@ FORBIDDEN = {
     r"\bpthread_create\b": "core/executor.h",
     r"#\s*pragma\s+omp": "a plain loop",
     r"\bsocket\(": "a Transport",
+    r"\bstd::source_location\b|<source_location>": "core/source_location.h: clang++ 14 has none",
 }
 # Member calls of core's own classes are what everybody is meant to use.
 ALLOWED = re.compile(r"(\.|->)(sleep_for|sleep_until)\(|\bClock\b.*sleep_")

@@ -6,11 +6,11 @@
 
 namespace tutti::internal {
 
-std::string who(std::string_view operation, const std::source_location& where) {
+std::string who(std::string_view operation, const SourceLocation& where) {
   return concat(operation, " at ", to_string(where));
 }
 
-std::string who(OpId op, const std::source_location& where) { return who(to_string(op), where); }
+std::string who(OpId op, const SourceLocation& where) { return who(to_string(op), where); }
 
 const Tensor& defined(OpId op, const Operand& operand) {
   if (!operand.tensor.defined()) [[unlikely]] {
@@ -57,7 +57,7 @@ void require_index(OpId op, const Operand& x) {
 }
 
 void require_same_dtype(OpId op, const Tensor& a, const Tensor& b,
-                        const std::source_location& where) {
+                        const SourceLocation& where) {
   if (a.dtype() != b.dtype()) [[unlikely]] {
     fail_op(op, where, "element types differ; expected one type, got ", a.dtype(), " of shape ",
             a.shape(), " and ", b.dtype(), " of shape ", b.shape(), "; try cast()");

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <source_location>
 #include <string>
 
+#include "tutti/core/source_location.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/op.h"
 #include "tutti/tensor/operand.h"
@@ -12,17 +12,18 @@
 namespace tutti::internal {
 
 /// "add at train.cc:41": how every error of an operation begins.
-std::string who(std::string_view operation, const std::source_location& where);
-std::string who(OpId op, const std::source_location& where);
+std::string who(std::string_view operation, const SourceLocation& where);
+std::string who(OpId op, const SourceLocation& where);
 
 /// Throws kInvalidArgument: who(op, where), ": ", the parts.
 template <class... Parts>
-[[noreturn]] void fail_op(OpId op, const std::source_location& where, const Parts&... parts) {
+[[noreturn]] void fail_op(OpId op, const SourceLocation& where, const Parts&... parts) {
   fail(ErrorCode::kInvalidArgument, who(op, where), ": ", parts...);
 }
 
 /// The tensor of an operand. Throws kFailedPrecondition naming `op` when it is undefined.
 const Tensor& defined(OpId op, const Operand& operand);
+const Tensor& defined(OpId op, const Operand&& operand) = delete;  // the result would dangle
 /// The tensor of an operand; a plain number becomes a scalar of `like`'s dtype and device. Throws kInvalidArgument when
 /// that dtype cannot hold the number.
 Tensor number_like(OpId op, const Operand& operand, const Tensor& like);
@@ -32,7 +33,7 @@ void require_dtype(OpId op, const Operand& x, DType dtype);
 /// int32 or int64.
 void require_index(OpId op, const Operand& x);
 void require_same_dtype(OpId op, const Tensor& a, const Tensor& b,
-                        const std::source_location& where);
+                        const SourceLocation& where);
 /// `axis` as 0 .. rank-1, for a tensor (or a result) of `rank` axes made from x.
 int checked_axis(std::string_view operation, const Operand& x, int axis, int rank);
 void require_rank(OpId op, const Operand& x, int rank);

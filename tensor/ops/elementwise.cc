@@ -12,7 +12,7 @@ using namespace internal;
 /// The element types that an operation takes.
 enum class Domain { kNumber, kFloating, kBool, kAny };
 
-void check_domain(OpId op, const Tensor& x, Domain domain, const std::source_location& where) {
+void check_domain(OpId op, const Tensor& x, Domain domain, const SourceLocation& where) {
   const DType dtype = x.dtype();
   if (domain == Domain::kAny) return;
   if (domain == Domain::kNumber && dtype != DType::kBool) return;
@@ -26,7 +26,7 @@ void check_domain(OpId op, const Tensor& x, Domain domain, const std::source_loc
 }
 
 Shape broadcast_shape(OpId op, const Tensor& a, const Tensor& b,
-                      const std::source_location& where) {
+                      const SourceLocation& where) {
   if (std::optional<Shape> shape = try_broadcast(a.shape(), b.shape())) return *shape;
   return broadcast(a.shape(), b.shape(), who(op, where));  // throws
 }

@@ -24,14 +24,14 @@ Tensor slice(const Operand& x, const std::vector<std::int64_t>& begin,
              const std::vector<std::int64_t>& size);
 /// All of one dtype and of equal shape but for `axis`. At least one tensor.
 Tensor concat(std::span<const Tensor> values, int axis,
-              std::source_location where = std::source_location::current());
+              SourceLocation where = SourceLocation::current());
 inline Tensor concat(std::initializer_list<Tensor> values, int axis,
-                     std::source_location where = std::source_location::current()) {
+                     SourceLocation where = SourceLocation::current()) {
   return concat(std::span<const Tensor>(values.begin(), values.size()), axis, where);
 }
 /// A new first axis.
 Tensor stack(std::span<const Tensor> values,
-             std::source_location where = std::source_location::current());
+             SourceLocation where = SourceLocation::current());
 /// Equal parts; throws kInvalidArgument naming sizes when the axis does not divide. tf.split(x, n).
 std::vector<Tensor> split(const Operand& x, int num_parts, int axis = 0);
 /// Parts of the given sizes, whose sum must be the axis's length.

@@ -1,0 +1,33 @@
+// Where a call stands in the source: the std::source_location that clang++ 14 lacks.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace tutti {
+
+/// A line of source code. As the default value of a parameter, `SourceLocation where =
+/// SourceLocation::current()` is the line of the caller.
+class SourceLocation {
+ public:
+  static constexpr SourceLocation current(const char* file = __builtin_FILE(),
+                                          std::uint_least32_t line = __builtin_LINE(),
+                                          const char* function = __builtin_FUNCTION()) {
+    SourceLocation location;
+    location.file_ = file;
+    location.line_ = line;
+    location.function_ = function;
+    return location;
+  }
+
+  constexpr const char* file_name() const { return file_; }
+  constexpr std::uint_least32_t line() const { return line_; }
+  constexpr const char* function_name() const { return function_; }
+
+ private:
+  const char* file_ = "";
+  std::uint_least32_t line_ = 0;
+  const char* function_ = "";
+};
+
+}  // namespace tutti
