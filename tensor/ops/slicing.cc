@@ -39,7 +39,7 @@ int split_axis(const Operand& x, int axis) {
 
 /// Throws unless `value` can stand beside `first` in a concatenation along `axis`.
 void check_part(const Tensor& first, const Tensor& value, int axis,
-                const std::source_location& where) {
+                const SourceLocation& where) {
   require_same_dtype(OpId::kConcat, first, value, where);
   if (value.rank() != first.rank() ||
       value.shape().with_dim(axis, 0) != first.shape().with_dim(axis, 0)) {
@@ -70,14 +70,16 @@ Tensor slice(const Operand& x, const std::vector<std::int64_t>& begin,
   return dispatch_one({kOp, {tensor}, {{Shape(dims), tensor.dtype()}}, attributes, x.where});
 }
 
-Tensor concat(std::span<const Tensor> values, int axis, std::source_location where) {
+Tensor concat(std::span<const Tensor> values, int axis, SourceLocation where) {
   constexpr OpId kOp = OpId::kConcat;
   if (values.empty()) fail_op(kOp, where, "expected at least one tensor, got none");
-  const Tensor& first = defined(kOp, Operand(values[0], where));
-  axis = checked_axis(to_string(kOp), Operand(first, where), axis, first.rank());
+  const Operand first_operand(values[0], where);
+  const Tensor& first = defined(kOp, first_operand);
+  axis = checked_axis(to_string(kOp), first_operand, axis, first.rank());
   std::int64_t length = 0;
   for (const Tensor& value : values) {
-    check_part(first, defined(kOp, Operand(value, where)), axis, where);
+    const Operand operand(value, where);
+    check_part(first, defined(kOp, operand), axis, where);
     length += value.shape().dim(axis);
   }
   return dispatch_one({kOp,
@@ -87,7 +89,7 @@ Tensor concat(std::span<const Tensor> values, int axis, std::source_location whe
                        where});
 }
 
-Tensor stack(std::span<const Tensor> values, std::source_location where) {
+Tensor stack(std::span<const Tensor> values, SourceLocation where) {
   std::vector<Tensor> rows;
   for (const Tensor& value : values) rows.push_back(expand_dims(Operand(value, where), 0));
   for (const Tensor& row : rows) {
