@@ -15,7 +15,7 @@ FORBIDDEN = {
     r"\b(steady|system|high_resolution)_clock::now\b": "core/clock.h",
     r"\b(sleep_for|sleep_until)\(": "core/clock.h",
     r"\b(u|nano)?sleep\(": "core/clock.h",
-    r"\b(s?rand|drand48|random)\(": "core/random.h",
+    r"\b(s?rand|drand48|srandom)\(|\brandom\(\)": "core/random.h",
     r"\bstd::(mt19937(_64)?|random_device|default_random_engine)\b": "core/random.h",
     r"\bpthread_create\b": "core/executor.h",
     r"#\s*pragma\s+omp": "a plain loop",
