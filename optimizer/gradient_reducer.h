@@ -11,20 +11,24 @@
 
 namespace tutti {
 
-/// Sums gradients over replicas, while they still appear. Strategies install one per replica thread; without one, gradients stay
-/// local. Used by the replica's own thread; all replicas make the same calls in the same order.
+/// Sums gradients over replicas, while they still appear. Strategies install one per replica
+/// thread; without one, gradients stay local. Used by the replica's own thread; all replicas make
+/// the same calls in the same order.
 class GradientReducer {
  public:
   virtual ~GradientReducer() = default;
 
-  /// Gradients of `variables` will come. Throws kInvalidArgument naming the replicas whose variables differ.
+  /// Gradients of `variables` will come. Throws kInvalidArgument naming the replicas whose
+  /// variables differ.
   virtual void begin(std::span<const Variable> variables) = 0;
   /// Variable `index` of begin() has this gradient (perhaps none). Any order, once per index.
   virtual void ready(std::size_t index, const Gradient& gradient) = 0;
-  /// Waits for all replicas; the sums over replicas, in the order of begin(), equal in all replicas. A variable without a gradient on every
-  /// replica has none. After it no replica reads what this step computed from variables: updates may start.
+  /// Waits for all replicas; the sums over replicas, in the order of begin(), equal in all
+  /// replicas. A variable without a gradient on every replica has none. After it no replica reads
+  /// what this step computed from variables: updates may start.
   virtual std::vector<Gradient> finish() = 0;
-  /// This replica has applied its updates; returns when all have, so that variables may be read again.
+  /// This replica has applied its updates; returns when all have, so that variables may be read
+  /// again.
   virtual void updates_done() = 0;
 
   /// The reducer of this thread; nullptr outside a replica.

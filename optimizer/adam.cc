@@ -1,0 +1,53 @@
+// Adam (Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015).
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/optimizer/adam.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tutti {
+
+AdamRule::AdamRule(AdamHyperparameters hyperparameters) : hyper_(hyperparameters) {
+  const auto in_unit = [](double beta) { return beta >= 0.0 && beta < 1.0; };
+  if (!in_unit(hyper_.beta_1) || !in_unit(hyper_.beta_2) || !(hyper_.epsilon >= 0.0)) {
+    fail(ErrorCode::kInvalidArgument,
+         "adam: expected beta_1 and beta_2 in [0, 1) and epsilon of 0 or more, got ", hyper_.beta_1,
+         ", ", hyper_.beta_2, " and ", hyper_.epsilon);
+  }
+}
+
+std::vector<SlotSpec> AdamRule::slots() const {
+  std::vector<SlotSpec> specs{{"momentum", 0.0}, {"velocity", 0.0}};
+  if (hyper_.amsgrad) specs.push_back({"velocity_hat", 0.0});
+  return specs;
+}
+
+void AdamRule::apply(const UpdateArgs& args) const {
+  visit_floating(args.dtype, "adam", [&]<class T>() { apply_typed<T>(args); });
+}
+
+template <class T>
+void AdamRule::apply_typed(const UpdateArgs& args) const {
+  const double t = static_cast<double>(args.scalars.iteration + 1);
+  const T alpha =
+      static_cast<T>(args.scalars.learning_rate * std::sqrt(1.0 - std::pow(hyper_.beta_2, t)) /
+                     (1.0 - std::pow(hyper_.beta_1, t)));
+  const T scale = static_cast<T>(args.scalars.gradient_scale);
+  const T rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
+  const T rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
+  const T epsilon = static_cast<T>(hyper_.epsilon);
+  T* const w = args.weights<T>().data();
+  T* const m = args.slot<T>(0).data();
+  T* const v = args.slot<T>(1).data();
+  T* const v_hat = hyper_.amsgrad ? args.slot<T>(2).data() : v;
+  const T* const gradient = args.gradient<T>().data();
+  for (std::size_t i = 0; i < args.count; ++i) {
+    const T g = gradient[i] * scale;
+    m[i] += (g - m[i]) * rest_1;
+    v[i] += (g * g - v[i]) * rest_2;
+    v_hat[i] = std::max(v_hat[i], v[i]);  // v_hat is v itself without amsgrad
+    w[i] -= m[i] * alpha / (std::sqrt(v_hat[i]) + epsilon);
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,47 @@
+// Stochastic gradient descent, with momentum and Nesterov's form.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/optimizer/sgd.h"
+
+namespace tutti {
+
+SgdRule::SgdRule(double momentum) : momentum_(momentum) {
+  if (!(momentum >= 0.0 && momentum <= 1.0)) {
+    fail(ErrorCode::kInvalidArgument, "sgd: expected a momentum in [0, 1], got ", momentum);
+  }
+}
+
+SgdRule SgdRule::nesterov(double momentum) {
+  SgdRule rule(momentum);
+  rule.nesterov_ = momentum > 0.0;
+  return rule;
+}
+
+std::vector<SlotSpec> SgdRule::slots() const {
+  if (momentum_ == 0.0) return {};
+  return {{"momentum", 0.0}};
+}
+
+void SgdRule::apply(const UpdateArgs& args) const {
+  visit_floating(args.dtype, "sgd", [&]<class T>() { apply_typed<T>(args); });
+}
+
+template <class T>
+void SgdRule::apply_typed(const UpdateArgs& args) const {
+  T* const w = args.weights<T>().data();
+  const T* const g = args.gradient<T>().data();
+  const T lr = static_cast<T>(args.scalars.learning_rate);
+  const T scale = static_cast<T>(args.scalars.gradient_scale);
+  if (momentum_ == 0.0) {
+    for (std::size_t i = 0; i < args.count; ++i) w[i] -= lr * (g[i] * scale);
+    return;
+  }
+  const T m = static_cast<T>(momentum_);
+  T* const v = args.slot<T>(0).data();
+  for (std::size_t i = 0; i < args.count; ++i) {
+    const T step = lr * (g[i] * scale);
+    v[i] = m * v[i] - step;
+    w[i] += nesterov_ ? m * v[i] - step : v[i];
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,29 @@
+// Stochastic gradient descent, with momentum and Nesterov's form.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/tensor/update_rule.h"
+
+namespace tutti {
+
+/// Keras's SGD: w -= lr * g; with momentum m: v = m * v - lr * g, then w += v, or w += m * v - lr *
+/// g (Nesterov). Slot "momentum".
+class SgdRule final : public UpdateRule {
+ public:
+  /// momentum in [0, 1].
+  explicit SgdRule(double momentum = 0.0);
+  static SgdRule nesterov(double momentum);
+
+  std::string_view name() const override { return "sgd"; }
+  std::vector<SlotSpec> slots() const override;
+  void apply(const UpdateArgs& args) const override;
+  bool skips_zero_gradient() const override { return momentum_ == 0.0; }
+
+ private:
+  template <class T>
+  void apply_typed(const UpdateArgs& args) const;
+  double momentum_;
+  bool nesterov_ = false;
+};
+
+}  // namespace tutti
