@@ -155,28 +155,50 @@ namespace {
 std::atomic<std::uint64_t> global_seed{0};
 std::atomic<std::uint64_t> variable_counter{0};
 std::atomic<std::uint64_t> layer_counter{0};
-thread_local const RandomContext* current_context = nullptr;
+std::atomic<std::uint64_t> seed_changes{0};
+thread_local RandomContextScope* current_scope = nullptr;
 thread_local RandomContext outside_replicas;
+
+using Ordinals = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
+
+/// The counters of a thread outside every scope; those of before the last set_random_seed() are
+/// forgotten.
+Ordinals& outside_ordinals() {
+  thread_local Ordinals ordinals;
+  thread_local std::uint64_t seen_changes = 0;
+  const std::uint64_t changes = seed_changes.load();
+  if (std::exchange(seen_changes, changes) != changes) ordinals.clear();
+  return ordinals;
+}
 
 }  // namespace
 
 const RandomContext& current_random_context() {
-  if (current_context != nullptr) return *current_context;
+  if (current_scope != nullptr) return current_scope->context_;
   outside_replicas.seed = random_seed();
   return outside_replicas;
 }
 
-RandomContextScope::RandomContextScope(const RandomContext& context)
-    : previous_(current_context), context_(context) {
-  current_context = &context_;
+std::uint64_t next_call_ordinal(std::uint64_t call_site) {
+  Ordinals& ordinals = current_scope ? current_scope->ordinals_ : outside_ordinals();
+  for (auto& [site, next] : ordinals)
+    if (site == call_site) return next++;
+  ordinals.emplace_back(call_site, 1);
+  return 0;
 }
 
-RandomContextScope::~RandomContextScope() { current_context = previous_; }
+RandomContextScope::RandomContextScope(const RandomContext& context)
+    : previous_(current_scope), context_(context) {
+  current_scope = this;
+}
+
+RandomContextScope::~RandomContextScope() { current_scope = previous_; }
 
 void set_random_seed(std::uint64_t seed) {
   global_seed.store(seed);
   variable_counter.store(0);
   layer_counter.store(0);
+  seed_changes.fetch_add(1);
 }
 
 std::uint64_t random_seed() { return global_seed.load(); }

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace tutti {
 
@@ -73,7 +75,11 @@ struct RandomContext {
 /// The current RandomContext of this thread; outside a replica {global seed, 0, 0}.
 const RandomContext& current_random_context();
 
-/// Makes `context` current on this thread until destroyed.
+/// 0, 1, 2, ... for each `call_site` within the current RandomContextScope of this thread (outside
+/// every scope: since set_random_seed()): tells the calls of one layer in one step apart.
+std::uint64_t next_call_ordinal(std::uint64_t call_site);
+
+/// Makes `context` current on this thread until destroyed; call ordinals start at 0.
 class RandomContextScope {
  public:
   explicit RandomContextScope(const RandomContext& context);
@@ -82,8 +88,12 @@ class RandomContextScope {
   RandomContextScope& operator=(const RandomContextScope&) = delete;
 
  private:
-  const RandomContext* previous_;
+  friend const RandomContext& current_random_context();
+  friend std::uint64_t next_call_ordinal(std::uint64_t call_site);
+
+  RandomContextScope* previous_;
   RandomContext context_;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ordinals_;  // (call site, next ordinal)
 };
 
 /// Sets the seed that initialisers, dropout and strategies made afterwards use (default 0), and

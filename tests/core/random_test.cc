@@ -137,6 +137,21 @@ TEST(RandomContextTest, ScopesNestAndBelongToTheirThread) {
   set_random_seed(0);
 }
 
+TEST(RandomContextTest, CallOrdinalsCountPerScopeAndCallSite) {
+  set_random_seed(0);
+  EXPECT_EQ(next_call_ordinal(7), 0u);
+  EXPECT_EQ(next_call_ordinal(7), 1u);
+  for (int replay = 0; replay < 2; ++replay) {
+    RandomContextScope scope({.seed = 1, .step = 2, .replica = 3});
+    EXPECT_EQ(next_call_ordinal(7), 0u);
+    EXPECT_EQ(next_call_ordinal(8), 0u);
+    EXPECT_EQ(next_call_ordinal(7), 1u);
+  }
+  EXPECT_EQ(next_call_ordinal(7), 2u);
+  set_random_seed(0);
+  EXPECT_EQ(next_call_ordinal(7), 0u);
+}
+
 TEST(RandomContextTest, SettingTheSeedStartsTheCountersAnew) {
   set_random_seed(9);
   EXPECT_EQ(random_seed(), 9u);
