@@ -1,0 +1,58 @@
+// Progress of an epoch for people: one line that is rewritten on a terminal, a line per tenth
+// elsewhere.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "tutti/core/clock.h"
+
+namespace tutti {
+
+/// Where the time of an epoch went, in seconds of the thread that calls run() (input wait) and of
+/// the replicas on average.
+struct TimeSplit {
+  double compute = 0.0;
+  double communication = 0.0;
+  double input_wait = 0.0;
+};
+
+/// Named values to show, for example {{"loss", 0.41}, {"accuracy", 0.87}}.
+using LogValues = std::span<const std::pair<std::string, double>>;
+
+/// Shows steps, values, examples per second, time left and the split of time. Used by one thread.
+class Progress {
+ public:
+  /// `out` is not owned. `num_steps`: of the epoch, if known.
+  explicit Progress(std::FILE* out = stdout, Clock& clock = Clock::system());
+
+  void begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
+                   std::optional<std::int64_t> num_steps);
+  /// `step` steps of the epoch are done; `examples`: rows of the last one.
+  void step(std::int64_t step, std::int64_t examples, LogValues values);
+  void end_epoch(LogValues values, const TimeSplit& split);
+  double examples_per_second() const;
+
+ private:
+  std::string line(std::int64_t step, LogValues values) const;
+  bool due(std::int64_t step) const;
+
+  std::FILE* out_;
+  Clock& clock_;
+  bool terminal_;
+  std::optional<std::int64_t> num_steps_;
+  TimePoint begin_;
+  TimePoint last_shown_;
+  std::int64_t last_step_ = 0;
+  std::int64_t examples_ = 0;
+};
+
+/// "2.1 s", "3:25", "1:02:07".
+std::string duration_text(double seconds);
+
+}  // namespace tutti
