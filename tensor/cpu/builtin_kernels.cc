@@ -21,6 +21,8 @@ KernelTable make_reference_kernels() {
 /// Later registrations replace earlier ones.
 KernelTable make_fast_kernels() {
   KernelTable table = reference_kernels();
+  register_fast_elementwise_kernels(table);
+  register_fast_reduction_kernels(table);
   return table;
 }
 

@@ -22,7 +22,6 @@ void register_random_reference_kernels(KernelTable& table);
 // tensor/cpu/: our own fast loops.
 void register_fast_elementwise_kernels(KernelTable& table);
 void register_fast_reduction_kernels(KernelTable& table);
-void register_fast_shape_kernels(KernelTable& table);
 void register_fast_pooling_kernels(KernelTable& table);
 void register_fast_normalization_kernels(KernelTable& table);
 void register_fast_softmax_kernels(KernelTable& table);

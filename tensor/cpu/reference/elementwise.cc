@@ -25,15 +25,19 @@ template <class T>
 class BroadcastInput {
  public:
   BroadcastInput(const KernelArgs& args, std::size_t i)
-      : elements_(args.in<T>(i)), from_(args.inputs[i].shape()), to_(args.outputs[0].shape()) {}
+      : elements_(args.in<T>(i)),
+        from_(args.inputs[i].shape()),
+        to_(args.outputs[0].shape()),
+        is_whole_(from_ == to_) {}
   T operator[](std::size_t index) const {
-    return elements_[from_ == to_ ? index : broadcast_index(index, from_, to_)];
+    return elements_[is_whole_ ? index : broadcast_index(index, from_, to_)];
   }
 
  private:
   std::span<const T> elements_;
   const Shape& from_;
   const Shape& to_;
+  bool is_whole_;
 };
 
 template <class Function, class T>
