@@ -105,6 +105,8 @@ void Variable::scatter_update(const IndexedSlices& slices) {
   storage().scatter(ScatterOp::kUpdate, slices);
 }
 
+VariableCreator& VariableCreator::current() { return *current_creator(); }
+
 VariableCreatorScope::VariableCreatorScope(VariableCreator& creator)
     : previous_(std::exchange(current_creator(), &creator)) {}
 VariableCreatorScope::~VariableCreatorScope() { current_creator() = previous_; }

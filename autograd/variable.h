@@ -76,6 +76,8 @@ class VariableCreator {
   virtual std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
                                                   const RandomKey& key,
                                                   VariableOptions options) = 0;
+  /// That of this thread.
+  static VariableCreator& current();
 };
 
 /// Makes `creator` current on this thread until destroyed.

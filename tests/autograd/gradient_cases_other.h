@@ -133,9 +133,10 @@ inline std::vector<Case> shape_cases() {
   add_case(OpId::kConcat, "axis 1", {batch, {{3, 2}, -1, 1, true}}, [](const Tensors& t) {
     return concat({t[0], t[1]}, 1);
   });
-  add_case(OpId::kConcat, "axis 0, one tensor twice", {batch, {{2, 4}}}, [](const Tensors& t) {
-    return concat({t[0], t[1], t[0]}, 0);
-  });
+  add_case(OpId::kConcat, "axis 0, one tensor twice", {batch, {{2, 4}, -1, 1, true}},
+           [](const Tensors& t) {
+             return concat({t[0], t[1], t[0]}, 0);
+           });
   add_case(OpId::kConcat, "stack", {batch, batch}, [](const Tensors& t) {
     return stack(std::vector<Tensor>{t[0], t[1]});
   });

@@ -338,7 +338,9 @@ TEST(GradientTape, SparseGradientsConcatenateInOrderOfTheWalk) {
   const Tensor first = Tensor::from<std::int64_t>({2}, {1, 3});
   const Tensor second = Tensor::from<std::int32_t>({1, 1}, {3});
   GradientTape tape;
-  const Tensor y = reduce_sum(gather(table, first)) + 2.0 * reduce_sum(gather(table, second));
+  const Tensor once = reduce_sum(gather(table, first));
+  const Tensor twice = 2.0 * reduce_sum(gather(table, second));
+  const Tensor y = once + twice;
   const Gradient gradient = tape.gradient(y, table);
   ASSERT_TRUE(gradient.is_slices());
   EXPECT_EQ(gradient.slices().dense_shape, (Shape{5, 2}));
