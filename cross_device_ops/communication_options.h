@@ -17,12 +17,15 @@ std::string_view to_string(CommunicationImplementation implementation);
 
 /// A field that has its default is overridden by merge().
 struct CommunicationOptions {
-  /// Tensors are packed into buffers of about this size before they are reduced; 0: automatic (4 MiB). Negative: kInvalidArgument.
+  /// Tensors are packed into buffers of about this size before they are reduced; 0: automatic (4
+  /// MiB). Negative: kInvalidArgument.
   std::int64_t bytes_per_pack = 0;
-  /// How long a collective waits for a missing replica; nothing: the library's default (120 s). Zero or less: kInvalidArgument.
+  /// How long a collective waits for a missing replica; nothing: the library's default (120 s).
+  /// Zero or less: kInvalidArgument.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
-  /// A combination that the named operation does not support is an error instead of a fallback with one line.
+  /// A combination that the named operation does not support is an error instead of a fallback with
+  /// one line.
   bool strict = false;
 
   /// Throws kInvalidArgument naming the field.

@@ -23,44 +23,53 @@ struct ReplicaBuffer {
   DType dtype = DType::kFloat32;
   Device device;
   template <class T>
-  std::span<T> as() const { return {reinterpret_cast<T*>(data), count}; }
+  std::span<T> as() const {
+    return {reinterpret_cast<T*>(data), count};
+  }
 };
 
-/// What an operation promises about the order of additions. kCanonical: along the tree of docs/determinism.md, the same bits as every other canonical
-/// operation. kRunToRun: the same bits each run. kNone: nothing.
+/// What an operation promises about the order of additions. kCanonical: along the tree of
+/// docs/determinism.md, the same bits as every other canonical operation. kRunToRun: the same bits
+/// each run. kNone: nothing.
 enum class Determinism { kNone, kRunToRun, kCanonical };
 std::string_view to_string(Determinism determinism);
 
-/// Combines the values of several devices. The public functions check arguments, pack small tensors into flat buffers, turn MEAN
-/// into SUM and a division, and fall back to copies to one device when supports() says no. A new algorithm writes three short
-/// functions: name, supports, all_reduce_buffers. tf.distribute.CrossDeviceOps.
-/// Threads: one call at a time, except all_reduce_buffers of a sliceable operation.
+/// Combines the values of several devices. The public functions check arguments, pack small tensors
+/// into flat buffers, turn MEAN into SUM and a division, and fall back to copies to one device when
+/// supports() says no. A new algorithm writes three short functions: name, supports,
+/// all_reduce_buffers. tf.distribute.CrossDeviceOps. Threads: one call at a time, except
+/// all_reduce_buffers of a sliceable operation.
 class CrossDeviceOps {
  public:
   virtual ~CrossDeviceOps() = default;
   virtual std::string_view name() const = 0;
   virtual bool supports(ReduceOp op, DType dtype, DeviceType device) const = 0;
   virtual Determinism determinism() const { return Determinism::kNone; }
-  /// Whether all_reduce_buffers may be called by several threads at once on disjoint ranges of the same buffers.
+  /// Whether all_reduce_buffers may be called by several threads at once on disjoint ranges of the
+  /// same buffers.
   virtual bool sliceable() const { return false; }
 
-  /// The values of all replicas combined, on `destination`. IndexedSlices (SUM, MEAN) are concatenated in replica order without removing
-  /// duplicates (tf's rule). kInvalidArgument for an empty PerReplica, differing shapes or dtypes (naming the replicas), MEAN of a type
-  /// that is not floating, a mix of dense and sparse.
+  /// The values of all replicas combined, on `destination`. IndexedSlices (SUM, MEAN) are
+  /// concatenated in replica order without removing duplicates (tf's rule). kInvalidArgument for an
+  /// empty PerReplica, differing shapes or dtypes (naming the replicas), MEAN of a type that is not
+  /// floating, a mix of dense and sparse.
   Gradient reduce(ReduceOp op, const PerReplica<Gradient>& value, Device destination);
   /// The same result for every replica, each on the device of its value.
   PerReplica<Tensor> all_reduce(ReduceOp op, const PerReplica<Tensor>& value);
-  /// Many values at once, packed by options.bytes_per_pack; results in the caller's order, dense and sparse mixed.
+  /// Many values at once, packed by options.bytes_per_pack; results in the caller's order, dense
+  /// and sparse mixed.
   std::vector<PerReplica<Gradient>> batch_all_reduce(ReduceOp op,
                                                      std::span<const PerReplica<Gradient>> values,
                                                      const CommunicationOptions& options = {});
   PerReplica<Tensor> broadcast(const Tensor& value, std::span<const Device> destinations);
-  /// Concatenates along `axis` in replica order, on `destination`; lengths along `axis` may differ. kUnimplemented for IndexedSlices is
-  /// given by the caller's type. kInvalidArgument naming the dimension that differs, or rank 0.
+  /// Concatenates along `axis` in replica order, on `destination`; lengths along `axis` may differ.
+  /// kUnimplemented for IndexedSlices is given by the caller's type. kInvalidArgument naming the
+  /// dimension that differs, or rank 0.
   Tensor gather(const PerReplica<Tensor>& value, int axis, Device destination);
 
-  /// In place on plain buffers, checked: what the public functions above and the gradient bucketer stand on. Buffers have one count and
-  /// dtype. op may be MEAN. Falls back (saying so once) or, with options.strict, throws kUnimplemented when unsupported.
+  /// In place on plain buffers, checked: what the public functions above and the gradient bucketer
+  /// stand on. Buffers have one count and dtype. op may be MEAN. Falls back (saying so once) or,
+  /// with options.strict, throws kUnimplemented when unsupported.
   void all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                            const CommunicationOptions& options = {});
 
@@ -71,13 +80,15 @@ class CrossDeviceOps {
   virtual void broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root);
 };
 
-/// Combines `inputs` (one per replica) into `output` along the canonical tree over the replica number: in each round neighbour 2i+1 is
-/// added to 2i, an odd last one passes up. Inputs are not changed; `output` may be inputs[0]. MEAN is refused. docs/determinism.md.
+/// Combines `inputs` (one per replica) into `output` along the canonical tree over the replica
+/// number: in each round neighbour 2i+1 is added to 2i, an odd last one passes up. Inputs are not
+/// changed; `output` may be inputs[0]. MEAN is refused. docs/determinism.md.
 void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                        std::byte* output, std::size_t count);
 
-/// The same for tensors of one shape and dtype (one per replica, on any device): result on `destination`. MEAN divides by the number of
-/// values; for integers MEAN gives float32 (tf's true division).
+/// The same for tensors of one shape and dtype (one per replica, on any device): result on
+/// `destination`. MEAN divides by the number of values; for integers MEAN gives float32 (tf's true
+/// division).
 Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, Device destination);
 
 }  // namespace tutti

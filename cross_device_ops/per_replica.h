@@ -11,9 +11,10 @@
 
 namespace tutti {
 
-/// One value per replica of this process, in replica order; values may differ. Strategy::run gives each replica its own element and
-/// returns one of these. On purpose no Tensor: it cannot be printed or averaged without reduce(). tf.distribute's PerReplica and
-/// experimental_local_results in one.
+/// One value per replica of this process, in replica order; values may differ. Strategy::run gives
+/// each replica its own element and returns one of these. On purpose no Tensor: it cannot be
+/// printed or averaged without reduce(). tf.distribute's PerReplica and experimental_local_results
+/// in one.
 template <class T>
 class PerReplica {
  public:

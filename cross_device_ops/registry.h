@@ -11,7 +11,8 @@
 
 namespace tutti {
 
-/// Who takes part in an operation's reductions. One process for now: world_size == local_devices.size(), first_rank == 0.
+/// Who takes part in an operation's reductions. One process for now: world_size ==
+/// local_devices.size(), first_rank == 0.
 struct Group {
   int world_size = 1;
   int first_rank = 0;
@@ -21,7 +22,8 @@ struct Group {
 using CrossDeviceOpsFactory =
     std::function<std::unique_ptr<CrossDeviceOps>(const Group&, const CommunicationOptions&)>;
 
-/// Registration is an explicit call. Throws kAlreadyExists for a name taken twice, kInvalidArgument for an empty one. Any thread.
+/// Registration is an explicit call. Throws kAlreadyExists for a name taken twice, kInvalidArgument
+/// for an empty one. Any thread.
 void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory factory);
 /// All names, built-in ones (canonical, hierarchical_copy, reduction_to_one_device, ring) first.
 std::vector<std::string> registered_cross_device_ops();

@@ -1,0 +1,15 @@
+// The operations that this build brings.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/cross_device_ops/registry.h"
+
+namespace tutti::internal {
+
+std::vector<std::pair<std::string, CrossDeviceOpsFactory>> builtin_cross_device_ops();
+
+}  // namespace tutti::internal

@@ -1,0 +1,161 @@
+// The canonical tree: one order of additions for a given number of replicas.
+//
+// Vocabulary: *inputs* are the values of replicas 0, 1, ..., V-1. In each *round* input 2i+1 is
+// combined into input 2i, and an odd last one passes up. The result of inputs [first, first + n) is
+// therefore left(first half, a power of two) combined with right(the rest), where the left half has
+// the largest power of two below n. A *block* is a run of elements that fits the cache; blocks do
+// not change the order.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "tutti/cross_device_ops/cross_device_ops.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kBlockBytes = 16 * 1024;
+
+template <ReduceOp op, class T>
+T combined(T a, T b) {
+  if constexpr (op == ReduceOp::kSum) return static_cast<T>(a + b);
+  // NaN wins on either side, so that the result does not depend on the order of arguments.
+  if constexpr (op == ReduceOp::kMin) return (b < a || b != b) ? b : a;
+  if constexpr (op == ReduceOp::kMax) return (a < b || b != b) ? b : a;
+  if constexpr (op == ReduceOp::kProduct) return static_cast<T>(a * b);
+}
+
+template <ReduceOp op, class T>
+void combine(T* __restrict sum, const T* __restrict addend, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) sum[i] = combined<op>(sum[i], addend[i]);
+}
+template <ReduceOp op, class T>
+void combine_to(T* __restrict out, const T* __restrict a, const T* __restrict b,
+                std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = combined<op>(a[i], b[i]);
+}
+
+// Reduces inputs [first, first + n) of a block into `out`; scratch has one block per further level
+// of the tree.
+template <ReduceOp op, class T>
+void reduce_block(std::span<const T* const> inputs, T* out, std::size_t count, T* scratch) {
+  const std::size_t n = inputs.size();
+  if (n == 1) {
+    std::memcpy(out, inputs[0], count * sizeof(T));
+    return;
+  }
+  if (n == 2) {
+    combine_to<op>(out, inputs[0], inputs[1], count);
+    return;
+  }
+  const std::size_t half = std::bit_floor(n - 1);
+  reduce_block<op>(inputs.first(half), out, count, scratch);
+  if (n - half == 1) {
+    combine<op>(out, inputs[half], count);
+    return;
+  }
+  reduce_block<op>(inputs.subspan(half), scratch, count, scratch + count);
+  combine<op>(out, scratch, count);
+}
+
+template <ReduceOp op, class T>
+void reduce_typed(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
+  const std::size_t block = kBlockBytes / sizeof(T);
+  const std::size_t levels = static_cast<std::size_t>(std::bit_width(inputs.size())) + 1;
+  std::vector<std::byte> scratch((levels + 1) * std::min(block, count) * sizeof(T));
+  std::vector<const T*> starts(inputs.size());
+  for (std::size_t first = 0; first < count; first += block) {
+    const std::size_t n = std::min(block, count - first);
+    for (std::size_t r = 0; r < inputs.size(); ++r) {
+      starts[r] = reinterpret_cast<const T*>(inputs[r]) + first;
+    }
+    // The block's result is built beside the inputs: `output` may be one of them.
+    T* const work = reinterpret_cast<T*>(scratch.data());
+    reduce_block<op, T>(starts, work, n, work + n);
+    std::memcpy(reinterpret_cast<T*>(output) + first, work, n * sizeof(T));
+  }
+}
+
+template <class T>
+void reduce_with(ReduceOp op, std::span<const std::byte* const> inputs, std::byte* output,
+                 std::size_t count) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return reduce_typed<ReduceOp::kSum, T>(inputs, output, count);
+    case ReduceOp::kMin:
+      return reduce_typed<ReduceOp::kMin, T>(inputs, output, count);
+    case ReduceOp::kMax:
+      return reduce_typed<ReduceOp::kMax, T>(inputs, output, count);
+    case ReduceOp::kProduct:
+      return reduce_typed<ReduceOp::kProduct, T>(inputs, output, count);
+    case ReduceOp::kMean:
+      break;
+  }
+  fail(ErrorCode::kInternal, "reduce_along_tree: MEAN is SUM and a division; the caller divides");
+}
+
+void require_same(std::span<const Tensor> values) {
+  for (std::size_t r = 1; r < values.size(); ++r) {
+    if (values[r].shape() != values[0].shape() || values[r].dtype() != values[0].dtype()) {
+      fail(ErrorCode::kInvalidArgument,
+           "reduce: values of replicas differ; expected the shape and type of replica 0, ",
+           values[0].dtype(), " ", values[0].shape(), ", got ", values[r].dtype(), " ",
+           values[r].shape(), " from replica ", r,
+           "; try an axis to reduce uneven values, or gather()");
+    }
+  }
+}
+
+template <class From, class To>
+Tensor divided(const MutableTensor& sum, std::size_t divisor) {
+  MutableTensor mean(sum.shape(), dtype_of<To>(), sum.device());
+  const auto in = sum.span<From>();
+  const auto out = mean.span<To>();
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    out[i] = static_cast<To>(in[i]) / static_cast<To>(divisor);
+  }
+  return mean.freeze();
+}
+
+}  // namespace
+
+void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
+                       std::byte* output, std::size_t count) {
+  TUTTI_CHECK(!inputs.empty(), "reduce_along_tree needs an input");
+  if (count == 0) return;
+  visit_dtype(dtype, [&]<class T>() {
+    if constexpr (std::is_same_v<T, bool>) {
+      if (op != ReduceOp::kMin && op != ReduceOp::kMax) {
+        fail(ErrorCode::kInvalidArgument, "reduce: bool has MIN and MAX only, got ", op,
+             "; try cast() first");
+      }
+      // A bool is a byte of 0 or 1.
+      reduce_with<std::uint8_t>(op, inputs, output, count);
+    } else {
+      reduce_with<T>(op, inputs, output, count);
+    }
+  });
+}
+
+Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, Device destination) {
+  if (values.empty()) fail(ErrorCode::kInvalidArgument, "reduce: expected a value, got none");
+  require_same(values);
+  std::vector<const std::byte*> inputs;
+  for (const Tensor& value : values) inputs.push_back(value.bytes().data());
+  MutableTensor result(values[0].shape(), values[0].dtype(), destination);
+  const auto count = static_cast<std::size_t>(result.num_elements());
+  reduce_along_tree(op == ReduceOp::kMean ? ReduceOp::kSum : op, result.dtype(), inputs,
+                    result.data(), count);
+  if (op != ReduceOp::kMean) return result.freeze();
+  return visit_dtype(result.dtype(), [&]<class T>() -> Tensor {
+    if constexpr (std::is_same_v<T, double>)
+      return divided<double, double>(result, values.size());
+    else
+      return divided<T, float>(result, values.size());
+  });
+}
+
+}  // namespace tutti

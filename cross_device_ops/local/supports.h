@@ -1,0 +1,17 @@
+// What every operation on host memory can combine.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/tensor/device.h"
+#include "tutti/tensor/dtype.h"
+#include "tutti/tensor/reduce_op.h"
+
+namespace tutti::internal {
+
+/// SUM, MIN, MAX and PRODUCT of every type; of bool MIN and MAX alone.
+inline bool host_supports(ReduceOp op, DType dtype, DeviceType device) {
+  if (device != DeviceType::kCpu || op == ReduceOp::kMean) return false;
+  return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,90 @@
+// Names -> CrossDeviceOps.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/registry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/builtin_ops.h"
+
+namespace tutti {
+namespace {
+
+struct Registry {
+  Mutex mutex;
+  std::vector<std::pair<std::string, CrossDeviceOpsFactory>> entries TUTTI_GUARDED_BY(mutex) =
+      internal::builtin_cross_device_ops();
+
+  const CrossDeviceOpsFactory* find(const std::string& name) TUTTI_REQUIRES(mutex) {
+    const auto entry = std::ranges::find(entries, name, [](const auto& e) { return e.first; });
+    return entry == entries.end() ? nullptr : &entry->second;
+  }
+  std::vector<std::string> names() TUTTI_REQUIRES(mutex) {
+    std::vector<std::string> list;
+    for (const auto& entry : entries) list.push_back(entry.first);
+    return list;
+  }
+};
+
+Registry& registry() {
+  static Registry instance;
+  return instance;
+}
+
+}  // namespace
+
+void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory factory) {
+  if (name.empty() || !factory) {
+    fail(ErrorCode::kInvalidArgument,
+         "register_cross_device_ops: expected a name and a factory, got '", name, "'",
+         factory ? "" : " without factory");
+  }
+  Registry& all = registry();
+  MutexLock lock(all.mutex);
+  if (all.find(name) != nullptr) {
+    fail(ErrorCode::kAlreadyExists, "register_cross_device_ops: the name '", name,
+         "' is taken; expected a new one, got one of ", join(all.names()));
+  }
+  all.entries.emplace_back(name, std::move(factory));
+}
+
+std::vector<std::string> registered_cross_device_ops() {
+  Registry& all = registry();
+  MutexLock lock(all.mutex);
+  return all.names();
+}
+
+CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
+                                         const CommunicationOptions& options) {
+  options.validate();
+  Registry& all = registry();
+  MutexLock lock(all.mutex);
+  if (all.find(name) == nullptr) {
+    fail(ErrorCode::kNotFound, "make_cross_device_ops: no operation '", name, "'; expected one of ",
+         join(all.names()), "; register_cross_device_ops() adds one");
+  }
+  return {name, options};
+}
+
+std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,
+                                                       const Group& group) {
+  const std::string name = spec.name.empty() ? "canonical" : spec.name;
+  const CrossDeviceOpsSpec checked = make_cross_device_ops(name, spec.options);
+  if (group.local_devices.empty() ||
+      group.world_size % static_cast<int>(group.local_devices.size()) != 0) {
+    fail(ErrorCode::kInvalidArgument, name,
+         ": the group does not fit; expected a world size that is a multiple of the local devices, "
+         "got world size ",
+         group.world_size, " and ", group.local_devices.size(), " local devices");
+  }
+  Registry& all = registry();
+  CrossDeviceOpsFactory factory;
+  {
+    MutexLock lock(all.mutex);
+    factory = *all.find(name);
+  }
+  return factory(group, checked.options);
+}
+
+}  // namespace tutti

@@ -1,0 +1,131 @@
+// IndexedSlices of several replicas: concatenated, or summed with the bits of the dense sum.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/sparse.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "tutti/cross_device_ops/cross_device_ops.h"
+
+namespace tutti {
+namespace {
+
+void check(std::span<const IndexedSlices> per_replica) {
+  if (per_replica.empty()) {
+    fail(ErrorCode::kInvalidArgument,
+         "reduce: expected IndexedSlices of one replica or more, got none");
+  }
+  const IndexedSlices& first = per_replica.front();
+  for (std::size_t r = 0; r < per_replica.size(); ++r) {
+    const IndexedSlices& slices = per_replica[r];
+    if (slices.dense_shape != first.dense_shape || slices.values.dtype() != first.values.dtype()) {
+      fail(ErrorCode::kInvalidArgument,
+           "reduce: IndexedSlices of replicas differ; expected those of replica 0, ",
+           first.values.dtype(), " of dense shape ", first.dense_shape, ", got ",
+           slices.values.dtype(), " of dense shape ", slices.dense_shape, " from replica ", r);
+    }
+  }
+}
+
+std::size_t bytes_per_row(const IndexedSlices& slices) {
+  return static_cast<std::size_t>(slices.dense_shape.without_axis(0).num_elements()) *
+         size_of(slices.values.dtype());
+}
+
+std::vector<std::int64_t> indices_of(const IndexedSlices& slices) {
+  std::vector<std::int64_t> indices;
+  visit_dtype(slices.indices.dtype(), [&]<class T>() {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      for (T index : slices.indices.host_span<T>())
+        indices.push_back(static_cast<std::int64_t>(index));
+    } else {
+      fail(ErrorCode::kInvalidArgument, "IndexedSlices: expected integer indices, got ",
+           slices.indices.dtype());
+    }
+  });
+  for (std::int64_t index : indices) {
+    if (index < 0 || index >= slices.dense_shape.dim(0)) {
+      fail(ErrorCode::kInvalidArgument, "IndexedSlices: expected indices of rows 0 .. ",
+           slices.dense_shape.dim(0) - 1, ", got ", index);
+    }
+  }
+  return indices;
+}
+
+// The rows of one replica at the places of the sorted union of rows; zeros where it has none.
+template <class T>
+MutableTensor spread(const IndexedSlices& slices, const std::vector<std::int64_t>& rows) {
+  const auto width = static_cast<std::size_t>(slices.dense_shape.without_axis(0).num_elements());
+  MutableTensor spread_rows(slices.dense_shape.with_dim(0, static_cast<std::int64_t>(rows.size())),
+                            slices.values.dtype(), slices.values.device());
+  const auto out = spread_rows.span<T>();
+  std::ranges::fill(out, T{});
+  const auto in = slices.values.host_span<T>();
+  const auto indices = indices_of(slices);
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    const auto place =
+        static_cast<std::size_t>(std::ranges::lower_bound(rows, indices[i]) - rows.begin());
+    for (std::size_t j = 0; j < width; ++j) out[place * width + j] += in[i * width + j];
+  }
+  return spread_rows;
+}
+
+}  // namespace
+
+IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per_replica,
+                                 Device destination) {
+  check(per_replica);
+  const DType dtype = per_replica[0].values.dtype();
+  if (op != ReduceOp::kSum && op != ReduceOp::kMean) {
+    fail(ErrorCode::kInvalidArgument, "reduce: IndexedSlices have SUM and MEAN only, got ", op);
+  }
+  if (op == ReduceOp::kMean && !is_floating(dtype)) {
+    fail(ErrorCode::kInvalidArgument, "reduce: MEAN of IndexedSlices needs a floating type, got ",
+         dtype, "; try cast() first");
+  }
+  std::vector<std::int64_t> indices;
+  for (const IndexedSlices& slices : per_replica) {
+    const auto own = indices_of(slices);
+    indices.insert(indices.end(), own.begin(), own.end());
+  }
+  const auto n = static_cast<std::int64_t>(indices.size());
+  MutableTensor values(per_replica[0].dense_shape.with_dim(0, n), dtype, destination);
+  std::byte* place = values.data();
+  for (const IndexedSlices& slices : per_replica) {
+    const std::size_t bytes =
+        static_cast<std::size_t>(slices.indices.num_elements()) * bytes_per_row(slices);
+    if (bytes > 0) std::memcpy(place, slices.values.bytes().data(), bytes);
+    place += bytes;
+  }
+  if (op == ReduceOp::kMean) {
+    visit_floating(dtype, "reduce", [&]<class T>() {
+      for (T& value : values.span<T>()) value /= static_cast<T>(per_replica.size());
+    });
+  }
+  return {values.freeze(), Tensor::from({n}, indices, destination), per_replica[0].dense_shape};
+}
+
+IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica) {
+  check(per_replica);
+  std::vector<std::int64_t> rows;
+  for (const IndexedSlices& slices : per_replica) {
+    const auto own = indices_of(slices);
+    rows.insert(rows.end(), own.begin(), own.end());
+  }
+  std::ranges::sort(rows);
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  const IndexedSlices& first = per_replica.front();
+  return visit_floating(first.values.dtype(), "sum of IndexedSlices", [&]<class T>() {
+    std::vector<Tensor> spread_rows;
+    for (const IndexedSlices& slices : per_replica) {
+      spread_rows.push_back(spread<T>(slices, rows).freeze());
+    }
+    const Device device = first.values.device();
+    return IndexedSlices{reduce_tensors_along_tree(ReduceOp::kSum, spread_rows, device),
+                         Tensor::from({static_cast<std::int64_t>(rows.size())}, rows, device),
+                         first.dense_shape};
+  });
+}
+
+}  // namespace tutti
