@@ -8,13 +8,18 @@
 
 namespace tutti {
 
+namespace internal {
+struct Placement;
+}  // namespace internal
+
 struct CentralStorageOptions {
   LocalStrategyOptions local = {};
   /// Default: the CPU, or the GPU when it is the only device.
   std::optional<Device> parameter_device = std::nullopt;
 };
 
-/// Variables live on the parameter device; gradients are summed to it and applied once. tf.distribute.experimental.CentralStorageStrategy.
+/// Variables live on the parameter device; gradients are summed to it and applied once.
+/// tf.distribute.experimental.CentralStorageStrategy.
 class CentralStorageStrategy final : public LocalStrategy {
  public:
   explicit CentralStorageStrategy(CentralStorageOptions options = {});
@@ -28,6 +33,7 @@ class CentralStorageStrategy final : public LocalStrategy {
 
  private:
   Device parameter_device_;
+  std::shared_ptr<const internal::Placement> placement_;
 };
 
 }  // namespace tutti

@@ -25,23 +25,26 @@ struct DeviceList {
   std::vector<Device> devices;
 };
 
-/// kThreads: each replica on its own thread. kSequential: the same threads, but one at a time in replica order, each until it
-/// blocks: a deterministic schedule for tests.
+/// kThreads: each replica on its own thread. kSequential: the same threads, but one at a time in
+/// replica order, each until it blocks: a deterministic schedule for tests.
 enum class ReplicaExecution { kThreads, kSequential };
 
 struct LocalStrategyOptions {
   DeviceList devices = {};  // empty: default_devices()
-  /// Number of replicas; 0: one per device. Replica r runs on device r * num_devices / replicas (consecutive replicas share a device).
+  /// Number of replicas; 0: one per device. Replica r runs on device r * num_devices / replicas
+  /// (consecutive replicas share a device).
   int replicas = 0;
   /// Unset: canonical.
   CrossDeviceOpsSpec cross_device_ops = {};
-  /// Unset: canonical unless another operation is named, which is then used with one line that same bits are not promised.
-  /// true: an operation that is not canonical is an error. false: no line.
+  /// Unset: canonical unless another operation is named, which is then used with one line that same
+  /// bits are not promised. true: an operation that is not canonical is an error. false: no line.
   std::optional<bool> deterministic = std::nullopt;
   ReplicaExecution execution = ReplicaExecution::kThreads;
-  /// Shares of the global batch for devices of different speed; one positive number per replica, or none.
+  /// Shares of the global batch for devices of different speed; one positive number per replica, or
+  /// none.
   std::vector<double> replica_weights = {};
-  /// How long a replica waits for the others in a collective before kDeadlineExceeded names those missing.
+  /// How long a replica waits for the others in a collective before kDeadlineExceeded names those
+  /// missing.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
@@ -60,6 +63,15 @@ class LocalStrategy : public Strategy {
  protected:
   LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options);
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
+  /// The storage of an ON_READ variable: one component per replica. ON_WRITE is the subclass's.
+  std::shared_ptr<VariableStorage> create_on_read_storage(const Tensor& initial_value,
+                                                          VariableOptions options);
+  /// Throws kInvalidArgument naming the variable unless synchronization and aggregation are known
+  /// and not NONE; whether ON_READ.
+  bool is_on_read(const VariableOptions& options) const;
+  /// Which replica is to apply updates of a variable of `num_bytes`: spreads bytes over replicas in
+  /// order of creation.
+  int next_work_number(std::size_t num_bytes);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

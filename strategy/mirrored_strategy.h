@@ -8,8 +8,13 @@
 
 namespace tutti {
 
-/// Every device holds a copy of every variable; gradients are summed over replicas by CrossDeviceOps and each copy is updated from equal
-/// values: mirrored variables stay bit-identical. tf.distribute.MirroredStrategy.
+namespace internal {
+struct Placement;
+}  // namespace internal
+
+/// Every device holds a copy of every variable; gradients are summed over replicas by
+/// CrossDeviceOps and each copy is updated from equal values: mirrored variables stay
+/// bit-identical. tf.distribute.MirroredStrategy.
 class MirroredStrategy final : public LocalStrategy {
  public:
   /// Throws kInvalidArgument for duplicate devices, kUnavailable for a device that is not here.
@@ -20,6 +25,9 @@ class MirroredStrategy final : public LocalStrategy {
  protected:
   std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                   VariableOptions options) override;
+
+ private:
+  std::shared_ptr<const internal::Placement> placement_;
 };
 
 }  // namespace tutti

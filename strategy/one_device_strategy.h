@@ -6,6 +6,10 @@
 
 namespace tutti {
 
+namespace internal {
+struct Placement;
+}  // namespace internal
+
 /// One replica on `device`, variables there too. tf.distribute.OneDeviceStrategy.
 class OneDeviceStrategy final : public LocalStrategy {
  public:
@@ -17,6 +21,9 @@ class OneDeviceStrategy final : public LocalStrategy {
  protected:
   std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                   VariableOptions options) override;
+
+ private:
+  std::shared_ptr<const internal::Placement> placement_;
 };
 
 }  // namespace tutti

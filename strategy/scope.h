@@ -8,9 +8,10 @@ namespace tutti {
 
 class Strategy;
 
-/// While it lives its strategy is the current one of this thread, in cross-replica context, and makes the variables. Closed by
-/// its destructor (or close()); scopes of a thread must be closed in the reverse order of opening, otherwise kFailedPrecondition
-/// from close() ("scope nesting error"), a logged error from the destructor.
+/// While it lives its strategy is the current one of this thread, in cross-replica context, and
+/// makes the variables. Closed by its destructor (or close()); scopes of a thread must be closed in
+/// the reverse order of opening, otherwise kFailedPrecondition from close() ("scope nesting
+/// error"), a logged error from the destructor.
 class Scope {
  public:
   explicit Scope(Strategy& strategy);

@@ -12,6 +12,7 @@
 
 #include "tutti/autograd/variable.h"
 #include "tutti/core/json.h"
+#include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/per_replica.h"
 #include "tutti/data/dataset.h"
 #include "tutti/strategy/distributed_dataset.h"
@@ -24,14 +25,19 @@ namespace tutti {
 class CrossDeviceOps;
 
 namespace internal {
+class StrategyVariableCreator;
 template <class T>
-const T& argument_of_replica(const T& value, std::size_t) { return value; }
+const T& argument_of_replica(const T& value, std::size_t) {
+  return value;
+}
 template <class T>
-const T& argument_of_replica(const PerReplica<T>& value, std::size_t replica) { return value[replica]; }
+const T& argument_of_replica(const PerReplica<T>& value, std::size_t replica) {
+  return value[replica];
+}
 }  // namespace internal
 
-/// Distributes training. One user thread at a time calls it (others wait); it owns its replica threads and joins them when it is
-/// destroyed. tf.distribute.Strategy. Not copyable.
+/// Distributes training. One user thread at a time calls it (others wait); it owns its replica
+/// threads and joins them when it is destroyed. tf.distribute.Strategy. Not copyable.
 class Strategy {
  public:
   virtual ~Strategy() = default;
@@ -49,14 +55,16 @@ class Strategy {
   /// The operation that combines values; its name() stands in logs and metrics.
   virtual CrossDeviceOps& cross_device_ops() = 0;
 
-  /// While the returned object lives, variables made by this thread are this strategy's. May be entered again while open, and used
-  /// again after it was closed. Throws kFailedPrecondition inside another strategy's scope ("Mixing different strategies").
+  /// While the returned object lives, variables made by this thread are this strategy's. May be
+  /// entered again while open, and used again after it was closed. Throws kFailedPrecondition
+  /// inside another strategy's scope ("Mixing different strategies").
   [[nodiscard]] Scope scope();
 
-  /// Calls fn once per replica, each in its own ReplicaContext; PerReplica<T> arguments are split, others passed to all. Returns
-  /// PerReplica of what fn returns (void: nothing). If a replica throws, the others are aborted and the original exception of the
-  /// lowest-numbered replica that did not merely see kAborted is thrown again (a tutti::Error with "replica r, step s: " in front);
-  /// see last_failure(). kFailedPrecondition inside a replica.
+  /// Calls fn once per replica, each in its own ReplicaContext; PerReplica<T> arguments are split,
+  /// others passed to all. Returns PerReplica of what fn returns (void: nothing). If a replica
+  /// throws, the others are aborted and the original exception of the lowest-numbered replica that
+  /// did not merely see kAborted is thrown again (a tutti::Error with "replica r, step s: " in
+  /// front); see last_failure(). kFailedPrecondition inside a replica.
   template <class Fn, class... Args>
   auto run(Fn&& fn, const Args&... args) {
     using R = std::invoke_result_t<Fn&, decltype(internal::argument_of_replica(args, 0))...>;
@@ -79,14 +87,16 @@ class Strategy {
     }
   }
 
-  /// Combines one value per replica (SUM or MEAN), on the first parameter device. With `axis`: the sum over replicas and over that axis;
-  /// MEAN divides by the total length of the axis, so it is exact for uneven replicas, and integers give float32. Without: elementwise,
-  /// shapes must be equal. Always along the canonical tree. Cross-replica or default context only.
+  /// Combines one value per replica (SUM or MEAN), on the first parameter device. With `axis`: the
+  /// sum over replicas and over that axis; MEAN divides by the total length of the axis, so it is
+  /// exact for uneven replicas, and integers give float32. Without: elementwise, shapes must be
+  /// equal. Always along the canonical tree. Cross-replica or default context only.
   Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<int> axis = {});
   Tensor reduce(std::string_view op, const PerReplica<Tensor>& value, std::optional<int> axis = {});
   /// Several axes at once.
   Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<const int> axes);
-  /// A value that is not distributed: MEAN gives it back, SUM is an error with more than one replica (kInvalidArgument).
+  /// A value that is not distributed: MEAN gives it back, SUM is an error with more than one
+  /// replica (kInvalidArgument).
   Tensor reduce(ReduceOp op, const Tensor& value, std::optional<int> axis = {});
   /// The reduced value on each device of `destinations`.
   PerReplica<Tensor> reduce_to(ReduceOp op, const PerReplica<Tensor>& value,
@@ -100,8 +110,8 @@ class Strategy {
   /// Names the API in its kUnimplemented.
   Tensor gather(const PerReplica<IndexedSlices>& value, int axis);
 
-  /// Calls fn(component, argument) for each component of `variable`, one after the other; the component is a Variable that reads and
-  /// writes that component alone.
+  /// Calls fn(component, argument) for each component of `variable`, one after the other; the
+  /// component is a Variable that reads and writes that component alone.
   void update(const Variable& variable, const std::function<void(Variable&, const Tensor&)>& fn,
               const PerReplica<Tensor>& argument);
   void update(const Variable& variable, const std::function<void(Variable&, const Tensor&)>& fn,
@@ -110,15 +120,19 @@ class Strategy {
   bool variable_created_in_scope(const Variable& variable) const;
 
   template <class T>
-  const std::vector<T>& local_results(const PerReplica<T>& value) const { return value.values(); }
+  const std::vector<T>& local_results(const PerReplica<T>& value) const {
+    return value.values();
+  }
   template <class T>
-  std::vector<T> local_results(const T& value) const { return {value}; }
+  std::vector<T> local_results(const T& value) const {
+    return {value};
+  }
 
-  /// `global` is batched by the GLOBAL batch; each replica gets its slice (docs/deviations.md: one cutting rule). Throws
-  /// kInvalidArgument ("call batch()") for a dataset that is not batched.
+  /// `global` is batched by the GLOBAL batch; each replica gets its slice (docs/deviations.md: one
+  /// cutting rule). Throws kInvalidArgument ("call batch()") for a dataset that is not batched.
   DistributedDataset distribute_dataset(const Dataset& global, InputOptions options = {});
-  /// fn is called once (one input pipeline) and returns a dataset batched by the PER-REPLICA batch; consecutive elements go to
-  /// consecutive replicas.
+  /// fn is called once (one input pipeline) and returns a dataset batched by the PER-REPLICA batch;
+  /// consecutive elements go to consecutive replicas.
   DistributedDataset distribute_datasets_from_function(
       const std::function<Dataset(const InputContext&)>& fn, InputOptions options = {});
   /// fn(context) for each local replica.
@@ -149,10 +163,13 @@ class Strategy {
  protected:
   Strategy() = default;
   friend class Scope;
+  friend class internal::StrategyVariableCreator;
   template <class T>
   void check_argument(const T&) const {}
   template <class T>
-  void check_argument(const PerReplica<T>& value) const { check_argument_count(value.size()); }
+  void check_argument(const PerReplica<T>& value) const {
+    check_argument_count(value.size());
+  }
   void check_argument_count(std::size_t count) const;
 
   /// All that a subclass must schedule: body once per local replica.
@@ -160,9 +177,13 @@ class Strategy {
   /// Makes a variable's storage inside scope(), from an initial value.
   virtual std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                           VariableOptions options) = 0;
+
+  /// Held while cross_device_ops() works: it takes one call at a time.
+  Mutex ops_mutex_;
 };
 
-/// One replica on cpu:0, whose scope changes nothing: what get_strategy() returns when there is none.
+/// One replica on cpu:0, whose scope changes nothing: what get_strategy() returns when there is
+/// none.
 Strategy& default_strategy();
 
 }  // namespace tutti

@@ -1,0 +1,84 @@
+// Cutting lists of variables into buckets and buckets into slices.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/bucket_plan.h"
+
+#include <algorithm>
+#include <map>
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kFirstBucketBytes = std::size_t{1} << 20;
+constexpr std::size_t kDefaultBucketBytes = std::size_t{4} << 20;
+constexpr std::size_t kSmallestSliceBytes = std::size_t{16} << 10;
+constexpr std::size_t kMostPlans = 16;
+
+std::size_t rounded_up(std::size_t value, std::size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> ids_of(std::span<const Variable> variables) {
+  std::vector<std::uint64_t> ids;
+  ids.reserve(variables.size());
+  for (const Variable& variable : variables) ids.push_back(variable.storage().id());
+  return ids;
+}
+
+BucketPlan BucketPlan::make(std::span<const Variable> variables, std::int64_t bytes_per_pack) {
+  const std::size_t full =
+      bytes_per_pack > 0 ? static_cast<std::size_t>(bytes_per_pack) : kDefaultBucketBytes;
+  BucketPlan plan;
+  plan.variable_ids = ids_of(variables);
+  plan.places.resize(variables.size());
+  std::map<DType, std::size_t> open;  // dtype -> the bucket that takes more
+  for (std::size_t i = variables.size(); i-- > 0;) {
+    const DType dtype = variables[i].dtype();
+    auto found = open.find(dtype);
+    if (found == open.end()) {
+      found = open.emplace(dtype, plan.buckets.size()).first;
+      plan.buckets.push_back({dtype, 0, {}});
+    }
+    Bucket& bucket = plan.buckets[found->second];
+    const auto count = static_cast<std::size_t>(variables[i].shape().num_elements());
+    plan.places[i] = {found->second, bucket.items.size()};
+    bucket.items.push_back({i, bucket.count, count});
+    bucket.count += rounded_up(count, kAlignment / size_of(dtype));
+    const std::size_t limit = found->second == 0 ? std::min(full, kFirstBucketBytes) : full;
+    if (bucket.count * size_of(dtype) >= limit) open.erase(found);
+  }
+  return plan;
+}
+
+std::vector<SliceRange> cut_slices(std::size_t count, std::size_t element_size, int num_replicas) {
+  const std::size_t bytes = count * element_size;
+  const std::size_t parts = std::clamp<std::size_t>(bytes / kSmallestSliceBytes, 1,
+                                                    static_cast<std::size_t>(num_replicas));
+  const std::size_t length = rounded_up((count + parts - 1) / parts, kAlignment / element_size);
+  std::vector<SliceRange> slices;
+  for (std::size_t begin = 0; begin < count; begin += length) {
+    slices.push_back({begin, std::min(count, begin + length)});
+  }
+  return slices;
+}
+
+std::shared_ptr<const BucketPlan> BucketPlans::find_or_make(std::span<const Variable> variables,
+                                                            std::int64_t bytes_per_pack) {
+  const std::vector<std::uint64_t> ids = ids_of(variables);
+  const auto found =
+      std::ranges::find_if(plans_, [&](const auto& plan) { return plan->variable_ids == ids; });
+  std::shared_ptr<const BucketPlan> plan;
+  if (found != plans_.end()) {
+    plan = *found;
+    plans_.erase(found);
+  } else {
+    plan = std::make_shared<const BucketPlan>(BucketPlan::make(variables, bytes_per_pack));
+  }
+  plans_.insert(plans_.begin(), plan);
+  if (plans_.size() > kMostPlans) plans_.pop_back();
+  return plan;
+}
+
+}  // namespace tutti::internal

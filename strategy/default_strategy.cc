@@ -1,0 +1,92 @@
+// The strategy of a program that names none: one replica on the CPU, everything is the identity.
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+
+#include "tutti/core/random.h"
+#include "tutti/cross_device_ops/registry.h"
+#include "tutti/strategy/strategy.h"
+#include "tutti/strategy/strategy_mode.h"
+
+namespace tutti {
+namespace {
+
+constexpr Device kDefaultDevice{};
+
+/// The replica outside every scope.
+class DefaultReplicaContext final : public ReplicaContext {
+ public:
+  int replica_id() const override { return 0; }
+  int num_replicas_in_sync() const override { return 1; }
+  Device device() const override { return kDefaultDevice; }
+  Strategy& strategy() const override { return default_strategy(); }
+
+ protected:
+  int local_index() const override { return 0; }
+  std::shared_ptr<const void> merge_erased(const void* local, const std::type_info&,
+                                           const ErasedMerge& merge, SourceLocation) override {
+    const internal::StrategyModeScope mode({&default_strategy(), nullptr, true});
+    return merge(default_strategy(), std::span(&local, 1));
+  }
+  std::vector<Gradient> all_reduce_values(ReduceOp, std::span<const Gradient> values,
+                                          SourceLocation) override {
+    return {values.begin(), values.end()};
+  }
+  Gathered all_gather_value(const Tensor& value, int, SourceLocation) override {
+    return {value, 0};
+  }
+};
+
+class DefaultStrategy final : public Strategy {
+ public:
+  DefaultStrategy() : ops_(build_cross_device_ops({"canonical", {}}, Group{1, 0, {device_}})) {}
+
+  std::string_view name() const override { return "default"; }
+  int num_replicas_in_sync() const override { return 1; }
+  std::span<const Device> replica_devices() const override { return {&device_, 1}; }
+  CrossDeviceOps& cross_device_ops() override { return *ops_; }
+
+  Json save_state() const override {
+    Json state = Json::object();
+    state.set("step", static_cast<std::int64_t>(step_.load()));
+    return state;
+  }
+  void restore_state(const Json& state) override {
+    step_ = static_cast<std::uint64_t>(state.at("step").as_int());
+  }
+  const Failure& last_failure() const override { return no_failure_; }
+
+ protected:
+  /// On the caller's thread and in its context; an exception passes through.
+  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override {
+    internal::require_cross_replica(*this, "Strategy::run");
+    const RandomContextScope random({random_seed(), step_.load(), 0});
+    body(internal::default_replica_context());
+    ++step_;
+  }
+  std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
+                                                  VariableOptions options) override {
+    return make_local_storage(initial_value, device_, std::move(options));
+  }
+
+ private:
+  const Device device_ = kDefaultDevice;
+  std::unique_ptr<CrossDeviceOps> ops_;
+  std::atomic<std::uint64_t> step_{0};
+  const Failure no_failure_;
+};
+
+}  // namespace
+
+namespace internal {
+ReplicaContext& default_replica_context() {
+  static DefaultReplicaContext context;
+  return context;
+}
+}  // namespace internal
+
+Strategy& default_strategy() {
+  static DefaultStrategy strategy;
+  return strategy;
+}
+
+}  // namespace tutti

@@ -1,0 +1,157 @@
+// Components of distributed variables and the aggregation of values.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/distributed_variable.h"
+
+#include <algorithm>
+
+namespace tutti::internal {
+namespace {
+
+bool all_equal(std::span<const Tensor> values) {
+  const auto equals_first = [&](const Tensor& value) {
+    return std::ranges::equal(value.bytes(), values.front().bytes());
+  };
+  return std::ranges::all_of(values, equals_first);
+}
+
+VariableOptions component_options(const DistributedStorage& storage, int index) {
+  VariableOptions options = storage.options();
+  options.name = storage.component_name(index);
+  return options;
+}
+
+}  // namespace
+
+DistributedStorage::DistributedStorage(const Tensor& initial_value, VariableOptions options,
+                                       const void* owner,
+                                       const std::vector<Device>& component_devices)
+    : VariableStorage(initial_value.shape(), initial_value.dtype(), std::move(options), owner) {
+  components_.reserve(component_devices.size());
+  for (const Device& device : component_devices) {
+    components_.emplace_back(initial_value.to(device), device);
+  }
+}
+
+std::string DistributedStorage::component_name(int index) const {
+  return index == 0 ? name() : concat(name(), "/replica_", index);
+}
+
+std::vector<Tensor> DistributedStorage::local_components() const {
+  std::vector<Tensor> values;
+  for (const VariableComponent& each : components_) values.push_back(each.read());
+  return values;
+}
+
+std::vector<Device> DistributedStorage::devices() const {
+  std::vector<Device> devices;
+  for (const VariableComponent& each : components_) devices.push_back(each.device());
+  return devices;
+}
+
+void DistributedStorage::require_outside_replicas(std::string_view method) const {
+  if (!replica(method)) return;
+  fail(ErrorCode::kFailedPrecondition, "Variable '", name(), "'.", method,
+       ": called inside a replica; expected a call outside run");
+}
+
+Tensor DistributedStorage::checked_operand(AssignOp op, const Tensor& value) const {
+  const std::string method = concat(op);
+  if (op != AssignOp::kAssign && dtype() == DType::kBool) {
+    fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.", method,
+         ": expected a number type, got bool; try assign()");
+  }
+  return checked_value(value, method.c_str());
+}
+
+void DistributedStorage::update_component(int index, const UpdateRule& rule,
+                                          std::span<const Variable> slots, const Gradient& gradient,
+                                          const UpdateScalars& scalars) {
+  std::vector<VariableComponent*> slot_components;
+  for (const Variable& slot : slots) {
+    auto* storage = dynamic_cast<DistributedStorage*>(&slot.storage());
+    if (!storage || storage->shape() != shape() || storage->dtype() != dtype() ||
+        storage->num_components() != num_components()) {
+      fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.update (", rule.name(),
+           "): the slot '", slot.name(), "' was not made for this variable; try create_slot()");
+    }
+    slot_components.push_back(&storage->component(index));
+  }
+  try {
+    VariableComponent::update(component(index), slot_components, rule, gradient, scalars);
+  } catch (const Error& error) {
+    throw error.with_context(concat("Variable '", name(), "'"));
+  }
+}
+
+ComponentStorage::ComponentStorage(std::shared_ptr<VariableStorage> whole,
+                                   DistributedStorage& storage, int index)
+    : VariableStorage(storage.shape(), storage.dtype(), component_options(storage, index),
+                      storage.owner()),
+      whole_(std::move(whole)),
+      storage_(storage),
+      index_(index) {}
+
+void ComponentStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
+  assign_replicated(op, value);
+}
+
+void ComponentStorage::assign_replicated(AssignOp op, const Tensor& value) {
+  component().assign(op, checked_value(value, concat(op).c_str()));
+}
+
+void ComponentStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
+  component().scatter(op, slices, name());
+}
+
+Variable ComponentStorage::create_slot(const std::string&, double) {
+  fail(ErrorCode::kFailedPrecondition, "Variable '", name(),
+       "'.create_slot: this is one component of "
+       "a variable; try create_slot() of the whole variable");
+}
+
+void ComponentStorage::update(const UpdateRule& rule, std::span<const Variable> slots,
+                              const Gradient& gradient, const UpdateScalars& scalars) {
+  std::vector<VariableComponent*> slot_components;
+  for (const Variable& slot : slots) {
+    auto* storage = dynamic_cast<ComponentStorage*>(&slot.storage());
+    if (!storage) {
+      fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.update (", rule.name(),
+           "): the slot '", slot.name(), "' is no component; try update() of the whole variable");
+    }
+    slot_components.push_back(&storage->component());
+  }
+  VariableComponent::update(component(), slot_components, rule, gradient, scalars);
+}
+
+std::vector<NamedTensor> ComponentStorage::save() const { return {{name(), read()}}; }
+
+void ComponentStorage::restore(const TensorLookup& lookup) {
+  component().assign(AssignOp::kAssign, checked_restore(lookup, name()));
+}
+
+Tensor aggregate(const VariableStorage& variable, std::span<const Tensor> values,
+                 Device destination) {
+  switch (variable.options().aggregation) {
+    case VariableAggregation::kOnlyFirstReplica:
+      return values.front().to(destination);
+    case VariableAggregation::kSum:
+      return reduce_tensors_along_tree(ReduceOp::kSum, values, destination);
+    case VariableAggregation::kMean:
+      if (is_floating(variable.dtype())) {
+        return reduce_tensors_along_tree(ReduceOp::kMean, values, destination);
+      }
+      if (all_equal(values)) return values.front().to(destination);
+      fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(), "': aggregation MEAN of ",
+           variable.dtype(),
+           " values that differ between replicas; expected a floating dtype or "
+           "equal values; try a float32 variable or a write outside run");
+    case VariableAggregation::kNone:
+      break;
+  }
+  fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(),
+       "': it has one value per replica and aggregation NONE, so no single value; expected SUM, "
+       "MEAN "
+       "or ONLY_FIRST_REPLICA; try VariableOptions::aggregation");
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,81 @@
+// What variables with several components have in common.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/autograd/variable.h"
+#include "tutti/strategy/local_replica.h"
+
+namespace tutti::internal {
+
+/// A variable that a LocalStrategy made: one component per device or per replica.
+class DistributedStorage : public VariableStorage {
+ public:
+  int num_components() const { return static_cast<int>(components_.size()); }
+  VariableComponent& component(int index) { return components_[static_cast<std::size_t>(index)]; }
+  const VariableComponent& component(int index) const {
+    return components_[static_cast<std::size_t>(index)];
+  }
+  /// The component that replica `replica` reads.
+  virtual int component_of_replica(int replica) const = 0;
+  /// "w" for component 0, "w/replica_1" for the next.
+  std::string component_name(int index) const;
+
+  std::vector<Tensor> local_components() const override;
+  std::vector<Device> devices() const override;
+
+ protected:
+  DistributedStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
+                     const std::vector<Device>& component_devices);
+
+  /// The replica that calls `method`; nullptr outside run.
+  LocalReplicaContext* replica(std::string_view method) const {
+    return LocalReplicaContext::current(*this, method);
+  }
+  /// Throws kFailedPrecondition inside a replica.
+  void require_outside_replicas(std::string_view method) const;
+  /// `value` as this variable's dtype; also refuses arithmetic on bool.
+  Tensor checked_operand(AssignOp op, const Tensor& value) const;
+  /// Applies `rule` to component `index`, with the same component of each slot.
+  void update_component(int index, const UpdateRule& rule, std::span<const Variable> slots,
+                        const Gradient& gradient, const UpdateScalars& scalars);
+
+ private:
+  std::vector<VariableComponent> components_;
+};
+
+/// One component of a variable as a variable of its own: what Strategy::update() hands to its
+/// function.
+class ComponentStorage final : public VariableStorage {
+ public:
+  ComponentStorage(std::shared_ptr<VariableStorage> whole, DistributedStorage& storage, int index);
+
+  Tensor read() const override { return component().read(); }
+  std::vector<Tensor> local_components() const override { return {read()}; }
+  std::vector<Device> devices() const override { return {component().device()}; }
+  void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
+  void assign_replicated(AssignOp op, const Tensor& value) override;
+  void scatter(ScatterOp op, const IndexedSlices& slices) override;
+  Variable create_slot(const std::string& name, double initial_value) override;
+  void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
+              const UpdateScalars& scalars) override;
+  std::vector<NamedTensor> save() const override;
+  void restore(const TensorLookup& lookup) override;
+
+ private:
+  VariableComponent& component() const { return storage_.component(index_); }
+
+  std::shared_ptr<VariableStorage> whole_;  // keeps storage_ alive
+  DistributedStorage& storage_;
+  const int index_;
+};
+
+/// The values of all replicas as one, by the variable's aggregation (not NONE), on `destination`.
+/// Integers under MEAN must be equal: throws kInvalidArgument naming variable and remedy.
+Tensor aggregate(const VariableStorage& variable, std::span<const Tensor> values,
+                 Device destination);
+
+}  // namespace tutti::internal

@@ -1,0 +1,119 @@
+// The reducer of a replica thread: joins rounds, gives gradients, helps with slices, waits for the
+// rest.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/gradient_bucketer.h"
+
+#include <algorithm>
+
+namespace tutti::internal {
+namespace {
+
+[[noreturn]] void fail_different(int replica, std::span<const Variable> variables, int other,
+                                 const GradientRound& round) {
+  const std::size_t theirs = round.plan().variable_ids.size();
+  const std::size_t common = std::min(variables.size(), theirs);
+  for (std::size_t i = 0; i < common; ++i) {
+    if (variables[i] == round.variable(i)) continue;
+    fail(ErrorCode::kInvalidArgument, "the reduction of gradients mismatch: position ", i,
+         " of the list is Variable '", variables[i].name(), "' in replica ", replica, " and '",
+         round.variable(i).name(), "' in replica ", other,
+         "; expected the same variables in the same order in all replicas");
+  }
+  fail(ErrorCode::kInvalidArgument, "the reduction of gradients mismatch: replica ", replica,
+       " gives ", variables.size(), " variables and replica ", other, " gives ", theirs,
+       "; expected the same variables in the same order in all replicas");
+}
+
+void check_gradient(const Variable& variable, const Gradient& gradient) {
+  if (gradient.is_none()) return;
+  const DType dtype =
+      gradient.is_dense() ? gradient.dense().dtype() : gradient.slices().values.dtype();
+  const Shape& shape =
+      gradient.is_dense() ? gradient.dense().shape() : gradient.slices().dense_shape;
+  if (dtype == variable.dtype() && shape == variable.shape()) return;
+  fail(ErrorCode::kInvalidArgument, "the gradient of Variable '", variable.name(),
+       "' does not fit; expected ", variable.dtype(), " ", variable.shape(), ", got ", dtype, " ",
+       shape);
+}
+
+}  // namespace
+
+std::shared_ptr<GradientRound> GradientExchange::join(int replica,
+                                                      std::span<const Variable> variables,
+                                                      ReplicaMonitor& monitor) {
+  MutexLock lock(monitor.mutex());
+  const std::size_t num_replicas = services_.replica_devices.size();
+  if (!round_ || round_->joined.size() == num_replicas) {
+    round_ = std::make_shared<GradientRound>(
+        services_, monitor, plans_.find_or_make(variables, services_.communication.bytes_per_pack),
+        variables);
+  } else if (ids_of(variables) != round_->plan().variable_ids) {
+    fail_different(replica, variables, round_->joined.front(), *round_);
+  }
+  round_->joined.push_back(replica);
+  return round_;
+}
+
+void GradientBucketer::begin(std::span<const Variable> variables) {
+  if (round_) {
+    fail(ErrorCode::kFailedPrecondition,
+         "GradientReducer::begin: the reduction before is not "
+         "finished; expected finish() first");
+  }
+  context_.rendezvous().check(context_.replica_id());
+  round_ = exchange_.join(context_.replica_id(), variables, context_.rendezvous().monitor());
+  given_.assign(variables.size(), false);
+}
+
+void GradientBucketer::ready(std::size_t index, const Gradient& gradient) {
+  if (!round_ || index >= given_.size() || given_[index]) {
+    fail(ErrorCode::kFailedPrecondition, "GradientReducer::ready: index ", index,
+         "; expected each index below ", given_.size(), " once, between begin() and finish()");
+  }
+  check_gradient(round_->variable(index), gradient);
+  given_[index] = true;
+  round_->put(context_.replica_id(), index, gradient);
+  round_->work();
+}
+
+std::vector<Gradient> GradientBucketer::finish() {
+  if (!round_) {
+    fail(ErrorCode::kFailedPrecondition,
+         "GradientReducer::finish: no reduction began; expected "
+         "begin() first");
+  }
+  for (std::size_t i = given_.size(); i-- > 0;) {
+    if (!given_[i]) ready(i, Gradient());
+  }
+  const Rendezvous::Action action = [this](std::span<void* const>) { finish_round(); };
+  const int replica = context_.replica_id();
+  context_.rendezvous().meet(replica, header(MeetingKind::kFinishGradients), nullptr, action, this);
+  return std::exchange(round_, nullptr)->results(replica);
+}
+
+void GradientBucketer::finish_round() {
+  ReplicaMonitor& monitor = context_.rendezvous().monitor();
+  for (;;) {
+    round_->work();
+    context_.rendezvous().wait(
+        context_.replica_id(), [this] { return round_->is_finished() || round_->has_task(); },
+        "the reduction of gradients");
+    MutexLock lock(monitor.mutex());
+    if (round_->failure()) std::rethrow_exception(round_->failure());
+    if (round_->is_finished()) return;
+  }
+}
+
+void GradientBucketer::updates_done() {
+  const Rendezvous::Action nothing = [](std::span<void* const>) {};
+  context_.rendezvous().meet(context_.replica_id(), header(MeetingKind::kUpdatesDone), nullptr,
+                             nothing);
+}
+
+MeetingHeader GradientBucketer::header(MeetingKind kind) const {
+  MeetingHeader header;
+  header.kind = kind;
+  return header;
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,96 @@
+// A replica of a LocalStrategy: its context, and what it shares with its peers.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/autograd/replica_group.h"
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/strategy/rendezvous.h"
+#include "tutti/strategy/replica_context.h"
+
+namespace tutti::internal {
+
+/// What the replicas of a strategy share for its whole life.
+struct ReplicaServices {
+  Strategy& strategy;
+  std::vector<Device> replica_devices;
+  CrossDeviceOps& ops;
+  Mutex& ops_mutex;  // held while `ops` works, except by slices of a sliceable operation
+  CommunicationOptions communication;
+};
+
+/// The context of one replica during one run, on its own thread.
+class LocalReplicaContext final : public ReplicaContext {
+ public:
+  LocalReplicaContext(ReplicaServices& services, Rendezvous& rendezvous, IdleWork& nested,
+                      int replica)
+      : services_(services),
+        rendezvous_(rendezvous),
+        nested_(nested),
+        replica_(replica),
+        group_(*this) {}
+
+  /// The replica on this thread of the strategy that made `variable`; nullptr outside its run.
+  /// Throws kFailedPrecondition naming variable and method in a replica of another strategy.
+  static LocalReplicaContext* current(const VariableStorage& variable, std::string_view method);
+
+  int replica_id() const override { return replica_; }
+  int num_replicas_in_sync() const override { return rendezvous_.num_replicas(); }
+  Device device() const override {
+    return services_.replica_devices[static_cast<std::size_t>(replica_)];
+  }
+  Strategy& strategy() const override { return services_.strategy; }
+
+  ReplicaServices& services() { return services_; }
+  Rendezvous& rendezvous() { return rendezvous_; }
+  ReplicaGroup& group() { return group_; }
+
+  /// A meeting of all replicas in which `action` runs once, with the arguments of all.
+  template <class Argument>
+  void meet(MeetingHeader header, Argument& argument,
+            const std::function<void(const std::vector<Argument*>&)>& action) {
+    const Rendezvous::Action erased = [&action](std::span<void* const> arguments) {
+      std::vector<Argument*> typed;
+      for (void* each : arguments) typed.push_back(static_cast<Argument*>(each));
+      action(typed);
+    };
+    require_own_thread(header);
+    rendezvous_.meet(replica_, std::move(header), &argument, erased);
+  }
+
+ protected:
+  int local_index() const override { return replica_; }
+  std::shared_ptr<const void> merge_erased(const void* local, const std::type_info& type,
+                                           const ErasedMerge& merge, SourceLocation where) override;
+  std::vector<Gradient> all_reduce_values(ReduceOp op, std::span<const Gradient> values,
+                                          SourceLocation where) override;
+  Gathered all_gather_value(const Tensor& value, int axis, SourceLocation where) override;
+
+ private:
+  /// What layers, losses and metrics see of the replicas.
+  class Group final : public ReplicaGroup {
+   public:
+    explicit Group(LocalReplicaContext& context) : context_(context) {}
+    int replica_id() const override { return context_.replica_id(); }
+    int num_replicas() const override { return context_.num_replicas_in_sync(); }
+    Tensor all_reduce(ReduceOp op, const Tensor& value) override {
+      return context_.all_reduce(op, value, SourceLocation());
+    }
+    Tensor all_gather(const Tensor& value, int axis) override {
+      return context_.all_gather(value, axis, SourceLocation());
+    }
+
+   private:
+    LocalReplicaContext& context_;
+  };
+
+  void require_own_thread(const MeetingHeader& header) const;
+
+  ReplicaServices& services_;
+  Rendezvous& rendezvous_;
+  IdleWork& nested_;
+  const int replica_;
+  Group group_;
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,284 @@
+// Options, devices and the run of strategies of one process.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/local_strategy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <typeinfo>
+
+#include "tutti/core/logging.h"
+#include "tutti/core/random.h"
+#include "tutti/strategy/gradient_bucketer.h"
+#include "tutti/strategy/replica_threads.h"
+#include "tutti/strategy/strategy_mode.h"
+#include "tutti/strategy/sync_on_read_variable.h"
+
+namespace tutti {
+namespace {
+
+std::vector<Device> checked_devices(std::string_view who, const DeviceList& list) {
+  std::vector<Device> devices = list.devices.empty() ? default_devices() : list.devices;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    require_available(devices[i]);
+    if (std::ranges::count(devices, devices[i]) > 1) {
+      fail(ErrorCode::kInvalidArgument, who, ": ", devices[i],
+           " stands twice in the list of devices; try replicas = ", devices.size(),
+           " for several replicas on a device");
+    }
+  }
+  return devices;
+}
+
+/// The device of each replica: consecutive replicas share a device.
+std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategyOptions& options) {
+  const std::vector<Device> devices = checked_devices(who, options.devices);
+  const auto num_devices = static_cast<int>(devices.size());
+  const int replicas = options.replicas == 0 ? num_devices : options.replicas;
+  if (replicas < num_devices) {
+    fail(ErrorCode::kInvalidArgument, who, ": replicas; expected at least one per device (",
+         num_devices, "), got ", options.replicas, "; try fewer devices");
+  }
+  std::vector<Device> result;
+  for (int r = 0; r < replicas; ++r) {
+    result.push_back(devices[static_cast<std::size_t>(r * num_devices / replicas)]);
+  }
+  return result;
+}
+
+void check_weights(std::string_view who, const LocalStrategyOptions& options,
+                   std::size_t num_replicas) {
+  const auto& weights = options.replica_weights;
+  if (weights.empty()) return;
+  const auto is_positive = [](double weight) { return weight > 0.0 && std::isfinite(weight); };
+  if (weights.size() == num_replicas && std::ranges::all_of(weights, is_positive)) return;
+  fail(ErrorCode::kInvalidArgument, who, ": replica_weights; expected ", num_replicas,
+       " positive numbers, one per replica, or none, got [", join(weights), "]");
+}
+
+/// The rule of LocalStrategyOptions::deterministic.
+std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,
+                                          const std::vector<Device>& replica_devices) {
+  CrossDeviceOpsSpec spec = options.cross_device_ops;
+  const bool named = !spec.name.empty();
+  if (!named) spec.name = "canonical";
+  auto ops = build_cross_device_ops(
+      spec, Group{static_cast<int>(replica_devices.size()), 0, replica_devices});
+  if (ops->determinism() == Determinism::kCanonical || replica_devices.size() == 1) return ops;
+  if (options.deterministic.value_or(false)) {
+    fail(ErrorCode::kInvalidArgument, who, ": deterministic = true, but '", ops->name(),
+         "' does not add in canonical order; expected canonical, reduction_to_one_device or "
+         "hierarchical_copy; try leaving cross_device_ops out");
+  }
+  if (!options.deterministic.has_value()) {
+    log_info(concat(who, ": ", ops->name(),
+                    ": order-free, the same bits as other strategies are not promised"));
+  }
+  return ops;
+}
+
+}  // namespace
+
+DeviceList::DeviceList(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    for (const Device& device : parse_devices(name)) devices.push_back(device);
+  }
+}
+
+struct LocalStrategy::Impl {
+  Impl(LocalStrategy& self, Mutex& ops_mutex, std::string_view strategy_name,
+       LocalStrategyOptions given)
+      : name(strategy_name),
+        options(std::move(given)),
+        ops(build_ops(name, options, replica_devices_of(name, options))),
+        services{self, replica_devices_of(name, options), *ops, ops_mutex,
+                 options.cross_device_ops.options},
+        work_bytes(services.replica_devices.size(), 0),
+        seed(random_seed()),
+        threads(services.replica_devices, options.execution, options.timeout) {}
+
+  /// Waits until no other user thread runs, and claims the strategy; nested runs pass.
+  class Turn {
+   public:
+    Turn(Impl& impl, bool nested);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    Impl& impl_;
+    const bool nested_;
+  };
+
+  using Rendezvous = internal::Rendezvous;
+
+  void run(const std::function<void(ReplicaContext&)>& body);
+  void run_replica(int replica, Rendezvous& rendezvous, internal::IdleWork& nested,
+                   internal::GradientExchange& exchange,
+                   const std::function<void(ReplicaContext&)>& body);
+  void require_intact() const;
+  [[noreturn]] void report(internal::RunOutcome outcome);
+
+  const std::string name;
+  const LocalStrategyOptions options;
+  std::unique_ptr<CrossDeviceOps> ops;
+  internal::ReplicaServices services;
+  std::vector<std::size_t> work_bytes;  // per replica: of the variables that it updates
+  std::uint64_t seed;
+  std::uint64_t step = 0;
+  Failure failure;
+  bool half_updated = false;  // a run failed while variables were being updated
+  internal::BucketPlans plans;
+  Mutex turn_mutex;
+  CondVar turn_condition;
+  bool busy TUTTI_GUARDED_BY(turn_mutex) = false;
+  internal::ForbiddenVariableCreator forbidden;
+  internal::ReplicaThreads threads;  // last: joined first
+};
+
+LocalStrategy::Impl::Turn::Turn(Impl& impl, bool nested) : impl_(impl), nested_(nested) {
+  if (nested_) return;
+  MutexLock lock(impl_.turn_mutex);
+  const auto is_free = [&]() TUTTI_REQUIRES(impl_.turn_mutex) { return !impl_.busy; };
+  while (!impl_.turn_condition.wait_for(impl_.turn_mutex, std::chrono::hours(1), is_free)) {
+  }
+  impl_.busy = true;
+}
+
+LocalStrategy::Impl::Turn::~Turn() {
+  if (nested_) return;
+  {
+    MutexLock lock(impl_.turn_mutex);
+    impl_.busy = false;
+  }
+  impl_.turn_condition.notify_one();
+}
+
+void LocalStrategy::Impl::require_intact() const {
+  if (!half_updated) return;
+  fail(ErrorCode::kFailedPrecondition, "Strategy::run (", name, "): step ", failure.step,
+       " failed while variables were being updated, so some are of that step and some of the one "
+       "before; try restoring a checkpoint, which calls restore_state()");
+}
+
+void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) {
+  const internal::StrategyMode* mode = internal::current_mode();
+  const bool nested = mode && mode->merging;
+  const Turn turn(*this, nested);
+  require_intact();
+  internal::GradientExchange exchange(services, plans);
+  internal::RunOutcome outcome =
+      threads.run([&](int replica, Rendezvous& rendezvous, internal::IdleWork& parked) {
+        run_replica(replica, rendezvous, parked, exchange, body);
+      });
+  if (outcome.error) report(std::move(outcome));
+  if (!nested) ++step;
+}
+
+void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
+                                      internal::IdleWork& nested,
+                                      internal::GradientExchange& exchange,
+                                      const std::function<void(ReplicaContext&)>& body) {
+  internal::LocalReplicaContext context(services, rendezvous, nested, replica);
+  internal::GradientBucketer bucketer(context, exchange);
+  const internal::StrategyModeScope mode({&services.strategy, &context, false});
+  const VariableCreatorScope creator(forbidden);
+  const ReplicaGroupScope group(&context.group());
+  const GradientReducerScope reducer(&bucketer);
+  const RandomContextScope random({seed, step, static_cast<std::uint32_t>(replica)});
+  body(context);
+}
+
+/// Remembers the failure and throws it again: the same exception, a tutti::Error with replica and
+/// step in front.
+void LocalStrategy::Impl::report(internal::RunOutcome outcome) {
+  failure = {outcome.replica, step, std::move(outcome.messages)};
+  half_updated = half_updated || outcome.failed_in_update;
+  const std::string where = outcome.replica < 0
+                                ? concat("step ", step)
+                                : concat("replica ", outcome.replica, ", step ", step);
+  log(LogLevel::kError,
+      concat("run of '", name, "' failed: ", where, ": ", internal::message_of(outcome.error)));
+  try {
+    std::rethrow_exception(std::move(outcome.error));
+  } catch (const Error& error) {
+    if (typeid(error) != typeid(Error)) throw;
+    throw error.with_context(where);
+  }
+}
+
+LocalStrategy::LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options)
+    : impl_(std::make_unique<Impl>(*this, ops_mutex_, strategy_name, std::move(options))) {
+  check_weights(strategy_name, impl_->options, impl_->services.replica_devices.size());
+  log_info(concat("strategy '", strategy_name, "': ", impl_->services.replica_devices.size(),
+                  " replicas on ", join(worker_devices()), ", reduction ", impl_->ops->name()));
+}
+
+LocalStrategy::~LocalStrategy() = default;
+
+int LocalStrategy::num_replicas_in_sync() const {
+  return static_cast<int>(impl_->services.replica_devices.size());
+}
+std::span<const Device> LocalStrategy::replica_devices() const {
+  return impl_->services.replica_devices;
+}
+std::span<const double> LocalStrategy::replica_weights() const {
+  return impl_->options.replica_weights;
+}
+CrossDeviceOps& LocalStrategy::cross_device_ops() { return *impl_->ops; }
+const Strategy::Failure& LocalStrategy::last_failure() const { return impl_->failure; }
+
+void LocalStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
+  internal::require_cross_replica(*this, "Strategy::run");
+  impl_->run(body);
+}
+
+Json LocalStrategy::save_state() const {
+  Json state = Json::object();
+  state.set("seed", concat(impl_->seed));  // all 64 bits, which a JSON number does not hold
+  state.set("step", impl_->step);
+  return state;
+}
+
+void LocalStrategy::restore_state(const Json& state) {
+  impl_->seed = std::stoull(state.at("seed").as_string());
+  impl_->step = static_cast<std::uint64_t>(state.at("step").as_int());
+  impl_->half_updated = false;
+}
+
+bool LocalStrategy::is_on_read(const VariableOptions& options) const {
+  const auto aggregation = static_cast<int>(options.aggregation);
+  if (aggregation < 0 || aggregation > static_cast<int>(VariableAggregation::kOnlyFirstReplica)) {
+    fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
+         "': no such aggregation: ", aggregation,
+         "; expected NONE, SUM, MEAN or ONLY_FIRST_REPLICA");
+  }
+  switch (options.synchronization) {
+    case VariableSynchronization::kAuto:
+    case VariableSynchronization::kOnWrite:
+      return false;
+    case VariableSynchronization::kOnRead:
+      return true;
+    case VariableSynchronization::kNone:
+      fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
+           "': synchronization NONE is not defined under '", name(),
+           "'; expected AUTO, ON_WRITE or ON_READ");
+  }
+  fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
+       "': no such synchronization: ", static_cast<int>(options.synchronization),
+       "; expected AUTO, ON_WRITE or ON_READ");
+}
+
+std::shared_ptr<VariableStorage> LocalStrategy::create_on_read_storage(const Tensor& initial_value,
+                                                                       VariableOptions options) {
+  return std::make_shared<internal::SyncOnReadStorage>(initial_value, std::move(options),
+                                                       static_cast<const Strategy*>(this),
+                                                       impl_->services.replica_devices);
+}
+
+int LocalStrategy::next_work_number(std::size_t num_bytes) {
+  const auto least = std::ranges::min_element(impl_->work_bytes);
+  *least += num_bytes;
+  return static_cast<int>(least - impl_->work_bytes.begin());
+}
+
+}  // namespace tutti

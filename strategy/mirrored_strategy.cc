@@ -1,0 +1,26 @@
+// MirroredStrategy: which storage its variables have.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/mirrored_strategy.h"
+
+#include "tutti/strategy/mirrored_variable.h"
+
+namespace tutti {
+
+MirroredStrategy::MirroredStrategy(LocalStrategyOptions options)
+    : LocalStrategy("mirrored", std::move(options)) {
+  const auto devices = replica_devices();
+  placement_ = std::make_shared<const internal::Placement>(
+      internal::Placement::mirrored({devices.begin(), devices.end()}));
+}
+
+MirroredStrategy::~MirroredStrategy() = default;
+
+std::shared_ptr<VariableStorage> MirroredStrategy::create_storage(const Tensor& initial_value,
+                                                                  VariableOptions options) {
+  if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
+  return std::make_shared<internal::MirroredStorage>(initial_value, std::move(options),
+                                                     static_cast<const Strategy*>(this), placement_,
+                                                     next_work_number(initial_value.num_bytes()));
+}
+
+}  // namespace tutti

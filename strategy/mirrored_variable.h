@@ -1,0 +1,61 @@
+// The ON_WRITE variable: equal components, kept equal by every write.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/strategy/distributed_variable.h"
+
+namespace tutti::internal {
+
+/// Where the components of ON_WRITE variables are and which replicas share the work of writing
+/// each.
+struct Placement {
+  std::vector<Device> devices;  // of the components
+  std::vector<Device> replica_devices;
+  std::vector<int> component_of_replica;
+  std::vector<int> place_among_sharers;  // per replica: its number among those of its component
+  std::vector<int> num_sharers;          // per component
+
+  /// A component on each of the replicas' devices.
+  static Placement mirrored(const std::vector<Device>& replica_devices);
+  /// One component, on `device`.
+  static Placement central(const std::vector<Device>& replica_devices, Device device);
+};
+
+/// tf's MirroredVariable, and with one component for many replicas its AggregatingVariable (central
+/// storage).
+class MirroredStorage final : public DistributedStorage {
+ public:
+  /// `work_number`: which of the replicas that share a component applies updates, modulo their
+  /// number; spreads the work.
+  MirroredStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
+                  std::shared_ptr<const Placement> placement, int work_number);
+
+  Tensor read() const override;
+  void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
+  void assign_replicated(AssignOp op, const Tensor& value) override;
+  void scatter(ScatterOp op, const IndexedSlices& slices) override;
+  Variable create_slot(const std::string& name, double initial_value) override;
+  void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
+              const UpdateScalars& scalars) override;
+  std::vector<NamedTensor> save() const override;
+  void restore(const TensorLookup& lookup) override;
+  int component_of_replica(int replica) const override {
+    return placement_->component_of_replica[static_cast<std::size_t>(replica)];
+  }
+
+ private:
+  /// Calls write(component index) for each component that the caller has to write: all outside run;
+  /// in a replica that of its device when this variable's work falls to it.
+  void for_each_own_component(std::string_view method, const std::function<void(int)>& write);
+  /// aggregation NONE in a replica: an error unless divergence is permitted; writes this device's
+  /// component.
+  void write_divergent(int replica, std::string_view method, const std::function<void(int)>& write);
+  bool is_alone(const LocalReplicaContext& context) const {
+    return context.num_replicas_in_sync() == 1;
+  }
+
+  std::shared_ptr<const Placement> placement_;
+  const int work_number_;
+};
+
+}  // namespace tutti::internal

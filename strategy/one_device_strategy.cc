@@ -1,0 +1,32 @@
+// OneDeviceStrategy: one replica, variables on its device.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/one_device_strategy.h"
+
+#include "tutti/strategy/mirrored_variable.h"
+
+namespace tutti {
+namespace {
+
+LocalStrategyOptions options_for(Device device) {
+  LocalStrategyOptions options;
+  options.devices = DeviceList(std::vector<Device>{device});
+  return options;
+}
+
+}  // namespace
+
+OneDeviceStrategy::OneDeviceStrategy(Device device)
+    : LocalStrategy("one_device", options_for(device)),
+      placement_(
+          std::make_shared<const internal::Placement>(internal::Placement::mirrored({device}))) {}
+
+OneDeviceStrategy::~OneDeviceStrategy() = default;
+
+std::shared_ptr<VariableStorage> OneDeviceStrategy::create_storage(const Tensor& initial_value,
+                                                                   VariableOptions options) {
+  if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
+  return std::make_shared<internal::MirroredStorage>(
+      initial_value, std::move(options), static_cast<const Strategy*>(this), placement_, 0);
+}
+
+}  // namespace tutti

@@ -1,0 +1,267 @@
+// Meetings of replicas. Vocabulary: a replica *arrives*, is *present* until the meeting
+// *completes*, and *ends* when its body returns or throws. A meeting is decided when every replica
+// is present or has ended: then headers are compared, and a replica that has ended is a mismatch,
+// so that a message names all replicas whatever the order in which they came.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/rendezvous.h"
+
+#include <algorithm>
+#include <map>
+
+#include "tutti/core/logging.h"
+
+namespace tutti::internal {
+namespace {
+
+/// "replica 1" or "replicas 0, 2".
+std::string replicas(const std::vector<int>& numbers) {
+  return concat(numbers.size() == 1 ? "replica " : "replicas ", join(numbers));
+}
+
+}  // namespace
+
+std::string message_of(const std::exception_ptr& error) {
+  if (!error) return "";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return exception.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+Rendezvous::Rendezvous(ReplicaMonitor& monitor, int num_replicas, Duration timeout, RunPlace place)
+    : monitor_(monitor),
+      timeout_(timeout),
+      place_(place),
+      seats_(static_cast<std::size_t>(num_replicas)) {}
+
+void Rendezvous::meet(int replica, MeetingHeader header, void* argument, const Action& action,
+                      IdleWork* idle) {
+  const bool leads = arrive(replica, std::move(header), argument, action);
+  if (leads) {
+    run_action();
+  } else {
+    wait_for_others(replica, idle);
+  }
+  MutexLock lock(monitor_.mutex());
+  std::exception_ptr failure = std::exchange(seat(replica).failure, nullptr);
+  if (failure) std::rethrow_exception(std::move(failure));
+  throw_if_aborted(replica);
+}
+
+bool Rendezvous::arrive(int replica, MeetingHeader header, void* argument, const Action& action) {
+  MutexLock lock(monitor_.mutex());
+  throw_if_aborted(replica);
+  Seat& own = seat(replica);
+  own.present = true;
+  own.header = std::move(header);
+  own.argument = argument;
+  own.action = &action;
+  ++num_present_;
+  if (num_present_ + num_ended_ == num_replicas()) all_are_here(replica);
+  if (abort_reason_) own.present = false;
+  throw_if_aborted(replica);
+  return in_action_ && leader_ == replica;
+}
+
+void Rendezvous::all_are_here(int replica) {
+  const auto differs = [this](const Seat& other) {
+    return other.ended || !other.header.matches(seats_.front().header);
+  };
+  if (std::ranges::any_of(seats_, differs)) {
+    abort(mismatch());
+    return;
+  }
+  in_action_ = true;
+  leader_ = replica;
+  if (seats_.front().header.kind == MeetingKind::kMergeCall && place_ != RunPlace::kCaller) {
+    leader_ = -1;
+    merge_requested_ = true;
+    monitor_.notify_caller();
+  }
+}
+
+void Rendezvous::wait_for_others(int replica, IdleWork* idle) {
+  while (!wait_once(replica, idle)) idle->work();
+}
+
+bool Rendezvous::wait_once(int replica, IdleWork* idle) {
+  MutexLock lock(monitor_.mutex());
+  for (;;) {
+    const auto done = [this, replica] { return !seat(replica).present; };
+    const TimePoint deadline = deadline_after(Clock::system().now(), timeout_);
+    const bool woken = monitor_.wait(replica, deadline, [&] {
+      return done() || (abort_reason_ && !in_action_) || (idle && idle->available());
+    });
+    if (done()) return true;
+    if (abort_reason_ && !in_action_) {
+      withdraw(replica);
+      throw_if_aborted(replica);
+    }
+    if (idle && idle->available()) return false;
+    if (woken || in_action_) continue;
+    const Error error(ErrorCode::kDeadlineExceeded, late(replica));
+    withdraw(replica);
+    log(LogLevel::kError, error.message());
+    abort(error);
+    throw error;
+  }
+}
+
+void Rendezvous::withdraw(int replica) {
+  seat(replica).present = false;
+  --num_present_;
+}
+
+void Rendezvous::run_action() {
+  std::vector<void*> arguments;
+  for (const Seat& each : seats_) arguments.push_back(each.argument);
+  const int runner = std::max(leader_, 0);  // a merge call has no leader: that of replica 0
+  std::exception_ptr failure;
+  try {
+    (*seat(runner).action)(arguments);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  MutexLock lock(monitor_.mutex());
+  complete(std::move(failure));
+}
+
+void Rendezvous::complete(std::exception_ptr failure) {
+  if (abort_reason_) failure = nullptr;  // everybody is told of the abort instead
+  const MeetingKind kind = seats_.front().header.kind;
+  if (!failure && !abort_reason_ && kind == MeetingKind::kFinishGradients) updating_ = true;
+  if (!failure && kind == MeetingKind::kUpdatesDone) updating_ = false;
+  for (Seat& each : seats_) {
+    each.present = false;
+    each.failure = failure;
+  }
+  num_present_ = 0;
+  in_action_ = false;
+  merge_requested_ = false;
+  monitor_.notify_replicas();
+}
+
+void Rendezvous::wait(int replica, const std::function<bool()>& ready, std::string_view what) {
+  MutexLock lock(monitor_.mutex());
+  const TimePoint deadline = deadline_after(Clock::system().now(), timeout_);
+  const bool woken =
+      monitor_.wait(replica, deadline, [&] { return ready() || abort_reason_.has_value(); });
+  throw_if_aborted(replica);
+  if (woken) return;
+  const Error error(ErrorCode::kDeadlineExceeded,
+                    concat(what, ": waited ", std::chrono::duration<double>(timeout_).count(),
+                           " s for the other replicas"));
+  log(LogLevel::kError, error.message());
+  abort(error);
+  throw error;
+}
+
+void Rendezvous::check(int replica) {
+  MutexLock lock(monitor_.mutex());
+  throw_if_aborted(replica);
+}
+
+void Rendezvous::abort(Error reason) {
+  if (abort_reason_) return;
+  abort_reason_ = std::move(reason);
+  failed_in_update_ = updating_;
+  monitor_.notify_replicas();
+}
+
+void Rendezvous::throw_if_aborted(int replica) {
+  if (!abort_reason_) return;
+  seat(replica).saw_abort = true;
+  throw Error(
+      ErrorCode::kAborted,
+      concat("replica ", replica, ": stopped because the run failed: ", abort_reason_->message()));
+}
+
+void Rendezvous::ended(int replica, std::exception_ptr error) {
+  MutexLock lock(monitor_.mutex());
+  seat(replica).ended = true;
+  ++num_ended_;
+  if (error && !abort_reason_) {
+    abort(Error(ErrorCode::kAborted, concat("replica ", replica, ": ", message_of(error))));
+  }
+  seat(replica).error = std::move(error);
+  if (!abort_reason_ && num_present_ > 0 && num_present_ + num_ended_ == num_replicas()) {
+    abort(mismatch());
+  }
+  if (place_ == RunPlace::kReplicaThreads) monitor_.leave(replica);
+  if (num_ended_ == num_replicas()) monitor_.notify_caller();
+}
+
+void Rendezvous::serve() {
+  for (;;) {
+    {
+      MutexLock lock(monitor_.mutex());
+      monitor_.wait_as_caller([this] { return merge_requested_ || num_ended_ == num_replicas(); });
+      if (!merge_requested_) return;
+    }
+    run_action();
+  }
+}
+
+RunOutcome Rendezvous::outcome() {
+  MutexLock lock(monitor_.mutex());
+  RunOutcome result;
+  if (!abort_reason_) return result;
+  result.failed_in_update = failed_in_update_;
+  for (int r = 0; r < num_replicas(); ++r) {
+    Seat& each = seat(r);
+    result.messages.push_back(message_of(each.error));
+    if (!each.error || each.saw_abort || result.error) continue;
+    result.error = each.error;
+    result.replica = r;
+  }
+  if (!result.error) result.error = std::make_exception_ptr(*abort_reason_);
+  for (Seat& each : seats_) each.error = nullptr;
+  return result;
+}
+
+Error Rendezvous::mismatch() const {
+  std::map<std::string, std::vector<int>> callers;  // by what they do
+  std::vector<int> returned;
+  std::string call;
+  bool same_kind = true;
+  for (int r = 0; r < num_replicas(); ++r) {
+    const Seat& each = seats_[static_cast<std::size_t>(r)];
+    if (each.ended) {
+      returned.push_back(r);
+    } else if (each.present) {
+      if (call.empty()) call = each.header.call();
+      same_kind = same_kind && each.header.call() == call;
+      callers[each.header.describe()].push_back(r);
+    }
+  }
+  std::vector<std::pair<std::vector<int>, std::string>> groups;
+  for (const auto& [text, numbers] : callers) groups.emplace_back(numbers, text);
+  std::ranges::sort(groups);
+  std::string text = call + " mismatch: ";
+  if (!returned.empty()) text += replicas(returned) + " returned; ";
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const auto& [numbers, what] = groups[i];
+    text += concat(i ? "; " : "", replicas(numbers),
+                   numbers.size() == 1 ? " waits in " : " wait in ", what);
+  }
+  return Error(
+      same_kind && returned.empty() ? ErrorCode::kInvalidArgument : ErrorCode::kFailedPrecondition,
+      text + "; expected the same calls in the same order in all replicas");
+}
+
+std::string Rendezvous::late(int replica) const {
+  std::vector<int> missing;
+  for (int r = 0; r < num_replicas(); ++r) {
+    const Seat& each = seats_[static_cast<std::size_t>(r)];
+    if (!each.present && !each.ended && r != replica) missing.push_back(r);
+  }
+  return concat(seats_[static_cast<std::size_t>(replica)].header.describe(), ": waited ",
+                std::chrono::duration<double>(timeout_).count(), " s for ", replicas(missing),
+                "; expected all ", num_replicas(),
+                " replicas; try a longer timeout or look at what they do");
+}
+
+}  // namespace tutti::internal

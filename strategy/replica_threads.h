@@ -1,0 +1,63 @@
+// The threads of the replicas: persistent, named, one body at a time.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tutti/core/executor.h"
+#include "tutti/core/run_token.h"
+#include "tutti/strategy/rendezvous.h"
+
+namespace tutti::internal {
+
+/// One thread per replica, named "replica-<r>", for the life of the strategy. Replicas of one
+/// device take turns by its run token. A replica parked in a merge call takes up the body of a
+/// nested run. With one replica there is no thread: the caller runs it.
+class ReplicaThreads {
+ public:
+  using Body = std::function<void(int replica, Rendezvous& rendezvous, IdleWork& nested)>;
+
+  /// `replica_devices`: one per replica.
+  ReplicaThreads(const std::vector<Device>& replica_devices, ReplicaExecution execution,
+                 Duration timeout);
+  /// Joins.
+  ~ReplicaThreads();
+  ReplicaThreads(const ReplicaThreads&) = delete;
+  ReplicaThreads& operator=(const ReplicaThreads&) = delete;
+
+  /// Runs body(r, ...) for each replica and returns when all have ended; serves their merge calls
+  /// meanwhile. One outermost run at a time; nested ones come from merge functions on the same
+  /// thread.
+  RunOutcome run(const Body& body);
+
+ private:
+  struct Frame {
+    Frame(ReplicaMonitor& monitor, int num_replicas, Duration timeout, RunPlace place,
+          const Body& frame_body)
+        : body(frame_body), rendezvous(monitor, num_replicas, timeout, place) {}
+    std::uint64_t number = 0;
+    const Body& body;
+    Rendezvous rendezvous;
+  };
+  class NestedBodies;
+
+  void serve(int replica);
+  bool has_body(int replica) const;
+  void run_body(int replica);
+
+  const int num_replicas_;
+  const Duration timeout_;
+  ReplicaMonitor monitor_;
+  std::vector<std::unique_ptr<RunToken>> tokens_;
+  std::vector<RunToken*> token_of_replica_;  // nullptr: the device is this replica's alone
+  // Guarded by monitor_.mutex().
+  std::vector<Frame*> frames_;             // innermost last
+  std::vector<std::uint64_t> last_taken_;  // per replica: number of the last frame it took up
+  std::uint64_t next_number_ = 1;
+  bool stopping_ = false;
+  std::vector<std::unique_ptr<Thread>> threads_;  // last: joined before the rest is destroyed
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,92 @@
+// Which strategy and which context a thread is in.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/replica_group.h"
+#include "tutti/autograd/variable.h"
+#include "tutti/optimizer/gradient_reducer.h"
+
+namespace tutti {
+
+class ReplicaContext;
+class Strategy;
+
+namespace internal {
+
+/// The mode of a thread: a strategy with a replica (replica context) or without (cross-replica
+/// context). No mode at all means the default replica of the default strategy.
+struct StrategyMode {
+  Strategy* strategy = nullptr;
+  ReplicaContext* replica = nullptr;
+  bool merging = false;  // inside a merge function: a run made here is nested
+};
+
+/// nullptr: no mode.
+const StrategyMode* current_mode();
+
+/// Makes `mode` current on this thread until destroyed.
+class StrategyModeScope {
+ public:
+  explicit StrategyModeScope(StrategyMode mode);
+  ~StrategyModeScope();
+  StrategyModeScope(const StrategyModeScope&) = delete;
+  StrategyModeScope& operator=(const StrategyModeScope&) = delete;
+
+  /// Whether this is the innermost one of the calling thread.
+  bool is_current() const;
+
+ private:
+  StrategyMode mode_;
+  const StrategyMode* previous_;
+};
+
+/// The replica outside every scope.
+ReplicaContext& default_replica_context();
+
+/// The replica of `strategy` that this thread runs; nullptr in the cross-replica and the default
+/// context.
+ReplicaContext* replica_of(const void* strategy);
+
+/// Throws kFailedPrecondition unless this thread is in `strategy`'s cross-replica context or in the
+/// default context.
+void require_cross_replica(const Strategy& strategy, std::string_view who);
+
+/// Makes the variables of `strategy`'s cross-replica context.
+class StrategyVariableCreator final : public VariableCreator {
+ public:
+  explicit StrategyVariableCreator(Strategy& strategy) : strategy_(strategy) {}
+  std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
+                                          const RandomKey& key, VariableOptions options) override;
+
+ private:
+  Strategy& strategy_;
+};
+
+/// Refuses to make a variable inside run.
+class ForbiddenVariableCreator final : public VariableCreator {
+ public:
+  std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
+                                          const RandomKey& key, VariableOptions options) override;
+};
+
+/// The cross-replica context of a merge function: mode, variable creator, no replica, no reducer,
+/// no recording.
+class MergeScope {
+ public:
+  explicit MergeScope(Strategy& strategy);
+
+ private:
+  StrategyModeScope mode_;
+  StrategyVariableCreator creator_;
+  VariableCreatorScope creator_scope_;
+  ReplicaGroupScope group_;
+  GradientReducerScope reducer_;
+  GradientTape::StopRecording stop_;
+};
+
+}  // namespace internal
+}  // namespace tutti

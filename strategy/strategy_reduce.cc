@@ -1,0 +1,91 @@
+// Strategy::reduce: values of replicas as one, exact for replicas with unequal numbers of rows.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/strategy/strategy.h"
+#include "tutti/strategy/strategy_mode.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kWho = "Strategy::reduce";
+
+void require_sum_or_mean(ReduceOp op) {
+  if (op == ReduceOp::kSum || op == ReduceOp::kMean) return;
+  fail(ErrorCode::kInvalidArgument, kWho, ": expected SUM or MEAN, got ", op,
+       "; try ReplicaContext::all_reduce for other operations");
+}
+
+/// numerator / count: true division, integers give float32.
+Tensor quotient(const Tensor& numerator, std::int64_t count) {
+  const auto divisor = static_cast<double>(count);
+  if (is_floating(numerator.dtype())) return divide(numerator, divisor);
+  return cast(divide(cast(numerator, DType::kFloat64), divisor), DType::kFloat32);
+}
+
+std::int64_t length_of(const Tensor& value, std::span<const int> axes) {
+  std::int64_t length = 1;
+  for (const int axis : axes) length *= value.shape().dim(axis);
+  return length;
+}
+
+/// SUM over `axes` of each value (float for bool is not guessed: bool is refused by reduce_sum),
+/// then along the tree.
+Tensor sum_over_axes(std::span<const Tensor> values, std::span<const int> axes,
+                     Device destination) {
+  std::vector<Tensor> sums;
+  for (const Tensor& value : values) {
+    for (const int axis : axes) value.shape().normalized_axis(axis, kWho);
+    sums.push_back(reduce_sum(value, {std::vector<int>(axes.begin(), axes.end()), false}));
+  }
+  return reduce_tensors_along_tree(ReduceOp::kSum, sums, destination);
+}
+
+Tensor reduce_values(ReduceOp op, std::span<const Tensor> values, std::span<const int> axes,
+                     Device destination) {
+  const GradientTape::StopRecording stop;
+  const Tensor sum = sum_over_axes(values, axes, destination);
+  if (op == ReduceOp::kSum) return sum;
+  std::int64_t count = 0;
+  for (const Tensor& value : values) count += length_of(value, axes);
+  return quotient(sum, count);
+}
+
+}  // namespace
+
+Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<int> axis) {
+  if (axis) return reduce(op, value, std::span<const int>(&*axis, 1));
+  internal::require_cross_replica(*this, kWho);
+  require_sum_or_mean(op);
+  check_argument_count(value.size());
+  const GradientTape::StopRecording stop;
+  return reduce_tensors_along_tree(op, value.values(), parameter_devices().front());
+}
+
+Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<const int> axes) {
+  internal::require_cross_replica(*this, kWho);
+  require_sum_or_mean(op);
+  check_argument_count(value.size());
+  if (axes.empty()) return reduce(op, value);
+  return reduce_values(op, value.values(), axes, parameter_devices().front());
+}
+
+Tensor Strategy::reduce(std::string_view op, const PerReplica<Tensor>& value,
+                        std::optional<int> axis) {
+  return reduce(parse_reduce_op(op), value, axis);
+}
+
+Tensor Strategy::reduce(ReduceOp op, const Tensor& value, std::optional<int> axis) {
+  internal::require_cross_replica(*this, kWho);
+  require_sum_or_mean(op);
+  if (op == ReduceOp::kSum && num_replicas_in_sync() > 1) {
+    fail(ErrorCode::kInvalidArgument, kWho, ": SUM of a value that is not distributed, with ",
+         num_replicas_in_sync(),
+         " replicas; expected a PerReplica; try MEAN, or the result of run()");
+  }
+  if (!axis) return value;
+  return reduce_values(op, std::span(&value, 1), std::span<const int>(&*axis, 1), value.device());
+}
+
+}  // namespace tutti
