@@ -19,11 +19,13 @@ namespace {
 
 constexpr std::size_t kNoUse = std::numeric_limits<std::size_t>::max();
 
+std::string name_of(const Node& node) {
+  return node.backward ? "record_custom_gradient" : concat("gradient of ", to_string(node.call.op));
+}
+
 void check_gradients(const Node& node, std::span<const Gradient> gradients) {
-  const std::string who = node.backward ? std::string("record_custom_gradient")
-                                        : concat("gradient of ", to_string(node.call.op));
   if (gradients.size() != node.input_specs.size()) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected one gradient per input, ",
+    fail(ErrorCode::kInvalidArgument, name_of(node), ": expected one gradient per input, ",
          node.input_specs.size(), ", got ", gradients.size());
   }
   for (std::size_t i = 0; i < gradients.size(); ++i) {
@@ -31,7 +33,7 @@ void check_gradients(const Node& node, std::span<const Gradient> gradients) {
     const Shape& shape =
         gradients[i].is_dense() ? gradients[i].dense().shape() : gradients[i].slices().dense_shape;
     if (shape != node.input_specs[i].shape) {
-      fail(ErrorCode::kInvalidArgument, who, ": the gradient of input ", i,
+      fail(ErrorCode::kInvalidArgument, name_of(node), ": the gradient of input ", i,
            " has the wrong shape; expected ", node.input_specs[i].shape, ", got ", shape);
     }
   }
