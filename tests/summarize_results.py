@@ -1,21 +1,32 @@
 #!/usr/bin/env python3
 # Counts what ctest ran per label, and fails when something failed or was skipped that needs no GPU.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: summarize_results.py JUNIT.xml OUTPUT.log"""
+"""Usage: summarize_results.py JUNIT.xml TESTS.json OUTPUT.log
+
+TESTS.json is what `ctest --show-only=json-v1` prints: JUnit files of ctest name no labels before CMake 3.27.
+"""
 import collections
+import json
 import sys
 import xml.etree.ElementTree
 
 ALLOWED_TO_SKIP = "gpu"
 
 
-def read_results(path):
+def read_labels(path):
+    """{name of a test: its labels}"""
+    with open(path, encoding="utf-8") as file:
+        tests = json.load(file)["tests"]
+    labels = {}
+    for test in tests:
+        properties = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
+        labels[test["name"]] = properties.get("LABELS") or ["(no label)"]
+    return labels
+
+
+def read_results(path, labels):
     """(name, labels, outcome) of each test; the outcome is passed, failed or skipped."""
     for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
-        labels = []
-        for entry in case.iter("property"):
-            if entry.get("name") == "cmake_labels":
-                labels = [label for label in entry.get("value", "").split(";") if label]
         status = case.get("status")
         if status == "run":
             outcome = "passed"
@@ -23,17 +34,10 @@ def read_results(path):
             outcome = "skipped"
         else:
             outcome = "failed"
-        yield case.get("name"), labels or ["(no label)"], outcome
+        yield case.get("name"), labels.get(case.get("name"), ["(no label)"]), outcome
 
 
-def main():
-    try:
-        results = list(read_results(sys.argv[1]))
-    except (OSError, xml.etree.ElementTree.ParseError) as error:
-        print(f"no results: {error}; the output was:")
-        with open(sys.argv[2], encoding="utf-8", errors="replace") as file:
-            print(file.read()[-4000:])
-        return 1
+def print_table(results):
     counts = collections.defaultdict(collections.Counter)
     for _, labels, outcome in results:
         for label in labels:
@@ -43,11 +47,24 @@ def main():
         count = counts[label]
         run = count["passed"] + count["failed"]
         print(f"  {label:14} {run:6} {count['passed']:7} {count['failed']:7} {count['skipped']:8}")
+
+
+def tail(path, length):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()[-length:]
+
+
+def main():
+    try:
+        results = list(read_results(sys.argv[1], read_labels(sys.argv[2])))
+    except (OSError, ValueError, xml.etree.ElementTree.ParseError) as error:
+        print(f"no results: {error}; the output was:\n{tail(sys.argv[3], 4000)}")
+        return 1
+    print_table(results)
     failed = [name for name, _, outcome in results if outcome == "failed"]
     skipped = [name for name, labels, outcome in results if outcome == "skipped" and ALLOWED_TO_SKIP not in labels]
     if failed:
-        with open(sys.argv[2], encoding="utf-8", errors="replace") as file:
-            print(file.read()[-20000:])
+        print(tail(sys.argv[3], 20000))
     for name in failed:
         print(f"  FAILED  {name}")
     for name in skipped:
