@@ -1,0 +1,40 @@
+// The safetensors format: named tensors and text metadata in one file that every framework reads.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tutti/autograd/variable_storage.h"
+
+namespace tutti {
+
+/// What a file holds. Names and metadata keys occur once each.
+struct SafetensorsFile {
+  std::vector<NamedTensor> tensors;
+  std::vector<std::pair<std::string, std::string>> metadata;
+};
+
+/// The bytes of a file: 8 bytes header length (little-endian), a JSON header, the elements
+/// (row-major, little-endian). As in the format's own writer, tensors stand sorted by element size
+/// (largest first) and name, so that all are aligned. Types: F32, F64, I32, I64, U8, BOOL. Throws
+/// kInvalidArgument for a name that is empty, occurs twice, is "__metadata__" or is not UTF-8, and
+/// for an undefined tensor.
+std::string format_safetensors(const SafetensorsFile& file);
+
+/// The inverse; tensors come in the order of their elements, on cpu:0. `source` names the bytes in
+/// errors: kDataLoss naming source, offset and tensor where they are damaged (truncated, overlong,
+/// overlapping, out of bounds, twice the same name, ...); kUnimplemented for element types (F16,
+/// ...) or ranks that no tensor has.
+SafetensorsFile parse_safetensors(std::string_view bytes, const std::string& source);
+
+/// Writes atomically: a reader sees the old file or the new. Errors of format_safetensors() and
+/// write_file_atomically().
+void write_safetensors(const std::string& path, const SafetensorsFile& file);
+
+/// Errors of read_file() and parse_safetensors().
+SafetensorsFile read_safetensors(const std::string& path);
+
+}  // namespace tutti

@@ -1,0 +1,253 @@
+// Checkpoints: everything comes back, or nothing changes.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/checkpoint/checkpoint.h"
+
+#include "tests/checkpoint/checkpoint_test_util.h"
+#include "tutti/checkpoint/safetensors.h"
+
+namespace tutti {
+namespace checkpoint_test {
+
+using checkpoint_test_util::empty_folder;
+using checkpoint_test_util::expect_error;
+using testing::ElementsAre;
+
+Variable variable(const std::string& name, std::vector<float> values) {
+  const auto size = static_cast<std::int64_t>(values.size());
+  return Variable(Tensor::from(Shape{size}, values), VariableOptions{.name = name});
+}
+
+std::vector<double> values_of(const Variable& variable) { return variable.value().to_doubles(); }
+
+StateProvider counter_state(std::int64_t& counter) {
+  return {[&counter] { return Json(counter); },
+          [&counter](const Json& json) { counter = json.as_int(); }};
+}
+
+/// A variable of two replicas, as ON_READ variables are: saved as the sum and by component. Refuses
+/// to restore while told so.
+class TwoComponents : public VariableStorage {
+ public:
+  explicit TwoComponents(const std::string& name)
+      : VariableStorage({}, DType::kFloat32, VariableOptions{.name = name}, nullptr) {}
+
+  Tensor read() const override { return Tensor(components[0] + components[1]); }
+  std::vector<Tensor> local_components() const override { return {components[0], components[1]}; }
+  std::vector<Device> devices() const override { return {Device{}, Device{}}; }
+  void assign(AssignOp, const Tensor&, ValueOrigin) override { not_used(); }
+  void assign_replicated(AssignOp, const Tensor&) override { not_used(); }
+  void scatter(ScatterOp, const IndexedSlices&) override { not_used(); }
+  Variable create_slot(const std::string&, double) override { not_used(); }
+  void update(const UpdateRule&, std::span<const Variable>, const Gradient&,
+              const UpdateScalars&) override {
+    not_used();
+  }
+
+  std::vector<NamedTensor> save() const override {
+    return {{name(), read()},
+            {name() + "/replica_0", components[0]},
+            {name() + "/replica_1", components[1]}};
+  }
+  void restore(const TensorLookup& lookup) override {
+    if (failures > 0) {
+      --failures;
+      fail(ErrorCode::kNotFound, "Variable '", name(), "': other replicas");
+    }
+    for (int i = 0; i < 2; ++i) {
+      components[i] = checked_restore(lookup, concat(name(), "/replica_", i)).item();
+    }
+  }
+
+  float components[2] = {4, 3};
+  int failures = 0;
+
+ private:
+  [[noreturn]] static void not_used() { fail(ErrorCode::kInternal, "not used by checkpoints"); }
+};
+
+TEST(Checkpoint, BringsBackVariablesStateAndStep) {
+  const std::string path = empty_folder() + "/new/folder/c.safetensors";
+  Variable a = variable("a", {1, 2});
+  Variable counter(Tensor::from<std::int64_t>({}, {41}), VariableOptions{.name = "counter"});
+  std::int64_t position = 7;
+  Checkpoint checkpoint({a, counter});
+  checkpoint.add_state("position", counter_state(position));
+  checkpoint.save(path, 123);
+
+  a.assign(Tensor::from<float>({2}, {8, 9}));
+  counter.assign(0.0);
+  position = 0;
+  const CheckpointInfo info = checkpoint.restore(path);
+  EXPECT_THAT(values_of(a), ElementsAre(1, 2));
+  EXPECT_EQ(counter.value().item_int(), 41);
+  EXPECT_EQ(position, 7);
+  EXPECT_EQ(info.step, 123);
+  EXPECT_FALSE(info.tutti_version.empty());
+}
+
+TEST(Checkpoint, RestoresIntoOtherVariablesOfTheSameNames) {
+  const std::string path = empty_folder() + "/c.safetensors";
+  Checkpoint({variable("a", {1, 2}), variable("b", {3})}).save(path);
+  Variable b = variable("b", {0}), a = variable("a", {0, 0});
+  Checkpoint({b, a}).restore(path);
+  EXPECT_THAT(values_of(a), ElementsAre(1, 2));
+  EXPECT_THAT(values_of(b), ElementsAre(3));
+}
+
+TEST(Checkpoint, ListsAllThatDoesNotFitAndChangesNothing) {
+  const std::string path = empty_folder() + "/c.safetensors";
+  std::int64_t number = 5;
+  Checkpoint saved(
+      {variable("fits", {1}), variable("shape", {1, 2}), variable("old", {3}),
+       Variable(Tensor::ones({1}, DType::kFloat64), VariableOptions{.name = "dtype"})});
+  saved.add_state("gone", counter_state(number));
+  saved.save(path);
+
+  Variable fits = variable("fits", {10});
+  Checkpoint checkpoint(
+      {fits, variable("shape", {1, 2, 3}), variable("new", {1}), variable("dtype", {1})});
+  checkpoint.add_state("fresh", counter_state(number));
+  number = 6;
+  expect_error(ErrorCode::kInvalidArgument,
+               {"Checkpoint::restore", path, "6 problems", "nothing was changed",
+                "variable 'new' is missing", "'shape': expected float32 [3], got float32 [2]",
+                "'dtype': expected float32 [1], got float64 [1]", "unknown tensor 'old'",
+                "state 'fresh' is missing", "unknown state 'gone'"},
+               [&] { checkpoint.restore(path); });
+  EXPECT_THAT(values_of(fits), ElementsAre(10));
+  EXPECT_EQ(number, 6);
+}
+
+TEST(Checkpoint, LeavesUnknownThingsAloneWhenAsked) {
+  const std::string path = empty_folder() + "/c.safetensors";
+  std::int64_t number = 5;
+  Checkpoint saved({variable("a", {1}), variable("a/momentum", {2})});
+  saved.add_state("number", counter_state(number));
+  saved.save(path);
+  Variable a = variable("a", {0});
+  Checkpoint({a}).restore(path, RestoreOptions{.ignore_unknown = true});
+  EXPECT_THAT(values_of(a), ElementsAre(1));
+  // What is missing stays an error.
+  expect_error(ErrorCode::kInvalidArgument, {"1 problem)", "variable 'b' is missing"}, [&] {
+    Checkpoint({a, variable("b", {1})}).restore(path, RestoreOptions{.ignore_unknown = true});
+  });
+}
+
+TEST(Checkpoint, KnowsComponentsOfVariables) {
+  const std::string path = empty_folder() + "/c.safetensors";
+  auto storage = std::make_shared<TwoComponents>("sum");
+  Checkpoint checkpoint({Variable(storage), variable("a", {1})});
+  checkpoint.save(path);
+  storage->components[0] = storage->components[1] = 0;
+  checkpoint.restore(path);
+  EXPECT_THAT(storage->components, ElementsAre(4, 3));
+  // A plain variable of that name takes the whole; the components are no unknown tensors.
+  Variable plain(Tensor(0.0f), VariableOptions{.name = "sum"});
+  Checkpoint({plain, variable("a", {1})}).restore(path);
+  EXPECT_EQ(plain.value().item(), 7.0f);
+}
+
+TEST(Checkpoint, SetsBackWhatItChangedWhenTakingOverFails) {
+  const std::string path = empty_folder() + "/c.safetensors";
+  Variable first = variable("first", {1});
+  auto storage = std::make_shared<TwoComponents>("second");
+  Checkpoint checkpoint({first, Variable(storage)});
+  std::int64_t number = 5;
+  checkpoint.add_state("number", counter_state(number));
+  bool refuse = false;
+  checkpoint.add_state("zz_last", {[] { return Json(1); },
+                                   [&refuse](const Json&) {
+                                     if (std::exchange(refuse, false))
+                                       fail(ErrorCode::kOutOfRange, "too far");
+                                   }});
+  checkpoint.save(path);
+
+  first.assign(2.0);
+  storage->components[0] = 9;
+  number = 6;
+  storage->failures = 1;
+  expect_error(ErrorCode::kNotFound, {"other replicas"}, [&] { checkpoint.restore(path); });
+  EXPECT_THAT(values_of(first), ElementsAre(2));
+  EXPECT_EQ(storage->components[0], 9);
+  EXPECT_EQ(number, 6);
+
+  refuse = true;
+  expect_error(ErrorCode::kOutOfRange, {"too far"}, [&] { checkpoint.restore(path); });
+  EXPECT_THAT(values_of(first), ElementsAre(2));
+  EXPECT_EQ(storage->components[0], 9);
+  EXPECT_EQ(number, 6);
+
+  checkpoint.restore(path);
+  EXPECT_THAT(values_of(first), ElementsAre(1));
+  EXPECT_EQ(number, 5);
+}
+
+TEST(Checkpoint, RefusesTwoThingsOfOneName) {
+  Variable a = variable("a", {1});
+  Checkpoint checkpoint({a, a});  // one variable named twice is one variable
+  EXPECT_EQ(checkpoint.variables().size(), 1u);
+  expect_error(ErrorCode::kAlreadyExists, {"'a'"}, [&] { checkpoint.add({variable("a", {1})}); });
+  std::int64_t number = 0;
+  checkpoint.add_state("s", counter_state(number));
+  expect_error(ErrorCode::kAlreadyExists, {"'s'"},
+               [&] { checkpoint.add_state("s", counter_state(number)); });
+  expect_error(ErrorCode::kInvalidArgument, {"'t'"}, [&] { checkpoint.add_state("t", {}); });
+  // Names that collide only in the file.
+  Checkpoint colliding(
+      {Variable(std::make_shared<TwoComponents>("x")), variable("x/replica_1", {1})});
+  expect_error(ErrorCode::kInvalidArgument, {"x/replica_1", "two variables"},
+               [&] { colliding.save(empty_folder() + "/c.safetensors"); });
+}
+
+TEST(Checkpoint, RefusesMetadataThatCannotBeRead) {
+  const std::string path = empty_folder() + "/c.safetensors";
+  auto with = [&](const std::string& key, const std::string& value) {
+    write_safetensors(path, {{}, {{"tutti_format", "1"}, {key, value}}});
+  };
+  with("step", "12x");
+  expect_error(ErrorCode::kDataLoss, {path, "'step'", "12x"}, [&] { Checkpoint().restore(path); });
+  with("state/rng", "{");
+  expect_error(ErrorCode::kDataLoss, {path, "state/rng"}, [&] { Checkpoint().restore(path); });
+  write_safetensors(path, {{}, {{"tutti_format", "2"}}});
+  expect_error(ErrorCode::kUnimplemented, {path, "got 2", "later version"},
+               [&] { Checkpoint().restore(path); });
+}
+
+TEST(Checkpoint, SavingOverAnOldFileKeepsItWhenSavingFails) {
+  const std::string path = empty_folder() + "/c.safetensors";
+  Checkpoint({variable("a", {1})}).save(path, 1);
+  Checkpoint broken({variable("a", {2})});
+  broken.add_state(
+      "bad", {[]() -> Json { fail(ErrorCode::kUnavailable, "no state"); }, [](const Json&) {}});
+  expect_error(ErrorCode::kUnavailable, {"no state"}, [&] { broken.save(path, 2); });
+  EXPECT_EQ(load_weights(path, {variable("a", {0})}).step, 1);
+}
+
+TEST(Weights, AreSavedAloneAndLoadedFromAnyFile) {
+  const std::string folder = empty_folder();
+  save_weights(folder + "/w.safetensors", {variable("a", {1, 2})});
+  Variable a = variable("a", {0, 0});
+  load_weights(folder + "/w.safetensors", {a});
+  EXPECT_THAT(values_of(a), ElementsAre(1, 2));
+
+  // A whole checkpoint: its state does not matter, its slots only when told.
+  std::int64_t number = 5;
+  Checkpoint whole({variable("a", {3, 4}), variable("a/m", {0, 0})});
+  whole.add_state("number", counter_state(number));
+  whole.save(folder + "/c.safetensors", 9);
+  expect_error(ErrorCode::kInvalidArgument, {"load_weights", "unknown tensor 'a/m'"},
+               [&] { load_weights(folder + "/c.safetensors", {a}); });
+  EXPECT_THAT(values_of(a), ElementsAre(1, 2));
+  EXPECT_EQ(
+      load_weights(folder + "/c.safetensors", {a}, RestoreOptions{.ignore_unknown = true}).step, 9);
+  EXPECT_THAT(values_of(a), ElementsAre(3, 4));
+
+  // A file of another program.
+  write_safetensors(folder + "/o.safetensors", {{{"a", Tensor::from<float>({2}, {5, 6})}},
+                                                {{"format", "pt"}, {"step", "soon"}}});
+  EXPECT_EQ(load_weights(folder + "/o.safetensors", {a}).step, 0);
+  EXPECT_THAT(values_of(a), ElementsAre(5, 6));
+}
+
+}  // namespace checkpoint_test
+}  // namespace tutti

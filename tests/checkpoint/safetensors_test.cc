@@ -1,0 +1,198 @@
+// safetensors files: what is written, byte by byte, and that it comes back.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/checkpoint/safetensors.h"
+
+#include <array>
+#include <cstdio>
+
+#include "tests/checkpoint/checkpoint_test_util.h"
+#include "tutti/core/file.h"
+
+namespace tutti {
+namespace safetensors_test {
+
+using checkpoint_test_util::empty_folder;
+using checkpoint_test_util::expect_error;
+using testing::ElementsAre;
+
+/// A file with every dtype, a scalar, an empty tensor and a name with quotes and umlauts.
+SafetensorsFile full_file() {
+  SafetensorsFile file;
+  file.tensors = {
+      {"flags", Tensor::full({3}, 1, DType::kBool)},
+      {"bytes", Tensor::from<std::uint8_t>({2}, {7, 255})},
+      {"a/kernel", Tensor::from<float>({2, 2}, {1.5f, -0.0f, 3e-45f, 4})},
+      {"doubles", Tensor::from<double>({1}, {0.1})},
+      {"ints", Tensor::from<std::int32_t>({2}, {-1, 2147483647})},
+      {"step", Tensor::from<std::int64_t>({}, {-9007199254740993})},
+      {"none", Tensor::zeros({0, 4})},
+      {"q\"uo\\te \xC3\xBC", Tensor::ones({1})},
+  };
+  file.metadata = {{"step", "12"}, {"note", "line\nline \xE2\x82\xAC"}};
+  return file;
+}
+
+std::string text_of(const Tensor& tensor) {
+  return concat(
+      tensor.dtype(), tensor.shape(), ": ",
+      testing::PrintToString(std::vector<int>(
+          reinterpret_cast<const unsigned char*>(tensor.bytes().data()),
+          reinterpret_cast<const unsigned char*>(tensor.bytes().data()) + tensor.num_bytes())));
+}
+
+TEST(Safetensors, BringsBackEveryDTypeAndName) {
+  const SafetensorsFile written = full_file();
+  const std::string path = empty_folder() + "/sub/all.safetensors";
+  write_safetensors(path, written);
+  const SafetensorsFile read = read_safetensors(path);
+  EXPECT_EQ(read.metadata, written.metadata);
+  ASSERT_EQ(read.tensors.size(), written.tensors.size());
+  for (const NamedTensor& tensor : written.tensors) {
+    const auto found = std::find_if(read.tensors.begin(), read.tensors.end(),
+                                    [&](const auto& other) { return other.name == tensor.name; });
+    ASSERT_NE(found, read.tensors.end()) << tensor.name;
+    EXPECT_EQ(text_of(found->value), text_of(tensor.value)) << tensor.name;
+  }
+}
+
+// Written out by hand from the description of the format.
+TEST(Safetensors, WritesTheBytesThatTheFormatAsksFor) {
+  SafetensorsFile file;
+  file.tensors = {{"b", Tensor::from<std::uint8_t>({1}, {9})},
+                  {"w", Tensor::from<float>({1, 2}, {1.0f, -2.0f})}};
+  file.metadata = {{"k", "v"}};
+  const std::string header =
+      R"({"__metadata__":{"k":"v"},"w":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
+      R"("b":{"dtype":"U8","shape":[1],"data_offsets":[8,9]}})";
+  const std::size_t padded = (header.size() + 7) / 8 * 8;
+  std::string expected = {static_cast<char>(padded), 0, 0, 0, 0, 0, 0, 0};
+  expected += header + std::string(padded - header.size(), ' ');
+  expected += std::string("\x00\x00\x80\x3f\x00\x00\x00\xc0\x09", 9);
+  EXPECT_EQ(format_safetensors(file), expected);
+}
+
+TEST(Safetensors, AlignsEveryTensor) {
+  const std::string bytes = format_safetensors(full_file());
+  const SafetensorsFile file = parse_safetensors(bytes, "memory");
+  std::size_t offset = bytes.size();
+  for (const NamedTensor& tensor : file.tensors) offset -= tensor.value.num_bytes();
+  EXPECT_EQ(offset % 8, 0u);
+  for (const NamedTensor& tensor : file.tensors) {
+    EXPECT_EQ(offset % size_of(tensor.value.dtype()), 0u) << tensor.name;
+    offset += tensor.value.num_bytes();
+  }
+}
+
+TEST(Safetensors, OfNothingIsAFile) {
+  EXPECT_EQ(format_safetensors({}), std::string("\x08\0\0\0\0\0\0\0{}      ", 16));
+  EXPECT_TRUE(parse_safetensors(format_safetensors({}), "memory").tensors.empty());
+}
+
+TEST(Safetensors, RefusesNamesThatTheFormatCannotHold) {
+  const Tensor x(1.0f);
+  auto names = [&](std::vector<std::string> list) {
+    SafetensorsFile file;
+    for (const std::string& name : list) file.tensors.push_back({name, x});
+    return file;
+  };
+  expect_error(ErrorCode::kInvalidArgument, {"'a'", "occurs twice"}, [&] {
+    format_safetensors(names({"a", "b", "a"}));
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"is empty"}, [&] { format_safetensors(names({""})); });
+  expect_error(ErrorCode::kInvalidArgument, {"__metadata__", "reserved"},
+               [&] { format_safetensors(names({"__metadata__"})); });
+  expect_error(ErrorCode::kInvalidArgument, {"not UTF-8"},
+               [&] { format_safetensors(names({"a\xFF"})); });
+  expect_error(ErrorCode::kInvalidArgument, {"'a'", "undefined"}, [] {
+    format_safetensors({{{"a", Tensor()}}, {}});
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"metadata key 'k'", "occurs twice"}, [] {
+    format_safetensors({{}, {{"k", "1"}, {"k", "2"}}});
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"'k'", "not UTF-8"}, [] {
+    format_safetensors({{}, {{"k", "\xC0"}}});
+  });
+}
+
+TEST(Safetensors, NamesTheFileThatIsNotThere) {
+  expect_error(ErrorCode::kNotFound, {"/nowhere/x.safetensors"},
+               [] { read_safetensors("/nowhere/x.safetensors"); });
+}
+
+/// Runs a Python program that knows nothing of tutti; its output. Empty when there is no Python.
+std::string run_python(const std::string& program, const std::string& path) {
+  const std::string script = path + ".py";
+  write_file_atomically(script, program);
+  const std::string command = "python3 '" + script + "' '" + path + "' 2>&1";
+  FILE* pipe = ::popen(command.c_str(), "r");
+  if (!pipe) return "";
+  std::string output;
+  std::array<char, 256> buffer;
+  while (std::fgets(buffer.data(), buffer.size(), pipe)) output += buffer.data();
+  ::pclose(pipe);
+  return output;
+}
+
+bool has_python() { return run_python("print('yes')", empty_folder() + "/try") == "yes\n"; }
+
+// An independent reader: Python's struct and json modules alone.
+TEST(Safetensors, IsReadByAnIndependentReader) {
+  if (!has_python()) GTEST_SKIP() << "there is no python3";
+  const std::string path = empty_folder() + "/out.safetensors";
+  write_safetensors(path, full_file());
+  const std::string output = run_python(R"PY(
+import json, struct, sys
+data = open(sys.argv[1], 'rb').read()
+size, = struct.unpack('<Q', data[:8])
+header = json.loads(data[8:8 + size].decode('utf-8'))
+letters = {'F32': 'f', 'F64': 'd', 'I32': 'i', 'I64': 'q', 'U8': 'B', 'BOOL': '?'}
+metadata = header.pop('__metadata__')
+print(ascii(metadata['step']), ascii(metadata['note']))
+for name in sorted(header):
+    entry = header[name]
+    begin, end = entry['data_offsets']
+    elements = data[8 + size + begin:8 + size + end]
+    letter = letters[entry['dtype']]
+    count = len(elements) // struct.calcsize(letter)
+    print(ascii(name), entry['shape'], *struct.unpack('<%d%s' % (count, letter), elements))
+)PY",
+                                        path);
+  EXPECT_EQ(output, R"('12' 'line\nline \u20ac'
+'a/kernel' [2, 2] 1.5 -0.0 2.802596928649634e-45 4.0
+'bytes' [2] 7 255
+'doubles' [1] 0.1
+'flags' [3] True True True
+'ints' [2] -1 2147483647
+'none' [0, 4]
+'q"uo\\te \xfc' [1] 1.0
+'step' [] -9007199254740993
+)");
+}
+
+// An independent writer that orders and spaces its header differently.
+TEST(Safetensors, ReadsWhatAnIndependentWriterWrites) {
+  if (!has_python()) GTEST_SKIP() << "there is no python3";
+  const std::string path = empty_folder() + "/in.safetensors";
+  const std::string output = run_python(R"PY(
+import json, struct, sys
+header = {'late': {'shape': [2], 'data_offsets': [4, 20], 'dtype': 'F64'},
+          'early': {'data_offsets': [0, 4], 'dtype': 'I32', 'shape': []},
+          '__metadata__': {'format': 'pt'}}
+text = json.dumps(header, indent=3).encode()
+with open(sys.argv[1], 'wb') as out:
+    out.write(struct.pack('<Q', len(text)) + text + struct.pack('<idd', -5, 0.25, 1e300))
+print('written')
+)PY",
+                                        path);
+  ASSERT_EQ(output, "written\n");
+  const SafetensorsFile file = read_safetensors(path);
+  ASSERT_EQ(file.tensors.size(), 2u);
+  EXPECT_EQ(file.tensors[0].name, "early");
+  EXPECT_EQ(file.tensors[0].value.item_int(), -5);
+  EXPECT_EQ(file.tensors[1].name, "late");
+  EXPECT_THAT(file.tensors[1].value.to_doubles(), ElementsAre(0.25, 1e300));
+  EXPECT_THAT(file.metadata, ElementsAre(testing::Pair("format", "pt")));
+}
+
+}  // namespace safetensors_test
+}  // namespace tutti
