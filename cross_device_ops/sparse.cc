@@ -106,7 +106,8 @@ IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per
   return {values.freeze(), Tensor::from({n}, indices, destination), per_replica[0].dense_shape};
 }
 
-IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica) {
+IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica,
+                                     Device destination) {
   check(per_replica);
   std::vector<std::int64_t> rows;
   for (const IndexedSlices& slices : per_replica) {
@@ -121,9 +122,8 @@ IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica)
     for (const IndexedSlices& slices : per_replica) {
       spread_rows.push_back(spread<T>(slices, rows).freeze());
     }
-    const Device device = first.values.device();
-    return IndexedSlices{reduce_tensors_along_tree(ReduceOp::kSum, spread_rows, device),
-                         Tensor::from({static_cast<std::int64_t>(rows.size())}, rows, device),
+    return IndexedSlices{reduce_tensors_along_tree(ReduceOp::kSum, spread_rows, destination),
+                         Tensor::from({static_cast<std::int64_t>(rows.size())}, rows, destination),
                          first.dense_shape};
   });
 }

@@ -19,6 +19,7 @@ IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per
 /// position order, then rows along the canonical tree, a replica without the row counting as zeros.
 /// So the bits are those of the dense sum (a row of -0 alone becomes +0 there too, once another
 /// replica counts as zero).
-IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica);
+IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica,
+                                     Device destination);
 
 }  // namespace tutti
