@@ -138,7 +138,7 @@ void GradientRound::sum_sparse(const BucketPlan::Item& item) {
     slices.push_back({Tensor::zeros(variable.shape().with_dim(0, 0), variable.dtype()),
                       Tensor::zeros({0}, DType::kInt64), variable.shape()});
   }
-  sparse_sums_[item.variable] = sum_slices_canonically(slices);
+  sparse_sums_[item.variable] = sum_slices_canonically(slices, services_.replica_devices.front());
 }
 
 void GradientRound::work() {
