@@ -45,11 +45,11 @@ struct Divide {
 };
 struct Maximum {
   template <class T>
-  T operator()(T a, T b) const { return (b > a) | (b != b) ? b : a; }
+  T operator()(T a, T b) const { return ((b > a) | (b != b)) ? b : a; }
 };
 struct Minimum {
   template <class T>
-  T operator()(T a, T b) const { return (b < a) | (b != b) ? b : a; }
+  T operator()(T a, T b) const { return ((b < a) | (b != b)) ? b : a; }
 };
 struct Power {
   template <class T>

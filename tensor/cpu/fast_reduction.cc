@@ -119,7 +119,7 @@ template <class Function, class T>
 template <class Function, class T>
 void fold(const Extents& extents, const T* x, T* y) {
   const auto [outer, count, inner] = extents;
-  vectorized([=]() __attribute__((always_inline)) {
+  vectorized([=, outer = outer, count = count, inner = inner]() __attribute__((always_inline)) {
     for (std::int64_t i = 0; i < outer; ++i) {
       const T* from = x + i * count * inner;
       if (inner == 1) {
