@@ -60,7 +60,9 @@ std::vector<std::int64_t> batch_sizes_for_worker(std::int64_t global_batch_size,
   const std::int64_t n = std::int64_t{num_workers} * replicas_per_worker;
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(n), global_batch_size / n);
   for (std::int64_t i = 0; i < global_batch_size % n; ++i) ++sizes[static_cast<std::size_t>(i)];
-  std::ranges::rotate(sizes, sizes.begin() + std::ptrdiff_t{worker} * replicas_per_worker);
+  // std::ranges::rotate would be shorter, but clang++ 14 cannot compile it.
+  std::rotate(sizes.begin(), sizes.begin() + std::ptrdiff_t{worker} * replicas_per_worker,
+              sizes.end());
   return sizes;
 }
 
