@@ -1,0 +1,31 @@
+// Activations as layers of their own.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/layers/activation_layers.h"
+
+#include "tutti/tensor/ops/elementwise.h"
+
+namespace tutti {
+
+Activation::Activation(std::string_view function, ActivationOptions options)
+    : Layer(options.name, options.input_shape), function_(find_activation(function)) {}
+
+Shape Activation::build(const Shape& input) {
+  set_output_activation(function_.name);
+  return input;
+}
+
+Tensor Activation::call(const Tensor& input, CallContext) const { return function_(input); }
+
+LeakyRelu::LeakyRelu(double alpha, ActivationOptions options)
+    : Layer(options.name, options.input_shape), alpha_(alpha) {
+  if (!(alpha >= 0.0 && alpha <= 1.0))
+    fail(ErrorCode::kInvalidArgument, "LeakyRelu: expected alpha in [0, 1], got ", alpha);
+}
+
+Shape LeakyRelu::build(const Shape& input) { return input; }
+
+Tensor LeakyRelu::call(const Tensor& input, CallContext) const {
+  return maximum(input, input * alpha_);
+}
+
+}  // namespace tutti

@@ -1,0 +1,106 @@
+// Batch normalisation, of a replica's part of the batch or of the whole.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Synchronised, the replicas sum [sum of x, sum of x^2, number of rows] in one all_reduce; mean and
+// variance E[x^2] - E[x]^2 follow from that by ordinary operations, so that gradients flow through
+// the statistics to every replica.
+#include "tutti/model/layers/batch_normalization.h"
+
+#include <algorithm>
+
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/replica_group.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/normalization.h"
+#include "tutti/tensor/ops/reduction.h"
+#include "tutti/tensor/ops/shape_ops.h"
+
+namespace tutti {
+namespace {
+
+VariableOptions moving_options(const char* name) {
+  VariableOptions options;
+  options.name = name;
+  options.trainable = false;
+  options.synchronization = VariableSynchronization::kOnRead;
+  options.aggregation = VariableAggregation::kMean;
+  return options;
+}
+
+}  // namespace
+
+BatchNormalization::BatchNormalization(BatchNormalizationOptions options)
+    : Layer(options.name, options.input_shape), options_(std::move(options)) {
+  if (!(options_.epsilon > 0.0)) {
+    fail(ErrorCode::kInvalidArgument, "BatchNormalization: expected a positive epsilon, got ",
+         options_.epsilon);
+  }
+}
+
+Shape BatchNormalization::build(const Shape& input) {
+  if (input.rank() == 0) {
+    fail(ErrorCode::kInvalidArgument, "expected examples of shape [..., channels], got scalars");
+  }
+  const Shape channels{input[-1]};
+  if (options_.scale) add_weight("ones", channels, {.name = "gamma"});
+  if (options_.center) add_weight("zeros", channels, {.name = "beta"});
+  add_weight("zeros", channels, moving_options("moving_mean"));
+  add_weight("ones", channels, moving_options("moving_variance"));
+  return input;
+}
+
+Tensor BatchNormalization::call(const Tensor& input, CallContext context) const {
+  const std::size_t first = first_moving_average();
+  const Shape& channels = weight(first).shape();
+  const Tensor gamma =
+      options_.scale ? weight(0).value() : Tensor::ones(channels, input.dtype(), input.device());
+  const Tensor beta = options_.center ? weight(first - 1).value()
+                                      : Tensor::zeros(channels, input.dtype(), input.device());
+  if (!context.training || frozen()) {
+    return batch_norm_inference(input, gamma, beta, weight(first), weight(first + 1),
+                                options_.epsilon);
+  }
+  const Statistics statistics = options_.synchronized ? normalize_global_batch(input, gamma, beta)
+                                                      : normalize_batch(input, gamma, beta);
+  if (statistics.any_rows) update_moving_averages(statistics);
+  return statistics.y;
+}
+
+BatchNormalization::Statistics BatchNormalization::normalize_batch(const Tensor& x,
+                                                                   const Tensor& gamma,
+                                                                   const Tensor& beta) const {
+  const BatchNormResult result = batch_norm_training(x, gamma, beta, options_.epsilon);
+  return {result.y, result.mean, result.variance, x.num_elements() > 0};
+}
+
+BatchNormalization::Statistics BatchNormalization::normalize_global_batch(
+    const Tensor& x, const Tensor& gamma, const Tensor& beta) const {
+  const std::int64_t channels = x.shape()[-1];
+  std::vector<int> axes;
+  for (int axis = 0; axis + 1 < x.rank(); ++axis) axes.push_back(axis);
+  const double local_count =
+      static_cast<double>(x.num_elements() / std::max<std::int64_t>(1, channels));
+  const Tensor local = concat({reduce_sum(x, {.axes = axes}), reduce_sum(square(x), {.axes = axes}),
+                               Tensor::full({1}, local_count, x.dtype(), x.device())},
+                              0);
+  const Tensor total =
+      ReplicaGroup::current("BatchNormalization").all_reduce(ReduceOp::kSum, local);
+  const Tensor count = slice(total, {2 * channels}, {1});
+  const Tensor rows = maximum(count, 1.0);
+  const Tensor mean = slice(total, {0}, {channels}) / rows;
+  // Rounding can make a difference of equal numbers negative.
+  const Tensor variance = maximum(slice(total, {channels}, {channels}) / rows - square(mean), 0.0);
+  const Tensor y = (x - mean) * (rsqrt(variance + options_.epsilon) * gamma) + beta;
+  return {y, mean, variance, count.item() > 0.0f};
+}
+
+void BatchNormalization::update_moving_averages(const Statistics& statistics) const {
+  const GradientTape::StopRecording no_gradient;
+  const double share = 1.0 - options_.momentum;
+  Variable moving_mean = weight(first_moving_average());
+  Variable moving_variance = weight(first_moving_average() + 1);
+  moving_mean.assign(moving_mean.value() * options_.momentum + statistics.mean * share);
+  moving_variance.assign(moving_variance.value() * options_.momentum + statistics.variance * share);
+}
+
+}  // namespace tutti

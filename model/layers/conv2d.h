@@ -1,0 +1,45 @@
+// The two-dimensional convolution layer.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "tutti/model/layers/activations.h"
+#include "tutti/model/layers/layer.h"
+#include "tutti/model/layers/size2d.h"
+
+namespace tutti {
+
+struct Conv2DOptions {
+  Size2D strides = 1;
+  std::string padding = "valid";  // or "same"
+  std::string activation = "";
+  bool use_bias = true;
+  Initializer kernel_initializer = "glorot_uniform";
+  Initializer bias_initializer = "zeros";
+  Regularizer kernel_regularizer = {};
+  Regularizer bias_regularizer = {};
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// [batch, height, width, in] -> [batch, out_height, out_width, filters], kernel [kernel_height,
+/// kernel_width, in, filters], bias [filters]. Bias and relu, sigmoid or tanh are computed in the
+/// same pass.
+class Conv2D : public Layer {
+ public:
+  Conv2D(std::int64_t filters, Size2D kernel_size, Conv2DOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  std::int64_t filters_;
+  Size2D kernel_size_;
+  Conv2DOptions options_;
+  Padding padding_;
+  ActivationFunction activation_;
+};
+
+}  // namespace tutti

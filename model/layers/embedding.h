@@ -1,0 +1,35 @@
+// The embedding layer.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "tutti/model/layers/layer.h"
+
+namespace tutti {
+
+struct EmbeddingOptions {
+  Initializer embeddings_initializer = "uniform";
+  Regularizer embeddings_regularizer = {};
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// Rows of a table: indices [batch, ...] of int32 or int64 in 0 .. input_dim-1 -> [batch, ...,
+/// output_dim]. The gradient is sparse (IndexedSlices). An index out of range throws
+/// kInvalidArgument naming it.
+class Embedding : public Layer {
+ public:
+  Embedding(std::int64_t input_dim, std::int64_t output_dim, EmbeddingOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  std::int64_t input_dim_;
+  std::int64_t output_dim_;
+  EmbeddingOptions options_;
+};
+
+}  // namespace tutti

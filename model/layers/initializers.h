@@ -1,0 +1,61 @@
+// Initial values of weights.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "tutti/autograd/variable.h"
+
+namespace tutti {
+
+/// A way to fill a new weight: a name of the list below, one of initializers::, or a function of
+/// the shape. Values depend on (seed, number of the variable, element) alone. A value type.
+class Initializer {
+ public:
+  using Function = std::function<Tensor(const Shape&, const InitializerContext&)>;
+
+  /// zeros, ones, glorot_uniform, glorot_normal, he_uniform, he_normal, lecun_uniform,
+  /// lecun_normal, uniform (random_uniform), normal (random_normal), truncated_normal. Throws
+  /// kInvalidArgument listing them for another name.
+  Initializer(const char* name) : Initializer(std::string(name)) {}
+  Initializer(const std::string& name);
+  Initializer(std::string name, Function function)
+      : name_(std::move(name)), function_(std::move(function)) {}
+
+  const std::string& name() const { return name_; }
+  /// For a variable of this shape, float32.
+  Variable::Initializer for_shape(const Shape& shape) const;
+
+ private:
+  std::string name_;
+  Function function_;
+};
+
+/// Keras's initializers with its defaults. The fans of a kernel [..., in, out] are in (out) times
+/// the product of the leading dimensions.
+namespace initializers {
+Initializer zeros();
+Initializer ones();
+Initializer constant(double value);
+/// The given values, of the weight's shape.
+Initializer values(const Tensor& values);
+Initializer random_uniform(double low = -0.05, double high = 0.05);
+Initializer random_normal(double mean = 0.0, double stddev = 0.05);
+/// Beyond two standard deviations values are drawn again.
+Initializer truncated_normal(double mean = 0.0, double stddev = 0.05);
+/// Uniform in +-sqrt(6 / (fan_in + fan_out)).
+Initializer glorot_uniform();
+/// Truncated normal of variance 2 / (fan_in + fan_out).
+Initializer glorot_normal();
+/// Uniform in +-sqrt(6 / fan_in).
+Initializer he_uniform();
+/// Truncated normal of variance 2 / fan_in.
+Initializer he_normal();
+/// Uniform in +-sqrt(3 / fan_in).
+Initializer lecun_uniform();
+/// Truncated normal of variance 1 / fan_in.
+Initializer lecun_normal();
+}  // namespace initializers
+
+}  // namespace tutti

@@ -1,0 +1,260 @@
+// Layers: shared state, naming, building, and walks over the tree of sub-layers.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/layers/layer.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "tutti/core/random.h"
+#include "tutti/model/layers/layer_name.h"
+
+namespace tutti {
+
+/// What the copies of a layer share. Changes only while the layer is built (and by freeze()).
+struct Layer::State {
+  /// A weight of the layer itself, or a sub-layer.
+  struct Item {
+    Variable weight;
+    Regularizer regularizer;
+    std::shared_ptr<State> child;
+  };
+
+  std::string name;
+  std::string type_name;
+  std::string scope;  // in front of the names of weights: "block/conv2d/"
+  std::optional<Shape> given_input_shape;
+  std::string output_activation;
+  std::uint64_t number = 0;  // the call site of random numbers
+  bool has_given_name = false;
+  bool built = false;
+  bool frozen = false;
+  Shape input_shape;
+  Shape output_shape;
+  std::vector<Item> items;  // in creation order
+  std::vector<Variable> weights;
+  std::vector<std::shared_ptr<Metric>> metrics;
+
+  /// Calls fn(item, frozen) for every weight below, in creation order, shared sub-layers once.
+  template <class Fn>
+  void visit_weights(const Fn& fn, std::set<const State*>& seen, bool frozen_above) const {
+    if (!seen.insert(this).second) return;
+    for (const Item& item : items) {
+      if (item.child) {
+        item.child->visit_weights(fn, seen, frozen_above || frozen);
+      } else {
+        fn(item, frozen_above || frozen);
+      }
+    }
+  }
+  template <class Fn>
+  void visit_weights(const Fn& fn) const {
+    std::set<const State*> seen;
+    visit_weights(fn, seen, false);
+  }
+
+  void collect_metrics(std::vector<std::shared_ptr<Metric>>& found) const {
+    for (const auto& metric : metrics)
+      if (std::ranges::find(found, metric) == found.end()) found.push_back(metric);
+    for (const Item& item : items)
+      if (item.child) item.child->collect_metrics(found);
+  }
+
+  std::int64_t num_elements(bool trainable_only) const {
+    std::int64_t count = 0;
+    visit_weights([&](const Item& item, bool is_frozen) {
+      if (!trainable_only || (item.weight.trainable() && !is_frozen))
+        count += item.weight.shape().num_elements();
+    });
+    return count;
+  }
+};
+
+Layer::Layer(std::string name, std::optional<Shape> input_shape)
+    : state_(std::make_shared<State>()) {
+  state_->has_given_name = !name.empty();
+  state_->name = std::move(name);
+  state_->given_input_shape = std::move(input_shape);
+}
+
+Tensor Layer::operator()(const Tensor& input, CallContext context) const {
+  require_built("called");
+  try {
+    return call(input, context);
+  } catch (const Error& error) {
+    throw error.with_context(concat("layer '", name(), "' (", type_name(), ")"));
+  }
+}
+
+Shape Layer::build_for(const Shape& input) {
+  const std::string name =
+      state_->has_given_name ? state_->name : internal::snake_case(type_name());
+  return build_as(name, name + "/", input);
+}
+
+Shape Layer::build_as(const std::string& name, const std::string& scope, const Shape& input) {
+  if (state_->built) {
+    if (!(state_->input_shape == input)) {
+      fail(ErrorCode::kInvalidArgument, "layer '", this->name(), "' (", type_name(),
+           "): is shared, but its inputs have different shapes; expected examples of shape ",
+           state_->input_shape, ", got ", input, "; try a new layer");
+    }
+    return state_->output_shape;
+  }
+  state_->name = name;
+  state_->type_name = type_name();
+  state_->scope = scope;
+  state_->number = next_layer_number();
+  state_->input_shape = input;
+  try {
+    state_->output_shape = build(input);
+  } catch (const Error& error) {
+    throw error.with_context(concat("layer '", name, "' (", type_name(), ")"));
+  }
+  state_->built = true;
+  return state_->output_shape;
+}
+
+void Layer::set_built(const Shape& input, const Shape& output) {
+  if (!std::exchange(state_->built, true)) state_->number = next_layer_number();
+  state_->input_shape = input;
+  state_->output_shape = output;
+}
+
+const std::string& Layer::type_name() const {
+  if (state_->type_name.empty()) state_->type_name = internal::plain_type_name(typeid(*this));
+  return state_->type_name;
+}
+
+const std::string& Layer::name() const { return state_->name; }
+bool Layer::built() const { return state_->built; }
+bool Layer::frozen() const { return state_->frozen; }
+void Layer::freeze() { state_->frozen = true; }
+void Layer::unfreeze() { state_->frozen = false; }
+
+void Layer::require_built(std::string_view what) const {
+  if (state_->built) return;
+  fail(ErrorCode::kFailedPrecondition, "layer of type ", type_name(), ": ", what,
+       " before it has weights; try Sequential(Input{{784}}, ...), add_layer() in the model's "
+       "constructor, or build_for(shape of one example)");
+}
+
+const Shape& Layer::input_shape() const {
+  require_built("asked for its input_shape");
+  return state_->input_shape;
+}
+
+const Shape& Layer::output_shape() const {
+  require_built("asked for its output_shape");
+  return state_->output_shape;
+}
+
+const std::optional<Shape>& Layer::given_input_shape() const { return state_->given_input_shape; }
+const std::string& Layer::output_activation() const { return state_->output_activation; }
+void Layer::set_output_activation(std::string_view name) { state_->output_activation = name; }
+
+std::vector<Variable> Layer::variables() const {
+  std::vector<Variable> found;
+  state_->visit_weights([&](const State::Item& item, bool) { found.push_back(item.weight); });
+  return found;
+}
+
+std::vector<Variable> Layer::trainable_variables() const {
+  std::vector<Variable> found;
+  state_->visit_weights([&](const State::Item& item, bool is_frozen) {
+    if (item.weight.trainable() && !is_frozen) found.push_back(item.weight);
+  });
+  return found;
+}
+
+std::int64_t Layer::num_parameters() const { return state_->num_elements(false); }
+std::int64_t Layer::num_trainable_parameters() const { return state_->num_elements(true); }
+
+std::vector<Tensor> Layer::losses() const {
+  std::vector<Tensor> found;
+  state_->visit_weights([&](const State::Item& item, bool) {
+    if (!item.regularizer.empty()) found.push_back(item.regularizer(item.weight.value()));
+  });
+  return found;
+}
+
+std::vector<std::shared_ptr<Metric>> Layer::metrics() const {
+  std::vector<std::shared_ptr<Metric>> found;
+  state_->collect_metrics(found);
+  return found;
+}
+
+std::vector<Layer::Summary> Layer::sublayers() const {
+  std::vector<Summary> summaries;
+  for (const State::Item& item : state_->items) {
+    if (!item.child) continue;
+    summaries.push_back({item.child->name, item.child->type_name, item.child->output_shape,
+                         item.child->num_elements(false)});
+  }
+  return summaries;
+}
+
+Variable Layer::add_weight(const Initializer& initializer, const Shape& shape,
+                           VariableOptions options, const Regularizer& regularizer) {
+  options.name = state_->scope + options.name;
+  Variable variable(initializer.for_shape(shape), std::move(options));
+  state_->items.push_back({variable, regularizer, nullptr});
+  state_->weights.push_back(variable);
+  return variable;
+}
+
+const Variable& Layer::weight(std::size_t index) const {
+  TUTTI_CHECK(index < state_->weights.size(), "layer '", name(), "' has no weight ", index);
+  return state_->weights[index];
+}
+
+std::string Layer::unique_name(const Layer& layer) const {
+  auto taken = [&](const std::string& name) {
+    return std::ranges::any_of(state_->items, [&](const State::Item& item) {
+      return item.child && item.child->name == name;
+    });
+  };
+  if (layer.built() || layer.state_->has_given_name) {
+    if (taken(layer.name())) {
+      fail(ErrorCode::kInvalidArgument, "add_layer: the name '", layer.name(),
+           "' is taken by another layer of this model; names must be unique; try .name = \"",
+           layer.name(), "_1\"");
+    }
+    return layer.name();
+  }
+  const std::string base = internal::snake_case(layer.type_name());
+  std::string name = base;
+  for (int i = 1; taken(name); ++i) name = concat(base, '_', i);
+  return name;
+}
+
+Shape Layer::add_layer(Layer& layer, const Shape& input) {
+  const bool known = std::ranges::any_of(
+      state_->items, [&](const State::Item& item) { return item.child == layer.state_; });
+  if (known) return layer.build_as(layer.name(), "", input);
+  const std::string name = unique_name(layer);
+  const Shape output = layer.build_as(name, state_->scope + name + "/", input);
+  state_->items.push_back({Variable(), Regularizer(), layer.state_});
+  return output;
+}
+
+void Layer::add_metric(std::shared_ptr<Metric> metric) {
+  state_->metrics.push_back(std::move(metric));
+}
+
+void Layer::add_loss(CallContext context, const Tensor& loss) {
+  if (context.added_losses) context.added_losses->push_back(loss);
+}
+
+RandomKey Layer::next_random_key() const {
+  const RandomContext& context = current_random_context();
+  RandomKey key;
+  key.seed = context.seed;
+  key.purpose = kDropoutPurpose;
+  key.a = context.step;
+  key.b = context.replica;
+  key.c = (state_->number << 32) | next_call_ordinal(state_->number);
+  return key;
+}
+
+}  // namespace tutti

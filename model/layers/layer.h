@@ -1,0 +1,123 @@
+// The layer: weights and a function of tensors. Knows nothing of distribution.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/autograd/variable.h"
+#include "tutti/model/layers/initializers.h"
+#include "tutti/model/layers/metric.h"
+#include "tutti/model/layers/regularizers.h"
+
+namespace tutti {
+
+/// How a layer is called: `model(x, {.training = true})`.
+struct CallContext {
+  /// Dropout drops and batch normalisation uses the statistics of the batch.
+  bool training = false;
+  /// Where add_loss() puts its values; nullptr: nowhere. Not shared between threads.
+  std::vector<Tensor>* added_losses = nullptr;
+};
+
+/// Weights and a function. Users derive from it and write build() and call(). An object is a cheap
+/// handle: copies share name, weights and sub-layers. Weights are made once, when a model takes the
+/// layer in (or by build_for()); after that threads may call it at the same time. tf.keras.Layer.
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  Layer(const Layer&) = default;
+  Layer& operator=(const Layer&) = default;
+
+  /// input [batch, ...] -> output [batch, ...]; any batch, 0 included. An error names the layer.
+  /// Throws kFailedPrecondition when the layer has no weights yet.
+  Tensor operator()(const Tensor& input, CallContext context = {}) const;
+
+  /// Makes the weights of a layer that stands alone. Shapes are those of one example: [height,
+  /// width, channels], without the batch. Returns the output's shape. A second call must give the
+  /// same shape (kInvalidArgument).
+  Shape build_for(const Shape& input);
+
+  /// "conv2d_1": unique in its model. The snake_case type unless the options name it.
+  const std::string& name() const;
+  /// "Conv2D".
+  const std::string& type_name() const;
+  bool built() const;
+  /// Of one example. Throw kFailedPrecondition before the layer is built.
+  const Shape& input_shape() const;
+  const Shape& output_shape() const;
+
+  /// In creation order, those of sub-layers included, each once.
+  std::vector<Variable> variables() const;
+  /// Without variables that are not trainable and those of frozen layers.
+  std::vector<Variable> trainable_variables() const;
+  /// Number of elements of all variables.
+  std::int64_t num_parameters() const;
+  std::int64_t num_trainable_parameters() const;
+
+  /// A frozen layer keeps its weights in training; batch normalisation then runs as in inference.
+  void freeze();
+  void unfreeze();
+  bool frozen() const;
+
+  /// The regularisation losses [], computed from the weights as they are now.
+  std::vector<Tensor> losses() const;
+  /// Metrics that layers have added, each once.
+  std::vector<std::shared_ptr<Metric>> metrics() const;
+
+  /// What a table of layers shows of a direct sub-layer.
+  struct Summary {
+    std::string name;
+    std::string type_name;
+    Shape output_shape;
+    std::int64_t num_parameters = 0;
+  };
+  std::vector<Summary> sublayers() const;
+
+  /// The shape of one example that the options give (`.input_shape`), if any.
+  const std::optional<Shape>& given_input_shape() const;
+  /// "softmax" when the result of the layer is that of this activation; "" otherwise.
+  const std::string& output_activation() const;
+
+ protected:
+  /// An empty name: numbered by the model that takes the layer in.
+  explicit Layer(std::string name = "", std::optional<Shape> input_shape = std::nullopt);
+
+  /// Makes the weights (add_weight) and sub-layers (add_layer) for examples of shape `input`;
+  /// returns the shape of a result. Called once.
+  virtual Shape build(const Shape& input) = 0;
+  /// Pure but for the updates of its variables: replicas call it at the same time.
+  virtual Tensor call(const Tensor& input, CallContext context) const = 0;
+
+  /// A variable "<layer>/<options.name>" of this layer.
+  Variable add_weight(const Initializer& initializer, const Shape& shape,
+                      VariableOptions options = {}, const Regularizer& regularizer = {});
+  /// Weight number `index`, in the order of add_weight().
+  const Variable& weight(std::size_t index) const;
+  /// Names and builds a sub-layer and returns its result's shape. A layer that was built before
+  /// keeps its weights: it is shared. Throws kInvalidArgument for a name that is taken.
+  Shape add_layer(Layer& layer, const Shape& input);
+  /// For models, whose constructor makes the weights instead of build(): from now on it is built.
+  void set_built(const Shape& input, const Shape& output);
+  /// A metric that call() updates; shown by Model::fit.
+  void add_metric(std::shared_ptr<Metric> metric);
+  /// A loss [] of this call, to be minimised with the others. Per-batch values are the layer's own:
+  /// Model::fit divides by the number of replicas.
+  static void add_loss(CallContext context, const Tensor& loss);
+  void set_output_activation(std::string_view name);
+  /// The key of random numbers for this call: (seed, step, replica, layer, ordinal of the call).
+  RandomKey next_random_key() const;
+
+ private:
+  struct State;
+  Shape build_as(const std::string& name, const std::string& scope, const Shape& input);
+  std::string unique_name(const Layer& layer) const;
+  void require_built(std::string_view what) const;
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,168 @@
+// Loss objects, and their names.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/layers/loss.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "tutti/autograd/replica_group.h"
+#include "tutti/model/layers/sample_weight.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/reduction.h"
+
+namespace tutti {
+namespace {
+
+using PlainFunction = Tensor (*)(const Tensor&, const Tensor&);
+using CrossentropyFunction = Tensor (*)(const Tensor&, const Tensor&, CrossentropyOptions);
+
+struct NamedLoss {
+  const char* name;
+  PlainFunction plain = nullptr;
+  CrossentropyFunction crossentropy = nullptr;
+};
+
+Tensor huber_of(const Tensor& labels, const Tensor& predictions) {
+  return losses::huber(labels, predictions);
+}
+
+const std::vector<NamedLoss>& named_losses() {
+  using namespace losses;
+  static const std::vector<NamedLoss> table = {
+      {"sparse_categorical_crossentropy", nullptr, &sparse_categorical_crossentropy},
+      {"categorical_crossentropy", nullptr, &categorical_crossentropy},
+      {"binary_crossentropy", nullptr, &binary_crossentropy},
+      {"mean_squared_error", &mean_squared_error},
+      {"mse", &mean_squared_error},
+      {"mean_absolute_error", &mean_absolute_error},
+      {"mae", &mean_absolute_error},
+      {"huber", &huber_of},
+      {"log_cosh", &log_cosh},
+      {"hinge", &hinge},
+      {"squared_hinge", &squared_hinge},
+      {"kl_divergence", &kl_divergence},
+      {"poisson", &poisson},
+  };
+  return table;
+}
+
+const NamedLoss& find_loss(const std::string& name) {
+  std::vector<std::string> names;
+  for (const NamedLoss& entry : named_losses()) {
+    if (name == entry.name) return entry;
+    names.emplace_back(entry.name);
+  }
+  fail(ErrorCode::kInvalidArgument, "Loss: no loss is named '", name, "'; expected one of ",
+       join(names));
+}
+
+Loss::Function bound(CrossentropyFunction function, CrossentropyOptions options) {
+  return [=](const Tensor& labels, const Tensor& predictions) {
+    return function(labels, predictions, options);
+  };
+}
+
+Loss::Function bound(CrossentropyFunction function, const CrossentropyLossOptions& options) {
+  return bound(function, CrossentropyOptions{.from_logits = options.from_logits,
+                                             .label_smoothing = options.label_smoothing});
+}
+
+void refuse_local_mean(const std::string& name, LossReduction reduction) {
+  const int replicas = ReplicaGroup::current(concat("Loss '", name, "'")).num_replicas();
+  if (replicas <= 1) return;
+  fail(ErrorCode::kInvalidArgument, "Loss '", name, "': reduction ", reduction, " divides by the ",
+       "examples of this replica alone, but ", replicas,
+       " replicas take part; please use LossReduction::kSum or LossReduction::kNone when losses "
+       "are used with a strategy outside of Model::fit, and divide by the global batch: "
+       "per_example = loss_object(labels, predictions); loss = compute_average_loss(per_example, "
+       "global_batch_size)");
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, LossReduction reduction) {
+  switch (reduction) {
+    case LossReduction::kAuto:
+      return out << "AUTO";
+    case LossReduction::kSumOverBatchSize:
+      return out << "SUM_OVER_BATCH_SIZE";
+    case LossReduction::kSum:
+      return out << "SUM";
+    case LossReduction::kNone:
+      return out << "NONE";
+  }
+  fail(ErrorCode::kInternal, "LossReduction: no such value: ", static_cast<int>(reduction));
+}
+
+Loss::Loss(const std::string& name) : name_(name) {
+  const NamedLoss& entry = find_loss(name);
+  open_kind_ = takes_logits_ = entry.crossentropy != nullptr;
+  per_example_ =
+      open_kind_ ? bound(entry.crossentropy, CrossentropyOptions{}) : Function(entry.plain);
+}
+
+Loss::Loss(std::string name, Function per_example, LossReduction reduction)
+    : Loss(std::move(name), std::move(per_example), reduction, false) {}
+
+Loss::Loss(std::string name, Function per_example, LossReduction reduction, bool takes_logits)
+    : name_(std::move(name)),
+      per_example_(std::move(per_example)),
+      reduction_(reduction),
+      takes_logits_(takes_logits) {}
+
+Loss Loss::for_predictions(PredictionKind kind) const {
+  TUTTI_CHECK(open_kind_, "Loss '", name_, "' says itself what its predictions are");
+  Loss loss = *this;
+  loss.takes_logits_ = kind == PredictionKind::kLogits;
+  loss.per_example_ =
+      bound(find_loss(name_).crossentropy, CrossentropyOptions{.from_logits = loss.takes_logits_});
+  return loss;
+}
+
+Tensor Loss::per_example(const Tensor& labels, const Tensor& predictions) const {
+  return per_example_(labels, predictions);
+}
+
+Tensor Loss::operator()(const Tensor& labels, const Tensor& predictions,
+                        const Tensor& sample_weight) const {
+  const bool mean =
+      reduction_ == LossReduction::kAuto || reduction_ == LossReduction::kSumOverBatchSize;
+  if (mean) refuse_local_mean(name_, reduction_);
+  const Tensor values = internal::weighted(per_example(labels, predictions), sample_weight, name_);
+  if (reduction_ == LossReduction::kNone) return values;
+  const Tensor sum = reduce_sum(values);
+  if (!mean) return sum;
+  const double count = static_cast<double>(std::max<std::int64_t>(1, values.num_elements()));
+  return sum / count;
+}
+
+SparseCategoricalCrossentropy::SparseCategoricalCrossentropy(CrossentropyLossOptions options)
+    : Loss("sparse_categorical_crossentropy",
+           bound(&losses::sparse_categorical_crossentropy, options), options.reduction,
+           options.from_logits) {}
+
+CategoricalCrossentropy::CategoricalCrossentropy(CrossentropyLossOptions options)
+    : Loss("categorical_crossentropy", bound(&losses::categorical_crossentropy, options),
+           options.reduction, options.from_logits) {}
+
+BinaryCrossentropy::BinaryCrossentropy(CrossentropyLossOptions options)
+    : Loss("binary_crossentropy", bound(&losses::binary_crossentropy, options), options.reduction,
+           options.from_logits) {}
+
+MeanSquaredError::MeanSquaredError(LossOptions options)
+    : Loss("mean_squared_error", &losses::mean_squared_error, options.reduction) {}
+
+MeanAbsoluteError::MeanAbsoluteError(LossOptions options)
+    : Loss("mean_absolute_error", &losses::mean_absolute_error, options.reduction) {}
+
+Huber::Huber(HuberLossOptions options)
+    : Loss(
+          "huber",
+          [delta = options.delta](const Tensor& labels, const Tensor& predictions) {
+            return losses::huber(labels, predictions, {.delta = delta});
+          },
+          options.reduction) {}
+
+Hinge::Hinge(LossOptions options) : Loss("hinge", &losses::hinge, options.reduction) {}
+
+}  // namespace tutti

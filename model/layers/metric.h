@@ -1,0 +1,71 @@
+// The metric: a number gathered over batches, and over replicas.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/autograd/variable.h"
+
+namespace tutti {
+
+/// Gathers a number over many calls of update_state(). Its variables are ON_READ with aggregation
+/// SUM, so replicas update their own component without waiting, and result() is that of all
+/// replicas together. Make it inside the strategy's scope. Copies share the variables. Updates of
+/// several replicas at once are safe. Sums and counts are float64: exact for more than 2^24
+/// examples.
+class Metric {
+ public:
+  virtual ~Metric() = default;
+
+  const std::string& name() const { return name_; }
+  /// [] float64, over all replicas; 0 before the first update. Inside run every replica must ask.
+  virtual Tensor result() const = 0;
+  /// Back to nothing gathered. Outside run: on all replicas.
+  void reset_state();
+  const std::vector<Variable>& variables() const { return variables_; }
+
+ protected:
+  explicit Metric(std::string name) : name_(std::move(name)) {}
+  Metric(const Metric&) = default;
+  Metric& operator=(const Metric&) = default;
+
+  /// A sum [] that starts at 0.
+  Variable add_sum(const std::string& name);
+  /// The sum over replicas of a variable made by add_sum().
+  static Tensor total(const Variable& sum);
+  /// Counts the variables of `part`, a metric that this one is made of, as its own.
+  void adopt(const Metric& part);
+  /// total(numerator) / total(denominator); 0 when the latter is 0.
+  static Tensor ratio(const Variable& numerator, const Variable& denominator);
+
+ private:
+  std::string name_;
+  std::vector<Variable> variables_;
+};
+
+/// The mean of all values: (sum of value * weight) / (sum of weights).
+class Mean final : public Metric {
+ public:
+  explicit Mean(std::string name = "mean");
+  /// values of any shape, number of elements 0 included; weights as losses take them.
+  void update_state(const Tensor& values, const Tensor& sample_weight = {});
+  Tensor result() const override;
+
+ private:
+  Variable total_;
+  Variable count_;
+};
+
+/// The sum of all values (times their weights).
+class Sum final : public Metric {
+ public:
+  explicit Sum(std::string name = "sum");
+  void update_state(const Tensor& values, const Tensor& sample_weight = {});
+  Tensor result() const override;
+
+ private:
+  Variable total_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,36 @@
+// Arithmetic of windows.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/layers/size2d.h"
+
+namespace tutti::internal {
+
+Padding parse_padding(std::string_view text, std::string_view who) {
+  if (text == "valid") return Padding::kValid;
+  if (text == "same") return Padding::kSame;
+  fail(ErrorCode::kInvalidArgument, who, ": expected padding 'valid' or 'same', got '", text, "'");
+}
+
+void require_positive(Size2D size, std::string_view who, std::string_view what) {
+  if (size.height > 0 && size.width > 0) return;
+  fail(ErrorCode::kInvalidArgument, who, ": expected a positive ", what, ", got ", size.height,
+       " x ", size.width);
+}
+
+std::int64_t window_places(std::int64_t length, std::int64_t window, std::int64_t stride,
+                           Padding padding, std::string_view who) {
+  if (padding == Padding::kSame) return (length + stride - 1) / stride;
+  if (window > length) {
+    fail(ErrorCode::kInvalidArgument, who, ": a window of ", window,
+         " does not fit into a length of ", length, "; try .padding = \"same\"");
+  }
+  return (length - window) / stride + 1;
+}
+
+void require_image(const Shape& example, std::string_view who) {
+  if (example.rank() == 3) return;
+  fail(ErrorCode::kInvalidArgument, who,
+       ": expected examples of shape [height, width, channels], got ", example,
+       "; try Reshape({28, 28, 1})");
+}
+
+}  // namespace tutti::internal
