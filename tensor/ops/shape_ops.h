@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <initializer_list>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,10 @@ namespace tutti {
 /// One dimension of `dims` may be -1: it takes what is left (0 when the tensor is empty and the rest is not 0).
 Tensor reshape(const Operand& x, const std::vector<std::int64_t>& dims);
 Tensor reshape(const Operand& x, const Shape& shape);
+/// `reshape(x, {2, -1})`.
+inline Tensor reshape(const Operand& x, std::initializer_list<std::int64_t> dims) {
+  return reshape(x, std::vector<std::int64_t>(dims));
+}
 /// [batch, ...] -> [batch, product of the rest].
 Tensor flatten_rows(const Operand& x);
 Tensor expand_dims(const Operand& x, int axis);

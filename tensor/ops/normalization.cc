@@ -1,0 +1,80 @@
+// Batch normalisation and local response normalisation: checks and calls.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/ops/normalization.h"
+
+#include "tutti/tensor/ops/checks.h"
+
+namespace tutti {
+namespace {
+
+using namespace internal;
+
+void check_channels(OpId op, const Operand& x, std::span<const Tensor> per_channel) {
+  defined(op, x);
+  require_floating(op, x);
+  if (x.shape().rank() < 2) {
+    fail_op(op, x.where, "expected an input [batch, ..., channels], got ", x.shape());
+  }
+  const std::int64_t channels = x.shape().dim(-1);
+  for (const Tensor& tensor : per_channel) {
+    if (!tensor.defined() || tensor.shape() != Shape{channels} || tensor.dtype() != x.dtype()) {
+      fail_op(op, x.where, "expected ", x.dtype(), " [", channels,
+              "] for gamma, beta, mean and variance of an input ", x.shape(), ", got ",
+              tensor.defined() ? concat(tensor.dtype(), " ", tensor.shape()) : "no tensor");
+    }
+  }
+}
+
+}  // namespace
+
+BatchNormResult batch_norm_training(const Operand& x, const Operand& gamma, const Operand& beta,
+                                    double epsilon) {
+  constexpr OpId op = OpId::kBatchNormTraining;
+  const Tensor per_channel[] = {gamma.tensor, beta.tensor};
+  check_channels(op, x, per_channel);
+  const Shape channels{x.shape().dim(-1)};
+  auto outputs = dispatch({op,
+                           {x.tensor, gamma.tensor, beta.tensor},
+                           {{x.shape(), x.dtype()}, {channels, x.dtype()}, {channels, x.dtype()}},
+                           BatchNormAttributes{epsilon},
+                           x.where});
+  return {outputs[0], outputs[1], outputs[2]};
+}
+
+Tensor batch_norm_inference(const Operand& x, const Operand& gamma, const Operand& beta,
+                            const Operand& mean, const Operand& variance, double epsilon) {
+  constexpr OpId op = OpId::kBatchNormInference;
+  const Tensor per_channel[] = {gamma.tensor, beta.tensor, mean.tensor, variance.tensor};
+  check_channels(op, x, per_channel);
+  return dispatch_one({op,
+                       {x.tensor, gamma.tensor, beta.tensor, mean.tensor, variance.tensor},
+                       {{x.shape(), x.dtype()}},
+                       BatchNormAttributes{epsilon},
+                       x.where});
+}
+
+std::vector<Tensor> batch_norm_grad(const Operand& x, const Operand& gamma, const Operand& mean,
+                                    const Operand& variance, const Operand& dy, double epsilon) {
+  return dispatch({OpId::kBatchNormGrad,
+                   {x.tensor, gamma.tensor, mean.tensor, variance.tensor, dy.tensor},
+                   {{x.shape(), x.dtype()}, {gamma.shape(), x.dtype()}, {gamma.shape(), x.dtype()}},
+                   BatchNormAttributes{epsilon},
+                   dy.where});
+}
+
+Tensor local_response_normalization(const Operand& x, LrnAttributes attributes) {
+  constexpr OpId op = OpId::kLrn;
+  check_channels(op, x, {});
+  if (attributes.depth_radius < 0) {
+    fail_op(op, x.where, "expected a depth_radius of 0 or more, got ", attributes.depth_radius);
+  }
+  return dispatch_one({op, {x.tensor}, {{x.shape(), x.dtype()}}, attributes, x.where});
+}
+
+Tensor local_response_normalization_grad(const Operand& x, const Operand& dy,
+                                         LrnAttributes attributes) {
+  return dispatch_one(
+      {OpId::kLrnGrad, {x.tensor, dy.tensor}, {{x.shape(), x.dtype()}}, attributes, dy.where});
+}
+
+}  // namespace tutti

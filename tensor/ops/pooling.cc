@@ -1,0 +1,66 @@
+// Pooling: checks and calls.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/ops/pooling.h"
+
+#include "tutti/tensor/ops/reduction.h"
+#include "tutti/tensor/ops/window.h"
+
+namespace tutti {
+namespace {
+
+using namespace internal;
+
+Tensor pool(OpId op, const Operand& x, const Pool2dOptions& options) {
+  check_window(op, x, options.window_h, options.window_w, options.stride_h, options.stride_w);
+  const Shape& s = x.shape();
+  const WindowAxis h =
+      window_axis(op, x.where, s[1], options.window_h, options.stride_h, options.padding);
+  const WindowAxis w =
+      window_axis(op, x.where, s[2], options.window_w, options.stride_w, options.padding);
+  return dispatch_one({op,
+                       {x.tensor},
+                       {{{s[0], h.output, w.output, s[3]}, x.dtype()}},
+                       Pool2dAttributes{options.window_h, options.window_w, options.stride_h,
+                                        options.stride_w, h.pad_before, h.pad_after, w.pad_before,
+                                        w.pad_after},
+                       x.where});
+}
+
+}  // namespace
+
+Tensor max_pool2d(const Operand& x, Pool2dOptions options) {
+  return pool(OpId::kMaxPool, x, options);
+}
+
+Tensor average_pool2d(const Operand& x, Pool2dOptions options) {
+  return pool(OpId::kAveragePool, x, options);
+}
+
+Tensor global_average_pool2d(const Operand& x) {
+  check_window(OpId::kAveragePool, x, 1, 1, 1, 1);
+  return reduce_mean(x, {.axes = {1, 2}});
+}
+
+Tensor global_max_pool2d(const Operand& x) {
+  check_window(OpId::kMaxPool, x, 1, 1, 1, 1);
+  return reduce_max(x, {.axes = {1, 2}});
+}
+
+Tensor max_pool2d_grad(const Operand& x, const Operand& dy, const Pool2dAttributes& attributes) {
+  return dispatch_one({OpId::kMaxPoolGrad,
+                       {x.tensor, dy.tensor},
+                       {{x.shape(), x.dtype()}},
+                       attributes,
+                       dy.where});
+}
+
+Tensor average_pool2d_grad(const Operand& dy, const Shape& input_shape,
+                           const Pool2dAttributes& attributes) {
+  return dispatch_one({OpId::kAveragePoolGrad,
+                       {dy.tensor},
+                       {{input_shape, dy.dtype()}},
+                       attributes,
+                       dy.where});
+}
+
+}  // namespace tutti

@@ -1,0 +1,93 @@
+// Softmax and the cross-entropies from logits: checks and calls.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/ops/softmax.h"
+
+#include "tutti/tensor/ops/checks.h"
+
+namespace tutti {
+namespace {
+
+using namespace internal;
+
+Tensor over_last_axis(OpId op, const Operand& x) {
+  defined(op, x);
+  require_floating(op, x);
+  if (x.shape().rank() < 1) fail_op(op, x.where, "expected [..., classes], got ", x.shape());
+  return dispatch_unary(op, x);
+}
+
+Tensor grad_from_result(OpId op, const Operand& y, const Operand& dy) {
+  return dispatch_one(
+      {op, {y.tensor, dy.tensor}, {{y.shape(), y.dtype()}}, {}, dy.where});
+}
+
+}  // namespace
+
+Tensor softmax(const Operand& logits) { return over_last_axis(OpId::kSoftmax, logits); }
+Tensor log_softmax(const Operand& logits) { return over_last_axis(OpId::kLogSoftmax, logits); }
+
+Tensor softmax_grad(const Operand& y, const Operand& dy) {
+  return grad_from_result(OpId::kSoftmaxGrad, y, dy);
+}
+Tensor log_softmax_grad(const Operand& y, const Operand& dy) {
+  return grad_from_result(OpId::kLogSoftmaxGrad, y, dy);
+}
+
+Tensor sparse_softmax_cross_entropy(const Operand& labels, const Operand& logits) {
+  constexpr OpId op = OpId::kSparseSoftmaxCrossEntropy;
+  defined(op, labels);
+  defined(op, logits);
+  require_index(op, labels);
+  require_floating(op, logits);
+  if (logits.shape().rank() != 2 || labels.shape() != Shape{logits.shape()[0]}) {
+    fail_op(op, logits.where, "expected labels [batch] and logits [batch, classes], got ",
+            labels.shape(), " and ", logits.shape(), "; try squeeze(labels, -1)");
+  }
+  return dispatch_one({op,
+                       {labels.tensor, logits.tensor},
+                       {{labels.shape(), logits.dtype()}},
+                       {},
+                       logits.where});
+}
+
+Tensor sparse_softmax_cross_entropy_grad(const Operand& labels, const Operand& logits,
+                                         const Operand& dy) {
+  return dispatch_one({OpId::kSparseSoftmaxCrossEntropyGrad,
+                       {labels.tensor, logits.tensor, dy.tensor},
+                       {{logits.shape(), logits.dtype()}},
+                       {},
+                       dy.where});
+}
+
+Tensor softmax_cross_entropy(const Operand& labels, const Operand& logits) {
+  constexpr OpId op = OpId::kSoftmaxCrossEntropy;
+  defined(op, labels);
+  defined(op, logits);
+  require_floating(op, logits);
+  require_same_dtype(op, labels.tensor, logits.tensor, logits.where);
+  if (logits.shape().rank() != 2 || labels.shape() != logits.shape()) {
+    fail_op(op, logits.where, "expected labels and logits [batch, classes], got ", labels.shape(),
+            " and ", logits.shape(), "; for class numbers try sparse_softmax_cross_entropy()");
+  }
+  return dispatch_one({op,
+                       {labels.tensor, logits.tensor},
+                       {{{logits.shape()[0]}, logits.dtype()}},
+                       {},
+                       logits.where});
+}
+
+Tensor sigmoid_cross_entropy(const Operand& labels, const Operand& logits) {
+  constexpr OpId op = OpId::kSigmoidCrossEntropy;
+  defined(op, labels);
+  defined(op, logits);
+  require_floating(op, logits);
+  require_same_dtype(op, labels.tensor, logits.tensor, logits.where);
+  if (labels.shape() != logits.shape()) {
+    fail_op(op, logits.where, "expected labels and logits of one shape, got ", labels.shape(),
+            " and ", logits.shape());
+  }
+  return dispatch_one(
+      {op, {labels.tensor, logits.tensor}, {{logits.shape(), logits.dtype()}}, {}, logits.where});
+}
+
+}  // namespace tutti
