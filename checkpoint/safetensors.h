@@ -18,10 +18,10 @@ struct SafetensorsFile {
 };
 
 /// The bytes of a file: 8 bytes header length (little-endian), a JSON header, the elements
-/// (row-major, little-endian). As in the format's own writer, tensors stand sorted by element size
-/// (largest first) and name, so that all are aligned. Types: F32, F64, I32, I64, U8, BOOL. Throws
-/// kInvalidArgument for a name that is empty, occurs twice, is "__metadata__" or is not UTF-8, and
-/// for an undefined tensor.
+/// (row-major, little-endian). Types: F32, F64, I32, I64, U8, BOOL. As in the format's own writer,
+/// tensors stand sorted by type (wide ones first, so that all are aligned) and name: for the same
+/// metadata the bytes are the same. Throws kInvalidArgument for a name that is empty, occurs twice,
+/// is "__metadata__" or is not UTF-8, and for an undefined tensor.
 std::string format_safetensors(const SafetensorsFile& file);
 
 /// The inverse; tensors come in the order of their elements, on cpu:0. `source` names the bytes in

@@ -1,6 +1,7 @@
 // Writing safetensors files.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "tutti/checkpoint/safetensors.h"
@@ -16,12 +17,15 @@ using internal::kSafetensorsLengthBytes;
 using internal::kSafetensorsMaxHeaderBytes;
 using internal::kSafetensorsMetadata;
 
-std::string_view name_of(DType dtype) {
-  for (const auto& [name, type] : kSafetensorsDTypes) {
-    if (type == dtype) return name;
-  }
-  fail(ErrorCode::kInternal, "safetensors: no name for ", dtype);
+/// The place of a type in kSafetensorsDTypes.
+std::size_t rank_of(DType dtype) {
+  std::size_t rank = 0;
+  while (rank < std::size(kSafetensorsDTypes) && kSafetensorsDTypes[rank].second != dtype) ++rank;
+  TUTTI_CHECK(rank < std::size(kSafetensorsDTypes), "safetensors: no name for ", dtype);
+  return rank;
 }
+
+std::string_view name_of(DType dtype) { return kSafetensorsDTypes[rank_of(dtype)].first; }
 
 // Our writer replaces what is not UTF-8: such a name would come back as another.
 bool is_utf8(const std::string& text) { return Json::parse(Json(text).dump()).as_string() == text; }
@@ -50,8 +54,8 @@ std::vector<NamedTensor> in_file_order(const std::vector<NamedTensor>& tensors) 
     sorted.push_back({tensor.name, tensor.value.to(Device{})});
   }
   std::sort(sorted.begin(), sorted.end(), [](const NamedTensor& a, const NamedTensor& b) {
-    const std::size_t size_a = size_of(a.value.dtype()), size_b = size_of(b.value.dtype());
-    return size_a != size_b ? size_a > size_b : a.name < b.name;
+    const std::size_t rank_a = rank_of(a.value.dtype()), rank_b = rank_of(b.value.dtype());
+    return rank_a != rank_b ? rank_a < rank_b : a.name < b.name;
   });
   return sorted;
 }

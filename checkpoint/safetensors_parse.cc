@@ -82,8 +82,8 @@ class Parser {
               " bytes of header, got ", rest.size());
     }
     elements_ = rest.substr(length);
-    Json header =
-        in_header("wrong header", [&] { return Json::parse(rest.substr(0, length), "header"); });
+    Json header = in_header("wrong header; expected JSON with every name once, got",
+                            [&] { return Json::parse(rest.substr(0, length), "header"); });
     if (!header.is_object() || rest[0] != '{') {
       fail_at(kSafetensorsLengthBytes, "wrong header; expected a JSON object, got something else");
     }
@@ -109,9 +109,9 @@ class Parser {
       }
       Entry entry;
       entry.name = name;
-      entry.dtype = read_dtype(name, json.at("dtype").as_string());
-      entry.shape = read_shape(name, json.at("shape").as_array());
-      const Json::Array& offsets = json.at("data_offsets").as_array();
+      entry.dtype = read_dtype(name, member(json, "dtype").as_string());
+      entry.shape = read_shape(name, member(json, "shape").as_array());
+      const Json::Array& offsets = member(json, "data_offsets").as_array();
       if (offsets.size() != 2) {
         fail(ErrorCode::kInvalidArgument, "expected 2 data_offsets, got ", offsets.size());
       }
@@ -120,6 +120,12 @@ class Parser {
       require_size(entry);
       return entry;
     });
+  }
+
+  static const Json& member(const Json& json, const char* name) {
+    const Json* found = json.find(name);
+    if (!found) fail(ErrorCode::kInvalidArgument, "expected a member '", name, "', got none");
+    return *found;
   }
 
   static std::size_t read_count(const Json& json, const char* what) {

@@ -19,8 +19,9 @@ inline constexpr std::size_t kSafetensorsLengthBytes = 8;
 inline constexpr std::size_t kSafetensorsMaxHeaderBytes = 100'000'000;
 inline constexpr std::string_view kSafetensorsMetadata = "__metadata__";
 
+/// In the order in which the format's own writer puts tensors: wide types first.
 inline constexpr std::pair<std::string_view, DType> kSafetensorsDTypes[] = {
-    {"F32", DType::kFloat32}, {"F64", DType::kFloat64}, {"I32", DType::kInt32},
-    {"I64", DType::kInt64},   {"U8", DType::kUInt8},    {"BOOL", DType::kBool}};
+    {"I64", DType::kInt64}, {"F64", DType::kFloat64}, {"F32", DType::kFloat32},
+    {"I32", DType::kInt32}, {"U8", DType::kUInt8},    {"BOOL", DType::kBool}};
 
 }  // namespace tutti::internal

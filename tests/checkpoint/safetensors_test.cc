@@ -71,6 +71,32 @@ TEST(Safetensors, WritesTheBytesThatTheFormatAsksFor) {
   EXPECT_EQ(format_safetensors(file), expected);
 }
 
+// The header that the Python package safetensors 0.8.0 wrote for these tensors (save_file with
+// metadata {"k": "v"}).
+TEST(Safetensors, WritesTheHeaderOfTheFormatsOwnWriter) {
+  SafetensorsFile file;
+  file.tensors = {{"a", Tensor::full({3}, 1, DType::kBool)},
+                  {"b/kernel", Tensor::zeros({2, 3})},
+                  {"d", Tensor::scalar(3.5, DType::kFloat64)},
+                  {"i", Tensor::zeros({3}, DType::kInt64)},
+                  {"j", Tensor::zeros({3}, DType::kInt32)},
+                  {"u", Tensor::zeros({5}, DType::kUInt8)},
+                  {"z", Tensor::zeros({0, 3})}};
+  file.metadata = {{"k", "v"}};
+  const std::string header =
+      R"({"__metadata__":{"k":"v"},"i":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},)"
+      R"("d":{"dtype":"F64","shape":[],"data_offsets":[24,32]},)"
+      R"("b/kernel":{"dtype":"F32","shape":[2,3],"data_offsets":[32,56]},)"
+      R"("z":{"dtype":"F32","shape":[0,3],"data_offsets":[56,56]},)"
+      R"("j":{"dtype":"I32","shape":[3],"data_offsets":[56,68]},)"
+      R"("u":{"dtype":"U8","shape":[5],"data_offsets":[68,73]},)"
+      R"("a":{"dtype":"BOOL","shape":[3],"data_offsets":[73,76]}}    )";
+  const std::string bytes = format_safetensors(file);
+  EXPECT_EQ(bytes.size(), 508u);
+  EXPECT_EQ(bytes.substr(0, 8), std::string("\xa8\x01\0\0\0\0\0\0", 8));
+  EXPECT_EQ(bytes.substr(8, 0x1a8), header);
+}
+
 TEST(Safetensors, AlignsEveryTensor) {
   const std::string bytes = format_safetensors(full_file());
   const SafetensorsFile file = parse_safetensors(bytes, "memory");
