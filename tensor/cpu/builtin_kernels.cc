@@ -15,6 +15,12 @@ KernelTable make_reference_kernels() {
   register_elementwise_kernels(table);
   register_reduction_kernels(table);
   register_shape_kernels(table);
+  register_matmul_reference_kernels(table);
+  register_convolution_reference_kernels(table);
+  register_pooling_reference_kernels(table);
+  register_normalization_reference_kernels(table);
+  register_softmax_reference_kernels(table);
+  register_random_reference_kernels(table);
   return table;
 }
 
@@ -23,6 +29,11 @@ KernelTable make_fast_kernels() {
   KernelTable table = reference_kernels();
   register_fast_elementwise_kernels(table);
   register_fast_reduction_kernels(table);
+  register_fast_pooling_kernels(table);
+  register_fast_normalization_kernels(table);
+#if TUTTI_WITH_ONEDNN
+  register_onednn_kernels(table);
+#endif
   return table;
 }
 

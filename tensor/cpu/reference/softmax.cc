@@ -1,0 +1,172 @@
+// Softmax, cross-entropies and their gradients, row by row.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/tensor/cpu/registration.h"
+
+namespace tutti::internal {
+namespace {
+
+template <class T>
+using Row = std::span<const T>;
+
+/// Calls body(row number, first element, number of classes).
+template <class Body>
+void for_each_row(const Shape& shape, const Body& body) {
+  const auto classes = static_cast<std::size_t>(shape.dim(-1));
+  const auto rows = static_cast<std::size_t>(shape.num_elements()) / std::max<std::size_t>(classes, 1);
+  for (std::size_t row = 0; row < rows; ++row) body(row, row * classes, classes);
+}
+
+/// log(sum of exp(x)), without overflow.
+template <class T>
+T log_sum_exp(Row<T> x) {
+  const T top = *std::ranges::max_element(x);
+  T sum{0};
+  for (T value : x) sum += std::exp(value - top);
+  return top + std::log(sum);
+}
+
+template <class T>
+void softmax(const KernelArgs& args) {
+  const auto x = args.in<T>(0);
+  const auto y = args.out<T>(0);
+  for_each_row(args.inputs[0].shape(), [&](std::size_t, std::size_t first, std::size_t n) {
+    const T top = *std::ranges::max_element(x.subspan(first, n));
+    T sum{0};
+    for (std::size_t i = first; i < first + n; ++i) sum += y[i] = std::exp(x[i] - top);
+    for (std::size_t i = first; i < first + n; ++i) y[i] /= sum;
+  });
+}
+
+template <class T>
+void log_softmax(const KernelArgs& args) {
+  const auto x = args.in<T>(0);
+  const auto y = args.out<T>(0);
+  for_each_row(args.inputs[0].shape(), [&](std::size_t, std::size_t first, std::size_t n) {
+    const T total = log_sum_exp<T>(x.subspan(first, n));
+    for (std::size_t i = first; i < first + n; ++i) y[i] = x[i] - total;
+  });
+}
+
+template <class T>
+void softmax_grad(const KernelArgs& args) {
+  const auto y = args.in<T>(0), dy = args.in<T>(1);
+  const auto dx = args.out<T>(0);
+  for_each_row(args.inputs[0].shape(), [&](std::size_t, std::size_t first, std::size_t n) {
+    T dot{0};
+    for (std::size_t i = first; i < first + n; ++i) dot += y[i] * dy[i];
+    for (std::size_t i = first; i < first + n; ++i) dx[i] = y[i] * (dy[i] - dot);
+  });
+}
+
+template <class T>
+void log_softmax_grad(const KernelArgs& args) {
+  const auto y = args.in<T>(0), dy = args.in<T>(1);
+  const auto dx = args.out<T>(0);
+  for_each_row(args.inputs[0].shape(), [&](std::size_t, std::size_t first, std::size_t n) {
+    T sum{0};
+    for (std::size_t i = first; i < first + n; ++i) sum += dy[i];
+    for (std::size_t i = first; i < first + n; ++i) dx[i] = dy[i] - std::exp(y[i]) * sum;
+  });
+}
+
+/// Labels and logits: (labels [batch, classes], logits) -> [batch].
+template <class T>
+void softmax_cross_entropy(const KernelArgs& args) {
+  const auto labels = args.in<T>(0), logits = args.in<T>(1);
+  const auto loss = args.out<T>(0);
+  for_each_row(args.inputs[1].shape(), [&](std::size_t row, std::size_t first, std::size_t n) {
+    const T total = log_sum_exp<T>(logits.subspan(first, n));
+    T sum{0};
+    for (std::size_t i = first; i < first + n; ++i) sum += labels[i] * (total - logits[i]);
+    loss[row] = sum;
+  });
+}
+
+template <class Label>
+std::size_t checked_label(Label label, std::size_t row, std::size_t classes) {
+  if (label < 0 || static_cast<std::size_t>(label) >= classes) {
+    fail(ErrorCode::kInvalidArgument, "a label is no class; expected 0 .. ", classes - 1, ", got ",
+         label, " in row ", row);
+  }
+  return static_cast<std::size_t>(label);
+}
+
+template <class T, class Label>
+void sparse_loss(const KernelArgs& args) {
+  const auto labels = args.in<Label>(0);
+  const auto logits = args.in<T>(1);
+  const auto loss = args.out<T>(0);
+  for_each_row(args.inputs[1].shape(), [&](std::size_t row, std::size_t first, std::size_t n) {
+    const std::size_t label = checked_label(labels[row], row, n);
+    loss[row] = log_sum_exp<T>(logits.subspan(first, n)) - logits[first + label];
+  });
+}
+
+template <class T, class Label>
+void sparse_grad(const KernelArgs& args) {
+  const auto labels = args.in<Label>(0);
+  const auto logits = args.in<T>(1), dy = args.in<T>(2);
+  const auto dx = args.out<T>(0);
+  for_each_row(args.inputs[1].shape(), [&](std::size_t row, std::size_t first, std::size_t n) {
+    const std::size_t label = checked_label(labels[row], row, n);
+    const T total = log_sum_exp<T>(logits.subspan(first, n));
+    for (std::size_t i = first; i < first + n; ++i) {
+      const T probability = std::exp(logits[i] - total);
+      dx[i] = (i == first + label ? probability - T{1} : probability) * dy[row];
+    }
+  });
+}
+
+template <class Label>
+void sparse_softmax_cross_entropy(const KernelArgs& args) {
+  visit_floating(args.inputs[1].dtype(), "sparse_softmax_cross_entropy",
+                 [&]<class T>() { sparse_loss<T, Label>(args); });
+}
+
+template <class Label>
+void sparse_softmax_cross_entropy_grad(const KernelArgs& args) {
+  visit_floating(args.inputs[1].dtype(), "sparse_softmax_cross_entropy_grad",
+                 [&]<class T>() { sparse_grad<T, Label>(args); });
+}
+
+// max(x, 0) - x z + log(1 + exp(-|x|)): no overflow for any x.
+template <class T>
+void sigmoid_cross_entropy(const KernelArgs& args) {
+  const auto z = args.in<T>(0), x = args.in<T>(1);
+  const auto loss = args.out<T>(0);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    loss[i] = std::max(x[i], T{0}) - x[i] * z[i] + std::log1p(std::exp(-std::abs(x[i])));
+  }
+}
+
+template <class T>
+void register_for(KernelTable& table) {
+  constexpr DType dtype = dtype_of<T>();
+  table.set(OpId::kSoftmax, dtype, softmax<T>);
+  table.set(OpId::kLogSoftmax, dtype, log_softmax<T>);
+  table.set(OpId::kSoftmaxGrad, dtype, softmax_grad<T>);
+  table.set(OpId::kLogSoftmaxGrad, dtype, log_softmax_grad<T>);
+  table.set(OpId::kSoftmaxCrossEntropy, dtype, softmax_cross_entropy<T>);
+  table.set(OpId::kSigmoidCrossEntropy, dtype, sigmoid_cross_entropy<T>);
+}
+
+template <class Label>
+void register_sparse_for(KernelTable& table) {
+  constexpr DType dtype = dtype_of<Label>();
+  table.set(OpId::kSparseSoftmaxCrossEntropy, dtype, sparse_softmax_cross_entropy<Label>);
+  table.set(OpId::kSparseSoftmaxCrossEntropyGrad, dtype, sparse_softmax_cross_entropy_grad<Label>);
+}
+
+}  // namespace
+
+void register_softmax_reference_kernels(KernelTable& table) {
+  register_for<float>(table);
+  register_for<double>(table);
+  register_sparse_for<std::int32_t>(table);
+  register_sparse_for<std::int64_t>(table);
+}
+
+}  // namespace tutti::internal
