@@ -1,0 +1,60 @@
+// Expectations on tensors and on errors, for tests.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "tutti/core/error.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti::testing {
+
+/// Shape and elements; each element within tolerance * max(1, |expected|). NaN equals NaN.
+inline void expect_tensor(const Tensor& actual, const Shape& shape,
+                          const std::vector<double>& expected, double tolerance = 0.0) {
+  ASSERT_EQ(actual.shape(), shape);
+  const std::vector<double> values = actual.to_doubles();
+  ASSERT_EQ(values.size(), expected.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isnan(expected[i])) {
+      EXPECT_TRUE(std::isnan(values[i])) << "element " << i << " is " << values[i];
+    } else if (std::isinf(expected[i])) {
+      EXPECT_EQ(values[i], expected[i]) << "element " << i;
+    } else {
+      EXPECT_NEAR(values[i], expected[i], tolerance * std::max(1.0, std::abs(expected[i])))
+          << "element " << i;
+    }
+  }
+}
+
+/// Whether two tensors have the same type, shape and bytes.
+inline void expect_same_bits(const Tensor& actual, const Tensor& expected) {
+  ASSERT_EQ(actual.dtype(), expected.dtype());
+  ASSERT_EQ(actual.shape(), expected.shape());
+  EXPECT_TRUE(std::ranges::equal(actual.bytes(), expected.bytes()))
+      << actual << "\ndiffers from\n"
+      << expected;
+}
+
+/// `body` must throw Error of `code` whose message holds every one of `parts`.
+template <class Body>
+void expect_error(ErrorCode code, const std::vector<std::string>& parts, const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    for (const std::string& part : parts) {
+      EXPECT_NE(error.message().find(part), std::string::npos)
+          << "no '" << part << "' in: " << error.what();
+    }
+    return;
+  }
+  ADD_FAILURE() << "expected an error with '" << (parts.empty() ? "" : parts[0]) << "'";
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,107 @@
+// Device and DeviceSpec: reading, printing, merging, availability.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/device.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/tensor_matchers.h"
+#include "tutti/tensor/device_spec.h"
+
+namespace tutti {
+namespace {
+
+using testing::expect_error;
+
+TEST(Device, ReadsTfsSpellings) {
+  const Device expected{DeviceType::kCpu, 3};
+  for (const char* text : {"cpu:3", "CPU:3", "/cpu:3", "/device:CPU:3", "/device:cpu:3"}) {
+    EXPECT_EQ(Device::parse(text), expected) << text;
+  }
+  EXPECT_EQ(expected.to_string(), "cpu:3");
+  EXPECT_EQ(Device::parse(expected.to_string()), expected);
+}
+
+TEST(Device, RefusesWhatItCannotRead) {
+  for (const char* text : {"", "cpu", "cpu:", "cpu:-1", "cpu:x", "cpu:1:2", "tpu:0", "cpu:*", "/",
+                           "/job:worker/cpu:0", "cpu:99999999999"}) {
+    expect_error(ErrorCode::kInvalidArgument, {"Device::parse", concat("'", text, "'")},
+                 [&] { Device::parse(text); });
+  }
+}
+
+TEST(Device, MissingDevicesAreUnavailableAndListsThoseHere) {
+  for (const char* text : {"gpu:0", "/gpu:1", "/device:GPU:1"}) {
+    expect_error(ErrorCode::kUnavailable,
+                 {"is unavailable: this build has no GPU backend", "cpu:0 ... cpu:63 (virtual)"},
+                 [&] { Device::parse(text); });
+  }
+  EXPECT_NO_THROW(Device::parse("cpu:63"));
+  expect_error(ErrorCode::kUnavailable, {"cpu:64 is unavailable"},
+               [] { Device::parse("cpu:64"); });
+  expect_error(ErrorCode::kUnavailable, {"gpu:0 is unavailable"},
+               [] { Tensor::zeros({2}, DType::kFloat32, {DeviceType::kGpu, 0}); });
+}
+
+TEST(Device, ReadsListsWithRanges) {
+  const auto cpu = [](int index) { return Device{DeviceType::kCpu, index}; };
+  EXPECT_EQ(parse_devices("cpu:0-3"), (std::vector{cpu(0), cpu(1), cpu(2), cpu(3)}));
+  EXPECT_EQ(parse_devices("cpu:4"), (std::vector{cpu(4)}));
+  EXPECT_EQ(parse_devices("cpu:2, cpu:0"), (std::vector{cpu(2), cpu(0)}));  // the order stays
+  EXPECT_EQ(parse_devices("cpu:0-1,cpu:5-5"), (std::vector{cpu(0), cpu(1), cpu(5)}));
+  EXPECT_EQ(default_devices(), (std::vector{cpu(0)}));
+}
+
+TEST(Device, RefusesListsWithGapsAndDuplicates) {
+  expect_error(ErrorCode::kInvalidArgument, {"empty"}, [] { parse_devices(""); });
+  expect_error(ErrorCode::kInvalidArgument, {"empty"}, [] { parse_devices("cpu:0,"); });
+  expect_error(ErrorCode::kInvalidArgument, {"cpu:1 stands twice"},
+               [] { parse_devices("cpu:0-2,cpu:1"); });
+  expect_error(ErrorCode::kInvalidArgument, {"cpu:3-1"}, [] { parse_devices("cpu:3-1"); });
+  expect_error(ErrorCode::kUnavailable, {"cpu:64"}, [] { parse_devices("cpu:62-64"); });
+  expect_error(ErrorCode::kUnavailable, {"gpu:0"}, [] { parse_devices("gpu:0,gpu:2"); });
+}
+
+TEST(DeviceSpec, RoundTrips) {
+  for (const char* text :
+       {"", "/job:worker", "/job:worker/replica:0/task:1/device:GPU:0", "/task:3",
+        "/job:ps/device:CPU:1", "/device:GPU:*"}) {
+    EXPECT_EQ(DeviceSpec::parse(text).to_string(), text);
+  }
+  EXPECT_EQ(DeviceSpec::parse("/job:a/gpu:2").to_string(), "/job:a/device:GPU:2");
+  EXPECT_EQ(DeviceSpec::parse("/device:GPU").to_string(), "/device:GPU:*");
+}
+
+TEST(DeviceSpec, NeverChecksThatTheDeviceExists) {
+  const DeviceSpec spec = DeviceSpec::parse("/job:worker/task:7/device:GPU:99");
+  EXPECT_EQ(spec.job, "worker");
+  EXPECT_EQ(spec.task, 7);
+  EXPECT_EQ(spec.type, DeviceType::kGpu);
+  EXPECT_EQ(spec.index, 99);
+  EXPECT_FALSE(spec.replica);
+  expect_error(ErrorCode::kUnavailable, {"gpu:99", "cpu:0 ... cpu:63"}, [&] { resolve(spec); });
+}
+
+TEST(DeviceSpec, NamesThePartItCannotRead) {
+  expect_error(ErrorCode::kInvalidArgument, {"'task:x'", "/job:a/task:x"},
+               [] { DeviceSpec::parse("/job:a/task:x"); });
+  for (const char* text : {"job:a", "/job", "/job:", "/task:-1", "/device:TPU:0", "/device:CPU:0:1",
+                           "/color:red", "/job:a/job:b", "/task:1:2", "//"}) {
+    expect_error(ErrorCode::kInvalidArgument, {"DeviceSpec::parse", text},
+                 [&] { DeviceSpec::parse(text); });
+  }
+}
+
+TEST(DeviceSpec, InnerPartsWinWhenMerged) {
+  const DeviceSpec outer = DeviceSpec::parse("/job:worker/task:1/device:GPU:0");
+  const DeviceSpec merged = outer.merged_with(DeviceSpec::parse("/task:2/device:CPU:*"));
+  EXPECT_EQ(merged.to_string(), "/job:worker/task:2/device:CPU:0");
+  EXPECT_EQ(outer.merged_with({}), outer);
+}
+
+TEST(DeviceSpec, MissingPartsResolveToTheFirstCpu) {
+  EXPECT_EQ(resolve({}), (Device{DeviceType::kCpu, 0}));
+  EXPECT_EQ(resolve(DeviceSpec::parse("/job:worker/cpu:5")), (Device{DeviceType::kCpu, 5}));
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,321 @@
+// Elementwise operations against plain loops in double.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/ops/elementwise.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "tests/support/tensor_matchers.h"
+#include "tests/tensor/random_values.h"
+#include "tutti/tensor/ops/elementwise_grad.h"
+
+namespace tutti {
+namespace elementwise_test {
+
+using testing::expect_error;
+using testing::expect_tensor;
+using testing::random_values;
+using testing::tensor_of;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+const double kNan = std::nan("");
+
+double tolerance(DType dtype) { return dtype == DType::kFloat64 ? 1e-13 : 2e-6; }
+constexpr DType kFloats[] = {DType::kFloat32, DType::kFloat64};
+
+
+/// Element `index` of the broadcast of x to `shape`, found coordinate by coordinate.
+double broadcast_element(const Tensor& x, const Shape& shape, std::int64_t index) {
+  std::vector<std::int64_t> coordinates(static_cast<std::size_t>(shape.rank()));
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    coordinates[static_cast<std::size_t>(axis)] = index % shape.dim(axis);
+    index /= shape.dim(axis);
+  }
+  std::int64_t offset = 0;
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    const auto at = static_cast<std::size_t>(shape.rank() - x.rank() + axis);
+    offset = offset * x.shape().dim(axis) + (x.shape().dim(axis) == 1 ? 0 : coordinates[at]);
+  }
+  return x.to_doubles()[static_cast<std::size_t>(offset)];
+}
+
+struct UnaryCase {
+  const char* name;
+  Tensor (*op)(const Operand&);
+  double (*expected)(double);
+  double low, high;
+};
+
+const UnaryCase kUnaryCases[] = {
+    {"negate", negate, [](double x) { return -x; }, -3, 3},
+    {"exp", tutti::exp, [](double x) { return std::exp(x); }, -5, 5},
+    {"log", tutti::log, [](double x) { return std::log(x); }, 0.01, 9},
+    {"sqrt", tutti::sqrt, [](double x) { return std::sqrt(x); }, 0, 9},
+    {"rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, 0.1, 9},
+    {"square", square, [](double x) { return x * x; }, -3, 3},
+    {"abs", tutti::abs, [](double x) { return std::fabs(x); }, -3, 3},
+    {"sign", sign, [](double x) { return x > 0 ? 1.0 : x < 0 ? -1.0 : 0.0; }, -3, 3},
+    {"reciprocal", reciprocal, [](double x) { return 1 / x; }, 0.2, 3},
+    {"floor", tutti::floor, [](double x) { return std::floor(x); }, -3, 3},
+    {"relu", relu, [](double x) { return x > 0 ? x : 0.0; }, -3, 3},
+    {"sigmoid", sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, -9, 9},
+    {"tanh", tutti::tanh, [](double x) { return std::tanh(x); }, -3, 3},
+    {"softplus", softplus, [](double x) { return std::log(1 + std::exp(x)); }, -9, 9},
+    {"elu", elu, [](double x) { return x > 0 ? x : std::exp(x) - 1; }, -3, 3},
+    {"gelu", gelu, [](double x) { return x * std::erfc(-x / std::sqrt(2.0)) / 2; }, -4, 4},
+};
+
+TEST(Elementwise, UnaryOperationsMatchTheirFormulas) {
+  for (const UnaryCase& c : kUnaryCases) {
+    for (DType dtype : kFloats) {
+      for (const Shape& shape : {Shape{}, Shape{37}, Shape{3, 5, 7}, Shape{0, 4}}) {
+        SCOPED_TRACE(concat(c.name, " ", dtype, " ", shape));
+        const Tensor x = random_values(shape, dtype, c.low, c.high);
+        std::vector<double> expected = x.to_doubles();
+        for (double& value : expected) value = c.expected(value);
+        const Tensor y = c.op(x);
+        EXPECT_EQ(y.dtype(), dtype);
+        expect_tensor(y, shape, expected, tolerance(dtype));
+      }
+    }
+  }
+}
+
+TEST(Elementwise, ExtremeValuesFollowIeee) {
+  const std::vector<double> values = {kInf, -kInf, kNan, 0.0, 100.0, -100.0};
+  for (DType dtype : kFloats) {
+    const Tensor x = tensor_of({6}, values, dtype);
+    expect_tensor(sigmoid(x), {6}, {1, 0, kNan, 0.5, 1, 0}, 1e-30);
+    expect_tensor(relu(x), {6}, {kInf, 0, kNan, 0, 100, 0});
+    expect_tensor(tutti::tanh(x), {6}, {1, -1, kNan, 0, 1, -1});
+    expect_tensor(softplus(x), {6}, {kInf, 0, kNan, std::log(2.0), 100, 0}, 1e-6);
+    expect_tensor(elu(x), {6}, {kInf, -1, kNan, 0, 100, -1});
+    expect_tensor(sign(x), {6}, {1, -1, kNan, 0, 1, -1});
+    expect_tensor(tutti::sqrt(x), {6}, {kInf, kNan, kNan, 0, 10, kNan});
+    expect_tensor(clip(x, -1, 1), {6}, {1, -1, kNan, 0, 1, -1});
+    expect_tensor(maximum(x, 1.0), {6}, {kInf, 1, kNan, 1, 100, 1});
+    expect_tensor(minimum(1.0, x), {6}, {1, -kInf, kNan, 0, 1, -100});
+  }
+}
+
+TEST(Elementwise, IntegersWrapAround) {
+  const Tensor x = Tensor::from<std::int32_t>({2}, {2147483647, -2147483648});
+  expect_tensor(x + 1, {2}, {-2147483648.0, -2147483647.0});
+  expect_tensor(negate(x), {2}, {-2147483647.0, -2147483648.0});
+  expect_tensor(tutti::abs(x), {2}, {2147483647.0, -2147483648.0});
+  expect_tensor(Tensor::from<std::uint8_t>({1}, {200}) + 100, {1}, {44});
+  expect_tensor(Tensor::from<std::uint8_t>({1}, {3}) - 5, {1}, {254});
+  expect_tensor(square(Tensor::from<std::int64_t>({1}, {3000000000})), {1}, {9e18});
+}
+
+struct BinaryCase {
+  const char* name;
+  Tensor (*op)(const Operand&, const Operand&);
+  double (*expected)(double, double);
+  bool floating_only;
+};
+
+const BinaryCase kBinaryCases[] = {
+    {"add", add, [](double a, double b) { return a + b; }, false},
+    {"subtract", subtract, [](double a, double b) { return a - b; }, false},
+    {"multiply", multiply, [](double a, double b) { return a * b; }, false},
+    {"divide", divide, [](double a, double b) { return a / b; }, true},
+    {"maximum", maximum, [](double a, double b) { return a > b ? a : b; }, false},
+    {"minimum", minimum, [](double a, double b) { return a < b ? a : b; }, false},
+    {"pow", tutti::pow, [](double a, double b) { return std::pow(a, b); }, true},
+    {"equal", equal, [](double a, double b) { return double(a == b); }, false},
+    {"not_equal", not_equal, [](double a, double b) { return double(a != b); }, false},
+    {"less", less, [](double a, double b) { return double(a < b); }, false},
+    {"less_equal", less_equal, [](double a, double b) { return double(a <= b); }, false},
+    {"greater", greater, [](double a, double b) { return double(a > b); }, false},
+    {"greater_equal", greater_equal, [](double a, double b) { return double(a >= b); }, false},
+};
+
+const std::pair<Shape, Shape> kBroadcasts[] = {
+    {{5, 7}, {5, 7}},    {{5, 7}, {}},           {{}, {5, 7}},       {{5, 7}, {7}},
+    {{7}, {5, 7}},       {{5, 7}, {5, 1}},       {{1, 7}, {5, 1}},   {{2, 3, 4}, {3, 1}},
+    {{2, 1, 4}, {3, 1}}, {{2, 1, 4}, {1, 3, 4}}, {{1}, {1, 1}},      {{0, 3}, {3}},
+    {{0, 3}, {0, 3}},    {{4, 0}, {4, 1}},       {{1, 40}, {1, 40}}, {{}, {}}};
+
+TEST(Elementwise, BinaryOperationsBroadcastLikeNumpy) {
+  for (const BinaryCase& c : kBinaryCases) {
+    for (DType dtype : kAllDTypes) {
+      if (dtype == DType::kBool || (c.floating_only && !is_floating(dtype))) continue;
+      for (const auto& [a_shape, b_shape] : kBroadcasts) {
+        SCOPED_TRACE(concat(c.name, " ", dtype, " ", a_shape, " ", b_shape));
+        const Tensor a = random_values(a_shape, dtype, 1, 5, 1);
+        const Tensor b = random_values(b_shape, dtype, 0, 5, 2);
+        const Tensor y = c.op(a, b);
+        const Shape shape = broadcast(a_shape, b_shape, "test");
+        std::vector<double> expected(static_cast<std::size_t>(shape.num_elements()));
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          const auto index = static_cast<std::int64_t>(i);
+          expected[i] =
+              c.expected(broadcast_element(a, shape, index), broadcast_element(b, shape, index));
+          if (dtype == DType::kUInt8 && expected[i] < 0) expected[i] += 256;
+        }
+        expect_tensor(y, shape, expected, tolerance(dtype));
+      }
+    }
+  }
+}
+
+TEST(Elementwise, LogicWorksOnBools) {
+  const Tensor a = Tensor::from<bool>({4}, {false, false, true, true});
+  const Tensor b = Tensor::from<bool>({4}, {false, true, false, true});
+  expect_tensor(logical_and(a, b), {4}, {0, 0, 0, 1});
+  expect_tensor(logical_or(a, b), {4}, {0, 1, 1, 1});
+  expect_tensor(logical_not(a), {4}, {1, 1, 0, 0});
+  expect_tensor(equal(a, b), {4}, {1, 0, 0, 1});
+  expect_tensor(not_equal(a, b), {4}, {0, 1, 1, 0});
+  EXPECT_EQ(logical_and(a, b).dtype(), DType::kBool);
+}
+
+TEST(Elementwise, PlainNumbersTakeTheOtherOperandsType) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kInt64, DType::kUInt8}) {
+    const Tensor x = tensor_of({2}, {3, 4}, dtype);
+    EXPECT_EQ((x + 1).dtype(), dtype);
+    expect_tensor(x + 1, {2}, {4, 5});
+    expect_tensor(10 - x, {2}, {7, 6});
+    expect_tensor(less(x, 4), {2}, {1, 0});
+  }
+  const Tensor x = Tensor::zeros({1}, DType::kFloat64);
+  EXPECT_EQ((x + 0.1).item_double(), 0.1);  // not rounded to float on the way
+  expect_error(ErrorCode::kInvalidArgument,
+               {concat("add at elementwise_test.cc:", __LINE__ + 1), "int32", "0.5"},
+               [] { Tensor::zeros({1}, DType::kInt32) + 0.5; });
+}
+
+TEST(Elementwise, WhereBroadcastsAllThree) {
+  const Shape shapes[] = {{4, 6}, {6}, {4, 1}, {}, {1, 6}};
+  for (DType dtype : kAllDTypes) {
+    for (const Shape& c_shape : shapes) {
+      for (const Shape& a_shape : shapes) {
+        for (const Shape& b_shape : shapes) {
+          SCOPED_TRACE(concat(dtype, " ", c_shape, " ", a_shape, " ", b_shape));
+          const Tensor condition = random_values(c_shape, DType::kBool, 0, 1, 3);
+          const Tensor a = random_values(a_shape, dtype, 0, 50, 4);
+          const Tensor b = random_values(b_shape, dtype, 0, 50, 5);
+          const Shape shape = broadcast(c_shape, broadcast(a_shape, b_shape, "a, b"), "c, a");
+          std::vector<double> expected(static_cast<std::size_t>(shape.num_elements()));
+          for (std::size_t i = 0; i < expected.size(); ++i) {
+            const auto index = static_cast<std::int64_t>(i);
+            const Tensor& from = broadcast_element(condition, shape, index) != 0 ? a : b;
+            expected[i] = broadcast_element(from, shape, index);
+          }
+          expect_tensor(where(condition, a, b), shape, expected);
+        }
+      }
+    }
+  }
+}
+
+TEST(Elementwise, WhereTakesNumbersAndEmptyTensors) {
+  const Tensor condition = Tensor::from<bool>({2}, {true, false});
+  expect_tensor(where(condition, tensor_of({2}, {5, 6}, DType::kInt64), 0), {2}, {5, 0});
+  expect_tensor(where(condition, 1.0, 2.0), {2}, {1, 2});
+  expect_tensor(where(Tensor::zeros({0, 2}, DType::kBool), Tensor::zeros({2}), 1.0), {0, 2}, {});
+}
+
+TEST(Elementwise, CastConvertsBetweenAllTypes) {
+  const std::vector<double> values = {0, 1, 2, 200};
+  for (DType from : kAllDTypes) {
+    for (DType to : kAllDTypes) {
+      SCOPED_TRACE(concat(from, " to ", to));
+      const Tensor x = tensor_of({4}, values, from);
+      std::vector<double> expected = x.to_doubles();
+      if (to == DType::kBool) expected = {0, 1, 1, 1};
+      const Tensor y = cast(x, to);
+      EXPECT_EQ(y.dtype(), to);
+      expect_tensor(y, {4}, expected);
+      expect_tensor(cast(Tensor::zeros({0, 2}, from), to), {0, 2}, {});
+    }
+  }
+}
+
+TEST(Elementwise, CastTruncatesTowardsZeroAndSaturates) {
+  const Tensor x = tensor_of({7}, {1.9, -1.9, 1e30, -1e30, kNan, kInf, 0.5}, DType::kFloat32);
+  expect_tensor(cast(x, DType::kInt32), {7}, {1, -1, 2147483647, -2147483648.0, 0, 2147483647, 0});
+  expect_tensor(cast(x, DType::kUInt8), {7}, {1, 0, 255, 0, 0, 255, 0});
+  expect_tensor(cast(x, DType::kBool), {7}, {1, 1, 1, 1, 1, 1, 1});
+  const Tensor y = Tensor::zeros({2});
+  EXPECT_EQ(cast(y, DType::kFloat32).id(), y.id());  // nothing to do
+}
+
+TEST(Elementwise, ClipKeepsTheType) {
+  expect_tensor(clip(tensor_of({4}, {-5, 0, 2, 9}, DType::kInt32), -1, 2.5), {4}, {-1, 0, 2, 2});
+  expect_tensor(clip(tensor_of({3}, {0, 5, 255}, DType::kUInt8), -10, 1000), {3}, {0, 5, 255});
+  expect_tensor(clip(tensor_of({2}, {-5, 5}, DType::kFloat64), -0.1, 0.1), {2}, {-0.1, 0.1});
+  expect_tensor(clip(Tensor::zeros({0}), 0, 1), {0}, {});
+  expect_error(ErrorCode::kInvalidArgument, {"clip at elementwise_test.cc", "low <= high"},
+               [] { clip(Tensor::zeros({1}), 1, 0); });
+}
+
+TEST(ElementwiseGrad, MatchesDifferencesOfTheActivations) {
+  struct Case {
+    const char* name;
+    Tensor (*activation)(const Operand&);
+    Tensor (*grad)(const Operand&, const Operand&);
+    bool from_result;
+  };
+  const Case cases[] = {{"relu", relu, relu_grad, true},
+                        {"sigmoid", sigmoid, sigmoid_grad, true},
+                        {"tanh", tutti::tanh, tanh_grad, true},
+                        {"elu", elu, elu_grad, true},
+                        {"gelu", gelu, gelu_grad, false}};
+  const double step = 1e-6;
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const Tensor x = random_values({41}, DType::kFloat64, -3, 3);
+    const Tensor dy = random_values({41}, DType::kFloat64, -1, 1, 2);
+    const Tensor slope = (c.activation(x + step) - c.activation(x - step)) / (2 * step);
+    const Tensor expected = dy * slope;
+    const Tensor& from = c.from_result ? c.activation(x) : x;
+    expect_tensor(c.grad(dy, from), {41}, expected.to_doubles(), 1e-8);
+    expect_tensor(c.grad(cast(dy, DType::kFloat32), cast(from, DType::kFloat32)), {41},
+                  expected.to_doubles(), 1e-5);
+    expect_tensor(c.grad(Tensor::zeros({0, 2}), Tensor::zeros({0, 2})), {0, 2}, {});
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"relu_grad at elementwise_test.cc", "[2]", "[3]"},
+               [] { relu_grad(Tensor::zeros({2}), Tensor::zeros({3})); });
+}
+
+TEST(Elementwise, WrongShapesNameOperationShapesAndLine) {
+  const Tensor a = Tensor::zeros({2, 3});
+  const Tensor b = Tensor::zeros({4});
+  for (const BinaryCase& c : kBinaryCases) {
+    expect_error(ErrorCode::kInvalidArgument, {c.name, "[2, 3]", "[4]", "elementwise_test.cc:"},
+                 [&] { c.op(a, b); });
+  }
+  expect_error(ErrorCode::kInvalidArgument,
+               {concat("add at elementwise_test.cc:", __LINE__ + 1, ": shapes do not broadcast")},
+               [&] { a + b; });
+  expect_error(ErrorCode::kInvalidArgument, {"where at elementwise_test.cc", "[2, 3]", "[4]"},
+               [&] { where(Tensor::zeros({4}, DType::kBool), a, 1.0); });
+}
+
+TEST(Elementwise, WrongTypesNameOperationTypesAndLine) {
+  const Tensor x = Tensor::zeros({2});
+  const Tensor n = Tensor::zeros({2}, DType::kInt32);
+  const Tensor b = Tensor::zeros({2}, DType::kBool);
+  expect_error(ErrorCode::kInvalidArgument,
+               {concat("add at elementwise_test.cc:", __LINE__ + 1), "float32", "int32", "cast()"},
+               [&] { x + n; });
+  expect_error(ErrorCode::kInvalidArgument, {"divide at", "int32", "cast()"}, [&] { n / n; });
+  expect_error(ErrorCode::kInvalidArgument, {"add at", "bool"}, [&] { b + b; });
+  expect_error(ErrorCode::kInvalidArgument, {"exp at", "int32"}, [&] { tutti::exp(n); });
+  expect_error(ErrorCode::kInvalidArgument, {"logical_and at", "bool", "float32"},
+               [&] { logical_and(x, x); });
+  expect_error(ErrorCode::kInvalidArgument, {"where at", "bool", "float32"},
+               [&] { where(x, x, x); });
+  expect_error(ErrorCode::kFailedPrecondition, {"add at elementwise_test.cc", "undefined"},
+               [&] { x + Tensor(); });
+  expect_error(ErrorCode::kFailedPrecondition, {"relu at elementwise_test.cc", "undefined"},
+               [&] { relu(Tensor()); });
+}
+
+}  // namespace elementwise_test
+}  // namespace tutti
