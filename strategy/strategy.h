@@ -71,13 +71,13 @@ class Strategy {
     (check_argument(args), ...);
     if constexpr (std::is_void_v<R>) {
       run_on_replicas([&](ReplicaContext& context) {
-        const auto i = static_cast<std::size_t>(context.local_index());
+        [[maybe_unused]] const auto i = static_cast<std::size_t>(context.local_index());
         fn(internal::argument_of_replica(args, i)...);
       });
     } else {
       std::vector<std::optional<R>> results(replica_devices().size());
       run_on_replicas([&](ReplicaContext& context) {
-        const auto i = static_cast<std::size_t>(context.local_index());
+        [[maybe_unused]] const auto i = static_cast<std::size_t>(context.local_index());
         results[i].emplace(fn(internal::argument_of_replica(args, i)...));
       });
       std::vector<R> values;
