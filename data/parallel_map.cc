@@ -1,9 +1,4 @@
 // A function applied to several elements at once, results in order.
-//
-// The window holds the elements that were read but not handed out, in order. next() fills the
-// window from below, then waits until its first element is done. Threads claim the elements of the
-// window in order; `claimed_` counts those claimed since the start, `handed_out_` those that left
-// the window.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/parallel_map.h"
 
@@ -15,6 +10,11 @@
 
 #include "tutti/core/executor.h"
 #include "tutti/data/wait.h"
+
+// The window holds the elements that were read but not handed out, in order. next() fills the
+// window from below, then waits until its first element is done. Threads claim the elements of the
+// window in order; `claimed_` counts those claimed since the start, `handed_out_` those that left
+// the window.
 
 namespace tutti::internal {
 namespace {

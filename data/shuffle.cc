@@ -1,14 +1,14 @@
 // Shuffling with a buffer, keyed by (seed, epoch).
-//
-// The buffer holds up to `buffer_size` elements in places 0, 1, ... Each draw first fills the free
-// places from below, takes the element at a random place and moves the last element of the buffer
-// there. Draw d uses random number d of the stream, so that the order is a pure function of seed,
-// epoch and buffer size.
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
 #include "tutti/core/random.h"
 #include "tutti/data/forwarding_source.h"
+
+// The buffer holds up to `buffer_size` elements in places 0, 1, ... Each draw first fills the free
+// places from below, takes the element at a random place and moves the last element of the buffer
+// there. Draw d uses random number d of the stream, so that the order is a pure function of seed,
+// epoch and buffer size.
 
 namespace tutti {
 namespace {
