@@ -5,9 +5,9 @@
 #include "tutti/strategy/mirrored_strategy.h"
 
 int main() {
-  tutti::MirroredStrategy strategy({.devices = tutti::parse_devices("cpu:0-1")});
+  tutti::MirroredStrategy strategy({.devices = "cpu:0-1"});
   const auto values = strategy.run([&] {
-    const int replica = tutti::get_replica_context()->replica_id_in_sync_group();
+    const int replica = tutti::get_replica_context()->replica_id();
     return tutti::Tensor(static_cast<float>(replica + 1));
   });
   const tutti::Tensor sum = strategy.reduce(tutti::ReduceOp::kSum, values);
