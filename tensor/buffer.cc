@@ -1,9 +1,10 @@
 // The caching allocator: freed buffers wait, by size class, for the next request of that class.
-//
-// A size class is a multiple of 64 bytes, at most a quarter above what was asked for. A cached buffer keeps its
-// Buffer object and its memory together, so that a hit costs one lock and no call of malloc. When more than
-// kMaxCachedBytes wait, the classes whose last hit or return is oldest are emptied first.
 // SPDX-License-Identifier: Apache-2.0
+//
+// A size class is a multiple of 64 bytes, at most a quarter above what was asked for. A cached
+// buffer keeps its Buffer object and its memory together, so that a hit costs one lock and no call
+// of malloc. When more than kMaxCachedBytes wait, the classes whose last hit or return is oldest
+// are emptied first.
 #include "tutti/tensor/buffer.h"
 
 #include <algorithm>

@@ -29,12 +29,13 @@ class Buffer {
   std::atomic<std::uint32_t> references_{0};
 };
 
-/// A counted reference. unique() has acquire order, so that a writer which is alone sees all reads of former holders done:
-/// this is what std::shared_ptr::use_count() does not promise.
+/// A counted reference. unique() has acquire order, so that a writer which is alone sees all reads
+/// of former holders done: this is what std::shared_ptr::use_count() does not promise.
 class BufferRef {
  public:
   BufferRef() = default;
-  /// A buffer of `size` bytes with undefined content, from the allocator's cache if it can. Any thread.
+  /// A buffer of `size` bytes with undefined content, from the allocator's cache if it can. Any
+  /// thread.
   static BufferRef allocate(std::size_t size);
 
   BufferRef(const BufferRef& other) : buffer_(other.buffer_) { retain(); }
@@ -73,7 +74,8 @@ struct AllocatorStatistics {
 };
 
 AllocatorStatistics allocator_statistics();
-/// The cache's limit: 1 GiB. Beyond it the size classes that were not asked for longest are given back.
+/// The cache's limit: 1 GiB. Beyond it the size classes that were not asked for longest are given
+/// back.
 inline constexpr std::size_t kMaxCachedBytes = std::size_t{1} << 30;
 
 /// Gives cached memory back to the system.

@@ -15,14 +15,15 @@ enum class DeviceType { kCpu = 0, kGpu = 1 };
 std::string_view to_string(DeviceType type);  // "cpu", "gpu"
 
 /// Names one computing device of this process. A plain value: copy, compare, print, use as a key.
-/// cpu:0 ... cpu:63 are virtual devices of the one host (tf's logical devices), so that every strategy runs on a laptop.
+/// cpu:0 ... cpu:63 are virtual devices of the one host (tf's logical devices), so that every
+/// strategy runs on a laptop.
 struct Device {
   DeviceType type = DeviceType::kCpu;
   int index = 0;
 
   /// Accepts "cpu:0", "CPU:0", "gpu:1", "/gpu:1" and "/device:GPU:1".
-  /// Throws kInvalidArgument naming the spec when it cannot be read; kUnavailable when this build or machine has no such
-  /// device, listing those that it has.
+  /// Throws kInvalidArgument naming the spec when it cannot be read; kUnavailable when this build
+  /// or machine has no such device, listing those that it has.
   static Device parse(std::string_view spec);
   std::string to_string() const;
   auto operator<=>(const Device&) const = default;
@@ -35,10 +36,12 @@ inline constexpr int kNumVirtualCpuDevices = 64;
 /// Throws kUnavailable unless this build and machine have the device.
 void require_available(const Device& device);
 
-/// Reads a comma-separated list with ranges: "cpu:0-3", "cpu:4", "gpu:0,gpu:2". Duplicates and empty lists are errors.
+/// Reads a comma-separated list with ranges: "cpu:0-3", "cpu:4", "gpu:0,gpu:2". Duplicates and
+/// empty lists are errors.
 std::vector<Device> parse_devices(std::string_view list);
 
-/// Every GPU this build can use, or cpu:0 when there is none: what strategies take when no devices are named.
+/// Every GPU this build can use, or cpu:0 when there is none: what strategies take when no devices
+/// are named.
 std::vector<Device> default_devices();
 
 }  // namespace tutti

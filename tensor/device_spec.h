@@ -26,7 +26,8 @@ struct DeviceSpec {
   bool operator==(const DeviceSpec&) const = default;
 };
 
-/// The device of this process that `spec` names (missing parts: cpu, index 0). Throws kUnavailable with the list of devices here.
+/// The device of this process that `spec` names (missing parts: cpu, index 0). Throws kUnavailable
+/// with the list of devices here.
 Device resolve(const DeviceSpec& spec);
 
 }  // namespace tutti

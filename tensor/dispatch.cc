@@ -40,9 +40,12 @@ std::optional<Tensor> sliced_rows(const OpCall& call) {
 std::optional<Tensor> view(const OpCall& call) {
   switch (call.op) {
     case OpId::kReshape:
-    case OpId::kStopGradient: return call.inputs[0].reshaped(call.outputs[0].shape);
-    case OpId::kSlice: return sliced_rows(call);
-    default: return std::nullopt;
+    case OpId::kStopGradient:
+      return call.inputs[0].reshaped(call.outputs[0].shape);
+    case OpId::kSlice:
+      return sliced_rows(call);
+    default:
+      return std::nullopt;
   }
 }
 

@@ -9,14 +9,16 @@
 
 namespace tutti {
 
-/// Sees every operation after its kernel ran: tapes, traces, scans. Observers form a stack per thread.
+/// Sees every operation after its kernel ran: tapes, traces, scans. Observers form a stack per
+/// thread.
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
   virtual void on_op(const OpCall& call, std::span<const Tensor> outputs) = 0;
 };
 
-/// Makes `observer` see the operations of this thread until destroyed. Need not be destroyed in stack order.
+/// Makes `observer` see the operations of this thread until destroyed. Need not be destroyed in
+/// stack order.
 class ObserverScope {
  public:
   explicit ObserverScope(OpObserver& observer);
@@ -28,10 +30,11 @@ class ObserverScope {
   OpObserver* observer_;
 };
 
-/// Allocates the outputs, finds the kernel for (device, op, dtype of input 0), runs it and tells the observers. An output
-/// without elements is made without calling a kernel; a kernel that sees an input without elements must cope (weights'
-/// gradients of an empty batch are zeros). Throws kUnimplemented naming op, dtype and device when there is no kernel;
-/// kInvalidArgument naming the caller's line when the inputs are on several devices.
+/// Allocates the outputs, finds the kernel for (device, op, dtype of input 0), runs it and tells
+/// the observers. An output without elements is made without calling a kernel; a kernel that sees
+/// an input without elements must cope (weights' gradients of an empty batch are zeros). Throws
+/// kUnimplemented naming op, dtype and device when there is no kernel; kInvalidArgument naming the
+/// caller's line when the inputs are on several devices.
 std::vector<Tensor> dispatch(OpCall call);
 /// The same for operations with one output.
 Tensor dispatch_one(OpCall call);

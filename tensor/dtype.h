@@ -37,12 +37,18 @@ std::ostream& operator<<(std::ostream& out, DType dtype);
 /// The DType of C++ type T: float, double, std::int32_t, std::int64_t, std::uint8_t or bool.
 template <class T>
 consteval DType dtype_of() {
-  if constexpr (std::is_same_v<T, float>) return DType::kFloat32;
-  else if constexpr (std::is_same_v<T, double>) return DType::kFloat64;
-  else if constexpr (std::is_same_v<T, std::int32_t>) return DType::kInt32;
-  else if constexpr (std::is_same_v<T, std::int64_t>) return DType::kInt64;
-  else if constexpr (std::is_same_v<T, std::uint8_t>) return DType::kUInt8;
-  else if constexpr (std::is_same_v<T, bool>) return DType::kBool;
+  if constexpr (std::is_same_v<T, float>)
+    return DType::kFloat32;
+  else if constexpr (std::is_same_v<T, double>)
+    return DType::kFloat64;
+  else if constexpr (std::is_same_v<T, std::int32_t>)
+    return DType::kInt32;
+  else if constexpr (std::is_same_v<T, std::int64_t>)
+    return DType::kInt64;
+  else if constexpr (std::is_same_v<T, std::uint8_t>)
+    return DType::kUInt8;
+  else if constexpr (std::is_same_v<T, bool>)
+    return DType::kBool;
 }
 
 /// Calls `visitor.template operator()<T>()` with the C++ type of `dtype`:
@@ -50,12 +56,18 @@ consteval DType dtype_of() {
 template <class Visitor>
 decltype(auto) visit_dtype(DType dtype, Visitor&& visitor) {
   switch (dtype) {
-    case DType::kFloat32: return visitor.template operator()<float>();
-    case DType::kFloat64: return visitor.template operator()<double>();
-    case DType::kInt32: return visitor.template operator()<std::int32_t>();
-    case DType::kInt64: return visitor.template operator()<std::int64_t>();
-    case DType::kUInt8: return visitor.template operator()<std::uint8_t>();
-    case DType::kBool: return visitor.template operator()<bool>();
+    case DType::kFloat32:
+      return visitor.template operator()<float>();
+    case DType::kFloat64:
+      return visitor.template operator()<double>();
+    case DType::kInt32:
+      return visitor.template operator()<std::int32_t>();
+    case DType::kInt64:
+      return visitor.template operator()<std::int64_t>();
+    case DType::kUInt8:
+      return visitor.template operator()<std::uint8_t>();
+    case DType::kBool:
+      return visitor.template operator()<bool>();
   }
   fail(ErrorCode::kInternal, "visit_dtype: no such dtype: ", static_cast<int>(dtype));
 }

@@ -8,8 +8,9 @@
 
 namespace tutti {
 
-/// Rows of a tensor of shape `dense_shape`: values[i] belongs to row indices[i]; a row may occur several times, its values
-/// add up. values: [n, dense_shape[1:]]; indices: [n] int64. tf.IndexedSlices.
+/// Rows of a tensor of shape `dense_shape`: values[i] belongs to row indices[i]; a row may occur
+/// several times, its values add up. values: [n, dense_shape[1:]]; indices: [n] int64.
+/// tf.IndexedSlices.
 struct IndexedSlices {
   Tensor values;
   Tensor indices;

@@ -10,22 +10,29 @@
 
 namespace tutti {
 
-/// What a kernel works on. Inputs and outputs are dense and row-major; outputs are allocated, with undefined content, and
-/// share no memory with inputs.
+/// What a kernel works on. Inputs and outputs are dense and row-major; outputs are allocated, with
+/// undefined content, and share no memory with inputs.
 struct KernelArgs {
   std::span<const Tensor> inputs;
   std::span<const MutableTensor> outputs;
   const Attributes& attributes;
 
   template <class T>
-  std::span<const T> in(std::size_t i) const { return inputs[i].host_span<T>(); }
+  std::span<const T> in(std::size_t i) const {
+    return inputs[i].host_span<T>();
+  }
   template <class T>
-  std::span<T> out(std::size_t i) const { return outputs[i].span<T>(); }
+  std::span<T> out(std::size_t i) const {
+    return outputs[i].span<T>();
+  }
   template <class T>
-  const T& attributes_as() const { return std::get<T>(attributes); }
+  const T& attributes_as() const {
+    return std::get<T>(attributes);
+  }
 };
 
-/// A kernel: a plain function. Runs on the calling thread; must be safe to run on several threads at once.
+/// A kernel: a plain function. Runs on the calling thread; must be safe to run on several threads
+/// at once.
 using Kernel = void (*)(const KernelArgs& args);
 
 /// A table from (op, dtype of input 0) to kernels. Filled once, then only read.
@@ -42,10 +49,11 @@ class KernelTable {
   std::array<std::array<Kernel, kNumDTypes>, static_cast<std::size_t>(OpId::kCount)> kernels_{};
 };
 
-/// Slow, obvious loops for every operation: the oracle of the tests, and what a build without oneDNN runs on.
+/// Slow, obvious loops for every operation: the oracle of the tests, and what a build without
+/// oneDNN runs on.
 const KernelTable& reference_kernels();
-/// The kernels that cpu devices use: the fastest of this build over the reference kernels. With the environment variable
-/// TUTTI_KERNELS=reference, reference_kernels().
+/// The kernels that cpu devices use: the fastest of this build over the reference kernels. With the
+/// environment variable TUTTI_KERNELS=reference, reference_kernels().
 const KernelTable& cpu_kernels();
 
 /// Runs one call on the kernels of `table`, without observers: how tests compare two tables.

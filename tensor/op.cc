@@ -8,6 +8,7 @@ namespace tutti {
 namespace {
 
 // In the order of OpId.
+// clang-format off
 constexpr std::string_view kOpNames[] = {
     "negate", "exp", "log", "sqrt", "rsqrt", "square", "abs", "sign", "reciprocal", "floor",
     "relu", "sigmoid", "tanh", "softplus", "elu", "gelu", "logical_not", "cast", "clip",
@@ -29,6 +30,7 @@ constexpr std::string_view kOpNames[] = {
     "reshape", "transpose", "slice", "pad", "concat", "broadcast_to", "one_hot", "gather",
     "stop_gradient", "scatter_rows",
     "dropout"};
+// clang-format on
 static_assert(std::size(kOpNames) == static_cast<std::size_t>(OpId::kCount));
 
 }  // namespace

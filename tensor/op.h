@@ -15,7 +15,9 @@
 
 namespace tutti {
 
-/// Every operation that has a kernel. Public functions (tensor/ops/*.h) check their arguments and make an OpCall of these.
+/// Every operation that has a kernel. Public functions (tensor/ops/*.h) check their arguments and
+/// make an OpCall of these.
+// clang-format off
 enum class OpId : std::uint8_t {
   // elementwise, one input
   kNegate, kExp, kLog, kSqrt, kRsqrt, kSquare, kAbs, kSign, kReciprocal, kFloor,
@@ -49,19 +51,28 @@ enum class OpId : std::uint8_t {
   kDropout,
   kCount
 };
+// clang-format on
 
 /// "matmul", "conv2d", ...
 std::string_view to_string(OpId op);
 
-/// How a window that leaves the image is treated: SAME pads with zeros so that output = ceil(input / stride); VALID does not pad.
+/// How a window that leaves the image is treated: SAME pads with zeros so that the output has
+/// ceil(input / stride) elements; VALID does not pad.
 enum class Padding : std::uint8_t { kValid, kSame };
 
 /// A function applied to the result of matmul or conv2d in the same pass.
 enum class FusedActivation : std::uint8_t { kNone, kRelu, kSigmoid, kTanh };
 
-struct ClipAttributes { double low = 0.0, high = 0.0; };
-struct CastAttributes { DType to = DType::kFloat32; };
-struct AxesAttributes { std::uint32_t axes = 0; bool keep_dims = false; };  // bit i of axes: axis i
+struct ClipAttributes {
+  double low = 0.0, high = 0.0;
+};
+struct CastAttributes {
+  DType to = DType::kFloat32;
+};
+struct AxesAttributes {
+  std::uint32_t axes = 0;  // bit i: axis i
+  bool keep_dims = false;
+};
 struct MatMulAttributes {
   bool transpose_a = false, transpose_b = false;
   FusedActivation activation = FusedActivation::kNone;
@@ -73,19 +84,41 @@ struct Conv2dAttributes {
   FusedActivation activation = FusedActivation::kNone;
   bool operator==(const Conv2dAttributes&) const = default;
 };
+/// Padding counts for nothing.
 struct Pool2dAttributes {
   std::int64_t window_h = 2, window_w = 2, stride_h = 2, stride_w = 2;
-  std::int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;  // padding counts for nothing
+  std::int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;
 };
-struct BatchNormAttributes { double epsilon = 1e-3; };
-/// tf.nn.local_response_normalization: y = x / (bias + alpha * sum of x^2 over 2*depth_radius+1 channels)^beta.
-struct LrnAttributes { std::int64_t depth_radius = 5; double bias = 1.0, alpha = 1.0, beta = 0.5; };
-struct TransposeAttributes { std::array<std::int8_t, Shape::kMaxRank> permutation{}; };
-struct SliceAttributes { std::array<std::int64_t, Shape::kMaxRank> begin{}; };  // size = output shape
-struct PadAttributes { std::array<std::int64_t, Shape::kMaxRank> before{}; double value = 0.0; };
-struct AxisAttributes { int axis = 0; };
-struct OneHotAttributes { double on = 1.0, off = 0.0; };
-struct DropoutAttributes { double rate = 0.5; RandomKey key; };
+struct BatchNormAttributes {
+  double epsilon = 1e-3;
+};
+/// tf.nn.local_response_normalization: y = x / (bias + alpha * sum of x^2 over 2*depth_radius+1
+/// channels)^beta.
+struct LrnAttributes {
+  std::int64_t depth_radius = 5;
+  double bias = 1.0, alpha = 1.0, beta = 0.5;
+};
+struct TransposeAttributes {
+  std::array<std::int8_t, Shape::kMaxRank> permutation{};
+};
+/// The size is the output's shape.
+struct SliceAttributes {
+  std::array<std::int64_t, Shape::kMaxRank> begin{};
+};
+struct PadAttributes {
+  std::array<std::int64_t, Shape::kMaxRank> before{};
+  double value = 0.0;
+};
+struct AxisAttributes {
+  int axis = 0;
+};
+struct OneHotAttributes {
+  double on = 1.0, off = 0.0;
+};
+struct DropoutAttributes {
+  double rate = 0.5;
+  RandomKey key;
+};
 
 using Attributes =
     std::variant<std::monostate, ClipAttributes, CastAttributes, AxesAttributes, MatMulAttributes,
@@ -107,7 +140,9 @@ struct OpCall {
   SourceLocation where = SourceLocation::current();
 
   template <class T>
-  const T& attributes_as() const { return std::get<T>(attributes); }
+  const T& attributes_as() const {
+    return std::get<T>(attributes);
+  }
 };
 
 }  // namespace tutti

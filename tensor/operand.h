@@ -10,11 +10,12 @@
 
 namespace tutti {
 
-/// Made implicitly from a Tensor, a Variable or a number, so that an error can name the caller's line.
+/// Made implicitly from a Tensor, a Variable or a number, so that an error can name the caller's
+/// line.
 struct Operand {
   template <class T>
-    requires(std::convertible_to<const T&, Tensor> && !std::same_as<T, Operand>)
-  Operand(const T& value, SourceLocation location = SourceLocation::current())  // NOLINT
+  requires(std::convertible_to<const T&, Tensor> && !std::same_as<T, Operand>)
+      Operand(const T& value, SourceLocation location = SourceLocation::current())  // NOLINT
       : tensor(value), where(location) {
     if constexpr (std::is_arithmetic_v<T>) {
       is_number = true;
@@ -24,7 +25,8 @@ struct Operand {
 
   Tensor tensor;
   SourceLocation where;
-  /// A plain number takes dtype and device of the operation's other operand; `number` is its full value.
+  /// A plain number takes dtype and device of the operation's other operand; `number` is its full
+  /// value.
   bool is_number = false;
   double number = 0.0;
 

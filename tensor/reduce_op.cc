@@ -18,11 +18,16 @@ constexpr ReduceOp kAllReduceOps[] = {ReduceOp::kSum, ReduceOp::kMean, ReduceOp:
 
 std::string_view to_string(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kSum: return "SUM";
-    case ReduceOp::kMean: return "MEAN";
-    case ReduceOp::kMin: return "MIN";
-    case ReduceOp::kMax: return "MAX";
-    case ReduceOp::kProduct: return "PRODUCT";
+    case ReduceOp::kSum:
+      return "SUM";
+    case ReduceOp::kMean:
+      return "MEAN";
+    case ReduceOp::kMin:
+      return "MIN";
+    case ReduceOp::kMax:
+      return "MAX";
+    case ReduceOp::kProduct:
+      return "PRODUCT";
   }
   fail(ErrorCode::kInternal, "ReduceOp: no such value: ", static_cast<int>(op));
 }

@@ -13,12 +13,12 @@ Shape::Shape(std::initializer_list<std::int64_t> dims)
 
 Shape::Shape(std::span<const std::int64_t> dims) {
   if (dims.size() > static_cast<std::size_t>(kMaxRank)) {
-    fail(ErrorCode::kInvalidArgument, "Shape: expected at most ", kMaxRank,
-         " dimensions, got [", join(dims), "]");
+    fail(ErrorCode::kInvalidArgument, "Shape: expected at most ", kMaxRank, " dimensions, got [",
+         join(dims), "]");
   }
   if (std::any_of(dims.begin(), dims.end(), [](std::int64_t dim) { return dim < 0; })) {
-    fail(ErrorCode::kInvalidArgument, "Shape: expected dimensions of 0 or more, got [",
-         join(dims), "]");
+    fail(ErrorCode::kInvalidArgument, "Shape: expected dimensions of 0 or more, got [", join(dims),
+         "]");
   }
   std::copy(dims.begin(), dims.end(), dims_.begin());
   rank_ = static_cast<int>(dims.size());

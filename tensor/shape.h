@@ -24,7 +24,8 @@ class Shape {
   explicit Shape(std::span<const std::int64_t> dims);
 
   int rank() const { return rank_; }
-  /// Dimension `axis`; a negative axis counts from the end. Throws kInvalidArgument when there is no such axis.
+  /// Dimension `axis`; a negative axis counts from the end. Throws kInvalidArgument when there is
+  /// no such axis.
   std::int64_t dim(int axis) const;
   std::int64_t operator[](int axis) const { return dim(axis); }
   /// The product of the dimensions; 1 for [].
@@ -51,7 +52,8 @@ class Shape {
 
 std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
-/// The shape that numpy's rule gives: dimensions are compared from the last one; equal or 1 fits. Nothing when they do not.
+/// The shape that numpy's rule gives: dimensions are compared from the last one; equal or 1 fits.
+/// Nothing when they do not.
 std::optional<Shape> try_broadcast(const Shape& a, const Shape& b);
 /// The same; throws kInvalidArgument naming `who` and both shapes when they do not fit.
 Shape broadcast(const Shape& a, const Shape& b, std::string_view who);

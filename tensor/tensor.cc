@@ -99,9 +99,8 @@ Tensor Tensor::alias() const { return reshaped(shape()); }
 
 Tensor Tensor::reshaped(const Shape& shape) const {
   if (shape.num_elements() != num_elements()) {
-    fail(ErrorCode::kInvalidArgument, "Tensor::reshaped: ", this->shape(), " has ",
-         num_elements(), " elements; expected a shape of as many, got ", shape, " with ",
-         shape.num_elements());
+    fail(ErrorCode::kInvalidArgument, "Tensor::reshaped: ", this->shape(), " has ", num_elements(),
+         " elements; expected a shape of as many, got ", shape, " with ", shape.num_elements());
   }
   auto impl = std::make_shared<Impl>(*impl_);
   impl->shape = shape;
@@ -117,8 +116,9 @@ Tensor Tensor::rows(std::int64_t first, std::int64_t count) const {
   }
   auto impl = std::make_shared<Impl>(*impl_);
   impl->shape = shape().with_dim(0, count);
-  if (num_rows > 0) impl->offset += num_bytes() / static_cast<std::size_t>(num_rows) *
-                                    static_cast<std::size_t>(first);
+  if (num_rows > 0)
+    impl->offset +=
+        num_bytes() / static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(first);
   impl->id = Impl::next_id();
   return Tensor(std::move(impl));
 }

@@ -17,19 +17,22 @@
 
 namespace tutti {
 
-/// An n-dimensional array on one device, dense and row-major. Cheap to copy: copies share storage. Values never change
-/// after creation; only Variables change. Threads: all const functions, any thread.
+/// An n-dimensional array on one device, dense and row-major. Cheap to copy: copies share storage.
+/// Values never change after creation; only Variables change. Threads: all const functions, any
+/// thread.
 class Tensor {
  public:
   /// Names no array: defined() is false, everything else throws kFailedPrecondition.
   Tensor() = default;
-  Tensor(float scalar);  // shape [], float32, cpu:0 (implicit, so that `x * 2.0f` reads as it should)
+  Tensor(
+      float scalar);  // shape [], float32, cpu:0 (implicit, so that `x * 2.0f` reads as it should)
 
   static Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32, Device device = {});
   static Tensor ones(const Shape& shape, DType dtype = DType::kFloat32, Device device = {});
   static Tensor full(const Shape& shape, double value, DType dtype = DType::kFloat32,
                      Device device = {});
-  /// Copies `values`, row-major. Throws kInvalidArgument unless their number is shape.num_elements().
+  /// Copies `values`, row-major. Throws kInvalidArgument unless their number is
+  /// shape.num_elements().
   template <class T>
   static Tensor from(const Shape& shape, std::span<const T> values, Device device = {}) {
     return from_bytes(shape, dtype_of<T>(), std::as_bytes(values), device);
@@ -39,9 +42,8 @@ class Tensor {
     return from(shape, std::span<const T>(values.begin(), values.size()), device);
   }
   template <class T>
-  static Tensor from(const Shape& shape, const std::vector<T>& values, Device device = {})
-    requires(!std::is_same_v<T, bool>)
-  {
+  static Tensor from(const Shape& shape, const std::vector<T>& values,
+                     Device device = {}) requires(!std::is_same_v<T, bool>) {
     return from(shape, std::span<const T>(values), device);
   }
   static Tensor from_bytes(const Shape& shape, DType dtype, std::span<const std::byte> bytes,
@@ -58,7 +60,8 @@ class Tensor {
   int rank() const { return shape().rank(); }
   std::size_t num_bytes() const;
 
-  /// This value on `device`; no copy when already there (virtual CPU devices share the host's memory).
+  /// This value on `device`; no copy when already there (virtual CPU devices share the host's
+  /// memory).
   Tensor to(Device device) const;
 
   /// The one element, converted. Throws kInvalidArgument unless there is exactly one.
@@ -66,7 +69,8 @@ class Tensor {
   double item_double() const;
   std::int64_t item_int() const;
 
-  /// The elements. Throws kInvalidArgument unless T is the element type. Valid while a copy of this tensor lives.
+  /// The elements. Throws kInvalidArgument unless T is the element type. Valid while a copy of this
+  /// tensor lives.
   template <class T>
   std::span<const T> host_span() const {
     require_dtype(dtype_of<T>());
@@ -79,9 +83,11 @@ class Tensor {
   /// Shape, type and at most the first 32 elements, for people.
   std::string to_string() const;
 
-  /// Rows [first, first + count) along axis 0, sharing storage. Not recorded on tapes (see slice() for that).
+  /// Rows [first, first + count) along axis 0, sharing storage. Not recorded on tapes (see slice()
+  /// for that).
   Tensor rows(std::int64_t first, std::int64_t count) const;
-  /// The same elements under another shape of equal size, sharing storage. Not recorded on tapes (see reshape()).
+  /// The same elements under another shape of equal size, sharing storage. Not recorded on tapes
+  /// (see reshape()).
   Tensor reshaped(const Shape& shape) const;
   /// The same value under a new identity: what a tape sees as another tensor.
   Tensor alias() const;
@@ -101,8 +107,8 @@ class Tensor {
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
-/// A tensor that is being made, or that a variable owns: the only way to write elements. Not shared between threads
-/// while it is written.
+/// A tensor that is being made, or that a variable owns: the only way to write elements. Not shared
+/// between threads while it is written.
 class MutableTensor {
  public:
   MutableTensor() = default;
@@ -120,7 +126,8 @@ class MutableTensor {
     return {reinterpret_cast<T*>(data()), static_cast<std::size_t>(num_elements())};
   }
 
-  /// An immutable view of the same storage. Before the next write the holder must call make_unique().
+  /// An immutable view of the same storage. Before the next write the holder must call
+  /// make_unique().
   Tensor freeze() const;
   /// Copies the storage first if any Tensor still shares it. After this, span() may be written.
   void make_unique();

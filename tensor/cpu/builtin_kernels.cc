@@ -29,6 +29,7 @@ KernelTable make_fast_kernels() {
   KernelTable table = reference_kernels();
   register_fast_elementwise_kernels(table);
   register_fast_reduction_kernels(table);
+  register_fast_bias_kernels(table);
   register_fast_pooling_kernels(table);
   register_fast_normalization_kernels(table);
 #if TUTTI_WITH_ONEDNN
@@ -37,15 +38,28 @@ KernelTable make_fast_kernels() {
   return table;
 }
 
-KernelTable make_cpu_kernels() {
+bool reference_wanted() {
   const char* choice = std::getenv("TUTTI_KERNELS");
-  if (!choice || std::string_view(choice).empty()) return make_fast_kernels();
-  if (std::string_view(choice) == "reference") return reference_kernels();
-  fail(ErrorCode::kInvalidArgument, "TUTTI_KERNELS: expected 'reference' or nothing, got '",
-       choice, "'");
+  if (!choice || std::string_view(choice).empty()) return false;
+  if (std::string_view(choice) == "reference") return true;
+  fail(ErrorCode::kInvalidArgument, "TUTTI_KERNELS: expected 'reference' or nothing, got '", choice,
+       "'");
+}
+
+KernelTable make_cpu_kernels() {
+  return reference_wanted() ? reference_kernels() : make_fast_kernels();
 }
 
 }  // namespace
+
+std::string internal::cpu_math_description() {
+  if (reference_wanted()) return "reference";
+#if TUTTI_WITH_ONEDNN
+  return onednn_description();
+#else
+  return "own loops";
+#endif
+}
 
 const KernelTable& reference_kernels() {
   static const KernelTable table = make_reference_kernels();

@@ -41,43 +41,63 @@ struct Multiply {
 };
 struct Divide {
   template <class T>
-  T operator()(T a, T b) const { return a / b; }
+  T operator()(T a, T b) const {
+    return a / b;
+  }
 };
 struct Maximum {
   template <class T>
-  T operator()(T a, T b) const { return ((b > a) | (b != b)) ? b : a; }
+  T operator()(T a, T b) const {
+    return ((b > a) | (b != b)) ? b : a;
+  }
 };
 struct Minimum {
   template <class T>
-  T operator()(T a, T b) const { return ((b < a) | (b != b)) ? b : a; }
+  T operator()(T a, T b) const {
+    return ((b < a) | (b != b)) ? b : a;
+  }
 };
 struct Power {
   template <class T>
-  T operator()(T a, T b) const { return std::pow(a, b); }
+  T operator()(T a, T b) const {
+    return std::pow(a, b);
+  }
 };
 struct Equal {
   template <class T>
-  bool operator()(T a, T b) const { return a == b; }
+  bool operator()(T a, T b) const {
+    return a == b;
+  }
 };
 struct NotEqual {
   template <class T>
-  bool operator()(T a, T b) const { return a != b; }
+  bool operator()(T a, T b) const {
+    return a != b;
+  }
 };
 struct Less {
   template <class T>
-  bool operator()(T a, T b) const { return a < b; }
+  bool operator()(T a, T b) const {
+    return a < b;
+  }
 };
 struct LessEqual {
   template <class T>
-  bool operator()(T a, T b) const { return a <= b; }
+  bool operator()(T a, T b) const {
+    return a <= b;
+  }
 };
 struct Greater {
   template <class T>
-  bool operator()(T a, T b) const { return a > b; }
+  bool operator()(T a, T b) const {
+    return a > b;
+  }
 };
 struct GreaterEqual {
   template <class T>
-  bool operator()(T a, T b) const { return a >= b; }
+  bool operator()(T a, T b) const {
+    return a >= b;
+  }
 };
 struct LogicalAnd {
   bool operator()(bool a, bool b) const { return a && b; }
@@ -90,35 +110,49 @@ struct LogicalOr {
 struct Negate {
   template <class T>
   T operator()(T x) const {
-    if constexpr (std::is_floating_point_v<T>) return -x;
-    else return Subtract{}(T{0}, x);
+    if constexpr (std::is_floating_point_v<T>)
+      return -x;
+    else
+      return Subtract{}(T{0}, x);
   }
 };
 struct Exp {
   template <class T>
-  T operator()(T x) const { return std::exp(x); }
+  T operator()(T x) const {
+    return std::exp(x);
+  }
 };
 struct Log {
   template <class T>
-  T operator()(T x) const { return std::log(x); }
+  T operator()(T x) const {
+    return std::log(x);
+  }
 };
 struct Sqrt {
   template <class T>
-  T operator()(T x) const { return std::sqrt(x); }
+  T operator()(T x) const {
+    return std::sqrt(x);
+  }
 };
 struct Rsqrt {
   template <class T>
-  T operator()(T x) const { return T{1} / std::sqrt(x); }
+  T operator()(T x) const {
+    return T{1} / std::sqrt(x);
+  }
 };
 struct Square {
   template <class T>
-  T operator()(T x) const { return Multiply{}(x, x); }
+  T operator()(T x) const {
+    return Multiply{}(x, x);
+  }
 };
 struct Abs {
   template <class T>
   T operator()(T x) const {
-    if constexpr (std::is_floating_point_v<T>) return std::abs(x);
-    else return x < T{0} ? Negate{}(x) : x;
+    if constexpr (std::is_floating_point_v<T>)
+      return std::abs(x);
+    else
+      return x < T{0} ? Negate{}(x) : x;
   }
 };
 struct Sign {
@@ -130,34 +164,48 @@ struct Sign {
 };
 struct Reciprocal {
   template <class T>
-  T operator()(T x) const { return T{1} / x; }
+  T operator()(T x) const {
+    return T{1} / x;
+  }
 };
 struct Floor {
   template <class T>
-  T operator()(T x) const { return std::floor(x); }
+  T operator()(T x) const {
+    return std::floor(x);
+  }
 };
 struct LogicalNot {
   bool operator()(bool x) const { return !x; }
 };
 struct Relu {
   template <class T>
-  T operator()(T x) const { return x <= T{0} ? T{0} : x; }  // NaN stays
+  T operator()(T x) const {
+    return x <= T{0} ? T{0} : x;
+  }  // NaN stays
 };
 struct Sigmoid {
   template <class T>
-  T operator()(T x) const { return T{1} / (T{1} + std::exp(-x)); }
+  T operator()(T x) const {
+    return T{1} / (T{1} + std::exp(-x));
+  }
 };
 struct Tanh {
   template <class T>
-  T operator()(T x) const { return std::tanh(x); }
+  T operator()(T x) const {
+    return std::tanh(x);
+  }
 };
 struct Softplus {
   template <class T>
-  T operator()(T x) const { return Maximum{}(x, T{0}) + std::log1p(std::exp(-std::abs(x))); }
+  T operator()(T x) const {
+    return Maximum{}(x, T{0}) + std::log1p(std::exp(-std::abs(x)));
+  }
 };
 struct Elu {
   template <class T>
-  T operator()(T x) const { return x > T{0} ? x : std::expm1(x); }
+  T operator()(T x) const {
+    return x > T{0} ? x : std::expm1(x);
+  }
 };
 struct Gelu {
   template <class T>
@@ -169,19 +217,27 @@ struct Gelu {
 // Gradients: (dy, y), Gelu (dy, x).
 struct ReluGrad {
   template <class T>
-  T operator()(T dy, T y) const { return y > T{0} ? dy : T{0}; }
+  T operator()(T dy, T y) const {
+    return y > T{0} ? dy : T{0};
+  }
 };
 struct SigmoidGrad {
   template <class T>
-  T operator()(T dy, T y) const { return dy * (y * (T{1} - y)); }
+  T operator()(T dy, T y) const {
+    return dy * (y * (T{1} - y));
+  }
 };
 struct TanhGrad {
   template <class T>
-  T operator()(T dy, T y) const { return dy * (T{1} - y * y); }
+  T operator()(T dy, T y) const {
+    return dy * (T{1} - y * y);
+  }
 };
 struct EluGrad {
   template <class T>
-  T operator()(T dy, T y) const { return y > T{0} ? dy : dy * (y + T{1}); }
+  T operator()(T dy, T y) const {
+    return y > T{0} ? dy : dy * (y + T{1});
+  }
 };
 struct GeluGrad {
   template <class T>
@@ -193,8 +249,8 @@ struct GeluGrad {
   }
 };
 
-/// `value` as To. Floating to integer truncates towards zero; what does not fit becomes the nearest end of the range,
-/// NaN becomes 0 (C++ leaves both undefined). Anything to bool is value != 0.
+/// `value` as To. Floating to integer truncates towards zero; what does not fit becomes the nearest
+/// end of the range, NaN becomes 0 (C++ leaves both undefined). Anything to bool is value != 0.
 template <class To, class From>
 To converted(From value) {
   if constexpr (std::is_same_v<To, bool>) {

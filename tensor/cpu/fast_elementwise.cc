@@ -1,8 +1,9 @@
 // Elementwise operations on floats, in long runs that the compiler turns into vector instructions.
-//
-// Broadcasting is reduced to runs in which each input either steps by one element or stays; the three combinations have
-// a loop each. Formulas are those of the reference kernels, so the bits are equal.
 // SPDX-License-Identifier: Apache-2.0
+//
+// Broadcasting is reduced to runs in which each input either steps by one element or stays; the
+// three combinations have a loop each. Formulas are those of the reference kernels, so the bits are
+// equal.
 #include <algorithm>
 
 #include "tutti/tensor/cpu/elementwise_functions.h"
@@ -46,20 +47,20 @@ template <class Function, class T>
 void binary(const KernelArgs& args) {
   using Result = std::invoke_result_t<Function, T, T>;
   const Shape& shape = args.outputs[0].shape();
-  const StridedLoop<3> loop(shape, {broadcast_strides(args.inputs[0].shape(), shape),
-                                    broadcast_strides(args.inputs[1].shape(), shape),
-                                    dense_strides(shape)});
+  const StridedLoop<3> loop(
+      shape, {broadcast_strides(args.inputs[0].shape(), shape),
+              broadcast_strides(args.inputs[1].shape(), shape), dense_strides(shape)});
   const T* a = args.in<T>(0).data();
   const T* b = args.in<T>(1).data();
   Result* y = args.out<Result>(0).data();
   vectorized([&]() __attribute__((always_inline)) {
     const std::int64_t a_stride = loop.run_stride(0);
     const std::int64_t b_stride = loop.run_stride(1);
-    loop.for_each_run(
-        [&](const std::array<std::int64_t, 3>& offsets) __attribute__((always_inline)) {
-          binary_run<Function>(a + offsets[0], a_stride, b + offsets[1], b_stride, y + offsets[2],
-                               loop.run_length());
-        });
+    loop.for_each_run([&](const std::array<std::int64_t, 3>& offsets)
+                          __attribute__((always_inline)) {
+                            binary_run<Function>(a + offsets[0], a_stride, b + offsets[1], b_stride,
+                                                 y + offsets[2], loop.run_length());
+                          });
   });
 }
 
@@ -93,24 +94,24 @@ void where_typed(const KernelArgs& args) {
   vectorized([&]() __attribute__((always_inline)) {
     loop.for_each_run([&](const std::array<std::int64_t, 4>& offsets)
                           __attribute__((always_inline)) {
-      const bool* c = condition + offsets[0];
-      const T* first = a + offsets[1];
-      const T* second = b + offsets[2];
-      T* out = y + offsets[3];
-      if (c_stride == 0) {  // one condition for the run
-        const T* from = *c ? first : second;
-        const std::int64_t stride = *c ? a_stride : b_stride;
-        for (std::int64_t i = 0; i < count; ++i) out[i] = from[i * stride];
-      } else if (a_stride == 1 && b_stride == 1) {
-        where_run<1, 1>(c, first, second, out, count);
-      } else if (a_stride == 1) {
-        where_run<1, 0>(c, first, second, out, count);
-      } else if (b_stride == 1) {
-        where_run<0, 1>(c, first, second, out, count);
-      } else {
-        where_run<0, 0>(c, first, second, out, count);
-      }
-    });
+                            const bool* c = condition + offsets[0];
+                            const T* first = a + offsets[1];
+                            const T* second = b + offsets[2];
+                            T* out = y + offsets[3];
+                            if (c_stride == 0) {  // one condition for the run
+                              const T* from = *c ? first : second;
+                              const std::int64_t stride = *c ? a_stride : b_stride;
+                              for (std::int64_t i = 0; i < count; ++i) out[i] = from[i * stride];
+                            } else if (a_stride == 1 && b_stride == 1) {
+                              where_run<1, 1>(c, first, second, out, count);
+                            } else if (a_stride == 1) {
+                              where_run<1, 0>(c, first, second, out, count);
+                            } else if (b_stride == 1) {
+                              where_run<0, 1>(c, first, second, out, count);
+                            } else {
+                              where_run<0, 0>(c, first, second, out, count);
+                            }
+                          });
   });
 }
 

@@ -1,7 +1,9 @@
-// Reductions of one group of neighbouring axes, [outer, count, inner] -> [outer, inner], along the order of
-// cpu/ordered_fold.h. Contiguous sequences (inner = 1) are folded directly; otherwise kTile neighbouring columns are
-// folded at once, each along the same order. Other patterns of axes go to the reference kernel.
+// Fast reductions of one group of neighbouring axes: [outer, count, inner] -> [outer, inner].
 // SPDX-License-Identifier: Apache-2.0
+//
+// All follow the order of cpu/ordered_fold.h. Contiguous sequences (inner = 1) are folded directly;
+// otherwise kTile neighbouring columns are folded at once, each along the same order. Other
+// patterns of axes go to the reference kernel.
 #include <array>
 #include <optional>
 
@@ -12,7 +14,8 @@
 namespace tutti::internal {
 namespace {
 
-constexpr std::int64_t kTile = 64;  // columns; kFoldLanes rows of them fit into the first-level cache
+// Columns; kFoldLanes rows of them fit into the first-level cache.
+constexpr std::int64_t kTile = 64;
 
 struct Extents {
   std::int64_t outer = 1;
@@ -119,7 +122,7 @@ template <class Function, class T>
 template <class Function, class T>
 void fold(const Extents& extents, const T* x, T* y) {
   const auto [outer, count, inner] = extents;
-  vectorized([=, outer = outer, count = count, inner = inner]() __attribute__((always_inline)) {
+  vectorized([ =, outer = outer, count = count, inner = inner ]() __attribute__((always_inline)) {
     for (std::int64_t i = 0; i < outer; ++i) {
       const T* from = x + i * count * inner;
       if (inner == 1) {

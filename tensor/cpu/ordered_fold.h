@@ -1,11 +1,12 @@
 // The one order in which reductions combine elements, so that bits depend on the length alone.
-//
-// A sequence is cut into blocks of kFoldBlock elements. Within a block, element i belongs to lane i % kFoldLanes; each
-// lane starts with the identity and takes its elements in order; then the upper half of the lanes is combined into the
-// lower half until one is left. The results of the blocks are combined like the digits of a binary counter: neighbours
-// first, then neighbours of those, and what is left from the last to the first. The rounding error of a sum grows with
-// kFoldBlock / kFoldLanes and the logarithm of the number of blocks.
 // SPDX-License-Identifier: Apache-2.0
+//
+// A sequence is cut into blocks of kFoldBlock elements. Within a block, element i belongs to lane i
+// % kFoldLanes; each lane starts with the identity and takes its elements in order; then the upper
+// half of the lanes is combined into the lower half until one is left. The results of the blocks
+// are combined like the digits of a binary counter: neighbours first, then neighbours of those, and
+// what is left from the last to the first. The rounding error of a sum grows with kFoldBlock /
+// kFoldLanes and the logarithm of the number of blocks.
 #pragma once
 
 #include <algorithm>
@@ -23,23 +24,35 @@ inline constexpr int kMaxFoldLevels = 54;  // 2^54 blocks
 
 /// The value that changes nothing: what a reduction of no elements gives.
 template <class T>
-constexpr T identity(Add) { return T{0}; }
+constexpr T identity(Add) {
+  return T{0};
+}
 template <class T>
-constexpr T identity(Multiply) { return T{1}; }
+constexpr T identity(Multiply) {
+  return T{1};
+}
 template <class T>
 constexpr T identity(Maximum) {
-  if constexpr (std::is_floating_point_v<T>) return -std::numeric_limits<T>::infinity();
-  else return std::numeric_limits<T>::lowest();
+  if constexpr (std::is_floating_point_v<T>)
+    return -std::numeric_limits<T>::infinity();
+  else
+    return std::numeric_limits<T>::lowest();
 }
 template <class T>
 constexpr T identity(Minimum) {
-  if constexpr (std::is_floating_point_v<T>) return std::numeric_limits<T>::infinity();
-  else return std::numeric_limits<T>::max();
+  if constexpr (std::is_floating_point_v<T>)
+    return std::numeric_limits<T>::infinity();
+  else
+    return std::numeric_limits<T>::max();
 }
 template <class T>
-constexpr T identity(LogicalOr) { return false; }
+constexpr T identity(LogicalOr) {
+  return false;
+}
 template <class T>
-constexpr T identity(LogicalAnd) { return true; }
+constexpr T identity(LogicalAnd) {
+  return true;
+}
 
 /// Folds a block of at most kFoldBlock elements.
 template <class Function, class T>

@@ -1,6 +1,8 @@
-// Where the CPU kernels announce themselves: one function per topic, called by builtin_kernels.cc alone.
+// Where the CPU kernels announce themselves to builtin_kernels.cc: one function per topic.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <string>
 
 #include "tutti/tensor/kernel_table.h"
 
@@ -22,10 +24,16 @@ void register_random_reference_kernels(KernelTable& table);
 // tensor/cpu/: our own fast loops.
 void register_fast_elementwise_kernels(KernelTable& table);
 void register_fast_reduction_kernels(KernelTable& table);
+void register_fast_bias_kernels(KernelTable& table);
 void register_fast_pooling_kernels(KernelTable& table);
 void register_fast_normalization_kernels(KernelTable& table);
 
 // tensor/cpu/onednn/: only in builds with oneDNN.
 void register_onednn_kernels(KernelTable& table);
+/// "oneDNN 2.6.3, avx2".
+std::string onednn_description();
+
+/// What cpu_kernels() computes matrix products and convolutions with.
+std::string cpu_math_description();
 
 }  // namespace tutti::internal

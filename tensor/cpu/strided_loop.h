@@ -1,4 +1,5 @@
-// Nested loops over operands with strides, with as few and as long innermost runs as the shapes allow.
+// Nested loops over operands with strides, with as few and as long innermost runs as the shapes
+// allow.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,7 +25,8 @@ inline Strides dense_strides(const Shape& shape) {
   return strides;
 }
 
-/// The strides with which a dense tensor of shape `from` is read as if it had shape `to`: 0 along repeated axes.
+/// The strides with which a dense tensor of shape `from` is read as if it had shape `to`: 0 along
+/// repeated axes.
 inline Strides broadcast_strides(const Shape& from, const Shape& to) {
   const Strides dense = dense_strides(from);
   Strides strides{};
@@ -36,8 +38,8 @@ inline Strides broadcast_strides(const Shape& from, const Shape& to) {
   return strides;
 }
 
-/// A loop over the elements of `shape` with K operands. Axes that all operands pass without a gap are merged, axes of
-/// length 1 left out. A shape without elements must not be passed.
+/// A loop over the elements of `shape` with K operands. Axes that all operands pass without a gap
+/// are merged, axes of length 1 left out. A shape without elements must not be passed.
 template <std::size_t K>
 class StridedLoop {
  public:
@@ -52,7 +54,8 @@ class StridedLoop {
   std::int64_t run_length() const { return sizes_[rank_ - 1]; }
   std::int64_t run_stride(std::size_t operand) const { return strides_[operand][rank_ - 1]; }
 
-  /// Calls body(offsets) for each innermost run, in row-major order; offsets[k] is where operand k starts.
+  /// Calls body(offsets) for each innermost run, in row-major order; offsets[k] is where operand k
+  /// starts.
   template <class Body>
   void for_each_run(const Body& body) const {
     std::array<std::int64_t, K> offsets{};

@@ -14,8 +14,9 @@ template <class Body>
 }
 #endif
 
-/// Calls body(), a lambda marked [[gnu::always_inline]] so that its loops are compiled once per instruction set. Neither
-/// version contracts a multiplication and an addition into one rounding, so both give the same bits.
+/// Calls body(), a lambda marked [[gnu::always_inline]] so that its loops are compiled once per
+/// instruction set. Neither version contracts a multiplication and an addition into one rounding,
+/// so both give the same bits.
 template <class Body>
 void vectorized(const Body& body) {
 #if defined(__x86_64__)

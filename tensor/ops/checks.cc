@@ -56,8 +56,7 @@ void require_index(OpId op, const Operand& x) {
   }
 }
 
-void require_same_dtype(OpId op, const Tensor& a, const Tensor& b,
-                        const SourceLocation& where) {
+void require_same_dtype(OpId op, const Tensor& a, const Tensor& b, const SourceLocation& where) {
   if (a.dtype() != b.dtype()) [[unlikely]] {
     fail_op(op, where, "element types differ; expected one type, got ", a.dtype(), " of shape ",
             a.shape(), " and ", b.dtype(), " of shape ", b.shape(), "; try cast()");

@@ -24,16 +24,15 @@ template <class... Parts>
 /// The tensor of an operand. Throws kFailedPrecondition naming `op` when it is undefined.
 const Tensor& defined(OpId op, const Operand& operand);
 const Tensor& defined(OpId op, const Operand&& operand) = delete;  // the result would dangle
-/// The tensor of an operand; a plain number becomes a scalar of `like`'s dtype and device. Throws kInvalidArgument when
-/// that dtype cannot hold the number.
+/// The tensor of an operand; a plain number becomes a scalar of `like`'s dtype and device. Throws
+/// kInvalidArgument when that dtype cannot hold the number.
 Tensor number_like(OpId op, const Operand& operand, const Tensor& like);
 
 void require_floating(OpId op, const Operand& x);
 void require_dtype(OpId op, const Operand& x, DType dtype);
 /// int32 or int64.
 void require_index(OpId op, const Operand& x);
-void require_same_dtype(OpId op, const Tensor& a, const Tensor& b,
-                        const SourceLocation& where);
+void require_same_dtype(OpId op, const Tensor& a, const Tensor& b, const SourceLocation& where);
 /// `axis` as 0 .. rank-1, for a tensor (or a result) of `rank` axes made from x.
 int checked_axis(std::string_view operation, const Operand& x, int axis, int rank);
 void require_rank(OpId op, const Operand& x, int rank);

@@ -25,8 +25,7 @@ void check_domain(OpId op, const Tensor& x, Domain domain, const SourceLocation&
           "; try cast()");
 }
 
-Shape broadcast_shape(OpId op, const Tensor& a, const Tensor& b,
-                      const SourceLocation& where) {
+Shape broadcast_shape(OpId op, const Tensor& a, const Tensor& b, const SourceLocation& where) {
   if (std::optional<Shape> shape = try_broadcast(a.shape(), b.shape())) return *shape;
   return broadcast(a.shape(), b.shape(), who(op, where));  // throws
 }
@@ -83,9 +82,7 @@ Tensor not_equal(const Operand& a, const Operand& b) {
   return comparison(OpId::kNotEqual, a, b, Domain::kAny);
 }
 Tensor less(const Operand& a, const Operand& b) { return comparison(OpId::kLess, a, b); }
-Tensor less_equal(const Operand& a, const Operand& b) {
-  return comparison(OpId::kLessEqual, a, b);
-}
+Tensor less_equal(const Operand& a, const Operand& b) { return comparison(OpId::kLessEqual, a, b); }
 Tensor greater(const Operand& a, const Operand& b) { return comparison(OpId::kGreater, a, b); }
 Tensor greater_equal(const Operand& a, const Operand& b) {
   return comparison(OpId::kGreaterEqual, a, b);
@@ -144,8 +141,9 @@ Tensor where(const Operand& condition, const Operand& a, const Operand& b) {
   const Shape values = broadcast_shape(kOp, first, second, condition.where);
   const std::optional<Shape> shape = try_broadcast(condition.shape(), values);
   if (!shape) {
-    fail_op(kOp, condition.where, "shapes do not broadcast; expected equal or 1 in each dimension, ",
-            "got condition ", condition.shape(), ", ", first.shape(), " and ", second.shape());
+    fail_op(kOp, condition.where,
+            "shapes do not broadcast; expected equal or 1 in each dimension, ", "got condition ",
+            condition.shape(), ", ", first.shape(), " and ", second.shape());
   }
   return dispatch_one(
       {kOp, {condition.tensor, first, second}, {{*shape, first.dtype()}}, {}, condition.where});

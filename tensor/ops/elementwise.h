@@ -6,8 +6,9 @@
 
 namespace tutti {
 
-/// All of these: inputs of one dtype (a plain number takes the other operand's), on one device. A wrong shape or dtype throws
-/// kInvalidArgument that names the operation, both shapes and the caller's line. The caller's thread computes.
+/// All of these: inputs of one dtype (a plain number takes the other operand's), on one device. A
+/// wrong shape or dtype throws kInvalidArgument that names the operation, both shapes and the
+/// caller's line. The caller's thread computes.
 Tensor add(const Operand& a, const Operand& b);
 Tensor subtract(const Operand& a, const Operand& b);
 Tensor multiply(const Operand& a, const Operand& b);

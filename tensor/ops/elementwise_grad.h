@@ -6,7 +6,8 @@
 
 namespace tutti {
 
-/// dy times the activation's derivative. dy and y (the activation's result) have one shape and floating type.
+/// dy times the activation's derivative. dy and y (the activation's result) have one shape and
+/// floating type.
 Tensor relu_grad(const Operand& dy, const Operand& y);
 Tensor sigmoid_grad(const Operand& dy, const Operand& y);
 Tensor tanh_grad(const Operand& dy, const Operand& y);

@@ -13,11 +13,8 @@ Tensor one_hot(const Operand& indices, std::int64_t depth, DType dtype, double o
   if (depth < 0) fail_op(kOp, indices.where, "expected a depth of 0 or more, got ", depth);
   std::vector<std::int64_t> dims(indices.shape().begin(), indices.shape().end());
   dims.push_back(depth);
-  return dispatch_one({kOp,
-                       {indices.tensor},
-                       {{Shape(dims), dtype}},
-                       OneHotAttributes{on, off},
-                       indices.where});
+  return dispatch_one(
+      {kOp, {indices.tensor}, {{Shape(dims), dtype}}, OneHotAttributes{on, off}, indices.where});
 }
 
 Tensor gather(const Operand& params, const Operand& indices) {

@@ -46,8 +46,7 @@ Tensor reduce(OpId op, const Operand& x, const ReduceOptions& options) {
 
 Tensor reduce_numbers(OpId op, const Operand& x, const ReduceOptions& options) {
   if (defined(op, x).dtype() == DType::kBool) {
-    fail_op(op, x.where, "expected a number type, got bool of shape ", x.shape(),
-            "; try cast()");
+    fail_op(op, x.where, "expected a number type, got bool of shape ", x.shape(), "; try cast()");
   }
   return reduce(op, x, options);
 }
@@ -67,8 +66,7 @@ Tensor arg_extreme(OpId op, const Operand& x, int axis) {
   if (x.shape().dim(axis) == 0 && shape.num_elements() > 0) {
     fail_op(op, x.where, "axis ", axis, " of shape ", x.shape(), " has no elements");
   }
-  return dispatch_one(
-      {op, {tensor}, {{shape, DType::kInt64}}, AxisAttributes{axis}, x.where});
+  return dispatch_one({op, {tensor}, {{shape, DType::kInt64}}, AxisAttributes{axis}, x.where});
 }
 
 }  // namespace

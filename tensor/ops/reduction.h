@@ -14,8 +14,9 @@ struct ReduceOptions {
   bool keep_dims = false;
 };
 
-/// Sums are added along a fixed order that depends on the shape alone. The sum of nothing is 0, the product 1; the mean of
-/// nothing is NaN as in tf; max and min of nothing are the type's lowest and highest value (-inf, inf).
+/// Sums are added along a fixed order that depends on the shape alone. The sum of nothing is 0, the
+/// product 1; the mean of nothing is NaN as in tf; max and min of nothing are the type's lowest and
+/// highest value (-inf, inf).
 Tensor reduce_sum(const Operand& x, ReduceOptions options = {});
 /// Floating types only.
 Tensor reduce_mean(const Operand& x, ReduceOptions options = {});

@@ -29,8 +29,8 @@ Shape inferred_shape(const Operand& x, std::vector<std::int64_t> dims) {
   if (!unknown) return Shape(dims);
   const std::int64_t count = x.shape().num_elements();
   if (known <= 0 || count % known != 0) {
-    fail_op(OpId::kReshape, x.where, "cannot infer -1; expected dimensions that divide the ",
-            count, " elements of ", x.shape(), ", got [", join(asked), "]");
+    fail_op(OpId::kReshape, x.where, "cannot infer -1; expected dimensions that divide the ", count,
+            " elements of ", x.shape(), ", got [", join(asked), "]");
   }
   *unknown = count / known;
   return Shape(dims);

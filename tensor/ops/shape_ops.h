@@ -10,7 +10,8 @@
 
 namespace tutti {
 
-/// One dimension of `dims` may be -1: it takes what is left (0 when the tensor is empty and the rest is not 0).
+/// One dimension of `dims` may be -1: it takes what is left (0 when the tensor is empty and the
+/// rest is not 0).
 Tensor reshape(const Operand& x, const std::vector<std::int64_t>& dims);
 Tensor reshape(const Operand& x, const Shape& shape);
 /// `reshape(x, {2, -1})`.
@@ -35,8 +36,7 @@ inline Tensor concat(std::initializer_list<Tensor> values, int axis,
   return concat(std::span<const Tensor>(values.begin(), values.size()), axis, where);
 }
 /// A new first axis.
-Tensor stack(std::span<const Tensor> values,
-             SourceLocation where = SourceLocation::current());
+Tensor stack(std::span<const Tensor> values, SourceLocation where = SourceLocation::current());
 /// Equal parts; throws kInvalidArgument naming sizes when the axis does not divide. tf.split(x, n).
 std::vector<Tensor> split(const Operand& x, int num_parts, int axis = 0);
 /// Parts of the given sizes, whose sum must be the axis's length.
@@ -45,11 +45,13 @@ std::vector<Tensor> split(const Operand& x, const std::vector<std::int64_t>& siz
 Tensor pad(const Operand& x, const std::vector<std::int64_t>& before,
            const std::vector<std::int64_t>& after, double value = 0.0);
 Tensor broadcast_to(const Operand& x, const Shape& shape);
-/// indices (int32 or int64, any shape) -> shape + [depth]; an index outside 0 .. depth-1 gives a row of `off` values.
+/// indices (int32 or int64, any shape) -> shape + [depth]; an index outside 0 .. depth-1 gives a
+/// row of `off` values.
 Tensor one_hot(const Operand& indices, std::int64_t depth, DType dtype = DType::kFloat32,
                double on = 1.0, double off = 0.0);
-/// Rows of params [rows, ...] at indices (int32 or int64, shape [...]) -> indices.shape + params.shape[1:]. An index out of
-/// range throws kInvalidArgument naming it. The gradient with respect to params is IndexedSlices. tf.nn.embedding_lookup.
+/// Rows of params [rows, ...] at indices (int32 or int64, shape [...]) -> indices.shape +
+/// params.shape[1:]. An index out of range throws kInvalidArgument naming it. The gradient with
+/// respect to params is IndexedSlices. tf.nn.embedding_lookup.
 Tensor gather(const Operand& params, const Operand& indices);
 /// values [n, ...] added into zeros of `dense_shape` at rows indices [n], in position order.
 Tensor scatter_rows(const Operand& values, const Operand& indices, const Shape& dense_shape);

@@ -15,8 +15,8 @@ using namespace internal;
 void require_one_per_axis(OpId op, const Operand& x, const std::vector<std::int64_t>& values,
                           const char* name) {
   if (values.size() == static_cast<std::size_t>(x.shape().rank())) return;
-  fail_op(op, x.where, "expected ", x.shape().rank(), " values of ", name, " for shape ",
-          x.shape(), ", got [", join(values), "]");
+  fail_op(op, x.where, "expected ", x.shape().rank(), " values of ", name, " for shape ", x.shape(),
+          ", got [", join(values), "]");
 }
 
 /// Parts of the sizes along an axis that is known to fit.
@@ -38,8 +38,7 @@ int split_axis(const Operand& x, int axis) {
 }
 
 /// Throws unless `value` can stand beside `first` in a concatenation along `axis`.
-void check_part(const Tensor& first, const Tensor& value, int axis,
-                const SourceLocation& where) {
+void check_part(const Tensor& first, const Tensor& value, int axis, const SourceLocation& where) {
   require_same_dtype(OpId::kConcat, first, value, where);
   if (value.rank() != first.rank() ||
       value.shape().with_dim(axis, 0) != first.shape().with_dim(axis, 0)) {

@@ -10,8 +10,7 @@ WindowAxis window_axis(OpId op, const SourceLocation& where, std::int64_t input,
                        std::int64_t window, std::int64_t stride, Padding padding) {
   if (padding == Padding::kSame) {
     const std::int64_t output = (input + stride - 1) / stride;
-    const std::int64_t pad =
-        std::max<std::int64_t>(0, (output - 1) * stride + window - input);
+    const std::int64_t pad = std::max<std::int64_t>(0, (output - 1) * stride + window - input);
     return {output, pad / 2, pad - pad / 2};
   }
   if (window > input) {

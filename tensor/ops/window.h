@@ -12,8 +12,8 @@ struct WindowAxis {
   std::int64_t pad_after = 0;
 };
 
-/// tf's rule: SAME gives ceil(input / stride) and puts the odd padding behind; VALID ceil((input - window + 1) / stride). Throws naming `op`
-/// when the window is larger than the image.
+/// tf's rule: SAME gives ceil(input / stride) and puts the odd padding behind; VALID ceil((input -
+/// window + 1) / stride). Throws naming `op` when the window is larger than the image.
 WindowAxis window_axis(OpId op, const SourceLocation& where, std::int64_t input,
                        std::int64_t window, std::int64_t stride, Padding padding);
 

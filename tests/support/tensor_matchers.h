@@ -36,9 +36,8 @@ inline void expect_tensor(const Tensor& actual, const Shape& shape,
 inline void expect_same_bits(const Tensor& actual, const Tensor& expected) {
   ASSERT_EQ(actual.dtype(), expected.dtype());
   ASSERT_EQ(actual.shape(), expected.shape());
-  EXPECT_TRUE(std::ranges::equal(actual.bytes(), expected.bytes()))
-      << actual << "\ndiffers from\n"
-      << expected;
+  EXPECT_TRUE(std::ranges::equal(actual.bytes(), expected.bytes())) << actual << "\ndiffers from\n"
+                                                                    << expected;
 }
 
 /// `body` must throw Error of `code` whose message holds every one of `parts`.

@@ -73,10 +73,12 @@ TEST(Buffer, TrimEmptiesTheCache) {
 
 TEST(Buffer, CacheStaysBelowItsLimitAndKeepsWhatWasUsedLast) {
   trim_allocator_cache();
-  constexpr std::size_t kPiece = std::size_t{384} << 20;  // memory that is never touched costs nothing
+  constexpr std::size_t kPiece = std::size_t{384}
+                                 << 20;  // memory that is never touched costs nothing
   {
     std::vector<BufferRef> buffers;
-    for (std::size_t i = 0; i < 4; ++i) buffers.push_back(BufferRef::allocate(kPiece + i * kPiece / 4));
+    for (std::size_t i = 0; i < 4; ++i)
+      buffers.push_back(BufferRef::allocate(kPiece + i * kPiece / 4));
   }
   const AllocatorStatistics statistics = allocator_statistics();
   EXPECT_LE(statistics.cached, kMaxCachedBytes);
@@ -98,7 +100,8 @@ TEST(Buffer, ImpossibleSizesAreRefused) {
 }
 
 TEST(Buffer, ThreadsShareTheCache) {
-  // Each thread makes tensors of many sizes, keeps some alive, and hands some to another thread for release.
+  // Each thread makes tensors of many sizes, keeps some alive, and hands some to another thread for
+  // release.
   constexpr int kThreads = 4;
   std::vector<std::vector<Tensor>> handed(kThreads);
   const std::size_t in_use = allocator_statistics().in_use;

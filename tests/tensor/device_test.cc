@@ -36,10 +36,10 @@ TEST(Device, MissingDevicesAreUnavailableAndListsThoseHere) {
                  [&] { Device::parse(text); });
   }
   EXPECT_NO_THROW(Device::parse("cpu:63"));
-  expect_error(ErrorCode::kUnavailable, {"cpu:64 is unavailable"},
-               [] { Device::parse("cpu:64"); });
-  expect_error(ErrorCode::kUnavailable, {"gpu:0 is unavailable"},
-               [] { Tensor::zeros({2}, DType::kFloat32, {DeviceType::kGpu, 0}); });
+  expect_error(ErrorCode::kUnavailable, {"cpu:64 is unavailable"}, [] { Device::parse("cpu:64"); });
+  expect_error(ErrorCode::kUnavailable, {"gpu:0 is unavailable"}, [] {
+    Tensor::zeros({2}, DType::kFloat32, {DeviceType::kGpu, 0});
+  });
 }
 
 TEST(Device, ReadsListsWithRanges) {
@@ -62,9 +62,8 @@ TEST(Device, RefusesListsWithGapsAndDuplicates) {
 }
 
 TEST(DeviceSpec, RoundTrips) {
-  for (const char* text :
-       {"", "/job:worker", "/job:worker/replica:0/task:1/device:GPU:0", "/task:3",
-        "/job:ps/device:CPU:1", "/device:GPU:*"}) {
+  for (const char* text : {"", "/job:worker", "/job:worker/replica:0/task:1/device:GPU:0",
+                           "/task:3", "/job:ps/device:CPU:1", "/device:GPU:*"}) {
     EXPECT_EQ(DeviceSpec::parse(text).to_string(), text);
   }
   EXPECT_EQ(DeviceSpec::parse("/job:a/gpu:2").to_string(), "/job:a/device:GPU:2");

@@ -26,7 +26,6 @@ const double kNan = std::nan("");
 double tolerance(DType dtype) { return dtype == DType::kFloat64 ? 1e-13 : 2e-6; }
 constexpr DType kFloats[] = {DType::kFloat32, DType::kFloat64};
 
-
 /// Element `index` of the broadcast of x to `shape`, found coordinate by coordinate.
 double broadcast_element(const Tensor& x, const Shape& shape, std::int64_t index) {
   std::vector<std::int64_t> coordinates(static_cast<std::size_t>(shape.rank()));
@@ -57,7 +56,9 @@ const UnaryCase kUnaryCases[] = {
     {"rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, 0.1, 9},
     {"square", square, [](double x) { return x * x; }, -3, 3},
     {"abs", tutti::abs, [](double x) { return std::fabs(x); }, -3, 3},
-    {"sign", sign, [](double x) { return x > 0 ? 1.0 : x < 0 ? -1.0 : 0.0; }, -3, 3},
+    {"sign", sign, [](double x) { return x > 0   ? 1.0
+                                         : x < 0 ? -1.0
+                                                 : 0.0; }, -3, 3},
     {"reciprocal", reciprocal, [](double x) { return 1 / x; }, 0.2, 3},
     {"floor", tutti::floor, [](double x) { return std::floor(x); }, -3, 3},
     {"relu", relu, [](double x) { return x > 0 ? x : 0.0; }, -3, 3},

@@ -57,9 +57,10 @@ TEST(KernelTables, UnaryOperationsAgree) {
 
 TEST(KernelTables, BinaryOperationsAgree) {
   const std::pair<Shape, Shape> shapes[] = {
-      {{1000}, {1000}},   {{33}, {}},           {{}, {33}},         {{9, 17}, {17}},
-      {{17}, {9, 17}},    {{9, 17}, {9, 1}},    {{9, 1}, {9, 17}},  {{9, 1}, {1, 17}},
-      {{3, 1, 5}, {4, 1}}, {{2, 3, 4, 5}, {3, 1, 5}}, {{1}, {1}}, {{4, 4, 1}, {4, 4, 4}}};
+      {{1000}, {1000}},          {{33}, {}},        {{}, {33}},
+      {{9, 17}, {17}},           {{17}, {9, 17}},   {{9, 17}, {9, 1}},
+      {{9, 1}, {9, 17}},         {{9, 1}, {1, 17}}, {{3, 1, 5}, {4, 1}},
+      {{2, 3, 4, 5}, {3, 1, 5}}, {{1}, {1}},        {{4, 4, 1}, {4, 4, 4}}};
   for (OpId op : ops_between(OpId::kAdd, OpId::kGeluGrad)) {
     int num_kernels = 0;
     const bool gives_bool = op >= OpId::kEqual && op <= OpId::kLogicalOr;
@@ -82,11 +83,11 @@ TEST(KernelTables, WhereAgrees) {
       for (const Shape& a_shape : shapes) {
         for (const Shape& b_shape : shapes) {
           const Shape shape = broadcast(c_shape, broadcast(a_shape, b_shape, "a"), "c");
-          compare(make_call(OpId::kWhere,
-                            {random_values(c_shape, DType::kBool, 0, 1),
-                             random_values(a_shape, dtype, 0, 9, 2),
-                             random_values(b_shape, dtype, 0, 9, 3)},
-                            shape, dtype));
+          compare(make_call(
+              OpId::kWhere,
+              {random_values(c_shape, DType::kBool, 0, 1), random_values(a_shape, dtype, 0, 9, 2),
+               random_values(b_shape, dtype, 0, 9, 3)},
+              shape, dtype));
         }
       }
     }
@@ -95,9 +96,9 @@ TEST(KernelTables, WhereAgrees) {
 
 TEST(KernelTables, ReductionsAgreeBitByBit) {
   // Lengths around the lanes (16), the tile (64) and the block (1024) of the order of additions.
-  const Shape shapes[] = {{1},       {15},       {16},      {17},         {1023},      {1025},
-                          {5000},    {3, 1, 70}, {40, 65},  {2, 1030, 3}, {2, 3, 130}, {2100, 66},
-                          {3, 4, 5}, {2, 3, 4, 5}};
+  const Shape shapes[] = {{1},         {15},       {16},       {17},        {1023},
+                          {1025},      {5000},     {3, 1, 70}, {40, 65},    {2, 1030, 3},
+                          {2, 3, 130}, {2100, 66}, {3, 4, 5},  {2, 3, 4, 5}};
   for (OpId op : {OpId::kReduceSum, OpId::kReduceMean, OpId::kReduceMax, OpId::kReduceMin,
                   OpId::kReduceProduct, OpId::kReduceAny, OpId::kReduceAll}) {
     int num_kernels = 0;
@@ -123,7 +124,8 @@ TEST(KernelTables, IndicesOfExtremesAgree) {
       for (const Shape& shape : {Shape{1}, Shape{50}, Shape{4, 1, 9}, Shape{3, 20, 5}}) {
         const Tensor x = random_values(shape, dtype, 0, 9);  // whole numbers: many equals
         for (int axis = 0; axis < shape.rank(); ++axis) {
-          compare(make_call(op, {x}, shape.without_axis(axis), DType::kInt64, AxisAttributes{axis}));
+          compare(
+              make_call(op, {x}, shape.without_axis(axis), DType::kInt64, AxisAttributes{axis}));
         }
       }
     }

@@ -175,17 +175,20 @@ TEST(Reduction, SumToShapeUndoesBroadcasting) {
   expect_tensor(sum_to_shape(x, {}), {}, {78});
   EXPECT_EQ(sum_to_shape(x, x.shape()).id(), x.id());
   expect_tensor(sum_to_shape(Tensor::zeros({0, 3}), {1, 3}), {1, 3}, {0, 0, 0});
-  expect_error(ErrorCode::kInvalidArgument, {"sum_to_shape at reduction_test.cc", "[2, 2, 3]", "[2]"},
+  expect_error(ErrorCode::kInvalidArgument,
+               {"sum_to_shape at reduction_test.cc", "[2, 2, 3]", "[2]"},
                [&] { sum_to_shape(x, {2}); });
 }
 
 TEST(Reduction, WrongAxesAndTypesNameOperationAndLine) {
   const Tensor x = Tensor::zeros({2, 3});
   expect_error(ErrorCode::kInvalidArgument,
-               {concat("reduce_sum at reduction_test.cc:", __LINE__ + 1), "axis 2", "[2, 3]"},
-               [&] { reduce_sum(x, {{2}, false}); });
-  expect_error(ErrorCode::kInvalidArgument, {"reduce_max at", "stands twice"},
-               [&] { reduce_max(x, {{1, -1}, false}); });
+               {concat("reduce_sum at reduction_test.cc:", __LINE__ + 1), "axis 2", "[2, 3]"}, [&] {
+                 reduce_sum(x, {{2}, false});
+               });
+  expect_error(ErrorCode::kInvalidArgument, {"reduce_max at", "stands twice"}, [&] {
+    reduce_max(x, {{1, -1}, false});
+  });
   expect_error(ErrorCode::kInvalidArgument, {"argmax at", "axis -3"}, [&] { argmax(x, -3); });
   expect_error(ErrorCode::kInvalidArgument, {"reduce_mean at", "int32", "cast()"},
                [] { reduce_mean(Tensor::zeros({2}, DType::kInt32)); });

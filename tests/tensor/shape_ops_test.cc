@@ -61,12 +61,16 @@ TEST(Reshape, InfersOneDimension) {
 TEST(Reshape, RefusesOtherSizes) {
   const Tensor x = counting({2, 6});
   expect_error(ErrorCode::kInvalidArgument,
-               {concat("reshape at shape_ops_test.cc:", __LINE__ + 1), "[2, 6]", "[5, 2]"},
-               [&] { reshape(x, {5, 2}); });
-  expect_error(ErrorCode::kInvalidArgument, {"reshape at", "[5, -1]"}, [&] { reshape(x, {5, -1}); });
+               {concat("reshape at shape_ops_test.cc:", __LINE__ + 1), "[2, 6]", "[5, 2]"}, [&] {
+                 reshape(x, {5, 2});
+               });
+  expect_error(ErrorCode::kInvalidArgument, {"reshape at", "[5, -1]"}, [&] {
+    reshape(x, {5, -1});
+  });
   expect_error(ErrorCode::kInvalidArgument, {"at most one -1"}, [&] { reshape(x, {-1, -1}); });
-  expect_error(ErrorCode::kInvalidArgument, {"reshape at"},
-               [] { reshape(Tensor::zeros({0, 2}), {0, -1}); });
+  expect_error(ErrorCode::kInvalidArgument, {"reshape at"}, [] {
+    reshape(Tensor::zeros({0, 2}), {0, -1});
+  });
 }
 
 TEST(Reshape, FlattensExpandsAndSqueezes) {
@@ -86,9 +90,14 @@ TEST(Reshape, FlattensExpandsAndSqueezes) {
 }
 
 TEST(Transpose, MovesEveryElementInEveryType) {
-  const std::vector<std::pair<Shape, std::vector<int>>> cases = {
-      {{3, 5}, {1, 0}}, {{2, 3, 4}, {2, 0, 1}}, {{2, 3, 4}, {0, 2, 1}}, {{2, 3, 4, 5}, {0, 3, 1, 2}},
-      {{7}, {0}},       {{2, 1, 3}, {1, 0, 2}}, {{0, 3}, {1, 0}},       {{}, {}}};
+  const std::vector<std::pair<Shape, std::vector<int>>> cases = {{{3, 5}, {1, 0}},
+                                                                 {{2, 3, 4}, {2, 0, 1}},
+                                                                 {{2, 3, 4}, {0, 2, 1}},
+                                                                 {{2, 3, 4, 5}, {0, 3, 1, 2}},
+                                                                 {{7}, {0}},
+                                                                 {{2, 1, 3}, {1, 0, 2}},
+                                                                 {{0, 3}, {1, 0}},
+                                                                 {{}, {}}};
   for (DType dtype : kAllDTypes) {
     for (const auto& [shape, permutation] : cases) {
       SCOPED_TRACE(concat(dtype, " ", shape, " [", join(permutation), "]"));
@@ -108,7 +117,9 @@ TEST(Transpose, MovesEveryElementInEveryType) {
   }
   EXPECT_EQ(transpose(counting({2, 3, 4})).shape(), (Shape{4, 3, 2}));
   expect_error(ErrorCode::kInvalidArgument, {"transpose at shape_ops_test.cc", "[0, 0]", "[2, 3]"},
-               [] { transpose(counting({2, 3}), {0, 0}); });
+               [] {
+                 transpose(counting({2, 3}), {0, 0});
+               });
 }
 
 TEST(Slice, TakesParts) {
@@ -135,11 +146,14 @@ TEST(Slice, RefusesPartsOutside) {
   const Tensor x = counting({4, 5});
   expect_error(ErrorCode::kInvalidArgument,
                {concat("slice at shape_ops_test.cc:", __LINE__ + 1), "[4, 5]", "[3, 0]", "[2, 5]"},
-               [&] { slice(x, {3, 0}, {2, 5}); });
+               [&] {
+                 slice(x, {3, 0}, {2, 5});
+               });
   expect_error(ErrorCode::kInvalidArgument, {"slice at"}, [&] { slice(x, {-1, 0}, {1, 5}); });
   expect_error(ErrorCode::kInvalidArgument, {"slice at"}, [&] { slice(x, {5, 0}, {-1, 5}); });
-  expect_error(ErrorCode::kInvalidArgument, {"expected 2 values of begin"},
-               [&] { slice(x, {0}, {1, 1}); });
+  expect_error(ErrorCode::kInvalidArgument, {"expected 2 values of begin"}, [&] {
+    slice(x, {0}, {1, 1});
+  });
 }
 
 TEST(Concat, JoinsAlongAnyAxisAndEmptyParts) {
@@ -159,23 +173,27 @@ TEST(Concat, JoinsAlongAnyAxisAndEmptyParts) {
 TEST(Concat, RefusesPartsThatDoNotFit) {
   const Tensor a = Tensor::zeros({2, 2});
   expect_error(ErrorCode::kInvalidArgument,
-               {concat("concat at shape_ops_test.cc:", __LINE__ + 1), "[2, 2]", "[3, 2]"},
-               [&] { concat({a, Tensor::zeros({3, 2})}, 1); });
-  expect_error(ErrorCode::kInvalidArgument, {"concat at", "float32", "int32"},
-               [&] { concat({a, Tensor::zeros({2, 2}, DType::kInt32)}, 0); });
+               {concat("concat at shape_ops_test.cc:", __LINE__ + 1), "[2, 2]", "[3, 2]"}, [&] {
+                 concat({a, Tensor::zeros({3, 2})}, 1);
+               });
+  expect_error(ErrorCode::kInvalidArgument, {"concat at", "float32", "int32"}, [&] {
+    concat({a, Tensor::zeros({2, 2}, DType::kInt32)}, 0);
+  });
   expect_error(ErrorCode::kInvalidArgument, {"concat at", "at least one"},
                [] { concat(std::span<const Tensor>(), 0); });
   expect_error(ErrorCode::kInvalidArgument, {"concat at", "axis 2"}, [&] { concat({a, a}, 2); });
-  expect_error(ErrorCode::kFailedPrecondition, {"concat at", "undefined"},
-               [&] { concat({a, Tensor()}, 0); });
+  expect_error(ErrorCode::kFailedPrecondition, {"concat at", "undefined"}, [&] {
+    concat({a, Tensor()}, 0);
+  });
 }
 
 TEST(Stack, AddsAnAxis) {
   const std::vector<Tensor> values = {counting({2}), counting({2})};
   expect_tensor(stack(values), {2, 2}, {0, 1, 0, 1});
   expect_tensor(stack(std::vector<Tensor>{Tensor(1.0f), Tensor(2.0f)}), {2}, {1, 2});
-  expect_error(ErrorCode::kInvalidArgument, {"stack at shape_ops_test.cc", "[2]", "[3]"},
-               [] { stack(std::vector<Tensor>{counting({2}), counting({3})}); });
+  expect_error(ErrorCode::kInvalidArgument, {"stack at shape_ops_test.cc", "[2]", "[3]"}, [] {
+    stack(std::vector<Tensor>{counting({2}), counting({3})});
+  });
 }
 
 TEST(Split, S1_05_CutsIntoEqualPartsOrNamesTheSizes) {
@@ -196,10 +214,12 @@ TEST(Split, TakesSizesAndAxes) {
   expect_tensor(parts[1], {2, 0}, {});
   expect_tensor(parts[2], {2, 3}, {1, 2, 3, 5, 6, 7});
   EXPECT_EQ(split(Tensor::zeros({0, 3}), 2)[1].shape(), (Shape{0, 3}));
-  expect_error(ErrorCode::kInvalidArgument, {"split at", "[3, 2]", "sum 5", "[4]"},
-               [] { split(counting({4}), std::vector<std::int64_t>{3, 2}); });
-  expect_error(ErrorCode::kInvalidArgument, {"split at", "[5, -1]"},
-               [] { split(counting({4}), std::vector<std::int64_t>{5, -1}); });
+  expect_error(ErrorCode::kInvalidArgument, {"split at", "[3, 2]", "sum 5", "[4]"}, [] {
+    split(counting({4}), std::vector<std::int64_t>{3, 2});
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"split at", "[5, -1]"}, [] {
+    split(counting({4}), std::vector<std::int64_t>{5, -1});
+  });
 }
 
 TEST(Pad, SurroundsWithAValue) {
@@ -222,9 +242,12 @@ TEST(BroadcastTo, RepeatsElements) {
                 {0, 0, 1, 1, 0, 0, 1, 1});
   expect_tensor(broadcast_to(counting({1, 3}), {0, 3}), {0, 3}, {});
   expect_error(ErrorCode::kInvalidArgument, {"broadcast_to at shape_ops_test.cc", "[3]", "[2, 2]"},
-               [] { broadcast_to(counting({3}), {2, 2}); });
-  expect_error(ErrorCode::kInvalidArgument, {"broadcast_to at"},
-               [] { broadcast_to(counting({2, 3}), {3}); });
+               [] {
+                 broadcast_to(counting({3}), {2, 2});
+               });
+  expect_error(ErrorCode::kInvalidArgument, {"broadcast_to at"}, [] {
+    broadcast_to(counting({2, 3}), {3});
+  });
 }
 
 TEST(OneHot, MarksIndicesInRange) {
@@ -252,7 +275,9 @@ TEST(Gather, NamesTheIndexOutOfRangeAndItsPosition) {
   for (double bad : {4.0, -1.0}) {
     expect_error(ErrorCode::kInvalidArgument,
                  {"gather at shape_ops_test.cc:", "0 .. 3", concat("got ", bad), "position 2"},
-                 [&] { gather(params, tensor_of({3}, {0, 1, bad}, DType::kInt64)); });
+                 [&] {
+                   gather(params, tensor_of({3}, {0, 1, bad}, DType::kInt64));
+                 });
   }
   expect_error(ErrorCode::kInvalidArgument, {"gather at", "float32"},
                [&] { gather(params, Tensor::zeros({1})); });
@@ -270,9 +295,13 @@ TEST(ScatterRows, AddsInPositionOrder) {
   expect_tensor(scatter_rows(Tensor::zeros({0, 2}), Tensor::zeros({0}, DType::kInt64), {2, 2}),
                 {2, 2}, {0, 0, 0, 0});
   expect_error(ErrorCode::kInvalidArgument, {"scatter_rows at", "0 .. 1", "got 2", "position 0"},
-               [] { scatter_rows(counting({1, 2}), tensor_of({1}, {2}, DType::kInt64), {2, 2}); });
-  expect_error(ErrorCode::kInvalidArgument, {"scatter_rows at shape_ops_test.cc", "[1, 3]", "[2, 2]"},
-               [] { scatter_rows(counting({1, 3}), tensor_of({1}, {0}, DType::kInt64), {2, 2}); });
+               [] {
+                 scatter_rows(counting({1, 2}), tensor_of({1}, {2}, DType::kInt64), {2, 2});
+               });
+  expect_error(ErrorCode::kInvalidArgument,
+               {"scatter_rows at shape_ops_test.cc", "[1, 3]", "[2, 2]"}, [] {
+                 scatter_rows(counting({1, 3}), tensor_of({1}, {0}, DType::kInt64), {2, 2});
+               });
 }
 
 }  // namespace shape_ops_test

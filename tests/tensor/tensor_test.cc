@@ -25,8 +25,9 @@ TEST(Tensor, IsMadeFromValues) {
   expect_tensor(Tensor::from<float>({0, 3}, {}), {0, 3}, {});
   expect_tensor(Tensor(2.5f), {}, {2.5});
   EXPECT_EQ(Tensor(2.5f).dtype(), DType::kFloat32);
-  expect_error(ErrorCode::kInvalidArgument, {"expected 6 elements", "[2, 3]", "got 5"},
-               [] { Tensor::from<float>({2, 3}, {1, 2, 3, 4, 5}); });
+  expect_error(ErrorCode::kInvalidArgument, {"expected 6 elements", "[2, 3]", "got 5"}, [] {
+    Tensor::from<float>({2, 3}, {1, 2, 3, 4, 5});
+  });
 }
 
 TEST(Tensor, IsFilledInEveryType) {

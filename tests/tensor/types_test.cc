@@ -57,15 +57,15 @@ TEST(Shape, CountsElements) {
   EXPECT_EQ((Shape{2, 3, 4}).num_elements(), 24);
   EXPECT_EQ((Shape{0, 3}).num_elements(), 0);
   EXPECT_EQ((Shape{std::int64_t{1} << 62, 0, 8}).num_elements(), 0);
-  expect_error(ErrorCode::kInvalidArgument, {"more elements"},
-               [] { (Shape{std::int64_t{1} << 62, 8}).num_elements(); });
+  expect_error(ErrorCode::kInvalidArgument, {"more elements"}, [] {
+    (Shape{std::int64_t{1} << 62, 8}).num_elements();
+  });
 }
 
 TEST(Shape, RefusesNegativeAndTooManyDimensions) {
   expect_error(ErrorCode::kInvalidArgument, {"[2, -1]"}, [] { Shape{2, -1}; });
-  expect_error(ErrorCode::kInvalidArgument, {"at most 8"}, [] {
-    Shape{1, 1, 1, 1, 1, 1, 1, 1, 1};
-  });
+  expect_error(ErrorCode::kInvalidArgument, {"at most 8"},
+               [] { Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}; });
   expect_error(ErrorCode::kInvalidArgument, {"at most 8"}, [] {
     (Shape{1, 1, 1, 1, 1, 1, 1, 1}).with_front(2);
   });
@@ -99,8 +99,9 @@ TEST(Shape, BroadcastsByNumpysRule) {
   EXPECT_EQ(broadcast({0}, {1}, "test"), (Shape{0}));
   EXPECT_FALSE(try_broadcast({2, 3}, {4}));
   EXPECT_FALSE(try_broadcast({0}, {2}));
-  expect_error(ErrorCode::kInvalidArgument, {"my op", "[2, 3]", "[4]"},
-               [] { broadcast({2, 3}, {4}, "my op"); });
+  expect_error(ErrorCode::kInvalidArgument, {"my op", "[2, 3]", "[4]"}, [] {
+    broadcast({2, 3}, {4}, "my op");
+  });
 }
 
 }  // namespace

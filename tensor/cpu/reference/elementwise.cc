@@ -6,7 +6,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Where element `index` of a tensor of shape `to` comes from in a tensor of shape `from` that broadcasts to it.
+/// Where element `index` of a tensor of shape `to` comes from in a tensor of shape `from` that
+/// broadcasts to it.
 std::size_t broadcast_index(std::size_t index, const Shape& from, const Shape& to) {
   std::size_t result = 0;
   std::size_t stride = 1;

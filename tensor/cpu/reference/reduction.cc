@@ -1,4 +1,4 @@
-// Reductions: each output element collects its inputs in row-major order and folds them (cpu/ordered_fold.h).
+// Reductions: each output element collects its inputs in row-major order and folds them.
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 

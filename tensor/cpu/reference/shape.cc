@@ -181,7 +181,8 @@ void set_scatter(KernelTable& table) {
 void register_shape_kernels(KernelTable& table) {
   set_moves<float, double, std::int32_t, std::int64_t, std::uint8_t, bool>(table);
   set_scatter<float, double, std::int32_t, std::int64_t, std::uint8_t>(table);
-  // dispatch() makes these without a kernel; tables that are compared directly have one all the same.
+  // dispatch() makes these without a kernel; tables that are compared directly have one all the
+  // same.
   table.set(OpId::kReshape, kAllDTypes, copy);
   table.set(OpId::kStopGradient, kAllDTypes, copy);
   table.set(OpId::kOneHot, DType::kInt32, one_hot<std::int32_t>);
