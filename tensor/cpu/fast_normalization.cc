@@ -1,6 +1,7 @@
 // Batch normalisation and LRN on floats, vectorised over channels.
 //
-// Statistics are summed row after row in double, each channel by itself: an order that depends on the shape alone.
+// Statistics are summed row after row in double, each channel by itself: an order that depends on
+// the shape alone.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -136,13 +137,16 @@ void window_sums(const float* values, float* sums, std::int64_t channels, std::i
 /// Work space of one pixel.
 struct LrnPixel {
   LrnPixel(const LrnAttributes& attributes, std::int64_t num_channels)
-      : a(attributes), channels(num_channels),
-        values(static_cast<std::size_t>(num_channels)), bases(values.size()) {}
+      : a(attributes),
+        channels(num_channels),
+        values(static_cast<std::size_t>(num_channels)),
+        bases(values.size()) {}
 
   void compute_bases(const float* x) {
     for (std::size_t c = 0; c < values.size(); ++c) values[c] = x[c] * x[c];
     window_sums(values.data(), bases.data(), channels, a.depth_radius);
-    for (float& base : bases) base = static_cast<float>(a.bias) + static_cast<float>(a.alpha) * base;
+    for (float& base : bases)
+      base = static_cast<float>(a.bias) + static_cast<float>(a.alpha) * base;
   }
 
   const LrnAttributes& a;

@@ -1,7 +1,8 @@
 // Max pooling, vectorised over channels: oneDNN's moves about 1.5 GB/s.
 //
-// A *row* is the channels of one pixel. Forward: the output row is the running maximum of the window's rows. Backward: for each channel the
-// gradient goes to the first row of the window that holds the maximum; a per-channel flag keeps later equal rows out.
+// A *row* is the channels of one pixel. Forward: the output row is the running maximum of the
+// window's rows. Backward: for each channel the gradient goes to the first row of the window that
+// holds the maximum; a per-channel flag keeps later equal rows out.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
@@ -19,7 +20,8 @@ struct Geometry {
   const Pool2dAttributes& a;
 };
 
-/// Calls row(pixel offset) for each row of the window of output (oh, ow) of an image, top left first.
+/// Calls row(pixel offset) for each row of the window of output (oh, ow) of an image, top left
+/// first.
 template <class Row>
 void for_each_row(const Geometry& g, std::int64_t oh, std::int64_t ow, const Row& row) {
   const std::int64_t top = oh * g.a.stride_h - g.a.pad_top;
@@ -69,7 +71,8 @@ void max_pool(const KernelArgs& args) {
   }
 }
 
-// `open` is all ones for channels whose gradient is still to be placed; it is closed by the first row that holds the maximum.
+// `open` is all ones for channels whose gradient is still to be placed; it is closed by the first
+// row that holds the maximum.
 void place_row(const float* __restrict x, const float* __restrict best, const float* __restrict dy,
                std::int32_t* __restrict open, float* __restrict dx, std::int64_t channels) {
   for (std::int64_t c = 0; c < channels; ++c) {

@@ -36,8 +36,7 @@ Tensor convolve(const Operand& x, const Operand& filter, const Tensor* bias,
                        std::move(inputs),
                        {{{s[0], h.output, w.output, f[3]}, x.dtype()}},
                        Conv2dAttributes{options.stride_h, options.stride_w, h.pad_before,
-                                        h.pad_after, w.pad_before, w.pad_after,
-                                        options.activation},
+                                        h.pad_after, w.pad_before, w.pad_after, options.activation},
                        x.where});
 }
 
@@ -47,8 +46,7 @@ Tensor conv2d(const Operand& x, const Operand& filter, Conv2dOptions options) {
   return convolve(x, filter, nullptr, options);
 }
 
-Tensor conv2d(const Operand& x, const Operand& filter, const Operand& bias,
-              Conv2dOptions options) {
+Tensor conv2d(const Operand& x, const Operand& filter, const Operand& bias, Conv2dOptions options) {
   return convolve(x, filter, &defined(OpId::kConv2d, bias), options);
 }
 

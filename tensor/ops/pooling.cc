@@ -17,13 +17,13 @@ Tensor pool(OpId op, const Operand& x, const Pool2dOptions& options) {
       window_axis(op, x.where, s[1], options.window_h, options.stride_h, options.padding);
   const WindowAxis w =
       window_axis(op, x.where, s[2], options.window_w, options.stride_w, options.padding);
-  return dispatch_one({op,
-                       {x.tensor},
-                       {{{s[0], h.output, w.output, s[3]}, x.dtype()}},
-                       Pool2dAttributes{options.window_h, options.window_w, options.stride_h,
-                                        options.stride_w, h.pad_before, h.pad_after, w.pad_before,
-                                        w.pad_after},
-                       x.where});
+  return dispatch_one(
+      {op,
+       {x.tensor},
+       {{{s[0], h.output, w.output, s[3]}, x.dtype()}},
+       Pool2dAttributes{options.window_h, options.window_w, options.stride_h, options.stride_w,
+                        h.pad_before, h.pad_after, w.pad_before, w.pad_after},
+       x.where});
 }
 
 }  // namespace
@@ -47,20 +47,14 @@ Tensor global_max_pool2d(const Operand& x) {
 }
 
 Tensor max_pool2d_grad(const Operand& x, const Operand& dy, const Pool2dAttributes& attributes) {
-  return dispatch_one({OpId::kMaxPoolGrad,
-                       {x.tensor, dy.tensor},
-                       {{x.shape(), x.dtype()}},
-                       attributes,
-                       dy.where});
+  return dispatch_one(
+      {OpId::kMaxPoolGrad, {x.tensor, dy.tensor}, {{x.shape(), x.dtype()}}, attributes, dy.where});
 }
 
 Tensor average_pool2d_grad(const Operand& dy, const Shape& input_shape,
                            const Pool2dAttributes& attributes) {
-  return dispatch_one({OpId::kAveragePoolGrad,
-                       {dy.tensor},
-                       {{input_shape, dy.dtype()}},
-                       attributes,
-                       dy.where});
+  return dispatch_one(
+      {OpId::kAveragePoolGrad, {dy.tensor}, {{input_shape, dy.dtype()}}, attributes, dy.where});
 }
 
 }  // namespace tutti

@@ -21,8 +21,8 @@ Tensor filled(const char* who, const Shape& shape, DType dtype, Device device,
   return result.freeze();
 }
 
-// A draw beyond two standard deviations is repeated with the next of the element's own indices (element + n 2^48), so that the value stays a
-// function of the element alone.
+// A draw beyond two standard deviations is repeated with the next of the element's own indices
+// (element + n 2^48), so that the value stays a function of the element alone.
 double truncated(const RandomStream& stream, std::uint64_t element) {
   for (std::uint64_t attempt = 0;; ++attempt) {
     const double value = stream.normal(element + (attempt << 48));
@@ -43,9 +43,8 @@ Tensor random_uniform(const Shape& shape, const RandomKey& key, double low, doub
     for (float& value : values) value = static_cast<float>(low) + range * value;
     return result.freeze();
   }
-  return filled("random_uniform", shape, dtype, device, [&](std::uint64_t i) {
-    return low + (high - low) * stream.uniform64(i);
-  });
+  return filled("random_uniform", shape, dtype, device,
+                [&](std::uint64_t i) { return low + (high - low) * stream.uniform64(i); });
 }
 
 Tensor random_normal(const Shape& shape, const RandomKey& key, double mean, double stddev,

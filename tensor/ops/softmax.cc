@@ -17,8 +17,7 @@ Tensor over_last_axis(OpId op, const Operand& x) {
 }
 
 Tensor grad_from_result(OpId op, const Operand& y, const Operand& dy) {
-  return dispatch_one(
-      {op, {y.tensor, dy.tensor}, {{y.shape(), y.dtype()}}, {}, dy.where});
+  return dispatch_one({op, {y.tensor, dy.tensor}, {{y.shape(), y.dtype()}}, {}, dy.where});
 }
 
 }  // namespace
@@ -43,11 +42,8 @@ Tensor sparse_softmax_cross_entropy(const Operand& labels, const Operand& logits
     fail_op(op, logits.where, "expected labels [batch] and logits [batch, classes], got ",
             labels.shape(), " and ", logits.shape(), "; try squeeze(labels, -1)");
   }
-  return dispatch_one({op,
-                       {labels.tensor, logits.tensor},
-                       {{labels.shape(), logits.dtype()}},
-                       {},
-                       logits.where});
+  return dispatch_one(
+      {op, {labels.tensor, logits.tensor}, {{labels.shape(), logits.dtype()}}, {}, logits.where});
 }
 
 Tensor sparse_softmax_cross_entropy_grad(const Operand& labels, const Operand& logits,

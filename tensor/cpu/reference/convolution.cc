@@ -8,7 +8,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Calls body(x offset, filter offset, y offset) for every pair of pixel and window element, offsets of the first channel.
+/// Calls body(x offset, filter offset, y offset) for every pair of pixel and window element,
+/// offsets of the first channel.
 template <class Body>
 void for_each_tap(const Shape& x, const Shape& filter, const Shape& y,
                   const Conv2dAttributes& attributes, const Body& body) {

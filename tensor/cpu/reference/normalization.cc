@@ -69,8 +69,7 @@ void batch_norm_grad(const KernelArgs& args) {
     for (std::size_t r = 0; r < rows; ++r) {
       const std::size_t i = r * channels + c;
       const T z = (x[i] - mean[c]) * inverse;
-      dx[i] = gamma[c] * inverse *
-              (dy[i] - (dbeta[c] + z * dgamma[c]) / static_cast<T>(rows));
+      dx[i] = gamma[c] * inverse * (dy[i] - (dbeta[c] + z * dgamma[c]) / static_cast<T>(rows));
     }
   }
 }
@@ -95,13 +94,14 @@ void lrn(const KernelArgs& args) {
   T* y = args.out<T>(0).data();
   for (std::int64_t first = 0; first < count; first += channels) {
     for (std::int64_t c = 0; c < channels; ++c) {
-      y[first + c] = x[first + c] * std::pow(lrn_base(x + first, c, channels, a),
-                                             static_cast<T>(-a.beta));
+      y[first + c] =
+          x[first + c] * std::pow(lrn_base(x + first, c, channels, a), static_cast<T>(-a.beta));
     }
   }
 }
 
-// y_i = x_i base_i^-beta, so dx_j = dy_j base_j^-beta - 2 alpha beta x_j * sum over i near j of dy_i x_i base_i^(-beta-1).
+// y_i = x_i base_i^-beta, so dx_j = dy_j base_j^-beta - 2 alpha beta x_j * sum over i near j of
+// dy_i x_i base_i^(-beta-1).
 template <class T>
 void lrn_grad(const KernelArgs& args) {
   const auto& a = args.attributes_as<LrnAttributes>();

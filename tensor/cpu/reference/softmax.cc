@@ -15,7 +15,8 @@ using Row = std::span<const T>;
 template <class Body>
 void for_each_row(const Shape& shape, const Body& body) {
   const auto classes = static_cast<std::size_t>(shape.dim(-1));
-  const auto rows = static_cast<std::size_t>(shape.num_elements()) / std::max<std::size_t>(classes, 1);
+  const auto rows =
+      static_cast<std::size_t>(shape.num_elements()) / std::max<std::size_t>(classes, 1);
   for (std::size_t row = 0; row < rows; ++row) body(row, row * classes, classes);
 }
 

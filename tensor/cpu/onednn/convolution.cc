@@ -1,0 +1,223 @@
+// Convolution and its gradients on oneDNN. Images stay NHWC; the filter is reordered from HWIO into
+// the layout the primitive wants.
+// SPDX-License-Identifier: Apache-2.0
+#include <optional>
+
+#include "tutti/tensor/cpu/onednn/engine.h"
+#include "tutti/tensor/cpu/onednn/onednn_kernels.h"
+
+namespace tutti::internal {
+namespace {
+
+using dnnl::memory;
+using dims = memory::dims;
+using tag = memory::format_tag;
+constexpr auto kFloat = memory::data_type::f32;
+constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
+
+/// oneDNN's view of one convolution: logical dimensions NCHW and OIHW, whatever the layout.
+struct Problem {
+  Problem(const Shape& x, const Shape& f, const Shape& y, const Conv2dAttributes& a)
+      : source{x[0], x[3], x[1], x[2]},
+        filter{f[3], f[2], f[0], f[1]},
+        destination{y[0], y[3], y[1], y[2]},
+        strides{a.stride_h, a.stride_w},
+        pad_before{a.pad_top, a.pad_left},
+        pad_after{a.pad_bottom, a.pad_right} {}
+
+  memory::desc source_desc() const { return {source, kFloat, tag::nhwc}; }
+  memory::desc destination_desc() const { return {destination, kFloat, tag::nhwc}; }
+  memory::desc plain_filter() const { return {filter, kFloat, tag::hwio}; }
+  memory::desc any_filter() const { return {filter, kFloat, tag::any}; }
+
+  dims source, filter, destination, strides, pad_before, pad_after;
+};
+
+PrimitiveCache<int>::Key key_of(const Shape& x, const Shape& f, const Conv2dAttributes& a,
+                                bool with_bias) {
+  PrimitiveCache<int>::Key key(x.begin(), x.end());
+  key.insert(key.end(), f.begin(), f.end());
+  key.insert(key.end(), {a.stride_h, a.stride_w, a.pad_top, a.pad_bottom, a.pad_left, a.pad_right,
+                         static_cast<std::int64_t>(a.activation), with_bias});
+  return key;
+}
+
+/// A reorder between the plain filter and the primitive's; empty when they are the same.
+struct FilterReorder {
+  FilterReorder(const memory::desc& from, const memory::desc& to) {
+    if (from == to) return;
+    const dnnl::reorder::primitive_desc description(onednn_engine(), from, onednn_engine(), to,
+                                                    onednn_attributes());
+    scratchpad = description.scratchpad_desc();
+    primitive = dnnl::reorder(description);
+  }
+  void run(const memory& from, const memory& to) const {
+    onednn_run(*primitive, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}, scratchpad);
+  }
+  std::optional<dnnl::reorder> primitive;
+  memory::desc scratchpad;
+};
+
+/// The filter in the primitive's layout; `storage` keeps a reordered copy alive.
+memory reordered_filter(const FilterReorder& reorder, const memory::desc& plain,
+                        const memory::desc& wanted, const Tensor& filter, BufferRef& storage) {
+  const memory source = onednn_memory(plain, filter.bytes().data());
+  if (!reorder.primitive) return source;
+  storage = BufferRef::allocate(wanted.get_size());
+  const memory copy = onednn_memory(wanted, storage->data());
+  reorder.run(source, copy);
+  return copy;
+}
+
+dnnl::primitive_attr fused(FusedActivation activation) {
+  dnnl::primitive_attr attributes = onednn_attributes();
+  dnnl::post_ops operations;
+  switch (activation) {
+    case FusedActivation::kNone:
+      return attributes;
+    case FusedActivation::kRelu:
+      operations.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+      break;
+    case FusedActivation::kSigmoid:
+      operations.append_eltwise(1.0f, dnnl::algorithm::eltwise_logistic, 0.0f, 0.0f);
+      break;
+    case FusedActivation::kTanh:
+      operations.append_eltwise(1.0f, dnnl::algorithm::eltwise_tanh, 0.0f, 0.0f);
+      break;
+  }
+  attributes.set_post_ops(operations);
+  return attributes;
+}
+
+dnnl::convolution_forward::primitive_desc forward_description(const Problem& p, bool with_bias,
+                                                              FusedActivation activation) {
+  const auto training = dnnl::prop_kind::forward_training;
+  const memory::desc bias({p.filter[0]}, kFloat, tag::x);
+  const auto description =
+      with_bias ? dnnl::convolution_forward::desc(training, kAlgorithm, p.source_desc(),
+                                                  p.any_filter(), bias, p.destination_desc(),
+                                                  p.strides, p.pad_before, p.pad_after)
+                : dnnl::convolution_forward::desc(training, kAlgorithm, p.source_desc(),
+                                                  p.any_filter(), p.destination_desc(), p.strides,
+                                                  p.pad_before, p.pad_after);
+  return {description, fused(activation), onednn_engine()};
+}
+
+struct Forward {
+  Forward(const Problem& p, bool with_bias, FusedActivation activation)
+      : description(forward_description(p, with_bias, activation)),
+        primitive(description),
+        reorder(p.plain_filter(), description.weights_desc()) {}
+  dnnl::convolution_forward::primitive_desc description;
+  dnnl::convolution_forward primitive;
+  FilterReorder reorder;
+};
+
+struct BackwardInput {
+  explicit BackwardInput(const Problem& p)
+      : description({kAlgorithm, p.source_desc(), p.any_filter(), p.destination_desc(), p.strides,
+                     p.pad_before, p.pad_after},
+                    onednn_attributes(), onednn_engine(),
+                    forward_description(p, false, FusedActivation::kNone)),
+        primitive(description),
+        reorder(p.plain_filter(), description.weights_desc()) {}
+  dnnl::convolution_backward_data::primitive_desc description;
+  dnnl::convolution_backward_data primitive;
+  FilterReorder reorder;
+};
+
+struct BackwardFilter {
+  explicit BackwardFilter(const Problem& p)
+      : description({kAlgorithm, p.source_desc(), p.any_filter(), p.destination_desc(), p.strides,
+                     p.pad_before, p.pad_after},
+                    onednn_attributes(), onednn_engine(),
+                    forward_description(p, false, FusedActivation::kNone)),
+        primitive(description),
+        reorder(description.diff_weights_desc(), p.plain_filter()) {}
+  dnnl::convolution_backward_weights::primitive_desc description;
+  dnnl::convolution_backward_weights primitive;
+  FilterReorder reorder;
+};
+
+/// Whether there is nothing to compute with (0 rows, 0 channels): the reference kernel then fills
+/// in zeros.
+bool left_to_reference(OpId op, const KernelArgs& args) {
+  if (args.inputs[0].num_elements() > 0 && args.inputs[1].num_elements() > 0) return false;
+  reference_kernels().find(op, DType::kFloat32)(args);
+  return true;
+}
+
+}  // namespace
+
+void onednn_conv2d(const KernelArgs& args) {
+  if (left_to_reference(OpId::kConv2d, args)) return;
+  const auto& attributes = args.attributes_as<Conv2dAttributes>();
+  const Shape& x = args.inputs[0].shape();
+  const Shape& f = args.inputs[1].shape();
+  const bool with_bias = args.inputs.size() > 2;
+  thread_local PrimitiveCache<Forward> cache;
+  const Problem problem(x, f, args.outputs[0].shape(), attributes);
+  const Forward& made = cache.get(key_of(x, f, attributes, with_bias), [&] {
+    return Forward(problem, with_bias, attributes.activation);
+  });
+  BufferRef storage;
+  std::unordered_map<int, memory> arguments{
+      {DNNL_ARG_SRC, onednn_memory(problem.source_desc(), args.inputs[0].bytes().data())},
+      {DNNL_ARG_WEIGHTS,
+       reordered_filter(made.reorder, problem.plain_filter(), made.description.weights_desc(),
+                        args.inputs[1], storage)},
+      {DNNL_ARG_DST, onednn_memory(problem.destination_desc(), args.outputs[0].data())}};
+  if (with_bias) {
+    arguments.emplace(DNNL_ARG_BIAS,
+                      onednn_memory(made.description.bias_desc(), args.inputs[2].bytes().data()));
+  }
+  onednn_run(made.primitive, std::move(arguments), made.description.scratchpad_desc());
+}
+
+void onednn_conv2d_backward_input(const KernelArgs& args) {
+  if (left_to_reference(OpId::kConv2dBackwardInput, args)) return;
+  const auto& attributes = args.attributes_as<Conv2dAttributes>();
+  const Shape& x = args.outputs[0].shape();
+  const Shape& f = args.inputs[1].shape();
+  thread_local PrimitiveCache<BackwardInput> cache;
+  const Problem problem(x, f, args.inputs[0].shape(), attributes);
+  const BackwardInput& made =
+      cache.get(key_of(x, f, attributes, false), [&] { return BackwardInput(problem); });
+  BufferRef storage;
+  onednn_run(made.primitive,
+             {{DNNL_ARG_DIFF_DST,
+               onednn_memory(problem.destination_desc(), args.inputs[0].bytes().data())},
+              {DNNL_ARG_WEIGHTS,
+               reordered_filter(made.reorder, problem.plain_filter(),
+                                made.description.weights_desc(), args.inputs[1], storage)},
+              {DNNL_ARG_DIFF_SRC, onednn_memory(problem.source_desc(), args.outputs[0].data())}},
+             made.description.scratchpad_desc());
+}
+
+void onednn_conv2d_backward_filter(const KernelArgs& args) {
+  if (left_to_reference(OpId::kConv2dBackwardFilter, args)) return;
+  const auto& attributes = args.attributes_as<Conv2dAttributes>();
+  const Shape& x = args.inputs[0].shape();
+  const Shape& f = args.outputs[0].shape();
+  thread_local PrimitiveCache<BackwardFilter> cache;
+  const Problem problem(x, f, args.inputs[1].shape(), attributes);
+  const BackwardFilter& made =
+      cache.get(key_of(x, f, attributes, false), [&] { return BackwardFilter(problem); });
+  const memory::desc wanted = made.description.diff_weights_desc();
+  BufferRef storage;
+  const memory plain = onednn_memory(problem.plain_filter(), args.outputs[0].data());
+  memory gradient = plain;
+  if (made.reorder.primitive) {
+    storage = BufferRef::allocate(wanted.get_size());
+    gradient = onednn_memory(wanted, storage->data());
+  }
+  onednn_run(made.primitive,
+             {{DNNL_ARG_SRC, onednn_memory(problem.source_desc(), args.inputs[0].bytes().data())},
+              {DNNL_ARG_DIFF_DST,
+               onednn_memory(problem.destination_desc(), args.inputs[1].bytes().data())},
+              {DNNL_ARG_DIFF_WEIGHTS, gradient}},
+             made.description.scratchpad_desc());
+  if (made.reorder.primitive) made.reorder.run(gradient, plain);
+}
+
+}  // namespace tutti::internal
