@@ -1,0 +1,123 @@
+// Epochs, progress, checkpoints and the report of a training loop written by hand.
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/common/training_session.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+
+namespace tutti::examples {
+namespace {
+
+constexpr int kStoppedOnRequest = 75;
+
+volatile std::sig_atomic_t stop_requested = 0;
+extern "C" void request_stop(int) { stop_requested = 1; }
+
+Checkpoint make_checkpoint(Strategy& strategy, const std::vector<Variable>& weights,
+                           const Optimizer& optimizer, DistributedDataset batches,
+                           TrainingRecord& record) {
+  Checkpoint checkpoint(weights);
+  checkpoint.add(optimizer.state_variables());
+  checkpoint.add_state("strategy",
+                       {[&strategy] { return strategy.save_state(); },
+                        [&strategy](const Json& state) { strategy.restore_state(state); }});
+  checkpoint.add_state("input", {[batches] { return batches.position(); },
+                                 [batches](const Json& state) mutable { batches.restore(state); }});
+  checkpoint.add_state("record", {[&record] { return record.save(); },
+                                  [&record](const Json& state) { record.restore(state); }});
+  return checkpoint;
+}
+
+}  // namespace
+
+TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strategy,
+                                 std::vector<Variable> weights, const Optimizer& optimizer,
+                                 DistributedDataset batches)
+    : options_(options),
+      strategy_(strategy),
+      weights_(std::move(weights)),
+      optimizer_(optimizer),
+      batches_(std::move(batches)) {
+  if (!options_.log_dir.empty()) events_.emplace(options_.log_dir);
+  if (options_.checkpoint_dir.empty()) return;
+  checkpoints_.emplace(make_checkpoint(strategy_, weights_, optimizer_, batches_, record_),
+                       options_.checkpoint_dir);
+  std::signal(SIGINT, request_stop);
+  std::signal(SIGTERM, request_stop);
+  if (!options_.resume) return;
+  const auto info = checkpoints_->restore_latest();
+  if (!info) {
+    fail(ErrorCode::kNotFound, "--resume: there is no checkpoint in ", options_.checkpoint_dir,
+         "; train without --resume first");
+  }
+  saved_step_ = info->step;
+  std::printf("resumed    after step %lld\n", static_cast<long long>(info->step));
+}
+
+std::int64_t TrainingSession::epoch() const { return batches_.position().at("epoch").as_int(); }
+
+bool TrainingSession::stopped() const {
+  return stop_requested != 0 || (options_.steps > 0 && record_.steps() >= options_.steps);
+}
+
+bool TrainingSession::begin_epoch() {
+  if (stopped() || epoch() >= options_.epochs) return false;
+  first_step_of_epoch_ = record_.steps() - batches_.position().at("batches").as_int();
+  std::optional<std::int64_t> steps = batches_.cardinality();
+  if (steps && options_.steps > 0) {
+    steps = std::min(*steps, options_.steps - first_step_of_epoch_);
+  }
+  progress_.begin_epoch(epoch(), options_.epochs, steps);
+  return true;
+}
+
+bool TrainingSession::step(float loss, std::int64_t examples) {
+  record_.step(loss, examples);
+  const std::pair<std::string, double> values[] = {{"loss", loss}};
+  progress_.step(record_.steps() - first_step_of_epoch_, examples, values);
+  log_scalar("loss", loss);
+  if (!stopped()) return true;
+  save();
+  return false;
+}
+
+void TrainingSession::end_epoch(const std::string& metric, double value) {
+  last_value_ = value;
+  record_.set_accuracy(value);
+  const std::pair<std::string, double> values[] = {{"test " + metric, value}};
+  progress_.end_epoch(values, {});
+  log_scalar("test_" + metric, value);
+  save();
+}
+
+void TrainingSession::save() {
+  if (!checkpoints_ || saved_step_ == record_.steps()) return;
+  saved_step_ = record_.steps();
+  checkpoints_->save(saved_step_);
+}
+
+void TrainingSession::log_scalar(const std::string& tag, double value) {
+  if (!events_) return;
+  events_->scalar(tag, record_.steps(), value);
+  Json line = Json::object();
+  line.set("step", record_.steps());
+  line.set(tag, value);
+  std::ofstream(options_.log_dir + "/log.jsonl", std::ios::app) << line.dump() << '\n';
+}
+
+int TrainingSession::finish(double min_value) {
+  std::vector<Variable> slots = optimizer_.state_variables();
+  record_.write(options_, strategy_, weights_, slots);
+  std::printf("result     %lld steps, %.0f examples/s, test accuracy %.4f, weights %s\n",
+              static_cast<long long>(record_.steps()), record_.examples_per_second(), last_value_,
+              hash_variables(weights_).c_str());
+  if (stop_requested != 0) return kStoppedOnRequest;
+  if (last_value_ >= min_value) return 0;
+  std::fprintf(stderr, "error: expected a test accuracy of at least %.4f, got %.4f\n", min_value,
+               last_value_);
+  return 1;
+}
+
+}  // namespace tutti::examples

@@ -1,0 +1,87 @@
+// Trains a small convolutional network on Fashion-MNIST with a training loop written by hand: the
+// program of tf.distribute's custom-training tutorial.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+
+#include "examples/common/example_options.h"
+#include "examples/common/training_record.h"
+#include "examples/common/training_session.h"
+#include "tutti/tutti.h"
+
+using namespace tutti;
+using namespace tutti::examples;
+
+namespace {
+
+// The tutorial's network; with `regularized` also Dropout and BatchNormalization.
+Sequential make_model(bool regularized) {
+  const Conv2DOptions relu{.activation = "relu"};
+  if (regularized) {
+    return Sequential(Input{{28, 28, 1}}, Conv2D(32, 3, relu), BatchNormalization(),
+                      MaxPooling2D(), Conv2D(64, 3, relu), MaxPooling2D(), Flatten(),
+                      Dropout(0.25), Dense(64, {.activation = "relu"}), Dense(10));
+  }
+  return Sequential(Input{{28, 28, 1}}, Conv2D(32, 3, relu), MaxPooling2D(), Conv2D(64, 3, relu),
+                    MaxPooling2D(), Flatten(), Dense(64, {.activation = "relu"}), Dense(10));
+}
+
+int train(const ExampleOptions& options, bool regularized, std::int64_t train_examples,
+          double min_accuracy) {
+  std::unique_ptr<Strategy> strategy = make_strategy(options);
+  print_setup(options, *strategy);
+
+  Dataset train_data = load_mnist(options.data_dir, Split::kTrain);
+  if (train_examples > 0) train_data = train_data.take(train_examples);
+  DistributedDataset train_batches = strategy->distribute_dataset(
+      train_data.cache().shuffle(60'000, /*seed=*/options.seed).batch(options.batch_size));
+  DistributedDataset test_batches = strategy->distribute_dataset(
+      load_mnist(options.data_dir, Split::kTest).batch(options.batch_size));
+
+  auto scope = strategy->scope();  // variables made from here on belong to the strategy
+  Sequential model = make_model(regularized);
+  Adam optimizer(model.trainable_variables());
+  SparseCategoricalAccuracy test_accuracy;
+
+  auto train_step = [&](const Batch& batch) {
+    GradientTape tape;
+    Tensor logits = model(batch.features(), {.training = true});
+    Tensor per_example = losses::sparse_categorical_crossentropy(batch.labels(), logits);
+    // Divided by the rows of the whole batch: the sum over replicas is then the mean.
+    Tensor loss = compute_average_loss(per_example, batch.global_rows());
+    optimizer.minimize(tape, loss);  // backward, sum over replicas and update, overlapped
+    return loss;
+  };
+  auto test_step = [&](const Batch& batch) {
+    test_accuracy.update_state(batch.labels(), model(batch.features()));
+  };
+
+  TrainingSession session(options, *strategy, model.variables(), optimizer, train_batches);
+  while (session.begin_epoch()) {
+    for (const PerReplica<Batch>& batch : train_batches) {
+      PerReplica<Tensor> per_replica = strategy->run(train_step, batch);
+      Tensor loss = strategy->reduce(ReduceOp::kSum, per_replica);
+      if (!session.step(loss.item(), batch[0].global_rows())) break;
+    }
+    test_accuracy.reset_state();
+    for (const PerReplica<Batch>& batch : test_batches) strategy->run(test_step, batch);
+    session.end_epoch("accuracy", test_accuracy.result().item());
+  }
+  return session.finish(min_accuracy);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ExampleOptions options;
+  bool regularized = false;
+  std::int64_t train_examples = 0;
+  double min_accuracy = 0.0;
+  const int code = parse_options(
+      argc, argv, "Trains on Fashion-MNIST with a loop written by hand", options, [&](Flags& flags) {
+        flags.add("--regularized", regularized, "adds Dropout and BatchNormalization");
+        flags.add("--train-examples", train_examples, "uses the first N examples; 0: all");
+        flags.add("--min-accuracy", min_accuracy, "fails below this test accuracy");
+      });
+  if (code >= 0) return code;
+  return run_example([&] { return train(options, regularized, train_examples, min_accuracy); });
+}

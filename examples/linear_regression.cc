@@ -1,0 +1,62 @@
+// Fits a line with a training loop written by hand: the smallest whole program.
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <cstdio>
+
+#include "examples/common/example_options.h"
+#include "examples/common/training_session.h"
+#include "tutti/tutti.h"
+
+using namespace tutti;
+using namespace tutti::examples;
+
+namespace {
+
+constexpr float kSlope = 3.0f;
+constexpr float kIntercept = 2.0f;
+
+int train(const ExampleOptions& options) {
+  std::unique_ptr<Strategy> strategy = make_strategy(options);
+  print_setup(options, *strategy);
+
+  Tensor x = random_uniform({1024, 1}, {.seed = 7}, -1.0, 1.0);
+  Tensor y = kSlope * x + kIntercept;
+  DistributedDataset batches = strategy->distribute_dataset(
+      Dataset::from_tensor_slices({x, y}).shuffle(1024, options.seed).batch(options.batch_size));
+
+  auto scope = strategy->scope();
+  Variable slope(Tensor::zeros({1, 1}), {.name = "slope"});
+  Variable intercept(Tensor::zeros({1}), {.name = "intercept"});
+  const std::vector<Variable> weights{slope, intercept};
+  Sgd optimizer(weights, {.learning_rate = 0.1});
+
+  auto train_step = [&](const Batch& batch) {
+    GradientTape tape;
+    Tensor predictions = dense(batch.features(), slope, intercept);
+    Tensor per_example = losses::mean_squared_error(batch.labels(), predictions);
+    Tensor loss = compute_average_loss(per_example, batch.global_rows());
+    optimizer.minimize(tape, loss);
+    return loss;
+  };
+
+  TrainingSession session(options, *strategy, weights, optimizer, batches);
+  while (session.begin_epoch()) {
+    for (const PerReplica<Batch>& batch : batches) {
+      Tensor loss = strategy->reduce(ReduceOp::kSum, strategy->run(train_step, batch));
+      if (!session.step(loss.item(), batch[0].global_rows())) break;
+    }
+    const float error = std::abs(slope.value().item() - kSlope) +
+                        std::abs(intercept.value().item() - kIntercept);
+    session.end_epoch("closeness", 1.0 - error);
+  }
+  std::printf("line       y = %.4f x + %.4f\n", slope.value().item(), intercept.value().item());
+  return session.finish(0.99);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ExampleOptions options{.epochs = 20};
+  const int code = parse_options(argc, argv, "Fits a line", options);
+  return code >= 0 ? code : run_example([&] { return train(options); });
+}
