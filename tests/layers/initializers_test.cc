@@ -1,0 +1,92 @@
+// Initializers: ranges, variances, names, keys.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "tests/layers/layer_helpers.h"
+#include "tutti/model/layers/initializers.h"
+
+namespace tutti {
+namespace {
+
+using layer_tests::error_of;
+using layer_tests::expect_values;
+using ::testing::HasSubstr;
+
+struct Statistics {
+  double mean = 0.0, variance = 0.0, low = 0.0, high = 0.0;
+};
+
+Statistics statistics_of(const Initializer& initializer, const Shape& shape) {
+  const InitializerContext context{{}, {.seed = 4, .purpose = kInitializerPurpose, .a = 1}};
+  const std::vector<double> values = initializer.for_shape(shape)(context).to_doubles();
+  Statistics s;
+  for (const double value : values) s.mean += value / static_cast<double>(values.size());
+  for (const double value : values)
+    s.variance += (value - s.mean) * (value - s.mean) / static_cast<double>(values.size());
+  s.low = *std::min_element(values.begin(), values.end());
+  s.high = *std::max_element(values.begin(), values.end());
+  return s;
+}
+
+/// The mean within five of its standard errors, the variance within 2 %.
+void check(const char* name, const Shape& shape, double variance, double limit) {
+  SCOPED_TRACE(name);
+  const Statistics s = statistics_of(name, shape);
+  const double count = static_cast<double>(shape.num_elements());
+  EXPECT_NEAR(s.mean, 0.0, 5 * std::sqrt(variance / count));
+  EXPECT_NEAR(s.variance / variance, 1.0, 0.02);
+  EXPECT_LE(s.high, limit * (1 + 1e-6));
+  EXPECT_GE(s.low, -limit * (1 + 1e-6));
+  EXPECT_GT(s.high, 0.97 * limit);
+}
+
+TEST(InitializerTest, HaveKerasVariancesAndLimits) {
+  const Shape dense{200, 300};
+  // Variance scale / fan; a uniform reaches sqrt(3 variance), a truncated normal two of the
+  // standard deviations before truncation.
+  constexpr double kCut = 2 / 0.87962566103423978;
+  check("glorot_uniform", dense, 2.0 / 500, std::sqrt(6.0 / 500));
+  check("glorot_normal", dense, 2.0 / 500, kCut * std::sqrt(2.0 / 500));
+  check("he_uniform", dense, 2.0 / 200, std::sqrt(6.0 / 200));
+  check("he_normal", dense, 2.0 / 200, kCut * std::sqrt(2.0 / 200));
+  check("lecun_uniform", dense, 1.0 / 200, std::sqrt(3.0 / 200));
+  check("lecun_normal", dense, 1.0 / 200, kCut * std::sqrt(1.0 / 200));
+  check("uniform", dense, 0.1 * 0.1 / 12, 0.05);
+  // A convolution's fans count its window: in 3*3*20, out 3*3*40.
+  check("glorot_uniform", {3, 3, 20, 40}, 2.0 / 540, std::sqrt(6.0 / 540));
+  check("he_normal", {3, 3, 20, 40}, 2.0 / 180, kCut * std::sqrt(2.0 / 180));
+}
+
+TEST(InitializerTest, NormalIsNotCutAndTruncatedIs) {
+  EXPECT_GT(statistics_of("random_normal", {100'000}).high, 0.15);
+  EXPECT_NEAR(statistics_of("random_normal", {100'000}).variance, 0.0025, 0.00005);
+  EXPECT_LE(statistics_of("truncated_normal", {100'000}).high, 0.1);
+}
+
+TEST(InitializerTest, ConstantsAreConstant) {
+  const InitializerContext context{};
+  expect_values(Initializer("zeros").for_shape({2})(context), {0, 0});
+  expect_values(Initializer("ones").for_shape({2})(context), {1, 1});
+  expect_values(initializers::constant(0.5).for_shape({2})(context), {0.5, 0.5});
+}
+
+TEST(InitializerTest, ValuesDependOnTheKey) {
+  const auto make = Initializer("he_normal").for_shape({8});
+  const InitializerContext first{{}, {.seed = 1, .a = 1}}, second{{}, {.seed = 1, .a = 2}};
+  EXPECT_EQ(make(first).to_doubles(), make(first).to_doubles());
+  EXPECT_NE(make(first).to_doubles(), make(second).to_doubles());
+}
+
+TEST(InitializerTest, ErrorsNameTheChoiceAndTheShapes) {
+  EXPECT_THAT(error_of([] { Initializer initializer("glorot"); }),
+              HasSubstr("no initializer is named 'glorot'; expected one of zeros, ones, "
+                        "glorot_uniform"));
+  EXPECT_THAT(error_of([] {
+                initializers::values(Tensor::ones({3})).for_shape({2})(InitializerContext{});
+              }),
+              HasSubstr("expected values of shape [2], got [3]"));
+}
+
+}  // namespace
+}  // namespace tutti

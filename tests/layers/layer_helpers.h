@@ -1,0 +1,66 @@
+// What the tests of layers share.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/replica_group.h"
+#include "tutti/core/error.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti::layer_tests {
+
+inline void expect_values(const Tensor& actual, const std::vector<double>& expected,
+                          double tolerance = 1e-6) {
+  const std::vector<double> values = actual.to_doubles();
+  ASSERT_EQ(values.size(), expected.size());
+  for (std::size_t i = 0; i < values.size(); ++i)
+    EXPECT_NEAR(values[i], expected[i], tolerance) << "element " << i;
+}
+
+/// The message of the Error that `action` throws; fails when it throws none.
+inline std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  ADD_FAILURE() << "no Error was thrown";
+  return "";
+}
+
+/// One of `replicas` replicas, alone: all_reduce(SUM) gives its value times the number of replicas,
+/// as if all held the same.
+class EqualReplicas final : public ReplicaGroup {
+ public:
+  explicit EqualReplicas(int replicas) : replicas_(replicas) {}
+  int replica_id() const override { return 0; }
+  int num_replicas() const override { return replicas_; }
+  Tensor all_reduce(ReduceOp op, const Tensor& value) override {
+    ++num_all_reduces;
+    return op == ReduceOp::kSum ? value * static_cast<double>(replicas_) : value;
+  }
+  Tensor all_gather(const Tensor& value, int axis) override {
+    return concat(std::vector<Tensor>(static_cast<std::size_t>(replicas_), value), axis);
+  }
+  int num_all_reduces = 0;
+
+ private:
+  int replicas_;
+};
+
+/// 0, 1, 2, ... times `step`, as float32 of this shape.
+inline Tensor counting(const Shape& shape, double step = 1.0) {
+  std::vector<float> values(static_cast<std::size_t>(shape.num_elements()));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(static_cast<double>(i) * step);
+  return Tensor::from(shape, values);
+}
+
+}  // namespace tutti::layer_tests

@@ -1,0 +1,163 @@
+// Loss functions against plain formulas; loss objects and their reductions.
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "tests/layers/layer_helpers.h"
+#include "tutti/model/layers/loss.h"
+
+namespace tutti {
+namespace {
+
+using layer_tests::EqualReplicas;
+using layer_tests::error_of;
+using layer_tests::expect_values;
+using ::testing::HasSubstr;
+
+const Tensor& logits() {
+  static const Tensor value = Tensor::from<float>({2, 3}, {1, 2, 3, 0, -1, 4});
+  return value;
+}
+
+double minus_log_softmax(std::vector<double> row, std::size_t label) {
+  double sum = 0.0;
+  for (const double value : row) sum += std::exp(value);
+  return std::log(sum) - row[label];
+}
+
+TEST(LossFunctions, CrossentropiesOfLogitsAndOfProbabilitiesAgree) {
+  const std::vector<double> expected = {minus_log_softmax({1, 2, 3}, 0),
+                                        minus_log_softmax({0, -1, 4}, 2)};
+  const Tensor labels = Tensor::from<std::int64_t>({2}, {0, 2});
+  const Tensor one_hot_labels = Tensor::from<float>({2, 3}, {1, 0, 0, 0, 0, 1});
+  using namespace losses;
+  expect_values(sparse_categorical_crossentropy(labels, logits()), expected);
+  expect_values(sparse_categorical_crossentropy(reshape(labels, {2, 1}), logits()), expected);
+  expect_values(sparse_categorical_crossentropy(labels, softmax(logits()), {.from_logits = false}),
+                expected);
+  expect_values(categorical_crossentropy(one_hot_labels, logits()), expected);
+  expect_values(categorical_crossentropy(one_hot_labels, softmax(logits()), {.from_logits = false}),
+                expected);
+  // Smoothing by 0.3: target 0.8 for the label and 0.1 for the others.
+  const double smooth = 0.8 * minus_log_softmax({1, 2, 3}, 0) +
+                        0.1 * minus_log_softmax({1, 2, 3}, 1) +
+                        0.1 * minus_log_softmax({1, 2, 3}, 2);
+  EXPECT_NEAR(
+      categorical_crossentropy(one_hot_labels, logits(), {.label_smoothing = 0.3}).to_doubles()[0],
+      smooth, 1e-6);
+}
+
+TEST(LossFunctions, RegressionLossesHaveTheirFormulas) {
+  const Tensor labels = Tensor::from<float>({2, 2}, {0, 1, 2, 0});
+  const Tensor predictions = Tensor::from<float>({2, 2}, {0.5, 1, 0, -4});
+  using namespace losses;
+  expect_values(mean_squared_error(labels, predictions), {0.125, 10});
+  expect_values(mean_absolute_error(labels, predictions), {0.25, 3});
+  expect_values(huber(labels, predictions), {0.0625, (1.5 + 3.5) / 2});
+  expect_values(
+      log_cosh(labels, predictions),
+      {std::log(std::cosh(0.5)) / 2, (std::log(std::cosh(2.0)) + std::log(std::cosh(4.0))) / 2});
+  const Tensor signs = Tensor::from<float>({2, 2}, {0, 1, -1, 1});
+  expect_values(hinge(signs, predictions), {0.75, 3});
+  expect_values(squared_hinge(signs, predictions), {1.125, 13});
+  const Tensor p = Tensor::from<float>({1, 2}, {0.25, 0.75}),
+               q = Tensor::from<float>({1, 2}, {0.5, 0.5});
+  expect_values(kl_divergence(p, q), {0.25 * std::log(0.5) + 0.75 * std::log(1.5)});
+  expect_values(poisson(p, q), {0.5 - (0.25 + 0.75) / 2 * std::log(0.5)}, 1e-5);
+}
+
+TEST(LossFunctions, FitColumnsToRowsAndTakeNoRows) {
+  using namespace losses;
+  expect_values(mean_squared_error(Tensor::from<std::int64_t>({2}, {1, 2}),
+                                   Tensor::from<float>({2, 1}, {0, 0})),
+                {1, 4});
+  EXPECT_EQ(mean_squared_error(Tensor::zeros({0}), Tensor::zeros({0, 1})).shape(), (Shape{0}));
+  EXPECT_EQ(
+      sparse_categorical_crossentropy(Tensor::zeros({0}, DType::kInt64), Tensor::zeros({0, 3}))
+          .shape(),
+      (Shape{0}));
+  EXPECT_EQ(sparse_categorical_crossentropy(Tensor::zeros({0}, DType::kInt64),
+                                            Tensor::zeros({0, 3}), {.from_logits = false})
+                .shape(),
+            (Shape{0}));
+  EXPECT_EQ(categorical_crossentropy(Tensor::zeros({0, 3}), Tensor::zeros({0, 3})).shape(),
+            (Shape{0}));
+  EXPECT_EQ(binary_crossentropy(Tensor::zeros({0, 1}), Tensor::zeros({0, 1})).shape(), (Shape{0}));
+  EXPECT_THAT(error_of([] { mean_squared_error(Tensor::zeros({2}), Tensor::zeros({3})); }),
+              HasSubstr("mean_squared_error: labels and predictions do not fit; expected equal "
+                        "shapes [batch, ...], got labels [2] and predictions [3]"));
+  EXPECT_THAT(error_of([] {
+                sparse_categorical_crossentropy(Tensor::zeros({2, 3}), Tensor::zeros({2, 3}));
+              }),
+              HasSubstr("got labels [2, 3] and predictions [2, 3]"));
+}
+
+TEST(LossFunctions, GradientOfTheSumIsSoftmaxMinusLabel) {
+  const Tensor labels = Tensor::from<std::int64_t>({2}, {0, 2});
+  GradientTape tape;
+  tape.watch(logits());
+  const Tensor loss = reduce_sum(losses::sparse_categorical_crossentropy(labels, logits()));
+  const Tensor p = softmax(logits());
+  std::vector<double> expected = p.to_doubles();
+  expected[0] -= 1;
+  expected[5] -= 1;
+  expect_values(tape.gradient(loss, logits()).to_dense(), expected);
+}
+
+TEST(LossObjects, S2_27_BinaryCrossentropyFromLogitsByReduction) {
+  const Tensor labels = Tensor::from<float>({3, 1}, {1, 0, 1});
+  const Tensor z = Tensor::from<float>({3, 1}, {2, -1, 0});
+  const double a = std::log1p(std::exp(-2)), b = std::log1p(std::exp(-1)), c = std::log(2.0);
+  using enum LossReduction;
+  expect_values(BinaryCrossentropy({.from_logits = true, .reduction = kNone})(labels, z),
+                {a, b, c});
+  expect_values(BinaryCrossentropy({.from_logits = true, .reduction = kSum})(labels, z),
+                {a + b + c});
+  expect_values(BinaryCrossentropy({.from_logits = true})(labels, z), {(a + b + c) / 3});
+  expect_values(
+      BinaryCrossentropy({.from_logits = true, .reduction = kSumOverBatchSize})(labels, z),
+      {(a + b + c) / 3});
+  expect_values(BinaryCrossentropy({.from_logits = false})(labels, sigmoid(z)), {(a + b + c) / 3});
+  const Tensor weights = Tensor::from<float>({3}, {1, 0, 2});
+  expect_values(BinaryCrossentropy()(labels, z, weights), {(a + 2 * c) / 3});
+  EXPECT_EQ(BinaryCrossentropy()(Tensor::zeros({0, 1}), Tensor::zeros({0, 1})).item(), 0.0f);
+}
+
+TEST(LossObjects, S2_27_MeansAreRefusedInAStepOfSeveralReplicas) {
+  const Tensor labels = Tensor::from<float>({1}, {1});
+  const Tensor z = Tensor::from<float>({1}, {2});
+  EqualReplicas group(2);
+  ReplicaGroupScope scope(&group);
+  using enum LossReduction;
+  for (const LossReduction reduction : {kAuto, kSumOverBatchSize}) {
+    const std::string message =
+        error_of([&] { BinaryCrossentropy({.reduction = reduction})(labels, z); });
+    EXPECT_THAT(message, HasSubstr(concat("reduction ", reduction)));
+    EXPECT_THAT(message, HasSubstr("LossReduction::kSum or LossReduction::kNone"));
+    EXPECT_THAT(message, HasSubstr("compute_average_loss(per_example, global_batch_size)"));
+  }
+  EXPECT_EQ(BinaryCrossentropy({.reduction = kSum})(labels, z).shape(), Shape{});
+  EXPECT_EQ(BinaryCrossentropy({.reduction = kNone})(labels, z).shape(), (Shape{1}));
+  ReplicaGroupScope outside(nullptr);
+  EXPECT_THAT(error_of([&] { BinaryCrossentropy()(labels, z); }),
+              HasSubstr("Loss 'binary_crossentropy': called in the cross-replica context"));
+}
+
+TEST(LossObjects, AreMadeByName) {
+  const Tensor labels = Tensor::from<float>({2, 1}, {0, 1});
+  const Tensor predictions = Tensor::from<float>({2, 1}, {1, 1});
+  expect_values(Loss("mse")(labels, predictions), {0.5});
+  expect_values(Loss("mean_absolute_error")(labels, predictions), {0.5});
+  expect_values(Huber({.delta = 0.5})(labels, predictions), {0.375 / 2});
+  EXPECT_THAT(error_of([] { Loss loss("crossentropy"); }),
+              HasSubstr("no loss is named 'crossentropy'; expected one of "
+                        "sparse_categorical_crossentropy, categorical_crossentropy"));
+  const Loss open("binary_crossentropy");
+  EXPECT_TRUE(open.prediction_kind_is_open());
+  EXPECT_FALSE(BinaryCrossentropy().prediction_kind_is_open());
+  const Tensor p = Tensor::from<float>({2, 1}, {0.25, 0.75});
+  expect_values(open.for_predictions(PredictionKind::kProbabilities).per_example(labels, p),
+                {-std::log(0.75), -std::log(0.75)}, 1e-6);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,203 @@
+// Each layer against a slow computation, with 0 rows, and with a gradient that reaches its weights.
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "tests/layers/layer_helpers.h"
+#include "tutti/model/layers/layers.h"
+
+namespace tutti {
+namespace {
+
+using layer_tests::counting;
+using layer_tests::error_of;
+using layer_tests::expect_values;
+using ::testing::HasSubstr;
+
+/// What every layer must do: declared shape, 0 rows, gradients of the shape of the weights.
+void check_contract(Layer& layer, const Shape& example, DType dtype = DType::kFloat32) {
+  const Shape output = layer.build_for(example);
+  SCOPED_TRACE(layer.name());
+  for (const std::int64_t rows : {3, 1, 0}) {
+    const Tensor x = dtype == DType::kFloat32 ? counting(example.with_front(rows), 0.01)
+                                              : Tensor::zeros(example.with_front(rows), dtype);
+    for (const bool training : {false, true}) {
+      GradientTape tape;
+      if (is_floating(dtype)) tape.watch(x);
+      const Tensor y = layer(x, {.training = training});
+      EXPECT_EQ(y.shape(), output.with_front(rows));
+      const std::vector<Variable> weights = layer.trainable_variables();
+      const std::vector<Gradient> gradients = tape.gradient(reduce_sum(y * y), weights);
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        ASSERT_FALSE(gradients[i].is_none()) << weights[i].name() << " rows " << rows;
+        EXPECT_EQ(gradients[i].to_dense().shape(), weights[i].shape());
+        for (const double value : gradients[i].to_dense().to_doubles())
+          ASSERT_TRUE(std::isfinite(value)) << weights[i].name() << " rows " << rows;
+      }
+    }
+  }
+}
+
+TEST(EveryLayer, KeepsItsShapePromiseAlsoForNoRows) {
+  Dense dense(4), sequence(4, {.activation = "softmax", .use_bias = false});
+  check_contract(dense, {5});
+  check_contract(sequence, {2, 5});
+  Conv2D conv(4, 3, {.activation = "relu"});
+  Conv2D strided(2, {1, 3}, {.strides = 2, .padding = "same", .activation = "gelu"});
+  check_contract(conv, {6, 5, 2});
+  check_contract(strided, {6, 5, 2});
+  MaxPooling2D max_pool;
+  MaxPooling2D overlapping(3, {.strides = 2, .padding = "same"});
+  AveragePooling2D average_pool({2, 1});
+  check_contract(max_pool, {6, 5, 2});
+  check_contract(overlapping, {6, 5, 2});
+  check_contract(average_pool, {6, 5, 2});
+  GlobalAveragePooling2D global_average;
+  GlobalMaxPooling2D global_max;
+  check_contract(global_average, {6, 5, 2});
+  check_contract(global_max, {6, 5, 2});
+  Flatten flatten;
+  Reshape reshape({-1, 2});
+  check_contract(flatten, {6, 5, 2});
+  check_contract(reshape, {6, 5, 2});
+  Dropout dropout(0.5);
+  BatchNormalization normalization, synchronized({.synchronized = true});
+  check_contract(dropout, {5});
+  check_contract(normalization, {6, 5, 2});
+  check_contract(synchronized, {6, 5, 2});
+  LocalResponseNormalization lrn({.depth_radius = 1});
+  check_contract(lrn, {3, 3, 4});
+  Relu relu;
+  Softmax softmax;
+  LeakyRelu leaky;
+  check_contract(relu, {4});
+  check_contract(softmax, {4});
+  check_contract(leaky, {4});
+  Rescaling rescaling(1.0 / 255, {.offset = -1.0});
+  check_contract(rescaling, {2, 2, 1});
+  check_contract(rescaling, {2, 2, 1}, DType::kUInt8);
+  Embedding embedding(7, 3), bag(7, 3);
+  check_contract(embedding, {}, DType::kInt64);
+  check_contract(bag, {4}, DType::kInt32);
+}
+
+TEST(DenseTest, IsActivationOfProductPlusBias) {
+  const Tensor kernel = Tensor::from<float>({2, 2}, {1, -2, 3, 4});
+  Dense dense(2, {.activation = "relu",
+                  .kernel_initializer = initializers::values(kernel),
+                  .bias_initializer = initializers::constant(0.5)});
+  dense.build_for({2});
+  expect_values(dense(Tensor::from<float>({2, 2}, {1, 1, 2, 0})), {4.5, 2.5, 2.5, 0});
+  EXPECT_EQ(dense.output_activation(), "relu");
+  EXPECT_THAT(error_of([] { Dense bad(0); }), HasSubstr("positive number of units"));
+  EXPECT_THAT(error_of([] { Dense bad(1, {.activation = "rleu"}); }),
+              HasSubstr("no function is named 'rleu'; expected one of linear, relu, sigmoid"));
+}
+
+TEST(DenseTest, OnSequencesEqualsEachPositionAlone) {
+  Dense dense(3);
+  dense.build_for({4, 2});
+  const Tensor x = counting({2, 4, 2}, 0.1);
+  const Tensor y = dense(x);
+  EXPECT_EQ(y.shape(), (Shape{2, 4, 3}));
+  const Tensor flat = dense(reshape(x, {8, 2}));
+  EXPECT_EQ(y.to_doubles(), flat.to_doubles());
+}
+
+TEST(Conv2DTest, EqualsTheSumOverItsWindow) {
+  Conv2D conv(1, 2,
+              {.kernel_initializer =
+                   initializers::values(Tensor::from<float>({2, 2, 1, 1}, {1, 2, 3, 4}))});
+  EXPECT_EQ(conv.build_for({3, 3, 1}), (Shape{2, 2, 1}));
+  // x = 0 .. 8: x[i][j] + 2 x[i][j+1] + 3 x[i+1][j] + 4 x[i+1][j+1].
+  expect_values(conv(counting({1, 3, 3, 1})), {27, 37, 57, 67});
+  EXPECT_THAT(error_of([] { Conv2D bad(1, 3, {.padding = "causal"}); }),
+              HasSubstr("'valid' or 'same', got 'causal'"));
+  Conv2D large(1, 5);
+  EXPECT_THAT(error_of([&] {
+                large.build_for({3, 3, 1});
+              }),
+              HasSubstr("a window of 5 does not fit into a length of 3"));
+}
+
+TEST(Pooling2DTest, TakesMaximumAndMean) {
+  MaxPooling2D max_pool;
+  AveragePooling2D average_pool;
+  GlobalAveragePooling2D global_average;
+  GlobalMaxPooling2D global_max;
+  max_pool.build_for({2, 4, 1});
+  average_pool.build_for({2, 4, 1});
+  global_average.build_for({2, 4, 1});
+  global_max.build_for({2, 4, 1});
+  const Tensor x = counting({1, 2, 4, 1});
+  expect_values(max_pool(x), {5, 7});
+  expect_values(average_pool(x), {2.5, 4.5});
+  expect_values(global_average(x), {3.5});
+  expect_values(global_max(x), {7});
+}
+
+TEST(ReshapeTest, FillsTheOpenDimensionAndRefusesMisfits) {
+  Reshape reshape({-1, 2});
+  EXPECT_EQ(reshape.build_for({6}), (Shape{3, 2}));
+  EXPECT_EQ(reshape(counting({4, 6})).shape(), (Shape{4, 3, 2}));
+  Reshape misfit({4});
+  EXPECT_THAT(error_of([&] { misfit.build_for({6}); }),
+              HasSubstr("examples of shape [6] have 6 elements, which do not fit into [4]"));
+}
+
+TEST(ActivationTest, FunctionsHaveTheirValues) {
+  const Tensor x = Tensor::from<float>({3}, {-1, 0, 2});
+  auto check = [&](const char* name, double (*function)(double)) {
+    SCOPED_TRACE(name);
+    expect_values(find_activation(name)(x), {function(-1), function(0), function(2)}, 2e-6);
+  };
+  check("linear", [](double v) { return v; });
+  check("relu", [](double v) { return v > 0 ? v : 0.0; });
+  check("sigmoid", [](double v) { return 1 / (1 + std::exp(-v)); });
+  check("tanh", [](double v) { return std::tanh(v); });
+  check("softplus", [](double v) { return std::log1p(std::exp(v)); });
+  check("softsign", [](double v) { return v / (1 + std::abs(v)); });
+  check("elu", [](double v) { return v > 0 ? v : std::expm1(v); });
+  check("selu", [](double v) { return 1.05070098 * (v > 0 ? v : 1.67326324 * std::expm1(v)); });
+  check("gelu", [](double v) { return 0.5 * v * (1 + std::erf(v / std::sqrt(2.0))); });
+  check("swish", [](double v) { return v / (1 + std::exp(-v)); });
+  check("exponential", [](double v) { return std::exp(v); });
+  check("hard_sigmoid", [](double v) { return std::min(1.0, std::max(0.0, 0.2 * v + 0.5)); });
+  LeakyRelu leaky(0.1);
+  leaky.build_for({3});
+  expect_values(leaky(x), {-0.1, 0, 2});
+}
+
+TEST(EmbeddingTest, LooksUpRowsAndHasASparseGradient) {
+  Embedding embedding(4, 2, {.embeddings_initializer = initializers::values(counting({4, 2}))});
+  embedding.build_for({3});
+  const Tensor indices = Tensor::from<std::int64_t>({1, 3}, {3, 0, 3});
+  GradientTape tape;
+  const Tensor y = embedding(indices);
+  expect_values(y, {6, 7, 0, 1, 6, 7});
+  const Gradient gradient = tape.gradient(reduce_sum(y), embedding.variables()[0]);
+  ASSERT_TRUE(gradient.is_slices());
+  expect_values(gradient.to_dense(), {1, 1, 0, 0, 0, 0, 2, 2});
+  EXPECT_THAT(error_of([&] {
+                embedding(Tensor::from<std::int64_t>({1, 3}, {0, 4, 1}));
+              }),
+              HasSubstr("layer 'embedding' (Embedding): "));
+}
+
+TEST(RescalingTest, MakesFloatsOfBytes) {
+  Rescaling rescaling(1.0 / 255, {.offset = -0.5});
+  rescaling.build_for({2});
+  const Tensor y = rescaling(Tensor::from<std::uint8_t>({1, 2}, {0, 255}));
+  EXPECT_EQ(y.dtype(), DType::kFloat32);
+  expect_values(y, {-0.5, 0.5});
+}
+
+TEST(LocalResponseNormalizationTest, DividesByThePowerOfTheNeighbourhood) {
+  LocalResponseNormalization lrn({.depth_radius = 1, .bias = 2.0, .alpha = 0.5, .beta = 0.75});
+  lrn.build_for({1, 1, 3});
+  expect_values(lrn(Tensor::from<float>({1, 1, 1, 3}, {1, 2, 3})),
+                {1 / std::pow(2 + 0.5 * 5, 0.75), 2 / std::pow(2 + 0.5 * 14, 0.75),
+                 3 / std::pow(2 + 0.5 * 13, 0.75)});
+}
+
+}  // namespace
+}  // namespace tutti
