@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "tutti/autograd/gradient_functions.h"
 #include "tutti/tensor/operand.h"
@@ -63,8 +64,7 @@ std::vector<Gradient> BackwardPass::run(int target_slot, const Tensor& initial,
   report_ready(kNoUse, on_ready);
   for (std::size_t i = num_nodes_; i-- > 0;) {
     if (lifetime_ == NodeLifetime::kRelease) {
-      Node node = std::move(recording_.node(i));
-      recording_.node(i) = Node();
+      Node node = std::exchange(recording_.node(i), Node());
       if (active_[i]) process(node);
     } else if (active_[i]) {
       process(recording_.node(i));
