@@ -30,6 +30,8 @@ fuzz() {
 }
 
 step "check the format" check_format
+step "same bits, all variants, 100 steps" \
+  python3 tests/integration/same_bits_test.py "$build/examples/fashion_mnist_custom_loop" --steps 100
 test_tree asan
 test_tree tsan
 configure_tree clang

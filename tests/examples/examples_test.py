@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+# Runs the example programs in a short form and looks at their results and refusals.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: examples_test.py FOLDER_OF_PROGRAMS"""
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FOLDER = os.path.abspath(sys.argv.pop(1))
+NETWORKS = ("fashion_mnist_custom_loop", "fashion_mnist_keras")
+KEYS = {"strategy", "num_replicas", "cross_device_ops", "numerics", "steps", "examples_per_second", "final_loss",
+        "losses", "losses_hex", "weights_hash", "slots_hash", "seconds_to_first_step"}
+
+
+def run(program, *flags):
+    return subprocess.run([os.path.join(FOLDER, program), *flags], text=True, capture_output=True, timeout=240)
+
+
+def run_with_metrics(program, *flags):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "metrics.json")
+        result = run(program, *flags, "--metrics-json", path)
+        assert result.returncode == 0, result.stdout + result.stderr
+        with open(path, encoding="utf-8") as file:
+            return json.load(file), result.stdout
+
+
+class Examples(unittest.TestCase):
+    def check_metrics(self, metrics, steps):
+        self.assertLessEqual(KEYS, set(metrics))
+        self.assertEqual(metrics["steps"], steps)
+        self.assertEqual(len(metrics["losses"]), steps)
+        self.assertEqual(len(metrics["losses_hex"]), steps)
+        for loss, text in zip(metrics["losses"], metrics["losses_hex"]):
+            as_float = struct.unpack("f", struct.pack("f", float.fromhex(text)))[0]
+            self.assertEqual(as_float, float.fromhex(text))  # a float32
+            self.assertAlmostEqual(loss, as_float, places=5)
+        self.assertEqual(metrics["final_loss"], metrics["losses"][-1])
+        self.assertRegex(metrics["weights_hash"], "^[0-9a-f]{32}$")
+        self.assertGreater(metrics["examples_per_second"], 0)
+
+    def test_networks_learn_within_forty_steps(self):
+        for program in NETWORKS:
+            with self.subTest(program):
+                metrics, output = run_with_metrics(program, "--devices", "cpu:0-1", "--steps", "40")
+                self.check_metrics(metrics, 40)
+                self.assertEqual(metrics["strategy"], "mirrored")
+                self.assertEqual(metrics["num_replicas"], 2)
+                self.assertAlmostEqual(metrics["losses"][0], 2.3026, delta=0.3)  # ln(10): knows nothing yet
+                self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
+                self.assertIn("cpu:1", output)  # prints its devices
+
+    def test_loop_by_hand_and_fit_agree_on_the_number_of_examples(self):
+        for program in NETWORKS:
+            with self.subTest(program):
+                metrics, _ = run_with_metrics(program, "--strategy", "one_device", "--devices", "cpu:0", "--steps",
+                                              "3", "--batch-size", "7")
+                self.check_metrics(metrics, 3)
+                self.assertEqual(metrics["num_replicas"], 1)
+
+    def test_linear_regression_finds_the_line(self):
+        metrics, output = run_with_metrics("linear_regression")
+        self.check_metrics(metrics, len(metrics["losses"]))
+        self.assertIn("line", output)
+
+    def test_swap_strategy_gives_the_same_bits(self):
+        result = run("swap_strategy", "--steps", "10")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("the same bits everywhere", result.stdout)
+
+    def test_strategies_that_do_not_exist_yet_are_refused_with_the_reason(self):
+        for program in (*NETWORKS, "linear_regression"):
+            for strategy in ("multi_worker_mirrored", "parameter_server"):
+                with self.subTest(program=program, strategy=strategy):
+                    result = run(program, "--strategy", strategy)
+                    self.assertEqual(result.returncode, 2)
+                    self.assertIn(strategy, result.stderr)
+                    self.assertIn("expected one_device, mirrored or central_storage", result.stderr)
+
+    def test_wrong_usage_ends_with_2(self):
+        for flags in (["--strategy", "magic"], ["--devices", "gpu:0"], ["--devices", "cpu:0,cpu:0"],
+                      ["--cross-device-ops", "telepathy"], ["--batch-size", "0"], ["--batch-size", "x"],
+                      ["--resume"], ["--no-such-flag"]):
+            with self.subTest(flags):
+                result = run("linear_regression", *flags)
+                self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+                self.assertIn(flags[0] if "gpu" not in flags[-1] else "gpu:0", result.stderr)
+
+    def test_missing_data_names_the_folder_and_the_package(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = run("fashion_mnist_custom_loop", "--data-dir", folder)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(folder, result.stderr)
+        self.assertIn("dataset-fashion-mnist", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
