@@ -10,6 +10,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "tutti/cross_device_ops/cross_device_ops.h"
@@ -21,11 +22,18 @@ constexpr std::size_t kBlockBytes = 16 * 1024;
 
 template <ReduceOp op, class T>
 T combined(T a, T b) {
-  if constexpr (op == ReduceOp::kSum) return static_cast<T>(a + b);
-  // NaN wins on either side, so that the result does not depend on the order of arguments.
+  if constexpr (std::is_integral_v<T> && (op == ReduceOp::kSum || op == ReduceOp::kProduct)) {
+    // Integers wrap around, as in every operation of tensor/.
+    using Unsigned = std::make_unsigned_t<T>;
+    const auto x = static_cast<Unsigned>(a);
+    const auto y = static_cast<Unsigned>(b);
+    return static_cast<T>(op == ReduceOp::kSum ? x + y : x * y);
+  }
+  if constexpr (op == ReduceOp::kSum) return a + b;
+  // NaN wins on either side: where it stands does not depend on the replica that brought it.
   if constexpr (op == ReduceOp::kMin) return (b < a || b != b) ? b : a;
   if constexpr (op == ReduceOp::kMax) return (a < b || b != b) ? b : a;
-  if constexpr (op == ReduceOp::kProduct) return static_cast<T>(a * b);
+  if constexpr (op == ReduceOp::kProduct) return a * b;
 }
 
 template <ReduceOp op, class T>
@@ -97,6 +105,11 @@ void reduce_with(ReduceOp op, std::span<const std::byte* const> inputs, std::byt
   fail(ErrorCode::kInternal, "reduce_along_tree: MEAN is SUM and a division; the caller divides");
 }
 
+[[noreturn]] void fail_bool(ReduceOp op) {
+  fail(ErrorCode::kInvalidArgument, "reduce: bool has MIN and MAX only, got ", op,
+       "; try cast() first");
+}
+
 void require_same(std::span<const Tensor> values) {
   for (std::size_t r = 1; r < values.size(); ++r) {
     if (values[r].shape() != values[0].shape() || values[r].dtype() != values[0].dtype()) {
@@ -109,13 +122,16 @@ void require_same(std::span<const Tensor> values) {
   }
 }
 
-template <class From, class To>
+// Floating types are divided in their own precision; integers in double, to give float32.
+template <class T>
 Tensor divided(const MutableTensor& sum, std::size_t divisor) {
-  MutableTensor mean(sum.shape(), dtype_of<To>(), sum.device());
-  const auto in = sum.span<From>();
-  const auto out = mean.span<To>();
+  using Result = std::conditional_t<std::is_floating_point_v<T>, T, float>;
+  using Quotient = std::conditional_t<std::is_floating_point_v<T>, T, double>;
+  MutableTensor mean(sum.shape(), dtype_of<Result>(), sum.device());
+  const auto in = sum.span<T>();
+  const auto out = mean.span<Result>();
   for (std::size_t i = 0; i < in.size(); ++i) {
-    out[i] = static_cast<To>(in[i]) / static_cast<To>(divisor);
+    out[i] = static_cast<Result>(static_cast<Quotient>(in[i]) / static_cast<Quotient>(divisor));
   }
   return mean.freeze();
 }
@@ -128,10 +144,7 @@ void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* cons
   if (count == 0) return;
   visit_dtype(dtype, [&]<class T>() {
     if constexpr (std::is_same_v<T, bool>) {
-      if (op != ReduceOp::kMin && op != ReduceOp::kMax) {
-        fail(ErrorCode::kInvalidArgument, "reduce: bool has MIN and MAX only, got ", op,
-             "; try cast() first");
-      }
+      if (op != ReduceOp::kMin && op != ReduceOp::kMax) fail_bool(op);
       // A bool is a byte of 0 or 1.
       reduce_with<std::uint8_t>(op, inputs, output, count);
     } else {
@@ -143,6 +156,7 @@ void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* cons
 Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, Device destination) {
   if (values.empty()) fail(ErrorCode::kInvalidArgument, "reduce: expected a value, got none");
   require_same(values);
+  if (op == ReduceOp::kMean && values[0].dtype() == DType::kBool) fail_bool(op);
   std::vector<const std::byte*> inputs;
   for (const Tensor& value : values) inputs.push_back(value.bytes().data());
   MutableTensor result(values[0].shape(), values[0].dtype(), destination);
@@ -150,12 +164,8 @@ Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, De
   reduce_along_tree(op == ReduceOp::kMean ? ReduceOp::kSum : op, result.dtype(), inputs,
                     result.data(), count);
   if (op != ReduceOp::kMean) return result.freeze();
-  return visit_dtype(result.dtype(), [&]<class T>() -> Tensor {
-    if constexpr (std::is_same_v<T, double>)
-      return divided<double, double>(result, values.size());
-    else
-      return divided<T, float>(result, values.size());
-  });
+  return visit_dtype(result.dtype(),
+                     [&]<class T>() -> Tensor { return divided<T>(result, values.size()); });
 }
 
 }  // namespace tutti

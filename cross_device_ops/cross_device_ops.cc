@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tutti/core/logging.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/cross_device_ops/local/reduction_to_one_device.h"
 #include "tutti/cross_device_ops/sparse.h"
 #include "tutti/cross_device_ops/tensor_packer.h"
@@ -70,11 +71,19 @@ void divide_in_place(std::span<const ReplicaBuffer> buffers, std::size_t divisor
 
 PerReplica<Gradient> sparse_for_all(ReduceOp op, const PerReplica<Gradient>& value) {
   const std::vector<IndexedSlices> slices = sparse_values(value);
-  std::vector<Gradient> results;
-  for (const IndexedSlices& own : slices) {
-    results.emplace_back(concatenate_slices(op, slices, own.values.device()));
-  }
-  return PerReplica<Gradient>(std::move(results));
+  const Gradient all = concatenate_slices(op, slices, slices.front().values.device());
+  return value.map([&](const Gradient& own) { return copy_to(all, device_of(own)); });
+}
+
+PerReplica<Gradient> copies_on(const Gradient& value, std::span<const Device> destinations) {
+  std::vector<Gradient> copies;
+  for (const Device& device : destinations) copies.push_back(copy_to(value, device));
+  return PerReplica<Gradient>(std::move(copies));
+}
+
+void require_destinations(std::string_view who, std::span<const Device> destinations) {
+  if (!destinations.empty()) return;
+  fail(ErrorCode::kInvalidArgument, who, ": expected one destination or more, got none");
 }
 
 }  // namespace
@@ -97,6 +106,26 @@ Gradient CrossDeviceOps::reduce(ReduceOp op, const PerReplica<Gradient>& value,
   if (value[0].is_slices()) return concatenate_slices(op, sparse_values(value), destination);
   const PerReplica<Tensor> reduced = all_reduce(op, PerReplica<Tensor>(dense_values(value)));
   return reduced[0].to(destination);
+}
+
+PerReplica<Gradient> CrossDeviceOps::reduce(ReduceOp op, const PerReplica<Gradient>& value,
+                                            std::span<const Device> destinations) {
+  require_destinations("reduce", destinations);
+  return copies_on(reduce(op, value, destinations.front()), destinations);
+}
+
+std::vector<PerReplica<Gradient>> CrossDeviceOps::batch_reduce(
+    ReduceOp op, std::span<const ReduceTask> tasks, const CommunicationOptions& options) {
+  std::vector<PerReplica<Gradient>> values;
+  for (const ReduceTask& task : tasks) {
+    require_destinations("batch_reduce", task.destinations);
+    values.push_back(task.value);
+  }
+  std::vector<PerReplica<Gradient>> results = batch_all_reduce(op, values, options);
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    results[i] = copies_on(results[i][0], tasks[i].destinations);
+  }
+  return results;
 }
 
 PerReplica<Tensor> CrossDeviceOps::all_reduce(ReduceOp op, const PerReplica<Tensor>& value) {
@@ -157,9 +186,7 @@ std::vector<PerReplica<Gradient>> CrossDeviceOps::batch_all_reduce(
 
 PerReplica<Tensor> CrossDeviceOps::broadcast(const Tensor& value,
                                              std::span<const Device> destinations) {
-  if (destinations.empty()) {
-    fail(ErrorCode::kInvalidArgument, name(), ": broadcast: expected a destination, got none");
-  }
+  require_destinations("broadcast", destinations);
   std::vector<Tensor> copies;
   for (const Device& device : destinations) copies.push_back(value.to(device));
   return PerReplica<Tensor>(std::move(copies));
@@ -206,6 +233,12 @@ Tensor CrossDeviceOps::gather(const PerReplica<Tensor>& value, int axis, Device 
     }
   }
   return result.freeze();
+}
+
+Tensor CrossDeviceOps::gather(const PerReplica<IndexedSlices>&, int, Device) {
+  fail(ErrorCode::kUnimplemented,
+       "gather: gather does not support IndexedSlices; expected PerReplica<Tensor>; try "
+       "IndexedSlices::to_dense() first");
 }
 
 void CrossDeviceOps::all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,

@@ -34,6 +34,12 @@ struct ReplicaBuffer {
 enum class Determinism { kNone, kRunToRun, kCanonical };
 std::string_view to_string(Determinism determinism);
 
+/// A value to be reduced, and the devices (one or more) that want the result.
+struct ReduceTask {
+  PerReplica<Gradient> value;
+  std::vector<Device> destinations;
+};
+
 /// Combines the values of several devices. The public functions check arguments, pack small tensors
 /// into flat buffers, turn MEAN into SUM and a division, and fall back to copies to one device when
 /// supports() says no. A new algorithm writes three short functions: name, supports,
@@ -54,6 +60,12 @@ class CrossDeviceOps {
   /// empty PerReplica, differing shapes or dtypes (naming the replicas), MEAN of a type that is not
   /// floating, a mix of dense and sparse.
   Gradient reduce(ReduceOp op, const PerReplica<Gradient>& value, Device destination);
+  /// The same, reduced once and copied to each of the destinations (one or more).
+  PerReplica<Gradient> reduce(ReduceOp op, const PerReplica<Gradient>& value,
+                              std::span<const Device> destinations);
+  /// Several reductions at once, each with its own destinations; results in the caller's order.
+  std::vector<PerReplica<Gradient>> batch_reduce(ReduceOp op, std::span<const ReduceTask> tasks,
+                                                 const CommunicationOptions& options = {});
   /// The same result for every replica, each on the device of its value.
   PerReplica<Tensor> all_reduce(ReduceOp op, const PerReplica<Tensor>& value);
   /// Many values at once, packed by options.bytes_per_pack; results in the caller's order, dense
@@ -63,9 +75,10 @@ class CrossDeviceOps {
                                                      const CommunicationOptions& options = {});
   PerReplica<Tensor> broadcast(const Tensor& value, std::span<const Device> destinations);
   /// Concatenates along `axis` in replica order, on `destination`; lengths along `axis` may differ.
-  /// kUnimplemented for IndexedSlices is given by the caller's type. kInvalidArgument naming the
-  /// dimension that differs, or rank 0.
+  /// kInvalidArgument naming the dimension that differs, or rank 0; kUnimplemented for
+  /// IndexedSlices.
   Tensor gather(const PerReplica<Tensor>& value, int axis, Device destination);
+  [[noreturn]] Tensor gather(const PerReplica<IndexedSlices>& value, int axis, Device destination);
 
   /// In place on plain buffers, checked: what the public functions above and the gradient bucketer
   /// stand on. Buffers have one count and dtype. op may be MEAN. Falls back (saying so once) or,

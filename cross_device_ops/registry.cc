@@ -32,6 +32,30 @@ Registry& registry() {
   return instance;
 }
 
+// The name, or what options.implementation stands for when there is none.
+std::string name_of(const CrossDeviceOpsSpec& spec) {
+  const CommunicationImplementation wanted = spec.options.implementation;
+  std::string implied = "canonical";
+  switch (wanted) {
+    case CommunicationImplementation::kAuto:
+      return spec.name.empty() ? implied : spec.name;
+    case CommunicationImplementation::kCanonical:
+      break;
+    case CommunicationImplementation::kRing:
+      implied = "ring";
+      break;
+    case CommunicationImplementation::kNccl:
+    case CommunicationImplementation::kMpi:
+      fail(ErrorCode::kUnimplemented, "CommunicationOptions: this build has no implementation ",
+           to_string(wanted), "; expected AUTO, RING or CANONICAL, got ", to_string(wanted));
+  }
+  if (!spec.name.empty() && spec.name != implied) {
+    fail(ErrorCode::kInvalidArgument, "make_cross_device_ops: implementation ", to_string(wanted),
+         " is the operation '", implied, "', but '", spec.name, "' is named; try one of the two");
+  }
+  return implied;
+}
+
 }  // namespace
 
 void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory factory) {
@@ -69,7 +93,7 @@ CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
 
 std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,
                                                        const Group& group) {
-  const std::string name = spec.name.empty() ? "canonical" : spec.name;
+  const std::string name = name_of(spec);
   const CrossDeviceOpsSpec checked = make_cross_device_ops(name, spec.options);
   if (group.local_devices.empty() ||
       group.world_size % static_cast<int>(group.local_devices.size()) != 0) {

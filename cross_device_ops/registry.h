@@ -30,12 +30,14 @@ std::vector<std::string> registered_cross_device_ops();
 
 /// A name and options, to be built by the strategy when it knows its Group. A value.
 struct CrossDeviceOpsSpec {
-  std::string name;  // empty: the strategy's default (canonical)
+  std::string name;  // empty: what options.implementation stands for; kAuto: canonical
   CommunicationOptions options = {};
 };
 /// Throws kNotFound listing the registered names.
 CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
                                          const CommunicationOptions& options = {});
+/// Throws kInvalidArgument for a group whose world size is no multiple of its local devices or an
+/// implementation that contradicts the name, kUnimplemented for one that this build lacks.
 std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,
                                                        const Group& group);
 

@@ -17,6 +17,10 @@ void check(std::span<const IndexedSlices> per_replica) {
          "reduce: expected IndexedSlices of one replica or more, got none");
   }
   const IndexedSlices& first = per_replica.front();
+  if (first.dense_shape.rank() == 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "reduce: IndexedSlices of a scalar; expected a dense shape of rank 1 or more, got []");
+  }
   for (std::size_t r = 0; r < per_replica.size(); ++r) {
     const IndexedSlices& slices = per_replica[r];
     if (slices.dense_shape != first.dense_shape || slices.values.dtype() != first.values.dtype()) {
@@ -24,6 +28,13 @@ void check(std::span<const IndexedSlices> per_replica) {
            "reduce: IndexedSlices of replicas differ; expected those of replica 0, ",
            first.values.dtype(), " of dense shape ", first.dense_shape, ", got ",
            slices.values.dtype(), " of dense shape ", slices.dense_shape, " from replica ", r);
+    }
+    const Shape expected = first.dense_shape.with_dim(0, slices.indices.num_elements());
+    if (slices.indices.rank() != 1 || slices.values.shape() != expected) {
+      fail(ErrorCode::kInvalidArgument, "reduce: IndexedSlices do not fit their dense shape ",
+           first.dense_shape, "; expected indices [n] and values of shape ", expected,
+           ", got indices ", slices.indices.shape(), " and values ", slices.values.shape(),
+           " from replica ", r);
     }
   }
 }

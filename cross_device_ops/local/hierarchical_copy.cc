@@ -22,6 +22,7 @@ std::size_t group_size_for(std::size_t num_replicas) {
 }
 
 void sum_into_first(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
+  if (buffers.size() == 1) return;
   std::vector<const std::byte*> inputs;
   for (const ReplicaBuffer& buffer : buffers) inputs.push_back(buffer.data);
   const ReplicaBuffer& first = buffers.front();
