@@ -58,11 +58,9 @@ void check_weights(std::string_view who, const LocalStrategyOptions& options,
 /// The rule of LocalStrategyOptions::deterministic.
 std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,
                                           const std::vector<Device>& replica_devices) {
-  CrossDeviceOpsSpec spec = options.cross_device_ops;
-  const bool named = !spec.name.empty();
-  if (!named) spec.name = "canonical";
-  auto ops = build_cross_device_ops(
-      spec, Group{static_cast<int>(replica_devices.size()), 0, replica_devices});
+  auto ops =
+      build_cross_device_ops(options.cross_device_ops,
+                             Group{static_cast<int>(replica_devices.size()), 0, replica_devices});
   if (ops->determinism() == Determinism::kCanonical || replica_devices.size() == 1) return ops;
   if (options.deterministic.value_or(false)) {
     fail(ErrorCode::kInvalidArgument, who, ": deterministic = true, but '", ops->name(),
