@@ -6,6 +6,32 @@
 #include <cmath>
 
 namespace tutti {
+namespace {
+
+template <class T>
+struct Constants {
+  T alpha;
+  T gradient_scale;
+  T rest_1;  // 1 - beta_1
+  T rest_2;
+  T epsilon;
+};
+
+template <class T, bool amsgrad>
+void update(const Constants<T>& constants, std::size_t count, T* __restrict w, T* __restrict m,
+            T* __restrict v, [[maybe_unused]] T* __restrict v_hat, const T* __restrict gradient) {
+  const auto [alpha, scale, rest_1, rest_2, epsilon] = constants;
+  for (std::size_t i = 0; i < count; ++i) {
+    const T g = gradient[i] * scale;
+    m[i] += (g - m[i]) * rest_1;
+    v[i] += (g * g - v[i]) * rest_2;
+    T second = v[i];
+    if constexpr (amsgrad) second = v_hat[i] = std::max(v_hat[i], v[i]);
+    w[i] -= m[i] * alpha / (std::sqrt(second) + epsilon);
+  }
+}
+
+}  // namespace
 
 AdamRule::AdamRule(AdamHyperparameters hyperparameters) : hyper_(hyperparameters) {
   const auto in_unit = [](double beta) { return beta >= 0.0 && beta < 1.0; };
@@ -28,25 +54,22 @@ void AdamRule::apply(const UpdateArgs& args) const {
 
 template <class T>
 void AdamRule::apply_typed(const UpdateArgs& args) const {
+  const double beta_1 = hyper_.beta_1;
+  const double beta_2 = hyper_.beta_2;
   const double t = static_cast<double>(args.scalars.iteration + 1);
-  const T alpha =
-      static_cast<T>(args.scalars.learning_rate * std::sqrt(1.0 - std::pow(hyper_.beta_2, t)) /
-                     (1.0 - std::pow(hyper_.beta_1, t)));
-  const T scale = static_cast<T>(args.scalars.gradient_scale);
-  const T rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
-  const T rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
-  const T epsilon = static_cast<T>(hyper_.epsilon);
+  const double alpha = args.scalars.learning_rate * std::sqrt(1.0 - std::pow(beta_2, t)) /
+                       (1.0 - std::pow(beta_1, t));
+  const Constants<T> constants{static_cast<T>(alpha), static_cast<T>(args.scalars.gradient_scale),
+                               static_cast<T>(1.0 - beta_1), static_cast<T>(1.0 - beta_2),
+                               static_cast<T>(hyper_.epsilon)};
   T* const w = args.weights<T>().data();
   T* const m = args.slot<T>(0).data();
   T* const v = args.slot<T>(1).data();
-  T* const v_hat = hyper_.amsgrad ? args.slot<T>(2).data() : v;
-  const T* const gradient = args.gradient<T>().data();
-  for (std::size_t i = 0; i < args.count; ++i) {
-    const T g = gradient[i] * scale;
-    m[i] += (g - m[i]) * rest_1;
-    v[i] += (g * g - v[i]) * rest_2;
-    v_hat[i] = std::max(v_hat[i], v[i]);  // v_hat is v itself without amsgrad
-    w[i] -= m[i] * alpha / (std::sqrt(v_hat[i]) + epsilon);
+  const T* const g = args.gradient<T>().data();
+  if (hyper_.amsgrad) {
+    update<T, true>(constants, args.count, w, m, v, args.slot<T>(2).data(), g);
+  } else {
+    update<T, false>(constants, args.count, w, m, v, static_cast<T*>(nullptr), g);
   }
 }
 

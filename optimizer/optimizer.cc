@@ -31,6 +31,21 @@ void check_variables(const std::string& name, std::span<const Variable> variable
   }
 }
 
+void require_replica_context(const std::string& name, const char* method) {
+  try {
+    (void)ReplicaGroup::current(name);
+  } catch (const Error&) {
+    fail(ErrorCode::kFailedPrecondition, name, ".", method,
+         ": cannot be called in cross-replica context; expected a call inside strategy.run(), got "
+         "one in strategy.scope() alone; try moving it into the step function");
+  }
+}
+
+std::unique_ptr<UpdateRule> defined(std::unique_ptr<UpdateRule> rule) {
+  if (!rule) fail(ErrorCode::kInvalidArgument, "Optimizer: expected an UpdateRule, got none");
+  return rule;
+}
+
 Variable state_variable(const Tensor& value, std::string name) {
   return Variable(value, {.name = std::move(name),
                           .trainable = false,
@@ -41,8 +56,8 @@ Variable state_variable(const Tensor& value, std::string name) {
 
 Optimizer::Optimizer(std::span<const Variable> variables, std::unique_ptr<UpdateRule> rule,
                      OptimizerOptions options)
-    : name_(options.name.empty() ? std::string(rule->name()) : options.name),
-      rule_(std::move(rule)),
+    : rule_(defined(std::move(rule))),
+      name_(options.name.empty() ? std::string(rule_->name()) : options.name),
       clipping_(options.clipping),
       schedule_(options.learning_rate.schedule),
       variables_(variables.begin(), variables.end()) {
@@ -68,7 +83,7 @@ UpdateScalars Optimizer::read_scalars() const {
 }
 
 void Optimizer::minimize(GradientTape& tape, const Tensor& loss) {
-  (void)ReplicaGroup::current(concat(name_, ".minimize"));
+  require_replica_context(name_, "minimize");
   // Scalars are read before finish(): after it another replica may already be updating them.
   const UpdateScalars scalars = read_scalars();
   GradientReducer* const reducer = GradientReducer::current();
@@ -85,7 +100,7 @@ void Optimizer::minimize(GradientTape& tape, const Tensor& loss) {
 }
 
 void Optimizer::apply_gradients(std::span<const Gradient> gradients, ApplyOptions options) {
-  (void)ReplicaGroup::current(concat(name_, ".apply_gradients"));
+  require_replica_context(name_, "apply_gradients");
   check_gradients(gradients);
   const UpdateScalars scalars = read_scalars();
   GradientReducer* const reducer = GradientReducer::current();
@@ -117,10 +132,13 @@ void Optimizer::check_gradients(std::span<const Gradient> gradients) const {
     if (gradient.is_none()) continue;
     const Shape shape =
         gradient.is_dense() ? gradient.dense().shape() : gradient.slices().dense_shape;
-    if (shape != variables_[i].shape()) {
+    const DType dtype =
+        gradient.is_dense() ? gradient.dense().dtype() : gradient.slices().values.dtype();
+    if (shape != variables_[i].shape() || dtype != variables_[i].dtype()) {
       fail(ErrorCode::kInvalidArgument, name_, ".apply_gradients: the gradient of variable '",
-           variables_[i].name(), "' does not fit; expected shape ", variables_[i].shape(), ", got ",
-           shape, "; are gradients in the order of variables()?");
+           variables_[i].name(), "' does not fit; expected shape ", variables_[i].shape(), " of ",
+           variables_[i].dtype(), ", got ", shape, " of ", dtype,
+           "; are gradients in the order of variables()?");
     }
   }
 }

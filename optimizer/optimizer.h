@@ -31,7 +31,9 @@ struct ApplyOptions {
 /// Updates a fixed list of variables. Made in the scope of the strategy that made the variables;
 /// slots live beside them. In a replica gradients are SUMmed over replicas (scale the loss by the
 /// global batch: compute_average_loss), then clipped, then each copy is updated once. All replicas
-/// must call. Throws kFailedPrecondition in a cross-replica context. keras.optimizers.Optimizer.
+/// must call. Throws kFailedPrecondition in a cross-replica context. State is called
+/// "<optimizer>/iteration", "<optimizer>/learning_rate" and "<optimizer>/<variable>/<slot>".
+/// keras.optimizers.Optimizer.
 class Optimizer {
  public:
   /// Throws kInvalidArgument for no variables, a variable given twice or one that is not floating.
@@ -67,8 +69,8 @@ class Optimizer {
   void update(std::vector<Gradient> gradients, const UpdateScalars& scalars);
   void warn_without_gradient(const Variable& variable) const;
 
-  std::string name_;
   std::unique_ptr<UpdateRule> rule_;
+  std::string name_;
   ClippingOptions clipping_;
   std::shared_ptr<const LearningRateSchedule> schedule_;
   std::vector<Variable> variables_;

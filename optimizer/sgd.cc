@@ -27,8 +27,8 @@ void SgdRule::apply(const UpdateArgs& args) const {
 
 template <class T>
 void SgdRule::apply_typed(const UpdateArgs& args) const {
-  T* const w = args.weights<T>().data();
-  const T* const g = args.gradient<T>().data();
+  T* __restrict const w = args.weights<T>().data();
+  const T* __restrict const g = args.gradient<T>().data();
   const T lr = static_cast<T>(args.scalars.learning_rate);
   const T scale = static_cast<T>(args.scalars.gradient_scale);
   if (momentum_ == 0.0) {
@@ -36,11 +36,12 @@ void SgdRule::apply_typed(const UpdateArgs& args) const {
     return;
   }
   const T m = static_cast<T>(momentum_);
-  T* const v = args.slot<T>(0).data();
+  T* __restrict const v = args.slot<T>(0).data();
+  const bool nesterov = nesterov_;
   for (std::size_t i = 0; i < args.count; ++i) {
     const T step = lr * (g[i] * scale);
     v[i] = m * v[i] - step;
-    w[i] += nesterov_ ? m * v[i] - step : v[i];
+    w[i] += nesterov ? m * v[i] - step : v[i];
   }
 }
 
