@@ -32,6 +32,8 @@ KernelTable make_fast_kernels() {
   register_fast_bias_kernels(table);
   register_fast_pooling_kernels(table);
   register_fast_normalization_kernels(table);
+  register_fast_lrn_kernels(table);
+  register_fast_dropout_kernels(table);
 #if TUTTI_WITH_ONEDNN
   register_onednn_kernels(table);
 #endif

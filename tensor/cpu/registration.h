@@ -27,6 +27,8 @@ void register_fast_reduction_kernels(KernelTable& table);
 void register_fast_bias_kernels(KernelTable& table);
 void register_fast_pooling_kernels(KernelTable& table);
 void register_fast_normalization_kernels(KernelTable& table);
+void register_fast_lrn_kernels(KernelTable& table);
+void register_fast_dropout_kernels(KernelTable& table);
 
 // tensor/cpu/onednn/: only in builds with oneDNN.
 void register_onednn_kernels(KernelTable& table);

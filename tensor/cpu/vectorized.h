@@ -5,7 +5,7 @@
 namespace tutti::internal {
 
 #if defined(__x86_64__)
-/// Whether this processor has AVX2 and TUTTI_MAX_ISA does not forbid it (TUTTI_MAX_ISA=sse2).
+/// Whether this processor has AVX2 and TUTTI_MAX_ISA (max_isa.h) does not forbid it.
 bool use_avx2();
 
 template <class Body>

@@ -40,6 +40,20 @@ Tensor convolve(const Operand& x, const Operand& filter, const Tensor* bias,
                        x.where});
 }
 
+// x, filter and dy must belong to one convolution.
+void check_gradient(OpId op, const SourceLocation& where, const Shape& x, const Shape& filter,
+                    const Shape& dy, const Conv2dAttributes& a) {
+  if (x.rank() == 4 && filter.rank() == 4 && x[3] == filter[2] && a.stride_h > 0 &&
+      a.stride_w > 0) {
+    const Shape expected{
+        x[0], window_positions(x[1], a.pad_top, a.pad_bottom, filter[0], a.stride_h),
+        window_positions(x[2], a.pad_left, a.pad_right, filter[1], a.stride_w), filter[3]};
+    if (dy == expected) return;
+  }
+  fail_op(op, where, "shapes do not belong to one convolution; got input ", x, ", filter ", filter,
+          " and gradient of the result ", dy);
+}
+
 }  // namespace
 
 Tensor conv2d(const Operand& x, const Operand& filter, Conv2dOptions options) {
@@ -52,20 +66,22 @@ Tensor conv2d(const Operand& x, const Operand& filter, const Operand& bias, Conv
 
 Tensor conv2d_backward_input(const Operand& dy, const Operand& filter, const Shape& input_shape,
                              const Conv2dAttributes& attributes) {
-  return dispatch_one({OpId::kConv2dBackwardInput,
-                       {dy.tensor, filter.tensor},
-                       {{input_shape, dy.dtype()}},
-                       attributes,
-                       dy.where});
+  constexpr OpId op = OpId::kConv2dBackwardInput;
+  require_floating(op, dy);
+  require_same_dtype(op, dy.tensor, defined(op, filter), dy.where);
+  check_gradient(op, dy.where, input_shape, filter.shape(), dy.shape(), attributes);
+  return dispatch_one(
+      {op, {dy.tensor, filter.tensor}, {{input_shape, dy.dtype()}}, attributes, dy.where});
 }
 
 Tensor conv2d_backward_filter(const Operand& x, const Operand& dy, const Shape& filter_shape,
                               const Conv2dAttributes& attributes) {
-  return dispatch_one({OpId::kConv2dBackwardFilter,
-                       {x.tensor, dy.tensor},
-                       {{filter_shape, dy.dtype()}},
-                       attributes,
-                       dy.where});
+  constexpr OpId op = OpId::kConv2dBackwardFilter;
+  require_floating(op, dy);
+  require_same_dtype(op, dy.tensor, defined(op, x), dy.where);
+  check_gradient(op, dy.where, x.shape(), filter_shape, dy.shape(), attributes);
+  return dispatch_one(
+      {op, {x.tensor, dy.tensor}, {{filter_shape, dy.dtype()}}, attributes, dy.where});
 }
 
 Tensor bias_grad(const Operand& dy) {

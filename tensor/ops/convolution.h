@@ -16,8 +16,10 @@ struct Conv2dOptions {
   FusedActivation activation = FusedActivation::kNone;
 };
 
-/// x [batch, height, width, in], filter [kernel_height, kernel_width, in, out] -> [batch, out_height, out_width, out].
-/// SAME: out_height = ceil(height / stride_h); VALID: ceil((height - kernel_height + 1) / stride_h). tf.nn.conv2d.
+/// x [batch, height, width, in], filter [kernel_height, kernel_width, in, out] ->
+/// [batch, out_height, out_width, out]. SAME: out_height = ceil(height / stride_h); VALID:
+/// ceil((height - kernel_height + 1) / stride_h). A NaN stays a NaN through every activation.
+/// tf.nn.conv2d.
 Tensor conv2d(const Operand& x, const Operand& filter, Conv2dOptions options = {});
 /// The same plus bias [out], then the activation, in one pass.
 Tensor conv2d(const Operand& x, const Operand& filter, const Operand& bias,

@@ -12,8 +12,9 @@ struct MatMulOptions {
   bool transpose_b = false;
 };
 
-/// a [..., m, k] times b [..., k, n] -> [..., m, n], floating types. Leading (batch) dimensions are equal in both, or absent
-/// in one. With transpose_a, a is [..., k, m]; with transpose_b, b is [..., n, k]. k = 0 gives zeros.
+/// a [..., m, k] times b [..., k, n] -> [..., m, n], floating types. Leading (batch) dimensions are
+/// equal in both, or absent in one. With transpose_a, a is [..., k, m]; with transpose_b, b is
+/// [..., n, k]. k = 0 gives zeros.
 Tensor matmul(const Operand& a, const Operand& b, MatMulOptions options = {});
 
 /// activation(x [batch, in] times kernel [in, out] + bias [out]) in one pass.

@@ -25,6 +25,21 @@ void check_channels(OpId op, const Operand& x, std::span<const Tensor> per_chann
   }
 }
 
+void check_radius(OpId op, const Operand& x, const LrnAttributes& attributes) {
+  if (attributes.depth_radius < 0) {
+    fail_op(op, x.where, "expected a depth_radius of 0 or more, got ", attributes.depth_radius);
+  }
+}
+
+// A gradient with respect to a result of x's shape.
+void check_gradient(OpId op, const Operand& x, const Operand& dy) {
+  require_same_dtype(op, defined(op, x), defined(op, dy), dy.where);
+  if (dy.shape() != x.shape()) {
+    fail_op(op, dy.where, "the gradient does not fit; expected the input's shape ", x.shape(),
+            ", got ", dy.shape());
+  }
+}
+
 }  // namespace
 
 BatchNormResult batch_norm_training(const Operand& x, const Operand& gamma, const Operand& beta,
@@ -55,7 +70,11 @@ Tensor batch_norm_inference(const Operand& x, const Operand& gamma, const Operan
 
 std::vector<Tensor> batch_norm_grad(const Operand& x, const Operand& gamma, const Operand& mean,
                                     const Operand& variance, const Operand& dy, double epsilon) {
-  return dispatch({OpId::kBatchNormGrad,
+  constexpr OpId op = OpId::kBatchNormGrad;
+  const Tensor per_channel[] = {gamma.tensor, mean.tensor, variance.tensor};
+  check_channels(op, x, per_channel);
+  check_gradient(op, x, dy);
+  return dispatch({op,
                    {x.tensor, gamma.tensor, mean.tensor, variance.tensor, dy.tensor},
                    {{x.shape(), x.dtype()}, {gamma.shape(), x.dtype()}, {gamma.shape(), x.dtype()}},
                    BatchNormAttributes{epsilon},
@@ -65,16 +84,17 @@ std::vector<Tensor> batch_norm_grad(const Operand& x, const Operand& gamma, cons
 Tensor local_response_normalization(const Operand& x, LrnAttributes attributes) {
   constexpr OpId op = OpId::kLrn;
   check_channels(op, x, {});
-  if (attributes.depth_radius < 0) {
-    fail_op(op, x.where, "expected a depth_radius of 0 or more, got ", attributes.depth_radius);
-  }
+  check_radius(op, x, attributes);
   return dispatch_one({op, {x.tensor}, {{x.shape(), x.dtype()}}, attributes, x.where});
 }
 
 Tensor local_response_normalization_grad(const Operand& x, const Operand& dy,
                                          LrnAttributes attributes) {
-  return dispatch_one(
-      {OpId::kLrnGrad, {x.tensor, dy.tensor}, {{x.shape(), x.dtype()}}, attributes, dy.where});
+  constexpr OpId op = OpId::kLrnGrad;
+  check_channels(op, x, {});
+  check_gradient(op, x, dy);
+  check_radius(op, x, attributes);
+  return dispatch_one({op, {x.tensor, dy.tensor}, {{x.shape(), x.dtype()}}, attributes, dy.where});
 }
 
 }  // namespace tutti

@@ -14,9 +14,9 @@ struct BatchNormResult {
   Tensor variance;
 };
 
-/// y = gamma * (x - mean) / sqrt(variance + epsilon) + beta with the statistics of x over all axes but the last
-/// (x [..., channels]). With 0 rows y is empty and mean and variance are 0. Gradients flow through y; and through mean and
-/// variance too (they are ordinary outputs).
+/// y = gamma * (x - mean) / sqrt(variance + epsilon) + beta with the statistics of x over all axes
+/// but the last (x [..., channels]). With 0 rows y is empty and mean and variance are 0. Gradients
+/// flow through y; and through mean and variance too (they are ordinary outputs).
 BatchNormResult batch_norm_training(const Operand& x, const Operand& gamma, const Operand& beta,
                                     double epsilon);
 /// With given statistics.

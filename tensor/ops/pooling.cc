@@ -26,6 +26,18 @@ Tensor pool(OpId op, const Operand& x, const Pool2dOptions& options) {
        x.where});
 }
 
+void check_gradient(OpId op, const Operand& dy, const Shape& x, const Pool2dAttributes& a) {
+  require_floating(op, dy);
+  if (x.rank() == 4 && a.stride_h > 0 && a.stride_w > 0) {
+    const Shape expected{
+        x[0], window_positions(x[1], a.pad_top, a.pad_bottom, a.window_h, a.stride_h),
+        window_positions(x[2], a.pad_left, a.pad_right, a.window_w, a.stride_w), x[3]};
+    if (dy.shape() == expected) return;
+  }
+  fail_op(op, dy.where, "shapes do not belong to one pooling; got input ", x,
+          " and gradient of the result ", dy.shape());
+}
+
 }  // namespace
 
 Tensor max_pool2d(const Operand& x, Pool2dOptions options) {
@@ -47,12 +59,15 @@ Tensor global_max_pool2d(const Operand& x) {
 }
 
 Tensor max_pool2d_grad(const Operand& x, const Operand& dy, const Pool2dAttributes& attributes) {
-  return dispatch_one(
-      {OpId::kMaxPoolGrad, {x.tensor, dy.tensor}, {{x.shape(), x.dtype()}}, attributes, dy.where});
+  constexpr OpId op = OpId::kMaxPoolGrad;
+  require_same_dtype(op, defined(op, x), defined(op, dy), dy.where);
+  check_gradient(op, dy, x.shape(), attributes);
+  return dispatch_one({op, {x.tensor, dy.tensor}, {{x.shape(), x.dtype()}}, attributes, dy.where});
 }
 
 Tensor average_pool2d_grad(const Operand& dy, const Shape& input_shape,
                            const Pool2dAttributes& attributes) {
+  check_gradient(OpId::kAveragePoolGrad, dy, input_shape, attributes);
   return dispatch_one(
       {OpId::kAveragePoolGrad, {dy.tensor}, {{input_shape, dy.dtype()}}, attributes, dy.where});
 }

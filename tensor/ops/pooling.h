@@ -15,8 +15,9 @@ struct Pool2dOptions {
   Padding padding = Padding::kValid;
 };
 
-/// x [batch, height, width, channels] -> [batch, out_height, out_width, channels]. Padding never wins a maximum and is not
-/// counted by an average. The gradient of a maximum goes to the first largest element of the window.
+/// x [batch, height, width, channels] -> [batch, out_height, out_width, channels]. Padding never
+/// wins a maximum and is not counted by an average. The gradient of a maximum goes to the first
+/// largest element of the window.
 Tensor max_pool2d(const Operand& x, Pool2dOptions options = {});
 Tensor average_pool2d(const Operand& x, Pool2dOptions options = {});
 /// [batch, height, width, channels] -> [batch, channels].

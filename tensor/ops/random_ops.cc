@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/random_ops.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "tutti/tensor/ops/checks.h"
 
 namespace tutti {
@@ -30,21 +33,34 @@ double truncated(const RandomStream& stream, std::uint64_t element) {
   }
 }
 
+// The largest value of [low, high): rounding may reach `high`.
+template <class T>
+T below(T low, T high) {
+  return low < high ? std::nextafter(high, low) : low;
+}
+
 }  // namespace
 
 Tensor random_uniform(const Shape& shape, const RandomKey& key, double low, double high,
                       DType dtype, Device device) {
-  const RandomStream stream(key);
-  if (dtype == DType::kFloat32) {
-    MutableTensor result(shape, dtype, device);
-    const auto values = result.span<float>();
-    stream.fill_uniform(0, values);
-    const float range = static_cast<float>(high - low);
-    for (float& value : values) value = static_cast<float>(low) + range * value;
-    return result.freeze();
+  if (!(low <= high)) {
+    fail(ErrorCode::kInvalidArgument, "random_uniform: expected low <= high, got ", low, " and ",
+         high);
   }
-  return filled("random_uniform", shape, dtype, device,
-                [&](std::uint64_t i) { return low + (high - low) * stream.uniform64(i); });
+  const RandomStream stream(key);
+  if (dtype != DType::kFloat32) {
+    return filled("random_uniform", shape, dtype, device, [&](std::uint64_t i) {
+      return std::min(low + (high - low) * stream.uniform64(i), below(low, high));
+    });
+  }
+  MutableTensor result(shape, dtype, device);
+  const auto values = result.span<float>();
+  stream.fill_uniform(0, values);
+  const float first = static_cast<float>(low);
+  const float range = static_cast<float>(high - low);
+  const float last = below(first, static_cast<float>(high));
+  for (float& value : values) value = std::min(first + range * value, last);
+  return result.freeze();
 }
 
 Tensor random_normal(const Shape& shape, const RandomKey& key, double mean, double stddev,
@@ -63,7 +79,6 @@ Tensor truncated_normal(const Shape& shape, const RandomKey& key, double mean, d
 
 Tensor dropout(const Operand& x, double rate, const RandomKey& key) {
   constexpr OpId op = OpId::kDropout;
-  defined(op, x);
   require_floating(op, x);
   if (!(rate >= 0.0 && rate < 1.0)) {
     fail_op(op, x.where, "expected a rate in [0, 1), got ", rate);

@@ -16,8 +16,8 @@ Tensor random_normal(const Shape& shape, const RandomKey& key, double mean = 0.0
 Tensor truncated_normal(const Shape& shape, const RandomKey& key, double mean = 0.0,
                         double stddev = 1.0, DType dtype = DType::kFloat32, Device device = {});
 
-/// Each element is 0 with probability `rate`, else x / (1 - rate). The mask is a function of `key` and the element's index, so the
-/// gradient is dropout of dy with the same key. rate in [0, 1).
+/// Each element is 0 with probability `rate`, else x / (1 - rate). The mask is a function of `key`
+/// and the element's index, so the gradient is dropout of dy with the same key. rate in [0, 1).
 Tensor dropout(const Operand& x, double rate, const RandomKey& key);
 
 }  // namespace tutti

@@ -17,7 +17,22 @@ Tensor over_last_axis(OpId op, const Operand& x) {
 }
 
 Tensor grad_from_result(OpId op, const Operand& y, const Operand& dy) {
+  require_floating(op, y);
+  require_same_dtype(op, y.tensor, defined(op, dy), dy.where);
+  if (y.shape() != dy.shape() || y.shape().rank() < 1) {
+    fail_op(op, dy.where, "expected a result [..., classes] and a gradient of its shape, got ",
+            y.shape(), " and ", dy.shape());
+  }
   return dispatch_one({op, {y.tensor, dy.tensor}, {{y.shape(), y.dtype()}}, {}, dy.where});
+}
+
+void check_sparse(OpId op, const Operand& labels, const Operand& logits) {
+  require_index(op, labels);
+  require_floating(op, logits);
+  if (logits.shape().rank() != 2 || labels.shape() != Shape{logits.shape()[0]}) {
+    fail_op(op, logits.where, "expected labels [batch] and logits [batch, classes], got ",
+            labels.shape(), " and ", logits.shape(), "; try squeeze(labels, -1)");
+  }
 }
 
 }  // namespace
@@ -34,21 +49,20 @@ Tensor log_softmax_grad(const Operand& y, const Operand& dy) {
 
 Tensor sparse_softmax_cross_entropy(const Operand& labels, const Operand& logits) {
   constexpr OpId op = OpId::kSparseSoftmaxCrossEntropy;
-  defined(op, labels);
-  defined(op, logits);
-  require_index(op, labels);
-  require_floating(op, logits);
-  if (logits.shape().rank() != 2 || labels.shape() != Shape{logits.shape()[0]}) {
-    fail_op(op, logits.where, "expected labels [batch] and logits [batch, classes], got ",
-            labels.shape(), " and ", logits.shape(), "; try squeeze(labels, -1)");
-  }
+  check_sparse(op, labels, logits);
   return dispatch_one(
       {op, {labels.tensor, logits.tensor}, {{labels.shape(), logits.dtype()}}, {}, logits.where});
 }
 
 Tensor sparse_softmax_cross_entropy_grad(const Operand& labels, const Operand& logits,
                                          const Operand& dy) {
-  return dispatch_one({OpId::kSparseSoftmaxCrossEntropyGrad,
+  constexpr OpId op = OpId::kSparseSoftmaxCrossEntropyGrad;
+  check_sparse(op, labels, logits);
+  require_same_dtype(op, logits.tensor, defined(op, dy), dy.where);
+  if (dy.shape() != labels.shape()) {
+    fail_op(op, dy.where, "expected a gradient per example ", labels.shape(), ", got ", dy.shape());
+  }
+  return dispatch_one({op,
                        {labels.tensor, logits.tensor, dy.tensor},
                        {{logits.shape(), logits.dtype()}},
                        {},

@@ -10,8 +10,8 @@ namespace tutti {
 Tensor softmax(const Operand& logits);
 Tensor log_softmax(const Operand& logits);
 
-/// labels [batch] int32 or int64, logits [batch, classes] -> loss per example [batch]. A label outside 0 .. classes-1 throws
-/// kInvalidArgument naming row and label.
+/// labels [batch] int32 or int64, logits [batch, classes] -> loss per example [batch]. A label
+/// outside 0 .. classes-1 throws kInvalidArgument naming row and label.
 Tensor sparse_softmax_cross_entropy(const Operand& labels, const Operand& logits);
 /// labels [batch, classes] (each row a distribution), logits [batch, classes] -> [batch].
 Tensor softmax_cross_entropy(const Operand& labels, const Operand& logits);

@@ -13,11 +13,11 @@ WindowAxis window_axis(OpId op, const SourceLocation& where, std::int64_t input,
     const std::int64_t pad = std::max<std::int64_t>(0, (output - 1) * stride + window - input);
     return {output, pad / 2, pad - pad / 2};
   }
-  if (window > input) {
+  if (input - window + stride < 0) {
     fail_op(op, where, "the window does not fit into the image; expected at most ", input,
             ", got a window of ", window, "; try Padding::kSame");
   }
-  return {(input - window) / stride + 1, 0, 0};
+  return {window_positions(input, 0, 0, window, stride), 0, 0};
 }
 
 void check_window(OpId op, const Operand& x, std::int64_t window_h, std::int64_t window_w,

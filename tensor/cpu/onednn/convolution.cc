@@ -1,8 +1,10 @@
-// Convolution and its gradients on oneDNN. Images stay NHWC; the filter is reordered from HWIO into
-// the layout the primitive wants.
+// Convolution and its gradients on oneDNN.
 // SPDX-License-Identifier: Apache-2.0
+//
+// Images stay NHWC; the filter is reordered from HWIO into the layout the primitive wants.
 #include <optional>
 
+#include "tutti/tensor/cpu/activation.h"
 #include "tutti/tensor/cpu/onednn/engine.h"
 #include "tutti/tensor/cpu/onednn/onednn_kernels.h"
 
@@ -74,10 +76,8 @@ dnnl::primitive_attr fused(FusedActivation activation) {
   dnnl::post_ops operations;
   switch (activation) {
     case FusedActivation::kNone:
+    case FusedActivation::kRelu:  // oneDNN's makes NaN 0
       return attributes;
-    case FusedActivation::kRelu:
-      operations.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
-      break;
     case FusedActivation::kSigmoid:
       operations.append_eltwise(1.0f, dnnl::algorithm::eltwise_logistic, 0.0f, 0.0f);
       break;
@@ -172,6 +172,9 @@ void onednn_conv2d(const KernelArgs& args) {
                       onednn_memory(made.description.bias_desc(), args.inputs[2].bytes().data()));
   }
   onednn_run(made.primitive, std::move(arguments), made.description.scratchpad_desc());
+  if (attributes.activation == FusedActivation::kRelu) {
+    activate(FusedActivation::kRelu, args.out<float>(0));
+  }
 }
 
 void onednn_conv2d_backward_input(const KernelArgs& args) {

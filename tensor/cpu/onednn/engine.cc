@@ -1,55 +1,68 @@
-// What all oneDNN kernels share: engine, the state of a thread, the cache of primitives.
+// What all oneDNN kernels share: engine, threads, scratchpad, the cache of primitives.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/cpu/onednn/engine.h"
 
 #include <dlfcn.h>
 
-#include <cstdlib>
-#include <string>
-
-#include "tutti/core/error.h"
+#include "tutti/core/logging.h"
+#include "tutti/core/text.h"
+#include "tutti/tensor/cpu/max_isa.h"
 
 namespace tutti::internal {
 namespace {
 
-struct Isa {
-  const char* name;
-  dnnl::cpu_isa value;
-};
-constexpr Isa kIsas[] = {{"sse41", dnnl::cpu_isa::sse41},
-                         {"avx", dnnl::cpu_isa::avx},
-                         {"avx2", dnnl::cpu_isa::avx2},
-                         {"avx512_core", dnnl::cpu_isa::avx512_core},
-                         {"all", dnnl::cpu_isa::all}};
-
-Isa wanted_isa() {
-  const char* text = std::getenv("TUTTI_MAX_ISA");
-  const std::string name = text && *text ? text : "avx2";
-  for (const Isa& isa : kIsas) {
-    if (name == isa.name) return isa;
+dnnl::cpu_isa onednn_isa(MaxIsa isa) {
+  switch (isa) {
+    case MaxIsa::kSse2:  // oneDNN has nothing below
+    case MaxIsa::kSse41:
+      return dnnl::cpu_isa::sse41;
+    case MaxIsa::kAvx:
+      return dnnl::cpu_isa::avx;
+    case MaxIsa::kAvx2:
+      return dnnl::cpu_isa::avx2;
+    case MaxIsa::kAvx512Core:
+      return dnnl::cpu_isa::avx512_core;
+    case MaxIsa::kAll:
+      break;
   }
-  fail(ErrorCode::kInvalidArgument,
-       "TUTTI_MAX_ISA: expected one of sse41, avx, avx2, avx512_core, all, got '", name, "'");
+  return dnnl::cpu_isa::all;
 }
 
 dnnl::engine make_engine() {
-  dnnl::set_max_cpu_isa(wanted_isa().value);
+  if (dnnl::set_max_cpu_isa(onednn_isa(max_isa())) != dnnl::status::success) {
+    log_warning(
+        concat("oneDNN ran before tutti in this process: its instruction set cannot be capped at ",
+               to_string(max_isa()), " any more; results may differ between processors"));
+  }
   return dnnl::engine(dnnl::engine::kind::cpu, 0);
 }
 
 // oneDNN of the distributions runs on OpenMP, whose number of threads belongs to the calling
-// thread. The function is looked up so that tutti itself needs no OpenMP.
-void use_one_thread() {
+// thread. The functions are looked up so that tutti itself needs no OpenMP; a oneDNN on another
+// runtime has none.
+struct OpenMp {
+  using GetMaxThreads = int (*)();
   using SetNumThreads = void (*)(int);
-  if (void* const symbol = dlsym(RTLD_DEFAULT, "omp_set_num_threads")) {
-    reinterpret_cast<SetNumThreads>(symbol)(1);
-  }
+  GetMaxThreads get_max_threads =
+      reinterpret_cast<GetMaxThreads>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+  SetNumThreads set_num_threads =
+      reinterpret_cast<SetNumThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  bool exists() const { return get_max_threads && set_num_threads; }
+};
+
+const OpenMp& open_mp() {
+  static const OpenMp functions;
+  return functions;
 }
 
 struct ThreadState {
-  ThreadState() : stream(onednn_engine()) { use_one_thread(); }
-  dnnl::stream stream;
+  dnnl::stream stream{onednn_engine()};
   BufferRef scratchpad;
+
+  void* scratch(std::size_t bytes) {
+    if (!scratchpad || scratchpad->size() < bytes) scratchpad = BufferRef::allocate(bytes);
+    return scratchpad->data();
+  }
 };
 
 ThreadState& thread_state() {
@@ -64,14 +77,12 @@ const dnnl::engine& onednn_engine() {
   return engine;
 }
 
-std::string onednn_isa_name() { return wanted_isa().name; }
+OneThread::OneThread() : previous_(open_mp().exists() ? open_mp().get_max_threads() : 0) {
+  if (open_mp().exists()) open_mp().set_num_threads(1);
+}
 
-dnnl::stream& onednn_stream() { return thread_state().stream; }
-
-void* onednn_scratchpad(std::size_t bytes) {
-  BufferRef& buffer = thread_state().scratchpad;
-  if (!buffer || buffer->size() < bytes) buffer = BufferRef::allocate(bytes);
-  return buffer->data();
+OneThread::~OneThread() {
+  if (open_mp().exists()) open_mp().set_num_threads(previous_);
 }
 
 dnnl::memory onednn_memory(const dnnl::memory::desc& description, const void* data) {
@@ -80,9 +91,10 @@ dnnl::memory onednn_memory(const dnnl::memory::desc& description, const void* da
 
 void onednn_run(const dnnl::primitive& primitive, std::unordered_map<int, dnnl::memory> arguments,
                 const dnnl::memory::desc& scratchpad) {
+  ThreadState& state = thread_state();
   arguments.emplace(DNNL_ARG_SCRATCHPAD,
-                    onednn_memory(scratchpad, onednn_scratchpad(scratchpad.get_size())));
-  primitive.execute(onednn_stream(), arguments);
+                    onednn_memory(scratchpad, state.scratch(scratchpad.get_size())));
+  primitive.execute(state.stream, arguments);
 }
 
 dnnl::primitive_attr onednn_attributes() {

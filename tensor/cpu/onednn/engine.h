@@ -1,11 +1,11 @@
-// What all oneDNN kernels share: engine, the state of a thread, the cache of primitives. Internal.
+// What all oneDNN kernels share: engine, threads, scratchpad, the cache of primitives. Internal.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <dnnl.hpp>
 
+#include <algorithm>
 #include <map>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -13,45 +13,64 @@
 
 namespace tutti::internal {
 
-/// The CPU engine. The first call caps the instruction set by TUTTI_MAX_ISA (default avx2), so that
-/// a newer processor gives the same bits.
+/// The CPU engine. The first call caps the instruction set (max_isa.h).
 const dnnl::engine& onednn_engine();
-/// "avx2".
-std::string onednn_isa_name();
 
-/// This thread's stream. The first call on a thread makes oneDNN use one thread there: its results
-/// depend on the number.
-dnnl::stream& onednn_stream();
+/// While one lives, oneDNN uses one thread for what this thread makes and runs: its results depend
+/// on the number. The OpenMP setting of the calling thread comes back afterwards.
+class OneThread {
+ public:
+  OneThread();
+  ~OneThread();
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
 
-/// Work space of at least `bytes`, this thread's own, valid until the next call.
-void* onednn_scratchpad(std::size_t bytes);
+ private:
+  int previous_;
+};
 
 /// A memory object over a plain buffer.
 dnnl::memory onednn_memory(const dnnl::memory::desc& description, const void* data);
 
-/// Runs `primitive` with this thread's stream and scratchpad.
+/// Runs `primitive` with this thread's stream and scratchpad. Needs a OneThread, as making
+/// primitives does.
 void onednn_run(const dnnl::primitive& primitive, std::unordered_map<int, dnnl::memory> arguments,
                 const dnnl::memory::desc& scratchpad);
 
 /// Attributes that every primitive has.
 dnnl::primitive_attr onednn_attributes();
 
-/// Made primitives of one kind by the numbers that describe them: one cache per thread, bounded.
+/// Made primitives of one kind by the numbers that describe them; what was not used for longest
+/// makes room. One cache per thread.
 template <class Entry>
 class PrimitiveCache {
  public:
   using Key = std::vector<std::int64_t>;
+  static constexpr std::size_t kMaxEntries = 128;
 
+  /// Valid until the next call.
   template <class Make>
   const Entry& get(const Key& key, const Make& make) {
-    if (const auto found = entries_.find(key); found != entries_.end()) return found->second;
-    if (entries_.size() >= kMaxEntries) entries_.clear();
-    return entries_.emplace(key, make()).first->second;
+    auto found = slots_.find(key);
+    if (found == slots_.end()) {
+      if (slots_.size() >= kMaxEntries) slots_.erase(least_recent());
+      found = slots_.emplace(key, Slot{make(), 0}).first;
+    }
+    found->second.used = ++clock_;
+    return found->second.entry;
   }
 
  private:
-  static constexpr std::size_t kMaxEntries = 256;
-  std::map<Key, Entry> entries_;
+  struct Slot {
+    Entry entry;
+    std::uint64_t used;
+  };
+  auto least_recent() {
+    return std::ranges::min_element(slots_, {}, [](const auto& slot) { return slot.second.used; });
+  }
+
+  std::map<Key, Slot> slots_;
+  std::uint64_t clock_ = 0;
 };
 
 }  // namespace tutti::internal

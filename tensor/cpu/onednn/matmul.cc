@@ -1,7 +1,6 @@
 // Matrix products on oneDNN's sgemm (row-major), with bias and activation.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstring>
 
 #include "tutti/core/error.h"
 #include "tutti/tensor/cpu/activation.h"
@@ -11,19 +10,10 @@
 namespace tutti::internal {
 namespace {
 
-// C starts as the bias in every row (added to the product by beta = 1) or is overwritten (beta =
-// 0).
+// C starts as the bias in every row, to which sgemm adds the product.
 void fill_bias(std::span<const float> bias, std::span<float> c) {
   for (std::size_t first = 0; first < c.size(); first += bias.size()) {
     std::ranges::copy(bias, c.begin() + static_cast<std::ptrdiff_t>(first));
-  }
-}
-
-void activate(FusedActivation activation, std::span<float> c) {
-  if (activation == FusedActivation::kRelu) {
-    for (float& value : c) value = value > 0.0f ? value : 0.0f;
-  } else if (activation != FusedActivation::kNone) {
-    for (float& value : c) value = activated(activation, value);
   }
 }
 
@@ -43,7 +33,6 @@ void onednn_matmul(const KernelArgs& args) {
     if (!with_bias) std::ranges::fill(c, 0.0f);
     return activate(attributes.activation, c);
   }
-  (void)onednn_stream();  // one thread, before sgemm looks
   const std::int64_t batch = sc.num_elements() / (m * n);
   for (std::int64_t i = 0; i < batch; ++i) {
     const float* a = args.in<float>(0).data() + (sa.rank() > 2 ? i * m * k : 0);
