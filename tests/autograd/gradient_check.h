@@ -178,6 +178,35 @@ inline void check_gradients(const Case& c) {
   }
 }
 
+inline std::vector<Gradient> gradients_of(const Case& c, const std::vector<Tensor>& inputs) {
+  const std::vector<Tensor> sources = checked_inputs(c, inputs);
+  GradientTape tape;
+  for (const Tensor& source : sources) tape.watch(source);
+  return tape.gradient(weighted_sum(c.function(inputs), 1), sources);
+}
+
+/// float32 takes other, faster kernels than float64: both must give the same gradients.
+inline void check_float32(const Case& c) {
+  const std::vector<Tensor> inputs = make_inputs(c);
+  std::vector<Tensor> rounded;
+  for (const Tensor& input : inputs) {
+    rounded.push_back(input.dtype() == DType::kFloat64 ? cast(input, DType::kFloat32) : input);
+  }
+  const std::vector<Gradient> expected = gradients_of(c, inputs), actual = gradients_of(c, rounded);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const Tensor dense = actual[i].to_dense();
+    EXPECT_EQ(dense.dtype(), DType::kFloat32);
+    const std::vector<double> want = expected[i].to_dense().to_doubles();
+    double scale = 0.1;
+    for (const double value : want) scale = std::max(scale, std::abs(value));
+    const std::vector<double> got = dense.to_doubles();
+    ASSERT_EQ(got.size(), want.size());
+    for (std::size_t k = 0; k < got.size(); ++k) {
+      EXPECT_NEAR(got[k], want[k], 2e-5 * scale) << "source " << i << ", element " << k;
+    }
+  }
+}
+
 /// The case whose function is the gradient of `c`: checking it checks second derivatives. Inputs
 /// without influence on the gradient count as zeros.
 inline Case second_order_case(const Case& c) {
@@ -237,6 +266,10 @@ inline void check_all(const std::vector<Case>& cases) {
       if (c.orders == Orders::kFirstAndSecond) {
         SCOPED_TRACE("second order");
         check_gradients(second_order_case(c));
+      }
+      {
+        SCOPED_TRACE("float32");
+        check_float32(c);
       }
       SCOPED_TRACE("empty batch");
       check_empty_batch(c);

@@ -309,6 +309,15 @@ TEST(GradientTape, SkipsGradientsThatNoSourceNeeds) {
   EXPECT_EQ(counter.counts[OpId::kMatMul], 0) << "leads to the target, but from no source";
 }
 
+TEST(GradientTape, RunsNothingForATargetThatNoSourceLeadsTo) {
+  const Variable a = tape_test::variable(1.0), b = tape_test::variable(2.0);
+  GradientTape tape;
+  const Tensor y = exp(square(a));
+  tape_test::Counter counter;
+  EXPECT_TRUE(tape.gradient(y, b).is_none());
+  EXPECT_TRUE(counter.counts.empty());
+}
+
 TEST(GradientTape, ReleasesTensorsWhileWalkingBack) {
   const std::size_t before = allocator_statistics().in_use;
   const Variable v(Tensor::zeros({1024}, DType::kFloat64));
