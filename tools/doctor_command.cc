@@ -10,6 +10,7 @@
 #include "tools/machine.h"
 #include "tutti/core/json.h"
 #include "tutti/core/text.h"
+#include "tutti/tensor/numerics.h"
 
 namespace tutti::tools {
 namespace {
@@ -56,6 +57,7 @@ std::vector<Finding> inspect_build() {
   findings.push_back({"sanitizers", sanitized ? Verdict::kLimited : Verdict::kGood,
                       sanitized ? std::string(build.sanitizers) : "none",
                       sanitized ? "use another build folder for real work" : ""});
+  findings.push_back({"numerics", Verdict::kGood, numerics_fingerprint(), ""});
   findings.push_back({"GPU", Verdict::kGood, "this version has no GPU backend", ""});
   return findings;
 }
