@@ -1,6 +1,8 @@
-// Gradients of convolutions. A convolution is linear in the image and in the filter, so all orders
-// lead back to the same three operations.
+// Gradients of convolutions.
 // SPDX-License-Identifier: Apache-2.0
+//
+// A convolution is linear in the image and in the filter, so all orders lead back to the same three
+// operations.
 #include "tutti/autograd/gradients.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/tensor_ops.h"

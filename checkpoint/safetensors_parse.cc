@@ -1,6 +1,8 @@
-// Reading safetensors files. Nothing is believed: the header decides where elements are only after
-// every claim in it was compared with the bytes that are there.
+// Reading safetensors files.
 // SPDX-License-Identifier: Apache-2.0
+//
+// Nothing is believed: the header decides where elements are only after every claim in it was
+// compared with the bytes that are there.
 #include <algorithm>
 #include <optional>
 

@@ -37,7 +37,8 @@ LogLevel level_from_environment() {
   if (name == "debug") return LogLevel::kDebug;
   if (name == "warning") return LogLevel::kWarning;
   if (name == "error") return LogLevel::kError;
-  spdlog::warn("TUTTI_LOG_LEVEL: expected debug, info, warning or error, got '{}'; using info", name);
+  spdlog::warn("TUTTI_LOG_LEVEL: expected debug, info, warning or error, got '{}'; using info",
+               name);
   return LogLevel::kInfo;
 }
 

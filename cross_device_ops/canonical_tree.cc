@@ -1,11 +1,11 @@
 // The canonical tree: one order of additions for a given number of replicas.
+// SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: *inputs* are the values of replicas 0, 1, ..., V-1. In each *round* input 2i+1 is
 // combined into input 2i, and an odd last one passes up. The result of inputs [first, first + n) is
 // therefore left(first half, a power of two) combined with right(the rest), where the left half has
 // the largest power of two below n. A *block* is a run of elements that fits the cache; blocks do
 // not change the order.
-// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
 #include <bit>

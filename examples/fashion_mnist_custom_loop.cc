@@ -17,9 +17,9 @@ namespace {
 Sequential make_model(bool regularized) {
   const Conv2DOptions relu{.activation = "relu"};
   if (regularized) {
-    return Sequential(Input{{28, 28, 1}}, Conv2D(32, 3, relu), BatchNormalization(),
-                      MaxPooling2D(), Conv2D(64, 3, relu), MaxPooling2D(), Flatten(),
-                      Dropout(0.25), Dense(64, {.activation = "relu"}), Dense(10));
+    return Sequential(Input{{28, 28, 1}}, Conv2D(32, 3, relu), BatchNormalization(), MaxPooling2D(),
+                      Conv2D(64, 3, relu), MaxPooling2D(), Flatten(), Dropout(0.25),
+                      Dense(64, {.activation = "relu"}), Dense(10));
   }
   return Sequential(Input{{28, 28, 1}}, Conv2D(32, 3, relu), MaxPooling2D(), Conv2D(64, 3, relu),
                     MaxPooling2D(), Flatten(), Dense(64, {.activation = "relu"}), Dense(10));
@@ -77,7 +77,8 @@ int main(int argc, char** argv) {
   std::int64_t train_examples = 0;
   double min_accuracy = 0.0;
   const int code = parse_options(
-      argc, argv, "Trains on Fashion-MNIST with a loop written by hand", options, [&](Flags& flags) {
+      argc, argv, "Trains on Fashion-MNIST with a loop written by hand", options,
+      [&](Flags& flags) {
         flags.add("--regularized", regularized, "adds Dropout and BatchNormalization");
         flags.add("--train-examples", train_examples, "uses the first N examples; 0: all");
         flags.add("--min-accuracy", min_accuracy, "fails below this test accuracy");

@@ -45,8 +45,8 @@ int train(const ExampleOptions& options) {
       Tensor loss = strategy->reduce(ReduceOp::kSum, strategy->run(train_step, batch));
       if (!session.step(loss.item(), batch[0].global_rows())) break;
     }
-    const float error = std::abs(slope.value().item() - kSlope) +
-                        std::abs(intercept.value().item() - kIntercept);
+    const float error =
+        std::abs(slope.value().item() - kSlope) + std::abs(intercept.value().item() - kIntercept);
     session.end_epoch("closeness", 1.0 - error);
   }
   std::printf("line       y = %.4f x + %.4f\n", slope.value().item(), intercept.value().item());

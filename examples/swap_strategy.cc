@@ -1,4 +1,5 @@
-// Trains one network under every strategy and compares the bits of the weights: one loop, one line changed.
+// Trains one network under every strategy and compares the bits of the weights: one loop, one line
+// changed.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
@@ -23,8 +24,8 @@ Result train(Strategy& strategy, const ExampleOptions& options) {
                                                                .shuffle(2'000, options.seed)
                                                                .batch(options.batch_size));
   auto scope = strategy.scope();
-  Sequential model(Input{{28, 28, 1}}, Flatten(), Dense(64, {.activation = "relu"}),
-                   Dropout(0.2), Dense(10));
+  Sequential model(Input{{28, 28, 1}}, Flatten(), Dense(64, {.activation = "relu"}), Dropout(0.2),
+                   Dense(10));
   Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1});
 
   auto train_step = [&](const Batch& batch) {

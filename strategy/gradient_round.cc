@@ -1,7 +1,9 @@
-// One reduction of gradients. With the canonical operation slices are added along the tree straight
-// from the replicas' gradients into one result that all replicas share; other operations reduce
-// copies in place, one flat buffer per replica.
+// One reduction of gradients.
 // SPDX-License-Identifier: Apache-2.0
+//
+// With the canonical operation slices are added along the tree straight from the replicas'
+// gradients into one result that all replicas share; other operations reduce copies in place, one
+// flat buffer per replica.
 #include <algorithm>
 #include <cstring>
 

@@ -1,7 +1,8 @@
-// Writing ON_WRITE variables. In a replica a write is a meeting: the leader combines the replicas'
-// values and writes every component while the others sleep, so that nobody reads a half-written
-// variable.
+// Writing ON_WRITE variables.
 // SPDX-License-Identifier: Apache-2.0
+//
+// In a replica a write is a meeting: the leader combines the replicas' values and writes every
+// component while the others sleep, so that nobody reads a half-written variable.
 #include "tutti/strategy/mirrored_variable.h"
 
 #include <algorithm>

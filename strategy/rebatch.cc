@@ -1,7 +1,8 @@
 // How a global batch is cut into one piece per replica.
+// SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: a *batch* is what the user's dataset yields; a *piece* is what one replica gets of
-// it. SPDX-License-Identifier: Apache-2.0
+// it.
 #include "tutti/strategy/rebatch.h"
 
 #include <algorithm>

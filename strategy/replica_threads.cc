@@ -1,7 +1,9 @@
-// Replica threads. A run is a *frame* (body and rendezvous) on a stack; a thread takes up the
-// innermost frame whenever it has not taken it up yet and is idle or parked in a merge call. A
-// frame leaves the stack after all replicas ended its body.
+// Replica threads.
 // SPDX-License-Identifier: Apache-2.0
+//
+// A run is a *frame* (body and rendezvous) on a stack; a thread takes up the innermost frame
+// whenever it has not taken it up yet and is idle or parked in a merge call. A frame leaves the
+// stack after all replicas ended its body.
 #include "tutti/strategy/replica_threads.h"
 
 #include <map>

@@ -1,6 +1,7 @@
-// The sub-commands of the program `tutti`. Each prints to standard output and returns the exit
-// code.
+// The sub-commands of the program `tutti`.
 // SPDX-License-Identifier: Apache-2.0
+//
+// Each prints to standard output and returns the exit code.
 #pragma once
 
 #include <string>

@@ -1,11 +1,11 @@
 // Adds within groups of devices, then across groups, then copies down.
+// SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: a *group* is a run of `group_size` consecutive replicas, its *leader* the first of
 // them. group_size is a power of two, so that every group is a whole subtree of the canonical tree
 // (the last group may be smaller: it then is the subtree of what is left). Steps: 1. each leader
 // gets the sum of its group; 2. the first leader gets the sum over leaders; 3. leaders get the
 // result; 4. groups do.
-// SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/local/hierarchical_copy.h"
 
 #include <algorithm>

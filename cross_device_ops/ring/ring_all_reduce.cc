@@ -1,4 +1,5 @@
 // All-reduce around a ring, in process.
+// SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: the buffer is cut into V *chunks*, chunk c being elements [c * count / V, (c + 1) *
 // count / V). Replica r's *right neighbour* is r + 1 (mod V). Reduce-scatter: in *step* s = 0 ..
@@ -6,7 +7,6 @@
 // afterwards replica r holds the whole sum of chunk r + 1 (mod V). All-gather: in V-1 further steps
 // the finished chunks travel around. Cost: 2 (V-1) steps; each replica sends 2 (V-1) chunks,
 // together 2 (V-1)/V x size bytes.
-// SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/ring/ring_all_reduce.h"
 
 #include <cstring>

@@ -16,8 +16,9 @@
 
 namespace tutti::examples {
 
-/// What surrounds the steps of a custom loop: it counts epochs and steps, shows progress, logs, saves and resumes, so that the example shows the
-/// training alone. With --checkpoint-dir a checkpoint is written after each epoch, at the last step and on SIGINT or SIGTERM.
+/// What surrounds the steps of a custom loop: it counts epochs and steps, shows progress, logs,
+/// saves and resumes, so that the example shows the training alone. With --checkpoint-dir a
+/// checkpoint is written after each epoch, at the last step and on SIGINT or SIGTERM.
 class TrainingSession {
  public:
   /// Restores the latest checkpoint with --resume. Make every variable before.
@@ -30,7 +31,8 @@ class TrainingSession {
   bool step(float loss, std::int64_t examples);
   /// Shows and keeps what was evaluated after the epoch.
   void end_epoch(const std::string& metric, double value);
-  /// Writes the report. The exit code: 0; 1 below `min_value` of the metric; 75 when it was asked to stop.
+  /// Writes the report. The exit code: 0; 1 below `min_value` of the metric; 75 when it was asked
+  /// to stop.
   int finish(double min_value);
 
  private:

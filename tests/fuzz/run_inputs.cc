@@ -1,4 +1,5 @@
-// Runs a fuzz target without libFuzzer: on its seed files and on some thousand damaged copies of them.
+// Runs a fuzz target without libFuzzer: on its seed files and on some thousand damaged copies of
+// them.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
@@ -26,9 +27,15 @@ std::string damage(std::string input, const tutti::RandomStream& random) {
     const std::uint64_t length = random.below(10 * i + 2, 9);
     const char byte = static_cast<char>(random.below(10 * i + 3, 256));
     switch (random.below(10 * i + 4, 4)) {
-      case 0: input.erase(place, length); break;
-      case 1: input.insert(place, length, byte); break;
-      case 2: input.insert(place, input.substr(place, length)); break;
+      case 0:
+        input.erase(place, length);
+        break;
+      case 1:
+        input.insert(place, length, byte);
+        break;
+      case 2:
+        input.insert(place, input.substr(place, length));
+        break;
       default:
         if (place < input.size()) input[place] = byte;
     }
@@ -44,7 +51,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(argv[1])) paths.push_back(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(argv[1]))
+    paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   std::vector<std::string> seeds = {""};
   for (const auto& path : paths) seeds.push_back(tutti::read_file(path));
