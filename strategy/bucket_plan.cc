@@ -33,7 +33,8 @@ BucketPlan BucketPlan::make(std::span<const Variable> variables, std::int64_t by
   BucketPlan plan;
   plan.variable_ids = ids_of(variables);
   plan.places.resize(variables.size());
-  std::map<DType, std::size_t> open;  // dtype -> the bucket that takes more
+  std::map<DType, std::size_t> open;   // dtype -> the bucket that takes more
+  std::map<DType, std::size_t> limit;  // bytes at which it is closed
   for (std::size_t i = variables.size(); i-- > 0;) {
     const DType dtype = variables[i].dtype();
     auto found = open.find(dtype);
@@ -46,8 +47,11 @@ BucketPlan BucketPlan::make(std::span<const Variable> variables, std::int64_t by
     plan.places[i] = {found->second, bucket.items.size()};
     bucket.items.push_back({i, bucket.count, count});
     bucket.count += rounded_up(count, kAlignment / size_of(dtype));
-    const std::size_t limit = found->second == 0 ? std::min(full, kFirstBucketBytes) : full;
-    if (bucket.count * size_of(dtype) >= limit) open.erase(found);
+    const std::size_t bytes =
+        limit.try_emplace(dtype, std::min(full, kFirstBucketBytes)).first->second;
+    if (bucket.count * size_of(dtype) < bytes) continue;
+    open.erase(found);
+    limit[dtype] = full;
   }
   return plan;
 }

@@ -39,11 +39,18 @@ Rendezvous::Rendezvous(ReplicaMonitor& monitor, int num_replicas, Duration timeo
 
 void Rendezvous::meet(int replica, MeetingHeader header, void* argument, const Action& action,
                       IdleWork* idle) {
-  const bool leads = arrive(replica, std::move(header), argument, action);
-  if (leads) {
-    run_action();
-  } else {
-    wait_for_others(replica, idle);
+  bool leads = false, completed = false;
+  {
+    // One critical section: in sequential mode the turn is handed on before anyone can answer.
+    MutexLock lock(monitor_.mutex());
+    leads = arrive(replica, std::move(header), argument, action);
+    if (!leads) completed = wait_for_others(replica, idle);
+  }
+  if (leads) run_action();
+  while (!leads && !completed) {
+    idle->work();
+    MutexLock lock(monitor_.mutex());
+    completed = wait_for_others(replica, idle);
   }
   MutexLock lock(monitor_.mutex());
   std::exception_ptr failure = std::exchange(seat(replica).failure, nullptr);
@@ -52,7 +59,6 @@ void Rendezvous::meet(int replica, MeetingHeader header, void* argument, const A
 }
 
 bool Rendezvous::arrive(int replica, MeetingHeader header, void* argument, const Action& action) {
-  MutexLock lock(monitor_.mutex());
   throw_if_aborted(replica);
   Seat& own = seat(replica);
   own.present = true;
@@ -83,12 +89,7 @@ void Rendezvous::all_are_here(int replica) {
   }
 }
 
-void Rendezvous::wait_for_others(int replica, IdleWork* idle) {
-  while (!wait_once(replica, idle)) idle->work();
-}
-
-bool Rendezvous::wait_once(int replica, IdleWork* idle) {
-  MutexLock lock(monitor_.mutex());
+bool Rendezvous::wait_for_others(int replica, IdleWork* idle) {
   for (;;) {
     const auto done = [this, replica] { return !seat(replica).present; };
     const TimePoint deadline = deadline_after(Clock::system().now(), timeout_);
@@ -191,6 +192,7 @@ void Rendezvous::ended(int replica, std::exception_ptr error) {
     abort(mismatch());
   }
   if (place_ == RunPlace::kReplicaThreads) monitor_.leave(replica);
+  if (place_ == RunPlace::kNested) monitor_.yield(replica);
   if (num_ended_ == num_replicas()) monitor_.notify_caller();
 }
 

@@ -81,11 +81,11 @@ class Rendezvous {
   };
 
   Seat& seat(int replica) { return seats_[static_cast<std::size_t>(replica)]; }
-  bool arrive(int replica, MeetingHeader header, void* argument, const Action& action);
+  bool arrive(int replica, MeetingHeader header, void* argument, const Action& action)
+      TUTTI_REQUIRES(monitor_.mutex());
   void all_are_here(int replica) TUTTI_REQUIRES(monitor_.mutex());
-  void wait_for_others(int replica, IdleWork* idle);
   /// Returns whether the meeting completed; false: there is idle work.
-  bool wait_once(int replica, IdleWork* idle);
+  bool wait_for_others(int replica, IdleWork* idle) TUTTI_REQUIRES(monitor_.mutex());
   void withdraw(int replica) TUTTI_REQUIRES(monitor_.mutex());
   void run_action();
   void complete(std::exception_ptr failure) TUTTI_REQUIRES(monitor_.mutex());

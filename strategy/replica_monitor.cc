@@ -8,12 +8,14 @@ namespace tutti::internal {
 
 bool ReplicaMonitor::wait(int replica, TimePoint deadline, const std::function<bool()>& ready) {
   if (!sequential_) return replicas_.wait_until(mutex_, deadline, ready);
-  if (ready()) return true;
+  if (turn_ == replica && ready()) return true;
   Seat& seat = seats_[static_cast<std::size_t>(replica)];
   seat.ready = &ready;
-  last_turn_ = replica;
-  turn_ = kNobody;
-  pass_turn();
+  if (turn_ == replica) {
+    last_turn_ = replica;
+    turn_ = kNobody;
+  }
+  if (turn_ == kNobody) pass_turn();
   if (!wait_for_turn(replica, deadline)) {
     static const std::function<bool()> always = [] { return true; };
     seat.ready = &always;  // late, it goes on at its next turn
@@ -50,6 +52,15 @@ void ReplicaMonitor::begin(bool outermost) {
 
 void ReplicaMonitor::enter(int replica) {
   if (sequential_) wait_for_turn(replica, TimePoint::max());
+}
+
+void ReplicaMonitor::yield(int replica) {
+  if (!sequential_) return;
+  static const std::function<bool()> never = [] { return false; };
+  seats_[static_cast<std::size_t>(replica)].ready = &never;
+  last_turn_ = replica;
+  turn_ = kNobody;
+  pass_turn();
 }
 
 void ReplicaMonitor::leave(int replica) {

@@ -16,7 +16,7 @@ namespace tutti::internal {
 class ReplicaMonitor {
  public:
   ReplicaMonitor(int num_replicas, ReplicaExecution execution)
-      : sequential_(execution == ReplicaExecution::kSequential),
+      : sequential_(execution == ReplicaExecution::kSequential && num_replicas > 1),
         seats_(static_cast<std::size_t>(num_replicas)) {}
 
   Mutex& mutex() TUTTI_THREAD_ANNOTATION(lock_returned(mutex_)) { return mutex_; }
@@ -39,6 +39,8 @@ class ReplicaMonitor {
   /// A replica starts its body, and ends it.
   void enter(int replica) TUTTI_REQUIRES(mutex_);
   void leave(int replica) TUTTI_REQUIRES(mutex_);
+  /// A replica hands the turn on; its next wait() takes it up again.
+  void yield(int replica) TUTTI_REQUIRES(mutex_);
 
  private:
   struct Seat {
