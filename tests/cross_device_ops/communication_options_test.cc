@@ -1,0 +1,87 @@
+// Communication options: checks, names and merging.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cross_device_ops/cdo_helpers.h"
+
+namespace tutti {
+namespace {
+
+using namespace cdo_tests;
+using std::chrono::milliseconds;
+
+TEST(CommunicationOptionsTest, COP_01_FieldsAreChecked) {
+  const CommunicationOptions defaults;
+  EXPECT_EQ(defaults.bytes_per_pack, 0);
+  EXPECT_FALSE(defaults.timeout.has_value());
+  EXPECT_EQ(defaults.implementation, CommunicationImplementation::kAuto);
+  EXPECT_NO_THROW(defaults.validate());
+  expect_error(kInvalid, {"bytes_per_pack", "-1"},
+               [] { CommunicationOptions{.bytes_per_pack = -1}.validate(); });
+  for (const int ms : {0, -5}) {
+    expect_error(kInvalid, {"positive timeout", std::to_string(ms)},
+                 [&] { CommunicationOptions{.timeout = milliseconds(ms)}.validate(); });
+  }
+  expect_error(kInvalid, {"bytes_per_pack"},
+               [] { make_cross_device_ops("ring", {.bytes_per_pack = -2}); });
+}
+
+TEST(CommunicationOptionsTest, COP_01_ImplementationsAreReadInAnyCase) {
+  EXPECT_EQ(parse_communication_implementation("nccl"), CommunicationImplementation::kNccl);
+  EXPECT_EQ(parse_communication_implementation("Ring"), CommunicationImplementation::kRing);
+  for (const char* name : {"AUTO", "RING", "NCCL", "MPI", "CANONICAL"}) {
+    EXPECT_EQ(to_string(parse_communication_implementation(name)), name);
+  }
+  expect_error(kInvalid, {"AUTO, RING, NCCL, MPI, CANONICAL", "'tree'"},
+               [] { parse_communication_implementation("tree"); });
+}
+
+TEST(CommunicationOptionsTest, COP_02_MergingTakesFieldsThatAreNotDefault) {
+  const CommunicationOptions a{.bytes_per_pack = 7,
+                               .timeout = milliseconds(5),
+                               .implementation = CommunicationImplementation::kRing};
+  const CommunicationOptions b{.bytes_per_pack = 9, .strict = true};
+  const CommunicationOptions merged = a.merged_with(b);
+  EXPECT_EQ(merged.bytes_per_pack, 9);
+  EXPECT_EQ(merged.timeout, milliseconds(5));
+  EXPECT_EQ(merged.implementation, CommunicationImplementation::kRing);
+  EXPECT_TRUE(merged.strict);
+  EXPECT_EQ(a.merged_with({}), a);
+  EXPECT_EQ(CommunicationOptions{}.merged_with(a), a);
+  EXPECT_EQ(a.bytes_per_pack, 7);  // operands stay as they were
+  EXPECT_EQ(b.timeout, std::nullopt);
+}
+
+TEST(CommunicationOptionsTest, COP_03_TheGroupMustFitTheDevices) {
+  expect_error(kInvalid, {"world size 3", "2 local devices"}, [] {
+    build_cross_device_ops({}, Group{3, 0, cpus(2)});
+  });
+  expect_error(kInvalid, {"0 local devices"}, [] { build_cross_device_ops({}, Group{}); });
+  EXPECT_NO_THROW(build_cross_device_ops({}, Group{4, 0, cpus(2)}));
+}
+
+TEST(CommunicationOptionsTest, TheImplementationChoosesWhenNoNameIsGiven) {
+  const auto built = [](std::string name, CommunicationImplementation implementation) {
+    const CrossDeviceOpsSpec spec{std::move(name), {.implementation = implementation}};
+    return std::string(build_cross_device_ops(spec, Group{2, 0, cpus(2)})->name());
+  };
+  EXPECT_EQ(built("", CommunicationImplementation::kAuto), "canonical");
+  EXPECT_EQ(built("", CommunicationImplementation::kCanonical), "canonical");
+  EXPECT_EQ(built("", CommunicationImplementation::kRing), "ring");
+  EXPECT_EQ(built("ring", CommunicationImplementation::kRing), "ring");
+  EXPECT_EQ(built("hierarchical_copy", CommunicationImplementation::kAuto), "hierarchical_copy");
+  expect_error(kInvalid, {"RING", "'canonical' is named"},
+               [&] { built("canonical", CommunicationImplementation::kRing); });
+}
+
+TEST(CommunicationOptionsTest, S2_10_ImplementationsThatThisBuildLacksAreRefused) {
+  const std::vector<std::pair<CommunicationImplementation, std::string>> missing = {
+      {CommunicationImplementation::kNccl, "NCCL"}, {CommunicationImplementation::kMpi, "MPI"}};
+  for (const auto& [implementation, text] : missing) {
+    const CrossDeviceOpsSpec spec{"", {.implementation = implementation}};
+    expect_error(ErrorCode::kUnimplemented, {"this build", text, "AUTO, RING or CANONICAL"}, [&] {
+      build_cross_device_ops(spec, Group{2, 0, cpus(2)});
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,286 @@
+// Reductions of values of replicas: tf's scenarios for every operation of the build.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cross_device_ops/cdo_helpers.h"
+
+namespace tutti {
+namespace {
+
+using namespace cdo_tests;
+
+class CrossDeviceOpsTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::unique_ptr<CrossDeviceOps> make(int num_replicas) const {
+    return make_op(GetParam(), num_replicas);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Builtin, CrossDeviceOpsTest, ::testing::ValuesIn(kBuiltinOps),
+                         [](const auto& info) { return info.param; });
+
+void expect_scalar_on(const PerReplica<Gradient>& results, const std::vector<Device>& devices,
+                      double expected) {
+  ASSERT_EQ(results.size(), devices.size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    expect_tensor(results[i].dense(), {}, {expected});
+    EXPECT_EQ(results[i].dense().device(), devices[i]);
+  }
+}
+
+// The three kinds of destination: all replicas, where another value lives, a device by name.
+std::vector<std::vector<Device>> destinations_of(int num_replicas) {
+  return {cpus(num_replicas), {cpu(9)}, {Device::parse("cpu:7")}};
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_01_ReduceMeanAndSum) {
+  for (const int replicas : {1, 2, 4}) {
+    const auto ops = make(replicas);
+    std::vector<double> values;
+    for (int r = 0; r < replicas; ++r) values.push_back(r);
+    const double mean = (replicas - 1) / 2.0;
+    const auto devices = cpus(replicas);
+    expect_scalar_on(ops->reduce(ReduceOp::kMean, scalars(values), devices), devices, mean);
+    expect_scalar_on(ops->reduce(ReduceOp::kSum, scalars(values), devices), devices,
+                     mean * replicas);
+  }
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_02_ResultsLiveOnTheDestination) {
+  const int replicas = 4;
+  const auto ops = make(replicas);
+  for (const auto& destinations : destinations_of(replicas)) {
+    const PerReplica<Gradient> value = scalars({1, 2, 3, 4});
+    expect_scalar_on(ops->reduce(ReduceOp::kMean, value, destinations), destinations, 2.5);
+    expect_scalar_on(ops->reduce(ReduceOp::kSum, value, destinations), destinations, 10.0);
+    const Gradient one = ops->reduce(ReduceOp::kSum, value, destinations.front());
+    expect_scalar_on(PerReplica<Gradient>({one}), {destinations.front()}, 10.0);
+  }
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_03_BatchReduceHasADestinationPerValue) {
+  const int replicas = 4;
+  const auto ops = make(replicas);
+  for (const auto& first : destinations_of(replicas)) {
+    for (const auto& second : destinations_of(replicas)) {
+      const std::vector<ReduceTask> tasks = {{scalars({0, 1, 2, 3}), first},
+                                             {scalars({1, 2, 3, 4}), second}};
+      const auto sums = ops->batch_reduce(ReduceOp::kSum, tasks);
+      const auto means = ops->batch_reduce(ReduceOp::kMean, tasks);
+      ASSERT_EQ(sums.size(), 2u);
+      expect_scalar_on(sums[0], first, 6.0);
+      expect_scalar_on(sums[1], second, 10.0);
+      expect_scalar_on(means[0], first, 1.5);
+      expect_scalar_on(means[1], second, 2.5);
+    }
+  }
+}
+
+PerReplica<Gradient> slices_of_cdo_05() {
+  return sparse({rows_of({1, 2}, {1}, {5, 2}), rows_of({3, 4, 5, 6}, {1, 3}, {5, 2})});
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_05_SumOfSparseRows) {
+  const Gradient sum = make(2)->reduce(ReduceOp::kSum, slices_of_cdo_05(), cpu(3));
+  expect_rows(sum, {1, 2, 3, 4, 5, 6}, {1, 1, 3});
+  EXPECT_EQ(device_of_value(sum), cpu(3));
+  EXPECT_EQ(sum.slices().indices.device(), cpu(3));
+  expect_tensor(sum.to_dense(), {5, 2}, {0, 0, 4, 6, 0, 0, 5, 6, 0, 0});
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_06_MeanOfSparseRowsDividesByTheReplicas) {
+  const Gradient mean = make(2)->reduce(ReduceOp::kMean, slices_of_cdo_05(), cpu(0));
+  expect_rows(mean, {0.5, 1, 1.5, 2, 2.5, 3}, {1, 1, 3});
+  expect_tensor(mean.to_dense(), {5, 2}, {0, 0, 2, 3, 0, 0, 2.5, 3, 0, 0});
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_07_BatchReduceOfOneSparseValue) {
+  const std::vector<ReduceTask> tasks = {{slices_of_cdo_05(), {cpu(0), cpu(1)}}};
+  const auto sums = make(2)->batch_reduce(ReduceOp::kSum, tasks);
+  const auto means = make(2)->batch_reduce(ReduceOp::kMean, tasks);
+  ASSERT_EQ(sums.size(), 1u);
+  ASSERT_EQ(sums[0].size(), 2u);
+  expect_rows(sums[0][1], {1, 2, 3, 4, 5, 6}, {1, 1, 3});
+  EXPECT_EQ(device_of_value(sums[0][1]), cpu(1));
+  ASSERT_EQ(means.size(), 1u);
+  expect_rows(means[0][0], {0.5, 1, 1.5, 2, 2.5, 3}, {1, 1, 3});
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_10_DenseScalarsOfGroupsOfSeveralSizes) {
+  const std::vector<double> inputs = {1, 2, 3, 4};
+  const std::vector<std::pair<int, double>> sums = {{1, 1.0}, {2, 3.0}, {4, 10.0}};
+  for (const auto& [size, sum] : sums) {
+    const PerReplica<Gradient> value = scalars({inputs.begin(), inputs.begin() + size});
+    const auto results = make(size)->batch_all_reduce(ReduceOp::kSum, {&value, 1});
+    const auto means = make(size)->batch_all_reduce(ReduceOp::kMean, {&value, 1});
+    expect_scalar_on(results[0], cpus(size), sum);
+    expect_scalar_on(means[0], cpus(size), sum / size);
+  }
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_11_SparseRowsAreConcatenatedInReplicaOrder) {
+  const std::vector<IndexedSlices> rows = {
+      rows_of({1, 2}, {0, 1}, {10, 1}), rows_of({3, 4}, {1, 2}, {10, 1}),
+      rows_of({5, 6}, {7, 8}, {10, 1}), rows_of({7, 8}, {3, 2}, {10, 1})};
+  expect_rows(make(2)->reduce(ReduceOp::kSum, sparse({rows[0], rows[1]}), cpu(0)), {1, 2, 3, 4},
+              {0, 1, 1, 2});
+  expect_rows(make(4)->reduce(ReduceOp::kSum, sparse(rows), cpu(0)), {1, 2, 3, 4, 5, 6, 7, 8},
+              {0, 1, 1, 2, 7, 8, 3, 2});
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_13_BatchesOfDenseScalars) {
+  const std::vector<PerReplica<Gradient>> two = {scalars({1, 3}), scalars({2, 4})};
+  const auto sums_of_two = make(2)->batch_all_reduce(ReduceOp::kSum, two);
+  expect_scalar_on(sums_of_two[0], cpus(2), 4);
+  expect_scalar_on(sums_of_two[1], cpus(2), 6);
+  const auto means_of_two = make(2)->batch_all_reduce(ReduceOp::kMean, two);
+  expect_scalar_on(means_of_two[0], cpus(2), 2);
+  expect_scalar_on(means_of_two[1], cpus(2), 3);
+  const std::vector<PerReplica<Gradient>> four = {scalars({1, 3, 5, 7}), scalars({2, 4, 6, 8})};
+  const auto sums = make(4)->batch_all_reduce(ReduceOp::kSum, four);
+  expect_scalar_on(sums[0], cpus(4), 16);
+  expect_scalar_on(sums[1], cpus(4), 20);
+  const auto means = make(4)->batch_all_reduce(ReduceOp::kMean, four);
+  expect_scalar_on(means[0], cpus(4), 4);
+  expect_scalar_on(means[1], cpus(4), 5);
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_15_MixedBatchKeepsTheOrder) {
+  const PerReplica<Gradient> sparse_a =
+      sparse({rows_of({1, 2}, {0, 1}, {10, 1}), rows_of({5, 6}, {1, 2}, {10, 1})});
+  const PerReplica<Gradient> sparse_b =
+      sparse({rows_of({3, 4}, {1, 2}, {5, 1}), rows_of({7, 8}, {0, 1}, {5, 1})});
+  const std::vector<PerReplica<Gradient>> batch = {scalars({1, 3}), sparse_a, scalars({2, 4}),
+                                                   sparse_b};
+  const auto results = make(2)->batch_all_reduce(ReduceOp::kSum, batch);
+  ASSERT_EQ(results.size(), 4u);
+  expect_scalar_on(results[0], cpus(2), 4);
+  expect_scalar_on(results[2], cpus(2), 6);
+  for (int r = 0; r < 2; ++r) {  // CDO-14's numbers
+    const auto replica = static_cast<std::size_t>(r);
+    expect_rows(results[1][replica], {1, 2, 5, 6}, {0, 1, 1, 2});
+    expect_rows(results[3][replica], {3, 4, 7, 8}, {1, 2, 0, 1});
+    EXPECT_EQ(device_of_value(results[1][replica]), cpu(r));
+  }
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_17_AllReduceOfSparseRows) {
+  const IndexedSlices one = rows_of({1}, {0}, {5, 1});
+  const IndexedSlices three = rows_of({3}, {2}, {5, 1});
+  for (const int group : {1, 2, 4}) {
+    const auto size = static_cast<std::size_t>(group);
+    const std::vector<PerReplica<Gradient>> pair = {
+        sparse(std::vector<IndexedSlices>(size, one)),
+        sparse(std::vector<IndexedSlices>(size, three))};
+    const auto sums = make(group)->batch_all_reduce(ReduceOp::kSum, pair);
+    expect_tensor(sums[0][size - 1].to_dense(), {5, 1}, {1.0 * group, 0, 0, 0, 0});
+    expect_tensor(sums[1][0].to_dense(), {5, 1}, {0, 0, 3.0 * group, 0, 0});
+    const auto means = make(group)->batch_all_reduce(ReduceOp::kMean, pair);
+    expect_tensor(means[0][0].to_dense(), {5, 1}, {1, 0, 0, 0, 0});
+  }
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_18_MixedTupleKeepsTheOrder) {
+  const IndexedSlices one = rows_of({1}, {0}, {5, 1});
+  const IndexedSlices three = rows_of({3}, {2}, {5, 1});
+  const std::vector<PerReplica<Gradient>> batch = {sparse({one, one}), scalars({1, 1}),
+                                                   sparse({three, three}), scalars({2, 2})};
+  const auto results = make(2)->batch_all_reduce(ReduceOp::kSum, batch);
+  expect_tensor(results[0][1].to_dense(), {5, 1}, {2, 0, 0, 0, 0});
+  expect_scalar_on(results[1], cpus(2), 2);
+  expect_tensor(results[2][1].to_dense(), {5, 1}, {0, 0, 6, 0, 0});
+  expect_scalar_on(results[3], cpus(2), 4);
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_22_ResultsSitOnTheDevicesOfTheirReplicas) {
+  const auto ops = make(2);
+  const PerReplica<Tensor> ones = ops->broadcast(Tensor(1.0f), cpus(2));
+  const PerReplica<Gradient> value = ones.map([](const Tensor& t) { return Gradient(t); });
+  const std::vector<PerReplica<Gradient>> batch = {value, value};
+  for (const auto& result : ops->batch_all_reduce(ReduceOp::kSum, batch)) {
+    expect_scalar_on(result, cpus(2), 2);
+  }
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_25_PackingDoesNotChangeResults) {
+  const std::vector<PerReplica<Gradient>> batch = {scalars({0, 1, 2}), scalars({1, 2, 3}),
+                                                   scalars({-1, 5, 9})};
+  for (const std::int64_t bytes_per_pack : {0, 1, 4, 8}) {
+    const auto sums =
+        make(3)->batch_all_reduce(ReduceOp::kSum, batch, {.bytes_per_pack = bytes_per_pack});
+    expect_scalar_on(sums[0], cpus(3), 3);
+    expect_scalar_on(sums[1], cpus(3), 6);
+    expect_scalar_on(sums[2], cpus(3), 13);
+  }
+}
+
+TEST_P(CrossDeviceOpsTest, CDO_26_SparseRowsOfVariableLengthAreAggregated) {
+  const std::vector<IndexedSlices> equal = {
+      rows_of({1, 2}, {1}, {10, 2}), rows_of({3, 4}, {2}, {10, 2}), rows_of({2, 1}, {3}, {10, 2})};
+  expect_rows(make(3)->reduce(ReduceOp::kSum, sparse(equal), cpu(0)), {1, 2, 3, 4, 2, 1},
+              {1, 2, 3});
+  const std::vector<IndexedSlices> uneven = {rows_of({1, 2, 3, 4}, {1, 2}, {10, 2}),
+                                             rows_of({}, {}, {10, 2}),
+                                             rows_of({3, 1, 2, 1}, {5, 6}, {10, 2})};
+  expect_rows(make(3)->reduce(ReduceOp::kSum, sparse(uneven), cpu(0)), {1, 2, 3, 4, 3, 1, 2, 1},
+              {1, 2, 5, 6});
+}
+
+TEST_P(CrossDeviceOpsTest, AllReduceLeavesItsInputsAndKeepsDevices) {
+  const PerReplica<Tensor> value(
+      {Tensor::from<float>({2}, {1, 2}, cpu(4)), Tensor::from<float>({2}, {10, 20}, cpu(2))});
+  const PerReplica<Tensor> sum = make(2)->all_reduce(ReduceOp::kSum, value);
+  expect_tensor(value[0], {2}, {1, 2});
+  expect_tensor(value[1], {2}, {10, 20});
+  for (const Tensor& result : sum) expect_tensor(result, {2}, {11, 22});
+  EXPECT_EQ(sum[0].device(), cpu(4));
+  EXPECT_EQ(sum[1].device(), cpu(2));
+}
+
+TEST_P(CrossDeviceOpsTest, BatchOfSeveralTypesAndShapesWithEmptyOnes) {
+  const auto pair = [](const Tensor& a, const Tensor& b) {
+    return PerReplica<Gradient>({Gradient(a), Gradient(b)});
+  };
+  const std::vector<PerReplica<Gradient>> batch = {
+      pair(Tensor::from<std::int64_t>({2}, {1, 2}), Tensor::from<std::int64_t>({2}, {3, 4})),
+      pair(Tensor::zeros({0, 3}), Tensor::zeros({0, 3})),
+      pair(Tensor::from<double>({1, 2}, {0.5, 1}), Tensor::from<double>({1, 2}, {1, 2})),
+      pair(Tensor(2.0f), Tensor(3.0f)),
+      pair(Tensor::from<std::int64_t>({}, {7}), Tensor::from<std::int64_t>({}, {-9}))};
+  const auto sums = make(2)->batch_all_reduce(ReduceOp::kSum, batch);
+  ASSERT_EQ(sums.size(), 5u);
+  expect_tensor(sums[0][1].dense(), {2}, {4, 6});
+  expect_tensor(sums[1][0].dense(), {0, 3}, {});
+  expect_tensor(sums[2][0].dense(), {1, 2}, {1.5, 3});
+  expect_tensor(sums[3][1].dense(), {}, {5});
+  expect_tensor(sums[4][0].dense(), {}, {-2});
+  EXPECT_EQ(sums[4][0].dense().dtype(), DType::kInt64);
+}
+
+TEST(CrossDeviceOps, CDO_09_TheDefaultForTheseDevicesIsCanonical) {
+  const auto ops = build_cross_device_ops({}, Group{2, 0, cpus(2)});
+  EXPECT_EQ(ops->name(), "canonical");
+  EXPECT_EQ(ops->determinism(), Determinism::kCanonical);
+}
+
+TEST(CrossDeviceOps, GradesAreStated) {
+  EXPECT_EQ(make_op("hierarchical_copy", 2)->determinism(), Determinism::kCanonical);
+  EXPECT_EQ(make_op("reduction_to_one_device", 2)->determinism(), Determinism::kCanonical);
+  EXPECT_EQ(make_op("ring", 2)->determinism(), Determinism::kRunToRun);
+  EXPECT_TRUE(make_op("canonical", 2)->sliceable());
+  EXPECT_FALSE(make_op("ring", 2)->sliceable());
+  EXPECT_EQ(to_string(Determinism::kNone), "none");
+  EXPECT_EQ(to_string(Determinism::kRunToRun), "run-to-run");
+  EXPECT_EQ(to_string(Determinism::kCanonical), "canonical");
+}
+
+TEST(CrossDeviceOps, BroadcastCopiesToEachDestination) {
+  const auto ops = make_op("canonical", 2);
+  const auto copies = ops->broadcast(Tensor::from<float>({2}, {1, 2}), cpus(3));
+  ASSERT_EQ(copies.size(), 3u);
+  for (int i = 0; i < 3; ++i) {
+    expect_tensor(copies[static_cast<std::size_t>(i)], {2}, {1, 2});
+    EXPECT_EQ(copies[static_cast<std::size_t>(i)].device(), cpu(i));
+  }
+}
+
+}  // namespace
+}  // namespace tutti

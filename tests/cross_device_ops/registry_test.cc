@@ -1,0 +1,185 @@
+// Names of operations, operations of users, and the fallback.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "tests/cross_device_ops/cdo_helpers.h"
+#include "tutti/core/logging.h"
+
+namespace tutti {
+namespace {
+
+using namespace cdo_tests;
+
+/// Sums replicas pairwise in a tree, then copies the result back. CPU float32 only.
+class TreeSum final : public CrossDeviceOps {
+ public:
+  TreeSum(std::string name, int& calls) : name_(std::move(name)), calls_(calls) {}
+  std::string_view name() const override { return name_; }
+  bool supports(ReduceOp op, DType dtype, DeviceType device) const override {
+    return op == ReduceOp::kSum && dtype == DType::kFloat32 && device == DeviceType::kCpu;
+  }
+
+ protected:
+  void all_reduce_buffers(ReduceOp, std::span<const ReplicaBuffer> replicas) override {
+    ++calls_;
+    const std::size_t n = replicas.size();
+    for (std::size_t stride = 1; stride < n; stride *= 2)
+      for (std::size_t i = 0; i + stride < n; i += 2 * stride)
+        add(replicas[i].as<float>(), replicas[i + stride].as<float>());
+    for (std::size_t i = 1; i < n; ++i)
+      std::ranges::copy(replicas[0].as<float>(), replicas[i].as<float>().begin());
+  }
+
+ private:
+  static void add(std::span<float> sum, std::span<const float> addend) {
+    std::ranges::transform(sum, addend, sum.begin(), std::plus<>{});
+  }
+  std::string name_;
+  int& calls_;
+};
+
+/// Registers a TreeSum that counts its calls in a variable of the process.
+int& register_tree_sum(const std::string& name) {
+  static int counters[8];
+  static std::size_t used = 0;
+  int& calls = counters[used++];
+  register_cross_device_ops(name, [name, &calls](const Group&, const CommunicationOptions&) {
+    return std::make_unique<TreeSum>(name, calls);
+  });
+  return calls;
+}
+
+/// Collects log lines while it lives.
+class LogLines {
+ public:
+  LogLines()
+      : previous_(
+            set_log_sink([this](LogLevel, std::string_view line) { lines_.emplace_back(line); })) {}
+  ~LogLines() { set_log_sink(previous_); }
+  LogLines(const LogLines&) = delete;
+  LogLines& operator=(const LogLines&) = delete;
+
+  int count(const std::string& part) const {
+    return static_cast<int>(std::ranges::count_if(
+        lines_, [&](const std::string& line) { return line.find(part) != std::string::npos; }));
+  }
+
+ private:
+  std::vector<std::string> lines_;
+  LogSink previous_;
+};
+
+TEST(CrossDeviceOpsRegistry, BuiltinOperationsComeFirst) {
+  const auto names = registered_cross_device_ops();
+  ASSERT_GE(names.size(), kBuiltinOps.size());
+  EXPECT_TRUE(std::equal(kBuiltinOps.begin(), kBuiltinOps.end(), names.begin()));
+  for (const std::string& name : kBuiltinOps) EXPECT_EQ(make_op(name, 2)->name(), name);
+}
+
+TEST(CrossDeviceOpsRegistry, S2_07_AnOperationOfTheUserIsCalled) {
+  int& calls = register_tree_sum("tree_sum");
+  const auto names = registered_cross_device_ops();
+  EXPECT_EQ(std::ranges::count(names, "tree_sum"), 1);
+  const auto ops = make_op("tree_sum", 5);
+  EXPECT_EQ(ops->determinism(), Determinism::kNone);
+  const auto sums = ops->batch_all_reduce(
+      ReduceOp::kSum, std::vector<PerReplica<Gradient>>{scalars({1, 2, 3, 4, 5})});
+  EXPECT_EQ(calls, 1);
+  for (const Gradient& sum : sums[0]) expect_tensor(sum.dense(), {}, {15});
+  // MEAN comes from SUM and a division that the base class makes.
+  expect_tensor(ops->reduce(ReduceOp::kMean, scalars({1, 2, 3, 4, 5}), cpu(0)).dense(), {}, {3});
+  EXPECT_EQ(calls, 2);
+}
+
+TEST(CrossDeviceOpsRegistry, S2_07_PacksAreCountedByCalls) {
+  int& calls = register_tree_sum("counting_sum");
+  const auto ops = make_op("counting_sum", 2);
+  std::vector<PerReplica<Gradient>> batch(6, scalars({1, 2}));
+  const auto calls_with = [&](std::int64_t bytes_per_pack) {
+    calls = 0;
+    ops->batch_all_reduce(ReduceOp::kSum, batch, {.bytes_per_pack = bytes_per_pack});
+    return calls;
+  };
+  EXPECT_EQ(calls_with(0), 1);
+  EXPECT_EQ(calls_with(1), 6);
+  EXPECT_EQ(calls_with(4), 6);
+  EXPECT_EQ(calls_with(8), 3);
+  EXPECT_EQ(calls_with(16), 2);  // 4 and 2 scalars
+}
+
+TEST(CrossDeviceOpsRegistry, OneReplicaAndNoElementsNeedNoCall) {
+  int& calls = register_tree_sum("idle_sum");
+  expect_tensor(make_op("idle_sum", 1)->reduce(ReduceOp::kSum, scalars({4}), cpu(2)).dense(), {},
+                {4});
+  const PerReplica<Tensor> empty({Tensor::zeros({0}), Tensor::zeros({0})});
+  expect_tensor(make_op("idle_sum", 2)->all_reduce(ReduceOp::kSum, empty)[1], {0}, {});
+  EXPECT_EQ(calls, 0);
+}
+
+TEST(CrossDeviceOpsRegistry, WhatIsNotSupportedFallsBackAndSaysSoOnce) {
+  int& calls = register_tree_sum("narrow_sum");
+  const auto ops = make_op("narrow_sum", 2);
+  const PerReplica<Tensor> integers({Tensor::from<std::int32_t>({2}, {1, 2}, cpu(0)),
+                                     Tensor::from<std::int32_t>({2}, {3, 4}, cpu(1))});
+  LogLines log;
+  for (int i = 0; i < 3; ++i) {
+    expect_tensor(ops->all_reduce(ReduceOp::kSum, integers)[1], {2}, {4, 6});
+  }
+  EXPECT_EQ(calls, 0);
+  EXPECT_EQ(log.count("narrow_sum: SUM of int32 on cpu:0 is not supported; "
+                      "reduction_to_one_device is used"),
+            1);
+  expect_tensor(ops->reduce(ReduceOp::kMax, scalars({1, 7}), cpu(0)).dense(), {}, {7});
+  EXPECT_EQ(log.count("narrow_sum: MAX of float32"), 1);
+}
+
+TEST(CrossDeviceOpsRegistry, StrictRefusesTheFallback) {
+  register_tree_sum("strict_sum");
+  const auto ops = make_op("strict_sum", 2);
+  const std::vector<PerReplica<Gradient>> batch = {PerReplica<Gradient>(
+      {Gradient(Tensor::ones({1}, DType::kInt64)), Gradient(Tensor::ones({1}, DType::kInt64))})};
+  expect_error(ErrorCode::kUnimplemented, {"strict_sum", "SUM", "int64", "cpu:0", "strict"},
+               [&] { ops->batch_all_reduce(ReduceOp::kSum, batch, {.strict = true}); });
+}
+
+TEST(CrossDeviceOpsRegistry, ANameIsTakenOnce) {
+  register_tree_sum("taken");
+  expect_error(ErrorCode::kAlreadyExists, {"'taken'", "canonical", "ring"},
+               [] { register_tree_sum("taken"); });
+  expect_error(ErrorCode::kAlreadyExists, {"'ring'"}, [] { register_tree_sum("ring"); });
+  expect_error(ErrorCode::kInvalidArgument, {"a name and a factory"},
+               [] { register_tree_sum(""); });
+  expect_error(ErrorCode::kInvalidArgument, {"without factory"},
+               [] { register_cross_device_ops("nothing", {}); });
+}
+
+TEST(CrossDeviceOpsRegistry, AnUnknownNameListsTheNames) {
+  expect_error(ErrorCode::kNotFound,
+               {"'nccl'", "canonical, hierarchical_copy, reduction_to_one_device, ring"},
+               [] { make_cross_device_ops("nccl"); });
+  expect_error(ErrorCode::kNotFound, {"'made_by_hand'"}, [] {
+    build_cross_device_ops({"made_by_hand", {}}, Group{1, 0, cpus(1)});
+  });
+}
+
+TEST(CrossDeviceOpsRegistry, TheFactoryIsToldTheGroupAndTheOptions) {
+  static Group seen;
+  static CommunicationOptions options;
+  static int calls = 0;
+  register_cross_device_ops("curious", [](const Group& group, const CommunicationOptions& given) {
+    seen = group;
+    options = given;
+    return std::make_unique<TreeSum>("curious", calls);
+  });
+  build_cross_device_ops(make_cross_device_ops("curious", {.bytes_per_pack = 77}),
+                         Group{4, 2, cpus(2)});
+  EXPECT_EQ(seen.world_size, 4);
+  EXPECT_EQ(seen.first_rank, 2);
+  EXPECT_EQ(seen.local_devices, cpus(2));
+  EXPECT_EQ(options.bytes_per_pack, 77);
+}
+
+}  // namespace
+}  // namespace tutti
