@@ -1,0 +1,403 @@
+// Variables that are synchronised when written (VAR scenarios, VAL-05, 11, GRD-10).
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/autograd/gradient_tape.h"
+
+namespace tutti::strategy_tests {
+namespace {
+
+constexpr VariableAggregation kAllAggregations[] = {
+    VariableAggregation::kNone, VariableAggregation::kSum, VariableAggregation::kMean,
+    VariableAggregation::kOnlyFirstReplica};
+
+/// Two replicas on two devices and variables of theirs.
+class MirroredVariable : public ::testing::Test {
+ protected:
+  Variable make(const Tensor& initial, VariableAggregation aggregation,
+                bool allow_divergent = false) {
+    const auto scope = strategy_->scope();
+    VariableOptions options;
+    options.name = "v";
+    options.aggregation = aggregation;
+    options.allow_divergent = allow_divergent;
+    return Variable(initial, options);
+  }
+  Variable make(double initial, VariableAggregation aggregation) {
+    return make(Tensor::scalar(initial, DType::kFloat32), aggregation);
+  }
+
+  testing::HangWatchdog watchdog_{"a mirrored variable"};
+  std::unique_ptr<MirroredStrategy> strategy_ = mirrored(2);
+};
+
+std::vector<double> both(double x) { return {x, x}; }
+
+TEST_F(MirroredVariable, VAR_01_CrossReplicaUpdatesWriteEveryComponent) {
+  for (const auto aggregation : kAllAggregations) {
+    const Variable v = make(0.0, aggregation);
+    const auto scope = strategy_->scope();
+    Variable w = v;
+    w.assign(1.0);
+    EXPECT_EQ(components(v), both(1));
+    w.assign(0.0);
+    w.assign_add(1.0);
+    EXPECT_EQ(components(v), both(1));
+    w.assign(0.0);
+    w.assign_sub(-1.0);
+    EXPECT_EQ(components(v), both(1));
+  }
+}
+
+TEST_F(MirroredVariable, VAR_02_PlainValuesInReplicasAreWrittenOnce) {
+  for (const auto aggregation :
+       {VariableAggregation::kMean, VariableAggregation::kOnlyFirstReplica}) {
+    Variable v = make(0.0, aggregation);
+    strategy_->run([&] { v.assign(1.0); });
+    EXPECT_EQ(components(v), both(1));
+    v.assign(0.0);
+    strategy_->run([&] { v.assign_add(1.0); });
+    EXPECT_EQ(components(v), both(1));
+    v.assign(0.0);
+    strategy_->run([&] { v.assign_sub(-1.0); });
+    EXPECT_EQ(components(v), both(1));
+  }
+}
+
+TEST_F(MirroredVariable, VAR_02_WithAggregationNoneItIsAnErrorUnlessDivergenceIsPermitted) {
+  Variable v = make(0.0, VariableAggregation::kNone);
+  EXPECT_TUTTI_ERROR(strategy_->run([&] { v.assign(1.0); }), ErrorCode::kFailedPrecondition,
+                     "Variable 'v'.assign");
+  Variable permitted = make(Tensor(0.0f), VariableAggregation::kNone, true);
+  strategy_->run([&] { permitted.assign_add(1.0); });
+  EXPECT_EQ(components(permitted), both(1));
+  strategy_->run([&] { permitted.assign(num(replica_number())); });
+  EXPECT_EQ(components(permitted), (std::vector<double>{0, 1}));
+}
+
+TEST_F(MirroredVariable, VAR_03_APlainConstantCannotBeSummed) {
+  Variable v = make(0.0, VariableAggregation::kSum);
+  EXPECT_TUTTI_ERROR(strategy_->run([&] { v.assign(5.0); }), ErrorCode::kInvalidArgument, "SUM");
+  strategy_->run([&] { v.assign(num(5.0)); });
+  EXPECT_EQ(components(v), both(10));
+}
+
+TEST_F(MirroredVariable, VAR_05_OneVariableIsAssignedToAnother) {
+  const Variable source = make(2.0, VariableAggregation::kMean);
+  for (const auto aggregation :
+       {VariableAggregation::kMean, VariableAggregation::kOnlyFirstReplica}) {
+    Variable v = make(0.0, aggregation);
+    strategy_->run([&] { v.assign(source.value()); });
+    EXPECT_EQ(components(v), both(2));
+    v.assign(0.0);
+    v.assign(source.value());
+    EXPECT_EQ(components(v), both(2));
+  }
+}
+
+TEST_F(MirroredVariable, VAR_06_MeanOfTheReplicasValues) {
+  Variable v = make(1.0, VariableAggregation::kMean);
+  strategy_->run([&] { v.assign(num(replica_number())); });
+  EXPECT_EQ(components(v), both(0.5));
+  v.assign(1.0);
+  strategy_->run([&] { v.assign_add(num(replica_number())); });
+  EXPECT_EQ(components(v), both(1.5));
+  v.assign(5.0);
+  strategy_->run([&] { v.assign_sub(num(replica_number())); });
+  EXPECT_EQ(components(v), both(4.5));
+  strategy_->run([&] { v.assign(5.0); });
+  EXPECT_EQ(components(v), both(5));
+  v.assign(1.0);
+  strategy_->run([&] { v.assign_add(5.0); });
+  EXPECT_EQ(components(v), both(6));
+  v.assign(5.0);
+  strategy_->run([&] { v.assign_sub(1.0); });
+  EXPECT_EQ(components(v), both(4));
+}
+
+TEST_F(MirroredVariable, VAR_07_CrossReplicaWritesAndTheDeviceList) {
+  Variable v = make(1.0, VariableAggregation::kNone);
+  v.assign_add(6.0);
+  EXPECT_EQ(v.value().item(), 7.0f);
+  EXPECT_EQ(components(v), both(7));
+  v.assign_add(2.0);
+  EXPECT_EQ(components(v), both(9));
+  v.assign(5.0);
+  v.assign_sub(2.0);
+  EXPECT_EQ(components(v), both(3));
+  EXPECT_EQ(v.storage().devices(), strategy_->worker_devices());
+}
+
+TEST_F(MirroredVariable, VAR_09_AReadAfterAWriteInTheReplicaSeesIt) {
+  Variable v = make(1.0, VariableAggregation::kMean);
+  const auto read = strategy_->run([&] {
+    v.assign_add(1.0);
+    return v.value();
+  });
+  EXPECT_EQ(numbers(read), both(2));
+}
+
+TEST_F(MirroredVariable, VAR_10_ReadsAreOfTheOwnComponent) {
+  for (const auto aggregation : kAllAggregations) {
+    const Variable v = make(3.0, aggregation);
+    const auto read = strategy_->run([&] { return v.value(); });
+    EXPECT_EQ(numbers(read), both(3));
+    EXPECT_EQ(read[0].device(), Device::parse("cpu:0"));
+    EXPECT_EQ(read[1].device(), Device::parse("cpu:1"));
+    const auto scope = strategy_->scope();
+    EXPECT_EQ(v.value().item(), 3.0f);
+  }
+}
+
+TEST_F(MirroredVariable, VAR_11_AssignedOutsideEveryScope) {
+  Variable v = make(1.0, VariableAggregation::kNone);
+  v.assign(3.0);
+  EXPECT_EQ(components(v), both(3));
+}
+
+TEST_F(MirroredVariable, VAR_14_OperatorsReadTheVariable) {
+  const Variable v = make(1.0, VariableAggregation::kSum);
+  EXPECT_EQ((v + 1.0f).item(), 2.0f);
+  EXPECT_EQ(numbers(strategy_->run([&] { return v + 1.0f; })), both(2));
+}
+
+TEST_F(MirroredVariable, VAR_15_SavedAndRestoredAcrossPlacements) {
+  const auto lookup_in = [](std::vector<NamedTensor> saved) {
+    return [saved](const std::string& name) {
+      for (const NamedTensor& each : saved) {
+        if (each.name == name) return each.value;
+      }
+      return Tensor();
+    };
+  };
+  for (const auto aggregation : kAllAggregations) {
+    Variable v = make(2.0, aggregation);
+    const auto saved = v.storage().save();
+    ASSERT_EQ(saved.size(), 1U);
+    EXPECT_EQ(saved[0].name, "v");
+    v.assign(9.0);
+    v.storage().restore(lookup_in(saved));
+    EXPECT_EQ(components(v), both(2));
+    Variable plain(Tensor(0.0f), {.name = "v"});
+    plain.storage().restore(lookup_in(saved));
+    EXPECT_EQ(plain.value().item(), 2.0f);
+    plain.assign(3.0);
+    v.storage().restore(lookup_in(plain.storage().save()));
+    EXPECT_EQ(components(v), both(3));
+  }
+}
+
+IndexedSlices row(std::int64_t index, double value, std::int64_t rows,
+                  DType dtype = DType::kFloat32) {
+  const Device device = ReplicaContext::current().device();
+  return {Tensor::full({1}, value, dtype, device), Tensor::from<std::int64_t>({1}, {index}, device),
+          Shape{rows}};
+}
+
+TEST_F(MirroredVariable, VAR_17_LinearScatterOperationsCombineTheReplicasRows) {
+  Variable ints = make(Tensor::from<std::int32_t>({3}, {1, 6, 1}), VariableAggregation::kSum);
+  strategy_->run([&] {
+    const int r = ReplicaContext::current().replica_id();
+    ints.scatter_div(row(r, r + 2, 3, DType::kInt32));
+  });
+  EXPECT_EQ(numbers(ints.value()), (std::vector<double>{0, 2, 1}));
+  Variable floats = make(Tensor::from<float>({3}, {2, 1, 1}), VariableAggregation::kMean);
+  strategy_->run([&] {
+    const int r = ReplicaContext::current().replica_id();
+    floats.scatter_mul(row(r, r + 2, 3));
+  });
+  for (const Tensor& each : floats.storage().local_components()) {
+    EXPECT_EQ(numbers(each), (std::vector<double>{2, 1.5, 1}));
+  }
+}
+
+TEST_F(MirroredVariable, VAR_18_MinMaxAndUpdateNeedOnlyFirstReplica) {
+  Variable sum = make(Tensor::from<float>({3}, {0, 2, 0}), VariableAggregation::kSum);
+  EXPECT_TUTTI_ERROR(strategy_->run([&] { sum.scatter_min(row(1, 1, 3)); }),
+                     ErrorCode::kUnimplemented, "scatter_min");
+  EXPECT_TUTTI_ERROR(strategy_->run([&] { sum.scatter_max(row(1, 1, 3)); }),
+                     ErrorCode::kUnimplemented, "scatter_max");
+  EXPECT_TUTTI_ERROR(strategy_->run([&] { sum.scatter_update(row(1, 1, 3)); }),
+                     ErrorCode::kUnimplemented, "scatter_update");
+  Variable v = make(Tensor::from<float>({3}, {0, 2, 0}), VariableAggregation::kOnlyFirstReplica);
+  strategy_->run([&] { v.scatter_min(row(1, 1, 3)); });
+  EXPECT_EQ(numbers(v.value()), (std::vector<double>{0, 1, 0}));
+  v.assign(0.0);
+  strategy_->run([&] { v.scatter_max(row(0, 1, 3)); });
+  EXPECT_EQ(numbers(v.value()), (std::vector<double>{1, 0, 0}));
+  v.assign(0.0);
+  strategy_->run([&] { v.scatter_update(row(1, 3, 3)); });
+  EXPECT_EQ(numbers(v.value()), (std::vector<double>{0, 3, 0}));
+}
+
+TEST_F(MirroredVariable, VAR_19_WithoutAggregationScatterIsLocal) {
+  Variable refused = make(Tensor::from<float>({1}, {4}), VariableAggregation::kNone);
+  EXPECT_TUTTI_ERROR(strategy_->run([&] { refused.scatter_sub(row(0, 2, 1)); }),
+                     ErrorCode::kFailedPrecondition, "allow_divergent");
+  Variable v = make(Tensor::from<float>({1}, {4}), VariableAggregation::kNone, true);
+  const auto expect_after = [&](void (Variable::*scatter)(const IndexedSlices&), double expected) {
+    strategy_->run([&] { (v.*scatter)(row(0, 2, 1)); });
+    EXPECT_EQ(components(v), both(expected));
+  };
+  expect_after(&Variable::scatter_sub, 2);
+  expect_after(&Variable::scatter_add, 4);
+  expect_after(&Variable::scatter_max, 4);
+  expect_after(&Variable::scatter_min, 2);
+  expect_after(&Variable::scatter_mul, 4);
+  expect_after(&Variable::scatter_div, 2);
+  expect_after(&Variable::scatter_update, 2);
+}
+
+TEST_F(MirroredVariable, VAR_29_AllReduceOfAVariable) {
+  const Variable v = make(2.0, VariableAggregation::kNone);
+  const auto results = strategy_->run([&] {
+    return ReplicaContext::current().all_reduce(ReduceOp::kSum, v.value()) + replica_number();
+  });
+  EXPECT_EQ(numbers(results), (std::vector<double>{4, 5}));
+}
+
+TEST_F(MirroredVariable, VAL_11_MeanOfIntegersNeedsEqualValues) {
+  Variable v = make(Tensor::scalar(1, DType::kInt32), VariableAggregation::kMean);
+  EXPECT_TUTTI_ERROR(strategy_->run([&] { v.assign(num(replica_number(), DType::kInt32)); }),
+                     ErrorCode::kInvalidArgument, "Variable 'v'");
+  strategy_->run([&] { v.assign(num(7, DType::kInt32)); });
+  EXPECT_EQ(components(v), both(7));
+  strategy_->run([&] { v.assign_add(1.0); });
+  EXPECT_EQ(components(v), both(8));
+}
+
+TEST_F(MirroredVariable, GRD_10_UpdateSeesOneComponentAtATime) {
+  Variable v = make(0.0, VariableAggregation::kNone);
+  const PerReplica<Tensor> values({Tensor(1.0f), Tensor(2.0f)});
+  strategy_->update(
+      v, [](Variable& each, const Tensor& x) { each.assign(x); }, values);
+  EXPECT_EQ(components(v), (std::vector<double>{1, 2}));
+  strategy_->update(
+      v, [](Variable& each, const Tensor& x) { each.assign_add(x); }, values);
+  EXPECT_EQ(components(v), (std::vector<double>{2, 4}));
+  strategy_->update(
+      v, [](Variable& each, const Tensor& x) { each.assign_sub(x); }, values);
+  EXPECT_EQ(components(v), (std::vector<double>{1, 2}));
+  strategy_->update(
+      v, [](Variable& each, const Tensor&) { each.assign_add(each.value() + each.value()); },
+      values);
+  EXPECT_EQ(components(v), (std::vector<double>{3, 6}));
+}
+
+TEST_F(MirroredVariable, MIR_09_ComponentsAreNamedByReplica) {
+  const Variable v = make(0.0, VariableAggregation::kNone);
+  std::vector<std::string> names;
+  strategy_->update(
+      v, [&](Variable& each, const Tensor&) { names.push_back(each.name()); }, Tensor(0.0f));
+  EXPECT_EQ(names, (std::vector<std::string>{"v", "v/replica_1"}));
+}
+
+TEST_F(MirroredVariable, UnknownOptionsAreRefusedNamingTheVariable) {
+  const auto scope = strategy_->scope();
+  EXPECT_TUTTI_ERROR(
+      Variable(Tensor(1.0f), {.name = "w", .synchronization = VariableSynchronization::kNone}),
+      ErrorCode::kInvalidArgument, "Variable 'w'");
+  EXPECT_TUTTI_ERROR(
+      Variable(Tensor(1.0f),
+               {.name = "w", .synchronization = static_cast<VariableSynchronization>(9)}),
+      ErrorCode::kInvalidArgument, "Variable 'w'");
+  EXPECT_TUTTI_ERROR(
+      Variable(Tensor(1.0f), {.name = "w", .aggregation = static_cast<VariableAggregation>(9)}),
+      ErrorCode::kInvalidArgument, "Variable 'w'");
+}
+
+TEST_F(MirroredVariable, ATensorThatWasReadNeverChanges) {
+  Variable v = make(1.0, VariableAggregation::kMean);
+  const auto before = strategy_->run([&] {
+    const Tensor read = v.value();
+    v.assign_add(1.0);
+    return read;
+  });
+  EXPECT_EQ(numbers(before), both(1));
+  EXPECT_EQ(components(v), both(2));
+}
+
+TEST_F(MirroredVariable, AWrongShapeNamesTheVariable) {
+  Variable v = make(1.0, VariableAggregation::kMean);
+  EXPECT_TUTTI_ERROR(strategy_->run([&] {
+    v.assign(vec({1, 2}));
+  }),
+                     ErrorCode::kInvalidArgument, "Variable 'v'.assign");
+}
+
+TEST_F(MirroredVariable, AReplicaOfAnotherStrategyCannotWriteIt) {
+  Variable v = make(1.0, VariableAggregation::kMean);
+  auto other = mirrored(2);
+  EXPECT_TUTTI_ERROR(other->run([&] { v.assign(2.0); }), ErrorCode::kFailedPrecondition,
+                     "Mixing different strategies");
+}
+
+TEST_F(MirroredVariable, AllReplicasMustWriteTheSameVariable) {
+  Variable v = make(1.0, VariableAggregation::kMean);
+  Variable w = [&] {
+    const auto scope = strategy_->scope();
+    return Variable(Tensor(1.0f), {.name = "w", .aggregation = VariableAggregation::kMean});
+  }();
+  EXPECT_TUTTI_ERROR(strategy_->run([&] {
+    if (ReplicaContext::current().replica_id() == 0) {
+      v.assign(2.0);
+    } else {
+      w.assign(2.0);
+    }
+  }),
+                     ErrorCode::kFailedPrecondition,
+                     "replica 0 waits in Variable 'v'.assign; replica 1 waits in Variable "
+                     "'w'.assign");
+}
+
+TEST(CentralVariable, OneComponentOnTheParameterDeviceIsReadOnTheReplicasDevice) {
+  auto strategy = central(2);
+  const auto scope = strategy->scope();
+  Variable v(Tensor(1.0f), {.aggregation = VariableAggregation::kMean});
+  EXPECT_EQ(v.storage().devices(), std::vector<Device>{Device::parse("cpu:0")});
+  const auto read = strategy->run([&] {
+    v.assign_add(num(replica_number()));
+    return v.value();
+  });
+  EXPECT_EQ(numbers(read), both(1.5));
+  EXPECT_EQ(read[1].device(), Device::parse("cpu:1"));
+  EXPECT_EQ(strategy->parameter_devices(), std::vector<Device>{Device::parse("cpu:0")});
+}
+
+using VariableOfAll = AllStrategies;
+INSTANTIATE_TEST_SUITE_P(, VariableOfAll, ::testing::ValuesIn(all_strategies()), case_name);
+
+TEST_P(VariableOfAll, VAL_05_RestoreGivesTheSavedValueBack) {
+  for (const auto synchronization :
+       {VariableSynchronization::kOnWrite, VariableSynchronization::kOnRead}) {
+    for (const auto aggregation : {VariableAggregation::kMean, VariableAggregation::kSum,
+                                   VariableAggregation::kOnlyFirstReplica}) {
+      const auto scope = strategy_->scope();
+      Variable v(Tensor::from<float>({4}, {1, 2, 3, 4}),
+                 {.name = "v", .synchronization = synchronization, .aggregation = aggregation});
+      const std::vector<double> before = numbers(v.value());
+      const auto saved = v.storage().save();
+      v.assign(Tensor::from<float>({4}, {4, 3, 2, 1}));
+      v.storage().restore([&](const std::string& name) {
+        for (const NamedTensor& each : saved) {
+          if (each.name == name) return each.value;
+        }
+        return Tensor();
+      });
+      EXPECT_EQ(numbers(v.value()), before);
+    }
+  }
+}
+
+TEST_P(VariableOfAll, VariablesMayOutliveTheirStrategy) {
+  Variable v;
+  {
+    const auto scope = strategy_->scope();
+    v = Variable(Tensor(1.0f));
+  }
+  strategy_.reset();
+  v.assign(2.0);
+  EXPECT_EQ(v.value().item(), 2.0f);
+}
+
+}  // namespace
+}  // namespace tutti::strategy_tests

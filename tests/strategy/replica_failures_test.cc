@@ -1,0 +1,300 @@
+// Faults in replicas: each ends in an error that names what happened, within a second, for every
+// operation.
+// SPDX-License-Identifier: Apache-2.0
+#include <functional>
+#include <stdexcept>
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/core/clock.h"
+#include "tutti/cross_device_ops/registry.h"
+#include "tutti/optimizer/gradient_reducer.h"
+
+namespace tutti::strategy_tests {
+namespace {
+
+struct Fault {
+  std::string name;
+  std::function<void(Strategy&, int faulty)> run;
+  ErrorCode code;
+  std::string text;
+};
+
+Tensor sum_of(const Tensor& value) {
+  return ReplicaContext::current().all_reduce(ReduceOp::kSum, value);
+}
+
+/// Runs `faulty_body` in replica `faulty` and `body` in the others.
+void run_with(Strategy& strategy, int faulty, const std::function<void()>& faulty_body,
+              const std::function<void()>& body) {
+  strategy.run([&] {
+    if (ReplicaContext::current().replica_id() == faulty) {
+      faulty_body();
+    } else {
+      body();
+    }
+  });
+}
+
+void two_sums() {
+  sum_of(vec({1, 2}));
+  sum_of(vec({3, 4}));
+}
+
+void merge() {
+  ReplicaContext::current().merge_call([](Strategy&, const PerReplica<int>&) {}, 0);
+}
+
+std::vector<Fault> faults() {
+  const auto broken = [] { fail(ErrorCode::kDataLoss, "broken"); };
+  return {
+      {"throws_before", [=](Strategy& s, int f) { run_with(s, f, broken, two_sums); },
+       ErrorCode::kDataLoss, "step 0: broken"},
+      {"throws_between",
+       [=](Strategy& s, int f) {
+         run_with(
+             s, f,
+             [&] {
+               sum_of(vec({1, 2}));
+               broken();
+             },
+             two_sums);
+       },
+       ErrorCode::kDataLoss, "step 0: broken"},
+      {"throws_after",
+       [=](Strategy& s, int f) {
+         run_with(
+             s, f,
+             [&] {
+               two_sums();
+               broken();
+             },
+             two_sums);
+       },
+       ErrorCode::kDataLoss, "step 0: broken"},
+      {"throws_inside",
+       [](Strategy& s, int) {
+         s.run([] {
+           ReplicaContext& context = ReplicaContext::current();
+           context.all_reduce(ReduceOp::kMean, num(1, DType::kInt32));
+         });
+       },
+       ErrorCode::kInvalidArgument, "step 0: "},
+      {"returns_early",
+       [](Strategy& s, int f) {
+         run_with(
+             s, f,
+             [] {
+               sum_of(vec({1, 2}));
+             },
+             two_sums);
+       },
+       ErrorCode::kFailedPrecondition, "all_reduce mismatch: replica FAULTY returned; "},
+      {"extra_collective",
+       [](Strategy& s, int f) {
+         run_with(
+             s, f,
+             [] {
+               two_sums();
+               sum_of(num(1));
+             },
+             two_sums);
+       },
+       ErrorCode::kFailedPrecondition, "replica FAULTY waits in all_reduce(SUM, float32 []) at "},
+      {"wrong_shape",
+       [](Strategy& s, int f) {
+         run_with(
+             s, f,
+             [] {
+               sum_of(vec({1, 2, 3}));
+             },
+             [] {
+               sum_of(vec({1, 2}));
+             });
+       },
+       ErrorCode::kInvalidArgument,
+       "replica FAULTY waits in all_reduce(SUM, float32 [3]) at replica_failures_test.cc:"},
+      {"wrong_dtype",
+       [](Strategy& s, int f) {
+         run_with(
+             s, f, [] { sum_of(num(1, DType::kFloat64)); }, [] { sum_of(num(1)); });
+       },
+       ErrorCode::kInvalidArgument, "replica FAULTY waits in all_reduce(SUM, float64 [])"},
+      {"wrong_operation",
+       [](Strategy& s, int f) {
+         run_with(
+             s, f, [] { ReplicaContext::current().all_reduce(ReduceOp::kMax, num(1)); },
+             [] { sum_of(num(1)); });
+       },
+       ErrorCode::kInvalidArgument, "replica FAULTY waits in all_reduce(MAX, float32 [])"},
+      {"wrong_order",
+       [](Strategy& s, int f) {
+         run_with(
+             s, f,
+             [] {
+               merge();
+               sum_of(num(1));
+             },
+             [] {
+               sum_of(num(1));
+               merge();
+             });
+       },
+       ErrorCode::kFailedPrecondition, "replica FAULTY waits in merge_call at "},
+      {"merge_call_alone",
+       [](Strategy& s, int f) {
+         run_with(
+             s, f, [] {}, merge);
+       },
+       ErrorCode::kFailedPrecondition, "merge_call mismatch: replica FAULTY returned; "},
+      {"gather_against_reduce",
+       [](Strategy& s, int f) {
+         run_with(
+             s, f, [] { ReplicaContext::current().all_gather(vec({1}), 0); },
+             [] { sum_of(vec({1})); });
+       },
+       ErrorCode::kFailedPrecondition,
+       "replica FAULTY waits in all_gather(axis 0, float32 [0]) at"},
+      {"gradients_against_reduce",
+       [](Strategy& s, int f) {
+         run_with(
+             s, f,
+             [] {
+               GradientReducer::current()->begin({});
+               GradientReducer::current()->finish();
+             },
+             [] { sum_of(vec({1})); });
+       },
+       ErrorCode::kFailedPrecondition, "replica FAULTY waits in the reduction of gradients"},
+  };
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const auto at = text.find(from);
+  return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+class FaultMatrix : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(, FaultMatrix, ::testing::ValuesIn(registered_cross_device_ops()));
+
+TEST_P(FaultMatrix, EveryFaultIsNamedWithinASecond) {
+  for (const int replicas : {2, 3, 8}) {
+    for (const ReplicaExecution execution :
+         {ReplicaExecution::kThreads, ReplicaExecution::kSequential}) {
+      for (const Fault& fault : faults()) {
+        SCOPED_TRACE(concat(fault.name, ", ", replicas, " replicas"));
+        testing::HangWatchdog watchdog(fault.name);
+        LocalStrategyOptions options = on_cpus(replicas);
+        options.cross_device_ops = make_cross_device_ops(GetParam());
+        options.deterministic = false;
+        options.execution = execution;
+        MirroredStrategy strategy(options);
+        const int faulty = replicas / 2;
+        const TimePoint begin = Clock::system().now();
+        const Error error = error_of([&] { fault.run(strategy, faulty); });
+        EXPECT_LT(seconds_between(begin, Clock::system().now()), 1.0);
+        EXPECT_EQ(to_string(error.code()), to_string(fault.code)) << error.message();
+        EXPECT_THAT(error.message(),
+                    ::testing::HasSubstr(replaced(fault.text, "FAULTY", std::to_string(faulty))));
+        const auto after = strategy.run([] { return sum_of(num(1)); });
+        EXPECT_EQ(numbers(after), copies_of(replicas, replicas));
+      }
+    }
+  }
+}
+
+TEST(ReplicaFailures, TheMismatchMessageNamesEveryReplicaAndTheLine) {
+  auto strategy = mirrored(3);
+  testing::HangWatchdog watchdog("merge_call mismatch");
+  const Error error = error_of([&] {
+    run_with(
+        *strategy, 1, [] {}, merge);
+  });
+  EXPECT_THAT(error.message(), ::testing::MatchesRegex(
+                                   "step 0: merge_call mismatch: replica 1 returned; replicas 0, "
+                                   "2 wait in merge_call at replica_failures_test.cc:[0-9]+;.*"));
+}
+
+TEST(ReplicaFailures, OthersSeeAbortedAndTheOriginalExceptionIsThrown) {
+  struct Custom : std::logic_error {
+    using std::logic_error::logic_error;
+  };
+  auto strategy = mirrored(3);
+  testing::HangWatchdog watchdog("aborted");
+  EXPECT_THROW(run_with(
+                   *strategy, 2, [] { throw Custom("original"); }, two_sums),
+               Custom);
+  const Strategy::Failure& failure = strategy->last_failure();
+  EXPECT_EQ(failure.replica, 2);
+  EXPECT_EQ(failure.messages[2], "original");
+  EXPECT_THAT(failure.messages[0], ::testing::HasSubstr("stopped because the run failed"));
+}
+
+TEST(ReplicaFailures, AReplicaThatSwallowsTheAbortDoesNotHideTheFailure) {
+  auto strategy = mirrored(2);
+  testing::HangWatchdog watchdog("swallowed");
+  EXPECT_THROW(run_with(
+                   *strategy, 1, [] { throw std::runtime_error("x"); },
+                   [] {
+                     try {
+                       two_sums();
+                     } catch (const Error& error) {
+                       EXPECT_EQ(error.code(), ErrorCode::kAborted);
+                     }
+                   }),
+               std::runtime_error);
+}
+
+TEST(ReplicaFailures, ADeadlineNamesTheMissingReplicas) {
+  LocalStrategyOptions options = on_cpus(3);
+  options.timeout = std::chrono::milliseconds(50);
+  MirroredStrategy strategy(options);
+  testing::HangWatchdog watchdog("deadline");
+  EXPECT_TUTTI_ERROR(
+      run_with(
+          strategy, 1, [] { Clock::system().sleep_for(std::chrono::milliseconds(400)); }, two_sums),
+      ErrorCode::kDeadlineExceeded, "s for replica 1; expected all 3 replicas");
+}
+
+TEST(ReplicaFailures, AFailureDuringTheUpdateRefusesFurtherRuns) {
+  auto strategy = mirrored(2);
+  testing::HangWatchdog watchdog("update phase");
+  const Json state = strategy->save_state();
+  const auto update_and_fail = [](int faulty) {
+    GradientReducer& reducer = *GradientReducer::current();
+    reducer.begin({});
+    reducer.finish();
+    if (ReplicaContext::current().replica_id() == faulty) fail(ErrorCode::kInternal, "half done");
+    reducer.updates_done();
+  };
+  EXPECT_TUTTI_ERROR(strategy->run(update_and_fail, 1), ErrorCode::kInternal, "half done");
+  EXPECT_TUTTI_ERROR(strategy->run([] {}), ErrorCode::kFailedPrecondition, "restore_state");
+  strategy->restore_state(state);
+  EXPECT_NO_THROW(strategy->run(update_and_fail, -1));
+}
+
+TEST(ReplicaFailures, AFailureBeforeTheUpdateLeavesTheStrategyUsable) {
+  auto strategy = mirrored(2);
+  Variable v;
+  {
+    const auto scope = strategy->scope();
+    v = Variable(Tensor(1.0f), {.aggregation = VariableAggregation::kMean});
+  }
+  EXPECT_TUTTI_ERROR(run_with(
+                         *strategy, 0,
+                         [] {
+                           GradientReducer::current()->begin({});
+                           fail(ErrorCode::kInternal, "early");
+                         },
+                         [&] {
+                           GradientReducer::current()->begin({});
+                           GradientReducer::current()->finish();
+                           v.assign(9.0);
+                         }),
+                     ErrorCode::kInternal, "early");
+  EXPECT_EQ(components(v), (std::vector<double>{1, 1}));
+  EXPECT_NO_THROW(strategy->run([&] { v.assign(2.0); }));
+  EXPECT_EQ(components(v), (std::vector<double>{2, 2}));
+}
+
+}  // namespace
+}  // namespace tutti::strategy_tests

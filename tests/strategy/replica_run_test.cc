@@ -1,0 +1,346 @@
+// Running functions on all replicas: results, arguments, exceptions, merge calls (MIR, CTI, GRD, S2
+// scenarios).
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <atomic>
+#include <set>
+#include <stdexcept>
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/clock.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/random.h"
+#include "tutti/optimizer/gradient_reducer.h"
+
+namespace tutti::strategy_tests {
+namespace {
+
+using RunOnAll = AllStrategies;
+INSTANTIATE_TEST_SUITE_P(, RunOnAll, ::testing::ValuesIn(all_strategies()), case_name);
+
+TEST_P(RunOnAll, MIR_13_EachReplicaIdOccursOnce) {
+  const PerReplica<int> ids = strategy_->run([] { return ReplicaContext::current().replica_id(); });
+  for (int r = 0; r < replicas(); ++r) EXPECT_EQ(ids[static_cast<std::size_t>(r)], r);
+}
+
+TEST_P(RunOnAll, CTI_01_APlainArgumentGoesToAllReplicas) {
+  const auto squares = strategy_->run([](const Tensor& x) { return square(x); }, Tensor(2.0f));
+  EXPECT_EQ(numbers(squares), copies_of(4.0, replicas()));
+}
+
+TEST_P(RunOnAll, CTI_02_ARunWithoutResultStillRuns) {
+  Variable v;
+  {
+    const auto scope = strategy_->scope();
+    v = Variable(Tensor(0.0f), {.aggregation = VariableAggregation::kMean});
+  }
+  strategy_->run([&] { v.assign_add(1.0); });
+  EXPECT_EQ(v.value().item(), 1.0f);
+}
+
+TEST_P(RunOnAll, CTI_05_AStructOfResultsIsPerReplica) {
+  struct Pair {
+    float a, b;
+  };
+  const PerReplica<Pair> pairs = strategy_->run([] {
+    const float x = replica_number();
+    return Pair{x - 1, x + 1};
+  });
+  for (int r = 0; r < replicas(); ++r) {
+    EXPECT_EQ(pairs[static_cast<std::size_t>(r)].a, static_cast<float>(r - 1));
+    EXPECT_EQ(pairs[static_cast<std::size_t>(r)].b, static_cast<float>(r + 1));
+  }
+}
+
+TEST_P(RunOnAll, MIR_14_OnlyTheFirstReplicaCountsTheGlobalStep) {
+  Variable step;
+  {
+    const auto scope = strategy_->scope();
+    step = Variable(Tensor::scalar(0, DType::kInt64),
+                    {.aggregation = VariableAggregation::kOnlyFirstReplica});
+  }
+  strategy_->run([&] { step.assign_add(1.0); });
+  for (const double each : components(step)) EXPECT_EQ(each, 1.0);
+}
+
+TEST_P(RunOnAll, RED_06_AllReduceInReplicas) {
+  const auto sums =
+      strategy_->run([] { return ReplicaContext::current().all_reduce(ReduceOp::kSum, num(1.0)); });
+  EXPECT_EQ(numbers(sums), copies_of(replicas(), replicas()));
+}
+
+TEST_P(RunOnAll, MergeCallRunsOnceOnTheCallersThreadInCrossReplicaContext) {
+  int calls = 0;
+  static thread_local int marker = 0;
+  marker = 17;  // of the thread that calls run()
+  const auto results = strategy_->run([&] {
+    ReplicaContext& context = ReplicaContext::current();
+    const int doubled = context.merge_call(
+        [&](Strategy& strategy, const PerReplica<int>& values) {
+          ++calls;
+          EXPECT_EQ(marker, 17);
+          EXPECT_EQ(get_cross_replica_context(), &strategy);
+          EXPECT_EQ(get_replica_context(), nullptr);
+          EXPECT_EQ(GradientReducer::current(), nullptr);
+          return values.map([](int x) { return 2 * x; });
+        },
+        context.replica_id());
+    const int common = context.merge_call(
+        [](Strategy&, const PerReplica<int>& values) { return static_cast<int>(values.size()); },
+        0);
+    EXPECT_NE(get_replica_context(), nullptr);
+    return doubled + 100 * common;
+  });
+  EXPECT_EQ(calls, 1);
+  for (int r = 0; r < replicas(); ++r) {
+    EXPECT_EQ(results[static_cast<std::size_t>(r)], 2 * r + 100 * replicas());
+  }
+}
+
+TEST_P(RunOnAll, AMergeFunctionMayRunAndNestMergeCalls) {
+  std::atomic<int> inner_bodies = 0;
+  const auto results = strategy_->run([&] {
+    return ReplicaContext::current().merge_call(
+        [&](Strategy& strategy, const PerReplica<int>&) {
+          const PerReplica<int> inner = strategy.run([&] {
+            ++inner_bodies;
+            ReplicaContext& context = ReplicaContext::current();
+            const int sum = context.merge_call(
+                [&](Strategy& deeper, const PerReplica<int>& ids) {
+                  const auto innermost = deeper.run([](int id) { return 10 * id; }, ids);
+                  int total = 0;
+                  for (const int each : innermost) total += each;
+                  return total;
+                },
+                context.replica_id());
+            return sum + context.replica_id();
+          });
+          return inner;
+        },
+        0);
+  });
+  const int total = 10 * replicas() * (replicas() - 1) / 2;
+  EXPECT_EQ(inner_bodies, replicas());
+  for (int r = 0; r < replicas(); ++r) EXPECT_EQ(results[static_cast<std::size_t>(r)], total + r);
+}
+
+struct Odd : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+TEST_P(RunOnAll, MIR_07_ExceptionsKeepTheirType) {
+  EXPECT_THROW(strategy_->run([] { throw Odd("in the replica"); }), Odd);
+  EXPECT_THROW(strategy_->run([] {
+    ReplicaContext::current().merge_call(
+        [](Strategy&, const PerReplica<int>&) { throw Odd("in the merge function"); }, 0);
+  }),
+               Odd);
+  const auto nested = [] {
+    ReplicaContext::current().merge_call(
+        [](Strategy& strategy, const PerReplica<int>&) {
+          strategy.run([] { throw Odd("in a nested replica"); });
+        },
+        0);
+  };
+  EXPECT_THROW(strategy_->run(nested), Odd);
+  EXPECT_THROW(strategy_->run([&] {
+    ReplicaContext::current().merge_call(
+        [&](Strategy& strategy, const PerReplica<int>&) { strategy.run(nested); }, 0);
+  }),
+               Odd);
+  EXPECT_EQ(strategy_->run([] { return 1; }).size(), static_cast<std::size_t>(replicas()));
+}
+
+TEST_P(RunOnAll, S2_29_AnErrorNamesReplicaAndStep) {
+  strategy_->run([] {});
+  const Error error = error_of([&] {
+    strategy_->run([&] {
+      if (ReplicaContext::current().replica_id() == replicas() - 1) {
+        fail(ErrorCode::kDataLoss, "reader: broken");
+      }
+      ReplicaContext::current().all_reduce(ReduceOp::kSum, num(1.0));
+    });
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+  EXPECT_EQ(error.message(), concat("replica ", replicas() - 1, ", step 1: reader: broken"));
+  EXPECT_EQ(strategy_->last_failure().replica, replicas() - 1);
+  EXPECT_EQ(strategy_->last_failure().step, 1U);
+  EXPECT_EQ(strategy_->last_failure().messages.size(), static_cast<std::size_t>(replicas()));
+}
+
+TEST_P(RunOnAll, S2_29_RunInsideAReplicaIsRefused) {
+  EXPECT_TUTTI_ERROR(strategy_->run([&] { strategy_->run([] {}); }), ErrorCode::kFailedPrecondition,
+                     "inside a replica");
+}
+
+TEST_P(RunOnAll, MIR_11_MinimisingByHandComesCloser) {
+  Variable w;
+  {
+    const auto scope = strategy_->scope();
+    w = Variable(Tensor(0.0f));
+  }
+  const double rate = 0.1 / replicas();
+  for (int step = 0; step < 10; ++step) {
+    const auto gradients = strategy_->run([&] {
+      GradientTape tape;
+      const Tensor loss = square(w.value() * 1.0f - 1.0f);
+      return tape.gradient(loss, w).dense();
+    });
+    const Tensor sum = strategy_->reduce(ReduceOp::kSum, gradients);
+    strategy_->update(
+        w,
+        [&](Variable& each, const Tensor& g) {
+          each.assign_sub(g.to(each.storage().devices()[0]) * rate);
+        },
+        sum);
+  }
+  for (const double each : components(w)) EXPECT_LT(std::abs(each - 1.0), 0.2);
+}
+
+TEST_P(RunOnAll, VAR_13_AVariableCannotBeMadeInsideRun) {
+  EXPECT_TUTTI_ERROR(strategy_->run([] { Variable v(Tensor(1.0f), {.name = "late"}); }),
+                     ErrorCode::kFailedPrecondition, "Variable 'late'");
+}
+
+TEST_P(RunOnAll, GRD_02_OneGradientPerReplica) {
+  Variable x;
+  {
+    const auto scope = strategy_->scope();
+    x = Variable(Tensor(1.0f));
+  }
+  const auto gradients = strategy_->run([&] {
+    GradientTape tape;
+    return tape.gradient(x.value() * x.value(), x).dense();
+  });
+  EXPECT_EQ(numbers(gradients), copies_of(2.0, replicas()));
+}
+
+TEST_P(RunOnAll, StateCountsOutermostSuccessfulSteps) {
+  EXPECT_EQ(strategy_->save_state().at("step").as_int(), 0);
+  strategy_->run([] {
+    ReplicaContext::current().merge_call(
+        [](Strategy& strategy, const PerReplica<int>&) { strategy.run([] {}); }, 0);
+  });
+  EXPECT_EQ(strategy_->save_state().at("step").as_int(), 1);
+  EXPECT_THROW(strategy_->run([] { throw Odd("x"); }), Odd);
+  EXPECT_EQ(strategy_->save_state().at("step").as_int(), 1);
+  Json state = strategy_->save_state();
+  state.set("step", 41);
+  strategy_->restore_state(state);
+  const auto steps = strategy_->run([] { return current_random_context().step; });
+  EXPECT_EQ(steps[0], 41U);
+  EXPECT_EQ(strategy_->run([] { return current_random_context().replica; }).values().back(),
+            static_cast<std::uint32_t>(replicas() - 1));
+}
+
+TEST(RunArguments, MIR_10_PerReplicaArgumentsAreSplit) {
+  auto strategy = mirrored(2);
+  const auto result = strategy->run([](const Tensor& x) { return x * 1.25f; },
+                                    PerReplica<Tensor>({Tensor(5.0f), Tensor(3.0f)}));
+  EXPECT_EQ(numbers(result), (std::vector<double>{6.25, 3.75}));
+  EXPECT_TUTTI_ERROR(strategy->run([](const Tensor&) {}, PerReplica<Tensor>({Tensor(5.0f)})),
+                     ErrorCode::kInvalidArgument, "one per replica");
+}
+
+TEST(RunArguments, GRD_06_ResultsOfTwoReplicasAndOfOneDevice) {
+  auto strategy = mirrored(2);
+  EXPECT_EQ(strategy->run([] { return ReplicaContext::current().replica_id() + 1; }).values(),
+            (std::vector<int>{1, 2}));
+  const PerReplica<float> x({1.0f, 2.0f});
+  const auto both = strategy->run([](float v) { return std::pair(2 * v, v * v); }, x);
+  EXPECT_EQ(both[0], std::pair(2.0f, 1.0f));
+  EXPECT_EQ(both[1], std::pair(4.0f, 4.0f));
+  const auto a = both.map([](const auto& each) { return each.first; });
+  const auto b = both.map([](const auto& each) { return each.second; });
+  EXPECT_EQ(strategy->run([](float u, float v) { return u + 2 * v + 2; }, a, b).values(),
+            (std::vector<float>{6.0f, 14.0f}));
+  OneDeviceStrategy one("cpu:0");
+  const auto single = one.run([](float v) { return std::pair(2 * v, v * v); }, 4.0f);
+  EXPECT_EQ(single[0], std::pair(8.0f, 16.0f));
+  EXPECT_EQ(one.run([](float u, float v) { return u + 2 * v + 2; }, 8.0f, 16.0f)[0], 42.0f);
+}
+
+TEST(RunArguments, S2_31_LocalResultsAreInReplicaOrder) {
+  auto strategy = mirrored(3);
+  const auto ids = strategy->run([] { return ReplicaContext::current().replica_id(); });
+  EXPECT_EQ(strategy->local_results(ids), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(strategy->local_results(7), std::vector<int>{7});
+}
+
+TEST(RunThreads, ReplicasOfADeviceTakeTurns) {
+  auto strategy = mirrored(1, 3);
+  testing::HangWatchdog watchdog("replicas of one device");
+  std::atomic<int> inside = 0;
+  std::atomic<int> most = 0;
+  for (int i = 0; i < 20; ++i) {
+    strategy->run([&] {
+      for (int k = 0; k < 3; ++k) {
+        const int now = ++inside;
+        if (now > most) most = now;
+        --inside;
+        ReplicaContext::current().all_reduce(ReduceOp::kSum, num(1.0));
+      }
+    });
+  }
+  EXPECT_EQ(most, 1);
+}
+
+TEST(RunThreads, SequentialReplicasRunInOrderUntilTheyBlock) {
+  LocalStrategyOptions options = on_cpus(3);
+  options.execution = ReplicaExecution::kSequential;
+  MirroredStrategy strategy(options);
+  testing::HangWatchdog watchdog("sequential replicas");
+  for (int i = 0; i < 10; ++i) {
+    std::vector<std::string> events;
+    strategy.run([&] {
+      ReplicaContext& context = ReplicaContext::current();
+      events.push_back(concat("a", context.replica_id()));
+      context.all_reduce(ReduceOp::kSum, num(1.0));
+      events.push_back(concat("b", context.replica_id()));
+      context.merge_call([&](Strategy&, const PerReplica<int>&) { events.push_back("m"); }, 0);
+      events.push_back(concat("c", context.replica_id()));
+    });
+    EXPECT_EQ(join(events), "a0, a1, a2, b2, b0, b1, m, c2, c0, c1");
+  }
+}
+
+TEST(RunThreads, CDO_21_RunsOfTwoUserThreadsTakeTurns) {
+  auto strategy = mirrored(2);
+  testing::HangWatchdog watchdog("two user threads");
+  std::atomic<int> running = 0;
+  std::atomic<bool> overlapped = false;
+  const auto use = [&](float value) {
+    for (int i = 0; i < 30; ++i) {
+      const auto sums = strategy->run([&] {
+        if (ReplicaContext::current().replica_id() == 0 && ++running > 1) overlapped = true;
+        const Tensor sum = ReplicaContext::current().all_reduce(ReduceOp::kSum, num(value));
+        if (ReplicaContext::current().replica_id() == 0) --running;
+        return sum;
+      });
+      EXPECT_EQ(numbers(sums), copies_of(2.0 * value, 2));
+      const PerReplica<Tensor> values({Tensor(value), Tensor(value)});
+      const std::vector<Device> destinations = strategy->worker_devices();
+      EXPECT_EQ(numbers(strategy->reduce_to(ReduceOp::kSum, values, destinations)),
+                copies_of(2.0 * value, 2));
+    }
+  };
+  auto a = Executor::system().start("user a", [&] { use(1.0f); });
+  auto b = Executor::system().start("user b", [&] { use(2.0f); });
+  a->join();
+  b->join();
+  EXPECT_FALSE(overlapped);
+}
+
+TEST(RunThreads, DestroyingAStrategyEndsItsThreads) {
+  const int before = num_running_threads();
+  {
+    auto strategy = mirrored(3);
+    strategy->run([] {});
+    EXPECT_EQ(num_running_threads(), before + 3);
+  }
+  EXPECT_EQ(num_running_threads(), before);
+}
+
+}  // namespace
+}  // namespace tutti::strategy_tests

@@ -1,0 +1,218 @@
+// The same weights, bit by bit, whatever the strategy, the devices and the schedule.
+// SPDX-License-Identifier: Apache-2.0
+#include <bit>
+#include <map>
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/random.h"
+#include "tutti/cross_device_ops/registry.h"
+#include "tutti/optimizer/optimizer.h"
+
+namespace tutti::strategy_tests {
+namespace {
+
+constexpr std::int64_t kGlobalRows = 12;
+
+struct Trained {
+  std::string weights;
+  std::string slots;
+  std::string losses;
+};
+
+/// A two-layer network with an embedding, dropout and a moving mean, trained for some steps of the
+/// toy loop.
+Trained train(Strategy& strategy, int steps = 4) {
+  set_random_seed(7);
+  Json state = strategy.save_state();
+  state.set("step", 0);
+  if (state.find("seed")) state.set("seed", "7");
+  strategy.restore_state(state);
+
+  const auto scope = strategy.scope();
+  const auto weight = [](const char* name, const Shape& shape, std::uint64_t number) {
+    const Tensor initial = random_normal(shape, RandomKey{7, kInitializerPurpose, number, 0, 0});
+    return Variable(initial, {.name = name});
+  };
+  Variable table = weight("table", {10, 6}, 1);
+  Variable w1 = weight("w1", {6, 33}, 2);
+  Variable b1 = weight("b1", {33}, 3);
+  Variable w2 = weight("w2", {33, 1}, 4);
+  Variable mean(Tensor::zeros({33}), {.name = "mean",
+                                      .synchronization = VariableSynchronization::kOnRead,
+                                      .aggregation = VariableAggregation::kMean});
+  const std::vector<Variable> weights = {table, w1, b1, w2};
+  Adam optimizer(weights, {.learning_rate = 0.05});
+
+  const int replicas = strategy.num_replicas_in_sync();
+  std::string losses;
+  for (int step = 0; step < steps; ++step) {
+    const auto results = strategy.run([&, step] {
+      ReplicaContext& context = ReplicaContext::current();
+      const Device device = context.device();
+      const int r = context.replica_id();
+      const std::int64_t rows = kGlobalRows / replicas;
+      std::vector<std::int64_t> words;
+      for (std::int64_t i = 0; i < rows; ++i) words.push_back((step + r * rows + i) * 7 % 10);
+      GradientTape tape;
+      const Tensor x = gather(table.value(), Tensor::from<std::int64_t>({rows}, words, device));
+      const Tensor hidden = relu(matmul(x, w1.value()) + b1.value());
+      const RandomContext& random = current_random_context();
+      const Tensor dropped = dropout(
+          hidden, 0.25, RandomKey{random.seed, kDropoutPurpose, random.step, random.replica, 0});
+      mean.assign(mean.value() * 0.9f + reduce_mean(hidden, {{0}}) * 0.1f);
+      const Tensor loss =
+          reduce_sum(square(matmul(dropped, w2.value()) - 1.0f)) / static_cast<float>(kGlobalRows);
+      optimizer.minimize(tape, loss);
+      return loss;
+    });
+    const float loss = strategy.reduce(ReduceOp::kSum, results).item();
+    losses += concat(std::bit_cast<std::uint32_t>(loss), ' ');
+  }
+  std::vector<Variable> all = weights;
+  all.push_back(mean);
+  return {hash_variables(all), hash_variables(optimizer.state_variables()), losses};
+}
+
+using Maker = std::function<std::unique_ptr<Strategy>()>;
+
+void expect_same(const std::map<std::string, Maker>& makers) {
+  std::optional<Trained> first;
+  for (const auto& [name, make] : makers) {
+    testing::HangWatchdog watchdog(name, std::chrono::seconds(20));
+    const auto strategy = make();
+    const Trained trained = train(*strategy);
+    if (!first) first = trained;
+    EXPECT_EQ(trained.weights, first->weights) << name;
+    EXPECT_EQ(trained.slots, first->slots) << name;
+    EXPECT_EQ(trained.losses, first->losses) << name;
+  }
+}
+
+std::unique_ptr<Strategy> mirrored_with(int devices, int replicas, ReplicaExecution execution,
+                                        const std::string& ops) {
+  LocalStrategyOptions options = on_cpus(devices, replicas);
+  options.execution = execution;
+  options.cross_device_ops = make_cross_device_ops(ops);
+  return std::make_unique<MirroredStrategy>(options);
+}
+
+TEST(SameBits, OneReplicaIsTheSameUnderEveryStrategy) {
+  expect_same({{"one_device", [] { return std::make_unique<OneDeviceStrategy>("cpu:0"); }},
+               {"one_device cpu:3", [] { return std::make_unique<OneDeviceStrategy>("cpu:3"); }},
+               {"mirrored", [] { return mirrored(1); }},
+               {"central", [] { return central(1); }},
+               {"sequential",
+                [] { return mirrored_with(1, 1, ReplicaExecution::kSequential, "canonical"); }}});
+}
+
+TEST(SameBits, ReplicasMatterAndDevicesDoNot) {
+  for (const int replicas : {2, 3, 4}) {
+    const auto threads = ReplicaExecution::kThreads;
+    expect_same(
+        {{"a device each", [=] { return mirrored(replicas); }},
+         {"one device", [=] { return mirrored(1, replicas); }},
+         {"two devices", [=] { return mirrored(2, replicas); }},
+         {"central", [=] { return central(replicas); }},
+         {"central on one device", [=] { return central(1, replicas); }},
+         {"sequential",
+          [=] { return mirrored_with(2, replicas, ReplicaExecution::kSequential, "canonical"); }},
+         {"hierarchical_copy",
+          [=] { return mirrored_with(replicas, replicas, threads, "hierarchical_copy"); }},
+         {"reduction_to_one_device",
+          [=] { return mirrored_with(replicas, replicas, threads, "reduction_to_one_device"); }}});
+  }
+}
+
+TEST(SameBits, OtherStepsGiveOtherBits) {
+  const auto strategy = mirrored(2);
+  EXPECT_NE(train(*strategy, 3).weights, train(*strategy, 4).weights);
+}
+
+TEST(SameBits, S2_04_MirroredComponentsStayEqual) {
+  auto strategy = mirrored(3);
+  const auto scope = strategy->scope();
+  Variable w(random_normal({1'000}, RandomKey{3, kUserPurpose, 0, 0, 0}), {.name = "w"});
+  Sgd optimizer(std::vector<Variable>{w}, {.learning_rate = 0.1, .momentum = 0.9});
+  for (int step = 0; step < 5; ++step) {
+    strategy->run([&] {
+      GradientTape tape;
+      const Tensor loss = reduce_sum(square(w.value() - replica_number()));
+      optimizer.minimize(tape, loss);
+    });
+    const auto parts = w.storage().local_components();
+    for (const Tensor& each : parts) {
+      EXPECT_TRUE(std::ranges::equal(each.bytes(), parts[0].bytes()));
+    }
+  }
+}
+
+TEST(SameBits, S2_32_GRD_03_GradientsAreSummedAndMayBeLocal) {
+  auto strategy = mirrored(2);
+  const auto scope = strategy->scope();
+  Variable v(Tensor::zeros({2}), {.name = "v"});
+  Sgd optimizer(std::vector<Variable>{v}, {.learning_rate = 0.1});
+  const auto read = strategy->run([&] {
+    const float g = replica_number() + 1;
+    const std::vector<Gradient> gradients = {vec({g, g})};
+    optimizer.apply_gradients(gradients);
+    return v.value();
+  });
+  for (const double each : numbers(read)) EXPECT_FLOAT_EQ(static_cast<float>(each), -0.3f);
+}
+
+TEST(SameBits, GRD_05_OneDeviceWithEitherAggregation) {
+  for (const auto aggregation : {GradientAggregation::kSum, GradientAggregation::kNone}) {
+    OneDeviceStrategy strategy("cpu:0");
+    const auto scope = strategy.scope();
+    Variable v(Tensor::zeros({2}), {.name = "v"});
+    Sgd optimizer(std::vector<Variable>{v}, {.learning_rate = 0.1});
+    strategy.run([&] {
+      const std::vector<Gradient> gradients = {vec({1, 1})};
+      optimizer.apply_gradients(gradients, {.aggregation = aggregation});
+    });
+    EXPECT_FLOAT_EQ(static_cast<float>(numbers(v.value())[0]), -0.1f);
+  }
+}
+
+TEST(SameBits, GRD_01_GradientsOfTheReplicasRows) {
+  auto strategy = mirrored(2);
+  for (const auto& [x, expected] :
+       {std::pair(PerReplica<float>({5, 6}), std::vector<double>{10, 12}),
+        std::pair(PerReplica<float>({7, 8}), std::vector<double>{14, 16})}) {
+    const auto gradients = strategy->run(
+        [](float value) {
+          const Tensor input = num(value);
+          GradientTape tape;
+          tape.watch(input);
+          return tape.gradient(square(input), input).dense();
+        },
+        x);
+    EXPECT_EQ(numbers(gradients), expected);
+  }
+}
+
+TEST(SameBits, TwoOptimizersInOneStep) {
+  std::map<std::string, std::string> hashes;
+  for (const int devices : {1, 2}) {
+    auto strategy = mirrored(devices, 2);
+    const auto scope = strategy->scope();
+    Variable a(Tensor::ones({40}), {.name = "a"});
+    Variable b(Tensor::ones({30}), {.name = "b"});
+    Sgd first(std::vector<Variable>{a}, {.learning_rate = 0.1});
+    Adam second(std::vector<Variable>{b}, {.learning_rate = 0.1});
+    for (int step = 0; step < 3; ++step) {
+      strategy->run([&] {
+        GradientTape tape({.persistent = true});
+        const Tensor loss = reduce_sum(square(a.value())) * reduce_mean(b.value());
+        first.minimize(tape, loss);
+        second.minimize(tape, loss);
+      });
+    }
+    hashes[hash_variables(std::vector<Variable>{a, b})] = "";
+  }
+  EXPECT_EQ(hashes.size(), 1U);
+}
+
+}  // namespace
+}  // namespace tutti::strategy_tests

@@ -1,0 +1,236 @@
+// Scopes and contexts of threads (LIB scenarios).
+// SPDX-License-Identifier: Apache-2.0
+#include <optional>
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/autograd/replica_group.h"
+#include "tutti/core/executor.h"
+
+namespace tutti::strategy_tests {
+namespace {
+
+void expect_default_state() {
+  EXPECT_NE(get_replica_context(), nullptr);
+  EXPECT_EQ(get_cross_replica_context(), nullptr);
+  EXPECT_FALSE(in_cross_replica_context());
+  EXPECT_TRUE(in_replica_context());
+  EXPECT_FALSE(has_strategy());
+  EXPECT_EQ(&get_strategy(), &default_strategy());
+}
+
+void expect_scope_of(Strategy& strategy) {
+  EXPECT_EQ(get_replica_context(), nullptr);
+  EXPECT_EQ(get_cross_replica_context(), &strategy);
+  EXPECT_TRUE(in_cross_replica_context());
+  EXPECT_TRUE(has_strategy());
+  EXPECT_EQ(&get_strategy(), &strategy);
+}
+
+TEST(Scope, LIB_01_WithoutStrategyTheDefaultReplicaIsCurrent) {
+  expect_default_state();
+  EXPECT_EQ(ReplicaContext::current().num_replicas_in_sync(), 1);
+  EXPECT_EQ(&ReplicaContext::current().strategy(), &default_strategy());
+  EXPECT_EQ(ReplicaContext::current().all_reduce(ReduceOp::kSum, 3.0f).item(), 3.0f);
+}
+
+TEST(Scope, LIB_02_InsideScopeItIsTheCrossReplicaContext) {
+  auto strategy = mirrored(2);
+  {
+    const auto scope = strategy->scope();
+    expect_scope_of(*strategy);
+    EXPECT_TUTTI_ERROR(ReplicaContext::current(), ErrorCode::kFailedPrecondition,
+                       "cross-replica context");
+    EXPECT_TUTTI_ERROR(ReplicaGroup::current("a layer"), ErrorCode::kFailedPrecondition, "a layer");
+  }
+  expect_default_state();
+}
+
+TEST(Scope, LIB_03_InsideRunItIsAReplicaContext) {
+  auto strategy = mirrored(2);
+  const auto check = [&] {
+    EXPECT_NE(get_replica_context(), nullptr);
+    EXPECT_EQ(get_cross_replica_context(), nullptr);
+    EXPECT_FALSE(in_cross_replica_context());
+    EXPECT_TRUE(has_strategy());
+    EXPECT_EQ(&get_strategy(), strategy.get());
+    EXPECT_EQ(ReplicaGroup::current("test").num_replicas(), 2);
+  };
+  strategy->run(check);
+  const auto scope = strategy->scope();
+  strategy->run(check);
+  expect_scope_of(*strategy);
+}
+
+TEST(Scope, LIB_05_ClosingInTheWrongOrderIsANestingError) {
+  auto strategy = mirrored(1);
+  auto outer = strategy->scope();
+  auto inner = strategy->scope();
+  EXPECT_TUTTI_ERROR(outer.close(), ErrorCode::kFailedPrecondition, "scope nesting error");
+  inner.close();
+  outer.close();
+  expect_default_state();
+  EXPECT_TUTTI_ERROR(outer.close(), ErrorCode::kFailedPrecondition, "not open");
+}
+
+TEST(Scope, LIB_05_AVariableCreatorScopeStillOpenIsANestingError) {
+  auto strategy = mirrored(1);
+  auto scope = strategy->scope();
+  struct Other final : VariableCreator {
+    std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
+                                            const RandomKey& key,
+                                            VariableOptions options) override {
+      return make_local_storage(initializer({Device{}, key}), Device{}, std::move(options));
+    }
+  } creator;
+  {
+    const VariableCreatorScope inner(creator);
+    EXPECT_TUTTI_ERROR(scope.close(), ErrorCode::kFailedPrecondition, "scope nesting error");
+  }
+}
+
+TEST(Scope, LIB_05_DestroyingInTheWrongOrderLeavesTheThreadUsable) {
+  auto strategy = mirrored(1);
+  std::optional<Scope> outer(strategy->scope());
+  std::optional<Scope> inner(strategy->scope());
+  outer.reset();  // logs the error
+  expect_scope_of(*strategy);
+  inner.reset();
+  expect_default_state();
+}
+
+TEST(Scope, LIB_06_AnotherStrategyInsideAScopeIsMixing) {
+  auto a = mirrored(2);
+  auto b = mirrored(2);
+  const auto scope = a->scope();
+  EXPECT_TUTTI_ERROR((void)b->scope(), ErrorCode::kFailedPrecondition,
+                     "Mixing different strategies");
+  EXPECT_TUTTI_ERROR(b->run([] {}), ErrorCode::kFailedPrecondition, "Mixing different strategies");
+  EXPECT_TUTTI_ERROR(b->reduce(ReduceOp::kMean, Tensor(1.0f)), ErrorCode::kFailedPrecondition,
+                     "Mixing different strategies");
+  expect_scope_of(*a);
+}
+
+TEST(Scope, LIB_07_AScopeMayBeEnteredAgainAndUsedAgain) {
+  auto strategy = mirrored(1);
+  auto scope = strategy->scope();
+  scope.reopen();
+  auto second = strategy->scope();
+  scope.strategy();
+  second.close();
+  scope.close();
+  expect_scope_of(*strategy);
+  scope.close();
+  expect_default_state();
+  scope.reopen();
+  expect_scope_of(*strategy);
+  scope.close();
+  expect_default_state();
+}
+
+TEST(Scope, LIB_13_TheDefaultStrategysScopeChangesNothing) {
+  auto strategy = mirrored(1);
+  {
+    const auto before = strategy->scope();
+    const Variable variable(Tensor(1.0f));
+    EXPECT_TRUE(strategy->variable_created_in_scope(variable));
+  }
+  {
+    const auto scope = default_strategy().scope();
+    expect_default_state();
+    EXPECT_TUTTI_ERROR((void)strategy->scope(), ErrorCode::kFailedPrecondition,
+                       "Mixing different strategies");
+    const Variable variable(Tensor(1.0f));
+    EXPECT_TRUE(default_strategy().variable_created_in_scope(variable));
+  }
+  const auto after = strategy->scope();
+  EXPECT_TRUE(strategy->variable_created_in_scope(Variable(Tensor(1.0f))));
+}
+
+TEST(Scope, ContextsArePerThread) {
+  auto strategy = mirrored(1);
+  const auto scope = strategy->scope();
+  Executor::system().start("other", [] { expect_default_state(); })->join();
+}
+
+TEST(Scope, AScopeInsideRunStaysInTheReplica) {
+  auto strategy = mirrored(2);
+  strategy->run([&] {
+    const auto scope = strategy->scope();
+    EXPECT_NE(get_replica_context(), nullptr);
+    EXPECT_EQ(ReplicaContext::current().all_reduce(ReduceOp::kSum, num(1)).item(), 2.0f);
+  });
+}
+
+using ScopeOfAll = AllStrategies;
+INSTANTIATE_TEST_SUITE_P(, ScopeOfAll, ::testing::ValuesIn(all_strategies()), case_name);
+
+TEST_P(ScopeOfAll, LIB_10_MethodsWorkInTheDefaultContextAndInScope) {
+  const std::vector<Device> destinations = strategy_->parameter_devices();
+  const auto use_methods = [&](const Variable& variable) {
+    const PerReplica<Tensor> ones(
+        std::vector<Tensor>(static_cast<std::size_t>(replicas()), Tensor(1.0f)));
+    EXPECT_EQ(strategy_->reduce(ReduceOp::kSum, ones).item(), static_cast<float>(replicas()));
+    EXPECT_EQ(strategy_->reduce_to(ReduceOp::kMean, ones, destinations)[0].item(), 1.0f);
+    const std::vector<std::pair<PerReplica<Tensor>, std::vector<Device>>> pairs = {
+        {ones, destinations}, {ones, destinations}};
+    EXPECT_EQ(strategy_->batch_reduce_to(ReduceOp::kSum, pairs)[1][0].item(),
+              static_cast<float>(replicas()));
+    EXPECT_EQ(strategy_->broadcast_to(Tensor(4.0f), destinations)[0].item(), 4.0f);
+    strategy_->update(
+        variable, [](Variable& each, const Tensor& value) { each.assign(value); }, Tensor(5.0f));
+    EXPECT_EQ(components(variable), copies_of(5.0, static_cast<int>(destinations.size())));
+  };
+  Variable variable;
+  {
+    const auto scope = strategy_->scope();
+    variable = Variable(Tensor(1.0f));
+    use_methods(variable);
+  }
+  use_methods(variable);
+}
+
+TEST_P(ScopeOfAll, LIB_09_TheOperationMayBeTextInEitherCase) {
+  const PerReplica<Tensor> twos(
+      std::vector<Tensor>(static_cast<std::size_t>(replicas()), Tensor(2.0f)));
+  for (const char* mean : {"mean", "MEAN"}) EXPECT_EQ(strategy_->reduce(mean, twos).item(), 2.0f);
+  for (const char* sum : {"sum", "SUM"}) {
+    EXPECT_EQ(strategy_->reduce(sum, twos).item(), 2.0f * static_cast<float>(replicas()));
+  }
+  EXPECT_TUTTI_ERROR(strategy_->reduce("average", twos), ErrorCode::kInvalidArgument, "average");
+  EXPECT_TUTTI_ERROR(strategy_->reduce("max", twos), ErrorCode::kInvalidArgument, "SUM or MEAN");
+}
+
+TEST(DefaultStrategy, LIB_11_UpdateGetsTheVeryVariableAndTensor) {
+  const Variable variable(Tensor(1.0f));
+  const Tensor argument(2.0f);
+  int calls = 0;
+  default_strategy().update(
+      variable,
+      [&](Variable& each, const Tensor& value) {
+        ++calls;
+        EXPECT_EQ(each, variable);
+        EXPECT_EQ(value.id(), argument.id());
+      },
+      argument);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(DefaultStrategy, RunMergeAndReduceAreTheIdentity) {
+  Strategy& strategy = default_strategy();
+  const PerReplica<int> result = strategy.run([](int x) { return x + 1; }, 4);
+  EXPECT_EQ(result.values(), std::vector<int>{5});
+  const float merged = ReplicaContext::current().merge_call(
+      [](Strategy& merging, const PerReplica<float>& values) {
+        EXPECT_TRUE(in_cross_replica_context());
+        EXPECT_FALSE(has_strategy());
+        EXPECT_EQ(&merging, &default_strategy());
+        return values.map([](float x) { return 2 * x; });
+      },
+      3.0f);
+  EXPECT_EQ(merged, 6.0f);
+  EXPECT_EQ(strategy.reduce(ReduceOp::kSum, Tensor(3.0f)).item(), 3.0f);
+  EXPECT_EQ(strategy.reduce(ReduceOp::kMean, PerReplica<Tensor>({Tensor(3.0f)})).item(), 3.0f);
+}
+
+}  // namespace
+}  // namespace tutti::strategy_tests

@@ -1,0 +1,131 @@
+// What tests of strategies share: strategies over virtual devices and short ways to read values.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/hang_watchdog.h"
+#include "tutti/strategy/central_storage_strategy.h"
+#include "tutti/strategy/mirrored_strategy.h"
+#include "tutti/strategy/one_device_strategy.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti::strategy_tests {
+
+/// cpu:0 ... cpu:<devices - 1>, with `replicas` replicas (0: one per device).
+inline LocalStrategyOptions on_cpus(int devices, int replicas = 0) {
+  LocalStrategyOptions options;
+  for (int i = 0; i < devices; ++i) options.devices.devices.push_back({DeviceType::kCpu, i});
+  options.replicas = replicas;
+  return options;
+}
+
+inline std::unique_ptr<MirroredStrategy> mirrored(int devices, int replicas = 0) {
+  return std::make_unique<MirroredStrategy>(on_cpus(devices, replicas));
+}
+
+inline std::unique_ptr<CentralStorageStrategy> central(int devices, int replicas = 0) {
+  return std::make_unique<CentralStorageStrategy>(
+      CentralStorageOptions{on_cpus(devices, replicas), std::nullopt});
+}
+
+/// A float32 vector on the device of the current replica (cpu:0 outside).
+inline Tensor vec(std::vector<float> values) {
+  ReplicaContext* context = get_replica_context();
+  const Device device = context ? context->device() : Device{};
+  return Tensor::from<float>({static_cast<std::int64_t>(values.size())}, values, device);
+}
+
+/// A float32 scalar on the device of the current replica.
+inline Tensor num(double value, DType dtype = DType::kFloat32) {
+  ReplicaContext* context = get_replica_context();
+  return Tensor::scalar(value, dtype, context ? context->device() : Device{});
+}
+
+/// The number of the current replica as a float.
+inline float replica_number() { return static_cast<float>(ReplicaContext::current().replica_id()); }
+
+inline std::vector<double> numbers(const Tensor& tensor) { return tensor.to_doubles(); }
+
+/// The single element of each component.
+inline std::vector<double> components(const Variable& variable) {
+  std::vector<double> values;
+  for (const Tensor& each : variable.storage().local_components()) {
+    for (const double value : each.to_doubles()) values.push_back(value);
+  }
+  return values;
+}
+
+inline std::vector<double> numbers(const PerReplica<Tensor>& tensors) {
+  std::vector<double> values;
+  for (const Tensor& tensor : tensors) {
+    for (const double value : tensor.to_doubles()) values.push_back(value);
+  }
+  return values;
+}
+
+/// n copies of x.
+inline std::vector<double> copies_of(double x, int n) {
+  return std::vector<double>(static_cast<std::size_t>(n), x);
+}
+
+/// Runs `fn`, which must throw a tutti::Error, and returns it.
+inline Error error_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "expected a tutti::Error, got none";
+  return Error(ErrorCode::kOk, "");
+}
+
+#define EXPECT_TUTTI_ERROR(statement, expected_code, text)                               \
+  do {                                                                                   \
+    const ::tutti::Error error_ = ::tutti::strategy_tests::error_of([&] { statement; }); \
+    EXPECT_EQ(::tutti::to_string(error_.code()), ::tutti::to_string(expected_code))      \
+        << error_.message();                                                             \
+    EXPECT_THAT(error_.message(), ::testing::HasSubstr(text));                           \
+  } while (false)
+
+/// The strategies that every rule must hold for, by name.
+struct StrategyCase {
+  std::string name;
+  std::function<std::unique_ptr<Strategy>()> make;
+};
+inline void PrintTo(const StrategyCase& each, std::ostream* out) { *out << each.name; }
+
+inline std::vector<StrategyCase> all_strategies() {
+  return {
+      {"one_device", [] { return std::make_unique<OneDeviceStrategy>("cpu:0"); }},
+      {"mirrored_1", [] { return mirrored(1); }},
+      {"mirrored_2", [] { return mirrored(2); }},
+      {"mirrored_3", [] { return mirrored(3); }},
+      {"mirrored_2_devices_4_replicas", [] { return mirrored(2, 4); }},
+      {"central_2", [] { return central(2); }},
+      {"central_1_device_3_replicas", [] { return central(1, 3); }},
+      {"mirrored_2_sequential",
+       [] {
+         LocalStrategyOptions options = on_cpus(2);
+         options.execution = ReplicaExecution::kSequential;
+         return std::make_unique<MirroredStrategy>(options);
+       }},
+  };
+}
+
+class AllStrategies : public ::testing::TestWithParam<StrategyCase> {
+ protected:
+  testing::HangWatchdog watchdog_{"a strategy"};
+  std::unique_ptr<Strategy> strategy_ = GetParam().make();
+  int replicas() const { return strategy_->num_replicas_in_sync(); }
+};
+inline std::string case_name(const ::testing::TestParamInfo<StrategyCase>& info) {
+  return info.param.name;
+}
+
+}  // namespace tutti::strategy_tests

@@ -1,0 +1,216 @@
+// Strategy::reduce, gather and values made per replica (MIR-01, RED, VAL scenarios).
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/strategy/strategy_helpers.h"
+
+namespace tutti::strategy_tests {
+namespace {
+
+using ReduceOfAll = AllStrategies;
+INSTANTIATE_TEST_SUITE_P(, ReduceOfAll, ::testing::ValuesIn(all_strategies()), case_name);
+
+TEST_P(ReduceOfAll, MIR_01_WithAxisItIsExactForUnevenReplicas) {
+  for (const DType dtype : {DType::kFloat32, DType::kInt32, DType::kInt64, DType::kFloat64}) {
+    const auto lists = strategy_->run([dtype] {
+      const int r = ReplicaContext::current().replica_id();
+      return Tensor::full({r + 1}, r, dtype, ReplicaContext::current().device());
+    });
+    double sum = 0, count = 0;
+    for (int r = 0; r < replicas(); ++r) {
+      sum += r * (r + 1);
+      count += r + 1;
+    }
+    EXPECT_EQ(strategy_->reduce(ReduceOp::kSum, lists, 0).item_double(), sum);
+    EXPECT_EQ(strategy_->reduce(ReduceOp::kSum, lists, -1).item_double(), sum);
+    const Tensor mean = strategy_->reduce(ReduceOp::kMean, lists, 0);
+    EXPECT_NEAR(mean.item_double(), sum / count, 1e-6);
+    EXPECT_TRUE(is_floating(mean.dtype()));
+  }
+}
+
+TEST_P(ReduceOfAll, MIR_01_S2_30_SeveralAxesAndReplicasWithoutRows) {
+  const auto values = strategy_->run([this] {
+    const int r = ReplicaContext::current().replica_id();
+    const bool is_last = r == replicas() - 1 && replicas() > 1;
+    return Tensor::full({is_last ? 0 : 2, 3}, r + 1, DType::kFloat32,
+                        ReplicaContext::current().device());
+  });
+  const int with_rows = replicas() > 1 ? replicas() - 1 : 1;
+  double sum = 0;
+  for (int r = 0; r < with_rows; ++r) sum += 6 * (r + 1);
+  const std::vector<int> axes = {0, 1};
+  EXPECT_EQ(strategy_->reduce(ReduceOp::kSum, values, axes).item(), static_cast<float>(sum));
+  EXPECT_FLOAT_EQ(strategy_->reduce(ReduceOp::kMean, values, axes).item(),
+                  static_cast<float>(sum / (6 * with_rows)));
+  EXPECT_EQ(strategy_->reduce(ReduceOp::kMean, values, 0).shape(), Shape{3});
+  EXPECT_TUTTI_ERROR(strategy_->reduce(ReduceOp::kSum, values, 2), ErrorCode::kInvalidArgument,
+                     "Strategy::reduce");
+}
+
+TEST_P(ReduceOfAll, RED_01_SumOfOnes) {
+  const auto ones = strategy_->run([] { return num(1.0); });
+  EXPECT_EQ(strategy_->reduce(ReduceOp::kSum, ones).item(), static_cast<float>(replicas()));
+  const auto scope = strategy_->scope();
+  EXPECT_EQ(strategy_->reduce(ReduceOp::kSum, ones).item(), static_cast<float>(replicas()));
+}
+
+TEST_P(ReduceOfAll, RED_02_MeanAndSumOverTheAxis) {
+  const auto values = strategy_->run([] { return vec({1, 2}); });
+  EXPECT_EQ(strategy_->reduce(ReduceOp::kMean, values, 0).item(), 1.5f);
+  EXPECT_EQ(strategy_->reduce(ReduceOp::kSum, values, 0).item(),
+            3.0f * static_cast<float>(replicas()));
+}
+
+TEST_P(ReduceOfAll, MeanOfIntegersIsATrueDivision) {
+  const auto values =
+      strategy_->run([] { return num(ReplicaContext::current().replica_id(), DType::kInt32); });
+  const Tensor mean = strategy_->reduce(ReduceOp::kMean, values);
+  EXPECT_EQ(mean.dtype(), DType::kFloat32);
+  EXPECT_FLOAT_EQ(mean.item(), static_cast<float>(replicas() - 1) / 2.0f);
+}
+
+TEST_P(ReduceOfAll, AValueThatIsNotDistributed) {
+  EXPECT_EQ(strategy_->reduce(ReduceOp::kMean, Tensor(3.0f)).item(), 3.0f);
+  if (replicas() == 1) {
+    EXPECT_EQ(strategy_->reduce(ReduceOp::kSum, Tensor(3.0f)).item(), 3.0f);
+  } else {
+    EXPECT_TUTTI_ERROR(strategy_->reduce(ReduceOp::kSum, Tensor(3.0f)), ErrorCode::kInvalidArgument,
+                       "not distributed");
+  }
+}
+
+TEST_P(ReduceOfAll, RefusedInsideAReplica) {
+  EXPECT_TUTTI_ERROR(strategy_->run([this] { strategy_->reduce(ReduceOp::kMean, num(1.0)); }),
+                     ErrorCode::kFailedPrecondition, "inside a replica");
+}
+
+TEST_P(ReduceOfAll, GatherConcatenatesInReplicaOrder) {
+  const auto values = strategy_->run([] {
+    const int r = ReplicaContext::current().replica_id();
+    return Tensor::full({r + 1}, r, DType::kFloat32, ReplicaContext::current().device());
+  });
+  std::vector<double> expected;
+  for (int r = 0; r < replicas(); ++r) {
+    for (int i = 0; i <= r; ++i) expected.push_back(r);
+  }
+  EXPECT_EQ(numbers(strategy_->gather(values, 0)), expected);
+}
+
+TEST_P(ReduceOfAll, VAL_01_ValuesFromAFunctionOfTheReplica) {
+  const auto ids = strategy_->distribute_values_from_function([this](const ValueContext& context) {
+    EXPECT_EQ(context.num_replicas_in_sync, replicas());
+    return context.replica_id_in_sync_group;
+  });
+  const auto squares = strategy_->run([](int i) { return i * i; }, ids);
+  for (int r = 0; r < replicas(); ++r) {
+    EXPECT_EQ(ids[static_cast<std::size_t>(r)], r);
+    EXPECT_EQ(squares[static_cast<std::size_t>(r)], r * r);
+  }
+  const auto constants =
+      strategy_->distribute_values_from_function([](const ValueContext&) { return 4.0f; });
+  EXPECT_EQ(constants.values(), std::vector<float>(static_cast<std::size_t>(replicas()), 4.0f));
+}
+
+TEST_P(ReduceOfAll, VAL_02_TheFunctionDecidesWhereValuesAre) {
+  const auto values =
+      strategy_->distribute_values_from_function([](const ValueContext&) { return Tensor(1.0f); });
+  for (const Tensor& each : values) EXPECT_EQ(each.device(), Device{});
+  const Device other = Device::parse("cpu:5");
+  const auto placed = strategy_->distribute_values_from_function(
+      [&](const ValueContext&) { return Tensor::zeros({1}, DType::kFloat32, other); });
+  for (const Tensor& each : placed) EXPECT_EQ(each.device(), other);
+}
+
+TEST_P(ReduceOfAll, VAL_03_ValuesMayBeSparse) {
+  const auto values = strategy_->distribute_values_from_function([](const ValueContext&) {
+    return IndexedSlices{Tensor::from<float>({2, 4}, {1, 0, 0, 0, 0, 0, 2, 0}),
+                         Tensor::from<std::int64_t>({2}, {0, 1}), Shape{3, 4}};
+  });
+  for (const IndexedSlices& each : strategy_->local_results(values)) {
+    EXPECT_EQ(numbers(each.to_dense()), (std::vector<double>{1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0}));
+  }
+}
+
+TEST_P(ReduceOfAll, VAL_06_AVariableArgumentReachesReplicasWhole) {
+  const auto scope = strategy_->scope();
+  const Variable v(Tensor(1.0f));
+  const auto same = strategy_->run([&](const Variable& argument) { return argument == v; }, v);
+  for (const bool each : same) EXPECT_TRUE(each);
+}
+
+TEST_P(ReduceOfAll, ReduceToAndBatchReduceToPlaceTheirResults) {
+  const std::vector<Device> devices = {Device::parse("cpu:3"), Device::parse("cpu:0")};
+  const auto ones = strategy_->run([] { return vec({1, 2}); });
+  const auto reduced = strategy_->reduce_to(ReduceOp::kSum, ones, devices);
+  ASSERT_EQ(reduced.size(), 2U);
+  EXPECT_EQ(reduced[0].device(), devices[0]);
+  EXPECT_EQ(numbers(reduced[1]), (std::vector<double>{1.0 * replicas(), 2.0 * replicas()}));
+  const auto twos = strategy_->run([] { return num(2.0); });
+  const std::vector<std::pair<PerReplica<Tensor>, std::vector<Device>>> pairs = {
+      {twos, {devices[1]}}, {ones, {devices[0]}}};
+  const auto results = strategy_->batch_reduce_to(ReduceOp::kMean, pairs);
+  EXPECT_EQ(results[0][0].item(), 2.0f);
+  EXPECT_EQ(numbers(results[1][0]), (std::vector<double>{1, 2}));
+  EXPECT_EQ(results[1][0].device(), devices[0]);
+  EXPECT_TUTTI_ERROR(strategy_->reduce_to(ReduceOp::kSum, ones, {}), ErrorCode::kInvalidArgument,
+                     "no destinations");
+  EXPECT_EQ(strategy_->broadcast_to(Tensor(1.0f), devices)[0].device(), devices[0]);
+}
+
+TEST(StrategyOptions, S2_05_MIR_17_DefaultsToTheCpuAndCanonicalOrder) {
+  MirroredStrategy strategy;
+  EXPECT_EQ(strategy.num_replicas_in_sync(), 1);
+  EXPECT_EQ(strategy.worker_devices(), std::vector<Device>{Device{}});
+  EXPECT_EQ(strategy.cross_device_ops().name(), "canonical");
+}
+
+TEST(StrategyOptions, S2_06_DevicesByNameAndRange) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "/cpu:2"}});
+  EXPECT_EQ(strategy.worker_devices(),
+            (std::vector<Device>{{DeviceType::kCpu, 0}, {DeviceType::kCpu, 2}}));
+  EXPECT_EQ(MirroredStrategy({.devices = "cpu:0-3"}).num_replicas_in_sync(), 4);
+  EXPECT_TUTTI_ERROR(MirroredStrategy({.devices = {"cpu:0", "gpu:7"}}), ErrorCode::kUnavailable,
+                     "gpu:7");
+  EXPECT_TUTTI_ERROR(MirroredStrategy({.devices = {"cpu:1", "cpu:1"}}), ErrorCode::kInvalidArgument,
+                     "cpu:1");
+}
+
+TEST(StrategyOptions, S2_21_ReplicasShareDevicesInOrder) {
+  MirroredStrategy strategy({.devices = "cpu:0-1", .replicas = 5});
+  std::vector<int> devices;
+  for (const Device& device : strategy.replica_devices()) devices.push_back(device.index);
+  EXPECT_EQ(devices, (std::vector<int>{0, 0, 0, 1, 1}));
+  EXPECT_TUTTI_ERROR(MirroredStrategy({.devices = "cpu:0-3", .replicas = 2}),
+                     ErrorCode::kInvalidArgument, "replicas");
+}
+
+TEST(StrategyOptions, TheDeterministicOptionHasThreeStates) {
+  const CrossDeviceOpsSpec ring = make_cross_device_ops("ring");
+  const auto make = [&](std::optional<bool> deterministic, const CrossDeviceOpsSpec& spec) {
+    return MirroredStrategy(
+        {.devices = "cpu:0-1", .cross_device_ops = spec, .deterministic = deterministic});
+  };
+  EXPECT_TUTTI_ERROR(make(true, ring), ErrorCode::kInvalidArgument, "deterministic");
+  EXPECT_NO_THROW(make(true, make_cross_device_ops("reduction_to_one_device")));
+  EXPECT_NO_THROW(make(std::nullopt, ring));
+  EXPECT_NO_THROW(make(false, ring));
+}
+
+TEST(StrategyOptions, WeightsArePositiveAndOnePerReplica) {
+  const auto make = [](std::vector<double> weights) {
+    return MirroredStrategy({.devices = "cpu:0-1", .replica_weights = std::move(weights)});
+  };
+  EXPECT_EQ(make({1, 2}).replica_weights()[1], 2.0);
+  EXPECT_TUTTI_ERROR(make({1}), ErrorCode::kInvalidArgument, "replica_weights");
+  EXPECT_TUTTI_ERROR(make({1, 0}), ErrorCode::kInvalidArgument, "replica_weights");
+}
+
+TEST(StrategyOptions, CentralStorageTakesAParameterDevice) {
+  CentralStorageStrategy strategy(
+      {.local = {.devices = "cpu:0-1"}, .parameter_device = Device::parse("cpu:7")});
+  EXPECT_EQ(strategy.parameter_devices(), std::vector<Device>{Device::parse("cpu:7")});
+  const auto scope = strategy.scope();
+  EXPECT_EQ(Variable(Tensor(1.0f)).storage().devices()[0], Device::parse("cpu:7"));
+}
+
+}  // namespace
+}  // namespace tutti::strategy_tests

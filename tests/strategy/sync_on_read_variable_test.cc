@@ -1,0 +1,218 @@
+// Variables that are synchronised when read (VAR-21 to 31, VAL-09).
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/strategy/strategy_helpers.h"
+
+namespace tutti::strategy_tests {
+namespace {
+
+class SyncOnRead : public ::testing::Test {
+ protected:
+  Variable make(const Tensor& initial, VariableAggregation aggregation) {
+    const auto scope = strategy_->scope();
+    return Variable(initial, {.name = "v",
+                              .synchronization = VariableSynchronization::kOnRead,
+                              .aggregation = aggregation});
+  }
+  Variable make(double initial, VariableAggregation aggregation) {
+    return make(Tensor::scalar(initial, DType::kFloat32), aggregation);
+  }
+  /// Each replica assigns its number plus `first`.
+  void assign_ids(Variable v, double first = 0.0) {
+    strategy_->run([&] { v.assign(num(first + replica_number())); });
+  }
+
+  testing::HangWatchdog watchdog_{"a sync-on-read variable"};
+  std::unique_ptr<MirroredStrategy> strategy_ = mirrored(2);
+};
+
+TensorLookup lookup_in(std::vector<NamedTensor> saved) {
+  return [saved](const std::string& name) {
+    for (const NamedTensor& each : saved) {
+      if (each.name == name) return each.value;
+    }
+    return Tensor();
+  };
+}
+
+std::vector<double> two(double x) { return {x, x}; }
+
+TEST_F(SyncOnRead, VAR_21_WritesInReplicasAreLocal) {
+  for (const auto aggregation :
+       {VariableAggregation::kNone, VariableAggregation::kSum, VariableAggregation::kMean,
+        VariableAggregation::kOnlyFirstReplica}) {
+    Variable v = make(0.0, aggregation);
+    EXPECT_FALSE(v.trainable());
+    strategy_->run([&] { v.assign(num(1, DType::kInt32)); });
+    EXPECT_EQ(components(v), two(1));
+    strategy_->run([&] { v.assign_add(1.0); });
+    EXPECT_EQ(components(v), two(2));
+    strategy_->run([&] { v.assign_sub(-1.0); });
+    EXPECT_EQ(components(v), two(3));
+  }
+}
+
+TEST_F(SyncOnRead, VAR_22_CrossReplicaWritesGoToEveryComponent) {
+  for (const auto aggregation :
+       {VariableAggregation::kMean, VariableAggregation::kOnlyFirstReplica}) {
+    Variable v = make(0.0, aggregation);
+    v.assign(1.0);
+    EXPECT_EQ(components(v), two(1));
+    v.assign_add(1.0);
+    EXPECT_EQ(components(v), two(2));
+    v.assign_sub(-1.0);
+    EXPECT_EQ(components(v), two(3));
+  }
+}
+
+TEST_F(SyncOnRead, VAR_23_AssignUnderSumDividesTheValue) {
+  Variable v = make(0.0, VariableAggregation::kSum);
+  v.assign(2.0);
+  EXPECT_EQ(components(v), two(1));
+  v.assign(6.0);
+  EXPECT_EQ(components(v), two(3));
+  EXPECT_EQ(v.value().item(), 6.0f);
+  EXPECT_TUTTI_ERROR(v.assign_add(1.0), ErrorCode::kInvalidArgument, "assign_add");
+  EXPECT_TUTTI_ERROR(v.assign_sub(1.0), ErrorCode::kInvalidArgument, "assign_sub");
+}
+
+TEST_F(SyncOnRead, VAR_23_IntegersUnderSumKeepTheirSum) {
+  Variable v = make(Tensor::scalar(0, DType::kInt64), VariableAggregation::kSum);
+  v.assign(7.0);
+  EXPECT_EQ(components(v), (std::vector<double>{4, 3}));
+  EXPECT_EQ(v.value().item_int(), 7);
+  v.assign(-7.0);
+  EXPECT_EQ(components(v), (std::vector<double>{-4, -3}));
+}
+
+TEST_F(SyncOnRead, VAR_25_ReadOutsideGivesTheAggregate) {
+  Variable sum = make(0.0, VariableAggregation::kSum);
+  assign_ids(sum);
+  EXPECT_EQ(sum.value().item(), 1.0f);
+  EXPECT_EQ((sum + 0.0f).item(), 1.0f);
+  Variable mean = make(0.0, VariableAggregation::kMean);
+  assign_ids(mean);
+  EXPECT_EQ(mean.value().item(), 0.5f);
+  Variable first = make(5.0, VariableAggregation::kOnlyFirstReplica);
+  assign_ids(first);
+  EXPECT_EQ(first.value().item(), 0.0f);
+}
+
+TEST_F(SyncOnRead, VAR_26_WithoutAggregationThereIsNoSingleValue) {
+  Variable v = make(1.0, VariableAggregation::kNone);
+  EXPECT_TUTTI_ERROR((void)v.value(), ErrorCode::kInvalidArgument, "aggregation NONE");
+  EXPECT_EQ(numbers(strategy_->run([&] { return v.value(); })), two(1));
+}
+
+TEST_F(SyncOnRead, VAR_27_EachComponentStartsWithTheInitialValue) {
+  Variable sum = make(1.0, VariableAggregation::kSum);
+  EXPECT_EQ(sum.value().item(), 2.0f);
+  sum.assign(6.0);
+  EXPECT_EQ(sum.value().item(), 6.0f);
+  Variable mean = make(1.0, VariableAggregation::kMean);
+  EXPECT_EQ(mean.value().item(), 1.0f);
+  mean.assign(6.0);
+  EXPECT_EQ(mean.value().item(), 6.0f);
+}
+
+TEST_F(SyncOnRead, VAR_30_VAL_09_SavedAsAggregateAndByComponent) {
+  Variable sum = make(0.0, VariableAggregation::kSum);
+  sum.storage().restore(lookup_in({{"v/replica_0", Tensor(4.0f)}, {"v/replica_1", Tensor(3.0f)}}));
+  const auto saved_sum = sum.storage().save();
+  ASSERT_EQ(saved_sum.size(), 3U);
+  EXPECT_EQ(saved_sum[0].name, "v");
+  EXPECT_EQ(saved_sum[0].value.item(), 7.0f);
+  EXPECT_EQ(saved_sum[2].name, "v/replica_1");
+
+  sum.assign(0.0);
+  sum.storage().restore(lookup_in(saved_sum));
+  EXPECT_EQ(components(sum), (std::vector<double>{4, 3}));  // exact, unlike tf
+  sum.storage().restore(lookup_in({saved_sum[0]}));
+  EXPECT_EQ(components(sum), two(3.5));  // tf's rule, from the aggregate
+
+  Variable mean = make(0.0, VariableAggregation::kMean);
+  mean.storage().restore(lookup_in({saved_sum[1], saved_sum[2]}));
+  const auto saved_mean = mean.storage().save();
+  EXPECT_EQ(saved_mean[0].value.item(), 3.5f);
+  mean.storage().restore(lookup_in({saved_mean[0]}));
+  EXPECT_EQ(components(mean), two(3.5));
+
+  Variable plain(Tensor(0.0f), {.name = "v"});
+  plain.storage().restore(lookup_in(saved_sum));
+  EXPECT_EQ(plain.value().item(), 7.0f);
+  plain.storage().restore(lookup_in(saved_mean));
+  EXPECT_EQ(plain.value().item(), 3.5f);
+  plain.assign(2.0);
+  sum.storage().restore(lookup_in(plain.storage().save()));
+  EXPECT_EQ(components(sum), two(1));
+  mean.storage().restore(lookup_in(plain.storage().save()));
+  EXPECT_EQ(components(mean), two(2));
+}
+
+TEST_F(SyncOnRead, VAR_30_AnotherNumberOfReplicasRestoresFromTheAggregate) {
+  auto three = mirrored(3);
+  const auto saved = [&] {
+    const auto scope = three->scope();
+    Variable v(Tensor(2.0f), {.name = "v",
+                              .synchronization = VariableSynchronization::kOnRead,
+                              .aggregation = VariableAggregation::kSum});
+    return v.storage().save();
+  }();
+  Variable v = make(0.0, VariableAggregation::kSum);
+  v.storage().restore(lookup_in(saved));
+  EXPECT_EQ(components(v), two(3));
+  EXPECT_TUTTI_ERROR(v.storage().restore(lookup_in({})), ErrorCode::kNotFound, "'v'");
+}
+
+TEST_F(SyncOnRead, VAR_31_ScatterInReplicasIsUnimplemented) {
+  using Scatter = void (Variable::*)(const IndexedSlices&);
+  const std::vector<Scatter> scatters = {&Variable::scatter_sub,   &Variable::scatter_add,
+                                         &Variable::scatter_div,   &Variable::scatter_mul,
+                                         &Variable::scatter_min,   &Variable::scatter_max,
+                                         &Variable::scatter_update};
+  for (const auto aggregation : {VariableAggregation::kSum, VariableAggregation::kMean,
+                                 VariableAggregation::kOnlyFirstReplica}) {
+    Variable v = make(Tensor::from<float>({1}, {4}), aggregation);
+    for (const Scatter scatter : scatters) {
+      EXPECT_TUTTI_ERROR(strategy_->run([&] {
+        const Device device = ReplicaContext::current().device();
+        (v.*scatter)({Tensor::full({1}, 2.0, DType::kFloat32, device),
+                      Tensor::from<std::int64_t>({1}, {0}, device), Shape{1}});
+      }),
+                         ErrorCode::kUnimplemented, "scatter_");
+    }
+  }
+}
+
+TEST_F(SyncOnRead, AggregateOnReadScopeReadsTheAggregateInReplicas) {
+  Variable v = make(0.0, VariableAggregation::kMean);
+  const auto read = strategy_->run([&] {
+    v.assign(num(replica_number()));
+    const AggregateOnReadScope aggregate;
+    return v.value();
+  });
+  EXPECT_EQ(numbers(read), two(0.5));
+  EXPECT_EQ(read[1].device(), Device::parse("cpu:1"));
+}
+
+TEST_F(SyncOnRead, OneComponentPerReplicaAlsoWhenReplicasShareADevice) {
+  auto strategy = mirrored(1, 3);
+  const auto scope = strategy->scope();
+  Variable v(Tensor(0.0f), {.synchronization = VariableSynchronization::kOnRead,
+                            .aggregation = VariableAggregation::kSum});
+  strategy->run([&] { v.assign(num(replica_number())); });
+  EXPECT_EQ(components(v), (std::vector<double>{0, 1, 2}));
+  EXPECT_EQ(v.value().item(), 3.0f);
+}
+
+TEST_F(SyncOnRead, CentralStorageKeepsThemByReplicaToo) {
+  auto strategy = central(2);
+  const auto scope = strategy->scope();
+  Variable v(Tensor(0.0f), {.synchronization = VariableSynchronization::kOnRead,
+                            .aggregation = VariableAggregation::kMean});
+  strategy->run([&] { v.assign(num(replica_number())); });
+  EXPECT_EQ(components(v), (std::vector<double>{0, 1}));
+  EXPECT_EQ(v.value().item(), 0.5f);
+}
+
+}  // namespace
+}  // namespace tutti::strategy_tests
