@@ -26,6 +26,12 @@ Tensor grad_from_result(OpId op, const Operand& y, const Operand& dy) {
   return dispatch_one({op, {y.tensor, dy.tensor}, {{y.shape(), y.dtype()}}, {}, dy.where});
 }
 
+void check_classes(OpId op, const Operand& logits) {
+  if (logits.shape().dim(-1) == 0) {
+    fail_op(op, logits.where, "expected at least one class, got logits ", logits.shape());
+  }
+}
+
 void check_sparse(OpId op, const Operand& labels, const Operand& logits) {
   require_index(op, labels);
   require_floating(op, logits);
@@ -33,6 +39,7 @@ void check_sparse(OpId op, const Operand& labels, const Operand& logits) {
     fail_op(op, logits.where, "expected labels [batch] and logits [batch, classes], got ",
             labels.shape(), " and ", logits.shape(), "; try squeeze(labels, -1)");
   }
+  check_classes(op, logits);
 }
 
 }  // namespace
@@ -79,6 +86,7 @@ Tensor softmax_cross_entropy(const Operand& labels, const Operand& logits) {
     fail_op(op, logits.where, "expected labels and logits [batch, classes], got ", labels.shape(),
             " and ", logits.shape(), "; for class numbers try sparse_softmax_cross_entropy()");
   }
+  check_classes(op, logits);
   return dispatch_one({op,
                        {labels.tensor, logits.tensor},
                        {{{logits.shape()[0]}, logits.dtype()}},

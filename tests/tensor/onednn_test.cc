@@ -1,0 +1,185 @@
+// The kernels of cpu devices against the reference kernels, and on what their bits may not depend.
+// SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/support/tensor_matchers.h"
+#include "tests/tensor/random_values.h"
+#include "tutti/core/executor.h"
+#include "tutti/tensor/kernel_table.h"
+#include "tutti/tensor/numerics.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+namespace onednn_test {
+
+using testing::expect_same_bits;
+using testing::expect_tensor;
+using testing::random_values;
+
+Tensor values(const Shape& shape, std::uint64_t seed) {
+  return random_values(shape, DType::kFloat32, -1, 1, seed);
+}
+
+OpCall make_call(OpId op, std::vector<Tensor> inputs, const Shape& shape, Attributes attributes) {
+  OpCall call;
+  call.op = op;
+  call.inputs = std::move(inputs);
+  call.outputs = {{shape, DType::kFloat32}};
+  call.attributes = std::move(attributes);
+  return call;
+}
+
+MatMulAttributes transposes(bool a, bool b) {
+  MatMulAttributes attributes;
+  attributes.transpose_a = a;
+  attributes.transpose_b = b;
+  return attributes;
+}
+
+/// Forward and backward calls of one convolution without padding.
+std::vector<OpCall> convolution_calls(const Shape& x, const Shape& filter, std::int64_t stride) {
+  Conv2dAttributes attributes;
+  attributes.stride_h = attributes.stride_w = stride;
+  const Shape y{x[0], (x[1] - filter[0]) / stride + 1, (x[2] - filter[1]) / stride + 1, filter[3]};
+  const Tensor dy = values(y, 3);
+  std::vector<OpCall> calls = {
+      make_call(OpId::kConv2d, {values(x, 1), values(filter, 2), values({filter[3]}, 4)}, y,
+                attributes),
+      make_call(OpId::kConv2dBackwardInput, {dy, values(filter, 2)}, x, attributes),
+      make_call(OpId::kConv2dBackwardFilter, {values(x, 1), dy}, filter, attributes),
+      make_call(OpId::kBiasGrad, {dy}, {filter[3]}, {})};
+  for (FusedActivation activation :
+       {FusedActivation::kRelu, FusedActivation::kSigmoid, FusedActivation::kTanh}) {
+    attributes.activation = activation;
+    calls.push_back(calls[0]);
+    calls.back().attributes = attributes;
+  }
+  return calls;
+}
+
+/// Calls of all kinds that oneDNN computes.
+std::vector<OpCall> calls() {
+  std::vector<OpCall> all;
+  const auto add = [&](std::vector<OpCall> more) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  add(convolution_calls({5, 28, 28, 1}, {3, 3, 1, 32}, 1));
+  add(convolution_calls({5, 13, 13, 32}, {3, 3, 32, 64}, 1));
+  add(convolution_calls({3, 9, 7, 3}, {5, 5, 3, 17}, 2));
+  add(convolution_calls({3, 9, 7, 17}, {1, 1, 17, 5}, 1));
+  add(convolution_calls({2, 8, 8, 16}, {2, 2, 16, 16}, 2));
+  for (int i = 0; i < 4; ++i) {
+    const bool ta = i & 1, tb = i & 2;
+    const auto product = [&](std::int64_t m, std::int64_t k, std::int64_t n) {
+      all.push_back(make_call(
+          OpId::kMatMul,
+          {values(ta ? Shape{k, m} : Shape{m, k}, 1), values(tb ? Shape{n, k} : Shape{k, n}, 2)},
+          {m, n}, transposes(ta, tb)));
+    };
+    product(33, 1600, 64);
+    product(5, 17, 3);
+    product(16, 20000, 16);
+  }
+  all.push_back(make_call(OpId::kMatMul, {values({9, 31}, 1), values({31, 10}, 2), values({10}, 3)},
+                          {9, 10}, transposes(false, false)));
+  all.push_back(make_call(OpId::kMatMul, {values({4, 9, 31}, 1), values({4, 31, 10}, 2)},
+                          {4, 9, 10}, transposes(false, false)));
+  return all;
+}
+
+std::string name(const OpCall& call) {
+  return concat(to_string(call.op), " of ", call.inputs[0].shape(), " and ",
+                call.inputs.back().shape());
+}
+
+Tensor run_fast(const OpCall& call) { return run_kernel(cpu_kernels(), call)[0]; }
+
+TEST(OneDnn, AgreesWithTheReferenceKernels) {
+  for (const OpCall& call : calls()) {
+    SCOPED_TRACE(name(call));
+    const Tensor expected = run_kernel(reference_kernels(), call)[0];
+    const bool long_sum = call.inputs[0].num_elements() > 300000;
+    expect_tensor(run_fast(call), expected.shape(), expected.to_doubles(), long_sum ? 1e-3 : 1e-4);
+  }
+}
+
+/// The same value at an address that is a multiple of 4 only.
+Tensor misaligned(const Tensor& x) {
+  const std::int64_t size = x.num_elements();
+  const Tensor padded = concat({Tensor::zeros({1}), x.reshaped({size})}, 0);
+  return padded.rows(1, size).reshaped(x.shape());
+}
+
+TEST(OneDnn, BitsDoNotDependOnAlignment) {
+  for (OpCall call : calls()) {
+    SCOPED_TRACE(name(call));
+    const Tensor expected = run_fast(call);
+    for (Tensor& input : call.inputs) input = misaligned(input);
+    ASSERT_NE(reinterpret_cast<std::uintptr_t>(call.inputs[0].bytes().data()) % 64, 0u);
+    expect_same_bits(run_fast(call), expected);
+  }
+}
+
+TEST(OneDnn, BitsAreTheSameRunAfterRunAndOnEveryThread) {
+  std::vector<Tensor> expected;
+  for (const OpCall& call : calls()) expected.push_back(run_fast(call));
+  const auto compare = [&] {
+    std::size_t i = 0;
+    for (const OpCall& call : calls()) {
+      SCOPED_TRACE(name(call));
+      expect_same_bits(run_fast(call), expected[i++]);
+    }
+  };
+  compare();
+  const auto first = Executor::system().start("first", compare);
+  const auto second = Executor::system().start("second", compare);
+  first->join();
+  second->join();
+}
+
+// oneDNN's own threads change the order of additions: 16 x 20000 x 16 differs with 2 of them.
+TEST(OneDnn, BitsDoNotDependOnTheCallersOpenMpThreads) {
+  const auto set_threads =
+      reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  const auto max_threads = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+  if (!set_threads || !max_threads) GTEST_SKIP() << "this build has no OpenMP below it";
+  const int before = max_threads();
+  for (int threads : {1, 2, 3}) {
+    for (const OpCall& call : calls()) {
+      SCOPED_TRACE(concat(name(call), " with ", threads, " threads"));
+      set_threads(1);
+      const Tensor expected = run_fast(call);
+      set_threads(threads);
+      expect_same_bits(run_fast(call), expected);
+      EXPECT_EQ(max_threads(), threads);
+    }
+  }
+  set_threads(before);
+}
+
+// More shapes than a thread keeps primitives for.
+TEST(OneDnn, ForgottenPrimitivesAreMadeAgain) {
+  const Tensor filter = values({3, 3, 2, 4}, 2);
+  std::vector<Tensor> first;
+  for (int round = 0; round < 2; ++round) {
+    for (std::int64_t width = 3; width < 153; ++width) {
+      const Tensor y = conv2d(values({1, 3, width, 2}, 1), filter);
+      if (round == 0)
+        first.push_back(y);
+      else
+        expect_same_bits(y, first[static_cast<std::size_t>(width - 3)]);
+    }
+  }
+}
+
+TEST(Numerics, FingerprintNamesKernelsAndInstructionSet) {
+  const std::string text = numerics_fingerprint();
+  EXPECT_EQ(text.find(concat("kernels ", kKernelVersion, ", ")), 0u) << text;
+  EXPECT_GT(text.size(), 12u) << text;
+}
+
+}  // namespace onednn_test
+}  // namespace tutti

@@ -1,0 +1,183 @@
+// Random tensors and dropout: pure functions of key and index, with the right distributions.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/ops/random_ops.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/support/tensor_matchers.h"
+#include "tests/tensor/random_values.h"
+#include "tutti/tensor/kernel_table.h"
+
+namespace tutti {
+namespace random_ops_test {
+
+using testing::expect_error;
+using testing::expect_same_bits;
+using testing::expect_tensor;
+using testing::random_values;
+
+constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64};
+constexpr RandomKey kKey{7, kUserPurpose, 1, 2, 3};
+constexpr RandomKey kOtherKey{7, kUserPurpose, 1, 2, 4};
+constexpr std::int64_t kCount = 100000;
+
+struct Statistics {
+  explicit Statistics(const Tensor& x) {
+    const std::vector<double> values = x.to_doubles();
+    low = *std::min_element(values.begin(), values.end());
+    high = *std::max_element(values.begin(), values.end());
+    for (double value : values) mean += value / static_cast<double>(values.size());
+    for (double value : values) {
+      variance += (value - mean) * (value - mean) / static_cast<double>(values.size());
+    }
+  }
+  double low, high, mean = 0.0, variance = 0.0;
+};
+
+TEST(RandomUniform, FillsTheIntervalEvenly) {
+  for (DType dtype : kTypes) {
+    const Statistics s(random_uniform({kCount}, kKey, -2, 4, dtype));
+    EXPECT_GE(s.low, -2.0);
+    EXPECT_LT(s.high, 4.0);
+    EXPECT_NEAR(s.low, -2.0, 1e-3);
+    EXPECT_NEAR(s.high, 4.0, 1e-3);
+    EXPECT_NEAR(s.mean, 1.0, 0.03);      // standard error 0.0055
+    EXPECT_NEAR(s.variance, 3.0, 0.05);  // 36 / 12
+  }
+}
+
+// 1 + u rounds to 2 for the largest u; with two neighbouring floats as limits, half of all would.
+TEST(RandomUniform, NeverReachesTheUpperLimit) {
+  const float high = std::nextafter(1.0f, 2.0f);
+  const Statistics s(random_uniform({1000}, kKey, 1.0, static_cast<double>(high)));
+  EXPECT_EQ(s.low, 1.0);
+  EXPECT_EQ(s.high, 1.0);
+  expect_tensor(random_uniform({3}, kKey, 5, 5), {3}, {5, 5, 5});
+}
+
+TEST(RandomNormal, HasMeanAndDeviation) {
+  for (DType dtype : kTypes) {
+    const Statistics s(random_normal({kCount}, kKey, 3, 2, dtype));
+    EXPECT_NEAR(s.mean, 3.0, 0.04);      // standard error 0.0063
+    EXPECT_NEAR(s.variance, 4.0, 0.12);  // standard error 0.018
+    EXPECT_GT(s.high, 3.0 + 3.5 * 2);
+  }
+}
+
+TEST(TruncatedNormal, StaysWithinTwoDeviations) {
+  for (DType dtype : kTypes) {
+    const Statistics s(truncated_normal({kCount}, kKey, 1, 0.5, dtype));
+    EXPECT_GE(s.low, 0.0);
+    EXPECT_LE(s.high, 2.0);
+    EXPECT_NEAR(s.low, 0.0, 0.01);
+    EXPECT_NEAR(s.mean, 1.0, 0.01);
+    // The variance of a standard normal cut at 2 is 0.7737.
+    EXPECT_NEAR(s.variance, 0.25 * 0.7737, 0.005);
+  }
+}
+
+TEST(RandomTensors, ElementsDependOnKeyAndIndexAlone) {
+  for (DType dtype : kTypes) {
+    const auto uniform = [&](const Shape& shape, const RandomKey& key) {
+      return random_uniform(shape, key, 0, 1, dtype);
+    };
+    const auto normal = [&](const Shape& shape, const RandomKey& key) {
+      return random_normal(shape, key, 0, 1, dtype);
+    };
+    const auto truncated = [&](const Shape& shape, const RandomKey& key) {
+      return truncated_normal(shape, key, 0, 1, dtype);
+    };
+    const auto check = [&](const auto& make) {
+      const Tensor all = make(Shape{1000}, kKey);
+      expect_same_bits(make(Shape{1000}, kKey), all);
+      expect_same_bits(make(Shape{7}, kKey), all.rows(0, 7));
+      expect_same_bits(make(Shape{10, 100}, kKey), all.reshaped({10, 100}));
+      const auto values = all.to_doubles(), others = make(Shape{1000}, kOtherKey).to_doubles();
+      int equal = 0;
+      for (std::size_t i = 0; i < values.size(); ++i) equal += values[i] == others[i];
+      EXPECT_LT(equal, 3);
+      EXPECT_EQ(make(Shape{0, 5}, kKey).shape(), (Shape{0, 5}));
+    };
+    check(uniform);
+    check(normal);
+    check(truncated);
+  }
+}
+
+TEST(RandomTensors, WrongArgumentsAreRefused) {
+  expect_error(ErrorCode::kInvalidArgument, {"random_uniform", "2", "1"},
+               [] { random_uniform({3}, kKey, 2, 1); });
+  expect_error(ErrorCode::kInvalidArgument, {"random_normal", "int32"},
+               [] { random_normal({3}, kKey, 0, 1, DType::kInt32); });
+}
+
+TEST(Dropout, DropsTheRateAndScalesTheRest) {
+  for (DType dtype : kTypes) {
+    const Tensor x = random_values({kCount}, dtype, 1, 2);
+    const auto before = x.to_doubles(), after = dropout(x, 0.3, kKey).to_doubles();
+    int dropped = 0;
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      if (after[i] == 0.0)
+        ++dropped;
+      else
+        EXPECT_NEAR(after[i], before[i] / 0.7, 1e-6);
+    }
+    EXPECT_NEAR(dropped, 0.3 * kCount, 1000);  // standard error 145
+  }
+}
+
+// So the gradient of dropout is dropout of dy.
+TEST(Dropout, MaskDependsOnKeyAndIndexAlone) {
+  for (DType dtype : kTypes) {
+    const Tensor a = random_values({2500}, dtype, 1, 2, 1);
+    const Tensor b = random_values({50, 50}, dtype, 1, 2, 2);
+    const auto as = dropout(a, 0.5, kKey).to_doubles(), bs = dropout(b, 0.5, kKey).to_doubles();
+    const auto others = dropout(a, 0.5, kOtherKey).to_doubles();
+    int differing = 0;
+    for (std::size_t i = 0; i < as.size(); ++i) {
+      EXPECT_EQ(as[i] == 0.0, bs[i] == 0.0) << i;
+      differing += (as[i] == 0.0) != (others[i] == 0.0);
+    }
+    EXPECT_GT(differing, 1000);
+    expect_same_bits(dropout(a.rows(0, 1500), 0.5, kKey), dropout(a, 0.5, kKey).rows(0, 1500));
+  }
+}
+
+TEST(Dropout, FastKernelGivesTheBitsOfTheReference) {
+  for (std::int64_t size : {1, 7, 1023, 1024, 1025, 5000}) {
+    OpCall call;
+    call.op = OpId::kDropout;
+    call.inputs = {random_values({size}, DType::kFloat32, -1, 1)};
+    call.outputs = {{{size}, DType::kFloat32}};
+    DropoutAttributes attributes;
+    attributes.rate = 0.4;
+    attributes.key = kKey;
+    call.attributes = attributes;
+    const auto magnitude = [](const Tensor& x) {  // a dropped negative may be -0
+      auto values = x.to_doubles();
+      for (double& value : values) value += 0.0;
+      return values;
+    };
+    EXPECT_EQ(magnitude(run_kernel(cpu_kernels(), call)[0]),
+              magnitude(run_kernel(reference_kernels(), call)[0]));
+  }
+}
+
+TEST(Dropout, EdgesOfTheRate) {
+  const Tensor x = random_values({100}, DType::kFloat32, -1, 1);
+  expect_same_bits(dropout(x, 0.0, kKey), x);
+  const float inf = std::numeric_limits<float>::infinity();
+  for (double value : dropout(Tensor::full({100}, inf), 0.5, kKey).to_doubles()) {
+    EXPECT_TRUE(value == 0.0 || value == static_cast<double>(inf)) << value;
+  }
+  EXPECT_EQ(dropout(Tensor::zeros({0, 4}), 0.5, kKey).shape(), (Shape{0, 4}));
+  expect_error(ErrorCode::kInvalidArgument, {"dropout at random_ops_test.cc:", "[0, 1)", "got 1"},
+               [&] { dropout(x, 1.0, kKey); });
+  expect_error(ErrorCode::kInvalidArgument, {"int64"},
+               [&] { dropout(Tensor::zeros({3}, DType::kInt64), 0.5, kKey); });
+}
+
+}  // namespace random_ops_test
+}  // namespace tutti

@@ -1,0 +1,183 @@
+// Softmax and cross-entropies: documented values, plain loops, extreme logits, wrong labels.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/ops/softmax.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/support/tensor_matchers.h"
+#include "tests/tensor/random_values.h"
+
+namespace tutti {
+namespace softmax_test {
+
+using testing::expect_error;
+using testing::expect_tensor;
+using testing::random_values;
+using testing::tensor_of;
+
+constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64};
+
+double tolerance(DType dtype) { return dtype == DType::kFloat32 ? 2e-6 : 1e-13; }
+
+/// exp(x) over their sum, for logits that do not overflow.
+std::vector<double> plain_softmax(const std::vector<double>& x, std::size_t classes) {
+  std::vector<double> y;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    double sum = 0.0;
+    for (std::size_t j = 0; j < classes; ++j) sum += std::exp(x[i / classes * classes + j]);
+    y.push_back(std::exp(x[i]) / sum);
+  }
+  return y;
+}
+
+TEST(Softmax, GivesTheValuesOfTensorFlowsDocumentation) {
+  expect_tensor(softmax(Tensor::from<float>({3}, {-1, 0, 1})), {3},
+                {0.09003057, 0.24472848, 0.66524094}, 1e-7);
+  expect_tensor(
+      sparse_softmax_cross_entropy(
+          Tensor::from<std::int64_t>({3}, {0, 3, 1}),
+          Tensor::from<float>({3, 4}, {2, -5, .5f, -.1f, 0, 0, 1.9f, 1.4f, -100, 100, -100, -100})),
+      {3}, {0.29750752, 1.1448325, 0.0}, 1e-6);
+  expect_tensor(softmax_cross_entropy(Tensor::from<float>({2, 3}, {1, 0, 0, 0, 0.8f, 0.2f}),
+                                      Tensor::from<float>({2, 3}, {4, 2, 1, 0, 5, 1})),
+                {2}, {0.16984604, 0.82474494}, 1e-6);
+  expect_tensor(sigmoid_cross_entropy(Tensor::from<float>({7}, {0, 0, 0, 1, 1, 1, 0.5f}),
+                                      Tensor::from<float>({7}, {1, -1, 0, 1, -1, 0, 0})),
+                {7}, {1.3132617, 0.3132617, 0.6931472, 0.3132617, 1.3132617, 0.6931472, 0.6931472},
+                1e-6);
+}
+
+TEST(Softmax, AgreesWithPlainLoops) {
+  for (const Shape& shape : {Shape{1}, Shape{3, 1}, Shape{4, 10}, Shape{2, 3, 17}}) {
+    for (DType dtype : kTypes) {
+      SCOPED_TRACE(concat(shape, " ", dtype));
+      const Tensor x = random_values(shape, dtype, -4, 4);
+      auto expected = plain_softmax(x.to_doubles(), static_cast<std::size_t>(shape.dim(-1)));
+      expect_tensor(softmax(x), shape, expected, tolerance(dtype));
+      for (double& value : expected) value = std::log(value);
+      expect_tensor(log_softmax(x), shape, expected, tolerance(dtype));
+    }
+  }
+}
+
+TEST(Softmax, GradientsAreProductsWithTheJacobian) {
+  const Shape shape{3, 5};
+  for (DType dtype : kTypes) {
+    const Tensor x = random_values(shape, dtype, -2, 2, 1),
+                 dy = random_values(shape, dtype, -1, 1, 2);
+    const auto p = plain_softmax(x.to_doubles(), 5), d = dy.to_doubles();
+    std::vector<double> dx(15), log_dx(15);
+    for (std::size_t i = 0; i < 15; ++i) {
+      for (std::size_t j = i / 5 * 5; j < i / 5 * 5 + 5; ++j) {
+        const double same = i == j ? 1.0 : 0.0;
+        dx[i] += d[j] * p[j] * (same - p[i]);  // d softmax_j / d x_i
+        log_dx[i] += d[j] * (same - p[i]);     // d log softmax_j / d x_i
+      }
+    }
+    expect_tensor(softmax_grad(softmax(x), dy), shape, dx, tolerance(dtype));
+    expect_tensor(log_softmax_grad(log_softmax(x), dy), shape, log_dx, tolerance(dtype));
+  }
+}
+
+TEST(CrossEntropy, AgreesWithPlainLoops) {
+  const Shape shape{6, 10};
+  for (DType dtype : kTypes) {
+    const Tensor logits = random_values(shape, dtype, -3, 3, 1);
+    const Tensor dy = random_values({6}, dtype, -1, 1, 2);
+    const std::vector<double> classes = {0, 9, 3, 3, 5, 1};
+    const auto p = plain_softmax(logits.to_doubles(), 10), d = dy.to_doubles();
+    std::vector<double> loss, gradient = p, one_hot(60);
+    for (std::size_t row = 0; row < 6; ++row) {
+      const std::size_t label = row * 10 + static_cast<std::size_t>(classes[row]);
+      one_hot[label] = 1.0;
+      loss.push_back(-std::log(p[label]));
+      gradient[label] -= 1.0;
+      for (std::size_t i = row * 10; i < row * 10 + 10; ++i) gradient[i] *= d[row];
+    }
+    for (DType label_type : {DType::kInt32, DType::kInt64}) {
+      const Tensor labels = tensor_of({6}, classes, label_type);
+      expect_tensor(sparse_softmax_cross_entropy(labels, logits), {6}, loss, tolerance(dtype));
+      expect_tensor(sparse_softmax_cross_entropy_grad(labels, logits, dy), shape, gradient,
+                    tolerance(dtype));
+    }
+    expect_tensor(softmax_cross_entropy(tensor_of(shape, one_hot, dtype), logits), {6}, loss,
+                  tolerance(dtype));
+  }
+}
+
+TEST(Softmax, ExtremeLogitsDoNotOverflow) {
+  for (DType dtype : kTypes) {
+    const Tensor x = tensor_of({2, 3}, {1e30, 0, -1e30, -1e30, -1e30, -1e30}, dtype);
+    const double third = 1.0 / 3.0;
+    expect_tensor(softmax(x), {2, 3}, {1, 0, 0, third, third, third}, 1e-7);
+    const Tensor labels = Tensor::from<std::int64_t>({2}, {0, 1});
+    const Tensor big = tensor_of({2, 3}, {1000, 0, -1000, -1000, 0, 1000}, dtype);
+    expect_tensor(sparse_softmax_cross_entropy(labels, big), {2}, {0, 1000}, 1e-7);
+    expect_tensor(log_softmax(big), {2, 3}, {0, -1000, -2000, -2000, -1000, 0}, 1e-7);
+    expect_tensor(sigmoid_cross_entropy(tensor_of({4}, {0, 1, 0, 1}, dtype),
+                                        tensor_of({4}, {1000, 1000, -1000, -1000}, dtype)),
+                  {4}, {1000, 0, 0, 1000}, 1e-7);
+  }
+}
+
+TEST(CrossEntropy, WrongLabelIsNamedWithItsRow) {
+  const Tensor logits = Tensor::zeros({3, 10});
+  expect_error(ErrorCode::kInvalidArgument, {" at softmax_test.cc:", "0 .. 9", "got 10", "row 1"},
+               [&] {
+                 sparse_softmax_cross_entropy(Tensor::from<std::int64_t>({3}, {0, 10, 11}), logits);
+               });
+  expect_error(ErrorCode::kInvalidArgument, {"got -1", "row 2"}, [&] {
+    sparse_softmax_cross_entropy_grad(Tensor::from<std::int32_t>({3}, {0, 1, -1}), logits,
+                                      Tensor::ones({3}));
+  });
+}
+
+TEST(Softmax, BatchOfNoRowsGivesNoRows) {
+  for (DType dtype : kTypes) {
+    const Tensor logits = Tensor::zeros({0, 10}, dtype), dy = Tensor::zeros({0}, dtype);
+    const Tensor labels = Tensor::zeros({0}, DType::kInt64);
+    expect_tensor(softmax(logits), {0, 10}, {});
+    expect_tensor(log_softmax(logits), {0, 10}, {});
+    expect_tensor(softmax_grad(logits, logits), {0, 10}, {});
+    expect_tensor(log_softmax_grad(logits, logits), {0, 10}, {});
+    expect_tensor(sparse_softmax_cross_entropy(labels, logits), {0}, {});
+    expect_tensor(sparse_softmax_cross_entropy_grad(labels, logits, dy), {0, 10}, {});
+    expect_tensor(softmax_cross_entropy(logits, logits), {0}, {});
+    expect_tensor(sigmoid_cross_entropy(logits, logits), {0, 10}, {});
+  }
+}
+
+TEST(Softmax, ErrorsNameTheShapesAndTheLine) {
+  const Tensor logits = Tensor::zeros({3, 10}), labels = Tensor::zeros({3}, DType::kInt64);
+  expect_error(ErrorCode::kInvalidArgument, {"softmax at softmax_test.cc:", "[]"},
+               [] { softmax(Tensor(1.0f)); });
+  expect_error(ErrorCode::kInvalidArgument, {"[3, 1]", "[3, 10]", "squeeze"}, [&] {
+    sparse_softmax_cross_entropy(Tensor::zeros({3, 1}, DType::kInt64), logits);
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"int32 or int64", "float32"},
+               [&] { sparse_softmax_cross_entropy(Tensor::zeros({3}), logits); });
+  expect_error(ErrorCode::kInvalidArgument, {"[3]", "[2]"},
+               [&] { sparse_softmax_cross_entropy_grad(labels, logits, Tensor::zeros({2})); });
+  expect_error(ErrorCode::kInvalidArgument, {"[3, 9]", "[3, 10]"}, [&] {
+    softmax_cross_entropy(Tensor::zeros({3, 9}), logits);
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"[10]", "[3, 10]"},
+               [&] { sigmoid_cross_entropy(Tensor::zeros({10}), logits); });
+  expect_error(ErrorCode::kInvalidArgument, {"[3, 9]", "[3, 10]"}, [&] {
+    softmax_grad(logits, Tensor::zeros({3, 9}));
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"float64"}, [&] {
+    log_softmax_grad(logits, Tensor::zeros({3, 10}, DType::kFloat64));
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"class", "[3, 0]"}, [&] {
+    sparse_softmax_cross_entropy(labels, Tensor::zeros({3, 0}));
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"class", "[3, 0]"}, [&] {
+    softmax_cross_entropy(Tensor::zeros({3, 0}), Tensor::zeros({3, 0}));
+  });
+}
+
+}  // namespace softmax_test
+}  // namespace tutti
