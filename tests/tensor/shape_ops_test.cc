@@ -145,7 +145,7 @@ TEST(Slice, TakesParts) {
 TEST(Slice, RefusesPartsOutside) {
   const Tensor x = counting({4, 5});
   expect_error(ErrorCode::kInvalidArgument,
-               {concat("slice at shape_ops_test.cc:", __LINE__ + 1), "[4, 5]", "[3, 0]", "[2, 5]"},
+               {concat("slice at shape_ops_test.cc:", __LINE__ + 2), "[4, 5]", "[3, 0]", "[2, 5]"},
                [&] {
                  slice(x, {3, 0}, {2, 5});
                });

@@ -92,14 +92,15 @@ void backward_filter(const KernelArgs& args) {
                });
 }
 
-// Sums over everything but the channels: row after row, each channel by itself.
+// Sums over everything but the channels: row after row, each channel by itself, in double.
 template <class T>
 void bias_gradient(const KernelArgs& args) {
   const auto dy = args.in<T>(0);
   const auto db = args.out<T>(0);
-  std::ranges::fill(db, T{0});
-  for (std::size_t first = 0; first < dy.size(); first += db.size()) {
-    for (std::size_t c = 0; c < db.size(); ++c) db[c] += dy[first + c];
+  for (std::size_t c = 0; c < db.size(); ++c) {
+    double sum = 0.0;
+    for (std::size_t i = c; i < dy.size(); i += db.size()) sum += static_cast<double>(dy[i]);
+    db[c] = static_cast<T>(sum);
   }
 }
 
