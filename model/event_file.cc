@@ -1,10 +1,10 @@
 // TensorBoard event files: scalars over steps.
+// SPDX-License-Identifier: Apache-2.0
 //
 // A *record* (TFRecord's format) is the length (8 bytes), its masked CRC-32C (4), the bytes and
 // their masked CRC-32C (4), all little-endian. The bytes are a protocol buffer tensorflow.Event: 1
 // wall_time (double), 2 step (varint), 3 file_version (string), 5 summary; a summary holds values
 // (1), a value holds 1 tag (string) and 2 simple_value (float).
-// SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/event_file.h"
 
 #include <unistd.h>

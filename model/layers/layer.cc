@@ -86,11 +86,7 @@ Tensor Layer::operator()(const Tensor& input, CallContext context) const {
   }
 }
 
-Shape Layer::build_for(const Shape& input) {
-  const std::string name =
-      state_->has_given_name ? state_->name : internal::snake_case(type_name());
-  return build_as(name, name + "/", input);
-}
+Shape Layer::build_for(const Shape& input) { return build_as(name(), name() + "/", input); }
 
 Shape Layer::build_as(const std::string& name, const std::string& scope, const Shape& input) {
   if (state_->built) {
@@ -116,7 +112,10 @@ Shape Layer::build_as(const std::string& name, const std::string& scope, const S
 }
 
 void Layer::set_built(const Shape& input, const Shape& output) {
-  if (!std::exchange(state_->built, true)) state_->number = next_layer_number();
+  if (!std::exchange(state_->built, true)) {
+    state_->number = next_layer_number();
+    if (state_->has_given_name) state_->scope = state_->name + "/";
+  }
   state_->input_shape = input;
   state_->output_shape = output;
 }
@@ -126,7 +125,10 @@ const std::string& Layer::type_name() const {
   return state_->type_name;
 }
 
-const std::string& Layer::name() const { return state_->name; }
+const std::string& Layer::name() const {
+  if (state_->name.empty()) state_->name = internal::snake_case(type_name());
+  return state_->name;
+}
 bool Layer::built() const { return state_->built; }
 bool Layer::frozen() const { return state_->frozen; }
 void Layer::freeze() { state_->frozen = true; }

@@ -101,6 +101,7 @@ class Layer {
   /// keeps its weights: it is shared. Throws kInvalidArgument for a name that is taken.
   Shape add_layer(Layer& layer, const Shape& input);
   /// For models, whose constructor makes the weights instead of build(): from now on it is built.
+  /// A name that was given stands in front of the names of weights.
   void set_built(const Shape& input, const Shape& output);
   /// A metric that call() updates; shown by Model::fit.
   void add_metric(std::shared_ptr<Metric> metric);

@@ -1,0 +1,9 @@
+// All callbacks.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/model/callback.h"
+#include "tutti/model/early_stopping.h"
+#include "tutti/model/learning_rate_scheduler.h"
+#include "tutti/model/model_checkpoint.h"
+#include "tutti/model/tensor_board.h"

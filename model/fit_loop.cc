@@ -1,0 +1,142 @@
+// The epochs and steps of Model::fit and Model::evaluate.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/fit_loop.h"
+
+#include "tutti/model/model_state.h"
+
+namespace tutti::internal {
+
+BatchFeed::BatchFeed(DistributedDataset data, std::optional<std::int64_t> steps_per_epoch)
+    : data_(std::move(data)), steps_per_epoch_(steps_per_epoch) {
+  if (steps_per_epoch && *steps_per_epoch <= 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "Model::fit: expected a positive number of steps per epoch, got ", *steps_per_epoch);
+  }
+}
+
+void BatchFeed::begin_epoch() {
+  step_ = 0;
+  if (!steps_per_epoch_) iterator_.reset();
+}
+
+void BatchFeed::start_pass() {
+  iterator_ = data_.begin();
+  advance_ = false;
+  if (*iterator_ == data_.end()) {
+    fail(ErrorCode::kInvalidArgument,
+         "Model: the dataset has no batch; expected at least one; is a file empty or "
+         "drop_remainder set?");
+  }
+}
+
+const PerReplica<Batch>* BatchFeed::next() {
+  if (steps_per_epoch_ && step_ == *steps_per_epoch_) return nullptr;
+  if (iterator_ && advance_) ++*iterator_;
+  if (!iterator_) {
+    start_pass();
+  } else if (*iterator_ == data_.end()) {
+    if (!steps_per_epoch_) return nullptr;
+    start_pass();
+  }
+  advance_ = true;
+  ++step_;
+  return &**iterator_;
+}
+
+std::optional<std::int64_t> BatchFeed::num_steps() const {
+  if (steps_per_epoch_) return steps_per_epoch_;
+  const std::optional<std::int64_t> batches = data_.cardinality();
+  return batches && *batches != kInfinite ? batches : std::nullopt;
+}
+
+FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
+                 const FitOptions& options, std::function<Logs()> validate)
+    : model_(model),
+      compiled_(compiled),
+      feed_(std::move(data), options.steps_per_epoch),
+      options_(options),
+      validate_(std::move(validate)),
+      step_(model, compiled, model.strategy().num_replicas_in_sync()) {
+  if (options.verbose == Verbosity::kProgress) progress_.emplace();
+}
+
+bool FitLoop::wants_batch_logs() const { return progress_ || !options_.callbacks.empty(); }
+
+History FitLoop::run() {
+  History history;
+  model_.model_state_->stop_requested = false;
+  for (const AnyCallback& callback : options_.callbacks) callback->set_model(model_);
+  for (const AnyCallback& callback : options_.callbacks) callback->on_train_begin();
+  Logs logs;
+  for (std::int64_t epoch = options_.initial_epoch; epoch < options_.epochs; ++epoch) {
+    run_epoch(epoch);
+    logs = finish_epoch();
+    history.append(epoch, logs);
+    for (const AnyCallback& callback : options_.callbacks) callback->on_epoch_end(epoch, logs);
+    if (model_.model_state_->stop_requested) break;
+  }
+  for (const AnyCallback& callback : options_.callbacks) callback->on_train_end(logs);
+  return history;
+}
+
+void FitLoop::run_epoch(std::int64_t epoch) {
+  compiled_.reset_metrics();
+  for (const AnyCallback& callback : options_.callbacks) callback->on_epoch_begin(epoch);
+  if (progress_) progress_->begin_epoch(epoch, options_.epochs, feed_.num_steps());
+  feed_.begin_epoch();
+  for (std::int64_t number = 0; const PerReplica<Batch>* batch = feed_.next(); ++number) {
+    for (const AnyCallback& callback : options_.callbacks) callback->on_train_batch_begin(number);
+    const TimePoint begin = Clock::system().now();
+    model_.strategy().run([this](const Batch& part) { step_.train(part); }, *batch);
+    run_seconds_ += seconds_between(begin, Clock::system().now());
+    if (wants_batch_logs()) {
+      const Logs logs = compiled_.logs();
+      if (progress_) progress_->step(number + 1, (*batch)[0].global_rows(), logs.entries());
+      for (const AnyCallback& callback : options_.callbacks)
+        callback->on_train_batch_end(number, logs);
+    }
+    if (model_.model_state_->stop_requested) break;
+  }
+}
+
+Logs FitLoop::finish_epoch() {
+  Logs logs = compiled_.logs();
+  TimeSplit split;
+  split.input_wait = feed_.data().take_wait_seconds();
+  split.communication = step_.take_communication_seconds();
+  split.compute = std::max(0.0, std::exchange(run_seconds_, 0.0) - split.communication);
+  ++model_.model_state_->epochs_trained;
+  if (validate_) {
+    for (const auto& [name, value] : validate_()) logs.set("val_" + name, value);
+  }
+  const bool several = model_.strategy().num_replicas_in_sync() > 1;
+  if (progress_) progress_->end_epoch(logs.entries(), several ? split : TimeSplit{});
+  return logs;
+}
+
+Logs run_evaluation(Model& model, CompiledModel& compiled, DistributedDataset data,
+                    const EvaluateOptions& options) {
+  BatchFeed feed(std::move(data), std::nullopt);
+  ReplicaStep step(model, compiled, model.strategy().num_replicas_in_sync());
+  std::optional<Progress> progress;
+  if (options.verbose == Verbosity::kProgress) progress.emplace();
+  compiled.reset_metrics();
+  for (const AnyCallback& callback : options.callbacks) callback->set_model(model);
+  for (const AnyCallback& callback : options.callbacks) callback->on_test_begin();
+  if (progress) progress->begin_epoch(0, 1, feed.num_steps());
+  feed.begin_epoch();
+  for (std::int64_t number = 0; const PerReplica<Batch>* batch = feed.next(); ++number) {
+    for (const AnyCallback& callback : options.callbacks) callback->on_test_batch_begin(number);
+    model.strategy().run([&step](const Batch& part) { step.test(part); }, *batch);
+    if (!progress && options.callbacks.empty()) continue;
+    const Logs logs = compiled.logs();
+    if (progress) progress->step(number + 1, (*batch)[0].global_rows(), logs.entries());
+    for (const AnyCallback& callback : options.callbacks) callback->on_test_batch_end(number, logs);
+  }
+  const Logs logs = compiled.logs();
+  if (progress) progress->end_epoch(logs.entries(), {});
+  for (const AnyCallback& callback : options.callbacks) callback->on_test_end(logs);
+  return logs;
+}
+
+}  // namespace tutti::internal

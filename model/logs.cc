@@ -1,0 +1,67 @@
+// Named numbers of training.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/logs.h"
+
+#include <algorithm>
+
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+/// The entry of `entries` named `name`, or nullptr.
+template <class Entries>
+auto find_entry(Entries& entries, std::string_view name) {
+  const auto found =
+      std::ranges::find_if(entries, [&](const auto& entry) { return entry.first == name; });
+  return found == entries.end() ? nullptr : &*found;
+}
+
+template <class Entries>
+auto& require_entry(Entries& entries, std::string_view who, std::string_view name) {
+  auto* entry = find_entry(entries, name);
+  if (!entry) {
+    std::vector<std::string> names;
+    for (const auto& each : entries) names.push_back(each.first);
+    fail(ErrorCode::kNotFound, who, ": there is no value '", name, "'; expected one of ",
+         names.empty() ? "(none)" : join(names));
+  }
+  return entry->second;
+}
+
+}  // namespace
+
+double Logs::at(std::string_view name) const { return require_entry(entries_, "Logs", name); }
+
+bool Logs::has(std::string_view name) const { return find_entry(entries_, name) != nullptr; }
+
+void Logs::set(std::string name, double value) {
+  if (auto* entry = find_entry(entries_, name)) {
+    entry->second = value;
+  } else {
+    entries_.emplace_back(std::move(name), value);
+  }
+}
+
+const std::vector<double>& History::at(std::string_view name) const {
+  return require_entry(values_, "History", name);
+}
+
+bool History::has(std::string_view name) const { return find_entry(values_, name) != nullptr; }
+
+std::vector<std::string> History::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, values] : values_) names.push_back(name);
+  return names;
+}
+
+void History::append(std::int64_t epoch, const Logs& logs) {
+  epochs_.push_back(epoch);
+  for (const auto& [name, value] : logs) {
+    auto* entry = find_entry(values_, name);
+    if (!entry) entry = &values_.emplace_back(name, std::vector<double>());
+    entry->second.push_back(value);
+  }
+}
+
+}  // namespace tutti

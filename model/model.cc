@@ -1,0 +1,226 @@
+// The model: compile, fit, evaluate, predict, weights and checkpoints.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/model.h"
+
+#include <algorithm>
+
+#include "tutti/core/random.h"
+#include "tutti/model/fit_loop.h"
+#include "tutti/model/model_state.h"
+#include "tutti/tensor/ops/shape_ops.h"
+
+namespace tutti {
+namespace {
+
+/// "mirrored (2 replicas)".
+std::string describe(const Strategy& strategy) {
+  return concat(strategy.name(), " (", strategy.num_replicas_in_sync(), " replicas)");
+}
+
+Dataset dataset_of(const Tensor& x, const Tensor& y, const Tensor& sample_weight) {
+  std::vector<Tensor> components = {x, y};
+  if (sample_weight.defined()) components.push_back(sample_weight);
+  return Dataset::from_tensor_slices(std::move(components));
+}
+
+/// Keras's rule for losses by name, which do not say what predictions are.
+Loss fitted_loss(const Loss& loss, const Model& model) {
+  if (!loss.prediction_kind_is_open()) return loss;
+  const std::string& activation = model.output_activation();
+  const bool probabilities = activation == "softmax" || activation == "sigmoid";
+  return loss.for_predictions(probabilities ? PredictionKind::kProbabilities
+                                            : PredictionKind::kLogits);
+}
+
+void require_made_in_scope(const Strategy& strategy, const Metric& metric) {
+  for (const Variable& variable : metric.variables()) {
+    if (strategy.variable_created_in_scope(variable)) continue;
+    fail(ErrorCode::kInvalidArgument, "Model::compile: metric '", metric.name(),
+         "' was made outside the scope of the model's strategy ", describe(strategy),
+         "; try its name instead, or make it inside the scope");
+  }
+}
+
+}  // namespace
+
+Model::Model(std::string name, std::optional<Shape> input_shape)
+    : Layer(std::move(name), input_shape), model_state_(std::make_shared<State>()) {
+  model_state_->strategy = &get_strategy();
+  set_built(input_shape.value_or(Shape{}), Shape{});
+}
+
+Shape Model::build(const Shape&) {
+  // Constructors of models declare them as built, so that nothing calls this.
+  fail(ErrorCode::kInternal, "Model::build: a model makes its weights in its constructor");
+}
+
+Strategy& Model::strategy() const { return *model_state_->strategy; }
+
+void Model::require_own_strategy(std::string_view who) const {
+  if (in_cross_replica_context() || !has_strategy()) {
+    const Strategy& here = get_strategy();
+    if (!has_strategy() || &here == &strategy()) return;
+    fail(ErrorCode::kFailedPrecondition, who, ": the model was made under the strategy ",
+         describe(strategy()), ", but this is the scope of ", describe(here),
+         "; expected both to be the same; try making the model inside this scope");
+  }
+  if (&get_strategy() == &default_strategy()) return;
+  fail(ErrorCode::kFailedPrecondition, who,
+       ": called inside a replica; expected a call outside strategy.run()");
+}
+
+void Model::compile(CompileOptions options) {
+  require_own_strategy("Model::compile");
+  if (options.loss && options.loss->reduction() == LossReduction::kNone) {
+    fail(ErrorCode::kInvalidArgument, "Model::compile: loss '", options.loss->name(),
+         "' has reduction NONE, which gives no single value to minimise; try AUTO");
+  }
+  const Scope scope = strategy().scope();
+  auto compiled = std::make_unique<internal::CompiledModel>();
+  if (options.loss) compiled->loss = fitted_loss(*options.loss, *this);
+  const Loss for_metrics = compiled->loss.value_or(Loss("mse"));
+  for (const MetricSpec& spec : options.metrics)
+    compiled->metrics.push_back(spec.make(for_metrics));
+  for (const MetricSpec& spec : options.weighted_metrics)
+    compiled->weighted_metrics.push_back(spec.make(for_metrics));
+  compiled->layer_metrics = metrics();
+  for (const Metric* metric : compiled->all_metrics()) require_made_in_scope(strategy(), *metric);
+  const std::vector<Variable> trainable = trainable_variables();
+  if (!trainable.empty()) compiled->optimizer = make_optimizer(options.optimizer, trainable);
+  model_state_->compiled = std::move(compiled);
+}
+
+bool Model::compiled() const { return model_state_->compiled != nullptr; }
+
+internal::CompiledModel& Model::compiled_model(std::string_view who) const {
+  if (!compiled()) {
+    fail(ErrorCode::kFailedPrecondition, who,
+         ": the model is not compiled; try model.compile({.optimizer = \"adam\", .loss = "
+         "\"sparse_categorical_crossentropy\"}) first");
+  }
+  return *model_state_->compiled;
+}
+
+Optimizer& Model::optimizer() {
+  internal::CompiledModel& compiled = compiled_model("Model::optimizer");
+  if (!compiled.optimizer) {
+    fail(ErrorCode::kFailedPrecondition,
+         "Model::optimizer: the model has no trainable variables, so there is nothing to train");
+  }
+  return *compiled.optimizer;
+}
+
+const Loss& Model::loss() const {
+  const internal::CompiledModel& compiled = compiled_model("Model::loss");
+  if (!compiled.loss)
+    fail(ErrorCode::kFailedPrecondition, "Model::loss: the model was compiled without a loss");
+  return *compiled.loss;
+}
+
+std::vector<std::string> Model::metrics_names() const {
+  std::vector<std::string> names;
+  for (const Metric* metric : compiled_model("Model::metrics_names").all_metrics())
+    names.push_back(metric->name());
+  return names;
+}
+
+void Model::stop_training() { model_state_->stop_requested = true; }
+std::int64_t Model::epochs_trained() const { return model_state_->epochs_trained; }
+
+History Model::fit(const Tensor& x, const Tensor& y, FitOptions options) {
+  Dataset data = dataset_of(x, y, options.sample_weight);
+  if (options.shuffle) data = data.shuffle(std::max<std::int64_t>(1, x.shape()[0]), random_seed());
+  return fit(data.batch(options.batch_size), std::move(options));
+}
+
+History Model::fit(const Dataset& data, FitOptions options) {
+  require_own_strategy("Model::fit");
+  DistributedDataset batches = strategy().distribute_dataset(data);
+  // A shuffle's order depends on the number of the pass.
+  Json position = Json::object();
+  position.set("epoch", std::max(options.initial_epoch, epochs_trained()));
+  position.set("batches", 0);
+  batches.restore(position);
+  return fit(std::move(batches), std::move(options));
+}
+
+History Model::fit(DistributedDataset data, FitOptions options) {
+  require_own_strategy("Model::fit");
+  internal::CompiledModel& compiled = compiled_model("Model::fit");
+  (void)optimizer();
+  std::function<Logs()> validate;
+  const ValidationData& validation = options.validation_data;
+  if (validation.dataset || validation.features.defined()) {
+    const Dataset dataset =
+        validation.dataset
+            ? *validation.dataset
+            : dataset_of(validation.features, validation.labels, {}).batch(options.batch_size);
+    validate = [this, batches = strategy().distribute_dataset(dataset), &options]() {
+      return evaluate(batches, {.callbacks = options.callbacks});
+    };
+  }
+  return internal::FitLoop(*this, compiled, std::move(data), options, std::move(validate)).run();
+}
+
+Logs Model::evaluate(const Tensor& x, const Tensor& y, EvaluateOptions options) {
+  return evaluate(dataset_of(x, y, options.sample_weight).batch(options.batch_size), options);
+}
+
+Logs Model::evaluate(const Dataset& data, EvaluateOptions options) {
+  require_own_strategy("Model::evaluate");
+  return evaluate(strategy().distribute_dataset(data), std::move(options));
+}
+
+Logs Model::evaluate(DistributedDataset data, EvaluateOptions options) {
+  require_own_strategy("Model::evaluate");
+  return internal::run_evaluation(*this, compiled_model("Model::evaluate"), std::move(data),
+                                  options);
+}
+
+Tensor Model::predict(const Tensor& x, PredictOptions options) {
+  return predict(Dataset::from_tensor_slices({x}).batch(options.batch_size));
+}
+
+Tensor Model::predict(const Dataset& data, PredictOptions) {
+  require_own_strategy("Model::predict");
+  return predict(strategy().distribute_dataset(data));
+}
+
+Tensor Model::predict(DistributedDataset data) {
+  require_own_strategy("Model::predict");
+  internal::BatchFeed feed(std::move(data), std::nullopt);
+  std::vector<Tensor> outputs;
+  while (const PerReplica<Batch>* batch = feed.next()) {
+    const PerReplica<Tensor> parts =
+        strategy().run([this](const Batch& part) { return (*this)(part.features()); }, *batch);
+    outputs.push_back(strategy().gather(parts, 0));
+  }
+  return concat(outputs, 0);
+}
+
+void Model::save_weights(const std::string& path) const { tutti::save_weights(path, variables()); }
+
+void Model::load_weights(const std::string& path) {
+  tutti::load_weights(path, variables(), {.ignore_unknown = true});
+}
+
+Checkpoint Model::checkpoint() {
+  Checkpoint checkpoint(variables());
+  if (compiled() && model_state_->compiled->optimizer)
+    checkpoint.add(optimizer().state_variables());
+  checkpoint.add_state(
+      "strategy",
+      {[state = model_state_] { return state->strategy->save_state(); },
+       [state = model_state_](const Json& json) { state->strategy->restore_state(json); }});
+  checkpoint.add_state("fit", {[state = model_state_] {
+                                 Json json = Json::object();
+                                 json.set("epochs_trained", state->epochs_trained);
+                                 return json;
+                               },
+                               [state = model_state_](const Json& json) {
+                                 state->epochs_trained = json.at("epochs_trained").as_int();
+                               }});
+  return checkpoint;
+}
+
+}  // namespace tutti

@@ -1,0 +1,18 @@
+// What the copies of a model share beyond its layers.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "tutti/model/compiled_model.h"
+
+namespace tutti {
+
+struct Model::State {
+  Strategy* strategy = nullptr;  // outlives the model's use
+  std::unique_ptr<internal::CompiledModel> compiled;
+  std::int64_t epochs_trained = 0;
+  bool stop_requested = false;
+};
+
+}  // namespace tutti

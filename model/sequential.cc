@@ -1,0 +1,43 @@
+// Layers in a row.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/sequential.h"
+
+namespace tutti {
+
+Sequential::Sequential(std::string name, Input input, std::vector<std::shared_ptr<Layer>> layers)
+    : Model(std::move(name), input.shape),
+      layers_(std::make_shared<std::vector<std::shared_ptr<Layer>>>()) {
+  set_built(input.shape, input.shape);
+  for (auto& layer : layers) add(std::move(layer));
+}
+
+void Sequential::add(std::shared_ptr<Layer> layer) {
+  set_built(input_shape(), add_layer(*layer, output_shape()));
+  set_output_activation(layer->output_activation());
+  layers_->push_back(std::move(layer));
+}
+
+Input Sequential::input_of(const Layer& first) {
+  if (first.built()) return {first.input_shape()};
+  if (!first.given_input_shape()) {
+    fail(ErrorCode::kInvalidArgument,
+         "Sequential: the shape of the input is not known, so the weights of ", first.type_name(),
+         " cannot be made; try Sequential(Input{{784}}, ...) or .input_shape = Shape{784} in the "
+         "options of the first layer");
+  }
+  return {*first.given_input_shape()};
+}
+
+Tensor Sequential::call(const Tensor& input, CallContext context) const {
+  if (input.rank() != input_shape().rank() + 1) {
+    fail(
+        ErrorCode::kInvalidArgument, "Sequential: expected a batch of examples of shape ",
+        input_shape(), ", got a tensor of shape ", input.shape(),
+        input.rank() == input_shape().rank() ? "; try expand_dims(x, 0) for a single example" : "");
+  }
+  Tensor x = input;
+  for (const auto& layer : *layers_) x = (*layer)(x, context);
+  return x;
+}
+
+}  // namespace tutti

@@ -1,0 +1,60 @@
+// Layers in a row.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tutti/model/input.h"
+#include "tutti/model/model.h"
+
+namespace tutti {
+
+/// A model whose layers are called one after the other:
+/// `Sequential model(Input{{784}}, Dense(128), Relu(), Dense(10));`. The weights are made at once,
+/// in the current strategy's scope. keras.Sequential.
+class Sequential : public Model {
+ public:
+  template <std::derived_from<Layer>... Layers>
+  explicit Sequential(Input input, Layers... layers)
+      : Sequential("", input, std::move(layers)...) {}
+  template <std::derived_from<Layer>... Layers>
+  Sequential(std::string name, Input input, Layers... layers)
+      : Sequential(std::move(name), std::move(input), in_list(std::move(layers)...)) {}
+
+  /// Without Input the first layer says its input: Dense(10, {.input_shape = Shape{784}}). Throws
+  /// kInvalidArgument showing both forms when it does not.
+  template <std::derived_from<Layer> First, std::derived_from<Layer>... Rest>
+  requires(sizeof...(Rest) > 0 ||
+           !std::derived_from<First, Sequential>) explicit Sequential(First first, Rest... rest)
+      : Sequential("", input_of(first), in_list(std::move(first), std::move(rest)...)) {}
+
+  Sequential(std::string name, Input input, std::vector<std::shared_ptr<Layer>> layers);
+
+  /// Appends a layer and makes its weights.
+  void add(std::shared_ptr<Layer> layer);
+  template <std::derived_from<Layer> L>
+  void add(L layer) {
+    add(std::make_shared<L>(std::move(layer)));
+  }
+
+  std::vector<std::shared_ptr<Layer>> layers() const { return *layers_; }
+
+ protected:
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  template <class... Layers>
+  static std::vector<std::shared_ptr<Layer>> in_list(Layers... layers) {
+    return {std::make_shared<Layers>(std::move(layers))...};
+  }
+  static Input input_of(const Layer& first);
+
+  std::shared_ptr<std::vector<std::shared_ptr<Layer>>> layers_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,52 @@
+// Writes the values of training for TensorBoard and as lines of JSON.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "tutti/core/clock.h"
+#include "tutti/model/callback.h"
+#include "tutti/model/event_file.h"
+
+namespace tutti {
+
+struct TensorBoardOptions {
+  /// Also "batch_<name>" every so many batches; 0: epochs alone.
+  std::int64_t update_every_batches = 0;
+};
+
+/// Scalars "epoch_<name>" by epoch under <log_dir>/train and <log_dir>/validation (there without
+/// "val_"), as Keras lays them out.
+class TensorBoard : public Callback {
+ public:
+  explicit TensorBoard(std::string log_dir, TensorBoardOptions options = {});
+  void on_train_batch_end(std::int64_t batch, const Logs& logs) override;
+  void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
+
+ private:
+  void write(std::optional<EventFileWriter>& writer, const char* folder, const std::string& tag,
+             std::int64_t step, double value);
+
+  std::string log_dir_;
+  TensorBoardOptions options_;
+  std::int64_t batches_ = 0;
+  std::optional<EventFileWriter> train_;       // opened with the first value
+  std::optional<EventFileWriter> validation_;  // likewise
+};
+
+/// Appends a line per epoch to <log_dir>/log.jsonl: {"epoch": 0, "step": 938, "seconds": 12.3,
+/// "loss": 0.41, ...}. "step" counts updates, "seconds" those since training began.
+class JsonLog : public Callback {
+ public:
+  explicit JsonLog(std::string log_dir) : log_dir_(std::move(log_dir)) {}
+  void on_train_begin() override;
+  void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
+
+ private:
+  std::string log_dir_;
+  TimePoint begin_;
+};
+
+}  // namespace tutti
