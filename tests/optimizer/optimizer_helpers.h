@@ -1,0 +1,104 @@
+// What tests of optimizers share: variables, runs over given gradients, a reducer that records.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/core/random.h"
+#include "tutti/optimizer/gradient_reducer.h"
+#include "tutti/optimizer/optimizer.h"
+
+namespace tutti::optimizer_tests {
+
+using testing::expect_error;
+using testing::expect_same_bits;
+using testing::expect_tensor;
+
+inline constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
+
+inline Tensor doubles(const std::vector<double>& values) {
+  return Tensor::from<double>({static_cast<std::int64_t>(values.size())}, values);
+}
+inline Tensor floats(const std::vector<float>& values) {
+  return Tensor::from<float>({static_cast<std::int64_t>(values.size())}, values);
+}
+inline Variable variable(const Tensor& value, const std::string& name) {
+  return Variable(value, {.name = name});
+}
+
+/// Gradients of `num_steps` steps for `count` weights: not too regular, of both signs.
+inline std::vector<std::vector<double>> gradients_of_steps(int num_steps, std::size_t count) {
+  std::vector<std::vector<double>> steps;
+  for (int s = 0; s < num_steps; ++s) {
+    const RandomStream stream(RandomKey{21, kUserPurpose, static_cast<std::uint64_t>(s)});
+    auto& step = steps.emplace_back();
+    for (std::size_t i = 0; i < count; ++i) step.push_back(stream.normal(i));
+  }
+  return steps;
+}
+
+/// One apply_gradients() per step on a float64 variable; the weights afterwards.
+inline std::vector<double> weights_after(Optimizer& optimizer,
+                                         const std::vector<std::vector<double>>& steps) {
+  for (const auto& step : steps) {
+    const Gradient gradient(doubles(step));
+    optimizer.apply_gradients({&gradient, 1});
+  }
+  return optimizer.variables()[0].value().to_doubles();
+}
+
+inline void expect_near_all(const std::vector<double>& actual, const std::vector<double>& expected,
+                            double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_NEAR(actual[i], expected[i], tolerance) << "element " << i;
+  }
+}
+
+/// Multiplies gradients by a number of replicas that all have the same ones, and writes down the
+/// calls.
+class RecordingReducer final : public GradientReducer {
+ public:
+  explicit RecordingReducer(double num_replicas) : num_replicas_(num_replicas) {}
+
+  void begin(std::span<const Variable> variables) override {
+    calls.push_back(concat("begin ", variables.size()));
+    gradients_.assign(variables.size(), Gradient());
+  }
+  void ready(std::size_t index, const Gradient& gradient) override {
+    calls.push_back(concat("ready ", index));
+    gradients_.at(index) = gradient;
+  }
+  std::vector<Gradient> finish() override {
+    calls.emplace_back("finish");
+    if (on_finish) on_finish();
+    std::vector<Gradient> sums;
+    for (const Gradient& gradient : gradients_) sums.push_back(summed(gradient));
+    return sums;
+  }
+  void updates_done() override {
+    calls.emplace_back("updates_done");
+    if (on_updates_done) on_updates_done();
+  }
+
+  std::vector<std::string> calls;
+  std::function<void()> on_finish;
+  std::function<void()> on_updates_done;
+
+ private:
+  Gradient summed(const Gradient& gradient) const {
+    if (gradient.is_none()) return gradient;
+    std::vector<double> values = gradient.dense().to_doubles();
+    for (double& value : values) value *= num_replicas_;
+    return Tensor::from<double>(gradient.dense().shape(), values);
+  }
+
+  double num_replicas_;
+  std::vector<Gradient> gradients_;
+};
+
+}  // namespace tutti::optimizer_tests
