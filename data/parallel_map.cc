@@ -97,7 +97,7 @@ class ParallelMapIterator : public ElementIterator {
     if (window_.empty()) return std::nullopt;
     wait_for_input(changed_, mutex_, "Dataset::map",
                    [this]() TUTTI_REQUIRES(mutex_) { return window_.front().done; });
-    Work work = std::move(window_.front());
+    std::optional<Work> work(std::move(window_.front()));
     window_.pop_front();
     ++handed_out_;
     return work;
