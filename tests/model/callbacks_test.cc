@@ -1,0 +1,230 @@
+// Callbacks: early stopping, learning rates, checkpoints, logs.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/callbacks.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "tests/model/model_helpers.h"
+#include "tutti/core/file.h"
+#include "tutti/core/json.h"
+#include "tutti/model/learning_rate_scaling.h"
+
+namespace tutti {
+namespace {
+
+using model_tests::alternating;
+using model_tests::error_of;
+using model_tests::kSilent;
+using model_tests::weights_of;
+using ::testing::HasSubstr;
+
+/// An empty folder of this test.
+std::string fresh_folder() {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  const std::string path = concat(::testing::TempDir(), "tutti_", test->name());
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directories(path);
+  return path;
+}
+
+Sequential small_model() {
+  set_random_seed(8);
+  Sequential model(Input{{1}}, Dense(4, {.activation = "tanh"}), Dense(1));
+  model.compile({.optimizer = SgdOptions{.learning_rate = 0.1, .momentum = 0.9}, .loss = "mse"});
+  return model;
+}
+
+Logs one_value(const std::string& name, double value) {
+  Logs logs;
+  logs.set(name, value);
+  return logs;
+}
+
+/// Feeds `values` of `monitor` to `callback`; the epoch in which it stopped, or -1.
+std::int64_t stopped_at(EarlyStopping callback, const std::string& monitor,
+                        const std::vector<double>& values) {
+  Sequential model = small_model();
+  callback.set_model(model);
+  callback.on_train_begin();
+  for (std::size_t epoch = 0; epoch < values.size(); ++epoch) {
+    callback.on_epoch_end(static_cast<std::int64_t>(epoch), one_value(monitor, values[epoch]));
+    if (callback.stopped_epoch()) return *callback.stopped_epoch();
+  }
+  return -1;
+}
+
+TEST(EarlyStoppingTest, StopsWhenTheValueStaysWorseForItsPatience) {
+  EXPECT_EQ(stopped_at(EarlyStopping(), "val_loss", {3, 2, 2.5, 1}), 2);
+  EXPECT_EQ(stopped_at(EarlyStopping({.patience = 2}), "val_loss", {3, 2, 2.5, 1, 1.5, 1.2, 0}), 5);
+  EXPECT_EQ(stopped_at(EarlyStopping({.min_delta = 0.5}), "val_loss", {3, 2, 1.6}), 2);
+  EXPECT_EQ(
+      stopped_at(EarlyStopping({.monitor = "val_accuracy"}), "val_accuracy", {0.5, 0.6, 0.7, 0.7}),
+      3);
+  EXPECT_EQ(stopped_at(EarlyStopping({.mode = MonitorMode::kMax}), "val_loss", {1, 2, 3}), -1);
+  EXPECT_EQ(stopped_at(EarlyStopping({.patience = 1, .baseline = 1.0}), "val_loss", {3, 2.9}), 1);
+  EXPECT_EQ(stopped_at(EarlyStopping(), "loss", {1, 2, 3}), -1) << "a missing name only warns";
+}
+
+TEST(EarlyStoppingTest, RestoresTheWeightsOfTheBestEpoch) {
+  Sequential model = small_model();
+  EarlyStopping callback({.patience = 2, .restore_best_weights = true});
+  callback.set_model(model);
+  callback.on_train_begin();
+  callback.on_epoch_end(0, one_value("val_loss", 1.0));
+  const std::vector<double> best = weights_of(model);
+  for (std::int64_t epoch = 1; epoch <= 2; ++epoch) {
+    model.fit(alternating(8), alternating(8), {.verbose = kSilent});
+    ASSERT_NE(weights_of(model), best);
+    callback.on_epoch_end(epoch, one_value("val_loss", 2.0));
+  }
+  EXPECT_EQ(callback.stopped_epoch(), 2);
+  EXPECT_EQ(callback.best_epoch(), 0);
+  EXPECT_EQ(weights_of(model), best);
+}
+
+TEST(EarlyStoppingTest, EndsFit) {
+  Sequential model = small_model();
+  auto stopping =
+      std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "loss", .min_delta = 10.0});
+  const History history = model.fit(alternating(8), alternating(8),
+                                    {.epochs = 9, .callbacks = {stopping}, .verbose = kSilent});
+  EXPECT_EQ(history.epochs().size(), 2u);
+  EXPECT_EQ(stopping->stopped_epoch(), 1);
+}
+
+TEST(LearningRateSchedulerTest, SetsTheRateOfEachEpoch) {
+  Sequential model = small_model();
+  std::vector<double> seen;
+  model.fit(alternating(4), alternating(4),
+            {.epochs = 3,
+             .callbacks = {LearningRateScheduler([&](std::int64_t epoch, double rate) {
+               seen.push_back(rate);
+               return epoch == 0 ? 0.5 : rate * 0.5;
+             })},
+             .verbose = kSilent});
+  EXPECT_THAT(seen, ::testing::ElementsAre(0.1, 0.5, 0.25));
+  EXPECT_EQ(model.optimizer().learning_rate(), 0.125);
+}
+
+TEST(ModelCheckpointTest, SavesByNameAndTheBestOnly) {
+  const std::string folder = fresh_folder();
+  Sequential model = small_model();
+  ModelCheckpoint each(folder + "/{epoch}-{loss}.safetensors", {.save_weights_only = true});
+  each.set_model(model);
+  each.on_epoch_end(0, one_value("loss", 0.25));
+  EXPECT_TRUE(std::filesystem::exists(folder + "/1-0.2500.safetensors"));
+  EXPECT_THAT(error_of([&] {
+                ModelCheckpoint bad(folder + "/{val_loss}", {});
+                bad.set_model(model);
+                bad.on_epoch_end(0, one_value("loss", 0.25));
+              }),
+              HasSubstr("there is no value 'val_loss'; expected one of loss"));
+  ModelCheckpoint best(folder + "/best-{epoch}", {.save_best_only = true});
+  best.set_model(model);
+  std::vector<std::string> paths;
+  for (const double value : {2.0, 3.0, 1.0}) {
+    best.on_epoch_end(static_cast<std::int64_t>(paths.size()), one_value("val_loss", value));
+    paths.push_back(std::filesystem::path(best.last_path()).filename());
+  }
+  EXPECT_THAT(paths, ::testing::ElementsAre("best-1", "best-1", "best-3"));
+}
+
+TEST(ModelCheckpointTest, ARestoredModelTrainsOnBitByBit) {
+  const std::string folder = fresh_folder();
+  for (const int replicas : {1, 2}) {
+    auto train = [&](std::int64_t stop_after) {
+      set_random_seed(9);  // strategies take the seed when they are made
+      auto strategy = model_tests::mirrored("cpu:0", replicas);
+      auto scope = strategy->scope();
+      Sequential model(Input{{4}}, Dense(8), BatchNormalization(), Dropout(0.3), Dense(3));
+      model.compile({.optimizer = "adam", .loss = "sparse_categorical_crossentropy"});
+      const Dataset data = model_tests::three_classes(40).shuffle(40, 2).batch(16);
+      const std::string path = concat(folder, "/checkpoint", replicas, ".safetensors");
+      if (stop_after == 0) {  // the second half of a stopped run
+        model.checkpoint().restore(path);
+        EXPECT_EQ(model.epochs_trained(), 2);
+      }
+      model.fit(data, {.epochs = stop_after == 0 ? 4 : stop_after,
+                       .callbacks = {ModelCheckpoint(path)},
+                       .initial_epoch = model.epochs_trained(),
+                       .verbose = kSilent});
+      return hash_variables(model.variables());
+    };
+    const std::string straight = train(4);
+    EXPECT_NE(train(2), straight);
+    EXPECT_EQ(train(0), straight);
+  }
+}
+
+TEST(ModelTest, SavesAndLoadsWeightsAcrossStrategies) {
+  const std::string path = fresh_folder() + "/weights.safetensors";
+  Sequential model = small_model();
+  model.save_weights(path);
+  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto scope = strategy->scope();
+  set_random_seed(123);
+  Sequential other(Input{{1}}, Dense(4, {.activation = "tanh"}), Dense(1));
+  ASSERT_NE(weights_of(other), weights_of(model));
+  other.load_weights(path);
+  EXPECT_EQ(weights_of(other), weights_of(model));
+  Sequential different(Input{{1}}, Dense(5), Dense(1));
+  EXPECT_THAT(error_of([&] { different.load_weights(path); }), HasSubstr("dense/kernel"));
+}
+
+TEST(JsonLogTest, WritesALinePerEpoch) {
+  const std::string folder = fresh_folder();
+  Sequential model = small_model();
+  const Tensor x = alternating(8);
+  const History history = model.fit(x, x,
+                                    {.epochs = 2,
+                                     .batch_size = 4,
+                                     .validation_data = {x, x},
+                                     .callbacks = {JsonLog(folder), TensorBoard(folder)},
+                                     .verbose = kSilent});
+  const std::string text = read_file(folder + "/log.jsonl");
+  const std::size_t end_of_line = text.find('\n');
+  const Json first = Json::parse(text.substr(0, end_of_line));
+  const Json second = Json::parse(text.substr(end_of_line + 1));
+  EXPECT_EQ(first.at("epoch").as_int(), 0);
+  EXPECT_EQ(second.at("step").as_int(), 4);
+  EXPECT_EQ(second.at("loss").as_double(), history["loss"][1]);
+  EXPECT_EQ(second.at("val_loss").as_double(), history["val_loss"][1]);
+  EXPECT_TRUE(std::filesystem::exists(folder + "/train"));
+  EXPECT_TRUE(std::filesystem::exists(folder + "/validation"));
+}
+
+TEST(LearningRateScalingTest, S2_20_FollowsTheFormulas) {
+  EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024), 0.4);
+  EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024, LearningRateScaling::kSquareRoot), 0.2);
+  EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 64), 0.025);
+  const WarmUp warm_up({.initial_rate = 0.1, .target_rate = 0.5, .warm_up_steps = 4});
+  EXPECT_DOUBLE_EQ(warm_up(0), 0.1);
+  EXPECT_DOUBLE_EQ(warm_up(1), 0.2);
+  EXPECT_DOUBLE_EQ(warm_up(4), 0.5);
+  EXPECT_DOUBLE_EQ(warm_up(100), 0.5);
+  EXPECT_DOUBLE_EQ(WarmUp({.target_rate = 0.3})(0), 0.3);
+  EXPECT_THAT(error_of([] { scaled_learning_rate(0.1, 0, 4); }), HasSubstr("positive batches"));
+}
+
+TEST(LearningRateScalingTest, S2_23_TheTableAnswersOrListsItsBatches) {
+  const std::map<std::int64_t, double> rates = {{5, 0.1}, {10, 0.15}, {20, 0.175}};
+  EXPECT_EQ(learning_rate_for_batch(rates, 5), 0.1);
+  EXPECT_EQ(learning_rate_for_batch(rates, 10), 0.15);
+  EXPECT_THAT(error_of([&] { learning_rate_for_batch(rates, 7); }),
+              HasSubstr("no rate for a global batch of 7; expected one of 5, 10, 20"));
+}
+
+TEST(LogsTest, AskForUnknownNamesListsThem) {
+  Logs logs;
+  logs.set("loss", 1.0);
+  logs.set("loss", 2.0);
+  EXPECT_EQ(logs["loss"], 2.0);
+  EXPECT_THAT(error_of([&] { logs.at("accuracy"); }), HasSubstr("expected one of loss"));
+  History history;
+  history.append(0, logs);
+  EXPECT_THAT(error_of([&] { history.at("val_loss"); }), HasSubstr("expected one of loss"));
+}
+
+}  // namespace
+}  // namespace tutti

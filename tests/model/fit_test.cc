@@ -1,0 +1,379 @@
+// Fit, evaluate and predict under strategies: the scenarios KER-*.
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "tests/model/model_helpers.h"
+
+namespace tutti {
+namespace {
+
+using model_tests::alternating;
+using model_tests::error_of;
+using model_tests::expect_near;
+using model_tests::kSilent;
+using model_tests::label_of;
+using model_tests::several_strategies;
+using model_tests::three_classes;
+using model_tests::weights_of;
+using ::testing::HasSubstr;
+
+/// The network of Keras's correctness test, in the scope of `strategy` (nullptr: none).
+Sequential correctness_model(Strategy* strategy, Loss loss = "mse") {
+  set_random_seed(7);
+  std::optional<Scope> scope;
+  if (strategy) scope.emplace(strategy->scope());
+  Sequential model(Input{{1}}, Dense(10, {.activation = "relu"}),
+                   Dense(10, {.kernel_regularizer = regularizers::l2(1e-4)}), Dense(1));
+  model.compile({.optimizer = SgdOptions{.learning_rate = 0.05}, .loss = loss, .metrics = {"mse"}});
+  return model;
+}
+
+/// What a run of the correctness test gives.
+struct Outcome {
+  std::vector<double> loss, mse, validation, weights, evaluation, predictions, again;
+};
+
+Outcome correctness_run(Strategy* strategy, std::int64_t rows, bool as_dataset, bool validate) {
+  Sequential model = correctness_model(strategy);
+  const Tensor x = alternating(rows);
+  const Tensor few = alternating(rows / 10);
+  FitOptions options{.epochs = 2, .batch_size = 64, .verbose = kSilent, .shuffle = false};
+  if (validate) options.validation_data = {few, few};
+  auto fit = [&] {
+    return as_dataset ? model.fit(Dataset::from_tensor_slices({x, x}).batch(64), options)
+                      : model.fit(x, x, options);
+  };
+  auto evaluate = [&] {
+    const Logs logs = model.evaluate(few, few, {.batch_size = 64});
+    return std::vector<double>{logs["loss"], logs["mse"]};
+  };
+  Outcome outcome;
+  const History history = fit();
+  outcome.loss = history["loss"];
+  outcome.mse = history["mse"];
+  if (validate) outcome.validation = history["val_loss"];
+  outcome.weights = weights_of(model);
+  outcome.evaluation = evaluate();
+  outcome.predictions = model.predict(few, {.batch_size = 64}).to_doubles();
+  outcome.again = fit()["loss"];
+  for (const double value : evaluate()) outcome.again.push_back(value);
+  return outcome;
+}
+
+void expect_equal_outcomes(const Outcome& actual, const Outcome& expected, double tolerance) {
+  expect_near(actual.loss, expected.loss, tolerance);
+  expect_near(actual.mse, expected.mse, tolerance);
+  expect_near(actual.validation, expected.validation, tolerance);
+  expect_near(actual.weights, expected.weights, 1e-4);
+  expect_near(actual.evaluation, expected.evaluation, tolerance);
+  expect_near(actual.predictions, expected.predictions, 1e-4);
+  expect_near(actual.again, expected.again, tolerance);
+}
+
+TEST(FitTest, KER_01_AStrategyChangesNothingButRounding) {
+  const testing::HangWatchdog watchdog("KER_01", std::chrono::seconds(60));
+  for (const bool as_dataset : {false, true}) {
+    // 10,000 rows as tf's test; 1,280 where only the form of the input differs.
+    const std::int64_t rows = as_dataset ? 1280 : 10'000;
+    const Outcome expected = correctness_run(nullptr, rows, as_dataset, !as_dataset);
+    EXPECT_LT(expected.loss[1], expected.loss[0]);
+    auto strategies = several_strategies();
+    for (const auto& strategy : strategies) {
+      SCOPED_TRACE(label_of(*strategy));
+      expect_equal_outcomes(correctness_run(strategy.get(), rows, as_dataset, !as_dataset),
+                            expected, 1e-5);
+    }
+  }
+}
+
+TEST(FitTest, KER_02_APartialLastBatchCountsExactly) {
+  // 10 batches of 64 and one of 3 rows: of 4 replicas three get a row, one none.
+  const Outcome expected = correctness_run(nullptr, 643, false, true);
+  for (const auto& strategy : several_strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
+    // tf allows 1e-3 and does not compare the loss of the last batch; ours is exact.
+    expect_equal_outcomes(correctness_run(strategy.get(), 643, false, true), expected, 1e-5);
+  }
+}
+
+TEST(FitTest, KER_02_EvaluationIsTheMeanOverExamplesWithRaggedBatches) {
+  for (const auto& strategy : several_strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
+    auto scope = strategy->scope();
+    Sequential model(Input{{1}}, Dense(1, {.kernel_initializer = "ones"}));
+    model.compile({.loss = "mse", .metrics = {"mae"}, .weighted_metrics = {MetricSpec("mse")}});
+    // Errors 0, 1, ..., 10: batches of 4, 4, 3.
+    std::vector<float> values(11);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+    const Tensor x = Tensor::from<float>({11, 1}, values);
+    const Logs logs = model.evaluate(x, Tensor::zeros({11, 1}), {.batch_size = 4});
+    EXPECT_NEAR(logs["loss"], 35.0, 1e-5);
+    EXPECT_NEAR(logs["mae"], 5.0, 1e-6);
+    // Weights: the loss divides by the number of examples, weighted metrics by the weights.
+    std::vector<float> ones_and_zeros(11, 0.0f);
+    ones_and_zeros[10] = ones_and_zeros[2] = 1.0f;
+    const Logs weighted =
+        model.evaluate(x, Tensor::zeros({11, 1}),
+                       {.batch_size = 4, .sample_weight = Tensor::from({11}, ones_and_zeros)});
+    EXPECT_NEAR(weighted["loss"], 104.0 / 11, 1e-5);
+    EXPECT_NEAR(weighted["mse"], 52.0, 1e-5);
+    EXPECT_NEAR(weighted["mae"], 5.0, 1e-6);
+  }
+}
+
+TEST(FitTest, KER_03_ALearningRatePerBatchIsTheSameUnderAStrategy) {
+  auto run = [](Strategy* strategy) {
+    Sequential model = correctness_model(strategy);
+    const Tensor x = alternating(640);
+    model.fit(x, x,
+              {.epochs = 2,
+               .batch_size = 32,
+               .callbacks = {BatchLearningRateScheduler([](std::int64_t batch, double) {
+                 return 0.001 * static_cast<double>(batch % 10);
+               })},
+               .verbose = kSilent,
+               .shuffle = false});
+    EXPECT_NEAR(model.optimizer().learning_rate(), 0.009, 1e-12);
+    return weights_of(model);
+  };
+  const std::vector<double> expected = run(nullptr);
+  for (const auto& strategy : several_strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
+    expect_near(run(strategy.get()), expected, 1e-5);
+  }
+}
+
+TEST(FitTest, KER_05_ApplyGradientsInCrossReplicaContextIsRefused) {
+  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto scope = strategy->scope();
+  Sequential model(Input{{1}}, Dense(1));
+  model.compile({.loss = "mse"});
+  const std::vector<Gradient> gradients(2);
+  EXPECT_THAT(error_of([&] { model.optimizer().apply_gradients(gradients); }),
+              HasSubstr("cannot be called in cross-replica context"));
+}
+
+TEST(FitTest, KER_06_EveryReductionGivesTheSameHistoryWithAStrategy) {
+  using enum LossReduction;
+  for (const LossReduction reduction : {kSumOverBatchSize, kSum, kAuto}) {
+    auto run = [&](Strategy* strategy) {
+      std::optional<Scope> scope;
+      if (strategy) scope.emplace(strategy->scope());
+      Sequential model(Input{{1}}, Dense(1, {.kernel_initializer = "zeros"}));
+      model.compile({.optimizer = SgdOptions{.learning_rate = 0.001},
+                     .loss = MeanSquaredError({.reduction = reduction})});
+      const Tensor x = Tensor::ones({64, 1});
+      return model.fit(x, x, {.epochs = 2, .batch_size = 32, .verbose = kSilent})["loss"];
+    };
+    const std::vector<double> expected = run(nullptr);
+    EXPECT_NEAR(expected[0] > 10.0, reduction == kSum, 0) << reduction;
+    for (const auto& strategy : several_strategies()) {
+      SCOPED_TRACE(concat(label_of(*strategy), " ", reduction));
+      expect_near(run(strategy.get()), expected, 1e-5);
+    }
+  }
+}
+
+/// Adds a loss and a metric of its own, as add_loss and add_metric of Keras.
+class LossAndMetric : public Layer {
+ protected:
+  Shape build(const Shape& input) override {
+    mean_ = std::make_shared<Mean>("activity");
+    add_metric(mean_);
+    return input;
+  }
+  Tensor call(const Tensor& input, CallContext context) const override {
+    add_loss(context, reduce_mean(input) * 0.1);
+    mean_->update_state(input);
+    return input;
+  }
+
+ private:
+  std::shared_ptr<Mean> mean_;
+};
+
+TEST(FitTest, KER_07_AddedLossesAndMetricsAreTheSameUnderAStrategy) {
+  auto run = [](Strategy* strategy, std::optional<Loss> loss) {
+    std::optional<Scope> scope;
+    if (strategy) scope.emplace(strategy->scope());
+    Sequential model(Input{{1}}, Dense(1, {.kernel_initializer = "ones"}), LossAndMetric());
+    model.compile({.loss = loss});
+    EXPECT_THAT(model.metrics_names(), ::testing::ElementsAre("loss", "activity"));
+    const Tensor x = alternating(64);
+    const History history =
+        model.fit(x, x, {.epochs = 2, .batch_size = 32, .verbose = kSilent, .shuffle = false});
+    std::vector<double> values = history["loss"];
+    for (const double value : history["activity"]) values.push_back(value);
+    return values;
+  };
+  for (const std::optional<Loss>& loss : {std::optional<Loss>("mse"), std::optional<Loss>()}) {
+    const std::vector<double> expected = run(nullptr, loss);
+    for (const auto& strategy : several_strategies()) {
+      // With 3 replicas the parts of a batch of 32 differ, and so do means over parts.
+      if (strategy->num_replicas_in_sync() == 3) continue;
+      SCOPED_TRACE(label_of(*strategy));
+      expect_near(run(strategy.get(), loss), expected, 1e-5);
+    }
+  }
+}
+
+/// Writes down what it sees.
+class Recorder : public Callback {
+ public:
+  void on_train_begin() override { events.push_back("train"); }
+  void on_train_end(const Logs&) override { events.push_back("end"); }
+  void on_epoch_begin(std::int64_t epoch) override { events.push_back(concat("epoch ", epoch)); }
+  void on_epoch_end(std::int64_t epoch, const Logs& logs) override {
+    events.push_back(concat("epoch ", epoch, " ended", logs.has("val_loss") ? " validated" : ""));
+  }
+  void on_train_batch_begin(std::int64_t batch) override { begins.push_back(batch); }
+  void on_train_batch_end(std::int64_t batch, const Logs& logs) override {
+    ends.push_back(batch);
+    EXPECT_TRUE(logs.has("loss"));
+  }
+  void on_test_begin() override { events.push_back("test"); }
+  void on_test_batch_end(std::int64_t batch, const Logs&) override { test_ends.push_back(batch); }
+
+  std::vector<std::string> events;
+  std::vector<std::int64_t> begins, ends, test_ends;
+};
+
+TEST(FitTest, KER_11_CallbacksSeeEachGlobalBatchOnce) {
+  for (const auto& strategy : several_strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
+    Sequential model = correctness_model(strategy.get());
+    auto recorder = std::make_shared<Recorder>();
+    const Tensor x = alternating(20);
+    model.fit(x, x,
+              {.epochs = 2,
+               .batch_size = 8,
+               .validation_data = {x, x},
+               .callbacks = {recorder},
+               .verbose = kSilent});
+    EXPECT_THAT(recorder->begins, ::testing::ElementsAre(0, 1, 2, 0, 1, 2));
+    EXPECT_EQ(recorder->ends, recorder->begins);
+    EXPECT_EQ(recorder->test_ends, recorder->begins);
+    EXPECT_THAT(recorder->events,
+                ::testing::ElementsAre("train", "epoch 0", "test", "epoch 0 ended validated",
+                                       "epoch 1", "test", "epoch 1 ended validated", "end"));
+  }
+}
+
+TEST(FitTest, S2_17_AProgramThatDiffersInTheStrategyAloneGivesTheSameBits) {
+  set_random_seed(3);  // strategies take the seed when they are made
+  auto train = [](Strategy& strategy) {
+    set_random_seed(3);
+    auto scope = strategy.scope();
+    Sequential model(Input{{4}}, Dense(16), BatchNormalization(), Relu(), Dropout(0.2), Dense(3));
+    model.compile(
+        {.optimizer = "adam", .loss = "sparse_categorical_crossentropy", .metrics = {"accuracy"}});
+    // 130 rows in batches of 32: a ragged last one.
+    model.fit(three_classes(130).shuffle(130, 5).batch(32), {.epochs = 2, .verbose = kSilent});
+    return hash_variables(model.variables());
+  };
+  const std::string expected = train(*model_tests::mirrored("cpu:0-3"));
+  EXPECT_EQ(train(*model_tests::central("cpu:0-3")), expected);
+  EXPECT_EQ(train(*model_tests::mirrored("cpu:0-1", 4)), expected);
+  EXPECT_EQ(train(*model_tests::mirrored("cpu:0", 4)), expected);
+  EXPECT_EQ(train(*model_tests::mirrored("cpu:0-3")), expected) << "run after run";
+  EXPECT_EQ(train(*model_tests::mirrored("cpu:0")),
+            train(*std::make_unique<OneDeviceStrategy>("cpu:0")));
+}
+
+TEST(FitTest, S2_19_ABatchOfTenIsFivePerReplica) {
+  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto data = strategy->distribute_dataset(Dataset::range(10).batch(10));
+  for (const PerReplica<Batch>& batch : data) {
+    EXPECT_EQ(batch[0].rows(), 5);
+    EXPECT_EQ(batch[1].rows(), 5);
+    EXPECT_EQ(batch[1].global_rows(), 10);
+  }
+}
+
+TEST(FitTest, S2_34_RegularizationIsCountedOnceUnderReplicas) {
+  auto run = [](Strategy* strategy) {
+    std::optional<Scope> scope;
+    if (strategy) scope.emplace(strategy->scope());
+    Sequential model(Input{{1}}, Dense(1, {.kernel_initializer = initializers::constant(2.0),
+                                           .kernel_regularizer = regularizers::l2(0.1)}));
+    model.compile({.optimizer = SgdOptions{.learning_rate = 0.1}, .loss = "mse"});
+    const Tensor x = alternating(6);
+    const double loss = model.fit(x, x, {.batch_size = 6, .verbose = kSilent})["loss"][0];
+    EXPECT_NEAR(loss, 0.5 + 0.1 * 4, 1e-6);  // (2x - x)^2 for half of the rows
+    return weights_of(model);
+  };
+  const std::vector<double> expected = run(nullptr);
+  // kernel: gradient 2 * (2 - 1) / 2 + 0.2 * 2; bias: 2 * 1 / 2.
+  expect_near(expected, {2 - 0.1 * (1 + 0.4), -0.1}, 1e-6);
+  for (const auto& strategy : several_strategies())
+    expect_near(run(strategy.get()), expected, 1e-6);
+}
+
+TEST(FitTest, LearnsAndPredictsInOrder) {
+  set_random_seed(1);
+  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto scope = strategy->scope();
+  Sequential model(Input{{4}}, Dense(32, {.activation = "relu"}), Dense(3));
+  model.compile({.optimizer = AdamOptions{.learning_rate = 0.01},
+                 .loss = "sparse_categorical_crossentropy",
+                 .metrics = {"accuracy"}});
+  const Dataset data = three_classes(500);
+  const History history =
+      model.fit(data.shuffle(500, 1).batch(50), {.epochs = 12, .verbose = kSilent});
+  EXPECT_GT(history["accuracy"].back(), 0.9);
+  EXPECT_LT(history["loss"].back(), 0.4);
+  EXPECT_EQ(history.epochs().size(), 12u);
+  // 500 rows in batches of 37 are ragged; rows must stay in place.
+  const Tensor outputs = model.predict(data.batch(37));
+  EXPECT_EQ(outputs.shape(), (Shape{500, 3}));
+  std::vector<Tensor> rows;
+  for (const Element& element : data.batch(500)) rows.push_back(element[0]);
+  expect_near(outputs.to_doubles(), model.predict(rows[0], {.batch_size = 500}).to_doubles(), 1e-6);
+}
+
+TEST(FitTest, SoftmaxModelsTakeProbabilitiesByName) {
+  auto loss_of = [](auto last) {
+    set_random_seed(2);
+    Sequential model(Input{{4}}, Dense(3), last);
+    model.compile({.loss = "sparse_categorical_crossentropy"});
+    return model.evaluate(three_classes(50).batch(10))["loss"];
+  };
+  EXPECT_NEAR(loss_of(Softmax()), loss_of(Activation("linear")), 1e-5);
+}
+
+TEST(FitTest, StepsPerEpochGoOnThroughThePasses) {
+  Sequential model = correctness_model(nullptr);
+  auto recorder = std::make_shared<Recorder>();
+  const Dataset data = Dataset::from_tensor_slices({alternating(6), alternating(6)}).batch(2);
+  model.fit(data, {.epochs = 2, .callbacks = {recorder}, .steps_per_epoch = 5, .verbose = kSilent});
+  EXPECT_EQ(recorder->begins.size(), 10u);
+  EXPECT_EQ(model.optimizer().iterations().value().item_int(), 10);
+  EXPECT_THAT(error_of([&] { model.fit(data, {.steps_per_epoch = 0, .verbose = kSilent}); }),
+              HasSubstr("positive number of steps per epoch, got 0"));
+  EXPECT_THAT(error_of([&] { model.evaluate(data.take(0)); }),
+              HasSubstr("the dataset has no batch"));
+}
+
+TEST(FitTest, InitialEpochNumbersEpochs) {
+  Sequential model = correctness_model(nullptr);
+  const Tensor x = alternating(8);
+  const History history = model.fit(x, x, {.epochs = 5, .initial_epoch = 3, .verbose = kSilent});
+  EXPECT_THAT(history.epochs(), ::testing::ElementsAre(3, 4));
+  EXPECT_EQ(model.epochs_trained(), 2);
+}
+
+TEST(FitTest, AFailureInAReplicaComesOutOfFitAndNamesTheReplica) {
+  const testing::HangWatchdog watchdog("failure in fit");
+  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto scope = strategy->scope();
+  Sequential model(Input{{4}}, Dense(3));
+  model.compile({.loss = "sparse_categorical_crossentropy"});
+  const Tensor labels = Tensor::from<std::int64_t>({4}, {0, 1, 2, 3});  // 3 is no class
+  EXPECT_THAT(error_of([&] {
+                model.fit(Tensor::ones({4, 4}), labels, {.verbose = kSilent});
+              }),
+              HasSubstr("replica "));
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,89 @@
+// What the tests of models share: strategies by number, small data, quiet options.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/hang_watchdog.h"
+#include "tutti/model/callbacks.h"
+#include "tutti/model/layers/layers.h"
+#include "tutti/model/sequential.h"
+#include "tutti/strategy/central_storage_strategy.h"
+#include "tutti/strategy/mirrored_strategy.h"
+#include "tutti/strategy/one_device_strategy.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti::model_tests {
+
+inline constexpr Verbosity kSilent = Verbosity::kSilent;
+
+inline std::unique_ptr<Strategy> mirrored(const char* devices, int replicas = 0) {
+  return std::make_unique<MirroredStrategy>(
+      LocalStrategyOptions{.devices = devices, .replicas = replicas});
+}
+
+inline std::unique_ptr<Strategy> central(const char* devices) {
+  return std::make_unique<CentralStorageStrategy>(
+      CentralStorageOptions{.local = {.devices = devices}});
+}
+
+/// The strategies of this process, with 1, 2, 3 and 4 replicas.
+inline std::vector<std::unique_ptr<Strategy>> several_strategies() {
+  std::vector<std::unique_ptr<Strategy>> strategies;
+  strategies.push_back(std::make_unique<OneDeviceStrategy>("cpu:0"));
+  strategies.push_back(mirrored("cpu:0-1"));
+  strategies.push_back(mirrored("cpu:0-2"));
+  strategies.push_back(mirrored("cpu:0-1", 4));
+  strategies.push_back(central("cpu:0-1"));
+  return strategies;
+}
+
+inline std::string label_of(const Strategy& strategy) {
+  return concat(strategy.name(), " with ", strategy.num_replicas_in_sync());
+}
+
+inline std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  ADD_FAILURE() << "no Error was thrown";
+  return "";
+}
+
+inline void expect_near(const std::vector<double>& actual, const std::vector<double>& expected,
+                        double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    ASSERT_NEAR(actual[i], expected[i], tolerance) << "element " << i;
+}
+
+inline std::vector<double> weights_of(const Model& model) {
+  std::vector<double> all;
+  for (const Variable& variable : model.variables())
+    for (const double value : variable.value().to_doubles()) all.push_back(value);
+  return all;
+}
+
+/// [rows, 1]: 0, 1, 0, 1, ...
+inline Tensor alternating(std::int64_t rows) {
+  std::vector<float> values(static_cast<std::size_t>(rows));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 2);
+  return Tensor::from({rows, 1}, values);
+}
+
+/// features [rows, 4], labels [rows] in 0 .. 2, learnable.
+inline Dataset three_classes(std::int64_t rows) {
+  const Tensor x = random_uniform({rows, 4}, {.seed = 11}, -1.0, 1.0);
+  const Tensor y = argmax(slice(x, {0, 0}, {-1, 3}), 1);
+  return Dataset::from_tensor_slices({x, y});
+}
+
+}  // namespace tutti::model_tests
