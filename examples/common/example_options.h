@@ -17,17 +17,17 @@ struct ExampleOptions {
   std::string devices = "cpu:0-1";
   std::int64_t replicas = 0;
   std::string cross_device_ops = "canonical";
-  std::string plugin;
+  std::string plugin = "";
   std::string update_mode = "sync";
   std::int64_t batch_size = 64;
   std::int64_t epochs = 3;
   std::int64_t steps = 0;
   std::int64_t seed = 1;
-  std::string data_dir;
-  std::string log_dir;
-  std::string checkpoint_dir;
+  std::string data_dir = "";
+  std::string log_dir = "";
+  std::string checkpoint_dir = "";
   bool resume = false;
-  std::string metrics_json;
+  std::string metrics_json = "";
 };
 
 /// Parses the command line into `options` (whose values are the defaults). `add_more` declares the
