@@ -1,5 +1,6 @@
 // Distributed input: families INP, CTI, MIR and S2 of the tf.distribute scenarios, rows with one
-// worker. SPDX-License-Identifier: Apache-2.0
+// worker.
+// SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/distributed_dataset.h"
 
 #include <gtest/gtest.h>
