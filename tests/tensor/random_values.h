@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
 #include "tutti/core/random.h"
@@ -9,11 +10,14 @@
 
 namespace tutti::testing {
 
-/// `values` as a tensor of `dtype` (converted like a static_cast).
+/// `values` as a tensor of `dtype`: truncated towards zero for integer types, then wrapped.
 inline Tensor tensor_of(const Shape& shape, const std::vector<double>& values, DType dtype) {
   MutableTensor tensor(shape, dtype, {});
   visit_dtype(dtype, [&]<class T>() {
-    for (std::size_t i = 0; i < values.size(); ++i) tensor.span<T>()[i] = static_cast<T>(values[i]);
+    using Wide = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      tensor.span<T>()[i] = static_cast<T>(static_cast<Wide>(values[i]));
+    }
   });
   return tensor.freeze();
 }
