@@ -1,0 +1,138 @@
+// TensorBoard event files, read by a reader of their own; CRC-32C against published values.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/event_file.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "tutti/core/file.h"
+
+namespace tutti {
+namespace {
+
+/// CRC-32C bit by bit: the polynomial 0x1edc6f41, reflected. Shares nothing with the writer.
+std::uint32_t slow_crc32c(std::string_view bytes) {
+  std::uint32_t remainder = 0xffffffffu;
+  for (const char c : bytes) {
+    for (int bit = 0; bit < 8; ++bit) {
+      const std::uint32_t in = (static_cast<unsigned char>(c) >> bit) & 1u;
+      const std::uint32_t top = (remainder & 1u) ^ in;
+      remainder >>= 1;
+      if (top) remainder ^= 0x82f63b78u;
+    }
+  }
+  return remainder ^ 0xffffffffu;
+}
+
+template <class T>
+T take(std::string_view& bytes) {
+  T value{};
+  EXPECT_GE(bytes.size(), sizeof value);
+  std::memcpy(&value, bytes.data(), sizeof value);
+  bytes.remove_prefix(sizeof value);
+  return value;
+}
+
+std::uint32_t unmasked(std::uint32_t crc) {
+  const std::uint32_t rotated = crc - 0xa282ead8u;
+  return (rotated >> 17) | (rotated << 15);
+}
+
+std::uint64_t take_varint(std::string_view& bytes) {
+  std::uint64_t value = 0;
+  for (int shift = 0;; shift += 7) {
+    const auto byte = static_cast<unsigned char>(bytes.front());
+    bytes.remove_prefix(1);
+    value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
+    if (byte < 0x80) return value;
+  }
+}
+
+/// The fields of a protocol buffer: number -> raw content (of a repeated field the last).
+std::map<std::uint64_t, std::string_view> fields_of(std::string_view message) {
+  std::map<std::uint64_t, std::string_view> fields;
+  while (!message.empty()) {
+    const std::uint64_t tag = take_varint(message);
+    const std::string_view before = message;
+    std::size_t length = 0;
+    switch (tag & 7) {
+      case 0:
+        take_varint(message);
+        length = before.size() - message.size();
+        message = before;
+        break;
+      case 1:
+        length = 8;
+        break;
+      case 5:
+        length = 4;
+        break;
+      default:
+        length = take_varint(message);
+    }
+    fields[tag >> 3] = message.substr(0, length);
+    message.remove_prefix(length);
+  }
+  return fields;
+}
+
+/// The events of a file; checks both checksums of each record.
+std::vector<std::string> events_of(const std::string& content) {
+  std::vector<std::string> events;
+  std::string_view left = content;
+  while (!left.empty()) {
+    const std::string_view header = left.substr(0, 8);
+    const auto length = take<std::uint64_t>(left);
+    EXPECT_EQ(unmasked(take<std::uint32_t>(left)), slow_crc32c(header));
+    events.emplace_back(left.substr(0, length));
+    left.remove_prefix(length);
+    EXPECT_EQ(unmasked(take<std::uint32_t>(left)), slow_crc32c(events.back()));
+  }
+  return events;
+}
+
+TEST(EventFileTest, Crc32cHasThePublishedValues) {
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);
+  EXPECT_EQ(crc32c(""), 0u);
+  // RFC 3720, B.4: 32 bytes of zeros, of ones, and 0 .. 31.
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43u);
+  std::string increasing;
+  for (char c = 0; c < 32; ++c) increasing += c;
+  EXPECT_EQ(crc32c(increasing), 0x46dd794eu);
+  EXPECT_EQ(slow_crc32c(increasing), 0x46dd794eu);
+}
+
+TEST(EventFileTest, AnIndependentReaderFindsTheScalars) {
+  const std::string folder = ::testing::TempDir() + "tutti_events";
+  std::filesystem::remove_all(folder);
+  EventFileWriter writer(folder);
+  writer.scalar("epoch_loss", 0, 0.5);
+  writer.scalar("epoch_loss", 300, -1.25);
+  const std::vector<std::string> events = events_of(read_file(writer.path()));
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(fields_of(events[0])[3], "brain.Event:2");
+  auto last = fields_of(events[2]);
+  std::string_view time = last[1], step = last[2];
+  EXPECT_GT(take<double>(time), 1.6e9);
+  EXPECT_EQ(take_varint(step), 300u);
+  auto value = fields_of(fields_of(last[5])[1]);
+  EXPECT_EQ(value[1], "epoch_loss");
+  std::string_view number = value[2];
+  EXPECT_EQ(take<float>(number), -1.25f);
+}
+
+TEST(EventFileTest, AFolderThatCannotBeMadeIsNamed) {
+  try {
+    EventFileWriter writer("/proc/no_such_folder");
+    FAIL() << "no Error was thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("/proc/no_such_folder"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace tutti
