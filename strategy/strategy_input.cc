@@ -1,4 +1,4 @@
-// How a strategy distributes input: its replicas, devices and shares as a plan for DistributedDataset.
+// How a strategy distributes input: replicas, devices and shares as a plan for DistributedDataset.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/strategy.h"
 
