@@ -57,6 +57,9 @@ class GradientRound {
   bool last_to_fill(std::size_t bucket);
   void publish(std::size_t bucket);
   void prepare(std::size_t bucket);
+  /// What no gradient was staged into is reduced, too: padding and variables without dense
+  /// gradient.
+  void zero_unused(std::size_t bucket);
   Kind prepare_item(std::size_t bucket, const BucketPlan::Item& item);
   void stage(int replica, std::size_t bucket, const BucketPlan::Item& item);
   void make_dense(const BucketPlan::Item& item, std::size_t bucket);

@@ -33,9 +33,7 @@ GradientRound::GradientRound(ReplicaServices& services, ReplicaMonitor& monitor,
     // One replica alone keeps its gradients as they are.
     const std::size_t copies = num_replicas_ == 1 ? 0 : canonical_ ? 1 : num_replicas_;
     for (std::size_t r = 0; r < copies; ++r) {
-      MutableTensor flat(shape, bucket.dtype, services.replica_devices[r]);
-      if (!canonical_ && flat.num_bytes() > 0) std::memset(flat.data(), 0, flat.num_bytes());
-      buckets_[b].flat.push_back(std::move(flat));
+      buckets_[b].flat.emplace_back(shape, bucket.dtype, services.replica_devices[r]);
     }
   }
   unfilled_.assign(num_replicas_, sizes);
@@ -90,6 +88,21 @@ void GradientRound::publish(std::size_t bucket) {
 void GradientRound::prepare(std::size_t bucket) {
   for (const BucketPlan::Item& item : plan_->buckets[bucket].items) {
     buckets_[bucket].kinds.push_back(prepare_item(bucket, item));
+  }
+  if (!canonical_ && num_replicas_ > 1) zero_unused(bucket);
+}
+
+void GradientRound::zero_unused(std::size_t bucket) {
+  const BucketPlan::Bucket& plan = plan_->buckets[bucket];
+  const std::size_t element_size = size_of(plan.dtype);
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    const BucketPlan::Item& item = plan.items[i];
+    const bool is_dense = buckets_[bucket].kinds[i] == Kind::kDense;
+    const std::size_t begin = item.first + (is_dense ? item.count : 0);
+    const std::size_t end = i + 1 < plan.items.size() ? plan.items[i + 1].first : plan.count;
+    for (std::size_t r = 0; begin < end && r < num_replicas_; ++r) {
+      std::memset(element(bucket, r, begin), 0, (end - begin) * element_size);
+    }
   }
 }
 

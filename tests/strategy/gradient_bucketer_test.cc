@@ -15,12 +15,12 @@ namespace tutti::strategy_tests {
 namespace {
 
 /// Variables of odd sizes, some larger than a slice.
-std::vector<Variable> make_variables(Strategy& strategy) {
+std::vector<Variable> make_variables(Strategy& strategy, const std::string& prefix = "v") {
   const auto scope = strategy.scope();
   std::vector<Variable> variables;
   for (const std::int64_t size : {5, 20'011, 1, 0, 8'192, 133'333}) {
     variables.emplace_back(Tensor::zeros({size}),
-                           VariableOptions{.name = concat("v", variables.size())});
+                           VariableOptions{.name = concat(prefix, variables.size())});
   }
   variables.emplace_back(Tensor::zeros({3, 7}, DType::kFloat64), VariableOptions{.name = "d"});
   return variables;
@@ -162,7 +162,9 @@ TEST(GradientBucketer, AResultOfAnEarlierStepDoesNotChange) {
 
 TEST(GradientBucketer, MissingGradientsAreNoneOrZeros) {
   auto strategy = mirrored(3);
-  const std::vector<Variable> variables = make_variables(*strategy);
+  static int repetition = 0;  // a warning is given once in the life of a process
+  const std::string prefix = concat("missing_", repetition++, "_");
+  const std::vector<Variable> variables = make_variables(*strategy, prefix);
   std::vector<std::string> warnings;
   const LogSink previous = set_log_sink([&](LogLevel level, std::string_view line) {
     if (level == LogLevel::kWarning) warnings.emplace_back(line);
@@ -184,7 +186,8 @@ TEST(GradientBucketer, MissingGradientsAreNoneOrZeros) {
     EXPECT_EQ(numbers(of_replica[2].dense()), std::vector<double>{4});
   }
   ASSERT_EQ(warnings.size(), 1U);
-  EXPECT_THAT(warnings[0], ::testing::HasSubstr("Variable 'v2' has no gradient on replicas 0, 2"));
+  EXPECT_THAT(warnings[0], ::testing::HasSubstr(concat("Variable '", prefix,
+                                                       "2' has no gradient on replicas 0, 2")));
 }
 
 TEST(GradientBucketer, SparseGradientsAddLikeDenseOnes) {

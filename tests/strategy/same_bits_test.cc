@@ -106,6 +106,45 @@ TEST(SameBits, OneReplicaIsTheSameUnderEveryStrategy) {
                 [] { return mirrored_with(1, 1, ReplicaExecution::kSequential, "canonical"); }}});
 }
 
+TEST(SameBits, TheDefaultStrategyIsOneReplicaToo) {
+  const auto strategy = mirrored(1);
+  EXPECT_EQ(train(default_strategy()).weights, train(*strategy).weights);
+}
+
+TEST(SameBits, GRD_09_TrainingUnderAnyStrategyIsThatOnOneDevice) {
+  const auto train_line = [](Strategy& strategy) {
+    const auto scope = strategy.scope();
+    Variable w(Tensor::from<float>({3, 1}, {0.1f, -0.2f, 0.3f}), {.name = "w"});
+    Variable b(Tensor::zeros({1}), {.name = "b"});
+    Sgd optimizer(std::vector<Variable>{w, b}, {.learning_rate = 0.1, .momentum = 0.9});
+    const Tensor x = random_normal({24, 3}, RandomKey{5, kUserPurpose, 0, 0, 0});
+    const std::int64_t rows = 24 / strategy.num_replicas_in_sync();
+    for (int epoch = 0; epoch < 60; ++epoch) {
+      strategy.run([&] {
+        ReplicaContext& context = ReplicaContext::current();
+        const Tensor mine = x.rows(context.replica_id() * rows, rows).to(context.device());
+        GradientTape tape;
+        const Tensor target = reduce_sum(mine, {{1}, true});
+        const Tensor loss =
+            reduce_sum(square(matmul(mine, w.value()) + b.value() - target)) / 24.0f;
+        optimizer.minimize(tape, loss);
+      });
+    }
+    std::vector<double> weights = numbers(w.value());
+    weights.push_back(b.value().item());
+    return weights;
+  };
+  const std::vector<double> expected = train_line(default_strategy());
+  for (const double each : {expected[0], expected[1], expected[2]}) EXPECT_NEAR(each, 1.0, 0.05);
+  for (const StrategyCase& each : all_strategies()) {
+    testing::HangWatchdog watchdog(each.name, std::chrono::seconds(20));
+    const std::vector<double> weights = train_line(*each.make());
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      EXPECT_NEAR(weights[i], expected[i], 1e-3) << each.name;
+    }
+  }
+}
+
 TEST(SameBits, ReplicasMatterAndDevicesDoNot) {
   for (const int replicas : {2, 3, 4}) {
     const auto threads = ReplicaExecution::kThreads;
