@@ -88,7 +88,7 @@ class Examples(unittest.TestCase):
             with self.subTest(flags):
                 result = run("linear_regression", *flags)
                 self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
-                self.assertIn(flags[0] if "gpu" not in flags[-1] else "gpu:0", result.stderr)
+                self.assertIn(flags[-1] if flags[0] == "--devices" else flags[0], result.stderr)
 
     def test_missing_data_names_the_folder_and_the_package(self):
         with tempfile.TemporaryDirectory() as folder:
