@@ -43,7 +43,7 @@ Progress::Progress(std::FILE* out, Clock& clock)
 void Progress::begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
                            std::optional<std::int64_t> num_steps) {
   num_steps_ = num_steps;
-  begin_ = last_shown_ = clock_.now();
+  begin_ = last_shown_ = last_step_time_ = clock_.now();
   last_step_ = examples_ = 0;
   std::fprintf(out_, "epoch %lld/%lld\n", static_cast<long long>(epoch + 1),
                static_cast<long long>(num_epochs));
@@ -51,7 +51,7 @@ void Progress::begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
 }
 
 double Progress::examples_per_second() const {
-  const double seconds = seconds_between(begin_, clock_.now());
+  const double seconds = seconds_between(begin_, last_step_time_);
   return seconds > 0.0 ? static_cast<double>(examples_) / seconds : 0.0;
 }
 
@@ -84,6 +84,7 @@ bool Progress::due(std::int64_t step) const {
 
 void Progress::step(std::int64_t step, std::int64_t examples, LogValues values) {
   examples_ += examples;
+  last_step_time_ = clock_.now();
   if (due(step)) {
     std::fprintf(out_, terminal_ ? "\r\x1b[K%s" : "%s\n", line(step, values).c_str());
     std::fflush(out_);

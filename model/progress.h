@@ -36,6 +36,7 @@ class Progress {
   /// `step` steps of the epoch are done; `examples`: rows of the last one.
   void step(std::int64_t step, std::int64_t examples, LogValues values);
   void end_epoch(LogValues values, const TimeSplit& split);
+  /// Of the steps so far: what follows the last one does not count.
   double examples_per_second() const;
 
  private:
@@ -47,6 +48,7 @@ class Progress {
   bool terminal_;
   std::optional<std::int64_t> num_steps_;
   TimePoint begin_;
+  TimePoint last_step_time_;
   TimePoint last_shown_;
   std::int64_t last_step_ = 0;
   std::int64_t examples_ = 0;

@@ -41,6 +41,17 @@ void require_replica_context(const std::string& name, const char* method) {
   }
 }
 
+/// Two strategies cannot both own a step: `state`, made here, shows whose scope is open.
+void check_same_scope(const std::string& name, std::span<const Variable> variables,
+                      const Variable& state) {
+  for (const Variable& variable : variables) {
+    if (variable.storage().owner() == state.storage().owner()) continue;
+    fail(ErrorCode::kFailedPrecondition, name, ": variable '", variable.name(),
+         "' and the optimizer were made in different strategy scopes; expected one scope for both; "
+         "try making model and optimizer inside the same strategy.scope()");
+  }
+}
+
 std::unique_ptr<UpdateRule> defined(std::unique_ptr<UpdateRule> rule) {
   if (!rule) fail(ErrorCode::kInvalidArgument, "Optimizer: expected an UpdateRule, got none");
   return rule;
@@ -65,6 +76,7 @@ Optimizer::Optimizer(std::span<const Variable> variables, std::unique_ptr<Update
   clipping_.validate(name_);
   const double first_rate = schedule_ ? (*schedule_)(0) : options.learning_rate.constant;
   iterations_ = state_variable(Tensor::scalar(0, DType::kInt64), name_ + "/iteration");
+  check_same_scope(name_, variables_, iterations_);
   learning_rate_ =
       state_variable(Tensor::scalar(first_rate, DType::kFloat64), name_ + "/learning_rate");
   for (const Variable& variable : variables_) {

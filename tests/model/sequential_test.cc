@@ -168,8 +168,24 @@ TEST(ModelTest, S2_24_AModelFromOutsideTheScopeIsRefusedInside) {
               HasSubstr("the model was made under the strategy "));
   Sequential inside(Input{{1}}, Dense(1));
   inside.compile({.loss = "mse"});
-  Mean local_metric = [] { return Mean(); }();
-  EXPECT_TRUE(strategy->variable_created_in_scope(local_metric.variables()[0]));
+  EXPECT_TRUE(strategy->variable_created_in_scope(inside.variables()[0]));
+}
+
+TEST(ModelTest, S2_24_ACustomLoopOverVariablesFromOutsideIsRefused) {
+  const testing::HangWatchdog watchdog("variables from outside");
+  Sequential outside(Input{{1}}, Dense(1));
+  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto scope = strategy->scope();
+  const std::string message = error_of([&] {
+    Sgd optimizer(outside.trainable_variables());
+    strategy->run([&] {
+      GradientTape tape;
+      const Tensor x = Tensor::ones({2, 1}, DType::kFloat32, ReplicaContext::current().device());
+      optimizer.minimize(tape, reduce_sum(outside(x)));
+    });
+  });
+  EXPECT_THAT(message, HasSubstr("dense/"));
+  EXPECT_THAT(message, HasSubstr("scope"));
 }
 
 TEST(ModelTest, S2_24_AMetricFromOutsideTheScopeIsRefused) {
