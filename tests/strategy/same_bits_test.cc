@@ -119,7 +119,7 @@ TEST(SameBits, GRD_09_TrainingUnderAnyStrategyIsThatOnOneDevice) {
     Sgd optimizer(std::vector<Variable>{w, b}, {.learning_rate = 0.1, .momentum = 0.9});
     const Tensor x = random_normal({24, 3}, RandomKey{5, kUserPurpose, 0, 0, 0});
     const std::int64_t rows = 24 / strategy.num_replicas_in_sync();
-    for (int epoch = 0; epoch < 60; ++epoch) {
+    for (int epoch = 0; epoch < 200; ++epoch) {
       strategy.run([&] {
         ReplicaContext& context = ReplicaContext::current();
         const Tensor mine = x.rows(context.replica_id() * rows, rows).to(context.device());
