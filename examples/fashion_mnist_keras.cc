@@ -53,9 +53,8 @@ int train(const ExampleOptions& options, double min_accuracy) {
   Sequential model(Input{{28, 28, 1}}, Conv2D(32, 3, {.activation = "relu"}), MaxPooling2D(),
                    Conv2D(64, 3, {.activation = "relu"}), MaxPooling2D(), Flatten(),
                    Dense(64, {.activation = "relu"}), Dense(10));
-  model.compile({.optimizer = "adam",
-                 .loss = "sparse_categorical_crossentropy",
-                 .metrics = {"accuracy"}});
+  model.compile(
+      {.optimizer = "adam", .loss = "sparse_categorical_crossentropy", .metrics = {"accuracy"}});
   std::printf("%s", model.summary().c_str());
 
   TrainingRecord record;
@@ -83,10 +82,9 @@ int train(const ExampleOptions& options, double min_accuracy) {
 int main(int argc, char** argv) {
   ExampleOptions options;
   double min_accuracy = 0.0;
-  const int code = parse_options(argc, argv, "Trains on Fashion-MNIST with compile and fit",
-                                 options, [&](Flags& flags) {
-                                   flags.add("--min-accuracy", min_accuracy,
-                                             "fails below this test accuracy");
-                                 });
+  const int code = parse_options(
+      argc, argv, "Trains on Fashion-MNIST with compile and fit", options, [&](Flags& flags) {
+        flags.add("--min-accuracy", min_accuracy, "fails below this test accuracy");
+      });
   return code >= 0 ? code : run_example([&] { return train(options, min_accuracy); });
 }
