@@ -61,7 +61,7 @@ class Tensor {
   std::size_t num_bytes() const;
 
   /// This value on `device`; no copy when already there (virtual CPU devices share the host's
-  /// memory).
+  /// memory). Not recorded on tapes: no gradient flows back through it.
   Tensor to(Device device) const;
 
   /// The one element, converted. Throws kInvalidArgument unless there is exactly one.
