@@ -15,14 +15,17 @@ namespace {
 
 // The tutorial's network; with `regularized` also Dropout and BatchNormalization.
 Sequential make_model(bool regularized) {
-  const Conv2DOptions relu{.activation = "relu"};
+  const Regularizer l2 = regularizers::l2(1e-5);
+  const Conv2DOptions conv{.activation = "relu", .kernel_regularizer = l2};
+  const DenseOptions hidden{.activation = "relu", .kernel_regularizer = l2};
+  const DenseOptions logits{.kernel_regularizer = l2};
   if (regularized) {
-    return Sequential(Input{{28, 28, 1}}, Conv2D(32, 3, relu), BatchNormalization(), MaxPooling2D(),
-                      Conv2D(64, 3, relu), MaxPooling2D(), Flatten(), Dropout(0.25),
-                      Dense(64, {.activation = "relu"}), Dense(10));
+    return Sequential(Input{{28, 28, 1}}, Conv2D(32, 3, conv), BatchNormalization(), MaxPooling2D(),
+                      Conv2D(64, 3, conv), MaxPooling2D(), Flatten(), Dropout(0.25),
+                      Dense(64, hidden), Dense(10, logits));
   }
-  return Sequential(Input{{28, 28, 1}}, Conv2D(32, 3, relu), MaxPooling2D(), Conv2D(64, 3, relu),
-                    MaxPooling2D(), Flatten(), Dense(64, {.activation = "relu"}), Dense(10));
+  return Sequential(Input{{28, 28, 1}}, Conv2D(32, 3, conv), MaxPooling2D(), Conv2D(64, 3, conv),
+                    MaxPooling2D(), Flatten(), Dense(64, hidden), Dense(10, logits));
 }
 
 int train(const ExampleOptions& options, bool regularized, std::int64_t train_examples,
@@ -47,7 +50,8 @@ int train(const ExampleOptions& options, bool regularized, std::int64_t train_ex
     Tensor logits = model(batch.features(), {.training = true});
     Tensor per_example = losses::sparse_categorical_crossentropy(batch.labels(), logits);
     // Divided by the rows of the whole batch: the sum over replicas is then the mean.
-    Tensor loss = compute_average_loss(per_example, batch.global_rows());
+    Tensor loss = compute_average_loss(per_example, batch.global_rows()) +
+                  scale_regularization_loss(model.losses());
     optimizer.minimize(tape, loss);  // backward, sum over replicas and update, overlapped
     return loss;
   };
