@@ -48,7 +48,8 @@ def run(program, flags, environment, folder):
     metrics = os.path.join(folder, "metrics.json")
     if os.path.exists(metrics):
         os.remove(metrics)
-    command = [program, "--seed", "1", "--metrics-json", metrics] + flags
+    # --steps alone ends a run: 1000 examples have only 8 batches an epoch.
+    command = [program, "--seed", "1", "--epochs", "1000", "--metrics-json", metrics] + flags
     result = subprocess.run(command, env={**os.environ, **environment}, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
     if result.returncode != 0:
