@@ -93,7 +93,6 @@ struct LocalStrategy::Impl {
                  options.cross_device_ops.options},
         work_bytes(services.replica_devices.size(), 0),
         notes(services.replica_devices.size()),
-        seed(random_seed()),
         threads(services.replica_devices, options.execution, options.timeout) {}
 
   /// Waits until no other user thread runs, and claims the strategy; nested runs pass.
@@ -115,6 +114,7 @@ struct LocalStrategy::Impl {
   void run_replica(int replica, Rendezvous& rendezvous, internal::IdleWork& nested,
                    internal::GradientExchange& exchange,
                    const std::function<void(ReplicaContext&)>& body);
+  std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
   void require_intact() const;
   void warn_of_unequal_rows();
   [[noreturn]] void report(internal::RunOutcome outcome);
@@ -130,7 +130,7 @@ struct LocalStrategy::Impl {
   };
   std::vector<ReplicaNotes> notes;  // per replica, each written by its own thread during a run
   double run_seconds = 0.0;
-  std::uint64_t seed;
+  std::optional<std::uint64_t> restored_seed;
   std::uint64_t step = 0;
   Failure failure;
   bool warned_of_rows = false;
@@ -196,7 +196,7 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
   const VariableCreatorScope creator(forbidden);
   const ReplicaGroupScope group(&context.group());
   const GradientReducerScope reducer(&bucketer);
-  const RandomContextScope random({seed, step, static_cast<std::uint32_t>(replica)});
+  const RandomContextScope random({seed(), step, static_cast<std::uint32_t>(replica)});
   body(context);
   ReplicaNotes& note = notes[static_cast<std::size_t>(replica)];
   note.communication_seconds += context.communication_seconds();
@@ -274,13 +274,13 @@ void LocalStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& 
 
 Json LocalStrategy::save_state() const {
   Json state = Json::object();
-  state.set("seed", concat(impl_->seed));  // all 64 bits, which a JSON number does not hold
+  state.set("seed", concat(impl_->seed()));  // all 64 bits, which a JSON number does not hold
   state.set("step", impl_->step);
   return state;
 }
 
 void LocalStrategy::restore_state(const Json& state) {
-  impl_->seed = std::stoull(state.at("seed").as_string());
+  impl_->restored_seed = std::stoull(state.at("seed").as_string());
   impl_->step = static_cast<std::uint64_t>(state.at("step").as_int());
   impl_->half_updated = false;
 }

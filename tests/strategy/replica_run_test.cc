@@ -350,6 +350,22 @@ TEST(RunThreads, TimesSayHowLongReplicasWaitedForEachOther) {
   EXPECT_EQ(none.communication, 0.0);
 }
 
+TEST(RunThreads, TheSeedMayBeSetAfterTheStrategyWasMadeButNotAfterItWasRestored) {
+  const auto seed_in_run = [](Strategy& strategy) {
+    return strategy.run([] { return current_random_context().seed; })[0];
+  };
+  const std::uint64_t before = random_seed();
+  auto strategy = mirrored(2);
+  set_random_seed(11);
+  EXPECT_EQ(seed_in_run(*strategy), 11U);
+  const Json state = strategy->save_state();
+  set_random_seed(12);
+  EXPECT_EQ(seed_in_run(*strategy), 12U);
+  strategy->restore_state(state);
+  EXPECT_EQ(seed_in_run(*strategy), 11U);
+  set_random_seed(before);
+}
+
 TEST(RunThreads, UnequalRowsAreWarnedOfOnce) {
   auto strategy = mirrored(3);
   std::vector<std::string> warnings;
