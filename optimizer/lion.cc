@@ -5,10 +5,12 @@
 namespace tutti {
 namespace {
 
-/// What is no number stays none.
+/// -1, 0 or 1; what is no number stays none.
 template <class T>
 T sign(T value) {
-  return value > T(0) ? T(1) : value < T(0) ? T(-1) : value;
+  const T above = value > T(0) ? T(1) : T(0);
+  const T below = value < T(0) ? T(1) : T(0);
+  return value == value ? above - below : value;
 }
 
 }  // namespace
