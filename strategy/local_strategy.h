@@ -59,6 +59,7 @@ class LocalStrategy : public Strategy {
   Json save_state() const override;
   void restore_state(const Json& state) override;
   const Failure& last_failure() const override;
+  RunTimes take_run_times() override;
 
  protected:
   LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options);

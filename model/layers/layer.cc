@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "tutti/core/random.h"
+#include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/layer_name.h"
+#include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
 
@@ -31,6 +33,7 @@ struct Layer::State {
   bool frozen = false;
   Shape input_shape;
   Shape output_shape;
+  DTypePolicy policy = dtype_policy();
   std::vector<Item> items;  // in creation order
   std::vector<Variable> weights;
   std::vector<std::shared_ptr<Metric>> metrics;
@@ -80,7 +83,8 @@ Layer::Layer(std::string name, std::optional<Shape> input_shape)
 Tensor Layer::operator()(const Tensor& input, CallContext context) const {
   require_built("called");
   try {
-    return call(input, context);
+    const bool casts = is_floating(input.dtype()) && input.dtype() != state_->policy.compute;
+    return call(casts ? cast(input, state_->policy.compute) : input, context);
   } catch (const Error& error) {
     throw error.with_context(concat("layer '", name(), "' (", type_name(), ")"));
   }
@@ -199,7 +203,11 @@ std::vector<Layer::Summary> Layer::sublayers() const {
 Variable Layer::add_weight(const Initializer& initializer, const Shape& shape,
                            VariableOptions options, const Regularizer& regularizer) {
   options.name = state_->scope + options.name;
-  Variable variable(initializer.for_shape(shape), std::move(options));
+  const auto initial_value = [make = initializer.for_shape(shape),
+                              dtype = state_->policy.variable](const InitializerContext& context) {
+    return cast(make(context), dtype);
+  };
+  Variable variable(initial_value, std::move(options));
   state_->items.push_back({variable, regularizer, nullptr});
   state_->weights.push_back(variable);
   return variable;

@@ -32,7 +32,8 @@ class Layer {
   Layer(const Layer&) = default;
   Layer& operator=(const Layer&) = default;
 
-  /// input [batch, ...] -> output [batch, ...]; any batch, 0 included. An error names the layer.
+  /// input [batch, ...] -> output [batch, ...]; any batch, 0 included. A floating input of another
+  /// type than the layer's (dtype_policy()) is cast. An error names the layer.
   /// Throws kFailedPrecondition when the layer has no weights yet.
   Tensor operator()(const Tensor& input, CallContext context = {}) const;
 
@@ -92,7 +93,7 @@ class Layer {
   /// Pure but for the updates of its variables: replicas call it at the same time.
   virtual Tensor call(const Tensor& input, CallContext context) const = 0;
 
-  /// A variable "<layer>/<options.name>" of this layer.
+  /// A variable "<layer>/<options.name>" of this layer, of the type of its dtype_policy().
   Variable add_weight(const Initializer& initializer, const Shape& shape,
                       VariableOptions options = {}, const Regularizer& regularizer = {});
   /// Weight number `index`, in the order of add_weight().

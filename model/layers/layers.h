@@ -7,6 +7,7 @@
 #include "tutti/model/layers/conv2d.h"
 #include "tutti/model/layers/dense.h"
 #include "tutti/model/layers/dropout.h"
+#include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/embedding.h"
 #include "tutti/model/layers/layer.h"
 #include "tutti/model/layers/local_response_normalization.h"
