@@ -21,6 +21,7 @@ struct DeviceList {
   DeviceList(std::initializer_list<const char*> names);
   DeviceList(std::vector<Device> list) : devices(std::move(list)) {}
   DeviceList(std::string_view list) : devices(parse_devices(list)) {}
+  DeviceList(const std::string& list) : devices(parse_devices(list)) {}
   DeviceList(const char* list) : devices(parse_devices(list)) {}
   std::vector<Device> devices;
 };
