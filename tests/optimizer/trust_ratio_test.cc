@@ -117,6 +117,43 @@ TEST(TrustRatio, ExcludedVariablesDoNotDecay) {
   EXPECT_NEAR(bias.value().item_double(), 1.0 - 0.1, 1e-15);
 }
 
+/// w -= direction / |direction|, with what apply() was told beside it.
+class NormalizedRule final : public UpdateRule {
+ public:
+  std::string_view name() const override { return "normalized"; }
+  std::vector<SlotSpec> slots() const override { return {}; }
+  bool uses_norms() const override { return true; }
+  void direct(const UpdateArgs& args, void* direction) const override {
+    for (std::size_t i = 0; i < args.count; ++i) {
+      static_cast<double*>(direction)[i] = args.gradient<double>()[i] * args.scalars.gradient_scale;
+    }
+  }
+  void apply(const UpdateArgs& args) const override {
+    EXPECT_EQ(args.scalars.gradient_scale, 1.0);
+    EXPECT_EQ(args.scalars.weight_norm, 13.0);
+    for (std::size_t i = 0; i < args.count; ++i) {
+      args.weights<double>()[i] -= args.gradient<double>()[i] / args.scalars.direction_norm;
+    }
+  }
+};
+
+/// Says that it uses norms, and has no direct().
+class HalfARule final : public UpdateRule {
+ public:
+  std::string_view name() const override { return "half"; }
+  std::vector<SlotSpec> slots() const override { return {}; }
+  bool uses_norms() const override { return true; }
+  void apply(const UpdateArgs&) const override {}
+};
+
+TEST(TrustRatio, IsOpenToRulesOfTheUser) {
+  Optimizer optimizer(std::vector{variable(doubles({5.0, 12.0}), "w")},
+                      std::make_unique<NormalizedRule>(), {.loss_scale_factor = 16.0});
+  expect_near_all(weights_after(optimizer, {{3.0, 4.0}}), {5.0 - 0.6, 12.0 - 0.8}, 1e-15);
+  Optimizer half(std::vector{variable(doubles({1.0}), "w")}, std::make_unique<HalfARule>(), {});
+  expect_error(ErrorCode::kInternal, {"half", "direct()"}, [&] { weights_after(half, {{1.0}}); });
+}
+
 TEST(TrustRatio, RefuseHyperparametersThatMakeNoSense) {
   const std::vector<Variable> w{variable(doubles({0.0}), "w")};
   expect_error(kInvalid, {"lars", "trust_coefficient"}, [&] { Lars(w, {.trust_coefficient = 0}); });
