@@ -8,7 +8,7 @@ namespace tutti {
 namespace without_zlib_test {
 
 TEST(WithoutZlib, CompressedFilesAreRefusedWithTheRemedy) {
-  const std::string path = data_test::empty_folder() + "/labels.gz";
+  const std::string path = data_test::empty_folder("") + "/labels.gz";
   data_test::write_bytes(path, data_test::packed_idx_file());
   data_test::expect_error(ErrorCode::kUnimplemented,
                           {path, "this build reads no compressed files", "zlib1g-dev"},
