@@ -11,7 +11,7 @@
 #include "tutti/checkpoint/checkpoint_manager.h"
 #include "tutti/model/event_file.h"
 #include "tutti/model/progress.h"
-#include "tutti/optimizer/optimizer.h"
+#include "tutti/optimizer/optimizer_spec.h"
 #include "tutti/strategy/distributed_dataset.h"
 
 namespace tutti::examples {

@@ -1,11 +1,27 @@
 // Optimizers against Keras's over 20 steps of the same gradients, in float64.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/parity/parity_record.h"
+#include "tutti/optimizer/cosine_decay.h"
 #include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/polynomial_decay.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti::parity {
 namespace {
+
+template <class Options>
+Options with_betas(Options options = {}) {
+  options.learning_rate = 1.0 / 64;
+  options.beta_1 = 7.0 / 8;
+  options.beta_2 = 31.0 / 32;
+  return options;
+}
+
+SgdOptions with_rate(const LearningRate& rate) {
+  SgdOptions options;
+  options.learning_rate = rate;
+  return options;
+}
 
 /// The optimizers of optimizer_cases.py.
 const std::map<std::string, OptimizerSpec>& optimizer_table() {
@@ -31,6 +47,63 @@ const std::map<std::string, OptimizerSpec>& optimizer_table() {
       {"adam_amsgrad",
        AdamOptions{
            .learning_rate = 1.0 / 64, .beta_1 = 7.0 / 8, .beta_2 = 31.0 / 32, .amsgrad = true}},
+      {"adamw", with_betas<AdamWOptions>({.weight_decay = 5.0 / 16})},
+      {"rmsprop", RmspropOptions{.learning_rate = 1.0 / 64, .rho = 7.0 / 8}},
+      {"rmsprop_momentum",
+       RmspropOptions{.learning_rate = 1.0 / 64, .rho = 7.0 / 8, .momentum = 13.0 / 16}},
+      {"rmsprop_centered",
+       RmspropOptions{
+           .learning_rate = 1.0 / 64, .rho = 7.0 / 8, .epsilon = 1.0 / 1024, .centered = true}},
+      {"rmsprop_centered_momentum", RmspropOptions{.learning_rate = 1.0 / 64,
+                                                   .rho = 7.0 / 8,
+                                                   .momentum = 13.0 / 16,
+                                                   .epsilon = 1.0 / 1024,
+                                                   .centered = true}},
+      {"adagrad", AdagradOptions{.learning_rate = 1.0 / 8, .initial_accumulator_value = 1.0 / 8}},
+      {"adadelta", AdadeltaOptions{.learning_rate = 1.0, .rho = 15.0 / 16}},
+      {"nadam", with_betas<NadamOptions>()},
+      {"ftrl", FtrlOptions{.learning_rate = 1.0 / 8, .initial_accumulator_value = 1.0 / 8}},
+      {"ftrl_options", FtrlOptions{.learning_rate = 1.0 / 8,
+                                   .learning_rate_power = -11.0 / 16,
+                                   .initial_accumulator_value = 3.0 / 16,
+                                   .l1_regularization_strength = 1.0 / 8,
+                                   .l2_regularization_strength = 3.0 / 16,
+                                   .l2_shrinkage_regularization_strength = 3.0 / 64,
+                                   .beta = 5.0 / 16}},
+      {"lion", LionOptions{.learning_rate = 1.0 / 64, .beta_1 = 7.0 / 8, .beta_2 = 63.0 / 64}},
+      {"lamb", with_betas<LambOptions>({.epsilon = 1e-7, .weight_decay = 0.0})},
+      {"sgd_weight_decay",
+       SgdOptions{.learning_rate = 1.0 / 8, .momentum = 0.5, .weight_decay = 3.0 / 64}},
+      {"adam_ema",
+       with_betas<AdamOptions>({.ema = EmaOptions{.momentum = 7.0 / 8, .overwrite_frequency = 6}})},
+      {"adam_accumulation",
+       with_betas<AdamOptions>({.clipping = {.clipnorm = 0.5}, .gradient_accumulation_steps = 3})},
+      {"sgd_accumulation_cosine",
+       SgdOptions{.learning_rate = CosineDecay(
+                      {.initial_learning_rate = 1.0 / 8, .decay_steps = 16, .alpha = 1.0 / 8}),
+                  .weight_decay = 1.0 / 8,
+                  .gradient_accumulation_steps = 2}},
+      {"rmsprop_loss_scale",
+       RmspropOptions{.learning_rate = 1.0 / 64, .rho = 7.0 / 8, .loss_scale_factor = 7.0}},
+      {"sgd_cosine_decay", with_rate(CosineDecay({.initial_learning_rate = 1.0 / 64,
+                                                  .decay_steps = 10,
+                                                  .alpha = 1.0 / 8,
+                                                  .warmup_target = 0.5,
+                                                  .warmup_steps = 5}))},
+      {"sgd_cosine_decay_restarts", with_rate(CosineDecayRestarts({.initial_learning_rate = 1.0 / 8,
+                                                                   .first_decay_steps = 3,
+                                                                   .t_mul = 2.0,
+                                                                   .m_mul = 13.0 / 16,
+                                                                   .alpha = 1.0 / 16}))},
+      {"sgd_polynomial_decay", with_rate(PolynomialDecay({.initial_learning_rate = 1.0 / 8,
+                                                          .decay_steps = 7,
+                                                          .end_learning_rate = 1.0 / 128,
+                                                          .power = 1.5,
+                                                          .cycle = true}))},
+      {"sgd_inverse_time_decay", with_rate(InverseTimeDecay({.initial_learning_rate = 1.0 / 8,
+                                                             .decay_steps = 4,
+                                                             .decay_rate = 11.0 / 16,
+                                                             .staircase = true}))},
   };
   return table;
 }
@@ -47,9 +120,11 @@ Tensor of_step(const Tensor& all, std::int64_t step) {
       Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end())));
 }
 
-/// Keras takes powers of its default betas, and of decay rates, in float32.
+/// Keras takes powers of its default betas, and of decay rates, in float32, and rounds Nadam's 0.96
+/// to it.
 double tolerance_of_optimizer(const std::string& name) {
   if (name == "adam") return 1e-5;
+  if (name == "nadam") return 1e-7;
   return name == "sgd_exponential_decay" ? 1e-6 : 1e-9;
 }
 
