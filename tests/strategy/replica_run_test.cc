@@ -303,7 +303,7 @@ TEST(RunThreads, SequentialReplicasRunInOrderUntilTheyBlock) {
       context.merge_call([&](Strategy&, const PerReplica<int>&) { events.push_back("m"); }, 0);
       events.push_back(concat("c", context.replica_id()));
     });
-    EXPECT_EQ(join(events), "a0, a1, a2, b2, b0, b1, m, c2, c0, c1");
+    EXPECT_EQ(join(events), "a0, a1, a2, b2, b0, b1, m, c0, c1, c2");
   }
 }
 
@@ -393,7 +393,7 @@ TEST(RunThreads, DestroyingAStrategyEndsItsThreads) {
   {
     auto strategy = mirrored(3);
     strategy->run([] {});
-    EXPECT_EQ(num_running_threads(), before + 3);
+    EXPECT_EQ(num_running_threads(), before + 2);  // replica 0 is on this thread
   }
   EXPECT_EQ(num_running_threads(), before);
 }
