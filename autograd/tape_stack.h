@@ -6,6 +6,7 @@
 #include <span>
 
 #include "tutti/autograd/variable.h"
+#include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::internal {
@@ -30,6 +31,7 @@ class SeparateTapes {
   SeparateTapes& operator=(const SeparateTapes&) = delete;
 
  private:
+  SeparateObservers no_observers_;
   Recording* innermost_;
   bool stopped_;
 };

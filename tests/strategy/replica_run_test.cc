@@ -350,6 +350,16 @@ TEST(RunThreads, TimesSayHowLongReplicasWaitedForEachOther) {
   EXPECT_EQ(none.communication, 0.0);
 }
 
+TEST(RunThreads, ATapeOfTheCallerSeesNoReplica) {
+  auto strategy = mirrored(2);
+  const Variable x(vec({3}), {.name = "x"});
+  GradientTape tape;
+  const Tensor square = x.value() * x.value();
+  PerReplica<Tensor> inside = strategy->run([&] { return square.to(Device{}) * 5.0f; });
+  const auto of_replica = tape.gradient(inside[0], std::vector<Variable>{x});
+  EXPECT_TRUE(of_replica[0].is_none());
+}
+
 TEST(RunThreads, TheSeedMayBeSetAfterTheStrategyWasMadeButNotAfterItWasRestored) {
   const auto seed_in_run = [](Strategy& strategy) {
     return strategy.run([] { return current_random_context().seed; })[0];
