@@ -13,8 +13,8 @@
 #include "tutti/model/callbacks.h"                    // early stopping, checkpoints, logs
 #include "tutti/model/layers/average_loss.h"          // compute_average_loss
 #include "tutti/model/layers/layers.h"                // Dense, Conv2D, ...
-#include "tutti/model/layers/loss.h"                  // loss functions and objects
-#include "tutti/model/layers/metrics.h"               // accuracy, mean, ...
+#include "tutti/model/layers/loss_classes.h"          // loss functions and objects
+#include "tutti/model/layers/metric_classes.h"        // accuracy, mean, ...
 #include "tutti/model/sequential.h"                   // models: compile, fit, evaluate, predict
 #include "tutti/optimizer/optimizer_spec.h"           // SGD, Adam, schedules
 #include "tutti/strategy/central_storage_strategy.h"  // variables on one device

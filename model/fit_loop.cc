@@ -88,6 +88,7 @@ void FitLoop::run_epoch(std::int64_t epoch) {
     for (const AnyCallback& callback : options_.callbacks) callback->on_train_batch_begin(number);
     const TimePoint begin = Clock::system().now();
     model_.strategy().run([this](const Batch& part) { step_.train(part); }, *batch);
+    model_.apply_constraints();
     run_seconds_ += seconds_between(begin, Clock::system().now());
     if (wants_batch_logs()) {
       const Logs logs = compiled_.logs();

@@ -10,8 +10,8 @@
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/model/callback.h"
 #include "tutti/model/layers/layer.h"
-#include "tutti/model/layers/loss.h"
-#include "tutti/model/layers/metrics.h"
+#include "tutti/model/layers/loss_classes.h"
+#include "tutti/model/layers/metric_classes.h"
 #include "tutti/optimizer/optimizer_spec.h"
 #include "tutti/strategy/strategy.h"
 

@@ -7,7 +7,7 @@
 namespace tutti {
 
 Activation::Activation(std::string_view function, ActivationOptions options)
-    : Layer(options.name, options.input_shape), function_(find_activation(function)) {}
+    : LayerOf(options.name, options.input_shape), function_(find_activation(function)) {}
 
 Shape Activation::build(const Shape& input) {
   set_output_activation(function_.name);
@@ -17,7 +17,7 @@ Shape Activation::build(const Shape& input) {
 Tensor Activation::call(const Tensor& input, CallContext) const { return function_(input); }
 
 LeakyRelu::LeakyRelu(double alpha, ActivationOptions options)
-    : Layer(options.name, options.input_shape), alpha_(alpha) {
+    : LayerOf(options.name, options.input_shape), alpha_(alpha) {
   if (!(alpha >= 0.0 && alpha <= 1.0))
     fail(ErrorCode::kInvalidArgument, "LeakyRelu: expected alpha in [0, 1], got ", alpha);
 }

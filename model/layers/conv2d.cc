@@ -7,7 +7,7 @@
 namespace tutti {
 
 Conv2D::Conv2D(std::int64_t filters, Size2D kernel_size, Conv2DOptions options)
-    : Layer(options.name, options.input_shape),
+    : LayerOf(options.name, options.input_shape),
       filters_(filters),
       kernel_size_(kernel_size),
       options_(std::move(options)),
@@ -24,9 +24,10 @@ Shape Conv2D::build(const Shape& input) {
   internal::require_image(input, "Conv2D");
   add_weight(options_.kernel_initializer,
              {kernel_size_.height, kernel_size_.width, input[2], filters_}, {.name = "kernel"},
-             options_.kernel_regularizer);
+             options_.kernel_regularizer, options_.kernel_constraint);
   if (options_.use_bias) {
-    add_weight(options_.bias_initializer, {filters_}, {.name = "bias"}, options_.bias_regularizer);
+    add_weight(options_.bias_initializer, {filters_}, {.name = "bias"}, options_.bias_regularizer,
+               options_.bias_constraint);
   }
   set_output_activation(activation_.name);
   return {internal::window_places(input[0], kernel_size_.height, options_.strides.height, padding_,

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tutti/model/layers/activations.h"
-#include "tutti/model/layers/layer.h"
+#include "tutti/model/layers/layer_of.h"
 #include "tutti/model/layers/size2d.h"
 
 namespace tutti {
@@ -19,6 +19,8 @@ struct Conv2DOptions {
   Initializer bias_initializer = "zeros";
   Regularizer kernel_regularizer = {};
   Regularizer bias_regularizer = {};
+  Constraint kernel_constraint = {};
+  Constraint bias_constraint = {};
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
@@ -26,7 +28,7 @@ struct Conv2DOptions {
 /// [batch, height, width, in] -> [batch, out_height, out_width, filters], kernel [kernel_height,
 /// kernel_width, in, filters], bias [filters]. Bias and relu, sigmoid or tanh are computed in the
 /// same pass.
-class Conv2D : public Layer {
+class Conv2D : public LayerOf<Conv2D> {
  public:
   Conv2D(std::int64_t filters, Size2D kernel_size, Conv2DOptions options = {});
 

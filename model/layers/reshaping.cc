@@ -33,7 +33,7 @@ Shape resolved_target(const Shape& input, std::vector<std::int64_t> target) {
 
 }  // namespace
 
-Flatten::Flatten(ReshapingOptions options) : Layer(options.name, options.input_shape) {}
+Flatten::Flatten(ReshapingOptions options) : LayerOf(options.name, options.input_shape) {}
 
 Shape Flatten::build(const Shape& input) { return {input.num_elements()}; }
 
@@ -42,7 +42,7 @@ Tensor Flatten::call(const Tensor& input, CallContext) const {
 }
 
 Reshape::Reshape(std::vector<std::int64_t> target, ReshapingOptions options)
-    : Layer(options.name, options.input_shape), target_(std::move(target)) {}
+    : LayerOf(options.name, options.input_shape), target_(std::move(target)) {}
 
 Shape Reshape::build(const Shape& input) { return resolved_target(input, target_); }
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tutti/model/layers/layer.h"
+#include "tutti/model/layers/layer_of.h"
 
 namespace tutti {
 
@@ -14,7 +14,7 @@ struct ReshapingOptions {
 };
 
 /// [batch, ...] -> [batch, product of the rest].
-class Flatten : public Layer {
+class Flatten : public LayerOf<Flatten> {
  public:
   explicit Flatten(ReshapingOptions options = {});
 
@@ -24,7 +24,7 @@ class Flatten : public Layer {
 };
 
 /// [batch, ...] -> [batch] + target; one dimension of the target may be -1: it takes what is left.
-class Reshape : public Layer {
+class Reshape : public LayerOf<Reshape> {
  public:
   explicit Reshape(std::vector<std::int64_t> target, ReshapingOptions options = {});
 

@@ -309,6 +309,21 @@ TEST(FitTest, S2_34_RegularizationIsCountedOnceUnderReplicas) {
     expect_near(run(strategy.get()), expected, 1e-6);
 }
 
+TEST(FitTest, ConstraintsHoldAfterEveryUpdateOnAllReplicas) {
+  for (const auto& strategy : several_strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
+    auto scope = strategy->scope();
+    Sequential model(Input{{1}},
+                     Dense(1, {.kernel_initializer = "ones", .kernel_constraint = "non_neg"}));
+    model.compile({.optimizer = SgdOptions{.learning_rate = 0.1}, .loss = "mse"});
+    // The best kernel is -3; without the constraint it would go there.
+    const Tensor x = alternating(8) + 1.0;
+    model.fit(x, x * -3.0, {.epochs = 3, .batch_size = 4, .verbose = kSilent});
+    EXPECT_EQ(model.variables()[0].value().item(), 0.0f);
+    EXPECT_LT(model.variables()[1].value().item(), 0.0f);
+  }
+}
+
 TEST(FitTest, LearnsAndPredictsInOrder) {
   set_random_seed(1);
   auto strategy = model_tests::mirrored("cpu:0-1");
