@@ -28,4 +28,25 @@ Tensor LeakyRelu::call(const Tensor& input, CallContext) const {
   return maximum(input, input * alpha_);
 }
 
+PReLU::PReLU(PReLUOptions options)
+    : LayerOf(options.name, options.input_shape), options_(std::move(options)) {}
+
+Shape PReLU::build(const Shape& input) {
+  Shape alpha = input;
+  for (const int axis : options_.shared_axes) {
+    if (axis < 1 || axis > input.rank()) {
+      fail(ErrorCode::kInvalidArgument, "PReLU: expected shared axes from 1 to ", input.rank(),
+           " for examples of shape ", input, ", got ", axis);
+    }
+    alpha = alpha.with_dim(axis - 1, 1);
+  }
+  add_weight(options_.alpha_initializer, alpha, {.name = "alpha"}, options_.alpha_regularizer,
+             options_.alpha_constraint);
+  return input;
+}
+
+Tensor PReLU::call(const Tensor& input, CallContext) const {
+  return relu(input) - weight(0).value() * relu(negate(input));
+}
+
 }  // namespace tutti

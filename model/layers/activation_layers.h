@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tutti/model/layers/activations.h"
 #include "tutti/model/layers/layer_of.h"
@@ -65,5 +66,33 @@ class LeakyRelu : public LayerOf<LeakyRelu> {
  private:
   double alpha_;
 };
+
+struct PReLUOptions {
+  Initializer alpha_initializer = "zeros";
+  Regularizer alpha_regularizer = {};
+  Constraint alpha_constraint = {};
+  /// Axes (the batch is 0) along which one alpha serves all: {1, 2} for images.
+  std::vector<int> shared_axes = {};
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// x where x > 0, alpha * x elsewhere; alpha [as an example, 1 along shared axes] is learnt.
+class PReLU : public LayerOf<PReLU> {
+ public:
+  explicit PReLU(PReLUOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  PReLUOptions options_;
+};
+
+// The same layers under the names that Keras writes.
+using ReLU = Relu;
+using ELU = Elu;
+using LeakyReLU = LeakyRelu;
 
 }  // namespace tutti
