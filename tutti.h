@@ -16,7 +16,11 @@
 #include "tutti/model/layers/loss_classes.h"          // loss functions and objects
 #include "tutti/model/layers/metric_classes.h"        // accuracy, mean, ...
 #include "tutti/model/sequential.h"                   // models: compile, fit, evaluate, predict
-#include "tutti/optimizer/optimizer_spec.h"           // SGD, Adam, schedules
+#include "tutti/optimizer/cosine_decay.h"             // learning rates over time
+#include "tutti/optimizer/learning_rate_spec.h"       // schedules by name
+#include "tutti/optimizer/optimizer_spec.h"           // SGD, Adam, ...
+#include "tutti/optimizer/polynomial_decay.h"         // learning rates over time
+#include "tutti/optimizer/warm_up.h"                  // warm-up; warm-up, stable, decay
 #include "tutti/strategy/central_storage_strategy.h"  // variables on one device
 #include "tutti/strategy/mirrored_strategy.h"         // variables on every device
 #include "tutti/strategy/one_device_strategy.h"       // a single device

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "tutti/tensor/reduce_op.h"
@@ -23,6 +24,9 @@ class ReplicaGroup {
   /// Differentiable: concatenates along `axis` in replica order; lengths along `axis` may differ.
   /// The gradient is this replica's slice of the gradient summed over replicas.
   virtual Tensor all_gather(const Tensor& value, int axis) = 0;
+  /// Tells that the caller takes every replica to have `rows` rows as this one does. A group that
+  /// finds that they differ warns once. Never waits.
+  virtual void assume_equal_rows(std::int64_t rows) { static_cast<void>(rows); }
 
   /// Never null. Throws kFailedPrecondition inside a strategy's scope but outside run (the
   /// cross-replica context), naming `who`.

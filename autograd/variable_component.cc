@@ -4,10 +4,12 @@
 // Copy-on-write: read() shares the buffer with the tensors it returned; every write calls
 // make_unique() first, which copies only when such a tensor still lives.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
 #include "tutti/autograd/variable_storage.h"
+#include "tutti/tensor/sum_of_squares.h"
 
 namespace tutti {
 namespace {
@@ -140,6 +142,16 @@ SummedRows sum_duplicates(const IndexedSlices& slices, const std::vector<std::in
   return result;
 }
 
+void apply_with_norms(const UpdateRule& rule, UpdateArgs args) {
+  std::vector<std::byte> direction(args.count * size_of(args.dtype));
+  rule.direct(args, direction.data());
+  args.scalars.weight_norm = std::sqrt(sum_of_squares(args.dtype, args.weights_data, args.count));
+  args.scalars.direction_norm = std::sqrt(sum_of_squares(args.dtype, direction.data(), args.count));
+  args.scalars.gradient_scale = 1.0;
+  args.gradient_data = direction.data();
+  rule.apply(args);
+}
+
 }  // namespace
 
 VariableComponent::VariableComponent(const Tensor& initial_value, Device device)
@@ -237,8 +249,15 @@ void VariableComponent::update(VariableComponent& weights,
     fail(ErrorCode::kInvalidArgument, who, ": the gradient does not fit; expected ", value.shape(),
          " of ", value.dtype(), ", got ", dense.shape(), " of ", dense.dtype());
   }
-  if (dense.num_elements() == 0) return;
-  apply(0, static_cast<std::size_t>(dense.num_elements()), dense.bytes().data());
+  const auto count = static_cast<std::size_t>(dense.num_elements());
+  if (count == 0) return;
+  if (!rule.uses_norms()) {
+    apply(0, count, dense.bytes().data());
+    return;
+  }
+  for (std::size_t s = 0; s < pointers.size(); ++s) pointers[s] = slot_data[s];
+  apply_with_norms(rule, UpdateArgs{value.dtype(), count, value.data(), pointers,
+                                    dense.bytes().data(), scalars});
 }
 
 }  // namespace tutti

@@ -96,9 +96,10 @@ class RandomContextScope {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ordinals_;  // (call site, next ordinal)
 };
 
-/// Sets the seed that initialisers, dropout and strategies made afterwards use (default 0), and
-/// starts the counters of variables and layers anew, so that building the same model again gives
-/// the same weights (tf.random.set_seed). Call it while no replica runs.
+/// Sets the seed that initialisers, dropout and strategies use from now on (default 0; a strategy
+/// that was restored from a checkpoint keeps the seed of that), and starts the counters of
+/// variables and layers anew, so that building the same model again gives the same weights
+/// (tf.random.set_seed). Call it while no replica runs.
 void set_random_seed(std::uint64_t seed);
 std::uint64_t random_seed();
 

@@ -21,8 +21,12 @@ class Recorder final : public Callback {
 
   void on_train_batch_end(std::int64_t batch, const Logs& logs) override {
     const std::int64_t first = batch * options_.batch_size;
-    record_.step(static_cast<float>(logs.at("loss")),
-                 std::min(options_.batch_size, num_examples_ - first));
+    const std::int64_t rows = std::min(options_.batch_size, num_examples_ - first);
+    // The log's loss is the mean of the epoch so far; the record keeps each step's own.
+    if (batch == 0) sum_ = 0.0;
+    const double sum = logs.at("loss") * static_cast<double>(first + rows);
+    record_.step(static_cast<float>((sum - sum_) / static_cast<double>(rows)), rows);
+    sum_ = sum;
     if (options_.steps > 0 && record_.steps() >= options_.steps) model().stop_training();
   }
 
@@ -30,6 +34,7 @@ class Recorder final : public Callback {
   TrainingRecord& record_;
   const ExampleOptions& options_;
   std::int64_t num_examples_;
+  double sum_ = 0.0;  // of the losses of the epoch's examples
 };
 
 FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record, const Dataset& data,

@@ -75,6 +75,7 @@ History FitLoop::run() {
     for (const AnyCallback& callback : options_.callbacks) callback->on_epoch_end(epoch, logs);
     if (model_.model_state_->stop_requested) break;
   }
+  compiled_.optimizer->finalize_variable_values();
   for (const AnyCallback& callback : options_.callbacks) callback->on_train_end(logs);
   return history;
 }

@@ -73,4 +73,10 @@ void AdamRule::apply_typed(const UpdateArgs& args) const {
   }
 }
 
+Adam::Adam(std::span<const Variable> variables, const AdamOptions& options)
+    : Optimizer(variables,
+                std::make_unique<AdamRule>(AdamHyperparameters{options.beta_1, options.beta_2,
+                                                               options.epsilon, options.amsgrad}),
+                shared_options(options)) {}
+
 }  // namespace tutti

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/tensor/update_rule.h"
+#include "tutti/optimizer/optimizer.h"
 
 namespace tutti {
 
@@ -28,6 +28,29 @@ class AdamRule final : public UpdateRule {
   template <class T>
   void apply_typed(const UpdateArgs& args) const;
   AdamHyperparameters hyper_;
+};
+
+class Adam;
+struct AdamOptions {
+  using MadeOptimizer = Adam;
+  LearningRate learning_rate = 0.001;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-7;
+  bool amsgrad = false;
+  std::optional<double> weight_decay = std::nullopt;
+  ClippingOptions clipping = {};
+  std::optional<EmaOptions> ema = std::nullopt;
+  std::optional<double> loss_scale_factor = std::nullopt;
+  std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
+  std::int64_t gradient_accumulation_steps = 1;
+  std::string name = "";
+};
+
+/// keras.optimizers.Adam.
+class Adam final : public Optimizer {
+ public:
+  explicit Adam(std::span<const Variable> variables, const AdamOptions& options = {});
 };
 
 }  // namespace tutti

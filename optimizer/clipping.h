@@ -16,10 +16,14 @@ struct ClippingOptions {
   std::optional<double> clipvalue = std::nullopt;        // each element
   std::optional<double> global_clipnorm = std::nullopt;  // norm of all gradients together
   void validate(std::string_view who) const;
+  bool any() const { return clipnorm || clipvalue || global_clipnorm; }
 };
 
-/// The sum of squares in double: blocks of 4,096 elements, then pairs of blocks, pairs of pairs,
-/// ...: an order that depends on the size alone. IndexedSlices count with their duplicates added.
+/// Every element times `factor`; none stays none.
+Gradient scale_gradient(const Gradient& gradient, double factor);
+
+/// The sum of squares in double, in the order of tensor/sum_of_squares.h, which depends on the size
+/// alone. IndexedSlices count with their duplicates added.
 double sum_of_squares(const Gradient& gradient);
 
 /// The gradients after clipping; gradients that are none stay none. The tf rule: scale = clipnorm /

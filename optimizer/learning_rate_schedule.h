@@ -56,6 +56,9 @@ struct LearningRate {
   requires std::is_base_of_v<LearningRateSchedule, Schedule> LearningRate(const Schedule& function)
       : schedule(std::make_shared<const Schedule>(function)) {}
 
+  /// The rate of update number `iteration`.
+  double at(std::int64_t iteration) const { return schedule ? (*schedule)(iteration) : constant; }
+
   double constant = 0.0;
   std::shared_ptr<const LearningRateSchedule> schedule = nullptr;
 };

@@ -1,14 +1,16 @@
-// The optimizer: schedule, iteration, clipping and reduction; the rule itself is an UpdateRule.
+// The optimizer as it is made, and its state.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/optimizer.h"
 
+#include <cmath>
+#include <limits>
 #include <set>
 
-#include "tutti/autograd/replica_group.h"
-#include "tutti/core/logging.h"
-#include "tutti/optimizer/adam.h"
-#include "tutti/optimizer/gradient_reducer.h"
-#include "tutti/optimizer/sgd.h"
+#include "tutti/optimizer/decoupled_weight_decay.h"
+#include "tutti/optimizer/gradient_accumulator.h"
+#include "tutti/optimizer/loss_scale.h"
+#include "tutti/optimizer/moving_average.h"
+#include "tutti/optimizer/state_variable.h"
 
 namespace tutti {
 namespace {
@@ -31,16 +33,6 @@ void check_variables(const std::string& name, std::span<const Variable> variable
   }
 }
 
-void require_replica_context(const std::string& name, const char* method) {
-  try {
-    (void)ReplicaGroup::current(name);
-  } catch (const Error&) {
-    fail(ErrorCode::kFailedPrecondition, name, ".", method,
-         ": cannot be called in cross-replica context; expected a call inside strategy.run(), got "
-         "one in strategy.scope() alone; try moving it into the step function");
-  }
-}
-
 /// Two strategies cannot both own a step: `state`, made here, shows whose scope is open.
 void check_same_scope(const std::string& name, std::span<const Variable> variables,
                       const Variable& state) {
@@ -57,10 +49,10 @@ std::unique_ptr<UpdateRule> defined(std::unique_ptr<UpdateRule> rule) {
   return rule;
 }
 
-Variable state_variable(const Tensor& value, std::string name) {
-  return Variable(value, {.name = std::move(name),
-                          .trainable = false,
-                          .aggregation = VariableAggregation::kOnlyFirstReplica});
+double checked_factor(const std::string& name, const char* what, double value, double least) {
+  if (value >= least && std::isfinite(value)) return value;
+  fail(ErrorCode::kInvalidArgument, name, ": expected a ", what, " of ", least, " or more, got ",
+       value);
 }
 
 }  // namespace
@@ -71,110 +63,61 @@ Optimizer::Optimizer(std::span<const Variable> variables, std::unique_ptr<Update
       name_(options.name.empty() ? std::string(rule_->name()) : options.name),
       clipping_(options.clipping),
       schedule_(options.learning_rate.schedule),
-      variables_(variables.begin(), variables.end()) {
+      variables_(variables.begin(), variables.end()),
+      decays_(variables.size(), true) {
   check_variables(name_, variables_);
   clipping_.validate(name_);
-  const double first_rate = schedule_ ? (*schedule_)(0) : options.learning_rate.constant;
-  iterations_ = state_variable(Tensor::scalar(0, DType::kInt64), name_ + "/iteration");
+  weight_decay_ = checked_factor(name_, "weight_decay", options.weight_decay.value_or(0.0), 0.0);
+  const double first_rate = options.learning_rate.at(0);
+  iterations_ = internal::state_variable(Tensor::scalar(0, DType::kInt64), name_ + "/iteration");
   check_same_scope(name_, variables_, iterations_);
-  learning_rate_ =
-      state_variable(Tensor::scalar(first_rate, DType::kFloat64), name_ + "/learning_rate");
+  learning_rate_ = internal::state_variable(Tensor::scalar(first_rate, DType::kFloat64),
+                                            name_ + "/learning_rate");
+  if (weight_decay_ > 0.0 && !rule_->decays_weights()) {
+    decaying_rule_ = std::make_unique<internal::DecoupledWeightDecayRule>(*rule_);
+  }
+  if (options.ema) {
+    average_rule_ = std::make_unique<internal::MovingAverageRule>(name_, *options.ema);
+  }
+  make_slots();
+  if (options.gradient_accumulation_steps != 1) {
+    accumulator_ = std::make_unique<internal::GradientAccumulator>(
+        name_, variables_, options.gradient_accumulation_steps);
+  }
+  make_loss_scale(options);
+}
+
+Optimizer::~Optimizer() = default;
+
+void Optimizer::make_slots() {
   for (const Variable& variable : variables_) {
+    const auto make = [&](const SlotSpec& slot) {
+      return variable.storage().create_slot(concat(name_, "/", variable.name(), "/", slot.name),
+                                            slot.initial_value);
+    };
     std::vector<Variable>& slots = slots_.emplace_back();
-    for (const SlotSpec& slot : rule_->slots()) {
-      slots.push_back(variable.storage().create_slot(
-          concat(name_, "/", variable.name(), "/", slot.name), slot.initial_value));
-    }
+    for (const SlotSpec& slot : rule_->slots()) slots.push_back(make(slot));
+    if (average_rule_) averages_.push_back(make(average_rule_->slots().front()));
   }
 }
 
-UpdateScalars Optimizer::read_scalars() const {
-  const std::int64_t iteration = iterations_.value().item_int();
-  const double rate = schedule_ ? (*schedule_)(iteration) : learning_rate_.value().item_double();
-  return {.learning_rate = rate, .iteration = iteration};
+void Optimizer::make_loss_scale(const OptimizerOptions& options) {
+  if (options.loss_scale_factor) {
+    constexpr double kLeast = std::numeric_limits<float>::min();
+    loss_scale_factor_ =
+        checked_factor(name_, "loss_scale_factor", *options.loss_scale_factor, kLeast);
+  }
+  if (options.dynamic_loss_scale) use_dynamic_loss_scale(*options.dynamic_loss_scale);
 }
 
-void Optimizer::minimize(GradientTape& tape, const Tensor& loss) {
-  require_replica_context(name_, "minimize");
-  // Scalars are read before finish(): after it another replica may already be updating them.
-  const UpdateScalars scalars = read_scalars();
-  GradientReducer* const reducer = GradientReducer::current();
-  if (reducer == nullptr) {
-    update(tape.gradient(loss, variables_), scalars);
-    return;
+void Optimizer::use_dynamic_loss_scale(const DynamicLossScaleOptions& options) {
+  if (dynamic_loss_scale_ || loss_scale_factor_ != 1.0) {
+    fail(ErrorCode::kFailedPrecondition, name_,
+         ": the loss has a scale already; expected one of loss_scale_factor and "
+         "dynamic_loss_scale");
   }
-  reducer->begin(variables_);
-  (void)tape.gradient(loss, variables_, [reducer](std::size_t index, const Gradient& gradient) {
-    reducer->ready(index, gradient);
-  });
-  update(reducer->finish(), scalars);
-  reducer->updates_done();
+  dynamic_loss_scale_ = std::make_unique<internal::DynamicLossScale>(name_, options);
 }
-
-void Optimizer::apply_gradients(std::span<const Gradient> gradients, ApplyOptions options) {
-  require_replica_context(name_, "apply_gradients");
-  check_gradients(gradients);
-  const UpdateScalars scalars = read_scalars();
-  GradientReducer* const reducer = GradientReducer::current();
-  if (reducer == nullptr) {
-    update({gradients.begin(), gradients.end()}, scalars);
-    return;
-  }
-  if (options.aggregation == GradientAggregation::kSum) {
-    reducer->begin(variables_);
-    for (std::size_t i = gradients.size(); i-- > 0;) reducer->ready(i, gradients[i]);
-    update(reducer->finish(), scalars);
-  } else {
-    // Nothing to sum, but updates may start only when every replica has read its variables.
-    reducer->begin({});
-    (void)reducer->finish();
-    update({gradients.begin(), gradients.end()}, scalars);
-  }
-  reducer->updates_done();
-}
-
-void Optimizer::check_gradients(std::span<const Gradient> gradients) const {
-  if (gradients.size() != variables_.size()) {
-    fail(ErrorCode::kInvalidArgument, name_,
-         ".apply_gradients: expected one gradient for each of the ", variables_.size(),
-         " variables, got ", gradients.size());
-  }
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    const Gradient& gradient = gradients[i];
-    if (gradient.is_none()) continue;
-    const Shape shape =
-        gradient.is_dense() ? gradient.dense().shape() : gradient.slices().dense_shape;
-    const DType dtype =
-        gradient.is_dense() ? gradient.dense().dtype() : gradient.slices().values.dtype();
-    if (shape != variables_[i].shape() || dtype != variables_[i].dtype()) {
-      fail(ErrorCode::kInvalidArgument, name_, ".apply_gradients: the gradient of variable '",
-           variables_[i].name(), "' does not fit; expected shape ", variables_[i].shape(), " of ",
-           variables_[i].dtype(), ", got ", shape, " of ", dtype,
-           "; are gradients in the order of variables()?");
-    }
-  }
-}
-
-void Optimizer::update(std::vector<Gradient> gradients, const UpdateScalars& scalars) {
-  GradientTape::StopRecording stop;
-  gradients = clip_gradients(std::move(gradients), clipping_);
-  for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (gradients[i].is_none()) {
-      warn_without_gradient(variables_[i]);
-      continue;
-    }
-    variables_[i].storage().update(*rule_, slots_[i], gradients[i], scalars);
-  }
-  iterations_.storage().assign_replicated(AssignOp::kAdd, Tensor::scalar(1, DType::kInt64));
-}
-
-void Optimizer::warn_without_gradient(const Variable& variable) const {
-  log_warning_once(concat(name_, ": variable '", variable.name(),
-                          "' has no gradient on any replica and is not updated; does the loss "
-                          "depend on it?"));
-}
-
-double Optimizer::learning_rate() const { return read_scalars().learning_rate; }
 
 void Optimizer::set_learning_rate(double value) {
   if (schedule_) {
@@ -185,22 +128,38 @@ void Optimizer::set_learning_rate(double value) {
   learning_rate_.assign(value);
 }
 
-std::vector<Variable> Optimizer::state_variables() const {
-  std::vector<Variable> state{iterations_, learning_rate_};
-  for (const auto& slots : slots_) state.insert(state.end(), slots.begin(), slots.end());
-  return state;
+void Optimizer::exclude_from_weight_decay(const std::vector<std::string>& parts_of_names) {
+  for (const std::string& part : parts_of_names) {
+    bool found = false;
+    for (std::size_t i = 0; i < variables_.size(); ++i) {
+      if (variables_[i].name().find(part) == std::string::npos) continue;
+      decays_[i] = false;
+      found = true;
+    }
+    if (found) continue;
+    std::vector<std::string> names;
+    for (const Variable& variable : variables_) names.push_back(variable.name());
+    fail(ErrorCode::kInvalidArgument, name_, ".exclude_from_weight_decay: no variable's name has '",
+         part, "' in it; expected part of one of ", join(names));
+  }
 }
 
-Sgd::Sgd(std::span<const Variable> variables, const SgdOptions& options)
-    : Optimizer(variables,
-                std::make_unique<SgdRule>(options.nesterov ? SgdRule::nesterov(options.momentum)
-                                                           : SgdRule(options.momentum)),
-                {options.learning_rate, options.clipping, options.name}) {}
+void Optimizer::finalize_variable_values() {
+  for (std::size_t i = 0; i < averages_.size(); ++i) variables_[i].assign(averages_[i].value());
+}
 
-Adam::Adam(std::span<const Variable> variables, const AdamOptions& options)
-    : Optimizer(variables,
-                std::make_unique<AdamRule>(AdamHyperparameters{options.beta_1, options.beta_2,
-                                                               options.epsilon, options.amsgrad}),
-                {options.learning_rate, options.clipping, options.name}) {}
+std::vector<Variable> Optimizer::state_variables() const {
+  std::vector<Variable> state{iterations_, learning_rate_};
+  if (dynamic_loss_scale_) {
+    for (const Variable& each : dynamic_loss_scale_->variables()) state.push_back(each);
+  }
+  if (accumulator_) state.push_back(accumulator_->num_held_variable());
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    state.insert(state.end(), slots_[i].begin(), slots_[i].end());
+    if (average_rule_) state.push_back(averages_[i]);
+    if (accumulator_) state.push_back(accumulator_->sums()[i]);
+  }
+  return state;
+}
 
 }  // namespace tutti

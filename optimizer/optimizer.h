@@ -9,17 +9,16 @@
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/variable.h"
-#include "tutti/optimizer/clipping.h"
-#include "tutti/optimizer/learning_rate_schedule.h"
+#include "tutti/optimizer/optimizer_options.h"
 #include "tutti/tensor/update_rule.h"
 
 namespace tutti {
 
-struct OptimizerOptions {
-  LearningRate learning_rate = 0.01;
-  ClippingOptions clipping = {};
-  std::string name = "";  // empty: the rule's name
-};
+namespace internal {
+class DynamicLossScale;
+class GradientAccumulator;
+}  // namespace internal
+class GradientReducer;
 
 /// Whether apply_gradients() sums the gradients over replicas first; kNone: the caller already did
 /// (Keras's skip_gradients_aggregation).
@@ -30,80 +29,89 @@ struct ApplyOptions {
 
 /// Updates a fixed list of variables. Made in the scope of the strategy that made the variables;
 /// slots live beside them. In a replica gradients are SUMmed over replicas (scale the loss by the
-/// global batch: compute_average_loss), then clipped, then each copy is updated once. All replicas
-/// must call. Throws kFailedPrecondition in a cross-replica context. State is called
-/// "<optimizer>/iteration", "<optimizer>/learning_rate" and "<optimizer>/<variable>/<slot>".
-/// keras.optimizers.Optimizer.
+/// global batch: compute_average_loss), divided by the loss scale, then clipped, then weights decay
+/// and each copy is updated once. All replicas must call. Throws kFailedPrecondition in a
+/// cross-replica context. State is called "<optimizer>/iteration", "<optimizer>/learning_rate" and
+/// "<optimizer>/<variable>/<slot>". keras.optimizers.Optimizer.
 class Optimizer {
  public:
-  /// Throws kInvalidArgument for no variables, a variable given twice or one that is not floating.
+  /// Throws kInvalidArgument for no variables, a variable given twice or one that is not floating,
+  /// and for options out of range.
   Optimizer(std::span<const Variable> variables, std::unique_ptr<UpdateRule> rule,
             OptimizerOptions options);
-  virtual ~Optimizer() = default;
+  virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Gradients of `loss` by `tape`, their sum over replicas (overlapped with the backward pass) and
-  /// the update.
+  /// Gradients of `loss` (times the loss scale) by `tape`, their sum over replicas (overlapped with
+  /// the backward pass) and the update.
   void minimize(GradientTape& tape, const Tensor& loss);
-  /// The same for gradients that exist, in the order of variables(). Throws kInvalidArgument naming
-  /// a variable whose gradient has another shape, or the numbers when there are too few or too
-  /// many.
+  /// The same for gradients that exist, of scale_loss(loss), in the order of variables(). Throws
+  /// kInvalidArgument naming a variable whose gradient has another shape, or the numbers when there
+  /// are too few or too many.
   void apply_gradients(std::span<const Gradient> gradients, ApplyOptions options = {});
+
+  /// `loss` times the loss scale, differentiable. For apply_gradients(); minimize() does it itself.
+  Tensor scale_loss(const Tensor& loss) const;
+  /// The factor of scale_loss(); 1 without loss scaling.
+  double loss_scale() const;
+  /// Turns on dynamic loss scaling, before the first step and in the strategy's scope. Throws
+  /// kFailedPrecondition when there is a loss scale already.
+  void use_dynamic_loss_scale(const DynamicLossScaleOptions& options);
+
+  /// Variables whose name contains one of these do not decay. Throws kInvalidArgument naming what
+  /// no variable's name contains. Not inside a replica.
+  void exclude_from_weight_decay(const std::vector<std::string>& parts_of_names);
+  /// With moving averages: makes weights their averages. Not inside a replica.
+  void finalize_variable_values();
 
   const std::string& name() const { return name_; }
   const UpdateRule& rule() const { return *rule_; }
   std::span<const Variable> variables() const { return variables_; }
   /// Updates so far: int64 [].
   const Variable& iterations() const { return iterations_; }
-  /// The rate of the next update.
+  /// The rate of the next update. A schedule is asked with the number of calls so far, as Keras
+  /// does: with gradient accumulation these are more than updates.
   double learning_rate() const;
   /// Throws kFailedPrecondition when a schedule decides. Not inside a replica.
   void set_learning_rate(double value);
-  /// What a checkpoint holds: iterations, learning rate, then the slots of each variable, in order.
+  /// What a checkpoint holds: iterations, learning rate, state of loss scaling and accumulation,
+  /// then the slots of each variable, in order.
   std::vector<Variable> state_variables() const;
 
  private:
-  UpdateScalars read_scalars() const;
+  struct Step;
+  void make_slots();
+  void make_loss_scale(const OptimizerOptions& options);
+  Step read_step() const;
+  bool holds_back(const Step& step) const;
+  void hold_back(std::span<const Gradient> gradients, const Step& step);
+  Gradient with_held(std::size_t index, const Gradient& gradient) const;
+  std::vector<Gradient> with_held(std::span<const Gradient> gradients) const;
   void check_gradients(std::span<const Gradient> gradients) const;
-  void update(std::vector<Gradient> gradients, const UpdateScalars& scalars);
+  bool is_applicable(std::span<const Gradient> gradients) const;
+  bool is_applicable_everywhere(std::span<const Gradient> gradients) const;
+  void update_with_sums(GradientReducer& reducer, const Step& step);
+  void update(std::vector<Gradient> gradients, const Step& step, bool finite);
+  void update_variable(std::size_t index, const Gradient& gradient, UpdateScalars scalars);
   void warn_without_gradient(const Variable& variable) const;
 
   std::unique_ptr<UpdateRule> rule_;
   std::string name_;
   ClippingOptions clipping_;
   std::shared_ptr<const LearningRateSchedule> schedule_;
+  double loss_scale_factor_ = 1.0;
+  double weight_decay_ = 0.0;
+  std::unique_ptr<UpdateRule> decaying_rule_;  // of decaying variables; null: rule_
+  std::unique_ptr<UpdateRule> average_rule_;   // null: no moving averages
   std::vector<Variable> variables_;
+  std::vector<bool> decays_;                  // by variable
   std::vector<std::vector<Variable>> slots_;  // by variable
+  std::vector<Variable> averages_;            // by variable; empty: no moving averages
   Variable iterations_;
   Variable learning_rate_;
-};
-
-struct SgdOptions {
-  LearningRate learning_rate = 0.01;
-  double momentum = 0.0;
-  bool nesterov = false;
-  ClippingOptions clipping = {};
-  std::string name = "";
-};
-struct AdamOptions {
-  LearningRate learning_rate = 0.001;
-  double beta_1 = 0.9;
-  double beta_2 = 0.999;
-  double epsilon = 1e-7;
-  bool amsgrad = false;
-  ClippingOptions clipping = {};
-  std::string name = "";
-};
-
-/// `Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1});`
-class Sgd final : public Optimizer {
- public:
-  explicit Sgd(std::span<const Variable> variables, const SgdOptions& options = {});
-};
-class Adam final : public Optimizer {
- public:
-  explicit Adam(std::span<const Variable> variables, const AdamOptions& options = {});
+  std::unique_ptr<internal::DynamicLossScale> dynamic_loss_scale_;
+  std::unique_ptr<internal::GradientAccumulator> accumulator_;
 };
 
 }  // namespace tutti

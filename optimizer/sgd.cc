@@ -45,4 +45,10 @@ void SgdRule::apply_typed(const UpdateArgs& args) const {
   }
 }
 
+Sgd::Sgd(std::span<const Variable> variables, const SgdOptions& options)
+    : Optimizer(variables,
+                std::make_unique<SgdRule>(options.nesterov ? SgdRule::nesterov(options.momentum)
+                                                           : SgdRule(options.momentum)),
+                shared_options(options)) {}
+
 }  // namespace tutti

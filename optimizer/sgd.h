@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/tensor/update_rule.h"
+#include "tutti/optimizer/optimizer.h"
 
 namespace tutti {
 
@@ -24,6 +24,27 @@ class SgdRule final : public UpdateRule {
   void apply_typed(const UpdateArgs& args) const;
   double momentum_;
   bool nesterov_ = false;
+};
+
+class Sgd;
+struct SgdOptions {
+  using MadeOptimizer = Sgd;
+  LearningRate learning_rate = 0.01;
+  double momentum = 0.0;
+  bool nesterov = false;
+  std::optional<double> weight_decay = std::nullopt;
+  ClippingOptions clipping = {};
+  std::optional<EmaOptions> ema = std::nullopt;
+  std::optional<double> loss_scale_factor = std::nullopt;
+  std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
+  std::int64_t gradient_accumulation_steps = 1;
+  std::string name = "";
+};
+
+/// keras.optimizers.SGD. `Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1});`
+class Sgd final : public Optimizer {
+ public:
+  explicit Sgd(std::span<const Variable> variables, const SgdOptions& options = {});
 };
 
 }  // namespace tutti

@@ -40,7 +40,7 @@ std::vector<std::int64_t> DistributedDataset::Iterator::State::sizes_of(
     const Element& batch) const {
   const std::int64_t rows = batch.rows();
   if (!impl->plan.weights.empty()) return weighted_replica_rows(rows, impl->plan.weights);
-  return replica_rows(rows, impl->batch_size, impl->num_replicas());
+  return replica_rows(rows, impl->num_replicas());
 }
 
 std::optional<std::vector<Element>> DistributedDataset::Iterator::State::split_next() {

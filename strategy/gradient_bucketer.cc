@@ -55,6 +55,7 @@ std::shared_ptr<GradientRound> GradientExchange::join(int replica,
 }
 
 void GradientBucketer::begin(std::span<const Variable> variables) {
+  const LocalReplicaContext::CommunicationTimer timer(context_);
   if (round_) {
     fail(ErrorCode::kFailedPrecondition,
          "GradientReducer::begin: the reduction before is not "
@@ -66,6 +67,7 @@ void GradientBucketer::begin(std::span<const Variable> variables) {
 }
 
 void GradientBucketer::ready(std::size_t index, const Gradient& gradient) {
+  const LocalReplicaContext::CommunicationTimer timer(context_);
   if (!round_ || index >= given_.size() || given_[index]) {
     fail(ErrorCode::kFailedPrecondition, "GradientReducer::ready: index ", index,
          "; expected each index below ", given_.size(), " once, between begin() and finish()");
@@ -77,6 +79,7 @@ void GradientBucketer::ready(std::size_t index, const Gradient& gradient) {
 }
 
 std::vector<Gradient> GradientBucketer::finish() {
+  const LocalReplicaContext::CommunicationTimer timer(context_);
   if (!round_) {
     fail(ErrorCode::kFailedPrecondition,
          "GradientReducer::finish: no reduction began; expected "
@@ -105,6 +108,7 @@ void GradientBucketer::finish_round() {
 }
 
 void GradientBucketer::updates_done() {
+  const LocalReplicaContext::CommunicationTimer timer(context_);
   const Rendezvous::Action nothing = [](std::span<void* const>) {};
   context_.rendezvous().meet(context_.replica_id(), header(MeetingKind::kUpdatesDone), nullptr,
                              nothing);

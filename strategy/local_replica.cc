@@ -103,6 +103,7 @@ std::shared_ptr<const void> LocalReplicaContext::merge_erased(const void* local,
     for (void* argument : arguments) static_cast<Merge*>(argument)->result = result;
   };
   Merge own{local, nullptr};
+  const CommunicationTimer timer(*this);
   rendezvous_.meet(replica_, std::move(header), &own, action, &nested_);
   return own.result;
 }

@@ -2,7 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "tutti/autograd/replica_group.h"
+#include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/strategy/rendezvous.h"
@@ -45,6 +49,32 @@ class LocalReplicaContext final : public ReplicaContext {
   Rendezvous& rendezvous() { return rendezvous_; }
   ReplicaGroup& group() { return group_; }
 
+  /// Counts the time of the outermost one alive as communication.
+  class CommunicationTimer {
+   public:
+    explicit CommunicationTimer(LocalReplicaContext& context)
+        : context_(context.timing_ ? nullptr : &context) {
+      if (!context_) return;
+      context_->timing_ = true;
+      begin_ = Clock::system().now();
+    }
+    ~CommunicationTimer() {
+      if (!context_) return;
+      context_->timing_ = false;
+      context_->communication_seconds_ += seconds_between(begin_, Clock::system().now());
+    }
+    CommunicationTimer(const CommunicationTimer&) = delete;
+    CommunicationTimer& operator=(const CommunicationTimer&) = delete;
+
+   private:
+    LocalReplicaContext* context_;
+    TimePoint begin_;
+  };
+  /// Seconds in collectives and gradient exchange so far, waiting for the others included.
+  double communication_seconds() const { return communication_seconds_; }
+  /// The rows that this replica took all replicas to have, if it did.
+  std::optional<std::int64_t> assumed_rows() const { return assumed_rows_; }
+
   /// A meeting of all replicas in which `action` runs once, with the arguments of all.
   template <class Argument>
   void meet(MeetingHeader header, Argument& argument,
@@ -55,6 +85,7 @@ class LocalReplicaContext final : public ReplicaContext {
       action(typed);
     };
     require_own_thread(header);
+    const CommunicationTimer timer(*this);
     rendezvous_.meet(replica_, std::move(header), &argument, erased);
   }
 
@@ -79,6 +110,7 @@ class LocalReplicaContext final : public ReplicaContext {
     Tensor all_gather(const Tensor& value, int axis) override {
       return context_.all_gather(value, axis, SourceLocation());
     }
+    void assume_equal_rows(std::int64_t rows) override { context_.assumed_rows_ = rows; }
 
    private:
     LocalReplicaContext& context_;
@@ -91,6 +123,9 @@ class LocalReplicaContext final : public ReplicaContext {
   IdleWork& nested_;
   const int replica_;
   Group group_;
+  bool timing_ = false;
+  double communication_seconds_ = 0.0;
+  std::optional<std::int64_t> assumed_rows_;
 };
 
 }  // namespace tutti::internal

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <typeinfo>
 
+#include "tutti/core/clock.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/strategy/gradient_bucketer.h"
@@ -91,7 +92,7 @@ struct LocalStrategy::Impl {
         services{self, replica_devices_of(name, options), *ops, ops_mutex,
                  options.cross_device_ops.options},
         work_bytes(services.replica_devices.size(), 0),
-        seed(random_seed()),
+        notes(services.replica_devices.size()),
         threads(services.replica_devices, options.execution, options.timeout) {}
 
   /// Waits until no other user thread runs, and claims the strategy; nested runs pass.
@@ -113,7 +114,9 @@ struct LocalStrategy::Impl {
   void run_replica(int replica, Rendezvous& rendezvous, internal::IdleWork& nested,
                    internal::GradientExchange& exchange,
                    const std::function<void(ReplicaContext&)>& body);
+  std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
   void require_intact() const;
+  void warn_of_unequal_rows();
   [[noreturn]] void report(internal::RunOutcome outcome);
 
   const std::string name;
@@ -121,9 +124,16 @@ struct LocalStrategy::Impl {
   std::unique_ptr<CrossDeviceOps> ops;
   internal::ReplicaServices services;
   std::vector<std::size_t> work_bytes;  // per replica: of the variables that it updates
-  std::uint64_t seed;
+  struct ReplicaNotes {
+    double communication_seconds = 0.0;
+    std::optional<std::int64_t> assumed_rows;  // in the last run
+  };
+  std::vector<ReplicaNotes> notes;  // per replica, each written by its own thread during a run
+  double run_seconds = 0.0;
+  std::optional<std::uint64_t> restored_seed;
   std::uint64_t step = 0;
   Failure failure;
+  bool warned_of_rows = false;
   bool half_updated = false;  // a run failed while variables were being updated
   internal::BucketPlans plans;
   Mutex turn_mutex;
@@ -163,13 +173,17 @@ void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) 
   const bool nested = mode && mode->merging;
   const Turn turn(*this, nested);
   require_intact();
+  const TimePoint begin = Clock::system().now();
   internal::GradientExchange exchange(services, plans);
   internal::RunOutcome outcome =
       threads.run([&](int replica, Rendezvous& rendezvous, internal::IdleWork& parked) {
         run_replica(replica, rendezvous, parked, exchange, body);
       });
   if (outcome.error) report(std::move(outcome));
-  if (!nested) ++step;
+  if (nested) return;  // part of the run around it
+  run_seconds += seconds_between(begin, Clock::system().now());
+  warn_of_unequal_rows();
+  ++step;
 }
 
 void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
@@ -182,8 +196,27 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
   const VariableCreatorScope creator(forbidden);
   const ReplicaGroupScope group(&context.group());
   const GradientReducerScope reducer(&bucketer);
-  const RandomContextScope random({seed, step, static_cast<std::uint32_t>(replica)});
+  const RandomContextScope random({seed(), step, static_cast<std::uint32_t>(replica)});
   body(context);
+  ReplicaNotes& note = notes[static_cast<std::size_t>(replica)];
+  note.communication_seconds += context.communication_seconds();
+  note.assumed_rows = context.assumed_rows();
+}
+
+void LocalStrategy::Impl::warn_of_unequal_rows() {
+  if (warned_of_rows) return;
+  const auto differs = [&](const ReplicaNotes& note) {
+    return note.assumed_rows != notes.front().assumed_rows;
+  };
+  if (std::ranges::none_of(notes, differs)) return;
+  std::vector<std::int64_t> rows;
+  for (const ReplicaNotes& note : notes) rows.push_back(note.assumed_rows.value_or(0));
+  warned_of_rows = true;
+  log_warning(concat("compute_average_loss in step ", step, " of '", name,
+                     "': replicas have different numbers of rows, [", join(rows),
+                     "], so rows times replicas is not the global batch and the sum over "
+                     "replicas is not the mean; try compute_average_loss(losses, "
+                     "batch.global_rows())"));
 }
 
 /// Remembers the failure and throws it again: the same exception, a tutti::Error with replica and
@@ -225,6 +258,15 @@ std::span<const double> LocalStrategy::replica_weights() const {
 CrossDeviceOps& LocalStrategy::cross_device_ops() { return *impl_->ops; }
 const Strategy::Failure& LocalStrategy::last_failure() const { return impl_->failure; }
 
+Strategy::RunTimes LocalStrategy::take_run_times() {
+  RunTimes times{std::exchange(impl_->run_seconds, 0.0), 0.0};
+  for (auto& note : impl_->notes) {
+    times.communication += std::exchange(note.communication_seconds, 0.0);
+  }
+  times.communication /= num_replicas_in_sync();
+  return times;
+}
+
 void LocalStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
   internal::require_cross_replica(*this, "Strategy::run");
   impl_->run(body);
@@ -232,13 +274,13 @@ void LocalStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& 
 
 Json LocalStrategy::save_state() const {
   Json state = Json::object();
-  state.set("seed", concat(impl_->seed));  // all 64 bits, which a JSON number does not hold
+  state.set("seed", concat(impl_->seed()));  // all 64 bits, which a JSON number does not hold
   state.set("step", impl_->step);
   return state;
 }
 
 void LocalStrategy::restore_state(const Json& state) {
-  impl_->seed = std::stoull(state.at("seed").as_string());
+  impl_->restored_seed = std::stoull(state.at("seed").as_string());
   impl_->step = static_cast<std::uint64_t>(state.at("step").as_int());
   impl_->half_updated = false;
 }

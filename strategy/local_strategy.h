@@ -21,6 +21,7 @@ struct DeviceList {
   DeviceList(std::initializer_list<const char*> names);
   DeviceList(std::vector<Device> list) : devices(std::move(list)) {}
   DeviceList(std::string_view list) : devices(parse_devices(list)) {}
+  DeviceList(const std::string& list) : devices(parse_devices(list)) {}
   DeviceList(const char* list) : devices(parse_devices(list)) {}
   std::vector<Device> devices;
 };
@@ -59,6 +60,7 @@ class LocalStrategy : public Strategy {
   Json save_state() const override;
   void restore_state(const Json& state) override;
   const Failure& last_failure() const override;
+  RunTimes take_run_times() override;
 
  protected:
   LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options);

@@ -14,18 +14,11 @@
 
 namespace tutti {
 
-std::vector<std::int64_t> replica_rows(std::int64_t rows,
-                                       std::optional<std::int64_t> global_batch_size,
-                                       int num_replicas) {
+std::vector<std::int64_t> replica_rows(std::int64_t rows, int num_replicas) {
+  const std::int64_t full = (rows + num_replicas - 1) / num_replicas;
   std::vector<std::int64_t> sizes;
-  const std::int64_t v = num_replicas;
-  const bool known = global_batch_size && *global_batch_size >= rows;
-  std::int64_t left = rows;
-  for (std::int64_t r = 0; r < v; ++r) {
-    const std::int64_t full =
-        known ? *global_batch_size / v + (r < *global_batch_size % v ? 1 : 0) : (rows + v - 1) / v;
+  for (std::int64_t left = rows; std::ssize(sizes) < num_replicas; left -= sizes.back()) {
     sizes.push_back(std::min(left, full));
-    left -= sizes.back();
   }
   return sizes;
 }
@@ -179,7 +172,7 @@ class EvenIterator final : public ElementIterator {
       if (!batch) return std::nullopt;
       require_rows(*batch);
       std::int64_t first = 0;
-      for (std::int64_t count : replica_rows(batch->rows(), std::nullopt, num_pieces_)) {
+      for (std::int64_t count : replica_rows(batch->rows(), num_pieces_)) {
         pieces_.push_back(batch->slice_rows(first, count));
         first += count;
       }

@@ -11,13 +11,10 @@
 
 namespace tutti {
 
-/// Row counts of the replicas for a batch of `rows` rows out of a full batch of `global_batch_size`
-/// (tf's rule with one worker): the full batch's sizes (the first G mod V replicas one larger),
-/// filled in order, so that the last replicas of a ragged tail get fewer rows or none. With an
-/// unknown batch size (tf's legacy rule) every piece has ceil(rows / V) rows while they last.
-std::vector<std::int64_t> replica_rows(std::int64_t rows,
-                                       std::optional<std::int64_t> global_batch_size,
-                                       int num_replicas);
+/// Row counts of the replicas for a batch of `rows` rows: ceil(rows / V) each while they last, so
+/// that the last replicas may get fewer or none. What tf.distribute.MirroredStrategy does with
+/// every batch, full or not.
+std::vector<std::int64_t> replica_rows(std::int64_t rows, int num_replicas);
 
 /// The same for explicit shares: sizes proportional to `weights` by largest remainder (ties: lower
 /// replica), for any `rows`.

@@ -160,6 +160,14 @@ class Strategy {
   };
   virtual const Failure& last_failure() const = 0;
 
+  /// Where the time of run() went since the last call; zeros where there is nothing to split.
+  struct RunTimes {
+    double run = 0.0;            // seconds that the caller of run() waited for it
+    double communication = 0.0;  // seconds of a replica, on average, in gradient exchange and
+                                 // collectives, waiting for the others included
+  };
+  virtual RunTimes take_run_times() { return {}; }
+
  protected:
   Strategy() = default;
   friend class Scope;

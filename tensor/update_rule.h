@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/core/error.h"
 #include "tutti/tensor/dtype.h"
 
 namespace tutti {
@@ -20,6 +21,9 @@ struct UpdateScalars {
   std::int64_t iteration = 0;
   double gradient_scale =
       1.0;  // each gradient element is multiplied by this first (clipping, loss scaling)
+  double weight_decay = 0.0;    // of this variable
+  double weight_norm = 0.0;     // for rules with uses_norms(), in apply(): of the whole variable
+  double direction_norm = 0.0;  // ... and of what direct() wrote
 };
 
 /// Equal-length runs of elements of one variable, its slots and its gradient. All of type `dtype`
@@ -64,6 +68,21 @@ class UpdateRule {
   /// Whether an element with gradient 0 stays as it is, slots included: then a sparse gradient
   /// touches its rows alone.
   virtual bool skips_zero_gradient() const { return false; }
+  /// Whether scalars.weight_decay is part of the rule; otherwise the optimizer decays weights
+  /// before it.
+  virtual bool decays_weights() const { return false; }
+
+  /// Whether a step depends on norms of the whole variable (trust ratios). Then direct() is called
+  /// for all elements, norms of weights and directions are computed along the canonical order
+  /// (sum_of_squares.h), and apply() gets them in its scalars and the direction as its gradient,
+  /// with gradient_scale 1.
+  virtual bool uses_norms() const { return false; }
+  /// First pass of a rule with norms, elementwise like apply(): updates slots, leaves the weights
+  /// and writes the unscaled step of each element to `direction`.
+  virtual void direct(const UpdateArgs& args, void* direction) const {
+    (void)args, (void)direction;
+    fail(ErrorCode::kInternal, name(), ": uses norms and has no direct()");
+  }
 };
 
 }  // namespace tutti

@@ -69,12 +69,22 @@ bool TrainingSession::begin_epoch() {
   if (steps && options_.steps > 0) {
     steps = std::min(*steps, options_.steps - first_step_of_epoch_);
   }
+  take_times();
+  split_ = {};  // what evaluation took is not training's
   progress_.begin_epoch(epoch(), options_.epochs, steps);
   return true;
 }
 
+void TrainingSession::take_times() {
+  const Strategy::RunTimes times = strategy_.take_run_times();
+  split_.communication += times.communication;
+  split_.compute += std::max(0.0, times.run - times.communication);
+  split_.input_wait += batches_.take_wait_seconds();
+}
+
 bool TrainingSession::step(float loss, std::int64_t examples) {
   record_.step(loss, examples);
+  take_times();
   const std::pair<std::string, double> values[] = {{"loss", loss}};
   progress_.step(record_.steps() - first_step_of_epoch_, examples, values);
   log_scalar("loss", loss);
@@ -87,7 +97,7 @@ void TrainingSession::end_epoch(const std::string& metric, double value) {
   last_value_ = value;
   record_.set_accuracy(value);
   const std::pair<std::string, double> values[] = {{"test " + metric, value}};
-  progress_.end_epoch(values, {});
+  progress_.end_epoch(values, strategy_.num_replicas_in_sync() > 1 ? split_ : TimeSplit{});
   log_scalar("test_" + metric, value);
   save();
 }

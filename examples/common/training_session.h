@@ -11,7 +11,7 @@
 #include "tutti/checkpoint/checkpoint_manager.h"
 #include "tutti/model/event_file.h"
 #include "tutti/model/progress.h"
-#include "tutti/optimizer/optimizer.h"
+#include "tutti/optimizer/optimizer_spec.h"
 #include "tutti/strategy/distributed_dataset.h"
 
 namespace tutti::examples {
@@ -38,6 +38,7 @@ class TrainingSession {
  private:
   bool stopped() const;
   std::int64_t epoch() const;
+  void take_times();
   void save();
   void log_scalar(const std::string& tag, double value);
 
@@ -50,6 +51,7 @@ class TrainingSession {
   Progress progress_;
   std::optional<CheckpointManager> checkpoints_;
   std::optional<EventFileWriter> events_;
+  TimeSplit split_;
   std::int64_t first_step_of_epoch_ = 0;
   std::int64_t saved_step_ = -1;
   double last_value_ = 0.0;

@@ -28,8 +28,9 @@ Tensor compute_average_loss(const Tensor& per_example_loss, AverageLossOptions o
          ": expected one loss per example (a tensor of at least rank 1), got a scalar; try a loss "
          "without reduction");
   }
-  const std::int64_t global =
-      options.global_batch_size.value_or(per_example_loss.shape()[0] * replicas);
+  const std::int64_t rows = per_example_loss.shape()[0];
+  if (!options.global_batch_size) ReplicaGroup::current(who).assume_equal_rows(rows);
+  const std::int64_t global = options.global_batch_size.value_or(rows * replicas);
   if (global < 0) {
     fail(ErrorCode::kInvalidArgument, who, ": global_batch_size must be non-negative, got ",
          global);

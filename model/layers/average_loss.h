@@ -12,7 +12,8 @@ namespace tutti {
 
 struct AverageLossOptions {
   /// Default: rows of per_example_loss times the number of replicas, which is wrong when replicas
-  /// have different numbers of rows (a ragged last batch): then give batch.global_rows().
+  /// have different numbers of rows (a ragged last batch; a warning says so once): then give
+  /// batch.global_rows().
   std::optional<std::int64_t> global_batch_size = std::nullopt;
   /// [] or [batch] or the shape of the losses; multiplies them.
   Tensor sample_weight = {};

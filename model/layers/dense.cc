@@ -36,6 +36,11 @@ Shape Dense::build(const Shape& input) {
 }
 
 Tensor Dense::call(const Tensor& input, CallContext) const {
+  const std::int64_t features = weight(0).shape()[0];
+  if (input.rank() < 2 || input.shape()[-1] != features) {
+    fail(ErrorCode::kInvalidArgument, "its weights were made for ", features,
+         " features; expected inputs [batch, ..., ", features, "], got ", input.shape());
+  }
   const bool needs_rows = input.rank() > 2;
   const Tensor x = needs_rows
                        ? reshape(input, Shape{input.num_elements() /

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tutti/core/random.h"
-#include "tutti/model/layers/float_type.h"
+#include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/layer_name.h"
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -33,9 +33,9 @@ struct Layer::State {
   bool built = false;
   bool frozen = false;
   bool only_shapes = false;  // shapes_for(): build() runs, but nothing is made
-  DType dtype = DType::kFloat32;
   std::vector<Shape> input_shapes;
   std::vector<Shape> output_shapes;
+  DTypePolicy policy = dtype_policy();
   std::vector<Item> items;  // in creation order
   std::vector<Variable> weights;
   std::vector<std::shared_ptr<Metric>> metrics;
@@ -87,8 +87,8 @@ Error Layer::named(const Error& error) const {
 }
 
 Tensor Layer::converted(const Tensor& input) const {
-  if (!is_floating(input.dtype()) || input.dtype() == state_->dtype) return input;
-  return cast(input, state_->dtype);
+  if (!is_floating(input.dtype()) || input.dtype() == state_->policy.compute) return input;
+  return cast(input, state_->policy.compute);
 }
 
 Tensor Layer::operator()(const Tensor& input, CallContext context) const {
@@ -157,7 +157,6 @@ std::vector<Shape> Layer::build_as(const std::string& name, const std::string& s
   state_->type_name = type_name();
   state_->scope = scope;
   state_->number = next_layer_number();
-  state_->dtype = current_float_type();
   state_->input_shapes.assign(inputs.begin(), inputs.end());
   try {
     state_->output_shapes = build_all(inputs);
@@ -190,8 +189,7 @@ void Layer::set_built(const Shape& input, const Shape& output) {
 void Layer::set_built(std::vector<Shape> inputs, std::vector<Shape> outputs) {
   if (!std::exchange(state_->built, true)) {
     state_->number = next_layer_number();
-    state_->dtype = current_float_type();
-    if (state_->has_given_name) state_->scope = state_->name + "/";
+      if (state_->has_given_name) state_->scope = state_->name + "/";
   }
   state_->input_shapes = std::move(inputs);
   state_->output_shapes = std::move(outputs);
@@ -230,7 +228,7 @@ const std::vector<Shape>& Layer::output_shapes() const {
 
 const Shape& Layer::input_shape() const { return input_shapes().at(0); }
 const Shape& Layer::output_shape() const { return output_shapes().at(0); }
-DType Layer::dtype() const { return state_->dtype; }
+DType Layer::dtype() const { return state_->policy.compute; }
 
 const std::optional<Shape>& Layer::given_input_shape() const { return state_->given_input_shape; }
 const std::string& Layer::output_activation() const { return state_->output_activation; }
@@ -290,7 +288,7 @@ Variable Layer::add_weight(const Initializer& initializer, const Shape& shape,
                            const Constraint& constraint) {
   if (state_->only_shapes) return Variable();
   options.name = state_->scope + options.name;
-  Variable variable(initializer.for_shape(shape, state_->dtype), std::move(options));
+  Variable variable(initializer.for_shape(shape, state_->policy.variable), std::move(options));
   state_->items.push_back({variable, regularizer, constraint, nullptr});
   state_->weights.push_back(variable);
   return variable;

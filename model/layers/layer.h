@@ -34,7 +34,8 @@ class Layer {
   Layer(const Layer&) = default;
   Layer& operator=(const Layer&) = default;
 
-  /// input [batch, ...] -> output [batch, ...]; any batch, 0 included. An error names the layer.
+  /// input [batch, ...] -> output [batch, ...]; any batch, 0 included. A floating input of another
+  /// type than the layer's (dtype_policy()) is cast. An error names the layer.
   /// Throws kFailedPrecondition when the layer has no weights yet.
   Tensor operator()(const Tensor& input, CallContext context = {}) const;
   /// Several inputs: `add({a, b})`. Throws kInvalidArgument when there are several results.
@@ -61,7 +62,7 @@ class Layer {
   const Shape& output_shape() const;
   const std::vector<Shape>& input_shapes() const;
   const std::vector<Shape>& output_shapes() const;
-  /// The type of new weights and of the arithmetic; floating inputs of another are converted.
+  /// The type of the arithmetic, by the policy under which the layer object was made.
   DType dtype() const;
 
   /// In creation order, those of sub-layers included, each once.
@@ -113,7 +114,7 @@ class Layer {
   virtual std::vector<Shape> build_all(std::span<const Shape> inputs);
   virtual std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const;
 
-  /// A variable "<layer>/<options.name>" of this layer.
+  /// A variable "<layer>/<options.name>" of this layer, of the type of its dtype_policy().
   Variable add_weight(const Initializer& initializer, const Shape& shape,
                       VariableOptions options = {}, const Regularizer& regularizer = {},
                       const Constraint& constraint = {});

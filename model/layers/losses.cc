@@ -64,14 +64,10 @@ Tensor sparse_categorical_crossentropy(const Tensor& labels, const Tensor& predi
          ": label_smoothing needs distributions; try categorical_crossentropy of one_hot labels");
   }
   const Tensor rows = as_rows(predictions);
-  // The cross-entropy of log-probabilities is that of logits whose softmax they are: the clipped
-  // probabilities sum to 1 but for the clipping.
+  // The softmax of log-probabilities scales them to a sum of 1, for the gradient, too: Keras's
+  // rule.
   const Tensor logits = options.from_logits ? rows : log(clipped(rows));
-  const Tensor flat = reshape(classes, {-1});
-  const Tensor loss = options.from_logits
-                          ? sparse_softmax_cross_entropy(flat, logits)
-                          : negate(reduce_sum(one_hot(flat, rows.shape()[1], rows.dtype()) * logits,
-                                              {.axes = {1}}));
+  const Tensor loss = sparse_softmax_cross_entropy(reshape(classes, {-1}), logits);
   return mean_per_example(reshape(loss, classes.shape()));
 }
 
@@ -83,9 +79,12 @@ Tensor categorical_crossentropy(const Tensor& labels, const Tensor& predictions,
                                  options.label_smoothing, class_count(predictions));
   const Tensor rows = as_rows(predictions);
   const Tensor target_rows = as_rows(target);
-  const Tensor loss = options.from_logits
-                          ? softmax_cross_entropy(target_rows, rows)
-                          : negate(reduce_sum(target_rows * log(clipped(rows)), {.axes = {1}}));
+  if (options.from_logits) {
+    return mean_per_example(
+        reshape(softmax_cross_entropy(target_rows, rows), predictions.shape().without_axis(-1)));
+  }
+  const Tensor scaled = rows / reduce_sum(rows, {.axes = {1}, .keep_dims = true});
+  const Tensor loss = negate(reduce_sum(target_rows * log(clipped(scaled)), {.axes = {1}}));
   return mean_per_example(reshape(loss, predictions.shape().without_axis(-1)));
 }
 

@@ -38,7 +38,7 @@ TEST(CrossDeviceOpsGather, GAT_02_MatricesAlongEitherAxis) {
   expect_tensor(gather_copies(value, 2, -1), {1, 6}, {1, 2, 3, 1, 2, 3});
 }
 
-TEST(CrossDeviceOpsGather, GAT_03_CubesAlongEachAxis) {
+TEST(CrossDeviceOpsGather, GAT_03_CDO_19_CubesAlongEachAxis) {
   const Tensor value = Tensor::from<double>({1, 2, 2}, {1, 2, 3, 4});
   expect_tensor(gather_copies(value, 3, 0), {3, 2, 2}, {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});
   expect_tensor(gather_copies(value, 3, 1), {1, 6, 2}, {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});

@@ -143,7 +143,7 @@ TEST_P(CrossDeviceOpsTest, CDO_13_BatchesOfDenseScalars) {
   expect_scalar_on(means[1], cpus(4), 5);
 }
 
-TEST_P(CrossDeviceOpsTest, CDO_15_MixedBatchKeepsTheOrder) {
+TEST_P(CrossDeviceOpsTest, CDO_14_CDO_15_MixedBatchKeepsTheOrder) {
   const PerReplica<Gradient> sparse_a =
       sparse({rows_of({1, 2}, {0, 1}, {10, 1}), rows_of({5, 6}, {1, 2}, {10, 1})});
   const PerReplica<Gradient> sparse_b =

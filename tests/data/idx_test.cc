@@ -116,36 +116,5 @@ TEST(Idx, NamesTheFileThatIsNotThere) {
   expect_error(ErrorCode::kNotFound, {"/nowhere/images"}, [] { read_idx("/nowhere/images"); });
 }
 
-// printf '\0\0\x08\x01\0\0\0\x03\x05\x06\x07' | gzip -n9 | od -An -tx1
-const std::string& packed_file() {
-  static const std::string packed =
-      bytes({0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0x63,
-             0x60, 0xe0, 0x60, 0x64, 0x60, 0x60, 0x60, 0x66, 0x65, 0x63, 0x07,
-             0x00, 0x4a, 0x4c, 0xb5, 0xc0, 0x0b, 0x00, 0x00, 0x00});
-  return packed;
-}
-
-TEST(Idx, ReadsCompressedFilesWhateverTheirName) {
-  const std::string path = empty_folder("") + "/labels";
-  write_bytes(path, packed_file());
-  EXPECT_THAT(read_idx(path).to_doubles(), ElementsAre(5, 6, 7));
-}
-
-TEST(Idx, RefusesDamagedCompressedFiles) {
-  const std::string path = empty_folder("") + "/labels.gz";
-  for (std::size_t length : {std::size_t{2}, std::size_t{12}, packed_file().size() - 1}) {
-    write_bytes(path, packed_file().substr(0, length));
-    expect_error(ErrorCode::kDataLoss, {path, "offset", "ends early"}, [&] { read_idx(path); });
-  }
-  std::string wrong_sum = packed_file();
-  wrong_sum[wrong_sum.size() - 8] ^= 1;
-  write_bytes(path, wrong_sum);
-  expect_error(ErrorCode::kDataLoss, {path, "offset", "incorrect data check"},
-               [&] { read_idx(path); });
-  write_bytes(path, packed_file() + "rest");
-  expect_error(ErrorCode::kDataLoss, {path, "offset", "expected gzip data"},
-               [&] { read_idx(path); });
-}
-
 }  // namespace idx_test
 }  // namespace tutti

@@ -64,7 +64,7 @@ struct PlainAttention {
 
 TEST(MultiHeadAttentionTest, EqualsPlainLoopsWithAndWithoutMasks) {
   constexpr std::size_t kQuery = 3, kValue = 4, kFeatures = 5;
-  const FloatTypeScope exact(DType::kFloat64);
+  const layer_tests::ExactLayers exact;
   for (const bool causal : {false, true}) {
     for (const bool with_mask : {false, true}) {
       SCOPED_TRACE(concat("causal ", causal, " mask ", with_mask));

@@ -33,6 +33,19 @@ TEST(AverageLoss, LOS_02_DefaultGlobalBatchIsReplicasTimesLocal) {
   EXPECT_NEAR(group.all_reduce(ReduceOp::kSum, loss).item(), 4.5667, 1e-4);
 }
 
+TEST(AverageLoss, TellsTheGroupWhenItAssumesEqualRows) {
+  struct Group : EqualReplicas {
+    Group() : EqualReplicas(2) {}
+    void assume_equal_rows(std::int64_t rows) override { assumed.push_back(rows); }
+    std::vector<std::int64_t> assumed;
+  } group;
+  ReplicaGroupScope scope(&group);
+  compute_average_loss(example_losses(), 6);
+  EXPECT_TRUE(group.assumed.empty());
+  compute_average_loss(example_losses());
+  EXPECT_EQ(group.assumed, std::vector<std::int64_t>{3});
+}
+
 TEST(AverageLoss, LOS_03_WeightsMultiply) {
   const Tensor losses = Tensor::from<float>({3}, {2, 4, 6});
   EqualReplicas group(2);

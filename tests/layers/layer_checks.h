@@ -5,10 +5,19 @@
 #include <vector>
 
 #include "tests/layers/layer_helpers.h"
-#include "tutti/model/layers/float_type.h"
+#include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/layer.h"
 
 namespace tutti::layer_tests {
+
+/// While it lives, layers are made in float64.
+class ExactLayers {
+ public:
+  ExactLayers() { set_dtype_policy("float64"); }
+  ~ExactLayers() { set_dtype_policy("float32"); }
+  ExactLayers(const ExactLayers&) = delete;
+  ExactLayers& operator=(const ExactLayers&) = delete;
+};
 
 /// Numbers between -1 and 1, float64.
 inline Tensor spread(const Shape& shape, std::uint64_t seed) {
@@ -55,11 +64,10 @@ inline void check_weight_gradient(const Layer& layer, Variable weight,
   weight.assign(center);
 }
 
-/// Builds the layer in float64; compares gradients with respect to all inputs and weights with
+/// Builds the layer, made in float64; compares gradients with respect to all inputs and weights with
 /// central differences. The layer must be smooth near numbers between -1 and 1.
 inline void check_gradients(Layer& layer, const std::vector<Shape>& examples,
                             CallContext context = {}) {
-  const FloatTypeScope exact(DType::kFloat64);
   layer.build_for(examples);
   SCOPED_TRACE(layer.name());
   ASSERT_EQ(layer.dtype(), DType::kFloat64);
@@ -117,6 +125,7 @@ template <class L>
 void check_layer(const L& make, const std::vector<Shape>& examples) {
   auto shaped = make();
   check_shapes(shaped, examples);
+  const ExactLayers scope;
   auto exact = make();
   check_gradients(exact, examples);
 }

@@ -38,7 +38,7 @@ inline std::string error_of(const std::function<void()>& action) {
 
 /// One of `replicas` replicas, alone: all_reduce(SUM) gives its value times the number of replicas,
 /// as if all held the same.
-class EqualReplicas final : public ReplicaGroup {
+class EqualReplicas : public ReplicaGroup {
  public:
   explicit EqualReplicas(int replicas) : replicas_(replicas) {}
   int replica_id() const override { return 0; }

@@ -148,6 +148,7 @@ TEST(EveryOldLayer, HasTheGradientsOfDifferences) {
   check_layer([] { return GlobalAveragePooling2D(); }, {{3, 4, 2}});
   check_layer([] { return GlobalMaxPooling2D(); }, {{3, 4, 2}});
   check_layer([] { return Softmax(); }, {{4}});
+  const layer_tests::ExactLayers exact;
   BatchNormalization training, synchronized({.synchronized = true});
   layer_tests::check_gradients(training, {{3, 2}}, {.training = true});
   layer_tests::check_gradients(synchronized, {{3, 2}}, {.training = true});
@@ -292,19 +293,6 @@ TEST(TimeDistributedTest, IsTheLayerOnEachStep) {
     expect_values(reshape(slice(y, {0, step, 0}, {-1, 1, -1}), {2, 2}),
                   dense(reshape(slice(x, {0, step, 0}, {-1, 1, -1}), {2, 4})).to_doubles());
   }
-}
-
-TEST(FloatTypeTest, LayersComputeInTheirType) {
-  Dense dense(2);
-  {
-    const FloatTypeScope exact(DType::kFloat64);
-    dense.build_for({3});
-  }
-  EXPECT_EQ(dense.variables()[0].dtype(), DType::kFloat64);
-  EXPECT_EQ(dense(Tensor::ones({1, 3})).dtype(), DType::kFloat64);
-  EXPECT_EQ(current_float_type(), DType::kFloat32);
-  EXPECT_THAT(error_of([] { FloatTypeScope bad(DType::kInt32); }),
-              HasSubstr("expected float32 or float64, got int32"));
 }
 
 }  // namespace

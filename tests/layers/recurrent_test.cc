@@ -109,7 +109,7 @@ void plain_gru_reset_before(const PlainRecurrence& r, const double* x, std::vect
 template <class L>
 void check_recurrence(const Step& step, RecurrentOptions options) {
   constexpr std::size_t kRows = 3, kSteps = 4, kFeatures = 2, kUnits = 3;
-  const FloatTypeScope exact(DType::kFloat64);
+  const layer_tests::ExactLayers exact;
   options.return_sequences = options.return_state = true;
   for (const bool backwards : {false, true}) {
     options.go_backwards = backwards;

@@ -252,7 +252,8 @@ TEST(OptimizerSpecTest, NamesOptionsAndFunctions) {
 }
 
 TEST(OptimizerSpecTest, AnUnknownNameListsTheNames) {
-  expect_error(kInvalid, {"'rmsprop'", "adam, sgd"}, [] { OptimizerSpec("rmsprop"); });
+  expect_error(kInvalid, {"'adamax'", "adam, adamw", "rmsprop, sgd"},
+               [] { OptimizerSpec("adamax"); });
 }
 
 TEST(GradientReducerTest, ScopesNest) {

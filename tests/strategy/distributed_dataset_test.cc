@@ -99,7 +99,7 @@ TEST(DistributedDataset, INP_05_ByValueSplitsByFunctionDoesNot) {
   EXPECT_EQ(whole[0][1].size(), 10u);
 }
 
-TEST(DistributedDataset, RaggedTailFillsInOrderAndKeepsGlobalRows) {
+TEST(DistributedDataset, RowsAreCeiledPerReplicaAndKeepTheGlobalCount) {
   MirroredStrategy strategy({.devices = "cpu:0-3"});
   DistributedDataset dataset = strategy.distribute_dataset(Dataset::range(13).batch(10));
   EXPECT_EQ(dataset.global_batch_size(), 10);
@@ -118,10 +118,10 @@ TEST(DistributedDataset, RaggedTailFillsInOrderAndKeepsGlobalRows) {
     global.push_back(global_rows);
     first.push_back(first_rows);
   }
-  EXPECT_EQ(steps, (std::vector<Step>{{{0, 1, 2}, {3, 4, 5}, {6, 7}, {8, 9}},
-                                      {{10, 11, 12}, {}, {}, {}}}));
+  EXPECT_EQ(steps,
+            (std::vector<Step>{{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9}}, {{10}, {11}, {12}, {}}}));
   EXPECT_EQ(global, (std::vector<Rows>{{10, 10, 10, 10}, {3, 3, 3, 3}}));
-  EXPECT_EQ(first[0], (Rows{0, 3, 6, 8}));
+  EXPECT_EQ(first[0], (Rows{0, 3, 6, 9}));
 }
 
 TEST(DistributedDataset, S1_06_WeightsGiveUnequalShares) {
@@ -276,13 +276,13 @@ TEST(DistributedDataset, S2_19_DocumentsSplits) {
   EXPECT_EQ(steps_of(two.distribute_dataset(Dataset::range(10).batch(10))),
             (std::vector<Step>{{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}}}));
   EXPECT_EQ(steps_of(two.distribute_dataset(Dataset::range(6).batch(4))),
-            (std::vector<Step>{{{0, 1}, {2, 3}}, {{4, 5}, {}}}));
+            (std::vector<Step>{{{0, 1}, {2, 3}}, {{4}, {5}}}));
   MirroredStrategy five({.devices = "cpu:0-4"});
   EXPECT_EQ(steps_of(five.distribute_dataset(Dataset::range(4).batch(4))),
             (std::vector<Step>{{{0}, {1}, {2}, {3}, {}}}));
   MirroredStrategy three({.devices = "cpu:0-2"});
   EXPECT_EQ(steps_of(three.distribute_dataset(Dataset::range(8).batch(4))),
-            (std::vector<Step>{{{0, 1}, {2}, {3}}, {{4, 5}, {6}, {7}}}));
+            (std::vector<Step>{{{0, 1}, {2, 3}, {}}, {{4, 5}, {6, 7}, {}}}));
 }
 
 TEST(DistributedDataset, UnbatchedByValueIsRefused) {

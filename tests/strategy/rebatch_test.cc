@@ -140,11 +140,16 @@ TEST(Rebatch, RefusesSizesThatNeverAdvance) {
   EXPECT_THROW((void)rebatch_evenly(Dataset::range(4).batch(2), 0), Error);
 }
 
-TEST(ReplicaRows, FirstReplicasAreOneLargerAndTheTailFillsInOrder) {
-  EXPECT_EQ(replica_rows(130, 130, 4), (Rows{33, 33, 32, 32}));
-  EXPECT_EQ(replica_rows(70, 130, 4), (Rows{33, 33, 4, 0}));
-  EXPECT_EQ(replica_rows(0, 130, 4), (Rows{0, 0, 0, 0}));
-  EXPECT_EQ(replica_rows(9, std::nullopt, 4), (Rows{3, 3, 3, 0}));
+// What TensorFlow 2.21's MirroredStrategy gives its replicas.
+TEST(ReplicaRows, AreCeiledAndTheTailIsShort) {
+  EXPECT_EQ(replica_rows(10, 4), (Rows{3, 3, 3, 1}));
+  EXPECT_EQ(replica_rows(6, 4), (Rows{2, 2, 2, 0}));
+  EXPECT_EQ(replica_rows(5, 4), (Rows{2, 2, 1, 0}));
+  EXPECT_EQ(replica_rows(7, 3), (Rows{3, 3, 1}));
+  EXPECT_EQ(replica_rows(4, 3), (Rows{2, 2, 0}));
+  EXPECT_EQ(replica_rows(10, 2), (Rows{5, 5}));
+  EXPECT_EQ(replica_rows(0, 4), (Rows{0, 0, 0, 0}));
+  EXPECT_EQ(replica_rows(3, 1), (Rows{3}));
 }
 
 TEST(ReplicaRows, S1_06_WeightsCutByLargestRemainder) {

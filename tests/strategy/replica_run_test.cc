@@ -8,8 +8,10 @@
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/replica_group.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/executor.h"
+#include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/optimizer/gradient_reducer.h"
 
@@ -330,6 +332,60 @@ TEST(RunThreads, CDO_21_RunsOfTwoUserThreadsTakeTurns) {
   a->join();
   b->join();
   EXPECT_FALSE(overlapped);
+}
+
+TEST(RunThreads, TimesSayHowLongReplicasWaitedForEachOther) {
+  auto strategy = mirrored(2);
+  strategy->run([] {
+    ReplicaContext& context = ReplicaContext::current();
+    if (context.replica_id() == 1) Clock::system().sleep_for(std::chrono::milliseconds(40));
+    context.all_reduce(ReduceOp::kSum, num(1.0));
+  });
+  const Strategy::RunTimes times = strategy->take_run_times();
+  EXPECT_GE(times.run, 0.04);
+  EXPECT_GT(times.communication, 0.01);  // replica 0 waited most of 0.04 s; the mean is half of it
+  EXPECT_LT(times.communication, times.run);
+  const Strategy::RunTimes none = strategy->take_run_times();
+  EXPECT_EQ(none.run, 0.0);
+  EXPECT_EQ(none.communication, 0.0);
+}
+
+TEST(RunThreads, TheSeedMayBeSetAfterTheStrategyWasMadeButNotAfterItWasRestored) {
+  const auto seed_in_run = [](Strategy& strategy) {
+    return strategy.run([] { return current_random_context().seed; })[0];
+  };
+  const std::uint64_t before = random_seed();
+  auto strategy = mirrored(2);
+  set_random_seed(11);
+  EXPECT_EQ(seed_in_run(*strategy), 11U);
+  const Json state = strategy->save_state();
+  set_random_seed(12);
+  EXPECT_EQ(seed_in_run(*strategy), 12U);
+  strategy->restore_state(state);
+  EXPECT_EQ(seed_in_run(*strategy), 11U);
+  set_random_seed(before);
+}
+
+TEST(RunThreads, UnequalRowsAreWarnedOfOnce) {
+  auto strategy = mirrored(3);
+  std::vector<std::string> warnings;
+  const LogSink previous = set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) warnings.emplace_back(line);
+  });
+  const auto step_with_rows = [&](std::int64_t last) {
+    strategy->run([&] {
+      const bool is_last = ReplicaContext::current().replica_id() == 2;
+      ReplicaGroup::current("test").assume_equal_rows(is_last ? last : 4);
+    });
+  };
+  step_with_rows(4);
+  EXPECT_THAT(warnings, ::testing::IsEmpty());
+  step_with_rows(1);
+  step_with_rows(2);
+  set_log_sink(previous);
+  EXPECT_THAT(warnings, ::testing::ElementsAre(::testing::HasSubstr(
+                            "step 1 of 'mirrored': replicas have different numbers of rows, "
+                            "[4, 4, 1]")));
 }
 
 TEST(RunThreads, DestroyingAStrategyEndsItsThreads) {

@@ -1,0 +1,51 @@
+// Adadelta (Zeiler, "Adadelta: an adaptive learning rate method", 2012).
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/optimizer/optimizer.h"
+
+namespace tutti {
+
+struct AdadeltaHyperparameters {
+  double rho = 0.95;
+  double epsilon = 1e-7;
+};
+
+/// Keras's Adadelta: a = rho * a + (1 - rho) * g^2; d = -sqrt(x + epsilon) * g / sqrt(a + epsilon);
+/// x = rho * x + (1 - rho) * d^2; w += lr * d. Slots "accumulated_grad" (a) and
+/// "accumulated_delta_var" (x).
+class AdadeltaRule final : public UpdateRule {
+ public:
+  explicit AdadeltaRule(AdadeltaHyperparameters hyperparameters = {});
+  std::string_view name() const override { return "adadelta"; }
+  std::vector<SlotSpec> slots() const override;
+  void apply(const UpdateArgs& args) const override;
+
+ private:
+  template <class T>
+  void apply_typed(const UpdateArgs& args) const;
+  AdadeltaHyperparameters hyper_;
+};
+
+class Adadelta;
+struct AdadeltaOptions {
+  using MadeOptimizer = Adadelta;
+  LearningRate learning_rate = 0.001;
+  double rho = 0.95;
+  double epsilon = 1e-7;
+  std::optional<double> weight_decay = std::nullopt;
+  ClippingOptions clipping = {};
+  std::optional<EmaOptions> ema = std::nullopt;
+  std::optional<double> loss_scale_factor = std::nullopt;
+  std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
+  std::int64_t gradient_accumulation_steps = 1;
+  std::string name = "";
+};
+
+/// keras.optimizers.Adadelta. The paper has learning_rate 1.
+class Adadelta final : public Optimizer {
+ public:
+  explicit Adadelta(std::span<const Variable> variables, const AdadeltaOptions& options = {});
+};
+
+}  // namespace tutti

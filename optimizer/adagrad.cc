@@ -1,0 +1,50 @@
+// Adagrad (Duchi et al., "Adaptive subgradient methods", JMLR 2011).
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/optimizer/adagrad.h"
+
+#include <cmath>
+
+namespace tutti {
+
+AdagradRule::AdagradRule(AdagradHyperparameters hyperparameters) : hyper_(hyperparameters) {
+  if (!(hyper_.initial_accumulator_value >= 0.0) || !(hyper_.epsilon >= 0.0)) {
+    fail(ErrorCode::kInvalidArgument,
+         "adagrad: expected initial_accumulator_value and epsilon of 0 or more, got ",
+         hyper_.initial_accumulator_value, " and ", hyper_.epsilon);
+  }
+}
+
+std::vector<SlotSpec> AdagradRule::slots() const {
+  return {{"accumulator", hyper_.initial_accumulator_value}};
+}
+
+bool AdagradRule::skips_zero_gradient() const {
+  return hyper_.epsilon > 0.0 || hyper_.initial_accumulator_value > 0.0;  // else 0 / 0
+}
+
+void AdagradRule::apply(const UpdateArgs& args) const {
+  visit_floating(args.dtype, "adagrad", [&]<class T>() { apply_typed<T>(args); });
+}
+
+template <class T>
+void AdagradRule::apply_typed(const UpdateArgs& args) const {
+  T* __restrict const w = args.weights<T>().data();
+  T* __restrict const accumulator = args.slot<T>(0).data();
+  const T* __restrict const gradient = args.gradient<T>().data();
+  const T lr = static_cast<T>(args.scalars.learning_rate);
+  const T scale = static_cast<T>(args.scalars.gradient_scale);
+  const T epsilon = static_cast<T>(hyper_.epsilon);
+  for (std::size_t i = 0; i < args.count; ++i) {
+    const T g = gradient[i] * scale;
+    accumulator[i] += g * g;
+    w[i] -= lr * g / std::sqrt(accumulator[i] + epsilon);
+  }
+}
+
+Adagrad::Adagrad(std::span<const Variable> variables, const AdagradOptions& options)
+    : Optimizer(variables,
+                std::make_unique<AdagradRule>(
+                    AdagradHyperparameters{options.initial_accumulator_value, options.epsilon}),
+                shared_options(options)) {}
+
+}  // namespace tutti

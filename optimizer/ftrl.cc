@@ -1,0 +1,71 @@
+// Ftrl (McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013).
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/optimizer/ftrl.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tutti {
+
+FtrlRule::FtrlRule(FtrlHyperparameters hyperparameters) : hyper_(hyperparameters) {
+  const double smallest =
+      std::min({hyper_.initial_accumulator_value, hyper_.l1_regularization_strength,
+                hyper_.l2_regularization_strength, hyper_.l2_shrinkage_regularization_strength,
+                -hyper_.learning_rate_power});
+  if (!(smallest >= 0.0)) {
+    fail(ErrorCode::kInvalidArgument,
+         "ftrl: expected learning_rate_power of 0 or less, initial_accumulator_value and strengths "
+         "of 0 or more, got ",
+         hyper_.learning_rate_power, ", ", hyper_.initial_accumulator_value, " and ",
+         hyper_.l1_regularization_strength, ", ", hyper_.l2_regularization_strength, ", ",
+         hyper_.l2_shrinkage_regularization_strength);
+  }
+}
+
+std::vector<SlotSpec> FtrlRule::slots() const {
+  return {{"accumulator", hyper_.initial_accumulator_value}, {"linear", 0.0}};
+}
+
+void FtrlRule::apply(const UpdateArgs& args) const {
+  visit_floating(args.dtype, "ftrl", [&]<class T>() { apply_typed<T>(args); });
+}
+
+template <class T>
+void FtrlRule::apply_typed(const UpdateArgs& args) const {
+  const double rate = args.scalars.learning_rate;
+  const T lr = static_cast<T>(rate), scale = static_cast<T>(args.scalars.gradient_scale);
+  const T l1 = static_cast<T>(hyper_.l1_regularization_strength);
+  const T l2 = static_cast<T>(2.0 * hyper_.l2_regularization_strength + hyper_.beta / rate);
+  const T shrinkage = static_cast<T>(2.0 * hyper_.l2_shrinkage_regularization_strength);
+  T* __restrict const w = args.weights<T>().data();
+  T* __restrict const accumulator = args.slot<T>(0).data();
+  T* __restrict const linear = args.slot<T>(1).data();
+  const T* __restrict const gradient = args.gradient<T>().data();
+  const auto update = [&](const auto& power) {
+    for (std::size_t i = 0; i < args.count; ++i) {
+      const T g = gradient[i] * scale;
+      const T sum = accumulator[i] + g * g;
+      const T raised = power(sum);
+      linear[i] += g + shrinkage * w[i] - (raised - power(accumulator[i])) / lr * w[i];
+      const T clipped = std::min(std::max(linear[i], -l1), l1);
+      w[i] = (clipped - linear[i]) / (raised / lr + l2);
+      accumulator[i] = sum;
+    }
+  };
+  const T exponent = static_cast<T>(-hyper_.learning_rate_power);
+  if (hyper_.learning_rate_power == -0.5) {
+    update([](T value) { return std::sqrt(value); });
+  } else {
+    update([exponent](T value) { return std::pow(value, exponent); });
+  }
+}
+
+Ftrl::Ftrl(std::span<const Variable> variables, const FtrlOptions& options)
+    : Optimizer(variables,
+                std::make_unique<FtrlRule>(FtrlHyperparameters{
+                    options.learning_rate_power, options.initial_accumulator_value,
+                    options.l1_regularization_strength, options.l2_regularization_strength,
+                    options.l2_shrinkage_regularization_strength, options.beta}),
+                shared_options(options)) {}
+
+}  // namespace tutti

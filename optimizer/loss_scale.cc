@@ -1,0 +1,72 @@
+// Dynamic loss scaling: the scale, and when it changes.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/optimizer/loss_scale.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tutti/optimizer/state_variable.h"
+
+namespace tutti {
+namespace {
+
+constexpr double kLargest = std::numeric_limits<float>::max();
+
+// Counts instead of leaving early: so the loop is vectorised.
+template <class T>
+bool all_finite(std::span<const T> values) {
+  std::size_t num_finite = 0;
+  for (const T value : values) num_finite += value - value == T(0);
+  return num_finite == values.size();
+}
+
+}  // namespace
+
+bool all_finite(const Gradient& gradient) {
+  if (gradient.is_none()) return true;
+  const Tensor& values = gradient.is_dense() ? gradient.dense() : gradient.slices().values;
+  return visit_floating(values.dtype(), "all_finite",
+                        [&]<class T>() { return all_finite<T>(values.host_span<T>()); });
+}
+
+bool all_finite(std::span<const Gradient> gradients) {
+  return std::ranges::all_of(gradients, [](const Gradient& each) { return all_finite(each); });
+}
+
+namespace internal {
+
+DynamicLossScale::DynamicLossScale(const std::string& optimizer,
+                                   const DynamicLossScaleOptions& options)
+    : options_(options) {
+  const auto [initial, growth_steps, multiplier] = options;
+  if (!(initial >= 1.0 && initial <= kLargest) || growth_steps < 1 || !(multiplier > 1.0)) {
+    fail(ErrorCode::kInvalidArgument, optimizer,
+         ": dynamic loss scale: expected an initial_scale from 1 to ", kLargest,
+         ", growth_steps of 1 or more and a multiplier above 1, got ", initial, ", ", growth_steps,
+         " and ", multiplier);
+  }
+  scale_ = state_variable(Tensor::scalar(initial, DType::kFloat32), optimizer + "/dynamic_scale");
+  good_steps_ = state_variable(Tensor::scalar(0, DType::kInt64), optimizer + "/step_counter");
+}
+
+DynamicLossScale::State DynamicLossScale::read() const {
+  return {scale_.value().item_double(), good_steps_.value().item_int()};
+}
+
+DynamicLossScale::State DynamicLossScale::next(const State& state, bool finite) const {
+  if (!finite) return {std::max(state.scale / options_.multiplier, 1.0), 0};
+  if (state.good_steps + 1 < options_.growth_steps) return {state.scale, state.good_steps + 1};
+  const double larger = state.scale * options_.multiplier;
+  return {larger <= kLargest ? larger : state.scale, 0};
+}
+
+void DynamicLossScale::update(const State& state, bool finite) {
+  const State after = next(state, finite);
+  scale_.storage().assign_replicated(AssignOp::kAssign,
+                                     Tensor::scalar(after.scale, DType::kFloat32));
+  good_steps_.storage().assign_replicated(AssignOp::kAssign,
+                                          Tensor::scalar(after.good_steps, DType::kInt64));
+}
+
+}  // namespace internal
+}  // namespace tutti

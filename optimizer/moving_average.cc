@@ -1,0 +1,38 @@
+// The exponential moving average of weights.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/optimizer/moving_average.h"
+
+namespace tutti::internal {
+
+MovingAverageRule::MovingAverageRule(std::string_view optimizer, const EmaOptions& options)
+    : options_(options) {
+  if (!(options.momentum >= 0.0 && options.momentum <= 1.0)) {
+    fail(ErrorCode::kInvalidArgument, optimizer, ": expected an ema momentum in [0, 1], got ",
+         options.momentum);
+  }
+  if (options.overwrite_frequency.value_or(1) < 1) {
+    fail(ErrorCode::kInvalidArgument, optimizer,
+         ": expected an ema overwrite_frequency of 1 or more, or none, got ",
+         *options.overwrite_frequency);
+  }
+}
+
+void MovingAverageRule::apply(const UpdateArgs& args) const {
+  visit_floating(args.dtype, "ema", [&]<class T>() { apply_typed<T>(args); });
+}
+
+template <class T>
+void MovingAverageRule::apply_typed(const UpdateArgs& args) const {
+  const std::int64_t iteration = args.scalars.iteration;
+  const double momentum = iteration == 0 ? 0.0 : options_.momentum;
+  const T old_share = static_cast<T>(momentum), new_share = static_cast<T>(1.0 - momentum);
+  T* __restrict const w = args.weights<T>().data();
+  T* __restrict const average = args.slot<T>(0).data();
+  for (std::size_t i = 0; i < args.count; ++i) {
+    average[i] = old_share * average[i] + new_share * w[i];
+  }
+  if (!options_.overwrite_frequency || (iteration + 1) % *options_.overwrite_frequency != 0) return;
+  for (std::size_t i = 0; i < args.count; ++i) w[i] = average[i];
+}
+
+}  // namespace tutti::internal

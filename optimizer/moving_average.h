@@ -1,0 +1,28 @@
+// The exponential moving average of weights.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/optimizer/optimizer_options.h"
+#include "tutti/tensor/update_rule.h"
+
+namespace tutti::internal {
+
+/// After an update: average = momentum * average + (1 - momentum) * w, in the first iteration w; in
+/// every overwrite_frequency-th iteration w becomes the average. Ignores the gradient. Slot
+/// "average".
+class MovingAverageRule final : public UpdateRule {
+ public:
+  /// Throws kInvalidArgument, naming `optimizer`, for a momentum outside [0, 1] or a frequency
+  /// below 1.
+  MovingAverageRule(std::string_view optimizer, const EmaOptions& options);
+  std::string_view name() const override { return "ema"; }
+  std::vector<SlotSpec> slots() const override { return {{"average", 0.0}}; }
+  void apply(const UpdateArgs& args) const override;
+
+ private:
+  template <class T>
+  void apply_typed(const UpdateArgs& args) const;
+  EmaOptions options_;
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,209 @@
+// A step of the optimizer: gradients become one update.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/autograd/replica_group.h"
+#include "tutti/core/logging.h"
+#include "tutti/optimizer/gradient_accumulator.h"
+#include "tutti/optimizer/gradient_reducer.h"
+#include "tutti/optimizer/loss_scale.h"
+#include "tutti/optimizer/optimizer.h"
+#include "tutti/tensor/ops/elementwise.h"
+
+namespace tutti {
+namespace {
+
+void require_replica_context(const std::string& name, const char* method) {
+  try {
+    (void)ReplicaGroup::current(name);
+  } catch (const Error&) {
+    fail(ErrorCode::kFailedPrecondition, name, ".", method,
+         ": cannot be called in cross-replica context; expected a call inside strategy.run(), got "
+         "one in strategy.scope() alone; try moving it into the step function");
+  }
+}
+
+/// Runs `write` once every replica has read what it needs, and returns when all have run it.
+template <class Write>
+void while_nobody_reads(const Write& write) {
+  GradientReducer* const reducer = GradientReducer::current();
+  if (reducer != nullptr) {
+    reducer->begin({});
+    (void)reducer->finish();
+  }
+  write();
+  if (reducer != nullptr) reducer->updates_done();
+}
+
+}  // namespace
+
+/// What a step reads before gradients are reduced: afterwards another replica may already be
+/// writing it.
+struct Optimizer::Step {
+  UpdateScalars scalars;
+  std::int64_t num_held = 0;  // steps whose gradients wait
+  internal::DynamicLossScale::State loss_scale;
+};
+
+Optimizer::Step Optimizer::read_step() const {
+  Step step;
+  step.scalars.iteration = iterations_.value().item_int();
+  std::int64_t num_calls = step.scalars.iteration;
+  if (accumulator_) {
+    step.num_held = accumulator_->num_held();
+    num_calls = num_calls * accumulator_->steps() + step.num_held;
+  }
+  step.scalars.learning_rate =
+      schedule_ ? (*schedule_)(num_calls) : learning_rate_.value().item_double();
+  if (dynamic_loss_scale_) step.loss_scale = dynamic_loss_scale_->read();
+  const double scale = dynamic_loss_scale_ ? step.loss_scale.scale : loss_scale_factor_;
+  const auto num_steps = static_cast<double>(accumulator_ ? accumulator_->steps() : 1);
+  step.scalars.gradient_scale = 1.0 / (scale * num_steps);
+  return step;
+}
+
+double Optimizer::loss_scale() const {
+  return dynamic_loss_scale_ ? dynamic_loss_scale_->read().scale : loss_scale_factor_;
+}
+
+Tensor Optimizer::scale_loss(const Tensor& loss) const {
+  const double scale = loss_scale();
+  return scale == 1.0 ? loss : multiply(loss, scale);
+}
+
+void Optimizer::minimize(GradientTape& tape, const Tensor& loss) {
+  require_replica_context(name_, "minimize");
+  const Step step = read_step();
+  const Tensor target = scale_loss(loss);
+  if (holds_back(step)) return hold_back(tape.gradient(target, variables_), step);
+  GradientReducer* const reducer = GradientReducer::current();
+  if (reducer == nullptr) {
+    std::vector<Gradient> gradients = with_held(tape.gradient(target, variables_));
+    const bool finite = is_applicable(gradients);
+    return update(std::move(gradients), step, finite);
+  }
+  reducer->begin(variables_);
+  (void)tape.gradient(target, variables_,
+                      [this, reducer](std::size_t index, const Gradient& gradient) {
+                        reducer->ready(index, with_held(index, gradient));
+                      });
+  update_with_sums(*reducer, step);
+}
+
+void Optimizer::apply_gradients(std::span<const Gradient> gradients, ApplyOptions options) {
+  require_replica_context(name_, "apply_gradients");
+  check_gradients(gradients);
+  const Step step = read_step();
+  if (holds_back(step)) return hold_back(gradients, step);
+  std::vector<Gradient> totals = with_held(gradients);
+  GradientReducer* const reducer = GradientReducer::current();
+  if (reducer != nullptr && options.aggregation == GradientAggregation::kSum) {
+    reducer->begin(variables_);
+    for (std::size_t i = totals.size(); i-- > 0;) reducer->ready(i, totals[i]);
+    return update_with_sums(*reducer, step);
+  }
+  const bool finite = is_applicable_everywhere(totals);
+  while_nobody_reads([&] { update(std::move(totals), step, finite); });
+}
+
+void Optimizer::update_with_sums(GradientReducer& reducer, const Step& step) {
+  std::vector<Gradient> sums = reducer.finish();
+  const bool finite = is_applicable(sums);
+  update(std::move(sums), step, finite);
+  reducer.updates_done();
+}
+
+bool Optimizer::is_applicable(std::span<const Gradient> gradients) const {
+  return !dynamic_loss_scale_ || all_finite(gradients);
+}
+
+bool Optimizer::is_applicable_everywhere(std::span<const Gradient> gradients) const {
+  if (!dynamic_loss_scale_) return true;
+  const GradientTape::StopRecording stop;
+  const Tensor num_bad = Tensor::scalar(all_finite(gradients) ? 0 : 1, DType::kInt64);
+  return ReplicaGroup::current(name_).all_reduce(ReduceOp::kSum, num_bad).item_int() == 0;
+}
+
+bool Optimizer::holds_back(const Step& step) const {
+  return accumulator_ && step.num_held + 1 < accumulator_->steps();
+}
+
+void Optimizer::hold_back(std::span<const Gradient> gradients, const Step& step) {
+  // Replicas meet, although nothing is summed: a step that fails on one leaves all as they were.
+  while_nobody_reads([&] { accumulator_->hold(gradients, step.num_held); });
+}
+
+Gradient Optimizer::with_held(std::size_t index, const Gradient& gradient) const {
+  return accumulator_ ? accumulator_->total(index, gradient) : gradient;
+}
+
+std::vector<Gradient> Optimizer::with_held(std::span<const Gradient> gradients) const {
+  std::vector<Gradient> totals;
+  for (std::size_t i = 0; i < gradients.size(); ++i) totals.push_back(with_held(i, gradients[i]));
+  return totals;
+}
+
+void Optimizer::check_gradients(std::span<const Gradient> gradients) const {
+  if (gradients.size() != variables_.size()) {
+    fail(ErrorCode::kInvalidArgument, name_,
+         ".apply_gradients: expected one gradient for each of the ", variables_.size(),
+         " variables, got ", gradients.size());
+  }
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const Gradient& gradient = gradients[i];
+    if (gradient.is_none()) continue;
+    const Shape shape =
+        gradient.is_dense() ? gradient.dense().shape() : gradient.slices().dense_shape;
+    const DType dtype =
+        gradient.is_dense() ? gradient.dense().dtype() : gradient.slices().values.dtype();
+    if (shape != variables_[i].shape() || dtype != variables_[i].dtype()) {
+      fail(ErrorCode::kInvalidArgument, name_, ".apply_gradients: the gradient of variable '",
+           variables_[i].name(), "' does not fit; expected shape ", variables_[i].shape(), " of ",
+           variables_[i].dtype(), ", got ", shape, " of ", dtype,
+           "; are gradients in the order of variables()?");
+    }
+  }
+}
+
+void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool finite) {
+  const GradientTape::StopRecording stop;
+  if (accumulator_) accumulator_->clear();
+  if (dynamic_loss_scale_) dynamic_loss_scale_->update(step.loss_scale, finite);
+  if (!finite) return;
+  UpdateScalars scalars = step.scalars;
+  if (clipping_.any()) {
+    // Limits are for gradients without scale.
+    const double scale = std::exchange(scalars.gradient_scale, 1.0);
+    if (scale != 1.0) {
+      for (Gradient& gradient : gradients) gradient = scale_gradient(gradient, scale);
+    }
+    gradients = clip_gradients(std::move(gradients), clipping_);
+  }
+  for (std::size_t i = 0; i < variables_.size(); ++i) update_variable(i, gradients[i], scalars);
+  iterations_.storage().assign_replicated(AssignOp::kAdd, Tensor::scalar(1, DType::kInt64));
+}
+
+void Optimizer::update_variable(std::size_t index, const Gradient& gradient,
+                                UpdateScalars scalars) {
+  const Variable& variable = variables_[index];
+  scalars.weight_decay = decays_[index] ? weight_decay_ : 0.0;
+  if (gradient.is_none()) {
+    warn_without_gradient(variable);
+  } else {
+    const UpdateRule& rule = decaying_rule_ && decays_[index] ? *decaying_rule_ : *rule_;
+    variable.storage().update(rule, slots_[index], gradient, scalars);
+  }
+  if (!average_rule_) return;
+  // The average needs no gradient, but storages want one that fits.
+  const Gradient any =
+      gradient.is_dense() ? gradient : Gradient(Tensor::zeros(variable.shape(), variable.dtype()));
+  variable.storage().update(*average_rule_, {&averages_[index], 1}, any, scalars);
+}
+
+void Optimizer::warn_without_gradient(const Variable& variable) const {
+  log_warning_once(concat(name_, ": variable '", variable.name(),
+                          "' has no gradient on any replica and is not updated; does the loss "
+                          "depend on it?"));
+}
+
+double Optimizer::learning_rate() const { return read_step().scalars.learning_rate; }
+
+}  // namespace tutti

@@ -1,0 +1,55 @@
+// RMSprop (Hinton, "Neural networks for machine learning", lecture 6, 2012).
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/optimizer/optimizer.h"
+
+namespace tutti {
+
+struct RmspropHyperparameters {
+  double rho = 0.9;
+  double momentum = 0.0;
+  double epsilon = 1e-7;
+  bool centered = false;
+};
+
+/// Keras's RMSprop: v = rho * v + (1 - rho) * g^2; d = v + epsilon, or centered: a = rho * a + (1 -
+/// rho) * g, d = v - a^2 + epsilon; step = lr * g / sqrt(d); w -= step, or with momentum: m =
+/// momentum * m + step, w -= m. Slots "velocity", then "momentum" and "average_gradient" if used.
+class RmspropRule final : public UpdateRule {
+ public:
+  explicit RmspropRule(RmspropHyperparameters hyperparameters = {});
+  std::string_view name() const override { return "rmsprop"; }
+  std::vector<SlotSpec> slots() const override;
+  void apply(const UpdateArgs& args) const override;
+
+ private:
+  template <class T>
+  void apply_typed(const UpdateArgs& args) const;
+  RmspropHyperparameters hyper_;
+};
+
+class Rmsprop;
+struct RmspropOptions {
+  using MadeOptimizer = Rmsprop;
+  LearningRate learning_rate = 0.001;
+  double rho = 0.9;
+  double momentum = 0.0;
+  double epsilon = 1e-7;
+  bool centered = false;
+  std::optional<double> weight_decay = std::nullopt;
+  ClippingOptions clipping = {};
+  std::optional<EmaOptions> ema = std::nullopt;
+  std::optional<double> loss_scale_factor = std::nullopt;
+  std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
+  std::int64_t gradient_accumulation_steps = 1;
+  std::string name = "";
+};
+
+/// keras.optimizers.RMSprop.
+class Rmsprop final : public Optimizer {
+ public:
+  explicit Rmsprop(std::span<const Variable> variables, const RmspropOptions& options = {});
+};
+
+}  // namespace tutti

@@ -1,0 +1,205 @@
+// Behaviours that the project's source documents name: whole training under strategies (S0, S1, S2)
+// and how datasets reach steps (LIB-15, INP-14).
+// SPDX-License-Identifier: Apache-2.0
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "gtest/gtest.h"
+#include "tutti/tutti.h"
+
+namespace tutti {
+namespace {
+
+Tensor noise(const Shape& shape, std::uint64_t seed) {
+  return random_uniform(shape, RandomKey{seed, kInitializerPurpose, 0, 0, 0}, -1.0, 1.0);
+}
+
+/// Trains for `steps` steps on the whole of `x` and `y` with a mean squared error; the weights
+/// then.
+std::vector<Tensor> trained(Strategy& strategy, const std::function<Sequential()>& make,
+                            const Tensor& x, const Tensor& y, int steps) {
+  set_random_seed(5);
+  DistributedDataset batches = strategy.distribute_dataset(
+      Dataset::from_tensor_slices({x, y}).batch(x.shape()[0]).repeat(steps));
+  auto scope = strategy.scope();
+  Sequential model = make();
+  Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1});
+  auto step = [&](const Batch& batch) {
+    GradientTape tape;
+    const Tensor each =
+        losses::mean_squared_error(batch.labels(), model(batch.features(), {.training = true}));
+    optimizer.minimize(tape, compute_average_loss(each, batch.global_rows()));
+  };
+  for (const PerReplica<Batch>& batch : batches) strategy.run(step, batch);
+  EXPECT_EQ(optimizer.iterations().value().item_int(), steps);
+  std::vector<Tensor> weights;
+  for (const Variable& weight : model.variables()) weights.push_back(weight.value());
+  return weights;
+}
+
+void expect_near(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
+                 double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const std::vector<double> a = actual[i].to_doubles();
+    const std::vector<double> b = expected[i].to_doubles();
+    for (std::size_t k = 0; k < a.size(); ++k) ASSERT_NEAR(a[k], b[k], tolerance);
+  }
+}
+
+MirroredStrategy two_mirrored() { return MirroredStrategy({.devices = "cpu:0-1"}); }
+
+TEST(SeedScenarios, S0_17_S0_24_S1_03_TwoReplicasEqualOneOnTheWholeBatch) {
+  const auto make = [] {
+    return Sequential(Input{{6}}, Dense(8, {.activation = "tanh"}), Dense(2));
+  };
+  const Tensor x = noise({16, 6}, 1);
+  const Tensor y = noise({16, 2}, 2);
+  OneDeviceStrategy one("cpu:0");
+  MirroredStrategy two = two_mirrored();
+  expect_near(trained(two, make, x, y, 20), trained(one, make, x, y, 20), 1e-6);
+}
+
+TEST(SeedScenarios, S0_20_SgdSubtractsTheScaledGradient) {
+  Variable w(Tensor::from<float>({2}, {1.0, -2.0}), {.name = "w"});
+  Sgd optimizer(std::vector<Variable>{w}, {.learning_rate = 0.5});
+  optimizer.apply_gradients(std::vector<Gradient>{Tensor::from<float>({2}, {0.5, 4.0})});
+  EXPECT_EQ(w.value().to_doubles(), (std::vector<double>{0.75, -4.0}));
+}
+
+TEST(SeedScenarios, S1_02_S2_16_CentralVariablesLiveOnOneDeviceMirroredOnesOnEach) {
+  const auto devices_of_a_variable = [](Strategy& strategy) {
+    auto scope = strategy.scope();
+    const Variable v(Tensor::ones({3}), {.name = "v"});
+    std::vector<std::string> devices;
+    for (const Tensor& part : v.storage().local_components()) {
+      devices.push_back(part.device().to_string());
+    }
+    return devices;
+  };
+  MirroredStrategy mirrored = two_mirrored();
+  EXPECT_EQ(devices_of_a_variable(mirrored), (std::vector<std::string>{"cpu:0", "cpu:1"}));
+  CentralStorageStrategy central({{.devices = "cpu:0-1"}, std::nullopt});
+  EXPECT_EQ(devices_of_a_variable(central), (std::vector<std::string>{"cpu:0"}));
+}
+
+TEST(SeedScenarios, S1_08_TheTrainingFlagTurnsDropoutOn) {
+  Sequential model(Input{{32}}, Dropout(0.5));
+  const Tensor x = Tensor::ones({4, 32});
+  EXPECT_EQ(model(x).to_doubles(), x.to_doubles());
+  EXPECT_NE(model(x, {.training = true}).to_doubles(), x.to_doubles());
+  EXPECT_EQ(model(x).to_doubles(), model(x).to_doubles());
+}
+
+TEST(SeedScenarios, S1_09_TheReducedLossIsTheMeanOfTheGlobalBatch) {
+  MirroredStrategy strategy = two_mirrored();
+  const Tensor losses = Tensor::from<float>({5}, {1, 2, 3, 4, 10});
+  DistributedDataset batches =
+      strategy.distribute_dataset(Dataset::from_tensor_slices({losses}).batch(5));
+  for (const PerReplica<Batch>& batch : batches) {  // 3 rows and 2
+    const auto loss = strategy.run(
+        [](const Batch& part) { return compute_average_loss(part.features(), part.global_rows()); },
+        batch);
+    EXPECT_EQ(strategy.reduce(ReduceOp::kSum, loss).item(), 4.0f);
+  }
+}
+
+TEST(SeedScenarios, S1_11_MovingAveragesAreUpdatedByTheStepAlone) {
+  MirroredStrategy strategy = two_mirrored();
+  auto scope = strategy.scope();
+  Sequential model(Input{{1}}, BatchNormalization({.momentum = 0.75}));
+  const auto call = [&](bool training) {
+    strategy.run([&] {
+      const Tensor x =
+          Tensor::full({4, 1}, 2.0, DType::kFloat32, ReplicaContext::current().device());
+      model(x, {.training = training});
+    });
+  };
+  const Variable moving_mean = model.variables()[2];
+  for (int k = 0; k < 3; ++k) call(true);
+  EXPECT_NEAR(moving_mean.value().to_doubles()[0], 2.0 * (1.0 - 0.75 * 0.75 * 0.75), 1e-6);
+  call(false);  // inference leaves them
+  EXPECT_NEAR(moving_mean.value().to_doubles()[0], 2.0 * (1.0 - 0.75 * 0.75 * 0.75), 1e-6);
+}
+
+TEST(SeedScenarios, S1_14_EveryKindOfLayerIsTheSameUnderReplication) {
+  const Input image{{6, 6, 2}};
+  const std::map<std::string, std::function<Sequential()>> models = {
+      {"convolution", [&] { return Sequential(image, Conv2D(3, 3), Flatten(), Dense(2)); }},
+      {"max pooling",
+       [&] { return Sequential(image, Conv2D(3, 3), MaxPooling2D(), Flatten(), Dense(2)); }},
+      {"average pooling",
+       [&] { return Sequential(image, Conv2D(3, 3), AveragePooling2D(), Flatten(), Dense(2)); }},
+      {"global pooling",
+       [&] { return Sequential(image, Conv2D(3, 3), GlobalAveragePooling2D(), Dense(2)); }},
+      {"local response normalization",
+       [&] {
+         return Sequential(image, Conv2D(4, 3), LocalResponseNormalization(), Flatten(), Dense(2));
+       }},
+      {"synchronized batch normalization",
+       [&] {
+         return Sequential(image, Conv2D(3, 3), BatchNormalization({.synchronized = true}),
+                           Flatten(), Dense(2));
+       }},
+  };
+  const Tensor x = noise({10, 6, 6, 2}, 3);
+  const Tensor y = noise({10, 2}, 4);
+  for (const auto& [name, make] : models) {
+    SCOPED_TRACE(name);
+    OneDeviceStrategy one("cpu:0");
+    MirroredStrategy two = two_mirrored();
+    expect_near(trained(two, make, x, y, 5), trained(one, make, x, y, 5), 2e-5);
+  }
+}
+
+TEST(SeedScenarios, S2_02_CopiesAreBitIdenticalAfterEveryStep) {
+  MirroredStrategy strategy({.devices = "cpu:0-2"});
+  DistributedDataset batches = strategy.distribute_dataset(
+      Dataset::from_tensor_slices({noise({64, 5}, 5), noise({64, 1}, 6)}).batch(10));
+  auto scope = strategy.scope();
+  Sequential model(Input{{5}}, Dense(7, {.activation = "relu"}), Dense(1));
+  Adam optimizer(model.trainable_variables());
+  auto step = [&](const Batch& batch) {
+    GradientTape tape;
+    const Tensor each = losses::mean_squared_error(batch.labels(), model(batch.features()));
+    optimizer.minimize(tape, compute_average_loss(each, batch.global_rows()));
+  };
+  for (const PerReplica<Batch>& batch : batches) {
+    strategy.run(step, batch);
+    for (const Variable& weight : model.variables()) {
+      const auto parts = weight.storage().local_components();
+      ASSERT_EQ(parts.size(), 3U);
+      for (const Tensor& part : parts) ASSERT_EQ(part.to_doubles(), parts[0].to_doubles());
+    }
+  }
+}
+
+TEST(SeedScenarios, LIB_15_AnArrayIsADataset) {
+  double sum = 0.0;
+  for (const Element& element : Dataset::from_tensor_slices({Tensor::ones({10})})) {
+    sum += element.tensors()[0].item();
+  }
+  EXPECT_EQ(sum, 10.0);
+}
+
+TEST(SeedScenarios, INP_14_AStepTakesFullAndPartialElements) {
+  const auto rows_seen = [](Strategy& strategy) {
+    std::vector<std::int64_t> rows;
+    for (const auto& batch : strategy.distribute_dataset(Dataset::range(5).batch(4))) {
+      const PerReplica<Tensor> counts = strategy.run(
+          [](const Batch& part) { return Tensor(static_cast<float>(part.rows())); }, batch);
+      for (const Tensor& count : counts) rows.push_back(static_cast<std::int64_t>(count.item()));
+    }
+    return rows;
+  };
+  OneDeviceStrategy one("cpu:0");
+  EXPECT_EQ(rows_seen(one), (std::vector<std::int64_t>{4, 1}));
+  MirroredStrategy mirrored = two_mirrored();
+  EXPECT_EQ(rows_seen(mirrored), (std::vector<std::int64_t>{2, 2, 1, 0}));
+  CentralStorageStrategy central({{.devices = "cpu:0-1"}, std::nullopt});
+  EXPECT_EQ(rows_seen(central), (std::vector<std::int64_t>{2, 2, 1, 0}));
+}
+
+}  // namespace
+}  // namespace tutti

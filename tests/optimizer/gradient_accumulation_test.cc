@@ -1,0 +1,142 @@
+// One update for the gradients of several steps.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/optimizer/optimizer_helpers.h"
+#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+namespace {
+
+using namespace optimizer_tests;
+using Steps = std::vector<std::vector<double>>;
+
+/// The means of each `k` steps.
+Steps means_of(const Steps& steps, std::size_t k) {
+  Steps means;
+  for (std::size_t first = 0; first < steps.size(); first += k) {
+    auto& mean = means.emplace_back(steps[first].size(), 0.0);
+    for (std::size_t s = first; s < first + k; ++s) {
+      for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += steps[s][i];
+    }
+    for (double& value : mean) value /= static_cast<double>(k);
+  }
+  return means;
+}
+
+TEST(GradientAccumulation, IsTheUpdateWithTheMean) {
+  for (const std::int64_t k : {2, 3, 4}) {
+    const auto steps = gradients_of_steps(12, 5);
+    Adam accumulating(std::vector{variable(doubles({1, 2, 3, 4, 5}), "w")},
+                      {.gradient_accumulation_steps = k});
+    Adam plain(std::vector{variable(doubles({1, 2, 3, 4, 5}), "w")});
+    expect_near_all(weights_after(accumulating, steps),
+                    weights_after(plain, means_of(steps, static_cast<std::size_t>(k))), 1e-13);
+    EXPECT_EQ(accumulating.iterations().value().item_int(), 12 / k);
+  }
+}
+
+TEST(GradientAccumulation, LeavesWeightsAloneInBetween) {
+  Sgd sgd(std::vector{variable(doubles({0.0}), "w")},
+          {.learning_rate = 1.0, .gradient_accumulation_steps = 3});
+  EXPECT_EQ(weights_after(sgd, {{3.0}, {6.0}})[0], 0.0);
+  EXPECT_EQ(sgd.iterations().value().item_int(), 0);
+  EXPECT_EQ(weights_after(sgd, {{0.0}})[0], -3.0);
+  EXPECT_EQ(weights_after(sgd, {{3.0}, {3.0}})[0], -3.0);  // nothing is left of before
+  EXPECT_EQ(weights_after(sgd, {{3.0}})[0], -6.0);
+}
+
+TEST(GradientAccumulation, ReducesOncePerUpdate) {
+  RecordingReducer reducer(2);
+  const GradientReducerScope scope(&reducer);
+  const Variable x = variable(doubles({3.0}), "x");
+  Sgd sgd(std::vector{x}, {.learning_rate = 0.1, .gradient_accumulation_steps = 2});
+  const auto step = [&] {
+    GradientTape tape;
+    sgd.minimize(tape, square(x.value()));
+  };
+  step();
+  // Replicas meet; no gradient travels.
+  EXPECT_EQ(reducer.calls, (std::vector<std::string>{"begin 0", "finish", "updates_done"}));
+  EXPECT_EQ(x.value().item_double(), 3.0);
+  reducer.calls.clear();
+  step();
+  EXPECT_EQ(reducer.calls,
+            (std::vector<std::string>{"begin 1", "ready 0", "finish", "updates_done"}));
+  EXPECT_NEAR(x.value().item_double(), 3.0 - 0.1 * 2 * 6.0, 1e-15);  // mean of 6 and 6, 2 replicas
+}
+
+TEST(GradientAccumulation, ClipsTheMean) {
+  Sgd sgd(std::vector{variable(doubles({0.0, 0.0}), "w")},
+          {.learning_rate = 1.0, .clipping = {.clipnorm = 5.0}, .gradient_accumulation_steps = 2});
+  expect_near_all(weights_after(sgd, {{6.0, 0.0}, {0.0, 8.0}}), {-3.0, -4.0}, 1e-15);
+}
+
+TEST(GradientAccumulation, AddsRowsAndRemembersVariablesWithoutGradient) {
+  const Variable table(Tensor::zeros({3, 1}, DType::kFloat64), {.name = "table"});
+  const Variable sometimes = variable(doubles({1.0}), "sometimes");
+  const Variable never = variable(doubles({1.0}), "never");
+  Sgd sgd(std::vector{table, sometimes, never},
+          {.learning_rate = 1.0, .weight_decay = 0.5, .gradient_accumulation_steps = 2});
+  const auto rows = [](std::int64_t row) {
+    return Gradient(IndexedSlices{
+        Tensor::from<double>({1, 1}, {2.0}), Tensor::from<std::int64_t>({1}, {row}), {3, 1}});
+  };
+  std::vector<Gradient> gradients = {rows(0), doubles({4.0}), Gradient()};
+  sgd.apply_gradients(gradients);
+  gradients = {rows(2), Gradient(), Gradient()};
+  sgd.apply_gradients(gradients);
+  expect_tensor(table.value(), {3, 1}, {-1.0, 0.0, -1.0});
+  EXPECT_EQ(sometimes.value().item_double(), 0.5 - 2.0);
+  EXPECT_EQ(never.value().item_double(), 1.0);  // no gradient: no decay either
+}
+
+TEST(GradientAccumulation, ASkippedUpdateDropsWhatWasHeld) {
+  Sgd sgd(std::vector{variable(doubles({0.0}), "w")},
+          {.learning_rate = 1.0,
+           .dynamic_loss_scale = DynamicLossScaleOptions{.initial_scale = 8.0},
+           .gradient_accumulation_steps = 2});
+  const double bad = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(weights_after(sgd, {{bad}, {8.0}})[0], 0.0);
+  EXPECT_EQ(sgd.loss_scale(), 4.0);
+  EXPECT_EQ(weights_after(sgd, {{4.0}, {12.0}})[0], -2.0);
+  EXPECT_EQ(sgd.iterations().value().item_int(), 1);
+}
+
+TEST(GradientAccumulation, SchedulesCountCalls) {
+  Sgd sgd(std::vector{variable(doubles({0.0}), "w")},
+          {.learning_rate = PiecewiseConstantDecay({0, 1, 2}, {1.0, 0.1, 0.01, 0.001}),
+           .gradient_accumulation_steps = 2});
+  EXPECT_EQ(weights_after(sgd, {{1.0}, {1.0}})[0], -0.1);  // the second call's rate, as Keras's
+  EXPECT_EQ(sgd.learning_rate(), 0.01);
+  EXPECT_EQ(weights_after(sgd, {{1.0}, {1.0}})[0], -0.101);
+}
+
+TEST(GradientAccumulation, StateContinuesInTheMiddle) {
+  const auto steps = gradients_of_steps(9, 3);
+  const auto make = [](const std::vector<double>& start) {
+    return std::make_unique<Adam>(std::vector{variable(doubles(start), "w")},
+                                  AdamOptions{.gradient_accumulation_steps = 3});
+  };
+  const auto whole = make({1, 2, 3});
+  const auto expected = weights_after(*whole, steps);
+  for (const std::ptrdiff_t stop : {1, 3, 5, 8}) {
+    const auto before = make({1, 2, 3}), after = make({0, 0, 0});
+    weights_after(*before, Steps(steps.begin(), steps.begin() + stop));
+    Variable(after->variables()[0]).assign(before->variables()[0].value());
+    const auto from = before->state_variables();
+    auto to = after->state_variables();
+    ASSERT_EQ(to[2].name(), "adam/accumulated_steps");
+    ASSERT_EQ(to.back().name(), "adam/w/gradient_accumulator");
+    for (std::size_t i = 0; i < to.size(); ++i) to[i].assign(from[i].value());
+    EXPECT_EQ(weights_after(*after, Steps(steps.begin() + stop, steps.end())), expected) << stop;
+  }
+}
+
+TEST(GradientAccumulation, NeedsAStep) {
+  expect_error(kInvalid, {"sgd", "gradient_accumulation_steps", "0"}, [] {
+    Sgd(std::vector{variable(doubles({0.0}), "w")}, {.gradient_accumulation_steps = 0});
+  });
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,163 @@
+// Optimizers against Keras's over 20 steps of the same gradients, in float64.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/parity/parity_record.h"
+#include "tutti/optimizer/cosine_decay.h"
+#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/polynomial_decay.h"
+#include "tutti/tensor/ops/shape_ops.h"
+
+namespace tutti::parity {
+namespace {
+
+template <class Options>
+Options with_betas(Options options = {}) {
+  options.learning_rate = 1.0 / 64;
+  options.beta_1 = 7.0 / 8;
+  options.beta_2 = 31.0 / 32;
+  return options;
+}
+
+SgdOptions with_rate(const LearningRate& rate) {
+  SgdOptions options;
+  options.learning_rate = rate;
+  return options;
+}
+
+/// The optimizers of optimizer_cases.py.
+const std::map<std::string, OptimizerSpec>& optimizer_table() {
+  static const std::map<std::string, OptimizerSpec> table = {
+      {"sgd", "sgd"},
+      {"sgd_momentum", SgdOptions{.learning_rate = 1.0 / 16, .momentum = 7.0 / 8}},
+      {"sgd_nesterov",
+       SgdOptions{.learning_rate = 1.0 / 16, .momentum = 7.0 / 8, .nesterov = true}},
+      {"sgd_clipnorm", SgdOptions{.learning_rate = 0.1, .clipping = {.clipnorm = 0.5}}},
+      {"sgd_clipvalue", SgdOptions{.learning_rate = 0.1, .clipping = {.clipvalue = 0.3}}},
+      {"sgd_global_clipnorm",
+       SgdOptions{.learning_rate = 0.1, .clipping = {.global_clipnorm = 0.7}}},
+      {"sgd_exponential_decay", SgdOptions{.learning_rate = ExponentialDecay({1.0 / 8, 5, 0.5})}},
+      {"sgd_exponential_decay_staircase",
+       SgdOptions{.learning_rate = ExponentialDecay({1.0 / 8, 5, 0.5, true})}},
+      {"sgd_piecewise_constant_decay",
+       SgdOptions{.learning_rate = PiecewiseConstantDecay({4, 11}, {1.0 / 8, 1.0 / 32, 1.0 / 64})}},
+      {"adam", "adam"},
+      {"adam_options", AdamOptions{.learning_rate = 1.0 / 64,
+                                   .beta_1 = 7.0 / 8,
+                                   .beta_2 = 31.0 / 32,
+                                   .epsilon = 1.0 / 1024}},
+      {"adam_amsgrad",
+       AdamOptions{
+           .learning_rate = 1.0 / 64, .beta_1 = 7.0 / 8, .beta_2 = 31.0 / 32, .amsgrad = true}},
+      {"adamw", with_betas<AdamWOptions>({.weight_decay = 5.0 / 16})},
+      {"rmsprop", RmspropOptions{.learning_rate = 1.0 / 64, .rho = 7.0 / 8}},
+      {"rmsprop_momentum",
+       RmspropOptions{.learning_rate = 1.0 / 64, .rho = 7.0 / 8, .momentum = 13.0 / 16}},
+      {"rmsprop_centered",
+       RmspropOptions{
+           .learning_rate = 1.0 / 64, .rho = 7.0 / 8, .epsilon = 1.0 / 1024, .centered = true}},
+      {"rmsprop_centered_momentum", RmspropOptions{.learning_rate = 1.0 / 64,
+                                                   .rho = 7.0 / 8,
+                                                   .momentum = 13.0 / 16,
+                                                   .epsilon = 1.0 / 1024,
+                                                   .centered = true}},
+      {"adagrad", AdagradOptions{.learning_rate = 1.0 / 8, .initial_accumulator_value = 1.0 / 8}},
+      {"adadelta", AdadeltaOptions{.learning_rate = 1.0, .rho = 15.0 / 16}},
+      {"nadam", with_betas<NadamOptions>()},
+      {"ftrl", FtrlOptions{.learning_rate = 1.0 / 8, .initial_accumulator_value = 1.0 / 8}},
+      {"ftrl_options", FtrlOptions{.learning_rate = 1.0 / 8,
+                                   .learning_rate_power = -11.0 / 16,
+                                   .initial_accumulator_value = 3.0 / 16,
+                                   .l1_regularization_strength = 1.0 / 8,
+                                   .l2_regularization_strength = 3.0 / 16,
+                                   .l2_shrinkage_regularization_strength = 3.0 / 64,
+                                   .beta = 5.0 / 16}},
+      {"lion", LionOptions{.learning_rate = 1.0 / 64, .beta_1 = 7.0 / 8, .beta_2 = 63.0 / 64}},
+      {"lamb", with_betas<LambOptions>({.epsilon = 1e-7, .weight_decay = 0.0})},
+      {"sgd_weight_decay",
+       SgdOptions{.learning_rate = 1.0 / 8, .momentum = 0.5, .weight_decay = 3.0 / 64}},
+      {"adam_ema",
+       with_betas<AdamOptions>({.ema = EmaOptions{.momentum = 7.0 / 8, .overwrite_frequency = 6}})},
+      {"adam_accumulation",
+       with_betas<AdamOptions>({.clipping = {.clipnorm = 0.5}, .gradient_accumulation_steps = 3})},
+      {"sgd_accumulation_cosine",
+       SgdOptions{.learning_rate = CosineDecay(
+                      {.initial_learning_rate = 1.0 / 8, .decay_steps = 16, .alpha = 1.0 / 8}),
+                  .weight_decay = 1.0 / 8,
+                  .gradient_accumulation_steps = 2}},
+      {"rmsprop_loss_scale",
+       RmspropOptions{.learning_rate = 1.0 / 64, .rho = 7.0 / 8, .loss_scale_factor = 7.0}},
+      {"sgd_cosine_decay", with_rate(CosineDecay({.initial_learning_rate = 1.0 / 64,
+                                                  .decay_steps = 10,
+                                                  .alpha = 1.0 / 8,
+                                                  .warmup_target = 0.5,
+                                                  .warmup_steps = 5}))},
+      {"sgd_cosine_decay_restarts", with_rate(CosineDecayRestarts({.initial_learning_rate = 1.0 / 8,
+                                                                   .first_decay_steps = 3,
+                                                                   .t_mul = 2.0,
+                                                                   .m_mul = 13.0 / 16,
+                                                                   .alpha = 1.0 / 16}))},
+      {"sgd_polynomial_decay", with_rate(PolynomialDecay({.initial_learning_rate = 1.0 / 8,
+                                                          .decay_steps = 7,
+                                                          .end_learning_rate = 1.0 / 128,
+                                                          .power = 1.5,
+                                                          .cycle = true}))},
+      {"sgd_inverse_time_decay", with_rate(InverseTimeDecay({.initial_learning_rate = 1.0 / 8,
+                                                             .decay_steps = 4,
+                                                             .decay_rate = 11.0 / 16,
+                                                             .staircase = true}))},
+  };
+  return table;
+}
+
+const Record& optimizer_record() {
+  static const Record record("optimizers");
+  return record;
+}
+
+/// Row `step` of a tensor of all steps.
+Tensor of_step(const Tensor& all, std::int64_t step) {
+  const Shape& shape = all.shape();
+  return all.rows(step, 1).reshaped(
+      Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end())));
+}
+
+/// Keras takes powers of its default betas, and of decay rates, in float32, and rounds Nadam's 0.96
+/// to it.
+double tolerance_of_optimizer(const std::string& name) {
+  if (name == "adam") return 1e-5;
+  if (name == "nadam") return 1e-7;
+  return name == "sgd_exponential_decay" ? 1e-6 : 1e-9;
+}
+
+class OptimizerParity : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(OptimizerParity, IsKerasStepByStep) {
+  const std::string prefix = GetParam() + "/";
+  const Record& record = optimizer_record();
+  std::vector<Variable> variables;
+  for (const Tensor& initial : record.list(prefix + "initial")) {
+    variables.emplace_back(initial, VariableOptions{.name = concat("v", variables.size())});
+  }
+  const std::vector<Tensor> all_gradients = record.list(prefix + "gradients");
+  const std::vector<Tensor> all_after = record.list(prefix + "after");
+  const auto optimizer = make_optimizer(optimizer_table().at(GetParam()), variables);
+  for (std::int64_t step = 0; step < all_after[0].shape()[0]; ++step) {
+    std::vector<Gradient> gradients;
+    for (const Tensor& all : all_gradients) gradients.emplace_back(of_step(all, step));
+    optimizer->apply_gradients(gradients);
+    for (std::size_t i = 0; i < variables.size(); ++i) {
+      expect_close(variables[i].value(), of_step(all_after[i], step),
+                   tolerance_of_optimizer(GetParam()),
+                   concat("variable ", i, " after step ", step));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OptimizerParity, ::testing::ValuesIn(names_of(optimizer_table())),
+                         [](const auto& info) { return info.param; });
+
+TEST(OptimizerParityTable, HasTheCasesOfTheRecord) {
+  EXPECT_EQ(names_of(optimizer_table()), optimizer_record().cases());
+}
+
+}  // namespace
+}  // namespace tutti::parity

@@ -1,0 +1,84 @@
+// What TensorFlow computed (tests/parity/record.py), and comparison with it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tutti/checkpoint/safetensors.h"
+#include "tutti/model/layers/dtype_policy.h"
+
+namespace tutti::parity {
+
+/// One file of records/: tensors named "<case>/<what>".
+class Record {
+ public:
+  explicit Record(const std::string& name) {
+    SafetensorsFile file =
+        read_safetensors(std::string(TUTTI_PARITY_RECORDS) + "/" + name + ".safetensors");
+    for (NamedTensor& each : file.tensors) tensors_.emplace(each.name, each.value);
+  }
+  const Tensor& at(const std::string& name) const {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) fail(ErrorCode::kNotFound, "the record has no tensor ", name);
+    return found->second;
+  }
+  bool has(const std::string& name) const { return tensors_.contains(name); }
+  /// "<prefix>0", "<prefix>1", ... as far as there are any.
+  std::vector<Tensor> list(const std::string& prefix) const {
+    std::vector<Tensor> found;
+    while (has(concat(prefix, found.size()))) found.push_back(at(concat(prefix, found.size())));
+    return found;
+  }
+  std::set<std::string> cases() const {
+    std::set<std::string> names;
+    for (const auto& [name, tensor] : tensors_) {
+      if (name.find('/') != std::string::npos) names.insert(name.substr(0, name.find('/')));
+    }
+    return names;
+  }
+
+ private:
+  std::map<std::string, Tensor> tensors_;
+};
+
+template <class Table>
+std::set<std::string> names_of(const Table& table) {
+  std::set<std::string> names;
+  for (const auto& [name, unused] : table) names.insert(name);
+  return names;
+}
+
+/// Every element within `relative` of the expected one, or of a thousandth of the largest.
+inline void expect_close(const Tensor& actual, const Tensor& expected, double relative,
+                         const std::string& what) {
+  ASSERT_EQ(actual.shape(), expected.shape()) << what;
+  const std::vector<double> a = actual.to_doubles();
+  const std::vector<double> b = expected.to_doubles();
+  double largest = 1e-6;
+  for (const double value : b) largest = std::max(largest, std::abs(value));
+  double worst = 0.0;
+  std::size_t where = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double error = std::abs(a[i] - b[i]) / std::max(std::abs(b[i]), 1e-3 * largest);
+    if (error <= worst && !std::isnan(error)) continue;
+    worst = error;
+    where = i;
+  }
+  EXPECT_LE(worst, relative) << what << ": element " << where << " is " << a[where]
+                             << ", TensorFlow's " << b[where];
+}
+
+/// Layers made while it lives have float64 weights.
+struct Float64 {
+  Float64() { set_dtype_policy("float64"); }
+  ~Float64() { set_dtype_policy("float32"); }
+};
+
+}  // namespace tutti::parity
