@@ -11,6 +11,7 @@
 #include "tutti/data/dataset.h"                       // datasets
 #include "tutti/data/readers.h"                       // MNIST, Fashion-MNIST, CIFAR-10
 #include "tutti/model/callbacks.h"                    // early stopping, checkpoints, logs
+#include "tutti/model/functional.h"                   // graphs of layers
 #include "tutti/model/layers/average_loss.h"          // compute_average_loss
 #include "tutti/model/layers/layers.h"                // Dense, Conv2D, ...
 #include "tutti/model/layers/loss_classes.h"          // loss functions and objects

@@ -40,4 +40,11 @@ Tensor Sequential::call(const Tensor& input, CallContext context) const {
   return x;
 }
 
+std::vector<Model::Edge> Sequential::edges() const {
+  std::vector<Edge> edges;
+  for (std::size_t i = 1; i < layers_->size(); ++i)
+    edges.emplace_back((*layers_)[i - 1]->name(), (*layers_)[i]->name());
+  return edges;
+}
+
 }  // namespace tutti

@@ -44,6 +44,7 @@ class Sequential : public LayerOf<Sequential, Model> {
   }
 
   std::vector<std::shared_ptr<Layer>> layers() const { return *layers_; }
+  std::vector<Edge> edges() const override;
 
  protected:
   Tensor call(const Tensor& input, CallContext context) const override;

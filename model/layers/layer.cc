@@ -189,7 +189,7 @@ void Layer::set_built(const Shape& input, const Shape& output) {
 void Layer::set_built(std::vector<Shape> inputs, std::vector<Shape> outputs) {
   if (!std::exchange(state_->built, true)) {
     state_->number = next_layer_number();
-      if (state_->has_given_name) state_->scope = state_->name + "/";
+    if (state_->has_given_name) state_->scope = state_->name + "/";
   }
   state_->input_shapes = std::move(inputs);
   state_->output_shapes = std::move(outputs);
@@ -265,6 +265,13 @@ void Layer::apply_constraints() {
     Variable weight = item.weight;
     weight.assign(item.constraint(weight.value()));
   });
+}
+
+bool Layer::has_constraints() const {
+  bool any = false;
+  state_->visit_weights(
+      [&](const State::Item& item, bool) { any = any || !item.constraint.empty(); });
+  return any;
 }
 
 std::vector<std::shared_ptr<Metric>> Layer::metrics() const {

@@ -83,6 +83,7 @@ class Layer {
   /// Brings weights with constraints back to them. Outside replicas, after an update (Model::fit
   /// does it).
   void apply_constraints();
+  bool has_constraints() const;
   /// Metrics that layers have added, each once.
   std::vector<std::shared_ptr<Metric>> metrics() const;
 

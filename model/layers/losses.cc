@@ -119,7 +119,9 @@ Tensor categorical_focal_crossentropy(const Tensor& labels, const Tensor& predic
   require_classes(predictions, who);
   const Tensor target = smoothed(same_shape_labels(labels, predictions, who),
                                  options.label_smoothing, class_count(predictions));
-  const Tensor p = clipped(options.from_logits ? softmax(predictions) : predictions);
+  const Tensor p =
+      clipped(options.from_logits ? softmax(predictions)
+                                  : predictions / reduce_sum(predictions, {{-1}, true}));
   const Tensor terms = pow(1.0 - p, options.gamma) * target * log(p) * -options.alpha;
   return mean_per_example(reduce_sum(terms, {.axes = {-1}}));
 }
