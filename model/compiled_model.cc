@@ -52,6 +52,13 @@ void LossTracker::update_state(const Tensor& loss, std::int64_t rows, std::int64
 
 Tensor LossTracker::result() const { return ratio(total_, rows_); }
 
+std::vector<double> LossTracker::totals_of_replicas() const {
+  std::vector<double> totals;
+  for (const Tensor& component : total_.storage().local_components())
+    totals.push_back(component.item_double());
+  return totals;
+}
+
 std::vector<std::pair<std::string, Metric*>> CompiledModel::all_metrics() {
   std::vector<std::pair<std::string, Metric*>> all = {{loss_tracker.name(), &loss_tracker}};
   for (const OutputLoss& entry : losses)

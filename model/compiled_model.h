@@ -21,6 +21,8 @@ class LossTracker final : public Metric {
   /// `loss`: this replica's share of the batch's loss; `rows`: its rows.
   void update_state(const Tensor& loss, std::int64_t rows, std::int64_t global_rows);
   Tensor result() const override;
+  /// What each replica of this process added, in their order. Outside replicas.
+  std::vector<double> totals_of_replicas() const;
 
  private:
   Variable total_;

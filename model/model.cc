@@ -3,6 +3,7 @@
 #include "tutti/model/model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tutti/core/random.h"
 #include "tutti/model/fit_loop.h"
@@ -174,6 +175,15 @@ std::vector<std::string> Model::metrics_names() const {
   for (const auto& [name, metric] : compiled_model("Model::metrics_names").all_metrics())
     names.push_back(name);
   return names;
+}
+
+std::vector<int> Model::replicas_without_finite_loss() const {
+  const std::vector<double> parts =
+      compiled_model("Model::replicas_without_finite_loss").loss_tracker.totals_of_replicas();
+  std::vector<int> replicas;
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    if (!std::isfinite(parts[i])) replicas.push_back(static_cast<int>(i));
+  return replicas;
 }
 
 void Model::stop_training() { model_state_->stop_requested = true; }

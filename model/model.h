@@ -144,6 +144,8 @@ class Model : public Layer {
   /// "loss", then the metrics: what evaluate() reports.
   std::vector<std::string> metrics_names() const;
 
+  /// The replicas whose part of the loss of this epoch (or evaluation) is NaN or infinite.
+  std::vector<int> replicas_without_finite_loss() const;
   /// Lets fit end after the running step (for callbacks).
   void stop_training();
   /// Epochs that fit() has finished; also selects the order of a shuffled dataset.
