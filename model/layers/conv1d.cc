@@ -50,20 +50,29 @@ Conv1D::Conv1D(std::int64_t filters, std::int64_t kernel_size, Conv1DOptions opt
                                             : internal::parse_padding(options_.padding, "Conv1D")),
       activation_(find_activation(options_.activation)) {
   checked(options_.strides, "Conv1D", "stride");
+  checked(options_.dilation_rate, "Conv1D", "dilation rate");
+  if (checked(options_.groups, "Conv1D", "number of groups"); filters % options_.groups != 0) {
+    fail(ErrorCode::kInvalidArgument, "Conv1D: expected groups that divide the ", filters,
+         " filters, got ", options_.groups);
+  }
 }
 
 Shape Conv1D::build(const Shape& input) {
   internal::require_sequence(input, "Conv1D");
-  add_weight(options_.kernel_initializer, {kernel_size_, input[1], filters_}, {.name = "kernel"},
-             options_.kernel_regularizer, options_.kernel_constraint);
+  if (input[1] % options_.groups != 0) {
+    fail(ErrorCode::kInvalidArgument, "Conv1D: ", input[1], " channels cannot be cut into ",
+         options_.groups, " equal groups");
+  }
+  add_weight(options_.kernel_initializer, {kernel_size_, input[1] / options_.groups, filters_},
+             {.name = "kernel"}, options_.kernel_regularizer, options_.kernel_constraint);
   if (options_.use_bias) {
     add_weight(options_.bias_initializer, {filters_}, {.name = "bias"}, options_.bias_regularizer,
                options_.bias_constraint);
   }
   set_output_activation(activation_.name);
-  const std::int64_t before = options_.padding == "causal" ? kernel_size_ - 1 : 0;
-  return {internal::window_places(input[0] + before, kernel_size_, options_.strides, padding_,
-                                  "Conv1D"),
+  const std::int64_t window = (kernel_size_ - 1) * options_.dilation_rate + 1;
+  const std::int64_t before = options_.padding == "causal" ? window - 1 : 0;
+  return {internal::window_places(input[0] + before, window, options_.strides, padding_, "Conv1D"),
           filters_};
 }
 
@@ -71,8 +80,10 @@ Tensor Conv1D::call(const Tensor& input, CallContext) const {
   Conv2dOptions op;
   op.stride_w = options_.strides;
   op.padding = padding_;
-  const Tensor x =
-      options_.padding == "causal" ? pad(input, {0, kernel_size_ - 1, 0}, {0, 0, 0}) : input;
+  op.dilation_w = options_.dilation_rate;
+  op.groups = options_.groups;
+  const std::int64_t before = (kernel_size_ - 1) * options_.dilation_rate;
+  const Tensor x = options_.padding == "causal" ? pad(input, {0, before, 0}, {0, 0, 0}) : input;
   const Tensor kernel = expand_dims(weight(0), 0);
   if (!options_.use_bias) return activation_(as_sequence(conv2d(as_image(x), kernel, op)));
   op.activation = activation_.fused;

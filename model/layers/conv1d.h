@@ -14,6 +14,8 @@ struct Conv1DOptions {
   std::int64_t strides = 1;
   /// "valid", "same" or "causal" (a result sees no later step).
   std::string padding = "valid";
+  std::int64_t dilation_rate = 1;
+  std::int64_t groups = 1;
   std::string activation = "";
   bool use_bias = true;
   Initializer kernel_initializer = "glorot_uniform";
@@ -26,8 +28,8 @@ struct Conv1DOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// [batch, steps, in] -> [batch, out_steps, filters], kernel [kernel_size, in, filters], bias
-/// [filters].
+/// [batch, steps, in] -> [batch, out_steps, filters], kernel [kernel_size, in / groups, filters],
+/// bias [filters].
 class Conv1D : public LayerOf<Conv1D> {
  public:
   Conv1D(std::int64_t filters, std::int64_t kernel_size, Conv1DOptions options = {});

@@ -8,6 +8,7 @@
 #include "tutti/model/layers/constraints.h"
 #include "tutti/model/layers/conv1d.h"
 #include "tutti/model/layers/conv2d.h"
+#include "tutti/model/layers/conv_variants.h"
 #include "tutti/model/layers/dense.h"
 #include "tutti/model/layers/dropout.h"
 #include "tutti/model/layers/dtype_policy.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/normalization.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -59,6 +60,11 @@ Shape LayerNormalization::build(const Shape& input) {
 }
 
 Tensor LayerNormalization::call(const Tensor& input, CallContext) const {
+  const bool trailing = axes_.front() == input.rank() - static_cast<int>(axes_.size());
+  if (trailing && options_.scale && options_.center) {
+    return layer_norm(input, weight(0), weight(1),
+                      {static_cast<int>(axes_.size()), options_.epsilon});
+  }
   // Weights as they broadcast: 1 where an axis is not normalised.
   Shape wide = input.shape();
   for (int axis = 0; axis < wide.rank(); ++axis)
@@ -96,6 +102,8 @@ Shape GroupNormalization::build(const Shape& input) {
 }
 
 Tensor GroupNormalization::call(const Tensor& input, CallContext) const {
+  if (options_.scale && options_.center)
+    return group_norm(input, weight(0), weight(1), {groups_, options_.epsilon});
   const std::int64_t rows = input.shape()[0], channels = input.shape()[-1];
   std::int64_t places = 1;
   for (int axis = 1; axis + 1 < input.rank(); ++axis) places *= input.shape()[axis];

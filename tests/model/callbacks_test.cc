@@ -275,7 +275,7 @@ TEST(TerminateOnNaNTest, NamesReplicaAndStep) {
   // Batches of 3 rows, one for each replica; row 7 is the second replica's in batch 2.
   std::vector<float> values(12, 1.0f);
   values[7] = std::numeric_limits<float>::infinity();
-  const Tensor x = Tensor::from({12, 1}, values);
+  const Tensor labels = Tensor::from({12, 1}, values);
   auto guard = std::make_shared<TerminateOnNaN>();
   model.fit(
       x, Tensor::ones({12, 1}),
