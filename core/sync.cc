@@ -17,14 +17,19 @@ namespace {
 
 using MutexHold = std::unique_lock<std::mutex>;
 
+/// Whether every thread that is awake, and one that the user started, can have a core of its own.
+bool cores_to_spare() {
+  static const int cores = num_hardware_threads();
+  return num_awake_threads() + 1 <= cores;
+}
+
 /// A sleeping thread costs tens of microseconds to wake. Looking again for about that long is
 /// cheaper, but only where the thread waited for has a core of its own.
 bool spin_until(MutexHold& hold, TimePoint deadline, const std::function<bool()>& ready) {
   constexpr Duration kSpin = std::chrono::microseconds(50);
-  if (num_running_threads() + 1 > num_hardware_threads()) return false;
   const TimePoint begin = Clock::system().now();
   const TimePoint end = std::min(deadline, deadline_after(begin, kSpin));
-  while (Clock::system().now() < end) {
+  while (cores_to_spare() && Clock::system().now() < end) {
     hold.unlock();
     for (int i = 0; i < 32; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
     hold.lock();
@@ -36,6 +41,7 @@ bool spin_until(MutexHold& hold, TimePoint deadline, const std::function<bool()>
 bool sleep_until(std::condition_variable& condition, MutexHold& hold, TimePoint deadline,
                  const std::function<bool()>& ready) {
   if (spin_until(hold, deadline, ready)) return true;
+  const AsleepScope asleep;
   return condition.wait_until(hold, deadline, ready);
 }
 
@@ -62,6 +68,7 @@ bool sleep_without_token(std::condition_variable& condition, MutexHold& hold, Ti
     bool was_ready;
     {
       WithoutToken without_token(hold);
+      const AsleepScope asleep;
       was_ready = condition.wait_until(hold, deadline, ready);
     }
     if (ready()) return true;
