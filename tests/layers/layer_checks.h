@@ -64,8 +64,8 @@ inline void check_weight_gradient(const Layer& layer, Variable weight,
   weight.assign(center);
 }
 
-/// Builds the layer, made in float64; compares gradients with respect to all inputs and weights with
-/// central differences. The layer must be smooth near numbers between -1 and 1.
+/// Builds the layer, made in float64; compares gradients with respect to all inputs and weights
+/// with central differences. The layer must be smooth near numbers between -1 and 1.
 inline void check_gradients(Layer& layer, const std::vector<Shape>& examples,
                             CallContext context = {}) {
   layer.build_for(examples);

@@ -278,7 +278,7 @@ TEST(TerminateOnNaNTest, NamesReplicaAndStep) {
   const Tensor labels = Tensor::from({12, 1}, values);
   auto guard = std::make_shared<TerminateOnNaN>();
   model.fit(
-      x, Tensor::ones({12, 1}),
+      Tensor::ones({12, 1}), labels,
       {.epochs = 3, .batch_size = 3, .callbacks = {guard}, .verbose = kSilent, .shuffle = false});
   EXPECT_EQ(model.optimizer().iterations().value().item_int(), 3);
   EXPECT_THAT(guard->reason(), HasSubstr("in epoch 0, batch 2 (step 2)"));
