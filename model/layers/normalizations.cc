@@ -48,9 +48,9 @@ LayerNormalization::LayerNormalization(LayerNormalizationOptions options)
 }
 
 Shape LayerNormalization::build(const Shape& input) {
-  axes_ = checked_axes(input, options_.axes, "LayerNormalization");
   std::vector<std::int64_t> dims;
-  for (const int axis : axes_) dims.push_back(input[axis - 1]);
+  for (const int axis : checked_axes(input, options_.axes, "LayerNormalization"))
+    dims.push_back(input[axis - 1]);
   const Shape shape{std::span<const std::int64_t>(dims)};
   if (options_.scale)
     add_weight(options_.gamma_initializer, shape, {.name = "gamma"}, options_.gamma_regularizer);
@@ -60,16 +60,19 @@ Shape LayerNormalization::build(const Shape& input) {
 }
 
 Tensor LayerNormalization::call(const Tensor& input, CallContext) const {
-  const bool trailing = axes_.front() == input.rank() - static_cast<int>(axes_.size());
+  // Not kept by build(): copies of the layer that were made before it share its weights alone.
+  const std::vector<int> axes =
+      checked_axes(input.shape().without_axis(0), options_.axes, "LayerNormalization");
+  const bool trailing = axes.front() == input.rank() - static_cast<int>(axes.size());
   if (trailing && options_.scale && options_.center) {
     return layer_norm(input, weight(0), weight(1),
-                      {static_cast<int>(axes_.size()), options_.epsilon});
+                      {static_cast<int>(axes.size()), options_.epsilon});
   }
   // Weights as they broadcast: 1 where an axis is not normalised.
   Shape wide = input.shape();
   for (int axis = 0; axis < wide.rank(); ++axis)
-    if (std::ranges::find(axes_, axis) == axes_.end()) wide = wide.with_dim(axis, 1);
-  Tensor y = standardized(input, axes_, options_.epsilon);
+    if (std::ranges::find(axes, axis) == axes.end()) wide = wide.with_dim(axis, 1);
+  Tensor y = standardized(input, axes, options_.epsilon);
   if (options_.scale) y = y * reshape(weight(0).value(), wide);
   if (options_.center) y = y + reshape(weight(options_.scale ? 1 : 0).value(), wide);
   return y;
@@ -85,11 +88,10 @@ GroupNormalization::GroupNormalization(std::int64_t groups, GroupNormalizationOp
 Shape GroupNormalization::build(const Shape& input) {
   if (input.rank() == 0)
     fail(ErrorCode::kInvalidArgument, "expected examples of shape [..., channels], got scalars");
-  const std::int64_t channels = input[-1];
-  if (groups_ == -1) groups_ = std::max<std::int64_t>(1, channels);
-  if (channels % groups_ != 0) {
+  const std::int64_t channels = input[-1], groups = groups_of(channels);
+  if (channels % groups != 0) {
     fail(ErrorCode::kInvalidArgument, "GroupNormalization: ", channels,
-         " channels cannot be cut into ", groups_, " equal groups; expected a divisor of ",
+         " channels cannot be cut into ", groups, " equal groups; expected a divisor of ",
          channels);
   }
   if (options_.scale) {
@@ -101,13 +103,18 @@ Shape GroupNormalization::build(const Shape& input) {
   return input;
 }
 
+std::int64_t GroupNormalization::groups_of(std::int64_t channels) const {
+  return groups_ == -1 ? std::max<std::int64_t>(1, channels) : groups_;
+}
+
 Tensor GroupNormalization::call(const Tensor& input, CallContext) const {
+  const std::int64_t groups = groups_of(input.shape()[-1]);
   if (options_.scale && options_.center)
-    return group_norm(input, weight(0), weight(1), {groups_, options_.epsilon});
+    return group_norm(input, weight(0), weight(1), {groups, options_.epsilon});
   const std::int64_t rows = input.shape()[0], channels = input.shape()[-1];
   std::int64_t places = 1;
   for (int axis = 1; axis + 1 < input.rank(); ++axis) places *= input.shape()[axis];
-  const Tensor grouped = reshape(input, Shape{rows, places, groups_, channels / groups_});
+  const Tensor grouped = reshape(input, Shape{rows, places, groups, channels / groups});
   Tensor y = reshape(standardized(grouped, {1, 3}, options_.epsilon), input.shape());
   if (options_.scale) y = y * weight(0).value();
   if (options_.center) y = y + weight(options_.scale ? 1 : 0).value();
@@ -118,7 +125,7 @@ UnitNormalization::UnitNormalization(UnitNormalizationOptions options)
     : LayerOf(options.name, options.input_shape), options_(std::move(options)) {}
 
 Shape UnitNormalization::build(const Shape& input) {
-  options_.axes = checked_axes(input, options_.axes, "UnitNormalization");
+  (void)checked_axes(input, options_.axes, "UnitNormalization");
   return input;
 }
 

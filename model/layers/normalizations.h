@@ -36,7 +36,6 @@ class LayerNormalization : public LayerOf<LayerNormalization> {
 
  private:
   LayerNormalizationOptions options_;
-  std::vector<int> axes_;  // from 1, ascending
 };
 
 struct GroupNormalizationOptions {
@@ -63,6 +62,8 @@ class GroupNormalization : public LayerOf<GroupNormalization> {
   Tensor call(const Tensor& input, CallContext context) const override;
 
  private:
+  std::int64_t groups_of(std::int64_t channels) const;
+
   std::int64_t groups_;
   GroupNormalizationOptions options_;
 };
