@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/tape_stack.h"
 
+#include <utility>
+
 #include "tutti/autograd/recording.h"
 
 namespace tutti::internal {
@@ -18,6 +20,15 @@ Recording*& innermost() {
 bool& recording_stopped() {
   thread_local bool stopped = false;
   return stopped;
+}
+
+SeparateTapes::SeparateTapes()
+    : innermost_(std::exchange(innermost(), nullptr)),
+      stopped_(std::exchange(recording_stopped(), false)) {}
+
+SeparateTapes::~SeparateTapes() {
+  innermost() = innermost_;
+  recording_stopped() = stopped_;
 }
 
 bool any_tape_records() { return innermost() != nullptr && !recording_stopped(); }

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "tutti/autograd/variable.h"
+#include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::internal {
@@ -19,6 +20,21 @@ void tapes_see_read(const Variable& variable, const Tensor& value);
 
 /// Set while a GradientTape::StopRecording lives.
 bool& recording_stopped();
+
+/// While it lives this thread has the tapes of a new one: none. What is attached meanwhile must be
+/// detached before.
+class SeparateTapes {
+ public:
+  SeparateTapes();
+  ~SeparateTapes();
+  SeparateTapes(const SeparateTapes&) = delete;
+  SeparateTapes& operator=(const SeparateTapes&) = delete;
+
+ private:
+  SeparateObservers no_observers_;
+  Recording* innermost_;
+  bool stopped_;
+};
 
 /// Puts a recording among those of this thread, and takes it out again (in any order).
 void attach(Recording& recording);

@@ -19,6 +19,8 @@ namespace tutti {
 namespace {
 
 std::atomic<int> running_threads{0};
+std::atomic<int> sleeping_threads{0};
+thread_local bool is_counted = false;
 
 [[noreturn]] void end_process(const std::string& name, const char* reason) {
   log(LogLevel::kError, concat("thread '", name, "': an exception left its body: ", reason));
@@ -27,6 +29,7 @@ std::atomic<int> running_threads{0};
 
 void run_body(const std::string& name, const std::function<void()>& body) {
   pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+  is_counted = true;
   try {
     body();
   } catch (const std::exception& error) {
@@ -69,6 +72,17 @@ Executor& Executor::system() {
 }
 
 int num_running_threads() { return running_threads.load(std::memory_order_relaxed); }
+
+int num_awake_threads() {
+  return num_running_threads() - sleeping_threads.load(std::memory_order_relaxed);
+}
+
+AsleepScope::AsleepScope() {
+  if (is_counted) sleeping_threads.fetch_add(1, std::memory_order_relaxed);
+}
+AsleepScope::~AsleepScope() {
+  if (is_counted) sleeping_threads.fetch_sub(1, std::memory_order_relaxed);
+}
 
 int num_hardware_threads() {
   cpu_set_t allowed;

@@ -31,6 +31,19 @@ class Executor {
 /// Number of threads that Executor::system() has started and that have not ended yet.
 int num_running_threads();
 
+/// Of those, the ones that do not sleep in a CondVar or RunToken now.
+int num_awake_threads();
+
+/// While it lives the calling thread counts as asleep; does nothing on a thread that
+/// Executor::system() did not start.
+class AsleepScope {
+ public:
+  AsleepScope();
+  ~AsleepScope();
+  AsleepScope(const AsleepScope&) = delete;
+  AsleepScope& operator=(const AsleepScope&) = delete;
+};
+
 /// Number of hardware threads that this process may use (its CPU affinity), at least 1.
 int num_hardware_threads();
 

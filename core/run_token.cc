@@ -3,6 +3,7 @@
 #include "tutti/core/run_token.h"
 
 #include "tutti/core/error.h"
+#include "tutti/core/executor.h"
 
 namespace tutti {
 namespace {
@@ -14,6 +15,7 @@ thread_local RunToken* current_token = nullptr;
 void RunToken::acquire() {
   std::unique_lock lock(mutex_);
   const unsigned long ticket = next_ticket_++;
+  const AsleepScope asleep;
   condition_.wait(lock, [&] { return serving_ == ticket; });
 }
 

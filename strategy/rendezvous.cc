@@ -9,6 +9,7 @@
 #include <map>
 
 #include "tutti/core/logging.h"
+#include "tutti/core/run_token.h"
 
 namespace tutti::internal {
 namespace {
@@ -39,26 +40,26 @@ Rendezvous::Rendezvous(ReplicaMonitor& monitor, int num_replicas, Duration timeo
 
 void Rendezvous::meet(int replica, MeetingHeader header, void* argument, const Action& action,
                       IdleWork* idle) {
-  bool leads = false, completed = false;
+  Woken woken = Woken::kCompleted;
   {
     // One critical section: in sequential mode the turn is handed on before anyone can answer.
     MutexLock lock(monitor_.mutex());
-    leads = arrive(replica, std::move(header), argument, action);
-    if (!leads) completed = wait_for_others(replica, idle);
+    arrive(replica, std::move(header), argument, action);
+    woken = wait_for_others(replica, idle);
   }
-  if (leads) run_action();
-  while (!leads && !completed) {
+  while (woken == Woken::kIdleWork) {
     idle->work();
     MutexLock lock(monitor_.mutex());
-    completed = wait_for_others(replica, idle);
+    woken = wait_for_others(replica, idle);
   }
+  if (woken == Woken::kLeads) run_action();
   MutexLock lock(monitor_.mutex());
   std::exception_ptr failure = std::exchange(seat(replica).failure, nullptr);
   if (failure) std::rethrow_exception(std::move(failure));
   throw_if_aborted(replica);
 }
 
-bool Rendezvous::arrive(int replica, MeetingHeader header, void* argument, const Action& action) {
+void Rendezvous::arrive(int replica, MeetingHeader header, void* argument, const Action& action) {
   throw_if_aborted(replica);
   Seat& own = seat(replica);
   own.present = true;
@@ -69,7 +70,6 @@ bool Rendezvous::arrive(int replica, MeetingHeader header, void* argument, const
   if (num_present_ + num_ended_ == num_replicas()) all_are_here(replica);
   if (abort_reason_) own.present = false;
   throw_if_aborted(replica);
-  return in_action_ && leader_ == replica;
 }
 
 void Rendezvous::all_are_here(int replica) {
@@ -81,27 +81,30 @@ void Rendezvous::all_are_here(int replica) {
     return;
   }
   in_action_ = true;
-  leader_ = replica;
-  if (seats_.front().header.kind == MeetingKind::kMergeCall && place_ != RunPlace::kCaller) {
-    leader_ = -1;
-    merge_requested_ = true;
-    monitor_.notify_caller();
-  }
+  action_taken_ = false;
+  leader_ = seats_.front().header.kind == MeetingKind::kMergeCall ? 0 : replica;
+  if (leader_ != replica) monitor_.notify_replicas();
 }
 
-bool Rendezvous::wait_for_others(int replica, IdleWork* idle) {
+Rendezvous::Woken Rendezvous::wait_for_others(int replica, IdleWork* idle) {
   for (;;) {
     const auto done = [this, replica] { return !seat(replica).present; };
+    if (leads(replica)) {
+      action_taken_ = true;
+      return Woken::kLeads;
+    }
     const TimePoint deadline = deadline_after(Clock::system().now(), timeout_);
     const bool woken = monitor_.wait(replica, deadline, [&] {
-      return done() || (abort_reason_ && !in_action_) || (idle && idle->available());
+      return done() || leads(replica) || (abort_reason_ && !in_action_) ||
+             (idle && idle->available());
     });
-    if (done()) return true;
+    if (done()) return Woken::kCompleted;
+    if (leads(replica)) continue;
     if (abort_reason_ && !in_action_) {
       withdraw(replica);
       throw_if_aborted(replica);
     }
-    if (idle && idle->available()) return false;
+    if (idle && idle->available()) return Woken::kIdleWork;
     if (woken || in_action_) continue;
     const Error error(ErrorCode::kDeadlineExceeded, late(replica));
     withdraw(replica);
@@ -119,10 +122,10 @@ void Rendezvous::withdraw(int replica) {
 void Rendezvous::run_action() {
   std::vector<void*> arguments;
   for (const Seat& each : seats_) arguments.push_back(each.argument);
-  const int runner = std::max(leader_, 0);  // a merge call has no leader: that of replica 0
   std::exception_ptr failure;
   try {
-    (*seat(runner).action)(arguments);
+    const BlockedScope without_token;  // a merge function may run another strategy on this thread
+    (*seat(leader_).action)(arguments);
   } catch (...) {
     failure = std::current_exception();
   }
@@ -141,7 +144,6 @@ void Rendezvous::complete(std::exception_ptr failure) {
   }
   num_present_ = 0;
   in_action_ = false;
-  merge_requested_ = false;
   monitor_.notify_replicas();
 }
 
@@ -196,15 +198,9 @@ void Rendezvous::ended(int replica, std::exception_ptr error) {
   if (num_ended_ == num_replicas()) monitor_.notify_caller();
 }
 
-void Rendezvous::serve() {
-  for (;;) {
-    {
-      MutexLock lock(monitor_.mutex());
-      monitor_.wait_as_caller([this] { return merge_requested_ || num_ended_ == num_replicas(); });
-      if (!merge_requested_) return;
-    }
-    run_action();
-  }
+void Rendezvous::wait_for_end() {
+  MutexLock lock(monitor_.mutex());
+  monitor_.wait_as_caller([this] { return num_ended_ == num_replicas(); });
 }
 
 RunOutcome Rendezvous::outcome() {

@@ -24,8 +24,8 @@ class IdleWork {
   virtual void work() = 0;
 };
 
-/// Where the replicas of a run are: their own threads, these threads parked in a merge call, or
-/// (one replica) the thread that called run().
+/// Where the replicas of a run are: replica 0 on the thread that called run(), the others on their
+/// own; the same threads inside a merge call; or (one replica) the caller's thread alone.
 enum class RunPlace { kReplicaThreads, kNested, kCaller };
 
 /// How a run ended.
@@ -38,8 +38,8 @@ struct RunOutcome {
 
 /// The meetings of one run, one after the other. The last replica to arrive compares the headers
 /// and is the leader: it runs the action alone while the others sleep (a merge call's action is run
-/// by the caller of run()). If anything fails the run is aborted: every replica that waits or
-/// arrives later gets kAborted.
+/// by replica 0, on the thread that called run()). If anything fails the run is aborted: every
+/// replica that waits or arrives later gets kAborted.
 class Rendezvous {
  public:
   /// One pointer per replica: what it passed to meet().
@@ -64,8 +64,8 @@ class Rendezvous {
   /// The body of `replica` ended, with an exception or (nullptr) without.
   void ended(int replica, std::exception_ptr error);
 
-  /// For the caller of run(): runs merge calls until all replicas have ended.
-  void serve();
+  /// For the caller of run(): waits until all replicas have ended.
+  void wait_for_end();
   RunOutcome outcome();
 
  private:
@@ -81,11 +81,12 @@ class Rendezvous {
   };
 
   Seat& seat(int replica) { return seats_[static_cast<std::size_t>(replica)]; }
-  bool arrive(int replica, MeetingHeader header, void* argument, const Action& action)
+  void arrive(int replica, MeetingHeader header, void* argument, const Action& action)
       TUTTI_REQUIRES(monitor_.mutex());
   void all_are_here(int replica) TUTTI_REQUIRES(monitor_.mutex());
-  /// Returns whether the meeting completed; false: there is idle work.
-  bool wait_for_others(int replica, IdleWork* idle) TUTTI_REQUIRES(monitor_.mutex());
+  enum class Woken { kCompleted, kLeads, kIdleWork };
+  Woken wait_for_others(int replica, IdleWork* idle) TUTTI_REQUIRES(monitor_.mutex());
+  bool leads(int replica) const { return in_action_ && leader_ == replica && !action_taken_; }
   void withdraw(int replica) TUTTI_REQUIRES(monitor_.mutex());
   void run_action();
   void complete(std::exception_ptr failure) TUTTI_REQUIRES(monitor_.mutex());
@@ -103,7 +104,7 @@ class Rendezvous {
   int num_present_ = 0;
   int num_ended_ = 0;
   bool in_action_ = false;
-  bool merge_requested_ = false;
+  bool action_taken_ = false;
   bool updating_ = false;
   bool failed_in_update_ = false;
   int leader_ = -1;

@@ -63,6 +63,13 @@ void ReplicaMonitor::yield(int replica) {
   pass_turn();
 }
 
+void ReplicaMonitor::resume(int replica) {
+  if (!sequential_) return;
+  seats_[static_cast<std::size_t>(replica)].ready = nullptr;
+  if (turn_ == kNobody) pass_turn();
+  wait_for_turn(replica, TimePoint::max());
+}
+
 void ReplicaMonitor::leave(int replica) {
   seats_[static_cast<std::size_t>(replica)].active = false;
   if (!sequential_) return;

@@ -41,6 +41,8 @@ class ReplicaMonitor {
   void leave(int replica) TUTTI_REQUIRES(mutex_);
   /// A replica hands the turn on; its next wait() takes it up again.
   void yield(int replica) TUTTI_REQUIRES(mutex_);
+  /// A replica that yielded goes on where it was before the nested body.
+  void resume(int replica) TUTTI_REQUIRES(mutex_);
 
  private:
   struct Seat {

@@ -8,6 +8,8 @@
 
 #include <map>
 
+#include "tutti/autograd/tape_stack.h"
+
 namespace tutti::internal {
 
 /// What a replica does while it waits in a merge call: the bodies of nested runs.
@@ -41,7 +43,7 @@ ReplicaThreads::ReplicaThreads(const std::vector<Device>& replica_devices,
       for (const std::size_t r : replicas) token_of_replica_[r] = tokens_.back().get();
     }
   }
-  for (int r = 0; r < num_replicas_; ++r) {
+  for (int r = 1; r < num_replicas_; ++r) {
     threads_.push_back(Executor::system().start(concat("replica-", r), [this, r] { serve(r); }));
   }
 }
@@ -70,16 +72,29 @@ RunOutcome ReplicaThreads::run(const Body& body) {
     frames_.push_back(&frame);
     if (place != RunPlace::kCaller) monitor_.begin(!nested);
   }
-  if (place == RunPlace::kCaller) {
-    run_body(0);
-  } else {
-    frame.rendezvous.serve();
-  }
+  run_as_replica_0(frame, place);
   {
     MutexLock lock(monitor_.mutex());
     frames_.pop_back();
+    if (place == RunPlace::kNested) monitor_.resume(0);
   }
   return frame.rendezvous.outcome();
+}
+
+void ReplicaThreads::run_as_replica_0(Frame& frame, RunPlace place) {
+  if (place == RunPlace::kCaller) {
+    run_body(0);
+    return;
+  }
+  {
+    const SeparateTapes no_tapes;  // as on the threads of the other replicas
+    {
+      MutexLock lock(monitor_.mutex());
+      monitor_.enter(0);
+    }
+    run_body(0);
+  }
+  frame.rendezvous.wait_for_end();
 }
 
 void ReplicaThreads::serve(int replica) {

@@ -12,9 +12,9 @@
 
 namespace tutti::internal {
 
-/// One thread per replica, named "replica-<r>", for the life of the strategy. Replicas of one
-/// device take turns by its run token. A replica parked in a merge call takes up the body of a
-/// nested run. With one replica there is no thread: the caller runs it.
+/// Replica 0 runs on the thread that calls run(), each other one on a thread of its own, named
+/// "replica-<r>", for the life of the strategy. Replicas of one device take turns by its run token.
+/// A replica parked in a merge call takes up the body of a nested run.
 class ReplicaThreads {
  public:
   using Body = std::function<void(int replica, Rendezvous& rendezvous, IdleWork& nested)>;
@@ -27,9 +27,8 @@ class ReplicaThreads {
   ReplicaThreads(const ReplicaThreads&) = delete;
   ReplicaThreads& operator=(const ReplicaThreads&) = delete;
 
-  /// Runs body(r, ...) for each replica and returns when all have ended; serves their merge calls
-  /// meanwhile. One outermost run at a time; nested ones come from merge functions on the same
-  /// thread.
+  /// Runs body(r, ...) for each replica and returns when all have ended. One outermost run at a
+  /// time; nested ones come from merge functions on the same thread.
   RunOutcome run(const Body& body);
 
  private:
@@ -43,6 +42,7 @@ class ReplicaThreads {
   };
   class NestedBodies;
 
+  void run_as_replica_0(Frame& frame, RunPlace place);
   void serve(int replica);
   bool has_body(int replica) const;
   void run_body(int replica);

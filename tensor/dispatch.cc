@@ -51,6 +51,9 @@ std::optional<Tensor> view(const OpCall& call) {
 
 }  // namespace
 
+SeparateObservers::SeparateObservers() { observers_.swap(observers()); }
+SeparateObservers::~SeparateObservers() { observers_.swap(observers()); }
+
 ObserverScope::ObserverScope(OpObserver& observer) : observer_(&observer) {
   observers().push_back(&observer);
 }

@@ -30,6 +30,19 @@ class ObserverScope {
   OpObserver* observer_;
 };
 
+/// While it lives this thread has the observers of a new one: none. What is made meanwhile must be
+/// destroyed before.
+class SeparateObservers {
+ public:
+  SeparateObservers();
+  ~SeparateObservers();
+  SeparateObservers(const SeparateObservers&) = delete;
+  SeparateObservers& operator=(const SeparateObservers&) = delete;
+
+ private:
+  std::vector<OpObserver*> observers_;
+};
+
 /// Allocates the outputs, finds the kernel for (device, op, dtype of input 0), runs it and tells
 /// the observers. An output without elements is made without calling a kernel; a kernel that sees
 /// an input without elements must cope (weights' gradients of an empty batch are zeros). Throws
