@@ -11,7 +11,6 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/layers/average_loss.h"
 #include "tutti/model/layers/sample_weight.h"
-#include "tutti/model/timed_reducer.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {
@@ -78,12 +77,9 @@ void CompiledModel::reset_metrics() {
   for (const auto& [name, metric] : all_metrics()) metric->reset_state();
 }
 
-ReplicaStep::ReplicaStep(const Model& model, CompiledModel& compiled, int num_replicas,
+ReplicaStep::ReplicaStep(const Model& model, CompiledModel& compiled,
                          const ClassWeights* class_weights)
-    : model_(model),
-      compiled_(compiled),
-      class_weights_(class_weights),
-      communication_(static_cast<std::size_t>(num_replicas)) {}
+    : model_(model), compiled_(compiled), class_weights_(class_weights) {}
 
 ReplicaStep::Parts ReplicaStep::parts_of(const Batch& batch) const {
   const std::size_t inputs = model_.input_shapes().size(), outputs = model_.output_shapes().size();
@@ -159,18 +155,7 @@ void ReplicaStep::train(const Batch& batch) {
   const std::vector<Tensor> predictions =
       call_model(parts, {.training = true, .added_losses = &added});
   const Tensor loss = total_loss(batch, parts, predictions, added, shares);
-  if (GradientReducer* reducer = GradientReducer::current()) {
-    TimedReducer timed(*reducer);
-    {
-      const GradientReducerScope scope(&timed);
-      compiled_.optimizer->minimize(tape, loss);
-    }
-    const auto replica =
-        static_cast<std::size_t>(ReplicaContext::current().replica_id()) % communication_.size();
-    communication_[replica].value += timed.seconds();
-  } else {
-    compiled_.optimizer->minimize(tape, loss);
-  }
+  compiled_.optimizer->minimize(tape, loss);
   update_metrics(batch, parts, predictions, loss, shares);
 }
 
@@ -180,12 +165,6 @@ void ReplicaStep::test(const Batch& batch) {
   const std::vector<Tensor> predictions = call_model(parts, {.added_losses = &added});
   const Tensor loss = total_loss(batch, parts, predictions, added, shares);
   update_metrics(batch, parts, predictions, loss, shares);
-}
-
-double ReplicaStep::take_communication_seconds() {
-  double sum = 0.0;
-  for (Seconds& seconds : communication_) sum += std::exchange(seconds.value, 0.0);
-  return sum / static_cast<double>(communication_.size());
 }
 
 }  // namespace tutti::internal

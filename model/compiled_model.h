@@ -66,17 +66,13 @@ using ClassWeights = std::map<std::int64_t, double>;
 class ReplicaStep {
  public:
   /// `class_weights` (not owned, may be null) multiply the weights of examples in train().
-  ReplicaStep(const Model& model, CompiledModel& compiled, int num_replicas,
+  ReplicaStep(const Model& model, CompiledModel& compiled,
               const ClassWeights* class_weights = nullptr);
 
   /// Forward, backward, sum over replicas, update, metrics.
   void train(const Batch& batch);
   /// Forward and metrics.
   void test(const Batch& batch);
-
-  /// Seconds that replicas spent in gradient exchange (waiting for each other included) since the
-  /// last call, averaged over replicas. Not while a step runs.
-  double take_communication_seconds();
 
  private:
   /// A batch cut into what the model takes and what it is compared with.
@@ -96,10 +92,6 @@ class ReplicaStep {
   const Model& model_;
   CompiledModel& compiled_;
   const ClassWeights* class_weights_;
-  struct alignas(64) Seconds {
-    double value = 0.0;
-  };
-  std::vector<Seconds> communication_;  // by replica, each written by its own thread
 };
 
 }  // namespace tutti::internal

@@ -56,8 +56,7 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
       feed_(std::move(data), options.steps_per_epoch),
       options_(options),
       validate_(std::move(validate)),
-      step_(model, compiled, model.strategy().num_replicas_in_sync(),
-            options.class_weight.empty() ? nullptr : &options.class_weight) {
+      step_(model, compiled, options.class_weight.empty() ? nullptr : &options.class_weight) {
   if (!options.class_weight.empty() && model.output_shapes().size() > 1) {
     fail(ErrorCode::kInvalidArgument,
          "Model::fit: class_weight needs a model with one output; try weights in the dataset");
@@ -94,6 +93,7 @@ void FitLoop::run_epoch(std::int64_t epoch) {
   for (const AnyCallback& callback : options_.callbacks) callback->on_epoch_begin(epoch);
   if (progress_) progress_->begin_epoch(epoch, options_.epochs, feed_.num_steps());
   feed_.begin_epoch();
+  (void)model_.strategy().take_run_times();  // what was before is not this epoch's
   std::int64_t number = 0;
   while (const PerReplica<Batch>* batch = feed_.next()) {
     for (const AnyCallback& callback : options_.callbacks) callback->on_train_batch_begin(number);
@@ -115,18 +115,17 @@ void FitLoop::run_epoch(std::int64_t epoch) {
 }
 
 void FitLoop::run_step(const PerReplica<Batch>& batch) {
-  const TimePoint begin = Clock::system().now();
   model_.strategy().run([this](const Batch& part) { step_.train(part); }, batch);
   if (compiled_.has_constraints) model_.apply_constraints();
-  run_seconds_ += seconds_between(begin, Clock::system().now());
 }
 
 Logs FitLoop::finish_epoch(std::int64_t epoch) {
   Logs logs = compiled_.logs();
   TimeSplit split;
   split.input_wait = feed_.data().take_wait_seconds();
-  split.communication = step_.take_communication_seconds();
-  split.compute = std::max(0.0, std::exchange(run_seconds_, 0.0) - split.communication);
+  const Strategy::RunTimes times = model_.strategy().take_run_times();
+  split.communication = times.communication;
+  split.compute = std::max(0.0, times.run - times.communication);
   ++model_.model_state_->epochs_trained;
   if (validate_ && (epoch + 1) % options_.validation_freq == 0) {
     for (const auto& [name, value] : validate_()) logs.set("val_" + name, value);
@@ -139,7 +138,7 @@ Logs FitLoop::finish_epoch(std::int64_t epoch) {
 Logs run_evaluation(Model& model, CompiledModel& compiled, DistributedDataset data,
                     const EvaluateOptions& options) {
   BatchFeed feed(std::move(data), std::nullopt);
-  ReplicaStep step(model, compiled, model.strategy().num_replicas_in_sync());
+  ReplicaStep step(model, compiled);
   std::optional<Progress> progress;
   if (options.verbose == Verbosity::kProgress) progress.emplace();
   compiled.reset_metrics();

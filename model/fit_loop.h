@@ -55,7 +55,6 @@ class FitLoop {
   std::function<Logs()> validate_;
   ReplicaStep step_;
   std::optional<Progress> progress_;
-  double run_seconds_ = 0.0;
 };
 
 /// One call of evaluate.
