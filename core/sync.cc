@@ -23,24 +23,59 @@ bool cores_to_spare() {
   return num_awake_threads() + 1 <= cores;
 }
 
-/// A sleeping thread costs tens of microseconds to wake. Looking again for about that long is
-/// cheaper, but only where the thread waited for has a core of its own.
-bool spin_until(MutexHold& hold, TimePoint deadline, const std::function<bool()>& ready) {
-  constexpr Duration kSpin = std::chrono::microseconds(50);
-  const TimePoint begin = Clock::system().now();
-  const TimePoint end = std::min(deadline, deadline_after(begin, kSpin));
-  while (cores_to_spare() && Clock::system().now() < end) {
-    hold.unlock();
-    for (int i = 0; i < 32; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
-    hold.lock();
-    if (ready()) return true;
-  }
-  return false;
+/// Some tens of nanoseconds in which the other thread of the core may work.
+void pause_briefly() {
+#if defined(__x86_64__) || defined(__i386__)
+  for (int i = 0; i < 8; ++i) __builtin_ia32_pause();
+#else
+  for (int i = 0; i < 64; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
+#endif
 }
 
-bool sleep_until(std::condition_variable& condition, MutexHold& hold, TimePoint deadline,
+/// A sleeping thread costs tens of microseconds to wake. Looking again for about that long is
+/// cheaper, but only where the thread waited for has a core of its own.
+bool spin_until(MutexHold& hold, const std::atomic<unsigned>& notifications, TimePoint deadline,
+                const std::function<bool()>& ready) {
+  constexpr Duration kSpin = std::chrono::microseconds(50);
+  const TimePoint end = std::min(deadline, deadline_after(Clock::system().now(), kSpin));
+  for (;;) {
+    const unsigned seen = notifications.load(std::memory_order_acquire);
+    hold.unlock();
+    bool in_time = true;
+    while (in_time && notifications.load(std::memory_order_acquire) == seen) {
+      pause_briefly();
+      in_time = cores_to_spare() && Clock::system().now() < end;
+    }
+    hold.lock();
+    if (ready()) return true;
+    if (!in_time) return false;
+  }
+}
+
+/// Looking again was in vain when what was waited for took longer, or when other programs wanted
+/// the core: then this thread sleeps at once for the next waits, for more of them each time.
+class SpinningHabit {
+ public:
+  bool worth_it() { return to_skip_ == 0 || --to_skip_ == 0; }
+  void learn(bool was_in_vain) {
+    penalty_ = was_in_vain ? std::min(2 * penalty_ + 8, 512) : penalty_ / 2;
+    if (was_in_vain) to_skip_ = penalty_;
+  }
+
+ private:
+  int penalty_ = 0;
+  int to_skip_ = 0;
+};
+
+bool sleep_until(std::condition_variable& condition, MutexHold& hold,
+                 const std::atomic<unsigned>& notifications, TimePoint deadline,
                  const std::function<bool()>& ready) {
-  if (spin_until(hold, deadline, ready)) return true;
+  thread_local SpinningHabit habit;
+  if (cores_to_spare() && habit.worth_it()) {
+    const bool is_ready = spin_until(hold, notifications, deadline, ready);
+    habit.learn(!is_ready);
+    if (is_ready) return true;
+  }
   const AsleepScope asleep;
   return condition.wait_until(hold, deadline, ready);
 }
@@ -90,7 +125,7 @@ bool CondVar::wait_until(Mutex& mutex, TimePoint deadline, const std::function<b
   if (BlockedScope::current_thread_holds_token()) {
     return sleep_without_token(condition_, borrowed.hold, deadline, ready);
   }
-  return sleep_until(condition_, borrowed.hold, deadline, ready);
+  return sleep_until(condition_, borrowed.hold, notifications_, deadline, ready);
 }
 
 void Event::set() {

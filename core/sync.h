@@ -55,11 +55,18 @@ class CondVar {
       TUTTI_REQUIRES(mutex) {
     return wait_until(mutex, deadline_after(Clock::system().now(), timeout), ready);
   }
-  void notify_one() noexcept { condition_.notify_one(); }
-  void notify_all() noexcept { condition_.notify_all(); }
+  void notify_one() noexcept {
+    notifications_.fetch_add(1, std::memory_order_release);
+    condition_.notify_one();
+  }
+  void notify_all() noexcept {
+    notifications_.fetch_add(1, std::memory_order_release);
+    condition_.notify_all();
+  }
 
  private:
   std::condition_variable condition_;
+  std::atomic<unsigned> notifications_{0};  // what a spinning thread looks at without the mutex
 };
 
 /// Happens once. Threads: any.

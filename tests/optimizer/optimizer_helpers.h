@@ -9,8 +9,8 @@
 #include "gtest/gtest.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/random.h"
-#include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/adam.h"
+#include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/sgd.h"
 
 namespace tutti::optimizer_tests {
