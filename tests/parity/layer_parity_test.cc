@@ -28,6 +28,8 @@ MakeLayer make(Args... args) {
 
 /// The layers of layer_cases.py.
 const std::map<std::string, MakeLayer>& layer_table() {
+  const std::string same = "same";
+  static const RecurrentOptions sequences{.return_sequences = true};
   static const std::map<std::string, MakeLayer> table = {
       {"dense", make<Dense>(3)},
       {"dense_relu", make<Dense>(3, DenseOptions{.activation = "relu"})},
@@ -63,12 +65,11 @@ const std::map<std::string, MakeLayer>& layer_table() {
       {"prelu", make<PReLU>()},
       {"conv2d_dilated", make<Conv2D>(4, 3, Conv2DOptions{.dilation_rate = 2})},
       {"conv2d_groups", make<Conv2D>(6, 2, Conv2DOptions{.groups = 3, .activation = "tanh"})},
-      {"depthwise_conv2d",
-       make<DepthwiseConv2D>(3, DepthwiseConv2DOptions{.depth_multiplier = 2})},
+      {"depthwise_conv2d", make<DepthwiseConv2D>(3, DepthwiseConv2DOptions{.depth_multiplier = 2})},
       {"depthwise_conv2d_same",
        make<DepthwiseConv2D>(2, DepthwiseConv2DOptions{.strides = 2, .padding = "same"})},
       {"separable_conv2d",
-       make<SeparableConv2D>(4, 3, SeparableConv2DOptions{.padding = "same", .depth_multiplier = 2})},
+       make<SeparableConv2D>(4, 3, SeparableConv2DOptions{.padding = same, .depth_multiplier = 2})},
       {"conv2d_transpose", make<Conv2DTranspose>(4, 3, Conv2DTransposeOptions{.strides = 2})},
       {"conv2d_transpose_same",
        make<Conv2DTranspose>(2, 3, Conv2DTransposeOptions{.strides = 2, .padding = "same"})},
@@ -85,8 +86,7 @@ const std::map<std::string, MakeLayer>& layer_table() {
       {"repeat_vector", make<RepeatVector>(3)},
       {"layer_normalization", make<LayerNormalization>()},
       {"layer_normalization_of_two_axes",
-       make<LayerNormalization>(
-           LayerNormalizationOptions{.axes = {1, 2}, .epsilon = 1.0 / 1024})},
+       make<LayerNormalization>(LayerNormalizationOptions{.axes = {1, 2}, .epsilon = 1.0 / 1024})},
       {"group_normalization", make<GroupNormalization>(3)},
       {"instance_normalization", make<GroupNormalization>(1)},
       {"unit_normalization", make<UnitNormalization>()},
@@ -98,10 +98,7 @@ const std::map<std::string, MakeLayer>& layer_table() {
       {"gru", make<GRU>(4)},
       {"gru_reset_before",
        make<GRU>(4, RecurrentOptions{.return_sequences = true, .reset_after = false})},
-      {"bidirectional_lstm",
-       [] {
-         return std::make_shared<Bidirectional>(LSTM(3, RecurrentOptions{.return_sequences = true}));
-       }},
+      {"bidirectional_lstm", [] { return std::make_shared<Bidirectional>(LSTM(3, sequences)); }},
       {"time_distributed_dense", [] { return std::make_shared<TimeDistributed>(Dense(4)); }},
       {"multi_head_attention", make<MultiHeadAttention>(2, 4)},
       {"multi_head_attention_causal",
