@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "tutti/tensor/ops/activations.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/softmax.h"
 
@@ -16,25 +17,18 @@ Tensor tanh_of(const Tensor& x) { return tanh(x); }
 Tensor softmax_of(const Tensor& x) { return softmax(x); }
 Tensor log_softmax_of(const Tensor& x) { return log_softmax(x); }
 Tensor softplus_of(const Tensor& x) { return softplus(x); }
-Tensor softsign_of(const Tensor& x) { return x / (abs(x) + 1.0); }
+Tensor softsign_of(const Tensor& x) { return softsign(x); }
 Tensor elu_of(const Tensor& x) { return elu(x); }
-Tensor selu_of(const Tensor& x) {
-  constexpr double kScale = 1.0507009873554804934;
-  constexpr double kAlpha = 1.6732632423543772848;
-  return (maximum(x, 0.0) + (elu(minimum(x, 0.0)) * kAlpha)) * kScale;
-}
+Tensor selu_of(const Tensor& x) { return selu(x); }
 Tensor gelu_of(const Tensor& x) { return gelu(x); }
-Tensor swish_of(const Tensor& x) { return x * sigmoid(x); }
+Tensor swish_of(const Tensor& x) { return silu(x); }
 Tensor exp_of(const Tensor& x) { return exp(x); }
-Tensor relu6_of(const Tensor& x) { return clip(x, 0.0, 6.0); }
-Tensor leaky_relu_of(const Tensor& x) { return maximum(x, x * 0.2); }
-Tensor gelu_tanh_of(const Tensor& x) {
-  const double kSqrtTwoOverPi = 0.79788456080286535588;
-  return x * 0.5 * (tanh((x + x * square(x) * 0.044715) * kSqrtTwoOverPi) + 1.0);
-}
+Tensor relu6_of(const Tensor& x) { return relu6(x); }
+Tensor leaky_relu_of(const Tensor& x) { return leaky_relu(x, 0.2); }
+Tensor gelu_tanh_of(const Tensor& x) { return gelu_tanh(x); }
 Tensor mish_of(const Tensor& x) { return x * tanh(softplus(x)); }
-Tensor hard_swish_of(const Tensor& x) { return x * clip(x + 3.0, 0.0, 6.0) * (1.0 / 6.0); }
-Tensor hard_sigmoid_of(const Tensor& x) { return clip(x / 6.0 + 0.5, 0.0, 1.0); }
+Tensor hard_swish_of(const Tensor& x) { return hard_silu(x); }
+Tensor hard_sigmoid_of(const Tensor& x) { return hard_sigmoid(x); }
 
 const std::vector<ActivationFunction>& activation_table() {
   static const std::vector<ActivationFunction> table = {
