@@ -9,12 +9,16 @@
 #include "tutti/cross_device_ops/cross_device_ops.h"  // how values of replicas become one
 #include "tutti/cross_device_ops/registry.h"          // choosing and adding such operations
 #include "tutti/data/dataset.h"                       // datasets
+#include "tutti/data/example.h"                       // tf.train.Example
+#include "tutti/data/npy.h"                           // numpy's .npy and .npz
 #include "tutti/data/readers.h"                       // MNIST, Fashion-MNIST, CIFAR-10
+#include "tutti/data/tfrecord.h"                      // TFRecord files
 #include "tutti/model/callbacks.h"                    // early stopping, checkpoints, logs
+#include "tutti/model/functional.h"                   // graphs of layers
 #include "tutti/model/layers/average_loss.h"          // compute_average_loss
 #include "tutti/model/layers/layers.h"                // Dense, Conv2D, ...
-#include "tutti/model/layers/loss.h"                  // loss functions and objects
-#include "tutti/model/layers/metrics.h"               // accuracy, mean, ...
+#include "tutti/model/layers/loss_classes.h"          // loss functions and objects
+#include "tutti/model/layers/metric_classes.h"        // accuracy, mean, ...
 #include "tutti/model/sequential.h"                   // models: compile, fit, evaluate, predict
 #include "tutti/optimizer/cosine_decay.h"             // learning rates over time
 #include "tutti/optimizer/learning_rate_spec.h"       // schedules by name

@@ -1,5 +1,7 @@
 // Gradients of arithmetic, element by element.
 // SPDX-License-Identifier: Apache-2.0
+#include <numbers>
+
 #include "tutti/autograd/gradients.h"
 #include "tutti/tensor/tensor_ops.h"
 
@@ -33,6 +35,14 @@ Gradients reciprocal_gradient(const GradientContext& c) {
   return single(-(c.dy() * square(c.out())));
 }
 Gradients cast_gradient(const GradientContext& c) { return single(cast(c.dy(), c.dtype(0))); }
+
+Gradients erf_gradient(const GradientContext& c) {
+  return single(c.dy() * (exp(-square(c.in(0))) * (2.0 * std::numbers::inv_sqrtpi)));
+}
+Gradients log1p_gradient(const GradientContext& c) { return single(c.dy() / (c.in(0) + 1.0)); }
+Gradients expm1_gradient(const GradientContext& c) { return single(c.dy() * (c.out() + 1.0)); }
+Gradients sin_gradient(const GradientContext& c) { return single(c.dy() * cos(c.in(0))); }
+Gradients cos_gradient(const GradientContext& c) { return single(-(c.dy() * sin(c.in(0)))); }
 
 Gradients clip_gradient(const GradientContext& c) {
   const auto& [low, high] = c.attributes_as<ClipAttributes>();

@@ -37,6 +37,16 @@ GradientFunction find_gradient(OpId op) {
       return abs_gradient;
     case OpId::kReciprocal:
       return reciprocal_gradient;
+    case OpId::kErf:
+      return erf_gradient;
+    case OpId::kLog1p:
+      return log1p_gradient;
+    case OpId::kExpm1:
+      return expm1_gradient;
+    case OpId::kSin:
+      return sin_gradient;
+    case OpId::kCos:
+      return cos_gradient;
     case OpId::kCast:
       return cast_gradient;
     case OpId::kClip:
@@ -115,6 +125,8 @@ GradientFunction find_gradient(OpId op) {
       return batch_norm_inference_gradient;
     case OpId::kLrn:
       return lrn_gradient;
+    case OpId::kGroupNorm:
+      return group_norm_gradient;
 
     case OpId::kSoftmax:
       return softmax_gradient;
@@ -149,6 +161,16 @@ GradientFunction find_gradient(OpId op) {
       return gather_gradient;
     case OpId::kScatterRows:
       return scatter_rows_gradient;
+    case OpId::kReverse:
+      return reverse_gradient;
+    case OpId::kCumulativeSum:
+      return cumulative_sum_gradient;
+    case OpId::kTopK:
+      return top_k_gradient;
+    case OpId::kUpsample:
+      return upsample_gradient;
+    case OpId::kUpsampleGrad:
+      return upsample_grad_gradient;
     default:
       return nullptr;
   }
@@ -158,6 +180,8 @@ bool is_constant_for_gradients(OpId op) {
   switch (op) {
     case OpId::kSign:
     case OpId::kFloor:
+    case OpId::kCeil:
+    case OpId::kRound:
     case OpId::kLogicalNot:
     case OpId::kEqual:
     case OpId::kNotEqual:
@@ -208,6 +232,12 @@ std::uint32_t used_inputs(const OpCall& call) {
     case OpId::kConcat:
     case OpId::kBroadcastTo:
     case OpId::kDropout:
+    case OpId::kExpm1:
+    case OpId::kReverse:
+    case OpId::kCumulativeSum:
+    case OpId::kTopK:
+    case OpId::kUpsample:
+    case OpId::kUpsampleGrad:
       return kNone;
     case OpId::kReluGrad:
     case OpId::kGather:
@@ -218,6 +248,7 @@ std::uint32_t used_inputs(const OpCall& call) {
     case OpId::kMatMul:
     case OpId::kConv2d:
     case OpId::kBatchNormTraining:
+    case OpId::kGroupNorm:
       return kFirst | kSecond;  // not the bias, not beta
     default:
       return find_gradient(call.op) ? kAll : kNone;
@@ -225,9 +256,10 @@ std::uint32_t used_inputs(const OpCall& call) {
 }
 
 std::uint32_t used_outputs(const OpCall& call) {
-  constexpr std::uint32_t kNone = 0, kFirst = 0b1, kStatistics = 0b110;
+  constexpr std::uint32_t kNone = 0, kFirst = 0b1, kSecond = 0b10, kStatistics = 0b110;
   switch (call.op) {
     case OpId::kExp:
+    case OpId::kExpm1:
     case OpId::kSqrt:
     case OpId::kRsqrt:
     case OpId::kReciprocal:
@@ -248,7 +280,10 @@ std::uint32_t used_outputs(const OpCall& call) {
       return call.attributes_as<Conv2dAttributes>().activation == FusedActivation::kNone ? kNone
                                                                                          : kFirst;
     case OpId::kBatchNormTraining:
+    case OpId::kGroupNorm:
       return kStatistics;
+    case OpId::kTopK:
+      return kSecond;
     default:
       return kNone;
   }

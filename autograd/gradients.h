@@ -25,6 +25,11 @@ Gradients square_gradient(const GradientContext& context);
 Gradients abs_gradient(const GradientContext& context);
 Gradients reciprocal_gradient(const GradientContext& context);
 Gradients cast_gradient(const GradientContext& context);
+Gradients erf_gradient(const GradientContext& context);
+Gradients log1p_gradient(const GradientContext& context);
+Gradients expm1_gradient(const GradientContext& context);
+Gradients sin_gradient(const GradientContext& context);
+Gradients cos_gradient(const GradientContext& context);
 Gradients clip_gradient(const GradientContext& context);
 Gradients add_gradient(const GradientContext& context);
 Gradients subtract_gradient(const GradientContext& context);
@@ -73,6 +78,7 @@ Gradients average_pool_grad_gradient(const GradientContext& context);
 Gradients batch_norm_training_gradient(const GradientContext& context);
 Gradients batch_norm_inference_gradient(const GradientContext& context);
 Gradients lrn_gradient(const GradientContext& context);
+Gradients group_norm_gradient(const GradientContext& context);
 
 // softmax_gradients.cc
 Gradients softmax_gradient(const GradientContext& context);
@@ -93,5 +99,10 @@ Gradients concat_gradient(const GradientContext& context);
 Gradients broadcast_to_gradient(const GradientContext& context);
 Gradients gather_gradient(const GradientContext& context);
 Gradients scatter_rows_gradient(const GradientContext& context);
+Gradients reverse_gradient(const GradientContext& context);
+Gradients cumulative_sum_gradient(const GradientContext& context);
+Gradients top_k_gradient(const GradientContext& context);
+Gradients upsample_gradient(const GradientContext& context);
+Gradients upsample_grad_gradient(const GradientContext& context);
 
 }  // namespace tutti::internal

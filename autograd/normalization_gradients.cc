@@ -62,6 +62,17 @@ Gradients batch_norm_inference_gradient(const GradientContext& c) {
   return result;
 }
 
+/// Inputs (x, gamma, beta), outputs (y, mean, variance), of which only y is handed out.
+Gradients group_norm_gradient(const GradientContext& c) {
+  std::vector<Tensor> gradients = group_norm_grad(c.in(0), c.in(1), c.out(1), c.out(2), c.dy(),
+                                                  c.attributes_as<GroupNormAttributes>());
+  Gradients result(3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (c.needs(i)) result[i] = std::move(gradients[i]);
+  }
+  return result;
+}
+
 Gradients lrn_gradient(const GradientContext& c) {
   return single(
       local_response_normalization_grad(c.in(0), c.dy(), c.attributes_as<LrnAttributes>()));

@@ -71,6 +71,43 @@ Gradients gather_gradient(const GradientContext& c) {
   return result;
 }
 
+Gradients reverse_gradient(const GradientContext& c) {
+  std::vector<int> axes;
+  for (int axis = 0; axis < c.shape(0).rank(); ++axis) {
+    if (c.attributes_as<AxesAttributes>().axes >> axis & 1u) axes.push_back(axis);
+  }
+  return single(reverse(c.dy(), axes));
+}
+
+Gradients cumulative_sum_gradient(const GradientContext& c) {
+  const auto& [axis, exclusive, is_reverse] = c.attributes_as<CumulativeSumAttributes>();
+  return single(cumulative_sum(c.dy(), {axis, exclusive, !is_reverse}));
+}
+
+/// Outputs (values, indices): each value's gradient goes to where the value stood.
+Gradients top_k_gradient(const GradientContext& c) {
+  const std::int64_t n = c.shape(0).dim(-1);
+  const std::int64_t k = c.dy().shape().dim(-1);
+  const std::int64_t rows = n == 0 ? 0 : c.shape(0).num_elements() / n;
+  MutableTensor places(Shape{rows * k}, DType::kInt64, c.dy().device());
+  const std::span<const std::int64_t> indices = c.out(1).host_span<std::int64_t>();
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    places.span<std::int64_t>()[i] = static_cast<std::int64_t>(i) / k * n + indices[i];
+  }
+  const Tensor flat =
+      scatter_rows(reshape(c.dy(), Shape{rows * k}), places.freeze(), Shape{rows * n});
+  return single(reshape(flat, c.shape(0)));
+}
+
+Gradients upsample_gradient(const GradientContext& c) {
+  return single(upsample2d_grad(c.dy(), c.shape(0), c.attributes_as<UpsampleAttributes>()));
+}
+
+Gradients upsample_grad_gradient(const GradientContext& c) {
+  const auto& [factor_h, factor_w, interpolation] = c.attributes_as<UpsampleAttributes>();
+  return single(upsample2d(c.dy(), {factor_h, factor_w, interpolation}));
+}
+
 /// Inputs (values, indices).
 Gradients scatter_rows_gradient(const GradientContext& c) {
   Gradients result(2);

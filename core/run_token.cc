@@ -28,6 +28,11 @@ void RunToken::release() {
   condition_.notify_all();
 }
 
+unsigned long RunToken::num_waiting() const {
+  std::lock_guard lock(mutex_);
+  return next_ticket_ > serving_ + 1 ? next_ticket_ - serving_ - 1 : 0;
+}
+
 RunTokenHolder::RunTokenHolder(RunToken* token) : previous_(current_token) {
   if (token == nullptr || token == previous_) return;
   TUTTI_CHECK(previous_ == nullptr, "this thread already holds the run token of another device");

@@ -14,9 +14,11 @@ class RunToken {
   /// want.
   void acquire();
   void release();
+  /// Threads that have asked for a held token and do not have it yet.
+  unsigned long num_waiting() const;
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable condition_;
   unsigned long next_ticket_ = 0;
   unsigned long serving_ = 0;

@@ -41,6 +41,8 @@ class DatasetSource {
 };
 
 inline constexpr std::int64_t kInfinite = -1;
+/// In a padded shape: as large as the largest element of the batch.
+inline constexpr std::int64_t kLargest = -1;
 
 struct MapOptions {
   /// Elements worked on at once, in order all the same; 1: on the caller's thread.
@@ -48,6 +50,20 @@ struct MapOptions {
 };
 struct BatchOptions {
   bool drop_remainder = false;
+};
+struct PaddedBatchOptions {
+  bool drop_remainder = false;
+  /// One shape per component, kLargest: as in the largest element of the batch. Components without
+  /// one: kLargest everywhere.
+  std::vector<std::vector<std::int64_t>> padded_shapes = {};
+  /// One number per component; components without one: 0.
+  std::vector<double> padding_values = {};
+};
+struct InterleaveOptions {
+  /// Datasets read in turn.
+  std::int64_t cycle_length = 1;
+  /// Elements read from one before the turn goes on.
+  std::int64_t block_length = 1;
 };
 struct ShuffleOptions {
   std::uint64_t seed = 0;
@@ -87,6 +103,11 @@ class Dataset {
   /// Stacks `size` consecutive elements; `size` is the GLOBAL batch. Throws kInvalidArgument when
   /// shapes differ, naming component and both.
   Dataset batch(std::int64_t size, BatchOptions options = {}) const;
+  /// batch() of elements whose components differ in size (not in rank): each is padded behind its
+  /// end. Throws kInvalidArgument for an element larger than its padded shape.
+  Dataset padded_batch(std::int64_t size, PaddedBatchOptions options = {}) const;
+  /// The rows of every element, one by one; throws kFailedPrecondition where elements have no rows.
+  Dataset unbatch() const;
   /// `count` times, each a new epoch for what is below; kInfinite (default): for ever, or until a
   /// pass has no element.
   Dataset repeat(std::int64_t count = kInfinite) const;
@@ -97,6 +118,17 @@ class Dataset {
   /// pass can go on after that.
   Dataset map(std::function<Element(const Element&)> fn, MapOptions options = {}) const;
   Dataset filter(std::function<bool(const Element&)> predicate) const;
+  /// Ends before the first element that `predicate` refuses.
+  Dataset take_while(std::function<bool(const Element&)> predicate) const;
+  /// Elements {index int64 [] from `start`, the components}.
+  Dataset enumerate(std::int64_t start = 0) const;
+  /// `make` turns each element into a dataset; the elements of `cycle_length` of them come in turn,
+  /// `block_length` at a time, in tf's order. The datasets get this pass's epoch. `make` must be a
+  /// function of the element alone.
+  Dataset interleave(std::function<Dataset(const Element&)> make,
+                     InterleaveOptions options = {}) const;
+  /// The elements of the first dataset made, then those of the second, ...
+  Dataset flat_map(std::function<Dataset(const Element&)> make) const;
   /// The first `count` elements (kInfinite: all); all but those. Other negative numbers throw
   /// kInvalidArgument.
   Dataset take(std::int64_t count) const;

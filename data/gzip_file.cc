@@ -19,12 +19,19 @@ bool is_gzip(std::string_view bytes) { return bytes.substr(0, 2) == "\x1f\x8b"; 
 #ifdef TUTTI_WITH_ZLIB
 namespace {
 
+int window_bits(DeflateFormat format) {
+  constexpr int kLargest = 15;
+  if (format == DeflateFormat::kRaw) return -kLargest;
+  return format == DeflateFormat::kGzip ? kLargest + 16 : kLargest;
+}
+
 /// Unpacks one member after the other.
 class Inflater {
  public:
-  Inflater(std::string_view bytes, const std::string& source) : bytes_(bytes), source_(source) {
-    constexpr int kGzipFormat = 15 + 16;
-    const int status = inflateInit2(&stream_, kGzipFormat);
+  Inflater(std::string_view bytes, DeflateFormat format, const std::string& source,
+           std::size_t max_bytes)
+      : bytes_(bytes), source_(source), max_bytes_(max_bytes) {
+    const int status = inflateInit2(&stream_, window_bits(format));
     if (status != Z_OK) fail(ErrorCode::kInternal, "gunzip: zlib does not start: status ", status);
   }
   ~Inflater() { inflateEnd(&stream_); }
@@ -50,6 +57,7 @@ class Inflater {
       status = inflate(&stream_, Z_NO_FLUSH);
       offset_ += in - stream_.avail_in;
       content.append(buffer_.data(), kChunk - stream_.avail_out);
+      if (content.size() > max_bytes_) fail_too_large();
       if (status == Z_BUF_ERROR) fail_truncated();
       if (status != Z_OK && status != Z_STREAM_END) fail_damaged();
     }
@@ -66,9 +74,15 @@ class Inflater {
          stream_.msg ? stream_.msg : "no reason given");
   }
 
+  [[noreturn]] void fail_too_large() const {
+    fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
+         ": expected compressed data of at most ", max_bytes_, " bytes, got more");
+  }
+
   static constexpr std::size_t kChunk = std::size_t{1} << 20;
   std::string_view bytes_;
   const std::string& source_;
+  std::size_t max_bytes_;
   std::size_t offset_ = 0;
   std::string buffer_;
   z_stream stream_{};
@@ -77,7 +91,37 @@ class Inflater {
 }  // namespace
 
 std::string gunzip(std::string_view bytes, const std::string& source) {
-  return Inflater(bytes, source).run();
+  return inflate_bytes(bytes, DeflateFormat::kGzip, source);
+}
+
+std::string inflate_bytes(std::string_view bytes, DeflateFormat format, const std::string& source,
+                          std::size_t max_bytes) {
+  return Inflater(bytes, format, source, max_bytes).run();
+}
+
+std::string deflate_bytes(std::string_view bytes, DeflateFormat format) {
+  z_stream stream{};
+  constexpr int kMemoryLevel = 8;
+  int status = deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, window_bits(format),
+                            kMemoryLevel, Z_DEFAULT_STRATEGY);
+  if (status != Z_OK) fail(ErrorCode::kInternal, "deflate: zlib does not start: status ", status);
+  constexpr std::size_t kChunk = std::size_t{1} << 20;
+  std::string packed;
+  std::string buffer(kChunk, '\0');
+  std::size_t offset = 0;
+  while (status == Z_OK) {
+    const std::size_t in = std::min(bytes.size() - offset, kChunk);
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + offset));
+    stream.avail_in = static_cast<uInt>(in);
+    stream.next_out = reinterpret_cast<Bytef*>(buffer.data());
+    stream.avail_out = static_cast<uInt>(kChunk);
+    status = deflate(&stream, offset + in == bytes.size() ? Z_FINISH : Z_NO_FLUSH);
+    offset += in - stream.avail_in;
+    packed.append(buffer.data(), kChunk - stream.avail_out);
+  }
+  deflateEnd(&stream);
+  TUTTI_CHECK(status == Z_STREAM_END, "deflate: zlib ends with status ", status);
+  return packed;
 }
 
 #else
@@ -85,7 +129,19 @@ std::string gunzip(std::string_view bytes, const std::string& source) {
 std::string gunzip(std::string_view, const std::string& source) {
   fail(ErrorCode::kUnimplemented, source,
        ": this build reads no compressed files; expected a plain file, got a .gz file; try gunzip, "
-       "or install zlib1g-dev and build with TUTTI_ZLIB=ON");
+       "or apt-get install zlib1g-dev and build with TUTTI_ZLIB=ON");
+}
+
+std::string inflate_bytes(std::string_view, DeflateFormat, const std::string& source, std::size_t) {
+  fail(ErrorCode::kUnimplemented, source,
+       ": this build reads no compressed data; expected plain data; try apt-get install "
+       "zlib1g-dev and build with TUTTI_ZLIB=ON");
+}
+
+std::string deflate_bytes(std::string_view, DeflateFormat) {
+  fail(ErrorCode::kUnimplemented,
+       "deflate: this build writes no compressed data; expected no compression; try apt-get "
+       "install zlib1g-dev and build with TUTTI_ZLIB=ON");
 }
 
 #endif

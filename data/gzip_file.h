@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -14,6 +16,16 @@ bool is_gzip(std::string_view bytes);
 /// naming source and offset where the bytes are damaged or end early; kUnimplemented in a build
 /// without zlib.
 std::string gunzip(std::string_view bytes, const std::string& source);
+
+/// How zlib frames what it packs.
+enum class DeflateFormat { kGzip, kZlib, kRaw };
+
+/// Unpacks `bytes` to at most `max_bytes`; errors as gunzip(), and kDataLoss for a larger content.
+std::string inflate_bytes(std::string_view bytes, DeflateFormat format, const std::string& source,
+                          std::size_t max_bytes = SIZE_MAX);
+
+/// Packs `bytes`. Throws kUnimplemented in a build without zlib.
+std::string deflate_bytes(std::string_view bytes, DeflateFormat format);
 
 /// read_file(), unpacked when it is a .gz file.
 std::string read_plain_or_gzip(const std::string& path);

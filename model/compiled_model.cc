@@ -11,12 +11,37 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/layers/average_loss.h"
 #include "tutti/model/layers/sample_weight.h"
-#include "tutti/model/timed_reducer.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {
+namespace {
 
-LossTracker::LossTracker() : Metric("loss"), total_(add_sum("total")), rows_(add_sum("rows")) {}
+/// `weights` (may be undefined) times the weight of each label's class; a class that is not listed
+/// weighs 1. Labels are class numbers [batch] or [batch, 1], or one-hot [batch, classes].
+Tensor with_class_weights(const Tensor& labels, const Tensor& weights,
+                          const ClassWeights& class_weights) {
+  const bool one_hot = labels.rank() == 2 && labels.shape()[1] > 1;
+  if (labels.rank() > 2) {
+    fail(ErrorCode::kInvalidArgument,
+         "Model::fit: class_weight needs one class per example; expected labels [batch] or [batch, "
+         "classes], got ",
+         labels.shape());
+  }
+  const std::vector<double> classes = (one_hot ? argmax(labels, 1) : labels).to_doubles();
+  std::vector<float> values;
+  for (const double number : classes) {
+    const auto found = class_weights.find(static_cast<std::int64_t>(number));
+    values.push_back(found == class_weights.end() ? 1.0f : static_cast<float>(found->second));
+  }
+  const Tensor by_class =
+      Tensor::from(Shape{static_cast<std::int64_t>(values.size())}, values, labels.device());
+  return weights.defined() ? weighted(by_class, weights, "Model::fit") : by_class;
+}
+
+}  // namespace
+
+LossTracker::LossTracker(const std::string& name)
+    : Metric(name), total_(add_sum("total")), rows_(add_sum("rows")) {}
 
 void LossTracker::update_state(const Tensor& loss, std::int64_t rows, std::int64_t global_rows) {
   const GradientTape::StopRecording no_gradient;
@@ -26,81 +51,120 @@ void LossTracker::update_state(const Tensor& loss, std::int64_t rows, std::int64
 
 Tensor LossTracker::result() const { return ratio(total_, rows_); }
 
-std::vector<Metric*> CompiledModel::all_metrics() {
-  std::vector<Metric*> all = {&loss_tracker};
-  for (const auto& metric : metrics) all.push_back(metric.get());
-  for (const auto& metric : weighted_metrics) all.push_back(metric.get());
-  for (const auto& metric : layer_metrics) all.push_back(metric.get());
+std::vector<double> LossTracker::totals_of_replicas() const {
+  std::vector<double> totals;
+  for (const Tensor& component : total_.storage().local_components())
+    totals.push_back(component.item_double());
+  return totals;
+}
+
+std::vector<std::pair<std::string, Metric*>> CompiledModel::all_metrics() {
+  std::vector<std::pair<std::string, Metric*>> all = {{loss_tracker.name(), &loss_tracker}};
+  for (const OutputLoss& entry : losses)
+    if (entry.tracker) all.emplace_back(entry.tracker->name(), entry.tracker.get());
+  for (const OutputMetric& entry : metrics) all.emplace_back(entry.shown_name, entry.metric.get());
+  for (const auto& metric : layer_metrics) all.emplace_back(metric->name(), metric.get());
   return all;
 }
 
 Logs CompiledModel::logs() {
   Logs logs;
-  for (const Metric* metric : all_metrics())
-    logs.set(metric->name(), metric->result().item_double());
+  for (const auto& [name, metric] : all_metrics()) logs.set(name, metric->result().item_double());
   return logs;
 }
 
 void CompiledModel::reset_metrics() {
-  for (Metric* metric : all_metrics()) metric->reset_state();
+  for (const auto& [name, metric] : all_metrics()) metric->reset_state();
 }
 
-ReplicaStep::ReplicaStep(const Model& model, CompiledModel& compiled, int num_replicas)
-    : model_(model), compiled_(compiled), communication_(static_cast<std::size_t>(num_replicas)) {}
+ReplicaStep::ReplicaStep(const Model& model, CompiledModel& compiled,
+                         const ClassWeights* class_weights)
+    : model_(model), compiled_(compiled), class_weights_(class_weights) {}
 
-Tensor ReplicaStep::total_loss(const Batch& batch, const Tensor& predictions,
-                               std::span<const Tensor> added_losses) const {
+ReplicaStep::Parts ReplicaStep::parts_of(const Batch& batch) const {
+  const std::size_t inputs = model_.input_shapes().size(), outputs = model_.output_shapes().size();
+  if (inputs == 1 && outputs == 1) {
+    return {{batch.features()},
+            {batch.has_labels() ? batch.labels() : Tensor()},
+            {batch.sample_weight()}};
+  }
+  const std::vector<Tensor>& all = batch.element().tensors();
+  Parts parts;
+  for (std::size_t i = 0; i < inputs + 2 * outputs; ++i) {
+    auto& group = i < inputs ? parts.inputs : i < inputs + outputs ? parts.labels : parts.weights;
+    group.push_back(i < all.size() ? all[i] : Tensor());
+  }
+  // One column of weights serves all outputs.
+  if (all.size() == inputs + outputs + 1) parts.weights.assign(outputs, all.back());
+  if (all.size() >= inputs) return parts;
+  fail(ErrorCode::kInvalidArgument, "Model: expected batches of ", inputs, " inputs, then ",
+       outputs, " labels (and weights), got ", all.size(), " components");
+}
+
+std::vector<Tensor> ReplicaStep::call_model(const Parts& parts, CallContext context) const {
+  return parts.inputs.size() == 1 && model_.output_shapes().size() == 1
+             ? std::vector<Tensor>{model_(parts.inputs[0], context)}
+             : model_.apply(parts.inputs, context);
+}
+
+Tensor ReplicaStep::total_loss(const Batch& batch, const Parts& parts,
+                               std::span<const Tensor> predictions,
+                               std::span<const Tensor> added_losses,
+                               std::vector<Tensor>& shares) const {
   std::vector<Tensor> others = model_.losses();
   others.insert(others.end(), added_losses.begin(), added_losses.end());
-  Tensor loss = scale_regularization_loss(others).to(predictions.device());
-  if (!compiled_.loss) return loss;
-  const Tensor examples = internal::weighted(
-      compiled_.loss->per_example(batch.labels(), predictions), batch.sample_weight(), "Model");
-  const bool is_sum = compiled_.loss->reduction() == LossReduction::kSum;
-  const Tensor share =
-      is_sum ? reduce_sum(examples) : compute_average_loss(examples, batch.global_rows());
-  return others.empty() ? share : share + loss;
+  Tensor loss = scale_regularization_loss(others).to(predictions[0].device());
+  bool any = !others.empty();
+  for (std::size_t i = 0; i < compiled_.losses.size(); ++i) {
+    const OutputLoss& entry = compiled_.losses[i];
+    if (!parts.labels[i].defined()) (void)batch.labels();  // says what the dataset holds
+    const Tensor examples = weighted(entry.loss.per_example(parts.labels[i], predictions[i]),
+                                     parts.weights[i], "Model");
+    const bool is_sum = entry.loss.reduction() == LossReduction::kSum;
+    shares.push_back(is_sum ? reduce_sum(examples)
+                            : compute_average_loss(examples, batch.global_rows()));
+    const Tensor share = entry.weight == 1.0 ? shares.back() : shares.back() * entry.weight;
+    loss = std::exchange(any, true) ? share + loss : share;
+  }
+  return loss;
 }
 
-void ReplicaStep::update_metrics(const Batch& batch, const Tensor& predictions,
-                                 const Tensor& loss) {
+void ReplicaStep::update_metrics(const Batch& batch, const Parts& parts,
+                                 std::span<const Tensor> predictions, const Tensor& loss,
+                                 std::span<const Tensor> shares) {
   const GradientTape::StopRecording no_gradient;
-  compiled_.loss_tracker.update_state(loss, batch.rows(), batch.global_rows());
-  for (const auto& metric : compiled_.metrics) metric->update_state(batch.labels(), predictions);
-  for (const auto& metric : compiled_.weighted_metrics)
-    metric->update_state(batch.labels(), predictions, batch.sample_weight());
+  const std::int64_t rows = batch.rows(), global_rows = batch.global_rows();
+  compiled_.loss_tracker.update_state(loss, rows, global_rows);
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    if (compiled_.losses[i].tracker)
+      compiled_.losses[i].tracker->update_state(shares[i], rows, global_rows);
+  }
+  for (const OutputMetric& entry : compiled_.metrics) {
+    if (!parts.labels[entry.output].defined()) (void)batch.labels();
+    entry.metric->update_state(parts.labels[entry.output], predictions[entry.output],
+                               entry.weighted ? parts.weights[entry.output] : Tensor());
+  }
 }
 
 void ReplicaStep::train(const Batch& batch) {
+  Parts parts = parts_of(batch);
+  if (class_weights_)
+    parts.weights[0] = with_class_weights(parts.labels[0], parts.weights[0], *class_weights_);
   GradientTape tape;
-  std::vector<Tensor> added;
-  const Tensor predictions = model_(batch.features(), {.training = true, .added_losses = &added});
-  const Tensor loss = total_loss(batch, predictions, added);
-  if (GradientReducer* reducer = GradientReducer::current()) {
-    TimedReducer timed(*reducer);
-    {
-      const GradientReducerScope scope(&timed);
-      compiled_.optimizer->minimize(tape, loss);
-    }
-    const auto replica =
-        static_cast<std::size_t>(ReplicaContext::current().replica_id()) % communication_.size();
-    communication_[replica].value += timed.seconds();
-  } else {
-    compiled_.optimizer->minimize(tape, loss);
-  }
-  update_metrics(batch, predictions, loss);
+  std::vector<Tensor> added, shares;
+  const std::vector<Tensor> predictions =
+      call_model(parts, {.training = true, .added_losses = &added});
+  const Tensor loss = total_loss(batch, parts, predictions, added, shares);
+  compiled_.optimizer->minimize(tape, loss);
+  update_metrics(batch, parts, predictions, loss, shares);
 }
 
 void ReplicaStep::test(const Batch& batch) {
-  std::vector<Tensor> added;
-  const Tensor predictions = model_(batch.features(), {.added_losses = &added});
-  update_metrics(batch, predictions, total_loss(batch, predictions, added));
-}
-
-double ReplicaStep::take_communication_seconds() {
-  double sum = 0.0;
-  for (Seconds& seconds : communication_) sum += std::exchange(seconds.value, 0.0);
-  return sum / static_cast<double>(communication_.size());
+  const Parts parts = parts_of(batch);
+  std::vector<Tensor> added, shares;
+  const std::vector<Tensor> predictions = call_model(parts, {.added_losses = &added});
+  const Tensor loss = total_loss(batch, parts, predictions, added, shares);
+  update_metrics(batch, parts, predictions, loss, shares);
 }
 
 }  // namespace tutti::internal

@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
-#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/data/element.h"
@@ -15,55 +17,81 @@ namespace tutti::internal {
 /// The mean loss of all examples. A batch of g global rows counts g times.
 class LossTracker final : public Metric {
  public:
-  LossTracker();
+  explicit LossTracker(const std::string& name = "loss");
   /// `loss`: this replica's share of the batch's loss; `rows`: its rows.
   void update_state(const Tensor& loss, std::int64_t rows, std::int64_t global_rows);
   Tensor result() const override;
+  /// What each replica of this process added, in their order. Outside replicas.
+  std::vector<double> totals_of_replicas() const;
 
  private:
   Variable total_;
   Variable rows_;
 };
 
+/// A metric of one output of the model.
+struct OutputMetric {
+  std::shared_ptr<PredictionMetric> metric;
+  std::string shown_name;  // in logs: with the output's name in front where there are several
+  std::size_t output = 0;
+  bool weighted = false;
+};
+
+/// The loss of one output.
+struct OutputLoss {
+  Loss loss;
+  double weight = 1.0;
+  std::unique_ptr<LossTracker> tracker;  // null: the model has one output
+};
+
 struct CompiledModel {
   std::unique_ptr<Optimizer> optimizer;  // null: nothing can be trained
-  std::optional<Loss> loss;
-  std::vector<std::shared_ptr<PredictionMetric>> metrics;
-  std::vector<std::shared_ptr<PredictionMetric>> weighted_metrics;
+  std::vector<OutputLoss> losses;        // one per output, or none
+  std::vector<OutputMetric> metrics;     // plain ones, then weighted ones
   std::vector<std::shared_ptr<Metric>> layer_metrics;
   LossTracker loss_tracker;
+  std::int64_t steps_per_execution = 1;
+  bool has_constraints = false;
 
-  /// Loss, metrics, weighted metrics, layers' metrics, each once.
-  std::vector<Metric*> all_metrics();
+  /// Loss, losses of outputs, metrics, layers' metrics, each once, with the names of the logs.
+  std::vector<std::pair<std::string, Metric*>> all_metrics();
   Logs logs();
   void reset_metrics();
 };
 
+/// Weights of examples by their class.
+using ClassWeights = std::map<std::int64_t, double>;
+
 /// The steps of fit and evaluate, as each replica runs them.
 class ReplicaStep {
  public:
-  ReplicaStep(const Model& model, CompiledModel& compiled, int num_replicas);
+  /// `class_weights` (not owned, may be null) multiply the weights of examples in train().
+  ReplicaStep(const Model& model, CompiledModel& compiled,
+              const ClassWeights* class_weights = nullptr);
 
   /// Forward, backward, sum over replicas, update, metrics.
   void train(const Batch& batch);
   /// Forward and metrics.
   void test(const Batch& batch);
 
-  /// Seconds that replicas spent in gradient exchange (waiting for each other included) since the
-  /// last call, averaged over replicas. Not while a step runs.
-  double take_communication_seconds();
-
  private:
-  Tensor total_loss(const Batch& batch, const Tensor& predictions,
-                    std::span<const Tensor> added_losses) const;
-  void update_metrics(const Batch& batch, const Tensor& predictions, const Tensor& loss);
+  /// A batch cut into what the model takes and what it is compared with.
+  struct Parts {
+    std::vector<Tensor> inputs;
+    std::vector<Tensor> labels;   // one per output
+    std::vector<Tensor> weights;  // one per output; may be undefined
+  };
+  Parts parts_of(const Batch& batch) const;
+  std::vector<Tensor> call_model(const Parts& parts, CallContext context) const;
+  /// This replica's share of the loss; fills in those of the outputs.
+  Tensor total_loss(const Batch& batch, const Parts& parts, std::span<const Tensor> predictions,
+                    std::span<const Tensor> added_losses, std::vector<Tensor>& shares) const;
+  void update_metrics(const Batch& batch, const Parts& parts, std::span<const Tensor> predictions,
+                      const Tensor& loss, std::span<const Tensor> shares);
 
   const Model& model_;
   CompiledModel& compiled_;
-  struct alignas(64) Seconds {
-    double value = 0.0;
-  };
-  std::vector<Seconds> communication_;  // by replica, each written by its own thread
+  const ClassWeights* class_weights_;
 };
 
 }  // namespace tutti::internal

@@ -56,7 +56,15 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
       feed_(std::move(data), options.steps_per_epoch),
       options_(options),
       validate_(std::move(validate)),
-      step_(model, compiled, model.strategy().num_replicas_in_sync()) {
+      step_(model, compiled, options.class_weight.empty() ? nullptr : &options.class_weight) {
+  if (!options.class_weight.empty() && model.output_shapes().size() > 1) {
+    fail(ErrorCode::kInvalidArgument,
+         "Model::fit: class_weight needs a model with one output; try weights in the dataset");
+  }
+  if (options.validation_freq <= 0) {
+    fail(ErrorCode::kInvalidArgument, "Model::fit: expected a positive validation_freq, got ",
+         options.validation_freq);
+  }
   if (options.verbose == Verbosity::kProgress) progress_.emplace();
 }
 
@@ -70,7 +78,7 @@ History FitLoop::run() {
   Logs logs;
   for (std::int64_t epoch = options_.initial_epoch; epoch < options_.epochs; ++epoch) {
     run_epoch(epoch);
-    logs = finish_epoch();
+    logs = finish_epoch(epoch);
     history.append(epoch, logs);
     for (const AnyCallback& callback : options_.callbacks) callback->on_epoch_end(epoch, logs);
     if (model_.model_state_->stop_requested) break;
@@ -85,29 +93,41 @@ void FitLoop::run_epoch(std::int64_t epoch) {
   for (const AnyCallback& callback : options_.callbacks) callback->on_epoch_begin(epoch);
   if (progress_) progress_->begin_epoch(epoch, options_.epochs, feed_.num_steps());
   feed_.begin_epoch();
-  for (std::int64_t number = 0; const PerReplica<Batch>* batch = feed_.next(); ++number) {
+  (void)model_.strategy().take_run_times();  // what was before is not this epoch's
+  std::int64_t number = 0;
+  while (const PerReplica<Batch>* batch = feed_.next()) {
     for (const AnyCallback& callback : options_.callbacks) callback->on_train_batch_begin(number);
-    const TimePoint begin = Clock::system().now();
-    model_.strategy().run([this](const Batch& part) { step_.train(part); }, *batch);
-    run_seconds_ += seconds_between(begin, Clock::system().now());
+    std::int64_t rows = 0;
+    for (std::int64_t taken = 0; batch;) {
+      run_step(*batch);
+      rows = (*batch)[0].global_rows();
+      ++number;
+      batch = ++taken < compiled_.steps_per_execution ? feed_.next() : nullptr;
+    }
     if (wants_batch_logs()) {
       const Logs logs = compiled_.logs();
-      if (progress_) progress_->step(number + 1, (*batch)[0].global_rows(), logs.entries());
+      if (progress_) progress_->step(number, rows, logs.entries());
       for (const AnyCallback& callback : options_.callbacks)
-        callback->on_train_batch_end(number, logs);
+        callback->on_train_batch_end(number - 1, logs);
     }
     if (model_.model_state_->stop_requested) break;
   }
 }
 
-Logs FitLoop::finish_epoch() {
+void FitLoop::run_step(const PerReplica<Batch>& batch) {
+  model_.strategy().run([this](const Batch& part) { step_.train(part); }, batch);
+  if (compiled_.has_constraints) model_.apply_constraints();
+}
+
+Logs FitLoop::finish_epoch(std::int64_t epoch) {
   Logs logs = compiled_.logs();
   TimeSplit split;
   split.input_wait = feed_.data().take_wait_seconds();
-  split.communication = step_.take_communication_seconds();
-  split.compute = std::max(0.0, std::exchange(run_seconds_, 0.0) - split.communication);
+  const Strategy::RunTimes times = model_.strategy().take_run_times();
+  split.communication = times.communication;
+  split.compute = std::max(0.0, times.run - times.communication);
   ++model_.model_state_->epochs_trained;
-  if (validate_) {
+  if (validate_ && (epoch + 1) % options_.validation_freq == 0) {
     for (const auto& [name, value] : validate_()) logs.set("val_" + name, value);
   }
   const bool several = model_.strategy().num_replicas_in_sync() > 1;
@@ -118,7 +138,7 @@ Logs FitLoop::finish_epoch() {
 Logs run_evaluation(Model& model, CompiledModel& compiled, DistributedDataset data,
                     const EvaluateOptions& options) {
   BatchFeed feed(std::move(data), std::nullopt);
-  ReplicaStep step(model, compiled, model.strategy().num_replicas_in_sync());
+  ReplicaStep step(model, compiled);
   std::optional<Progress> progress;
   if (options.verbose == Verbosity::kProgress) progress.emplace();
   compiled.reset_metrics();

@@ -44,7 +44,8 @@ class FitLoop {
 
  private:
   void run_epoch(std::int64_t epoch);
-  Logs finish_epoch();
+  void run_step(const PerReplica<Batch>& batch);
+  Logs finish_epoch(std::int64_t epoch);
   bool wants_batch_logs() const;
 
   Model& model_;
@@ -54,7 +55,6 @@ class FitLoop {
   std::function<Logs()> validate_;
   ReplicaStep step_;
   std::optional<Progress> progress_;
-  double run_seconds_ = 0.0;
 };
 
 /// One call of evaluate.

@@ -3,6 +3,7 @@
 #include "tutti/model/model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tutti/core/random.h"
 #include "tutti/model/fit_loop.h"
@@ -17,16 +18,17 @@ std::string describe(const Strategy& strategy) {
   return concat(strategy.name(), " (", strategy.num_replicas_in_sync(), " replicas)");
 }
 
-Dataset dataset_of(const Tensor& x, const Tensor& y, const Tensor& sample_weight) {
-  std::vector<Tensor> components = {x, y};
+Dataset dataset_of(const std::vector<Tensor>& x, const std::vector<Tensor>& y,
+                   const Tensor& sample_weight) {
+  std::vector<Tensor> components = x;
+  components.insert(components.end(), y.begin(), y.end());
   if (sample_weight.defined()) components.push_back(sample_weight);
   return Dataset::from_tensor_slices(std::move(components));
 }
 
 /// Keras's rule for losses by name, which do not say what predictions are.
-Loss fitted_loss(const Loss& loss, const Model& model) {
+Loss fitted_loss(const Loss& loss, const std::string& activation) {
   if (!loss.prediction_kind_is_open()) return loss;
-  const std::string& activation = model.output_activation();
   const bool probabilities = activation == "softmax" || activation == "sigmoid";
   return loss.for_predictions(probabilities ? PredictionKind::kProbabilities
                                             : PredictionKind::kLogits);
@@ -69,25 +71,76 @@ void Model::require_own_strategy(std::string_view who) const {
        ": called inside a replica; expected a call outside strategy.run()");
 }
 
+std::vector<Model::Output> Model::outputs() const { return {{name(), output_activation()}}; }
+
 void Model::compile(CompileOptions options) {
   require_own_strategy("Model::compile");
-  if (options.loss && options.loss->reduction() == LossReduction::kNone) {
-    fail(ErrorCode::kInvalidArgument, "Model::compile: loss '", options.loss->name(),
-         "' has reduction NONE, which gives no single value to minimise; try AUTO");
+  if (options.steps_per_execution <= 0) {
+    fail(ErrorCode::kInvalidArgument, "Model::compile: expected positive steps_per_execution, got ",
+         options.steps_per_execution);
   }
   const Scope scope = strategy().scope();
   auto compiled = std::make_unique<internal::CompiledModel>();
-  if (options.loss) compiled->loss = fitted_loss(*options.loss, *this);
-  const Loss for_metrics = compiled->loss.value_or(Loss("mse"));
-  for (const MetricSpec& spec : options.metrics)
-    compiled->metrics.push_back(spec.make(for_metrics));
-  for (const MetricSpec& spec : options.weighted_metrics)
-    compiled->weighted_metrics.push_back(spec.make(for_metrics));
+  compiled->steps_per_execution = options.steps_per_execution;
+  compiled->has_constraints = has_constraints();
+  compile_losses(options, *compiled);
+  compile_metrics(options, *compiled);
   compiled->layer_metrics = metrics();
-  for (const Metric* metric : compiled->all_metrics()) require_made_in_scope(strategy(), *metric);
+  for (const auto& [name, metric] : compiled->all_metrics())
+    require_made_in_scope(strategy(), *metric);
   const std::vector<Variable> trainable = trainable_variables();
   if (!trainable.empty()) compiled->optimizer = make_optimizer(options.optimizer, trainable);
   model_state_->compiled = std::move(compiled);
+}
+
+void Model::compile_losses(const CompileOptions& options, internal::CompiledModel& compiled) const {
+  std::vector<Loss> losses = options.losses;
+  if (options.loss) losses.insert(losses.begin(), *options.loss);
+  const std::vector<Output> results = outputs();
+  if (losses.size() > 0 && losses.size() != results.size()) {
+    fail(ErrorCode::kInvalidArgument, "Model::compile: expected one loss for each of the ",
+         results.size(), " outputs, got ", losses.size(), "; try .losses = {...}");
+  }
+  if (!options.loss_weights.empty() && options.loss_weights.size() != losses.size()) {
+    fail(ErrorCode::kInvalidArgument, "Model::compile: expected one loss weight for each of the ",
+         losses.size(), " losses, got ", options.loss_weights.size());
+  }
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    if (losses[i].reduction() == LossReduction::kNone) {
+      fail(ErrorCode::kInvalidArgument, "Model::compile: loss '", losses[i].name(),
+           "' has reduction NONE, which gives no single value to minimise; try AUTO");
+    }
+    compiled.losses.push_back(
+        {fitted_loss(losses[i], results[i].activation),
+         options.loss_weights.empty() ? 1.0 : options.loss_weights[i],
+         results.size() == 1 ? nullptr
+                             : std::make_unique<internal::LossTracker>(results[i].name + "_loss")});
+  }
+}
+
+void Model::compile_metrics(const CompileOptions& options,
+                            internal::CompiledModel& compiled) const {
+  const std::vector<Output> results = outputs();
+  const bool several = results.size() > 1;
+  if (several && !(options.metrics.empty() && options.weighted_metrics.empty())) {
+    fail(ErrorCode::kInvalidArgument, "Model::compile: the model has ", results.size(),
+         " outputs; expected .output_metrics = {{...}, {...}} instead of metrics");
+  }
+  if (!options.output_metrics.empty() && options.output_metrics.size() != results.size()) {
+    fail(ErrorCode::kInvalidArgument, "Model::compile: expected a list of metrics for each of the ",
+         results.size(), " outputs, got ", options.output_metrics.size());
+  }
+  auto add = [&](const MetricSpec& spec, std::size_t output, bool weighted) {
+    const Loss loss = compiled.losses.empty() ? Loss("mse") : compiled.losses[output].loss;
+    auto metric = spec.make(loss);
+    const std::string shown =
+        several ? concat(results[output].name, '_', metric->name()) : metric->name();
+    compiled.metrics.push_back({std::move(metric), shown, output, weighted});
+  };
+  for (const MetricSpec& spec : options.metrics) add(spec, 0, false);
+  for (std::size_t i = 0; i < options.output_metrics.size(); ++i)
+    for (const MetricSpec& spec : options.output_metrics[i]) add(spec, i, false);
+  for (const MetricSpec& spec : options.weighted_metrics) add(spec, 0, true);
 }
 
 bool Model::compiled() const { return model_state_->compiled != nullptr; }
@@ -112,24 +165,38 @@ Optimizer& Model::optimizer() {
 
 const Loss& Model::loss() const {
   const internal::CompiledModel& compiled = compiled_model("Model::loss");
-  if (!compiled.loss)
+  if (compiled.losses.empty())
     fail(ErrorCode::kFailedPrecondition, "Model::loss: the model was compiled without a loss");
-  return *compiled.loss;
+  return compiled.losses[0].loss;
 }
 
 std::vector<std::string> Model::metrics_names() const {
   std::vector<std::string> names;
-  for (const Metric* metric : compiled_model("Model::metrics_names").all_metrics())
-    names.push_back(metric->name());
+  for (const auto& [name, metric] : compiled_model("Model::metrics_names").all_metrics())
+    names.push_back(name);
   return names;
+}
+
+std::vector<int> Model::replicas_without_finite_loss() const {
+  const std::vector<double> parts =
+      compiled_model("Model::replicas_without_finite_loss").loss_tracker.totals_of_replicas();
+  std::vector<int> replicas;
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    if (!std::isfinite(parts[i])) replicas.push_back(static_cast<int>(i));
+  return replicas;
 }
 
 void Model::stop_training() { model_state_->stop_requested = true; }
 std::int64_t Model::epochs_trained() const { return model_state_->epochs_trained; }
 
 History Model::fit(const Tensor& x, const Tensor& y, FitOptions options) {
+  return fit(std::vector<Tensor>{x}, std::vector<Tensor>{y}, std::move(options));
+}
+
+History Model::fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, FitOptions options) {
   Dataset data = dataset_of(x, y, options.sample_weight);
-  if (options.shuffle) data = data.shuffle(std::max<std::int64_t>(1, x.shape()[0]), random_seed());
+  if (options.shuffle)
+    data = data.shuffle(std::max<std::int64_t>(1, x.at(0).shape()[0]), random_seed());
   return fit(data.batch(options.batch_size), std::move(options));
 }
 
@@ -154,7 +221,7 @@ History Model::fit(DistributedDataset data, FitOptions options) {
     const Dataset dataset =
         validation.dataset
             ? *validation.dataset
-            : dataset_of(validation.features, validation.labels, {}).batch(options.batch_size);
+            : dataset_of({validation.features}, {validation.labels}, {}).batch(options.batch_size);
     validate = [this, batches = strategy().distribute_dataset(dataset), &options]() {
       return evaluate(batches, {.callbacks = options.callbacks});
     };
@@ -163,6 +230,11 @@ History Model::fit(DistributedDataset data, FitOptions options) {
 }
 
 Logs Model::evaluate(const Tensor& x, const Tensor& y, EvaluateOptions options) {
+  return evaluate(std::vector<Tensor>{x}, std::vector<Tensor>{y}, std::move(options));
+}
+
+Logs Model::evaluate(const std::vector<Tensor>& x, const std::vector<Tensor>& y,
+                     EvaluateOptions options) {
   return evaluate(dataset_of(x, y, options.sample_weight).batch(options.batch_size), options);
 }
 
@@ -187,15 +259,39 @@ Tensor Model::predict(const Dataset& data, PredictOptions) {
 }
 
 Tensor Model::predict(DistributedDataset data) {
+  const std::vector<Tensor> results = predict_all(std::move(data));
+  if (results.size() == 1) return results[0];
+  fail(ErrorCode::kInvalidArgument, "Model::predict: the model has ", results.size(),
+       " outputs; try predict_all()");
+}
+
+std::vector<Tensor> Model::predict_all(const std::vector<Tensor>& x, PredictOptions options) {
+  return predict_all(
+      strategy().distribute_dataset(Dataset::from_tensor_slices(x).batch(options.batch_size)));
+}
+
+std::vector<Tensor> Model::predict_all(DistributedDataset data) {
   require_own_strategy("Model::predict");
+  const std::size_t num_inputs = input_shapes().size(), num_outputs = output_shapes().size();
   internal::BatchFeed feed(std::move(data), std::nullopt);
-  std::vector<Tensor> outputs;
+  std::vector<std::vector<Tensor>> outputs(num_outputs);
   while (const PerReplica<Batch>* batch = feed.next()) {
-    const PerReplica<Tensor> parts =
-        strategy().run([this](const Batch& part) { return (*this)(part.features()); }, *batch);
-    outputs.push_back(strategy().gather(parts, 0));
+    const PerReplica<std::vector<Tensor>> parts = strategy().run(
+        [&](const Batch& part) {
+          const std::vector<Tensor>& all = part.element().tensors();
+          return apply(std::span(all).first(std::min(num_inputs, all.size())));
+        },
+        *batch);
+    for (std::size_t i = 0; i < num_outputs; ++i) {
+      std::vector<Tensor> rows;
+      for (std::size_t replica = 0; replica < parts.size(); ++replica)
+        rows.push_back(parts[replica][i]);
+      outputs[i].push_back(strategy().gather(PerReplica<Tensor>(std::move(rows)), 0));
+    }
   }
-  return concat(outputs, 0);
+  std::vector<Tensor> results;
+  for (const std::vector<Tensor>& parts : outputs) results.push_back(concat(parts, 0));
+  return results;
 }
 
 void Model::save_weights(const std::string& path) const { tutti::save_weights(path, variables()); }

@@ -2,16 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/model/callback.h"
 #include "tutti/model/layers/layer.h"
-#include "tutti/model/layers/loss.h"
-#include "tutti/model/layers/metrics.h"
+#include "tutti/model/layers/loss_classes.h"
+#include "tutti/model/layers/metric_classes.h"
 #include "tutti/optimizer/optimizer_spec.h"
 #include "tutti/strategy/strategy.h"
 
@@ -29,6 +31,13 @@ struct CompileOptions {
   /// These do not use sample weights, the weighted ones do (Keras's rule).
   std::vector<MetricSpec> metrics = {};
   std::vector<MetricSpec> weighted_metrics = {};
+  /// For models with several outputs, in their order: their losses, the factors with which they add
+  /// up (default 1), and their metrics.
+  std::vector<Loss> losses = {};
+  std::vector<double> loss_weights = {};
+  std::vector<std::vector<MetricSpec>> output_metrics = {};
+  /// Steps between two looks at logs: callbacks and progress see every so many batches at once.
+  std::int64_t steps_per_execution = 1;
 };
 
 /// What is validated after each epoch: a batched dataset, or tensors.
@@ -60,6 +69,11 @@ struct FitOptions {
   bool shuffle = true;
   /// Of tensors: [rows].
   Tensor sample_weight = {};
+  /// Examples of a class count as much as it weighs (1 when it is not listed), in the loss of
+  /// training and in weighted metrics. Labels are class numbers or one-hot; one output.
+  std::map<std::int64_t, double> class_weight = {};
+  /// Validation takes place after every so many epochs.
+  std::int64_t validation_freq = 1;
 };
 
 struct EvaluateOptions {
@@ -91,19 +105,30 @@ class Model : public Layer {
   History fit(const Dataset& data, FitOptions options = {});
   History fit(DistributedDataset data, FitOptions options = {});
   History fit(const Tensor& x, const Tensor& y, FitOptions options = {});
+  /// Several inputs or outputs: elements of a dataset are inputs, labels, then weights (one for all
+  /// outputs, or one each).
+  History fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, FitOptions options = {});
 
   /// Loss and metrics over all examples, each counted once, exact also with a ragged last batch.
   Logs evaluate(const Dataset& data, EvaluateOptions options = {});
   Logs evaluate(DistributedDataset data, EvaluateOptions options = {});
   Logs evaluate(const Tensor& x, const Tensor& y, EvaluateOptions options = {});
+  Logs evaluate(const std::vector<Tensor>& x, const std::vector<Tensor>& y,
+                EvaluateOptions options = {});
 
   /// Outputs for all examples [rows, ...], in their order. Needs no compile().
   Tensor predict(const Dataset& data, PredictOptions options = {});
   Tensor predict(DistributedDataset data);
   Tensor predict(const Tensor& x, PredictOptions options = {});
+  /// All outputs of a model that has several.
+  std::vector<Tensor> predict_all(const std::vector<Tensor>& x, PredictOptions options = {});
+  std::vector<Tensor> predict_all(DistributedDataset data);
 
-  /// A table of layers, their output shapes and numbers of parameters, as Keras prints it.
+  /// A table of layers, their output shapes and numbers of parameters, as Keras prints it; below,
+  /// the bytes that each replica holds.
   std::string summary() const;
+  /// The layers as a graph in the language DOT: `dot -Tsvg`.
+  std::string to_dot() const;
 
   /// Weights alone, a safetensors file. Loading takes weights from whole checkpoints, too.
   void save_weights(const std::string& path) const;
@@ -119,11 +144,24 @@ class Model : public Layer {
   /// "loss", then the metrics: what evaluate() reports.
   std::vector<std::string> metrics_names() const;
 
+  /// The replicas whose part of the loss of this epoch (or evaluation) is NaN or infinite.
+  std::vector<int> replicas_without_finite_loss() const;
   /// Lets fit end after the running step (for callbacks).
   void stop_training();
   /// Epochs that fit() has finished; also selects the order of a shuffled dataset.
   std::int64_t epochs_trained() const;
   Strategy& strategy() const;
+
+  /// What is known of a result: the layer that gives it, and its activation.
+  struct Output {
+    std::string name;
+    std::string activation;
+  };
+  virtual std::vector<Output> outputs() const;
+  /// Names of two layers, of which the second takes a result of the first. Empty where the model's
+  /// call() alone knows.
+  using Edge = std::pair<std::string, std::string>;
+  virtual std::vector<Edge> edges() const { return {}; }
 
  protected:
   /// A name that is given stands in front of the names of weights ("encoder/dense/kernel").
@@ -136,6 +174,9 @@ class Model : public Layer {
   friend class internal::FitLoop;
   internal::CompiledModel& compiled_model(std::string_view who) const;
   void require_own_strategy(std::string_view who) const;
+  std::string memory_text() const;
+  void compile_losses(const CompileOptions& options, internal::CompiledModel& compiled) const;
+  void compile_metrics(const CompileOptions& options, internal::CompiledModel& compiled) const;
 
   std::shared_ptr<State> model_state_;
 };

@@ -3,6 +3,7 @@
 #include "tutti/model/model_checkpoint.h"
 
 #include <cstdio>
+#include <filesystem>
 
 #include "tutti/model/model.h"
 #include "tutti/model/monitored_value.h"
@@ -11,7 +12,8 @@ namespace tutti {
 namespace {
 
 /// `path` with {epoch} and {name} replaced. Throws kNotFound for a name that the logs lack.
-std::string filled_in(const std::string& path, std::int64_t epoch, const Logs& logs) {
+std::string filled_in(const std::string& path, std::int64_t epoch, std::int64_t batch,
+                      const Logs& logs) {
   std::string filled;
   for (std::size_t i = 0; i < path.size();) {
     const std::size_t close = path[i] == '{' ? path.find('}', i) : std::string::npos;
@@ -22,6 +24,8 @@ std::string filled_in(const std::string& path, std::int64_t epoch, const Logs& l
     const std::string name = path.substr(i + 1, close - i - 1);
     if (name == "epoch") {
       filled += concat(epoch + 1);
+    } else if (name == "batch") {
+      filled += concat(batch + 1);
     } else {
       char text[32];
       std::snprintf(text, sizeof text, "%.4f", logs.at(name));
@@ -37,20 +41,50 @@ std::string filled_in(const std::string& path, std::int64_t epoch, const Logs& l
 ModelCheckpoint::ModelCheckpoint(std::string path, ModelCheckpointOptions options)
     : path_(std::move(path)),
       options_(std::move(options)),
-      best_(worst_value(options_.mode, options_.monitor)) {}
+      best_(
+          options_.initial_value_threshold.value_or(worst_value(options_.mode, options_.monitor))) {
+  if (options_.max_to_keep < 0 || options_.save_freq.value_or(1) <= 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "ModelCheckpoint: expected max_to_keep of at least 0 and a positive save_freq, got ",
+         options_.max_to_keep, " and ", options_.save_freq.value_or(1));
+  }
+}
+
+void ModelCheckpoint::on_train_batch_end(std::int64_t batch, const Logs& logs) {
+  if (!options_.save_freq || ++batches_ < *options_.save_freq) return;
+  batches_ = 0;
+  save(batch, logs);
+}
 
 void ModelCheckpoint::on_epoch_end(std::int64_t epoch, const Logs& logs) {
+  epoch_ = epoch;
+  if (!options_.save_freq) save(0, logs);
+}
+
+void ModelCheckpoint::save(std::int64_t batch, const Logs& logs) {
   if (options_.save_best_only) {
     const std::optional<double> value =
         internal::monitored_value("ModelCheckpoint", options_.monitor, logs);
     if (!value || !is_better(options_.mode, options_.monitor, *value, best_, 0.0)) return;
     best_ = *value;
   }
-  last_path_ = filled_in(path_, epoch, logs);
+  last_path_ = filled_in(path_, epoch_, batch, logs);
   if (options_.save_weights_only) {
     model().save_weights(last_path_);
   } else {
     model().checkpoint().save(last_path_, model().optimizer().iterations().value().item_int());
+  }
+  std::erase(paths_, last_path_);
+  paths_.push_back(last_path_);
+  delete_old();
+}
+
+void ModelCheckpoint::delete_old() {
+  while (options_.max_to_keep > 0 &&
+         paths_.size() > static_cast<std::size_t>(options_.max_to_keep)) {
+    std::error_code ignored;  // somebody else may have deleted it
+    std::filesystem::remove(paths_.front(), ignored);
+    paths_.erase(paths_.begin());
   }
 }
 

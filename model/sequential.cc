@@ -5,7 +5,7 @@
 namespace tutti {
 
 Sequential::Sequential(std::string name, Input input, std::vector<std::shared_ptr<Layer>> layers)
-    : Model(std::move(name), input.shape),
+    : LayerOf(std::move(name), input.shape),
       layers_(std::make_shared<std::vector<std::shared_ptr<Layer>>>()) {
   set_built(input.shape, input.shape);
   for (auto& layer : layers) add(std::move(layer));
@@ -18,14 +18,14 @@ void Sequential::add(std::shared_ptr<Layer> layer) {
 }
 
 Input Sequential::input_of(const Layer& first) {
-  if (first.built()) return {first.input_shape()};
+  if (first.built()) return Input{first.input_shape()};
   if (!first.given_input_shape()) {
     fail(ErrorCode::kInvalidArgument,
          "Sequential: the shape of the input is not known, so the weights of ", first.type_name(),
          " cannot be made; try Sequential(Input{{784}}, ...) or .input_shape = Shape{784} in the "
          "options of the first layer");
   }
-  return {*first.given_input_shape()};
+  return Input{*first.given_input_shape()};
 }
 
 Tensor Sequential::call(const Tensor& input, CallContext context) const {
@@ -38,6 +38,13 @@ Tensor Sequential::call(const Tensor& input, CallContext context) const {
   Tensor x = input;
   for (const auto& layer : *layers_) x = (*layer)(x, context);
   return x;
+}
+
+std::vector<Model::Edge> Sequential::edges() const {
+  std::vector<Edge> edges;
+  for (std::size_t i = 1; i < layers_->size(); ++i)
+    edges.emplace_back((*layers_)[i - 1]->name(), (*layers_)[i]->name());
+  return edges;
 }
 
 }  // namespace tutti

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tutti/model/input.h"
+#include "tutti/model/layers/layer_of.h"
 #include "tutti/model/model.h"
 
 namespace tutti {
@@ -17,7 +18,7 @@ namespace tutti {
 /// A model whose layers are called one after the other:
 /// `Sequential model(Input{{784}}, Dense(128), Relu(), Dense(10));`. The weights are made at once,
 /// in the current strategy's scope. keras.Sequential.
-class Sequential : public Model {
+class Sequential : public LayerOf<Sequential, Model> {
  public:
   template <std::derived_from<Layer>... Layers>
   explicit Sequential(Input input, Layers... layers)
@@ -43,6 +44,7 @@ class Sequential : public Model {
   }
 
   std::vector<std::shared_ptr<Layer>> layers() const { return *layers_; }
+  std::vector<Edge> edges() const override;
 
  protected:
   Tensor call(const Tensor& input, CallContext context) const override;

@@ -1,8 +1,10 @@
 // Model::summary: the table of layers.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstdio>
+#include <iterator>
 
-#include "tutti/model/model.h"
+#include "tutti/model/model_state.h"
 
 namespace tutti {
 namespace {
@@ -31,6 +33,25 @@ std::string batched_shape(const Shape& example) {
   return text + ")";
 }
 
+/// "476.29 KB".
+std::string bytes_text(std::int64_t bytes) {
+  const char* units[] = {"B", "KB", "MB", "GB", "TB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1024.0 && unit + 1 < std::size(units); ++unit) value /= 1024.0;
+  char text[32];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+  return text;
+}
+
+std::int64_t bytes_of(std::span<const Variable> variables) {
+  std::int64_t bytes = 0;
+  for (const Variable& variable : variables) {
+    bytes += variable.shape().num_elements() * static_cast<std::int64_t>(size_of(variable.dtype()));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::string Model::summary() const {
@@ -48,7 +69,23 @@ std::string Model::summary() const {
   const std::int64_t trainable = num_trainable_parameters();
   return text + concat(thick, "\nTotal params: ", with_commas(all),
                        "\nTrainable params: ", with_commas(trainable),
-                       "\nNon-trainable params: ", with_commas(all - trainable), '\n', thin, '\n');
+                       "\nNon-trainable params: ", with_commas(all - trainable), '\n',
+                       memory_text(), thin, '\n');
+}
+
+std::string Model::memory_text() const {
+  const std::vector<Variable> weights = variables(), trainable = trainable_variables();
+  std::string text = concat("Memory per replica: weights ", bytes_text(bytes_of(weights)),
+                            ", gradients ", bytes_text(bytes_of(trainable)));
+  if (compiled() && model_state_->compiled->optimizer) {
+    const std::vector<Variable> slots = model_state_->compiled->optimizer->state_variables();
+    text += concat(", optimizer ", bytes_text(bytes_of(slots)));
+  }
+  std::int64_t elements = 0;
+  for (const Summary& row : sublayers()) elements += row.output_shape.num_elements();
+  return text + concat(", results of layers ",
+                       bytes_text(elements * static_cast<std::int64_t>(size_of(dtype()))),
+                       " per example\n");
 }
 
 }  // namespace tutti

@@ -20,7 +20,8 @@ namespace tutti {
 // clang-format off
 enum class OpId : std::uint8_t {
   // elementwise, one input
-  kNegate, kExp, kLog, kSqrt, kRsqrt, kSquare, kAbs, kSign, kReciprocal, kFloor,
+  kNegate, kExp, kLog, kSqrt, kRsqrt, kSquare, kAbs, kSign, kReciprocal, kFloor, kCeil, kRound,
+  kErf, kLog1p, kExpm1, kSin, kCos,
   kRelu, kSigmoid, kTanh, kSoftplus, kElu, kGelu, kLogicalNot, kCast, kClip,
   // elementwise, two inputs, broadcasting; comparisons and logic give bool
   kAdd, kSubtract, kMultiply, kDivide, kMaximum, kMinimum, kPower,
@@ -40,13 +41,16 @@ enum class OpId : std::uint8_t {
   kMaxPool, kMaxPoolGrad, kAveragePool, kAveragePoolGrad,
   // normalisation
   kBatchNormTraining, kBatchNormGrad, kBatchNormInference, kLrn, kLrnGrad,
+  kGroupNorm, kGroupNormGrad,
   // softmax and losses
   kSoftmax, kLogSoftmax, kSoftmaxGrad, kLogSoftmaxGrad,
   kSoftmaxCrossEntropy, kSparseSoftmaxCrossEntropy, kSparseSoftmaxCrossEntropyGrad,
   kSigmoidCrossEntropy,
   // shape
   kReshape, kTranspose, kSlice, kPad, kConcat, kBroadcastTo, kOneHot, kGather, kStopGradient,
-  kScatterRows,
+  kScatterRows, kReverse, kCumulativeSum, kTopK,
+  // images
+  kUpsample, kUpsampleGrad,
   // random
   kDropout,
   kCount
@@ -77,11 +81,13 @@ struct MatMulAttributes {
   bool transpose_a = false, transpose_b = false;
   FusedActivation activation = FusedActivation::kNone;
 };
-/// Explicit padding, so that kernels need not know SAME from VALID. input: NHWC; filter: HWIO.
+/// Explicit padding, so that kernels need not know SAME from VALID. input: NHWC; filter: HWIO,
+/// where I is the input channels of one group.
 struct Conv2dAttributes {
   std::int64_t stride_h = 1, stride_w = 1;
   std::int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;
   FusedActivation activation = FusedActivation::kNone;
+  std::int64_t dilation_h = 1, dilation_w = 1, groups = 1;
   bool operator==(const Conv2dAttributes&) const = default;
 };
 /// Padding counts for nothing.
@@ -90,6 +96,12 @@ struct Pool2dAttributes {
   std::int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;
 };
 struct BatchNormAttributes {
+  double epsilon = 1e-3;
+};
+/// x is seen as [batch, positions, groups, channels of a group]: each pair of a batch row and a
+/// group has its own statistics.
+struct GroupNormAttributes {
+  std::int64_t positions = 1, groups = 1;
   double epsilon = 1e-3;
 };
 /// tf.nn.local_response_normalization: y = x / (bias + alpha * sum of x^2 over 2*depth_radius+1
@@ -112,6 +124,17 @@ struct PadAttributes {
 struct AxisAttributes {
   int axis = 0;
 };
+struct CumulativeSumAttributes {
+  int axis = 0;
+  bool exclusive = false, reverse = false;
+};
+/// How an enlarged image takes its pixels: from the nearest one, or linearly from the two nearest
+/// in each direction, pixel centres being at half numbers.
+enum class Interpolation : std::uint8_t { kNearest, kBilinear };
+struct UpsampleAttributes {
+  std::int64_t factor_h = 2, factor_w = 2;
+  Interpolation interpolation = Interpolation::kNearest;
+};
 struct OneHotAttributes {
   double on = 1.0, off = 0.0;
 };
@@ -124,7 +147,8 @@ using Attributes =
     std::variant<std::monostate, ClipAttributes, CastAttributes, AxesAttributes, MatMulAttributes,
                  Conv2dAttributes, Pool2dAttributes, BatchNormAttributes, LrnAttributes,
                  TransposeAttributes, SliceAttributes, PadAttributes, AxisAttributes,
-                 OneHotAttributes, DropoutAttributes>;
+                 OneHotAttributes, DropoutAttributes, GroupNormAttributes, CumulativeSumAttributes,
+                 UpsampleAttributes>;
 
 struct TensorSpec {
   Shape shape;

@@ -3,9 +3,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tutti/model/layers/activations.h"
-#include "tutti/model/layers/layer.h"
+#include "tutti/model/layers/layer_of.h"
 
 namespace tutti {
 
@@ -14,8 +15,8 @@ struct ActivationOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// A function of activations.h on every element: Activation("relu").
-class Activation : public Layer {
+/// A function of activations.h on every element: LayerOf("relu").
+class Activation : public LayerOf<Activation> {
  public:
   explicit Activation(std::string_view function, ActivationOptions options = {});
 
@@ -27,34 +28,34 @@ class Activation : public Layer {
   ActivationFunction function_;
 };
 
-class Relu : public Activation {
+class Relu : public LayerOf<Relu, Activation> {
  public:
-  explicit Relu(ActivationOptions options = {}) : Activation("relu", std::move(options)) {}
+  explicit Relu(ActivationOptions options = {}) : LayerOf("relu", std::move(options)) {}
 };
-class Sigmoid : public Activation {
+class Sigmoid : public LayerOf<Sigmoid, Activation> {
  public:
-  explicit Sigmoid(ActivationOptions options = {}) : Activation("sigmoid", std::move(options)) {}
+  explicit Sigmoid(ActivationOptions options = {}) : LayerOf("sigmoid", std::move(options)) {}
 };
-class Tanh : public Activation {
+class Tanh : public LayerOf<Tanh, Activation> {
  public:
-  explicit Tanh(ActivationOptions options = {}) : Activation("tanh", std::move(options)) {}
+  explicit Tanh(ActivationOptions options = {}) : LayerOf("tanh", std::move(options)) {}
 };
-class Elu : public Activation {
+class Elu : public LayerOf<Elu, Activation> {
  public:
-  explicit Elu(ActivationOptions options = {}) : Activation("elu", std::move(options)) {}
+  explicit Elu(ActivationOptions options = {}) : LayerOf("elu", std::move(options)) {}
 };
-class Gelu : public Activation {
+class Gelu : public LayerOf<Gelu, Activation> {
  public:
-  explicit Gelu(ActivationOptions options = {}) : Activation("gelu", std::move(options)) {}
+  explicit Gelu(ActivationOptions options = {}) : LayerOf("gelu", std::move(options)) {}
 };
 /// Over the last axis.
-class Softmax : public Activation {
+class Softmax : public LayerOf<Softmax, Activation> {
  public:
-  explicit Softmax(ActivationOptions options = {}) : Activation("softmax", std::move(options)) {}
+  explicit Softmax(ActivationOptions options = {}) : LayerOf("softmax", std::move(options)) {}
 };
 
 /// x where x > 0, alpha * x elsewhere; alpha in [0, 1].
-class LeakyRelu : public Layer {
+class LeakyRelu : public LayerOf<LeakyRelu> {
  public:
   explicit LeakyRelu(double alpha = 0.3, ActivationOptions options = {});
 
@@ -65,5 +66,33 @@ class LeakyRelu : public Layer {
  private:
   double alpha_;
 };
+
+struct PReLUOptions {
+  Initializer alpha_initializer = "zeros";
+  Regularizer alpha_regularizer = {};
+  Constraint alpha_constraint = {};
+  /// Axes (the batch is 0) along which one alpha serves all: {1, 2} for images.
+  std::vector<int> shared_axes = {};
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// x where x > 0, alpha * x elsewhere; alpha [as an example, 1 along shared axes] is learnt.
+class PReLU : public LayerOf<PReLU> {
+ public:
+  explicit PReLU(PReLUOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  PReLUOptions options_;
+};
+
+// The same layers under the names that Keras writes.
+using ReLU = Relu;
+using ELU = Elu;
+using LeakyReLU = LeakyRelu;
 
 }  // namespace tutti

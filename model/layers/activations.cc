@@ -26,7 +26,15 @@ Tensor selu_of(const Tensor& x) {
 Tensor gelu_of(const Tensor& x) { return gelu(x); }
 Tensor swish_of(const Tensor& x) { return x * sigmoid(x); }
 Tensor exp_of(const Tensor& x) { return exp(x); }
-Tensor hard_sigmoid_of(const Tensor& x) { return clip(x * 0.2 + 0.5, 0.0, 1.0); }
+Tensor relu6_of(const Tensor& x) { return clip(x, 0.0, 6.0); }
+Tensor leaky_relu_of(const Tensor& x) { return maximum(x, x * 0.2); }
+Tensor gelu_tanh_of(const Tensor& x) {
+  const double kSqrtTwoOverPi = 0.79788456080286535588;
+  return x * 0.5 * (tanh((x + x * square(x) * 0.044715) * kSqrtTwoOverPi) + 1.0);
+}
+Tensor mish_of(const Tensor& x) { return x * tanh(softplus(x)); }
+Tensor hard_swish_of(const Tensor& x) { return x * clip(x + 3.0, 0.0, 6.0) * (1.0 / 6.0); }
+Tensor hard_sigmoid_of(const Tensor& x) { return clip(x / 6.0 + 0.5, 0.0, 1.0); }
 
 const std::vector<ActivationFunction>& activation_table() {
   static const std::vector<ActivationFunction> table = {
@@ -41,7 +49,14 @@ const std::vector<ActivationFunction>& activation_table() {
       {"elu", &elu_of, FusedActivation::kNone},
       {"selu", &selu_of, FusedActivation::kNone},
       {"gelu", &gelu_of, FusedActivation::kNone},
+      {"gelu_tanh", &gelu_tanh_of, FusedActivation::kNone},
       {"swish", &swish_of, FusedActivation::kNone},
+      {"silu", &swish_of, FusedActivation::kNone},
+      {"hard_swish", &hard_swish_of, FusedActivation::kNone},
+      {"hard_silu", &hard_swish_of, FusedActivation::kNone},
+      {"mish", &mish_of, FusedActivation::kNone},
+      {"relu6", &relu6_of, FusedActivation::kNone},
+      {"leaky_relu", &leaky_relu_of, FusedActivation::kNone},
       {"exponential", &exp_of, FusedActivation::kNone},
       {"hard_sigmoid", &hard_sigmoid_of, FusedActivation::kNone},
   };

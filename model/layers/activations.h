@@ -21,7 +21,9 @@ struct ActivationFunction {
 };
 
 /// linear (also ""), relu, sigmoid, tanh, softmax, log_softmax, softplus, softsign, elu, selu,
-/// gelu, swish, exponential, hard_sigmoid. Throws kInvalidArgument listing them for another name.
+/// gelu (exact), gelu_tanh, swish (silu), hard_swish (hard_silu), mish, relu6, leaky_relu (slope
+/// 0.2), exponential, hard_sigmoid (x / 6 + 0.5, clipped). Throws kInvalidArgument listing them for
+/// another name.
 ActivationFunction find_activation(std::string_view name);
 
 }  // namespace tutti

@@ -30,7 +30,7 @@ VariableOptions moving_options(const char* name) {
 }  // namespace
 
 BatchNormalization::BatchNormalization(BatchNormalizationOptions options)
-    : Layer(options.name, options.input_shape), options_(std::move(options)) {
+    : LayerOf(options.name, options.input_shape), options_(std::move(options)) {
   if (!(options_.epsilon > 0.0)) {
     fail(ErrorCode::kInvalidArgument, "BatchNormalization: expected a positive epsilon, got ",
          options_.epsilon);

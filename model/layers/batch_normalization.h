@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tutti/model/layers/layer.h"
+#include "tutti/model/layers/layer_of.h"
 
 namespace tutti {
 
@@ -26,7 +26,7 @@ struct BatchNormalizationOptions {
 /// averages. Variables: gamma, beta; moving_mean, moving_variance (ON_READ, MEAN: each replica its
 /// own, averaged when read outside). A batch without rows gives an empty result and changes
 /// nothing.
-class BatchNormalization : public Layer {
+class BatchNormalization : public LayerOf<BatchNormalization> {
  public:
   explicit BatchNormalization(BatchNormalizationOptions options = {});
 

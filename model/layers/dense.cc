@@ -11,7 +11,7 @@
 namespace tutti {
 
 Dense::Dense(std::int64_t units, DenseOptions options)
-    : Layer(options.name, options.input_shape),
+    : LayerOf(options.name, options.input_shape),
       units_(units),
       options_(std::move(options)),
       activation_(find_activation(options_.activation)) {
@@ -26,9 +26,10 @@ Shape Dense::build(const Shape& input) {
          "Input{{1}}");
   }
   add_weight(options_.kernel_initializer, {input[-1], units_}, {.name = "kernel"},
-             options_.kernel_regularizer);
+             options_.kernel_regularizer, options_.kernel_constraint);
   if (options_.use_bias) {
-    add_weight(options_.bias_initializer, {units_}, {.name = "bias"}, options_.bias_regularizer);
+    add_weight(options_.bias_initializer, {units_}, {.name = "bias"}, options_.bias_regularizer,
+               options_.bias_constraint);
   }
   set_output_activation(activation_.name);
   return input.with_dim(-1, units_);

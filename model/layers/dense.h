@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tutti/model/layers/activations.h"
-#include "tutti/model/layers/layer.h"
+#include "tutti/model/layers/layer_of.h"
 
 namespace tutti {
 
@@ -16,12 +16,14 @@ struct DenseOptions {
   Initializer bias_initializer = "zeros";
   Regularizer kernel_regularizer = {};
   Regularizer bias_regularizer = {};
+  Constraint kernel_constraint = {};
+  Constraint bias_constraint = {};
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
 /// [batch, ..., in] -> [batch, ..., units]: activation(x * kernel [in, units] + bias [units]).
-class Dense : public Layer {
+class Dense : public LayerOf<Dense> {
  public:
   explicit Dense(std::int64_t units, DenseOptions options = {});
 

@@ -7,7 +7,7 @@
 namespace tutti {
 
 Dropout::Dropout(double rate, DropoutOptions options)
-    : Layer(options.name, options.input_shape), rate_(rate) {
+    : LayerOf(options.name, options.input_shape), rate_(rate) {
   if (!(rate >= 0.0 && rate < 1.0))
     fail(ErrorCode::kInvalidArgument, "Dropout: expected a rate in [0, 1), got ", rate);
 }

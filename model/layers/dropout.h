@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tutti/model/layers/layer.h"
+#include "tutti/model/layers/layer_of.h"
 
 namespace tutti {
 
@@ -16,7 +16,7 @@ struct DropoutOptions {
 /// In training each element is 0 with probability `rate`, else x / (1 - rate); otherwise x. The
 /// mask is keyed by (seed, step, replica, layer, ordinal of the call in the step, element): a
 /// replay of a step draws the same one.
-class Dropout : public Layer {
+class Dropout : public LayerOf<Dropout> {
  public:
   /// Throws kInvalidArgument unless rate is in [0, 1).
   explicit Dropout(double rate, DropoutOptions options = {});

@@ -7,7 +7,7 @@
 namespace tutti {
 
 Embedding::Embedding(std::int64_t input_dim, std::int64_t output_dim, EmbeddingOptions options)
-    : Layer(options.name, options.input_shape),
+    : LayerOf(options.name, options.input_shape),
       input_dim_(input_dim),
       output_dim_(output_dim),
       options_(std::move(options)) {
@@ -19,7 +19,7 @@ Embedding::Embedding(std::int64_t input_dim, std::int64_t output_dim, EmbeddingO
 
 Shape Embedding::build(const Shape& input) {
   add_weight(options_.embeddings_initializer, {input_dim_, output_dim_}, {.name = "embeddings"},
-             options_.embeddings_regularizer);
+             options_.embeddings_regularizer, options_.embeddings_constraint);
   std::vector<std::int64_t> dims(input.begin(), input.end());
   dims.push_back(output_dim_);
   return Shape(std::span<const std::int64_t>(dims));

@@ -4,13 +4,14 @@
 
 #include <string>
 
-#include "tutti/model/layers/layer.h"
+#include "tutti/model/layers/layer_of.h"
 
 namespace tutti {
 
 struct EmbeddingOptions {
   Initializer embeddings_initializer = "uniform";
   Regularizer embeddings_regularizer = {};
+  Constraint embeddings_constraint = {};
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
@@ -18,7 +19,7 @@ struct EmbeddingOptions {
 /// Rows of a table: indices [batch, ...] of int32 or int64 in 0 .. input_dim-1 -> [batch, ...,
 /// output_dim]. The gradient is sparse (IndexedSlices). An index out of range throws
 /// kInvalidArgument naming it.
-class Embedding : public Layer {
+class Embedding : public LayerOf<Embedding> {
  public:
   Embedding(std::int64_t input_dim, std::int64_t output_dim, EmbeddingOptions options = {});
 

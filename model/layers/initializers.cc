@@ -7,13 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/random_ops.h"
 
 namespace tutti {
 namespace {
 
-enum class FanMode { kIn, kAverage };
-enum class Distribution { kUniform, kTruncatedNormal };
+using initializers::Distribution;
+using initializers::FanMode;
 
 /// Standard deviation of a standard normal that is cut at two standard deviations.
 constexpr double kTruncatedStddev = 0.87962566103423978;
@@ -27,21 +28,85 @@ std::pair<double, double> fans_of(const Shape& shape) {
           receptive_field * static_cast<double>(shape[-1])};
 }
 
+double fan_of(const Shape& shape, FanMode mode) {
+  const auto [fan_in, fan_out] = fans_of(shape);
+  if (mode == FanMode::kIn) return fan_in;
+  return mode == FanMode::kOut ? fan_out : (fan_in + fan_out) / 2.0;
+}
+
 /// Keras's VarianceScaling: variance scale / max(1, fan).
-Initializer variance_scaling(std::string name, double scale, FanMode mode,
-                             Distribution distribution) {
+Initializer scaled(std::string name, double scale, FanMode mode, Distribution distribution) {
   return Initializer(std::move(name), [=](const Shape& shape, const InitializerContext& context) {
-    const auto [fan_in, fan_out] = fans_of(shape);
-    const double fan = mode == FanMode::kIn ? fan_in : (fan_in + fan_out) / 2.0;
-    const double variance = scale / std::max(1.0, fan);
+    const double variance = scale / std::max(1.0, fan_of(shape, mode));
     if (distribution == Distribution::kUniform) {
       const double limit = std::sqrt(3.0 * variance);
       return tutti::random_uniform(shape, context.key, -limit, limit, DType::kFloat32,
                                    context.device);
     }
+    if (distribution == Distribution::kUntruncatedNormal) {
+      return tutti::random_normal(shape, context.key, 0.0, std::sqrt(variance), DType::kFloat32,
+                                  context.device);
+    }
     return tutti::truncated_normal(shape, context.key, 0.0, std::sqrt(variance) / kTruncatedStddev,
                                    DType::kFloat32, context.device);
   });
+}
+
+/// Makes the `count` vectors of `length` elements in `vectors` orthonormal, in order. Each is
+/// projected twice: once is not enough for vectors that are nearly dependent.
+void orthonormalize(std::vector<double>& vectors, std::size_t count, std::size_t length) {
+  for (std::size_t i = 0; i < count; ++i) {
+    double* v = &vectors[i * length];
+    auto dot = [&](const double* a, const double* b) {
+      double sum = 0.0;
+      for (std::size_t k = 0; k < length; ++k) sum += a[k] * b[k];
+      return sum;
+    };
+    for (int pass = 0; pass < 2; ++pass) {
+      for (std::size_t j = 0; j < i; ++j) {
+        const double* u = &vectors[j * length];
+        const double share = dot(u, v);
+        for (std::size_t k = 0; k < length; ++k) v[k] -= share * u[k];
+      }
+    }
+    const double norm = std::sqrt(dot(v, v));
+    for (std::size_t k = 0; k < length; ++k) v[k] /= norm;
+  }
+}
+
+Tensor orthogonal_matrix(const Shape& shape, double gain, const InitializerContext& context) {
+  if (shape.rank() < 2) {
+    fail(ErrorCode::kInvalidArgument,
+         "initializers::orthogonal: expected a weight of rank 2 or more, got shape ", shape);
+  }
+  const auto columns = static_cast<std::size_t>(shape[-1]);
+  const std::size_t rows =
+      columns == 0 ? 0 : static_cast<std::size_t>(shape.num_elements()) / columns;
+  const std::size_t count = std::min(rows, columns), length = std::max(rows, columns);
+  std::vector<double> vectors =
+      tutti::random_normal({static_cast<std::int64_t>(count), static_cast<std::int64_t>(length)},
+                           context.key)
+          .to_doubles();
+  orthonormalize(vectors, count, length);
+  std::vector<float> values(rows * columns);
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < columns; ++c) {
+      const double value = rows < columns ? vectors[r * length + c] : vectors[c * length + r];
+      values[r * columns + c] = static_cast<float>(gain * value);
+    }
+  }
+  return Tensor::from(shape, values, context.device);
+}
+
+Tensor identity_matrix(const Shape& shape, double gain, const InitializerContext& context) {
+  if (shape.rank() != 2) {
+    fail(ErrorCode::kInvalidArgument, "initializers::identity: expected a matrix, got shape ",
+         shape);
+  }
+  std::vector<float> values(static_cast<std::size_t>(shape.num_elements()), 0.0f);
+  for (std::int64_t i = 0; i < std::min(shape[0], shape[1]); ++i)
+    values[static_cast<std::size_t>(i * shape[1] + i)] = static_cast<float>(gain);
+  return Tensor::from(shape, values, context.device);
 }
 
 struct NamedInitializer {
@@ -65,6 +130,9 @@ const std::vector<NamedInitializer>& named_initializers() {
       {"normal", [] { return initializers::random_normal(); }},
       {"random_normal", [] { return initializers::random_normal(); }},
       {"truncated_normal", [] { return initializers::truncated_normal(); }},
+      {"orthogonal", [] { return initializers::orthogonal(); }},
+      {"identity", [] { return initializers::identity(); }},
+      {"variance_scaling", [] { return initializers::variance_scaling(); }},
   };
   return table;
 }
@@ -84,9 +152,10 @@ Initializer::Initializer(const std::string& name) {
        "'; expected one of ", join(names));
 }
 
-Variable::Initializer Initializer::for_shape(const Shape& shape) const {
-  return [function = function_, shape](const InitializerContext& context) {
-    return function(shape, context);
+Variable::Initializer Initializer::for_shape(const Shape& shape, DType dtype) const {
+  return [function = function_, shape, dtype](const InitializerContext& context) {
+    const Tensor value = function(shape, context);
+    return value.dtype() == dtype ? value : cast(value, dtype);
   };
 }
 
@@ -142,22 +211,34 @@ Initializer truncated_normal(double mean, double stddev) {
 }
 
 Initializer glorot_uniform() {
-  return variance_scaling("glorot_uniform", 1.0, FanMode::kAverage, Distribution::kUniform);
+  return scaled("glorot_uniform", 1.0, FanMode::kAverage, Distribution::kUniform);
 }
 Initializer glorot_normal() {
-  return variance_scaling("glorot_normal", 1.0, FanMode::kAverage, Distribution::kTruncatedNormal);
+  return scaled("glorot_normal", 1.0, FanMode::kAverage, Distribution::kTruncatedNormal);
 }
-Initializer he_uniform() {
-  return variance_scaling("he_uniform", 2.0, FanMode::kIn, Distribution::kUniform);
-}
+Initializer he_uniform() { return scaled("he_uniform", 2.0, FanMode::kIn, Distribution::kUniform); }
 Initializer he_normal() {
-  return variance_scaling("he_normal", 2.0, FanMode::kIn, Distribution::kTruncatedNormal);
+  return scaled("he_normal", 2.0, FanMode::kIn, Distribution::kTruncatedNormal);
 }
 Initializer lecun_uniform() {
-  return variance_scaling("lecun_uniform", 1.0, FanMode::kIn, Distribution::kUniform);
+  return scaled("lecun_uniform", 1.0, FanMode::kIn, Distribution::kUniform);
 }
 Initializer lecun_normal() {
-  return variance_scaling("lecun_normal", 1.0, FanMode::kIn, Distribution::kTruncatedNormal);
+  return scaled("lecun_normal", 1.0, FanMode::kIn, Distribution::kTruncatedNormal);
+}
+
+Initializer variance_scaling(VarianceScalingOptions options) {
+  return scaled("variance_scaling", options.scale, options.mode, options.distribution);
+}
+Initializer orthogonal(double gain) {
+  return {"orthogonal", [gain](const Shape& shape, const InitializerContext& context) {
+            return orthogonal_matrix(shape, gain, context);
+          }};
+}
+Initializer identity(double gain) {
+  return {"identity", [gain](const Shape& shape, const InitializerContext& context) {
+            return identity_matrix(shape, gain, context);
+          }};
 }
 
 }  // namespace initializers

@@ -16,16 +16,16 @@ class Initializer {
   using Function = std::function<Tensor(const Shape&, const InitializerContext&)>;
 
   /// zeros, ones, glorot_uniform, glorot_normal, he_uniform, he_normal, lecun_uniform,
-  /// lecun_normal, uniform (random_uniform), normal (random_normal), truncated_normal. Throws
-  /// kInvalidArgument listing them for another name.
+  /// lecun_normal, orthogonal, identity, uniform (random_uniform), normal (random_normal),
+  /// truncated_normal, variance_scaling. Throws kInvalidArgument listing them for another name.
   Initializer(const char* name) : Initializer(std::string(name)) {}
   Initializer(const std::string& name);
   Initializer(std::string name, Function function)
       : name_(std::move(name)), function_(std::move(function)) {}
 
   const std::string& name() const { return name_; }
-  /// For a variable of this shape, float32.
-  Variable::Initializer for_shape(const Shape& shape) const;
+  /// For a variable of this shape. Values are drawn as float32, then converted.
+  Variable::Initializer for_shape(const Shape& shape, DType dtype = DType::kFloat32) const;
 
  private:
   std::string name_;
@@ -35,6 +35,17 @@ class Initializer {
 /// Keras's initializers with its defaults. The fans of a kernel [..., in, out] are in (out) times
 /// the product of the leading dimensions.
 namespace initializers {
+
+enum class FanMode { kIn, kOut, kAverage };
+enum class Distribution { kUniform, kTruncatedNormal, kUntruncatedNormal };
+struct VarianceScalingOptions {
+  double scale = 1.0;
+  FanMode mode = FanMode::kIn;
+  Distribution distribution = Distribution::kTruncatedNormal;
+};
+/// Random values of variance scale / fan.
+Initializer variance_scaling(VarianceScalingOptions options = {});
+
 Initializer zeros();
 Initializer ones();
 Initializer constant(double value);
@@ -56,6 +67,11 @@ Initializer he_normal();
 Initializer lecun_uniform();
 /// Truncated normal of variance 1 / fan_in.
 Initializer lecun_normal();
+/// Orthonormal columns (or rows, whichever are fewer) of the weight seen as a matrix
+/// [product of the leading dimensions, last dimension], times `gain`. Needs rank 2 or more.
+Initializer orthogonal(double gain = 1.0);
+/// `gain` on the diagonal of a matrix, 0 elsewhere.
+Initializer identity(double gain = 1.0);
 }  // namespace initializers
 
 }  // namespace tutti

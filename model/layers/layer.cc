@@ -19,6 +19,7 @@ struct Layer::State {
   struct Item {
     Variable weight;
     Regularizer regularizer;
+    Constraint constraint;
     std::shared_ptr<State> child;
   };
 
@@ -31,8 +32,9 @@ struct Layer::State {
   bool has_given_name = false;
   bool built = false;
   bool frozen = false;
-  Shape input_shape;
-  Shape output_shape;
+  bool only_shapes = false;  // shapes_for(): build() runs, but nothing is made
+  std::vector<Shape> input_shapes;
+  std::vector<Shape> output_shapes;
   DTypePolicy policy = dtype_policy();
   std::vector<Item> items;  // in creation order
   std::vector<Variable> weights;
@@ -80,48 +82,117 @@ Layer::Layer(std::string name, std::optional<Shape> input_shape)
   state_->given_input_shape = std::move(input_shape);
 }
 
+Error Layer::named(const Error& error) const {
+  return error.with_context(concat("layer '", name(), "' (", type_name(), ")"));
+}
+
+Tensor Layer::converted(const Tensor& input) const {
+  if (!is_floating(input.dtype()) || input.dtype() == state_->policy.compute) return input;
+  return cast(input, state_->policy.compute);
+}
+
 Tensor Layer::operator()(const Tensor& input, CallContext context) const {
   require_built("called");
   try {
-    const bool casts = is_floating(input.dtype()) && input.dtype() != state_->policy.compute;
-    return call(casts ? cast(input, state_->policy.compute) : input, context);
+    return call(converted(input), context);
   } catch (const Error& error) {
-    throw error.with_context(concat("layer '", name(), "' (", type_name(), ")"));
+    throw named(error);
   }
 }
 
-Shape Layer::build_for(const Shape& input) { return build_as(name(), name() + "/", input); }
+Tensor Layer::operator()(const std::vector<Tensor>& inputs, CallContext context) const {
+  std::vector<Tensor> results = apply(inputs, context);
+  if (results.size() == 1) return results[0];
+  fail(ErrorCode::kInvalidArgument, "layer '", name(), "' (", type_name(), "): has ",
+       results.size(), " results, but one was asked for; try apply(inputs)");
+}
 
-Shape Layer::build_as(const std::string& name, const std::string& scope, const Shape& input) {
+std::vector<Tensor> Layer::apply(std::span<const Tensor> inputs, CallContext context) const {
+  require_built("called");
+  try {
+    std::vector<Tensor> same_type;
+    for (const Tensor& input : inputs) same_type.push_back(converted(input));
+    return call_all(same_type, context);
+  } catch (const Error& error) {
+    throw named(error);
+  }
+}
+
+std::vector<Shape> Layer::build_all(std::span<const Shape> inputs) {
+  if (inputs.size() == 1) return {build(inputs[0])};
+  fail(ErrorCode::kInvalidArgument, "expected one input, got ", inputs.size());
+}
+
+std::vector<Tensor> Layer::call_all(std::span<const Tensor> inputs, CallContext context) const {
+  if (inputs.size() == 1) return {call(inputs[0], context)};
+  fail(ErrorCode::kInvalidArgument, "expected one input, got ", inputs.size());
+}
+
+Shape MultiLayer::build(const Shape& input) { return build_all({&input, 1}).at(0); }
+
+Tensor MultiLayer::call(const Tensor& input, CallContext context) const {
+  const std::vector<Tensor> results = call_all({&input, 1}, context);
+  if (results.size() == 1) return results[0];
+  fail(ErrorCode::kInvalidArgument, "has ", results.size(),
+       " results, but one was asked for; try apply({&input, 1})");
+}
+
+Shape Layer::build_for(const Shape& input) { return build_for({&input, 1}).at(0); }
+
+std::vector<Shape> Layer::build_for(std::span<const Shape> inputs) {
+  return build_as(name(), name() + "/", inputs);
+}
+
+std::vector<Shape> Layer::build_as(const std::string& name, const std::string& scope,
+                                   std::span<const Shape> inputs) {
   if (state_->built) {
-    if (!(state_->input_shape == input)) {
+    if (!std::ranges::equal(state_->input_shapes, inputs)) {
       fail(ErrorCode::kInvalidArgument, "layer '", this->name(), "' (", type_name(),
            "): is shared, but its inputs have different shapes; expected examples of shape ",
-           state_->input_shape, ", got ", input, "; try a new layer");
+           join(state_->input_shapes), ", got ", join(inputs), "; try a new layer");
     }
-    return state_->output_shape;
+    return state_->output_shapes;
   }
   state_->name = name;
   state_->type_name = type_name();
   state_->scope = scope;
   state_->number = next_layer_number();
-  state_->input_shape = input;
+  state_->input_shapes.assign(inputs.begin(), inputs.end());
   try {
-    state_->output_shape = build(input);
+    state_->output_shapes = build_all(inputs);
   } catch (const Error& error) {
-    throw error.with_context(concat("layer '", name, "' (", type_name(), ")"));
+    throw named(error);
   }
   state_->built = true;
-  return state_->output_shape;
+  return state_->output_shapes;
+}
+
+std::vector<Shape> Layer::shapes_for(std::span<const Shape> inputs) {
+  if (state_->built) return build_as("", "", inputs);
+  const State before = *state_;
+  state_->only_shapes = true;
+  state_->input_shapes.assign(inputs.begin(), inputs.end());
+  try {
+    std::vector<Shape> shapes = build_all(inputs);
+    *state_ = before;
+    return shapes;
+  } catch (const Error& error) {
+    *state_ = before;
+    throw named(error);
+  }
 }
 
 void Layer::set_built(const Shape& input, const Shape& output) {
+  set_built(std::vector<Shape>{input}, std::vector<Shape>{output});
+}
+
+void Layer::set_built(std::vector<Shape> inputs, std::vector<Shape> outputs) {
   if (!std::exchange(state_->built, true)) {
     state_->number = next_layer_number();
     if (state_->has_given_name) state_->scope = state_->name + "/";
   }
-  state_->input_shape = input;
-  state_->output_shape = output;
+  state_->input_shapes = std::move(inputs);
+  state_->output_shapes = std::move(outputs);
 }
 
 const std::string& Layer::type_name() const {
@@ -145,15 +216,19 @@ void Layer::require_built(std::string_view what) const {
        "constructor, or build_for(shape of one example)");
 }
 
-const Shape& Layer::input_shape() const {
-  require_built("asked for its input_shape");
-  return state_->input_shape;
+const std::vector<Shape>& Layer::input_shapes() const {
+  require_built("asked for its input shape");
+  return state_->input_shapes;
 }
 
-const Shape& Layer::output_shape() const {
-  require_built("asked for its output_shape");
-  return state_->output_shape;
+const std::vector<Shape>& Layer::output_shapes() const {
+  require_built("asked for its output shape");
+  return state_->output_shapes;
 }
+
+const Shape& Layer::input_shape() const { return input_shapes().at(0); }
+const Shape& Layer::output_shape() const { return output_shapes().at(0); }
+DType Layer::dtype() const { return state_->policy.compute; }
 
 const std::optional<Shape>& Layer::given_input_shape() const { return state_->given_input_shape; }
 const std::string& Layer::output_activation() const { return state_->output_activation; }
@@ -184,6 +259,21 @@ std::vector<Tensor> Layer::losses() const {
   return found;
 }
 
+void Layer::apply_constraints() {
+  state_->visit_weights([](const State::Item& item, bool) {
+    if (item.constraint.empty()) return;
+    Variable weight = item.weight;
+    weight.assign(item.constraint(weight.value()));
+  });
+}
+
+bool Layer::has_constraints() const {
+  bool any = false;
+  state_->visit_weights(
+      [&](const State::Item& item, bool) { any = any || !item.constraint.empty(); });
+  return any;
+}
+
 std::vector<std::shared_ptr<Metric>> Layer::metrics() const {
   std::vector<std::shared_ptr<Metric>> found;
   state_->collect_metrics(found);
@@ -194,21 +284,19 @@ std::vector<Layer::Summary> Layer::sublayers() const {
   std::vector<Summary> summaries;
   for (const State::Item& item : state_->items) {
     if (!item.child) continue;
-    summaries.push_back({item.child->name, item.child->type_name, item.child->output_shape,
+    summaries.push_back({item.child->name, item.child->type_name, item.child->output_shapes.at(0),
                          item.child->num_elements(false)});
   }
   return summaries;
 }
 
 Variable Layer::add_weight(const Initializer& initializer, const Shape& shape,
-                           VariableOptions options, const Regularizer& regularizer) {
+                           VariableOptions options, const Regularizer& regularizer,
+                           const Constraint& constraint) {
+  if (state_->only_shapes) return Variable();
   options.name = state_->scope + options.name;
-  const auto initial_value = [make = initializer.for_shape(shape),
-                              dtype = state_->policy.variable](const InitializerContext& context) {
-    return cast(make(context), dtype);
-  };
-  Variable variable(initial_value, std::move(options));
-  state_->items.push_back({variable, regularizer, nullptr});
+  Variable variable(initializer.for_shape(shape, state_->policy.variable), std::move(options));
+  state_->items.push_back({variable, regularizer, constraint, nullptr});
   state_->weights.push_back(variable);
   return variable;
 }
@@ -239,13 +327,18 @@ std::string Layer::unique_name(const Layer& layer) const {
 }
 
 Shape Layer::add_layer(Layer& layer, const Shape& input) {
+  return add_layer(layer, std::span<const Shape>(&input, 1)).at(0);
+}
+
+std::vector<Shape> Layer::add_layer(Layer& layer, std::span<const Shape> inputs) {
+  if (state_->only_shapes) return layer.shapes_for(inputs);
   const bool known = std::ranges::any_of(
       state_->items, [&](const State::Item& item) { return item.child == layer.state_; });
-  if (known) return layer.build_as(layer.name(), "", input);
+  if (known) return layer.build_as(layer.name(), "", inputs);
   const std::string name = unique_name(layer);
-  const Shape output = layer.build_as(name, state_->scope + name + "/", input);
-  state_->items.push_back({Variable(), Regularizer(), layer.state_});
-  return output;
+  std::vector<Shape> outputs = layer.build_as(name, state_->scope + name + "/", inputs);
+  state_->items.push_back({Variable(), Regularizer(), Constraint(), layer.state_});
+  return outputs;
 }
 
 void Layer::add_metric(std::shared_ptr<Metric> metric) {

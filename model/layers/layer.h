@@ -4,11 +4,13 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tutti/autograd/variable.h"
+#include "tutti/model/layers/constraints.h"
 #include "tutti/model/layers/initializers.h"
 #include "tutti/model/layers/metric.h"
 #include "tutti/model/layers/regularizers.h"
@@ -36,20 +38,32 @@ class Layer {
   /// type than the layer's (dtype_policy()) is cast. An error names the layer.
   /// Throws kFailedPrecondition when the layer has no weights yet.
   Tensor operator()(const Tensor& input, CallContext context = {}) const;
+  /// Several inputs: `add({a, b})`. Throws kInvalidArgument when there are several results.
+  Tensor operator()(const std::vector<Tensor>& inputs, CallContext context = {}) const;
+  /// All results of a layer that has several.
+  std::vector<Tensor> apply(std::span<const Tensor> inputs, CallContext context = {}) const;
 
   /// Makes the weights of a layer that stands alone. Shapes are those of one example: [height,
   /// width, channels], without the batch. Returns the output's shape. A second call must give the
   /// same shape (kInvalidArgument).
   Shape build_for(const Shape& input);
+  std::vector<Shape> build_for(std::span<const Shape> inputs);
+  /// The shapes of the results, without making weights.
+  std::vector<Shape> shapes_for(std::span<const Shape> inputs);
 
   /// "conv2d_1": unique in its model. The snake_case type unless the options name it.
   const std::string& name() const;
   /// "Conv2D".
   const std::string& type_name() const;
   bool built() const;
-  /// Of one example. Throw kFailedPrecondition before the layer is built.
+  /// Of one example; of the first input and result where there are several. Throw
+  /// kFailedPrecondition before the layer is built.
   const Shape& input_shape() const;
   const Shape& output_shape() const;
+  const std::vector<Shape>& input_shapes() const;
+  const std::vector<Shape>& output_shapes() const;
+  /// The type of the arithmetic, by the policy under which the layer object was made.
+  DType dtype() const;
 
   /// In creation order, those of sub-layers included, each once.
   std::vector<Variable> variables() const;
@@ -66,6 +80,10 @@ class Layer {
 
   /// The regularisation losses [], computed from the weights as they are now.
   std::vector<Tensor> losses() const;
+  /// Brings weights with constraints back to them. Outside replicas, after an update (Model::fit
+  /// does it).
+  void apply_constraints();
+  bool has_constraints() const;
   /// Metrics that layers have added, each once.
   std::vector<std::shared_ptr<Metric>> metrics() const;
 
@@ -92,18 +110,25 @@ class Layer {
   virtual Shape build(const Shape& input) = 0;
   /// Pure but for the updates of its variables: replicas call it at the same time.
   virtual Tensor call(const Tensor& input, CallContext context) const = 0;
+  /// The same for layers with several inputs or results (derive from MultiLayer). Here: one of
+  /// each; other numbers throw kInvalidArgument.
+  virtual std::vector<Shape> build_all(std::span<const Shape> inputs);
+  virtual std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const;
 
   /// A variable "<layer>/<options.name>" of this layer, of the type of its dtype_policy().
   Variable add_weight(const Initializer& initializer, const Shape& shape,
-                      VariableOptions options = {}, const Regularizer& regularizer = {});
+                      VariableOptions options = {}, const Regularizer& regularizer = {},
+                      const Constraint& constraint = {});
   /// Weight number `index`, in the order of add_weight().
   const Variable& weight(std::size_t index) const;
   /// Names and builds a sub-layer and returns its result's shape. A layer that was built before
   /// keeps its weights: it is shared. Throws kInvalidArgument for a name that is taken.
   Shape add_layer(Layer& layer, const Shape& input);
+  std::vector<Shape> add_layer(Layer& layer, std::span<const Shape> inputs);
   /// For models, whose constructor makes the weights instead of build(): from now on it is built.
   /// A name that was given stands in front of the names of weights.
   void set_built(const Shape& input, const Shape& output);
+  void set_built(std::vector<Shape> inputs, std::vector<Shape> outputs);
   /// A metric that call() updates; shown by Model::fit.
   void add_metric(std::shared_ptr<Metric> metric);
   /// A loss [] of this call, to be minimised with the others. Per-batch values are the layer's own:
@@ -115,11 +140,25 @@ class Layer {
 
  private:
   struct State;
-  Shape build_as(const std::string& name, const std::string& scope, const Shape& input);
+  std::vector<Shape> build_as(const std::string& name, const std::string& scope,
+                              std::span<const Shape> inputs);
   std::string unique_name(const Layer& layer) const;
   void require_built(std::string_view what) const;
+  Tensor converted(const Tensor& input) const;
+  Error named(const Error& error) const;
 
   std::shared_ptr<State> state_;
+};
+
+/// A base for layers with several inputs or results: write build_all() and call_all() instead.
+class MultiLayer : public Layer {
+ protected:
+  using Layer::Layer;
+  Shape build(const Shape& input) final;
+  Tensor call(const Tensor& input, CallContext context) const final;
+  std::vector<Shape> build_all(std::span<const Shape> inputs) override = 0;
+  std::vector<Tensor> call_all(std::span<const Tensor> inputs,
+                               CallContext context) const override = 0;
 };
 
 }  // namespace tutti

@@ -8,7 +8,7 @@
 namespace tutti {
 
 LocalResponseNormalization::LocalResponseNormalization(LocalResponseNormalizationOptions options)
-    : Layer(options.name, options.input_shape), options_(std::move(options)) {}
+    : LayerOf(options.name, options.input_shape), options_(std::move(options)) {}
 
 Shape LocalResponseNormalization::build(const Shape& input) {
   internal::require_image(input, "LocalResponseNormalization");

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tutti/model/layers/layer.h"
+#include "tutti/model/layers/layer_of.h"
 
 namespace tutti {
 
@@ -19,7 +19,7 @@ struct LocalResponseNormalizationOptions {
 };
 
 /// x / (bias + alpha * sum of x^2 over 2 * depth_radius + 1 channels)^beta, of images.
-class LocalResponseNormalization : public Layer {
+class LocalResponseNormalization : public LayerOf<LocalResponseNormalization> {
  public:
   explicit LocalResponseNormalization(LocalResponseNormalizationOptions options = {});
 

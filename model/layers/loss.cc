@@ -22,6 +22,16 @@ struct NamedLoss {
   CrossentropyFunction crossentropy = nullptr;
 };
 
+Tensor binary_focal_of(const Tensor& labels, const Tensor& predictions,
+                       CrossentropyOptions options) {
+  return losses::binary_focal_crossentropy(labels, predictions,
+                                           {.from_logits = options.from_logits});
+}
+Tensor categorical_focal_of(const Tensor& labels, const Tensor& predictions,
+                            CrossentropyOptions options) {
+  return losses::categorical_focal_crossentropy(labels, predictions,
+                                                {.from_logits = options.from_logits});
+}
 Tensor huber_of(const Tensor& labels, const Tensor& predictions) {
   return losses::huber(labels, predictions);
 }
@@ -32,15 +42,26 @@ const std::vector<NamedLoss>& named_losses() {
       {"sparse_categorical_crossentropy", nullptr, &sparse_categorical_crossentropy},
       {"categorical_crossentropy", nullptr, &categorical_crossentropy},
       {"binary_crossentropy", nullptr, &binary_crossentropy},
+      {"bce", nullptr, &binary_crossentropy},
+      {"binary_focal_crossentropy", nullptr, &binary_focal_of},
+      {"categorical_focal_crossentropy", nullptr, &categorical_focal_of},
       {"mean_squared_error", &mean_squared_error},
       {"mse", &mean_squared_error},
       {"mean_absolute_error", &mean_absolute_error},
       {"mae", &mean_absolute_error},
+      {"mean_absolute_percentage_error", &mean_absolute_percentage_error},
+      {"mape", &mean_absolute_percentage_error},
+      {"mean_squared_logarithmic_error", &mean_squared_logarithmic_error},
+      {"msle", &mean_squared_logarithmic_error},
+      {"cosine_similarity", &cosine_similarity},
       {"huber", &huber_of},
       {"log_cosh", &log_cosh},
       {"hinge", &hinge},
       {"squared_hinge", &squared_hinge},
+      {"categorical_hinge", &categorical_hinge},
       {"kl_divergence", &kl_divergence},
+      {"kld", &kl_divergence},
+      {"logcosh", &log_cosh},
       {"poisson", &poisson},
   };
   return table;
@@ -60,11 +81,6 @@ Loss::Function bound(CrossentropyFunction function, CrossentropyOptions options)
   return [=](const Tensor& labels, const Tensor& predictions) {
     return function(labels, predictions, options);
   };
-}
-
-Loss::Function bound(CrossentropyFunction function, const CrossentropyLossOptions& options) {
-  return bound(function, CrossentropyOptions{.from_logits = options.from_logits,
-                                             .label_smoothing = options.label_smoothing});
 }
 
 void refuse_local_mean(const std::string& name, LossReduction reduction) {
@@ -135,34 +151,5 @@ Tensor Loss::operator()(const Tensor& labels, const Tensor& predictions,
   const double count = static_cast<double>(std::max<std::int64_t>(1, values.num_elements()));
   return sum / count;
 }
-
-SparseCategoricalCrossentropy::SparseCategoricalCrossentropy(CrossentropyLossOptions options)
-    : Loss("sparse_categorical_crossentropy",
-           bound(&losses::sparse_categorical_crossentropy, options), options.reduction,
-           options.from_logits) {}
-
-CategoricalCrossentropy::CategoricalCrossentropy(CrossentropyLossOptions options)
-    : Loss("categorical_crossentropy", bound(&losses::categorical_crossentropy, options),
-           options.reduction, options.from_logits) {}
-
-BinaryCrossentropy::BinaryCrossentropy(CrossentropyLossOptions options)
-    : Loss("binary_crossentropy", bound(&losses::binary_crossentropy, options), options.reduction,
-           options.from_logits) {}
-
-MeanSquaredError::MeanSquaredError(LossOptions options)
-    : Loss("mean_squared_error", &losses::mean_squared_error, options.reduction) {}
-
-MeanAbsoluteError::MeanAbsoluteError(LossOptions options)
-    : Loss("mean_absolute_error", &losses::mean_absolute_error, options.reduction) {}
-
-Huber::Huber(HuberLossOptions options)
-    : Loss(
-          "huber",
-          [delta = options.delta](const Tensor& labels, const Tensor& predictions) {
-            return losses::huber(labels, predictions, {.delta = delta});
-          },
-          options.reduction) {}
-
-Hinge::Hinge(LossOptions options) : Loss("hinge", &losses::hinge, options.reduction) {}
 
 }  // namespace tutti

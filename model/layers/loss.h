@@ -16,8 +16,8 @@ std::ostream& operator<<(std::ostream& out, LossReduction reduction);
 /// What predictions are to a cross-entropy: given by the options, or found out by Model::compile.
 enum class PredictionKind { kLogits, kProbabilities };
 
-/// A loss function with its reduction. Made by name, from a function, or as one of the classes
-/// below. A value type; threads: any.
+/// A loss function with its reduction. Made by name, from a function, or as one of the classes of
+/// loss_classes.h. A value type; threads: any.
 class Loss {
  public:
   using Function = std::function<Tensor(const Tensor& labels, const Tensor& predictions)>;
@@ -58,48 +58,6 @@ class Loss {
   LossReduction reduction_ = LossReduction::kAuto;
   bool takes_logits_ = false;
   bool open_kind_ = false;
-};
-
-struct CrossentropyLossOptions {
-  bool from_logits = true;
-  double label_smoothing = 0.0;
-  LossReduction reduction = LossReduction::kAuto;
-};
-struct LossOptions {
-  LossReduction reduction = LossReduction::kAuto;
-};
-struct HuberLossOptions {
-  double delta = 1.0;
-  LossReduction reduction = LossReduction::kAuto;
-};
-
-class SparseCategoricalCrossentropy : public Loss {
- public:
-  explicit SparseCategoricalCrossentropy(CrossentropyLossOptions options = {});
-};
-class CategoricalCrossentropy : public Loss {
- public:
-  explicit CategoricalCrossentropy(CrossentropyLossOptions options = {});
-};
-class BinaryCrossentropy : public Loss {
- public:
-  explicit BinaryCrossentropy(CrossentropyLossOptions options = {});
-};
-class MeanSquaredError : public Loss {
- public:
-  explicit MeanSquaredError(LossOptions options = {});
-};
-class MeanAbsoluteError : public Loss {
- public:
-  explicit MeanAbsoluteError(LossOptions options = {});
-};
-class Huber : public Loss {
- public:
-  explicit Huber(HuberLossOptions options = {});
-};
-class Hinge : public Loss {
- public:
-  explicit Hinge(LossOptions options = {});
 };
 
 }  // namespace tutti

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/losses.h"
 
-#include <cmath>
+#include <algorithm>
 #include <numbers>
 
 #include "tutti/model/layers/label_shapes.h"
@@ -31,6 +31,25 @@ Tensor as_rows(const Tensor& predictions) {
                  Shape{classes > 0 ? predictions.num_elements() / classes : 0, classes});
 }
 
+Tensor smoothed(const Tensor& target, double smoothing, double classes) {
+  return smoothing == 0.0 ? target : target * (1.0 - smoothing) + smoothing / classes;
+}
+
+/// Vectors along the last axis of length 1 (0 stays 0).
+Tensor unit_vectors(const Tensor& x) {
+  return x * rsqrt(maximum(reduce_sum(square(x), {.axes = {-1}, .keep_dims = true}), 1e-12));
+}
+
+void require_classes(const Tensor& predictions, const char* who) {
+  if (predictions.rank() >= 2) return;
+  fail(ErrorCode::kInvalidArgument, who, ": expected predictions [batch, classes], got ",
+       predictions.shape());
+}
+
+double class_count(const Tensor& predictions) {
+  return static_cast<double>(std::max<std::int64_t>(1, predictions.shape()[-1]));
+}
+
 /// Labels -1 and 1; 0 becomes -1.
 Tensor signs(const Tensor& labels) { return where(equal(labels, 0.0), labels - 1.0, labels); }
 
@@ -54,16 +73,10 @@ Tensor sparse_categorical_crossentropy(const Tensor& labels, const Tensor& predi
 
 Tensor categorical_crossentropy(const Tensor& labels, const Tensor& predictions,
                                 CrossentropyOptions options) {
-  Tensor target = same_shape_labels(labels, predictions, "categorical_crossentropy");
-  if (predictions.rank() < 2) {
-    fail(ErrorCode::kInvalidArgument,
-         "categorical_crossentropy: expected predictions [batch, classes], got ",
-         predictions.shape());
-  }
-  if (options.label_smoothing != 0.0) {
-    const double classes = static_cast<double>(predictions.shape()[-1]);
-    target = target * (1.0 - options.label_smoothing) + options.label_smoothing / classes;
-  }
+  const char* who = "categorical_crossentropy";
+  require_classes(predictions, who);
+  const Tensor target = smoothed(same_shape_labels(labels, predictions, who),
+                                 options.label_smoothing, class_count(predictions));
   const Tensor rows = as_rows(predictions);
   const Tensor target_rows = as_rows(target);
   if (options.from_logits) {
@@ -77,12 +90,40 @@ Tensor categorical_crossentropy(const Tensor& labels, const Tensor& predictions,
 
 Tensor binary_crossentropy(const Tensor& labels, const Tensor& predictions,
                            CrossentropyOptions options) {
-  Tensor target = same_shape_labels(labels, predictions, "binary_crossentropy");
-  if (options.label_smoothing != 0.0)
-    target = target * (1.0 - options.label_smoothing) + 0.5 * options.label_smoothing;
+  const Tensor target = smoothed(same_shape_labels(labels, predictions, "binary_crossentropy"),
+                                 options.label_smoothing, 2.0);
   if (options.from_logits) return mean_per_example(sigmoid_cross_entropy(target, predictions));
   const Tensor p = clipped(predictions);
   return mean_per_example(negate(target * log(p) + (1.0 - target) * log(1.0 - p)));
+}
+
+Tensor binary_focal_crossentropy(const Tensor& labels, const Tensor& predictions,
+                                 FocalOptions options) {
+  const Tensor target =
+      smoothed(same_shape_labels(labels, predictions, "binary_focal_crossentropy"),
+               options.label_smoothing, 2.0);
+  const Tensor p = clipped(options.from_logits ? sigmoid(predictions) : predictions);
+  const Tensor p_of_label = target * p + (1.0 - target) * (1.0 - p);
+  const Tensor crossentropy = options.from_logits
+                                  ? sigmoid_cross_entropy(target, predictions)
+                                  : negate(target * log(p) + (1.0 - target) * log(1.0 - p));
+  Tensor loss = pow(1.0 - p_of_label, options.gamma) * crossentropy;
+  if (options.apply_class_balancing)
+    loss = loss * (target * options.alpha + (1.0 - target) * (1.0 - options.alpha));
+  return mean_per_example(loss);
+}
+
+Tensor categorical_focal_crossentropy(const Tensor& labels, const Tensor& predictions,
+                                      FocalOptions options) {
+  const char* who = "categorical_focal_crossentropy";
+  require_classes(predictions, who);
+  const Tensor target = smoothed(same_shape_labels(labels, predictions, who),
+                                 options.label_smoothing, class_count(predictions));
+  const Tensor p =
+      clipped(options.from_logits ? softmax(predictions)
+                                  : predictions / reduce_sum(predictions, {{-1}, true}));
+  const Tensor terms = pow(1.0 - p, options.gamma) * target * log(p) * -options.alpha;
+  return mean_per_example(reduce_sum(terms, {.axes = {-1}}));
 }
 
 Tensor mean_squared_error(const Tensor& labels, const Tensor& predictions) {
@@ -93,6 +134,24 @@ Tensor mean_squared_error(const Tensor& labels, const Tensor& predictions) {
 Tensor mean_absolute_error(const Tensor& labels, const Tensor& predictions) {
   return mean_per_example(
       abs(predictions - same_shape_labels(labels, predictions, "mean_absolute_error")));
+}
+
+Tensor mean_absolute_percentage_error(const Tensor& labels, const Tensor& predictions) {
+  const Tensor target = same_shape_labels(labels, predictions, "mean_absolute_percentage_error");
+  return mean_per_example(abs(target - predictions) / maximum(abs(target), kEpsilon)) * 100.0;
+}
+
+Tensor mean_squared_logarithmic_error(const Tensor& labels, const Tensor& predictions) {
+  const Tensor target = same_shape_labels(labels, predictions, "mean_squared_logarithmic_error");
+  return mean_per_example(
+      square(log(maximum(target, kEpsilon) + 1.0) - log(maximum(predictions, kEpsilon) + 1.0)));
+}
+
+Tensor cosine_similarity(const Tensor& labels, const Tensor& predictions) {
+  const Tensor target = same_shape_labels(labels, predictions, "cosine_similarity");
+  require_classes(predictions, "cosine_similarity");
+  const Tensor products = unit_vectors(target) * unit_vectors(predictions);
+  return mean_per_example(negate(reduce_sum(products, {.axes = {-1}})));
 }
 
 Tensor huber(const Tensor& labels, const Tensor& predictions, HuberOptions options) {
@@ -115,6 +174,14 @@ Tensor hinge(const Tensor& labels, const Tensor& predictions) {
 Tensor squared_hinge(const Tensor& labels, const Tensor& predictions) {
   const Tensor target = signs(same_shape_labels(labels, predictions, "squared_hinge"));
   return mean_per_example(square(maximum(1.0 - target * predictions, 0.0)));
+}
+
+Tensor categorical_hinge(const Tensor& labels, const Tensor& predictions) {
+  require_classes(predictions, "categorical_hinge");
+  const Tensor target = same_shape_labels(labels, predictions, "categorical_hinge");
+  const Tensor right = reduce_sum(target * predictions, {.axes = {-1}});
+  const Tensor wrong = reduce_max((1.0 - target) * predictions, {.axes = {-1}});
+  return mean_per_example(maximum(wrong - right + 1.0, 0.0));
 }
 
 Tensor kl_divergence(const Tensor& labels, const Tensor& predictions) {

@@ -31,15 +31,15 @@ Tensor count_of(const Tensor& values, const Tensor& sample_weight, const std::st
 
 }  // namespace
 
-Variable Metric::add_sum(const std::string& name) {
+Variable Metric::add_sum(const std::string& name, const Shape& shape) {
   VariableOptions options;
   options.name = concat(name_, '/', name);
   options.trainable = false;
   options.synchronization = VariableSynchronization::kOnRead;
   options.aggregation = VariableAggregation::kSum;
   Variable variable(
-      [](const InitializerContext& context) {
-        return Tensor::zeros({}, DType::kFloat64, context.device);
+      [shape](const InitializerContext& context) {
+        return Tensor::zeros(shape, DType::kFloat64, context.device);
       },
       options);
   variables_.push_back(variable);

@@ -30,8 +30,8 @@ class Metric {
   Metric(const Metric&) = default;
   Metric& operator=(const Metric&) = default;
 
-  /// A sum [] that starts at 0.
-  Variable add_sum(const std::string& name);
+  /// A sum of this shape that starts at 0, float64.
+  Variable add_sum(const std::string& name, const Shape& shape = {});
   /// The sum over replicas of a variable made by add_sum().
   static Tensor total(const Variable& sum);
   /// Counts the variables of `part`, a metric that this one is made of, as its own.

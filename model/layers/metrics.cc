@@ -2,8 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/metrics.h"
 
-#include "tutti/autograd/gradient_tape.h"
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "tutti/model/layers/label_shapes.h"
+#include "tutti/model/layers/losses.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
@@ -11,107 +15,106 @@
 namespace tutti {
 namespace {
 
-Tensor sparse_hits(const Tensor& labels, const Tensor& predictions) {
+Tensor sparse_hits_of(const Tensor& labels, const Tensor& predictions) {
   const Tensor classes =
       internal::class_numbers(labels, predictions, "sparse_categorical_accuracy");
   return internal::mean_per_example(cast(equal(argmax(predictions, -1), classes), DType::kFloat32));
 }
 
-Tensor one_hot_hits(const Tensor& labels, const Tensor& predictions) {
+Tensor one_hot_hits_of(const Tensor& labels, const Tensor& predictions) {
   const Tensor fitted = internal::same_shape_labels(labels, predictions, "categorical_accuracy");
   return internal::mean_per_example(
       cast(equal(argmax(predictions, -1), argmax(fitted, -1)), DType::kFloat32));
 }
 
-PredictionMetric::Function binary_hits(double threshold) {
-  return [threshold](const Tensor& labels, const Tensor& predictions) {
-    const Tensor fitted = internal::same_shape_labels(labels, predictions, "binary_accuracy");
-    const Tensor decided = cast(greater(predictions, threshold), predictions.dtype());
-    return internal::mean_per_example(cast(equal(decided, fitted), DType::kFloat32));
-  };
-}
-
-/// Keras's rule for "accuracy" where the loss does not tell: one output is binary, labels of the
-/// shape of the predictions are one-hot, others are class numbers.
-Tensor hits_by_shape(const Tensor& labels, const Tensor& predictions) {
+Tensor hits_by_shape_of(const Tensor& labels, const Tensor& predictions) {
   if (predictions.rank() < 2 || predictions.shape()[-1] == 1)
-    return binary_hits(0.5)(labels, predictions);
+    return internal::binary_hits(0.5)(labels, predictions);
   const bool one_hot = labels.shape() == predictions.shape();
-  return one_hot ? one_hot_hits(labels, predictions) : sparse_hits(labels, predictions);
+  return one_hot ? one_hot_hits_of(labels, predictions) : sparse_hits_of(labels, predictions);
 }
 
-std::shared_ptr<PredictionMetric> make_accuracy(const std::string& name, const Loss& loss) {
-  if (loss.name() == "sparse_categorical_crossentropy")
-    return std::make_shared<SparseCategoricalAccuracy>(name);
-  if (loss.name() == "categorical_crossentropy") return std::make_shared<CategoricalAccuracy>(name);
-  if (loss.name() == "binary_crossentropy")
-    return std::make_shared<BinaryAccuracy>(name, loss.takes_logits() ? 0.0 : 0.5);
-  return std::make_shared<PredictionMetric>(name, &hits_by_shape);
+/// Whether fewer than k predictions are larger than that of the label; ties count as in, a label
+/// that is no class or whose prediction is not a number as out (tf's in_top_k).
+Tensor top_k_hits(const Tensor& classes, const Tensor& predictions, int k) {
+  const std::int64_t width = predictions.shape()[-1];
+  const std::vector<double> values = predictions.to_doubles();
+  const std::vector<double> labels = classes.to_doubles();
+  std::vector<float> hits(labels.size(), 0.0f);
+  for (std::size_t row = 0; row < labels.size(); ++row) {
+    const auto label = static_cast<std::int64_t>(labels[row]);
+    if (label < 0 || label >= width) continue;
+    const double* first = &values[row * static_cast<std::size_t>(width)];
+    const double own = first[label];
+    const auto larger = std::count_if(first, first + width, [&](double v) { return v > own; });
+    hits[row] = std::isfinite(own) && larger < k ? 1.0f : 0.0f;
+  }
+  return internal::mean_per_example(Tensor::from(classes.shape(), hits, predictions.device()));
 }
 
-bool is_accuracy(const std::string& name) { return name == "accuracy" || name == "acc"; }
-
-/// nullptr for a name that is no metric of its own.
-PredictionMetric::Function find_function(const std::string& name) {
-  if (name == "sparse_categorical_accuracy") return &sparse_hits;
-  if (name == "categorical_accuracy") return &one_hot_hits;
-  if (name == "binary_accuracy") return binary_hits(0.5);
-  return nullptr;
+void require_positive_k(int k) {
+  if (k <= 0)
+    fail(ErrorCode::kInvalidArgument, "TopKCategoricalAccuracy: expected a positive k, got ", k);
 }
 
 }  // namespace
 
-PredictionMetric::PredictionMetric(std::string name, Function per_example)
-    : Metric(name), per_example_(std::move(per_example)), mean_(name) {
-  adopt(mean_);
+namespace internal {
+
+MeanPredictionMetric::Function sparse_hits() { return &sparse_hits_of; }
+MeanPredictionMetric::Function one_hot_hits() { return &one_hot_hits_of; }
+MeanPredictionMetric::Function hits_by_shape() { return &hits_by_shape_of; }
+
+MeanPredictionMetric::Function binary_hits(double threshold) {
+  return [threshold](const Tensor& labels, const Tensor& predictions) {
+    const Tensor fitted = same_shape_labels(labels, predictions, "binary_accuracy");
+    const Tensor decided = cast(greater(predictions, threshold), predictions.dtype());
+    return mean_per_example(cast(equal(decided, fitted), DType::kFloat32));
+  };
 }
 
-void PredictionMetric::update_state(const Tensor& labels, const Tensor& predictions,
-                                    const Tensor& sample_weight) {
-  const GradientTape::StopRecording no_gradient;
-  mean_.update_state(per_example_(labels, predictions), sample_weight);
-}
+}  // namespace internal
 
 SparseCategoricalAccuracy::SparseCategoricalAccuracy(std::string name)
-    : PredictionMetric(std::move(name), &sparse_hits) {}
+    : MeanPredictionMetric(std::move(name), &sparse_hits_of) {}
 CategoricalAccuracy::CategoricalAccuracy(std::string name)
-    : PredictionMetric(std::move(name), &one_hot_hits) {}
+    : MeanPredictionMetric(std::move(name), &one_hot_hits_of) {}
 BinaryAccuracy::BinaryAccuracy(std::string name, double threshold)
-    : PredictionMetric(std::move(name), binary_hits(threshold)) {}
+    : MeanPredictionMetric(std::move(name), internal::binary_hits(threshold)) {}
 MeanSquaredErrorMetric::MeanSquaredErrorMetric(std::string name)
-    : PredictionMetric(std::move(name), &losses::mean_squared_error) {}
+    : MeanPredictionMetric(std::move(name), &losses::mean_squared_error) {}
 MeanAbsoluteErrorMetric::MeanAbsoluteErrorMetric(std::string name)
-    : PredictionMetric(std::move(name), &losses::mean_absolute_error) {}
+    : MeanPredictionMetric(std::move(name), &losses::mean_absolute_error) {}
 
-MetricSpec::MetricSpec(const std::string& name) : name_(name) {
-  if (is_accuracy(name) || find_function(name)) return;
-  try {
-    const Loss loss(name);
-  } catch (const Error& error) {
-    throw Error(error.code(),
-                concat("MetricSpec: no metric is named '", name,
-                       "'; expected accuracy, sparse_categorical_accuracy, categorical_accuracy, "
-                       "binary_accuracy or a loss (",
-                       error.message(), ")"));
-  }
+RootMeanSquaredError::RootMeanSquaredError(std::string name)
+    : PredictionMetric(name), squares_(name) {
+  adopt(squares_);
 }
 
-MetricSpec::MetricSpec(const PredictionMetric& metric)
-    : name_(metric.name()),
-      make_([shared = std::make_shared<PredictionMetric>(metric)] { return shared; }) {}
+void RootMeanSquaredError::update(const Tensor& labels, const Tensor& predictions,
+                                  const Tensor& sample_weight) {
+  const Tensor target = internal::same_shape_labels(labels, predictions, name());
+  squares_.update_state(square(cast(predictions - target, DType::kFloat64)), sample_weight);
+}
 
-std::shared_ptr<PredictionMetric> MetricSpec::make(const Loss& loss) const {
-  if (make_) return make_();
-  if (is_accuracy(name_)) return make_accuracy(name_, loss);
-  if (auto function = find_function(name_))
-    return std::make_shared<PredictionMetric>(name_, std::move(function));
-  const Loss named(name_);
-  const bool same_kind = named.prediction_kind_is_open() && !loss.takes_logits();
-  const Loss function = same_kind ? named.for_predictions(PredictionKind::kProbabilities) : named;
-  return std::make_shared<PredictionMetric>(
-      name_, [function](const Tensor& labels, const Tensor& predictions) {
-        return function.per_example(labels, predictions);
-      });
+Tensor RootMeanSquaredError::result() const { return sqrt(squares_.result()); }
+
+TopKCategoricalAccuracy::TopKCategoricalAccuracy(int k, std::string name)
+    : MeanPredictionMetric(std::move(name), [k](const Tensor& labels, const Tensor& predictions) {
+        const Tensor fitted =
+            internal::same_shape_labels(labels, predictions, "top_k_categorical_accuracy");
+        return top_k_hits(argmax(fitted, -1), predictions, k);
+      }) {
+  require_positive_k(k);
+}
+
+SparseTopKCategoricalAccuracy::SparseTopKCategoricalAccuracy(int k, std::string name)
+    : MeanPredictionMetric(std::move(name), [k](const Tensor& labels, const Tensor& predictions) {
+        return top_k_hits(
+            internal::class_numbers(labels, predictions, "sparse_top_k_categorical_accuracy"),
+            predictions, k);
+      }) {
+  require_positive_k(k);
 }
 
 }  // namespace tutti

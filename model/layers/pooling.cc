@@ -34,7 +34,7 @@ Size2D checked_strides(const Pooling2DOptions& options, Size2D window, std::stri
 }  // namespace
 
 MaxPooling2D::MaxPooling2D(Size2D pool_size, Pooling2DOptions options)
-    : Layer(options.name, options.input_shape),
+    : LayerOf(options.name, options.input_shape),
       pool_size_(pool_size),
       strides_(checked_strides(options, pool_size, "MaxPooling2D")),
       padding_(internal::parse_padding(options.padding, "MaxPooling2D")) {}
@@ -48,7 +48,7 @@ Tensor MaxPooling2D::call(const Tensor& input, CallContext) const {
 }
 
 AveragePooling2D::AveragePooling2D(Size2D pool_size, Pooling2DOptions options)
-    : Layer(options.name, options.input_shape),
+    : LayerOf(options.name, options.input_shape),
       pool_size_(pool_size),
       strides_(checked_strides(options, pool_size, "AveragePooling2D")),
       padding_(internal::parse_padding(options.padding, "AveragePooling2D")) {}
@@ -62,7 +62,7 @@ Tensor AveragePooling2D::call(const Tensor& input, CallContext) const {
 }
 
 GlobalAveragePooling2D::GlobalAveragePooling2D(GlobalPooling2DOptions options)
-    : Layer(options.name, options.input_shape) {}
+    : LayerOf(options.name, options.input_shape) {}
 
 Shape GlobalAveragePooling2D::build(const Shape& input) {
   internal::require_image(input, "GlobalAveragePooling2D");
@@ -74,7 +74,7 @@ Tensor GlobalAveragePooling2D::call(const Tensor& input, CallContext) const {
 }
 
 GlobalMaxPooling2D::GlobalMaxPooling2D(GlobalPooling2DOptions options)
-    : Layer(options.name, options.input_shape) {}
+    : LayerOf(options.name, options.input_shape) {}
 
 Shape GlobalMaxPooling2D::build(const Shape& input) {
   internal::require_image(input, "GlobalMaxPooling2D");

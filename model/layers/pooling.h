@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tutti/model/layers/layer.h"
+#include "tutti/model/layers/layer_of.h"
 #include "tutti/model/layers/size2d.h"
 
 namespace tutti {
@@ -24,7 +24,7 @@ struct GlobalPooling2DOptions {
 
 /// [batch, height, width, channels] -> [batch, out_height, out_width, channels]: the largest value
 /// of each window.
-class MaxPooling2D : public Layer {
+class MaxPooling2D : public LayerOf<MaxPooling2D> {
  public:
   explicit MaxPooling2D(Size2D pool_size = 2, Pooling2DOptions options = {});
 
@@ -39,7 +39,7 @@ class MaxPooling2D : public Layer {
 };
 
 /// The mean of each window; padding is not counted.
-class AveragePooling2D : public Layer {
+class AveragePooling2D : public LayerOf<AveragePooling2D> {
  public:
   explicit AveragePooling2D(Size2D pool_size = 2, Pooling2DOptions options = {});
 
@@ -54,7 +54,7 @@ class AveragePooling2D : public Layer {
 };
 
 /// [batch, height, width, channels] -> [batch, channels].
-class GlobalAveragePooling2D : public Layer {
+class GlobalAveragePooling2D : public LayerOf<GlobalAveragePooling2D> {
  public:
   explicit GlobalAveragePooling2D(GlobalPooling2DOptions options = {});
 
@@ -64,7 +64,7 @@ class GlobalAveragePooling2D : public Layer {
 };
 
 /// [batch, height, width, channels] -> [batch, channels].
-class GlobalMaxPooling2D : public Layer {
+class GlobalMaxPooling2D : public LayerOf<GlobalMaxPooling2D> {
  public:
   explicit GlobalMaxPooling2D(GlobalPooling2DOptions options = {});
 

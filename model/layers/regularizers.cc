@@ -2,12 +2,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/regularizers.h"
 
+#include <numeric>
 #include <string_view>
+#include <vector>
 
 #include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/reduction.h"
+#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
+namespace {
+
+/// 0, 1, ..., count - 1.
+Tensor indices_below(std::int64_t count) {
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return Tensor::from({count}, numbers);
+}
+
+}  // namespace
 
 Regularizer::Regularizer(const char* name) {
   const std::string_view text = name;
@@ -17,9 +31,11 @@ Regularizer::Regularizer(const char* name) {
     *this = regularizers::l2();
   } else if (text == "l1_l2") {
     *this = regularizers::l1_l2();
+  } else if (text == "orthogonal_regularizer") {
+    *this = regularizers::orthogonal();
   } else if (!text.empty()) {
     fail(ErrorCode::kInvalidArgument, "Regularizer: no regularizer is named '", text,
-         "'; expected one of l1, l2, l1_l2");
+         "'; expected one of l1, l2, l1_l2, orthogonal_regularizer");
   }
 }
 
@@ -42,6 +58,24 @@ Regularizer l2(double factor) {
 Regularizer l1_l2(double l1_factor, double l2_factor) {
   return Regularizer([=](const Tensor& weight) {
     return reduce_sum(abs(weight)) * l1_factor + reduce_sum(square(weight)) * l2_factor;
+  });
+}
+
+Regularizer orthogonal(double factor) {
+  return Regularizer([factor](const Tensor& weight) {
+    if (weight.rank() != 2) {
+      fail(ErrorCode::kInvalidArgument, "regularizers::orthogonal: expected a matrix, got shape ",
+           weight.shape());
+    }
+    const std::int64_t rows = weight.shape()[0];
+    // Keras's guard: rows of zeros stay zeros.
+    const Tensor norms = sqrt(maximum(reduce_sum(square(weight), {{1}, true}), 1e-12));
+    const Tensor unit = weight / norms;
+    const Tensor products = abs(matmul(unit, unit, {.transpose_b = true}));
+    const Tensor off_diagonal =
+        products * (1.0 - one_hot(indices_below(rows), rows, weight.dtype()));
+    const double pairs = 0.5 * static_cast<double>(rows) * static_cast<double>(rows - 1);
+    return reduce_sum(off_diagonal) * (rows > 1 ? factor * 0.5 / pairs : 0.0);
   });
 }
 

@@ -15,8 +15,8 @@ class Regularizer {
   using Function = std::function<Tensor(const Tensor& weight)>;
 
   Regularizer() = default;
-  /// "l1", "l2" or "l1_l2", each with factor 0.01; "" for none. Throws kInvalidArgument listing
-  /// them for another name.
+  /// "l1", "l2" or "l1_l2", each with factor 0.01, or "orthogonal_regularizer"; "" for none. Throws
+  /// kInvalidArgument listing them for another name.
   Regularizer(const char* name);
   explicit Regularizer(Function function) : function_(std::move(function)) {}
 
@@ -34,6 +34,8 @@ Regularizer l1(double factor = 0.01);
 /// factor * sum w^2 (without 1/2, as Keras).
 Regularizer l2(double factor = 0.01);
 Regularizer l1_l2(double l1_factor = 0.01, double l2_factor = 0.01);
+/// factor times the mean |cosine| of all pairs of rows of a matrix.
+Regularizer orthogonal(double factor = 0.01);
 }  // namespace regularizers
 
 }  // namespace tutti

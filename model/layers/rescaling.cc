@@ -7,7 +7,7 @@
 namespace tutti {
 
 Rescaling::Rescaling(double scale, RescalingOptions options)
-    : Layer(options.name, options.input_shape), scale_(scale), offset_(options.offset) {}
+    : LayerOf(options.name, options.input_shape), scale_(scale), offset_(options.offset) {}
 
 Shape Rescaling::build(const Shape& input) { return input; }
 

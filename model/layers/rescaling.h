@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tutti/model/layers/layer.h"
+#include "tutti/model/layers/layer_of.h"
 
 namespace tutti {
 
@@ -15,7 +15,7 @@ struct RescalingOptions {
 };
 
 /// x * scale + offset as float32: Rescaling(1.0 / 255) for images of bytes.
-class Rescaling : public Layer {
+class Rescaling : public LayerOf<Rescaling> {
  public:
   explicit Rescaling(double scale, RescalingOptions options = {});
 

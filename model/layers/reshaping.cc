@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/reshaping.h"
 
+#include <algorithm>
+
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
@@ -33,7 +35,7 @@ Shape resolved_target(const Shape& input, std::vector<std::int64_t> target) {
 
 }  // namespace
 
-Flatten::Flatten(ReshapingOptions options) : Layer(options.name, options.input_shape) {}
+Flatten::Flatten(ReshapingOptions options) : LayerOf(options.name, options.input_shape) {}
 
 Shape Flatten::build(const Shape& input) { return {input.num_elements()}; }
 
@@ -42,12 +44,56 @@ Tensor Flatten::call(const Tensor& input, CallContext) const {
 }
 
 Reshape::Reshape(std::vector<std::int64_t> target, ReshapingOptions options)
-    : Layer(options.name, options.input_shape), target_(std::move(target)) {}
+    : LayerOf(options.name, options.input_shape), target_(std::move(target)) {}
 
 Shape Reshape::build(const Shape& input) { return resolved_target(input, target_); }
 
 Tensor Reshape::call(const Tensor& input, CallContext) const {
   return reshape(input, output_shape().with_front(input.shape()[0]));
+}
+
+Permute::Permute(std::vector<int> permutation, ReshapingOptions options)
+    : LayerOf(options.name, options.input_shape), permutation_(std::move(permutation)) {
+  for (int axis = 1; axis <= static_cast<int>(permutation_.size()); ++axis) {
+    if (std::ranges::count(permutation_, axis) == 1) continue;
+    fail(ErrorCode::kInvalidArgument, "Permute: expected each axis from 1 to ", permutation_.size(),
+         " once, got [", join(permutation_), "]");
+  }
+}
+
+Shape Permute::build(const Shape& input) {
+  if (input.rank() != static_cast<int>(permutation_.size())) {
+    fail(ErrorCode::kInvalidArgument, "Permute: expected examples of rank ", permutation_.size(),
+         ", got ", input);
+  }
+  Shape output = input;
+  for (int i = 0; i < input.rank(); ++i)
+    output = output.with_dim(i, input[permutation_[static_cast<std::size_t>(i)] - 1]);
+  return output;
+}
+
+Tensor Permute::call(const Tensor& input, CallContext) const {
+  std::vector<int> order = {0};
+  order.insert(order.end(), permutation_.begin(), permutation_.end());
+  return transpose(input, order);
+}
+
+RepeatVector::RepeatVector(std::int64_t times, ReshapingOptions options)
+    : LayerOf(options.name, options.input_shape), times_(times) {
+  if (times <= 0)
+    fail(ErrorCode::kInvalidArgument, "RepeatVector: expected a positive number, got ", times);
+}
+
+Shape RepeatVector::build(const Shape& input) {
+  if (input.rank() != 1) {
+    fail(ErrorCode::kInvalidArgument, "RepeatVector: expected examples of shape [features], got ",
+         input);
+  }
+  return {times_, input[0]};
+}
+
+Tensor RepeatVector::call(const Tensor& input, CallContext) const {
+  return broadcast_to(expand_dims(input, 1), Shape{input.shape()[0], times_, input.shape()[1]});
 }
 
 }  // namespace tutti

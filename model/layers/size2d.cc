@@ -33,4 +33,10 @@ void require_image(const Shape& example, std::string_view who) {
        "; try Reshape({28, 28, 1})");
 }
 
+void require_sequence(const Shape& example, std::string_view who) {
+  if (example.rank() == 2) return;
+  fail(ErrorCode::kInvalidArgument, who, ": expected examples of shape [steps, channels], got ",
+       example, "; try Reshape({-1, 1})");
+}
+
 }  // namespace tutti::internal

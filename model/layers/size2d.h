@@ -31,6 +31,8 @@ std::int64_t window_places(std::int64_t length, std::int64_t window, std::int64_
                            Padding padding, std::string_view who);
 /// Throws kInvalidArgument unless an example is [height, width, channels].
 void require_image(const Shape& example, std::string_view who);
+/// Throws kInvalidArgument unless an example is [steps, channels].
+void require_sequence(const Shape& example, std::string_view who);
 
 }  // namespace internal
 }  // namespace tutti

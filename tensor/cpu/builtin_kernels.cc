@@ -20,6 +20,9 @@ KernelTable make_reference_kernels() {
   register_pooling_reference_kernels(table);
   register_normalization_reference_kernels(table);
   register_softmax_reference_kernels(table);
+  register_group_normalization_kernels(table);
+  register_resizing_kernels(table);
+  register_scanning_kernels(table);
   register_random_reference_kernels(table);
   return table;
 }
@@ -33,6 +36,7 @@ KernelTable make_fast_kernels() {
   register_fast_pooling_kernels(table);
   register_fast_normalization_kernels(table);
   register_fast_lrn_kernels(table);
+  register_fast_group_normalization_kernels(table);
   register_fast_dropout_kernels(table);
 #if TUTTI_WITH_ONEDNN
   register_onednn_kernels(table);

@@ -174,6 +174,48 @@ struct Floor {
     return std::floor(x);
   }
 };
+struct Ceil {
+  template <class T>
+  T operator()(T x) const {
+    return std::ceil(x);
+  }
+};
+struct Round {
+  template <class T>
+  T operator()(T x) const {
+    return std::nearbyint(x);  // in the default rounding mode: halves to even
+  }
+};
+struct Erf {
+  template <class T>
+  T operator()(T x) const {
+    return std::erf(x);
+  }
+};
+struct Log1p {
+  template <class T>
+  T operator()(T x) const {
+    return std::log1p(x);
+  }
+};
+struct Expm1 {
+  template <class T>
+  T operator()(T x) const {
+    return std::expm1(x);
+  }
+};
+struct Sin {
+  template <class T>
+  T operator()(T x) const {
+    return std::sin(x);
+  }
+};
+struct Cos {
+  template <class T>
+  T operator()(T x) const {
+    return std::cos(x);
+  }
+};
 struct LogicalNot {
   bool operator()(bool x) const { return !x; }
 };

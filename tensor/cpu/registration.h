@@ -19,6 +19,9 @@ void register_convolution_reference_kernels(KernelTable& table);
 void register_pooling_reference_kernels(KernelTable& table);
 void register_normalization_reference_kernels(KernelTable& table);
 void register_softmax_reference_kernels(KernelTable& table);
+void register_group_normalization_kernels(KernelTable& table);
+void register_resizing_kernels(KernelTable& table);
+void register_scanning_kernels(KernelTable& table);
 void register_random_reference_kernels(KernelTable& table);
 
 // tensor/cpu/: our own fast loops.
@@ -28,6 +31,7 @@ void register_fast_bias_kernels(KernelTable& table);
 void register_fast_pooling_kernels(KernelTable& table);
 void register_fast_normalization_kernels(KernelTable& table);
 void register_fast_lrn_kernels(KernelTable& table);
+void register_fast_group_normalization_kernels(KernelTable& table);
 void register_fast_dropout_kernels(KernelTable& table);
 
 // tensor/cpu/onednn/: only in builds with oneDNN.

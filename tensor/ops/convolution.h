@@ -9,21 +9,56 @@
 
 namespace tutti {
 
+/// The window's elements stand `dilation` pixels apart. With groups, the input and output channels
+/// are cut into so many equal parts and each part of the output sees one part of the input.
 struct Conv2dOptions {
   std::int64_t stride_h = 1;
   std::int64_t stride_w = 1;
   Padding padding = Padding::kValid;
   FusedActivation activation = FusedActivation::kNone;
+  std::int64_t dilation_h = 1;
+  std::int64_t dilation_w = 1;
+  std::int64_t groups = 1;
 };
 
-/// x [batch, height, width, in], filter [kernel_height, kernel_width, in, out] ->
+/// Sizes of the result; -1: stride * size for SAME, that plus max(0, window - stride) for VALID
+/// (Keras's rule; another size that a convolution would bring back to the input's is allowed).
+struct Conv2dTransposeOptions {
+  std::int64_t stride_h = 1;
+  std::int64_t stride_w = 1;
+  Padding padding = Padding::kValid;
+  std::int64_t output_height = -1;
+  std::int64_t output_width = -1;
+  std::int64_t dilation_h = 1;
+  std::int64_t dilation_w = 1;
+};
+
+/// x [batch, height, width, in], filter [kernel_height, kernel_width, in / groups, out] ->
 /// [batch, out_height, out_width, out]. SAME: out_height = ceil(height / stride_h); VALID:
-/// ceil((height - kernel_height + 1) / stride_h). A NaN stays a NaN through every activation.
-/// tf.nn.conv2d.
+/// ceil((height - window + 1) / stride_h), window = (kernel_height - 1) * dilation_h + 1. A NaN
+/// stays a NaN through every activation. tf.nn.conv2d.
 Tensor conv2d(const Operand& x, const Operand& filter, Conv2dOptions options = {});
 /// The same plus bias [out], then the activation, in one pass.
 Tensor conv2d(const Operand& x, const Operand& filter, const Operand& bias,
               Conv2dOptions options = {});
+
+/// x [batch, height, width, in], filter [kernel_height, kernel_width, in, multiplier] ->
+/// [batch, out_height, out_width, in * multiplier]: each input channel has `multiplier` filters of
+/// its own; channel i's k-th result is channel i * multiplier + k. options.groups must be 1.
+/// tf.nn.depthwise_conv2d.
+Tensor depthwise_conv2d(const Operand& x, const Operand& filter, Conv2dOptions options = {});
+/// The same plus bias [in * multiplier], then the activation.
+Tensor depthwise_conv2d(const Operand& x, const Operand& filter, const Operand& bias,
+                        Conv2dOptions options = {});
+
+/// x [batch, height, width, in], filter [kernel_height, kernel_width, out, in] ->
+/// [batch, out_height, out_width, out]: the gradient of conv2d with respect to its image, used
+/// forwards. tf.nn.conv2d_transpose.
+Tensor conv2d_transpose(const Operand& x, const Operand& filter,
+                        Conv2dTransposeOptions options = {});
+/// The same plus bias [out].
+Tensor conv2d_transpose(const Operand& x, const Operand& filter, const Operand& bias,
+                        Conv2dTransposeOptions options = {});
 
 /// The gradients of conv2d, themselves differentiable. `attributes` are those of the recorded call.
 Tensor conv2d_backward_input(const Operand& dy, const Operand& filter, const Shape& input_shape,

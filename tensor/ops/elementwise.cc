@@ -105,6 +105,13 @@ Tensor abs(const Operand& x) { return unary(OpId::kAbs, x, Domain::kNumber); }
 Tensor sign(const Operand& x) { return unary(OpId::kSign, x, Domain::kNumber); }
 Tensor reciprocal(const Operand& x) { return unary(OpId::kReciprocal, x, Domain::kFloating); }
 Tensor floor(const Operand& x) { return unary(OpId::kFloor, x, Domain::kFloating); }
+Tensor ceil(const Operand& x) { return unary(OpId::kCeil, x, Domain::kFloating); }
+Tensor round(const Operand& x) { return unary(OpId::kRound, x, Domain::kFloating); }
+Tensor erf(const Operand& x) { return unary(OpId::kErf, x, Domain::kFloating); }
+Tensor log1p(const Operand& x) { return unary(OpId::kLog1p, x, Domain::kFloating); }
+Tensor expm1(const Operand& x) { return unary(OpId::kExpm1, x, Domain::kFloating); }
+Tensor sin(const Operand& x) { return unary(OpId::kSin, x, Domain::kFloating); }
+Tensor cos(const Operand& x) { return unary(OpId::kCos, x, Domain::kFloating); }
 
 Tensor relu(const Operand& x) { return unary(OpId::kRelu, x, Domain::kNumber); }
 Tensor sigmoid(const Operand& x) { return unary(OpId::kSigmoid, x, Domain::kFloating); }

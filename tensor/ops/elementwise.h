@@ -45,6 +45,15 @@ Tensor abs(const Operand& x);
 Tensor sign(const Operand& x);
 Tensor reciprocal(const Operand& x);
 Tensor floor(const Operand& x);
+Tensor ceil(const Operand& x);
+/// To the nearest whole number, halves to the even one. tf.round.
+Tensor round(const Operand& x);
+Tensor erf(const Operand& x);
+/// log(1 + x) and exp(x) - 1, accurate near 0.
+Tensor log1p(const Operand& x);
+Tensor expm1(const Operand& x);
+Tensor sin(const Operand& x);
+Tensor cos(const Operand& x);
 
 Tensor relu(const Operand& x);
 Tensor sigmoid(const Operand& x);

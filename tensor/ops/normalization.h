@@ -1,4 +1,4 @@
-// Batch normalisation and local response normalisation.
+// Batch, layer and group normalisation, and local response normalisation.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,6 +26,29 @@ Tensor batch_norm_inference(const Operand& x, const Operand& gamma, const Operan
 /// Gradients of batch_norm_training's y: {dx, dgamma, dbeta}.
 std::vector<Tensor> batch_norm_grad(const Operand& x, const Operand& gamma, const Operand& mean,
                                     const Operand& variance, const Operand& dy, double epsilon);
+
+struct LayerNormOptions {
+  /// Over how many of the last axes.
+  int num_axes = 1;
+  double epsilon = 1e-3;
+};
+struct GroupNormOptions {
+  std::int64_t groups = 32;
+  double epsilon = 1e-3;
+};
+/// y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, with the statistics (variance biased)
+/// of each row over the last axes; gamma and beta have the shape of those axes.
+Tensor layer_norm(const Operand& x, const Operand& gamma, const Operand& beta,
+                  LayerNormOptions options = {});
+/// The same for x [batch, ..., channels] with statistics per batch row and group of channels, over
+/// all axes between; gamma and beta [channels]. `groups` must divide the channels.
+Tensor group_norm(const Operand& x, const Operand& gamma, const Operand& beta,
+                  GroupNormOptions options = {});
+/// Gradients of both: {dx, dgamma, dbeta}. mean and variance [batch, groups] and `attributes` are
+/// those of the recorded call.
+std::vector<Tensor> group_norm_grad(const Operand& x, const Operand& gamma, const Operand& mean,
+                                    const Operand& variance, const Operand& dy,
+                                    const GroupNormAttributes& attributes);
 
 /// tf.nn.local_response_normalization over the last axis of x [batch, height, width, channels].
 Tensor local_response_normalization(const Operand& x, LrnAttributes attributes = {});

@@ -18,6 +18,11 @@ struct WindowAxis {
 WindowAxis window_axis(OpId op, const SourceLocation& where, std::int64_t input,
                        std::int64_t window, std::int64_t stride, Padding padding);
 
+/// The length of a window of `taps` elements that stand `dilation` apart.
+inline std::int64_t dilated(std::int64_t taps, std::int64_t dilation) {
+  return (taps - 1) * dilation + 1;
+}
+
 /// Positions of a window on an axis with explicit padding.
 inline std::int64_t window_positions(std::int64_t input, std::int64_t pad_before,
                                      std::int64_t pad_after, std::int64_t window,

@@ -40,7 +40,23 @@ inline std::vector<Case> unary_cases() {
   add_unary(cases, OpId::kSoftplus, any, softplus);
   add_unary(cases, OpId::kElu, no_kink, elu);
   add_unary(cases, OpId::kGelu, any, gelu);
+  add_unary(cases, OpId::kErf, any, erf);
+  add_unary(cases, OpId::kLog1p, positive, log1p);
+  add_unary(cases, OpId::kExpm1, any, expm1);
+  add_unary(cases, OpId::kSin, any, sin);
+  add_unary(cases, OpId::kCos, any, cos);
+  add_unary(cases, OpId::kMultiply, any, silu);
+  add_unary(cases, OpId::kTanh, any, gelu_tanh);
+  add_unary(cases, OpId::kElu, no_kink, selu);
+  add_unary(cases, OpId::kClip, any, relu6);
+  add_unary(cases, OpId::kClip, any, hard_sigmoid);
+  add_unary(cases, OpId::kMultiply, any, hard_silu);
+  add_unary(cases, OpId::kDivide, no_kink, softsign);
   const Input batch{{3, 4}, -1.5, 1.5, true};
+  cases.push_back({OpId::kWhere,
+                   "leaky_relu",
+                   {{{3, 4}, -1.5, 1.5, true, DType::kFloat64, 0.1}},
+                   [](const Tensors& t) { return leaky_relu(t[0], 0.3); }});
   cases.push_back({OpId::kClip, "inside and outside", {batch}, [](const Tensors& t) {
                      return clip(t[0], -0.5, 0.75);
                    }});

@@ -42,6 +42,48 @@ inline std::vector<Case> matmul_cases() {
   return cases;
 }
 
+/// Dilation, groups, depthwise and transposed convolution.
+inline void add_convolution_variants(std::vector<Case>& cases) {
+  const Input image{{2, 5, 4, 2}, -1, 1, true};
+  for (const Padding padding : {Padding::kValid, Padding::kSame}) {
+    const char* name = padding == Padding::kSame ? "SAME" : "VALID";
+    Conv2dOptions options;
+    options.padding = padding;
+    options.dilation_h = 2;
+    cases.push_back({OpId::kConv2d,
+                     concat(name, " dilated"),
+                     {image, {{2, 2, 2, 3}}},
+                     [options](const Tensors& t) { return conv2d(t[0], t[1], options); }});
+    options.stride_w = 2;
+    cases.push_back(
+        {OpId::kConv2d,
+         concat(name, " depthwise, dilated, stride"),
+         {image, {{2, 2, 2, 2}}, {{4}}},
+         [options](const Tensors& t) { return depthwise_conv2d(t[0], t[1], t[2], options); }});
+    options.groups = 2;
+    cases.push_back({OpId::kConv2d,
+                     concat(name, " two groups"),
+                     {{{2, 4, 4, 4}, -1, 1, true}, {{2, 3, 2, 6}}},
+                     [options](const Tensors& t) { return conv2d(t[0], t[1], options); }});
+    Conv2dTransposeOptions transposed;
+    transposed.padding = padding;
+    transposed.stride_h = 2;
+    cases.push_back({OpId::kConv2dBackwardInput,
+                     concat(name, " transposed"),
+                     {{{2, 3, 2, 2}, -1, 1, true}, {{3, 2, 3, 2}}, {{3}}},
+                     [transposed](const Tensors& t) {
+                       return conv2d_transpose(t[0], t[1], t[2], transposed);
+                     }});
+    transposed.stride_h = 1;
+    transposed.dilation_w = 2;
+    cases.push_back(
+        {OpId::kConv2dBackwardInput,
+         concat(name, " transposed, dilated"),
+         {{{2, 3, 2, 2}, -1, 1, true}, {{2, 2, 3, 2}}},
+         [transposed](const Tensors& t) { return conv2d_transpose(t[0], t[1], transposed); }});
+  }
+}
+
 inline std::vector<Case> convolution_cases() {
   std::vector<Case> cases;
   const Input image{{2, 5, 4, 2}, -1, 1, true};
@@ -72,6 +114,7 @@ inline std::vector<Case> convolution_cases() {
                      {{{2, 3, 3, 2}, -1, 1, true}, {{2, 2, 2, 2}}, {{2}}},
                      [options](const Tensors& t) { return conv2d(t[0], t[1], t[2], options); }});
   }
+  add_convolution_variants(cases);
   Conv2dAttributes attributes;
   attributes.stride_h = 2;
   attributes.pad_top = attributes.pad_left = attributes.pad_right = 1;
@@ -159,6 +202,27 @@ inline std::vector<Case> normalization_cases() {
          [](const Tensors& t) {
            return batch_norm_inference(t[0], t[1], t[2], t[3], t[4], 1e-3);
          }});
+  }
+  cases.push_back({OpId::kGroupNorm,
+                   "layer_norm, last axis",
+                   {{{4, 3, 5}, -1, 1, true}, {{5}, 0.5, 1.5}, {{5}}},
+                   [](const Tensors& t) { return layer_norm(t[0], t[1], t[2]); },
+                   Orders::kFirst});
+  cases.push_back({OpId::kGroupNorm,
+                   "layer_norm, two axes",
+                   {{{4, 3, 5}, -1, 1, true}, {{3, 5}, 0.5, 1.5}, {{3, 5}}},
+                   [](const Tensors& t) {
+                     return layer_norm(t[0], t[1], t[2], {2, 1e-5});
+                   },
+                   Orders::kFirst});
+  for (const std::int64_t groups : {1, 2, 6}) {
+    cases.push_back({OpId::kGroupNorm,
+                     concat(groups, " groups"),
+                     {{{2, 3, 2, 6}, -1, 1, true}, {{6}, 0.5, 1.5}, {{6}}},
+                     [groups](const Tensors& t) {
+                       return group_norm(t[0], t[1], t[2], {groups, 1e-3});
+                     },
+                     Orders::kFirst});
   }
   cases.push_back({OpId::kLrn,
                    "radius 1",

@@ -154,6 +154,40 @@ inline std::vector<Case> shape_cases() {
            [](const Tensors& t) { return gather(t[0], t[1]) * exp(gather(t[0] * 2.0, t[1])); });
   add_case(OpId::kGather, "of a dense use too", {table, rows},
            [](const Tensors& t) { return gather(t[0], t[1]) * reduce_sum(square(t[0])); });
+  for (const bool exclusive : {false, true}) {
+    for (const bool backwards : {false, true}) {
+      add_case(OpId::kCumulativeSum, concat("axis 1 ", exclusive, backwards).c_str(), {cube},
+               [=](const Tensors& t) {
+                 return cumulative_sum(t[0], {1, exclusive, backwards});
+               });
+    }
+  }
+  add_case(OpId::kReverse, "axes 0 and 2", {cube}, [](const Tensors& t) {
+    return reverse(t[0], {0, -1});
+  });
+  add_case(OpId::kTopK, "2 of 4", {cube}, [](const Tensors& t) { return top_k(t[0], 2).values; });
+  add_case(OpId::kBroadcastTo, "tile", {batch}, [](const Tensors& t) {
+    return tile(t[0], {2, 3});
+  });
+  add_case(OpId::kBroadcastTo, "repeat", {batch},
+           [](const Tensors& t) { return repeat(t[0], 2, 1); });
+  add_case(OpId::kTranspose, "stack along 1 and unstack", {batch, batch}, [](const Tensors& t) {
+    const Tensor both = stack(std::vector<Tensor>{t[0], t[1]}, 1);
+    const std::vector<Tensor> parts = unstack(both, 2);
+    return parts[0] * parts[3];
+  });
+  add_case(OpId::kGather, "along axis 2", {{{2, 2, 5}}, grid},
+           [](const Tensors& t) { return gather(t[0], t[1], 2); });
+  const Input picture{{2, 3, 2, 2}, -1, 1, true}, large{{2, 6, 6, 1}, -1, 1, true};
+  for (const Interpolation kind : {Interpolation::kNearest, Interpolation::kBilinear}) {
+    const char* name = kind == Interpolation::kNearest ? "nearest" : "bilinear";
+    add_case(OpId::kUpsample, name, {picture}, [kind](const Tensors& t) {
+      return upsample2d(t[0], {2, 3, kind});
+    });
+    add_case(OpId::kUpsampleGrad, name, {large}, [kind, size](const Tensors& t) {
+      return upsample2d_grad(t[0], {size(t[0]), 3, 2, 1}, {2, 3, kind});
+    });
+  }
   add_case(OpId::kScatterRows, "one row twice", {{{4, 2}, -1, 1, true}, rows},
            [](const Tensors& t) {
              return scatter_rows(t[0], t[1], {5, 2});

@@ -140,8 +140,9 @@ TEST(RunTokenTest, ServesInTheOrderOfAsking) {
       RunTokenHolder holder(&token);
       order.push_back(i);
     }));
-    // The next one asks clearly later.
-    Clock::system().sleep_for(milliseconds(20));
+    while (token.num_waiting() != static_cast<unsigned long>(i) + 1) {
+      Clock::system().sleep_for(milliseconds(1));
+    }
   }
   token.release();
   threads.clear();

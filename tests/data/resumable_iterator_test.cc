@@ -45,6 +45,24 @@ std::vector<Pipeline> pipelines() {
          return Dataset::zip({base.shuffle(3, 3), base.skip(4)});
        }},
       {"Concatenated", [=] { return base.take(4).concatenate(base.shuffle(9, 4)).batch(4); }},
+      {"Interleaved",
+       [=] {
+         return base.interleave(
+             [](const Element& e) {
+               return Dataset::range(10 * number_in(e), 10 * number_in(e) + number_in(e) % 4)
+                   .shuffle(3, 5);
+             },
+             InterleaveOptions{.cycle_length = 3, .block_length = 2});
+       }},
+      {"FlatMapped",
+       [=] {
+         return base.flat_map([](const Element& e) { return Dataset::range(number_in(e)); });
+       }},
+      {"Unbatched", [=] { return base.shuffle(5, 2).batch(4).unbatch(); }},
+      {"Enumerated", [=] { return base.shuffle(5, 2).enumerate(3); }},
+      {"TakenWhile",
+       [=] { return base.take_while([](const Element& e) { return number_in(e) < 6; }); }},
+      {"PaddedBatches", [=] { return base.shuffle(5, 2).padded_batch(3); }},
       {"Prefetched", [=] { return base.shuffle(11, 8).batch(2).prefetch(2); }},
       {"Cached", [=] { return base.cache().shuffle(11, 8); }},
       {"Generated",

@@ -4,7 +4,9 @@
 #include <cmath>
 
 #include "tests/layers/layer_helpers.h"
+#include "tutti/model/layers/constraints.h"
 #include "tutti/model/layers/initializers.h"
+#include "tutti/model/layers/regularizers.h"
 
 namespace tutti {
 namespace {
@@ -86,6 +88,61 @@ TEST(InitializerTest, ErrorsNameTheChoiceAndTheShapes) {
                 initializers::values(Tensor::ones({3})).for_shape({2})(InitializerContext{});
               }),
               HasSubstr("expected values of shape [2], got [3]"));
+}
+
+TEST(InitializerTest, OrthogonalHasOrthonormalColumnsOrRows) {
+  const InitializerContext context{{}, {.seed = 4, .purpose = kInitializerPurpose, .a = 1}};
+  for (const Shape& shape : {Shape{5, 3}, Shape{3, 5}, Shape{4, 4}, Shape{2, 3, 4}}) {
+    const Tensor weight = initializers::orthogonal(2.0).for_shape(shape)(context);
+    EXPECT_EQ(weight.shape(), shape);
+    const Tensor matrix = reshape(weight, {-1, shape[-1]});
+    const bool tall = matrix.shape()[0] >= matrix.shape()[1];
+    const Tensor products = matmul(matrix, matrix, {.transpose_a = tall, .transpose_b = !tall});
+    const std::int64_t count = products.shape()[0];
+    for (std::int64_t i = 0; i < count * count; ++i) {
+      EXPECT_NEAR(products.to_doubles()[static_cast<std::size_t>(i)],
+                  i / count == i % count ? 4.0 : 0.0, 1e-5);
+    }
+  }
+  EXPECT_THAT(error_of([&] { initializers::orthogonal().for_shape({3})(context); }),
+              HasSubstr("rank 2 or more, got shape [3]"));
+}
+
+TEST(InitializerTest, IdentityAndVarianceScalingAndTheType) {
+  const InitializerContext context{{}, {.seed = 4, .purpose = kInitializerPurpose, .a = 1}};
+  expect_values(initializers::identity(2.0).for_shape({2, 3})(context), {2, 0, 0, 0, 2, 0});
+  const Initializer wide = initializers::variance_scaling(
+      {.scale = 3.0,
+       .mode = initializers::FanMode::kOut,
+       .distribution = initializers::Distribution::kUntruncatedNormal});
+  EXPECT_NEAR(statistics_of(wide, {200, 300}).variance, 3.0 / 300, 2e-4);
+  const Tensor f64 = Initializer("glorot_uniform").for_shape({3, 2}, DType::kFloat64)(context);
+  EXPECT_EQ(f64.dtype(), DType::kFloat64);
+  EXPECT_EQ(f64.to_doubles(),
+            Initializer("glorot_uniform").for_shape({3, 2})(context).to_doubles());
+}
+
+TEST(ConstraintTest, BringNormsAndSignsBack) {
+  // Columns of norm 5, 0.5 and 0.
+  const Tensor w = Tensor::from<float>({2, 3}, {3, 0.3, 0, -4, -0.4, 0});
+  expect_values(Constraint("non_neg")(w), {3, 0.3, 0, 0, 0, 0});
+  expect_values(constraints::max_norm({.max_value = 1.0})(w), {0.6, 0.3, 0, -0.8, -0.4, 0});
+  expect_values(Constraint("unit_norm")(w), {0.6, 0.6, 0, -0.8, -0.8, 0});
+  expect_values(constraints::min_max_norm({.min_value = 1.0, .max_value = 2.0})(w),
+                {1.2, 0.6, 0, -1.6, -0.8, 0});
+  expect_values(constraints::min_max_norm({.min_value = 1.0, .max_value = 2.0, .rate = 0.5})(w),
+                {2.1, 0.45, 0, -2.8, -0.6, 0});
+  expect_values(constraints::unit_norm(1)(w), {3 / std::sqrt(9.09), 0.3 / std::sqrt(9.09), 0,
+                                               -4 / std::sqrt(16.16), -0.4 / std::sqrt(16.16), 0});
+  EXPECT_TRUE(Constraint("").empty());
+  EXPECT_THAT(error_of([] { Constraint constraint("maxnorm"); }),
+              HasSubstr("expected one of max_norm, non_neg, unit_norm, min_max_norm"));
+}
+
+TEST(RegularizerTest, OrthogonalPunishesCosinesOfRows) {
+  // Rows (1, 0), (1, 1), (0, 2): cosines 1/sqrt 2, 0, 1/sqrt 2; each pair counts half of 2.
+  const Tensor w = Tensor::from<float>({3, 2}, {1, 0, 1, 1, 0, 2});
+  expect_values(regularizers::orthogonal(0.3)(w), {0.3 * (2 / std::sqrt(2.0)) / 3});
 }
 
 }  // namespace

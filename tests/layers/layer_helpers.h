@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -61,6 +62,30 @@ inline Tensor counting(const Shape& shape, double step = 1.0) {
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<float>(static_cast<double>(i) * step);
   return Tensor::from(shape, values);
+}
+
+/// Compares the gradient of `function` (a scalar) at `x`, which is float64, with central
+/// differences of all elements.
+inline void expect_gradient_of_differences(const std::function<Tensor(const Tensor&)>& function,
+                                           const Tensor& x, double tolerance = 1e-6) {
+  ASSERT_EQ(x.dtype(), DType::kFloat64);
+  GradientTape tape;
+  tape.watch(x);
+  const Gradient gradient = tape.gradient(function(x), x);
+  ASSERT_FALSE(gradient.is_none());
+  const std::vector<double> actual = gradient.to_dense().to_doubles();
+  std::vector<double> values = x.to_doubles();
+  constexpr double kStep = 1e-5;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double center = values[i];
+    values[i] = center + kStep;
+    const double above = function(Tensor::from(x.shape(), values)).item_double();
+    values[i] = center - kStep;
+    const double below = function(Tensor::from(x.shape(), values)).item_double();
+    values[i] = center;
+    const double expected = (above - below) / (2 * kStep);
+    ASSERT_NEAR(actual[i], expected, tolerance * (1.0 + std::abs(expected))) << "element " << i;
+  }
 }
 
 }  // namespace tutti::layer_tests

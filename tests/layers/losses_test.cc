@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tests/layers/layer_helpers.h"
-#include "tutti/model/layers/loss.h"
+#include "tutti/model/layers/loss_classes.h"
 
 namespace tutti {
 namespace {
@@ -157,6 +157,105 @@ TEST(LossObjects, AreMadeByName) {
   const Tensor p = Tensor::from<float>({2, 1}, {0.25, 0.75});
   expect_values(open.for_predictions(PredictionKind::kProbabilities).per_example(labels, p),
                 {-std::log(0.75), -std::log(0.75)}, 1e-6);
+}
+
+double softplus_of(double z) { return std::log1p(std::exp(z)); }
+
+TEST(LossFunctions, RelativeErrorsAndAngles) {
+  const Tensor labels = Tensor::from<float>({2, 2}, {1, 2, -4, 0.5});
+  const Tensor predictions = Tensor::from<float>({2, 2}, {2, 1, -2, 0.25});
+  using namespace losses;
+  expect_values(mean_absolute_percentage_error(labels, predictions), {75, 50}, 1e-4);
+  const double first = std::pow(std::log(2.0) - std::log(3.0), 2);
+  const double second = std::pow(std::log(1.5) - std::log(1.25), 2);
+  expect_values(mean_squared_logarithmic_error(labels, predictions), {first, second / 2}, 1e-6);
+  expect_values(cosine_similarity(labels, predictions),
+                {-4 / 5.0, -8.125 / std::sqrt(16.25 * 4.0625)}, 1e-6);
+  expect_values(cosine_similarity(Tensor::zeros({1, 2}), Tensor::ones({1, 2})), {0});
+  const Tensor classes = Tensor::from<float>({2, 3}, {0, 1, 0, 0, 0, 1});
+  const Tensor scores = Tensor::from<float>({2, 3}, {0.4, 0.4, 0.2, -1, 0, 3});
+  expect_values(categorical_hinge(classes, scores), {1, 0}, 1e-6);
+}
+
+TEST(LossFunctions, FocalLossesDiscountWhatIsToldWell) {
+  const Tensor labels = Tensor::from<float>({2, 1}, {1, 0});
+  const Tensor z = Tensor::from<float>({2, 1}, {2, 0.5});
+  const double p0 = 1 / (1 + std::exp(-2.0)), p1 = 1 - 1 / (1 + std::exp(-0.5));
+  const double bce0 = softplus_of(-2), bce1 = softplus_of(0.5);
+  using namespace losses;
+  const std::vector<double> expected = {std::pow(1 - p0, 2) * bce0, std::pow(1 - p1, 2) * bce1};
+  expect_values(binary_focal_crossentropy(labels, z), expected, 1e-6);
+  expect_values(binary_focal_crossentropy(labels, sigmoid(z), {.from_logits = false}), expected,
+                1e-6);
+  expect_values(binary_focal_crossentropy(
+                    labels, z, {.gamma = 1, .alpha = 0.1, .apply_class_balancing = true}),
+                {0.1 * (1 - p0) * bce0, 0.9 * (1 - p1) * bce1}, 1e-6);
+  const Tensor one_hot_labels = Tensor::from<float>({2, 3}, {1, 0, 0, 0, 0, 1});
+  const double ce0 = minus_log_softmax({1, 2, 3}, 0), ce1 = minus_log_softmax({0, -1, 4}, 2);
+  expect_values(
+      categorical_focal_crossentropy(one_hot_labels, logits()),
+      {0.25 * std::pow(1 - std::exp(-ce0), 2) * ce0, 0.25 * std::pow(1 - std::exp(-ce1), 2) * ce1},
+      1e-6);
+}
+
+/// Gradients of every loss by name against central differences, in float64.
+TEST(LossFunctions, GradientsAreThoseOfDifferences) {
+  const Tensor labels = Tensor::from<double>({2, 3}, {0.2, 0.5, 0.3, 0.7, 0.1, 0.2});
+  const Tensor predictions = Tensor::from<double>({2, 3}, {0.3, 0.4, 0.35, 0.6, 0.15, 0.28});
+  for (const char* name :
+       {"categorical_crossentropy", "binary_crossentropy", "binary_focal_crossentropy",
+        "categorical_focal_crossentropy", "mse", "mae", "mape", "msle", "cosine_similarity",
+        "huber", "log_cosh", "hinge", "squared_hinge", "categorical_hinge", "kld", "poisson"}) {
+    SCOPED_TRACE(name);
+    const Loss loss(name);
+    layer_tests::expect_gradient_of_differences(
+        [&](const Tensor& p) { return reduce_sum(loss.per_example(labels, p)); }, predictions);
+  }
+}
+
+TEST(LossFunctions, EveryLossTakesNoRowsAndNamesMisfits) {
+  for (const char* name :
+       {"categorical_crossentropy", "binary_crossentropy", "binary_focal_crossentropy",
+        "categorical_focal_crossentropy", "mean_squared_error", "mean_absolute_error",
+        "mean_absolute_percentage_error", "mean_squared_logarithmic_error", "cosine_similarity",
+        "huber", "log_cosh", "hinge", "squared_hinge", "categorical_hinge", "kl_divergence",
+        "poisson"}) {
+    SCOPED_TRACE(name);
+    const Loss loss(name);
+    EXPECT_EQ(loss.per_example(Tensor::zeros({0, 3}), Tensor::zeros({0, 3})).shape(), (Shape{0}));
+    EXPECT_THAT(error_of([&] {
+                  loss.per_example(Tensor::ones({2, 3}), Tensor::ones({2, 4}));
+                }),
+                HasSubstr(concat(name, ": labels and predictions do not fit")));
+  }
+}
+
+TEST(LossObjects, ClassesHaveTheNamesOfTheirFunctions) {
+  const Tensor labels = Tensor::from<float>({2, 2}, {0.3, 0.7, 0.5, 0.5});
+  const Tensor predictions = Tensor::from<float>({2, 2}, {0.4, 0.6, 0.1, 0.9});
+  const std::vector<Loss> objects = {MeanSquaredError(),
+                                     MeanAbsoluteError(),
+                                     MeanAbsolutePercentageError(),
+                                     MeanSquaredLogarithmicError(),
+                                     CosineSimilarity(),
+                                     LogCosh(),
+                                     Hinge(),
+                                     SquaredHinge(),
+                                     CategoricalHinge(),
+                                     KLDivergence(),
+                                     Poisson(),
+                                     Huber(),
+                                     BinaryCrossentropy(),
+                                     CategoricalCrossentropy(),
+                                     BinaryFocalCrossentropy(),
+                                     CategoricalFocalCrossentropy()};
+  for (const Loss& loss : objects) {
+    SCOPED_TRACE(loss.name());
+    EXPECT_EQ(loss(labels, predictions).to_doubles(),
+              Loss(loss.name())(labels, predictions).to_doubles());
+  }
+  EXPECT_EQ(SparseCategoricalCrossentropy().name(), "sparse_categorical_crossentropy");
+  EXPECT_EQ(Loss("kld")(labels, predictions).item(), KLDivergence()(labels, predictions).item());
 }
 
 }  // namespace

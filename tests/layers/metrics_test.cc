@@ -1,6 +1,9 @@
 // Metrics on one replica: values, weights, exact counts, names.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/metrics.h"
+#include "tutti/model/layers/metric_classes.h"
+
+#include <algorithm>
+#include <cmath>
 
 #include "tests/layers/layer_helpers.h"
 
@@ -94,6 +97,199 @@ TEST(MetricTest, LossesAreMetricsByName) {
   EXPECT_FLOAT_EQ(mse->result().item(), 11.0f / 3);
   EXPECT_THAT(error_of([] { MetricSpec spec("accuray"); }),
               HasSubstr("no metric is named 'accuray'; expected accuracy, "));
+}
+
+TEST(MetricTest, TopKCountsLabelsAmongTheLargest) {
+  const Tensor predictions =
+      Tensor::from<float>({3, 4}, {0.1, 0.2, 0.3, 0.4, 0.4, 0.3, 0.2, 0.1, 0.25, 0.25, 0.25, 0.25});
+  auto share = [&](int k) {
+    SparseTopKCategoricalAccuracy metric(k);
+    metric.update_state(Tensor::from<std::int64_t>({3}, {2, 3, 3}), predictions);
+    return metric.result().item_double();
+  };
+  EXPECT_DOUBLE_EQ(share(1), 1.0 / 3) << "ties count as in";
+  EXPECT_DOUBLE_EQ(share(2), 2.0 / 3);
+  EXPECT_DOUBLE_EQ(share(4), 1.0);
+  TopKCategoricalAccuracy one_hot_labels(2);
+  one_hot_labels.update_state(Tensor::from<float>({3, 4}, {0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1}),
+                              predictions);
+  EXPECT_DOUBLE_EQ(one_hot_labels.result().item_double(), 2.0 / 3);
+  SparseTopKCategoricalAccuracy outside(3);
+  outside.update_state(Tensor::from<std::int64_t>({1}, {7}), Tensor::ones({1, 4}));
+  EXPECT_EQ(outside.result().item(), 0.0f);
+  EXPECT_THAT(error_of([] { TopKCategoricalAccuracy bad(0); }), HasSubstr("a positive k"));
+}
+
+TEST(MetricTest, RootMeanSquaredErrorIsTheRootOverAllBatches) {
+  RootMeanSquaredError metric;
+  metric.update_state(Tensor::from<float>({2}, {0, 0}), Tensor::from<float>({2}, {3, 0}));
+  metric.update_state(Tensor::from<float>({1}, {1}), Tensor::from<float>({1}, {5}));
+  EXPECT_NEAR(metric.result().item_double(), std::sqrt((9.0 + 16.0) / 3), 1e-12);
+}
+
+TEST(MetricTest, PrecisionAndRecallCountDecisions) {
+  const Tensor labels = Tensor::from<float>({6}, {1, 0, 1, 1, 0, 0});
+  const Tensor predictions = Tensor::from<float>({6}, {0.9, 0.8, 0.3, 0.6, 0.5, 0.1});
+  Precision precision;
+  Recall recall;
+  precision.update_state(labels, predictions);
+  recall.update_state(labels, predictions);
+  EXPECT_DOUBLE_EQ(precision.result().item_double(), 2.0 / 3) << "0.5 is not above 0.5";
+  EXPECT_DOUBLE_EQ(recall.result().item_double(), 2.0 / 3);
+  const Tensor weights = Tensor::from<float>({6}, {2, 1, 4, 0, 1, 1});
+  auto weighted = [&](auto metric) {
+    metric.update_state(labels, predictions, weights);
+    return metric.result().item_double();
+  };
+  EXPECT_DOUBLE_EQ(weighted(Precision()), 2.0 / 3);
+  EXPECT_DOUBLE_EQ(weighted(Recall()), 2.0 / 6);
+  EXPECT_DOUBLE_EQ(weighted(TruePositives()), 2.0);
+  EXPECT_DOUBLE_EQ(weighted(FalsePositives()), 1.0);
+  EXPECT_DOUBLE_EQ(weighted(TrueNegatives()), 2.0);
+  EXPECT_DOUBLE_EQ(weighted(FalseNegatives()), 4.0);
+  EXPECT_EQ(Precision().result().item(), 0.0f) << "of nothing";
+}
+
+TEST(MetricTest, PrecisionOfTheTopKAndOfOneClass) {
+  // Keras's examples: precision at 2 and of one column.
+  const Tensor labels = Tensor::from<float>({1, 4}, {0, 0, 1, 1});
+  const Tensor predictions = Tensor::from<float>({1, 4}, {1, 1, 1, 1});
+  Precision top({.top_k = 2});
+  top.update_state(labels, predictions);
+  EXPECT_EQ(top.result().item(), 0.0f);
+  Precision last({.class_id = 3});
+  last.update_state(labels, predictions);
+  EXPECT_EQ(last.result().item(), 1.0f);
+  Precision outside({.class_id = 4});
+  EXPECT_THAT(error_of([&] { outside.update_state(labels, predictions); }),
+              HasSubstr("precision: expected class_id below 4, got 4"));
+}
+
+TEST(MetricTest, AucHasTheValuesOfKeras) {
+  const Tensor labels = Tensor::from<float>({4}, {0, 0, 1, 1});
+  const Tensor predictions = Tensor::from<float>({4}, {0, 0.5, 0.3, 0.9});
+  Auc three({.num_thresholds = 3});
+  three.update_state(labels, predictions);
+  EXPECT_NEAR(three.result().item_double(), 0.75, 1e-9);  // in Keras's documentation
+  three.reset_state();
+  three.update_state(labels, predictions, Tensor::from<float>({4}, {1, 0, 0, 1}));
+  EXPECT_NEAR(three.result().item_double(), 1.0, 1e-9);
+  Auc of_logits({.from_logits = true});
+  of_logits.update_state(labels, Tensor::from<float>({4}, {-9, -1, 1, 9}));
+  EXPECT_NEAR(of_logits.result().item_double(), 1.0, 1e-9);
+}
+
+TEST(MetricTest, AucApproachesTheShareOfOrderedPairs) {
+  const std::int64_t rows = 400;
+  const std::vector<double> p = random_uniform({rows}, {.seed = 5}).to_doubles();
+  const std::vector<double> noise = random_uniform({rows}, {.seed = 6}).to_doubles();
+  std::vector<float> labels, predictions;
+  double ordered = 0.0, pairs = 0.0;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    predictions.push_back(static_cast<float>(p[i]));
+    labels.push_back(noise[i] < p[i] ? 1.0f : 0.0f);
+  }
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    for (std::size_t j = 0; j < p.size(); ++j) {
+      if (labels[i] == 0.0f || labels[j] == 1.0f) continue;
+      pairs += 1.0;
+      ordered += predictions[i] > predictions[j] ? 1.0 : 0.0;
+    }
+  }
+  Auc roc;
+  roc.update_state(Tensor::from({rows}, labels), Tensor::from({rows}, predictions));
+  EXPECT_NEAR(roc.result().item_double(), ordered / pairs, 2e-3);
+  // The other curve by sums over single examples: average precision.
+  std::vector<std::size_t> order(p.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return predictions[a] > predictions[b]; });
+  double hits = 0.0, average_precision = 0.0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (labels[order[i]] == 0.0f) continue;
+    hits += 1.0;
+    average_precision += hits / static_cast<double>(i + 1);
+  }
+  Auc pr({.curve = AucCurve::kPrecisionRecall});
+  pr.update_state(Tensor::from({rows}, labels), Tensor::from({rows}, predictions));
+  EXPECT_NEAR(pr.result().item_double(), average_precision / hits, 1e-2);
+}
+
+TEST(MetricTest, F1ScoreCombinesPrecisionAndRecall) {
+  // Keras's example: scores 0.5, 0.8, 0.6667.
+  const Tensor labels = Tensor::from<float>({3, 3}, {1, 1, 1, 1, 0, 0, 1, 1, 0});
+  const Tensor predictions =
+      Tensor::from<float>({3, 3}, {0.2, 0.6, 0.7, 0.2, 0.6, 0.6, 0.6, 0.8, 0.0});
+  F1Score macro({.num_classes = 3, .threshold = 0.5});
+  macro.update_state(labels, predictions);
+  const std::vector<double> scores = macro.per_class();
+  EXPECT_NEAR(scores[0], 0.5, 1e-9);
+  EXPECT_NEAR(scores[1], 0.8, 1e-9);
+  EXPECT_NEAR(scores[2], 2.0 / 3, 1e-9);
+  EXPECT_NEAR(macro.result().item_double(), (0.5 + 0.8 + 2.0 / 3) / 3, 1e-9);
+  F1Score weighted({.num_classes = 3, .average = ScoreAverage::kWeighted, .threshold = 0.5});
+  weighted.update_state(labels, predictions);
+  EXPECT_NEAR(weighted.result().item_double(), (3 * 0.5 + 2 * 0.8 + 2.0 / 3) / 6, 1e-9);
+  F1Score micro({.num_classes = 3, .average = ScoreAverage::kMicro, .threshold = 0.5});
+  micro.update_state(labels, predictions);
+  // 4 hits, 2 false alarms, 2 misses.
+  EXPECT_NEAR(micro.result().item_double(), 2.0 * 4 / (2 * 4 + 2 + 2), 1e-9);
+  EXPECT_THAT(error_of([&] { F1Score().update_state(labels, predictions); }),
+              HasSubstr("try .num_classes = 3"));
+}
+
+TEST(MetricTest, MeanIoUIsOverClassesThatOccur) {
+  // Keras's example: classes 0 and 1, mean of 1/3 and 1/3.
+  const Tensor labels = Tensor::from<std::int64_t>({4}, {0, 0, 1, 1});
+  const Tensor predictions = Tensor::from<std::int64_t>({4}, {0, 1, 0, 1});
+  MeanIoU metric(2), with_absent(3), ignoring(3, {.ignore_class = 1});
+  metric.update_state(labels, predictions);
+  EXPECT_NEAR(metric.result().item_double(), 1.0 / 3, 1e-9);
+  with_absent.update_state(labels, predictions);
+  EXPECT_NEAR(with_absent.result().item_double(), 1.0 / 3, 1e-9);
+  ignoring.update_state(labels, predictions);
+  EXPECT_NEAR(ignoring.result().item_double(), 0.25, 1e-9);  // 1 of 2, and 0 of 1
+  MeanIoU of_scores(2);
+  of_scores.update_state(labels, one_hot(predictions, 2));
+  EXPECT_NEAR(of_scores.result().item_double(), 1.0 / 3, 1e-9);
+  EXPECT_THAT(error_of([&] { metric.update_state(labels, predictions + predictions); }),
+              HasSubstr("mean_io_u: expected class numbers below 2, got label 0 and prediction 2"));
+}
+
+TEST(MetricTest, NoRowsChangeNothing) {
+  auto check = [](auto metric, const Tensor& labels, const Tensor& predictions) {
+    SCOPED_TRACE(metric.name());
+    metric.update_state(labels, predictions);
+    EXPECT_EQ(metric.result().item_double(), 0.0);
+    for (const Variable& variable : metric.variables())
+      for (const double value : variable.value().to_doubles()) EXPECT_EQ(value, 0.0);
+  };
+  const Tensor none = Tensor::zeros({0, 3});
+  const Tensor no_classes = Tensor::zeros({0}, DType::kInt64);
+  check(Precision(), none, none);
+  check(Recall({.top_k = 2}), none, none);
+  check(Auc(), none, none);
+  check(F1Score({.num_classes = 3}), none, none);
+  check(MeanIoU(3), no_classes, no_classes);
+  check(RootMeanSquaredError(), none, none);
+  check(TopKCategoricalAccuracy(2), none, none);
+  check(SparseTopKCategoricalAccuracy(2), no_classes, none);
+}
+
+TEST(MetricTest, NamesAndLogitsReachTheClasses) {
+  const Loss logits("binary_crossentropy");
+  const Tensor labels = Tensor::from<float>({2, 1}, {1, 0});
+  const Tensor z = Tensor::from<float>({2, 1}, {0.2, -0.2});
+  for (const char* name : {"precision", "recall", "auc", "true_positives"}) {
+    auto metric = MetricSpec(name).make(logits);
+    metric->update_state(labels, z);
+    EXPECT_DOUBLE_EQ(metric->result().item_double(), 1.0) << name;
+    EXPECT_EQ(metric->name(), name);
+  }
+  const Precision mine({.name = "mine"});
+  auto same = MetricSpec(mine).make(logits);
+  same->update_state(labels, Tensor::ones({2, 1}));
+  EXPECT_DOUBLE_EQ(mine.result().item_double(), 0.5) << "the object that was given";
 }
 
 TEST(MetricTest, UpdatesAreNotRecorded) {

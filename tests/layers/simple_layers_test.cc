@@ -1,6 +1,7 @@
 // Each layer against a slow computation, with 0 rows, and with a gradient that reaches its weights.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <numbers>
 
 #include "tests/layers/layer_helpers.h"
 #include "tutti/model/layers/layers.h"
@@ -160,8 +161,16 @@ TEST(ActivationTest, FunctionsHaveTheirValues) {
   check("selu", [](double v) { return 1.05070098 * (v > 0 ? v : 1.67326324 * std::expm1(v)); });
   check("gelu", [](double v) { return 0.5 * v * (1 + std::erf(v / std::sqrt(2.0))); });
   check("swish", [](double v) { return v / (1 + std::exp(-v)); });
+  check("gelu_tanh", [](double v) {
+    return 0.5 * v * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (v + 0.044715 * v * v * v)));
+  });
+  check("silu", [](double v) { return v / (1 + std::exp(-v)); });
+  check("hard_swish", [](double v) { return v * std::min(1.0, std::max(0.0, v / 6 + 0.5)); });
+  check("mish", [](double v) { return v * std::tanh(std::log1p(std::exp(v))); });
+  check("relu6", [](double v) { return std::min(6.0, std::max(0.0, v)); });
+  check("leaky_relu", [](double v) { return v > 0 ? v : 0.2 * v; });
   check("exponential", [](double v) { return std::exp(v); });
-  check("hard_sigmoid", [](double v) { return std::min(1.0, std::max(0.0, 0.2 * v + 0.5)); });
+  check("hard_sigmoid", [](double v) { return std::min(1.0, std::max(0.0, v / 6 + 0.5)); });
   LeakyRelu leaky(0.1);
   leaky.build_for({3});
   expect_values(leaky(x), {-0.1, 0, 2});

@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/callbacks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "tests/model/model_helpers.h"
 #include "tutti/core/file.h"
@@ -224,6 +226,151 @@ TEST(LogsTest, AskForUnknownNamesListsThem) {
   History history;
   history.append(0, logs);
   EXPECT_THAT(error_of([&] { history.at("val_loss"); }), HasSubstr("expected one of loss"));
+}
+
+TEST(CsvLoggerTest, WritesALinePerEpochThatReadsBack) {
+  const std::string path = fresh_folder() + "/runs/log.csv";
+  Sequential model = small_model();
+  const Tensor x = alternating(8);
+  auto train = [&](CsvLoggerOptions options, FitOptions fit) {
+    fit.callbacks = {CsvLogger(path, options)};
+    fit.verbose = kSilent;
+    fit.validation_data = {x, x};
+    return model.fit(x, x, fit);
+  };
+  const History history = train({}, {.epochs = 2, .validation_freq = 2});
+  const std::string first = read_file(path);
+  EXPECT_EQ(first.substr(0, first.find(',')), "epoch");
+  EXPECT_THAT(first, ::testing::StartsWith("epoch,loss\n0,"));
+  EXPECT_EQ(std::stod(first.substr(first.find("\n0,") + 3)), history["loss"][0]);
+  const History more = train({.mode = CsvMode::kAppend}, {.epochs = 4, .initial_epoch = 2});
+  const std::string all = read_file(path);
+  EXPECT_EQ(all.substr(0, first.size()), first);
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 5) << "one head and four epochs";
+  EXPECT_EQ(std::stod(all.substr(all.find("\n3,") + 3)), more["loss"][1]);
+  train({.separator = ";"}, {.epochs = 1});
+  EXPECT_THAT(read_file(path), ::testing::StartsWith("epoch;loss;val_loss\n0;"));
+}
+
+TEST(CsvLoggerTest, MarksWhatAnEpochLacks) {
+  const std::string path = fresh_folder() + "/log.csv";
+  CsvLogger logger(path);
+  logger.on_train_begin();
+  Logs both = one_value("loss", 0.5);
+  both.set("accuracy", 0.25);
+  logger.on_epoch_end(0, both);
+  logger.on_epoch_end(1, one_value("loss", 0.125));
+  EXPECT_EQ(read_file(path), "epoch,accuracy,loss\n0,0.25,0.5\n1,NA,0.125\n");
+  EXPECT_THAT(error_of([] {
+                CsvLogger bad("/dev/null/log.csv");
+                bad.on_epoch_end(0, one_value("loss", 1.0));
+              }),
+              HasSubstr("CsvLogger: cannot write /dev/null/log.csv"));
+}
+
+TEST(TerminateOnNaNTest, NamesReplicaAndStep) {
+  auto strategy = model_tests::mirrored("cpu:0-2");
+  auto scope = strategy->scope();
+  Sequential model = small_model();
+  // Batches of 3 rows, one for each replica; row 7 is the second replica's in batch 2.
+  std::vector<float> values(12, 1.0f);
+  values[7] = std::numeric_limits<float>::infinity();
+  const Tensor labels = Tensor::from({12, 1}, values);
+  auto guard = std::make_shared<TerminateOnNaN>();
+  model.fit(
+      Tensor::ones({12, 1}), labels,
+      {.epochs = 3, .batch_size = 3, .callbacks = {guard}, .verbose = kSilent, .shuffle = false});
+  EXPECT_EQ(model.optimizer().iterations().value().item_int(), 3);
+  EXPECT_THAT(guard->reason(), HasSubstr("in epoch 0, batch 2 (step 2)"));
+  EXPECT_THAT(guard->reason(), HasSubstr("the loss of replica 1 is not finite"));
+  Sequential sound = small_model();
+  sound.fit(alternating(6), alternating(6), {.callbacks = {guard}, .verbose = kSilent});
+  EXPECT_EQ(guard->reason(), "");
+}
+
+/// The rates after epochs whose `monitor` has these values; at first 0.1.
+std::vector<double> plateau_rates(ReduceLROnPlateauOptions options,
+                                  const std::vector<double>& values) {
+  Sequential model = small_model();
+  ReduceLROnPlateau callback(options);
+  callback.set_model(model);
+  callback.on_train_begin();
+  std::vector<double> rates;
+  for (std::size_t epoch = 0; epoch < values.size(); ++epoch) {
+    callback.on_epoch_end(static_cast<std::int64_t>(epoch),
+                          one_value(options.monitor, values[epoch]));
+    rates.push_back(model.optimizer().learning_rate());
+  }
+  return rates;
+}
+
+TEST(ReduceLROnPlateauTest, LowersTheRateAfterItsPatience) {
+  using ::testing::ElementsAre;
+  EXPECT_THAT(plateau_rates({.factor = 0.5, .patience = 2}, {3, 3, 3, 3, 3, 2}),
+              ElementsAre(0.1, 0.1, 0.05, 0.05, 0.025, 0.025));
+  EXPECT_THAT(plateau_rates({.factor = 0.5, .patience = 1, .cooldown = 2}, {3, 3, 3, 3, 3, 3}),
+              ElementsAre(0.1, 0.05, 0.05, 0.025, 0.025, 0.0125));
+  EXPECT_THAT(plateau_rates({.factor = 0.1, .patience = 1, .min_lr = 0.05}, {3, 3, 3}),
+              ElementsAre(0.1, 0.05, 0.05));
+  EXPECT_THAT(plateau_rates({.monitor = "val_accuracy", .factor = 0.5, .patience = 1}, {1, 2, 2}),
+              ElementsAre(0.1, 0.1, 0.05));
+  EXPECT_THAT(plateau_rates({.factor = 0.5, .patience = 1, .min_delta = 0.5}, {3, 2.6, 2.4}),
+              ElementsAre(0.1, 0.05, 0.05));
+  EXPECT_THAT(error_of([] { ReduceLROnPlateau bad({.factor = 1.0}); }), HasSubstr("(0, 1), got 1"));
+}
+
+TEST(LambdaCallbackTest, CallsWhatIsGiven) {
+  Sequential model = small_model();
+  std::vector<std::string> seen;
+  const Tensor x = alternating(4);
+  model.fit(x, x,
+            {.epochs = 2,
+             .batch_size = 2,
+             .callbacks = {LambdaCallback(
+                 {.on_epoch_begin = [&](std::int64_t epoch) { seen.push_back(concat("e", epoch)); },
+                  .on_train_batch_end =
+                      [&](std::int64_t batch, const Logs& logs) {
+                        seen.push_back(concat("b", batch, logs.has("loss") ? "" : "?"));
+                      }})},
+             .verbose = kSilent});
+  EXPECT_THAT(seen, ::testing::ElementsAre("e0", "b0", "b1", "e1", "b0", "b1"));
+}
+
+TEST(ModelCheckpointTest, KeepsTheNewestOrTheBest) {
+  const std::string folder = fresh_folder();
+  Sequential model = small_model();
+  ModelCheckpoint newest(folder + "/new-{epoch}", {.max_to_keep = 2});
+  ModelCheckpoint best(folder + "/best-{epoch}", {.save_best_only = true,
+                                                  .monitor = "loss",
+                                                  .max_to_keep = 2,
+                                                  .initial_value_threshold = 5.0});
+  std::int64_t epoch = 0;
+  for (const double value : {6.0, 4.0, 4.5, 3.0, 2.0, 2.5}) {
+    for (ModelCheckpoint* callback : {&newest, &best}) {
+      callback->set_model(model);
+      callback->on_epoch_end(epoch, one_value("loss", value));
+    }
+    ++epoch;
+  }
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    files.push_back(entry.path().filename());
+  EXPECT_THAT(files, ::testing::UnorderedElementsAre("new-5", "new-6", "best-4", "best-5"));
+  EXPECT_EQ(best.paths().size(), 2u);
+}
+
+TEST(ModelCheckpointTest, SavesEverySoManyBatches) {
+  const std::string folder = fresh_folder();
+  Sequential model = small_model();
+  model.fit(alternating(10), alternating(10),
+            {.epochs = 2,
+             .batch_size = 2,
+             .callbacks = {ModelCheckpoint(folder + "/{epoch}-{batch}", {.save_freq = 3})},
+             .verbose = kSilent});
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    files.push_back(entry.path().filename());
+  EXPECT_THAT(files, ::testing::UnorderedElementsAre("1-3", "2-1", "2-4"));
 }
 
 }  // namespace

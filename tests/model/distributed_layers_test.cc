@@ -37,6 +37,43 @@ TEST(DistributedMetrics, MET_02_TheMeanIsOverAllValues) {
   }
 }
 
+TEST(DistributedMetrics, CountsOfReplicasAddUpBeforeTheyAreDivided) {
+  // 130 rows in batches of 32: replicas see different shares of both labels.
+  const Tensor p = random_uniform({130, 1}, {.seed = 21});
+  const Tensor y = cast(greater(p + random_uniform({130, 1}, {.seed = 22}), 1.0), DType::kFloat32);
+  const Dataset data = Dataset::from_tensor_slices({p, y}).batch(32);
+  auto run = [&](Strategy& strategy) {
+    auto scope = strategy.scope();
+    Precision precision({.threshold = 0.4});
+    Recall recall;
+    Auc roc, pr({.curve = AucCurve::kPrecisionRecall});
+    F1Score f1;
+    MeanIoU iou(2);
+    RootMeanSquaredError rmse;
+    const std::vector<PredictionMetric*> metrics = {&precision, &recall, &roc, &pr, &f1, &rmse};
+    for (const PerReplica<Batch>& batch : strategy.distribute_dataset(data)) {
+      strategy.run(
+          [&](const Batch& part) {
+            for (PredictionMetric* metric : metrics)
+              metric->update_state(part.labels(), part.features());
+            iou.update_state(part.labels(), cast(greater(part.features(), 0.5), DType::kInt64));
+          },
+          batch);
+    }
+    std::vector<double> results = {iou.result().item_double()};
+    for (const PredictionMetric* metric : metrics)
+      results.push_back(metric->result().item_double());
+    return results;
+  };
+  OneDeviceStrategy alone("cpu:0");
+  const std::vector<double> expected = run(alone);
+  for (const double value : expected) EXPECT_TRUE(value > 0.05 && value < 0.99) << value;
+  for (const auto& strategy : several_strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
+    expect_near(run(*strategy), expected, 1e-6);
+  }
+}
+
 TEST(DistributedMetrics, MET_03_AMetricFromOutsideWorksInCrossReplicaContext) {
   Mean mean;
   auto strategy = model_tests::mirrored("cpu:0-1");

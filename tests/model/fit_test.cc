@@ -1,6 +1,8 @@
 // Fit, evaluate and predict under strategies: the scenarios KER-*.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "tests/model/model_helpers.h"
 
@@ -307,6 +309,87 @@ TEST(FitTest, S2_34_RegularizationIsCountedOnceUnderReplicas) {
   expect_near(expected, {2 - 0.1 * (1 + 0.4), -0.1}, 1e-6);
   for (const auto& strategy : several_strategies())
     expect_near(run(strategy.get()), expected, 1e-6);
+}
+
+TEST(FitTest, ConstraintsHoldAfterEveryUpdateOnAllReplicas) {
+  for (const auto& strategy : several_strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
+    auto scope = strategy->scope();
+    Sequential model(Input{{1}},
+                     Dense(1, {.kernel_initializer = "ones", .kernel_constraint = "non_neg"}));
+    model.compile({.optimizer = SgdOptions{.learning_rate = 0.1}, .loss = "mse"});
+    // The best kernel is -3; without the constraint it would go there.
+    const Tensor x = alternating(8) + 1.0;
+    model.fit(x, x * -3.0, {.epochs = 3, .batch_size = 4, .verbose = kSilent});
+    EXPECT_EQ(model.variables()[0].value().item(), 0.0f);
+    EXPECT_LT(model.variables()[1].value().item(), 0.0f);
+  }
+}
+
+TEST(FitTest, ClassWeightsAreSampleWeightsByLabel) {
+  const Tensor x = random_uniform({48, 4}, {.seed = 11}, -1.0, 1.0);
+  const Tensor y = argmax(slice(x, {0, 0}, {-1, 3}), 1);
+  const Tensor by_class = gather(Tensor::from<float>({3}, {1.0, 0.5, 3.0}), y);
+  const Tensor sample_weight = random_uniform({48}, {.seed = 12});
+  for (const auto& strategy : several_strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
+    auto run = [&](FitOptions options, const Tensor& labels, const char* loss) {
+      set_random_seed(3);
+      auto scope = strategy->scope();
+      Sequential model(Input{{4}}, Dense(3));
+      model.compile({.loss = loss, .metrics = {"accuracy"}, .weighted_metrics = {"accuracy"}});
+      options.batch_size = 16;
+      options.verbose = kSilent;
+      const History history = model.fit(x, labels, options);
+      std::vector<double> values = weights_of(model);
+      values.push_back(history["loss"][0]);
+      values.push_back(history["accuracy"][0]);
+      return values;
+    };
+    const char* sparse = "sparse_categorical_crossentropy";
+    const std::map<std::int64_t, double> weights = {{1, 0.5}, {2, 3.0}};
+    const std::vector<double> expected = run({.sample_weight = by_class}, y, sparse);
+    expect_near(run({.class_weight = weights}, y, sparse), expected, 1e-6);
+    expect_near(run({.class_weight = weights}, one_hot(y, 3), "categorical_crossentropy"), expected,
+                1e-6);
+    expect_near(run({.sample_weight = sample_weight, .class_weight = weights}, y, sparse),
+                run({.sample_weight = sample_weight * by_class}, y, sparse), 1e-6);
+    EXPECT_GT(std::abs(run({}, y, sparse)[0] - expected[0]), 1e-4);
+  }
+}
+
+TEST(FitTest, StepsPerExecutionChangeWhatCallbacksSeeAlone) {
+  auto run = [](std::int64_t steps, std::shared_ptr<Recorder> recorder) {
+    auto strategy = model_tests::mirrored("cpu:0-1");
+    set_random_seed(4);
+    auto scope = strategy->scope();
+    Sequential model(Input{{1}}, Dense(4), Dropout(0.5), Dense(1));
+    model.compile({.loss = "mse", .steps_per_execution = steps});
+    const Tensor x = alternating(14);
+    model.fit(x, x, {.epochs = 2, .batch_size = 2, .callbacks = {recorder}, .verbose = kSilent});
+    return weights_of(model);
+  };
+  auto each = std::make_shared<Recorder>(), third = std::make_shared<Recorder>();
+  EXPECT_EQ(run(1, each), run(3, third));
+  EXPECT_EQ(each->begins.size(), 14u);
+  EXPECT_THAT(third->begins, ::testing::ElementsAre(0, 3, 6, 0, 3, 6));
+  EXPECT_THAT(third->ends, ::testing::ElementsAre(2, 5, 6, 2, 5, 6));
+  EXPECT_THAT(error_of([&] { run(0, each); }), HasSubstr("positive steps_per_execution, got 0"));
+}
+
+TEST(FitTest, ValidationTakesPlaceEverySoManyEpochs) {
+  Sequential model = correctness_model(nullptr);
+  auto recorder = std::make_shared<Recorder>();
+  const Tensor x = alternating(4);
+  model.fit(x, x,
+            {.epochs = 4,
+             .validation_data = {x, x},
+             .callbacks = {recorder},
+             .verbose = kSilent,
+             .validation_freq = 2});
+  EXPECT_EQ(std::count(recorder->events.begin(), recorder->events.end(), "test"), 2);
+  EXPECT_THAT(recorder->events, ::testing::Contains("epoch 1 ended validated"));
+  EXPECT_THAT(recorder->events, ::testing::Contains("epoch 2 ended"));
 }
 
 TEST(FitTest, LearnsAndPredictsInOrder) {

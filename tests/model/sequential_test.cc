@@ -48,12 +48,32 @@ ____________________________________________________________________
 Total params: 121,930
 Trainable params: 121,930
 Non-trainable params: 0
+Memory per replica: weights 476.29 KB, gradients 476.29 KB, results of layers 148.66 KB per example
 ____________________________________________________________________
 )";
   EXPECT_EQ(tutorial_network().summary(), expected);
   Sequential normalized(Input{{3}}, BatchNormalization(), Dense(1));
   EXPECT_THAT(normalized.summary(), HasSubstr("Total params: 16\nTrainable params: 10\n"
                                               "Non-trainable params: 6\n"));
+  normalized.compile({.optimizer = "adam", .loss = "mse"});
+  // Two slots of 10 weights; the step and the learning rate take 8 bytes each.
+  EXPECT_THAT(normalized.summary(),
+              HasSubstr("Memory per replica: weights 64 B, gradients 40 B, optimizer 96 B, results "
+                        "of layers 16 B per example\n"));
+}
+
+TEST(SequentialTest, DotIsAChainOfLayers) {
+  Sequential model(Input{{4}}, Dense(3), Relu(), Dense(2, {.name = "head"}));
+  EXPECT_EQ(model.to_dot(), R"(digraph "sequential" {
+  rankdir=TB;
+  node [shape=record, fontname=Helvetica];
+  "dense" [label="dense (Dense)|[3]|15 parameters"];
+  "relu" [label="relu (Relu)|[3]|0 parameters"];
+  "head" [label="head (Dense)|[2]|8 parameters"];
+  "dense" -> "relu";
+  "relu" -> "head";
+}
+)");
 }
 
 TEST(SequentialTest, S2_18_TheFirstLayerMaySayItsInput) {

@@ -38,6 +38,49 @@ def cases(keras):
         "gelu": (layers.Activation("gelu"), table, {}),
         "softmax": (layers.Activation("softmax"), table, {}),
         "leaky_relu": (layers.LeakyReLU(negative_slope=0.25), table, {}),
+        "prelu": (layers.PReLU(), table, {}),
+        "conv2d_dilated": (layers.Conv2D(4, 3, dilation_rate=2), image, {}),
+        "conv2d_groups": (layers.Conv2D(6, 2, groups=3, activation="tanh"), image, {}),
+        "depthwise_conv2d": (layers.DepthwiseConv2D(3, depth_multiplier=2), image, {}),
+        "depthwise_conv2d_same": (layers.DepthwiseConv2D(2, strides=2, padding="same"), image, {}),
+        "separable_conv2d": (layers.SeparableConv2D(4, 3, padding="same", depth_multiplier=2), image, {}),
+        "conv2d_transpose": (layers.Conv2DTranspose(4, 3, strides=2), image, {}),
+        "conv2d_transpose_same": (layers.Conv2DTranspose(2, 3, strides=2, padding="same"), image, {}),
+        "conv1d": (layers.Conv1D(4, 2, strides=2), sequence, {}),
+        "conv1d_causal": (layers.Conv1D(4, 3, padding="causal", dilation_rate=2), sequence, {}),
+        "max_pooling1d": (layers.MaxPooling1D(2), sequence, {}),
+        "average_pooling1d": (layers.AveragePooling1D(2), sequence, {}),
+        "zero_padding2d": (layers.ZeroPadding2D(((1, 2), (0, 3))), image, {}),
+        "cropping2d": (layers.Cropping2D(((1, 2), (0, 3))), image, {}),
+        "up_sampling2d": (layers.UpSampling2D((2, 3)), image, {}),
+        "up_sampling2d_bilinear": (layers.UpSampling2D(2, interpolation="bilinear"), image, {}),
+        "permute": (layers.Permute((3, 1, 2)), image, {}),
+        "repeat_vector": (layers.RepeatVector(3), table, {}),
+        "layer_normalization": (layers.LayerNormalization(), sequence, {}),
+        "layer_normalization_of_two_axes": (layers.LayerNormalization(axis=[1, 2], epsilon=2.0**-10), sequence, {}),
+        "group_normalization": (layers.GroupNormalization(groups=3), image, {}),
+        "instance_normalization": (layers.GroupNormalization(groups=1), image, {}),
+        "unit_normalization": (layers.UnitNormalization(), table, {}),
+        "simple_rnn": (layers.SimpleRNN(4), sequence, {}),
+        "simple_rnn_sequences": (layers.SimpleRNN(4, return_sequences=True, go_backwards=True), sequence, {}),
+        "lstm": (layers.LSTM(4), sequence, {}),
+        "lstm_sequences": (layers.LSTM(3, return_sequences=True), sequence, {}),
+        "gru": (layers.GRU(4), sequence, {}),
+        "gru_reset_before": (layers.GRU(4, reset_after=False, return_sequences=True), sequence, {}),
+        "bidirectional_lstm": (layers.Bidirectional(layers.LSTM(3, return_sequences=True)), sequence, {}),
+        "time_distributed_dense": (layers.TimeDistributed(layers.Dense(4)), sequence, {}),
+        "multi_head_attention": (layers.MultiHeadAttention(2, 4), sequence * 2, {}),
+        "multi_head_attention_causal": (layers.MultiHeadAttention(2, 4, value_dim=3), sequence * 2,
+                                        {"use_causal_mask": True}),
+        "add": (layers.Add(), table * 3, {}),
+        "subtract": (layers.Subtract(), table * 2, {}),
+        "multiply": (layers.Multiply(), table * 3, {}),
+        "average": (layers.Average(), table * 3, {}),
+        "maximum": (layers.Maximum(), table * 3, {}),
+        "minimum": (layers.Minimum(), table * 3, {}),
+        "concatenate": (layers.Concatenate(), [(4, 5), (4, 2)], {}),
+        "concatenate_axis_1": (layers.Concatenate(axis=1), [(2, 5, 3), (2, 4, 3)], {}),
+        "dot": (layers.Dot(axes=1), table * 2, {}),
     }
 
 
@@ -46,14 +89,16 @@ def record(tf, keras):
     for number, (name, (layer, shapes, options)) in enumerate(cases(keras).items()):
         random = numpy.random.RandomState(100 + number)
         inputs = [tf.constant(random.uniform(-1.0, 1.0, shape)) for shape in shapes]
-        argument = inputs if len(inputs) > 1 else inputs[0]
-        layer.build([x.shape for x in inputs] if len(inputs) > 1 else inputs[0].shape)
-        for weight in layer.weights:  # none is 0 or 1, and variances are positive
-            weight.assign(random.uniform(0.2, 1.0, weight.shape))
+        takes_a_list = len(inputs) > 1 and not name.startswith("multi_head_attention")
+        arguments = [inputs] if takes_a_list else inputs
+        layer(*arguments)  # makes the weights
+        for weight in layer.weights:
+            low = 0.2 if "variance" in weight.name else -0.7
+            weight.assign(random.uniform(low, 0.9, weight.shape))
         before = [weight.numpy() for weight in layer.weights]
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            y = layer(argument, **options)
+            y = layer(*arguments, **options)
             factors = random.uniform(-1.0, 1.0, y.shape)
             target = tf.reduce_sum(y * factors)
         weights = [weight.value for weight in layer.trainable_weights]

@@ -17,22 +17,29 @@ using tag = memory::format_tag;
 constexpr auto kFloat = memory::data_type::f32;
 constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
 
-/// oneDNN's view of one convolution: logical dimensions NCHW and OIHW, whatever the layout.
+/// oneDNN's view of one convolution: logical dimensions NCHW and OIHW (GOIHW with groups),
+/// whatever the layout.
 struct Problem {
   Problem(const Shape& x, const Shape& f, const Shape& y, const Conv2dAttributes& a)
       : source{x[0], x[3], x[1], x[2]},
-        filter{f[3], f[2], f[0], f[1]},
+        filter{a.groups, f[3] / a.groups, f[2], f[0], f[1]},
         destination{y[0], y[3], y[1], y[2]},
         strides{a.stride_h, a.stride_w},
         pad_before{a.pad_top, a.pad_left},
-        pad_after{a.pad_bottom, a.pad_right} {}
+        pad_after{a.pad_bottom, a.pad_right},
+        gaps{a.dilation_h - 1, a.dilation_w - 1} {
+    if (a.groups == 1) filter.erase(filter.begin());
+  }
 
   memory::desc source_desc() const { return {source, kFloat, tag::nhwc}; }
   memory::desc destination_desc() const { return {destination, kFloat, tag::nhwc}; }
-  memory::desc plain_filter() const { return {filter, kFloat, tag::hwio}; }
+  memory::desc plain_filter() const {
+    return {filter, kFloat, is_grouped() ? tag::hwigo : tag::hwio};
+  }
   memory::desc any_filter() const { return {filter, kFloat, tag::any}; }
+  bool is_grouped() const { return filter.size() == 5; }
 
-  dims source, filter, destination, strides, pad_before, pad_after;
+  dims source, filter, destination, strides, pad_before, pad_after, gaps;
 };
 
 PrimitiveCache<int>::Key key_of(const Shape& x, const Shape& f, const Conv2dAttributes& a,
@@ -40,7 +47,8 @@ PrimitiveCache<int>::Key key_of(const Shape& x, const Shape& f, const Conv2dAttr
   PrimitiveCache<int>::Key key(x.begin(), x.end());
   key.insert(key.end(), f.begin(), f.end());
   key.insert(key.end(), {a.stride_h, a.stride_w, a.pad_top, a.pad_bottom, a.pad_left, a.pad_right,
-                         static_cast<std::int64_t>(a.activation), with_bias});
+                         static_cast<std::int64_t>(a.activation), with_bias, a.dilation_h,
+                         a.dilation_w, a.groups});
   return key;
 }
 
@@ -92,14 +100,14 @@ dnnl::primitive_attr fused(FusedActivation activation) {
 dnnl::convolution_forward::primitive_desc forward_description(const Problem& p, bool with_bias,
                                                               FusedActivation activation) {
   const auto training = dnnl::prop_kind::forward_training;
-  const memory::desc bias({p.filter[0]}, kFloat, tag::x);
+  const memory::desc bias({p.destination[1]}, kFloat, tag::x);
   const auto description =
       with_bias ? dnnl::convolution_forward::desc(training, kAlgorithm, p.source_desc(),
                                                   p.any_filter(), bias, p.destination_desc(),
-                                                  p.strides, p.pad_before, p.pad_after)
+                                                  p.strides, p.gaps, p.pad_before, p.pad_after)
                 : dnnl::convolution_forward::desc(training, kAlgorithm, p.source_desc(),
                                                   p.any_filter(), p.destination_desc(), p.strides,
-                                                  p.pad_before, p.pad_after);
+                                                  p.gaps, p.pad_before, p.pad_after);
   return {description, fused(activation), onednn_engine()};
 }
 
@@ -116,7 +124,7 @@ struct Forward {
 struct BackwardInput {
   explicit BackwardInput(const Problem& p)
       : description({kAlgorithm, p.source_desc(), p.any_filter(), p.destination_desc(), p.strides,
-                     p.pad_before, p.pad_after},
+                     p.gaps, p.pad_before, p.pad_after},
                     onednn_attributes(), onednn_engine(),
                     forward_description(p, false, FusedActivation::kNone)),
         primitive(description),
@@ -129,7 +137,7 @@ struct BackwardInput {
 struct BackwardFilter {
   explicit BackwardFilter(const Problem& p)
       : description({kAlgorithm, p.source_desc(), p.any_filter(), p.destination_desc(), p.strides,
-                     p.pad_before, p.pad_after},
+                     p.gaps, p.pad_before, p.pad_after},
                     onednn_attributes(), onednn_engine(),
                     forward_description(p, false, FusedActivation::kNone)),
         primitive(description),

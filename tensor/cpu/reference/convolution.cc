@@ -8,8 +8,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Calls body(x offset, filter offset, y offset) for every pair of pixel and window element,
-/// offsets of the first channel.
+/// Calls body(x offset, filter offset, y offset) for every pair of pixel and window element and
+/// every group, offsets of the group's first channel. A group's filters are a block of columns.
 template <class Body>
 void for_each_tap(const Shape& x, const Shape& filter, const Shape& y,
                   const Conv2dAttributes& attributes, const Body& body) {
@@ -18,12 +18,17 @@ void for_each_tap(const Shape& x, const Shape& filter, const Shape& y,
       for (std::int64_t ow = 0; ow < y[2]; ++ow) {
         for (std::int64_t kh = 0; kh < filter[0]; ++kh) {
           for (std::int64_t kw = 0; kw < filter[1]; ++kw) {
-            const std::int64_t ih = oh * attributes.stride_h + kh - attributes.pad_top;
-            const std::int64_t iw = ow * attributes.stride_w + kw - attributes.pad_left;
+            const std::int64_t ih =
+                oh * attributes.stride_h + kh * attributes.dilation_h - attributes.pad_top;
+            const std::int64_t iw =
+                ow * attributes.stride_w + kw * attributes.dilation_w - attributes.pad_left;
             if (ih < 0 || ih >= x[1] || iw < 0 || iw >= x[2]) continue;
-            body(((n * x[1] + ih) * x[2] + iw) * x[3],
-                 (kh * filter[1] + kw) * filter[2] * filter[3],
-                 ((n * y[1] + oh) * y[2] + ow) * y[3]);
+            for (std::int64_t g = 0; g < attributes.groups; ++g) {
+              const std::int64_t out = g * (y[3] / attributes.groups);
+              body(((n * x[1] + ih) * x[2] + iw) * x[3] + g * filter[2],
+                   (kh * filter[1] + kw) * filter[2] * filter[3] + out,
+                   ((n * y[1] + oh) * y[2] + ow) * y[3] + out);
+            }
           }
         }
       }
@@ -37,6 +42,7 @@ void forward(const KernelArgs& args) {
   const Shape& sx = args.inputs[0].shape();
   const Shape& sf = args.inputs[1].shape();
   const std::int64_t in = sf[2], out = sf[3];
+  const std::int64_t group_out = out / args.attributes_as<Conv2dAttributes>().groups;
   const T* x = args.in<T>(0).data();
   const T* filter = args.in<T>(1).data();
   const auto y = args.out<T>(0);
@@ -46,7 +52,7 @@ void forward(const KernelArgs& args) {
   for_each_tap(sx, sf, args.outputs[0].shape(), attributes,
                [&](std::int64_t px, std::int64_t pf, std::int64_t py) {
                  for (std::int64_t i = 0; i < in; ++i) {
-                   for (std::int64_t o = 0; o < out; ++o) {
+                   for (std::int64_t o = 0; o < group_out; ++o) {
                      y[static_cast<std::size_t>(py + o)] += x[px + i] * filter[pf + i * out + o];
                    }
                  }
@@ -58,6 +64,7 @@ template <class T>
 void backward_input(const KernelArgs& args) {
   const Shape& sf = args.inputs[1].shape();
   const std::int64_t in = sf[2], out = sf[3];
+  const std::int64_t group_out = out / args.attributes_as<Conv2dAttributes>().groups;
   const T* dy = args.in<T>(0).data();
   const T* filter = args.in<T>(1).data();
   T* dx = args.out<T>(0).data();
@@ -66,7 +73,7 @@ void backward_input(const KernelArgs& args) {
                args.attributes_as<Conv2dAttributes>(),
                [&](std::int64_t px, std::int64_t pf, std::int64_t py) {
                  for (std::int64_t i = 0; i < in; ++i) {
-                   for (std::int64_t o = 0; o < out; ++o) {
+                   for (std::int64_t o = 0; o < group_out; ++o) {
                      dx[px + i] += dy[py + o] * filter[pf + i * out + o];
                    }
                  }
@@ -77,6 +84,7 @@ template <class T>
 void backward_filter(const KernelArgs& args) {
   const Shape& sf = args.outputs[0].shape();
   const std::int64_t in = sf[2], out = sf[3];
+  const std::int64_t group_out = out / args.attributes_as<Conv2dAttributes>().groups;
   const T* x = args.in<T>(0).data();
   const T* dy = args.in<T>(1).data();
   T* df = args.out<T>(0).data();
@@ -85,7 +93,7 @@ void backward_filter(const KernelArgs& args) {
                args.attributes_as<Conv2dAttributes>(),
                [&](std::int64_t px, std::int64_t pf, std::int64_t py) {
                  for (std::int64_t i = 0; i < in; ++i) {
-                   for (std::int64_t o = 0; o < out; ++o) {
+                   for (std::int64_t o = 0; o < group_out; ++o) {
                      df[pf + i * out + o] += x[px + i] * dy[py + o];
                    }
                  }

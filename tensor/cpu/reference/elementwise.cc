@@ -135,6 +135,13 @@ void register_unary(KernelTable& table) {
   set_floating_unary<Rsqrt>(table, OpId::kRsqrt);
   set_floating_unary<Reciprocal>(table, OpId::kReciprocal);
   set_floating_unary<Floor>(table, OpId::kFloor);
+  set_floating_unary<Ceil>(table, OpId::kCeil);
+  set_floating_unary<Round>(table, OpId::kRound);
+  set_floating_unary<Erf>(table, OpId::kErf);
+  set_floating_unary<Log1p>(table, OpId::kLog1p);
+  set_floating_unary<Expm1>(table, OpId::kExpm1);
+  set_floating_unary<Sin>(table, OpId::kSin);
+  set_floating_unary<Cos>(table, OpId::kCos);
   set_floating_unary<Sigmoid>(table, OpId::kSigmoid);
   set_floating_unary<Tanh>(table, OpId::kTanh);
   set_floating_unary<Softplus>(table, OpId::kSoftplus);

@@ -1,0 +1,171 @@
+// tf.train.Example: its protobuf bytes, by the messages of tensorflow/core/example.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/example.h"
+
+#include <bit>
+#include <utility>
+
+#include "tutti/data/little_endian.h"
+#include "tutti/data/protobuf_wire.h"
+
+// message Example { Features features = 1; }
+// message Features { map<string, Feature> feature = 1; }    // an entry: key = 1, value = 2
+// message Feature { oneof kind { BytesList bytes_list = 1; FloatList float_list = 2;
+//                                Int64List int64_list = 3; } }
+// Each list: repeated value = 1, numbers packed.
+
+namespace tutti {
+namespace {
+
+using internal::WireReader;
+using internal::WireType;
+
+void read_value(WireReader& list, WireType type, std::vector<std::string>& values) {
+  if (type == WireType::kBytes)
+    values.emplace_back(list.bytes());
+  else
+    list.skip({1, type});
+}
+
+void read_value(WireReader& list, WireType type, std::vector<float>& values) {
+  if (type == WireType::kFixed32) {
+    values.push_back(std::bit_cast<float>(list.fixed32()));
+  } else if (type == WireType::kBytes) {
+    WireReader packed = list.message();
+    while (!packed.at_end()) values.push_back(std::bit_cast<float>(packed.fixed32()));
+  } else {
+    list.skip({1, type});
+  }
+}
+
+void read_value(WireReader& list, WireType type, std::vector<std::int64_t>& values) {
+  if (type == WireType::kVarint) {
+    values.push_back(static_cast<std::int64_t>(list.varint()));
+  } else if (type == WireType::kBytes) {
+    WireReader packed = list.message();
+    while (!packed.at_end()) values.push_back(static_cast<std::int64_t>(packed.varint()));
+  } else {
+    list.skip({1, type});
+  }
+}
+
+// A second list of the same kind continues the first, as protobuf merges messages.
+template <class Values>
+void read_list(WireReader list, Feature& feature) {
+  if (!std::holds_alternative<Values>(feature)) feature = Values{};
+  auto& values = std::get<Values>(feature);
+  while (!list.at_end()) {
+    const internal::WireTag tag = list.tag();
+    if (tag.field == 1)
+      read_value(list, tag.type, values);
+    else
+      list.skip(tag);
+  }
+}
+
+void read_feature(WireReader message, Feature& feature) {
+  while (!message.at_end()) {
+    const internal::WireTag tag = message.tag();
+    if (tag.type != WireType::kBytes || tag.field > 3) {
+      message.skip(tag);
+    } else if (tag.field == 1) {
+      read_list<std::vector<std::string>>(message.message(), feature);
+    } else if (tag.field == 2) {
+      read_list<std::vector<float>>(message.message(), feature);
+    } else {
+      read_list<std::vector<std::int64_t>>(message.message(), feature);
+    }
+  }
+}
+
+void read_entry(WireReader entry, Example& example) {
+  std::string name;
+  Feature feature;
+  while (!entry.at_end()) {
+    const internal::WireTag tag = entry.tag();
+    if (tag.field == 1 && tag.type == WireType::kBytes) {
+      name = entry.bytes();
+    } else if (tag.field == 2 && tag.type == WireType::kBytes) {
+      read_feature(entry.message(), feature);
+    } else {
+      entry.skip(tag);
+    }
+  }
+  example.insert_or_assign(std::move(name), std::move(feature));
+}
+
+/// Calls `read` with every message in field 1.
+template <class Read>
+void for_each_first_field(WireReader message, Read read) {
+  while (!message.at_end()) {
+    const internal::WireTag tag = message.tag();
+    if (tag.field == 1 && tag.type == WireType::kBytes)
+      read(message.message());
+    else
+      message.skip(tag);
+  }
+}
+
+std::string list_bytes(const std::vector<std::string>& values) {
+  std::string list;
+  for (const std::string& value : values) internal::put_bytes(list, 1, value);
+  return list;
+}
+
+std::string list_bytes(const std::vector<float>& values) {
+  std::string packed;
+  for (float value : values) {
+    internal::put_little_endian(packed, std::bit_cast<std::uint32_t>(value));
+  }
+  std::string list;
+  if (!values.empty()) internal::put_bytes(list, 1, packed);
+  return list;
+}
+
+std::string list_bytes(const std::vector<std::int64_t>& values) {
+  std::string packed;
+  for (std::int64_t value : values) {
+    internal::put_varint(packed, static_cast<std::uint64_t>(value));
+  }
+  std::string list;
+  if (!values.empty()) internal::put_bytes(list, 1, packed);
+  return list;
+}
+
+std::string feature_bytes(const Feature& feature) {
+  std::string bytes;
+  std::visit(
+      [&]<class Values>(const Values& values) {
+        if constexpr (!std::is_same_v<Values, std::monostate>) {
+          internal::put_bytes(bytes, static_cast<std::uint32_t>(feature.index()),
+                              list_bytes(values));
+        }
+      },
+      feature);
+  return bytes;
+}
+
+}  // namespace
+
+Example parse_example(std::string_view bytes, const std::string& source) {
+  Example example;
+  for_each_first_field(WireReader(bytes, source), [&](const WireReader& features) {
+    for_each_first_field(features, [&](const WireReader& entry) { read_entry(entry, example); });
+  });
+  return example;
+}
+
+std::string serialize_example(const Example& example) {
+  std::string features;
+  for (const auto& [name, feature] : example) {
+    std::string entry;
+    internal::put_bytes(entry, 1, name);
+    internal::put_bytes(entry, 2, feature_bytes(feature));
+    internal::put_bytes(features, 1, entry);
+  }
+  std::string bytes;
+  internal::put_bytes(bytes, 1, features);
+  return bytes;
+}
+
+}  // namespace tutti

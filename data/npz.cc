@@ -1,0 +1,199 @@
+// Several arrays of numpy in a zip file.
+// SPDX-License-Identifier: Apache-2.0
+#include <set>
+
+#include "tutti/core/file.h"
+#include "tutti/data/crc.h"
+#include "tutti/data/gzip_file.h"
+#include "tutti/data/little_endian.h"
+#include "tutti/data/npy.h"
+
+// A zip file: members (local header, name, extra field, data), the central directory with an entry
+// per member, and an end record that says where the directory is.
+
+namespace tutti {
+namespace {
+
+using internal::get_little_endian;
+using internal::put_little_endian;
+
+constexpr std::string_view kLocalMagic("PK\x03\x04", 4);
+constexpr std::string_view kEntryMagic("PK\x01\x02", 4);
+constexpr std::string_view kEndMagic("PK\x05\x06", 4);
+constexpr std::size_t kLocalBytes = 30;
+constexpr std::size_t kEntryBytes = 46;
+constexpr std::size_t kEndBytes = 22;
+constexpr std::string_view kSuffix = ".npy";
+
+template <class... Parts>
+[[noreturn]] void fail_at(const std::string& source, std::size_t offset, const Parts&... parts) {
+  fail(ErrorCode::kDataLoss, source, ": offset ", offset, ": ", parts...);
+}
+
+struct Entry {
+  std::string name;
+  std::uint16_t flags = 0;
+  std::uint16_t method = 0;
+  std::uint32_t crc = 0;
+  std::uint32_t packed_bytes = 0;
+  std::uint32_t bytes = 0;
+  std::uint32_t local_offset = 0;
+};
+
+void require_record(std::string_view bytes, std::size_t offset, std::string_view magic,
+                    std::size_t size, const std::string& source) {
+  const bool fits = offset <= bytes.size() && size <= bytes.size() - offset;
+  if (fits && bytes.substr(offset, magic.size()) == magic) return;
+  fail_at(source, offset, "expected a zip record of ", size, " bytes that begins with PK, got ",
+          fits ? "other bytes" : "the end of the file");
+}
+
+std::size_t find_end_record(std::string_view bytes, const std::string& source) {
+  const std::size_t found = bytes.rfind(kEndMagic);
+  if (found == std::string_view::npos || bytes.size() - found < kEndBytes) {
+    fail_at(source, bytes.size(), "expected the end record of a zip file, got none; the file is ",
+            bytes.substr(0, 2) == "PK" ? "cut short" : "no .npz file");
+  }
+  return found;
+}
+
+Entry read_entry(std::string_view bytes, std::size_t& offset, const std::string& source) {
+  require_record(bytes, offset, kEntryMagic, kEntryBytes, source);
+  Entry entry;
+  entry.flags = get_little_endian<std::uint16_t>(bytes, offset + 8);
+  entry.method = get_little_endian<std::uint16_t>(bytes, offset + 10);
+  entry.crc = get_little_endian<std::uint32_t>(bytes, offset + 16);
+  entry.packed_bytes = get_little_endian<std::uint32_t>(bytes, offset + 20);
+  entry.bytes = get_little_endian<std::uint32_t>(bytes, offset + 24);
+  entry.local_offset = get_little_endian<std::uint32_t>(bytes, offset + 42);
+  const std::size_t name_bytes = get_little_endian<std::uint16_t>(bytes, offset + 28);
+  const std::size_t rest = std::size_t{get_little_endian<std::uint16_t>(bytes, offset + 30)} +
+                           get_little_endian<std::uint16_t>(bytes, offset + 32);
+  require_record(bytes, offset, kEntryMagic, kEntryBytes + name_bytes + rest, source);
+  entry.name = bytes.substr(offset + kEntryBytes, name_bytes);
+  offset += kEntryBytes + name_bytes + rest;
+  return entry;
+}
+
+std::string member_bytes(std::string_view bytes, const Entry& entry, const std::string& source) {
+  const std::size_t offset = entry.local_offset;
+  if ((entry.flags & 1) != 0 || entry.packed_bytes == UINT32_MAX || entry.bytes == UINT32_MAX ||
+      (entry.method != 0 && entry.method != 8)) {
+    fail(ErrorCode::kUnimplemented, source, ": offset ", offset,
+         ": expected a stored or deflated member without encryption and zip64, got method ",
+         entry.method, ", flags ", entry.flags, "; try numpy.savez with smaller arrays");
+  }
+  require_record(bytes, offset, kLocalMagic, kLocalBytes, source);
+  const std::size_t begin = offset + kLocalBytes +
+                            get_little_endian<std::uint16_t>(bytes, offset + 26) +
+                            get_little_endian<std::uint16_t>(bytes, offset + 28);
+  if (begin > bytes.size() || entry.packed_bytes > bytes.size() - begin) {
+    fail_at(source, begin, "the file ends within a member; expected ", entry.packed_bytes,
+            " bytes");
+  }
+  const std::string_view packed = bytes.substr(begin, entry.packed_bytes);
+  std::string content =
+      entry.method == 0
+          ? std::string(packed)
+          : internal::inflate_bytes(packed, internal::DeflateFormat::kRaw, source, entry.bytes);
+  if (content.size() != entry.bytes) {
+    fail_at(source, begin, "expected a member of ", entry.bytes, " bytes, got ", content.size());
+  }
+  const std::uint32_t crc = internal::crc32(content);
+  if (crc != entry.crc) {
+    fail_at(source, begin, "the member's checksum is wrong; expected ", entry.crc, ", got ", crc);
+  }
+  return content;
+}
+
+// The fields that a local header and a directory entry share.
+void put_common(std::string& bytes, const Entry& entry) {
+  constexpr std::uint16_t kVersion = 20;
+  constexpr std::uint32_t kFirstOfJanuary1980 = 0x00210000;
+  put_little_endian(bytes, kVersion);
+  put_little_endian(bytes, entry.flags);
+  put_little_endian(bytes, entry.method);
+  put_little_endian(bytes, kFirstOfJanuary1980);
+  put_little_endian(bytes, entry.crc);
+  put_little_endian(bytes, entry.packed_bytes);
+  put_little_endian(bytes, entry.bytes);
+  put_little_endian(bytes, static_cast<std::uint16_t>(entry.name.size()));
+  put_little_endian(bytes, std::uint16_t{0});
+}
+
+void put_entry(std::string& bytes, const Entry& entry) {
+  bytes += kEntryMagic;
+  put_little_endian(bytes, std::uint16_t{20});
+  put_common(bytes, entry);
+  bytes.append(10, '\0');  // no comment, disk 0, no attributes
+  put_little_endian(bytes, entry.local_offset);
+  bytes += entry.name;
+}
+
+void require_name(const std::string& name, std::set<std::string>& seen) {
+  constexpr std::size_t kMaxName = 1000;
+  if (name.empty() || name.size() > kMaxName || !seen.insert(name).second) {
+    fail(ErrorCode::kInvalidArgument, "format_npz: expected names of 1 to ", kMaxName,
+         " bytes, each once, got '", name, "'");
+  }
+}
+
+}  // namespace
+
+NamedTensors parse_npz(std::string_view bytes, const std::string& source) {
+  const std::size_t end = find_end_record(bytes, source);
+  const std::size_t count = get_little_endian<std::uint16_t>(bytes, end + 10);
+  std::size_t offset = get_little_endian<std::uint32_t>(bytes, end + 16);
+  NamedTensors tensors;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Entry entry = read_entry(bytes, offset, source);
+    const std::string member = concat(source, ": member '", entry.name, "'");
+    std::string name = entry.name;
+    if (name.ends_with(kSuffix)) name.resize(name.size() - kSuffix.size());
+    tensors.emplace_back(std::move(name), parse_npy(member_bytes(bytes, entry, member), member));
+  }
+  return tensors;
+}
+
+std::string format_npz(const NamedTensors& tensors) {
+  std::string bytes;
+  std::string directory;
+  std::set<std::string> seen;
+  for (const auto& [name, tensor] : tensors) {
+    require_name(name, seen);
+    const std::string content = format_npy(tensor);
+    if (bytes.size() + content.size() >= UINT32_MAX || seen.size() >= UINT16_MAX) {
+      fail(ErrorCode::kInvalidArgument,
+           "format_npz: expected less than 4 GiB and 65535 arrays, got more at '", name,
+           "'; try write_npy()");
+    }
+    Entry entry;
+    entry.name = concat(name, kSuffix);
+    entry.crc = internal::crc32(content);
+    entry.packed_bytes = entry.bytes = static_cast<std::uint32_t>(content.size());
+    entry.local_offset = static_cast<std::uint32_t>(bytes.size());
+    bytes += kLocalMagic;
+    put_common(bytes, entry);
+    bytes += entry.name;
+    bytes += content;
+    put_entry(directory, entry);
+  }
+  const auto begin = static_cast<std::uint32_t>(bytes.size());
+  bytes += directory;
+  bytes += kEndMagic;
+  bytes.append(4, '\0');
+  put_little_endian(bytes, static_cast<std::uint16_t>(tensors.size()));
+  put_little_endian(bytes, static_cast<std::uint16_t>(tensors.size()));
+  put_little_endian(bytes, static_cast<std::uint32_t>(directory.size()));
+  put_little_endian(bytes, begin);
+  put_little_endian(bytes, std::uint16_t{0});
+  return bytes;
+}
+
+NamedTensors read_npz(const std::string& path) { return parse_npz(read_file(path), path); }
+
+void write_npz(const std::string& path, const NamedTensors& tensors) {
+  write_file_atomically(path, format_npz(tensors));
+}
+
+}  // namespace tutti

@@ -1,0 +1,57 @@
+// A graph of layers with any number of inputs and outputs.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/model/layers/layer_of.h"
+#include "tutti/model/model.h"
+
+namespace tutti {
+
+/// A model drawn by calling layers with symbols:
+///
+///     SymbolicTensor x = Input{{32, 32, 3}};
+///     SymbolicTensor y = Conv2D(3, 3, {.padding = "same"})(x);
+///     Functional model({x}, {Dense(10)(Flatten()(Add()({x, y})))});
+///
+/// Weights are made here, in the current strategy's scope, layers in the order in which they were
+/// drawn. A layer that was called twice is shared. The batches of fit hold the inputs in this
+/// order, then the labels of the outputs. keras.Model(inputs, outputs).
+class Functional : public LayerOf<Functional, Model> {
+ public:
+  /// Throws kInvalidArgument when an output needs an input that is not listed, or none are given.
+  Functional(std::vector<SymbolicTensor> inputs, std::vector<SymbolicTensor> outputs,
+             std::string name = "");
+
+  std::vector<Output> outputs() const override;
+  std::vector<Edge> edges() const override;
+
+ protected:
+  Tensor call(const Tensor& input, CallContext context) const override;
+  std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
+
+ private:
+  /// A call of a layer; values are numbered through all calls, the inputs first.
+  struct Step {
+    std::shared_ptr<Layer> layer;
+    std::vector<std::size_t> arguments;
+    std::size_t first_result = 0;
+    std::size_t num_results = 0;
+  };
+  struct Graph {
+    std::vector<Step> steps;
+    std::vector<std::string> input_names;
+    std::vector<std::size_t> outputs;  // numbers of values
+    std::vector<Output> output_infos;
+    std::vector<Edge> edges;
+    std::size_t num_values = 0;
+  };
+  class Builder;
+
+  std::shared_ptr<Graph> graph_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,56 @@
+// Conditions that weights are brought back to after each update.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "tutti/tensor/tensor.h"
+
+namespace tutti {
+
+/// A projection of a weight, of its shape; by default none. Model::fit applies it after every
+/// update, on all replicas; a loop written by hand calls Layer::apply_constraints(). A value type.
+class Constraint {
+ public:
+  using Function = std::function<Tensor(const Tensor& weight)>;
+
+  Constraint() = default;
+  /// "max_norm", "non_neg", "unit_norm" or "min_max_norm" with Keras's defaults; "" for none.
+  /// Throws kInvalidArgument listing them for another name.
+  Constraint(const char* name);
+  explicit Constraint(Function function) : function_(std::move(function)) {}
+
+  bool empty() const { return !function_; }
+  Tensor operator()(const Tensor& weight) const;
+
+ private:
+  Function function_;
+};
+
+namespace constraints {
+
+/// Norms are those along `axis`: 0 for the columns of a Dense kernel.
+struct MaxNormOptions {
+  double max_value = 2.0;
+  int axis = 0;
+};
+struct MinMaxNormOptions {
+  double min_value = 0.0;
+  double max_value = 1.0;
+  /// How far towards the allowed norm a weight goes at once: 1 all the way.
+  double rate = 1.0;
+  int axis = 0;
+};
+
+/// Longer vectors are cut to max_value.
+Constraint max_norm(MaxNormOptions options = {});
+/// Values below 0 become 0.
+Constraint non_neg();
+/// Vectors of length 1.
+Constraint unit_norm(int axis = 0);
+/// Vectors of a length between the two.
+Constraint min_max_norm(MinMaxNormOptions options = {});
+
+}  // namespace constraints
+}  // namespace tutti

@@ -1,0 +1,144 @@
+// Layers that make one tensor of several.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/layers/merging.h"
+
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/matmul.h"
+#include "tutti/tensor/ops/reduction.h"
+#include "tutti/tensor/ops/shape_ops.h"
+
+namespace tutti {
+namespace {
+
+/// x with `axis` moved to the end.
+Tensor axis_last(const Tensor& x, int axis) {
+  std::vector<int> order;
+  for (int i = 0; i < x.rank(); ++i)
+    if (i != axis) order.push_back(i);
+  order.push_back(axis);
+  return axis == x.rank() - 1 ? x : transpose(x, order);
+}
+
+Tensor unit_rows(const Tensor& x) {
+  return x * rsqrt(maximum(reduce_sum(square(x), {.axes = {-1}, .keep_dims = true}), 1e-12));
+}
+
+/// `axis` (the batch is 0) as an axis of one example. Throws for the batch and beyond.
+int example_axis(const Shape& example, int axis, std::string_view who) {
+  const int normal = axis < 0 ? axis + example.rank() + 1 : axis;
+  if (normal < 1 || normal > example.rank()) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected an axis of 1 to ", example.rank(),
+         " (the batch is 0) for examples of shape ", example, ", got ", axis);
+  }
+  return normal - 1;
+}
+
+void require_inputs(std::span<const Shape> inputs, std::size_t least, std::string_view who) {
+  if (inputs.size() >= least) return;
+  fail(ErrorCode::kInvalidArgument, who, ": expected at least ", least, " inputs, got ",
+       inputs.size(), "; try layer({a, b})");
+}
+
+/// An example's dimensions without `axis`, after those of `front`.
+Shape joined(const Shape& front, int front_axis, const Shape& back, int back_axis) {
+  std::vector<std::int64_t> dims;
+  for (int i = 0; i < front.rank(); ++i)
+    if (i != front_axis) dims.push_back(front[i]);
+  for (int i = 0; i < back.rank(); ++i)
+    if (i != back_axis) dims.push_back(back[i]);
+  if (dims.empty()) dims.push_back(1);
+  return Shape(std::span<const std::int64_t>(dims));
+}
+
+}  // namespace
+
+std::vector<Shape> Merging::build_all(std::span<const Shape> inputs) {
+  require_inputs(inputs, 2, type_name());
+  Shape shape = inputs[0];
+  for (const Shape& input : inputs.subspan(1)) {
+    if (input.rank() != shape.rank()) {
+      fail(ErrorCode::kInvalidArgument, type_name(), ": expected inputs of equal rank, got ",
+           join(inputs), "; try Reshape");
+    }
+    shape = broadcast(shape, input, type_name());
+  }
+  return {shape};
+}
+
+std::vector<Tensor> Merging::call_all(std::span<const Tensor> inputs, CallContext) const {
+  Tensor result = inputs[0];
+  for (const Tensor& input : inputs.subspan(1)) result = merge(result, input);
+  return {result};
+}
+
+Tensor Add::merge(const Tensor& a, const Tensor& b) const { return a + b; }
+Tensor Subtract::merge(const Tensor& a, const Tensor& b) const { return a - b; }
+Tensor Multiply::merge(const Tensor& a, const Tensor& b) const { return a * b; }
+Tensor Average::merge(const Tensor& a, const Tensor& b) const { return a + b; }
+Tensor Maximum::merge(const Tensor& a, const Tensor& b) const { return maximum(a, b); }
+Tensor Minimum::merge(const Tensor& a, const Tensor& b) const { return minimum(a, b); }
+
+std::vector<Shape> Subtract::build_all(std::span<const Shape> inputs) {
+  if (inputs.size() != 2)
+    fail(ErrorCode::kInvalidArgument, "Subtract: expected two inputs, got ", inputs.size());
+  return Merging::build_all(inputs);
+}
+
+std::vector<Tensor> Average::call_all(std::span<const Tensor> inputs, CallContext context) const {
+  return {Merging::call_all(inputs, context)[0] / static_cast<double>(inputs.size())};
+}
+
+Concatenate::Concatenate(ConcatenateOptions options) : LayerOf(options.name), axis_(options.axis) {}
+
+std::vector<Shape> Concatenate::build_all(std::span<const Shape> inputs) {
+  require_inputs(inputs, 2, "Concatenate");
+  const int axis = example_axis(inputs[0], axis_, "Concatenate");
+  std::int64_t length = 0;
+  for (const Shape& input : inputs) {
+    if (input.rank() != inputs[0].rank() ||
+        !(input.with_dim(axis, 0) == inputs[0].with_dim(axis, 0))) {
+      fail(ErrorCode::kInvalidArgument, "Concatenate: expected equal examples but for axis ",
+           axis + 1, ", got ", join(inputs));
+    }
+    length += input[axis];
+  }
+  return {inputs[0].with_dim(axis, length)};
+}
+
+std::vector<Tensor> Concatenate::call_all(std::span<const Tensor> inputs, CallContext) const {
+  return {concat(inputs, axis_)};
+}
+
+Dot::Dot(DotOptions options) : LayerOf(options.name), options_(std::move(options)) {}
+
+std::vector<Shape> Dot::build_all(std::span<const Shape> inputs) {
+  if (inputs.size() != 2)
+    fail(ErrorCode::kInvalidArgument, "Dot: expected two inputs, got ", inputs.size());
+  const int a = example_axis(inputs[0], options_.axes.first, "Dot");
+  const int b = example_axis(inputs[1], options_.axes.second, "Dot");
+  if (inputs[0][a] != inputs[1][b]) {
+    fail(ErrorCode::kInvalidArgument, "Dot: expected equal lengths along axes ", a + 1, " and ",
+         b + 1, ", got ", inputs[0], " and ", inputs[1]);
+  }
+  return {joined(inputs[0], a, inputs[1], b)};
+}
+
+std::vector<Tensor> Dot::call_all(std::span<const Tensor> inputs, CallContext) const {
+  const int axis_a = example_axis(inputs[0].shape().without_axis(0), options_.axes.first, "Dot");
+  const int axis_b = example_axis(inputs[1].shape().without_axis(0), options_.axes.second, "Dot");
+  Tensor a = axis_last(inputs[0], axis_a + 1), b = axis_last(inputs[1], axis_b + 1);
+  if (options_.normalize) {
+    a = unit_rows(a);
+    b = unit_rows(b);
+  }
+  const std::int64_t rows = a.shape()[0], length = a.shape()[-1];
+  auto matrices = [&](const Tensor& x) {
+    std::int64_t count = 1;
+    for (int i = 1; i + 1 < x.rank(); ++i) count *= x.shape()[i];
+    return reshape(x, Shape{rows, count, length});
+  };
+  return {reshape(matmul(matrices(a), matrices(b), {.transpose_b = true}),
+                  output_shape().with_front(rows))};
+}
+
+}  // namespace tutti

@@ -1,0 +1,115 @@
+// Metrics by name.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/layers/metric_spec.h"
+
+#include <vector>
+
+#include "tutti/model/layers/auc.h"
+#include "tutti/model/layers/confusion_metrics.h"
+#include "tutti/model/layers/metrics.h"
+
+namespace tutti {
+namespace {
+
+using Made = std::shared_ptr<PredictionMetric>;
+
+struct NamedMetric {
+  const char* name;
+  Made (*make)(const std::string& name, const Loss& loss);
+};
+
+template <class M>
+Made plain(const std::string& name, const Loss&) {
+  return std::make_shared<M>(name);
+}
+
+template <class M>
+Made top_k(const std::string& name, const Loss&) {
+  return std::make_shared<M>(5, name);
+}
+
+double threshold_for(const Loss& loss) { return loss.takes_logits() ? 0.0 : 0.5; }
+
+template <class M>
+Made counted(const std::string& name, const Loss& loss) {
+  return std::make_shared<M>(ConfusionOptions{.threshold = threshold_for(loss), .name = name});
+}
+
+Made binary_accuracy(const std::string& name, const Loss&) {
+  return std::make_shared<BinaryAccuracy>(name);
+}
+
+Made auc(const std::string& name, const Loss& loss) {
+  return std::make_shared<Auc>(AucOptions{.from_logits = loss.takes_logits(), .name = name});
+}
+
+Made accuracy(const std::string& name, const Loss& loss) {
+  const std::string& kind = loss.name();
+  if (kind == "sparse_categorical_crossentropy")
+    return std::make_shared<SparseCategoricalAccuracy>(name);
+  if (kind == "categorical_crossentropy" || kind == "categorical_focal_crossentropy")
+    return std::make_shared<CategoricalAccuracy>(name);
+  if (kind == "binary_crossentropy" || kind == "bce" || kind == "binary_focal_crossentropy")
+    return std::make_shared<BinaryAccuracy>(name, threshold_for(loss));
+  return std::make_shared<MeanPredictionMetric>(name, internal::hits_by_shape());
+}
+
+const std::vector<NamedMetric>& named_metrics() {
+  static const std::vector<NamedMetric> table = {
+      {"accuracy", &accuracy},
+      {"sparse_categorical_accuracy", &plain<SparseCategoricalAccuracy>},
+      {"categorical_accuracy", &plain<CategoricalAccuracy>},
+      {"binary_accuracy", &binary_accuracy},
+      {"top_k_categorical_accuracy", &top_k<TopKCategoricalAccuracy>},
+      {"sparse_top_k_categorical_accuracy", &top_k<SparseTopKCategoricalAccuracy>},
+      {"root_mean_squared_error", &plain<RootMeanSquaredError>},
+      {"rmse", &plain<RootMeanSquaredError>},
+      {"precision", &counted<Precision>},
+      {"recall", &counted<Recall>},
+      {"true_positives", &counted<TruePositives>},
+      {"true_negatives", &counted<TrueNegatives>},
+      {"false_positives", &counted<FalsePositives>},
+      {"false_negatives", &counted<FalseNegatives>},
+      {"auc", &auc},
+      {"acc", &accuracy},
+  };
+  return table;
+}
+
+const NamedMetric* find_metric(const std::string& name) {
+  for (const NamedMetric& entry : named_metrics())
+    if (name == entry.name) return &entry;
+  return nullptr;
+}
+
+[[noreturn]] void fail_unknown(const std::string& name, const Error& loss_error) {
+  std::vector<std::string> names;
+  for (const NamedMetric& entry : named_metrics()) names.emplace_back(entry.name);
+  throw Error(loss_error.code(), concat("MetricSpec: no metric is named '", name, "'; expected ",
+                                        join(names), " or a loss (", loss_error.message(), ")"));
+}
+
+}  // namespace
+
+MetricSpec::MetricSpec(const std::string& name) : name_(name) {
+  if (find_metric(name)) return;
+  try {
+    const Loss loss(name);
+  } catch (const Error& error) {
+    fail_unknown(name, error);
+  }
+}
+
+std::shared_ptr<PredictionMetric> MetricSpec::make(const Loss& loss) const {
+  if (make_) return make_();
+  if (const NamedMetric* entry = find_metric(name_)) return entry->make(name_, loss);
+  const Loss named(name_);
+  const bool same_kind = named.prediction_kind_is_open() && !loss.takes_logits();
+  const Loss function = same_kind ? named.for_predictions(PredictionKind::kProbabilities) : named;
+  return std::make_shared<MeanPredictionMetric>(
+      name_, [function](const Tensor& labels, const Tensor& predictions) {
+        return function.per_example(labels, predictions);
+      });
+}
+
+}  // namespace tutti

@@ -1,0 +1,147 @@
+// Attention of several heads.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/layers/multi_head_attention.h"
+
+#include <cmath>
+
+#include "tutti/model/layers/size2d.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/matmul.h"
+#include "tutti/tensor/ops/random_ops.h"
+#include "tutti/tensor/ops/shape_ops.h"
+#include "tutti/tensor/ops/softmax.h"
+
+namespace tutti {
+namespace {
+
+/// What is added to the score of something that may not be seen (Keras's number).
+constexpr double kUnseen = -1e9;
+
+/// [query steps, value steps]: 1 up to the diagonal.
+Tensor causal_mask(std::int64_t rows, std::int64_t columns, const Tensor& like) {
+  std::vector<double> mask(static_cast<std::size_t>(rows * columns), 0.0);
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t j = 0; j <= i && j < columns; ++j)
+      mask[static_cast<std::size_t>(i * columns + j)] = 1.0;
+  return cast(Tensor::from(Shape{rows, columns}, mask, like.device()), like.dtype());
+}
+
+/// [batch, steps, features] as one matrix.
+Tensor as_rows(const Tensor& x) {
+  return reshape(x, Shape{x.shape()[0] * x.shape()[1], x.shape()[2]});
+}
+
+/// A kernel of three dimensions as a matrix with `rows` rows.
+Tensor as_matrix(const Tensor& kernel, std::int64_t rows) {
+  return reshape(kernel, Shape{rows, kernel.num_elements() / rows});
+}
+
+}  // namespace
+
+MultiHeadAttention::MultiHeadAttention(std::int64_t num_heads, std::int64_t key_dim,
+                                       MultiHeadAttentionOptions options)
+    : LayerOf(options.name),
+      num_heads_(num_heads),
+      key_dim_(key_dim),
+      options_(std::move(options)) {
+  if (num_heads <= 0 || key_dim <= 0 || options_.value_dim.value_or(1) <= 0 ||
+      options_.output_dim.value_or(1) <= 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "MultiHeadAttention: expected positive numbers of heads and features, got ", num_heads,
+         " heads of ", key_dim);
+  }
+  if (!(options_.dropout >= 0.0 && options_.dropout < 1.0)) {
+    fail(ErrorCode::kInvalidArgument, "MultiHeadAttention: expected dropout in [0, 1), got ",
+         options_.dropout);
+  }
+}
+
+void MultiHeadAttention::add_projection(const char* name, std::int64_t features,
+                                        std::int64_t length) {
+  const std::string path = concat(name, '/');
+  add_weight(options_.kernel_initializer, {features, num_heads_, length},
+             {.name = path + "kernel"});
+  if (options_.use_bias)
+    add_weight(options_.bias_initializer, {num_heads_, length}, {.name = path + "bias"});
+}
+
+std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) {
+  const std::size_t sequences = inputs.size() - (options_.with_mask ? 1 : 0);
+  if (inputs.empty() || sequences < 1 || sequences > 3) {
+    fail(ErrorCode::kInvalidArgument,
+         "MultiHeadAttention: expected {query, value} or {query, value, key}, then the mask with "
+         ".with_mask, got ",
+         inputs.size(), " inputs");
+  }
+  for (const Shape& input : inputs.first(sequences))
+    internal::require_sequence(input, "MultiHeadAttention");
+  const Shape& query = inputs[0];
+  const Shape& value = inputs[sequences > 1 ? 1 : 0];
+  const Shape& key = sequences > 2 ? inputs[2] : value;
+  if (key[0] != value[0]) {
+    fail(ErrorCode::kInvalidArgument, "MultiHeadAttention: expected as many keys as values, got ",
+         key, " and ", value);
+  }
+  if (options_.with_mask && !(inputs.back() == Shape{query[0], value[0]})) {
+    fail(ErrorCode::kInvalidArgument, "MultiHeadAttention: expected a mask of shape ",
+         Shape{query[0], value[0]}, ", got ", inputs.back());
+  }
+  const std::int64_t value_dim = options_.value_dim.value_or(key_dim_);
+  const std::int64_t output = options_.output_dim.value_or(query[1]);
+  add_projection("query", query[1], key_dim_);
+  add_projection("key", key[1], key_dim_);
+  add_projection("value", value[1], value_dim);
+  add_weight(options_.kernel_initializer, {num_heads_, value_dim, output},
+             {.name = "attention_output/kernel"});
+  if (options_.use_bias)
+    add_weight(options_.bias_initializer, {output}, {.name = "attention_output/bias"});
+  return {Shape{query[0], output}};
+}
+
+/// [batch, steps, features] -> [batch, heads, steps, length].
+Tensor MultiHeadAttention::project(const Tensor& x, std::size_t number) const {
+  const std::size_t first = number * (options_.use_bias ? 2 : 1);
+  const Tensor kernel = as_matrix(weight(first).value(), x.shape()[2]);
+  const Tensor rows = as_rows(x);
+  const Tensor y = options_.use_bias ? dense(rows, kernel, reshape(weight(first + 1).value(), {-1}))
+                                     : matmul(rows, kernel);
+  const Shape heads{x.shape()[0], x.shape()[1], num_heads_, kernel.shape()[1] / num_heads_};
+  return transpose(reshape(y, heads), {0, 2, 1, 3});
+}
+
+Tensor MultiHeadAttention::masked(const Tensor& scores, const Tensor& mask) const {
+  Tensor result = scores;
+  if (options_.use_causal_mask) {
+    const Tensor seen = causal_mask(scores.shape()[2], scores.shape()[3], scores);
+    result = result + (1.0 - seen) * kUnseen;
+  }
+  if (mask.defined()) {
+    const Tensor seen = expand_dims(cast(mask, scores.dtype()), 1);
+    result = result + (1.0 - seen) * kUnseen;
+  }
+  return result;
+}
+
+std::vector<Tensor> MultiHeadAttention::call_all(std::span<const Tensor> inputs,
+                                                 CallContext context) const {
+  const std::size_t sequences = inputs.size() - (options_.with_mask ? 1 : 0);
+  const Tensor& query_input = inputs[0];
+  const Tensor& value_input = inputs[sequences > 1 ? 1 : 0];
+  const Tensor query = project(query_input, 0) * (1.0 / std::sqrt(static_cast<double>(key_dim_)));
+  const Tensor key = project(sequences > 2 ? inputs[2] : value_input, 1);
+  const Tensor value = project(value_input, 2);
+  const Tensor scores = matmul(query, key, {.transpose_b = true});
+  Tensor attention = softmax(masked(scores, options_.with_mask ? inputs.back() : Tensor()));
+  if (context.training && options_.dropout > 0.0)
+    attention = dropout(attention, options_.dropout, next_random_key());
+  const Tensor heads = transpose(matmul(attention, value), {0, 2, 1, 3});
+  const std::int64_t length = heads.shape()[2] * heads.shape()[3];
+  const Tensor rows = reshape(heads, Shape{heads.shape()[0] * heads.shape()[1], length});
+  const std::size_t last = options_.use_bias ? 6 : 3;
+  const Tensor kernel = as_matrix(weight(last).value(), length);
+  const Tensor y =
+      options_.use_bias ? dense(rows, kernel, weight(last + 1).value()) : matmul(rows, kernel);
+  return {reshape(y, query_input.shape().with_dim(2, kernel.shape()[1]))};
+}
+
+}  // namespace tutti

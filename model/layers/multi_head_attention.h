@@ -1,0 +1,52 @@
+// Attention of several heads.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "tutti/model/layers/layer_of.h"
+
+namespace tutti {
+
+struct MultiHeadAttentionOptions {
+  /// Length of a head's values; default: key_dim.
+  std::optional<std::int64_t> value_dim = std::nullopt;
+  /// Features of a result; default: those of the query.
+  std::optional<std::int64_t> output_dim = std::nullopt;
+  /// Of the attention itself, in training.
+  double dropout = 0.0;
+  bool use_bias = true;
+  /// A step attends to itself and earlier ones only.
+  bool use_causal_mask = false;
+  /// The last input is a mask [batch, query steps, value steps]: 0 where nothing may be seen.
+  bool with_mask = false;
+  Initializer kernel_initializer = "glorot_uniform";
+  Initializer bias_initializer = "zeros";
+  std::string name = "";
+};
+
+/// `attention({query, value})`, `({query, value, key})` or, of itself, `(x)`; each [batch, steps,
+/// features] -> [batch, query steps, features]. Weights query/kernel [features, heads, key_dim],
+/// query/bias [heads, key_dim], likewise key and value; attention_output/kernel [heads, value_dim,
+/// features], attention_output/bias [features].
+class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
+ public:
+  MultiHeadAttention(std::int64_t num_heads, std::int64_t key_dim,
+                     MultiHeadAttentionOptions options = {});
+
+ protected:
+  std::vector<Shape> build_all(std::span<const Shape> inputs) override;
+  std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
+
+ private:
+  void add_projection(const char* name, std::int64_t features, std::int64_t length);
+  Tensor project(const Tensor& x, std::size_t number) const;
+  Tensor masked(const Tensor& scores, const Tensor& mask) const;
+
+  std::int64_t num_heads_;
+  std::int64_t key_dim_;
+  MultiHeadAttentionOptions options_;
+};
+
+}  // namespace tutti

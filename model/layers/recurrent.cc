@@ -1,0 +1,228 @@
+// Recurrent layers: SimpleRNN, LSTM and GRU.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The inputs of all steps are multiplied by the kernel at once; only the product with the state is
+// left to each step.
+#include "tutti/model/layers/recurrent.h"
+
+#include <algorithm>
+
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/model/layers/layer_name.h"
+#include "tutti/model/layers/size2d.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/matmul.h"
+#include "tutti/tensor/ops/random_ops.h"
+#include "tutti/tensor/ops/shape_ops.h"
+
+namespace tutti {
+namespace {
+
+/// Rows of [steps, ...] as tensors of their own. The gradient of each would otherwise be padded to
+/// the whole, which takes the square of the number of steps.
+std::vector<Tensor> rows_of(const Tensor& x) {
+  std::vector<Tensor> rows;
+  const Shape row = x.shape().without_axis(0);
+  for (std::int64_t i = 0; i < x.shape()[0]; ++i)
+    rows.push_back(x.rows(i, 1).reshaped(row).alias());
+  record_custom_gradient({&x, 1}, rows, [like = x, row](std::span<const Tensor> gradients) {
+    std::vector<Tensor> parts;
+    for (const Tensor& gradient : gradients) {
+      parts.push_back(gradient.defined() ? gradient
+                                         : Tensor::zeros(row, like.dtype(), like.device()));
+    }
+    return std::vector<Gradient>{Gradient(stack(parts))};
+  });
+  return rows;
+}
+
+/// [batch, steps, ...] <-> [steps, batch, ...].
+Tensor swapped(const Tensor& x) {
+  std::vector<int> order = {1, 0};
+  for (int axis = 2; axis < x.rank(); ++axis) order.push_back(axis);
+  return transpose(x, order);
+}
+
+/// The same mask for all steps: x [batch, steps, features].
+Tensor dropped(const Tensor& x, double rate, const RandomKey& key) {
+  const Tensor ones = Tensor::ones({x.shape()[0], 1, x.shape()[2]}, x.dtype(), x.device());
+  return x * dropout(ones, rate, key);
+}
+
+double checked_rate(double rate, const char* what) {
+  if (rate >= 0.0 && rate < 1.0) return rate;
+  fail(ErrorCode::kInvalidArgument, "Recurrent: expected ", what, " in [0, 1), got ", rate);
+}
+
+}  // namespace
+
+Recurrent::Recurrent(std::int64_t units, int gates, int states, RecurrentOptions options)
+    : MultiLayer(options.name, options.input_shape),
+      units_(units),
+      gates_(gates),
+      states_(states),
+      options_(std::move(options)),
+      activation_(find_activation(options_.activation)),
+      recurrent_activation_(find_activation(options_.recurrent_activation)) {
+  if (units <= 0)
+    fail(ErrorCode::kInvalidArgument, "Recurrent: expected a positive number of units, got ",
+         units);
+  checked_rate(options_.dropout, "dropout");
+  checked_rate(options_.recurrent_dropout, "recurrent_dropout");
+}
+
+std::vector<Shape> Recurrent::build_all(std::span<const Shape> inputs) {
+  const Shape& x = inputs[0];
+  internal::require_sequence(x, type_name());
+  if (inputs.size() != 1 && inputs.size() != static_cast<std::size_t>(states_ + 1)) {
+    fail(ErrorCode::kInvalidArgument, type_name(), ": expected a sequence, alone or with ", states_,
+         " first states, got ", inputs.size(), " inputs");
+  }
+  for (const Shape& state : inputs.subspan(1)) {
+    if (!(state == Shape{units_})) {
+      fail(ErrorCode::kInvalidArgument, type_name(), ": expected first states of shape ",
+           Shape{units_}, ", got ", state);
+    }
+  }
+  const std::string cell = internal::snake_case(type_name()) + "_cell/";
+  add_weight(options_.kernel_initializer, {x[1], gates_ * units_}, {.name = cell + "kernel"},
+             options_.kernel_regularizer, options_.kernel_constraint);
+  add_weight(options_.recurrent_initializer, {units_, gates_ * units_},
+             {.name = cell + "recurrent_kernel"}, options_.recurrent_regularizer,
+             options_.recurrent_constraint);
+  if (options_.use_bias) {
+    add_weight(bias_initializer(), bias_shape(), {.name = cell + "bias"}, options_.bias_regularizer,
+               options_.bias_constraint);
+  }
+  std::vector<Shape> results = {options_.return_sequences ? Shape{x[0], units_} : Shape{units_}};
+  if (options_.return_state) results.resize(static_cast<std::size_t>(states_ + 1), Shape{units_});
+  return results;
+}
+
+std::vector<Tensor> Recurrent::first_states(std::span<const Tensor> inputs) const {
+  if (inputs.size() > 1) return {inputs.begin() + 1, inputs.end()};
+  const Tensor& x = inputs[0];
+  return std::vector<Tensor>(static_cast<std::size_t>(states_),
+                             Tensor::zeros({x.shape()[0], units_}, x.dtype(), x.device()));
+}
+
+std::vector<Tensor> Recurrent::inputs_of_steps(const Tensor& input, CallContext context) const {
+  Tensor x = input;
+  if (context.training && options_.dropout > 0.0)
+    x = dropped(x, options_.dropout, next_random_key());
+  const std::int64_t rows = x.shape()[0], steps = x.shape()[1], features = x.shape()[2];
+  const Tensor flat = reshape(swapped(x), Shape{steps * rows, features});
+  const Tensor products = options_.use_bias ? dense(flat, weight(0).value(), input_bias())
+                                            : matmul(flat, weight(0).value());
+  std::vector<Tensor> parts = rows_of(reshape(products, Shape{steps, rows, gates_ * units_}));
+  if (options_.go_backwards) std::ranges::reverse(parts);
+  return parts;
+}
+
+std::vector<Tensor> Recurrent::call_all(std::span<const Tensor> inputs, CallContext context) const {
+  std::vector<Tensor> states = first_states(inputs);
+  Tensor mask;
+  if (context.training && options_.recurrent_dropout > 0.0) {
+    mask = dropout(Tensor::ones(states[0].shape(), states[0].dtype(), states[0].device()),
+                   options_.recurrent_dropout, next_random_key());
+  }
+  std::vector<Tensor> results;
+  for (const Tensor& x : inputs_of_steps(inputs[0], context)) {
+    std::vector<Tensor> before = states;
+    if (mask.defined()) before[0] = before[0] * mask;
+    states = step(x, before);
+    if (options_.return_sequences) results.push_back(states[0]);
+  }
+  const Shape shape{inputs[0].shape()[0], inputs[0].shape()[1], units_};
+  Tensor first = states[0];
+  if (options_.return_sequences) {
+    first = results.empty() ? Tensor::zeros(shape, inputs[0].dtype(), inputs[0].device())
+                            : swapped(stack(results));
+  }
+  std::vector<Tensor> all = {first};
+  if (options_.return_state) all.insert(all.end(), states.begin(), states.end());
+  return all;
+}
+
+SimpleRNN::SimpleRNN(std::int64_t units, RecurrentOptions options)
+    : LayerOf(units, 1, 1, std::move(options)) {}
+
+std::shared_ptr<Recurrent> SimpleRNN::sibling(RecurrentOptions options) const {
+  return std::make_shared<SimpleRNN>(units(), std::move(options));
+}
+
+std::vector<Tensor> SimpleRNN::step(const Tensor& x, const std::vector<Tensor>& states) const {
+  return {activation()(x + matmul(states[0], recurrent_kernel()))};
+}
+
+LSTM::LSTM(std::int64_t units, RecurrentOptions options)
+    : LayerOf(units, 4, 2, std::move(options)) {}
+
+std::shared_ptr<Recurrent> LSTM::sibling(RecurrentOptions options) const {
+  return std::make_shared<LSTM>(units(), std::move(options));
+}
+
+Initializer LSTM::bias_initializer() const {
+  if (!options().unit_forget_bias) return options().bias_initializer;
+  return Initializer("lstm_bias", [count = units(), plain = options().bias_initializer](
+                                      const Shape& shape, const InitializerContext& context) {
+    const std::vector<Tensor> parts = split(plain.for_shape(shape)(context), 4);
+    return concat(
+        {parts[0], Tensor::ones({count}, DType::kFloat32, context.device), parts[2], parts[3]}, 0);
+  });
+}
+
+std::vector<Tensor> LSTM::step(const Tensor& x, const std::vector<Tensor>& states) const {
+  const std::vector<Tensor> gates = split(x + matmul(states[0], recurrent_kernel()), 4, 1);
+  const Tensor input = recurrent_activation()(gates[0]);
+  const Tensor forget = recurrent_activation()(gates[1]);
+  const Tensor cell = forget * states[1] + input * activation()(gates[2]);
+  return {recurrent_activation()(gates[3]) * activation()(cell), cell};
+}
+
+GRU::GRU(std::int64_t units, RecurrentOptions options) : LayerOf(units, 3, 1, std::move(options)) {}
+
+std::shared_ptr<Recurrent> GRU::sibling(RecurrentOptions options) const {
+  return std::make_shared<GRU>(units(), std::move(options));
+}
+
+Shape GRU::bias_shape() const {
+  return options().reset_after ? Shape{2, 3 * units()} : Shape{3 * units()};
+}
+
+Tensor GRU::input_bias() const {
+  const Tensor bias = weight(2).value();
+  return options().reset_after ? reshape(slice(bias, {0, 0}, {1, -1}), {-1}) : bias;
+}
+
+std::vector<Tensor> GRU::step(const Tensor& x, const std::vector<Tensor>& states) const {
+  const Tensor& h = states[0];
+  const std::vector<Tensor> from_x = split(x, 3, 1);
+  std::vector<Tensor> from_h;
+  if (options().reset_after) {
+    Tensor products = matmul(h, recurrent_kernel());
+    if (options().use_bias)
+      products = products + reshape(slice(weight(2).value(), {1, 0}, {1, -1}), {-1});
+    from_h = split(products, 3, 1);
+  } else {
+    const Tensor of_gates = slice(recurrent_kernel(), {0, 0}, {-1, 2 * units()});
+    from_h = split(matmul(h, of_gates), 2, 1);
+  }
+  const Tensor update = recurrent_activation()(from_x[0] + from_h[0]);
+  const Tensor reset = recurrent_activation()(from_x[1] + from_h[1]);
+  const Tensor from_state =
+      options().reset_after
+          ? reset * from_h[2]
+          : matmul(reset * h, slice(recurrent_kernel(), {0, 2 * units()}, {-1, -1}));
+  const Tensor candidate = activation()(from_x[2] + from_state);
+  return {update * h + (1.0 - update) * candidate};
+}
+
+Tensor internal::reversed_steps(const Tensor& x) {
+  if (x.shape()[1] == 0) return x;
+  std::vector<Tensor> steps = rows_of(swapped(x));
+  std::ranges::reverse(steps);
+  return swapped(stack(steps));
+}
+
+}  // namespace tutti

@@ -1,0 +1,126 @@
+// Recurrent layers: SimpleRNN, LSTM and GRU.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "tutti/model/layers/activations.h"
+#include "tutti/model/layers/layer_of.h"
+
+namespace tutti {
+
+/// What all recurrent layers take; defaults are Keras's.
+struct RecurrentOptions {
+  std::string activation = "tanh";
+  /// Of the gates of LSTM and GRU.
+  std::string recurrent_activation = "sigmoid";
+  bool use_bias = true;
+  Initializer kernel_initializer = "glorot_uniform";
+  Initializer recurrent_initializer = "orthogonal";
+  Initializer bias_initializer = "zeros";
+  Regularizer kernel_regularizer = {};
+  Regularizer recurrent_regularizer = {};
+  Regularizer bias_regularizer = {};
+  Constraint kernel_constraint = {};
+  Constraint recurrent_constraint = {};
+  Constraint bias_constraint = {};
+  /// Of the inputs and of the states; one mask serves all steps of a call.
+  double dropout = 0.0;
+  double recurrent_dropout = 0.0;
+  /// The results of all steps [batch, steps, units] instead of the last [batch, units].
+  bool return_sequences = false;
+  /// The states after the last step are results, too (use apply()).
+  bool return_state = false;
+  /// Steps are taken from the last to the first; sequences come in that order.
+  bool go_backwards = false;
+  /// LSTM: the bias of the forget gate starts at 1.
+  bool unit_forget_bias = true;
+  /// GRU: the reset gate acts after the product with the recurrent kernel, which then has a bias of
+  /// its own.
+  bool reset_after = true;
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// x [batch, steps, features], and optionally the first states [batch, units] each -> the results
+/// that the options choose. Weights "<layer>_cell/kernel" [features, gates * units],
+/// "recurrent_kernel" [units, gates * units], "bias" [gates * units]. 0 steps give zeros.
+class Recurrent : public MultiLayer {
+ public:
+  const RecurrentOptions& options() const { return options_; }
+  /// A layer of the same kind with its own weights.
+  virtual std::shared_ptr<Recurrent> sibling(RecurrentOptions options) const = 0;
+
+ protected:
+  /// `gates`: parts of the kernel; `states`: tensors that go from step to step.
+  Recurrent(std::int64_t units, int gates, int states, RecurrentOptions options);
+
+  std::vector<Shape> build_all(std::span<const Shape> inputs) override;
+  std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
+
+  /// The next states, the first of which is the step's result. x [batch, gates * units] is the
+  /// input times the kernel, plus the bias.
+  virtual std::vector<Tensor> step(const Tensor& x, const std::vector<Tensor>& states) const = 0;
+  virtual Shape bias_shape() const { return {gates_ * units_}; }
+  virtual Initializer bias_initializer() const { return options_.bias_initializer; }
+  /// The part of the bias [gates * units] that is added to the products of the inputs.
+  virtual Tensor input_bias() const { return weight(2).value(); }
+
+  std::int64_t units() const { return units_; }
+  Tensor recurrent_kernel() const { return weight(1).value(); }
+  /// Options' functions.
+  const ActivationFunction& activation() const { return activation_; }
+  const ActivationFunction& recurrent_activation() const { return recurrent_activation_; }
+
+ private:
+  std::vector<Tensor> first_states(std::span<const Tensor> inputs) const;
+  std::vector<Tensor> inputs_of_steps(const Tensor& x, CallContext context) const;
+
+  std::int64_t units_;
+  int gates_;
+  int states_;
+  RecurrentOptions options_;
+  ActivationFunction activation_;
+  ActivationFunction recurrent_activation_;
+};
+
+/// h = activation(x W + h U + b).
+class SimpleRNN : public LayerOf<SimpleRNN, Recurrent> {
+ public:
+  explicit SimpleRNN(std::int64_t units, RecurrentOptions options = {});
+  std::shared_ptr<Recurrent> sibling(RecurrentOptions options) const override;
+
+ protected:
+  std::vector<Tensor> step(const Tensor& x, const std::vector<Tensor>& states) const override;
+};
+
+/// Gates in the order input, forget, cell, output; states h and c.
+class LSTM : public LayerOf<LSTM, Recurrent> {
+ public:
+  explicit LSTM(std::int64_t units, RecurrentOptions options = {});
+  std::shared_ptr<Recurrent> sibling(RecurrentOptions options) const override;
+
+ protected:
+  std::vector<Tensor> step(const Tensor& x, const std::vector<Tensor>& states) const override;
+  Initializer bias_initializer() const override;
+};
+
+/// Gates in the order update (z), reset (r), candidate; with reset_after the bias is [2, 3 *
+/// units]: that of the inputs and that of the state.
+class GRU : public LayerOf<GRU, Recurrent> {
+ public:
+  explicit GRU(std::int64_t units, RecurrentOptions options = {});
+  std::shared_ptr<Recurrent> sibling(RecurrentOptions options) const override;
+
+ protected:
+  std::vector<Tensor> step(const Tensor& x, const std::vector<Tensor>& states) const override;
+  Shape bias_shape() const override;
+  Tensor input_bias() const override;
+};
+
+namespace internal {
+/// [batch, steps, ...] with the steps in the opposite order.
+Tensor reversed_steps(const Tensor& x);
+}  // namespace internal
+
+}  // namespace tutti

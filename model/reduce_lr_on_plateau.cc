@@ -1,0 +1,55 @@
+// Lowers the learning rate when a value no longer gets better.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/reduce_lr_on_plateau.h"
+
+#include <algorithm>
+
+#include "tutti/model/model.h"
+#include "tutti/model/monitored_value.h"
+
+namespace tutti {
+
+ReduceLROnPlateau::ReduceLROnPlateau(ReduceLROnPlateauOptions options)
+    : options_(std::move(options)) {
+  if (!(options_.factor > 0.0 && options_.factor < 1.0)) {
+    fail(ErrorCode::kInvalidArgument, "ReduceLROnPlateau: expected a factor in (0, 1), got ",
+         options_.factor);
+  }
+  if (options_.patience < 0 || options_.cooldown < 0 || options_.min_lr < 0.0) {
+    fail(ErrorCode::kInvalidArgument,
+         "ReduceLROnPlateau: expected patience, cooldown and min_lr of at least 0, got ",
+         options_.patience, ", ", options_.cooldown, " and ", options_.min_lr);
+  }
+}
+
+void ReduceLROnPlateau::on_train_begin() {
+  best_ = worst_value(options_.mode, options_.monitor);
+  waited_ = cooling_ = 0;
+}
+
+void ReduceLROnPlateau::on_epoch_end(std::int64_t, const Logs& logs) {
+  const std::optional<double> value =
+      internal::monitored_value("ReduceLROnPlateau", options_.monitor, logs);
+  if (!value) return;
+  if (cooling_ > 0) {
+    --cooling_;
+    waited_ = 0;
+  }
+  if (is_better(options_.mode, options_.monitor, *value, best_, options_.min_delta)) {
+    best_ = *value;
+    waited_ = 0;
+  } else if (cooling_ == 0 && ++waited_ >= options_.patience) {
+    reduce();
+  }
+}
+
+void ReduceLROnPlateau::reduce() {
+  Optimizer& optimizer = model().optimizer();
+  const double rate = optimizer.learning_rate();
+  if (rate <= options_.min_lr) return;
+  optimizer.set_learning_rate(std::max(rate * options_.factor, options_.min_lr));
+  cooling_ = options_.cooldown;
+  waited_ = 0;
+}
+
+}  // namespace tutti

@@ -1,0 +1,80 @@
+// 16-bit floating point numbers: storage and exact conversion; arithmetic is done in float.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace tutti {
+namespace internal {
+
+/// The bits of `value` in a format of 1 sign bit, `kExponentBits` and `kFractionBits`: rounded
+/// once, to nearest, halves to even. Too large becomes infinity; small becomes denormal; a NaN
+/// stays a quiet NaN with its sign and the upper bits of its payload.
+template <int kExponentBits, int kFractionBits>
+constexpr std::uint16_t narrowed(double value) {
+  const std::uint64_t bits = std::bit_cast<std::uint64_t>(value);
+  const auto sign = static_cast<std::uint16_t>(bits >> 48 & 0x8000u);
+  const std::uint64_t magnitude = bits & ~(std::uint64_t{1} << 63);
+  constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
+  constexpr int kDropped = 52 - kFractionBits;
+  constexpr std::uint16_t kInfinity = ((1u << kExponentBits) - 1u) << kFractionBits;
+  constexpr std::uint64_t kOne = 1;
+  if (magnitude > 0x7ff0000000000000u) {
+    const auto payload =
+        static_cast<std::uint16_t>(magnitude >> kDropped & ((1u << kFractionBits) - 1u));
+    return static_cast<std::uint16_t>(sign | kInfinity | payload | 1u << (kFractionBits - 1));
+  }
+  const int exponent = static_cast<int>(magnitude >> 52) - 1023;
+  if (exponent > kBias) return static_cast<std::uint16_t>(sign | kInfinity);
+  const std::uint64_t fraction = magnitude & ((kOne << 52) - 1);
+  // Normal: the exponent field stands above the fraction. Denormal: the leading one moves into it.
+  const int below = 1 - kBias - exponent;
+  const int shift = kDropped + (below > 0 ? below : 0);
+  if (shift > 54) return sign;
+  const std::uint64_t significand =
+      below > 0 ? fraction | kOne << 52
+                : fraction | static_cast<std::uint64_t>(exponent + kBias) << 52;
+  const std::uint64_t kept = significand >> shift;
+  const std::uint64_t rest = significand & ((kOne << shift) - 1), half = kOne << (shift - 1);
+  const bool up = rest > half || (rest == half && (kept & 1u) != 0);
+  return static_cast<std::uint16_t>(sign | (kept + (up ? 1u : 0u)));  // a carry raises the exponent
+}
+
+/// IEEE binary16 as float: exact.
+constexpr float widened_half(std::uint16_t bits) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
+  const std::uint32_t exponent = bits >> 10 & 0x1fu, fraction = bits & 0x3ffu;
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  const std::uint32_t wide = exponent == 31 ? 255u : exponent + 112u;
+  return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
+}
+
+}  // namespace internal
+
+/// bfloat16: the upper half of a float. 8 exponent bits, 7 of fraction.
+struct BFloat16 {
+  BFloat16() = default;
+  explicit constexpr BFloat16(double value) : bits(internal::narrowed<8, 7>(value)) {}
+  explicit constexpr operator float() const {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
+  explicit constexpr operator double() const { return static_cast<float>(*this); }
+  std::uint16_t bits = 0;
+};
+
+/// float16, IEEE binary16: 5 exponent bits, 10 of fraction.
+struct Float16 {
+  Float16() = default;
+  explicit constexpr Float16(double value) : bits(internal::narrowed<5, 10>(value)) {}
+  explicit constexpr operator float() const { return internal::widened_half(bits); }
+  explicit constexpr operator double() const { return static_cast<float>(*this); }
+  std::uint16_t bits = 0;
+};
+
+static_assert(sizeof(BFloat16) == 2 && sizeof(Float16) == 2);
+
+}  // namespace tutti

@@ -1,0 +1,145 @@
+// Attention against plain loops.
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "tests/layers/layer_checks.h"
+#include "tutti/model/layers/multi_head_attention.h"
+
+namespace tutti {
+namespace {
+
+using layer_tests::check_layer;
+using layer_tests::error_of;
+using layer_tests::expect_values;
+using layer_tests::spread;
+using layer_tests::weights_of_layer;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// One example: query [q, features], value and key [s, features], seen(i, j) says what is masked.
+struct PlainAttention {
+  std::vector<std::vector<double>> weights;
+  std::size_t heads, key_dim, value_dim, outputs;
+
+  /// x [steps, features] -> element [step][head][d] of projection `number`.
+  double projected(const std::vector<double>& x, std::size_t features, std::size_t step,
+                   std::size_t head, std::size_t d, std::size_t length, std::size_t number) const {
+    double sum = weights[2 * number + 1][head * length + d];
+    for (std::size_t f = 0; f < features; ++f)
+      sum += x[step * features + f] * weights[2 * number][(f * heads + head) * length + d];
+    return sum;
+  }
+
+  std::vector<double> operator()(const std::vector<double>& query, const std::vector<double>& value,
+                                 const std::vector<double>& key, std::size_t features,
+                                 const std::function<bool(std::size_t, std::size_t)>& seen) const {
+    const std::size_t q_steps = query.size() / features, s_steps = value.size() / features;
+    std::vector<double> result;
+    for (std::size_t i = 0; i < q_steps; ++i) {
+      std::vector<double> row = weights[7];
+      for (std::size_t h = 0; h < heads; ++h) {
+        std::vector<double> shares(s_steps, 0.0);
+        double total = 0.0;
+        for (std::size_t j = 0; j < s_steps; ++j) {
+          if (!seen(i, j)) continue;
+          double score = 0.0;
+          for (std::size_t d = 0; d < key_dim; ++d)
+            score += projected(query, features, i, h, d, key_dim, 0) *
+                     projected(key, features, j, h, d, key_dim, 1);
+          total += shares[j] = std::exp(score / std::sqrt(static_cast<double>(key_dim)));
+        }
+        for (std::size_t d = 0; d < value_dim; ++d) {
+          double mean = 0.0;
+          for (std::size_t j = 0; j < s_steps; ++j)
+            mean += shares[j] / total * projected(value, features, j, h, d, value_dim, 2);
+          for (std::size_t o = 0; o < outputs; ++o)
+            row[o] += mean * weights[6][(h * value_dim + d) * outputs + o];
+        }
+      }
+      result.insert(result.end(), row.begin(), row.end());
+    }
+    return result;
+  }
+};
+
+TEST(MultiHeadAttentionTest, EqualsPlainLoopsWithAndWithoutMasks) {
+  constexpr std::size_t kQuery = 3, kValue = 4, kFeatures = 5;
+  const layer_tests::ExactLayers exact;
+  for (const bool causal : {false, true}) {
+    for (const bool with_mask : {false, true}) {
+      SCOPED_TRACE(concat("causal ", causal, " mask ", with_mask));
+      MultiHeadAttention layer(
+          2, 3,
+          {.value_dim = 2, .output_dim = 6, .use_causal_mask = causal, .with_mask = with_mask});
+      std::vector<Shape> shapes = {{kQuery, kFeatures}, {kValue, kFeatures}, {kValue, kFeatures}};
+      if (with_mask) shapes.push_back({kQuery, kValue});
+      EXPECT_EQ(layer.build_for(shapes), (std::vector<Shape>{{kQuery, 6}}));
+      PlainAttention plain{{}, 2, 3, 2, 6};
+      std::uint64_t seed = 1;
+      for (Variable weight : layer.variables()) {
+        weight.assign(spread(weight.shape(), ++seed));
+        plain.weights.push_back(weight.value().to_doubles());
+      }
+      std::vector<Tensor> inputs = {spread({2, kQuery, kFeatures}, 41),
+                                    spread({2, kValue, kFeatures}, 42),
+                                    spread({2, kValue, kFeatures}, 43)};
+      const Tensor mask = greater(
+          spread({2, kQuery, kValue}, 44) +
+              one_hot(Tensor::from<std::int64_t>({kQuery}, {0, 0, 0}), kValue, DType::kFloat64) *
+                  9.0,
+          0.0);  // the first is always seen
+      if (with_mask) inputs.push_back(mask);
+      std::vector<double> expected;
+      for (std::int64_t row = 0; row < 2; ++row) {
+        const std::vector<double> visible = mask.rows(row, 1).to_doubles();
+        const std::vector<double> one = plain(
+            inputs[0].rows(row, 1).to_doubles(), inputs[1].rows(row, 1).to_doubles(),
+            inputs[2].rows(row, 1).to_doubles(), kFeatures, [&](std::size_t i, std::size_t j) {
+              return (!causal || j <= i) && (!with_mask || visible[i * kValue + j] != 0.0);
+            });
+        expected.insert(expected.end(), one.begin(), one.end());
+      }
+      expect_values(layer(inputs), expected, 1e-9);
+    }
+  }
+}
+
+TEST(MultiHeadAttentionTest, HasKerasWeights) {
+  MultiHeadAttention layer(2, 3);
+  layer.build_for({4, 8});
+  EXPECT_THAT(
+      weights_of_layer(layer),
+      ElementsAre(
+          "multi_head_attention/query/kernel [8, 2, 3]", "multi_head_attention/query/bias [2, 3]",
+          "multi_head_attention/key/kernel [8, 2, 3]", "multi_head_attention/key/bias [2, 3]",
+          "multi_head_attention/value/kernel [8, 2, 3]", "multi_head_attention/value/bias [2, 3]",
+          "multi_head_attention/attention_output/kernel [2, 3, 8]",
+          "multi_head_attention/attention_output/bias [8]"));
+}
+
+TEST(MultiHeadAttentionTest, KeepsPromisesAndGradients) {
+  check_layer([] { return MultiHeadAttention(2, 3); }, {{3, 4}});
+  check_layer([] { return MultiHeadAttention(2, 2, {.use_bias = false, .use_causal_mask = true}); },
+              {{3, 4}, {3, 4}});
+  check_layer([] { return MultiHeadAttention(1, 2, {.value_dim = 3, .output_dim = 2}); },
+              {{2, 4}, {3, 5}, {3, 2}});
+  MultiHeadAttention dropping(2, 2, {.dropout = 0.5});
+  layer_tests::check_shapes(dropping, {{3, 4}});
+}
+
+TEST(MultiHeadAttentionTest, ErrorsNameLayerAndShapes) {
+  auto error_for = [](MultiHeadAttention layer, const std::vector<Shape>& shapes) {
+    return error_of([&] { layer.build_for(shapes); });
+  };
+  EXPECT_THAT(error_for(MultiHeadAttention(1, 2), {{4}}),
+              HasSubstr("layer 'multi_head_attention' (MultiHeadAttention): MultiHeadAttention: "
+                        "expected examples of shape [steps, channels], got [4]"));
+  EXPECT_THAT(error_for(MultiHeadAttention(1, 2), {{3, 4}, {3, 4}, {2, 4}}),
+              HasSubstr("as many keys as values"));
+  EXPECT_THAT(error_for(MultiHeadAttention(1, 2, {.with_mask = true}), {{3, 4}, {2, 4}, {3, 3}}),
+              HasSubstr("expected a mask of shape [3, 2], got [3, 3]"));
+  EXPECT_THAT(error_of([] { MultiHeadAttention bad(0, 2); }), HasSubstr("positive numbers"));
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,146 @@
+// What every layer must do: shapes, 0 rows, and gradients that are those of differences.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "tests/layers/layer_helpers.h"
+#include "tutti/model/layers/dtype_policy.h"
+#include "tutti/model/layers/layer.h"
+
+namespace tutti::layer_tests {
+
+/// While it lives, layers are made in float64.
+class ExactLayers {
+ public:
+  ExactLayers() { set_dtype_policy("float64"); }
+  ~ExactLayers() { set_dtype_policy("float32"); }
+  ExactLayers(const ExactLayers&) = delete;
+  ExactLayers& operator=(const ExactLayers&) = delete;
+};
+
+/// Numbers between -1 and 1, float64.
+inline Tensor spread(const Shape& shape, std::uint64_t seed) {
+  return random_uniform(shape, {.seed = seed}, -1.0, 1.0, DType::kFloat64);
+}
+
+/// One batch of `rows` for each input.
+inline std::vector<Tensor> inputs_for(const std::vector<Shape>& examples, std::int64_t rows) {
+  std::vector<Tensor> inputs;
+  for (std::size_t i = 0; i < examples.size(); ++i)
+    inputs.push_back(spread(examples[i].with_front(rows), 31 + i));
+  return inputs;
+}
+
+/// A number that depends on all results of the layer, on each differently.
+inline Tensor mixed(const Layer& layer, const std::vector<Tensor>& inputs, CallContext context) {
+  Tensor sum = Tensor::zeros({}, DType::kFloat64);
+  std::uint64_t seed = 71;
+  for (const Tensor& y : layer.apply(inputs, context))
+    sum = sum + reduce_sum(y * spread(y.shape(), ++seed)) + reduce_sum(square(y)) * 0.3;
+  return sum;
+}
+
+inline void check_weight_gradient(const Layer& layer, Variable weight,
+                                  const std::vector<Tensor>& inputs, CallContext context) {
+  SCOPED_TRACE(weight.name());
+  GradientTape tape;
+  const Gradient gradient = tape.gradient(mixed(layer, inputs, context), weight);
+  ASSERT_FALSE(gradient.is_none());
+  const std::vector<double> actual = gradient.to_dense().to_doubles();
+  const Tensor center = weight.value();
+  std::vector<double> values = center.to_doubles();
+  constexpr double kStep = 1e-5;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    auto at = [&](double shift) {
+      std::vector<double> shifted = values;
+      shifted[i] += shift;
+      weight.assign(Tensor::from(center.shape(), shifted));
+      return mixed(layer, inputs, context).item_double();
+    };
+    const double expected = (at(kStep) - at(-kStep)) / (2 * kStep);
+    ASSERT_NEAR(actual[i], expected, 2e-6 * (1.0 + std::abs(expected))) << "element " << i;
+  }
+  weight.assign(center);
+}
+
+/// Builds the layer, made in float64; compares gradients with respect to all inputs and weights
+/// with central differences. The layer must be smooth near numbers between -1 and 1.
+inline void check_gradients(Layer& layer, const std::vector<Shape>& examples,
+                            CallContext context = {}) {
+  layer.build_for(examples);
+  SCOPED_TRACE(layer.name());
+  ASSERT_EQ(layer.dtype(), DType::kFloat64);
+  // Zeros and ones hide mistakes.
+  std::uint64_t seed = 11;
+  for (Variable weight : layer.trainable_variables())
+    weight.assign(weight.value() + spread(weight.shape(), ++seed) * 0.3);
+  std::vector<Tensor> inputs = inputs_for(examples, 2);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    SCOPED_TRACE(concat("input ", i));
+    expect_gradient_of_differences(
+        [&](const Tensor& x) {
+          std::vector<Tensor> changed = inputs;
+          changed[i] = x;
+          return mixed(layer, changed, context);
+        },
+        inputs[i], 2e-6);
+  }
+  for (const Variable& weight : layer.trainable_variables())
+    check_weight_gradient(layer, weight, inputs, context);
+}
+
+/// 3, 1 and 0 rows, in training and not: the shapes that were promised, finite gradients.
+inline void check_shapes(Layer& layer, const std::vector<Shape>& examples) {
+  const std::vector<Shape> promised = layer.shapes_for(examples);
+  EXPECT_TRUE(layer.variables().empty()) << "asking for shapes makes no weights";
+  const std::vector<Shape> outputs = layer.build_for(examples);
+  EXPECT_EQ(outputs, promised);
+  SCOPED_TRACE(layer.name());
+  for (const std::int64_t rows : {3, 1, 0}) {
+    for (const bool training : {false, true}) {
+      GradientTape tape;
+      const std::vector<Tensor> inputs = inputs_for(examples, rows);
+      const std::vector<Tensor> results = layer.apply(inputs, {.training = training});
+      ASSERT_EQ(results.size(), outputs.size());
+      Tensor sum = Tensor::zeros({});
+      for (std::size_t i = 0; i < results.size(); ++i) {
+        EXPECT_EQ(results[i].shape(), outputs[i].with_front(rows));
+        EXPECT_EQ(results[i].dtype(), DType::kFloat32);
+        sum = sum + reduce_sum(square(results[i]));
+      }
+      const std::vector<Variable> weights = layer.trainable_variables();
+      const std::vector<Gradient> gradients = tape.gradient(sum, weights);
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        ASSERT_FALSE(gradients[i].is_none()) << weights[i].name() << " rows " << rows;
+        for (const double value : gradients[i].to_dense().to_doubles())
+          ASSERT_TRUE(std::isfinite(value)) << weights[i].name() << " rows " << rows;
+      }
+    }
+  }
+}
+
+/// Both, on layers of their own.
+template <class L>
+void check_layer(const L& make, const std::vector<Shape>& examples) {
+  auto shaped = make();
+  const auto copy = shaped;  // shares what build() makes
+  check_shapes(shaped, examples);
+  const std::vector<Tensor> inputs = inputs_for(examples, 2);
+  const std::vector<Tensor> results = shaped.apply(inputs), same = copy.apply(inputs);
+  for (std::size_t i = 0; i < results.size(); ++i)
+    EXPECT_EQ(same.at(i).to_doubles(), results[i].to_doubles());
+  const ExactLayers scope;
+  auto exact = make();
+  check_gradients(exact, examples);
+}
+
+/// The names of the variables without that of the layer, with their shapes.
+inline std::vector<std::string> weights_of_layer(const Layer& layer) {
+  std::vector<std::string> lines;
+  for (const Variable& variable : layer.variables())
+    lines.push_back(concat(variable.name(), ' ', variable.shape()));
+  return lines;
+}
+
+}  // namespace tutti::layer_tests
