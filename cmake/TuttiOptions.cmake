@@ -1,6 +1,7 @@
 # Options, language level and warning flags of the whole build.
 option(TUTTI_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
+option(TUTTI_BUILD_BENCHMARKS "Build the measuring programs of benchmarks/" OFF)
 option(TUTTI_BUILD_FUZZERS "Build tests/fuzz for libFuzzer (clang++ only)" OFF)
 set(TUTTI_ONEDNN AUTO CACHE STRING "CPU kernels on oneDNN: AUTO, ON or OFF")
 set(TUTTI_ZLIB AUTO CACHE STRING "Reading .gz files with zlib: AUTO, ON or OFF")

@@ -1,0 +1,38 @@
+# Draws ratios as bars with whiskers, as SVG, without any library.
+# SPDX-License-Identifier: Apache-2.0
+import html
+import math
+
+ROW, LEFT, WIDTH, RIGHT, TOP = 18, 330, 520, 90, 46
+
+
+def draw(rows, title):
+    """rows: dicts with label, median, min, max. Logarithmic; the line is at 1."""
+    low = min([0.5] + [r["min"] for r in rows])
+    high = max([2.0] + [r["max"] for r in rows])
+
+    def x(value):
+        return LEFT + WIDTH * (math.log(value / low) / math.log(high / low))
+
+    height = TOP + ROW * len(rows) + 30
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + RIGHT}" height="{height}" '
+           'font-family="sans-serif" font-size="11">',
+           '<rect width="100%" height="100%" fill="white"/>',
+           f'<text x="10" y="20" font-size="14">{html.escape(title)}</text>']
+    tick = 2.0 ** math.ceil(math.log2(low))
+    while tick <= high:
+        out.append(f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP - 6}" y2="{height - 24}" '
+                   f'stroke="{"black" if tick == 1 else "#ddd"}"/>'
+                   f'<text x="{x(tick):.1f}" y="{height - 10}" text-anchor="middle">{tick:g}</text>')
+        tick *= 2
+    for i, row in enumerate(rows):
+        y = TOP + ROW * i
+        begin, end = sorted((x(1.0), x(row["median"])))
+        color = "#4a8f5c" if row["median"] >= 1 else "#c0664f"
+        out.append(f'<text x="{LEFT - 8}" y="{y + 11}" text-anchor="end">{html.escape(row["label"])}</text>'
+                   f'<rect x="{begin:.1f}" y="{y + 2}" width="{max(end - begin, 1):.1f}" height="{ROW - 6}" '
+                   f'fill="{color}"/>'
+                   f'<line x1="{x(row["min"]):.1f}" x2="{x(row["max"]):.1f}" y1="{y + 8}" y2="{y + 8}" '
+                   'stroke="black"/>'
+                   f'<text x="{LEFT + WIDTH + 8}" y="{y + 11}">{row["median"]:.2f}x</text>')
+    return "\n".join(out + ["</svg>", ""])

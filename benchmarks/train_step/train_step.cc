@@ -1,0 +1,104 @@
+// Times training steps of tutti: forward, cross-entropy, backward, sum over replicas, SGD.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <memory>
+
+#include "benchmarks/train_step/models.h"
+#include "benchmarks/train_step/report.h"
+#include "tutti/tutti.h"
+
+namespace tutti::benchmarks {
+namespace {
+
+struct Options : RunOptions {
+  std::string strategy = "auto";
+  std::string devices = "";
+};
+
+// Random images and labels, the same in every step: the input pipeline is not what is timed.
+Dataset synthetic_data(const std::string& model, std::int64_t rows) {
+  std::vector<std::int64_t> dims = {rows};
+  for (const std::int64_t dim : example_shape(model)) dims.push_back(dim);
+  std::vector<std::int32_t> labels(static_cast<std::size_t>(rows));
+  for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<int>(7 * i % 10);
+  return Dataset::from_tensor_slices(
+             {random_normal(Shape(dims), RandomKey{.seed = 1, .purpose = kUserPurpose}),
+              Tensor::from(Shape{rows}, labels)})
+      .batch(rows);
+}
+
+// "none" is no strategy at all: a null pointer.
+std::unique_ptr<Strategy> make_strategy(const Options& options) {
+  std::string devices = options.devices;
+  if (devices.empty()) devices = "cpu:0-" + std::to_string(options.replicas - 1);
+  if (options.strategy == "one_device") return std::make_unique<OneDeviceStrategy>("cpu:0");
+  if (options.strategy == "mirrored" || options.replicas > 1) {
+    return std::make_unique<MirroredStrategy>(
+        LocalStrategyOptions{.devices = devices, .replicas = static_cast<int>(options.replicas)});
+  }
+  return nullptr;
+}
+
+int run(Options options) {
+  options.check();
+  if (options.replicas > 1 && (options.strategy == "none" || options.strategy == "one_device")) {
+    throw Error(ErrorCode::kInvalidArgument, "--strategy " + options.strategy +
+                                                 ": expected --replicas 1 or --strategy mirrored");
+  }
+  const std::unique_ptr<Strategy> own = make_strategy(options);
+  Strategy& strategy = own ? *own : default_strategy();
+  DistributedDataset data =
+      strategy.distribute_dataset(synthetic_data(options.model, options.batch_size));
+  auto batches = data.begin();
+  const PerReplica<Batch> batch = *batches;
+
+  auto scope = strategy.scope();
+  Sequential model = make_model(options.model);
+  Sgd optimizer(model.trainable_variables(), {.learning_rate = 1e-3});
+  auto train = [&](const Batch& part) {
+    GradientTape tape;
+    const Tensor logits = model(part.features(), {.training = true});
+    const Tensor loss = compute_average_loss(
+        losses::sparse_categorical_crossentropy(part.labels(), logits), part.global_rows());
+    optimizer.minimize(tape, loss);
+    return loss;
+  };
+
+  Report report{.program = "tutti",
+                .variant = own ? std::string(strategy.name()) : "no strategy",
+                .threads = options.replicas,
+                .parameters = model.num_trainable_parameters()};
+  if (own) {
+    std::optional<PerReplica<Tensor>> loss;
+    measure(
+        options, [&] { loss = strategy.run(train, batch); }, report);
+    report.loss = strategy.reduce(ReduceOp::kSum, *loss).item();
+  } else {
+    Tensor loss;
+    measure(
+        options, [&] { loss = train(batch[0]); }, report);
+    report.loss = loss.item();
+  }
+  print(options, report);
+  return 0;
+}
+
+}  // namespace
+}  // namespace tutti::benchmarks
+
+int main(int argc, char** argv) {
+  tutti::benchmarks::Options options;
+  tutti::Flags flags("Times training steps of tutti");
+  options.add_to(flags);
+  flags.add_choice("--strategy", options.strategy, {"auto", "none", "one_device", "mirrored"},
+                   "auto: none for one replica, else mirrored");
+  flags.add("--devices", options.devices, "devices of the replicas; default cpu:0, cpu:1 ...");
+  const int code = flags.parse(argc, argv);
+  if (code >= 0) return code;
+  try {
+    return tutti::benchmarks::run(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}
