@@ -19,20 +19,6 @@ double scaled_learning_rate(double base_rate, std::int64_t base_batch, std::int6
   return base_rate * (scaling == LearningRateScaling::kLinear ? ratio : std::sqrt(ratio));
 }
 
-WarmUp::WarmUp(WarmUpOptions options) : options_(options) {
-  if (options.warm_up_steps < 0) {
-    fail(ErrorCode::kInvalidArgument, "WarmUp: expected 0 steps or more, got ",
-         options.warm_up_steps);
-  }
-}
-
-double WarmUp::operator()(std::int64_t iteration) const {
-  if (iteration >= options_.warm_up_steps) return options_.target_rate;
-  const double progress =
-      static_cast<double>(iteration) / static_cast<double>(options_.warm_up_steps);
-  return options_.initial_rate + (options_.target_rate - options_.initial_rate) * progress;
-}
-
 double learning_rate_for_batch(const std::map<std::int64_t, double>& rates_by_global_batch,
                                std::int64_t global_batch) {
   const auto found = rates_by_global_batch.find(global_batch);

@@ -77,14 +77,10 @@ void take_all(Given& given, CosineDecayRestartsOptions& options) {
   given.take("alpha", options.alpha);
 }
 
-void take_all(Given& given, ExponentialDecayOptions& options) {
-  given.take("initial_learning_rate", options.initial_learning_rate);
-  given.take("decay_steps", options.decay_steps);
-  given.take("decay_rate", options.decay_rate);
-  given.take("staircase", options.staircase);
-}
-
-void take_all(Given& given, InverseTimeDecayOptions& options) {
+/// ExponentialDecayOptions and InverseTimeDecayOptions.
+template <class DecayOptions>
+requires requires(DecayOptions options) { options.staircase; }
+void take_all(Given& given, DecayOptions& options) {
   given.take("initial_learning_rate", options.initial_learning_rate);
   given.take("decay_steps", options.decay_steps);
   given.take("decay_rate", options.decay_rate);

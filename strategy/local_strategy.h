@@ -26,8 +26,9 @@ struct DeviceList {
   std::vector<Device> devices;
 };
 
-/// kThreads: each replica on its own thread. kSequential: the same threads, but one at a time in
-/// replica order, each until it blocks: a deterministic schedule for tests.
+/// kThreads: replica 0 on the thread that calls run(), each other on its own. kSequential: the same
+/// threads, but one at a time in replica order, each until it blocks: a deterministic schedule for
+/// tests.
 enum class ReplicaExecution { kThreads, kSequential };
 
 struct LocalStrategyOptions {

@@ -3,11 +3,9 @@
 #include "tutti/model/layers/resizing.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
-#include "tutti/tensor/ops/elementwise.h"
-#include "tutti/tensor/ops/matmul.h"
+#include "tutti/tensor/ops/resizing.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
@@ -17,23 +15,6 @@ void require_margins(std::initializer_list<std::int64_t> margins, std::string_vi
   if (std::ranges::all_of(margins, [](std::int64_t margin) { return margin >= 0; })) return;
   fail(ErrorCode::kInvalidArgument, who, ": expected margins of at least 0, got ",
        join(std::vector<std::int64_t>(margins)));
-}
-
-/// [length * factor, length]: each row says of which pixels a new one is made.
-Tensor bilinear_matrix(std::int64_t length, std::int64_t factor, DType dtype, Device device) {
-  const std::int64_t rows = length * factor;
-  std::vector<double> weights(static_cast<std::size_t>(rows * length), 0.0);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const double center = (static_cast<double>(row) + 0.5) / static_cast<double>(factor) - 0.5;
-    const double low = std::floor(center);
-    const double share = center - low;
-    const std::int64_t last = length - 1;
-    const auto a = std::clamp<std::int64_t>(static_cast<std::int64_t>(low), 0, last);
-    const auto b = std::clamp<std::int64_t>(static_cast<std::int64_t>(low) + 1, 0, last);
-    weights[static_cast<std::size_t>(row * length + a)] += 1.0 - share;
-    weights[static_cast<std::size_t>(row * length + b)] += share;
-  }
-  return cast(Tensor::from(Shape{rows, length}, weights, device), dtype);
 }
 
 }  // namespace
@@ -108,19 +89,9 @@ Shape UpSampling2D::build(const Shape& input) {
 }
 
 Tensor UpSampling2D::call(const Tensor& input, CallContext) const {
-  const std::int64_t rows = input.shape()[0], height = input.shape()[1], width = input.shape()[2],
-                     channels = input.shape()[3];
-  const Shape result{rows, height * size_.height, width * size_.width, channels};
-  if (!bilinear_) {
-    const Tensor open = reshape(input, Shape{rows, height, 1, width, 1, channels});
-    return reshape(broadcast_to(open, {rows, height, size_.height, width, size_.width, channels}),
-                   result);
-  }
-  const Tensor down = bilinear_matrix(height, size_.height, input.dtype(), input.device());
-  const Tensor across = bilinear_matrix(width, size_.width, input.dtype(), input.device());
-  const Tensor tall = matmul(down, reshape(input, Shape{rows, height, width * channels}));
-  const Tensor images = reshape(tall, Shape{rows * result[1], width, channels});
-  return reshape(matmul(across, images), result);
+  UpsampleOptions options{size_.height, size_.width, Interpolation::kNearest};
+  if (bilinear_) options.interpolation = Interpolation::kBilinear;
+  return upsample2d(input, options);
 }
 
 }  // namespace tutti

@@ -11,6 +11,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/model/learning_rate_scaling.h"
+#include "tutti/optimizer/warm_up.h"
 
 namespace tutti {
 namespace {
@@ -200,12 +201,12 @@ TEST(LearningRateScalingTest, S2_20_FollowsTheFormulas) {
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024), 0.4);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024, LearningRateScaling::kSquareRoot), 0.2);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 64), 0.025);
-  const WarmUp warm_up({.initial_rate = 0.1, .target_rate = 0.5, .warm_up_steps = 4});
+  const LinearWarmUp warm_up({.then = 0.5, .initial_learning_rate = 0.1, .warm_up_steps = 4});
   EXPECT_DOUBLE_EQ(warm_up(0), 0.1);
   EXPECT_DOUBLE_EQ(warm_up(1), 0.2);
   EXPECT_DOUBLE_EQ(warm_up(4), 0.5);
   EXPECT_DOUBLE_EQ(warm_up(100), 0.5);
-  EXPECT_DOUBLE_EQ(WarmUp({.target_rate = 0.3})(0), 0.3);
+  EXPECT_DOUBLE_EQ(LinearWarmUp({.then = 0.3})(0), 0.3);
   EXPECT_THAT(error_of([] { scaled_learning_rate(0.1, 0, 4); }), HasSubstr("positive batches"));
 }
 
