@@ -7,9 +7,9 @@
 
 #include <algorithm>
 
-#include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/layers/layer_name.h"
 #include "tutti/model/layers/size2d.h"
+#include "tutti/tensor/ops/arranging.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/random_ops.h"
@@ -17,24 +17,6 @@
 
 namespace tutti {
 namespace {
-
-/// Rows of [steps, ...] as tensors of their own. The gradient of each would otherwise be padded to
-/// the whole, which takes the square of the number of steps.
-std::vector<Tensor> rows_of(const Tensor& x) {
-  std::vector<Tensor> rows;
-  const Shape row = x.shape().without_axis(0);
-  for (std::int64_t i = 0; i < x.shape()[0]; ++i)
-    rows.push_back(x.rows(i, 1).reshaped(row).alias());
-  record_custom_gradient({&x, 1}, rows, [like = x, row](std::span<const Tensor> gradients) {
-    std::vector<Tensor> parts;
-    for (const Tensor& gradient : gradients) {
-      parts.push_back(gradient.defined() ? gradient
-                                         : Tensor::zeros(row, like.dtype(), like.device()));
-    }
-    return std::vector<Gradient>{Gradient(stack(parts))};
-  });
-  return rows;
-}
 
 /// [batch, steps, ...] <-> [steps, batch, ...].
 Tensor swapped(const Tensor& x) {
@@ -114,7 +96,7 @@ std::vector<Tensor> Recurrent::inputs_of_steps(const Tensor& input, CallContext 
   const Tensor flat = reshape(swapped(x), Shape{steps * rows, features});
   const Tensor products = options_.use_bias ? dense(flat, weight(0).value(), input_bias())
                                             : matmul(flat, weight(0).value());
-  std::vector<Tensor> parts = rows_of(reshape(products, Shape{steps, rows, gates_ * units_}));
+  std::vector<Tensor> parts = unstack(reshape(products, Shape{steps, rows, gates_ * units_}));
   if (options_.go_backwards) std::ranges::reverse(parts);
   return parts;
 }
@@ -218,11 +200,6 @@ std::vector<Tensor> GRU::step(const Tensor& x, const std::vector<Tensor>& states
   return {update * h + (1.0 - update) * candidate};
 }
 
-Tensor internal::reversed_steps(const Tensor& x) {
-  if (x.shape()[1] == 0) return x;
-  std::vector<Tensor> steps = rows_of(swapped(x));
-  std::ranges::reverse(steps);
-  return swapped(stack(steps));
-}
+Tensor internal::reversed_steps(const Tensor& x) { return reverse(x, {1}); }
 
 }  // namespace tutti
