@@ -23,6 +23,7 @@ class Activation : public LayerOf<Activation> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   ActivationFunction function_;
@@ -94,6 +95,7 @@ class LeakyRelu : public LayerOf<LeakyRelu> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   double negative_slope_;
@@ -117,6 +119,7 @@ class PReLU : public LayerOf<PReLU> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   PReLUOptions options_;

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/layer_name.h"
@@ -88,13 +89,32 @@ Error Layer::named(const Error& error) const {
 
 Tensor Layer::converted(const Tensor& input) const {
   if (!is_floating(input.dtype()) || input.dtype() == state_->policy.compute) return input;
-  return cast(input, state_->policy.compute);
+  const Tensor result = cast(input, state_->policy.compute);
+  MaskScope::set_mask(result, MaskScope::mask_of(input));
+  return result;
+}
+
+void Layer::pass_mask(const Tensor& input, const Tensor& result) const {
+  if (!MaskScope::has_masks() || mask_use() == MaskUse::kOwn) return;
+  const Tensor mask = MaskScope::mask_of(input);
+  if (!mask.defined()) return;
+  if (mask_use() == MaskUse::kKeeps) return MaskScope::set_mask(result, mask);
+  const bool made_of_layers =
+      std::ranges::any_of(state_->items, [](const State::Item& item) { return !!item.child; });
+  if (made_of_layers) return;
+  log_warning_once(
+      concat("layer '", name(), "' (", type_name(), "): the mask of its input ends ",
+             "here, for the layer does not know masks; what follows counts all steps"));
 }
 
 Tensor Layer::operator()(const Tensor& input, CallContext context) const {
   require_built("called");
+  const MaskScope masks;
   try {
-    return call(converted(input), context);
+    const Tensor x = converted(input);
+    Tensor result = call(x, context);
+    pass_mask(x, result);
+    return result;
   } catch (const Error& error) {
     throw named(error);
   }
@@ -109,10 +129,13 @@ Tensor Layer::operator()(const std::vector<Tensor>& inputs, CallContext context)
 
 std::vector<Tensor> Layer::apply(std::span<const Tensor> inputs, CallContext context) const {
   require_built("called");
+  const MaskScope masks;
   try {
     std::vector<Tensor> same_type;
     for (const Tensor& input : inputs) same_type.push_back(converted(input));
-    return call_all(same_type, context);
+    std::vector<Tensor> results = call_all(same_type, context);
+    if (!same_type.empty() && !results.empty()) pass_mask(same_type[0], results[0]);
+    return results;
   } catch (const Error& error) {
     throw named(error);
   }

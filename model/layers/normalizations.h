@@ -33,6 +33,7 @@ class LayerNormalization : public LayerOf<LayerNormalization> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   LayerNormalizationOptions options_;
@@ -60,6 +61,7 @@ class GroupNormalization : public LayerOf<GroupNormalization> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   std::int64_t groups_of(std::int64_t channels) const;
@@ -83,6 +85,7 @@ class UnitNormalization : public LayerOf<UnitNormalization> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   UnitNormalizationOptions options_;

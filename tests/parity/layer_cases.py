@@ -4,12 +4,31 @@
 import numpy
 
 
+def masked(keras, *stack):
+    return keras.Sequential([keras.Input((5, 3)), keras.layers.Masking(), *stack])
+
+
+def masked_attention(keras):
+    x = keras.Input((5, 3))
+    y = keras.layers.Masking()(x)
+    y = keras.layers.MultiHeadAttention(2, 4)(y, y, use_causal_mask=True)
+    return keras.Model(x, keras.layers.GlobalAveragePooling1D()(y))
+
+
+def masked_sum(keras):
+    x = keras.Input((5, 3))
+    y = keras.layers.Masking()(x)
+    y = keras.layers.Concatenate()([y, keras.layers.Add()([y, keras.layers.Dense(3)(y)])])
+    return keras.Model(x, keras.layers.LSTM(2)(y))
+
+
 def cases(keras):
     """name: (layer, shapes of the inputs, options of the call)."""
     layers = keras.layers
     image = [(2, 6, 7, 3)]
     table = [(4, 5)]
     sequence = [(2, 5, 3)]
+    gaps = [(3, 5, 3)]  # with steps of zeros, see record()
     training = {"training": True}
     return {
         "dense": (layers.Dense(3), table, {}),
@@ -84,7 +103,25 @@ def cases(keras):
         "concatenate": (layers.Concatenate(), [(4, 5), (4, 2)], {}),
         "concatenate_axis_1": (layers.Concatenate(axis=1), [(2, 5, 3), (2, 4, 3)], {}),
         "dot": (layers.Dot(axes=1), table * 2, {}),
+        "global_average_pooling1d": (layers.GlobalAveragePooling1D(), sequence, {}),
+        "global_max_pooling1d": (layers.GlobalMaxPooling1D(), sequence, {}),
+        "masked_lstm": (masked(keras, layers.LSTM(4)), gaps, {}),
+        "masked_lstm_backwards": (masked(keras, layers.LSTM(3, return_sequences=True, go_backwards=True)), gaps, {}),
+        "masked_gru": (masked(keras, layers.GRU(4, return_sequences=True), layers.SimpleRNN(3)), gaps, {}),
+        "masked_bidirectional": (masked(keras, layers.Bidirectional(layers.GRU(3, return_sequences=True)),
+                                        layers.LSTM(2)), gaps, {}),
+        "masked_average": (masked(keras, layers.Dense(4, activation="tanh"), layers.LayerNormalization(),
+                                  layers.TimeDistributed(layers.Dense(2)),
+                                  layers.GlobalAveragePooling1D()), gaps, {}),
+        "masked_attention": (masked_attention(keras), gaps, {}),
+        "masked_sum": (masked_sum(keras), gaps, {}),
     }
+
+
+def with_gaps(x):
+    """The first row is whole, the second ends early, the third has gaps at its beginning and inside."""
+    x[1, 3:] = x[2, 0] = x[2, 2] = 0.0
+    return x
 
 
 def record(tf, keras):
@@ -92,6 +129,8 @@ def record(tf, keras):
     for number, (name, (layer, shapes, options)) in enumerate(cases(keras).items()):
         random = numpy.random.RandomState(100 + number)
         inputs = [tf.constant(random.uniform(-1.0, 1.0, shape)) for shape in shapes]
+        if name.startswith("masked"):
+            inputs = [tf.constant(with_gaps(inputs[0].numpy()))]
         takes_a_list = len(inputs) > 1 and not name.startswith("multi_head_attention")
         arguments = [inputs] if takes_a_list else inputs
         layer(*arguments)  # makes the weights
