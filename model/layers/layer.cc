@@ -6,9 +6,9 @@
 #include <set>
 #include <utility>
 
+#include "tutti/autograd/autocast.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
-#include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/layer_name.h"
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -36,7 +36,7 @@ struct Layer::State {
   bool only_shapes = false;  // shapes_for(): build() runs, but nothing is made
   std::vector<Shape> input_shapes;
   std::vector<Shape> output_shapes;
-  DTypePolicy policy = dtype_policy();
+  DTypePolicy policy = tutti::dtype_policy();
   std::vector<Item> items;  // in creation order
   std::vector<Variable> weights;
   std::vector<std::shared_ptr<Metric>> metrics;
@@ -87,6 +87,12 @@ Error Layer::named(const Error& error) const {
   return error.with_context(concat("layer '", name(), "' (", type_name(), ")"));
 }
 
+AutocastScope Layer::weights_in_compute_type() const {
+  const DTypePolicy& policy = state_->policy;
+  return AutocastScope(policy.compute == policy.variable ? std::nullopt
+                                                         : std::optional(policy.compute));
+}
+
 Tensor Layer::converted(const Tensor& input) const {
   if (!is_floating(input.dtype()) || input.dtype() == state_->policy.compute) return input;
   const Tensor result = cast(input, state_->policy.compute);
@@ -111,6 +117,7 @@ Tensor Layer::operator()(const Tensor& input, CallContext context) const {
   require_built("called");
   const MaskScope masks;
   try {
+    const AutocastScope weights = weights_in_compute_type();
     const Tensor x = converted(input);
     Tensor result = call(x, context);
     pass_mask(x, result);
@@ -133,6 +140,7 @@ std::vector<Tensor> Layer::apply(std::span<const Tensor> inputs, CallContext con
   try {
     std::vector<Tensor> same_type;
     for (const Tensor& input : inputs) same_type.push_back(converted(input));
+    const AutocastScope weights = weights_in_compute_type();
     std::vector<Tensor> results = call_all(same_type, context);
     if (!same_type.empty() && !results.empty()) pass_mask(same_type[0], results[0]);
     return results;
@@ -251,7 +259,17 @@ const std::vector<Shape>& Layer::output_shapes() const {
 
 const Shape& Layer::input_shape() const { return input_shapes().at(0); }
 const Shape& Layer::output_shape() const { return output_shapes().at(0); }
+const DTypePolicy& Layer::dtype_policy() const { return state_->policy; }
 DType Layer::dtype() const { return state_->policy.compute; }
+
+void Layer::set_dtype_policy(const DTypePolicy& policy) {
+  if (state_->built) {
+    fail(ErrorCode::kFailedPrecondition, "layer '", name(), "' (", type_name(),
+         "): set_dtype_policy('", policy.name, "'): its weights are made already, under '",
+         state_->policy.name, "'; try it before the layer is added to a model");
+  }
+  state_->policy = policy;
+}
 
 const std::optional<Shape>& Layer::given_input_shape() const { return state_->given_input_shape; }
 const std::string& Layer::output_activation() const { return state_->output_activation; }

@@ -36,6 +36,8 @@ class LayerNormalization : public LayerOf<LayerNormalization> {
   MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
+  Tensor normalized(const Tensor& input) const;
+
   LayerNormalizationOptions options_;
 };
 
@@ -64,6 +66,7 @@ class GroupNormalization : public LayerOf<GroupNormalization> {
   MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
+  Tensor normalized(const Tensor& input) const;
   std::int64_t groups_of(std::int64_t channels) const;
 
   std::int64_t groups_;
