@@ -22,6 +22,17 @@ def masked_sum(keras):
     return keras.Model(x, keras.layers.LSTM(2)(y))
 
 
+def gapped_embedding(keras):
+    layers = keras.layers
+    return keras.Sequential([keras.Input((5,)), layers.Embedding(6, 3, mask_zero=True), layers.GRU(2)])
+
+
+def local_response_normalization(x):
+    import tensorflow as tf
+    y = tf.nn.local_response_normalization(tf.cast(x, "float32"), depth_radius=1, bias=1.5, alpha=0.5, beta=0.75)
+    return tf.cast(y, x.dtype)
+
+
 def cases(keras):
     """name: (layer, shapes of the inputs, options of the call)."""
     layers = keras.layers
@@ -115,6 +126,15 @@ def cases(keras):
                                   layers.GlobalAveragePooling1D()), gaps, {}),
         "masked_attention": (masked_attention(keras), gaps, {}),
         "masked_sum": (masked_sum(keras), gaps, {}),
+        "embedding": (layers.Embedding(6, 3), [(3, 5)], {}),
+        "embedding_with_gaps": (gapped_embedding(keras), [(4, 5)], {}),
+        "local_response_normalization": (layers.Lambda(local_response_normalization), image, {}),
+        "zero_padding1d": (layers.ZeroPadding1D((1, 2)), sequence, {}),
+        "lstm_from_states": (layers.LSTM(4), sequence + [(2, 4)] * 2, {}),
+        "bidirectional_sum": (layers.Bidirectional(layers.SimpleRNN(3), merge_mode="sum"), sequence, {}),
+        "prelu_shared": (layers.PReLU(shared_axes=[1, 2]), image, {}),
+        "batch_normalization_plain": (layers.BatchNormalization(center=False, scale=False), table, training),
+        "dot_normalized": (layers.Dot(axes=(2, 1), normalize=True), [(2, 3, 4), (2, 4, 5)], {}),
     }
 
 
@@ -131,15 +151,19 @@ def record(tf, keras):
         inputs = [tf.constant(random.uniform(-1.0, 1.0, shape)) for shape in shapes]
         if name.startswith("masked"):
             inputs = [tf.constant(with_gaps(inputs[0].numpy()))]
+        if name.startswith("embedding"):
+            inputs = [tf.constant(random.randint(0, 6, shape)) for shape in shapes]
         takes_a_list = len(inputs) > 1 and not name.startswith("multi_head_attention")
         arguments = [inputs] if takes_a_list else inputs
+        if name == "lstm_from_states":
+            arguments, options = inputs[:1], {"initial_state": inputs[1:]}
         layer(*arguments)  # makes the weights
         for weight in layer.weights:
             low = 0.2 if "variance" in weight.name else -0.7
             weight.assign(random.uniform(low, 0.9, weight.shape))
         before = [weight.numpy() for weight in layer.weights]
         with tf.GradientTape() as tape:
-            tape.watch(inputs)
+            tape.watch([x for x in inputs if x.dtype.is_floating])
             y = layer(*arguments, **options)
             factors = random.uniform(-1.0, 1.0, y.shape)
             target = tf.reduce_sum(y * factors)
@@ -149,7 +173,8 @@ def record(tf, keras):
         tensors[f"{name}/factors"] = factors
         for i, x in enumerate(inputs):
             tensors[f"{name}/x{i}"] = x.numpy()
-            tensors[f"{name}/dx{i}"] = gradients[i].numpy()
+            if gradients[i] is not None:
+                tensors[f"{name}/dx{i}"] = gradients[i].numpy()
         for i, weight in enumerate(before):
             tensors[f"{name}/w{i}"] = weight
         for i, weight in enumerate(layer.weights):
