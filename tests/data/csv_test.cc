@@ -52,7 +52,7 @@ TEST(CsvReader, ReadsFilesOfPython) {
                                                        {"", "0", "crlf\r\ninside"},
                                                        {" spaced ", "007", "\u00fcn\u00efcode"},
                                                        {"\"", "nan", "\"\""}};
-  const auto seeds = std::filesystem::path(__FILE__).parent_path() / "../fuzz/seeds/csv";
+  const std::filesystem::path seeds = std::filesystem::path(TUTTI_FUZZ_SEEDS) / "csv";
   for (const char* name : {"quoted.csv", "all_quoted.csv", "semicolons.csv"}) {
     internal::CsvDialect dialect;
     if (std::string(name) == "semicolons.csv") dialect.delimiter = ';';
