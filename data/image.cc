@@ -56,14 +56,13 @@ const char* name_of_format(std::string_view bytes) {
 
 namespace internal {
 
-MutableTensor allocate_image(std::int64_t height, std::int64_t width, std::int64_t channels,
-                             const std::string& source, const DecodeImageOptions& options) {
+void require_pixels(std::int64_t height, std::int64_t width, const std::string& source,
+                    const DecodeImageOptions& options) {
   TUTTI_CHECK(height > 0 && width > 0, source, ": a picture of ", height, " x ", width);
   if (height > options.max_pixels / width) {
     fail(ErrorCode::kResourceExhausted, source, ": offset 0: expected at most ", options.max_pixels,
          " pixels, got ", height, " x ", width, "; try DecodeImageOptions::max_pixels");
   }
-  return MutableTensor({height, width, channels}, DType::kUInt8, Device{});
 }
 
 Tensor to_color_mode(const Tensor& image, ColorMode mode) {

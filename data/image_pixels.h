@@ -6,9 +6,10 @@
 
 namespace tutti::internal {
 
-/// Memory for a picture. Throws kResourceExhausted naming `source` beyond options.max_pixels.
-MutableTensor allocate_image(std::int64_t height, std::int64_t width, std::int64_t channels,
-                             const std::string& source, const DecodeImageOptions& options);
+/// Throws kResourceExhausted naming `source` beyond options.max_pixels. To be called before memory
+/// is taken for pixels or rows, by libraries too.
+void require_pixels(std::int64_t height, std::int64_t width, const std::string& source,
+                    const DecodeImageOptions& options);
 
 /// `image`, uint8 [height, width, 1 to 4], with the channels of `mode`.
 Tensor to_color_mode(const Tensor& image, ColorMode mode);

@@ -87,8 +87,8 @@ class Reader {
     choose_colors();
     const bool is_cmyk = info_.out_color_space == JCS_CMYK;
     const std::int64_t channels = is_cmyk ? 4 : info_.out_color_space == JCS_RGB ? 3 : 1;
-    MutableTensor image = internal::allocate_image(info_.image_height, info_.image_width, channels,
-                                                   source_, options_);
+    internal::require_pixels(info_.image_height, info_.image_width, source_, options_);
+    MutableTensor image({info_.image_height, info_.image_width, channels}, DType::kUInt8, Device{});
     if (!read_rows(image.span<std::uint8_t>().data(), info_.image_width * channels)) fail_damaged();
     const Tensor pixels = is_cmyk ? without_cmyk(image) : image.freeze();
     return internal::to_color_mode(pixels, options_.color_mode);

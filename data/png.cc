@@ -39,8 +39,10 @@ class Reader {
   Tensor run() {
     if (!read_header()) fail_damaged();
     const std::int64_t height = png_get_image_height(png_, info_);
-    MutableTensor image = internal::allocate_image(
-        height, png_get_image_width(png_, info_), png_get_channels(png_, info_), source_, options_);
+    const std::int64_t width = png_get_image_width(png_, info_);
+    internal::require_pixels(height, width, source_, options_);
+    if (!start_rows()) fail_damaged();
+    MutableTensor image({height, width, png_get_channels(png_, info_)}, DType::kUInt8, Device{});
     require_plausible(image.num_bytes());
     const std::size_t row_bytes = image.num_bytes() / static_cast<std::size_t>(height);
     TUTTI_CHECK(row_bytes == png_get_rowbytes(png_, info_), "libpng: rows of ", row_bytes);
@@ -59,6 +61,12 @@ class Reader {
     png_set_read_fn(png_, this, on_read);
     png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // max_pixels is the limit
     png_read_info(png_, info_);
+    return true;
+  }
+
+  // Here libpng takes memory for rows: their length must have been looked at.
+  bool start_rows() {
+    if (setjmp(jump_)) return false;
     png_set_strip_16(png_);
     png_set_expand(png_);
     png_set_interlace_handling(png_);

@@ -141,6 +141,17 @@ TEST(PngFile, IsRefusedWhereItIsTooLarge) {
   expect_error(ErrorCode::kDataLoss, {"here", "offset"}, [&] { decode_png(bomb, "here"); });
 }
 
+// libpng would take 16 GiB for rows of this width.
+TEST(PngFile, IsRefusedForItsWidthBeforeRowsTakeMemory) {
+  const std::string wide(
+      "\x89\x50\x4e\x47\x0d\x0a\x1a\x0a\x00\x00\x00\x0d\x49\x48\x44\x52\x7f\xff\xff\xff"
+      "\x00\x00\x00\x01\x08\x06\x00\x00\x00\xa0\x36\x33\xdd\x00\x00\x00\x00\x49\x44\x41"
+      "\x54\x35\xaf\x06\x1e",
+      45);
+  expect_error(ErrorCode::kResourceExhausted, {"here", "got 1 x 2147483647"},
+               [&] { decode_png(wide, "here"); });
+}
+
 TEST(PngFile, IsNotWrittenFromOtherTensors) {
   expect_error(ErrorCode::kInvalidArgument, {"encode_png", "uint8", "float32", "[2, 2, 3]", "try"},
                [] {
