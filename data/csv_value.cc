@@ -32,6 +32,11 @@ bool parse(std::string_view text, T& value) {
   text = trimmed(text);
   if constexpr (std::is_same_v<T, bool>) {
     return parse_bool(text, value);
+  } else if constexpr (Half<T>) {
+    double wide = 0;
+    if (!parse(text, wide)) return false;
+    value = T(wide);
+    return std::isfinite(static_cast<float>(value)) || !std::isfinite(wide);
   } else {
     if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
     const char* end = text.data() + text.size();
@@ -51,7 +56,12 @@ bool parse(std::string_view text, T& value) {
 template <class T>
 void append_as(T value, DType stored, std::string& bytes) {
   visit_dtype(stored, [&]<class S>() {
-    const S converted = static_cast<S>(value);
+    S converted{};
+    if constexpr (Half<T>) {
+      converted = static_cast<S>(static_cast<float>(value));
+    } else {
+      converted = static_cast<S>(value);
+    }
     bytes.append(reinterpret_cast<const char*>(&converted), sizeof(converted));
   });
 }

@@ -175,6 +175,18 @@ TEST(Csv, FloatsAreTheNearest) {
               ElementsAre(0.1f, 1e-45f, 0.0f, 16777216.0f, 0.5f, -2.5f));
 }
 
+TEST(Csv, Reads16BitColumnsAndRefusesWhatTheyCannotHold) {
+  CsvOptions options;
+  options.columns = {{.name = "h", .dtype = DType::kFloat16},
+                     {.name = "b", .dtype = DType::kBFloat16}};
+  const CsvTable table = read_csv({file_of("h,b\n65504,1e30\n0.1,inf\n")}, options);
+  EXPECT_EQ(table.rows.at("h").dtype(), DType::kFloat16);
+  EXPECT_THAT(table.rows.at("h").to_doubles(), ElementsAre(65504, 0x1.998p-4));
+  EXPECT_TRUE(std::isinf(table.rows.at("b").to_doubles()[1]));
+  testing::expect_error(ErrorCode::kInvalidArgument, {":2: column 'h'", "float16", "'65520'"},
+                        [&] { read_csv({file_of("h,b\n65520,1\n")}, options); });
+}
+
 // The way of the tutorials: the training file gives types and vocabularies, which read the others.
 TEST(Csv, TablesTellHowToReadOtherFiles) {
   const std::string train = file_of("class,zip,y\nThird,01234,0\nFirst,99999,1\nThird,01234,1\n");
