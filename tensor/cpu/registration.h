@@ -36,7 +36,7 @@ void register_fast_dropout_kernels(KernelTable& table);
 
 // tensor/cpu/onednn/: only in builds with oneDNN.
 void register_onednn_kernels(KernelTable& table);
-/// "oneDNN 2.6.3, avx2".
+/// "oneDNN 2.6.3, avx2": with the instruction set that this processor gets.
 std::string onednn_description();
 
 /// What cpu_kernels() computes matrix products and convolutions with.
