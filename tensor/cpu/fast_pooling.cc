@@ -35,9 +35,12 @@ struct Window {
       : top(std::max<std::int64_t>(0, oh * g.a.stride_h - g.a.pad_top)),
         left(std::max<std::int64_t>(0, ow * g.a.stride_w - g.a.pad_left)),
         rows(std::min(g.height, oh * g.a.stride_h - g.a.pad_top + g.a.window_h) - top),
-        columns(std::min(g.width, ow * g.a.stride_w - g.a.pad_left + g.a.window_w) - left) {}
+        columns(std::min(g.width, ow * g.a.stride_w - g.a.pad_left + g.a.window_w) - left),
+        below(((oh + 1) * g.a.stride_h * g.width + ow * g.a.stride_h * g.a.stride_w) * g.channels) {
+  }
   std::int64_t size() const { return rows * columns; }
   std::int64_t top, left, rows, columns;
+  std::int64_t below;  // where the part begins that the window one output row below has for itself
 };
 
 /// Calls body(number, offset of the row in the image).
@@ -49,6 +52,16 @@ template <class Body>
     std::int64_t offset = ((window.top + h) * g.width + window.left) * g.channels;
     for (std::int64_t w = 0; w < window.columns; ++w, offset += g.channels) body(number++, offset);
   }
+}
+
+/// Asks for what the window one output row below needs for the first time: processors do not
+/// foresee the jumps between the rows of a window.
+[[gnu::always_inline]] inline void fetch_ahead(const Geometry& g, const float* x, std::int64_t n,
+                                               const Window& window) {
+  const std::int64_t count = g.a.stride_h * g.a.stride_w * g.channels;
+  const std::int64_t first = n * g.image_size() + window.below;
+  if (first + count > g.images * g.image_size()) return;
+  for (std::int64_t i = 0; i < count; i += 16) __builtin_prefetch(x + first + i);
 }
 
 /// Calls body(image number, window) for every output row, in order.
@@ -66,17 +79,17 @@ template <class Body>
   return !(candidate <= best) & (best == best);
 }
 
-/// The rows of a window, in order.
+/// Where in the image the rows of a window begin, in order.
 struct Rows {
-  explicit Rows(const Geometry& g) : first(static_cast<std::size_t>(g.a.window_h * g.a.window_w)) {}
-  [[gnu::always_inline]] inline void find(const Geometry& g, const Window& window,
-                                          const float* image) {
+  explicit Rows(const Geometry& g)
+      : offsets(static_cast<std::size_t>(g.a.window_h * g.a.window_w)) {}
+  [[gnu::always_inline]] inline void find(const Geometry& g, const Window& window) {
     for_each_row(
         g, window, [&](std::int32_t number, std::int64_t offset) __attribute__((always_inline)) {
-          first[static_cast<std::size_t>(number)] = image + offset;
+          offsets[static_cast<std::size_t>(number)] = offset;
         });
   }
-  std::vector<const float*> first;
+  std::vector<std::int64_t> offsets;
 };
 
 // Explicit vectors: the compiler does not find them in a loop over rows within one over channels.
@@ -84,23 +97,31 @@ constexpr std::int64_t kWidth = 8;
 using Floats [[gnu::vector_size(4 * kWidth)]] = float;
 using Integers [[gnu::vector_size(4 * kWidth)]] = std::int32_t;
 
-[[gnu::always_inline]] inline void largest(const Rows& rows, std::int64_t count,
+/// The vector at `from`, into `to`: vectors are not passed by value, which needs the instructions.
+[[gnu::always_inline]] inline void load(Floats& to, const float* from) {
+  std::memcpy(&to, from, sizeof to);
+}
+
+[[gnu::always_inline]] inline void largest(const float* image, const Rows& rows, std::int64_t count,
                                            std::int64_t channels, float* __restrict y) {
-  const float* const* row = rows.first.data();
+  const std::int64_t* row = rows.offsets.data();
   std::int64_t c = 0;
   for (; c + kWidth <= channels; c += kWidth) {
     Floats best, candidate;
-    std::memcpy(&best, row[0] + c, sizeof best);
+    load(best, image + row[0] + c);
     for (std::int64_t r = 1; r < count; ++r) {
-      std::memcpy(&candidate, row[r] + c, sizeof candidate);
+      load(candidate, image + row[r] + c);
       const Integers won = ~(candidate <= best) & (best == best);
       best = won ? candidate : best;
     }
     std::memcpy(y + c, &best, sizeof best);
   }
   for (; c < channels; ++c) {
-    y[c] = row[0][c];
-    for (std::int64_t r = 1; r < count; ++r) y[c] = wins(y[c], row[r][c]) ? row[r][c] : y[c];
+    y[c] = image[row[0] + c];
+    for (std::int64_t r = 1; r < count; ++r) {
+      const float candidate = image[row[r] + c];
+      y[c] = wins(y[c], candidate) ? candidate : y[c];
+    }
   }
 }
 
@@ -114,82 +135,88 @@ void max_pool(const KernelArgs& args) {
     float* out = y;
     for_each_window(
         g, [&](std::int64_t n, const Window& window) __attribute__((always_inline)) {
-          rows.find(g, window, x + n * g.image_size());
-          largest(rows, window.size(), g.channels, out);
+          fetch_ahead(g, x, n, window);
+          rows.find(g, window);
+          largest(x + n * g.image_size(), rows, window.size(), g.channels, out);
           out += g.channels;
         });
   });
 }
 
-/// Per channel, the number of the row of a window that holds the largest element.
-struct Holders {
-  explicit Holders(std::int64_t channels) : numbers(static_cast<std::size_t>(channels)) {}
-
-  [[gnu::always_inline]] inline void find(const Rows& rows, std::int64_t count) {
-    const float* const* row = rows.first.data();
-    std::int32_t* __restrict holder = numbers.data();
-    const auto channels = static_cast<std::int64_t>(numbers.size());
-    std::int64_t c = 0;
-    for (; c + kWidth <= channels; c += kWidth) {
-      Floats best, candidate;
-      Integers number{}, current{};
-      std::memcpy(&best, row[0] + c, sizeof best);
-      for (std::int64_t r = 1; r < count; ++r) {
-        std::memcpy(&candidate, row[r] + c, sizeof candidate);
-        current += 1;
-        const Integers won = ~(candidate <= best) & (best == best);
-        best = won ? candidate : best;
-        number = won ? current : number;
-      }
-      std::memcpy(holder + c, &number, sizeof number);
+/// Gives each channel's dy to the row that holds its largest element. kAdds: to what is there from
+/// other windows; otherwise the window is alone, and the other rows become 0.
+template <bool kAdds>
+[[gnu::always_inline]] inline void give(const float* image, const Rows& rows, std::int64_t count,
+                                        std::int64_t channels, const float* __restrict dy,
+                                        float* __restrict dx) {
+  const std::int64_t* row = rows.offsets.data();
+  std::int64_t c = 0;
+  for (; c + kWidth <= channels; c += kWidth) {
+    Floats best, candidate, gradient, sum{};
+    Integers holder{}, number{};
+    load(best, image + row[0] + c);
+    for (std::int64_t r = 1; r < count; ++r) {
+      load(candidate, image + row[r] + c);
+      number += 1;
+      const Integers won = ~(candidate <= best) & (best == best);
+      best = won ? candidate : best;
+      holder = won ? number : holder;
     }
-    for (; c < channels; ++c) {
-      holder[c] = 0;
-      for (std::int64_t r = 1; r < count; ++r) {
-        if (wins(row[holder[c]][c], row[r][c])) holder[c] = static_cast<std::int32_t>(r);
-      }
+    load(gradient, dy + c);
+    number = Integers{};
+    for (std::int64_t r = 0; r < count; ++r, number += 1) {
+      if (kAdds) load(sum, dx + row[r] + c);
+      const Floats given = sum + (holder == number ? gradient : Floats{});
+      std::memcpy(dx + row[r] + c, &given, sizeof given);
     }
   }
-
-  [[gnu::always_inline]] inline void give(std::int32_t number, const float* __restrict dy,
-                                          float* __restrict dx) const {
-    const std::int32_t* __restrict holder = numbers.data();
-    const auto channels = static_cast<std::int64_t>(numbers.size());
-    for (std::int64_t c = 0; c < channels; ++c) dx[c] += holder[c] == number ? dy[c] : 0.0f;
+  for (; c < channels; ++c) {
+    std::int64_t holder = 0;
+    for (std::int64_t r = 1; r < count; ++r) {
+      if (wins(image[row[holder] + c], image[row[r] + c])) holder = r;
+    }
+    for (std::int64_t r = 0; r < count; ++r) {
+      float& to = dx[row[r] + c];
+      to = (kAdds ? to : 0.0f) + (r == holder ? dy[c] : 0.0f);
+    }
   }
+}
 
-  std::vector<std::int32_t> numbers;
-};
-
-void max_pool_grad(const KernelArgs& args) {
-  const Geometry g(args.inputs[0].shape(), args.inputs[1].shape(),
-                   args.attributes_as<Pool2dAttributes>());
+template <bool kAdds>
+void give_all(const KernelArgs& args, const Geometry& g) {
+  const bool leaves_gaps = g.out_h * g.a.stride_h < g.height || g.out_w * g.a.stride_w < g.width;
   const float* x = args.in<float>(0).data();
   const float* dy = args.in<float>(1).data();
   float* dx = args.out<float>(0).data();
-  if (args.inputs[1].num_elements() == 0) std::ranges::fill(args.out<float>(0), 0.0f);
   Rows rows(g);
-  Holders holders(g.channels);
   vectorized([&]() __attribute__((always_inline)) {
     const float* gradient = dy;
     std::int64_t cleared = 0;  // image by image, while it is in the cache
     for_each_window(
         g, [&](std::int64_t n, const Window& window) __attribute__((always_inline)) {
           float* image = dx + n * g.image_size();
-          if (n == cleared) {
+          if ((kAdds || leaves_gaps) && n == cleared) {
             std::fill_n(image, g.image_size(), 0.0f);
             ++cleared;
           }
-          rows.find(g, window, x + n * g.image_size());
-          holders.find(rows, window.size());
-          for_each_row(
-              g,
-              window, [&](std::int32_t number, std::int64_t offset) __attribute__((always_inline)) {
-                holders.give(number, gradient, image + offset);
-              });
+          fetch_ahead(g, x, n, window);
+          rows.find(g, window);
+          give<kAdds>(x + n * g.image_size(), rows, window.size(), g.channels, gradient, image);
           gradient += g.channels;
         });
   });
+}
+
+void max_pool_grad(const KernelArgs& args) {
+  const Geometry g(args.inputs[0].shape(), args.inputs[1].shape(),
+                   args.attributes_as<Pool2dAttributes>());
+  if (args.inputs[1].num_elements() == 0) {
+    std::ranges::fill(args.out<float>(0), 0.0f);
+    return;
+  }
+  const bool alone = g.a.stride_h == g.a.window_h && g.a.stride_w == g.a.window_w;
+  if (alone) return give_all<false>(args, g);
+  give_all<true>(args, g);
 }
 
 void average_pool(const KernelArgs& args) {
