@@ -33,6 +33,7 @@ void register_fast_normalization_kernels(KernelTable& table);
 void register_fast_lrn_kernels(KernelTable& table);
 void register_fast_group_normalization_kernels(KernelTable& table);
 void register_fast_dropout_kernels(KernelTable& table);
+void register_fast_resizing_kernels(KernelTable& table);
 
 // tensor/cpu/onednn/: only in builds with oneDNN.
 void register_onednn_kernels(KernelTable& table);
