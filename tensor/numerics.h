@@ -9,7 +9,7 @@ namespace tutti {
 /// Raised whenever one of our own kernels changes its order of operations.
 inline constexpr int kKernelVersion = 1;
 
-/// "kernels 1, oneDNN 2.6.3, avx512_core": two runs with equal fingerprints are comparable bit by bit
+/// "kernels 1, oneDNN 2.6.3, avx2": two runs with equal fingerprints are comparable bit by bit
 /// (docs/determinism.md).
 std::string numerics_fingerprint();
 
