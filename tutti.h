@@ -8,8 +8,10 @@
 #include "tutti/core/random.h"                        // set_random_seed
 #include "tutti/cross_device_ops/cross_device_ops.h"  // how values of replicas become one
 #include "tutti/cross_device_ops/registry.h"          // choosing and adding such operations
+#include "tutti/data/augment.h"                       // augmentation of pictures
 #include "tutti/data/dataset.h"                       // datasets
 #include "tutti/data/example.h"                       // tf.train.Example
+#include "tutti/data/mixup.h"                         // mixup, cutmix
 #include "tutti/data/npy.h"                           // numpy's .npy and .npz
 #include "tutti/data/readers.h"                       // MNIST, Fashion-MNIST, CIFAR-10
 #include "tutti/data/tfrecord.h"                      // TFRecord files
