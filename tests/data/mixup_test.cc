@@ -24,7 +24,7 @@ std::vector<double> draws(double a, double b, int count) {
 }
 
 TEST(Beta, HasItsMeanAndVariance) {
-  constexpr int kCount = 20000;
+  constexpr int kCount = 100000;
   const double shapes[][2] = {{0.1, 0.1}, {0.2, 0.2}, {0.4, 0.4}, {1, 1},
                               {2.5, 2.5}, {2, 5},     {0.3, 3},   {40, 40}};
   for (const auto& [a, b] : shapes) {
@@ -38,7 +38,7 @@ TEST(Beta, HasItsMeanAndVariance) {
     }
     const double variance = a * b / ((a + b) * (a + b) * (a + b + 1));
     EXPECT_NEAR(sum / kCount, mean, 5 * std::sqrt(variance / kCount)) << a << ", " << b;
-    EXPECT_NEAR(squares / kCount, variance, 0.05 * variance) << a << ", " << b;
+    EXPECT_NEAR(squares / kCount, variance, 0.025 * variance) << a << ", " << b;
   }
 }
 
@@ -57,7 +57,7 @@ double largest_distance(std::vector<double> values, const std::function<double(d
 
 // Distribution functions in closed form. A distance of 1.95 / sqrt(n) has probability 0.001.
 TEST(Beta, HasItsDistribution) {
-  constexpr int kCount = 20000;
+  constexpr int kCount = 100000;
   const double limit = 1.95 / std::sqrt(static_cast<double>(kCount));
   EXPECT_LT(largest_distance(draws(1, 1, kCount), [](double x) { return x; }), limit);
   EXPECT_LT(
