@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/variable.h"
 
+#include "tutti/autograd/autocast.h"
 #include "tutti/autograd/tape_stack.h"
+#include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
 namespace {
@@ -57,10 +59,14 @@ VariableStorage& Variable::storage() const {
 
 Tensor Variable::value() const {
   Tensor value = storage().read();
-  if (!internal::any_tape_records()) return value;
-  value = value.alias();  // each read is a tensor of its own to the tapes
-  internal::tapes_see_read(*this, value);
-  return value;
+  if (internal::any_tape_records()) {
+    value = value.alias();  // each read is a tensor of its own to the tapes
+    internal::tapes_see_read(*this, value);
+  }
+  const std::optional<DType> wanted = AutocastScope::current();
+  if (!wanted || *wanted == value.dtype()) [[likely]]
+    return value;
+  return storage().options().autocast && is_floating(value.dtype()) ? cast(value, *wanted) : value;
 }
 
 void Variable::assign(const Tensor& value) {

@@ -38,7 +38,8 @@ class Variable {
   DType dtype() const { return storage().dtype(); }
   bool trainable() const { return storage().trainable(); }
 
-  /// Read as VariableStorage::read() says; recorded by the tapes of this thread.
+  /// Read as VariableStorage::read() says, in the type of an AutocastScope; recorded by the tapes
+  /// of this thread.
   Tensor value() const;
   operator Tensor() const { return value(); }
 

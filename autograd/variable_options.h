@@ -27,6 +27,9 @@ struct VariableOptions {
   /// Permits assigning an ON_WRITE variable with aggregation NONE inside a replica: copies may then
   /// differ.
   bool allow_divergent = false;
+  /// Layers of mixed policies read a floating variable in the type they compute in; false: as it
+  /// is.
+  bool autocast = true;
 };
 
 }  // namespace tutti

@@ -21,7 +21,8 @@ inline constexpr std::string_view kSafetensorsMetadata = "__metadata__";
 
 /// In the order in which the format's own writer puts tensors: wide types first.
 inline constexpr std::pair<std::string_view, DType> kSafetensorsDTypes[] = {
-    {"I64", DType::kInt64}, {"F64", DType::kFloat64}, {"F32", DType::kFloat32},
-    {"I32", DType::kInt32}, {"U8", DType::kUInt8},    {"BOOL", DType::kBool}};
+    {"I64", DType::kInt64}, {"F64", DType::kFloat64},   {"F32", DType::kFloat32},
+    {"I32", DType::kInt32}, {"BF16", DType::kBFloat16}, {"F16", DType::kFloat16},
+    {"U8", DType::kUInt8},  {"BOOL", DType::kBool}};
 
 }  // namespace tutti::internal

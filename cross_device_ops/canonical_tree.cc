@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/tensor/half_conversion.h"
 
 namespace tutti {
 namespace {
@@ -87,18 +88,48 @@ void reduce_typed(std::span<const std::byte* const> inputs, std::byte* output, s
   }
 }
 
+// 16-bit numbers are combined as floats and rounded once, at the end.
+template <ReduceOp op>
+void reduce_half(DType dtype, std::span<const std::byte* const> inputs, std::byte* output,
+                 std::size_t count) {
+  const std::size_t block = std::min(count, kBlockBytes / sizeof(float));
+  const std::size_t levels = static_cast<std::size_t>(std::bit_width(inputs.size())) + 1;
+  std::vector<float> scratch((inputs.size() + levels + 1) * block);
+  std::vector<const float*> starts(inputs.size());
+  for (std::size_t first = 0; first < count; first += block) {
+    const std::size_t n = std::min(block, count - first);
+    for (std::size_t r = 0; r < inputs.size(); ++r) {
+      float* const wide = scratch.data() + r * block;
+      widen(dtype, inputs[r] + first * size_of(dtype), wide, n);
+      starts[r] = wide;
+    }
+    float* const work = scratch.data() + inputs.size() * block;
+    reduce_block<op, float>(starts, work, n, work + n);
+    narrow(work, dtype, output + first * size_of(dtype), n);
+  }
+}
+
+template <ReduceOp op, class T>
+void reduce_any(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
+  if constexpr (Half<T>) {
+    reduce_half<op>(dtype_of<T>(), inputs, output, count);
+  } else {
+    reduce_typed<op, T>(inputs, output, count);
+  }
+}
+
 template <class T>
 void reduce_with(ReduceOp op, std::span<const std::byte* const> inputs, std::byte* output,
                  std::size_t count) {
   switch (op) {
     case ReduceOp::kSum:
-      return reduce_typed<ReduceOp::kSum, T>(inputs, output, count);
+      return reduce_any<ReduceOp::kSum, T>(inputs, output, count);
     case ReduceOp::kMin:
-      return reduce_typed<ReduceOp::kMin, T>(inputs, output, count);
+      return reduce_any<ReduceOp::kMin, T>(inputs, output, count);
     case ReduceOp::kMax:
-      return reduce_typed<ReduceOp::kMax, T>(inputs, output, count);
+      return reduce_any<ReduceOp::kMax, T>(inputs, output, count);
     case ReduceOp::kProduct:
-      return reduce_typed<ReduceOp::kProduct, T>(inputs, output, count);
+      return reduce_any<ReduceOp::kProduct, T>(inputs, output, count);
     case ReduceOp::kMean:
       break;
   }
@@ -120,6 +151,13 @@ void require_same(std::span<const Tensor> values) {
            "; try an axis to reduce uneven values, or gather()");
     }
   }
+}
+
+// MEAN of 16-bit numbers: the sum, which may be too large for them, stays a float.
+Tensor half_mean(std::span<const Tensor> values, Device destination) {
+  std::vector<Tensor> wide;
+  for (const Tensor& value : values) wide.push_back(widened(value));
+  return narrowed(reduce_tensors_along_tree(ReduceOp::kMean, wide, destination), values[0].dtype());
 }
 
 // Floating types are divided in their own precision; integers in double, to give float32.
@@ -157,6 +195,7 @@ Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, De
   if (values.empty()) fail(ErrorCode::kInvalidArgument, "reduce: expected a value, got none");
   require_same(values);
   if (op == ReduceOp::kMean && values[0].dtype() == DType::kBool) fail_bool(op);
+  if (op == ReduceOp::kMean && is_half(values[0].dtype())) return half_mean(values, destination);
   std::vector<const std::byte*> inputs;
   for (const Tensor& value : values) inputs.push_back(value.bytes().data());
   MutableTensor result(values[0].shape(), values[0].dtype(), destination);
@@ -164,8 +203,10 @@ Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, De
   reduce_along_tree(op == ReduceOp::kMean ? ReduceOp::kSum : op, result.dtype(), inputs,
                     result.data(), count);
   if (op != ReduceOp::kMean) return result.freeze();
-  return visit_dtype(result.dtype(),
-                     [&]<class T>() -> Tensor { return divided<T>(result, values.size()); });
+  return visit_dtype(result.dtype(), [&]<class T>() -> Tensor {
+    if constexpr (!Half<T>) return divided<T>(result, values.size());
+    fail(ErrorCode::kInternal, "reduce: MEAN of ", result.dtype());
+  });
 }
 
 }  // namespace tutti

@@ -9,6 +9,7 @@
 #include "tutti/cross_device_ops/local/reduction_to_one_device.h"
 #include "tutti/cross_device_ops/sparse.h"
 #include "tutti/cross_device_ops/tensor_packer.h"
+#include "tutti/tensor/half_conversion.h"
 
 namespace tutti {
 namespace {
@@ -63,11 +64,35 @@ std::vector<IndexedSlices> sparse_values(const PerReplica<Gradient>& value) {
 
 void divide_in_place(std::span<const ReplicaBuffer> buffers, std::size_t divisor) {
   for (const ReplicaBuffer& buffer : buffers) {
-    visit_floating(buffer.dtype, "all_reduce MEAN", [&]<class T>() {
+    visit_arithmetic_floating(buffer.dtype, "all_reduce MEAN", [&]<class T>() {
       for (T& element : buffer.as<T>()) element /= static_cast<T>(divisor);
     });
   }
 }
+
+/// Copies of 16-bit buffers as floats, so that each sum is rounded once whatever the algorithm.
+class WidenedBuffers {
+ public:
+  explicit WidenedBuffers(std::span<const ReplicaBuffer> buffers) : halves_(buffers) {
+    for (const ReplicaBuffer& half : buffers) {
+      storage_.emplace_back(Shape{static_cast<std::int64_t>(half.count)}, DType::kFloat32,
+                            half.device);
+      wide_.push_back({storage_.back().data(), half.count, DType::kFloat32, half.device});
+      widen(half.dtype, half.data, wide_.back().as<float>().data(), half.count);
+    }
+  }
+  std::span<const ReplicaBuffer> buffers() const { return wide_; }
+  void write_back() const {
+    for (std::size_t r = 0; r < wide_.size(); ++r) {
+      narrow(wide_[r].as<float>().data(), halves_[r].dtype, halves_[r].data, halves_[r].count);
+    }
+  }
+
+ private:
+  std::span<const ReplicaBuffer> halves_;
+  std::vector<MutableTensor> storage_;
+  std::vector<ReplicaBuffer> wide_;
+};
 
 PerReplica<Gradient> sparse_for_all(ReduceOp op, const PerReplica<Gradient>& value) {
   const std::vector<IndexedSlices> slices = sparse_values(value);
@@ -261,6 +286,13 @@ void CrossDeviceOps::all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuf
          "; try cast() first");
   }
   if (first.count == 0 || buffers.size() == 1) return;  // the mean of one value is that value
+  if (is_half(first.dtype) &&
+      (op == ReduceOp::kMean || !supports(combined, first.dtype, first.device.type))) {
+    const WidenedBuffers wide(buffers);
+    all_reduce_in_place(op, wide.buffers(), options);
+    wide.write_back();
+    return;
+  }
   if (supports(combined, first.dtype, first.device.type)) {
     all_reduce_buffers(combined, buffers);
   } else {

@@ -42,7 +42,8 @@ struct ReduceTask {
 
 /// Combines the values of several devices. The public functions check arguments, pack small tensors
 /// into flat buffers, turn MEAN into SUM and a division, and fall back to copies to one device when
-/// supports() says no. A new algorithm writes three short functions: name, supports,
+/// supports() says no. Where it says no to bfloat16 or float16 (and for MEAN) these are reduced as
+/// float32 and rounded once. A new algorithm writes three short functions: name, supports,
 /// all_reduce_buffers. tf.distribute.CrossDeviceOps. Threads: one call at a time, except
 /// all_reduce_buffers of a sliceable operation.
 class CrossDeviceOps {
@@ -94,8 +95,9 @@ class CrossDeviceOps {
 };
 
 /// Combines `inputs` (one per replica) into `output` along the canonical tree over the replica
-/// number: in each round neighbour 2i+1 is added to 2i, an odd last one passes up. Inputs are not
-/// changed; `output` may be inputs[0]. MEAN is refused. docs/determinism.md.
+/// number: in each round neighbour 2i+1 is added to 2i, an odd last one passes up. 16-bit numbers
+/// are combined as floats and rounded once. Inputs are not changed; `output` may be inputs[0]. MEAN
+/// is refused. docs/determinism.md.
 void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                        std::byte* output, std::size_t count);
 

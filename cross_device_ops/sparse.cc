@@ -111,7 +111,8 @@ IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per
   }
   if (op == ReduceOp::kMean) {
     visit_floating(dtype, "reduce", [&]<class T>() {
-      for (T& value : values.span<T>()) value /= static_cast<T>(per_replica.size());
+      for (T& value : values.span<T>())
+        value = value / static_cast<T>(static_cast<double>(per_replica.size()));
     });
   }
   return {values.freeze(), Tensor::from({n}, indices, destination), per_replica[0].dense_shape};

@@ -26,7 +26,8 @@ struct TypeName {
 };
 constexpr std::array kTypeNames = {TypeName{DType::kFloat32, "f4"}, TypeName{DType::kFloat64, "f8"},
                                    TypeName{DType::kInt32, "i4"},   TypeName{DType::kInt64, "i8"},
-                                   TypeName{DType::kUInt8, "u1"},   TypeName{DType::kBool, "b1"}};
+                                   TypeName{DType::kUInt8, "u1"},   TypeName{DType::kBool, "b1"},
+                                   TypeName{DType::kFloat16, "f2"}};
 
 struct Header {
   DType dtype = DType::kFloat32;
@@ -135,8 +136,9 @@ class HeaderParser {
       header.big_endian = type[0] == '>';
       return;
     }
-    fail(ErrorCode::kUnimplemented, source_, ": offset ", start, ": elements of type '", type,
-         "' have no tensor type; expected f4, f8, i4, i8, u1 or b1; try astype() before saving");
+    fail(
+        ErrorCode::kUnimplemented, source_, ": offset ", start, ": elements of type '", type,
+        "' have no tensor type; expected f2, f4, f8, i4, i8, u1 or b1; try astype() before saving");
   }
 
   Shape shape() {
@@ -263,7 +265,7 @@ std::string format_npy(const Tensor& tensor) {
   }
   if (name.empty()) {
     fail(ErrorCode::kUnimplemented, "format_npy: numpy's files have no type for ", tensor.dtype(),
-         "; expected float32, float64, int32, int64, uint8 or bool; try cast()");
+         "; expected float16, float32, float64, int32, int64, uint8 or bool; try cast()");
   }
   std::string dims;
   for (std::int64_t dim : tensor.shape()) dims += concat(dims.empty() ? "" : " ", dim, ",");

@@ -89,7 +89,12 @@ void Model::compile(CompileOptions options) {
   for (const auto& [name, metric] : compiled->all_metrics())
     require_made_in_scope(strategy(), *metric);
   const std::vector<Variable> trainable = trainable_variables();
-  if (!trainable.empty()) compiled->optimizer = make_optimizer(options.optimizer, trainable);
+  if (!trainable.empty()) {
+    compiled->optimizer = make_optimizer(options.optimizer, trainable);
+    const bool small_range = dtype_policy().compute == DType::kFloat16;
+    if (small_range && options.auto_scale_loss && !compiled->optimizer->has_loss_scale())
+      compiled->optimizer->use_dynamic_loss_scale({});
+  }
   model_state_->compiled = std::move(compiled);
 }
 

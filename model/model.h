@@ -38,6 +38,8 @@ struct CompileOptions {
   std::vector<std::vector<MetricSpec>> output_metrics = {};
   /// Steps between two looks at logs: callbacks and progress see every so many batches at once.
   std::int64_t steps_per_execution = 1;
+  /// Under the policy mixed_float16 an optimizer without a loss scale gets a dynamic one.
+  bool auto_scale_loss = true;
 };
 
 /// What is validated after each epoch: a batched dataset, or tensors.

@@ -19,7 +19,7 @@ std::vector<SlotSpec> AdadeltaRule::slots() const {
 }
 
 void AdadeltaRule::apply(const UpdateArgs& args) const {
-  visit_floating(args.dtype, "adadelta", [&]<class T>() { apply_typed<T>(args); });
+  visit_arithmetic_floating(args.dtype, "adadelta", [&]<class T>() { apply_typed<T>(args); });
 }
 
 template <class T>

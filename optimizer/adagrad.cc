@@ -23,7 +23,7 @@ bool AdagradRule::skips_zero_gradient() const {
 }
 
 void AdagradRule::apply(const UpdateArgs& args) const {
-  visit_floating(args.dtype, "adagrad", [&]<class T>() { apply_typed<T>(args); });
+  visit_arithmetic_floating(args.dtype, "adagrad", [&]<class T>() { apply_typed<T>(args); });
 }
 
 template <class T>

@@ -49,7 +49,7 @@ std::vector<SlotSpec> AdamRule::slots() const {
 }
 
 void AdamRule::apply(const UpdateArgs& args) const {
-  visit_floating(args.dtype, "adam", [&]<class T>() { apply_typed<T>(args); });
+  visit_arithmetic_floating(args.dtype, "adam", [&]<class T>() { apply_typed<T>(args); });
 }
 
 template <class T>

@@ -32,7 +32,7 @@ void DecoupledWeightDecayRule::apply(const UpdateArgs& args) const {
       slots[s] = static_cast<std::byte*>(args.slots_data[s]) + offset;
     }
     block.slots_data = slots;
-    visit_floating(args.dtype, name(), [&]<class T>() { decay<T>(block); });
+    visit_arithmetic_floating(args.dtype, name(), [&]<class T>() { decay<T>(block); });
     rule_.apply(block);
   }
 }

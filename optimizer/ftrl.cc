@@ -27,7 +27,7 @@ std::vector<SlotSpec> FtrlRule::slots() const {
 }
 
 void FtrlRule::apply(const UpdateArgs& args) const {
-  visit_floating(args.dtype, "ftrl", [&]<class T>() { apply_typed<T>(args); });
+  visit_arithmetic_floating(args.dtype, "ftrl", [&]<class T>() { apply_typed<T>(args); });
 }
 
 template <class T>

@@ -18,12 +18,12 @@ LambRule::LambRule(LambHyperparameters hyperparameters) : hyper_(hyperparameters
 std::vector<SlotSpec> LambRule::slots() const { return {{"momentum", 0.0}, {"velocity", 0.0}}; }
 
 void LambRule::direct(const UpdateArgs& args, void* direction) const {
-  visit_floating(args.dtype, "lamb",
-                 [&]<class T>() { direct_typed<T>(args, static_cast<T*>(direction)); });
+  visit_arithmetic_floating(args.dtype, "lamb",
+                            [&]<class T>() { direct_typed<T>(args, static_cast<T*>(direction)); });
 }
 
 void LambRule::apply(const UpdateArgs& args) const {
-  visit_floating(args.dtype, "lamb", [&]<class T>() { apply_typed<T>(args); });
+  visit_arithmetic_floating(args.dtype, "lamb", [&]<class T>() { apply_typed<T>(args); });
 }
 
 template <class T>

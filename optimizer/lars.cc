@@ -17,12 +17,12 @@ LarsRule::LarsRule(LarsHyperparameters hyperparameters) : hyper_(hyperparameters
 std::vector<SlotSpec> LarsRule::slots() const { return {{"momentum", 0.0}}; }
 
 void LarsRule::direct(const UpdateArgs& args, void* direction) const {
-  visit_floating(args.dtype, "lars",
-                 [&]<class T>() { direct_typed<T>(args, static_cast<T*>(direction)); });
+  visit_arithmetic_floating(args.dtype, "lars",
+                            [&]<class T>() { direct_typed<T>(args, static_cast<T*>(direction)); });
 }
 
 void LarsRule::apply(const UpdateArgs& args) const {
-  visit_floating(args.dtype, "lars", [&]<class T>() { apply_typed<T>(args); });
+  visit_arithmetic_floating(args.dtype, "lars", [&]<class T>() { apply_typed<T>(args); });
 }
 
 template <class T>

@@ -26,7 +26,7 @@ LionRule::LionRule(LionHyperparameters hyperparameters) : hyper_(hyperparameters
 std::vector<SlotSpec> LionRule::slots() const { return {{"momentum", 0.0}}; }
 
 void LionRule::apply(const UpdateArgs& args) const {
-  visit_floating(args.dtype, "lion", [&]<class T>() { apply_typed<T>(args); });
+  visit_arithmetic_floating(args.dtype, "lion", [&]<class T>() { apply_typed<T>(args); });
 }
 
 template <class T>

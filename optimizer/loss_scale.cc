@@ -16,7 +16,10 @@ constexpr double kLargest = std::numeric_limits<float>::max();
 template <class T>
 bool all_finite(std::span<const T> values) {
   std::size_t num_finite = 0;
-  for (const T value : values) num_finite += value - value == T(0);
+  for (const T value : values) {
+    const auto wide = static_cast<std::conditional_t<Half<T>, float, T>>(value);
+    num_finite += wide - wide == 0;
+  }
   return num_finite == values.size();
 }
 

@@ -18,7 +18,7 @@ MovingAverageRule::MovingAverageRule(std::string_view optimizer, const EmaOption
 }
 
 void MovingAverageRule::apply(const UpdateArgs& args) const {
-  visit_floating(args.dtype, "ema", [&]<class T>() { apply_typed<T>(args); });
+  visit_arithmetic_floating(args.dtype, "ema", [&]<class T>() { apply_typed<T>(args); });
 }
 
 template <class T>

@@ -35,7 +35,7 @@ NadamRule::NadamRule(NadamHyperparameters hyperparameters) : hyper_(hyperparamet
 std::vector<SlotSpec> NadamRule::slots() const { return {{"momentum", 0.0}, {"velocity", 0.0}}; }
 
 void NadamRule::apply(const UpdateArgs& args) const {
-  visit_floating(args.dtype, "nadam", [&]<class T>() { apply_typed<T>(args); });
+  visit_arithmetic_floating(args.dtype, "nadam", [&]<class T>() { apply_typed<T>(args); });
 }
 
 template <class T>

@@ -26,9 +26,10 @@ void check_variables(const std::string& name, std::span<const Variable> variable
     if (!seen.insert(&variable.storage()).second) {
       fail(ErrorCode::kInvalidArgument, name, ": variable '", variable.name(), "' is given twice");
     }
-    if (!is_floating(variable.dtype())) {
+    if (variable.dtype() != DType::kFloat32 && variable.dtype() != DType::kFloat64) {
       fail(ErrorCode::kInvalidArgument, name, ": variable '", variable.name(),
-           "' cannot be trained; expected a floating type, got ", variable.dtype());
+           "' cannot be trained; expected float32 or float64, got ", variable.dtype(),
+           is_half(variable.dtype()) ? "; try the policy mixed_bfloat16 or mixed_float16" : "");
     }
   }
 }
@@ -110,8 +111,12 @@ void Optimizer::make_loss_scale(const OptimizerOptions& options) {
   if (options.dynamic_loss_scale) use_dynamic_loss_scale(*options.dynamic_loss_scale);
 }
 
+bool Optimizer::has_loss_scale() const {
+  return dynamic_loss_scale_ != nullptr || loss_scale_factor_ != 1.0;
+}
+
 void Optimizer::use_dynamic_loss_scale(const DynamicLossScaleOptions& options) {
-  if (dynamic_loss_scale_ || loss_scale_factor_ != 1.0) {
+  if (has_loss_scale()) {
     fail(ErrorCode::kFailedPrecondition, name_,
          ": the loss has a scale already; expected one of loss_scale_factor and "
          "dynamic_loss_scale");

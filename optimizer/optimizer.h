@@ -55,6 +55,8 @@ class Optimizer {
   Tensor scale_loss(const Tensor& loss) const;
   /// The factor of scale_loss(); 1 without loss scaling.
   double loss_scale() const;
+  /// Whether losses are scaled, by a fixed factor or dynamically.
+  bool has_loss_scale() const;
   /// Turns on dynamic loss scaling, before the first step and in the strategy's scope. Throws
   /// kFailedPrecondition when there is a loss scale already.
   void use_dynamic_loss_scale(const DynamicLossScaleOptions& options);

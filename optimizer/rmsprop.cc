@@ -23,7 +23,7 @@ std::vector<SlotSpec> RmspropRule::slots() const {
 }
 
 void RmspropRule::apply(const UpdateArgs& args) const {
-  visit_floating(args.dtype, "rmsprop", [&]<class T>() { apply_typed<T>(args); });
+  visit_arithmetic_floating(args.dtype, "rmsprop", [&]<class T>() { apply_typed<T>(args); });
 }
 
 namespace {

@@ -22,7 +22,7 @@ std::vector<SlotSpec> SgdRule::slots() const {
 }
 
 void SgdRule::apply(const UpdateArgs& args) const {
-  visit_floating(args.dtype, "sgd", [&]<class T>() { apply_typed<T>(args); });
+  visit_arithmetic_floating(args.dtype, "sgd", [&]<class T>() { apply_typed<T>(args); });
 }
 
 template <class T>

@@ -22,6 +22,10 @@ std::string_view to_string(DType dtype) {
       return "uint8";
     case DType::kBool:
       return "bool";
+    case DType::kBFloat16:
+      return "bfloat16";
+    case DType::kFloat16:
+      return "float16";
   }
   fail(ErrorCode::kInternal, "DType: no such value: ", static_cast<int>(dtype));
 }
@@ -34,7 +38,11 @@ DType parse_dtype(std::string_view name) {
        join(kAllDTypes), ", got '", name, "'");
 }
 
-bool is_floating(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat64; }
+bool is_half(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
+
+bool is_floating(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat64 || is_half(dtype);
+}
 
 std::ostream& operator<<(std::ostream& out, DType dtype) { return out << to_string(dtype); }
 

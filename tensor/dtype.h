@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "tutti/core/error.h"
+#include "tutti/tensor/half.h"
 
 namespace tutti {
 
@@ -20,10 +21,13 @@ enum class DType : std::uint8_t {
   kInt64 = 3,
   kUInt8 = 4,
   kBool = 5,
+  kBFloat16 = 6,
+  kFloat16 = 7,
 };
 
-inline constexpr DType kAllDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kInt32,
-                                       DType::kInt64,   DType::kUInt8,   DType::kBool};
+inline constexpr DType kAllDTypes[] = {DType::kFloat32,  DType::kFloat64, DType::kInt32,
+                                       DType::kInt64,    DType::kUInt8,   DType::kBool,
+                                       DType::kBFloat16, DType::kFloat16};
 
 /// Bytes of one element.
 std::size_t size_of(DType dtype);
@@ -31,10 +35,14 @@ std::size_t size_of(DType dtype);
 std::string_view to_string(DType dtype);
 /// The inverse of to_string; throws kInvalidArgument listing the names.
 DType parse_dtype(std::string_view name);
+/// float32, float64, bfloat16 or float16.
 bool is_floating(DType dtype);
+/// bfloat16 or float16: storage; arithmetic is done in float32 and rounded once per operation.
+bool is_half(DType dtype);
 std::ostream& operator<<(std::ostream& out, DType dtype);
 
-/// The DType of C++ type T: float, double, std::int32_t, std::int64_t, std::uint8_t or bool.
+/// The DType of C++ type T: float, double, std::int32_t, std::int64_t, std::uint8_t, bool, BFloat16
+/// or Float16.
 template <class T>
 consteval DType dtype_of() {
   if constexpr (std::is_same_v<T, float>)
@@ -49,6 +57,10 @@ consteval DType dtype_of() {
     return DType::kUInt8;
   else if constexpr (std::is_same_v<T, bool>)
     return DType::kBool;
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return DType::kBFloat16;
+  else if constexpr (std::is_same_v<T, Float16>)
+    return DType::kFloat16;
 }
 
 /// Calls `visitor.template operator()<T>()` with the C++ type of `dtype`:
@@ -68,16 +80,32 @@ decltype(auto) visit_dtype(DType dtype, Visitor&& visitor) {
       return visitor.template operator()<std::uint8_t>();
     case DType::kBool:
       return visitor.template operator()<bool>();
+    case DType::kBFloat16:
+      return visitor.template operator()<BFloat16>();
+    case DType::kFloat16:
+      return visitor.template operator()<Float16>();
   }
   fail(ErrorCode::kInternal, "visit_dtype: no such dtype: ", static_cast<int>(dtype));
 }
 
-/// The same for float32 and float64 alone; others throw kInvalidArgument naming `who`.
+/// The same for the types that processors calculate with, float32 and float64; others throw
+/// kInvalidArgument naming `who`.
+template <class Visitor>
+decltype(auto) visit_arithmetic_floating(DType dtype, std::string_view who, Visitor&& visitor) {
+  if (dtype == DType::kFloat32) return visitor.template operator()<float>();
+  if (dtype == DType::kFloat64) return visitor.template operator()<double>();
+  fail(ErrorCode::kInvalidArgument, who, ": expected float32 or float64, got ", to_string(dtype),
+       "; try cast()");
+}
+
+/// The same for all floating types.
 template <class Visitor>
 decltype(auto) visit_floating(DType dtype, std::string_view who, Visitor&& visitor) {
   if (dtype == DType::kFloat32) return visitor.template operator()<float>();
   if (dtype == DType::kFloat64) return visitor.template operator()<double>();
-  fail(ErrorCode::kInvalidArgument, who, ": expected float32 or float64, got ", to_string(dtype),
+  if (dtype == DType::kBFloat16) return visitor.template operator()<BFloat16>();
+  if (dtype == DType::kFloat16) return visitor.template operator()<Float16>();
+  fail(ErrorCode::kInvalidArgument, who, ": expected a floating type, got ", to_string(dtype),
        "; try cast()");
 }
 

@@ -1,9 +1,12 @@
-// 16-bit floating point numbers: storage and exact conversion; arithmetic is done in float.
+// 16-bit floating point numbers: storage, exact conversion, and arithmetic by way of float.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <bit>
+#include <compare>
+#include <concepts>
 #include <cstdint>
+#include <ostream>
 
 namespace tutti {
 namespace internal {
@@ -74,6 +77,48 @@ struct Float16 {
   explicit constexpr operator double() const { return static_cast<float>(*this); }
   std::uint16_t bits = 0;
 };
+
+template <class T>
+concept Half = std::same_as<T, BFloat16> || std::same_as<T, Float16>;
+
+// One operation in float, rounded once to 16 bits: as if computed exactly (float has more than
+// twice their fraction bits).
+template <Half T>
+constexpr T operator+(T a, T b) {
+  return T(static_cast<float>(a) + static_cast<float>(b));
+}
+template <Half T>
+constexpr T operator-(T a, T b) {
+  return T(static_cast<float>(a) - static_cast<float>(b));
+}
+template <Half T>
+constexpr T operator*(T a, T b) {
+  return T(static_cast<float>(a) * static_cast<float>(b));
+}
+template <Half T>
+constexpr T operator/(T a, T b) {
+  return T(static_cast<float>(a) / static_cast<float>(b));
+}
+template <Half T>
+constexpr T& operator+=(T& a, T b) {
+  return a = a + b;
+}
+template <Half T>
+constexpr T& operator-=(T& a, T b) {
+  return a = a - b;
+}
+template <Half T>
+constexpr bool operator==(T a, T b) {
+  return static_cast<float>(a) == static_cast<float>(b);
+}
+template <Half T>
+constexpr std::partial_ordering operator<=>(T a, T b) {
+  return static_cast<float>(a) <=> static_cast<float>(b);
+}
+template <Half T>
+std::ostream& operator<<(std::ostream& out, T value) {
+  return out << static_cast<float>(value);
+}
 
 static_assert(sizeof(BFloat16) == 2 && sizeof(Float16) == 2);
 

@@ -4,20 +4,54 @@
 
 #include <algorithm>
 
+#include "tutti/tensor/half_conversion.h"
 #include "tutti/tensor/ops/checks.h"
 
 namespace tutti {
 namespace {
 
+/// Whether a call on 16-bit numbers has no kernel for them. Where the first input is not floating
+/// it is the labels of a loss, and the numbers follow; or the condition of where(), which moves.
+bool needs_float32(const OpCall& call, Kernel kernel) {
+  const DType first = call.inputs[0].dtype();
+  if (is_half(first)) return !kernel;
+  return !is_floating(first) && call.op != OpId::kWhere &&
+         std::ranges::any_of(call.inputs, [](const Tensor& x) { return is_half(x.dtype()); });
+}
+
+/// Runs a float32 kernel on 16-bit numbers: each result is rounded once.
+void run_widened(Kernel kernel, const OpCall& call, std::span<const MutableTensor> outputs) {
+  std::vector<Tensor> inputs;
+  for (const Tensor& input : call.inputs) inputs.push_back(widened(input));
+  std::vector<MutableTensor> results;
+  for (const MutableTensor& output : outputs) {
+    results.push_back(is_half(output.dtype())
+                          ? MutableTensor(output.shape(), DType::kFloat32, output.device())
+                          : output);
+  }
+  kernel({inputs, results, call.attributes});
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!is_half(outputs[i].dtype())) continue;
+    const std::span<const float> values = results[i].span<float>();
+    narrow(values.data(), outputs[i].dtype(), outputs[i].data(), values.size());
+  }
+}
+
 void run(const KernelTable& table, const OpCall& call, std::span<const MutableTensor> outputs) {
   const DType dtype = call.inputs[0].dtype();
-  const Kernel kernel = table.find(call.op, dtype);
+  Kernel kernel = table.find(call.op, dtype);
+  const bool widens = needs_float32(call, kernel);
+  if (widens && !kernel) kernel = table.find(call.op, DType::kFloat32);
   if (!kernel) {
     fail(ErrorCode::kUnimplemented, internal::who(call.op, call.where), ": no kernel for ", dtype,
          " on ", call.inputs[0].device(), "; try cast()");
   }
   try {
-    kernel({call.inputs, outputs, call.attributes});
+    if (widens) {
+      run_widened(kernel, call, outputs);
+    } else {
+      kernel({call.inputs, outputs, call.attributes});
+    }
   } catch (const Error& error) {  // kernels know no caller
     throw error.with_context(internal::who(call.op, call.where));
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <iterator>
 #include <optional>
 #include <span>
 
@@ -35,7 +36,9 @@ struct KernelArgs {
 /// at once.
 using Kernel = void (*)(const KernelArgs& args);
 
-/// A table from (op, dtype of input 0) to kernels. Filled once, then only read.
+/// A table from (op, dtype of input 0) to kernels. Filled once, then only read. Operations on
+/// 16-bit floating types that have no kernel of their own run on the float32 kernel, between
+/// conversions.
 class KernelTable {
  public:
   /// Adds or replaces.
@@ -45,7 +48,7 @@ class KernelTable {
   Kernel find(OpId op, DType dtype) const;
 
  private:
-  static constexpr std::size_t kNumDTypes = 6;
+  static constexpr std::size_t kNumDTypes = std::size(kAllDTypes);
   std::array<std::array<Kernel, kNumDTypes>, static_cast<std::size_t>(OpId::kCount)> kernels_{};
 };
 

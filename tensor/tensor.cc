@@ -23,8 +23,14 @@ To single_element(const Tensor& tensor, const char* who) {
     fail(ErrorCode::kInvalidArgument, who, ": expected exactly one element, got shape ",
          tensor.shape(), "; try to_doubles() or host_span()");
   }
-  return visit_dtype(tensor.dtype(),
-                     [&]<class T>() { return static_cast<To>(tensor.host_span<T>()[0]); });
+  return visit_dtype(tensor.dtype(), [&]<class T>() {
+    const T value = tensor.host_span<T>()[0];
+    if constexpr (Half<T>) {
+      return static_cast<To>(static_cast<float>(value));
+    } else {
+      return static_cast<To>(value);
+    }
+  });
 }
 
 }  // namespace

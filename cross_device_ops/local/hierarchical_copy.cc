@@ -32,7 +32,7 @@ void sum_into_first(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
 }  // namespace
 
 bool HierarchicalCopy::supports(ReduceOp op, DType dtype, DeviceType device) const {
-  return internal::host_supports(op, dtype, device);
+  return !is_half(dtype) && internal::host_supports(op, dtype, device);  // adds in two steps
 }
 
 void HierarchicalCopy::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {

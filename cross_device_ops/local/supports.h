@@ -8,7 +8,8 @@
 
 namespace tutti::internal {
 
-/// SUM, MIN, MAX and PRODUCT of every type; of bool MIN and MAX alone.
+/// SUM, MIN, MAX and PRODUCT of every type; of bool MIN and MAX alone. What combines more than two
+/// values in several steps must refuse 16-bit types itself: it would round each.
 inline bool host_supports(ReduceOp op, DType dtype, DeviceType device) {
   if (device != DeviceType::kCpu || op == ReduceOp::kMean) return false;
   return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;

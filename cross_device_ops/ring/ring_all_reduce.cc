@@ -29,7 +29,7 @@ Chunk chunk_of(std::size_t chunk, std::size_t num_chunks, std::size_t count) {
 }  // namespace
 
 bool RingAllReduce::supports(ReduceOp op, DType dtype, DeviceType device) const {
-  return internal::host_supports(op, dtype, device);
+  return !is_half(dtype) && internal::host_supports(op, dtype, device);  // rounds at each hop
 }
 
 void RingAllReduce::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {

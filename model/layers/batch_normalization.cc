@@ -10,6 +10,7 @@
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/replica_group.h"
+#include "tutti/model/layers/in_float32.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/normalization.h"
 #include "tutti/tensor/ops/reduction.h"
@@ -50,6 +51,10 @@ Shape BatchNormalization::build(const Shape& input) {
 }
 
 Tensor BatchNormalization::call(const Tensor& input, CallContext context) const {
+  return internal::in_float32(input, [&](const Tensor& x) { return normalized(x, context); });
+}
+
+Tensor BatchNormalization::normalized(const Tensor& input, CallContext context) const {
   const std::size_t first = first_moving_average();
   const Shape& channels = weight(first).shape();
   const Tensor gamma =

@@ -41,6 +41,7 @@ class BatchNormalization : public LayerOf<BatchNormalization> {
     Tensor variance;
     bool any_rows = false;
   };
+  Tensor normalized(const Tensor& input, CallContext context) const;
   Statistics normalize_batch(const Tensor& x, const Tensor& gamma, const Tensor& beta) const;
   Statistics normalize_global_batch(const Tensor& x, const Tensor& gamma, const Tensor& beta) const;
   void update_moving_averages(const Statistics& statistics) const;

@@ -20,6 +20,8 @@ struct NamedPolicy {
 constexpr std::array kPolicies = {
     NamedPolicy{"float32", DType::kFloat32, DType::kFloat32},
     NamedPolicy{"float64", DType::kFloat64, DType::kFloat64},
+    NamedPolicy{"mixed_bfloat16", DType::kBFloat16, DType::kFloat32},
+    NamedPolicy{"mixed_float16", DType::kFloat16, DType::kFloat32},
 };
 
 std::size_t index_of(const std::string& name) {

@@ -12,7 +12,9 @@ namespace tutti {
 /// value. keras.DTypePolicy.
 struct DTypePolicy {
   DTypePolicy() = default;
-  /// "float32", "float64". Throws kInvalidArgument listing them for another name.
+  /// "float32", "float64"; "mixed_bfloat16" and "mixed_float16": weights in float32, arithmetic in
+  /// the 16-bit type (on CPUs in float32, each result rounded). Throws kInvalidArgument listing
+  /// them for another name.
   DTypePolicy(const std::string& name);
   DTypePolicy(const char* name) : DTypePolicy(std::string(name)) {}
 

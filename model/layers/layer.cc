@@ -6,8 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "tutti/autograd/autocast.h"
 #include "tutti/core/random.h"
-#include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/layer_name.h"
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -35,7 +35,7 @@ struct Layer::State {
   bool only_shapes = false;  // shapes_for(): build() runs, but nothing is made
   std::vector<Shape> input_shapes;
   std::vector<Shape> output_shapes;
-  DTypePolicy policy = dtype_policy();
+  DTypePolicy policy = tutti::dtype_policy();
   std::vector<Item> items;  // in creation order
   std::vector<Variable> weights;
   std::vector<std::shared_ptr<Metric>> metrics;
@@ -86,6 +86,12 @@ Error Layer::named(const Error& error) const {
   return error.with_context(concat("layer '", name(), "' (", type_name(), ")"));
 }
 
+AutocastScope Layer::weights_in_compute_type() const {
+  const DTypePolicy& policy = state_->policy;
+  return AutocastScope(policy.compute == policy.variable ? std::nullopt
+                                                         : std::optional(policy.compute));
+}
+
 Tensor Layer::converted(const Tensor& input) const {
   if (!is_floating(input.dtype()) || input.dtype() == state_->policy.compute) return input;
   return cast(input, state_->policy.compute);
@@ -94,6 +100,7 @@ Tensor Layer::converted(const Tensor& input) const {
 Tensor Layer::operator()(const Tensor& input, CallContext context) const {
   require_built("called");
   try {
+    const AutocastScope weights = weights_in_compute_type();
     return call(converted(input), context);
   } catch (const Error& error) {
     throw named(error);
@@ -112,6 +119,7 @@ std::vector<Tensor> Layer::apply(std::span<const Tensor> inputs, CallContext con
   try {
     std::vector<Tensor> same_type;
     for (const Tensor& input : inputs) same_type.push_back(converted(input));
+    const AutocastScope weights = weights_in_compute_type();
     return call_all(same_type, context);
   } catch (const Error& error) {
     throw named(error);
@@ -228,7 +236,17 @@ const std::vector<Shape>& Layer::output_shapes() const {
 
 const Shape& Layer::input_shape() const { return input_shapes().at(0); }
 const Shape& Layer::output_shape() const { return output_shapes().at(0); }
+const DTypePolicy& Layer::dtype_policy() const { return state_->policy; }
 DType Layer::dtype() const { return state_->policy.compute; }
+
+void Layer::set_dtype_policy(const DTypePolicy& policy) {
+  if (state_->built) {
+    fail(ErrorCode::kFailedPrecondition, "layer '", name(), "' (", type_name(),
+         "): set_dtype_policy('", policy.name, "'): its weights are made already, under '",
+         state_->policy.name, "'; try it before the layer is added to a model");
+  }
+  state_->policy = policy;
+}
 
 const std::optional<Shape>& Layer::given_input_shape() const { return state_->given_input_shape; }
 const std::string& Layer::output_activation() const { return state_->output_activation; }

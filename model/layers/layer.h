@@ -11,11 +11,14 @@
 
 #include "tutti/autograd/variable.h"
 #include "tutti/model/layers/constraints.h"
+#include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/initializers.h"
 #include "tutti/model/layers/metric.h"
 #include "tutti/model/layers/regularizers.h"
 
 namespace tutti {
+
+class AutocastScope;
 
 /// How a layer is called: `model(x, {.training = true})`.
 struct CallContext {
@@ -62,7 +65,13 @@ class Layer {
   const Shape& output_shape() const;
   const std::vector<Shape>& input_shapes() const;
   const std::vector<Shape>& output_shapes() const;
-  /// The type of the arithmetic, by the policy under which the layer object was made.
+  /// The types of this layer: by default the policy that was current when the layer object was
+  /// made.
+  const DTypePolicy& dtype_policy() const;
+  /// Another policy for this layer alone: a head in float32 of a mixed model. Throws
+  /// kFailedPrecondition when the layer has weights already.
+  void set_dtype_policy(const DTypePolicy& policy);
+  /// The type of the arithmetic: dtype_policy().compute.
   DType dtype() const;
 
   /// In creation order, those of sub-layers included, each once.
@@ -145,6 +154,7 @@ class Layer {
   std::string unique_name(const Layer& layer) const;
   void require_built(std::string_view what) const;
   Tensor converted(const Tensor& input) const;
+  AutocastScope weights_in_compute_type() const;
   Error named(const Error& error) const;
 
   std::shared_ptr<State> state_;

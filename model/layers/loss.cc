@@ -136,7 +136,8 @@ Loss Loss::for_predictions(PredictionKind kind) const {
 }
 
 Tensor Loss::per_example(const Tensor& labels, const Tensor& predictions) const {
-  return per_example_(labels, predictions);
+  return per_example_(
+      labels, is_half(predictions.dtype()) ? cast(predictions, DType::kFloat32) : predictions);
 }
 
 Tensor Loss::operator()(const Tensor& labels, const Tensor& predictions,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tutti/model/layers/in_float32.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/normalization.h"
 #include "tutti/tensor/ops/reduction.h"
@@ -60,6 +61,10 @@ Shape LayerNormalization::build(const Shape& input) {
 }
 
 Tensor LayerNormalization::call(const Tensor& input, CallContext) const {
+  return internal::in_float32(input, [&](const Tensor& x) { return normalized(x); });
+}
+
+Tensor LayerNormalization::normalized(const Tensor& input) const {
   // Not kept by build(): copies of the layer that were made before it share its weights alone.
   const std::vector<int> axes =
       checked_axes(input.shape().without_axis(0), options_.axes, "LayerNormalization");
@@ -108,6 +113,10 @@ std::int64_t GroupNormalization::groups_of(std::int64_t channels) const {
 }
 
 Tensor GroupNormalization::call(const Tensor& input, CallContext) const {
+  return internal::in_float32(input, [&](const Tensor& x) { return normalized(x); });
+}
+
+Tensor GroupNormalization::normalized(const Tensor& input) const {
   const std::int64_t groups = groups_of(input.shape()[-1]);
   if (options_.scale && options_.center)
     return group_norm(input, weight(0), weight(1), {groups, options_.epsilon});

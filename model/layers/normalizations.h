@@ -35,6 +35,8 @@ class LayerNormalization : public LayerOf<LayerNormalization> {
   Tensor call(const Tensor& input, CallContext context) const override;
 
  private:
+  Tensor normalized(const Tensor& input) const;
+
   LayerNormalizationOptions options_;
 };
 
@@ -62,6 +64,7 @@ class GroupNormalization : public LayerOf<GroupNormalization> {
   Tensor call(const Tensor& input, CallContext context) const override;
 
  private:
+  Tensor normalized(const Tensor& input) const;
   std::int64_t groups_of(std::int64_t channels) const;
 
   std::int64_t groups_;

@@ -13,7 +13,8 @@ namespace tutti {
 void PredictionMetric::update_state(const Tensor& labels, const Tensor& predictions,
                                     const Tensor& sample_weight) {
   const GradientTape::StopRecording no_gradient;
-  update(labels, predictions, sample_weight);
+  update(labels, is_half(predictions.dtype()) ? cast(predictions, DType::kFloat32) : predictions,
+         sample_weight);
 }
 
 MeanPredictionMetric::MeanPredictionMetric(std::string name, Function per_example)

@@ -31,6 +31,7 @@ KernelTable make_reference_kernels() {
 KernelTable make_fast_kernels() {
   KernelTable table = reference_kernels();
   register_fast_elementwise_kernels(table);
+  register_fast_cast_kernels(table);
   register_fast_reduction_kernels(table);
   register_fast_bias_kernels(table);
   register_fast_pooling_kernels(table);

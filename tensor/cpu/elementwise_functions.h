@@ -7,6 +7,8 @@
 #include <numbers>
 #include <type_traits>
 
+#include "tutti/tensor/half.h"
+
 namespace tutti::internal {
 
 /// Integers wrap around, as in numpy and tf, without the undefined behaviour of signed overflow.
@@ -295,7 +297,9 @@ struct GeluGrad {
 /// end of the range, NaN becomes 0 (C++ leaves both undefined). Anything to bool is value != 0.
 template <class To, class From>
 To converted(From value) {
-  if constexpr (std::is_same_v<To, bool>) {
+  if constexpr (Half<From>) {
+    return converted<To>(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, bool>) {
     return value != From{0};
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     // The lower end is exactly representable, the upper end plus one too.

@@ -26,6 +26,7 @@ void register_random_reference_kernels(KernelTable& table);
 
 // tensor/cpu/: our own fast loops.
 void register_fast_elementwise_kernels(KernelTable& table);
+void register_fast_cast_kernels(KernelTable& table);
 void register_fast_reduction_kernels(KernelTable& table);
 void register_fast_bias_kernels(KernelTable& table);
 void register_fast_pooling_kernels(KernelTable& table);

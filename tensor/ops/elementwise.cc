@@ -19,7 +19,7 @@ void check_domain(OpId op, const Tensor& x, Domain domain, const SourceLocation&
   if (domain == Domain::kFloating && is_floating(dtype)) return;
   if (domain == Domain::kBool && dtype == DType::kBool) return;
   const char* expected = domain == Domain::kNumber     ? "a number type"
-                         : domain == Domain::kFloating ? "float32 or float64"
+                         : domain == Domain::kFloating ? "a floating type"
                                                        : "bool";
   fail_op(op, where, "expected ", expected, ", got ", dtype, " of shape ", x.shape(),
           "; try cast()");

@@ -15,22 +15,25 @@ using testing::expect_error;
 
 TEST(DType, HasNumpysNamesAndSizes) {
   const std::vector<std::pair<DType, std::pair<const char*, std::size_t>>> table = {
-      {DType::kFloat32, {"float32", 4}}, {DType::kFloat64, {"float64", 8}},
-      {DType::kInt32, {"int32", 4}},     {DType::kInt64, {"int64", 8}},
-      {DType::kUInt8, {"uint8", 1}},     {DType::kBool, {"bool", 1}}};
+      {DType::kFloat32, {"float32", 4}},   {DType::kFloat64, {"float64", 8}},
+      {DType::kInt32, {"int32", 4}},       {DType::kInt64, {"int64", 8}},
+      {DType::kUInt8, {"uint8", 1}},       {DType::kBool, {"bool", 1}},
+      {DType::kBFloat16, {"bfloat16", 2}}, {DType::kFloat16, {"float16", 2}}};
   for (const auto& [dtype, expected] : table) {
     EXPECT_EQ(to_string(dtype), expected.first);
     EXPECT_EQ(size_of(dtype), expected.second);
     EXPECT_EQ(parse_dtype(expected.first), dtype);
   }
-  expect_error(ErrorCode::kInvalidArgument, {"float32, float64, int32", "'float16'"},
-               [] { parse_dtype("float16"); });
+  expect_error(ErrorCode::kInvalidArgument, {"float32, float64, int32", "'float8'"},
+               [] { parse_dtype("float8"); });
 }
 
 TEST(DType, ValuesAreStable) {  // they stand in the plugin ABI
   EXPECT_EQ(static_cast<int>(DType::kFloat32), 0);
   EXPECT_EQ(static_cast<int>(DType::kInt64), 3);
   EXPECT_EQ(static_cast<int>(DType::kBool), 5);
+  EXPECT_EQ(static_cast<int>(DType::kBFloat16), 6);
+  EXPECT_EQ(static_cast<int>(DType::kFloat16), 7);
 }
 
 TEST(ReduceOp, IsReadInAnyCase) {

@@ -149,6 +149,8 @@ void register_unary(KernelTable& table) {
   set_floating_unary<Gelu>(table, OpId::kGelu);
   set_unary<LogicalNot, bool>(table, OpId::kLogicalNot);
   set_clip_and_cast<float, double, std::int32_t, std::int64_t, std::uint8_t>(table);
+  table.set(OpId::kCast, DType::kBFloat16, cast<BFloat16>);
+  table.set(OpId::kCast, DType::kFloat16, cast<Float16>);
 }
 
 void register_binary(KernelTable& table) {

@@ -179,7 +179,8 @@ void set_scatter(KernelTable& table) {
 }  // namespace
 
 void register_shape_kernels(KernelTable& table) {
-  set_moves<float, double, std::int32_t, std::int64_t, std::uint8_t, bool>(table);
+  set_moves<float, double, std::int32_t, std::int64_t, std::uint8_t, bool, BFloat16, Float16>(
+      table);
   set_scatter<float, double, std::int32_t, std::int64_t, std::uint8_t>(table);
   // dispatch() makes these without a kernel; tables that are compared directly have one all the
   // same.

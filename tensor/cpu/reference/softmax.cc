@@ -123,14 +123,14 @@ void sparse_grad(const KernelArgs& args) {
 
 template <class Label>
 void sparse_softmax_cross_entropy(const KernelArgs& args) {
-  visit_floating(args.inputs[1].dtype(), "sparse_softmax_cross_entropy",
-                 [&]<class T>() { sparse_loss<T, Label>(args); });
+  visit_arithmetic_floating(args.inputs[1].dtype(), "sparse_softmax_cross_entropy",
+                            [&]<class T>() { sparse_loss<T, Label>(args); });
 }
 
 template <class Label>
 void sparse_softmax_cross_entropy_grad(const KernelArgs& args) {
-  visit_floating(args.inputs[1].dtype(), "sparse_softmax_cross_entropy_grad",
-                 [&]<class T>() { sparse_grad<T, Label>(args); });
+  visit_arithmetic_floating(args.inputs[1].dtype(), "sparse_softmax_cross_entropy_grad",
+                            [&]<class T>() { sparse_grad<T, Label>(args); });
 }
 
 // max(x, 0) - x z + log(1 + exp(-|x|)): no overflow for any x.

@@ -1,0 +1,19 @@
+// Parts of layers that need more digits than 16-bit numbers have.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/autograd/autocast.h"
+#include "tutti/tensor/ops/elementwise.h"
+
+namespace tutti::internal {
+
+/// fn(x); where x is of a 16-bit type, in float32, with the weights as they are, and the result
+/// cast to the type of x: what Keras's normalisations do.
+template <class Fn>
+Tensor in_float32(const Tensor& x, const Fn& fn) {
+  if (!is_half(x.dtype())) return fn(x);
+  const AutocastScope weights_as_they_are(std::nullopt);
+  return cast(fn(cast(x, DType::kFloat32)), x.dtype());
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,180 @@
+// The policies mixed_bfloat16 and mixed_float16: weights in float32, arithmetic in 16 bits.
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "tests/layers/layer_helpers.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/autograd/autocast.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/model/layers/layers.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+namespace mixed_policy_test {
+
+using ::testing::HasSubstr;
+
+struct PolicyScope {
+  explicit PolicyScope(const char* name) { set_dtype_policy(name); }
+  ~PolicyScope() { set_dtype_policy("float32"); }
+};
+
+Tensor inputs_of(const Shape& example) {
+  std::vector<std::int64_t> dims = {3};
+  for (const std::int64_t dim : example) dims.push_back(dim);
+  return random_uniform(Shape{std::span<const std::int64_t>(dims)}, {.seed = 5}, -1.0, 1.0);
+}
+
+/// Calls `layer` on a batch and takes the gradient of a weighted mean of the result.
+struct Step {
+  Tensor y;
+  std::vector<Gradient> gradients;
+};
+Step step_of(Layer& layer, const Shape& example) {
+  layer.build_for(example);
+  GradientTape tape;
+  Step step;
+  step.y = layer(inputs_of(example), {.training = true});
+  const Tensor factors = random_uniform(step.y.shape(), {.seed = 6}, 0.5, 1.5);
+  const Tensor loss = reduce_mean(factors * cast(step.y, DType::kFloat32));
+  const std::vector<Variable> weights = layer.trainable_variables();
+  step.gradients = tape.gradient(loss, weights);
+  return step;
+}
+
+/// The same layer under float32 and under `policy`, which must agree to the digits of its type.
+template <class Make>
+void check_layer(const char* policy, const Shape& example, const Make& make) {
+  const double epsilon = std::string(policy) == "mixed_float16" ? 0x1p-9 : 0x1p-6;
+  set_random_seed(3);
+  auto exact_layer = make();
+  const Step exact = step_of(exact_layer, example);
+  set_random_seed(3);
+  const PolicyScope scope(policy);
+  auto layer = make();
+  SCOPED_TRACE(concat(policy, " ", layer.type_name()));
+  const Step step = step_of(layer, example);
+  EXPECT_EQ(step.y.dtype(), DTypePolicy(policy).compute);
+  for (const Variable& weight : layer.variables()) EXPECT_EQ(weight.dtype(), DType::kFloat32);
+  const auto close = [&](const Tensor& actual, const Tensor& expected) {
+    double largest = 0;
+    for (const double value : expected.to_doubles()) largest = std::max(largest, std::abs(value));
+    tutti::testing::expect_tensor(
+        cast(actual, DType::kFloat64) / std::max(largest, 1e-6), expected.shape(),
+        (cast(expected, DType::kFloat64) / std::max(largest, 1e-6)).to_doubles(), 16 * epsilon);
+  };
+  close(step.y, exact.y);
+  const std::vector<Variable> weights = layer.trainable_variables();
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    SCOPED_TRACE(weights[i].name());
+    ASSERT_TRUE(step.gradients[i].is_dense());
+    EXPECT_EQ(step.gradients[i].dense().dtype(), DType::kFloat32);
+    close(step.gradients[i].dense(), exact.gradients[i].dense());
+  }
+}
+
+TEST(MixedPolicy, LayersComputeIn16BitsAndKeepFloat32Weights) {
+  for (const char* policy : {"mixed_bfloat16", "mixed_float16"}) {
+    check_layer(policy, {6}, [] { return Dense(4, {.activation = "relu"}); });
+    check_layer(policy, {6, 6, 3}, [] { return Conv2D(4, 3, {.activation = "tanh"}); });
+    check_layer(policy, {6, 6, 3}, [] { return SeparableConv2D(4, 3); });
+    check_layer(policy, {4, 4, 3}, [] { return Conv2DTranspose(2, 3); });
+    check_layer(policy, {8, 3}, [] { return Conv1D(4, 3); });
+    check_layer(policy, {5, 6}, [] { return BatchNormalization(); });
+    check_layer(policy, {5, 6}, [] { return LayerNormalization(); });
+    check_layer(policy, {5, 6}, [] { return GroupNormalization(2); });
+    check_layer(policy, {4, 3}, [] { return LSTM(4); });
+    check_layer(policy, {4, 3}, [] { return GRU(4); });
+    check_layer(policy, {6, 6, 2}, [] { return MaxPooling2D(); });
+    check_layer(policy, {6}, [] { return PReLU(); });
+  }
+}
+
+TEST(MixedPolicy, StatisticsAreThoseOfFloat32) {
+  const PolicyScope scope("mixed_float16");
+  BatchNormalization layer;
+  layer.build_for(Shape{1});
+  // The squares do not fit a float16.
+  const Tensor x = Tensor::from<float>({2, 1}, {1000.0f, 3000.0f});
+  const Tensor y = layer(x, {.training = true});
+  tutti::testing::expect_tensor(y, {2, 1}, {-1, 1});
+  tutti::testing::expect_tensor(layer.variables()[3].value(), {1}, {0.99 + 0.01 * 1e6}, 1e-6);
+}
+
+TEST(MixedPolicy, EmbeddingsAreReadIn16Bits) {
+  const PolicyScope scope("mixed_bfloat16");
+  Embedding layer(5, 3);
+  layer.build_for(Shape{2});
+  GradientTape tape;
+  const Tensor y = layer(Tensor::from<std::int64_t>({1, 2}, {4, 4}));
+  EXPECT_EQ(y.dtype(), DType::kBFloat16);
+  const std::vector<Variable> weights = layer.variables();
+  const Gradient gradient = tape.gradient(reduce_sum(y), weights)[0];
+  const Tensor dense = gradient.is_dense() ? gradient.dense() : gradient.slices().to_dense();
+  EXPECT_EQ(dense.dtype(), DType::kFloat32);
+  EXPECT_EQ(reduce_sum(dense).item(), 6.0f);
+}
+
+class LeftOperand : public LayerOf<LeftOperand> {
+ public:
+  LeftOperand() = default;
+
+ protected:
+  Shape build(const Shape& input) override {
+    add_weight("ones", input, {.name = "weight"});
+    add_weight("ones", input, {.name = "counter", .trainable = false, .autocast = false});
+    return input;
+  }
+  Tensor call(const Tensor& input, CallContext) const override {
+    EXPECT_EQ(weight(1).value().dtype(), DType::kFloat32);
+    return weight(0) + input;
+  }
+};
+
+TEST(MixedPolicy, KER_10_AnAutocastVariableAsLeftOperandHasAGradient) {
+  const PolicyScope scope("mixed_float16");
+  LeftOperand layer;
+  layer.build_for(Shape{2});
+  GradientTape tape;
+  const Tensor y = layer(Tensor::ones({3, 2}));
+  EXPECT_EQ(y.dtype(), DType::kFloat16);
+  const std::vector<Variable> weights = layer.trainable_variables();
+  ASSERT_EQ(weights.size(), 1u);
+  const Gradient gradient = tape.gradient(reduce_sum(y), weights)[0];
+  ASSERT_TRUE(gradient.is_dense());
+  tutti::testing::expect_tensor(gradient.dense(), {2}, {3, 3});
+  EXPECT_EQ(gradient.dense().dtype(), DType::kFloat32);
+}
+
+TEST(MixedPolicy, AScopeEndsWithTheLayer) {
+  const Variable weight(Tensor::ones({1}));
+  {
+    const AutocastScope outer(DType::kBFloat16);
+    EXPECT_EQ(weight.value().dtype(), DType::kBFloat16);
+    const AutocastScope inner(std::nullopt);
+    EXPECT_EQ(weight.value().dtype(), DType::kFloat32);
+  }
+  EXPECT_EQ(weight.value().dtype(), DType::kFloat32);
+}
+
+TEST(MixedPolicy, OneLayerMayHaveItsOwn) {
+  const PolicyScope scope("mixed_float16");
+  Dense head(2);
+  head.set_dtype_policy("float32");
+  head.build_for(Shape{3});
+  EXPECT_EQ(head(Tensor::ones({1, 3}, DType::kFloat16)).dtype(), DType::kFloat32);
+  EXPECT_EQ(head.dtype_policy().name, "float32");
+  EXPECT_THAT(layer_tests::error_of([&] { head.set_dtype_policy("float64"); }),
+              HasSubstr("before the layer is added"));
+}
+
+TEST(MixedPolicy, LossesOfHalfPredictionsAreFloat32) {
+  const Loss loss("mse");
+  const Tensor value =
+      loss.per_example(Tensor::zeros({2, 1}), Tensor::full({2, 1}, 300, DType::kFloat16));
+  EXPECT_EQ(value.dtype(), DType::kFloat32);
+  tutti::testing::expect_tensor(value, {2}, {90000, 90000});  // more than a float16 holds
+}
+
+}  // namespace mixed_policy_test
+}  // namespace tutti
