@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/image_augmentation.h"
 
+#include "tutti/model/layers/in_float32.h"
 #include "tutti/tensor/ops/arranging.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/random_ops.h"
@@ -54,11 +55,11 @@ Shape RandomFlip::build(const Shape& input) {
 }
 
 Tensor RandomFlip::call(const Tensor& input, CallContext context) const {
-  Tensor x = as_floats(input);
-  if (!context.training) return x;
-  if (horizontal_) x = flip_some(x, 2, next_random_key());
-  if (vertical_) x = flip_some(x, 1, next_random_key());
-  return x;
+  if (!context.training) return as_floats(input);
+  return internal::in_float32(as_floats(input), [&](const Tensor& x) {
+    const Tensor across = horizontal_ ? flip_some(x, 2, next_random_key()) : x;
+    return vertical_ ? flip_some(across, 1, next_random_key()) : across;
+  });
 }
 
 RandomBrightness::RandomBrightness(double factor, RandomColourOptions options)
@@ -72,10 +73,11 @@ Shape RandomBrightness::build(const Shape& input) {
 }
 
 Tensor RandomBrightness::call(const Tensor& input, CallContext context) const {
-  const Tensor x = as_floats(input);
-  if (!context.training || factor_ == 0.0) return x;
-  const double most = factor_ * (range_[1] - range_[0]);
-  return clip(x + per_picture(x, next_random_key(), -most, most), range_[0], range_[1]);
+  if (!context.training || factor_ == 0.0) return as_floats(input);
+  return internal::in_float32(as_floats(input), [&](const Tensor& x) {
+    const double most = factor_ * (range_[1] - range_[0]);
+    return clip(x + per_picture(x, next_random_key(), -most, most), range_[0], range_[1]);
+  });
 }
 
 RandomContrast::RandomContrast(double factor, RandomColourOptions options)
@@ -89,11 +91,12 @@ Shape RandomContrast::build(const Shape& input) {
 }
 
 Tensor RandomContrast::call(const Tensor& input, CallContext context) const {
-  const Tensor x = as_floats(input);
-  if (!context.training || factor_ == 0.0) return x;
-  const Tensor mean = reduce_mean(x, {.axes = {1, 2}, .keep_dims = true});
-  const Tensor factor = per_picture(x, next_random_key(), 1.0 - factor_, 1.0 + factor_);
-  return clip((x - mean) * factor + mean, range_[0], range_[1]);
+  if (!context.training || factor_ == 0.0) return as_floats(input);
+  return internal::in_float32(as_floats(input), [&](const Tensor& x) {
+    const Tensor mean = reduce_mean(x, {.axes = {1, 2}, .keep_dims = true});
+    const Tensor factor = per_picture(x, next_random_key(), 1.0 - factor_, 1.0 + factor_);
+    return clip((x - mean) * factor + mean, range_[0], range_[1]);
+  });
 }
 
 CenterCrop::CenterCrop(Size2D size, CenterCropOptions options)

@@ -59,6 +59,29 @@ TEST(ImageAugmentation, OutsideTrainingNothingChanges) {
   }
 }
 
+TEST(ImageAugmentation, ComputesInFloat32UnderMixedPolicies) {
+  const Tensor x = layer_tests::spread({6, 3, 4, 2}, 9) * 100.0 + 120.0;
+  const auto results = [&](const char* policy) {
+    set_random_seed(4);
+    set_dtype_policy(policy);
+    RandomFlip flip;
+    RandomContrast contrast(0.5);
+    RandomBrightness brightness(0.2);
+    set_dtype_policy("float32");
+    std::vector<Tensor> tensors;
+    for (Layer* layer : std::initializer_list<Layer*>{&flip, &contrast, &brightness}) {
+      layer->build_for({3, 4, 2});
+      tensors.push_back(in_training(*layer, x));
+    }
+    return tensors;
+  };
+  const auto exact = results("float32"), half = results("mixed_float16");
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    EXPECT_EQ(half[i].dtype(), DType::kFloat16);
+    expect_values(half[i], exact[i].to_doubles(), 0.3);  // of up to 255, with 11 bits
+  }
+}
+
 TEST(RandomFlipLayer, MirrorsHalfOfThePicturesEachWay) {
   std::vector<float> pixels;
   for (int i = 0; i < 4000; ++i) pixels.insert(pixels.end(), {0.f, 1.f, 2.f, 3.f});
