@@ -3,12 +3,14 @@
 #include <cmath>
 #include <numbers>
 
+#include "tests/layers/layer_checks.h"
 #include "tests/layers/layer_helpers.h"
 #include "tutti/model/layers/layers.h"
 
 namespace tutti {
 namespace {
 
+using layer_tests::check_layer;
 using layer_tests::counting;
 using layer_tests::error_of;
 using layer_tests::expect_values;
