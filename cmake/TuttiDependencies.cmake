@@ -52,6 +52,10 @@ tutti_dependency(NAME xxHash PACKAGE XXHASH HEADER xxhash.h APT libxxhash-dev
 tutti_dependency(NAME oneDNN PACKAGE DNNL2 VERSION 2.6 APT libdnnl-dev
                  GIVES "fast CPU kernels (without: the slow reference kernels)" MODE ${TUTTI_ONEDNN})
 tutti_dependency(NAME zlib PACKAGE ZLIB APT zlib1g-dev GIVES "reading .gz data files" MODE ${TUTTI_ZLIB})
+set(tutti_zlib_found ${ZLIB_FOUND})
+tutti_dependency(NAME PNG PACKAGE PNG APT libpng-dev GIVES "PNG pictures" MODE ${TUTTI_PNG})
+set(ZLIB_FOUND ${tutti_zlib_found})  # FindPNG looks for zlib, also where TUTTI_ZLIB is OFF
+tutti_dependency(NAME JPEG PACKAGE JPEG APT libjpeg-dev GIVES "JPEG pictures" MODE ${TUTTI_JPEG})
 if(TUTTI_BUILD_TESTS)
   tutti_dependency(NAME GoogleTest PACKAGE GTest APT "libgtest-dev libgmock-dev" GIVES "the tests"
                    MODE REQUIRED)

@@ -5,6 +5,8 @@ option(TUTTI_BUILD_BENCHMARKS "Build the measuring programs of benchmarks/" OFF)
 option(TUTTI_BUILD_FUZZERS "Build tests/fuzz for libFuzzer (clang++ only)" OFF)
 set(TUTTI_ONEDNN AUTO CACHE STRING "CPU kernels on oneDNN: AUTO, ON or OFF")
 set(TUTTI_ZLIB AUTO CACHE STRING "Reading .gz files with zlib: AUTO, ON or OFF")
+set(TUTTI_PNG AUTO CACHE STRING "PNG pictures with libpng: AUTO, ON or OFF")
+set(TUTTI_JPEG AUTO CACHE STRING "JPEG pictures with libjpeg: AUTO, ON or OFF")
 set(TUTTI_CUDA OFF CACHE STRING "GPU backend: this version has none, so ON is refused")
 set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
 

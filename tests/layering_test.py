@@ -17,7 +17,7 @@ MODULE = re.compile(r"tutti_module\(\s*(\w+)([^)]*)\)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 KEYWORDS = {"LIBRARIES", "EXCLUDE"}
 PROGRAMS = ("tools", "examples", "benchmarks", "tests")
-ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "zlib.h")
+ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "zlib.h", "png.h", "jpeglib.h")
 
 
 def read_modules(root):

@@ -13,6 +13,8 @@ struct BuildInfo {
   std::string_view compiler;
   std::string_view onednn_version;
   std::string_view zlib_version;
+  std::string_view png_version;
+  std::string_view jpeg_version;
   std::string_view sanitizers;
 };
 

@@ -53,6 +53,15 @@ std::vector<Finding> inspect_build() {
   findings.push_back({"zlib", zlib ? Verdict::kGood : Verdict::kLimited,
                       zlib ? std::string(build.zlib_version) : "not in this build: no .gz files",
                       zlib ? "" : "apt-get install zlib1g-dev, then configure and build again"});
+  const bool png = !build.png_version.empty();
+  findings.push_back({"libpng", png ? Verdict::kGood : Verdict::kLimited,
+                      png ? std::string(build.png_version) : "not in this build: no PNG pictures",
+                      png ? "" : "apt-get install libpng-dev, then configure and build again"});
+  const bool jpeg = !build.jpeg_version.empty();
+  findings.push_back(
+      {"libjpeg", jpeg ? Verdict::kGood : Verdict::kLimited,
+       jpeg ? std::string(build.jpeg_version) : "not in this build: no JPEG pictures",
+       jpeg ? "" : "apt-get install libjpeg-dev, then configure and build again"});
   const bool sanitized = !build.sanitizers.empty();
   findings.push_back({"sanitizers", sanitized ? Verdict::kLimited : Verdict::kGood,
                       sanitized ? std::string(build.sanitizers) : "none",

@@ -44,8 +44,7 @@ TEST(PackedTFRecord, ReadAsPlainItNamesTheRemedy) {
 // tests/fuzz/seeds/npy: written by Python's struct and zipfile.
 TEST(PackedNpz, ReadsDeflatedFilesOfPython) {
   for (const char* name : {"deflated.npz"}) {
-    const NamedTensors read = read_npz(
-        (std::filesystem::path(__FILE__).parent_path() / "../fuzz/seeds/npy" / name).string());
+    const NamedTensors read = read_npz(std::string(TUTTI_FUZZ_SEEDS) + "/npy/" + name);
     ASSERT_EQ(read.size(), 2u);
     EXPECT_EQ(read[0].first, "a");
     EXPECT_THAT(read[0].second.to_doubles(), ElementsAre(1, 2, 3, 4, 5, 6));

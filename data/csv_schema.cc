@@ -1,0 +1,204 @@
+// What the columns of CSV files become: selection and types.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/csv_schema.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+namespace tutti::internal {
+namespace {
+
+constexpr const char* kWho = "csv_dataset";
+
+template <class... Parts>
+[[noreturn]] void fail_options(const Parts&... parts) {
+  fail(ErrorCode::kInvalidArgument, kWho, ": ", parts...);
+}
+
+CsvReader open_reader(const CsvOptions& options, const std::string& path) {
+  return CsvReader(InputFile(path),
+                   {options.delimiter, options.quotes, options.skip_initial_space});
+}
+
+std::vector<std::string> read_first(CsvReader& reader, const char* what) {
+  CsvRecord record;
+  if (!reader.next(record)) {
+    fail(ErrorCode::kDataLoss, reader.source(), ":1: expected ", what, ", got an empty file");
+  }
+  return record.fields();
+}
+
+void require_different(const std::vector<std::string>& names, const std::string& source,
+                       const char* remedy = "") {
+  std::set<std::string> seen;
+  for (const std::string& name : names) {
+    if (seen.insert(name).second) continue;
+    fail_options(source, ": expected different names, got '", name, "' twice", remedy);
+  }
+}
+
+// The names of all columns, from the options or the first file.
+std::vector<std::string> find_names(CsvSchema& schema) {
+  const std::string& path = schema.paths[0];
+  const CsvOptions& options = schema.options;
+  if (!options.header && !options.column_names.empty()) {
+    schema.num_fields = options.column_names.size();
+    require_different(options.column_names, "column_names");
+    return options.column_names;
+  }
+  CsvReader reader = open_reader(options, path);
+  std::vector<std::string> names = read_first(reader, options.header ? "a header" : "a record");
+  schema.num_fields = names.size();
+  if (options.header) {
+    schema.header = names;
+  } else {
+    for (std::size_t i = 0; i < names.size(); ++i) names[i] = concat("column_", i);
+  }
+  if (!options.column_names.empty()) {
+    names = options.column_names;
+    if (names.size() != schema.num_fields) {
+      fail_options(path, ":1: expected ", names.size(), " columns for the column_names, got ",
+                   schema.num_fields);
+    }
+  }
+  require_different(names, path, "; try CsvOptions::column_names");
+  return names;
+}
+
+std::size_t index_of(const std::vector<std::string>& names, const std::string& name,
+                     const char* option) {
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end()) {
+    fail_options("no column is called '", name, "', which ", option, " names; expected one of [",
+                 join(names), "]");
+  }
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+// Indices of the columns that are read, in order, the label last.
+std::vector<std::size_t> find_selection(const CsvOptions& options,
+                                        const std::vector<std::string>& names) {
+  if (!options.select_columns.empty() && !options.select_indices.empty()) {
+    fail_options("expected select_columns or select_indices, got both");
+  }
+  std::vector<std::size_t> indices;
+  for (const std::string& name : options.select_columns) {
+    indices.push_back(index_of(names, name, "select_columns"));
+  }
+  for (std::int64_t index : options.select_indices) {
+    if (index < 0 || index >= static_cast<std::int64_t>(names.size())) {
+      fail_options("expected select_indices from 0 to ", names.size() - 1, ", got ", index);
+    }
+    indices.push_back(static_cast<std::size_t>(index));
+  }
+  if (indices.empty()) {
+    for (std::size_t i = 0; i < names.size(); ++i) indices.push_back(i);
+  }
+  if (std::set(indices.begin(), indices.end()).size() != indices.size()) {
+    fail_options("expected each column once, got one that is selected twice");
+  }
+  if (!options.label_column.empty()) {
+    const std::size_t label = index_of(names, options.label_column, "label_column");
+    std::erase(indices, label);
+    indices.push_back(label);
+  }
+  return indices;
+}
+
+void require_default(const CsvField& field) {
+  const CsvColumn& column = field.column;
+  if (!column.default_value) return;
+  const DType dtype = field.is_category() ? DType::kInt64 : *column.dtype;
+  visit_dtype(dtype, [&]<class T>() {
+    if constexpr (std::is_integral_v<T>) {
+      const double value = *column.default_value;
+      const auto limit = static_cast<double>(std::numeric_limits<T>::max());
+      if (value >= static_cast<double>(std::numeric_limits<T>::min()) && value <= limit &&
+          static_cast<double>(static_cast<std::int64_t>(value)) == value && value < 0x1p63) {
+        return;
+      }
+      fail_options("column '", column.name, "': expected a default_value of type ", dtype, ", got ",
+                   value);
+    }
+  });
+}
+
+}  // namespace
+
+CsvReader open_csv(const CsvSchema& schema, const std::string& path) {
+  CsvReader reader = open_reader(schema.options, path);
+  if (!schema.options.header) return reader;
+  const std::vector<std::string> names = read_first(reader, "a header");
+  const bool renamed = !schema.options.column_names.empty();
+  if (renamed ? names.size() != schema.num_fields : names != schema.header) {
+    fail_options(path, ":1: expected the columns [", join(schema.header), "] as in ",
+                 schema.paths[0], ", got [", join(names), "]");
+  }
+  return reader;
+}
+
+bool next_record(const CsvSchema& schema, CsvReader& reader, CsvRecord& record) {
+  if (!reader.next(record)) return false;
+  if (record.size() != schema.num_fields) {
+    fail(ErrorCode::kDataLoss, reader.source(), ":", record.line(), ": expected ",
+         schema.num_fields, " fields, got ", record.size());
+  }
+  return true;
+}
+
+CsvSchema select_columns(std::vector<std::string> paths, CsvOptions options) {
+  if (paths.empty()) fail_options("expected at least one path, got none");
+  const std::string_view reserved = "\"\r\n";
+  if (reserved.find(options.delimiter) != std::string_view::npos) {
+    fail_options("expected a delimiter such as ',', got a quote or the end of a line");
+  }
+  CsvSchema schema{std::move(options), std::move(paths), {}, 0, {}};
+  const std::vector<std::string> names = find_names(schema);
+  for (std::size_t index : find_selection(schema.options, names)) {
+    CsvField field;
+    field.column.name = names[index];
+    field.index = index;
+    schema.fields.push_back(std::move(field));
+  }
+  std::vector<std::string> known;
+  for (const CsvColumn& column : schema.options.columns) {
+    index_of(names, column.name, "columns");
+    known.push_back(column.name);
+    for (CsvField& field : schema.fields) {
+      if (field.column.name == column.name) field.column = column;
+    }
+  }
+  require_different(known, "columns");
+  return schema;
+}
+
+void complete_schema(CsvSchema& schema) {
+  const bool packed = schema.options.pack_features;
+  const bool labelled = !schema.options.label_column.empty();
+  if (packed && schema.fields.size() == (labelled ? 1 : 0)) {
+    fail_options("expected a feature to pack, got the label alone");
+  }
+  for (CsvField& field : schema.fields) {
+    const CsvColumn& column = field.column;
+    if (field.is_category() && column.dtype && *column.dtype != DType::kInt64) {
+      fail_options("column '", column.name, "': a category is int64; expected no dtype, got ",
+                   *column.dtype);
+    }
+    if (field.is_category() && column.vocabulary.empty()) {
+      fail_options("column '", column.name,
+                   "' holds texts; expected CsvColumn::vocabulary, got none; try read_csv(), which "
+                   "finds it, or to leave the column out by select_columns");
+    }
+    require_different(column.vocabulary, concat("the vocabulary of '", column.name, "'"));
+    require_default(field);
+    for (std::size_t i = 0; i < column.vocabulary.size(); ++i) {
+      field.places.emplace(column.vocabulary[i], static_cast<std::int64_t>(i));
+    }
+    const bool is_label = labelled && &field == &schema.fields.back();
+    field.stored = field.is_category() ? DType::kInt64 : *column.dtype;
+    if (packed && !is_label) field.stored = DType::kFloat32;
+  }
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,69 @@
+// Datasets over several files that are read one after the other.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/file_sequence.h"
+
+#include <utility>
+
+namespace tutti::internal {
+namespace {
+
+struct Files {
+  std::vector<std::string> paths;
+  OpenFile open;
+};
+
+class FilesIterator : public ElementIterator {
+ public:
+  explicit FilesIterator(std::shared_ptr<const Files> files) : files_(std::move(files)) {}
+
+  std::optional<Element> next() override {
+    while (open_ || open_next()) {
+      if (std::optional<Element> element = open_->next()) return element;
+      open_.reset();
+    }
+    return std::nullopt;
+  }
+
+  void skip(std::int64_t count) override {
+    while (count > 0 && (open_ || open_next())) {
+      count -= open_->skip(count);
+      if (count > 0) open_.reset();
+    }
+  }
+
+ private:
+  bool open_next() {
+    if (file_ == files_->paths.size()) return false;
+    open_ = files_->open(files_->paths[file_]);
+    ++file_;
+    return true;
+  }
+
+  std::shared_ptr<const Files> files_;
+  std::size_t file_ = 0;
+  std::unique_ptr<FileElements> open_;  // null between files
+};
+
+class FilesSource : public DatasetSource {
+ public:
+  explicit FilesSource(Files files) : files_(std::make_shared<const Files>(std::move(files))) {}
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t) const override {
+    return std::make_unique<FilesIterator>(files_);
+  }
+  std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
+
+ private:
+  std::shared_ptr<const Files> files_;
+};
+
+}  // namespace
+
+Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const char* who) {
+  if (paths.empty()) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected at least one path, got none");
+  }
+  return Dataset(std::make_shared<FilesSource>(Files{std::move(paths), std::move(open)}));
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,246 @@
+// Folders of pictures.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/image_folder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "tutti/core/random.h"
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Picture {
+  std::string path;
+  std::int64_t label = 0;
+};
+
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
+std::string lower_extension(const fs::path& path) {
+  std::string extension = path.extension().string();
+  for (char& letter : extension) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return extension;
+}
+
+bool is_picture(const fs::path& path) {
+  const std::string extension = lower_extension(path);
+  if (extension == ".gif" || extension == ".bmp" || extension == ".webp") {
+    fail(ErrorCode::kUnimplemented, "image_folder: expected .png, .jpg and .jpeg pictures, got '",
+         path.string(), "'; try to convert or to move it");
+  }
+  return extension == ".png" || extension == ".jpg" || extension == ".jpeg";
+}
+
+[[noreturn]] void fail_reading(const std::string& directory, const std::error_code& error) {
+  const bool missing = error == std::errc::no_such_file_or_directory;
+  fail(missing ? ErrorCode::kNotFound : ErrorCode::kUnavailable,
+       "image_folder: cannot read folder '", directory, "': ", error.message());
+}
+
+std::vector<std::string> folders_in(const std::string& directory) {
+  std::error_code error;
+  fs::directory_iterator entries(directory, error);
+  if (error) fail_reading(directory, error);
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : entries) {
+    if (entry.is_directory() && !is_hidden(entry.path())) {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// In ascending order.
+std::vector<std::string> pictures_below(const fs::path& folder) {
+  std::error_code error;
+  fs::recursive_directory_iterator entry(folder, error);
+  if (error) fail_reading(folder.string(), error);
+  std::vector<std::string> paths;
+  for (; entry != fs::recursive_directory_iterator(); ++entry) {
+    if (is_hidden(entry->path())) {
+      entry.disable_recursion_pending();
+    } else if (entry->is_regular_file() && is_picture(entry->path())) {
+      paths.push_back(entry->path().string());
+    }
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::vector<std::string> find_classes(const std::string& directory,
+                                      const ImageFolderOptions& options) {
+  const std::vector<std::string> found = folders_in(directory);
+  if (options.label_mode == LabelMode::kNone) return {};
+  if (found.empty()) {
+    fail(ErrorCode::kNotFound, "image_folder: expected a folder per class in '", directory,
+         "', got none; try LabelMode::kNone for pictures without classes");
+  }
+  for (const std::string& name : options.class_names) {
+    if (std::ranges::count(options.class_names, name) > 1) {
+      fail(ErrorCode::kInvalidArgument, "image_folder: the class '", name, "' is named twice");
+    }
+    if (std::ranges::find(found, name) == found.end()) {
+      fail(ErrorCode::kNotFound, "image_folder: no folder of class '", name, "' in '", directory,
+           "'; expected one of [", join(found), "]");
+    }
+  }
+  return options.class_names.empty() ? found : options.class_names;
+}
+
+std::vector<Picture> find_pictures(const std::string& directory,
+                                   const std::vector<std::string>& classes) {
+  std::vector<Picture> pictures;
+  if (classes.empty()) {
+    for (std::string& path : pictures_below(directory)) pictures.push_back({std::move(path), 0});
+  }
+  for (std::size_t label = 0; label < classes.size(); ++label) {
+    for (std::string& path : pictures_below(fs::path(directory) / classes[label])) {
+      pictures.push_back({std::move(path), static_cast<std::int64_t>(label)});
+    }
+  }
+  if (pictures.empty()) {
+    fail(ErrorCode::kNotFound, "image_folder: no .png, .jpg or .jpeg file in '", directory,
+         "'; expected at least one", classes.empty() ? "" : " in the folders of its classes");
+  }
+  return pictures;
+}
+
+void shuffle(std::vector<Picture>& pictures, std::uint64_t seed) {
+  RandomKey key;
+  key.seed = seed;
+  key.purpose = kShufflePurpose;
+  const RandomStream random(key);
+  for (std::size_t left = pictures.size(); left > 1; --left) {
+    std::swap(pictures[left - 1], pictures[static_cast<std::size_t>(random.below(left, left))]);
+  }
+}
+
+// Keras's rule: the last int(share * count) pictures are for validation.
+void cut(std::vector<Picture>& pictures, const ImageFolderOptions& options) {
+  if (options.subset == Subset::kAll) return;
+  const auto count = static_cast<double>(pictures.size());
+  const auto held = static_cast<std::ptrdiff_t>(options.validation_split * count);
+  const auto border = pictures.end() - held;
+  if (options.subset == Subset::kTraining) {
+    pictures.erase(border, pictures.end());
+  } else {
+    pictures.erase(pictures.begin(), border);
+  }
+  if (pictures.empty()) {
+    fail(ErrorCode::kInvalidArgument,
+         "image_folder: expected pictures in both subsets, got none "
+         "of ",
+         count, " with validation_split ", options.validation_split);
+  }
+}
+
+void require_options(const ImageFolderOptions& options) {
+  constexpr const char* kWho = "image_folder: ";
+  if (options.image_size.height < 1 || options.image_size.width < 1) {
+    fail(ErrorCode::kInvalidArgument, kWho, "expected an image_size of at least 1 x 1, got ",
+         options.image_size.height, " x ", options.image_size.width);
+  }
+  if (options.color_mode == ColorMode::kUnchanged) {
+    fail(ErrorCode::kInvalidArgument, kWho,
+         "expected one color_mode for all pictures, got kUnchanged; try kRgb");
+  }
+  if (options.dtype != DType::kFloat32 && options.dtype != DType::kUInt8) {
+    fail(ErrorCode::kInvalidArgument, kWho, "expected dtype float32 or uint8, got ", options.dtype,
+         "; try cast() in map()");
+  }
+  const double split = options.validation_split;
+  if (!(split >= 0.0 && split < 1.0)) {
+    fail(ErrorCode::kInvalidArgument, kWho, "expected a validation_split from 0 to below 1, got ",
+         split);
+  }
+  if ((split > 0.0) != (options.subset != Subset::kAll)) {
+    fail(ErrorCode::kInvalidArgument, kWho,
+         "expected validation_split together with subset kTraining or kValidation, got one alone");
+  }
+  if (split > 0.0 && !options.seed) {
+    fail(ErrorCode::kInvalidArgument, kWho,
+         "expected a seed with validation_split, got none: without, the last classes alone would "
+         "be for validation; try the same seed for both subsets");
+  }
+}
+
+Tensor label_tensor(std::int64_t label, std::int64_t num_classes, LabelMode mode) {
+  if (mode == LabelMode::kInt) return Tensor::from<std::int64_t>({}, {label});
+  if (mode == LabelMode::kBinary) return Tensor::from<float>({1}, {static_cast<float>(label)});
+  std::vector<float> row(static_cast<std::size_t>(num_classes), 0.0f);
+  row[static_cast<std::size_t>(label)] = 1.0f;
+  return Tensor::from<float>({num_classes}, row);
+}
+
+Tensor rounded(const Tensor& image) {
+  MutableTensor bytes(image.shape(), DType::kUInt8, image.device());
+  const auto from = image.host_span<float>();
+  const auto to = bytes.span<std::uint8_t>();
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    to[i] = static_cast<std::uint8_t>(std::floor(from[i] + 0.5f));
+  }
+  return bytes.freeze();
+}
+
+/// Reads picture by picture; shared by the passes and threads.
+class Loader {
+ public:
+  Loader(std::vector<Picture> pictures, std::int64_t num_classes, ImageFolderOptions options)
+      : pictures_(std::move(pictures)), num_classes_(num_classes), options_(std::move(options)) {
+    options_.decode.color_mode = options_.color_mode;
+  }
+
+  Element load(std::int64_t index) const {
+    const Picture& picture = pictures_[static_cast<std::size_t>(index)];
+    const Tensor image = read_image(picture.path, options_.decode);
+    const Tensor resized = resize_image(image, options_.image_size, options_.resize);
+    std::vector<Tensor> tensors = {options_.dtype == DType::kUInt8 ? rounded(resized) : resized};
+    if (options_.label_mode != LabelMode::kNone) {
+      tensors.push_back(label_tensor(picture.label, num_classes_, options_.label_mode));
+    }
+    return Element(std::move(tensors));
+  }
+
+ private:
+  std::vector<Picture> pictures_;
+  std::int64_t num_classes_;
+  ImageFolderOptions options_;
+};
+
+}  // namespace
+
+ImageFolder image_folder(const std::string& directory, ImageFolderOptions options) {
+  require_options(options);
+  std::vector<std::string> classes = find_classes(directory, options);
+  if (options.label_mode == LabelMode::kBinary && classes.size() != 2) {
+    fail(ErrorCode::kInvalidArgument,
+         "image_folder: LabelMode::kBinary expected two classes, got [", join(classes), "]");
+  }
+  std::vector<Picture> pictures = find_pictures(directory, classes);
+  if (options.seed) shuffle(pictures, *options.seed);
+  cut(pictures, options);
+  std::vector<std::string> paths;
+  std::vector<std::int64_t> labels;
+  for (const Picture& picture : pictures) {
+    paths.push_back(picture.path);
+    if (options.label_mode != LabelMode::kNone) labels.push_back(picture.label);
+  }
+  const MapOptions how{options.num_parallel_calls};
+  const auto loader = std::make_shared<const Loader>(
+      std::move(pictures), static_cast<std::int64_t>(classes.size()), std::move(options));
+  Dataset dataset =
+      Dataset::range(static_cast<std::int64_t>(paths.size()))
+          .map([loader](const Element& index) { return loader->load(index[0].item_int()); }, how);
+  return {std::move(dataset), std::move(classes), std::move(paths), std::move(labels)};
+}
+
+}  // namespace tutti

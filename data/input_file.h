@@ -1,0 +1,60 @@
+// Files read piece by piece, for formats that can be larger than memory.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace tutti::internal {
+
+/// A file that is read from its begin to its end. A .gz file is unpacked when it is opened, whole:
+/// offsets are those of its content. Used by one thread.
+class InputFile {
+ public:
+  /// Throws kNotFound or kUnavailable naming the path and the system's reason; as gunzip() for a
+  /// damaged .gz file.
+  explicit InputFile(const std::string& path);
+  /// Reads `bytes`, which `source` names in errors.
+  static InputFile of_bytes(std::string bytes, std::string source);
+
+  const std::string& source() const { return source_; }
+  std::uint64_t offset() const { return offset_; }
+  /// Bytes of the whole file; nothing for pipes and devices.
+  std::optional<std::uint64_t> size() const { return size_; }
+
+  /// The next byte, 0 to 255; -1 at the end.
+  int get() {
+    if (place_ == buffer_.size() && !refill()) return -1;
+    ++offset_;
+    return static_cast<unsigned char>(buffer_[place_++]);
+  }
+  /// As get(), but the byte stays.
+  int peek() {
+    if (place_ == buffer_.size() && !refill()) return -1;
+    return static_cast<unsigned char>(buffer_[place_]);
+  }
+  /// Appends up to `count` bytes; gives how many: fewer only at the end. Memory grows with what is
+  /// there, not with `count`.
+  std::uint64_t read(std::string& to, std::uint64_t count);
+  /// Leaves out up to `count` bytes, by seeking where the file can; gives how many.
+  std::uint64_t skip(std::uint64_t count);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  InputFile() = default;
+  bool refill();
+
+  std::string source_;
+  std::unique_ptr<std::FILE, Close> file_;  // null: all bytes are in the buffer
+  std::optional<std::uint64_t> size_;
+  std::uint64_t offset_ = 0;
+  std::string buffer_;
+  std::size_t place_ = 0;  // of the next byte in the buffer
+};
+
+}  // namespace tutti::internal

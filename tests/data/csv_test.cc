@@ -1,0 +1,320 @@
+// CSV files: what becomes of columns, and the files and options that are refused.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/csv.h"
+
+#include <cmath>
+
+#include "tests/data/dataset_values.h"
+#include "tutti/data/csv_reader.h"
+
+namespace tutti {
+namespace csv_test {
+
+using data_test::empty_folder;
+using data_test::expect_error;
+using data_test::write_bytes;
+using testing::ElementsAre;
+
+std::string file_of(const std::string& bytes, const std::string& name = "a.csv") {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "tutti_csv_test" /
+                      testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::filesystem::create_directories(folder);
+  write_bytes((folder / name).string(), bytes);
+  return (folder / name).string();
+}
+
+std::vector<std::vector<double>> component_of(const Dataset& dataset, const std::string& name) {
+  std::vector<std::vector<double>> values;
+  for (const Element& element : dataset) values.push_back(element.at(name).to_doubles());
+  return values;
+}
+
+std::vector<std::vector<std::string>> records_of(internal::InputFile file,
+                                                 internal::CsvDialect dialect = {}) {
+  internal::CsvReader reader(std::move(file), dialect);
+  internal::CsvRecord record;
+  std::vector<std::vector<std::string>> records;
+  while (reader.next(record)) records.push_back(record.fields());
+  return records;
+}
+
+std::vector<std::vector<std::string>> records_of(const std::string& bytes,
+                                                 internal::CsvDialect dialect = {}) {
+  return records_of(internal::InputFile::of_bytes(bytes, "here"), dialect);
+}
+
+// The seeds were written by Python's csv.writer from this table.
+TEST(CsvReader, ReadsFilesOfPython) {
+  const std::vector<std::vector<std::string>> table = {{"name", "x", "note"},
+                                                       {"plain", "1", "a"},
+                                                       {"comma, inside", "-2.5", "say \"hi\""},
+                                                       {"two\nlines", "+3e2", ""},
+                                                       {"", "0", "crlf\r\ninside"},
+                                                       {" spaced ", "007", "\u00fcn\u00efcode"},
+                                                       {"\"", "nan", "\"\""}};
+  const std::filesystem::path seeds = std::filesystem::path(TUTTI_FUZZ_SEEDS) / "csv";
+  for (const char* name : {"quoted.csv", "all_quoted.csv", "semicolons.csv"}) {
+    internal::CsvDialect dialect;
+    if (std::string(name) == "semicolons.csv") dialect.delimiter = ';';
+    EXPECT_EQ(records_of(internal::InputFile((seeds / name).string()), dialect), table) << name;
+  }
+}
+
+TEST(CsvReader, EndsLinesInEveryWayAndLeavesOutEmptyOnes) {
+  for (const char* bytes : {"a,b\n1,\n", "a,b\r\n1,\r\n", "a,b\r1,", "\n\na,b\n\r\n1,\"\"\n\n"}) {
+    EXPECT_THAT(records_of(bytes), ElementsAre(ElementsAre("a", "b"), ElementsAre("1", "")));
+  }
+  EXPECT_THAT(records_of(""), ElementsAre());
+  EXPECT_THAT(records_of("\"\"\n"), ElementsAre(ElementsAre("")));
+}
+
+TEST(CsvReader, FollowsItsDialect) {
+  EXPECT_THAT(records_of("5\" disk\t\"x\"", {'\t', false}),
+              ElementsAre(ElementsAre("5\" disk", "\"x\"")));
+  EXPECT_THAT(records_of("1,  \"a, b\", c ", {',', true, true}),
+              ElementsAre(ElementsAre("1", "a, b", "c ")));
+}
+
+TEST(CsvReader, RefusesMisplacedQuotesNamingTheLineAndGoesOnBehind) {
+  internal::CsvReader reader(
+      internal::InputFile::of_bytes("\"a\nb\",c\nd\"e,f\n\"g\"h\ni\n\"j\nk", "here"));
+  internal::CsvRecord record;
+  ASSERT_TRUE(reader.next(record));
+  EXPECT_EQ(record.line(), 1);
+  expect_error(ErrorCode::kDataLoss, {"here:3: field 1", "within", "try"},
+               [&] { reader.next(record); });
+  expect_error(ErrorCode::kDataLoss, {"here:4: field 1", "behind a quoted field", "got byte 104"},
+               [&] { reader.next(record); });
+  ASSERT_TRUE(reader.next(record));
+  EXPECT_EQ(record[0], "i");
+  EXPECT_EQ(record.line(), 5);
+  expect_error(ErrorCode::kDataLoss, {"here:6: field 1", "end of the file"},
+               [&] { reader.next(record); });
+  EXPECT_FALSE(reader.next(record));
+  expect_error(ErrorCode::kDataLoss, {"UTF-8"}, [] { records_of("\xef\xbb"); });
+}
+
+TEST(Csv, FindsTypesAndNamesComponentsByColumns) {
+  const std::string path = file_of("id,score,label\n1,0.5,0\n-2,7,1\n9007199254740993, 1e3 ,1\n");
+  const Dataset dataset = csv_dataset({path}, {.label_column = "label"});
+  const Element first = *dataset.begin();
+  EXPECT_THAT(first.names(), ElementsAre("id", "score", "label"));
+  EXPECT_EQ(first.at("id").dtype(), DType::kInt64);
+  EXPECT_EQ(first.at("score").dtype(), DType::kFloat32);
+  EXPECT_EQ(first.at("label").shape(), Shape{});
+  EXPECT_EQ(component_of(dataset, "score"), (std::vector<std::vector<double>>{{0.5}, {7}, {1000}}));
+  auto elements = dataset.iterate();
+  elements->skip(2);
+  EXPECT_EQ(elements->next()->at("id").item_int(), 9007199254740993);
+  EXPECT_FALSE(elements->next());
+  EXPECT_EQ(dataset.cardinality(), std::nullopt);
+}
+
+TEST(Csv, SelectsByNameOrIndexAndPutsTheLabelLast) {
+  const std::string path = file_of("a,b,c,d\n1,2,3,4\n");
+  const auto names = [&](CsvOptions options) {
+    return csv_dataset({path}, options).begin()->names();
+  };
+  EXPECT_THAT(names({.label_column = "b"}), ElementsAre("a", "c", "d", "b"));
+  EXPECT_THAT(names({.select_columns = {"d", "a"}}), ElementsAre("d", "a"));
+  EXPECT_THAT(names({.select_indices = {2, 0}, .label_column = "b"}), ElementsAre("c", "a", "b"));
+  EXPECT_THAT(names({.column_names = {"w", "x", "y", "z"}, .select_columns = {"x"}}),
+              ElementsAre("x"));
+  const std::string bare = file_of("1,2\n", "bare.csv");
+  const Dataset second = csv_dataset({bare}, {.header = false, .select_indices = {1}});
+  EXPECT_EQ(component_of(second, "column_1"), (std::vector<std::vector<double>>{{2}}));
+}
+
+TEST(Csv, PacksFeaturesForPlainModels) {
+  const std::string path = file_of("age,sex,y\n22,male,0\n38.5,female,1\n");
+  CsvOptions options{.label_column = "y", .pack_features = true};
+  options.columns = {{.name = "sex", .vocabulary = {"male", "female"}}};
+  const Dataset batches = csv_dataset({path}, options).batch(2);
+  const Element batch = *batches.begin();
+  EXPECT_THAT(batch.names(), ElementsAre("features", "labels"));
+  EXPECT_EQ(batch[0].shape(), (Shape{2, 2}));
+  EXPECT_EQ(batch[0].dtype(), DType::kFloat32);
+  EXPECT_THAT(batch[0].to_doubles(), ElementsAre(22, 0, 38.5, 1));
+  EXPECT_EQ(batch[1].dtype(), DType::kInt64);
+  EXPECT_THAT(batch[1].to_doubles(), ElementsAre(0, 1));
+}
+
+TEST(Csv, ReadsEveryTypeAndMissingValues) {
+  const std::string path = file_of(
+      "f,d,i,l,u,b,c\n"
+      "1.5,0.1,-7,5,255,true,x\n"
+      "NA,,,NA,0,FALSE,\n"
+      "inf,-1e300,+7,-9223372036854775808,3,1,zebra\n");
+  CsvOptions options;
+  options.na_values = {"", "NA"};
+  options.columns = {{.name = "f", .dtype = DType::kFloat32, .default_value = NAN},
+                     {.name = "d", .dtype = DType::kFloat64, .default_value = -1},
+                     {.name = "i", .dtype = DType::kInt32, .default_value = 12},
+                     {.name = "l", .dtype = DType::kInt64, .default_value = 13},
+                     {.name = "u", .dtype = DType::kUInt8},
+                     {.name = "b", .dtype = DType::kBool},
+                     {.name = "c", .default_value = -2, .vocabulary = {"x"}, .unknown_value = -1}};
+  const CsvTable table = read_csv({path}, options);
+  EXPECT_EQ(table.rows.at("f").dtype(), DType::kFloat32);
+  EXPECT_TRUE(std::isnan(table.rows.at("f").to_doubles()[1]));
+  EXPECT_TRUE(std::isinf(table.rows.at("f").to_doubles()[2]));
+  EXPECT_THAT(table.rows.at("d").to_doubles(), ElementsAre(0.1, -1, -1e300));
+  EXPECT_THAT(table.rows.at("i").to_doubles(), ElementsAre(-7, 12, 7));
+  EXPECT_EQ(table.rows.at("l").host_span<std::int64_t>()[2], INT64_MIN);
+  EXPECT_THAT(table.rows.at("u").to_doubles(), ElementsAre(255, 0, 3));
+  EXPECT_EQ(table.rows.at("b").dtype(), DType::kBool);
+  EXPECT_THAT(table.rows.at("b").to_doubles(), ElementsAre(1, 0, 1));
+  EXPECT_EQ(table.rows.at("c").dtype(), DType::kInt64);
+  EXPECT_THAT(table.rows.at("c").to_doubles(), ElementsAre(0, -2, -1));
+}
+
+TEST(Csv, FloatsAreTheNearest) {
+  const CsvTable table = read_csv({file_of("x\n0.1\n1e-45\n1e-60\n16777217\n.5\n-.25e1\n")});
+  const auto values = table.rows[0].host_span<float>();
+  EXPECT_THAT(std::vector<float>(values.begin(), values.end()),
+              ElementsAre(0.1f, 1e-45f, 0.0f, 16777216.0f, 0.5f, -2.5f));
+}
+
+TEST(Csv, Reads16BitColumnsAndRefusesWhatTheyCannotHold) {
+  CsvOptions options;
+  options.columns = {{.name = "h", .dtype = DType::kFloat16},
+                     {.name = "b", .dtype = DType::kBFloat16}};
+  const CsvTable table = read_csv({file_of("h,b\n65504,1e30\n0.1,inf\n")}, options);
+  EXPECT_EQ(table.rows.at("h").dtype(), DType::kFloat16);
+  EXPECT_THAT(table.rows.at("h").to_doubles(), ElementsAre(65504, 0x1.998p-4));
+  EXPECT_TRUE(std::isinf(table.rows.at("b").to_doubles()[1]));
+  testing::expect_error(ErrorCode::kInvalidArgument, {":2: column 'h'", "float16", "'65520'"},
+                        [&] { read_csv({file_of("h,b\n65520,1\n")}, options); });
+}
+
+// The way of the tutorials: the training file gives types and vocabularies, which read the others.
+TEST(Csv, TablesTellHowToReadOtherFiles) {
+  const std::string train = file_of("class,zip,y\nThird,01234,0\nFirst,99999,1\nThird,01234,1\n");
+  const std::string test = file_of("class,zip,y\nFirst,01234,1\n", "test.csv");
+  CsvOptions options{.label_column = "y"};
+  options.columns = {{.name = "zip", .categorical = true}};
+  const CsvTable table = read_csv({train}, options);
+  EXPECT_THAT(table.rows.at("class").to_doubles(), ElementsAre(1, 0, 1));
+  EXPECT_THAT(table.columns[0].vocabulary, ElementsAre("First", "Third"));
+  EXPECT_THAT(table.columns[1].vocabulary, ElementsAre("01234", "99999"));
+  options.columns = table.columns;
+  const Dataset other = csv_dataset({test}, options);
+  EXPECT_EQ(component_of(other, "class"), (std::vector<std::vector<double>>{{0}}));
+  EXPECT_EQ(component_of(table.dataset(), "zip"),
+            (std::vector<std::vector<double>>{{0}, {1}, {0}}));
+  EXPECT_EQ(table.dataset().cardinality(), 3);
+}
+
+TEST(Csv, SeveralFilesAreReadInTurnAndResumeAnywhere) {
+  const std::string one = file_of("x,y\n1,2\n3,4\n"), none = file_of("x,y\n", "none.csv"),
+                    two = file_of("x,y\n5,6\n", "two.csv");
+  const Dataset dataset = csv_dataset({one, none, two});
+  const std::vector<std::vector<double>> all = {{1}, {3}, {5}};
+  EXPECT_EQ(component_of(dataset, "x"), all);
+  for (std::int64_t start = 0; start <= 4; ++start) {
+    auto elements = dataset.iterate();
+    elements->skip(start);
+    EXPECT_EQ(data_test::drain(*elements).size(),
+              static_cast<std::size_t>(std::max<std::int64_t>(0, 3 - start)));
+  }
+}
+
+TEST(Csv, RefusesFieldsThatDoNotFitNamingLineAndColumnAndGoesOn) {
+  const std::string path = file_of("a,b\n1,x\n2\n3.5,y\n4,z\n,x\n5,\"x\n6,x\n");
+  CsvOptions options;
+  options.columns = {{.name = "a", .dtype = DType::kInt32},
+                     {.name = "b", .vocabulary = {"x", "y"}}};
+  auto elements = csv_dataset({path}, options).iterate();
+  const auto next = [&] { elements->next(); };
+  EXPECT_EQ(elements->next()->at("a").item_int(), 1);
+  expect_error(ErrorCode::kDataLoss, {path + ":3", "expected 2 fields, got 1"}, next);
+  expect_error(ErrorCode::kInvalidArgument, {path + ":4", "'a'", "expected int32, got '3.5'"},
+               next);
+  expect_error(ErrorCode::kInvalidArgument,
+               {path + ":5", "'b'", "the 2 texts", "got 'z'", "unknown_value"}, next);
+  expect_error(ErrorCode::kInvalidArgument, {path + ":6", "'a'", "missing", "default_value"}, next);
+  expect_error(ErrorCode::kDataLoss, {path + ":7", "field 2", "end of the file"}, next);
+  EXPECT_FALSE(elements->next());
+}
+
+TEST(Csv, SaysThatATypeWasFoundInTheFirstRecords) {
+  const std::string path = file_of("a\n1\n2\n2.5\n");
+  expect_error(ErrorCode::kInvalidArgument,
+               {path + ":4", "expected int64, got '2.5'", "first records", "CsvColumn::dtype"},
+               [&] { data_test::rows_of(csv_dataset({path}, {.num_rows_for_inference = 2})); });
+  EXPECT_EQ(csv_dataset({path}).begin()->at("a").dtype(), DType::kFloat32);
+}
+
+struct Refused {
+  const char* name;
+  CsvOptions options;
+  std::vector<std::string> parts;
+};
+
+class RefusedCsv : public testing::TestWithParam<Refused> {};
+
+TEST_P(RefusedCsv, IsRefusedBeforeReading) {
+  const std::string path = empty_folder("") + "/a.csv";
+  write_bytes(path, "a,b,a b\n1,x,2\n");
+  std::vector<std::string> parts = GetParam().parts;
+  parts.push_back("csv_dataset");
+  expect_error(ErrorCode::kInvalidArgument, parts,
+               [&] { csv_dataset({path}, GetParam().options); });
+}
+
+CsvOptions only(CsvColumn column) {
+  CsvOptions options;
+  options.select_columns = {column.name};
+  options.columns = {std::move(column)};
+  return options;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, RefusedCsv,
+    testing::Values(
+        Refused{"TextsWithoutVocabulary", {}, {"'b' holds texts", "vocabulary", "read_csv"}},
+        Refused{"UnknownSelection",
+                {.select_columns = {"A"}},
+                {"'A'", "select_columns", "[a, b, a b]"}},
+        Refused{"UnknownLabel", {.label_column = "y"}, {"'y'", "label_column", "[a, b, a b]"}},
+        Refused{"UnknownColumn",
+                {.select_columns = {"a"}, .columns = {{.name = "c"}}},
+                {"'c'", "columns"}},
+        Refused{"IndexTooLarge", {.select_indices = {3}}, {"from 0 to 2, got 3"}},
+        Refused{"BothSelections", {.select_columns = {"a"}, .select_indices = {0}}, {"got both"}},
+        Refused{"SelectedTwice", {.select_columns = {"a", "a"}}, {"twice"}},
+        Refused{"NamesTwice", {.column_names = {"a", "a", "b"}}, {"'a' twice"}},
+        Refused{"TooFewNames", {.column_names = {"a", "b"}}, {"expected 2 columns", "got 3"}},
+        Refused{"QuoteAsDelimiter", {.delimiter = '"'}, {"delimiter"}},
+        Refused{"NoInference", {.num_rows_for_inference = 0}, {"num_rows_for_inference"}},
+        Refused{"LabelAlone",
+                {.select_columns = {"a"}, .label_column = "a", .pack_features = true},
+                {"label alone"}},
+        Refused{"DefaultThatDoesNotFit",
+                only({.name = "a", .dtype = DType::kUInt8, .default_value = 256}),
+                {"'a'", "default_value of type uint8", "256"}},
+        Refused{"NanAsInteger",
+                only({.name = "a", .dtype = DType::kInt64, .default_value = NAN}),
+                {"default_value of type int64", "nan"}},
+        Refused{"CategoryWithType",
+                only({.name = "b", .dtype = DType::kFloat32, .vocabulary = {"x"}}),
+                {"a category is int64", "float32"}},
+        Refused{"VocabularyTwice", only({.name = "b", .vocabulary = {"x", "x"}}), {"'x' twice"}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Csv, RefusesFilesThatAreMissingEmptyOrOfOtherColumns) {
+  const std::string path = file_of("a,b\n1,2\n");
+  const std::string other = file_of("a,c\n1,2\n", "other.csv");
+  expect_error(ErrorCode::kInvalidArgument,
+               {other + ":1", "expected the columns [a, b] as in " + path, "got [a, c]"}, [&] {
+                 data_test::rows_of(csv_dataset({path, other}));
+               });
+  expect_error(ErrorCode::kDataLoss, {"empty.csv:1", "a header", "empty file"},
+               [&] { csv_dataset({file_of("", "empty.csv")}); });
+  expect_error(ErrorCode::kNotFound, {"/nowhere.csv"}, [] { csv_dataset({"/nowhere.csv"}); });
+  expect_error(ErrorCode::kInvalidArgument, {"at least one path"}, [] { csv_dataset({}); });
+  expect_error(ErrorCode::kInvalidArgument, {"at least one path"}, [] { read_csv({}); });
+}
+
+}  // namespace csv_test
+}  // namespace tutti

@@ -1,0 +1,20 @@
+// Builds without libjpeg: JPEG pictures are refused by name. Not part of builds with it.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/data/dataset_values.h"
+#include "tests/data/image_seeds.h"
+#include "tutti/data/image.h"
+
+namespace tutti {
+namespace without_jpeg_test {
+
+TEST(WithoutJpeg, PicturesAreRefusedWithTheRemedy) {
+  data_test::expect_error(ErrorCode::kUnimplemented,
+                          {"here", "no JPEG", "libjpeg-dev", "TUTTI_JPEG"},
+                          [] { decode_image(image_seeds::seed_bytes("rgb.jpg"), "here"); });
+  data_test::expect_error(ErrorCode::kUnimplemented, {"encode_jpeg", "libjpeg-dev"}, [] {
+    encode_jpeg(Tensor::zeros({1, 1, 1}, DType::kUInt8));
+  });
+}
+
+}  // namespace without_jpeg_test
+}  // namespace tutti

@@ -1,0 +1,19 @@
+// Builds without libpng: PNG pictures are refused by name. Not part of builds with it.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/data/dataset_values.h"
+#include "tests/data/image_seeds.h"
+#include "tutti/data/image.h"
+
+namespace tutti {
+namespace without_png_test {
+
+TEST(WithoutPng, PicturesAreRefusedWithTheRemedy) {
+  data_test::expect_error(ErrorCode::kUnimplemented, {"here", "no PNG", "libpng-dev", "TUTTI_PNG"},
+                          [] { decode_image(image_seeds::seed_bytes("rgb.png"), "here"); });
+  data_test::expect_error(ErrorCode::kUnimplemented, {"encode_png", "libpng-dev"}, [] {
+    encode_png(Tensor::zeros({1, 1, 1}, DType::kUInt8));
+  });
+}
+
+}  // namespace without_png_test
+}  // namespace tutti
