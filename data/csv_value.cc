@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tutti/data/csv_schema.h"
+#include "tutti/tensor/half.h"
 
 namespace tutti::internal {
 namespace {
@@ -32,6 +33,11 @@ bool parse(std::string_view text, T& value) {
   text = trimmed(text);
   if constexpr (std::is_same_v<T, bool>) {
     return parse_bool(text, value);
+  } else if constexpr (Half<T>) {
+    double wide = 0;
+    if (!parse(text, wide)) return false;
+    value = T(wide);
+    return std::isinf(wide) || !std::isinf(static_cast<double>(value));
   } else {
     if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
     const char* end = text.data() + text.size();
@@ -50,10 +56,14 @@ bool parse(std::string_view text, T& value) {
 
 template <class T>
 void append_as(T value, DType stored, std::string& bytes) {
-  visit_dtype(stored, [&]<class S>() {
-    const S converted = static_cast<S>(value);
-    bytes.append(reinterpret_cast<const char*>(&converted), sizeof(converted));
-  });
+  if constexpr (Half<T>) {
+    append_as(static_cast<double>(value), stored, bytes);
+  } else {
+    visit_dtype(stored, [&]<class S>() {
+      const S converted = static_cast<S>(value);
+      bytes.append(reinterpret_cast<const char*>(&converted), sizeof(converted));
+    });
+  }
 }
 
 // Long fields are no help in a message.
