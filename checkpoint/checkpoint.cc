@@ -8,6 +8,7 @@
 #include "tutti/checkpoint/checkpoint_file.h"
 #include "tutti/checkpoint/restoring.h"
 #include "tutti/core/logging.h"
+#include "tutti/tensor/numerics.h"
 
 namespace tutti {
 namespace {
@@ -74,6 +75,14 @@ void find_state_problems(const CheckpointFile& file, const StateMap& states,
   }
 }
 
+void warn_of_other_bits(const std::string& path, const std::string& saved_with) {
+  const std::string here = numerics_fingerprint();
+  if (saved_with.empty() || saved_with == here) return;
+  log_warning(concat("Checkpoint::restore: ", path, " was saved with '", saved_with,
+                     "', this program computes with '", here,
+                     "': training goes on, but not with the same bits; try TUTTI_MAX_ISA"));
+}
+
 }  // namespace
 
 Checkpoint::Checkpoint(std::vector<Variable> variables) { add(variables); }
@@ -118,6 +127,7 @@ CheckpointInfo Checkpoint::restore(const std::string& path, RestoreOptions optio
   find_state_problems(file, states_, options, problems);
   internal::require_none(problems, "Checkpoint::restore", path);
   take_over(file, variables_, states_);
+  warn_of_other_bits(path, file.info.numerics);
   return file.info;
 }
 

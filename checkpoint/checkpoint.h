@@ -20,10 +20,11 @@ struct StateProvider {
   std::function<void(const Json&)> restore;
 };
 
-/// What a file says about itself. A file of another program: step 0, no version.
+/// What a file says about itself. A file of another program: step 0, no version, no fingerprint.
 struct CheckpointInfo {
   std::int64_t step = 0;
   std::string tutti_version;
+  std::string numerics;  // numerics_fingerprint() of the program that saved it
 };
 
 struct RestoreOptions {
@@ -38,7 +39,8 @@ struct RestoreOptions {
 ///
 /// Restoring changes everything or nothing: first all names, shapes and dtypes are compared, and
 /// one error (kInvalidArgument) lists all that does not fit; if taking over still fails, what was
-/// changed is set back.
+/// changed is set back. A warning names both fingerprints when training goes on with another one
+/// (docs/determinism.md): it goes on well, but not bit for bit.
 class Checkpoint {
  public:
   explicit Checkpoint(std::vector<Variable> variables = {});

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "tutti/checkpoint/safetensors.h"
+#include "tutti/tensor/numerics.h"
 
 namespace tutti::internal {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 constexpr std::int64_t kFormatVersion = 1;
 constexpr std::string_view kFormatKey = "tutti_format";
 constexpr std::string_view kVersionKey = "tutti_version";
+constexpr std::string_view kNumericsKey = "numerics";
 constexpr std::string_view kStepKey = "step";
 constexpr std::string_view kStatePrefix = "state/";
 
@@ -49,6 +51,8 @@ void read_metadata(const std::string& path, const std::string& key, const std::s
     file.info.step = read_number(path, key, value);
   } else if (key == kVersionKey) {
     file.info.tutti_version = value;
+  } else if (key == kNumericsKey) {
+    file.info.numerics = value;
   } else if (key.starts_with(kStatePrefix)) {
     file.states[key.substr(kStatePrefix.size())] = read_state(path, key, value);
   }
@@ -60,6 +64,7 @@ void write_checkpoint_file(const std::string& path, const CheckpointFile& file) 
   SafetensorsFile out;
   out.metadata = {{std::string(kFormatKey), concat(kFormatVersion)},
                   {std::string(kVersionKey), TUTTI_VERSION},
+                  {std::string(kNumericsKey), numerics_fingerprint()},
                   {std::string(kStepKey), concat(file.info.step)}};
   for (const auto& [name, state] : file.states) {
     out.metadata.emplace_back(concat(kStatePrefix, name), state.dump());

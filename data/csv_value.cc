@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "tutti/data/csv_schema.h"
-#include "tutti/tensor/half.h"
 
 namespace tutti::internal {
 namespace {
@@ -37,7 +36,7 @@ bool parse(std::string_view text, T& value) {
     double wide = 0;
     if (!parse(text, wide)) return false;
     value = T(wide);
-    return std::isinf(wide) || !std::isinf(static_cast<double>(value));
+    return std::isfinite(static_cast<float>(value)) || !std::isfinite(wide);
   } else {
     if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
     const char* end = text.data() + text.size();
@@ -56,14 +55,15 @@ bool parse(std::string_view text, T& value) {
 
 template <class T>
 void append_as(T value, DType stored, std::string& bytes) {
-  if constexpr (Half<T>) {
-    append_as(static_cast<double>(value), stored, bytes);
-  } else {
-    visit_dtype(stored, [&]<class S>() {
-      const S converted = static_cast<S>(value);
-      bytes.append(reinterpret_cast<const char*>(&converted), sizeof(converted));
-    });
-  }
+  visit_dtype(stored, [&]<class S>() {
+    S converted{};
+    if constexpr (Half<T>) {
+      converted = static_cast<S>(static_cast<float>(value));
+    } else {
+      converted = static_cast<S>(value);
+    }
+    bytes.append(reinterpret_cast<const char*>(&converted), sizeof(converted));
+  });
 }
 
 // Long fields are no help in a message.

@@ -43,11 +43,13 @@ int train(const ExampleOptions& options, bool regularized, std::int64_t train_ex
   auto scope = strategy->scope();  // variables made from here on belong to the strategy
   Sequential model = make_model(regularized);
   Adam optimizer(model.trainable_variables());
+  if (options.dtype_policy == "mixed_float16") optimizer.use_dynamic_loss_scale({});
   SparseCategoricalAccuracy test_accuracy;
 
   auto train_step = [&](const Batch& batch) {
     GradientTape tape;
-    Tensor logits = model(batch.features(), {.training = true});
+    // Under a mixed policy the logits have 16 bits; a loss wants more.
+    Tensor logits = cast(model(batch.features(), {.training = true}), DType::kFloat32);
     Tensor per_example = losses::sparse_categorical_crossentropy(batch.labels(), logits);
     // Divided by the rows of the whole batch: the sum over replicas is then the mean.
     Tensor loss = compute_average_loss(per_example, batch.global_rows()) +

@@ -7,6 +7,8 @@
 // are emptied first.
 #include "tutti/tensor/buffer.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -21,6 +23,7 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kStepsPerDoubling = 4;
 constexpr std::size_t kNumClasses = 64 * kStepsPerDoubling;
 
@@ -38,6 +41,19 @@ SizeClass size_class(std::size_t size) {
   const std::size_t steps = (units + step - 1) / step;  // 5, 6, 7 or 8
   return {(log2 - 1) * kStepsPerDoubling + steps - kStepsPerDoubling - 1,
           steps * step * kAlignment};
+}
+
+/// nullptr when there is no memory.
+std::byte* allocate_bytes(std::size_t size) {
+  // Passes over large values otherwise spend a good part of their time on finding pages. Where the
+  // system has no such pages, the advice is in vain.
+  const bool is_large = size >= kHugePage;
+  void* data = nullptr;
+  if (::posix_memalign(&data, is_large ? kHugePage : kAlignment, size) != 0) return nullptr;
+#if defined(MADV_HUGEPAGE)
+  if (is_large) (void)::madvise(data, size, MADV_HUGEPAGE);
+#endif
+  return static_cast<std::byte*>(data);
 }
 
 }  // namespace
@@ -124,10 +140,10 @@ class BufferAllocator {
   std::unique_ptr<Buffer> make_buffer(const SizeClass& wanted) {
     auto buffer = std::make_unique<Buffer>();
     buffer->capacity_ = wanted.bytes;
-    buffer->data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, wanted.bytes));
+    buffer->data_ = allocate_bytes(wanted.bytes);
     if (!buffer->data_) {
       trim();
-      buffer->data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, wanted.bytes));
+      buffer->data_ = allocate_bytes(wanted.bytes);
     }
     if (!buffer->data_) {
       MutexLock lock(mutex_);

@@ -7,6 +7,7 @@
 
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
+#include "tutti/model/layers/dtype_policy.h"
 #include "tutti/strategy/central_storage_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
@@ -68,6 +69,9 @@ void declare(Flags& flags, ExampleOptions& options) {
   flags.add("--cross-device-ops", options.cross_device_ops, "how gradients are summed");
   flags.add("--plugin", options.plugin, "shared library with cross-device operations");
   flags.add("--update-mode", options.update_mode, "sync, async or stale (parameter server)");
+  flags.add_choice("--dtype-policy", options.dtype_policy,
+                   {"float32", "mixed_bfloat16", "mixed_float16"},
+                   "element types of weights and of arithmetic");
   flags.add("--batch-size", options.batch_size, "global batch size");
   flags.add("--epochs", options.epochs, "passes over the data");
   flags.add("--steps", options.steps, "ends after this many steps; 0: no limit");
@@ -95,6 +99,7 @@ int parse_options(int argc, char** argv, const std::string& description, Example
     return 2;
   }
   set_random_seed(static_cast<std::uint64_t>(options.seed));
+  set_dtype_policy(options.dtype_policy);
   return -1;
 }
 

@@ -19,6 +19,7 @@ struct ExampleOptions {
   std::string cross_device_ops = "canonical";
   std::string plugin = "";
   std::string update_mode = "sync";
+  std::string dtype_policy = "float32";
   std::int64_t batch_size = 64;
   std::int64_t epochs = 3;
   std::int64_t steps = 0;

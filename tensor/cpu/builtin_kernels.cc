@@ -39,6 +39,7 @@ KernelTable make_fast_kernels() {
   register_fast_lrn_kernels(table);
   register_fast_group_normalization_kernels(table);
   register_fast_dropout_kernels(table);
+  register_fast_resizing_kernels(table);
 #if TUTTI_WITH_ONEDNN
   register_onednn_kernels(table);
 #endif

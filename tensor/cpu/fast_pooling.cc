@@ -1,11 +1,12 @@
 // Pooling on floats, vectorised over channels: oneDNN's maximum moves about 1.5 GB/s.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A *row* is the channels of one pixel. The maximum is a running one over the rows of the window;
-// the gradient keeps, per channel, the number of the row that holds it: a later row wins only when
-// it is larger, so the first largest element gets the gradient.
+// A *row* is the channels of one pixel. The maximum is a running one over the rows of a window, per
+// channel in a register where the number of rows is a usual one; the gradient finds the number of
+// the row that holds it: a later row wins only when it is larger, so the first largest element gets
+// the gradient.
 #include <algorithm>
-#include <bit>
+#include <cstring>
 #include <vector>
 
 #include "tutti/tensor/cpu/registration.h"
@@ -34,9 +35,12 @@ struct Window {
       : top(std::max<std::int64_t>(0, oh * g.a.stride_h - g.a.pad_top)),
         left(std::max<std::int64_t>(0, ow * g.a.stride_w - g.a.pad_left)),
         rows(std::min(g.height, oh * g.a.stride_h - g.a.pad_top + g.a.window_h) - top),
-        columns(std::min(g.width, ow * g.a.stride_w - g.a.pad_left + g.a.window_w) - left) {}
+        columns(std::min(g.width, ow * g.a.stride_w - g.a.pad_left + g.a.window_w) - left),
+        below(((oh + 1) * g.a.stride_h * g.width + ow * g.a.stride_h * g.a.stride_w) * g.channels) {
+  }
   std::int64_t size() const { return rows * columns; }
   std::int64_t top, left, rows, columns;
+  std::int64_t below;  // where the part begins that the window one output row below has for itself
 };
 
 /// Calls body(number, offset of the row in the image).
@@ -50,6 +54,16 @@ template <class Body>
   }
 }
 
+/// Asks for what the window one output row below needs for the first time: processors do not
+/// foresee the jumps between the rows of a window.
+[[gnu::always_inline]] inline void fetch_ahead(const Geometry& g, const float* x, std::int64_t n,
+                                               const Window& window) {
+  const std::int64_t count = g.a.stride_h * g.a.stride_w * g.channels;
+  const std::int64_t first = n * g.image_size() + window.below;
+  if (first + count > g.images * g.image_size()) return;
+  for (std::int64_t i = 0; i < count; i += 16) __builtin_prefetch(x + first + i);
+}
+
 /// Calls body(image number, window) for every output row, in order.
 template <class Body>
 [[gnu::always_inline]] inline void for_each_window(const Geometry& g, const Body& body) {
@@ -60,15 +74,55 @@ template <class Body>
   }
 }
 
-/// All ones when `candidate` replaces `best`: it is larger, or the first NaN.
-[[gnu::always_inline]] inline std::int32_t wins(float best, float candidate) {
-  const bool larger = (candidate > best) | (candidate != candidate);
-  return -static_cast<std::int32_t>(larger & (best == best));
+/// Whether `candidate` replaces `best`: it is larger, or the first NaN.
+[[gnu::always_inline]] inline bool wins(float best, float candidate) {
+  return !(candidate <= best) & (best == best);
 }
 
-[[gnu::always_inline]] inline float select(std::int32_t mask, float yes, float no) {
-  return std::bit_cast<float>((mask & std::bit_cast<std::int32_t>(yes)) |
-                              (~mask & std::bit_cast<std::int32_t>(no)));
+/// Where in the image the rows of a window begin, in order.
+struct Rows {
+  explicit Rows(const Geometry& g)
+      : offsets(static_cast<std::size_t>(g.a.window_h * g.a.window_w)) {}
+  [[gnu::always_inline]] inline void find(const Geometry& g, const Window& window) {
+    for_each_row(
+        g, window, [&](std::int32_t number, std::int64_t offset) __attribute__((always_inline)) {
+          offsets[static_cast<std::size_t>(number)] = offset;
+        });
+  }
+  std::vector<std::int64_t> offsets;
+};
+
+// Explicit vectors: the compiler does not find them in a loop over rows within one over channels.
+constexpr std::int64_t kWidth = 8;
+using Floats [[gnu::vector_size(4 * kWidth)]] = float;
+using Integers [[gnu::vector_size(4 * kWidth)]] = std::int32_t;
+
+/// The vector at `from`, into `to`: vectors are not passed by value, which needs the instructions.
+[[gnu::always_inline]] inline void load(Floats& to, const float* from) {
+  std::memcpy(&to, from, sizeof to);
+}
+
+[[gnu::always_inline]] inline void largest(const float* image, const Rows& rows, std::int64_t count,
+                                           std::int64_t channels, float* __restrict y) {
+  const std::int64_t* row = rows.offsets.data();
+  std::int64_t c = 0;
+  for (; c + kWidth <= channels; c += kWidth) {
+    Floats best, candidate;
+    load(best, image + row[0] + c);
+    for (std::int64_t r = 1; r < count; ++r) {
+      load(candidate, image + row[r] + c);
+      const Integers won = ~(candidate <= best) & (best == best);
+      best = won ? candidate : best;
+    }
+    std::memcpy(y + c, &best, sizeof best);
+  }
+  for (; c < channels; ++c) {
+    y[c] = image[row[0] + c];
+    for (std::int64_t r = 1; r < count; ++r) {
+      const float candidate = image[row[r] + c];
+      y[c] = wins(y[c], candidate) ? candidate : y[c];
+    }
+  }
 }
 
 void max_pool(const KernelArgs& args) {
@@ -76,88 +130,93 @@ void max_pool(const KernelArgs& args) {
                    args.attributes_as<Pool2dAttributes>());
   const float* x = args.in<float>(0).data();
   float* y = args.out<float>(0).data();
+  Rows rows(g);
   vectorized([&]() __attribute__((always_inline)) {
-    float* __restrict best = y;
+    float* out = y;
     for_each_window(
         g, [&](std::int64_t n, const Window& window) __attribute__((always_inline)) {
-          const float* image = x + n * g.image_size();
-          for_each_row(
-              g,
-              window, [&](std::int32_t number, std::int64_t offset) __attribute__((always_inline)) {
-                const float* __restrict row = image + offset;
-                if (number == 0) {
-                  std::copy_n(row, g.channels, best);
-                } else {
-                  for (std::int64_t c = 0; c < g.channels; ++c) {
-                    best[c] = select(wins(best[c], row[c]), row[c], best[c]);
-                  }
-                }
-              });
-          best += g.channels;
+          fetch_ahead(g, x, n, window);
+          rows.find(g, window);
+          largest(x + n * g.image_size(), rows, window.size(), g.channels, out);
+          out += g.channels;
         });
   });
 }
 
-/// Per channel, the largest value of a window and the number of its row.
-struct Winners {
-  explicit Winners(std::int64_t channels)
-      : values(static_cast<std::size_t>(channels)), numbers(values.size()) {}
-
-  [[gnu::always_inline]] inline void meet(std::int32_t number, const float* __restrict row) {
-    float* __restrict best = values.data();
-    std::int32_t* __restrict holder = numbers.data();
-    const auto channels = static_cast<std::int64_t>(values.size());
-    if (number == 0) {
-      std::copy_n(row, channels, best);
-      std::fill_n(holder, channels, 0);
-      return;
+/// Gives each channel's dy to the row that holds its largest element. kAdds: to what is there from
+/// other windows; otherwise the window is alone, and the other rows become 0.
+template <bool kAdds>
+[[gnu::always_inline]] inline void give(const float* image, const Rows& rows, std::int64_t count,
+                                        std::int64_t channels, const float* __restrict dy,
+                                        float* __restrict dx) {
+  const std::int64_t* row = rows.offsets.data();
+  std::int64_t c = 0;
+  for (; c + kWidth <= channels; c += kWidth) {
+    Floats best, candidate, gradient, sum{};
+    Integers holder{}, number{};
+    load(best, image + row[0] + c);
+    for (std::int64_t r = 1; r < count; ++r) {
+      load(candidate, image + row[r] + c);
+      number += 1;
+      const Integers won = ~(candidate <= best) & (best == best);
+      best = won ? candidate : best;
+      holder = won ? number : holder;
     }
-    for (std::int64_t c = 0; c < channels; ++c) {
-      const std::int32_t mask = wins(best[c], row[c]);
-      best[c] = select(mask, row[c], best[c]);
-      holder[c] = (mask & number) | (~mask & holder[c]);
-    }
-  }
-
-  [[gnu::always_inline]] inline void give(std::int32_t number, const float* __restrict dy,
-                                          float* __restrict dx) const {
-    const std::int32_t* __restrict holder = numbers.data();
-    const auto channels = static_cast<std::int64_t>(values.size());
-    for (std::int64_t c = 0; c < channels; ++c) {
-      dx[c] += select(-static_cast<std::int32_t>(holder[c] == number), dy[c], 0.0f);
+    load(gradient, dy + c);
+    number = Integers{};
+    for (std::int64_t r = 0; r < count; ++r, number += 1) {
+      if (kAdds) load(sum, dx + row[r] + c);
+      const Floats given = sum + (holder == number ? gradient : Floats{});
+      std::memcpy(dx + row[r] + c, &given, sizeof given);
     }
   }
+  for (; c < channels; ++c) {
+    std::int64_t holder = 0;
+    for (std::int64_t r = 1; r < count; ++r) {
+      if (wins(image[row[holder] + c], image[row[r] + c])) holder = r;
+    }
+    for (std::int64_t r = 0; r < count; ++r) {
+      float& to = dx[row[r] + c];
+      to = (kAdds ? to : 0.0f) + (r == holder ? dy[c] : 0.0f);
+    }
+  }
+}
 
-  std::vector<float> values;
-  std::vector<std::int32_t> numbers;
-};
+template <bool kAdds>
+void give_all(const KernelArgs& args, const Geometry& g) {
+  const bool leaves_gaps = g.out_h * g.a.stride_h < g.height || g.out_w * g.a.stride_w < g.width;
+  const float* x = args.in<float>(0).data();
+  const float* dy = args.in<float>(1).data();
+  float* dx = args.out<float>(0).data();
+  Rows rows(g);
+  vectorized([&]() __attribute__((always_inline)) {
+    const float* gradient = dy;
+    std::int64_t cleared = 0;  // image by image, while it is in the cache
+    for_each_window(
+        g, [&](std::int64_t n, const Window& window) __attribute__((always_inline)) {
+          float* image = dx + n * g.image_size();
+          if ((kAdds || leaves_gaps) && n == cleared) {
+            std::fill_n(image, g.image_size(), 0.0f);
+            ++cleared;
+          }
+          fetch_ahead(g, x, n, window);
+          rows.find(g, window);
+          give<kAdds>(x + n * g.image_size(), rows, window.size(), g.channels, gradient, image);
+          gradient += g.channels;
+        });
+  });
+}
 
 void max_pool_grad(const KernelArgs& args) {
   const Geometry g(args.inputs[0].shape(), args.inputs[1].shape(),
                    args.attributes_as<Pool2dAttributes>());
-  const float* x = args.in<float>(0).data();
-  const float* dy = args.in<float>(1).data();
-  float* dx = args.out<float>(0).data();
-  std::ranges::fill(args.out<float>(0), 0.0f);
-  Winners winners(g.channels);
-  vectorized([&]() __attribute__((always_inline)) {
-    const float* gradient = dy;
-    for_each_window(
-        g, [&](std::int64_t n, const Window& window) __attribute__((always_inline)) {
-          const std::int64_t image = n * g.image_size();
-          for_each_row(
-              g,
-              window, [&](std::int32_t number, std::int64_t offset) __attribute__((always_inline)) {
-                winners.meet(number, x + image + offset);
-              });
-          for_each_row(
-              g,
-              window, [&](std::int32_t number, std::int64_t offset) __attribute__((always_inline)) {
-                winners.give(number, gradient, dx + image + offset);
-              });
-          gradient += g.channels;
-        });
-  });
+  if (args.inputs[1].num_elements() == 0) {
+    std::ranges::fill(args.out<float>(0), 0.0f);
+    return;
+  }
+  const bool alone = g.a.stride_h == g.a.window_h && g.a.stride_w == g.a.window_w;
+  if (alone) return give_all<false>(args, g);
+  give_all<true>(args, g);
 }
 
 void average_pool(const KernelArgs& args) {

@@ -23,7 +23,7 @@ constexpr Name kNames[] = {{"sse2", MaxIsa::kSse2},  {"sse41", MaxIsa::kSse41},
 MaxIsa read_environment() {
   const char* value = std::getenv("TUTTI_MAX_ISA");
   const std::string_view text = value ? value : "";
-  if (text.empty()) return MaxIsa::kAvx2;
+  if (text.empty()) return MaxIsa::kAll;
   for (const Name& name : kNames) {
     if (name.text == text) return name.isa;
   }

@@ -34,10 +34,11 @@ void register_fast_normalization_kernels(KernelTable& table);
 void register_fast_lrn_kernels(KernelTable& table);
 void register_fast_group_normalization_kernels(KernelTable& table);
 void register_fast_dropout_kernels(KernelTable& table);
+void register_fast_resizing_kernels(KernelTable& table);
 
 // tensor/cpu/onednn/: only in builds with oneDNN.
 void register_onednn_kernels(KernelTable& table);
-/// "oneDNN 2.6.3, avx2".
+/// "oneDNN 2.6.3, avx2": with the instruction set that this processor gets.
 std::string onednn_description();
 
 /// What cpu_kernels() computes matrix products and convolutions with.

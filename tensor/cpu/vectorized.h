@@ -5,24 +5,36 @@
 namespace tutti::internal {
 
 #if defined(__x86_64__)
-/// Whether this processor has AVX2 and TUTTI_MAX_ISA (max_isa.h) does not forbid it.
-bool use_avx2();
+enum class Vectors { kBaseline, kAvx2, kAvx512 };
+
+/// The widest ones that this processor has and TUTTI_MAX_ISA (max_isa.h) does not forbid.
+Vectors widest_vectors();
 
 template <class Body>
 [[gnu::target("avx2"), gnu::noinline]] void run_avx2(const Body& body) {
   body();
 }
+
+template <class Body>
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl"), gnu::noinline]] void run_avx512(
+    const Body& body) {
+  body();
+}
 #endif
 
 /// Calls body(), a lambda marked [[gnu::always_inline]] so that its loops are compiled once per
-/// instruction set. Neither version contracts a multiplication and an addition into one rounding,
-/// so both give the same bits.
+/// instruction set. No version contracts a multiplication and an addition into one rounding, so
+/// all give the same bits.
 template <class Body>
 void vectorized(const Body& body) {
 #if defined(__x86_64__)
-  if (use_avx2()) {
-    run_avx2(body);
-    return;
+  switch (widest_vectors()) {
+    case Vectors::kAvx512:
+      return run_avx512(body);
+    case Vectors::kAvx2:
+      return run_avx2(body);
+    case Vectors::kBaseline:
+      break;
   }
 #endif
   body();

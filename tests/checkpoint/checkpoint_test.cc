@@ -4,6 +4,8 @@
 
 #include "tests/checkpoint/checkpoint_test_util.h"
 #include "tutti/checkpoint/safetensors.h"
+#include "tutti/core/logging.h"
+#include "tutti/tensor/numerics.h"
 
 namespace tutti {
 namespace checkpoint_test {
@@ -211,6 +213,24 @@ TEST(Checkpoint, RefusesMetadataThatCannotBeRead) {
   write_safetensors(path, {{}, {{"tutti_format", "2"}}});
   expect_error(ErrorCode::kUnimplemented, {path, "got 2", "later version"},
                [&] { Checkpoint().restore(path); });
+}
+
+TEST(Checkpoint, WarnsWhenTrainingGoesOnUnderAnotherFingerprint) {
+  const std::string path = empty_folder() + "/c.safetensors";
+  std::vector<std::string> warnings;
+  const LogSink previous = set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) warnings.emplace_back(line);
+  });
+  Checkpoint().save(path);
+  EXPECT_EQ(Checkpoint().restore(path).numerics, numerics_fingerprint());
+  write_safetensors(path, {{}, {{"tutti_format", "1"}}});  // of a version that did not say
+  Checkpoint().restore(path);
+  EXPECT_THAT(warnings, ElementsAre());
+  write_safetensors(path, {{}, {{"tutti_format", "1"}, {"numerics", "kernels 0, abacus"}}});
+  Checkpoint().restore(path);
+  set_log_sink(previous);
+  EXPECT_THAT(warnings, ElementsAre(testing::AllOf(testing::HasSubstr("'kernels 0, abacus'"),
+                                                   testing::HasSubstr(numerics_fingerprint()))));
 }
 
 TEST(Checkpoint, SavingOverAnOldFileKeepsItWhenSavingFails) {

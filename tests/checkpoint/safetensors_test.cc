@@ -97,6 +97,23 @@ TEST(Safetensors, WritesTheHeaderOfTheFormatsOwnWriter) {
   EXPECT_EQ(bytes.substr(8, 0x1a8), header);
 }
 
+TEST(Safetensors, KeepsThe16BitTypes) {
+  SafetensorsFile file;
+  file.tensors = {{"half", Tensor::full({2}, 1.5, DType::kFloat16)},
+                  {"brain", Tensor::full({1, 3}, -0.25, DType::kBFloat16)}};
+  const std::string bytes = format_safetensors(file);
+  EXPECT_NE(bytes.find(R"("brain":{"dtype":"BF16","shape":[1,3],"data_offsets":[0,6]},)"
+                       R"("half":{"dtype":"F16","shape":[2],"data_offsets":[6,10]})"),
+            std::string::npos)
+      << bytes.substr(8);
+  EXPECT_EQ(bytes.substr(bytes.size() - 10),
+            std::string("\x80\xbe\x80\xbe\x80\xbe\0\x3e\0\x3e", 10));
+  const SafetensorsFile read = parse_safetensors(bytes, "memory");
+  ASSERT_EQ(read.tensors.size(), 2u);
+  EXPECT_EQ(read.tensors[0].value.dtype(), DType::kBFloat16);
+  EXPECT_EQ(read.tensors[1].value.to_doubles(), (std::vector<double>{1.5, 1.5}));
+}
+
 TEST(Safetensors, AlignsEveryTensor) {
   const std::string bytes = format_safetensors(full_file());
   const SafetensorsFile file = parse_safetensors(bytes, "memory");

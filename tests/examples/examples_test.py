@@ -54,6 +54,15 @@ class Examples(unittest.TestCase):
                 self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
                 self.assertIn("cpu:1", output)  # prints its devices
 
+    def test_networks_learn_in_16_bits(self):
+        for program in NETWORKS:
+            for policy in ("mixed_bfloat16", "mixed_float16"):
+                with self.subTest(program, policy=policy):
+                    metrics, _ = run_with_metrics(program, "--devices", "cpu:0-1", "--steps", "30", "--dtype-policy",
+                                                  policy)
+                    self.check_metrics(metrics, 30)
+                    self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
+
     def test_loop_by_hand_and_fit_agree_on_the_number_of_examples(self):
         for program in NETWORKS:
             with self.subTest(program):

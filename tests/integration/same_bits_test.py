@@ -18,6 +18,8 @@ VARIANTS = {
     "ragged": ["--batch-size", "130", "--train-examples", "1000"],
     "regularized": ["--batch-size", "256", "--regularized"],
     "regularized-ragged": ["--batch-size", "130", "--train-examples", "1000", "--regularized"],
+    "mixed_bfloat16": ["--batch-size", "256", "--regularized", "--dtype-policy", "mixed_bfloat16"],
+    "mixed_float16": ["--batch-size", "130", "--train-examples", "1000", "--dtype-policy", "mixed_float16"],
 }
 
 FOUR = ["--devices", "cpu:0-3"]

@@ -214,7 +214,10 @@ TEST(OptimizerTest, VariablesMustBeThereOnceAndFloating) {
   expect_error(kInvalid, {"sgd", "nothing to train"}, [] { Sgd(std::vector<Variable>{}); });
   expect_error(kInvalid, {"'v'", "given twice"}, [&] { Sgd(std::vector{v, v}); });
   const Variable counter(Tensor::scalar(0, DType::kInt32), {.name = "counter"});
-  expect_error(kInvalid, {"'counter'", "floating", "int32"}, [&] { Adam(std::vector{counter}); });
+  expect_error(kInvalid, {"'counter'", "float32", "int32"}, [&] { Adam(std::vector{counter}); });
+  const Variable half(Tensor::scalar(0, DType::kFloat16), {.name = "half"});
+  expect_error(kInvalid, {"'half'", "float16", "try the policy mixed_bfloat16"},
+               [&] { Adam(std::vector{half}); });
   expect_error(kInvalid, {"UpdateRule"}, [&] { Optimizer(std::vector{v}, nullptr, {}); });
 }
 

@@ -8,6 +8,7 @@
 
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
+#include "tutti/tensor/kernel_table.h"
 
 namespace tutti {
 namespace normalization_test {
@@ -203,6 +204,28 @@ TEST(LocalResponseNormalization, AgreesWithPlainLoopsAndNumericGradients) {
                       numeric_gradient(x.to_doubles(), dy.to_doubles(), function),
                       dtype == DType::kFloat32 ? 3e-6 : 1e-8);
       }
+    }
+  }
+}
+
+// Many pixels and channels: the fast kernel works through blocks of them. Its powers are products
+// of roots, the reference kernel's are not: near, not equal.
+TEST(LocalResponseNormalization, FastKernelsAgreeWithTheReferenceOverManyPixels) {
+  for (std::int64_t radius : {0, 1, 2, 3, 4, 5, 70}) {
+    for (const Shape& shape : {Shape{3, 7, 9, 64}, Shape{2, 5, 5, 33}, Shape{1, 3, 2, 1600}}) {
+      SCOPED_TRACE(concat(shape, " radius ", radius));
+      OpCall call;
+      call.attributes = lrn_attributes(radius, 1, 0.05, 0.75);
+      call.outputs = {{shape, DType::kFloat32}};
+      const Tensor x = random_values(shape, DType::kFloat32, -2, 2, 1);
+      const auto compare = [&](OpId op, std::vector<Tensor> inputs) {
+        call.op = op;
+        call.inputs = std::move(inputs);
+        expect_tensor(run_kernel(cpu_kernels(), call)[0], shape,
+                      run_kernel(reference_kernels(), call)[0].to_doubles(), 2e-6);
+      };
+      compare(OpId::kLrn, {x});
+      compare(OpId::kLrnGrad, {x, random_values(shape, DType::kFloat32, -1, 1, 2)});
     }
   }
 }

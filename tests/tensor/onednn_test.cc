@@ -1,8 +1,11 @@
 // The kernels of cpu devices against the reference kernels, and on what their bits may not depend.
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
-#include <gtest/gtest.h>
 
+#include <gtest/gtest.h>
+#include <cstdlib>
+
+#include <cstdlib>
 #include <functional>
 
 #include "tests/support/tensor_matchers.h"
@@ -182,6 +185,22 @@ TEST(Numerics, FingerprintNamesKernelsAndInstructionSet) {
   const std::string text = numerics_fingerprint();
   EXPECT_EQ(text.find(concat("kernels ", kKernelVersion, ", ")), 0u) << text;
   EXPECT_GT(text.size(), 12u) << text;
+}
+
+// What this processor really gets, not the cap: "all" says nothing about bits.
+TEST(Numerics, FingerprintNamesAnInstructionSetThatThisProcessorHas) {
+  const std::string text = numerics_fingerprint();
+  if (text.find("oneDNN") == std::string::npos) return;  // our own loops: the same bits everywhere
+  const std::string isa = text.substr(text.rfind(' ') + 1);
+  const bool wide = isa.starts_with("avx512");
+#if defined(__x86_64__)
+  EXPECT_LE(wide, static_cast<bool>(__builtin_cpu_supports("avx512f"))) << text;
+  EXPECT_LE(isa.starts_with("avx2"), static_cast<bool>(__builtin_cpu_supports("avx2"))) << text;
+#endif
+  EXPECT_NE(isa, "all");
+  const char* cap = std::getenv("TUTTI_MAX_ISA");
+  const bool capped = cap && std::string_view(cap) == "avx2";
+  EXPECT_FALSE(capped && wide) << text;
 }
 
 }  // namespace onednn_test

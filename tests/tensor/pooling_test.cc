@@ -9,6 +9,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tests/tensor/random_values.h"
 #include "tutti/tensor/kernel_table.h"
+#include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {
 namespace pooling_test {
@@ -209,6 +210,10 @@ TEST(Pooling, FastKernelsGiveTheBitsOfTheReference) {
     compare(OpId::kMaxPool, {random}, output_shape(c));
     compare(OpId::kMaxPoolGrad, {x, dy}, c.x);
     compare(OpId::kMaxPoolGrad, {random, dy}, c.x);
+    const Tensor nan = Tensor::full({}, std::numeric_limits<double>::quiet_NaN());
+    const Tensor holes = where(greater(random, 0.6), nan, random);
+    compare(OpId::kMaxPool, {holes}, output_shape(c));
+    compare(OpId::kMaxPoolGrad, {holes, dy}, c.x);
     compare(OpId::kAveragePool, {random}, output_shape(c));
     compare(OpId::kAveragePoolGrad, {dy}, c.x);
   }

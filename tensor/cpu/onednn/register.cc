@@ -1,6 +1,7 @@
 // Which operations oneDNN computes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/cpu/max_isa.h"
+#include <string_view>
+
 #include "tutti/tensor/cpu/onednn/engine.h"
 #include "tutti/tensor/cpu/onednn/onednn_kernels.h"
 #include "tutti/tensor/cpu/registration.h"
@@ -21,6 +22,30 @@ void guarded(const KernelArgs& args) {
   }
 }
 
+// What oneDNN uses: the cap (ours or its own ONEDNN_MAX_CPU_ISA) applied to this processor.
+std::string_view effective_isa() {
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::sse41:
+      return "sse41";
+    case dnnl::cpu_isa::avx:
+      return "avx";
+    case dnnl::cpu_isa::avx2:
+      return "avx2";
+    case dnnl::cpu_isa::avx2_vnni:
+      return "avx2_vnni";
+    case dnnl::cpu_isa::avx512_core:
+      return "avx512_core";
+    case dnnl::cpu_isa::avx512_core_vnni:
+      return "avx512_core_vnni";
+    case dnnl::cpu_isa::avx512_core_bf16:
+      return "avx512_core_bf16";
+    case dnnl::cpu_isa::avx512_core_amx:
+      return "avx512_core_amx";
+    default:
+      return "baseline";
+  }
+}
+
 }  // namespace
 
 void register_onednn_kernels(KernelTable& table) {
@@ -32,9 +57,10 @@ void register_onednn_kernels(KernelTable& table) {
 }
 
 std::string onednn_description() {
+  (void)onednn_engine();  // the cap counts from here on
   const dnnl_version_t* version = dnnl_version();
   return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch, ", ",
-                to_string(max_isa()));
+                effective_isa());
 }
 
 }  // namespace tutti::internal
