@@ -8,6 +8,7 @@
 #include "tutti/core/random.h"                        // set_random_seed
 #include "tutti/cross_device_ops/cross_device_ops.h"  // how values of replicas become one
 #include "tutti/cross_device_ops/registry.h"          // choosing and adding such operations
+#include "tutti/data/augment.h"                       // augmentation of pictures
 #include "tutti/data/csv.h"                           // CSV files
 #include "tutti/data/dataset.h"                       // datasets
 #include "tutti/data/example.h"                       // tf.train.Example
@@ -15,6 +16,7 @@
 #include "tutti/data/image.h"                         // PNG and JPEG pictures
 #include "tutti/data/image_folder.h"                  // folders of pictures
 #include "tutti/data/list_files.h"                    // files by pattern
+#include "tutti/data/mixup.h"                         // mixup, cutmix
 #include "tutti/data/npy.h"                           // numpy's .npy and .npz
 #include "tutti/data/readers.h"                       // MNIST, Fashion-MNIST, CIFAR-10
 #include "tutti/data/resize_image.h"                  // pictures of another size

@@ -33,6 +33,7 @@ enum RandomPurpose : std::uint32_t {
   kDropoutPurpose = 2,
   kShufflePurpose = 3,
   kUserPurpose = 4,
+  kAugmentPurpose = 5,
 };
 
 /// Random access to the stream of one key: element i does not depend on which elements were asked

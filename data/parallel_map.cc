@@ -21,13 +21,14 @@ namespace {
 
 struct Work {
   std::optional<Element> element;  // the input, later the result
+  std::uint64_t number = 0;
   std::exception_ptr error;
   bool done = false;
 };
 
 class ParallelMapIterator : public ElementIterator {
  public:
-  ParallelMapIterator(std::unique_ptr<ElementIterator> below, MapFunction fn, int num_threads)
+  ParallelMapIterator(std::unique_ptr<ElementIterator> below, NumberedFunction fn, int num_threads)
       : below_(std::move(below)), fn_(std::move(fn)), num_threads_(num_threads) {}
 
   ~ParallelMapIterator() override {
@@ -52,7 +53,9 @@ class ParallelMapIterator : public ElementIterator {
     for (; count > 0; --count) {
       if (!take_first()) break;
     }
-    if (count > 0 && !ended_) below_->skip(count);
+    if (count < 1 || ended_) return;
+    below_->skip(count);
+    next_number_ += static_cast<std::uint64_t>(count);
   }
 
  private:
@@ -83,6 +86,7 @@ class ParallelMapIterator : public ElementIterator {
         ended_ = true;
         return;
       }
+      work.number = next_number_++;
       const bool failed = work.done;
       MutexLock lock(mutex_);
       window_.push_back(std::move(work));
@@ -129,7 +133,7 @@ class ParallelMapIterator : public ElementIterator {
       std::optional<Element> result;
       std::exception_ptr error;
       try {
-        result = fn_(*work->element);
+        result = fn_(*work->element, work->number);
       } catch (...) {
         error = std::current_exception();
       }
@@ -142,9 +146,10 @@ class ParallelMapIterator : public ElementIterator {
   }
 
   std::unique_ptr<ElementIterator> below_;
-  const MapFunction fn_;
+  const NumberedFunction fn_;
   const int num_threads_;
   bool ended_ = false;
+  std::uint64_t next_number_ = 0;  // of the next element that is read
   Mutex mutex_;
   CondVar changed_;
   std::deque<Work> window_ TUTTI_GUARDED_BY(mutex_);
@@ -157,7 +162,7 @@ class ParallelMapIterator : public ElementIterator {
 }  // namespace
 
 std::unique_ptr<ElementIterator> make_parallel_map(std::unique_ptr<ElementIterator> below,
-                                                   MapFunction fn, int num_threads) {
+                                                   NumberedFunction fn, int num_threads) {
   return std::make_unique<ParallelMapIterator>(std::move(below), std::move(fn), num_threads);
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -9,12 +10,18 @@
 
 namespace tutti::internal {
 
-using MapFunction = std::function<Element(const Element&)>;
+/// A function of an element and of its number: how many elements of the pass came before it,
+/// handed out or left out by skip().
+using NumberedFunction = std::function<Element(const Element&, std::uint64_t number)>;
+
+/// Applies `fn` to the elements of `below`. One call at once: on the thread that calls next().
+std::unique_ptr<ElementIterator> make_map(std::unique_ptr<ElementIterator> below,
+                                          NumberedFunction fn, int num_parallel_calls);
 
 /// Reads `below` on the thread that calls next(), applies `fn` on `num_threads` threads (started by
 /// the first next()) and yields the results in order. An exception of fn or of `below` comes out of
 /// next() in its element's place.
 std::unique_ptr<ElementIterator> make_parallel_map(std::unique_ptr<ElementIterator> below,
-                                                   MapFunction fn, int num_threads);
+                                                   NumberedFunction fn, int num_threads);
 
 }  // namespace tutti::internal

@@ -13,6 +13,7 @@
 #include "tutti/model/layers/dropout.h"
 #include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/embedding.h"
+#include "tutti/model/layers/image_augmentation.h"
 #include "tutti/model/layers/lambda.h"
 #include "tutti/model/layers/layer.h"
 #include "tutti/model/layers/layer_of.h"

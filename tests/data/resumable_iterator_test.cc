@@ -3,6 +3,8 @@
 #include "tutti/data/resumable_iterator.h"
 
 #include "tests/data/dataset_values.h"
+#include "tutti/data/augment.h"
+#include "tutti/data/mixup.h"
 
 namespace tutti {
 namespace resumable_iterator_test {
@@ -14,6 +16,11 @@ using data_test::numbers_of;
 using data_test::Rows;
 
 Element twice(const Element& element) { return Element({number(2 * number_in(element))}); }
+
+Element plus_random(const Element& element, const SampleRandom& random) {
+  const auto thousandths = static_cast<std::int64_t>(random.stream(0).below(0, 1000));
+  return Element({number(1000 * number_in(element) + thousandths)});
+}
 
 struct Pipeline {
   const char* name;
@@ -38,6 +45,20 @@ std::vector<Pipeline> pipelines() {
       {"Mapped", [=] { return base.map(twice).take(6); }},
       {"MappedInParallel",
        [=] { return base.shuffle(4, 2).map(twice, MapOptions{.num_parallel_calls = 3}); }},
+      {"Augmented", [=] { return augment(base.shuffle(4, 2), plus_random, {.seed = 3}).batch(2); }},
+      {"AugmentedInParallel",
+       [=] {
+         return augment(base, plus_random, {.seed = 3, .num_parallel_calls = 3})
+             .repeat(2)
+             .prefetch(2);
+       }},
+      {"MixedUp",
+       [=] {
+         const auto thousands = [](const Element& e) {
+           return Element({Tensor::full({2}, 1000.0 * static_cast<double>(number_in(e)))});
+         };
+         return mixup(base.map(thousands).batch(3), {.alpha = 1.0, .seed = 4});
+       }},
       {"Filtered",
        [=] { return base.filter([](const Element& e) { return number_in(e) % 3 != 0; }); }},
       {"Zipped",

@@ -1,0 +1,74 @@
+// Augmentation: a random function of every element, keyed by the element's number in the pass.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tutti/core/random.h"
+#include "tutti/data/dataset.h"
+#include "tutti/data/random_image.h"
+
+namespace tutti {
+
+/// The random numbers of one element of one pass: a function of (seed, epoch, number of the element
+/// in the pass) alone. A value.
+class SampleRandom {
+ public:
+  /// Key of the element; c is the number of the stream.
+  explicit SampleRandom(const RandomKey& key) : key_(key) {}
+
+  /// Stream number `index` of this element. Different numbers give independent streams.
+  RandomStream stream(std::uint64_t index) const {
+    RandomKey key = key_;
+    key.c = index;
+    return RandomStream(key);
+  }
+
+ private:
+  RandomKey key_;
+};
+
+struct AugmentOptions {
+  /// Two augmentations of one dataset need two seeds.
+  std::uint64_t seed = 0;
+  /// Elements worked on at once, in order all the same; 1: on the caller's thread.
+  int num_parallel_calls = 1;
+};
+
+/// fn must be a function of its two arguments alone and, with several calls at once, safe on
+/// several threads.
+using AugmentFunction = std::function<Element(const Element&, const SampleRandom&)>;
+
+/// Dataset::map() with random numbers. Every epoch (fit, repeat()) has others; the number of
+/// replicas, parallel calls, prefetching, a stop and a resume change no bit. Put it behind cache()
+/// (which would keep one epoch's) and in front of shard() (whose parts would number their own
+/// elements). Throws as map() does.
+Dataset augment(const Dataset& dataset, AugmentFunction fn, AugmentOptions options = {});
+
+struct AugmentImagesOptions {
+  std::uint64_t seed = 0;
+  int num_parallel_calls = 1;
+  /// Name of the component that is the image; empty: the first one.
+  std::string component = {};
+};
+
+/// augment() by `steps` one after the other, each with a stream of its own: pictures [height,
+/// width, channels], before batch().
+///
+///     augment_images(data, {image::random_crop(32, {.padding = 4}),
+///                           image::random_flip_left_right()}, {.seed = 7}).batch(128)
+///
+/// Throws kInvalidArgument for no steps and, from next(), naming the step, for elements that it
+/// cannot take; kNotFound for a component that is not there.
+Dataset augment_images(const Dataset& dataset, std::vector<image::ImageStep> steps,
+                       AugmentImagesOptions options = {});
+
+namespace internal {
+/// augment() by a function that gives as many rows as it gets: the batch size stays known.
+Dataset augment_batches(const Dataset& dataset, AugmentFunction fn, AugmentOptions options);
+}  // namespace internal
+
+}  // namespace tutti

@@ -1,0 +1,311 @@
+// Augmentation: random numbers keyed by seed, epoch and the element's number, and the random steps.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/augment.h"
+
+#include <map>
+#include <set>
+
+#include "tests/data/dataset_values.h"
+
+namespace tutti {
+namespace augment_test {
+
+using data_test::expect_error;
+using data_test::number;
+using data_test::numbers_of;
+using data_test::rows_of;
+using data_test::scalars_of;
+using testing::ElementsAre;
+
+using Numbers = std::vector<std::int64_t>;
+
+/// The picture's own random number, as an element.
+Element random_number(const Element&, const SampleRandom& random) {
+  return Element({number(static_cast<std::int64_t>(random.stream(2).bits(5)))});
+}
+
+std::int64_t promised_number(std::uint64_t seed, std::uint64_t epoch, std::uint64_t sample) {
+  return static_cast<std::int64_t>(
+      RandomStream(
+          RandomKey{.seed = seed, .purpose = kAugmentPurpose, .a = epoch, .b = sample, .c = 2})
+          .bits(5));
+}
+
+// The keys are promised to stay: runs that are resumed by a later version must see the same data.
+TEST(Augment, NumbersAreKeyedBySeedEpochAndPlace) {
+  const Dataset dataset = augment(Dataset::range(5).shuffle(5, 1), random_number, {.seed = 42});
+  for (std::uint64_t epoch : {0, 1, 7}) {
+    Numbers expected;
+    for (std::uint64_t sample = 0; sample < 5; ++sample) {
+      expected.push_back(promised_number(42, epoch, sample));
+    }
+    EXPECT_EQ(scalars_of(dataset, epoch), expected);
+  }
+}
+
+TEST(Augment, ParallelCallsPrefetchAndBatchesChangeNoNumber) {
+  const Dataset base = Dataset::range(40);
+  const Numbers straight = scalars_of(augment(base, random_number, {.seed = 1}), 3);
+  EXPECT_EQ(std::set<std::int64_t>(straight.begin(), straight.end()).size(), 40u);
+  for (const int calls : {1, 2, 4}) {
+    const AugmentOptions options{.seed = 1, .num_parallel_calls = calls};
+    EXPECT_EQ(scalars_of(augment(base, random_number, options), 3), straight);
+    EXPECT_EQ(scalars_of(augment(base, random_number, options).prefetch(3), 3), straight);
+    EXPECT_EQ(scalars_of(augment(base.batch(1).unbatch(), random_number, options), 3), straight);
+    EXPECT_EQ(scalars_of(augment(base, random_number, options).batch(8).unbatch(), 3), straight);
+  }
+  EXPECT_NE(scalars_of(augment(base, random_number, {.seed = 2}), 3), straight);
+}
+
+TEST(Augment, SkippedElementsKeepTheirNumbers) {
+  const Numbers straight = scalars_of(augment(Dataset::range(30), random_number));
+  for (const int calls : {1, 3}) {
+    const Dataset dataset =
+        augment(Dataset::range(30), random_number, {.num_parallel_calls = calls});
+    auto elements = dataset.iterate(0);
+    Numbers seen;
+    // Leaves some out before the first, within what the threads have read, and beyond that.
+    for (const std::int64_t skipped : {3, 1, 0, 12}) {
+      elements->skip(skipped);
+      seen.push_back(elements->next()->operator[](0).item_int());
+    }
+    EXPECT_THAT(seen, ElementsAre(straight[3], straight[5], straight[6], straight[19]));
+  }
+}
+
+TEST(Augment, UnreadableElementsCountAlikeInAllThreads) {
+  const auto broken = [](const Element& element) -> Element {
+    if (data_test::number_in(element) == 2) fail(ErrorCode::kDataLoss, "broken");
+    return element;
+  };
+  for (const int calls : {1, 3}) {
+    auto elements = augment(Dataset::range(5).map(broken), random_number,
+                            {.seed = 9, .num_parallel_calls = calls})
+                        .iterate(0);
+    elements->next();
+    elements->next();
+    expect_error(ErrorCode::kDataLoss, {"broken"}, [&] { elements->next(); });
+    EXPECT_EQ((*elements->next())[0].item_int(), promised_number(9, 0, 3));
+  }
+}
+
+TEST(Augment, EveryPassOfARepeatedDatasetIsAnother) {
+  const Dataset once = augment(Dataset::range(4), random_number, {.seed = 5});
+  const Numbers all = scalars_of(once.repeat(3));
+  EXPECT_EQ(std::set<std::int64_t>(all.begin(), all.end()).size(), 12u);
+  EXPECT_EQ(Numbers(all.begin() + 4, all.begin() + 8), scalars_of(once, 1));
+  // Above repeat() the elements of all passes are counted.
+  const Numbers above = scalars_of(augment(Dataset::range(4).repeat(2), random_number));
+  EXPECT_EQ(std::set<std::int64_t>(above.begin(), above.end()).size(), 8u);
+}
+
+TEST(Augment, KnowsHowLongItIs) {
+  const Dataset dataset = augment(Dataset::range(7).batch(3), random_number);
+  EXPECT_EQ(dataset.cardinality(), 3);
+  EXPECT_EQ(dataset.batch_size(), std::nullopt);
+  EXPECT_TRUE(dataset.source().may_end_in_partial_batch());
+  EXPECT_EQ(augment(Dataset::range(7).repeat(), random_number).cardinality(), kInfinite);
+}
+
+TEST(Augment, MistakesAreNamed) {
+  const auto kInvalid = ErrorCode::kInvalidArgument;
+  expect_error(kInvalid, {"augment", "expected a function"},
+               [] { augment(Dataset::range(1), nullptr); });
+  expect_error(kInvalid, {"num_parallel_calls", "at least 1", "got 0"},
+               [] { augment(Dataset::range(1), random_number, {.num_parallel_calls = 0}); });
+  expect_error(kInvalid, {"augment_images", "at least one step"},
+               [] { augment_images(Dataset::range(1), {}); });
+  expect_error(kInvalid, {"augment_images", "step 1 is no function"}, [] {
+    augment_images(Dataset::range(1), {image::random_flip_up_down(), nullptr});
+  });
+}
+
+// Pictures whose pixel (y, x) of channel 0 is 10 y + x.
+Dataset coordinates(std::int64_t count, std::int64_t height, std::int64_t width) {
+  std::vector<std::uint8_t> values;
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t y = 0; y < height; ++y)
+      for (std::int64_t x = 0; x < width; ++x)
+        values.push_back(static_cast<std::uint8_t>(10 * y + x));
+  std::vector<std::int64_t> labels(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<std::int64_t>(i);
+  return Dataset::from_tensor_slices(
+      {Tensor::from({count, height, width, 1}, values), Tensor::from({count}, labels)});
+}
+
+/// Expects every value of `counts` to be `total` * probability up to 5 standard deviations.
+void expect_binomial(const std::map<std::int64_t, int>& counts, int total, double probability) {
+  for (const auto& [value, count] : counts) {
+    EXPECT_NEAR(count, total * probability,
+                5.0 * std::sqrt(total * probability * (1.0 - probability)))
+        << "value " << value;
+  }
+}
+
+TEST(AugmentImages, CropsComeFromEveryPlaceEquallyOften) {
+  std::map<std::int64_t, int> first;
+  const Dataset dataset =
+      augment_images(coordinates(6000, 5, 4), {image::random_crop(3, 2)}, {.seed = 3});
+  for (const Element& element : dataset) {
+    const Numbers pixels = numbers_of(element[0]);
+    const auto corner = pixels[0];
+    EXPECT_THAT(pixels, ElementsAre(corner, corner + 1, corner + 10, corner + 11, corner + 20,
+                                    corner + 21));
+    ++first[corner];
+  }
+  EXPECT_EQ(first.size(), 9u);
+  expect_binomial(first, 6000, 1.0 / 9.0);
+}
+
+TEST(AugmentImages, PaddingPutsPicturesIntoEveryPlace) {
+  // One pixel in the middle of zeros is seen in each of 9 places.
+  std::map<std::int64_t, int> places;
+  const Dataset dots =
+      Dataset::from_tensor_slices({Tensor::ones({4500, 1, 1, 1})}).map([](const Element& element) {
+        return element;
+      });
+  for (const Element& element :
+       augment_images(dots, {image::random_crop(3, {.padding = 2})}, {.seed = 8})) {
+    const Numbers pixels = numbers_of(element[0]);
+    const auto place = std::find(pixels.begin(), pixels.end(), 1) - pixels.begin();
+    EXPECT_EQ(std::count(pixels.begin(), pixels.end(), 1), 1);
+    ++places[place];
+  }
+  EXPECT_EQ(places.size(), 9u);
+  expect_binomial(places, 4500, 1.0 / 9.0);
+}
+
+TEST(AugmentImages, HalfOfAllPicturesAreFlippedEachWay) {
+  std::map<std::int64_t, int> corners;
+  const Dataset dataset =
+      augment_images(coordinates(4000, 2, 2),
+                     {image::random_flip_left_right(), image::random_flip_up_down()}, {.seed = 4});
+  for (const Element& element : dataset) ++corners[numbers_of(element[0])[0]];
+  EXPECT_EQ(corners.size(), 4u);  // the two flips are independent
+  expect_binomial(corners, 4000, 0.25);
+}
+
+TEST(AugmentImages, CutoutErasesASquareAroundAnyPixel) {
+  std::map<std::int64_t, int> erased, sizes;
+  const Dataset ones = Dataset::from_tensor_slices({Tensor::ones({6000, 3, 4, 1})});
+  for (const Element& element : augment_images(ones, {image::cutout(2)}, {.seed = 2})) {
+    const Numbers pixels = numbers_of(element[0]);
+    ++sizes[std::count(pixels.begin(), pixels.end(), 0)];
+    for (std::size_t i = 0; i < pixels.size(); ++i) {
+      if (pixels[i] == 0) ++erased[static_cast<std::int64_t>(i)];
+    }
+  }
+  // The square begins one pixel above and left of its centre: cut off at the top and the left only,
+  // for centres there. 12 centres: 6 have 4 pixels, 2 + 3 have 2 pixels, 1 has 1.
+  expect_binomial({{4, sizes[4]}}, 6000, 6.0 / 12.0);
+  expect_binomial({{2, sizes[2]}}, 6000, 5.0 / 12.0);
+  expect_binomial({{1, sizes[1]}}, 6000, 1.0 / 12.0);
+  // The last pixel is erased by its own centre alone, an inner one by 4 centres.
+  expect_binomial({{11, erased[11]}}, 6000, 1.0 / 12.0);
+  expect_binomial({{5, erased[5]}}, 6000, 4.0 / 12.0);
+}
+
+TEST(AugmentImages, DeltasAndFactorsFillTheirRange) {
+  const Tensor image = Tensor::from<float>({1, 2, 1}, {0.25f, 0.75f});
+  double lowest = 9, highest = -9, sum = 0;
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    const RandomStream random(RandomKey{.seed = i, .purpose = kAugmentPurpose});
+    const auto bright = image::random_brightness(0.5)(image, random).to_doubles();
+    lowest = std::min(lowest, bright[0]);
+    highest = std::max(highest, bright[0]);
+    sum += bright[0];
+    // Contrast doubles or halves the distance of 0.5 between the two.
+    const auto sharp = image::random_contrast(0.5, 2.0)(image, random).to_doubles();
+    EXPECT_GE(sharp[1] - sharp[0], 0.25 - 1e-6);
+    EXPECT_LT(sharp[1] - sharp[0], 1.0 + 1e-6);
+  }
+  EXPECT_NEAR(lowest, -0.25, 0.01);
+  EXPECT_NEAR(highest, 0.75, 0.01);
+  EXPECT_NEAR(sum / 2000, 0.25, 5 * 0.2887 / std::sqrt(2000.0));
+}
+
+TEST(AugmentImages, ChangesTheNamedComponentAlone) {
+  const Tensor images = Tensor::ones({2, 4, 4, 3});
+  const Dataset named =
+      Dataset::from_tensor_slices({Tensor::ones({2}), images}).map([](const Element& e) {
+        return Element({e[0], e[1]}, {"label", "photo"});
+      });
+  const Dataset cropped = augment_images(named, {image::random_crop(2)}, {.component = "photo"});
+  for (const Element& element : cropped) {
+    EXPECT_EQ(element.at("photo").shape(), Shape({2, 2, 3}));
+    EXPECT_EQ(element.at("label").shape(), Shape());
+  }
+  expect_error(ErrorCode::kNotFound, {"'image'", "label, photo"}, [&] {
+    augment_images(named, {image::random_crop(2)}, {.component = "image"}).iterate()->next();
+  });
+}
+
+// The recipe of CIFAR-10, from bytes to standardised floats.
+TEST(AugmentImages, ARecipeGivesTheSameBitsInAnyNumberOfThreads) {
+  const Dataset base = coordinates(60, 8, 8).shuffle(60, 1);
+  const auto recipe = [&](int calls) {
+    return augment_images(base,
+                          {image::random_crop(8, {.padding = 2}), image::random_flip_left_right(),
+                           image::random_brightness(0.2), image::random_contrast(0.8, 1.2),
+                           image::cutout(4), image::per_image_standardization()},
+                          {.seed = 7, .num_parallel_calls = calls})
+        .batch(16);
+  };
+  std::set<double> first_values;
+  for (std::uint64_t epoch : {0, 1}) {
+    auto straight = recipe(1).iterate(epoch), parallel = recipe(4).prefetch(2).iterate(epoch);
+    while (auto expected = straight->next()) {
+      const auto actual = parallel->next();
+      ASSERT_TRUE(actual);
+      EXPECT_EQ((*actual)[0].to_doubles(), (*expected)[0].to_doubles());
+      EXPECT_EQ(numbers_of((*actual)[1]), numbers_of((*expected)[1]));
+      first_values.insert((*expected)[0].to_doubles()[27]);
+    }
+    EXPECT_FALSE(parallel->next());
+  }
+  EXPECT_GT(first_values.size(), 6u);  // of 8 batches
+}
+
+// A picture and its mask take the same stream, and with it the same change.
+TEST(Augment, MasksFollowTheirPictures) {
+  const auto crop = image::random_crop(3);
+  const auto flip = image::random_flip_left_right();
+  const Dataset pairs = coordinates(20, 6, 6).map([](const Element& e) {
+    return Element({e[0], e[0]}, {"image", "mask"});
+  });
+  const Dataset changed = augment(pairs, [=](const Element& e, const SampleRandom& random) {
+    std::vector<Tensor> both;
+    for (const Tensor& each : e.tensors()) {
+      both.push_back(flip(crop(each, random.stream(0)), random.stream(1)));
+    }
+    return e.with_tensors(both);
+  });
+  for (const Element& element : changed) {
+    EXPECT_EQ(numbers_of(element.at("image")), numbers_of(element.at("mask")));
+  }
+}
+
+TEST(AugmentImages, MistakesInStepsAreNamed) {
+  const auto kInvalid = ErrorCode::kInvalidArgument;
+  expect_error(kInvalid, {"image::random_crop", "at least 9 x 9", "got 5 x 4", "padding of 1"}, [] {
+    augment_images(coordinates(1, 5, 4), {image::random_crop(9, {.padding = 1})}).iterate()->next();
+  });
+  expect_error(kInvalid, {"image::random_flip_left_right", "before batch()"}, [] {
+    augment_images(coordinates(4, 5, 4).batch(2), {image::random_flip_left_right()})
+        .iterate()
+        ->next();
+  });
+  expect_error(kInvalid, {"image::random_crop", "1 x 1", "0 x 0"}, [] { image::random_crop(0); });
+  expect_error(kInvalid, {"padding", "-1"}, [] { image::random_crop(3, {.padding = -1}); });
+  expect_error(kInvalid, {"image::random_contrast", "lower < upper", "lower 2"},
+               [] { image::random_contrast(2.0, 1.0); });
+  expect_error(kInvalid, {"image::random_saturation", "lower -1"},
+               [] { image::random_saturation(-1.0, 1.0); });
+  expect_error(kInvalid, {"image::random_brightness", "-0.1"},
+               [] { image::random_brightness(-0.1); });
+  expect_error(kInvalid, {"image::random_hue", "[0, 0.5]", "0.6"}, [] { image::random_hue(0.6); });
+  expect_error(kInvalid, {"image::cutout", "0 x 0"}, [] { image::cutout(0); });
+}
+
+}  // namespace augment_test
+}  // namespace tutti
