@@ -12,7 +12,7 @@
 #include <numeric>
 #include <utility>
 
-#include "tutti/autograd/gradient_functions.h"
+#include "tutti/autograd/gradients.h"
 #include "tutti/tensor/operand.h"
 
 namespace tutti::internal {
@@ -60,7 +60,7 @@ std::vector<Gradient> BackwardPass::run(int target_slot, const Tensor& initial,
   mark_dependents();
   mark_active(target_slot);
   order_sources();
-  if (target_slot != kNoSlot) accumulate(target_slot, initial);
+  if (target_slot != kNoSlot) accumulate(target_slot, Gradient(initial));
   report_ready(kNoUse, on_ready);
   for (std::size_t i = num_nodes_; i-- > 0;) {
     if (lifetime_ == NodeLifetime::kRelease) {
@@ -130,6 +130,12 @@ void BackwardPass::process(Node& node) {
     if (slot != kNoSlot) sums_[index_of(slot)].clear();
   }
   if (!any) return;
+  if (!node.backward && node.call.op == OpId::kSlice) {
+    // Padding each slice of a value to the whole would take the square of their number.
+    accumulate(node.input_slots[0],
+               slice_block({node.call, node.input_specs, node.outputs, gradients, {}}));
+    return;
+  }
   const std::vector<Gradient> inputs = input_gradients(node, gradients);
   check_gradients(node, inputs);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -152,10 +158,11 @@ std::vector<Gradient> BackwardPass::input_gradients(const Node& node,
   return function({node.call, node.input_specs, node.outputs, gradients, needed});
 }
 
-void BackwardPass::accumulate(int slot, const Gradient& gradient) {
+template <class Part>
+void BackwardPass::accumulate(int slot, const Part& part) {
   const int variable = recording_.variable_slot(slot);
-  if (variable == kNoSlot || wanted_[index_of(slot)]) sums_[index_of(slot)].add(gradient);
-  if (variable != kNoSlot) sums_[index_of(variable)].add(gradient);
+  if (variable == kNoSlot || wanted_[index_of(slot)]) sums_[index_of(slot)].add(part);
+  if (variable != kNoSlot) sums_[index_of(variable)].add(part);
 }
 
 void BackwardPass::report_ready(std::size_t index, const GradientTape::OnReady& on_ready) {

@@ -30,7 +30,9 @@ class BackwardPass {
   void order_sources();
   void process(Node& node);
   std::vector<Gradient> input_gradients(const Node& node, std::span<const Tensor> gradients);
-  void accumulate(int slot, const Gradient& gradient);
+  /// Adds a Gradient or a GradientBlock.
+  template <class Part>
+  void accumulate(int slot, const Part& part);
   /// Reports the sources whose first active use is node `index`.
   void report_ready(std::size_t index, const GradientTape::OnReady& on_ready);
   void report_missing(const GradientTape::OnReady& on_ready);

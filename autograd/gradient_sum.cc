@@ -25,22 +25,30 @@ IndexedSlices GradientSum::joined_slices() const {
   return {concat(values, 0), concat(indices, 0), slices_.front().dense_shape};
 }
 
+Tensor GradientSum::dense_part() const {
+  if (blocks_.empty()) return dense_;
+  const Tensor joined_blocks = joined(blocks_);
+  return dense_.defined() ? tutti::add(dense_, joined_blocks) : joined_blocks;
+}
+
 Gradient GradientSum::total() const {
-  if (slices_.empty()) return dense_.defined() ? Gradient(dense_) : Gradient();
-  if (!dense_.defined()) return Gradient(joined_slices());
+  if (!dense_.defined() && blocks_.empty())
+    return slices_.empty() ? Gradient() : Gradient(joined_slices());
   return Gradient(dense_total());
 }
 
 Tensor GradientSum::dense_total() const {
-  if (slices_.empty()) return dense_;
+  const Tensor dense = dense_part();
+  if (slices_.empty()) return dense;
   const IndexedSlices slices = joined_slices();
   const Tensor scattered = scatter_rows(slices.values, slices.indices, slices.dense_shape);
-  return dense_.defined() ? tutti::add(dense_, scattered) : scattered;
+  return dense.defined() ? tutti::add(dense, scattered) : scattered;
 }
 
 void GradientSum::clear() {
   dense_ = Tensor();
   slices_.clear();
+  blocks_.clear();
 }
 
 }  // namespace tutti::internal

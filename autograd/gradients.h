@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "tutti/autograd/gradient_blocks.h"
 #include "tutti/autograd/gradient_functions.h"
 
 namespace tutti::internal {
@@ -94,6 +95,8 @@ Gradients sigmoid_cross_entropy_gradient(const GradientContext& context);
 Gradients reshape_gradient(const GradientContext& context);
 Gradients transpose_gradient(const GradientContext& context);
 Gradients slice_gradient(const GradientContext& context);
+/// The same, not yet padded: many slices of one value are put together at once.
+GradientBlock slice_block(const GradientContext& context);
 Gradients pad_gradient(const GradientContext& context);
 Gradients concat_gradient(const GradientContext& context);
 Gradients broadcast_to_gradient(const GradientContext& context);

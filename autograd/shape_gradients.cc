@@ -28,15 +28,12 @@ Gradients transpose_gradient(const GradientContext& c) {
   return single(transpose(c.dy(), inverse));
 }
 
-Gradients slice_gradient(const GradientContext& c) {
-  const auto before = prefix(c.attributes_as<SliceAttributes>().begin, c.shape(0).rank());
-  std::vector<std::int64_t> after;
-  for (int axis = 0; axis < c.shape(0).rank(); ++axis) {
-    after.push_back(c.shape(0).dim(axis) - before[static_cast<std::size_t>(axis)] -
-                    c.dy().shape().dim(axis));
-  }
-  return single(pad(c.dy(), before, after));
+GradientBlock slice_block(const GradientContext& c) {
+  const auto begin = prefix(c.attributes_as<SliceAttributes>().begin, c.shape(0).rank());
+  return {c.dy(), begin, c.shape(0)};
 }
+
+Gradients slice_gradient(const GradientContext& c) { return single(padded(slice_block(c))); }
 
 Gradients pad_gradient(const GradientContext& c) {
   const auto before = prefix(c.attributes_as<PadAttributes>().before, c.shape(0).rank());

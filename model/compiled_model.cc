@@ -150,6 +150,7 @@ void ReplicaStep::train(const Batch& batch) {
   Parts parts = parts_of(batch);
   if (class_weights_)
     parts.weights[0] = with_class_weights(parts.labels[0], parts.weights[0], *class_weights_);
+  const MaskScope masks;  // the loss reads those of the predictions
   GradientTape tape;
   std::vector<Tensor> added, shares;
   const std::vector<Tensor> predictions =
@@ -161,6 +162,7 @@ void ReplicaStep::train(const Batch& batch) {
 
 void ReplicaStep::test(const Batch& batch) {
   const Parts parts = parts_of(batch);
+  const MaskScope masks;
   std::vector<Tensor> added, shares;
   const std::vector<Tensor> predictions = call_model(parts, {.added_losses = &added});
   const Tensor loss = total_loss(batch, parts, predictions, added, shares);

@@ -130,6 +130,7 @@ Logs FitLoop::finish_epoch(std::int64_t epoch) {
   if (validate_ && (epoch + 1) % options_.validation_freq == 0) {
     for (const auto& [name, value] : validate_()) logs.set("val_" + name, value);
   }
+  for (const AnyCallback& callback : options_.callbacks) callback->add_to_logs(epoch, logs);
   const bool several = model_.strategy().num_replicas_in_sync() > 1;
   if (progress_) progress_->end_epoch(logs.entries(), several ? split : TimeSplit{});
   return logs;

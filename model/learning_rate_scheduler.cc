@@ -11,6 +11,10 @@ void LearningRateScheduler::on_epoch_begin(std::int64_t epoch) {
   optimizer.set_learning_rate(schedule_(epoch, optimizer.learning_rate()));
 }
 
+void LearningRateScheduler::add_to_logs(std::int64_t, Logs& logs) {
+  logs.set("learning_rate", model().optimizer().learning_rate());
+}
+
 void BatchLearningRateScheduler::on_train_batch_begin(std::int64_t batch) {
   Optimizer& optimizer = model().optimizer();
   optimizer.set_learning_rate(schedule_(batch, optimizer.learning_rate()));

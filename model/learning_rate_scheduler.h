@@ -8,12 +8,13 @@
 
 namespace tutti {
 
-/// Before each epoch: rate = schedule(epoch, present rate).
+/// Before each epoch: rate = schedule(epoch, present rate). The epoch's logs hold "learning_rate".
 class LearningRateScheduler : public Callback {
  public:
   using Schedule = std::function<double(std::int64_t epoch, double learning_rate)>;
   explicit LearningRateScheduler(Schedule schedule) : schedule_(std::move(schedule)) {}
   void on_epoch_begin(std::int64_t epoch) override;
+  void add_to_logs(std::int64_t epoch, Logs& logs) override;
 
  private:
   Schedule schedule_;

@@ -27,6 +27,10 @@ void ReduceLROnPlateau::on_train_begin() {
   waited_ = cooling_ = 0;
 }
 
+void ReduceLROnPlateau::add_to_logs(std::int64_t, Logs& logs) {
+  logs.set("learning_rate", model().optimizer().learning_rate());
+}
+
 void ReduceLROnPlateau::on_epoch_end(std::int64_t, const Logs& logs) {
   const std::optional<double> value =
       internal::monitored_value("ReduceLROnPlateau", options_.monitor, logs);

@@ -24,11 +24,13 @@ struct ReduceLROnPlateauOptions {
   double min_lr = 0.0;
 };
 
-/// Keras's ReduceLROnPlateau. The optimizer's rate must be a number, not a schedule.
+/// Keras's ReduceLROnPlateau. The optimizer's rate must be a number, not a schedule. The epoch's
+/// logs hold "learning_rate".
 class ReduceLROnPlateau : public Callback {
  public:
   explicit ReduceLROnPlateau(ReduceLROnPlateauOptions options = {});
   void on_train_begin() override;
+  void add_to_logs(std::int64_t epoch, Logs& logs) override;
   void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
 
  private:

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/activation_layers.h"
 
+#include "tutti/tensor/ops/activations.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
@@ -16,16 +17,45 @@ Shape Activation::build(const Shape& input) {
 
 Tensor Activation::call(const Tensor& input, CallContext) const { return function_(input); }
 
-LeakyRelu::LeakyRelu(double alpha, ActivationOptions options)
-    : LayerOf(options.name, options.input_shape), alpha_(alpha) {
-  if (!(alpha >= 0.0 && alpha <= 1.0))
-    fail(ErrorCode::kInvalidArgument, "LeakyRelu: expected alpha in [0, 1], got ", alpha);
+Relu::Relu(ReluOptions options)
+    : LayerOf("relu", ActivationOptions{options.name, options.input_shape}),
+      options_(std::move(options)) {
+  if (options_.negative_slope < 0.0 || options_.max_value.value_or(0.0) < 0.0) {
+    fail(ErrorCode::kInvalidArgument, "Relu: expected max_value and negative_slope of 0 or more, ",
+         "got ", options_.max_value.value_or(0.0), " and ", options_.negative_slope);
+  }
+}
+
+Tensor Relu::call(const Tensor& input, CallContext context) const {
+  const double threshold = options_.threshold, slope = options_.negative_slope;
+  if (threshold == 0.0 && slope == 0.0) {
+    const Tensor positive = Activation::call(input, context);
+    return options_.max_value ? minimum(positive, *options_.max_value) : positive;
+  }
+  const Tensor cut = options_.max_value ? minimum(input, *options_.max_value) : input;
+  return where(greater_equal(input, threshold), cut, (input - threshold) * slope);
+}
+
+Elu::Elu(EluOptions options)
+    : LayerOf("elu", ActivationOptions{options.name, options.input_shape}), alpha_(options.alpha) {}
+
+Tensor Elu::call(const Tensor& input, CallContext context) const {
+  const Tensor y = Activation::call(input, context);
+  return alpha_ == 1.0 ? y : where(greater(input, 0.0), y, y * alpha_);
+}
+
+LeakyRelu::LeakyRelu(double negative_slope, ActivationOptions options)
+    : LayerOf(options.name, options.input_shape), negative_slope_(negative_slope) {
+  if (!(negative_slope >= 0.0)) {
+    fail(ErrorCode::kInvalidArgument, "LeakyRelu: expected a negative_slope of 0 or more, got ",
+         negative_slope);
+  }
 }
 
 Shape LeakyRelu::build(const Shape& input) { return input; }
 
 Tensor LeakyRelu::call(const Tensor& input, CallContext) const {
-  return maximum(input, input * alpha_);
+  return leaky_relu(input, negative_slope_);
 }
 
 PReLU::PReLU(PReLUOptions options)

@@ -23,14 +23,32 @@ class Activation : public LayerOf<Activation> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   ActivationFunction function_;
 };
 
+struct ReluOptions {
+  /// Larger results become this one.
+  std::optional<double> max_value = std::nullopt;
+  /// Below the threshold: negative_slope * (x - threshold).
+  double negative_slope = 0.0;
+  double threshold = 0.0;
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// max(x, 0); with options Keras's ReLU.
 class Relu : public LayerOf<Relu, Activation> {
  public:
-  explicit Relu(ActivationOptions options = {}) : LayerOf("relu", std::move(options)) {}
+  explicit Relu(ReluOptions options = {});
+
+ protected:
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  ReluOptions options_;
 };
 class Sigmoid : public LayerOf<Sigmoid, Activation> {
  public:
@@ -40,10 +58,25 @@ class Tanh : public LayerOf<Tanh, Activation> {
  public:
   explicit Tanh(ActivationOptions options = {}) : LayerOf("tanh", std::move(options)) {}
 };
+
+struct EluOptions {
+  double alpha = 1.0;
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// x where x > 0, alpha * (exp(x) - 1) elsewhere.
 class Elu : public LayerOf<Elu, Activation> {
  public:
-  explicit Elu(ActivationOptions options = {}) : LayerOf("elu", std::move(options)) {}
+  explicit Elu(EluOptions options = {});
+
+ protected:
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  double alpha_;
 };
+
 class Gelu : public LayerOf<Gelu, Activation> {
  public:
   explicit Gelu(ActivationOptions options = {}) : LayerOf("gelu", std::move(options)) {}
@@ -54,17 +87,18 @@ class Softmax : public LayerOf<Softmax, Activation> {
   explicit Softmax(ActivationOptions options = {}) : LayerOf("softmax", std::move(options)) {}
 };
 
-/// x where x > 0, alpha * x elsewhere; alpha in [0, 1].
+/// x where x > 0, negative_slope * x elsewhere; a slope of 0 or more.
 class LeakyRelu : public LayerOf<LeakyRelu> {
  public:
-  explicit LeakyRelu(double alpha = 0.3, ActivationOptions options = {});
+  explicit LeakyRelu(double negative_slope = 0.3, ActivationOptions options = {});
 
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
-  double alpha_;
+  double negative_slope_;
 };
 
 struct PReLUOptions {
@@ -85,6 +119,7 @@ class PReLU : public LayerOf<PReLU> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   PReLUOptions options_;

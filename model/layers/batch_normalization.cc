@@ -65,6 +65,11 @@ Tensor BatchNormalization::normalized(const Tensor& input, CallContext context) 
     return batch_norm_inference(input, gamma, beta, weight(first), weight(first + 1),
                                 options_.epsilon);
   }
+  if (MaskScope::mask_of(input).defined()) {
+    fail(ErrorCode::kUnimplemented,
+         "BatchNormalization: steps that do not count would change the statistics of training; try "
+         "LayerNormalization, or BatchNormalization after the steps are pooled");
+  }
   const Statistics statistics = options_.synchronized ? normalize_global_batch(input, gamma, beta)
                                                       : normalize_batch(input, gamma, beta);
   if (statistics.any_rows) update_moving_averages(statistics);

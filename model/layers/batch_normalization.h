@@ -33,6 +33,7 @@ class BatchNormalization : public LayerOf<BatchNormalization> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   struct Statistics {

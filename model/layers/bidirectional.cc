@@ -39,6 +39,12 @@ Tensor Bidirectional::call(const Tensor& input, CallContext context) const {
   const Tensor a = (*forward_)(input, context);
   Tensor b = (*backward_)(input, context);
   if (backward_->options().return_sequences) b = internal::reversed_steps(b);
+  const Tensor merged = merge(a, b);
+  if (forward_->options().return_sequences) MaskScope::set_mask(merged, MaskScope::mask_of(input));
+  return merged;
+}
+
+Tensor Bidirectional::merge(const Tensor& a, const Tensor& b) const {
   if (merge_mode_ == "concat") return concat({a, b}, -1);
   if (merge_mode_ == "mul") return a * b;
   return merge_mode_ == "sum" ? a + b : (a + b) * 0.5;

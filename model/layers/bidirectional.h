@@ -29,8 +29,10 @@ class Bidirectional : public LayerOf<Bidirectional> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kOwn; }
 
  private:
+  Tensor merge(const Tensor& forward, const Tensor& backward) const;
   Bidirectional(const Recurrent& layer, const std::string& layer_name,
                 BidirectionalOptions options);
 

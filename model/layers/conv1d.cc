@@ -4,7 +4,9 @@
 
 #include "tutti/model/layers/size2d.h"
 #include "tutti/tensor/ops/convolution.h"
+#include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/pooling.h"
+#include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
@@ -127,7 +129,11 @@ Shape GlobalAveragePooling1D::build(const Shape& input) {
 }
 
 Tensor GlobalAveragePooling1D::call(const Tensor& input, CallContext) const {
-  return global_average_pool2d(as_image(input));
+  const Tensor mask = MaskScope::mask_of(input);
+  if (!mask.defined()) return global_average_pool2d(as_image(input));
+  const Tensor seen = expand_dims(mask, 2);
+  const Tensor count = reduce_sum(cast(seen, input.dtype()), {.axes = {1}});
+  return reduce_sum(where(seen, input, 0.0), {.axes = {1}}) / maximum(count, 1.0);
 }
 
 GlobalMaxPooling1D::GlobalMaxPooling1D(GlobalPooling1DOptions options)

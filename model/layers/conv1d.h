@@ -89,7 +89,8 @@ struct GlobalPooling1DOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// [batch, steps, channels] -> [batch, channels].
+/// [batch, steps, channels] -> [batch, channels]: the mean of the steps that count (masks.h), 0
+/// where none does.
 class GlobalAveragePooling1D : public LayerOf<GlobalAveragePooling1D> {
  public:
   explicit GlobalAveragePooling1D(GlobalPooling1DOptions options = {});
@@ -97,6 +98,7 @@ class GlobalAveragePooling1D : public LayerOf<GlobalAveragePooling1D> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kOwn; }
 };
 
 /// [batch, steps, channels] -> [batch, channels].

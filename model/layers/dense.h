@@ -30,6 +30,7 @@ class Dense : public LayerOf<Dense> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   std::int64_t units_;

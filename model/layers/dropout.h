@@ -24,6 +24,7 @@ class Dropout : public LayerOf<Dropout> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   double rate_;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/embedding.h"
 
+#include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
@@ -25,6 +26,10 @@ Shape Embedding::build(const Shape& input) {
   return Shape(std::span<const std::int64_t>(dims));
 }
 
-Tensor Embedding::call(const Tensor& input, CallContext) const { return gather(weight(0), input); }
+Tensor Embedding::call(const Tensor& input, CallContext) const {
+  const Tensor result = gather(weight(0), input);
+  if (options_.mask_zero) MaskScope::set_mask(result, not_equal(input, 0));
+  return result;
+}
 
 }  // namespace tutti

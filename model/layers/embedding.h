@@ -12,6 +12,8 @@ struct EmbeddingOptions {
   Initializer embeddings_initializer = "uniform";
   Regularizer embeddings_regularizer = {};
   Constraint embeddings_constraint = {};
+  /// Index 0 is a gap: such steps do not count for what follows (masks.h).
+  bool mask_zero = false;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
@@ -26,6 +28,7 @@ class Embedding : public LayerOf<Embedding> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kOwn; }
 
  private:
   std::int64_t input_dim_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/autograd/autocast.h"
+#include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/model/layers/layer_name.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -94,14 +95,33 @@ AutocastScope Layer::weights_in_compute_type() const {
 
 Tensor Layer::converted(const Tensor& input) const {
   if (!is_floating(input.dtype()) || input.dtype() == state_->policy.compute) return input;
-  return cast(input, state_->policy.compute);
+  const Tensor result = cast(input, state_->policy.compute);
+  MaskScope::set_mask(result, MaskScope::mask_of(input));
+  return result;
+}
+
+void Layer::pass_mask(const Tensor& input, const Tensor& result) const {
+  if (!MaskScope::has_masks() || mask_use() == MaskUse::kOwn) return;
+  const Tensor mask = MaskScope::mask_of(input);
+  if (!mask.defined()) return;
+  if (mask_use() == MaskUse::kKeeps) return MaskScope::set_mask(result, mask);
+  const bool made_of_layers =
+      std::ranges::any_of(state_->items, [](const State::Item& item) { return !!item.child; });
+  if (made_of_layers) return;
+  log_warning_once(
+      concat("layer '", name(), "' (", type_name(), "): the mask of its input ends ",
+             "here, for the layer does not know masks; what follows counts all steps"));
 }
 
 Tensor Layer::operator()(const Tensor& input, CallContext context) const {
   require_built("called");
+  const MaskScope masks;
   try {
     const AutocastScope weights = weights_in_compute_type();
-    return call(converted(input), context);
+    const Tensor x = converted(input);
+    Tensor result = call(x, context);
+    pass_mask(x, result);
+    return result;
   } catch (const Error& error) {
     throw named(error);
   }
@@ -116,11 +136,14 @@ Tensor Layer::operator()(const std::vector<Tensor>& inputs, CallContext context)
 
 std::vector<Tensor> Layer::apply(std::span<const Tensor> inputs, CallContext context) const {
   require_built("called");
+  const MaskScope masks;
   try {
     std::vector<Tensor> same_type;
     for (const Tensor& input : inputs) same_type.push_back(converted(input));
     const AutocastScope weights = weights_in_compute_type();
-    return call_all(same_type, context);
+    std::vector<Tensor> results = call_all(same_type, context);
+    if (!same_type.empty() && !results.empty()) pass_mask(same_type[0], results[0]);
+    return results;
   } catch (const Error& error) {
     throw named(error);
   }

@@ -13,6 +13,7 @@
 #include "tutti/model/layers/constraints.h"
 #include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/initializers.h"
+#include "tutti/model/layers/masks.h"
 #include "tutti/model/layers/metric.h"
 #include "tutti/model/layers/regularizers.h"
 
@@ -124,6 +125,9 @@ class Layer {
   virtual std::vector<Shape> build_all(std::span<const Shape> inputs);
   virtual std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const;
 
+  /// What becomes of a mask of the first input (masks.h). A layer made of layers leaves it to them.
+  virtual MaskUse mask_use() const { return MaskUse::kEnds; }
+
   /// A variable "<layer>/<options.name>" of this layer, of the type of its dtype_policy().
   Variable add_weight(const Initializer& initializer, const Shape& shape,
                       VariableOptions options = {}, const Regularizer& regularizer = {},
@@ -154,6 +158,7 @@ class Layer {
   std::string unique_name(const Layer& layer) const;
   void require_built(std::string_view what) const;
   Tensor converted(const Tensor& input) const;
+  void pass_mask(const Tensor& input, const Tensor& result) const;
   AutocastScope weights_in_compute_type() const;
   Error named(const Error& error) const;
 

@@ -18,6 +18,7 @@
 #include "tutti/model/layers/layer.h"
 #include "tutti/model/layers/layer_of.h"
 #include "tutti/model/layers/local_response_normalization.h"
+#include "tutti/model/layers/masking.h"
 #include "tutti/model/layers/merging.h"
 #include "tutti/model/layers/multi_head_attention.h"
 #include "tutti/model/layers/noise.h"

@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "tutti/autograd/replica_group.h"
+#include "tutti/model/layers/masks.h"
 #include "tutti/model/layers/sample_weight.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
+#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
 namespace {
@@ -83,6 +85,16 @@ Loss::Function bound(CrossentropyFunction function, CrossentropyOptions options)
   };
 }
 
+/// [batch, steps, ...] -> [batch * steps, ...].
+Tensor merged_steps(const Tensor& x, const Tensor& mask, const std::string& name) {
+  const Shape& shape = x.shape();
+  if (shape.rank() < 2 || shape[0] != mask.shape()[0] || shape[1] != mask.shape()[1]) {
+    fail(ErrorCode::kInvalidArgument, "Loss '", name, "': the predictions have a mask ",
+         mask.shape(), "; expected labels and predictions [batch, steps, ...], got ", shape);
+  }
+  return reshape(x, shape.without_axis(0).with_dim(0, shape[0] * shape[1]));
+}
+
 void refuse_local_mean(const std::string& name, LossReduction reduction) {
   const int replicas = ReplicaGroup::current(concat("Loss '", name, "'")).num_replicas();
   if (replicas <= 1) return;
@@ -136,8 +148,15 @@ Loss Loss::for_predictions(PredictionKind kind) const {
 }
 
 Tensor Loss::per_example(const Tensor& labels, const Tensor& predictions) const {
-  return per_example_(
-      labels, is_half(predictions.dtype()) ? cast(predictions, DType::kFloat32) : predictions);
+  const Tensor mask = MaskScope::mask_of(predictions);
+  const Tensor p = is_half(predictions.dtype()) ? cast(predictions, DType::kFloat32) : predictions;
+  if (!mask.defined()) return per_example_(labels, p);
+  // Each step is an example of its own first.
+  const Tensor values =
+      reshape(per_example_(merged_steps(labels, mask, name_), merged_steps(p, mask, name_)),
+              mask.shape());
+  const Tensor count = reduce_sum(cast(mask, values.dtype()), {.axes = {1}});
+  return reduce_sum(where(mask, values, 0.0), {.axes = {1}}) / maximum(count, 1.0);
 }
 
 Tensor Loss::operator()(const Tensor& labels, const Tensor& predictions,

@@ -32,7 +32,8 @@ class Loss {
   const std::string& name() const { return name_; }
   LossReduction reduction() const { return reduction_; }
 
-  /// One loss per example, [batch].
+  /// One loss per example, [batch]. Where predictions [batch, steps, ...] have a mask (masks.h):
+  /// the mean over the steps that count, 0 when none does.
   Tensor per_example(const Tensor& labels, const Tensor& predictions) const;
 
   /// kNone: [batch]; kSum: their sum []; kAuto, kSumOverBatchSize: the sum (of losses times

@@ -39,6 +39,24 @@ void require_inputs(std::span<const Shape> inputs, std::size_t least, std::strin
        inputs.size(), "; try layer({a, b})");
 }
 
+/// The mask of inputs that are joined along their steps (axis 1), or along a later axis: then a
+/// step counts that counts in any. Inputs without a mask count everywhere. Undefined: no masks.
+Tensor joined_masks(std::span<const Tensor> inputs, int axis) {
+  if (!MaskScope::has_masks() || inputs[0].rank() < 3) return Tensor();
+  std::vector<Tensor> masks;
+  bool any = false;
+  for (const Tensor& input : inputs) {
+    Tensor mask = MaskScope::mask_of(input);
+    any = any || mask.defined();
+    const Shape steps{input.shape()[0], input.shape()[1]};
+    masks.push_back(mask.defined() ? mask : Tensor::ones(steps, DType::kBool, input.device()));
+  }
+  if (!any || axis == 1) return any ? concat(masks, 1) : Tensor();
+  Tensor result = masks[0];
+  for (const Tensor& mask : masks) result = logical_or(result, mask);
+  return result;
+}
+
 /// An example's dimensions without `axis`, after those of `front`.
 Shape joined(const Shape& front, int front_axis, const Shape& back, int back_axis) {
   std::vector<std::int64_t> dims;
@@ -68,7 +86,18 @@ std::vector<Shape> Merging::build_all(std::span<const Shape> inputs) {
 std::vector<Tensor> Merging::call_all(std::span<const Tensor> inputs, CallContext) const {
   Tensor result = inputs[0];
   for (const Tensor& input : inputs.subspan(1)) result = merge(result, input);
+  if (mask_use() == MaskUse::kOwn) merge_masks(inputs, result);
   return {result};
+}
+
+void Merging::merge_masks(std::span<const Tensor> inputs, const Tensor& result) const {
+  Tensor merged;
+  for (const Tensor& input : inputs) {
+    const Tensor mask = MaskScope::mask_of(input);
+    if (!mask.defined()) return;
+    merged = merged.defined() ? logical_or(merged, mask) : mask;
+  }
+  MaskScope::set_mask(result, merged);
 }
 
 Tensor Add::merge(const Tensor& a, const Tensor& b) const { return a + b; }
@@ -85,7 +114,10 @@ std::vector<Shape> Subtract::build_all(std::span<const Shape> inputs) {
 }
 
 std::vector<Tensor> Average::call_all(std::span<const Tensor> inputs, CallContext context) const {
-  return {Merging::call_all(inputs, context)[0] / static_cast<double>(inputs.size())};
+  const Tensor sum = Merging::call_all(inputs, context)[0];
+  const Tensor mean = sum / static_cast<double>(inputs.size());
+  MaskScope::set_mask(mean, MaskScope::mask_of(sum));
+  return {mean};
 }
 
 Concatenate::Concatenate(ConcatenateOptions options) : LayerOf(options.name), axis_(options.axis) {}
@@ -106,7 +138,9 @@ std::vector<Shape> Concatenate::build_all(std::span<const Shape> inputs) {
 }
 
 std::vector<Tensor> Concatenate::call_all(std::span<const Tensor> inputs, CallContext) const {
-  return {concat(inputs, axis_)};
+  const Tensor result = concat(inputs, axis_);
+  MaskScope::set_mask(result, joined_masks(inputs, axis_ < 0 ? axis_ + result.rank() : axis_));
+  return {result};
 }
 
 Dot::Dot(DotOptions options) : LayerOf(options.name), options_(std::move(options)) {}

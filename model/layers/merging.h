@@ -21,6 +21,8 @@ class Merging : public MultiLayer {
   std::vector<Shape> build_all(std::span<const Shape> inputs) override;
   std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
   virtual Tensor merge(const Tensor& a, const Tensor& b) const = 0;
+  /// With kOwn, steps of the result count that count in any input, when all have masks.
+  void merge_masks(std::span<const Tensor> inputs, const Tensor& result) const;
 };
 
 /// a + b + ...
@@ -30,6 +32,7 @@ class Add : public LayerOf<Add, Merging> {
 
  protected:
   Tensor merge(const Tensor& a, const Tensor& b) const override;
+  MaskUse mask_use() const override { return MaskUse::kOwn; }
 };
 /// a - b, of exactly two.
 class Subtract : public LayerOf<Subtract, Merging> {
@@ -39,6 +42,7 @@ class Subtract : public LayerOf<Subtract, Merging> {
  protected:
   std::vector<Shape> build_all(std::span<const Shape> inputs) override;
   Tensor merge(const Tensor& a, const Tensor& b) const override;
+  MaskUse mask_use() const override { return MaskUse::kOwn; }
 };
 class Multiply : public LayerOf<Multiply, Merging> {
  public:
@@ -55,6 +59,7 @@ class Average : public LayerOf<Average, Merging> {
  protected:
   std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
   Tensor merge(const Tensor& a, const Tensor& b) const override;
+  MaskUse mask_use() const override { return MaskUse::kOwn; }
 };
 class Maximum : public LayerOf<Maximum, Merging> {
  public:
@@ -85,6 +90,7 @@ class Concatenate : public LayerOf<Concatenate, MultiLayer> {
  protected:
   std::vector<Shape> build_all(std::span<const Shape> inputs) override;
   std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kOwn; }
 
  private:
   int axis_;

@@ -64,6 +64,7 @@ const std::vector<NamedMetric>& named_metrics() {
       {"sparse_top_k_categorical_accuracy", &top_k<SparseTopKCategoricalAccuracy>},
       {"root_mean_squared_error", &plain<RootMeanSquaredError>},
       {"rmse", &plain<RootMeanSquaredError>},
+      {"cosine_similarity", &plain<CosineSimilarityMetric>},
       {"precision", &counted<Precision>},
       {"recall", &counted<Recall>},
       {"true_positives", &counted<TruePositives>},

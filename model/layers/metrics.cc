@@ -85,6 +85,10 @@ MeanSquaredErrorMetric::MeanSquaredErrorMetric(std::string name)
     : MeanPredictionMetric(std::move(name), &losses::mean_squared_error) {}
 MeanAbsoluteErrorMetric::MeanAbsoluteErrorMetric(std::string name)
     : MeanPredictionMetric(std::move(name), &losses::mean_absolute_error) {}
+CosineSimilarityMetric::CosineSimilarityMetric(std::string name)
+    : MeanPredictionMetric(std::move(name), [](const Tensor& labels, const Tensor& predictions) {
+        return negate(losses::cosine_similarity(labels, predictions));
+      }) {}
 
 RootMeanSquaredError::RootMeanSquaredError(std::string name)
     : PredictionMetric(name), squares_(name) {

@@ -31,6 +31,11 @@ class MeanAbsoluteErrorMetric : public MeanPredictionMetric {
  public:
   explicit MeanAbsoluteErrorMetric(std::string name = "mean_absolute_error");
 };
+/// The cosine of the angle between label and prediction: minus the loss of this name.
+class CosineSimilarityMetric : public MeanPredictionMetric {
+ public:
+  explicit CosineSimilarityMetric(std::string name = "cosine_similarity");
+};
 /// The root of the mean over all elements.
 class RootMeanSquaredError : public PredictionMetric {
  public:

@@ -56,13 +56,14 @@ MultiHeadAttention::MultiHeadAttention(std::int64_t num_heads, std::int64_t key_
   }
 }
 
-void MultiHeadAttention::add_projection(const char* name, std::int64_t features,
-                                        std::int64_t length) {
-  const std::string path = concat(name, '/');
-  add_weight(options_.kernel_initializer, {features, num_heads_, length},
-             {.name = path + "kernel"});
-  if (options_.use_bias)
-    add_weight(options_.bias_initializer, {num_heads_, length}, {.name = path + "bias"});
+void MultiHeadAttention::add_projection(const std::string& name, const Shape& kernel,
+                                        const Shape& bias) {
+  add_weight(options_.kernel_initializer, kernel, {.name = name + "/kernel"},
+             options_.kernel_regularizer, options_.kernel_constraint);
+  if (options_.use_bias) {
+    add_weight(options_.bias_initializer, bias, {.name = name + "/bias"}, options_.bias_regularizer,
+               options_.bias_constraint);
+  }
 }
 
 std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) {
@@ -88,13 +89,10 @@ std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) 
   }
   const std::int64_t value_dim = options_.value_dim.value_or(key_dim_);
   const std::int64_t output = options_.output_dim.value_or(query[1]);
-  add_projection("query", query[1], key_dim_);
-  add_projection("key", key[1], key_dim_);
-  add_projection("value", value[1], value_dim);
-  add_weight(options_.kernel_initializer, {num_heads_, value_dim, output},
-             {.name = "attention_output/kernel"});
-  if (options_.use_bias)
-    add_weight(options_.bias_initializer, {output}, {.name = "attention_output/bias"});
+  add_projection("query", {query[1], num_heads_, key_dim_}, {num_heads_, key_dim_});
+  add_projection("key", {key[1], num_heads_, key_dim_}, {num_heads_, key_dim_});
+  add_projection("value", {value[1], num_heads_, value_dim}, {num_heads_, value_dim});
+  add_projection("attention_output", {num_heads_, value_dim, output}, {output});
   return {Shape{query[0], output}};
 }
 
@@ -109,17 +107,23 @@ Tensor MultiHeadAttention::project(const Tensor& x, std::size_t number) const {
   return transpose(reshape(y, heads), {0, 2, 1, 3});
 }
 
-Tensor MultiHeadAttention::masked(const Tensor& scores, const Tensor& mask) const {
-  Tensor result = scores;
-  if (options_.use_causal_mask) {
-    const Tensor seen = causal_mask(scores.shape()[2], scores.shape()[3], scores);
-    result = result + (1.0 - seen) * kUnseen;
+Tensor MultiHeadAttention::seen_by(std::span<const Tensor> inputs, const Tensor& scores) const {
+  const std::size_t sequences = inputs.size() - (options_.with_mask ? 1 : 0);
+  Tensor seen;
+  const auto also = [&](const Tensor& mask) {
+    const Tensor numbers = cast(mask, scores.dtype());
+    seen = seen.defined() ? seen * numbers : numbers;
+  };
+  if (options_.use_causal_mask) also(causal_mask(scores.shape()[2], scores.shape()[3], scores));
+  if (options_.with_mask) also(expand_dims(inputs.back(), 1));
+  for (std::size_t i = 0; i < sequences; ++i) {
+    const Tensor mask = MaskScope::mask_of(inputs[i]);
+    if (!mask.defined()) continue;
+    // [batch, 1, query steps, 1], or [batch, 1, 1, value steps]; alone, the input is all three.
+    if (i == 0) also(expand_dims(expand_dims(mask, 1), 3));
+    if (i > 0 || sequences == 1) also(expand_dims(expand_dims(mask, 1), 1));
   }
-  if (mask.defined()) {
-    const Tensor seen = expand_dims(cast(mask, scores.dtype()), 1);
-    result = result + (1.0 - seen) * kUnseen;
-  }
-  return result;
+  return seen;
 }
 
 std::vector<Tensor> MultiHeadAttention::call_all(std::span<const Tensor> inputs,
@@ -131,7 +135,8 @@ std::vector<Tensor> MultiHeadAttention::call_all(std::span<const Tensor> inputs,
   const Tensor key = project(sequences > 2 ? inputs[2] : value_input, 1);
   const Tensor value = project(value_input, 2);
   const Tensor scores = matmul(query, key, {.transpose_b = true});
-  Tensor attention = softmax(masked(scores, options_.with_mask ? inputs.back() : Tensor()));
+  const Tensor seen = seen_by(inputs, scores);
+  Tensor attention = softmax(seen.defined() ? scores + (1.0 - seen) * kUnseen : scores);
   if (context.training && options_.dropout > 0.0)
     attention = dropout(attention, options_.dropout, next_random_key());
   const Tensor heads = transpose(matmul(attention, value), {0, 2, 1, 3});
@@ -141,7 +146,9 @@ std::vector<Tensor> MultiHeadAttention::call_all(std::span<const Tensor> inputs,
   const Tensor kernel = as_matrix(weight(last).value(), length);
   const Tensor y =
       options_.use_bias ? dense(rows, kernel, weight(last + 1).value()) : matmul(rows, kernel);
-  return {reshape(y, query_input.shape().with_dim(2, kernel.shape()[1]))};
+  const Tensor result = reshape(y, query_input.shape().with_dim(2, kernel.shape()[1]));
+  MaskScope::set_mask(result, MaskScope::mask_of(query_input));
+  return {result};
 }
 
 }  // namespace tutti

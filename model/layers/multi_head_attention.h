@@ -23,13 +23,18 @@ struct MultiHeadAttentionOptions {
   bool with_mask = false;
   Initializer kernel_initializer = "glorot_uniform";
   Initializer bias_initializer = "zeros";
+  /// Of all four kernels and biases.
+  Regularizer kernel_regularizer = {};
+  Regularizer bias_regularizer = {};
+  Constraint kernel_constraint = {};
+  Constraint bias_constraint = {};
   std::string name = "";
 };
 
 /// `attention({query, value})`, `({query, value, key})` or, of itself, `(x)`; each [batch, steps,
 /// features] -> [batch, query steps, features]. Weights query/kernel [features, heads, key_dim],
 /// query/bias [heads, key_dim], likewise key and value; attention_output/kernel [heads, value_dim,
-/// features], attention_output/bias [features].
+/// features], attention_output/bias [features]. Steps that do not count (masks.h) are not seen.
 class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
  public:
   MultiHeadAttention(std::int64_t num_heads, std::int64_t key_dim,
@@ -38,11 +43,15 @@ class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
  protected:
   std::vector<Shape> build_all(std::span<const Shape> inputs) override;
   std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kOwn; }
 
  private:
-  void add_projection(const char* name, std::int64_t features, std::int64_t length);
+  /// A kernel and, with .use_bias, a bias of these shapes.
+  void add_projection(const std::string& name, const Shape& kernel, const Shape& bias);
   Tensor project(const Tensor& x, std::size_t number) const;
-  Tensor masked(const Tensor& scores, const Tensor& mask) const;
+  /// 1 where a value may be seen, 0 elsewhere; broadcasts to the scores [batch, heads, query steps,
+  /// value steps]. Undefined: everywhere.
+  Tensor seen_by(std::span<const Tensor> inputs, const Tensor& scores) const;
 
   std::int64_t num_heads_;
   std::int64_t key_dim_;

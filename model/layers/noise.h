@@ -21,6 +21,7 @@ class GaussianNoise : public LayerOf<GaussianNoise> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   double stddev_;
@@ -34,6 +35,7 @@ class GaussianDropout : public LayerOf<GaussianDropout> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   double rate_;
@@ -47,6 +49,7 @@ class SpatialDropout1D : public LayerOf<SpatialDropout1D> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   double rate_;

@@ -33,6 +33,7 @@ class LayerNormalization : public LayerOf<LayerNormalization> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   Tensor normalized(const Tensor& input) const;
@@ -62,6 +63,7 @@ class GroupNormalization : public LayerOf<GroupNormalization> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   Tensor normalized(const Tensor& input) const;
@@ -86,6 +88,7 @@ class UnitNormalization : public LayerOf<UnitNormalization> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   UnitNormalizationOptions options_;

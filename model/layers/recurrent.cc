@@ -7,9 +7,9 @@
 
 #include <algorithm>
 
-#include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/layers/layer_name.h"
 #include "tutti/model/layers/size2d.h"
+#include "tutti/tensor/ops/arranging.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/random_ops.h"
@@ -17,24 +17,6 @@
 
 namespace tutti {
 namespace {
-
-/// Rows of [steps, ...] as tensors of their own. The gradient of each would otherwise be padded to
-/// the whole, which takes the square of the number of steps.
-std::vector<Tensor> rows_of(const Tensor& x) {
-  std::vector<Tensor> rows;
-  const Shape row = x.shape().without_axis(0);
-  for (std::int64_t i = 0; i < x.shape()[0]; ++i)
-    rows.push_back(x.rows(i, 1).reshaped(row).alias());
-  record_custom_gradient({&x, 1}, rows, [like = x, row](std::span<const Tensor> gradients) {
-    std::vector<Tensor> parts;
-    for (const Tensor& gradient : gradients) {
-      parts.push_back(gradient.defined() ? gradient
-                                         : Tensor::zeros(row, like.dtype(), like.device()));
-    }
-    return std::vector<Gradient>{Gradient(stack(parts))};
-  });
-  return rows;
-}
 
 /// [batch, steps, ...] <-> [steps, batch, ...].
 Tensor swapped(const Tensor& x) {
@@ -114,32 +96,55 @@ std::vector<Tensor> Recurrent::inputs_of_steps(const Tensor& input, CallContext 
   const Tensor flat = reshape(swapped(x), Shape{steps * rows, features});
   const Tensor products = options_.use_bias ? dense(flat, weight(0).value(), input_bias())
                                             : matmul(flat, weight(0).value());
-  std::vector<Tensor> parts = rows_of(reshape(products, Shape{steps, rows, gates_ * units_}));
+  std::vector<Tensor> parts = unstack(reshape(products, Shape{steps, rows, gates_ * units_}));
   if (options_.go_backwards) std::ranges::reverse(parts);
   return parts;
 }
 
+std::vector<Tensor> Recurrent::masks_of_steps(const Tensor& mask) const {
+  if (!mask.defined()) return {};
+  std::vector<Tensor> steps =
+      split(mask, std::vector<std::int64_t>(static_cast<std::size_t>(mask.shape()[1]), 1), 1);
+  if (options_.go_backwards) std::ranges::reverse(steps);
+  return steps;
+}
+
 std::vector<Tensor> Recurrent::call_all(std::span<const Tensor> inputs, CallContext context) const {
   std::vector<Tensor> states = first_states(inputs);
-  Tensor mask;
+  Tensor dropped_units;
   if (context.training && options_.recurrent_dropout > 0.0) {
-    mask = dropout(Tensor::ones(states[0].shape(), states[0].dtype(), states[0].device()),
-                   options_.recurrent_dropout, next_random_key());
+    dropped_units = dropout(Tensor::ones(states[0].shape(), states[0].dtype(), states[0].device()),
+                            options_.recurrent_dropout, next_random_key());
   }
+  const Tensor mask = MaskScope::mask_of(inputs[0]);
+  const std::vector<Tensor> masks = masks_of_steps(mask);
+  Tensor result = masks.empty()
+                      ? states[0]
+                      : Tensor::zeros(states[0].shape(), states[0].dtype(), states[0].device());
   std::vector<Tensor> results;
+  std::size_t number = 0;
   for (const Tensor& x : inputs_of_steps(inputs[0], context)) {
     std::vector<Tensor> before = states;
-    if (mask.defined()) before[0] = before[0] * mask;
-    states = step(x, before);
-    if (options_.return_sequences) results.push_back(states[0]);
+    if (dropped_units.defined()) before[0] = before[0] * dropped_units;
+    std::vector<Tensor> after = step(x, before);
+    if (masks.empty()) {
+      result = after[0];
+    } else {
+      result = where(masks[number], after[0], result);
+      for (std::size_t i = 0; i < after.size(); ++i)
+        after[i] = where(masks[number], after[i], states[i]);
+      ++number;
+    }
+    states = std::move(after);
+    if (options_.return_sequences) results.push_back(result);
   }
-  const Shape shape{inputs[0].shape()[0], inputs[0].shape()[1], units_};
-  Tensor first = states[0];
   if (options_.return_sequences) {
-    first = results.empty() ? Tensor::zeros(shape, inputs[0].dtype(), inputs[0].device())
-                            : swapped(stack(results));
+    const Shape shape{inputs[0].shape()[0], inputs[0].shape()[1], units_};
+    result = results.empty() ? Tensor::zeros(shape, inputs[0].dtype(), inputs[0].device())
+                             : swapped(stack(results));
+    MaskScope::set_mask(result, mask);
   }
-  std::vector<Tensor> all = {first};
+  std::vector<Tensor> all = {result};
   if (options_.return_state) all.insert(all.end(), states.begin(), states.end());
   return all;
 }
@@ -218,11 +223,6 @@ std::vector<Tensor> GRU::step(const Tensor& x, const std::vector<Tensor>& states
   return {update * h + (1.0 - update) * candidate};
 }
 
-Tensor internal::reversed_steps(const Tensor& x) {
-  if (x.shape()[1] == 0) return x;
-  std::vector<Tensor> steps = rows_of(swapped(x));
-  std::ranges::reverse(steps);
-  return swapped(stack(steps));
-}
+Tensor internal::reversed_steps(const Tensor& x) { return reverse(x, {1}); }
 
 }  // namespace tutti

@@ -44,7 +44,8 @@ struct RecurrentOptions {
 
 /// x [batch, steps, features], and optionally the first states [batch, units] each -> the results
 /// that the options choose. Weights "<layer>_cell/kernel" [features, gates * units],
-/// "recurrent_kernel" [units, gates * units], "bias" [gates * units]. 0 steps give zeros.
+/// "recurrent_kernel" [units, gates * units], "bias" [gates * units]. 0 steps give zeros. Steps
+/// that do not count (masks.h) leave states and results as they were.
 class Recurrent : public MultiLayer {
  public:
   const RecurrentOptions& options() const { return options_; }
@@ -57,6 +58,7 @@ class Recurrent : public MultiLayer {
 
   std::vector<Shape> build_all(std::span<const Shape> inputs) override;
   std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kOwn; }
 
   /// The next states, the first of which is the step's result. x [batch, gates * units] is the
   /// input times the kernel, plus the bias.
@@ -75,6 +77,8 @@ class Recurrent : public MultiLayer {
  private:
   std::vector<Tensor> first_states(std::span<const Tensor> inputs) const;
   std::vector<Tensor> inputs_of_steps(const Tensor& x, CallContext context) const;
+  /// One [batch, 1] for each step; empty without a mask.
+  std::vector<Tensor> masks_of_steps(const Tensor& mask) const;
 
   std::int64_t units_;
   int gates_;

@@ -27,6 +27,7 @@ class TimeDistributed : public LayerOf<TimeDistributed> {
  protected:
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
 
  private:
   std::shared_ptr<Layer> layer_;

@@ -47,6 +47,16 @@ Operand grouped_filter(const Operand& x, const Operand& filter, Conv2dOptions& o
   return Operand(reshape(filter, Shape{f[0], f[1], f[2] == 0 ? 0 : 1, f[2] * f[3]}), x.where);
 }
 
+/// What goes wrong in the grouped convolution is told as what was called.
+template <class Convolve>
+Tensor as_depthwise(const Operand& x, const Convolve& convolve) {
+  try {
+    return convolve();
+  } catch (const Error& error) {
+    throw error.with_context(who(kDepthwise, x.where));
+  }
+}
+
 /// The size of one axis of a transposed convolution's result.
 std::int64_t transposed_size(std::int64_t asked, std::int64_t input, std::int64_t window,
                              std::int64_t stride, Padding padding) {
@@ -90,13 +100,13 @@ WindowAxis transposed_axis(const Operand& x, std::int64_t size, std::int64_t inp
 
 Tensor depthwise_conv2d(const Operand& x, const Operand& filter, Conv2dOptions options) {
   const Operand grouped = grouped_filter(x, filter, options);
-  return conv2d(x, grouped, options);
+  return as_depthwise(x, [&] { return conv2d(x, grouped, options); });
 }
 
 Tensor depthwise_conv2d(const Operand& x, const Operand& filter, const Operand& bias,
                         Conv2dOptions options) {
   const Operand grouped = grouped_filter(x, filter, options);
-  return conv2d(x, grouped, bias, options);
+  return as_depthwise(x, [&] { return conv2d(x, grouped, bias, options); });
 }
 
 Tensor conv2d_transpose(const Operand& x, const Operand& filter, Conv2dTransposeOptions options) {

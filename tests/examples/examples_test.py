@@ -71,6 +71,18 @@ class Examples(unittest.TestCase):
                 self.check_metrics(metrics, 3)
                 self.assertEqual(metrics["num_replicas"], 1)
 
+    def test_tutorial_networks_reach_an_accuracy(self):
+        # The floors are five points and more below what was measured.
+        for network, flags, floor in (("basic_classification", ["--epochs", "1"], 0.80),
+                                      ("quickstart", ["--steps", "400"], 0.74),
+                                      ("simple_convnet", ["--steps", "60"], 0.65),
+                                      ("distributed_keras", ["--steps", "60"], 0.68),
+                                      ("custom_training", ["--steps", "60"], 0.60),
+                                      ("working_with_rnns", ["--steps", "200"], 0.50)):
+            with self.subTest(network):
+                result = run("tutorial_networks", "--network", network, "--min-accuracy", str(floor), *flags)
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
     def test_linear_regression_finds_the_line(self):
         metrics, output = run_with_metrics("linear_regression")
         self.check_metrics(metrics, len(metrics["losses"]))

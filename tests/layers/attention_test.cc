@@ -141,5 +141,22 @@ TEST(MultiHeadAttentionTest, ErrorsNameLayerAndShapes) {
   EXPECT_THAT(error_of([] { MultiHeadAttention bad(0, 2); }), HasSubstr("positive numbers"));
 }
 
+TEST(MultiHeadAttentionTest, RegularizesAndConstrainsAllKernelsAndBiases) {
+  MultiHeadAttention layer(2, 3,
+                           {.bias_initializer = "ones",
+                            .kernel_regularizer = regularizers::l2(0.5),
+                            .bias_regularizer = regularizers::l1(1.0),
+                            .kernel_constraint = constraints::non_neg(),
+                            .bias_constraint = constraints::non_neg()});
+  layer.build_for({4, 5});
+  const std::vector<Tensor> losses = layer.losses();
+  ASSERT_EQ(losses.size(), 8u);
+  EXPECT_DOUBLE_EQ(losses[1].item_double(), 6.0);
+  for (Variable weight : layer.variables()) weight.assign(weight.value() - 2.0);
+  layer.apply_constraints();
+  for (const Variable& weight : layer.variables())
+    for (const double value : weight.value().to_doubles()) EXPECT_EQ(value, 0.0) << weight.name();
+}
+
 }  // namespace
 }  // namespace tutti

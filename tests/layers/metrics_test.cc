@@ -99,6 +99,12 @@ TEST(MetricTest, LossesAreMetricsByName) {
               HasSubstr("no metric is named 'accuray'; expected accuracy, "));
 }
 
+TEST(MetricTest, CosineSimilarityIsMinusTheLossOfThatName) {
+  const auto metric = MetricSpec("cosine_similarity").make(Loss("mse"));
+  metric->update_state(Tensor::from<float>({1, 2}, {3, 4}), Tensor::from<float>({1, 2}, {4, 3}));
+  EXPECT_NEAR(metric->result().item_double(), 24.0 / 25, 1e-6);
+}
+
 TEST(MetricTest, TopKCountsLabelsAmongTheLargest) {
   const Tensor predictions =
       Tensor::from<float>({3, 4}, {0.1, 0.2, 0.3, 0.4, 0.4, 0.3, 0.2, 0.1, 0.25, 0.25, 0.25, 0.25});

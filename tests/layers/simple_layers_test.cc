@@ -176,6 +176,26 @@ TEST(ActivationTest, FunctionsHaveTheirValues) {
   expect_values(leaky(x), {-0.1, 0, 2});
 }
 
+TEST(ActivationLayersTest, TakeKerasOptions) {
+  const Tensor x = Tensor::from<float>({1, 4}, {-2, 0.25f, 1, 7});
+  Relu cut({.max_value = 6.0, .negative_slope = 0.5, .threshold = 0.5});
+  cut.build_for({4});
+  expect_values(cut(x), {-1.25, -0.125, 1, 6});
+  Relu six({.max_value = 6.0});
+  six.build_for({4});
+  expect_values(six(x), {0, 0.25, 1, 6});
+  Elu elu({.alpha = 2.0});
+  elu.build_for({4});
+  expect_values(elu(x), {2 * std::expm1(-2.0), 0.25, 1, 7});
+  LeakyRelu steep(1.5);
+  steep.build_for({4});
+  expect_values(steep(x), {-3, 0.25, 1, 7});
+  check_layer([] { return Elu({.alpha = 0.5}); }, {{3}});
+  check_layer([] { return Relu({.negative_slope = 0.5, .threshold = 0.1}); }, {{3}});
+  EXPECT_THAT(error_of([] { LeakyRelu(-0.1); }), ::testing::HasSubstr("negative_slope"));
+  EXPECT_THAT(error_of([] { Relu({.max_value = -1.0}); }), ::testing::HasSubstr("max_value"));
+}
+
 TEST(EmbeddingTest, LooksUpRowsAndHasASparseGradient) {
   Embedding embedding(4, 2, {.embeddings_initializer = initializers::values(counting({4, 2}))});
   embedding.build_for({3});

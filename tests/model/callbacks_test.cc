@@ -99,15 +99,17 @@ TEST(EarlyStoppingTest, EndsFit) {
 TEST(LearningRateSchedulerTest, SetsTheRateOfEachEpoch) {
   Sequential model = small_model();
   std::vector<double> seen;
-  model.fit(alternating(4), alternating(4),
-            {.epochs = 3,
-             .callbacks = {LearningRateScheduler([&](std::int64_t epoch, double rate) {
-               seen.push_back(rate);
-               return epoch == 0 ? 0.5 : rate * 0.5;
-             })},
-             .verbose = kSilent});
+  const History history =
+      model.fit(alternating(4), alternating(4),
+                {.epochs = 3,
+                 .callbacks = {LearningRateScheduler([&](std::int64_t epoch, double rate) {
+                   seen.push_back(rate);
+                   return epoch == 0 ? 0.5 : rate * 0.5;
+                 })},
+                 .verbose = kSilent});
   EXPECT_THAT(seen, ::testing::ElementsAre(0.1, 0.5, 0.25));
   EXPECT_EQ(model.optimizer().learning_rate(), 0.125);
+  EXPECT_THAT(history["learning_rate"], ::testing::ElementsAre(0.5, 0.25, 0.125));
 }
 
 TEST(ModelCheckpointTest, SavesByNameAndTheBestOnly) {

@@ -4,12 +4,42 @@
 import numpy
 
 
+def masked(keras, *stack):
+    return keras.Sequential([keras.Input((5, 3)), keras.layers.Masking(), *stack])
+
+
+def masked_attention(keras):
+    x = keras.Input((5, 3))
+    y = keras.layers.Masking()(x)
+    y = keras.layers.MultiHeadAttention(2, 4)(y, y, use_causal_mask=True)
+    return keras.Model(x, keras.layers.GlobalAveragePooling1D()(y))
+
+
+def masked_sum(keras):
+    x = keras.Input((5, 3))
+    y = keras.layers.Masking()(x)
+    y = keras.layers.Concatenate()([y, keras.layers.Add()([y, keras.layers.Dense(3)(y)])])
+    return keras.Model(x, keras.layers.LSTM(2)(y))
+
+
+def gapped_embedding(keras):
+    layers = keras.layers
+    return keras.Sequential([keras.Input((5,)), layers.Embedding(6, 3, mask_zero=True), layers.GRU(2)])
+
+
+def local_response_normalization(x):
+    import tensorflow as tf
+    y = tf.nn.local_response_normalization(tf.cast(x, "float32"), depth_radius=1, bias=1.5, alpha=0.5, beta=0.75)
+    return tf.cast(y, x.dtype)
+
+
 def cases(keras):
     """name: (layer, shapes of the inputs, options of the call)."""
     layers = keras.layers
     image = [(2, 6, 7, 3)]
     table = [(4, 5)]
     sequence = [(2, 5, 3)]
+    gaps = [(3, 5, 3)]  # with steps of zeros, see record()
     training = {"training": True}
     return {
         "dense": (layers.Dense(3), table, {}),
@@ -39,6 +69,9 @@ def cases(keras):
         "softmax": (layers.Activation("softmax"), table, {}),
         "leaky_relu": (layers.LeakyReLU(negative_slope=0.25), table, {}),
         "prelu": (layers.PReLU(), table, {}),
+        "elu_alpha": (layers.ELU(alpha=0.5), table, {}),
+        "leaky_relu_steep": (layers.LeakyReLU(negative_slope=1.5), table, {}),
+        "relu_options": (layers.ReLU(max_value=0.5, negative_slope=0.25, threshold=0.125), table, {}),
         "conv2d_dilated": (layers.Conv2D(4, 3, dilation_rate=2), image, {}),
         "conv2d_groups": (layers.Conv2D(6, 2, groups=3, activation="tanh"), image, {}),
         "depthwise_conv2d": (layers.DepthwiseConv2D(3, depth_multiplier=2), image, {}),
@@ -81,7 +114,34 @@ def cases(keras):
         "concatenate": (layers.Concatenate(), [(4, 5), (4, 2)], {}),
         "concatenate_axis_1": (layers.Concatenate(axis=1), [(2, 5, 3), (2, 4, 3)], {}),
         "dot": (layers.Dot(axes=1), table * 2, {}),
+        "global_average_pooling1d": (layers.GlobalAveragePooling1D(), sequence, {}),
+        "global_max_pooling1d": (layers.GlobalMaxPooling1D(), sequence, {}),
+        "masked_lstm": (masked(keras, layers.LSTM(4)), gaps, {}),
+        "masked_lstm_backwards": (masked(keras, layers.LSTM(3, return_sequences=True, go_backwards=True)), gaps, {}),
+        "masked_gru": (masked(keras, layers.GRU(4, return_sequences=True), layers.SimpleRNN(3)), gaps, {}),
+        "masked_bidirectional": (masked(keras, layers.Bidirectional(layers.GRU(3, return_sequences=True)),
+                                        layers.LSTM(2)), gaps, {}),
+        "masked_average": (masked(keras, layers.Dense(4, activation="tanh"), layers.LayerNormalization(),
+                                  layers.TimeDistributed(layers.Dense(2)),
+                                  layers.GlobalAveragePooling1D()), gaps, {}),
+        "masked_attention": (masked_attention(keras), gaps, {}),
+        "masked_sum": (masked_sum(keras), gaps, {}),
+        "embedding": (layers.Embedding(6, 3), [(3, 5)], {}),
+        "embedding_with_gaps": (gapped_embedding(keras), [(4, 5)], {}),
+        "local_response_normalization": (layers.Lambda(local_response_normalization), image, {}),
+        "zero_padding1d": (layers.ZeroPadding1D((1, 2)), sequence, {}),
+        "lstm_from_states": (layers.LSTM(4), sequence + [(2, 4)] * 2, {}),
+        "bidirectional_sum": (layers.Bidirectional(layers.SimpleRNN(3), merge_mode="sum"), sequence, {}),
+        "prelu_shared": (layers.PReLU(shared_axes=[1, 2]), image, {}),
+        "batch_normalization_plain": (layers.BatchNormalization(center=False, scale=False), table, training),
+        "dot_normalized": (layers.Dot(axes=(2, 1), normalize=True), [(2, 3, 4), (2, 4, 5)], {}),
     }
+
+
+def with_gaps(x):
+    """The first row is whole, the second ends early, the third has gaps at its beginning and inside."""
+    x[1, 3:] = x[2, 0] = x[2, 2] = 0.0
+    return x
 
 
 def record(tf, keras):
@@ -89,15 +149,21 @@ def record(tf, keras):
     for number, (name, (layer, shapes, options)) in enumerate(cases(keras).items()):
         random = numpy.random.RandomState(100 + number)
         inputs = [tf.constant(random.uniform(-1.0, 1.0, shape)) for shape in shapes]
+        if name.startswith("masked"):
+            inputs = [tf.constant(with_gaps(inputs[0].numpy()))]
+        if name.startswith("embedding"):
+            inputs = [tf.constant(random.randint(0, 6, shape)) for shape in shapes]
         takes_a_list = len(inputs) > 1 and not name.startswith("multi_head_attention")
         arguments = [inputs] if takes_a_list else inputs
+        if name == "lstm_from_states":
+            arguments, options = inputs[:1], {"initial_state": inputs[1:]}
         layer(*arguments)  # makes the weights
         for weight in layer.weights:
             low = 0.2 if "variance" in weight.name else -0.7
             weight.assign(random.uniform(low, 0.9, weight.shape))
         before = [weight.numpy() for weight in layer.weights]
         with tf.GradientTape() as tape:
-            tape.watch(inputs)
+            tape.watch([x for x in inputs if x.dtype.is_floating])
             y = layer(*arguments, **options)
             factors = random.uniform(-1.0, 1.0, y.shape)
             target = tf.reduce_sum(y * factors)
@@ -107,7 +173,8 @@ def record(tf, keras):
         tensors[f"{name}/factors"] = factors
         for i, x in enumerate(inputs):
             tensors[f"{name}/x{i}"] = x.numpy()
-            tensors[f"{name}/dx{i}"] = gradients[i].numpy()
+            if gradients[i] is not None:
+                tensors[f"{name}/dx{i}"] = gradients[i].numpy()
         for i, weight in enumerate(before):
             tensors[f"{name}/w{i}"] = weight
         for i, weight in enumerate(layer.weights):

@@ -48,10 +48,14 @@ def record_all():
     import keras
     import tensorflow as tf
 
+    import function_cases
+    import initializer_cases
     import layer_cases
     import loss_cases
+    import metric_cases
     import optimizer_cases
     import safetensors_file
+    import schedule_cases
     import training_cases
 
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0],
@@ -62,11 +66,16 @@ def record_all():
     def write(name, tensors):
         path = RECORDS / f"{name}.safetensors"
         safetensors_file.write(path, tensors, metadata)
-        print(f"{path.name}: {len(tensors)} tensors, {path.stat().st_size} bytes")
+        cases = {key.split("/")[0] for key in tensors if "/" in key}
+        print(f"{path.name}: {len(cases)} cases, {len(tensors)} tensors, {path.stat().st_size} bytes")
 
     keras.config.set_floatx("float64")
     write("layers", layer_cases.record(tf, keras))
     write("losses", loss_cases.record(tf, keras))
+    write("functions", function_cases.record(tf, keras))
+    write("initializers", initializer_cases.record(keras))
+    write("metrics", metric_cases.record(tf, keras))
+    write("schedules", schedule_cases.record(keras))
     write("optimizers", optimizer_cases.record(tf, keras))
     for dtype in ("float64", "float32"):
         keras.config.set_floatx(dtype)

@@ -209,6 +209,9 @@ TEST(Conv2dVariants, BatchesOfNoRows) {
 TEST(Conv2dVariants, ErrorsNameOperationShapesAndLine) {
   const Tensor x = Tensor::zeros({8, 6, 6, 4});
   const ErrorCode code = ErrorCode::kInvalidArgument;
+  expect_error(code, {"depthwise_conv2d at convolution_variants_test.cc:", "dilations"}, [&] {
+    depthwise_conv2d(x, Tensor::ones({3, 3, 4, 1}), {.dilation_h = 0});
+  });
   expect_error(
       code, {"depthwise_conv2d at convolution_variants_test.cc:", "[3, 3, 5, 1]", "[8, 6, 6, 4]"},
       [&] {

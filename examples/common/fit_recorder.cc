@@ -1,0 +1,41 @@
+// A callback that keeps the losses of fit for the report and ends training after --steps.
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/common/fit_recorder.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace tutti::examples {
+
+void FitRecorder::on_train_batch_end(std::int64_t batch, const Logs& logs) {
+  const std::int64_t first = batch * options_.batch_size;
+  const std::int64_t rows = std::min(options_.batch_size, num_examples_ - first);
+  // The log's loss is the mean of the epoch so far; the record keeps each step's own.
+  if (batch == 0) sum_ = 0.0;
+  const double sum = logs.at("loss") * static_cast<double>(first + rows);
+  record_.step(static_cast<float>((sum - sum_) / static_cast<double>(rows)), rows);
+  sum_ = sum;
+  if (options_.steps > 0 && record_.steps() >= options_.steps) model().stop_training();
+}
+
+FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
+                       std::int64_t num_examples) {
+  FitOptions fit{.epochs = options.epochs};
+  fit.callbacks.push_back(FitRecorder(record, options, num_examples));
+  if (!options.log_dir.empty()) {
+    fit.callbacks.push_back(JsonLog(options.log_dir));
+    fit.callbacks.push_back(TensorBoard(options.log_dir));
+  }
+  return fit;
+}
+
+int report(const Logs& result, TrainingRecord& record, double min_accuracy) {
+  record.set_accuracy(result.at("accuracy"));
+  std::printf("result     test loss %.4f, test accuracy %.4f (%.0f examples/s)\n",
+              result.at("loss"), result.at("accuracy"), record.examples_per_second());
+  if (result.at("accuracy") >= min_accuracy) return 0;
+  std::fprintf(stderr, "error: expected a test accuracy of at least %.4f\n", min_accuracy);
+  return 1;
+}
+
+}  // namespace tutti::examples

@@ -1,0 +1,34 @@
+// A callback that keeps the losses of fit for the report and ends training after --steps.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "examples/common/example_options.h"
+#include "examples/common/training_record.h"
+#include "tutti/model/callbacks.h"
+#include "tutti/tutti.h"
+
+namespace tutti::examples {
+
+/// Counts steps of `num_examples` examples an epoch. `record` and `options` must outlive it.
+class FitRecorder final : public Callback {
+ public:
+  FitRecorder(TrainingRecord& record, const ExampleOptions& options, std::int64_t num_examples)
+      : record_(record), options_(options), num_examples_(num_examples) {}
+
+  void on_train_batch_end(std::int64_t batch, const Logs& logs) override;
+
+ private:
+  TrainingRecord& record_;
+  const ExampleOptions& options_;
+  std::int64_t num_examples_;
+  double sum_ = 0.0;  // of the losses of the epoch's examples
+};
+
+/// Epochs, the recorder, and the logs of --log-dir.
+FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
+                       std::int64_t num_examples);
+
+/// Prints what was reached and keeps it in the record. The exit code: 1 below `min_accuracy`.
+int report(const Logs& result, TrainingRecord& record, double min_accuracy);
+
+}  // namespace tutti::examples
