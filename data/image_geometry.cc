@@ -12,7 +12,7 @@
 namespace tutti {
 namespace internal {
 
-ImageSize image_size(const Tensor& image, std::string_view who) {
+ImageExtents image_size(const Tensor& image, std::string_view who) {
   if (image.rank() != 3) {
     fail(ErrorCode::kInvalidArgument, who,
          ": expected one picture of shape [height, width, channels], got shape ", image.shape(),
@@ -31,7 +31,7 @@ namespace image {
 namespace {
 
 using internal::image_size;
-using internal::ImageSize;
+using internal::ImageExtents;
 
 constexpr std::size_t bytes(std::int64_t count) { return static_cast<std::size_t>(count); }
 
@@ -80,7 +80,7 @@ struct RowCopy {
 };
 
 /// The one loop behind all crops and paddings.
-Tensor window(const Tensor& image, const ImageSize& size, std::int64_t top, std::int64_t left,
+Tensor window(const Tensor& image, const ImageExtents& size, std::int64_t top, std::int64_t left,
               std::int64_t height, std::int64_t width, PaddingMode mode) {
   MutableTensor result = make_image(image, height, width);
   const std::int64_t pixel = pixel_bytes(image);
@@ -141,7 +141,7 @@ std::uint8_t as_byte(double value, std::string_view who) {
 Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
                             std::int64_t height, std::int64_t width) {
   constexpr std::string_view kWho = "image::crop_to_bounding_box";
-  const ImageSize size = image_size(image, kWho);
+  const ImageExtents size = image_size(image, kWho);
   require_size(height, width, kWho);
   if (top < 0 || left < 0 || height > size.height || top > size.height - height ||
       width > size.width || left > size.width - width) {
@@ -155,7 +155,7 @@ Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t 
 Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t left,
                                    std::int64_t height, std::int64_t width, PaddingMode mode) {
   constexpr std::string_view kWho = "image::crop_or_pad_to_bounding_box";
-  const ImageSize size = image_size(image, kWho);
+  const ImageExtents size = image_size(image, kWho);
   require_size(height, width, kWho);
   constexpr std::int64_t kMost = std::int64_t{1} << 40;  // so that no sum below overflows
   if (std::max({std::abs(top), std::abs(left), height, width}) > kMost) {
@@ -174,7 +174,7 @@ Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::i
 
 Tensor center_crop(const Tensor& image, std::int64_t height, std::int64_t width) {
   constexpr std::string_view kWho = "image::center_crop";
-  const ImageSize size = image_size(image, kWho);
+  const ImageExtents size = image_size(image, kWho);
   require_size(height, width, kWho);
   if (height > size.height || width > size.width) {
     fail(ErrorCode::kInvalidArgument, kWho, ": expected at most ", size.height, " x ", size.width,
@@ -187,7 +187,7 @@ Tensor center_crop(const Tensor& image, std::int64_t height, std::int64_t width)
 
 Tensor resize_with_crop_or_pad(const Tensor& image, std::int64_t height, std::int64_t width) {
   constexpr std::string_view kWho = "image::resize_with_crop_or_pad";
-  const ImageSize size = image_size(image, kWho);
+  const ImageExtents size = image_size(image, kWho);
   require_size(height, width, kWho);
   // Integer division cuts towards zero: an odd pixel comes behind, cut off or added.
   return window(image, size, (size.height - height) / 2, (size.width - width) / 2, height, width,
@@ -195,7 +195,7 @@ Tensor resize_with_crop_or_pad(const Tensor& image, std::int64_t height, std::in
 }
 
 Tensor flip_left_right(const Tensor& image) {
-  const ImageSize size = image_size(image, "image::flip_left_right");
+  const ImageExtents size = image_size(image, "image::flip_left_right");
   MutableTensor result = make_image(image, size.height, size.width);
   const std::int64_t pixel = pixel_bytes(image);
   const auto reverse = row_reverser(pixel);
@@ -207,7 +207,7 @@ Tensor flip_left_right(const Tensor& image) {
 }
 
 Tensor flip_up_down(const Tensor& image) {
-  const ImageSize size = image_size(image, "image::flip_up_down");
+  const ImageExtents size = image_size(image, "image::flip_up_down");
   MutableTensor result = make_image(image, size.height, size.width);
   const std::int64_t row = size.width * pixel_bytes(image);
   for (std::int64_t y = 0; y < size.height && row > 0; ++y) {
@@ -220,7 +220,7 @@ Tensor flip_up_down(const Tensor& image) {
 Tensor erase(const Tensor& image, std::int64_t top, std::int64_t left, std::int64_t height,
              std::int64_t width, double value) {
   constexpr std::string_view kWho = "image::erase";
-  const ImageSize size = image_size(image, kWho);
+  const ImageExtents size = image_size(image, kWho);
   const std::int64_t first_y = std::clamp<std::int64_t>(top, 0, size.height);
   const std::int64_t last_y = std::clamp<std::int64_t>(top + height, first_y, size.height);
   const std::int64_t first_x = std::clamp<std::int64_t>(left, 0, size.width);

@@ -9,13 +9,13 @@
 
 namespace tutti::internal {
 
-struct ImageSize {
+struct ImageExtents {
   std::int64_t height = 0, width = 0, channels = 0;
 };
 
 /// Throws kInvalidArgument naming `who` unless `image` is uint8 or float32 [height, width,
 /// channels].
-ImageSize image_size(const Tensor& image, std::string_view who);
+ImageExtents image_size(const Tensor& image, std::string_view who);
 
 /// Calls visitor.template operator()<T>() with uint8_t or float: the pixels of an image that passed
 /// image_size().

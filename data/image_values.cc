@@ -11,7 +11,7 @@ namespace tutti::image {
 namespace {
 
 using internal::image_size;
-using internal::ImageSize;
+using internal::ImageExtents;
 using internal::visit_pixels;
 
 /// A value as float32, white being 1.
@@ -56,7 +56,7 @@ double total(const std::vector<double>& values) {
 
 /// The mean of the channel that value i of a row belongs to, for each i.
 template <class T>
-std::vector<float> channel_means(std::span<const T> values, const ImageSize& size) {
+std::vector<float> channel_means(std::span<const T> values, const ImageExtents& size) {
   const auto sums = column_sums(values, size.height, [](T value) { return double{load(value)}; });
   const auto channels = static_cast<std::size_t>(size.channels);
   std::vector<double> per_channel(channels, 0.0);
@@ -69,8 +69,8 @@ std::vector<float> channel_means(std::span<const T> values, const ImageSize& siz
   return means;
 }
 
-ImageSize colour_image_size(const Tensor& image, std::string_view who) {
-  const ImageSize size = image_size(image, who);
+ImageExtents colour_image_size(const Tensor& image, std::string_view who) {
+  const ImageExtents size = image_size(image, who);
   if (size.channels != 3) {
     fail(ErrorCode::kInvalidArgument, who, ": expected 3 channels (red, green, blue), got ",
          size.channels);
@@ -139,7 +139,7 @@ Tensor adjust_brightness(const Tensor& image, double delta) {
 
 Tensor adjust_contrast(const Tensor& image, double factor) {
   constexpr std::string_view kWho = "image::adjust_contrast";
-  const ImageSize size = image_size(image, kWho);
+  const ImageExtents size = image_size(image, kWho);
   require_finite(factor, kWho);
   MutableTensor result = make_like(image, image.dtype());
   visit_pixels(image.dtype(), [&, times = static_cast<float>(factor)]<class T>() {
@@ -202,7 +202,7 @@ Tensor adjust_hue(const Tensor& image, double delta) {
 }
 
 Tensor per_image_standardization(const Tensor& image) {
-  const ImageSize size = image_size(image, "image::per_image_standardization");
+  const ImageExtents size = image_size(image, "image::per_image_standardization");
   MutableTensor result = make_like(image, DType::kFloat32);
   const double count = static_cast<double>(image.num_elements());
   visit_pixels(image.dtype(), [&]<class T>() {

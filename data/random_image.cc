@@ -13,7 +13,7 @@ namespace tutti::image {
 namespace {
 
 using internal::image_size;
-using internal::ImageSize;
+using internal::ImageExtents;
 
 std::int64_t below(const RandomStream& random, std::uint64_t index, std::int64_t bound) {
   return static_cast<std::int64_t>(random.below(index, static_cast<std::uint64_t>(bound)));
@@ -55,7 +55,7 @@ ImageStep random_crop(std::int64_t height, std::int64_t width, RandomCropOptions
          options.padding);
   }
   return [=](const Tensor& picture, const RandomStream& random) {
-    const ImageSize size = image_size(picture, "image::random_crop");
+    const ImageExtents size = image_size(picture, "image::random_crop");
     const std::int64_t rows = size.height + 2 * options.padding - height;
     const std::int64_t columns = size.width + 2 * options.padding - width;
     if (rows < 0 || columns < 0) {
@@ -118,7 +118,7 @@ ImageStep random_hue(double max_delta) {
 ImageStep cutout(std::int64_t length, CutoutOptions options) {
   require_positive(length, length, "image::cutout");
   return [=](const Tensor& picture, const RandomStream& random) {
-    const ImageSize size = image_size(picture, "image::cutout");
+    const ImageExtents size = image_size(picture, "image::cutout");
     if (picture.num_elements() == 0) return picture;
     const std::int64_t top = below(random, 0, size.height) - length / 2;
     const std::int64_t left = below(random, 1, size.width) - length / 2;

@@ -183,8 +183,8 @@ TEST(Csv, Reads16BitColumnsAndRefusesWhatTheyCannotHold) {
   EXPECT_EQ(table.rows.at("h").dtype(), DType::kFloat16);
   EXPECT_THAT(table.rows.at("h").to_doubles(), ElementsAre(65504, 0x1.998p-4));
   EXPECT_TRUE(std::isinf(table.rows.at("b").to_doubles()[1]));
-  testing::expect_error(ErrorCode::kInvalidArgument, {":2: column 'h'", "float16", "'65520'"},
-                        [&] { read_csv({file_of("h,b\n65520,1\n")}, options); });
+  expect_error(ErrorCode::kInvalidArgument, {":2: column 'h'", "float16", "'65520'"},
+               [&] { read_csv({file_of("h,b\n65520,1\n")}, options); });
 }
 
 // The way of the tutorials: the training file gives types and vocabularies, which read the others.
