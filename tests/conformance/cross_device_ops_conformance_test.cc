@@ -34,7 +34,9 @@ using Values = std::vector<std::vector<T>>;
 
 template <class T>
 T random_element(const RandomStream& stream, std::size_t i) {
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (Half<T>) {
+    return T(stream.normal(i) / 2);  // as below
+  } else if constexpr (std::is_floating_point_v<T>) {
     // The product of eight stays within the range of float.
     return static_cast<T>(stream.normal(i) * std::pow(2.0, static_cast<double>(i % 9)));
   } else {
@@ -74,7 +76,7 @@ std::vector<ReplicaBuffer> buffers_of(Values<T>& values, DType dtype, std::size_
 
 /// Element `i` of each replica along the canonical tree, by its definition.
 template <class T>
-T tree_of(ReduceOp op, const Values<T>& values, std::size_t i) {
+T plain_tree_of(ReduceOp op, const Values<T>& values, std::size_t i) {
   const auto combine = [op](T a, T b) -> T {
     if (op == ReduceOp::kMin) return b < a ? b : a;
     if (op == ReduceOp::kMax) return b > a ? b : a;
@@ -99,14 +101,32 @@ T tree_of(ReduceOp op, const Values<T>& values, std::size_t i) {
   return op == ReduceOp::kMean ? level[0] / num_values : level[0];
 }
 
-/// The same in a wider type, in no particular order, and a bound for the rounding of any order.
+/// Element `i` of each replica, alone.
+template <class T>
+Values<float> widened_element(const Values<T>& values, std::size_t i) {
+  Values<float> wide;
+  for (const auto& own : values) wide.push_back({static_cast<float>(own[i])});
+  return wide;
+}
+
+/// The same; 16-bit numbers are combined as floats and rounded once.
+template <class T>
+T tree_of(ReduceOp op, const Values<T>& values, std::size_t i) {
+  if constexpr (Half<T>) {
+    return T(plain_tree_of<float>(op, widened_element(values, i), 0));
+  } else {
+    return plain_tree_of(op, values, i);
+  }
+}
+
+/// The element in a wider type, in no particular order, and a bound for the rounding of any order.
 struct Expected {
   long double value = 0;
   long double error = 0;
 };
 
 template <class T>
-Expected wide_result(ReduceOp op, const Values<T>& values, std::size_t i) {
+Expected plain_wide_result(ReduceOp op, const Values<T>& values, std::size_t i) {
   long double sum = 0, magnitude = 0, product = 1;
   long double least = values[0][i], most = values[0][i];
   for (const auto& own : values) {
@@ -135,6 +155,17 @@ Expected wide_result(ReduceOp op, const Values<T>& values, std::size_t i) {
 }
 
 template <class T>
+Expected wide_result(ReduceOp op, const Values<T>& values, std::size_t i) {
+  if constexpr (Half<T>) {  // one rounding more, half a unit of bfloat16 at most
+    Expected expected = plain_wide_result<float>(op, widened_element(values, i), 0);
+    expected.error += std::abs(expected.value) * 0x1p-9L + 0x1p-25L;
+    return expected;
+  } else {
+    return plain_wide_result(op, values, i);
+  }
+}
+
+template <class T>
 void expect_right(ReduceOp op, Determinism grade, const Values<T>& before, const Values<T>& after,
                   std::size_t count) {
   for (std::size_t r = 0; r < before.size(); ++r) {
@@ -143,14 +174,16 @@ void expect_right(ReduceOp op, Determinism grade, const Values<T>& before, const
     ASSERT_EQ(std::memcmp(&after[r][1], &after[0][1], count * sizeof(T)), 0)
         << "replica " << r << " has another result than replica 0";
   }
-  const bool exact = !std::is_floating_point_v<T> || grade == Determinism::kCanonical;
+  const bool floats = std::is_floating_point_v<T> || Half<T>;
+  const bool exact = !floats || grade == Determinism::kCanonical;
   for (std::size_t i = 1; i <= count; ++i) {
     if (exact) {
       ASSERT_EQ(after[0][i], tree_of(op, before, i)) << "element " << i - 1;
     }
-    if constexpr (std::is_floating_point_v<T>) {
+    if constexpr (std::is_floating_point_v<T> || Half<T>) {
       const Expected expected = wide_result(op, before, i);
-      ASSERT_LE(std::abs(after[0][i] - expected.value), expected.error) << "element " << i - 1;
+      const auto got = static_cast<long double>(static_cast<double>(after[0][i]));
+      ASSERT_LE(std::abs(got - expected.value), expected.error) << "element " << i - 1;
     }
   }
 }
