@@ -158,7 +158,7 @@ template <class T>
 Expected wide_result(ReduceOp op, const Values<T>& values, std::size_t i) {
   if constexpr (Half<T>) {  // one rounding more, half a unit of bfloat16 at most
     Expected expected = plain_wide_result<float>(op, widened_element(values, i), 0);
-    expected.error += std::abs(expected.value) * 0x1p-9L + 0x1p-25L;
+    expected.error += std::abs(expected.value) * 0x1p-8L + 0x1p-25L;
     return expected;
   } else {
     return plain_wide_result(op, values, i);
