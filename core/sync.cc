@@ -36,7 +36,7 @@ void pause_briefly() {
 /// cheaper, but only where the thread waited for has a core of its own.
 bool spin_until(MutexHold& hold, const std::atomic<unsigned>& notifications, TimePoint deadline,
                 const std::function<bool()>& ready) {
-  constexpr Duration kSpin = std::chrono::microseconds(50);
+  constexpr Duration kSpin = std::chrono::microseconds(200);
   const TimePoint end = std::min(deadline, deadline_after(Clock::system().now(), kSpin));
   for (;;) {
     const unsigned seen = notifications.load(std::memory_order_acquire);

@@ -76,15 +76,18 @@ void reduce_typed(std::span<const std::byte* const> inputs, std::byte* output, s
   const std::size_t levels = static_cast<std::size_t>(std::bit_width(inputs.size())) + 1;
   std::vector<std::byte> scratch((levels + 1) * std::min(block, count) * sizeof(T));
   std::vector<const T*> starts(inputs.size());
+  const bool in_place = std::ranges::find(inputs, output) != inputs.end();
   for (std::size_t first = 0; first < count; first += block) {
     const std::size_t n = std::min(block, count - first);
     for (std::size_t r = 0; r < inputs.size(); ++r) {
       starts[r] = reinterpret_cast<const T*>(inputs[r]) + first;
     }
-    // The block's result is built beside the inputs: `output` may be one of them.
-    T* const work = reinterpret_cast<T*>(scratch.data());
-    reduce_block<op, T>(starts, work, n, work + n);
-    std::memcpy(reinterpret_cast<T*>(output) + first, work, n * sizeof(T));
+    T* const spare = reinterpret_cast<T*>(scratch.data());
+    T* const result = reinterpret_cast<T*>(output) + first;
+    // In place the block's result is built beside the inputs.
+    T* const work = in_place ? spare : result;
+    reduce_block<op, T>(starts, work, n, spare + n);
+    if (in_place) std::memcpy(result, work, n * sizeof(T));
   }
 }
 

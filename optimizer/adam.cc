@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tutti/tensor/cpu/vectorized.h"
+
 namespace tutti {
 namespace {
 
@@ -18,8 +20,10 @@ struct Constants {
 };
 
 template <class T, bool amsgrad>
-void update(const Constants<T>& constants, std::size_t count, T* __restrict w, T* __restrict m,
-            T* __restrict v, [[maybe_unused]] T* __restrict v_hat, const T* __restrict gradient) {
+[[gnu::always_inline]] inline void update(const Constants<T>& constants, std::size_t count,
+                                          T* __restrict w, T* __restrict m, T* __restrict v,
+                                          [[maybe_unused]] T* __restrict v_hat,
+                                          const T* __restrict gradient) {
   const auto [alpha, scale, rest_1, rest_2, epsilon] = constants;
   for (std::size_t i = 0; i < count; ++i) {
     const T g = gradient[i] * scale;
@@ -66,10 +70,16 @@ void AdamRule::apply_typed(const UpdateArgs& args) const {
   T* const m = args.slot<T>(0).data();
   T* const v = args.slot<T>(1).data();
   const T* const g = args.gradient<T>().data();
+  const std::size_t count = args.count;
   if (hyper_.amsgrad) {
-    update<T, true>(constants, args.count, w, m, v, args.slot<T>(2).data(), g);
+    T* const v_hat = args.slot<T>(2).data();
+    internal::vectorized([=]() __attribute__((always_inline)) {
+      update<T, true>(constants, count, w, m, v, v_hat, g);
+    });
   } else {
-    update<T, false>(constants, args.count, w, m, v, static_cast<T*>(nullptr), g);
+    internal::vectorized([=]() __attribute__((always_inline)) {
+      update<T, false>(constants, count, w, m, v, static_cast<T*>(nullptr), g);
+    });
   }
 }
 
