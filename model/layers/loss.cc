@@ -152,9 +152,8 @@ Tensor Loss::per_example(const Tensor& labels, const Tensor& predictions) const 
   const Tensor p = is_half(predictions.dtype()) ? cast(predictions, DType::kFloat32) : predictions;
   if (!mask.defined()) return per_example_(labels, p);
   // Each step is an example of its own first.
-  const Tensor values =
-      reshape(per_example_(merged_steps(labels, mask, name_), merged_steps(p, mask, name_)),
-              mask.shape());
+  const Tensor values = reshape(
+      per_example_(merged_steps(labels, mask, name_), merged_steps(p, mask, name_)), mask.shape());
   const Tensor count = reduce_sum(cast(mask, values.dtype()), {.axes = {1}});
   return reduce_sum(where(mask, values, 0.0), {.axes = {1}}) / maximum(count, 1.0);
 }

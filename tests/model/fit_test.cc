@@ -4,73 +4,24 @@
 #include <cmath>
 #include <map>
 
-#include "tests/model/model_helpers.h"
+#include "tests/model/correctness_run.h"
 
 namespace tutti {
 namespace {
 
 using model_tests::alternating;
+using model_tests::correctness_model;
+using model_tests::correctness_run;
 using model_tests::error_of;
+using model_tests::expect_equal_outcomes;
 using model_tests::expect_near;
 using model_tests::kSilent;
 using model_tests::label_of;
+using model_tests::Outcome;
 using model_tests::several_strategies;
 using model_tests::three_classes;
 using model_tests::weights_of;
 using ::testing::HasSubstr;
-
-/// The network of Keras's correctness test, in the scope of `strategy` (nullptr: none).
-Sequential correctness_model(Strategy* strategy, Loss loss = "mse") {
-  set_random_seed(7);
-  std::optional<Scope> scope;
-  if (strategy) scope.emplace(strategy->scope());
-  Sequential model(Input{{1}}, Dense(10, {.activation = "relu"}),
-                   Dense(10, {.kernel_regularizer = regularizers::l2(1e-4)}), Dense(1));
-  model.compile({.optimizer = SgdOptions{.learning_rate = 0.05}, .loss = loss, .metrics = {"mse"}});
-  return model;
-}
-
-/// What a run of the correctness test gives.
-struct Outcome {
-  std::vector<double> loss, mse, validation, weights, evaluation, predictions, again;
-};
-
-Outcome correctness_run(Strategy* strategy, std::int64_t rows, bool as_dataset, bool validate) {
-  Sequential model = correctness_model(strategy);
-  const Tensor x = alternating(rows);
-  const Tensor few = alternating(rows / 10);
-  FitOptions options{.epochs = 2, .batch_size = 64, .verbose = kSilent, .shuffle = false};
-  if (validate) options.validation_data = {few, few};
-  auto fit = [&] {
-    return as_dataset ? model.fit(Dataset::from_tensor_slices({x, x}).batch(64), options)
-                      : model.fit(x, x, options);
-  };
-  auto evaluate = [&] {
-    const Logs logs = model.evaluate(few, few, {.batch_size = 64});
-    return std::vector<double>{logs["loss"], logs["mse"]};
-  };
-  Outcome outcome;
-  const History history = fit();
-  outcome.loss = history["loss"];
-  outcome.mse = history["mse"];
-  if (validate) outcome.validation = history["val_loss"];
-  outcome.weights = weights_of(model);
-  outcome.evaluation = evaluate();
-  outcome.predictions = model.predict(few, {.batch_size = 64}).to_doubles();
-  outcome.again = fit()["loss"];
-  for (const double value : evaluate()) outcome.again.push_back(value);
-  return outcome;
-}
-
-void expect_equal_outcomes(const Outcome& actual, const Outcome& expected, double tolerance) {
-  expect_near(actual.loss, expected.loss, tolerance);
-  expect_near(actual.mse, expected.mse, tolerance);
-  expect_near(actual.validation, expected.validation, tolerance);
-  expect_near(actual.weights, expected.weights, 1e-4);
-  expect_near(actual.evaluation, expected.evaluation, tolerance);
-  expect_near(actual.predictions, expected.predictions, 1e-4);
-  expect_near(actual.again, expected.again, tolerance);
-}
 
 TEST(FitTest, KER_01_AStrategyChangesNothingButRounding) {
   const testing::HangWatchdog watchdog("KER_01", std::chrono::seconds(60));
@@ -86,64 +37,6 @@ TEST(FitTest, KER_01_AStrategyChangesNothingButRounding) {
                             expected, 1e-5);
     }
   }
-}
-
-struct PolicyOfFitTest {
-  explicit PolicyOfFitTest(const char* name) { set_dtype_policy(name); }
-  ~PolicyOfFitTest() { set_dtype_policy("float32"); }
-};
-
-TEST(FitTest, KER_01_AStrategyChangesNothingButRoundingInHalfPrecision) {
-  const testing::HangWatchdog watchdog("KER_01", std::chrono::seconds(60));
-  const Outcome float32 = correctness_run(nullptr, 1280, false, true);
-  for (const char* name : {"mixed_bfloat16", "mixed_float16"}) {
-    const PolicyOfFitTest policy(name);
-    const Outcome expected = correctness_run(nullptr, 1280, false, true);
-    EXPECT_LT(expected.loss[1], expected.loss[0]);
-    expect_near(expected.loss, float32.loss, 2e-2);
-    EXPECT_NE(expected.loss, float32.loss);  // it does compute in 16 bits
-    for (const auto& strategy : several_strategies()) {
-      SCOPED_TRACE(concat(name, " ", label_of(*strategy)));
-      const Outcome outcome = correctness_run(strategy.get(), 1280, false, true);
-      expect_near(outcome.loss, expected.loss, 1e-2);
-      expect_near(outcome.mse, expected.mse, 1e-2);
-      expect_near(outcome.validation, expected.validation, 1e-2);
-      expect_near(outcome.weights, expected.weights, 1e-2);
-      expect_near(outcome.evaluation, expected.evaluation, 1e-2);
-      expect_near(outcome.predictions, expected.predictions, 1e-2);
-      expect_near(outcome.again, expected.again, 1e-2);
-    }
-  }
-}
-
-TEST(FitTest, KER_10_MixedFloat16FitsEvaluatesAndPredicts) {
-  const PolicyOfFitTest policy("mixed_float16");
-  for (const auto& strategy : several_strategies()) {
-    for (const std::int64_t batch_size : {2, 8}) {
-      SCOPED_TRACE(concat(label_of(*strategy), " batch ", batch_size));
-      Sequential model = correctness_model(strategy.get());
-      EXPECT_GT(model.optimizer().loss_scale(), 1.0);  // without asking for it
-      const Tensor x = alternating(64);
-      const History history =
-          model.fit(x, x, {.epochs = 2, .batch_size = batch_size, .verbose = kSilent});
-      EXPECT_LT(history["loss"][1], history["loss"][0]);
-      EXPECT_TRUE(std::isfinite(model.evaluate(x, x, {.batch_size = batch_size})["loss"]));
-      const Tensor predictions = model.predict(x, {.batch_size = batch_size});
-      EXPECT_EQ(predictions.shape(), (Shape{64, 1}));
-      EXPECT_EQ(predictions.dtype(), DType::kFloat16);
-      EXPECT_EQ(model.optimizer().iterations().value().item_int(), 2 * 64 / batch_size);
-    }
-  }
-}
-
-TEST(FitTest, TheLossScaleOfMixedFloat16CanBeChosen) {
-  const PolicyOfFitTest policy("mixed_float16");
-  Sequential model(Input{{1}}, Dense(1));
-  model.compile(
-      {.optimizer = with_dynamic_loss_scale("sgd", {.initial_scale = 64.0}), .loss = "mse"});
-  EXPECT_EQ(model.optimizer().loss_scale(), 64.0);
-  model.compile({.optimizer = "sgd", .loss = "mse", .auto_scale_loss = false});
-  EXPECT_EQ(model.optimizer().loss_scale(), 1.0);
 }
 
 TEST(FitTest, KER_02_APartialLastBatchCountsExactly) {
