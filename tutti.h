@@ -7,6 +7,7 @@
 #include "tutti/checkpoint/checkpoint_manager.h"      // saving and restoring
 #include "tutti/core/random.h"                        // set_random_seed
 #include "tutti/cross_device_ops/cross_device_ops.h"  // how values of replicas become one
+#include "tutti/cross_device_ops/plugin.h"            // such operations from shared libraries
 #include "tutti/cross_device_ops/registry.h"          // choosing and adding such operations
 #include "tutti/data/augment.h"                       // augmentation of pictures
 #include "tutti/data/csv.h"                           // CSV files

@@ -3,10 +3,12 @@
 #include "tutti/cross_device_ops/registry.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/builtin_ops.h"
+#include "tutti/cross_device_ops/plugin.h"
 
 namespace tutti {
 namespace {
@@ -30,6 +32,26 @@ struct Registry {
 Registry& registry() {
   static Registry instance;
   return instance;
+}
+
+// A list of paths with ":" between them, once; again after an error.
+void load_plugins_of_environment() {
+  [[maybe_unused]] static const bool done = [] {
+    const char* const value = std::getenv("TUTTI_PLUGINS");
+    std::string_view rest = value ? value : "";
+    while (!rest.empty()) {
+      const std::size_t end = std::min(rest.find(':'), rest.size());
+      const std::string path(rest.substr(0, end));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+      if (path.empty()) continue;
+      try {
+        load_cross_device_ops_plugin(path);
+      } catch (const Error& error) {
+        throw error.with_context("TUTTI_PLUGINS");
+      }
+    }
+    return true;
+  }();
 }
 
 // The name, or what options.implementation stands for when there is none.
@@ -74,6 +96,7 @@ void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory fa
 }
 
 std::vector<std::string> registered_cross_device_ops() {
+  load_plugins_of_environment();
   Registry& all = registry();
   MutexLock lock(all.mutex);
   return all.names();
@@ -82,11 +105,12 @@ std::vector<std::string> registered_cross_device_ops() {
 CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
                                          const CommunicationOptions& options) {
   options.validate();
+  load_plugins_of_environment();
   Registry& all = registry();
   MutexLock lock(all.mutex);
   if (all.find(name) == nullptr) {
     fail(ErrorCode::kNotFound, "make_cross_device_ops: no operation '", name, "'; expected one of ",
-         join(all.names()), "; register_cross_device_ops() adds one");
+         join(all.names()), "; register_cross_device_ops() or a plugin (TUTTI_PLUGINS) adds one");
   }
   return {name, options};
 }

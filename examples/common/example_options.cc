@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "tutti/core/random.h"
+#include "tutti/cross_device_ops/plugin.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/model/layers/dtype_policy.h"
 #include "tutti/strategy/central_storage_strategy.h"
@@ -27,6 +28,13 @@ void require_positive(const char* flag, std::int64_t value, std::int64_t least) 
   }
 }
 
+void load_plugin(ExampleOptions& options) {
+  if (options.plugin.empty()) return;
+  const std::string name = load_cross_device_ops_plugin(options.plugin);
+  if (options.cross_device_ops == ExampleOptions().cross_device_ops)
+    options.cross_device_ops = name;
+}
+
 void check(const ExampleOptions& options) {
   require_positive("--batch-size", options.batch_size, 1);
   require_positive("--epochs", options.epochs, 1);
@@ -38,11 +46,6 @@ void check(const ExampleOptions& options) {
         concat("--strategy ", options.strategy,
                ": this version trains on one machine; expected one_device, mirrored or "
                "central_storage"));
-  }
-  if (!options.plugin.empty()) {
-    throw UsageError(concat("--plugin ", options.plugin,
-                            ": this version takes operations compiled into the program; expected "
-                            "register_cross_device_ops() and --cross-device-ops"));
   }
   if (options.update_mode != "sync") {
     throw UsageError(concat("--update-mode ", options.update_mode,
@@ -67,7 +70,7 @@ void declare(Flags& flags, ExampleOptions& options) {
   flags.add("--devices", options.devices, "names and ranges: cpu:0-3 is four virtual devices");
   flags.add("--replicas", options.replicas, "number of replicas; 0: one per device");
   flags.add("--cross-device-ops", options.cross_device_ops, "how gradients are summed");
-  flags.add("--plugin", options.plugin, "shared library with cross-device operations");
+  flags.add("--plugin", options.plugin, "shared library with a cross-device operation");
   flags.add("--update-mode", options.update_mode, "sync, async or stale (parameter server)");
   flags.add_choice("--dtype-policy", options.dtype_policy,
                    {"float32", "mixed_bfloat16", "mixed_float16"},
@@ -92,6 +95,7 @@ int parse_options(int argc, char** argv, const std::string& description, Example
   if (add_more) add_more(flags);
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   try {
+    load_plugin(options);
     check(options);
     (void)parse_devices(options.devices);
   } catch (const Error& error) {

@@ -17,7 +17,7 @@ struct ExampleOptions {
   std::string devices = "cpu:0-1";
   std::int64_t replicas = 0;
   std::string cross_device_ops = "canonical";
-  std::string plugin = "";
+  std::string plugin = "";  // its operation is used where cross_device_ops is not set
   std::string update_mode = "sync";
   std::string dtype_policy = "float32";
   std::int64_t batch_size = 64;

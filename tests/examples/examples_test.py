@@ -105,7 +105,7 @@ class Examples(unittest.TestCase):
     def test_wrong_usage_ends_with_2(self):
         for flags in (["--strategy", "magic"], ["--devices", "gpu:0"], ["--devices", "cpu:0,cpu:0"],
                       ["--cross-device-ops", "telepathy"], ["--batch-size", "0"], ["--batch-size", "x"],
-                      ["--resume"], ["--no-such-flag"]):
+                      ["--resume"], ["--no-such-flag"], ["--plugin", "./nowhere.so"]):
             with self.subTest(flags):
                 result = run("linear_regression", *flags)
                 self.assertEqual(result.returncode, 2, result.stdout + result.stderr)

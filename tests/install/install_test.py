@@ -2,6 +2,7 @@
 # Installs tutti into an empty folder and builds a small project against it.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: install_test.py BUILD_FOLDER"""
+import json
 import os
 import pathlib
 import subprocess
@@ -15,6 +16,32 @@ def run(*command, expect=0):
     if (result.returncode == 0) != (expect == 0):
         sys.exit(f"exit code {result.returncode}: {' '.join(map(str, command))}\n{result.stdout}")
     return result.stdout
+
+
+def check_plugin(build, prefix, folder):
+    """Builds the plugin of examples/plugins as a stranger would, and trains with it."""
+    source = pathlib.Path(__file__).resolve().parents[2] / "examples" / "plugins" / "tree_sum"
+    run("cmake", "-G", "Ninja", "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", folder)
+    plugin = folder / "libtree_sum.so"
+    program = build / "examples" / "linear_regression"
+    if not program.exists():
+        return
+    reports = []
+    for flags in (["--plugin", plugin], ["--cross-device-ops", "canonical"]):
+        report = folder / "report.json"
+        output = run(program, "--devices", "cpu:0-3", "--metrics-json", report, *flags)
+        reports.append(json.loads(report.read_text(encoding="utf-8")))
+        name = "tree_sum" if "--plugin" in flags else "canonical"
+        assert f"reduction {name}" in output, output
+    # It says that it adds along the canonical tree, and it does.
+    assert reports[0]["weights_hash"] == reports[1]["weights_hash"], reports
+    os.environ["TUTTI_PLUGINS"] = str(plugin)
+    assert "reduction tree_sum" in run(program, "--cross-device-ops", "tree_sum")
+    os.environ["TUTTI_PLUGINS"] = "./nowhere.so"
+    missing = run(program, expect=1)
+    assert "TUTTI_PLUGINS" in missing and "no such file" in missing, missing
+    del os.environ["TUTTI_PLUGINS"]
 
 
 def main():
@@ -38,6 +65,7 @@ def main():
             assert "sum 3" in output, output
         wrong = run(*configure, "-B", user / "wrong", "-DCOMPONENTS=strategy;blockchain", expect=1)
         assert "unknown component 'blockchain'" in wrong and "expected one of" in wrong, wrong
+        check_plugin(build, prefix, pathlib.Path(folder) / "plugin")
         devices = run(prefix / "bin" / "tutti", "devices")
         assert "cpu:0" in devices, devices
         print("install: configured, built and ran against", sorted(os.listdir(prefix)))
