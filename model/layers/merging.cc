@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/merging.h"
 
+#include "tutti/model/layers/in_float32.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/reduction.h"
@@ -20,7 +21,10 @@ Tensor axis_last(const Tensor& x, int axis) {
 }
 
 Tensor unit_rows(const Tensor& x) {
-  return x * rsqrt(maximum(reduce_sum(square(x), {.axes = {-1}, .keep_dims = true}), 1e-12));
+  return internal::in_float32(x, [](const Tensor& wide) {
+    const Tensor squares = reduce_sum(square(wide), {.axes = {-1}, .keep_dims = true});
+    return wide * rsqrt(maximum(squares, 1e-12));
+  });
 }
 
 /// `axis` (the batch is 0) as an axis of one example. Throws for the batch and beyond.

@@ -15,7 +15,9 @@ namespace tutti {
 namespace {
 
 /// What is added to the score of something that may not be seen (Keras's number).
-constexpr double kUnseen = -1e9;
+/// What is added to the scores of unseen steps: large, but finite in every type (float16 ends at
+/// 65504), for 0 times infinity is no number.
+double unseen(DType dtype) { return dtype == DType::kFloat16 ? -3e4 : -1e9; }
 
 /// [query steps, value steps]: 1 up to the diagonal.
 Tensor causal_mask(std::int64_t rows, std::int64_t columns, const Tensor& like) {
@@ -136,7 +138,8 @@ std::vector<Tensor> MultiHeadAttention::call_all(std::span<const Tensor> inputs,
   const Tensor value = project(value_input, 2);
   const Tensor scores = matmul(query, key, {.transpose_b = true});
   const Tensor seen = seen_by(inputs, scores);
-  Tensor attention = softmax(seen.defined() ? scores + (1.0 - seen) * kUnseen : scores);
+  Tensor attention =
+      softmax(seen.defined() ? scores + (1.0 - seen) * unseen(scores.dtype()) : scores);
   if (context.training && options_.dropout > 0.0)
     attention = dropout(attention, options_.dropout, next_random_key());
   const Tensor heads = transpose(matmul(attention, value), {0, 2, 1, 3});

@@ -139,8 +139,10 @@ Shape UnitNormalization::build(const Shape& input) {
 }
 
 Tensor UnitNormalization::call(const Tensor& input, CallContext) const {
-  const Tensor squares = reduce_sum(square(input), {.axes = options_.axes, .keep_dims = true});
-  return input * rsqrt(maximum(squares, 1e-12));
+  return internal::in_float32(input, [&](const Tensor& x) {
+    const Tensor squares = reduce_sum(square(x), {.axes = options_.axes, .keep_dims = true});
+    return x * rsqrt(maximum(squares, 1e-12));
+  });
 }
 
 }  // namespace tutti

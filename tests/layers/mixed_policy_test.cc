@@ -88,6 +88,9 @@ TEST(MixedPolicy, LayersComputeIn16BitsAndKeepFloat32Weights) {
     check_layer(policy, {4, 3}, [] { return GRU(4); });
     check_layer(policy, {6, 6, 2}, [] { return MaxPooling2D(); });
     check_layer(policy, {6}, [] { return PReLU(); });
+    check_layer(policy, {5, 6}, [] {
+      return MultiHeadAttention(2, 4, {.use_bias = false, .use_causal_mask = true});
+    });
   }
 }
 
@@ -100,6 +103,15 @@ TEST(MixedPolicy, StatisticsAreThoseOfFloat32) {
   const Tensor y = layer(x, {.training = true});
   tutti::testing::expect_tensor(y, {2, 1}, {-1, 1});
   tutti::testing::expect_tensor(layer.variables()[3].value(), {1}, {0.99 + 0.01 * 1e6}, 1e-6);
+}
+
+TEST(MixedPolicy, SmallVectorsKeepTheirDirection) {
+  const PolicyScope scope("mixed_float16");
+  UnitNormalization layer;
+  layer.build_for(Shape{2});
+  // The squares are 0 as float16.
+  tutti::testing::expect_tensor(layer(Tensor::from<float>({1, 2}, {3e-5f, 4e-5f})), {1, 2},
+                                {0.6, 0.8}, 2e-3);
 }
 
 TEST(MixedPolicy, EmbeddingsAreReadIn16Bits) {
