@@ -30,9 +30,13 @@ void require_positive(const char* flag, std::int64_t value, std::int64_t least) 
 
 void load_plugin(ExampleOptions& options) {
   if (options.plugin.empty()) return;
-  const std::string name = load_cross_device_ops_plugin(options.plugin);
-  if (options.cross_device_ops == ExampleOptions().cross_device_ops)
-    options.cross_device_ops = name;
+  try {
+    const std::string name = load_cross_device_ops_plugin(options.plugin);
+    const bool chosen = options.cross_device_ops != ExampleOptions().cross_device_ops;
+    if (!chosen) options.cross_device_ops = name;
+  } catch (const Error& error) {
+    throw error.with_context("--plugin");
+  }
 }
 
 void check(const ExampleOptions& options) {
