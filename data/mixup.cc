@@ -46,23 +46,25 @@ Tensor mix_rows(const Tensor& tensor, const Partners& partners, const std::vecto
                 std::string_view who, const std::string& name) {
   if (!is_floating(tensor.dtype())) {
     fail(ErrorCode::kInvalidArgument, who, ": component '", name,
-         "' cannot be mixed; expected float32 or float64, got ", tensor.dtype(), " of shape ",
+         "' cannot be mixed; expected a floating type, got ", tensor.dtype(), " of shape ",
          tensor.shape(),
          "; try one_hot() for labels, image::convert_image_dtype() for pictures, in map()");
   }
   MutableTensor mixed(tensor.shape(), tensor.dtype(), tensor.device());
   visit_floating(tensor.dtype(), who, [&]<class T>() {
+    using Wide = std::conditional_t<Half<T>, float, T>;  // 16-bit numbers are rounded once
     const std::size_t values =
         partners.empty() ? 0 : tensor.host_span<T>().size() / partners.size();
     const T* from = tensor.host_span<T>().data();
     T* to = mixed.span<T>().data();
     for (std::size_t row = 0; row < partners.size(); ++row) {
-      const T weight = static_cast<T>(weights[row]);
-      const T rest = static_cast<T>(1.0 - weights[row]);
+      const Wide weight = static_cast<Wide>(weights[row]);
+      const Wide rest = static_cast<Wide>(1.0 - weights[row]);
       const T* own = from + row * values;
       const T* other = from + static_cast<std::size_t>(partners[row]) * values;
       for (std::size_t i = 0; i < values; ++i) {
-        to[row * values + i] = weight * own[i] + rest * other[i];
+        const Wide sum = weight * static_cast<Wide>(own[i]) + rest * static_cast<Wide>(other[i]);
+        to[row * values + i] = static_cast<T>(sum);
       }
     }
   });
@@ -140,32 +142,31 @@ Element cut(const Element& batch, const SampleRandom& random, double alpha) {
   return batch.with_tensors(std::move(mixed));
 }
 
-void require_alpha(double alpha, std::string_view who) {
+using MixFunction = Element (*)(const Element& batch, const SampleRandom& random, double alpha);
+
+template <class Options>
+Dataset mixed_batches(const Dataset& batches, const Options& options, MixFunction fn,
+                      std::string_view who) {
+  const double alpha = options.alpha;
   if (!(alpha > 0.0 && std::isfinite(alpha))) {
     fail(ErrorCode::kInvalidArgument, who, ": expected an alpha above 0, got ", alpha);
   }
+  return internal::augment_batches(
+      batches,
+      [fn, alpha](const Element& batch, const SampleRandom& random) {
+        return fn(batch, random, alpha);
+      },
+      {.seed = options.seed, .num_parallel_calls = options.num_parallel_calls});
 }
 
 }  // namespace
 
 Dataset mixup(const Dataset& batches, MixupOptions options) {
-  require_alpha(options.alpha, "mixup");
-  return internal::augment_batches(
-      batches,
-      [alpha = options.alpha](const Element& batch, const SampleRandom& random) {
-        return mix(batch, random, alpha);
-      },
-      {.seed = options.seed, .num_parallel_calls = options.num_parallel_calls});
+  return mixed_batches(batches, options, mix, "mixup");
 }
 
 Dataset cutmix(const Dataset& batches, CutmixOptions options) {
-  require_alpha(options.alpha, "cutmix");
-  return internal::augment_batches(
-      batches,
-      [alpha = options.alpha](const Element& batch, const SampleRandom& random) {
-        return cut(batch, random, alpha);
-      },
-      {.seed = options.seed, .num_parallel_calls = options.num_parallel_calls});
+  return mixed_batches(batches, options, cut, "cutmix");
 }
 
 }  // namespace tutti

@@ -20,7 +20,7 @@ struct MixupOptions {
 /// sample weights (Zhang, Cisse, Dauphin, Lopez-Paz: "mixup: beyond empirical risk minimization",
 /// 2018). Random numbers are keyed by (seed, epoch, number of the batch, row), as in augment.h: put
 /// it behind batch(), which cuts the global batch. Throws kInvalidArgument for alpha <= 0 and, from
-/// next(), naming the component, for types other than float32 and float64; kFailedPrecondition for
+/// next(), naming the component, for types that are not floating; kFailedPrecondition for
 /// elements without rows.
 Dataset mixup(const Dataset& batches, MixupOptions options = {});
 

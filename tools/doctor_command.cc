@@ -39,29 +39,25 @@ const char* name_of(Verdict verdict) {
   return "bad";
 }
 
+Finding optional_library(const char* name, std::string_view version, const char* without,
+                         const char* package) {
+  if (!version.empty()) return {name, Verdict::kGood, std::string(version), ""};
+  return {name, Verdict::kLimited, concat("not in this build: ", without),
+          concat("apt-get install ", package, ", then configure and build again")};
+}
+
 std::vector<Finding> inspect_build() {
   const BuildInfo& build = build_info();
   std::vector<Finding> findings;
   findings.push_back({"tutti", Verdict::kGood,
                       concat(build.version, ", ", build.build_type, ", ", build.compiler), ""});
-  const bool onednn = !build.onednn_version.empty();
   findings.push_back(
-      {"oneDNN", onednn ? Verdict::kGood : Verdict::kLimited,
-       onednn ? std::string(build.onednn_version) : "not in this build: slow kernels",
-       onednn ? "" : "apt-get install libdnnl-dev, then configure and build again"});
-  const bool zlib = !build.zlib_version.empty();
-  findings.push_back({"zlib", zlib ? Verdict::kGood : Verdict::kLimited,
-                      zlib ? std::string(build.zlib_version) : "not in this build: no .gz files",
-                      zlib ? "" : "apt-get install zlib1g-dev, then configure and build again"});
-  const bool png = !build.png_version.empty();
-  findings.push_back({"libpng", png ? Verdict::kGood : Verdict::kLimited,
-                      png ? std::string(build.png_version) : "not in this build: no PNG pictures",
-                      png ? "" : "apt-get install libpng-dev, then configure and build again"});
-  const bool jpeg = !build.jpeg_version.empty();
+      optional_library("oneDNN", build.onednn_version, "slow kernels", "libdnnl-dev"));
+  findings.push_back(optional_library("zlib", build.zlib_version, "no .gz files", "zlib1g-dev"));
   findings.push_back(
-      {"libjpeg", jpeg ? Verdict::kGood : Verdict::kLimited,
-       jpeg ? std::string(build.jpeg_version) : "not in this build: no JPEG pictures",
-       jpeg ? "" : "apt-get install libjpeg-dev, then configure and build again"});
+      optional_library("libpng", build.png_version, "no PNG pictures", "libpng-dev"));
+  findings.push_back(
+      optional_library("libjpeg", build.jpeg_version, "no JPEG pictures", "libjpeg-dev"));
   const bool sanitized = !build.sanitizers.empty();
   findings.push_back({"sanitizers", sanitized ? Verdict::kLimited : Verdict::kGood,
                       sanitized ? std::string(build.sanitizers) : "none",

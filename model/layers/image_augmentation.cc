@@ -62,41 +62,31 @@ Tensor RandomFlip::call(const Tensor& input, CallContext context) const {
   });
 }
 
-RandomBrightness::RandomBrightness(double factor, RandomColourOptions options)
-    : LayerOf(options.name, options.input_shape),
-      factor_(checked_factor(factor, "RandomBrightness")),
-      range_(checked_range(options.value_range, "RandomBrightness")) {}
+RandomColour::RandomColour(std::string_view who, double factor, RandomColourOptions options)
+    : Layer(options.name, options.input_shape),
+      factor_(checked_factor(factor, who)),
+      range_(checked_range(options.value_range, who)) {}
 
-Shape RandomBrightness::build(const Shape& input) {
-  internal::require_image(input, "RandomBrightness");
+Shape RandomColour::build(const Shape& input) {
+  internal::require_image(input, type_name());
   return input;
 }
 
-Tensor RandomBrightness::call(const Tensor& input, CallContext context) const {
+Tensor RandomColour::call(const Tensor& input, CallContext context) const {
   if (!context.training || factor_ == 0.0) return as_floats(input);
   return internal::in_float32(as_floats(input), [&](const Tensor& x) {
-    const double most = factor_ * (range_[1] - range_[0]);
-    return clip(x + per_picture(x, next_random_key(), -most, most), range_[0], range_[1]);
+    return clip(changed(x, next_random_key()), range_[0], range_[1]);
   });
 }
 
-RandomContrast::RandomContrast(double factor, RandomColourOptions options)
-    : LayerOf(options.name, options.input_shape),
-      factor_(checked_factor(factor, "RandomContrast")),
-      range_(checked_range(options.value_range, "RandomContrast")) {}
-
-Shape RandomContrast::build(const Shape& input) {
-  internal::require_image(input, "RandomContrast");
-  return input;
+Tensor RandomBrightness::changed(const Tensor& x, const RandomKey& key) const {
+  const double most = factor_ * (range_[1] - range_[0]);
+  return x + per_picture(x, key, -most, most);
 }
 
-Tensor RandomContrast::call(const Tensor& input, CallContext context) const {
-  if (!context.training || factor_ == 0.0) return as_floats(input);
-  return internal::in_float32(as_floats(input), [&](const Tensor& x) {
-    const Tensor mean = reduce_mean(x, {.axes = {1, 2}, .keep_dims = true});
-    const Tensor factor = per_picture(x, next_random_key(), 1.0 - factor_, 1.0 + factor_);
-    return clip((x - mean) * factor + mean, range_[0], range_[1]);
-  });
+Tensor RandomContrast::changed(const Tensor& x, const RandomKey& key) const {
+  const Tensor mean = reduce_mean(x, {.axes = {1, 2}, .keep_dims = true});
+  return (x - mean) * per_picture(x, key, 1.0 - factor_, 1.0 + factor_) + mean;
 }
 
 CenterCrop::CenterCrop(Size2D size, CenterCropOptions options)

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "tutti/model/layers/layer_of.h"
 #include "tutti/model/layers/size2d.h"
@@ -40,34 +42,41 @@ struct RandomColourOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// In training, adds to each picture one number between -factor and factor times the range of
-/// values. factor in [0, 1].
-class RandomBrightness : public LayerOf<RandomBrightness> {
- public:
-  explicit RandomBrightness(double factor, RandomColourOptions options = {});
-
+/// What the layers below share: in training, each picture is changed by a number of its own, and
+/// the result cut off at the ends of value_range.
+class RandomColour : public Layer {
  protected:
+  /// Throws kInvalidArgument naming `who` for a factor outside [0, 1] or an empty range.
+  RandomColour(std::string_view who, double factor, RandomColourOptions options);
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
+  /// x in float32 or float64.
+  virtual Tensor changed(const Tensor& x, const RandomKey& key) const = 0;
 
- private:
   double factor_;
   std::array<double, 2> range_;
 };
 
-/// In training, multiplies each picture's distances from the means of its channels by one number
-/// between 1 - factor and 1 + factor. factor in [0, 1].
-class RandomContrast : public LayerOf<RandomContrast> {
+/// In training, adds to each picture one number between -factor and factor times the range of
+/// values. factor in [0, 1].
+class RandomBrightness : public LayerOf<RandomBrightness, RandomColour> {
  public:
-  explicit RandomContrast(double factor, RandomColourOptions options = {});
+  explicit RandomBrightness(double factor, RandomColourOptions options = {})
+      : LayerOf("RandomBrightness", factor, std::move(options)) {}
 
  protected:
-  Shape build(const Shape& input) override;
-  Tensor call(const Tensor& input, CallContext context) const override;
+  Tensor changed(const Tensor& x, const RandomKey& key) const override;
+};
 
- private:
-  double factor_;
-  std::array<double, 2> range_;
+/// In training, multiplies each picture's distances from the means of its channels by one number
+/// between 1 - factor and 1 + factor. factor in [0, 1].
+class RandomContrast : public LayerOf<RandomContrast, RandomColour> {
+ public:
+  explicit RandomContrast(double factor, RandomColourOptions options = {})
+      : LayerOf("RandomContrast", factor, std::move(options)) {}
+
+ protected:
+  Tensor changed(const Tensor& x, const RandomKey& key) const override;
 };
 
 struct CenterCropOptions {

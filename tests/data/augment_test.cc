@@ -160,10 +160,7 @@ TEST(AugmentImages, CropsComeFromEveryPlaceEquallyOften) {
 TEST(AugmentImages, PaddingPutsPicturesIntoEveryPlace) {
   // One pixel in the middle of zeros is seen in each of 9 places.
   std::map<std::int64_t, int> places;
-  const Dataset dots =
-      Dataset::from_tensor_slices({Tensor::ones({4500, 1, 1, 1})}).map([](const Element& element) {
-        return element;
-      });
+  const Dataset dots = Dataset::from_tensor_slices({Tensor::ones({4500, 1, 1, 1})});
   for (const Element& element :
        augment_images(dots, {image::random_crop(3, {.padding = 2})}, {.seed = 8})) {
     const Numbers pixels = numbers_of(element[0]);

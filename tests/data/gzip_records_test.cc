@@ -1,6 +1,7 @@
 // Compressed TFRecord and npz files. Not part of builds without zlib.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
+#include "tests/data/npy_seeds.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/tfrecord.h"
 
@@ -41,17 +42,7 @@ TEST(PackedTFRecord, ReadAsPlainItNamesTheRemedy) {
                [&] { records_in(tfrecord_dataset({path})); });
 }
 
-// tests/fuzz/seeds/npy: written by Python's struct and zipfile.
-TEST(PackedNpz, ReadsDeflatedFilesOfPython) {
-  for (const char* name : {"deflated.npz"}) {
-    const NamedTensors read = read_npz(std::string(TUTTI_FUZZ_SEEDS) + "/npy/" + name);
-    ASSERT_EQ(read.size(), 2u);
-    EXPECT_EQ(read[0].first, "a");
-    EXPECT_THAT(read[0].second.to_doubles(), ElementsAre(1, 2, 3, 4, 5, 6));
-    EXPECT_EQ(read[1].second.shape(), (Shape{2, 2}));
-    EXPECT_THAT(read[1].second.to_doubles(), ElementsAre(1, 3, 2, 4));  // in Fortran order
-  }
-}
+TEST(PackedNpz, ReadsDeflatedFilesOfPython) { npy_seeds::expect_arrays_of_python("deflated.npz"); }
 
 }  // namespace gzip_records_test
 }  // namespace tutti

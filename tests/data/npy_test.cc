@@ -3,6 +3,7 @@
 #include "tutti/data/npy.h"
 
 #include "tests/data/dataset_values.h"
+#include "tests/data/npy_seeds.h"
 
 namespace tutti {
 namespace npy_test {
@@ -88,17 +89,7 @@ TEST(Npz, ReadsWhatItWrote) {
   });
 }
 
-// tests/fuzz/seeds/npy: written by Python's struct and zipfile.
-TEST(Npz, ReadsStoredFilesOfPython) {
-  for (const char* name : {"stored.npz"}) {
-    const NamedTensors read = read_npz(std::string(TUTTI_FUZZ_SEEDS) + "/npy/" + name);
-    ASSERT_EQ(read.size(), 2u);
-    EXPECT_EQ(read[0].first, "a");
-    EXPECT_THAT(read[0].second.to_doubles(), ElementsAre(1, 2, 3, 4, 5, 6));
-    EXPECT_EQ(read[1].second.shape(), (Shape{2, 2}));
-    EXPECT_THAT(read[1].second.to_doubles(), ElementsAre(1, 3, 2, 4));  // in Fortran order
-  }
-}
+TEST(Npz, ReadsStoredFilesOfPython) { npy_seeds::expect_arrays_of_python("stored.npz"); }
 
 TEST(Npz, RefusesDamagedFiles) {
   const std::string good = format_npz({{"x", Tensor::from<float>({2}, {1, 2})}});
