@@ -8,15 +8,20 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/cross_device_ops/key_value_store.h"
+#include "tutti/cross_device_ops/transport.h"
 
 namespace tutti {
 
-/// Who takes part in an operation's reductions. One process for now: world_size ==
-/// local_devices.size(), first_rank == 0.
+/// Who takes part in an operation's reductions. One process: world_size == local_devices.size(),
+/// first_rank == 0, and neither store nor transport are needed.
 struct Group {
   int world_size = 1;
   int first_rank = 0;
   std::vector<Device> local_devices;  // one per local replica
+  /// How an operation that spans processes finds the other ranks; keys are the group's own.
+  std::shared_ptr<KeyValueStore> store = nullptr;
+  std::shared_ptr<Transport> transport = nullptr;
 };
 
 using CrossDeviceOpsFactory =

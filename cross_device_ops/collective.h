@@ -1,0 +1,93 @@
+// One collective call: what every rank of a group does at the same place of the program.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/core/clock.h"
+#include "tutti/core/source_location.h"
+#include "tutti/tensor/dtype.h"
+#include "tutti/tensor/reduce_op.h"
+#include "tutti/tensor/shape.h"
+
+namespace tutti {
+
+/// MPI's words.
+enum class Collective : std::uint8_t {
+  kAllReduce = 0,
+  kReduce = 1,
+  kBroadcast = 2,
+  kAllGather = 3,
+  kReduceScatter = 4,
+  kAllToAll = 5,
+  kBarrier = 6,
+};
+std::string_view to_string(Collective collective);  // "all_reduce", ...
+
+/// Elements in memory that somebody else owns. Aligned to the element or not.
+struct ConstElements {
+  const std::byte* data = nullptr;
+  std::size_t count = 0;  // elements
+  DType dtype = DType::kFloat32;
+
+  ConstElements() = default;
+  ConstElements(const std::byte* data, std::size_t count, DType dtype)
+      : data(data), count(count), dtype(dtype) {}
+  template <class T>
+  ConstElements(std::span<const T> values)
+      : data(reinterpret_cast<const std::byte*>(values.data())),
+        count(values.size()),
+        dtype(dtype_of<T>()) {}
+  template <class T>
+  ConstElements(std::span<T> values) : ConstElements(std::span<const T>(values)) {}
+  std::size_t num_bytes() const { return count * size_of(dtype); }
+};
+
+struct Elements {
+  std::byte* data = nullptr;
+  std::size_t count = 0;  // elements
+  DType dtype = DType::kFloat32;
+
+  Elements() = default;
+  Elements(std::byte* data, std::size_t count, DType dtype)
+      : data(data), count(count), dtype(dtype) {}
+  template <class T>
+  requires(!std::is_const_v<T>) Elements(std::span<T> values)
+      : data(reinterpret_cast<std::byte*>(values.data())),
+        count(values.size()),
+        dtype(dtype_of<T>()) {}
+  operator ConstElements() const { return {data, count, dtype}; }
+  std::size_t num_bytes() const { return count * size_of(dtype); }
+};
+
+/// What a caller may say about a call. Name and shape are compared between the ranks.
+struct CallOptions {
+  std::string_view name = {};  // up to 47 characters count; valid until the call has ended
+  const Shape* shape = nullptr;
+  std::optional<Duration> timeout = std::nullopt;  // nothing: the communicator's
+};
+
+/// A call as engines get it: checked, MEAN turned into SUM, never empty of work. `outputs` has one
+/// buffer but for all_reduce, which may be given several of one dtype that are combined as if they
+/// were one. In place: outputs[i].data == inputs[i].data (all_reduce, reduce), inputs empty
+/// (broadcast).
+struct CollectiveCall {
+  Collective collective = Collective::kAllReduce;
+  ReduceOp op = ReduceOp::kSum;
+  DType dtype = DType::kFloat32;
+  int root = 0;                           // reduce, broadcast
+  std::size_t count = 0;                  // elements in all, see CollectiveHeader::count
+  std::span<const ConstElements> inputs;  // all_reduce: as many as outputs; broadcast: none
+  std::span<const Elements> outputs;      // reduce: of the root alone
+  /// all_gather, reduce_scatter: elements of rank r's part, [size]. all_to_all: elements sent to
+  /// rank r and received from rank r, [size] each.
+  std::span<const std::size_t> counts;
+  std::span<const std::size_t> receive_counts;
+};
+
+}  // namespace tutti

@@ -1,0 +1,70 @@
+// What every rank says of its call, so that a mismatch is an error and not a hang.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tutti/cross_device_ops/collective.h"
+
+namespace tutti::internal {
+
+/// The ten ways in which two ranks' calls can differ.
+enum class Mismatch {
+  kGroup,
+  kOrder,
+  kOperation,
+  kReduceOp,
+  kDType,
+  kCount,
+  kShape,
+  kRoot,
+  kName,
+  kCompression,
+};
+std::string_view to_string(Mismatch mismatch);
+
+/// Equal on all ranks but for rank and call site. A plain value; travels as kEncodedHeaderBytes.
+struct CollectiveHeader {
+  std::uint64_t sequence = 0;  // of this call in its group, from 0
+  std::uint64_t group = 0;     // fingerprint of the group's members and its number
+  /// Elements that take part: of the whole buffer for all_reduce, reduce, broadcast and
+  /// reduce_scatter, of all ranks together for all_gather; 0 for all_to_all and barrier.
+  std::uint64_t count = 0;
+  std::uint64_t counts_hash = 0;  // of uneven parts
+  std::uint64_t shape_hash = 0;   // 0: the caller gave none
+  std::uint64_t name_hash = 0;
+  std::int32_t root = 0;
+  std::int32_t rank = 0;
+  std::uint32_t line = 0;
+  Collective collective = Collective::kAllReduce;
+  ReduceOp op = ReduceOp::kSum;
+  DType dtype = DType::kFloat32;
+  std::uint8_t compression = 0;  // 0, or 1 + the DType of the wire
+  std::array<char, 48> name{};   // cut, ended by 0
+  std::array<char, 40> file{};   // the end of the path
+  std::array<char, 40> shape{};  // text, cut
+
+  /// One number for all that must be equal: equal headers have equal ones.
+  std::uint64_t fingerprint() const;
+  /// The first difference; nothing: the same call. kOrder: the sequence numbers differ.
+  std::optional<Mismatch> difference(const CollectiveHeader& other) const;
+  /// "all_reduce(SUM, float32 x 4096, 'dense/kernel') #17 at step.cc:41".
+  std::string describe() const;
+};
+
+inline constexpr std::size_t kEncodedHeaderBytes = 208;
+using EncodedHeader = std::array<std::byte, kEncodedHeaderBytes>;
+EncodedHeader encode(const CollectiveHeader& header);
+/// Throws kDataLoss for bytes that are no header: wrong magic, version, enumerators, unended text.
+CollectiveHeader decode_header(std::span<const std::byte> bytes);
+
+/// "collective mismatch (dtype): rank 0 calls all_reduce(...) #17 at a.cc:3; rank 2 calls ...".
+std::string mismatch_message(const CollectiveHeader& a, const CollectiveHeader& b);
+
+}  // namespace tutti::internal

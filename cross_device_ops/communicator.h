@@ -1,0 +1,163 @@
+// Collectives of the ranks of a group on plain memory: the library's reductions for any program.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/cross_device_ops/collective.h"
+#include "tutti/cross_device_ops/registry.h"
+#include "tutti/cross_device_ops/transport.h"
+
+namespace tutti {
+
+namespace internal {
+class CollectiveEngine;
+class CommunicatorState;
+struct PendingCall;
+}  // namespace internal
+
+struct CommunicatorOptions {
+  /// A registered name: canonical, ring, halving_doubling, tree, hierarchical_copy,
+  /// reduction_to_one_device, auto, or a plugin that spans processes.
+  std::string algorithm = "canonical";
+  /// How long a call waits for the other ranks.
+  Duration timeout = std::chrono::seconds(120);
+  /// After this time a waiting call says in the log who is missing, where it is and since when.
+  Duration stall_after = std::chrono::seconds(10);
+};
+
+/// A started call. wait() it, in any order; destroyed before it ended, it waits (without throwing).
+/// Movable. Threads: one at a time.
+class CollectiveHandle {
+ public:
+  CollectiveHandle() = default;
+  explicit CollectiveHandle(std::shared_ptr<internal::PendingCall> call);
+  CollectiveHandle(CollectiveHandle&&) noexcept;
+  CollectiveHandle& operator=(CollectiveHandle&&) noexcept;
+  ~CollectiveHandle();
+  /// Whether it ended, well or not.
+  bool test() const;
+  /// Throws what the call threw.
+  void wait();
+
+ private:
+  std::shared_ptr<internal::PendingCall> call_;
+};
+
+/// The collectives of one rank. Every rank of the group makes the same calls in the same order;
+/// operation, reduction, type, count, shape, root and name are compared, and a difference is
+/// kInvalidArgument on every rank, naming both sides and their lines. Buffers are CPU memory, of
+/// any alignment. bfloat16 and float16 are combined as float32 and rounded once; MEAN is SUM
+/// divided by size() (floating types only, kInvalidArgument for others); bool has MIN and MAX only.
+///
+/// Errors of every call besides: kDeadlineExceeded naming the ranks that did not come, kAborted,
+/// kUnavailable (a peer is gone). After an error the communicator cannot be used: later calls throw
+/// the same reason.
+///
+/// Threads: one call at a time (start_* included); abort() from any thread.
+class Communicator {
+ public:
+  explicit Communicator(std::unique_ptr<internal::CollectiveEngine> engine,
+                        const CommunicatorOptions& options = {});
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const;
+  int size() const;
+  std::string_view name() const;
+  Determinism determinism() const;
+  bool supports(Collective collective, ReduceOp op, DType dtype) const;
+
+  /// In place; afterwards every rank's buffer holds the combination of all.
+  void all_reduce(ReduceOp op, Elements data, CallOptions options = {},
+                  SourceLocation where = SourceLocation::current());
+  void all_reduce(ReduceOp op, ConstElements input, Elements output, CallOptions options = {},
+                  SourceLocation where = SourceLocation::current());
+  /// Several buffers of one dtype, in place, as if they were one: a list of gradients.
+  void all_reduce(ReduceOp op, std::span<const Elements> list, CallOptions options = {},
+                  SourceLocation where = SourceLocation::current());
+  /// `output` counts on rank `root` alone, where it has input's length and may be input's memory.
+  void reduce(ReduceOp op, ConstElements input, Elements output, int root, CallOptions options = {},
+              SourceLocation where = SourceLocation::current());
+  void broadcast(Elements data, int root, CallOptions options = {},
+                 SourceLocation where = SourceLocation::current());
+  /// Concatenates all inputs in rank order. counts[r] is the length of rank r's input; empty: all
+  /// equal. output.count is their sum.
+  void all_gather(ConstElements input, Elements output, std::span<const std::size_t> counts = {},
+                  CallOptions options = {}, SourceLocation where = SourceLocation::current());
+  /// Combines all inputs; rank r gets part r. counts[r] is that part's length; empty: input cut
+  /// evenly, kInvalidArgument when size() does not divide it.
+  void reduce_scatter(ReduceOp op, ConstElements input, Elements output,
+                      std::span<const std::size_t> counts = {}, CallOptions options = {},
+                      SourceLocation where = SourceLocation::current());
+  /// Part s of rank r's input becomes part r of rank s's output. Empty counts: even parts.
+  void all_to_all(ConstElements input, Elements output,
+                  std::span<const std::size_t> send_counts = {},
+                  std::span<const std::size_t> receive_counts = {}, CallOptions options = {},
+                  SourceLocation where = SourceLocation::current());
+  void barrier(CallOptions options = {}, SourceLocation where = SourceLocation::current());
+
+  /// The same without waiting: run in the order of starting by a thread of the communicator.
+  /// Memory must stay as it is until the handle's wait() returned.
+  CollectiveHandle start_all_reduce(ReduceOp op, Elements data, CallOptions options = {},
+                                    SourceLocation where = SourceLocation::current());
+  CollectiveHandle start_reduce(ReduceOp op, ConstElements input, Elements output, int root,
+                                CallOptions options = {},
+                                SourceLocation where = SourceLocation::current());
+  CollectiveHandle start_broadcast(Elements data, int root, CallOptions options = {},
+                                   SourceLocation where = SourceLocation::current());
+  CollectiveHandle start_all_gather(ConstElements input, Elements output,
+                                    std::span<const std::size_t> counts = {},
+                                    CallOptions options = {},
+                                    SourceLocation where = SourceLocation::current());
+  CollectiveHandle start_reduce_scatter(ReduceOp op, ConstElements input, Elements output,
+                                        std::span<const std::size_t> counts = {},
+                                        CallOptions options = {},
+                                        SourceLocation where = SourceLocation::current());
+  CollectiveHandle start_all_to_all(ConstElements input, Elements output,
+                                    std::span<const std::size_t> send_counts = {},
+                                    std::span<const std::size_t> receive_counts = {},
+                                    CallOptions options = {},
+                                    SourceLocation where = SourceLocation::current());
+
+  /// Groups of some of the ranks, whose calls are independent of this communicator's and of each
+  /// other's. Called by every rank with the members (increasing) of the group that it is to be in;
+  /// none: it is in none and gets nullptr. Throws kInvalidArgument on every rank when two ranks
+  /// name each other in different groups.
+  std::unique_ptr<Communicator> group(const std::vector<int>& members, CallOptions options = {},
+                                      SourceLocation where = SourceLocation::current());
+
+  /// Ends the calls of all ranks, running and later, with kAborted and this reason.
+  void abort(const Error& reason) noexcept;
+
+  /// The last calls of this rank (4,096 at most), oldest first, a line each: number, call, state,
+  /// seconds.
+  std::vector<std::string> recent_calls() const;
+
+ private:
+  std::unique_ptr<internal::CommunicatorState> state_;
+};
+
+/// Communicators of `size` threads of this process, by rank. "canonical" works on the ranks' memory
+/// directly, without messages: each rank combines a part of it along the canonical tree.
+std::vector<std::unique_ptr<Communicator>> in_process_communicators(
+    int size, const CommunicatorOptions& options = {});
+
+/// The rank of `transport`; algorithms that work with messages.
+std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport,
+                                                const CommunicatorOptions& options = {});
+
+/// The rank group.first_rank, with one local replica: any registered name that spans processes.
+/// Needs group.transport and, for plugins, group.store. kUnimplemented for a name that works in one
+/// process alone.
+std::unique_ptr<Communicator> make_communicator(const Group& group,
+                                                const CommunicatorOptions& options = {});
+
+}  // namespace tutti

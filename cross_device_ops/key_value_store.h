@@ -1,0 +1,26 @@
+// Small values by key: how ranks find each other.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tutti/core/clock.h"
+
+namespace tutti {
+
+/// Shared by all ranks of a group: addresses, ids, states. Keys are 1 to 200 characters of letters,
+/// digits, '_', '-', '.' and '/'; values any bytes up to 1 MiB; else kInvalidArgument. Threads:
+/// any. Implementations: in_process/ (threads of one process), cluster/file_key_value_store.
+class KeyValueStore {
+ public:
+  virtual ~KeyValueStore() = default;
+  /// Readers see the whole value or none. An existing one is replaced.
+  virtual void set(std::string_view key, std::string_view value) = 0;
+  virtual std::optional<std::string> get(std::string_view key) = 0;
+  /// Waits until the key is there. Throws kDeadlineExceeded naming store and key.
+  virtual std::string wait(std::string_view key, TimePoint deadline) = 0;
+};
+
+}  // namespace tutti
