@@ -56,9 +56,14 @@ Schedule binomial_broadcast(const CallShape& shape);
 Schedule direct_exchange_all_to_all(const CallShape& shape);
 Schedule dissemination_barrier(const CallShape& shape);
 
-/// Rounds of empty messages after which a rank knows that every rank has verified its header; ends
-/// schedules that some rank could leave earlier. Begins with a kVerify step.
-void append_closing(Schedule& schedule, const CallShape& shape);
+/// What a rank has to know of the others before it may leave a call.
+enum class Closing {
+  kHeaders,   // all headers are equal
+  kReceived,  // and every rank has received all that it expected
+};
+/// Rounds of empty messages after which a rank knows this; ends schedules that some rank could leave
+/// earlier. Begins with a kVerify step.
+void append_closing(Schedule& schedule, const CallShape& shape, Closing closing = Closing::kHeaders);
 
 /// The replicas in a group of hierarchical_copy: the largest power of two that is not above the
 /// square root of `size`.

@@ -16,8 +16,10 @@
 //   root (n-1)/n S.
 // reduce_scatter: headers, then contributions. 2 steps; n-1 messages per segment, S minus the own
 //   part.
-// all_gather, all_to_all: headers, then one message to each other rank. 2 steps, n-1 messages;
-//   (n-1) times the own part, S minus the own part.
+// all_gather: headers, then one message to each other rank. 2 steps, n-1 messages; (n-1) times the
+//   own part.
+// all_to_all: one message to each other rank, then the closing rounds, for that two ranks disagree
+//   about a length shows on one of them alone. 1 + ceil(log2 n) steps; S minus the own part.
 // Where headers go first a rank verifies before it sends: so every rank that has heard of all the
 // others knows that all have verified, and no closing rounds are needed. With two ranks they need
 // not go first.
@@ -215,7 +217,6 @@ Schedule direct_exchange_all_to_all(const CallShape& shape) {
   Schedule schedule;
   const std::vector<std::size_t> sends = cuts_of(shape.counts);
   const std::vector<std::size_t> receives = cuts_of(shape.receive_counts);
-  if (shape.size > 2) schedule.verify();
   for (int d = 1; d < shape.size; ++d) {
     schedule.send(shape.peer(d), part(Space::kInput, sends, shape.peer(d)));
   }
@@ -223,6 +224,7 @@ Schedule direct_exchange_all_to_all(const CallShape& shape) {
   for (int d = 1; d < shape.size; ++d) {
     schedule.receive(shape.peer(-d), part(Space::kOutput, receives, shape.peer(-d)));
   }
+  append_closing(schedule, shape, Closing::kReceived);
   return schedule;
 }
 

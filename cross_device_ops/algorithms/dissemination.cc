@@ -6,7 +6,8 @@
 // the one from 2^k to its left. A message tells all that its sender knew when it sent: after round
 // k a rank knows that itself and the 2^(k+1) - 1 ranks to its left have verified. n - 1 verified
 // ranks are enough: equality is then handed on all the way around. That takes ceil(log2(n - 1))
-// rounds; with two ranks none, for each has looked at the other's header itself.
+// rounds; with two ranks none, for each has looked at the other's header itself. That all n ranks have
+// received what they expected takes ceil(log2(n)) rounds: nothing hands that on.
 //
 // Steps: ceil(log2(n - 1)) rounds after the headers. Bytes per rank: none but the header.
 // Messages per rank: ceil(log2(n - 1)).
@@ -18,9 +19,10 @@
 
 namespace tutti::internal {
 
-void append_closing(Schedule& schedule, const CallShape& shape) {
+void append_closing(Schedule& schedule, const CallShape& shape, Closing closing) {
   schedule.verify();
-  for (int distance = 1; distance < shape.size - 1; distance *= 2) {
+  const int ranks_to_hear_of = closing == Closing::kHeaders ? shape.size - 1 : shape.size;
+  for (int distance = 1; distance < ranks_to_hear_of; distance *= 2) {
     schedule.send(shape.peer(distance), {});
     schedule.receive(shape.peer(-distance), {});
   }
