@@ -249,41 +249,58 @@ TEST(MessageEngine, CopiesOfEveryType) {
 }
 
 /// Magnitudes far apart, signed zeros: another order of operands gives other bits.
+const std::vector<std::vector<double>>& wild_values() {
+  static const auto values = [] {
+    std::vector<std::vector<double>> all(11, std::vector<double>(20'011));
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      const RandomStream stream(RandomKey{17, kUserPurpose, r});
+      for (std::size_t i = 0; i < all[r].size(); ++i) {
+        const double zero = (r + i / 5) % 2 == 0 ? 0.0 : -0.0;
+        const double number = stream.normal(i) * std::pow(10.0, (r * 3 + i) % 5);
+        all[r][i] = i % 5 == 0 ? zero : number;
+      }
+    }
+    return all;
+  }();
+  return values;
+}
+
 void fill_wildly(TypedBytes& data, int rank) {
-  const RandomStream stream(RandomKey{17, kUserPurpose, static_cast<std::uint64_t>(rank)});
-  for (std::size_t i = 0; i < data.count(); ++i) {
-    const double sign = (static_cast<std::size_t>(rank) + i / 5) % 2 == 0 ? 1.0 : -1.0;
-    const double number = stream.normal(i) * std::pow(10.0, (rank * 3 + static_cast<int>(i)) % 5);
-    data.set(i, i % 5 == 0 ? sign * 0.0 : number);
+  const std::vector<double>& values = wild_values()[static_cast<std::size_t>(rank)];
+  for (std::size_t i = 0; i < data.count(); ++i) data.set(i, values[i]);
+}
+
+void expect_tree_bits(std::string_view name, int size, ReduceOp op, DType dtype,
+                      std::size_t count) {
+  SCOPED_TRACE(concat(name, ", ", size, " ranks, ", op, " of ", count, " x ", dtype));
+  std::vector<TypedBytes> values;
+  std::vector<const std::byte*> starts;
+  for (int r = 0; r < size; ++r) {
+    values.emplace_back(dtype, count);
+    fill_wildly(values.back(), r);
   }
+  for (const TypedBytes& value : values) starts.push_back(value.data());
+  TypedBytes expected(dtype, count);
+  reduce_along_tree(op, dtype, starts, expected.data(), count);
+  with_engines(name, size, [&](CollectiveEngine& engine) {
+    if (!engine.supports(Collective::kAllReduce, op, dtype)) return;
+    TypedBytes& data = values[static_cast<std::size_t>(engine.rank())];
+    all_reduce_call(data, op).run(engine, 0);
+    if (!data.same_bytes(expected)) fail(ErrorCode::kInternal, "other bits");
+  });
 }
 
 TEST(MessageEngine, CanonicalGradesHaveTheBitsOfTheTree) {
-  const testing::HangWatchdog watchdog("collectives over messages", std::chrono::seconds(100));
+  const testing::HangWatchdog watchdog("bits of the tree", std::chrono::seconds(100));
   for (const std::string& name : message_algorithms()) {
+    if (name == "ring") continue;
     for (const int size : {2, 3, 5, 6, 7, 8, 11}) {
-      SCOPED_TRACE(concat(name, ", ", size, " ranks"));
-      with_engines(name, size, [&](CollectiveEngine& engine) {
-        if (engine.determinism() != Determinism::kCanonical) return;
-        std::uint64_t sequence = 0;
-        for_supported(engine, Collective::kAllReduce, [&](ReduceOp op, DType dtype) {
-          if (!is_floating(dtype)) return;
-          for (const std::size_t count : {257, 40'000}) {
-            std::vector<TypedBytes> inputs;
-            std::vector<const std::byte*> starts;
-            for (int r = 0; r < size; ++r) {
-              inputs.emplace_back(dtype, count);
-              fill_wildly(inputs.back(), r);
-            }
-            for (const TypedBytes& input : inputs) starts.push_back(input.data());
-            TypedBytes expected(dtype, count);
-            reduce_along_tree(op, dtype, starts, expected.data(), count);
-            TypedBytes& data = inputs[static_cast<std::size_t>(engine.rank())];
-            all_reduce_call(data, op).run(engine, sequence++);
-            if (!data.same_bytes(expected)) fail(ErrorCode::kInternal, op, " ", dtype, " ", count);
-          }
-        });
-      });
+      for (const ReduceOp op : kOps) {
+        for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+          expect_tree_bits(name, size, op, dtype, 257);
+        }
+      }
+      expect_tree_bits(name, size, ReduceOp::kSum, DType::kFloat32, 20'011);
     }
   }
 }
