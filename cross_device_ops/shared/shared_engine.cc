@@ -87,7 +87,7 @@ void SharedEngine::run(const CollectiveCall& call, const CollectiveHeader& heade
   } catch (const Error& error) {
     // Every rank is here: all looked at the same headers.
     group_->close(error);
-    group_->finish_part();
+    group_->finish_part(rank_);
     group_->leave(rank_);
     throw;
   }
@@ -123,12 +123,12 @@ void SharedEngine::do_parts(const CollectiveCall& call) {
   // In an all_to_all every rank has just looked into all others' memory, and so must stay.
   if (!group_->shares_parts() || call.collective == Collective::kAllToAll) {
     do_part(call, rank_);
-    group_->finish_part();
+    group_->finish_part(rank_);
     return;
   }
   for (int part = group_->take_part(rank_); part >= 0; part = group_->take_part(rank_)) {
     do_part(call, part);
-    group_->finish_part();
+    group_->finish_part(rank_);
   }
 }
 
@@ -174,14 +174,13 @@ void SharedEngine::combine(const CollectiveCall& call, std::size_t buffer, std::
   const std::size_t size_of_element = size_of(call.dtype);
   const std::size_t offset = begin * size_of_element;
   for (int r = 0; r < size(); ++r) {
-    const CollectiveCall& other = call_of(r);
-    // In place one list is read instead of two: each costs a cache miss.
     if (call.collective == Collective::kAllReduce) {
-      outputs_[index(r)] = other.outputs[buffer].data + offset;
+      outputs_[index(r)] = group_->outputs(rank_, r)[buffer].data + offset;
+      inputs_[index(r)] = outputs_[index(r)];
+      // In place one list is read instead of two: each costs a cache miss.
+      if (group_->in_place(rank_, r)) continue;
     }
-    inputs_[index(r)] = call.collective == Collective::kAllReduce && group_->in_place(rank_, r)
-                            ? outputs_[index(r)]
-                            : other.inputs[buffer].data + offset;
+    inputs_[index(r)] = call_of(r).inputs[buffer].data + offset;
   }
   if (call.collective == Collective::kAllReduce) {
     return reduce_to_all(call.op, call.dtype, inputs_, outputs_, end - begin);
