@@ -13,6 +13,7 @@
 
 #include "tutti/cross_device_ops/shared/reduce_to_all.h"
 #include "tutti/cross_device_ops/shared/shared_group.h"
+#include "tutti/cross_device_ops/shared/update_pass.h"
 
 namespace tutti::internal {
 namespace {
@@ -34,6 +35,7 @@ class SharedEngine final : public CollectiveEngine {
     return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
   }
   Determinism determinism() const override { return Determinism::kCanonical; }
+  bool fuses_updates() const override { return true; }
 
   void run(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline) override;
   void abort(const Error& reason) noexcept override {
@@ -63,6 +65,8 @@ class SharedEngine final : public CollectiveEngine {
   void do_part(const CollectiveCall& call, int part);
   void combine_part(const CollectiveCall& call, int part);
   void combine(const CollectiveCall& call, std::size_t buffer, std::size_t begin, std::size_t end);
+  void update(const CollectiveCall& call, std::size_t buffer, std::size_t begin, std::size_t end,
+              int part);
   void combine_for(int rank);
   void gather_for(int rank) const;
   void exchange_for(int rank) const;
@@ -73,6 +77,7 @@ class SharedEngine final : public CollectiveEngine {
   // Starts of a range in every rank's memory, kept to spare the allocation.
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
+  std::vector<std::vector<std::byte*>> slots_;  // [slot][rank]
 };
 
 void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
@@ -163,7 +168,10 @@ void SharedEngine::combine_part(const CollectiveCall& call, int own_part) {
   std::size_t first = 0;  // of the buffer, among all elements
   for (std::size_t b = 0; b < call.inputs.size() && first < end; ++b) {
     const std::size_t last = first + call.inputs[b].count;
-    if (last > begin) combine(call, b, std::max(begin, first) - first, std::min(end, last) - first);
+    const std::size_t from = std::max(begin, first) - first;
+    const std::size_t to = std::min(end, last) - first;
+    if (last > begin && call.update == nullptr) combine(call, b, from, to);
+    if (last > begin && call.update != nullptr) update(call, b, from, to, own_part);
     first = last;
   }
 }
@@ -187,6 +195,27 @@ void SharedEngine::combine(const CollectiveCall& call, std::size_t buffer, std::
   }
   std::byte* const result = call_of(call.root).outputs[0].data + offset;
   reduce_along_tree(call.op, call.dtype, inputs_, result, end - begin);
+}
+
+void SharedEngine::update(const CollectiveCall& call, std::size_t buffer, std::size_t begin,
+                          std::size_t end, int part) {
+  if (begin >= end) return;
+  const std::size_t offset = begin * size_of(call.dtype);
+  slots_.resize(call.update->slots.size(), std::vector<std::byte*>(index(size())));
+  for (int r = 0; r < size(); ++r) {
+    const CollectiveCall& other = call_of(r);
+    inputs_[index(r)] = other.inputs[buffer].data + offset;
+    outputs_[index(r)] = other.update->weights[buffer].data + offset;
+    for (std::size_t s = 0; s < slots_.size(); ++s) {
+      slots_[s][index(r)] = other.update->slots[s][buffer].data + offset;
+    }
+  }
+  // Weights that no cache holds until their next use are better stored past them.
+  constexpr std::size_t kCaches = 16 << 20;
+  const std::size_t copies = index(size()) * (1 + slots_.size());
+  sum_and_update(*call.update->rule, call.update->scalars, call.mean,
+                 call.count * size_of(call.dtype) * copies > kCaches,
+                 {call.dtype, end - begin, inputs_, outputs_, slots_, index(part)});
 }
 
 void SharedEngine::combine_for(int rank) {
