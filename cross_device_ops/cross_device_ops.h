@@ -96,8 +96,8 @@ class CrossDeviceOps {
 
 /// Combines `inputs` (one per replica) into `output` along the canonical tree over the replica
 /// number: in each round neighbour 2i+1 is added to 2i, an odd last one passes up. 16-bit numbers
-/// are combined as floats and rounded once. Inputs are not changed; `output` may be inputs[0]. MEAN
-/// is refused. docs/determinism.md.
+/// are combined as floats and rounded once. Memory of any alignment. Inputs are not changed; `output`
+/// may be one of them. MEAN is refused. docs/determinism.md.
 void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                        std::byte* output, std::size_t count);
 
