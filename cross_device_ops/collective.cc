@@ -1,0 +1,27 @@
+// Names of collectives.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/collective.h"
+
+namespace tutti {
+
+std::string_view to_string(Collective collective) {
+  switch (collective) {
+    case Collective::kAllReduce:
+      return "all_reduce";
+    case Collective::kReduce:
+      return "reduce";
+    case Collective::kBroadcast:
+      return "broadcast";
+    case Collective::kAllGather:
+      return "all_gather";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
+    case Collective::kAllToAll:
+      return "all_to_all";
+    case Collective::kBarrier:
+      return "barrier";
+  }
+  return "unknown";
+}
+
+}  // namespace tutti

@@ -1,0 +1,217 @@
+// Comparing, describing and writing headers of collective calls.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/collective_header.h"
+
+#include <cstring>
+
+#include "tutti/core/text.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x31435454;  // "TTC1": layout 1
+
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
+  // The multiply-fold of wyhash: a few cycles, every bit of the value reaches every bit.
+  const auto product = static_cast<unsigned __int128>(hash ^ value) * 0x9E3779B97F4A7C15u;
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
+bool reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+
+bool has_root(Collective collective) {
+  return collective == Collective::kReduce || collective == Collective::kBroadcast;
+}
+
+std::string_view text_of(std::span<const char> text) {
+  return {text.data(), ::strnlen(text.data(), text.size())};
+}
+
+// Writes and reads the fields in one order, each in little-endian bytes.
+class Writer {
+ public:
+  explicit Writer(EncodedHeader& bytes) : bytes_(bytes) {}
+  template <class T>
+  void operator()(const T& value) {
+    if constexpr (std::is_enum_v<T>) {
+      (*this)(static_cast<std::uint8_t>(value));
+    } else if constexpr (std::is_integral_v<T>) {
+      auto rest = static_cast<std::make_unsigned_t<T>>(value);
+      for (std::size_t i = 0; i < sizeof(T);
+           ++i, rest = static_cast<decltype(rest)>(rest >> 7 >> 1))
+        bytes_[position_++] = static_cast<std::byte>(rest & 0xff);
+    } else {
+      std::memcpy(&bytes_[position_], value.data(), value.size());
+      position_ += value.size();
+    }
+  }
+
+ private:
+  EncodedHeader& bytes_;
+  std::size_t position_ = 0;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  template <class T>
+  void operator()(T& value) {
+    if constexpr (std::is_enum_v<T>) {
+      std::uint8_t number = 0;
+      (*this)(number);
+      value = static_cast<T>(number);
+    } else if constexpr (std::is_integral_v<T>) {
+      std::make_unsigned_t<T> number = 0;
+      for (std::size_t i = 0; i < sizeof(T); ++i) {
+        number |= static_cast<std::make_unsigned_t<T>>(
+            static_cast<std::make_unsigned_t<T>>(bytes_[position_++]) << (8 * i));
+      }
+      value = static_cast<T>(number);
+    } else {
+      std::memcpy(value.data(), &bytes_[position_], value.size());
+      position_ += value.size();
+    }
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::size_t position_ = 0;
+};
+
+template <class Header, class Visitor>
+void visit_fields(Header& h, Visitor&& visit) {
+  visit(h.sequence), visit(h.group), visit(h.count), visit(h.counts_hash), visit(h.shape_hash);
+  visit(h.name_hash), visit(h.root), visit(h.rank), visit(h.line), visit(h.collective);
+  visit(h.op), visit(h.dtype), visit(h.compression), visit(h.name), visit(h.file), visit(h.shape);
+}
+
+void require_valid(const CollectiveHeader& h) {
+  const auto damaged = [](std::string_view what, auto value) {
+    fail(ErrorCode::kDataLoss, "collective header: no such ", what, ": ", value,
+         "; expected the header of this version");
+  };
+  if (h.collective > Collective::kBarrier) damaged("collective", static_cast<int>(h.collective));
+  if (h.op > ReduceOp::kProduct) damaged("reduction", static_cast<int>(h.op));
+  if (h.dtype > DType::kFloat16) damaged("type", static_cast<int>(h.dtype));
+  if (h.compression > 1 + static_cast<int>(DType::kFloat16)) {
+    damaged("compression", static_cast<int>(h.compression));
+  }
+  using Text = std::span<const char>;
+  for (const Text text : {Text(h.name), Text(h.file), Text(h.shape)}) {
+    if (text.back() != '\0') damaged("text", text_of(text));
+  }
+}
+
+std::string compression_of(const CollectiveHeader& h) {
+  return h.compression == 0
+             ? ""
+             : concat(", compressed to ", to_string(static_cast<DType>(h.compression - 1)));
+}
+
+}  // namespace
+
+std::string_view to_string(Mismatch mismatch) {
+  switch (mismatch) {
+    case Mismatch::kGroup:
+      return "group";
+    case Mismatch::kOrder:
+      return "order";
+    case Mismatch::kOperation:
+      return "operation";
+    case Mismatch::kReduceOp:
+      return "reduce op";
+    case Mismatch::kDType:
+      return "dtype";
+    case Mismatch::kCount:
+      return "count";
+    case Mismatch::kShape:
+      return "shape";
+    case Mismatch::kRoot:
+      return "root";
+    case Mismatch::kName:
+      return "name";
+    case Mismatch::kCompression:
+      return "compression";
+  }
+  return "unknown";
+}
+
+std::uint64_t CollectiveHeader::fingerprint() const {
+  const std::uint64_t kinds =
+      static_cast<std::uint64_t>(collective) | static_cast<std::uint64_t>(op) << 8 |
+      static_cast<std::uint64_t>(dtype) << 16 | static_cast<std::uint64_t>(compression) << 24 |
+      static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32;
+  // Two chains, so that the multiplications overlap.
+  const std::uint64_t a = mixed(mixed(0x2545F4914F6CDD1Du, kinds ^ sequence), count ^ group);
+  const std::uint64_t b = mixed(mixed(0x9E6C63D0876A9A35u, name_hash), counts_hash ^ shape_hash);
+  return a ^ b;
+}
+
+std::optional<Mismatch> CollectiveHeader::difference(const CollectiveHeader& other) const {
+  if (group != other.group) return Mismatch::kGroup;
+  if (sequence != other.sequence) return Mismatch::kOrder;
+  if (collective != other.collective) return Mismatch::kOperation;
+  if (op != other.op && reduces(collective)) return Mismatch::kReduceOp;
+  if (dtype != other.dtype) return Mismatch::kDType;
+  if (compression != other.compression) return Mismatch::kCompression;
+  if (root != other.root && has_root(collective)) return Mismatch::kRoot;
+  if (count != other.count || counts_hash != other.counts_hash) return Mismatch::kCount;
+  if (shape_hash != other.shape_hash) return Mismatch::kShape;
+  if (name_hash != other.name_hash) return Mismatch::kName;
+  return std::nullopt;
+}
+
+std::string CollectiveHeader::describe() const {
+  std::string text = concat(to_string(collective), "(");
+  if (reduces(collective)) text += concat(op, ", ");
+  if (collective != Collective::kBarrier) text += concat(dtype, " x ", count);
+  if (counts_hash != 0) text += " in uneven parts";
+  if (shape[0] != '\0') text += concat(" ", text_of(shape));
+  if (has_root(collective)) text += concat(", root ", root);
+  if (name[0] != '\0') {
+    text += concat(text.back() == '(' ? "'" : ", '", text_of(name), "'");
+  }
+  text += concat(compression_of(*this), ") #", sequence);
+  if (file[0] != '\0') text += concat(" at ", text_of(file), ":", line);
+  return text;
+}
+
+EncodedHeader encode(const CollectiveHeader& header) {
+  EncodedHeader bytes{};
+  Writer write(bytes);
+  write(kMagic);
+  visit_fields(header, write);
+  return bytes;
+}
+
+CollectiveHeader decode_header(std::span<const std::byte> bytes) {
+  if (bytes.size() != kEncodedHeaderBytes) {
+    fail(ErrorCode::kDataLoss, "collective header: expected ", kEncodedHeaderBytes, " bytes, got ",
+         bytes.size());
+  }
+  Reader read(bytes);
+  std::uint32_t magic = 0;
+  read(magic);
+  if (magic != kMagic) {
+    fail(ErrorCode::kDataLoss, "collective header: expected the mark ", kMagic, ", got ", magic,
+         "; the peer runs another version or sends something else");
+  }
+  CollectiveHeader header;
+  visit_fields(header, read);
+  require_valid(header);
+  return header;
+}
+
+std::string mismatch_message(const CollectiveHeader& a, const CollectiveHeader& b) {
+  const CollectiveHeader& first = a.rank <= b.rank ? a : b;
+  const CollectiveHeader& second = a.rank <= b.rank ? b : a;
+  const std::optional<Mismatch> kind = first.difference(second);
+  return concat("collective mismatch (", kind ? to_string(*kind) : "none", "): rank ", first.rank,
+                " calls ", first.describe(), "; rank ", second.rank, " calls ", second.describe(),
+                "; expected the same call in the same order on every rank");
+}
+
+}  // namespace tutti::internal
