@@ -6,10 +6,25 @@
 
 namespace tutti::internal {
 
+namespace {
+
+bool is_in_place(const CollectiveCall& call) {
+  if (call.inputs.size() != call.outputs.size()) return false;
+  for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+    if (call.inputs[i].data != call.outputs[i].data) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 SharedGroup::SharedGroup(int size)
-    : seats_(static_cast<std::size_t>(size)),
-      wait_(size <= num_hardware_threads() ? SpinPolicy::kSpin : SpinPolicy::kYield),
-      states_(static_cast<std::size_t>(size)) {}
+    : progress_(static_cast<std::size_t>(size)),
+      shares_parts_(size > num_hardware_threads()),
+      wait_(shares_parts_ ? SpinPolicy::kYield : SpinPolicy::kSpin),
+      states_(static_cast<std::size_t>(size)) {
+  for (std::vector<Seat>& row : seats_) row.resize(static_cast<std::size_t>(size));
+}
 
 bool SharedGroup::count_arrival() {
   std::uint64_t seen = arrivals_.load();
@@ -21,33 +36,48 @@ bool SharedGroup::count_arrival() {
 
 void SharedGroup::arrive(int rank, const CollectiveCall& call, const CollectiveHeader& header,
                          TimePoint deadline) {
-  Seat& own = seat(rank);
-  const std::uint64_t round = ++own.round;
-  own.call = &call;
-  own.header = &header;
+  Progress& progress = progress_[static_cast<std::size_t>(rank)];
+  const std::uint64_t round = ++progress.round;
+  Seat& own = seats_[round % 2][static_cast<std::size_t>(rank)];
   own.fingerprint = header.fingerprint();
-  own.arrived.store(round, std::memory_order_relaxed);
+  own.in_place = is_in_place(call);
+  own.call = call;
+  own.header = &header;
+  progress.arrived.store(round, std::memory_order_relaxed);
   if (!count_arrival()) throw_reason();
   wait_.notify();
-  const std::uint64_t complete = 2 * round * seats_.size();
+  const std::uint64_t complete = 2 * round * progress_.size();
   const auto is_over = [&] {
     const std::uint64_t seen = arrivals_.load();
     return seen >= complete || (seen & kClosed) != 0;
   };
   if (!wait_.wait_until(deadline, is_over)) {
     close(Error(ErrorCode::kDeadlineExceeded,
-                concat("rank ", rank, ": ", header.describe(), ": expected all ", seats_.size(),
+                concat("rank ", rank, ": ", header.describe(), ": expected all ", progress_.size(),
                        " ranks before the deadline; ", missing(round), " did not come")));
   }
   // No arrival is counted once the group is closed: a full count was complete before.
   if (arrivals_.load() < complete) throw_reason();
 }
 
-void SharedGroup::depart(int rank) {
-  departures_.fetch_add(1);
+int SharedGroup::take_part(int rank) {
+  const std::uint64_t n = progress_.size();
+  const std::uint64_t end = round_of(rank) * n;
+  std::uint64_t next = parts_taken_.load();
+  do {
+    if (next >= end) return -1;
+  } while (!parts_taken_.compare_exchange_weak(next, next + 1));
+  return static_cast<int>(next % n);
+}
+
+void SharedGroup::finish_part() {
+  parts_done_.fetch_add(1);
   wait_.notify();
-  const std::uint64_t all = seat(rank).round * seats_.size();
-  wait_.wait_until(TimePoint::max(), [&] { return departures_.load() >= all; });
+}
+
+void SharedGroup::leave(int rank) {
+  const std::uint64_t all = round_of(rank) * progress_.size();
+  wait_.wait_until(TimePoint::max(), [&] { return parts_done_.load() >= all; });
 }
 
 void SharedGroup::close(const Error& reason) noexcept {
@@ -67,8 +97,8 @@ void SharedGroup::throw_reason() const {
 
 std::string SharedGroup::missing(std::uint64_t round) const {
   std::vector<std::string> ranks;
-  for (std::size_t r = 0; r < seats_.size(); ++r) {
-    if (seats_[r].arrived.load() < round) ranks.push_back(concat("rank ", r));
+  for (std::size_t r = 0; r < progress_.size(); ++r) {
+    if (progress_[r].arrived.load() < round) ranks.push_back(concat("rank ", r));
   }
   return join(ranks);
 }
