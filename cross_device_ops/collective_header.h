@@ -39,6 +39,7 @@ struct CollectiveHeader {
   std::uint64_t counts_hash = 0;  // of uneven parts
   std::uint64_t shape_hash = 0;   // 0: the caller gave none
   std::uint64_t name_hash = 0;
+  std::uint64_t update_hash = 0;  // of the rule and its scalars; 0: no update
   std::int32_t root = 0;
   std::int32_t rank = 0;
   std::uint32_t line = 0;
