@@ -79,7 +79,8 @@ class Pass {
 
  private:
   void step(std::size_t offset, std::size_t count) {
-    fetch_next(offset + count * element_, std::min(kBlockBytes, range_.count * element_ - (offset + count * element_)));
+    fetch_next(offset + count * element_,
+               std::min(kBlockBytes, range_.count * element_ - (offset + count * element_)));
     for (std::size_t r = 0; r < starts_.size(); ++r) starts_[r] = range_.gradients[r] + offset;
     sum_along_tree(range_.dtype, starts_, sum_.data(), count);
     if (mean_) divide(range_.dtype, sum_.data(), count, starts_.size());
