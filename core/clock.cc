@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/clock.h"
 
+#include <ctime>
 #include <thread>
 
 #include "tutti/core/run_token.h"
@@ -25,6 +26,16 @@ class SystemClock final : public Clock {
 Clock& Clock::system() {
   static SystemClock clock;
   return clock;
+}
+
+TimePoint coarse_now() {
+#if defined(CLOCK_MONOTONIC_COARSE)
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+  return TimePoint(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
+#else
+  return Clock::system().now();
+#endif
 }
 
 double wall_time_seconds() {

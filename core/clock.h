@@ -35,6 +35,9 @@ inline double seconds_between(TimePoint begin, TimePoint end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
+/// The steady clock to a few milliseconds, in a few nanoseconds: for records of what happened when.
+TimePoint coarse_now();
+
 /// Wall-clock time in seconds since 1970 (what TensorBoard event files want).
 double wall_time_seconds();
 

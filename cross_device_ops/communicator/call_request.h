@@ -1,0 +1,59 @@
+// A call as the public functions of Communicator make it, before it is checked.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "tutti/cross_device_ops/collective.h"
+#include "tutti/tensor/update_rule.h"
+
+namespace tutti::internal {
+
+/// What the caller said. Spans are the caller's memory.
+struct CallRequest {
+  Collective collective = Collective::kAllReduce;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+  std::span<const ConstElements> inputs = {};
+  std::span<const Elements> outputs = {};
+  std::span<const std::size_t> counts = {};
+  std::span<const std::size_t> receive_counts = {};
+  CallOptions options = {};
+  SourceLocation where = {};
+};
+
+/// A copy of a request that needs nothing of the caller but the elements.
+struct OwnedRequest {
+  explicit OwnedRequest(const CallRequest& other)
+      : inputs(other.inputs.begin(), other.inputs.end()),
+        outputs(other.outputs.begin(), other.outputs.end()),
+        counts(other.counts.begin(), other.counts.end()),
+        receive_counts(other.receive_counts.begin(), other.receive_counts.end()),
+        name(other.options.name),
+        request(other) {
+    if (other.options.shape != nullptr) shape = *other.options.shape;
+    request.inputs = inputs;
+    request.outputs = outputs;
+    request.counts = counts;
+    request.receive_counts = receive_counts;
+    request.options.name = name;
+    if (other.options.shape != nullptr) request.options.shape = &shape;
+  }
+  OwnedRequest(const OwnedRequest&) = delete;
+  OwnedRequest& operator=(const OwnedRequest&) = delete;
+
+  std::vector<ConstElements> inputs;
+  std::vector<Elements> outputs;
+  std::vector<std::size_t> counts;
+  std::vector<std::size_t> receive_counts;
+  std::string name;
+  Shape shape;
+  CallRequest request;
+};
+
+/// Throws kInvalidArgument naming rank and call for a request that no group of `size` ranks can
+/// carry out: types, counts, roots, a reduction that the type has not, memory that overlaps.
+void check_request(const CallRequest& request, int rank, int size);
+
+}  // namespace tutti::internal

@@ -1,0 +1,180 @@
+// What a rank can see of a wrong call before it asks the others.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "tutti/cross_device_ops/communicator/call_request.h"
+
+namespace tutti::internal {
+namespace {
+
+class Checker {
+ public:
+  Checker(const CallRequest& request, int rank, int size)
+      : request_(request), rank_(rank), size_(static_cast<std::size_t>(size)) {}
+
+  void check() const {
+    switch (request_.collective) {
+      case Collective::kAllReduce:
+        return check_all_reduce();
+      case Collective::kReduce:
+        return check_reduce();
+      case Collective::kBroadcast:
+        return check_root();
+      case Collective::kAllGather:
+        return check_all_gather();
+      case Collective::kReduceScatter:
+        return check_reduce_scatter();
+      case Collective::kAllToAll:
+        return check_all_to_all();
+      case Collective::kBarrier:
+        return;
+    }
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void wrong(const Parts&... parts) const {
+    fail(ErrorCode::kInvalidArgument, "rank ", rank_, ": ", to_string(request_.collective),
+         request_.options.name.empty() ? "" : " '", request_.options.name,
+         request_.options.name.empty() ? "" : "'", ": ", parts...);
+  }
+
+  void check_dtypes() const {
+    const DType dtype =
+        request_.inputs.empty() ? request_.outputs.front().dtype : request_.inputs.front().dtype;
+    const auto check = [&](const auto& elements) {
+      if (elements.dtype != dtype) {
+        wrong("buffers of one call have one type; expected ", dtype, ", got ", elements.dtype);
+      }
+      if (elements.data == nullptr && elements.count > 0) {
+        wrong("expected memory for ", elements.count, " elements, got a null pointer");
+      }
+    };
+    std::ranges::for_each(request_.inputs, check);
+    std::ranges::for_each(request_.outputs, check);
+  }
+
+  void check_op() const {
+    const DType dtype = request_.inputs.front().dtype;
+    if (dtype == DType::kBool && request_.op != ReduceOp::kMin && request_.op != ReduceOp::kMax) {
+      wrong("bool has MIN and MAX only, got ", request_.op, "; try uint8");
+    }
+    if (request_.op == ReduceOp::kMean && !is_floating(dtype)) {
+      wrong("MEAN needs a floating type, got ", dtype, "; try SUM, or convert first");
+    }
+  }
+
+  void check_root() const {
+    check_dtypes();
+    if (request_.root < 0 || static_cast<std::size_t>(request_.root) >= size_) {
+      wrong("expected a root from 0 to ", size_ - 1, ", got ", request_.root);
+    }
+  }
+
+  void check_output_count(std::size_t expected) const {
+    if (request_.outputs.front().count != expected) {
+      wrong("expected an output of ", expected, " elements, got ", request_.outputs.front().count);
+    }
+  }
+
+  // `own`: where the input may lie inside the output, or the output inside the input.
+  void require_disjoint(const ConstElements& a, const ConstElements& b,
+                        const std::byte* own = nullptr) const {
+    const std::less<const std::byte*> before;
+    if (a.count == 0 || b.count == 0 || own != nullptr) return;
+    if (before(a.data, b.data + b.num_bytes()) && before(b.data, a.data + a.num_bytes())) {
+      wrong("input and output overlap; expected the same memory where the call can work in place, ",
+            "or separate memory");
+    }
+  }
+
+  void check_all_reduce() const {
+    if (request_.inputs.empty()) wrong("expected a buffer, got none");
+    check_dtypes();
+    check_op();
+    for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
+      const ConstElements& in = request_.inputs[i];
+      const Elements& out = request_.outputs[i];
+      if (in.count != out.count) {
+        wrong("expected an output of ", in.count, " elements, got ", out.count);
+      }
+      require_disjoint(in, out, in.data == out.data ? in.data : nullptr);
+    }
+  }
+
+  void check_reduce() const {
+    check_root();
+    check_op();
+    if (rank_ != request_.root) return;
+    const ConstElements& in = request_.inputs.front();
+    check_output_count(in.count);
+    require_disjoint(in, request_.outputs.front(),
+                     in.data == request_.outputs.front().data ? in.data : nullptr);
+  }
+
+  std::size_t sum_of(std::span<const std::size_t> counts, std::string_view what) const {
+    if (counts.size() != size_) {
+      wrong("expected ", size_, " ", what, ", one per rank, got ", counts.size());
+    }
+    return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  }
+
+  std::size_t part_begin() const {
+    const auto end = request_.counts.begin() + rank_;
+    return std::accumulate(request_.counts.begin(), end, std::size_t{0});
+  }
+
+  void check_all_gather() const {
+    check_dtypes();
+    const ConstElements& in = request_.inputs.front();
+    const Elements& out = request_.outputs.front();
+    check_output_count(sum_of(request_.counts, "counts"));
+    if (in.count != request_.counts[static_cast<std::size_t>(rank_)]) {
+      wrong("expected an input of counts[", rank_,
+            "] = ", request_.counts[static_cast<std::size_t>(rank_)], " elements, got ", in.count);
+    }
+    const std::byte* own = out.data + part_begin() * size_of(out.dtype);
+    require_disjoint(in, out, in.data == own ? own : nullptr);
+  }
+
+  void check_reduce_scatter() const {
+    check_dtypes();
+    check_op();
+    const ConstElements& in = request_.inputs.front();
+    const Elements& out = request_.outputs.front();
+    if (in.count != sum_of(request_.counts, "counts")) {
+      wrong("expected an input of ", sum_of(request_.counts, "counts"),
+            " elements, the sum of counts (without counts: a multiple of ", size_, "), got ",
+            in.count);
+    }
+    check_output_count(request_.counts[static_cast<std::size_t>(rank_)]);
+    const std::byte* own = in.data + part_begin() * size_of(in.dtype);
+    require_disjoint(in, out, out.data == own ? own : nullptr);
+  }
+
+  void check_all_to_all() const {
+    check_dtypes();
+    const ConstElements& in = request_.inputs.front();
+    if (in.count != sum_of(request_.counts, "send counts")) {
+      wrong("expected an input of ", sum_of(request_.counts, "send counts"),
+            " elements, the sum of the counts (without counts: a multiple of ", size_, "), got ",
+            in.count);
+    }
+    check_output_count(sum_of(request_.receive_counts, "receive counts"));
+    require_disjoint(in, request_.outputs.front());
+  }
+
+  const CallRequest& request_;
+  const int rank_;
+  const std::size_t size_;
+};
+
+}  // namespace
+
+void check_request(const CallRequest& request, int rank, int size) {
+  Checker(request, rank, size).check();
+}
+
+}  // namespace tutti::internal

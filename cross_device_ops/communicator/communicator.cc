@@ -1,0 +1,267 @@
+// The public collectives of one rank.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/communicator.h"
+
+#include <algorithm>
+
+#include "tutti/cross_device_ops/communicator/communicator_state.h"
+
+namespace tutti {
+
+using internal::CallRequest;
+using internal::CommunicatorState;
+
+namespace {
+
+std::span<const Elements> one(const Elements& elements) { return {&elements, 1}; }
+std::span<const ConstElements> one(const ConstElements& elements) { return {&elements, 1}; }
+
+// The requests of the public functions. They point at their arguments.
+CallRequest reduction(Collective collective, ReduceOp op, const ConstElements& input,
+                      const Elements& output, int root = 0) {
+  return {.collective = collective,
+          .op = op,
+          .root = root,
+          .inputs = one(input),
+          .outputs = one(output)};
+}
+
+CallRequest broadcast_of(const Elements& data, int root) {
+  return {.collective = Collective::kBroadcast, .root = root, .outputs = one(data)};
+}
+
+using Counts = std::span<const std::size_t>;
+
+CallRequest gather_of(CommunicatorState& state, const ConstElements& input, const Elements& output,
+                      Counts counts) {
+  return {.collective = Collective::kAllGather,
+          .inputs = one(input),
+          .outputs = one(output),
+          .counts = state.counts_or_even(counts, output.count, 0)};
+}
+
+CallRequest scatter_of(CommunicatorState& state, ReduceOp op, const ConstElements& input,
+                       const Elements& output, Counts counts) {
+  CallRequest request = reduction(Collective::kReduceScatter, op, input, output);
+  request.counts = state.counts_or_even(counts, input.count, 0);
+  return request;
+}
+
+CallRequest exchange_of(CommunicatorState& state, const ConstElements& input,
+                        const Elements& output, Counts send_counts, Counts receive_counts) {
+  return {.collective = Collective::kAllToAll,
+          .inputs = one(input),
+          .outputs = one(output),
+          .counts = state.counts_or_even(send_counts, input.count, 0),
+          .receive_counts = state.counts_or_even(receive_counts, output.count, 1)};
+}
+
+CallRequest said(CallRequest request, const CallOptions& options, SourceLocation where) {
+  request.options = options;
+  request.where = where;
+  return request;
+}
+
+// Who is with whom: row r has a 1 for each member of the group that rank r named.
+class Memberships {
+ public:
+  Memberships(Communicator& communicator, const std::vector<int>& members, CallOptions options,
+              SourceLocation where)
+      : size_(static_cast<std::size_t>(communicator.size())), table_(size_ * size_) {
+    const int rank = communicator.rank();
+    std::vector<std::uint8_t> own(size_);
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const int member = members[i];
+      if (member < 0 || member >= communicator.size() || (i > 0 && member <= members[i - 1])) {
+        fail(ErrorCode::kInvalidArgument, "rank ", rank,
+             ": group: expected increasing ranks from 0 to ", size_ - 1, ", got ", join(members));
+      }
+      own[static_cast<std::size_t>(member)] = 1;
+    }
+    if (!members.empty() && own[static_cast<std::size_t>(rank)] == 0) {
+      fail(ErrorCode::kInvalidArgument, "rank ", rank,
+           ": group: expected a group with this rank in it, got ", join(members));
+    }
+    communicator.all_gather(std::span(own), std::span(table_), {}, options, where);
+  }
+
+  // The same on every rank.
+  void require_consistent() const {
+    for (std::size_t r = 0; r < size_; ++r) {
+      for (std::size_t s = 0; s < size_; ++s) {
+        if (row(r)[s] == 0 || std::ranges::equal(row(r), row(s))) continue;
+        fail(ErrorCode::kInvalidArgument, "collective mismatch (group): rank ", r,
+             " names the group of ranks ", join(members_of(r)), "; rank ", s, " names ",
+             members_of(s).empty() ? "none" : join(members_of(s)),
+             "; expected the same group on all its ranks");
+      }
+    }
+  }
+
+ private:
+  std::span<const std::uint8_t> row(std::size_t rank) const {
+    return std::span(table_).subspan(rank * size_, size_);
+  }
+  std::vector<std::size_t> members_of(std::size_t rank) const {
+    std::vector<std::size_t> members;
+    for (std::size_t s = 0; s < size_; ++s) {
+      if (row(rank)[s] != 0) members.push_back(s);
+    }
+    return members;
+  }
+
+  const std::size_t size_;
+  std::vector<std::uint8_t> table_;
+};
+
+}  // namespace
+
+CollectiveHandle::CollectiveHandle(std::shared_ptr<internal::PendingCall> call)
+    : call_(std::move(call)) {}
+CollectiveHandle::CollectiveHandle(CollectiveHandle&&) noexcept = default;
+
+CollectiveHandle& CollectiveHandle::operator=(CollectiveHandle&& other) noexcept {
+  if (call_) call_->ended.wait_until(TimePoint::max());
+  call_ = std::move(other.call_);
+  return *this;
+}
+
+CollectiveHandle::~CollectiveHandle() {
+  // The call works on memory that may go next; it has a deadline of its own.
+  if (call_) call_->ended.wait_until(TimePoint::max());
+}
+
+bool CollectiveHandle::test() const { return !call_ || call_->ended.is_set(); }
+
+void CollectiveHandle::wait() {
+  if (!call_) return;
+  call_->ended.wait_until(TimePoint::max());
+  if (call_->error) std::rethrow_exception(call_->error);
+}
+
+Communicator::Communicator(std::unique_ptr<internal::CollectiveEngine> engine,
+                           const CommunicatorOptions& options)
+    : state_(std::make_unique<CommunicatorState>(std::move(engine), options)) {}
+Communicator::~Communicator() = default;
+
+int Communicator::rank() const { return state_->engine().rank(); }
+int Communicator::size() const { return state_->engine().size(); }
+std::string_view Communicator::name() const { return state_->engine().name(); }
+Determinism Communicator::determinism() const { return state_->engine().determinism(); }
+
+bool Communicator::supports(Collective collective, ReduceOp op, DType dtype) const {
+  if (dtype == DType::kBool && op != ReduceOp::kMin && op != ReduceOp::kMax) return false;
+  if (op == ReduceOp::kMean && !is_floating(dtype)) return false;
+  const DType combined = is_half(dtype) ? DType::kFloat32 : dtype;
+  return state_->engine().supports(collective, op == ReduceOp::kMean ? ReduceOp::kSum : op,
+                                   combined);
+}
+
+void Communicator::all_reduce(ReduceOp op, Elements data, CallOptions options,
+                              SourceLocation where) {
+  all_reduce(op, data, data, options, where);
+}
+
+void Communicator::all_reduce(ReduceOp op, std::span<const Elements> list, CallOptions options,
+                              SourceLocation where) {
+  state_->run({.op = op,
+               .inputs = state_->as_inputs(list),
+               .outputs = list,
+               .options = options,
+               .where = where});
+}
+
+CollectiveHandle Communicator::start_all_reduce(ReduceOp op, Elements data, CallOptions options,
+                                                SourceLocation where) {
+  const ConstElements input = data;
+  return CollectiveHandle(
+      state_->start(said(reduction(Collective::kAllReduce, op, input, data), options, where)));
+}
+
+void Communicator::all_reduce(ReduceOp op, ConstElements input, Elements output,
+                              CallOptions options, SourceLocation where) {
+  state_->run(said(reduction(Collective::kAllReduce, op, input, output), options, where));
+}
+
+void Communicator::reduce(ReduceOp op, ConstElements input, Elements output, int root,
+                          CallOptions options, SourceLocation where) {
+  state_->run(said(reduction(Collective::kReduce, op, input, output, root), options, where));
+}
+
+CollectiveHandle Communicator::start_reduce(ReduceOp op, ConstElements input, Elements output,
+                                            int root, CallOptions options, SourceLocation where) {
+  return CollectiveHandle(
+      state_->start(said(reduction(Collective::kReduce, op, input, output, root), options, where)));
+}
+
+void Communicator::broadcast(Elements data, int root, CallOptions options, SourceLocation where) {
+  state_->run(said(broadcast_of(data, root), options, where));
+}
+
+CollectiveHandle Communicator::start_broadcast(Elements data, int root, CallOptions options,
+                                               SourceLocation where) {
+  return CollectiveHandle(state_->start(said(broadcast_of(data, root), options, where)));
+}
+
+void Communicator::all_gather(ConstElements input, Elements output, Counts counts,
+                              CallOptions options, SourceLocation where) {
+  state_->run(said(gather_of(*state_, input, output, counts), options, where));
+}
+
+CollectiveHandle Communicator::start_all_gather(ConstElements input, Elements output, Counts counts,
+                                                CallOptions options, SourceLocation where) {
+  return CollectiveHandle(
+      state_->start(said(gather_of(*state_, input, output, counts), options, where)));
+}
+
+void Communicator::reduce_scatter(ReduceOp op, ConstElements input, Elements output, Counts counts,
+                                  CallOptions options, SourceLocation where) {
+  state_->run(said(scatter_of(*state_, op, input, output, counts), options, where));
+}
+
+CollectiveHandle Communicator::start_reduce_scatter(ReduceOp op, ConstElements input,
+                                                    Elements output, Counts counts,
+                                                    CallOptions options, SourceLocation where) {
+  return CollectiveHandle(
+      state_->start(said(scatter_of(*state_, op, input, output, counts), options, where)));
+}
+
+void Communicator::all_to_all(ConstElements input, Elements output, Counts send_counts,
+                              Counts receive_counts, CallOptions options, SourceLocation where) {
+  state_->run(
+      said(exchange_of(*state_, input, output, send_counts, receive_counts), options, where));
+}
+
+CollectiveHandle Communicator::start_all_to_all(ConstElements input, Elements output,
+                                                Counts send_counts, Counts receive_counts,
+                                                CallOptions options, SourceLocation where) {
+  return CollectiveHandle(state_->start(
+      said(exchange_of(*state_, input, output, send_counts, receive_counts), options, where)));
+}
+
+void Communicator::barrier(CallOptions options, SourceLocation where) {
+  state_->run(said({.collective = Collective::kBarrier}, options, where));
+}
+
+std::unique_ptr<Communicator> Communicator::group(const std::vector<int>& members,
+                                                  CallOptions options, SourceLocation where) {
+  const Memberships memberships(*this, members, options, where);
+  memberships.require_consistent();
+  const std::uint32_t number = state_->next_group();
+  if (members.empty()) return nullptr;
+  return std::make_unique<Communicator>(state_->engine().subgroup(members, number),
+                                        state_->options());
+}
+
+void Communicator::abort(const Error& reason) noexcept { state_->engine().abort(reason); }
+
+std::vector<std::string> Communicator::recent_calls() const {
+  const TimePoint now = Clock::system().now();
+  std::vector<std::string> lines;
+  for (const internal::RecordedCall& call : state_->recorder().calls()) {
+    lines.push_back(call.to_string(now));
+  }
+  return lines;
+}
+
+}  // namespace tutti

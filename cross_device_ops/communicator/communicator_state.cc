@@ -1,0 +1,197 @@
+// Running calls in order, with their headers and records.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/communicator/communicator_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "tutti/cross_device_ops/communicator/prepared_call.h"
+
+namespace tutti::internal {
+namespace {
+
+std::uint64_t hash_of(std::span<const std::byte> bytes) {
+  // FNV-1a over words: names and counts are short.
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  while (!bytes.empty()) {
+    std::uint64_t word = 0;
+    const std::size_t n = std::min<std::size_t>(8, bytes.size());
+    std::memcpy(&word, bytes.data(), n);
+    hash = (hash ^ word) * 0x100000001b3u;
+    hash ^= hash >> 29;
+    bytes = bytes.subspan(n);
+  }
+  return hash | 1;  // 0 stands for: not given
+}
+
+std::uint64_t hash_of_list(std::span<const ConstElements> list) {
+  std::uint64_t hash = list.size();
+  for (const ConstElements& elements : list) hash = (hash ^ elements.count) * 0x9E3779B97F4A7C15u;
+  return hash | 1;
+}
+
+bool are_even(std::span<const std::size_t> counts) {
+  return std::ranges::adjacent_find(counts, std::ranges::not_equal_to()) == counts.end();
+}
+
+std::uint64_t count_of(const CallRequest& request, const CollectiveCall& call) {
+  if (request.collective == Collective::kAllToAll) return 0;  // differs from rank to rank
+  if (request.collective != Collective::kAllGather) return call.count;
+  return std::accumulate(call.counts.begin(), call.counts.end(), std::uint64_t{0});
+}
+
+void copy_alone(const ConstElements& from, const Elements& to) {
+  if (from.count > 0 && from.data != to.data) std::memmove(to.data, from.data, from.num_bytes());
+}
+
+}  // namespace
+
+CommunicatorState::CommunicatorState(std::unique_ptr<CollectiveEngine> engine,
+                                     const CommunicatorOptions& options)
+    : options_(options), engine_(std::move(engine)), size_(engine_->size()) {
+  header_.rank = engine_->rank();
+  if (options.timeout <= Duration::zero() || options.stall_after <= Duration::zero()) {
+    fail(ErrorCode::kInvalidArgument,
+         "Communicator: expected a timeout and stall_after above 0, got ", options.timeout.count(),
+         " and ", options.stall_after.count(), " ns");
+  }
+  if (size_ > 1) watch_ = std::make_unique<StallWatch>(*engine_, recorder_, options.stall_after);
+}
+
+CommunicatorState::~CommunicatorState() {
+  if (!thread_) return;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  thread_->join();
+}
+
+std::span<const std::size_t> CommunicatorState::counts_or_even(std::span<const std::size_t> counts,
+                                                               std::size_t total, int slot) {
+  if (!counts.empty()) return counts;
+  const auto n = static_cast<std::size_t>(size_);
+  even_counts_[slot].assign(n, total / n);
+  return even_counts_[slot];
+}
+
+std::span<const ConstElements> CommunicatorState::as_inputs(std::span<const Elements> list) {
+  list_inputs_.assign(list.begin(), list.end());
+  return list_inputs_;
+}
+
+void CommunicatorState::run(const CallRequest& request) {
+  if (last_started_ && !last_started_->ended.is_set()) {
+    const std::shared_ptr<PendingCall> call = start(request);
+    call->ended.wait_until(TimePoint::max());
+    if (call->error) std::rethrow_exception(call->error);
+    return;
+  }
+  check_request(request, engine_->rank(), size_);
+  execute(request);
+}
+
+std::shared_ptr<PendingCall> CommunicatorState::start(const CallRequest& request) {
+  check_request(request, engine_->rank(), size_);
+  auto call = std::make_shared<PendingCall>(request);
+  MutexLock lock(mutex_);
+  if (!thread_) {
+    thread_ = Executor::system().start(concat("collectives-", engine_->rank()),
+                                       [this] { run_started_calls(); });
+  }
+  started_.push_back(call);
+  last_started_ = call;
+  changed_.notify_all();
+  return call;
+}
+
+void CommunicatorState::run_started_calls() {
+  for (;;) {
+    std::shared_ptr<PendingCall> call;
+    {
+      MutexLock lock(mutex_);
+      changed_.wait_until(mutex_, TimePoint::max(), [this]() TUTTI_REQUIRES(mutex_) {
+        return stopping_ || !started_.empty();
+      });
+      if (started_.empty()) return;
+      call = started_.front();
+      started_.pop_front();
+    }
+    try {
+      execute(call->owned.request);
+    } catch (...) {
+      call->error = std::current_exception();
+    }
+    call->ended.set();
+  }
+}
+
+void CommunicatorState::fill_text(const CallRequest& request) {
+  const std::string_view name = request.options.name.substr(0, header_.name.size() - 1);
+  if (name != std::string_view(header_.name.data()) || name.size() < request.options.name.size()) {
+    header_.name.fill('\0');
+    std::ranges::copy(name, header_.name.begin());
+    header_.name_hash = name.empty() ? 0 : hash_of(std::as_bytes(std::span(request.options.name)));
+  }
+  if (request.where.file_name() != header_file_) {
+    header_file_ = request.where.file_name();
+    header_.file.fill('\0');
+    std::ranges::copy(short_path(header_file_), header_.file.begin());
+  }
+  header_.line = request.where.line();
+  header_.shape_hash = 0;
+  if (header_.shape[0] != '\0') header_.shape.fill('\0');
+  if (request.options.shape != nullptr) {
+    const std::string text = request.options.shape->to_string();
+    header_.shape_hash = hash_of(std::as_bytes(std::span(text)));
+    std::ranges::copy(text.substr(0, header_.shape.size() - 1), header_.shape.begin());
+  }
+}
+
+void CommunicatorState::fill_header(const CallRequest& request, const CollectiveCall& call) {
+  header_.collective = request.collective;
+  header_.op = request.op;
+  header_.dtype = request.collective == Collective::kBarrier ? DType::kFloat32
+                  : request.inputs.empty()                   ? request.outputs.front().dtype
+                                                             : request.inputs.front().dtype;
+  header_.root = request.root;
+  header_.count = count_of(request, call);
+  const bool uneven = request.collective != Collective::kAllToAll && !are_even(call.counts);
+  header_.counts_hash = uneven                      ? hash_of(std::as_bytes(call.counts))
+                        : request.inputs.size() > 1 ? hash_of_list(request.inputs)
+                                                    : 0;
+  fill_text(request);
+}
+
+void CommunicatorState::run_alone(const CallRequest& request) {
+  if (request.outputs.empty()) return;
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+    copy_alone(request.inputs[i], request.outputs[i]);
+  }
+}
+
+void CommunicatorState::execute(const CallRequest& request) {
+  if (size_ == 1) return run_alone(request);
+  PreparedCall prepared(request, *engine_);
+  fill_header(request, prepared.call());
+  recorder_.begin(header_, request.where.file_name());
+  const Duration timeout = request.options.timeout.value_or(options_.timeout);
+  // The coarse clock may be behind by some milliseconds.
+  const TimePoint deadline = deadline_after(coarse_now() + std::chrono::milliseconds(4), timeout);
+  try {
+    engine_->run(prepared.call(), header_, deadline);
+  } catch (const Error& error) {
+    recorder_.end(CallState::kFailed);
+    ++header_.sequence;
+    if (error.code() != ErrorCode::kDeadlineExceeded) throw;
+    throw Error(error.code(),
+                concat(error.message(), "; ", StallWatch::states_of_others(*engine_)));
+  }
+  recorder_.end(CallState::kDone);
+  ++header_.sequence;
+  prepared.finish();
+}
+
+}  // namespace tutti::internal

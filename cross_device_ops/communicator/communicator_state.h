@@ -1,0 +1,74 @@
+// One rank's communicator behind its public functions: order, records, started calls, stalls.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <exception>
+#include <memory>
+
+#include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/collective_engine.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/communicator/call_recorder.h"
+#include "tutti/cross_device_ops/communicator/call_request.h"
+#include "tutti/cross_device_ops/communicator/stall_watch.h"
+
+namespace tutti::internal {
+
+/// A started call, shared by its handle and the thread that runs it.
+struct PendingCall {
+  explicit PendingCall(const CallRequest& other) : owned(other) {}
+  OwnedRequest owned;
+  Event ended;
+  std::exception_ptr error;  // written before `ended`
+};
+
+class CommunicatorState {
+ public:
+  CommunicatorState(std::unique_ptr<CollectiveEngine> engine, const CommunicatorOptions& options);
+  ~CommunicatorState();
+
+  CollectiveEngine& engine() { return *engine_; }
+  const CommunicatorOptions& options() const { return options_; }
+  const CallRecorder& recorder() const { return recorder_; }
+
+  /// Checks, runs and records a call; after the started ones.
+  void run(const CallRequest& request);
+  std::shared_ptr<PendingCall> start(const CallRequest& request);
+  /// A number for the next group, equal on all ranks.
+  std::uint32_t next_group() { return ++num_groups_; }
+  /// counts, or even parts of `total` when there are none. The memory is this object's, until the
+  /// next call of this function with the same `slot` (0 or 1).
+  std::span<const std::size_t> counts_or_even(std::span<const std::size_t> counts,
+                                              std::size_t total, int slot);
+  /// The same memory as inputs; this object's until the next call.
+  std::span<const ConstElements> as_inputs(std::span<const Elements> list);
+
+ private:
+  void execute(const CallRequest& request);
+  void run_alone(const CallRequest& request);
+  void fill_header(const CallRequest& request, const CollectiveCall& call);
+  void fill_text(const CallRequest& request);
+  void run_started_calls();
+
+  const CommunicatorOptions options_;
+  CallRecorder recorder_;  // other ranks may ask for it as long as the engine lives
+  const std::unique_ptr<CollectiveEngine> engine_;
+  const int size_;
+  CollectiveHeader header_;  // of the call that runs; parts that stay are not written anew
+  const char* header_file_ = nullptr;  // whose end stands in header_.file
+  std::uint32_t num_groups_ = 0;
+  std::vector<std::size_t> even_counts_[2];
+  std::vector<ConstElements> list_inputs_;
+  std::unique_ptr<StallWatch> watch_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::shared_ptr<PendingCall>> started_ TUTTI_GUARDED_BY(mutex_);
+  bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<PendingCall> last_started_;  // the caller's
+  std::unique_ptr<Thread> thread_;             // runs started calls; made for the first one
+};
+
+}  // namespace tutti::internal

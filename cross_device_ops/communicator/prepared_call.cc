@@ -1,0 +1,101 @@
+// Widening, aligning and dividing around an engine's call.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/communicator/prepared_call.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tutti/tensor/half_conversion.h"
+
+namespace tutti::internal {
+namespace {
+
+bool reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+
+template <class AnyElements>
+bool is_aligned(const AnyElements& elements) {
+  return reinterpret_cast<std::uintptr_t>(elements.data) % size_of(elements.dtype) == 0;
+}
+
+void copy_as(const ConstElements& from, const Elements& to) {
+  if (from.count == 0) return;
+  if (from.dtype == to.dtype) {
+    std::memcpy(to.data, from.data, from.num_bytes());
+  } else if (is_half(from.dtype)) {
+    widen(from.dtype, from.data, reinterpret_cast<float*>(to.data), from.count);
+  } else {
+    narrow(reinterpret_cast<const float*>(from.data), to.dtype, to.data, from.count);
+  }
+}
+
+void divide(const Elements& elements, int divisor) {
+  visit_arithmetic_floating(elements.dtype, "MEAN", [&]<class T>() {
+    T* const values = reinterpret_cast<T*>(elements.data);
+    const T by = static_cast<T>(divisor);
+    for (std::size_t i = 0; i < elements.count; ++i) values[i] /= by;
+  });
+}
+
+}  // namespace
+
+PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& engine)
+    : request_(request), rank_(engine.rank()), size_(engine.size()) {
+  call_.collective = request.collective;
+  call_.root = request.root;
+  call_.inputs = request.inputs;
+  call_.outputs = request.outputs;
+  call_.counts = request.counts;
+  call_.receive_counts = request.receive_counts;
+  if (request.collective == Collective::kBarrier) return;
+  call_.dtype =
+      request.inputs.empty() ? request.outputs.front().dtype : request.inputs.front().dtype;
+  for (const ConstElements& input : request.inputs) call_.count += input.count;
+  if (request.collective == Collective::kBroadcast) call_.count = request.outputs.front().count;
+  if (!reduces(request.collective)) return;
+
+  call_.op = request.op == ReduceOp::kMean ? ReduceOp::kSum : request.op;
+  const bool widens =
+      is_half(call_.dtype) &&
+      (request.op == ReduceOp::kMean || !engine.supports(call_.collective, call_.op, call_.dtype));
+  const bool aligned =
+      std::ranges::all_of(request.inputs, is_aligned<ConstElements>) &&
+      (!has_result() || std::ranges::all_of(request.outputs, is_aligned<Elements>));
+  if (widens || !aligned) replace(widens ? DType::kFloat32 : call_.dtype);
+}
+
+bool PreparedCall::has_result() const {
+  return request_.collective != Collective::kReduce || rank_ == request_.root;
+}
+
+std::byte* PreparedCall::scratch(std::size_t count, DType dtype) {
+  return scratch_.emplace_back(Shape{static_cast<std::int64_t>(count)}, dtype, Device{}).data();
+}
+
+void PreparedCall::replace(DType dtype) {
+  replaced_ = true;
+  for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
+    const ConstElements& from = request_.inputs[i];
+    const Elements copy(scratch(from.count, dtype), from.count, dtype);
+    copy_as(from, copy);
+    inputs_.push_back(copy);
+    const std::size_t out = request_.outputs[i].count;
+    const bool in_place = request_.collective != Collective::kReduceScatter;
+    outputs_.push_back(in_place ? copy : Elements(scratch(out, dtype), out, dtype));
+  }
+  call_.dtype = dtype;
+  call_.inputs = inputs_;
+  call_.outputs = outputs_;
+}
+
+void PreparedCall::finish() {
+  if (!reduces(request_.collective) || !has_result()) return;
+  for (std::size_t i = 0; i < call_.outputs.size(); ++i) {
+    if (request_.op == ReduceOp::kMean) divide(call_.outputs[i], size_);
+    if (replaced_) copy_as(call_.outputs[i], request_.outputs[i]);
+  }
+}
+
+}  // namespace tutti::internal

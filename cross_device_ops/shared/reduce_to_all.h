@@ -1,0 +1,19 @@
+// The tree's result in all replicas' memory, in one pass.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "tutti/tensor/dtype.h"
+#include "tutti/tensor/reduce_op.h"
+
+namespace tutti::internal {
+
+/// Combines `inputs` along the canonical tree, as reduce_along_tree does and with the same bits,
+/// into every one of `outputs`; outputs[i] may be one of the inputs. Each cache line is read and
+/// written once. Aligned to the elements.
+void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
+                   std::span<std::byte* const> outputs, std::size_t count);
+
+}  // namespace tutti::internal
