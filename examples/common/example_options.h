@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tutti/core/flags.h"
+#include "tutti/cross_device_ops/communication_options.h"
 #include "tutti/strategy/strategy.h"
 
 namespace tutti::examples {
