@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "tools/bench_options.h"
+
 namespace tutti::tools {
 
 enum class OutputFormat { kText, kJson };
@@ -16,5 +18,9 @@ int devices_command(OutputFormat format);
 /// What this build and this machine can do, with a verdict. 1 when something needed is missing.
 /// Fashion-MNIST is looked for in `data_dir`, or in the usual places when it is empty.
 int doctor_command(OutputFormat format, const std::string& data_dir);
+
+/// Times all_reduce of the registered operations beside this machine's floor. 1 when a result was
+/// wrong, 2 for flags that make no sense.
+int bench_all_reduce_command(const BenchFlags& flags);
 
 }  // namespace tutti::tools
