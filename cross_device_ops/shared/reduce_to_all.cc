@@ -1,14 +1,16 @@
 // One pass over memory: combine a block of all inputs, store it to all outputs.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sum of two floating inputs goes from registers to both outputs. Everything else is combined
-// block by block, a *block* being a run of elements that stays in the first-level cache until it
-// has been copied.
+// Up to eight floating inputs in place are summed in registers and stored to all. Everything else
+// is combined block by block, a *block* being a run of elements that stays in the first-level cache
+// until it has been copied.
 #include "tutti/cross_device_ops/shared/reduce_to_all.h"
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
+#include <utility>
 
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/tensor/cpu/vectorized.h"
@@ -18,33 +20,66 @@ namespace {
 
 constexpr std::size_t kBlockBytes = 8 * 1024;
 
-// In place, so that every store hits a line that was just read.
-template <class T>
-void sum_both(T* __restrict a, T* __restrict b, std::size_t count) {
+// The sum of values[first], ..., values[first + n - 1] along the canonical tree.
+template <std::size_t first, std::size_t n, class T>
+[[gnu::always_inline]] inline T tree_sum(const T* values) {
+  if constexpr (n == 1) {
+    return values[first];
+  } else {
+    constexpr std::size_t half = std::bit_floor(n - 1);
+    return tree_sum<first, half>(values) + tree_sum<first + half, n - half>(values);
+  }
+}
+
+template <std::size_t n, class T>
+void sum_in_registers(std::span<std::byte* const> buffers, std::size_t count) {
+  std::array<T*, n> at;
+  for (std::size_t r = 0; r < n; ++r) at[r] = reinterpret_cast<T*>(buffers[r]);
   vectorized([=]() __attribute__((always_inline)) {
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#else
+#pragma GCC ivdep
+#endif
     for (std::size_t i = 0; i < count; ++i) {
-      const T sum = a[i] + b[i];
-      a[i] = sum;
-      b[i] = sum;
+      T values[n];
+      for (std::size_t r = 0; r < n; ++r) values[r] = at[r][i];
+      const T sum = tree_sum<0, n>(values);
+      for (std::size_t r = 0; r < n; ++r) at[r][i] = sum;
     }
   });
 }
 
-bool sums_both(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
-               std::span<std::byte* const> outputs) {
-  return op == ReduceOp::kSum && (dtype == DType::kFloat32 || dtype == DType::kFloat64) &&
-         inputs.size() == 2 && outputs.size() == 2 && inputs[0] == outputs[0] &&
-         inputs[1] == outputs[1] && inputs[0] != inputs[1];
+constexpr std::size_t kMostInRegisters = 8;
+
+template <class T>
+void sum_in_registers(std::span<std::byte* const> buffers, std::size_t count) {
+  [&]<std::size_t... i>(std::index_sequence<i...>) {
+    (void)((buffers.size() == i + 2 && (sum_in_registers<i + 2, T>(buffers, count), true)) || ...);
+  }
+  (std::make_index_sequence<kMostInRegisters - 1>());
+}
+
+bool fits_registers(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
+                    std::span<std::byte* const> outputs) {
+  if (op != ReduceOp::kSum || (dtype != DType::kFloat32 && dtype != DType::kFloat64)) return false;
+  if (inputs.size() < 2 || inputs.size() > kMostInRegisters) return false;
+  if (!std::ranges::equal(inputs, outputs)) return false;
+  for (std::size_t a = 0; a < inputs.size(); ++a) {
+    for (std::size_t b = 0; b < a; ++b) {
+      if (inputs[a] == inputs[b]) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
 
 void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                    std::span<std::byte* const> outputs, std::size_t count) {
-  if (sums_both(op, dtype, inputs, outputs)) {
-    return visit_arithmetic_floating(dtype, "reduce_to_all", [&]<class T>() {
-      sum_both(reinterpret_cast<T*>(outputs[0]), reinterpret_cast<T*>(outputs[1]), count);
-    });
+  if (fits_registers(op, dtype, inputs, outputs)) {
+    return visit_arithmetic_floating(dtype, "reduce_to_all",
+                                     [&]<class T>() { sum_in_registers<T>(outputs, count); });
   }
   alignas(64) std::array<std::byte, kBlockBytes> block;
   const std::size_t size = size_of(dtype);

@@ -1,11 +1,11 @@
 // Collectives of threads on each other's memory.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vocabulary: a call's buffers, one after the other, are its *elements*. Rank r's *part* of n
-// elements is [n * r / size, n * (r + 1) / size), cut at multiples of 64 elements. Steps: all
-// arrive; every rank reads what it needs where it lies and writes its part (reductions) or its own
-// result (copies); all depart. Traffic of an all-reduce of S bytes per rank: size * S read, size *
-// S written, by all ranks together: the least for results in every rank's memory.
+// Vocabulary: a call's buffers, one after the other, are its *elements*. *Part* r of a reduction of
+// n elements is [n * r / size, n * (r + 1) / size), cut at multiples of 64 elements; of a copy it
+// is rank r's result. Steps: all arrive; each part is done once, reading and writing all ranks'
+// memory where it lies; all leave. Traffic of an all-reduce of S bytes per rank: size * S read and
+// size * S written by all ranks together, the least for results in every rank's memory.
 #include "tutti/cross_device_ops/shared/shared_engine.h"
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 
 #include "tutti/cross_device_ops/shared/reduce_to_all.h"
 #include "tutti/cross_device_ops/shared/shared_group.h"
+#include "tutti/cross_device_ops/shared/update_pass.h"
 
 namespace tutti::internal {
 namespace {
@@ -34,6 +35,7 @@ class SharedEngine final : public CollectiveEngine {
     return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
   }
   Determinism determinism() const override { return Determinism::kCanonical; }
+  bool fuses_updates() const override { return true; }
 
   void run(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline) override;
   void abort(const Error& reason) noexcept override {
@@ -56,13 +58,18 @@ class SharedEngine final : public CollectiveEngine {
 
  private:
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
-  void require_same_call() const;
-  void work(const CollectiveCall& call);
-  void combine_parts(const CollectiveCall& call);
+  const CollectiveCall& call_of(int rank) const { return group_->call(rank_, rank); }
+  void require_same_call(const CollectiveCall& call) const;
+  void require_counts_fit() const;
+  void do_parts(const CollectiveCall& call);
+  void do_part(const CollectiveCall& call, int part);
+  void combine_part(const CollectiveCall& call, int part);
   void combine(const CollectiveCall& call, std::size_t buffer, std::size_t begin, std::size_t end);
-  void combine_own_part(const CollectiveCall& call);
-  void gather(const CollectiveCall& call) const;
-  void exchange(const CollectiveCall& call) const;
+  void update(const CollectiveCall& call, std::size_t buffer, std::size_t begin, std::size_t end,
+              int part);
+  void combine_for(int rank);
+  void gather_for(int rank) const;
+  void exchange_for(int rank) const;
 
   const std::shared_ptr<SharedGroup> group_;
   const int rank_;
@@ -70,6 +77,7 @@ class SharedEngine final : public CollectiveEngine {
   // Starts of a range in every rank's memory, kept to spare the allocation.
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
+  std::vector<std::vector<std::byte*>> slots_;  // [slot][rank]
 };
 
 void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
@@ -80,67 +88,90 @@ void SharedEngine::run(const CollectiveCall& call, const CollectiveHeader& heade
                        TimePoint deadline) {
   group_->arrive(rank_, call, header, deadline);
   try {
-    require_same_call();
-    work(call);
+    require_same_call(call);
   } catch (const Error& error) {
+    // Every rank is here: all looked at the same headers.
     group_->close(error);
-    group_->depart(rank_);
+    group_->finish_part(rank_);
+    group_->leave(rank_);
     throw;
   }
-  group_->depart(rank_);
+  do_parts(call);
+  group_->leave(rank_);
 }
 
-// All ranks look at the same headers, so all of them throw the same message.
-void SharedEngine::require_same_call() const {
-  const std::uint64_t expected = group_->fingerprint(0);
+void SharedEngine::require_same_call(const CollectiveCall& call) const {
+  const std::uint64_t expected = group_->fingerprint(rank_, 0);
   for (int r = 1; r < size(); ++r) {
-    if (group_->fingerprint(r) == expected) continue;
-    fail(ErrorCode::kInvalidArgument, mismatch_message(group_->header(0), group_->header(r)));
+    if (group_->fingerprint(rank_, r) == expected) continue;
+    fail(ErrorCode::kInvalidArgument,
+         mismatch_message(group_->header(rank_, 0), group_->header(rank_, r)));
   }
-  if (group_->header(0).collective != Collective::kAllToAll) return;
+  if (call.collective == Collective::kAllToAll) require_counts_fit();
+}
+
+void SharedEngine::require_counts_fit() const {
   for (int r = 0; r < size(); ++r) {
     for (int s = 0; s < size(); ++s) {
-      const std::size_t sent = group_->call(r).counts[index(s)];
-      const std::size_t expected_count = group_->call(s).receive_counts[index(r)];
-      if (sent == expected_count) continue;
+      const std::size_t sent = call_of(r).counts[index(s)];
+      const std::size_t expected = call_of(s).receive_counts[index(r)];
+      if (sent == expected) continue;
       fail(ErrorCode::kInvalidArgument, "collective mismatch (count): rank ", r, " sends ", sent,
-           " elements to rank ", s, ", which expects ", expected_count, ": ",
-           group_->header(r).describe(), "; ", group_->header(s).describe());
+           " elements to rank ", s, ", which expects ", expected, ": rank ", r, " calls ",
+           group_->header(rank_, r).describe(), "; rank ", s, " calls ",
+           group_->header(rank_, s).describe());
     }
   }
 }
 
-void SharedEngine::work(const CollectiveCall& call) {
+void SharedEngine::do_parts(const CollectiveCall& call) {
+  // In an all_to_all every rank has just looked into all others' memory, and so must stay.
+  if (!group_->shares_parts() || call.collective == Collective::kAllToAll) {
+    do_part(call, rank_);
+    group_->finish_part(rank_);
+    return;
+  }
+  for (int part = group_->take_part(rank_); part >= 0; part = group_->take_part(rank_)) {
+    do_part(call, part);
+    group_->finish_part(rank_);
+  }
+}
+
+void SharedEngine::do_part(const CollectiveCall& call, int part) {
   switch (call.collective) {
     case Collective::kAllReduce:
     case Collective::kReduce:
-      return combine_parts(call);
+      return combine_part(call, part);
     case Collective::kReduceScatter:
-      return combine_own_part(call);
-    case Collective::kBroadcast:
-      return copy_bytes(group_->call(call.root).outputs[0].data, call.outputs[0].data,
-                        call.outputs[0].num_bytes());
+      return combine_for(part);
+    case Collective::kBroadcast: {
+      const Elements& data = call_of(part).outputs[0];
+      return copy_bytes(call_of(call.root).outputs[0].data, data.data, data.num_bytes());
+    }
     case Collective::kAllGather:
-      return gather(call);
+      return gather_for(part);
     case Collective::kAllToAll:
-      return exchange(call);
+      return exchange_for(part);
     case Collective::kBarrier:
       return;
   }
 }
 
-void SharedEngine::combine_parts(const CollectiveCall& call) {
+void SharedEngine::combine_part(const CollectiveCall& call, int own_part) {
   constexpr std::size_t kGrain = 64;
   const auto ranks = static_cast<std::size_t>(size());
   const auto cut = [&](std::size_t part) {
     return part == ranks ? call.count : call.count * part / ranks / kGrain * kGrain;
   };
-  const std::size_t begin = cut(index(rank_));
-  const std::size_t end = cut(index(rank_) + 1);
+  const std::size_t begin = cut(index(own_part));
+  const std::size_t end = cut(index(own_part) + 1);
   std::size_t first = 0;  // of the buffer, among all elements
   for (std::size_t b = 0; b < call.inputs.size() && first < end; ++b) {
     const std::size_t last = first + call.inputs[b].count;
-    if (last > begin) combine(call, b, std::max(begin, first) - first, std::min(end, last) - first);
+    const std::size_t from = std::max(begin, first) - first;
+    const std::size_t to = std::min(end, last) - first;
+    if (last > begin && call.update == nullptr) combine(call, b, from, to);
+    if (last > begin && call.update != nullptr) update(call, b, from, to, own_part);
     first = last;
   }
 }
@@ -149,46 +180,72 @@ void SharedEngine::combine(const CollectiveCall& call, std::size_t buffer, std::
                            std::size_t end) {
   if (begin >= end) return;
   const std::size_t size_of_element = size_of(call.dtype);
+  const std::size_t offset = begin * size_of_element;
   for (int r = 0; r < size(); ++r) {
-    const CollectiveCall& other = group_->call(r);
-    inputs_[index(r)] = other.inputs[buffer].data + begin * size_of_element;
     if (call.collective == Collective::kAllReduce) {
-      outputs_[index(r)] = other.outputs[buffer].data + begin * size_of_element;
+      outputs_[index(r)] = group_->outputs(rank_, r)[buffer].data + offset;
+      inputs_[index(r)] = outputs_[index(r)];
+      // In place one list is read instead of two: each costs a cache miss.
+      if (group_->in_place(rank_, r)) continue;
     }
+    inputs_[index(r)] = call_of(r).inputs[buffer].data + offset;
   }
   if (call.collective == Collective::kAllReduce) {
     return reduce_to_all(call.op, call.dtype, inputs_, outputs_, end - begin);
   }
-  std::byte* const result = group_->call(call.root).outputs[0].data + begin * size_of_element;
+  std::byte* const result = call_of(call.root).outputs[0].data + offset;
   reduce_along_tree(call.op, call.dtype, inputs_, result, end - begin);
 }
 
-void SharedEngine::combine_own_part(const CollectiveCall& call) {
-  std::size_t begin = 0;
-  for (int r = 0; r < rank_; ++r) begin += call.counts[index(r)];
+void SharedEngine::update(const CollectiveCall& call, std::size_t buffer, std::size_t begin,
+                          std::size_t end, int part) {
+  if (begin >= end) return;
+  const std::size_t offset = begin * size_of(call.dtype);
+  slots_.resize(call.update->slots.size(), std::vector<std::byte*>(index(size())));
   for (int r = 0; r < size(); ++r) {
-    inputs_[index(r)] = group_->call(r).inputs[0].data + begin * size_of(call.dtype);
+    const CollectiveCall& other = call_of(r);
+    inputs_[index(r)] = other.inputs[buffer].data + offset;
+    outputs_[index(r)] = other.update->weights[buffer].data + offset;
+    for (std::size_t s = 0; s < slots_.size(); ++s) {
+      slots_[s][index(r)] = other.update->slots[s][buffer].data + offset;
+    }
   }
-  reduce_along_tree(call.op, call.dtype, inputs_, call.outputs[0].data, call.outputs[0].count);
+  // Weights that no cache holds until their next use are better stored past them.
+  constexpr std::size_t kCaches = 16 << 20;
+  const std::size_t copies = index(size()) * (1 + slots_.size());
+  sum_and_update(*call.update->rule, call.update->scalars, call.mean,
+                 call.count * size_of(call.dtype) * copies > kCaches,
+                 {call.dtype, end - begin, inputs_, outputs_, slots_, index(part)});
 }
 
-void SharedEngine::gather(const CollectiveCall& call) const {
-  std::byte* place = call.outputs[0].data;
+void SharedEngine::combine_for(int rank) {
+  const CollectiveCall& own = call_of(rank);
+  std::size_t begin = 0;
+  for (int r = 0; r < rank; ++r) begin += own.counts[index(r)];
   for (int r = 0; r < size(); ++r) {
-    const ConstElements& part = group_->call(r).inputs[0];
+    inputs_[index(r)] = call_of(r).inputs[0].data + begin * size_of(own.dtype);
+  }
+  reduce_along_tree(own.op, own.dtype, inputs_, own.outputs[0].data, own.outputs[0].count);
+}
+
+void SharedEngine::gather_for(int rank) const {
+  std::byte* place = call_of(rank).outputs[0].data;
+  for (int r = 0; r < size(); ++r) {
+    const ConstElements& part = call_of(r).inputs[0];
     copy_bytes(part.data, place, part.num_bytes());
     place += part.num_bytes();
   }
 }
 
-void SharedEngine::exchange(const CollectiveCall& call) const {
-  std::byte* place = call.outputs[0].data;
+void SharedEngine::exchange_for(int rank) const {
+  const CollectiveCall& own = call_of(rank);
+  std::byte* place = own.outputs[0].data;
   for (int r = 0; r < size(); ++r) {
-    const CollectiveCall& other = group_->call(r);
+    const CollectiveCall& other = call_of(r);
     std::size_t begin = 0;
-    for (int s = 0; s < rank_; ++s) begin += other.counts[index(s)];
-    const std::size_t bytes = call.receive_counts[index(r)] * size_of(call.dtype);
-    copy_bytes(other.inputs[0].data + begin * size_of(call.dtype), place, bytes);
+    for (int s = 0; s < rank; ++s) begin += other.counts[index(s)];
+    const std::size_t bytes = own.receive_counts[index(r)] * size_of(own.dtype);
+    copy_bytes(other.inputs[0].data + begin * size_of(own.dtype), place, bytes);
     place += bytes;
   }
 }
