@@ -6,6 +6,8 @@
 // therefore left(first half, a power of two) combined with right(the rest), where the left half has
 // the largest power of two below n. A *block* is a run of elements that fits the cache; blocks do
 // not change the order.
+#include "tutti/cross_device_ops/canonical_tree.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -13,7 +15,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/cross_device_ops/element_arithmetic.h"
 #include "tutti/tensor/buffer.h"
 #include "tutti/tensor/half_conversion.h"

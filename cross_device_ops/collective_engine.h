@@ -27,6 +27,8 @@ class CollectiveEngine {
   virtual std::string_view name() const = 0;
   virtual bool supports(Collective collective, ReduceOp op, DType dtype) const = 0;
   virtual Determinism determinism() const = 0;
+  /// Whether run() takes calls with an update.
+  virtual bool fuses_updates() const { return false; }
 
   /// Blocks until this rank's part is done. Throws kInvalidArgument (mismatch), kDeadlineExceeded
   /// naming the ranks that did not come, kAborted, kUnavailable. After any of these the group

@@ -84,7 +84,8 @@ class Reader {
 template <class Header, class Visitor>
 void visit_fields(Header& h, Visitor&& visit) {
   visit(h.sequence), visit(h.group), visit(h.count), visit(h.counts_hash), visit(h.shape_hash);
-  visit(h.name_hash), visit(h.root), visit(h.rank), visit(h.line), visit(h.collective);
+  visit(h.name_hash), visit(h.update_hash), visit(h.names_seen), visit(h.root), visit(h.rank),
+      visit(h.line), visit(h.collective);
   visit(h.op), visit(h.dtype), visit(h.compression), visit(h.name), visit(h.file), visit(h.shape);
 }
 
@@ -103,6 +104,15 @@ void require_valid(const CollectiveHeader& h) {
   for (const Text text : {Text(h.name), Text(h.file), Text(h.shape)}) {
     if (text.back() != '\0') damaged("text", text_of(text));
   }
+}
+
+std::uint64_t bits_of_name(std::uint64_t hash) {
+  return std::uint64_t{1} << (hash >> 58) | std::uint64_t{1} << (hash >> 52 & 63);
+}
+
+bool has_seen(const CollectiveHeader& header, std::uint64_t name_hash) {
+  const std::uint64_t bits = bits_of_name(name_hash);
+  return name_hash != 0 && (header.names_seen & bits) == bits;
 }
 
 std::string compression_of(const CollectiveHeader& h) {
@@ -146,14 +156,25 @@ std::uint64_t CollectiveHeader::fingerprint() const {
       static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32;
   // Two chains, so that the multiplications overlap.
   const std::uint64_t a = mixed(mixed(0x2545F4914F6CDD1Du, kinds ^ sequence), count ^ group);
-  const std::uint64_t b = mixed(mixed(0x9E6C63D0876A9A35u, name_hash), counts_hash ^ shape_hash);
+  const std::uint64_t b =
+      mixed(mixed(0x9E6C63D0876A9A35u, name_hash ^ update_hash), counts_hash ^ shape_hash);
   return a ^ b;
+}
+
+void CollectiveHeader::remember_name() {
+  if (name_hash != 0) names_seen |= bits_of_name(name_hash);
 }
 
 std::optional<Mismatch> CollectiveHeader::difference(const CollectiveHeader& other) const {
   if (group != other.group) return Mismatch::kGroup;
   if (sequence != other.sequence) return Mismatch::kOrder;
-  if (collective != other.collective) return Mismatch::kOperation;
+  if (name_hash != other.name_hash && has_seen(other, name_hash) &&
+      has_seen(*this, other.name_hash)) {
+    return Mismatch::kOrder;
+  }
+  if (collective != other.collective || update_hash != other.update_hash) {
+    return Mismatch::kOperation;
+  }
   if (op != other.op && reduces(collective)) return Mismatch::kReduceOp;
   if (dtype != other.dtype) return Mismatch::kDType;
   if (compression != other.compression) return Mismatch::kCompression;
@@ -166,6 +187,7 @@ std::optional<Mismatch> CollectiveHeader::difference(const CollectiveHeader& oth
 
 std::string CollectiveHeader::describe() const {
   std::string text = concat(to_string(collective), "(");
+  if (update_hash != 0) text = concat("all_reduce_and_update[", update_hash, "](");
   if (reduces(collective)) text += concat(op, ", ");
   if (collective != Collective::kBarrier) text += concat(dtype, " x ", count);
   if (counts_hash != 0) text += " in uneven parts";

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/collective.h"
-#include "tutti/tensor/update_rule.h"
+#include "tutti/cross_device_ops/fused_update.h"
 
 namespace tutti::internal {
 
@@ -19,6 +19,7 @@ struct CallRequest {
   std::span<const Elements> outputs = {};
   std::span<const std::size_t> counts = {};
   std::span<const std::size_t> receive_counts = {};
+  const FusedUpdate* update = nullptr;  // then there are no outputs
   CallOptions options = {};
   SourceLocation where = {};
 };

@@ -94,6 +94,7 @@ class Checker {
     if (request_.inputs.empty()) wrong("expected a buffer, got none");
     check_dtypes();
     check_op();
+    if (request_.update != nullptr) return check_update(*request_.update);
     for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
       const ConstElements& in = request_.inputs[i];
       const Elements& out = request_.outputs[i];
@@ -101,6 +102,46 @@ class Checker {
         wrong("expected an output of ", in.count, " elements, got ", out.count);
       }
       require_disjoint(in, out, in.data == out.data ? in.data : nullptr);
+    }
+  }
+
+  void check_update(const FusedUpdate& update) const {
+    const DType dtype = request_.inputs.front().dtype;
+    if (update.rule == nullptr || update.rule->uses_norms()) {
+      wrong("expected an update rule without norms, got ",
+            update.rule == nullptr ? "none" : update.rule->name());
+    }
+    if (dtype != DType::kFloat32 && dtype != DType::kFloat64) {
+      wrong("expected gradients in float32 or float64, got ", dtype);
+    }
+    if (request_.op != ReduceOp::kSum && request_.op != ReduceOp::kMean) {
+      wrong("expected SUM or MEAN of gradients, got ", request_.op);
+    }
+    check_like_gradients(update.weights, "weights");
+    const std::size_t num_slots = update.rule->slots().size();
+    if (update.slots.size() != num_slots) {
+      wrong("expected ", num_slots, " slots, those of ", update.rule->name(), ", got ",
+            update.slots.size());
+    }
+    for (const std::span<const Elements> slot : update.slots) check_like_gradients(slot, "a slot");
+  }
+
+  void check_like_gradients(std::span<const Elements> list, std::string_view what) const {
+    if (list.size() != request_.inputs.size()) {
+      wrong("expected ", what, " of ", request_.inputs.size(), " buffers, one per gradient, got ",
+            list.size());
+    }
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const ConstElements& gradient = request_.inputs[i];
+      if (list[i].dtype != gradient.dtype || list[i].count != gradient.count) {
+        wrong("expected ", what, "[", i, "] of ", gradient.count, " x ", gradient.dtype,
+              " as the gradient, got ", list[i].count, " x ", list[i].dtype);
+      }
+      if (reinterpret_cast<std::uintptr_t>(list[i].data) % size_of(list[i].dtype) != 0 ||
+          reinterpret_cast<std::uintptr_t>(gradient.data) % size_of(gradient.dtype) != 0) {
+        wrong("expected memory aligned to its elements, got ", what, "[", i,
+              "] or its gradient at an odd address");
+      }
     }
   }
 

@@ -183,6 +183,13 @@ void Communicator::all_reduce(ReduceOp op, ConstElements input, Elements output,
   state_->run(said(reduction(Collective::kAllReduce, op, input, output), options, where));
 }
 
+void Communicator::all_reduce_and_update(ReduceOp op, std::span<const ConstElements> gradients,
+                                         const FusedUpdate& update, CallOptions options,
+                                         SourceLocation where) {
+  state_->run(
+      {.op = op, .inputs = gradients, .update = &update, .options = options, .where = where});
+}
+
 void Communicator::reduce(ReduceOp op, ConstElements input, Elements output, int root,
                           CallOptions options, SourceLocation where) {
   state_->run(said(reduction(Collective::kReduce, op, input, output, root), options, where));

@@ -31,6 +31,14 @@ std::uint64_t hash_of_list(std::span<const ConstElements> list) {
   return hash | 1;
 }
 
+std::uint64_t hash_of(const FusedUpdate& update) {
+  const UpdateScalars& scalars = update.scalars;
+  const double numbers[] = {scalars.learning_rate, static_cast<double>(scalars.iteration),
+                            scalars.gradient_scale, scalars.weight_decay};
+  return hash_of(std::as_bytes(std::span(numbers))) ^
+         hash_of(std::as_bytes(std::span(update.rule->name())));
+}
+
 bool are_even(std::span<const std::size_t> counts) {
   return std::ranges::adjacent_find(counts, std::ranges::not_equal_to()) == counts.end();
 }
@@ -162,17 +170,41 @@ void CommunicatorState::fill_header(const CallRequest& request, const Collective
   header_.counts_hash = uneven                      ? hash_of(std::as_bytes(call.counts))
                         : request.inputs.size() > 1 ? hash_of_list(request.inputs)
                                                     : 0;
+  header_.update_hash = request.update == nullptr ? 0 : hash_of(*request.update);
   fill_text(request);
 }
 
 void CommunicatorState::run_alone(const CallRequest& request) {
-  if (request.outputs.empty()) return;
+  if (request.outputs.empty()) return;  // a barrier
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     copy_alone(request.inputs[i], request.outputs[i]);
   }
 }
 
+void CommunicatorState::sum_then_update(const CallRequest& request) {
+  std::vector<MutableTensor> copies;
+  std::vector<Elements> sums;
+  for (const ConstElements& gradient : request.inputs) {
+    copies.emplace_back(Shape{static_cast<std::int64_t>(gradient.count)}, gradient.dtype, Device{});
+    sums.emplace_back(copies.back().data(), gradient.count, gradient.dtype);
+  }
+  CallRequest sum = request;
+  sum.update = nullptr;
+  sum.outputs = sums;
+  execute(sum);
+  const FusedUpdate& update = *request.update;
+  std::vector<void*> slots(update.slots.size());
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    for (std::size_t s = 0; s < slots.size(); ++s) slots[s] = update.slots[s][i].data;
+    update.rule->apply({sums[i].dtype, sums[i].count, update.weights[i].data, slots, sums[i].data,
+                        update.scalars});
+  }
+}
+
 void CommunicatorState::execute(const CallRequest& request) {
+  if (request.update != nullptr && (size_ == 1 || !engine_->fuses_updates())) {
+    return sum_then_update(request);
+  }
   if (size_ == 1) return run_alone(request);
   PreparedCall prepared(request, *engine_);
   fill_header(request, prepared.call());
@@ -191,6 +223,7 @@ void CommunicatorState::execute(const CallRequest& request) {
   }
   recorder_.end(CallState::kDone);
   ++header_.sequence;
+  header_.remember_name();
   prepared.finish();
 }
 

@@ -47,6 +47,7 @@ class CommunicatorState {
 
  private:
   void execute(const CallRequest& request);
+  void sum_then_update(const CallRequest& request);
   void run_alone(const CallRequest& request);
   void fill_header(const CallRequest& request, const CollectiveCall& call);
   void fill_text(const CallRequest& request);

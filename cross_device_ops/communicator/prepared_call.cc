@@ -55,6 +55,11 @@ PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& e
   for (const ConstElements& input : request.inputs) call_.count += input.count;
   if (request.collective == Collective::kBroadcast) call_.count = request.outputs.front().count;
   if (!reduces(request.collective)) return;
+  if (request.update != nullptr) {
+    call_.update = request.update;
+    call_.mean = request.op == ReduceOp::kMean;
+    return;
+  }
 
   call_.op = request.op == ReduceOp::kMean ? ReduceOp::kSum : request.op;
   const bool widens =
@@ -91,7 +96,7 @@ void PreparedCall::replace(DType dtype) {
 }
 
 void PreparedCall::finish() {
-  if (!reduces(request_.collective) || !has_result()) return;
+  if (!reduces(request_.collective) || !has_result() || request_.update != nullptr) return;
   for (std::size_t i = 0; i < call_.outputs.size(); ++i) {
     if (request_.op == ReduceOp::kMean) divide(call_.outputs[i], size_);
     if (replaced_) copy_as(call_.outputs[i], request_.outputs[i]);

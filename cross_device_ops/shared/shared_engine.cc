@@ -13,6 +13,7 @@
 
 #include "tutti/cross_device_ops/shared/reduce_to_all.h"
 #include "tutti/cross_device_ops/shared/shared_group.h"
+#include "tutti/cross_device_ops/shared/update_pass.h"
 
 namespace tutti::internal {
 namespace {
@@ -30,10 +31,14 @@ class SharedEngine final : public CollectiveEngine {
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
   std::string_view name() const override { return "canonical"; }
-  bool supports(Collective, ReduceOp op, DType dtype) const override {
-    return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
+  bool supports(Collective collective, ReduceOp op, DType dtype) const override {
+    const bool combines = collective == Collective::kAllReduce ||
+                          collective == Collective::kReduce ||
+                          collective == Collective::kReduceScatter;
+    return !combines || dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
   }
   Determinism determinism() const override { return Determinism::kCanonical; }
+  bool fuses_updates() const override { return true; }
 
   void run(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline) override;
   void abort(const Error& reason) noexcept override {
@@ -63,6 +68,8 @@ class SharedEngine final : public CollectiveEngine {
   void do_part(const CollectiveCall& call, int part);
   void combine_part(const CollectiveCall& call, int part);
   void combine(const CollectiveCall& call, std::size_t buffer, std::size_t begin, std::size_t end);
+  void update(const CollectiveCall& call, std::size_t buffer, std::size_t begin, std::size_t end,
+              int part);
   void combine_for(int rank);
   void gather_for(int rank) const;
   void exchange_for(int rank) const;
@@ -73,6 +80,7 @@ class SharedEngine final : public CollectiveEngine {
   // Starts of a range in every rank's memory, kept to spare the allocation.
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
+  std::vector<std::vector<std::byte*>> slots_;  // [slot][rank]
 };
 
 void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
@@ -87,7 +95,7 @@ void SharedEngine::run(const CollectiveCall& call, const CollectiveHeader& heade
   } catch (const Error& error) {
     // Every rank is here: all looked at the same headers.
     group_->close(error);
-    group_->finish_part();
+    group_->finish_part(rank_);
     group_->leave(rank_);
     throw;
   }
@@ -122,13 +130,14 @@ void SharedEngine::require_counts_fit() const {
 void SharedEngine::do_parts(const CollectiveCall& call) {
   // In an all_to_all every rank has just looked into all others' memory, and so must stay.
   if (!group_->shares_parts() || call.collective == Collective::kAllToAll) {
+    group_->take_own_part();
     do_part(call, rank_);
-    group_->finish_part();
+    group_->finish_part(rank_);
     return;
   }
   for (int part = group_->take_part(rank_); part >= 0; part = group_->take_part(rank_)) {
     do_part(call, part);
-    group_->finish_part();
+    group_->finish_part(rank_);
   }
 }
 
@@ -163,7 +172,10 @@ void SharedEngine::combine_part(const CollectiveCall& call, int own_part) {
   std::size_t first = 0;  // of the buffer, among all elements
   for (std::size_t b = 0; b < call.inputs.size() && first < end; ++b) {
     const std::size_t last = first + call.inputs[b].count;
-    if (last > begin) combine(call, b, std::max(begin, first) - first, std::min(end, last) - first);
+    const std::size_t from = std::max(begin, first) - first;
+    const std::size_t to = std::min(end, last) - first;
+    if (last > begin && call.update == nullptr) combine(call, b, from, to);
+    if (last > begin && call.update != nullptr) update(call, b, from, to, own_part);
     first = last;
   }
 }
@@ -174,20 +186,40 @@ void SharedEngine::combine(const CollectiveCall& call, std::size_t buffer, std::
   const std::size_t size_of_element = size_of(call.dtype);
   const std::size_t offset = begin * size_of_element;
   for (int r = 0; r < size(); ++r) {
-    const CollectiveCall& other = call_of(r);
-    // In place one list is read instead of two: each costs a cache miss.
     if (call.collective == Collective::kAllReduce) {
-      outputs_[index(r)] = other.outputs[buffer].data + offset;
+      outputs_[index(r)] = group_->outputs(rank_, r)[buffer].data + offset;
+      inputs_[index(r)] = outputs_[index(r)];
+      // In place one list is read instead of two: each costs a cache miss.
+      if (group_->in_place(rank_, r)) continue;
     }
-    inputs_[index(r)] = call.collective == Collective::kAllReduce && group_->in_place(rank_, r)
-                            ? outputs_[index(r)]
-                            : other.inputs[buffer].data + offset;
+    inputs_[index(r)] = call_of(r).inputs[buffer].data + offset;
   }
   if (call.collective == Collective::kAllReduce) {
     return reduce_to_all(call.op, call.dtype, inputs_, outputs_, end - begin);
   }
   std::byte* const result = call_of(call.root).outputs[0].data + offset;
   reduce_along_tree(call.op, call.dtype, inputs_, result, end - begin);
+}
+
+void SharedEngine::update(const CollectiveCall& call, std::size_t buffer, std::size_t begin,
+                          std::size_t end, int part) {
+  if (begin >= end) return;
+  const std::size_t offset = begin * size_of(call.dtype);
+  slots_.resize(call.update->slots.size(), std::vector<std::byte*>(index(size())));
+  for (int r = 0; r < size(); ++r) {
+    const CollectiveCall& other = call_of(r);
+    inputs_[index(r)] = other.inputs[buffer].data + offset;
+    outputs_[index(r)] = other.update->weights[buffer].data + offset;
+    for (std::size_t s = 0; s < slots_.size(); ++s) {
+      slots_[s][index(r)] = other.update->slots[s][buffer].data + offset;
+    }
+  }
+  // Weights that no cache holds until their next use are better stored past them.
+  constexpr std::size_t kCaches = 16 << 20;
+  const std::size_t copies = index(size()) * (1 + slots_.size());
+  sum_and_update(*call.update->rule, call.update->scalars, call.mean,
+                 call.count * size_of(call.dtype) * copies > kCaches,
+                 {call.dtype, end - begin, inputs_, outputs_, slots_, index(part)});
 }
 
 void SharedEngine::combine_for(int rank) {

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/shared/shared_group.h"
 
+#include <algorithm>
+
 #include "tutti/core/executor.h"
 
 namespace tutti::internal {
@@ -19,45 +21,46 @@ bool is_in_place(const CollectiveCall& call) {
 }  // namespace
 
 SharedGroup::SharedGroup(int size)
-    : progress_(static_cast<std::size_t>(size)),
+    : seats_{std::vector<Seat>(static_cast<std::size_t>(size)),
+             std::vector<Seat>(static_cast<std::size_t>(size))},
+      progress_(static_cast<std::size_t>(size)),
       shares_parts_(size > num_hardware_threads()),
       wait_(shares_parts_ ? SpinPolicy::kYield : SpinPolicy::kSpin),
-      states_(static_cast<std::size_t>(size)) {
-  for (std::vector<Seat>& row : seats_) row.resize(static_cast<std::size_t>(size));
+      states_(static_cast<std::size_t>(size)) {}
+
+bool SharedGroup::all_arrived(std::uint64_t round) const {
+  for (const Seat& seat : seats_[round % 2]) {
+    if (seat.arrived.load() < round) return false;
+  }
+  return true;
 }
 
-bool SharedGroup::count_arrival() {
-  std::uint64_t seen = arrivals_.load();
-  do {
-    if ((seen & kClosed) != 0) return false;
-  } while (!arrivals_.compare_exchange_weak(seen, seen + 2));
+bool SharedGroup::all_finished(std::uint64_t round) const {
+  for (const Progress& progress : progress_) {
+    if (progress.finished.load() < round) return false;
+  }
   return true;
 }
 
 void SharedGroup::arrive(int rank, const CollectiveCall& call, const CollectiveHeader& header,
                          TimePoint deadline) {
-  Progress& progress = progress_[static_cast<std::size_t>(rank)];
-  const std::uint64_t round = ++progress.round;
+  const std::uint64_t round = ++progress_[static_cast<std::size_t>(rank)].round;
   Seat& own = seats_[round % 2][static_cast<std::size_t>(rank)];
   own.fingerprint = header.fingerprint();
+  own.outputs = call.outputs;
   own.in_place = is_in_place(call);
-  own.call = call;
   own.header = &header;
-  progress.arrived.store(round, std::memory_order_relaxed);
-  if (!count_arrival()) throw_reason();
+  own.call = call;
+  own.arrived.store(round);
   wait_.notify();
-  const std::uint64_t complete = 2 * round * progress_.size();
-  const auto is_over = [&] {
-    const std::uint64_t seen = arrivals_.load();
-    return seen >= complete || (seen & kClosed) != 0;
-  };
-  if (!wait_.wait_until(deadline, is_over)) {
+  if (!wait_.wait_until(deadline, [&] { return all_arrived(round) || closed_.load(); })) {
     close(Error(ErrorCode::kDeadlineExceeded,
                 concat("rank ", rank, ": ", header.describe(), ": expected all ", progress_.size(),
                        " ranks before the deadline; ", missing(round), " did not come")));
   }
-  // No arrival is counted once the group is closed: a full count was complete before.
-  if (arrivals_.load() < complete) throw_reason();
+  if (!closed_.load()) return;
+  MutexLock lock(mutex_);
+  if (round >= first_failed_round_) throw *reason_;
 }
 
 int SharedGroup::take_part(int rank) {
@@ -70,35 +73,50 @@ int SharedGroup::take_part(int rank) {
   return static_cast<int>(next % n);
 }
 
-void SharedGroup::finish_part() {
-  parts_done_.fetch_add(1);
+void SharedGroup::take_own_part() {
+  // Rounds are told apart by how many parts were taken before.
+  if (shares_parts_) parts_taken_.fetch_add(1);
+}
+
+void SharedGroup::finish_part(int rank) {
+  if (shares_parts_) {
+    parts_done_.fetch_add(1);
+  } else {
+    progress_[static_cast<std::size_t>(rank)].finished.store(round_of(rank));
+  }
   wait_.notify();
 }
 
 void SharedGroup::leave(int rank) {
-  const std::uint64_t all = round_of(rank) * progress_.size();
-  wait_.wait_until(TimePoint::max(), [&] { return parts_done_.load() >= all; });
+  const std::uint64_t round = round_of(rank);
+  const std::uint64_t parts = round * progress_.size();
+  wait_.wait_until(TimePoint::max(), [&] {
+    return shares_parts_ ? parts_done_.load() >= parts : all_finished(round);
+  });
 }
 
+// A rank that has seen all arrivals and then finds the group open goes on: the arrivals came before
+// the closing, so closing sees them, too, and counts the round as complete. One that finds it
+// closed reads what closing has decided.
 void SharedGroup::close(const Error& reason) noexcept {
   {
     MutexLock lock(mutex_);
-    if (!reason_) reason_ = std::make_unique<Error>(reason);
+    if (reason_) return;
+    reason_ = std::make_unique<Error>(reason);
+    closed_.store(true);
+    std::uint64_t latest = 0;
+    for (const std::vector<Seat>& row : seats_) {
+      for (const Seat& seat : row) latest = std::max(latest, seat.arrived.load());
+    }
+    first_failed_round_ = latest == 0 || all_arrived(latest) ? latest + 1 : latest;
   }
-  arrivals_.fetch_or(kClosed);
   wait_.notify();
-}
-
-void SharedGroup::throw_reason() const {
-  MutexLock lock(mutex_);
-  TUTTI_CHECK(reason_ != nullptr, "a closed group has a reason");
-  throw *reason_;
 }
 
 std::string SharedGroup::missing(std::uint64_t round) const {
   std::vector<std::string> ranks;
   for (std::size_t r = 0; r < progress_.size(); ++r) {
-    if (progress_[r].arrived.load() < round) ranks.push_back(concat("rank ", r));
+    if (seats_[round % 2][r].arrived.load() < round) ranks.push_back(concat("rank ", r));
   }
   return join(ranks);
 }

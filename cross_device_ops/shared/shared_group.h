@@ -26,10 +26,11 @@ class SharedGroup {
   int size() const { return static_cast<int>(seats_[0].size()); }
   /// What rank `other` brought to the round that rank `own` is in; while a part is not done.
   const CollectiveCall& call(int own, int other) const { return seat(own, other).call; }
-  /// Whether its outputs are its inputs.
+  /// Its outputs, and whether they are its inputs.
+  std::span<const Elements> outputs(int own, int other) const { return seat(own, other).outputs; }
   bool in_place(int own, int other) const { return seat(own, other).in_place; }
   std::uint64_t fingerprint(int own, int other) const { return seat(own, other).fingerprint; }
-  /// Read only by ranks none of which leaves before all have called finish_part().
+  /// Read only by ranks none of which leaves before all have called finish_part(), own part or not.
   const CollectiveHeader& header(int own, int other) const { return *seat(own, other).header; }
 
   /// Sits down and waits for all. Throws the reason for which the group is closed, or closes it
@@ -41,7 +42,9 @@ class SharedGroup {
   bool shares_parts() const { return shares_parts_; }
   /// A part that nobody has taken; -1: none is left. If shares_parts().
   int take_part(int rank);
-  void finish_part();
+  /// For a round in which every rank does its own part.
+  void take_own_part();
+  void finish_part(int rank);
   /// Waits until all parts are done: never long, for nothing in a part waits.
   void leave(int rank);
   /// Ends arrivals, running and later, with this reason. The first one counts.
@@ -55,38 +58,40 @@ class SharedGroup {
 
  private:
   struct alignas(64) Seat {
-    // In the order in which others read it, to touch few cache lines.
+    // What others wait for and read in every call lies in one cache line.
+    std::atomic<std::uint64_t> arrived{0};  // the round; written last
     std::uint64_t fingerprint = 0;
+    std::span<const Elements> outputs;
     bool in_place = false;
-    CollectiveCall call;
     const CollectiveHeader* header = nullptr;
+    CollectiveCall call;
   };
   struct alignas(64) Progress {
-    std::uint64_t round = 0;  // that the rank is in or was in last, from 1; its own
-    std::atomic<std::uint64_t> arrived{0};
+    std::uint64_t round = 0;                 // that the rank is in or was in last, from 1; its own
+    std::atomic<std::uint64_t> finished{0};  // the round whose part the rank has done
   };
-  // Arrivals are counted in steps of two; bit 0 says that the group is closed.
-  static constexpr std::uint64_t kClosed = 1;
 
   std::uint64_t round_of(int rank) const { return progress_[static_cast<std::size_t>(rank)].round; }
   const Seat& seat(int own, int other) const {
     return seats_[round_of(own) % 2][static_cast<std::size_t>(other)];
   }
-  bool count_arrival();
-  [[noreturn]] void throw_reason() const;
+  bool all_arrived(std::uint64_t round) const;
+  bool all_finished(std::uint64_t round) const;
   std::string missing(std::uint64_t round) const;
 
   // Two rows of seats, for a rank may sit down for the next round before all have left this one.
   std::array<std::vector<Seat>, 2> seats_;
   std::vector<Progress> progress_;
   const bool shares_parts_;
-  alignas(64) std::atomic<std::uint64_t> arrivals_{0};
+  // Written when the group closes: until then every rank has a copy in its cache.
+  alignas(64) std::atomic<bool> closed_{false};
   alignas(64) std::atomic<std::uint64_t> parts_taken_{0};
   alignas(64) std::atomic<std::uint64_t> parts_done_{0};
   SpinWait wait_;
 
   mutable Mutex mutex_;
   std::unique_ptr<Error> reason_ TUTTI_GUARDED_BY(mutex_);
+  std::uint64_t first_failed_round_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::vector<std::function<std::string()>> states_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::pair<std::uint32_t, std::vector<int>>, std::weak_ptr<SharedGroup>> subgroups_
       TUTTI_GUARDED_BY(mutex_);

@@ -1,0 +1,136 @@
+// Sum of gradients and the optimizer's step in one pass over memory.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams of memory for two ranks: both gradients and one copy of the weights are read, both copies
+// of the weights written: 5, where all-reduce (4) and two updates (3 each) have 10. A store that
+// goes past the caches does not read its line before.
+#include "tutti/cross_device_ops/shared/update_pass.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "tutti/cross_device_ops/shared/reduce_to_all.h"
+#include "tutti/tensor/cpu/vectorized.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::size_t kBlockBytes = 8 * 1024;
+
+#if defined(__x86_64__)
+[[gnu::target("avx")]] void stream_lines(const std::byte* from, std::byte* to, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += 32) {
+    const auto* line = reinterpret_cast<const __m256i*>(from + i);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i), _mm256_loadu_si256(line));
+  }
+}
+
+void copy_past_caches(const std::byte* from, std::byte* to, std::size_t bytes) {
+  const std::size_t head = std::min(bytes, (32 - reinterpret_cast<std::uintptr_t>(to) % 32) % 32);
+  const std::size_t lines = (bytes - head) / 32 * 32;
+  std::memcpy(to, from, head);
+  stream_lines(from + head, to + head, lines);
+  std::memcpy(to + head + lines, from + head + lines, bytes - head - lines);
+}
+
+bool can_go_past_caches() { return widest_vectors() != Vectors::kBaseline; }
+// Other threads must see the stores before they see that the part is done.
+void finish_stores() { _mm_sfence(); }
+#else
+void copy_past_caches(const std::byte* from, std::byte* to, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+bool can_go_past_caches() { return false; }
+void finish_stores() {}
+#endif
+
+void divide(DType dtype, std::byte* values, std::size_t count, std::size_t divisor) {
+  visit_arithmetic_floating(dtype, "all_reduce_and_update", [&]<class T>() {
+    T* const at = reinterpret_cast<T*>(values);
+    const T by = static_cast<T>(divisor);
+    for (std::size_t i = 0; i < count; ++i) at[i] /= by;
+  });
+}
+
+class Pass {
+ public:
+  Pass(const UpdateRule& rule, const UpdateScalars& scalars, bool mean, bool past_caches,
+       const UpdateRange& range)
+      : rule_(rule),
+        scalars_(scalars),
+        mean_(mean),
+        past_caches_(past_caches && can_go_past_caches()),
+        range_(range),
+        element_(size_of(range.dtype)),
+        starts_(range.gradients.size()),
+        slots_(range.slots.size()) {}
+
+  void run() {
+    const std::size_t most = kBlockBytes / element_;
+    for (std::size_t first = 0; first < range_.count; first += most) {
+      step(first * element_, std::min(most, range_.count - first));
+    }
+    if (past_caches_) finish_stores();
+  }
+
+ private:
+  void step(std::size_t offset, std::size_t count) {
+    fetch_next(offset + count * element_,
+               std::min(kBlockBytes, range_.count * element_ - (offset + count * element_)));
+    for (std::size_t r = 0; r < starts_.size(); ++r) starts_[r] = range_.gradients[r] + offset;
+    sum_along_tree(range_.dtype, starts_, sum_.data(), count);
+    if (mean_) divide(range_.dtype, sum_.data(), count, starts_.size());
+    for (std::size_t s = 0; s < slots_.size(); ++s) {
+      slots_[s] = range_.slots[s][range_.reader] + offset;
+    }
+    std::byte* const weights = range_.weights[range_.reader] + offset;
+    rule_.apply({range_.dtype, count, weights, slots_, sum_.data(), scalars_});
+    tell_others(range_.weights, offset, count * element_);
+    for (const std::vector<std::byte*>& slot : range_.slots) {
+      tell_others(slot, offset, count * element_);
+    }
+  }
+
+  // Phases that read one stream each would leave the memory idle in between.
+  void fetch_next(std::size_t offset, std::size_t bytes) const {
+    for (std::size_t i = 0; i < bytes; i += 64) {
+      for (const std::byte* gradient : range_.gradients) __builtin_prefetch(gradient + offset + i);
+      __builtin_prefetch(range_.weights[range_.reader] + offset + i, 1);
+    }
+  }
+
+  void tell_others(std::span<std::byte* const> copies, std::size_t offset, std::size_t bytes) {
+    const std::byte* const from = copies[range_.reader] + offset;
+    for (std::size_t r = 0; r < copies.size(); ++r) {
+      if (r == range_.reader || copies[r] == copies[range_.reader]) continue;
+      if (past_caches_) {
+        copy_past_caches(from, copies[r] + offset, bytes);
+      } else {
+        std::memcpy(copies[r] + offset, from, bytes);
+      }
+    }
+  }
+
+  const UpdateRule& rule_;
+  const UpdateScalars& scalars_;
+  const bool mean_;
+  const bool past_caches_;
+  const UpdateRange& range_;
+  const std::size_t element_;
+  std::vector<const std::byte*> starts_;
+  std::vector<void*> slots_;
+  alignas(64) std::array<std::byte, kBlockBytes> sum_;
+};
+
+}  // namespace
+
+void sum_and_update(const UpdateRule& rule, const UpdateScalars& scalars, bool mean,
+                    bool past_caches, const UpdateRange& range) {
+  Pass(rule, scalars, mean, past_caches, range).run();
+}
+
+}  // namespace tutti::internal
