@@ -49,7 +49,7 @@ TEST(AutoOps, SaysOnceWhatItChose) {
   });
   set_log_level(LogLevel::kDebug);
   std::vector<Tensor> values;
-  for (int r = 0; r < 3; ++r) values.push_back(Tensor(static_cast<float>(r), cpu(r)));
+  for (int r = 0; r < 3; ++r) values.push_back(Tensor::scalar(r, DType::kFloat32, cpu(r)));
   const auto operation = make_op("auto", 3);
   for (int i = 0; i < 3; ++i) {
     const auto sums = operation->all_reduce(ReduceOp::kSum, PerReplica<Tensor>(values));
