@@ -1,22 +1,24 @@
 // Times all_reduce under each algorithm: what the table of "auto" was made from.
 // SPDX-License-Identifier: Apache-2.0
 //
-//     all_reduce_algorithms tcp 2 3 4 8       (or in_process, local; then numbers of ranks)
+//     all_reduce_algorithms local 2 3 4 8           all buffers by one thread; numbers of ranks
+//     all_reduce_algorithms in_process 2 3 4 8      ranks are threads
+//     for r in 0 1; do all_reduce_algorithms tcp $r 2 /tmp/store & done; wait     rank, ranks,
+//     folder
 //
-// Ranks are threads of this process; tcp: over the loopback device. The algorithms take turns, so
-// that a busy machine disturbs all alike. Prints the median time of a call in microseconds.
+// The algorithms take turns, so that a busy machine disturbs all alike. Prints the median time of a
+// call in microseconds, as rank 0 sees it.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "tutti/cluster/file_key_value_store.h"
 #include "tutti/cluster/tcp/tcp_transport.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/algorithms/algorithm.h"
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
-#include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/registry.h"
 
@@ -61,13 +63,12 @@ Times time_local(int size, std::size_t bytes) {
   for (int r = 0; r < size; ++r) {
     auto& values = data[static_cast<std::size_t>(r)];
     devices.push_back({DeviceType::kCpu, r});
-    buffers.push_back({reinterpret_cast<std::byte*>(values.data()), values.size(),
-                       DType::kFloat32, devices.back()});
+    buffers.push_back({reinterpret_cast<std::byte*>(values.data()), values.size(), DType::kFloat32,
+                       devices.back()});
   }
   std::map<std::string, std::unique_ptr<CrossDeviceOps>> operations;
   for (const std::string& name : names()) {
-    operations[name] =
-        build_cross_device_ops(make_cross_device_ops(name), Group{size, 0, devices});
+    operations[name] = build_cross_device_ops(make_cross_device_ops(name), Group{size, 0, devices});
   }
   Times times;
   for (int round = 0; round < rounds_for(bytes); ++round) {
@@ -115,41 +116,47 @@ void run_rank(std::shared_ptr<Transport> transport) {
   }
 }
 
-void time_messages(const std::string& medium, int size) {
-  InProcessStore store;
-  std::vector<std::shared_ptr<Transport>> transports(static_cast<std::size_t>(size));
-  if (medium == "in_process") transports = in_process_transports(size);
+void time_threads(int size) {
+  const auto transports = in_process_transports(size);
   std::vector<std::unique_ptr<Thread>> threads;
-  for (int r = 0; r < size; ++r) {
-    threads.push_back(Executor::system().start(concat("rank-", r), [&, r] {
-      auto transport = transports[static_cast<std::size_t>(r)];
-      if (!transport) transport = tcp_transport(r, size, store);
-      run_rank(std::move(transport));
-    }));
+  for (const auto& transport : transports) {
+    threads.push_back(Executor::system().start(concat("rank-", transport->rank()),
+                                               [transport] { run_rank(transport); }));
   }
+}
+
+void print_columns(const std::string& medium) {
+  std::printf("%s, float32, median microseconds per call\n%3s %10s", medium.c_str(), "n", "bytes");
+  for (const std::string& name : names()) std::printf(" %12.12s", name.c_str());
+  std::printf("\n");
+}
+
+int run_program(const std::vector<std::string>& arguments) {
+  const std::string medium = arguments.empty() ? "" : arguments[0];
+  if (medium == "tcp" && arguments.size() == 4) {
+    const int rank = std::stoi(arguments[1]);
+    if (rank == 0) print_columns(medium);
+    FileKeyValueStore store(arguments[3]);
+    run_rank(tcp_transport(rank, std::stoi(arguments[2]), store));
+    return 0;
+  }
+  if (arguments.size() < 2 || (medium != "in_process" && medium != "local")) {
+    std::fprintf(stderr, "expected: local|in_process RANKS..., or tcp RANK RANKS FOLDER\n");
+    return 2;
+  }
+  print_columns(medium);
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    const int size = std::stoi(arguments[i]);
+    if (medium == "in_process") {
+      time_threads(size);
+      continue;
+    }
+    for (const std::size_t bytes : kSizes) print(size, bytes, time_local(size, bytes));
+  }
+  return 0;
 }
 
 }  // namespace
 }  // namespace tutti
 
-int main(int argc, char** argv) {
-  const std::string medium = argc > 1 ? argv[1] : "";
-  if (argc < 3 || (medium != "tcp" && medium != "in_process" && medium != "local")) {
-    std::fprintf(stderr, "usage: %s tcp|in_process|local RANKS...\n", argv[0]);
-    return 2;
-  }
-  std::printf("%s, float32, median microseconds per call\n%3s %10s", medium.c_str(), "n", "bytes");
-  for (const std::string& name : tutti::names()) std::printf(" %12.12s", name.c_str());
-  std::printf("\n");
-  for (int i = 2; i < argc; ++i) {
-    const int size = std::atoi(argv[i]);
-    if (medium != "local") {
-      tutti::time_messages(medium, size);
-      continue;
-    }
-    for (const std::size_t bytes : tutti::kSizes) {
-      tutti::print(size, bytes, tutti::time_local(size, bytes));
-    }
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return tutti::run_program({argv + 1, argv + argc}); }

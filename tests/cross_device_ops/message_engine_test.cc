@@ -48,8 +48,8 @@ void expect_reference(const TypedBytes& data, ReduceOp op, int size, std::size_t
   for (std::size_t i = 0; i < data.count(); ++i) {
     const double expected = reference(op, data.dtype(), size, first + i);
     if (data.get(i) != expected) {
-      fail(ErrorCode::kInternal, op, " of ", data.dtype(), ", ", data.count(), " elements: element ",
-           i, " is ", data.get(i), ", expected ", expected);
+      fail(ErrorCode::kInternal, op, " of ", data.dtype(), ", ", data.count(),
+           " elements: element ", i, " is ", data.get(i), ", expected ", expected);
     }
   }
 }
@@ -345,8 +345,8 @@ TEST(MessageEngine, SendsWhatItsScheduleSaysAndOneHeader) {
       const Transports transports = in_process_transports(size);
       expect_no_errors(on_ranks(size, [&](int rank) {
         Transport& transport = *transports[static_cast<std::size_t>(rank)];
-        const auto engine = message_engine(transports[static_cast<std::size_t>(rank)],
-                                           algorithm.name);
+        const auto engine =
+            message_engine(transports[static_cast<std::size_t>(rank)], algorithm.name);
         std::uint64_t sequence = 0;
         for (const std::size_t count : {0, 1, 1000, 200'000}) {
           internal::CallShape shape{.size = size, .rank = rank, .count = count};
