@@ -19,8 +19,8 @@ class Flags {
   Flags(const Flags&) = delete;
   Flags& operator=(const Flags&) = delete;
 
-  /// `name` with its dashes, for example "--batch-size". The value that `variable` holds is the
-  /// default shown in the help.
+  /// `name` with its dashes, for example "--batch-size", or without for an argument that is known by
+  /// its place. The value that `variable` holds is the default shown in the help.
   void add(const std::string& name, std::string& variable, const std::string& help);
   void add(const std::string& name, std::int64_t& variable, const std::string& help);
   void add(const std::string& name, double& variable, const std::string& help);
@@ -30,7 +30,7 @@ class Flags {
   void add_choice(const std::string& name, std::string& variable,
                   const std::vector<std::string>& choices, const std::string& help);
   /// A sub-command: `body` runs (and gives the exit code) when it was named. `declare` adds its
-  /// flags.
+  /// flags, or commands of its own: then one of those must be named and runs instead.
   void add_command(const std::string& name, const std::string& help,
                    const std::function<void(Flags&)>& declare, std::function<int()> body);
 

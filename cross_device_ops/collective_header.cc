@@ -84,8 +84,8 @@ class Reader {
 template <class Header, class Visitor>
 void visit_fields(Header& h, Visitor&& visit) {
   visit(h.sequence), visit(h.group), visit(h.count), visit(h.counts_hash), visit(h.shape_hash);
-  visit(h.name_hash), visit(h.update_hash), visit(h.root), visit(h.rank), visit(h.line),
-      visit(h.collective);
+  visit(h.name_hash), visit(h.update_hash), visit(h.names_seen), visit(h.root), visit(h.rank),
+      visit(h.line), visit(h.collective);
   visit(h.op), visit(h.dtype), visit(h.compression), visit(h.name), visit(h.file), visit(h.shape);
 }
 
@@ -104,6 +104,15 @@ void require_valid(const CollectiveHeader& h) {
   for (const Text text : {Text(h.name), Text(h.file), Text(h.shape)}) {
     if (text.back() != '\0') damaged("text", text_of(text));
   }
+}
+
+std::uint64_t bits_of_name(std::uint64_t hash) {
+  return std::uint64_t{1} << (hash >> 58) | std::uint64_t{1} << (hash >> 52 & 63);
+}
+
+bool has_seen(const CollectiveHeader& header, std::uint64_t name_hash) {
+  const std::uint64_t bits = bits_of_name(name_hash);
+  return name_hash != 0 && (header.names_seen & bits) == bits;
 }
 
 std::string compression_of(const CollectiveHeader& h) {
@@ -152,9 +161,17 @@ std::uint64_t CollectiveHeader::fingerprint() const {
   return a ^ b;
 }
 
+void CollectiveHeader::remember_name() {
+  if (name_hash != 0) names_seen |= bits_of_name(name_hash);
+}
+
 std::optional<Mismatch> CollectiveHeader::difference(const CollectiveHeader& other) const {
   if (group != other.group) return Mismatch::kGroup;
   if (sequence != other.sequence) return Mismatch::kOrder;
+  if (name_hash != other.name_hash && has_seen(other, name_hash) &&
+      has_seen(*this, other.name_hash)) {
+    return Mismatch::kOrder;
+  }
   if (collective != other.collective || update_hash != other.update_hash) {
     return Mismatch::kOperation;
   }

@@ -29,7 +29,8 @@ enum class Mismatch {
 };
 std::string_view to_string(Mismatch mismatch);
 
-/// Equal on all ranks but for rank and call site. A plain value; travels as kEncodedHeaderBytes.
+/// Equal on all ranks but for rank, call site and names_seen. A plain value; travels as
+/// kEncodedHeaderBytes.
 struct CollectiveHeader {
   std::uint64_t sequence = 0;  // of this call in its group, from 0
   std::uint64_t group = 0;     // fingerprint of the group's members and its number
@@ -40,6 +41,7 @@ struct CollectiveHeader {
   std::uint64_t shape_hash = 0;   // 0: the caller gave none
   std::uint64_t name_hash = 0;
   std::uint64_t update_hash = 0;  // of the rule and its scalars; 0: no update
+  std::uint64_t names_seen = 0;   // of this rank's calls so far, see remember_name()
   std::int32_t root = 0;
   std::int32_t rank = 0;
   std::uint32_t line = 0;
@@ -53,13 +55,16 @@ struct CollectiveHeader {
 
   /// One number for all that must be equal: equal headers have equal ones.
   std::uint64_t fingerprint() const;
-  /// The first difference; nothing: the same call. kOrder: the sequence numbers differ.
+  /// Notes the name as seen: two bits of 64, enough to tell an order from a new name.
+  void remember_name();
+  /// The first difference; nothing: the same call. kOrder: the sequence numbers differ, or each
+  /// side's name was one of the other's before.
   std::optional<Mismatch> difference(const CollectiveHeader& other) const;
   /// "all_reduce(SUM, float32 x 4096, 'dense/kernel') #17 at step.cc:41".
   std::string describe() const;
 };
 
-inline constexpr std::size_t kEncodedHeaderBytes = 208;
+inline constexpr std::size_t kEncodedHeaderBytes = 216;
 using EncodedHeader = std::array<std::byte, kEncodedHeaderBytes>;
 EncodedHeader encode(const CollectiveHeader& header);
 /// Throws kDataLoss for bytes that are no header: wrong magic, version, enumerators, unended text.

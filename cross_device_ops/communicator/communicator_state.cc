@@ -223,6 +223,7 @@ void CommunicatorState::execute(const CallRequest& request) {
   }
   recorder_.end(CallState::kDone);
   ++header_.sequence;
+  header_.remember_name();
   prepared.finish();
 }
 

@@ -8,7 +8,7 @@
 namespace tutti::conformance {
 namespace {
 
-constexpr Duration kInTime = std::chrono::seconds(5);
+constexpr Duration kInTime = std::chrono::seconds(3);
 constexpr Duration kUntilAllWait = std::chrono::milliseconds(15);
 
 Communicator& of(const Communicators& ranks, int rank) {
@@ -172,7 +172,7 @@ Result check_mismatch(const Case& c, Communicators& ranks, Subject& subject) {
                            ", which calls something else: ", outcomes[r]->message()));
     }
   }
-  if (Clock::system().now() - begin > kInTime) return failed("the error came after 5 s");
+  if (Clock::system().now() - begin > kInTime) return failed("the error came after more than 3 s");
   return passed();
 }
 

@@ -58,10 +58,7 @@ class Builder {
 
  private:
   bool can_be_in_place() const {
-    const Collective c = base_.collective;
-    if (c == Collective::kAllReduce || c == Collective::kReduce) return true;
-    return base_.shape == GroupShape::kLocal &&
-           (c == Collective::kAllGather || c == Collective::kReduceScatter);
+    return combines(base_.collective) || base_.collective == Collective::kAllGather;
   }
 
   void add(Check check, int world, std::size_t count) {

@@ -7,6 +7,8 @@ namespace {
 
 constexpr Duration kLongTimeout = std::chrono::seconds(60);
 constexpr Duration kShortTimeout = std::chrono::milliseconds(150);
+// Longer than a rank may take to notice an error, so that running out of time is none of them.
+constexpr Duration kErrorTimeout = std::chrono::seconds(4);
 
 std::string call_and_check(const Case& c, Communicators& ranks, Subject& subject,
                            const Problem& problem) {
@@ -116,7 +118,7 @@ Result check_refused(const Case& c, Communicators& ranks, Subject& subject) {
 Result check_errors(const Case& c, Subject& subject) {
   const bool runs_out = c.check == Check::kDeadline;
   Communicators ranks =
-      subject.new_ranks(c.shape, c.world, runs_out ? kShortTimeout : kLongTimeout);
+      subject.new_ranks(c.shape, c.world, runs_out ? kShortTimeout : kErrorTimeout);
   switch (c.check) {
     case Check::kMismatch:
       return check_mismatch(c, ranks, subject);

@@ -6,14 +6,13 @@
 #include <iomanip>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 namespace tutti::conformance {
 namespace {
 
-std::string operation_of(const Case& c) {
-  const std::string collective(tutti::to_string(c.collective));
-  return combines(c.collective) ? concat(collective, " ", c.op) : collective;
-}
+auto key_of(const Row& row) { return std::tuple(row.collective, row.op, row.dtype); }
+auto key_of(const Case& c) { return std::tuple(c.collective, c.op, c.dtype); }
 
 Json json_of(const Counts& counts) {
   Json json = Json::object();
@@ -48,12 +47,16 @@ std::vector<std::string> numbers_of(const Counts& counts) {
 
 }  // namespace
 
+std::string Row::operation() const {
+  const std::string text(tutti::to_string(collective));
+  return combines(collective) ? concat(text, " ", op) : text;
+}
+
 Row& Report::row_of(const Case& c) {
-  const std::string operation = operation_of(c);
-  const auto found = std::ranges::find_if(
-      rows, [&](const Row& row) { return row.operation == operation && row.dtype == c.dtype; });
-  if (found != rows.end()) return *found;
-  return rows.emplace_back(Row{operation, c.dtype, {}});
+  const auto place =
+      std::ranges::lower_bound(rows, key_of(c), {}, [](const Row& row) { return key_of(row); });
+  if (place != rows.end() && key_of(*place) == key_of(c)) return *place;
+  return *rows.insert(place, Row{c.collective, c.op, c.dtype, {}});
 }
 
 void Report::add(const Case& c, const Result& result) {
@@ -96,7 +99,7 @@ std::string Report::table(const std::string& repeat) const {
   std::ostringstream out;
   write_line(out, "operation", "type", {"passed", "failed", "skipped", "not run"});
   for (const Row& row : rows) {
-    write_line(out, row.operation, tutti::to_string(row.dtype), numbers_of(row.counts));
+    write_line(out, row.operation(), tutti::to_string(row.dtype), numbers_of(row.counts));
   }
   const Counts sum = total();
   write_line(out, "all", "", numbers_of(sum));
@@ -106,10 +109,10 @@ std::string Report::table(const std::string& repeat) const {
   if (sum.not_run > 0) {
     out << "not run " << sum.not_run << ": the budget, or the number of failures, was reached\n";
   }
-  std::set<std::pair<std::string, DType>> told;
+  std::set<std::tuple<Collective, ReduceOp, DType>> told;
   for (const Failure& failure : failures) {
     const Case& c = failure.failed_case;
-    if (!told.insert({operation_of(c), c.dtype}).second) continue;
+    if (!told.insert(key_of(c)).second) continue;
     out << "FAILED " << failure.message << "\n  " << repeat << " --case " << c.id() << '\n';
   }
   out << name << ": "
@@ -129,7 +132,7 @@ Json Report::json() const {
   Json::Array lines, failed, skipped;
   for (const Row& row : rows) {
     Json line = Json::object();
-    line.set("operation", row.operation).set("dtype", tutti::to_string(row.dtype));
+    line.set("operation", row.operation()).set("dtype", tutti::to_string(row.dtype));
     line.set("counts", json_of(row.counts));
     lines.push_back(std::move(line));
   }

@@ -22,9 +22,13 @@ struct Counts {
 
 /// One operation and type.
 struct Row {
-  std::string operation;  // "all_reduce SUM"
+  Collective collective = Collective::kAllReduce;
+  ReduceOp op = ReduceOp::kSum;  // of the collectives that combine
   DType dtype = DType::kFloat32;
   Counts counts;
+
+  /// "all_reduce SUM".
+  std::string operation() const;
 };
 
 struct Failure {
@@ -42,7 +46,7 @@ struct Report {
   std::string name;
   std::uint64_t seed = 0;
   double seconds = 0;
-  std::vector<Row> rows;  // in the order of first appearance
+  std::vector<Row> rows;  // by operation and type
   std::vector<Failure> failures;
   std::vector<SkipReason> skip_reasons;
 

@@ -1,0 +1,44 @@
+// Waiting for atomics.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/spin_wait.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/core/executor.h"
+
+namespace tutti {
+namespace spin_wait_test {
+
+TimePoint in(std::chrono::milliseconds time) { return Clock::system().now() + time; }
+
+class SpinWaits : public ::testing::TestWithParam<SpinPolicy> {};
+INSTANTIATE_TEST_SUITE_P(All, SpinWaits, ::testing::Values(SpinPolicy::kSpin, SpinPolicy::kYield));
+
+TEST_P(SpinWaits, ReturnsAtOnceWhenReadyAndFalseAtTheDeadline) {
+  SpinWait wait(GetParam());
+  EXPECT_TRUE(wait.wait_until(in(std::chrono::milliseconds(0)), [] { return true; }));
+  EXPECT_FALSE(wait.wait_until(in(std::chrono::milliseconds(5)), [] { return false; }));
+}
+
+TEST_P(SpinWaits, NoWakeUpIsLostWhetherItComesEarlyOrLate) {
+  SpinWait wait(GetParam());
+  std::atomic<int> turn{0};
+  constexpr int kRounds = 400;
+  const auto play = [&](int own) {
+    for (int i = own; i < kRounds; i += 2) {
+      // Some answers come at once, some when the other has gone to sleep.
+      if (i % 50 == 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
+      ASSERT_TRUE(
+          wait.wait_until(in(std::chrono::milliseconds(20000)), [&] { return turn.load() == i; }));
+      turn.store(i + 1);
+      wait.notify();
+    }
+  };
+  const auto other = Executor::system().start("other", [&] { play(1); });
+  play(0);
+  other->join();
+  EXPECT_EQ(turn.load(), kRounds);
+}
+
+}  // namespace spin_wait_test
+}  // namespace tutti

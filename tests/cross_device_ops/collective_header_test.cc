@@ -1,0 +1,120 @@
+// What ranks tell each other of their calls.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/collective_header.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace tutti {
+namespace collective_header_test {
+
+using internal::CollectiveHeader;
+using internal::decode_header;
+using internal::Mismatch;
+using ::testing::HasSubstr;
+
+CollectiveHeader sample() {
+  CollectiveHeader header;
+  header.sequence = 17;
+  header.group = 5;
+  header.count = 4096;
+  header.name_hash = 0x123456789abcdef0u;
+  header.rank = 2;
+  header.line = 41;
+  std::ranges::copy(std::string_view("dense/kernel"), header.name.begin());
+  std::ranges::copy(std::string_view("app/step.cc"), header.file.begin());
+  return header;
+}
+
+std::string data_loss_of(std::span<const std::byte> bytes) {
+  try {
+    decode_header(bytes);
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::kDataLoss ? error.message() : "another code";
+  }
+  return "no error";
+}
+
+TEST(CollectiveHeader, ComesBackFromItsBytes) {
+  const CollectiveHeader sent = sample();
+  const CollectiveHeader got = decode_header(internal::encode(sent));
+  EXPECT_EQ(got.difference(sent), std::nullopt);
+  EXPECT_EQ(got.rank, 2);
+  EXPECT_EQ(got.describe(),
+            "all_reduce(SUM, float32 x 4096, 'dense/kernel') #17 at app/step.cc:41");
+}
+
+TEST(CollectiveHeader, BytesAreLittleEndianOnEveryMachine) {
+  const auto bytes = internal::encode(sample());
+  EXPECT_EQ(static_cast<char>(bytes[0]), 'T');
+  EXPECT_EQ(static_cast<char>(bytes[3]), '1');
+  EXPECT_EQ(static_cast<int>(bytes[4]), 17);  // the sequence number's lowest byte
+}
+
+TEST(CollectiveHeader, EveryFieldThatMustBeEqualChangesTheFingerprint) {
+  const CollectiveHeader first = sample();
+  const auto changed = [&](auto change) {
+    CollectiveHeader other = first;
+    change(other);
+    EXPECT_NE(other.fingerprint(), first.fingerprint());
+    const auto kind = first.difference(other);
+    EXPECT_TRUE(kind);
+    return kind.value_or(Mismatch::kGroup);
+  };
+  EXPECT_EQ(changed([](auto& h) { ++h.group; }), Mismatch::kGroup);
+  EXPECT_EQ(changed([](auto& h) { ++h.sequence; }), Mismatch::kOrder);
+  EXPECT_EQ(changed([](auto& h) { h.collective = Collective::kReduce; }), Mismatch::kOperation);
+  EXPECT_EQ(changed([](auto& h) { h.update_hash = 9; }), Mismatch::kOperation);
+  EXPECT_EQ(changed([](auto& h) { h.op = ReduceOp::kMin; }), Mismatch::kReduceOp);
+  EXPECT_EQ(changed([](auto& h) { h.dtype = DType::kInt32; }), Mismatch::kDType);
+  EXPECT_EQ(changed([](auto& h) { --h.count; }), Mismatch::kCount);
+  EXPECT_EQ(changed([](auto& h) { h.counts_hash = 3; }), Mismatch::kCount);
+  EXPECT_EQ(changed([](auto& h) { h.shape_hash = 3; }), Mismatch::kShape);
+  EXPECT_EQ(changed([](auto& h) { h.name_hash = 3; }), Mismatch::kName);
+  EXPECT_EQ(changed([](auto& h) { h.compression = 7; }), Mismatch::kCompression);
+  CollectiveHeader sent = first, got = first;
+  sent.collective = got.collective = Collective::kBroadcast;
+  got.root = 1;
+  EXPECT_EQ(sent.difference(got), Mismatch::kRoot);
+  EXPECT_NE(sent.fingerprint(), got.fingerprint());
+}
+
+TEST(CollectiveHeader, WhoAndWhereDoNotMatter) {
+  CollectiveHeader other = sample();
+  other.rank = 3;
+  other.line = 7;
+  other.file[0] = 'x';
+  EXPECT_EQ(other.fingerprint(), sample().fingerprint());
+  EXPECT_EQ(other.difference(sample()), std::nullopt);
+}
+
+TEST(CollectiveHeader, AMismatchNamesTheLowerRankFirst) {
+  CollectiveHeader other = sample();
+  other.rank = 0;
+  other.count = 12;
+  const std::string message = internal::mismatch_message(sample(), other);
+  EXPECT_THAT(message, HasSubstr("collective mismatch (count): rank 0 calls all_reduce(SUM, "
+                                 "float32 x 12"));
+  EXPECT_THAT(message, HasSubstr("rank 2 calls"));
+}
+
+TEST(CollectiveHeader, DamagedBytesAreRefused) {
+  const auto good = internal::encode(sample());
+  EXPECT_THAT(data_loss_of(std::span(good).first(100)), HasSubstr("expected 216 bytes, got 100"));
+  auto bytes = good;
+  bytes[0] = std::byte{0};
+  EXPECT_THAT(data_loss_of(bytes), HasSubstr("another version"));
+  for (const std::size_t place : {80u, 81u, 82u, 83u}) {  // collective, op, dtype, compression
+    bytes = good;
+    bytes[place] = std::byte{200};
+    EXPECT_THAT(data_loss_of(bytes), HasSubstr("no such")) << place;
+  }
+  bytes = good;
+  std::fill(bytes.begin() + 84, bytes.end(), std::byte{'a'});  // texts without an end
+  EXPECT_THAT(data_loss_of(bytes), HasSubstr("no such text"));
+}
+
+}  // namespace collective_header_test
+}  // namespace tutti

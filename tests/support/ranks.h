@@ -1,0 +1,42 @@
+// Runs one function per rank, each on a thread of its own.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/core/executor.h"
+
+namespace tutti {
+
+/// What each rank threw, by rank; "" for those that did not.
+template <class Fn>
+std::vector<std::string> errors_of_ranks(int size, const Fn& fn) {
+  std::vector<std::string> errors(static_cast<std::size_t>(size));
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.push_back(Executor::system().start("rank-" + std::to_string(rank), [&, rank] {
+      try {
+        fn(rank);
+      } catch (const std::exception& error) {
+        errors[static_cast<std::size_t>(rank)] = error.what();
+      }
+    }));
+  }
+  for (const auto& thread : threads) thread->join();
+  return errors;
+}
+
+/// The same for functions that must not throw: "" or the first error with its rank.
+template <class Fn>
+std::string error_of_ranks(int size, const Fn& fn) {
+  const std::vector<std::string> errors = errors_of_ranks(size, fn);
+  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+    if (!errors[rank].empty()) return "rank " + std::to_string(rank) + ": " + errors[rank];
+  }
+  return "";
+}
+
+}  // namespace tutti
