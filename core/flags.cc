@@ -43,6 +43,7 @@ struct Flags::Impl {
   struct Command {
     CLI::App* app;
     std::function<int()> body;
+    std::unique_ptr<Impl> own;  // with the commands below this one
   };
 
   /// A flag with one value; the last one on the line counts.
@@ -53,10 +54,12 @@ struct Flags::Impl {
     if (!default_text.empty()) option->default_str(default_text);
   }
 
-  /// The deepest sub-command that the line named: the one whose flags an error is about.
-  CLI::App* active() const {
-    const auto parsed = app->get_subcommands();
-    return parsed.empty() ? app : parsed.front();
+  /// The deepest sub-command that the line named: the one that an error is about.
+  const Impl& active() const {
+    for (const Command& command : commands) {
+      if (command.app->parsed()) return command.own->active();
+    }
+    return *this;
   }
 
   int report(const std::string& message) const {
@@ -65,23 +68,34 @@ struct Flags::Impl {
   }
 
   int report_unknown(const std::string& word) const {
-    if (!word.starts_with("-") && !commands.empty() && active() == app) {
-      return report(
-          concat("unknown command '", word, "'; expected one of ", join(names_of_commands(*app))));
+    const Impl& asked = active();
+    if (!word.starts_with("-") && !asked.commands.empty()) {
+      return report(concat("unknown command '", word, "'; expected one of ",
+                           join(names_of_commands(*asked.app))));
     }
     if (!word.starts_with("-")) {
       return report(concat("unexpected argument '", word, "'; expected flags only; try --help"));
     }
     return report(
-        concat("unknown flag ", word, "; expected one of ", join(names_of_flags(*active()))));
+        concat("unknown flag ", word, "; expected one of ", join(names_of_flags(*asked.app))));
   }
 
   int run_command() const {
-    for (const Command& command : commands) {
-      if (command.app->parsed()) return command.body();
-    }
     if (commands.empty()) return -1;
-    return report(concat("no command given; expected one of ", join(names_of_commands(*app))));
+    for (const Impl* at = this; !at->commands.empty();) {
+      const auto named = std::ranges::find_if(
+          at->commands, [](const Command& command) { return command.app->parsed(); });
+      if (named == at->commands.end()) break;
+      if (named->own->commands.empty()) return named->body();
+      at = named->own.get();
+    }
+    return report(
+        concat("no command given; expected one of ", join(names_of_commands(*active().app))));
+  }
+
+  void allow_extras() {
+    app->allow_extras();
+    for (const Command& command : commands) command.own->allow_extras();
   }
 
   std::unique_ptr<CLI::App> owned;  // of the program; a sub-command's App belongs to its parent
@@ -136,18 +150,18 @@ void Flags::add_command(const std::string& name, const std::string& help,
                         const std::function<void(Flags&)>& declare, std::function<int()> body) {
   auto impl = std::make_unique<Impl>();
   impl->app = impl_->app->add_subcommand(name, help);
-  impl_->commands.push_back({impl->app, std::move(body)});
   // What is declared lives in the App of the sub-command, which lives in ours.
   Flags flags(std::move(impl));
   declare(flags);
+  CLI::App* const app = flags.impl_->app;
+  impl_->commands.push_back({app, std::move(body), std::move(flags.impl_)});
 }
 
 int Flags::parse(int argc, char** argv) {
   // The name for messages is the program's own, without folders.
   const std::string path = argc > 0 ? argv[0] : "program";
   impl_->app->name(path.substr(path.rfind('/') + 1));
-  impl_->app->allow_extras();
-  for (const Impl::Command& command : impl_->commands) command.app->allow_extras();
+  impl_->allow_extras();
   try {
     impl_->app->parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

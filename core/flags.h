@@ -30,7 +30,7 @@ class Flags {
   void add_choice(const std::string& name, std::string& variable,
                   const std::vector<std::string>& choices, const std::string& help);
   /// A sub-command: `body` runs (and gives the exit code) when it was named. `declare` adds its
-  /// flags.
+  /// flags, or commands of its own: then one of those must be named and runs instead.
   void add_command(const std::string& name, const std::string& help,
                    const std::function<void(Flags&)>& declare, std::function<int()> body);
 

@@ -15,11 +15,32 @@ enum class CommunicationImplementation { kAuto, kRing, kNccl, kMpi, kCanonical }
 CommunicationImplementation parse_communication_implementation(std::string_view text);
 std::string_view to_string(CommunicationImplementation implementation);
 
+/// In which type a replica's gradients travel. Each replica rounds its gradient plus what rounding
+/// kept back in the steps before (error feedback), so nothing is lost in the long run; rounded
+/// values are added as float32. Finite values beyond the type's range become its largest; the rest
+/// stays for the next step.
+enum class WireCompression { kNone, kBFloat16, kFloat16 };
+/// "none", "bfloat16" or "float16", any case; throws kInvalidArgument listing the names.
+WireCompression parse_wire_compression(std::string_view text);
+std::string_view to_string(WireCompression compression);
+
+/// What becomes of a step whose gradients, or their sum over replicas, are not all finite. kIgnore:
+/// not looked for. kError: the step fails with kOutOfRange, naming variable, flat index, replica
+/// and step; variables stay as they were. kSkip: no replica updates anything in this step. kZero:
+/// zeros stand for these values. The first time in a strategy kSkip and kZero say so.
+enum class NonFinitePolicy { kIgnore, kError, kSkip, kZero };
+/// "ignore", "error", "skip" or "zero", any case; throws kInvalidArgument listing the names.
+NonFinitePolicy parse_non_finite_policy(std::string_view text);
+std::string_view to_string(NonFinitePolicy policy);
+
 /// A field that has its default is overridden by merge().
 struct CommunicationOptions {
   /// Tensors are packed into buffers of about this size before they are reduced; 0: automatic (4
   /// MiB). Negative: kInvalidArgument.
   std::int64_t bytes_per_pack = 0;
+  /// The first pack of a step's gradients, which is reduced while the backward pass is young; 0:
+  /// automatic (bytes_per_pack, 1 MiB at most). Negative: kInvalidArgument.
+  std::int64_t first_bytes_per_pack = 0;
   /// How long a collective waits for a missing replica; nothing: the library's default (120 s).
   /// Zero or less: kInvalidArgument.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
@@ -27,6 +48,13 @@ struct CommunicationOptions {
   /// A combination that the named operation does not support is an error instead of a fallback with
   /// one line.
   bool strict = false;
+
+  /// Of the gradients that a strategy sums in minimize() and apply_gradients(), where they are
+  /// float32 and dense: 16-bit types, integers and IndexedSlices travel as they are, float64 is
+  /// refused. Other reductions are exact.
+  WireCompression compression = WireCompression::kNone;
+  /// Of the same gradients, of all types.
+  NonFinitePolicy non_finite = NonFinitePolicy::kIgnore;
 
   /// Throws kInvalidArgument naming the field.
   void validate() const;

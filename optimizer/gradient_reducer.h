@@ -27,6 +27,9 @@ class GradientReducer {
   /// replicas. A variable without a gradient on every replica has none. After it no replica reads
   /// what this step computed from variables: updates may start.
   virtual std::vector<Gradient> finish() = 0;
+  /// After finish(): whether this step's update is to be left out, on all replicas alike, because
+  /// its gradients are not finite (NonFinitePolicy::kSkip).
+  virtual bool skips_update() const { return false; }
   /// This replica has applied its updates; returns when all have, so that variables may be read
   /// again.
   virtual void updates_done() = 0;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/replica_group.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/trace.h"
 #include "tutti/optimizer/gradient_accumulator.h"
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/loss_scale.h"
@@ -81,10 +82,13 @@ void Optimizer::minimize(GradientTape& tape, const Tensor& loss) {
     return update(std::move(gradients), step, finite);
   }
   reducer->begin(variables_);
-  (void)tape.gradient(target, variables_,
-                      [this, reducer](std::size_t index, const Gradient& gradient) {
-                        reducer->ready(index, with_held(index, gradient));
-                      });
+  {
+    const TraceSpan span("backward", "compute");
+    (void)tape.gradient(target, variables_,
+                        [this, reducer](std::size_t index, const Gradient& gradient) {
+                          reducer->ready(index, with_held(index, gradient));
+                        });
+  }
   update_with_sums(*reducer, step);
 }
 
@@ -106,7 +110,7 @@ void Optimizer::apply_gradients(std::span<const Gradient> gradients, ApplyOption
 
 void Optimizer::update_with_sums(GradientReducer& reducer, const Step& step) {
   std::vector<Gradient> sums = reducer.finish();
-  const bool finite = is_applicable(sums);
+  const bool finite = !reducer.skips_update() && is_applicable(sums);
   update(std::move(sums), step, finite);
   reducer.updates_done();
 }
@@ -164,6 +168,7 @@ void Optimizer::check_gradients(std::span<const Gradient> gradients) const {
 }
 
 void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool finite) {
+  const TraceSpan span("update", "compute");
   const GradientTape::StopRecording stop;
   if (accumulator_) accumulator_->clear();
   if (dynamic_loss_scale_) dynamic_loss_scale_->update(step.loss_scale, finite);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "tutti/strategy/error_feedback.h"
+
 namespace tutti::internal {
 namespace {
 
@@ -27,9 +29,13 @@ std::vector<std::uint64_t> ids_of(std::span<const Variable> variables) {
   return ids;
 }
 
-BucketPlan BucketPlan::make(std::span<const Variable> variables, std::int64_t bytes_per_pack) {
+BucketPlan BucketPlan::make(std::span<const Variable> variables, std::int64_t bytes_per_pack,
+                            std::int64_t first_bytes_per_pack) {
   const std::size_t full =
       bytes_per_pack > 0 ? static_cast<std::size_t>(bytes_per_pack) : kDefaultBucketBytes;
+  const std::size_t first = first_bytes_per_pack > 0
+                                ? static_cast<std::size_t>(first_bytes_per_pack)
+                                : std::min(full, kFirstBucketBytes);
   BucketPlan plan;
   plan.variable_ids = ids_of(variables);
   plan.places.resize(variables.size());
@@ -47,8 +53,7 @@ BucketPlan BucketPlan::make(std::span<const Variable> variables, std::int64_t by
     plan.places[i] = {found->second, bucket.items.size()};
     bucket.items.push_back({i, bucket.count, count});
     bucket.count += rounded_up(count, kAlignment / size_of(dtype));
-    const std::size_t bytes =
-        limit.try_emplace(dtype, std::min(full, kFirstBucketBytes)).first->second;
+    const std::size_t bytes = limit.try_emplace(dtype, first).first->second;
     if (bucket.count * size_of(dtype) < bytes) continue;
     open.erase(found);
     limit[dtype] = full;
@@ -68,21 +73,26 @@ std::vector<SliceRange> cut_slices(std::size_t count, std::size_t element_size, 
   return slices;
 }
 
-std::shared_ptr<const BucketPlan> BucketPlans::find_or_make(std::span<const Variable> variables,
-                                                            std::int64_t bytes_per_pack) {
+const PlanInUse& BucketPlans::find_or_make(std::span<const Variable> variables,
+                                           const CommunicationOptions& options,
+                                           std::size_t num_replicas) {
   const std::vector<std::uint64_t> ids = ids_of(variables);
-  const auto found =
-      std::ranges::find_if(plans_, [&](const auto& plan) { return plan->variable_ids == ids; });
-  std::shared_ptr<const BucketPlan> plan;
+  const auto found = std::ranges::find_if(
+      plans_, [&](const PlanInUse& each) { return each.plan->variable_ids == ids; });
   if (found != plans_.end()) {
-    plan = *found;
-    plans_.erase(found);
-  } else {
-    plan = std::make_shared<const BucketPlan>(BucketPlan::make(variables, bytes_per_pack));
+    std::rotate(plans_.begin(), found, found + 1);
+    return plans_.front();
   }
-  plans_.insert(plans_.begin(), plan);
+  require_compressible(options.compression, variables);
+  PlanInUse made;
+  made.plan = std::make_shared<const BucketPlan>(
+      BucketPlan::make(variables, options.bytes_per_pack, options.first_bytes_per_pack));
+  if (options.compression != WireCompression::kNone && num_replicas > 1) {
+    made.residuals = std::make_shared<Residuals>(*made.plan, num_replicas);
+  }
+  plans_.insert(plans_.begin(), std::move(made));
   if (plans_.size() > kMostPlans) plans_.pop_back();
-  return plan;
+  return plans_.front();
 }
 
 }  // namespace tutti::internal

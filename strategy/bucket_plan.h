@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "tutti/autograd/variable.h"
+#include "tutti/cross_device_ops/communication_options.h"
 
 namespace tutti::internal {
 
@@ -34,8 +36,9 @@ struct BucketPlan {
   std::vector<Bucket> buckets;
   std::vector<Place> places;  // per variable
 
-  /// `bytes_per_pack` 0: 4 MiB.
-  static BucketPlan make(std::span<const Variable> variables, std::int64_t bytes_per_pack);
+  /// Sizes of 0: 4 MiB, and for the first bucket of each dtype as much, but 1 MiB at most.
+  static BucketPlan make(std::span<const Variable> variables, std::int64_t bytes_per_pack,
+                         std::int64_t first_bytes_per_pack = 0);
 };
 
 std::vector<std::uint64_t> ids_of(std::span<const Variable> variables);
@@ -48,14 +51,27 @@ struct SliceRange {
 /// elements. At least 16 KiB each, so fewer for small buckets.
 std::vector<SliceRange> cut_slices(std::size_t count, std::size_t element_size, int num_replicas);
 
-/// The plans in use, newest first: one per optimizer. Not synchronised.
+class Residuals;
+
+struct PlanInUse {
+  std::shared_ptr<const BucketPlan> plan;
+  std::shared_ptr<Residuals> residuals;  // nullptr: gradients are not compressed
+};
+
+/// The plans in use, newest first: one per optimizer, 16 at most. Not synchronised, but for
+/// first_warning().
 class BucketPlans {
  public:
-  std::shared_ptr<const BucketPlan> find_or_make(std::span<const Variable> variables,
-                                                 std::int64_t bytes_per_pack);
+  const PlanInUse& find_or_make(std::span<const Variable> variables,
+                                const CommunicationOptions& options, std::size_t num_replicas);
+  /// After a step that failed, or another state was restored: residuals are of no step then.
+  void clear() { plans_.clear(); }
+  /// Whether it was not asked before.
+  bool first_warning() { return !warned_.exchange(true); }
 
  private:
-  std::vector<std::shared_ptr<const BucketPlan>> plans_;
+  std::vector<PlanInUse> plans_;
+  std::atomic<bool> warned_{false};
 };
 
 }  // namespace tutti::internal

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "tutti/core/logging.h"
+#include "tutti/core/trace.h"
+
 namespace tutti::internal {
 namespace {
 
@@ -45,13 +48,30 @@ std::shared_ptr<GradientRound> GradientExchange::join(int replica,
   const std::size_t num_replicas = services_.replica_devices.size();
   if (!round_ || round_->joined.size() == num_replicas) {
     round_ = std::make_shared<GradientRound>(
-        services_, monitor, plans_.find_or_make(variables, services_.communication.bytes_per_pack),
+        services_, monitor, plans_.find_or_make(variables, services_.communication, num_replicas),
         variables);
   } else if (ids_of(variables) != round_->plan().variable_ids) {
     fail_different(replica, variables, round_->joined.front(), *round_);
   }
   round_->joined.push_back(replica);
   return round_;
+}
+
+void GradientExchange::judge(const GradientRound& round) {
+  const auto& found = round.non_finite();
+  if (!found) return;
+  const std::string text = describe(*found, round.variable(found->variable), step_);
+  const NonFinitePolicy policy = services_.communication.non_finite;
+  if (policy == NonFinitePolicy::kError) {
+    fail(ErrorCode::kOutOfRange, "the sum of gradients: ", text,
+         "; expected finite values; try a smaller learning rate, clipping, or a policy that skips "
+         "such steps");
+  }
+  if (!plans_.first_warning()) return;
+  log_warning(concat(text,
+                     policy == NonFinitePolicy::kSkip ? "; this update is left out"
+                                                      : "; zeros stand for such values",
+                     "; said once"));
 }
 
 void GradientBucketer::begin(std::span<const Variable> variables) {
@@ -74,6 +94,9 @@ void GradientBucketer::ready(std::size_t index, const Gradient& gradient) {
   }
   check_gradient(round_->variable(index), gradient);
   given_[index] = true;
+  trace_instant("ready", "compute", round_->variable(index).name(),
+                {{"replica", context_.replica_id()},
+                 {"bucket", static_cast<std::int64_t>(round_->plan().places[index].bucket)}});
   round_->put(context_.replica_id(), index, gradient);
   round_->work();
 }
@@ -88,10 +111,14 @@ std::vector<Gradient> GradientBucketer::finish() {
   for (std::size_t i = given_.size(); i-- > 0;) {
     if (!given_[i]) ready(i, Gradient());
   }
+  const TraceSpan span("finish", "communication");
   const Rendezvous::Action action = [this](std::span<void* const>) { finish_round(); };
   const int replica = context_.replica_id();
   context_.rendezvous().meet(replica, header(MeetingKind::kFinishGradients), nullptr, action, this);
-  return std::exchange(round_, nullptr)->results(replica);
+  const std::shared_ptr<GradientRound> round = std::exchange(round_, nullptr);
+  skips_update_ =
+      round->non_finite() && context_.services().communication.non_finite == NonFinitePolicy::kSkip;
+  return round->results(replica);
 }
 
 void GradientBucketer::finish_round() {
@@ -103,12 +130,14 @@ void GradientBucketer::finish_round() {
         "the reduction of gradients");
     MutexLock lock(monitor.mutex());
     if (round_->failure()) std::rethrow_exception(round_->failure());
-    if (round_->is_finished()) return;
+    if (round_->is_finished()) break;
   }
+  exchange_.judge(*round_);
 }
 
 void GradientBucketer::updates_done() {
   const LocalReplicaContext::CommunicationTimer timer(context_);
+  const TraceSpan span("updates_done", "communication");
   const Rendezvous::Action nothing = [](std::span<void* const>) {};
   context_.rendezvous().meet(context_.replica_id(), header(MeetingKind::kUpdatesDone), nullptr,
                              nothing);

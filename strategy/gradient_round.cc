@@ -4,24 +4,28 @@
 // With the canonical operation slices are added along the tree straight from the replicas'
 // gradients into one result that all replicas share; other operations reduce copies in place, one
 // flat buffer per replica.
+#include "tutti/strategy/gradient_round.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "tutti/core/logging.h"
+#include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/sparse.h"
-#include "tutti/strategy/gradient_bucketer.h"
 
 namespace tutti::internal {
 
 GradientRound::GradientRound(ReplicaServices& services, ReplicaMonitor& monitor,
-                             std::shared_ptr<const BucketPlan> plan,
-                             std::span<const Variable> variables)
+                             const PlanInUse& plan, std::span<const Variable> variables)
     : services_(services),
       monitor_(monitor),
-      plan_(std::move(plan)),
+      plan_(plan.plan),
+      residuals_(plan.residuals),
       variables_(variables.begin(), variables.end()),
       num_replicas_(services.replica_devices.size()),
       canonical_(services.ops.name() == "canonical"),
+      compression_(services.communication.compression),
+      policy_(services.communication.non_finite),
       gradients_(num_replicas_, std::vector<Gradient>(variables.size())),
       buckets_(plan_->buckets.size()),
       sparse_sums_(variables.size()) {
@@ -51,18 +55,13 @@ void GradientRound::put(int replica, std::size_t index, const Gradient& gradient
   if (!canonical_ && num_replicas_ > 1 && gradient.is_dense()) {
     stage(replica, bucket, plan_->buckets[bucket].items[item]);
   }
+  if (num_replicas_ == 1 && policy_ != NonFinitePolicy::kIgnore) check_alone(index);
   if (--unfilled_[r][bucket] == 0 && last_to_fill(bucket)) publish(bucket);
 }
 
 bool GradientRound::last_to_fill(std::size_t bucket) {
   MutexLock lock(monitor_.mutex());
   return static_cast<std::size_t>(++buckets_[bucket].num_filled) == num_replicas_;
-}
-
-void GradientRound::stage(int replica, std::size_t bucket, const BucketPlan::Item& item) {
-  const auto r = static_cast<std::size_t>(replica);
-  const auto bytes = gradients_[r][item.variable].dense().bytes();
-  if (!bytes.empty()) std::memcpy(element(bucket, r, item.first), bytes.data(), bytes.size());
 }
 
 void GradientRound::publish(std::size_t bucket) {
@@ -153,7 +152,63 @@ void GradientRound::sum_sparse(const BucketPlan::Item& item) {
     slices.push_back({Tensor::zeros(variable.shape().with_dim(0, 0), variable.dtype()),
                       Tensor::zeros({0}, DType::kInt64), variable.shape()});
   }
-  sparse_sums_[item.variable] = sum_slices_canonically(slices, services_.replica_devices.front());
+  IndexedSlices sum = sum_slices_canonically(slices, services_.replica_devices.front());
+  const auto count = static_cast<std::size_t>(sum.values.num_elements());
+  if (policy_ != NonFinitePolicy::kIgnore &&
+      count_non_finite(variable.dtype(), sum.values.bytes().data(), count) > 0) {
+    note_sparse(item, slices, sum);
+    if (policy_ == NonFinitePolicy::kZero) {
+      for (IndexedSlices& each : slices) each.values = without_non_finite(each.values);
+      sum = sum_slices_canonically(slices, services_.replica_devices.front());
+      sum.values = without_non_finite(sum.values);
+    }
+  }
+  sparse_sums_[item.variable] = std::move(sum);
+}
+
+void GradientRound::note_sparse(const BucketPlan::Item& item, std::span<const IndexedSlices> slices,
+                                const IndexedSlices& sum) {
+  const auto note_in = [&](const IndexedSlices& each, int replica) {
+    const auto count = static_cast<std::size_t>(each.values.num_elements());
+    const auto found = first_non_finite(each.values.dtype(), each.values.bytes().data(), count);
+    if (!found) return false;
+    const std::size_t rows = static_cast<std::size_t>(each.indices.num_elements());
+    const std::size_t width = count / rows;
+    const auto row =
+        static_cast<std::size_t>(each.indices.host_span<std::int64_t>()[*found / width]);
+    note(item, row * width + *found % width, replica);
+    return true;
+  };
+  bool any = false;
+  for (std::size_t r = 0; r < slices.size(); ++r) {
+    any = note_in(slices[r], static_cast<int>(r)) || any;
+  }
+  if (!any) note_in(sum, NonFiniteValue::kSum);
+}
+
+void GradientRound::check_alone(std::size_t index) {
+  Gradient& gradient = gradients_[0][index];
+  const auto [bucket, position] = plan_->places[index];
+  const BucketPlan::Item& item = plan_->buckets[bucket].items[position];
+  if (gradient.is_slices()) {
+    const IndexedSlices slices = gradient.slices();
+    const Tensor finite = without_non_finite(slices.values);
+    if (finite.id() == slices.values.id()) return;
+    note_sparse(item, {&slices, 1}, slices);
+    if (policy_ == NonFinitePolicy::kZero) {
+      gradient = IndexedSlices{finite, slices.indices, slices.dense_shape};
+    }
+  } else if (gradient.is_dense()) {
+    const Tensor dense = gradient.dense();
+    const auto found = first_non_finite(dense.dtype(), dense.bytes().data(), item.count);
+    if (!found) return;
+    note(item, *found, 0);
+    if (policy_ == NonFinitePolicy::kZero) gradient = without_non_finite(dense);
+  }
+}
+
+void GradientRound::note(const BucketPlan::Item& item, std::size_t index, int replica) {
+  non_finite_.note({item.variable, static_cast<std::int64_t>(index), replica});
 }
 
 void GradientRound::work() {
@@ -165,6 +220,10 @@ void GradientRound::work() {
       task = tasks_[next_task_++];
     }
     try {
+      const TraceSpan span("reduce", "communication",
+                           {{"bucket", static_cast<std::int64_t>(task.bucket)},
+                            {"first", static_cast<std::int64_t>(task.slice.begin)},
+                            {"end", static_cast<std::int64_t>(task.slice.end)}});
       reduce_slice(task);
     } catch (...) {
       fail_with(std::current_exception());
@@ -173,39 +232,6 @@ void GradientRound::work() {
     MutexLock lock(monitor_.mutex());
     if (--buckets_[task.bucket].slices_left > 0) continue;
     if (++buckets_done_ == buckets_.size()) monitor_.notify_replicas();
-  }
-}
-
-void GradientRound::reduce_slice(const Task& task) {
-  if (canonical_) return reduce_in_tree_order(task);
-  std::vector<ReplicaBuffer> buffers;
-  for (std::size_t r = 0; r < num_replicas_; ++r) {
-    buffers.push_back({element(task.bucket, r, task.slice.begin), task.slice.end - task.slice.begin,
-                       plan_->buckets[task.bucket].dtype, services_.replica_devices[r]});
-  }
-  if (services_.ops.sliceable()) {
-    services_.ops.all_reduce_in_place(ReduceOp::kSum, buffers, services_.communication);
-    return;
-  }
-  MutexLock lock(services_.ops_mutex);
-  services_.ops.all_reduce_in_place(ReduceOp::kSum, buffers, services_.communication);
-}
-
-void GradientRound::reduce_in_tree_order(const Task& task) {
-  const BucketPlan::Bucket& bucket = plan_->buckets[task.bucket];
-  const std::size_t element_size = size_of(bucket.dtype);
-  std::vector<const std::byte*> inputs(num_replicas_);
-  for (std::size_t i = 0; i < bucket.items.size(); ++i) {
-    const BucketPlan::Item& item = bucket.items[i];
-    const std::size_t begin = std::max(task.slice.begin, item.first);
-    const std::size_t end = std::min(task.slice.end, item.first + item.count);
-    if (begin >= end || buckets_[task.bucket].kinds[i] != Kind::kDense) continue;
-    for (std::size_t r = 0; r < num_replicas_; ++r) {
-      inputs[r] =
-          gradients_[r][item.variable].dense().bytes().data() + (begin - item.first) * element_size;
-    }
-    reduce_along_tree(ReduceOp::kSum, bucket.dtype, inputs, element(task.bucket, 0, begin),
-                      end - begin);
   }
 }
 

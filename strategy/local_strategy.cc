@@ -9,6 +9,7 @@
 #include "tutti/core/clock.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
+#include "tutti/core/trace.h"
 #include "tutti/strategy/gradient_bucketer.h"
 #include "tutti/strategy/replica_threads.h"
 #include "tutti/strategy/strategy_mode.h"
@@ -174,12 +175,15 @@ void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) 
   const Turn turn(*this, nested);
   require_intact();
   const TimePoint begin = Clock::system().now();
-  internal::GradientExchange exchange(services, plans);
+  internal::GradientExchange exchange(services, plans, step);
   internal::RunOutcome outcome =
       threads.run([&](int replica, Rendezvous& rendezvous, internal::IdleWork& parked) {
         run_replica(replica, rendezvous, parked, exchange, body);
       });
-  if (outcome.error) report(std::move(outcome));
+  if (outcome.error) {
+    plans.clear();
+    report(std::move(outcome));
+  }
   if (nested) return;  // part of the run around it
   run_seconds += seconds_between(begin, Clock::system().now());
   warn_of_unequal_rows();
@@ -196,6 +200,8 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
   const VariableCreatorScope creator(forbidden);
   const ReplicaGroupScope group(&context.group());
   const GradientReducerScope reducer(&bucketer);
+  const TraceSpan span("step", "step",
+                       {{"replica", replica}, {"step", static_cast<std::int64_t>(step)}});
   const RandomContextScope random({seed(), step, static_cast<std::uint32_t>(replica)});
   body(context);
   ReplicaNotes& note = notes[static_cast<std::size_t>(replica)];
@@ -239,6 +245,7 @@ void LocalStrategy::Impl::report(internal::RunOutcome outcome) {
 
 LocalStrategy::LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options)
     : impl_(std::make_unique<Impl>(*this, ops_mutex_, strategy_name, std::move(options))) {
+  start_trace_from_environment();
   check_weights(strategy_name, impl_->options, impl_->services.replica_devices.size());
   log_info(concat("strategy '", strategy_name, "': ", impl_->services.replica_devices.size(),
                   " replicas on ", join(worker_devices()), ", reduction ", impl_->ops->name()));
@@ -283,6 +290,7 @@ void LocalStrategy::restore_state(const Json& state) {
   impl_->restored_seed = std::stoull(state.at("seed").as_string());
   impl_->step = static_cast<std::uint64_t>(state.at("step").as_int());
   impl_->half_updated = false;
+  impl_->plans.clear();
 }
 
 bool LocalStrategy::is_on_read(const VariableOptions& options) const {

@@ -7,16 +7,17 @@
 namespace tutti {
 namespace {
 
-LocalStrategyOptions options_for(Device device) {
+LocalStrategyOptions options_for(Device device, const CommunicationOptions& communication) {
   LocalStrategyOptions options;
+  options.cross_device_ops.options = communication;
   options.devices = DeviceList(std::vector<Device>{device});
   return options;
 }
 
 }  // namespace
 
-OneDeviceStrategy::OneDeviceStrategy(Device device)
-    : LocalStrategy("one_device", options_for(device)),
+OneDeviceStrategy::OneDeviceStrategy(Device device, const CommunicationOptions& communication)
+    : LocalStrategy("one_device", options_for(device, communication)),
       placement_(
           std::make_shared<const internal::Placement>(internal::Placement::mirrored({device}))) {}
 

@@ -10,11 +10,14 @@ namespace internal {
 struct Placement;
 }  // namespace internal
 
-/// One replica on `device`, variables there too. tf.distribute.OneDeviceStrategy.
+/// One replica on `device`, variables there too. Nothing travels; of the communication options its
+/// policy for values that are not finite counts. tf.distribute.OneDeviceStrategy.
 class OneDeviceStrategy final : public LocalStrategy {
  public:
-  explicit OneDeviceStrategy(Device device);
-  explicit OneDeviceStrategy(std::string_view device) : OneDeviceStrategy(Device::parse(device)) {}
+  explicit OneDeviceStrategy(Device device, const CommunicationOptions& communication = {});
+  explicit OneDeviceStrategy(std::string_view device,
+                             const CommunicationOptions& communication = {})
+      : OneDeviceStrategy(Device::parse(device), communication) {}
   ~OneDeviceStrategy() override;
   std::string_view name() const override { return "one_device"; }
 

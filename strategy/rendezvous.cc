@@ -216,6 +216,9 @@ RunOutcome Rendezvous::outcome() {
     result.replica = r;
   }
   if (!result.error) result.error = std::make_exception_ptr(*abort_reason_);
+  // What an action threw in all of them is of none alone.
+  const auto has_it = [&](const Seat& each) { return each.error == result.error; };
+  if (num_replicas() > 1 && std::ranges::all_of(seats_, has_it)) result.replica = -1;
   for (Seat& each : seats_) each.error = nullptr;
   return result;
 }

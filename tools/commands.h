@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "tools/bench_options.h"
+
 namespace tutti::tools {
 
 enum class OutputFormat { kText, kJson };
@@ -33,5 +35,9 @@ struct ConformOptions {
 /// Runs the conformance kit against an operation. 1 when a case failed (or none could run), 2 for
 /// what is no operation, plugin or case.
 int conform_command(const ConformOptions& options);
+
+/// Times all_reduce of the registered operations beside this machine's floor. 1 when a result was
+/// wrong, 2 for flags that make no sense.
+int bench_all_reduce_command(const BenchFlags& flags);
 
 }  // namespace tutti::tools

@@ -43,6 +43,14 @@ int run(int argc, char** argv) {
                       conform.format = format();
                       return conform_command(conform);
                     });
+  BenchFlags bench;
+  const auto declare_bench = [&](tutti::Flags& command) {
+    command.add_command(
+        "all_reduce", "sums of gradients, in nccl-tests' columns, beside this machine's floor",
+        [&](tutti::Flags& all_reduce) { bench.declare(all_reduce); },
+        [&] { return bench_all_reduce_command(bench); });
+  };
+  flags.add_command("bench", "measure", declare_bench, [] { return 2; });
   return flags.parse(argc, argv);
 }
 

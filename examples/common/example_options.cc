@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "tutti/core/random.h"
+#include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/plugin.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/model/layers/dtype_policy.h"
@@ -45,6 +46,7 @@ void check(const ExampleOptions& options) {
   require_positive("--steps", options.steps, 0);
   require_positive("--replicas", options.replicas, 0);
   require_positive("--seed", options.seed, 0);
+  require_positive("--bytes-per-pack", options.bytes_per_pack, 0);
   if (options.strategy == "multi_worker_mirrored" || options.strategy == "parameter_server") {
     throw UsageError(
         concat("--strategy ", options.strategy,
@@ -75,6 +77,12 @@ void declare(Flags& flags, ExampleOptions& options) {
   flags.add("--replicas", options.replicas, "number of replicas; 0: one per device");
   flags.add("--cross-device-ops", options.cross_device_ops, "how gradients are summed");
   flags.add("--plugin", options.plugin, "shared library with a cross-device operation");
+  flags.add("--bytes-per-pack", options.bytes_per_pack,
+            "gradients are summed in buckets of this size; 0: automatic");
+  flags.add_choice("--compression", options.compression, {"none", "bfloat16", "float16"},
+                   "type in which gradients travel");
+  flags.add_choice("--non-finite", options.non_finite, {"ignore", "error", "skip", "zero"},
+                   "what happens when a gradient is infinite or NaN");
   flags.add("--update-mode", options.update_mode, "sync, async or stale (parameter server)");
   flags.add_choice("--dtype-policy", options.dtype_policy,
                    {"float32", "mixed_bfloat16", "mixed_float16"},
@@ -88,6 +96,7 @@ void declare(Flags& flags, ExampleOptions& options) {
   flags.add("--checkpoint-dir", options.checkpoint_dir, "folder for checkpoints");
   flags.add("--resume", options.resume, "goes on from the latest checkpoint");
   flags.add("--metrics-json", options.metrics_json, "file for the results of the run");
+  flags.add("--trace", options.trace, "file for a Chrome trace: what ran when, on which thread");
 }
 
 }  // namespace
@@ -108,13 +117,23 @@ int parse_options(int argc, char** argv, const std::string& description, Example
   }
   set_random_seed(static_cast<std::uint64_t>(options.seed));
   set_dtype_policy(options.dtype_policy);
+  if (!options.trace.empty()) start_trace(options.trace);
   return -1;
+}
+
+CommunicationOptions communication_options(const ExampleOptions& options) {
+  CommunicationOptions communication;
+  communication.bytes_per_pack = options.bytes_per_pack;
+  communication.compression = parse_wire_compression(options.compression);
+  communication.non_finite = parse_non_finite_policy(options.non_finite);
+  return communication;
 }
 
 std::unique_ptr<Strategy> make_strategy(const ExampleOptions& options) {
   LocalStrategyOptions local{.devices = parse_devices(options.devices),
                              .replicas = static_cast<int>(options.replicas),
-                             .cross_device_ops = make_cross_device_ops(options.cross_device_ops)};
+                             .cross_device_ops = make_cross_device_ops(
+                                 options.cross_device_ops, communication_options(options))};
   if (options.strategy == "central_storage") {
     return std::make_unique<CentralStorageStrategy>(CentralStorageOptions{.local = local});
   }
@@ -123,7 +142,8 @@ std::unique_ptr<Strategy> make_strategy(const ExampleOptions& options) {
     throw UsageError(concat("--strategy one_device: has one replica, got --replicas ",
                             local.replicas, "; try --strategy mirrored"));
   }
-  return std::make_unique<OneDeviceStrategy>(local.devices.devices.front());
+  return std::make_unique<OneDeviceStrategy>(local.devices.devices.front(),
+                                             communication_options(options));
 }
 
 void print_setup(const ExampleOptions& options, Strategy& strategy) {
@@ -137,7 +157,9 @@ void print_setup(const ExampleOptions& options, Strategy& strategy) {
 
 int run_example(const std::function<int()>& body) {
   try {
-    return body();
+    const int code = body();
+    stop_trace();
+    return code;
   } catch (const UsageError& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 2;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tutti/core/flags.h"
+#include "tutti/cross_device_ops/communication_options.h"
 #include "tutti/strategy/strategy.h"
 
 namespace tutti::examples {
@@ -18,6 +19,9 @@ struct ExampleOptions {
   std::int64_t replicas = 0;
   std::string cross_device_ops = "canonical";
   std::string plugin = "";  // its operation is used where cross_device_ops is not set
+  std::int64_t bytes_per_pack = 0;
+  std::string compression = "none";
+  std::string non_finite = "ignore";
   std::string update_mode = "sync";
   std::string dtype_policy = "float32";
   std::int64_t batch_size = 64;
@@ -29,6 +33,7 @@ struct ExampleOptions {
   std::string checkpoint_dir = "";
   bool resume = false;
   std::string metrics_json = "";
+  std::string trace = "";
 };
 
 /// Parses the command line into `options` (whose values are the defaults). `add_more` declares the
@@ -36,6 +41,9 @@ struct ExampleOptions {
 /// should end; -1 to go on.
 int parse_options(int argc, char** argv, const std::string& description, ExampleOptions& options,
                   const std::function<void(Flags&)>& add_more = {});
+
+/// How the flags want gradients to be summed.
+CommunicationOptions communication_options(const ExampleOptions& options);
 
 /// The strategy that the flags name. Throws kInvalidArgument for a combination that makes no sense.
 std::unique_ptr<Strategy> make_strategy(const ExampleOptions& options);

@@ -34,6 +34,25 @@ TEST(CommunicationOptionsTest, COP_01_ImplementationsAreReadInAnyCase) {
                [] { parse_communication_implementation("tree"); });
 }
 
+TEST(CommunicationOptionsTest, CompressionAndPolicyAreReadInAnyCase) {
+  EXPECT_EQ(parse_wire_compression("BFloat16"), WireCompression::kBFloat16);
+  EXPECT_EQ(to_string(parse_wire_compression("float16")), "float16");
+  EXPECT_EQ(parse_wire_compression("none"), WireCompression::kNone);
+  EXPECT_EQ(parse_non_finite_policy("SKIP"), NonFinitePolicy::kSkip);
+  EXPECT_EQ(to_string(parse_non_finite_policy("zero")), "zero");
+  expect_error(kInvalid, {"compression", "none, bfloat16, float16", "int8"},
+               [] { parse_wire_compression("int8"); });
+  expect_error(kInvalid, {"ignore, error, skip, zero", "warn"},
+               [] { parse_non_finite_policy("warn"); });
+  expect_error(kInvalid, {"first_bytes_per_pack", "-3"},
+               [] { CommunicationOptions{.first_bytes_per_pack = -3}.validate(); });
+  const CommunicationOptions a{.first_bytes_per_pack = 5, .non_finite = NonFinitePolicy::kError};
+  const CommunicationOptions merged = a.merged_with({.compression = WireCompression::kFloat16});
+  EXPECT_EQ(merged.first_bytes_per_pack, 5);
+  EXPECT_EQ(merged.compression, WireCompression::kFloat16);
+  EXPECT_EQ(merged.non_finite, NonFinitePolicy::kError);
+}
+
 TEST(CommunicationOptionsTest, COP_02_MergingTakesFieldsThatAreNotDefault) {
   const CommunicationOptions a{.bytes_per_pack = 7,
                                .timeout = milliseconds(5),

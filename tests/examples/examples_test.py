@@ -71,6 +71,76 @@ class Examples(unittest.TestCase):
                 self.check_metrics(metrics, 3)
                 self.assertEqual(metrics["num_replicas"], 1)
 
+    def check_trace(self, trace):
+        """Spans of a thread are nested or apart; returns the events that are no metadata."""
+        self.assertEqual(trace["otherData"]["dropped_events"], 0)
+        events = [e for e in trace["traceEvents"] if e["ph"] != "M"]
+        named = {e["tid"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+        threads = {}
+        for event in events:
+            self.assertLessEqual({"name", "cat", "ph", "ts", "pid", "tid", "args"}, set(event))
+            self.assertIn(event["ph"], "Xi")
+            self.assertIn(event["tid"], named)
+            if event["ph"] == "X":
+                threads.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+        for spans in threads.values():
+            open_until = []
+            for begin, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+                while open_until and open_until[-1] <= begin + 0.002:
+                    open_until.pop()
+                self.assertTrue(not open_until or end <= open_until[-1] + 0.002, "spans cross")
+                open_until.append(end)
+        return events
+
+    def test_a_trace_shows_reductions_during_the_backward_pass(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.json")
+            result = run("fashion_mnist_custom_loop", "--devices", "cpu:0-1", "--steps", "3", "--bytes-per-pack", "4096",
+                         "--trace", path)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            with open(path, encoding="utf-8") as file:
+                events = self.check_trace(json.load(file))
+        steps = [e for e in events if e["name"] == "step"]
+        numbers = sorted({e["args"]["step"] for e in steps})
+        self.assertEqual(len(steps), 2 * len(numbers))
+        for number in numbers:
+            spans = [e for e in steps if e["args"]["step"] == number]
+            begin, end = min(e["ts"] for e in spans), max(e["ts"] + e["dur"] for e in spans)
+            inside = [e for e in events if begin <= e["ts"] <= end]
+            ready = [e for e in inside if e["name"] == "ready"]
+            if not ready:
+                continue  # evaluation
+            self.assertGreater(max(e["args"]["bucket"] for e in ready), 1)
+            self.assertTrue(all(e["args"]["label"] for e in ready))
+            reductions = [e["ts"] for e in inside if e["name"] == "reduce" and e["args"]["bucket"] == 0]
+            self.assertLess(min(reductions), max(e["ts"] for e in ready))
+            for name in ("backward", "finish", "update", "updates_done"):
+                self.assertGreaterEqual(len([e for e in inside if e["name"] == name]), 2, name)
+        self.assertGreaterEqual(len([e for e in events if e["name"] == "backward"]), 6)
+
+    def test_a_trace_is_asked_for_by_the_environment(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.json")
+            result = subprocess.run([os.path.join(FOLDER, "linear_regression"), "--devices", "cpu:0-1"], text=True,
+                                    capture_output=True, timeout=60, env=dict(os.environ, TUTTI_TRACE=path))
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            with open(path, encoding="utf-8") as file:
+                self.assertTrue(any(e["name"] == "update" for e in self.check_trace(json.load(file))))
+
+    def test_gradients_travel_in_16_bits_and_are_searched(self):
+        plain, _ = run_with_metrics("fashion_mnist_custom_loop", "--devices", "cpu:0-1", "--steps", "30")
+        for strategy in ("mirrored", "central_storage"):
+            for compression in ("bfloat16", "float16"):
+                with self.subTest(strategy, compression=compression):
+                    metrics, _ = run_with_metrics("fashion_mnist_custom_loop", "--strategy", strategy, "--devices",
+                                                  "cpu:0-1", "--steps", "30", "--compression", compression,
+                                                  "--non-finite", "error")
+                    self.assertNotEqual(metrics["losses_hex"], plain["losses_hex"])
+                    self.assertAlmostEqual(sum(metrics["losses"][-5:]), sum(plain["losses"][-5:]), delta=0.25)
+        searched, _ = run_with_metrics("fashion_mnist_custom_loop", "--devices", "cpu:0-1", "--steps", "30",
+                                       "--non-finite", "skip")
+        self.assertEqual(searched["weights_hash"], plain["weights_hash"])
+
     def test_tutorial_networks_reach_an_accuracy(self):
         # The floors are five points and more below what was measured.
         for network, flags, floor in (("basic_classification", ["--epochs", "1"], 0.80),

@@ -276,6 +276,30 @@ TEST(BucketPlan, ReverseOrderFirstBucketSmallOneDTypeEach) {
   EXPECT_EQ(placed, variables.size());
 }
 
+TEST(BucketPlan, SizesOfTheFirstBucketAndTheOthers) {
+  auto strategy = mirrored(1);
+  const auto scope = strategy->scope();
+  std::vector<Variable> variables;
+  for (int i = 0; i < 40; ++i) variables.emplace_back(Tensor::zeros({65'536}));  // 256 KiB each
+  const auto items = [&](std::int64_t bytes_per_pack, std::int64_t first_bytes_per_pack) {
+    std::vector<std::size_t> result;
+    std::size_t next = variables.size();
+    for (const auto& bucket :
+         internal::BucketPlan::make(variables, bytes_per_pack, first_bytes_per_pack).buckets) {
+      result.push_back(bucket.items.size());
+      for (const auto& item : bucket.items) EXPECT_EQ(item.variable, --next);  // reverse order
+    }
+    return result;
+  };
+  using Sizes = std::vector<std::size_t>;
+  EXPECT_EQ(items(0, 0), (Sizes{4, 16, 16, 4}));  // 1 MiB, then 4 MiB
+  EXPECT_EQ(items(512 << 10, 0), Sizes(20, 2));
+  EXPECT_EQ(items(2 << 20, 0), (Sizes{4, 8, 8, 8, 8, 4}));
+  EXPECT_EQ(items(2 << 20, 256 << 10), (Sizes{1, 8, 8, 8, 8, 7}));
+  EXPECT_EQ(items(2 << 20, 4 << 20), (Sizes{16, 8, 8, 8}));
+  EXPECT_EQ(items(1 << 30, 1), (Sizes{1, 39}));
+}
+
 TEST(BucketPlan, SlicesCoverTheBucketAtMultiplesOf64Bytes) {
   for (const std::size_t count : {0U, 1U, 16U, 4'096U, 4'097U, 1'000'003U}) {
     for (const int replicas : {1, 2, 3, 8}) {

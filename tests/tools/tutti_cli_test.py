@@ -65,13 +65,99 @@ class TuttiProgram(unittest.TestCase):
     def test_wrong_usage_ends_with_2_and_the_list(self):
         code, _, errors = run("dance")
         self.assertEqual(code, 2)
-        self.assertEqual(errors, "tutti: unknown command 'dance'; expected one of devices, doctor\n")
+        self.assertEqual(errors, "tutti: unknown command 'dance'; expected one of devices, doctor, bench\n")
         code, _, errors = run()
         self.assertEqual(code, 2)
-        self.assertIn("expected one of devices, doctor", errors)
+        self.assertIn("expected one of devices, doctor, bench", errors)
         code, _, errors = run("doctor", "--fix")
         self.assertEqual(code, 2)
         self.assertIn("unknown flag --fix", errors)
+
+    def bench(self, *flags):
+        """The lines of the table, as lists of words, and the JSON."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "bench.json")
+            code, text, errors = run("bench", "all_reduce", "--rounds", "2", "--json", path, *flags)
+            self.assertEqual(code, 0, text + errors)
+            with open(path, encoding="utf-8") as file:
+                report = json.load(file)
+        rows = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+        self.assertEqual(len(rows), len(report["results"]))
+        return rows, report
+
+    def check_cell(self, cell, words, size, ranks):
+        self.assertLessEqual(cell["time_us"]["min"], cell["time_us"]["median"])
+        self.assertLessEqual(cell["time_us"]["median"], cell["time_us"]["max"])
+        algbw = size / cell["time_us"]["median"] / 1e3
+        self.assertAlmostEqual(cell["algbw"], algbw, delta=1e-6 * algbw)
+        self.assertAlmostEqual(cell["busbw"], algbw * 2 * (ranks - 1) / ranks, delta=1e-6 * algbw)
+        self.assertAlmostEqual(float(words[0]), cell["time_us"]["median"], delta=0.01)
+        self.assertEqual(words[3], "0")
+        self.assertEqual(cell["wrong"], 0)
+
+    def test_bench_has_the_columns_of_nccl_tests(self):
+        for ranks in (2, 3):
+            rows, report = self.bench("-b", "4", "-e", "64K", "-f", "128", "-n", "4", "-w", "1", "-c", "1", "--op-names",
+                                      "canonical", "--replicas", str(ranks))
+            self.assertEqual([r["size"] for r in report["results"]], [4, 512, 65536])
+            self.assertEqual(report["left_out"], [])
+            self.assertEqual(report["ranks"], ranks)
+            self.assertIn(report["pingpong"]["before"], ("near", "far", "busy", "one core"))
+            for words, row in zip(rows, report["results"]):
+                self.assertEqual(words[:5], [str(row["size"]), str(row["size"] // 4), "float", "sum", "-1"])
+                self.check_cell(row["out_of_place"], words[5:9], row["size"], ranks)
+                self.check_cell(row["in_place"], words[9:13], row["size"], ranks)
+                self.assertEqual(words[-1], "canonical")
+                self.assertEqual(row["name"], "canonical")
+                self.assertLessEqual(row["of_floor"]["min"], row["of_floor"]["max"])
+
+    def test_bench_checks_every_type_and_operation(self):
+        for dtype in ("float", "double", "half", "bfloat16", "int32", "int64", "uint8", "bool"):
+            for op in ("sum", "prod", "min", "max", "avg"):
+                if (dtype == "bool" and op not in ("min", "max")) or (op == "avg" and dtype.startswith(("int", "uint"))):
+                    continue
+                with self.subTest(dtype, op=op):
+                    for shape in ("spread", "local"):
+                        rows, _ = self.bench("-b", "1000", "-e", "1000", "-n", "1", "-w", "0", "-d", dtype, "-o", op,
+                                             "--op-names", "canonical", "--gradients", "resnet50", "--shape", shape)
+                        self.assertEqual(rows[0][12], "0")
+
+    def test_bench_steps_by_bytes_and_measures_local_operations(self):
+        rows, report = self.bench("-b", "1K", "-e", "3K", "-i", "1K", "-n", "2", "--shape", "local")
+        self.assertEqual(sorted({r["size"] for r in report["results"]}), [1024, 2048, 3072])
+        names = {r["name"] for r in report["results"]}
+        self.assertLessEqual({"canonical", "ring", "hierarchical_copy", "reduction_to_one_device"}, names)
+        self.assertTrue(all(r["out_of_place"] is None for r in report["results"]))
+        self.assertEqual(rows[0][5:9], ["-"] * 4)
+
+    def test_bench_without_check_says_so(self):
+        rows, report = self.bench("-b", "64", "-e", "64", "-n", "1", "-c", "0", "--op-names", "canonical")
+        self.assertEqual(rows[0][12], "N/A")
+        self.assertIsNone(report["results"][0]["in_place"]["wrong"])
+
+    def test_bench_names_the_flag_that_is_wrong(self):
+        for flags, text in ((("-b", "1Q"), "-b: expected a number of bytes"), (("-b", "2K", "-e", "1K"), "-b: expected"),
+                            (("-f", "1"), "-f: expected 2"), (("-c", "7"), "-c: expected 0 to 1"),
+                            (("-d", "float8"), "-d: "), (("-o", "xor"), "-o: "), (("--replicas", "1"), "--replicas: "),
+                            (("--op-names", "canonical,magic"), "got 'magic'"), (("--plugin", "/no.so"), "--plugin: "),
+                            (("-i", "1", "-e", "1G"), "-i: more than"), (("--shape", "round"), "--shape: expected one"),
+                            (("--fast",), "unknown flag --fast")):
+            code, output, errors = run("bench", "all_reduce", *flags)
+            self.assertEqual(code, 2, errors)
+            self.assertIn(text, errors)
+            self.assertEqual(output, "")
+        code, _, errors = run("bench")
+        self.assertEqual(code, 2)
+        self.assertIn("no command given; expected one of all_reduce", errors)
+        code, _, errors = run("bench", "dance")
+        self.assertEqual(code, 2)
+        self.assertIn("unknown command 'dance'; expected one of all_reduce", errors)
+
+    def test_bench_that_has_nothing_to_measure_fails(self):
+        code, output, errors = run("bench", "all_reduce", "-d", "bool", "-o", "sum", "--op-names", "canonical")
+        self.assertEqual(code, 1)
+        self.assertIn("left out: canonical: does not support", output)
+        self.assertIn("nothing to measure", errors)
 
     def test_help_ends_with_0(self):
         code, text, _ = run("--help")

@@ -1,0 +1,200 @@
+// Keeping spans and writing them as Chrome trace events.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/trace.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+#include "tutti/core/json.h"
+#include "tutti/core/logging.h"
+#include "tutti/core/sync.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kMostEvents = 1'000'000;
+
+struct TraceEvent {
+  const char* name = nullptr;
+  const char* category = nullptr;
+  std::array<TraceArgument, 4> arguments{};
+  std::size_t num_arguments = 0;
+  std::string label;
+  TimePoint begin;
+  std::optional<Duration> duration;  // nothing: a moment
+  pid_t thread = 0;
+};
+
+std::string name_of_this_thread(pid_t thread) {
+  if (thread == getpid()) return "main";
+  char name[16] = "";
+  pthread_getname_np(pthread_self(), name, sizeof name);
+  return name;
+}
+
+std::string microseconds(Duration duration) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f",
+                std::chrono::duration<double, std::micro>(duration).count());
+  return text;
+}
+
+std::string text_of(const TraceEvent& event, TimePoint origin) {
+  std::string text =
+      concat(R"({"name":")", event.name, R"(","cat":")", event.category, R"(","pid":1,"tid":)",
+             event.thread, R"(,"ts":)", microseconds(event.begin - origin));
+  if (event.duration) {
+    text += concat(R"(,"ph":"X","dur":)", microseconds(*event.duration));
+  } else {
+    text += R"(,"ph":"i","s":"t")";
+  }
+  text += R"(,"args":{)";
+  for (std::size_t i = 0; i < event.num_arguments; ++i) {
+    text += concat(i ? "," : "", '"', event.arguments[i].key, "\":", event.arguments[i].number);
+  }
+  if (!event.label.empty()) {
+    text += concat(event.num_arguments ? "," : "", R"("label":)", Json(event.label).dump());
+  }
+  return text + "}}";
+}
+
+/// The one trace of the process. What is still recorded when the process ends is written then.
+class Recorder {
+ public:
+  // The log must outlive this object.
+  Recorder() { log_debug("trace: ready"); }
+  ~Recorder() {
+    try {
+      stop();
+    } catch (const Error& error) {
+      log(LogLevel::kError, error.message());
+    }
+  }
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  void start(const std::string& path) {
+    MutexLock lock(mutex_);
+    if (!path_.empty()) {
+      fail(ErrorCode::kFailedPrecondition, "start_trace: a trace is being recorded to '", path_,
+           "'; expected none; try stop_trace() first");
+    }
+    if (path.empty()) fail(ErrorCode::kInvalidArgument, "start_trace: expected a path, got none");
+    path_ = path;
+    started_once_ = true;
+    origin_ = Clock::system().now();
+    internal::trace_is_recording.store(true);
+  }
+
+  void start_from_environment() {
+    const char* path = std::getenv("TUTTI_TRACE");
+    if (path == nullptr || *path == '\0') return;
+    {
+      MutexLock lock(mutex_);
+      if (started_once_) return;
+    }
+    start(path);
+  }
+
+  void stop() {
+    MutexLock lock(mutex_);
+    internal::trace_is_recording.store(false);
+    if (path_.empty()) return;
+    const std::string path = std::exchange(path_, "");
+    const std::vector<TraceEvent> events = std::exchange(events_, {});
+    const std::size_t num_dropped = std::exchange(num_dropped_, 0);
+    if (num_dropped > 0) {
+      log_warning(concat("trace: ", num_dropped, " of ", events.size() + num_dropped,
+                         " events are not in '", path, "', the latest ones; try fewer steps"));
+    }
+    write_file_atomically(path, text_of_all(events, num_dropped));
+  }
+
+  void add(TraceEvent event) {
+    event.thread = gettid();
+    MutexLock lock(mutex_);
+    if (path_.empty()) return;  // stopped meanwhile
+    if (!threads_.contains(event.thread)) {
+      threads_[event.thread] = name_of_this_thread(event.thread);
+    }
+    if (events_.size() < kMostEvents) {
+      events_.push_back(std::move(event));
+    } else {
+      ++num_dropped_;
+    }
+  }
+
+ private:
+  std::string text_of_all(const std::vector<TraceEvent>& events, std::size_t num_dropped) const
+      TUTTI_REQUIRES(mutex_) {
+    std::string text =
+        concat(R"({"displayTimeUnit":"ms","otherData":{"dropped_events":)", num_dropped,
+               "},\n\"traceEvents\":[\n",
+               R"({"name":"process_name","ph":"M","pid":1,"args":{"name":"tutti"}})");
+    for (const auto& [thread, name] : threads_) {
+      text += concat(",\n", R"({"name":"thread_name","ph":"M","pid":1,"tid":)", thread,
+                     R"(,"args":{"name":)", Json(name).dump(), "}}");
+    }
+    for (const TraceEvent& event : events) text += concat(",\n", text_of(event, origin_));
+    return text + "\n]}\n";
+  }
+
+  Mutex mutex_;
+  std::string path_ TUTTI_GUARDED_BY(mutex_);  // empty: off
+  bool started_once_ TUTTI_GUARDED_BY(mutex_) = false;
+  TimePoint origin_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<TraceEvent> events_ TUTTI_GUARDED_BY(mutex_);
+  std::size_t num_dropped_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::map<pid_t, std::string> threads_ TUTTI_GUARDED_BY(mutex_);
+};
+
+Recorder& recorder() {
+  static Recorder recorder;
+  return recorder;
+}
+
+}  // namespace
+
+void start_trace(const std::string& path) { recorder().start(path); }
+void stop_trace() {
+  if (trace_is_on()) recorder().stop();
+}
+void start_trace_from_environment() { recorder().start_from_environment(); }
+
+void TraceSpan::begin(const char* name, const char* category, TraceArguments arguments) {
+  category_ = category;
+  num_arguments_ = std::min(arguments.size(), arguments_.size());
+  std::copy_n(arguments.begin(), num_arguments_, arguments_.begin());
+  begin_ = Clock::system().now();
+  name_ = name;
+}
+
+void TraceSpan::end() noexcept {
+  TraceEvent event{name_, category_, {}, num_arguments_, "", begin_, Clock::system().now() - begin_, 0};
+  std::copy_n(arguments_.begin(), num_arguments_, event.arguments.begin());
+  recorder().add(std::move(event));
+}
+
+void trace_instant(const char* name, const char* category, std::string_view label,
+                   TraceArguments arguments) {
+  if (!trace_is_on()) return;
+  TraceEvent event;
+  event.name = name;
+  event.category = category;
+  event.num_arguments = std::min(arguments.size(), event.arguments.size());
+  std::copy_n(arguments.begin(), event.num_arguments, event.arguments.begin());
+  event.label = label;
+  event.begin = Clock::system().now();
+  recorder().add(std::move(event));
+}
+
+}  // namespace tutti

@@ -1,0 +1,119 @@
+// One reduction of a list of gradients, shared by the replicas of a run.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tutti/strategy/bucket_plan.h"
+#include "tutti/strategy/error_feedback.h"
+#include "tutti/strategy/local_replica.h"
+#include "tutti/strategy/non_finite.h"
+
+namespace tutti::internal {
+
+/// A bucket that all replicas have filled is published as slices, which any replica computes.
+class GradientRound {
+ public:
+  struct Task {
+    std::size_t bucket = 0;
+    SliceRange slice;
+  };
+
+  GradientRound(ReplicaServices& services, ReplicaMonitor& monitor, const PlanInUse& plan,
+                std::span<const Variable> variables);
+
+  const BucketPlan& plan() const { return *plan_; }
+  const Variable& variable(std::size_t index) const { return variables_[index]; }
+
+  /// Replica `replica` gives its gradient of variable `index`; when that fills its part of a
+  /// bucket, and it is the last one to do so, the bucket is published.
+  void put(int replica, std::size_t index, const Gradient& gradient);
+  /// Computes slices until none is there. A failure is kept for wait-and-rethrow by the leader.
+  void work();
+  /// What was found not finite, under every policy but kIgnore. After all buckets are done.
+  const std::optional<NonFiniteValue>& non_finite() const { return non_finite_.lowest(); }
+
+  // With the monitor's mutex held:
+  bool has_task() const { return next_task_ < tasks_.size() && !failure_; }
+  bool is_finished() const { return failure_ || buckets_done_ == buckets_.size(); }
+  std::exception_ptr failure() const { return failure_; }
+  /// How many replicas joined: guarded by the monitor's mutex, used by GradientExchange.
+  std::vector<int> joined;
+
+  /// The sums, on the device of `replica`. After all buckets are done.
+  std::vector<Gradient> results(int replica) const;
+
+ private:
+  enum class Kind { kNone, kDense, kSparse };
+  struct BucketState {
+    int num_filled = 0;
+    std::size_t slices_left = 0;
+    std::vector<Kind> kinds;  // per item, known once published
+    std::vector<MutableTensor>
+        flat;  // canonical: one, the result; else per replica, reduced in place
+  };
+  /// Elements [begin, end) of a bucket, all of one item.
+  struct Piece {
+    const BucketPlan::Item& item;
+    std::size_t bucket;
+    std::size_t begin;
+    std::size_t end;
+    std::size_t offset() const { return begin - item.first; }  // in the variable
+    std::size_t count() const { return end - begin; }
+  };
+
+  bool last_to_fill(std::size_t bucket);
+  void publish(std::size_t bucket);
+  void prepare(std::size_t bucket);
+  /// What no gradient was staged into is reduced, too: padding and variables without dense
+  /// gradient.
+  void zero_unused(std::size_t bucket);
+  Kind prepare_item(std::size_t bucket, const BucketPlan::Item& item);
+  void make_dense(const BucketPlan::Item& item, std::size_t bucket);
+  void sum_sparse(const BucketPlan::Item& item);
+  void note_sparse(const BucketPlan::Item& item, std::span<const IndexedSlices> slices,
+                   const IndexedSlices& sum);
+  void check_alone(std::size_t index);
+  void fail_with(std::exception_ptr failure);
+  std::byte* element(std::size_t bucket, std::size_t copy, std::size_t index);
+
+  // gradient_round_slices.cc: packing and adding.
+  bool compresses(std::size_t bucket) const;
+  void stage(int replica, std::size_t bucket, const BucketPlan::Item& item);
+  void reduce_slice(const Task& task);
+  void reduce_copies(const Task& task);
+  void reduce_in_tree_order(const Piece& piece);
+  void add_block(const Piece& piece, std::vector<std::vector<float>>& sent);
+  void repair_block(const Piece& piece);
+  template <class Visitor>
+  void for_dense_pieces(const Task& task, const Visitor& visitor);
+  const std::byte* gradient_at(std::size_t replica, const Piece& piece) const;
+  void note_first(const Piece& piece);
+  void note(const BucketPlan::Item& item, std::size_t index, int replica);
+
+  ReplicaServices& services_;
+  ReplicaMonitor& monitor_;
+  const std::shared_ptr<const BucketPlan> plan_;
+  const std::shared_ptr<Residuals> residuals_;  // nullptr: nothing is compressed
+  const std::vector<Variable> variables_;
+  const std::size_t num_replicas_;
+  const bool canonical_;  // added straight from the gradients into one result
+  const WireCompression compression_;
+  const NonFinitePolicy policy_;
+  // gradients_[replica][variable]: written by the replica until it has filled the bucket, then by
+  // the publisher, then read by all.
+  std::vector<std::vector<Gradient>> gradients_;
+  std::vector<std::vector<std::size_t>> unfilled_;  // [replica][bucket]; the replica's own
+  std::vector<BucketState> buckets_;
+  std::vector<Gradient> sparse_sums_;  // per variable
+  NonFiniteFindings non_finite_;
+  // Guarded by monitor_.mutex():
+  std::vector<Task> tasks_;
+  std::size_t next_task_ = 0;
+  std::size_t buckets_done_ = 0;
+  std::exception_ptr failure_;
+};
+
+}  // namespace tutti::internal

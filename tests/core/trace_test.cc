@@ -1,0 +1,102 @@
+// Recording spans and writing them as a Chrome trace.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/trace.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tutti/core/error.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/file.h"
+#include "tutti/core/json.h"
+
+namespace tutti {
+namespace {
+
+class TraceTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    stop_trace();
+    std::filesystem::remove(path_);
+  }
+  Json stopped() {
+    stop_trace();
+    return Json::parse(read_file(path_), path_);
+  }
+  static std::vector<Json> named(const Json& trace, std::string_view name) {
+    std::vector<Json> found;
+    for (const Json& event : trace.at("traceEvents").as_array()) {
+      if (event.at("name").as_string() == name) found.push_back(event);
+    }
+    return found;
+  }
+  const std::string path_ = ::testing::TempDir() + "trace_test.json";
+};
+
+TEST_F(TraceTest, SpansHaveTheirThreadTimesAndArguments) {
+  start_trace(path_);
+  {
+    const TraceSpan outer("outer", "test", {{"replica", 3}, {"bucket", -1}});
+    const TraceSpan inner("inner", "test");
+  }
+  trace_instant("moment", "test", "a \"label\"\n", {{"n", 7}});
+  Executor::system().start("worker-1", [] { const TraceSpan span("elsewhere", "test"); })->join();
+  const Json trace = stopped();
+  const auto outer = named(trace, "outer"), inner = named(trace, "inner");
+  ASSERT_EQ(outer.size(), 1U);
+  ASSERT_EQ(inner.size(), 1U);
+  EXPECT_EQ(outer[0].at("ph").as_string(), "X");
+  EXPECT_EQ(outer[0].at("args").at("replica").as_int(), 3);
+  EXPECT_EQ(outer[0].at("args").at("bucket").as_int(), -1);
+  EXPECT_EQ(outer[0].at("tid"), inner[0].at("tid"));
+  EXPECT_LE(outer[0].at("ts").as_double(), inner[0].at("ts").as_double());
+  EXPECT_GE(outer[0].at("dur").as_double(), inner[0].at("dur").as_double());
+  const auto moment = named(trace, "moment");
+  ASSERT_EQ(moment.size(), 1U);
+  EXPECT_EQ(moment[0].at("ph").as_string(), "i");
+  EXPECT_EQ(moment[0].at("args").at("label").as_string(), "a \"label\"\n");
+  EXPECT_EQ(moment[0].at("args").at("n").as_int(), 7);
+  const auto elsewhere = named(trace, "elsewhere");
+  ASSERT_EQ(elsewhere.size(), 1U);
+  EXPECT_NE(elsewhere[0].at("tid"), outer[0].at("tid"));
+  bool has_name = false;
+  for (const Json& thread : named(trace, "thread_name")) {
+    if (thread.at("tid") != elsewhere[0].at("tid")) continue;
+    has_name = thread.at("args").at("name").as_string() == "worker-1";
+  }
+  EXPECT_TRUE(has_name);
+}
+
+TEST_F(TraceTest, NothingIsKeptWhileOff) {
+  { const TraceSpan before("before", "test"); }
+  trace_instant("before", "test");
+  EXPECT_FALSE(trace_is_on());
+  start_trace(path_);
+  EXPECT_TRUE(trace_is_on());
+  EXPECT_TRUE(named(stopped(), "before").empty());
+  EXPECT_FALSE(trace_is_on());
+  stop_trace();  // of none
+}
+
+TEST_F(TraceTest, ASecondTraceAndAMissingPathAreRefused) {
+  EXPECT_THROW(start_trace(""), Error);
+  start_trace(path_);
+  try {
+    start_trace("other.json");
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+    EXPECT_THAT(error.message(), ::testing::HasSubstr(path_));
+  }
+}
+
+TEST_F(TraceTest, AFileThatCannotBeWrittenIsAnError) {
+  start_trace("/proc/no/such/trace.json");
+  EXPECT_THROW(stop_trace(), Error);
+  EXPECT_FALSE(trace_is_on());
+}
+
+}  // namespace
+}  // namespace tutti

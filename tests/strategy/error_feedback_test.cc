@@ -1,0 +1,252 @@
+// 16-bit gradients with error feedback.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/error_feedback.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/core/random.h"
+#include "tutti/cross_device_ops/registry.h"
+#include "tutti/optimizer/gradient_reducer.h"
+#include "tutti/optimizer/sgd.h"
+#include "tutti/tensor/half.h"
+
+namespace tutti::strategy_tests {
+namespace error_feedback_test {
+
+using internal::compress_with_feedback;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+LocalStrategyOptions compressed(int replicas, WireCompression compression,
+                                const std::string& ops = "canonical") {
+  LocalStrategyOptions options = on_cpus(replicas);
+  options.cross_device_ops =
+      make_cross_device_ops(ops, {.bytes_per_pack = 100'000, .compression = compression});
+  options.deterministic = false;
+  return options;
+}
+
+Variable variable_of(Strategy& strategy, std::int64_t size, DType dtype = DType::kFloat32) {
+  const auto scope = strategy.scope();
+  return Variable(Tensor::zeros({size}, dtype), {.name = "w"});
+}
+
+/// Replica r's gradient of element k is a number that 16 bits cannot hold, different per replica.
+Tensor gradient_of(std::int64_t size, int replica) {
+  return random_uniform({size},
+                        RandomKey{7, kUserPurpose, 0, static_cast<std::uint64_t>(replica), 0}, -1.0,
+                        1.0, DType::kFloat32, Device{});
+}
+
+std::vector<double> reduced(Strategy& strategy, const Variable& variable,
+                            const std::function<Gradient(int replica)>& gradient) {
+  const auto sums = strategy.run([&] {
+    GradientReducer& reducer = *GradientReducer::current();
+    const std::vector<Variable> variables = {variable};
+    reducer.begin(variables);
+    reducer.ready(0, gradient(ReplicaContext::current().replica_id()));
+    const std::vector<Gradient> result = reducer.finish();
+    reducer.updates_done();
+    return result[0].to_dense();
+  });
+  EXPECT_EQ(numbers(sums[0]), numbers(sums[sums.size() - 1]));
+  return numbers(sums[0]);
+}
+
+TEST(ErrorFeedback, WhatRoundingTakesIsSentLater) {
+  for (const auto compression : {WireCompression::kBFloat16, WireCompression::kFloat16}) {
+    constexpr std::size_t kCount = 5'000;  // more than a block
+    const Tensor gradient = gradient_of(kCount, 0);
+    const auto values = gradient.host_span<float>();
+    std::vector<float> residual(kCount, 0.0f), sent(kCount);
+    std::vector<double> total(kCount, 0.0);
+    constexpr int kSteps = 64;
+    for (int step = 0; step < kSteps; ++step) {
+      compress_with_feedback(compression, values.data(), residual.data(), sent.data(), kCount);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        const float rounded = compression == WireCompression::kBFloat16
+                                  ? static_cast<float>(BFloat16(sent[i]))
+                                  : static_cast<float>(Float16(sent[i]));
+        ASSERT_EQ(rounded, sent[i]);  // it fits 16 bits
+        total[i] += sent[i];
+      }
+    }
+    for (std::size_t i = 0; i < kCount; ++i) {
+      // All but the last residual, which is half a unit of the type at most.
+      EXPECT_NEAR(total[i] / kSteps, values[i], 0.004 / kSteps) << i;
+    }
+  }
+}
+
+TEST(ErrorFeedback, LargeValuesAreSentInPartsAndInfinitiesAsTheyAre) {
+  const std::vector<float> gradient = {100'000.0f, -1e6f, kInfinity, -kInfinity, std::nanf("")};
+  std::vector<float> residual(5, 0.0f), sent(5);
+  compress_with_feedback(WireCompression::kFloat16, gradient.data(), residual.data(), sent.data(),
+                         5);
+  EXPECT_EQ(sent[0], 65504.0f);
+  EXPECT_EQ(residual[0], 100'000.0f - 65504.0f);
+  EXPECT_EQ(sent[1], -65504.0f);
+  EXPECT_EQ(sent[2], kInfinity);
+  EXPECT_EQ(sent[3], -kInfinity);
+  EXPECT_TRUE(std::isnan(sent[4]));
+  for (const std::size_t i : {2U, 3U, 4U}) EXPECT_EQ(residual[i], 0.0f) << i;
+  const float largest = std::numeric_limits<float>::max();
+  residual.assign(5, 0.0f);
+  compress_with_feedback(WireCompression::kBFloat16, &largest, residual.data(), sent.data(), 1);
+  EXPECT_EQ(sent[0], static_cast<float>(std::numeric_limits<float>::max() -
+                                        static_cast<float>(residual[0])));
+  EXPECT_TRUE(std::isfinite(sent[0]));
+}
+
+TEST(ErrorFeedback, TheMeanOfManySumsIsTheExactOne) {
+  constexpr std::int64_t kSize = 70'000;  // several slices
+  for (const std::string ops : {"canonical", "ring", "reduction_to_one_device"}) {
+    for (const int replicas : {2, 3}) {
+      testing::HangWatchdog watchdog(ops, std::chrono::seconds(60));
+      MirroredStrategy strategy(compressed(replicas, WireCompression::kBFloat16, ops));
+      const Variable w = variable_of(strategy, kSize);
+      std::vector<double> total(kSize, 0.0), first;
+      constexpr int kSteps = 16;
+      for (int step = 0; step < kSteps; ++step) {
+        const auto sum = reduced(strategy, w, [](int r) { return gradient_of(kSize, r); });
+        if (step == 0) first = sum;
+        for (std::size_t i = 0; i < sum.size(); ++i) total[i] += sum[i];
+      }
+      double worst = 0, worst_of_first = 0;
+      for (std::size_t i = 0; i < total.size(); ++i) {
+        double exact = 0;
+        for (int r = 0; r < replicas; ++r) exact += gradient_of(kSize, r).host_span<float>()[i];
+        worst = std::max(worst, std::abs(total[i] / kSteps - exact));
+        worst_of_first = std::max(worst_of_first, std::abs(first[i] - exact));
+        if (i > 2'000) break;
+      }
+      EXPECT_GT(worst_of_first, 1e-3) << ops;  // one step alone is rounded
+      EXPECT_LT(worst, 0.004 * replicas / kSteps) << ops;
+    }
+  }
+}
+
+TEST(ErrorFeedback, ResidualsArePerReplica) {
+  // 1 + 2^-9 is rounded to 1 in bfloat16; after two steps 2^-8 is kept, which is sent in the third.
+  // Replica 1's gradient is exact and keeps nothing.
+  MirroredStrategy strategy(compressed(2, WireCompression::kBFloat16));
+  const Variable w = variable_of(strategy, 1);
+  const auto gradient = [](int r) { return Gradient(vec({r == 0 ? 1.001953125f : 4.0f})); };
+  std::vector<double> sums;
+  for (int step = 0; step < 4; ++step) sums.push_back(reduced(strategy, w, gradient)[0]);
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  EXPECT_EQ(sums[0], 5.0);
+  EXPECT_EQ(total, 4 * 5.0 + 4 * 0.001953125);
+  // Exchanged gradients have to do with the other's residual, were it shared.
+  const auto swapped = [](int r) { return Gradient(vec({r == 1 ? 1.001953125f : 4.0f})); };
+  EXPECT_EQ(reduced(strategy, w, swapped)[0], 5.0);
+}
+
+TEST(ErrorFeedback, AllOperationsAndBucketSizesGiveTheSameBits) {
+  std::vector<double> expected;
+  for (const std::int64_t pack : {0, 1'000, 1'000'000}) {
+    for (const std::string ops : {"canonical", "reduction_to_one_device", "hierarchical_copy"}) {
+      LocalStrategyOptions options = compressed(3, WireCompression::kFloat16, ops);
+      options.cross_device_ops.options.bytes_per_pack = pack;
+      MirroredStrategy strategy(options);
+      const Variable w = variable_of(strategy, 50'000);
+      reduced(strategy, w, [](int r) { return gradient_of(50'000, r); });
+      const auto sum = reduced(strategy, w, [](int r) { return gradient_of(50'000, r); });
+      if (expected.empty()) expected = sum;
+      EXPECT_EQ(sum, expected) << ops;
+    }
+  }
+}
+
+TEST(ErrorFeedback, WithoutCompressionBitsAreThoseOfTheTree) {
+  MirroredStrategy plain(on_cpus(3));
+  MirroredStrategy off(compressed(3, WireCompression::kNone));
+  const auto gradient = [](int r) { return gradient_of(50'000, r); };
+  EXPECT_EQ(reduced(plain, variable_of(plain, 50'000), gradient),
+            reduced(off, variable_of(off, 50'000), gradient));
+}
+
+TEST(ErrorFeedback, OneReplicaSendsNothingAndRoundsNothing) {
+  MirroredStrategy strategy(compressed(1, WireCompression::kBFloat16));
+  const auto sum =
+      reduced(strategy, variable_of(strategy, 100), [](int) { return gradient_of(100, 0); });
+  EXPECT_EQ(sum, numbers(gradient_of(100, 0)));
+}
+
+TEST(ErrorFeedback, Float64IsRefusedSparseAndIntegersTravelAsTheyAre) {
+  MirroredStrategy strategy(compressed(2, WireCompression::kBFloat16));
+  EXPECT_TUTTI_ERROR(reduced(strategy, variable_of(strategy, 2, DType::kFloat64),
+                             [](int) { return Gradient(Tensor::ones({2}, DType::kFloat64)); }),
+                     ErrorCode::kUnimplemented, "Variable 'w' cannot be compressed");
+  const auto sparse = [](int r) {
+    return Gradient(
+        IndexedSlices{vec({1.001953125f}), Tensor::from<std::int64_t>({1}, {r}), Shape{2}});
+  };
+  EXPECT_EQ(reduced(strategy, variable_of(strategy, 2), sparse),
+            (std::vector<double>{1.001953125, 1.001953125}));
+  const auto integers = [](int) { return Gradient(Tensor::full({1}, 65537, DType::kInt64)); };
+  EXPECT_EQ(reduced(strategy, variable_of(strategy, 1, DType::kInt64), integers)[0], 2 * 65537);
+}
+
+TEST(ErrorFeedback, AFailedStepAndARestoredStateForgetResiduals) {
+  MirroredStrategy strategy(compressed(2, WireCompression::kBFloat16));
+  const Variable w = variable_of(strategy, 1);
+  const auto gradient = [](int) { return Gradient(vec({1.001953125f})); };
+  const auto forget = std::vector<std::function<void()>>{
+      [&] { EXPECT_THROW(strategy.run([] { fail(ErrorCode::kInternal, "on purpose"); }), Error); },
+      [&] { strategy.restore_state(strategy.save_state()); }};
+  for (const auto& each : forget) {
+    std::vector<double> sums;
+    for (int step = 0; step < 3; ++step) sums.push_back(reduced(strategy, w, gradient)[0]);
+    EXPECT_GT(sums[0] + sums[1] + sums[2], 6.0);
+    each();
+    EXPECT_EQ(reduced(strategy, w, gradient)[0], sums[0]);
+    each();
+  }
+}
+
+/// The loss of a line fitted by SGD on 2 replicas after 150 steps.
+double loss_after_training(Strategy& strategy) {
+  Variable w, b;
+  std::unique_ptr<Optimizer> optimizer;
+  {
+    const auto scope = strategy.scope();
+    w = Variable(Tensor::zeros({1}), {.name = "w"});
+    b = Variable(Tensor::zeros({1}), {.name = "b"});
+    optimizer = std::make_unique<Sgd>(std::vector{w, b},
+                                      SgdOptions{.learning_rate = 0.05, .momentum = 0.9});
+  }
+  double loss = 0;
+  for (int step = 0; step < 150; ++step) {
+    const auto losses = strategy.run([&] {
+      const float x0 = replica_number();
+      const Tensor x = vec({x0 + 0.3f, x0 - 1.7f, x0 + 0.9f});
+      const Tensor y = add(multiply(x, 3.7), 1.3);
+      GradientTape tape;
+      const Tensor error = subtract(add(multiply(x, w.value()), b.value()), y);
+      const Tensor mean = reduce_mean(multiply(error, error));
+      optimizer->minimize(tape, multiply(mean, 0.5));
+      return mean;
+    });
+    loss = (numbers(losses)[0] + numbers(losses)[1]) / 2;
+  }
+  return loss;
+}
+
+TEST(ErrorFeedback, TrainingReachesTheSameLoss) {
+  for (const auto compression : {WireCompression::kBFloat16, WireCompression::kFloat16}) {
+    MirroredStrategy exact(on_cpus(2));
+    MirroredStrategy rounded(compressed(2, compression));
+    CentralStorageStrategy central({compressed(2, compression), std::nullopt});
+    const double expected = loss_after_training(exact);
+    EXPECT_LT(expected, 1e-4);
+    EXPECT_NEAR(loss_after_training(rounded), expected, 1e-4);
+    EXPECT_NEAR(loss_after_training(central), expected, 1e-4);
+  }
+}
+
+}  // namespace error_feedback_test
+}  // namespace tutti::strategy_tests
