@@ -10,7 +10,7 @@
 namespace tutti::conformance {
 namespace {
 
-constexpr Duration kCallLimit = std::chrono::seconds(30);
+constexpr Duration kCallLimit = std::chrono::seconds(20);
 constexpr Duration kRescueLimit = std::chrono::seconds(40);
 
 Result run_once(const Case& c, Subject& subject) {
