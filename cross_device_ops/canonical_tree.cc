@@ -6,6 +6,8 @@
 // therefore left(first half, a power of two) combined with right(the rest), where the left half has
 // the largest power of two below n. A *block* is a run of elements that fits the cache; blocks do
 // not change the order.
+#include "tutti/cross_device_ops/canonical_tree.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -13,39 +15,18 @@
 #include <type_traits>
 #include <vector>
 
-#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/cross_device_ops/element_arithmetic.h"
+#include "tutti/tensor/buffer.h"
 #include "tutti/tensor/half_conversion.h"
 
 namespace tutti {
 namespace {
 
+using internal::combine_into_left;
+using internal::combine_to;
+using internal::is_aligned;
+
 constexpr std::size_t kBlockBytes = 16 * 1024;
-
-template <ReduceOp op, class T>
-T combined(T a, T b) {
-  if constexpr (std::is_integral_v<T> && (op == ReduceOp::kSum || op == ReduceOp::kProduct)) {
-    // Integers wrap around, as in every operation of tensor/.
-    using Unsigned = std::make_unsigned_t<T>;
-    const auto x = static_cast<Unsigned>(a);
-    const auto y = static_cast<Unsigned>(b);
-    return static_cast<T>(op == ReduceOp::kSum ? x + y : x * y);
-  }
-  if constexpr (op == ReduceOp::kSum) return a + b;
-  // NaN wins on either side: where it stands does not depend on the replica that brought it.
-  if constexpr (op == ReduceOp::kMin) return (b < a || b != b) ? b : a;
-  if constexpr (op == ReduceOp::kMax) return (a < b || b != b) ? b : a;
-  if constexpr (op == ReduceOp::kProduct) return a * b;
-}
-
-template <ReduceOp op, class T>
-void combine(T* __restrict sum, const T* __restrict addend, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) sum[i] = combined<op>(sum[i], addend[i]);
-}
-template <ReduceOp op, class T>
-void combine_to(T* __restrict out, const T* __restrict a, const T* __restrict b,
-                std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) out[i] = combined<op>(a[i], b[i]);
-}
 
 // Reduces inputs [first, first + n) of a block into `out`; scratch has one block per further level
 // of the tree.
@@ -63,59 +44,85 @@ void reduce_block(std::span<const T* const> inputs, T* out, std::size_t count, T
   const std::size_t half = std::bit_floor(n - 1);
   reduce_block<op>(inputs.first(half), out, count, scratch);
   if (n - half == 1) {
-    combine<op>(out, inputs[half], count);
+    combine_into_left<op>(out, inputs[half], count);
     return;
   }
   reduce_block<op>(inputs.subspan(half), scratch, count, scratch + count);
-  combine<op>(out, scratch, count);
+  combine_into_left<op>(out, scratch, count);
 }
+
+// Memory of any alignment: what cannot be read as T is copied, block by block.
+template <class T>
+class BlockOf {
+ public:
+  explicit BlockOf(std::size_t block) : block_(block) {}
+  const T* operator()(const std::byte* data, std::size_t count) {
+    if (is_aligned<T>(data)) return reinterpret_cast<const T*>(data);
+    copies_.push_back(BufferRef::allocate(block_ * sizeof(T)));
+    std::memcpy(copies_.back()->data(), data, count * sizeof(T));
+    return reinterpret_cast<const T*>(copies_.back()->data());
+  }
+  void next_block() { copies_.clear(); }
+
+ private:
+  std::size_t block_;
+  std::vector<BufferRef> copies_;
+};
 
 template <ReduceOp op, class T>
 void reduce_typed(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
-  const std::size_t block = kBlockBytes / sizeof(T);
+  const std::size_t block = std::min(count, kBlockBytes / sizeof(T));
   const std::size_t levels = static_cast<std::size_t>(std::bit_width(inputs.size())) + 1;
-  std::vector<std::byte> scratch((levels + 1) * std::min(block, count) * sizeof(T));
+  const BufferRef scratch = BufferRef::allocate((levels + 1) * block * sizeof(T));
   std::vector<const T*> starts(inputs.size());
-  const bool in_place = std::ranges::find(inputs, output) != inputs.end();
+  BlockOf<T> readable(block);
+  // In place, and where the result is not aligned, it is built beside the inputs.
+  const bool beside =
+      std::ranges::find(inputs, output) != inputs.end() || !is_aligned<T>(output);
   for (std::size_t first = 0; first < count; first += block) {
     const std::size_t n = std::min(block, count - first);
     for (std::size_t r = 0; r < inputs.size(); ++r) {
-      starts[r] = reinterpret_cast<const T*>(inputs[r]) + first;
+      starts[r] = readable(inputs[r] + first * sizeof(T), n);
     }
-    T* const spare = reinterpret_cast<T*>(scratch.data());
-    T* const result = reinterpret_cast<T*>(output) + first;
-    // In place the block's result is built beside the inputs.
-    T* const work = in_place ? spare : result;
+    T* const spare = reinterpret_cast<T*>(scratch->data());
+    std::byte* const result = output + first * sizeof(T);
+    T* const work = beside ? spare : reinterpret_cast<T*>(result);
     reduce_block<op, T>(starts, work, n, spare + n);
-    if (in_place) std::memcpy(result, work, n * sizeof(T));
+    if (beside) std::memcpy(result, work, n * sizeof(T));
+    readable.next_block();
   }
 }
 
 // 16-bit numbers are combined as floats and rounded once, at the end.
-template <ReduceOp op>
-void reduce_half(DType dtype, std::span<const std::byte* const> inputs, std::byte* output,
-                 std::size_t count) {
+template <ReduceOp op, class T>
+void reduce_half(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
+  constexpr DType kType = dtype_of<T>();
   const std::size_t block = std::min(count, kBlockBytes / sizeof(float));
   const std::size_t levels = static_cast<std::size_t>(std::bit_width(inputs.size())) + 1;
   std::vector<float> scratch((inputs.size() + levels + 1) * block);
   std::vector<const float*> starts(inputs.size());
+  std::vector<T> result(block);
+  BlockOf<T> readable(block);
   for (std::size_t first = 0; first < count; first += block) {
     const std::size_t n = std::min(block, count - first);
     for (std::size_t r = 0; r < inputs.size(); ++r) {
       float* const wide = scratch.data() + r * block;
-      widen(dtype, inputs[r] + first * size_of(dtype), wide, n);
+      const T* const narrow_block = readable(inputs[r] + first * sizeof(T), n);
+      widen(kType, reinterpret_cast<const std::byte*>(narrow_block), wide, n);
       starts[r] = wide;
     }
     float* const work = scratch.data() + inputs.size() * block;
     reduce_block<op, float>(starts, work, n, work + n);
-    narrow(work, dtype, output + first * size_of(dtype), n);
+    narrow(work, kType, reinterpret_cast<std::byte*>(result.data()), n);
+    std::memcpy(output + first * sizeof(T), result.data(), n * sizeof(T));
+    readable.next_block();
   }
 }
 
 template <ReduceOp op, class T>
 void reduce_any(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
   if constexpr (Half<T>) {
-    reduce_half<op>(dtype_of<T>(), inputs, output, count);
+    reduce_half<op, T>(inputs, output, count);
   } else {
     reduce_typed<op, T>(inputs, output, count);
   }

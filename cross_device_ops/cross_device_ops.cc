@@ -1,15 +1,11 @@
-// The public side of CrossDeviceOps: checks, packing, MEAN and the fallback.
+// Reductions of tensors and gradients: checks and packing.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
-#include <cstring>
-
-#include "tutti/core/logging.h"
+#include "tutti/cross_device_ops/buffer_checks.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
-#include "tutti/cross_device_ops/local/reduction_to_one_device.h"
 #include "tutti/cross_device_ops/sparse.h"
 #include "tutti/cross_device_ops/tensor_packer.h"
-#include "tutti/tensor/half_conversion.h"
 
 namespace tutti {
 namespace {
@@ -29,13 +25,6 @@ void require_one_kind(const PerReplica<Gradient>& value) {
            value[0].is_none() ? "a value" : kind_of(value[0]), " as from replica 0, got ",
            kind_of(value[r]), " from replica ", r);
     }
-  }
-}
-
-void require_mean_is_possible(ReduceOp op, DType dtype) {
-  if (op == ReduceOp::kMean && !is_floating(dtype)) {
-    fail(ErrorCode::kInvalidArgument, "reduce: MEAN needs a floating type, got ", dtype,
-         "; try SUM, or cast() first");
   }
 }
 
@@ -62,38 +51,6 @@ std::vector<IndexedSlices> sparse_values(const PerReplica<Gradient>& value) {
   return slices;
 }
 
-void divide_in_place(std::span<const ReplicaBuffer> buffers, std::size_t divisor) {
-  for (const ReplicaBuffer& buffer : buffers) {
-    visit_arithmetic_floating(buffer.dtype, "all_reduce MEAN", [&]<class T>() {
-      for (T& element : buffer.as<T>()) element /= static_cast<T>(divisor);
-    });
-  }
-}
-
-/// Copies of 16-bit buffers as floats, so that each sum is rounded once whatever the algorithm.
-class WidenedBuffers {
- public:
-  explicit WidenedBuffers(std::span<const ReplicaBuffer> buffers) : halves_(buffers) {
-    for (const ReplicaBuffer& half : buffers) {
-      storage_.emplace_back(Shape{static_cast<std::int64_t>(half.count)}, DType::kFloat32,
-                            half.device);
-      wide_.push_back({storage_.back().data(), half.count, DType::kFloat32, half.device});
-      widen(half.dtype, half.data, wide_.back().as<float>().data(), half.count);
-    }
-  }
-  std::span<const ReplicaBuffer> buffers() const { return wide_; }
-  void write_back() const {
-    for (std::size_t r = 0; r < wide_.size(); ++r) {
-      narrow(wide_[r].as<float>().data(), halves_[r].dtype, halves_[r].data, halves_[r].count);
-    }
-  }
-
- private:
-  std::span<const ReplicaBuffer> halves_;
-  std::vector<MutableTensor> storage_;
-  std::vector<ReplicaBuffer> wide_;
-};
-
 PerReplica<Gradient> sparse_for_all(ReduceOp op, const PerReplica<Gradient>& value) {
   const std::vector<IndexedSlices> slices = sparse_values(value);
   const Gradient all = concatenate_slices(op, slices, slices.front().values.device());
@@ -112,18 +69,6 @@ void require_destinations(std::string_view who, std::span<const Device> destinat
 }
 
 }  // namespace
-
-std::string_view to_string(Determinism determinism) {
-  switch (determinism) {
-    case Determinism::kNone:
-      return "none";
-    case Determinism::kRunToRun:
-      return "run-to-run";
-    case Determinism::kCanonical:
-      return "canonical";
-  }
-  return "?";
-}
 
 Gradient CrossDeviceOps::reduce(ReduceOp op, const PerReplica<Gradient>& value,
                                 Device destination) {
@@ -176,7 +121,7 @@ std::vector<PerReplica<Gradient>> CrossDeviceOps::batch_all_reduce(
     } else {
       const std::vector<Tensor> tensors = dense_values(values[i]);
       require_equal(tensors);
-      require_mean_is_possible(op, tensors[0].dtype());
+      internal::require_mean_is_possible(op, tensors[0].dtype());
       dense.push_back(i);
     }
   }
@@ -215,107 +160,6 @@ PerReplica<Tensor> CrossDeviceOps::broadcast(const Tensor& value,
   std::vector<Tensor> copies;
   for (const Device& device : destinations) copies.push_back(value.to(device));
   return PerReplica<Tensor>(std::move(copies));
-}
-
-Tensor CrossDeviceOps::gather(const PerReplica<Tensor>& value, int axis, Device destination) {
-  if (value.size() == 0) {
-    fail(ErrorCode::kInvalidArgument, "gather: expected a value of one replica or more, got none");
-  }
-  const Tensor& first = value[0];
-  if (first.rank() == 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "gather: scalars cannot be concatenated; expected a rank of 1 or more; try expand_dims()");
-  }
-  const int concatenated = first.shape().normalized_axis(axis, "gather");
-  std::int64_t length = 0;
-  for (std::size_t r = 0; r < value.size(); ++r) {
-    const Tensor& own = value[r];
-    if (own.rank() != first.rank() || own.dtype() != first.dtype()) {
-      fail(ErrorCode::kInvalidArgument, "gather: expected rank and type of replica 0, ",
-           first.dtype(), " ", first.shape(), ", got ", own.dtype(), " ", own.shape(),
-           " from replica ", r);
-    }
-    for (int d = 0; d < first.rank(); ++d) {
-      if (d != concatenated && own.shape()[d] != first.shape()[d]) {
-        fail(ErrorCode::kInvalidArgument, "gather: Shape mismatch: dimension ", d,
-             " must be equal in both shapes when gathering along axis ", concatenated,
-             "; expected ", first.shape(), " as in replica 0, got ", own.shape(), " from replica ",
-             r);
-      }
-    }
-    length += own.shape()[concatenated];
-  }
-  MutableTensor result(first.shape().with_dim(concatenated, length), first.dtype(), destination);
-  // Each value contributes one run of bytes per index of the dimensions before the axis.
-  std::size_t outer = 1;
-  for (int d = 0; d < concatenated; ++d) outer *= static_cast<std::size_t>(first.shape()[d]);
-  std::byte* place = result.data();
-  for (std::size_t o = 0; o < outer; ++o) {
-    for (const Tensor& own : value) {
-      const std::size_t run = own.num_bytes() / outer;
-      if (run > 0) std::memcpy(place, own.bytes().data() + o * run, run);
-      place += run;
-    }
-  }
-  return result.freeze();
-}
-
-Tensor CrossDeviceOps::gather(const PerReplica<IndexedSlices>&, int, Device) {
-  fail(ErrorCode::kUnimplemented,
-       "gather: gather does not support IndexedSlices; expected PerReplica<Tensor>; try "
-       "IndexedSlices::to_dense() first");
-}
-
-void CrossDeviceOps::all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
-                                         const CommunicationOptions& options) {
-  if (buffers.empty()) {
-    fail(ErrorCode::kInvalidArgument, name(), ": expected a buffer, got none");
-  }
-  const ReplicaBuffer& first = buffers.front();
-  for (std::size_t r = 1; r < buffers.size(); ++r) {
-    if (buffers[r].count != first.count || buffers[r].dtype != first.dtype) {
-      fail(ErrorCode::kInvalidArgument, name(), ": buffers of replicas differ; expected ",
-           first.count, " x ", first.dtype, " as in replica 0, got ", buffers[r].count, " x ",
-           buffers[r].dtype, " from replica ", r);
-    }
-  }
-  require_mean_is_possible(op, first.dtype);
-  const ReduceOp combined = op == ReduceOp::kMean ? ReduceOp::kSum : op;
-  if (first.dtype == DType::kBool && combined != ReduceOp::kMin && combined != ReduceOp::kMax) {
-    fail(ErrorCode::kInvalidArgument, name(), ": bool has MIN and MAX only, got ", op,
-         "; try cast() first");
-  }
-  if (first.count == 0 || buffers.size() == 1) return;  // the mean of one value is that value
-  if (is_half(first.dtype) &&
-      (op == ReduceOp::kMean || !supports(combined, first.dtype, first.device.type))) {
-    const WidenedBuffers wide(buffers);
-    all_reduce_in_place(op, wide.buffers(), options);
-    wide.write_back();
-    return;
-  }
-  if (supports(combined, first.dtype, first.device.type)) {
-    all_reduce_buffers(combined, buffers);
-  } else {
-    const std::string what = concat(name(), ": ", combined, " of ", first.dtype, " on ",
-                                    first.device, " is not supported");
-    if (options.strict) {
-      fail(ErrorCode::kUnimplemented, what,
-           "; expected a supported combination; try without strict");
-    }
-    log_warning_once(what + "; reduction_to_one_device is used");
-    ReductionToOneDevice fallback;
-    static_cast<CrossDeviceOps&>(fallback).all_reduce_buffers(combined, buffers);
-  }
-  if (op == ReduceOp::kMean) divide_in_place(buffers, buffers.size());
-}
-
-void CrossDeviceOps::broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) {
-  const ReplicaBuffer& source = buffers[static_cast<std::size_t>(root)];
-  for (const ReplicaBuffer& buffer : buffers) {
-    if (buffer.data != source.data) {
-      std::memcpy(buffer.data, source.data, source.count * size_of(source.dtype));
-    }
-  }
 }
 
 }  // namespace tutti

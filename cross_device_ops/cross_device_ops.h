@@ -9,30 +9,20 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/cross_device_ops/canonical_tree.h"
+#include "tutti/cross_device_ops/collective.h"
 #include "tutti/cross_device_ops/communication_options.h"
 #include "tutti/cross_device_ops/per_replica.h"
+#include "tutti/cross_device_ops/replica_buffer.h"
 #include "tutti/tensor/gradient.h"
 #include "tutti/tensor/reduce_op.h"
 
 namespace tutti {
 
-/// One contiguous buffer of a replica. Reductions are in place.
-struct ReplicaBuffer {
-  std::byte* data = nullptr;
-  std::size_t count = 0;  // elements
-  DType dtype = DType::kFloat32;
-  Device device;
-  template <class T>
-  std::span<T> as() const {
-    return {reinterpret_cast<T*>(data), count};
-  }
-};
-
-/// What an operation promises about the order of additions. kCanonical: along the tree of
-/// docs/determinism.md, the same bits as every other canonical operation. kRunToRun: the same bits
-/// each run. kNone: nothing.
-enum class Determinism { kNone, kRunToRun, kCanonical };
-std::string_view to_string(Determinism determinism);
+namespace internal {
+struct BufferCall;
+struct CrossDeviceOpsAccess;
+}  // namespace internal
 
 /// A value to be reduced, and the devices (one or more) that want the result.
 struct ReduceTask {
@@ -43,18 +33,30 @@ struct ReduceTask {
 /// Combines the values of several devices. The public functions check arguments, pack small tensors
 /// into flat buffers, turn MEAN into SUM and a division, and fall back to copies to one device when
 /// supports() says no. Where it says no to bfloat16 or float16 (and for MEAN) these are reduced as
-/// float32 and rounded once. A new algorithm writes three short functions: name, supports,
-/// all_reduce_buffers. tf.distribute.CrossDeviceOps. Threads: one call at a time, except
-/// all_reduce_buffers of a sliceable operation.
+/// float32 and rounded once. They take the values of all members of the group, so they are for
+/// groups of one process; a Communicator calls operations that span processes. A new algorithm
+/// writes three short functions: name, supports, all_reduce_buffers. tf.distribute.CrossDeviceOps.
+/// Threads: one call at a time, except all_reduce_buffers of a sliceable operation, and abort().
 class CrossDeviceOps {
  public:
   virtual ~CrossDeviceOps() = default;
   virtual std::string_view name() const = 0;
+  /// Whether the reductions that it provides() can do this.
   virtual bool supports(ReduceOp op, DType dtype, DeviceType device) const = 0;
   virtual Determinism determinism() const { return Determinism::kNone; }
   /// Whether all_reduce_buffers may be called by several threads at once on disjoint ranges of the
   /// same buffers.
   virtual bool sliceable() const { return false; }
+  /// Whether the group that it was made for may have members in other processes. Then the
+  /// `*_buffers` functions get this process's replicas alone, roots and counts are those of the
+  /// whole group, and every process makes the same calls in the same order.
+  virtual bool spans_processes() const { return false; }
+  /// Whether the function `*_buffers` of this collective is its own. Others are composed of
+  /// all_reduce_buffers and copies.
+  virtual bool provides(Collective collective) const;
+  /// Ends a running call and all later ones with kAborted and this reason. Any thread. Default:
+  /// does nothing, for an operation that waits for nobody.
+  virtual void abort(const Error& reason) noexcept;
 
   /// The values of all replicas combined, on `destination`. IndexedSlices (SUM, MEAN) are
   /// concatenated in replica order without removing duplicates (tf's rule). kInvalidArgument for an
@@ -80,30 +82,73 @@ class CrossDeviceOps {
   /// IndexedSlices.
   Tensor gather(const PerReplica<Tensor>& value, int axis, Device destination);
   [[noreturn]] Tensor gather(const PerReplica<IndexedSlices>& value, int axis, Device destination);
+  /// Every replica gets the concatenation along the first dimension, whose lengths may differ.
+  PerReplica<Tensor> all_gather(const PerReplica<Tensor>& value);
+  /// Values of one shape are combined and cut along the first dimension: replica r gets the r-th of
+  /// V parts, lengths[r] rows long. No lengths: equal parts, kInvalidArgument when V does not
+  /// divide the dimension.
+  PerReplica<Tensor> reduce_scatter(ReduceOp op, const PerReplica<Tensor>& value,
+                                    std::span<const std::int64_t> lengths = {});
+  /// Cuts each value along the first dimension into V parts; replica s gets part s of each replica,
+  /// concatenated in replica order. lengths[r * V + s]: rows that r sends to s; none: equal parts.
+  PerReplica<Tensor> all_to_all(const PerReplica<Tensor>& value,
+                                std::span<const std::int64_t> lengths = {});
 
-  /// In place on plain buffers, checked: what the public functions above and the gradient bucketer
-  /// stand on. Buffers have one count and dtype. op may be MEAN. Falls back (saying so once) or,
-  /// with options.strict, throws kUnimplemented when unsupported.
+  /// On plain buffers at any address (any multiple of 1), one per replica: what the functions above
+  /// and the gradient bucketer stand on. op may be MEAN. kInvalidArgument for counts, types, roots
+  /// and ranges of memory that do not fit together, naming the replicas. What the operation does
+  /// not support falls back (saying so once) or, with options.strict, throws kUnimplemented.
+  /// Inputs stay as they are where they are no output.
   void all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                            const CommunicationOptions& options = {});
+  void all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                  std::span<const ReplicaBuffer> outputs, const CommunicationOptions& options = {});
+  /// Into `output`, which may be inputs[root].
+  void reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs, const ReplicaBuffer& output,
+              int root, const CommunicationOptions& options = {});
+  /// Copies buffers[root] into the others.
+  void broadcast(std::span<const ReplicaBuffer> buffers, int root);
+  /// Each output gets all inputs, in replica order, of any counts. inputs[r] may be its own part of
+  /// outputs[r].
+  void all_gather(std::span<const ReplicaBuffer> inputs, std::span<const ReplicaBuffer> outputs);
+  /// outputs[r] gets part r of the combination; the outputs' counts add up to that of each input.
+  /// outputs[r] may be its own part of inputs[r].
+  void reduce_scatter(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                      std::span<const ReplicaBuffer> outputs,
+                      const CommunicationOptions& options = {});
+  /// counts[r * V + s]: elements that replica r sends to s, in the order of s in inputs[r] and of r
+  /// in outputs[s]. None: equal parts.
+  void all_to_all(std::span<const ReplicaBuffer> inputs, std::span<const ReplicaBuffer> outputs,
+                  std::span<const std::size_t> counts = {});
 
  protected:
-  /// SUM, MIN, MAX or PRODUCT over buffers of one count and dtype; at least two buffers, count > 0.
+  // What an operation implements, on buffers that are checked and aligned to their elements, of one
+  // dtype; op is SUM, MIN, MAX or PRODUCT, and supported; at least two members and an element.
+
+  /// In place, over buffers of one count.
   virtual void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) = 0;
+  /// Into *output, which is inputs[root] or apart from all; nullptr where the root is not local.
+  virtual void reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                              const ReplicaBuffer* output, int root);
   /// Copies buffers[root] into the others.
   virtual void broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root);
+  /// counts[r] is the length of member r's input.
+  virtual void all_gather_buffers(std::span<const ReplicaBuffer> inputs,
+                                  std::span<const ReplicaBuffer> outputs,
+                                  std::span<const std::size_t> counts);
+  /// counts[r] is the length of member r's output.
+  virtual void reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                                      std::span<const ReplicaBuffer> outputs,
+                                      std::span<const std::size_t> counts);
+  /// counts[r * size + s]: what member r sends to member s.
+  virtual void all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
+                                  std::span<const ReplicaBuffer> outputs,
+                                  std::span<const std::size_t> counts);
+
+ private:
+  friend struct internal::CrossDeviceOpsAccess;
+  void carry_out(const internal::BufferCall& call, const CommunicationOptions& options);
+  void dispatch(const internal::BufferCall& call);
 };
-
-/// Combines `inputs` (one per replica) into `output` along the canonical tree over the replica
-/// number: in each round neighbour 2i+1 is added to 2i, an odd last one passes up. 16-bit numbers
-/// are combined as floats and rounded once. Inputs are not changed; `output` may be inputs[0]. MEAN
-/// is refused. docs/determinism.md.
-void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
-                       std::byte* output, std::size_t count);
-
-/// The same for tensors of one shape and dtype (one per replica, on any device): result on
-/// `destination`. MEAN divides by the number of values; for integers MEAN gives float32 (tf's true
-/// division).
-Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, Device destination);
 
 }  // namespace tutti

@@ -23,4 +23,10 @@ class KeyValueStore {
   virtual std::string wait(std::string_view key, TimePoint deadline) = 0;
 };
 
+namespace internal {
+/// What every store checks. Throws kInvalidArgument, `store` first in the message.
+void check_store_key(std::string_view store, std::string_view key);
+void check_store_value(std::string_view store, std::string_view key, std::string_view value);
+}  // namespace internal
+
 }  // namespace tutti

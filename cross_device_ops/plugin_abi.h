@@ -60,7 +60,8 @@ typedef struct tutti_device_v1 {
   int32_t index;
 } tutti_device_v1;
 
-// The contiguous buffer of one replica; its address is a multiple of the element's size.
+// The contiguous buffer of one replica; its address is a multiple of the element's size. What a
+// function gets as input stays as it is.
 typedef struct tutti_buffer_v1 {
   void* data;
   uint64_t count;  // elements
@@ -76,7 +77,8 @@ typedef struct tutti_error_v1 {
   char message[508];
 } tutti_error_v1;
 
-// Who takes part. One process: world_size == local_count, first_rank == 0.
+// Who takes part. One process: world_size == local_count, first_rank == 0. The members of the
+// group are numbered over all processes: this one has first_rank to first_rank + local_count - 1.
 typedef struct tutti_group_v1 {
   uint32_t struct_size;
   int32_t world_size;
@@ -85,6 +87,17 @@ typedef struct tutti_group_v1 {
   const tutti_device_v1* devices;  // of the local replicas
   // Writes a line into tutti's log. Any thread.
   void (*log)(int32_t level, const char* text);
+  // Small values that all processes of the group share, under keys of the group's own (1 to 150
+  // characters: letters, digits, '_', '-', '.' and '/'): how they find each other. All three are
+  // NULL where the group has none. Until destroy() returned; any thread.
+  void* store;
+  // `size` bytes, 1 MiB at most; replaces an earlier value.
+  int32_t (*set)(void* store, const char* key, const void* value, uint64_t size,
+                 tutti_error_v1* error);
+  // Waits until the key is there; timeout_ms 0: looks once (TUTTI_NOT_FOUND), -1: 2 minutes. Then
+  // sets *size to the value's; copies it if `capacity` suffices, else TUTTI_OUT_OF_RANGE.
+  int32_t (*get)(void* store, const char* key, void* value, uint64_t capacity, uint64_t* size,
+                 int64_t timeout_ms, tutti_error_v1* error);
 } tutti_group_v1;
 
 typedef struct tutti_cross_device_ops_v1 {
@@ -98,16 +111,53 @@ typedef struct tutti_cross_device_ops_v1 {
   void* (*create)(const tutti_group_v1* group, const char* options_json, tutti_error_v1* error);
   // Required.
   void (*destroy)(void* self);
-  // Whether all_reduce can do this; 0 or 1. Where it says 0, tutti reduces otherwise (and bfloat16
-  // and float16 arrive as float32). Any thread. Required.
+  // Whether its reductions can do this; 0 or 1. Where it says 0, tutti reduces otherwise (and
+  // bfloat16 and float16 arrive as float32). Any thread. Required.
   int32_t (*supports)(void* self, int32_t op, int32_t dtype, int32_t device_type);
-  // Combines the buffers of the local replicas (two or more, of one count above 0 and one type)
-  // element by element; afterwards each holds the result. One call at a time per `self`, from any
-  // thread. `timeout_ms` as in create. Required.
+  // Combines the buffers of the local replicas (of one count above 0 and one type; two or more,
+  // but for groups of several processes) element by element, with those of the other processes;
+  // afterwards each holds the result. One call at a time per `self`, from any thread. `timeout_ms`
+  // as in create. Required.
   int32_t (*all_reduce)(void* self, int32_t op, const tutti_buffer_v1* replicas,
                         uint32_t num_replicas, int64_t timeout_ms, tutti_error_v1* error);
   // A TUTTI_GRADE_... of this object. Default: TUTTI_GRADE_NONE.
   int32_t (*determinism)(void* self);
+
+  // 1: works in groups of several processes, which then call it in the same order with their own
+  // replicas' buffers. Default: 0, and tutti refuses such groups before create.
+  int32_t (*spans_processes)(void);
+
+  // The following are as all_reduce. Default of each: made of all_reduce and of copies, or, between
+  // processes, of tutti's messages. `roots` and `counts` are those of the whole group;
+  // `num_replicas` is local_count; input and output of one replica may be the same memory where
+  // that is said, else they do not overlap.
+
+  // Into *output, which may be the root's input; NULL where the root is in another process.
+  int32_t (*reduce)(void* self, int32_t op, const tutti_buffer_v1* inputs, uint32_t num_replicas,
+                    const tutti_buffer_v1* output, int32_t root, int64_t timeout_ms,
+                    tutti_error_v1* error);
+  // Copies the root's buffer into all others.
+  int32_t (*broadcast)(void* self, const tutti_buffer_v1* buffers, uint32_t num_replicas,
+                       int32_t root, int64_t timeout_ms, tutti_error_v1* error);
+  // Each output gets all inputs in the order of the members; counts[r], 0 or more, is the length of
+  // member r's. An input may be its own part of its replica's output.
+  int32_t (*all_gather)(void* self, const tutti_buffer_v1* inputs, const tutti_buffer_v1* outputs,
+                        uint32_t num_replicas, const uint64_t* counts, int64_t timeout_ms,
+                        tutti_error_v1* error);
+  // Combines the inputs; member r's output gets part r, counts[r] long, which may be its own part
+  // of its replica's input.
+  int32_t (*reduce_scatter)(void* self, int32_t op, const tutti_buffer_v1* inputs,
+                            const tutti_buffer_v1* outputs, uint32_t num_replicas,
+                            const uint64_t* counts, int64_t timeout_ms, tutti_error_v1* error);
+  // counts[r * world_size + s]: elements that member r sends to s: in the order of s in r's input,
+  // of r in s's output.
+  int32_t (*all_to_all)(void* self, const tutti_buffer_v1* inputs, const tutti_buffer_v1* outputs,
+                        uint32_t num_replicas, const uint64_t* counts, int64_t timeout_ms,
+                        tutti_error_v1* error);
+  // Makes the running call, on another thread, return TUTTI_ABORTED soon. `code` and `message` say
+  // why. Any thread. tutti makes no calls but destroy afterwards. Default: a running call ends by
+  // itself.
+  void (*abort)(void* self, int32_t code, const char* message);
 } tutti_cross_device_ops_v1;
 
 // The one function that a plugin exports: returns its table, which must stay as it is for ever.

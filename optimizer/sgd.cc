@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/sgd.h"
 
+#include "tutti/tensor/cpu/vectorized.h"
+
 namespace tutti {
 
 SgdRule::SgdRule(double momentum) : momentum_(momentum) {
@@ -27,22 +29,27 @@ void SgdRule::apply(const UpdateArgs& args) const {
 
 template <class T>
 void SgdRule::apply_typed(const UpdateArgs& args) const {
-  T* __restrict const w = args.weights<T>().data();
-  const T* __restrict const g = args.gradient<T>().data();
-  const T lr = static_cast<T>(args.scalars.learning_rate);
-  const T scale = static_cast<T>(args.scalars.gradient_scale);
-  if (momentum_ == 0.0) {
-    for (std::size_t i = 0; i < args.count; ++i) w[i] -= lr * (g[i] * scale);
-    return;
-  }
-  const T m = static_cast<T>(momentum_);
-  T* __restrict const v = args.slot<T>(0).data();
+  const double momentum = momentum_;
   const bool nesterov = nesterov_;
-  for (std::size_t i = 0; i < args.count; ++i) {
-    const T step = lr * (g[i] * scale);
-    v[i] = m * v[i] - step;
-    w[i] += nesterov ? m * v[i] - step : v[i];
-  }
+  internal::vectorized([&]() __attribute__((always_inline)) {
+    // Locals of this function: stores to the weights cannot change them.
+    T* const w = args.weights<T>().data();
+    const T* const g = args.gradient<T>().data();
+    const std::size_t count = args.count;
+    const T lr = static_cast<T>(args.scalars.learning_rate);
+    const T scale = static_cast<T>(args.scalars.gradient_scale);
+    if (momentum == 0.0) {
+      for (std::size_t i = 0; i < count; ++i) w[i] -= lr * (g[i] * scale);
+      return;
+    }
+    const T m = static_cast<T>(momentum);
+    T* const v = args.slot<T>(0).data();
+    for (std::size_t i = 0; i < count; ++i) {
+      const T step = lr * (g[i] * scale);
+      v[i] = m * v[i] - step;
+      w[i] += nesterov ? m * v[i] - step : v[i];
+    }
+  });
 }
 
 Sgd::Sgd(std::span<const Variable> variables, const SgdOptions& options)

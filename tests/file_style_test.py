@@ -12,10 +12,10 @@ import sys
 WARN = {".h": 250, ".cc": 500}
 FAIL = 700
 COLUMNS = 100
-LIBRARIES = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops", "checkpoint", "strategy", "model",
-             "model/layers")
-FOLDERS = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops", "checkpoint", "strategy", "model",
-           "tools", "examples", "benchmarks", "tests")
+LIBRARIES = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy",
+             "model", "model/layers", "cross_device_ops/conformance")
+FOLDERS = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy",
+           "model", "tools", "examples", "benchmarks", "tests")
 LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 
 

@@ -4,6 +4,7 @@
 // Each prints to standard output and returns the exit code.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "tools/bench_options.h"
@@ -18,6 +19,22 @@ int devices_command(OutputFormat format);
 /// What this build and this machine can do, with a verdict. 1 when something needed is missing.
 /// Fashion-MNIST is looked for in `data_dir`, or in the usual places when it is empty.
 int doctor_command(OutputFormat format, const std::string& data_dir);
+
+/// What `tutti conform` is asked for.
+struct ConformOptions {
+  std::string name;    // of the registry; may be empty when `plugin` is given
+  std::string plugin;  // a shared library to load first
+  std::string shape = "all";
+  std::string case_id;  // this case alone
+  std::int64_t seed = 1;
+  std::int64_t sample = 0;  // 0: every case
+  double budget = 0;        // seconds; 0: no limit
+  OutputFormat format = OutputFormat::kText;
+};
+
+/// Runs the conformance kit against an operation. 1 when a case failed (or none could run), 2 for
+/// what is no operation, plugin or case.
+int conform_command(const ConformOptions& options);
 
 /// Times all_reduce of the registered operations beside this machine's floor. 1 when a result was
 /// wrong, 2 for flags that make no sense.

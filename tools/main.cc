@@ -26,6 +26,23 @@ int run(int argc, char** argv) {
   };
   flags.add_command("doctor", "check this build and this machine", declare_doctor,
                     [&] { return doctor_command(format(), data_dir); });
+  ConformOptions conform;
+  const auto declare_conform = [&](tutti::Flags& command) {
+    declare(command);
+    command.add("NAME", conform.name, "the operation; not needed with --plugin");
+    command.add("--plugin", conform.plugin, "a shared library with an operation");
+    command.add_choice("--shape", conform.shape, {"local", "spread", "threads", "all"},
+                       "who calls: one object, ranks over messages, ranks on shared memory");
+    command.add("--sample", conform.sample, "about so many cases, chosen by the seed; 0: all");
+    command.add("--seed", conform.seed, "of values and sample");
+    command.add("--budget", conform.budget, "seconds after which no case begins; 0: no limit");
+    command.add("--case", conform.case_id, "one case, as a report names it");
+  };
+  flags.add_command("conform", "check a cross-device operation against the conformance kit",
+                    declare_conform, [&] {
+                      conform.format = format();
+                      return conform_command(conform);
+                    });
   BenchFlags bench;
   const auto declare_bench = [&](tutti::Flags& command) {
     command.add_command(

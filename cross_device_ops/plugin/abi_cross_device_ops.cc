@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tutti/core/json.h"
-#include "tutti/core/logging.h"
 
 namespace tutti::internal {
 namespace {
@@ -31,12 +30,7 @@ static_assert(TUTTI_DEADLINE_EXCEEDED == static_cast<int>(ErrorCode::kDeadlineEx
 static_assert(TUTTI_UNIMPLEMENTED == static_cast<int>(ErrorCode::kUnimplemented));
 static_assert(TUTTI_DATA_LOSS == static_cast<int>(ErrorCode::kDataLoss));
 static_assert(TUTTI_GRADE_CANONICAL == static_cast<int>(Determinism::kCanonical));
-static_assert(TUTTI_LOG_ERROR == static_cast<int>(LogLevel::kError));
-
-void write_log(std::int32_t level, const char* text) {
-  if (!text || level < TUTTI_LOG_DEBUG || level > TUTTI_LOG_ERROR) return;
-  log(static_cast<LogLevel>(level), text);
-}
+static_assert(TUTTI_ABORTED == static_cast<int>(ErrorCode::kAborted));
 
 std::string options_text(const CommunicationOptions& options, std::int64_t timeout_ms) {
   return Json(Json::Object{{"bytes_per_pack", options.bytes_per_pack},
@@ -45,26 +39,37 @@ std::string options_text(const CommunicationOptions& options, std::int64_t timeo
       .dump();
 }
 
-tutti_device_v1 device_of(const Device& device) {
-  return {static_cast<std::int32_t>(device.type), device.index};
-}
-
 bool is_error_code(std::int32_t code) {
   return code > TUTTI_OK && code <= TUTTI_DATA_LOSS && code != 2 && code != 7;
+}
+
+std::vector<tutti_buffer_v1> abi_buffers(std::span<const ReplicaBuffer> buffers) {
+  std::vector<tutti_buffer_v1> result;
+  for (const ReplicaBuffer& buffer : buffers) {
+    result.push_back({buffer.data, buffer.count, static_cast<std::int32_t>(buffer.dtype),
+                      abi_device(buffer.device), 0, nullptr});
+  }
+  return result;
+}
+
+std::uint32_t size_of_list(std::span<const ReplicaBuffer> buffers) {
+  return static_cast<std::uint32_t>(buffers.size());
+}
+
+std::vector<std::uint64_t> abi_counts(std::span<const std::size_t> counts) {
+  return {counts.begin(), counts.end()};
 }
 
 }  // namespace
 
 AbiCrossDeviceOps::AbiCrossDeviceOps(std::shared_ptr<const PluginTable> table, const Group& group,
                                      const CommunicationOptions& options)
-    : table_(std::move(table)), timeout_ms_(options.timeout ? options.timeout->count() : -1) {
-  std::vector<tutti_device_v1> devices;
-  for (const Device& device : group.local_devices) devices.push_back(device_of(device));
-  const tutti_group_v1 abi_group{sizeof(tutti_group_v1), group.world_size,
-                                 group.first_rank,       static_cast<std::uint32_t>(devices.size()),
-                                 devices.data(),         write_log};
+    : table_(std::move(table)),
+      group_(group),
+      timeout_ms_(options.timeout ? options.timeout->count() : -1) {
+  check_group(group);
   tutti_error_v1 error{};
-  self_ = table_->create(&abi_group, options_text(options, timeout_ms_).c_str(), &error);
+  self_ = table_->create(&group_.get(), options_text(options, timeout_ms_).c_str(), &error);
   if (!self_) fail_with("create", error.code, error);
   try {
     determinism_ = read_determinism();
@@ -75,6 +80,21 @@ AbiCrossDeviceOps::AbiCrossDeviceOps(std::shared_ptr<const PluginTable> table, c
 }
 
 AbiCrossDeviceOps::~AbiCrossDeviceOps() { table_->destroy(self_); }
+
+void AbiCrossDeviceOps::check_group(const Group& group) const {
+  const auto local = static_cast<int>(group.local_devices.size());
+  if (group.world_size == local) return;
+  const std::string who = concat("plugin '", table_->name, "' (", table_->path, ")");
+  if (!spans_processes()) {
+    fail(ErrorCode::kUnimplemented, who, ": works within one process alone; expected ",
+         "a world size of ", local, " (its local replicas), got ", group.world_size,
+         "; try a plugin whose spans_processes() says 1");
+  }
+  if (!group.store) {
+    fail(ErrorCode::kInvalidArgument, who, ": needs the group's key-value store to find the other ",
+         "processes; expected Group::store, got none");
+  }
+}
 
 Determinism AbiCrossDeviceOps::read_determinism() const {
   if (!table_->determinism) return Determinism::kNone;
@@ -91,17 +111,100 @@ bool AbiCrossDeviceOps::supports(ReduceOp op, DType dtype, DeviceType device) co
                           static_cast<std::int32_t>(device)) != 0;
 }
 
-void AbiCrossDeviceOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
-  std::vector<tutti_buffer_v1> replicas;
-  for (const ReplicaBuffer& buffer : buffers) {
-    replicas.push_back({buffer.data, buffer.count, static_cast<std::int32_t>(buffer.dtype),
-                        device_of(buffer.device), 0, nullptr});
+bool AbiCrossDeviceOps::spans_processes() const {
+  return table_->spans_processes && table_->spans_processes() != 0;
+}
+
+bool AbiCrossDeviceOps::provides(Collective collective) const {
+  switch (collective) {
+    case Collective::kAllReduce:
+      return true;
+    case Collective::kReduce:
+      return table_->reduce != nullptr;
+    case Collective::kBroadcast:
+      return table_->broadcast != nullptr;
+    case Collective::kAllGather:
+      return table_->all_gather != nullptr;
+    case Collective::kReduceScatter:
+      return table_->reduce_scatter != nullptr;
+    case Collective::kAllToAll:
+      return table_->all_to_all != nullptr;
+    case Collective::kBarrier:
+      return false;
   }
+  return false;
+}
+
+void AbiCrossDeviceOps::abort(const Error& reason) noexcept {
+  {
+    MutexLock lock(mutex_);
+    if (aborted_) return;
+    aborted_ = Error(ErrorCode::kAborted, reason.message());
+  }
+  if (!table_->abort) return;
+  table_->abort(self_, static_cast<std::int32_t>(reason.code()), reason.message().c_str());
+}
+
+std::optional<Error> AbiCrossDeviceOps::abort_reason() const {
+  MutexLock lock(mutex_);
+  return aborted_;
+}
+
+template <class Function, class... Arguments>
+void AbiCrossDeviceOps::call(const char* name, Function function, const Arguments&... arguments) {
+  if (const auto reason = abort_reason()) throw *reason;
   tutti_error_v1 error{};
-  const std::int32_t code =
-      table_->all_reduce(self_, static_cast<std::int32_t>(op), replicas.data(),
-                         static_cast<std::uint32_t>(replicas.size()), timeout_ms_, &error);
-  if (code != TUTTI_OK) fail_with("all_reduce", code, error);
+  const std::int32_t code = function(self_, arguments..., timeout_ms_, &error);
+  if (code == TUTTI_OK) return;
+  // Who aborted knows more than the plugin does.
+  if (const auto reason = abort_reason()) throw *reason;
+  fail_with(name, code, error);
+}
+
+void AbiCrossDeviceOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
+  call("all_reduce", table_->all_reduce, static_cast<std::int32_t>(op), abi_buffers(buffers).data(),
+       size_of_list(buffers));
+}
+
+void AbiCrossDeviceOps::reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                                       const ReplicaBuffer* output, int root) {
+  if (!table_->reduce) return CrossDeviceOps::reduce_buffers(op, inputs, output, root);
+  std::vector<tutti_buffer_v1> result;
+  if (output) result = abi_buffers(std::span(output, 1));
+  call("reduce", table_->reduce, static_cast<std::int32_t>(op), abi_buffers(inputs).data(),
+       size_of_list(inputs), output ? result.data() : nullptr, root);
+}
+
+void AbiCrossDeviceOps::broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) {
+  if (!table_->broadcast) return CrossDeviceOps::broadcast_buffers(buffers, root);
+  call("broadcast", table_->broadcast, abi_buffers(buffers).data(), size_of_list(buffers), root);
+}
+
+void AbiCrossDeviceOps::all_gather_buffers(std::span<const ReplicaBuffer> inputs,
+                                           std::span<const ReplicaBuffer> outputs,
+                                           std::span<const std::size_t> counts) {
+  if (!table_->all_gather) return CrossDeviceOps::all_gather_buffers(inputs, outputs, counts);
+  call("all_gather", table_->all_gather, abi_buffers(inputs).data(), abi_buffers(outputs).data(),
+       size_of_list(inputs), abi_counts(counts).data());
+}
+
+void AbiCrossDeviceOps::reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                                               std::span<const ReplicaBuffer> outputs,
+                                               std::span<const std::size_t> counts) {
+  if (!table_->reduce_scatter) {
+    return CrossDeviceOps::reduce_scatter_buffers(op, inputs, outputs, counts);
+  }
+  call("reduce_scatter", table_->reduce_scatter, static_cast<std::int32_t>(op),
+       abi_buffers(inputs).data(), abi_buffers(outputs).data(), size_of_list(inputs),
+       abi_counts(counts).data());
+}
+
+void AbiCrossDeviceOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
+                                           std::span<const ReplicaBuffer> outputs,
+                                           std::span<const std::size_t> counts) {
+  if (!table_->all_to_all) return CrossDeviceOps::all_to_all_buffers(inputs, outputs, counts);
+  call("all_to_all", table_->all_to_all, abi_buffers(inputs).data(), abi_buffers(outputs).data(),
+       size_of_list(inputs), abi_counts(counts).data());
 }
 
 void AbiCrossDeviceOps::fail_with(const char* function, std::int32_t code,

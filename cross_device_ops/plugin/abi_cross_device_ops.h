@@ -3,7 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/plugin/abi_group.h"
 #include "tutti/cross_device_ops/plugin/plugin_table.h"
 #include "tutti/cross_device_ops/registry.h"
 
@@ -13,7 +16,8 @@ namespace tutti::internal {
 /// plugin returns become Errors "plugin '<name>': <message>".
 class AbiCrossDeviceOps final : public CrossDeviceOps {
  public:
-  /// Throws what create() reports, and kInternal for a grade or a code that does not exist.
+  /// Throws what create() reports, kInternal for a grade or a code that does not exist, and
+  /// kUnimplemented for a group of several processes that the plugin does not know.
   AbiCrossDeviceOps(std::shared_ptr<const PluginTable> table, const Group& group,
                     const CommunicationOptions& options);
   ~AbiCrossDeviceOps() override;
@@ -23,19 +27,41 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
   std::string_view name() const override { return table_->name; }
   bool supports(ReduceOp op, DType dtype, DeviceType device) const override;
   Determinism determinism() const override { return determinism_; }
+  bool spans_processes() const override;
+  bool provides(Collective collective) const override;
+  void abort(const Error& reason) noexcept override;
 
  protected:
   void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override;
+  void reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                      const ReplicaBuffer* output, int root) override;
+  void broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) override;
+  void all_gather_buffers(std::span<const ReplicaBuffer> inputs,
+                          std::span<const ReplicaBuffer> outputs,
+                          std::span<const std::size_t> counts) override;
+  void reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                              std::span<const ReplicaBuffer> outputs,
+                              std::span<const std::size_t> counts) override;
+  void all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
+                          std::span<const ReplicaBuffer> outputs,
+                          std::span<const std::size_t> counts) override;
 
  private:
+  template <class Function, class... Arguments>
+  void call(const char* name, Function function, const Arguments&... arguments);
   [[noreturn]] void fail_with(const char* function, std::int32_t code,
                               const tutti_error_v1& error) const;
+  void check_group(const Group& group) const;
   Determinism read_determinism() const;
+  std::optional<Error> abort_reason() const;
 
   std::shared_ptr<const PluginTable> table_;
+  const AbiGroup group_;
   std::int64_t timeout_ms_;
   void* self_ = nullptr;
   Determinism determinism_ = Determinism::kNone;
+  mutable Mutex mutex_;
+  std::optional<Error> aborted_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti::internal

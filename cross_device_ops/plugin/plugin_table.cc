@@ -68,6 +68,13 @@ PluginTable checked_plugin_table(const Table* table, const std::string& path) {
   checked.supports = known.supports;
   checked.all_reduce = known.all_reduce;
   checked.determinism = known.determinism;
+  checked.spans_processes = known.spans_processes;
+  checked.reduce = known.reduce;
+  checked.broadcast = known.broadcast;
+  checked.all_gather = known.all_gather;
+  checked.reduce_scatter = known.reduce_scatter;
+  checked.all_to_all = known.all_to_all;
+  checked.abort = known.abort;
   require(known.create != nullptr, "create", checked);
   require(known.destroy != nullptr, "destroy", checked);
   require(known.supports != nullptr, "supports", checked);

@@ -50,14 +50,26 @@ void sum_in_registers(std::span<std::byte* const> buffers, std::size_t count) {
   });
 }
 
+template <std::size_t n, class T>
+void sum_into(std::span<const std::byte* const> inputs, T* __restrict output, std::size_t count) {
+  std::array<const T*, n> at;
+  for (std::size_t r = 0; r < n; ++r) at[r] = reinterpret_cast<const T*>(inputs[r]);
+  vectorized([=]() __attribute__((always_inline)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      T values[n];
+      for (std::size_t r = 0; r < n; ++r) values[r] = at[r][i];
+      output[i] = tree_sum<0, n>(values);
+    }
+  });
+}
+
 constexpr std::size_t kMostInRegisters = 8;
 
-template <class T>
-void sum_in_registers(std::span<std::byte* const> buffers, std::size_t count) {
-  [&]<std::size_t... i>(std::index_sequence<i...>) {
-    (void)((buffers.size() == i + 2 && (sum_in_registers<i + 2, T>(buffers, count), true)) || ...);
-  }
-  (std::make_index_sequence<kMostInRegisters - 1>());
+// Calls body.operator()<n>() for n == size.
+template <std::size_t n = 2, class Body>
+void with_size(std::size_t size, const Body& body) {
+  if (size == n) return body.template operator()<n>();
+  if constexpr (n < kMostInRegisters) with_size<n + 1>(size, body);
 }
 
 bool fits_registers(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
@@ -78,8 +90,9 @@ bool fits_registers(ReduceOp op, DType dtype, std::span<const std::byte* const> 
 void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                    std::span<std::byte* const> outputs, std::size_t count) {
   if (fits_registers(op, dtype, inputs, outputs)) {
-    return visit_arithmetic_floating(dtype, "reduce_to_all",
-                                     [&]<class T>() { sum_in_registers<T>(outputs, count); });
+    return visit_arithmetic_floating(dtype, "reduce_to_all", [&]<class T>() {
+      with_size(outputs.size(), [&]<std::size_t n>() { sum_in_registers<n, T>(outputs, count); });
+    });
   }
   alignas(64) std::array<std::byte, kBlockBytes> block;
   const std::size_t size = size_of(dtype);
@@ -94,6 +107,18 @@ void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> i
     reduce_along_tree(op, dtype, starts, block.data(), n);
     for (std::byte* output : outputs) std::memcpy(output + first * size, block.data(), n * size);
   }
+}
+
+void sum_along_tree(DType dtype, std::span<const std::byte* const> inputs, std::byte* output,
+                    std::size_t count) {
+  if (inputs.size() < 2 || inputs.size() > kMostInRegisters) {
+    return reduce_along_tree(ReduceOp::kSum, dtype, inputs, output, count);
+  }
+  visit_arithmetic_floating(dtype, "sum_along_tree", [&]<class T>() {
+    with_size(inputs.size(), [&]<std::size_t n>() {
+      sum_into<n, T>(inputs, reinterpret_cast<T*>(output), count);
+    });
+  });
 }
 
 }  // namespace tutti::internal

@@ -16,4 +16,8 @@ namespace tutti::internal {
 void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                    std::span<std::byte* const> outputs, std::size_t count);
 
+/// SUM of floating inputs along the canonical tree into `output`, which is none of them.
+void sum_along_tree(DType dtype, std::span<const std::byte* const> inputs, std::byte* output,
+                    std::size_t count);
+
 }  // namespace tutti::internal

@@ -31,8 +31,11 @@ class SharedEngine final : public CollectiveEngine {
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
   std::string_view name() const override { return "canonical"; }
-  bool supports(Collective, ReduceOp op, DType dtype) const override {
-    return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
+  bool supports(Collective collective, ReduceOp op, DType dtype) const override {
+    const bool combines = collective == Collective::kAllReduce ||
+                          collective == Collective::kReduce ||
+                          collective == Collective::kReduceScatter;
+    return !combines || dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
   }
   Determinism determinism() const override { return Determinism::kCanonical; }
   bool fuses_updates() const override { return true; }
@@ -127,6 +130,7 @@ void SharedEngine::require_counts_fit() const {
 void SharedEngine::do_parts(const CollectiveCall& call) {
   // In an all_to_all every rank has just looked into all others' memory, and so must stay.
   if (!group_->shares_parts() || call.collective == Collective::kAllToAll) {
+    group_->take_own_part();
     do_part(call, rank_);
     group_->finish_part(rank_);
     return;

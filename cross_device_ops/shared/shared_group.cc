@@ -73,6 +73,11 @@ int SharedGroup::take_part(int rank) {
   return static_cast<int>(next % n);
 }
 
+void SharedGroup::take_own_part() {
+  // Rounds are told apart by how many parts were taken before.
+  if (shares_parts_) parts_taken_.fetch_add(1);
+}
+
 void SharedGroup::finish_part(int rank) {
   if (shares_parts_) {
     parts_done_.fetch_add(1);

@@ -42,6 +42,8 @@ class SharedGroup {
   bool shares_parts() const { return shares_parts_; }
   /// A part that nobody has taken; -1: none is left. If shares_parts().
   int take_part(int rank);
+  /// For a round in which every rank does its own part.
+  void take_own_part();
   void finish_part(int rank);
   /// Waits until all parts are done: never long, for nothing in a part waits.
   void leave(int rank);

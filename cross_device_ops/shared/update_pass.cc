@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/cross_device_ops/shared/reduce_to_all.h"
 #include "tutti/tensor/cpu/vectorized.h"
 
 namespace tutti::internal {
@@ -79,8 +79,10 @@ class Pass {
 
  private:
   void step(std::size_t offset, std::size_t count) {
+    fetch_next(offset + count * element_,
+               std::min(kBlockBytes, range_.count * element_ - (offset + count * element_)));
     for (std::size_t r = 0; r < starts_.size(); ++r) starts_[r] = range_.gradients[r] + offset;
-    reduce_along_tree(ReduceOp::kSum, range_.dtype, starts_, sum_.data(), count);
+    sum_along_tree(range_.dtype, starts_, sum_.data(), count);
     if (mean_) divide(range_.dtype, sum_.data(), count, starts_.size());
     for (std::size_t s = 0; s < slots_.size(); ++s) {
       slots_[s] = range_.slots[s][range_.reader] + offset;
@@ -90,6 +92,14 @@ class Pass {
     tell_others(range_.weights, offset, count * element_);
     for (const std::vector<std::byte*>& slot : range_.slots) {
       tell_others(slot, offset, count * element_);
+    }
+  }
+
+  // Phases that read one stream each would leave the memory idle in between.
+  void fetch_next(std::size_t offset, std::size_t bytes) const {
+    for (std::size_t i = 0; i < bytes; i += 64) {
+      for (const std::byte* gradient : range_.gradients) __builtin_prefetch(gradient + offset + i);
+      __builtin_prefetch(range_.weights[range_.reader] + offset + i, 1);
     }
   }
 

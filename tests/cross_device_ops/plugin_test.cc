@@ -5,9 +5,15 @@
 #include <gmock/gmock.h>
 
 #include <fstream>
+#include <functional>
+#include <numeric>
 
 #include "tests/cross_device_ops/cdo_helpers.h"
+#include "tests/support/hang_watchdog.h"
+#include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
+#include "tutti/cross_device_ops/cross_device_ops_access.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/plugin/plugin_table.h"
 
 namespace tutti {
@@ -66,6 +72,17 @@ TEST(Plugin, TablesOfOtherVersionsAreReadByTheirSize) {
   const std::string newer = load_cross_device_ops_plugin(path_of("newer"));
   EXPECT_EQ(make_op(newer, 2)->determinism(), Determinism::kRunToRun);
   EXPECT_EQ(sums_of(newer, 2), (std::vector<float>{3, 3}));
+  // From before plugins could span processes.
+  const std::string one_process = load_cross_device_ops_plugin(path_of("one_process"));
+  const auto op = make_op(one_process, 2);
+  EXPECT_EQ(sums_of(one_process, 2), (std::vector<float>{3, 3}));
+  EXPECT_FALSE(op->spans_processes());
+  EXPECT_TRUE(op->provides(Collective::kAllReduce));
+  EXPECT_FALSE(op->provides(Collective::kBroadcast));
+  expect_error(ErrorCode::kUnimplemented, {"plugin_one_process", "within one process", "got 4"},
+               [&] {
+                 build_cross_device_ops(make_cross_device_ops(one_process), {4, 0, cpus(2)});
+               });
 }
 
 TEST(Plugin, WhatIsNoPluginIsRefusedWithTheReason) {
@@ -123,6 +140,148 @@ TEST(Plugin, ItsErrorsKeepCodeAndText) {
   const std::string grade = load_cross_device_ops_plugin(path_of("odd_grade"));
   expect_error(ErrorCode::kInternal, {"determinism() returned 7", "from 0 to 2"},
                [&] { make_op(grade, 2); });
+}
+
+using internal::CrossDeviceOpsAccess;
+
+constexpr int kProcesses = 2, kReplicas = 2, kMembers = kProcesses * kReplicas;
+
+// As two processes of two replicas each would: threads that share nothing but the store.
+void run_processes(const std::string& name, const CommunicationOptions& options,
+                   const std::function<void(CrossDeviceOps&, int)>& body) {
+  const testing::HangWatchdog watchdog("a plugin that spans processes", std::chrono::seconds(60));
+  const auto store = std::make_shared<InProcessStore>();
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (int process = 0; process < kProcesses; ++process) {
+    threads.push_back(Executor::system().start("process", [&, process] {
+      const auto op =
+          build_cross_device_ops(make_cross_device_ops(name, options),
+                                 Group{kMembers, kReplicas * process, cpus(kReplicas), store});
+      body(*op, kReplicas * process);
+    }));
+  }
+}
+
+template <class T>
+ReplicaBuffer buffer_of(std::vector<T>& values) {
+  return {reinterpret_cast<std::byte*>(values.data()), values.size(), dtype_of<T>(), {}};
+}
+
+// A process's part of a call: as many values per replica as given, member m's are 10m, 10m+1, ...
+struct Lists {
+  Lists(int first, std::size_t count) : lists(kReplicas) {
+    for (int i = 0; i < kReplicas; ++i) {
+      lists[static_cast<std::size_t>(i)].resize(count);
+      std::iota(lists[static_cast<std::size_t>(i)].begin(),
+                lists[static_cast<std::size_t>(i)].end(), 10 * (first + i));
+    }
+  }
+  std::vector<ReplicaBuffer> buffers() {
+    std::vector<ReplicaBuffer> result;
+    for (auto& list : lists) result.push_back(buffer_of(list));
+    return result;
+  }
+  std::vector<std::vector<std::int32_t>> lists;
+};
+using List = std::vector<std::int32_t>;
+
+TEST(PluginBetweenProcesses, AllCollectivesOfItsOwnReachAllMembers) {
+  const std::string name = load_cross_device_ops_plugin(path_of("store"));
+  run_processes(name, {}, [](CrossDeviceOps& op, int first) {
+    EXPECT_TRUE(op.spans_processes());
+    for (const Collective c :
+         {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast,
+          Collective::kAllGather, Collective::kReduceScatter, Collective::kAllToAll}) {
+      EXPECT_TRUE(op.provides(c)) << to_string(c);
+    }
+    Lists all(first, 2);
+    CrossDeviceOpsAccess::all_reduce(op, ReduceOp::kSum, all.buffers());
+    for (const List& list : all.lists) EXPECT_EQ(list, (List{60, 64}));
+
+    Lists inputs(first, 2);
+    List result(2);
+    const ReplicaBuffer output = buffer_of(result);
+    const bool has_root = first == 2;
+    CrossDeviceOpsAccess::reduce(op, ReduceOp::kSum, inputs.buffers(), has_root ? &output : nullptr,
+                                 3);
+    EXPECT_EQ(result, has_root ? (List{60, 64}) : (List{0, 0}));
+
+    Lists copies(first, 3);
+    CrossDeviceOpsAccess::broadcast(op, copies.buffers(), 2);
+    for (const List& list : copies.lists) EXPECT_EQ(list, (List{20, 21, 22}));
+
+    const std::size_t counts[] = {0, 2, 1, 1};  // member r's input, or its part
+    Lists parts(first, 0), gathered(first, 4);
+    for (int i = 0; i < kReplicas; ++i) {
+      parts.lists[static_cast<std::size_t>(i)] = List(counts[first + i], first + i);
+    }
+    CrossDeviceOpsAccess::all_gather(op, parts.buffers(), gathered.buffers(), counts);
+    for (const List& list : gathered.lists) EXPECT_EQ(list, (List{1, 1, 2, 3}));
+
+    Lists whole(first, 4);
+    CrossDeviceOpsAccess::reduce_scatter(op, ReduceOp::kSum, whole.buffers(), parts.buffers(),
+                                         counts);
+    const List sums[] = {{}, {60, 64}, {68}, {72}};
+    for (int i = 0; i < kReplicas; ++i) {
+      EXPECT_EQ(parts.lists[static_cast<std::size_t>(i)], sums[first + i]);
+    }
+
+    const std::vector<std::size_t> ones(kMembers * kMembers, 1);
+    Lists sent(first, 4), received(first, 4);
+    CrossDeviceOpsAccess::all_to_all(op, sent.buffers(), received.buffers(), ones);
+    for (int i = 0; i < kReplicas; ++i) {
+      const int m = first + i;
+      EXPECT_EQ(received.lists[static_cast<std::size_t>(i)], (List{m, 10 + m, 20 + m, 30 + m}));
+    }
+  });
+}
+
+TEST(PluginBetweenProcesses, WhatItDoesNotBringCannotBeComposed) {
+  const std::string name = load_cross_device_ops_plugin(path_of("store_all_reduce"));
+  run_processes(name, {}, [](CrossDeviceOps& op, int first) {
+    EXPECT_FALSE(op.provides(Collective::kBroadcast));
+    Lists all(first, 2);
+    const std::size_t counts[] = {1, 1, 1, 1};
+    expect_error(ErrorCode::kUnimplemented, {"all_gather between processes", "of its own"}, [&] {
+      Lists gathered(first, 4);
+      CrossDeviceOpsAccess::all_gather(op, all.buffers(), gathered.buffers(), counts);
+    });
+    CrossDeviceOpsAccess::all_reduce(op, ReduceOp::kSum, all.buffers());
+    for (const List& list : all.lists) EXPECT_EQ(list, (List{60, 64}));
+  });
+}
+
+TEST(PluginBetweenProcesses, DeadlinesAndAbortsEndACall) {
+  const std::string name = load_cross_device_ops_plugin(path_of("store"));
+  const CommunicationOptions brief{.timeout = std::chrono::milliseconds(30)};
+  run_processes(name, brief, [](CrossDeviceOps& op, int first) {
+    if (first != 0) return;
+    Lists all(first, 2);
+    expect_error(ErrorCode::kDeadlineExceeded, {"plugin_store", "all_reduce failed: member 2 is"},
+                 [&] { CrossDeviceOpsAccess::all_reduce(op, ReduceOp::kSum, all.buffers()); });
+  });
+  run_processes(name, {}, [](CrossDeviceOps& op, int first) {
+    if (first != 0) return;
+    const auto other = Executor::system().start("aborts", [&] {
+      Clock::system().sleep_for(std::chrono::milliseconds(20));
+      op.abort(Error(ErrorCode::kInternal, "the disk is full"));
+      op.abort(Error(ErrorCode::kInternal, "later"));
+    });
+    Lists all(first, 2);
+    for (int i = 0; i < 2; ++i) {
+      expect_error(ErrorCode::kAborted, {"the disk is full"},
+                   [&] { CrossDeviceOpsAccess::all_reduce(op, ReduceOp::kSum, all.buffers()); });
+    }
+  });
+}
+
+TEST(PluginBetweenProcesses, ItNeedsTheGroupsStore) {
+  const std::string name = load_cross_device_ops_plugin(path_of("store"));
+  expect_error(kInvalid, {"plugin_store", "key-value store", "Group::store"}, [&] {
+    build_cross_device_ops(make_cross_device_ops(name), {4, 0, cpus(2)});
+  });
+  expect_error(ErrorCode::kFailedPrecondition, {"the group has no store"},
+               [&] { make_op(name, 2); });  // one process: it may do without, this one does not
 }
 
 }  // namespace plugin_test

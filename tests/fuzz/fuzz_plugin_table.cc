@@ -23,6 +23,7 @@ std::int32_t all_reduce(void*, std::int32_t, const tutti_buffer_v1*, std::uint32
   return 0;
 }
 std::int32_t determinism(void*) { return 0; }
+void abort_call(void*, std::int32_t, const char*) {}
 
 }  // namespace
 
@@ -40,12 +41,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   table.supports = there & 8 ? supports : nullptr;
   table.all_reduce = there & 16 ? all_reduce : nullptr;
   table.determinism = there & 32 ? determinism : nullptr;
+  table.abort = there & 64 ? abort_call : nullptr;  // the last member
   // As long as it says, so that a sanitizer sees reads beyond.
   std::vector<Table> memory(1 + std::min<std::size_t>(table.struct_size, 8192) / sizeof(Table));
   memory.front() = table;
   try {
     const auto checked = tutti::internal::checked_plugin_table(memory.data(), "fuzz");
     const bool whole = checked.create && checked.destroy && checked.supports && checked.all_reduce;
+    // A member beyond the size is not there.
+    if (checked.abort && table.struct_size < sizeof(Table)) std::abort();
     if (!whole || checked.name.empty() || checked.name.size() > 63) std::abort();
   } catch (const tutti::Error&) {
   }

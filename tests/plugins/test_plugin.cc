@@ -84,16 +84,18 @@ struct NewerTable {
 const tutti_cross_device_ops_v1* table() {
   static NewerTable table{};
   tutti_cross_device_ops_v1& t = table.known;
-  t = {sizeof(tutti_cross_device_ops_v1),
-       0,
-       PLUGIN_NAME,
-       create,
-       destroy,
-       supports,
-       all_reduce,
-       determinism};
+  t = tutti_cross_device_ops_v1{};
+  t.struct_size = sizeof(tutti_cross_device_ops_v1);
+  t.name = PLUGIN_NAME;
+  t.create = create;
+  t.destroy = destroy;
+  t.supports = supports;
+  t.all_reduce = all_reduce;
+  t.determinism = determinism;
 #if defined(PLUGIN_OLDER)
   t.struct_size = offsetof(tutti_cross_device_ops_v1, determinism);
+#elif defined(PLUGIN_ONE_PROCESS)
+  t.struct_size = offsetof(tutti_cross_device_ops_v1, spans_processes);
 #elif defined(PLUGIN_NEWER)
   t.struct_size = sizeof(NewerTable);
 #elif defined(PLUGIN_TINY)

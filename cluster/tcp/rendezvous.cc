@@ -1,0 +1,298 @@
+// Connecting a group: each rank opens connections to the lower ranks and accepts the higher ones.
+// SPDX-License-Identifier: Apache-2.0
+//
+// A rank draws a *nonce*, a number that no other run has, and publishes it with its address. Who
+// connects says its own nonce and the one it read; who accepts compares both with its own and with
+// the store. So a value that an earlier run left in the store leads to a refusal ("stale"), upon
+// which the store is read again, until the right rank has replaced it.
+//
+// Nobody waits in a circle: rank r connects to 0 .. r-1 before it accepts, and rank 0 accepts from
+// the start.
+#include "tutti/cluster/tcp/rendezvous.h"
+
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <fstream>
+#include <list>
+#include <sstream>
+#include <utility>
+
+#include "tutti/core/error.h"
+#include "tutti/core/logging.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr Duration kLookAgain = std::chrono::milliseconds(20);
+
+std::uint64_t new_nonce() {
+  std::uint64_t nonce = 0;
+  while (nonce == 0) {
+    if (::getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce)) nonce = 0;
+  }
+  return nonce;
+}
+
+std::string this_machine() {
+  std::string id;
+  if (std::ifstream boot("/proc/sys/kernel/random/boot_id"); boot >> id) return id;
+  std::array<char, 256> name{};
+  (void)::gethostname(name.data(), name.size() - 1);
+  id = name.data();
+  return id.empty() ? "unknown" : id;
+}
+
+/// Reads what is there into `bytes` from `filled` on; false: the other side has closed.
+bool read_some(const FileDescriptor& socket, std::span<std::byte> bytes, std::size_t& filled) {
+  while (filled < bytes.size()) {
+    const ssize_t count =
+        ::recv(socket.get(), bytes.data() + filled, bytes.size() - filled, MSG_DONTWAIT);
+    if (count > 0) {
+      filled += static_cast<std::size_t>(count);
+    } else if (count < 0 && errno == EINTR) {
+      continue;
+    } else {
+      return count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+    }
+  }
+  return true;
+}
+
+/// The few bytes of a handshake always fit into the empty buffer of a new connection.
+bool write_all(const FileDescriptor& socket, std::span<const std::byte> bytes) {
+  return ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<ssize_t>(bytes.size());
+}
+
+class Rendezvous {
+ public:
+  Rendezvous(int rank, int size, KeyValueStore& store, const TcpOptions& options)
+      : rank_(rank),
+        size_(size),
+        store_(store),
+        options_(options),
+        deadline_(deadline_after(Clock::system().now(), options.timeout)) {
+    own_.nonce = new_nonce();
+    own_.machine = this_machine();
+    found_.by_rank.resize(static_cast<std::size_t>(size));
+  }
+
+  Connections run() {
+    Listener listener = listen_on(options_.address);
+    own_.endpoint = listener.endpoint;
+    store_.set(key_of(rank_), to_text(own_));
+    for (int peer = 0; peer < rank_; ++peer) connect_to(peer);
+    accept_higher(listener.socket);
+    return std::move(found_);
+  }
+
+ private:
+  struct Newcomer {
+    FileDescriptor socket;
+    std::array<std::byte, kHelloBytes> bytes{};
+    std::size_t filled = 0;
+  };
+
+  std::string key_of(int rank) const { return concat(options_.key_prefix, "/", rank); }
+  std::string who() const { return concat("tcp: rank ", rank_, " of ", size_); }
+
+  void keep(int peer, FileDescriptor socket, const Announcement& announced) {
+    found_.by_rank[static_cast<std::size_t>(peer)] = {std::move(socket),
+                                                      announced.endpoint.to_string()};
+    if (announced.machine == own_.machine) ++found_.ranks_on_this_machine;
+  }
+
+  void connect_to(int peer) {
+    for (;;) {
+      const auto announced = parse_announcement(announcement_of(peer));
+      if (announced && try_to_connect(peer, *announced)) return;
+      if (Clock::system().now() >= deadline_) fail_to_reach(peer, announced);
+      Clock::system().sleep_for(kLookAgain);
+    }
+  }
+
+  std::string announcement_of(int peer) {
+    try {
+      return store_.wait(key_of(peer), deadline_);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kDeadlineExceeded) throw;
+      fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", peer, " did not come within ", seconds(),
+           " s: ", error.message());
+    }
+  }
+
+  double seconds() const { return std::chrono::duration<double>(options_.timeout).count(); }
+
+  [[noreturn]] void fail_to_reach(int peer, const std::optional<Announcement>& announced) const {
+    fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", peer, " did not answer within ", seconds(),
+         " s at ", announced ? announced->endpoint.to_string() : "no address that can be read",
+         last_refusal_.empty() ? "" : "; last answer: ", last_refusal_,
+         "; try another address or a longer timeout (what an earlier run left in the store looks "
+         "like this until the rank has replaced it)");
+  }
+
+  /// False: nobody there, or somebody else; the store may know more later.
+  bool try_to_connect(int peer, const Announcement& announced) {
+    FileDescriptor socket = start_connecting(announced.endpoint);
+    if (!socket.is_open() || !wait_for(socket, POLLOUT, peer, announced)) return false;
+    if (connect_result(socket) != 0) return false;
+    const Hello hello{rank_, peer, size_, own_.nonce, announced.nonce};
+    if (!write_all(socket, encode(hello))) return false;
+    std::array<std::byte, kWelcomeBytes> answer{};
+    std::size_t filled = 0;
+    while (filled < answer.size()) {
+      if (!wait_for(socket, POLLIN, peer, announced)) return false;
+      if (!read_some(socket, answer, filled)) return false;
+    }
+    return take_answer(peer, announced, answer, socket);
+  }
+
+  bool take_answer(int peer, const Announcement& announced,
+                   std::span<const std::byte, kWelcomeBytes> answer, FileDescriptor& socket) {
+    try {
+      const Welcome welcome = decode_welcome(answer);
+      if (welcome.verdict == Welcome::Verdict::kYes) {
+        keep(peer, std::move(socket), announced);
+        return true;
+      }
+      last_refusal_ = welcome.reason;
+      if (welcome.verdict == Welcome::Verdict::kStale) return false;
+    } catch (const Error& stranger) {
+      last_refusal_ = stranger.message();
+      return false;
+    }
+    fail(ErrorCode::kInvalidArgument, who(), ": rank ", peer, " at ",
+         announced.endpoint.to_string(), " refuses: ", last_refusal_);
+  }
+
+  /// False: the deadline has passed, or the peer announces another address by now.
+  bool wait_for(const FileDescriptor& socket, short events, int peer,
+                const Announcement& announced) {
+    for (;;) {
+      pollfd descriptor{socket.get(), events, 0};
+      const TimePoint now = Clock::system().now();
+      const TimePoint end = std::min(deadline_, deadline_after(now, kLookAgain));
+      if (poll_until(std::span(&descriptor, 1), end) > 0) return true;
+      if (Clock::system().now() >= deadline_) return false;
+      const auto latest = store_.get(key_of(peer));
+      if (latest && *latest != to_text(announced)) return false;
+    }
+  }
+
+  void accept_higher(const FileDescriptor& listener) {
+    std::list<Newcomer> newcomers;
+    while (!missing().empty()) {
+      std::vector<pollfd> descriptors{{listener.get(), POLLIN, 0}};
+      for (const Newcomer& newcomer : newcomers) {
+        descriptors.push_back({newcomer.socket.get(), POLLIN, 0});
+      }
+      if (poll_until(descriptors, deadline_) <= 0 && Clock::system().now() >= deadline_) {
+        fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(missing()),
+             " did not come within ", seconds(), " s to ", own_.endpoint.to_string());
+      }
+      std::erase_if(newcomers, [this](Newcomer& newcomer) { return is_settled(newcomer); });
+      while (true) {
+        FileDescriptor socket = accept_from(listener);
+        if (!socket.is_open()) break;
+        newcomers.emplace_back().socket = std::move(socket);
+      }
+    }
+  }
+
+  std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (int peer = rank_ + 1; peer < size_; ++peer) {
+      if (!found_.by_rank[static_cast<std::size_t>(peer)].socket.is_open()) ranks.push_back(peer);
+    }
+    return ranks;
+  }
+
+  /// Whether it was accepted, refused or has left.
+  bool is_settled(Newcomer& newcomer) {
+    if (!read_some(newcomer.socket, newcomer.bytes, newcomer.filled)) return true;
+    if (newcomer.filled < newcomer.bytes.size()) return false;
+    Welcome welcome;
+    std::optional<Announcement> announced;
+    int from = -1;
+    try {
+      const Hello hello = decode_hello(newcomer.bytes);
+      from = hello.from;
+      welcome = judge(hello, announced);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInvalidArgument) throw;
+      welcome = {Welcome::Verdict::kNo, error.message()};
+    }
+    const bool answered = write_all(newcomer.socket, encode(welcome));
+    if (welcome.verdict == Welcome::Verdict::kYes && answered) {
+      keep(from, std::move(newcomer.socket), *announced);
+    } else {
+      log(LogLevel::kWarning, concat(who(), " refused a connection: ", welcome.reason));
+    }
+    return true;
+  }
+
+  Welcome judge(const Hello& hello, std::optional<Announcement>& announced) {
+    using Verdict = Welcome::Verdict;
+    if (hello.to_nonce != own_.nonce) {
+      return {Verdict::kStale, concat("rank ", hello.from, " looks for rank ", hello.to,
+                                      " of another run; here is rank ", rank_)};
+    }
+    if (hello.size != size_) {
+      return {Verdict::kNo, concat("rank ", hello.from, " has a group of ", hello.size,
+                                   " ranks; expected ", size_)};
+    }
+    const auto text = store_.get(key_of(hello.from));
+    if (text) announced = parse_announcement(*text);
+    if (hello.to != rank_ || hello.from <= rank_ || !announced ||
+        announced->nonce != hello.from_nonce) {
+      return {Verdict::kStale, concat("this is not the rank ", hello.from, " that the store has")};
+    }
+    if (found_.by_rank[static_cast<std::size_t>(hello.from)].socket.is_open()) {
+      return {Verdict::kNo, concat("rank ", hello.from, " is connected already")};
+    }
+    return {Verdict::kYes, ""};
+  }
+
+  const int rank_;
+  const int size_;
+  KeyValueStore& store_;
+  const TcpOptions& options_;
+  const TimePoint deadline_;
+  Announcement own_;
+  Connections found_;
+  std::string last_refusal_;
+};
+
+}  // namespace
+
+std::string to_text(const Announcement& announcement) {
+  return concat(announcement.nonce, " ", announcement.machine, " ",
+                announcement.endpoint.to_string());
+}
+
+std::optional<Announcement> parse_announcement(std::string_view text) {
+  std::istringstream words{std::string(text)};
+  Announcement announcement;
+  std::string endpoint;
+  if (!(words >> announcement.nonce >> announcement.machine >> endpoint)) return std::nullopt;
+  const auto parsed = parse_endpoint(endpoint);
+  if (!parsed) return std::nullopt;
+  announcement.endpoint = *parsed;
+  return announcement;
+}
+
+Connections connect_all(int rank, int size, KeyValueStore& store, const TcpOptions& options) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    fail(ErrorCode::kInvalidArgument, "tcp_transport: rank ", rank, " of ", size,
+         "; expected a rank from 0 to size - 1");
+  }
+  return Rendezvous(rank, size, store, options).run();
+}
+
+}  // namespace tutti::internal

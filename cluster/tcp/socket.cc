@@ -1,0 +1,155 @@
+// The system's calls around sockets.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/tcp/socket.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <ctime>
+#include <memory>
+#include <utility>
+
+#include "tutti/core/error.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/run_token.h"
+
+namespace tutti::internal {
+namespace {
+
+struct FreeAddresses {
+  void operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+Addresses look_up(const std::string& host, int port, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const std::string service = std::to_string(port);
+  const int error = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
+  if (error == 0) return Addresses(found);
+  fail(ErrorCode::kUnavailable, "tcp: the address '", host,
+       "' cannot be looked up: ", ::gai_strerror(error));
+}
+
+FileDescriptor open_socket(const addrinfo& address) {
+  FileDescriptor opened(::socket(
+      address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
+  return opened;
+}
+
+void hand_over_at_once(const FileDescriptor& socket) {
+  const int on = 1;
+  (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+int port_of(const FileDescriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+  if (address.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  }
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+}  // namespace
+
+FileDescriptor::~FileDescriptor() {
+  if (number_ >= 0) ::close(number_);
+}
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  std::swap(number_, other.number_);
+  return *this;
+}
+
+std::string Endpoint::to_string() const {
+  const bool has_colon = host.find(':') != std::string::npos;
+  return concat(has_colon ? "[" : "", host, has_colon ? "]:" : ":", port);
+}
+
+std::optional<Endpoint> parse_endpoint(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return std::nullopt;
+  Endpoint endpoint;
+  endpoint.host = text.substr(0, colon);
+  if (endpoint.host.front() == '[' && endpoint.host.back() == ']') {
+    endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
+  }
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, endpoint.port);
+  const bool is_port =
+      error == std::errc() && rest == end && endpoint.port > 0 && endpoint.port < 65536;
+  if (!is_port || endpoint.host.empty()) return std::nullopt;
+  return endpoint;
+}
+
+Listener listen_on(const std::string& host) {
+  const Addresses addresses = look_up(host, 0, AI_PASSIVE);
+  FileDescriptor socket = open_socket(*addresses);
+  if (!socket.is_open() || ::bind(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
+      ::listen(socket.get(), 128) != 0) {
+    fail(ErrorCode::kUnavailable, "tcp: listening on '", host,
+         "' failed; expected an address of this machine: ", std::strerror(errno));
+  }
+  const int port = port_of(socket);
+  return {std::move(socket), {host, port}};
+}
+
+FileDescriptor accept_from(const FileDescriptor& listener) {
+  FileDescriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (socket.is_open()) hand_over_at_once(socket);
+  return socket;
+}
+
+FileDescriptor start_connecting(const Endpoint& endpoint) {
+  const Addresses addresses = look_up(endpoint.host, endpoint.port, 0);
+  FileDescriptor socket = open_socket(*addresses);
+  if (!socket.is_open()) return socket;
+  hand_over_at_once(socket);
+  if (::connect(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 &&
+      errno != EINPROGRESS) {
+    return FileDescriptor();
+  }
+  return socket;
+}
+
+int connect_result(const FileDescriptor& socket) {
+  int error = 0;
+  socklen_t length = sizeof(error);
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+  return error;
+}
+
+FileDescriptor make_wake_event() {
+  FileDescriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (event.is_open()) return event;
+  fail(ErrorCode::kResourceExhausted, "tcp: no event of the system: ", std::strerror(errno));
+}
+
+int poll_until(std::span<pollfd> descriptors, TimePoint deadline) {
+  constexpr Duration kLongest = std::chrono::hours(1);
+  // "At once" is TimePoint::min(), from which now() cannot be subtracted.
+  const TimePoint now = deadline == TimePoint::min() ? deadline : Clock::system().now();
+  if (deadline <= now) return ::poll(descriptors.data(), descriptors.size(), 0);
+  const Duration duration = std::min(deadline - now, kLongest);
+  const BlockedScope blocked;
+  const AsleepScope asleep;
+  timespec time{};
+  time.tv_sec = static_cast<time_t>(duration / std::chrono::seconds(1));
+  time.tv_nsec = static_cast<long>((duration % std::chrono::seconds(1)).count());
+  return ::ppoll(descriptors.data(), descriptors.size(), &time, nullptr);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,60 @@
+// Sockets that close themselves: listening, connecting, waiting for readiness.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "tutti/core/clock.h"
+
+namespace tutti::internal {
+
+/// Owns a file descriptor of the system.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int number) : number_(number) {}
+  ~FileDescriptor();
+  FileDescriptor(FileDescriptor&& other) noexcept : number_(other.number_) { other.number_ = -1; }
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  int get() const { return number_; }
+  bool is_open() const { return number_ >= 0; }
+
+ private:
+  int number_ = -1;
+};
+
+/// "127.0.0.1:4711" and "[::1]:4711"; host names are looked up.
+struct Endpoint {
+  std::string host;
+  int port = 0;
+  std::string to_string() const;
+};
+/// Nothing: no such text.
+std::optional<Endpoint> parse_endpoint(const std::string& text);
+
+/// All sockets here do not block and hand small messages over at once (TCP_NODELAY).
+struct Listener {
+  FileDescriptor socket;
+  Endpoint endpoint;
+};
+/// On a free port of `host`. Throws kUnavailable naming it and the system's reason.
+Listener listen_on(const std::string& host);
+/// The next connection, if there is one.
+FileDescriptor accept_from(const FileDescriptor& listener);
+/// Starts connecting; poll for POLLOUT, then ask connect_result(). Not open: it failed at once.
+FileDescriptor start_connecting(const Endpoint& endpoint);
+/// 0 or the system's errno.
+int connect_result(const FileDescriptor& socket);
+
+/// A counter that poll() sees: what wakes a thread out of it.
+FileDescriptor make_wake_event();
+
+/// Waits until one is ready or the deadline; returns how many are. Hands the run token on, and
+/// counts as asleep, while it waits.
+int poll_until(std::span<pollfd> descriptors, TimePoint deadline);
+
+}  // namespace tutti::internal

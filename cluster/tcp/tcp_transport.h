@@ -1,0 +1,41 @@
+// Messages between processes over TCP connections, one per pair of ranks.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "tutti/cross_device_ops/key_value_store.h"
+#include "tutti/cross_device_ops/transport.h"
+
+namespace tutti {
+
+struct TcpOptions {
+  /// Of this machine, as the other ranks reach it: a number or a name.
+  std::string address = "127.0.0.1";
+  /// For finding and connecting all ranks.
+  Duration timeout = std::chrono::seconds(30);
+  /// In front of the group's keys in the store. Groups that exist at once need different ones.
+  std::string key_prefix = "tcp";
+  /// Messages that came before their recv() are kept, this much in all; beyond it the connection
+  /// that brings more fails with kResourceExhausted.
+  std::size_t bytes_kept = std::size_t{1} << 30;
+};
+
+/// Connects this rank with all others, who call it too. Every rank listens on a free port and
+/// publishes it in `store` (used during this call only) with a number of its own that is new each
+/// time, so what an earlier run left in the store and connections of strangers are recognized and
+/// refused. Throws kDeadlineExceeded naming the ranks that did not come, kInvalidArgument for ranks
+/// out of range and for a peer with another size or version, kUnavailable for an address that
+/// cannot be used.
+///
+/// There is no thread behind it: whoever waits for a Work (or tests it) moves the bytes of all. A
+/// send() writes at once what the socket takes, and has ended when the system has all its bytes. A
+/// peer that is gone is kUnavailable, naming rank and address, after its last message was received.
+/// abort() and the destructor may take 0.2 s when a peer reads slowly.
+std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& store,
+                                         const TcpOptions& options = {});
+
+}  // namespace tutti

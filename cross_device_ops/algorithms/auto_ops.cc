@@ -1,0 +1,29 @@
+// The operation "auto": the fastest algorithm for each size.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/algorithms/auto_ops.h"
+
+#include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
+#include "tutti/cross_device_ops/local/canonical.h"
+#include "tutti/cross_device_ops/local/supports.h"
+
+namespace tutti {
+
+bool AutoOps::supports(ReduceOp op, DType dtype, DeviceType device) const {
+  return internal::host_supports(op, dtype, device);
+}
+
+void AutoOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
+  const ReplicaBuffer& first = buffers.front();
+  const AlgorithmQuery query{.size = static_cast<int>(buffers.size()),
+                             .bytes = first.count * size_of(first.dtype),
+                             .dtype = first.dtype,
+                             .medium = Medium::kLocal};
+  const std::string_view chosen = internal::chosen_name(query);
+  log_.note(query, chosen);
+  auto& operation = operations_[std::string(chosen)];
+  if (!operation && chosen == "canonical") operation = std::make_unique<Canonical>();
+  if (!operation) operation = std::make_unique<ScheduledOps>(chosen);
+  operation->all_reduce_in_place(op, buffers);
+}
+
+}  // namespace tutti

@@ -1,0 +1,231 @@
+// Direct exchange: every rank sends each other rank what that rank needs, and nothing else.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Vocabulary: *slice* r is the part of the buffer whose result rank r forms; all_reduce and reduce
+// cut n slices at multiples of 64 bytes, reduce_scatter where the caller says. A *contribution* is
+// one rank's values of another's slice. Slices are worked on in *segments*; messages of segment
+// k + 1 leave before segment k is combined. With all n contributions at hand a rank combines a
+// segment in one go along the canonical tree: canonical for every n, and 16-bit numbers are rounded
+// once.
+//
+// n ranks, S bytes, slices in K segments:
+// all_reduce: contributions, then results to all. 2 steps; per rank 2 (n-1) K messages,
+//   (n-1)/n S bytes twice. With two ranks and S of kOneShotBytes or less each sends all of it and
+//   forms all of the result: 1 step, 1 message, S bytes.
+// reduce: contributions, then results to the root. 2 steps and the closing rounds; S bytes, the
+//   root (n-1)/n S.
+// reduce_scatter: headers, then contributions. 2 steps; n-1 messages per segment, S minus the own
+//   part.
+// all_gather: headers, then one message to each other rank. 2 steps, n-1 messages; (n-1) times the
+//   own part.
+// all_to_all: one message to each other rank, then the closing rounds, for that two ranks disagree
+//   about a length shows on one of them alone. 1 + ceil(log2 n) steps; S minus the own part.
+// Where headers go first a rank verifies before it sends: so every rank that has heard of all the
+// others knows that all have verified, and no closing rounds are needed. With two ranks they need
+// not go first.
+#include "tutti/cross_device_ops/algorithms/algorithm.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::size_t kOneShotBytes = 64 * 1024;
+
+// n + 1 places: slice r is [cuts[r], cuts[r + 1]).
+std::vector<std::size_t> even_cuts(const CallShape& shape) {
+  std::vector<std::size_t> cuts;
+  for (int r = 0; r <= shape.size; ++r) {
+    const std::size_t place = shape.count * static_cast<std::size_t>(r) / shape.size;
+    cuts.push_back(std::min(shape.count, (place + shape.line() - 1) / shape.line() * shape.line()));
+  }
+  return cuts;
+}
+
+std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts) {
+  std::vector<std::size_t> cuts(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), cuts.begin() + 1);
+  return cuts;
+}
+
+Range part(Space space, const std::vector<std::size_t>& cuts, int rank) {
+  const auto r = static_cast<std::size_t>(rank);
+  return {space, cuts[r], cuts[r + 1] - cuts[r]};
+}
+
+/// The exchange of contributions, and what happens to the results.
+class Exchange {
+ public:
+  Exchange(const CallShape& shape, std::vector<std::size_t> cuts)
+      : shape_(shape), cuts_(std::move(cuts)), own_(part(Space::kInput, cuts_, shape.rank)) {
+    std::size_t largest = 0;
+    for (int r = 0; r < shape.size; ++r) largest = std::max(largest, slice(r).count);
+    segment_ = shape.segment();
+    num_segments_ = internal::num_segments(largest, segment_);
+    slot_ = std::min(segment_, (largest + shape.line() - 1) / shape.line() * shape.line());
+    schedule.scratch_elements = kGenerations * slot_ * static_cast<std::size_t>(shape.size);
+  }
+
+  Schedule schedule;
+  std::size_t num_segments() const { return num_segments_; }
+  Range slice(int rank, Space space = Space::kInput) const { return part(space, cuts_, rank); }
+  Range segment(Range run, std::size_t k) const { return segment_of(run, k, segment_); }
+
+  /// To the right neighbour first: that message carries the header. `all`: empty ones too.
+  void contribute(std::size_t k, bool all) {
+    for (int d = 1; d < shape_.size; ++d) {
+      const Range range = segment(slice(shape_.peer(d)), k);
+      if (range.count > 0 || (k == 0 && (all || d == 1))) schedule.send(shape_.peer(d), range);
+    }
+  }
+  void gather(std::size_t k, bool all) {
+    for (int d = 1; d < shape_.size; ++d) {
+      const Range range = staged(shape_.peer(-d), k);
+      if (range.count > 0 || (k == 0 && (all || d == 1))) schedule.receive(shape_.peer(-d), range);
+    }
+  }
+  void combine(std::size_t k, Range result) {
+    if (result.count == 0) return;
+    std::vector<Range> from;
+    for (int r = 0; r < shape_.size; ++r) {
+      from.push_back(r == shape_.rank ? segment(own_, k) : staged(r, k));
+    }
+    schedule.combine(result, from);
+  }
+  /// Room for this rank's result of segment k, where it has no output.
+  Range result_in_scratch(std::size_t k) const { return staged(shape_.rank, k); }
+
+ private:
+  static constexpr std::size_t kGenerations = 2;  // of segments whose contributions are here
+
+  Range staged(int from, std::size_t k) const {
+    const auto place = (k % kGenerations) * static_cast<std::size_t>(shape_.size) +
+                       static_cast<std::size_t>(from);
+    return {Space::kScratch, place * slot_, segment(own_, k).count};
+  }
+
+  const CallShape& shape_;
+  std::vector<std::size_t> cuts_;
+  Range own_;
+  std::size_t segment_ = 1;
+  std::size_t num_segments_ = 1;
+  std::size_t slot_ = 0;
+};
+
+Schedule one_shot(const CallShape& shape) {
+  Schedule schedule;
+  const int other = 1 - shape.rank;
+  const Range own{Space::kInput, 0, shape.count};
+  const Range theirs{Space::kScratch, 0, shape.count};
+  schedule.scratch_elements = shape.count;
+  schedule.send(other, own);
+  schedule.receive(other, theirs);
+  if (shape.count > 0) {
+    schedule.combine({Space::kOutput, 0, shape.count},
+                     shape.rank == 0 ? std::vector{own, theirs} : std::vector{theirs, own});
+  }
+  return schedule;
+}
+
+}  // namespace
+
+Schedule direct_exchange_all_reduce(const CallShape& shape) {
+  if (shape.size == 2 && shape.count * shape.element_bytes <= kOneShotBytes) return one_shot(shape);
+  Exchange exchange(shape, even_cuts(shape));
+  Schedule& schedule = exchange.schedule;
+  const auto result = [&](int rank, std::size_t k) {
+    return exchange.segment(exchange.slice(rank, Space::kOutput), k);
+  };
+  const auto collect = [&](std::size_t k) {
+    for (int d = 1; d < shape.size; ++d) {
+      const int peer = shape.peer(-d);
+      if (travels(result(peer, k), k)) schedule.receive(peer, result(peer, k));
+    }
+  };
+  exchange.contribute(0, false);
+  for (std::size_t k = 0; k < exchange.num_segments(); ++k) {
+    if (k + 1 < exchange.num_segments()) exchange.contribute(k + 1, false);
+    exchange.gather(k, false);
+    const Range own = result(shape.rank, k);
+    exchange.combine(k, own);
+    if (k == 0) schedule.verify();
+    for (int d = 1; d < shape.size; ++d) {
+      if (travels(own, k)) schedule.send(shape.peer(d), own);
+    }
+    if (k > 0) collect(k - 1);
+  }
+  collect(exchange.num_segments() - 1);
+  return std::move(exchange.schedule);
+}
+
+Schedule direct_exchange_reduce(const CallShape& shape) {
+  Exchange exchange(shape, even_cuts(shape));
+  Schedule& schedule = exchange.schedule;
+  const bool is_root = shape.rank == shape.root;
+  const auto result = [&](int rank, std::size_t k) {
+    return exchange.segment(exchange.slice(rank, Space::kOutput), k);
+  };
+  const auto collect = [&](std::size_t k) {
+    for (int d = 1; is_root && d < shape.size; ++d) {
+      const Range range = result(shape.peer(-d), k);
+      if (range.count > 0) schedule.receive(shape.peer(-d), range);
+    }
+  };
+  exchange.contribute(0, false);
+  for (std::size_t k = 0; k < exchange.num_segments(); ++k) {
+    if (k + 1 < exchange.num_segments()) exchange.contribute(k + 1, false);
+    exchange.gather(k, false);
+    const Range own = is_root ? result(shape.rank, k) : exchange.result_in_scratch(k);
+    exchange.combine(k, own);
+    if (!is_root && own.count > 0) schedule.send(shape.root, own);
+    if (k > 0) collect(k - 1);
+  }
+  collect(exchange.num_segments() - 1);
+  append_closing(schedule, shape);
+  return std::move(exchange.schedule);
+}
+
+Schedule direct_exchange_reduce_scatter(const CallShape& shape) {
+  Exchange exchange(shape, cuts_of(shape.counts));
+  if (shape.size > 2) exchange.schedule.verify();
+  const Range own{Space::kOutput, 0, shape.counts[static_cast<std::size_t>(shape.rank)]};
+  exchange.contribute(0, true);
+  for (std::size_t k = 0; k < exchange.num_segments(); ++k) {
+    if (k + 1 < exchange.num_segments()) exchange.contribute(k + 1, true);
+    exchange.gather(k, true);
+    exchange.combine(k, exchange.segment(own, k));
+  }
+  return std::move(exchange.schedule);
+}
+
+Schedule direct_exchange_all_gather(const CallShape& shape) {
+  Schedule schedule;
+  const std::vector<std::size_t> cuts = cuts_of(shape.counts);
+  const Range own = part(Space::kOutput, cuts, shape.rank);
+  const Range input{Space::kInput, 0, own.count};
+  if (shape.size > 2) schedule.verify();
+  for (int d = 1; d < shape.size; ++d) schedule.send(shape.peer(d), input);
+  schedule.copy(own, input);
+  for (int d = 1; d < shape.size; ++d) {
+    schedule.receive(shape.peer(-d), part(Space::kOutput, cuts, shape.peer(-d)));
+  }
+  return schedule;
+}
+
+Schedule direct_exchange_all_to_all(const CallShape& shape) {
+  Schedule schedule;
+  const std::vector<std::size_t> sends = cuts_of(shape.counts);
+  const std::vector<std::size_t> receives = cuts_of(shape.receive_counts);
+  for (int d = 1; d < shape.size; ++d) {
+    schedule.send(shape.peer(d), part(Space::kInput, sends, shape.peer(d)));
+  }
+  schedule.copy(part(Space::kOutput, receives, shape.rank), part(Space::kInput, sends, shape.rank));
+  for (int d = 1; d < shape.size; ++d) {
+    schedule.receive(shape.peer(-d), part(Space::kOutput, receives, shape.peer(-d)));
+  }
+  append_closing(schedule, shape, Closing::kReceived);
+  return schedule;
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,136 @@
+// Values are gathered by leaders, combined there in one go, and copied back down.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Vocabulary: a *group* is a run of `group_size` consecutive ranks, its *leader* the first of them;
+// the first leader is rank 0. group_size is a power of two, so that every group is a whole subtree
+// of the canonical tree (the last group may be smaller: it then is the subtree of what is left), or
+// there is one group. Steps: 1. each leader gets the values of its group and combines them along
+// the tree; 2. rank 0 gets the leaders' and combines those; 3. leaders get the result; 4. groups do.
+// Values travel in *segments*, and a segment goes on as soon as it is combined.
+//
+// n ranks, S bytes in K segments, groups of G, L = ceil(n / G) leaders:
+// hierarchical_copy (G the largest power of two not above sqrt(n)): 4 steps; a member sends K
+//   messages and S bytes, a leader K G and G S (its last group: what is there), rank 0 K (L + G - 2)
+//   and (L + G - 2) S. Between groups 2 (L - 1) S.
+// reduction_to_one_device (one group): 2 steps; K messages and S bytes, rank 0 K (n-1) and (n-1) S.
+//   Each element is combined once.
+// reduce to a root: contributions go to the root alone, then the closing rounds: S bytes per rank.
+// In all_reduce a rank verifies before it sends, so rank 0 knows of all when it has heard of all.
+#include "tutti/cross_device_ops/algorithms/algorithm.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace tutti::internal {
+namespace {
+
+class Gathering {
+ public:
+  explicit Gathering(const CallShape& shape)
+      : shape_(shape), slot_(std::min(shape.segment(), shape.count)) {}
+
+  Schedule schedule;
+  std::size_t num_segments() const { return internal::num_segments(shape_.count, shape_.segment()); }
+  Range segment(Space space, std::size_t k) const {
+    return segment_of({space, 0, shape_.count}, k, shape_.segment());
+  }
+
+  /// The values of `ranks` (increasing), of which this rank's stands in `own`, into `result`.
+  void gather(const std::vector<int>& ranks, std::size_t k, Range own, Range result) {
+    std::vector<Range> from;
+    std::size_t slot = 0;
+    for (const int rank : ranks) {
+      from.push_back(own);
+      if (rank == shape_.rank) continue;
+      from.back() = {Space::kScratch, slot_ * (slot++ * kGenerations + k % kGenerations), own.count};
+      schedule.receive(rank, from.back());
+    }
+    schedule.scratch_elements =
+        std::max(schedule.scratch_elements, slot_ * slot * kGenerations);
+    if (own.count > 0) schedule.combine(result, from);
+  }
+  void send(int peer, Range range) {
+    if (!verified_ && shape_.size > 2) schedule.verify();
+    verified_ = true;
+    schedule.send(peer, range);
+  }
+  void send_to_all(const std::vector<int>& ranks, Range range) {
+    for (const int rank : ranks) {
+      if (rank != shape_.rank) send(rank, range);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kGenerations = 2;
+  const CallShape& shape_;
+  std::size_t slot_;
+  bool verified_ = false;
+};
+
+std::vector<int> every(int step, int first, int end) {
+  std::vector<int> ranks;
+  for (int rank = first; rank < end; rank += step) ranks.push_back(rank);
+  return ranks;
+}
+
+Schedule all_reduce_by_leaders(const CallShape& shape, int group_size) {
+  Gathering work(shape);
+  const int leader = shape.rank / group_size * group_size;
+  const std::vector<int> group = every(1, leader, std::min(leader + group_size, shape.size));
+  const std::vector<int> leaders = every(group_size, 0, shape.size);
+  const bool leads = shape.rank == leader;
+  for (std::size_t k = 0; k < work.num_segments(); ++k) {
+    Range value = work.segment(Space::kInput, k);
+    const Range result = work.segment(Space::kOutput, k);
+    if (leads && group.size() > 1) {
+      work.gather(group, k, value, result);
+      value = result;
+    }
+    if (shape.rank != 0) {
+      work.send(leads ? 0 : leader, value);
+      continue;
+    }
+    if (leaders.size() > 1) work.gather(leaders, k, value, result);
+    work.send_to_all(leaders, result);
+    work.send_to_all(group, result);
+  }
+  for (std::size_t k = 0; shape.rank != 0 && k < work.num_segments(); ++k) {
+    const Range result = work.segment(Space::kOutput, k);
+    work.schedule.receive(leads ? 0 : leader, result);
+    if (leads) work.send_to_all(group, result);
+  }
+  return std::move(work.schedule);
+}
+
+}  // namespace
+
+int hierarchical_group_size(int size) {
+  return static_cast<int>(
+      std::bit_floor(static_cast<unsigned>(std::sqrt(static_cast<double>(size)))));
+}
+
+Schedule hierarchical_all_reduce(const CallShape& shape) {
+  return all_reduce_by_leaders(shape, hierarchical_group_size(shape.size));
+}
+
+Schedule one_device_all_reduce(const CallShape& shape) {
+  return all_reduce_by_leaders(shape, shape.size);
+}
+
+Schedule one_device_reduce(const CallShape& shape) {
+  Gathering work(shape);
+  const std::vector<int> all = every(1, 0, shape.size);
+  for (std::size_t k = 0; k < work.num_segments(); ++k) {
+    const Range own = work.segment(Space::kInput, k);
+    if (shape.rank == shape.root) {
+      work.gather(all, k, own, work.segment(Space::kOutput, k));
+    } else {
+      work.schedule.send(shape.root, own);
+    }
+  }
+  append_closing(work.schedule, shape);
+  return std::move(work.schedule);
+}
+
+}  // namespace tutti::internal

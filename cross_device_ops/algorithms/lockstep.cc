@@ -1,0 +1,97 @@
+// Runs the schedules of all ranks by one thread.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Vocabulary: a *lane* holds the ranges that one rank has sent to another and that have not been
+// received. Ranks take turns; each goes on until it has to wait: for a message, or for a receiver
+// that has not read what the next step overwrites.
+#include "tutti/cross_device_ops/algorithms/lockstep.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "tutti/tensor/buffer.h"
+
+namespace tutti::internal {
+namespace {
+
+class Lockstep {
+ public:
+  Lockstep(std::span<const Schedule> schedules, std::span<RankMemory> memory)
+      : schedules_(schedules),
+        memory_(memory),
+        next_(schedules.size(), 0),
+        lanes_(schedules.size() * schedules.size()) {
+    for (std::size_t r = 0; r < memory.size(); ++r) {
+      const std::size_t bytes = schedules[r].scratch_elements * size_of(memory[r].dtype);
+      scratch_.push_back(BufferRef::allocate(bytes));
+      memory[r].scratch = scratch_.back()->data();
+    }
+  }
+
+  void run() {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (std::size_t r = 0; r < schedules_.size(); ++r) {
+        while (next_[r] < schedules_[r].steps.size() && step(r)) moved = true;
+      }
+    }
+    for (std::size_t r = 0; r < schedules_.size(); ++r) {
+      TUTTI_CHECK(next_[r] == schedules_[r].steps.size(), "lockstep: rank ", r, " of ",
+                  schedules_.size(), " waits for ever in step ", next_[r]);
+    }
+    TUTTI_CHECK(std::ranges::all_of(lanes_, [](const auto& lane) { return lane.empty(); }),
+                "lockstep: a message was not received");
+  }
+
+ private:
+  std::deque<Range>& lane(std::size_t from, std::size_t to) {
+    return lanes_[from * schedules_.size() + to];
+  }
+
+  /// Whether a message that nobody has read yet lies in the way of writing to `range`.
+  bool is_being_read(std::size_t rank, const Range& range) {
+    const ByteRange wanted = memory_[rank].bytes_of(range);
+    for (std::size_t to = 0; to < schedules_.size(); ++to) {
+      for (const Range& sent : lane(rank, to)) {
+        if (memory_[rank].bytes_of(sent).overlaps(wanted)) return true;
+      }
+    }
+    return false;
+  }
+
+  /// Does the next step of a rank; false: it has to wait.
+  bool step(std::size_t rank) {
+    const Step& step = schedules_[rank].steps[next_[rank]];
+    if (writes(step) && is_being_read(rank, step.range)) return false;
+    if (step.kind == StepKind::kSend) {
+      lane(rank, static_cast<std::size_t>(step.peer)).push_back(step.range);
+    } else if (receives(step)) {
+      const auto from = static_cast<std::size_t>(step.peer);
+      std::deque<Range>& messages = lane(from, rank);
+      if (messages.empty()) return false;
+      TUTTI_CHECK(messages.front().count == step.range.count, "lockstep: rank ", rank,
+                  " receives another length than rank ", from, " has sent");
+      memory_[rank].take(step, memory_[from].read(messages.front()));
+      messages.pop_front();
+    } else if (step.kind != StepKind::kVerify) {
+      memory_[rank].apply(schedules_[rank], step);
+    }
+    ++next_[rank];
+    return true;
+  }
+
+  std::span<const Schedule> schedules_;
+  std::span<RankMemory> memory_;
+  std::vector<std::size_t> next_;
+  std::vector<std::deque<Range>> lanes_;
+  std::vector<BufferRef> scratch_;
+};
+
+}  // namespace
+
+void run_in_lockstep(std::span<const Schedule> schedules, std::span<RankMemory> memory) {
+  Lockstep(schedules, memory).run();
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,215 @@
+// Collectives over messages.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/algorithms/message_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/algorithms/call_plans.h"
+#include "tutti/cross_device_ops/algorithms/message_run.h"
+#include "tutti/cross_device_ops/algorithms/rank_states.h"
+#include "tutti/cross_device_ops/algorithms/select_algorithm.h"
+#include "tutti/tensor/buffer.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::string_view kAuto = "auto";
+constexpr std::string_view kMissing = " before the deadline; ";  // in every such reason
+constexpr auto kTimeToAsk = std::chrono::milliseconds(300);
+
+class MessageEngine final : public CollectiveEngine {
+ public:
+  /// `algorithm`: nullptr for auto.
+  MessageEngine(RankLink link, const Algorithm* algorithm)
+      : link_(std::move(link)), algorithm_(algorithm), states_(link_) {}
+
+  int rank() const override { return link_.rank; }
+  int size() const override { return link_.size(); }
+  std::string_view name() const override { return algorithm_ ? algorithm_->name : kAuto; }
+  bool supports(Collective collective, ReduceOp op, DType dtype) const override;
+  Determinism determinism() const override {
+    return algorithm_ ? algorithm_->determinism : Determinism::kCanonical;
+  }
+  void run(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline) override;
+  void abort(const Error& reason) noexcept override {
+    close(Error(ErrorCode::kAborted, reason.message()));
+  }
+  std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
+                                             std::uint32_t number) override {
+    return std::make_unique<MessageEngine>(link_.subgroup(ranks, number), algorithm_);
+  }
+  void tend(const std::function<std::string()>& own_state) override { states_.tend(own_state); }
+  std::vector<std::string> whereabouts(TimePoint deadline) override;
+
+ private:
+  const Algorithm& algorithm_for(const CollectiveCall& call);
+  void run_packed(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
+  void run_flat(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
+  Error reason_of(const Error& error, const CollectiveHeader& header,
+                  const std::vector<int>& awaited);
+  std::string missing(std::uint64_t sequence, const std::vector<int>& awaited);
+  void close(const Error& reason) noexcept;
+  void throw_if_closed();
+
+  const RankLink link_;
+  const Algorithm* const algorithm_;
+  RankStates states_;
+  CallPlans plans_;
+  ChoiceLog choices_;
+  BufferRef scratch_;
+  Mutex mutex_;
+  std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
+};
+
+bool combines(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+
+bool MessageEngine::supports(Collective collective, ReduceOp op, DType dtype) const {
+  if (!combines(collective)) return true;
+  if (op == ReduceOp::kMean) return false;
+  if (dtype == DType::kBool) return op == ReduceOp::kMin || op == ReduceOp::kMax;
+  return !is_half(dtype) || algorithm_ == nullptr || algorithm_->combines_once;
+}
+
+const Algorithm& MessageEngine::algorithm_for(const CollectiveCall& call) {
+  if (algorithm_ != nullptr) return *algorithm_;
+  const bool in_process = link_.transport->name() == "in_process";
+  const AlgorithmQuery query{.collective = call.collective,
+                             .size = size(),
+                             .bytes = call.count * size_of(call.dtype),
+                             .dtype = call.dtype,
+                             .medium = in_process ? Medium::kInProcess : Medium::kNetwork};
+  const std::string_view chosen = chosen_name(query);
+  choices_.note(query, chosen);
+  return *find_algorithm(chosen);
+}
+
+void MessageEngine::run(const CollectiveCall& call, const CollectiveHeader& header,
+                        TimePoint deadline) {
+  throw_if_closed();
+  states_.begin_call(header.sequence);
+  if (call.outputs.size() > 1) {
+    run_packed(call, header, deadline);
+  } else {
+    run_flat(call, header, deadline);
+  }
+}
+
+// Several buffers travel as one: each message would else be cut where buffers are.
+void MessageEngine::run_packed(const CollectiveCall& call, const CollectiveHeader& header,
+                               TimePoint deadline) {
+  const BufferRef packed = BufferRef::allocate(call.count * size_of(call.dtype));
+  std::byte* place = packed->data();
+  for (const ConstElements& input : call.inputs) {
+    if (input.count > 0) std::memcpy(place, input.data, input.num_bytes());
+    place += input.num_bytes();
+  }
+  const Elements all{packed->data(), call.count, call.dtype};
+  const ConstElements all_input = all;
+  CollectiveCall flat = call;
+  flat.inputs = {&all_input, 1};
+  flat.outputs = {&all, 1};
+  run_flat(flat, header, deadline);
+  place = packed->data();
+  for (const Elements& output : call.outputs) {
+    if (output.count > 0) std::memcpy(output.data, place, output.num_bytes());
+    place += output.num_bytes();
+  }
+}
+
+void MessageEngine::run_flat(const CollectiveCall& call, const CollectiveHeader& header,
+                             TimePoint deadline) {
+  const CallPlan& plan = plans_.plan_for(algorithm_for(call), link_.rank, link_.size(), call);
+  const std::size_t scratch_bytes = plan.schedule.scratch_elements * size_of(call.dtype);
+  if (!scratch_ || scratch_->size() < scratch_bytes) scratch_ = BufferRef::allocate(scratch_bytes);
+  RankMemory memory{.scratch = scratch_->data(), .op = call.op, .dtype = call.dtype};
+  if (!call.inputs.empty()) memory.input = call.inputs[0].data;
+  if (!call.outputs.empty()) memory.output = call.outputs[0].data;
+  MessageRun run(link_, plan, memory, header, deadline);
+  try {
+    run.run();
+  } catch (const Error& error) {
+    const Error reason = reason_of(error, header, run.awaited());
+    close(reason);
+    throw reason;
+  }
+}
+
+// Reasons of other ranks come as kAborted with their text, which says what it was.
+Error MessageEngine::reason_of(const Error& error, const CollectiveHeader& header,
+                               const std::vector<int>& awaited) {
+  if (is_mismatch(error)) {
+    const std::size_t begin = error.message().find("collective mismatch (");
+    return Error(ErrorCode::kInvalidArgument, error.message().substr(begin));
+  }
+  if (error.code() == ErrorCode::kAborted &&
+      error.message().find(kMissing) != std::string::npos) {
+    return Error(ErrorCode::kDeadlineExceeded, error.message());
+  }
+  if (error.code() != ErrorCode::kDeadlineExceeded) return error;
+  return Error(ErrorCode::kDeadlineExceeded,
+               concat("rank ", rank(), ": ", header.describe(), ": expected all ", size(), " ranks",
+                      kMissing, missing(header.sequence, awaited)));
+}
+
+std::string MessageEngine::missing(std::uint64_t sequence, const std::vector<int>& awaited) {
+  const auto states = states_.ask(deadline_after(Clock::system().now(), kTimeToAsk));
+  const bool anybody = std::ranges::any_of(states, &RankStates::State::answered);
+  std::string text;
+  for (int r = 0; r < size(); ++r) {
+    const RankStates::State& state = states[static_cast<std::size_t>(r)];
+    const bool came = state.answered ? state.calls_begun > sequence
+                                     : !anybody && !std::ranges::binary_search(awaited, r);
+    if (r != rank() && !came) text += concat(text.empty() ? "" : ", ", "rank ", r);
+  }
+  if (!text.empty()) return text + " did not come";
+  return concat("all came, but a message is late: of rank ", join(awaited, " or "));
+}
+
+std::vector<std::string> MessageEngine::whereabouts(TimePoint deadline) {
+  std::vector<std::string> texts;
+  for (const RankStates::State& state : states_.ask(deadline)) {
+    texts.push_back(state.answered ? state.text : "does not answer");
+  }
+  texts[static_cast<std::size_t>(rank())].clear();
+  return texts;
+}
+
+void MessageEngine::close(const Error& reason) noexcept {
+  {
+    MutexLock lock(mutex_);
+    if (!closed_) closed_ = reason;
+  }
+  link_.transport->abort(reason);
+}
+
+void MessageEngine::throw_if_closed() {
+  MutexLock lock(mutex_);
+  if (closed_) throw *closed_;
+}
+
+}  // namespace
+
+std::vector<std::string> message_algorithms() {
+  std::vector<std::string> names;
+  for (const Algorithm& algorithm : algorithms()) names.emplace_back(algorithm.name);
+  names.emplace_back(kAuto);
+  return names;
+}
+
+std::unique_ptr<CollectiveEngine> message_engine(std::shared_ptr<Transport> transport,
+                                                 std::string_view algorithm) {
+  const Algorithm* const found = find_algorithm(algorithm);
+  if (found == nullptr && algorithm != kAuto) {
+    fail(ErrorCode::kNotFound, "message_engine: no algorithm '", algorithm,
+         "' that works with messages; expected one of ", join(message_algorithms()));
+  }
+  return std::make_unique<MessageEngine>(link_all(std::move(transport)), found);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,53 @@
+// A rank of a group and the way to the others.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/algorithms/rank_link.h"
+
+#include <algorithm>
+
+namespace tutti::internal {
+namespace {
+
+std::uint64_t tag_of(std::uint64_t group, Purpose purpose) {
+  return group << 16 | static_cast<std::uint64_t>(purpose);
+}
+
+// The finalizer of MurmurHash3.
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
+  hash ^= value + 0x9E3779B97F4A7C15u;
+  hash = (hash ^ (hash >> 33)) * 0xFF51AFD7ED558CCDu;
+  hash = (hash ^ (hash >> 33)) * 0xC4CEB9FE1A85EC53u;
+  return hash ^ (hash >> 33);
+}
+
+}  // namespace
+
+std::unique_ptr<Work> RankLink::send(int peer, Purpose purpose, std::span<const std::byte> head,
+                                     std::span<const std::byte> body) const {
+  return transport->send(ranks[static_cast<std::size_t>(peer)], tag_of(group, purpose), head, body);
+}
+
+std::unique_ptr<Work> RankLink::recv(int peer, Purpose purpose, std::span<std::byte> head,
+                                     std::span<std::byte> body) const {
+  return transport->recv(ranks[static_cast<std::size_t>(peer)], tag_of(group, purpose), head, body);
+}
+
+RankLink RankLink::subgroup(const std::vector<int>& members, std::uint32_t number) const {
+  RankLink link{.transport = transport, .ranks = {}, .group = mixed(group, number)};
+  for (const int member : members) {
+    link.ranks.push_back(ranks[static_cast<std::size_t>(member)]);
+    link.group = mixed(link.group, static_cast<std::uint64_t>(member));
+  }
+  link.group >>= 16;
+  const auto own = std::ranges::find(members, rank);
+  TUTTI_CHECK(own != members.end(), "subgroup: rank ", rank, " is not a member");
+  link.rank = static_cast<int>(own - members.begin());
+  return link;
+}
+
+RankLink link_all(std::shared_ptr<Transport> transport) {
+  RankLink link{.transport = transport, .ranks = {}, .rank = transport->rank()};
+  for (int r = 0; r < transport->size(); ++r) link.ranks.push_back(r);
+  return link;
+}
+
+}  // namespace tutti::internal

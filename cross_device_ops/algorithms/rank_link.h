@@ -1,0 +1,42 @@
+// A rank of a group and the way to the others.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tutti/cross_device_ops/transport.h"
+
+namespace tutti::internal {
+
+/// What messages of a group are for: the lowest 16 bits of their tags.
+enum class Purpose : std::uint16_t { kData = 0, kQuery = 1, kAnswer = 2, kNothing = 3 };
+
+/// Some ranks of a transport as a group: numbers from 0. A value.
+///
+/// Tags are (group, 48 bits | purpose, 16 bits). They hold no sequence number of calls: all
+/// messages of a call are received within it, so the order of sending is enough, and a rank that is
+/// a call behind shows as a mismatch instead of as silence.
+struct RankLink {
+  std::shared_ptr<Transport> transport;
+  std::vector<int> ranks;    // of the transport, by number in the group
+  int rank = 0;              // in the group
+  std::uint64_t group = 0;   // 48 bits, equal on all members
+
+  int size() const { return static_cast<int>(ranks.size()); }
+  int right() const { return (rank + 1) % size(); }
+  int left() const { return (rank + size() - 1) % size(); }
+  std::unique_ptr<Work> send(int peer, Purpose purpose, std::span<const std::byte> head,
+                             std::span<const std::byte> body) const;
+  std::unique_ptr<Work> recv(int peer, Purpose purpose, std::span<std::byte> head,
+                             std::span<std::byte> body) const;
+  /// The group of some members, see CollectiveEngine::subgroup.
+  RankLink subgroup(const std::vector<int>& members, std::uint32_t number) const;
+};
+
+/// All ranks of a transport.
+RankLink link_all(std::shared_ptr<Transport> transport);
+
+}  // namespace tutti::internal

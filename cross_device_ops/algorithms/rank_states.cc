@@ -1,0 +1,116 @@
+// Small questions between ranks.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/algorithms/rank_states.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti::internal {
+namespace {
+
+void put(std::byte* place, std::uint64_t value) {
+  for (int i = 0; i < 8; ++i) place[i] = static_cast<std::byte>(value >> (8 * i) & 0xff);
+}
+std::uint64_t get(const std::byte* place) {
+  std::uint64_t value = 0;
+  for (int i = 0; i < 8; ++i) value |= std::to_integer<std::uint64_t>(place[i]) << (8 * i);
+  return value;
+}
+
+// A peer that is gone or a transport that was aborted ends conversations, not the caller.
+bool ended(Work& work) {
+  try {
+    return work.test();
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+}  // namespace
+
+RankStates::RankStates(RankLink link)
+    : link_(std::move(link)), questions_(static_cast<std::size_t>(link_.size())) {}
+
+void RankStates::expect_question(int peer) {
+  std::optional<Question>& question = questions_[static_cast<std::size_t>(peer)];
+  question.emplace();
+  question->work = link_.recv(peer, Purpose::kQuery, question->number, {});
+}
+
+void RankStates::answer(int peer, const Number& number, const std::string& text) {
+  auto sent = std::make_unique<Answer>();
+  std::ranges::copy(number, sent->head.begin());
+  put(sent->head.data() + 8, calls_begun_.load());
+  sent->text.fill(std::byte{0});
+  std::memcpy(sent->text.data(), text.data(), std::min(text.size(), kTextBytes));
+  sent->work = link_.send(peer, Purpose::kAnswer, sent->head, sent->text);
+  answers_.push_back(std::move(sent));
+}
+
+void RankStates::tend(const std::function<std::string()>& own_state) {
+  MutexLock lock(tend_mutex_);
+  if (closed_) return;
+  try {
+    std::erase_if(answers_, [](const auto& answer) { return ended(*answer->work); });
+    std::optional<std::string> text;
+    for (int peer = 0; peer < link_.size(); ++peer) {
+      if (peer == link_.rank) continue;
+      std::optional<Question>& question = questions_[static_cast<std::size_t>(peer)];
+      if (!question) expect_question(peer);
+      if (!question->work->test()) continue;
+      if (!text) text = own_state ? own_state() : last_text_;
+      answer(peer, question->number, *text);
+      expect_question(peer);
+    }
+    if (text) last_text_ = *text;
+  } catch (const Error&) {
+    closed_ = true;  // the group has ended
+  }
+}
+
+bool RankStates::take_answer(int peer, Answer& answer, std::uint64_t number, State& state) {
+  if (!answer.work->test()) return false;
+  if (get(answer.head.data()) != number) {  // to an earlier question that did not wait so long
+    answer.work = link_.recv(peer, Purpose::kAnswer, answer.head, answer.text);
+    return false;
+  }
+  state.answered = true;
+  state.calls_begun = get(answer.head.data() + 8);
+  const auto* const text = reinterpret_cast<const char*>(answer.text.data());
+  state.text.assign(text, ::strnlen(text, kTextBytes));
+  return true;
+}
+
+std::vector<RankStates::State> RankStates::ask(TimePoint deadline) {
+  MutexLock lock(ask_mutex_);
+  const std::uint64_t number = ++last_number_;
+  Number question;
+  put(question.data(), number);
+  const auto size = static_cast<std::size_t>(link_.size());
+  std::vector<State> states(size);
+  std::vector<std::unique_ptr<Work>> sent(size);
+  std::vector<std::unique_ptr<Answer>> answers(size);
+  std::size_t waiting = size - 1;
+  try {
+    for (int peer = 0; peer < link_.size(); ++peer) {
+      if (peer == link_.rank) continue;
+      const auto p = static_cast<std::size_t>(peer);
+      sent[p] = link_.send(peer, Purpose::kQuery, question, {});
+      answers[p] = std::make_unique<Answer>();
+      answers[p]->work = link_.recv(peer, Purpose::kAnswer, answers[p]->head, answers[p]->text);
+    }
+    while (waiting > 0 && Clock::system().now() < deadline) {
+      for (std::size_t p = 0; p < size; ++p) {
+        if (!answers[p] || states[p].answered) continue;
+        if (take_answer(static_cast<int>(p), *answers[p], number, states[p])) --waiting;
+      }
+      tend({});  // others may be asking too
+      if (waiting > 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
+    }
+  } catch (const Error&) {
+    // The group has ended: what was heard so far is the answer.
+  }
+  return states;
+}
+
+}  // namespace tutti::internal

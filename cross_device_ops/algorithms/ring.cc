@@ -1,0 +1,137 @@
+// Around a ring: every rank talks to its two neighbours alone.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Vocabulary: the buffer is cut into n *chunks*, chunk c being elements [c * count / n, (c + 1) *
+// count / n) (all_gather and reduce_scatter: the callers' parts), and a chunk into *segments*. Rank
+// r's *right neighbour* is r + 1 (mod n). Reduce-scatter: in *step* s = 0 .. n-2 rank r sends chunk
+// r - s (mod n) to its right neighbour, which combines it with its own; afterwards rank r holds the
+// whole result of chunk r + 1 (mod n). All-gather: in n-1 further steps the finished chunks travel
+// around. A segment travels on as soon as it is combined, before the next one is looked at.
+//
+// n ranks, S bytes, chunks in K segments:
+// all_reduce: 2 (n-1) steps; per rank 2 (n-1) K messages, 2 (n-1)/n S bytes: the least possible.
+// reduce_scatter, all_gather: n-1 steps; S minus the own part, S minus the right neighbour's part.
+//
+// A chunk starts at its own rank, so its order of additions depends on its place: the same bits in
+// every run, but those of no other algorithm. A message of step s + 1 tells that the message of
+// step s was verified: after n-1 steps a rank knows of n-1 ranks. Patarasuk and Yuan, J. Parallel
+// Distrib. Comput. 69 (2009).
+#include "tutti/cross_device_ops/algorithms/algorithm.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace tutti::internal {
+namespace {
+
+class Ring {
+ public:
+  Ring(const CallShape& shape, std::vector<std::size_t> cuts)
+      : shape_(shape), cuts_(std::move(cuts)), segment_(shape.segment()) {
+    for (int c = 0; c < shape.size; ++c) largest_ = std::max(largest_, chunk(Space::kInput, c).count);
+    num_segments_ = internal::num_segments(largest_, segment_);
+  }
+
+  Schedule schedule;
+  std::size_t largest_chunk() const { return largest_; }
+
+  /// The chunk `distance` to the right of this rank.
+  Range chunk(Space space, int distance) const {
+    const auto c = static_cast<std::size_t>(shape_.peer(distance));
+    return {space, cuts_[c], cuts_[c + 1] - cuts_[c]};
+  }
+
+  void send_all(Range chunk) {
+    for (std::size_t k = 0; k < num_segments_; ++k) send(chunk, k);
+  }
+  void send(Range chunk, std::size_t k) {
+    const Range range = segment_of(chunk, k, segment_);
+    if (travels(range, k)) schedule.send(shape_.peer(1), range);
+  }
+
+  /// A chunk comes from the left, is combined with `own`, and goes on if `onward`.
+  void reduce(Range into, Range own, bool onward) {
+    for (std::size_t k = 0; k < num_segments_; ++k) {
+      const Range range = segment_of(into, k, segment_);
+      if (!travels(range, k)) break;
+      schedule.receive_and_combine(shape_.peer(-1), range, segment_of(own, k, segment_),
+                                   StepKind::kReceiveOnLeft);
+      verify_once();
+      if (onward) send(into, k);
+    }
+  }
+  void pass(Range chunk, bool onward) {
+    for (std::size_t k = 0; k < num_segments_; ++k) {
+      const Range range = segment_of(chunk, k, segment_);
+      if (!travels(range, k)) break;
+      schedule.receive(shape_.peer(-1), range);
+      verify_once();
+      if (onward) send(chunk, k);
+    }
+  }
+
+ private:
+  void verify_once() {
+    if (!verified_) schedule.verify();
+    verified_ = true;
+  }
+
+  const CallShape& shape_;
+  std::vector<std::size_t> cuts_;
+  std::size_t segment_;
+  std::size_t largest_ = 0;
+  std::size_t num_segments_ = 1;
+  bool verified_ = false;
+};
+
+std::vector<std::size_t> cuts_of_parts(std::span<const std::size_t> counts) {
+  std::vector<std::size_t> cuts(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), cuts.begin() + 1);
+  return cuts;
+}
+
+}  // namespace
+
+Schedule ring_all_reduce(const CallShape& shape) {
+  std::vector<std::size_t> cuts;
+  for (int c = 0; c <= shape.size; ++c) {
+    cuts.push_back(static_cast<std::size_t>(c) * shape.count / static_cast<std::size_t>(shape.size));
+  }
+  Ring ring(shape, std::move(cuts));
+  ring.send_all(ring.chunk(Space::kInput, 0));
+  for (int s = 0; s + 1 < shape.size; ++s) {
+    ring.reduce(ring.chunk(Space::kOutput, -1 - s), ring.chunk(Space::kInput, -1 - s), true);
+  }
+  for (int s = 0; s + 1 < shape.size; ++s) {
+    ring.pass(ring.chunk(Space::kOutput, -s), s + 2 < shape.size);
+  }
+  return std::move(ring.schedule);
+}
+
+Schedule ring_reduce_scatter(const CallShape& shape) {
+  Ring ring(shape, cuts_of_parts(shape.counts));
+  ring.schedule.scratch_elements = 2 * ring.largest_chunk();
+  ring.send_all(ring.chunk(Space::kInput, -1));
+  for (int s = 0; s + 1 < shape.size; ++s) {
+    const Range own = ring.chunk(Space::kInput, -2 - s);
+    const bool onward = s + 2 < shape.size;
+    const Range passing{Space::kScratch, static_cast<std::size_t>(s % 2) * ring.largest_chunk(),
+                        own.count};
+    ring.reduce(onward ? passing : Range{Space::kOutput, 0, own.count}, own, onward);
+  }
+  return std::move(ring.schedule);
+}
+
+Schedule ring_all_gather(const CallShape& shape) {
+  Ring ring(shape, cuts_of_parts(shape.counts));
+  const Range own = ring.chunk(Space::kOutput, 0);
+  const Range input{Space::kInput, 0, own.count};
+  ring.send_all(input);
+  ring.schedule.copy(own, input);
+  for (int s = 0; s + 1 < shape.size; ++s) {
+    ring.pass(ring.chunk(Space::kOutput, -1 - s), s + 2 < shape.size);
+  }
+  return std::move(ring.schedule);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,101 @@
+// What one rank does in a collective call, as data: made once, run over messages or local memory.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tutti/cross_device_ops/collective.h"
+
+namespace tutti::internal {
+
+/// Memory of a rank: what it brings, what it gets, and room for what is on the way. Input and
+/// output may be the same memory.
+enum class Space : std::uint8_t { kInput, kOutput, kScratch };
+
+/// A run of elements.
+struct Range {
+  Space space = Space::kOutput;
+  std::size_t first = 0;
+  std::size_t count = 0;
+};
+
+enum class StepKind : std::uint8_t {
+  kSend,            // `range` to `peer`
+  kReceive,         // `range` from `peer`
+  kReceiveOnLeft,   // range = received op own
+  kReceiveOnRight,  // range = own op received
+  kCombine,         // range = the operands, along the canonical tree
+  kCopy,            // range = own
+  kVerify,          // the header of the left neighbour has come and is equal to this rank's
+};
+
+struct Step {
+  StepKind kind = StepKind::kVerify;
+  int peer = -1;
+  Range range = {};
+  Range own = {};
+  std::uint32_t first_operand = 0;
+  std::uint32_t num_operands = 0;
+};
+
+/// Steps happen in their order: a receive waits for its message, a send does not wait. Messages
+/// between two ranks are received in the order in which they were sent. A step that writes memory
+/// which an earlier send reads waits for that send.
+struct Schedule {
+  std::vector<Step> steps;
+  std::vector<Range> operands;       // of kCombine steps
+  std::size_t scratch_elements = 0;  // size of Space::kScratch
+
+  std::span<const Range> operands_of(const Step& step) const {
+    return std::span(operands).subspan(step.first_operand, step.num_operands);
+  }
+
+  void send(int peer, Range range);
+  void receive(int peer, Range range);
+  /// `side`: kReceiveOnLeft or kReceiveOnRight.
+  void receive_and_combine(int peer, Range range, Range own, StepKind side);
+  void combine(Range range, const std::vector<Range>& from);
+  void copy(Range range, Range own);
+  void verify();
+};
+
+/// A call as algorithms see it: equal on all ranks but for `rank` and, in all_to_all, the counts.
+struct CallShape {
+  Collective collective = Collective::kAllReduce;
+  int size = 1;
+  int rank = 0;
+  int root = 0;
+  std::size_t count = 0;          // as CollectiveHeader::count
+  std::size_t element_bytes = 4;  // of one element
+  std::size_t segment_bytes = 256 * 1024;
+  std::span<const std::size_t> counts = {};          // see CollectiveCall
+  std::span<const std::size_t> receive_counts = {};  // all_to_all
+
+  int peer(int distance) const { return ((rank + distance) % size + size) % size; }
+  /// At least one element.
+  std::size_t segment() const;
+  /// Elements that fill 64 bytes: slices are cut at multiples of it.
+  std::size_t line() const { return element_bytes < 64 ? 64 / element_bytes : 1; }
+};
+
+/// Segment `k` of a run: `segment` elements, the last one what is left; later ones are empty.
+Range segment_of(Range range, std::size_t k, std::size_t segment);
+/// How many segments a run has; 1 for an empty one.
+std::size_t num_segments(std::size_t count, std::size_t segment);
+/// An empty segment is not sent, except the first one: it says that its sender has got that far.
+inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
+
+/// What a rank sends: the executor adds one header per call (kEncodedHeaderBytes), and a message of
+/// its own for it unless greets_with_data().
+struct Traffic {
+  std::size_t messages = 0;
+  std::size_t elements = 0;
+};
+Traffic traffic_of(const Schedule& schedule);
+/// Whether the first thing a rank does is a message to `right`, which then carries the header.
+bool greets_with_data(const Schedule& schedule, int right);
+
+}  // namespace tutti::internal

@@ -1,0 +1,140 @@
+// Binomial trees: up along the canonical tree, down to everyone.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Vocabulary: rank r has the *children* r + 1, r + 2, r + 4, ... as long as these powers of two are
+// below the lowest 1 of r (for 0: without end) and the child is a rank; r is their *parent*. This is
+// the canonical tree: what comes from child r + 2^d is the node of 2^d ranks (or fewer, at the end)
+// that the tree combines with r's node in round d. A *segment* goes up as soon as all children's
+// have come, and down as soon as it is there.
+//
+// n ranks, S bytes in K segments, c children:
+// all_reduce: up to rank 0 and down. 2 ceil(log2 n) steps for the first segment, then one segment
+//   after the other; K (c + 1) messages, (c + 1) S bytes per rank; rank 0: K c and c S.
+// reduce: up to rank 0, to the root if that is another one, closing rounds. S bytes per rank, rank
+//   0 only if it is not the root.
+// broadcast: down from the root (ranks counted from it), closing rounds. c S bytes.
+// Reductions are canonical. A rank verifies before it sends anything, so that rank 0 knows of all
+// ranks when it has heard of its children; in broadcast the root sends at once.
+#include "tutti/cross_device_ops/algorithms/algorithm.h"
+
+#include <algorithm>
+
+namespace tutti::internal {
+namespace {
+
+int lowest_one(int rank, int size) { return rank == 0 ? size : rank & -rank; }
+
+/// Nearest first.
+std::vector<int> children_of(int rank, int size) {
+  std::vector<int> children;
+  const int end = lowest_one(rank, size);
+  for (int distance = 1; distance < end && rank + distance < size; distance *= 2) {
+    children.push_back(rank + distance);
+  }
+  return children;
+}
+
+int parent_of(int rank) { return rank & (rank - 1); }
+
+class Tree {
+ public:
+  explicit Tree(const CallShape& shape)
+      : shape_(shape),
+        children_(children_of(shape.rank, shape.size)),
+        num_segments_(internal::num_segments(shape.count, shape.segment())) {}
+
+  Schedule schedule;
+  std::size_t num_segments() const { return num_segments_; }
+  Range segment(Space space, std::size_t k) const {
+    return segment_of({space, 0, shape_.count}, k, shape_.segment());
+  }
+  /// A segment in scratch; the room is used again for segment k + 2.
+  Range scratch_segment(std::size_t k) {
+    const std::size_t slot = std::min(shape_.count, shape_.segment());
+    schedule.scratch_elements = kGenerations * slot;
+    return {Space::kScratch, k % kGenerations * slot, segment(Space::kInput, k).count};
+  }
+
+  /// Combines the children's values with this rank's; returns where they are.
+  Range up(std::size_t k, Range into) {
+    Range own = segment(Space::kInput, k);
+    for (const int child : children_) {
+      schedule.receive_and_combine(child, into, own, StepKind::kReceiveOnRight);
+      own = into;
+    }
+    return own;
+  }
+  void send(int peer, Range range) {
+    if (!verified_ && shape_.size > 2) schedule.verify();
+    verified_ = true;
+    schedule.send(peer, range);
+  }
+  void down(std::size_t k) {
+    for (auto child = children_.rbegin(); child != children_.rend(); ++child) {
+      send(*child, segment(Space::kOutput, k));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kGenerations = 2;
+
+  const CallShape& shape_;
+  std::vector<int> children_;
+  std::size_t num_segments_;
+  bool verified_ = false;
+};
+
+}  // namespace
+
+Schedule tree_all_reduce(const CallShape& shape) {
+  Tree tree(shape);
+  const bool top = shape.rank == 0;
+  for (std::size_t k = 0; k < tree.num_segments(); ++k) {
+    const Range combined = tree.up(k, tree.segment(Space::kOutput, k));
+    if (top) {
+      tree.down(k);
+    } else {
+      tree.send(parent_of(shape.rank), combined);
+    }
+  }
+  for (std::size_t k = 0; !top && k < tree.num_segments(); ++k) {
+    tree.schedule.receive(parent_of(shape.rank), tree.segment(Space::kOutput, k));
+    tree.down(k);
+  }
+  return std::move(tree.schedule);
+}
+
+Schedule tree_reduce(const CallShape& shape) {
+  Tree tree(shape);
+  const bool at_top = shape.root == 0;
+  for (std::size_t k = 0; k < tree.num_segments(); ++k) {
+    const bool keeps = shape.rank == 0 && at_top;
+    const Range combined =
+        tree.up(k, keeps ? tree.segment(Space::kOutput, k) : tree.scratch_segment(k));
+    if (shape.rank != 0) tree.send(parent_of(shape.rank), combined);
+    if (shape.rank == 0 && !at_top) tree.send(shape.root, combined);
+  }
+  for (std::size_t k = 0; !at_top && shape.rank == shape.root && k < tree.num_segments(); ++k) {
+    tree.schedule.receive(0, tree.segment(Space::kOutput, k));
+  }
+  append_closing(tree.schedule, shape);
+  return std::move(tree.schedule);
+}
+
+Schedule binomial_broadcast(const CallShape& shape) {
+  Schedule schedule;
+  const int from_root = (shape.rank - shape.root + shape.size) % shape.size;
+  const std::vector<int> children = children_of(from_root, shape.size);
+  const auto rank_of = [&](int number) { return (number + shape.root) % shape.size; };
+  for (std::size_t k = 0; k < num_segments(shape.count, shape.segment()); ++k) {
+    const Range range = segment_of({Space::kOutput, 0, shape.count}, k, shape.segment());
+    if (from_root != 0) schedule.receive(rank_of(parent_of(from_root)), range);
+    for (auto child = children.rbegin(); child != children.rend(); ++child) {
+      schedule.send(rank_of(*child), range);
+    }
+  }
+  append_closing(schedule, shape);
+  return schedule;
+}
+
+}  // namespace tutti::internal

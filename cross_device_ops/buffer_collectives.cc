@@ -1,0 +1,238 @@
+// The public functions of CrossDeviceOps on plain buffers: checks, alignment, MEAN, the fallback.
+// SPDX-License-Identifier: Apache-2.0
+#include <numeric>
+
+#include "tutti/core/logging.h"
+#include "tutti/cross_device_ops/buffer_checks.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/cross_device_ops/local/reduction_to_one_device.h"
+
+namespace tutti {
+namespace {
+
+using internal::BufferCall;
+using internal::StagedCall;
+
+void divide_in_place(std::span<const ReplicaBuffer> buffers, std::size_t divisor) {
+  for (const ReplicaBuffer& buffer : buffers) {
+    visit_arithmetic_floating(buffer.dtype, "MEAN", [&]<class T>() {
+      for (T& element : buffer.as<T>()) element /= static_cast<T>(divisor);
+    });
+  }
+}
+
+std::vector<std::size_t> counts_of(std::span<const ReplicaBuffer> buffers) {
+  std::vector<std::size_t> counts;
+  for (const ReplicaBuffer& buffer : buffers) counts.push_back(buffer.count);
+  return counts;
+}
+
+std::size_t sum_of(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+std::string of_replica(std::string_view what, std::size_t replica) {
+  return concat("the ", what, " of replica ", replica);
+}
+
+/// Equal parts of each input.
+std::vector<std::size_t> equal_parts(std::string_view who, std::span<const ReplicaBuffer> inputs) {
+  std::vector<std::size_t> counts;
+  for (std::size_t r = 0; r < inputs.size(); ++r) {
+    if (inputs[r].count % inputs.size() != 0) {
+      fail(ErrorCode::kInvalidArgument, who, ": equal parts need a multiple of ", inputs.size(),
+           " elements, got ", inputs[r].count, " from replica ", r, "; try counts");
+    }
+    counts.insert(counts.end(), inputs.size(), inputs[r].count / inputs.size());
+  }
+  return counts;
+}
+
+void require_exchange(std::string_view who, std::span<const ReplicaBuffer> inputs,
+                      std::span<const ReplicaBuffer> outputs, std::span<const std::size_t> counts) {
+  const std::size_t v = inputs.size();
+  if (counts.size() != v * v) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected ", v * v, " counts for ", v,
+         " replicas, or none, got ", counts.size());
+  }
+  for (std::size_t r = 0; r < v; ++r) {
+    std::size_t received = 0;
+    for (std::size_t s = 0; s < v; ++s) received += counts[s * v + r];
+    internal::require_count(who, of_replica("input", r), sum_of(counts.subspan(r * v, v)),
+                            inputs[r].count);
+    internal::require_count(who, of_replica("output", r), received, outputs[r].count);
+  }
+}
+
+bool never_in_place(std::size_t, std::size_t) { return false; }
+
+}  // namespace
+
+void CrossDeviceOps::all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
+                                         const CommunicationOptions& options) {
+  internal::require_equal_buffers(name(), buffers);
+  const ReplicaBuffer& first = buffers.front();
+  internal::require_reduction(name(), op, first.dtype);
+  internal::require_apart(name(), {}, buffers, never_in_place);
+  if (first.count == 0 || buffers.size() == 1) return;  // the mean of one value is that value
+  carry_out({Collective::kAllReduce, op, 0, {}, buffers, {}}, options);
+}
+
+void CrossDeviceOps::all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                                std::span<const ReplicaBuffer> outputs,
+                                const CommunicationOptions& options) {
+  internal::require_equal_buffers(name(), inputs);
+  internal::require_pairs(name(), inputs, outputs);
+  internal::require_reduction(name(), op, inputs[0].dtype);
+  for (std::size_t r = 0; r < outputs.size(); ++r) {
+    internal::require_count(name(), of_replica("output", r), inputs[0].count, outputs[r].count);
+  }
+  internal::require_apart(name(), inputs, outputs, [&](std::size_t i, std::size_t o) {
+    return i == o && inputs[i].data == outputs[o].data;
+  });
+  for (std::size_t r = 0; r < inputs.size(); ++r) {
+    internal::copy_elements(inputs[r].data, outputs[r].data, inputs[r].num_bytes());
+  }
+  all_reduce_in_place(op, outputs, options);
+}
+
+void CrossDeviceOps::reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                            const ReplicaBuffer& output, int root,
+                            const CommunicationOptions& options) {
+  internal::require_equal_buffers(name(), inputs);
+  internal::require_root(name(), root, inputs.size());
+  internal::require_reduction(name(), op, inputs[0].dtype);
+  if (output.dtype != inputs[0].dtype) {
+    fail(ErrorCode::kInvalidArgument, name(), ": expected an output of ", inputs[0].dtype,
+         " as in replica 0, got ", output.dtype);
+  }
+  internal::require_count(name(), "the output", inputs[0].count, output.count);
+  internal::require_apart(name(), inputs, {&output, 1}, [&](std::size_t i, std::size_t) {
+    return i == static_cast<std::size_t>(root) && inputs[i].data == output.data;
+  });
+  if (output.count == 0) return;
+  if (inputs.size() == 1) {
+    return internal::copy_elements(inputs[0].data, output.data, output.num_bytes());
+  }
+  carry_out({Collective::kReduce, op, root, inputs, {&output, 1}, {}}, options);
+}
+
+void CrossDeviceOps::broadcast(std::span<const ReplicaBuffer> buffers, int root) {
+  internal::require_equal_buffers(name(), buffers);
+  internal::require_root(name(), root, buffers.size());
+  internal::require_apart(name(), {}, buffers, never_in_place);
+  if (buffers.size() == 1 || buffers[0].count == 0) return;
+  carry_out({Collective::kBroadcast, ReduceOp::kSum, root, {}, buffers, {}}, {});
+}
+
+void CrossDeviceOps::all_gather(std::span<const ReplicaBuffer> inputs,
+                                std::span<const ReplicaBuffer> outputs) {
+  internal::require_pairs(name(), inputs, outputs);
+  const std::vector<std::size_t> counts = counts_of(inputs);
+  const std::vector<std::size_t> offsets = internal::offsets_of(counts);
+  const std::size_t total = sum_of(counts), element = size_of(inputs[0].dtype);
+  for (std::size_t r = 0; r < outputs.size(); ++r) {
+    internal::require_count(name(), of_replica("output", r), total, outputs[r].count);
+  }
+  internal::require_apart(name(), inputs, outputs, [&](std::size_t i, std::size_t o) {
+    return i == o && inputs[i].data == outputs[o].data + offsets[o] * element;
+  });
+  if (total == 0) return;
+  if (inputs.size() == 1) {
+    return internal::copy_elements(inputs[0].data, outputs[0].data, total * element);
+  }
+  carry_out({Collective::kAllGather, ReduceOp::kSum, 0, inputs, outputs, counts}, {});
+}
+
+void CrossDeviceOps::reduce_scatter(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                                    std::span<const ReplicaBuffer> outputs,
+                                    const CommunicationOptions& options) {
+  internal::require_equal_buffers(name(), inputs);
+  internal::require_pairs(name(), inputs, outputs);
+  internal::require_reduction(name(), op, inputs[0].dtype);
+  const std::vector<std::size_t> counts = counts_of(outputs);
+  const std::vector<std::size_t> offsets = internal::offsets_of(counts);
+  internal::require_count(name(), "each input, as in all outputs together", sum_of(counts),
+                          inputs[0].count);
+  internal::require_apart(name(), inputs, outputs, [&](std::size_t i, std::size_t o) {
+    return i == o && outputs[o].data == inputs[i].data + offsets[o] * size_of(inputs[i].dtype);
+  });
+  if (inputs[0].count == 0) return;
+  if (inputs.size() == 1) {
+    return internal::copy_elements(inputs[0].data, outputs[0].data, inputs[0].num_bytes());
+  }
+  carry_out({Collective::kReduceScatter, op, 0, inputs, outputs, counts}, options);
+}
+
+void CrossDeviceOps::all_to_all(std::span<const ReplicaBuffer> inputs,
+                                std::span<const ReplicaBuffer> outputs,
+                                std::span<const std::size_t> counts) {
+  internal::require_pairs(name(), inputs, outputs);
+  const std::vector<std::size_t> used =
+      counts.empty() ? equal_parts(name(), inputs)
+                     : std::vector<std::size_t>(counts.begin(), counts.end());
+  require_exchange(name(), inputs, outputs, used);
+  internal::require_apart(name(), inputs, outputs, never_in_place);
+  if (sum_of(used) == 0) return;
+  if (inputs.size() == 1) {
+    return internal::copy_elements(inputs[0].data, outputs[0].data, inputs[0].num_bytes());
+  }
+  carry_out({Collective::kAllToAll, ReduceOp::kSum, 0, inputs, outputs, used}, {});
+}
+
+void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOptions& options) {
+  const ReplicaBuffer& first = call.outputs.front();
+  const auto carry_out_on_copies = [&](DType dtype) {
+    const StagedCall staged(call, dtype);
+    carry_out(staged.call(), options);
+    staged.write_back();
+  };
+  // Plain copies do not care where elements begin.
+  if ((call.reduces() || provides(call.collective)) && call.is_misaligned()) {
+    return carry_out_on_copies(first.dtype);
+  }
+  if (!call.reduces()) return dispatch(call);
+
+  BufferCall combining = call;
+  if (call.op == ReduceOp::kMean) combining.op = ReduceOp::kSum;
+  const bool supported = supports(combining.op, first.dtype, first.device.type);
+  if (is_half(first.dtype) && (call.op == ReduceOp::kMean || !supported)) {
+    return carry_out_on_copies(DType::kFloat32);
+  }
+  if (supported) {
+    dispatch(combining);
+  } else {
+    const std::string what = concat(name(), ": ", combining.op, " of ", first.dtype, " on ",
+                                    first.device, " is not supported");
+    if (options.strict) {
+      fail(ErrorCode::kUnimplemented, what,
+           "; expected a supported combination; try without strict");
+    }
+    log_warning_once(what + "; reduction_to_one_device is used");
+    ReductionToOneDevice fallback;
+    static_cast<CrossDeviceOps&>(fallback).dispatch(combining);
+  }
+  if (call.op == ReduceOp::kMean) divide_in_place(call.outputs, call.num_members());
+}
+
+void CrossDeviceOps::dispatch(const BufferCall& call) {
+  switch (call.collective) {
+    case Collective::kAllReduce:
+      return all_reduce_buffers(call.op, call.outputs);
+    case Collective::kReduce:
+      return reduce_buffers(call.op, call.inputs, call.outputs.data(), call.root);
+    case Collective::kBroadcast:
+      return broadcast_buffers(call.outputs, call.root);
+    case Collective::kAllGather:
+      return all_gather_buffers(call.inputs, call.outputs, call.counts);
+    case Collective::kReduceScatter:
+      return reduce_scatter_buffers(call.op, call.inputs, call.outputs, call.counts);
+    case Collective::kAllToAll:
+      return all_to_all_buffers(call.inputs, call.outputs, call.counts);
+    case Collective::kBarrier:
+      break;
+  }
+  fail(ErrorCode::kInternal, name(), ": no such collective on buffers");
+}
+
+}  // namespace tutti

@@ -1,0 +1,111 @@
+// The collectives that an operation does not bring: made of its all_reduce and of copies.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/buffer_call.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
+
+namespace tutti {
+namespace {
+
+using internal::BufferCopies;
+
+ReplicaBuffer part_of(const ReplicaBuffer& buffer, std::size_t first, std::size_t count) {
+  return {buffer.data + first * size_of(buffer.dtype), count, buffer.dtype, buffer.device};
+}
+
+std::vector<ReplicaBuffer> parts_of(std::span<const ReplicaBuffer> buffers, std::size_t first,
+                                    std::size_t count) {
+  std::vector<ReplicaBuffer> parts;
+  for (const ReplicaBuffer& buffer : buffers) parts.push_back(part_of(buffer, first, count));
+  return parts;
+}
+
+void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to) {
+  internal::copy_elements(from.data, to.data, from.num_bytes());
+}
+
+/// Copies reach the members of this process alone.
+void require_local(std::string_view who, std::string_view collective, bool all_are_local) {
+  if (all_are_local) return;
+  fail(ErrorCode::kUnimplemented, who, ": ", collective,
+       " between processes cannot be composed of its all_reduce; expected one of its own");
+}
+
+}  // namespace
+
+std::string_view to_string(Determinism determinism) {
+  switch (determinism) {
+    case Determinism::kNone:
+      return "none";
+    case Determinism::kRunToRun:
+      return "run-to-run";
+    case Determinism::kCanonical:
+      return "canonical";
+  }
+  return "?";
+}
+
+bool CrossDeviceOps::provides(Collective collective) const {
+  return collective == Collective::kAllReduce;
+}
+
+void CrossDeviceOps::abort(const Error&) noexcept {}
+
+void CrossDeviceOps::reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                                    const ReplicaBuffer* output, int) {
+  const BufferCopies copies(inputs, inputs.front().dtype, BufferCopies::Content::kCopied);
+  all_reduce_buffers(op, copies.buffers());
+  if (output) copy_buffer(copies.buffers().front(), *output);
+}
+
+void CrossDeviceOps::broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) {
+  require_local(name(), "broadcast", static_cast<std::size_t>(root) < buffers.size());
+  const ReplicaBuffer& source = buffers[static_cast<std::size_t>(root)];
+  for (const ReplicaBuffer& buffer : buffers) copy_buffer(source, buffer);
+}
+
+void CrossDeviceOps::all_gather_buffers(std::span<const ReplicaBuffer> inputs,
+                                        std::span<const ReplicaBuffer> outputs,
+                                        std::span<const std::size_t> counts) {
+  require_local(name(), "all_gather", counts.size() == inputs.size());
+  const std::vector<std::size_t> offsets = internal::offsets_of(counts);
+  for (const ReplicaBuffer& output : outputs) {
+    for (std::size_t r = 0; r < inputs.size(); ++r) {
+      copy_buffer(inputs[r], part_of(output, offsets[r], counts[r]));
+    }
+  }
+}
+
+void CrossDeviceOps::reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                                            std::span<const ReplicaBuffer> outputs,
+                                            std::span<const std::size_t> counts) {
+  require_local(name(), "reduce_scatter", counts.size() == inputs.size());
+  const std::vector<std::size_t> offsets = internal::offsets_of(counts);
+  // Part by part: the copies together are as large as one input. In place, an output is a part that
+  // no later step reads.
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    if (counts[r] == 0) continue;
+    const BufferCopies copies(parts_of(inputs, offsets[r], counts[r]), inputs.front().dtype,
+                              BufferCopies::Content::kCopied);
+    all_reduce_buffers(op, copies.buffers());
+    copy_buffer(copies.buffers()[r], outputs[r]);
+  }
+}
+
+void CrossDeviceOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
+                                        std::span<const ReplicaBuffer> outputs,
+                                        std::span<const std::size_t> counts) {
+  const std::size_t v = inputs.size();
+  require_local(name(), "all_to_all", counts.size() == v * v);
+  std::vector<std::size_t> places(v);  // where the next part for each output goes
+  for (std::size_t r = 0; r < v; ++r) {
+    std::size_t first = 0;
+    for (std::size_t s = 0; s < v; ++s) {
+      const std::size_t count = counts[r * v + s];
+      copy_buffer(part_of(inputs[r], first, count), part_of(outputs[s], places[s], count));
+      first += count;
+      places[s] += count;
+    }
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,80 @@
+// One thing that an operation must do, as a plain value with a name that says all of it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "tutti/cross_device_ops/collective.h"
+
+namespace tutti::conformance {
+
+/// Who calls. kLocal: one CrossDeviceOps has the buffers of all replicas. kSpread: each rank is a
+/// thread with a Communicator over messages. kThreads: the same over in_process_communicators().
+enum class GroupShape { kLocal, kSpread, kThreads };
+
+enum class Check {
+  kValues,         // one call: right results everywhere, nothing else touched
+  kSpecialValues,  // NaN, infinities, signed zeros, denormals among the values
+  kRepeated,       // three calls in a row, the third as the first
+  kConcurrent,     // several groups at once
+  kSlices,         // several threads on disjoint ranges (sliceable operations)
+  kHandles,        // several started calls, waited in another order
+  kRefused,        // MEAN of integers, SUM of bool, ...
+  kMismatch,       // one rank calls something else; `variant` is what: a MismatchKind
+  kDeadline,       // a rank stays away
+  kAbort,          // somebody else ends the call
+  kPeerGone,       // a rank's communicator is destroyed
+};
+
+/// How the calls of two ranks differ in Check::kMismatch.
+enum class MismatchKind {
+  kOperation,
+  kReduceOp,
+  kDType,
+  kCount,
+  kShape,
+  kRoot,
+  kName,
+  kOrder,
+  kGroup
+};
+inline constexpr int kNumMismatchKinds = 9;
+
+std::string_view to_string(GroupShape shape);
+std::string_view to_string(Check check);
+std::string_view to_string(MismatchKind kind);
+
+/// Values are random numbers keyed by all fields: equal cases have equal values.
+struct Case {
+  GroupShape shape = GroupShape::kLocal;
+  Check check = Check::kValues;
+  Collective collective = Collective::kAllReduce;
+  ReduceOp op = ReduceOp::kSum;  // of the collectives that combine
+  DType dtype = DType::kFloat32;
+  int world = 2;
+  std::size_t count = 0;   // elements of the whole: CollectiveHeader::count
+  bool in_place = false;   // outputs are (parts of) inputs
+  std::size_t offset = 0;  // bytes from a multiple of 64 to the first element
+  bool uneven = false;     // parts of differing lengths, some empty
+  int variant = 0;         // root of reduce and broadcast; kind of kMismatch
+  std::uint64_t seed = 1;
+
+  /// "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1". parse() reads it again; it
+  /// throws kInvalidArgument naming the part that is wrong.
+  std::string id() const;
+  static Case parse(std::string_view id);
+  /// "all_reduce SUM float32 of 17 on 3 ranks, ...": for reports.
+  bool operator==(const Case&) const = default;
+};
+
+/// Whether the collective combines values (and op counts).
+bool combines(Collective collective);
+/// Whether it cuts buffers into parts, even or not.
+bool has_parts(Collective collective);
+bool has_root(Collective collective);
+/// "all_reduce", ...; throws kInvalidArgument listing the names.
+Collective parse_collective(std::string_view text);
+
+}  // namespace tutti::conformance

@@ -1,0 +1,56 @@
+// Groups of the operations that the registry knows.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/conformance/subject.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/cross_device_ops/registry.h"
+
+namespace tutti::conformance {
+namespace {
+
+std::unique_ptr<CrossDeviceOps> make_local(const CrossDeviceOpsSpec& spec, int world) {
+  Group group{world, 0, {}};
+  for (int r = 0; r < world; ++r) group.local_devices.push_back({DeviceType::kCpu, r});
+  return build_cross_device_ops(spec, group);
+}
+
+#if 0
+RankFactory make_spread(const std::string& name, int world, Duration timeout) {
+  const auto transports = in_process_transports(world);
+  const auto store = std::make_shared<InProcessStore>();
+  const CommunicatorOptions options{.algorithm = name, .timeout = timeout};
+  return [=](int rank) {
+    const Group group{
+        world, rank, {{DeviceType::kCpu, 0}}, store, transports[static_cast<std::size_t>(rank)]};
+    return std::unique_ptr<Communicator>();
+  };
+}
+
+#endif
+RankFactory make_threads(const std::string& name, int world, Duration timeout) {
+  auto made = std::make_shared<Communicators>(
+      in_process_communicators(world, {.algorithm = name, .timeout = timeout}));
+  if (made->front()->name() != name) {
+    fail(ErrorCode::kUnimplemented, "in_process_communicators: ", name,
+         " does not work on shared memory; expected ", made->front()->name());
+  }
+  return [made](int rank) { return std::move((*made)[static_cast<std::size_t>(rank)]); };
+}
+
+}  // namespace
+
+Subject::Subject(const std::string& registered_name)
+    : Subject(registered_name, SubjectFactories{}) {
+  const CrossDeviceOpsSpec spec = make_cross_device_ops(registered_name);
+  factories_.local = [spec](int world) { return make_local(spec, world); };
+#if 0
+  factories_.spread = [registered_name](int world, Duration timeout) {
+    return make_spread(registered_name, world, timeout);
+  };
+#endif
+  factories_.threads = [registered_name](int world, Duration timeout) {
+    return make_threads(registered_name, world, timeout);
+  };
+}
+
+}  // namespace tutti::conformance

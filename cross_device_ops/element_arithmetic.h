@@ -1,0 +1,51 @@
+// How two elements are combined, written once for the tree and for single pairs.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "tutti/tensor/reduce_op.h"
+
+namespace tutti::internal {
+
+template <ReduceOp op, class T>
+T combined(T a, T b) {
+  if constexpr (std::is_integral_v<T> && (op == ReduceOp::kSum || op == ReduceOp::kProduct)) {
+    // Integers wrap around, as in every operation of tensor/.
+    using Unsigned = std::make_unsigned_t<T>;
+    const auto x = static_cast<Unsigned>(a);
+    const auto y = static_cast<Unsigned>(b);
+    return static_cast<T>(op == ReduceOp::kSum ? x + y : x * y);
+  }
+  if constexpr (op == ReduceOp::kSum) return a + b;
+  // NaN wins on either side: where it stands does not depend on the replica that brought it.
+  if constexpr (op == ReduceOp::kMin) return (b < a || b != b) ? b : a;
+  if constexpr (op == ReduceOp::kMax) return (a < b || b != b) ? b : a;
+  if constexpr (op == ReduceOp::kProduct) return a * b;
+}
+
+/// sum[i] = sum[i] op addend[i].
+template <ReduceOp op, class T>
+void combine_into_left(T* __restrict sum, const T* __restrict addend, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) sum[i] = combined<op>(sum[i], addend[i]);
+}
+/// sum[i] = addend[i] op sum[i].
+template <ReduceOp op, class T>
+void combine_into_right(const T* __restrict addend, T* __restrict sum, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) sum[i] = combined<op>(addend[i], sum[i]);
+}
+template <ReduceOp op, class T>
+void combine_to(T* __restrict out, const T* __restrict a, const T* __restrict b,
+                std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) out[i] = combined<op>(a[i], b[i]);
+}
+
+/// Whether memory may be read as T.
+template <class T>
+bool is_aligned(const std::byte* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % alignof(T) == 0;
+}
+
+}  // namespace tutti::internal

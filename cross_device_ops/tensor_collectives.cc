@@ -1,0 +1,185 @@
+// Tensors of several replicas cut and joined: gather, all_gather, reduce_scatter, all_to_all.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
+#include "tutti/cross_device_ops/cross_device_ops.h"
+
+namespace tutti {
+namespace {
+
+/// The sum of the lengths along `axis` of values that can be concatenated along it.
+std::int64_t concatenated_length(std::string_view who, const PerReplica<Tensor>& value, int axis) {
+  const Tensor& first = value[0];
+  std::int64_t length = 0;
+  for (std::size_t r = 0; r < value.size(); ++r) {
+    const Tensor& own = value[r];
+    if (own.rank() != first.rank() || own.dtype() != first.dtype()) {
+      fail(ErrorCode::kInvalidArgument, who, ": expected rank and type of replica 0, ",
+           first.dtype(), " ", first.shape(), ", got ", own.dtype(), " ", own.shape(),
+           " from replica ", r);
+    }
+    for (int d = 0; d < first.rank(); ++d) {
+      if (d != axis && own.shape()[d] != first.shape()[d]) {
+        fail(ErrorCode::kInvalidArgument, who, ": Shape mismatch: dimension ", d,
+             " must be equal in both shapes when gathering along axis ", axis, "; expected ",
+             first.shape(), " as in replica 0, got ", own.shape(), " from replica ", r);
+      }
+    }
+    length += own.shape()[axis];
+  }
+  return length;
+}
+
+void require_dimension(std::string_view who, const PerReplica<Tensor>& value) {
+  if (value.size() == 0) {
+    fail(ErrorCode::kInvalidArgument, who,
+         ": expected a value of one replica or more, got "
+         "none");
+  }
+  if (value[0].rank() == 0) {
+    fail(ErrorCode::kInvalidArgument, who,
+         ": scalars cannot be concatenated; expected a rank of 1 or more; try expand_dims()");
+  }
+}
+
+/// Elements of one index of the first dimension.
+std::size_t row_elements(const Tensor& tensor) {
+  std::size_t elements = 1;
+  for (int d = 1; d < tensor.rank(); ++d) elements *= static_cast<std::size_t>(tensor.shape()[d]);
+  return elements;
+}
+
+// Operations do not write to inputs.
+std::vector<ReplicaBuffer> input_buffers(const PerReplica<Tensor>& value) {
+  std::vector<ReplicaBuffer> buffers;
+  for (const Tensor& own : value) {
+    buffers.push_back({const_cast<std::byte*>(own.bytes().data()),
+                       static_cast<std::size_t>(own.num_elements()), own.dtype(), own.device()});
+  }
+  return buffers;
+}
+
+/// Results under construction: one per replica, rows[r] long, on the device of its value.
+class Outputs {
+ public:
+  Outputs(const PerReplica<Tensor>& value, std::span<const std::int64_t> rows) {
+    for (std::size_t r = 0; r < value.size(); ++r) {
+      const Tensor& own = value[r];
+      tensors_.emplace_back(own.shape().with_dim(0, rows[r]), own.dtype(), own.device());
+      buffers_.push_back({tensors_.back().data(),
+                          static_cast<std::size_t>(tensors_.back().num_elements()), own.dtype(),
+                          own.device()});
+    }
+  }
+  std::span<const ReplicaBuffer> buffers() const { return buffers_; }
+  PerReplica<Tensor> freeze() {
+    std::vector<Tensor> results;
+    for (MutableTensor& tensor : tensors_) results.push_back(tensor.freeze());
+    return PerReplica<Tensor>(std::move(results));
+  }
+
+ private:
+  std::vector<MutableTensor> tensors_;
+  std::vector<ReplicaBuffer> buffers_;
+};
+
+/// Rows of each of `parts` parts of `rows` rows of replica `replica`.
+std::int64_t equal_part(std::string_view who, std::int64_t rows, std::size_t parts,
+                        std::size_t replica) {
+  const auto v = static_cast<std::int64_t>(parts);
+  if (rows % v != 0) {
+    fail(ErrorCode::kInvalidArgument, who, ": equal parts need a first dimension that is a ",
+         "multiple of ", v, ", got ", rows, " from replica ", replica, "; try lengths");
+  }
+  return rows / v;
+}
+
+/// `lengths` must have `expected` entries, none of them negative.
+void require_lengths(std::string_view who, std::span<const std::int64_t> lengths,
+                     std::size_t expected) {
+  if (lengths.size() != expected) {
+    fail(ErrorCode::kInvalidArgument, who, ": expected ", expected, " lengths, or none, got ",
+         lengths.size());
+  }
+  for (const std::int64_t length : lengths) {
+    if (length < 0) {
+      fail(ErrorCode::kInvalidArgument, who, ": expected lengths of 0 or more, got ", length);
+    }
+  }
+}
+
+}  // namespace
+
+Tensor CrossDeviceOps::gather(const PerReplica<Tensor>& value, int axis, Device destination) {
+  require_dimension("gather", value);
+  const Tensor& first = value[0];
+  const int concatenated = first.shape().normalized_axis(axis, "gather");
+  const std::int64_t length = concatenated_length("gather", value, concatenated);
+  MutableTensor result(first.shape().with_dim(concatenated, length), first.dtype(), destination);
+  // Each value contributes one run of bytes per index of the dimensions before the axis.
+  std::size_t outer = 1;
+  for (int d = 0; d < concatenated; ++d) outer *= static_cast<std::size_t>(first.shape()[d]);
+  std::byte* place = result.data();
+  for (std::size_t o = 0; o < outer; ++o) {
+    for (const Tensor& own : value) {
+      const std::size_t run = own.num_bytes() / outer;
+      if (run > 0) std::memcpy(place, own.bytes().data() + o * run, run);
+      place += run;
+    }
+  }
+  return result.freeze();
+}
+
+Tensor CrossDeviceOps::gather(const PerReplica<IndexedSlices>&, int, Device) {
+  fail(ErrorCode::kUnimplemented,
+       "gather: gather does not support IndexedSlices; expected PerReplica<Tensor>; try "
+       "IndexedSlices::to_dense() first");
+}
+
+PerReplica<Tensor> CrossDeviceOps::all_gather(const PerReplica<Tensor>& value) {
+  require_dimension("all_gather", value);
+  const std::vector<std::int64_t> rows(value.size(), concatenated_length("all_gather", value, 0));
+  Outputs outputs(value, rows);
+  all_gather(input_buffers(value), outputs.buffers());
+  return outputs.freeze();
+}
+
+PerReplica<Tensor> CrossDeviceOps::reduce_scatter(ReduceOp op, const PerReplica<Tensor>& value,
+                                                  std::span<const std::int64_t> lengths) {
+  require_dimension("reduce_scatter", value);
+  concatenated_length("reduce_scatter", value, 0);
+  const std::int64_t all_rows = value[0].shape()[0];
+  std::vector<std::int64_t> rows(lengths.begin(), lengths.end());
+  if (lengths.empty()) {
+    rows.assign(value.size(), equal_part("reduce_scatter", all_rows, value.size(), 0));
+  }
+  require_lengths("reduce_scatter", rows, value.size());
+  Outputs outputs(value, rows);
+  reduce_scatter(op, input_buffers(value), outputs.buffers());
+  return outputs.freeze();
+}
+
+PerReplica<Tensor> CrossDeviceOps::all_to_all(const PerReplica<Tensor>& value,
+                                              std::span<const std::int64_t> lengths) {
+  require_dimension("all_to_all", value);
+  concatenated_length("all_to_all", value, 0);
+  const std::size_t v = value.size();
+  std::vector<std::int64_t> sent(lengths.begin(), lengths.end());  // rows, [V * V]
+  if (lengths.empty()) {
+    for (std::size_t r = 0; r < v; ++r) {
+      sent.insert(sent.end(), v, equal_part("all_to_all", value[r].shape()[0], v, r));
+    }
+  }
+  require_lengths("all_to_all", sent, v * v);
+  std::vector<std::int64_t> received(v);
+  std::vector<std::size_t> counts;
+  for (std::size_t i = 0; i < sent.size(); ++i) {
+    received[i % v] += sent[i];
+    counts.push_back(static_cast<std::size_t>(sent[i]) * row_elements(value[0]));
+  }
+  Outputs outputs(value, received);
+  all_to_all(input_buffers(value), outputs.buffers(), counts);
+  return outputs.freeze();
+}
+
+}  // namespace tutti

@@ -1,0 +1,114 @@
+// TCP groups of real processes: one is killed, one is stopped, one finds an earlier run's store.
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/support/hang_watchdog.h"
+#include "tutti/cluster/file_key_value_store.h"
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace tcp_processes_test {
+
+/// A process with a pipe from its standard output. Killed when destroyed.
+class RankProcess {
+ public:
+  RankProcess(const std::string& folder, int rank, int size, int peer, int timeout_ms) {
+    std::array<int, 2> ends{};
+    if (::pipe(ends.data()) != 0) throw Error(ErrorCode::kUnavailable, "no pipe");
+    std::vector<std::string> words{TUTTI_TCP_RANK,       folder,
+                                   std::to_string(rank), std::to_string(size),
+                                   std::to_string(peer), std::to_string(timeout_ms)};
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    ::posix_spawn_file_actions_addclose(&actions, ends[0]);
+    ::posix_spawn_file_actions_addclose(&actions, ends[1]);
+    const int error =
+        ::posix_spawn(&pid_, TUTTI_TCP_RANK, &actions, nullptr, arguments.data(), environ);
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::close(ends[1]);
+    output_ = ::fdopen(ends[0], "r");
+    if (error != 0) throw Error(ErrorCode::kUnavailable, "cannot start " TUTTI_TCP_RANK);
+  }
+  ~RankProcess() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    std::fclose(output_);
+  }
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+
+  void signal(int number) { ::kill(pid_, number); }
+  std::string line() {
+    std::array<char, 1024> text{};
+    return std::fgets(text.data(), text.size(), output_) ? text.data() : "end";
+  }
+
+ private:
+  pid_t pid_ = 0;
+  std::FILE* output_ = nullptr;
+};
+
+std::string fresh_folder(const std::string& name) {
+  const std::string folder = ::testing::TempDir() + "/tutti_tcp_" + name;
+  std::filesystem::remove_all(folder);
+  return folder;
+}
+
+void expect_code(const std::string& line, ErrorCode code, const std::string& part) {
+  EXPECT_EQ(line.rfind(concat("error ", static_cast<int>(code), " "), 0), 0u) << line;
+  EXPECT_NE(line.find(part), std::string::npos) << line;
+}
+
+TEST(TcpProcesses, TheOthersNameARankThatWasKilled) {
+  const testing::HangWatchdog watchdog("killed rank", std::chrono::seconds(60));
+  const std::string folder = fresh_folder("killed");
+  RankProcess zero(folder, 0, 3, 2, 30000), one(folder, 1, 3, 2, 30000),
+      two(folder, 2, 3, 0, 30000);
+  EXPECT_EQ(zero.line(), "ready 2\n");
+  EXPECT_EQ(one.line(), "ready 0\n");
+  EXPECT_EQ(two.line(), "ready 1\n");
+  two.signal(SIGKILL);
+  for (RankProcess* rank : {&zero, &one}) {
+    expect_code(rank->line(), ErrorCode::kUnavailable, "rank 2 (127.0.0.1:");
+  }
+}
+
+TEST(TcpProcesses, AStoppedRankIsNamedAtTheDeadline) {
+  const testing::HangWatchdog watchdog("stopped rank", std::chrono::seconds(60));
+  const std::string folder = fresh_folder("stopped");
+  RankProcess zero(folder, 0, 2, 1, 300), one(folder, 1, 2, 0, 30000);
+  EXPECT_EQ(one.line(), "ready 0\n");
+  one.signal(SIGSTOP);
+  EXPECT_EQ(zero.line(), "ready 1\n");
+  expect_code(zero.line(), ErrorCode::kDeadlineExceeded, "rank 1 (127.0.0.1:");
+}
+
+TEST(TcpProcesses, WhatAnEarlierRunLeftInTheStoreDoesNotConfuse) {
+  const testing::HangWatchdog watchdog("stale store", std::chrono::seconds(60));
+  const std::string folder = fresh_folder("stale");
+  for (int run = 0; run < 3; ++run) {  // higher ranks first: they read the old addresses
+    RankProcess two(folder, 2, 3, 0, 1), one(folder, 1, 3, 0, 1);
+    Clock::system().sleep_for(std::chrono::milliseconds(30));
+    RankProcess zero(folder, 0, 3, 1, 1);
+    EXPECT_EQ(zero.line(), "ready 2\n");
+    EXPECT_EQ(one.line(), "ready 0\n");
+    EXPECT_EQ(two.line(), "ready 1\n");
+  }
+}
+
+}  // namespace tcp_processes_test
+}  // namespace tutti

@@ -1,0 +1,129 @@
+// Engines with a bug in how ranks meet: what one object for all replicas cannot get wrong.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tutti/core/clock.h"
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/collective_engine.h"
+
+namespace tutti::planted_bugs {
+
+enum class EngineBug {
+  kNone,
+  kIgnoresDeadline,
+  kGivesUpEarly,
+  kIgnoresAbort,
+  kLosesReason,
+  kPeersStayForever,
+  kKeepsErrorsFromRankZero,
+  kComparesNoNames,
+  kComparesNoShapes,
+  kBroadcastsFromZero,
+  kLastRankGetsNothing,
+};
+
+/// Engines that were destroyed, but whose peers do not know.
+struct Graveyard {
+  Mutex mutex;
+  std::vector<std::unique_ptr<internal::CollectiveEngine>> engines TUTTI_GUARDED_BY(mutex);
+};
+
+/// Another engine, with a bug in front of it.
+class BuggyEngine final : public internal::CollectiveEngine {
+ public:
+  BuggyEngine(std::unique_ptr<internal::CollectiveEngine> engine, EngineBug bug,
+              std::shared_ptr<Graveyard> graveyard)
+      : engine_(std::move(engine)), bug_(bug), graveyard_(std::move(graveyard)) {}
+  ~BuggyEngine() override {
+    if (bug_ != EngineBug::kPeersStayForever) return;
+    MutexLock lock(graveyard_->mutex);
+    graveyard_->engines.push_back(std::move(engine_));
+  }
+
+  int rank() const override { return engine_->rank(); }
+  int size() const override { return engine_->size(); }
+  std::string_view name() const override { return engine_->name(); }
+  bool supports(Collective collective, ReduceOp op, DType dtype) const override {
+    return engine_->supports(collective, op, dtype);
+  }
+  Determinism determinism() const override { return engine_->determinism(); }
+
+  void run(const CollectiveCall& call, const internal::CollectiveHeader& header,
+           TimePoint deadline) override;
+
+  void abort(const Error& reason) noexcept override {
+    if (bug_ == EngineBug::kIgnoresAbort) return;
+    if (bug_ == EngineBug::kLosesReason) {
+      return engine_->abort(Error(ErrorCode::kAborted, "stopped"));
+    }
+    engine_->abort(reason);
+  }
+
+  std::unique_ptr<internal::CollectiveEngine> subgroup(const std::vector<int>& ranks,
+                                                       std::uint32_t number) override {
+    return engine_->subgroup(ranks, number);
+  }
+  void tend(const std::function<std::string()>& own_state) override { engine_->tend(own_state); }
+  std::vector<std::string> whereabouts(TimePoint deadline) override {
+    return engine_->whereabouts(deadline);
+  }
+
+ private:
+  std::unique_ptr<internal::CollectiveEngine> engine_;
+  const EngineBug bug_;
+  const std::shared_ptr<Graveyard> graveyard_;
+};
+
+inline void BuggyEngine::run(const CollectiveCall& call, const internal::CollectiveHeader& header,
+                             TimePoint deadline) {
+  CollectiveCall own_call = call;
+  internal::CollectiveHeader own_header = header;
+  if (bug_ == EngineBug::kIgnoresDeadline) deadline += std::chrono::seconds(4);
+  if (bug_ == EngineBug::kGivesUpEarly) deadline -= std::chrono::milliseconds(140);
+  if (bug_ == EngineBug::kComparesNoNames) {
+    own_header.name_hash = 0;
+    own_header.name = {};
+  }
+  if (bug_ == EngineBug::kComparesNoShapes) own_header.shape_hash = 0;
+  if (bug_ == EngineBug::kBroadcastsFromZero && call.collective == Collective::kBroadcast) {
+    own_call.root = 0;
+  }
+  try {
+    engine_->run(own_call, own_header, deadline);
+  } catch (const Error& error) {
+    const bool keeps = bug_ == EngineBug::kKeepsErrorsFromRankZero && rank() == 0;
+    if (!keeps || error.code() != ErrorCode::kInvalidArgument) throw;
+  }
+  if (bug_ == EngineBug::kLastRankGetsNothing && rank() == size() - 1 && rank() > 0) {
+    for (const Elements& output : call.outputs) {
+      if (output.count > 0) output.data[0] ^= std::byte{0x40};
+    }
+  }
+}
+
+struct PlantedEngine {
+  EngineBug bug;
+  std::string_view what;
+  std::string_view found_by;
+};
+
+inline constexpr PlantedEngine kPlantedEngines[] = {
+    {EngineBug::kIgnoresDeadline, "IgnoresDeadline", "/deadline/"},
+    {EngineBug::kGivesUpEarly, "GivesUpEarly", "/deadline/"},
+    {EngineBug::kIgnoresAbort, "IgnoresAbort", "/abort/"},
+    {EngineBug::kLosesReason, "LosesReason", "/abort/"},
+    {EngineBug::kPeersStayForever, "PeersStayForever", "/peer_gone/"},
+    {EngineBug::kKeepsErrorsFromRankZero, "KeepsErrorsFromRankZero", "/mismatch/"},
+    {EngineBug::kComparesNoNames, "ComparesNoNames", "/mismatch/"},
+    {EngineBug::kComparesNoShapes, "ComparesNoShapes", "/mismatch/"},
+    {EngineBug::kBroadcastsFromZero, "BroadcastsFromZero", "/broadcast/"},
+    {EngineBug::kLastRankGetsNothing, "LastRankGetsNothing", "/values/"},
+};
+
+}  // namespace tutti::planted_bugs

@@ -1,0 +1,381 @@
+// What every Transport must do, as a typed suite: a factory of groups is all that it needs.
+// SPDX-License-Identifier: Apache-2.0
+//
+//     struct InProcess {
+//       static std::vector<std::shared_ptr<Transport>> make(int size);  // by rank
+//     };
+//     INSTANTIATE_TYPED_TEST_SUITE_P(InProcess, TransportSuite, InProcess);
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/hang_watchdog.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/transport.h"
+
+namespace tutti::transport_suite {
+
+using Bytes = std::vector<std::byte>;
+using Group = std::vector<std::shared_ptr<Transport>>;
+
+inline Bytes pattern(std::size_t count, unsigned seed) {
+  Bytes bytes(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    bytes[i] = static_cast<std::byte>((i * 2654435761u + seed * 40503u) >> 7);
+  }
+  return bytes;
+}
+
+inline TimePoint in(Duration duration) { return deadline_after(Clock::system().now(), duration); }
+inline TimePoint soon() { return in(std::chrono::milliseconds(30)); }
+inline TimePoint late() { return in(std::chrono::seconds(60)); }
+
+/// Runs body(r) for r = 0 .. count-1, each on its own thread; throws what the lowest one threw.
+inline void run_threads(int count, const std::function<void(int)>& body) {
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(count));
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (int r = 0; r < count; ++r) {
+    threads.push_back(Executor::system().start("rank-" + std::to_string(r), [&, r] {
+      try {
+        body(r);
+      } catch (...) {
+        errors[static_cast<std::size_t>(r)] = std::current_exception();
+      }
+    }));
+  }
+  threads.clear();
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+template <class Factory>
+class TransportSuite : public ::testing::Test {
+ protected:
+  static Group make(int size) { return Factory::make(size); }
+  tutti::testing::HangWatchdog watchdog_{"transport suite", std::chrono::seconds(60)};
+};
+TYPED_TEST_SUITE_P(TransportSuite);
+
+TYPED_TEST_P(TransportSuite, EveryRankReachesEveryOther) {
+  for (const int size : {1, 2, 3, 5}) {
+    const Group group = this->make(size);
+    run_threads(size, [&](int rank) {
+      Transport& mine = *group[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(mine.rank(), rank);
+      EXPECT_EQ(mine.size(), size);
+      EXPECT_FALSE(mine.name().empty());
+      std::vector<Bytes> sent, received;
+      std::vector<std::unique_ptr<Work>> works;
+      for (int peer = 0; peer < size; ++peer) {
+        sent.push_back(pattern(1000, static_cast<unsigned>(rank * size + peer)));
+        received.emplace_back(1000);
+      }
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer == rank) continue;
+        const auto p = static_cast<std::size_t>(peer);
+        works.push_back(mine.recv(peer, 1, {}, received[p]));
+        works.push_back(mine.send(peer, 1, {}, sent[p]));
+      }
+      for (const auto& work : works) work->wait(late());
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer == rank) continue;
+        EXPECT_EQ(received[static_cast<std::size_t>(peer)],
+                  pattern(1000, static_cast<unsigned>(peer * size + rank)));
+      }
+    });
+  }
+}
+
+TYPED_TEST_P(TransportSuite, HeadsAndBodiesOfAllLengthsArrive) {
+  const Group group = this->make(2);
+  constexpr std::size_t kHeads[] = {0, 1, 8, 208, 256};
+  constexpr std::size_t kBodies[] = {0, 1, 7, 4096, 65537, 1 << 20};
+  run_threads(2, [&](int rank) {
+    Transport& mine = *group[static_cast<std::size_t>(rank)];
+    unsigned seed = 0;
+    for (const std::size_t head : kHeads) {
+      for (const std::size_t body : kBodies) {
+        const Bytes h = pattern(head, ++seed), b = pattern(body, ++seed);
+        if (rank == 0) {
+          mine.send(1, 3, h, b)->wait(late());
+          continue;
+        }
+        Bytes got_head(head), got_body(body);
+        mine.recv(0, 3, got_head, got_body)->wait(late());
+        EXPECT_EQ(got_head, h) << head << ", " << body;
+        EXPECT_EQ(got_body, b) << head << ", " << body;
+      }
+    }
+  });
+}
+
+TYPED_TEST_P(TransportSuite, ArgumentsAreChecked) {
+  const Group group = this->make(2);
+  Bytes bytes(300);
+  for (const int peer : {-1, 0, 2}) {
+    tutti::testing::expect_error(ErrorCode::kInvalidArgument, {"rank 0", std::to_string(peer)},
+                                 [&] { group[0]->send(peer, 0, {}, bytes); });
+    tutti::testing::expect_error(ErrorCode::kInvalidArgument, {"rank 0", std::to_string(peer)},
+                                 [&] { group[0]->recv(peer, 0, {}, bytes); });
+  }
+  tutti::testing::expect_error(ErrorCode::kInvalidArgument, {"256", "300"},
+                               [&] { group[0]->send(1, 0, bytes, {}); });
+  tutti::testing::expect_error(ErrorCode::kInvalidArgument, {"256", "300"},
+                               [&] { group[0]->recv(1, 0, bytes, {}); });
+}
+
+TYPED_TEST_P(TransportSuite, MessagesOfOneTagKeepTheirOrderAndTagsAreIndependent) {
+  const Group group = this->make(2);
+  constexpr int kMessages = 20;
+  std::vector<int> numbers(3 * kMessages);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const auto bytes_of = [](int& number) { return std::as_writable_bytes(std::span(&number, 1)); };
+  run_threads(2, [&](int rank) {
+    Transport& mine = *group[static_cast<std::size_t>(rank)];
+    std::vector<std::unique_ptr<Work>> works;
+    if (rank == 0) {  // tags 0, 1, 2 in turn
+      for (int i = 0; i < 3 * kMessages; ++i) {
+        works.push_back(mine.send(1, static_cast<unsigned>(i % 3), {},
+                                  bytes_of(numbers[static_cast<std::size_t>(i)])));
+      }
+      for (const auto& work : works) work->wait(late());
+      return;
+    }
+    for (const int tag : {2, 0, 1}) {  // all of one tag, then all of another
+      for (int i = 0; i < kMessages; ++i) {
+        int got = -1;
+        mine.recv(0, static_cast<unsigned>(tag), {}, bytes_of(got))->wait(late());
+        EXPECT_EQ(got, 3 * i + tag);
+      }
+    }
+  });
+}
+
+TYPED_TEST_P(TransportSuite, MessagesWaitForTheirReceiver) {
+  const Group group = this->make(2);
+  const Bytes head = pattern(16, 1), body = pattern(200000, 2);
+  Event sent;
+  run_threads(2, [&](int rank) {
+    if (rank == 0) {
+      const auto first = group[0]->send(1, 9, head, body);
+      const auto second = group[0]->send(1, 10, {}, head);
+      sent.set();
+      first->wait(late());
+      second->wait(late());
+      return;
+    }
+    EXPECT_TRUE(sent.wait_until(late()));
+    Bytes got_head(16), got_body(200000), later(16);
+    const auto second = group[1]->recv(0, 10, {}, later);
+    second->wait(late());
+    EXPECT_EQ(later, head);
+    group[1]->recv(0, 9, got_head, got_body)->wait(late());
+    EXPECT_EQ(got_head, head);
+    EXPECT_EQ(got_body, body);
+  });
+}
+
+TYPED_TEST_P(TransportSuite, TestMakesProgressWithoutWaiting) {
+  const Group group = this->make(2);
+  const Bytes body = pattern(3 << 20, 4);
+  run_threads(2, [&](int rank) {
+    Bytes got(body.size());
+    const auto work = rank == 0 ? group[0]->send(1, 0, {}, body) : group[1]->recv(0, 0, {}, got);
+    const TimePoint end = late();
+    while (!work->test()) {
+      ASSERT_LT(Clock::system().now(), end);
+      Clock::system().sleep_for(std::chrono::microseconds(100));
+    }
+    EXPECT_TRUE(work->test());  // again: the same
+    work->wait(soon());
+    EXPECT_EQ(got, rank == 1 ? body : Bytes(body.size()));
+  });
+}
+
+TYPED_TEST_P(TransportSuite, AnotherLengthIsAnErrorThatDeliversTheHead) {
+  const Group group = this->make(2);
+  const Bytes head = pattern(24, 1), body = pattern(100, 2);
+  for (const std::size_t wanted : {0, 50, 5000}) {
+    run_threads(2, [&](int rank) {
+      if (rank == 0) {
+        group[0]->send(1, 5, head, body)->wait(late());
+        group[0]->send(1, 5, head, body)->wait(late());
+        return;
+      }
+      Bytes got_head(24), got_body(wanted), right(100);
+      const auto work = group[1]->recv(0, 5, got_head, got_body);
+      tutti::testing::expect_error(ErrorCode::kInvalidArgument,
+                                   {"rank 0", "100", std::to_string(wanted)},
+                                   [&] { work->wait(late()); });
+      EXPECT_EQ(got_head, head);
+      // The transport works on.
+      group[1]->recv(0, 5, got_head, right)->wait(late());
+      EXPECT_EQ(right, body);
+    });
+  }
+}
+
+TYPED_TEST_P(TransportSuite, ADeadlineNamesThePeer) {
+  const Group group = this->make(3);
+  Bytes bytes(10);
+  const auto work = group[0]->recv(2, 77, {}, bytes);
+  EXPECT_FALSE(work->test());
+  for (int i = 0; i < 2; ++i) {  // waiting again is allowed
+    tutti::testing::expect_error(ErrorCode::kDeadlineExceeded, {"rank 2", "77"},
+                                 [&] { work->wait(soon()); });
+  }
+  run_threads(2, [&](int thread) {
+    if (thread == 0) group[2]->send(0, 77, {}, pattern(10, 3))->wait(late());
+    if (thread == 1) work->wait(late());
+  });
+  EXPECT_EQ(bytes, pattern(10, 3));
+}
+
+TYPED_TEST_P(TransportSuite, WorkThatIsDestroyedIsCancelled) {
+  const Group group = this->make(2);
+  Bytes never(64), second(64);
+  group[1]->recv(0, 1, {}, never);  // destroyed at once
+  const auto work = group[1]->recv(0, 1, {}, second);
+  run_threads(2, [&](int rank) {
+    if (rank == 0) group[0]->send(1, 1, {}, pattern(64, 8))->wait(late());
+    if (rank == 1) work->wait(late());
+  });
+  EXPECT_EQ(never, Bytes(64));
+  EXPECT_EQ(second, pattern(64, 8));
+  // A large send that nobody receives is given up; its memory may go, and the next one arrives.
+  {
+    auto large = std::make_unique<Bytes>(pattern(16 << 20, 1));
+    const auto given_up = group[0]->send(1, 2, {}, *large);
+    EXPECT_FALSE(given_up->test());
+  }
+  run_threads(2, [&](int rank) {
+    if (rank == 0) group[0]->send(1, 3, {}, pattern(64, 9))->wait(late());
+    if (rank == 1) group[1]->recv(0, 3, {}, second)->wait(late());
+  });
+  EXPECT_EQ(second, pattern(64, 9));
+}
+
+TYPED_TEST_P(TransportSuite, AbortWakesAllHereAndAtThePeers) {
+  const Group group = this->make(3);
+  run_threads(4, [&](int thread) {
+    if (thread == 3) {
+      Clock::system().sleep_for(std::chrono::milliseconds(20));
+      group[1]->abort(Error(ErrorCode::kInternal, "the loss is not a number"));
+      group[1]->abort(Error(ErrorCode::kInternal, "a later reason"));
+      return;
+    }
+    Bytes bytes(10);
+    const auto work = group[static_cast<std::size_t>(thread)]->recv((thread + 1) % 3, 0, {}, bytes);
+    tutti::testing::expect_error(ErrorCode::kAborted, {"the loss is not a number"},
+                                 [&] { work->wait(late()); });
+  });
+  for (const auto& transport : group) {
+    const int peer = (transport->rank() + 1) % 3;
+    Bytes bytes(10);
+    tutti::testing::expect_error(ErrorCode::kAborted, {"the loss is not a number"},
+                                 [&] { transport->send(peer, 0, {}, bytes)->wait(late()); });
+    tutti::testing::expect_error(ErrorCode::kAborted, {"the loss is not a number"},
+                                 [&] { transport->recv(peer, 0, {}, bytes)->wait(late()); });
+  }
+}
+
+TYPED_TEST_P(TransportSuite, ARankThatIsGoneIsNamedAfterItsLastMessage) {
+  Group group = this->make(3);
+  run_threads(2, [&](int rank) {
+    if (rank == 0) {
+      group[0]->send(1, 4, {}, pattern(1000, 5))->wait(late());
+      group[0].reset();
+      return;
+    }
+    Bytes bytes(1000);
+    group[1]->recv(0, 4, {}, bytes)->wait(late());
+    EXPECT_EQ(bytes, pattern(1000, 5));
+    tutti::testing::expect_error(ErrorCode::kUnavailable, {"rank 0"},
+                                 [&] { group[1]->recv(0, 4, {}, bytes)->wait(late()); });
+    tutti::testing::expect_error(ErrorCode::kUnavailable, {"rank 0"},
+                                 [&] { group[1]->send(0, 4, {}, bytes)->wait(late()); });
+  });
+  run_threads(2, [&](int thread) {  // the others still talk
+    Bytes bytes(10);
+    if (thread == 0) group[1]->send(2, 0, {}, pattern(10, 1))->wait(late());
+    if (thread == 1) group[2]->recv(1, 0, {}, bytes)->wait(late());
+  });
+}
+
+TYPED_TEST_P(TransportSuite, ManyThreadsUseDifferentTagsAtOnce) {
+  const Group group = this->make(3);
+  constexpr int kTags = 4, kRounds = 30;
+  run_threads(3 * kTags, [&](int thread) {
+    Transport& mine = *group[static_cast<std::size_t>(thread / kTags)];
+    const auto tag = static_cast<unsigned>(thread % kTags);
+    const int next = (mine.rank() + 1) % 3, previous = (mine.rank() + 2) % 3;
+    for (int round = 0; round < kRounds; ++round) {
+      const std::size_t count = 1 + static_cast<std::size_t>(round * round * 97);
+      const auto seed = [&](int rank) { return static_cast<unsigned>(rank * 1000 + round) + tag; };
+      Bytes got(count);
+      const Bytes mine_to_send = pattern(count, seed(mine.rank()));
+      const auto recv = mine.recv(previous, tag, {}, got);
+      const auto send = mine.send(next, tag, {}, mine_to_send);
+      recv->wait(late());
+      send->wait(late());
+      ASSERT_EQ(got, pattern(count, seed(previous)));
+    }
+  });
+}
+
+TYPED_TEST_P(TransportSuite, LargeBodiesGoBothWaysAtOnce) {
+  const Group group = this->make(2);
+  constexpr std::size_t kBytes = 32 << 20;
+  run_threads(2, [&](int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    const Bytes body = pattern(kBytes, static_cast<unsigned>(rank));
+    Bytes got(kBytes);
+    const auto recv = group[r]->recv(1 - rank, 0, {}, got);
+    const auto send = group[r]->send(1 - rank, 0, {}, body);
+    send->wait(late());  // the receive goes on meanwhile, else both would wait for ever
+    recv->wait(late());
+    EXPECT_TRUE(got == pattern(kBytes, static_cast<unsigned>(1 - rank)));
+  });
+}
+
+TYPED_TEST_P(TransportSuite, StatsCountHeadsAndBodiesThatWereSent) {
+  const Group group = this->make(2);
+  EXPECT_EQ(group[0]->stats().messages_sent, 0u);
+  EXPECT_EQ(group[0]->stats().bytes_sent, 0u);
+  run_threads(2, [&](int rank) {
+    Bytes head(8), body(100);
+    if (rank == 0) {
+      group[0]->send(1, 0, head, body)->wait(late());
+      group[0]->send(1, 0, head, {})->wait(late());
+    } else {
+      group[1]->recv(0, 0, head, body)->wait(late());
+      group[1]->recv(0, 0, head, {})->wait(late());
+    }
+  });
+  EXPECT_EQ(group[0]->stats().messages_sent, 2u);
+  EXPECT_EQ(group[0]->stats().bytes_sent, 116u);
+  EXPECT_EQ(group[1]->stats().messages_sent, 0u);
+}
+
+REGISTER_TYPED_TEST_SUITE_P(TransportSuite, EveryRankReachesEveryOther,
+                            HeadsAndBodiesOfAllLengthsArrive, ArgumentsAreChecked,
+                            MessagesOfOneTagKeepTheirOrderAndTagsAreIndependent,
+                            MessagesWaitForTheirReceiver, TestMakesProgressWithoutWaiting,
+                            AnotherLengthIsAnErrorThatDeliversTheHead, ADeadlineNamesThePeer,
+                            WorkThatIsDestroyedIsCancelled, AbortWakesAllHereAndAtThePeers,
+                            ARankThatIsGoneIsNamedAfterItsLastMessage,
+                            ManyThreadsUseDifferentTagsAtOnce, LargeBodiesGoBothWaysAtOnce,
+                            StatsCountHeadsAndBodiesThatWereSent);
+
+}  // namespace tutti::transport_suite

@@ -1,0 +1,358 @@
+// Schedules of all algorithms on symbols: what reaches whom, in which order, at which cost.
+// SPDX-License-Identifier: Apache-2.0
+#include <bit>
+#include <numeric>
+
+#include "tests/cross_device_ops/symbolic_run.h"
+
+namespace tutti {
+namespace {
+
+using internal::Algorithm;
+using internal::algorithms;
+using internal::CallShape;
+using internal::find_algorithm;
+using internal::make_schedule;
+using internal::Schedule;
+using symbolic::Rank;
+using symbolic::Symbol;
+using symbolic::SymbolicRun;
+using symbolic::Symbols;
+
+constexpr int kWorlds[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33};
+// Elements of 4 bytes in segments of 64: several segments, some of them empty.
+constexpr std::size_t kCounts[] = {0, 1, 5, 16, 37, 200};
+
+CallShape shape_of(Collective collective, int size, std::size_t count) {
+  return {.collective = collective,
+          .size = size,
+          .count = count,
+          .element_bytes = 4,
+          .segment_bytes = 64};
+}
+
+std::vector<Schedule> schedules_of(const Algorithm& algorithm, CallShape shape) {
+  std::vector<Schedule> schedules;
+  for (shape.rank = 0; shape.rank < shape.size; ++shape.rank) {
+    schedules.push_back(make_schedule(algorithm, shape));
+  }
+  return schedules;
+}
+
+std::vector<Symbol> leaves_of(Symbols& symbols, int rank, std::size_t count) {
+  std::vector<Symbol> values;
+  for (std::size_t i = 0; i < count; ++i) values.push_back(symbols.leaf(rank, i));
+  return values;
+}
+
+void expect_all_combined(Symbols& symbols, const Algorithm& algorithm, int size,
+                         const std::vector<Symbol>& result, std::size_t first_element) {
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    const std::size_t element = first_element + i;
+    std::map<int, int> once;
+    std::vector<Symbol> column;
+    for (int r = 0; r < size; ++r) {
+      once[r] = 1;
+      column.push_back(symbols.leaf(r, element));
+    }
+    ASSERT_EQ(symbols.leaves(result[i], element), once) << "element " << element;
+    if (algorithm.determinism == Determinism::kCanonical) {
+      ASSERT_EQ(result[i], symbols.by_rounds(column)) << "element " << element;
+    }
+  }
+}
+
+// n - 1 are enough: equality of neighbours is handed on around the ring of ranks.
+void expect_everybody_verified(const SymbolicRun& run, std::size_t at_least) {
+  for (const Rank& rank : run.ranks) ASSERT_GE(rank.verified.count(), at_least);
+}
+
+std::vector<std::size_t> uneven_counts(int size, std::size_t count) {
+  std::vector<std::size_t> counts(static_cast<std::size_t>(size), 0);
+  for (std::size_t i = 0; i < count; ++i) ++counts[(i * i + i / 3) % counts.size()];
+  return counts;
+}
+
+template <class Body>
+void for_all_shapes(Collective collective, const Body& body) {
+  for (const Algorithm& algorithm : algorithms()) {
+    for (const int size : kWorlds) {
+      for (const std::size_t count : kCounts) {
+        SCOPED_TRACE(concat(algorithm.name, ", ", size, " ranks, ", count, " elements"));
+        body(algorithm, shape_of(collective, size, count));
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Schedules, AllReduceCombinesEveryContributionOnceAndAlongTheTreeWherePromised) {
+  for_all_shapes(Collective::kAllReduce, [](const Algorithm& algorithm, const CallShape& shape) {
+    Symbols symbols;
+    SymbolicRun run(symbols, schedules_of(algorithm, shape));
+    for (int r = 0; r < shape.size; ++r) {
+      Rank& rank = run.ranks[static_cast<std::size_t>(r)];
+      rank.input = leaves_of(symbols, r, shape.count);
+      rank.output.resize(shape.count);
+    }
+    run.run();
+    for (const Rank& rank : run.ranks) {
+      expect_all_combined(symbols, algorithm, shape.size, rank.output, 0);
+    }
+    expect_everybody_verified(run, static_cast<std::size_t>(shape.size) - 1);
+  });
+}
+
+TEST(Schedules, ReduceBringsTheTreesResultToEveryRoot) {
+  for_all_shapes(Collective::kReduce, [](const Algorithm& algorithm, CallShape shape) {
+    for (shape.root = 0; shape.root < shape.size; shape.root += 1 + shape.size / 5) {
+      Symbols symbols;
+      SymbolicRun run(symbols, schedules_of(algorithm, shape));
+      for (int r = 0; r < shape.size; ++r) {
+        Rank& rank = run.ranks[static_cast<std::size_t>(r)];
+        rank.input = leaves_of(symbols, r, shape.count);
+        if (r == shape.root) rank.output.resize(shape.count);  // the others have none
+      }
+      run.run();
+      const Algorithm canonical = *find_algorithm("canonical");
+      expect_all_combined(symbols, canonical, shape.size,
+                          run.ranks[static_cast<std::size_t>(shape.root)].output, 0);
+      expect_everybody_verified(run, static_cast<std::size_t>(shape.size) - 1);
+    }
+  });
+}
+
+TEST(Schedules, BroadcastCopiesTheRootsElements) {
+  for_all_shapes(Collective::kBroadcast, [](const Algorithm& algorithm, CallShape shape) {
+    for (shape.root = 0; shape.root < shape.size; shape.root += 1 + shape.size / 5) {
+      Symbols symbols;
+      SymbolicRun run(symbols, schedules_of(algorithm, shape));
+      for (int r = 0; r < shape.size; ++r) {
+        run.ranks[static_cast<std::size_t>(r)].output = leaves_of(symbols, r, shape.count);
+      }
+      run.run();
+      for (const Rank& rank : run.ranks) {
+        ASSERT_EQ(rank.output, leaves_of(symbols, shape.root, shape.count));
+      }
+      expect_everybody_verified(run, static_cast<std::size_t>(shape.size) - 1);
+    }
+  });
+}
+
+TEST(Schedules, AllGatherConcatenatesUnevenParts) {
+  for_all_shapes(Collective::kAllGather, [](const Algorithm& algorithm, CallShape shape) {
+    const std::vector<std::size_t> counts = uneven_counts(shape.size, shape.count);
+    shape.counts = counts;
+    Symbols symbols;
+    SymbolicRun run(symbols, schedules_of(algorithm, shape));
+    std::vector<Symbol> expected;
+    for (int r = 0; r < shape.size; ++r) {
+      Rank& rank = run.ranks[static_cast<std::size_t>(r)];
+      rank.input = leaves_of(symbols, r, counts[static_cast<std::size_t>(r)]);
+      rank.output.resize(shape.count);
+      expected.insert(expected.end(), rank.input.begin(), rank.input.end());
+    }
+    run.run();
+    for (const Rank& rank : run.ranks) ASSERT_EQ(rank.output, expected);
+    expect_everybody_verified(run, static_cast<std::size_t>(shape.size) - 1);
+  });
+}
+
+TEST(Schedules, ReduceScatterCombinesUnevenParts) {
+  for_all_shapes(Collective::kReduceScatter, [](const Algorithm& algorithm, CallShape shape) {
+    const std::vector<std::size_t> counts = uneven_counts(shape.size, shape.count);
+    shape.counts = counts;
+    Symbols symbols;
+    SymbolicRun run(symbols, schedules_of(algorithm, shape));
+    for (int r = 0; r < shape.size; ++r) {
+      Rank& rank = run.ranks[static_cast<std::size_t>(r)];
+      rank.input = leaves_of(symbols, r, shape.count);
+      rank.output.resize(counts[static_cast<std::size_t>(r)]);
+    }
+    run.run();
+    std::size_t first = 0;
+    for (const Rank& rank : run.ranks) {
+      expect_all_combined(symbols, algorithm, shape.size, rank.output, first);
+      first += rank.output.size();
+    }
+    expect_everybody_verified(run, static_cast<std::size_t>(shape.size) - 1);
+  });
+}
+
+TEST(Schedules, AllToAllExchangesUnevenPartsAndWaitsForAllRanks) {
+  for (const int size : kWorlds) {
+    const auto n = static_cast<std::size_t>(size);
+    const auto sent = [](std::size_t from, std::size_t to) { return (from * 3 + to * to) % 5; };
+    std::vector<Schedule> schedules;
+    std::vector<std::size_t> totals;
+    for (std::size_t r = 0; r < n; ++r) {
+      std::vector<std::size_t> sends, receives;
+      for (std::size_t s = 0; s < n; ++s) {
+        sends.push_back(sent(r, s));
+        receives.push_back(sent(s, r));
+      }
+      CallShape shape = shape_of(Collective::kAllToAll, size, 0);
+      shape.rank = static_cast<int>(r);
+      shape.counts = sends;
+      shape.receive_counts = receives;
+      schedules.push_back(make_schedule(*find_algorithm("canonical"), shape));
+      totals.push_back(std::accumulate(receives.begin(), receives.end(), std::size_t{0}));
+    }
+    Symbols symbols;
+    SymbolicRun run(symbols, std::move(schedules));
+    for (std::size_t r = 0; r < n; ++r) {
+      run.ranks[r].input = leaves_of(symbols, static_cast<int>(r), 5 * n);
+      run.ranks[r].output.resize(totals[r]);
+    }
+    run.run();
+    for (std::size_t r = 0; r < n; ++r) {
+      std::vector<Symbol> expected;
+      for (std::size_t s = 0; s < n; ++s) {
+        std::size_t first = 0;
+        for (std::size_t t = 0; t < r; ++t) first += sent(s, t);
+        for (std::size_t i = 0; i < sent(s, r); ++i) {
+          expected.push_back(symbols.leaf(static_cast<int>(s), first + i));
+        }
+      }
+      ASSERT_EQ(run.ranks[r].output, expected) << size << " ranks, rank " << r;
+    }
+    expect_everybody_verified(run, n);
+  }
+}
+
+TEST(Schedules, BarrierHearsOfEveryRank) {
+  for (const int size : kWorlds) {
+    Symbols symbols;
+    const CallShape shape = shape_of(Collective::kBarrier, size, 0);
+    SymbolicRun run(symbols, schedules_of(*find_algorithm("tree"), shape));
+    run.run();
+    // A verified rank has heard of its left neighbour, so n - 1 of them have heard of all.
+    expect_everybody_verified(run, static_cast<std::size_t>(size) - 1);
+  }
+}
+
+// The formulas that open the sources, for counts that divide: bytes and messages of all_reduce.
+struct Cost {
+  std::size_t messages;
+  std::size_t elements;
+};
+
+Cost formula(std::string_view name, std::size_t n, std::size_t r, std::size_t count,
+             std::size_t segment) {
+  const auto segments = [&](std::size_t run) {
+    return std::max<std::size_t>(1, (run + segment - 1) / segment);
+  };
+  const std::size_t k = segments(count);
+  if (name == "canonical" && n == 2 && count * 4 <= 65536) return {1, count};
+  if (name == "canonical" || name == "ring") {
+    return {2 * (n - 1) * segments(count / n), 2 * (n - 1) * (count / n)};
+  }
+  if (name == "tree") {
+    std::size_t children = 0;
+    for (std::size_t d = 1; (r == 0 || d < (r & -r)) && r + d < n; d *= 2) ++children;
+    const std::size_t transfers = children + (r > 0 ? 1 : 0);
+    return {transfers * k, transfers * count};
+  }
+  std::size_t group = n;
+  if (name == "hierarchical_copy") {
+    for (group = 1; 4 * group * group <= n;) group *= 2;
+  }
+  if (name != "halving_doubling") {
+    const std::size_t leaders = (n + group - 1) / group;
+    const std::size_t own_group = std::min(group, n - r / group * group);
+    std::size_t transfers = r % group == 0 ? own_group : 1;
+    if (r == 0) transfers = leaders + own_group - 2;
+    return {transfers * k, transfers * count};
+  }
+  std::size_t first = 0;
+  std::size_t larger = 0;
+  for (std::size_t p = std::bit_floor(n); p > 0; p /= 2) {
+    if ((n & p) == 0) continue;
+    if (r >= first + p) {
+      first += p;
+      larger = p;
+      continue;
+    }
+    Cost cost{0, 0};
+    for (std::size_t q = 2; q <= p; q *= 2) {
+      cost.messages += 2 * segments(count / q);
+      cost.elements += 2 * (count / q);
+    }
+    if (larger > 0) {
+      cost.messages += larger / p * segments(count / larger);
+      cost.elements += count / p;
+    }
+    if (first + p < n) {  // there is a smaller block
+      cost.messages += segments(count / p);
+      cost.elements += count / p;
+    }
+    return cost;
+  }
+  return {0, 0};
+}
+
+TEST(Schedules, AllReduceCostsWhatItsSourceSays) {
+  for (const Algorithm& algorithm : algorithms()) {
+    for (const std::size_t n : {2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33}) {
+      // Pieces of halving and slices divide, at multiples of 64 bytes, into one or several segments.
+      for (const std::size_t count : {n * 32 * 16, n * 32 * 64}) {
+        CallShape shape = shape_of(Collective::kAllReduce, static_cast<int>(n), count);
+        shape.segment_bytes = 2048;
+        const std::vector<Schedule> schedules = schedules_of(algorithm, shape);
+        for (std::size_t r = 0; r < n; ++r) {
+          const Cost expected = formula(algorithm.name, n, r, count, 512);
+          const internal::Traffic traffic = traffic_of(schedules[r]);
+          EXPECT_EQ(traffic.messages, expected.messages) << algorithm.name << " " << n << " " << r;
+          EXPECT_EQ(traffic.elements, expected.elements) << algorithm.name << " " << n << " " << r;
+        }
+      }
+    }
+  }
+}
+
+TEST(Schedules, OtherCallsCostWhatTheirSourceSays) {
+  for (const std::size_t n : {2, 3, 5, 8, 9, 17}) {
+    const std::size_t closing = std::bit_width(n - 2);  // ceil(log2(n - 1))
+    const std::size_t count = n * 16;
+    const std::vector<std::size_t> counts(n, 16);
+    CallShape shape = shape_of(Collective::kBarrier, static_cast<int>(n), count);
+    shape.counts = counts;
+    shape.receive_counts = counts;
+    shape.segment_bytes = 1 << 20;
+    shape.rank = 1;
+    const auto cost = [&](const char* name, Collective collective) {
+      shape.collective = collective;
+      const internal::Traffic traffic = traffic_of(make_schedule(*find_algorithm(name), shape));
+      return std::pair(traffic.messages, traffic.elements);
+    };
+    using Pair = std::pair<std::size_t, std::size_t>;
+    for (const char* name : {"canonical", "ring"}) {
+      EXPECT_EQ(cost(name, Collective::kAllGather), Pair(n - 1, (n - 1) * 16));
+      EXPECT_EQ(cost(name, Collective::kReduceScatter), Pair(n - 1, (n - 1) * 16));
+    }
+    EXPECT_EQ(cost("tree", Collective::kBarrier), Pair(closing, 0));
+    EXPECT_EQ(cost("tree", Collective::kReduce), Pair(1 + closing, count));
+    EXPECT_EQ(cost("canonical", Collective::kReduce), Pair(n - 1 + 1 + closing, count));
+    EXPECT_EQ(cost("tree", Collective::kBroadcast), Pair(closing, 0));  // a leaf
+    EXPECT_EQ(cost("tree", Collective::kAllToAll),
+              Pair(n - 1 + std::bit_width(n - 1), (n - 1) * 16));
+  }
+}
+
+TEST(Schedules, DependOnTheShapeAlone) {
+  for (const Algorithm& algorithm : algorithms()) {
+    CallShape shape = shape_of(Collective::kAllReduce, 6, 1000);
+    shape.rank = 3;
+    const Schedule a = make_schedule(algorithm, shape);
+    const Schedule b = make_schedule(algorithm, shape);
+    ASSERT_EQ(a.steps.size(), b.steps.size());
+    for (std::size_t i = 0; i < a.steps.size(); ++i) {
+      EXPECT_EQ(a.steps[i].kind, b.steps[i].kind);
+      EXPECT_EQ(a.steps[i].peer, b.steps[i].peer);
+      EXPECT_EQ(a.steps[i].range.first, b.steps[i].range.first);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti

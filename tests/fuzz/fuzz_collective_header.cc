@@ -1,0 +1,27 @@
+// Fuzzes the header of collective calls: any bytes are a header that comes back, or an Error.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+
+#include "tutti/core/error.h"
+#include "tutti/cross_device_ops/collective_header.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace tutti::internal;
+  try {
+    const CollectiveHeader header = decode_header(std::as_bytes(std::span(data, size)));
+    const EncodedHeader again = encode(header);
+    // The bytes behind the last field are no part of it.
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(again.data());
+    if (!std::equal(bytes, bytes + kEncodedHeaderBytes - 4, data)) std::abort();
+    CollectiveHeader other = header;
+    if (header.difference(other)) std::abort();
+    ++other.count;
+    if (header.describe().empty() || mismatch_message(header, other).empty()) std::abort();
+  } catch (const tutti::Error&) {
+  }
+  return 0;
+}

@@ -1,0 +1,98 @@
+// `tutti conform`: checks a cross-device operation against the conformance kit.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <string>
+
+#include "tools/commands.h"
+#include "tutti/core/error.h"
+#include "tutti/cross_device_ops/conformance/report.h"
+#include "tutti/cross_device_ops/plugin.h"
+#include "tutti/cross_device_ops/registry.h"
+
+namespace tutti::tools {
+namespace {
+
+using conformance::GroupShape;
+
+conformance::Plan plan_of(const ConformOptions& options) {
+  if (options.seed < 0 || options.sample < 0 || options.budget < 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "conform: expected a seed, sample and budget of 0 or more, got ", options.seed, ", ",
+         options.sample, " and ", options.budget);
+  }
+  conformance::Plan plan;
+  plan.seed = static_cast<std::uint64_t>(options.seed);
+  plan.sample = static_cast<std::size_t>(options.sample);
+  if (options.shape != "all") {
+    std::erase_if(plan.shapes, [&](GroupShape shape) { return to_string(shape) != options.shape; });
+  }
+  return plan;
+}
+
+/// Loads the plugin; the name to test.
+std::string find_name(const ConformOptions& options) {
+  std::string name = options.name;
+  if (!options.plugin.empty()) {
+    const std::string loaded = load_cross_device_ops_plugin(options.plugin);
+    if (name.empty()) name = loaded;
+  }
+  if (name.empty()) {
+    fail(ErrorCode::kInvalidArgument, "conform: expected a name or --plugin; try one of ",
+         join(registered_cross_device_ops()));
+  }
+  make_cross_device_ops(name);
+  return name;
+}
+
+int run_one(const conformance::Case& c, conformance::Subject& subject, OutputFormat format) {
+  conformance::Report report;
+  report.name = subject.name();
+  report.seed = c.seed;
+  const conformance::Result result = conformance::run(c, subject);
+  report.add(c, result);
+  if (format == OutputFormat::kJson) {
+    std::printf("%s\n", report.json().dump(2).c_str());
+  } else {
+    std::printf("%s %s%s%s\n", concat(conformance::to_string(result.verdict)).c_str(),
+                c.id().c_str(), result.message.empty() ? "" : ": ", result.message.c_str());
+  }
+  return result.verdict == conformance::Verdict::kFailed ? 1 : 0;
+}
+
+int run_plan(const conformance::Plan& plan, conformance::Subject& subject,
+             const ConformOptions& options) {
+  conformance::RunOptions limits;
+  if (options.budget > 0) {
+    limits.budget =
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.budget));
+  }
+  const conformance::Report report = conformance::run(plan, subject, limits);
+  if (options.format == OutputFormat::kJson) {
+    std::printf("%s\n", report.json().dump(2).c_str());
+  } else {
+    const std::string plugin = options.plugin.empty() ? "" : " --plugin " + options.plugin;
+    std::printf("%s", report.table("tutti conform " + subject.name() + plugin).c_str());
+  }
+  return report.passed() ? 0 : 1;
+}
+
+}  // namespace
+
+int conform_command(const ConformOptions& options) {
+  std::string name;
+  conformance::Plan plan;
+  conformance::Case one;
+  try {
+    plan = plan_of(options);
+    if (!options.case_id.empty()) one = conformance::Case::parse(options.case_id);
+    name = find_name(options);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "tutti: %s\n", error.what());
+    return 2;
+  }
+  conformance::Subject subject(name);
+  if (!options.case_id.empty()) return run_one(one, subject, options.format);
+  return run_plan(plan, subject, options);
+}
+
+}  // namespace tutti::tools
