@@ -2,23 +2,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bench_subject.h"
 
+#include <algorithm>
+
+#include "tutti/cross_device_ops/algorithms/message_engine.h"
 #include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::tools {
 namespace {
 
+/// The communicators of threads: on each other's memory where the algorithm works so, else over
+/// messages.
+std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& name, int size) {
+  CommunicatorOptions options;
+  options.algorithm = name;
+  auto communicators = in_process_communicators(size, options);
+  if (communicators.front()->name() == name) return communicators;
+  const std::vector<std::string> known = internal::message_algorithms();
+  if (std::ranges::find(known, name) == known.end()) {
+    fail(ErrorCode::kUnimplemented, "has no communicator between threads");
+  }
+  communicators.clear();
+  for (const std::shared_ptr<Transport>& transport : in_process_transports(size)) {
+    communicators.push_back(
+        std::make_unique<Communicator>(internal::message_engine(transport, name), options));
+  }
+  return communicators;
+}
+
 /// Each rank calls its own communicator, as a program of several threads or processes does.
 class SpreadSubject final : public BenchSubject {
  public:
-  SpreadSubject(const std::string& name, const BenchOptions& options) : op_(options.op) {
-    CommunicatorOptions wanted;
-    wanted.algorithm = name;
-    communicators_ = in_process_communicators(options.replicas, wanted);
+  SpreadSubject(const std::string& name, const BenchOptions& options)
+      : op_(options.op), communicators_(communicators_of(name, options.replicas)) {
     const Communicator& first = *communicators_.front();
-    if (first.name() != name) {
-      fail(ErrorCode::kUnimplemented, "has no communicator between threads");
-    }
     if (!first.supports(Collective::kAllReduce, options.op, options.dtype)) {
       fail(ErrorCode::kUnimplemented, "does not support ", options.op, " of ", options.dtype);
     }
