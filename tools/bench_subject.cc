@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bench_subject.h"
 
-#include <algorithm>
-
-#include "tutti/cross_device_ops/algorithms/message_engine.h"
+#include "tools/bench_team.h"
 #include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/registry.h"
 
@@ -19,15 +18,15 @@ std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& n
   options.algorithm = name;
   auto communicators = in_process_communicators(size, options);
   if (communicators.front()->name() == name) return communicators;
-  const std::vector<std::string> known = internal::message_algorithms();
-  if (std::ranges::find(known, name) == known.end()) {
-    fail(ErrorCode::kUnimplemented, "has no communicator between threads");
-  }
-  communicators.clear();
-  for (const std::shared_ptr<Transport>& transport : in_process_transports(size)) {
-    communicators.push_back(
-        std::make_unique<Communicator>(internal::message_engine(transport, name), options));
-  }
+  // Some names meet their peers while they are made.
+  const auto transports = in_process_transports(size);
+  const auto store = std::make_shared<InProcessStore>();
+  BenchTeam team(size);
+  team.run([&](int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    communicators[r] =
+        make_communicator(Group{size, rank, {Device{}}, store, transports[r]}, options);
+  });
   return communicators;
 }
 
