@@ -128,9 +128,10 @@ typedef struct tutti_cross_device_ops_v1 {
   int32_t (*spans_processes)(void);
 
   // The following are as all_reduce. Default of each: made of all_reduce and of copies, or, between
-  // processes, of tutti's messages. `roots` and `counts` are those of the whole group;
+  // processes, of tutti's messages. `root` and `counts` are those of the whole group;
   // `num_replicas` is local_count; input and output of one replica may be the same memory where
-  // that is said, else they do not overlap.
+  // that is said, else they do not overlap. What combines nothing (broadcast, all_gather,
+  // all_to_all) gets buffers of every type, whatever supports() says.
 
   // Into *output, which may be the root's input; NULL where the root is in another process.
   int32_t (*reduce)(void* self, int32_t op, const tutti_buffer_v1* inputs, uint32_t num_replicas,

@@ -86,7 +86,10 @@ void MessageRun::receive(const Step& step) {
   if (step.kind != StepKind::kReceive || received_.empty()) {
     wait_for_readers(memory_.bytes_of(step.range));
   }
-  if (received_.empty()) post(current_);
+  if (received_.empty()) {
+    post(current_);
+    next_to_post_ = current_ + 1;
+  }
   Received& received = received_.front();
   TUTTI_CHECK(received.step == current_, "receives are posted in the order of steps");
   wait_for_message(received);
@@ -152,7 +155,6 @@ void MessageRun::post(std::size_t index) {
   received.work = link_.recv(step.peer, Purpose::kData, head, {into, num_bytes});
   received.brings_header = with_header;
   received_.push_back(std::move(received));
-  next_to_post_ = std::max(next_to_post_, index + 1);
 }
 
 void MessageRun::wait_for_readers(const ByteRange& range) {

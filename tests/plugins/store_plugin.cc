@@ -26,7 +26,10 @@ struct State {
   std::atomic<bool> aborted{false};
 };
 
-std::size_t bytes_of(std::int32_t dtype) { return dtype == TUTTI_FLOAT64 ? 8 : 4; }
+std::size_t bytes_of(std::int32_t dtype) {
+  constexpr std::size_t kBytes[] = {4, 8, 4, 8, 1, 1, 2, 2};
+  return kBytes[dtype];
+}
 
 // One call: what this process says and what it hears.
 class Call {

@@ -1,0 +1,273 @@
+// Headers by messages, data by an operation.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/plugin/ops_engine.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/algorithms/message_engine.h"
+#include "tutti/cross_device_ops/cross_device_ops_access.h"
+#include "tutti/cross_device_ops/plugin/prefix_store.h"
+#include "tutti/tensor/buffer.h"
+
+namespace tutti::internal {
+namespace {
+
+// Of messages beside those of the message engine: its tags never end in these numbers.
+constexpr std::uint64_t kWatchTag = ~std::uint64_t{0};
+constexpr std::uint64_t kNonceTag = kWatchTag - 1;
+
+ReplicaBuffer buffer_of(const Elements& elements) {
+  return {elements.data, elements.count, elements.dtype, {}};
+}
+/// An input: operations do not write to it.
+ReplicaBuffer buffer_of(const ConstElements& elements) {
+  return {const_cast<std::byte*>(elements.data), elements.count, elements.dtype, {}};
+}
+
+bool reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+
+/// Receives that never end by themselves: testing them shows that a peer has aborted the group.
+class AbortWatch {
+ public:
+  AbortWatch(Transport& transport, const std::vector<int>& ranks) {
+    for (const int rank : ranks) {
+      if (rank != transport.rank()) never_.push_back(transport.recv(rank, kWatchTag, {}, {}));
+    }
+  }
+  /// The reason, if there is one. A peer that is gone may just have finished: that is none.
+  std::optional<Error> look() {
+    for (const auto& work : never_) {
+      try {
+        work->test();
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::kAborted) return error;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Work>> never_;
+};
+
+/// What an engine and those of its subgroups are made of.
+struct Parts {
+  CrossDeviceOpsSpec spec;
+  std::shared_ptr<Transport> transport;
+  std::shared_ptr<KeyValueStore> store;  // this group's part
+  std::vector<int> ranks;                // of the transport, by number in the group
+  int rank = 0;                          // in the group
+  Device device;
+  std::unique_ptr<CollectiveEngine> messages;
+};
+
+class OpsEngine final : public CollectiveEngine {
+ public:
+  explicit OpsEngine(Parts parts)
+      : parts_(std::move(parts)),
+        ops_(build_cross_device_ops(
+            parts_.spec,
+            Group{size(), parts_.rank, {parts_.device}, parts_.store, parts_.transport})),
+        watch_(*parts_.transport, parts_.ranks) {
+    if (ops_->spans_processes() || size() == 1) return;
+    fail(ErrorCode::kUnimplemented, name(), ": works within one process alone; expected an ",
+         "operation that spans processes, such as ", join(message_algorithms()));
+  }
+
+  int rank() const override { return parts_.rank; }
+  int size() const override { return static_cast<int>(parts_.ranks.size()); }
+  std::string_view name() const override { return parts_.spec.name; }
+  bool supports(Collective collective, ReduceOp op, DType dtype) const override {
+    return is_native(collective, op, dtype) || parts_.messages->supports(collective, op, dtype);
+  }
+  Determinism determinism() const override { return ops_->determinism(); }
+
+  void run(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline) override;
+  void abort(const Error& reason) noexcept override {
+    close(Error(ErrorCode::kAborted, reason.message()));
+  }
+  std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
+                                             std::uint32_t number) override;
+  void tend(const std::function<std::string()>& own_state) override {
+    parts_.messages->tend(own_state);
+    if (const auto reason = watch_.look()) ops_->abort(*reason);
+  }
+  std::vector<std::string> whereabouts(TimePoint deadline) override {
+    return parts_.messages->whereabouts(deadline);
+  }
+
+ private:
+  bool is_native(Collective collective, ReduceOp op, DType dtype) const;
+  void run_native(const CollectiveCall& call);
+  void all_reduce(const CollectiveCall& call);
+  void close(const Error& reason) noexcept;
+  void throw_if_closed();
+
+  Parts parts_;
+  std::unique_ptr<CrossDeviceOps> ops_;
+  AbortWatch watch_;
+  Mutex mutex_;
+  std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
+};
+
+bool OpsEngine::is_native(Collective collective, ReduceOp op, DType dtype) const {
+  if (size() == 1 || collective == Collective::kAllToAll || !ops_->provides(collective)) {
+    return false;
+  }
+  return !reduces(collective) || ops_->supports(op, dtype, parts_.device.type);
+}
+
+void OpsEngine::run(const CollectiveCall& call, const CollectiveHeader& header,
+                    TimePoint deadline) {
+  throw_if_closed();
+  try {
+    if (call.count == 0 || !is_native(call.collective, call.op, call.dtype)) {
+      parts_.messages->run(call, header, deadline);
+      return;
+    }
+    CollectiveCall meeting;
+    meeting.collective = Collective::kBarrier;
+    parts_.messages->run(meeting, header, deadline);
+    run_native(call);
+  } catch (const Error& error) {
+    close(error);
+    throw;
+  }
+}
+
+void OpsEngine::run_native(const CollectiveCall& call) {
+  using Access = CrossDeviceOpsAccess;
+  ReplicaBuffer input, output;
+  if (!call.inputs.empty()) input = buffer_of(call.inputs[0]);
+  if (!call.outputs.empty()) output = buffer_of(call.outputs[0]);
+  const std::span<const ReplicaBuffer> inputs(&input, 1), outputs(&output, 1);
+  switch (call.collective) {
+    case Collective::kAllReduce:
+      return all_reduce(call);
+    case Collective::kReduce:
+      return Access::reduce(*ops_, call.op, inputs, call.root == rank() ? &output : nullptr,
+                            call.root);
+    case Collective::kBroadcast:
+      return Access::broadcast(*ops_, outputs, call.root);
+    case Collective::kAllGather:
+      return Access::all_gather(*ops_, inputs, outputs, call.counts);
+    case Collective::kReduceScatter:
+      return Access::reduce_scatter(*ops_, call.op, inputs, outputs, call.counts);
+    case Collective::kAllToAll:
+    case Collective::kBarrier:
+      break;
+  }
+  TUTTI_CHECK(false, "run_native: ", to_string(call.collective), " is done with messages");
+}
+
+// In place. Several buffers are packed: an operation pays for each call.
+void OpsEngine::all_reduce(const CollectiveCall& call) {
+  const auto copy = [](const std::byte* from, std::byte* to, std::size_t bytes) {
+    if (bytes > 0 && from != to) std::memcpy(to, from, bytes);
+  };
+  if (call.outputs.size() == 1) {
+    copy(call.inputs[0].data, call.outputs[0].data, call.outputs[0].num_bytes());
+    const ReplicaBuffer buffer = buffer_of(call.outputs[0]);
+    return CrossDeviceOpsAccess::all_reduce(*ops_, call.op, std::span(&buffer, 1));
+  }
+  const BufferRef packed = BufferRef::allocate(call.count * size_of(call.dtype));
+  std::byte* place = packed->data();
+  for (const ConstElements& part : call.inputs) {
+    copy(part.data, place, part.num_bytes());
+    place += part.num_bytes();
+  }
+  const ReplicaBuffer buffer{packed->data(), call.count, call.dtype, {}};
+  CrossDeviceOpsAccess::all_reduce(*ops_, call.op, std::span(&buffer, 1));
+  place = packed->data();
+  for (const Elements& part : call.outputs) {
+    copy(place, part.data, part.num_bytes());
+    place += part.num_bytes();
+  }
+}
+
+void OpsEngine::close(const Error& reason) noexcept {
+  {
+    MutexLock lock(mutex_);
+    if (!closed_) closed_ = reason;
+  }
+  parts_.messages->abort(reason);
+  ops_->abort(reason);
+}
+
+void OpsEngine::throw_if_closed() {
+  MutexLock lock(mutex_);
+  if (closed_) throw *closed_;
+}
+
+std::unique_ptr<CollectiveEngine> OpsEngine::subgroup(const std::vector<int>& ranks,
+                                                      std::uint32_t number) {
+  Parts parts;
+  parts.spec = parts_.spec;
+  parts.transport = parts_.transport;
+  for (const int member : ranks) {
+    parts.ranks.push_back(parts_.ranks[static_cast<std::size_t>(member)]);
+  }
+  // Groups that share no member may have one number.
+  const std::string prefix = concat("g", number, ".", ranks[0], "/");
+  if (parts_.store) parts.store = std::make_shared<PrefixStore>(parts_.store, prefix);
+  parts.rank = static_cast<int>(std::ranges::find(ranks, parts_.rank) - ranks.begin());
+  parts.device = parts_.device;
+  parts.messages = parts_.messages->subgroup(ranks, number);
+  return std::make_unique<OpsEngine>(std::move(parts));
+}
+
+/// A number that no other group has had, from rank 0.
+std::uint64_t agree_on_nonce(Transport& transport, TimePoint deadline) {
+  std::uint64_t nonce = 0;
+  const auto bytes = std::as_writable_bytes(std::span(&nonce, 1));
+  if (transport.rank() != 0) {
+    transport.recv(0, kNonceTag, {}, bytes)->wait(deadline);
+    return nonce;
+  }
+  while (nonce == 0) {
+    if (::getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce)) nonce = 0;
+  }
+  std::vector<std::unique_ptr<Work>> sends;
+  for (int peer = 1; peer < transport.size(); ++peer) {
+    sends.push_back(transport.send(peer, kNonceTag, {}, bytes));
+  }
+  for (const auto& send : sends) send->wait(deadline);
+  return nonce;
+}
+
+}  // namespace
+
+std::unique_ptr<CollectiveEngine> ops_engine(const CrossDeviceOpsSpec& spec, const Group& group,
+                                             TimePoint deadline) {
+  if (!group.transport || group.local_devices.size() != 1 ||
+      group.world_size != group.transport->size() || group.first_rank != group.transport->rank()) {
+    fail(ErrorCode::kInvalidArgument, spec.name, ": the group of a communicator; expected one ",
+         "local device and a transport of its size and rank, got ", group.local_devices.size(),
+         " devices and rank ", group.first_rank, " of ", group.world_size,
+         group.transport ? "" : " without transport");
+  }
+  Parts parts;
+  parts.spec = spec;
+  parts.transport = group.transport;
+  const std::uint64_t nonce = agree_on_nonce(*group.transport, deadline);
+  if (group.store) {
+    parts.store = std::make_shared<PrefixStore>(group.store, concat("ops/", nonce, "/"));
+  }
+  for (int rank = 0; rank < group.world_size; ++rank) parts.ranks.push_back(rank);
+  parts.rank = group.first_rank;
+  parts.device = group.local_devices[0];
+  parts.messages = message_engine(group.transport, "canonical");
+  return std::make_unique<OpsEngine>(std::move(parts));
+}
+
+}  // namespace tutti::internal

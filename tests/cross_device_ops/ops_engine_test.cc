@@ -1,0 +1,170 @@
+// Communicators over an operation that spans processes: headers by messages, data by the operation.
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <numeric>
+
+#include "tests/support/hang_watchdog.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/core/executor.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/cross_device_ops/plugin.h"
+
+namespace tutti {
+namespace ops_engine_test {
+
+using testing::expect_error;
+using Floats = std::vector<float>;
+
+std::string plugin(const std::string& kind) {
+  return load_cross_device_ops_plugin(TUTTI_TEST_PLUGINS "/" + kind + ".so");
+}
+
+Floats iota(std::size_t count, int first) {
+  Floats values(count);
+  std::iota(values.begin(), values.end(), static_cast<float>(first));
+  return values;
+}
+
+/// body(communicator) on a thread per rank, which share a store and nothing else.
+void run_ranks(int size, const CommunicatorOptions& options,
+               const std::function<void(Communicator&)>& body) {
+  const testing::HangWatchdog watchdog("an operation as engine", std::chrono::seconds(60));
+  const auto store = std::make_shared<InProcessStore>();
+  store->set("call/1/0", "left by somebody else");
+  const auto transports = in_process_transports(size);
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.push_back(Executor::system().start("rank", [&, rank] {
+      const Group group{size, rank, {Device{}}, store, transports[static_cast<std::size_t>(rank)]};
+      try {
+        const auto communicator = make_communicator(group, options);
+        body(*communicator);
+      } catch (const Error& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    }));
+  }
+}
+
+void expect_all_collectives(Communicator& ranks) {
+  const int me = ranks.rank(), size = ranks.size();
+  const auto n = static_cast<std::size_t>(size);
+  const float sum_of_ranks = static_cast<float>(size * (size - 1) / 2);
+  Floats values(5, static_cast<float>(me));
+  ranks.all_reduce(ReduceOp::kSum, std::span(values));
+  EXPECT_EQ(values, Floats(5, sum_of_ranks));
+  ranks.all_reduce(ReduceOp::kMean, std::span(values));
+  EXPECT_EQ(values, Floats(5, sum_of_ranks));
+  Floats small(1, 1), empty, large(1000, 2);
+  const Elements list[] = {std::span(small), std::span(empty), std::span(large)};
+  ranks.all_reduce(ReduceOp::kSum, list);
+  EXPECT_EQ(small[0], static_cast<float>(size));
+  EXPECT_EQ(large, Floats(1000, static_cast<float>(2 * size)));
+  // What the plugin does not support.
+  std::vector<double> doubles(3, me);
+  ranks.all_reduce(ReduceOp::kMax, std::span(doubles));
+  EXPECT_EQ(doubles, std::vector<double>(3, size - 1));
+
+  const Floats input(4, 1);
+  Floats output(4);
+  ranks.reduce(ReduceOp::kSum, std::span(input), std::span(output), size - 1);
+  EXPECT_EQ(output, Floats(4, me == size - 1 ? static_cast<float>(size) : 0));
+  Floats copies = iota(3, 10 * me);
+  ranks.broadcast(std::span(copies), size - 1);
+  EXPECT_EQ(copies, iota(3, 10 * (size - 1)));
+
+  std::vector<std::size_t> counts(n, 1);
+  counts[0] = 3;
+  const Floats part(counts[static_cast<std::size_t>(me)], static_cast<float>(me));
+  Floats all(n + 2);
+  ranks.all_gather(std::span(part), std::span(all), counts);
+  Floats expected(3, 0);
+  for (int r = 1; r < size; ++r) expected.push_back(static_cast<float>(r));
+  EXPECT_EQ(all, expected);
+  Floats own(counts[static_cast<std::size_t>(me)]);
+  const Floats whole = iota(n + 2, 0);
+  ranks.reduce_scatter(ReduceOp::kSum, std::span(whole), std::span(own), counts);
+  EXPECT_EQ(own[0], me == 0 ? 0 : static_cast<float>(size * (me + 2)));
+  Floats exchanged(n);
+  const Floats to_each(n, static_cast<float>(me));
+  ranks.all_to_all(std::span(to_each), std::span(exchanged));
+  EXPECT_EQ(exchanged, iota(n, 0));
+  ranks.barrier();
+}
+
+TEST(OpsEngine, AllCollectivesWithAnOperationThatBringsAllOrOne) {
+  for (const char* kind : {"store", "store_all_reduce"}) {
+    const std::string name = plugin(kind);
+    for (const int size : {1, 2, 3}) {
+      SCOPED_TRACE(concat(kind, " ", size));
+      run_ranks(size, {.algorithm = name}, [&](Communicator& ranks) {
+        EXPECT_EQ(ranks.name(), name);
+        EXPECT_EQ(ranks.determinism(), Determinism::kRunToRun);
+        expect_all_collectives(ranks);
+      });
+    }
+  }
+}
+
+TEST(OpsEngine, AMismatchIsFoundBeforeTheOperationIsCalled) {
+  run_ranks(3, {.algorithm = plugin("store")}, [](Communicator& ranks) {
+    Floats values(ranks.rank() == 1 ? 4 : 5);
+    expect_error(ErrorCode::kInvalidArgument, {"collective mismatch (count)", "rank 1"},
+                 [&] { ranks.all_reduce(ReduceOp::kSum, std::span(values)); });
+  });
+}
+
+TEST(OpsEngine, AnAbortOfOneRankEndsTheOperationOfTheOthers) {
+  run_ranks(3, {.algorithm = plugin("store")}, [](Communicator& ranks) {
+    Floats values(5, 1);
+    ranks.all_reduce(ReduceOp::kSum, std::span(values));
+    if (ranks.rank() == 0) ranks.abort(Error(ErrorCode::kInternal, "the disk is full"));
+    expect_error(ErrorCode::kAborted, {"the disk is full"},
+                 [&] { ranks.all_reduce(ReduceOp::kSum, std::span(values)); });
+  });
+}
+
+TEST(OpsEngine, SubgroupsHaveAnOperationOfTheirOwn) {
+  run_ranks(4, {.algorithm = plugin("store")}, [](Communicator& ranks) {
+    const int first = ranks.rank() / 2 * 2;
+    const std::vector<int> members{first, first + 1};
+    const auto pair = ranks.group(members);
+    ASSERT_TRUE(pair);
+    Floats values(2, static_cast<float>(ranks.rank()));
+    pair->all_reduce(ReduceOp::kSum, std::span(values));
+    EXPECT_EQ(values, Floats(2, static_cast<float>(2 * first + 1)));
+    ranks.all_reduce(ReduceOp::kSum, std::span(values));
+    EXPECT_EQ(values, Floats(2, 12));
+  });
+}
+
+TEST(OpsEngine, OperationsOfOneProcessAndGroupsWithoutTransportAreRefused) {
+  run_ranks(2, {}, [](Communicator&) {});
+  const std::string good = plugin("good");
+  const auto transports = in_process_transports(2);
+  const auto store = std::make_shared<InProcessStore>();
+  const auto peer = Executor::system().start("rank-1", [&] {
+    expect_error(ErrorCode::kUnimplemented, {good, "within one process"}, [&] {
+      make_communicator(Group{2, 1, {Device{}}, store, transports[1]}, {.algorithm = good});
+    });
+  });
+  expect_error(ErrorCode::kUnimplemented, {good, "within one process"}, [&] {
+    make_communicator(Group{2, 0, {Device{}}, store, transports[0]}, {.algorithm = good});
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"Group::transport"}, [&] {
+    make_communicator(Group{2, 0, {Device{}}, store}, {.algorithm = good});
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"one local device", "rank 1 of 2"}, [&] {
+    make_communicator(Group{2, 1, {Device{}}, store, transports[0]}, {.algorithm = good});
+  });
+  expect_error(ErrorCode::kNotFound, {"'nonsense'"}, [&] {
+    make_communicator(Group{2, 0, {Device{}}, store, transports[0]}, {.algorithm = "nonsense"});
+  });
+}
+
+}  // namespace ops_engine_test
+}  // namespace tutti
