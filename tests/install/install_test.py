@@ -132,15 +132,9 @@ def main():
         wrong = run(*configure, "-B", user / "wrong", "-DCOMPONENTS=strategy;blockchain", expect=1)
         assert "unknown component 'blockchain'" in wrong and "expected one of" in wrong, wrong
         check_plugin(build, prefix, pathlib.Path(folder) / "plugin")
-<<<<<<< HEAD
-        check_conformance(prefix, compiler, pathlib.Path(folder) / "plugin" / "libtree_sum.so",
-                          pathlib.Path(folder) / "conformance")
-        check_eigen_loop(prefix, pathlib.Path(folder))
-=======
         check_eigen_loop(prefix, pathlib.Path(folder))
         check_conformance(prefix, compiler, pathlib.Path(folder) / "plugin" / "libtree_sum.so",
                           pathlib.Path(folder) / "conformance")
->>>>>>> main
         devices = run(prefix / "bin" / "tutti", "devices")
         assert "cpu:0" in devices, devices
         print("install: configured, built and ran against", sorted(os.listdir(prefix)))
