@@ -3,29 +3,12 @@
 #include "tools/bench_all_reduce.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "tools/bench_floor.h"
 #include "tools/bench_subject.h"
 
 namespace tutti::tools {
 namespace {
-
-// Where -n is not given: calls until a round takes about 20 ms, guessed from 1 us + 8 GB/s.
-constexpr double kSecondsPerRound = 0.02;
-// Calls are timed in batches at least this long: the clock costs nothing then.
-constexpr double kSecondsPerBatch = 100e-6;
-
-CallPlan plan_for(const BenchOptions& options, std::size_t num_bytes) {
-  const double guess = 1e-6 + static_cast<double>(num_bytes) / 8e9;
-  const double calls = std::clamp(std::round(kSecondsPerRound / guess), 3.0, 4'000.0);
-  const int total = options.iterations > 0 ? options.iterations : static_cast<int>(calls);
-  CallPlan plan;
-  plan.warm_up = options.warm_up;
-  plan.calls = std::clamp(static_cast<int>(std::ceil(kSecondsPerBatch / guess)), 1, total);
-  plan.batches = std::max(1, total / plan.calls);
-  return plan;
-}
 
 BenchTime summary_of(const std::vector<double>& rounds) {
   const auto [least, most] = std::ranges::minmax(rounds);
@@ -110,7 +93,7 @@ class Measurement {
 
   std::vector<BenchRow> measure(std::size_t num_bytes) {
     ranks_.resize(num_bytes);
-    const CallPlan plan = plan_for(options_, num_bytes);
+    const CallPlan plan = plan_calls(options_.iterations, options_.warm_up, num_bytes);
     for (Contender& each : contenders_) begin(each);
     std::vector<double> floor_rounds;
     for (int round = 0; round < options_.rounds; ++round) {

@@ -2,23 +2,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bench_subject.h"
 
+#include "tools/bench_team.h"
 #include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::tools {
 namespace {
 
+/// The communicators of threads: on each other's memory where the algorithm works so, else over
+/// messages.
+std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& name, int size) {
+  CommunicatorOptions options;
+  options.algorithm = name;
+  auto communicators = in_process_communicators(size, options);
+  if (communicators.front()->name() == name) return communicators;
+  // Some names meet their peers while they are made.
+  const auto transports = in_process_transports(size);
+  const auto store = std::make_shared<InProcessStore>();
+  BenchTeam team(size);
+  team.run([&](int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    communicators[r] =
+        make_communicator(Group{size, rank, {Device{}}, store, transports[r]}, options);
+  });
+  return communicators;
+}
+
 /// Each rank calls its own communicator, as a program of several threads or processes does.
 class SpreadSubject final : public BenchSubject {
  public:
-  SpreadSubject(const std::string& name, const BenchOptions& options) : op_(options.op) {
-    CommunicatorOptions wanted;
-    wanted.algorithm = name;
-    communicators_ = in_process_communicators(options.replicas, wanted);
+  SpreadSubject(const std::string& name, const BenchOptions& options)
+      : op_(options.op), communicators_(communicators_of(name, options.replicas)) {
     const Communicator& first = *communicators_.front();
-    if (first.name() != name) {
-      fail(ErrorCode::kUnimplemented, "has no communicator between threads");
-    }
     if (!first.supports(Collective::kAllReduce, options.op, options.dtype)) {
       fail(ErrorCode::kUnimplemented, "does not support ", options.op, " of ", options.dtype);
     }

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tutti/core/clock.h"
 
@@ -125,27 +126,78 @@ void BenchTeam::run(const std::function<void(int thread)>& job) {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
+CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes) {
+  constexpr double kSeconds = 0.02;
+  constexpr double kSecondsPerBatch = 100e-6;
+  const double guess = 1e-6 + static_cast<double>(num_bytes) / 8e9;
+  const double calls = std::clamp(std::round(kSeconds / guess), 3.0, 4'000.0);
+  const int total = iterations > 0 ? iterations : static_cast<int>(calls);
+  CallPlan plan;
+  plan.warm_up = warm_up;
+  plan.calls = std::clamp(static_cast<int>(std::ceil(kSecondsPerBatch / guess)), 1, total);
+  plan.batches = std::max(1, total / plan.calls);
+  return plan;
+}
+
+namespace {
+
+/// The slowest thread of each batch.
+class BatchTimes {
+ public:
+  BatchTimes(int num_threads, int num_batches)
+      : seconds_(static_cast<std::size_t>(num_threads),
+                 std::vector<double>(static_cast<std::size_t>(num_batches))) {}
+  double& at(int thread, int batch) {
+    return seconds_[static_cast<std::size_t>(thread)][static_cast<std::size_t>(batch)];
+  }
+  std::vector<double> slowest() const {
+    std::vector<double> result = seconds_.front();
+    for (const std::vector<double>& of_thread : seconds_) {
+      for (std::size_t i = 0; i < result.size(); ++i) result[i] = std::max(result[i], of_thread[i]);
+    }
+    return result;
+  }
+
+ private:
+  std::vector<std::vector<double>> seconds_;
+};
+
+}  // namespace
+
 std::vector<double> time_calls(BenchTeam& team, const CallPlan& plan,
                                const std::function<void(int thread)>& call) {
-  const auto num_threads = static_cast<std::size_t>(team.size());
-  const auto num_batches = static_cast<std::size_t>(plan.batches);
-  std::vector<std::vector<double>> seconds(num_threads, std::vector<double>(num_batches));
+  BatchTimes times(team.size(), plan.batches);
   team.run([&](int thread) {
     const Clock& clock = Clock::system();
     for (int i = 0; i < plan.warm_up; ++i) call(thread);
-    for (std::size_t batch = 0; batch < num_batches; ++batch) {
+    for (int batch = 0; batch < plan.batches; ++batch) {
       team.barrier().wait();
       const TimePoint begin = clock.now();
       for (int i = 0; i < plan.calls; ++i) call(thread);
-      const double all = seconds_between(begin, clock.now());
-      seconds[static_cast<std::size_t>(thread)][batch] = all / plan.calls;
+      times.at(thread, batch) = seconds_between(begin, clock.now()) / plan.calls;
     }
   });
-  std::vector<double> slowest = seconds.front();
-  for (const std::vector<double>& of_thread : seconds) {
-    for (std::size_t i = 0; i < num_batches; ++i) slowest[i] = std::max(slowest[i], of_thread[i]);
-  }
-  return slowest;
+  return times.slowest();
+}
+
+std::vector<double> time_prepared_calls(BenchTeam& team, const CallPlan& plan,
+                                        const std::function<void(int thread)>& prepare,
+                                        const std::function<void(int thread)>& call) {
+  const int num_calls = plan.batches * plan.calls;
+  BatchTimes times(team.size(), num_calls);
+  team.run([&](int thread) {
+    const Clock& clock = Clock::system();
+    for (int i = -plan.warm_up; i < num_calls; ++i) {
+      prepare(thread);
+      team.barrier().wait();
+      const TimePoint begin = clock.now();
+      call(thread);
+      const double seconds = seconds_between(begin, clock.now());
+      if (i >= 0) times.at(thread, i) = seconds;
+      team.barrier().wait();  // nobody prepares while another one still computes
+    }
+  });
+  return times.slowest();
 }
 
 double ping_pong_nanoseconds() {

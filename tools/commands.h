@@ -40,4 +40,8 @@ int conform_command(const ConformOptions& options);
 /// wrong, 2 for flags that make no sense.
 int bench_all_reduce_command(const BenchFlags& flags);
 
+/// Times all_reduce and SGD's step in one pass beside two. 1 when the bits differ, 2 for flags that
+/// make no sense.
+int bench_update_command(const BenchFlags& flags);
+
 }  // namespace tutti::tools

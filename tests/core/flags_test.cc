@@ -129,5 +129,46 @@ TEST(Flags, UnknownOrMissingSubCommandsListTheKnownOnes) {
   EXPECT_EQ(parse_command({"devices", "--help"}).exit_code, 0);
 }
 
+FlagsOfTest parse_nested(std::vector<std::string> words) {
+  FlagsOfTest result;
+  Flags flags("A tool.");
+  flags.add_command(
+      "bench", "measures",
+      [&](Flags& bench) {
+        bench.add_command(
+            "sum", "sums", [&](Flags& sum) { sum.add("-n,--steps", result.steps, "how often"); },
+            [&] { return 30 + static_cast<int>(result.steps); });
+        bench.add_command(
+            "copy", "copies", [](Flags&) {}, [] { return 21; });
+      },
+      [] { return 0; });
+  flags.add_command(
+      "doctor", "checks", [](Flags&) {}, [] { return 20; });
+  result.exit_code = parse_flags(flags, std::move(words), result);
+  return result;
+}
+
+TEST(Flags, CommandsHaveCommands) {
+  EXPECT_EQ(parse_nested({"bench", "sum"}).exit_code, 40);
+  EXPECT_EQ(parse_nested({"bench", "sum", "-n", "2"}).exit_code, 32);
+  EXPECT_EQ(parse_nested({"bench", "sum", "--steps", "3"}).exit_code, 33);
+  EXPECT_EQ(parse_nested({"bench", "copy"}).exit_code, 21);
+  EXPECT_EQ(parse_nested({"doctor"}).exit_code, 20);
+  EXPECT_EQ(parse_nested({"bench", "--help"}).exit_code, 0);
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"bench"}, "prog: no command given; expected one of sum, copy"},
+      {{"bench", "dance"}, "prog: unknown command 'dance'; expected one of sum, copy"},
+      {{"dance"}, "prog: unknown command 'dance'; expected one of bench, doctor"},
+      {{"bench", "sum", "--jsn"}, "prog: unknown flag --jsn; expected one of --help, --steps"},
+      {{"bench", "copy", "word"},
+       "prog: unexpected argument 'word'; expected flags only; try --help"},
+  };
+  for (const auto& [words, message] : cases) {
+    const FlagsOfTest flags = parse_nested(words);
+    EXPECT_EQ(flags.exit_code, 2);
+    EXPECT_EQ(flags.errors, message + "\n");
+  }
+}
+
 }  // namespace
 }  // namespace tutti

@@ -48,8 +48,8 @@ void expect_reference(const TypedBytes& data, ReduceOp op, int size, std::size_t
   for (std::size_t i = 0; i < data.count(); ++i) {
     const double expected = reference(op, data.dtype(), size, first + i);
     if (data.get(i) != expected) {
-      fail(ErrorCode::kInternal, op, " of ", data.dtype(), ", ", data.count(), " elements: element ",
-           i, " is ", data.get(i), ", expected ", expected);
+      fail(ErrorCode::kInternal, op, " of ", data.dtype(), ", ", data.count(),
+           " elements: element ", i, " is ", data.get(i), ", expected ", expected);
     }
   }
 }
@@ -106,14 +106,23 @@ TEST(MessageEngine, AllReduceEqualsPlainLoops) {
 TEST(MessageEngine, LargeBuffersTravelInSegments) {
   const testing::HangWatchdog watchdog("collectives over messages", std::chrono::seconds(100));
   for (const std::string& name : message_algorithms()) {
-    for (const int size : {2, 3, 5, 8}) {
+    for (const int size : {2, 3, 5}) {
       SCOPED_TRACE(concat(name, ", ", size, " ranks"));
       with_engines(name, size, [&](CollectiveEngine& engine) {
-        for (const std::size_t count : {300'007u, 1'000'000u}) {
-          TypedBytes data(DType::kFloat32, count);
-          fill(data, ReduceOp::kSum, engine.rank());
-          all_reduce_call(data).run(engine, count);
-          expect_reference(data, ReduceOp::kSum, size);
+        TypedBytes data(DType::kFloat64, 200'003);
+        for (std::size_t i = 0; i < data.count(); ++i) {
+          const auto value = static_cast<double>((i + static_cast<std::size_t>(engine.rank())) % 7);
+          std::memcpy(data.data() + i * sizeof(double), &value, sizeof(double));
+        }
+        all_reduce_call(data).run(engine, 0);
+        for (std::size_t i = 0; i < data.count(); ++i) {
+          double expected = 0;
+          for (std::size_t r = 0; r < static_cast<std::size_t>(size); ++r) {
+            expected += static_cast<double>((i + r) % 7);
+          }
+          double actual = 0;
+          std::memcpy(&actual, data.data() + i * sizeof(double), sizeof(double));
+          if (actual != expected) fail(ErrorCode::kInternal, "element ", i, " is ", actual);
         }
       });
     }
@@ -194,7 +203,7 @@ TEST(MessageEngine, CopiesOfEveryType) {
           const auto value = [&](std::size_t rank, std::size_t i) {
             return value_of(ReduceOp::kMax, dtype, static_cast<int>(rank), i);
           };
-          TypedBytes data(dtype, 100'003);
+          TypedBytes data(dtype, dtype == DType::kFloat64 ? 40'003 : 1'003);
           fill(data, ReduceOp::kMax, engine.rank());
           const std::size_t root = sequence % n;
           TestCall{.collective = Collective::kBroadcast,
@@ -249,41 +258,58 @@ TEST(MessageEngine, CopiesOfEveryType) {
 }
 
 /// Magnitudes far apart, signed zeros: another order of operands gives other bits.
+const std::vector<std::vector<double>>& wild_values() {
+  static const auto values = [] {
+    std::vector<std::vector<double>> all(11, std::vector<double>(20'011));
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      const RandomStream stream(RandomKey{17, kUserPurpose, r});
+      for (std::size_t i = 0; i < all[r].size(); ++i) {
+        const double zero = (r + i / 5) % 2 == 0 ? 0.0 : -0.0;
+        const double number = stream.normal(i) * std::pow(10.0, (r * 3 + i) % 5);
+        all[r][i] = i % 5 == 0 ? zero : number;
+      }
+    }
+    return all;
+  }();
+  return values;
+}
+
 void fill_wildly(TypedBytes& data, int rank) {
-  const RandomStream stream(RandomKey{17, kUserPurpose, static_cast<std::uint64_t>(rank)});
-  for (std::size_t i = 0; i < data.count(); ++i) {
-    const double sign = (static_cast<std::size_t>(rank) + i / 5) % 2 == 0 ? 1.0 : -1.0;
-    const double number = stream.normal(i) * std::pow(10.0, (rank * 3 + static_cast<int>(i)) % 5);
-    data.set(i, i % 5 == 0 ? sign * 0.0 : number);
+  const std::vector<double>& values = wild_values()[static_cast<std::size_t>(rank)];
+  for (std::size_t i = 0; i < data.count(); ++i) data.set(i, values[i]);
+}
+
+void expect_tree_bits(std::string_view name, int size, ReduceOp op, DType dtype,
+                      std::size_t count) {
+  SCOPED_TRACE(concat(name, ", ", size, " ranks, ", op, " of ", count, " x ", dtype));
+  std::vector<TypedBytes> values;
+  std::vector<const std::byte*> starts;
+  for (int r = 0; r < size; ++r) {
+    values.emplace_back(dtype, count);
+    fill_wildly(values.back(), r);
   }
+  for (const TypedBytes& value : values) starts.push_back(value.data());
+  TypedBytes expected(dtype, count);
+  reduce_along_tree(op, dtype, starts, expected.data(), count);
+  with_engines(name, size, [&](CollectiveEngine& engine) {
+    if (!engine.supports(Collective::kAllReduce, op, dtype)) return;
+    TypedBytes& data = values[static_cast<std::size_t>(engine.rank())];
+    all_reduce_call(data, op).run(engine, 0);
+    if (!data.same_bytes(expected)) fail(ErrorCode::kInternal, "other bits");
+  });
 }
 
 TEST(MessageEngine, CanonicalGradesHaveTheBitsOfTheTree) {
-  const testing::HangWatchdog watchdog("collectives over messages", std::chrono::seconds(100));
+  const testing::HangWatchdog watchdog("bits of the tree", std::chrono::seconds(100));
   for (const std::string& name : message_algorithms()) {
+    if (name == "ring") continue;
     for (const int size : {2, 3, 5, 6, 7, 8, 11}) {
-      SCOPED_TRACE(concat(name, ", ", size, " ranks"));
-      with_engines(name, size, [&](CollectiveEngine& engine) {
-        if (engine.determinism() != Determinism::kCanonical) return;
-        std::uint64_t sequence = 0;
-        for_supported(engine, Collective::kAllReduce, [&](ReduceOp op, DType dtype) {
-          if (!is_floating(dtype)) return;
-          for (const std::size_t count : {257, 40'000}) {
-            std::vector<TypedBytes> inputs;
-            std::vector<const std::byte*> starts;
-            for (int r = 0; r < size; ++r) {
-              inputs.emplace_back(dtype, count);
-              fill_wildly(inputs.back(), r);
-            }
-            for (const TypedBytes& input : inputs) starts.push_back(input.data());
-            TypedBytes expected(dtype, count);
-            reduce_along_tree(op, dtype, starts, expected.data(), count);
-            TypedBytes& data = inputs[static_cast<std::size_t>(engine.rank())];
-            all_reduce_call(data, op).run(engine, sequence++);
-            if (!data.same_bytes(expected)) fail(ErrorCode::kInternal, op, " ", dtype, " ", count);
-          }
-        });
-      });
+      for (const ReduceOp op : kOps) {
+        for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+          expect_tree_bits(name, size, op, dtype, 257);
+        }
+      }
+      expect_tree_bits(name, size, ReduceOp::kSum, DType::kFloat32, 20'011);
     }
   }
 }
@@ -319,8 +345,8 @@ TEST(MessageEngine, SendsWhatItsScheduleSaysAndOneHeader) {
       const Transports transports = in_process_transports(size);
       expect_no_errors(on_ranks(size, [&](int rank) {
         Transport& transport = *transports[static_cast<std::size_t>(rank)];
-        const auto engine = message_engine(transports[static_cast<std::size_t>(rank)],
-                                           algorithm.name);
+        const auto engine =
+            message_engine(transports[static_cast<std::size_t>(rank)], algorithm.name);
         std::uint64_t sequence = 0;
         for (const std::size_t count : {0, 1, 1000, 200'000}) {
           internal::CallShape shape{.size = size, .rank = rank, .count = count};

@@ -265,6 +265,9 @@ TEST(CrossDeviceOps, GradesAreStated) {
   EXPECT_EQ(make_op("hierarchical_copy", 2)->determinism(), Determinism::kCanonical);
   EXPECT_EQ(make_op("reduction_to_one_device", 2)->determinism(), Determinism::kCanonical);
   EXPECT_EQ(make_op("ring", 2)->determinism(), Determinism::kRunToRun);
+  EXPECT_EQ(make_op("halving_doubling", 2)->determinism(), Determinism::kCanonical);
+  EXPECT_EQ(make_op("tree", 2)->determinism(), Determinism::kCanonical);
+  EXPECT_EQ(make_op("auto", 2)->determinism(), Determinism::kCanonical);
   EXPECT_TRUE(make_op("canonical", 2)->sliceable());
   EXPECT_FALSE(make_op("ring", 2)->sliceable());
   EXPECT_EQ(to_string(Determinism::kNone), "none");

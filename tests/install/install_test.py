@@ -98,6 +98,18 @@ def check_plugin(build, prefix, folder):
     del os.environ["TUTTI_PLUGINS"]
 
 
+def check_conformance(prefix, compiler, plugin, folder):
+    """The installed kit: as a project's own test, and as a program."""
+    source = pathlib.Path(__file__).resolve().parent / "conformance"
+    run("cmake", "-G", "Ninja", "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}",
+        f"-DCMAKE_CXX_COMPILER={compiler}")
+    run("cmake", "--build", folder)
+    output = run(folder / "plugin_conformance", plugin)
+    assert "Conformance_tree_sum.local_values_all_reduce" in output and "FAILED" not in output, output
+    output = run(prefix / "bin" / "tutti", "conform", "--plugin", plugin, "--sample", "500")
+    assert "tree_sum: conforms" in output and "does not support" in output, output
+
+
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     source = pathlib.Path(__file__).resolve().parent
@@ -121,6 +133,8 @@ def main():
         assert "unknown component 'blockchain'" in wrong and "expected one of" in wrong, wrong
         check_plugin(build, prefix, pathlib.Path(folder) / "plugin")
         check_eigen_loop(prefix, pathlib.Path(folder))
+        check_conformance(prefix, compiler, pathlib.Path(folder) / "plugin" / "libtree_sum.so",
+                          pathlib.Path(folder) / "conformance")
         devices = run(prefix / "bin" / "tutti", "devices")
         assert "cpu:0" in devices, devices
         print("install: configured, built and ran against", sorted(os.listdir(prefix)))

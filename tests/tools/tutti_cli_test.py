@@ -65,10 +65,10 @@ class TuttiProgram(unittest.TestCase):
     def test_wrong_usage_ends_with_2_and_the_list(self):
         code, _, errors = run("dance")
         self.assertEqual(code, 2)
-        self.assertEqual(errors, "tutti: unknown command 'dance'; expected one of devices, doctor, bench\n")
+        self.assertEqual(errors, "tutti: unknown command 'dance'; expected one of devices, doctor, conform, bench\n")
         code, _, errors = run()
         self.assertEqual(code, 2)
-        self.assertIn("expected one of devices, doctor, bench", errors)
+        self.assertIn("expected one of devices, doctor, conform, bench", errors)
         code, _, errors = run("doctor", "--fix")
         self.assertEqual(code, 2)
         self.assertIn("unknown flag --fix", errors)
@@ -148,10 +148,29 @@ class TuttiProgram(unittest.TestCase):
             self.assertEqual(output, "")
         code, _, errors = run("bench")
         self.assertEqual(code, 2)
-        self.assertIn("no command given; expected one of all_reduce", errors)
+        self.assertIn("no command given; expected one of all_reduce, update", errors)
         code, _, errors = run("bench", "dance")
         self.assertEqual(code, 2)
-        self.assertIn("unknown command 'dance'; expected one of all_reduce", errors)
+        self.assertIn("unknown command 'dance'; expected one of all_reduce, update", errors)
+
+    def test_bench_update_has_the_bits_of_two_passes(self):
+        for flags in ((), ("--momentum", "0.9", "--replicas", "3")):
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "bench.json")
+                code, text, errors = run("bench", "update", "-b", "1K", "-e", "64K", "-f", "64", "-n", "3", "--rounds", "2",
+                                         "--json", path, *flags)
+                self.assertEqual(code, 0, text + errors)
+                with open(path, encoding="utf-8") as file:
+                    report = json.load(file)
+            self.assertEqual([r["size"] for r in report["results"]], [1024, 65536])
+            for row in report["results"]:
+                self.assertTrue(row["same_bits"])
+                for key in ("all_reduce_us", "separate_us", "fused_us", "separate_by_fused", "fused_by_all_reduce"):
+                    self.assertLessEqual(row[key]["min"], row[key]["median"])
+                    self.assertLessEqual(row[key]["median"], row[key]["max"])
+        code, _, errors = run("bench", "update", "--momentum", "2")
+        self.assertEqual(code, 2)
+        self.assertIn("--momentum: expected 0 to 1", errors)
 
     def test_bench_that_has_nothing_to_measure_fails(self):
         code, output, errors = run("bench", "all_reduce", "-d", "bool", "-o", "sum", "--op-names", "canonical")
@@ -163,6 +182,35 @@ class TuttiProgram(unittest.TestCase):
         code, text, _ = run("--help")
         self.assertEqual(code, 0)
         self.assertIn("devices", text)
+
+    def test_conform_checks_a_sample_and_says_what_was_skipped(self):
+        code, text, _ = run("conform", "ring", "--shape", "local", "--sample", "50")
+        self.assertEqual(code, 0, text)
+        self.assertRegex(text, r"all_reduce SUM +float32 +[0-9]+ +- ")
+        self.assertIn("skipped", text)
+        self.assertIn("ring: conforms", text)
+
+    def test_conform_json_has_the_counts_of_each_operation_and_type(self):
+        code, text, _ = run("conform", "canonical", "--shape", "local", "--sample", "50", "--seed", "7", "--json")
+        report = json.loads(text)
+        self.assertEqual((code, report["passed"], report["seed"]), (0, True, "7"))
+        self.assertEqual(report["total"]["passed"], sum(row["counts"]["passed"] for row in report["rows"]))
+        self.assertEqual(report["failures"], [])
+
+    def test_conform_runs_one_case_by_its_name(self):
+        case = "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1"
+        code, text, _ = run("conform", "canonical", "--case", case)
+        self.assertEqual((code, text.strip()), (0, "passed " + case))
+
+    def test_conform_wrong_usage_ends_with_2(self):
+        for words, expected in ((["nobody"], "no operation 'nobody'"), ([], "--plugin"),
+                                (["ring", "--case", "local/what"], "ten parts"),
+                                (["ring", "--sample", "-1"], "0 or more"),
+                                (["--plugin", "./nowhere.so"], "no such file"),
+                                (["ring", "--shape", "round"], "threads")):
+            code, _, errors = run("conform", *words)
+            self.assertEqual(code, 2, words)
+            self.assertIn(expected, errors)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// The ring adds chunk c starting at replica c, around the ring.
+// Algorithms on the buffers of one process: the ring's order, and the tree's.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -42,12 +42,26 @@ TEST(RingAllReduce, SumsWhenCountIsNotDivisibleByReplicas) {
   }
 }
 
-TEST(HierarchicalCopy, GroupsAreSubtreesForEveryNumberOfReplicas) {
+TEST(ScheduledOps, CanonicalOnesAddAlongTheTreeForEveryNumberOfReplicas) {
   for (int replicas = 2; replicas <= 20; ++replicas) {
-    const std::vector<Tensor> values = values_for_ring(replicas, 50);
-    const Tensor expected = reduce_tensors_along_tree(ReduceOp::kSum, values, {});
-    const auto sums =
-        make_op("hierarchical_copy", replicas)->all_reduce(ReduceOp::kSum, PerReplica(values));
+    for (const std::size_t count : {50, 3001}) {
+      const std::vector<Tensor> values = values_for_ring(replicas, count);
+      const Tensor expected = reduce_tensors_along_tree(ReduceOp::kSum, values, {});
+      for (const char* name : {"hierarchical_copy", "halving_doubling", "tree", "auto"}) {
+        SCOPED_TRACE(name);
+        const auto sums = make_op(name, replicas)->all_reduce(ReduceOp::kSum, PerReplica(values));
+        for (const Tensor& sum : sums) expect_same_bits(sum, expected);
+      }
+    }
+  }
+}
+
+TEST(ScheduledOps, GoThroughLargeBuffersInSegments) {
+  const std::vector<Tensor> values = values_for_ring(5, 200'003);
+  const Tensor expected = reduce_tensors_along_tree(ReduceOp::kSum, values, {});
+  for (const char* name : {"hierarchical_copy", "halving_doubling", "tree"}) {
+    SCOPED_TRACE(name);
+    const auto sums = make_op(name, 5)->all_reduce(ReduceOp::kSum, PerReplica(values));
     for (const Tensor& sum : sums) expect_same_bits(sum, expected);
   }
 }
