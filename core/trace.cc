@@ -179,7 +179,8 @@ void TraceSpan::begin(const char* name, const char* category, TraceArguments arg
 }
 
 void TraceSpan::end() noexcept {
-  TraceEvent event{name_, category_, {}, num_arguments_, "", begin_, Clock::system().now() - begin_, 0};
+  TraceEvent event{name_, category_, {}, num_arguments_, "", begin_, Clock::system().now() - begin_,
+                   0};
   std::copy_n(arguments_.begin(), num_arguments_, event.arguments.begin());
   recorder().add(std::move(event));
 }
