@@ -19,8 +19,8 @@ class Flags {
   Flags(const Flags&) = delete;
   Flags& operator=(const Flags&) = delete;
 
-  /// `name` with its dashes, for example "--batch-size", or without for an argument that is known by
-  /// its place. The value that `variable` holds is the default shown in the help.
+  /// `name` with its dashes, for example "--batch-size", or without for an argument that is known
+  /// by its place. The value that `variable` holds is the default shown in the help.
   void add(const std::string& name, std::string& variable, const std::string& help);
   void add(const std::string& name, std::int64_t& variable, const std::string& help);
   void add(const std::string& name, double& variable, const std::string& help);

@@ -77,8 +77,7 @@ void reduce_typed(std::span<const std::byte* const> inputs, std::byte* output, s
   std::vector<const T*> starts(inputs.size());
   BlockOf<T> readable(block);
   // In place, and where the result is not aligned, it is built beside the inputs.
-  const bool beside =
-      std::ranges::find(inputs, output) != inputs.end() || !is_aligned<T>(output);
+  const bool beside = std::ranges::find(inputs, output) != inputs.end() || !is_aligned<T>(output);
   for (std::size_t first = 0; first < count; first += block) {
     const std::size_t n = std::min(block, count - first);
     for (std::size_t r = 0; r < inputs.size(); ++r) {

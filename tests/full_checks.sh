@@ -30,6 +30,9 @@ fuzz() {
 }
 
 step "check the format" check_format
+for name in canonical hierarchical_copy reduction_to_one_device ring halving_doubling tree auto; do
+  step "conformance of $name, every case" "$build/bin/tutti" conform "$name"
+done
 step "same bits, all variants, 100 steps" \
   python3 tests/integration/same_bits_test.py "$build/examples/fashion_mnist_custom_loop" --steps 100
 test_tree asan

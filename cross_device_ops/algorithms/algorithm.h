@@ -61,9 +61,10 @@ enum class Closing {
   kHeaders,   // all headers are equal
   kReceived,  // and every rank has received all that it expected
 };
-/// Rounds of empty messages after which a rank knows this; ends schedules that some rank could leave
-/// earlier. Begins with a kVerify step.
-void append_closing(Schedule& schedule, const CallShape& shape, Closing closing = Closing::kHeaders);
+/// Rounds of empty messages after which a rank knows this; ends schedules that some rank could
+/// leave earlier. Begins with a kVerify step.
+void append_closing(Schedule& schedule, const CallShape& shape,
+                    Closing closing = Closing::kHeaders);
 
 /// The replicas in a group of hierarchical_copy: the largest power of two that is not above the
 /// square root of `size`.

@@ -29,10 +29,15 @@ const CallPlan& CallPlans::plan_for(const Algorithm& algorithm, int rank, int si
   CallPlan plan{.schedule = make_schedule(algorithm, shape)};
   shape.rank = (rank + size - 1) % size;
   plan.left_greets_with_data = size > 1 && greets_with_data(make_schedule(algorithm, shape), rank);
-  auto entry = std::make_unique<Entry>(Entry{
-      &algorithm, call.collective, size_of(call.dtype), call.count, call.root,
-      {call.counts.begin(), call.counts.end()},
-      {call.receive_counts.begin(), call.receive_counts.end()}, std::move(plan)});
+  auto entry =
+      std::make_unique<Entry>(Entry{&algorithm,
+                                    call.collective,
+                                    size_of(call.dtype),
+                                    call.count,
+                                    call.root,
+                                    {call.counts.begin(), call.counts.end()},
+                                    {call.receive_counts.begin(), call.receive_counts.end()},
+                                    std::move(plan)});
   if (entries_.size() < kKept) entries_.emplace_back();
   auto& place = entries_[next_++ % kKept];
   place = std::move(entry);

@@ -100,8 +100,8 @@ class Exchange {
   static constexpr std::size_t kGenerations = 2;  // of segments whose contributions are here
 
   Range staged(int from, std::size_t k) const {
-    const auto place = (k % kGenerations) * static_cast<std::size_t>(shape_.size) +
-                       static_cast<std::size_t>(from);
+    const auto place =
+        (k % kGenerations) * static_cast<std::size_t>(shape_.size) + static_cast<std::size_t>(from);
     return {Space::kScratch, place * slot_, segment(own_, k).count};
   }
 

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: a rank has *verified* when the header of its left neighbour has come and equals its
-// own. In closing *round* k a rank sends an empty message to the rank 2^k to its right and waits for
-// the one from 2^k to its left. A message tells all that its sender knew when it sent: after round
-// k a rank knows that itself and the 2^(k+1) - 1 ranks to its left have verified. n - 1 verified
-// ranks are enough: equality is then handed on all the way around. That takes ceil(log2(n - 1))
-// rounds; with two ranks none, for each has looked at the other's header itself. That all n ranks have
-// received what they expected takes ceil(log2(n)) rounds: nothing hands that on.
+// own. In closing *round* k a rank sends an empty message to the rank 2^k to its right and waits
+// for the one from 2^k to its left. A message tells all that its sender knew when it sent: after
+// round k a rank knows that itself and the 2^(k+1) - 1 ranks to its left have verified. n - 1
+// verified ranks are enough: equality is then handed on all the way around. That takes ceil(log2(n
+// - 1)) rounds; with two ranks none, for each has looked at the other's header itself. That all n
+// ranks have received what they expected takes ceil(log2(n)) rounds: nothing hands that on.
 //
 // Steps: ceil(log2(n - 1)) rounds after the headers. Bytes per rank: none but the header.
 // Messages per rank: ceil(log2(n - 1)).

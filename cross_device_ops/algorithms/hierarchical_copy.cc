@@ -5,13 +5,13 @@
 // the first leader is rank 0. group_size is a power of two, so that every group is a whole subtree
 // of the canonical tree (the last group may be smaller: it then is the subtree of what is left), or
 // there is one group. Steps: 1. each leader gets the values of its group and combines them along
-// the tree; 2. rank 0 gets the leaders' and combines those; 3. leaders get the result; 4. groups do.
-// Values travel in *segments*, and a segment goes on as soon as it is combined.
+// the tree; 2. rank 0 gets the leaders' and combines those; 3. leaders get the result; 4. groups
+// do. Values travel in *segments*, and a segment goes on as soon as it is combined.
 //
 // n ranks, S bytes in K segments, groups of G, L = ceil(n / G) leaders:
 // hierarchical_copy (G the largest power of two not above sqrt(n)): 4 steps; a member sends K
-//   messages and S bytes, a leader K G and G S (its last group: what is there), rank 0 K (L + G - 2)
-//   and (L + G - 2) S. Between groups 2 (L - 1) S.
+//   messages and S bytes, a leader K G and G S (its last group: what is there), rank 0 K (L + G -
+//   2) and (L + G - 2) S. Between groups 2 (L - 1) S.
 // reduction_to_one_device (one group): 2 steps; K messages and S bytes, rank 0 K (n-1) and (n-1) S.
 //   Each element is combined once.
 // reduce to a root: contributions go to the root alone, then the closing rounds: S bytes per rank.
@@ -31,7 +31,9 @@ class Gathering {
       : shape_(shape), slot_(std::min(shape.segment(), shape.count)) {}
 
   Schedule schedule;
-  std::size_t num_segments() const { return internal::num_segments(shape_.count, shape_.segment()); }
+  std::size_t num_segments() const {
+    return internal::num_segments(shape_.count, shape_.segment());
+  }
   Range segment(Space space, std::size_t k) const {
     return segment_of({space, 0, shape_.count}, k, shape_.segment());
   }
@@ -43,11 +45,11 @@ class Gathering {
     for (const int rank : ranks) {
       from.push_back(own);
       if (rank == shape_.rank) continue;
-      from.back() = {Space::kScratch, slot_ * (slot++ * kGenerations + k % kGenerations), own.count};
+      from.back() = {Space::kScratch, slot_ * (slot++ * kGenerations + k % kGenerations),
+                     own.count};
       schedule.receive(rank, from.back());
     }
-    schedule.scratch_elements =
-        std::max(schedule.scratch_elements, slot_ * slot * kGenerations);
+    schedule.scratch_elements = std::max(schedule.scratch_elements, slot_ * slot * kGenerations);
     if (own.count > 0) schedule.combine(result, from);
   }
   void send(int peer, Range range) {

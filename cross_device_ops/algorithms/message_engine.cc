@@ -147,8 +147,7 @@ Error MessageEngine::reason_of(const Error& error, const CollectiveHeader& heade
     const std::size_t begin = error.message().find("collective mismatch (");
     return Error(ErrorCode::kInvalidArgument, error.message().substr(begin));
   }
-  if (error.code() == ErrorCode::kAborted &&
-      error.message().find(kMissing) != std::string::npos) {
+  if (error.code() == ErrorCode::kAborted && error.message().find(kMissing) != std::string::npos) {
     return Error(ErrorCode::kDeadlineExceeded, error.message());
   }
   if (error.code() != ErrorCode::kDeadlineExceeded) return error;

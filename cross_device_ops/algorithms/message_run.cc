@@ -13,9 +13,9 @@
 namespace tutti::internal {
 namespace {
 
-constexpr std::size_t kAhead = 8;            // receives
-constexpr std::size_t kLookAhead = 64;       // steps
-constexpr std::size_t kSendsToForget = 16;   // so many are kept before ended ones are looked for
+constexpr std::size_t kAhead = 8;           // receives
+constexpr std::size_t kLookAhead = 64;      // steps
+constexpr std::size_t kSendsToForget = 16;  // so many are kept before ended ones are looked for
 // How often a rank that waits for a message looks whether a header has come instead.
 constexpr auto kHeaderInterval = std::chrono::milliseconds(5);
 // How long another rank may take to say that calls differ, when only a length shows it here.
@@ -55,7 +55,8 @@ void MessageRun::run() {
 void MessageRun::greet() {
   if (link_.size() == 1) return;
   if (!greets_with_data(plan_.schedule, link_.right())) {
-    sent_.push_back({link_.right(), {}, link_.send(link_.right(), Purpose::kData, own_header_, {})});
+    sent_.push_back(
+        {link_.right(), {}, link_.send(link_.right(), Purpose::kData, own_header_, {})});
     header_is_due_ = false;
   }
   if (!plan_.left_greets_with_data) {
@@ -228,8 +229,8 @@ void MessageRun::compare_headers() {
   verified_ = true;
 }
 
-// A message has another length. Its cause shows in the headers: in those that this rank compares, or
-// in those that others do, who then abort.
+// A message has another length. Its cause shows in the headers: in those that this rank compares,
+// or in those that others do, who then abort.
 void MessageRun::fail_length(const Error& error) {
   if (!verified_) {
     if (Work* const work = header_work(); work != nullptr) {

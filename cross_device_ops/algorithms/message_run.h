@@ -74,8 +74,8 @@ class MessageRun {
   const TimePoint deadline_;
   const EncodedHeader own_header_;
   EncodedHeader left_header_{};
-  bool header_is_due_;    // this rank's has not been sent
-  bool left_is_due_;      // the left neighbour's first message has not been posted
+  bool header_is_due_;  // this rank's has not been sent
+  bool left_is_due_;    // the left neighbour's first message has not been posted
   bool verified_ = false;
   std::unique_ptr<Work> header_work_;  // of a header that comes alone
   std::size_t current_ = 0;            // step

@@ -21,9 +21,9 @@ enum class Purpose : std::uint16_t { kData = 0, kQuery = 1, kAnswer = 2, kNothin
 /// a call behind shows as a mismatch instead of as silence.
 struct RankLink {
   std::shared_ptr<Transport> transport;
-  std::vector<int> ranks;    // of the transport, by number in the group
-  int rank = 0;              // in the group
-  std::uint64_t group = 0;   // 48 bits, equal on all members
+  std::vector<int> ranks;   // of the transport, by number in the group
+  int rank = 0;             // in the group
+  std::uint64_t group = 0;  // 48 bits, equal on all members
 
   int size() const { return static_cast<int>(ranks.size()); }
   int right() const { return (rank + 1) % size(); }

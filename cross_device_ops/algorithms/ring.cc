@@ -28,7 +28,8 @@ class Ring {
  public:
   Ring(const CallShape& shape, std::vector<std::size_t> cuts)
       : shape_(shape), cuts_(std::move(cuts)), segment_(shape.segment()) {
-    for (int c = 0; c < shape.size; ++c) largest_ = std::max(largest_, chunk(Space::kInput, c).count);
+    for (int c = 0; c < shape.size; ++c)
+      largest_ = std::max(largest_, chunk(Space::kInput, c).count);
     num_segments_ = internal::num_segments(largest_, segment_);
   }
 
@@ -95,7 +96,8 @@ std::vector<std::size_t> cuts_of_parts(std::span<const std::size_t> counts) {
 Schedule ring_all_reduce(const CallShape& shape) {
   std::vector<std::size_t> cuts;
   for (int c = 0; c <= shape.size; ++c) {
-    cuts.push_back(static_cast<std::size_t>(c) * shape.count / static_cast<std::size_t>(shape.size));
+    cuts.push_back(static_cast<std::size_t>(c) * shape.count /
+                   static_cast<std::size_t>(shape.size));
   }
   Ring ring(shape, std::move(cuts));
   ring.send_all(ring.chunk(Space::kInput, 0));

@@ -31,7 +31,8 @@ void ScheduledOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer
   std::vector<internal::RankMemory> memory;
   for (const ReplicaBuffer& buffer : buffers) {
     schedules.push_back(internal::make_schedule(algorithm_, shape));
-    memory.push_back({.input = buffer.data, .output = buffer.data, .op = op, .dtype = buffer.dtype});
+    memory.push_back(
+        {.input = buffer.data, .output = buffer.data, .op = op, .dtype = buffer.dtype});
     ++shape.rank;
   }
   internal::run_in_lockstep(schedules, memory);

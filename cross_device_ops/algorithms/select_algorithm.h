@@ -25,7 +25,7 @@ struct AlgorithmQuery {
 
 struct AlgorithmChoice {
   std::string_view name;  // of an algorithm with canonical grade: auto has one set of bits
-  std::string why;        // "all_reduce of 4096 bytes among 4 ranks (network): up to 8192 bytes ..."
+  std::string why;  // "all_reduce of 4096 bytes among 4 ranks (network): up to 8192 bytes ..."
 };
 
 /// A function of its argument alone, so that all ranks choose alike.

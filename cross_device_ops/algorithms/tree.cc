@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: rank r has the *children* r + 1, r + 2, r + 4, ... as long as these powers of two are
-// below the lowest 1 of r (for 0: without end) and the child is a rank; r is their *parent*. This is
-// the canonical tree: what comes from child r + 2^d is the node of 2^d ranks (or fewer, at the end)
-// that the tree combines with r's node in round d. A *segment* goes up as soon as all children's
-// have come, and down as soon as it is there.
+// below the lowest 1 of r (for 0: without end) and the child is a rank; r is their *parent*. This
+// is the canonical tree: what comes from child r + 2^d is the node of 2^d ranks (or fewer, at the
+// end) that the tree combines with r's node in round d. A *segment* goes up as soon as all
+// children's have come, and down as soon as it is there.
 //
 // n ranks, S bytes in K segments, c children:
 // all_reduce: up to rank 0 and down. 2 ceil(log2 n) steps for the first segment, then one segment

@@ -23,7 +23,7 @@ inline Result verdict_of(std::string wrong) {
 /// What became of a rank's part: nothing, or what it threw.
 using Outcomes = std::vector<std::optional<Error>>;
 
-/// Calls body(rank) on `size` threads and collects what they throw. After 30 s `rescue` is called,
+/// Calls body(rank) on `size` threads and collects what they throw. After 20 s `rescue` is called,
 /// which is to wake those that wait.
 Outcomes run_ranks(Subject& subject, const Case& c, int size,
                    const std::function<void(int rank)>& body, const std::function<void()>& rescue);

@@ -35,7 +35,7 @@ Result check_repeated(const Case& c, CrossDeviceOps& ops) {
 
 /// Objects of their own on threads of their own.
 Result check_concurrent(const Case& c, Subject& subject) {
-  constexpr int kGroups = 3, kCalls = 12;
+  constexpr int kGroups = 3, kCalls = 6;
   std::vector<std::unique_ptr<CrossDeviceOps>> groups;
   for (int g = 0; g < kGroups; ++g) groups.push_back(subject.new_local(c.world));
   std::vector<std::string> wrong(kGroups);

@@ -1,5 +1,7 @@
 // Groups of the operations that the registry knows.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include "tutti/cross_device_ops/algorithms/message_engine.h"
 #include "tutti/cross_device_ops/conformance/subject.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
@@ -14,7 +16,6 @@ std::unique_ptr<CrossDeviceOps> make_local(const CrossDeviceOpsSpec& spec, int w
   return build_cross_device_ops(spec, group);
 }
 
-#if 0
 RankFactory make_spread(const std::string& name, int world, Duration timeout) {
   const auto transports = in_process_transports(world);
   const auto store = std::make_shared<InProcessStore>();
@@ -22,11 +23,12 @@ RankFactory make_spread(const std::string& name, int world, Duration timeout) {
   return [=](int rank) {
     const Group group{
         world, rank, {{DeviceType::kCpu, 0}}, store, transports[static_cast<std::size_t>(rank)]};
-    return std::unique_ptr<Communicator>();
+    if (std::ranges::count(internal::message_algorithms(), name) == 0)
+      fail(ErrorCode::kUnimplemented, name, " does not span processes");
+    return std::make_unique<Communicator>(internal::message_engine(group.transport, name), options);
   };
 }
 
-#endif
 RankFactory make_threads(const std::string& name, int world, Duration timeout) {
   auto made = std::make_shared<Communicators>(
       in_process_communicators(world, {.algorithm = name, .timeout = timeout}));
@@ -43,11 +45,9 @@ Subject::Subject(const std::string& registered_name)
     : Subject(registered_name, SubjectFactories{}) {
   const CrossDeviceOpsSpec spec = make_cross_device_ops(registered_name);
   factories_.local = [spec](int world) { return make_local(spec, world); };
-#if 0
   factories_.spread = [registered_name](int world, Duration timeout) {
     return make_spread(registered_name, world, timeout);
   };
-#endif
   factories_.threads = [registered_name](int world, Duration timeout) {
     return make_threads(registered_name, world, timeout);
   };

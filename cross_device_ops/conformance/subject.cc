@@ -67,11 +67,15 @@ CrossDeviceOps* Subject::kept_local(int world) {
 Communicators* Subject::kept_ranks(GroupShape shape, int world) {
   if (ranks_.size() == static_cast<std::size_t>(world) && ranks_shape_ == shape) return &ranks_;
   ranks_.clear();
+  if (const auto known = unavailable_.find(shape); known != unavailable_.end()) {
+    why_not_ = known->second;
+    return nullptr;
+  }
   try {
     ranks_ = new_ranks(shape, world, kCallTimeout);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnimplemented) throw;
-    why_not_ = error.message();
+    why_not_ = unavailable_[shape] = error.message();
     return nullptr;
   }
   ranks_shape_ = shape;

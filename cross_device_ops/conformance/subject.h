@@ -53,6 +53,7 @@ class Subject {
   std::string name_;
   SubjectFactories factories_;
   std::string why_not_;
+  std::map<GroupShape, std::string> unavailable_;  // and why
   std::map<int, std::unique_ptr<RankThreads>> threads_;
   std::unique_ptr<CrossDeviceOps> local_;
   int local_world_ = 0;

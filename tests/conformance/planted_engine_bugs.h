@@ -69,7 +69,10 @@ class BuggyEngine final : public internal::CollectiveEngine {
                                                        std::uint32_t number) override {
     return engine_->subgroup(ranks, number);
   }
-  void tend(const std::function<std::string()>& own_state) override { engine_->tend(own_state); }
+  void tend(const std::function<std::string()>& own_state) override {
+    // The state dies with the communicator, the engine does not.
+    if (bug_ != EngineBug::kPeersStayForever) engine_->tend(own_state);
+  }
   std::vector<std::string> whereabouts(TimePoint deadline) override {
     return engine_->whereabouts(deadline);
   }

@@ -19,9 +19,9 @@ using testing::expect_same_bits;
 using testing::expect_tensor;
 
 /// The operations that every build has; later ones may have been registered by other tests.
-inline const std::vector<std::string> kBuiltinOps = {"canonical", "hierarchical_copy",
-                                                     "reduction_to_one_device", "ring",
-                                                     "halving_doubling", "tree", "auto"};
+inline const std::vector<std::string> kBuiltinOps = {
+    "canonical", "hierarchical_copy", "reduction_to_one_device", "ring", "halving_doubling", "tree",
+    "auto"};
 
 inline constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
 

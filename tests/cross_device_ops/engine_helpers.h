@@ -56,7 +56,10 @@ inline void expect_no_errors(const std::vector<std::optional<Error>>& errors) {
 class TypedBytes {
  public:
   TypedBytes(DType dtype, std::size_t count, std::size_t offset = 0)
-      : dtype_(dtype), count_(count), offset_(offset), bytes_(count * size_of(dtype) + offset + 1) {}
+      : dtype_(dtype),
+        count_(count),
+        offset_(offset),
+        bytes_(count * size_of(dtype) + offset + 1) {}
 
   std::byte* data() { return bytes_.data() + offset_; }
   const std::byte* data() const { return bytes_.data() + offset_; }

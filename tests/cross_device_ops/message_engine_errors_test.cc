@@ -24,8 +24,8 @@ void run_with_mismatch(CollectiveEngine& engine, Mismatch kind, Collective colle
   call.root = reduces || collective == Collective::kBroadcast ? 1 : 0;
   CollectiveHeader header = call.header(engine.rank(), 17);
   if (wrong && kind == Mismatch::kOperation) {
-    call.collective = collective == Collective::kBarrier ? Collective::kAllReduce
-                                                         : Collective::kBarrier;
+    call.collective =
+        collective == Collective::kBarrier ? Collective::kAllReduce : Collective::kBarrier;
     header.collective = call.collective;
   }
   if (wrong && kind == Mismatch::kReduceOp) call.op = header.op = ReduceOp::kMax;
@@ -166,9 +166,9 @@ void expect_missing_is_named(const LonelyGroup& group, int rank) {
     return "no error";
   };
   const std::string first = message_of(0, in_time(std::chrono::milliseconds(50)));
-  const std::string wanted =
-      concat(" before the deadline; rank ", group.missing, " did not come");
-  EXPECT_NE(first.find(wanted), std::string::npos) << group.name << " rank " << rank << ": " << first;
+  const std::string wanted = concat(" before the deadline; rank ", group.missing, " did not come");
+  EXPECT_NE(first.find(wanted), std::string::npos)
+      << group.name << " rank " << rank << ": " << first;
   EXPECT_EQ(message_of(1, soon()), first);  // the group stays closed
 }
 

@@ -294,7 +294,8 @@ Cost formula(std::string_view name, std::size_t n, std::size_t r, std::size_t co
 TEST(Schedules, AllReduceCostsWhatItsSourceSays) {
   for (const Algorithm& algorithm : algorithms()) {
     for (const std::size_t n : {2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33}) {
-      // Pieces of halving and slices divide, at multiples of 64 bytes, into one or several segments.
+      // Pieces of halving and slices divide, at multiples of 64 bytes, into one or several
+      // segments.
       for (const std::size_t count : {n * 32 * 16, n * 32 * 64}) {
         CallShape shape = shape_of(Collective::kAllReduce, static_cast<int>(n), count);
         shape.segment_bytes = 2048;

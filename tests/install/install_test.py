@@ -5,6 +5,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,11 +19,64 @@ def run(*command, expect=0):
     return result.stdout
 
 
-def check_plugin(build, prefix, folder):
-    """Builds the plugin of examples/plugins as a stranger would, and trains with it."""
-    source = pathlib.Path(__file__).resolve().parents[2] / "examples" / "plugins" / "tree_sum"
+def build_project(name, prefix, folder):
+    """Builds a project of examples/plugins as a stranger would."""
+    source = pathlib.Path(__file__).resolve().parents[2] / "examples" / "plugins" / name
     run("cmake", "-G", "Ninja", "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}")
     run("cmake", "--build", folder)
+
+
+def is_there(header, package, what):
+    """Whether a library that an example needs is installed; says so when it is not."""
+    found = any((pathlib.Path(folder) / header).exists() for folder in ("/usr/include", "/usr/local/include"))
+    if not found:
+        print(f"install: SKIPPED {what}: no {header} here; apt-get install {package}")
+    return found
+
+
+def losses(output):
+    found = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", output)]
+    assert len(found) > 5, output
+    return found
+
+
+def run_ranks(program, world, store, *flags):
+    """The output of rank 0; all must end well."""
+    ranks = [subprocess.Popen([str(word) for word in (program, "--rank", rank, "--world", world, "--store", store,
+                                                      *flags)],
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+             for rank in range(world)]
+    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks), outputs
+    return outputs[0]
+
+
+def check_eigen_loop(prefix, folder):
+    """A program with tensors of its own: any number of threads or processes learns the same."""
+    if not is_there("eigen3/Eigen/Dense", "libeigen3-dev", "examples/plugins/eigen_loop"):
+        return
+    build_project("eigen_loop", prefix, folder / "eigen_loop")
+    program = folder / "eigen_loop" / "eigen_loop"
+    alone = losses(run(program, "--threads", 1))
+    assert alone[-1] < 0.4 * alone[0], alone
+
+    def check(output):
+        assert all(abs(a - b) < 1e-3 for a, b in zip(losses(output), alone)), (output, alone)
+
+    check(run(program, "--threads", 3))
+    # Twice with one folder: what the first run left there does not confuse the second.
+    for flags in ([], ["--algorithm", "ring"]):
+        check(run_ranks(program, 2, folder / "store", *flags))
+    if is_there("gloo/allreduce.h", "libgloo-dev", "examples/plugins/gloo_ops"):
+        build_project("gloo_ops", prefix, folder / "gloo_ops")
+        plugin = folder / "gloo_ops" / "libgloo_ops.so"
+        for _ in range(2):
+            check(run_ranks(program, 3, folder / "store", "--plugin", plugin))
+
+
+def check_plugin(build, prefix, folder):
+    """Builds a plugin, and trains with it."""
+    build_project("tree_sum", prefix, folder)
     plugin = folder / "libtree_sum.so"
     program = build / "examples" / "linear_regression"
     if not program.exists():
@@ -42,6 +96,18 @@ def check_plugin(build, prefix, folder):
     missing = run(program, expect=1)
     assert "TUTTI_PLUGINS" in missing and "no such file" in missing, missing
     del os.environ["TUTTI_PLUGINS"]
+
+
+def check_conformance(prefix, compiler, plugin, folder):
+    """The installed kit: as a project's own test, and as a program."""
+    source = pathlib.Path(__file__).resolve().parent / "conformance"
+    run("cmake", "-G", "Ninja", "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}",
+        f"-DCMAKE_CXX_COMPILER={compiler}")
+    run("cmake", "--build", folder)
+    output = run(folder / "plugin_conformance", plugin)
+    assert "Conformance_tree_sum.local_values_all_reduce" in output and "FAILED" not in output, output
+    output = run(prefix / "bin" / "tutti", "conform", "--plugin", plugin, "--sample", "500")
+    assert "tree_sum: conforms" in output and "does not support" in output, output
 
 
 def main():
@@ -66,6 +132,9 @@ def main():
         wrong = run(*configure, "-B", user / "wrong", "-DCOMPONENTS=strategy;blockchain", expect=1)
         assert "unknown component 'blockchain'" in wrong and "expected one of" in wrong, wrong
         check_plugin(build, prefix, pathlib.Path(folder) / "plugin")
+        check_eigen_loop(prefix, pathlib.Path(folder))
+        check_conformance(prefix, compiler, pathlib.Path(folder) / "plugin" / "libtree_sum.so",
+                          pathlib.Path(folder) / "conformance")
         devices = run(prefix / "bin" / "tutti", "devices")
         assert "cpu:0" in devices, devices
         print("install: configured, built and ran against", sorted(os.listdir(prefix)))

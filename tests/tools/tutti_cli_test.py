@@ -183,6 +183,35 @@ class TuttiProgram(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertIn("devices", text)
 
+    def test_conform_checks_a_sample_and_says_what_was_skipped(self):
+        code, text, _ = run("conform", "ring", "--shape", "local", "--sample", "50")
+        self.assertEqual(code, 0, text)
+        self.assertRegex(text, r"all_reduce SUM +float32 +[0-9]+ +- ")
+        self.assertIn("skipped", text)
+        self.assertIn("ring: conforms", text)
+
+    def test_conform_json_has_the_counts_of_each_operation_and_type(self):
+        code, text, _ = run("conform", "canonical", "--shape", "local", "--sample", "50", "--seed", "7", "--json")
+        report = json.loads(text)
+        self.assertEqual((code, report["passed"], report["seed"]), (0, True, "7"))
+        self.assertEqual(report["total"]["passed"], sum(row["counts"]["passed"] for row in report["rows"]))
+        self.assertEqual(report["failures"], [])
+
+    def test_conform_runs_one_case_by_its_name(self):
+        case = "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1"
+        code, text, _ = run("conform", "canonical", "--case", case)
+        self.assertEqual((code, text.strip()), (0, "passed " + case))
+
+    def test_conform_wrong_usage_ends_with_2(self):
+        for words, expected in ((["nobody"], "no operation 'nobody'"), ([], "--plugin"),
+                                (["ring", "--case", "local/what"], "ten parts"),
+                                (["ring", "--sample", "-1"], "0 or more"),
+                                (["--plugin", "./nowhere.so"], "no such file"),
+                                (["ring", "--shape", "round"], "threads")):
+            code, _, errors = run("conform", *words)
+            self.assertEqual(code, 2, words)
+            self.assertIn(expected, errors)
+
 
 if __name__ == "__main__":
     unittest.main()

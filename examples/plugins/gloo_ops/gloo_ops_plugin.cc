@@ -32,15 +32,29 @@ struct Operation {
   std::atomic<bool> is_aborted{false};
 };
 
+// Gloo's own let go of numbers that are none; tutti's MIN and MAX keep them.
+template <class T>
+void minimum(void* result, const void* a, const void* b, std::size_t count) {
+  const auto *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
+  auto* const least = static_cast<T*>(result);
+  for (std::size_t i = 0; i < count; ++i) least[i] = x[i] < y[i] || x[i] != x[i] ? x[i] : y[i];
+}
+template <class T>
+void maximum(void* result, const void* a, const void* b, std::size_t count) {
+  const auto *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
+  auto* const most = static_cast<T*>(result);
+  for (std::size_t i = 0; i < count; ++i) most[i] = x[i] > y[i] || x[i] != x[i] ? x[i] : y[i];
+}
+
 template <class T>
 Combine combine_of(std::int32_t op) {
   switch (op) {
     case TUTTI_SUM:
       return gloo::sum<T>;
     case TUTTI_MIN:
-      return gloo::min<T>;
+      return minimum<T>;
     case TUTTI_MAX:
-      return gloo::max<T>;
+      return maximum<T>;
     case TUTTI_PRODUCT:
       return gloo::product<T>;
   }

@@ -1,0 +1,221 @@
+// The public functions on plain buffers: what they refuse, what they pass on, how they fall back.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+
+#include "gtest/gtest.h"
+#include "tests/cross_device_ops/cdo_helpers.h"
+
+namespace tutti::buffer_collectives_tests {
+namespace {
+
+using cdo_tests::cpu;
+using cdo_tests::expect_error;
+using cdo_tests::kInvalid;
+using cdo_tests::make_op;
+
+using Floats = std::vector<float>;
+
+std::vector<ReplicaBuffer> buffers_of(std::vector<Floats>& values) {
+  std::vector<ReplicaBuffer> buffers;
+  for (Floats& own : values) {
+    buffers.push_back({reinterpret_cast<std::byte*>(own.data()), own.size(), DType::kFloat32,
+                       cpu(static_cast<int>(buffers.size()))});
+  }
+  return buffers;
+}
+
+/// Says what it was given; supports SUM of float32 alone.
+class Recorder final : public CrossDeviceOps {
+ public:
+  std::string_view name() const override { return "recorder"; }
+  bool supports(ReduceOp op, DType dtype, DeviceType) const override {
+    return op == ReduceOp::kSum && dtype == DType::kFloat32;
+  }
+  std::vector<std::string> calls;
+  bool all_aligned = true;
+
+ protected:
+  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override {
+    calls.push_back(concat(op, " ", buffers[0].dtype, " x ", buffers[0].count));
+    for (const ReplicaBuffer& buffer : buffers) {
+      all_aligned = all_aligned && reinterpret_cast<std::uintptr_t>(buffer.data) % 4 == 0;
+    }
+    for (std::size_t i = 0; i < buffers[0].count; ++i) {
+      float sum = 0;
+      for (const ReplicaBuffer& buffer : buffers) sum += buffer.as<float>()[i];
+      for (const ReplicaBuffer& buffer : buffers) buffer.as<float>()[i] = sum;
+    }
+  }
+};
+
+TEST(BufferCollectives, AllOfThemAreComposedOfAllReduceAndCopies) {
+  Recorder ops;
+  std::vector<Floats> in = {{1, 2, 3}, {10, 20, 30}}, out = {{0, 0, 0}, {0, 0, 0}};
+  ops.all_reduce(ReduceOp::kMean, buffers_of(in), buffers_of(out));
+  EXPECT_EQ(out[1], (Floats{5.5, 11, 16.5}));
+  ops.reduce(ReduceOp::kSum, buffers_of(in), buffers_of(out)[0], 1);
+  EXPECT_EQ(out[0], (Floats{11, 22, 33}));
+  std::vector<Floats> parts = {{0}, {0, 0}};
+  ops.reduce_scatter(ReduceOp::kSum, buffers_of(in), buffers_of(parts));
+  EXPECT_EQ(parts, (std::vector<Floats>{{11}, {22, 33}}));
+  std::vector<Floats> whole = {Floats(3), Floats(3)};
+  ops.all_gather(buffers_of(parts), buffers_of(whole));
+  EXPECT_EQ(whole[0], (Floats{11, 22, 33}));
+  EXPECT_EQ(whole[1], whole[0]);
+  std::vector<Floats> received = {{0, 0}, {0, 0, 0, 0}};
+  const std::vector<std::size_t> counts = {1, 2, 1, 2};
+  ops.all_to_all(buffers_of(in), buffers_of(received), counts);
+  EXPECT_EQ(received, (std::vector<Floats>{{1, 10}, {2, 3, 20, 30}}));
+  ops.broadcast(buffers_of(in), 1);
+  EXPECT_EQ(in[0], (Floats{10, 20, 30}));
+  EXPECT_EQ(ops.calls, (std::vector<std::string>{"SUM float32 x 3", "SUM float32 x 3",
+                                                 "SUM float32 x 1", "SUM float32 x 2"}));
+}
+
+TEST(BufferCollectives, ReductionsAtOddAddressesAreCopiedAndComeBack) {
+  Recorder ops;
+  std::vector<std::byte> memory[2] = {std::vector<std::byte>(13), std::vector<std::byte>(13)};
+  std::vector<ReplicaBuffer> buffers;
+  const float values[] = {1, 2, 3};
+  for (auto& own : memory) {
+    std::memcpy(own.data() + 1, values, sizeof(values));
+    buffers.push_back({own.data() + 1, 3, DType::kFloat32, cpu(0)});
+  }
+  ops.all_reduce_in_place(ReduceOp::kSum, buffers);
+  EXPECT_TRUE(ops.all_aligned);
+  float result[3];
+  std::memcpy(result, memory[1].data() + 1, sizeof(result));
+  EXPECT_EQ(Floats(result, result + 3), (Floats{2, 4, 6}));
+}
+
+TEST(BufferCollectives, UnsupportedReductionsFallBackOrAreErrorsWhenStrict) {
+  Recorder ops;
+  std::vector<Floats> in = {{1, 5}, {4, 2}}, out = {{0}, {0}};
+  ops.reduce_scatter(ReduceOp::kMax, buffers_of(in), buffers_of(out));
+  EXPECT_EQ(out, (std::vector<Floats>{{4}, {5}}));
+  EXPECT_TRUE(ops.calls.empty());
+  expect_error(ErrorCode::kUnimplemented, {"recorder", "MAX of float32"}, [&] {
+    ops.reduce_scatter(ReduceOp::kMax, buffers_of(in), buffers_of(out), {.strict = true});
+  });
+}
+
+TEST(BufferCollectives, CountsRootsAndMemoryMustFit) {
+  const auto ops = make_op("canonical", 2);
+  std::vector<Floats> in = {{1, 2, 3}, {4, 5, 6}}, out = {{0, 0, 0}, {0, 0, 0}}, two = {{0}, {0}};
+  const auto inputs = buffers_of(in), outputs = buffers_of(out);
+  expect_error(kInvalid, {"root", "0 to 1", "2"},
+               [&] { ops->reduce(ReduceOp::kSum, inputs, outputs[0], 2); });
+  expect_error(kInvalid, {"root", "-1"}, [&] { ops->broadcast(inputs, -1); });
+  expect_error(kInvalid, {"3 elements", "output of replica 0", "got 1"},
+               [&] { ops->all_reduce(ReduceOp::kSum, inputs, buffers_of(two)); });
+  expect_error(kInvalid, {"6 elements", "output of replica 0", "got 3"},
+               [&] { ops->all_gather(inputs, outputs); });
+  expect_error(kInvalid, {"2 elements in each input", "got 3"},
+               [&] { ops->reduce_scatter(ReduceOp::kSum, inputs, buffers_of(two)); });
+  expect_error(kInvalid, {"multiple of 2", "got 3", "replica 0"},
+               [&] { ops->all_to_all(inputs, outputs); });
+  const std::vector<std::size_t> three = {1, 1, 1};
+  expect_error(kInvalid, {"4 counts", "got 3"}, [&] { ops->all_to_all(inputs, outputs, three); });
+  expect_error(kInvalid, {"an output for each of 2", "got 1"},
+               [&] { ops->all_gather(inputs, std::span(outputs).first(1)); });
+}
+
+TEST(BufferCollectives, OverlappingMemoryNamesTheReplicas) {
+  const auto ops = make_op("canonical", 2);
+  std::vector<Floats> in = {Floats(4), Floats(4)};
+  const std::vector<ReplicaBuffer> inputs = buffers_of(in);
+  std::vector<ReplicaBuffer> crossed = {inputs[1], inputs[0]};
+  expect_error(kInvalid, {"overlaps", "input of replica 1", "output of replica 0"},
+               [&] { ops->all_reduce(ReduceOp::kSum, inputs, crossed); });
+  const std::vector<ReplicaBuffer> same = {inputs[0], inputs[0]};
+  expect_error(kInvalid, {"overlaps", "0 and 1"},
+               [&] { ops->all_reduce_in_place(ReduceOp::kSum, same); });
+  // Beside each other is apart.
+  std::vector<ReplicaBuffer> halves = {inputs[0], inputs[0]};
+  halves[0].count = halves[1].count = 2;
+  halves[1].data += 8;
+  in[0] = {1, 2, 10, 20};
+  ops->all_reduce_in_place(ReduceOp::kSum, halves);
+  EXPECT_EQ(in[0], (Floats{11, 22, 11, 22}));
+}
+
+TEST(BufferCollectives, TypesOfInputsAndOutputsAreTheSame) {
+  const auto ops = make_op("canonical", 2);
+  std::vector<Floats> in = {{1}, {2}}, out = {{0, 0}, {0, 0}};
+  auto inputs = buffers_of(in), outputs = buffers_of(out);
+  outputs[1].dtype = DType::kInt32;
+  expect_error(kInvalid, {"float32", "int32", "output of replica 1"},
+               [&] { ops->all_gather(inputs, outputs); });
+  expect_error(kInvalid, {"output of float32", "int32"},
+               [&] { ops->reduce(ReduceOp::kSum, inputs, outputs[1], 0); });
+}
+
+// Tensors.
+
+PerReplica<Tensor> rows(const std::vector<std::vector<float>>& values) {
+  std::vector<Tensor> tensors;
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    const auto n = static_cast<std::int64_t>(values[r].size()) / 2;
+    tensors.push_back(Tensor::from<float>({n, 2}, values[r], cpu(static_cast<int>(r))));
+  }
+  return PerReplica<Tensor>(std::move(tensors));
+}
+
+std::vector<double> numbers(const Tensor& tensor) { return tensor.to_doubles(); }
+
+TEST(TensorCollectives, AllGatherJoinsUnevenFirstDimensionsOnEachDevice) {
+  const auto gathered = make_op("ring", 3)->all_gather(rows({{1, 2}, {}, {3, 4, 5, 6}}));
+  for (int r = 0; r < 3; ++r) {
+    const Tensor& own = gathered[static_cast<std::size_t>(r)];
+    EXPECT_EQ(own.shape(), (Shape{3, 2}));
+    EXPECT_EQ(own.device(), cpu(r));
+    EXPECT_EQ(numbers(own), (std::vector<double>{1, 2, 3, 4, 5, 6}));
+  }
+}
+
+TEST(TensorCollectives, ReduceScatterCutsTheFirstDimension) {
+  const auto ops = make_op("canonical", 2);
+  const auto value = rows({{1, 2, 3, 4}, {10, 20, 30, 40}});
+  const auto even = ops->reduce_scatter(ReduceOp::kSum, value);
+  EXPECT_EQ(numbers(even[0]), (std::vector<double>{11, 22}));
+  EXPECT_EQ(numbers(even[1]), (std::vector<double>{33, 44}));
+  const std::vector<std::int64_t> lengths = {2, 0};
+  const auto uneven = ops->reduce_scatter(ReduceOp::kMean, value, lengths);
+  EXPECT_EQ(numbers(uneven[0]), (std::vector<double>{5.5, 11, 16.5, 22}));
+  EXPECT_EQ(uneven[1].shape(), (Shape{0, 2}));
+}
+
+TEST(TensorCollectives, AllToAllExchangesRows) {
+  const auto ops = make_op("canonical", 2);
+  const auto even = ops->all_to_all(rows({{1, 2, 3, 4}, {10, 20, 30, 40}}));
+  EXPECT_EQ(numbers(even[0]), (std::vector<double>{1, 2, 10, 20}));
+  EXPECT_EQ(numbers(even[1]), (std::vector<double>{3, 4, 30, 40}));
+  const std::vector<std::int64_t> lengths = {0, 2, 1, 0};
+  const auto uneven = ops->all_to_all(rows({{1, 2, 3, 4}, {10, 20}}), lengths);
+  EXPECT_EQ(numbers(uneven[0]), (std::vector<double>{10, 20}));
+  EXPECT_EQ(numbers(uneven[1]), (std::vector<double>{1, 2, 3, 4}));
+}
+
+TEST(TensorCollectives, ShapesThatDoNotFitNameTheReplica) {
+  const auto ops = make_op("canonical", 2);
+  const PerReplica<Tensor> wide({Tensor::ones({1, 2}), Tensor::ones({1, 3})});
+  expect_error(kInvalid, {"all_gather", "dimension 1", "replica 1"},
+               [&] { ops->all_gather(wide); });
+  expect_error(kInvalid, {"all_gather", "scalars"}, [&] {
+    ops->all_gather(PerReplica<Tensor>({Tensor(1.0f), Tensor(2.0f)}));
+  });
+  const auto odd = rows({{1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}});
+  expect_error(kInvalid, {"reduce_scatter", "multiple of 2", "3", "lengths"},
+               [&] { ops->reduce_scatter(ReduceOp::kSum, odd); });
+  expect_error(kInvalid, {"all_to_all", "multiple of 2"}, [&] { ops->all_to_all(odd); });
+  const std::vector<std::int64_t> negative = {4, -1}, few = {3};
+  expect_error(kInvalid, {"0 or more", "-1"},
+               [&] { ops->reduce_scatter(ReduceOp::kSum, odd, negative); });
+  expect_error(kInvalid, {"2 lengths", "got 1"},
+               [&] { ops->reduce_scatter(ReduceOp::kSum, odd, few); });
+}
+
+}  // namespace
+}  // namespace tutti::buffer_collectives_tests
