@@ -168,7 +168,8 @@ bool Mesh::look(TimePoint deadline) {
 bool Mesh::read(Peer& peer) {
   const Inbox::News news = peer.inbox.read();
   if (news.abort) {
-    abort(*news.abort, Tell::kNobody);
+    // Told on: who sees this rank's connection close must have read the reason before.
+    abort(*news.abort);
   } else if (news.failure) {
     peer.fail(*news.failure);
   }
@@ -186,12 +187,12 @@ void Mesh::tell_waiters() {
   changed_.notify_all();
 }
 
-void Mesh::abort(const Error& reason, Tell tell) noexcept {
+void Mesh::abort(const Error& reason) noexcept {
   if (is_aborted_.exchange(true)) return;
   const Error aborted(ErrorCode::kAborted, reason.message());
   for (const auto& peer : peers_) {
     if (!peer) continue;
-    if (peer->is_open && tell == Tell::kPeers) {
+    if (peer->is_open) {
       peer->outbox.abort(aborted);
     } else {
       peer->outbox.fail(aborted);
@@ -200,7 +201,7 @@ void Mesh::abort(const Error& reason, Tell tell) noexcept {
     peer->is_open = false;  // nothing more is read; what is left is written by flush_for
   }
   tell_waiters();
-  if (tell == Tell::kPeers) flush_for(kLastWords);
+  flush_for(kLastWords);
 }
 
 void Mesh::flush_for(Duration duration) noexcept {

@@ -48,9 +48,8 @@ class Mesh {
   bool wait(const Operation& operation, int peer, TimePoint deadline);
   /// Looks once.
   void test(const Operation& operation, int peer);
-  /// The first one counts; `tell_peers` unless a peer has said it.
-  enum class Tell { kPeers, kNobody };
-  void abort(const Error& reason, Tell tell) noexcept;
+  /// The first one counts and is told to all peers, also when a peer has said it.
+  void abort(const Error& reason) noexcept;
   /// Says good-bye to all: they read end-of-file after what was written.
   void close() noexcept;
 

@@ -88,7 +88,7 @@ class TcpTransport final : public Transport {
     return work;
   }
 
-  void abort(const Error& reason) noexcept override { mesh_->abort(reason, Mesh::Tell::kPeers); }
+  void abort(const Error& reason) noexcept override { mesh_->abort(reason); }
 
   TransportStats stats() const override {
     TransportStats sum;
