@@ -1,6 +1,5 @@
 // Groups of the operations that the registry knows.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include "tutti/cross_device_ops/conformance/subject.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
