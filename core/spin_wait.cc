@@ -20,13 +20,20 @@ void pause_once() {
 #endif
 }
 
+bool look(const std::function<bool()>& ready, int times) {
+  for (int i = 0; i < times; ++i) {
+    if (ready()) return true;
+    pause_once();
+  }
+  return false;
+}
+
 bool spin_busily(const std::function<bool()>& ready) {
+  // Most waits end before it pays to look at the clock.
+  if (look(ready, 256)) return true;
   const TimePoint end = Clock::system().now() + kSpin;
   do {
-    for (int i = 0; i < 64; ++i) {
-      if (ready()) return true;
-      pause_once();
-    }
+    if (look(ready, 64)) return true;
   } while (Clock::system().now() < end);
   return false;
 }

@@ -6,12 +6,13 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "tutti/tensor/cpu/vectorized.h"
 #include "tutti/tensor/reduce_op.h"
 
 namespace tutti::internal {
 
 template <ReduceOp op, class T>
-T combined(T a, T b) {
+[[gnu::always_inline]] inline T combined(T a, T b) {
   if constexpr (std::is_integral_v<T> && (op == ReduceOp::kSum || op == ReduceOp::kProduct)) {
     // Integers wrap around, as in every operation of tensor/.
     using Unsigned = std::make_unsigned_t<T>;
@@ -29,17 +30,23 @@ T combined(T a, T b) {
 /// sum[i] = sum[i] op addend[i].
 template <ReduceOp op, class T>
 void combine_into_left(T* __restrict sum, const T* __restrict addend, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) sum[i] = combined<op>(sum[i], addend[i]);
+  vectorized([=]() __attribute__((always_inline)) {
+    for (std::size_t i = 0; i < count; ++i) sum[i] = combined<op>(sum[i], addend[i]);
+  });
 }
 /// sum[i] = addend[i] op sum[i].
 template <ReduceOp op, class T>
 void combine_into_right(const T* __restrict addend, T* __restrict sum, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) sum[i] = combined<op>(addend[i], sum[i]);
+  vectorized([=]() __attribute__((always_inline)) {
+    for (std::size_t i = 0; i < count; ++i) sum[i] = combined<op>(addend[i], sum[i]);
+  });
 }
 template <ReduceOp op, class T>
 void combine_to(T* __restrict out, const T* __restrict a, const T* __restrict b,
                 std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) out[i] = combined<op>(a[i], b[i]);
+  vectorized([=]() __attribute__((always_inline)) {
+    for (std::size_t i = 0; i < count; ++i) out[i] = combined<op>(a[i], b[i]);
+  });
 }
 
 /// Whether memory may be read as T.

@@ -104,7 +104,11 @@ void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> i
   for (std::size_t first = 0; first < count; first += most) {
     const std::size_t n = std::min(most, count - first);
     for (std::size_t i = 0; i < inputs.size(); ++i) starts[i] = inputs[i] + first * size;
-    reduce_along_tree(op, dtype, starts, block.data(), n);
+    if (op == ReduceOp::kSum && (dtype == DType::kFloat32 || dtype == DType::kFloat64)) {
+      sum_along_tree(dtype, starts, block.data(), n);
+    } else {
+      reduce_along_tree(op, dtype, starts, block.data(), n);
+    }
     for (std::byte* output : outputs) std::memcpy(output + first * size, block.data(), n * size);
   }
 }

@@ -83,6 +83,8 @@ class SharedEngine final : public CollectiveEngine {
   std::vector<std::vector<std::byte*>> slots_;  // [slot][rank]
 };
 
+constexpr std::size_t kGrain = 64;  // elements
+
 void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
   if (bytes > 0 && from != to) std::memcpy(to, from, bytes);
 }
@@ -161,28 +163,30 @@ void SharedEngine::do_part(const CollectiveCall& call, int part) {
   }
 }
 
-void SharedEngine::combine_part(const CollectiveCall& call, int own_part) {
-  constexpr std::size_t kGrain = 64;
+void SharedEngine::combine_part(const CollectiveCall& call, int part) {
   const auto ranks = static_cast<std::size_t>(size());
-  const auto cut = [&](std::size_t part) {
-    return part == ranks ? call.count : call.count * part / ranks / kGrain * kGrain;
-  };
-  const std::size_t begin = cut(index(own_part));
-  const std::size_t end = cut(index(own_part) + 1);
+  const std::size_t begin = call.count * index(part) / ranks;
+  const std::size_t end = call.count * index(part + 1) / ranks;
+  const bool is_last = index(part) + 1 == ranks;
   std::size_t first = 0;  // of the buffer, among all elements
   for (std::size_t b = 0; b < call.inputs.size() && first < end; ++b) {
-    const std::size_t last = first + call.inputs[b].count;
-    const std::size_t from = std::max(begin, first) - first;
-    const std::size_t to = std::min(end, last) - first;
-    if (last > begin && call.update == nullptr) combine(call, b, from, to);
-    if (last > begin && call.update != nullptr) update(call, b, from, to, own_part);
-    first = last;
+    const std::size_t count = call.inputs[b].count;
+    // A part ends inside a buffer where a cache line of most buffers does.
+    const auto cut = [&](std::size_t place) {
+      return place >= first + count ? count
+             : place <= first       ? 0
+                                    : (place - first) / kGrain * kGrain;
+    };
+    const std::size_t from = cut(begin);
+    const std::size_t to = is_last ? count : cut(end);
+    if (from < to && call.update == nullptr) combine(call, b, from, to);
+    if (from < to && call.update != nullptr) update(call, b, from, to, part);
+    first += count;
   }
 }
 
 void SharedEngine::combine(const CollectiveCall& call, std::size_t buffer, std::size_t begin,
                            std::size_t end) {
-  if (begin >= end) return;
   const std::size_t size_of_element = size_of(call.dtype);
   const std::size_t offset = begin * size_of_element;
   for (int r = 0; r < size(); ++r) {
@@ -203,7 +207,6 @@ void SharedEngine::combine(const CollectiveCall& call, std::size_t buffer, std::
 
 void SharedEngine::update(const CollectiveCall& call, std::size_t buffer, std::size_t begin,
                           std::size_t end, int part) {
-  if (begin >= end) return;
   const std::size_t offset = begin * size_of(call.dtype);
   slots_.resize(call.update->slots.size(), std::vector<std::byte*>(index(size())));
   for (int r = 0; r < size(); ++r) {
