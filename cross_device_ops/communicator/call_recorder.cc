@@ -11,7 +11,7 @@ namespace tutti::internal {
 
 CallRecorder::CallRecorder() : entries_(std::make_unique<Entry[]>(kCapacity)) {}
 
-void CallRecorder::begin(const CollectiveHeader& header, const char* file) {
+void CallRecorder::begin(const CollectiveHeader& header, const char* file, TimePoint now) {
   const std::uint64_t number = num_calls_.load(std::memory_order_relaxed);
   Entry& entry = entries_[number % kCapacity];
   constexpr auto relaxed = std::memory_order_relaxed;
@@ -29,7 +29,7 @@ void CallRecorder::begin(const CollectiveHeader& header, const char* file) {
   entry.root.store(static_cast<std::uint32_t>(header.root), release);
   entry.line.store(header.line, release);
   entry.file.store(file, release);
-  entry.begin.store(coarse_now().time_since_epoch().count(), release);
+  entry.begin.store(now.time_since_epoch().count(), release);
   for (std::size_t w = 0; w < kNameWords; ++w) {
     std::uint64_t word = 0;
     std::memcpy(&word, header.name.data() + 8 * w, 8);
@@ -43,7 +43,6 @@ void CallRecorder::begin(const CollectiveHeader& header, const char* file) {
 
 void CallRecorder::end(CallState state) {
   Entry& entry = entries_[(num_calls_.load(std::memory_order_relaxed) - 1) % kCapacity];
-  entry.end.store(coarse_now().time_since_epoch().count(), std::memory_order_relaxed);
   entry.state.store(static_cast<int>(state), std::memory_order_release);
 }
 
@@ -66,7 +65,6 @@ std::optional<RecordedCall> CallRecorder::read(std::uint64_t number) const {
   const std::string_view file = short_path(entry.file.load(acquire));
   std::ranges::copy(file, call.header.file.begin());
   call.begin = TimePoint(Duration(entry.begin.load(acquire)));
-  call.end = TimePoint(Duration(entry.end.load(acquire)));
   for (std::size_t w = 0; w < kNameWords; ++w) {
     const std::uint64_t word = entry.name[w].load(acquire);
     std::memcpy(call.header.name.data() + 8 * w, &word, 8);
@@ -98,10 +96,10 @@ std::string RecordedCall::to_string(TimePoint now) const {
       out << " waits since " << seconds_between(begin, now) << " s";
       break;
     case CallState::kDone:
-      out << " done " << seconds_between(end, now) << " s ago";
+      out << " done, begun " << seconds_between(begin, now) << " s ago";
       break;
     case CallState::kFailed:
-      out << " failed " << seconds_between(end, now) << " s ago";
+      out << " failed, begun " << seconds_between(begin, now) << " s ago";
       break;
   }
   return out.str();

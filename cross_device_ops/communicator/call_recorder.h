@@ -22,7 +22,6 @@ struct RecordedCall {
   CollectiveHeader header;
   CallState state = CallState::kWaiting;
   TimePoint begin;
-  TimePoint end;  // unless it waits
   /// "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7".
   std::string to_string(TimePoint now) const;
 };
@@ -33,7 +32,7 @@ class CallRecorder {
   static constexpr std::size_t kCapacity = 4096;
 
   CallRecorder();
-  void begin(const CollectiveHeader& header, const char* file);
+  void begin(const CollectiveHeader& header, const char* file, TimePoint now);
   void end(CallState state);
 
   /// Oldest first.
@@ -46,7 +45,7 @@ class CallRecorder {
   struct Entry {
     std::atomic<std::uint64_t> version{0};  // odd: being written
     std::atomic<std::uint64_t> sequence{0}, count{0}, kinds{0}, root{0}, line{0};
-    std::atomic<std::int64_t> begin{0}, end{0};
+    std::atomic<std::int64_t> begin{0};
     std::atomic<const char*> file{nullptr};
     std::array<std::atomic<std::uint64_t>, kNameWords> name{};
     std::atomic<int> state{0};

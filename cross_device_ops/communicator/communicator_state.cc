@@ -208,10 +208,11 @@ void CommunicatorState::execute(const CallRequest& request) {
   if (size_ == 1) return run_alone(request);
   PreparedCall prepared(request, *engine_);
   fill_header(request, prepared.call());
-  recorder_.begin(header_, request.where.file_name());
+  const TimePoint now = coarse_now();
+  recorder_.begin(header_, request.where.file_name(), now);
   const Duration timeout = request.options.timeout.value_or(options_.timeout);
   // The coarse clock may be behind by some milliseconds.
-  const TimePoint deadline = deadline_after(coarse_now() + std::chrono::milliseconds(4), timeout);
+  const TimePoint deadline = deadline_after(now + std::chrono::milliseconds(4), timeout);
   try {
     engine_->run(prepared.call(), header_, deadline);
   } catch (const Error& error) {
