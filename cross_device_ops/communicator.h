@@ -153,8 +153,9 @@ class Communicator {
   std::unique_ptr<internal::CommunicatorState> state_;
 };
 
-/// Communicators of `size` threads of this process, by rank. "canonical" works on the ranks' memory
-/// directly, without messages: each rank combines a part of it along the canonical tree.
+/// Communicators of `size` threads of this process, by rank. "canonical" and "auto" work on the
+/// ranks' memory directly, without messages: each rank combines a part of it along the canonical
+/// tree. Others send messages from thread to thread.
 std::vector<std::unique_ptr<Communicator>> in_process_communicators(
     int size, const CommunicatorOptions& options = {});
 

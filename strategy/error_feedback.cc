@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "tutti/tensor/cpu/vectorized.h"
 #include "tutti/tensor/half_conversion.h"
 
 namespace tutti::internal {
@@ -15,18 +16,29 @@ constexpr std::size_t kBlock = 2'048;  // elements: with their residuals they fi
 constexpr float kLargestBFloat16 = 3.3895313892515355e38f;
 constexpr float kLargestFloat16 = 65504.0f;
 
-bool is_finite(float value) { return value - value == 0.0f; }
+/// wanted = gradient + residual; limited = wanted within the type's range, unless it is infinite or
+/// NaN.
+void add_residual(float largest, const float* gradient, const float* residual, float* wanted,
+                  float* limited, std::size_t count) {
+  vectorized([=]() __attribute__((always_inline)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const float value = gradient[i] + residual[i];
+      const float from_below = value < -largest ? -largest : value;
+      const float within = from_below > largest ? largest : from_below;
+      wanted[i] = value;
+      limited[i] = value - value == 0.0f ? within : value;
+    }
+  });
+}
 
-/// `wanted` is gradient + residual on entry; `sent` the rounded, limited values on return.
-void round_block(DType wire, float largest, const float* wanted, float* sent, std::size_t count) {
-  std::array<float, kBlock> limited;
-  for (std::size_t i = 0; i < count; ++i) {
-    const float within = std::min(std::max(wanted[i], -largest), largest);
-    limited[i] = is_finite(wanted[i]) ? within : wanted[i];
-  }
-  std::array<std::byte, kBlock * 2> narrowed;
-  narrow(limited.data(), wire, narrowed.data(), count);
-  widen(wire, narrowed.data(), sent, count);
+/// residual = wanted - sent, or 0 where that is not finite.
+void keep_rest(const float* wanted, const float* sent, float* residual, std::size_t count) {
+  vectorized([=]() __attribute__((always_inline)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const float rest = wanted[i] - sent[i];
+      residual[i] = rest - rest == 0.0f ? rest : 0.0f;
+    }
+  });
 }
 
 }  // namespace
@@ -36,15 +48,14 @@ void compress_with_feedback(WireCompression compression, const float* gradient, 
   const bool is_short_range = compression == WireCompression::kFloat16;
   const DType wire = is_short_range ? DType::kFloat16 : DType::kBFloat16;
   const float largest = is_short_range ? kLargestFloat16 : kLargestBFloat16;
-  std::array<float, kBlock> wanted;
+  std::array<float, kBlock> wanted, limited;
+  std::array<std::byte, kBlock * 2> narrowed;
   for (std::size_t first = 0; first < count; first += kBlock) {
     const std::size_t n = std::min(kBlock, count - first);
-    for (std::size_t i = 0; i < n; ++i) wanted[i] = gradient[first + i] + residual[first + i];
-    round_block(wire, largest, wanted.data(), sent + first, n);
-    for (std::size_t i = 0; i < n; ++i) {
-      const float kept = wanted[i] - sent[first + i];
-      residual[first + i] = is_finite(kept) ? kept : 0.0f;
-    }
+    add_residual(largest, gradient + first, residual + first, wanted.data(), limited.data(), n);
+    narrow(limited.data(), wire, narrowed.data(), n);
+    widen(wire, narrowed.data(), sent + first, n);
+    keep_rest(wanted.data(), sent + first, residual + first, n);
   }
 }
 

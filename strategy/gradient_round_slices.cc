@@ -88,11 +88,13 @@ void GradientRound::add_block(const Piece& piece, std::vector<std::vector<float>
     std::vector<const std::byte*> inputs;
     for (std::size_t r = 0; r < num_replicas_; ++r) {
       std::byte* const values = reinterpret_cast<std::byte*>(sent[r].data());
-      std::memcpy(values, gradient_at(r, piece), piece.count() * sizeof(float));
-      if (policy_ == NonFinitePolicy::kZero && clear_non_finite(dtype, values, piece.count()) > 0) {
-        note_first(piece);
+      const std::byte* gradient = gradient_at(r, piece);
+      if (policy_ == NonFinitePolicy::kZero) {
+        std::memcpy(values, gradient, piece.count() * sizeof(float));
+        if (clear_non_finite(dtype, values, piece.count()) > 0) note_first(piece);
+        gradient = values;
       }
-      compress_with_feedback(compression_, sent[r].data(),
+      compress_with_feedback(compression_, reinterpret_cast<const float*>(gradient),
                              residuals_->at(r, piece.bucket, piece.begin), sent[r].data(),
                              piece.count());
       inputs.push_back(values);

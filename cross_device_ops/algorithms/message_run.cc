@@ -68,8 +68,8 @@ void MessageRun::execute(const Step& step) {
   if (step.kind == StepKind::kSend) return send(step);
   if (step.kind == StepKind::kVerify) return verify();
   if (receives(step)) return receive(step);
-  // In place there is nothing to copy, and all others may be waiting to read it.
-  if (step.kind == StepKind::kCopy && memory_.read(step.own) == memory_.read(step.range)) return;
+  // In place a copy writes nothing; to wait for its readers would stop ranks that wait for us.
+  if (step.kind == StepKind::kCopy && memory_.read(step.own) == memory_.write(step.range)) return;
   wait_for_readers(memory_.bytes_of(step.range));
   memory_.apply(plan_.schedule, step);
 }

@@ -1,27 +1,72 @@
 // Which engine a communicator's name stands for.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <utility>
 
+#include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
-#include "tutti/cross_device_ops/collective_engine.h"
 #include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/plugin/ops_engine.h"
 #include "tutti/cross_device_ops/shared/shared_engine.h"
 
 namespace tutti {
+namespace {
 
-std::vector<std::unique_ptr<Communicator>> in_process_communicators(
-    int size, const CommunicatorOptions& options) {
-  if (size < 1) {
-    fail(ErrorCode::kInvalidArgument, "in_process_communicators: expected 1 rank or more, got ",
-         size);
-  }
-  std::vector<std::unique_ptr<Communicator>> communicators;
+using Communicators = std::vector<std::unique_ptr<Communicator>>;
+
+Communicators on_shared_memory(int size, const CommunicatorOptions& options) {
+  Communicators communicators;
   for (std::unique_ptr<internal::CollectiveEngine>& engine : internal::shared_engines(size)) {
     communicators.push_back(std::make_unique<Communicator>(std::move(engine), options));
   }
   return communicators;
+}
+
+// Every rank of a plugin waits for the others while it is made, so each is made by a thread.
+Communicators each_by_a_thread(const std::vector<Group>& groups,
+                               const CommunicatorOptions& options) {
+  Communicators communicators(groups.size());
+  std::vector<std::exception_ptr> errors(groups.size());
+  {
+    std::vector<std::unique_ptr<Thread>> threads;
+    for (std::size_t r = 0; r < groups.size(); ++r) {
+      threads.push_back(Executor::system().start(concat("connect-", r), [&, r] {
+        try {
+          communicators[r] = make_communicator(groups[r], options);
+        } catch (...) {
+          errors[r] = std::current_exception();
+        }
+      }));
+    }
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return communicators;
+}
+
+}  // namespace
+
+Communicators in_process_communicators(int size, const CommunicatorOptions& options) {
+  if (size < 1) {
+    fail(ErrorCode::kInvalidArgument, "in_process_communicators: expected 1 rank or more, got ",
+         size);
+  }
+  // Nothing is faster between threads, so auto is this, too.
+  if (options.algorithm == "canonical" || options.algorithm == "auto") {
+    return on_shared_memory(size, options);
+  }
+  const auto store = std::make_shared<InProcessStore>();
+  std::vector<Group> groups;
+  for (std::shared_ptr<Transport>& transport : in_process_transports(size)) {
+    groups.push_back({.world_size = size,
+                      .first_rank = transport->rank(),
+                      .local_devices = {Device{}},
+                      .store = store,
+                      .transport = std::move(transport)});
+  }
+  return each_by_a_thread(groups, options);
 }
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport,

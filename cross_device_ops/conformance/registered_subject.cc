@@ -1,7 +1,5 @@
 // Groups of the operations that the registry knows.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include "tutti/cross_device_ops/algorithms/message_engine.h"
 #include "tutti/cross_device_ops/conformance/subject.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
@@ -23,19 +21,18 @@ RankFactory make_spread(const std::string& name, int world, Duration timeout) {
   return [=](int rank) {
     const Group group{
         world, rank, {{DeviceType::kCpu, 0}}, store, transports[static_cast<std::size_t>(rank)]};
-    if (std::ranges::count(internal::message_algorithms(), name) == 0)
-      fail(ErrorCode::kUnimplemented, name, " does not span processes");
-    return std::make_unique<Communicator>(internal::message_engine(group.transport, name), options);
+    return make_communicator(group, options);
   };
 }
 
 RankFactory make_threads(const std::string& name, int world, Duration timeout) {
+  // Other names send messages between threads: that is SPREAD.
+  if (name != "canonical") {
+    fail(ErrorCode::kUnimplemented, "in_process_communicators: ", name,
+         " does not work on shared memory; expected canonical");
+  }
   auto made = std::make_shared<Communicators>(
       in_process_communicators(world, {.algorithm = name, .timeout = timeout}));
-  if (made->front()->name() != name) {
-    fail(ErrorCode::kUnimplemented, "in_process_communicators: ", name,
-         " does not work on shared memory; expected ", made->front()->name());
-  }
   return [made](int rank) { return std::move((*made)[static_cast<std::size_t>(rank)]); };
 }
 

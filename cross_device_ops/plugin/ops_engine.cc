@@ -31,6 +31,11 @@ ReplicaBuffer buffer_of(const ConstElements& elements) {
   return {const_cast<std::byte*>(elements.data), elements.count, elements.dtype, {}};
 }
 
+// What is copied is bytes: those may begin anywhere.
+ReplicaBuffer as_bytes(const ReplicaBuffer& buffer) {
+  return {buffer.data, buffer.num_bytes(), DType::kUInt8, buffer.device};
+}
+
 bool reduces(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kReduce ||
          collective == Collective::kReduceScatter;
@@ -131,7 +136,8 @@ void OpsEngine::run(const CollectiveCall& call, const CollectiveHeader& header,
                     TimePoint deadline) {
   throw_if_closed();
   try {
-    if (call.count == 0 || !is_native(call.collective, call.op, call.dtype)) {
+    // header.count is equal on all ranks, call.count is not.
+    if (header.count == 0 || !is_native(call.collective, call.op, call.dtype)) {
       parts_.messages->run(call, header, deadline);
       return;
     }
@@ -158,9 +164,15 @@ void OpsEngine::run_native(const CollectiveCall& call) {
       return Access::reduce(*ops_, call.op, inputs, call.root == rank() ? &output : nullptr,
                             call.root);
     case Collective::kBroadcast:
+      output = as_bytes(output);
       return Access::broadcast(*ops_, outputs, call.root);
-    case Collective::kAllGather:
-      return Access::all_gather(*ops_, inputs, outputs, call.counts);
+    case Collective::kAllGather: {
+      input = as_bytes(input);
+      output = as_bytes(output);
+      std::vector<std::size_t> lengths(call.counts.begin(), call.counts.end());
+      for (std::size_t& length : lengths) length *= size_of(call.dtype);
+      return Access::all_gather(*ops_, inputs, outputs, lengths);
+    }
     case Collective::kReduceScatter:
       return Access::reduce_scatter(*ops_, call.op, inputs, outputs, call.counts);
     case Collective::kAllToAll:

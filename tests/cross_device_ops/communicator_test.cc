@@ -149,6 +149,21 @@ TEST_P(CommunicatorSizes, OtherCollectivesMoveWhatMpiSays) {
       "");
 }
 
+TEST(Communicator, ThreadsMayUseAnyAlgorithm) {
+  for (const char* name : {"ring", "halving_doubling", "tree", "auto", "reduction_to_one_device"}) {
+    const Communicators all = in_process_communicators(3, {.algorithm = name});
+    EXPECT_EQ(error_of_ranks(3,
+                             [&](int rank) {
+                               std::vector<int> sum = {rank, 1};
+                               of(all, rank).all_reduce(ReduceOp::kSum, std::span(sum));
+                               if (sum != std::vector{3, 3}) throw Error(ErrorCode::kInternal, "");
+                             }),
+              "")
+        << name;
+  }
+  EXPECT_THROW(in_process_communicators(2, {.algorithm = "no_such"}), Error);
+}
+
 TEST(Communicator, MeanOf16BitNumbersIsRoundedOnce) {
   const Communicators all = in_process_communicators(3);
   EXPECT_EQ(error_of_ranks(3,

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 #include <numeric>
 
@@ -85,6 +86,19 @@ void expect_all_collectives(Communicator& ranks) {
   Floats expected(3, 0);
   for (int r = 1; r < size; ++r) expected.push_back(static_cast<float>(r));
   EXPECT_EQ(all, expected);
+  // One rank has nothing to say, and memory begins anywhere.
+  std::vector<std::size_t> few(n, 1);
+  few[0] = 0;
+  std::vector<std::byte> raw(4 * n + 1);
+  const float mine = static_cast<float>(me);
+  ranks.all_gather({reinterpret_cast<const std::byte*>(&mine), few[static_cast<std::size_t>(me)],
+                    DType::kFloat32},
+                   {raw.data() + 1, n - 1, DType::kFloat32}, few);
+  for (std::size_t r = 1; r < n; ++r) {
+    float value = 0;
+    std::memcpy(&value, raw.data() + 1 + 4 * (r - 1), 4);
+    EXPECT_EQ(value, static_cast<float>(r));
+  }
   Floats own(counts[static_cast<std::size_t>(me)]);
   const Floats whole = iota(n + 2, 0);
   ranks.reduce_scatter(ReduceOp::kSum, std::span(whole), std::span(own), counts);

@@ -1,0 +1,97 @@
+// What it costs to compare and record every call: all_reduce through a Communicator beside the bare
+// engine with a header made once.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Usage: collective_checks [CALLS_PER_ROUND]. Two ranks on two threads, 2,000 calls each in turn,
+// 51 rounds; medians of the pairs' differences. In process, where a call is shortest.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "tutti/core/executor.h"
+#include "tutti/cross_device_ops/collective_engine.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/shared/shared_engine.h"
+
+namespace {
+
+using namespace tutti;
+
+// The seconds of one call of rank 0, each way, in one round.
+struct Round {
+  double bare = 0.0;
+  double checked = 0.0;
+};
+
+class Bench {
+ public:
+  explicit Bench(int calls)
+      : calls_(calls), engines_(internal::shared_engines(2)), all_(in_process_communicators(2)) {}
+
+  std::vector<Round> run(std::size_t count) {
+    std::vector<Round> rounds(51);
+    const auto other = Executor::system().start("rank-1", [&] { rank_main(1, count, rounds); });
+    rank_main(0, count, rounds);
+    other->join();
+    return rounds;
+  }
+
+ private:
+  void rank_main(int rank, std::size_t count, std::vector<Round>& rounds) {
+    const auto r = static_cast<std::size_t>(rank);
+    std::vector<float> data(count, 0.0f);
+    const Elements elements = std::span(data);
+    const ConstElements input = elements;
+    CollectiveCall call;
+    call.count = count;
+    call.inputs = {&input, 1};
+    call.outputs = {&elements, 1};
+    internal::CollectiveHeader header;
+    header.count = count;
+    header.rank = rank;
+    for (Round& round : rounds) {
+      const double bare = seconds([&] { engines_[r]->run(call, header, TimePoint::max()); });
+      const double checked = seconds(
+          [&] { all_[r]->all_reduce(ReduceOp::kSum, elements, {.name = "block1/conv2d/kernel"}); });
+      if (rank == 0) round = {bare, checked};
+    }
+  }
+
+  template <class Fn>
+  double seconds(const Fn& fn) const {
+    fn();
+    const TimePoint begin = Clock::system().now();
+    for (int i = 0; i < calls_; ++i) fn();
+    return seconds_between(begin, Clock::system().now()) / calls_;
+  }
+
+  const int calls_;
+  std::vector<std::unique_ptr<internal::CollectiveEngine>> engines_;
+  std::vector<std::unique_ptr<Communicator>> all_;
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Bench bench(argc > 1 ? std::atoi(argv[1]) : 2000);
+  std::printf("%10s %12s %12s %14s %8s\n", "bytes", "bare us", "checked us", "difference ns",
+              "share");
+  for (const std::size_t bytes : {1024u, 16384u, 65536u, 262144u}) {
+    std::vector<double> bare, checked, differences;
+    for (const Round& round : bench.run(bytes / 4)) {
+      bare.push_back(round.bare);
+      checked.push_back(round.checked);
+      differences.push_back(round.checked - round.bare);
+    }
+    std::printf("%10zu %12.3f %12.3f %14.1f %7.1f%%\n", bytes, median(bare) * 1e6,
+                median(checked) * 1e6, median(differences) * 1e9,
+                100.0 * median(differences) / median(bare));
+  }
+  return 0;
+}
