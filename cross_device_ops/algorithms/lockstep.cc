@@ -63,7 +63,9 @@ class Lockstep {
   /// Does the next step of a rank; false: it has to wait.
   bool step(std::size_t rank) {
     const Step& step = schedules_[rank].steps[next_[rank]];
-    if (writes(step) && is_being_read(rank, step.range)) return false;
+    const bool stays = step.kind == StepKind::kCopy &&
+                       memory_[rank].read(step.own) == memory_[rank].read(step.range);
+    if (writes(step) && !stays && is_being_read(rank, step.range)) return false;
     if (step.kind == StepKind::kSend) {
       lane(rank, static_cast<std::size_t>(step.peer)).push_back(step.range);
     } else if (receives(step)) {

@@ -50,6 +50,7 @@ class MessageEngine final : public CollectiveEngine {
   void run_flat(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
   Error reason_of(const Error& error, const CollectiveHeader& header,
                   const std::vector<int>& awaited);
+  std::optional<Error> told_by_others() const;
   std::string missing(std::uint64_t sequence, const std::vector<int>& awaited);
   void close(const Error& reason) noexcept;
   void throw_if_closed();
@@ -151,9 +152,21 @@ Error MessageEngine::reason_of(const Error& error, const CollectiveHeader& heade
     return Error(ErrorCode::kDeadlineExceeded, error.message());
   }
   if (error.code() != ErrorCode::kDeadlineExceeded) return error;
+  const std::string who = missing(header.sequence, awaited);
+  // Another rank was faster to find out, and has ended the questions of this one.
+  if (const std::optional<Error> told = told_by_others()) return reason_of(*told, header, awaited);
   return Error(ErrorCode::kDeadlineExceeded,
                concat("rank ", rank(), ": ", header.describe(), ": expected all ", size(), " ranks",
-                      kMissing, missing(header.sequence, awaited)));
+                      kMissing, who));
+}
+
+std::optional<Error> MessageEngine::told_by_others() const {
+  try {
+    link_.recv(link_.left(), Purpose::kNothing, {}, {})->test();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kAborted) return error;
+  }
+  return std::nullopt;
 }
 
 std::string MessageEngine::missing(std::uint64_t sequence, const std::vector<int>& awaited) {

@@ -257,6 +257,25 @@ TEST(MessageEngine, CopiesOfEveryType) {
   }
 }
 
+TEST(MessageEngine, AllGatherInPlaceAmongMoreRanksThanReceivesArePosted) {
+  const testing::HangWatchdog watchdog("all_gather in place", std::chrono::seconds(60));
+  for (const std::string& name : message_algorithms()) {
+    with_engines(name, 16, [&](CollectiveEngine& engine) {
+      TypedBytes all(DType::kInt32, 160);
+      const auto own = static_cast<std::size_t>(engine.rank()) * 10;
+      for (std::size_t i = own; i < own + 10; ++i) all.set(i, static_cast<double>(i));
+      TestCall call{.collective = Collective::kAllGather, .dtype = DType::kInt32, .count = 160};
+      call.inputs = {{all.data() + own * sizeof(std::int32_t), 10, DType::kInt32}};
+      call.outputs = {all.elements()};
+      call.counts.assign(16, 10);
+      call.run(engine, 0, in_time(std::chrono::seconds(20)));
+      for (std::size_t i = 0; i < 160; ++i) {
+        if (all.get(i) != static_cast<double>(i)) fail(ErrorCode::kInternal, "element ", i);
+      }
+    });
+  }
+}
+
 /// Magnitudes far apart, signed zeros: another order of operands gives other bits.
 const std::vector<std::vector<double>>& wild_values() {
   static const auto values = [] {
