@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/local/canonical.h"
 
-#include <cstring>
-
 #include "tutti/cross_device_ops/local/supports.h"
+#include "tutti/cross_device_ops/shared/reduce_to_all.h"
 
 namespace tutti {
 
@@ -13,13 +12,11 @@ bool Canonical::supports(ReduceOp op, DType dtype, DeviceType device) const {
 }
 
 void Canonical::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
-  std::vector<const std::byte*> inputs;
-  for (const ReplicaBuffer& buffer : buffers) inputs.push_back(buffer.data);
+  std::vector<std::byte*> all;
+  for (const ReplicaBuffer& buffer : buffers) all.push_back(buffer.data);
+  const std::vector<const std::byte*> inputs(all.begin(), all.end());
   const ReplicaBuffer& first = buffers.front();
-  reduce_along_tree(op, first.dtype, inputs, first.data, first.count);
-  for (const ReplicaBuffer& buffer : buffers.subspan(1)) {
-    std::memcpy(buffer.data, first.data, first.count * size_of(first.dtype));
-  }
+  internal::reduce_to_all(op, first.dtype, inputs, all, first.count);
 }
 
 }  // namespace tutti

@@ -72,9 +72,21 @@ void with_size(std::size_t size, const Body& body) {
   if constexpr (n < kMostInRegisters) with_size<n + 1>(size, body);
 }
 
+template <class Pointer>
+bool are_aligned(std::span<const Pointer> pointers, DType dtype) {
+  return std::ranges::all_of(pointers, [&](const std::byte* data) {
+    return reinterpret_cast<std::uintptr_t>(data) % size_of(dtype) == 0;
+  });
+}
+
+bool is_float_sum(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs) {
+  return op == ReduceOp::kSum && (dtype == DType::kFloat32 || dtype == DType::kFloat64) &&
+         are_aligned(inputs, dtype);
+}
+
 bool fits_registers(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                     std::span<std::byte* const> outputs) {
-  if (op != ReduceOp::kSum || (dtype != DType::kFloat32 && dtype != DType::kFloat64)) return false;
+  if (!is_float_sum(op, dtype, inputs)) return false;
   if (inputs.size() < 2 || inputs.size() > kMostInRegisters) return false;
   if (!std::ranges::equal(inputs, outputs)) return false;
   for (std::size_t a = 0; a < inputs.size(); ++a) {
@@ -104,7 +116,7 @@ void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> i
   for (std::size_t first = 0; first < count; first += most) {
     const std::size_t n = std::min(most, count - first);
     for (std::size_t i = 0; i < inputs.size(); ++i) starts[i] = inputs[i] + first * size;
-    if (op == ReduceOp::kSum && (dtype == DType::kFloat32 || dtype == DType::kFloat64)) {
+    if (is_float_sum(op, dtype, starts)) {
       sum_along_tree(dtype, starts, block.data(), n);
     } else {
       reduce_along_tree(op, dtype, starts, block.data(), n);

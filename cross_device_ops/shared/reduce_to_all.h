@@ -12,11 +12,12 @@ namespace tutti::internal {
 
 /// Combines `inputs` along the canonical tree, as reduce_along_tree does and with the same bits,
 /// into every one of `outputs`; outputs[i] may be one of the inputs. Each cache line is read and
-/// written once. Aligned to the elements.
+/// written once. Memory of any alignment.
 void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                    std::span<std::byte* const> outputs, std::size_t count);
 
-/// SUM of floating inputs along the canonical tree into `output`, which is none of them.
+/// SUM of floating inputs along the canonical tree into `output`, which is none of them; all
+/// aligned to the elements.
 void sum_along_tree(DType dtype, std::span<const std::byte* const> inputs, std::byte* output,
                     std::size_t count);
 
