@@ -107,16 +107,23 @@ Schedule tree_all_reduce(const CallShape& shape) {
 Schedule tree_reduce(const CallShape& shape) {
   Tree tree(shape);
   const bool at_top = shape.root == 0;
+  const bool gets_result = !at_top && shape.rank == shape.root;
+  // The root takes results while it still sends: rank 0 uses its scratch memory again, and so must
+  // not wait for a root that waits for it.
+  constexpr std::size_t kBehind = 1;
+  const auto result = [&](std::size_t k) {
+    tree.schedule.receive(0, tree.segment(Space::kOutput, k));
+  };
   for (std::size_t k = 0; k < tree.num_segments(); ++k) {
     const bool keeps = shape.rank == 0 && at_top;
     const Range combined =
         tree.up(k, keeps ? tree.segment(Space::kOutput, k) : tree.scratch_segment(k));
     if (shape.rank != 0) tree.send(parent_of(shape.rank), combined);
     if (shape.rank == 0 && !at_top) tree.send(shape.root, combined);
+    if (gets_result && k >= kBehind) result(k - kBehind);
   }
-  for (std::size_t k = 0; !at_top && shape.rank == shape.root && k < tree.num_segments(); ++k) {
-    tree.schedule.receive(0, tree.segment(Space::kOutput, k));
-  }
+  const std::size_t end = tree.num_segments();
+  for (std::size_t k = end - std::min(end, kBehind); gets_result && k < end; ++k) result(k);
   append_closing(tree.schedule, shape);
   return std::move(tree.schedule);
 }

@@ -4,12 +4,13 @@
 // A process takes part in Gloo as one rank. Its replicas are combined into the first one's buffer,
 // that is reduced with the other processes, and the result is copied to the other replicas. With
 // one process there is nothing to connect.
-#include <gloo/allgatherv.h>
+#include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/broadcast.h>
 #include <gloo/common/error.h>
 #include <gloo/math.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -208,6 +209,37 @@ std::int32_t broadcast(void* object, const tutti_buffer_v1* buffers, std::uint32
   });
 }
 
+// The bytes that each process brings.
+std::vector<std::size_t> lengths_of(const Operation& self, const tutti_buffer_v1& output,
+                                    std::uint32_t num_replicas, const std::uint64_t* counts) {
+  std::vector<std::size_t> lengths(static_cast<std::size_t>(self.context->size));
+  for (std::size_t p = 0; p < lengths.size(); ++p) {
+    const std::uint64_t* const first = counts + p * num_replicas;
+    lengths[p] =
+        std::accumulate(first, first + num_replicas, std::uint64_t{0}) * size_of(output.dtype);
+  }
+  return lengths;
+}
+
+// Gloo's allgatherv waits for ever for a part of length 0, so all parts get one length.
+void gather_padded(Operation& self, std::vector<std::uint8_t> mine,
+                   const std::vector<std::size_t>& lengths, std::int64_t timeout_ms,
+                   std::uint8_t* result) {
+  const std::size_t longest = *std::max_element(lengths.begin(), lengths.end());
+  if (longest == 0) return;
+  mine.resize(longest);
+  std::vector<std::uint8_t> all(longest * lengths.size());
+  gloo::AllgatherOptions options(self.context);
+  options.setInput(mine.data(), mine.size());
+  options.setOutput(all.data(), all.size());
+  options.setTag(self.calls++);
+  options.setTimeout(duration_of(timeout_ms));
+  gloo::allgather(options);
+  for (std::size_t p = 0; p < lengths.size(); ++p) {
+    result = std::copy_n(all.data() + p * longest, lengths[p], result);
+  }
+}
+
 std::int32_t all_gather(void* object, const tutti_buffer_v1* inputs, const tutti_buffer_v1* outputs,
                         std::uint32_t num_replicas, const std::uint64_t* counts,
                         std::int64_t timeout_ms, tutti_error_v1* error) {
@@ -220,18 +252,8 @@ std::int32_t all_gather(void* object, const tutti_buffer_v1* inputs, const tutti
       mine.insert(mine.end(), bytes, bytes + bytes_of(inputs[r]));
     }
     if (self.context) {
-      std::vector<std::size_t> lengths(static_cast<std::size_t>(self.context->size));
-      for (std::size_t p = 0; p < lengths.size(); ++p) {
-        const std::uint64_t* const first = counts + p * num_replicas;
-        lengths[p] = std::accumulate(first, first + num_replicas, std::uint64_t{0}) *
-                     size_of(outputs[0].dtype);
-      }
-      gloo::AllgathervOptions options(self.context);
-      options.setInput(mine.data(), mine.size());
-      options.setOutput(static_cast<std::uint8_t*>(outputs[0].data), lengths);
-      options.setTag(self.calls++);
-      options.setTimeout(duration_of(timeout_ms));
-      gloo::allgatherv(options);
+      gather_padded(self, std::move(mine), lengths_of(self, outputs[0], num_replicas, counts),
+                    timeout_ms, static_cast<std::uint8_t*>(outputs[0].data));
     } else {
       copy(mine.data(), outputs[0]);
     }
