@@ -72,6 +72,10 @@ struct CallOptions {
   std::string_view name = {};  // up to 47 characters count; valid until the call has ended
   const Shape* shape = nullptr;
   std::optional<Duration> timeout = std::nullopt;  // nothing: the communicator's
+  /// kBFloat16 or kFloat16: SUM and MEAN of float32 in all_reduce travel in these, are added as
+  /// floats, and the result is rounded to them once. Half the bytes between processes. Algorithms
+  /// that combine in several steps refuse (kUnimplemented). Compared between the ranks.
+  std::optional<DType> compression = std::nullopt;
 };
 
 /// A call as engines get it: checked, MEAN turned into SUM, never empty of work. `outputs` has one

@@ -15,6 +15,9 @@ class Checker {
       : request_(request), rank_(rank), size_(static_cast<std::size_t>(size)) {}
 
   void check() const {
+    if (request_.options.compression && request_.collective != Collective::kAllReduce) {
+      wrong("expected no compression but in all_reduce, got ", *request_.options.compression);
+    }
     switch (request_.collective) {
       case Collective::kAllReduce:
         return check_all_reduce();
@@ -94,6 +97,7 @@ class Checker {
     if (request_.inputs.empty()) wrong("expected a buffer, got none");
     check_dtypes();
     check_op();
+    check_compression();
     if (request_.update != nullptr) return check_update(*request_.update);
     for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
       const ConstElements& in = request_.inputs[i];
@@ -102,6 +106,19 @@ class Checker {
         wrong("expected an output of ", in.count, " elements, got ", out.count);
       }
       require_disjoint(in, out, in.data == out.data ? in.data : nullptr);
+    }
+  }
+
+  void check_compression() const {
+    const std::optional<DType>& compression = request_.options.compression;
+    if (!compression) return;
+    const DType dtype = request_.inputs.front().dtype;
+    const bool adds = request_.op == ReduceOp::kSum || request_.op == ReduceOp::kMean;
+    if (!is_half(*compression) || dtype != DType::kFloat32 || !adds || request_.update != nullptr) {
+      wrong(
+          "compression is for SUM and MEAN of float32 in bfloat16 or float16, without an update; "
+          "got ",
+          request_.op, " of ", dtype, " in ", *compression);
     }
   }
 

@@ -170,6 +170,8 @@ void CommunicatorState::fill_header(const CallRequest& request, const Collective
   header_.counts_hash = uneven                      ? hash_of(std::as_bytes(call.counts))
                         : request.inputs.size() > 1 ? hash_of_list(request.inputs)
                                                     : 0;
+  const std::optional<DType>& wire = request.options.compression;
+  header_.compression = wire ? static_cast<std::uint8_t>(1 + static_cast<int>(*wire)) : 0;
   header_.update_hash = request.update == nullptr ? 0 : hash_of(*request.update);
   fill_text(request);
 }

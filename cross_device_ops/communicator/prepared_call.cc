@@ -3,6 +3,7 @@
 #include "tutti/cross_device_ops/communicator/prepared_call.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "tutti/tensor/half_conversion.h"
@@ -20,22 +21,41 @@ bool is_aligned(const AnyElements& elements) {
   return reinterpret_cast<std::uintptr_t>(elements.data) % size_of(elements.dtype) == 0;
 }
 
-void copy_as(const ConstElements& from, const Elements& to) {
-  if (from.count == 0) return;
-  if (from.dtype == to.dtype) {
-    std::memcpy(to.data, from.data, from.num_bytes());
-  } else if (is_half(from.dtype)) {
-    widen(from.dtype, from.data, reinterpret_cast<float*>(to.data), from.count);
-  } else {
-    narrow(reinterpret_cast<const float*>(from.data), to.dtype, to.data, from.count);
+// Neither side need be aligned: numbers are converted in memory of this function.
+void convert(const ConstElements& from, const Elements& to) {
+  constexpr std::size_t kBlock = 1024;
+  std::array<float, kBlock> floats;
+  std::array<std::uint16_t, kBlock> halves;
+  auto* const half_bytes = reinterpret_cast<std::byte*>(halves.data());
+  for (std::size_t first = 0; first < from.count; first += kBlock) {
+    const std::size_t n = std::min(kBlock, from.count - first);
+    const std::byte* const in = from.data + first * size_of(from.dtype);
+    std::byte* const out = to.data + first * size_of(to.dtype);
+    if (is_half(from.dtype)) {
+      std::memcpy(half_bytes, in, n * 2);
+      widen(from.dtype, half_bytes, floats.data(), n);
+      std::memcpy(out, floats.data(), n * 4);
+    } else {
+      std::memcpy(floats.data(), in, n * 4);
+      narrow(floats.data(), to.dtype, half_bytes, n);
+      std::memcpy(out, half_bytes, n * 2);
+    }
   }
 }
 
-void divide(const Elements& elements, int divisor) {
+void copy_as(const ConstElements& from, const Elements& to) {
+  if (from.dtype != to.dtype) return convert(from, to);
+  if (from.count > 0) std::memcpy(to.data, from.data, from.num_bytes());
+}
+
+void divide_values(const Elements& elements, int divisor) {
   visit_arithmetic_floating(elements.dtype, "MEAN", [&]<class T>() {
-    T* const values = reinterpret_cast<T*>(elements.data);
-    const T by = static_cast<T>(divisor);
-    for (std::size_t i = 0; i < elements.count; ++i) values[i] /= by;
+    for (std::size_t i = 0; i < elements.count; ++i) {
+      T value;
+      std::memcpy(&value, elements.data + i * sizeof(T), sizeof(T));
+      value /= static_cast<T>(divisor);
+      std::memcpy(elements.data + i * sizeof(T), &value, sizeof(T));
+    }
   });
 }
 
@@ -62,6 +82,14 @@ PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& e
   }
 
   call_.op = request.op == ReduceOp::kMean ? ReduceOp::kSum : request.op;
+  if (const std::optional<DType>& wire = request.options.compression) {
+    if (!engine.supports(call_.collective, call_.op, *wire)) {
+      fail(ErrorCode::kUnimplemented, "rank ", rank_, ": ", engine.name(), ": adds ", *wire,
+           " in several steps, which would round each time; try canonical, or no compression");
+    }
+    replace(*wire);
+    return;
+  }
   const bool widens =
       is_half(call_.dtype) &&
       (request.op == ReduceOp::kMean || !engine.supports(call_.collective, call_.op, call_.dtype));
@@ -98,8 +126,11 @@ void PreparedCall::replace(DType dtype) {
 void PreparedCall::finish() {
   if (!reduces(request_.collective) || !has_result() || request_.update != nullptr) return;
   for (std::size_t i = 0; i < call_.outputs.size(); ++i) {
-    if (request_.op == ReduceOp::kMean) divide(call_.outputs[i], size_);
+    // A compressed sum has been rounded by its call; the quotient is not rounded again.
+    const bool is_compressed = request_.options.compression.has_value();
+    if (request_.op == ReduceOp::kMean && !is_compressed) divide_values(call_.outputs[i], size_);
     if (replaced_) copy_as(call_.outputs[i], request_.outputs[i]);
+    if (request_.op == ReduceOp::kMean && is_compressed) divide_values(request_.outputs[i], size_);
   }
 }
 

@@ -1,7 +1,7 @@
 // Which cases: all of them, or a seeded sample.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small counts meet every place and alignment; large ones meet one of them each, by turns.
+// Some counts meet every place and alignment; the others meet one of them each, by turns.
 #include "tutti/cross_device_ops/conformance/plan.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace tutti::conformance {
 namespace {
 
 constexpr int kWorlds[] = {1, 2, 3, 5, 7, 8, 16};
-constexpr std::size_t kSmallCounts[] = {0, 1, 2, 3, 17, 127, 1000, 4099};
-constexpr std::size_t kLargeCounts[] = {65537, (std::size_t{1} << 20) + 1};
+constexpr std::size_t kCountsInAllPlaces[] = {0, 1, 17, 1000};
+constexpr std::size_t kCountsByTurns[] = {2, 3, 127, 4099, 65537, (std::size_t{1} << 20) + 1};
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMin, ReduceOp::kMax,
                              ReduceOp::kProduct};
 constexpr Collective kOnBuffers[] = {Collective::kAllReduce,     Collective::kReduce,
@@ -87,7 +87,7 @@ class Builder {
   void add_values() {
     const Case saved = base_;
     for (const int world : kWorlds) {
-      for (const std::size_t count : kSmallCounts) {
+      for (const std::size_t count : kCountsInAllPlaces) {
         for (const bool in_place : {false, true}) {
           if (in_place && !can_be_in_place()) continue;
           for (const bool uneven : {false, true}) {
@@ -105,7 +105,7 @@ class Builder {
         }
       }
       base_ = saved;
-      for (const std::size_t count : kLargeCounts) add_some(Check::kValues, world, count);
+      for (const std::size_t count : kCountsByTurns) add_some(Check::kValues, world, count);
     }
   }
 

@@ -12,6 +12,7 @@
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator/call_recorder.h"
+#include "tutti/cross_device_ops/tensor_communication.h"
 
 namespace tutti {
 namespace communicator_test {
@@ -164,6 +165,103 @@ TEST(Communicator, ThreadsMayUseAnyAlgorithm) {
   EXPECT_THROW(in_process_communicators(2, {.algorithm = "no_such"}), Error);
 }
 
+TEST(Communicator, CompressedSumsAreRoundedOnTheWayInAndOnce) {
+  const Communicators all = in_process_communicators(3);
+  EXPECT_EQ(error_of_ranks(3,
+                           [&](int rank) {
+                             std::vector<float> own = numbers(rank, 100), mean = own;
+                             of(all, rank).all_reduce(ReduceOp::kSum, std::span(own),
+                                                      {.compression = DType::kBFloat16});
+                             of(all, rank).all_reduce(ReduceOp::kMean, std::span(mean),
+                                                      {.compression = DType::kBFloat16});
+                             for (std::size_t i = 0; i < 100; ++i) {
+                               float sum = 0.0f;  // (0 + 1) + 2 along the tree
+                               for (int r = 0; r < 3; ++r) {
+                                 sum += static_cast<float>(BFloat16(numbers(r, 100)[i]));
+                               }
+                               const auto rounded = static_cast<float>(BFloat16(sum));
+                               if (own[i] != rounded || mean[i] != rounded / 3.0f) {
+                                 throw Error(ErrorCode::kInternal, concat(own[i], " ", mean[i]));
+                               }
+                             }
+                           }),
+            "");
+}
+
+TEST(Communicator, CompressionIsRefusedWhereItWouldRoundTwiceOrCannotBe) {
+  const Communicators ring = in_process_communicators(2, {.algorithm = "ring"});
+  std::vector<float> a(8);
+  std::vector<double> b(8);
+  EXPECT_THAT(errors_of_ranks(2,
+                              [&](int rank) {
+                                std::vector<float> own(8);
+                                of(ring, rank)
+                                    .all_reduce(ReduceOp::kSum, std::span(own),
+                                                {.compression = DType::kFloat16});
+                              }),
+              Each(HasSubstr("ring: adds float16 in several steps")));
+  const Communicators all = in_process_communicators(2);
+  const auto refused = [&](const auto& call) {
+    EXPECT_THAT([&] { call(of(all, 0)); },
+                ::testing::ThrowsMessage<Error>(HasSubstr("compression")));
+  };
+  refused([&](Communicator& c) {
+    c.all_reduce(ReduceOp::kSum, std::span(b), {.compression = DType::kFloat16});
+  });
+  refused([&](Communicator& c) {
+    c.all_reduce(ReduceOp::kMax, std::span(a), {.compression = DType::kFloat16});
+  });
+  refused([&](Communicator& c) {
+    c.all_reduce(ReduceOp::kSum, std::span(a), {.compression = DType::kInt32});
+  });
+  refused([&](Communicator& c) { c.broadcast(std::span(a), 0, {.compression = DType::kFloat16}); });
+}
+
+TEST(TensorCommunication, TensorsAndSlicesOfRanks) {
+  const Communicators all = in_process_communicators(3);
+  EXPECT_EQ(
+      error_of_ranks(
+          3,
+          [&](int rank) {
+            const auto expect = [](bool holds, const char* what) {
+              if (!holds) throw Error(ErrorCode::kInternal, what);
+            };
+            Communicator& mine = of(all, rank);
+            const float r = static_cast<float>(rank);
+            const Tensor sum = all_reduce(mine, ReduceOp::kSum, Tensor::full({2, 2}, r));
+            expect(sum.to_doubles() == std::vector<double>(4, 3.0), "all_reduce");
+            const Tensor copy = broadcast(mine, Tensor::full({3}, r), 2);
+            expect(copy.to_doubles() == std::vector<double>(3, 2.0), "broadcast");
+            // Rank r brings r rows.
+            const Tensor rows = all_gather(mine, Tensor::full({rank, 2}, r));
+            expect(rows.to_doubles() == std::vector<double>{1, 1, 2, 2, 2, 2}, "all_gather");
+            const IndexedSlices slices{Tensor::full({1, 2}, r),
+                                       Tensor::from<std::int64_t>({1}, {4}), Shape{9, 2}};
+            const IndexedSlices mean = all_reduce(mine, ReduceOp::kMean, slices);
+            expect(mean.values.to_doubles() == std::vector<double>{0, 0, 1.0f / 3.0f, 1.0f / 3.0f,
+                                                                   2.0f / 3.0f, 2.0f / 3.0f},
+                   "slices");
+            expect(mean.indices.to_doubles() == std::vector<double>{4, 4, 4}, "indices");
+          }),
+      "");
+}
+
+TEST(TensorCommunication, ShapesThatDifferAreAMismatch) {
+  const Communicators all = in_process_communicators(2);
+  EXPECT_THAT(errors_of_ranks(2,
+                              [&](int rank) {
+                                all_reduce(of(all, rank), ReduceOp::kSum,
+                                           Tensor::zeros(rank == 0 ? Shape{2, 3} : Shape{3, 2}));
+                              }),
+              Each(AllOf(HasSubstr("mismatch (shape)"), HasSubstr("[2, 3]"), HasSubstr("[3, 2]"))));
+  const Communicators others = in_process_communicators(2);
+  EXPECT_THAT(errors_of_ranks(2,
+                              [&](int rank) {
+                                all_gather(of(others, rank), Tensor::zeros({4, 2 + rank}));
+                              }),
+              Each(HasSubstr("mismatch (shape)")));
+}
+
 TEST(Communicator, MeanOf16BitNumbersIsRoundedOnce) {
   const Communicators all = in_process_communicators(3);
   EXPECT_EQ(error_of_ranks(3,
@@ -304,6 +402,9 @@ TEST(CommunicatorMismatch, IsAnErrorOnEveryRankNamingBothSides) {
   });
   expect_mismatch("root",
                   [](Communicator& c, bool odd, Floats a, Floats) { c.broadcast(a, odd ? 1 : 0); });
+  expect_mismatch("compression", [](Communicator& c, bool odd, Floats a, Floats) {
+    c.all_reduce(ReduceOp::kSum, a, {.compression = odd ? DType::kBFloat16 : DType::kFloat16});
+  });
   expect_mismatch("name", [](Communicator& c, bool odd, Floats a, Floats) {
     c.all_reduce(ReduceOp::kSum, a, {.name = odd ? "dense/bias" : "dense/kernel"});
   });

@@ -1,0 +1,77 @@
+// Tensors to memory and back around a rank's collectives.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/tensor_communication.h"
+
+#include <cstring>
+
+#include "tutti/cross_device_ops/gradient_ops.h"
+
+namespace tutti {
+namespace {
+
+ConstElements elements_of(const Tensor& tensor) {
+  return {tensor.bytes().data(), static_cast<std::size_t>(tensor.num_elements()), tensor.dtype()};
+}
+
+Elements elements_of(const MutableTensor& tensor) {
+  return {tensor.data(), static_cast<std::size_t>(tensor.num_elements()), tensor.dtype()};
+}
+
+}  // namespace
+
+Tensor all_reduce(Communicator& communicator, ReduceOp op, const Tensor& value, CallOptions options,
+                  SourceLocation where) {
+  MutableTensor result(value.shape(), value.dtype(), value.device());
+  options.shape = &value.shape();
+  communicator.all_reduce(op, elements_of(value), elements_of(result), options, where);
+  return result.freeze();
+}
+
+Tensor broadcast(Communicator& communicator, const Tensor& value, int root, CallOptions options,
+                 SourceLocation where) {
+  MutableTensor result(value.shape(), value.dtype(), value.device());
+  if (communicator.rank() == root && value.num_bytes() > 0) {
+    std::memcpy(result.data(), value.bytes().data(), value.num_bytes());
+  }
+  options.shape = &value.shape();
+  communicator.broadcast(elements_of(result), root, options, where);
+  return result.freeze();
+}
+
+Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions options,
+                  SourceLocation where) {
+  if (value.rank() == 0) {
+    fail(ErrorCode::kInvalidArgument, "rank ", communicator.rank(),
+         ": all_gather: scalars cannot be concatenated; expected a rank of 1 or more; try "
+         "expand_dims()");
+  }
+  // Everything but the first dimension is equal, and so compared; that is exchanged.
+  const Shape rest = value.shape().with_dim(0, 1);
+  options.shape = &rest;
+  const std::vector<std::int64_t> rows = {value.shape()[0]};
+  std::vector<std::int64_t> all_rows(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(std::span(rows), std::span(all_rows), {}, options, where);
+  std::vector<std::size_t> counts;
+  std::int64_t total = 0;
+  for (const std::int64_t length : all_rows) {
+    counts.push_back(static_cast<std::size_t>(length * rest.num_elements()));
+    total += length;
+  }
+  MutableTensor result(value.shape().with_dim(0, total), value.dtype(), value.device());
+  communicator.all_gather(elements_of(value), elements_of(result), counts, options, where);
+  return result.freeze();
+}
+
+IndexedSlices all_reduce(Communicator& communicator, ReduceOp op, const IndexedSlices& value,
+                         CallOptions options, SourceLocation where) {
+  if (op != ReduceOp::kSum && op != ReduceOp::kMean) {
+    fail(ErrorCode::kInvalidArgument, "rank ", communicator.rank(),
+         ": all_reduce: IndexedSlices have SUM and MEAN, got ", op, "; try to_dense() first");
+  }
+  IndexedSlices all{all_gather(communicator, value.values, options, where),
+                    all_gather(communicator, value.indices, options, where), value.dense_shape};
+  if (op == ReduceOp::kSum) return all;
+  return divide_by(Gradient(std::move(all)), communicator.size()).slices();
+}
+
+}  // namespace tutti
