@@ -19,7 +19,10 @@
 namespace tutti::internal {
 namespace {
 
-constexpr std::size_t kBlockBytes = 8 * 1024;
+// In caches a long block costs least. Beyond them a short one keeps all streams of memory busy at
+// once, unless the rule has slots, and so more to set up for each.
+constexpr std::size_t kBlockBytes = 8192;
+constexpr std::size_t kBlockBytesPastCaches = 512;
 
 #if defined(__x86_64__)
 [[gnu::target("avx")]] void stream_lines(const std::byte* from, std::byte* to, std::size_t bytes) {
@@ -70,7 +73,8 @@ class Pass {
         slots_(range.slots.size()) {}
 
   void run() {
-    const std::size_t most = kBlockBytes / element_;
+    const bool is_short = past_caches_ && slots_.empty();
+    const std::size_t most = (is_short ? kBlockBytesPastCaches : kBlockBytes) / element_;
     for (std::size_t first = 0; first < range_.count; first += most) {
       step(first * element_, std::min(most, range_.count - first));
     }
@@ -79,8 +83,6 @@ class Pass {
 
  private:
   void step(std::size_t offset, std::size_t count) {
-    fetch_next(offset + count * element_,
-               std::min(kBlockBytes, range_.count * element_ - (offset + count * element_)));
     for (std::size_t r = 0; r < starts_.size(); ++r) starts_[r] = range_.gradients[r] + offset;
     sum_along_tree(range_.dtype, starts_, sum_.data(), count);
     if (mean_) divide(range_.dtype, sum_.data(), count, starts_.size());
@@ -92,14 +94,6 @@ class Pass {
     tell_others(range_.weights, offset, count * element_);
     for (const std::vector<std::byte*>& slot : range_.slots) {
       tell_others(slot, offset, count * element_);
-    }
-  }
-
-  // Phases that read one stream each would leave the memory idle in between.
-  void fetch_next(std::size_t offset, std::size_t bytes) const {
-    for (std::size_t i = 0; i < bytes; i += 64) {
-      for (const std::byte* gradient : range_.gradients) __builtin_prefetch(gradient + offset + i);
-      __builtin_prefetch(range_.weights[range_.reader] + offset + i, 1);
     }
   }
 
