@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -20,6 +21,7 @@ namespace {
 
 std::atomic<int> running_threads{0};
 std::atomic<int> sleeping_threads{0};
+std::atomic<int> sleeping_outside{0};  // threads that this executor did not start
 thread_local bool is_counted = false;
 
 [[noreturn]] void end_process(const std::string& name, const char* reason) {
@@ -48,6 +50,7 @@ class SystemThread final : public Thread {
   void join() override {
     if (!thread_.joinable()) return;
     BlockedScope blocked;
+    const AsleepScope asleep;
     thread_.join();
   }
 
@@ -77,17 +80,20 @@ int num_awake_threads() {
   return num_running_threads() - sleeping_threads.load(std::memory_order_relaxed);
 }
 
+bool user_thread_sleeps() { return sleeping_outside.load(std::memory_order_relaxed) > 0; }
+
 AsleepScope::AsleepScope() {
-  if (is_counted) sleeping_threads.fetch_add(1, std::memory_order_relaxed);
+  (is_counted ? sleeping_threads : sleeping_outside).fetch_add(1, std::memory_order_relaxed);
 }
 AsleepScope::~AsleepScope() {
-  if (is_counted) sleeping_threads.fetch_sub(1, std::memory_order_relaxed);
+  (is_counted ? sleeping_threads : sleeping_outside).fetch_sub(1, std::memory_order_relaxed);
 }
 
 int num_hardware_threads() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) {
+  // Of the process: the calling thread may be pinned to one.
+  if (sched_getaffinity(getpid(), sizeof(allowed), &allowed) == 0) {
     if (const int count = CPU_COUNT(&allowed); count > 0) return count;
   }
   const unsigned count = std::thread::hardware_concurrency();

@@ -31,11 +31,14 @@ class Executor {
 /// Number of threads that Executor::system() has started and that have not ended yet.
 int num_running_threads();
 
-/// Of those, the ones that do not sleep in a CondVar or RunToken now.
+/// Of those, the ones that do not sleep in a CondVar, RunToken or Thread::join() now.
 int num_awake_threads();
 
-/// While it lives the calling thread counts as asleep; does nothing on a thread that
-/// Executor::system() did not start.
+/// Whether a thread that Executor::system() did not start (main) sleeps in a CondVar, RunToken or
+/// Thread::join() now.
+bool user_thread_sleeps();
+
+/// While it lives the calling thread counts as asleep.
 class AsleepScope {
  public:
   AsleepScope();

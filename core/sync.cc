@@ -17,10 +17,11 @@ namespace {
 
 using MutexHold = std::unique_lock<std::mutex>;
 
-/// Whether every thread that is awake, and one that the user started, can have a core of its own.
+/// Whether every thread that is awake, and one that the user started unless that sleeps, can have a
+/// core of its own.
 bool cores_to_spare() {
   static const int cores = num_hardware_threads();
-  return num_awake_threads() + 1 <= cores;
+  return num_awake_threads() + (user_thread_sleeps() ? 0 : 1) <= cores;
 }
 
 /// Some tens of nanoseconds in which the other thread of the core may work.
