@@ -4,39 +4,11 @@
 
 #include <thread>
 
-#include "tutti/core/run_token.h"
-
 namespace tutti {
 namespace {
 
 constexpr Duration kSpin = std::chrono::microseconds(200);
 constexpr Duration kYield = std::chrono::microseconds(100);
-
-void pause_once() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#else
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-#endif
-}
-
-bool look(const std::function<bool()>& ready, int times) {
-  for (int i = 0; i < times; ++i) {
-    if (ready()) return true;
-    pause_once();
-  }
-  return false;
-}
-
-bool spin_busily(const std::function<bool()>& ready) {
-  // Most waits end before it pays to look at the clock.
-  if (look(ready, 256)) return true;
-  const TimePoint end = Clock::system().now() + kSpin;
-  do {
-    if (look(ready, 64)) return true;
-  } while (Clock::system().now() < end);
-  return false;
-}
 
 bool spin_politely(const std::function<bool()>& ready) {
   const TimePoint end = Clock::system().now() + kYield;
@@ -51,7 +23,12 @@ bool spin_politely(const std::function<bool()>& ready) {
 
 bool SpinWait::spin(const std::function<bool()>& ready) const {
   if (BlockedScope::current_thread_holds_token()) return false;
-  return policy_ == SpinPolicy::kSpin ? spin_busily(ready) : spin_politely(ready);
+  if (policy_ == SpinPolicy::kYield) return spin_politely(ready);
+  const TimePoint end = Clock::system().now() + kSpin;
+  do {
+    if (look(ready)) return true;
+  } while (Clock::system().now() < end);
+  return false;
 }
 
 bool SpinWait::sleep(TimePoint deadline, const std::function<bool()>& ready) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 
+#include "tutti/core/run_token.h"
 #include "tutti/core/sync.h"
 
 namespace tutti {
@@ -22,8 +23,9 @@ class SpinWait {
   /// Waits until `ready()`, which reads atomics (sequentially consistent, as must be the stores
   /// that it waits for), or the deadline; returns ready(). A thread that holds a run token does not
   /// spin.
-  bool wait_until(TimePoint deadline, const std::function<bool()>& ready) {
-    return ready() || spin(ready) || sleep(deadline, ready);
+  template <class Ready>
+  bool wait_until(TimePoint deadline, const Ready& ready) {
+    return look(ready) || wait_long(deadline, ready);
   }
   /// After a sequentially consistent store that may have made a condition true.
   void notify() noexcept {
@@ -31,6 +33,27 @@ class SpinWait {
   }
 
  private:
+  // Most waits end before it pays to look at the clock or to wrap the condition up.
+  template <class Ready>
+  bool look(const Ready& ready) const {
+    if (ready()) return true;
+    if (policy_ != SpinPolicy::kSpin || BlockedScope::current_thread_holds_token()) return false;
+    for (int i = 0; i < 256; ++i) {
+      pause_once();
+      if (ready()) return true;
+    }
+    return false;
+  }
+  static void pause_once() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#else
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+#endif
+  }
+  bool wait_long(TimePoint deadline, const std::function<bool()>& ready) {
+    return spin(ready) || sleep(deadline, ready);
+  }
   bool spin(const std::function<bool()>& ready) const;
   bool sleep(TimePoint deadline, const std::function<bool()>& ready);
   void wake() noexcept;

@@ -17,8 +17,11 @@ bool reduces(Collective collective) {
 }
 
 template <class AnyElements>
-bool is_aligned(const AnyElements& elements) {
-  return reinterpret_cast<std::uintptr_t>(elements.data) % size_of(elements.dtype) == 0;
+bool are_aligned(std::span<const AnyElements> list, DType dtype) {
+  const std::uintptr_t low_bits = size_of(dtype) - 1;  // sizes are powers of two
+  return std::ranges::none_of(list, [&](const AnyElements& elements) {
+    return (reinterpret_cast<std::uintptr_t>(elements.data) & low_bits) != 0;
+  });
 }
 
 // Neither side need be aligned: numbers are converted in memory of this function.
@@ -93,9 +96,8 @@ PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& e
   const bool widens =
       is_half(call_.dtype) &&
       (request.op == ReduceOp::kMean || !engine.supports(call_.collective, call_.op, call_.dtype));
-  const bool aligned =
-      std::ranges::all_of(request.inputs, is_aligned<ConstElements>) &&
-      (!has_result() || std::ranges::all_of(request.outputs, is_aligned<Elements>));
+  const bool aligned = are_aligned(request.inputs, call_.dtype) &&
+                       (!has_result() || are_aligned(request.outputs, call_.dtype));
   if (widens || !aligned) replace(widens ? DType::kFloat32 : call_.dtype);
 }
 

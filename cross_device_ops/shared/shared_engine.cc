@@ -191,7 +191,7 @@ void SharedEngine::combine(const CollectiveCall& call, std::size_t buffer, std::
   const std::size_t offset = begin * size_of_element;
   for (int r = 0; r < size(); ++r) {
     if (call.collective == Collective::kAllReduce) {
-      outputs_[index(r)] = group_->outputs(rank_, r)[buffer].data + offset;
+      outputs_[index(r)] = group_->output(rank_, r, buffer) + offset;
       inputs_[index(r)] = outputs_[index(r)];
       // In place one list is read instead of two: each costs a cache miss.
       if (group_->in_place(rank_, r)) continue;

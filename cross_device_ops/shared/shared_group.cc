@@ -48,6 +48,7 @@ void SharedGroup::arrive(int rank, const CollectiveCall& call, const CollectiveH
   Seat& own = seats_[round % 2][static_cast<std::size_t>(rank)];
   own.fingerprint = header.fingerprint();
   own.outputs = call.outputs;
+  own.first_output = call.outputs.empty() ? nullptr : call.outputs.front().data;
   own.in_place = is_in_place(call);
   own.header = &header;
   own.call = call;
@@ -90,9 +91,11 @@ void SharedGroup::finish_part(int rank) {
 void SharedGroup::leave(int rank) {
   const std::uint64_t round = round_of(rank);
   const std::uint64_t parts = round * progress_.size();
-  wait_.wait_until(TimePoint::max(), [&] {
-    return shares_parts_ ? parts_done_.load() >= parts : all_finished(round);
-  });
+  if (shares_parts_) {
+    wait_.wait_until(TimePoint::max(), [&] { return parts_done_.load() >= parts; });
+  } else {
+    wait_.wait_until(TimePoint::max(), [&] { return all_finished(round); });
+  }
 }
 
 // A rank that has seen all arrivals and then finds the group open goes on: the arrivals came before

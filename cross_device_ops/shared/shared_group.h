@@ -26,8 +26,11 @@ class SharedGroup {
   int size() const { return static_cast<int>(seats_[0].size()); }
   /// What rank `other` brought to the round that rank `own` is in; while a part is not done.
   const CollectiveCall& call(int own, int other) const { return seat(own, other).call; }
-  /// Its outputs, and whether they are its inputs.
-  std::span<const Elements> outputs(int own, int other) const { return seat(own, other).outputs; }
+  /// The start of one of its outputs, and whether they are its inputs.
+  std::byte* output(int own, int other, std::size_t buffer) const {
+    const Seat& place = seat(own, other);
+    return buffer == 0 ? place.first_output : place.outputs[buffer].data;
+  }
   bool in_place(int own, int other) const { return seat(own, other).in_place; }
   std::uint64_t fingerprint(int own, int other) const { return seat(own, other).fingerprint; }
   /// Read only by ranks none of which leaves before all have called finish_part(), own part or not.
@@ -62,6 +65,7 @@ class SharedGroup {
     std::atomic<std::uint64_t> arrived{0};  // the round; written last
     std::uint64_t fingerprint = 0;
     std::span<const Elements> outputs;
+    std::byte* first_output = nullptr;  // of a single buffer all that others read
     bool in_place = false;
     const CollectiveHeader* header = nullptr;
     CollectiveCall call;
