@@ -106,6 +106,7 @@ Bytes sum_of_all(Call& call, const tutti_buffer_v1* inputs, std::uint32_t num_re
 }
 
 void write(const tutti_buffer_v1& buffer, const Bytes& bytes, std::size_t from = 0) {
+  if (buffer.count == 0) return;
   std::memcpy(buffer.data, bytes.data() + from, buffer.count * bytes_of(buffer.dtype));
 }
 
