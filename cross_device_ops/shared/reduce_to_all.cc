@@ -36,9 +36,7 @@ void sum_in_registers(std::span<std::byte* const> buffers, std::size_t count) {
   std::array<T*, n> at;
   for (std::size_t r = 0; r < n; ++r) at[r] = reinterpret_cast<T*>(buffers[r]);
   vectorized([=]() __attribute__((always_inline)) {
-#if defined(__clang__)
-#pragma clang loop vectorize(assume_safety)
-#else
+#if !defined(__clang__)
 #pragma GCC ivdep
 #endif
     for (std::size_t i = 0; i < count; ++i) {
