@@ -34,7 +34,8 @@ void RankThreads::start(std::function<void(int rank)> body) {
 
 bool RankThreads::wait(Duration limit) {
   MutexLock lock(mutex_);
-  return changed_.wait_for(mutex_, limit, [this] { return running_ == 0; });
+  return changed_.wait_for(mutex_, limit,
+                           [this]() TUTTI_REQUIRES(mutex_) { return running_ == 0; });
 }
 
 void RankThreads::work(int rank) {
@@ -43,7 +44,8 @@ void RankThreads::work(int rank) {
     std::function<void(int)> body;
     {
       MutexLock lock(mutex_);
-      changed_.wait_until(mutex_, TimePoint::max(), [&] { return ending_ || round_ != done; });
+      changed_.wait_until(mutex_, TimePoint::max(),
+                          [&]() TUTTI_REQUIRES(mutex_) { return ending_ || round_ != done; });
       if (ending_) return;
       done = round_;
       body = body_;
