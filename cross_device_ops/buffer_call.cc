@@ -10,10 +10,7 @@
 
 namespace tutti::internal {
 
-bool BufferCall::reduces() const {
-  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
-         collective == Collective::kReduceScatter;
-}
+bool BufferCall::reduces() const { return combines(collective); }
 
 bool BufferCall::is_misaligned() const {
   const auto misaligned = [](const ReplicaBuffer& buffer) {

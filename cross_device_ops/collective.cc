@@ -24,4 +24,13 @@ std::string_view to_string(Collective collective) {
   return "unknown";
 }
 
+bool combines(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+
+bool has_root(Collective collective) {
+  return collective == Collective::kReduce || collective == Collective::kBroadcast;
+}
+
 }  // namespace tutti

@@ -28,6 +28,9 @@ enum class Collective : std::uint8_t {
   kBarrier = 6,
 };
 std::string_view to_string(Collective collective);  // "all_reduce", ...
+/// Whether it combines values (and a reduction counts), and whether it has a root.
+bool combines(Collective collective);
+bool has_root(Collective collective);
 
 /// Elements in memory that somebody else owns. Aligned to the element or not.
 struct ConstElements {
@@ -71,14 +74,14 @@ struct FusedUpdate;
 struct CallOptions {
   std::string_view name = {};  // up to 47 characters count; valid until the call has ended
   const Shape* shape = nullptr;
-  std::optional<Duration> timeout = std::nullopt;  // nothing: the communicator's
+  std::optional<Duration> timeout = std::nullopt;  // nothing: the communicator's, as in plugins
   /// kBFloat16 or kFloat16: SUM and MEAN of float32 in all_reduce travel in these, are added as
   /// floats, and the result is rounded to them once. Half the bytes between processes. Algorithms
   /// that combine in several steps refuse (kUnimplemented). Compared between the ranks.
   std::optional<DType> compression = std::nullopt;
 };
 
-/// A call as engines get it: checked, MEAN turned into SUM, never empty of work. `outputs` has one
+/// A call as engines get it: checked, MEAN turned into SUM; count may be 0. `outputs` has one
 /// buffer but for all_reduce, which may be given several of one dtype that are combined as if they
 /// were one. In place: outputs[i].data == inputs[i].data (all_reduce, reduce), inputs empty
 /// (broadcast).
@@ -87,7 +90,7 @@ struct CollectiveCall {
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
   int root = 0;                           // reduce, broadcast
-  std::size_t count = 0;                  // elements in all, see CollectiveHeader::count
+  std::size_t count = 0;                  // elements of this rank's inputs, or of what it receives
   std::span<const ConstElements> inputs;  // all_reduce: as many as outputs; broadcast: none
   std::span<const Elements> outputs;      // reduce: of the root alone
   /// all_gather, reduce_scatter: elements of rank r's part, [size]. all_to_all: elements sent to

@@ -17,15 +17,6 @@ std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
-bool reduces(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
-         collective == Collective::kReduceScatter;
-}
-
-bool has_root(Collective collective) {
-  return collective == Collective::kReduce || collective == Collective::kBroadcast;
-}
-
 std::string_view text_of(std::span<const char> text) {
   return {text.data(), ::strnlen(text.data(), text.size())};
 }
@@ -40,8 +31,7 @@ class Writer {
       (*this)(static_cast<std::uint8_t>(value));
     } else if constexpr (std::is_integral_v<T>) {
       auto rest = static_cast<std::make_unsigned_t<T>>(value);
-      for (std::size_t i = 0; i < sizeof(T);
-           ++i, rest = static_cast<decltype(rest)>(rest >> 7 >> 1))
+      for (std::size_t i = 0; i < sizeof(T); ++i, rest = static_cast<decltype(rest)>(rest >> 8))
         bytes_[position_++] = static_cast<std::byte>(rest & 0xff);
     } else {
       std::memcpy(&bytes_[position_], value.data(), value.size());
@@ -175,7 +165,7 @@ std::optional<Mismatch> CollectiveHeader::difference(const CollectiveHeader& oth
   if (collective != other.collective || update_hash != other.update_hash) {
     return Mismatch::kOperation;
   }
-  if (op != other.op && reduces(collective)) return Mismatch::kReduceOp;
+  if (op != other.op && combines(collective)) return Mismatch::kReduceOp;
   if (dtype != other.dtype) return Mismatch::kDType;
   if (compression != other.compression) return Mismatch::kCompression;
   if (root != other.root && has_root(collective)) return Mismatch::kRoot;
@@ -188,7 +178,7 @@ std::optional<Mismatch> CollectiveHeader::difference(const CollectiveHeader& oth
 std::string CollectiveHeader::describe() const {
   std::string text = concat(to_string(collective), "(");
   if (update_hash != 0) text = concat("all_reduce_and_update[", update_hash, "](");
-  if (reduces(collective)) text += concat(op, ", ");
+  if (combines(collective)) text += concat(op, ", ");
   if (collective != Collective::kBarrier) text += concat(dtype, " x ", count);
   if (counts_hash != 0) text += " in uneven parts";
   if (shape[0] != '\0') text += concat(" ", text_of(shape));

@@ -65,11 +65,6 @@ class MessageEngine final : public CollectiveEngine {
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
 };
 
-bool combines(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
-         collective == Collective::kReduceScatter;
-}
-
 bool MessageEngine::supports(Collective collective, ReduceOp op, DType dtype) const {
   if (!combines(collective)) return true;
   if (op == ReduceOp::kMean) return false;

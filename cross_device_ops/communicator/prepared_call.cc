@@ -11,11 +11,6 @@
 namespace tutti::internal {
 namespace {
 
-bool reduces(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
-         collective == Collective::kReduceScatter;
-}
-
 template <class AnyElements>
 bool are_aligned(std::span<const AnyElements> list, DType dtype) {
   const std::uintptr_t low_bits = size_of(dtype) - 1;  // sizes are powers of two
@@ -77,7 +72,7 @@ PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& e
       request.inputs.empty() ? request.outputs.front().dtype : request.inputs.front().dtype;
   for (const ConstElements& input : request.inputs) call_.count += input.count;
   if (request.collective == Collective::kBroadcast) call_.count = request.outputs.front().count;
-  if (!reduces(request.collective)) return;
+  if (!combines(request.collective)) return;
   if (request.update != nullptr) {
     call_.update = request.update;
     call_.mean = request.op == ReduceOp::kMean;
@@ -126,7 +121,7 @@ void PreparedCall::replace(DType dtype) {
 }
 
 void PreparedCall::finish() {
-  if (!reduces(request_.collective) || !has_result() || request_.update != nullptr) return;
+  if (!combines(request_.collective) || !has_result() || request_.update != nullptr) return;
   for (std::size_t i = 0; i < call_.outputs.size(); ++i) {
     // A compressed sum has been rounded by its call; the quotient is not rounded again.
     const bool is_compressed = request_.options.compression.has_value();

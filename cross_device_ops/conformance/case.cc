@@ -59,18 +59,9 @@ std::string_view to_string(MismatchKind kind) {
   return kMismatches[static_cast<std::size_t>(kind)];
 }
 
-bool combines(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
-         collective == Collective::kReduceScatter;
-}
-
 bool has_parts(Collective collective) {
   return collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
          collective == Collective::kAllToAll;
-}
-
-bool has_root(Collective collective) {
-  return collective == Collective::kReduce || collective == Collective::kBroadcast;
 }
 
 Collective parse_collective(std::string_view text) {

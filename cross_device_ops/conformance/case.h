@@ -65,15 +65,11 @@ struct Case {
   /// throws kInvalidArgument naming the part that is wrong.
   std::string id() const;
   static Case parse(std::string_view id);
-  /// "all_reduce SUM float32 of 17 on 3 ranks, ...": for reports.
   bool operator==(const Case&) const = default;
 };
 
-/// Whether the collective combines values (and op counts).
-bool combines(Collective collective);
 /// Whether it cuts buffers into parts, even or not.
 bool has_parts(Collective collective);
-bool has_root(Collective collective);
 /// "all_reduce", ...; throws kInvalidArgument listing the names.
 Collective parse_collective(std::string_view text);
 

@@ -36,11 +36,6 @@ ReplicaBuffer as_bytes(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.num_bytes(), DType::kUInt8, buffer.device};
 }
 
-bool reduces(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
-         collective == Collective::kReduceScatter;
-}
-
 /// Receives that never end by themselves: testing them shows that a peer has aborted the group.
 class AbortWatch {
  public:
@@ -129,7 +124,7 @@ bool OpsEngine::is_native(Collective collective, ReduceOp op, DType dtype) const
   if (size() == 1 || collective == Collective::kAllToAll || !ops_->provides(collective)) {
     return false;
   }
-  return !reduces(collective) || ops_->supports(op, dtype, parts_.device.type);
+  return !combines(collective) || ops_->supports(op, dtype, parts_.device.type);
 }
 
 void OpsEngine::run(const CollectiveCall& call, const CollectiveHeader& header,

@@ -21,8 +21,8 @@ struct UpdateRange {
 
 /// Sums the gradients along the canonical tree, divides by their number if `mean`, applies `rule`
 /// to the reader's weights and slots, and copies the results to all other ranks; block by block, a
-/// block being what the first-level cache holds. `past_caches`: the copies are too large to be
-/// found in a cache later.
+/// block being short enough for the first-level cache. `past_caches`: the copies are too large to
+/// be found in a cache later.
 void sum_and_update(const UpdateRule& rule, const UpdateScalars& scalars, bool mean,
                     bool past_caches, const UpdateRange& range);
 

@@ -1,4 +1,4 @@
-// Collectives of ranks on plain memory: results, orders, errors, records.
+// Collectives of ranks on plain memory: results, order, deadlines, aborts, records.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/communicator.h"
 
@@ -12,7 +12,6 @@
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator/call_recorder.h"
-#include "tutti/cross_device_ops/tensor_communication.h"
 
 namespace tutti {
 namespace communicator_test {
@@ -217,51 +216,6 @@ TEST(Communicator, CompressionIsRefusedWhereItWouldRoundTwiceOrCannotBe) {
   refused([&](Communicator& c) { c.broadcast(std::span(a), 0, {.compression = DType::kFloat16}); });
 }
 
-TEST(TensorCommunication, TensorsAndSlicesOfRanks) {
-  const Communicators all = in_process_communicators(3);
-  EXPECT_EQ(
-      error_of_ranks(
-          3,
-          [&](int rank) {
-            const auto expect = [](bool holds, const char* what) {
-              if (!holds) throw Error(ErrorCode::kInternal, what);
-            };
-            Communicator& mine = of(all, rank);
-            const float r = static_cast<float>(rank);
-            const Tensor sum = all_reduce(mine, ReduceOp::kSum, Tensor::full({2, 2}, r));
-            expect(sum.to_doubles() == std::vector<double>(4, 3.0), "all_reduce");
-            const Tensor copy = broadcast(mine, Tensor::full({3}, r), 2);
-            expect(copy.to_doubles() == std::vector<double>(3, 2.0), "broadcast");
-            // Rank r brings r rows.
-            const Tensor rows = all_gather(mine, Tensor::full({rank, 2}, r));
-            expect(rows.to_doubles() == std::vector<double>{1, 1, 2, 2, 2, 2}, "all_gather");
-            const IndexedSlices slices{Tensor::full({1, 2}, r),
-                                       Tensor::from<std::int64_t>({1}, {4}), Shape{9, 2}};
-            const IndexedSlices mean = all_reduce(mine, ReduceOp::kMean, slices);
-            expect(mean.values.to_doubles() == std::vector<double>{0, 0, 1.0f / 3.0f, 1.0f / 3.0f,
-                                                                   2.0f / 3.0f, 2.0f / 3.0f},
-                   "slices");
-            expect(mean.indices.to_doubles() == std::vector<double>{4, 4, 4}, "indices");
-          }),
-      "");
-}
-
-TEST(TensorCommunication, ShapesThatDifferAreAMismatch) {
-  const Communicators all = in_process_communicators(2);
-  EXPECT_THAT(errors_of_ranks(2,
-                              [&](int rank) {
-                                all_reduce(of(all, rank), ReduceOp::kSum,
-                                           Tensor::zeros(rank == 0 ? Shape{2, 3} : Shape{3, 2}));
-                              }),
-              Each(AllOf(HasSubstr("mismatch (shape)"), HasSubstr("[2, 3]"), HasSubstr("[3, 2]"))));
-  const Communicators others = in_process_communicators(2);
-  EXPECT_THAT(errors_of_ranks(2,
-                              [&](int rank) {
-                                all_gather(of(others, rank), Tensor::zeros({4, 2 + rank}));
-                              }),
-              Each(HasSubstr("mismatch (shape)")));
-}
-
 TEST(Communicator, MeanOf16BitNumbersIsRoundedOnce) {
   const Communicators all = in_process_communicators(3);
   EXPECT_EQ(error_of_ranks(3,
@@ -329,13 +283,11 @@ TEST(Communicator, GroupsWorkAtOnceAndApart) {
                   if ((others == nullptr) != (rank == 4)) {
                     throw Error(ErrorCode::kInternal, "group of none");
                   }
-                  for (int i = 0; i < 50 + 10 * rank; i += 10 * rank + 10) {
+                  // Each half at its own pace.
+                  for (int i = 0; i < (is_even ? 20 : 35); ++i) {
                     std::vector<int> sum = {rank};
-                    if (i < 50) half->all_reduce(ReduceOp::kSum, std::span(sum));
-                    if (i == 0 && sum[0] != (is_even ? 6 : 4)) {
-                      throw Error(ErrorCode::kInternal, "half");
-                    }
-                    break;
+                    half->all_reduce(ReduceOp::kSum, std::span(sum));
+                    if (sum[0] != (is_even ? 6 : 4)) throw Error(ErrorCode::kInternal, "half");
                   }
                   if (others) {
                     std::vector<int> sum = {rank};
@@ -355,78 +307,6 @@ TEST(Communicator, GroupsThatContradictEachOtherAreAnErrorOnEveryRank) {
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("mismatch (group)"), HasSubstr("rank 0 names"),
                                  HasSubstr("0, 1, 2"))));
-}
-
-// Each rank makes the call that `calls` gives for it; all must get an error with `kind`.
-template <class Calls>
-void expect_mismatch(const std::string& kind, const Calls& calls) {
-  for (const int size : {2, 3, 5}) {
-    const Communicators all = in_process_communicators(size);
-    const auto errors = errors_of_ranks(size, [&](int rank) {
-      std::vector<float> a(12, 1.0f), b(12);
-      calls(of(all, rank), rank == 1, std::span(a), std::span(b));
-    });
-    EXPECT_THAT(errors, Each(AllOf(HasSubstr("collective mismatch (" + kind + ")"),
-                                   HasSubstr("rank 0 calls"), HasSubstr("rank 1 calls"),
-                                   HasSubstr("communicator_test.cc:"))))
-        << kind;
-    // Nothing works afterwards, and says why.
-    const auto later = errors_of_ranks(size, [&](int rank) { of(all, rank).barrier(); });
-    EXPECT_THAT(later, Each(HasSubstr("collective mismatch (" + kind + ")"))) << kind;
-  }
-}
-
-using Floats = std::span<float>;
-
-TEST(CommunicatorMismatch, IsAnErrorOnEveryRankNamingBothSides) {
-  expect_mismatch("operation", [](Communicator& c, bool odd, Floats a, Floats b) {
-    odd ? c.broadcast(a, 0) : c.all_reduce(ReduceOp::kSum, a, b);
-  });
-  expect_mismatch("reduce op", [](Communicator& c, bool odd, Floats a, Floats b) {
-    c.all_reduce(odd ? ReduceOp::kMean : ReduceOp::kSum, a, b);
-  });
-  expect_mismatch("dtype", [](Communicator& c, bool odd, Floats a, Floats) {
-    std::vector<std::int32_t> integers(12);
-    odd ? c.all_reduce(ReduceOp::kSum, std::span(integers)) : c.all_reduce(ReduceOp::kSum, a);
-  });
-  expect_mismatch("count", [](Communicator& c, bool odd, Floats a, Floats) {
-    c.all_reduce(ReduceOp::kSum, odd ? a.first(11) : a);
-  });
-  expect_mismatch("count", [](Communicator& c, bool odd, Floats a, Floats) {
-    const std::size_t cut = odd ? 5 : 6;
-    c.all_reduce(ReduceOp::kSum, std::vector<Elements>{a.first(cut), a.subspan(cut)});
-  });
-  expect_mismatch("shape", [](Communicator& c, bool odd, Floats a, Floats) {
-    const Shape shape = odd ? Shape{3, 4} : Shape{4, 3};
-    c.all_reduce(ReduceOp::kSum, a, {.shape = &shape});
-  });
-  expect_mismatch("root",
-                  [](Communicator& c, bool odd, Floats a, Floats) { c.broadcast(a, odd ? 1 : 0); });
-  expect_mismatch("compression", [](Communicator& c, bool odd, Floats a, Floats) {
-    c.all_reduce(ReduceOp::kSum, a, {.compression = odd ? DType::kBFloat16 : DType::kFloat16});
-  });
-  expect_mismatch("name", [](Communicator& c, bool odd, Floats a, Floats) {
-    c.all_reduce(ReduceOp::kSum, a, {.name = odd ? "dense/bias" : "dense/kernel"});
-  });
-  expect_mismatch("count", [](Communicator& c, bool odd, Floats a, Floats b) {
-    if (c.size() != 2) return c.all_reduce(ReduceOp::kSum, odd ? a.first(3) : a);
-    const std::vector<std::size_t> sent = {odd ? std::size_t{5} : 6, odd ? std::size_t{7} : 6};
-    c.all_to_all(a, b, sent, std::vector<std::size_t>{6, 6});
-  });
-}
-
-TEST(CommunicatorMismatch, OrderIsNamedWhenTheOtherCallIsKnown) {
-  const Communicators all = in_process_communicators(2);
-  const auto errors = errors_of_ranks(2, [&](int rank) {
-    std::vector<float> a(4);
-    for (int step = 0; step < 3; ++step) {
-      const bool swaps = step == 2 && rank == 1;
-      of(all, rank).all_reduce(ReduceOp::kSum, std::span(a), {.name = swaps ? "bias" : "kernel"});
-      of(all, rank).all_reduce(ReduceOp::kSum, std::span(a), {.name = swaps ? "kernel" : "bias"});
-    }
-  });
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("mismatch (order)"), HasSubstr("'kernel'"),
-                                 HasSubstr("'bias'"))));
 }
 
 TEST(Communicator, WrongArgumentsAreAnErrorBeforeAnybodyWaits) {
