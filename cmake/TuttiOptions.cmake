@@ -7,13 +7,8 @@ set(TUTTI_ONEDNN AUTO CACHE STRING "CPU kernels on oneDNN: AUTO, ON or OFF")
 set(TUTTI_ZLIB AUTO CACHE STRING "Reading .gz files with zlib: AUTO, ON or OFF")
 set(TUTTI_PNG AUTO CACHE STRING "PNG pictures with libpng: AUTO, ON or OFF")
 set(TUTTI_JPEG AUTO CACHE STRING "JPEG pictures with libjpeg: AUTO, ON or OFF")
-set(TUTTI_CUDA OFF CACHE STRING "GPU backend: this version has none, so ON is refused")
+set(TUTTI_CUDA AUTO CACHE STRING "GPUs by CUDA, cuDNN, cuBLAS and NCCL: AUTO, ON or OFF")
 set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
-
-if(TUTTI_CUDA)
-  message(FATAL_ERROR "tutti: this version has no CUDA backend; expected TUTTI_CUDA=OFF, got "
-                      "TUTTI_CUDA=${TUTTI_CUDA}. Its devices are those of the CPU (cpu:0 to cpu:63).")
-endif()
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)

@@ -1,0 +1,44 @@
+# The CUDA toolkit, cuDNN, cuBLAS and NCCL: found, never downloaded, never needed by a program without GPUs.
+# Result: TUTTI_CUDA_FOUND (headers and libraries are there: the tests can simulate GPUs) and TUTTI_CUDA_MODULE (the
+# module tensor/cuda is built; it is the only target that links CUDA's libraries). Sanitizers: only the former.
+set(TUTTI_CUDA_FOUND FALSE)
+set(TUTTI_CUDA_MODULE FALSE)
+set(cuda_state "off")
+set(cuda_advice "-DTUTTI_CUDA=AUTO, with CUDA 13, cuDNN 9 and NCCL 2 (-DCUDAToolkit_ROOT, -DCUDNN_ROOT, -DNCCL_ROOT)")
+if(NOT TUTTI_CUDA STREQUAL "OFF")
+  find_package(CUDAToolkit 12 QUIET)
+  find_package(CUDNN9 9 QUIET)
+  find_package(NCCL2 2.18 QUIET)
+  if(CUDAToolkit_FOUND AND CUDNN9_FOUND AND NCCL2_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
+    set(TUTTI_CUDA_FOUND TRUE)
+    set(cuda_state "${CUDAToolkit_VERSION}")
+  else()
+    set(cuda_state "not found")
+    if(TUTTI_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "tutti: TUTTI_CUDA=ON, but not all of it was found: CUDA toolkit ${CUDAToolkit_VERSION}, "
+                          "cuDNN ${CUDNN9_VERSION}, NCCL ${NCCL2_VERSION}; try ${cuda_advice}")
+    endif()
+  endif()
+endif()
+list(APPEND TUTTI_DEPENDENCY_ROWS "CUDA|${cuda_state}|GPUs, by a module that is opened where there is a driver|")
+
+if(TUTTI_CUDA_FOUND AND NOT TUTTI_SANITIZE)
+  set(TUTTI_CUDA_MODULE TRUE)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)  # there may be no GPU here to ask
+    set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual")
+  endif()
+  set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
+  set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
+  if(TUTTI_CCACHE AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${TUTTI_CCACHE})
+  endif()
+  enable_language(CUDA)
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 thinks that nvcc has no C++20
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  endif()
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(TUTTI_CUDA_COMPILE_OPTIONS --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Wno-maybe-uninitialized
+                                 --diag-suppress=20012)
+endif()

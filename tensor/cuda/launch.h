@@ -1,0 +1,51 @@
+// Launching kernels, and errors of the CUDA runtime as tutti::Error.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "tutti/core/error.h"
+
+namespace tutti::cuda {
+
+/// Throws kInternal ("who: what CUDA says") unless `status` is cudaSuccess.
+inline void check(cudaError_t status, const char* who) {
+  if (status == cudaSuccess) return;
+  fail(ErrorCode::kInternal, who, ": CUDA says ", cudaGetErrorName(status), ": ",
+       cudaGetErrorString(status));
+}
+
+/// Threads of a block in kernels that work element by element.
+inline constexpr unsigned kThreads = 256;
+
+/// Blocks for `count` elements, each thread taking some: kernels loop with a stride of the grid.
+inline unsigned blocks_for(std::size_t count, std::size_t per_thread = 1) {
+  const std::size_t threads = (count + per_thread - 1) / per_thread;
+  constexpr std::size_t kMaxBlocks = 65'535;
+  return static_cast<unsigned>(
+      std::clamp<std::size_t>((threads + kThreads - 1) / kThreads, 1, kMaxBlocks));
+}
+
+// Kernels come in two kinds, because the tests run them on the CPU (tests/cuda_simulation/): those
+// whose threads work alone are launched by launch(); those that wait for one another
+// (__syncthreads, shuffles of a warp) by launch_cooperative(). Shared memory is `__shared__` of a
+// fixed size; kernels use no other means of talking to each other than atomicAdd and atomicMax.
+#if defined(__CUDACC__)
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
+            const Arguments&... arguments) {
+  kernel<<<grid, block, 0, stream>>>(static_cast<Parameters>(arguments)...);
+  check(cudaGetLastError(), "kernel launch");
+}
+
+template <class... Parameters, class... Arguments>
+void launch_cooperative(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
+                        const Arguments&... arguments) {
+  launch(kernel, grid, block, stream, arguments...);
+}
+#endif
+
+}  // namespace tutti::cuda

@@ -1,0 +1,197 @@
+// What a kind of device beyond the CPU provides: memory, streams, copies, kernels, captured graphs.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Implemented by a module that is opened at run time (tensor/cuda/), called by tensor/gpu/ alone.
+// Both are built together (kBackendBuildId), so C++ types and tutti::Error cross this border.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/tensor/op.h"
+#include "tutti/tensor/reduce_op.h"
+
+namespace tutti {
+
+/// One GPU of the machine, as the log and `tutti devices` name it. Memory in bytes.
+struct PhysicalDevice {
+  std::string name;  // "NVIDIA H200"
+  int major = 0, minor = 0;
+  double memory_clock_ghz = 0.0;
+  std::string pci_bus_id;  // "0000:02:00.0"
+  std::int64_t total_bytes = 0, free_bytes = 0;
+  int num_multiprocessors = 0;
+};
+
+/// Where work of a logical device queues: each stream runs in order, streams run side by side.
+enum class StreamId { kCompute, kCopy, kCommunication };
+
+/// Dense, row-major elements in the memory of a device. Does not own it.
+struct DeviceTensor {
+  void* data = nullptr;
+  Shape shape;
+  DType dtype = DType::kFloat32;
+};
+
+/// Memory that a kernel needs besides its outputs; free for others once the kernel has run.
+class Workspace {
+ public:
+  virtual ~Workspace() = default;
+  /// Aligned to 256 bytes. Throws kResourceExhausted naming the device.
+  virtual void* allocate(std::size_t bytes) = 0;
+};
+
+/// One operation. `step_values`: where a captured call finds the values that change from step to
+/// step, in the device's memory (DropoutAttributes: the RandomKey); nullptr: those of `attributes`.
+struct DeviceCall {
+  OpId op = OpId::kCount;
+  std::span<const DeviceTensor> inputs, outputs;
+  const Attributes& attributes;
+  const void* step_values = nullptr;
+};
+
+/// The elementwise part of an optimizer, as kernels know it.
+enum class DeviceRuleId {
+  kSgd,
+  kAdam,
+  kAdaMax,
+  kAdagrad,
+  kAdadelta,
+  kRmsprop,
+  kFtrl,
+  kLion,
+  kNadam,
+  kMovingAverage,
+  kWeightDecay
+};
+/// A rule and the numbers that it uses in this step, in the order that optimizer_update.cu states.
+struct DeviceRule {
+  static constexpr std::size_t kNumConstants = 12;
+  DeviceRuleId id = DeviceRuleId::kSgd;
+  std::array<double, kNumConstants> constants{};
+};
+/// Elements of one variable.
+struct DeviceUpdateItem {
+  static constexpr std::size_t kMaxSlots = 4;
+  void* weights = nullptr;
+  const void* gradient = nullptr;
+  std::array<void*, kMaxSlots> slots{};
+  std::size_t count = 0;
+};
+/// Updates of many variables at once. `step_values`: kNumConstants doubles in the device's memory
+/// that stand for rule.constants, or nullptr.
+struct DeviceUpdate {
+  DType dtype = DType::kFloat32;
+  DeviceRule rule;
+  std::span<const DeviceUpdateItem> items;
+  const double* step_values = nullptr;
+};
+
+/// output[i] = the inputs' element i combined along the canonical tree (docs/determinism.md);
+/// SUM, MIN, MAX or PRODUCT. All pointers can be reached from the device; output may be an input.
+struct DeviceCombine {
+  ReduceOp op = ReduceOp::kSum;
+  DType dtype = DType::kFloat32;
+  std::span<const void* const> inputs;
+  void* output = nullptr;
+  std::size_t count = 0;
+};
+/// One of many small copies within the device.
+struct DeviceCopy {
+  void* to = nullptr;
+  const void* from = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// A point in a stream.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  virtual bool is_done() const = 0;
+  /// Returns when everything before it is done. Throws kInternal naming the device for a failure of
+  /// that work.
+  virtual void synchronize() const = 0;
+  /// Between two events of one device, both done.
+  virtual double milliseconds_since(const DeviceEvent& earlier) const = 0;
+};
+
+/// Work that was captured, to be launched again and again on the compute stream.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+  virtual void launch() = 0;
+};
+
+/// What kernels do. All calls only put work into a stream; `run` and `update` into kCompute.
+class DeviceMath {
+ public:
+  virtual ~DeviceMath() = default;
+  virtual bool supports(OpId op, DType dtype) const = 0;
+  /// Throws kUnimplemented naming operation and dtype.
+  virtual void run(const DeviceCall& call, Workspace& workspace) = 0;
+  virtual void fill(const DeviceTensor& tensor, double value) = 0;
+  virtual void update(const DeviceUpdate& update) = 0;
+  virtual void combine(const DeviceCombine& combine, StreamId stream) = 0;
+  virtual void copy_many(std::span<const DeviceCopy> copies, StreamId stream) = 0;
+};
+
+/// A logical device: a part of a GPU's memory, and streams. Calls are made by one thread at a time.
+class DeviceContext {
+ public:
+  virtual ~DeviceContext() = default;
+  virtual DeviceMath& math() = 0;
+
+  /// nullptr when the GPU has none left. Aligned to 256 bytes. Waits for nothing.
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void release(void* data) noexcept = 0;
+
+  /// Between host and device, or within the device. Pinned host memory must stay as it is until the
+  /// copy is done; other host memory may change once the call has returned.
+  virtual void copy_to_device(void* to, const void* from, std::size_t bytes, StreamId stream) = 0;
+  virtual void copy_to_host(void* to, const void* from, std::size_t bytes, StreamId stream) = 0;
+  /// From the memory of GPU `from_ordinal`, which may be this one.
+  virtual void copy_from_peer(void* to, const void* from, int from_ordinal, std::size_t bytes,
+                              StreamId stream) = 0;
+  virtual void clear(void* data, std::size_t bytes, StreamId stream) = 0;
+
+  virtual std::shared_ptr<DeviceEvent> record(StreamId stream) = 0;
+  virtual void wait(StreamId stream, const DeviceEvent& event) = 0;
+  virtual void synchronize(StreamId stream) = 0;
+  /// cudaStream_t, for libraries such as NCCL.
+  virtual void* native_stream(StreamId stream) = 0;
+
+  /// Until end_capture() what is put into the streams is noted instead of run; other streams take
+  /// part by waiting for an event of kCompute, and kCompute must wait for them before the end.
+  virtual void begin_capture() = 0;
+  /// Throws kFailedPrecondition when the work cannot be captured (a synchronisation, say).
+  virtual std::unique_ptr<DeviceGraph> end_capture() = 0;
+};
+
+/// The GPUs that this process may use (CUDA_VISIBLE_DEVICES), numbered 0 .. num_devices() - 1.
+/// Any thread.
+class DeviceBackend {
+ public:
+  virtual ~DeviceBackend() = default;
+  /// "CUDA 13.0, driver 13.0, cuBLAS 13.0.2, cuDNN 9.13.0".
+  virtual std::string description() const = 0;
+  virtual int num_devices() const = 0;
+  virtual PhysicalDevice inspect(int ordinal) const = 0;
+  virtual bool can_access_peer(int from, int to) const = 0;
+  virtual std::unique_ptr<DeviceContext> open(int ordinal) = 0;
+  virtual void* allocate_pinned(std::size_t bytes) = 0;
+  virtual void release_pinned(void* data) noexcept = 0;
+};
+
+/// Compared by host and module: a module of another build is refused.
+const char* backend_build_id();
+
+/// What the module exports as "tutti_open_backend": the backend, which lives as long as the
+/// process, or nullptr with the reason in `reason` (one line, `size` bytes).
+using OpenBackend = DeviceBackend* (*)(const char* build_id, char* reason, std::size_t size);
+
+}  // namespace tutti

@@ -1,0 +1,46 @@
+// The GPUs of this process: found at the first question, split into logical devices.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/tensor/device_backend.h"
+
+namespace tutti {
+
+/// Device gpu:<index>: one of `num_parts` equal parts of a GPU (tf's logical devices).
+struct LogicalGpu {
+  int index = 0;    // n of gpu:n
+  int ordinal = 0;  // of the GPU among those this process may use
+  /// Of the GPU in the machine, as far as CUDA_VISIBLE_DEVICES tells.
+  std::optional<int> physical;
+  int part = 0, num_parts = 1;
+  std::int64_t memory_limit = 0;  // bytes
+  PhysicalDevice properties;
+};
+
+/// How many logical devices a GPU becomes, and how much memory each may take (0: equal shares of
+/// what is free). tf.config.set_logical_device_configuration.
+struct VirtualGpus {
+  int per_gpu = 1;
+  std::int64_t memory_limit = 0;
+};
+
+/// Takes effect for the whole process. Throws kFailedPrecondition once the GPUs are in use,
+/// kInvalidArgument for numbers below 1. Otherwise the environment variable TUTTI_VIRTUAL_GPUS
+/// ("4", or "4:512" with MiB each) counts.
+void set_virtual_gpus(const VirtualGpus& virtual_gpus);
+
+/// Empty when there is none: then gpu_unavailable_reason() says why. The first call looks for
+/// driver and module and writes the log lines. Any thread.
+const std::vector<LogicalGpu>& logical_gpus();
+/// One line: what is missing and what to do about it. Empty when there are GPUs.
+const std::string& gpu_unavailable_reason();
+
+/// nullptr when there are no GPUs.
+DeviceBackend* gpu_backend();
+
+}  // namespace tutti

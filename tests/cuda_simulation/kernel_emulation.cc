@@ -1,0 +1,179 @@
+// Runs the threads of emulated kernels: one by one, or as fibers that meet at barriers.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cuda_simulation/kernel_emulation.h"
+
+#include <ucontext.h>
+
+#include <array>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "tutti/core/error.h"
+
+namespace tutti::cuda_simulation {
+namespace {
+
+constexpr std::size_t kStackBytes = 64 * 1024;
+constexpr int kWarp = 32;
+
+uint3 place_in(dim3 extent, unsigned index) {
+  return {index % extent.x, index / extent.x % extent.y, index / (extent.x * extent.y)};
+}
+
+/// One block whose threads are fibers. At most one exists per host thread.
+class FiberBlock {
+ public:
+  FiberBlock(dim3 block, const std::function<void()>& thread)
+      : block_(block), thread_(thread), fibers_(block.x * block.y * block.z) {
+    for (Fiber& fiber : fibers_) fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
+    slots_.resize((fibers_.size() + kWarp - 1) / kWarp);
+  }
+
+  static FiberBlock*& current() {
+    thread_local FiberBlock* block = nullptr;
+    return block;
+  }
+
+  void run() {
+    current() = this;
+    for (std::size_t i = 0; i < fibers_.size(); ++i) start(i);
+    while (run_all_ready() || release_warps() || release_block()) {
+    }
+    current() = nullptr;
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+  void wait_for_block() { stop(State::kAtBlockBarrier); }
+  void wait_for_warp() { stop(State::kAtWarpBarrier); }
+  std::uint64_t& slot(int lane) { return slots_[running_ / kWarp][static_cast<std::size_t>(lane)]; }
+  int lane() const { return static_cast<int>(running_ % kWarp); }
+
+ private:
+  enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
+  struct Fiber {
+    ucontext_t context{};
+    std::unique_ptr<std::byte[]> stack;
+    State state = State::kReady;
+  };
+
+  static void enter() {
+    FiberBlock& block = *current();
+    try {
+      block.thread_();
+    } catch (...) {
+      if (!block.failure_) block.failure_ = std::current_exception();
+    }
+    block.fibers_[block.running_].state = State::kDone;
+  }
+
+  void start(std::size_t index) {
+    Fiber& fiber = fibers_[index];
+    fiber.state = State::kReady;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = kStackBytes;
+    fiber.context.uc_link = &scheduler_;
+    makecontext(&fiber.context, &FiberBlock::enter, 0);
+  }
+
+  void stop(State state) {
+    Fiber& fiber = fibers_[running_];
+    fiber.state = state;
+    swapcontext(&fiber.context, &scheduler_);
+  }
+
+  bool run_all_ready() {
+    bool any = false;
+    for (running_ = 0; running_ < fibers_.size(); ++running_) {
+      if (fibers_[running_].state != State::kReady) continue;
+      any = true;
+      threadIdx = place_in(block_, static_cast<unsigned>(running_));
+      swapcontext(&scheduler_, &fibers_[running_].context);
+    }
+    return any;
+  }
+
+  /// Lets fibers [first, end) go on if all that still run are in `state`.
+  bool release(std::size_t first, std::size_t end, State state) {
+    bool any = false;
+    for (std::size_t i = first; i < end; ++i) {
+      if (fibers_[i].state == State::kDone) continue;
+      if (fibers_[i].state != state) return false;
+      any = true;
+    }
+    for (std::size_t i = first; any && i < end; ++i) {
+      if (fibers_[i].state == state) fibers_[i].state = State::kReady;
+    }
+    return any;
+  }
+
+  bool release_warps() {
+    bool any = false;
+    for (std::size_t first = 0; first < fibers_.size(); first += kWarp) {
+      any = release(first, std::min(first + kWarp, fibers_.size()), State::kAtWarpBarrier) || any;
+    }
+    return any;
+  }
+
+  bool release_block() {
+    if (release(0, fibers_.size(), State::kAtBlockBarrier)) return true;
+    for (const Fiber& fiber : fibers_) {
+      TUTTI_CHECK(fiber.state == State::kDone,
+                  "emulated kernel: some threads wait at a barrier that others never reach");
+    }
+    return false;
+  }
+
+  const dim3 block_;
+  const std::function<void()>& thread_;
+  std::vector<Fiber> fibers_;
+  std::vector<std::array<std::uint64_t, kWarp>> slots_;
+  ucontext_t scheduler_{};
+  std::size_t running_ = 0;
+  std::exception_ptr failure_;
+};
+
+template <class RunBlock>
+void for_each_block(dim3 grid, dim3 block, const RunBlock& run_block) {
+  gridDim = grid;
+  blockDim = block;
+  const unsigned num_blocks = grid.x * grid.y * grid.z;
+  for (unsigned b = 0; b < num_blocks; ++b) {
+    blockIdx = place_in(grid, b);
+    run_block();
+  }
+}
+
+FiberBlock& running_block(const char* what) {
+  FiberBlock* const block = FiberBlock::current();
+  TUTTI_CHECK(block, "emulated kernel: ", what,
+              " in a kernel that launch() started; expected "
+              "launch_cooperative()");
+  return *block;
+}
+
+}  // namespace
+
+void run_alone(dim3 grid, dim3 block, const std::function<void()>& thread) {
+  const unsigned num_threads = block.x * block.y * block.z;
+  for_each_block(grid, block, [&] {
+    for (unsigned t = 0; t < num_threads; ++t) {
+      threadIdx = place_in(block, t);
+      thread();
+    }
+  });
+}
+
+void run_cooperatively(dim3 grid, dim3 block, const std::function<void()>& thread) {
+  FiberBlock fibers(block, thread);
+  for_each_block(grid, block, [&] { fibers.run(); });
+}
+
+void block_barrier() { running_block("__syncthreads()").wait_for_block(); }
+void warp_barrier() { running_block("a barrier of the warp").wait_for_warp(); }
+std::uint64_t& warp_slot(int lane) { return running_block("a shuffle").slot(lane); }
+int lane_of_this_thread() { return running_block("a shuffle").lane(); }
+
+}  // namespace tutti::cuda_simulation

@@ -1,0 +1,108 @@
+// Lets g++ compile kernels (.cu) and the CPU run them: what nvcc and a GPU would give.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Included before everything else in each source of the simulated backend. A launch is put into the
+// simulated stream (streams.h); when its turn comes the blocks run one after the other. The threads
+// of a block run to their end one by one, or, for launch_cooperative(), as fibers that take turns
+// at each barrier.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <tuple>
+
+#undef __shared__
+#define __shared__ static
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+#undef __forceinline__
+#define __forceinline__ inline __attribute__((always_inline))
+
+// The kernel's view of where it is.
+inline thread_local uint3 threadIdx{0, 0, 0}, blockIdx{0, 0, 0};
+inline thread_local dim3 blockDim{1, 1, 1}, gridDim{1, 1, 1};
+inline constexpr int warpSize = 32;
+
+namespace tutti::cuda_simulation {
+
+/// Puts work into a stream of the simulated runtime.
+void enqueue(cudaStream_t stream, std::function<void()> work);
+
+/// Runs `thread` for every thread of every block.
+void run_alone(dim3 grid, dim3 block, const std::function<void()>& thread);
+void run_cooperatively(dim3 grid, dim3 block, const std::function<void()>& thread);
+
+/// Waits for all threads of the block (or of the warp) that still run.
+void block_barrier();
+void warp_barrier();
+/// This thread's 8 bytes for the others of its warp, and those of lane `lane` of the same warp.
+std::uint64_t& warp_slot(int lane);
+int lane_of_this_thread();
+
+template <class T>
+T shuffle(T value, int from_lane) {
+  static_assert(sizeof(T) <= sizeof(std::uint64_t));
+  std::memcpy(&warp_slot(lane_of_this_thread()), &value, sizeof(T));
+  warp_barrier();
+  T result;
+  std::memcpy(&result, &warp_slot(from_lane & 31), sizeof(T));
+  warp_barrier();
+  return result;
+}
+
+}  // namespace tutti::cuda_simulation
+
+inline void __syncthreads() { tutti::cuda_simulation::block_barrier(); }
+inline void __syncwarp(unsigned = 0xffffffffu) { tutti::cuda_simulation::warp_barrier(); }
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int lane_mask, int = 32) {
+  return tutti::cuda_simulation::shuffle(value,
+                                         tutti::cuda_simulation::lane_of_this_thread() ^ lane_mask);
+}
+template <class T>
+T __shfl_down_sync(unsigned, T value, unsigned delta, int = 32) {
+  const int lane = tutti::cuda_simulation::lane_of_this_thread();
+  const int from = lane + static_cast<int>(delta);
+  return tutti::cuda_simulation::shuffle(value, from < 32 ? from : lane);
+}
+template <class T>
+T __shfl_sync(unsigned, T value, int lane, int = 32) {
+  return tutti::cuda_simulation::shuffle(value, lane);
+}
+template <class T>
+T atomicAdd(T* address, T value) {
+  const T old = *address;
+  *address = old + value;
+  return old;
+}
+template <class T>
+T atomicMax(T* address, T value) {
+  const T old = *address;
+  if (value > old) *address = value;
+  return old;
+}
+
+namespace tutti::cuda {
+
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
+            const Arguments&... arguments) {
+  std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
+  cuda_simulation::enqueue(stream, [kernel, grid, block, values = std::move(values)] {
+    cuda_simulation::run_alone(grid, block, [&] { std::apply(kernel, values); });
+  });
+}
+
+template <class... Parameters, class... Arguments>
+void launch_cooperative(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
+                        const Arguments&... arguments) {
+  std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
+  cuda_simulation::enqueue(stream, [kernel, grid, block, values = std::move(values)] {
+    cuda_simulation::run_cooperatively(grid, block, [&] { std::apply(kernel, values); });
+  });
+}
+
+}  // namespace tutti::cuda
