@@ -8,6 +8,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/tensor/device_spec.h"
+#include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti {
 namespace {
@@ -27,7 +28,15 @@ std::string_view trimmed(std::string_view text) {
 
 [[noreturn]] void fail_list(std::string_view list, std::string_view reason) {
   fail(ErrorCode::kInvalidArgument, "parse_devices: cannot read '", list, "': ", reason,
-       "; expected a list such as 'cpu:0-3' or 'cpu:0,cpu:2'");
+       "; expected a list such as 'cpu:0-3' or 'gpu:0,gpu:2'");
+}
+
+/// "cpu:0 ... cpu:63 (virtual), gpu:0, gpu:1".
+std::string devices_here() {
+  constexpr Device kLast{DeviceType::kCpu, kNumVirtualCpuDevices - 1};
+  std::string text = concat("cpu:0 ... ", kLast, " (virtual)");
+  for (const LogicalGpu& gpu : logical_gpus()) text += concat(", gpu:", gpu.index);
+  return text;
 }
 
 /// One entry of a list, "cpu:0" or "cpu:0-3", appended to `devices`.
@@ -76,14 +85,12 @@ std::ostream& operator<<(std::ostream& out, const Device& device) {
 }
 
 void require_available(const Device& device) {
-  constexpr Device kLast{DeviceType::kCpu, kNumVirtualCpuDevices - 1};
-  if (device.type == DeviceType::kCpu && device.index >= 0 &&
-      device.index < kNumVirtualCpuDevices) {
-    return;
-  }
+  const bool is_gpu = device.type == DeviceType::kGpu;
+  const int num_devices = is_gpu ? static_cast<int>(logical_gpus().size()) : kNumVirtualCpuDevices;
+  if (device.index >= 0 && device.index < num_devices) return;
   fail(ErrorCode::kUnavailable, device, " is unavailable: ",
-       device.type == DeviceType::kGpu ? "this build has no GPU backend" : "no such device",
-       "; devices here: cpu:0 ... ", kLast, " (virtual)");
+       is_gpu && num_devices == 0 ? gpu_unavailable_reason() : "no such device",
+       "; devices here: ", devices_here());
 }
 
 std::vector<Device> parse_devices(std::string_view list) {
@@ -98,6 +105,11 @@ std::vector<Device> parse_devices(std::string_view list) {
   }
 }
 
-std::vector<Device> default_devices() { return {Device{}}; }
+std::vector<Device> default_devices() {
+  std::vector<Device> devices;
+  for (const LogicalGpu& gpu : logical_gpus()) devices.push_back({DeviceType::kGpu, gpu.index});
+  if (devices.empty()) devices.push_back(Device{});
+  return devices;
+}
 
 }  // namespace tutti
