@@ -11,18 +11,41 @@
 #include <vector>
 
 #include "tutti/core/random.h"
+#include "tutti/core/sync.h"
 #include "tutti/tensor/step_recorder.h"
+#include "tutti/tensor/variable_memory.h"
 
 namespace tutti::internal {
 
-/// Made when the capture begins; launched after end(). Not synchronised: the replicas use their
-/// recorders at once, everything else is for one thread while no replica runs. Destroyed before
-/// end(): the capture is discarded.
+/// Notes which variables a step uses, in the run before its capture. Any thread.
+class UsedVariables final : public StepRecorder {
+ public:
+  std::vector<std::shared_ptr<VariableMemory>> list() const;
+
+  const void* reserve(Device, std::size_t, std::function<void(std::byte*)>) override {
+    return nullptr;
+  }
+  void on_replay(std::function<void()>, std::function<void()>) override {}
+  void uses(const std::shared_ptr<VariableMemory>& memory) override;
+  void keep(const Tensor&) override {}
+  void follows_step(const RandomKey&) override {}
+  bool is_of_step(const RandomKey&) const override { return false; }
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<VariableMemory>> list_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// Made when the capture begins; launched after end(). The replicas use their recorders at once,
+/// each its own; everything else is for one thread while no replica runs. Destroyed before end():
+/// the capture is discarded.
 class StepCapture {
  public:
-  /// `devices`: of the replicas, in replica order; a GPU may serve several. Throws kUnimplemented
-  /// naming a device that is no GPU.
-  explicit StepCapture(std::span<const Device> devices);
+  /// `devices`: of the replicas, in replica order; a GPU may serve several. `variables`: all that
+  /// the step uses; they are pinned as long as this lives. Throws kUnimplemented naming a device
+  /// that is no GPU.
+  StepCapture(std::span<const Device> devices,
+              std::vector<std::shared_ptr<VariableMemory>> variables);
   ~StepCapture();
   StepCapture(const StepCapture&) = delete;
   StepCapture& operator=(const StepCapture&) = delete;
@@ -41,7 +64,7 @@ class StepCapture {
  private:
   class Recorder;
   struct Graph;
-  std::vector<Device> devices_;  // each once
+  std::vector<std::shared_ptr<VariableMemory>> variables_;
   std::vector<std::unique_ptr<Recorder>> recorders_;
   std::unique_ptr<Graph> graph_;
 };
