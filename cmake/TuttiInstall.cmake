@@ -1,5 +1,4 @@
 # Installation: headers, libraries and the package configuration file for find_package(tutti).
-include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 get_property(modules GLOBAL PROPERTY TUTTI_MODULES)
