@@ -31,14 +31,6 @@ std::string_view trimmed(std::string_view text) {
        "; expected a list such as 'cpu:0-3' or 'gpu:0,gpu:2'");
 }
 
-/// "cpu:0 ... cpu:63 (virtual), gpu:0, gpu:1".
-std::string devices_here() {
-  constexpr Device kLast{DeviceType::kCpu, kNumVirtualCpuDevices - 1};
-  std::string text = concat("cpu:0 ... ", kLast, " (virtual)");
-  for (const LogicalGpu& gpu : logical_gpus()) text += concat(", gpu:", gpu.index);
-  return text;
-}
-
 /// One entry of a list, "cpu:0" or "cpu:0-3", appended to `devices`.
 void parse_range(std::string_view list, std::string_view entry, std::vector<Device>& devices) {
   const std::size_t dash = entry.rfind('-');
@@ -85,12 +77,18 @@ std::ostream& operator<<(std::ostream& out, const Device& device) {
 }
 
 void require_available(const Device& device) {
-  const bool is_gpu = device.type == DeviceType::kGpu;
-  const int num_devices = is_gpu ? static_cast<int>(logical_gpus().size()) : kNumVirtualCpuDevices;
-  if (device.index >= 0 && device.index < num_devices) return;
+  constexpr Device kLast{DeviceType::kCpu, kNumVirtualCpuDevices - 1};
+  if (device.type == DeviceType::kCpu && device.index >= 0 &&
+      device.index < kNumVirtualCpuDevices) {
+    return;
+  }
+  const auto num_gpus = static_cast<int>(logical_gpus().size());
+  if (device.type == DeviceType::kGpu && device.index >= 0 && device.index < num_gpus) return;
+  const std::string gpus = num_gpus > 0 ? concat(", gpu:0 ... gpu:", num_gpus - 1) : std::string();
   fail(ErrorCode::kUnavailable, device, " is unavailable: ",
-       is_gpu && num_devices == 0 ? gpu_unavailable_reason() : "no such device",
-       "; devices here: ", devices_here());
+       device.type == DeviceType::kGpu && num_gpus == 0 ? gpu_unavailable_reason()
+                                                        : "no such device",
+       "; devices here: cpu:0 ... ", kLast, " (virtual)", gpus);
 }
 
 std::vector<Device> parse_devices(std::string_view list) {

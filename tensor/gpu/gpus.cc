@@ -9,6 +9,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
+#include "tutti/tensor/gpu/gpus_for_test.h"
 #include "tutti/tensor/gpu/inventory.h"
 #include "tutti/tensor/gpu/load_backend.h"
 
@@ -84,7 +85,15 @@ const Found& found_gpus() {
   return *shared.found;
 }
 
+/// Tests put other GPUs in the place of these.
+const internal::GpusForTest*& replaced() {
+  static const internal::GpusForTest* gpus = nullptr;
+  return gpus;
+}
+
 }  // namespace
+
+void internal::set_gpus_for_test(const GpusForTest* gpus) { replaced() = gpus; }
 
 void set_virtual_gpus(const VirtualGpus& virtual_gpus) {
   check_virtual_gpus("set_virtual_gpus", virtual_gpus);
@@ -98,6 +107,7 @@ void set_virtual_gpus(const VirtualGpus& virtual_gpus) {
 }
 
 const std::vector<LogicalGpu>& logical_gpus() {
+  if (replaced()) return replaced()->gpus;
   const Found& found = found_gpus();
   if (found.required && found.gpus.empty()) {
     fail(ErrorCode::kUnavailable, "TUTTI_CUDA=require: no GPU: ", found.reason);
@@ -105,8 +115,12 @@ const std::vector<LogicalGpu>& logical_gpus() {
   return found.gpus;
 }
 
-const std::string& gpu_unavailable_reason() { return found_gpus().reason; }
+const std::string& gpu_unavailable_reason() {
+  static const std::string none;
+  return replaced() ? none : found_gpus().reason;
+}
+
 const GpuModule& gpu_module() { return found_gpus().module; }
-DeviceBackend* gpu_backend() { return found_gpus().backend; }
+DeviceBackend* gpu_backend() { return replaced() ? replaced()->backend : found_gpus().backend; }
 
 }  // namespace tutti
