@@ -6,6 +6,9 @@
 
 namespace tutti::cuda {
 
+/// Calls the registration function of every topic (kernel_list.cc).
+void register_kernels(KernelTable& table);
+
 // Own kernels (.cu). All put work into a stream and wait for nothing; kernels in one stream follow
 // one another. None needs aligned memory beyond that of its elements; 16 bytes are fastest.
 
@@ -23,8 +26,6 @@ void register_group_normalization_kernels(KernelTable& table);
 void register_local_response_kernels(KernelTable& table);
 void register_resizing_kernels(KernelTable& table);
 void register_dropout_kernels(KernelTable& table);
-/// All of the above.
-void register_own_kernels(KernelTable& table);
 
 // Not operations: what DeviceMath is made of.
 

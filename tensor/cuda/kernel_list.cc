@@ -1,10 +1,10 @@
-// Our own kernels in one call.
+// Every topic that announces kernels.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/cuda/kernels.h"
 
 namespace tutti::cuda {
 
-void register_own_kernels(KernelTable& table) {
+void register_kernels(KernelTable& table) {
   register_unary_kernels(table);
   register_binary_kernels(table);
   register_comparison_kernels(table);
