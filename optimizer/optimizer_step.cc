@@ -187,6 +187,7 @@ void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool f
     scalars.live = note_replays(*recorder, scalars);
   }
   for (std::size_t i = 0; i < variables_.size(); ++i) update_variable(i, gradients[i], scalars);
+  const StepRecorderScope not_recorded(nullptr);  // note_replays() has seen to it
   iterations_.storage().assign_replicated(AssignOp::kAdd, Tensor::scalar(1, DType::kInt64));
 }
 

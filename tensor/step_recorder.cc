@@ -13,8 +13,8 @@ thread_local StepRecorder* current_recorder = nullptr;
 
 StepRecorder* StepRecorder::current() { return current_recorder; }
 
-StepRecorderScope::StepRecorderScope(StepRecorder& recorder)
-    : previous_(std::exchange(current_recorder, &recorder)) {}
+StepRecorderScope::StepRecorderScope(StepRecorder* recorder)
+    : previous_(std::exchange(current_recorder, recorder)) {}
 
 StepRecorderScope::~StepRecorderScope() { current_recorder = previous_; }
 

@@ -11,6 +11,8 @@
 
 namespace tutti {
 
+class VariableMemory;
+
 /// A captured step runs its function once; later the devices repeat the work, and the host does
 /// only what was noted here. Whoever computes on the host something that changes from step to step
 /// asks current() and notes it. Used by the one thread whose replica is being captured.
@@ -27,8 +29,8 @@ class StepRecorder {
   /// What the host does in each replay, once for all replicas: `prepare` before any `write`,
   /// `commit` when the work is queued (where the function itself would have changed numbers).
   virtual void on_replay(std::function<void()> prepare, std::function<void()> commit) = 0;
-  /// `value`, which belongs to a variable, is used: its memory must be the same in each replay.
-  virtual void uses(const std::shared_ptr<MutableTensor>& value) = 0;
+  /// A variable is read or written: its elements must be in the same place in each replay.
+  virtual void uses(const std::shared_ptr<VariableMemory>& memory) = 0;
   /// Keeps a tensor that was made from host memory: its value in all replays.
   virtual void keep(const Tensor& constant) = 0;
   /// Says that `key` is made anew in each step from the random context.
@@ -39,7 +41,9 @@ class StepRecorder {
 /// Makes `recorder` current on this thread until destroyed.
 class StepRecorderScope {
  public:
-  explicit StepRecorderScope(StepRecorder& recorder);
+  explicit StepRecorderScope(StepRecorder& recorder) : StepRecorderScope(&recorder) {}
+  /// nullptr: nothing is noted meanwhile.
+  explicit StepRecorderScope(StepRecorder* recorder);
   ~StepRecorderScope();
   StepRecorderScope(const StepRecorderScope&) = delete;
   StepRecorderScope& operator=(const StepRecorderScope&) = delete;

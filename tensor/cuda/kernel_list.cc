@@ -19,6 +19,11 @@ void register_kernels(KernelTable& table) {
   register_local_response_kernels(table);
   register_resizing_kernels(table);
   register_dropout_kernels(table);
+  register_matmul_kernels(table);
+  register_convolution_kernels(table);
+  register_pooling_kernels(table);
+  register_batch_normalization_kernels(table);
+  register_softmax_kernels(table);
 }
 
 }  // namespace tutti::cuda

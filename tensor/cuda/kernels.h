@@ -63,4 +63,21 @@ void add_activation(const DeviceTensor& a, const DeviceTensor& b, FusedActivatio
 void add_relu_grad(const DeviceTensor& y, const DeviceTensor& dy_a, const DeviceTensor& dy_b,
                    const DeviceTensor& dx, cudaStream_t stream);
 
+// On cuBLAS and cuDNN (and own kernels where these cannot do what the CPU does).
+inline constexpr DType kFloatingTypes[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
+                                           DType::kFloat16};
+void register_matmul_kernels(KernelTable& table);
+void register_convolution_kernels(KernelTable& table);
+void register_bias_gradient_kernels(KernelTable& table);  // called by the former
+void register_pooling_kernels(KernelTable& table);
+void register_batch_normalization_kernels(KernelTable& table);
+void register_softmax_kernels(KernelTable& table);
+
+/// y [..., channels] = activation(y + bias), in place. `bias`: of y's type, or nullptr.
+void add_bias_and_activate(const DeviceTensor& y, const void* bias, FusedActivation activation,
+                           cudaStream_t stream);
+/// to [columns, rows] = from [rows, columns] transposed.
+void transpose_matrix(DType dtype, const void* from, void* to, std::int64_t rows,
+                      std::int64_t columns, cudaStream_t stream);
+
 }  // namespace tutti::cuda
