@@ -36,9 +36,6 @@ bool update_on_gpu(std::span<MutableTensor* const> values, const UpdateRule& rul
   item.gradient = gradient.address();
   item.count = static_cast<std::size_t>(gradient.num_elements());
   GpuDevice& device = GpuDevice::of(weights.device());
-  if (const std::optional<DeviceRule> decay = rule.device_decay(scalars)) {
-    device.update_later(weights.dtype(), *decay, item, {gradient.buffer()});
-  }
   device.update_later(weights.dtype(), *kernel, item, {gradient.buffer()});
   return true;
 }
