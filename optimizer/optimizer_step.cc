@@ -8,6 +8,7 @@
 #include "tutti/optimizer/loss_scale.h"
 #include "tutti/optimizer/optimizer.h"
 #include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/step_recorder.h"
 
 namespace tutti {
 namespace {
@@ -182,8 +183,33 @@ void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool f
     }
     gradients = clip_gradients(std::move(gradients), clipping_);
   }
+  if (StepRecorder* const recorder = StepRecorder::current()) {
+    scalars.live = note_replays(*recorder, scalars);
+  }
   for (std::size_t i = 0; i < variables_.size(); ++i) update_variable(i, gradients[i], scalars);
+  const StepRecorderScope not_recorded(nullptr);  // note_replays() has seen to it
   iterations_.storage().assign_replicated(AssignOp::kAdd, Tensor::scalar(1, DType::kInt64));
+}
+
+/// In each replay of a captured step the host counts iterations and asks the schedule, as here.
+const UpdateScalars* Optimizer::note_replays(StepRecorder& recorder, const UpdateScalars& scalars) {
+  if (accumulator_ || dynamic_loss_scale_) {
+    fail(ErrorCode::kUnimplemented, name_, ": ",
+         accumulator_ ? "gradient accumulation" : "dynamic loss scaling",
+         " decides on the host what a step does; expected a step that always does the same, got "
+         "one that is captured; try running the step function itself");
+  }
+  const auto live = std::make_shared<UpdateScalars>(scalars);
+  recorder.on_replay(
+      [this, live] {
+        const double gradient_scale = live->gradient_scale;  // clipping may have used it up
+        *live = read_step().scalars;
+        live->gradient_scale = gradient_scale;
+      },
+      [this] {
+        iterations_.storage().assign_replicated(AssignOp::kAdd, Tensor::scalar(1, DType::kInt64));
+      });
+  return live.get();
 }
 
 void Optimizer::update_variable(std::size_t index, const Gradient& gradient,

@@ -11,6 +11,7 @@
 #include "tutti/core/random.h"
 #include "tutti/core/trace.h"
 #include "tutti/strategy/gradient_bucketer.h"
+#include "tutti/strategy/mirrored_variable.h"
 #include "tutti/strategy/replica_threads.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/strategy/sync_on_read_variable.h"
@@ -327,6 +328,16 @@ int LocalStrategy::next_work_number(std::size_t num_bytes) {
   const auto least = std::ranges::min_element(impl_->work_bytes);
   *least += num_bytes;
   return static_cast<int>(least - impl_->work_bytes.begin());
+}
+
+std::shared_ptr<const internal::Placement> LocalStrategy::placement_for(
+    const VariableOptions& options, const std::shared_ptr<const internal::Placement>& usual) const {
+  const std::vector<Device>& devices = impl_->services.replica_devices;
+  const bool any_gpu = std::ranges::any_of(
+      devices, [](const Device& device) { return device.type == DeviceType::kGpu; });
+  if (!options.on_host || !any_gpu) return usual;
+  return std::make_shared<const internal::Placement>(
+      internal::Placement::central(devices, Device{}));
 }
 
 }  // namespace tutti

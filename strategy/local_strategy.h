@@ -15,6 +15,10 @@
 
 namespace tutti {
 
+namespace internal {
+struct Placement;
+}  // namespace internal
+
 /// Devices by value or by name: `{"gpu:0", "gpu:1"}`, "cpu:0-3".
 struct DeviceList {
   DeviceList() = default;
@@ -75,6 +79,10 @@ class LocalStrategy : public Strategy {
   /// Which replica is to apply updates of a variable of `num_bytes`: spreads bytes over replicas in
   /// order of creation.
   int next_work_number(std::size_t num_bytes);
+  /// `usual`, or one component in the host's memory for options.on_host on GPUs.
+  std::shared_ptr<const internal::Placement> placement_for(
+      const VariableOptions& options,
+      const std::shared_ptr<const internal::Placement>& usual) const;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -24,6 +24,9 @@ struct UpdateScalars {
   double weight_decay = 0.0;    // of this variable
   double weight_norm = 0.0;     // for rules with uses_norms(), in apply(): of the whole variable
   double direction_norm = 0.0;  // ... and of what direct() wrote
+  /// In a captured step: where the scalars of the step that is being replayed will stand (but
+  /// weight_decay, which does not change). nullptr: nothing is captured.
+  const UpdateScalars* live = nullptr;
 };
 
 /// Equal-length runs of elements of one variable, its slots and its gradient. All of type `dtype`

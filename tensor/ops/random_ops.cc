@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/step_recorder.h"
 
 namespace tutti {
 namespace {
@@ -22,6 +24,26 @@ Tensor filled(const char* who, const Shape& shape, DType dtype, Device device,
     for (T& element : result.span<T>()) element = static_cast<T>(value(i++));
   });
   return result.freeze();
+}
+
+// A captured step would repeat the numbers that the host made once.
+void refuse_in_capture(const char* who) {
+  if (!StepRecorder::current()) return;
+  fail(ErrorCode::kUnimplemented, who,
+       ": random tensors are made on the host, which a captured step does not repeat; expected "
+       "dropout() or an argument of the step; try making the tensor outside");
+}
+
+// Where the device finds the key in each replay of a captured step; nullptr for a key of its own.
+const void* key_of_each_step(const Tensor& x, const RandomKey& key) {
+  StepRecorder* const recorder = StepRecorder::current();
+  if (!recorder || !recorder->is_of_step(key)) return nullptr;
+  return recorder->reserve(x.device(), sizeof(RandomKey), [key](std::byte* place) {
+    RandomKey now = key;
+    now.seed = current_random_context().seed;
+    now.a = current_random_context().step;
+    std::memcpy(place, &now, sizeof(now));
+  });
 }
 
 // A draw beyond two standard deviations is repeated with the next of the element's own indices
@@ -43,6 +65,7 @@ T below(T low, T high) {
 
 Tensor random_uniform(const Shape& shape, const RandomKey& key, double low, double high,
                       DType dtype, Device device) {
+  refuse_in_capture("random_uniform");
   if (!(low <= high)) {
     fail(ErrorCode::kInvalidArgument, "random_uniform: expected low <= high, got ", low, " and ",
          high);
@@ -65,6 +88,7 @@ Tensor random_uniform(const Shape& shape, const RandomKey& key, double low, doub
 
 Tensor random_normal(const Shape& shape, const RandomKey& key, double mean, double stddev,
                      DType dtype, Device device) {
+  refuse_in_capture("random_normal");
   const RandomStream stream(key);
   return filled("random_normal", shape, dtype, device,
                 [&](std::uint64_t i) { return mean + stddev * stream.normal(i); });
@@ -72,6 +96,7 @@ Tensor random_normal(const Shape& shape, const RandomKey& key, double mean, doub
 
 Tensor truncated_normal(const Shape& shape, const RandomKey& key, double mean, double stddev,
                         DType dtype, Device device) {
+  refuse_in_capture("truncated_normal");
   const RandomStream stream(key);
   return filled("truncated_normal", shape, dtype, device,
                 [&](std::uint64_t i) { return mean + stddev * truncated(stream, i); });
@@ -83,7 +108,7 @@ Tensor dropout(const Operand& x, double rate, const RandomKey& key) {
   if (!(rate >= 0.0 && rate < 1.0)) {
     fail_op(op, x.where, "expected a rate in [0, 1), got ", rate);
   }
-  return dispatch_unary(op, x, DropoutAttributes{rate, key});
+  return dispatch_unary(op, x, DropoutAttributes{rate, key, key_of_each_step(x.tensor, key)});
 }
 
 }  // namespace tutti
