@@ -75,13 +75,11 @@ void ResnetOptions::declare(Flags& flags) {
   flags.add("--batches", batches, "different batches, in turn");
   flags.add("--learning-rate", learning_rate, "of SGD with momentum 0.9");
   flags.add("--data-dir", data_dir, "folder of CIFAR-10's binary version; default: made images");
-  flags.add("--virtual-gpus", virtual_gpus, "logical devices per GPU");
 }
 
 void ResnetOptions::check() {
   require_positive("--batch-size", batch_size);
   require_positive("--batches", batches);
-  require_positive("--virtual-gpus", virtual_gpus);
   if (image_size == 0) image_size = is_small(network) ? 32 : 224;
   require_positive("--image-size", image_size);
   if (!data_dir.empty() && (!is_small(network) || image_size != 32)) {

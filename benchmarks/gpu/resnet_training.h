@@ -25,7 +25,6 @@ struct ResnetOptions {
   std::int64_t batches = 1;      // different ones, in turn
   double learning_rate = 0.01;
   std::string data_dir = "";  // of CIFAR-10; empty: made images
-  std::int64_t virtual_gpus = 1;
 
   void declare(Flags& flags);
   /// Throws kInvalidArgument naming the flag; fills in the image size.

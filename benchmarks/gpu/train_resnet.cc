@@ -62,7 +62,6 @@ void run_on_demand(ResnetTraining& training, const Options& options) {
 
 int run(Options options) {
   options.check();
-  if (options.virtual_gpus > 1) set_virtual_gpus({static_cast<int>(options.virtual_gpus), 0});
   ResnetTraining training(options);
   double first = 0.0, loss = 0.0;
   if (!options.losses && options.warmup > 0) {
