@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Included before everything else in each source of the simulated backend. A launch is put into the
-// simulated stream (streams.h); when its turn comes the blocks run one after the other. The threads
+// simulated stream (executor.cc); when its turn comes the blocks run one after the other. The threads
 // of a block run to their end one by one, or, for launch_cooperative(), as fibers that take turns
 // at each barrier.
 #pragma once
@@ -28,7 +28,7 @@ inline constexpr int warpSize = 32;
 
 namespace tutti::cuda_simulation {
 
-/// Puts work into a stream of the simulated runtime.
+/// Puts work into a stream of the simulated runtime. Throws kInternal when it is broken.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
 /// Runs `thread` for every thread of every block.

@@ -1,0 +1,300 @@
+// The stand-in of the CUDA runtime: when work runs, what captures accept, which GPUs are seen.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cuda_simulation/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+#include "tests/cuda_simulation/kernel_emulation.h"
+#include "tutti/core/error.h"
+#include "tutti/core/executor.h"
+
+namespace tutti::cuda_simulation {
+namespace {
+
+/// A machine of its own for each test; streams a and b on GPU 0.
+class Simulation : public testing::Test {
+ protected:
+  Simulation() {
+    set_machine({});
+    cudaStreamCreateWithFlags(&a_, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&b_, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
+  }
+  ~Simulation() override {
+    set_machine(machine_of_environment());
+    cudaGetLastError();
+  }
+
+  /// Work that notes `name` when it runs.
+  void put(cudaStream_t stream, char name) {
+    enqueue(stream, [this, name] { order_ += name; });
+  }
+
+  cudaStream_t a_ = nullptr, b_ = nullptr;
+  cudaEvent_t event_ = nullptr;
+  std::string order_;
+};
+
+TEST_F(Simulation, WorkRunsWhenSomebodyWaitsForIt) {
+  put(a_, 'a');
+  put(b_, 'b');
+  EXPECT_EQ(order_, "");
+  EXPECT_EQ(cudaStreamSynchronize(b_), cudaSuccess);
+  EXPECT_EQ(order_, "b");
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(order_, "ba");
+}
+
+TEST_F(Simulation, EventsOrderStreams) {
+  put(a_, '1');
+  cudaEventRecord(event_, a_);
+  put(a_, 'x');
+  cudaStreamWaitEvent(b_, event_, 0);
+  put(b_, '2');
+  cudaStreamSynchronize(b_);
+  EXPECT_EQ(order_, "12");
+}
+
+TEST_F(Simulation, AWaitForAnEventThatWasNeverRecordedIsNone) {
+  put(a_, '1');
+  cudaStreamWaitEvent(b_, event_, 0);
+  cudaEventRecord(event_, a_);
+  put(b_, '2');
+  cudaStreamSynchronize(b_);
+  EXPECT_EQ(order_, "2");
+}
+
+TEST_F(Simulation, AskingLetsWorkGoOn) {
+  put(a_, '1');
+  put(a_, '2');
+  cudaEventRecord(event_, a_);
+  int asked = 0;
+  for (; cudaEventQuery(event_) == cudaErrorNotReady; ++asked) ASSERT_LT(asked, 10);
+  EXPECT_EQ(order_, "12");
+  EXPECT_GT(asked, 0);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);  // as CUDA: it stays until it is read
+}
+
+TEST_F(Simulation, CopiesReadPageableMemoryAtOnceAndPinnedMemoryLate) {
+  void* device = nullptr;
+  int* pinned = nullptr;
+  int pageable = 1, result = 0;
+  cudaMalloc(&device, sizeof(int));
+  cudaMallocHost(reinterpret_cast<void**>(&pinned), sizeof(int));
+  cudaMemcpyAsync(device, &pageable, sizeof(int), cudaMemcpyHostToDevice, a_);
+  pageable = 2;
+  cudaMemcpyAsync(&result, device, sizeof(int), cudaMemcpyDeviceToHost, a_);
+  EXPECT_EQ(result, 1);
+  *pinned = 3;
+  cudaMemcpyAsync(device, pinned, sizeof(int), cudaMemcpyHostToDevice, a_);
+  *pinned = 4;
+  cudaMemcpyAsync(&result, device, sizeof(int), cudaMemcpyDeviceToHost, a_);
+  EXPECT_EQ(result, 4);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+  EXPECT_EQ(counts().live_blocks, 0);
+}
+
+TEST_F(Simulation, CopiesStayWithinBlocks) {
+  std::byte* device = nullptr;
+  cudaMalloc(reinterpret_cast<void**>(&device), 100);
+  std::vector<std::byte> host(200);
+  EXPECT_EQ(cudaMemcpyAsync(device, host.data(), 101, cudaMemcpyHostToDevice, a_),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaMemcpyAsync(host.data(), device + 50, 51, cudaMemcpyDeviceToHost, a_),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaMemcpyAsync(device, host.data(), 100, cudaMemcpyDeviceToHost, a_),
+            cudaErrorInvalidValue);
+  cudaFree(device);
+  EXPECT_EQ(cudaMemcpyAsync(host.data(), device, 1, cudaMemcpyDeviceToHost, a_),
+            cudaErrorInvalidValue);
+}
+
+TEST_F(Simulation, MemoryEndsAndIsFoundAgain) {
+  Machine small;
+  small.bytes = std::size_t{1} << 20;
+  set_machine(small);
+  std::array<void*, 2> blocks{};
+  EXPECT_EQ(cudaMalloc(&blocks[0], 900 << 10), cudaSuccess);
+  EXPECT_EQ(cudaMalloc(&blocks[1], 200 << 10), cudaErrorMemoryAllocation);
+  EXPECT_EQ(blocks[1], nullptr);
+  std::size_t free = 0, total = 0;
+  cudaMemGetInfo(&free, &total);
+  EXPECT_EQ(total, std::size_t{1} << 20);
+  EXPECT_LT(free, total - (900 << 10));
+  cudaFree(blocks[0]);
+  EXPECT_EQ(cudaMalloc(&blocks[1], 200 << 10), cudaSuccess);
+}
+
+TEST_F(Simulation, WritingBehindABlockIsFoundWhenItIsFreed) {
+  char* data = nullptr;
+  cudaMalloc(reinterpret_cast<void**>(&data), 8);
+  enqueue(a_, [data] { data[8] = 0; });
+  EXPECT_EQ(cudaFree(data), cudaErrorIllegalAddress);
+}
+
+TEST_F(Simulation, HostCodeThatTouchesMemoryOfAGpuDies) {
+  volatile char* data = nullptr;
+  cudaMalloc(const_cast<void**>(reinterpret_cast<volatile void**>(&data)), 8);
+  EXPECT_DEATH(data[0] = 1, "");
+}
+
+TEST_F(Simulation, AFailedKernelBreaksItsGpuForGood) {
+  put(a_, '1');
+  put(a_, '2');
+  inject({.kernel = 2, .allocation = 0, .peers = true});
+  put(a_, '3');
+  EXPECT_EQ(cudaStreamSynchronize(a_), cudaErrorIllegalAddress);
+  EXPECT_EQ(order_, "1");
+  void* data = nullptr;
+  EXPECT_EQ(cudaMalloc(&data, 8), cudaErrorIllegalAddress);
+  cudaSetDevice(1);
+  EXPECT_EQ(cudaMalloc(&data, 8), cudaSuccess);
+}
+
+TEST_F(Simulation, CapturedWorkRunsWithEachLaunch) {
+  ASSERT_EQ(cudaStreamBeginCapture(a_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  put(a_, '1');
+  cudaEventRecord(event_, a_);
+  cudaStreamWaitEvent(b_, event_, 0);
+  put(b_, '2');
+  cudaEventRecord(event_, b_);
+  cudaStreamWaitEvent(a_, event_, 0);
+  put(a_, '3');
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(a_, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  cudaDeviceSynchronize();
+  EXPECT_EQ(order_, "");
+  cudaGraphLaunch(executable, a_);
+  cudaGraphLaunch(executable, a_);
+  cudaStreamSynchronize(a_);
+  EXPECT_EQ(order_, "123123");
+}
+
+TEST_F(Simulation, AMissingEdgeOfAGraphShows) {
+  cudaStreamBeginCapture(a_, cudaStreamCaptureModeThreadLocal);
+  cudaEventRecord(event_, a_);
+  cudaStreamWaitEvent(b_, event_, 0);
+  put(a_, '1');
+  put(b_, '2');  // does not wait for 1
+  cudaEventRecord(event_, b_);
+  cudaStreamWaitEvent(a_, event_, 0);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(a_, &graph), cudaSuccess);
+  cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphLaunch(executable, a_);
+  cudaStreamSynchronize(a_);
+  EXPECT_EQ(order_, "21");
+}
+
+TEST_F(Simulation, CapturesRefuseWhatCannotBeCaptured) {
+  void* data = nullptr;
+  cudaGraph_t graph = nullptr;
+  const auto fails = [&](cudaError_t expected, const auto& act) {
+    cudaStreamBeginCapture(a_, cudaStreamCaptureModeThreadLocal);
+    EXPECT_EQ(act(), expected);
+    EXPECT_EQ(cudaStreamEndCapture(a_, &graph), cudaErrorStreamCaptureInvalidated);
+    cudaGetLastError();
+  };
+  int value = 0;
+  fails(cudaErrorStreamCaptureUnsupported, [&] { return cudaMalloc(&data, 8); });
+  fails(cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamSynchronize(a_); });
+  fails(cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamSynchronize(b_); });
+  fails(cudaErrorStreamCaptureUnsupported, [&] { return cudaDeviceSynchronize(); });
+  cudaMalloc(&data, 8);
+  fails(cudaErrorStreamCaptureUnsupported, [&] {
+    return cudaMemcpyAsync(data, &value, sizeof(value), cudaMemcpyHostToDevice, a_);
+  });
+  put(b_, 'x');
+  cudaEventRecord(event_, b_);
+  fails(cudaErrorStreamCaptureIsolation, [&] { return cudaStreamWaitEvent(a_, event_, 0); });
+}
+
+TEST_F(Simulation, CapturesEndWhereTheyBeganWithAllStreamsJoined) {
+  cudaStreamBeginCapture(a_, cudaStreamCaptureModeThreadLocal);
+  cudaEventRecord(event_, a_);
+  cudaStreamWaitEvent(b_, event_, 0);
+  put(b_, '1');
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(b_, &graph), cudaErrorStreamCaptureUnmatched);
+  EXPECT_EQ(cudaStreamEndCapture(a_, &graph), cudaErrorStreamCaptureUnjoined);
+  EXPECT_EQ(cudaStreamEndCapture(a_, &graph), cudaErrorIllegalState);
+}
+
+TEST_F(Simulation, RelaxedThreadsMayAllocateWhileCapturing) {
+  cudaStreamBeginCapture(a_, cudaStreamCaptureModeThreadLocal);
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  void* data = nullptr;
+  EXPECT_EQ(cudaMalloc(&data, 8), cudaSuccess);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  EXPECT_EQ(mode, cudaStreamCaptureModeRelaxed);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(a_, &graph), cudaSuccess);
+}
+
+TEST_F(Simulation, JointWorkRunsOnceAfterAllItsStreams) {
+  put(a_, '1');
+  put(b_, '2');
+  enqueue_joint(std::array{a_, b_}, [this] { order_ += 'j'; });
+  put(b_, '3');
+  cudaStreamSynchronize(b_);
+  EXPECT_EQ(order_, "12j3");
+  cudaStreamSynchronize(a_);
+  EXPECT_EQ(order_, "12j3");
+}
+
+TEST_F(Simulation, PartsOfJointWorkWaitForOtherThreads) {
+  const auto joint = make_joint_work(2, [this] { order_ += 'j'; });
+  put(a_, '1');
+  enqueue_part(a_, joint);
+  const std::unique_ptr<Thread> other = Executor::system().start("other", [this, joint] {
+    put(b_, '2');
+    enqueue_part(b_, joint);
+  });
+  EXPECT_EQ(cudaStreamSynchronize(a_), cudaSuccess);
+  EXPECT_EQ(order_, "12j");
+}
+
+TEST_F(Simulation, CancelledJointWorkLetsItsStreamsGo) {
+  const auto joint = make_joint_work(2, [this] { order_ += 'j'; });
+  enqueue_part(a_, joint);
+  put(a_, '1');
+  cancel(*joint);
+  EXPECT_EQ(cudaStreamSynchronize(a_), cudaSuccess);
+  EXPECT_EQ(order_, "1");
+}
+
+TEST_F(Simulation, MasksRenumberGpus) {
+  const auto bus_ids = [](const std::optional<std::string>& mask) {
+    Machine machine;
+    machine.num_gpus = 3;
+    machine.visible = mask;
+    set_machine(machine);
+    int count = 0;
+    cudaGetDeviceCount(&count);
+    std::vector<std::string> found;
+    for (int i = 0; i < count; ++i) {
+      std::array<char, 32> text{};
+      cudaDeviceGetPCIBusId(text.data(), text.size(), i);
+      found.emplace_back(text.data());
+    }
+    return found;
+  };
+  using Ids = std::vector<std::string>;
+  EXPECT_EQ(bus_ids(std::nullopt), (Ids{"0000:02:00.0", "0000:03:00.0", "0000:04:00.0"}));
+  EXPECT_EQ(bus_ids("2,0"), (Ids{"0000:04:00.0", "0000:02:00.0"}));
+  EXPECT_EQ(bus_ids(""), Ids{});
+  int count = 1;
+  EXPECT_EQ(cudaGetDeviceCount(&count), cudaErrorNoDevice);
+}
+
+}  // namespace
+}  // namespace tutti::cuda_simulation

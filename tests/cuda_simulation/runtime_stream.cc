@@ -1,0 +1,203 @@
+// Streams and events of the simulated CUDA runtime.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "tests/cuda_simulation/state.h"
+
+using tutti::cuda_simulation::call;
+using tutti::cuda_simulation::call_gpu;
+using tutti::cuda_simulation::Item;
+using tutti::cuda_simulation::Queue;
+using tutti::cuda_simulation::this_thread;
+using tutti::cuda_simulation::World;
+
+namespace {
+
+CUevent_st* find_event(World& world, cudaEvent_t event) {
+  const auto found = world.events.find(event);
+  return found == world.events.end() ? nullptr : found->second.get();
+}
+
+/// Any wait on a captured stream ends its capture.
+cudaError_t refuse_if_captured(const Queue& queue) {
+  return queue.capture ? invalidate(*queue.capture, cudaErrorStreamCaptureUnsupported)
+                       : cudaSuccess;
+}
+
+/// `queue` waits for an event that was recorded in a capture: it takes part from now on.
+cudaError_t join_capture(Queue& queue, const tutti::cuda_simulation::Record& record) {
+  if (!record.capture->valid) return cudaErrorStreamCaptureInvalidated;
+  if (queue.capture && queue.capture != record.capture) {
+    invalidate(*queue.capture, cudaSuccess);
+    return invalidate(*record.capture, cudaErrorStreamCaptureMerge);
+  }
+  queue.capture = record.capture;
+  queue.frontier.insert(record.frontier.begin(), record.frontier.end());
+  return cudaSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int) {
+  return call_gpu([&](World& world) {
+    // Streams that wait for the default stream are not simulated: nobody here uses them.
+    if (flags != cudaStreamNonBlocking) return cudaErrorNotSupported;
+    auto owned = std::make_unique<CUstream_st>();
+    owned->queue = std::make_shared<Queue>();
+    owned->queue->gpu = this_thread().gpu;
+    world.gpus[static_cast<std::size_t>(this_thread().gpu)].queues.push_back(owned->queue);
+    *stream = owned.get();
+    world.streams[*stream] = std::move(owned);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return call([&](World& world) {
+    const auto found = world.streams.find(stream);
+    if (found == world.streams.end()) return cudaErrorInvalidResourceHandle;
+    const std::shared_ptr<Queue> queue = found->second->queue;
+    if (queue->capture) invalidate(*queue->capture, cudaSuccess);
+    world.streams.erase(found);
+    // What still waits there runs when it is needed, at the latest with the whole GPU.
+    if (queue->items.empty())
+      std::erase(world.gpus[static_cast<std::size_t>(queue->gpu)].queues, queue);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return call_gpu([&](World& world) {
+    const auto queue = world.queue_of(stream);
+    if (!queue) return cudaErrorInvalidResourceHandle;
+    if (const cudaError_t status = refuse_if_captured(*queue); status != cudaSuccess) return status;
+    if (const cudaError_t status = refuse_while_capturing(world); status != cudaSuccess) {
+      return status;
+    }
+    return run_until(world, record(world, queue));
+  });
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return call_gpu([&](World& world) {
+    const auto queue = world.queue_of(stream);
+    if (!queue) return cudaErrorInvalidResourceHandle;
+    if (const cudaError_t status = refuse_if_captured(*queue); status != cudaSuccess) return status;
+    nudge(world, queue);
+    return queue->items.empty() ? world.gpus[static_cast<std::size_t>(queue->gpu)].failure
+                                : cudaErrorNotReady;
+  });
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
+  return call_gpu([&](World& world) {
+    const auto queue = world.queue_of(stream);
+    const CUevent_st* const found = find_event(world, event);
+    if (!queue || !found) return cudaErrorInvalidResourceHandle;
+    if (!found->record) return cudaSuccess;  // never recorded
+    if (found->record->capture) return join_capture(*queue, *found->record);
+    if (queue->capture) return invalidate(*queue->capture, cudaErrorStreamCaptureIsolation);
+    if (found->record->done) return cudaSuccess;
+    Item item;
+    item.waits_for = found->record;
+    return put(world, queue, std::move(item));
+  });
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
+  return call_gpu([&](World& world) {
+    auto owned = std::make_unique<CUevent_st>();
+    owned->gpu = this_thread().gpu;
+    owned->timed = (flags & cudaEventDisableTiming) == 0;
+    *event = owned.get();
+    world.events[*event] = std::move(owned);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return call([&](World& world) {
+    return world.events.erase(event) ? cudaSuccess : cudaErrorInvalidResourceHandle;
+  });
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return call_gpu([&](World& world) {
+    const auto queue = world.queue_of(stream);
+    CUevent_st* const found = find_event(world, event);
+    if (!queue || !found || found->gpu != queue->gpu) return cudaErrorInvalidResourceHandle;
+    if (queue->capture && !queue->capture->valid) return cudaErrorStreamCaptureInvalidated;
+    found->record = record(world, queue);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return call_gpu([&](World& world) {
+    const CUevent_st* const found = find_event(world, event);
+    if (!found) return cudaErrorInvalidResourceHandle;
+    if (!found->record) return cudaSuccess;
+    if (found->record->capture) return invalidate(*found->record->capture, cudaErrorCapturedEvent);
+    if (const cudaError_t status = refuse_while_capturing(world); status != cudaSuccess) {
+      return status;
+    }
+    const std::shared_ptr<tutti::cuda_simulation::Record> record = found->record;
+    if (!record->done) nudge(world, std::shared_ptr<Queue>(record->queue));
+    return record->done ? world.gpus[static_cast<std::size_t>(found->gpu)].failure
+                        : cudaErrorNotReady;
+  });
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return call_gpu([&](World& world) {
+    const CUevent_st* const found = find_event(world, event);
+    if (!found) return cudaErrorInvalidResourceHandle;
+    if (!found->record) return cudaSuccess;
+    if (found->record->capture) return invalidate(*found->record->capture, cudaErrorCapturedEvent);
+    if (const cudaError_t status = refuse_while_capturing(world); status != cudaSuccess) {
+      return status;
+    }
+    const std::shared_ptr<tutti::cuda_simulation::Record> record = found->record;
+    return record->done ? world.gpus[static_cast<std::size_t>(found->gpu)].failure
+                        : run_until(world, record);
+  });
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  return call_gpu([&](World& world) {
+    const CUevent_st* const first = find_event(world, start);
+    const CUevent_st* const last = find_event(world, end);
+    if (!first || !last || !first->timed || !last->timed || !first->record || !last->record) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    if (!first->record->done || !last->record->done) return cudaErrorNotReady;
+    *milliseconds =
+        static_cast<float>(1e3 * tutti::seconds_between(first->record->when, last->record->when));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  return call_gpu([&](World& world) {
+    if (const cudaError_t status = refuse_while_capturing(world); status != cudaSuccess) {
+      return status;
+    }
+    return run_all(world, this_thread().gpu);
+  });
+}
+
+}  // extern "C"

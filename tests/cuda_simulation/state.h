@@ -1,0 +1,177 @@
+// What the simulated CUDA runtime knows: GPUs, streams with waiting work, captures, errors.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "tests/cuda_simulation/memory.h"
+#include "tests/cuda_simulation/simulation.h"
+#include "tutti/core/clock.h"
+#include "tutti/core/sync.h"
+
+namespace tutti::cuda_simulation {
+
+struct Queue;
+struct Capture;
+
+/// A point in a stream; done once all before it has run.
+struct Record {
+  std::shared_ptr<Queue> queue;  // where it waits; empty once done
+  bool done = false;
+  TimePoint when;
+  // Of an event recorded while capturing: what a stream that waits for it depends on.
+  std::shared_ptr<Capture> capture;
+  std::set<std::size_t> frontier;
+};
+
+/// Several streams meet here.
+class JointWork {
+ public:
+  std::size_t num_parts = 0;
+  std::function<void()> work;
+  std::vector<std::shared_ptr<Record>> before;  // what each part stands behind
+  bool done = false;
+};
+
+/// One entry of a stream.
+struct Item {
+  std::function<void()> work;         // may be empty
+  std::shared_ptr<Record> waits_for;  // may be empty
+  std::shared_ptr<JointWork> joint;   // may be empty
+  std::shared_ptr<Record> marks;      // may be empty
+  bool is_kernel = false;
+};
+
+/// A stream. Lives until its work is done, also when the stream was destroyed before.
+struct Queue {
+  int gpu = 0;
+  std::deque<Item> items;
+  std::shared_ptr<Capture> capture;  // while it takes part in one
+  std::set<std::size_t> frontier;    // nodes that the next captured work comes after
+};
+
+/// Captured work: nodes in the order of the calls, each after some earlier ones.
+struct Node {
+  std::function<void()> work;
+  std::set<std::size_t> after;
+  bool is_kernel = false;
+};
+struct Capture {
+  Queue* origin = nullptr;
+  const void* thread = nullptr;  // that began it
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::vector<Node> nodes;
+  bool valid = true;
+};
+
+struct Gpu {
+  std::vector<std::shared_ptr<Queue>> queues;
+  std::shared_ptr<Queue> default_queue;
+  cudaError_t failure = cudaSuccess;  // stays until the process ends
+};
+
+/// Everything. One thread at a time (Locked).
+struct World {
+  explicit World(const Machine& machine);
+
+  Machine machine;
+  std::vector<int> visible;  // GPUs of the machine that this process sees
+  Arena arena;
+  std::vector<Gpu> gpus;
+  std::map<const std::byte*, std::pair<std::size_t, std::shared_ptr<void>>> pinned;
+  std::vector<std::shared_ptr<Capture>> captures;  // those that have not ended
+  std::map<CUstream_st*, std::unique_ptr<CUstream_st>> streams;
+  std::map<CUevent_st*, std::unique_ptr<CUevent_st>> events;
+  std::map<CUgraph_st*, std::unique_ptr<CUgraph_st>> graphs;
+  std::map<CUgraphExec_st*, std::unique_ptr<CUgraphExec_st>> executables;
+  std::int64_t num_kernels = 0, num_allocations = 0;
+  std::int64_t num_changes = 0;  // of anything that a blocked executor may wait for
+
+  bool is_pinned(const void* data) const;
+  std::shared_ptr<Queue> queue_of(cudaStream_t stream);  // nullptr: no such stream
+};
+
+/// The one world, locked for as long as this lives.
+class Locked {
+ public:
+  Locked();
+  World* operator->() const { return &world_; }
+  World& operator*() const { return world_; }
+  static Mutex& mutex();
+  static CondVar& changed();
+
+ private:
+  MutexLock lock_;
+  World& world_;
+};
+
+/// Of the calling thread: the GPU that it selected, and its last error.
+struct ThreadState {
+  int gpu = 0;
+  cudaError_t last_error = cudaSuccess;
+  cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+};
+ThreadState& this_thread();
+
+/// Puts an item at the end of the stream or into its capture.
+cudaError_t put(World& world, const std::shared_ptr<Queue>& queue, Item item);
+/// A record of all that is in the stream now.
+std::shared_ptr<Record> record(World& world, const std::shared_ptr<Queue>& queue);
+/// Runs what is needed until the record is done. Returns the failure of its GPU, if any.
+cudaError_t run_until(World& world, const std::shared_ptr<Record>& target);
+/// Runs all that waits on a GPU.
+cudaError_t run_all(World& world, int gpu);
+/// Runs at most one item of the stream (and what that waits for).
+void nudge(World& world, const std::shared_ptr<Queue>& queue);
+
+/// Makes the captures invalid that a call of this thread which must not be captured concerns:
+/// those that the thread began, unless relaxed. Returns cudaErrorStreamCaptureUnsupported if any.
+cudaError_t refuse_while_capturing(World& world);
+cudaError_t invalidate(Capture& capture, cudaError_t status);
+/// Work that runs the nodes of a finished capture, as late as each can.
+std::function<void()> work_of(World& world, int gpu, std::shared_ptr<const Capture> capture);
+
+/// What every function of the runtime does: `body(World&)` with the world locked, its status kept
+/// as the thread's last error.
+template <class Body>
+cudaError_t call(const Body& body) {
+  const Locked world;
+  const cudaError_t status = body(*world);
+  if (status != cudaSuccess) this_thread().last_error = status;
+  return status;
+}
+/// The same for calls that need a GPU: none, or one that has failed, is reported first.
+template <class Body>
+cudaError_t call_gpu(const Body& body) {
+  return call([&](World& world) {
+    if (world.gpus.empty()) return cudaErrorNoDevice;
+    const cudaError_t failure = world.gpus[static_cast<std::size_t>(this_thread().gpu)].failure;
+    return failure != cudaSuccess ? failure : body(world);
+  });
+}
+
+}  // namespace tutti::cuda_simulation
+
+// What the handles of the CUDA runtime point to.
+struct CUstream_st {
+  std::shared_ptr<tutti::cuda_simulation::Queue> queue;
+};
+struct CUevent_st {
+  int gpu = 0;
+  bool timed = true;
+  std::shared_ptr<tutti::cuda_simulation::Record> record;
+};
+struct CUgraph_st {
+  std::shared_ptr<const tutti::cuda_simulation::Capture> capture;
+};
+struct CUgraphExec_st {
+  std::shared_ptr<const tutti::cuda_simulation::Capture> capture;
+};
