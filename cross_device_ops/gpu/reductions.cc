@@ -1,0 +1,58 @@
+// Sums along the canonical tree on GPUs that read each other's memory.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/gpu/reductions.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "tutti/cross_device_ops/gpu/device_work.h"
+
+namespace tutti::internal {
+namespace {
+
+// Below this a second round of launches costs more than the bytes it saves.
+constexpr std::size_t kLeastSliceBytes = 16 * 1024;
+constexpr std::size_t kSliceAlignment = 64;  // elements
+
+/// Slice `r` of all buffers: cut where vectors of elements begin; the last ones may be empty.
+std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, std::size_t r) {
+  const ReplicaBuffer& first = buffers.front();
+  const std::size_t least = kLeastSliceBytes / size_of(first.dtype);
+  std::size_t length = (first.count + buffers.size() - 1) / buffers.size();
+  length = (std::max(length, least) + kSliceAlignment - 1) / kSliceAlignment * kSliceAlignment;
+  const std::size_t begin = std::min(first.count, r * length);
+  const std::size_t end = std::min(first.count, begin + length);
+  std::vector<ReplicaBuffer> slices(buffers.begin(), buffers.end());
+  for (ReplicaBuffer& slice : slices) {
+    slice.data += begin * size_of(slice.dtype);
+    slice.count = end - begin;
+  }
+  return slices;
+}
+
+}  // namespace
+
+void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
+  DeviceWork& work = *buffers.front().work;
+  work.meet();
+  for (std::size_t r = 0; r < buffers.size(); ++r) {
+    const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
+    work.combine(op, slices, slices[r]);
+  }
+  work.meet();
+  for (std::size_t r = 0; r < buffers.size(); ++r) {
+    const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
+    for (const ReplicaBuffer& slice : slices) work.copy(slices[r], slice);
+  }
+  work.meet();
+}
+
+void reduce_on_one_gpu(ReduceOp op, std::span<const ReplicaBuffer> buffers,
+                       const ReplicaBuffer& output) {
+  DeviceWork& work = *buffers.front().work;
+  work.meet();
+  work.combine(op, buffers, output);
+  work.meet();
+}
+
+}  // namespace tutti::internal
