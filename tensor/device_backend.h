@@ -140,7 +140,8 @@ class DeviceMath {
   virtual void copy_many(std::span<const DeviceCopy> copies, StreamId stream) = 0;
 };
 
-/// A logical device: a part of a GPU's memory, and streams. Calls are made by one thread at a time.
+/// A logical device: a part of a GPU's memory, and streams. Calls are made by one thread at a time,
+/// but for allocate() and release(), which any thread may call at any time, also during a capture.
 class DeviceContext {
  public:
   virtual ~DeviceContext() = default;

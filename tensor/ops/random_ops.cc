@@ -14,16 +14,16 @@ namespace {
 
 using namespace internal;
 
-// Calls value(i) for every element.
+// Calls value(i) for every element: on the host, so that a key gives the same bits everywhere.
 template <class Function>
 Tensor filled(const char* who, const Shape& shape, DType dtype, Device device,
               const Function& value) {
-  MutableTensor result(shape, dtype, device);
+  MutableTensor result(shape, dtype, Device{});
   visit_floating(dtype, who, [&]<class T>() {
     std::uint64_t i = 0;
     for (T& element : result.span<T>()) element = static_cast<T>(value(i++));
   });
-  return result.freeze();
+  return result.freeze().to(device);
 }
 
 // A captured step would repeat the numbers that the host made once.
@@ -76,14 +76,14 @@ Tensor random_uniform(const Shape& shape, const RandomKey& key, double low, doub
       return std::min(low + (high - low) * stream.uniform64(i), below(low, high));
     });
   }
-  MutableTensor result(shape, dtype, device);
+  MutableTensor result(shape, dtype, Device{});
   const auto values = result.span<float>();
   stream.fill_uniform(0, values);
   const float first = static_cast<float>(low);
   const float range = static_cast<float>(high - low);
   const float last = below(first, static_cast<float>(high));
   for (float& value : values) value = std::min(first + range * value, last);
-  return result.freeze();
+  return result.freeze().to(device);
 }
 
 Tensor random_normal(const Shape& shape, const RandomKey& key, double mean, double stddev,
