@@ -47,7 +47,7 @@ BufferCopies::BufferCopies(std::span<const ReplicaBuffer> originals, DType dtype
     } else {
       const Shape shape{static_cast<std::int64_t>(original.count)};
       storage_.emplace_back(shape, dtype, original.device);
-      copy.data = storage_.back().data();
+      copy.data = static_cast<std::byte*>(storage_.back().address());
     }
     if (content == Content::kCopied) convert(original, copy);
   }

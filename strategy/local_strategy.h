@@ -40,10 +40,11 @@ struct LocalStrategyOptions {
   /// Number of replicas; 0: one per device. Replica r runs on device r * num_devices / replicas
   /// (consecutive replicas share a device).
   int replicas = 0;
-  /// Unset: canonical.
+  /// Unset: canonical; on GPUs as CrossDeviceOpsSpec::name says.
   CrossDeviceOpsSpec cross_device_ops = {};
-  /// Unset: canonical unless another operation is named, which is then used with one line that same
-  /// bits are not promised. true: an operation that is not canonical is an error. false: no line.
+  /// Unset: canonical unless another operation is named (or taken, on GPUs), which is then used with
+  /// one line that same bits are not promised. true: canonical where none is named; another one that
+  /// is not canonical is an error. false: no line.
   std::optional<bool> deterministic = std::nullopt;
   ReplicaExecution execution = ReplicaExecution::kThreads;
   /// Shares of the global batch for devices of different speed; one positive number per replica, or

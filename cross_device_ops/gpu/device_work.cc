@@ -70,7 +70,7 @@ std::byte* DeviceWork::scratch(Device device, std::size_t bytes) {
   with_context(device, [](DeviceContext& context) {
     context.wait(kStream, *context.record(StreamId::kCompute));
   });
-  return scratch_.back().data();
+  return static_cast<std::byte*>(scratch_.back().address());
 }
 
 void DeviceWork::copy(const ReplicaBuffer& from, const ReplicaBuffer& to) {

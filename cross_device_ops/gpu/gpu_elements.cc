@@ -38,9 +38,7 @@ void copy_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to) {
     return device.copy_from_gpu(to.data, GpuDevice::of(from.device), from.data, from.num_bytes());
   }
   const DeviceCopy copy{to.data, from.data, from.num_bytes()};
-  device.with_context([&](DeviceContext& context) {
-    context.math().copy_many({&copy, 1}, StreamId::kCompute);
-  });
+  copy_many_on_gpu(to.device, {&copy, 1});
 }
 
 void cast_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to) {
@@ -55,18 +53,38 @@ void divide_on_gpu(const ReplicaBuffer& buffer, std::size_t divisor) {
   const MutableTensor number({}, buffer.dtype, buffer.device);
   GpuDevice::of(buffer.device).fill(number, static_cast<double>(divisor));
   const std::array<DeviceTensor, 2> inputs{device_tensor(buffer),
-                                           DeviceTensor{number.data(), {}, buffer.dtype}};
+                                           DeviceTensor{number.address(), {}, buffer.dtype}};
   run(buffer.device, OpId::kDivide, inputs, inputs[0], {});
 }
 
+void pack_on_gpu(const PackPlan::Pack& pack, std::span<const Tensor> tensors,
+                 const MutableTensor& buffer) {
+  std::vector<Tensor> near;  // lives until the copies are queued
+  std::vector<DeviceCopy> copies;
+  auto* place = static_cast<std::byte*>(buffer.address());
+  for (const std::size_t index : pack.tensors) {
+    near.push_back(tensors[index].to(buffer.device()));
+    const std::size_t bytes = near.back().num_bytes();
+    if (bytes > 0) copies.push_back({place, near.back().address(), bytes});
+    place += bytes;
+  }
+  copy_many_on_gpu(buffer.device(), copies);
+}
+
+void copy_many_on_gpu(Device device, std::span<const DeviceCopy> copies) {
+  if (copies.empty()) return;
+  GpuDevice::of(device).with_context(
+      [&](DeviceContext& context) { context.math().copy_many(copies, StreamId::kCompute); });
+}
+
 ReplicaBuffer buffer_of(const Tensor& tensor) {
-  return {const_cast<std::byte*>(tensor.bytes().data()),
-          static_cast<std::size_t>(tensor.num_elements()), tensor.dtype(), tensor.device()};
+  auto* const data = static_cast<std::byte*>(const_cast<void*>(tensor.address()));
+  return {data, static_cast<std::size_t>(tensor.num_elements()), tensor.dtype(), tensor.device()};
 }
 
 ReplicaBuffer buffer_of(const MutableTensor& tensor) {
-  return {tensor.data(), static_cast<std::size_t>(tensor.num_elements()), tensor.dtype(),
-          tensor.device()};
+  return {static_cast<std::byte*>(tensor.address()),
+          static_cast<std::size_t>(tensor.num_elements()), tensor.dtype(), tensor.device()};
 }
 
 }  // namespace tutti::internal

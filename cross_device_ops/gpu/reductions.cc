@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/gpu/device_work.h"
+#include "tutti/cross_device_ops/gpu/gpu_elements.h"
 
 namespace tutti::internal {
 namespace {
@@ -53,6 +54,21 @@ void reduce_on_one_gpu(ReduceOp op, std::span<const ReplicaBuffer> buffers,
   work.meet();
   work.combine(op, buffers, output);
   work.meet();
+}
+
+Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where) {
+  const MutableTensor result(values[0].shape(), values[0].dtype(), where);
+  std::vector<Device> devices{where};
+  for (const Tensor& value : values) devices.push_back(value.device());
+  DeviceWork work(devices);
+  std::vector<ReplicaBuffer> buffers;
+  for (const Tensor& value : values) {
+    buffers.push_back(buffer_of(value));
+    buffers.back().work = &work;
+  }
+  reduce_on_one_gpu(op, buffers, buffer_of(result));
+  work.join();
+  return result.freeze();
 }
 
 }  // namespace tutti::internal

@@ -6,6 +6,7 @@
 
 #include "tutti/cross_device_ops/replica_buffer.h"
 #include "tutti/tensor/reduce_op.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::internal {
 
@@ -18,5 +19,8 @@ void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers);
 /// Into `output`, by its device; it may be one of the buffers.
 void reduce_on_one_gpu(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                        const ReplicaBuffer& output);
+
+/// Tensors of one shape and dtype, each on any GPU, combined by `where`.
+Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where);
 
 }  // namespace tutti::internal

@@ -1,0 +1,242 @@
+// Finds engines for convolutions: cuDNN's heuristics, our rules, and measurements if wanted.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/cuda/convolution_plans.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "tutti/tensor/cuda/launch.h"
+
+namespace tutti::cuda {
+namespace {
+
+std::int64_t count_of(const BackendDescriptor& descriptor, cudnnBackendAttributeName_t name,
+                      cudnnBackendAttributeType_t type) {
+  std::int64_t count = 0;
+  check(cudnnBackendGetAttribute(descriptor.get(), name, type, 0, &count, nullptr),
+        "cudnnBackendGetAttribute");
+  return count;
+}
+
+/// Engine configurations, the presumably fastest first. Empty: none in this mode.
+std::vector<BackendDescriptor> configurations(const ConvolutionGraph& graph,
+                                              cudnnBackendHeurMode_t mode,
+                                              const ConvolutionTarget& target) {
+  std::vector<BackendDescriptor> found;
+  BackendDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristics.set_descriptor(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.graph);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
+  if (target.device != nullptr) {
+    heuristics.set_descriptor(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.device);
+  }
+  if (cudnnBackendFinalize(heuristics.get()) != CUDNN_STATUS_SUCCESS) return found;
+  const std::int64_t count =
+      count_of(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR);
+  std::vector<cudnnBackendDescriptor_t> handles;
+  for (std::int64_t i = 0; i < count; ++i) {
+    handles.push_back(found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
+  }
+  std::int64_t written = 0;
+  if (count > 0) {
+    check(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &written, handles.data()),
+          "cudnnBackendGetAttribute");
+  }
+  found.erase(found.begin() + static_cast<std::ptrdiff_t>(written), found.end());
+  return found;
+}
+
+std::vector<cudnnBackendNumericalNote_t> notes_of(const BackendDescriptor& configuration) {
+  const BackendDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t handle = engine.get();
+  std::int64_t written = 0;
+  check(cudnnBackendGetAttribute(configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &written, &handle),
+        "cudnnBackendGetAttribute");
+  std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
+  check(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                 CUDNN_TYPE_NUMERICAL_NOTE, static_cast<std::int64_t>(notes.size()),
+                                 &written, notes.data()),
+        "cudnnBackendGetAttribute");
+  return {notes.begin(), notes.begin() + static_cast<std::ptrdiff_t>(written)};
+}
+
+/// Tensor cores know float32 only as TF32.
+bool is_allowed(const BackendDescriptor& configuration, DType dtype, const MathOptions& options) {
+  const auto notes = notes_of(configuration);
+  const auto noted = [&](cudnnBackendNumericalNote_t note) {
+    return std::ranges::find(notes, note) != notes.end();
+  };
+  if (options.deterministic && noted(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return false;
+  if (noted(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)) return false;
+  return dtype != DType::kFloat32 || options.allow_tf32 ||
+         !(noted(CUDNN_NUMERICAL_NOTE_TENSOR_CORE) ||
+           noted(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS));
+}
+
+/// False: the engine cannot; `reason` says why.
+bool make_plan(ConvolutionPlan& made, const ConvolutionTarget& target, std::string& reason) {
+  if (target.handle != nullptr) {
+    made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
+  }
+  made.plan.set_descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, made.engine);
+  if (target.device != nullptr) {
+    made.plan.set_descriptor(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.device);
+  }
+  // Whatever keeps one engine from working (its kernel's compilation, too), the next one may do.
+  const cudnnStatus_t status = cudnnBackendFinalize(made.plan.get());
+  if (status != CUDNN_STATUS_SUCCESS) {
+    reason = cudnnGetErrorString(status);
+    return false;
+  }
+  std::int64_t bytes = 0, written = 0;
+  check(cudnnBackendGetAttribute(made.plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                 CUDNN_TYPE_INT64, 1, &written, &bytes),
+        "cudnnBackendGetAttribute");
+  made.workspace_bytes = static_cast<std::size_t>(bytes);
+  return true;
+}
+
+void execute(const ConvolutionPlan& plan, const ConvolutionData& data, void* workspace,
+             const KernelCall& call) {
+  const std::array<std::int64_t, 3> ids{kXId, kFilterId, kYId};
+  const std::array<const void*, 3> pointers{data.x, data.filter, data.y};
+  BackendDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.set_array(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3, pointers.data());
+  pack.set_integers(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
+  pack.finalize();
+  check(cudnnBackendExecute(call.libraries.dnn(call.stream), plan.plan.get(), pack.get()),
+        "cudnnBackendExecute");
+}
+
+void* workspace_of(const ConvolutionPlan& plan, const KernelCall& call) {
+  return plan.workspace_bytes > 0 ? call.workspace.allocate(plan.workspace_bytes) : nullptr;
+}
+
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+/// Owns a CUDA event.
+class Timestamp {
+ public:
+  Timestamp() { check(cudaEventCreate(&event_), "cudaEventCreate"); }
+  ~Timestamp() { (void)cudaEventDestroy(event_); }
+  Timestamp(const Timestamp&) = delete;
+  Timestamp& operator=(const Timestamp&) = delete;
+  void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
+  float milliseconds_since(const Timestamp& earlier) {
+    float time = 0.0f;
+    check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    check(cudaEventElapsedTime(&time, earlier.event_, event_), "cudaEventElapsedTime");
+    return time;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+float measured_milliseconds(const ConvolutionPlan& plan, const ConvolutionData& data,
+                            void* workspace, const KernelCall& call) {
+  constexpr int kRuns = 3;
+  execute(plan, data, workspace, call);  // loads its code
+  Timestamp start, end;
+  start.record(call.stream);
+  for (int i = 0; i < kRuns; ++i) execute(plan, data, workspace, call);
+  end.record(call.stream);
+  return end.milliseconds_since(start) / kRuns;
+}
+
+/// Runs all plans on the real data: the result is overwritten each time.
+std::size_t fastest(const std::vector<ConvolutionPlan>& plans, const ConvolutionData& data,
+                    const KernelCall& call) {
+  const auto largest =
+      std::ranges::max_element(plans, {}, [](const auto& plan) { return plan.workspace_bytes; });
+  void* const workspace = workspace_of(*largest, call);
+  std::size_t best = 0;
+  float best_time = std::numeric_limits<float>::infinity();
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const float time = measured_milliseconds(plans[i], data, workspace, call);
+    if (time < best_time) {
+      best = i;
+      best_time = time;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<ConvolutionPlan> supported_plans(const ConvolutionGraph& graph, DType dtype,
+                                             const ConvolutionTarget& target,
+                                             const MathOptions& options, std::size_t count,
+                                             std::size_t max_workspace_bytes, std::string& reason) {
+  std::vector<ConvolutionPlan> plans;
+  for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK}) {
+    if (!plans.empty()) break;
+    for (BackendDescriptor& configuration : configurations(graph, mode, target)) {
+      if (plans.size() == count) break;
+      if (!is_allowed(configuration, dtype, options)) continue;
+      ConvolutionPlan plan{std::move(configuration),
+                           BackendDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
+      if (!make_plan(plan, target, reason)) continue;
+      if (plan.workspace_bytes <= max_workspace_bytes) {
+        plans.push_back(std::move(plan));
+      } else {
+        reason = concat("an engine that needs ", plan.workspace_bytes, " bytes");
+      }
+    }
+  }
+  return plans;
+}
+
+bool ConvolutionPlans::choose(Entry& entry, const ConvolutionProblem& problem,
+                              const ConvolutionData& data, const KernelCall& call,
+                              std::size_t max_workspace_bytes, std::string& reason) {
+  const MathOptions& options = call.libraries.options();
+  const cudnnHandle_t handle = call.libraries.dnn(call.stream);
+  if (!entry.graph) entry.graph = std::make_unique<ConvolutionGraph>(problem, handle);
+  const bool measure = options.num_measured_plans > 1 && !is_capturing(call.stream);
+  auto plans = supported_plans(*entry.graph, problem.dtype, {handle, nullptr}, options,
+                               measure ? static_cast<std::size_t>(options.num_measured_plans) : 1,
+                               max_workspace_bytes, reason);
+  if (plans.empty()) return false;
+  const std::size_t best = plans.size() > 1 ? fastest(plans, data, call) : 0;
+  entry.plan = std::make_unique<ConvolutionPlan>(std::move(plans[best]));
+  return true;
+}
+
+void ConvolutionPlans::run(const ConvolutionProblem& problem, const ConvolutionData& data,
+                           const KernelCall& call) {
+  Entry& entry = entries_[problem.key()];
+  std::string reason;
+  if (!entry.plan &&
+      !choose(entry, problem, data, call, call.libraries.options().max_workspace_bytes, reason)) {
+    fail(ErrorCode::kUnimplemented, to_string(problem.op), " of ", to_string(problem.dtype),
+         " on cuDNN: no engine for it",
+         problem.dtype == DType::kFloat32 ? "; try TUTTI_TF32=1 or TUTTI_CUDNN_DETERMINISTIC=0"
+                                          : "; try TUTTI_CUDNN_DETERMINISTIC=0",
+         reason.empty() ? "" : " (the last one said: ", reason, reason.empty() ? "" : ")");
+  }
+  for (;;) {
+    void* workspace = nullptr;
+    try {
+      workspace = workspace_of(*entry.plan, call);
+    } catch (const Error& error) {
+      // A more modest engine is slower, but runs; without one, there is too little memory.
+      if (error.code() != ErrorCode::kResourceExhausted || entry.plan->workspace_bytes == 0 ||
+          !choose(entry, problem, data, call, entry.plan->workspace_bytes - 1, reason)) {
+        throw;
+      }
+      continue;
+    }
+    return execute(*entry.plan, data, workspace, call);
+  }
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,110 @@
+// Creates the handles of cuBLAS and cuDNN, and turns their status codes into errors.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/cuda/math_libraries.h"
+
+#include <array>
+#include <cstdlib>
+#include <string_view>
+
+#include "tutti/core/error.h"
+#include "tutti/tensor/cuda/convolution_plans.h"
+#include "tutti/tensor/cuda/matrix_product.h"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr int kPlansMeasuredWhenTuning = 8;
+
+bool switch_in_environment(const char* name, bool otherwise) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr || std::string_view(value).empty()) return otherwise;
+  if (std::string_view(value) == "0") return false;
+  if (std::string_view(value) == "1") return true;
+  fail(ErrorCode::kInvalidArgument, name, ": expected 0 or 1, got '", value, "'");
+}
+
+ErrorCode code_of(cublasStatus_t status) {
+  if (status == CUBLAS_STATUS_ALLOC_FAILED) return ErrorCode::kResourceExhausted;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return ErrorCode::kUnimplemented;
+  return ErrorCode::kInternal;
+}
+
+ErrorCode code_of(cudnnStatus_t status) {
+  if (status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+      status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED) {
+    return ErrorCode::kResourceExhausted;
+  }
+  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) return ErrorCode::kUnimplemented;
+  return ErrorCode::kInternal;
+}
+
+std::string library_version(cublasStatus_t (*property)(libraryPropertyType, int*)) {
+  int major = 0, minor = 0, patch = 0;
+  if (property(MAJOR_VERSION, &major) != CUBLAS_STATUS_SUCCESS ||
+      property(MINOR_VERSION, &minor) != CUBLAS_STATUS_SUCCESS ||
+      property(PATCH_LEVEL, &patch) != CUBLAS_STATUS_SUCCESS) {
+    return "of unknown version";
+  }
+  return concat(major, ".", minor, ".", patch);
+}
+
+}  // namespace
+
+void check(cublasStatus_t status, const char* who) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  fail(code_of(status), who, ": cuBLAS says ", cublasLtGetStatusName(status), ": ",
+       cublasLtGetStatusString(status));
+}
+
+void check(cudnnStatus_t status, const char* who) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  std::array<char, 512> reason{};
+  cudnnGetLastErrorString(reason.data(), reason.size());
+  fail(code_of(status), who, ": cuDNN says ", cudnnGetErrorString(status),
+       reason[0] != '\0' ? ": " : "", reason.data());
+}
+
+MathOptions MathOptions::from_environment() {
+  MathOptions options;
+  options.allow_tf32 = switch_in_environment("TUTTI_TF32", false);
+  options.deterministic = switch_in_environment("TUTTI_CUDNN_DETERMINISTIC", true);
+  if (switch_in_environment("TUTTI_CUDNN_TUNE", false)) {
+    options.num_measured_plans = kPlansMeasuredWhenTuning;
+  }
+  return options;
+}
+
+MathLibraries::MathLibraries(MathOptions options)
+    : options_(options),
+      matrix_plans_(std::make_unique<MatrixPlans>()),
+      convolution_plans_(std::make_unique<ConvolutionPlans>()) {}
+
+MathLibraries::~MathLibraries() {
+  if (blas_ != nullptr) (void)cublasLtDestroy(blas_);
+  if (dnn_ != nullptr) (void)cudnnDestroy(dnn_);
+}
+
+cublasLtHandle_t MathLibraries::blas() {
+  if (blas_ == nullptr) check(cublasLtCreate(&blas_), "cublasLtCreate");
+  return blas_;
+}
+
+cudnnHandle_t MathLibraries::dnn(cudaStream_t stream) {
+  if (dnn_ == nullptr) check(cudnnCreate(&dnn_), "cudnnCreate");
+  check(cudnnSetStream(dnn_, stream), "cudnnSetStream");
+  return dnn_;
+}
+
+void MathLibraries::set_options(const MathOptions& options) {
+  options_ = options;
+  matrix_plans_ = std::make_unique<MatrixPlans>();
+  convolution_plans_ = std::make_unique<ConvolutionPlans>();
+}
+
+std::string math_libraries_description() {
+  const std::size_t dnn = cudnnGetVersion();  // 91900: 9.19.0
+  return concat("cuBLAS ", library_version(cublasLtGetProperty), ", cuDNN ", dnn / 10'000, ".",
+                dnn / 100 % 100, ".", dnn % 100);
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,235 @@
+// Matrix products on cuBLASLt.
+// SPDX-License-Identifier: Apache-2.0
+//
+// cuBLASLt thinks in columns: our row-major c = a b is its column-major c' = b' a', so the operands
+// change places, and nothing is copied.
+#include "tutti/tensor/cuda/matrix_product.h"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/tensor/cuda/kernels.h"
+#include "tutti/tensor/cuda/math_libraries.h"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr std::size_t kMaxWorkspaceBytes = std::size_t{32} << 20;  // what NVIDIA advises for Hopper
+constexpr std::int64_t kMaxBatch = 65'535;                         // of one launch: the grid's z
+
+/// Owns one of cuBLASLt's descriptors.
+template <class Handle, cublasStatus_t (*destroy)(Handle)>
+class Owned {
+ public:
+  Owned() = default;
+  ~Owned() {
+    if (handle_ != nullptr) (void)destroy(handle_);
+  }
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  Handle get() const { return handle_; }
+  Handle* address() { return &handle_; }
+
+ private:
+  Handle handle_ = nullptr;
+};
+using Operation = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+cudaDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return CUDA_R_32F;
+    case DType::kFloat64:
+      return CUDA_R_64F;
+    case DType::kBFloat16:
+      return CUDA_R_16BF;
+    case DType::kFloat16:
+      return CUDA_R_16F;
+    default:
+      fail(ErrorCode::kUnimplemented, "matrix product on cuBLAS: expected a floating type, got ",
+           to_string(dtype));
+  }
+}
+
+cublasComputeType_t compute_type(DType dtype, const MathOptions& options) {
+  if (dtype == DType::kFloat64) return CUBLAS_COMPUTE_64F;
+  const bool on_tensor_cores = dtype == DType::kFloat32 && options.allow_tf32;
+  return on_tensor_cores ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+template <class T>
+void set(const Operation& operation, cublasLtMatmulDescAttributes_t name, T value) {
+  check(cublasLtMatmulDescSetAttribute(operation.get(), name, &value, sizeof(value)),
+        "cublasLtMatmulDescSetAttribute");
+}
+template <class T>
+void set(const Layout& layout, cublasLtMatrixLayoutAttribute_t name, T value) {
+  check(cublasLtMatrixLayoutSetAttribute(layout.get(), name, &value, sizeof(value)),
+        "cublasLtMatrixLayoutSetAttribute");
+}
+template <class T>
+void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t name, T value) {
+  check(cublasLtMatmulPreferenceSetAttribute(preference.get(), name, &value, sizeof(value)),
+        "cublasLtMatmulPreferenceSetAttribute");
+}
+
+/// Row-major [rows, columns] as cuBLASLt sees it: [columns, rows], column after column.
+void make_layout(Layout& layout, const MatrixProduct& p, std::int64_t rows, std::int64_t columns,
+                 bool is_shared) {
+  check(cublasLtMatrixLayoutCreate(layout.address(), data_type(p.dtype),
+                                   static_cast<std::uint64_t>(columns),
+                                   static_cast<std::uint64_t>(rows), columns),
+        "cublasLtMatrixLayoutCreate");
+  if (p.batch == 1) return;
+  set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(p.batch));
+  set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+      is_shared ? std::int64_t{0} : rows * columns);
+}
+
+/// Bytes, at most 256.
+std::uint32_t alignment_of(const void* pointer) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  return static_cast<std::uint32_t>(
+      address == 0 ? 256 : std::min<std::uintptr_t>(256, address & (~address + 1)));
+}
+
+MatrixPlans::Key key_of(const MatrixProduct& p) {
+  return {static_cast<std::int64_t>(p.dtype),
+          p.m,
+          p.n,
+          p.k,
+          p.batch,
+          p.transpose_a,
+          p.transpose_b,
+          p.a_is_shared,
+          p.b_is_shared,
+          p.bias != nullptr,
+          alignment_of(p.a),
+          alignment_of(p.b),
+          alignment_of(p.bias),
+          alignment_of(p.c)};
+}
+
+}  // namespace
+
+struct MatrixPlan {
+  Operation operation;
+  Layout first, second, result;  // b, a and c
+  bool is_supported = false;
+  cublasLtMatmulAlgo_t algorithm{};
+  std::size_t workspace_bytes = 0;
+
+  void describe(const MatrixProduct& p, const MathOptions& options) {
+    check(cublasLtMatmulDescCreate(operation.address(), compute_type(p.dtype, options),
+                                   p.dtype == DType::kFloat64 ? CUDA_R_64F : CUDA_R_32F),
+          "cublasLtMatmulDescCreate");
+    set(operation, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(operation, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (p.bias != nullptr) {
+      set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    }
+    make_layout(first, p, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.b_is_shared);
+    make_layout(second, p, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.a_is_shared);
+    make_layout(result, p, p.m, p.n, false);
+  }
+
+  void choose_algorithm(const MatrixProduct& p, cublasLtHandle_t handle) {
+    Preference preference;
+    check(cublasLtMatmulPreferenceCreate(preference.address()), "cublasLtMatmulPreferenceCreate");
+    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kMaxWorkspaceBytes});
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.b));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.a));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(p.c));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.c));
+    if (is_half(p.dtype)) {  // parts of a sum are added in float32, not rounded to 16 bits first
+      set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+          std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    }
+    cublasLtMatmulHeuristicResult_t found{};
+    int num_found = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle, operation.get(), first.get(), second.get(), result.get(), result.get(),
+        preference.get(), 1, &found, &num_found);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && !num_found)) {
+      return;
+    }
+    check(status, "cublasLtMatmulAlgoGetHeuristic");
+    is_supported = found.state == CUBLAS_STATUS_SUCCESS;
+    algorithm = found.algo;
+    workspace_bytes = found.workspaceSize;
+  }
+};
+
+MatrixPlans::MatrixPlans() = default;
+MatrixPlans::~MatrixPlans() = default;
+
+const MatrixPlan& MatrixPlans::get(const MatrixProduct& product, const KernelCall& call) {
+  std::unique_ptr<MatrixPlan>& plan = plans_[key_of(product)];
+  if (!plan) {
+    auto made = std::make_unique<MatrixPlan>();
+    made->describe(product, call.libraries.options());
+    made->choose_algorithm(product, call.libraries.blas());
+    plan = std::move(made);
+  }
+  return *plan;
+}
+
+namespace {
+
+void launch_product(const MatrixProduct& p, const MatrixPlan& plan, const KernelCall& call) {
+  if (p.bias != nullptr) set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  void* const workspace =
+      plan.workspace_bytes > 0 ? call.workspace.allocate(plan.workspace_bytes) : nullptr;
+  const double one = 1.0, zero = 0.0;
+  const float one_float = 1.0f, zero_float = 0.0f;
+  const bool in_double = p.dtype == DType::kFloat64;
+  const void* const alpha = in_double ? static_cast<const void*>(&one) : &one_float;
+  const void* const beta = in_double ? static_cast<const void*>(&zero) : &zero_float;
+  check(cublasLtMatmul(call.libraries.blas(), plan.operation.get(), alpha, p.b, plan.first.get(),
+                       p.a, plan.second.get(), beta, p.c, plan.result.get(), p.c, plan.result.get(),
+                       &plan.algorithm, workspace, plan.workspace_bytes, call.stream),
+        "cublasLtMatmul");
+}
+
+/// False: cuBLASLt cannot add this bias (nothing was done).
+bool try_multiply(const MatrixProduct& p, const KernelCall& call) {
+  const MatrixPlan& plan = call.libraries.matrix_plans().get(p, call);
+  if (plan.is_supported) {
+    launch_product(p, plan, call);
+    return true;
+  }
+  if (p.bias != nullptr) return false;
+  fail(ErrorCode::kUnimplemented, "matrix product [", p.batch, ", ", p.m, ", ", p.k, "] x [", p.k,
+       ", ", p.n, "]: cuBLAS has no algorithm for ", to_string(p.dtype));
+}
+
+MatrixProduct part_of_batch(const MatrixProduct& p, std::int64_t first, std::int64_t count) {
+  const auto size = static_cast<std::int64_t>(size_of(p.dtype));
+  MatrixProduct part = p;
+  part.batch = count;
+  if (!p.a_is_shared) part.a = static_cast<const std::byte*>(p.a) + first * p.m * p.k * size;
+  if (!p.b_is_shared) part.b = static_cast<const std::byte*>(p.b) + first * p.k * p.n * size;
+  part.c = static_cast<std::byte*>(p.c) + first * p.m * p.n * size;
+  return part;
+}
+
+}  // namespace
+
+void multiply(const MatrixProduct& product, FusedActivation activation, const KernelCall& call) {
+  for (std::int64_t first = 0; first < product.batch; first += kMaxBatch) {
+    MatrixProduct part = part_of_batch(product, first, std::min(kMaxBatch, product.batch - first));
+    const bool bias_is_added = try_multiply(part, call);
+    const void* const missing_bias = bias_is_added ? nullptr : std::exchange(part.bias, nullptr);
+    if (!bias_is_added) (void)try_multiply(part, call);
+    // cuBLASLt's own RELU does not say what becomes of a NaN; here it must stay one.
+    add_bias_and_activate({part.c, {part.batch * part.m, part.n}, part.dtype}, missing_bias,
+                          activation, call.stream);
+  }
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,52 @@
+// Matrix products on cuBLASLt: row-major matrices, batches, a bias in the same pass.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "tutti/tensor/cuda/kernel.h"
+
+namespace tutti::cuda {
+
+/// c [batch, m, n] = a [batch, m, k] b [batch, k, n] + bias [n], all row-major. `transpose_x`: x is
+/// stored with its last two dimensions exchanged. `x_is_shared`: x has one matrix for the whole
+/// batch. All extents are above 0.
+struct MatrixProduct {
+  DType dtype = DType::kFloat32;
+  std::int64_t m = 1, n = 1, k = 1, batch = 1;
+  bool transpose_a = false, transpose_b = false;
+  bool a_is_shared = false, b_is_shared = false;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const void* bias = nullptr;  // nullptr: none
+  void* c = nullptr;
+};
+
+struct MatrixPlan;  // descriptors and algorithm: matrix_product.cc
+
+/// How each kind of product is computed: asked of cuBLASLt once, then remembered.
+class MatrixPlans {
+ public:
+  /// All that the choice depends on; of pointers, the alignment.
+  using Key = std::array<std::int64_t, 14>;
+
+  MatrixPlans();
+  ~MatrixPlans();
+  MatrixPlans(const MatrixPlans&) = delete;
+  MatrixPlans& operator=(const MatrixPlans&) = delete;
+
+  const MatrixPlan& get(const MatrixProduct& product, const KernelCall& call);
+  std::size_t size() const { return plans_.size(); }
+
+ private:
+  std::map<Key, std::unique_ptr<MatrixPlan>> plans_;
+};
+
+/// Puts the product, and then `activation` of it, into the stream of `call`. Accumulates in
+/// float32, float64 in float64. Throws kUnimplemented when cuBLASLt has no algorithm.
+void multiply(const MatrixProduct& product, FusedActivation activation, const KernelCall& call);
+
+}  // namespace tutti::cuda
