@@ -116,7 +116,7 @@ class DeviceEvent {
   /// Returns when everything before it is done. Throws kInternal naming the device for a failure of
   /// that work.
   virtual void synchronize() const = 0;
-  /// Between two events of one device, both done.
+  /// Between two events of record_timed() of one device, both done.
   virtual double milliseconds_since(const DeviceEvent& earlier) const = 0;
 };
 
@@ -161,6 +161,8 @@ class DeviceContext {
   virtual void clear(void* data, std::size_t bytes, StreamId stream) = 0;
 
   virtual std::shared_ptr<DeviceEvent> record(StreamId stream) = 0;
+  /// An event that knows when it happened; slower than record().
+  virtual std::shared_ptr<DeviceEvent> record_timed(StreamId stream) = 0;
   virtual void wait(StreamId stream, const DeviceEvent& event) = 0;
   virtual void synchronize(StreamId stream) = 0;
   /// cudaStream_t, for libraries such as NCCL.
@@ -184,6 +186,7 @@ class DeviceBackend {
   virtual PhysicalDevice inspect(int ordinal) const = 0;
   virtual bool can_access_peer(int from, int to) const = 0;
   virtual std::unique_ptr<DeviceContext> open(int ordinal) = 0;
+  /// Host memory that copies need not stage. Throws kInternal or kResourceExhausted.
   virtual void* allocate_pinned(std::size_t bytes) = 0;
   virtual void release_pinned(void* data) noexcept = 0;
 };

@@ -6,8 +6,14 @@
 
 namespace tutti::cuda {
 
+/// Calls the registration function of every topic (kernel_list.cc).
+void register_kernels(KernelTable& table);
+
 // Own kernels (.cu).
 void fill(const DeviceTensor& tensor, double value, cudaStream_t stream);
+void update(const DeviceUpdate& update, cudaStream_t stream);
+void combine(const DeviceCombine& combine, cudaStream_t stream);
+void copy_many(std::span<const DeviceCopy> copies, cudaStream_t stream);
 
 // On cuBLAS and cuDNN (and own kernels where these cannot do what the CPU does).
 inline constexpr DType kFloatingTypes[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,

@@ -15,7 +15,7 @@ namespace tutti::cuda_simulation {
 namespace {
 
 /// A machine of its own for each test; streams a and b on GPU 0.
-class Simulation : public testing::Test {
+class Simulation : public ::testing::Test {
  protected:
   Simulation() {
     set_machine({});
@@ -209,9 +209,8 @@ TEST_F(Simulation, CapturesRefuseWhatCannotBeCaptured) {
   fails(cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamSynchronize(b_); });
   fails(cudaErrorStreamCaptureUnsupported, [&] { return cudaDeviceSynchronize(); });
   cudaMalloc(&data, 8);
-  fails(cudaErrorStreamCaptureUnsupported, [&] {
-    return cudaMemcpyAsync(data, &value, sizeof(value), cudaMemcpyHostToDevice, a_);
-  });
+  fails(cudaErrorStreamCaptureUnsupported,
+        [&] { return cudaMemcpyAsync(data, &value, sizeof(value), cudaMemcpyHostToDevice, a_); });
   put(b_, 'x');
   cudaEventRecord(event_, b_);
   fails(cudaErrorStreamCaptureIsolation, [&] { return cudaStreamWaitEvent(a_, event_, 0); });
@@ -246,9 +245,9 @@ TEST_F(Simulation, JointWorkRunsOnceAfterAllItsStreams) {
   enqueue_joint(std::array{a_, b_}, [this] { order_ += 'j'; });
   put(b_, '3');
   cudaStreamSynchronize(b_);
-  EXPECT_EQ(order_, "12j3");
+  EXPECT_EQ(order_, "21j3");
   cudaStreamSynchronize(a_);
-  EXPECT_EQ(order_, "12j3");
+  EXPECT_EQ(order_, "21j3");
 }
 
 TEST_F(Simulation, PartsOfJointWorkWaitForOtherThreads) {
