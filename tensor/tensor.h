@@ -145,9 +145,9 @@ class MutableTensor {
   Tensor freeze() const;
   /// Copies the storage first if any Tensor still shares it. After this, span() may be written.
   void make_unique();
-  /// Takes over the elements of `value` of the same device (shares its storage until the next
-  /// make_unique()). On a GPU they are copied when no Tensor shares the storage, so that captured
-  /// work finds a variable where it was.
+  /// Takes over the elements of `value`: shares its storage until the next make_unique() where the
+  /// memory is the same, copies from another device. On a GPU they are copied in place when no
+  /// Tensor shares the storage.
   void assign(const Tensor& value);
 
  private:

@@ -15,18 +15,6 @@ namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
 
-class GpuMemory final : public MemorySource {
- public:
-  explicit GpuMemory(DeviceContext& context) : context_(context) {}
-  std::byte* allocate(std::size_t size) override {
-    return static_cast<std::byte*>(context_.allocate(size));
-  }
-  void release(std::byte* data) noexcept override { context_.release(data); }
-
- private:
-  DeviceContext& context_;
-};
-
 /// Lives as long as the call: what comes later in the stream may have the memory.
 class CallWorkspace final : public Workspace {
  public:
@@ -78,6 +66,25 @@ OpenedGpus& opened_gpus() {
 
 }  // namespace
 
+class GpuDevice::Memory final : public MemorySource {
+ public:
+  Memory(GpuDevice& device, DeviceContext& context) : device_(device), context_(context) {}
+  std::byte* allocate(std::size_t size) override {
+    return static_cast<std::byte*>(context_.allocate(size));
+  }
+  void release(std::byte* data) noexcept override {
+    if (device_.has_pending_.load()) {  // perhaps the memory of a variable that is gone
+      MutexLock lock(device_.mutex_);
+      device_.flush_updates();
+    }
+    context_.release(data);
+  }
+
+ private:
+  GpuDevice& device_;
+  DeviceContext& context_;
+};
+
 GpuDevice& GpuDevice::of(Device device) {
   require_available(device);
   TUTTI_CHECK(device.type == DeviceType::kGpu, "GpuDevice::of: ", device, " is no GPU");
@@ -101,7 +108,7 @@ GpuDevice::GpuDevice(const LogicalGpu& description, DeviceBackend& backend)
     : description_(description),
       backend_(backend),
       context_(backend.open(description.ordinal)),
-      allocator_(std::make_unique<BufferAllocator>(std::make_unique<GpuMemory>(*context_),
+      allocator_(std::make_unique<BufferAllocator>(std::make_unique<Memory>(*this, *context_),
                                                    allocator_options(description))),
       staging_(std::make_unique<PinnedRing>(backend, kStagingBytes)),
       pending_(std::make_unique<PendingUpdates>()) {}
@@ -206,14 +213,19 @@ void GpuDevice::synchronize() {
 }
 
 void GpuDevice::update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
-                             std::vector<BufferRef> buffers) {
+                             std::vector<BufferRef> buffers, const double* step_values) {
   MutexLock lock(mutex_);
-  if (!pending_->fits(dtype, rule, item)) flush_updates();
-  pending_->add(dtype, rule, item, std::move(buffers));
+  const PendingUpdates::Launch launch{dtype, rule, step_values};
+  if (!pending_->fits(launch, item)) flush_updates();
+  pending_->add(launch, item, std::move(buffers));
+  has_pending_ = true;
 }
 
 void GpuDevice::flush_updates() {
-  if (!pending_->empty()) std::exchange(*pending_, {}).launch(context_->math());
+  if (pending_->empty()) return;
+  const PendingUpdates updates = std::exchange(*pending_, {});
+  has_pending_ = false;
+  updates.run(context_->math());
 }
 
 BufferRef BufferRef::allocate(std::size_t size, Device device) {
