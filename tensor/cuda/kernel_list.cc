@@ -5,7 +5,14 @@
 
 namespace tutti::cuda {
 
-void register_kernels(KernelTable&) {}
+void register_kernels(KernelTable& table) {
+  register_matmul_kernels(table);
+  register_convolution_kernels(table);
+  register_pooling_kernels(table);
+  register_batch_normalization_kernels(table);
+  register_softmax_kernels(table);
+  register_bias_gradient_kernels(table);
+}
 
 void update(const DeviceUpdate&, cudaStream_t) {
   fail(ErrorCode::kUnimplemented, "update: no kernel on GPUs");
