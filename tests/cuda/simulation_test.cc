@@ -15,7 +15,7 @@ namespace tutti::cuda_simulation {
 namespace {
 
 /// A machine of its own for each test; streams a and b on GPU 0.
-class Simulation : public testing::Test {
+class Simulation : public ::testing::Test {
  protected:
   Simulation() {
     set_machine({});
