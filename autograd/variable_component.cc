@@ -8,6 +8,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tutti/autograd/gpu_component.h"
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/tensor/sum_of_squares.h"
 
@@ -142,6 +143,16 @@ SummedRows sum_duplicates(const IndexedSlices& slices, const std::vector<std::in
   return result;
 }
 
+void check_dense(const Tensor& gradient, const MutableTensor& value, const std::string& who) {
+  if (gradient.shape() == value.shape() && gradient.dtype() == value.dtype()) return;
+  fail(ErrorCode::kInvalidArgument, who, ": the gradient does not fit; expected ", value.shape(),
+       " of ", value.dtype(), ", got ", gradient.shape(), " of ", gradient.dtype());
+}
+
+std::string who_updates(const UpdateRule& rule) {
+  return concat("VariableComponent::update (", rule.name(), ")");
+}
+
 void apply_with_norms(const UpdateRule& rule, UpdateArgs args) {
   std::vector<std::byte> direction(args.count * size_of(args.dtype));
   rule.direct(args, direction.data());
@@ -156,23 +167,23 @@ void apply_with_norms(const UpdateRule& rule, UpdateArgs args) {
 
 VariableComponent::VariableComponent(const Tensor& initial_value, Device device)
     : value_(initial_value.shape(), initial_value.dtype(), device) {
-  value_.assign(initial_value.to(device));
+  value_.assign(initial_value);
 }
 
 void VariableComponent::assign(AssignOp op, const Tensor& value) {
-  const Tensor local = value.to(device());
   if (op == AssignOp::kAssign) {
-    value_.assign(local);
+    value_.assign(value);
     return;
   }
+  const Tensor local = value.to(device());
   TUTTI_CHECK(local.shape() == value_.shape() && local.dtype() == value_.dtype(),
               "VariableComponent::assign: expected ", value_.shape(), " of ", value_.dtype(),
               ", got ", local.shape(), " of ", local.dtype());
+  if (value_.dtype() == DType::kBool) fail_bool("VariableComponent::assign");
+  if (device().type != DeviceType::kCpu) return internal::accumulate_on_gpu(value_, op, local);
   value_.make_unique();
   visit_dtype(value_.dtype(), [&]<class T>() {
-    if constexpr (std::is_same_v<T, bool>) {
-      fail_bool("VariableComponent::assign");
-    } else {
+    if constexpr (!std::is_same_v<T, bool>) {
       accumulate<T>(value_.span<T>(), local.host_span<T>(), op);
     }
   });
@@ -180,9 +191,15 @@ void VariableComponent::assign(AssignOp op, const Tensor& value) {
 
 void VariableComponent::scatter(ScatterOp op, const IndexedSlices& slices,
                                 const std::string& name) {
+  if (device().type != DeviceType::kCpu) {
+    // Rows are checked on the host, so that is where they are written, too.
+    VariableComponent on_host(read(), Device{});
+    on_host.scatter(op, slices, name);
+    return value_.assign(on_host.read());
+  }
   const std::string who = concat("Variable '", name, "'.", op);
   check_slices(slices, value_.shape(), value_.dtype(), who);
-  const auto rows = checked_rows(slices.indices, value_.shape().dim(0), who);
+  const auto rows = checked_rows(slices.indices.to(Device{}), value_.shape().dim(0), who);
   const Tensor local = slices.values.to(device());
   visit_dtype(value_.dtype(), [&]<class T>() {
     const auto values = local.host_span<T>();
@@ -208,8 +225,11 @@ void VariableComponent::update(VariableComponent& weights,
                                std::span<VariableComponent* const> slots, const UpdateRule& rule,
                                const Gradient& gradient, const UpdateScalars& scalars) {
   if (gradient.is_none()) return;
+  if (weights.device().type != DeviceType::kCpu) {
+    return update_on_gpu(weights, slots, rule, gradient, scalars);
+  }
   MutableTensor& value = weights.value_;
-  const std::string who = concat("VariableComponent::update (", rule.name(), ")");
+  const std::string who = who_updates(rule);
   const std::size_t element_size = size_of(value.dtype());
   value.make_unique();
   std::vector<std::byte*> slot_data;
@@ -230,8 +250,10 @@ void VariableComponent::update(VariableComponent& weights,
   };
 
   if (gradient.is_slices() && rule.skips_zero_gradient()) {
-    const IndexedSlices& slices = gradient.slices();
+    IndexedSlices slices = gradient.slices();
     check_slices(slices, value.shape(), value.dtype(), who);
+    slices = {slices.values.to(weights.device()), slices.indices.to(weights.device()),
+              slices.dense_shape};
     const auto rows = checked_rows(slices.indices, value.shape().dim(0), who);
     const SummedRows sums = sum_duplicates(slices, rows);
     if (sums.rows.empty() || sums.values.num_elements() == 0) return;
@@ -245,10 +267,7 @@ void VariableComponent::update(VariableComponent& weights,
     return;
   }
   const Tensor dense = gradient.to_dense().to(weights.device());
-  if (dense.shape() != value.shape() || dense.dtype() != value.dtype()) {
-    fail(ErrorCode::kInvalidArgument, who, ": the gradient does not fit; expected ", value.shape(),
-         " of ", value.dtype(), ", got ", dense.shape(), " of ", dense.dtype());
-  }
+  check_dense(dense, value, who);
   const auto count = static_cast<std::size_t>(dense.num_elements());
   if (count == 0) return;
   if (!rule.uses_norms()) {
@@ -258,6 +277,30 @@ void VariableComponent::update(VariableComponent& weights,
   for (std::size_t s = 0; s < pointers.size(); ++s) pointers[s] = slot_data[s];
   apply_with_norms(rule, UpdateArgs{value.dtype(), count, value.data(), pointers,
                                     dense.bytes().data(), scalars});
+}
+
+void VariableComponent::update_on_gpu(VariableComponent& weights,
+                                      std::span<VariableComponent* const> slots,
+                                      const UpdateRule& rule, const Gradient& gradient,
+                                      const UpdateScalars& scalars) {
+  const std::string who = who_updates(rule);
+  const MutableTensor& value = weights.value_;
+  if (gradient.is_slices()) check_slices(gradient.slices(), value.shape(), value.dtype(), who);
+  const Tensor dense = gradient.to_dense().to(weights.device());
+  check_dense(dense, value, who);
+  if (dense.num_elements() == 0) return;
+  std::vector<MutableTensor*> values = {&weights.value_};
+  for (VariableComponent* slot : slots) values.push_back(&slot->value_);
+  if (internal::update_on_gpu(values, rule, dense, scalars)) return;
+  internal::warn_of_update_by_host(rule);
+  VariableComponent weights_on_host(weights.read(), Device{});
+  std::vector<VariableComponent> slots_on_host;
+  for (VariableComponent* slot : slots) slots_on_host.emplace_back(slot->read(), Device{});
+  std::vector<VariableComponent*> pointers;
+  for (VariableComponent& slot : slots_on_host) pointers.push_back(&slot);
+  update(weights_on_host, pointers, rule, dense.to(Device{}), scalars);
+  weights.value_.assign(weights_on_host.read());
+  for (std::size_t s = 0; s < slots.size(); ++s) slots[s]->value_.assign(slots_on_host[s].read());
 }
 
 }  // namespace tutti

@@ -120,6 +120,10 @@ class VariableComponent {
                      const UpdateScalars& scalars);
 
  private:
+  /// By the rule's kernel, or by way of the host where it has none.
+  static void update_on_gpu(VariableComponent& weights, std::span<VariableComponent* const> slots,
+                            const UpdateRule& rule, const Gradient& gradient,
+                            const UpdateScalars& scalars);
   MutableTensor value_;
 };
 

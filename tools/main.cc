@@ -17,8 +17,13 @@ int run(int argc, char** argv) {
   const auto declare = [&](tutti::Flags& command) {
     command.add("--json", json, "print one JSON object");
   };
-  flags.add_command("devices", "list the devices of this machine", declare,
-                    [&] { return devices_command(format()); });
+  std::string virtual_gpus;
+  const auto declare_devices = [&](tutti::Flags& command) {
+    declare(command);
+    command.add("--virtual-gpus", virtual_gpus, "parts of each GPU: 4, or 4:512 with MiB each");
+  };
+  flags.add_command("devices", "list the devices of this machine", declare_devices,
+                    [&] { return devices_command(format(), virtual_gpus); });
   std::string data_dir;
   const auto declare_doctor = [&](tutti::Flags& command) {
     declare(command);
