@@ -69,9 +69,10 @@ enum class DeviceRuleId {
   kMovingAverage,
   kWeightDecay
 };
-/// A rule and the numbers that it uses in this step, in the order that optimizer_update.cu states.
+/// A rule and the numbers that it uses in this step, in the order that update_rules.h states.
 struct DeviceRule {
   static constexpr std::size_t kNumConstants = 12;
+  static constexpr std::size_t kWeightDecay = 2;  // which constant decays weights before the rule
   DeviceRuleId id = DeviceRuleId::kSgd;
   std::array<double, kNumConstants> constants{};
 };

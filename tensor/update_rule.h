@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tutti/core/error.h"
+#include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/dtype.h"
 
 namespace tutti {
@@ -68,6 +70,12 @@ class UpdateRule {
   virtual std::string_view name() const = 0;
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual void apply(const UpdateArgs& args) const = 0;
+  /// The same as kernels of GPUs know it, with the numbers of this step (their order:
+  /// tensor/cuda/update_rules.h); nothing for a rule that they do not know.
+  virtual std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const {
+    (void)scalars;
+    return std::nullopt;
+  }
   /// Whether an element with gradient 0 stays as it is, slots included: then a sparse gradient
   /// touches its rows alone.
   virtual bool skips_zero_gradient() const { return false; }
