@@ -14,6 +14,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/device.h"
+#include "tutti/tensor/gpu/gpus.h"
 #include "tutti/tensor/gpu/load_backend.h"
 
 namespace tutti {
