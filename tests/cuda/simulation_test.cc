@@ -209,9 +209,8 @@ TEST_F(Simulation, CapturesRefuseWhatCannotBeCaptured) {
   fails(cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamSynchronize(b_); });
   fails(cudaErrorStreamCaptureUnsupported, [&] { return cudaDeviceSynchronize(); });
   cudaMalloc(&data, 8);
-  fails(cudaErrorStreamCaptureUnsupported, [&] {
-    return cudaMemcpyAsync(data, &value, sizeof(value), cudaMemcpyHostToDevice, a_);
-  });
+  fails(cudaErrorStreamCaptureUnsupported,
+        [&] { return cudaMemcpyAsync(data, &value, sizeof(value), cudaMemcpyHostToDevice, a_); });
   put(b_, 'x');
   cudaEventRecord(event_, b_);
   fails(cudaErrorStreamCaptureIsolation, [&] { return cudaStreamWaitEvent(a_, event_, 0); });
