@@ -30,6 +30,9 @@ struct VariableOptions {
   /// Layers of mixed policies read a floating variable in the type they compute in; false: as it
   /// is.
   bool autocast = true;
+  /// A number that the host computes with, such as the iteration: on GPU strategies it stays in the
+  /// host's memory, so that reading it waits for nothing.
+  bool on_host = false;
 };
 
 }  // namespace tutti

@@ -42,3 +42,23 @@ if(TUTTI_CUDA_FOUND AND NOT TUTTI_SANITIZE)
   set(TUTTI_CUDA_COMPILE_OPTIONS --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Wno-maybe-uninitialized
                                  --diag-suppress=20012)
 endif()
+
+# Host and module must agree on every type that crosses between them (tensor/device_backend.h): both carry this text.
+set(build_id_inputs tensor/device_backend.h tensor/op.h tensor/reduce_op.h tensor/dtype.h tensor/shape.h core/error.h)
+set(build_id_text "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_BUILD_TYPE} ${TUTTI_SANITIZE}")
+foreach(header IN LISTS build_id_inputs)
+  file(SHA256 ${PROJECT_SOURCE_DIR}/${header} header_hash)
+  string(APPEND build_id_text " ${header_hash}")
+endforeach()
+set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${build_id_inputs})
+string(SHA256 build_id_hash "${build_id_text}")
+string(SUBSTRING ${build_id_hash} 0 12 build_id_hash)
+set(TUTTI_BACKEND_BUILD_ID "${PROJECT_VERSION}-${build_id_hash}")
+
+# What the module needs at run time; looked for one by one when it cannot be opened.
+set(TUTTI_CUDA_LIBRARIES "")
+if(TUTTI_CUDA_FOUND)
+  set(cuda_major ${CUDAToolkit_VERSION_MAJOR})
+  set(TUTTI_CUDA_LIBRARIES
+    libcudart.so.${cuda_major} libcublas.so.${cuda_major} libcublasLt.so.${cuda_major} libcudnn.so.9 libnccl.so.2)
+endif()

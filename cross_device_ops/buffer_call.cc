@@ -6,9 +6,25 @@
 #include <cstdint>
 #include <cstring>
 
+#include "tutti/cross_device_ops/gpu/device_work.h"
+#include "tutti/cross_device_ops/gpu/gpu_elements.h"
 #include "tutti/tensor/half_conversion.h"
 
 namespace tutti::internal {
+namespace {
+
+/// Copies; from or to float32, if the types differ.
+void convert(const ReplicaBuffer& from, const ReplicaBuffer& to) {
+  if (from.dtype == to.dtype) return copy_buffer(from, to);
+  if (from.device.type == DeviceType::kGpu) return cast_on_gpu(from, to);
+  if (to.dtype == DType::kFloat32) {
+    widen(from.dtype, from.data, to.as<float>().data(), from.count);
+  } else {
+    narrow(from.as<float>().data(), to.dtype, to.data, to.count);
+  }
+}
+
+}  // namespace
 
 bool BufferCall::reduces() const { return combines(collective); }
 
@@ -23,26 +39,22 @@ bool BufferCall::is_misaligned() const {
 BufferCopies::BufferCopies(std::span<const ReplicaBuffer> originals, DType dtype, Content content)
     : originals_(originals.begin(), originals.end()) {
   for (const ReplicaBuffer& original : originals_) {
-    storage_.emplace_back(Shape{static_cast<std::int64_t>(original.count)}, dtype, original.device);
-    copies_.push_back({storage_.back().data(), original.count, dtype, original.device});
-    if (content == Content::kUndefined) continue;
-    if (dtype == original.dtype) {
-      copy_elements(original.data, copies_.back().data, original.num_bytes());
+    copies_.push_back(original);
+    ReplicaBuffer& copy = copies_.back();
+    copy.dtype = dtype;
+    if (original.work) {
+      copy.data = original.work->scratch(original.device, copy.num_bytes());
     } else {
-      widen(original.dtype, original.data, copies_.back().as<float>().data(), original.count);
+      const Shape shape{static_cast<std::int64_t>(original.count)};
+      storage_.emplace_back(shape, dtype, original.device);
+      copy.data = static_cast<std::byte*>(storage_.back().address());
     }
+    if (content == Content::kCopied) convert(original, copy);
   }
 }
 
 void BufferCopies::write_back() const {
-  for (std::size_t r = 0; r < copies_.size(); ++r) {
-    const ReplicaBuffer& original = originals_[r];
-    if (copies_[r].dtype == original.dtype) {
-      copy_elements(copies_[r].data, original.data, original.num_bytes());
-    } else {
-      narrow(copies_[r].as<float>().data(), original.dtype, original.data, original.count);
-    }
-  }
+  for (std::size_t r = 0; r < copies_.size(); ++r) convert(copies_[r], originals_[r]);
 }
 
 StagedCall::StagedCall(const BufferCall& call, DType dtype)
@@ -55,8 +67,32 @@ StagedCall::StagedCall(const BufferCall& call, DType dtype)
   call_.outputs = outputs_.buffers();
 }
 
+BoundCall::BoundCall(const BufferCall& call, DeviceWork& work)
+    : inputs_(call.inputs.begin(), call.inputs.end()),
+      outputs_(call.outputs.begin(), call.outputs.end()),
+      call_(call) {
+  for (ReplicaBuffer& input : inputs_) input.work = &work;
+  for (ReplicaBuffer& output : outputs_) output.work = &work;
+  call_.inputs = inputs_;
+  call_.outputs = outputs_;
+}
+
+void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to) {
+  if (from.count == 0 || from.data == to.data) return;
+  if (to.work) return to.work->copy(from, to);
+  if (to.device.type == DeviceType::kGpu) return copy_on_gpu(from, to);
+  std::memcpy(to.data, from.data, from.num_bytes());
+}
+
 void copy_elements(const std::byte* from, std::byte* to, std::size_t num_bytes) {
   if (num_bytes > 0 && from != to) std::memcpy(to, from, num_bytes);
+}
+
+std::vector<Device> devices_of(const BufferCall& call) {
+  std::vector<Device> devices;
+  for (const ReplicaBuffer& buffer : call.inputs) devices.push_back(buffer.device);
+  for (const ReplicaBuffer& buffer : call.outputs) devices.push_back(buffer.device);
+  return devices;
 }
 
 std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts) {

@@ -28,7 +28,8 @@ struct BufferCall {
 };
 
 /// Owns copies of buffers, aligned, as elements of `dtype`: their own, or float32 for 16-bit types
-/// (which must be aligned).
+/// (which must be aligned). On the device of the original; made by the compute stream, or, where the
+/// originals have a `work`, as part of that and kept by it.
 class BufferCopies {
  public:
   enum class Content { kCopied, kUndefined };
@@ -57,8 +58,25 @@ class StagedCall {
   BufferCall call_;
 };
 
+/// `call` with `work` in each of its buffers.
+class BoundCall {
+ public:
+  BoundCall(const BufferCall& call, DeviceWork& work);
+  const BufferCall& call() const { return call_; }
+
+ private:
+  std::vector<ReplicaBuffer> inputs_;
+  std::vector<ReplicaBuffer> outputs_;
+  BufferCall call_;
+};
+
+/// `from`'s elements to the start of `to`, which may be the same memory. On GPUs as part of `work`,
+/// or else (both on one device) by the compute stream.
+void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to);
 /// memcpy() that knows buffers without elements or memory.
 void copy_elements(const std::byte* from, std::byte* to, std::size_t num_bytes);
+/// The devices of a call's buffers.
+std::vector<Device> devices_of(const BufferCall& call);
 
 /// The sums of counts before each: where the parts begin.
 std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts);

@@ -3,6 +3,7 @@
 #include "tutti/cross_device_ops/buffer_checks.h"
 
 #include "tutti/core/error.h"
+#include "tutti/cross_device_ops/gpu/device_work.h"
 
 namespace tutti::internal {
 namespace {
@@ -80,6 +81,7 @@ void require_count(std::string_view who, std::string_view what, std::size_t expe
 void require_apart(std::string_view who, std::span<const ReplicaBuffer> inputs,
                    std::span<const ReplicaBuffer> outputs,
                    const std::function<bool(std::size_t input, std::size_t output)>& in_place) {
+  are_on_gpus(who, inputs, outputs);
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     for (std::size_t other = 0; other < o; ++other) {
       if (!overlap(outputs[o], outputs[other])) continue;

@@ -5,6 +5,8 @@
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/buffer_checks.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/cross_device_ops/gpu/device_work.h"
+#include "tutti/cross_device_ops/gpu/gpu_elements.h"
 #include "tutti/cross_device_ops/local/reduction_to_one_device.h"
 
 namespace tutti {
@@ -15,6 +17,10 @@ using internal::StagedCall;
 
 void divide_in_place(std::span<const ReplicaBuffer> buffers, std::size_t divisor) {
   for (const ReplicaBuffer& buffer : buffers) {
+    if (buffer.device.type == DeviceType::kGpu) {
+      internal::divide_on_gpu(buffer, divisor);
+      continue;
+    }
     visit_arithmetic_floating(buffer.dtype, "MEAN", [&]<class T>() {
       for (T& element : buffer.as<T>()) element /= static_cast<T>(divisor);
     });
@@ -91,7 +97,7 @@ void CrossDeviceOps::all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inpu
     return i == o && inputs[i].data == outputs[o].data;
   });
   for (std::size_t r = 0; r < inputs.size(); ++r) {
-    internal::copy_elements(inputs[r].data, outputs[r].data, inputs[r].num_bytes());
+    internal::copy_buffer(inputs[r], outputs[r]);
   }
   all_reduce_in_place(op, outputs, options);
 }
@@ -112,7 +118,7 @@ void CrossDeviceOps::reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
   });
   if (output.count == 0) return;
   if (inputs.size() == 1) {
-    return internal::copy_elements(inputs[0].data, output.data, output.num_bytes());
+    return internal::copy_buffer(inputs[0], output);
   }
   carry_out({Collective::kReduce, op, root, inputs, {&output, 1}, {}}, options);
 }
@@ -139,7 +145,7 @@ void CrossDeviceOps::all_gather(std::span<const ReplicaBuffer> inputs,
   });
   if (total == 0) return;
   if (inputs.size() == 1) {
-    return internal::copy_elements(inputs[0].data, outputs[0].data, total * element);
+    return internal::copy_buffer(inputs[0], outputs[0]);
   }
   carry_out({Collective::kAllGather, ReduceOp::kSum, 0, inputs, outputs, counts}, {});
 }
@@ -159,7 +165,7 @@ void CrossDeviceOps::reduce_scatter(ReduceOp op, std::span<const ReplicaBuffer> 
   });
   if (inputs[0].count == 0) return;
   if (inputs.size() == 1) {
-    return internal::copy_elements(inputs[0].data, outputs[0].data, inputs[0].num_bytes());
+    return internal::copy_buffer(inputs[0], outputs[0]);
   }
   carry_out({Collective::kReduceScatter, op, 0, inputs, outputs, counts}, options);
 }
@@ -175,23 +181,40 @@ void CrossDeviceOps::all_to_all(std::span<const ReplicaBuffer> inputs,
   internal::require_apart(name(), inputs, outputs, never_in_place);
   if (sum_of(used) == 0) return;
   if (inputs.size() == 1) {
-    return internal::copy_elements(inputs[0].data, outputs[0].data, inputs[0].num_bytes());
+    return internal::copy_buffer(inputs[0], outputs[0]);
   }
   carry_out({Collective::kAllToAll, ReduceOp::kSum, 0, inputs, outputs, used}, {});
 }
 
-void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOptions& options) {
+PendingReduction CrossDeviceOps::start_all_reduce_in_place(ReduceOp op,
+                                                           std::span<const ReplicaBuffer> buffers,
+                                                           const CommunicationOptions& options) {
+  internal::require_equal_buffers(name(), buffers);
+  const ReplicaBuffer& first = buffers.front();
+  internal::require_reduction(name(), op, first.dtype);
+  internal::require_apart(name(), {}, buffers, never_in_place);
+  PendingReduction pending;
+  if (first.count == 0 || buffers.size() == 1) return pending;
+  carry_out({Collective::kAllReduce, op, 0, {}, buffers, {}}, options, &pending);
+  return pending;
+}
+
+void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOptions& options,
+                               PendingReduction* pending) {
   const ReplicaBuffer& first = call.outputs.front();
+  require_buffers(call.inputs, call.outputs);
+  const bool later = pending && first.device.type == DeviceType::kGpu;
   const auto carry_out_on_copies = [&](DType dtype) {
-    const StagedCall staged(call, dtype);
-    carry_out(staged.call(), options);
-    staged.write_back();
+    const auto staged = std::make_shared<const StagedCall>(call, dtype);
+    carry_out(staged->call(), options, pending);
+    if (!later) return staged->write_back();
+    pending->after_join([staged] { staged->write_back(); });
   };
   // Plain copies do not care where elements begin.
   if ((call.reduces() || provides(call.collective)) && call.is_misaligned()) {
     return carry_out_on_copies(first.dtype);
   }
-  if (!call.reduces()) return dispatch(call);
+  if (!call.reduces()) return dispatch(call, pending);
 
   BufferCall combining = call;
   if (call.op == ReduceOp::kMean) combining.op = ReduceOp::kSum;
@@ -200,7 +223,7 @@ void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOption
     return carry_out_on_copies(DType::kFloat32);
   }
   if (supported) {
-    dispatch(combining);
+    dispatch(combining, pending);
   } else {
     const std::string what = concat(name(), ": ", combining.op, " of ", first.dtype, " on ",
                                     first.device, " is not supported");
@@ -210,12 +233,23 @@ void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOption
     }
     log_warning_once(what + "; reduction_to_one_device is used");
     ReductionToOneDevice fallback;
-    static_cast<CrossDeviceOps&>(fallback).dispatch(combining);
+    static_cast<CrossDeviceOps&>(fallback).dispatch(combining, pending);
   }
-  if (call.op == ReduceOp::kMean) divide_in_place(call.outputs, call.num_members());
+  if (call.op != ReduceOp::kMean) return;
+  if (!later) return divide_in_place(call.outputs, call.num_members());
+  const std::vector<ReplicaBuffer> outputs(call.outputs.begin(), call.outputs.end());
+  pending->after_join([outputs, n = call.num_members()] { divide_in_place(outputs, n); });
 }
 
-void CrossDeviceOps::dispatch(const BufferCall& call) {
+void CrossDeviceOps::dispatch(const BufferCall& call, PendingReduction* pending) {
+  if (call.outputs.front().device.type == DeviceType::kCpu) return dispatch_to_own(call);
+  auto work = std::make_unique<internal::DeviceWork>(internal::devices_of(call));
+  dispatch_to_own(internal::BoundCall(call, *work).call());
+  if (!pending) return work->join();
+  pending->add(std::move(work));
+}
+
+void CrossDeviceOps::dispatch_to_own(const BufferCall& call) {
   switch (call.collective) {
     case Collective::kAllReduce:
       return all_reduce_buffers(call.op, call.outputs);

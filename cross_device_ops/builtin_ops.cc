@@ -6,6 +6,9 @@
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
 #include "tutti/cross_device_ops/local/canonical.h"
 #include "tutti/cross_device_ops/local/reduction_to_one_device.h"
+#if TUTTI_NCCL
+#include "tutti/cross_device_ops/nccl/nccl_ops.h"
+#endif
 
 namespace tutti::internal {
 namespace {
@@ -21,6 +24,19 @@ CrossDeviceOpsFactory scheduled(std::string_view algorithm) {
   };
 }
 
+#if TUTTI_NCCL
+std::unique_ptr<CrossDeviceOps> make_nccl(const Group& group, const CommunicationOptions& options) {
+  return make_nccl_ops(group, options);
+}
+#else
+constexpr const char* kNoNccl =
+    "nccl: this build has no NCCL; try configuring with -DTUTTI_CUDA=ON and NCCL 2.18 or later "
+    "(-DNCCL_ROOT)";
+std::unique_ptr<CrossDeviceOps> make_nccl(const Group&, const CommunicationOptions&) {
+  fail(ErrorCode::kUnimplemented, kNoNccl, ", or another operation such as canonical");
+}
+#endif
+
 }  // namespace
 
 std::vector<std::pair<std::string, CrossDeviceOpsFactory>> builtin_cross_device_ops() {
@@ -30,7 +46,12 @@ std::vector<std::pair<std::string, CrossDeviceOpsFactory>> builtin_cross_device_
           {"ring", scheduled("ring")},
           {"halving_doubling", scheduled("halving_doubling")},
           {"tree", scheduled("tree")},
-          {"auto", make<AutoOps>}};
+          {"auto", make<AutoOps>},
+          {"nccl", make_nccl}};
 }
+
+#if !TUTTI_NCCL
+std::string why_no_nccl() { return kNoNccl; }
+#endif
 
 }  // namespace tutti::internal

@@ -12,4 +12,7 @@ namespace tutti::internal {
 
 std::vector<std::pair<std::string, CrossDeviceOpsFactory>> builtin_cross_device_ops();
 
+/// Why "nccl" cannot be used here, in one line; empty when it can.
+std::string why_no_nccl();
+
 }  // namespace tutti::internal

@@ -16,8 +16,11 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/element_arithmetic.h"
+#include "tutti/cross_device_ops/gpu/reductions.h"
 #include "tutti/tensor/buffer.h"
+#include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/half_conversion.h"
+#include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
 namespace {
@@ -183,6 +186,34 @@ Tensor divided(const MutableTensor& sum, std::size_t divisor) {
   return mean.freeze();
 }
 
+bool is_on_gpu(const Tensor& value) { return value.device().type == DeviceType::kGpu; }
+
+/// By the GPU that wants the result, or the first that has a value.
+Tensor reduce_with_gpu(ReduceOp op, std::span<const Tensor> values, Device destination) {
+  const SeparateObservers unseen;
+  const Device where = destination.type == DeviceType::kGpu
+                           ? destination
+                           : std::ranges::find_if(values, is_on_gpu)->device();
+  const DType dtype = values[0].dtype();
+  // Of the division all but the operands' types is the kernel's: 16-bit sums stay floats.
+  const bool widens = op == ReduceOp::kMean && is_half(dtype);
+  std::vector<Tensor> operands;
+  for (const Tensor& value : values) {
+    const Tensor near = is_on_gpu(value) ? value : value.to(where);
+    operands.push_back(widens ? cast(near, DType::kFloat32) : near);
+  }
+  Tensor result = internal::sum_on_gpu(op == ReduceOp::kMean ? ReduceOp::kSum : op, operands, where);
+  if (op == ReduceOp::kMean) {
+    const auto divisor = static_cast<double>(values.size());
+    if (is_floating(dtype)) {
+      result = cast(divide(result, divisor), dtype);
+    } else {
+      result = cast(divide(cast(result, DType::kFloat64), divisor), DType::kFloat32);
+    }
+  }
+  return result.to(destination);
+}
+
 }  // namespace
 
 void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
@@ -204,6 +235,10 @@ Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, De
   if (values.empty()) fail(ErrorCode::kInvalidArgument, "reduce: expected a value, got none");
   require_same(values);
   if (op == ReduceOp::kMean && values[0].dtype() == DType::kBool) fail_bool(op);
+  if (std::ranges::any_of(values, is_on_gpu)) return reduce_with_gpu(op, values, destination);
+  if (destination.type == DeviceType::kGpu) {
+    return reduce_tensors_along_tree(op, values, values[0].device()).to(destination);
+  }
   if (op == ReduceOp::kMean && is_half(values[0].dtype())) return half_mean(values, destination);
   std::vector<const std::byte*> inputs;
   for (const Tensor& value : values) inputs.push_back(value.bytes().data());

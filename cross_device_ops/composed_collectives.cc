@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/buffer_call.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/cross_device_ops/gpu/device_work.h"
 
 namespace tutti {
 namespace {
@@ -9,7 +10,10 @@ namespace {
 using internal::BufferCopies;
 
 ReplicaBuffer part_of(const ReplicaBuffer& buffer, std::size_t first, std::size_t count) {
-  return {buffer.data + first * size_of(buffer.dtype), count, buffer.dtype, buffer.device};
+  ReplicaBuffer part = buffer;
+  part.data += first * size_of(buffer.dtype);
+  part.count = count;
+  return part;
 }
 
 std::vector<ReplicaBuffer> parts_of(std::span<const ReplicaBuffer> buffers, std::size_t first,
@@ -19,8 +23,12 @@ std::vector<ReplicaBuffer> parts_of(std::span<const ReplicaBuffer> buffers, std:
   return parts;
 }
 
-void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to) {
-  internal::copy_elements(from.data, to.data, from.num_bytes());
+using internal::copy_buffer;
+
+/// On GPUs, where each device has a stream of its own: what follows begins after what was done to
+/// any of the buffers.
+void meet(std::span<const ReplicaBuffer> buffers) {
+  if (buffers.front().work) buffers.front().work->meet();
 }
 
 /// Copies reach the members of this process alone.
@@ -50,17 +58,25 @@ bool CrossDeviceOps::provides(Collective collective) const {
 
 void CrossDeviceOps::abort(const Error&) noexcept {}
 
+void CrossDeviceOps::require_buffers(std::span<const ReplicaBuffer>,
+                                     std::span<const ReplicaBuffer>) const {}
+
 void CrossDeviceOps::reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                                     const ReplicaBuffer* output, int) {
   const BufferCopies copies(inputs, inputs.front().dtype, BufferCopies::Content::kCopied);
   all_reduce_buffers(op, copies.buffers());
-  if (output) copy_buffer(copies.buffers().front(), *output);
+  if (!output) return;
+  meet(inputs);
+  copy_buffer(copies.buffers().front(), *output);
+  meet(inputs);
 }
 
 void CrossDeviceOps::broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) {
   require_local(name(), "broadcast", static_cast<std::size_t>(root) < buffers.size());
   const ReplicaBuffer& source = buffers[static_cast<std::size_t>(root)];
+  meet(buffers);
   for (const ReplicaBuffer& buffer : buffers) copy_buffer(source, buffer);
+  meet(buffers);
 }
 
 void CrossDeviceOps::all_gather_buffers(std::span<const ReplicaBuffer> inputs,
@@ -68,11 +84,13 @@ void CrossDeviceOps::all_gather_buffers(std::span<const ReplicaBuffer> inputs,
                                         std::span<const std::size_t> counts) {
   require_local(name(), "all_gather", counts.size() == inputs.size());
   const std::vector<std::size_t> offsets = internal::offsets_of(counts);
+  meet(inputs);
   for (const ReplicaBuffer& output : outputs) {
     for (std::size_t r = 0; r < inputs.size(); ++r) {
       copy_buffer(inputs[r], part_of(output, offsets[r], counts[r]));
     }
   }
+  meet(inputs);
 }
 
 void CrossDeviceOps::reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
@@ -96,6 +114,7 @@ void CrossDeviceOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
                                         std::span<const std::size_t> counts) {
   const std::size_t v = inputs.size();
   require_local(name(), "all_to_all", counts.size() == v * v);
+  meet(inputs);
   std::vector<std::size_t> places(v);  // where the next part for each output goes
   for (std::size_t r = 0; r < v; ++r) {
     std::size_t first = 0;
@@ -106,6 +125,7 @@ void CrossDeviceOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
       places[s] += count;
     }
   }
+  meet(inputs);
 }
 
 }  // namespace tutti

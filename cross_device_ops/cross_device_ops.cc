@@ -3,6 +3,7 @@
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
 #include "tutti/cross_device_ops/buffer_checks.h"
+#include "tutti/cross_device_ops/gpu/gpu_elements.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/cross_device_ops/sparse.h"
 #include "tutti/cross_device_ops/tensor_packer.h"
@@ -139,7 +140,7 @@ std::vector<PerReplica<Gradient>> CrossDeviceOps::batch_all_reduce(
     for (std::size_t r = 0; r < num_replicas; ++r) {
       const Device device = inputs[r][next.tensors.front()].device();
       packed.push_back(pack(next, inputs[r], device));
-      buffers.push_back({packed.back().data(), next.count, next.dtype, device});
+      buffers.push_back(internal::buffer_of(packed.back()));
     }
     all_reduce_in_place(op, buffers, options);
     for (std::size_t r = 0; r < num_replicas; ++r) unpack(next, packed[r], inputs[r], outputs[r]);

@@ -12,6 +12,7 @@
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/collective.h"
 #include "tutti/cross_device_ops/communication_options.h"
+#include "tutti/cross_device_ops/pending_reduction.h"
 #include "tutti/cross_device_ops/per_replica.h"
 #include "tutti/cross_device_ops/replica_buffer.h"
 #include "tutti/tensor/gradient.h"
@@ -98,9 +99,16 @@ class CrossDeviceOps {
   /// and the gradient bucketer stand on. op may be MEAN. kInvalidArgument for counts, types, roots
   /// and ranges of memory that do not fit together, naming the replicas. What the operation does
   /// not support falls back (saying so once) or, with options.strict, throws kUnimplemented.
-  /// Inputs stay as they are where they are no output.
+  /// Inputs stay as they are where they are no output. All buffers are on CPUs or all on GPUs; on
+  /// GPUs these functions only queue their work, after what the compute streams hold and before
+  /// what they get later.
   void all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                            const CommunicationOptions& options = {});
+  /// The same for buffers on GPUs that are to be reduced while their compute streams go on: these
+  /// see the result once the returned object is joined, and must leave the buffers alone before.
+  /// On CPUs the reduction is done when this returns.
+  PendingReduction start_all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
+                                             const CommunicationOptions& options = {});
   void all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                   std::span<const ReplicaBuffer> outputs, const CommunicationOptions& options = {});
   /// Into `output`, which may be inputs[root].
@@ -124,7 +132,11 @@ class CrossDeviceOps {
  protected:
   // What an operation implements, on buffers that are checked and aligned to their elements, of one
   // dtype; op is SUM, MIN, MAX or PRODUCT, and supported; at least two members and an element.
+  // Buffers on GPUs have a `work` (gpu/device_work.h), which queues what is done to them.
 
+  /// Throws for buffers for which a fallback would hide a mistake. Before anything else.
+  virtual void require_buffers(std::span<const ReplicaBuffer> inputs,
+                               std::span<const ReplicaBuffer> outputs) const;
   /// In place, over buffers of one count.
   virtual void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) = 0;
   /// Into *output, which is inputs[root] or apart from all; nullptr where the root is not local.
@@ -147,8 +159,10 @@ class CrossDeviceOps {
 
  private:
   friend struct internal::CrossDeviceOpsAccess;
-  void carry_out(const internal::BufferCall& call, const CommunicationOptions& options);
-  void dispatch(const internal::BufferCall& call);
+  void carry_out(const internal::BufferCall& call, const CommunicationOptions& options,
+                 PendingReduction* pending = nullptr);
+  void dispatch(const internal::BufferCall& call, PendingReduction* pending);
+  void dispatch_to_own(const internal::BufferCall& call);
 };
 
 }  // namespace tutti

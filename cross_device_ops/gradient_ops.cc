@@ -6,11 +6,17 @@
 
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/cross_device_ops/sparse.h"
+#include "tutti/tensor/dispatch.h"
+#include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
 namespace {
 
 Tensor divided(const Tensor& values, double divisor) {
+  if (values.device().type == DeviceType::kGpu) {
+    const SeparateObservers unseen;
+    return divide(values, divisor);
+  }
   MutableTensor result(values.shape(), values.dtype(), values.device());
   visit_floating(values.dtype(), "divide_by", [&]<class T>() {
     const auto in = values.host_span<T>();

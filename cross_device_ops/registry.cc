@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <utility>
 
+#include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/builtin_ops.h"
+#include "tutti/cross_device_ops/gpu/placement.h"
 #include "tutti/cross_device_ops/plugin.h"
 
 namespace tutti {
@@ -54,22 +56,39 @@ void load_plugins_of_environment() {
   }();
 }
 
+bool is_on_gpus(const Group& group) {
+  return !group.local_devices.empty() &&
+         std::ranges::all_of(group.local_devices,
+                             [](const Device& device) { return device.type == DeviceType::kGpu; });
+}
+
+// What is taken when neither an operation nor a family is named. On GPUs one line says why.
+std::string automatic_name(const Group& group) {
+  if (!is_on_gpus(group) || group.world_size == 1) return "canonical";
+  const internal::GpuChoice choice = internal::choose_for_gpus(group.local_devices);
+  log_info(concat("reductions on ", join(group.local_devices), ": ", choice.name, ", because ",
+                  choice.why));
+  return choice.name;
+}
+
 // The name, or what options.implementation stands for when there is none.
-std::string name_of(const CrossDeviceOpsSpec& spec) {
+std::string name_of(const CrossDeviceOpsSpec& spec, const Group& group) {
   const CommunicationImplementation wanted = spec.options.implementation;
   std::string implied = "canonical";
   switch (wanted) {
     case CommunicationImplementation::kAuto:
-      return spec.name.empty() ? implied : spec.name;
+      return spec.name.empty() ? automatic_name(group) : spec.name;
     case CommunicationImplementation::kCanonical:
       break;
     case CommunicationImplementation::kRing:
       implied = "ring";
       break;
     case CommunicationImplementation::kNccl:
+      implied = "nccl";
+      break;
     case CommunicationImplementation::kMpi:
       fail(ErrorCode::kUnimplemented, "CommunicationOptions: this build has no implementation ",
-           to_string(wanted), "; expected AUTO, RING or CANONICAL, got ", to_string(wanted));
+           to_string(wanted), "; expected AUTO, RING, NCCL or CANONICAL, got ", to_string(wanted));
   }
   if (!spec.name.empty() && spec.name != implied) {
     fail(ErrorCode::kInvalidArgument, "make_cross_device_ops: implementation ", to_string(wanted),
@@ -102,6 +121,12 @@ std::vector<std::string> registered_cross_device_ops() {
   return all.names();
 }
 
+std::vector<std::string> registered_cross_device_ops(DeviceType device) {
+  std::vector<std::string> names = registered_cross_device_ops();
+  if (device == DeviceType::kCpu) std::erase(names, "nccl");
+  return names;
+}
+
 CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
                                          const CommunicationOptions& options) {
   options.validate();
@@ -117,7 +142,7 @@ CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
 
 std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,
                                                        const Group& group) {
-  const std::string name = name_of(spec);
+  const std::string name = name_of(spec, group);
   const CrossDeviceOpsSpec checked = make_cross_device_ops(name, spec.options);
   if (group.local_devices.empty() ||
       group.world_size % static_cast<int>(group.local_devices.size()) != 0) {

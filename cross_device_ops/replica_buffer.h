@@ -11,12 +11,18 @@
 
 namespace tutti {
 
+namespace internal {
+class DeviceWork;
+}  // namespace internal
+
 /// One contiguous buffer of a replica. Does not own its memory. As an input it is not written to.
 struct ReplicaBuffer {
   std::byte* data = nullptr;
   std::size_t count = 0;  // elements
   DType dtype = DType::kFloat32;
   Device device;
+  /// Of a GPU's buffer, as an operation gets it: the streams that its work goes into.
+  internal::DeviceWork* work = nullptr;
   template <class T>
   std::span<T> as() const {
     return {reinterpret_cast<T*>(data), count};

@@ -64,6 +64,25 @@ std::vector<std::int64_t> indices_of(const IndexedSlices& slices) {
   return indices;
 }
 
+IndexedSlices copy_slices(const IndexedSlices& slices, Device device) {
+  return {slices.values.to(device), slices.indices.to(device), slices.dense_shape};
+}
+
+/// Rows are sorted and joined by the host, which therefore waits for GPUs.
+bool any_is_on_gpu(std::span<const IndexedSlices> per_replica, Device destination) {
+  return destination.type == DeviceType::kGpu ||
+         std::ranges::any_of(per_replica, [](const IndexedSlices& slices) {
+           return slices.values.device().type == DeviceType::kGpu ||
+                  slices.indices.device().type == DeviceType::kGpu;
+         });
+}
+
+std::vector<IndexedSlices> host_copies(std::span<const IndexedSlices> per_replica) {
+  std::vector<IndexedSlices> copies;
+  for (const IndexedSlices& slices : per_replica) copies.push_back(copy_slices(slices, Device{}));
+  return copies;
+}
+
 // The rows of one replica at the places of the sorted union of rows; zeros where it has none.
 template <class T>
 MutableTensor spread(const IndexedSlices& slices, const std::vector<std::int64_t>& rows) {
@@ -87,6 +106,10 @@ MutableTensor spread(const IndexedSlices& slices, const std::vector<std::int64_t
 IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per_replica,
                                  Device destination) {
   check(per_replica);
+  if (any_is_on_gpu(per_replica, destination)) {
+    const std::vector<IndexedSlices> on_host = host_copies(per_replica);
+    return copy_slices(concatenate_slices(op, on_host, Device{}), destination);
+  }
   const DType dtype = per_replica[0].values.dtype();
   if (op != ReduceOp::kSum && op != ReduceOp::kMean) {
     fail(ErrorCode::kInvalidArgument, "reduce: IndexedSlices have SUM and MEAN only, got ", op);
@@ -121,6 +144,10 @@ IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per
 IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica,
                                      Device destination) {
   check(per_replica);
+  if (any_is_on_gpu(per_replica, destination)) {
+    const std::vector<IndexedSlices> on_host = host_copies(per_replica);
+    return copy_slices(sum_slices_canonically(on_host, Device{}), destination);
+  }
   std::vector<std::int64_t> rows;
   for (const IndexedSlices& slices : per_replica) {
     const auto own = indices_of(slices);

@@ -1,8 +1,12 @@
 // Tensors of several replicas cut and joined: gather, all_gather, reduce_scatter, all_to_all.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstring>
 
 #include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/cross_device_ops/gpu/gpu_elements.h"
+#include "tutti/tensor/dispatch.h"
+#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
 namespace {
@@ -42,6 +46,11 @@ void require_dimension(std::string_view who, const PerReplica<Tensor>& value) {
   }
 }
 
+bool any_is_on_gpu(const PerReplica<Tensor>& value) {
+  return std::ranges::any_of(
+      value, [](const Tensor& own) { return own.device().type == DeviceType::kGpu; });
+}
+
 /// Elements of one index of the first dimension.
 std::size_t row_elements(const Tensor& tensor) {
   std::size_t elements = 1;
@@ -49,12 +58,10 @@ std::size_t row_elements(const Tensor& tensor) {
   return elements;
 }
 
-// Operations do not write to inputs.
 std::vector<ReplicaBuffer> input_buffers(const PerReplica<Tensor>& value) {
   std::vector<ReplicaBuffer> buffers;
   for (const Tensor& own : value) {
-    buffers.push_back({const_cast<std::byte*>(own.bytes().data()),
-                       static_cast<std::size_t>(own.num_elements()), own.dtype(), own.device()});
+    buffers.push_back(internal::buffer_of(own));
   }
   return buffers;
 }
@@ -66,9 +73,7 @@ class Outputs {
     for (std::size_t r = 0; r < value.size(); ++r) {
       const Tensor& own = value[r];
       tensors_.emplace_back(own.shape().with_dim(0, rows[r]), own.dtype(), own.device());
-      buffers_.push_back({tensors_.back().data(),
-                          static_cast<std::size_t>(tensors_.back().num_elements()), own.dtype(),
-                          own.device()});
+      buffers_.push_back(internal::buffer_of(tensors_.back()));
     }
   }
   std::span<const ReplicaBuffer> buffers() const { return buffers_; }
@@ -115,6 +120,12 @@ Tensor CrossDeviceOps::gather(const PerReplica<Tensor>& value, int axis, Device 
   const Tensor& first = value[0];
   const int concatenated = first.shape().normalized_axis(axis, "gather");
   const std::int64_t length = concatenated_length("gather", value, concatenated);
+  if (destination.type == DeviceType::kGpu || any_is_on_gpu(value)) {
+    const SeparateObservers unseen;
+    std::vector<Tensor> near;
+    for (const Tensor& own : value) near.push_back(own.to(destination));
+    return concat(near, concatenated);
+  }
   MutableTensor result(first.shape().with_dim(concatenated, length), first.dtype(), destination);
   // Each value contributes one run of bytes per index of the dimensions before the axis.
   std::size_t outer = 1;

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "tutti/cross_device_ops/gpu/gpu_elements.h"
+
 namespace tutti {
 
 PackPlan plan_packs(std::span<const Tensor> tensors, std::int64_t bytes_per_pack) {
@@ -26,6 +28,10 @@ PackPlan plan_packs(std::span<const Tensor> tensors, std::int64_t bytes_per_pack
 
 MutableTensor pack(const PackPlan::Pack& pack, std::span<const Tensor> tensors, Device device) {
   MutableTensor buffer({static_cast<std::int64_t>(pack.count)}, pack.dtype, device);
+  if (device.type == DeviceType::kGpu) {
+    internal::pack_on_gpu(pack, tensors, buffer);
+    return buffer;
+  }
   std::byte* place = buffer.data();
   for (std::size_t index : pack.tensors) {
     const auto bytes = tensors[index].bytes();

@@ -41,6 +41,12 @@ void AdadeltaRule::apply_typed(const UpdateArgs& args) const {
   }
 }
 
+std::optional<DeviceRule> AdadeltaRule::device_rule(const UpdateScalars& scalars) const {
+  return DeviceRule{DeviceRuleId::kAdadelta,
+                    {scalars.learning_rate, scalars.gradient_scale, 0.0, hyper_.rho,
+                     1.0 - hyper_.rho, hyper_.epsilon}};
+}
+
 Adadelta::Adadelta(std::span<const Variable> variables, const AdadeltaOptions& options)
     : Optimizer(
           variables,

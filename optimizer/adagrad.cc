@@ -41,6 +41,11 @@ void AdagradRule::apply_typed(const UpdateArgs& args) const {
   }
 }
 
+std::optional<DeviceRule> AdagradRule::device_rule(const UpdateScalars& scalars) const {
+  return DeviceRule{DeviceRuleId::kAdagrad,
+                    {scalars.learning_rate, scalars.gradient_scale, 0.0, hyper_.epsilon}};
+}
+
 Adagrad::Adagrad(std::span<const Variable> variables, const AdagradOptions& options)
     : Optimizer(variables,
                 std::make_unique<AdagradRule>(

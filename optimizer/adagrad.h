@@ -18,6 +18,7 @@ class AdagradRule final : public UpdateRule {
   std::string_view name() const override { return "adagrad"; }
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
   bool skips_zero_gradient() const override;
 
  private:

@@ -35,6 +35,13 @@ template <class T, bool amsgrad>
   }
 }
 
+/// The learning rate of a step with the corrections for averages that began at 0.
+double corrected_rate(const AdamHyperparameters& hyper, const UpdateScalars& scalars) {
+  const double t = static_cast<double>(scalars.iteration + 1);
+  return scalars.learning_rate * std::sqrt(1.0 - std::pow(hyper.beta_2, t)) /
+         (1.0 - std::pow(hyper.beta_1, t));
+}
+
 }  // namespace
 
 AdamRule::AdamRule(AdamHyperparameters hyperparameters) : hyper_(hyperparameters) {
@@ -60,9 +67,7 @@ template <class T>
 void AdamRule::apply_typed(const UpdateArgs& args) const {
   const double beta_1 = hyper_.beta_1;
   const double beta_2 = hyper_.beta_2;
-  const double t = static_cast<double>(args.scalars.iteration + 1);
-  const double alpha = args.scalars.learning_rate * std::sqrt(1.0 - std::pow(beta_2, t)) /
-                       (1.0 - std::pow(beta_1, t));
+  const double alpha = corrected_rate(hyper_, args.scalars);
   const Constants<T> constants{static_cast<T>(alpha), static_cast<T>(args.scalars.gradient_scale),
                                static_cast<T>(1.0 - beta_1), static_cast<T>(1.0 - beta_2),
                                static_cast<T>(hyper_.epsilon)};
@@ -81,6 +86,13 @@ void AdamRule::apply_typed(const UpdateArgs& args) const {
       update<T, false>(constants, count, w, m, v, static_cast<T*>(nullptr), g);
     });
   }
+}
+
+std::optional<DeviceRule> AdamRule::device_rule(const UpdateScalars& scalars) const {
+  return DeviceRule{
+      DeviceRuleId::kAdam,
+      {scalars.learning_rate, scalars.gradient_scale, 0.0, corrected_rate(hyper_, scalars),
+       1.0 - hyper_.beta_1, 1.0 - hyper_.beta_2, hyper_.epsilon}};
 }
 
 Adam::Adam(std::span<const Variable> variables, const AdamOptions& options)

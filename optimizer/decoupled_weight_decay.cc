@@ -37,4 +37,11 @@ void DecoupledWeightDecayRule::apply(const UpdateArgs& args) const {
   }
 }
 
+std::optional<DeviceRule> DecoupledWeightDecayRule::device_rule(
+    const UpdateScalars& scalars) const {
+  std::optional<DeviceRule> rule = rule_.device_rule(scalars);
+  if (rule) rule->constants[DeviceRule::kWeightDecay] = scalars.weight_decay;
+  return rule;
+}
+
 }  // namespace tutti::internal

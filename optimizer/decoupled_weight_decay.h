@@ -15,6 +15,7 @@ class DecoupledWeightDecayRule final : public UpdateRule {
   std::string_view name() const override { return rule_.name(); }
   std::vector<SlotSpec> slots() const override { return rule_.slots(); }
   void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
   bool decays_weights() const override { return true; }
 
  private:

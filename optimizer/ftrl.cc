@@ -30,12 +30,16 @@ void FtrlRule::apply(const UpdateArgs& args) const {
   visit_arithmetic_floating(args.dtype, "ftrl", [&]<class T>() { apply_typed<T>(args); });
 }
 
+double FtrlRule::l2_at(double rate) const {
+  return 2.0 * hyper_.l2_regularization_strength + hyper_.beta / rate;
+}
+
 template <class T>
 void FtrlRule::apply_typed(const UpdateArgs& args) const {
   const double rate = args.scalars.learning_rate;
   const T lr = static_cast<T>(rate), scale = static_cast<T>(args.scalars.gradient_scale);
   const T l1 = static_cast<T>(hyper_.l1_regularization_strength);
-  const T l2 = static_cast<T>(2.0 * hyper_.l2_regularization_strength + hyper_.beta / rate);
+  const T l2 = static_cast<T>(l2_at(rate));
   const T shrinkage = static_cast<T>(2.0 * hyper_.l2_shrinkage_regularization_strength);
   T* __restrict const w = args.weights<T>().data();
   T* __restrict const accumulator = args.slot<T>(0).data();
@@ -58,6 +62,14 @@ void FtrlRule::apply_typed(const UpdateArgs& args) const {
   } else {
     update([exponent](T value) { return std::pow(value, exponent); });
   }
+}
+
+std::optional<DeviceRule> FtrlRule::device_rule(const UpdateScalars& scalars) const {
+  return DeviceRule{
+      DeviceRuleId::kFtrl,
+      {scalars.learning_rate, scalars.gradient_scale, 0.0, hyper_.l1_regularization_strength,
+       l2_at(scalars.learning_rate), 2.0 * hyper_.l2_shrinkage_regularization_strength,
+       -hyper_.learning_rate_power}};
 }
 
 Ftrl::Ftrl(std::span<const Variable> variables, const FtrlOptions& options)

@@ -25,10 +25,12 @@ class FtrlRule final : public UpdateRule {
   std::string_view name() const override { return "ftrl"; }
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
   template <class T>
   void apply_typed(const UpdateArgs& args) const;
+  double l2_at(double rate) const;
   FtrlHyperparameters hyper_;
 };
 

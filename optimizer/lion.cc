@@ -45,6 +45,12 @@ void LionRule::apply_typed(const UpdateArgs& args) const {
   }
 }
 
+std::optional<DeviceRule> LionRule::device_rule(const UpdateScalars& scalars) const {
+  return DeviceRule{DeviceRuleId::kLion,
+                    {scalars.learning_rate, scalars.gradient_scale, 0.0, hyper_.beta_1,
+                     1.0 - hyper_.beta_1, hyper_.beta_2, 1.0 - hyper_.beta_2}};
+}
+
 Lion::Lion(std::span<const Variable> variables, const LionOptions& options)
     : Optimizer(variables,
                 std::make_unique<LionRule>(LionHyperparameters{options.beta_1, options.beta_2}),

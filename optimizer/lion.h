@@ -19,6 +19,7 @@ class LionRule final : public UpdateRule {
   std::string_view name() const override { return "lion"; }
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
   template <class T>

@@ -21,17 +21,31 @@ void MovingAverageRule::apply(const UpdateArgs& args) const {
   visit_arithmetic_floating(args.dtype, "ema", [&]<class T>() { apply_typed<T>(args); });
 }
 
+double MovingAverageRule::momentum_at(std::int64_t iteration) const {
+  return iteration == 0 ? 0.0 : options_.momentum;
+}
+
+bool MovingAverageRule::overwrites_at(std::int64_t iteration) const {
+  return options_.overwrite_frequency && (iteration + 1) % *options_.overwrite_frequency == 0;
+}
+
+std::optional<DeviceRule> MovingAverageRule::device_rule(const UpdateScalars& scalars) const {
+  const double momentum = momentum_at(scalars.iteration);
+  return DeviceRule{
+      DeviceRuleId::kMovingAverage,
+      {0.0, 1.0, 0.0, momentum, 1.0 - momentum, overwrites_at(scalars.iteration) ? 1.0 : 0.0}};
+}
+
 template <class T>
 void MovingAverageRule::apply_typed(const UpdateArgs& args) const {
-  const std::int64_t iteration = args.scalars.iteration;
-  const double momentum = iteration == 0 ? 0.0 : options_.momentum;
+  const double momentum = momentum_at(args.scalars.iteration);
   const T old_share = static_cast<T>(momentum), new_share = static_cast<T>(1.0 - momentum);
   T* __restrict const w = args.weights<T>().data();
   T* __restrict const average = args.slot<T>(0).data();
   for (std::size_t i = 0; i < args.count; ++i) {
     average[i] = old_share * average[i] + new_share * w[i];
   }
-  if (!options_.overwrite_frequency || (iteration + 1) % *options_.overwrite_frequency != 0) return;
+  if (!overwrites_at(args.scalars.iteration)) return;
   for (std::size_t i = 0; i < args.count; ++i) w[i] = average[i];
 }
 

@@ -18,10 +18,13 @@ class MovingAverageRule final : public UpdateRule {
   std::string_view name() const override { return "ema"; }
   std::vector<SlotSpec> slots() const override { return {{"average", 0.0}}; }
   void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
   template <class T>
   void apply_typed(const UpdateArgs& args) const;
+  double momentum_at(std::int64_t iteration) const;
+  bool overwrites_at(std::int64_t iteration) const;
   EmaOptions options_;
 };
 

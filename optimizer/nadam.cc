@@ -21,6 +21,20 @@ double product_until(double beta_1, std::int64_t t) {
   return product;
 }
 
+/// What a step multiplies the mean, the gradient and the mean square with.
+struct Factors {
+  Factors(const NadamHyperparameters& hyper, std::int64_t iteration) {
+    const std::int64_t step = iteration + 1;
+    const double t = static_cast<double>(step);
+    const double now = momentum_at(hyper.beta_1, t), next = momentum_at(hyper.beta_1, t + 1.0);
+    const double product = product_until(hyper.beta_1, step);
+    of_mean = next / (1.0 - product * next);
+    of_gradient = (1.0 - now) / (1.0 - product);
+    of_square = 1.0 / (1.0 - std::pow(hyper.beta_2, t));
+  }
+  double of_mean, of_gradient, of_square;
+};
+
 }  // namespace
 
 NadamRule::NadamRule(NadamHyperparameters hyperparameters) : hyper_(hyperparameters) {
@@ -40,13 +54,10 @@ void NadamRule::apply(const UpdateArgs& args) const {
 
 template <class T>
 void NadamRule::apply_typed(const UpdateArgs& args) const {
-  const std::int64_t step = args.scalars.iteration + 1;
-  const double t = static_cast<double>(step);
-  const double now = momentum_at(hyper_.beta_1, t), next = momentum_at(hyper_.beta_1, t + 1.0);
-  const double product = product_until(hyper_.beta_1, step);
-  const T of_mean = static_cast<T>(next / (1.0 - product * next));
-  const T of_gradient = static_cast<T>((1.0 - now) / (1.0 - product));
-  const T of_square = static_cast<T>(1.0 / (1.0 - std::pow(hyper_.beta_2, t)));
+  const Factors factors(hyper_, args.scalars.iteration);
+  const T of_mean = static_cast<T>(factors.of_mean);
+  const T of_gradient = static_cast<T>(factors.of_gradient);
+  const T of_square = static_cast<T>(factors.of_square);
   const T rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
   const T rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
   const T epsilon = static_cast<T>(hyper_.epsilon);
@@ -63,6 +74,14 @@ void NadamRule::apply_typed(const UpdateArgs& args) const {
     const T mean = m[i] * of_mean + g * of_gradient;
     w[i] -= mean * lr / (std::sqrt(v[i] * of_square) + epsilon);
   }
+}
+
+std::optional<DeviceRule> NadamRule::device_rule(const UpdateScalars& scalars) const {
+  const Factors factors(hyper_, scalars.iteration);
+  return DeviceRule{
+      DeviceRuleId::kNadam,
+      {scalars.learning_rate, scalars.gradient_scale, 0.0, factors.of_mean, factors.of_gradient,
+       factors.of_square, 1.0 - hyper_.beta_1, 1.0 - hyper_.beta_2, hyper_.epsilon}};
 }
 
 Nadam::Nadam(std::span<const Variable> variables, const NadamOptions& options)

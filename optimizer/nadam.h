@@ -21,6 +21,7 @@ class NadamRule final : public UpdateRule {
   std::string_view name() const override { return "nadam"; }
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
   template <class T>

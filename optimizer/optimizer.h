@@ -19,6 +19,7 @@ class DynamicLossScale;
 class GradientAccumulator;
 }  // namespace internal
 class GradientReducer;
+class StepRecorder;
 
 /// Whether apply_gradients() sums the gradients over replicas first; kNone: the caller already did
 /// (Keras's skip_gradients_aggregation).
@@ -95,6 +96,7 @@ class Optimizer {
   bool is_applicable_everywhere(std::span<const Gradient> gradients) const;
   void update_with_sums(GradientReducer& reducer, const Step& step);
   void update(std::vector<Gradient> gradients, const Step& step, bool finite);
+  const UpdateScalars* note_replays(StepRecorder& recorder, const UpdateScalars& scalars);
   void update_variable(std::size_t index, const Gradient& gradient, UpdateScalars scalars);
   void warn_without_gradient(const Variable& variable) const;
 

@@ -8,6 +8,7 @@
 #include "tutti/optimizer/loss_scale.h"
 #include "tutti/optimizer/optimizer.h"
 #include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/step_recorder.h"
 
 namespace tutti {
 namespace {
@@ -20,6 +21,15 @@ void require_replica_context(const std::string& name, const char* method) {
          ": cannot be called in cross-replica context; expected a call inside strategy.run(), got "
          "one in strategy.scope() alone; try moving it into the step function");
   }
+}
+
+/// That of the replica, as far as gradients tell.
+Device device_of(std::span<const Gradient> gradients) {
+  for (const Gradient& gradient : gradients) {
+    if (gradient.is_dense()) return gradient.dense().device();
+    if (gradient.is_slices()) return gradient.slices().values.device();
+  }
+  return {};
 }
 
 /// Runs `write` once every replica has read what it needs, and returns when all have run it.
@@ -122,7 +132,8 @@ bool Optimizer::is_applicable(std::span<const Gradient> gradients) const {
 bool Optimizer::is_applicable_everywhere(std::span<const Gradient> gradients) const {
   if (!dynamic_loss_scale_) return true;
   const GradientTape::StopRecording stop;
-  const Tensor num_bad = Tensor::scalar(all_finite(gradients) ? 0 : 1, DType::kInt64);
+  const Tensor num_bad =
+      Tensor::scalar(all_finite(gradients) ? 0 : 1, DType::kInt64, device_of(gradients));
   return ReplicaGroup::current(name_).all_reduce(ReduceOp::kSum, num_bad).item_int() == 0;
 }
 
@@ -182,8 +193,33 @@ void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool f
     }
     gradients = clip_gradients(std::move(gradients), clipping_);
   }
+  if (StepRecorder* const recorder = StepRecorder::current()) {
+    scalars.live = note_replays(*recorder, scalars);
+  }
   for (std::size_t i = 0; i < variables_.size(); ++i) update_variable(i, gradients[i], scalars);
+  const StepRecorderScope not_recorded(nullptr);  // note_replays() has seen to it
   iterations_.storage().assign_replicated(AssignOp::kAdd, Tensor::scalar(1, DType::kInt64));
+}
+
+/// In each replay of a captured step the host counts iterations and asks the schedule, as here.
+const UpdateScalars* Optimizer::note_replays(StepRecorder& recorder, const UpdateScalars& scalars) {
+  if (accumulator_ || dynamic_loss_scale_) {
+    fail(ErrorCode::kUnimplemented, name_, ": ",
+         accumulator_ ? "gradient accumulation" : "dynamic loss scaling",
+         " decides on the host what a step does; expected a step that always does the same, got "
+         "one that is captured; try running the step function itself");
+  }
+  const auto live = std::make_shared<UpdateScalars>(scalars);
+  recorder.on_replay(
+      [this, live] {
+        const double gradient_scale = live->gradient_scale;  // clipping may have used it up
+        *live = read_step().scalars;
+        live->gradient_scale = gradient_scale;
+      },
+      [this] {
+        iterations_.storage().assign_replicated(AssignOp::kAdd, Tensor::scalar(1, DType::kInt64));
+      });
+  return live.get();
 }
 
 void Optimizer::update_variable(std::size_t index, const Gradient& gradient,
@@ -198,8 +234,10 @@ void Optimizer::update_variable(std::size_t index, const Gradient& gradient,
   }
   if (!average_rule_) return;
   // The average needs no gradient, but storages want one that fits.
-  const Gradient any =
-      gradient.is_dense() ? gradient : Gradient(Tensor::zeros(variable.shape(), variable.dtype()));
+  const auto zeros = [&] {
+    return Tensor::zeros(variable.shape(), variable.dtype(), variable.value().device());
+  };
+  const Gradient any = gradient.is_dense() ? gradient : Gradient(zeros());
   variable.storage().update(*average_rule_, {&averages_[index], 1}, any, scalars);
 }
 

@@ -71,6 +71,13 @@ void RmspropRule::apply_typed(const UpdateArgs& args) const {
   }
 }
 
+std::optional<DeviceRule> RmspropRule::device_rule(const UpdateScalars& scalars) const {
+  return DeviceRule{
+      DeviceRuleId::kRmsprop,
+      {scalars.learning_rate, scalars.gradient_scale, 0.0, hyper_.rho, 1.0 - hyper_.rho,
+       hyper_.epsilon, hyper_.momentum, hyper_.centered ? 1.0 : 0.0}};
+}
+
 Rmsprop::Rmsprop(std::span<const Variable> variables, const RmspropOptions& options)
     : Optimizer(variables,
                 std::make_unique<RmspropRule>(RmspropHyperparameters{

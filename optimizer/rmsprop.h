@@ -22,6 +22,7 @@ class RmspropRule final : public UpdateRule {
   std::string_view name() const override { return "rmsprop"; }
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
 
  private:
   template <class T>

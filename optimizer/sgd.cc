@@ -52,6 +52,12 @@ void SgdRule::apply_typed(const UpdateArgs& args) const {
   });
 }
 
+std::optional<DeviceRule> SgdRule::device_rule(const UpdateScalars& scalars) const {
+  return DeviceRule{
+      DeviceRuleId::kSgd,
+      {scalars.learning_rate, scalars.gradient_scale, 0.0, momentum_, nesterov_ ? 1.0 : 0.0}};
+}
+
 Sgd::Sgd(std::span<const Variable> variables, const SgdOptions& options)
     : Optimizer(variables,
                 std::make_unique<SgdRule>(options.nesterov ? SgdRule::nesterov(options.momentum)

@@ -17,6 +17,7 @@ class SgdRule final : public UpdateRule {
   std::string_view name() const override { return "sgd"; }
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
   bool skips_zero_gradient() const override { return momentum_ == 0.0; }
 
  private:

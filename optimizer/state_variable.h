@@ -12,7 +12,8 @@ namespace tutti::internal {
 inline Variable state_variable(const Tensor& value, std::string name) {
   return Variable(value, {.name = std::move(name),
                           .trainable = false,
-                          .aggregation = VariableAggregation::kOnlyFirstReplica});
+                          .aggregation = VariableAggregation::kOnlyFirstReplica,
+                          .on_host = true});
 }
 
 }  // namespace tutti::internal

@@ -34,8 +34,9 @@ CentralStorageStrategy::~CentralStorageStrategy() = default;
 std::shared_ptr<VariableStorage> CentralStorageStrategy::create_storage(const Tensor& initial_value,
                                                                         VariableOptions options) {
   if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
+  const auto placement = placement_for(options, placement_);
   return std::make_shared<internal::MirroredStorage>(initial_value, std::move(options),
-                                                     static_cast<const Strategy*>(this), placement_,
+                                                     static_cast<const Strategy*>(this), placement,
                                                      next_work_number(initial_value.num_bytes()));
 }
 

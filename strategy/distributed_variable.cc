@@ -8,8 +8,9 @@ namespace tutti::internal {
 namespace {
 
 bool all_equal(std::span<const Tensor> values) {
+  const Tensor first = values.front().to(Device{});
   const auto equals_first = [&](const Tensor& value) {
-    return std::ranges::equal(value.bytes(), values.front().bytes());
+    return std::ranges::equal(value.to(Device{}).bytes(), first.bytes());
   };
   return std::ranges::all_of(values, equals_first);
 }

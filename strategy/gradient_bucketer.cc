@@ -132,6 +132,7 @@ void GradientBucketer::finish_round() {
     if (round_->failure()) std::rethrow_exception(round_->failure());
     if (round_->is_finished()) break;
   }
+  round_->join_gpus();
   exchange_.judge(*round_);
 }
 

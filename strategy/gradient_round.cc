@@ -11,6 +11,7 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/cross_device_ops/sparse.h"
 
 namespace tutti::internal {
@@ -23,7 +24,8 @@ GradientRound::GradientRound(ReplicaServices& services, ReplicaMonitor& monitor,
       residuals_(plan.residuals),
       variables_(variables.begin(), variables.end()),
       num_replicas_(services.replica_devices.size()),
-      canonical_(services.ops.name() == "canonical"),
+      on_gpus_(services.replica_devices.front().type == DeviceType::kGpu),
+      canonical_(!on_gpus_ && services.ops.name() == "canonical"),
       compression_(services.communication.compression),
       policy_(services.communication.non_finite),
       gradients_(num_replicas_, std::vector<Gradient>(variables.size())),
@@ -52,11 +54,13 @@ void GradientRound::put(int replica, std::size_t index, const Gradient& gradient
   const auto r = static_cast<std::size_t>(replica);
   const auto [bucket, item] = plan_->places[index];
   gradients_[r][index] = gradient;
-  if (!canonical_ && num_replicas_ > 1 && gradient.is_dense()) {
+  if (!on_gpus_ && !canonical_ && num_replicas_ > 1 && gradient.is_dense()) {
     stage(replica, bucket, plan_->buckets[bucket].items[item]);
   }
   if (num_replicas_ == 1 && policy_ != NonFinitePolicy::kIgnore) check_alone(index);
-  if (--unfilled_[r][bucket] == 0 && last_to_fill(bucket)) publish(bucket);
+  if (--unfilled_[r][bucket] > 0) return;
+  if (on_gpus_ && num_replicas_ > 1) pack(replica, bucket);
+  if (last_to_fill(bucket)) publish(bucket);
 }
 
 bool GradientRound::last_to_fill(std::size_t bucket) {
@@ -67,15 +71,15 @@ bool GradientRound::last_to_fill(std::size_t bucket) {
 void GradientRound::publish(std::size_t bucket) {
   try {
     prepare(bucket);
+    if (on_gpus_ && has_dense(bucket)) start(bucket);
   } catch (...) {
     fail_with(std::current_exception());
     return;
   }
   const BucketPlan::Bucket& plan = plan_->buckets[bucket];
-  const bool has_dense =
-      num_replicas_ > 1 && std::ranges::count(buckets_[bucket].kinds, Kind::kDense) > 0;
+  const bool has_slices = !on_gpus_ && has_dense(bucket);
   const bool sliceable = canonical_ || services_.ops.sliceable();
-  const auto slices = cut_slices(has_dense ? plan.count : 0, size_of(plan.dtype),
+  const auto slices = cut_slices(has_slices ? plan.count : 0, size_of(plan.dtype),
                                  sliceable ? static_cast<int>(num_replicas_) : 1);
   MutexLock lock(monitor_.mutex());
   for (const SliceRange& slice : slices) tasks_.push_back({bucket, slice});
@@ -88,7 +92,7 @@ void GradientRound::prepare(std::size_t bucket) {
   for (const BucketPlan::Item& item : plan_->buckets[bucket].items) {
     buckets_[bucket].kinds.push_back(prepare_item(bucket, item));
   }
-  if (!canonical_ && num_replicas_ > 1) zero_unused(bucket);
+  if (!on_gpus_ && !canonical_ && num_replicas_ > 1) zero_unused(bucket);
 }
 
 void GradientRound::zero_unused(std::size_t bucket) {
@@ -146,20 +150,22 @@ void GradientRound::sum_sparse(const BucketPlan::Item& item) {
   for (std::size_t r = 0; r < num_replicas_; ++r) {
     const Gradient& gradient = gradients_[r][item.variable];
     if (gradient.is_slices()) {
-      slices.push_back(gradient.slices());
+      // Rows are sorted by the host.
+      slices.push_back(on_gpus_ ? copy_to(gradient, Device{}).slices() : gradient.slices());
       continue;
     }
     slices.push_back({Tensor::zeros(variable.shape().with_dim(0, 0), variable.dtype()),
                       Tensor::zeros({0}, DType::kInt64), variable.shape()});
   }
-  IndexedSlices sum = sum_slices_canonically(slices, services_.replica_devices.front());
+  const Device where = on_gpus_ ? Device{} : services_.replica_devices.front();
+  IndexedSlices sum = sum_slices_canonically(slices, where);
   const auto count = static_cast<std::size_t>(sum.values.num_elements());
   if (policy_ != NonFinitePolicy::kIgnore &&
       count_non_finite(variable.dtype(), sum.values.bytes().data(), count) > 0) {
     note_sparse(item, slices, sum);
     if (policy_ == NonFinitePolicy::kZero) {
       for (IndexedSlices& each : slices) each.values = without_non_finite(each.values);
-      sum = sum_slices_canonically(slices, services_.replica_devices.front());
+      sum = sum_slices_canonically(slices, where);
       sum.values = without_non_finite(sum.values);
     }
   }
@@ -191,19 +197,24 @@ void GradientRound::check_alone(std::size_t index) {
   const auto [bucket, position] = plan_->places[index];
   const BucketPlan::Item& item = plan_->buckets[bucket].items[position];
   if (gradient.is_slices()) {
-    const IndexedSlices slices = gradient.slices();
+    const Gradient on_host = on_gpus_ ? copy_to(gradient, Device{}) : gradient;
+    const IndexedSlices slices = on_host.slices();
     const Tensor finite = without_non_finite(slices.values);
     if (finite.id() == slices.values.id()) return;
     note_sparse(item, {&slices, 1}, slices);
     if (policy_ == NonFinitePolicy::kZero) {
-      gradient = IndexedSlices{finite, slices.indices, slices.dense_shape};
+      const Device device = device_of(gradient);
+      gradient = copy_to(IndexedSlices{finite, slices.indices, slices.dense_shape}, device);
     }
   } else if (gradient.is_dense()) {
-    const Tensor dense = gradient.dense();
+    if (on_gpus_ && !has_non_finite(gradient.dense())) return;
+    const Tensor dense = on_gpus_ ? gradient.dense().to(Device{}) : gradient.dense();
     const auto found = first_non_finite(dense.dtype(), dense.bytes().data(), item.count);
     if (!found) return;
     note(item, *found, 0);
-    if (policy_ == NonFinitePolicy::kZero) gradient = without_non_finite(dense);
+    if (policy_ == NonFinitePolicy::kZero) {
+      gradient = without_non_finite(dense).to(gradient.dense().device());
+    }
   }
 }
 
@@ -258,7 +269,7 @@ std::vector<Gradient> GradientRound::results(int replica) const {
         gradients.emplace_back();
         break;
       case Kind::kSparse:
-        gradients.push_back(sparse_sums_[i]);
+        gradients.push_back(on_gpus_ ? copy_to(sparse_sums_[i], device) : sparse_sums_[i]);
         break;
       case Kind::kDense:
         gradients.push_back(num_replicas_ == 1

@@ -13,7 +13,8 @@
 
 namespace tutti::internal {
 
-/// A bucket that all replicas have filled is published as slices, which any replica computes.
+/// A bucket that all replicas have filled is published: on CPUs as slices, which any replica
+/// computes; on GPUs as work for their communication streams.
 class GradientRound {
  public:
   struct Task {
@@ -30,6 +31,9 @@ class GradientRound {
   /// Replica `replica` gives its gradient of variable `index`; when that fills its part of a
   /// bucket, and it is the last one to do so, the bucket is published.
   void put(int replica, std::size_t index, const Gradient& gradient);
+  /// On GPUs: what replicas queue from now on sees the sums; looks for values that are not finite.
+  /// After all buckets are done, by one replica.
+  void join_gpus();
   /// Computes slices until none is there. A failure is kept for wait-and-rethrow by the leader.
   void work();
   /// What was found not finite, under every policy but kIgnore. After all buckets are done.
@@ -53,6 +57,7 @@ class GradientRound {
     std::vector<Kind> kinds;  // per item, known once published
     std::vector<MutableTensor>
         flat;  // canonical: one, the result; else per replica, reduced in place
+    PendingReduction pending;  // on GPUs
   };
   /// Elements [begin, end) of a bucket, all of one item.
   struct Piece {
@@ -79,6 +84,15 @@ class GradientRound {
   void fail_with(std::exception_ptr failure);
   std::byte* element(std::size_t bucket, std::size_t copy, std::size_t index);
 
+  // gradient_round_gpu.cc: buckets in the memory of GPUs, reduced beside the backward pass.
+  void pack(int replica, std::size_t bucket);
+  void start(std::size_t bucket);
+  bool has_dense(std::size_t bucket) const;
+  std::vector<ReplicaBuffer> flat_buffers(std::size_t bucket) const;
+  void search_on_gpus();
+  void note_on_gpus(std::size_t bucket);
+  void repair_on_gpus(std::size_t bucket);
+
   // gradient_round_slices.cc: packing and adding.
   bool compresses(std::size_t bucket) const;
   void stage(int replica, std::size_t bucket, const BucketPlan::Item& item);
@@ -99,7 +113,8 @@ class GradientRound {
   const std::shared_ptr<Residuals> residuals_;  // nullptr: nothing is compressed
   const std::vector<Variable> variables_;
   const std::size_t num_replicas_;
-  const bool canonical_;  // added straight from the gradients into one result
+  const bool on_gpus_;
+  const bool canonical_;  // on CPUs: added straight from the gradients into one result
   const WireCompression compression_;
   const NonFinitePolicy policy_;
   // gradients_[replica][variable]: written by the replica until it has filled the bucket, then by

@@ -28,6 +28,7 @@ const std::byte* GradientRound::gradient_at(std::size_t replica, const Piece& pi
 
 void GradientRound::stage(int replica, std::size_t bucket, const BucketPlan::Item& item) {
   const auto r = static_cast<std::size_t>(replica);
+  if (on_gpus_) return pack(replica, bucket);
   const DType dtype = plan_->buckets[bucket].dtype;
   const std::size_t block = kBlockBytes / size_of(dtype);
   const std::size_t last = item.first + item.count;

@@ -11,6 +11,7 @@
 #include "tutti/core/random.h"
 #include "tutti/core/trace.h"
 #include "tutti/strategy/gradient_bucketer.h"
+#include "tutti/strategy/mirrored_variable.h"
 #include "tutti/strategy/replica_threads.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/strategy/sync_on_read_variable.h"
@@ -57,11 +58,36 @@ void check_weights(std::string_view who, const LocalStrategyOptions& options,
        " positive numbers, one per replica, or none, got [", join(weights), "]");
 }
 
+/// CPUs or GPUs, not both: an operation reduces the memory of one kind.
+void check_kinds(std::string_view who, const LocalStrategyOptions& options,
+                 const std::vector<Device>& replica_devices) {
+  const Device first = replica_devices.front();
+  for (const Device& device : replica_devices) {
+    if (device.type == first.type) continue;
+    fail(ErrorCode::kUnimplemented, who, ": replicas on CPUs and GPUs at once; expected one kind, ",
+         "got ", first, " and ", device, "; try two strategies, or GPUs alone");
+  }
+  const WireCompression compression = options.cross_device_ops.options.compression;
+  if (first.type == DeviceType::kCpu || compression == WireCompression::kNone) return;
+  fail(ErrorCode::kUnimplemented, who, ": compression ", to_string(compression), " on ", first,
+       "; expected replicas on CPUs; try WireCompression::kNone, or variables of bfloat16");
+}
+
+/// What the options name; canonical where they name nothing and ask for canonical order.
+CrossDeviceOpsSpec spec_of(const LocalStrategyOptions& options) {
+  CrossDeviceOpsSpec spec = options.cross_device_ops;
+  const bool names_none = spec.name.empty() && spec.options.implementation ==
+                                                   CommunicationImplementation::kAuto;
+  if (names_none && options.deterministic.value_or(false)) spec.name = "canonical";
+  return spec;
+}
+
 /// The rule of LocalStrategyOptions::deterministic.
 std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,
                                           const std::vector<Device>& replica_devices) {
+  check_kinds(who, options, replica_devices);
   auto ops =
-      build_cross_device_ops(options.cross_device_ops,
+      build_cross_device_ops(spec_of(options),
                              Group{static_cast<int>(replica_devices.size()), 0, replica_devices});
   if (ops->determinism() == Determinism::kCanonical || replica_devices.size() == 1) return ops;
   if (options.deterministic.value_or(false)) {
@@ -327,6 +353,16 @@ int LocalStrategy::next_work_number(std::size_t num_bytes) {
   const auto least = std::ranges::min_element(impl_->work_bytes);
   *least += num_bytes;
   return static_cast<int>(least - impl_->work_bytes.begin());
+}
+
+std::shared_ptr<const internal::Placement> LocalStrategy::placement_for(
+    const VariableOptions& options, const std::shared_ptr<const internal::Placement>& usual) const {
+  const std::vector<Device>& devices = impl_->services.replica_devices;
+  const bool any_gpu = std::ranges::any_of(
+      devices, [](const Device& device) { return device.type == DeviceType::kGpu; });
+  if (!options.on_host || !any_gpu) return usual;
+  return std::make_shared<const internal::Placement>(
+      internal::Placement::central(devices, Device{}));
 }
 
 }  // namespace tutti

@@ -15,6 +15,10 @@
 
 namespace tutti {
 
+namespace internal {
+struct Placement;
+}  // namespace internal
+
 /// Devices by value or by name: `{"gpu:0", "gpu:1"}`, "cpu:0-3".
 struct DeviceList {
   DeviceList() = default;
@@ -36,10 +40,11 @@ struct LocalStrategyOptions {
   /// Number of replicas; 0: one per device. Replica r runs on device r * num_devices / replicas
   /// (consecutive replicas share a device).
   int replicas = 0;
-  /// Unset: canonical.
+  /// Unset: canonical; on GPUs as CrossDeviceOpsSpec::name says.
   CrossDeviceOpsSpec cross_device_ops = {};
-  /// Unset: canonical unless another operation is named, which is then used with one line that same
-  /// bits are not promised. true: an operation that is not canonical is an error. false: no line.
+  /// Unset: canonical unless another operation is named (or taken, on GPUs), which is then used with
+  /// one line that same bits are not promised. true: canonical where none is named; another one that
+  /// is not canonical is an error. false: no line.
   std::optional<bool> deterministic = std::nullopt;
   ReplicaExecution execution = ReplicaExecution::kThreads;
   /// Shares of the global batch for devices of different speed; one positive number per replica, or
@@ -75,6 +80,10 @@ class LocalStrategy : public Strategy {
   /// Which replica is to apply updates of a variable of `num_bytes`: spreads bytes over replicas in
   /// order of creation.
   int next_work_number(std::size_t num_bytes);
+  /// `usual`, or one component in the host's memory for options.on_host on GPUs.
+  std::shared_ptr<const internal::Placement> placement_for(
+      const VariableOptions& options,
+      const std::shared_ptr<const internal::Placement>& usual) const;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -26,8 +26,9 @@ OneDeviceStrategy::~OneDeviceStrategy() = default;
 std::shared_ptr<VariableStorage> OneDeviceStrategy::create_storage(const Tensor& initial_value,
                                                                    VariableOptions options) {
   if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
+  const auto placement = placement_for(options, placement_);
   return std::make_shared<internal::MirroredStorage>(
-      initial_value, std::move(options), static_cast<const Strategy*>(this), placement_, 0);
+      initial_value, std::move(options), static_cast<const Strategy*>(this), placement, 0);
 }
 
 }  // namespace tutti

@@ -48,10 +48,11 @@ Tensor SyncOnReadStorage::share(const Tensor& value, int index) const {
   }
   const GradientTape::StopRecording stop;
   if (is_floating(dtype())) return divide(value, static_cast<double>(count));
-  MutableTensor part(shape(), dtype(), value.device());
+  const Tensor on_host = value.to(Device{});
+  MutableTensor part(shape(), dtype(), Device{});
   visit_dtype(dtype(), [&]<class T>() {
     if constexpr (!std::is_same_v<T, bool> && std::is_integral_v<T>) {
-      const auto whole = value.host_span<T>();
+      const auto whole = on_host.host_span<T>();
       for (std::size_t i = 0; i < whole.size(); ++i) {
         const auto n = static_cast<T>(count);
         const T rest = static_cast<T>(whole[i] % n);
@@ -61,7 +62,7 @@ Tensor SyncOnReadStorage::share(const Tensor& value, int index) const {
       }
     }
   });
-  return part.freeze();
+  return part.freeze().to(value.device());
 }
 
 void SyncOnReadStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {

@@ -5,11 +5,17 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
+
+#include "tutti/tensor/device.h"
 
 namespace tutti {
 
-/// Bytes of host memory, aligned to 64. Owned by the BufferRefs that name it.
+class BufferAllocator;
+
+/// Bytes of one allocator: of host memory, aligned to 64, or of a GPU's, aligned to 256. Owned by
+/// the BufferRefs that name it.
 class Buffer {
  public:
   Buffer() = default;
@@ -23,6 +29,8 @@ class Buffer {
  private:
   friend class BufferRef;
   friend class BufferAllocator;
+  BufferAllocator* allocator_ = nullptr;
+  std::shared_ptr<BufferAllocator> keeps_alive_;  // an allocator that does not live for ever
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   std::size_t capacity_ = 0;
@@ -34,9 +42,13 @@ class Buffer {
 class BufferRef {
  public:
   BufferRef() = default;
-  /// A buffer of `size` bytes with undefined content, from the allocator's cache if it can. Any
-  /// thread.
+  /// A buffer of `size` bytes of host memory with undefined content, from the allocator's cache if
+  /// it can. Any thread.
   static BufferRef allocate(std::size_t size);
+  /// The same in the memory of `device`: within a GraphMemoryScope (gpu/graph_memory.h) from the
+  /// graph's memory. Throws kResourceExhausted naming the device and what it holds.
+  static BufferRef allocate(std::size_t size, Device device);
+  static BufferRef allocate(std::size_t size, BufferAllocator& allocator);
 
   BufferRef(const BufferRef& other) : buffer_(other.buffer_) { retain(); }
   BufferRef(BufferRef&& other) noexcept : buffer_(std::exchange(other.buffer_, nullptr)) {}
@@ -50,9 +62,13 @@ class BufferRef {
   Buffer* get() const { return buffer_; }
   explicit operator bool() const { return buffer_ != nullptr; }
   /// Whether no other reference exists.
-  bool unique() const { return buffer_->references_.load(std::memory_order_acquire) == 1; }
+  bool unique() const { return num_references() == 1; }
+  int num_references() const {
+    return static_cast<int>(buffer_->references_.load(std::memory_order_acquire));
+  }
 
  private:
+  friend class BufferAllocator;
   void retain() const {
     if (buffer_) buffer_->references_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -73,12 +89,13 @@ struct AllocatorStatistics {
   std::uint64_t cache_hits = 0;
 };
 
-AllocatorStatistics allocator_statistics();
-/// The cache's limit: 1 GiB. Beyond it the size classes that were not asked for longest are given
-/// back.
+/// Of the host's memory (all CPU devices), or of a GPU's.
+AllocatorStatistics allocator_statistics(Device device = {});
+/// The limit of the host's cache: 1 GiB. Beyond it the size classes that were not asked for longest
+/// are given back. A GPU's cache has no limit but that of the device.
 inline constexpr std::size_t kMaxCachedBytes = std::size_t{1} << 30;
 
-/// Gives cached memory back to the system.
-void trim_allocator_cache();
+/// Gives cached memory back to the system, or to the GPU.
+void trim_allocator_cache(Device device = {});
 
 }  // namespace tutti

@@ -8,6 +8,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/tensor/device_spec.h"
+#include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti {
 namespace {
@@ -27,7 +28,7 @@ std::string_view trimmed(std::string_view text) {
 
 [[noreturn]] void fail_list(std::string_view list, std::string_view reason) {
   fail(ErrorCode::kInvalidArgument, "parse_devices: cannot read '", list, "': ", reason,
-       "; expected a list such as 'cpu:0-3' or 'cpu:0,cpu:2'");
+       "; expected a list such as 'cpu:0-3' or 'gpu:0,gpu:2'");
 }
 
 /// One entry of a list, "cpu:0" or "cpu:0-3", appended to `devices`.
@@ -81,9 +82,13 @@ void require_available(const Device& device) {
       device.index < kNumVirtualCpuDevices) {
     return;
   }
+  const auto num_gpus = static_cast<int>(logical_gpus().size());
+  if (device.type == DeviceType::kGpu && device.index >= 0 && device.index < num_gpus) return;
+  const std::string gpus = num_gpus > 0 ? concat(", gpu:0 ... gpu:", num_gpus - 1) : std::string();
   fail(ErrorCode::kUnavailable, device, " is unavailable: ",
-       device.type == DeviceType::kGpu ? "this build has no GPU backend" : "no such device",
-       "; devices here: cpu:0 ... ", kLast, " (virtual)");
+       device.type == DeviceType::kGpu && num_gpus == 0 ? gpu_unavailable_reason()
+                                                        : "no such device",
+       "; devices here: cpu:0 ... ", kLast, " (virtual)", gpus);
 }
 
 std::vector<Device> parse_devices(std::string_view list) {
@@ -98,6 +103,11 @@ std::vector<Device> parse_devices(std::string_view list) {
   }
 }
 
-std::vector<Device> default_devices() { return {Device{}}; }
+std::vector<Device> default_devices() {
+  std::vector<Device> devices;
+  for (const LogicalGpu& gpu : logical_gpus()) devices.push_back({DeviceType::kGpu, gpu.index});
+  if (devices.empty()) devices.push_back(Device{});
+  return devices;
+}
 
 }  // namespace tutti

@@ -69,9 +69,10 @@ enum class DeviceRuleId {
   kMovingAverage,
   kWeightDecay
 };
-/// A rule and the numbers that it uses in this step, in the order that optimizer_update.cu states.
+/// A rule and the numbers that it uses in this step, in the order that update_rules.h states.
 struct DeviceRule {
   static constexpr std::size_t kNumConstants = 12;
+  static constexpr std::size_t kWeightDecay = 2;  // which constant decays weights before the rule
   DeviceRuleId id = DeviceRuleId::kSgd;
   std::array<double, kNumConstants> constants{};
 };
@@ -116,7 +117,7 @@ class DeviceEvent {
   /// Returns when everything before it is done. Throws kInternal naming the device for a failure of
   /// that work.
   virtual void synchronize() const = 0;
-  /// Between two events of one device, both done.
+  /// Between two events of record_timed() of one device, both done.
   virtual double milliseconds_since(const DeviceEvent& earlier) const = 0;
 };
 
@@ -140,7 +141,8 @@ class DeviceMath {
   virtual void copy_many(std::span<const DeviceCopy> copies, StreamId stream) = 0;
 };
 
-/// A logical device: a part of a GPU's memory, and streams. Calls are made by one thread at a time.
+/// A logical device: a part of a GPU's memory, and streams. Calls are made by one thread at a time,
+/// but for allocate() and release(), which any thread may call at any time, also during a capture.
 class DeviceContext {
  public:
   virtual ~DeviceContext() = default;
@@ -160,6 +162,8 @@ class DeviceContext {
   virtual void clear(void* data, std::size_t bytes, StreamId stream) = 0;
 
   virtual std::shared_ptr<DeviceEvent> record(StreamId stream) = 0;
+  /// An event that knows when it happened; slower than record().
+  virtual std::shared_ptr<DeviceEvent> record_timed(StreamId stream) = 0;
   virtual void wait(StreamId stream, const DeviceEvent& event) = 0;
   virtual void synchronize(StreamId stream) = 0;
   /// cudaStream_t, for libraries such as NCCL.
@@ -183,6 +187,7 @@ class DeviceBackend {
   virtual PhysicalDevice inspect(int ordinal) const = 0;
   virtual bool can_access_peer(int from, int to) const = 0;
   virtual std::unique_ptr<DeviceContext> open(int ordinal) = 0;
+  /// Host memory that copies need not stage. Throws kInternal or kResourceExhausted.
   virtual void* allocate_pinned(std::size_t bytes) = 0;
   virtual void release_pinned(void* data) noexcept = 0;
 };

@@ -71,7 +71,7 @@ std::vector<Tensor> dispatch(OpCall call) {
   if (std::optional<Tensor> result = view(call)) {
     outputs.push_back(std::move(*result));
   } else {
-    outputs = run_kernel(cpu_kernels(), call);
+    outputs = compute(call);
   }
   const std::vector<OpObserver*>& stack = observers();
   for (std::size_t i = 0; i < stack.size(); ++i) stack[i]->on_op(call, outputs);

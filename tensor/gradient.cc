@@ -33,7 +33,7 @@ Tensor IndexedSlices::to_dense() const {
   call.op = OpId::kScatterRows;
   call.inputs = {values, indices};
   call.outputs = {{dense_shape, values.dtype()}};
-  return run_kernel(cpu_kernels(), call)[0];
+  return compute(call)[0];
 }
 
 }  // namespace tutti

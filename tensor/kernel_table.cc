@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/half_conversion.h"
 #include "tutti/tensor/ops/checks.h"
 
@@ -57,6 +58,21 @@ void run(const KernelTable& table, const OpCall& call, std::span<const MutableTe
   }
 }
 
+/// Allocates the outputs and calls `run(call, outputs)` unless there is nothing to compute.
+template <class Run>
+std::vector<Tensor> outputs_of(const OpCall& call, const Run& run) {
+  const Device device = call.inputs[0].device();
+  std::vector<MutableTensor> outputs;
+  outputs.reserve(call.outputs.size());
+  for (const TensorSpec& spec : call.outputs) outputs.emplace_back(spec.shape, spec.dtype, device);
+  const auto has_elements = [](const TensorSpec& spec) { return spec.shape.num_elements() > 0; };
+  if (std::ranges::any_of(call.outputs, has_elements)) run(outputs);
+  std::vector<Tensor> results;
+  results.reserve(outputs.size());
+  for (const MutableTensor& output : outputs) results.push_back(output.freeze());
+  return results;
+}
+
 }  // namespace
 
 void KernelTable::set(OpId op, DType dtype, Kernel kernel) {
@@ -71,19 +87,19 @@ Kernel KernelTable::find(OpId op, DType dtype) const {
   return kernels_[static_cast<std::size_t>(op)][static_cast<std::size_t>(dtype)];
 }
 
+std::vector<Tensor> compute(const OpCall& call) {
+  const Device device = call.inputs[0].device();
+  if (device.type == DeviceType::kCpu) return run_kernel(cpu_kernels(), call);
+  return outputs_of(call, [&](std::span<const MutableTensor> outputs) {
+    GpuDevice::of(device).run(call, outputs);
+  });
+}
+
 std::vector<Tensor> run_kernel(const KernelTable& table, const OpCall& call) {
   TUTTI_CHECK(!call.inputs.empty(), call.op < OpId::kCount ? to_string(call.op) : "?",
               ": a call without inputs");
-  const Device device = call.inputs[0].device();
-  std::vector<MutableTensor> outputs;
-  outputs.reserve(call.outputs.size());
-  for (const TensorSpec& spec : call.outputs) outputs.emplace_back(spec.shape, spec.dtype, device);
-  const auto has_elements = [](const TensorSpec& spec) { return spec.shape.num_elements() > 0; };
-  if (std::ranges::any_of(call.outputs, has_elements)) run(table, call, outputs);
-  std::vector<Tensor> results;
-  results.reserve(outputs.size());
-  for (const MutableTensor& output : outputs) results.push_back(output.freeze());
-  return results;
+  return outputs_of(call,
+                    [&](std::span<const MutableTensor> outputs) { run(table, call, outputs); });
 }
 
 }  // namespace tutti

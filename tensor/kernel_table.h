@@ -59,7 +59,9 @@ const KernelTable& reference_kernels();
 /// environment variable TUTTI_KERNELS=reference, reference_kernels().
 const KernelTable& cpu_kernels();
 
-/// Runs one call on the kernels of `table`, without observers: how tests compare two tables.
+/// Runs one call on the kernels of its device, without observers.
+std::vector<Tensor> compute(const OpCall& call);
+/// The same on the kernels of `table`, on the CPU: how tests compare two tables.
 std::vector<Tensor> run_kernel(const KernelTable& table, const OpCall& call);
 
 }  // namespace tutti

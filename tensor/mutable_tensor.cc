@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/tensor_impl.h"
 
 namespace tutti {
@@ -40,18 +41,43 @@ T checked_value(double value, std::string_view who) {
 
 void fill(const MutableTensor& tensor, double value, std::string_view who) {
   visit_dtype(tensor.dtype(), [&]<class T>() {
-    std::ranges::fill(tensor.span<T>(), checked_value<T>(value, who));
+    const T element = checked_value<T>(value, who);
+    if (tensor.device().type == DeviceType::kCpu) {
+      std::ranges::fill(tensor.span<T>(), element);
+    } else {
+      GpuDevice::of(tensor.device()).fill(tensor, value);
+    }
   });
+}
+
+void copy_bytes(Device to_device, void* to, Device from_device, const void* from,
+                std::size_t bytes) {
+  if (bytes == 0) return;
+  const bool to_host = to_device.type == DeviceType::kCpu;
+  const bool from_host = from_device.type == DeviceType::kCpu;
+  if (to_host && from_host) {
+    std::memcpy(to, from, bytes);
+  } else if (to_host) {
+    GpuDevice::of(from_device).copy_to_host(to, from, bytes);
+  } else if (from_host) {
+    GpuDevice::of(to_device).copy_from_host(to, from, bytes);
+  } else {
+    GpuDevice::of(to_device).copy_from_gpu(to, GpuDevice::of(from_device), from, bytes);
+  }
 }
 
 }  // namespace internal
 
 MutableTensor::MutableTensor(const Shape& shape, DType dtype, Device device)
-    : buffer_(BufferRef::allocate(internal::num_bytes(shape, dtype))),
-      shape_(shape),
-      dtype_(dtype),
-      device_(device) {
+    : shape_(shape), dtype_(dtype), device_(device) {
   require_available(device);
+  buffer_ = BufferRef::allocate(internal::num_bytes(shape, dtype), device);
+}
+
+void MutableTensor::fail_not_on_host() const {
+  fail(ErrorCode::kFailedPrecondition, "MutableTensor: the elements of this tensor, ", dtype_,
+       " of shape ", shape_, ", are on ", device_,
+       ", which the host cannot write; try writing a tensor of Device{} and to()");
 }
 
 std::size_t MutableTensor::num_bytes() const { return internal::num_bytes(shape_, dtype_); }
@@ -69,9 +95,17 @@ Tensor MutableTensor::freeze() const {
 void MutableTensor::make_unique() {
   TUTTI_CHECK(buffer_, "MutableTensor::make_unique: this tensor is undefined");
   if (buffer_.unique()) return;
-  BufferRef copy = BufferRef::allocate(num_bytes());
-  std::memcpy(copy->data(), buffer_->data(), num_bytes());
+  BufferRef copy = BufferRef::allocate(num_bytes(), device_);
+  internal::copy_bytes(device_, copy->data(), device_, buffer_->data(), num_bytes());
   buffer_ = std::move(copy);
+}
+
+void MutableTensor::write(const Tensor& value) {
+  if (value.shape() != shape_ || value.dtype() != dtype_) {
+    fail(ErrorCode::kInvalidArgument, "MutableTensor::write: expected ", dtype_, " of shape ",
+         shape_, ", got ", value.dtype(), " of shape ", value.shape());
+  }
+  internal::copy_bytes(device_, address(), value.device(), value.address(), num_bytes());
 }
 
 void MutableTensor::assign(const Tensor& value) {
@@ -83,13 +117,20 @@ void MutableTensor::assign(const Tensor& value) {
   shape_ = value.shape();
   dtype_ = value.dtype();
   const Tensor::Impl& source = *value.impl_;
-  if (source.offset == 0 && source.buffer->size() == num_bytes()) {
+  const bool on_gpu = device_.type != DeviceType::kCpu;
+  if (on_gpu && buffer_ && buffer_.unique()) {
+    internal::copy_bytes(device_, buffer_->data(), source.device, value.address(), num_bytes());
+    return;
+  }
+  const bool same_memory =
+      on_gpu ? source.device == device_ : source.device.type == DeviceType::kCpu;
+  if (same_memory && source.offset == 0 && source.buffer->size() == num_bytes()) {
     buffer_ = source.buffer;
     return;
   }
   // A part of a larger buffer: sharing it would keep the whole alive, and writes assume offset 0.
-  BufferRef copy = BufferRef::allocate(num_bytes());
-  std::memcpy(copy->data(), value.bytes().data(), num_bytes());
+  BufferRef copy = BufferRef::allocate(num_bytes(), device_);
+  internal::copy_bytes(device_, copy->data(), source.device, value.address(), num_bytes());
   buffer_ = std::move(copy);
 }
 

@@ -141,6 +141,7 @@ struct OneHotAttributes {
 struct DropoutAttributes {
   double rate = 0.5;
   RandomKey key;
+  const void* step_key = nullptr;  // device memory that holds the key of each step (StepRecorder)
 };
 
 using Attributes =

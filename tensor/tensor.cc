@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/tensor_impl.h"
 
 namespace tutti {
@@ -23,8 +24,9 @@ To single_element(const Tensor& tensor, const char* who) {
     fail(ErrorCode::kInvalidArgument, who, ": expected exactly one element, got shape ",
          tensor.shape(), "; try to_doubles() or host_span()");
   }
+  const Tensor on_host = tensor.to(Device{});
   return visit_dtype(tensor.dtype(), [&]<class T>() {
-    const T value = tensor.host_span<T>()[0];
+    const T value = on_host.host_span<T>()[0];
     if constexpr (Half<T>) {
       return static_cast<To>(static_cast<float>(value));
     } else {
@@ -48,7 +50,11 @@ Tensor::Tensor(float scalar) {
 
 Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
   MutableTensor tensor(shape, dtype, device);
-  std::memset(tensor.data(), 0, tensor.num_bytes());
+  if (device.type == DeviceType::kCpu) {
+    std::memset(tensor.data(), 0, tensor.num_bytes());
+  } else {
+    GpuDevice::of(device).clear(tensor.address(), tensor.num_bytes());
+  }
   return tensor.freeze();
 }
 
@@ -67,7 +73,7 @@ Tensor Tensor::from_bytes(const Shape& shape, DType dtype, std::span<const std::
     fail(ErrorCode::kInvalidArgument, "Tensor::from: expected ", shape.num_elements(),
          " elements of ", dtype, " for shape ", shape, ", got ", bytes.size() / size_of(dtype));
   }
-  if (!bytes.empty()) std::memcpy(tensor.data(), bytes.data(), bytes.size());
+  internal::copy_bytes(device, tensor.address(), Device{}, bytes.data(), bytes.size());
   return tensor.freeze();
 }
 
@@ -83,7 +89,17 @@ DType Tensor::dtype() const { return shape(), impl_->dtype; }
 Device Tensor::device() const { return shape(), impl_->device; }
 std::size_t Tensor::num_bytes() const { return internal::num_bytes(shape(), impl_->dtype); }
 std::uint64_t Tensor::id() const { return impl_ ? impl_->id : 0; }
-const std::byte* Tensor::data() const { return shape(), impl_->buffer->data() + impl_->offset; }
+const void* Tensor::address() const { return shape(), impl_->buffer->data() + impl_->offset; }
+const BufferRef& Tensor::buffer() const { return shape(), impl_->buffer; }
+
+const std::byte* Tensor::data() const {
+  if (device().type != DeviceType::kCpu) [[unlikely]] {
+    fail(ErrorCode::kFailedPrecondition, "Tensor: the elements of this tensor, ", impl_->dtype,
+         " of shape ", impl_->shape, ", are on ", impl_->device,
+         ", which the host cannot read; try to(Device{})");
+  }
+  return impl_->buffer->data() + impl_->offset;
+}
 
 void Tensor::require_dtype(DType dtype) const {
   if (this->dtype() != dtype) [[unlikely]] {
@@ -93,12 +109,24 @@ void Tensor::require_dtype(DType dtype) const {
 }
 
 Tensor Tensor::to(Device device) const {
-  if (this->device() == device) return *this;
+  const Device from = this->device();
+  if (from == device) return *this;
   require_available(device);
+  if (from.type != device.type || device.type != DeviceType::kCpu) {
+    MutableTensor copy(shape(), dtype(), device);
+    internal::copy_bytes(device, copy.address(), from, address(), num_bytes());
+    return copy.freeze();
+  }
   auto impl = std::make_shared<Impl>(*impl_);
   impl->device = device;
   impl->id = Impl::next_id();
   return Tensor(std::move(impl));
+}
+
+Tensor Tensor::copy() const {
+  MutableTensor copy(shape(), dtype(), device());
+  copy.write(*this);
+  return copy.freeze();
 }
 
 Tensor Tensor::alias() const { return reshaped(shape()); }
@@ -136,8 +164,9 @@ std::int64_t Tensor::item_int() const {
 }
 
 std::vector<double> Tensor::to_doubles() const {
+  const Tensor on_host = to(Device{});
   return visit_dtype(dtype(), [&]<class T>() {
-    const std::span<const T> elements = host_span<T>();
+    const std::span<const T> elements = on_host.host_span<T>();
     std::vector<double> values(elements.size());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(elements[i]);
     return values;

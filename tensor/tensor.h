@@ -61,23 +61,31 @@ class Tensor {
   std::size_t num_bytes() const;
 
   /// This value on `device`; no copy when already there (virtual CPU devices share the host's
-  /// memory). Not recorded on tapes: no gradient flows back through it.
+  /// memory). Not recorded on tapes: no gradient flows back through it. From a GPU to the host it
+  /// waits for the value; to a GPU, and between GPUs that reach each other, it waits for nothing.
   Tensor to(Device device) const;
+  /// The same elements in memory of their own, under a new identity. Not recorded on tapes.
+  Tensor copy() const;
 
-  /// The one element, converted. Throws kInvalidArgument unless there is exactly one.
+  /// The one element, converted; of a GPU's tensor it waits for the value. Throws kInvalidArgument
+  /// unless there is exactly one.
   float item() const;
   double item_double() const;
   std::int64_t item_int() const;
 
-  /// The elements. Throws kInvalidArgument unless T is the element type. Valid while a copy of this
-  /// tensor lives.
+  /// The elements, in host memory. Throws kInvalidArgument unless T is the element type,
+  /// kFailedPrecondition on a GPU: to(Device{}) copies. Valid while a copy of this tensor lives.
   template <class T>
   std::span<const T> host_span() const {
     require_dtype(dtype_of<T>());
     return {reinterpret_cast<const T*>(data()), static_cast<std::size_t>(num_elements())};
   }
   std::span<const std::byte> bytes() const { return {data(), num_bytes()}; }
-  /// Copies the elements, converted to double.
+  /// Where the elements are in the memory of device(): for kernels and copies. No check.
+  const void* address() const;
+  /// The memory that the elements are a part of; as long as a reference lives it is not reused.
+  const BufferRef& buffer() const;
+  /// Copies the elements, converted to double; of a GPU's tensor it waits for them.
   std::vector<double> to_doubles() const;
 
   /// Shape, type and at most the first 32 elements, for people.
@@ -120,7 +128,15 @@ class MutableTensor {
   Device device() const { return device_; }
   std::int64_t num_elements() const { return shape_.num_elements(); }
   std::size_t num_bytes() const;
-  std::byte* data() const { return buffer_->data(); }
+  /// Elements in host memory. Throws kFailedPrecondition on a GPU.
+  std::byte* data() const {
+    if (device_.type != DeviceType::kCpu) [[unlikely]]
+      fail_not_on_host();
+    return buffer_->data();
+  }
+  /// Where the elements are in the memory of device(): for kernels and copies. No check.
+  void* address() const { return buffer_->data(); }
+  const BufferRef& buffer() const { return buffer_; }
   template <class T>
   std::span<T> span() const {
     return {reinterpret_cast<T*>(data()), static_cast<std::size_t>(num_elements())};
@@ -131,10 +147,18 @@ class MutableTensor {
   Tensor freeze() const;
   /// Copies the storage first if any Tensor still shares it. After this, span() may be written.
   void make_unique();
-  /// Takes over the elements of `value` (shares its storage until the next make_unique()).
+  /// Takes over the elements of `value`: shares its storage until the next make_unique() where the
+  /// memory is the same, copies from another device. On a GPU they are copied in place when no
+  /// Tensor shares the storage.
   void assign(const Tensor& value);
+  /// Copies the elements of `value`, which may be on another device, into this storage, whoever
+  /// shares it.
+  void write(const Tensor& value);
+  /// How many tensors and buffers share the storage, this one included.
+  int num_sharers() const { return buffer_.num_references(); }
 
  private:
+  [[noreturn]] void fail_not_on_host() const;
   BufferRef buffer_;
   Shape shape_;
   DType dtype_ = DType::kFloat32;

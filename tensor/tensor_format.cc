@@ -53,7 +53,9 @@ std::string Tensor::to_string() const {
   if (!defined()) return "Tensor(undefined)";
   std::ostringstream out;
   out << "Tensor(shape=" << shape() << ", dtype=" << dtype() << ", device=" << device() << ", ";
-  visit_dtype(dtype(), [&]<class T>() { NestedWriter<T>(out, shape(), host_span<T>()).write(0); });
+  const Tensor on_host = to(Device{});
+  visit_dtype(dtype(),
+              [&]<class T>() { NestedWriter<T>(out, shape(), on_host.host_span<T>()).write(0); });
   out << ")";
   return std::move(out).str();
 }

@@ -24,6 +24,10 @@ namespace internal {
 /// Bytes of a tensor. Throws kInvalidArgument when a size_t cannot count them.
 std::size_t num_bytes(const Shape& shape, DType dtype);
 
+/// Copies `bytes` bytes between the memories of two devices, either of which may be the host.
+void copy_bytes(Device to_device, void* to, Device from_device, const void* from,
+                std::size_t bytes);
+
 /// Sets all elements to `value`. Throws kInvalidArgument naming `who` when `dtype` cannot hold it.
 void fill(const MutableTensor& tensor, double value, std::string_view who);
 

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tutti/core/error.h"
+#include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/dtype.h"
 
 namespace tutti {
@@ -24,6 +26,9 @@ struct UpdateScalars {
   double weight_decay = 0.0;    // of this variable
   double weight_norm = 0.0;     // for rules with uses_norms(), in apply(): of the whole variable
   double direction_norm = 0.0;  // ... and of what direct() wrote
+  /// In a captured step: where the scalars of the step that is being replayed will stand (but
+  /// weight_decay, which does not change). nullptr: nothing is captured.
+  const UpdateScalars* live = nullptr;
 };
 
 /// Equal-length runs of elements of one variable, its slots and its gradient. All of type `dtype`
@@ -65,6 +70,12 @@ class UpdateRule {
   virtual std::string_view name() const = 0;
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual void apply(const UpdateArgs& args) const = 0;
+  /// The same as kernels of GPUs know it, with the numbers of this step (their order:
+  /// tensor/cuda/update_rules.h); nothing for a rule that they do not know.
+  virtual std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const {
+    (void)scalars;
+    return std::nullopt;
+  }
   /// Whether an element with gradient 0 stays as it is, slots included: then a sparse gradient
   /// touches its rows alone.
   virtual bool skips_zero_gradient() const { return false; }

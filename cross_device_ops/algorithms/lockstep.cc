@@ -9,22 +9,20 @@
 #include <algorithm>
 #include <deque>
 
-#include "tutti/tensor/buffer.h"
-
 namespace tutti::internal {
 namespace {
 
 class Lockstep {
  public:
-  Lockstep(std::span<const Schedule> schedules, std::span<RankMemory> memory)
+  Lockstep(std::span<const Schedule> schedules, std::span<RankMemory> memory, StepWorker& worker)
       : schedules_(schedules),
         memory_(memory),
+        worker_(worker),
         next_(schedules.size(), 0),
         lanes_(schedules.size() * schedules.size()) {
     for (std::size_t r = 0; r < memory.size(); ++r) {
       const std::size_t bytes = schedules[r].scratch_elements * size_of(memory[r].dtype);
-      scratch_.push_back(BufferRef::allocate(bytes));
-      memory[r].scratch = scratch_.back()->data();
+      if (bytes > 0) memory[r].scratch = worker.scratch(r, bytes);
     }
   }
 
@@ -67,17 +65,19 @@ class Lockstep {
                        memory_[rank].read(step.own) == memory_[rank].read(step.range);
     if (writes(step) && !stays && is_being_read(rank, step.range)) return false;
     if (step.kind == StepKind::kSend) {
-      lane(rank, static_cast<std::size_t>(step.peer)).push_back(step.range);
+      const auto peer = static_cast<std::size_t>(step.peer);
+      lane(rank, peer).push_back(step.range);
+      worker_.sent(rank, peer);
     } else if (receives(step)) {
       const auto from = static_cast<std::size_t>(step.peer);
       std::deque<Range>& messages = lane(from, rank);
       if (messages.empty()) return false;
       TUTTI_CHECK(messages.front().count == step.range.count, "lockstep: rank ", rank,
                   " receives another length than rank ", from, " has sent");
-      memory_[rank].take(step, memory_[from].read(messages.front()));
+      worker_.take(memory_, rank, step, from, messages.front());
       messages.pop_front();
     } else if (step.kind != StepKind::kVerify) {
-      memory_[rank].apply(schedules_[rank], step);
+      worker_.apply(memory_, rank, schedules_[rank], step);
     }
     ++next_[rank];
     return true;
@@ -85,15 +85,38 @@ class Lockstep {
 
   std::span<const Schedule> schedules_;
   std::span<RankMemory> memory_;
+  StepWorker& worker_;
   std::vector<std::size_t> next_;
   std::vector<std::deque<Range>> lanes_;
-  std::vector<BufferRef> scratch_;
 };
 
 }  // namespace
 
+std::byte* StepWorker::scratch(std::size_t, std::size_t bytes) {
+  scratch_.push_back(BufferRef::allocate(bytes));
+  return scratch_.back()->data();
+}
+
+void StepWorker::sent(std::size_t, std::size_t) {}
+
+void StepWorker::take(std::span<const RankMemory> memory, std::size_t rank, const Step& step,
+                      std::size_t from, const Range& range) {
+  memory[rank].take(step, memory[from].read(range));
+}
+
+void StepWorker::apply(std::span<const RankMemory> memory, std::size_t rank,
+                       const Schedule& schedule, const Step& step) {
+  memory[rank].apply(schedule, step);
+}
+
 void run_in_lockstep(std::span<const Schedule> schedules, std::span<RankMemory> memory) {
-  Lockstep(schedules, memory).run();
+  StepWorker worker;
+  run_in_lockstep(schedules, memory, worker);
+}
+
+void run_in_lockstep(std::span<const Schedule> schedules, std::span<RankMemory> memory,
+                     StepWorker& worker) {
+  Lockstep(schedules, memory, worker).run();
 }
 
 }  // namespace tutti::internal

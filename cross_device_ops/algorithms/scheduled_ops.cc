@@ -3,10 +3,14 @@
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
 
 #include "tutti/cross_device_ops/algorithms/lockstep.h"
+#include "tutti/cross_device_ops/gpu/gpu_steps.h"
 #include "tutti/cross_device_ops/local/supports.h"
 
 namespace tutti {
 namespace {
+
+// A segment is a launch or a copy: large ones, for those cost more than on the CPU.
+constexpr std::size_t kGpuSegmentBytes = std::size_t{4} << 20;
 
 const internal::Algorithm& named(std::string_view name) {
   const internal::Algorithm* const found = internal::find_algorithm(name);
@@ -20,13 +24,15 @@ ScheduledOps::ScheduledOps(std::string_view algorithm) : algorithm_(named(algori
 
 bool ScheduledOps::supports(ReduceOp op, DType dtype, DeviceType device) const {
   if (is_half(dtype) && !algorithm_.combines_once) return false;
-  return internal::host_supports(op, dtype, device);
+  return internal::can_combine(op, dtype, device);
 }
 
 void ScheduledOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
   internal::CallShape shape{.size = static_cast<int>(buffers.size()),
                             .count = buffers.front().count,
                             .element_bytes = size_of(buffers.front().dtype)};
+  const bool on_gpus = buffers.front().work != nullptr;
+  if (on_gpus) shape.segment_bytes = kGpuSegmentBytes;
   std::vector<internal::Schedule> schedules;
   std::vector<internal::RankMemory> memory;
   for (const ReplicaBuffer& buffer : buffers) {
@@ -35,7 +41,10 @@ void ScheduledOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer
         {.input = buffer.data, .output = buffer.data, .op = op, .dtype = buffer.dtype});
     ++shape.rank;
   }
-  internal::run_in_lockstep(schedules, memory);
+  if (!on_gpus) return internal::run_in_lockstep(schedules, memory);
+  internal::GpuSteps steps(buffers);
+  internal::run_in_lockstep(schedules, memory, steps);
+  buffers.front().work->meet();
 }
 
 }  // namespace tutti

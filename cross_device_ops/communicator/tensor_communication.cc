@@ -4,10 +4,21 @@
 
 #include <cstring>
 
+#include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 
 namespace tutti {
 namespace {
+
+/// A communicator works on host memory, so a GPU's tensor travels through a copy there and the
+/// host waits for it: said once, for between GPUs there are faster ways.
+Tensor on_host(const Communicator& communicator, const Tensor& tensor) {
+  if (tensor.device().type == DeviceType::kCpu) return tensor;
+  log_warning_once(concat("communicator '", communicator.name(),
+                          "': tensors on GPUs are copied to the host and back; within a process "
+                          "a strategy's operation on GPUs is faster"));
+  return tensor.to(Device{});
+}
 
 ConstElements elements_of(const Tensor& tensor) {
   return {tensor.bytes().data(), static_cast<std::size_t>(tensor.num_elements()), tensor.dtype()};
@@ -21,21 +32,23 @@ Elements elements_of(const MutableTensor& tensor) {
 
 Tensor all_reduce(Communicator& communicator, ReduceOp op, const Tensor& value, CallOptions options,
                   SourceLocation where) {
-  MutableTensor result(value.shape(), value.dtype(), value.device());
+  const Tensor own = on_host(communicator, value);
+  MutableTensor result(own.shape(), own.dtype(), own.device());
   options.shape = &value.shape();
-  communicator.all_reduce(op, elements_of(value), elements_of(result), options, where);
-  return result.freeze();
+  communicator.all_reduce(op, elements_of(own), elements_of(result), options, where);
+  return result.freeze().to(value.device());
 }
 
 Tensor broadcast(Communicator& communicator, const Tensor& value, int root, CallOptions options,
                  SourceLocation where) {
-  MutableTensor result(value.shape(), value.dtype(), value.device());
-  if (communicator.rank() == root && value.num_bytes() > 0) {
-    std::memcpy(result.data(), value.bytes().data(), value.num_bytes());
+  const Tensor own = on_host(communicator, value);
+  MutableTensor result(own.shape(), own.dtype(), own.device());
+  if (communicator.rank() == root && own.num_bytes() > 0) {
+    std::memcpy(result.data(), own.bytes().data(), own.num_bytes());
   }
   options.shape = &value.shape();
   communicator.broadcast(elements_of(result), root, options, where);
-  return result.freeze();
+  return result.freeze().to(value.device());
 }
 
 Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions options,
@@ -45,10 +58,11 @@ Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions o
          ": all_gather: scalars cannot be concatenated; expected a rank of 1 or more; try "
          "expand_dims()");
   }
+  const Tensor own = on_host(communicator, value);
   // Everything but the first dimension is equal, and so compared; that is exchanged.
-  const Shape rest = value.shape().with_dim(0, 1);
+  const Shape rest = own.shape().with_dim(0, 1);
   options.shape = &rest;
-  const std::vector<std::int64_t> rows = {value.shape()[0]};
+  const std::vector<std::int64_t> rows = {own.shape()[0]};
   std::vector<std::int64_t> all_rows(static_cast<std::size_t>(communicator.size()));
   communicator.all_gather(std::span(rows), std::span(all_rows), {}, options, where);
   std::vector<std::size_t> counts;
@@ -57,9 +71,9 @@ Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions o
     counts.push_back(static_cast<std::size_t>(length * rest.num_elements()));
     total += length;
   }
-  MutableTensor result(value.shape().with_dim(0, total), value.dtype(), value.device());
-  communicator.all_gather(elements_of(value), elements_of(result), counts, options, where);
-  return result.freeze();
+  MutableTensor result(own.shape().with_dim(0, total), own.dtype(), own.device());
+  communicator.all_gather(elements_of(own), elements_of(result), counts, options, where);
+  return result.freeze().to(value.device());
 }
 
 IndexedSlices all_reduce(Communicator& communicator, ReduceOp op, const IndexedSlices& value,

@@ -2,16 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/local/canonical.h"
 
+#include "tutti/cross_device_ops/gpu/reductions.h"
 #include "tutti/cross_device_ops/local/supports.h"
 #include "tutti/cross_device_ops/shared/reduce_to_all.h"
 
 namespace tutti {
 
 bool Canonical::supports(ReduceOp op, DType dtype, DeviceType device) const {
-  return internal::host_supports(op, dtype, device);
+  return internal::can_combine(op, dtype, device);
 }
 
 void Canonical::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
+  if (buffers.front().work) return internal::canonical_on_gpus(op, buffers);
   std::vector<std::byte*> all;
   for (const ReplicaBuffer& buffer : buffers) all.push_back(buffer.data);
   const std::vector<const std::byte*> inputs(all.begin(), all.end());

@@ -4,17 +4,22 @@
 
 #include <cstring>
 
+#include "tutti/cross_device_ops/gpu/reductions.h"
 #include "tutti/cross_device_ops/local/supports.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti {
 
 bool ReductionToOneDevice::supports(ReduceOp op, DType dtype, DeviceType device) const {
-  return internal::host_supports(op, dtype, device);
+  return internal::can_combine(op, dtype, device);
 }
 
 void ReductionToOneDevice::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
   const ReplicaBuffer& root = buffers.front();
+  if (root.work) {
+    internal::reduce_on_one_gpu(op, buffers, root);
+    return broadcast_buffers(buffers, 0);
+  }
   const std::size_t bytes = root.count * size_of(root.dtype);
   const BufferRef copies = BufferRef::allocate(bytes * (buffers.size() - 1));
   std::vector<const std::byte*> inputs{root.data};

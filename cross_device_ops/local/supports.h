@@ -1,4 +1,4 @@
-// What every operation on host memory can combine.
+// What every operation of this library's own can combine, on host memory and on GPUs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,8 +10,8 @@ namespace tutti::internal {
 
 /// SUM, MIN, MAX and PRODUCT of every type; of bool MIN and MAX alone. What combines more than two
 /// values in several steps must refuse 16-bit types itself: it would round each.
-inline bool host_supports(ReduceOp op, DType dtype, DeviceType device) {
-  if (device != DeviceType::kCpu || op == ReduceOp::kMean) return false;
+inline bool can_combine(ReduceOp op, DType dtype, DeviceType) {
+  if (op == ReduceOp::kMean) return false;
   return dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
 }
 

@@ -11,6 +11,7 @@
 #include "tutti/core/random.h"
 #include "tutti/model/layers/layer_name.h"
 #include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/step_recorder.h"
 
 namespace tutti {
 
@@ -398,6 +399,7 @@ RandomKey Layer::next_random_key() const {
   key.a = context.step;
   key.b = context.replica;
   key.c = (state_->number << 32) | next_call_ordinal(state_->number);
+  if (StepRecorder* const recorder = StepRecorder::current()) recorder->follows_step(key);
   return key;
 }
 

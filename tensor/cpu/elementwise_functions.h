@@ -1,5 +1,7 @@
 // The formulas of elementwise operations: one place, so that all kernels give the same bits.
 // SPDX-License-Identifier: Apache-2.0
+//
+// constexpr: kernels of GPUs (tensor/cuda/) call them, too.
 #pragma once
 
 #include <cmath>
@@ -13,7 +15,7 @@ namespace tutti::internal {
 
 /// Integers wrap around, as in numpy and tf, without the undefined behaviour of signed overflow.
 template <class T, class Function>
-T wrapping(T a, T b, Function function) {
+constexpr T wrapping(T a, T b, Function function) {
   if constexpr (std::is_floating_point_v<T>) {
     return function(a, b);
   } else {
@@ -25,93 +27,93 @@ T wrapping(T a, T b, Function function) {
 // Two inputs. max and min let NaN through.
 struct Add {
   template <class T>
-  T operator()(T a, T b) const {
+  constexpr T operator()(T a, T b) const {
     return wrapping(a, b, [](auto x, auto y) { return x + y; });
   }
 };
 struct Subtract {
   template <class T>
-  T operator()(T a, T b) const {
+  constexpr T operator()(T a, T b) const {
     return wrapping(a, b, [](auto x, auto y) { return x - y; });
   }
 };
 struct Multiply {
   template <class T>
-  T operator()(T a, T b) const {
+  constexpr T operator()(T a, T b) const {
     return wrapping(a, b, [](auto x, auto y) { return x * y; });
   }
 };
 struct Divide {
   template <class T>
-  T operator()(T a, T b) const {
+  constexpr T operator()(T a, T b) const {
     return a / b;
   }
 };
 struct Maximum {
   template <class T>
-  T operator()(T a, T b) const {
+  constexpr T operator()(T a, T b) const {
     return ((b > a) | (b != b)) ? b : a;
   }
 };
 struct Minimum {
   template <class T>
-  T operator()(T a, T b) const {
+  constexpr T operator()(T a, T b) const {
     return ((b < a) | (b != b)) ? b : a;
   }
 };
 struct Power {
   template <class T>
-  T operator()(T a, T b) const {
+  constexpr T operator()(T a, T b) const {
     return std::pow(a, b);
   }
 };
 struct Equal {
   template <class T>
-  bool operator()(T a, T b) const {
+  constexpr bool operator()(T a, T b) const {
     return a == b;
   }
 };
 struct NotEqual {
   template <class T>
-  bool operator()(T a, T b) const {
+  constexpr bool operator()(T a, T b) const {
     return a != b;
   }
 };
 struct Less {
   template <class T>
-  bool operator()(T a, T b) const {
+  constexpr bool operator()(T a, T b) const {
     return a < b;
   }
 };
 struct LessEqual {
   template <class T>
-  bool operator()(T a, T b) const {
+  constexpr bool operator()(T a, T b) const {
     return a <= b;
   }
 };
 struct Greater {
   template <class T>
-  bool operator()(T a, T b) const {
+  constexpr bool operator()(T a, T b) const {
     return a > b;
   }
 };
 struct GreaterEqual {
   template <class T>
-  bool operator()(T a, T b) const {
+  constexpr bool operator()(T a, T b) const {
     return a >= b;
   }
 };
 struct LogicalAnd {
-  bool operator()(bool a, bool b) const { return a && b; }
+  constexpr bool operator()(bool a, bool b) const { return a && b; }
 };
 struct LogicalOr {
-  bool operator()(bool a, bool b) const { return a || b; }
+  constexpr bool operator()(bool a, bool b) const { return a || b; }
 };
 
 // One input.
 struct Negate {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     if constexpr (std::is_floating_point_v<T>)
       return -x;
     else
@@ -120,140 +122,146 @@ struct Negate {
 };
 struct Exp {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return std::exp(x);
   }
 };
 struct Log {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return std::log(x);
   }
 };
 struct Sqrt {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return std::sqrt(x);
   }
 };
 struct Rsqrt {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return T{1} / std::sqrt(x);
   }
 };
 struct Square {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return Multiply{}(x, x);
   }
 };
 struct Abs {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     if constexpr (std::is_floating_point_v<T>)
       return std::abs(x);
+    else if constexpr (std::is_unsigned_v<T>)
+      return x;
     else
       return x < T{0} ? Negate{}(x) : x;
   }
 };
 struct Sign {
   template <class T>
-  T operator()(T x) const {
-    if (x != x) return x;
-    return static_cast<T>(static_cast<int>(x > T{0}) - static_cast<int>(x < T{0}));
+  constexpr T operator()(T x) const {
+    if constexpr (std::is_unsigned_v<T>) {
+      return x > T{0} ? T{1} : T{0};
+    } else {
+      if (x != x) return x;
+      return static_cast<T>(static_cast<int>(x > T{0}) - static_cast<int>(x < T{0}));
+    }
   }
 };
 struct Reciprocal {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return T{1} / x;
   }
 };
 struct Floor {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return std::floor(x);
   }
 };
 struct Ceil {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return std::ceil(x);
   }
 };
 struct Round {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return std::nearbyint(x);  // in the default rounding mode: halves to even
   }
 };
 struct Erf {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return std::erf(x);
   }
 };
 struct Log1p {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return std::log1p(x);
   }
 };
 struct Expm1 {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return std::expm1(x);
   }
 };
 struct Sin {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return std::sin(x);
   }
 };
 struct Cos {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return std::cos(x);
   }
 };
 struct LogicalNot {
-  bool operator()(bool x) const { return !x; }
+  constexpr bool operator()(bool x) const { return !x; }
 };
 struct Relu {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return x <= T{0} ? T{0} : x;
   }  // NaN stays
 };
 struct Sigmoid {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return T{1} / (T{1} + std::exp(-x));
   }
 };
 struct Tanh {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return std::tanh(x);
   }
 };
 struct Softplus {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return Maximum{}(x, T{0}) + std::log1p(std::exp(-std::abs(x)));
   }
 };
 struct Elu {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return x > T{0} ? x : std::expm1(x);
   }
 };
 struct Gelu {
   template <class T>
-  T operator()(T x) const {
+  constexpr T operator()(T x) const {
     return T(0.5) * x * (T{1} + std::erf(x * (std::numbers::sqrt2_v<T> / 2)));
   }
 };
@@ -261,31 +269,31 @@ struct Gelu {
 // Gradients: (dy, y), Gelu (dy, x).
 struct ReluGrad {
   template <class T>
-  T operator()(T dy, T y) const {
+  constexpr T operator()(T dy, T y) const {
     return y > T{0} ? dy : T{0};
   }
 };
 struct SigmoidGrad {
   template <class T>
-  T operator()(T dy, T y) const {
+  constexpr T operator()(T dy, T y) const {
     return dy * (y * (T{1} - y));
   }
 };
 struct TanhGrad {
   template <class T>
-  T operator()(T dy, T y) const {
+  constexpr T operator()(T dy, T y) const {
     return dy * (T{1} - y * y);
   }
 };
 struct EluGrad {
   template <class T>
-  T operator()(T dy, T y) const {
+  constexpr T operator()(T dy, T y) const {
     return y > T{0} ? dy : dy * (y + T{1});
   }
 };
 struct GeluGrad {
   template <class T>
-  T operator()(T dy, T x) const {
+  constexpr T operator()(T dy, T x) const {
     const T cumulative = T(0.5) * (T{1} + std::erf(x * (std::numbers::sqrt2_v<T> / 2)));
     const T density =
         std::exp(T(-0.5) * x * x) * (std::numbers::inv_sqrtpi_v<T> * std::numbers::sqrt2_v<T> / 2);
@@ -296,7 +304,7 @@ struct GeluGrad {
 /// `value` as To. Floating to integer truncates towards zero; what does not fit becomes the nearest
 /// end of the range, NaN becomes 0 (C++ leaves both undefined). Anything to bool is value != 0.
 template <class To, class From>
-To converted(From value) {
+constexpr To converted(From value) {
   if constexpr (Half<From>) {
     return converted<To>(static_cast<float>(value));
   } else if constexpr (std::is_same_v<To, bool>) {

@@ -6,8 +6,62 @@
 
 namespace tutti::cuda {
 
-// Own kernels (.cu).
+/// Calls the registration function of every topic (kernel_list.cc).
+void register_kernels(KernelTable& table);
+
+// Own kernels (.cu). All put work into a stream and wait for nothing; kernels in one stream follow
+// one another. None needs aligned memory beyond that of its elements; 16 bytes are fastest.
+
+void register_unary_kernels(KernelTable& table);
+void register_binary_kernels(KernelTable& table);
+void register_comparison_kernels(KernelTable& table);
+void register_cast_kernels(KernelTable& table);
+void register_sum_kernels(KernelTable& table);
+void register_extreme_kernels(KernelTable& table);
+void register_shape_kernels(KernelTable& table);
+void register_indexing_kernels(KernelTable& table);
+void register_scanning_kernels(KernelTable& table);
+void register_loss_kernels(KernelTable& table);
+void register_group_normalization_kernels(KernelTable& table);
+void register_local_response_kernels(KernelTable& table);
+void register_resizing_kernels(KernelTable& table);
+void register_dropout_kernels(KernelTable& table);
+
+// Not operations: what DeviceMath is made of.
+
 void fill(const DeviceTensor& tensor, double value, cudaStream_t stream);
+/// float32 or float64; a launch for each 56 variables.
+void update(const DeviceUpdate& update, cudaStream_t stream);
+/// 1 .. 64 inputs. MEAN also, of floating types: the sum is divided before it is rounded.
+void combine(const DeviceCombine& combine, cudaStream_t stream);
+/// A launch for each 128 copies, which must not overlap.
+void copy_many(std::span<const DeviceCopy> copies, cudaStream_t stream);
+/// to = from / divisor, where `to` may be `from`; integers give float32.
+void divide(const DeviceTensor& from, double divisor, const DeviceTensor& to, cudaStream_t stream);
+
+/// In the device's memory: how many elements are NaN or infinite, and where the first of them
+/// stands when all tensors are laid end to end (-1: there is none).
+struct NonFinite {
+  std::int64_t count = 0, first = -1;
+};
+void find_non_finite(std::span<const DeviceTensor> tensors, NonFinite* result, cudaStream_t stream);
+
+struct AccumulateOptions {
+  bool accumulates = false;  // add to what is there
+};
+/// *result, in the device's memory: the sum of squares in double, in an order that depends on the
+/// number of elements alone (another one than the CPU's).
+void sum_of_squares(const DeviceTensor& tensor, double* result, AccumulateOptions options,
+                    Workspace& workspace, cudaStream_t stream);
+
+// Chains in one pass, for floating types.
+
+/// y = activation(a + b); a and b broadcast to y: residual connections, and biases [channels].
+void add_activation(const DeviceTensor& a, const DeviceTensor& b, FusedActivation activation,
+                    const DeviceTensor& y, cudaStream_t stream);
+/// dx = dy_a + dy_b where y > 0, else 0: back through relu where two paths meet. One shape.
+void add_relu_grad(const DeviceTensor& y, const DeviceTensor& dy_a, const DeviceTensor& dy_b,
+                   const DeviceTensor& dx, cudaStream_t stream);
 
 // On cuBLAS and cuDNN (and own kernels where these cannot do what the CPU does).
 inline constexpr DType kFloatingTypes[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,

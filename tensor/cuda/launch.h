@@ -11,11 +11,41 @@
 
 namespace tutti::cuda {
 
-/// Throws kInternal ("who: what CUDA says") unless `status` is cudaSuccess.
+/// Whether the GPU is lost to this process: every later call reports the same.
+constexpr bool is_final(cudaError_t status) {
+  switch (status) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+      return true;
+    default:
+      return false;
+  }
+}
+
+constexpr ErrorCode code_of(cudaError_t status) {
+  if (status == cudaErrorMemoryAllocation) return ErrorCode::kResourceExhausted;
+  const bool of_capture =
+      status >= cudaErrorStreamCaptureUnsupported && status <= cudaErrorStreamCaptureWrongThread;
+  return of_capture ? ErrorCode::kFailedPrecondition : ErrorCode::kInternal;
+}
+
+/// Throws "who: CUDA says ..." unless `status` is cudaSuccess: kResourceExhausted when memory is
+/// missing, kFailedPrecondition for what a capture does not allow, else kInternal.
 inline void check(cudaError_t status, const char* who) {
   if (status == cudaSuccess) return;
-  fail(ErrorCode::kInternal, who, ": CUDA says ", cudaGetErrorName(status), ": ",
-       cudaGetErrorString(status));
+  (void)cudaGetLastError();  // reported now, and not again by the next launch
+  fail(code_of(status), who, ": CUDA says ", cudaGetErrorName(status), ": ",
+       cudaGetErrorString(status),
+       is_final(status) ? "; this GPU can do nothing more for this process: restart it" : "");
 }
 
 /// Threads of a block in kernels that work element by element.

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -10,23 +11,32 @@
 #include <vector>
 
 #include "tutti/core/sync.h"
-#include "tutti/tensor/buffer.h"
+#include "tutti/tensor/buffer_allocator.h"
 #include "tutti/tensor/gpu/gpus.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
+
+class PinnedRing;
 
 /// One logical GPU. Work is put into its streams in the order of the calls; nothing here waits for
 /// the GPU but copies to host memory, synchronize() and what says so. Lives as long as the process.
 /// Any thread: a mutex sees to it that one at a time uses the context.
 class GpuDevice {
  public:
+  static constexpr std::size_t kAlignment = 256;  // of its memory
+
   /// Opened at first use. Throws kUnavailable, with reason and remedy, when there is no such
   /// device.
   static GpuDevice& of(Device device);
 
   const LogicalGpu& description() const { return description_; }
   Device device() const { return {DeviceType::kGpu, description_.index}; }
+  DeviceBackend& backend() const { return backend_; }
+  /// Buffers are for work of the compute stream: freed, they may be handed out again at once,
+  /// because that stream runs in order. Who uses one in another stream makes the compute stream
+  /// wait for that use before the buffer is freed.
+  BufferAllocator& allocator() { return *allocator_; }
 
   /// Calls `use(context)` with the context locked, after the updates that wait (update_later).
   template <class Use>
@@ -40,7 +50,9 @@ class GpuDevice {
   /// and device.
   void run(const OpCall& call, std::span<const MutableTensor> outputs);
   void fill(const MutableTensor& tensor, double value);
-  /// Host memory may change once this has returned.
+  /// Sets bytes to 0.
+  void clear(void* data, std::size_t bytes);
+  /// Host memory may change once this has returned. Waits for nothing but room in pinned memory.
   void copy_from_host(void* to, const void* from, std::size_t bytes);
   /// Waits for the work before it and for the copy.
   void copy_to_host(void* to, const void* from, std::size_t bytes);
@@ -50,23 +62,39 @@ class GpuDevice {
   /// Waits for all that was put into its streams. Throws what went wrong there.
   void synchronize();
 
-  /// Keeps one variable's update until other work comes, so that many become one launch. The
-  /// buffers stay alive until then.
+  /// Keeps one variable's update until other work comes, so that many become one launch. `buffers`
+  /// stay alive until then; those of weights and slots need not be among them, for whoever gets
+  /// their memory next puts its work behind the launch. `step_values`: as in DeviceUpdate.
   void update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
-                    std::vector<BufferRef> buffers);
+                    std::vector<BufferRef> buffers, const double* step_values = nullptr);
 
-  AllocatorStatistics statistics() const;
+  AllocatorStatistics statistics() const { return allocator_->statistics(); }
+
+  GpuDevice(const LogicalGpu& description, DeviceBackend& backend);
+  ~GpuDevice();
 
  private:
-  friend class GpuMemory;
-  explicit GpuDevice(const LogicalGpu& description);
+  struct PendingUpdates;
+  class Memory;
   void flush_updates() TUTTI_REQUIRES(mutex_);
+  void stage(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes)
+      TUTTI_REQUIRES(mutex_);
+  bool reaches(const GpuDevice& other) const;
 
   const LogicalGpu description_;
-  Mutex mutex_;
+  DeviceBackend& backend_;
+  mutable Mutex mutex_;
   std::unique_ptr<DeviceContext> context_ TUTTI_GUARDED_BY(mutex_);
-  struct PendingUpdates;
+  std::unique_ptr<BufferAllocator> allocator_;
+  std::unique_ptr<PinnedRing> staging_ TUTTI_GUARDED_BY(mutex_);
   std::unique_ptr<PendingUpdates> pending_ TUTTI_GUARDED_BY(mutex_);
+  std::atomic<bool> has_pending_{false};
 };
+
+namespace internal {
+/// Closes the opened devices, so that the next use opens them anew. Only where no tensor lives on
+/// one: for tests that replace the backend.
+void close_gpus_for_test();
+}  // namespace internal
 
 }  // namespace tutti

@@ -23,7 +23,7 @@ const Tensor& defined(OpId op, const Operand& operand) {
 Tensor number_like(OpId op, const Operand& operand, const Tensor& like) {
   if (!operand.is_number) return defined(op, operand);
   MutableTensor scalar({}, like.dtype(), like.device());
-  if (like.dtype() == DType::kFloat32) {
+  if (like.dtype() == DType::kFloat32 && like.device().type == DeviceType::kCpu) {
     scalar.span<float>()[0] = static_cast<float>(operand.number);
   } else {
     try {

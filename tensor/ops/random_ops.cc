@@ -4,24 +4,46 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/step_recorder.h"
 
 namespace tutti {
 namespace {
 
 using namespace internal;
 
-// Calls value(i) for every element.
+// Calls value(i) for every element: on the host, so that a key gives the same bits everywhere.
 template <class Function>
 Tensor filled(const char* who, const Shape& shape, DType dtype, Device device,
               const Function& value) {
-  MutableTensor result(shape, dtype, device);
+  MutableTensor result(shape, dtype, Device{});
   visit_floating(dtype, who, [&]<class T>() {
     std::uint64_t i = 0;
     for (T& element : result.span<T>()) element = static_cast<T>(value(i++));
   });
-  return result.freeze();
+  return result.freeze().to(device);
+}
+
+// A captured step would repeat the numbers that the host made once.
+void refuse_in_capture(const char* who) {
+  if (!StepRecorder::current()) return;
+  fail(ErrorCode::kUnimplemented, who,
+       ": random tensors are made on the host, which a captured step does not repeat; expected "
+       "dropout() or an argument of the step; try making the tensor outside");
+}
+
+// Where the device finds the key in each replay of a captured step; nullptr for a key of its own.
+const void* key_of_each_step(const Tensor& x, const RandomKey& key) {
+  StepRecorder* const recorder = StepRecorder::current();
+  if (!recorder || !recorder->is_of_step(key)) return nullptr;
+  return recorder->reserve(x.device(), sizeof(RandomKey), [key](std::byte* place) {
+    RandomKey now = key;
+    now.seed = current_random_context().seed;
+    now.a = current_random_context().step;
+    std::memcpy(place, &now, sizeof(now));
+  });
 }
 
 // A draw beyond two standard deviations is repeated with the next of the element's own indices
@@ -43,6 +65,7 @@ T below(T low, T high) {
 
 Tensor random_uniform(const Shape& shape, const RandomKey& key, double low, double high,
                       DType dtype, Device device) {
+  refuse_in_capture("random_uniform");
   if (!(low <= high)) {
     fail(ErrorCode::kInvalidArgument, "random_uniform: expected low <= high, got ", low, " and ",
          high);
@@ -53,18 +76,19 @@ Tensor random_uniform(const Shape& shape, const RandomKey& key, double low, doub
       return std::min(low + (high - low) * stream.uniform64(i), below(low, high));
     });
   }
-  MutableTensor result(shape, dtype, device);
+  MutableTensor result(shape, dtype, Device{});
   const auto values = result.span<float>();
   stream.fill_uniform(0, values);
   const float first = static_cast<float>(low);
   const float range = static_cast<float>(high - low);
   const float last = below(first, static_cast<float>(high));
   for (float& value : values) value = std::min(first + range * value, last);
-  return result.freeze();
+  return result.freeze().to(device);
 }
 
 Tensor random_normal(const Shape& shape, const RandomKey& key, double mean, double stddev,
                      DType dtype, Device device) {
+  refuse_in_capture("random_normal");
   const RandomStream stream(key);
   return filled("random_normal", shape, dtype, device,
                 [&](std::uint64_t i) { return mean + stddev * stream.normal(i); });
@@ -72,6 +96,7 @@ Tensor random_normal(const Shape& shape, const RandomKey& key, double mean, doub
 
 Tensor truncated_normal(const Shape& shape, const RandomKey& key, double mean, double stddev,
                         DType dtype, Device device) {
+  refuse_in_capture("truncated_normal");
   const RandomStream stream(key);
   return filled("truncated_normal", shape, dtype, device,
                 [&](std::uint64_t i) { return mean + stddev * truncated(stream, i); });
@@ -83,7 +108,7 @@ Tensor dropout(const Operand& x, double rate, const RandomKey& key) {
   if (!(rate >= 0.0 && rate < 1.0)) {
     fail_op(op, x.where, "expected a rate in [0, 1), got ", rate);
   }
-  return dispatch_unary(op, x, DropoutAttributes{rate, key});
+  return dispatch_unary(op, x, DropoutAttributes{rate, key, key_of_each_step(x.tensor, key)});
 }
 
 }  // namespace tutti

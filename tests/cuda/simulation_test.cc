@@ -245,9 +245,9 @@ TEST_F(Simulation, JointWorkRunsOnceAfterAllItsStreams) {
   enqueue_joint(std::array{a_, b_}, [this] { order_ += 'j'; });
   put(b_, '3');
   cudaStreamSynchronize(b_);
-  EXPECT_EQ(order_, "12j3");
+  EXPECT_EQ(order_, "21j3");
   cudaStreamSynchronize(a_);
-  EXPECT_EQ(order_, "12j3");
+  EXPECT_EQ(order_, "21j3");
 }
 
 TEST_F(Simulation, PartsOfJointWorkWaitForOtherThreads) {

@@ -72,6 +72,15 @@ template <class T>
 T __shfl_sync(unsigned, T value, int lane, int = 32) {
   return tutti::cuda_simulation::shuffle(value, lane);
 }
+inline unsigned __ballot_sync(unsigned, int predicate) {
+  unsigned ballot = 0;
+  for (int lane = 0; lane < warpSize; ++lane) {
+    const int other = tutti::cuda_simulation::shuffle(predicate != 0 ? 1 : 0, lane);
+    ballot |= static_cast<unsigned>(other) << lane;
+  }
+  return ballot;
+}
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 template <class T>
 T atomicAdd(T* address, T value) {
   const T old = *address;

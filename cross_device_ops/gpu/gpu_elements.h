@@ -1,0 +1,33 @@
+// What is done to elements in a GPU's memory around a collective, by its compute stream.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+
+#include "tutti/cross_device_ops/replica_buffer.h"
+#include "tutti/cross_device_ops/tensor_packer.h"
+#include "tutti/tensor/device_backend.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti::internal {
+
+// None of these waits for a GPU. The buffers of a call are on one device, unless it says otherwise.
+
+/// From any GPU, after that one's compute stream; its later work waits for the copy.
+void copy_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to);
+/// As many elements of another type, rounded once.
+void cast_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to);
+/// Divides each element. Floating types.
+void divide_on_gpu(const ReplicaBuffer& buffer, std::size_t divisor);
+
+/// The pack's tensors, which may be on other devices, one after the other: one launch.
+void pack_on_gpu(const PackPlan::Pack& pack, std::span<const Tensor> tensors,
+                 const MutableTensor& buffer);
+/// Many copies within a device: one launch.
+void copy_many_on_gpu(Device device, std::span<const DeviceCopy> copies);
+
+/// A tensor's elements as a buffer. Operations do not write to inputs.
+ReplicaBuffer buffer_of(const Tensor& tensor);
+ReplicaBuffer buffer_of(const MutableTensor& tensor);
+
+}  // namespace tutti::internal

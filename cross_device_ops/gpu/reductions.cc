@@ -1,0 +1,74 @@
+// Sums along the canonical tree on GPUs that read each other's memory.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/gpu/reductions.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "tutti/cross_device_ops/gpu/device_work.h"
+#include "tutti/cross_device_ops/gpu/gpu_elements.h"
+
+namespace tutti::internal {
+namespace {
+
+// Below this a second round of launches costs more than the bytes it saves.
+constexpr std::size_t kLeastSliceBytes = 16 * 1024;
+constexpr std::size_t kSliceAlignment = 64;  // elements
+
+/// Slice `r` of all buffers: cut where vectors of elements begin; the last ones may be empty.
+std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, std::size_t r) {
+  const ReplicaBuffer& first = buffers.front();
+  const std::size_t least = kLeastSliceBytes / size_of(first.dtype);
+  std::size_t length = (first.count + buffers.size() - 1) / buffers.size();
+  length = (std::max(length, least) + kSliceAlignment - 1) / kSliceAlignment * kSliceAlignment;
+  const std::size_t begin = std::min(first.count, r * length);
+  const std::size_t end = std::min(first.count, begin + length);
+  std::vector<ReplicaBuffer> slices(buffers.begin(), buffers.end());
+  for (ReplicaBuffer& slice : slices) {
+    slice.data += begin * size_of(slice.dtype);
+    slice.count = end - begin;
+  }
+  return slices;
+}
+
+}  // namespace
+
+void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
+  DeviceWork& work = *buffers.front().work;
+  work.meet();
+  for (std::size_t r = 0; r < buffers.size(); ++r) {
+    const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
+    work.combine(op, slices, slices[r]);
+  }
+  work.meet();
+  for (std::size_t r = 0; r < buffers.size(); ++r) {
+    const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
+    for (const ReplicaBuffer& slice : slices) work.copy(slices[r], slice);
+  }
+  work.meet();
+}
+
+void reduce_on_one_gpu(ReduceOp op, std::span<const ReplicaBuffer> buffers,
+                       const ReplicaBuffer& output) {
+  DeviceWork& work = *buffers.front().work;
+  work.meet();
+  work.combine(op, buffers, output);
+  work.meet();
+}
+
+Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where) {
+  const MutableTensor result(values[0].shape(), values[0].dtype(), where);
+  std::vector<Device> devices{where};
+  for (const Tensor& value : values) devices.push_back(value.device());
+  DeviceWork work(devices);
+  std::vector<ReplicaBuffer> buffers;
+  for (const Tensor& value : values) {
+    buffers.push_back(buffer_of(value));
+    buffers.back().work = &work;
+  }
+  reduce_on_one_gpu(op, buffers, buffer_of(result));
+  work.join();
+  return result.freeze();
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,43 @@
+// The functions of NCCL that tutti calls: a table, opened at run time or injected by a test.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nccl.h>
+
+#include <string>
+
+namespace tutti::internal {
+
+/// NCCL is not linked: programs start without it, and without the 200 MiB that it takes.
+struct NcclFunctions {
+  decltype(&ncclGetVersion) get_version = nullptr;
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
+  decltype(&ncclCommFinalize) comm_finalize = nullptr;
+  decltype(&ncclCommDestroy) comm_destroy = nullptr;
+  decltype(&ncclCommAbort) comm_abort = nullptr;
+  decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
+  decltype(&ncclGetErrorString) get_error_string = nullptr;
+  decltype(&ncclGetLastError) get_last_error = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  decltype(&ncclAllReduce) all_reduce = nullptr;
+  decltype(&ncclReduce) reduce = nullptr;
+  decltype(&ncclBroadcast) broadcast = nullptr;
+  decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclReduceScatter) reduce_scatter = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) recv = nullptr;
+};
+
+/// Those of the library that TUTTI_NCCL_LIBRARY names, or else of libnccl.so.2; opened at the first
+/// call that succeeds. Throws kUnavailable: what is missing, or which version was found, and what
+/// to do. Any thread.
+const NcclFunctions& nccl_functions();
+
+/// Opens the library at `path` (or a name that the system's loader finds), for good.
+NcclFunctions open_nccl(const std::string& path);
+/// Throws kUnavailable unless it is 2.18 or later: blocking = 0 works in all of those.
+void require_nccl_version(const NcclFunctions& functions, const std::string& path);
+
+}  // namespace tutti::internal

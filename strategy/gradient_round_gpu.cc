@@ -1,0 +1,115 @@
+// Buckets in the memory of GPUs: packed by each replica, reduced beside the backward pass.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Nothing here waits for a GPU, unless values that are not finite are to be looked for: then the
+// host reads one number per bucket, and, if there are some, the gradients themselves.
+#include <algorithm>
+
+#include "tutti/core/trace.h"
+#include "tutti/cross_device_ops/gpu/gpu_elements.h"
+#include "tutti/strategy/gradient_round.h"
+#include "tutti/tensor/gpu/gpu_device.h"
+
+namespace tutti::internal {
+
+bool GradientRound::has_dense(std::size_t bucket) const {
+  return num_replicas_ > 1 && std::ranges::count(buckets_[bucket].kinds, Kind::kDense) > 0;
+}
+
+/// The replica's dense gradients of the bucket, in one launch of its compute stream; zeros between
+/// and where it has none.
+void GradientRound::pack(int replica, std::size_t bucket) {
+  const auto r = static_cast<std::size_t>(replica);
+  const BucketPlan::Bucket& plan = plan_->buckets[bucket];
+  const MutableTensor& flat = buckets_[bucket].flat[r];
+  auto* const begin = static_cast<std::byte*>(flat.address());
+  std::vector<DeviceCopy> copies;
+  std::size_t num_covered = 0;
+  for (const BucketPlan::Item& item : plan.items) {
+    Gradient& gradient = gradients_[r][item.variable];
+    if (!gradient.is_dense()) continue;
+    gradient = gradient.dense().to(flat.device());
+    if (item.count == 0) continue;
+    copies.push_back({begin + item.first * size_of(plan.dtype), gradient.dense().address(),
+                      item.count * size_of(plan.dtype)});
+    num_covered += item.count;
+  }
+  if (num_covered < plan.count) {
+    GpuDevice::of(flat.device()).with_context([&](DeviceContext& context) {
+      context.clear(begin, flat.num_bytes(), StreamId::kCompute);
+    });
+  }
+  copy_many_on_gpu(flat.device(), copies);
+}
+
+std::vector<ReplicaBuffer> GradientRound::flat_buffers(std::size_t bucket) const {
+  std::vector<ReplicaBuffer> buffers;
+  for (const MutableTensor& flat : buckets_[bucket].flat) buffers.push_back(buffer_of(flat));
+  return buffers;
+}
+
+void GradientRound::start(std::size_t bucket) {
+  const TraceSpan span("reduce", "communication",
+                       {{"bucket", static_cast<std::int64_t>(bucket)},
+                        {"first", std::int64_t{0}},
+                        {"end", static_cast<std::int64_t>(plan_->buckets[bucket].count)}});
+  MutexLock lock(services_.ops_mutex);
+  buckets_[bucket].pending = services_.ops.start_all_reduce_in_place(
+      ReduceOp::kSum, flat_buffers(bucket), services_.communication);
+}
+
+void GradientRound::join_gpus() {
+  if (!on_gpus_) return;
+  for (BucketState& bucket : buckets_) bucket.pending.join();
+  if (policy_ != NonFinitePolicy::kIgnore) search_on_gpus();
+}
+
+void GradientRound::search_on_gpus() {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    // Infinities and NaNs survive every sum, so the sum alone is searched.
+    if (!has_dense(b) || !has_non_finite(buckets_[b].flat[0].freeze())) continue;
+    note_on_gpus(b);
+    if (policy_ == NonFinitePolicy::kZero) repair_on_gpus(b);
+  }
+}
+
+void GradientRound::note_on_gpus(std::size_t bucket) {
+  const Tensor sums = buckets_[bucket].flat[0].freeze().to(Device{});
+  const BucketPlan::Bucket& plan = plan_->buckets[bucket];
+  for (const BucketPlan::Item& item : plan.items) {
+    const auto sum = sums.bytes().subspan(item.first * size_of(plan.dtype));
+    const auto in_sum = first_non_finite(plan.dtype, sum.data(), item.count);
+    bool any = false;
+    for (std::size_t r = 0; r < num_replicas_; ++r) {
+      const Gradient& gradient = gradients_[r][item.variable];
+      if (!gradient.is_dense()) continue;
+      const Tensor on_host = gradient.dense().to(Device{});
+      const auto found = first_non_finite(plan.dtype, on_host.bytes().data(), item.count);
+      if (!found) continue;
+      note(item, *found, static_cast<int>(r));
+      any = true;
+    }
+    if (in_sum && !any) note(item, *in_sum, NonFiniteValue::kSum);
+  }
+}
+
+/// The sum once more, of gradients with zeros where they are not finite.
+void GradientRound::repair_on_gpus(std::size_t bucket) {
+  const BucketPlan::Bucket& plan = plan_->buckets[bucket];
+  for (const BucketPlan::Item& item : plan.items) {
+    for (std::size_t r = 0; r < num_replicas_; ++r) {
+      Gradient& gradient = gradients_[r][item.variable];
+      if (gradient.is_dense()) gradient = without_non_finite(gradient.dense().to(Device{}));
+    }
+  }
+  for (std::size_t r = 0; r < num_replicas_; ++r) pack(static_cast<int>(r), bucket);
+  start(bucket);
+  buckets_[bucket].pending.join();
+  // Finite values may have an infinite sum.
+  const Tensor sums = buckets_[bucket].flat[0].freeze().to(Device{});
+  const Tensor finite = without_non_finite(sums);
+  if (finite.id() == sums.id()) return;
+  for (MutableTensor& flat : buckets_[bucket].flat) flat.assign(finite.to(flat.device()));
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,9 @@
+// What tells builds of host and module apart (cmake/TuttiCuda.cmake makes it).
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/device_backend.h"
+
+namespace tutti {
+
+const char* backend_build_id() { return TUTTI_BACKEND_BUILD_ID; }
+
+}  // namespace tutti

@@ -1,0 +1,84 @@
+// The caching allocator of one kind of memory.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/core/sync.h"
+#include "tutti/tensor/buffer.h"
+
+namespace tutti {
+
+/// Where an allocator gets memory from. Any thread.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  /// nullptr when there is none left.
+  virtual std::byte* allocate(std::size_t size) = 0;
+  virtual void release(std::byte* data) noexcept = 0;
+};
+
+struct BufferAllocatorOptions {
+  static constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
+  std::string name = "allocator";  // who runs out of memory
+  std::string advice = "try a smaller batch";
+  /// Size classes are multiples of it; a power of two. The source sees to the alignment itself.
+  std::size_t granularity = 64;
+  std::size_t max_cached = kUnlimited;  // bytes that wait
+  std::size_t limit = kUnlimited;       // bytes in use and waiting
+};
+
+/// Freed buffers wait, by size class, for the next request of that class. A buffer may be handed
+/// out again as soon as it was freed: work of a GPU that still uses it was put into the stream
+/// before all work of the next owner. Any thread.
+class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
+ public:
+  BufferAllocator(std::unique_ptr<MemorySource> source, BufferAllocatorOptions options);
+  ~BufferAllocator();
+  BufferAllocator(const BufferAllocator&) = delete;
+  BufferAllocator& operator=(const BufferAllocator&) = delete;
+
+  /// Throws kResourceExhausted saying how much is in use, waits and is allowed.
+  BufferRef allocate(std::size_t size);
+  AllocatorStatistics statistics() const;
+  /// Gives the memory that waits back to its source.
+  void trim();
+
+ private:
+  friend class Buffer;
+  friend class BufferRef;
+  struct SizeClass {
+    std::size_t index = 0;
+    std::size_t bytes = 0;
+  };
+  struct FreeList {
+    std::vector<std::unique_ptr<Buffer>> buffers;
+    std::uint64_t last_use = 0;
+  };
+  static constexpr std::size_t kStepsPerDoubling = 4;
+  static constexpr std::size_t kNumClasses = 64 * kStepsPerDoubling;
+
+  SizeClass size_class(std::size_t size) const;
+  std::unique_ptr<Buffer> take_cached(const SizeClass& wanted);
+  std::unique_ptr<Buffer> make_buffer(const SizeClass& wanted);
+  void stay_within_limit(std::size_t wanted);
+  [[noreturn]] void fail_memory(std::size_t wanted) const TUTTI_REQUIRES(mutex_);
+  void recycle(Buffer* handed_out);
+  void evict_oldest(std::vector<std::unique_ptr<Buffer>>& evicted) TUTTI_REQUIRES(mutex_);
+
+  const std::unique_ptr<MemorySource> source_;
+  const BufferAllocatorOptions options_;
+  mutable Mutex mutex_;
+  std::array<FreeList, kNumClasses> lists_ TUTTI_GUARDED_BY(mutex_);
+  AllocatorStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
+  std::uint64_t clock_ TUTTI_GUARDED_BY(mutex_) = 0;
+};
+
+/// That of the host's memory.
+BufferAllocator& host_allocator();
+
+}  // namespace tutti

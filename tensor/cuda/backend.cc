@@ -1,0 +1,97 @@
+// The GPUs that the CUDA runtime shows, and what opens them.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/cuda/backend.h"
+
+#include <array>
+
+#include "tutti/tensor/cuda/context.h"
+#include "tutti/tensor/cuda/math_libraries.h"
+
+namespace tutti::cuda {
+namespace {
+
+std::string version_text(int version) {  // 13000: 13.0
+  return concat(version / 1000, ".", version % 1000 / 10);
+}
+
+/// Gives the calling thread the GPU back that it had selected.
+class SelectionScope {
+ public:
+  SelectionScope() { (void)cudaGetDevice(&ordinal_); }
+  ~SelectionScope() { (void)cudaSetDevice(ordinal_); }
+  SelectionScope(const SelectionScope&) = delete;
+  SelectionScope& operator=(const SelectionScope&) = delete;
+
+ private:
+  int ordinal_ = 0;
+};
+
+/// 0 where the driver does not tell.
+double memory_clock_ghz(int ordinal) {
+  int kilohertz = 0;
+  if (cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, ordinal) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return 0.0;
+  }
+  return kilohertz / 1e6;
+}
+
+}  // namespace
+
+std::string Backend::description() const {
+  int driver = 0, runtime = 0;
+  check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  return concat("CUDA ", version_text(runtime), ", driver ", version_text(driver), ", ",
+                math_libraries_description());
+}
+
+PhysicalDevice Backend::inspect(int ordinal) const {
+  const SelectionScope selection;
+  const Gpu gpu(ordinal);
+  return gpu.use([&] {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
+    PhysicalDevice device;
+    device.name = properties.name;
+    device.major = properties.major;
+    device.minor = properties.minor;
+    device.num_multiprocessors = properties.multiProcessorCount;
+    device.memory_clock_ghz = memory_clock_ghz(ordinal);
+    std::array<char, 32> bus_id{};
+    check(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), ordinal),
+          "cudaDeviceGetPCIBusId");
+    device.pci_bus_id = bus_id.data();
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    device.free_bytes = static_cast<std::int64_t>(free);
+    device.total_bytes = static_cast<std::int64_t>(total);
+    return device;
+  });
+}
+
+bool Backend::can_access_peer(int from, int to) const {
+  if (from == to) return true;
+  int can = 0;
+  check(cudaDeviceCanAccessPeer(&can, from, to), "cudaDeviceCanAccessPeer");
+  return can != 0;
+}
+
+std::unique_ptr<DeviceContext> Backend::open(int ordinal) {
+  return std::make_unique<Context>(ordinal);
+}
+
+void* Backend::allocate_pinned(std::size_t bytes) {
+  const NotCaptured not_captured;
+  void* data = nullptr;
+  check(cudaHostAlloc(&data, bytes, cudaHostAllocPortable), "allocate_pinned");
+  return data;
+}
+
+void Backend::release_pinned(void* data) noexcept {
+  const NotCaptured not_captured;
+  (void)cudaFreeHost(data);
+  (void)cudaGetLastError();
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,29 @@
+// The CUDA backend: every GPU that the runtime shows to this process.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tutti/tensor/device_backend.h"
+
+namespace tutti::cuda {
+
+/// Made once there is a GPU. Any thread.
+class Backend final : public DeviceBackend {
+ public:
+  explicit Backend(int num_devices) : num_devices_(num_devices) {}
+
+  std::string description() const override;
+  int num_devices() const override { return num_devices_; }
+  PhysicalDevice inspect(int ordinal) const override;
+  bool can_access_peer(int from, int to) const override;
+  std::unique_ptr<DeviceContext> open(int ordinal) override;
+  void* allocate_pinned(std::size_t bytes) override;
+  void release_pinned(void* data) noexcept override;
+
+ private:
+  const int num_devices_;
+};
+
+}  // namespace tutti::cuda

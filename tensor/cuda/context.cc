@@ -1,0 +1,162 @@
+// Calls of the CUDA runtime for one logical device.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/cuda/context.h"
+
+#include "tutti/tensor/cuda/graph.h"
+
+namespace tutti::cuda {
+
+Streams::Streams(const Gpu& gpu) : gpu_(gpu) {
+  gpu_.use([this] {
+    int least = 0, greatest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    for (cudaStream_t& stream : streams_) {
+      // Others wait for what is communicated: it goes first where both could run.
+      const bool communication = &stream == &streams_.back();
+      check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                         communication ? greatest : least),
+            "cudaStreamCreate");
+    }
+  });
+}
+
+Streams::~Streams() {
+  gpu_.use_quietly([this] {
+    for (const cudaStream_t stream : streams_) {
+      (void)cudaStreamSynchronize(stream);
+      (void)cudaStreamDestroy(stream);
+    }
+  });
+}
+
+Context::Context(int ordinal)
+    : gpu_(ordinal),
+      streams_(gpu_),
+      events_(std::make_shared<EventPool>(gpu_)),
+      math_(gpu_, streams_) {
+  reach_peers();
+}
+
+Context::~Context() = default;
+
+/// Lets kernels of this GPU read the memory of those that it can reach.
+void Context::reach_peers() {
+  gpu_.use([this] {
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    for (int peer = 0; peer < count; ++peer) {
+      int reachable = 0;
+      if (peer == gpu_.ordinal()) continue;
+      check(cudaDeviceCanAccessPeer(&reachable, gpu_.ordinal(), peer), "cudaDeviceCanAccessPeer");
+      if (reachable == 0) continue;
+      const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
+      if (status == cudaErrorPeerAccessAlreadyEnabled) {  // by another context on this GPU
+        (void)cudaGetLastError();
+      } else {
+        check(status, "cudaDeviceEnablePeerAccess");
+      }
+    }
+  });
+}
+
+void* Context::allocate(std::size_t bytes) {
+  return gpu_.use([bytes]() -> void* {
+    const NotCaptured not_captured;
+    void* data = nullptr;
+    const cudaError_t status = cudaMalloc(&data, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      return nullptr;
+    }
+    check(status, "cudaMalloc");
+    return data;
+  });
+}
+
+void Context::release(void* data) noexcept {
+  gpu_.use_quietly([data] {
+    const NotCaptured not_captured;
+    (void)cudaFree(data);
+  });
+}
+
+void Context::copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                   StreamId stream) {
+  if (bytes == 0) return;
+  gpu_.use(
+      [&] { check(cudaMemcpyAsync(to, from, bytes, kind, streams_[stream]), "cudaMemcpyAsync"); });
+}
+
+// The kind is left to CUDA, which knows every address: both calls also copy within the device.
+void Context::copy_to_device(void* to, const void* from, std::size_t bytes, StreamId stream) {
+  copy(to, from, bytes, cudaMemcpyDefault, stream);
+}
+
+void Context::copy_to_host(void* to, const void* from, std::size_t bytes, StreamId stream) {
+  copy(to, from, bytes, cudaMemcpyDefault, stream);
+}
+
+void Context::copy_from_peer(void* to, const void* from, int from_ordinal, std::size_t bytes,
+                             StreamId stream) {
+  if (from_ordinal == gpu_.ordinal()) {
+    copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+    return;
+  }
+  if (bytes == 0) return;
+  gpu_.use([&] {
+    check(cudaMemcpyPeerAsync(to, gpu_.ordinal(), from, from_ordinal, bytes, streams_[stream]),
+          "cudaMemcpyPeerAsync");
+  });
+}
+
+void Context::clear(void* data, std::size_t bytes, StreamId stream) {
+  if (bytes == 0) return;
+  gpu_.use([&] { check(cudaMemsetAsync(data, 0, bytes, streams_[stream]), "cudaMemsetAsync"); });
+}
+
+std::shared_ptr<DeviceEvent> Context::record(StreamId stream, bool timed) {
+  return gpu_.use([&]() -> std::shared_ptr<DeviceEvent> {
+    auto event = std::make_shared<Event>(events_, timed);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (capturing_) {
+      check(cudaStreamIsCapturing(streams_[stream], &status), "cudaStreamIsCapturing");
+    }
+    event->record(streams_[stream], status != cudaStreamCaptureStatusNone);
+    return event;
+  });
+}
+
+std::shared_ptr<DeviceEvent> Context::record(StreamId stream) { return record(stream, false); }
+std::shared_ptr<DeviceEvent> Context::record_timed(StreamId stream) { return record(stream, true); }
+
+void Context::wait(StreamId stream, const DeviceEvent& event) {
+  gpu_.use([&] {
+    check(cudaStreamWaitEvent(streams_[stream], static_cast<const Event&>(event).get(), 0),
+          "cudaStreamWaitEvent");
+  });
+}
+
+void Context::synchronize(StreamId stream) {
+  gpu_.use([&] { check(cudaStreamSynchronize(streams_[stream]), "cudaStreamSynchronize"); });
+}
+
+// Of this thread alone: what other threads do with other devices meanwhile does not matter.
+void Context::begin_capture() {
+  gpu_.use([this] {
+    check(cudaStreamBeginCapture(streams_[StreamId::kCompute], cudaStreamCaptureModeThreadLocal),
+          "begin_capture");
+    capturing_ = true;
+  });
+}
+
+std::unique_ptr<DeviceGraph> Context::end_capture() {
+  capturing_ = false;
+  return gpu_.use([this]() -> std::unique_ptr<DeviceGraph> {
+    const cudaStream_t stream = streams_[StreamId::kCompute];
+    cudaGraph_t captured = nullptr;
+    check(cudaStreamEndCapture(stream, &captured), "end_capture");
+    return std::make_unique<Graph>(gpu_, captured, stream);
+  });
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,153 @@
+// Copies between tensors with strides: plain ones in wide units, transpositions by tiles.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/cuda/copies.h"
+
+#include <algorithm>
+
+#include "tutti/tensor/cuda/launch.h"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr int kTile = 32;
+constexpr int kTileRows = static_cast<int>(kThreads) / kTile;
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    copy_elements(StridedAxes<2> axes, const T* from, T* to) {
+  std::int64_t offsets[2];
+  for (std::int64_t i = thread_number(); i < axes.count; i += num_threads()) {
+    axes.offsets_of(i, offsets);
+    to[offsets[1]] = from[offsets[0]];
+  }
+}
+
+/// Two axes that change places, between `others`: neighbours along `across` are neighbours in
+/// `from`, along `along` in `to`.
+struct Transposition {
+  StridedAxes<2> others;
+  std::int64_t along = 0, across = 0;           // their sizes
+  std::int64_t from_stride = 0, to_stride = 0;  // of along in `from`, of across in `to`
+  std::int64_t tiles_along = 0, tiles_across = 0;
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) transpose_tiles(Transposition t, const T* from, T* to) {
+  __shared__ T tile[kTile][kTile + 1];  // one more: columns in different banks
+  const int x = static_cast<int>(threadIdx.x) % kTile;
+  const int y = static_cast<int>(threadIdx.x) / kTile;
+  const std::int64_t num_tiles = t.tiles_along * t.tiles_across;
+  for (std::int64_t n = blockIdx.x; n < num_tiles * t.others.count; n += gridDim.x) {
+    const std::int64_t other = quotient_of_large(n, num_tiles), place = n - other * num_tiles;
+    const std::int64_t row_of_tiles = quotient_of_large(place, t.tiles_across);
+    const std::int64_t first_along = row_of_tiles * kTile;
+    const std::int64_t first_across = (place - row_of_tiles * t.tiles_across) * kTile;
+    std::int64_t offsets[2];
+    t.others.offsets_of(other, offsets);
+    for (int i = y; i < kTile; i += kTileRows) {
+      if (first_along + i < t.along && first_across + x < t.across) {
+        tile[i][x] = from[offsets[0] + (first_along + i) * t.from_stride + first_across + x];
+      }
+    }
+    __syncthreads();
+    for (int i = y; i < kTile; i += kTileRows) {
+      if (first_along + x < t.along && first_across + i < t.across) {
+        to[offsets[1] + (first_across + i) * t.to_stride + first_along + x] = tile[x][i];
+      }
+    }
+    __syncthreads();
+  }
+}
+
+/// The axis of `axes` along which `from` lies without gaps, if it is not the innermost one, along
+/// which `to` does; -1 when tiles would not help.
+int axis_across(const StridedAxes<2>& axes) {
+  if (axes.stride(1, axes.rank - 1) != 1 || axes.stride(0, axes.rank - 1) == 1) return -1;
+  for (int axis = 0; axis + 1 < axes.rank; ++axis) {
+    if (axes.stride(0, axis) == 1) return axis;
+  }
+  return -1;
+}
+
+StridedAxes<2> without_tiled_axes(const StridedAxes<2>& axes, int across) {
+  std::array<std::int64_t, Shape::kMaxRank> dims{};
+  std::array<Strides, 2> strides{};
+  std::size_t rank = 0;
+  for (int axis = 0; axis + 1 < axes.rank; ++axis) {
+    if (axis == across) continue;
+    dims[rank] = axes.sizes[axis];
+    for (std::size_t k = 0; k < 2; ++k) strides[k][rank] = axes.stride(static_cast<int>(k), axis);
+    ++rank;
+  }
+  return StridedAxes<2>(Shape(std::span<const std::int64_t>(dims.data(), rank)), strides);
+}
+
+template <class T>
+void launch_tiles(const StridedAxes<2>& axes, int across, const T* from, T* to,
+                  cudaStream_t stream) {
+  Transposition t;
+  t.others = without_tiled_axes(axes, across);
+  t.along = axes.innermost();
+  t.across = axes.sizes[across];
+  t.from_stride = axes.stride(0, axes.rank - 1);
+  t.to_stride = axes.stride(1, across);
+  t.tiles_along = (t.along + kTile - 1) / kTile;
+  t.tiles_across = (t.across + kTile - 1) / kTile;
+  const std::int64_t num_tiles = t.tiles_along * t.tiles_across * t.others.count;
+  launch_cooperative(transpose_tiles<T>,
+                     static_cast<unsigned>(std::min<std::int64_t>(num_tiles, 65'535)), kThreads,
+                     stream, t, from, to);
+}
+
+/// The bytes that all runs and gaps of `axes` are multiples of, when elements are wider units.
+std::size_t common_bytes(const StridedAxes<2>& axes, std::size_t element_size) {
+  if (axes.stride(0, axes.rank - 1) != 1 || axes.stride(1, axes.rank - 1) != 1) {
+    return element_size;
+  }
+  auto bits = static_cast<std::uint64_t>(axes.innermost());
+  for (int axis = 0; axis + 1 < axes.rank; ++axis) {
+    bits |= static_cast<std::uint64_t>(axes.stride(0, axis) | axes.stride(1, axis));
+  }
+  return static_cast<std::size_t>(bits & (~bits + 1)) * element_size;  // the lowest bit that is set
+}
+
+}  // namespace
+
+std::size_t copy_unit(std::size_t element_size, std::size_t bytes, const void* from,
+                      const void* to) {
+  std::size_t unit = 16;
+  while (unit > element_size &&
+         (bytes % unit != 0 || !is_aligned(from, unit) || !is_aligned(to, unit))) {
+    unit /= 2;
+  }
+  return unit;
+}
+
+void copy_strided(const Shape& shape, std::size_t element_size, const StridedElements& from,
+                  const StridedElements& to, cudaStream_t stream) {
+  if (shape.num_elements() == 0) return;
+  StridedAxes<2> axes(shape, {from.strides, to.strides});
+  const int across = axis_across(axes);
+  const std::size_t unit =
+      across < 0 ? copy_unit(element_size, common_bytes(axes, element_size), from.data, to.data)
+                 : element_size;
+  if (unit > element_size) {
+    const auto factor = static_cast<std::int64_t>(unit / element_size);
+    axes = axes.in_packs(factor);
+    for (int axis = 0; axis < axes.rank; ++axis) {
+      for (int k = 0; k < 2; ++k) axes.strides[k][axis] /= factor;
+    }
+  }
+  visit_bytes(unit, [&]<class T>() {
+    const T* const source = static_cast<const T*>(from.data);
+    T* const target = static_cast<T*>(const_cast<void*>(to.data));
+    if (across >= 0) {
+      if constexpr (!std::is_same_v<T, Bytes16>) launch_tiles(axes, across, source, target, stream);
+    } else {
+      launch(copy_elements<T>, blocks_for(static_cast<std::size_t>(axes.count)), kThreads, stream,
+             axes, source, target);
+    }
+  });
+}
+
+}  // namespace tutti::cuda

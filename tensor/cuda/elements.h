@@ -1,0 +1,127 @@
+// What kernels read, calculate with and write: numbers, packs of 16 bytes, quick division.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "tutti/tensor/dtype.h"
+
+namespace tutti::cuda {
+
+// Lists of types: floating ones, and all but bool.
+#define TUTTI_FLOATING_TYPES float, double, BFloat16, Float16
+#define TUTTI_NUMBER_TYPES TUTTI_FLOATING_TYPES, std::int32_t, std::int64_t, std::uint8_t
+
+/// What elements of type T are calculated with: float for 16-bit numbers, else T.
+template <class T>
+using Number = std::conditional_t<Half<T>, float, T>;
+
+/// An element as a number: exact.
+template <class T>
+__device__ __forceinline__ Number<T> number(T value) {
+  if constexpr (std::is_same_v<T, Float16>) {
+#if defined(__CUDA_ARCH__)
+    float result;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+    return result;
+#else
+    return static_cast<float>(value);
+#endif
+  } else {
+    return static_cast<Number<T>>(value);
+  }
+}
+
+/// A number as an element, rounded once (to nearest, halves to even).
+template <class T, class From>
+__device__ __forceinline__ T element(From value) {
+  if constexpr (std::is_same_v<T, From> || !Half<T>) {
+    return static_cast<T>(value);
+  } else if constexpr (std::is_same_v<From, float>) {
+#if defined(__CUDA_ARCH__)
+    T result;
+    if constexpr (std::is_same_v<T, Float16>) {
+      asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+    } else {
+      asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+    }
+    return result;
+#else
+    return T(value);
+#endif
+  } else {
+    return T(static_cast<double>(value));
+  }
+}
+
+/// Elements that are read and written at once.
+template <class T, int kWidth>
+struct alignas(sizeof(T) * kWidth) Pack {
+  T elements[kWidth];
+};
+
+/// Elements of 16 bytes, when they are only moved.
+struct alignas(16) Bytes16 {
+  std::uint64_t low, high;
+};
+
+inline bool is_aligned(const void* data, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
+}
+
+/// Calls visitor.template operator()<T>() with a type of `bytes` (1, 2, 4, 8 or 16) bytes.
+template <class Visitor>
+void visit_bytes(std::size_t bytes, const Visitor& visitor) {
+  switch (bytes) {
+    case 1:
+      return visitor.template operator()<std::uint8_t>();
+    case 2:
+      return visitor.template operator()<std::uint16_t>();
+    case 4:
+      return visitor.template operator()<std::uint32_t>();
+    case 8:
+      return visitor.template operator()<std::uint64_t>();
+    default:
+      return visitor.template operator()<Bytes16>();
+  }
+}
+
+/// Division by a number that the host knows, of numbers below 2^31 (Granlund and Montgomery,
+/// "Division by invariant integers using multiplication", 1994).
+struct Divisor {
+  Divisor() = default;
+  explicit Divisor(std::uint32_t divisor)
+      : multiplier(0), shift(static_cast<std::uint32_t>(std::bit_width(divisor - 1u))) {
+    const std::uint64_t rest = (std::uint64_t{1} << shift) - divisor;
+    multiplier = static_cast<std::uint32_t>((rest << 32) / divisor + 1);
+  }
+  __device__ __forceinline__ std::uint32_t quotient(std::uint32_t value) const {
+    const auto high = static_cast<std::uint32_t>(std::uint64_t{value} * multiplier >> 32);
+    return (high + value) >> shift;
+  }
+  std::uint32_t multiplier = 0, shift = 0;
+};
+
+/// Numbers below this one can be divided by a Divisor.
+inline constexpr std::int64_t kSmall = std::int64_t{1} << 31;
+
+/// Division of larger numbers: many instructions, so one copy of them in each file.
+__device__ __attribute__((noinline)) inline std::int64_t quotient_of_large(std::int64_t value,
+                                                                           std::int64_t divisor) {
+  return value / divisor;
+}
+
+/// This thread among all of the launch, and how many they are.
+__device__ __forceinline__ std::int64_t thread_number() {
+  return std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+}
+__device__ __forceinline__ std::int64_t num_threads() {
+  return std::int64_t{gridDim.x} * blockDim.x;
+}
+
+}  // namespace tutti::cuda

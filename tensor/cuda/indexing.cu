@@ -1,0 +1,154 @@
+// Operations with indices: one_hot, gather, scatter_rows.
+// SPDX-License-Identifier: Apache-2.0
+//
+// A kernel cannot throw: an index out of range gathers zeros and scatters nothing, as on tf's GPUs
+// (docs/deviations.md).
+#include <array>
+#include <cstring>
+
+#include "tutti/tensor/cpu/elementwise_functions.h"
+#include "tutti/tensor/cuda/copies.h"
+#include "tutti/tensor/cuda/kernels.h"
+#include "tutti/tensor/cuda/launch.h"
+
+namespace tutti::cuda {
+namespace {
+
+struct Indices {
+  explicit Indices(const DeviceTensor& tensor)
+      : data(tensor.data),
+        count(tensor.shape.num_elements()),
+        is_wide(tensor.dtype == DType::kInt64) {}
+  __device__ __forceinline__ std::int64_t operator[](std::int64_t i) const {
+    return is_wide ? static_cast<const std::int64_t*>(data)[i]
+                   : std::int64_t{static_cast<const std::int32_t*>(data)[i]};
+  }
+  const void* data;
+  std::int64_t count;
+  bool is_wide;
+};
+
+std::int64_t row_size(const Shape& shape) {
+  std::int64_t size = 1;
+  for (int axis = 1; axis < shape.rank(); ++axis) size *= shape.begin()[axis];
+  return size;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    one_hot_kernel(Indices indices, StridedAxes<2> axes, T on, T off, T* y) {
+  std::int64_t offsets[2];  // of the index, and the class
+  for (std::int64_t i = thread_number(); i < axes.count; i += num_threads()) {
+    axes.offsets_of(i, offsets);
+    y[i] = indices[offsets[0]] == offsets[1] ? on : off;
+  }
+}
+
+void one_hot(const KernelCall& call) {
+  const auto& attributes = call.attributes_as<OneHotAttributes>();
+  const Indices indices(call.inputs[0]);
+  const std::int64_t depth = call.outputs[0].shape.dim(-1);
+  if (indices.count * depth == 0) return;
+  const Strides of_index{1, 0}, of_class{0, 1};
+  const StridedAxes<2> axes(Shape{indices.count, depth}, {of_index, of_class});
+  visit_dtype(call.outputs[0].dtype, [&]<class T>() {
+    launch(one_hot_kernel<T>, blocks_for(static_cast<std::size_t>(axes.count)), kThreads,
+           call.stream, indices, axes, static_cast<T>(attributes.on),
+           static_cast<T>(attributes.off), call.out<T>(0));
+  });
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(Indices indices, StridedAxes<2> axes, std::int64_t num_rows, std::int64_t size,
+                  const T* x, T* y) {
+  std::int64_t offsets[2];  // of the index, and within the row
+  for (std::int64_t i = thread_number(); i < axes.count; i += num_threads()) {
+    axes.offsets_of(i, offsets);
+    const std::int64_t row = indices[offsets[0]];
+    y[i] = row >= 0 && row < num_rows ? x[row * size + offsets[1]] : T{};
+  }
+}
+
+void gather(const KernelCall& call) {
+  const Indices indices(call.inputs[1]);
+  const Shape& shape = call.inputs[0].shape;
+  const std::size_t element_size = size_of(call.inputs[0].dtype);
+  const std::size_t row_bytes = static_cast<std::size_t>(row_size(shape)) * element_size;
+  if (indices.count == 0 || row_bytes == 0) return;
+  const std::size_t unit =
+      copy_unit(element_size, row_bytes, call.inputs[0].data, call.outputs[0].data);
+  const auto size = static_cast<std::int64_t>(row_bytes / unit);
+  const Strides of_index{1, 0}, within_row{0, 1};
+  const StridedAxes<2> axes(Shape{indices.count, size}, {of_index, within_row});
+  visit_bytes(unit, [&]<class T>() {
+    launch(gather_kernel<T>, blocks_for(static_cast<std::size_t>(axes.count)), kThreads,
+           call.stream, indices, axes, shape.dim(0), size, call.in<T>(0), call.out<T>(0));
+  });
+}
+
+/// A block for each position whose row no earlier position has: adds the values of all positions
+/// with that row in the order of positions, so that the bits are always the same. Comparing all
+/// pairs of positions costs less than sorting them up to some 100,000 positions.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    scatter_kernel(Indices indices, std::int64_t num_rows, std::int64_t size, const T* values,
+                   T* y) {
+  constexpr int kWarps = static_cast<int>(kThreads) / 32;
+  __shared__ unsigned matches[kWarps];  // bit i of word w: position 32 w + i of the chunk
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const std::int64_t column = std::int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  for (std::int64_t mine = blockIdx.x; mine < indices.count; mine += gridDim.x) {
+    const std::int64_t row = indices[mine];
+    bool is_first = row >= 0 && row < num_rows;
+    Number<T> sum{0};
+    for (std::int64_t chunk = 0; is_first && chunk < indices.count; chunk += kThreads) {
+      const std::int64_t position = chunk + threadIdx.x;
+      const bool match = position < indices.count && indices[position] == row;
+      const unsigned ballot = __ballot_sync(0xffffffffu, match);
+      if (threadIdx.x % 32 == 0) matches[warp] = ballot;
+      __syncthreads();
+      for (int w = 0; is_first && w < kWarps; ++w) {
+        for (unsigned bits = matches[w]; bits != 0; bits &= bits - 1) {
+          const std::int64_t at = chunk + 32 * w + __ffs(static_cast<int>(bits)) - 1;
+          if (at < mine) is_first = false;
+          if (!is_first) break;
+          if (column < size) sum = internal::Add{}(sum, number(values[at * size + column]));
+        }
+      }
+      __syncthreads();
+    }
+    if (is_first && column < size) y[row * size + column] = element<T>(sum);
+  }
+}
+
+template <class T>
+void scatter_rows(const KernelCall& call) {
+  const Indices indices(call.inputs[1]);
+  const Shape& shape = call.outputs[0].shape;
+  const std::int64_t size = row_size(shape);
+  const auto bytes = static_cast<std::size_t>(shape.num_elements()) * sizeof(T);
+  if (bytes == 0) return;
+  check(cudaMemsetAsync(call.outputs[0].data, 0, bytes, call.stream), "scatter_rows");
+  if (indices.count == 0) return;
+  const dim3 grid(static_cast<unsigned>(std::min<std::int64_t>(indices.count, 1 << 20)),
+                  static_cast<unsigned>((size + kThreads - 1) / kThreads));
+  launch_cooperative(scatter_kernel<T>, grid, kThreads, call.stream, indices, shape.dim(0), size,
+                     call.in<T>(0), call.out<T>(0));
+}
+
+template <class... Ts>
+void set_scatter(KernelTable& table) {
+  (table.set(OpId::kScatterRows, dtype_of<Ts>(), scatter_rows<Ts>), ...);
+}
+
+}  // namespace
+
+void register_indexing_kernels(KernelTable& table) {
+  table.set(OpId::kGather, kAllDTypes, gather);
+  table.set(OpId::kOneHot, DType::kInt32, one_hot);
+  table.set(OpId::kOneHot, DType::kInt64, one_hot);
+  set_scatter<TUTTI_NUMBER_TYPES>(table);
+}
+
+}  // namespace tutti::cuda

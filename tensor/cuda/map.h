@@ -1,0 +1,128 @@
+// Elementwise kernels: one function of up to three elements, with broadcasting.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "tutti/tensor/cuda/kernel.h"
+#include "tutti/tensor/cuda/launch.h"
+#include "tutti/tensor/cuda/strided_axes.h"
+
+namespace tutti::cuda {
+
+/// `kWidth` elements at `data`, or `data[0]` as often when it is repeated.
+template <int kWidth, class T>
+__device__ __forceinline__ void load(const T* data, bool is_repeated,
+                                     Number<T> (&numbers)[kWidth]) {
+  if (kWidth == 1 || is_repeated) {
+    const Number<T> first = number(data[0]);
+    for (int i = 0; i < kWidth; ++i) numbers[i] = first;
+  } else {
+    const auto pack = *reinterpret_cast<const Pack<T, kWidth>*>(data);
+    for (int i = 0; i < kWidth; ++i) numbers[i] = number(pack.elements[i]);
+  }
+}
+
+/// y[first ...] = f of the elements at `offsets`.
+template <int kWidth, int kArity, class F, class Y, class A, class B, class C>
+__device__ __forceinline__ void map_at(const F& f, std::int64_t first, const std::int64_t* offsets,
+                                       const bool* is_repeated, Y* y, const A* a, const B* b,
+                                       const C* c) {
+  Number<A> as[kWidth];
+  Number<B> bs[kWidth];
+  Number<C> cs[kWidth];
+  load<kWidth>(a + offsets[0], is_repeated[0], as);
+  if constexpr (kArity > 1) load<kWidth>(b + offsets[1], is_repeated[1], bs);
+  if constexpr (kArity > 2) load<kWidth>(c + offsets[2], is_repeated[2], cs);
+  Pack<Y, kWidth> pack;
+  for (int i = 0; i < kWidth; ++i) {
+    if constexpr (kArity == 1) {
+      pack.elements[i] = element<Y>(f(as[i]));
+    } else if constexpr (kArity == 2) {
+      pack.elements[i] = element<Y>(f(as[i], bs[i]));
+    } else {
+      pack.elements[i] = element<Y>(f(as[i], bs[i], cs[i]));
+    }
+  }
+  *reinterpret_cast<Pack<Y, kWidth>*>(y + first) = pack;
+}
+
+/// `axes` are in packs of kWidth elements when `is_wide`; then the `tail` elements after them
+/// follow one by one.
+template <int kWidth, int kArity, class F, class Y, class A, class B, class C>
+__global__ void __launch_bounds__(kThreads)
+    map_kernel(StridedAxes<kArity> axes, bool is_wide, std::int64_t tail, F f, Y* y, const A* a,
+               const B* b, const C* c) {
+  bool is_repeated[kArity];
+  for (int k = 0; k < kArity; ++k) is_repeated[k] = axes.strides[k][axes.rank - 1] == 0;
+  std::int64_t offsets[kArity];
+  for (std::int64_t i = thread_number(); i < axes.count + tail; i += num_threads()) {
+    if (is_wide && i < axes.count) {
+      axes.offsets_of(i, offsets);
+      map_at<kWidth, kArity>(f, i * kWidth, offsets, is_repeated, y, a, b, c);
+      continue;
+    }
+    std::int64_t at = i;
+    if (is_wide) {
+      at += axes.count * (kWidth - 1);
+      for (int k = 0; k < kArity; ++k) offsets[k] = is_repeated[k] ? 0 : at;
+    } else {
+      axes.offsets_of(i, offsets);
+    }
+    map_at<1, kArity>(f, at, offsets, is_repeated, y, a, b, c);
+  }
+}
+
+/// y = f(a [, b [, c]]) for every element of `shape`, the inputs broadcast to it.
+template <int kArity, class Y, class A, class B = A, class C = A, class F>
+void map(const F& f, const Shape& shape, Y* y, const std::array<Shape, kArity>& shapes,
+         cudaStream_t stream, const A* a, const B* b = nullptr, const C* c = nullptr) {
+  if (shape.num_elements() == 0) return;
+  constexpr auto kLargest =
+      std::max({sizeof(Y), sizeof(A), kArity > 1 ? sizeof(B) : 1, kArity > 2 ? sizeof(C) : 1});
+  constexpr int kWidth = static_cast<int>(std::min<std::size_t>(16 / kLargest, 8));
+  std::array<Strides, kArity> strides;
+  for (std::size_t k = 0; k < kArity; ++k) strides[k] = broadcast_strides(shapes[k], shape);
+  StridedAxes<kArity> axes(shape, strides);
+  const auto fits = [&](const auto* data, int k) {
+    return k >= kArity || axes.stride(k, axes.rank - 1) == 0 ||
+           is_aligned(data, sizeof(*data) * kWidth);
+  };
+  const bool is_wide = is_aligned(y, sizeof(Y) * kWidth) && fits(a, 0) &&
+                       (kArity < 2 || fits(b, kArity > 1 ? 1 : 0)) &&
+                       (kArity < 3 || fits(c, kArity > 2 ? 2 : 0)) && axes.allows_width(kWidth);
+  const std::int64_t tail = is_wide ? axes.count % kWidth : 0;
+  if (is_wide) axes = axes.in_packs(kWidth);
+  launch(map_kernel<kWidth, kArity, F, Y, A, B, C>,
+         blocks_for(static_cast<std::size_t>(axes.count + tail)), kThreads, stream, axes, is_wide,
+         tail, f, y, a, b, c);
+}
+
+/// The kernel of an operation on one input, given the type of its elements.
+template <class F, class T, class Y = T>
+void unary_kernel(const KernelCall& call) {
+  const Shape flat{call.outputs[0].shape.num_elements()};
+  map<1>(F{}, flat, call.out<Y>(0), {flat}, call.stream, call.in<T>(0));
+}
+
+/// ... on two inputs.
+template <class F, class T, class Y = T>
+void binary_kernel(const KernelCall& call) {
+  map<2>(F{}, call.outputs[0].shape, call.out<Y>(0), {call.inputs[0].shape, call.inputs[1].shape},
+         call.stream, call.in<T>(0), call.in<T>(1));
+}
+
+template <class F, class... Ts>
+void set_unary(KernelTable& table, OpId op) {
+  (table.set(op, dtype_of<Ts>(), unary_kernel<F, Ts>), ...);
+}
+template <class F, class... Ts>
+void set_binary(KernelTable& table, OpId op) {
+  (table.set(op, dtype_of<Ts>(), binary_kernel<F, Ts>), ...);
+}
+template <class F, class... Ts>
+void set_predicate(KernelTable& table, OpId op) {
+  (table.set(op, dtype_of<Ts>(), binary_kernel<F, Ts, bool>), ...);
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,109 @@
+// Operations that move elements and calculate nothing.
+// SPDX-License-Identifier: Apache-2.0
+#include <numeric>
+
+#include "tutti/tensor/cuda/copies.h"
+#include "tutti/tensor/cuda/kernels.h"
+#include "tutti/tensor/cuda/launch.h"
+
+namespace tutti::cuda {
+namespace {
+
+std::size_t element_size(const KernelCall& call) { return size_of(call.inputs[0].dtype); }
+
+StridedElements whole(const DeviceTensor& tensor) {
+  return {tensor.data, dense_strides(tensor.shape)};
+}
+
+/// Where the element at `begin` stands.
+std::int64_t offset_of(const std::array<std::int64_t, Shape::kMaxRank>& begin,
+                       const Strides& strides) {
+  return std::inner_product(begin.begin(), begin.end(), strides.begin(), std::int64_t{0});
+}
+
+void copy(const KernelCall& call) {
+  const auto count = static_cast<std::size_t>(call.inputs[0].shape.num_elements());
+  check(cudaMemcpyAsync(call.outputs[0].data, call.inputs[0].data, count * element_size(call),
+                        cudaMemcpyDeviceToDevice, call.stream),
+        "copy of a tensor");
+}
+
+void transpose(const KernelCall& call) {
+  const auto& permutation = call.attributes_as<TransposeAttributes>().permutation;
+  const Shape& shape = call.outputs[0].shape;
+  const Strides dense = dense_strides(call.inputs[0].shape);
+  Strides strides{};
+  for (std::size_t axis = 0; axis < static_cast<std::size_t>(shape.rank()); ++axis) {
+    strides[axis] = dense[static_cast<std::size_t>(permutation[axis])];
+  }
+  copy_strided(shape, element_size(call), {call.inputs[0].data, strides}, whole(call.outputs[0]),
+               call.stream);
+}
+
+void slice(const KernelCall& call) {
+  const Strides strides = dense_strides(call.inputs[0].shape);
+  const std::int64_t start = offset_of(call.attributes_as<SliceAttributes>().begin, strides);
+  copy_strided(call.outputs[0].shape, element_size(call),
+               {moved(call.inputs[0].data, start, element_size(call)), strides},
+               whole(call.outputs[0]), call.stream);
+}
+
+// Both launches together write the inner part twice: images are padded by convolutions themselves.
+void pad(const KernelCall& call) {
+  const auto& attributes = call.attributes_as<PadAttributes>();
+  fill(call.outputs[0], attributes.value, call.stream);
+  const Strides strides = dense_strides(call.outputs[0].shape);
+  const std::int64_t start = offset_of(attributes.before, strides);
+  copy_strided(call.inputs[0].shape, element_size(call), whole(call.inputs[0]),
+               {moved(call.outputs[0].data, start, element_size(call)), strides}, call.stream);
+}
+
+void concat(const KernelCall& call) {
+  const int axis = call.attributes_as<AxisAttributes>().axis;
+  const Strides strides = dense_strides(call.outputs[0].shape);
+  std::int64_t start = 0;
+  for (const DeviceTensor& input : call.inputs) {
+    copy_strided(input.shape, element_size(call), whole(input),
+                 {moved(call.outputs[0].data, start, element_size(call)), strides}, call.stream);
+    start += input.shape.dim(axis) * strides[static_cast<std::size_t>(axis)];
+  }
+}
+
+void broadcast_to(const KernelCall& call) {
+  const Shape& shape = call.outputs[0].shape;
+  copy_strided(shape, element_size(call),
+               {call.inputs[0].data, broadcast_strides(call.inputs[0].shape, shape)},
+               whole(call.outputs[0]), call.stream);
+}
+
+void reverse(const KernelCall& call) {
+  const std::uint32_t axes = call.attributes_as<AxesAttributes>().axes;
+  const Shape& shape = call.inputs[0].shape;
+  const Strides dense = dense_strides(shape);
+  Strides backwards = dense;
+  std::int64_t start = 0;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    if ((axes >> axis & 1u) == 0) continue;
+    const auto at = static_cast<std::size_t>(axis);
+    start += dense[at] * (shape.dim(axis) - 1);
+    backwards[at] = -dense[at];
+  }
+  copy_strided(shape, element_size(call),
+               {moved(call.inputs[0].data, start, element_size(call)), backwards},
+               whole(call.outputs[0]), call.stream);
+}
+
+}  // namespace
+
+void register_shape_kernels(KernelTable& table) {
+  table.set(OpId::kReshape, kAllDTypes, copy);
+  table.set(OpId::kStopGradient, kAllDTypes, copy);
+  table.set(OpId::kTranspose, kAllDTypes, transpose);
+  table.set(OpId::kSlice, kAllDTypes, slice);
+  table.set(OpId::kPad, kAllDTypes, pad);
+  table.set(OpId::kConcat, kAllDTypes, concat);
+  table.set(OpId::kBroadcastTo, kAllDTypes, broadcast_to);
+  table.set(OpId::kReverse, kAllDTypes, reverse);
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,96 @@
+// Threads that work on one row together: some lanes of a warp, or a whole block.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+#include "tutti/tensor/cuda/elements.h"
+#include "tutti/tensor/cuda/launch.h"
+
+namespace tutti::cuda {
+
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+inline constexpr int kWarp = 32;
+inline constexpr int kWarpsOfBlock = static_cast<int>(kThreads) / kWarp;
+
+/// An element and where it stands.
+template <class T>
+struct Place {
+  T value;
+  long long index;
+};
+
+template <class T>
+__device__ __forceinline__ T shuffle_xor(T value, int mask) {
+  return __shfl_xor_sync(kAllLanes, value, mask);
+}
+template <class T>
+__device__ __forceinline__ Place<T> shuffle_xor(Place<T> place, int mask) {
+  return {shuffle_xor(place.value, mask), shuffle_xor(place.index, mask)};
+}
+
+struct AddNumbers {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct LargerNumber {  // NaN stays
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return (b > a || b != b) ? b : a;
+  }
+};
+
+/// A block of kThreads as teams of `lanes` threads: a power of two up to 32, or kThreads. All
+/// threads of a block must make the same calls.
+class Teams {
+ public:
+  /// Teams whose threads have about one of `count` things to do, or more.
+  static int lanes_for(std::int64_t count) {
+    if (count > 8 * kWarp) return static_cast<int>(kThreads);
+    const auto lanes = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 1)));
+    return static_cast<int>(std::min<std::uint64_t>(lanes, kWarp));
+  }
+  static unsigned blocks_for_rows(std::int64_t rows, int lanes) {
+    return blocks_for(static_cast<std::size_t>(rows) * static_cast<std::size_t>(lanes));
+  }
+
+  __device__ explicit Teams(int lanes) : lanes_(lanes) {}
+
+  __device__ int lanes() const { return lanes_; }
+  __device__ int lane() const { return static_cast<int>(threadIdx.x) % lanes_; }
+
+  /// Calls body(row) for this team's rows; for the same number of calls in all teams of a block
+  /// also with rows >= num_rows.
+  template <class Body>
+  __device__ __forceinline__ void for_each_row(std::int64_t num_rows, const Body& body) const {
+    const int teams = static_cast<int>(kThreads) / lanes_;
+    for (std::int64_t first = std::int64_t{blockIdx.x} * teams; first < num_rows;
+         first += std::int64_t{gridDim.x} * teams) {
+      body(first + static_cast<int>(threadIdx.x) / lanes_);
+    }
+  }
+
+  /// The values of a team combined, in an order that depends on the number of lanes alone; every
+  /// thread gets the result. `shared`: kWarpsOfBlock values of shared memory.
+  template <class T, class F>
+  __device__ __forceinline__ T combine(T value, const F& f, T* shared) const {
+    for (int mask = (lanes_ < kWarp ? lanes_ : kWarp) / 2; mask > 0; mask /= 2) {
+      value = f(value, shuffle_xor(value, mask));
+    }
+    if (lanes_ <= kWarp) return value;
+    if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
+    __syncthreads();
+    value = shared[0];
+    for (int warp = 1; warp < kWarpsOfBlock; ++warp) value = f(value, shared[warp]);
+    __syncthreads();  // before the next combine() writes
+    return value;
+  }
+
+ private:
+  int lanes_;
+};
+
+}  // namespace tutti::cuda

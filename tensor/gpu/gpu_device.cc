@@ -1,0 +1,263 @@
+// Logical GPUs: opening, operations, copies.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/gpu/gpu_device.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tutti/tensor/gpu/graph_memory.h"
+#include "tutti/tensor/gpu/pending_updates.h"
+#include "tutti/tensor/gpu/pinned_ring.h"
+#include "tutti/tensor/ops/checks.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
+
+/// Lives as long as the call: what comes later in the stream may have the memory.
+class CallWorkspace final : public Workspace {
+ public:
+  explicit CallWorkspace(Device device) : device_(device) {}
+  void* allocate(std::size_t bytes) override {
+    return buffers_.emplace_back(BufferRef::allocate(bytes, device_))->data();
+  }
+
+ private:
+  const Device device_;
+  std::vector<BufferRef> buffers_;
+};
+
+DeviceTensor device_tensor(const Tensor& tensor) {
+  return {const_cast<void*>(tensor.address()), tensor.shape(), tensor.dtype()};
+}
+
+DeviceTensor device_tensor(const MutableTensor& tensor) {
+  return {tensor.address(), tensor.shape(), tensor.dtype()};
+}
+
+template <class T>
+std::vector<DeviceTensor> device_tensors(std::span<const T> tensors) {
+  std::vector<DeviceTensor> result;
+  result.reserve(tensors.size());
+  for (const T& tensor : tensors) result.push_back(device_tensor(tensor));
+  return result;
+}
+
+const void* step_values(const OpCall& call) {
+  const auto* const dropout = std::get_if<DropoutAttributes>(&call.attributes);
+  return dropout ? dropout->step_key : nullptr;
+}
+
+/// A replay would not wait, and the host would not look again.
+void refuse_in_capture(Device device, const char* what) {
+  if (!GraphMemory::current(device)) return;
+  fail(ErrorCode::kFailedPrecondition, "captured step on ", device, ": ", what,
+       ", which a replay cannot repeat; expected a step whose host never waits for a value; try "
+       "returning the tensor and reading it outside the step");
+}
+
+BufferAllocatorOptions allocator_options(const LogicalGpu& gpu) {
+  BufferAllocatorOptions options;
+  options.name = concat("gpu:", gpu.index);
+  options.advice = "try a smaller batch, gradient_accumulation_steps or the policy mixed_bfloat16";
+  options.granularity = GpuDevice::kAlignment;
+  if (gpu.memory_limit > 0) options.limit = static_cast<std::size_t>(gpu.memory_limit);
+  return options;
+}
+
+struct OpenedGpus {
+  Mutex mutex;
+  std::vector<std::unique_ptr<GpuDevice>> devices TUTTI_GUARDED_BY(mutex);  // by index
+};
+
+OpenedGpus& opened_gpus() {
+  // Never destroyed: tensors in static storage may outlive every other static object.
+  static OpenedGpus& opened = *std::make_unique<OpenedGpus>().release();
+  return opened;
+}
+
+}  // namespace
+
+class GpuDevice::Memory final : public MemorySource {
+ public:
+  Memory(GpuDevice& device, DeviceContext& context) : device_(device), context_(context) {}
+  std::byte* allocate(std::size_t size) override {
+    return static_cast<std::byte*>(context_.allocate(size));
+  }
+  void release(std::byte* data) noexcept override {
+    if (device_.has_pending_.load()) {  // perhaps the memory of a variable that is gone
+      MutexLock lock(device_.mutex_);
+      device_.flush_updates();
+    }
+    context_.release(data);
+  }
+
+ private:
+  GpuDevice& device_;
+  DeviceContext& context_;
+};
+
+GpuDevice& GpuDevice::of(Device device) {
+  require_available(device);
+  TUTTI_CHECK(device.type == DeviceType::kGpu, "GpuDevice::of: ", device, " is no GPU");
+  const auto index = static_cast<std::size_t>(device.index);
+  OpenedGpus& opened = opened_gpus();
+  MutexLock lock(opened.mutex);
+  if (opened.devices.size() <= index) opened.devices.resize(index + 1);
+  std::unique_ptr<GpuDevice>& found = opened.devices[index];
+  if (!found) found = std::make_unique<GpuDevice>(logical_gpus()[index], *gpu_backend());
+  return *found;
+}
+
+void internal::close_gpus_for_test() {
+  std::vector<std::unique_ptr<GpuDevice>> closed;
+  OpenedGpus& opened = opened_gpus();
+  MutexLock lock(opened.mutex);
+  closed.swap(opened.devices);
+}
+
+GpuDevice::GpuDevice(const LogicalGpu& description, DeviceBackend& backend)
+    : description_(description),
+      backend_(backend),
+      context_(backend.open(description.ordinal)),
+      allocator_(std::make_unique<BufferAllocator>(std::make_unique<Memory>(*this, *context_),
+                                                   allocator_options(description))),
+      staging_(std::make_unique<PinnedRing>(backend, kStagingBytes)),
+      pending_(std::make_unique<PendingUpdates>()) {}
+
+GpuDevice::~GpuDevice() = default;
+
+void GpuDevice::run(const OpCall& call, std::span<const MutableTensor> outputs) {
+  const auto inputs = device_tensors(std::span<const Tensor>(call.inputs));
+  const auto results = device_tensors(outputs);
+  CallWorkspace workspace(device());
+  try {
+    with_context([&](DeviceContext& context) {
+      context.math().run({call.op, inputs, results, call.attributes, step_values(call)}, workspace);
+    });
+  } catch (const Error& error) {  // kernels know neither caller nor device
+    throw error.with_context(concat(internal::who(call.op, call.where), " on ", device()));
+  }
+}
+
+void GpuDevice::fill(const MutableTensor& tensor, double value) {
+  if (tensor.num_elements() == 0) return;
+  with_context([&](DeviceContext& context) { context.math().fill(device_tensor(tensor), value); });
+}
+
+void GpuDevice::clear(void* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  with_context([&](DeviceContext& context) { context.clear(data, bytes, StreamId::kCompute); });
+}
+
+void GpuDevice::copy_from_host(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (GraphMemory* const graph = GraphMemory::current(device())) {
+    const void* const kept = graph->keep_pinned(from, bytes);
+    with_context([&](DeviceContext& context) {
+      context.copy_to_device(to, kept, bytes, StreamId::kCompute);
+    });
+    return;
+  }
+  MutexLock lock(mutex_);
+  flush_updates();
+  const std::size_t step = staging_->largest_piece();
+  for (std::size_t first = 0; first < bytes; first += step) {
+    stage(*context_, static_cast<std::byte*>(to) + first,
+          static_cast<const std::byte*>(from) + first, std::min(step, bytes - first));
+  }
+}
+
+void GpuDevice::stage(DeviceContext& context, std::byte* to, const std::byte* from,
+                      std::size_t bytes) {
+  std::byte* const place = staging_->place(bytes);
+  if (place) std::memcpy(place, from, bytes);
+  context.copy_to_device(to, place ? place : from, bytes, StreamId::kCompute);
+  if (place) staging_->set_copied(context.record(StreamId::kCompute));
+}
+
+void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  refuse_in_capture(device(), "a value is read on the host");
+  const std::shared_ptr<DeviceEvent> copied = with_context([&](DeviceContext& context) {
+    context.copy_to_host(to, from, bytes, StreamId::kCompute);
+    return context.record(StreamId::kCompute);
+  });
+  copied->synchronize();  // others may use the device meanwhile
+}
+
+bool GpuDevice::reaches(const GpuDevice& other) const {
+  const int own = description_.ordinal, theirs = other.description_.ordinal;
+  return own == theirs || backend_.can_access_peer(own, theirs);
+}
+
+void GpuDevice::copy_from_gpu(void* to, GpuDevice& from, const void* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  const int ordinal = from.description_.ordinal;
+  if (&from == this) {
+    with_context([&](DeviceContext& context) {
+      context.copy_from_peer(to, data, ordinal, bytes, StreamId::kCompute);
+    });
+    return;
+  }
+  if (!reaches(from)) {
+    const BufferRef copy = BufferRef::allocate(bytes);
+    from.copy_to_host(copy->data(), data, bytes);
+    copy_from_host(to, copy->data(), bytes);
+    return;
+  }
+  const auto record = [](DeviceContext& context) { return context.record(StreamId::kCompute); };
+  const std::shared_ptr<DeviceEvent> written = from.with_context(record);
+  const std::shared_ptr<DeviceEvent> copied = with_context([&](DeviceContext& context) {
+    context.wait(StreamId::kCompute, *written);
+    context.copy_from_peer(to, data, ordinal, bytes, StreamId::kCompute);
+    return context.record(StreamId::kCompute);
+  });
+  from.with_context([&](DeviceContext& context) { context.wait(StreamId::kCompute, *copied); });
+}
+
+void GpuDevice::synchronize() {
+  refuse_in_capture(device(), "the host waits");
+  constexpr std::array kStreams = {StreamId::kCompute, StreamId::kCopy, StreamId::kCommunication};
+  std::vector<std::shared_ptr<DeviceEvent>> events;
+  with_context([&](DeviceContext& context) {
+    for (const StreamId stream : kStreams) events.push_back(context.record(stream));
+  });
+  for (const auto& event : events) event->synchronize();
+}
+
+void GpuDevice::update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
+                             std::vector<BufferRef> buffers, const double* step_values) {
+  MutexLock lock(mutex_);
+  const PendingUpdates::Launch launch{dtype, rule, step_values};
+  if (!pending_->fits(launch, item)) flush_updates();
+  pending_->add(launch, item, std::move(buffers));
+  has_pending_ = true;
+}
+
+void GpuDevice::flush_updates() {
+  if (pending_->empty()) return;
+  const PendingUpdates updates = std::exchange(*pending_, {});
+  has_pending_ = false;
+  updates.run(context_->math());
+}
+
+BufferRef BufferRef::allocate(std::size_t size, Device device) {
+  if (device.type == DeviceType::kCpu) return allocate(size);
+  if (GraphMemory* const graph = GraphMemory::current(device)) {
+    return graph->allocator().allocate(size);
+  }
+  return GpuDevice::of(device).allocator().allocate(size);
+}
+
+AllocatorStatistics allocator_statistics(Device device) {
+  return device.type == DeviceType::kCpu ? host_allocator().statistics()
+                                         : GpuDevice::of(device).statistics();
+}
+
+void trim_allocator_cache(Device device) {
+  (device.type == DeviceType::kCpu ? host_allocator() : GpuDevice::of(device).allocator()).trim();
+}
+
+}  // namespace tutti

@@ -1,0 +1,43 @@
+// Pinned host memory through which bytes reach a device without anybody waiting.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+
+#include "tutti/tensor/device_backend.h"
+
+namespace tutti {
+
+/// Filled front to back, again and again. A place is used again once the copy from it is done. One
+/// thread at a time.
+class PinnedRing {
+ public:
+  PinnedRing(DeviceBackend& backend, std::size_t size);
+  ~PinnedRing();
+  PinnedRing(const PinnedRing&) = delete;
+  PinnedRing& operator=(const PinnedRing&) = delete;
+
+  std::size_t largest_piece() const { return size_ / 4; }
+  /// A place for at most largest_piece() bytes; nullptr when the system has no pinned memory. Waits
+  /// for the oldest copies while there is no room.
+  std::byte* place(std::size_t bytes);
+  /// `event` comes after the copy from the last place.
+  void set_copied(std::shared_ptr<DeviceEvent> event);
+
+ private:
+  struct Piece {
+    std::size_t begin = 0, end = 0;
+    std::shared_ptr<DeviceEvent> copied;
+  };
+  bool is_taken(std::size_t begin, std::size_t end) const;
+
+  DeviceBackend& backend_;
+  const std::size_t size_;
+  std::byte* memory_ = nullptr;
+  std::size_t next_ = 0;
+  std::deque<Piece> pieces_;  // the oldest first
+};
+
+}  // namespace tutti

@@ -1,0 +1,83 @@
+// Work of one step on the GPUs of all replicas, captured as one graph and launched again and again.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The first replica's compute stream is the origin of the capture; the other replicas' streams take
+// part by waiting for an event of it and are waited for at the end. So dependencies between
+// replicas (a reduction, say) become edges of the one graph, and one launch starts them all.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tutti/core/random.h"
+#include "tutti/core/sync.h"
+#include "tutti/tensor/gpu/graph_memory.h"
+#include "tutti/tensor/step_recorder.h"
+#include "tutti/tensor/variable_memory.h"
+
+namespace tutti::internal {
+
+/// Notes which variables a step uses, in the run before its capture. Any thread.
+class UsedVariables final : public StepRecorder {
+ public:
+  std::vector<std::shared_ptr<VariableMemory>> list() const;
+
+  const void* reserve(Device, std::size_t, std::function<void(std::byte*)>,
+                      const Identity&) override {
+    return nullptr;
+  }
+  void on_replay(std::function<void()>, std::function<void()>) override {}
+  void uses(const std::shared_ptr<VariableMemory>& memory) override;
+  void keep(const Tensor&) override {}
+  void follows_step(const RandomKey&) override {}
+  bool is_of_step(const RandomKey&) const override { return false; }
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<VariableMemory>> list_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// Made when the capture begins; launched after end(). The replicas' scopes may live at
+/// once; everything else is for one thread while no replica runs. Destroyed before end():
+/// the capture is discarded.
+class StepCapture {
+ public:
+  /// `devices`: of the replicas, in replica order; a GPU may serve several. `variables`: all that
+  /// the step uses; they are pinned as long as this lives. Throws kUnimplemented naming a device
+  /// that is no GPU.
+  StepCapture(std::span<const Device> devices,
+              std::vector<std::shared_ptr<VariableMemory>> variables);
+  ~StepCapture();
+  StepCapture(const StepCapture&) = delete;
+  StepCapture& operator=(const StepCapture&) = delete;
+
+  /// While it lives, what this thread does is noted as replica `replica`'s part of the step.
+  class ReplicaScope {
+   public:
+    ReplicaScope(StepCapture& capture, int replica);
+
+   private:
+    StepRecorderScope recording_;
+    GraphMemoryScope memory_;
+  };
+
+  /// Ends the capture. The work was not done yet: launch() does it, for the step that was captured
+  /// like for all later ones. Throws kFailedPrecondition when the work cannot be captured.
+  void end();
+
+  /// What comes before the launch of a replay: host effects, once for all replicas.
+  void prepare();
+  /// Writes the values of this step (context: seed and step; each replica its number) and launches.
+  void launch(const RandomContext& context);
+  void commit();
+
+ private:
+  class Recorder;
+  struct Graph;
+  std::vector<std::shared_ptr<VariableMemory>> variables_;
+  std::vector<std::unique_ptr<Recorder>> recorders_;
+  std::unique_ptr<Graph> graph_;
+};
+
+}  // namespace tutti::internal

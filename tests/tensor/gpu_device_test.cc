@@ -1,0 +1,311 @@
+// What a GPU device asks of its backend: memory, copies, operations, updates that wait.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/gpu/gpu_device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/support/fake_gpu.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/tensor/gpu/graph_memory.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::expect_error;
+using testing::expect_tensor;
+using testing::FakeGpus;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr Device kFakeGpu{DeviceType::kGpu, 0};
+constexpr Device kOtherFakeGpu{DeviceType::kGpu, 1};
+
+/// The notes without what memory management adds.
+std::vector<std::string> work_of(std::vector<std::string> notes) {
+  std::erase_if(notes, [](const std::string& note) {
+    return note.find("allocate") != std::string::npos || note.find("record") != std::string::npos;
+  });
+  return notes;
+}
+
+TEST(GpuTensor, TravelsToTheDeviceAndBack) {
+  FakeGpus gpus;
+  const Tensor host = Tensor::from<float>({2, 2}, {1, 2, 3, 4});
+  const Tensor there = host.to(kFakeGpu);
+  EXPECT_EQ(there.device(), kFakeGpu);
+  expect_tensor(there.to(Device{}), {2, 2}, {1, 2, 3, 4});
+  expect_tensor(there.to(kOtherFakeGpu), {2, 2}, {1, 2, 3, 4});
+  EXPECT_EQ(there.to(kFakeGpu).id(), there.id());
+  EXPECT_EQ(there.rows(1, 1).to_doubles(), (std::vector<double>{3, 4}));
+  EXPECT_EQ(there.rows(1, 1).reshaped({2}).rows(1, 1).item(), 4.0f);
+  EXPECT_THAT(there.to_string(), HasSubstr("device=gpu:0, [[1, 2], [3, 4]]"));
+}
+
+TEST(GpuTensor, IsMadeOnTheDevice) {
+  FakeGpus gpus;
+  expect_tensor(Tensor::zeros({3}, DType::kFloat32, kFakeGpu), {3}, {0, 0, 0});
+  expect_tensor(Tensor::ones({3}, DType::kInt64, kFakeGpu), {3}, {1, 1, 1});
+  expect_tensor(Tensor::full({2}, 2.5, DType::kBFloat16, kFakeGpu), {2}, {2.5, 2.5});
+  expect_tensor(Tensor::from<std::int32_t>({2}, {7, 8}, kFakeGpu), {2}, {7, 8});
+  expect_tensor(Tensor::zeros({0, 4}, DType::kFloat32, kFakeGpu), {0, 4}, {});
+  EXPECT_EQ(Tensor::scalar(3.0, DType::kFloat64, kFakeGpu).item_double(), 3.0);
+  expect_error(ErrorCode::kInvalidArgument, {"uint8 can hold"},
+               [] { Tensor::full({1}, 300.0, DType::kUInt8, kFakeGpu); });
+}
+
+TEST(GpuTensor, RefusesHostAccessNamingTheDevice) {
+  FakeGpus gpus;
+  const Tensor there = Tensor::zeros({3}, DType::kFloat32, kFakeGpu);
+  const std::vector<std::string> parts = {"float32", "[3]", "gpu:0", "to(Device{})"};
+  expect_error(ErrorCode::kFailedPrecondition, parts, [&] { (void)there.host_span<float>(); });
+  expect_error(ErrorCode::kFailedPrecondition, parts, [&] { (void)there.bytes(); });
+  const MutableTensor writable({3}, DType::kFloat32, kFakeGpu);
+  expect_error(ErrorCode::kFailedPrecondition, {"float32", "[3]", "gpu:0", "to()"},
+               [&] { (void)writable.span<float>(); });
+}
+
+TEST(GpuTensor, OperationsRunThereAndMixedDevicesAreAnError) {
+  FakeGpus gpus;
+  const Tensor x = Tensor::from<float>({3}, {1, 2, 3}, kFakeGpu);
+  gpus.take_notes();
+  const Tensor y = x * 2.0f + x;
+  EXPECT_EQ(y.device(), kFakeGpu);
+  EXPECT_THAT(work_of(gpus.take_notes()),
+              ElementsAre("gpu0 fill", "gpu0 run multiply", "gpu0 run add"));
+  expect_tensor(y, {3}, {3, 6, 9});
+  expect_error(ErrorCode::kInvalidArgument, {"gpu:0", "cpu:0", "to()"},
+               [&] { (void)(x + Tensor::ones({3})); });
+  expect_error(ErrorCode::kInvalidArgument, {"gpu:0", "gpu:1"},
+               [&] { (void)(x + x.to(kOtherFakeGpu)); });
+}
+
+TEST(GpuTensor, ViewsCostNothing) {
+  FakeGpus gpus;
+  const Tensor x = Tensor::zeros({4, 2}, DType::kFloat32, kFakeGpu);
+  gpus.take_notes();
+  (void)reshape(x, {8});
+  (void)slice(x, {1, 0}, {2, 2});
+  (void)stop_gradient(x);
+  (void)x.alias();
+  EXPECT_THAT(gpus.take_notes(), IsEmpty());
+}
+
+TEST(GpuTensor, MissingKernelsAreNamedWithOperationTypeAndDevice) {
+  FakeGpus gpus;
+  const Tensor x = Tensor::zeros({3}, DType::kFloat32, kFakeGpu);
+  expect_error(ErrorCode::kUnimplemented, {"erf at ", "gpu:0", "float32"}, [&] { (void)erf(x); });
+}
+
+TEST(GpuTensor, WritersCopyWhatIsShared) {
+  FakeGpus gpus;
+  MutableTensor value({2}, DType::kFloat32, kFakeGpu);
+  value.assign(Tensor::from<float>({2}, {1, 2}, kFakeGpu));
+  const Tensor read = value.freeze();
+  value.make_unique();
+  GpuDevice::of(kFakeGpu).fill(value, 9.0);
+  expect_tensor(read, {2}, {1, 2});
+  expect_tensor(value.freeze(), {2}, {9, 9});
+}
+
+TEST(GpuTensor, AssigningCopiesInPlaceUnlessAReaderLives) {
+  FakeGpus gpus;
+  MutableTensor value({2}, DType::kFloat32, kFakeGpu);
+  const void* const place = value.address();
+  value.assign(Tensor::from<float>({2}, {1, 2}, kFakeGpu));
+  EXPECT_EQ(value.address(), place);
+  const Tensor reader = value.freeze();
+  value.assign(Tensor::from<float>({2}, {3, 4}, kFakeGpu));
+  expect_tensor(reader, {2}, {1, 2});
+  expect_tensor(value.freeze(), {2}, {3, 4});
+}
+
+TEST(GpuDevice, LargeCopiesGoThroughPinnedMemoryInPieces) {
+  FakeGpus gpus;
+  std::vector<float> values(5'000'000);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1000);
+  const Tensor there = Tensor::from(Shape{5'000'000}, values, kFakeGpu);
+  const auto notes = work_of(gpus.take_notes());
+  EXPECT_THAT(notes, ElementsAre("gpu0 copy_to_device 8388608", "gpu0 copy_to_device 8388608",
+                                 "gpu0 copy_to_device 3222784"));
+  EXPECT_EQ(gpus.backend.state.num_pinned, 1);
+  const Tensor back = there.to(Device{});
+  EXPECT_TRUE(std::ranges::equal(back.host_span<float>(), values));
+}
+
+TEST(GpuDevice, CopiesWithoutPinnedMemory) {
+  FakeGpus gpus;
+  gpus.backend.pinned_limit = 0;
+  expect_tensor(Tensor::from<float>({2}, {1, 2}, kFakeGpu), {2}, {1, 2});
+  gpus.backend.state.num_pinned = 0;  // nothing was handed out
+}
+
+TEST(GpuDevice, CopiesBetweenGpusAreOrderedByEvents) {
+  FakeGpus gpus;
+  const Tensor x = Tensor::ones({2}, DType::kFloat32, kFakeGpu);
+  (void)Tensor::ones({2}, DType::kFloat32, kOtherFakeGpu);  // opens it, and leaves a buffer
+  gpus.take_notes();
+  const Tensor y = x.to(kOtherFakeGpu);
+  EXPECT_THAT(gpus.take_notes(), ElementsAre("gpu0 record", "gpu1 wait", "gpu1 copy_from_gpu0 8",
+                                             "gpu1 record", "gpu0 wait"));
+  gpus.backend.peers = false;
+  const Tensor z = x.to(kOtherFakeGpu);
+  EXPECT_THAT(work_of(gpus.take_notes()),
+              ElementsAre("gpu0 copy_to_host 8", "gpu1 copy_to_device 8"));
+  expect_tensor(z, {2}, {1, 1});
+}
+
+TEST(GpuDevice, MemoryIsReusedAndCounted) {
+  FakeGpus gpus;
+  const void* first = nullptr;
+  {
+    const Tensor x = Tensor::zeros({1000}, DType::kFloat32, kFakeGpu);
+    first = x.address();
+    EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 4096u);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % GpuDevice::kAlignment, 0u);
+  }
+  EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 0u);
+  EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 4096u);
+  EXPECT_EQ(Tensor::zeros({1020}, DType::kFloat32, kFakeGpu).address(), first);
+  EXPECT_EQ(allocator_statistics(kOtherFakeGpu).cached, 0u);
+  trim_allocator_cache(kFakeGpu);
+  EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 0u);
+}
+
+TEST(GpuDevice, WorkspaceIsFreeAfterTheCall) {
+  FakeGpus gpus;
+  const Tensor x = Tensor::zeros({3}, DType::kFloat32, kFakeGpu);
+  const Tensor y = floor(x);  // the fake kernel asks for 1000 bytes
+  EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 512u);
+  EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 1024u);
+}
+
+TEST(GpuDevice, LimitIsKeptByGivingBackWhatIsCached) {
+  FakeGpus gpus(1, 10'000);
+  { const Tensor x = Tensor::zeros({1024}, DType::kFloat32, kFakeGpu); }  // 4096 bytes wait
+  const Tensor y = Tensor::zeros({2048}, DType::kFloat32, kFakeGpu);
+  EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 0u);
+  expect_error(ErrorCode::kResourceExhausted,
+               {"gpu:0", "4096 bytes", "8192 in use", "0 cached", "limit 10000", "smaller batch"},
+               [] { Tensor::zeros({1024}, DType::kFloat32, kFakeGpu); });
+  EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 8192u);  // the failure took nothing
+  const Tensor small = Tensor::zeros({4}, DType::kFloat32, kFakeGpu);
+  expect_tensor(small, {4}, {0, 0, 0, 0});
+}
+
+TEST(GpuDevice, MemoryThatTheGpuLacksIsTakenFromTheCache) {
+  FakeGpus gpus(1);
+  { const Tensor x = Tensor::zeros({1 << 20}, DType::kFloat32, kFakeGpu); }
+  gpus.backend.state.memory_left = 0;
+  const Tensor y = Tensor::zeros({1 << 19}, DType::kFloat32, kFakeGpu);
+  EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 0u);
+  expect_error(ErrorCode::kResourceExhausted, {"gpu:0: no memory for 4194304 bytes"},
+               [] { Tensor::zeros({1 << 20}, DType::kFloat32, kFakeGpu); });
+}
+
+/// Hands an update of `weights` to the device; the fake rule is w -= constants[0] * gradient.
+void update_fake(const MutableTensor& weights, const Tensor& gradient, DeviceRuleId id,
+                 double rate) {
+  DeviceRule rule;
+  rule.id = id;
+  rule.constants[0] = rate;
+  DeviceUpdateItem item;
+  item.weights = weights.address();
+  item.gradient = gradient.address();
+  item.count = static_cast<std::size_t>(weights.num_elements());
+  GpuDevice::of(kFakeGpu).update_later(DType::kFloat32, rule, item,
+                                       {weights.buffer(), gradient.buffer()});
+}
+
+TEST(GpuDevice, UpdatesWaitAndBecomeOneLaunchPerRule) {
+  FakeGpus gpus;
+  std::vector<MutableTensor> weights;
+  std::vector<Tensor> gradients;
+  for (int i = 0; i < 5; ++i) {
+    weights.emplace_back(Shape{2}, DType::kFloat32, kFakeGpu);
+    GpuDevice::of(kFakeGpu).fill(weights.back(), 1.0);
+    gradients.push_back(Tensor::ones({2}, DType::kFloat32, kFakeGpu));
+  }
+  gpus.take_notes();
+  for (std::size_t i = 0; i < 5; ++i) {
+    update_fake(weights[i], gradients[i], i == 3 ? DeviceRuleId::kAdam : DeviceRuleId::kSgd, 0.5);
+  }
+  gradients.clear();  // the device keeps them until the launch
+  EXPECT_THAT(gpus.take_notes(), IsEmpty());
+  expect_tensor(weights.back().freeze(), {2}, {0.5, 0.5});
+  EXPECT_THAT(work_of(gpus.take_notes()),
+              ElementsAre(concat("gpu0 update ", static_cast<int>(DeviceRuleId::kSgd), " x4"),
+                          concat("gpu0 update ", static_cast<int>(DeviceRuleId::kAdam), " x1"),
+                          "gpu0 copy_to_host 8"));
+}
+
+TEST(GpuDevice, UpdatesOfOneVariableKeepTheirOrder) {
+  FakeGpus gpus;
+  const MutableTensor w({2}, DType::kFloat32, kFakeGpu), v({2}, DType::kFloat32, kFakeGpu);
+  GpuDevice::of(kFakeGpu).fill(w, 1.0);
+  GpuDevice::of(kFakeGpu).fill(v, 1.0);
+  const Tensor g = Tensor::ones({2}, DType::kFloat32, kFakeGpu);
+  gpus.take_notes();
+  for (const MutableTensor* each : {&w, &v}) {  // as an optimizer with moving averages does
+    update_fake(*each, g, DeviceRuleId::kSgd, 0.25);
+    update_fake(*each, g, DeviceRuleId::kMovingAverage, 0.125);
+  }
+  EXPECT_THAT(gpus.take_notes(), IsEmpty());
+  update_fake(w, g, DeviceRuleId::kSgd, 0.25);  // the next step
+  const std::string sgd = concat("gpu0 update ", static_cast<int>(DeviceRuleId::kSgd));
+  const std::string average =
+      concat("gpu0 update ", static_cast<int>(DeviceRuleId::kMovingAverage));
+  EXPECT_THAT(gpus.take_notes(), ElementsAre(sgd + " x2", average + " x2"));
+  expect_tensor(w.freeze(), {2}, {0.375, 0.375});
+  EXPECT_THAT(work_of(gpus.take_notes()), ElementsAre(sgd + " x1", "gpu0 copy_to_host 8"));
+  GpuDevice::of(kFakeGpu).synchronize();
+}
+
+TEST(GraphMemory, KeepsWhatWasFreedDuringACaptureForTheGraph) {
+  FakeGpus gpus;
+  Tensor before = Tensor::ones({1000}, DType::kFloat32, kFakeGpu);
+  const void* const place_before = before.address();
+  const void* place_within = nullptr;
+  Tensor result;
+  {
+    GraphMemoryScope::Memories memories;
+    GraphMemory& memory = *memories.emplace_back(std::make_unique<GraphMemory>(kFakeGpu));
+    {
+      const GraphMemoryScope scope(memories);
+      EXPECT_EQ(GraphMemory::current(kFakeGpu), &memory);
+      EXPECT_EQ(GraphMemory::current(kOtherFakeGpu), nullptr);
+      place_within = (before + 1.0f).address();            // freed at once ...
+      EXPECT_EQ((before * 2.0f).address(), place_within);  // ... and used again within the capture
+      result = before * 3.0f;
+      before = Tensor();
+    }
+    EXPECT_EQ(GraphMemory::current(kFakeGpu), nullptr);
+    const Tensor outside = Tensor::ones({1000}, DType::kFloat32, kFakeGpu);
+    EXPECT_NE(outside.address(), place_before);
+    EXPECT_NE(outside.address(), place_within);
+    EXPECT_GT(memory.statistics().cached, 0u);
+  }
+  expect_tensor(result.rows(0, 1), {1}, {3});  // outlives the graph
+  result = Tensor();
+  EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 0u);
+}
+
+TEST(GraphMemory, HostValuesStayInPinnedMemory) {
+  FakeGpus gpus;
+  GraphMemoryScope::Memories memories;
+  memories.push_back(std::make_unique<GraphMemory>(kFakeGpu));
+  {
+    const GraphMemoryScope scope(memories);
+    const Tensor x = Tensor::from<float>({2}, {5, 6}, kFakeGpu);
+    EXPECT_EQ(gpus.backend.state.num_pinned, 1);
+    expect_tensor(x, {2}, {5, 6});
+  }
+  EXPECT_EQ(gpus.backend.state.num_pinned, 1);
+}
+
+}  // namespace
+}  // namespace tutti
