@@ -51,8 +51,8 @@ Gradients clip_gradient(const GradientContext& c) {
 }
 
 Gradients dropout_gradient(const GradientContext& c) {
-  const auto& [rate, key] = c.attributes_as<DropoutAttributes>();
-  return single(dropout(c.dy(), rate, key));
+  const auto& attributes = c.attributes_as<DropoutAttributes>();
+  return single(dropout(c.dy(), attributes.rate, attributes.key));
 }
 
 Gradients add_gradient(const GradientContext& c) {

@@ -86,13 +86,14 @@ Gradients top_k_gradient(const GradientContext& c) {
   const std::int64_t n = c.shape(0).dim(-1);
   const std::int64_t k = c.dy().shape().dim(-1);
   const std::int64_t rows = n == 0 ? 0 : c.shape(0).num_elements() / n;
-  MutableTensor places(Shape{rows * k}, DType::kInt64, c.dy().device());
-  const std::span<const std::int64_t> indices = c.out(1).host_span<std::int64_t>();
-  for (std::size_t i = 0; i < indices.size(); ++i) {
-    places.span<std::int64_t>()[i] = static_cast<std::int64_t>(i) / k * n + indices[i];
+  std::vector<std::int64_t> row_begins(static_cast<std::size_t>(rows));
+  for (std::size_t row = 0; row < row_begins.size(); ++row) {
+    row_begins[row] = static_cast<std::int64_t>(row) * n;
   }
-  const Tensor flat =
-      scatter_rows(reshape(c.dy(), Shape{rows * k}), places.freeze(), Shape{rows * n});
+  const Tensor begins = Tensor::from(Shape{rows, 1}, row_begins, c.dy().device());
+  const Tensor places = add(reshape(c.out(1), Shape{rows, k}), begins);
+  const Tensor flat = scatter_rows(reshape(c.dy(), Shape{rows * k}),
+                                   reshape(places, Shape{rows * k}), Shape{rows * n});
   return single(reshape(flat, c.shape(0)));
 }
 

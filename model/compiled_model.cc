@@ -113,8 +113,8 @@ Tensor ReplicaStep::total_loss(const Batch& batch, const Parts& parts,
                                std::vector<Tensor>& shares) const {
   std::vector<Tensor> others = model_.losses();
   others.insert(others.end(), added_losses.begin(), added_losses.end());
-  Tensor loss = scale_regularization_loss(others).to(predictions[0].device());
-  bool any = !others.empty();
+  Tensor loss;
+  if (!others.empty()) loss = scale_regularization_loss(others);
   for (std::size_t i = 0; i < compiled_.losses.size(); ++i) {
     const OutputLoss& entry = compiled_.losses[i];
     if (!parts.labels[i].defined()) (void)batch.labels();  // says what the dataset holds
@@ -124,9 +124,9 @@ Tensor ReplicaStep::total_loss(const Batch& batch, const Parts& parts,
     shares.push_back(is_sum ? reduce_sum(examples)
                             : compute_average_loss(examples, batch.global_rows()));
     const Tensor share = entry.weight == 1.0 ? shares.back() : shares.back() * entry.weight;
-    loss = std::exchange(any, true) ? share + loss : share;
+    loss = loss.defined() ? share + loss : share;
   }
-  return loss;
+  return loss.defined() ? loss : scale_regularization_loss(others);
 }
 
 void ReplicaStep::update_metrics(const Batch& batch, const Parts& parts,

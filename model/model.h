@@ -118,7 +118,8 @@ class Model : public Layer {
   Logs evaluate(const std::vector<Tensor>& x, const std::vector<Tensor>& y,
                 EvaluateOptions options = {});
 
-  /// Outputs for all examples [rows, ...], in their order. Needs no compile().
+  /// Outputs for all examples [rows, ...], in their order, in the host's memory. Needs no
+  /// compile().
   Tensor predict(const Dataset& data, PredictOptions options = {});
   Tensor predict(DistributedDataset data);
   Tensor predict(const Tensor& x, PredictOptions options = {});

@@ -12,7 +12,8 @@
 namespace tutti::internal {
 namespace {
 
-bool is_zero(const Tensor& values) {
+bool is_zero(const Tensor& held) {
+  const Tensor values = held.to(Device{});
   return visit_floating(values.dtype(), "gradient accumulation", [&]<class T>() {
     return std::ranges::all_of(values.host_span<T>(), [](T value) { return value == T(0); });
   });
@@ -46,7 +47,7 @@ void GradientAccumulator::hold(std::span<const Gradient> gradients, std::int64_t
       const Tensor dense = gradients[i].to_dense();
       num_held == 0 ? sum.assign(dense) : sum.assign_add(dense);
     } else if (num_held == 0) {
-      sum.assign(Tensor::zeros(sum.shape(), sum.dtype()));
+      sum.assign(Tensor::zeros(sum.shape(), sum.dtype(), sum.value().device()));
     }
   }
   num_held_.storage().assign_replicated(AssignOp::kAdd, Tensor::scalar(1, DType::kInt64));

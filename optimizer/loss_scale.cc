@@ -4,8 +4,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
+#include "tutti/autograd/gradient_tape.h"
 #include "tutti/optimizer/state_variable.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/reduction.h"
+#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
 namespace {
@@ -23,17 +28,37 @@ bool all_finite(std::span<const T> values) {
   return num_finite == values.size();
 }
 
+const Tensor& values_of(const Gradient& gradient) {
+  return gradient.is_dense() ? gradient.dense() : gradient.slices().values;
+}
+
+/// [1] float32 on the device of `values`: 0 when all are finite, else NaN.
+Tensor flaw_on_device(const Tensor& values) {
+  return reshape(cast(reduce_sum(values - values), DType::kFloat32), Shape{1});
+}
+
 }  // namespace
 
 bool all_finite(const Gradient& gradient) {
-  if (gradient.is_none()) return true;
-  const Tensor& values = gradient.is_dense() ? gradient.dense() : gradient.slices().values;
-  return visit_floating(values.dtype(), "all_finite",
-                        [&]<class T>() { return all_finite<T>(values.host_span<T>()); });
+  return all_finite(std::span<const Gradient>(&gradient, 1));
 }
 
 bool all_finite(std::span<const Gradient> gradients) {
-  return std::ranges::all_of(gradients, [](const Gradient& each) { return all_finite(each); });
+  const GradientTape::StopRecording stop;
+  std::map<Device, std::vector<Tensor>> flaws;  // one number is read from each GPU
+  for (const Gradient& gradient : gradients) {
+    if (gradient.is_none()) continue;
+    const Tensor& values = values_of(gradient);
+    if (values.device().type != DeviceType::kCpu) {
+      if (values.num_elements() > 0) flaws[values.device()].push_back(flaw_on_device(values));
+    } else if (!visit_floating(values.dtype(), "all_finite",
+                               [&]<class T>() { return all_finite<T>(values.host_span<T>()); })) {
+      return false;
+    }
+  }
+  return std::ranges::all_of(flaws, [](const auto& device) {
+    return reduce_sum(concat(device.second, 0)).item() == 0.0f;
+  });
 }
 
 namespace internal {

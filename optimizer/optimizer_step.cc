@@ -23,6 +23,15 @@ void require_replica_context(const std::string& name, const char* method) {
   }
 }
 
+/// That of the replica, as far as gradients tell.
+Device device_of(std::span<const Gradient> gradients) {
+  for (const Gradient& gradient : gradients) {
+    if (gradient.is_dense()) return gradient.dense().device();
+    if (gradient.is_slices()) return gradient.slices().values.device();
+  }
+  return {};
+}
+
 /// Runs `write` once every replica has read what it needs, and returns when all have run it.
 template <class Write>
 void while_nobody_reads(const Write& write) {
@@ -123,7 +132,8 @@ bool Optimizer::is_applicable(std::span<const Gradient> gradients) const {
 bool Optimizer::is_applicable_everywhere(std::span<const Gradient> gradients) const {
   if (!dynamic_loss_scale_) return true;
   const GradientTape::StopRecording stop;
-  const Tensor num_bad = Tensor::scalar(all_finite(gradients) ? 0 : 1, DType::kInt64);
+  const Tensor num_bad =
+      Tensor::scalar(all_finite(gradients) ? 0 : 1, DType::kInt64, device_of(gradients));
   return ReplicaGroup::current(name_).all_reduce(ReduceOp::kSum, num_bad).item_int() == 0;
 }
 
@@ -224,8 +234,10 @@ void Optimizer::update_variable(std::size_t index, const Gradient& gradient,
   }
   if (!average_rule_) return;
   // The average needs no gradient, but storages want one that fits.
-  const Gradient any =
-      gradient.is_dense() ? gradient : Gradient(Tensor::zeros(variable.shape(), variable.dtype()));
+  const auto zeros = [&] {
+    return Tensor::zeros(variable.shape(), variable.dtype(), variable.value().device());
+  };
+  const Gradient any = gradient.is_dense() ? gradient : Gradient(zeros());
   variable.storage().update(*average_rule_, {&averages_[index], 1}, any, scalars);
 }
 

@@ -28,7 +28,7 @@ std::string_view trimmed(std::string_view text) {
 
 [[noreturn]] void fail_list(std::string_view list, std::string_view reason) {
   fail(ErrorCode::kInvalidArgument, "parse_devices: cannot read '", list, "': ", reason,
-       "; expected a list such as 'cpu:0-3' or 'cpu:0,cpu:2'");
+       "; expected a list such as 'cpu:0-3' or 'gpu:0,gpu:2'");
 }
 
 /// One entry of a list, "cpu:0" or "cpu:0-3", appended to `devices`.

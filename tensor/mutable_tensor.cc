@@ -100,13 +100,19 @@ void MutableTensor::make_unique() {
   buffer_ = std::move(copy);
 }
 
+void MutableTensor::write(const Tensor& value) {
+  if (value.shape() != shape_ || value.dtype() != dtype_) {
+    fail(ErrorCode::kInvalidArgument, "MutableTensor::write: expected ", dtype_, " of shape ",
+         shape_, ", got ", value.dtype(), " of shape ", value.shape());
+  }
+  internal::copy_bytes(device_, address(), value.device(), value.address(), num_bytes());
+}
+
 void MutableTensor::assign(const Tensor& value) {
   if (buffer_ && (value.shape() != shape_ || value.dtype() != dtype_)) {
     fail(ErrorCode::kInvalidArgument, "MutableTensor::assign: expected ", dtype_, " of shape ",
          shape_, ", got ", value.dtype(), " of shape ", value.shape());
   }
-  TUTTI_CHECK(!buffer_ || value.device().type == device_.type, "MutableTensor::assign: ", device_,
-              " takes over elements of ", value.device());
   if (!buffer_) device_ = value.device();
   shape_ = value.shape();
   dtype_ = value.dtype();
@@ -116,8 +122,9 @@ void MutableTensor::assign(const Tensor& value) {
     internal::copy_bytes(device_, buffer_->data(), source.device, value.address(), num_bytes());
     return;
   }
-  if (source.offset == 0 && source.buffer->size() == num_bytes() &&
-      (source.device == device_ || !on_gpu)) {
+  const bool same_memory =
+      on_gpu ? source.device == device_ : source.device.type == DeviceType::kCpu;
+  if (same_memory && source.offset == 0 && source.buffer->size() == num_bytes()) {
     buffer_ = source.buffer;
     return;
   }

@@ -13,8 +13,9 @@ namespace tutti::tools {
 
 enum class OutputFormat { kText, kJson };
 
-/// The devices on which this build can compute on this machine.
-int devices_command(OutputFormat format);
+/// The devices on which this build can compute on this machine. `virtual_gpus`: empty, or as
+/// TUTTI_VIRTUAL_GPUS.
+int devices_command(OutputFormat format, const std::string& virtual_gpus);
 
 /// What this build and this machine can do, with a verdict. 1 when something needed is missing.
 /// Fashion-MNIST is looked for in `data_dir`, or in the usual places when it is empty.
@@ -26,6 +27,7 @@ struct ConformOptions {
   std::string plugin;  // a shared library to load first
   std::string shape = "all";
   std::string case_id;  // this case alone
+  std::string devices;  // "gpu:0-1"; empty: CPUs
   std::int64_t seed = 1;
   std::int64_t sample = 0;  // 0: every case
   double budget = 0;        // seconds; 0: no limit

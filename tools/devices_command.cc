@@ -4,42 +4,100 @@
 
 #include "tools/commands.h"
 #include "tools/machine.h"
+#include "tutti/core/error.h"
 #include "tutti/core/json.h"
+#include "tutti/core/logging.h"
 #include "tutti/core/text.h"
 #include "tutti/tensor/device.h"
+#include "tutti/tensor/gpu/gpus.h"
+#include "tutti/tensor/gpu/inventory.h"
 
 namespace tutti::tools {
 namespace {
 
-constexpr const char* kNoGpu = "this version has no GPU backend";
-
 double to_gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
-void print_json(const Machine& machine, const std::string& virtual_devices) {
+std::string virtual_cpu_devices() { return concat("cpu:0-", kNumVirtualCpuDevices - 1); }
+
+Json cpu_to_json(const Machine& machine) {
   Json cpu = Json::object();
   cpu.set("type", to_string(DeviceType::kCpu)).set("model", machine.cpu_model);
   cpu.set("cores", machine.num_cores).set("memory_bytes", machine.memory_bytes);
-  cpu.set("devices", virtual_devices).set("num_devices", kNumVirtualCpuDevices);
+  cpu.set("devices", virtual_cpu_devices()).set("num_devices", kNumVirtualCpuDevices);
+  return cpu;
+}
+
+Json gpu_to_json(const LogicalGpu& gpu) {
+  const PhysicalDevice& device = gpu.properties;
+  Json entry = Json::object();
+  entry.set("type", to_string(DeviceType::kGpu)).set("device", concat("gpu:", gpu.index));
+  entry.set("ordinal", gpu.ordinal);
+  entry.set("physical", gpu.physical ? Json(*gpu.physical) : Json());
+  entry.set("part", gpu.part).set("num_parts", gpu.num_parts);
+  entry.set("memory_limit_bytes", gpu.memory_limit).set("name", device.name);
+  entry.set("compute_capability", concat(device.major, ".", device.minor));
+  entry.set("multiprocessors", device.num_multiprocessors);
+  entry.set("memory_clock_ghz", device.memory_clock_ghz).set("pci_bus_id", device.pci_bus_id);
+  entry.set("total_bytes", device.total_bytes).set("free_bytes", device.free_bytes);
+  return entry;
+}
+
+/// [from][to]: whether one GPU reaches the other's memory.
+Json peers_to_json(const DeviceBackend& backend) {
+  Json rows = Json::array();
+  for (int from = 0; from < backend.num_devices(); ++from) {
+    Json row = Json::array();
+    for (int to = 0; to < backend.num_devices(); ++to) {
+      row.push_back(backend.can_access_peer(from, to));
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+void print_json(const Machine& machine) {
+  Json devices = Json::array(), gpu = Json::object();
+  devices.push_back(cpu_to_json(machine));
+  for (const LogicalGpu& logical : logical_gpus()) devices.push_back(gpu_to_json(logical));
+  gpu.set("available", !logical_gpus().empty()).set("reason", gpu_unavailable_reason());
+  if (const DeviceBackend* const backend = gpu_backend()) {
+    gpu.set("description", gpu_module().description).set("simulated", gpu_module().is_simulated);
+    gpu.set("peer_access", peers_to_json(*backend));
+  }
   Json report = Json::object();
-  report.set("devices", Json::Array{std::move(cpu)});
-  report.set("default_devices", join(default_devices(), ","));
-  report.set("gpu", Json::object().set("available", false).set("reason", kNoGpu));
+  report.set("devices", std::move(devices));
+  report.set("default_devices", join(default_devices(), ",")).set("gpu", std::move(gpu));
   std::printf("%s\n", report.dump(2).c_str());
+}
+
+void print_gpus() {
+  if (logical_gpus().empty()) {
+    std::printf("gpu   none: %s\n", gpu_unavailable_reason().c_str());
+    return;
+  }
+  std::printf("gpu   %s\n", gpu_module().description.c_str());
+  for (const std::string& line : describe(*gpu_backend(), logical_gpus())) {
+    std::printf("      %s\n", line.c_str());
+  }
 }
 
 }  // namespace
 
-int devices_command(OutputFormat format) {
+int devices_command(OutputFormat format, const std::string& virtual_gpus) {
+  set_log_level(LogLevel::kError);  // what the log says about GPUs is printed below
+  if (!virtual_gpus.empty()) {
+    set_virtual_gpus(parse_virtual_gpus("--virtual-gpus", virtual_gpus));
+  }
   const Machine machine = inspect_machine();
-  const std::string virtual_devices = concat("cpu:0-", kNumVirtualCpuDevices - 1);
   if (format == OutputFormat::kJson) {
-    print_json(machine, virtual_devices);
+    print_json(machine);
     return 0;
   }
   std::printf("cpu   %s, %d core%s, %.1f GiB\n", machine.cpu_model.c_str(), machine.num_cores,
               machine.num_cores == 1 ? "" : "s", to_gib(machine.memory_bytes));
-  std::printf("      %s: virtual devices, which share these cores\n", virtual_devices.c_str());
-  std::printf("gpu   none: %s\n", kNoGpu);
+  std::printf("      %s: virtual devices, which share these cores\n",
+              virtual_cpu_devices().c_str());
+  print_gpus();
   std::printf("A strategy without named devices uses %s.\n", join(default_devices()).c_str());
   return 0;
 }

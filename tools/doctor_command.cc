@@ -7,23 +7,15 @@
 
 #include "tools/build_info.h"
 #include "tools/commands.h"
+#include "tools/gpu_findings.h"
 #include "tools/machine.h"
 #include "tutti/core/json.h"
+#include "tutti/core/logging.h"
 #include "tutti/core/text.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti::tools {
 namespace {
-
-enum class Verdict { kGood, kLimited, kBad };
-
-/// One line of the report.
-struct Finding {
-  std::string subject;
-  Verdict verdict = Verdict::kGood;
-  std::string found;
-  std::string advice;  // what to do about it; empty when nothing
-};
 
 constexpr std::int64_t kNeededMemory = std::int64_t{1} << 30;
 
@@ -63,7 +55,6 @@ std::vector<Finding> inspect_build() {
                       sanitized ? std::string(build.sanitizers) : "none",
                       sanitized ? "use another build folder for real work" : ""});
   findings.push_back({"numerics", Verdict::kGood, numerics_fingerprint(), ""});
-  findings.push_back({"GPU", Verdict::kGood, "this version has no GPU backend", ""});
   return findings;
 }
 
@@ -130,7 +121,9 @@ void print_text(const char* title, const std::vector<Finding>& findings) {
 }  // namespace
 
 int doctor_command(OutputFormat format, const std::string& data_dir) {
-  const std::vector<Finding> build = inspect_build(), host = inspect_host(data_dir);
+  set_log_level(LogLevel::kError);  // the report says it
+  std::vector<Finding> build = inspect_build(), host = inspect_host(data_dir);
+  for (Finding& finding : inspect_gpus()) host.push_back(std::move(finding));
   const Verdict verdict = std::max(worst_of(build), worst_of(host));
   if (format == OutputFormat::kJson) {
     Json report = Json::object();

@@ -17,8 +17,13 @@ int run(int argc, char** argv) {
   const auto declare = [&](tutti::Flags& command) {
     command.add("--json", json, "print one JSON object");
   };
-  flags.add_command("devices", "list the devices of this machine", declare,
-                    [&] { return devices_command(format()); });
+  std::string virtual_gpus;
+  const auto declare_devices = [&](tutti::Flags& command) {
+    declare(command);
+    command.add("--virtual-gpus", virtual_gpus, "parts of each GPU: 4, or 4:512 with MiB each");
+  };
+  flags.add_command("devices", "list the devices of this machine", declare_devices,
+                    [&] { return devices_command(format(), virtual_gpus); });
   std::string data_dir;
   const auto declare_doctor = [&](tutti::Flags& command) {
     declare(command);
@@ -37,6 +42,7 @@ int run(int argc, char** argv) {
     command.add("--seed", conform.seed, "of values and sample");
     command.add("--budget", conform.budget, "seconds after which no case begins; 0: no limit");
     command.add("--case", conform.case_id, "one case, as a report names it");
+    command.add("--devices", conform.devices, "of the buffers, such as gpu:0-1; none: CPUs");
   };
   flags.add_command("conform", "check a cross-device operation against the conformance kit",
                     declare_conform, [&] {

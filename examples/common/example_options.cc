@@ -13,6 +13,7 @@
 #include "tutti/strategy/central_storage_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
+#include "tutti/tensor/gpu/inventory.h"
 
 namespace tutti::examples {
 namespace {
@@ -74,6 +75,8 @@ void declare(Flags& flags, ExampleOptions& options) {
       {"one_device", "mirrored", "central_storage", "multi_worker_mirrored", "parameter_server"},
       "how training is distributed");
   flags.add("--devices", options.devices, "names and ranges: cpu:0-3 is four virtual devices");
+  flags.add("--virtual-gpus", options.virtual_gpus,
+            "parts of each GPU, each a device: 4, or 4:512 with MiB each");
   flags.add("--replicas", options.replicas, "number of replicas; 0: one per device");
   flags.add("--cross-device-ops", options.cross_device_ops, "how gradients are summed");
   flags.add("--plugin", options.plugin, "shared library with a cross-device operation");
@@ -110,6 +113,9 @@ int parse_options(int argc, char** argv, const std::string& description, Example
   try {
     load_plugin(options);
     check(options);
+    if (!options.virtual_gpus.empty()) {
+      set_virtual_gpus(parse_virtual_gpus("--virtual-gpus", options.virtual_gpus));
+    }
     (void)parse_devices(options.devices);
   } catch (const Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -16,6 +16,7 @@ namespace tutti::examples {
 struct ExampleOptions {
   std::string strategy = "mirrored";
   std::string devices = "cpu:0-1";
+  std::string virtual_gpus = "";  // as TUTTI_VIRTUAL_GPUS
   std::int64_t replicas = 0;
   std::string cross_device_ops = "canonical";
   std::string plugin = "";  // its operation is used where cross_device_ops is not set

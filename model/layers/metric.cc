@@ -64,8 +64,11 @@ Tensor Metric::ratio(const Variable& numerator, const Variable& denominator) {
   const GradientTape::StopRecording no_gradient;
   const Tensor sum = total(numerator);
   const Tensor count = total(denominator);
-  return count.item_double() == 0.0 ? Tensor::zeros({}, DType::kFloat64, sum.device())
-                                    : sum / count;
+  if (sum.device().type == DeviceType::kCpu) {
+    return count.item_double() == 0.0 ? Tensor::zeros({}, DType::kFloat64) : sum / count;
+  }
+  const Tensor none = equal(count, 0.0);  // without waiting for the number
+  return where(none, 0.0, sum / where(none, 1.0, count));
 }
 
 Mean::Mean(std::string name) : Metric(std::move(name)) {

@@ -15,18 +15,6 @@ namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
 
-class GpuMemory final : public MemorySource {
- public:
-  explicit GpuMemory(DeviceContext& context) : context_(context) {}
-  std::byte* allocate(std::size_t size) override {
-    return static_cast<std::byte*>(context_.allocate(size));
-  }
-  void release(std::byte* data) noexcept override { context_.release(data); }
-
- private:
-  DeviceContext& context_;
-};
-
 /// Lives as long as the call: what comes later in the stream may have the memory.
 class CallWorkspace final : public Workspace {
  public:
@@ -56,6 +44,19 @@ std::vector<DeviceTensor> device_tensors(std::span<const T> tensors) {
   return result;
 }
 
+const void* step_values(const OpCall& call) {
+  const auto* const dropout = std::get_if<DropoutAttributes>(&call.attributes);
+  return dropout ? dropout->step_key : nullptr;
+}
+
+/// A replay would not wait, and the host would not look again.
+void refuse_in_capture(Device device, const char* what) {
+  if (!GraphMemory::current(device)) return;
+  fail(ErrorCode::kFailedPrecondition, "captured step on ", device, ": ", what,
+       ", which a replay cannot repeat; expected a step whose host never waits for a value; try "
+       "returning the tensor and reading it outside the step");
+}
+
 BufferAllocatorOptions allocator_options(const LogicalGpu& gpu) {
   BufferAllocatorOptions options;
   options.name = concat("gpu:", gpu.index);
@@ -77,6 +78,25 @@ OpenedGpus& opened_gpus() {
 }
 
 }  // namespace
+
+class GpuDevice::Memory final : public MemorySource {
+ public:
+  Memory(GpuDevice& device, DeviceContext& context) : device_(device), context_(context) {}
+  std::byte* allocate(std::size_t size) override {
+    return static_cast<std::byte*>(context_.allocate(size));
+  }
+  void release(std::byte* data) noexcept override {
+    if (device_.has_pending_.load()) {  // perhaps the memory of a variable that is gone
+      MutexLock lock(device_.mutex_);
+      device_.flush_updates();
+    }
+    context_.release(data);
+  }
+
+ private:
+  GpuDevice& device_;
+  DeviceContext& context_;
+};
 
 GpuDevice& GpuDevice::of(Device device) {
   require_available(device);
@@ -101,7 +121,7 @@ GpuDevice::GpuDevice(const LogicalGpu& description, DeviceBackend& backend)
     : description_(description),
       backend_(backend),
       context_(backend.open(description.ordinal)),
-      allocator_(std::make_unique<BufferAllocator>(std::make_unique<GpuMemory>(*context_),
+      allocator_(std::make_unique<BufferAllocator>(std::make_unique<Memory>(*this, *context_),
                                                    allocator_options(description))),
       staging_(std::make_unique<PinnedRing>(backend, kStagingBytes)),
       pending_(std::make_unique<PendingUpdates>()) {}
@@ -114,7 +134,7 @@ void GpuDevice::run(const OpCall& call, std::span<const MutableTensor> outputs) 
   CallWorkspace workspace(device());
   try {
     with_context([&](DeviceContext& context) {
-      context.math().run({call.op, inputs, results, call.attributes, nullptr}, workspace);
+      context.math().run({call.op, inputs, results, call.attributes, step_values(call)}, workspace);
     });
   } catch (const Error& error) {  // kernels know neither caller nor device
     throw error.with_context(concat(internal::who(call.op, call.where), " on ", device()));
@@ -159,6 +179,7 @@ void GpuDevice::stage(DeviceContext& context, std::byte* to, const std::byte* fr
 
 void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
+  refuse_in_capture(device(), "a value is read on the host");
   const std::shared_ptr<DeviceEvent> copied = with_context([&](DeviceContext& context) {
     context.copy_to_host(to, from, bytes, StreamId::kCompute);
     return context.record(StreamId::kCompute);
@@ -197,6 +218,7 @@ void GpuDevice::copy_from_gpu(void* to, GpuDevice& from, const void* data, std::
 }
 
 void GpuDevice::synchronize() {
+  refuse_in_capture(device(), "the host waits");
   constexpr std::array kStreams = {StreamId::kCompute, StreamId::kCopy, StreamId::kCommunication};
   std::vector<std::shared_ptr<DeviceEvent>> events;
   with_context([&](DeviceContext& context) {
@@ -206,14 +228,19 @@ void GpuDevice::synchronize() {
 }
 
 void GpuDevice::update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
-                             std::vector<BufferRef> buffers) {
+                             std::vector<BufferRef> buffers, const double* step_values) {
   MutexLock lock(mutex_);
-  if (!pending_->fits(dtype, rule, item)) flush_updates();
-  pending_->add(dtype, rule, item, std::move(buffers));
+  const PendingUpdates::Launch launch{dtype, rule, step_values};
+  if (!pending_->fits(launch, item)) flush_updates();
+  pending_->add(launch, item, std::move(buffers));
+  has_pending_ = true;
 }
 
 void GpuDevice::flush_updates() {
-  if (!pending_->empty()) std::exchange(*pending_, {}).launch(context_->math());
+  if (pending_->empty()) return;
+  const PendingUpdates updates = std::exchange(*pending_, {});
+  has_pending_ = false;
+  updates.run(context_->math());
 }
 
 BufferRef BufferRef::allocate(std::size_t size, Device device) {

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -61,10 +62,11 @@ class GpuDevice {
   /// Waits for all that was put into its streams. Throws what went wrong there.
   void synchronize();
 
-  /// Keeps one variable's update until other work comes, so that many become one launch. The
-  /// buffers stay alive until then.
+  /// Keeps one variable's update until other work comes, so that many become one launch. `buffers`
+  /// stay alive until then; those of weights and slots need not be among them, for whoever gets
+  /// their memory next puts its work behind the launch. `step_values`: as in DeviceUpdate.
   void update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
-                    std::vector<BufferRef> buffers);
+                    std::vector<BufferRef> buffers, const double* step_values = nullptr);
 
   AllocatorStatistics statistics() const { return allocator_->statistics(); }
 
@@ -73,6 +75,7 @@ class GpuDevice {
 
  private:
   struct PendingUpdates;
+  class Memory;
   void flush_updates() TUTTI_REQUIRES(mutex_);
   void stage(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes)
       TUTTI_REQUIRES(mutex_);
@@ -85,6 +88,7 @@ class GpuDevice {
   std::unique_ptr<BufferAllocator> allocator_;
   std::unique_ptr<PinnedRing> staging_ TUTTI_GUARDED_BY(mutex_);
   std::unique_ptr<PendingUpdates> pending_ TUTTI_GUARDED_BY(mutex_);
+  std::atomic<bool> has_pending_{false};
 };
 
 namespace internal {

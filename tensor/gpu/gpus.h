@@ -35,10 +35,20 @@ struct VirtualGpus {
 void set_virtual_gpus(const VirtualGpus& virtual_gpus);
 
 /// Empty when there is none: then gpu_unavailable_reason() says why. The first call looks for
-/// driver and module and writes the log lines. Any thread.
+/// driver and module and writes the log lines. Throws kUnavailable instead when the environment has
+/// TUTTI_CUDA=require (default: auto; off: none are looked for). Any thread.
 const std::vector<LogicalGpu>& logical_gpus();
 /// One line: what is missing and what to do about it. Empty when there are GPUs.
 const std::string& gpu_unavailable_reason();
+
+/// The module behind the GPUs, for reports.
+struct GpuModule {
+  std::string path;         // empty: none was opened
+  std::string description;  // "CUDA 13.0, ..."; empty: it found no GPUs
+  bool is_simulated = false;
+  std::vector<std::string> missing;  // CUDA libraries that it needs and that are not there
+};
+const GpuModule& gpu_module();
 
 /// nullptr when there are no GPUs.
 DeviceBackend* gpu_backend();

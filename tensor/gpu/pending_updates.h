@@ -9,25 +9,30 @@
 
 namespace tutti {
 
-/// Groups of updates by element type and rule with its numbers; launched in the order in which
-/// groups were begun. One thread at a time.
+/// Updates grouped into launches, which follow each other in the order in which they were begun.
+/// One thread at a time.
 struct GpuDevice::PendingUpdates {
  public:
+  /// What the updates of one launch have in common.
+  struct Launch {
+    DType dtype = DType::kFloat32;
+    DeviceRule rule;
+    const double* step_values = nullptr;
+  };
+
   bool empty() const { return groups_.empty(); }
   /// Whether the launches would still apply all updates of the item's weights in the order of the
   /// calls.
-  bool fits(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item) const;
-  void add(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
-           std::vector<BufferRef> buffers);
-  void launch(DeviceMath& math) const;
+  bool fits(const Launch& launch, const DeviceUpdateItem& item) const;
+  void add(const Launch& launch, const DeviceUpdateItem& item, std::vector<BufferRef> buffers);
+  void run(DeviceMath& math) const;
 
  private:
   struct Group {
-    DType dtype = DType::kFloat32;
-    DeviceRule rule;
+    Launch launch;
     std::vector<DeviceUpdateItem> items;
   };
-  std::size_t group_of(DType dtype, const DeviceRule& rule) const;
+  std::size_t group_of(const Launch& launch) const;
 
   std::vector<Group> groups_;
   std::unordered_map<const void*, std::size_t> last_group_;  // of each variable's weights

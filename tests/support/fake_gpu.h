@@ -184,6 +184,7 @@ class FakeGpuContext final : public DeviceContext {
     const FakeGpuAccess access(state_);
     std::memset(data, 0, bytes);
   }
+  std::shared_ptr<DeviceEvent> record_timed(StreamId stream) override { return record(stream); }
   std::shared_ptr<DeviceEvent> record(StreamId) override {
     state_.note(concat(name_, " record"));
     return std::make_shared<FakeGpuEvent>();

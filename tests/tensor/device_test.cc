@@ -30,15 +30,15 @@ TEST(Device, RefusesWhatItCannotRead) {
 }
 
 TEST(Device, MissingDevicesAreUnavailableAndListsThoseHere) {
-  for (const char* text : {"gpu:0", "/gpu:1", "/device:GPU:1"}) {
+  for (const char* text : {"gpu:77", "/gpu:77", "/device:GPU:77"}) {
     expect_error(ErrorCode::kUnavailable,
-                 {"is unavailable: this build has no GPU backend", "cpu:0 ... cpu:63 (virtual)"},
+                 {"gpu:77 is unavailable: ", "; devices here: cpu:0 ... cpu:63 (virtual)"},
                  [&] { Device::parse(text); });
   }
   EXPECT_NO_THROW(Device::parse("cpu:63"));
   expect_error(ErrorCode::kUnavailable, {"cpu:64 is unavailable"}, [] { Device::parse("cpu:64"); });
-  expect_error(ErrorCode::kUnavailable, {"gpu:0 is unavailable"}, [] {
-    Tensor::zeros({2}, DType::kFloat32, {DeviceType::kGpu, 0});
+  expect_error(ErrorCode::kUnavailable, {"gpu:77 is unavailable"}, [] {
+    Tensor::zeros({2}, DType::kFloat32, {DeviceType::kGpu, 77});
   });
 }
 
@@ -48,7 +48,7 @@ TEST(Device, ReadsListsWithRanges) {
   EXPECT_EQ(parse_devices("cpu:4"), (std::vector{cpu(4)}));
   EXPECT_EQ(parse_devices("cpu:2, cpu:0"), (std::vector{cpu(2), cpu(0)}));  // the order stays
   EXPECT_EQ(parse_devices("cpu:0-1,cpu:5-5"), (std::vector{cpu(0), cpu(1), cpu(5)}));
-  EXPECT_EQ(default_devices(), (std::vector{cpu(0)}));
+  EXPECT_FALSE(default_devices().empty());
 }
 
 TEST(Device, RefusesListsWithGapsAndDuplicates) {
@@ -58,7 +58,7 @@ TEST(Device, RefusesListsWithGapsAndDuplicates) {
                [] { parse_devices("cpu:0-2,cpu:1"); });
   expect_error(ErrorCode::kInvalidArgument, {"cpu:3-1"}, [] { parse_devices("cpu:3-1"); });
   expect_error(ErrorCode::kUnavailable, {"cpu:64"}, [] { parse_devices("cpu:62-64"); });
-  expect_error(ErrorCode::kUnavailable, {"gpu:0"}, [] { parse_devices("gpu:0,gpu:2"); });
+  expect_error(ErrorCode::kUnavailable, {"gpu:77"}, [] { parse_devices("gpu:77,gpu:78"); });
 }
 
 TEST(DeviceSpec, RoundTrips) {

@@ -1,0 +1,397 @@
+// A stand-in for cuDNN's backend API: descriptors, heuristics, plans, execution of convolutions.
+// SPDX-License-Identifier: Apache-2.0
+#include <cudnn.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "tests/cuda_simulation/cudnn_descriptor.h"
+#include "tests/cuda_simulation/cudnn_status.h"
+#include "tests/cuda_simulation/elements.h"
+#include "tests/cuda_simulation/math_simulation.h"
+#include "tests/cuda_simulation/simulation.h"
+
+namespace tutti::cuda_simulation {
+
+Handles<Descriptor>& descriptors() {
+  static Handles<Descriptor> handles;
+  return handles;
+}
+
+std::vector<std::int64_t> Descriptor::integers(cudnnBackendAttributeName_t name) const {
+  const Value& value = values.at(name);
+  std::vector<std::int64_t> result(static_cast<std::size_t>(value.count));
+  std::memcpy(result.data(), value.bytes.data(), value.bytes.size());
+  return result;
+}
+
+template <class T>
+T Descriptor::plain(cudnnBackendAttributeName_t name) const {
+  T result{};
+  std::memcpy(&result, values.at(name).bytes.data(), sizeof(T));
+  return result;
+}
+template cudnnDataType_t Descriptor::plain(cudnnBackendAttributeName_t) const;
+template float Descriptor::plain(cudnnBackendAttributeName_t) const;
+template double Descriptor::plain(cudnnBackendAttributeName_t) const;
+
+namespace {
+
+/// What may be set, and must be before finalizing (unless `optional`).
+struct Rule {
+  cudnnBackendDescriptorType_t owner;
+  cudnnBackendAttributeName_t name;
+  cudnnBackendAttributeType_t type;
+  std::int64_t max_count = 1;
+  bool optional = false;
+};
+
+#define TUTTI_CONVOLUTION_RULES(owner, prefix, x, w, y)              \
+  {owner, prefix##x, CUDNN_TYPE_BACKEND_DESCRIPTOR},                 \
+      {owner, prefix##w, CUDNN_TYPE_BACKEND_DESCRIPTOR},             \
+      {owner, prefix##y, CUDNN_TYPE_BACKEND_DESCRIPTOR},             \
+      {owner, prefix##CONV_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR},     \
+      {owner, prefix##ALPHA, CUDNN_TYPE_FLOAT},                      \
+      {owner, prefix##BETA, CUDNN_TYPE_FLOAT}
+
+constexpr Rule kRules[] = {
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64},
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE},
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64},
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 8},
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 8},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_CONV_MODE,
+     CUDNN_TYPE_CONVOLUTION_MODE},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64,
+     2},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64,
+     2},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64,
+     2},
+    TUTTI_CONVOLUTION_RULES(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_, X, W, Y),
+    TUTTI_CONVOLUTION_RULES(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_, DX, W, DY),
+    TUTTI_CONVOLUTION_RULES(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_, X, DW, DY),
+    {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE},
+    {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, CUDNN_ATTR_OPERATIONGRAPH_OPS,
+     CUDNN_TYPE_BACKEND_DESCRIPTOR},
+    {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+     CUDNN_TYPE_BACKEND_DESCRIPTOR},
+    {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE},
+    {CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE},
+    {CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+     CUDNN_TYPE_BACKEND_DESCRIPTOR},
+    {CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+     CUDNN_TYPE_VOID_PTR, 16},
+    {CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64,
+     16},
+    {CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR,
+     1, true},
+};
+#undef TUTTI_CONVOLUTION_RULES
+
+std::size_t bytes_of(cudnnBackendAttributeType_t type) {
+  switch (type) {
+    case CUDNN_TYPE_INT64:
+    case CUDNN_TYPE_DOUBLE:
+    case CUDNN_TYPE_VOID_PTR:
+    case CUDNN_TYPE_HANDLE:
+      return 8;
+    default:
+      return 4;  // float and enumerators
+  }
+}
+
+bool type_fits(cudnnBackendAttributeType_t wanted, cudnnBackendAttributeType_t given) {
+  return wanted == given || (wanted == CUDNN_TYPE_FLOAT && given == CUDNN_TYPE_DOUBLE);
+}
+
+std::shared_ptr<Descriptor> finalized(const void* handle) {
+  auto found = descriptors().find(handle);
+  return found && found->finalized ? found : nullptr;
+}
+
+cudnnStatus_t store(Descriptor& owner, const Rule& rule, cudnnBackendAttributeType_t type,
+                    std::int64_t count, const void* elements) {
+  Descriptor::Value value;
+  value.type = type;
+  value.count = count;
+  if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      auto part = finalized(static_cast<void* const*>(elements)[i]);
+      if (!part) {
+        return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a descriptor is not finalized");
+      }
+      value.descriptors.push_back(std::move(part));
+    }
+  } else {
+    value.bytes.resize(static_cast<std::size_t>(count) * bytes_of(type));
+    std::memcpy(value.bytes.data(), elements, value.bytes.size());
+  }
+  owner.values[rule.name] = std::move(value);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t finalize_tensor(const Descriptor& tensor) {
+  const auto dims = tensor.integers(CUDNN_ATTR_TENSOR_DIMENSIONS);
+  const auto strides = tensor.integers(CUDNN_ATTR_TENSOR_STRIDES);
+  const std::int64_t alignment = tensor.integer(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT);
+  const auto dtype = dtype_of_cudnn(tensor.plain<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE));
+  if (dims.size() != 4 || strides.size() != dims.size() ||
+      std::ranges::any_of(dims, [](std::int64_t d) { return d < 1; }) ||
+      std::ranges::any_of(strides, [](std::int64_t s) { return s < 1; })) {
+    return refuse(CUDNN_STATUS_BAD_PARAM, "dimensions or strides of a tensor");
+  }
+  if (!dtype || alignment < static_cast<std::int64_t>(size_of(*dtype)) ||
+      !std::has_single_bit(static_cast<std::uint64_t>(alignment))) {
+    return refuse(CUDNN_STATUS_BAD_PARAM, "type or alignment of a tensor");
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t finalize_window(const Descriptor& window) {
+  if (window.integer(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS) != 2) {
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "this stand-in knows two spatial dimensions");
+  }
+  const auto lowest = [&](cudnnBackendAttributeName_t name) {
+    const auto values = window.integers(name);
+    return values.size() == 2 ? std::min(values[0], values[1]) : -1;
+  };
+  if (lowest(CUDNN_ATTR_CONVOLUTION_DILATIONS) < 1 ||
+      lowest(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES) < 1 ||
+      lowest(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS) < 0 ||
+      lowest(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS) < 0) {
+    return refuse(CUDNN_STATUS_BAD_PARAM, "dilations, strides or paddings");
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t finalize_plan(Descriptor& plan) {
+  const Descriptor& configuration = plan.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+  if (math_behavior().refused_engines.contains(configuration.engine)) {
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "engine refused by the test");
+  }
+  plan.engine = configuration.engine;
+  plan.operation = configuration.operation;
+  internal::count_math({.plans = 1});
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t finalize_checked(Descriptor& descriptor) {
+  switch (descriptor.type) {
+    case CUDNN_BACKEND_TENSOR_DESCRIPTOR:
+      return finalize_tensor(descriptor);
+    case CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR:
+      return finalize_window(descriptor);
+    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
+      return finalize_plan(descriptor);
+    case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
+      internal::count_math({.dnn_heuristics = 1});
+      return CUDNN_STATUS_SUCCESS;
+    default:
+      break;
+  }
+  if (!is_convolution(descriptor.type)) return CUDNN_STATUS_SUCCESS;
+  const std::string wrong = what_is_wrong_with(*numbers_of(descriptor));
+  return wrong.empty() ? CUDNN_STATUS_SUCCESS : refuse(CUDNN_STATUS_BAD_PARAM, wrong);
+}
+
+std::vector<std::int64_t> engines_of(cudnnBackendHeurMode_t mode) {
+  if (mode == CUDNN_HEUR_MODE_A) {
+    return {kTensorCoreEngine, kNondeterministicEngine, kLargeWorkspaceEngine,
+            kSmallWorkspaceEngine};
+  }
+  if (mode == CUDNN_HEUR_MODE_FALLBACK) return {kFallbackEngine};
+  return {};
+}
+
+std::vector<cudnnBackendNumericalNote_t> notes_of(std::int64_t engine) {
+  if (engine == kTensorCoreEngine) return {CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
+  if (engine == kNondeterministicEngine) return {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC};
+  return {};
+}
+
+std::int64_t workspace_of(std::int64_t engine) {
+  if (engine == kLargeWorkspaceEngine) return std::int64_t{1} << 20;
+  return engine == kSmallWorkspaceEngine ? 4096 : 0;
+}
+
+/// Writes up to `room` values, or tells only how many there are.
+template <class T>
+cudnnStatus_t give(const std::vector<T>& values, std::int64_t room, std::int64_t* count, void* to) {
+  const auto available = static_cast<std::int64_t>(values.size());
+  if (room == 0 || to == nullptr) {
+    *count = available;
+    return CUDNN_STATUS_SUCCESS;
+  }
+  *count = std::min(room, available);
+  std::memcpy(to, values.data(), static_cast<std::size_t>(*count) * sizeof(T));
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t give_configurations(const Descriptor& heuristics, std::int64_t room,
+                                  std::int64_t* count, void* to) {
+  cudnnBackendHeurMode_t mode{};
+  std::memcpy(&mode, heuristics.values.at(CUDNN_ATTR_ENGINEHEUR_MODE).bytes.data(), sizeof(mode));
+  const auto engines = engines_of(mode);
+  *count = static_cast<std::int64_t>(engines.size());
+  if (room == 0 || to == nullptr) return CUDNN_STATUS_SUCCESS;
+  *count = std::min(room, *count);
+  const Descriptor& graph = heuristics.descriptor(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+  for (std::int64_t i = 0; i < *count; ++i) {
+    const auto configuration = descriptors().find(static_cast<void**>(to)[i]);
+    if (!configuration || configuration->type != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) {
+      return refuse(CUDNN_STATUS_BAD_PARAM, "results need configurations to be written to");
+    }
+    configuration->engine = engines[static_cast<std::size_t>(i)];
+    configuration->operation =
+        graph.values.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).descriptors.at(0);
+    configuration->finalized = true;
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t give_engine(const Descriptor& configuration, std::int64_t* count, void* to) {
+  const auto engine = descriptors().find(*static_cast<void**>(to));
+  if (!engine || engine->type != CUDNN_BACKEND_ENGINE_DESCRIPTOR) {
+    return refuse(CUDNN_STATUS_BAD_PARAM, "an engine needs a descriptor to be written to");
+  }
+  engine->engine = configuration.engine;
+  engine->finalized = true;
+  *count = 1;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+/// The pointer that a pack gives for a tensor; nullptr when it is wrong.
+void* pointer_for(const Descriptor& pack, const ConvolutionNumbers::Tensor& tensor) {
+  const auto ids = pack.integers(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+  const auto pointers = pack.integers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+  const auto found = std::ranges::find(ids, tensor.id);
+  if (found == ids.end() || pointers.size() != ids.size()) return nullptr;
+  void* const pointer =
+      std::bit_cast<void*>(pointers[static_cast<std::size_t>(found - ids.begin())]);
+  const bool fits = is_device_memory(pointer) &&
+                    is_aligned(pointer, static_cast<std::uint64_t>(tensor.alignment));
+  return fits ? pointer : nullptr;
+}
+
+cudnnStatus_t execute(cudaStream_t stream, const Descriptor& plan, const Descriptor& pack) {
+  const std::shared_ptr<const ConvolutionNumbers> numbers = numbers_of(*plan.operation);
+  const ConvolutionPointers pointers{pointer_for(pack, numbers->x),
+                                     pointer_for(pack, numbers->filter),
+                                     pointer_for(pack, numbers->y)};
+  if (pointers.x == nullptr || pointers.filter == nullptr || pointers.y == nullptr) {
+    return refuse(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER,
+                  "a pointer is missing, not of the device or not aligned");
+  }
+  const auto workspace_bytes = static_cast<std::size_t>(workspace_of(plan.engine));
+  void* workspace = nullptr;
+  if (pack.has(CUDNN_ATTR_VARIANT_PACK_WORKSPACE)) {
+    workspace = std::bit_cast<void*>(pack.integer(CUDNN_ATTR_VARIANT_PACK_WORKSPACE));
+  }
+  if (workspace_bytes > 0 && !is_device_memory(workspace)) {
+    return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no workspace");
+  }
+  const bool in_tf32 = plan.engine == kTensorCoreEngine;
+  const cudaError_t error = try_enqueue(stream, [=] {
+    if (workspace_bytes > 0) std::memset(workspace, 0x5a, workspace_bytes);
+    run_convolution(*numbers, pointers, in_tf32);
+  });
+  if (error != cudaSuccess) return refuse(CUDNN_STATUS_EXECUTION_FAILED, cudaGetErrorName(error));
+  internal::count_math({.convolutions = 1, .last_engine = plan.engine});
+  return CUDNN_STATUS_SUCCESS;
+}
+
+}  // namespace
+}  // namespace tutti::cuda_simulation
+
+using namespace tutti::cuda_simulation;  // NOLINT: definitions of another library's symbols
+
+extern "C" {
+
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+                                           cudnnBackendDescriptor_t* descriptor) {
+  *descriptor = descriptors().add(type);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
+  return descriptors().remove(descriptor) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
+}
+
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t count,
+                                       const void* elements) {
+  const auto found = descriptors().find(descriptor);
+  if (!found || elements == nullptr) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "nullptr");
+  if (found->finalized) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "set after finalizing");
+  const auto* const rule = std::ranges::find_if(
+      kRules, [&](const Rule& r) { return r.owner == found->type && r.name == name; });
+  if (rule == std::end(kRules)) {
+    return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "no such attribute of this descriptor");
+  }
+  if (!type_fits(rule->type, type)) {
+    return refuse(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "another type is expected");
+  }
+  if (count < 1 || count > rule->max_count) {
+    return refuse(CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "number of elements");
+  }
+  return store(*found, *rule, type, count, elements);
+}
+
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
+  const auto found = descriptors().find(descriptor);
+  if (!found) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "nullptr");
+  if (found->finalized) return refuse(CUDNN_STATUS_BAD_PARAM, "finalized twice");
+  for (const Rule& rule : kRules) {
+    if (rule.owner == found->type && !rule.optional && !found->has(rule.name)) {
+      return refuse(CUDNN_STATUS_BAD_PARAM, "an attribute was not set");
+    }
+  }
+  const cudnnStatus_t status = finalize_checked(*found);
+  found->finalized = status == CUDNN_STATUS_SUCCESS;
+  return status;
+}
+
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor,
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t room,
+                                       int64_t* count, void* elements) {
+  const auto found = finalized(descriptor);
+  if (!found) return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "get before finalizing");
+  if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
+    return give_configurations(*found, room, count, elements);
+  }
+  if (name == CUDNN_ATTR_ENGINECFG_ENGINE && type == CUDNN_TYPE_BACKEND_DESCRIPTOR && room == 1) {
+    return give_engine(*found, count, elements);
+  }
+  if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE && type == CUDNN_TYPE_NUMERICAL_NOTE) {
+    return give(notes_of(found->engine), room, count, elements);
+  }
+  if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && type == CUDNN_TYPE_INT64) {
+    return give(std::vector<std::int64_t>{workspace_of(found->engine)}, room, count, elements);
+  }
+  return refuse(CUDNN_STATUS_NOT_SUPPORTED, "this stand-in does not tell that");
+}
+
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                  cudnnBackendDescriptor_t pack) {
+  const auto stream = stream_of(handle);
+  const auto known_plan = finalized(plan), known_pack = finalized(pack);
+  if (!stream) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "no handle");
+  if (!known_plan || !known_pack || !known_plan->operation) {
+    return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "plan and pack must be finalized");
+  }
+  return execute(*stream, *known_plan, *known_pack);
+}
+
+}  // extern "C"

@@ -1,0 +1,48 @@
+// What tests on GPUs share. The program needs two, simulated ones will do (TUTTI_CUDA_MODULE).
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "tests/support/tensor_matchers.h"
+#include "tutti/core/random.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti::gpu_tests {
+
+using testing::expect_error;
+using testing::expect_tensor;
+
+inline constexpr Device kGpu{DeviceType::kGpu, 0};
+inline constexpr Device kSecondGpu{DeviceType::kGpu, 1};
+
+inline std::vector<Tensor> on(Device device, const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> moved;
+  for (const Tensor& tensor : tensors) moved.push_back(tensor.to(device));
+  return moved;
+}
+
+/// Elements within `tolerance` of the largest element (but at least of 0.1).
+inline void expect_near(const Tensor& actual, const Tensor& expected, double tolerance) {
+  ASSERT_EQ(actual.shape(), expected.shape());
+  ASSERT_EQ(actual.dtype(), expected.dtype());
+  const std::vector<double> got = actual.to_doubles(), want = expected.to_doubles();
+  double scale = 0.1;
+  for (const double value : want) scale = std::max(scale, std::abs(value));
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], want[i], tolerance * scale) << "element " << i;
+  }
+}
+
+/// Numbers between `low` and `high` on the CPU.
+inline Tensor numbers(const Shape& shape, std::uint64_t seed, double low = -1.0, double high = 1.0,
+                      DType dtype = DType::kFloat32) {
+  return random_uniform(shape, {.seed = seed}, low, high, dtype);
+}
+
+}  // namespace tutti::gpu_tests

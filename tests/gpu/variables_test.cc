@@ -1,0 +1,212 @@
+// Variables, optimizers and checkpoints with values on a GPU.
+// SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+
+#include "tests/gpu/gpu_helpers.h"
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/optimizer/gradient_reducer.h"
+#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/strategy/one_device_strategy.h"
+
+namespace tutti {
+namespace {
+
+using gpu_tests::expect_error;
+using gpu_tests::expect_near;
+using gpu_tests::expect_tensor;
+using gpu_tests::kGpu;
+
+/// A variable with one component on `device`.
+Variable variable_on(Device device, const Tensor& value, const std::string& name = "w") {
+  return Variable(make_local_storage(value, device, {.name = name}));
+}
+
+TEST(GpuVariables, LiveOnTheirDevice) {
+  Variable w = variable_on(kGpu, Tensor::from<float>({3}, {1, 2, 3}));
+  EXPECT_EQ(w.value().device(), kGpu);
+  const Tensor before = w.value();
+  w.assign_add(Tensor::from<float>({3}, {10, 10, 10}));
+  w.assign_sub(1.0);
+  expect_tensor(w.value(), {3}, {10, 11, 12});
+  expect_tensor(before, {3}, {1, 2, 3});  // what was read never changes
+  w.assign(0.5);
+  expect_tensor(w.value(), {3}, {0.5, 0.5, 0.5});
+  w.assign(Tensor::from<float>({3}, {4, 5, 6}, kGpu));
+  expect_tensor(w.value(), {3}, {4, 5, 6});
+}
+
+TEST(GpuVariables, KeepTheirPlaceWhenNobodyHoldsTheirValue) {
+  Variable w = variable_on(kGpu, Tensor::from<float>({3}, {1, 2, 3}));
+  const void* const place = w.value().address();
+  w.assign(Tensor::from<float>({3}, {4, 5, 6}));
+  w.assign_add(1.0);
+  EXPECT_EQ(w.value().address(), place);
+}
+
+TEST(GpuVariables, CountsAreIntegers) {
+  Variable n = variable_on(kGpu, Tensor::scalar(5, DType::kInt64));
+  n.assign_add(Tensor::scalar(2, DType::kInt64));
+  EXPECT_EQ(n.value().item_int(), 7);
+  Variable flag = variable_on(kGpu, Tensor::full({}, 1.0, DType::kBool));
+  expect_error(ErrorCode::kInvalidArgument, {"bool"},
+               [&] { flag.assign_add(Tensor::full({}, 1.0, DType::kBool)); });
+}
+
+TEST(GpuVariables, ScatterOperationsAgreeWithTheCpu) {
+  const Tensor start = gpu_tests::numbers({5, 2}, 1, 1.0, 2.0);
+  const IndexedSlices slices{gpu_tests::numbers({3, 2}, 2, 1.0, 2.0),
+                             Tensor::from<std::int64_t>({3}, {4, 0, 4}), Shape{5, 2}};
+  using Scatter = void (Variable::*)(const IndexedSlices&);
+  for (const Scatter scatter :
+       {&Variable::scatter_add, &Variable::scatter_sub, &Variable::scatter_mul,
+        &Variable::scatter_div, &Variable::scatter_min, &Variable::scatter_max,
+        &Variable::scatter_update}) {
+    Variable host = variable_on(Device{}, start), gpu = variable_on(kGpu, start);
+    (host.*scatter)(slices);
+    (gpu.*scatter)({slices.values.to(kGpu), slices.indices.to(kGpu), slices.dense_shape});
+    expect_near(gpu.value(), host.value(), 1e-6);
+  }
+  Variable w = variable_on(kGpu, start);
+  expect_error(ErrorCode::kInvalidArgument, {"'w'", "out of range"}, [&] {
+    w.scatter_add({slices.values, Tensor::from<std::int64_t>({3}, {4, 5, 0}), Shape{5, 2}});
+  });
+}
+
+TEST(GpuVariables, HashIsThatOfTheSameValuesOnTheCpu) {
+  const Tensor value = gpu_tests::numbers({7, 3}, 1);
+  const std::vector<Variable> host = {variable_on(Device{}, value)};
+  const std::vector<Variable> gpu = {variable_on(kGpu, value)};
+  EXPECT_EQ(hash_variables(gpu), hash_variables(host));
+}
+
+TEST(GpuVariables, CheckpointsTravelBetweenDevices) {
+  const std::string folder = ::testing::TempDir() + "gpu_checkpoint";
+  std::filesystem::remove_all(folder);
+  const Tensor value = gpu_tests::numbers({7, 3}, 1);
+  const std::vector<Variable> gpu = {variable_on(kGpu, value)};
+  std::vector<Variable> host = {variable_on(Device{}, Tensor::zeros({7, 3}))};
+  Checkpoint(gpu).save(folder + "/a.safetensors");
+  Checkpoint(host).restore(folder + "/a.safetensors");
+  EXPECT_EQ(hash_variables(host), hash_variables(gpu));
+  host[0].assign_add(1.0);
+  Checkpoint(host).save(folder + "/b.safetensors");
+  Checkpoint(gpu).restore(folder + "/b.safetensors");
+  EXPECT_EQ(hash_variables(host), hash_variables(gpu));
+  EXPECT_EQ(gpu[0].value().device(), kGpu);
+}
+
+/// Weights after `num_steps` steps of `options` over given gradients.
+std::vector<Tensor> after_steps(const OptimizerSpec& spec, Device device, int num_steps) {
+  OneDeviceStrategy strategy(device);
+  auto scope = strategy.scope();
+  const Variable w(gpu_tests::numbers({6, 5}, 1), {.name = "w"});
+  const Variable b(gpu_tests::numbers({5}, 2), {.name = "b"});
+  const auto optimizer = make_optimizer(spec, std::vector{w, b});
+  for (int step = 0; step < num_steps; ++step) {
+    const auto seed = static_cast<std::uint64_t>(10 + step);
+    strategy.run([&] {
+      const std::vector<Gradient> gradients = {gpu_tests::numbers({6, 5}, seed).to(device),
+                                               gpu_tests::numbers({5}, seed + 100).to(device)};
+      optimizer->apply_gradients(gradients);
+    });
+  }
+  optimizer->finalize_variable_values();
+  EXPECT_EQ(w.value().device(), device);
+  EXPECT_EQ(optimizer->iterations().value().item_int(), num_steps);
+  return {w.value(), b.value()};
+}
+
+void compare_optimizer(const OptimizerSpec& spec, int num_steps = 4) {
+  const std::vector<Tensor> expected = after_steps(spec, Device{}, num_steps);
+  const std::vector<Tensor> actual = after_steps(spec, kGpu, num_steps);
+  for (std::size_t i = 0; i < expected.size(); ++i) expect_near(actual[i], expected[i], 1e-5);
+}
+
+class EveryOptimizerOnGpu : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(EveryOptimizerOnGpu, AgreesWithTheCpu) { compare_optimizer(GetParam()); }
+
+INSTANTIATE_TEST_SUITE_P(Names, EveryOptimizerOnGpu, ::testing::ValuesIn(optimizer_names()),
+                         [](const auto& info) { return info.param; });
+
+TEST(GpuOptimizers, VariantsAgreeWithTheCpu) {
+  compare_optimizer(SgdOptions{.learning_rate = 0.1, .momentum = 0.9, .nesterov = true});
+  compare_optimizer(AdamOptions{.amsgrad = true});
+  compare_optimizer(RmspropOptions{.momentum = 0.5, .centered = true});
+}
+
+TEST(GpuOptimizers, SharedOptionsAgreeWithTheCpu) {
+  SgdOptions decay{.learning_rate = 0.1};
+  decay.weight_decay = 0.05;
+  compare_optimizer(decay);
+  SgdOptions ema{.learning_rate = 0.1};
+  ema.ema = EmaOptions{.momentum = 0.8, .overwrite_frequency = 2};
+  compare_optimizer(ema);
+  AdamOptions value;
+  value.clipping.clipvalue = 0.3;
+  compare_optimizer(value);
+  AdamOptions norm;
+  norm.clipping.clipnorm = 0.5;
+  compare_optimizer(norm);
+  SgdOptions global{.learning_rate = 0.1};
+  global.clipping.global_clipnorm = 0.5;
+  compare_optimizer(global);
+  SgdOptions scaled{.learning_rate = 0.1};
+  scaled.dynamic_loss_scale = DynamicLossScaleOptions{.initial_scale = 8.0, .growth_steps = 2};
+  compare_optimizer(scaled);
+}
+
+TEST(GpuOptimizers, AccumulatedGradientsAgreeWithTheCpu) {
+  SgdOptions options{.learning_rate = 0.1};
+  options.gradient_accumulation_steps = 2;
+  const auto weights = [&](Device device) {
+    OneDeviceStrategy strategy(device);
+    auto scope = strategy.scope();
+    const Variable w(gpu_tests::numbers({4}, 1), {.name = "w"});
+    const auto optimizer = make_optimizer(options, std::vector{w});
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      strategy.run([&] {
+        const Gradient gradient = gpu_tests::numbers({4}, step).to(device);
+        optimizer->apply_gradients({&gradient, 1});
+      });
+    }
+    return w.value();
+  };
+  expect_near(weights(kGpu), weights(Device{}), 1e-6);
+}
+
+TEST(GpuOptimizers, InfiniteGradientsSkipTheUpdateAndHalveTheScale) {
+  OneDeviceStrategy strategy(kGpu);
+  auto scope = strategy.scope();
+  const Variable w(Tensor::ones({3}), {.name = "w"});
+  SgdOptions options{.learning_rate = 0.1};
+  options.dynamic_loss_scale = DynamicLossScaleOptions{.initial_scale = 16.0};
+  const auto optimizer = make_optimizer(options, std::vector{w});
+  strategy.run([&] {
+    const Gradient bad = Tensor::from<float>({3}, {1, HUGE_VALF, 1}, kGpu);
+    optimizer->apply_gradients({&bad, 1});
+  });
+  expect_tensor(w.value(), {3}, {1, 1, 1});
+  EXPECT_EQ(optimizer->loss_scale(), 8.0);
+}
+
+TEST(GpuOptimizers, SparseGradientsAgreeWithTheCpu) {
+  for (const OptimizerSpec& spec : {OptimizerSpec("sgd"), OptimizerSpec("adam")}) {
+    const auto weights = [&](Device device) {
+      OneDeviceStrategy strategy(device);
+      auto scope = strategy.scope();
+      const Variable w(gpu_tests::numbers({6, 2}, 1), {.name = "w"});
+      const auto optimizer = make_optimizer(spec, std::vector{w});
+      strategy.run([&] {
+        GradientTape tape;
+        const Tensor rows = gather(w, Tensor::from<std::int64_t>({3}, {4, 1, 4}, device));
+        optimizer->minimize(tape, reduce_sum(square(rows)));
+      });
+      return w.value();
+    };
+    expect_near(weights(kGpu), weights(Device{}), 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace tutti
