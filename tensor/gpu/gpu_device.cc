@@ -8,6 +8,7 @@
 #include "tutti/tensor/gpu/graph_memory.h"
 #include "tutti/tensor/gpu/pending_updates.h"
 #include "tutti/tensor/gpu/pinned_ring.h"
+#include "tutti/tensor/gpu/uploads.h"
 #include "tutti/tensor/ops/checks.h"
 
 namespace tutti {
@@ -111,6 +112,7 @@ GpuDevice::GpuDevice(const LogicalGpu& description, DeviceBackend& backend)
       allocator_(std::make_unique<BufferAllocator>(std::make_unique<Memory>(*this, *context_),
                                                    allocator_options(description))),
       staging_(std::make_unique<PinnedRing>(backend, kStagingBytes)),
+      uploads_(std::make_unique<Uploads>(backend, *allocator_)),
       pending_(std::make_unique<PendingUpdates>()) {}
 
 GpuDevice::~GpuDevice() = default;
@@ -148,7 +150,7 @@ void GpuDevice::copy_from_host(void* to, const void* from, std::size_t bytes) {
     return;
   }
   MutexLock lock(mutex_);
-  flush_updates();
+  begin_work();
   const std::size_t step = staging_->largest_piece();
   for (std::size_t first = 0; first < bytes; first += step) {
     stage(*context_, static_cast<std::byte*>(to) + first,
@@ -162,6 +164,19 @@ void GpuDevice::stage(DeviceContext& context, std::byte* to, const std::byte* fr
   if (place) std::memcpy(place, from, bytes);
   context.copy_to_device(to, place ? place : from, bytes, StreamId::kCompute);
   if (place) staging_->set_copied(context.record(StreamId::kCompute));
+}
+
+BufferRef GpuDevice::upload(const void* from, std::size_t bytes) {
+  if (bytes < Uploads::kLeastBytes || GraphMemory::current(device())) {
+    BufferRef buffer = BufferRef::allocate(bytes, device());
+    copy_from_host(buffer->data(), from, bytes);
+    return buffer;
+  }
+  BufferRef buffer = uploads_->allocator().allocate(bytes);
+  with_context([&](DeviceContext& context) {
+    uploads_->fill(context, buffer->data(), static_cast<const std::byte*>(from), bytes);
+  });
+  return buffer;
 }
 
 void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
@@ -221,6 +236,17 @@ void GpuDevice::update_later(DType dtype, const DeviceRule& rule, const DeviceUp
   has_pending_ = true;
 }
 
+void GpuDevice::trim() {
+  uploads_->allocator().trim();  // gives back to the other
+  allocator_->trim();
+}
+
+void GpuDevice::begin_work() {
+  flush_updates();
+  // Events of a capture are of no use to other streams.
+  if (uploads_->any_freed() && !GraphMemory::current(device())) uploads_->settle(*context_);
+}
+
 void GpuDevice::flush_updates() {
   if (pending_->empty()) return;
   const PendingUpdates updates = std::exchange(*pending_, {});
@@ -242,7 +268,7 @@ AllocatorStatistics allocator_statistics(Device device) {
 }
 
 void trim_allocator_cache(Device device) {
-  (device.type == DeviceType::kCpu ? host_allocator() : GpuDevice::of(device).allocator()).trim();
+  device.type == DeviceType::kCpu ? host_allocator().trim() : GpuDevice::of(device).trim();
 }
 
 }  // namespace tutti
