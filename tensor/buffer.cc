@@ -158,7 +158,7 @@ BufferRef BufferRef::allocate(std::size_t size, BufferAllocator& allocator) {
 
 void BufferRef::recycle() {
   // What a graph that is being captured may use must not become another's.
-  if (GraphMemory* graph = GraphMemory::current(); graph && graph->concerns(*buffer_->allocator_)) {
+  if (GraphMemory* const graph = GraphMemory::current(*buffer_->allocator_)) {
     BufferRef kept;
     buffer_->references_.store(1, std::memory_order_relaxed);
     kept.buffer_ = buffer_;

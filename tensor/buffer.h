@@ -62,7 +62,10 @@ class BufferRef {
   Buffer* get() const { return buffer_; }
   explicit operator bool() const { return buffer_ != nullptr; }
   /// Whether no other reference exists.
-  bool unique() const { return buffer_->references_.load(std::memory_order_acquire) == 1; }
+  bool unique() const { return num_references() == 1; }
+  int num_references() const {
+    return static_cast<int>(buffer_->references_.load(std::memory_order_acquire));
+  }
 
  private:
   friend class BufferAllocator;

@@ -100,6 +100,14 @@ void MutableTensor::make_unique() {
   buffer_ = std::move(copy);
 }
 
+void MutableTensor::write(const Tensor& value) {
+  if (value.shape() != shape_ || value.dtype() != dtype_) {
+    fail(ErrorCode::kInvalidArgument, "MutableTensor::write: expected ", dtype_, " of shape ",
+         shape_, ", got ", value.dtype(), " of shape ", value.shape());
+  }
+  internal::copy_bytes(device_, address(), value.device(), value.address(), num_bytes());
+}
+
 void MutableTensor::assign(const Tensor& value) {
   if (buffer_ && (value.shape() != shape_ || value.dtype() != dtype_)) {
     fail(ErrorCode::kInvalidArgument, "MutableTensor::assign: expected ", dtype_, " of shape ",

@@ -132,6 +132,12 @@ Tensor Tensor::to(Device device) const {
   return Tensor(std::move(impl));
 }
 
+Tensor Tensor::copy() const {
+  MutableTensor copy(shape(), dtype(), device());
+  copy.write(*this);
+  return copy.freeze();
+}
+
 Tensor Tensor::alias() const { return reshaped(shape()); }
 
 Tensor Tensor::reshaped(const Shape& shape) const {

@@ -64,6 +64,8 @@ class Tensor {
   /// memory). Not recorded on tapes: no gradient flows back through it. From a GPU to the host it
   /// waits for the value; to a GPU, and between GPUs that reach each other, it waits for nothing.
   Tensor to(Device device) const;
+  /// The same elements in memory of their own, under a new identity. Not recorded on tapes.
+  Tensor copy() const;
 
   /// The one element, converted; of a GPU's tensor it waits for the value. Throws kInvalidArgument
   /// unless there is exactly one.
@@ -149,6 +151,11 @@ class MutableTensor {
   /// memory is the same, copies from another device. On a GPU they are copied in place when no
   /// Tensor shares the storage.
   void assign(const Tensor& value);
+  /// Copies the elements of `value`, which may be on another device, into this storage, whoever
+  /// shares it.
+  void write(const Tensor& value);
+  /// How many tensors and buffers share the storage, this one included.
+  int num_sharers() const { return buffer_.num_references(); }
 
  private:
   [[noreturn]] void fail_not_on_host() const;

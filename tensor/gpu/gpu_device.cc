@@ -45,6 +45,19 @@ std::vector<DeviceTensor> device_tensors(std::span<const T> tensors) {
   return result;
 }
 
+const void* step_values(const OpCall& call) {
+  const auto* const dropout = std::get_if<DropoutAttributes>(&call.attributes);
+  return dropout ? dropout->step_key : nullptr;
+}
+
+/// A replay would not wait, and the host would not look again.
+void refuse_in_capture(Device device, const char* what) {
+  if (!GraphMemory::current(device)) return;
+  fail(ErrorCode::kFailedPrecondition, "captured step on ", device, ": ", what,
+       ", which a replay cannot repeat; expected a step whose host never waits for a value; try "
+       "returning the tensor and reading it outside the step");
+}
+
 BufferAllocatorOptions allocator_options(const LogicalGpu& gpu) {
   BufferAllocatorOptions options;
   options.name = concat("gpu:", gpu.index);
@@ -123,7 +136,7 @@ void GpuDevice::run(const OpCall& call, std::span<const MutableTensor> outputs) 
   CallWorkspace workspace(device());
   try {
     with_context([&](DeviceContext& context) {
-      context.math().run({call.op, inputs, results, call.attributes, nullptr}, workspace);
+      context.math().run({call.op, inputs, results, call.attributes, step_values(call)}, workspace);
     });
   } catch (const Error& error) {  // kernels know neither caller nor device
     throw error.with_context(concat(internal::who(call.op, call.where), " on ", device()));
@@ -181,6 +194,7 @@ BufferRef GpuDevice::upload(const void* from, std::size_t bytes) {
 
 void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
+  refuse_in_capture(device(), "a value is read on the host");
   const std::shared_ptr<DeviceEvent> copied = with_context([&](DeviceContext& context) {
     context.copy_to_host(to, from, bytes, StreamId::kCompute);
     return context.record(StreamId::kCompute);
@@ -219,6 +233,7 @@ void GpuDevice::copy_from_gpu(void* to, GpuDevice& from, const void* data, std::
 }
 
 void GpuDevice::synchronize() {
+  refuse_in_capture(device(), "the host waits");
   constexpr std::array kStreams = {StreamId::kCompute, StreamId::kCopy, StreamId::kCommunication};
   std::vector<std::shared_ptr<DeviceEvent>> events;
   with_context([&](DeviceContext& context) {

@@ -11,7 +11,16 @@
 namespace tutti {
 namespace {
 
-thread_local GraphMemory* current_memory = nullptr;
+thread_local const GraphMemoryScope::Memories* current_memories = nullptr;
+
+template <class Matches>
+GraphMemory* find_current(const Matches& matches) {
+  if (!current_memories) return nullptr;
+  for (const auto& memory : *current_memories) {
+    if (matches(*memory)) return memory.get();
+  }
+  return nullptr;
+}
 
 }  // namespace
 
@@ -38,15 +47,21 @@ GraphMemory::GraphMemory(Device device)
 
 GraphMemory::~GraphMemory() = default;
 
-GraphMemory* GraphMemory::current() { return current_memory; }
-
 GraphMemory* GraphMemory::current(Device device) {
-  return current_memory && current_memory->device() == device ? current_memory : nullptr;
+  return find_current([&](const GraphMemory& memory) { return memory.device() == device; });
 }
 
-void GraphMemory::keep(BufferRef buffer) { kept_.push_back(std::move(buffer)); }
+GraphMemory* GraphMemory::current(const BufferAllocator& allocator) {
+  return find_current([&](const GraphMemory& memory) { return memory.concerns(allocator); });
+}
+
+void GraphMemory::keep(BufferRef buffer) {
+  MutexLock lock(mutex_);
+  kept_.push_back(std::move(buffer));
+}
 
 const void* GraphMemory::keep_pinned(const void* from, std::size_t bytes) {
+  MutexLock lock(mutex_);
   const Pinned& block =
       *pinned_.emplace_back(std::make_unique<Pinned>(GpuDevice::of(device_).backend(), bytes));
   if (!block.data) {
@@ -57,8 +72,8 @@ const void* GraphMemory::keep_pinned(const void* from, std::size_t bytes) {
   return block.data;
 }
 
-GraphMemoryScope::GraphMemoryScope(GraphMemory& memory)
-    : previous_(std::exchange(current_memory, &memory)) {}
-GraphMemoryScope::~GraphMemoryScope() { current_memory = previous_; }
+GraphMemoryScope::GraphMemoryScope(const Memories& memories)
+    : previous_(std::exchange(current_memories, &memories)) {}
+GraphMemoryScope::~GraphMemoryScope() { current_memories = previous_; }
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "tutti/core/sync.h"
 #include "tutti/tensor/buffer_allocator.h"
 
 namespace tutti {
@@ -14,7 +15,7 @@ class GpuDevice;
 /// Each launch of a captured graph reads and writes the addresses of its capture. So what is
 /// allocated on the device while the work is captured comes from here and returns here: the next
 /// operation of the capture may have it, nobody else. Owned by the graph; memory that tensors still
-/// hold outlives it. Not shared between threads.
+/// hold outlives it. Any thread that takes part in the capture.
 class GraphMemory {
  public:
   explicit GraphMemory(Device device);
@@ -25,10 +26,10 @@ class GraphMemory {
   Device device() const { return device_; }
   AllocatorStatistics statistics() const { return pool_->statistics(); }
 
-  /// Of this thread's scope; nullptr outside.
-  static GraphMemory* current();
-  /// current(), if it is of `device`.
+  /// That of `device` in this thread's scope; nullptr when there is none.
   static GraphMemory* current(Device device);
+  /// That of this thread's scope which concerns `allocator`, or nullptr.
+  static GraphMemory* current(const BufferAllocator& allocator);
 
   BufferAllocator& allocator() { return *pool_; }
   /// Whether `allocator` is the device's own, whose buffers a capture may use.
@@ -43,20 +44,22 @@ class GraphMemory {
   const Device device_;
   BufferAllocator& device_allocator_;
   std::shared_ptr<BufferAllocator> pool_;
-  std::vector<BufferRef> kept_;
-  std::vector<std::unique_ptr<Pinned>> pinned_;
+  Mutex mutex_;
+  std::vector<BufferRef> kept_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Pinned>> pinned_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// While it lives, this thread's tensors on memory.device() are made of `memory`.
+/// While it lives, this thread's tensors on the devices of `memories` (one each) are made of them.
 class GraphMemoryScope {
  public:
-  explicit GraphMemoryScope(GraphMemory& memory);
+  using Memories = std::vector<std::unique_ptr<GraphMemory>>;
+  explicit GraphMemoryScope(const Memories& memories);
   ~GraphMemoryScope();
   GraphMemoryScope(const GraphMemoryScope&) = delete;
   GraphMemoryScope& operator=(const GraphMemoryScope&) = delete;
 
  private:
-  GraphMemory* previous_;
+  const Memories* previous_;
 };
 
 }  // namespace tutti

@@ -12,6 +12,7 @@
 
 #include "tutti/core/random.h"
 #include "tutti/core/sync.h"
+#include "tutti/tensor/gpu/graph_memory.h"
 #include "tutti/tensor/step_recorder.h"
 #include "tutti/tensor/variable_memory.h"
 
@@ -22,7 +23,8 @@ class UsedVariables final : public StepRecorder {
  public:
   std::vector<std::shared_ptr<VariableMemory>> list() const;
 
-  const void* reserve(Device, std::size_t, std::function<void(std::byte*)>) override {
+  const void* reserve(Device, std::size_t, std::function<void(std::byte*)>,
+                      const Identity&) override {
     return nullptr;
   }
   void on_replay(std::function<void()>, std::function<void()>) override {}
@@ -36,8 +38,8 @@ class UsedVariables final : public StepRecorder {
   std::vector<std::shared_ptr<VariableMemory>> list_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Made when the capture begins; launched after end(). The replicas use their recorders at once,
-/// each its own; everything else is for one thread while no replica runs. Destroyed before end():
+/// Made when the capture begins; launched after end(). The replicas' scopes may live at
+/// once; everything else is for one thread while no replica runs. Destroyed before end():
 /// the capture is discarded.
 class StepCapture {
  public:
@@ -50,7 +52,16 @@ class StepCapture {
   StepCapture(const StepCapture&) = delete;
   StepCapture& operator=(const StepCapture&) = delete;
 
-  StepRecorder& recorder(int replica);
+  /// While it lives, what this thread does is noted as replica `replica`'s part of the step.
+  class ReplicaScope {
+   public:
+    ReplicaScope(StepCapture& capture, int replica);
+
+   private:
+    StepRecorderScope recording_;
+    GraphMemoryScope memory_;
+  };
+
   /// Ends the capture. The work was not done yet: launch() does it, for the step that was captured
   /// like for all later ones. Throws kFailedPrecondition when the work cannot be captured.
   void end();

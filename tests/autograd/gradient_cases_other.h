@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tests/autograd/gradient_check.h"
+#include "tests/autograd/gradient_case.h"
 
 namespace tutti::gradient_check {
 

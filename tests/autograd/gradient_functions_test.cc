@@ -5,6 +5,7 @@
 #include "tests/autograd/gradient_cases_elementwise.h"
 #include "tests/autograd/gradient_cases_linear.h"
 #include "tests/autograd/gradient_cases_other.h"
+#include "tests/autograd/gradient_check.h"
 
 namespace tutti {
 namespace {

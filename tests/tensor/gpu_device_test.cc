@@ -295,9 +295,10 @@ TEST(GraphMemory, KeepsWhatWasFreedDuringACaptureForTheGraph) {
   const void* place_within = nullptr;
   Tensor result;
   {
-    GraphMemory memory(kFakeGpu);
+    GraphMemoryScope::Memories memories;
+    GraphMemory& memory = *memories.emplace_back(std::make_unique<GraphMemory>(kFakeGpu));
     {
-      const GraphMemoryScope scope(memory);
+      const GraphMemoryScope scope(memories);
       EXPECT_EQ(GraphMemory::current(kFakeGpu), &memory);
       EXPECT_EQ(GraphMemory::current(kOtherFakeGpu), nullptr);
       place_within = (before + 1.0f).address();            // freed at once ...
@@ -305,7 +306,7 @@ TEST(GraphMemory, KeepsWhatWasFreedDuringACaptureForTheGraph) {
       result = before * 3.0f;
       before = Tensor();
     }
-    EXPECT_EQ(GraphMemory::current(), nullptr);
+    EXPECT_EQ(GraphMemory::current(kFakeGpu), nullptr);
     const Tensor outside = Tensor::ones({1000}, DType::kFloat32, kFakeGpu);
     EXPECT_NE(outside.address(), place_before);
     EXPECT_NE(outside.address(), place_within);
@@ -318,9 +319,10 @@ TEST(GraphMemory, KeepsWhatWasFreedDuringACaptureForTheGraph) {
 
 TEST(GraphMemory, HostValuesStayInPinnedMemory) {
   FakeGpus gpus;
-  GraphMemory memory(kFakeGpu);
+  GraphMemoryScope::Memories memories;
+  memories.push_back(std::make_unique<GraphMemory>(kFakeGpu));
   {
-    const GraphMemoryScope scope(memory);
+    const GraphMemoryScope scope(memories);
     const Tensor x = Tensor::from<float>({2}, {5, 6}, kFakeGpu);
     EXPECT_EQ(gpus.backend.state.num_pinned, 1);
     expect_tensor(x, {2}, {5, 6});

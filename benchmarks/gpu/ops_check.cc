@@ -1,0 +1,102 @@
+// Repeats recorded calls on a device.
+// SPDX-License-Identifier: Apache-2.0
+#include <set>
+
+#include "benchmarks/gpu/device_check.h"
+#include "tutti/core/text.h"
+#include "tutti/tensor/dispatch.h"
+#include "tutti/tensor/kernel_table.h"
+
+namespace tutti::device_check {
+namespace {
+
+std::string kernel_name(OpId op, DType dtype) { return concat(to_string(op), " ", dtype); }
+
+bool has_kernel(const Device& device, OpId op, DType dtype) {
+  return device.type == DeviceType::kCpu && cpu_kernels().find(op, dtype) != nullptr;
+}
+
+std::vector<Tensor> repeat_on(const Device& device, const OpCall& call) {
+  OpCall moved = call;
+  for (Tensor& input : moved.inputs) input = input.to(device);
+  std::vector<Tensor> outputs = dispatch(std::move(moved));
+  for (Tensor& output : outputs) {
+    if (output.device() != device) {
+      fail(ErrorCode::kInternal, "expected a result on ", device, ", got ", output.device());
+    }
+    output = output.to(Device{});
+  }
+  return outputs;
+}
+
+std::vector<DType> dtypes_of(const RecordedCall& recorded) {
+  std::vector<DType> dtypes;
+  for (const Tensor& input : recorded.call.inputs) dtypes.push_back(input.dtype());
+  for (const Tensor& output : recorded.outputs) dtypes.push_back(output.dtype());
+  return dtypes;
+}
+
+std::string compare(const RecordedCall& recorded, const CheckOptions& options) {
+  std::vector<Tensor> outputs = repeat_on(options.device, recorded.call);
+  if (options.spoil == to_string(recorded.call.op)) outputs[0] = spoiled(outputs[0]);
+  const double tolerance = tolerance_of(dtypes_of(recorded));
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const std::string found = difference(outputs[i], recorded.outputs[i], tolerance);
+    if (!found.empty()) return concat("result ", i, ": ", found);
+  }
+  return "";
+}
+
+std::vector<std::string> kernels_without_call(const Device& device,
+                                              const std::set<std::string>& tried) {
+  std::vector<std::string> names;
+  for (int op = 0; op < static_cast<int>(OpId::kCount); ++op) {
+    for (const DType dtype : kAllDTypes) {
+      const std::string name = kernel_name(static_cast<OpId>(op), dtype);
+      if (has_kernel(device, static_cast<OpId>(op), dtype) && !tried.contains(name)) {
+        names.push_back(name);
+      }
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+Tensor spoiled(const Tensor& tensor) {
+  if (tensor.num_elements() == 0) return tensor;
+  std::vector<std::byte> bytes(tensor.bytes().begin(), tensor.bytes().end());
+  // The highest bits of the last element: a sign, an exponent, a truth value.
+  bytes.back() ^= tensor.dtype() == DType::kBool ? std::byte{1} : std::byte{0x41};
+  return Tensor::from_bytes(tensor.shape(), tensor.dtype(), bytes);
+}
+
+Findings check_ops(const CheckOptions& options) {
+  Findings findings{.check = "ops"};
+  std::set<std::string> tried, refused, ops;
+  for (const RecordedCall& recorded : record_calls(options.size, options.only)) {
+    const OpCall& call = recorded.call;
+    const DType dtype = call.inputs.at(0).dtype();
+    const std::string name = kernel_name(call.op, dtype);
+    tried.insert(name);
+    ops.insert(std::string(to_string(call.op)));
+    try {
+      findings.add(concat(name, " ", call.inputs[0].shape(), " (", recorded.origin, ")"),
+                   compare(recorded, options));
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kUnimplemented) {
+        refused.insert(name);
+      } else {
+        findings.add(concat(name, " (", recorded.origin, ")"), error.what());
+      }
+    }
+  }
+  findings.without_kernel.assign(refused.begin(), refused.end());
+  if (options.only.empty() && options.size != CallSize::kWide) {
+    findings.not_tried = kernels_without_call(options.device, tried);
+  }
+  findings.detail = concat(ops.size(), " operations, ", tried.size(), " of (operation, type)");
+  return findings;
+}
+
+}  // namespace tutti::device_check

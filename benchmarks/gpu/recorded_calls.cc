@@ -1,0 +1,96 @@
+// Runs programs on cpu:0 and keeps every call that they make.
+// SPDX-License-Identifier: Apache-2.0
+#include "benchmarks/gpu/recorded_calls.h"
+
+#include "tests/autograd/gradient_cases_elementwise.h"
+#include "tests/autograd/gradient_cases_linear.h"
+#include "tests/autograd/gradient_cases_other.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/tensor/dispatch.h"
+
+namespace tutti::device_check {
+namespace {
+
+using gradient_check::Case;
+
+class Recorder final : public OpObserver {
+ public:
+  Recorder(const std::string& only, std::vector<RecordedCall>& calls)
+      : only_(only), calls_(calls) {}
+  void on_op(const OpCall& call, std::span<const Tensor> outputs) override {
+    if (!only_.empty() && to_string(call.op) != only_) return;
+    calls_.push_back({call, {outputs.begin(), outputs.end()}, origin});
+  }
+  std::string origin;
+
+ private:
+  const std::string& only_;
+  std::vector<RecordedCall>& calls_;
+  ObserverScope scope_{*this};
+};
+
+/// The program, and where it can be differentiated its gradient.
+void run(const Program& program) {
+  GradientTape tape;
+  std::vector<Tensor> sources;
+  for (std::size_t i = 0; i < program.inputs.size(); ++i) {
+    if (program.is_source[i]) sources.push_back(program.inputs[i]);
+  }
+  for (const Tensor& source : sources) tape.watch(source);
+  const Tensor y = program.function(program.inputs);
+  if (!sources.empty() && is_floating(y.dtype())) tape.gradient(y, sources);
+}
+
+/// On the CPU some operations have no kernel for some types: then there is nothing to compare with.
+void record(const std::vector<Program>& programs, Recorder& recorder) {
+  for (const Program& program : programs) {
+    recorder.origin = program.name;
+    try {
+      run(program);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnimplemented && error.code() != ErrorCode::kInvalidArgument)
+        throw;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Program> gradient_programs(DType dtype) {
+  std::vector<Case> cases;
+  for (auto& more : {gradient_check::elementwise_cases(), gradient_check::reduction_cases(),
+                     gradient_check::matmul_cases(), gradient_check::convolution_cases(),
+                     gradient_check::pooling_cases(), gradient_check::normalization_cases(),
+                     gradient_check::softmax_cases(), gradient_check::shape_cases()}) {
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
+  std::vector<Program> programs;
+  for (const Case& c : cases) {
+    Program program{.name = concat(to_string(c.op), " ", c.name), .function = c.function};
+    const std::vector<Tensor> inputs = gradient_check::make_inputs(c);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const bool floating = is_floating(inputs[i].dtype());
+      program.inputs.push_back(floating ? cast(inputs[i], dtype) : inputs[i]);
+      program.is_source.push_back(gradient_check::is_checked(c, i));
+    }
+    programs.push_back(std::move(program));
+  }
+  return programs;
+}
+
+std::vector<RecordedCall> record_calls(CallSize size, const std::string& only) {
+  std::vector<RecordedCall> calls;
+  for (const DType dtype : kAllDTypes) {
+    std::vector<std::vector<Program>> lists;  // made before the recorder looks
+    if (size != CallSize::kWide) {
+      if (is_floating(dtype)) lists.push_back(gradient_programs(dtype));
+      lists.push_back(plain_programs(dtype));
+    }
+    if (size != CallSize::kSmall && is_floating(dtype)) lists.push_back(wide_programs(dtype));
+    Recorder recorder(only, calls);
+    for (const auto& programs : lists) record(programs, recorder);
+  }
+  return calls;
+}
+
+}  // namespace tutti::device_check

@@ -1,0 +1,230 @@
+// Which calls of a captured step run, are captured or are replayed.
+// SPDX-License-Identifier: Apache-2.0
+//
+// All replicas of a process decide together (in a merge call): the *signature* of a call is what
+// the arguments of all replicas look like. An *entry* is what is known of a signature: how often it
+// was called, and later its graph, with *static* inputs and outputs, whose memory is the same in
+// every replay.
+#include "tutti/strategy/captured_step.h"
+
+#include <map>
+#include <optional>
+
+#include "tutti/core/logging.h"
+#include "tutti/core/sync.h"
+#include "tutti/core/trace.h"
+#include "tutti/strategy/replica_context.h"
+#include "tutti/strategy/strategy.h"
+#include "tutti/tensor/gpu/step_capture.h"
+
+namespace tutti::internal {
+namespace {
+
+enum class Action { kRun, kCapture, kReplay };
+
+/// Calls of one signature.
+struct Entry {
+  int num_calls = 0;
+  bool captured = false;
+  UsedVariables used;
+  std::size_t num_failed = 0;  // replicas that have left a capture that failed
+  std::unique_ptr<StepCapture> capture;
+  std::vector<std::vector<MutableTensor>> inputs;  // [replica]
+  std::vector<std::vector<Tensor>> outputs;        // [replica]
+};
+
+struct Decision {
+  Action action = Action::kRun;
+  std::shared_ptr<Entry> entry;
+};
+
+using Calls = std::vector<const CapturedCalls::Call*>;
+
+std::string signature_of(const Calls& calls) {
+  std::string signature;
+  for (const CapturedCalls::Call* call : calls) {
+    for (const Tensor& input : call->inputs) {
+      signature += concat(input.dtype(), input.shape(), input.device(), " ");
+    }
+    signature += call->plain_arguments + "|";
+  }
+  return signature;
+}
+
+std::vector<Tensor> frozen(const std::vector<MutableTensor>& tensors) {
+  std::vector<Tensor> result;
+  for (const MutableTensor& tensor : tensors) result.push_back(tensor.freeze());
+  return result;
+}
+
+std::vector<Tensor> copies_of(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> result;
+  for (const Tensor& tensor : tensors) result.push_back(tensor.copy());
+  return result;
+}
+
+std::vector<Device> local_devices(ReplicaContext& context) {
+  const auto devices = context.strategy().replica_devices();
+  if (devices.empty()) return {context.device()};
+  return {devices.begin(), devices.end()};
+}
+
+}  // namespace
+
+struct CapturedCalls::State {
+  explicit State(const CaptureOptions& given) : options(given) {}
+
+  Decision decide(const Calls& calls, const std::vector<Device>& devices);
+  std::shared_ptr<Entry> find_or_make(const Calls& calls);
+  void begin_capture(Entry& entry, const Calls& calls, const std::vector<Device>& devices);
+  void replay(Entry& entry, const Calls& calls);
+  void leave_failed(Entry& entry, std::size_t num_replicas);
+  void say_eager();
+
+  const CaptureOptions options;
+  mutable Mutex mutex;
+  std::map<std::string, std::shared_ptr<Entry>> entries TUTTI_GUARDED_BY(mutex);
+  bool said_eager TUTTI_GUARDED_BY(mutex) = false;
+};
+
+std::shared_ptr<Entry> CapturedCalls::State::find_or_make(const Calls& calls) {
+  const std::string signature = signature_of(calls);
+  MutexLock lock(mutex);
+  const auto found = entries.find(signature);
+  if (found != entries.end()) return found->second;
+  if (entries.size() == static_cast<std::size_t>(options.max_signatures)) {
+    log_warning_once(concat("captured step: arguments of more than ", options.max_signatures,
+                            " signatures; expected the same shapes again and again; new ones are "
+                            "run without capture. Try batch(n, drop_remainder)"));
+    return nullptr;
+  }
+  return entries.emplace(signature, std::make_shared<Entry>()).first->second;
+}
+
+Decision CapturedCalls::State::decide(const Calls& calls, const std::vector<Device>& devices) {
+  const std::shared_ptr<Entry> entry = find_or_make(calls);
+  if (!entry) return {};
+  if (entry->captured) {
+    replay(*entry, calls);
+    return {Action::kReplay, entry};
+  }
+  if (entry->num_calls++ < options.num_warm_up_calls) return {Action::kRun, entry};
+  begin_capture(*entry, calls, devices);
+  return {Action::kCapture, entry};
+}
+
+void CapturedCalls::State::begin_capture(Entry& entry, const Calls& calls,
+                                         const std::vector<Device>& devices) {
+  entry.capture.reset();  // of an attempt that failed
+  entry.num_failed = 0;
+  entry.inputs.assign(devices.size(), {});
+  entry.outputs.assign(devices.size(), {});
+  for (std::size_t r = 0; r < devices.size(); ++r) {
+    for (const Tensor& input : calls[r]->inputs) {
+      MutableTensor& fixed = entry.inputs[r].emplace_back(input.shape(), input.dtype(), devices[r]);
+      fixed.write(input);
+    }
+  }
+  entry.capture = std::make_unique<StepCapture>(devices, entry.used.list());
+}
+
+void CapturedCalls::State::replay(Entry& entry, const Calls& calls) {
+  const TraceSpan span("replay", "compute");
+  for (std::size_t r = 0; r < calls.size(); ++r) {
+    for (std::size_t i = 0; i < calls[r]->inputs.size(); ++i) {
+      entry.inputs[r][i].write(calls[r]->inputs[i]);
+    }
+  }
+  entry.capture->prepare();
+  entry.capture->launch(current_random_context());
+  entry.capture->commit();
+}
+
+/// The streams stop noting work when the last replica has left, not while one still queues some.
+void CapturedCalls::State::leave_failed(Entry& entry, std::size_t num_replicas) {
+  MutexLock lock(mutex);
+  if (++entry.num_failed == num_replicas) entry.capture.reset();
+}
+
+void CapturedCalls::State::say_eager() {
+  MutexLock lock(mutex);
+  if (std::exchange(said_eager, true)) return;
+  log_info("captured step: on CPU devices the function itself runs each time");
+}
+
+CapturedCalls::CapturedCalls(const CaptureOptions& options)
+    : state_(std::make_unique<State>(options)) {
+  if (options.num_warm_up_calls < 1 || options.max_signatures < 1) {
+    fail(ErrorCode::kInvalidArgument,
+         "captured: expected at least 1 warm-up call and 1 signature, "
+         "got ",
+         options.num_warm_up_calls, " and ", options.max_signatures);
+  }
+}
+
+CapturedCalls::~CapturedCalls() = default;
+
+int CapturedCalls::num_captured() const {
+  MutexLock lock(state_->mutex);
+  int count = 0;
+  for (const auto& [signature, entry] : state_->entries) count += entry->captured ? 1 : 0;
+  return count;
+}
+
+namespace {
+
+/// Runs `action(calls of all replicas)` once; every replica gets its result.
+template <class Action>
+auto together(ReplicaContext& context, const CapturedCalls::Call& call, const Action& action) {
+  if (local_devices(context).size() == 1) return action(Calls{&call});
+  return context.merge_call(
+      [&](Strategy&, const PerReplica<const CapturedCalls::Call*>& calls) {
+        return action(Calls(calls.begin(), calls.end()));
+      },
+      &call);
+}
+
+/// This replica's part of the call that is captured, which is then launched for the first time.
+void capture(ReplicaContext& context, const CapturedCalls::Call& call, Entry& entry,
+             std::size_t replica) {
+  {
+    const StepCapture::ReplicaScope scope(*entry.capture, static_cast<int>(replica));
+    entry.outputs[replica] = call.body(frozen(entry.inputs[replica]));
+  }
+  together(context, call, [&](const Calls&) {
+    entry.capture->end();
+    entry.capture->launch(current_random_context());
+    entry.captured = true;
+    return true;
+  });
+}
+
+}  // namespace
+
+std::vector<Tensor> CapturedCalls::run(const Call& call) {
+  ReplicaContext& context = ReplicaContext::current();
+  if (context.device().type == DeviceType::kCpu) {
+    state_->say_eager();
+    return call.body(call.inputs);
+  }
+  const std::vector<Device> devices = local_devices(context);
+  const Decision decision =
+      together(context, call, [&](const Calls& calls) { return state_->decide(calls, devices); });
+  const std::size_t r = static_cast<std::size_t>(context.replica_id()) % devices.size();
+  if (!decision.entry) return call.body(call.inputs);
+  Entry& entry = *decision.entry;
+  if (decision.action == Action::kRun) {
+    const StepRecorderScope noting(entry.used);
+    return call.body(call.inputs);
+  }
+  if (decision.action == Action::kReplay) return copies_of(entry.outputs[r]);
+  try {
+    capture(context, call, entry, r);
+  } catch (...) {
+    state_->leave_failed(entry, devices.size());
+    throw;
+  }
+  return copies_of(entry.outputs[r]);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,242 @@
+// Capturing, and what the host does around each launch.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Step values (rates, keys) stand in one block of device memory per replica, which is written by a
+// copy before each launch: a copy inside the graph would read host memory that the next step may
+// already be changing.
+#include "tutti/tensor/gpu/step_capture.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "tutti/core/error.h"
+#include "tutti/tensor/gpu/gpu_device.h"
+#include "tutti/tensor/gpu/graph_memory.h"
+
+namespace tutti::internal {
+
+std::vector<std::shared_ptr<VariableMemory>> UsedVariables::list() const {
+  MutexLock lock(mutex_);
+  return list_;
+}
+
+void UsedVariables::uses(const std::shared_ptr<VariableMemory>& memory) {
+  if (memory->device().type != DeviceType::kGpu) return;
+  MutexLock lock(mutex_);
+  if (std::ranges::find(list_, memory) == list_.end()) list_.push_back(memory);
+}
+
+class StepCapture::Recorder final : public StepRecorder {
+ public:
+  static constexpr std::int64_t kBlockBytes = 64 * 1024;
+
+  Recorder(Device device, std::uint32_t replica,
+           const std::vector<std::shared_ptr<VariableMemory>>& variables)
+      : device_(device),
+        replica_(replica),
+        variables_(variables),
+        block_(Shape{kBlockBytes}, DType::kUInt8, device) {}
+
+  const void* reserve(Device device, std::size_t bytes, std::function<void(std::byte*)> write,
+                      const Identity& identity) override;
+  void on_replay(std::function<void()> prepare, std::function<void()> commit) override {
+    effects_.push_back({std::move(prepare), std::move(commit)});
+  }
+  void uses(const std::shared_ptr<VariableMemory>& memory) override;
+  void keep(const Tensor& constant) override { constants_.push_back(constant); }
+  void follows_step(const RandomKey& key) override { keys_.push_back(key); }
+  bool is_of_step(const RandomKey& key) const override {
+    return std::ranges::find(keys_, key) != keys_.end();
+  }
+
+  void prepare() const {
+    for (const Effect& effect : effects_) effect.prepare();
+  }
+  void commit() const {
+    for (const Effect& effect : effects_) effect.commit();
+  }
+  void write_values(const RandomContext& context);
+
+ private:
+  struct Effect {
+    std::function<void()> prepare, commit;
+  };
+  struct Value {
+    std::size_t offset = 0;
+    std::function<void(std::byte*)> write;
+    Identity identity{};
+  };
+
+  const Device device_;
+  const std::uint32_t replica_;
+  const std::vector<std::shared_ptr<VariableMemory>>& variables_;
+  MutableTensor block_;
+  std::vector<std::byte> host_;
+  std::vector<Value> values_;
+  std::vector<Effect> effects_;
+  std::vector<Tensor> constants_;
+  std::vector<RandomKey> keys_;
+};
+
+const void* StepCapture::Recorder::reserve(Device device, std::size_t bytes,
+                                           std::function<void(std::byte*)> write,
+                                           const Identity& identity) {
+  TUTTI_CHECK(device == device_ && bytes % 8 == 0, "captured step: a value of ", bytes,
+              " bytes on ", device, " for a replica on ", device_);
+  const auto known = std::ranges::find(values_, identity, &Value::identity);
+  if (identity != Identity{} && known != values_.end())
+    return static_cast<const std::byte*>(block_.address()) + known->offset;
+  const std::size_t offset = host_.size();
+  if (offset + bytes > static_cast<std::size_t>(kBlockBytes)) {
+    fail(ErrorCode::kResourceExhausted, "captured step: more than ", kBlockBytes,
+         " bytes of values that change from step to step; try several smaller steps");
+  }
+  host_.resize(offset + bytes);
+  values_.push_back({offset, std::move(write), identity});
+  return static_cast<const std::byte*>(block_.address()) + offset;
+}
+
+void StepCapture::Recorder::uses(const std::shared_ptr<VariableMemory>& memory) {
+  if (std::ranges::find(variables_, memory) != variables_.end()) return;
+  if (memory->device().type != DeviceType::kGpu) {
+    fail(ErrorCode::kFailedPrecondition, "captured step: a variable on ", memory->device(),
+         " is used; expected variables on GPUs, whose work a replay repeats; try making it in the "
+         "strategy's scope, or reading it outside the step");
+  }
+  fail(ErrorCode::kFailedPrecondition, "captured step: a variable of ", memory->dtype(), " ",
+       memory->shape(), " on ", memory->device(),
+       " is used for the first time while capturing; expected the same variables as in the call "
+       "before; try more num_warm_up_calls");
+}
+
+void StepCapture::Recorder::write_values(const RandomContext& context) {
+  if (values_.empty()) return;
+  const RandomContextScope scope({context.seed, context.step, replica_});
+  for (const Value& value : values_) value.write(host_.data() + value.offset);
+  GpuDevice::of(device_).copy_from_host(block_.address(), host_.data(), host_.size());
+}
+
+/// The devices of a capture, their memory, and the graph that it becomes.
+struct StepCapture::Graph {
+  explicit Graph(std::span<const Device> of_replicas);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void begin();
+  void end();
+  void launch();
+  /// Later work of the origin comes after what the other devices have been given.
+  void wait_for_others();
+  /// ... and the other way round.
+  void let_others_wait();
+
+  std::vector<std::unique_ptr<GraphMemory>> memory;  // one per device, the origin's first
+  bool capturing = false;
+  std::unique_ptr<DeviceGraph> graph;
+};
+
+namespace {
+
+GpuDevice& gpu_of(const std::unique_ptr<GraphMemory>& memory) {
+  return GpuDevice::of(memory->device());
+}
+
+void wait_for(GpuDevice& waiting, GpuDevice& other) {
+  const std::shared_ptr<DeviceEvent> event =
+      other.with_context([](DeviceContext& context) { return context.record(StreamId::kCompute); });
+  waiting.with_context([&](DeviceContext& context) { context.wait(StreamId::kCompute, *event); });
+}
+
+}  // namespace
+
+StepCapture::Graph::Graph(std::span<const Device> of_replicas) {
+  for (const Device& device : of_replicas) {
+    if (device.type != DeviceType::kGpu) {
+      fail(ErrorCode::kUnimplemented, "captured step: a replica on ", device,
+           "; expected GPUs alone; try running the step function itself");
+    }
+    const bool is_known =
+        std::ranges::any_of(memory, [&](const auto& each) { return each->device() == device; });
+    if (!is_known) memory.push_back(std::make_unique<GraphMemory>(device));
+  }
+}
+
+StepCapture::Graph::~Graph() {
+  if (!capturing) return;
+  try {
+    end();                  // the streams must not go on noting work
+  } catch (const Error&) {  // an invalid capture is what is being thrown away
+  }
+}
+
+void StepCapture::Graph::wait_for_others() {
+  for (std::size_t i = 1; i < memory.size(); ++i) wait_for(gpu_of(memory[0]), gpu_of(memory[i]));
+}
+
+void StepCapture::Graph::let_others_wait() {
+  for (std::size_t i = 1; i < memory.size(); ++i) wait_for(gpu_of(memory[i]), gpu_of(memory[0]));
+}
+
+void StepCapture::Graph::begin() {
+  wait_for_others();
+  gpu_of(memory[0]).with_context([](DeviceContext& context) { context.begin_capture(); });
+  capturing = true;
+  let_others_wait();
+}
+
+void StepCapture::Graph::end() {
+  capturing = false;
+  wait_for_others();
+  graph =
+      gpu_of(memory[0]).with_context([](DeviceContext& context) { return context.end_capture(); });
+}
+
+void StepCapture::Graph::launch() {
+  wait_for_others();
+  gpu_of(memory[0]).with_context([&](DeviceContext&) { graph->launch(); });
+  let_others_wait();
+}
+
+StepCapture::StepCapture(std::span<const Device> devices,
+                         std::vector<std::shared_ptr<VariableMemory>> variables)
+    : variables_(std::move(variables)), graph_(std::make_unique<Graph>(devices)) {
+  for (std::size_t r = 0; r < devices.size(); ++r) {
+    recorders_.push_back(
+        std::make_unique<Recorder>(devices[r], static_cast<std::uint32_t>(r), variables_));
+  }
+  for (const auto& variable : variables_) variable->pin();
+  graph_->begin();
+}
+
+StepCapture::~StepCapture() {
+  graph_.reset();  // before what it uses
+  for (const auto& variable : variables_) variable->unpin();
+}
+
+StepCapture::ReplicaScope::ReplicaScope(StepCapture& capture, int replica)
+    : recording_(*capture.recorders_[static_cast<std::size_t>(replica)]),
+      memory_(capture.graph_->memory) {}
+
+void StepCapture::end() {
+  {
+    const GraphMemoryScope memory(graph_->memory);
+    for (const auto& variable : variables_) variable->settle();
+  }
+  graph_->end();
+}
+
+void StepCapture::prepare() {
+  for (const auto& variable : variables_) variable->settle();
+  for (const auto& recorder : recorders_) recorder->prepare();
+}
+
+void StepCapture::launch(const RandomContext& context) {
+  for (const auto& recorder : recorders_) recorder->write_values(context);
+  graph_->launch();
+}
+
+void StepCapture::commit() { recorders_.front()->commit(); }
+
+}  // namespace tutti::internal

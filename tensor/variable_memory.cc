@@ -1,0 +1,66 @@
+// Reading, writing and pinning the elements of a variable.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/variable_memory.h"
+
+#include "tutti/tensor/step_recorder.h"
+
+namespace tutti {
+
+VariableMemory::VariableMemory(const Tensor& initial_value, Device device)
+    : value_(initial_value.shape(), initial_value.dtype(), device) {
+  value_.assign(initial_value.to(device));
+}
+
+void VariableMemory::note_use() const {
+  if (StepRecorder* const recorder = StepRecorder::current()) {
+    recorder->uses(std::const_pointer_cast<VariableMemory>(shared_from_this()));
+  }
+}
+
+bool VariableMemory::is_moved() const {
+  return num_pins_ > 0 && value_.address() != pinned_.address();
+}
+
+bool VariableMemory::is_alone_in_place() const {
+  return num_pins_ > 0 && !is_moved() && value_.num_sharers() == 2;
+}
+
+Tensor VariableMemory::read() const {
+  note_use();
+  const Tensor shared = value_.freeze();
+  // A replay writes into the fixed place, whoever shares it.
+  const bool may_change = num_pins_ > 0 && !is_moved() && !StepRecorder::current();
+  return may_change ? shared.copy() : shared;
+}
+
+MutableTensor& VariableMemory::writable() {
+  note_use();
+  if (!is_alone_in_place()) value_.make_unique();
+  return value_;
+}
+
+void VariableMemory::assign(const Tensor& value) {
+  note_use();
+  if (num_pins_ == 0) return value_.assign(value);
+  if (is_alone_in_place()) return value_.write(value);
+  // A copy: another variable's fixed place may be written before this value is moved into ours.
+  value_.assign(value.to(device()).copy());
+}
+
+void VariableMemory::pin() {
+  if (num_pins_++ > 0) return settle();
+  value_.make_unique();  // tensors that were read before must not see replays
+  pinned_ = value_;
+}
+
+void VariableMemory::unpin() {
+  if (--num_pins_ == 0) pinned_ = MutableTensor();
+}
+
+void VariableMemory::settle() {
+  if (!is_moved()) return;
+  pinned_.write(value_.freeze());
+  value_ = pinned_;
+}
+
+}  // namespace tutti

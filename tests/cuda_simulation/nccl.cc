@@ -1,0 +1,378 @@
+// A stand-in of NCCL: collectives of simulated GPUs, by the rules that make the real one hang or fail.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Vocabulary: a *clique* is all ranks of one unique id; a *launch* is what one rank calls within a
+// group. The n-th launches of all ranks belong together: once all are there they become one piece
+// of work for all their streams. Until then the communicators are in progress.
+// Misuse is an error with a text (simulated_nccl.h lists it); TUTTI_SIMULATED_NCCL injects failures.
+#pragma GCC visibility push(default)  // found by name in the module
+#include "tests/cuda_simulation/nccl.h"
+#pragma GCC visibility pop
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/cuda_simulation/nccl_elements.h"
+#include "tests/cuda_simulation/state.h"
+
+using namespace tutti::cuda_simulation;  // NOLINT: the functions below are C's
+using tutti::MutexLock;
+
+namespace tutti::cuda_simulation {
+namespace {
+
+struct Clique {
+  int size = 0;
+  std::vector<ncclComm*> ranks;
+  std::vector<std::deque<NcclLaunch>> launches;  // by rank
+};
+
+}  // namespace
+}  // namespace tutti::cuda_simulation
+
+struct ncclComm {
+  std::shared_ptr<Clique> clique;
+  int rank = 0;
+  int gpu = 0;
+  const void* thread = nullptr;  // that made it
+  ncclResult_t state = ncclInProgress;
+  enum { kAlive, kFinalized, kDestroyed, kAborted } life = kAlive;
+};
+
+namespace tutti::cuda_simulation {
+namespace {
+
+struct Init {
+  ncclComm* comm;
+  std::string id;
+  int size;
+};
+
+/// What a thread has called since ncclGroupStart().
+struct OpenGroup {
+  int depth = 0;
+  std::vector<Init> inits;
+  std::vector<std::pair<ncclComm*, NcclLaunch>> launches;
+  ncclResult_t failure = ncclSuccess;
+};
+thread_local OpenGroup open_group;
+
+struct Everything {
+  Mutex mutex;
+  std::map<std::string, std::shared_ptr<Clique>> cliques;
+  std::vector<std::unique_ptr<ncclComm>> comms;  // for ever, so that later use is found
+  std::string last_error;
+  std::string notes;
+  std::int64_t num_ids = 0, num_launches = 0;
+};
+
+Everything& everything() {
+  static Everything all;
+  return all;
+}
+
+/// The number behind "name:" in TUTTI_SIMULATED_NCCL; 0 when it is not there.
+std::int64_t setting(const std::string& name) {
+  const char* const value = std::getenv("TUTTI_SIMULATED_NCCL");
+  const std::string text = std::string(",") + (value ? value : "");
+  const std::size_t place = text.find("," + name + ":");
+  return place == std::string::npos ? 0 : std::atoll(text.c_str() + place + name.size() + 2);
+}
+
+ncclResult_t refuse(ncclResult_t result, std::string why) {
+  everything().last_error = why;
+  everything().notes += concat("! ", why, "\n");
+  return result;
+}
+
+ncclResult_t check_alive(const ncclComm* comm) {
+  if (!comm) return refuse(ncclInvalidArgument, "a communicator that is NULL");
+  if (comm->life == ncclComm::kAborted) {
+    return refuse(ncclInvalidArgument, "a communicator was used after ncclCommAbort()");
+  }
+  if (comm->life == ncclComm::kDestroyed) {
+    return refuse(ncclInvalidArgument, "a communicator was used after ncclCommDestroy()");
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t check_buffer(const NcclCall& call, const void* data, const char* what) {
+  if (call.count == 0 || is_device_memory(data)) return ncclSuccess;
+  return refuse(ncclInvalidArgument, concat(call.name(), ": the ", what, " is no device memory"));
+}
+
+ncclResult_t check_stream(const ncclComm* comm, const NcclCall& call, cudaStream_t stream) {
+  const Locked world;
+  const std::shared_ptr<Queue> queue = world->queue_of(stream);
+  if (queue && queue->gpu == comm->gpu) return ncclSuccess;
+  return refuse(ncclInvalidUsage, concat(call.name(), ": the stream is not one of GPU ", comm->gpu));
+}
+
+ncclResult_t check_call(const ncclComm* comm, const NcclCall& call, cudaStream_t stream) {
+  if (const ncclResult_t dead = check_alive(comm); dead != ncclSuccess) return dead;
+  if (comm->state == ncclInProgress) {
+    return refuse(ncclInvalidUsage, concat(call.name(), ": the communicator is in progress"));
+  }
+  if (comm->state != ncclSuccess) return comm->state;
+  if (call.reads() || comm->rank == call.root) {
+    if (const auto bad = check_buffer(call, call.send, "input"); bad != ncclSuccess) return bad;
+  }
+  if (call.writes(comm->rank)) {
+    if (const auto bad = check_buffer(call, call.receive, "output"); bad != ncclSuccess) return bad;
+  }
+  return check_stream(comm, call, stream);
+}
+
+/// Calls outside a group must not wait for others that the same thread would have to call.
+ncclResult_t check_alone(const ncclComm* comm, const NcclCall& call) {
+  for (const ncclComm* other : comm->clique->ranks) {
+    if (other == comm || other->thread != comm->thread) continue;
+    return refuse(ncclInvalidUsage, concat(call.name(), " of rank ", comm->rank,
+                                           " outside a group would wait for rank ", other->rank,
+                                           ", which the same thread would call later"));
+  }
+  return ncclSuccess;
+}
+
+void fail_clique(Clique& clique, ncclResult_t result) {
+  for (ncclComm* comm : clique.ranks) {
+    if (comm) comm->state = result;
+  }
+}
+
+void run_if_complete(Clique& clique) {
+  std::vector<NcclLaunch> together;
+  std::vector<cudaStream_t> streams;
+  bool exchanges = true;  // messages alone: a rank without any need not come
+  for (const auto& launches : clique.launches) {
+    if (launches.empty()) continue;
+    together.push_back(launches.front());
+    streams.push_back(together.back().stream);
+    exchanges = exchanges && !together.back().calls.front().is_collective();
+  }
+  const bool complete = together.size() == clique.launches.size();
+  if (!complete && !exchanges) return;
+  const std::string mismatch = find_mismatch(together);
+  if (!mismatch.empty() && !complete) return;
+  if (!mismatch.empty()) return fail_clique(clique, refuse(ncclInvalidUsage, mismatch));
+  for (const NcclLaunch& launch : together) {
+    const auto rank = static_cast<std::size_t>(launch.rank);
+    clique.launches[rank].pop_front();
+    clique.ranks[rank]->state = ncclSuccess;
+  }
+  enqueue_joint(streams, [together = std::move(together)] { carry_out(together); });
+}
+
+ncclResult_t end_init(const Init& init) {
+  std::shared_ptr<Clique>& clique = everything().cliques[init.id];
+  if (!clique) clique = std::make_shared<Clique>();
+  if (clique->size == 0) {
+    clique->size = init.size;
+    clique->ranks.resize(static_cast<std::size_t>(init.size));
+    clique->launches.resize(static_cast<std::size_t>(init.size));
+  }
+  ncclComm* const comm = init.comm;
+  comm->clique = clique;
+  for (const ncclComm* other : clique->ranks) {
+    if (!other || other->gpu != comm->gpu) continue;
+    const ncclResult_t result =
+        refuse(ncclInvalidUsage, concat("Duplicate GPU detected : rank ", comm->rank, " and rank ",
+                                        other->rank, " both on CUDA device ", comm->gpu));
+    fail_clique(*clique, result);
+    return comm->state = result;
+  }
+  clique->ranks[static_cast<std::size_t>(comm->rank)] = comm;
+  const bool complete = std::ranges::count(clique->ranks, nullptr) == 0;
+  if (complete && setting("init_never") == 0) fail_clique(*clique, ncclSuccess);
+  return ncclInProgress;
+}
+
+ncclResult_t end_launch(ncclComm* comm, NcclLaunch launch) {
+  Everything& all = everything();
+  if (++all.num_launches == setting("async_error")) {
+    comm->state = refuse(ncclRemoteError, "injected: the peer's network has gone");
+    return ncclInProgress;
+  }
+  comm->state = ncclInProgress;
+  comm->clique->launches[static_cast<std::size_t>(comm->rank)].push_back(std::move(launch));
+  if (setting("launch_never") == 0) run_if_complete(*comm->clique);
+  return ncclInProgress;
+}
+
+ncclResult_t end_group() {
+  OpenGroup group = std::exchange(open_group, OpenGroup());
+  if (group.failure != ncclSuccess) return group.failure;
+  ncclResult_t result = ncclSuccess;
+  for (const Init& init : group.inits) {
+    result = end_init(init);
+    if (result != ncclInProgress) return result;
+  }
+  for (auto& [comm, launch] : group.launches) result = end_launch(comm, std::move(launch));
+  return result;
+}
+
+ncclResult_t add(ncclComm* comm, cudaStream_t stream, const NcclCall& call) {
+  MutexLock lock(everything().mutex);
+  ncclResult_t result = check_call(comm, call, stream);
+  if (result == ncclSuccess && open_group.depth == 0) result = check_alone(comm, call);
+  if (result != ncclSuccess) return open_group.failure = result;
+  everything().notes += concat(call.name(), " rank ", comm->rank, " count ", call.count, "\n");
+  auto& launches = open_group.launches;
+  const auto own = std::ranges::find(launches, comm, [](const auto& each) { return each.first; });
+  NcclLaunch& launch =
+      own == launches.end() ? launches.emplace_back(comm, NcclLaunch{comm->rank, stream, {}}).second
+                            : own->second;
+  launch.calls.push_back(call);
+  return open_group.depth == 0 ? end_group() : ncclSuccess;
+}
+
+}  // namespace
+}  // namespace tutti::cuda_simulation
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  const std::int64_t wanted = setting("version");
+  *version = wanted == 0 ? NCCL_VERSION_CODE : static_cast<int>(wanted);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  MutexLock lock(everything().mutex);
+  *id = {};
+  const std::string text = tutti::concat("clique ", ++everything().num_ids);
+  text.copy(id->internal, sizeof(id->internal));
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  MutexLock lock(everything().mutex);
+  if (!config || config->magic != 0xcafebeef || config->blocking != 0) {
+    return refuse(ncclInvalidArgument, "expected an initialised config with blocking = 0");
+  }
+  if (rank < 0 || rank >= size) return refuse(ncclInvalidArgument, "a rank that there is not");
+  auto made = std::make_unique<ncclComm>();
+  made->rank = rank;
+  made->thread = &open_group;
+  if (cudaGetDevice(&made->gpu) != cudaSuccess) return ncclUnhandledCudaError;
+  everything().notes += tutti::concat("init rank ", rank, " of ", size, " GPU ", made->gpu, "\n");
+  *comm = made.get();
+  everything().comms.push_back(std::move(made));
+  const Init init{*comm, std::string(id.internal, sizeof(id.internal)), size};
+  if (open_group.depth == 0) return end_init(init);
+  open_group.inits.push_back(init);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  MutexLock lock(everything().mutex);
+  if (const ncclResult_t dead = check_alive(comm); dead != ncclSuccess) return dead;
+  comm->life = ncclComm::kFinalized;
+  everything().notes += tutti::concat("finalize rank ", comm->rank, "\n");
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  MutexLock lock(everything().mutex);
+  if (const ncclResult_t dead = check_alive(comm); dead != ncclSuccess) return dead;
+  comm->life = ncclComm::kDestroyed;
+  everything().notes += tutti::concat("destroy rank ", comm->rank, "\n");
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  MutexLock lock(everything().mutex);
+  if (const ncclResult_t dead = check_alive(comm); dead != ncclSuccess) return dead;
+  comm->life = ncclComm::kAborted;
+  everything().notes += tutti::concat("abort rank ", comm->rank, "\n");
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
+  MutexLock lock(everything().mutex);
+  if (const ncclResult_t dead = check_alive(comm); dead != ncclSuccess) return dead;
+  *result = comm->state;
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess:
+      return "no error";
+    case ncclInvalidArgument:
+      return "invalid argument";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    default:
+      return "another error";
+  }
+}
+
+const char* ncclGetLastError(ncclComm_t) {
+  thread_local std::string text;
+  MutexLock lock(everything().mutex);
+  text = everything().last_error;
+  return text.c_str();
+}
+
+ncclResult_t ncclGroupStart() {
+  MutexLock lock(everything().mutex);
+  if (open_group.depth++ == 0) everything().notes += "group start\n";
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  MutexLock lock(everything().mutex);
+  if (open_group.depth == 0) return refuse(ncclInvalidUsage, "ncclGroupEnd() without a start");
+  if (--open_group.depth > 0) return ncclSuccess;
+  everything().notes += "group end\n";
+  return end_group();
+}
+
+ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return add(comm, stream, {NcclKind::kAllReduce, send, receive, count, type, op, -1});
+}
+ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+  return add(comm, stream, {NcclKind::kReduce, send, receive, count, type, op, root});
+}
+ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  return add(comm, stream, {NcclKind::kBroadcast, send, receive, count, type, ncclSum, root});
+}
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return add(comm, stream, {NcclKind::kAllGather, send, receive, count, type, ncclSum, -1});
+}
+ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return add(comm, stream, {NcclKind::kReduceScatter, send, receive, count, type, op, -1});
+}
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return add(comm, stream, {NcclKind::kSend, send, nullptr, count, type, ncclSum, peer});
+}
+ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return add(comm, stream, {NcclKind::kReceive, nullptr, receive, count, type, ncclSum, peer});
+}
+
+const char* tutti_simulated_nccl_notes() {
+  thread_local std::string text;
+  MutexLock lock(everything().mutex);
+  text = std::exchange(everything().notes, {});
+  everything().num_launches = 0;
+  return text.c_str();
+}
+
+}  // extern "C"

@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+# Runs tools/gpu_check: on simulated GPUs, packed and elsewhere, and where things are missing or wrong.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: gpu_check_test.py SOURCE BUILD   (the build needs the programs of benchmarks/gpu)"""
+import json
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SOURCE, BUILD = pathlib.Path(sys.argv.pop(1)).resolve(), pathlib.Path(sys.argv.pop(1)).resolve()
+CHECK = SOURCE / "tools" / "gpu_check"
+SIMULATED = next((path for folder in ("lib", "tests/cuda_simulation", "bin")
+                  for path in [BUILD / folder / "libtutti_cuda_simulated.so"] if path.exists()), None)
+GPU = "--simulate" if SIMULATED else "--on-cpu"
+MODULE = BUILD / "lib" / "libtutti_cuda.so"
+
+
+def run(*words, program=CHECK, env=None, timeout=150):
+    result = subprocess.run([sys.executable, str(program), *map(str, words)], text=True, capture_output=True, timeout=timeout,
+                            env=env, cwd="/")
+    return result.returncode, result.stdout, result.stderr
+
+
+def run_json(*words, **more):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "report.json")
+        code, output, errors = run("--json", path, *words, **more)
+        with open(path, encoding="utf-8") as file:
+            report = json.load(file)
+    return code, {row["name"]: row for row in report["rows"]}, report, output + errors
+
+
+def write_program(path, text):
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+class WithPlantedPrograms(unittest.TestCase):
+    """A build whose programs are links to the real ones, but for those that a test replaces."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        (self.folder / "bin").mkdir()
+        (self.folder / "lib").mkdir()
+        for name in ("tutti", "device_check", "train_resnet", "gpu_bench"):
+            (self.folder / "bin" / name).symlink_to(BUILD / "bin" / name)
+        for module in (SIMULATED, MODULE if MODULE.exists() else None):
+            if module:
+                (self.folder / "lib" / module.name).symlink_to(module)
+
+    def tearDown(self):
+        shutil.rmtree(self.folder)
+
+    def plant(self, name, text):
+        path = self.folder / "bin" / name
+        path.unlink()
+        write_program(path, text)
+
+    def row(self, name, *flags, expected_code=1):
+        code, rows, _, text = run_json("--build", self.folder, GPU, "--only", name, *flags)
+        self.assertEqual(code, expected_code, text)
+        return rows[name]
+
+
+class PlantedFailures(WithPlantedPrograms):
+    def test_a_wrong_kernel_is_a_failure(self):
+        self.plant("device_check", f'exec {BUILD}/bin/device_check "$@" --spoil add')
+        row = self.row("kernels")
+        self.assertEqual((row["verdict"], row["kind"]), ("FAIL", "correctness"))
+        self.assertIn("add float32", row["detail"])
+
+    def test_a_check_that_finds_nothing_is_a_failure(self):
+        report = '{"passed": true, "failures": [], "agree": 1, "compared": 1}'
+        self.plant("device_check", f"echo '{report}'")
+        self.assertIn("did not find the error planted on purpose", self.row("finds errors")["measured"])
+
+    def test_a_program_that_crashes_hangs_or_talks_nonsense_is_a_failure(self):
+        for text, expected in (("kill -SEGV $$", "SIGSEGV"), ("echo hello", "exit code 0"), ("exit 3", "exit code 3"),
+                               ("echo boom >&2; exit 1", "boom"), ("sleep 60", "still running")):
+            self.plant("device_check", text)
+            begin = time.monotonic()
+            row = self.row("gradients", "--budget-seconds", "6.5") if "sleep" in text else self.row("gradients")
+            self.assertEqual(row["verdict"], "FAIL", text)
+            self.assertIn(expected, row["measured"])
+            self.assertLess(time.monotonic() - begin, 20)
+
+    def test_another_loss_curve_is_a_failure(self):
+        # On the GPU (not on cpu:0) the third loss is another one.
+        self.plant("train_resnet", f'{BUILD}/bin/train_resnet "$@" | case "$*" in *"--devices cpu:0 "*) cat;; '
+                                   "*) sed 's/\"losses\":\\[[0-9]/\"losses\":[7/';; esac")
+        row = self.row("losses float32")
+        self.assertEqual(row["verdict"], "FAIL")
+        self.assertIn("step 0: loss 7", row["measured"])
+        self.assertEqual(len(row["numbers"]["cpu"]), 4)
+
+    def test_losses_that_are_no_numbers_are_a_failure(self):
+        self.plant("train_resnet", 'case "$*" in *"--devices cpu:0 "*) echo \'{"event": "losses", "losses": [2, 2, 2, 1]}\';; '
+                                   '*) echo \'{"event": "losses", "losses": [2, null, 2, 1]}\';; esac')
+        self.assertIn("finite losses", self.row("losses float32")["measured"])
+
+    def test_a_training_program_that_ends_early_is_a_failure(self):
+        self.plant("train_resnet", "echo out of luck >&2; exit 1")
+        code, rows, _, text = run_json("--build", self.folder, GPU, "--only", "resnet50 mixed_bfloat16")
+        self.assertEqual(code, 1, text)
+        self.assertIn("out of luck", rows["resnet8 mixed_bfloat16"]["measured"])
+
+    def test_a_wrong_sum_fails_and_a_missed_goal_does_not(self):
+        self.plant("gpu_bench", f'{BUILD}/bin/gpu_bench "$@"; exit 1')
+        self.assertEqual(self.row("all_reduce canonical x4")["verdict"], "FAIL")
+
+    def test_what_the_budget_does_not_reach_is_no_success(self):
+        code, rows, _, text = run_json("--build", self.folder, GPU, "--only", "gradients", "--budget-seconds", "0.1")
+        self.assertEqual(code, 1, text)
+        self.assertEqual(rows["gradients"]["verdict"], "skipped")
+        self.assertIn("budget of 0.1 s was used up", rows["gradients"]["measured"])
+
+    def test_being_stopped_ends_the_programs_and_still_prints_the_table(self):
+        self.plant("device_check", "sleep 61")
+        process = subprocess.Popen([sys.executable, str(CHECK), "--build", str(self.folder), GPU, "--only", "gradients"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(1.5)
+        process.terminate()
+        output, _ = process.communicate(timeout=20)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("interrupted", output)
+
+
+class Missing(WithPlantedPrograms):
+    def environment(self, path):
+        return {"PATH": str(path), "HOME": "/"}
+
+    def test_without_a_driver_one_line_says_so(self):
+        if os.path.exists("/dev/nvidiactl"):
+            self.skipTest("this machine has a driver")
+        code, rows, _, text = run_json("--build", self.folder, "--only", "devices")
+        self.assertEqual(code, 1, text)
+        self.assertIn("no NVIDIA driver: libcuda.so.1", rows["driver"]["measured"])
+        if MODULE.exists():
+            self.assertEqual(rows["devices"]["verdict"], "FAIL")
+
+    def test_without_nvcc_one_line_says_so(self):
+        empty = self.folder / "empty"
+        empty.mkdir()
+        if list(pathlib.Path("/usr/local").glob("cuda*/bin/nvcc")):
+            self.skipTest("nvcc lies where gpu_check looks without PATH")
+        _, rows, _, _ = run_json("--build", self.folder / "new", "--only", "devices", env=self.environment(empty))
+        self.assertIn("nvcc was not found", rows["toolkit"]["measured"])
+
+    def test_without_torch_one_line_says_so(self):
+        path = self.folder / "bin" / "python_without_torch"
+        write_program(path, "echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1")
+        code, rows, _, text = run_json("--build", self.folder, GPU, "--only", "resnet50 mixed_bfloat16", "--python", path)
+        self.assertEqual(code, 0, text)
+        row = rows["resnet8 mixed_bfloat16 / torch"]
+        self.assertEqual(row["verdict"], "skipped")
+        self.assertIn("No module named 'torch'", row["measured"])
+
+    def test_a_missing_library_is_named_with_what_is_there(self):
+        sys.path.insert(0, str(SOURCE / "tools" / "gpu"))
+        import programs  # noqa: PLC0415
+        folder = self.folder / "cuda"
+        folder.mkdir()
+        (folder / "libcublas.so.12").touch()
+        self.assertEqual(programs.other_versions("libcublas.so.13", [str(folder)]), ["libcublas.so.12"])
+
+    def test_wheels_of_a_python_are_found(self):
+        sys.path.insert(0, str(SOURCE / "tools" / "gpu"))
+        import programs  # noqa: PLC0415
+        lib = self.folder / "site" / "nvidia" / "cu13" / "lib"
+        lib.mkdir(parents=True)
+        python = self.folder / "python"
+        write_program(python, f'PYTHONPATH={self.folder}/site exec {sys.executable} "$@"')
+        self.assertEqual(programs.wheel_folders(str(python)), [str(lib)])
+        self.assertEqual(programs.wheel_folders("/nowhere/python"), [])
+
+
+class WholeFlow(unittest.TestCase):
+    def check_table(self, output, report):
+        lines = output.splitlines()
+        head = next(i for i, line in enumerate(lines) if line.startswith("check "))
+        self.assertEqual(lines[head].split(), ["check", "result", "measured", "goal", "verdict", "s"])
+        for row, line in zip(report["rows"], lines[head + 2:]):
+            self.assertTrue(line.startswith(row["name"]), line)
+            self.assertIn(row["verdict"], line)
+        self.assertEqual(len(lines) - head - 2, len(report["rows"]) + 1)
+        self.assertEqual(lines[-1].split(";")[0], report["verdict"].split(";")[0])
+
+    def test_packed_programs_prove_themselves_elsewhere(self):
+        """Packs, then checks everything from another folder with an empty environment."""
+        if not MODULE.exists():
+            self.skipTest("--pack needs a build with CUDA")
+        with tempfile.TemporaryDirectory() as folder:
+            pack, moved = pathlib.Path(folder) / "pack", pathlib.Path(folder) / "else" / "where"
+            code, output, errors = run("--build", BUILD, "--pack", pack)
+            self.assertEqual(code, 0, output + errors)
+            self.assertIn("MiB in", output)
+            moved.parent.mkdir()
+            pack.rename(moved)
+            self.assertLess(sum(path.stat().st_size for path in moved.rglob("*")), 60 * 2**20)
+            code, rows, report, output = run_json(GPU, program=moved / "tools" / "gpu_check",
+                                                  env={"PATH": "/usr/bin:/bin", "HOME": "/nowhere"})
+            self.assertEqual(code, 0, output)
+            self.check_flow(rows, report, output)
+
+    def check_flow(self, rows, report, output):
+        self.assertTrue(report["simulated"])
+        self.assertIn("no GPU took part", report["verdict"])
+        for name in ("devices", "doctor", "kernels", "gradients", "optimizers", "finds errors", "conform canonical x4",
+                     "conform ring x4", "losses float32", "losses mixed_bfloat16", "losses float32 x4"):
+            self.assertEqual(rows[name]["verdict"], "pass", rows[name])
+        for name in ("copy", "update sgd", "update adam", "empty step eager", "empty step captured",
+                     "all_reduce canonical x4", "resnet8 mixed_bfloat16"):
+            self.assertEqual(rows[name]["verdict"], "shown", rows[name])
+        self.assertEqual(rows["memcheck"]["verdict"], "skipped")
+        self.assertEqual(rows["kernels"]["numbers"]["report"]["failed"], 0)
+        self.assertGreater(rows["kernels"]["numbers"]["report"]["compared"], 1000)
+        self.check_table("\n".join(line for line in output.splitlines()
+                                   if not line.startswith(("pass  ", "shown  ", "skipped  ", "   "))), report)
+
+
+class WrongUsage(unittest.TestCase):
+    def test_wrong_usage_ends_with_2(self):
+        for words, text in ((["--only", "nothing"], "no row begins with 'nothing'"), (["--budget-seconds", "0"], "positive"),
+                            (["--simulate", "--on-cpu"], "expected one of them"), (["--build", "a", "--prebuilt", "b"], "not allowed")):
+            code, _, errors = run(*words)
+            self.assertEqual(code, 2, errors)
+            self.assertIn(text, errors)
+
+    def test_pack_names_what_is_missing_and_keeps_other_folders(self):
+        with tempfile.TemporaryDirectory() as folder:
+            code, _, errors = run("--build", folder, "--pack", os.path.join(folder, "pack"))
+            self.assertEqual(code, 1)
+            self.assertIn("cmake --build", errors)
+            if MODULE.exists():
+                pathlib.Path(folder, "mine").touch()
+                code, _, errors = run("--build", BUILD, "--pack", folder)
+                self.assertEqual(code, 1)
+                self.assertIn("holds other files", errors)
+
+    def test_a_folder_that_is_no_pack_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            code, output, errors = run("--prebuilt", folder, GPU)
+            self.assertEqual(code, 1)
+            self.assertIn("no program tutti", output + errors)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,216 @@
+# Checks of correctness: devices, kernels, gradients, optimizers, reductions, loss curves, sanitizers.
+# SPDX-License-Identifier: Apache-2.0
+import glob
+import json
+import re
+import shutil
+import statistics
+
+from rows import CORRECTNESS, Step, failed, passed, skipped
+
+SMALL = ("--size", "small")
+
+
+def explained(outcome, what=""):
+    return failed((what + ": " if what else "") + outcome.why(), outcome.tail())
+
+
+def devices(place, runner):
+    outcome = runner.run([place.program("tutti"), "devices", "--json"], place.environment())
+    report = parsed(outcome)
+    if not outcome.ok() or report is None:
+        return explained(outcome)
+    if place.flags.on_cpu:
+        return passed(f"{report['devices'][0]['model']}, {report['devices'][0]['cores']} cores")
+    gpus = [device for device in report["devices"] if device.get("type") == "gpu"]
+    place.num_gpus = len(gpus)
+    if not gpus:
+        return failed("tutti sees no GPU: " + str(report.get("gpu", {}).get("reason", "it gives no reason")), outcome.output)
+    return passed(f"{len(gpus)} x {gpus[0].get('name', 'GPU')}", report=report)
+
+
+def parsed(outcome):
+    try:
+        return json.loads(outcome.output)
+    except ValueError:
+        return None
+
+
+def doctor(place, runner):
+    outcome = runner.run([place.program("tutti"), "doctor"], place.environment())
+    if not outcome.ok():
+        return explained(outcome)
+    return passed(outcome.output.strip().splitlines()[-1])
+
+
+def device_check(place, runner, *words, virtual_gpus=1):
+    """The outcome and the report of device_check."""
+    argv = [place.program("device_check"), *words, "--device", place.gpu, "--json"]
+    outcome = runner.run(argv, place.environment(virtual_gpus))
+    return outcome, outcome.last_json()
+
+
+def compared(check, *words):
+    def run(place, runner):
+        size = SMALL if check == "ops" and (place.flags.quick or place.tiny) else ()
+        outcome, report = device_check(place, runner, check, *size, *words)
+        if report is None or outcome.timed_out:
+            return explained(outcome)
+        text = f"{report['agree']} of {report['compared']} agree ({report['detail']})"
+        if report["without_kernel"]:
+            text += f", {len(report['without_kernel'])} without kernel"
+        if not outcome.ok() or not report["passed"]:
+            first = (report["failures"] + [f"not tried: {name}" for name in report["not_tried"]] + [outcome.why()])[0]
+            return failed(f"{text}; {first}", "\n".join(report["failures"] + report["not_tried"]), report=report)
+        return passed(text, report=report)
+    return run
+
+
+def finds_errors(place, runner):
+    """A check that cannot fail proves nothing: one element is changed on purpose."""
+    for words in (("ops", "--only", "add", "--spoil", "add", *SMALL), ("gradients", "--only", "matmul", "--spoil", "matmul"),
+                  ("optimizers", "--only", "adam", "--spoil", "adam")):
+        outcome, report = device_check(place, runner, *words)
+        if report is None or outcome.code != 1 or not report["failures"]:
+            return failed(f"device_check {' '.join(words)} did not find the error planted on purpose", outcome.tail())
+    return passed("changed elements were found in ops, gradients and optimizers")
+
+
+def conform(name, count):
+    """The conformance kit on `count` logical devices of one GPU; 0: on all GPUs."""
+    def run(place, runner):
+        if place.flags.on_cpu:
+            argv, env = [place.program("tutti"), "conform", name, "--shape", "local"], place.environment()
+        else:
+            where = place.logical(count) if count else place.all_gpus()
+            argv = [place.program("tutti"), "conform", name, "--devices", where]
+            env = place.environment(virtual_gpus=max(count, 1))
+        sample = 60 if place.tiny else 400 if place.flags.quick else 1500
+        budget = max(2, int(runner.left() - 5))
+        outcome = runner.run([*argv, "--sample", sample, "--budget", budget, "--json"], env)
+        report = parsed(outcome)
+        if report is None or outcome.timed_out:
+            return explained(outcome)
+        total = report["total"]
+        text = f"{total['passed']} cases pass, {total['failed']} fail, {total['skipped']} skipped"
+        if not outcome.ok() or total["failed"] or not total["passed"]:
+            return failed(text, "\n".join(str(failure) for failure in report.get("failures", []))[:4000] + outcome.errors)
+        return passed(text, total=total)
+    return run
+
+
+def nccl(place, runner):
+    if place.flags.on_cpu:
+        return skipped("NCCL needs GPUs")
+    return conform("nccl", 0)(place, runner)
+
+
+def gpu_tests(place, runner):
+    """Test programs that need a GPU (label gpu), where the build has them."""
+    if place.flags.on_cpu or not place.test_programs():
+        return skipped("this build has no test program for GPUs (bin/test_gpu*)" if not place.flags.on_cpu else "needs GPUs")
+    total = 0
+    for program in place.test_programs():
+        outcome = runner.run([program, "--gtest_brief=1"], place.environment())
+        ran = re.search(r"\[==========\] (\d+) tests? from", outcome.output)
+        if not outcome.ok() or not ran:
+            lines = [line for line in outcome.output.splitlines() if line.startswith("[  FAILED  ]")]
+            return failed(f"{program.name}: {lines[0] if lines else outcome.why()}", outcome.tail(60))
+        total += int(ran.group(1))
+    return passed(f"{total} tests pass")
+
+
+def losses_of(place, runner, devices_, policy, virtual_gpus=1, replicas=0):
+    network, batch, steps = ("resnet8", 4, 4) if place.tiny else ("resnet20", 64, 12 if place.flags.quick else 24)
+    argv = [place.program("train_resnet"), "--losses", "--network", network, "--devices", devices_, "--policy", policy,
+            "--batch-size", batch, "--batches", min(steps, 8), "--steps", steps]
+    if place.tiny:
+        argv += ["--image-size", 8]
+    if replicas:
+        argv += ["--replicas", replicas]
+    if place.flags.data_dir and not place.tiny:
+        argv += ["--data-dir", place.flags.data_dir]
+    outcome = runner.run(argv, place.environment(virtual_gpus))
+    report = outcome.last_json()
+    if not outcome.ok() or report is None or report.get("event") != "losses":
+        return None, explained(outcome, f"{policy} on {devices_}")
+    return report["losses"], None
+
+
+def curves_differ(actual, expected, early, late):
+    """Rounding grows with the steps: the first third agrees within `early`, the mean of the last third within `late`.
+    Empty, or what differs."""
+    if len(actual) != len(expected) or not all(isinstance(loss, (int, float)) for loss in actual):
+        return f"expected {len(expected)} finite losses, got {actual}"
+    third = max(1, len(expected) // 3)
+    for step in range(third):
+        if not abs(actual[step] - expected[step]) <= early * max(1.0, abs(expected[step])):
+            return f"step {step}: loss {actual[step]:.5f}, on the CPU {expected[step]:.5f} (tolerance {early:g})"
+    ends = statistics.fmean(actual[-third:]), statistics.fmean(expected[-third:])
+    if not abs(ends[0] - ends[1]) <= late * max(0.5, abs(ends[1])):
+        return f"mean of the last {third} losses {ends[0]:.4f}, on the CPU {ends[1]:.4f} (tolerance {late:g})"
+    return ""
+
+
+def loss_curve(policy, early, late, replicas=0):
+    def run(place, runner):
+        expected = getattr(place, "cpu_losses", None)
+        if expected is None:  # float32 on the CPU, whatever the policy there
+            expected, problem = losses_of(place, runner, "cpu:0", "float32")
+            if problem:
+                return problem
+            place.cpu_losses = expected
+        devices_ = place.logical(replicas) if replicas else place.gpu
+        actual, problem = losses_of(place, runner, devices_, policy, virtual_gpus=max(1, replicas), replicas=replicas)
+        if problem:
+            return problem
+        found = curves_differ(actual, expected, early, late)
+        numbers = {"device": actual, "cpu": expected}
+        if found:
+            return failed(found, f"device: {actual}\ncpu:    {expected}", **numbers)
+        return passed(f"{len(actual)} steps: loss {actual[0]:.4f} to {actual[-1]:.4f}, on the CPU {expected[-1]:.4f}",
+                      f"within {early:g}, {late:g}", **numbers)
+    return run
+
+
+def sanitizer(tool):
+    def run(place, runner):
+        if place.tiny:
+            return skipped("needs a GPU")
+        path = shutil.which("compute-sanitizer") or next(iter(sorted(glob.glob("/usr/local/cuda*/bin/compute-sanitizer"))), None)
+        if not path:
+            return skipped("compute-sanitizer is not installed")
+        argv = [path, "--tool", tool, "--error-exitcode", "86", "--print-limit", "20", place.program("device_check"), "ops",
+                *SMALL, "--device", place.gpu, "--json"]
+        if tool != "memcheck":  # many times slower: what has shared memory or reads what others wrote
+            argv += ["--only", "reduce_sum"]
+        outcome = runner.run(argv, place.environment())
+        summary = next((line for line in reversed(outcome.output.splitlines()) if "ERROR SUMMARY" in line or "RACECHECK SUMMARY" in line), "")
+        if outcome.timed_out:
+            return skipped(f"{tool}: not done within {outcome.seconds:.0f} s")
+        if outcome.code != 0 or not summary:
+            return failed(f"{tool}: {summary.strip('= ') or outcome.why()}", outcome.tail(60))
+        return passed(summary.strip("= "))
+    return run
+
+
+def steps():
+    conformances = [Step(f"conform {name} x{count}", CORRECTNESS, conform(name, count), 40)
+                    for name, count in (("canonical", 4), ("hierarchical_copy", 4), ("ring", 4))]
+    return [
+        Step("devices", CORRECTNESS, devices, 60),
+        Step("doctor", CORRECTNESS, doctor, 60),
+        Step("kernels", CORRECTNESS, compared("ops"), 120),
+        Step("gradients", CORRECTNESS, compared("gradients"), 60),
+        Step("optimizers", CORRECTNESS, compared("optimizers"), 60),
+        Step("finds errors", CORRECTNESS, finds_errors, 60),
+        Step("gpu tests", CORRECTNESS, gpu_tests, 90, required=False),
+        Step("conform nccl", CORRECTNESS, nccl, 40),
+        *conformances,
+        Step("losses float32", CORRECTNESS, loss_curve("float32", 0.01, 0.1), 90),
+        Step("losses mixed_bfloat16", CORRECTNESS, loss_curve("mixed_bfloat16", 0.06, 0.2), 60),
+        Step("losses mixed_float16", CORRECTNESS, loss_curve("mixed_float16", 0.04, 0.2), 60, slow=True),
+        Step("losses float32 x4", CORRECTNESS, loss_curve("float32", 0.02, 0.15, replicas=4), 60),
+        *(Step(tool, CORRECTNESS, sanitizer(tool), 60, slow=True, required=False)
+          for tool in ("memcheck", "racecheck", "initcheck")),
+    ]
