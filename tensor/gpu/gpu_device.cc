@@ -3,6 +3,7 @@
 #include "tutti/tensor/gpu/gpu_device.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "tutti/tensor/gpu/graph_memory.h"
@@ -67,9 +68,12 @@ BufferAllocatorOptions allocator_options(const LogicalGpu& gpu) {
   return options;
 }
 
+constexpr std::size_t kMaxGpus = 256;
+
 struct OpenedGpus {
   Mutex mutex;
   std::vector<std::unique_ptr<GpuDevice>> devices TUTTI_GUARDED_BY(mutex);  // by index
+  std::array<std::atomic<GpuDevice*>, kMaxGpus> found{};                    // the same
 };
 
 OpenedGpus& opened_gpus() {
@@ -99,23 +103,33 @@ class GpuDevice::Memory final : public MemorySource {
   DeviceContext& context_;
 };
 
+GpuDevice* GpuDevice::opened(Device device) {
+  const auto index = static_cast<std::size_t>(device.index);
+  if (device.type != DeviceType::kGpu || index >= kMaxGpus) return nullptr;
+  return opened_gpus().found[index].load(std::memory_order_acquire);
+}
+
 GpuDevice& GpuDevice::of(Device device) {
+  if (GpuDevice* const found = opened(device)) return *found;
   require_available(device);
   TUTTI_CHECK(device.type == DeviceType::kGpu, "GpuDevice::of: ", device, " is no GPU");
   const auto index = static_cast<std::size_t>(device.index);
-  OpenedGpus& opened = opened_gpus();
-  MutexLock lock(opened.mutex);
-  if (opened.devices.size() <= index) opened.devices.resize(index + 1);
-  std::unique_ptr<GpuDevice>& found = opened.devices[index];
+  TUTTI_CHECK(index < kMaxGpus, "GpuDevice::of: ", device, " of at most ", kMaxGpus);
+  OpenedGpus& gpus = opened_gpus();
+  MutexLock lock(gpus.mutex);
+  if (gpus.devices.size() <= index) gpus.devices.resize(index + 1);
+  std::unique_ptr<GpuDevice>& found = gpus.devices[index];
   if (!found) found = std::make_unique<GpuDevice>(logical_gpus()[index], *gpu_backend());
+  gpus.found[index].store(found.get(), std::memory_order_release);
   return *found;
 }
 
 void internal::close_gpus_for_test() {
   std::vector<std::unique_ptr<GpuDevice>> closed;
-  OpenedGpus& opened = opened_gpus();
-  MutexLock lock(opened.mutex);
-  closed.swap(opened.devices);
+  OpenedGpus& gpus = opened_gpus();
+  MutexLock lock(gpus.mutex);
+  closed.swap(gpus.devices);
+  for (auto& each : gpus.found) each = nullptr;
 }
 
 GpuDevice::GpuDevice(const LogicalGpu& description, DeviceBackend& backend)

@@ -30,6 +30,8 @@ class GpuDevice {
   /// Opened at first use. Throws kUnavailable, with reason and remedy, when there is no such
   /// device.
   static GpuDevice& of(Device device);
+  /// The device if it is open; nullptr otherwise. Takes no lock.
+  static GpuDevice* opened(Device device);
 
   const LogicalGpu& description() const { return description_; }
   Device device() const { return {DeviceType::kGpu, description_.index}; }
