@@ -24,7 +24,6 @@ void register_kernels(KernelTable& table) {
   register_pooling_kernels(table);
   register_batch_normalization_kernels(table);
   register_softmax_kernels(table);
-  register_bias_gradient_kernels(table);
 }
 
 }  // namespace tutti::cuda

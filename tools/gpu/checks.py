@@ -26,7 +26,9 @@ def devices(place, runner):
     place.num_gpus = len(gpus)
     if not gpus:
         return failed("tutti sees no GPU: " + str(report.get("gpu", {}).get("reason", "it gives no reason")), outcome.output)
-    return passed(f"{len(gpus)} x {gpus[0].get('name', 'GPU')}", report=report)
+    if bool(report["gpu"].get("simulated")) != place.simulated:
+        return failed("these GPUs are simulated" if not place.simulated else "--simulate: these GPUs are real ones", outcome.output)
+    return passed(f"{len(gpus)} x {gpus[0].get('name', 'GPU')}: {report['gpu'].get('description', '')}", report=report)
 
 
 def parsed(outcome):
