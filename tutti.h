@@ -40,6 +40,7 @@
 #include "tutti/optimizer/optimizer_spec.h"               // SGD, Adam, ...
 #include "tutti/optimizer/polynomial_decay.h"             // learning rates over time
 #include "tutti/optimizer/warm_up.h"                      // warm-up; warm-up, stable, decay
+#include "tutti/strategy/captured_step.h"                 // steps replayed on GPUs
 #include "tutti/strategy/central_storage_strategy.h"      // variables on one device
 #include "tutti/strategy/mirrored_strategy.h"             // variables on every device
 #include "tutti/strategy/one_device_strategy.h"           // a single device

@@ -121,6 +121,12 @@ std::vector<std::string> registered_cross_device_ops() {
   return all.names();
 }
 
+std::vector<std::string> registered_cross_device_ops(DeviceType device) {
+  std::vector<std::string> names = registered_cross_device_ops();
+  if (device == DeviceType::kCpu) std::erase(names, "nccl");
+  return names;
+}
+
 CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
                                          const CommunicationOptions& options) {
   options.validate();

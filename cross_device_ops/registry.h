@@ -34,6 +34,8 @@ void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory fa
 /// halving_doubling, tree, auto, nccl) first, then those of the plugins that TUTTI_PLUGINS lists
 /// (plugin.h).
 std::vector<std::string> registered_cross_device_ops();
+/// Those that may be tried with replicas on such devices: on CPUs all but nccl.
+std::vector<std::string> registered_cross_device_ops(DeviceType device);
 
 /// A name and options, to be built by the strategy when it knows its Group. A value.
 struct CrossDeviceOpsSpec {

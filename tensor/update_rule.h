@@ -83,18 +83,6 @@ class UpdateRule {
   /// before it.
   virtual bool decays_weights() const { return false; }
 
-  /// The same as a kernel of GPUs computes it, with the numbers of this step; nothing: the rule has
-  /// none, and updates of variables on GPUs go by way of the host.
-  virtual std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const {
-    (void)scalars;
-    return std::nullopt;
-  }
-  /// What comes before device_rule(): decay of weights that is not part of that kernel.
-  virtual std::optional<DeviceRule> device_decay(const UpdateScalars& scalars) const {
-    (void)scalars;
-    return std::nullopt;
-  }
-
   /// Whether a step depends on norms of the whole variable (trust ratios). Then direct() is called
   /// for all elements, norms of weights and directions are computed along the canonical order
   /// (sum_of_squares.h), and apply() gets them in its scalars and the direction as its gradient,

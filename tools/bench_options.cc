@@ -77,7 +77,7 @@ std::vector<std::string> names_of(const BenchFlags& flags) {
       throw error.with_context("--plugin");
     }
   }
-  const std::vector<std::string> known = registered_cross_device_ops();
+  const std::vector<std::string> known = registered_cross_device_ops(DeviceType::kCpu);
   if (flags.op_names.empty()) return known;
   std::vector<std::string> names = split(flags.op_names);
   for (const std::string& name : names) {

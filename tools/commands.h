@@ -27,6 +27,7 @@ struct ConformOptions {
   std::string plugin;  // a shared library to load first
   std::string shape = "all";
   std::string case_id;  // this case alone
+  std::string devices;  // "gpu:0-1"; empty: CPUs
   std::int64_t seed = 1;
   std::int64_t sample = 0;  // 0: every case
   double budget = 0;        // seconds; 0: no limit

@@ -71,7 +71,8 @@ int run_plan(const conformance::Plan& plan, conformance::Subject& subject,
     std::printf("%s\n", report.json().dump(2).c_str());
   } else {
     const std::string plugin = options.plugin.empty() ? "" : " --plugin " + options.plugin;
-    std::printf("%s", report.table("tutti conform " + subject.name() + plugin).c_str());
+    const std::string devices = options.devices.empty() ? "" : " --devices " + options.devices;
+    std::printf("%s", report.table("tutti conform " + subject.name() + plugin + devices).c_str());
   }
   return report.passed() ? 0 : 1;
 }
@@ -82,15 +83,18 @@ int conform_command(const ConformOptions& options) {
   std::string name;
   conformance::Plan plan;
   conformance::Case one;
+  std::vector<Device> devices;
   try {
     plan = plan_of(options);
     if (!options.case_id.empty()) one = conformance::Case::parse(options.case_id);
     name = find_name(options);
+    if (!options.devices.empty()) devices = parse_devices(options.devices);
   } catch (const Error& error) {
     std::fprintf(stderr, "tutti: %s\n", error.what());
     return 2;
   }
   conformance::Subject subject(name);
+  subject.use_devices(devices);
   if (!options.case_id.empty()) return run_one(one, subject, options.format);
   return run_plan(plan, subject, options);
 }

@@ -42,6 +42,7 @@ int run(int argc, char** argv) {
     command.add("--seed", conform.seed, "of values and sample");
     command.add("--budget", conform.budget, "seconds after which no case begins; 0: no limit");
     command.add("--case", conform.case_id, "one case, as a report names it");
+    command.add("--devices", conform.devices, "of the buffers, such as gpu:0-1; none: CPUs");
   };
   flags.add_command("conform", "check a cross-device operation against the conformance kit",
                     declare_conform, [&] {

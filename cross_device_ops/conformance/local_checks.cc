@@ -7,11 +7,11 @@
 namespace tutti::conformance {
 namespace {
 
-bool is_supported(const CrossDeviceOps& ops, const Case& c) {
+bool is_supported(const CrossDeviceOps& ops, const Case& c, DeviceType device) {
   if (!combines(c.collective)) return true;
   const ReduceOp op = c.op == ReduceOp::kMean ? ReduceOp::kSum : c.op;
-  if (ops.supports(op, c.dtype, DeviceType::kCpu)) return true;
-  return is_half(c.dtype) && ops.supports(op, DType::kFloat32, DeviceType::kCpu);
+  if (ops.supports(op, c.dtype, device)) return true;
+  return is_half(c.dtype) && ops.supports(op, DType::kFloat32, device);
 }
 
 std::string call_and_check(CrossDeviceOps& ops, const Problem& problem) {
@@ -19,8 +19,9 @@ std::string call_and_check(CrossDeviceOps& ops, const Problem& problem) {
   return problem.check(ops.determinism());
 }
 
-Result check_repeated(const Case& c, CrossDeviceOps& ops) {
-  const Problem first(c), other(with_seed(c, c.seed + 1)), again(c);
+Result check_repeated(const Case& c, Subject& subject, CrossDeviceOps& ops) {
+  const std::vector<Device> devices = subject.devices(c.world);
+  const Problem first(c, devices), other(with_seed(c, c.seed + 1), devices), again(c, devices);
   for (const Problem* problem : {&first, &other, &again}) {
     const std::string wrong = call_and_check(ops, *problem);
     if (!wrong.empty()) return failed(concat("in one of three calls: ", wrong));
@@ -45,7 +46,7 @@ Result check_concurrent(const Case& c, Subject& subject) {
         const auto own = static_cast<std::size_t>(g);
         for (int i = 0; i < kCalls && wrong[own].empty(); ++i) {
           const auto seed = static_cast<std::uint64_t>(kGroups * i + g);
-          wrong[own] = call_and_check(*groups[own], Problem(with_seed(c, c.seed + seed)));
+          wrong[own] = call_and_check(*groups[own], Problem(with_seed(c, c.seed + seed), subject.devices(c.world)));
         }
       },
       [] {});
@@ -60,7 +61,7 @@ Result check_slices(const Case& c, Subject& subject, CrossDeviceOps& ops) {
   constexpr std::size_t kThreads = 4;
   Case in_place = c;
   in_place.in_place = true;
-  const Problem problem(in_place);
+  const Problem problem(in_place, subject.devices(c.world));
   const Outcomes outcomes = run_ranks(
       subject, c, kThreads,
       [&](int thread) {
@@ -92,10 +93,10 @@ Result expect_refused(const Problem& problem, const std::function<void()>& attem
   return failed("expected INVALID_ARGUMENT, got no error");
 }
 
-Result check_local_mismatch(const Case& c, CrossDeviceOps& ops) {
+Result check_local_mismatch(const Case& c, Subject& subject, CrossDeviceOps& ops) {
   Case apart = c;
   apart.variant = 0;
-  const Problem problem(apart);
+  const Problem problem(apart, subject.devices(c.world));
   std::vector<ReplicaBuffer> inputs = problem.inputs();
   const auto kind = static_cast<MismatchKind>(c.variant);
   if (kind == MismatchKind::kCount) inputs.back().count -= 1;
@@ -138,23 +139,24 @@ void call(CrossDeviceOps& ops, const Problem& problem) {
 Result check_local(const Case& c, Subject& subject) {
   CrossDeviceOps* const ops = subject.kept_local(c.world);
   if (!ops) return skipped(subject.why_not());
+  const std::vector<Device> devices = subject.devices(c.world);
   if (c.check == Check::kRefused) {
-    const Problem problem(c);
+    const Problem problem(c, devices);
     return expect_refused(problem, [&] { call(*ops, problem); });
   }
-  if (!is_supported(*ops, c)) return skipped(concat("does not support ", c.op, " of ", c.dtype));
+  if (!is_supported(*ops, c, devices.front().type)) return skipped(concat("does not support ", c.op, " of ", c.dtype));
   switch (c.check) {
     case Check::kValues:
     case Check::kSpecialValues:
-      return verdict_of(call_and_check(*ops, Problem(c)));
+      return verdict_of(call_and_check(*ops, Problem(c, devices)));
     case Check::kRepeated:
-      return check_repeated(c, *ops);
+      return check_repeated(c, subject, *ops);
     case Check::kConcurrent:
       return check_concurrent(c, subject);
     case Check::kSlices:
       return check_slices(c, subject, *ops);
     case Check::kMismatch:
-      return check_local_mismatch(c, *ops);
+      return check_local_mismatch(c, subject, *ops);
     default:
       return skipped("one object waits for nobody");
   }

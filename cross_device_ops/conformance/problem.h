@@ -8,15 +8,22 @@
 #include "tutti/cross_device_ops/conformance/layout.h"
 #include "tutti/cross_device_ops/conformance/values.h"
 #include "tutti/cross_device_ops/replica_buffer.h"
-#include "tutti/tensor/buffer.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::conformance {
 
-/// Bytes at a chosen distance from a multiple of 64, with zones around them that must stay.
+/// Bytes at a chosen distance from a multiple of 64, with zones around them that must stay. On a
+/// GPU, with a copy in host memory that is made and read.
 class GuardedBytes {
  public:
-  GuardedBytes(std::size_t size, std::size_t offset);
+  GuardedBytes(std::size_t size, std::size_t offset, Device device);
+  /// The bytes in host memory.
   std::byte* data() const { return memory_->data() + kZone + offset_; }
+  /// The bytes that an operation gets.
+  std::byte* address() const;
+  void upload() const;
+  /// Waits for the GPU.
+  void download() const;
   bool guards_are_intact() const;
 
  private:
@@ -24,12 +31,15 @@ class GuardedBytes {
   BufferRef memory_;
   std::size_t size_;
   std::size_t offset_;
+  MutableTensor on_gpu_;
+  bool is_on_gpu_;
 };
 
 /// Threads: buffers of different ranks at once; check() when all have ended.
 class Problem {
  public:
-  explicit Problem(const Case& c);
+  /// `devices`: one per rank; none: CPUs.
+  explicit Problem(const Case& c, std::vector<Device> devices = {});
   const Case& of() const { return case_; }
   const Layout& layout() const { return layout_; }
 
@@ -51,6 +61,11 @@ class Problem {
     GuardedBytes output;  // in place: of no bytes
   };
   const RankLayout& rank(int r) const { return layout_.ranks[static_cast<std::size_t>(r)]; }
+  Device device(int r) const;
+  std::byte* host_input(int r) const;
+  std::byte* host_output(int r) const;
+  bool has_output(int r, const std::byte* bytes) const;
+  void download() const;
   template <class T>
   std::string check_as(Determinism grade) const;
   template <class T>
@@ -60,6 +75,7 @@ class Problem {
   std::string check_guards() const;
 
   Case case_;
+  std::vector<Device> devices_;
   Layout layout_;
   Values values_;
   std::vector<Memory> memory_;

@@ -8,10 +8,15 @@
 namespace tutti::conformance {
 namespace {
 
-std::unique_ptr<CrossDeviceOps> make_local(const CrossDeviceOpsSpec& spec, int world) {
-  Group group{world, 0, {}};
-  for (int r = 0; r < world; ++r) group.local_devices.push_back({DeviceType::kCpu, r});
-  return build_cross_device_ops(spec, group);
+std::unique_ptr<CrossDeviceOps> make_local(const CrossDeviceOpsSpec& spec,
+                                           const std::vector<Device>& devices) {
+  try {
+    return build_cross_device_ops(spec, {static_cast<int>(devices.size()), 0, devices});
+  } catch (const Error& error) {
+    // Some want GPUs, and one for each replica.
+    if (spec.name != "nccl" || error.code() != ErrorCode::kInvalidArgument) throw;
+    throw Error(ErrorCode::kUnimplemented, error.message());
+  }
 }
 
 RankFactory make_spread(const std::string& name, int world, Duration timeout) {
@@ -41,7 +46,7 @@ RankFactory make_threads(const std::string& name, int world, Duration timeout) {
 Subject::Subject(const std::string& registered_name)
     : Subject(registered_name, SubjectFactories{}) {
   const CrossDeviceOpsSpec spec = make_cross_device_ops(registered_name);
-  factories_.local = [spec](int world) { return make_local(spec, world); };
+  factories_.local = [this, spec](int world) { return make_local(spec, devices(world)); };
   factories_.spread = [registered_name](int world, Duration timeout) {
     return make_spread(registered_name, world, timeout);
   };

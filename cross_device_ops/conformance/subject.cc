@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/conformance/subject.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "tutti/core/error.h"
@@ -23,6 +24,24 @@ Subject::Subject(std::string name, SubjectFactories factories)
     : name_(std::move(name)), factories_(std::move(factories)) {}
 
 Subject::~Subject() { forget(); }
+
+void Subject::use_devices(std::vector<Device> devices) {
+  devices_ = std::move(devices);
+  if (devices_.empty() || devices_.front().type == DeviceType::kCpu) return;
+  factories_.spread = nullptr;
+  factories_.threads = nullptr;
+}
+
+std::vector<Device> Subject::devices(int world) const {
+  const auto num_replicas = static_cast<std::size_t>(world);
+  const std::size_t num_used = std::min(devices_.size(), num_replicas);
+  std::vector<Device> of_replicas;
+  for (std::size_t r = 0; r < num_replicas; ++r) {
+    of_replicas.push_back(devices_.empty() ? Device{DeviceType::kCpu, static_cast<int>(r)}
+                                           : devices_[r * num_used / num_replicas]);
+  }
+  return of_replicas;
+}
 
 std::unique_ptr<CrossDeviceOps> Subject::new_local(int world) const {
   if (!factories_.local) fail(ErrorCode::kUnimplemented, name_, " has no local groups");

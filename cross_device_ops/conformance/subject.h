@@ -36,6 +36,12 @@ class Subject {
 
   const std::string& name() const { return name_; }
 
+  /// Of local groups made from now on; with more replicas than devices consecutive ones share a
+  /// device. On GPUs there are local groups alone, for communicators work on host memory.
+  void use_devices(std::vector<Device> devices);
+  /// Of the replicas of a local group, one each.
+  std::vector<Device> devices(int world) const;
+
   /// A group that is kept from call to call; `world` replicas. nullptr: why_not() says why.
   CrossDeviceOps* kept_local(int world);
   Communicators* kept_ranks(GroupShape shape, int world);
@@ -51,6 +57,7 @@ class Subject {
 
  private:
   std::string name_;
+  std::vector<Device> devices_;  // none: CPUs
   SubjectFactories factories_;
   std::string why_not_;
   std::map<GroupShape, std::string> unavailable_;  // and why

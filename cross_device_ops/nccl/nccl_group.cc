@@ -7,6 +7,7 @@
 #include "tutti/cross_device_ops/nccl/nccl_group.h"
 
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "tutti/core/logging.h"
@@ -42,6 +43,11 @@ cudaStream_t stream_of(Device device) {
     context.record(StreamId::kCommunication);
     return static_cast<cudaStream_t>(context.native_stream(StreamId::kCommunication));
   });
+}
+
+Mutex& launch_mutex() {
+  static Mutex mutex;
+  return mutex;
 }
 
 }  // namespace
@@ -90,12 +96,11 @@ std::string NcclGroup::rank_and_device(std::size_t local) const {
 
 ncclUniqueId NcclGroup::agree_on_id(TimePoint deadline) {
   ncclUniqueId id{};
-  const bool is_alone = group_.world_size == static_cast<int>(group_.local_devices.size());
-  if (is_alone || group_.first_rank == 0) {
+  if (!spans_processes() || group_.first_rank == 0) {
     MutexLock lock(mutex_);
     require(nccl_.get_unique_id(&id), 0, "making an id");
   }
-  if (is_alone) return id;
+  if (!spans_processes()) return id;
   if (!group_.store) {
     fail(ErrorCode::kInvalidArgument, "nccl: ranks in several processes find each other by a key "
          "value store; expected one in Group::store, got none");
@@ -132,6 +137,9 @@ void NcclGroup::initialize(TimePoint deadline) {
 }
 
 void NcclGroup::launch(std::string_view what, const Issue& issue) {
+  // Groups that share GPUs must come to their streams in one order, or they wait for each other.
+  std::optional<MutexLock> turn;
+  if (!spans_processes()) turn.emplace(launch_mutex());
   std::vector<cudaStream_t> streams;
   for (const Device& device : group_.local_devices) streams.push_back(stream_of(device));
   {

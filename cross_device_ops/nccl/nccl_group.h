@@ -39,6 +39,9 @@ class NcclGroup {
   void abort(const Error& reason) noexcept;
 
  private:
+  bool spans_processes() const {
+    return group_.world_size != static_cast<int>(group_.local_devices.size());
+  }
   std::string rank_and_device(std::size_t local) const;
   ncclUniqueId agree_on_id(TimePoint deadline);
   void initialize(TimePoint deadline);

@@ -16,7 +16,7 @@ using Parameter = std::tuple<std::string, GroupShape>;
 /// One operation works on shared memory, all have local groups, some send messages.
 std::vector<Parameter> operations_and_shapes() {
   std::vector<Parameter> all{{"canonical", GroupShape::kThreads}};
-  for (const std::string& name : registered_cross_device_ops()) {
+  for (const std::string& name : registered_cross_device_ops(DeviceType::kCpu)) {
     all.emplace_back(name, GroupShape::kLocal);
     all.emplace_back(name, GroupShape::kSpread);
   }

@@ -25,7 +25,7 @@ enum SimulatedEngine : std::int64_t {
 struct MathBehavior {
   bool refuses_bias = false;                // cuBLASLt has no algorithm that adds one
   bool refuses_products = false;            // cuBLASLt has no algorithm at all
-  std::set<std::int64_t> refused_engines;   // their plans cannot be finalized
+  std::set<std::int64_t> refused_engines{}; // their plans cannot be finalized
   bool refuses_handles = false;             // as on a machine without a driver
 };
 void set_math_behavior(const MathBehavior& behavior);

@@ -5,7 +5,9 @@
 // group. The n-th launches of all ranks belong together: once all are there they become one piece
 // of work for all their streams. Until then the communicators are in progress.
 // Misuse is an error with a text (simulated_nccl.h lists it); TUTTI_SIMULATED_NCCL injects failures.
+#pragma GCC visibility push(default)  // found by name in the module
 #include "tests/cuda_simulation/nccl.h"
+#pragma GCC visibility pop
 
 #include <algorithm>
 #include <cmath>

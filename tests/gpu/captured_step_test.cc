@@ -1,0 +1,261 @@
+// Captured steps on simulated GPUs: replays give what the function gives, and what cannot be
+// replayed is refused.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/captured_step.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/tutti.h"
+
+namespace tutti {
+namespace captured_step_test {
+
+using testing::HasSubstr;
+
+constexpr std::int64_t kRows = 8;
+
+Batch batch_of(int step, std::int64_t rows = kRows) {
+  const Tensor x = random_normal({rows, 6}, {.seed = 5, .a = static_cast<std::uint64_t>(step)});
+  std::vector<std::int32_t> labels;
+  for (std::int64_t i = 0; i < rows; ++i)
+    labels.push_back(static_cast<std::int32_t>((i + step) % 3));
+  return Batch(Element({x, Tensor::from<std::int32_t>({rows}, labels)}));
+}
+
+PerReplica<Batch> batches_for(Strategy& strategy, int step, std::int64_t rows = kRows) {
+  std::vector<Batch> batches;
+  const auto devices = strategy.replica_devices();
+  for (std::size_t r = 0; r < devices.size(); ++r) {
+    const Batch batch = batch_of(step * 10 + static_cast<int>(r), rows);
+    batches.emplace_back(batch.element().to(devices[r]));
+  }
+  return PerReplica<Batch>(std::move(batches));
+}
+
+/// A small network, and one step of training it.
+struct Trainer {
+  explicit Trainer(Strategy& owner) : strategy(owner), scope(reset_seed(owner)) {}
+
+  static Scope reset_seed(Strategy& strategy) {
+    set_random_seed(11);
+    return strategy.scope();
+  }
+
+  Tensor train(const Batch& batch) {
+    ++num_runs;
+    GradientTape tape;
+    const Tensor logits = model(batch.features(), {.training = true});
+    const Tensor losses = losses::sparse_categorical_crossentropy(batch.labels(), logits);
+    const Tensor loss = compute_average_loss(losses, 2 * kRows);
+    optimizer.minimize(tape, loss);
+    return loss;
+  }
+
+  template <class Step>
+  double run(const Step& step, int number, std::int64_t rows = kRows) {
+    const auto losses = strategy.run(step, batches_for(strategy, number, rows));
+    return strategy.reduce(ReduceOp::kSum, losses).item_double();
+  }
+
+  Strategy& strategy;
+  Scope scope;
+  Sequential model{Input{{6}}, Dense(5, {.activation = "relu"}), BatchNormalization(), Dropout(0.3),
+                   Dense(3)};
+  Adam optimizer{model.trainable_variables(),
+                 {.learning_rate = ExponentialDecay(
+                      {.initial_learning_rate = 0.1, .decay_steps = 2, .decay_rate = 0.5})}};
+  std::atomic<int> num_runs{0};
+};
+
+/// Losses and final weights of `num_steps` steps, by the function itself or by replays.
+struct Outcome {
+  std::vector<double> losses;
+  std::string weights, state;
+  std::int64_t iterations = 0;
+  int num_runs = 0;
+};
+
+Outcome train(const char* devices, bool by_replays, int num_steps) {
+  MirroredStrategy strategy({.devices = devices});
+  Trainer trainer(strategy);
+  const auto body = [&](const Batch& batch) { return trainer.train(batch); };
+  const auto step = captured(body);
+  Outcome outcome;
+  for (int i = 0; i < num_steps; ++i) {
+    outcome.losses.push_back(by_replays ? trainer.run(step, i) : trainer.run(body, i));
+  }
+  outcome.weights = hash_variables(trainer.model.variables());
+  outcome.state = hash_variables(trainer.optimizer.state_variables());
+  outcome.iterations = trainer.optimizer.iterations().value().item_int();
+  outcome.num_runs = trainer.num_runs;
+  EXPECT_EQ(step.num_captured(), by_replays ? 1 : 0);
+  return outcome;
+}
+
+void expect_replays_equal_the_function(const char* devices, int num_replicas) {
+  const Outcome expected = train(devices, false, 6), got = train(devices, true, 6);
+  EXPECT_EQ(got.losses, expected.losses);  // schedule, dropout masks and moving statistics included
+  EXPECT_EQ(got.weights, expected.weights);
+  EXPECT_EQ(got.state, expected.state);
+  EXPECT_EQ(got.iterations, 6);
+  EXPECT_EQ(expected.num_runs, 6 * num_replicas);
+  EXPECT_EQ(got.num_runs, 2 * num_replicas);  // once to warm up, once captured
+}
+
+TEST(CapturedStep, ReplaysOfOneReplicaGiveTheBitsOfTheFunction) {
+  expect_replays_equal_the_function("gpu:0", 1);
+}
+
+TEST(CapturedStep, ReplaysOfTwoGpusGiveTheBitsOfTheFunction) {
+  expect_replays_equal_the_function("gpu:0-1", 2);
+}
+
+TEST(CapturedStep, NewShapesAreCapturedAnewAndOldGraphsStay) {
+  MirroredStrategy strategy({.devices = "gpu:0-1"});
+  MirroredStrategy other({.devices = "gpu:0-1"});
+  std::vector<double> losses[2];
+  for (const bool by_replays : {false, true}) {
+    Trainer trainer(by_replays ? strategy : other);
+    const auto body = [&](const Batch& batch) { return trainer.train(batch); };
+    const auto step = captured(body);
+    for (int i = 0; i < 9; ++i) {
+      const std::int64_t rows = i % 3 == 2 ? 5 : kRows;
+      losses[by_replays].push_back(by_replays ? trainer.run(step, i, rows)
+                                              : trainer.run(body, i, rows));
+    }
+    EXPECT_EQ(step.num_captured(), by_replays ? 2 : 0);
+  }
+  EXPECT_EQ(losses[1], losses[0]);
+}
+
+TEST(CapturedStep, VariablesOfGraphsCanBeReadAndAssignedBetweenReplays) {
+  OneDeviceStrategy strategy(Device::parse("gpu:0"));
+  const auto scope = strategy.scope();
+  Variable x(Tensor::from<float>({2}, {1, 2}), {.name = "x"});
+  const auto step = captured([&](const Tensor& amount) {
+    x.assign_add(amount);
+    return x.value() * 10.0f;
+  });
+  const Tensor one = Tensor::ones({2}, DType::kFloat32, Device::parse("gpu:0"));
+  const auto run = [&] { return strategy.run(step, one)[0].to_doubles(); };
+  for (int i = 0; i < 3; ++i) run();
+  const Tensor snapshot = x.value();
+  const auto result = strategy.run(step, one)[0];
+  EXPECT_THAT(snapshot.to_doubles(), testing::ElementsAre(4, 5));
+  x.assign(Tensor::from<float>({2}, {100, 200}));
+  EXPECT_THAT(run(), testing::ElementsAre(1010, 2010));
+  EXPECT_THAT(result.to_doubles(), testing::ElementsAre(50, 60));  // not those of the next replay
+  EXPECT_THAT(x.value().to_doubles(), testing::ElementsAre(101, 201));
+}
+
+TEST(CapturedStep, PlainArgumentsArePartOfTheSignature) {
+  OneDeviceStrategy strategy(Device::parse("gpu:0"));
+  const auto step = captured([](const Tensor& x, float factor) {
+    return std::pair<Tensor, Tensor>(x * factor, x + factor);
+  });
+  const Tensor x = Tensor::from<float>({2}, {1, 2}, Device::parse("gpu:0"));
+  for (int i = 0; i < 3; ++i) {
+    for (const float factor : {2.0f, 3.0f}) {
+      const auto [product, sum] = strategy.run(step, x, factor)[0];
+      EXPECT_THAT(product.to_doubles(), testing::ElementsAre(factor, 2 * factor));
+      EXPECT_THAT(sum.to_doubles(), testing::ElementsAre(1 + factor, 2 + factor));
+    }
+  }
+  EXPECT_EQ(step.num_captured(), 2);
+}
+
+TEST(CapturedStep, TooManySignaturesRunTheFunction) {
+  OneDeviceStrategy strategy(Device::parse("gpu:0"));
+  const auto step = captured([](const Tensor& x) { return x + 1.0f; }, {.max_signatures = 2});
+  for (int round = 0; round < 3; ++round) {
+    for (std::int64_t n = 1; n <= 4; ++n) {
+      const Tensor x = Tensor::ones({n}, DType::kFloat32, Device::parse("gpu:0"));
+      EXPECT_EQ(strategy.run(step, x)[0].to_doubles(),
+                std::vector<double>(static_cast<std::size_t>(n), 2.0));
+    }
+  }
+  EXPECT_EQ(step.num_captured(), 2);
+}
+
+TEST(CapturedStep, OnTheCpuTheFunctionRunsEachTime) {
+  MirroredStrategy strategy({.devices = "cpu:0-1"});
+  std::atomic<int> num_runs{0};
+  const auto step = captured([&](const Tensor& x) { return ++num_runs, x + 1.0f; });
+  for (int i = 0; i < 3; ++i) strategy.run(step, Tensor(1.0f));
+  EXPECT_EQ(num_runs, 6);
+  EXPECT_EQ(step.num_captured(), 0);
+}
+
+/// Calls `fn` until it is captured; gives the message of the error that the capture ends with.
+template <class Fn>
+std::string refusal(const char* devices, const Fn& fn) {
+  MirroredStrategy strategy({.devices = devices});
+  const auto step = captured(fn);
+  const auto inputs = [&](float value) {
+    std::vector<Tensor> each;
+    for (const Device& device : strategy.replica_devices()) {
+      each.push_back(Tensor::full({2}, value, DType::kFloat32, device));
+    }
+    return PerReplica<Tensor>(std::move(each));
+  };
+  strategy.run(step, inputs(1));
+  std::string message;
+  try {
+    strategy.run(step, inputs(1));
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  // The streams work on as before.
+  const auto sums = strategy.run([](const Tensor& x) { return x + x; }, inputs(3));
+  for (const Tensor& sum : sums) EXPECT_THAT(sum.to_doubles(), testing::ElementsAre(6, 6));
+  return message;
+}
+
+TEST(CapturedStep, ReadingAValueIsRefusedAndTheDevicesStayUsable) {
+  for (const char* devices : {"gpu:0", "gpu:0-1"}) {
+    EXPECT_THAT(refusal(devices, [](const Tensor& x) { return reduce_sum(x).item() > 0 ? x : -x; }),
+                HasSubstr("a value is read on the host"));
+  }
+}
+
+TEST(CapturedStep, RandomTensorsAreRefused) {
+  int calls = 0;
+  EXPECT_THAT(refusal("gpu:0",
+                      [&](const Tensor& x) {
+                        return ++calls == 1 ? x : x + random_normal({2}, {}).to(x.device());
+                      }),
+              HasSubstr("random tensors are made on the host"));
+}
+
+TEST(CapturedStep, VariablesFirstUsedWhileCapturingAreRefused) {
+  int calls = 0;
+  Variable late(Tensor::ones({2}, DType::kFloat32, Device::parse("gpu:0")));
+  EXPECT_THAT(
+      refusal("gpu:0", [&](const Tensor& x) { return ++calls == 1 ? x : x + late.value(); }),
+      HasSubstr("used for the first time while capturing"));
+}
+
+TEST(CapturedStep, DynamicLossScalingIsRefused) {
+  OneDeviceStrategy strategy(Device::parse("gpu:0"));
+  Trainer trainer(strategy);
+  trainer.optimizer.use_dynamic_loss_scale({});
+  const auto step = captured([&](const Batch& batch) { return trainer.train(batch); });
+  trainer.run(step, 0);
+  try {
+    trainer.run(step, 1);
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::AnyOf(HasSubstr("dynamic loss scaling"),
+                                             HasSubstr("a value is read on the host")));
+  }
+}
+
+TEST(CapturedStep, OptionsBelowOneAreRefused) {
+  const auto fn = [](const Tensor& x) { return x; };
+  EXPECT_THROW(captured(fn, {.num_warm_up_calls = 0}), Error);
+  EXPECT_THROW(captured(fn, {.max_signatures = 0}), Error);
+}
+
+}  // namespace captured_step_test
+}  // namespace tutti
