@@ -137,7 +137,7 @@ def torch_contender(place, runner, policy, mode, network, image, batch):
 
 
 def out_of_memory(problem):
-    return "resource exhausted" in problem.lower() or "out of memory" in problem.lower()
+    return "resource_exhausted" in problem.lower() or "out of memory" in problem.lower()
 
 
 def resnet50(policy):
