@@ -24,6 +24,7 @@ def devices(place, runner):
         return passed(f"{report['devices'][0]['model']}, {report['devices'][0]['cores']} cores")
     gpus = [device for device in report["devices"] if device.get("type") == "gpu"]
     place.num_gpus = len(gpus)
+    place.gpu_bytes = gpus[0].get("total_bytes", place.gpu_bytes) if gpus else 0
     if not gpus:
         return failed("tutti sees no GPU: " + str(report.get("gpu", {}).get("reason", "it gives no reason")), outcome.output)
     if bool(report["gpu"].get("simulated")) != place.simulated:

@@ -117,7 +117,9 @@ def sized(place, policy):
     """Network, image size, first batch size, steps of a round, rounds."""
     if place.tiny:
         return "resnet8", 8, 4, 1, 2
-    return "resnet50", 224, 256 if policy.startswith("mixed") else 128, 10, 3 if place.flags.quick else 5
+    # All contenders hold their memory at once.
+    batch = 256 if place.gpu_bytes >= 60e9 else 128 if place.gpu_bytes >= 30e9 else 64
+    return "resnet50", 224, batch if policy.startswith("mixed") else batch // 2, 10, 3 if place.flags.quick else 5
 
 
 def tutti_contender(place, runner, policy, network, image, batch):
