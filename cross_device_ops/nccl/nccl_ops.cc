@@ -69,9 +69,11 @@ class NcclOps final : public CrossDeviceOps {
         group_(functions, group, options.timeout.value_or(kDefaultTimeout)) {}
 
   std::string_view name() const override { return "nccl"; }
-  /// MIN and MAX of floating numbers: NCCL's lose NaNs, which elsewhere win.
+  /// Not MIN and MAX of floating numbers: NCCL's lose NaNs, which elsewhere win. Not 16-bit numbers
+  /// of more than two ranks: NCCL rounds at each.
   bool supports(ReduceOp op, DType dtype, DeviceType device) const override {
     if (device != DeviceType::kGpu || op == ReduceOp::kMean) return false;
+    if (is_half(dtype) && world_ > 2) return false;
     const bool picks = op == ReduceOp::kMin || op == ReduceOp::kMax;
     return is_floating(dtype) ? !picks : dtype != DType::kBool || picks;
   }

@@ -4,7 +4,7 @@
 // Vocabulary: a *clique* is all ranks of one unique id; a *launch* is what one rank calls within a
 // group. The n-th launches of all ranks belong together: once all are there they become one piece
 // of work for all their streams. Until then the communicators are in progress.
-// Misuse is an error with a text (simulated_nccl.h lists it); TUTTI_SIMULATED_NCCL injects failures.
+// Misuse is an error with a text (nccl.h lists it); TUTTI_SIMULATED_NCCL injects failures.
 #pragma GCC visibility push(default)  // found by name in the module
 #include "tests/cuda_simulation/nccl.h"
 #pragma GCC visibility pop
@@ -120,7 +120,7 @@ ncclResult_t check_call(const ncclComm* comm, const NcclCall& call, cudaStream_t
     return refuse(ncclInvalidUsage, concat(call.name(), ": the communicator is in progress"));
   }
   if (comm->state != ncclSuccess) return comm->state;
-  if (call.reads() || comm->rank == call.root) {
+  if (call.reads(comm->rank)) {
     if (const auto bad = check_buffer(call, call.send, "input"); bad != ncclSuccess) return bad;
   }
   if (call.writes(comm->rank)) {

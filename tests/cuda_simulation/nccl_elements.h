@@ -23,8 +23,10 @@ struct NcclCall {
 
   const char* name() const;
   bool is_collective() const { return kind != NcclKind::kSend && kind != NcclKind::kReceive; }
-  /// Whether every rank's input is read; whether this rank's output is written.
-  bool reads() const { return kind != NcclKind::kBroadcast && kind != NcclKind::kReceive; }
+  /// Whether this rank's input is read, and its output written.
+  bool reads(int rank) const {
+    return kind != NcclKind::kReceive && (kind != NcclKind::kBroadcast || rank == root);
+  }
   bool writes(int rank) const {
     return kind != NcclKind::kSend && (kind != NcclKind::kReduce || rank == root);
   }
