@@ -2,41 +2,74 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/gpu_component.h"
 
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
 #include "tutti/core/logging.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/kernel_table.h"
+#include "tutti/tensor/step_recorder.h"
 
 namespace tutti::internal {
 
-void accumulate_on_gpu(MutableTensor& value, AssignOp op, const Tensor& operand) {
+namespace {
+
+/// Where kernels find the rule's numbers in each replay of a captured step; nullptr otherwise.
+/// Updates with the same numbers share the place, so that they share a launch.
+const double* numbers_of_each_step(Device device, const UpdateRule& rule,
+                                   const UpdateScalars& scalars) {
+  StepRecorder* const recorder = StepRecorder::current();
+  if (!recorder || !scalars.live) return nullptr;
+  const StepRecorder::Identity identity = {reinterpret_cast<std::uintptr_t>(&rule),
+                                           reinterpret_cast<std::uintptr_t>(scalars.live),
+                                           std::bit_cast<std::uint64_t>(scalars.weight_decay), 1};
+  const auto write = [&rule, live = scalars.live,
+                      weight_decay = scalars.weight_decay](std::byte* place) {
+    UpdateScalars now = *live;
+    now.weight_decay = weight_decay;
+    const DeviceRule numbers = *rule.device_rule(now);
+    std::memcpy(place, numbers.constants.data(), sizeof(numbers.constants));
+  };
+  return static_cast<const double*>(
+      recorder->reserve(device, sizeof(DeviceRule::constants), write, identity));
+}
+
+}  // namespace
+
+void accumulate_on_gpu(VariableMemory& value, AssignOp op, const Tensor& operand) {
   Tensor result;
   {
     OpCall call;
     call.op = op == AssignOp::kAdd ? OpId::kAdd : OpId::kSubtract;
-    call.inputs = {value.freeze(), operand};
+    call.inputs = {value.read(), operand};
     call.outputs = {{value.shape(), value.dtype()}};
     result = compute(call).front();
   }
   value.assign(result);
 }
 
-bool update_on_gpu(std::span<MutableTensor* const> values, const UpdateRule& rule,
+bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& rule,
                    const Tensor& gradient, const UpdateScalars& scalars) {
-  const MutableTensor& weights = *values.front();
   const std::optional<DeviceRule> kernel = rule.device_rule(scalars);
   if (!kernel || values.size() > DeviceUpdateItem::kMaxSlots + 1) return false;
-  DeviceUpdateItem item;
-  for (MutableTensor* value : values) {
-    TUTTI_CHECK(value->shape() == weights.shape() && value->dtype() == weights.dtype(), rule.name(),
-                ": a slot of shape ", value->shape(), " for weights of shape ", weights.shape());
-    value->make_unique();
+  const Device device = values.front()->device();
+  const DType dtype = values.front()->dtype();
+  std::vector<void*> places;
+  for (VariableMemory* value : values) {
+    TUTTI_CHECK(value->shape() == gradient.shape() && value->dtype() == dtype, rule.name(),
+                ": a slot of shape ", value->shape(), " for a gradient of shape ",
+                gradient.shape());
+    places.push_back(value->writable().address());
   }
-  for (std::size_t s = 1; s < values.size(); ++s) item.slots[s - 1] = values[s]->address();
-  item.weights = weights.address();
+  DeviceUpdateItem item;
+  item.weights = places.front();
+  std::copy(places.begin() + 1, places.end(), item.slots.begin());
   item.gradient = gradient.address();
   item.count = static_cast<std::size_t>(gradient.num_elements());
-  GpuDevice& device = GpuDevice::of(weights.device());
-  device.update_later(weights.dtype(), *kernel, item, {gradient.buffer()});
+  GpuDevice& gpu = GpuDevice::of(device);
+  gpu.update_later(dtype, *kernel, item, {gradient.buffer()},
+                   numbers_of_each_step(device, rule, scalars));
   return true;
 }
 

@@ -11,11 +11,11 @@ namespace tutti::internal {
 // Nothing here waits for the GPU. Tensors are on the device of the variable.
 
 /// value += operand (kAdd) or value -= operand. No tape sees it.
-void accumulate_on_gpu(MutableTensor& value, AssignOp op, const Tensor& operand);
+void accumulate_on_gpu(VariableMemory& value, AssignOp op, const Tensor& operand);
 
 /// Applies the rule by its kernel: `values` are the weights and then the rule's slots. Returns
 /// false when the rule has no kernel for these weights: then nothing was done.
-bool update_on_gpu(std::span<MutableTensor* const> values, const UpdateRule& rule,
+bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& rule,
                    const Tensor& gradient, const UpdateScalars& scalars);
 
 /// Once for each rule.

@@ -143,10 +143,10 @@ SummedRows sum_duplicates(const IndexedSlices& slices, const std::vector<std::in
   return result;
 }
 
-void check_dense(const Tensor& gradient, const MutableTensor& value, const std::string& who) {
-  if (gradient.shape() == value.shape() && gradient.dtype() == value.dtype()) return;
-  fail(ErrorCode::kInvalidArgument, who, ": the gradient does not fit; expected ", value.shape(),
-       " of ", value.dtype(), ", got ", gradient.shape(), " of ", gradient.dtype());
+void check_dense(const Tensor& gradient, const Shape& shape, DType dtype, const std::string& who) {
+  if (gradient.shape() == shape && gradient.dtype() == dtype) return;
+  fail(ErrorCode::kInvalidArgument, who, ": the gradient does not fit; expected ", shape, " of ",
+       dtype, ", got ", gradient.shape(), " of ", gradient.dtype());
 }
 
 std::string who_updates(const UpdateRule& rule) {
@@ -165,26 +165,21 @@ void apply_with_norms(const UpdateRule& rule, UpdateArgs args) {
 
 }  // namespace
 
-VariableComponent::VariableComponent(const Tensor& initial_value, Device device)
-    : value_(initial_value.shape(), initial_value.dtype(), device) {
-  value_.assign(initial_value);
-}
-
 void VariableComponent::assign(AssignOp op, const Tensor& value) {
   if (op == AssignOp::kAssign) {
-    value_.assign(value);
+    memory_->assign(value);
     return;
   }
   const Tensor local = value.to(device());
-  TUTTI_CHECK(local.shape() == value_.shape() && local.dtype() == value_.dtype(),
-              "VariableComponent::assign: expected ", value_.shape(), " of ", value_.dtype(),
+  TUTTI_CHECK(local.shape() == memory_->shape() && local.dtype() == memory_->dtype(),
+              "VariableComponent::assign: expected ", memory_->shape(), " of ", memory_->dtype(),
               ", got ", local.shape(), " of ", local.dtype());
-  if (value_.dtype() == DType::kBool) fail_bool("VariableComponent::assign");
-  if (device().type != DeviceType::kCpu) return internal::accumulate_on_gpu(value_, op, local);
-  value_.make_unique();
-  visit_dtype(value_.dtype(), [&]<class T>() {
+  if (local.dtype() == DType::kBool) fail_bool("VariableComponent::assign");
+  if (device().type != DeviceType::kCpu) return internal::accumulate_on_gpu(*memory_, op, local);
+  const MutableTensor& own = memory_->writable();
+  visit_dtype(own.dtype(), [&]<class T>() {
     if constexpr (!std::is_same_v<T, bool>) {
-      accumulate<T>(value_.span<T>(), local.host_span<T>(), op);
+      accumulate<T>(own.span<T>(), local.host_span<T>(), op);
     }
   });
 }
@@ -195,13 +190,13 @@ void VariableComponent::scatter(ScatterOp op, const IndexedSlices& slices,
     // Rows are checked on the host, so that is where they are written, too.
     VariableComponent on_host(read(), Device{});
     on_host.scatter(op, slices, name);
-    return value_.assign(on_host.read());
+    return memory_->assign(on_host.read());
   }
   const std::string who = concat("Variable '", name, "'.", op);
-  check_slices(slices, value_.shape(), value_.dtype(), who);
-  const auto rows = checked_rows(slices.indices.to(Device{}), value_.shape().dim(0), who);
+  check_slices(slices, memory_->shape(), memory_->dtype(), who);
+  const auto rows = checked_rows(slices.indices.to(Device{}), memory_->shape().dim(0), who);
   const Tensor local = slices.values.to(device());
-  visit_dtype(value_.dtype(), [&]<class T>() {
+  visit_dtype(memory_->dtype(), [&]<class T>() {
     const auto values = local.host_span<T>();
     if constexpr (std::is_same_v<T, bool>) {
       if (op != ScatterOp::kUpdate) fail_bool(who.c_str());
@@ -209,9 +204,8 @@ void VariableComponent::scatter(ScatterOp op, const IndexedSlices& slices,
       check_divisors<T>(values, who);
     }
     if (values.empty()) return;
-    value_.make_unique();
     const std::size_t row_size = values.size() / rows.size();
-    T* const out = value_.span<T>().data();
+    T* const out = memory_->writable().span<T>().data();
     for (std::size_t i = 0; i < rows.size(); ++i) {
       T* const row = out + static_cast<std::size_t>(rows[i]) * row_size;
       for (std::size_t k = 0; k < row_size; ++k) {
@@ -228,17 +222,15 @@ void VariableComponent::update(VariableComponent& weights,
   if (weights.device().type != DeviceType::kCpu) {
     return update_on_gpu(weights, slots, rule, gradient, scalars);
   }
-  MutableTensor& value = weights.value_;
+  const MutableTensor& value = weights.memory_->writable();
   const std::string who = who_updates(rule);
   const std::size_t element_size = size_of(value.dtype());
-  value.make_unique();
   std::vector<std::byte*> slot_data;
   for (VariableComponent* slot : slots) {
-    TUTTI_CHECK(slot->value_.shape() == value.shape() && slot->value_.dtype() == value.dtype(), who,
-                ": a slot of shape ", slot->value_.shape(), " for weights of shape ",
-                value.shape());
-    slot->value_.make_unique();
-    slot_data.push_back(slot->value_.data());
+    const MutableTensor& own = slot->memory_->writable();
+    TUTTI_CHECK(own.shape() == value.shape() && own.dtype() == value.dtype(), who,
+                ": a slot of shape ", own.shape(), " for weights of shape ", value.shape());
+    slot_data.push_back(own.data());
   }
   std::vector<void*> pointers(slots.size());
   const auto apply = [&](std::size_t first, std::size_t count, const std::byte* gradient_data) {
@@ -267,7 +259,7 @@ void VariableComponent::update(VariableComponent& weights,
     return;
   }
   const Tensor dense = gradient.to_dense().to(weights.device());
-  check_dense(dense, value, who);
+  check_dense(dense, value.shape(), value.dtype(), who);
   const auto count = static_cast<std::size_t>(dense.num_elements());
   if (count == 0) return;
   if (!rule.uses_norms()) {
@@ -284,13 +276,13 @@ void VariableComponent::update_on_gpu(VariableComponent& weights,
                                       const UpdateRule& rule, const Gradient& gradient,
                                       const UpdateScalars& scalars) {
   const std::string who = who_updates(rule);
-  const MutableTensor& value = weights.value_;
-  if (gradient.is_slices()) check_slices(gradient.slices(), value.shape(), value.dtype(), who);
+  const VariableMemory& own = *weights.memory_;
+  if (gradient.is_slices()) check_slices(gradient.slices(), own.shape(), own.dtype(), who);
   const Tensor dense = gradient.to_dense().to(weights.device());
-  check_dense(dense, value, who);
+  check_dense(dense, own.shape(), own.dtype(), who);
   if (dense.num_elements() == 0) return;
-  std::vector<MutableTensor*> values = {&weights.value_};
-  for (VariableComponent* slot : slots) values.push_back(&slot->value_);
+  std::vector<VariableMemory*> values = {weights.memory_.get()};
+  for (VariableComponent* slot : slots) values.push_back(slot->memory_.get());
   if (internal::update_on_gpu(values, rule, dense, scalars)) return;
   internal::warn_of_update_by_host(rule);
   VariableComponent weights_on_host(weights.read(), Device{});
@@ -299,8 +291,8 @@ void VariableComponent::update_on_gpu(VariableComponent& weights,
   std::vector<VariableComponent*> pointers;
   for (VariableComponent& slot : slots_on_host) pointers.push_back(&slot);
   update(weights_on_host, pointers, rule, dense.to(Device{}), scalars);
-  weights.value_.assign(weights_on_host.read());
-  for (std::size_t s = 0; s < slots.size(); ++s) slots[s]->value_.assign(slots_on_host[s].read());
+  weights.memory_->assign(weights_on_host.read());
+  for (std::size_t s = 0; s < slots.size(); ++s) slots[s]->memory_->assign(slots_on_host[s].read());
 }
 
 }  // namespace tutti

@@ -12,6 +12,7 @@
 #include "tutti/autograd/variable_options.h"
 #include "tutti/tensor/gradient.h"
 #include "tutti/tensor/update_rule.h"
+#include "tutti/tensor/variable_memory.h"
 
 namespace tutti {
 
@@ -108,9 +109,10 @@ class VariableStorage {
 /// synchronised.
 class VariableComponent {
  public:
-  VariableComponent(const Tensor& initial_value, Device device);
-  Tensor read() const { return value_.freeze(); }
-  Device device() const { return value_.device(); }
+  VariableComponent(const Tensor& initial_value, Device device)
+      : memory_(std::make_shared<VariableMemory>(initial_value, device)) {}
+  Tensor read() const { return memory_->read(); }
+  Device device() const { return memory_->device(); }
   void assign(AssignOp op, const Tensor& value);
   void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name);
   /// Elements of the rule in place; a sparse gradient touches its rows alone when the rule allows
@@ -124,7 +126,7 @@ class VariableComponent {
   static void update_on_gpu(VariableComponent& weights, std::span<VariableComponent* const> slots,
                             const UpdateRule& rule, const Gradient& gradient,
                             const UpdateScalars& scalars);
-  MutableTensor value_;
+  std::shared_ptr<VariableMemory> memory_;  // shared with captured steps that use it
 };
 
 }  // namespace tutti

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -24,8 +26,11 @@ class StepRecorder {
 
   /// Device memory of `bytes` (a multiple of 8) that holds, whenever the step runs, what `write`
   /// wrote for that step. `write` runs with the random context of the step and the replica.
+  /// Calls of one identity (but none) share the place.
+  using Identity = std::array<std::uint64_t, 4>;
   virtual const void* reserve(Device device, std::size_t bytes,
-                              std::function<void(std::byte*)> write) = 0;
+                              std::function<void(std::byte*)> write,
+                              const Identity& identity = {}) = 0;
   /// What the host does in each replay, once for all replicas: `prepare` before any `write`,
   /// `commit` when the work is queued (where the function itself would have changed numbers).
   virtual void on_replay(std::function<void()> prepare, std::function<void()> commit) = 0;

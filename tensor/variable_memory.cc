@@ -44,7 +44,7 @@ void VariableMemory::assign(const Tensor& value) {
   if (num_pins_ == 0) return value_.assign(value);
   if (is_alone_in_place()) return value_.write(value);
   // A copy: another variable's fixed place may be written before this value is moved into ours.
-  value_.assign(value.copy());
+  value_.assign(value.to(device()).copy());
 }
 
 void VariableMemory::pin() {

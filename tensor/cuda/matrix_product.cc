@@ -138,7 +138,7 @@ struct MatrixPlan {
     make_layout(result, p, p.m, p.n, false);
   }
 
-  void choose_algorithm(const MatrixProduct& p, cublasLtHandle_t handle) {
+  void choose_algorithm(const MatrixProduct& p, MathLibraries& libraries) {
     Preference preference;
     check(cublasLtMatmulPreferenceCreate(preference.address()), "cublasLtMatmulPreferenceCreate");
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kMaxWorkspaceBytes});
@@ -153,7 +153,7 @@ struct MatrixPlan {
     cublasLtMatmulHeuristicResult_t found{};
     int num_found = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        handle, operation.get(), first.get(), second.get(), result.get(), result.get(),
+        libraries.blas(), operation.get(), first.get(), second.get(), result.get(), result.get(),
         preference.get(), 1, &found, &num_found);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && !num_found)) {
       return;
@@ -173,7 +173,7 @@ const MatrixPlan& MatrixPlans::get(const MatrixProduct& product, const KernelCal
   if (!plan) {
     auto made = std::make_unique<MatrixPlan>();
     made->describe(product, call.libraries.options());
-    made->choose_algorithm(product, call.libraries.blas());
+    made->choose_algorithm(product, call.libraries);
     plan = std::move(made);
   }
   return *plan;

@@ -38,8 +38,8 @@ class StepCapture::Recorder final : public StepRecorder {
         variables_(variables),
         block_(Shape{kBlockBytes}, DType::kUInt8, device) {}
 
-  const void* reserve(Device device, std::size_t bytes,
-                      std::function<void(std::byte*)> write) override;
+  const void* reserve(Device device, std::size_t bytes, std::function<void(std::byte*)> write,
+                      const Identity& identity) override;
   void on_replay(std::function<void()> prepare, std::function<void()> commit) override {
     effects_.push_back({std::move(prepare), std::move(commit)});
   }
@@ -65,6 +65,7 @@ class StepCapture::Recorder final : public StepRecorder {
   struct Value {
     std::size_t offset = 0;
     std::function<void(std::byte*)> write;
+    Identity identity{};
   };
 
   const Device device_;
@@ -79,17 +80,21 @@ class StepCapture::Recorder final : public StepRecorder {
 };
 
 const void* StepCapture::Recorder::reserve(Device device, std::size_t bytes,
-                                           std::function<void(std::byte*)> write) {
+                                           std::function<void(std::byte*)> write,
+                                           const Identity& identity) {
   TUTTI_CHECK(device == device_ && bytes % 8 == 0, "captured step: a value of ", bytes,
               " bytes on ", device, " for a replica on ", device_);
+  const auto known = std::ranges::find(values_, identity, &Value::identity);
+  if (identity != Identity{} && known != values_.end())
+    return static_cast<const std::byte*>(block_.address()) + known->offset;
   const std::size_t offset = host_.size();
   if (offset + bytes > static_cast<std::size_t>(kBlockBytes)) {
     fail(ErrorCode::kResourceExhausted, "captured step: more than ", kBlockBytes,
          " bytes of values that change from step to step; try several smaller steps");
   }
   host_.resize(offset + bytes);
-  values_.push_back({offset, std::move(write)});
-  return block_.data() + offset;
+  values_.push_back({offset, std::move(write), identity});
+  return static_cast<const std::byte*>(block_.address()) + offset;
 }
 
 void StepCapture::Recorder::uses(const std::shared_ptr<VariableMemory>& memory) {
@@ -109,7 +114,7 @@ void StepCapture::Recorder::write_values(const RandomContext& context) {
   if (values_.empty()) return;
   const RandomContextScope scope({context.seed, context.step, replica_});
   for (const Value& value : values_) value.write(host_.data() + value.offset);
-  GpuDevice::of(device_).copy_from_host(block_.data(), host_.data(), host_.size());
+  GpuDevice::of(device_).copy_from_host(block_.address(), host_.data(), host_.size());
 }
 
 /// The devices of a capture, their memory, and the graph that it becomes.

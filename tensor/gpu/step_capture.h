@@ -23,7 +23,8 @@ class UsedVariables final : public StepRecorder {
  public:
   std::vector<std::shared_ptr<VariableMemory>> list() const;
 
-  const void* reserve(Device, std::size_t, std::function<void(std::byte*)>) override {
+  const void* reserve(Device, std::size_t, std::function<void(std::byte*)>,
+                      const Identity&) override {
     return nullptr;
   }
   void on_replay(std::function<void()>, std::function<void()>) override {}

@@ -58,8 +58,7 @@ TEST(CudaMathLibraries, MakeHandlesWhenFirstUsed) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInternal);
-    EXPECT_EQ(error.message(),
-              "cudnnCreate: cuDNN says CUDNN_STATUS_NOT_INITIALIZED: no driver");
+    EXPECT_EQ(error.message(), "cudnnCreate: cuDNN says CUDNN_STATUS_NOT_INITIALIZED: no driver");
   }
   try {
     (void)libraries.blas();
