@@ -78,9 +78,7 @@ class NcclOps final : public CrossDeviceOps {
     return is_floating(dtype) ? !picks : dtype != DType::kBool || picks;
   }
   bool spans_processes() const override { return world_ != devices_.size(); }
-  bool provides(Collective collective) const override {
-    return collective != Collective::kBarrier;
-  }
+  bool provides(Collective collective) const override { return collective != Collective::kBarrier; }
   void abort(const Error& reason) noexcept override { group_.abort(reason); }
 
  protected:
@@ -188,25 +186,24 @@ void NcclOps::reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer>
                                      std::span<const std::size_t> counts) {
   const std::vector<std::size_t> offsets = offsets_of(counts);
   const bool even = are_equal(counts);
-  group_.launch(describe(Collective::kReduceScatter, inputs.front()),
-                [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                  const ReplicaBuffer& in = inputs[r];
-                  const ReplicaBuffer& out = outputs[r];
-                  const ncclDataType_t type = type_of(in.dtype);
-                  if (even) {
-                    return nccl_.reduce_scatter(in.data, out.data, out.count, type, op_of(op), comm,
-                                                stream);
-                  }
-                  for (std::size_t root = 0; root < world_; ++root) {
-                    if (counts[root] == 0) continue;
-                    const ncclResult_t result = nccl_.reduce(
-                        in.data + offsets[root] * size_of(in.dtype),
-                        root == rank_of(r) ? out.data : nullptr, counts[root], type, op_of(op),
-                        static_cast<int>(root), comm, stream);
-                    if (result != ncclSuccess && result != ncclInProgress) return result;
-                  }
-                  return ncclSuccess;
-                });
+  group_.launch(
+      describe(Collective::kReduceScatter, inputs.front()),
+      [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
+        const ReplicaBuffer& in = inputs[r];
+        const ReplicaBuffer& out = outputs[r];
+        const ncclDataType_t type = type_of(in.dtype);
+        if (even) {
+          return nccl_.reduce_scatter(in.data, out.data, out.count, type, op_of(op), comm, stream);
+        }
+        for (std::size_t root = 0; root < world_; ++root) {
+          if (counts[root] == 0) continue;
+          const ncclResult_t result = nccl_.reduce(
+              in.data + offsets[root] * size_of(in.dtype), root == rank_of(r) ? out.data : nullptr,
+              counts[root], type, op_of(op), static_cast<int>(root), comm, stream);
+          if (result != ncclSuccess && result != ncclInProgress) return result;
+        }
+        return ncclSuccess;
+      });
 }
 
 ncclResult_t NcclOps::exchange(const ReplicaBuffer& input, const ReplicaBuffer& output,
@@ -244,8 +241,9 @@ void NcclOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
 void require_own_gpus(const Group& group) {
   for (std::size_t r = 0; r < group.local_devices.size(); ++r) {
     if (group.local_devices[r].type == DeviceType::kGpu) continue;
-    fail(ErrorCode::kInvalidArgument, "nccl: works on GPUs alone; expected a GPU for each replica, ",
-         "got ", group.local_devices[r], " for replica ", r, "; try canonical or ring for CPUs");
+    fail(ErrorCode::kInvalidArgument,
+         "nccl: works on GPUs alone; expected a GPU for each replica, ", "got ",
+         group.local_devices[r], " for replica ", r, "; try canonical or ring for CPUs");
   }
   if (const auto shared = find_shared_gpu(group.local_devices)) {
     fail(ErrorCode::kInvalidArgument, "nccl: replicas ", shared->first, " (",

@@ -94,7 +94,9 @@ TEST(CommunicationOptionsTest, TheImplementationChoosesWhenNoNameIsGiven) {
 TEST(CommunicationOptionsTest, S2_10_ImplementationsThatThisBuildLacksAreRefused) {
   const CrossDeviceOpsSpec mpi{"", {.implementation = CommunicationImplementation::kMpi}};
   expect_error(ErrorCode::kUnimplemented, {"this build", "MPI", "AUTO, RING, NCCL or CANONICAL"},
-               [&] { build_cross_device_ops(mpi, Group{2, 0, cpus(2)}); });
+               [&] {
+                 build_cross_device_ops(mpi, Group{2, 0, cpus(2)});
+               });
 }
 
 TEST(CommunicationOptionsTest, S2_10_NcclForCpusIsRefused) {

@@ -9,7 +9,15 @@
 
 namespace tutti::cuda_simulation {
 
-enum class NcclKind { kAllReduce, kReduce, kBroadcast, kAllGather, kReduceScatter, kSend, kReceive };
+enum class NcclKind {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kSend,
+  kReceive
+};
 
 /// One call of one rank. `root`: of a collective that has one, or the peer of a send or receive.
 struct NcclCall {

@@ -106,7 +106,8 @@ TEST(GpuReductions, TensorsAreReducedToAnyDevice) {
 TEST(GpuReductions, RowsAreJoinedByTheHostAndComeBack) {
   const auto rows_on = [](Device device, float value, std::int64_t row) {
     return Gradient(IndexedSlices{Tensor::from<float>({1, 2}, {value, value}, device),
-                                  Tensor::from<std::int64_t>({1}, {row}, device), {4, 2}});
+                                  Tensor::from<std::int64_t>({1}, {row}, device),
+                                  {4, 2}});
   };
   const PerReplica<Gradient> value({rows_on(gpu(0), 1, 3), rows_on(gpu(1), 2, 0)});
   const IndexedSlices all =
@@ -128,7 +129,8 @@ TEST(GpuReductions, TheAutomaticChoiceSaysWhy) {
   EXPECT_EQ(chosen(gpus(2), why), "nccl");
   EXPECT_THAT(why, HasSubstr("gpu:0, gpu:1: nccl, because each replica has a GPU of its own"));
   EXPECT_EQ(chosen({gpu(0), gpu(0)}, why), "canonical");
-  EXPECT_THAT(why, HasSubstr("canonical, because replicas 0 and 1 share GPU 0, which nccl refuses"));
+  EXPECT_THAT(why,
+              HasSubstr("canonical, because replicas 0 and 1 share GPU 0, which nccl refuses"));
   EXPECT_EQ(chosen({gpu(1)}, why), "canonical");
   EXPECT_EQ(why, "");
   EXPECT_TRUE(internal::are_connected(gpus(4)));
