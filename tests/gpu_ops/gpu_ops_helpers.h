@@ -80,9 +80,8 @@ inline std::string take_nccl_notes() {
 class CollectedLog {
  public:
   CollectedLog()
-      : previous_(set_log_sink([this](LogLevel, std::string_view line) {
-          text_ += std::string(line) + "\n";
-        })) {}
+      : previous_(set_log_sink(
+            [this](LogLevel, std::string_view line) { text_ += std::string(line) + "\n"; })) {}
   ~CollectedLog() { set_log_sink(previous_); }
   CollectedLog(const CollectedLog&) = delete;
   CollectedLog& operator=(const CollectedLog&) = delete;

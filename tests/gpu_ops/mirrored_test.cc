@@ -142,8 +142,8 @@ TEST(MirroredOnGpus, ValuesThatAreNotFiniteAreFoundByEveryPolicy) {
           const ReplicaContext& replica = ReplicaContext::current();
           const bool bad = replica.replica_id() == last;
           const float nan = std::numeric_limits<float>::quiet_NaN();
-          const Tensor x = Tensor::from<float>({3}, {0.25f, bad ? nan : 0.25f, 0.25f},
-                                               replica.device());
+          const Tensor x =
+              Tensor::from<float>({3}, {0.25f, bad ? nan : 0.25f, 0.25f}, replica.device());
           GradientTape tape;
           optimizer.minimize(tape, reduce_sum(w.value() * x));
         });
@@ -171,7 +171,8 @@ TEST(MirroredOnGpus, RowsOfEmbeddingsAreSummed) {
   Sgd optimizer(std::vector<Variable>{table}, {.learning_rate = 1.0});
   strategy.run([&] {
     const ReplicaContext& replica = ReplicaContext::current();
-    const Tensor rows = Tensor::from<std::int64_t>({2}, {replica.replica_id(), 3}, replica.device());
+    const Tensor rows =
+        Tensor::from<std::int64_t>({2}, {replica.replica_id(), 3}, replica.device());
     GradientTape tape;
     optimizer.minimize(tape, reduce_sum(gather(table, rows)));
   });

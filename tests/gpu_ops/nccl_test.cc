@@ -20,7 +20,6 @@ using gpu_ops_tests::make_on;
 using gpu_ops_tests::powers_of_ten;
 using gpu_ops_tests::take_nccl_notes;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 TEST(Nccl, CommunicatorsAreMadeOnceAndLaunchesAreGrouped) {
   take_nccl_notes();
@@ -51,13 +50,13 @@ TEST(Nccl, ConformsInASampleOfTheKit) {
       {.shapes = {conformance::GroupShape::kLocal}, .sample = 120, .max_count = 5000}, subject);
   EXPECT_EQ(report.total().failed, 0u) << report.table("tutti conform nccl --devices gpu:0-2");
   EXPECT_GT(report.total().passed, 30u);
-  EXPECT_THAT(take_nccl_notes(), Not(HasSubstr("!")));
+  EXPECT_EQ(take_nccl_notes().find('!'), std::string::npos);  // no misuse
 }
 
 TEST(Nccl, UnevenPartsTravelAsBroadcastsAndReductions) {
   const auto ops = make_on("nccl", gpus(2));
-  const PerReplica<Tensor> value({Tensor::from<float>({3, 1}, {1, 2, 3}, gpu(0)),
-                                  Tensor::from<float>({1, 1}, {4}, gpu(1))});
+  const PerReplica<Tensor> value(
+      {Tensor::from<float>({3, 1}, {1, 2, 3}, gpu(0)), Tensor::from<float>({1, 1}, {4}, gpu(1))});
   take_nccl_notes();
   expect_tensor(ops->all_gather(value)[1], {4, 1}, {1, 2, 3, 4});
   EXPECT_THAT(take_nccl_notes(), HasSubstr("broadcast rank 1 count 3\nbroadcast rank 1 count 1\n"));
@@ -76,17 +75,23 @@ TEST(Nccl, MeanIsASumAndADivisionAndMinOfFloatsFallsBack) {
   EXPECT_TRUE(ops->supports(ReduceOp::kMin, DType::kInt32, DeviceType::kGpu));
   EXPECT_TRUE(ops->supports(ReduceOp::kMax, DType::kBool, DeviceType::kGpu));
   EXPECT_FALSE(ops->supports(ReduceOp::kSum, DType::kFloat32, DeviceType::kCpu));
+  EXPECT_TRUE(ops->supports(ReduceOp::kSum, DType::kBFloat16, DeviceType::kGpu));
+  EXPECT_FALSE(
+      make_on("nccl", gpus(3))->supports(ReduceOp::kSum, DType::kBFloat16, DeviceType::kGpu));
   expect_tensor(ops->all_reduce(ReduceOp::kMin, powers_of_ten(gpus(2)))[1], {3}, {1, 10, 100});
 }
 
 TEST(Nccl, S2_10_CpusAreAnErrorThatNamesThem) {
-  expect_error(ErrorCode::kInvalidArgument, {"nccl", "cpu:0 for replica 0", "canonical"},
-               [] { make_on("nccl", {Device{}, Device{DeviceType::kCpu, 1}}); });
+  expect_error(ErrorCode::kInvalidArgument, {"nccl", "cpu:0 for replica 0", "canonical"}, [] {
+    make_on("nccl", {Device{}, Device{DeviceType::kCpu, 1}});
+  });
   const auto ops = make_on("nccl", gpus(2));
-  expect_error(ErrorCode::kInvalidArgument, {"nccl", "gpu:0, gpu:1", "cpu:0", "Tensor::to()"},
-               [&] { ops->all_reduce(ReduceOp::kSum, powers_of_ten({Device{}, Device{}})); });
-  expect_error(ErrorCode::kInvalidArgument, {"nccl", "gpu:2", "replica 1"},
-               [&] { ops->all_reduce(ReduceOp::kSum, powers_of_ten({gpu(0), gpu(2)})); });
+  expect_error(ErrorCode::kInvalidArgument, {"nccl", "gpu:0, gpu:1", "cpu:0", "Tensor::to()"}, [&] {
+    ops->all_reduce(ReduceOp::kSum, powers_of_ten({Device{}, Device{}}));
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"nccl", "gpu:2", "replica 1"}, [&] {
+    ops->all_reduce(ReduceOp::kSum, powers_of_ten({gpu(0), gpu(2)}));
+  });
   CommunicationOptions options;
   options.implementation = CommunicationImplementation::kNccl;
   const auto implied = build_cross_device_ops({"", options}, Group{2, 0, gpus(2)});
@@ -95,8 +100,9 @@ TEST(Nccl, S2_10_CpusAreAnErrorThatNamesThem) {
 
 TEST(Nccl, ReplicasThatShareAGpuAreRefusedNamingBoth) {
   expect_error(ErrorCode::kInvalidArgument,
-               {"replicas 0 (gpu:0) and 2 (gpu:0) are both on GPU 0", "canonical"},
-               [] { make_on("nccl", {gpu(0), gpu(1), gpu(0)}); });
+               {"replicas 0 (gpu:0) and 2 (gpu:0) are both on GPU 0", "canonical"}, [] {
+                 make_on("nccl", {gpu(0), gpu(1), gpu(0)});
+               });
 }
 
 TEST(Nccl, CommunicatorsThatAreNeverReadyEndAtTheDeadline) {
@@ -104,9 +110,8 @@ TEST(Nccl, CommunicatorsThatAreNeverReadyEndAtTheDeadline) {
   const Environment faults("TUTTI_SIMULATED_NCCL", "init_never:1");
   take_nccl_notes();
   expect_error(ErrorCode::kDeadlineExceeded,
-               {"nccl: rank 0 (gpu:0): making communicators of 2 ranks", "200 ms"}, [] {
-                 make_on("nccl", gpus(2), {.timeout = std::chrono::milliseconds(200)});
-               });
+               {"nccl: rank 0 (gpu:0): making communicators of 2 ranks", "200 ms"},
+               [] { make_on("nccl", gpus(2), {.timeout = std::chrono::milliseconds(200)}); });
   EXPECT_THAT(take_nccl_notes(), HasSubstr("abort rank 0\nabort rank 1\n"));
 }
 
@@ -161,8 +166,9 @@ TEST(Nccl, RanksOfTwoProcessesFindEachOtherByTheStore) {
   const auto other = Executor::system().start("process-1", [&] { run_process(1); });
   run_process(0);
   other->join();
-  expect_error(ErrorCode::kInvalidArgument, {"key value store"},
-               [] { build_cross_device_ops(make_cross_device_ops("nccl"), {4, 0, gpus(2)}); });
+  expect_error(ErrorCode::kInvalidArgument, {"key value store"}, [] {
+    build_cross_device_ops(make_cross_device_ops("nccl"), {4, 0, gpus(2)});
+  });
 }
 
 TEST(Nccl, OldAndMissingLibrariesAreNamedWithTheRemedy) {
@@ -174,8 +180,9 @@ TEST(Nccl, OldAndMissingLibrariesAreNamedWithTheRemedy) {
                {"cannot open /nowhere/libnccl.so.2", "TUTTI_NCCL_LIBRARY", "canonical"},
                [] { internal::open_nccl("/nowhere/libnccl.so.2"); });
   internal::NcclFunctions injected = internal::nccl_functions();
-  expect_error(ErrorCode::kUnavailable, {"got 2.17.3"},
-               [&] { internal::make_nccl_ops(Group{2, 0, gpus(2)}, {}, injected); });
+  expect_error(ErrorCode::kUnavailable, {"got 2.17.3"}, [&] {
+    internal::make_nccl_ops(Group{2, 0, gpus(2)}, {}, injected);
+  });
   injected.get_version = [](int* version) {
     *version = NCCL_VERSION(2, 18, 1);
     return ncclSuccess;
