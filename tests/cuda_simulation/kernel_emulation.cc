@@ -28,7 +28,9 @@ class FiberBlock {
  public:
   FiberBlock(dim3 block, const std::function<void()>& thread)
       : block_(block), thread_(thread), fibers_(block.x * block.y * block.z) {
-    for (Fiber& fiber : fibers_) fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
+    for (Fiber& fiber : fibers_) {
+      fiber.stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
+    }
     slots_.resize((fibers_.size() + kWarp - 1) / kWarp);
   }
 
