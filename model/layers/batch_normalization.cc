@@ -107,7 +107,13 @@ BatchNormalization::Statistics BatchNormalization::normalize_global_batch(
   // Rounding can make a difference of equal numbers negative.
   const Tensor variance = maximum(slice(total, {channels}, {channels}) / rows - square(mean), 0.0);
   const Tensor y = (x - mean) * (rsqrt(variance + options_.epsilon) * gamma) + beta;
-  return {y, mean, variance, count.item() > 0.0f};
+  if (x.device().type == DeviceType::kCpu) return {y, mean, variance, count.item() > 0.0f};
+  // Without waiting for the number: where there are no rows the averages stay.
+  const GradientTape::StopRecording no_gradient;
+  const std::size_t first = first_moving_average();
+  const Tensor any = greater(count, 0.0);
+  return {y, where(any, mean, weight(first).value()),
+          where(any, variance, weight(first + 1).value()), true};
 }
 
 void BatchNormalization::update_moving_averages(const Statistics& statistics) const {

@@ -68,7 +68,8 @@ __device__ __forceinline__ void combine_pack(const Inputs& inputs, std::int64_t 
 
 template <class F, class T>
 __global__ void __launch_bounds__(kThreads)
-    combine_kernel(Inputs inputs, T* output, std::int64_t count, bool is_wide) {
+    combine_kernel(const __grid_constant__ Inputs inputs, T* output, std::int64_t count,
+                   bool is_wide) {
   constexpr int kWidth = sizeof(T) >= 4 ? 16 / sizeof(T) : 4;
   for (std::int64_t pack = thread_number(); pack * kWidth < count; pack += num_threads()) {
     const std::int64_t first = pack * kWidth;

@@ -14,7 +14,7 @@ constexpr int kTileRows = static_cast<int>(kThreads) / kTile;
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    copy_elements(StridedAxes<2> axes, const T* from, T* to) {
+    copy_elements(const __grid_constant__ StridedAxes<2> axes, const T* from, T* to) {
   std::int64_t offsets[2];
   for (std::int64_t i = thread_number(); i < axes.count; i += num_threads()) {
     axes.offsets_of(i, offsets);
@@ -32,7 +32,8 @@ struct Transposition {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) transpose_tiles(Transposition t, const T* from, T* to) {
+__global__ void __launch_bounds__(kThreads)
+    transpose_tiles(const __grid_constant__ Transposition t, const T* from, T* to) {
   __shared__ T tile[kTile][kTile + 1];  // one more: columns in different banks
   const int x = static_cast<int>(threadIdx.x) % kTile;
   const int y = static_cast<int>(threadIdx.x) / kTile;

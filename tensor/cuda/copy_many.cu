@@ -25,7 +25,8 @@ __device__ __forceinline__ void copy_bytes(const DeviceCopy& copy, std::int64_t 
   for (std::int64_t i = whole + threadIdx.x; i < end; i += kThreads) to[i] = from[i];
 }
 
-__global__ void __launch_bounds__(kThreads) copy_kernel(Batch<DeviceCopy, kItems> batch) {
+__global__ void __launch_bounds__(kThreads)
+    copy_kernel(const __grid_constant__ Batch<DeviceCopy, kItems> batch) {
   const auto share = batch.share(kBytesPerBlock);
   const DeviceCopy& copy = batch.items[share.item];
   const auto bytes = static_cast<std::int64_t>(copy.bytes);

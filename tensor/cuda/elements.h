@@ -13,6 +13,8 @@
 
 namespace tutti::cuda {
 
+// Parameters of kernels with arrays are `const __grid_constant__`: else each thread copies them.
+
 // Lists of types: floating ones, and all but bool.
 #define TUTTI_FLOATING_TYPES float, double, BFloat16, Float16
 #define TUTTI_NUMBER_TYPES TUTTI_FLOATING_TYPES, std::int32_t, std::int64_t, std::uint8_t

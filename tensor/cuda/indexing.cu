@@ -36,7 +36,8 @@ std::int64_t row_size(const Shape& shape) {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    one_hot_kernel(Indices indices, StridedAxes<2> axes, T on, T off, T* y) {
+    one_hot_kernel(Indices indices, const __grid_constant__ StridedAxes<2> axes, T on, T off,
+                   T* y) {
   std::int64_t offsets[2];  // of the index, and the class
   for (std::int64_t i = thread_number(); i < axes.count; i += num_threads()) {
     axes.offsets_of(i, offsets);
@@ -60,8 +61,8 @@ void one_hot(const KernelCall& call) {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    gather_kernel(Indices indices, StridedAxes<2> axes, std::int64_t num_rows, std::int64_t size,
-                  const T* x, T* y) {
+    gather_kernel(Indices indices, const __grid_constant__ StridedAxes<2> axes,
+                  std::int64_t num_rows, std::int64_t size, const T* x, T* y) {
   std::int64_t offsets[2];  // of the index, and within the row
   for (std::int64_t i = thread_number(); i < axes.count; i += num_threads()) {
     axes.offsets_of(i, offsets);

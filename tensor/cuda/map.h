@@ -51,8 +51,8 @@ __device__ __forceinline__ void map_at(const F& f, std::int64_t first, const std
 /// follow one by one.
 template <int kWidth, int kArity, class F, class Y, class A, class B, class C>
 __global__ void __launch_bounds__(kThreads)
-    map_kernel(StridedAxes<kArity> axes, bool is_wide, std::int64_t tail, F f, Y* y, const A* a,
-               const B* b, const C* c) {
+    map_kernel(const __grid_constant__ StridedAxes<kArity> axes, bool is_wide, std::int64_t tail,
+               F f, Y* y, const A* a, const B* b, const C* c) {
   bool is_repeated[kArity];
   for (int k = 0; k < kArity; ++k) is_repeated[k] = axes.strides[k][axes.rank - 1] == 0;
   std::int64_t offsets[kArity];

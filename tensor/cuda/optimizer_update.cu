@@ -56,7 +56,8 @@ __device__ __forceinline__ bool starts_at(const void* data, std::size_t bytes) {
 
 template <class Rule, class T>
 __global__ void __launch_bounds__(kThreads)
-    update_kernel(Batch<DeviceUpdateItem, kItems> batch, Constants given, const double* live) {
+    update_kernel(const __grid_constant__ Batch<DeviceUpdateItem, kItems> batch,
+                  const __grid_constant__ Constants given, const double* live) {
   constexpr int kWidth = 16 / sizeof(T);
   constexpr std::int64_t kPerBlock = std::int64_t{kThreads} * kWidth * kPacksOfThread;
   const auto share = batch.share(kPerBlock);

@@ -38,7 +38,7 @@ __device__ __forceinline__ void write_fold(const Fold& fold, typename Fold::Valu
 /// `is_wide`.
 template <int kWidth, class Fold, class T, class Y>
 __global__ void __launch_bounds__(kThreads)
-    fold_rows(Reduction r, bool is_wide, int lanes, Fold fold, const T* x,
+    fold_rows(const __grid_constant__ Reduction r, bool is_wide, int lanes, Fold fold, const T* x,
               typename Fold::Value* of_parts, Y* y) {
   using Value = typename Fold::Value;
   __shared__ Value shared[kWarpsOfBlock];
@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(kThreads)
 /// blockIdx.y: the part.
 template <class Fold, class T, class Y>
 __global__ void __launch_bounds__(kThreads)
-    fold_columns(Reduction r, Fold fold, const T* x, typename Fold::Value* of_parts, Y* y) {
+    fold_columns(const __grid_constant__ Reduction r, Fold fold, const T* x,
+                 typename Fold::Value* of_parts, Y* y) {
   using Value = typename Fold::Value;
   __shared__ Value shared[kLanesOfColumn][kColumns];
   const int column = static_cast<int>(threadIdx.x) % kColumns;

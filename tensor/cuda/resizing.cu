@@ -62,7 +62,7 @@ StridedAxes<4> places_in(const Shape& shape) {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    enlarge(Enlargement e, StridedAxes<4> places, const T* x, T* y) {
+    enlarge(Enlargement e, const __grid_constant__ StridedAxes<4> places, const T* x, T* y) {
   using N = Number<T>;
   std::int64_t at[4];
   for (std::int64_t i = thread_number(); i < places.count; i += num_threads()) {
@@ -84,7 +84,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    gather_gradient(Enlargement e, StridedAxes<4> places, const T* dy, T* dx) {
+    gather_gradient(Enlargement e, const __grid_constant__ StridedAxes<4> places, const T* dy,
+                    T* dx) {
   using N = Number<T>;
   std::int64_t at[4];
   for (std::int64_t i = thread_number(); i < places.count; i += num_threads()) {

@@ -29,7 +29,8 @@ struct AddWide {
 /// found[0] += elements that are not finite; found[1] = the largest ~place of one.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    look_for_non_finite(Batch<Elements, kItems> batch, unsigned long long* found) {
+    look_for_non_finite(const __grid_constant__ Batch<Elements, kItems> batch,
+                        unsigned long long* found) {
   const auto share = batch.share(kPerBlock);
   const Elements& item = batch.items[share.item];
   const T* const x = static_cast<const T*>(item.data);

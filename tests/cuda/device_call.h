@@ -1,0 +1,177 @@
+// Runs one operation on a simulated GPU and on the reference kernels of the CPU.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "tests/support/tensor_matchers.h"
+#include "tests/tensor/random_values.h"
+#include "tutti/tensor/cuda/kernels.h"
+#include "tutti/tensor/cuda/launch.h"
+#include "tutti/tensor/cuda/math_libraries.h"
+#include "tutti/tensor/kernel_table.h"
+
+namespace tutti::testing {
+
+/// Memory of the simulated GPU, given back at the end; also the workspace of kernels.
+class DeviceArena final : public Workspace {
+ public:
+  DeviceArena() { cuda::check(cudaStreamCreate(&stream_), "test"); }
+  ~DeviceArena() override {
+    (void)cudaStreamSynchronize(stream_);
+    for (void* block : blocks_) (void)cudaFree(block);
+    (void)cudaStreamDestroy(stream_);
+  }
+  DeviceArena(const DeviceArena&) = delete;
+  DeviceArena& operator=(const DeviceArena&) = delete;
+
+  /// What kernels must overwrite: not zeros.
+  void* allocate(std::size_t bytes) override {
+    void* block = nullptr;
+    cuda::check(cudaMalloc(&block, bytes + 64), "test");
+    blocks_.push_back(block);
+    cuda::check(cudaMemset(block, 0x5a, bytes + 64), "test");
+    return block;
+  }
+  /// `misalignment`: elements by which the memory is not aligned.
+  DeviceTensor allocate(const Shape& shape, DType dtype, std::size_t misalignment = 0) {
+    const auto count = static_cast<std::size_t>(shape.num_elements());
+    auto* const data = static_cast<std::byte*>(allocate((count + misalignment) * size_of(dtype)));
+    return {data + misalignment * size_of(dtype), shape, dtype};
+  }
+  DeviceTensor upload(const Tensor& tensor, std::size_t misalignment = 0) {
+    const DeviceTensor result = allocate(tensor.shape(), tensor.dtype(), misalignment);
+    write(result.data, tensor.bytes().data(), tensor.num_bytes());
+    return result;
+  }
+  void write(void* to, const void* from, std::size_t bytes) {
+    cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), "test");
+    cuda::check(cudaStreamSynchronize(stream_), "test");
+  }
+  void read(void* to, const void* from, std::size_t bytes) {
+    cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "test");
+    cuda::check(cudaStreamSynchronize(stream_), "test");
+  }
+  Tensor download(const DeviceTensor& tensor) {
+    MutableTensor result(tensor.shape, tensor.dtype, {});
+    read(result.data(), tensor.data,
+         static_cast<std::size_t>(tensor.shape.num_elements()) * size_of(tensor.dtype));
+    return result.freeze();
+  }
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  std::vector<void*> blocks_;
+};
+
+inline const cuda::KernelTable& device_kernels() {
+  static const cuda::KernelTable table = [] {
+    cuda::KernelTable filled;
+    cuda::register_kernels(filled);
+    return filled;
+  }();
+  return table;
+}
+
+struct DeviceRunOptions {
+  std::size_t misalignment = 0;            // elements, of all tensors
+  const RandomKey* step_values = nullptr;  // copied to the device
+};
+
+/// The results of `call` on the simulated GPU.
+inline std::vector<Tensor> run_on_device(const OpCall& call, DeviceRunOptions options = {}) {
+  DeviceArena arena;
+  cuda::MathLibraries libraries;
+  std::vector<DeviceTensor> inputs, outputs;
+  for (const Tensor& input : call.inputs) {
+    inputs.push_back(arena.upload(input, options.misalignment));
+  }
+  for (const TensorSpec& spec : call.outputs) {
+    outputs.push_back(arena.allocate(spec.shape, spec.dtype, options.misalignment));
+  }
+  void* step_values = nullptr;
+  if (options.step_values != nullptr) {
+    step_values = arena.allocate(sizeof(RandomKey));
+    arena.write(step_values, options.step_values, sizeof(RandomKey));
+  }
+  const cuda::Kernel kernel = device_kernels().find(call.op, call.inputs[0].dtype());
+  if (kernel == nullptr) {
+    fail(ErrorCode::kUnimplemented, to_string(call.op), ": no kernel for ", call.inputs[0].dtype());
+  }
+  kernel({inputs, outputs, call.attributes, step_values, arena.stream(), libraries, arena});
+  std::vector<Tensor> results;
+  for (const DeviceTensor& output : outputs) results.push_back(arena.download(output));
+  return results;
+}
+
+/// The distance of neighbouring numbers near 1.
+inline double resolution(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return std::numeric_limits<double>::epsilon();
+    case DType::kBFloat16:
+      return 0x1p-7;
+    case DType::kFloat16:
+      return 0x1p-10;
+    default:
+      return std::numeric_limits<float>::epsilon();
+  }
+}
+
+/// How close results must be to those of the CPU: 0: the same bits; else so many times the
+/// resolution of the type (of float, in which they are calculated, for 16-bit types, whose own
+/// resolution comes on top), relative to the number or to 1. Integers are always equal.
+struct Closeness {
+  double ulps = 0.0;
+};
+
+inline void expect_close(const Tensor& actual, const Tensor& expected, Closeness closeness) {
+  if (closeness.ulps == 0.0 || !is_floating(expected.dtype())) {
+    return expect_same_bits(actual, expected);
+  }
+  const DType dtype = expected.dtype();
+  double tolerance = closeness.ulps * resolution(is_half(dtype) ? DType::kFloat32 : dtype);
+  if (is_half(dtype)) tolerance += resolution(dtype);
+  ASSERT_EQ(actual.dtype(), dtype);
+  expect_tensor(actual, expected.shape(), expected.to_doubles(), tolerance);
+}
+
+/// Whether the CPU computes `op` on elements of `dtype`, if need be by way of float32.
+inline bool cpu_has(OpId op, DType dtype) {
+  return reference_kernels().find(op, dtype) != nullptr ||
+         (is_half(dtype) && reference_kernels().find(op, DType::kFloat32) != nullptr);
+}
+
+/// Compares the results of GPU and CPU, if the CPU has a kernel; returns whether it has. Then the
+/// GPU must have one, too.
+inline bool compare_with_cpu(const OpCall& call, Closeness closeness = {},
+                             std::size_t misalignment = 0) {
+  const DType dtype = call.inputs[0].dtype();
+  if (!cpu_has(call.op, dtype)) return false;
+  SCOPED_TRACE(concat(to_string(call.op), " ", dtype, " ", call.inputs[0].shape(), " ",
+                      call.inputs.back().dtype(), " ", call.inputs.back().shape(), " to ",
+                      call.outputs[0].shape, ", misaligned by ", misalignment));
+  const std::vector<Tensor> expected = run_kernel(reference_kernels(), call);
+  const std::vector<Tensor> actual = run_on_device(call, {misalignment});
+  for (std::size_t i = 0; i < expected.size(); ++i) expect_close(actual[i], expected[i], closeness);
+  return true;
+}
+
+inline OpCall device_test_call(OpId op, std::vector<Tensor> inputs, std::vector<TensorSpec> outputs,
+                               Attributes attributes = {}) {
+  OpCall call;
+  call.op = op;
+  call.inputs = std::move(inputs);
+  call.outputs = std::move(outputs);
+  call.attributes = std::move(attributes);
+  return call;
+}
+
+}  // namespace tutti::testing

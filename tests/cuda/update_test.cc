@@ -1,0 +1,204 @@
+// Optimizer updates of many variables at once give the bits of UpdateRule::apply().
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "tests/cuda/device_call.h"
+#include "tutti/optimizer/adadelta.h"
+#include "tutti/optimizer/adagrad.h"
+#include "tutti/optimizer/adam.h"
+#include "tutti/optimizer/decoupled_weight_decay.h"
+#include "tutti/optimizer/ftrl.h"
+#include "tutti/optimizer/lamb.h"
+#include "tutti/optimizer/lars.h"
+#include "tutti/optimizer/lion.h"
+#include "tutti/optimizer/moving_average.h"
+#include "tutti/optimizer/nadam.h"
+#include "tutti/optimizer/rmsprop.h"
+#include "tutti/optimizer/sgd.h"
+
+namespace tutti {
+namespace cuda_update_test {
+
+using testing::DeviceArena;
+using testing::expect_close;
+using testing::random_values;
+
+/// A variable with its slots on the host and on the device.
+struct Trained {
+  Trained(DeviceArena& arena, const UpdateRule& rule, std::int64_t size, DType dtype,
+          std::size_t misalignment)
+      : gradient(random_values({size}, dtype, -1, 1, static_cast<std::uint64_t>(size) + 7)),
+        count(static_cast<std::size_t>(size)) {
+    add(arena, random_values({size}, dtype, -1, 1, static_cast<std::uint64_t>(size)), misalignment);
+    for (const SlotSpec& slot : rule.slots()) {
+      (void)slot;
+      add(arena, random_values({size}, dtype, 0.3, 1, 3), misalignment);
+    }
+    device_gradient = arena.upload(gradient, misalignment);
+  }
+
+  void add(DeviceArena& arena, const Tensor& values, std::size_t misalignment) {
+    MutableTensor copy(values.shape(), values.dtype(), {});
+    std::memcpy(copy.data(), values.bytes().data(), values.num_bytes());
+    host.push_back(copy);
+    device.push_back(arena.upload(values, misalignment));
+  }
+
+  DeviceUpdateItem item() const {
+    DeviceUpdateItem item{device[0].data, device_gradient.data, {}, count};
+    for (std::size_t s = 1; s < device.size(); ++s) item.slots[s - 1] = device[s].data;
+    return item;
+  }
+
+  void apply(const UpdateRule& rule, const UpdateScalars& scalars) {
+    std::vector<void*> slots;
+    for (std::size_t s = 1; s < host.size(); ++s) slots.push_back(host[s].data());
+    UpdateArgs args;
+    args.dtype = gradient.dtype();
+    args.count = count;
+    args.weights_data = host[0].data();
+    args.slots_data = slots;
+    args.gradient_data = gradient.bytes().data();
+    args.scalars = scalars;
+    rule.apply(args);
+  }
+
+  std::vector<MutableTensor> host;  // the weights, then slots
+  std::vector<DeviceTensor> device;
+  Tensor gradient;
+  DeviceTensor device_gradient;
+  std::size_t count;
+};
+
+void expect_same_training(const UpdateRule& rule, DType dtype, double ulps = 0.0) {
+  SCOPED_TRACE(concat(rule.name(), " ", dtype));
+  DeviceArena arena;
+  std::vector<Trained> variables;
+  for (int i = 0; i < 60; ++i) {  // more than one launch takes
+    const std::int64_t size = i == 0 ? 9001 : i * 7 % 40;
+    variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
+  }
+  std::vector<DeviceUpdateItem> items;
+  for (const Trained& variable : variables) items.push_back(variable.item());
+  UpdateScalars scalars;
+  scalars.learning_rate = 0.01;
+  scalars.gradient_scale = 0.5;
+  scalars.weight_decay = 0.1;
+  for (scalars.iteration = 0; scalars.iteration < 3; ++scalars.iteration) {
+    const std::optional<DeviceRule> device_rule = rule.device_rule(scalars);
+    ASSERT_TRUE(device_rule);
+    cuda::update({dtype, *device_rule, items}, arena.stream());
+    for (Trained& variable : variables) variable.apply(rule, scalars);
+  }
+  for (const Trained& variable : variables) {
+    for (std::size_t i = 0; i < variable.host.size(); ++i) {
+      expect_close(arena.download(variable.device[i]), variable.host[i].freeze(), {ulps});
+    }
+  }
+}
+
+void expect_same_training_of_both_types(const UpdateRule& rule) {
+  expect_same_training(rule, DType::kFloat32);
+  expect_same_training(rule, DType::kFloat64);
+}
+
+TEST(CudaUpdate, PlainRulesGiveTheBitsOfTheCpu) {
+  expect_same_training_of_both_types(SgdRule(0.0));
+  expect_same_training_of_both_types(SgdRule(0.9));
+  expect_same_training_of_both_types(SgdRule::nesterov(0.9));
+  expect_same_training_of_both_types(LionRule());
+  expect_same_training_of_both_types(AdagradRule());
+  expect_same_training_of_both_types(AdadeltaRule());
+}
+
+TEST(CudaUpdate, AdaptiveRulesGiveTheBitsOfTheCpu) {
+  expect_same_training_of_both_types(AdamRule());
+  AdamHyperparameters amsgrad;
+  amsgrad.amsgrad = true;
+  expect_same_training_of_both_types(AdamRule(amsgrad));
+  expect_same_training_of_both_types(NadamRule());
+}
+
+TEST(CudaUpdate, RmspropAndFtrlGiveTheBitsOfTheCpu) {
+  for (const double momentum : {0.0, 0.9}) {
+    for (const bool centered : {false, true}) {
+      RmspropHyperparameters hyper;
+      hyper.momentum = momentum;
+      hyper.centered = centered;
+      hyper.epsilon = 1.5;  // centered: the square less the mean's may be negative here
+      expect_same_training_of_both_types(RmspropRule(hyper));
+    }
+  }
+  FtrlHyperparameters ftrl;
+  ftrl.l1_regularization_strength = 0.01;
+  ftrl.l2_shrinkage_regularization_strength = 0.1;
+  expect_same_training_of_both_types(FtrlRule(ftrl));
+  ftrl.learning_rate_power = -0.4;
+  expect_same_training_of_both_types(FtrlRule(ftrl));
+}
+
+TEST(CudaUpdate, RulesAroundTheRuleGiveTheBitsOfTheCpu) {
+  const AdamRule adam;
+  const internal::DecoupledWeightDecayRule decaying(adam);
+  expect_same_training_of_both_types(decaying);
+  EmaOptions options;
+  options.overwrite_frequency = 2;
+  expect_same_training_of_both_types(internal::MovingAverageRule("test", options));
+}
+
+TEST(CudaUpdate, ACapturedStepTakesItsConstantsFromTheDevice) {
+  DeviceArena arena;
+  const AdamRule rule;
+  Trained variable(arena, rule, 100, DType::kFloat32, 0);
+  UpdateScalars captured, replayed;
+  captured.learning_rate = 1.0;
+  replayed.learning_rate = 0.01;
+  replayed.iteration = 5;
+  const DeviceRule live = *rule.device_rule(replayed);
+  void* const step_values = arena.allocate(sizeof(live.constants));
+  arena.write(step_values, live.constants.data(), sizeof(live.constants));
+  const DeviceUpdateItem item = variable.item();
+  cuda::update({DType::kFloat32,
+                *rule.device_rule(captured),
+                {&item, 1},
+                static_cast<const double*>(step_values)},
+               arena.stream());
+  variable.apply(rule, replayed);
+  expect_close(arena.download(variable.device[0]), variable.host[0].freeze(), {});
+}
+
+TEST(CudaUpdate, AdamaxAndWeightDecayFollowTheirFormulas) {
+  DeviceArena arena;
+  const Tensor w = random_values({50}, DType::kFloat64, -1, 1),
+               g = random_values({50}, DType::kFloat64, -1, 1, 2);
+  const Tensor m = random_values({50}, DType::kFloat64, -1, 1, 3),
+               u = random_values({50}, DType::kFloat64, 0, 1, 4);
+  const DeviceTensor dw = arena.upload(w), dm = arena.upload(m), du = arena.upload(u);
+  DeviceUpdateItem item{dw.data, arena.upload(g).data, {dm.data, du.data}, 50};
+  const DeviceRule adamax{DeviceRuleId::kAdaMax, {0.1, 1.0, 0.0, 1.0 - 0.9, 0.99, 1e-7, 1.0 - 0.9}};
+  cuda::update({DType::kFloat64, adamax, {&item, 1}}, arena.stream());
+  item.gradient = nullptr;
+  const DeviceRule decay{DeviceRuleId::kWeightDecay, {0.1, 1.0, 0.5}};
+  cuda::update({DType::kFloat64, decay, {&item, 1}}, arena.stream());
+  std::vector<double> expected;
+  for (std::size_t i = 0; i < 50; ++i) {
+    const double gi = g.host_span<double>()[i], mi = m.host_span<double>()[i];
+    const double mean = 0.9 * mi + 0.1 * gi;
+    const double size = std::max(0.99 * u.host_span<double>()[i], std::abs(gi));
+    expected.push_back((w.host_span<double>()[i] - 0.1 / (1.0 - 0.9) * mean / (size + 1e-7)) *
+                       0.95);
+  }
+  testing::expect_tensor(arena.download(dw), {50}, expected, 1e-12);
+}
+
+TEST(CudaUpdate, RulesWithNormsAreLeftToTheCpu) {
+  EXPECT_FALSE(LarsRule().device_rule({}));
+  EXPECT_FALSE(LambRule().device_rule({}));
+}
+
+}  // namespace cuda_update_test
+}  // namespace tutti
