@@ -40,6 +40,11 @@ std::shared_ptr<VariableStorage> create_storage(const Variable::Initializer& ini
   return current_creator()->create(initializer, key, std::move(options));
 }
 
+/// Made where a component lives: nothing is copied to a GPU.
+Tensor filled_like(const VariableStorage& storage, double value) {
+  return Tensor::full(storage.shape(), value, storage.dtype(), storage.devices().front());
+}
+
 }  // namespace
 
 Variable::Variable(const Initializer& initializer, VariableOptions options)
@@ -80,13 +85,13 @@ void Variable::assign_sub(const Tensor& value) {
 }
 
 void Variable::assign(double value) {
-  storage().assign(AssignOp::kAssign, Tensor::full(shape(), value, dtype()), ValueOrigin::kPlain);
+  storage().assign(AssignOp::kAssign, filled_like(storage(), value), ValueOrigin::kPlain);
 }
 void Variable::assign_add(double value) {
-  storage().assign(AssignOp::kAdd, Tensor::full(shape(), value, dtype()), ValueOrigin::kPlain);
+  storage().assign(AssignOp::kAdd, filled_like(storage(), value), ValueOrigin::kPlain);
 }
 void Variable::assign_sub(double value) {
-  storage().assign(AssignOp::kSubtract, Tensor::full(shape(), value, dtype()), ValueOrigin::kPlain);
+  storage().assign(AssignOp::kSubtract, filled_like(storage(), value), ValueOrigin::kPlain);
 }
 
 void Variable::scatter_add(const IndexedSlices& slices) {

@@ -28,8 +28,8 @@ struct BufferCall {
 };
 
 /// Owns copies of buffers, aligned, as elements of `dtype`: their own, or float32 for 16-bit types
-/// (which must be aligned). On the device of the original; made by the compute stream, or, where the
-/// originals have a `work`, as part of that and kept by it.
+/// (which must be aligned). On the device of the original; made by the compute stream, or, where
+/// the originals have a `work`, as part of that and kept by it.
 class BufferCopies {
  public:
   enum class Content { kCopied, kUndefined };

@@ -24,7 +24,8 @@ void require_pairs(std::string_view who, std::span<const ReplicaBuffer> inputs,
 /// `what` ("the output of replica 2") has `expected` elements.
 void require_count(std::string_view who, std::string_view what, std::size_t expected,
                    std::size_t got);
-/// All on CPUs or all on GPUs, and no output overlaps another output, or an input other than as in_place(input, output) says.
+/// All on CPUs or all on GPUs, and no output overlaps another output, or an input other than as
+/// in_place(input, output) says.
 void require_apart(std::string_view who, std::span<const ReplicaBuffer> inputs,
                    std::span<const ReplicaBuffer> outputs,
                    const std::function<bool(std::size_t input, std::size_t output)>& in_place);

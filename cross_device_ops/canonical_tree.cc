@@ -202,7 +202,8 @@ Tensor reduce_with_gpu(ReduceOp op, std::span<const Tensor> values, Device desti
     const Tensor near = is_on_gpu(value) ? value : value.to(where);
     operands.push_back(widens ? cast(near, DType::kFloat32) : near);
   }
-  Tensor result = internal::sum_on_gpu(op == ReduceOp::kMean ? ReduceOp::kSum : op, operands, where);
+  Tensor result =
+      internal::sum_on_gpu(op == ReduceOp::kMean ? ReduceOp::kSum : op, operands, where);
   if (op == ReduceOp::kMean) {
     const auto divisor = static_cast<double>(values.size());
     if (is_floating(dtype)) {

@@ -68,8 +68,6 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
   if (options.verbose == Verbosity::kProgress) progress_.emplace();
 }
 
-bool FitLoop::wants_batch_logs() const { return progress_ || !options_.callbacks.empty(); }
-
 History FitLoop::run() {
   History history;
   model_.model_state_->stop_requested = false;
@@ -104,14 +102,19 @@ void FitLoop::run_epoch(std::int64_t epoch) {
       ++number;
       batch = ++taken < compiled_.steps_per_execution ? feed_.next() : nullptr;
     }
-    if (wants_batch_logs()) {
-      const Logs logs = compiled_.logs();
-      if (progress_) progress_->step(number, rows, logs.entries());
-      for (const AnyCallback& callback : options_.callbacks)
-        callback->on_train_batch_end(number - 1, logs);
-    }
+    tell_batch_end(number, rows);
     if (model_.model_state_->stop_requested) break;
   }
+}
+
+void FitLoop::tell_batch_end(std::int64_t number, std::int64_t rows) {
+  // Numbers are fetched only where somebody looks at them: on GPUs that waits for the step.
+  const bool shown = progress_ && progress_->due(number);
+  Logs logs;
+  if (shown || !options_.callbacks.empty()) logs = compiled_.logs();
+  if (progress_) progress_->step(number, rows, logs.entries());
+  for (const AnyCallback& callback : options_.callbacks)
+    callback->on_train_batch_end(number - 1, logs);
 }
 
 void FitLoop::run_step(const PerReplica<Batch>& batch) {
@@ -151,7 +154,8 @@ Logs run_evaluation(Model& model, CompiledModel& compiled, DistributedDataset da
     for (const AnyCallback& callback : options.callbacks) callback->on_test_batch_begin(number);
     model.strategy().run([&step](const Batch& part) { step.test(part); }, *batch);
     if (!progress && options.callbacks.empty()) continue;
-    const Logs logs = compiled.logs();
+    const bool shown = progress && progress->due(number + 1);
+    const Logs logs = shown || !options.callbacks.empty() ? compiled.logs() : Logs();
     if (progress) progress->step(number + 1, (*batch)[0].global_rows(), logs.entries());
     for (const AnyCallback& callback : options.callbacks) callback->on_test_batch_end(number, logs);
   }

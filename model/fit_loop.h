@@ -46,7 +46,7 @@ class FitLoop {
   void run_epoch(std::int64_t epoch);
   void run_step(const PerReplica<Batch>& batch);
   Logs finish_epoch(std::int64_t epoch);
-  bool wants_batch_logs() const;
+  void tell_batch_end(std::int64_t number, std::int64_t rows);
 
   Model& model_;
   CompiledModel& compiled_;

@@ -35,13 +35,14 @@ class Progress {
                    std::optional<std::int64_t> num_steps);
   /// `step` steps of the epoch are done; `examples`: rows of the last one.
   void step(std::int64_t step, std::int64_t examples, LogValues values);
+  /// Whether step() would show its values if it came now.
+  bool due(std::int64_t step) const;
   void end_epoch(LogValues values, const TimeSplit& split);
   /// Of the steps so far: what follows the last one does not count.
   double examples_per_second() const;
 
  private:
   std::string line(std::int64_t step, LogValues values) const;
-  bool due(std::int64_t step) const;
 
   std::FILE* out_;
   Clock& clock_;

@@ -56,7 +56,7 @@ class GradientRound {
     std::size_t slices_left = 0;
     std::vector<Kind> kinds;  // per item, known once published
     std::vector<MutableTensor>
-        flat;  // canonical: one, the result; else per replica, reduced in place
+        flat;                  // canonical: one, the result; else per replica, reduced in place
     PendingReduction pending;  // on GPUs
   };
   /// Elements [begin, end) of a bucket, all of one item.

@@ -76,8 +76,8 @@ void check_kinds(std::string_view who, const LocalStrategyOptions& options,
 /// What the options name; canonical where they name nothing and ask for canonical order.
 CrossDeviceOpsSpec spec_of(const LocalStrategyOptions& options) {
   CrossDeviceOpsSpec spec = options.cross_device_ops;
-  const bool names_none = spec.name.empty() && spec.options.implementation ==
-                                                   CommunicationImplementation::kAuto;
+  const bool names_none =
+      spec.name.empty() && spec.options.implementation == CommunicationImplementation::kAuto;
   if (names_none && options.deterministic.value_or(false)) spec.name = "canonical";
   return spec;
 }
@@ -86,9 +86,8 @@ CrossDeviceOpsSpec spec_of(const LocalStrategyOptions& options) {
 std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,
                                           const std::vector<Device>& replica_devices) {
   check_kinds(who, options, replica_devices);
-  auto ops =
-      build_cross_device_ops(spec_of(options),
-                             Group{static_cast<int>(replica_devices.size()), 0, replica_devices});
+  auto ops = build_cross_device_ops(
+      spec_of(options), Group{static_cast<int>(replica_devices.size()), 0, replica_devices});
   if (ops->determinism() == Determinism::kCanonical || replica_devices.size() == 1) return ops;
   if (options.deterministic.value_or(false)) {
     fail(ErrorCode::kInvalidArgument, who, ": deterministic = true, but '", ops->name(),

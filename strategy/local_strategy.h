@@ -42,9 +42,9 @@ struct LocalStrategyOptions {
   int replicas = 0;
   /// Unset: canonical; on GPUs as CrossDeviceOpsSpec::name says.
   CrossDeviceOpsSpec cross_device_ops = {};
-  /// Unset: canonical unless another operation is named (or taken, on GPUs), which is then used with
-  /// one line that same bits are not promised. true: canonical where none is named; another one that
-  /// is not canonical is an error. false: no line.
+  /// Unset: canonical unless another operation is named (or taken, on GPUs), which is then used
+  /// with one line that same bits are not promised. true: canonical where none is named; another
+  /// one that is not canonical is an error. false: no line.
   std::optional<bool> deterministic = std::nullopt;
   ReplicaExecution execution = ReplicaExecution::kThreads;
   /// Shares of the global batch for devices of different speed; one positive number per replica, or

@@ -112,6 +112,7 @@ void BufferAllocator::recycle(Buffer* handed_out) {
   std::unique_ptr<Buffer> buffer(handed_out);
   const std::shared_ptr<BufferAllocator> self = std::move(buffer->keeps_alive_);
   const std::size_t capacity = buffer->capacity_;
+  if (options_.on_recycle) options_.on_recycle(buffer->data_);
   std::vector<std::unique_ptr<Buffer>> evicted;  // freed after the lock is released
   MutexLock lock(mutex_);
   statistics_.in_use -= capacity;

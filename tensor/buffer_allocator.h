@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -30,6 +31,8 @@ struct BufferAllocatorOptions {
   std::size_t granularity = 64;
   std::size_t max_cached = kUnlimited;  // bytes that wait
   std::size_t limit = kUnlimited;       // bytes in use and waiting
+  /// Told of each buffer that begins to wait. May not allocate.
+  std::function<void(std::byte*)> on_recycle = {};
 };
 
 /// Freed buffers wait, by size class, for the next request of that class. A buffer may be handed

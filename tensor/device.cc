@@ -8,6 +8,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/tensor/device_spec.h"
+#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti {
@@ -82,6 +83,7 @@ void require_available(const Device& device) {
       device.index < kNumVirtualCpuDevices) {
     return;
   }
+  if (GpuDevice::opened(device)) return;
   const auto num_gpus = static_cast<int>(logical_gpus().size());
   if (device.type == DeviceType::kGpu && device.index >= 0 && device.index < num_gpus) return;
   const std::string gpus = num_gpus > 0 ? concat(", gpu:0 ... gpu:", num_gpus - 1) : std::string();

@@ -112,7 +112,16 @@ Tensor Tensor::to(Device device) const {
   const Device from = this->device();
   if (from == device) return *this;
   require_available(device);
-  if (from.type != device.type || device.type != DeviceType::kCpu) {
+  const bool to_host = device.type == DeviceType::kCpu;
+  if (!to_host && from.type == DeviceType::kCpu) {
+    auto impl = std::make_shared<Impl>();
+    impl->buffer = GpuDevice::of(device).upload(address(), num_bytes());
+    impl->shape = shape();
+    impl->dtype = dtype();
+    impl->device = device;
+    return Tensor(std::move(impl));
+  }
+  if (!to_host || from.type != DeviceType::kCpu) {
     MutableTensor copy(shape(), dtype(), device);
     internal::copy_bytes(device, copy.address(), from, address(), num_bytes());
     return copy.freeze();

@@ -5,6 +5,7 @@
 #include "benchmarks/gpu/device_check.h"
 #include "tutti/core/text.h"
 #include "tutti/tensor/dispatch.h"
+#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/kernel_table.h"
 
 namespace tutti::device_check {
@@ -13,7 +14,9 @@ namespace {
 std::string kernel_name(OpId op, DType dtype) { return concat(to_string(op), " ", dtype); }
 
 bool has_kernel(const Device& device, OpId op, DType dtype) {
-  return device.type == DeviceType::kCpu && cpu_kernels().find(op, dtype) != nullptr;
+  if (device.type == DeviceType::kCpu) return cpu_kernels().find(op, dtype) != nullptr;
+  return GpuDevice::of(device).with_context(
+      [&](DeviceContext& context) { return context.math().supports(op, dtype); });
 }
 
 std::vector<Tensor> repeat_on(const Device& device, const OpCall& call) {

@@ -70,6 +70,7 @@ void ResnetOptions::declare(Flags& flags) {
   flags.add("--cross-device-ops", cross_device_ops, "who sums gradients; default: the strategy's");
   flags.add_choice("--policy", policy, {"float32", "mixed_bfloat16", "mixed_float16"},
                    "types of weights and arithmetic");
+  flags.add_choice("--execution", execution, {"eager", "captured"}, "of steps");
   flags.add("--batch-size", batch_size, "images of a step, over all replicas");
   flags.add("--image-size", image_size, "height and width; 0: the network's own");
   flags.add("--batches", batches, "different batches, in turn");
@@ -88,7 +89,9 @@ void ResnetOptions::check() {
   }
 }
 
-ResnetTraining::ResnetTraining(const ResnetOptions& options) : strategy_(make_strategy(options)) {
+ResnetTraining::ResnetTraining(const ResnetOptions& options)
+    : strategy_(make_strategy(options)), eager_([this](const Batch& part) { return train(part); }) {
+  if (options.execution == "captured") captured_ = captured(eager_);
   set_dtype_policy(options.policy);
   DistributedDataset data = strategy_->distribute_dataset(data_of(options), {.prefetch = 0});
   for (const PerReplica<Batch>& batch : data) batches_.push_back(batch);
@@ -111,7 +114,7 @@ Tensor ResnetTraining::train(const Batch& part) {
 
 PerReplica<Tensor> ResnetTraining::step() {
   const PerReplica<Batch>& batch = batches_[next_++ % batches_.size()];
-  return strategy_->run([this](const Batch& part) { return train(part); }, batch);
+  return captured_ ? strategy_->run(*captured_, batch) : strategy_->run(eager_, batch);
 }
 
 double ResnetTraining::value_of(const PerReplica<Tensor>& loss) {

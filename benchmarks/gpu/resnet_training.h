@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/core/flags.h"
 #include "tutti/core/json.h"
+#include "tutti/strategy/captured_step.h"
 #include "tutti/tutti.h"
 
 namespace tutti::benchmarks {
@@ -20,6 +23,7 @@ struct ResnetOptions {
   std::int64_t replicas = 0;  // 0: one per device
   std::string cross_device_ops = "";
   std::string policy = "float32";
+  std::string execution = "eager";  // or captured: one graph per step on GPUs
   std::int64_t batch_size = 64;  // global
   std::int64_t image_size = 0;   // 0: the network's own
   std::int64_t batches = 1;      // different ones, in turn
@@ -47,12 +51,15 @@ class ResnetTraining {
   std::string_view cross_device_ops() { return strategy_->cross_device_ops().name(); }
 
  private:
+  using Step = std::function<Tensor(const Batch&)>;
   Tensor train(const Batch& part);
 
   std::unique_ptr<Strategy> strategy_;
   std::unique_ptr<Sequential> model_;
   std::unique_ptr<Sgd> optimizer_;
   std::vector<PerReplica<Batch>> batches_;
+  Step eager_;
+  std::optional<CapturedStep<Step>> captured_;
   std::size_t next_ = 0;
 };
 

@@ -70,7 +70,8 @@ int run(Options options) {
   }
   Json ready = Json::object();
   ready.set("event", "ready").set("program", "tutti").set("network", options.network);
-  ready.set("policy", options.policy).set("devices", options.devices);
+  ready.set("policy", options.policy).set("execution", options.execution);
+  ready.set("devices", options.devices);
   ready.set("replicas", training.num_replicas());
   ready.set("cross_device_ops", training.cross_device_ops());
   ready.set("batch_size", options.batch_size).set("image_size", options.image_size);

@@ -46,7 +46,8 @@ Result check_concurrent(const Case& c, Subject& subject) {
         const auto own = static_cast<std::size_t>(g);
         for (int i = 0; i < kCalls && wrong[own].empty(); ++i) {
           const auto seed = static_cast<std::uint64_t>(kGroups * i + g);
-          wrong[own] = call_and_check(*groups[own], Problem(with_seed(c, c.seed + seed), subject.devices(c.world)));
+          wrong[own] = call_and_check(
+              *groups[own], Problem(with_seed(c, c.seed + seed), subject.devices(c.world)));
         }
       },
       [] {});
@@ -144,7 +145,8 @@ Result check_local(const Case& c, Subject& subject) {
     const Problem problem(c, devices);
     return expect_refused(problem, [&] { call(*ops, problem); });
   }
-  if (!is_supported(*ops, c, devices.front().type)) return skipped(concat("does not support ", c.op, " of ", c.dtype));
+  if (!is_supported(*ops, c, devices.front().type))
+    return skipped(concat("does not support ", c.op, " of ", c.dtype));
   switch (c.check) {
     case Check::kValues:
     case Check::kSpecialValues:

@@ -74,9 +74,8 @@ Problem::Problem(const Case& c, std::vector<Device> devices)
     const std::size_t inputs =
         own.shares_memory ? std::max(own.input_count, own.output_count) : own.input_count;
     const std::size_t outputs = own.shares_memory ? 0 : own.output_count;
-    memory_.push_back(
-        {GuardedBytes(inputs * element, c.offset, device(r)),
-         GuardedBytes(outputs * element, c.offset, device(r))});
+    memory_.push_back({GuardedBytes(inputs * element, c.offset, device(r)),
+                       GuardedBytes(outputs * element, c.offset, device(r))});
     visit_stored(c.dtype, [&]<class T>() {
       for (std::size_t i = 0; i < own.input_count; ++i) {
         store(host_input(r), i, values_.at<T>(r, i));

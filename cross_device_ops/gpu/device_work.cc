@@ -29,8 +29,7 @@ DeviceWork::~DeviceWork() {
   try {
     join();
   } catch (const std::exception& error) {
-    log(LogLevel::kError,
-        concat("communication on ", tutti::join(devices_), ": ", error.what()));
+    log(LogLevel::kError, concat("communication on ", tutti::join(devices_), ": ", error.what()));
   }
 }
 

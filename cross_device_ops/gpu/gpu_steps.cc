@@ -11,7 +11,6 @@ GpuSteps::GpuSteps(std::span<const ReplicaBuffer> buffers)
   work_.meet();
 }
 
-
 std::byte* GpuSteps::scratch(std::size_t rank, std::size_t bytes) {
   return work_.scratch(buffers_[rank].device, bytes);
 }

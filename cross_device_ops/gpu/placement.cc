@@ -30,8 +30,8 @@ bool are_connected(std::span<const Device> devices) {
 
 GpuChoice choose_for_gpus(std::span<const Device> devices) {
   if (const auto shared = find_shared_gpu(devices)) {
-    return {"canonical", concat("replicas ", shared->first, " and ", shared->second,
-                                " share GPU ", shared->ordinal, ", which nccl refuses")};
+    return {"canonical", concat("replicas ", shared->first, " and ", shared->second, " share GPU ",
+                                shared->ordinal, ", which nccl refuses")};
   }
   const std::string missing = why_no_nccl();
   if (missing.empty()) return {"nccl", "each replica has a GPU of its own"};

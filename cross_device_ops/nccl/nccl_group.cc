@@ -102,7 +102,8 @@ ncclUniqueId NcclGroup::agree_on_id(TimePoint deadline) {
   }
   if (!spans_processes()) return id;
   if (!group_.store) {
-    fail(ErrorCode::kInvalidArgument, "nccl: ranks in several processes find each other by a key "
+    fail(ErrorCode::kInvalidArgument,
+         "nccl: ranks in several processes find each other by a key "
          "value store; expected one in Group::store, got none");
   }
   if (group_.first_rank == 0) {
@@ -166,9 +167,8 @@ void NcclGroup::wait_for_host_work(std::string_view what, TimePoint deadline) {
       if (!is_in_progress(what)) return;
       if (Clock::system().now() > deadline) {
         const Error late(ErrorCode::kDeadlineExceeded,
-                         concat("nccl: ", rank_and_device(0), ": ", what, " of ",
-                                group_.world_size, " ranks took longer than ",
-                                timeout_ / std::chrono::milliseconds(1),
+                         concat("nccl: ", rank_and_device(0), ": ", what, " of ", group_.world_size,
+                                " ranks took longer than ", timeout_ / std::chrono::milliseconds(1),
                                 " ms; expected all ranks to take part; try a longer timeout, or "
                                 "NCCL_DEBUG=INFO for what NCCL waits for"));
         close(late);

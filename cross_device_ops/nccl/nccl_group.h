@@ -21,7 +21,8 @@ namespace tutti::internal {
 class NcclGroup {
  public:
   /// One rank's part of a collective: calls functions of NCCL with this communicator and stream.
-  using Issue = std::function<ncclResult_t(std::size_t local, ncclComm_t comm, cudaStream_t stream)>;
+  using Issue =
+      std::function<ncclResult_t(std::size_t local, ncclComm_t comm, cudaStream_t stream)>;
 
   /// Makes the communicators: with ranks in other processes they find each other by `group.store`.
   /// Throws kDeadlineExceeded when not all ranks are there after `timeout`; what NCCL says, with

@@ -69,16 +69,16 @@ class NcclOps final : public CrossDeviceOps {
         group_(functions, group, options.timeout.value_or(kDefaultTimeout)) {}
 
   std::string_view name() const override { return "nccl"; }
-  /// MIN and MAX of floating numbers: NCCL's lose NaNs, which elsewhere win.
+  /// Not MIN and MAX of floating numbers: NCCL's lose NaNs, which elsewhere win. Not 16-bit numbers
+  /// of more than two ranks: NCCL rounds at each.
   bool supports(ReduceOp op, DType dtype, DeviceType device) const override {
     if (device != DeviceType::kGpu || op == ReduceOp::kMean) return false;
+    if (is_half(dtype) && world_ > 2) return false;
     const bool picks = op == ReduceOp::kMin || op == ReduceOp::kMax;
     return is_floating(dtype) ? !picks : dtype != DType::kBool || picks;
   }
   bool spans_processes() const override { return world_ != devices_.size(); }
-  bool provides(Collective collective) const override {
-    return collective != Collective::kBarrier;
-  }
+  bool provides(Collective collective) const override { return collective != Collective::kBarrier; }
   void abort(const Error& reason) noexcept override { group_.abort(reason); }
 
  protected:
@@ -186,25 +186,24 @@ void NcclOps::reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer>
                                      std::span<const std::size_t> counts) {
   const std::vector<std::size_t> offsets = offsets_of(counts);
   const bool even = are_equal(counts);
-  group_.launch(describe(Collective::kReduceScatter, inputs.front()),
-                [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                  const ReplicaBuffer& in = inputs[r];
-                  const ReplicaBuffer& out = outputs[r];
-                  const ncclDataType_t type = type_of(in.dtype);
-                  if (even) {
-                    return nccl_.reduce_scatter(in.data, out.data, out.count, type, op_of(op), comm,
-                                                stream);
-                  }
-                  for (std::size_t root = 0; root < world_; ++root) {
-                    if (counts[root] == 0) continue;
-                    const ncclResult_t result = nccl_.reduce(
-                        in.data + offsets[root] * size_of(in.dtype),
-                        root == rank_of(r) ? out.data : nullptr, counts[root], type, op_of(op),
-                        static_cast<int>(root), comm, stream);
-                    if (result != ncclSuccess && result != ncclInProgress) return result;
-                  }
-                  return ncclSuccess;
-                });
+  group_.launch(
+      describe(Collective::kReduceScatter, inputs.front()),
+      [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
+        const ReplicaBuffer& in = inputs[r];
+        const ReplicaBuffer& out = outputs[r];
+        const ncclDataType_t type = type_of(in.dtype);
+        if (even) {
+          return nccl_.reduce_scatter(in.data, out.data, out.count, type, op_of(op), comm, stream);
+        }
+        for (std::size_t root = 0; root < world_; ++root) {
+          if (counts[root] == 0) continue;
+          const ncclResult_t result = nccl_.reduce(
+              in.data + offsets[root] * size_of(in.dtype), root == rank_of(r) ? out.data : nullptr,
+              counts[root], type, op_of(op), static_cast<int>(root), comm, stream);
+          if (result != ncclSuccess && result != ncclInProgress) return result;
+        }
+        return ncclSuccess;
+      });
 }
 
 ncclResult_t NcclOps::exchange(const ReplicaBuffer& input, const ReplicaBuffer& output,
@@ -242,8 +241,9 @@ void NcclOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
 void require_own_gpus(const Group& group) {
   for (std::size_t r = 0; r < group.local_devices.size(); ++r) {
     if (group.local_devices[r].type == DeviceType::kGpu) continue;
-    fail(ErrorCode::kInvalidArgument, "nccl: works on GPUs alone; expected a GPU for each replica, ",
-         "got ", group.local_devices[r], " for replica ", r, "; try canonical or ring for CPUs");
+    fail(ErrorCode::kInvalidArgument,
+         "nccl: works on GPUs alone; expected a GPU for each replica, ", "got ",
+         group.local_devices[r], " for replica ", r, "; try canonical or ring for CPUs");
   }
   if (const auto shared = find_shared_gpu(group.local_devices)) {
     fail(ErrorCode::kInvalidArgument, "nccl: replicas ", shared->first, " (",

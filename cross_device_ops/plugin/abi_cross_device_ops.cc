@@ -106,7 +106,17 @@ Determinism AbiCrossDeviceOps::read_determinism() const {
        "; expected a TUTTI_GRADE_... from ", TUTTI_GRADE_NONE, " to ", TUTTI_GRADE_CANONICAL);
 }
 
+void AbiCrossDeviceOps::require_buffers(std::span<const ReplicaBuffer>,
+                                        std::span<const ReplicaBuffer> outputs) const {
+  const Device device = outputs.front().device;
+  if (device.type == DeviceType::kCpu) return;
+  fail(ErrorCode::kUnimplemented, "plugin '", table_->name, "': version 1 of plugin_abi.h is for ",
+       "host memory; expected replicas on CPUs, got one on ", device,
+       "; try an operation of tutti's own, such as canonical");
+}
+
 bool AbiCrossDeviceOps::supports(ReduceOp op, DType dtype, DeviceType device) const {
+  if (device != DeviceType::kCpu) return false;
   return table_->supports(self_, static_cast<std::int32_t>(op), static_cast<std::int32_t>(dtype),
                           static_cast<std::int32_t>(device)) != 0;
 }

@@ -25,6 +25,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
   AbiCrossDeviceOps& operator=(const AbiCrossDeviceOps&) = delete;
 
   std::string_view name() const override { return table_->name; }
+  /// On CPUs: version 1 of the interface knows no streams.
   bool supports(ReduceOp op, DType dtype, DeviceType device) const override;
   Determinism determinism() const override { return determinism_; }
   bool spans_processes() const override;
@@ -32,6 +33,8 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
   void abort(const Error& reason) noexcept override;
 
  protected:
+  void require_buffers(std::span<const ReplicaBuffer> inputs,
+                       std::span<const ReplicaBuffer> outputs) const override;
   void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override;
   void reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                       const ReplicaBuffer* output, int root) override;

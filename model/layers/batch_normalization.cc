@@ -51,16 +51,22 @@ Shape BatchNormalization::build(const Shape& input) {
 }
 
 Tensor BatchNormalization::call(const Tensor& input, CallContext context) const {
-  return internal::in_float32(input, [&](const Tensor& x) { return normalized(x, context); });
+  if (options_.synchronized) {
+    return internal::in_float32(input, [&](const Tensor& x) { return normalized(x, context); });
+  }
+  // The operation itself computes in float32, without copies of 16-bit data in float32.
+  const AutocastScope weights_as_they_are(std::nullopt);
+  return normalized(input, context);
 }
 
 Tensor BatchNormalization::normalized(const Tensor& input, CallContext context) const {
   const std::size_t first = first_moving_average();
   const Shape& channels = weight(first).shape();
+  const DType type = weight(first).dtype();
   const Tensor gamma =
-      options_.scale ? weight(0).value() : Tensor::ones(channels, input.dtype(), input.device());
-  const Tensor beta = options_.center ? weight(first - 1).value()
-                                      : Tensor::zeros(channels, input.dtype(), input.device());
+      options_.scale ? weight(0).value() : Tensor::ones(channels, type, input.device());
+  const Tensor beta =
+      options_.center ? weight(first - 1).value() : Tensor::zeros(channels, type, input.device());
   if (!context.training || frozen()) {
     return batch_norm_inference(input, gamma, beta, weight(first), weight(first + 1),
                                 options_.epsilon);
@@ -101,7 +107,13 @@ BatchNormalization::Statistics BatchNormalization::normalize_global_batch(
   // Rounding can make a difference of equal numbers negative.
   const Tensor variance = maximum(slice(total, {channels}, {channels}) / rows - square(mean), 0.0);
   const Tensor y = (x - mean) * (rsqrt(variance + options_.epsilon) * gamma) + beta;
-  return {y, mean, variance, count.item() > 0.0f};
+  if (x.device().type == DeviceType::kCpu) return {y, mean, variance, count.item() > 0.0f};
+  // Without waiting for the number: where there are no rows the averages stay.
+  const GradientTape::StopRecording no_gradient;
+  const std::size_t first = first_moving_average();
+  const Tensor any = greater(count, 0.0);
+  return {y, where(any, mean, weight(first).value()),
+          where(any, variance, weight(first + 1).value()), true};
 }
 
 void BatchNormalization::update_moving_averages(const Statistics& statistics) const {

@@ -15,10 +15,10 @@ namespace tutti {
 namespace {
 
 /// 0, 1, ..., count - 1.
-Tensor indices_below(std::int64_t count) {
+Tensor indices_below(std::int64_t count, Device device) {
   std::vector<std::int64_t> numbers(static_cast<std::size_t>(count));
   std::iota(numbers.begin(), numbers.end(), 0);
-  return Tensor::from({count}, numbers);
+  return Tensor::from({count}, numbers, device);
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ Regularizer orthogonal(double factor) {
     const Tensor unit = weight / norms;
     const Tensor products = abs(matmul(unit, unit, {.transpose_b = true}));
     const Tensor off_diagonal =
-        products * (1.0 - one_hot(indices_below(rows), rows, weight.dtype()));
+        products * (1.0 - one_hot(indices_below(rows, weight.device()), rows, weight.dtype()));
     const double pairs = 0.5 * static_cast<double>(rows) * static_cast<double>(rows - 1);
     return reduce_sum(off_diagonal) * (rows > 1 ? factor * 0.5 / pairs : 0.0);
   });

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/tensor/cuda/gpu.h"
 #include "tutti/tensor/cuda/kernels.h"
 #include "tutti/tensor/cuda/math_libraries.h"
 
@@ -138,7 +139,7 @@ struct MatrixPlan {
     make_layout(result, p, p.m, p.n, false);
   }
 
-  void choose_algorithm(const MatrixProduct& p, cublasLtHandle_t handle) {
+  void choose_algorithm(const MatrixProduct& p, MathLibraries& libraries) {
     Preference preference;
     check(cublasLtMatmulPreferenceCreate(preference.address()), "cublasLtMatmulPreferenceCreate");
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kMaxWorkspaceBytes});
@@ -153,7 +154,7 @@ struct MatrixPlan {
     cublasLtMatmulHeuristicResult_t found{};
     int num_found = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        handle, operation.get(), first.get(), second.get(), result.get(), result.get(),
+        libraries.blas(), operation.get(), first.get(), second.get(), result.get(), result.get(),
         preference.get(), 1, &found, &num_found);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && !num_found)) {
       return;
@@ -171,9 +172,10 @@ MatrixPlans::~MatrixPlans() = default;
 const MatrixPlan& MatrixPlans::get(const MatrixProduct& product, const KernelCall& call) {
   std::unique_ptr<MatrixPlan>& plan = plans_[key_of(product)];
   if (!plan) {
+    const NotCaptured not_captured;  // the library may load code
     auto made = std::make_unique<MatrixPlan>();
     made->describe(product, call.libraries.options());
-    made->choose_algorithm(product, call.libraries.blas());
+    made->choose_algorithm(product, call.libraries);
     plan = std::move(made);
   }
   return *plan;

@@ -3,11 +3,13 @@
 #include "tutti/tensor/gpu/gpu_device.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "tutti/tensor/gpu/graph_memory.h"
 #include "tutti/tensor/gpu/pending_updates.h"
 #include "tutti/tensor/gpu/pinned_ring.h"
+#include "tutti/tensor/gpu/uploads.h"
 #include "tutti/tensor/ops/checks.h"
 
 namespace tutti {
@@ -66,9 +68,12 @@ BufferAllocatorOptions allocator_options(const LogicalGpu& gpu) {
   return options;
 }
 
+constexpr std::size_t kMaxGpus = 256;
+
 struct OpenedGpus {
   Mutex mutex;
   std::vector<std::unique_ptr<GpuDevice>> devices TUTTI_GUARDED_BY(mutex);  // by index
+  std::array<std::atomic<GpuDevice*>, kMaxGpus> found{};                    // the same
 };
 
 OpenedGpus& opened_gpus() {
@@ -98,23 +103,33 @@ class GpuDevice::Memory final : public MemorySource {
   DeviceContext& context_;
 };
 
+GpuDevice* GpuDevice::opened(Device device) {
+  const auto index = static_cast<std::size_t>(device.index);
+  if (device.type != DeviceType::kGpu || index >= kMaxGpus) return nullptr;
+  return opened_gpus().found[index].load(std::memory_order_acquire);
+}
+
 GpuDevice& GpuDevice::of(Device device) {
+  if (GpuDevice* const found = opened(device)) return *found;
   require_available(device);
   TUTTI_CHECK(device.type == DeviceType::kGpu, "GpuDevice::of: ", device, " is no GPU");
   const auto index = static_cast<std::size_t>(device.index);
-  OpenedGpus& opened = opened_gpus();
-  MutexLock lock(opened.mutex);
-  if (opened.devices.size() <= index) opened.devices.resize(index + 1);
-  std::unique_ptr<GpuDevice>& found = opened.devices[index];
+  TUTTI_CHECK(index < kMaxGpus, "GpuDevice::of: ", device, " of at most ", kMaxGpus);
+  OpenedGpus& gpus = opened_gpus();
+  MutexLock lock(gpus.mutex);
+  if (gpus.devices.size() <= index) gpus.devices.resize(index + 1);
+  std::unique_ptr<GpuDevice>& found = gpus.devices[index];
   if (!found) found = std::make_unique<GpuDevice>(logical_gpus()[index], *gpu_backend());
+  gpus.found[index].store(found.get(), std::memory_order_release);
   return *found;
 }
 
 void internal::close_gpus_for_test() {
   std::vector<std::unique_ptr<GpuDevice>> closed;
-  OpenedGpus& opened = opened_gpus();
-  MutexLock lock(opened.mutex);
-  closed.swap(opened.devices);
+  OpenedGpus& gpus = opened_gpus();
+  MutexLock lock(gpus.mutex);
+  closed.swap(gpus.devices);
+  for (auto& each : gpus.found) each = nullptr;
 }
 
 GpuDevice::GpuDevice(const LogicalGpu& description, DeviceBackend& backend)
@@ -124,6 +139,7 @@ GpuDevice::GpuDevice(const LogicalGpu& description, DeviceBackend& backend)
       allocator_(std::make_unique<BufferAllocator>(std::make_unique<Memory>(*this, *context_),
                                                    allocator_options(description))),
       staging_(std::make_unique<PinnedRing>(backend, kStagingBytes)),
+      uploads_(std::make_unique<Uploads>(backend, *allocator_)),
       pending_(std::make_unique<PendingUpdates>()) {}
 
 GpuDevice::~GpuDevice() = default;
@@ -161,7 +177,7 @@ void GpuDevice::copy_from_host(void* to, const void* from, std::size_t bytes) {
     return;
   }
   MutexLock lock(mutex_);
-  flush_updates();
+  begin_work();
   const std::size_t step = staging_->largest_piece();
   for (std::size_t first = 0; first < bytes; first += step) {
     stage(*context_, static_cast<std::byte*>(to) + first,
@@ -175,6 +191,19 @@ void GpuDevice::stage(DeviceContext& context, std::byte* to, const std::byte* fr
   if (place) std::memcpy(place, from, bytes);
   context.copy_to_device(to, place ? place : from, bytes, StreamId::kCompute);
   if (place) staging_->set_copied(context.record(StreamId::kCompute));
+}
+
+BufferRef GpuDevice::upload(const void* from, std::size_t bytes) {
+  if (bytes < Uploads::kLeastBytes || GraphMemory::current(device())) {
+    BufferRef buffer = BufferRef::allocate(bytes, device());
+    copy_from_host(buffer->data(), from, bytes);
+    return buffer;
+  }
+  BufferRef buffer = uploads_->allocator().allocate(bytes);
+  with_context([&](DeviceContext& context) {
+    uploads_->fill(context, buffer->data(), static_cast<const std::byte*>(from), bytes);
+  });
+  return buffer;
 }
 
 void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
@@ -236,6 +265,17 @@ void GpuDevice::update_later(DType dtype, const DeviceRule& rule, const DeviceUp
   has_pending_ = true;
 }
 
+void GpuDevice::trim() {
+  uploads_->allocator().trim();  // gives back to the other
+  allocator_->trim();
+}
+
+void GpuDevice::begin_work() {
+  flush_updates();
+  // Events of a capture are of no use to other streams.
+  if (uploads_->any_freed() && !GraphMemory::current(device())) uploads_->settle(*context_);
+}
+
 void GpuDevice::flush_updates() {
   if (pending_->empty()) return;
   const PendingUpdates updates = std::exchange(*pending_, {});
@@ -257,7 +297,7 @@ AllocatorStatistics allocator_statistics(Device device) {
 }
 
 void trim_allocator_cache(Device device) {
-  (device.type == DeviceType::kCpu ? host_allocator() : GpuDevice::of(device).allocator()).trim();
+  device.type == DeviceType::kCpu ? host_allocator().trim() : GpuDevice::of(device).trim();
 }
 
 }  // namespace tutti

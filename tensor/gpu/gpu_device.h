@@ -18,6 +18,7 @@
 namespace tutti {
 
 class PinnedRing;
+class Uploads;
 
 /// One logical GPU. Work is put into its streams in the order of the calls; nothing here waits for
 /// the GPU but copies to host memory, synchronize() and what says so. Lives as long as the process.
@@ -29,6 +30,8 @@ class GpuDevice {
   /// Opened at first use. Throws kUnavailable, with reason and remedy, when there is no such
   /// device.
   static GpuDevice& of(Device device);
+  /// The device if it is open; nullptr otherwise. Takes no lock.
+  static GpuDevice* opened(Device device);
 
   const LogicalGpu& description() const { return description_; }
   Device device() const { return {DeviceType::kGpu, description_.index}; }
@@ -42,7 +45,7 @@ class GpuDevice {
   template <class Use>
   decltype(auto) with_context(const Use& use) {
     MutexLock lock(mutex_);
-    flush_updates();
+    begin_work();
     return use(*context_);
   }
 
@@ -54,6 +57,9 @@ class GpuDevice {
   void clear(void* data, std::size_t bytes);
   /// Host memory may change once this has returned. Waits for nothing but room in pinned memory.
   void copy_from_host(void* to, const void* from, std::size_t bytes);
+  /// A copy of host memory, of work that comes from now on, beside the work that is queued already.
+  /// Host memory may change once this has returned.
+  BufferRef upload(const void* from, std::size_t bytes);
   /// Waits for the work before it and for the copy.
   void copy_to_host(void* to, const void* from, std::size_t bytes);
   /// From another GPU's memory (or within this one): after the work that `from` was given, and
@@ -68,6 +74,8 @@ class GpuDevice {
   void update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
                     std::vector<BufferRef> buffers, const double* step_values = nullptr);
 
+  /// Gives memory that waits back to the GPU.
+  void trim();
   AllocatorStatistics statistics() const { return allocator_->statistics(); }
 
   GpuDevice(const LogicalGpu& description, DeviceBackend& backend);
@@ -76,6 +84,8 @@ class GpuDevice {
  private:
   struct PendingUpdates;
   class Memory;
+  /// What comes before any other work.
+  void begin_work() TUTTI_REQUIRES(mutex_);
   void flush_updates() TUTTI_REQUIRES(mutex_);
   void stage(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes)
       TUTTI_REQUIRES(mutex_);
@@ -87,6 +97,7 @@ class GpuDevice {
   std::unique_ptr<DeviceContext> context_ TUTTI_GUARDED_BY(mutex_);
   std::unique_ptr<BufferAllocator> allocator_;
   std::unique_ptr<PinnedRing> staging_ TUTTI_GUARDED_BY(mutex_);
+  std::unique_ptr<Uploads> uploads_;
   std::unique_ptr<PendingUpdates> pending_ TUTTI_GUARDED_BY(mutex_);
   std::atomic<bool> has_pending_{false};
 };

@@ -3,10 +3,10 @@
 #include "tutti/tensor/gpu/graph_memory.h"
 
 #include <cstring>
-#include <unordered_map>
 #include <utility>
 
 #include "tutti/tensor/gpu/gpu_device.h"
+#include "tutti/tensor/gpu/memory_of_allocator.h"
 
 namespace tutti {
 namespace {
@@ -21,32 +21,6 @@ GraphMemory* find_current(const Matches& matches) {
   }
   return nullptr;
 }
-
-/// Takes its memory from another allocator, so that it counts there and returns there.
-class MemoryOfAllocator final : public MemorySource {
- public:
-  explicit MemoryOfAllocator(BufferAllocator& allocator) : allocator_(allocator) {}
-
-  std::byte* allocate(std::size_t size) override {
-    BufferRef buffer = allocator_.allocate(size);
-    std::byte* const data = buffer->data();
-    MutexLock lock(mutex_);
-    buffers_.emplace(data, std::move(buffer));
-    return data;
-  }
-  void release(std::byte* data) noexcept override {
-    BufferRef buffer;  // returned after the lock is released
-    MutexLock lock(mutex_);
-    const auto found = buffers_.find(data);
-    buffer = std::move(found->second);
-    buffers_.erase(found);
-  }
-
- private:
-  BufferAllocator& allocator_;
-  Mutex mutex_;
-  std::unordered_map<std::byte*, BufferRef> buffers_ TUTTI_GUARDED_BY(mutex_);
-};
 
 }  // namespace
 

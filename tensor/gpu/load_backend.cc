@@ -46,24 +46,8 @@ std::vector<std::string> split(const std::string& list) {
   return words;
 }
 
-/// Why the module, which is there, does not open.
-void explain_failure(const std::string& why, LoadedBackend& loaded) {
-  for (const FoundLibrary& library : find_libraries(needed_libraries())) {
-    if (library.path.empty()) loaded.missing.push_back(library.name);
-  }
-  if (loaded.missing.empty()) {
-    loaded.reason = concat("the CUDA module does not open: ", why);
-    return;
-  }
-  loaded.reason = concat("CUDA librar", loaded.missing.size() == 1 ? "y is" : "ies are",
-                         " missing: ", join(loaded.missing),
-                         "; install CUDA, cuDNN and NCCL, or add their folder to "
-                         "LD_LIBRARY_PATH");
-}
-
 /// The module's own answer.
 void ask_module(void* module, LoadedBackend& loaded) {
-  loaded.is_simulated = dlsym(module, "tutti_backend_is_simulated") != nullptr;
   const auto open = reinterpret_cast<OpenBackend>(dlsym(module, "tutti_open_backend"));
   if (!open) {
     loaded.reason = concat(loaded.module,
@@ -99,11 +83,9 @@ LoadedBackend load_named(const std::string& path) {
     loaded.reason = concat("TUTTI_CUDA_MODULE does not open: ", last_dl_error());
     return loaded;
   }
-  std::string reason;
-  if (!dlsym(module, "tutti_backend_is_simulated") && !has_driver(reason)) {
-    loaded.reason = reason;
-    return loaded;
-  }
+  loaded.is_simulated = dlsym(module, "tutti_backend_is_simulated") != nullptr;
+  const bool is_module = dlsym(module, "tutti_open_backend") != nullptr;
+  if (is_module && !loaded.is_simulated && !has_driver(loaded.reason)) return loaded;
   ask_module(module, loaded);
   return loaded;
 }
@@ -125,13 +107,29 @@ LoadedBackend load_own() {
   void* const module = dlopen(loaded.module.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module) {
     ask_module(module, loaded);
-  } else {
-    explain_failure(last_dl_error(), loaded);
+    return loaded;
   }
-  return loaded;
+  const std::string why = last_dl_error();
+  return explain_failure(loaded.module, why, find_libraries(needed_libraries()));
 }
 
 }  // namespace
+
+LoadedBackend explain_failure(const std::string& module, const std::string& why,
+                              std::span<const FoundLibrary> libraries) {
+  LoadedBackend loaded;
+  loaded.module = module;
+  for (const FoundLibrary& library : libraries) {
+    if (library.path.empty()) loaded.missing.push_back(library.name);
+  }
+  const std::size_t count = loaded.missing.size();
+  loaded.reason = count == 0 ? concat("the CUDA module does not open: ", why)
+                             : concat("CUDA librar", count == 1 ? "y" : "ies",
+                                      " missing: ", join(loaded.missing),
+                                      "; install CUDA, cuDNN and NCCL, or add their folder to "
+                                      "LD_LIBRARY_PATH");
+  return loaded;
+}
 
 BackendRequest BackendRequest::from_environment() {
   BackendRequest request;
@@ -163,8 +161,8 @@ std::vector<FoundLibrary> find_libraries(std::span<const std::string> names) {
   for (const std::string& name : names) {
     FoundLibrary library{name, ""};
     void* handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
-    if (!handle) {
-      handle = dlopen((fs::path(TUTTI_CUDA_LIBRARY_FOLDER) / name).c_str(), RTLD_LAZY | RTLD_LOCAL);
+    for (const std::string& folder : split(TUTTI_CUDA_LIBRARY_FOLDERS)) {
+      if (!handle) handle = dlopen((fs::path(folder) / name).c_str(), RTLD_LAZY | RTLD_LOCAL);
     }
     link_map* map = nullptr;
     if (handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map) library.path = map->l_name;

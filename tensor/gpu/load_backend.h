@@ -36,7 +36,12 @@ LoadedBackend load_backend(const BackendRequest& request);
 struct FoundLibrary {
   std::string name, path;
 };
-/// Looks where the module would find them: as the system does, then in the toolkit's folder.
+/// The result for a module that the system did not open because of `why`: names the libraries that
+/// are missing, if any.
+LoadedBackend explain_failure(const std::string& module, const std::string& why,
+                              std::span<const FoundLibrary> libraries);
+/// Looks where the module would find them: as the system does, then in the folders of
+/// this build's CUDA.
 std::vector<FoundLibrary> find_libraries(std::span<const std::string> names);
 /// What the module of this build needs: "libcudart.so.13", ... Empty in a build without CUDA.
 std::vector<std::string> needed_libraries();

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/gpu/pinned_ring.h"
 
-#include <algorithm>
-
 #include "tutti/core/error.h"
 
 namespace tutti {
@@ -17,24 +15,36 @@ PinnedRing::~PinnedRing() {
   if (memory_) backend_.release_pinned(memory_);
 }
 
-bool PinnedRing::is_taken(std::size_t begin, std::size_t end) const {
-  return std::ranges::any_of(
-      pieces_, [&](const Piece& piece) { return begin < piece.end && piece.begin < end; });
+void PinnedRing::wait_for_oldest() {
+  if (pieces_.front().copied) pieces_.front().copied->synchronize();
+  pieces_.pop_front();
+}
+
+void PinnedRing::drop_done() {
+  constexpr int kMost = 2;  // more than are added, so that few stay
+  for (int i = 0; i < kMost && !pieces_.empty(); ++i) {
+    if (pieces_.front().copied && !pieces_.front().copied->is_done()) return;
+    pieces_.pop_front();
+  }
 }
 
 std::byte* PinnedRing::place(std::size_t bytes) {
   TUTTI_CHECK(bytes <= largest_piece(), "PinnedRing: ", bytes, " bytes of ", size_);
   if (!memory_) memory_ = static_cast<std::byte*>(backend_.allocate_pinned(size_));
   if (!memory_) return nullptr;
-  constexpr std::size_t kAlignment = 64;
-  const std::size_t begin = next_ + bytes > size_ ? 0 : next_;
-  const std::size_t end = (begin + bytes + kAlignment - 1) / kAlignment * kAlignment;
-  while (is_taken(begin, end)) {
-    if (pieces_.front().copied) pieces_.front().copied->synchronize();
-    pieces_.pop_front();
+  drop_done();
+  if (next_ + bytes > size_) {  // the rest of the ring stays empty
+    while (!pieces_.empty() && pieces_.front().begin >= next_) wait_for_oldest();
+    next_ = 0;
   }
-  pieces_.push_back({begin, end, nullptr});
-  next_ = end;
+  constexpr std::size_t kAlignment = 64;
+  const std::size_t begin = next_;
+  next_ = (begin + bytes + kAlignment - 1) / kAlignment * kAlignment;
+  // Pieces lie around the ring in the order of their age.
+  while (!pieces_.empty() && begin < pieces_.front().end && pieces_.front().begin < next_) {
+    wait_for_oldest();
+  }
+  pieces_.push_back({begin, next_, nullptr});
   return memory_ + begin;
 }
 

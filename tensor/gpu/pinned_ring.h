@@ -31,7 +31,8 @@ class PinnedRing {
     std::size_t begin = 0, end = 0;
     std::shared_ptr<DeviceEvent> copied;
   };
-  bool is_taken(std::size_t begin, std::size_t end) const;
+  void wait_for_oldest();
+  void drop_done();
 
   DeviceBackend& backend_;
   const std::size_t size_;

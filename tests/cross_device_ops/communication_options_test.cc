@@ -92,13 +92,22 @@ TEST(CommunicationOptionsTest, TheImplementationChoosesWhenNoNameIsGiven) {
 }
 
 TEST(CommunicationOptionsTest, S2_10_ImplementationsThatThisBuildLacksAreRefused) {
-  const std::vector<std::pair<CommunicationImplementation, std::string>> missing = {
-      {CommunicationImplementation::kNccl, "NCCL"}, {CommunicationImplementation::kMpi, "MPI"}};
-  for (const auto& [implementation, text] : missing) {
-    const CrossDeviceOpsSpec spec{"", {.implementation = implementation}};
-    expect_error(ErrorCode::kUnimplemented, {"this build", text, "AUTO, RING or CANONICAL"}, [&] {
-      build_cross_device_ops(spec, Group{2, 0, cpus(2)});
-    });
+  const CrossDeviceOpsSpec mpi{"", {.implementation = CommunicationImplementation::kMpi}};
+  expect_error(ErrorCode::kUnimplemented, {"this build", "MPI", "AUTO, RING, NCCL or CANONICAL"},
+               [&] {
+                 build_cross_device_ops(mpi, Group{2, 0, cpus(2)});
+               });
+}
+
+TEST(CommunicationOptionsTest, S2_10_NcclForCpusIsRefused) {
+  const CrossDeviceOpsSpec nccl{"", {.implementation = CommunicationImplementation::kNccl}};
+  try {
+    build_cross_device_ops(nccl, Group{2, 0, cpus(2)});
+    ADD_FAILURE() << "expected an error";
+  } catch (const Error& error) {  // of a build with NCCL, or of one without
+    EXPECT_TRUE(error.code() == kInvalid || error.code() == ErrorCode::kUnimplemented);
+    EXPECT_NE(error.message().find("nccl: "), std::string::npos);
+    EXPECT_NE(error.message().find("canonical"), std::string::npos);
   }
 }
 

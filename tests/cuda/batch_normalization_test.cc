@@ -23,10 +23,11 @@ struct NormInputs {
         dy(testing::random_values(shape, dtype, -1.0, 1.0, 6)) {}
 
   OpCall training() const {
-    return {OpId::kBatchNormTraining,
-            {x, gamma, beta},
-            {{x.shape(), x.dtype()}, {gamma.shape(), gamma.dtype()}, {gamma.shape(), gamma.dtype()}},
-            BatchNormAttributes{1e-3}};
+    return {
+        OpId::kBatchNormTraining,
+        {x, gamma, beta},
+        {{x.shape(), x.dtype()}, {gamma.shape(), gamma.dtype()}, {gamma.shape(), gamma.dtype()}},
+        BatchNormAttributes{1e-3}};
   }
   OpCall inference() const {
     return {OpId::kBatchNormInference,
@@ -35,10 +36,11 @@ struct NormInputs {
             BatchNormAttributes{1e-3}};
   }
   OpCall gradient() const {
-    return {OpId::kBatchNormGrad,
-            {x, gamma, mean, variance, dy},
-            {{x.shape(), x.dtype()}, {gamma.shape(), gamma.dtype()}, {gamma.shape(), gamma.dtype()}},
-            BatchNormAttributes{1e-3}};
+    return {
+        OpId::kBatchNormGrad,
+        {x, gamma, mean, variance, dy},
+        {{x.shape(), x.dtype()}, {gamma.shape(), gamma.dtype()}, {gamma.shape(), gamma.dtype()}},
+        BatchNormAttributes{1e-3}};
   }
   Tensor x, gamma, beta, mean, variance, dy;
 };
@@ -85,8 +87,7 @@ TEST(CudaBatchNormalization, TakesParametersInFloat32) {
     const auto compare = [&](const OpCall& actual, const OpCall& expected) {
       const auto a = rig.run(actual), e = run_kernel(reference_kernels(), expected);
       for (std::size_t i = 0; i < e.size(); ++i) {
-        const Tensor same =
-            testing::tensor_of(a[i].shape(), a[i].to_doubles(), DType::kFloat32);
+        const Tensor same = testing::tensor_of(a[i].shape(), a[i].to_doubles(), DType::kFloat32);
         expect_close(same, e[i], i == 0 ? tolerance_of(dtype) : 1e-5, concat("output ", i));
       }
     };

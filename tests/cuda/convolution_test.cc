@@ -32,7 +32,7 @@ Shape result_of(const ConvolutionCase& c) {
 
 Conv2dAttributes attributes_of(std::int64_t stride, std::array<std::int64_t, 4> pads,
                                std::int64_t dilation = 1, std::int64_t groups = 1) {
-  return {stride,  stride,  pads[0], pads[1], pads[2], pads[3], FusedActivation::kNone,
+  return {stride,   stride,   pads[0], pads[1], pads[2], pads[3], FusedActivation::kNone,
           dilation, dilation, groups};
 }
 
@@ -64,10 +64,8 @@ Tensor some(const Shape& shape, DType dtype, std::uint64_t seed) {
 
 OpCall forward_call(const ConvolutionCase& c, DType dtype, bool with_bias = false,
                     FusedActivation activation = FusedActivation::kNone) {
-  OpCall call{OpId::kConv2d,
-              {some(c.x, dtype, 1), some(c.filter, dtype, 2)},
-              {{result_of(c), dtype}},
-              {}};
+  OpCall call{
+      OpId::kConv2d, {some(c.x, dtype, 1), some(c.filter, dtype, 2)}, {{result_of(c), dtype}}, {}};
   Conv2dAttributes attributes = c.attributes;
   attributes.activation = activation;
   call.attributes = attributes;
@@ -240,13 +238,12 @@ TEST(CudaConvolution, MeasuresEnginesWhenAsked) {
 }
 
 TEST(CudaConvolution, GradientOfABiasIsASumOverAllPixels) {
-  const std::vector<Shape> shapes{{2, 3, 4, 5}, {7, 1}, {3, 8},  {1, 1},  {900, 12},
+  const std::vector<Shape> shapes{{2, 3, 4, 5}, {7, 1}, {3, 8}, {1, 1},   {900, 12},
                                   {2000, 3},    {5},    {0, 4}, {3, 130}, {300, 4, 2}};
   for (const DType dtype : kTypes) {
     MathRig rig;
     for (const Shape& shape : shapes) {
-      const OpCall call{
-          OpId::kBiasGrad, {some(shape, dtype, 5)}, {{{shape.dim(-1)}, dtype}}, {}};
+      const OpCall call{OpId::kBiasGrad, {some(shape, dtype, 5)}, {{{shape.dim(-1)}, dtype}}, {}};
       expect_like_cpu(rig, call, concat(shape));
     }
   }

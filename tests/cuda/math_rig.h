@@ -161,8 +161,9 @@ inline std::vector<Tensor> expect_like_cpu(MathRig& rig, const OpCall& call,
   const std::vector<Tensor> expected = run_kernel(reference_kernels(), call);
   EXPECT_EQ(actual.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    expect_close(actual[i], expected[i], factor * tolerance_of(expected[i].dtype()),
-                 concat(to_string(call.op), " ", call.inputs[0].dtype(), " ", what, ", output ", i));
+    expect_close(
+        actual[i], expected[i], factor * tolerance_of(expected[i].dtype()),
+        concat(to_string(call.op), " ", call.inputs[0].dtype(), " ", what, ", output ", i));
   }
   return actual;
 }

@@ -124,9 +124,10 @@ TEST(CudaMatMul, AsksForAnAlgorithmOncePerKindOfProduct) {
 TEST(CudaMatMul, TakesManyMatricesOfOneShapeInSeveralLaunches) {
   MathRig rig;
   constexpr std::int64_t kBatch = 70'000;
-  expect_like_cpu(rig, product_call({{kBatch, 1, 2}, {kBatch, 2, 1}, {kBatch, 1, 1}, {}},
-                                    DType::kFloat32, true),
-                  "many");
+  expect_like_cpu(
+      rig,
+      product_call({{kBatch, 1, 2}, {kBatch, 2, 1}, {kBatch, 1, 1}, {}}, DType::kFloat32, true),
+      "many");
   EXPECT_EQ(math_counts().products, 2);
 }
 

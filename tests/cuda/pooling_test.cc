@@ -60,7 +60,8 @@ TEST(CudaPooling, TakesTensorsThatAreNotAligned) {
 TEST(CudaPooling, TheFirstOfEqualMaximaGetsTheGradient) {
   MathRig rig;
   for (const PoolingCase& c : pooling_cases()) {
-    expect_all_pooling(rig, c, Tensor::ones(c.x), testing::random_values(c.y, DType::kFloat32, 1, 2));
+    expect_all_pooling(rig, c, Tensor::ones(c.x),
+                       testing::random_values(c.y, DType::kFloat32, 1, 2));
   }
 }
 

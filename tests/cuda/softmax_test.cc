@@ -17,8 +17,7 @@ TEST(CudaSoftmax, GivesWhatTheCpuGives) {
       const Tensor dy = testing::random_values(shape, dtype, -1.0, 1.0, 2);
       const std::vector<TensorSpec> same{{shape, dtype}};
       const Tensor y = expect_like_cpu(rig, {OpId::kSoftmax, {x}, same, {}}, concat(shape))[0];
-      const Tensor log =
-          expect_like_cpu(rig, {OpId::kLogSoftmax, {x}, same, {}}, concat(shape))[0];
+      const Tensor log = expect_like_cpu(rig, {OpId::kLogSoftmax, {x}, same, {}}, concat(shape))[0];
       expect_like_cpu(rig, {OpId::kSoftmaxGrad, {y, dy}, same, {}}, concat(shape), 2.0);
       expect_like_cpu(rig, {OpId::kLogSoftmaxGrad, {log, dy}, same, {}}, concat(shape), 2.0);
     }

@@ -114,7 +114,9 @@ cublasStatus_t product_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t
       !types_fit(*op, *dtype)) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  const auto rows = [](const Layout& l, bool transposed) { return transposed ? l.columns : l.rows; };
+  const auto rows = [](const Layout& l, bool transposed) {
+    return transposed ? l.columns : l.rows;
+  };
   const bool ta = op->transpose_a == CUBLAS_OP_T, tb = op->transpose_b == CUBLAS_OP_T;
   if (rows(*la, ta) != ld->rows || rows(*lb, !tb) != ld->columns ||
       rows(*la, !ta) != rows(*lb, tb) || lc->rows != ld->rows || lc->columns != ld->columns ||
@@ -299,11 +301,13 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   }
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
-    cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
-    cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-    cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t* results,
-    int* num_results) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
+                                              cublasLtMatmulDesc_t operation,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t* results,
+                                              int* num_results) {
   const auto preferred = preferences().find(preference);
   if (!libraries().find(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!preferred || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;

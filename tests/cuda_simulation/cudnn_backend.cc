@@ -49,13 +49,14 @@ struct Rule {
   bool optional = false;
 };
 
-#define TUTTI_CONVOLUTION_RULES(owner, prefix, x, w, y)              \
-  {owner, prefix##x, CUDNN_TYPE_BACKEND_DESCRIPTOR},                 \
-      {owner, prefix##w, CUDNN_TYPE_BACKEND_DESCRIPTOR},             \
-      {owner, prefix##y, CUDNN_TYPE_BACKEND_DESCRIPTOR},             \
-      {owner, prefix##CONV_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR},     \
-      {owner, prefix##ALPHA, CUDNN_TYPE_FLOAT},                      \
-      {owner, prefix##BETA, CUDNN_TYPE_FLOAT}
+#define TUTTI_CONVOLUTION_RULES(owner, prefix, x, w, y)          \
+  {owner, prefix##x, CUDNN_TYPE_BACKEND_DESCRIPTOR},             \
+      {owner, prefix##w, CUDNN_TYPE_BACKEND_DESCRIPTOR},         \
+      {owner, prefix##y, CUDNN_TYPE_BACKEND_DESCRIPTOR},         \
+      {owner, prefix##CONV_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR}, \
+      {owner, prefix##ALPHA, CUDNN_TYPE_FLOAT}, {                \
+    owner, prefix##BETA, CUDNN_TYPE_FLOAT                        \
+  }
 
 constexpr Rule kRules[] = {
     {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64},
@@ -252,8 +253,7 @@ cudnnStatus_t give_configurations(const Descriptor& heuristics, std::int64_t roo
       return refuse(CUDNN_STATUS_BAD_PARAM, "results need configurations to be written to");
     }
     configuration->engine = engines[static_cast<std::size_t>(i)];
-    configuration->operation =
-        graph.values.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).descriptors.at(0);
+    configuration->operation = graph.values.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).descriptors.at(0);
     configuration->finalized = true;
   }
   return CUDNN_STATUS_SUCCESS;

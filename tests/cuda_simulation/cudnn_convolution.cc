@@ -107,11 +107,11 @@ std::unique_ptr<ConvolutionNumbers> numbers_of(const Descriptor& operation) {
   numbers->pad_after = array_of<2>(window.integers(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS));
   numbers->alpha = scale_of(operation, names.alpha);
   numbers->beta = scale_of(operation, names.beta);
-  numbers->result =
-      operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR ? &numbers->y
-      : operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR
-          ? &numbers->x
-          : &numbers->filter;
+  numbers->result = operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR
+                        ? &numbers->y
+                    : operation.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR
+                        ? &numbers->x
+                        : &numbers->filter;
   return numbers;
 }
 

@@ -55,7 +55,8 @@ struct Softmax {
     for (std::int64_t first = 0; first < rows * classes; first += classes) {
       double top = -std::numeric_limits<double>::infinity(), sum = 0.0;
       for (std::int64_t i = 0; i < classes; ++i) top = std::max(top, element(dtype, x, first + i));
-      for (std::int64_t i = 0; i < classes; ++i) sum += std::exp(element(dtype, x, first + i) - top);
+      for (std::int64_t i = 0; i < classes; ++i)
+        sum += std::exp(element(dtype, x, first + i) - top);
       for (std::int64_t i = first; i < first + classes; ++i) {
         const double value = element(dtype, x, i) - top;
         store(y, i, algorithm == CUDNN_SOFTMAX_LOG ? value - std::log(sum) : std::exp(value) / sum);
@@ -244,8 +245,8 @@ cudnnStatus_t cudnnSoftmaxBackward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t
                                    void* dx) {
   cudnnStatus_t status;
   const auto softmax =
-      softmax_of(handle, algorithm, mode, alpha, beta,
-                 {y_descriptor, dy_descriptor, dx_descriptor}, {y, dy, dx}, status);
+      softmax_of(handle, algorithm, mode, alpha, beta, {y_descriptor, dy_descriptor, dx_descriptor},
+                 {y, dy, dx}, status);
   if (!softmax) return status;
   return started(handle, [softmax = *softmax, y, dy, dx] { softmax.backward(y, dy, dx); });
 }

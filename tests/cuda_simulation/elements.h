@@ -10,8 +10,9 @@
 namespace tutti::cuda_simulation {
 
 inline double element(DType dtype, const void* data, std::int64_t i) {
-  return visit_floating(dtype, "simulated library",
-                        [&]<class T>() { return static_cast<double>(static_cast<const T*>(data)[i]); });
+  return visit_floating(dtype, "simulated library", [&]<class T>() {
+    return static_cast<double>(static_cast<const T*>(data)[i]);
+  });
 }
 
 /// Rounded once.

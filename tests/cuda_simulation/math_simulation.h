@@ -15,18 +15,18 @@ namespace tutti::cuda_simulation {
 /// Engines of convolutions, in the order in which heuristics mode A names them; the last one is
 /// named by the fallback mode alone.
 enum SimulatedEngine : std::int64_t {
-  kTensorCoreEngine = 0,        // float32 as TF32
+  kTensorCoreEngine = 0,  // float32 as TF32
   kNondeterministicEngine = 1,
-  kLargeWorkspaceEngine = 2,    // 1 MiB
-  kSmallWorkspaceEngine = 3,    // 4 KiB
-  kFallbackEngine = 4,          // none
+  kLargeWorkspaceEngine = 2,  // 1 MiB
+  kSmallWorkspaceEngine = 3,  // 4 KiB
+  kFallbackEngine = 4,        // none
 };
 
 struct MathBehavior {
-  bool refuses_bias = false;                // cuBLASLt has no algorithm that adds one
-  bool refuses_products = false;            // cuBLASLt has no algorithm at all
-  std::set<std::int64_t> refused_engines{}; // their plans cannot be finalized
-  bool refuses_handles = false;             // as on a machine without a driver
+  bool refuses_bias = false;                 // cuBLASLt has no algorithm that adds one
+  bool refuses_products = false;             // cuBLASLt has no algorithm at all
+  std::set<std::int64_t> refused_engines{};  // their plans cannot be finalized
+  bool refuses_handles = false;              // as on a machine without a driver
 };
 void set_math_behavior(const MathBehavior& behavior);
 MathBehavior math_behavior();

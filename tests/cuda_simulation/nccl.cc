@@ -1,10 +1,10 @@
-// A stand-in of NCCL: collectives of simulated GPUs, by the rules that make the real one hang or fail.
+// A stand-in of NCCL: collectives of simulated GPUs, by the rules that make the real one hang.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: a *clique* is all ranks of one unique id; a *launch* is what one rank calls within a
 // group. The n-th launches of all ranks belong together: once all are there they become one piece
 // of work for all their streams. Until then the communicators are in progress.
-// Misuse is an error with a text (simulated_nccl.h lists it); TUTTI_SIMULATED_NCCL injects failures.
+// Misuse is an error with a text (nccl.h lists it); TUTTI_SIMULATED_NCCL injects failures.
 #pragma GCC visibility push(default)  // found by name in the module
 #include "tests/cuda_simulation/nccl.h"
 #pragma GCC visibility pop
@@ -111,7 +111,8 @@ ncclResult_t check_stream(const ncclComm* comm, const NcclCall& call, cudaStream
   const Locked world;
   const std::shared_ptr<Queue> queue = world->queue_of(stream);
   if (queue && queue->gpu == comm->gpu) return ncclSuccess;
-  return refuse(ncclInvalidUsage, concat(call.name(), ": the stream is not one of GPU ", comm->gpu));
+  return refuse(ncclInvalidUsage,
+                concat(call.name(), ": the stream is not one of GPU ", comm->gpu));
 }
 
 ncclResult_t check_call(const ncclComm* comm, const NcclCall& call, cudaStream_t stream) {
@@ -120,7 +121,7 @@ ncclResult_t check_call(const ncclComm* comm, const NcclCall& call, cudaStream_t
     return refuse(ncclInvalidUsage, concat(call.name(), ": the communicator is in progress"));
   }
   if (comm->state != ncclSuccess) return comm->state;
-  if (call.reads() || comm->rank == call.root) {
+  if (call.reads(comm->rank)) {
     if (const auto bad = check_buffer(call, call.send, "input"); bad != ncclSuccess) return bad;
   }
   if (call.writes(comm->rank)) {
@@ -225,9 +226,9 @@ ncclResult_t add(ncclComm* comm, cudaStream_t stream, const NcclCall& call) {
   everything().notes += concat(call.name(), " rank ", comm->rank, " count ", call.count, "\n");
   auto& launches = open_group.launches;
   const auto own = std::ranges::find(launches, comm, [](const auto& each) { return each.first; });
-  NcclLaunch& launch =
-      own == launches.end() ? launches.emplace_back(comm, NcclLaunch{comm->rank, stream, {}}).second
-                            : own->second;
+  NcclLaunch& launch = own == launches.end()
+                           ? launches.emplace_back(comm, NcclLaunch{comm->rank, stream, {}}).second
+                           : own->second;
   launch.calls.push_back(call);
   return open_group.depth == 0 ? end_group() : ncclSuccess;
 }

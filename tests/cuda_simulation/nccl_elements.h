@@ -9,7 +9,15 @@
 
 namespace tutti::cuda_simulation {
 
-enum class NcclKind { kAllReduce, kReduce, kBroadcast, kAllGather, kReduceScatter, kSend, kReceive };
+enum class NcclKind {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kSend,
+  kReceive
+};
 
 /// One call of one rank. `root`: of a collective that has one, or the peer of a send or receive.
 struct NcclCall {
@@ -23,8 +31,10 @@ struct NcclCall {
 
   const char* name() const;
   bool is_collective() const { return kind != NcclKind::kSend && kind != NcclKind::kReceive; }
-  /// Whether every rank's input is read; whether this rank's output is written.
-  bool reads() const { return kind != NcclKind::kBroadcast && kind != NcclKind::kReceive; }
+  /// Whether this rank's input is read, and its output written.
+  bool reads(int rank) const {
+    return kind != NcclKind::kReceive && (kind != NcclKind::kBroadcast || rank == root);
+  }
   bool writes(int rank) const {
     return kind != NcclKind::kSend && (kind != NcclKind::kReduce || rank == root);
   }

@@ -174,7 +174,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 }
 
 class FaultMatrix : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(, FaultMatrix, ::testing::ValuesIn(registered_cross_device_ops(DeviceType::kCpu)));
+INSTANTIATE_TEST_SUITE_P(, FaultMatrix,
+                         ::testing::ValuesIn(registered_cross_device_ops(DeviceType::kCpu)));
 
 TEST_P(FaultMatrix, EveryFaultIsNamedWithinASecond) {
   for (const int replicas : {2, 3, 8}) {

@@ -184,12 +184,14 @@ class FakeGpuContext final : public DeviceContext {
     const FakeGpuAccess access(state_);
     std::memset(data, 0, bytes);
   }
-  std::shared_ptr<DeviceEvent> record_timed(StreamId stream) override { return record(stream); }
-  std::shared_ptr<DeviceEvent> record(StreamId) override {
-    state_.note(concat(name_, " record"));
+  std::shared_ptr<DeviceEvent> record(StreamId stream) override {
+    state_.note(concat(name_, " record", stream == StreamId::kCopy ? " copy stream" : ""));
     return std::make_shared<FakeGpuEvent>();
   }
-  void wait(StreamId, const DeviceEvent&) override { state_.note(concat(name_, " wait")); }
+  std::shared_ptr<DeviceEvent> record_timed(StreamId stream) override { return record(stream); }
+  void wait(StreamId stream, const DeviceEvent&) override {
+    state_.note(concat(name_, " wait", stream == StreamId::kCopy ? " copy stream" : ""));
+  }
   void synchronize(StreamId) override { state_.note(concat(name_, " synchronize")); }
   void* native_stream(StreamId) override { return nullptr; }
   void begin_capture() override { fail(ErrorCode::kUnimplemented, "fake GPU: capture"); }
@@ -198,8 +200,8 @@ class FakeGpuContext final : public DeviceContext {
   }
 
  private:
-  void copy(const char* what, void* to, const void* from, std::size_t bytes, StreamId) {
-    state_.note(concat(name_, " ", what, bytes));
+  void copy(const char* what, void* to, const void* from, std::size_t bytes, StreamId stream) {
+    state_.note(concat(name_, " ", what, bytes, stream == StreamId::kCopy ? " copy stream" : ""));
     const FakeGpuAccess access(state_);
     std::memcpy(to, from, bytes);
   }

@@ -137,6 +137,29 @@ TEST(GpuDevice, LargeCopiesGoThroughPinnedMemoryInPieces) {
   EXPECT_TRUE(std::ranges::equal(back.host_span<float>(), values));
 }
 
+TEST(GpuDevice, BatchesAreCopiedBesideTheWorkThatIsQueued) {
+  FakeGpus gpus;
+  const Tensor batch = Tensor::ones({40'000});
+  Tensor first = batch.to(kFakeGpu);
+  EXPECT_THAT(gpus.take_notes(),  // fresh memory: its former owner's work must be over
+              ElementsAre("gpu0 allocate 163840", "gpu0 record", "gpu0 wait copy stream",
+                          "gpu0 copy_to_device 160000 copy stream", "gpu0 record copy stream",
+                          "gpu0 wait"));
+  const void* const place = first.address();
+  Tensor second = batch.to(kFakeGpu);
+  (void)floor(first);
+  first = Tensor();
+  gpus.take_notes();
+  (void)floor(second);  // a step of the work that the next copy need not wait for
+  EXPECT_THAT(gpus.take_notes().front(), "gpu0 record");
+  const Tensor third = batch.to(kFakeGpu);
+  EXPECT_EQ(third.address(), place);
+  EXPECT_THAT(gpus.take_notes(),
+              ElementsAre("gpu0 wait copy stream", "gpu0 copy_to_device 160000 copy stream",
+                          "gpu0 record copy stream", "gpu0 wait"));
+  expect_tensor(third.rows(39'999, 1), {1}, {1});
+}
+
 TEST(GpuDevice, CopiesWithoutPinnedMemory) {
   FakeGpus gpus;
   gpus.backend.pinned_limit = 0;

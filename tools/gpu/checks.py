@@ -24,9 +24,12 @@ def devices(place, runner):
         return passed(f"{report['devices'][0]['model']}, {report['devices'][0]['cores']} cores")
     gpus = [device for device in report["devices"] if device.get("type") == "gpu"]
     place.num_gpus = len(gpus)
+    place.gpu_bytes = gpus[0].get("total_bytes", place.gpu_bytes) if gpus else 0
     if not gpus:
         return failed("tutti sees no GPU: " + str(report.get("gpu", {}).get("reason", "it gives no reason")), outcome.output)
-    return passed(f"{len(gpus)} x {gpus[0].get('name', 'GPU')}", report=report)
+    if bool(report["gpu"].get("simulated")) != place.simulated:
+        return failed("these GPUs are simulated" if not place.simulated else "--simulate: these GPUs are real ones", outcome.output)
+    return passed(f"{len(gpus)} x {gpus[0].get('name', 'GPU')}: {report['gpu'].get('description', '')}", report=report)
 
 
 def parsed(outcome):

@@ -29,7 +29,7 @@ class Place:
         self.simulated = flags.simulate
         self.tiny = flags.simulate or flags.on_cpu
         self.gpu = "cpu:1" if flags.on_cpu else "gpu:0"
-        self.num_gpus = 0
+        self.num_gpus, self.gpu_bytes = 0, 80e9  # until the row devices has asked
         self.library_folders = []
         self.nvcc, self.torch = None, None  # torch: the version, once asked for
 
@@ -73,6 +73,7 @@ class Place:
             env["TUTTI_CUDA_MODULE"] = str(self.module())
         if self.simulated:
             env.setdefault("TUTTI_SIMULATED_GPUS", "2")
+            env["TUTTI_NCCL_LIBRARY"] = str(self.module())
         if virtual_gpus > 1:
             env["TUTTI_VIRTUAL_GPUS"] = str(virtual_gpus)
         env.update(more)
@@ -86,15 +87,18 @@ def find(flags, here, runner, table):
         place = Place(flags, pathlib.Path(flags.prebuilt or own).resolve(), packed=True)
     else:
         place = Place(flags, pathlib.Path(flags.build or own / "build-gpu").resolve(), packed=False)
+    usable = True
     if not flags.on_cpu and not flags.simulate:
-        for name, row in (("driver", driver_row(runner)), ("toolkit", toolkit_row(place, runner))):
-            table.add(row, name, rows.CORRECTNESS)
+        driver = driver_row(runner)
+        usable = driver.verdict == rows.PASS
+        table.add(driver, "driver")
+        table.add(toolkit_row(place, runner), "toolkit")
     missing = [name for name in NAMES if not place.program(name).exists()]
     if missing and place.packed:
         table.add(rows.failed(f"{place.root}: no program {missing[0]}; expected what tools/gpu_check --pack collects"),
                   "programs")
         return None
-    if missing and not build(place, runner, table):
+    if missing and not (usable and build(place, runner, table)):
         return None
     table.add(programs_row(place), "programs")
     if not flags.on_cpu:
@@ -104,7 +108,7 @@ def find(flags, here, runner, table):
             return None
         if not flags.simulate:
             table.add(libraries_row(place), "libraries")
-    return place
+    return place if usable else None
 
 
 def programs_row(place):

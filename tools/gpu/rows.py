@@ -104,7 +104,7 @@ class Table:
             print(f"gpu_check: what programs printed is in {runner.folder}", file=sys.stderr)
 
 
-def shortened(text, width=100):
+def shortened(text, width=120):
     return text if len(text) <= width else text[:width - 3] + "..."
 
 

@@ -117,21 +117,18 @@ def sized(place, policy):
     """Network, image size, first batch size, steps of a round, rounds."""
     if place.tiny:
         return "resnet8", 8, 4, 1, 2
-    return "resnet50", 224, 256 if policy.startswith("mixed") else 128, 10, 3 if place.flags.quick else 5
+    # All contenders hold their memory at once.
+    batch = 256 if place.gpu_bytes >= 60e9 else 128 if place.gpu_bytes >= 30e9 else 64
+    return "resnet50", 224, batch if policy.startswith("mixed") else batch // 2, 10, 3 if place.flags.quick else 5
 
 
 def tutti_contender(place, runner, policy, network, image, batch):
+    """With what torch has by its flag cudnn.benchmark: plans are measured, the fastest is kept."""
     argv = [place.program("train_resnet"), "--on-demand", "--network", network, "--image-size", image, "--batch-size", batch,
-            "--devices", place.gpu, "--warmup", 2 if place.tiny else 6,
+            "--devices", place.gpu, "--warmup", 2 if place.tiny else 8, "--execution", "captured",
             "--policy", "float32" if policy == "tf32" else policy]
-    if not place.tiny and captures(place):
-        argv += ["--execution", "captured"]
-    return Contender("tutti", place, runner, argv, place.environment(TUTTI_TF32="1" if policy == "tf32" else "0"))
-
-
-def captures(place):
-    del place
-    return False
+    tuned = {"TUTTI_TF32": "1" if policy == "tf32" else "0", "TUTTI_CUDNN_TUNE": "1", "TUTTI_CUDNN_DETERMINISTIC": "0"}
+    return Contender("tutti", place, runner, argv, place.environment(**tuned))
 
 
 def torch_contender(place, runner, policy, mode, network, image, batch):
@@ -141,11 +138,15 @@ def torch_contender(place, runner, policy, mode, network, image, batch):
     return Contender(f"torch {mode}", place, runner, argv)
 
 
+def out_of_memory(problem):
+    return "resource_exhausted" in problem.lower() or "out of memory" in problem.lower()
+
+
 def resnet50(policy):
     def run(place, runner):
         network, image, batch, round_steps, rounds = sized(place, policy)
         ours = tutti_contender(place, runner, policy, network, image, batch)
-        while ours.problem and "kResourceExhausted" in ours.problem and batch > 32:
+        while ours.problem and out_of_memory(ours.problem) and batch > 32:
             batch //= 2
             ours = tutti_contender(place, runner, policy, network, image, batch)
         name = f"{network} {policy}"

@@ -1,0 +1,85 @@
+// The real cuBLAS and cuDNN: our descriptors are taken; without a driver the handles say why not.
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+
+#include "tutti/tensor/cuda/kernels.h"
+#include "tutti/tensor/cuda/math_libraries.h"
+#include "tutti/tensor/cuda/matrix_product.h"
+
+namespace tutti::cuda {
+namespace {
+
+class NoWorkspace : public Workspace {
+ public:
+  void* allocate(std::size_t) override { fail(ErrorCode::kResourceExhausted, "none"); }
+};
+
+/// A call without tensors.
+struct EmptyCall {
+  MathLibraries libraries{MathOptions{}};
+  NoWorkspace workspace;
+  Attributes attributes;
+  KernelCall call{{}, {}, attributes, nullptr, nullptr, libraries, workspace};
+};
+
+bool has_gpu() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+}
+
+// Operation, layouts and preference come first: an attribute that cuBLASLt does not know would be
+// what the error names.
+TEST(RealCublas, TakesOurDescriptors) {
+  for (const DType dtype : kFloatingTypes) {
+    for (int flags = 0; flags < 32; ++flags) {
+      EmptyCall empty;
+      MatrixProduct product{dtype, 3, 5, 7, (flags & 16) != 0 ? 4 : 1};
+      product.transpose_a = (flags & 1) != 0;
+      product.transpose_b = (flags & 2) != 0;
+      product.b_is_shared = (flags & 4) != 0;
+      float bias = 0.0f;
+      if ((flags & 8) != 0) product.bias = &bias;
+      try {
+        (void)empty.libraries.matrix_plans().get(product, empty.call);
+        EXPECT_TRUE(has_gpu());
+      } catch (const Error& error) {
+        EXPECT_FALSE(has_gpu()) << error.message();
+        EXPECT_EQ(error.message().find("cublasLtCreate: cuBLAS says CUBLAS_STATUS_NOT_INITIALIZED"),
+                  0u)
+            << error.message();
+      }
+    }
+  }
+}
+
+TEST(RealCudnn, TakesTheDescriptorsOfSoftmax) {
+  if (has_gpu()) return;  // then the kernels themselves are tested there
+  KernelTable table;
+  register_softmax_kernels(table);
+  for (const DType dtype : kFloatingTypes) {
+    EmptyCall empty;
+    const DeviceTensor tensor{nullptr, {3, 5}, dtype};
+    const DeviceTensor inputs[] = {tensor, tensor}, outputs[] = {tensor};
+    const KernelCall call{inputs,  outputs,         empty.attributes, nullptr,
+                          nullptr, empty.libraries, empty.workspace};
+    try {
+      table.find(OpId::kSoftmaxGrad, dtype)(call);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message().find("cudnnCreate: cuDNN says CUDNN_STATUS_"), 0u)
+          << error.message();
+    }
+  }
+}
+
+TEST(RealLibraries, TellTheirVersions) {
+  const std::string description = math_libraries_description();
+  EXPECT_EQ(description.find("cuBLAS 1"), 0u) << description;
+  EXPECT_NE(description.find(", cuDNN 9."), std::string::npos) << description;
+}
+
+}  // namespace
+}  // namespace tutti::cuda

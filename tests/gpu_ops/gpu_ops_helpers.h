@@ -1,0 +1,95 @@
+// What tests of reductions on GPUs share. The program needs four simulated GPUs and their NCCL.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/hang_watchdog.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/core/logging.h"
+#include "tutti/cross_device_ops/registry.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti::gpu_ops_tests {
+
+using testing::expect_error;
+using testing::expect_tensor;
+
+inline Device gpu(int index) { return {DeviceType::kGpu, index}; }
+
+inline std::vector<Device> gpus(int count) {
+  std::vector<Device> devices;
+  for (int i = 0; i < count; ++i) devices.push_back(gpu(i));
+  return devices;
+}
+
+inline std::unique_ptr<CrossDeviceOps> make_on(const std::string& name,
+                                               const std::vector<Device>& devices,
+                                               const CommunicationOptions& options = {}) {
+  return build_cross_device_ops(make_cross_device_ops(name, options),
+                                Group{static_cast<int>(devices.size()), 0, devices});
+}
+
+/// Every replica r has values [r + 1, 10 (r + 1), ...] on its device.
+inline PerReplica<Tensor> powers_of_ten(const std::vector<Device>& devices) {
+  std::vector<Tensor> values;
+  for (std::size_t r = 0; r < devices.size(); ++r) {
+    const float one = static_cast<float>(r) + 1.0f;
+    values.push_back(Tensor::from<float>({3}, {one, 10 * one, 100 * one}, devices[r]));
+  }
+  return PerReplica<Tensor>(std::move(values));
+}
+
+/// While it lives an environment variable has this value.
+class Environment {
+ public:
+  Environment(const char* name, const std::string& value) : name_(name) {
+    if (const char* const before = std::getenv(name)) before_ = before;
+    ::setenv(name, value.c_str(), 1);
+  }
+  ~Environment() {
+    if (before_.empty()) {
+      ::unsetenv(name_);
+    } else {
+      ::setenv(name_, before_.c_str(), 1);
+    }
+  }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  const char* const name_;
+  std::string before_;
+};
+
+/// What was called of NCCL's stand-in since the last time, line by line.
+inline std::string take_nccl_notes() {
+  static void* const library = ::dlopen(std::getenv("TUTTI_NCCL_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+  using Notes = const char* (*)();
+  return reinterpret_cast<Notes>(::dlsym(library, "tutti_simulated_nccl_notes"))();
+}
+
+/// Collects log lines.
+class CollectedLog {
+ public:
+  CollectedLog()
+      : previous_(set_log_sink(
+            [this](LogLevel, std::string_view line) { text_ += std::string(line) + "\n"; })) {}
+  ~CollectedLog() { set_log_sink(previous_); }
+  CollectedLog(const CollectedLog&) = delete;
+  CollectedLog& operator=(const CollectedLog&) = delete;
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  LogSink previous_;
+};
+
+}  // namespace tutti::gpu_ops_tests

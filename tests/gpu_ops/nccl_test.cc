@@ -1,0 +1,194 @@
+// The operation nccl: what it calls of NCCL, and what it makes of NCCL's refusals and failures.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/gpu_ops/gpu_ops_helpers.h"
+#include "tutti/core/executor.h"
+#include "tutti/cross_device_ops/conformance/report.h"
+#include "tutti/cross_device_ops/gpu/gpu_elements.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/nccl/nccl_functions.h"
+#include "tutti/cross_device_ops/nccl/nccl_ops.h"
+
+namespace tutti {
+namespace {
+
+using gpu_ops_tests::Environment;
+using gpu_ops_tests::expect_error;
+using gpu_ops_tests::expect_tensor;
+using gpu_ops_tests::gpu;
+using gpu_ops_tests::gpus;
+using gpu_ops_tests::make_on;
+using gpu_ops_tests::powers_of_ten;
+using gpu_ops_tests::take_nccl_notes;
+using ::testing::HasSubstr;
+
+TEST(Nccl, CommunicatorsAreMadeOnceAndLaunchesAreGrouped) {
+  take_nccl_notes();
+  {
+    const auto ops = make_on("nccl", gpus(2));
+    const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
+    for (const Tensor& sum : sums) expect_tensor(sum, {3}, {3, 30, 300});
+    ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
+  }
+  EXPECT_EQ(take_nccl_notes(),
+            "group start\n"
+            "init rank 0 of 2 GPU 0\ninit rank 1 of 2 GPU 1\n"
+            "group end\n"
+            "group start\n"
+            "all_reduce rank 0 count 3\nall_reduce rank 1 count 3\n"
+            "group end\n"
+            "group start\n"
+            "all_reduce rank 0 count 3\nall_reduce rank 1 count 3\n"
+            "group end\n"
+            "finalize rank 0\nfinalize rank 1\ndestroy rank 0\ndestroy rank 1\n");
+}
+
+TEST(Nccl, ConformsInASampleOfTheKit) {
+  testing::HangWatchdog watchdog("conformance of nccl on GPUs", std::chrono::seconds(110));
+  conformance::Subject subject("nccl");
+  subject.use_devices(gpus(3));
+  const conformance::Report report = conformance::run(
+      {.shapes = {conformance::GroupShape::kLocal}, .sample = 120, .max_count = 5000}, subject);
+  EXPECT_EQ(report.total().failed, 0u) << report.table("tutti conform nccl --devices gpu:0-2");
+  EXPECT_GT(report.total().passed, 30u);
+  EXPECT_EQ(take_nccl_notes().find('!'), std::string::npos);  // no misuse
+}
+
+TEST(Nccl, UnevenPartsTravelAsBroadcastsAndReductions) {
+  const auto ops = make_on("nccl", gpus(2));
+  const PerReplica<Tensor> value(
+      {Tensor::from<float>({3, 1}, {1, 2, 3}, gpu(0)), Tensor::from<float>({1, 1}, {4}, gpu(1))});
+  take_nccl_notes();
+  expect_tensor(ops->all_gather(value)[1], {4, 1}, {1, 2, 3, 4});
+  EXPECT_THAT(take_nccl_notes(), HasSubstr("broadcast rank 1 count 3\nbroadcast rank 1 count 1\n"));
+  const std::vector<std::int64_t> lengths = {2, 1};
+  const auto parts = ops->reduce_scatter(ReduceOp::kSum, powers_of_ten(gpus(2)), lengths);
+  expect_tensor(parts[0], {2}, {3, 30});
+  expect_tensor(parts[1], {1}, {300});
+  EXPECT_THAT(take_nccl_notes(), HasSubstr("reduce rank 0 count 2\nreduce rank 0 count 1\n"));
+}
+
+TEST(Nccl, MeanIsASumAndADivisionAndMinOfFloatsFallsBack) {
+  const auto ops = make_on("nccl", gpus(2));
+  const auto means = ops->all_reduce(ReduceOp::kMean, powers_of_ten(gpus(2)));
+  expect_tensor(means[1], {3}, {1.5, 15, 150});
+  EXPECT_FALSE(ops->supports(ReduceOp::kMin, DType::kFloat32, DeviceType::kGpu));
+  EXPECT_TRUE(ops->supports(ReduceOp::kMin, DType::kInt32, DeviceType::kGpu));
+  EXPECT_TRUE(ops->supports(ReduceOp::kMax, DType::kBool, DeviceType::kGpu));
+  EXPECT_FALSE(ops->supports(ReduceOp::kSum, DType::kFloat32, DeviceType::kCpu));
+  EXPECT_TRUE(ops->supports(ReduceOp::kSum, DType::kBFloat16, DeviceType::kGpu));
+  EXPECT_FALSE(
+      make_on("nccl", gpus(3))->supports(ReduceOp::kSum, DType::kBFloat16, DeviceType::kGpu));
+  expect_tensor(ops->all_reduce(ReduceOp::kMin, powers_of_ten(gpus(2)))[1], {3}, {1, 10, 100});
+}
+
+TEST(Nccl, S2_10_CpusAreAnErrorThatNamesThem) {
+  expect_error(ErrorCode::kInvalidArgument, {"nccl", "cpu:0 for replica 0", "canonical"}, [] {
+    make_on("nccl", {Device{}, Device{DeviceType::kCpu, 1}});
+  });
+  const auto ops = make_on("nccl", gpus(2));
+  expect_error(ErrorCode::kInvalidArgument, {"nccl", "gpu:0, gpu:1", "cpu:0", "Tensor::to()"}, [&] {
+    ops->all_reduce(ReduceOp::kSum, powers_of_ten({Device{}, Device{}}));
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"nccl", "gpu:2", "replica 1"}, [&] {
+    ops->all_reduce(ReduceOp::kSum, powers_of_ten({gpu(0), gpu(2)}));
+  });
+  CommunicationOptions options;
+  options.implementation = CommunicationImplementation::kNccl;
+  const auto implied = build_cross_device_ops({"", options}, Group{2, 0, gpus(2)});
+  EXPECT_EQ(implied->name(), "nccl");
+}
+
+TEST(Nccl, ReplicasThatShareAGpuAreRefusedNamingBoth) {
+  expect_error(ErrorCode::kInvalidArgument,
+               {"replicas 0 (gpu:0) and 2 (gpu:0) are both on GPU 0", "canonical"}, [] {
+                 make_on("nccl", {gpu(0), gpu(1), gpu(0)});
+               });
+}
+
+TEST(Nccl, CommunicatorsThatAreNeverReadyEndAtTheDeadline) {
+  testing::HangWatchdog watchdog("deadline", std::chrono::seconds(30));
+  const Environment faults("TUTTI_SIMULATED_NCCL", "init_never:1");
+  take_nccl_notes();
+  expect_error(ErrorCode::kDeadlineExceeded,
+               {"nccl: rank 0 (gpu:0): making communicators of 2 ranks", "200 ms"},
+               [] { make_on("nccl", gpus(2), {.timeout = std::chrono::milliseconds(200)}); });
+  EXPECT_THAT(take_nccl_notes(), HasSubstr("abort rank 0\nabort rank 1\n"));
+}
+
+TEST(Nccl, AnAsynchronousErrorNamesRankAndDeviceAndClosesTheGroup) {
+  const auto ops = make_on("nccl", gpus(2));
+  ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
+  take_nccl_notes();
+  const std::vector<std::string> parts = {"nccl: rank 1 (gpu:1): all_reduce of 3 x float32",
+                                          "network error", "injected"};
+  {
+    const Environment faults("TUTTI_SIMULATED_NCCL", "async_error:2");
+    expect_error(ErrorCode::kUnavailable, parts,
+                 [&] { ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2))); });
+  }
+  const std::string notes = take_nccl_notes();
+  EXPECT_THAT(notes, HasSubstr("abort rank 0\nabort rank 1\n"));
+  expect_error(ErrorCode::kUnavailable, parts,
+               [&] { ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2))); });
+  EXPECT_EQ(take_nccl_notes(), "");
+}
+
+TEST(Nccl, AbortEndsALaunchThatWaitsAndLaterOnes) {
+  testing::HangWatchdog watchdog("abort", std::chrono::seconds(30));
+  const auto ops = make_on("nccl", gpus(2));
+  const Environment faults("TUTTI_SIMULATED_NCCL", "launch_never:1");
+  const auto thread = Executor::system().start("aborter", [&] {
+    Clock::system().sleep_for(std::chrono::milliseconds(50));
+    ops->abort(Error(ErrorCode::kUnavailable, "another replica has failed"));
+  });
+  for (int i = 0; i < 2; ++i) {
+    expect_error(ErrorCode::kAborted, {"another replica has failed"},
+                 [&] { ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2))); });
+  }
+}
+
+TEST(Nccl, RanksOfTwoProcessesFindEachOtherByTheStore) {
+  testing::HangWatchdog watchdog("two processes", std::chrono::seconds(60));
+  const auto store = std::make_shared<InProcessStore>();
+  std::vector<std::vector<Tensor>> values(2);  // of each process, reduced in place
+  const auto run_process = [&](int process) {
+    const std::vector<Device> devices = {gpu(2 * process), gpu(2 * process + 1)};
+    const auto ops =
+        build_cross_device_ops(make_cross_device_ops("nccl"), {4, 2 * process, devices, store});
+    EXPECT_TRUE(ops->spans_processes());
+    const auto own = powers_of_ten(devices);
+    std::vector<ReplicaBuffer> buffers;
+    for (const Tensor& each : own) buffers.push_back(internal::buffer_of(each));
+    ops->all_reduce_in_place(ReduceOp::kSum, buffers);
+    values[static_cast<std::size_t>(process)] = {own[0], own[1]};
+    expect_tensor(own[1], {3}, {6, 60, 600});
+  };
+  const auto other = Executor::system().start("process-1", [&] { run_process(1); });
+  run_process(0);
+  other->join();
+  expect_error(ErrorCode::kInvalidArgument, {"key value store"}, [] {
+    build_cross_device_ops(make_cross_device_ops("nccl"), {4, 0, gpus(2)});
+  });
+}
+
+TEST(Nccl, OldAndMissingLibrariesAreNamedWithTheRemedy) {
+  const std::string path = std::getenv("TUTTI_NCCL_LIBRARY");
+  const Environment faults("TUTTI_SIMULATED_NCCL", "version:21703");
+  expect_error(ErrorCode::kUnavailable, {path, "expected 2.18.0 or later, got 2.17.3"},
+               [&] { internal::open_nccl(path); });
+  expect_error(ErrorCode::kUnavailable,
+               {"cannot open /nowhere/libnccl.so.2", "TUTTI_NCCL_LIBRARY", "canonical"},
+               [] { internal::open_nccl("/nowhere/libnccl.so.2"); });
+  internal::NcclFunctions injected = internal::nccl_functions();
+  expect_error(ErrorCode::kUnavailable, {"got 2.17.3"}, [&] {
+    internal::make_nccl_ops(Group{2, 0, gpus(2)}, {}, injected);
+  });
+  injected.get_version = [](int* version) {
+    *version = NCCL_VERSION(2, 18, 1);
+    return ncclSuccess;
+  };
+  EXPECT_EQ(internal::make_nccl_ops(Group{2, 0, gpus(2)}, {}, injected)->name(), "nccl");
+}
+
+}  // namespace
+}  // namespace tutti

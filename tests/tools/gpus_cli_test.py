@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+# Runs `tutti devices` and `tutti doctor` with simulated GPUs, without a driver, and with a driver that is a stub.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: gpus_cli_test.py PROGRAM SIMULATED_MODULE FOLDER_OF_STUBS [REAL_MODULE]"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM, MODULE, STUBS, *REAL_MODULE = (os.path.abspath(path) for path in sys.argv[1:])
+del sys.argv[1:]
+
+
+def run(*words, program=PROGRAM, **environment):
+    """Exit code, standard output, standard error; without the GPUs of this machine unless asked for."""
+    own = {name: value for name, value in os.environ.items()
+           if not name.startswith(("TUTTI_", "CUDA_")) or name == "TUTTI_DATA_DIR"}
+    result = subprocess.run([program, *words], text=True, capture_output=True, timeout=60, env={**own, **environment})
+    return result.returncode, result.stdout, result.stderr
+
+
+def simulated(*words, **environment):
+    return run(*words, TUTTI_CUDA_MODULE=MODULE, **environment)
+
+
+class SimulatedGpus(unittest.TestCase):
+    def report(self, *words, **environment):
+        code, text, errors = simulated("devices", "--json", *words, **environment)
+        self.assertEqual(code, 0, errors)
+        self.assertEqual(errors, "")
+        return json.loads(text)
+
+    def gpus(self, *words, **environment):
+        return [device for device in self.report(*words, **environment)["devices"] if device["type"] == "gpu"]
+
+    def test_all_fields_are_there(self):
+        report = self.report(TUTTI_SIMULATED_GPUS="2:256")
+        self.assertEqual(report["default_devices"], "gpu:0,gpu:1")
+        self.assertTrue(report["gpu"]["available"])
+        self.assertTrue(report["gpu"]["simulated"])
+        self.assertRegex(report["gpu"]["description"], r"^CUDA 1\d\.\d, driver ")
+        self.assertEqual(report["gpu"]["peer_access"], [[True, True], [True, True]])
+        gpu = report["devices"][2]
+        self.assertEqual((gpu["device"], gpu["ordinal"], gpu["physical"]), ("gpu:1", 1, 1))
+        self.assertEqual((gpu["name"], gpu["compute_capability"]), ("Simulated GPU", "9.0"))
+        self.assertEqual((gpu["pci_bus_id"], gpu["memory_clock_ghz"]), ("0000:03:00.0", 1.1))
+        self.assertEqual((gpu["total_bytes"], gpu["free_bytes"]), (256 << 20, 256 << 20))
+        self.assertEqual(gpu["memory_limit_bytes"], 256 << 20)
+
+    def test_S3_01_masks_renumber(self):
+        def physical(mask):
+            return [(gpu["device"], gpu["physical"], gpu["pci_bus_id"]) for gpu in self.gpus(
+                CUDA_VISIBLE_DEVICES=mask, TUTTI_SIMULATED_GPUS="2:64")]
+        first, second = "0000:02:00.0", "0000:03:00.0"
+        self.assertEqual(physical("1"), [("gpu:0", 1, second)])
+        self.assertEqual(physical("1,0"), [("gpu:0", 1, second), ("gpu:1", 0, first)])
+        self.assertEqual(physical("0,5,1"), [("gpu:0", 0, first)])
+        for hidden in ("", "-1"):
+            self.assertEqual(physical(hidden), [])
+            code, text, _ = simulated("devices", CUDA_VISIBLE_DEVICES=hidden)
+            self.assertEqual(code, 0)
+            self.assertIn(f"gpu   none: CUDA_VISIBLE_DEVICES='{hidden}' shows no GPU", text)
+            self.assertIn("A strategy without named devices uses cpu:0.", text)
+
+    def test_S3_02_to_04_text_names_properties_peers_and_mapping(self):
+        code, text, _ = simulated("devices", TUTTI_SIMULATED_GPU_FAULTS="peers:none", CUDA_VISIBLE_DEVICES="1,0")
+        self.assertEqual(code, 0)
+        self.assertRegex(text, r"Found device 0 with properties: name: Simulated GPU, compute capability: 9\.0, "
+                               r"memory clock: 1\.100 GHz, PCI bus id: 0000:03:00\.0, total memory: 0\.50 GiB, "
+                               r"free memory: 0\.50 GiB\n")
+        self.assertIn("      DMA: 0 1\n      0:   Y N\n      1:   N Y\n", text)
+        self.assertIn("Created gpu:0 -> (device: 0, GPU 1 of this machine, name: Simulated GPU, ", text)
+
+    def test_one_gpu_becomes_several_devices(self):
+        gpus = self.gpus("--virtual-gpus", "3:32", TUTTI_SIMULATED_GPUS="1:128")
+        self.assertEqual([gpu["device"] for gpu in gpus], ["gpu:0", "gpu:1", "gpu:2"])
+        self.assertEqual([gpu["part"] for gpu in gpus], [0, 1, 2])
+        self.assertEqual({gpu["memory_limit_bytes"] for gpu in gpus}, {32 << 20})
+        self.assertEqual(len(self.gpus(TUTTI_VIRTUAL_GPUS="2", TUTTI_SIMULATED_GPUS="2:64")), 4)
+        for flag, reason in (("0", "expected 1 to 64 parts"), ("x", "expected a number"), ("4:64", "at most 128 MiB")):
+            code, _, errors = simulated("devices", "--virtual-gpus", flag, TUTTI_SIMULATED_GPUS="1:128")
+            self.assertEqual(code, 1)
+            self.assertIn(reason, errors)
+
+    def test_doctor_names_gpus_module_and_build(self):
+        code, text, _ = simulated("doctor", "--json")
+        found = {entry["subject"]: entry for entry in json.loads(text)["machine"]}
+        self.assertEqual(found["GPU"]["found"], "gpu:0 Simulated GPU, gpu:1 Simulated GPU")
+        self.assertIn(MODULE + " (simulated GPUs): CUDA ", found["CUDA module"]["found"])
+        self.assertRegex(found["CUDA module's build"]["found"], r"^\d+\.\d+\.\d+-[0-9a-f]{12}$")
+        for library in ("libcudart.so", "libcublas.so", "libcublasLt.so", "libcudnn.so", "libnccl.so"):
+            self.assertEqual(sum(subject.startswith(library) for subject in found), 1, library)
+
+
+class WithoutGpus(unittest.TestCase):
+    def test_off_hides_them(self):
+        code, text, _ = simulated("devices", TUTTI_CUDA="off")
+        self.assertEqual(code, 0)
+        self.assertIn("gpu   none: TUTTI_CUDA=off hides the GPUs", text)
+
+    def test_require_makes_the_reason_an_error(self):
+        code, _, errors = simulated("devices", TUTTI_CUDA="require", CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(code, 1)
+        self.assertEqual(errors, "tutti: TUTTI_CUDA=require: no GPU: CUDA_VISIBLE_DEVICES='' shows no GPU; try without it\n")
+        code, text, _ = simulated("doctor", TUTTI_CUDA="require", CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(code, 1)
+        self.assertRegex(text, r"bad +GPU +none: CUDA_VISIBLE_DEVICES='' shows no GPU\n +-> try without it")
+
+    def test_a_wrong_mode_is_refused(self):
+        code, _, errors = run("devices", TUTTI_CUDA="on")
+        self.assertEqual((code, errors), (1, "tutti: TUTTI_CUDA: expected off, auto or require, got 'on'\n"))
+
+    def test_a_missing_module_is_one_line(self):
+        code, text, _ = run("devices", TUTTI_CUDA_MODULE="/nowhere/m.so")
+        self.assertEqual(code, 0)
+        self.assertRegex(text, r"gpu   none: TUTTI_CUDA_MODULE does not open: /nowhere/m\.so: [^\n]+\nA strategy")
+
+
+@unittest.skipUnless(REAL_MODULE, "this build has no module for real GPUs")
+class StubDriver(unittest.TestCase):
+    """A libcuda.so.1 that answers every call with an error: the whole way up to CUDA's own refusal."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name)
+        (self.path / "libcuda.so.1").symlink_to(pathlib.Path(STUBS) / "libcuda.so")
+
+    def devices(self, program=PROGRAM):
+        libraries = ":".join([self.folder.name, os.environ.get("LD_LIBRARY_PATH", "")])
+        code, text, errors = run("devices", program=program, LD_LIBRARY_PATH=libraries)
+        self.assertEqual(code, 0, errors)
+        return re.search(r"^gpu   none: (.*)$", text, re.MULTILINE).group(1)
+
+    def test_the_module_of_this_build_is_found_and_reports_what_cuda_says(self):
+        self.assertRegex(self.devices(), r"^CUDA cannot start: cudaErrorStubLibrary: ")
+
+    def test_a_program_without_its_module_says_where_it_looked(self):
+        program = self.path / "bin" / "tutti"
+        program.parent.mkdir()
+        shutil.copy(PROGRAM, program)
+        reason = self.devices(program)
+        self.assertIn(f"the CUDA module was not found (looked for {self.path}/bin/libtutti_cuda.so, "
+                      f"{self.path}/lib/libtutti_cuda.so", reason)
+        (self.path / "lib").mkdir()
+        (self.path / "lib" / "libtutti_cuda.so").write_text("no library")
+        self.assertRegex(self.devices(program), "^the CUDA module does not open: .*(invalid ELF header|file too short)")
+        shutil.copy(REAL_MODULE[0], self.path / "lib" / "libtutti_cuda.so")
+        self.assertRegex(self.devices(program), r"^CUDA cannot start: cudaErrorStubLibrary: ")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
