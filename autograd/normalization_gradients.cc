@@ -14,7 +14,8 @@ Tensor statistics_gradient(const GradientContext& c, std::int64_t rows) {
   Tensor dx;
   if (d_mean.defined()) dx = broadcast_to(d_mean * scale, c.shape(0));
   if (d_variance.defined()) {
-    const Tensor part = (c.in(0) - c.out(1)) * (d_variance * (2.0 * scale));
+    const Tensor x = cast(c.in(0), c.out(1).dtype());
+    const Tensor part = (x - c.out(1)) * (d_variance * (2.0 * scale));
     dx = dx.defined() ? dx + part : part;
   }
   return dx;
@@ -37,8 +38,11 @@ Gradients batch_norm_training_gradient(const GradientContext& c) {
   const std::int64_t channels = c.shape(0).dim(-1);
   const std::int64_t rows = channels == 0 ? 0 : c.shape(0).num_elements() / channels;
   if (c.needs(0) && rows > 0) {
-    const Tensor from_statistics = statistics_gradient(c, rows);
-    if (from_statistics.defined()) dx = dx.defined() ? dx + from_statistics : from_statistics;
+    Tensor from_statistics = statistics_gradient(c, rows);
+    if (from_statistics.defined()) {
+      from_statistics = cast(from_statistics, c.in(0).dtype());
+      dx = dx.defined() ? dx + from_statistics : from_statistics;
+    }
   }
   if (c.needs(0) && dx.defined()) result[0] = dx;
   return result;
@@ -46,16 +50,16 @@ Gradients batch_norm_training_gradient(const GradientContext& c) {
 
 /// Inputs (x, gamma, beta, mean, variance).
 Gradients batch_norm_inference_gradient(const GradientContext& c) {
-  const Tensor& dy = c.dy();
   const Tensor& gamma = c.in(1);
+  const Tensor x = cast(c.in(0), gamma.dtype()), dy = cast(c.dy(), gamma.dtype());
   const Tensor inverse = rsqrt(c.in(4) + c.attributes_as<BatchNormAttributes>().epsilon);
   const Tensor scale = gamma * inverse;
   Gradients result(5);
-  if (c.needs(0)) result[0] = dy * scale;
+  if (c.needs(0)) result[0] = cast(dy * scale, c.in(0).dtype());
   if (c.needs(2)) result[2] = unbroadcast(c, 2, dy);
   if (c.needs(3)) result[3] = -(unbroadcast(c, 3, dy) * scale);
   if (c.needs(1) || c.needs(4)) {
-    const Tensor moment = unbroadcast(c, 1, dy * (c.in(0) - c.in(3)));
+    const Tensor moment = unbroadcast(c, 1, dy * (x - c.in(3)));
     if (c.needs(1)) result[1] = moment * inverse;
     if (c.needs(4)) result[4] = moment * (scale * square(inverse)) * -0.5;
   }

@@ -55,6 +55,7 @@ struct Optimizer::Step {
 };
 
 Optimizer::Step Optimizer::read_step() const {
+  const StepRecorderScope not_recorded(nullptr);  // note_replays() reads again in each replay
   Step step;
   step.scalars.iteration = iterations_.value().item_int();
   std::int64_t num_calls = step.scalars.iteration;

@@ -25,17 +25,18 @@ enum class Action { kRun, kCapture, kReplay };
 /// Calls of one signature.
 struct Entry {
   int num_calls = 0;
-  bool captured = false;
   UsedVariables used;
-  std::size_t num_failed = 0;  // replicas that have left a capture that failed
-  std::unique_ptr<StepCapture> capture;
+  std::shared_ptr<StepCapture> capture;
   std::vector<std::vector<MutableTensor>> inputs;  // [replica]
   std::vector<std::vector<Tensor>> outputs;        // [replica]
 };
 
+/// What all replicas do. The last one to drop a capture that failed discards it: streams stop
+/// noting work when nobody puts any into them.
 struct Decision {
   Action action = Action::kRun;
   std::shared_ptr<Entry> entry;
+  std::shared_ptr<StepCapture> capture;
 };
 
 using Calls = std::vector<const CapturedCalls::Call*>;
@@ -76,9 +77,9 @@ struct CapturedCalls::State {
 
   Decision decide(const Calls& calls, const std::vector<Device>& devices);
   std::shared_ptr<Entry> find_or_make(const Calls& calls);
-  void begin_capture(Entry& entry, const Calls& calls, const std::vector<Device>& devices);
+  std::shared_ptr<StepCapture> begin_capture(Entry& entry, const Calls& calls,
+                                             const std::vector<Device>& devices);
   void replay(Entry& entry, const Calls& calls);
-  void leave_failed(Entry& entry, std::size_t num_replicas);
   void say_eager();
 
   const CaptureOptions options;
@@ -104,19 +105,16 @@ std::shared_ptr<Entry> CapturedCalls::State::find_or_make(const Calls& calls) {
 Decision CapturedCalls::State::decide(const Calls& calls, const std::vector<Device>& devices) {
   const std::shared_ptr<Entry> entry = find_or_make(calls);
   if (!entry) return {};
-  if (entry->captured) {
+  if (entry->capture) {
     replay(*entry, calls);
-    return {Action::kReplay, entry};
+    return {Action::kReplay, entry, nullptr};
   }
-  if (entry->num_calls++ < options.num_warm_up_calls) return {Action::kRun, entry};
-  begin_capture(*entry, calls, devices);
-  return {Action::kCapture, entry};
+  if (entry->num_calls++ < options.num_warm_up_calls) return {Action::kRun, entry, nullptr};
+  return {Action::kCapture, entry, begin_capture(*entry, calls, devices)};
 }
 
-void CapturedCalls::State::begin_capture(Entry& entry, const Calls& calls,
-                                         const std::vector<Device>& devices) {
-  entry.capture.reset();  // of an attempt that failed
-  entry.num_failed = 0;
+std::shared_ptr<StepCapture> CapturedCalls::State::begin_capture(
+    Entry& entry, const Calls& calls, const std::vector<Device>& devices) {
   entry.inputs.assign(devices.size(), {});
   entry.outputs.assign(devices.size(), {});
   for (std::size_t r = 0; r < devices.size(); ++r) {
@@ -125,7 +123,7 @@ void CapturedCalls::State::begin_capture(Entry& entry, const Calls& calls,
       fixed.write(input);
     }
   }
-  entry.capture = std::make_unique<StepCapture>(devices, entry.used.list());
+  return std::make_shared<StepCapture>(devices, entry.used.list());
 }
 
 void CapturedCalls::State::replay(Entry& entry, const Calls& calls) {
@@ -138,12 +136,6 @@ void CapturedCalls::State::replay(Entry& entry, const Calls& calls) {
   entry.capture->prepare();
   entry.capture->launch(current_random_context());
   entry.capture->commit();
-}
-
-/// The streams stop noting work when the last replica has left, not while one still queues some.
-void CapturedCalls::State::leave_failed(Entry& entry, std::size_t num_replicas) {
-  MutexLock lock(mutex);
-  if (++entry.num_failed == num_replicas) entry.capture.reset();
 }
 
 void CapturedCalls::State::say_eager() {
@@ -167,7 +159,7 @@ CapturedCalls::~CapturedCalls() = default;
 int CapturedCalls::num_captured() const {
   MutexLock lock(state_->mutex);
   int count = 0;
-  for (const auto& [signature, entry] : state_->entries) count += entry->captured ? 1 : 0;
+  for (const auto& [signature, entry] : state_->entries) count += entry->capture ? 1 : 0;
   return count;
 }
 
@@ -185,16 +177,17 @@ auto together(ReplicaContext& context, const CapturedCalls::Call& call, const Ac
 }
 
 /// This replica's part of the call that is captured, which is then launched for the first time.
-void capture(ReplicaContext& context, const CapturedCalls::Call& call, Entry& entry,
+void capture(ReplicaContext& context, const CapturedCalls::Call& call, const Decision& decision,
              std::size_t replica) {
+  Entry& entry = *decision.entry;
   {
-    const StepCapture::ReplicaScope scope(*entry.capture, static_cast<int>(replica));
+    const StepCapture::ReplicaScope scope(*decision.capture, static_cast<int>(replica));
     entry.outputs[replica] = call.body(frozen(entry.inputs[replica]));
   }
   together(context, call, [&](const Calls&) {
-    entry.capture->end();
-    entry.capture->launch(current_random_context());
-    entry.captured = true;
+    decision.capture->end();
+    decision.capture->launch(current_random_context());
+    entry.capture = decision.capture;
     return true;
   });
 }
@@ -218,12 +211,7 @@ std::vector<Tensor> CapturedCalls::run(const Call& call) {
     return call.body(call.inputs);
   }
   if (decision.action == Action::kReplay) return copies_of(entry.outputs[r]);
-  try {
-    capture(context, call, entry, r);
-  } catch (...) {
-    state_->leave_failed(entry, devices.size());
-    throw;
-  }
+  capture(context, call, decision, r);
   return copies_of(entry.outputs[r]);
 }
 

@@ -95,9 +95,9 @@ Tensor MirroredStorage::read() const {
   const ReplicaContext* context = replica_of(owner());
   if (!context) return component(0).read();
   const int replica = context->replica_id();
-  return component(component_of_replica(replica))
-      .read()
-      .to(placement_->replica_devices[static_cast<std::size_t>(replica)]);
+  const Tensor value = component(component_of_replica(replica)).read();
+  if (options().on_host) return value;
+  return value.to(placement_->replica_devices[static_cast<std::size_t>(replica)]);
 }
 
 void MirroredStorage::write_divergent(int replica, std::string_view method,

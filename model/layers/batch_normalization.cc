@@ -51,16 +51,22 @@ Shape BatchNormalization::build(const Shape& input) {
 }
 
 Tensor BatchNormalization::call(const Tensor& input, CallContext context) const {
-  return internal::in_float32(input, [&](const Tensor& x) { return normalized(x, context); });
+  if (options_.synchronized) {
+    return internal::in_float32(input, [&](const Tensor& x) { return normalized(x, context); });
+  }
+  // The operation itself computes in float32, without copies of 16-bit data in float32.
+  const AutocastScope weights_as_they_are(std::nullopt);
+  return normalized(input, context);
 }
 
 Tensor BatchNormalization::normalized(const Tensor& input, CallContext context) const {
   const std::size_t first = first_moving_average();
   const Shape& channels = weight(first).shape();
+  const DType type = weight(first).dtype();
   const Tensor gamma =
-      options_.scale ? weight(0).value() : Tensor::ones(channels, input.dtype(), input.device());
-  const Tensor beta = options_.center ? weight(first - 1).value()
-                                      : Tensor::zeros(channels, input.dtype(), input.device());
+      options_.scale ? weight(0).value() : Tensor::ones(channels, type, input.device());
+  const Tensor beta =
+      options_.center ? weight(first - 1).value() : Tensor::zeros(channels, type, input.device());
   if (!context.training || frozen()) {
     return batch_norm_inference(input, gamma, beta, weight(first), weight(first + 1),
                                 options_.epsilon);

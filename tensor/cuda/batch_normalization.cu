@@ -16,14 +16,14 @@ namespace {
 template <class T>
 struct Channels {
   Channels(std::int64_t count, const KernelCall& call)
-      : first(static_cast<Wide<T>*>(
-            call.workspace.allocate(static_cast<std::size_t>(5 * count) * sizeof(Wide<T>)))),
+      : first(static_cast<Number<T>*>(
+            call.workspace.allocate(static_cast<std::size_t>(5 * count) * sizeof(Number<T>)))),
         mean(first),
         inverse(first + count),  // 1 / deviation
         scale(first + 2 * count),
         offset(first + 3 * count),
         slope(first + 4 * count) {}
-  Wide<T>*first, *mean, *inverse, *scale, *offset, *slope;
+  Number<T>*first, *mean, *inverse, *scale, *offset, *slope;
 };
 
 template <class T, int N>
@@ -37,11 +37,11 @@ template <class T, int N>
 struct Moments {
   const T* x;
   std::int64_t channels;
-  __device__ void add(std::int64_t row, int pack, Wide<T>* a, Wide<T>* b) const {
+  __device__ void add(std::int64_t row, int pack, Number<T>* a, Number<T>* b) const {
     const auto values = load<T, N>(x, row, channels, pack);
     const auto shifts = load<T, N>(x, 0, channels, pack);
     for (int j = 0; j < N; ++j) {
-      const Wide<T> distance = widen(values.values[j]) - widen(shifts.values[j]);
+      const Number<T> distance = number(values.elements[j]) - number(shifts.elements[j]);
       a[j] += distance;
       b[j] += distance * distance;
     }
@@ -60,42 +60,43 @@ struct FinishMoments {
     double center = 0.0, spread = 0.0;
     if (rows > 0) {
       const double distance = sum / static_cast<double>(rows);
-      center = static_cast<double>(widen(x[c])) + distance;
+      center = static_cast<double>(number(x[c])) + distance;
       spread = squares / static_cast<double>(rows) - distance * distance;
       if (spread < 0.0) spread = 0.0;  // NaN stays NaN
     }
-    mean[c] = narrow<P>(static_cast<Wide<P>>(center));
-    variance[c] = narrow<P>(static_cast<Wide<P>>(spread));
-    const auto deviation = static_cast<Wide<T>>(sqrt(spread + epsilon));
-    channels.mean[c] = static_cast<Wide<T>>(center);
-    channels.scale[c] = static_cast<Wide<T>>(widen(gamma[c])) / deviation;
-    channels.offset[c] = static_cast<Wide<T>>(widen(beta[c]));
+    mean[c] = element<P>(static_cast<Number<P>>(center));
+    variance[c] = element<P>(static_cast<Number<P>>(spread));
+    const auto deviation = static_cast<Number<T>>(sqrt(spread + epsilon));
+    channels.mean[c] = static_cast<Number<T>>(center);
+    channels.scale[c] = static_cast<Number<T>>(number(gamma[c])) / deviation;
+    channels.offset[c] = static_cast<Number<T>>(number(beta[c]));
   }
 };
 
 /// Per channel what normalize() and the gradient need, from given statistics.
 template <class T, class P>
 __global__ void prepare(const P* gamma, const P* beta, const P* mean, const P* variance,
-                        Channels<T> channels, std::int64_t count, Wide<T> epsilon) {
+                        Channels<T> channels, std::int64_t count, Number<T> epsilon) {
   const std::int64_t c = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (c >= count) return;
-  channels.mean[c] = static_cast<Wide<T>>(widen(mean[c]));
-  channels.inverse[c] = Wide<T>{1} / std::sqrt(static_cast<Wide<T>>(widen(variance[c])) + epsilon);
-  channels.scale[c] = static_cast<Wide<T>>(widen(gamma[c])) * channels.inverse[c];
-  channels.offset[c] = beta != nullptr ? static_cast<Wide<T>>(widen(beta[c])) : Wide<T>{0};
+  channels.mean[c] = static_cast<Number<T>>(number(mean[c]));
+  channels.inverse[c] =
+      Number<T>{1} / std::sqrt(static_cast<Number<T>>(number(variance[c])) + epsilon);
+  channels.scale[c] = static_cast<Number<T>>(number(gamma[c])) * channels.inverse[c];
+  channels.offset[c] = beta != nullptr ? static_cast<Number<T>>(number(beta[c])) : Number<T>{0};
 }
 
 /// y = (x - mean) * scale + offset. `count` packs.
 template <class T, int N>
 __global__ void normalize(const Pack<T, N>* x, Pack<T, N>* y, Channels<T> channels,
-                          std::uint32_t count, std::uint32_t packs_per_row) {
+                          std::uint32_t count, std::uint32_t packs_per_row, Divisor by_packs) {
   for (std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count;
        i += gridDim.x * blockDim.x) {
-    const std::uint32_t c = i % packs_per_row * N;
+    const std::uint32_t c = (i - by_packs.quotient(i) * packs_per_row) * N;
     Pack<T, N> values = x[i];
     for (int j = 0; j < N; ++j) {
-      const Wide<T> centered = widen(values.values[j]) - channels.mean[c + j];
-      values.values[j] = narrow<T>(centered * channels.scale[c + j] + channels.offset[c + j]);
+      const Number<T> centered = number(values.elements[j]) - channels.mean[c + j];
+      values.elements[j] = element<T>(centered * channels.scale[c + j] + channels.offset[c + j]);
     }
     y[i] = values;
   }
@@ -107,14 +108,15 @@ struct GradientTerms {
   const T *x, *dy;
   Channels<T> per_channel;
   std::int64_t channels;
-  __device__ void add(std::int64_t row, int pack, Wide<T>* a, Wide<T>* b) const {
+  __device__ void add(std::int64_t row, int pack, Number<T>* a, Number<T>* b) const {
     const auto values = load<T, N>(x, row, channels, pack);
     const auto gradients = load<T, N>(dy, row, channels, pack);
     for (int j = 0; j < N; ++j) {
       const std::int64_t c = std::int64_t{pack} * N + j;
-      const Wide<T> gradient = widen(gradients.values[j]);
+      const Number<T> gradient = number(gradients.elements[j]);
       a[j] += gradient;
-      b[j] += gradient * (widen(values.values[j]) - per_channel.mean[c]) * per_channel.inverse[c];
+      b[j] +=
+          gradient * (number(values.elements[j]) - per_channel.mean[c]) * per_channel.inverse[c];
     }
   }
 };
@@ -125,11 +127,11 @@ struct FinishGradient {
   Channels<T> channels;
   std::int64_t rows;
   __device__ void operator()(std::int64_t c, double sum, double moment) const {
-    dbeta[c] = narrow<P>(static_cast<Wide<P>>(sum));
-    dgamma[c] = narrow<P>(static_cast<Wide<P>>(moment));
+    dbeta[c] = element<P>(static_cast<Number<P>>(sum));
+    dgamma[c] = element<P>(static_cast<Number<P>>(moment));
     const double share = rows > 0 ? 1.0 / static_cast<double>(rows) : 0.0;
-    channels.offset[c] = static_cast<Wide<T>>(sum * share);
-    channels.slope[c] = static_cast<Wide<T>>(moment * share);
+    channels.offset[c] = static_cast<Number<T>>(sum * share);
+    channels.slope[c] = static_cast<Number<T>>(moment * share);
   }
 };
 
@@ -137,17 +139,18 @@ struct FinishGradient {
 template <class T, int N>
 __global__ void input_gradient(const Pack<T, N>* x, const Pack<T, N>* dy, Pack<T, N>* dx,
                                Channels<T> channels, std::uint32_t count,
-                               std::uint32_t packs_per_row) {
+                               std::uint32_t packs_per_row, Divisor by_packs) {
   for (std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count;
        i += gridDim.x * blockDim.x) {
-    const std::uint32_t c = i % packs_per_row * N;
+    const std::uint32_t c = (i - by_packs.quotient(i) * packs_per_row) * N;
     const Pack<T, N> values = x[i];
     Pack<T, N> gradients = dy[i];
     for (int j = 0; j < N; ++j) {
-      const Wide<T> z = (widen(values.values[j]) - channels.mean[c + j]) * channels.inverse[c + j];
-      const Wide<T> rest =
-          widen(gradients.values[j]) - (channels.offset[c + j] + z * channels.slope[c + j]);
-      gradients.values[j] = narrow<T>(channels.scale[c + j] * rest);
+      const Number<T> z =
+          (number(values.elements[j]) - channels.mean[c + j]) * channels.inverse[c + j];
+      const Number<T> rest =
+          number(gradients.elements[j]) - (channels.offset[c + j] + z * channels.slope[c + j]);
+      gradients.elements[j] = element<T>(channels.scale[c + j] * rest);
     }
     dx[i] = gradients;
   }
@@ -181,10 +184,11 @@ Pack<T, N>* packs(void* data, std::int64_t first) {
 
 template <class T, int N>
 void launch_normalize(const Extent& extent, const Channels<T>& channels, const KernelCall& call) {
+  const auto per_row = static_cast<std::uint32_t>(extent.channels / N);
   for_each_part<N>(extent, [&](std::int64_t first, std::uint32_t count) {
     launch(normalize<T, N>, blocks_for(count), kThreads, call.stream,
            packs<T, N>(call.inputs[0].data, first), packs<T, N>(call.outputs[0].data, first),
-           channels, count, static_cast<std::uint32_t>(extent.channels / N));
+           channels, count, per_row, Divisor(per_row));
   });
 }
 
@@ -208,7 +212,7 @@ void launch_prepare(const P* gamma, const P* beta, const P* mean, const P* varia
                     const Channels<T>& channels, const Extent& extent, const KernelCall& call) {
   launch(prepare<T, P>, static_cast<unsigned>((extent.channels + kThreads - 1) / kThreads),
          kThreads, call.stream, gamma, beta, mean, variance, channels, extent.channels,
-         static_cast<Wide<T>>(epsilon_of(call)));
+         static_cast<Number<T>>(epsilon_of(call)));
 }
 
 template <class T, class P, int N, int M>
@@ -228,11 +232,11 @@ void differentiate(const KernelCall& call, const Extent& extent) {
                       GradientTerms<T, N>{call.in<T>(0), call.in<T>(4), channels, extent.channels},
                       FinishGradient<T, P>{call.out<P>(1), call.out<P>(2), channels, extent.rows},
                       call);
+  const auto per_row = static_cast<std::uint32_t>(extent.channels / M);
   for_each_part<M>(extent, [&](std::int64_t first, std::uint32_t count) {
     launch(input_gradient<T, M>, blocks_for(count), kThreads, call.stream,
            packs<T, M>(call.inputs[0].data, first), packs<T, M>(call.inputs[4].data, first),
-           packs<T, M>(call.outputs[0].data, first), channels, count,
-           static_cast<std::uint32_t>(extent.channels / M));
+           packs<T, M>(call.outputs[0].data, first), channels, count, per_row, Divisor(per_row));
   });
 }
 
@@ -253,8 +257,7 @@ template <class T>
 bool packs_fit(const KernelCall& call, const Extent& extent) {
   const void* const third =
       call.inputs.back().shape == call.inputs[0].shape ? call.inputs.back().data : nullptr;
-  return can_pack(extent.channels, kPackOf<T>, 16, call.inputs[0].data, call.outputs[0].data,
-                  third);
+  return can_pack<T, kPackOf<T>>(extent.channels, call.inputs[0].data, call.outputs[0].data, third);
 }
 
 template <class T>

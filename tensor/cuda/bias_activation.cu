@@ -1,8 +1,9 @@
 // Adds a bias to the channels of a result and applies an activation, in one pass.
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
 #include "tutti/tensor/cuda/kernels.h"
 #include "tutti/tensor/cuda/launch.h"
-#include "tutti/tensor/cuda/math_values.h"
 #include "tutti/tensor/cuda/pack.h"
 
 namespace tutti::cuda {
@@ -35,9 +36,9 @@ __global__ void bias_activation(Pack<T, N>* y, const Pack<T, N>* bias, Index cou
     Pack<T, N> added{};
     if (bias != nullptr) added = bias[i % packs_per_row];
     for (int j = 0; j < N; ++j) {
-      Wide<T> x = widen(pack.values[j]);
-      if (bias != nullptr) x += widen(added.values[j]);
-      pack.values[j] = narrow<T>(activated(activation, x));
+      Number<T> x = number(pack.elements[j]);
+      if (bias != nullptr) x += number(added.elements[j]);
+      pack.elements[j] = element<T>(activated(activation, x));
     }
     y[i] = pack;
   }
@@ -64,7 +65,7 @@ void add_bias_and_activate(const DeviceTensor& y, const void* bias, FusedActivat
   if (count == 0 || (bias == nullptr && activation == FusedActivation::kNone)) return;
   const std::int64_t channels = y.shape.dim(-1);
   visit_floating(y.dtype, "bias and activation", [&]<class T>() {
-    const bool packed = can_pack(channels, kPackOf<T>, 16, y.data, bias);
+    const bool packed = can_pack<T, kPackOf<T>>(channels, y.data, bias);
     const auto width = static_cast<std::size_t>(channels);
     packed ? run<T, kPackOf<T>>(y.data, bias, count, width, activation, stream)
            : run<T, 1>(y.data, bias, count, width, activation, stream);

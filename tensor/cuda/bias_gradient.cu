@@ -10,10 +10,10 @@ template <class T, int N>
 struct BiasTerms {
   const T* dy;
   std::int64_t channels;
-  __device__ void add(std::int64_t row, int pack, Wide<T>* a, Wide<T>*) const {
+  __device__ void add(std::int64_t row, int pack, Number<T>* a, Number<T>*) const {
     const auto values =
         *reinterpret_cast<const Pack<T, N>*>(dy + row * channels + std::int64_t{pack} * N);
-    for (int j = 0; j < N; ++j) a[j] += widen(values.values[j]);
+    for (int j = 0; j < N; ++j) a[j] += number(values.elements[j]);
   }
 };
 
@@ -21,7 +21,7 @@ template <class T>
 struct StoreFirst {
   T* result;
   __device__ void operator()(std::int64_t channel, double sum, double) const {
-    result[channel] = narrow<T>(static_cast<Wide<T>>(sum));
+    result[channel] = element<T>(static_cast<Number<T>>(sum));
   }
 };
 
@@ -37,9 +37,8 @@ void bias_gradient(const KernelCall& call) {
   if (channels == 0) return;
   const std::int64_t rows = call.inputs[0].shape.num_elements() / channels;
   constexpr int kPack = kFewOf<T>;
-  can_pack(channels, kPack, sizeof(T) * kPack, call.inputs[0].data)
-      ? run<T, kPack>(call, rows, channels)
-      : run<T, 1>(call, rows, channels);
+  can_pack<T, kPack>(channels, call.inputs[0].data) ? run<T, kPack>(call, rows, channels)
+                                                    : run<T, 1>(call, rows, channels);
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 
 #include "tutti/tensor/cuda/kernel.h"
 #include "tutti/tensor/cuda/launch.h"
-#include "tutti/tensor/cuda/math_values.h"
 #include "tutti/tensor/cuda/pack.h"
 
 namespace tutti::cuda {
@@ -33,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t end = begin + rows_per_block < rows ? begin + rows_per_block : rows;
   double a[N] = {}, b[N] = {};
   for (std::int64_t row = begin + first_row; pack < packs && row < end;) {
-    Wide<T> run_a[N] = {}, run_b[N] = {};
+    Number<T> run_a[N] = {}, run_b[N] = {};
     for (int i = 0; i < kRun && row < end; ++i, row += rows_at_once) {
       terms.add(row, pack, run_a, run_b);
     }

@@ -140,10 +140,11 @@ void Context::synchronize(StreamId stream) {
   gpu_.use([&] { check(cudaStreamSynchronize(streams_[stream]), "cudaStreamSynchronize"); });
 }
 
-// Of this thread alone: what other threads do with other devices meanwhile does not matter.
+// Relaxed: several threads put work into the streams that take part, memory may be allocated
+// meanwhile (cudaMalloc is put into no stream), and any thread may end it.
 void Context::begin_capture() {
   gpu_.use([this] {
-    check(cudaStreamBeginCapture(streams_[StreamId::kCompute], cudaStreamCaptureModeThreadLocal),
+    check(cudaStreamBeginCapture(streams_[StreamId::kCompute], cudaStreamCaptureModeRelaxed),
           "begin_capture");
     capturing_ = true;
   });

@@ -8,6 +8,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/tensor/cuda/convolution_plans.h"
+#include "tutti/tensor/cuda/gpu.h"
 #include "tutti/tensor/cuda/matrix_product.h"
 
 namespace tutti::cuda {
@@ -85,13 +86,22 @@ MathLibraries::~MathLibraries() {
 }
 
 cublasLtHandle_t MathLibraries::blas() {
-  if (blas_ == nullptr) check(cublasLtCreate(&blas_), "cublasLtCreate");
+  if (blas_ == nullptr) {
+    const NotCaptured not_captured;
+    check(cublasLtCreate(&blas_), "cublasLtCreate");
+  }
   return blas_;
 }
 
 cudnnHandle_t MathLibraries::dnn(cudaStream_t stream) {
-  if (dnn_ == nullptr) check(cudnnCreate(&dnn_), "cudnnCreate");
-  check(cudnnSetStream(dnn_, stream), "cudnnSetStream");
+  if (dnn_ == nullptr) {
+    const NotCaptured not_captured;
+    check(cudnnCreate(&dnn_), "cudnnCreate");
+    check(cudnnSetStream(dnn_, stream), "cudnnSetStream");
+  } else if (stream != stream_of_dnn_) {
+    check(cudnnSetStream(dnn_, stream), "cudnnSetStream");
+  }
+  stream_of_dnn_ = stream;
   return dnn_;
 }
 

@@ -33,7 +33,7 @@ struct MathOptions {
 };
 
 /// One per logical device, used by one thread at a time, with the device's GPU selected
-/// (cudaSetDevice). Handles are made when first used.
+/// (cudaSetDevice). Handles and plans are made when first used, also while that thread captures.
 class MathLibraries {
  public:
   explicit MathLibraries(MathOptions options = MathOptions::from_environment());
@@ -56,6 +56,7 @@ class MathLibraries {
   MathOptions options_;
   cublasLtHandle_t blas_ = nullptr;
   cudnnHandle_t dnn_ = nullptr;
+  cudaStream_t stream_of_dnn_ = nullptr;
   std::unique_ptr<MatrixPlans> matrix_plans_;
   std::unique_ptr<ConvolutionPlans> convolution_plans_;
 };

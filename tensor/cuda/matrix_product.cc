@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/tensor/cuda/gpu.h"
 #include "tutti/tensor/cuda/kernels.h"
 #include "tutti/tensor/cuda/math_libraries.h"
 
@@ -171,6 +172,7 @@ MatrixPlans::~MatrixPlans() = default;
 const MatrixPlan& MatrixPlans::get(const MatrixProduct& product, const KernelCall& call) {
   std::unique_ptr<MatrixPlan>& plan = plans_[key_of(product)];
   if (!plan) {
+    const NotCaptured not_captured;  // the library may load code
     auto made = std::make_unique<MatrixPlan>();
     made->describe(product, call.libraries.options());
     made->choose_algorithm(product, call.libraries);

@@ -1,28 +1,13 @@
-// Several elements that a thread loads and stores at once.
+// Which arrays can be taken in packs, and how large these are.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "tutti/tensor/cuda/elements.h"
+
 namespace tutti::cuda {
-
-/// N neighbours of type T, aligned so that they move in one instruction (at most 16 bytes).
-template <class T, int N>
-struct alignas(sizeof(T) * N <= 16 ? sizeof(T) * N : 16) Pack {
-  T values[N];
-};
-
-/// Whether arrays whose last dimension is `width` can be taken in packs of `bytes_of_pack`, each of
-/// them within one row.
-template <class... Pointers>
-bool can_pack(std::int64_t width, int elements, std::size_t bytes_of_pack, Pointers... pointers) {
-  const auto fits = [&](const void* pointer) {
-    return reinterpret_cast<std::uintptr_t>(pointer) % (bytes_of_pack < 16 ? bytes_of_pack : 16) ==
-           0;
-  };
-  return width % elements == 0 && (fits(pointers) && ...);
-}
 
 /// Elements of type T in 16 bytes.
 template <class T>
@@ -30,5 +15,12 @@ inline constexpr int kPackOf = static_cast<int>(16 / sizeof(T));
 /// Fewer, for kernels that keep sums of each.
 template <class T>
 inline constexpr int kFewOf = sizeof(T) == 8 ? 2 : 4;
+
+/// Whether arrays whose last dimension is `width` can be taken as Pack<T, elements>, each of them
+/// within one row. nullptr fits.
+template <class T, int elements, class... Pointers>
+bool can_pack(std::int64_t width, Pointers... pointers) {
+  return width % elements == 0 && (is_aligned(pointers, alignof(Pack<T, elements>)) && ...);
+}
 
 }  // namespace tutti::cuda

@@ -6,7 +6,6 @@
 // looks for the windows that it lies in, so nothing is added by atomics.
 #include "tutti/tensor/cuda/kernels.h"
 #include "tutti/tensor/cuda/launch.h"
-#include "tutti/tensor/cuda/math_values.h"
 #include "tutti/tensor/cuda/pack.h"
 
 namespace tutti::cuda {
@@ -81,10 +80,10 @@ __global__ void max_pool(const Pack<T, N>* x, Pack<T, N>* y, Pack<int, N>* where
         const Pack<T, N> values =
             x[index_of(place.image, h, w, place.pack, g.height, g.width, g.packs)];
         for (int j = 0; j < N; ++j) {
-          const Wide<T> value = widen(values.values[j]), top = widen(best.values[j]);
+          const Number<T> value = number(values.elements[j]), top = number(best.elements[j]);
           if (is_first || (top == top && !(value <= top))) {
-            best.values[j] = values.values[j];
-            best_pixel.values[j] = h * g.width + w;
+            best.elements[j] = values.elements[j];
+            best_pixel.elements[j] = h * g.width + w;
           }
         }
         is_first = false;
@@ -104,7 +103,7 @@ __global__ void max_pool_gradient(const Pack<T, N>* dy, const Pack<int, N>* wher
     const Range rows = windows_of(place.row, g.stride_h, g.window_h, g.pad_top, g.out_height);
     const Range columns = windows_of(place.column, g.stride_w, g.window_w, g.pad_left, g.out_width);
     const int pixel = place.row * g.width + place.column;
-    Wide<T> sums[N] = {};
+    Number<T> sums[N] = {};
     for (int h = rows.begin; h < rows.end; ++h) {
       for (int w = columns.begin; w < columns.end; ++w) {
         const std::uint32_t at =
@@ -112,12 +111,12 @@ __global__ void max_pool_gradient(const Pack<T, N>* dy, const Pack<int, N>* wher
         const Pack<int, N> pixels = where[at];
         const Pack<T, N> gradients = dy[at];
         for (int j = 0; j < N; ++j) {
-          if (pixels.values[j] == pixel) sums[j] += widen(gradients.values[j]);
+          if (pixels.elements[j] == pixel) sums[j] += number(gradients.elements[j]);
         }
       }
     }
     Pack<T, N> result;
-    for (int j = 0; j < N; ++j) result.values[j] = narrow<T>(sums[j]);
+    for (int j = 0; j < N; ++j) result.elements[j] = element<T>(sums[j]);
     dx[i] = result;
   }
 }
@@ -129,17 +128,17 @@ __global__ void average_pool(const Pack<T, N>* x, Pack<T, N>* y, Geometry g, std
     const Place place(i, g.out_height, g.out_width, g.packs);
     const Range rows = pixels_of(place.row, g.stride_h, g.window_h, g.pad_top, g.height);
     const Range columns = pixels_of(place.column, g.stride_w, g.window_w, g.pad_left, g.width);
-    Wide<T> sums[N] = {};
+    Number<T> sums[N] = {};
     for (int h = rows.begin; h < rows.end; ++h) {
       for (int w = columns.begin; w < columns.end; ++w) {
         const Pack<T, N> values =
             x[index_of(place.image, h, w, place.pack, g.height, g.width, g.packs)];
-        for (int j = 0; j < N; ++j) sums[j] += widen(values.values[j]);
+        for (int j = 0; j < N; ++j) sums[j] += number(values.elements[j]);
       }
     }
     Pack<T, N> result;
-    const auto size = static_cast<Wide<T>>(rows.size() * columns.size());
-    for (int j = 0; j < N; ++j) result.values[j] = narrow<T>(sums[j] / size);
+    const auto size = static_cast<Number<T>>(rows.size() * columns.size());
+    for (int j = 0; j < N; ++j) result.elements[j] = element<T>(sums[j] / size);
     y[i] = result;
   }
 }
@@ -152,19 +151,19 @@ __global__ void average_pool_gradient(const Pack<T, N>* dy, Pack<T, N>* dx, Geom
     const Place place(i, g.height, g.width, g.packs);
     const Range rows = windows_of(place.row, g.stride_h, g.window_h, g.pad_top, g.out_height);
     const Range columns = windows_of(place.column, g.stride_w, g.window_w, g.pad_left, g.out_width);
-    Wide<T> sums[N] = {};
+    Number<T> sums[N] = {};
     for (int h = rows.begin; h < rows.end; ++h) {
       const Range window_rows = pixels_of(h, g.stride_h, g.window_h, g.pad_top, g.height);
       for (int w = columns.begin; w < columns.end; ++w) {
         const Range window_columns = pixels_of(w, g.stride_w, g.window_w, g.pad_left, g.width);
-        const auto size = static_cast<Wide<T>>(window_rows.size() * window_columns.size());
+        const auto size = static_cast<Number<T>>(window_rows.size() * window_columns.size());
         const Pack<T, N> gradients =
             dy[index_of(place.image, h, w, place.pack, g.out_height, g.out_width, g.packs)];
-        for (int j = 0; j < N; ++j) sums[j] += widen(gradients.values[j]) / size;
+        for (int j = 0; j < N; ++j) sums[j] += number(gradients.elements[j]) / size;
       }
     }
     Pack<T, N> result;
-    for (int j = 0; j < N; ++j) result.values[j] = narrow<T>(sums[j]);
+    for (int j = 0; j < N; ++j) result.elements[j] = element<T>(sums[j]);
     dx[i] = result;
   }
 }
@@ -254,8 +253,8 @@ template <class T, Kernel packed, Kernel single>
 void choose(const KernelCall& call) {
   if (call.outputs[0].shape.num_elements() == 0) return;
   const std::int64_t channels = call.outputs[0].shape.dim(-1);
-  const bool fits = can_pack(channels, kFewOf<T>, sizeof(T) * kFewOf<T>, call.inputs[0].data,
-                             call.inputs.back().data, call.outputs[0].data);
+  const bool fits = can_pack<T, kFewOf<T>>(channels, call.inputs[0].data, call.inputs.back().data,
+                                           call.outputs[0].data);
   fits ? packed(call) : single(call);
 }
 

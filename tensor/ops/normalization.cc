@@ -9,6 +9,7 @@ namespace {
 
 using namespace internal;
 
+/// Parameters and statistics: one type, x's or, where x has 16 bits, float32.
 void check_channels(OpId op, const Operand& x, std::span<const Tensor> per_channel) {
   defined(op, x);
   require_floating(op, x);
@@ -16,10 +17,15 @@ void check_channels(OpId op, const Operand& x, std::span<const Tensor> per_chann
     fail_op(op, x.where, "expected an input [batch, ..., channels], got ", x.shape());
   }
   const std::int64_t channels = x.shape().dim(-1);
+  const auto fits = [&](const Tensor& tensor) {
+    const bool has_wider_type = is_half(x.dtype()) && tensor.dtype() == DType::kFloat32;
+    return tensor.shape() == Shape{channels} && tensor.dtype() == per_channel[0].dtype() &&
+           (tensor.dtype() == x.dtype() || has_wider_type);
+  };
   for (const Tensor& tensor : per_channel) {
-    if (!tensor.defined() || tensor.shape() != Shape{channels} || tensor.dtype() != x.dtype()) {
-      fail_op(op, x.where, "expected ", x.dtype(), " [", channels,
-              "] for gamma, beta, mean and variance of an input ", x.shape(), ", got ",
+    if (!tensor.defined() || !per_channel[0].defined() || !fits(tensor)) {
+      fail_op(op, x.where, "expected ", x.dtype(), is_half(x.dtype()) ? " or float32" : "", " [",
+              channels, "] for gamma, beta, mean and variance of an input ", x.shape(), ", got ",
               tensor.defined() ? concat(tensor.dtype(), " ", tensor.shape()) : "no tensor");
     }
   }
@@ -48,11 +54,12 @@ BatchNormResult batch_norm_training(const Operand& x, const Operand& gamma, cons
   const Tensor per_channel[] = {gamma.tensor, beta.tensor};
   check_channels(op, x, per_channel);
   const Shape channels{x.shape().dim(-1)};
-  auto outputs = dispatch({op,
-                           {x.tensor, gamma.tensor, beta.tensor},
-                           {{x.shape(), x.dtype()}, {channels, x.dtype()}, {channels, x.dtype()}},
-                           BatchNormAttributes{epsilon},
-                           x.where});
+  auto outputs =
+      dispatch({op,
+                {x.tensor, gamma.tensor, beta.tensor},
+                {{x.shape(), x.dtype()}, {channels, gamma.dtype()}, {channels, gamma.dtype()}},
+                BatchNormAttributes{epsilon},
+                x.where});
   return {outputs[0], outputs[1], outputs[2]};
 }
 
@@ -74,11 +81,12 @@ std::vector<Tensor> batch_norm_grad(const Operand& x, const Operand& gamma, cons
   const Tensor per_channel[] = {gamma.tensor, mean.tensor, variance.tensor};
   check_channels(op, x, per_channel);
   check_gradient(op, x, dy);
-  return dispatch({op,
-                   {x.tensor, gamma.tensor, mean.tensor, variance.tensor, dy.tensor},
-                   {{x.shape(), x.dtype()}, {gamma.shape(), x.dtype()}, {gamma.shape(), x.dtype()}},
-                   BatchNormAttributes{epsilon},
-                   dy.where});
+  return dispatch(
+      {op,
+       {x.tensor, gamma.tensor, mean.tensor, variance.tensor, dy.tensor},
+       {{x.shape(), x.dtype()}, {gamma.shape(), gamma.dtype()}, {gamma.shape(), gamma.dtype()}},
+       BatchNormAttributes{epsilon},
+       dy.where});
 }
 
 Tensor local_response_normalization(const Operand& x, LrnAttributes attributes) {

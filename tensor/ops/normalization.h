@@ -7,7 +7,8 @@
 
 namespace tutti {
 
-/// mean and variance (biased) have shape [channels].
+/// mean and variance (biased) have shape [channels] and the type of gamma and beta: that of x or,
+/// where x has 16 bits, float32.
 struct BatchNormResult {
   Tensor y;
   Tensor mean;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <utility>
 
 #include "tests/cuda/math_rig.h"
 #include "tutti/tensor/cuda/convolution_graph.h"
@@ -99,6 +100,57 @@ TEST(CudaMathLibraries, TheStandInChecksDescriptors) {
   problem.filter = {3, 3, 3, 2};
   problem.y = {1, 4, 4, 3};  // without padding it would be 2 x 2
   EXPECT_THROW(cuda::ConvolutionGraph(problem, rig.libraries.dnn(rig.stream)), Error);
+}
+
+/// Memory that was there before: nothing may be allocated while capturing.
+class PreparedWorkspace : public Workspace {
+ public:
+  void* allocate(std::size_t bytes) override {
+    used_ = (used_ + 255) / 256 * 256;
+    if (used_ + bytes > kBytes) fail(ErrorCode::kResourceExhausted, "used up");
+    return memory_.get() + std::exchange(used_, used_ + bytes);
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 4 << 20;
+  DeviceBytes memory_{kBytes};
+  std::size_t used_ = 0;
+};
+
+// Handles and plans are made in the middle of the capture; nothing is measured there.
+TEST(CudaMathLibraries, CapturedCallsRunWithEachLaunch) {
+  MathRig rig;
+  cuda::MathOptions options;
+  options.num_measured_plans = 8;
+  rig.libraries.set_options(options);
+  PreparedWorkspace workspace;
+  const DeviceBytes x(64 * 4), filter(18 * 4), y(32 * 4);
+  const std::vector<float> ones(64, 1.0f);
+  ASSERT_EQ(cudaMemcpy(x.get(), ones.data(), 64 * 4, cudaMemcpyHostToDevice), cudaSuccess);
+  ASSERT_EQ(cudaMemcpy(filter.get(), ones.data(), 18 * 4, cudaMemcpyHostToDevice), cudaSuccess);
+  const DeviceTensor inputs[] = {{x.get(), {1, 4, 8, 2}, DType::kFloat32},
+                                 {filter.get(), {3, 3, 2, 1}, DType::kFloat32}};
+  const DeviceTensor outputs[] = {{y.get(), {1, 4, 8, 1}, DType::kFloat32}};
+  const Attributes attributes = Conv2dAttributes{1, 1, 1, 1, 1, 1, FusedActivation::kRelu};
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(rig.stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  rig.table.find(OpId::kConv2d, DType::kFloat32)(
+      {inputs, outputs, attributes, nullptr, rig.stream, rig.libraries, workspace});
+  ASSERT_EQ(cudaStreamEndCapture(rig.stream, &graph), cudaSuccess);
+  EXPECT_EQ(cuda_simulation::math_counts().plans, 1);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  std::vector<float> result(32);
+  for (int launch = 0; launch < 2; ++launch) {
+    ASSERT_EQ(cudaMemset(y.get(), 0, 32 * 4), cudaSuccess);
+    ASSERT_EQ(cudaGraphLaunch(executable, rig.stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(rig.stream), cudaSuccess);
+    ASSERT_EQ(cudaMemcpy(result.data(), y.get(), 32 * 4, cudaMemcpyDeviceToHost), cudaSuccess);
+    EXPECT_EQ(result[0], 8.0f);   // a corner: 2 x 2 pixels of 2 channels
+    EXPECT_EQ(result[9], 18.0f);  // inside: 3 x 3
+  }
+  (void)cudaGraphExecDestroy(executable);
+  (void)cudaGraphDestroy(graph);
 }
 
 }  // namespace

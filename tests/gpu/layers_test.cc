@@ -18,9 +18,10 @@ using gpu_tests::numbers;
 
 using MakeLayer = std::function<std::unique_ptr<Layer>()>;
 
-template <class L>
-MakeLayer made(const L& layer) {
-  return [layer] { return std::make_unique<L>(layer); };
+/// Makes the layer anew each time: copies of one would share its weights.
+template <class L, class... Arguments>
+MakeLayer made(const Arguments&... arguments) {
+  return [=] { return std::make_unique<L>(arguments...); };
 }
 
 /// The layer's result and the gradients of a weighted sum of it, with weights from a fixed seed.
@@ -73,50 +74,50 @@ void compare_layer(const MakeLayer& make, const Tensor& input, double tolerance 
 
 TEST(GpuLayers, DenseAndActivationsAgreeWithTheCpu) {
   const Tensor x = numbers({4, 6}, 1);
-  compare_layer(made(Dense(5)), x);
-  compare_layer(made(Dense(5, {.activation = "relu"})), x);
-  compare_layer(made(Dense(3, {.activation = "softmax"})), x);
-  compare_layer(made(Relu()), x);
-  compare_layer(made(Flatten()), numbers({2, 3, 4}, 2));
+  compare_layer(made<Dense>(5), x);
+  compare_layer(made<Dense>(5, DenseOptions{.activation = "relu"}), x);
+  compare_layer(made<Dense>(3, DenseOptions{.activation = "softmax"}), x);
+  compare_layer(made<Relu>(), x);
+  compare_layer(made<Flatten>(), numbers({2, 3, 4}, 2));
 }
 
 TEST(GpuLayers, ConvolutionsAndPoolingAgreeWithTheCpu) {
   const Tensor x = numbers({2, 8, 8, 4}, 1);
-  compare_layer(made(Conv2D(6, 3)), x);
-  compare_layer(made(Conv2D(6, 3, {.strides = 2, .padding = "same"})), x);
-  compare_layer(made(DepthwiseConv2D(3)), x);
-  compare_layer(made(SeparableConv2D(6, 3)), x);
-  compare_layer(made(Conv2DTranspose(3, 3, {.strides = 2})), x);
-  compare_layer(made(MaxPooling2D(2)), x);
-  compare_layer(made(AveragePooling2D(2)), x);
-  compare_layer(made(GlobalAveragePooling2D()), x);
-  compare_layer(made(UpSampling2D(2)), x);
+  compare_layer(made<Conv2D>(6, 3), x);
+  compare_layer(made<Conv2D>(6, 3, Conv2DOptions{.strides = 2, .padding = "same"}), x);
+  compare_layer(made<DepthwiseConv2D>(3), x);
+  compare_layer(made<SeparableConv2D>(6, 3), x);
+  compare_layer(made<Conv2DTranspose>(3, 3, Conv2DTransposeOptions{.strides = 2}), x);
+  compare_layer(made<MaxPooling2D>(2), x);
+  compare_layer(made<AveragePooling2D>(2), x);
+  compare_layer(made<GlobalAveragePooling2D>(), x);
+  compare_layer(made<UpSampling2D>(2), x);
 }
 
 TEST(GpuLayers, NormalizationsAgreeWithTheCpu) {
   const Tensor x = numbers({4, 3, 3, 8}, 1);
-  compare_layer(made(BatchNormalization()), x);
-  compare_layer(made(BatchNormalization({.synchronized = true})), x);
-  compare_layer(made(LayerNormalization()), x);
-  compare_layer(made(GroupNormalization(4)), x);
+  compare_layer(made<BatchNormalization>(), x);
+  compare_layer(made<BatchNormalization>(BatchNormalizationOptions{.synchronized = true}), x);
+  compare_layer(made<LayerNormalization>(), x);
+  compare_layer(made<GroupNormalization>(4), x);
 }
 
 TEST(GpuLayers, RecurrentLayersAgreeWithTheCpu) {
   const Tensor x = numbers({3, 5, 4}, 1);
-  compare_layer(made(LSTM(6)), x);
-  compare_layer(made(GRU(6)), x);
-  compare_layer(made(SimpleRNN(6)), x);
+  compare_layer(made<LSTM>(6), x);
+  compare_layer(made<GRU>(6), x);
+  compare_layer(made<SimpleRNN>(6), x);
 }
 
 TEST(GpuLayers, EmbeddingAgreesWithTheCpu) {
-  compare_layer(made(Embedding(10, 4)), Tensor::from<std::int64_t>({2, 3}, {1, 9, 0, 1, 4, 1}));
+  compare_layer(made<Embedding>(10, 4), Tensor::from<std::int64_t>({2, 3}, {1, 9, 0, 1, 4, 1}));
 }
 
 TEST(GpuLayers, MixedPoliciesComputeInSixteenBits) {
   for (const char* policy : {"mixed_bfloat16", "mixed_float16"}) {
     set_dtype_policy(policy);
-    compare_layer(made(Dense(5, {.activation = "relu"})), numbers({4, 6}, 1), 3e-2);
-    compare_layer(made(Conv2D(6, 3)), numbers({2, 8, 8, 4}, 1), 3e-2);
+    compare_layer(made<Dense>(5, DenseOptions{.activation = "relu"}), numbers({4, 6}, 1), 3e-2);
+    compare_layer(made<Conv2D>(6, 3), numbers({2, 8, 8, 4}, 1), 3e-2);
   }
   set_dtype_policy("float32");
 }

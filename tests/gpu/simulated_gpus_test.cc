@@ -13,6 +13,8 @@ class SimulatedGpus final : public ::testing::Environment {
   void SetUp() override {
     ::setenv("TUTTI_CUDA_MODULE", TUTTI_SIMULATED_MODULE, /*overwrite=*/0);
     ::setenv("TUTTI_SIMULATED_GPUS", "2", /*overwrite=*/0);
+    // The module has a stand-in of NCCL, too; the real library sees no GPU here.
+    ::setenv("TUTTI_NCCL_LIBRARY", TUTTI_SIMULATED_MODULE, /*overwrite=*/0);
     ASSERT_GE(logical_gpus().size(), 2u) << gpu_unavailable_reason();
   }
 };
