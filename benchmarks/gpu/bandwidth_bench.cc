@@ -26,7 +26,8 @@ void copy_within(const Device& device, const MutableTensor& to, const MutableTen
   GpuDevice& gpu = GpuDevice::of(device);
   const int ordinal = gpu.description().ordinal;
   gpu.with_context([&](DeviceContext& context) {
-    context.copy_from_peer(to.data(), from.data(), ordinal, to.num_bytes(), StreamId::kCompute);
+    context.copy_from_peer(to.address(), from.address(), ordinal, to.num_bytes(),
+                           StreamId::kCompute);
   });
 }
 

@@ -201,10 +201,15 @@ std::vector<Program> plain_programs(DType dtype) {
   }
   using Unary = Tensor (*)(const Operand&);
   for (const Unary function : {Unary{logical_not}, Unary{sign}, Unary{abs}, Unary{negate},
-                               Unary{square}, Unary{relu}, Unary{stop_gradient}}) {
+                               Unary{square}, Unary{relu}, Unary{stop_gradient}, Unary{floor},
+                               Unary{ceil}, Unary{round}}) {
     programs.add("one number", {{67}}, [function](const Tensors& t) { return function(t[0]); }, 0.0,
                  5.0);
   }
+  programs.add("clip", {{67}}, [](const Tensors& t) { return clip(t[0], 1.0, 3.0); }, 0.0, 5.0);
+  programs.add("labels of int32", {{7, 5}}, [](const Tensors& t) {
+    return sparse_softmax_cross_entropy(cast(class_numbers(7, 5), DType::kInt32), t[0]);
+  });
   for (const DType to : kAllDTypes) {
     programs.add(concat("cast to ", to), {{67}}, [to](const Tensors& t) { return cast(t[0], to); },
                  0.0, 5.0);
