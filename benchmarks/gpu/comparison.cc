@@ -30,11 +30,20 @@ double tolerance_of(std::span<const DType> dtypes) {
   double tolerance = 0.0;
   for (const DType dtype : dtypes) {
     switch (dtype) {
-      case DType::kFloat64: tolerance = std::max(tolerance, 1e-11); break;
-      case DType::kFloat32: tolerance = std::max(tolerance, 2e-5); break;
-      case DType::kFloat16: tolerance = std::max(tolerance, 2e-3); break;
-      case DType::kBFloat16: tolerance = std::max(tolerance, 1.6e-2); break;
-      default: break;
+      case DType::kFloat64:
+        tolerance = std::max(tolerance, 1e-11);
+        break;
+      case DType::kFloat32:
+        tolerance = std::max(tolerance, 2e-5);
+        break;
+      case DType::kFloat16:
+        tolerance = std::max(tolerance, 2e-3);
+        break;
+      case DType::kBFloat16:
+        tolerance = std::max(tolerance, 1.6e-2);
+        break;
+      default:
+        break;
     }
   }
   return tolerance;
@@ -59,7 +68,8 @@ std::string difference(const Tensor& actual, const Tensor& expected, double tole
   const double exact = is_floating(expected.dtype()) ? tolerance : 0.0;
   for (std::size_t i = 0; i < want.size(); ++i) {
     if (agree(got[i], want[i], exact * scale)) continue;
-    return concat("element ", i, " of ", expected.shape(), ": expected ", want[i], ", got ", got[i]);
+    return concat("element ", i, " of ", expected.shape(), ": expected ", want[i], ", got ",
+                  got[i]);
   }
   return "";
 }

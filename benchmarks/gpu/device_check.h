@@ -15,7 +15,7 @@ struct CheckOptions {
   CallSize size = CallSize::kAll;
   std::int64_t every = 1;  // ops: of the calls of each operation and type, the first of so many
   std::string only;        // one operation or optimizer
-  std::string spoil;       // of this operation or optimizer one element is changed before it is compared
+  std::string spoil;  // of this operation or optimizer one element is changed before it is compared
 };
 
 /// Every call of every operation and type, against the results of cpu:0.

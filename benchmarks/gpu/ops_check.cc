@@ -43,9 +43,9 @@ std::vector<DType> dtypes_of(const RecordedCall& recorded) {
 
 /// Whether large terms may cancel: then rounding is as large as they are, not as the result.
 bool may_cancel(OpId op) {
-  const OpId ops[] = {OpId::kReduceSum,      OpId::kReduceMean,   OpId::kBiasGrad,
-                      OpId::kBatchNormGrad,  OpId::kGroupNormGrad, OpId::kLrnGrad,
-                      OpId::kSoftmaxGrad,    OpId::kLogSoftmaxGrad};
+  const OpId ops[] = {OpId::kReduceSum,     OpId::kReduceMean,    OpId::kBiasGrad,
+                      OpId::kBatchNormGrad, OpId::kGroupNormGrad, OpId::kLrnGrad,
+                      OpId::kSoftmaxGrad,   OpId::kLogSoftmaxGrad};
   return std::ranges::find(ops, op) != std::end(ops);
 }
 
