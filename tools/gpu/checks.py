@@ -91,7 +91,7 @@ def conform(name, count):
             argv = [place.program("tutti"), "conform", name, "--devices", where]
             env = place.environment(virtual_gpus=max(count, 1))
         sample = 60 if place.tiny else 400 if place.flags.quick else 1500
-        budget = max(2, int(runner.left() - 5))
+        budget = 3 if place.tiny else max(2, int(runner.left() - 5))
         outcome = runner.run([*argv, "--sample", sample, "--budget", budget, "--json"], env)
         report = parsed(outcome)
         if report is None or outcome.timed_out:
