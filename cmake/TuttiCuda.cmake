@@ -4,7 +4,7 @@
 set(TUTTI_CUDA_FOUND FALSE)
 set(TUTTI_CUDA_MODULE FALSE)
 set(cuda_state "off")
-set(cuda_advice "-DTUTTI_CUDA=AUTO, with CUDA 13, cuDNN 9 and NCCL 2 (-DCUDAToolkit_ROOT, -DCUDNN_ROOT, -DNCCL_ROOT)")
+set(cuda_advice "-DCUDAToolkit_ROOT, -DCUDNN_ROOT and -DNCCL_ROOT: folders of CUDA 12 or later, cuDNN 9 and NCCL 2")
 if(NOT TUTTI_CUDA STREQUAL "OFF")
   find_package(CUDAToolkit 12 QUIET)
   find_package(CUDNN9 9 QUIET)
@@ -57,8 +57,15 @@ set(TUTTI_BACKEND_BUILD_ID "${PROJECT_VERSION}-${build_id_hash}")
 
 # What the module needs at run time; looked for one by one when it cannot be opened.
 set(TUTTI_CUDA_LIBRARIES "")
+set(TUTTI_CUDA_LIBRARY_FOLDERS "")
 if(TUTTI_CUDA_FOUND)
   set(cuda_major ${CUDAToolkit_VERSION_MAJOR})
   set(TUTTI_CUDA_LIBRARIES
-    libcudart.so.${cuda_major} libcublas.so.${cuda_major} libcublasLt.so.${cuda_major} libcudnn.so.9 libnccl.so.2)
+      libcudart.so.${cuda_major} libcublas.so.${cuda_major} libcublasLt.so.${cuda_major} libcudnn.so.9)
+  set(TUTTI_CUDA_LIBRARY_FOLDERS ${CUDAToolkit_LIBRARY_DIR})
+  foreach(library IN ITEMS ${CUDNN9_LIBRARY} ${NCCL2_LIBRARY})  # PyTorch's wheels have a folder for each
+    get_filename_component(folder ${library} DIRECTORY)
+    list(APPEND TUTTI_CUDA_LIBRARY_FOLDERS ${folder})
+  endforeach()
+  list(REMOVE_DUPLICATES TUTTI_CUDA_LIBRARY_FOLDERS)
 endif()

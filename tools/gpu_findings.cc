@@ -30,6 +30,13 @@ Finding inspect_library(const FoundLibrary& library, bool needed) {
           needed ? "install it, or add its folder to LD_LIBRARY_PATH" : ""};
 }
 
+/// What the module needs, and NCCL, without which the GPUs sum gradients otherwise.
+std::vector<std::string> libraries_of_interest() {
+  std::vector<std::string> names = needed_libraries();
+  if (!names.empty()) names.emplace_back("libnccl.so.2");
+  return names;
+}
+
 }  // namespace
 
 std::vector<Finding> inspect_gpus() {
@@ -51,8 +58,8 @@ std::vector<Finding> inspect_gpus() {
   if (!module.description.empty()) path += ": " + module.description;
   findings.push_back({"CUDA module", Verdict::kGood, path.empty() ? "not opened" : path, ""});
   findings.push_back({"CUDA module's build", Verdict::kGood, backend_build_id(), ""});
-  for (const FoundLibrary& library : find_libraries(needed_libraries())) {
-    findings.push_back(inspect_library(library, broken));
+  for (const FoundLibrary& library : find_libraries(libraries_of_interest())) {
+    findings.push_back(inspect_library(library, broken || reason.empty()));
   }
   return findings;
 }

@@ -2,9 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/cuda/context.h"
 
+#include <atomic>
+
 #include "tutti/tensor/cuda/graph.h"
 
 namespace tutti::cuda {
+namespace {
+
+/// Captures under way in this process: other contexts' streams may take part in each.
+std::atomic<int> num_captures{0};
+
+}  // namespace
 
 Streams::Streams(const Gpu& gpu) : gpu_(gpu) {
   gpu_.use([this] {
@@ -118,7 +126,7 @@ std::shared_ptr<DeviceEvent> Context::record(StreamId stream, bool timed) {
   return gpu_.use([&]() -> std::shared_ptr<DeviceEvent> {
     auto event = std::make_shared<Event>(events_, timed);
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (capturing_) {
+    if (num_captures.load() > 0) {
       check(cudaStreamIsCapturing(streams_[stream], &status), "cudaStreamIsCapturing");
     }
     event->record(streams_[stream], status != cudaStreamCaptureStatusNone);
@@ -146,12 +154,12 @@ void Context::begin_capture() {
   gpu_.use([this] {
     check(cudaStreamBeginCapture(streams_[StreamId::kCompute], cudaStreamCaptureModeRelaxed),
           "begin_capture");
-    capturing_ = true;
+    ++num_captures;
   });
 }
 
 std::unique_ptr<DeviceGraph> Context::end_capture() {
-  capturing_ = false;
+  --num_captures;
   return gpu_.use([this]() -> std::unique_ptr<DeviceGraph> {
     const cudaStream_t stream = streams_[StreamId::kCompute];
     cudaGraph_t captured = nullptr;

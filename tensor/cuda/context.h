@@ -64,7 +64,6 @@ class Context final : public DeviceContext {
   const Streams streams_;
   const std::shared_ptr<EventPool> events_;
   Math math_;
-  bool capturing_ = false;
 };
 
 }  // namespace tutti::cuda

@@ -161,8 +161,8 @@ std::vector<FoundLibrary> find_libraries(std::span<const std::string> names) {
   for (const std::string& name : names) {
     FoundLibrary library{name, ""};
     void* handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
-    if (!handle) {
-      handle = dlopen((fs::path(TUTTI_CUDA_LIBRARY_FOLDER) / name).c_str(), RTLD_LAZY | RTLD_LOCAL);
+    for (const std::string& folder : split(TUTTI_CUDA_LIBRARY_FOLDERS)) {
+      if (!handle) handle = dlopen((fs::path(folder) / name).c_str(), RTLD_LAZY | RTLD_LOCAL);
     }
     link_map* map = nullptr;
     if (handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map) library.path = map->l_name;

@@ -40,7 +40,8 @@ struct FoundLibrary {
 /// are missing, if any.
 LoadedBackend explain_failure(const std::string& module, const std::string& why,
                               std::span<const FoundLibrary> libraries);
-/// Looks where the module would find them: as the system does, then in the toolkit's folder.
+/// Looks where the module would find them: as the system does, then in the folders of
+/// this build's CUDA.
 std::vector<FoundLibrary> find_libraries(std::span<const std::string> names);
 /// What the module of this build needs: "libcudart.so.13", ... Empty in a build without CUDA.
 std::vector<std::string> needed_libraries();

@@ -180,6 +180,7 @@ void StepCapture::Graph::let_others_wait() {
 }
 
 void StepCapture::Graph::begin() {
+  const GraphMemoryScope capturing_memory(memory);
   wait_for_others();
   gpu_of(memory[0]).with_context([](DeviceContext& context) { context.begin_capture(); });
   capturing = true;
@@ -187,6 +188,7 @@ void StepCapture::Graph::begin() {
 }
 
 void StepCapture::Graph::end() {
+  const GraphMemoryScope capturing_memory(memory);
   capturing = false;
   wait_for_others();
   graph =

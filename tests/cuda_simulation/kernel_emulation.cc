@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/cuda_simulation/fiber_sanitizers.h"
 #include "tutti/core/error.h"
 
 namespace tutti::cuda_simulation {
@@ -33,6 +34,13 @@ class FiberBlock {
     slots_.resize((fibers_.size() + kWarp - 1) / kWarp);
   }
 
+  ~FiberBlock() {
+    current() = nullptr;
+    for (Fiber& fiber : fibers_) fiber.known.forget();
+  }
+  FiberBlock(const FiberBlock&) = delete;
+  FiberBlock& operator=(const FiberBlock&) = delete;
+
   static FiberBlock*& current() {
     thread_local FiberBlock* block = nullptr;
     return block;
@@ -43,7 +51,6 @@ class FiberBlock {
     for (std::size_t i = 0; i < fibers_.size(); ++i) start(i);
     while (run_all_ready() || release_warps() || release_block()) {
     }
-    current() = nullptr;
     if (failure_) std::rethrow_exception(failure_);
   }
 
@@ -57,17 +64,21 @@ class FiberBlock {
   struct Fiber {
     ucontext_t context{};
     std::unique_ptr<std::byte[]> stack;
+    StackForSanitizers known;
     State state = State::kReady;
   };
 
   static void enter() {
     FiberBlock& block = *current();
+    block.fibers_[block.running_].known.arrive(block.scheduler_known_);
     try {
       block.thread_();
     } catch (...) {
       if (!block.failure_) block.failure_ = std::current_exception();
     }
-    block.fibers_[block.running_].state = State::kDone;
+    Fiber& fiber = block.fibers_[block.running_];
+    fiber.state = State::kDone;
+    fiber.known.end_to(block.scheduler_known_);
   }
 
   void start(std::size_t index) {
@@ -77,13 +88,17 @@ class FiberBlock {
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
     fiber.context.uc_stack.ss_size = kStackBytes;
     fiber.context.uc_link = &scheduler_;
+    fiber.known.forget();  // of the block before
+    fiber.known = StackForSanitizers(fiber.stack.get(), kStackBytes);
     makecontext(&fiber.context, &FiberBlock::enter, 0);
   }
 
   void stop(State state) {
     Fiber& fiber = fibers_[running_];
     fiber.state = state;
+    fiber.known.leave_to(scheduler_known_);
     swapcontext(&fiber.context, &scheduler_);
+    fiber.known.arrive(scheduler_known_);
   }
 
   bool run_all_ready() {
@@ -92,7 +107,9 @@ class FiberBlock {
       if (fibers_[running_].state != State::kReady) continue;
       any = true;
       threadIdx = place_in(block_, static_cast<unsigned>(running_));
+      scheduler_known_.leave_to(fibers_[running_].known);
       swapcontext(&scheduler_, &fibers_[running_].context);
+      scheduler_known_.arrive(fibers_[running_].known);
     }
     return any;
   }
@@ -133,6 +150,7 @@ class FiberBlock {
   std::vector<Fiber> fibers_;
   std::vector<std::array<std::uint64_t, kWarp>> slots_;
   ucontext_t scheduler_{};
+  StackForSanitizers scheduler_known_;
   std::size_t running_ = 0;
   std::exception_ptr failure_;
 };

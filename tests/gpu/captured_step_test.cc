@@ -169,6 +169,17 @@ TEST(CapturedStep, PlainArgumentsArePartOfTheSignature) {
   EXPECT_EQ(step.num_captured(), 2);
 }
 
+TEST(CapturedStep, LargeBatchesAreUploadedBesideReplays) {
+  OneDeviceStrategy strategy(Device::parse("gpu:0"));
+  constexpr std::int64_t kCount = 100'000;  // more than is copied in the compute stream
+  const auto step = captured([](const Tensor& x) { return reduce_sum(x * 2.0f); });
+  for (int i = 0; i < 8; ++i) {
+    const Tensor batch = Tensor::full({kCount}, i, DType::kFloat32).to(Device::parse("gpu:0"));
+    EXPECT_EQ(strategy.run(step, batch)[0].item(), 2.0f * static_cast<float>(i) * kCount);
+  }
+  EXPECT_EQ(step.num_captured(), 1);
+}
+
 TEST(CapturedStep, TooManySignaturesRunTheFunction) {
   OneDeviceStrategy strategy(Device::parse("gpu:0"));
   const auto step = captured([](const Tensor& x) { return x + 1.0f; }, {.max_signatures = 2});
