@@ -67,6 +67,23 @@ TEST_F(Simulation, AWaitForAnEventThatWasNeverRecordedIsNone) {
   EXPECT_EQ(order_, "2");
 }
 
+TEST_F(Simulation, BlockingStreamsAndTheDefaultStreamWaitForEachOther) {
+  cudaStream_t blocking = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&blocking), cudaSuccess);
+  put(a_, 'x');  // non-blocking: not part of it
+  put(blocking, '1');
+  put(nullptr, '2');
+  put(blocking, '3');
+  EXPECT_EQ(cudaStreamSynchronize(blocking), cudaSuccess);
+  EXPECT_EQ(order_, "123");
+  cudaStreamBeginCapture(blocking, cudaStreamCaptureModeThreadLocal);
+  void* data = nullptr;
+  EXPECT_EQ(try_enqueue(nullptr, [] {}), cudaErrorStreamCaptureImplicit);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(blocking, &graph), cudaErrorStreamCaptureInvalidated);
+  EXPECT_EQ(cudaMalloc(&data, 8), cudaSuccess);
+}
+
 TEST_F(Simulation, AskingLetsWorkGoOn) {
   put(a_, '1');
   put(a_, '2');

@@ -104,6 +104,28 @@ void notify(World& world) {
   Locked::changed().notify_all();
 }
 
+/// `queue` goes on after what `other` has now.
+void wait_for(World& world, Queue& queue, const std::shared_ptr<Queue>& other) {
+  if (other->items.empty()) return;
+  Item item;
+  item.waits_for = record(world, other);
+  queue.items.push_back(std::move(item));
+}
+
+/// The default stream and blocking streams wait for each other. A capture of one of the latter does
+/// not allow that.
+cudaError_t order_by_default_stream(World& world, const std::shared_ptr<Queue>& queue) {
+  const Gpu& gpu = world.gpus[static_cast<std::size_t>(queue->gpu)];
+  if (queue->blocking) wait_for(world, *queue, gpu.default_queue);
+  if (queue != gpu.default_queue) return cudaSuccess;
+  for (const auto& other : gpu.queues) {
+    if (!other->blocking) continue;
+    if (other->capture) return invalidate(*other->capture, cudaErrorStreamCaptureImplicit);
+    wait_for(world, *queue, other);
+  }
+  return cudaSuccess;
+}
+
 }  // namespace
 
 cudaError_t put(World& world, const std::shared_ptr<Queue>& queue, Item item) {
@@ -114,6 +136,11 @@ cudaError_t put(World& world, const std::shared_ptr<Queue>& queue, Item item) {
     capture.nodes.push_back({std::move(item.work), queue->frontier, item.is_kernel});
     queue->frontier = {capture.nodes.size() - 1};
     return cudaSuccess;
+  }
+  if (!item.marks) {
+    if (const cudaError_t status = order_by_default_stream(world, queue); status != cudaSuccess) {
+      return status;
+    }
   }
   queue->items.push_back(std::move(item));
   notify(world);

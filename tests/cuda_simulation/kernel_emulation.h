@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Included before everything else in each source of the simulated backend. A launch is put into the
-// simulated stream (executor.cc); when its turn comes the blocks run one after the other. The threads
-// of a block run to their end one by one, or, for launch_cooperative(), as fibers that take turns
-// at each barrier.
+// simulated stream (executor.cc); when its turn comes the blocks run one after the other. The
+// threads of a block run to their end one by one, or, for launch_cooperative(), as fibers that take
+// turns at each barrier.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -42,11 +42,11 @@ extern "C" {
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int) {
   return call_gpu([&](World& world) {
-    // Streams that wait for the default stream are not simulated: nobody here uses them.
-    if (flags != cudaStreamNonBlocking) return cudaErrorNotSupported;
+    if (flags != cudaStreamDefault && flags != cudaStreamNonBlocking) return cudaErrorInvalidValue;
     auto owned = std::make_unique<CUstream_st>();
     owned->queue = std::make_shared<Queue>();
     owned->queue->gpu = this_thread().gpu;
+    owned->queue->blocking = flags == cudaStreamDefault;
     world.gpus[static_cast<std::size_t>(this_thread().gpu)].queues.push_back(owned->queue);
     *stream = owned.get();
     world.streams[*stream] = std::move(owned);
@@ -56,6 +56,10 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flag
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {

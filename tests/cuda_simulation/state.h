@@ -53,6 +53,7 @@ struct Item {
 /// A stream. Lives until its work is done, also when the stream was destroyed before.
 struct Queue {
   int gpu = 0;
+  bool blocking = false;  // waits for the default stream, and that for it
   std::deque<Item> items;
   std::shared_ptr<Capture> capture;  // while it takes part in one
   std::set<std::size_t> frontier;    // nodes that the next captured work comes after
