@@ -26,7 +26,8 @@ void copy_within(const Device& device, const MutableTensor& to, const MutableTen
   GpuDevice& gpu = GpuDevice::of(device);
   const int ordinal = gpu.description().ordinal;
   gpu.with_context([&](DeviceContext& context) {
-    context.copy_from_peer(to.data(), from.data(), ordinal, to.num_bytes(), StreamId::kCompute);
+    context.copy_from_peer(to.address(), from.address(), ordinal, to.num_bytes(),
+                           StreamId::kCompute);
   });
 }
 
@@ -46,8 +47,8 @@ struct UpdateSubject {
 
 UpdateSubject make_subject(const BenchArguments& arguments, const Device& device) {
   UpdateSubject subject;
-  for (const std::size_t count : tools::scaled_gradients(
-           arguments.gradients, static_cast<std::size_t>(arguments.elements))) {
+  for (const std::size_t count :
+       tools::scaled_gradients(arguments.gradients, static_cast<std::size_t>(arguments.elements))) {
     const Shape shape{static_cast<std::int64_t>(count)};
     subject.variables.emplace_back(Tensor::full(shape, 1.0, DType::kFloat32, device));
     subject.gradients.emplace_back(Tensor::full(shape, 1e-3, DType::kFloat32, device));
@@ -82,8 +83,7 @@ Json update_bench(const BenchArguments& arguments) {
                                       SgdOptions{.learning_rate = 1e-3, .momentum = 0.9});
   }
   Json seconds = seconds_per_call(
-      arguments,
-      [&] { strategy.run([&] { optimizer->apply_gradients(subject.gradients); }); },
+      arguments, [&] { strategy.run([&] { optimizer->apply_gradients(subject.gradients); }); },
       [&] { finish_on(device); });
   // Weights and slots are read and written, gradients read.
   const double per_element = arguments.optimizer == "adam" ? 7.0 : 5.0;

@@ -30,30 +30,46 @@ double tolerance_of(std::span<const DType> dtypes) {
   double tolerance = 0.0;
   for (const DType dtype : dtypes) {
     switch (dtype) {
-      case DType::kFloat64: tolerance = std::max(tolerance, 1e-11); break;
-      case DType::kFloat32: tolerance = std::max(tolerance, 2e-5); break;
-      case DType::kFloat16: tolerance = std::max(tolerance, 2e-3); break;
-      case DType::kBFloat16: tolerance = std::max(tolerance, 1.6e-2); break;
-      default: break;
+      case DType::kFloat64:
+        tolerance = std::max(tolerance, 1e-11);
+        break;
+      case DType::kFloat32:
+        tolerance = std::max(tolerance, 2e-5);
+        break;
+      case DType::kFloat16:
+        tolerance = std::max(tolerance, 2e-3);
+        break;
+      case DType::kBFloat16:
+        tolerance = std::max(tolerance, 1.6e-2);
+        break;
+      default:
+        break;
     }
   }
   return tolerance;
 }
 
-std::string difference(const Tensor& actual, const Tensor& expected, double tolerance) {
+double largest_of(const Tensor& tensor) {
+  double largest = 0.0;
+  for (const double value : tensor.to_doubles()) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  }
+  return largest;
+}
+
+std::string difference(const Tensor& actual, const Tensor& expected, double tolerance,
+                       double terms) {
   if (actual.shape() != expected.shape() || actual.dtype() != expected.dtype()) {
     return concat("expected ", expected.dtype(), " ", expected.shape(), ", got ", actual.dtype(),
                   " ", actual.shape());
   }
   const std::vector<double> got = actual.to_doubles(), want = expected.to_doubles();
-  double scale = 0.0;
-  for (const double value : want) {
-    if (std::isfinite(value)) scale = std::max(scale, std::abs(value));
-  }
+  const double scale = std::max(largest_of(expected), terms);
   const double exact = is_floating(expected.dtype()) ? tolerance : 0.0;
   for (std::size_t i = 0; i < want.size(); ++i) {
     if (agree(got[i], want[i], exact * scale)) continue;
-    return concat("element ", i, " of ", expected.shape(), ": expected ", want[i], ", got ", got[i]);
+    return concat("element ", i, " of ", expected.shape(), ": expected ", want[i], ", got ",
+                  got[i]);
   }
   return "";
 }

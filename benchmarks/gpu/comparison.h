@@ -18,8 +18,13 @@ namespace tutti::device_check {
 double tolerance_of(std::span<const DType> dtypes);
 
 /// Nothing when shape, type and elements agree (infinities and NaN in the same places), else the
-/// first difference. Both on the CPU.
-std::string difference(const Tensor& actual, const Tensor& expected, double tolerance);
+/// first difference. Both on the CPU. `terms`: the size of what was added up, where the result may
+/// be far smaller.
+std::string difference(const Tensor& actual, const Tensor& expected, double tolerance,
+                       double terms = 0.0);
+
+/// The largest magnitude of a finite element.
+double largest_of(const Tensor& tensor);
 
 /// What a check found.
 struct Findings {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/device_check.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "tutti/core/clock.h"
@@ -14,11 +15,13 @@ struct Arguments {
   std::string device = "gpu:0";
   std::string size = "all";
   std::string only, spoil;
+  std::int64_t every = 1;
   bool json = false;
 
   void declare(Flags& flags) {
     flags.add("--device", device, "the device that is checked");
     flags.add_choice("--size", size, {"all", "small", "wide"}, "of the tensors (ops)");
+    flags.add("--every", every, "of the calls of each operation and type one in so many (ops)");
     flags.add("--only", only, "one operation or optimizer");
     flags.add("--spoil", spoil, "change one element of its results, to see that it is found");
     flags.add("--json", json, "print one line of JSON");
@@ -42,6 +45,7 @@ int run(const Arguments& arguments, Findings (*check)(const CheckOptions&)) {
   options.size = arguments.size == "small"  ? CallSize::kSmall
                  : arguments.size == "wide" ? CallSize::kWide
                                             : CallSize::kAll;
+  options.every = std::max<std::int64_t>(1, arguments.every);
   options.only = arguments.only;
   options.spoil = arguments.spoil;
   const Clock& clock = Clock::system();

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "benchmarks/gpu/comparison.h"
@@ -12,7 +13,8 @@ namespace tutti::device_check {
 struct CheckOptions {
   Device device;
   CallSize size = CallSize::kAll;
-  std::string only;   // one operation or optimizer
+  std::int64_t every = 1;  // ops: of the calls of each operation and type, the first of so many
+  std::string only;        // one operation or optimizer
   std::string spoil;  // of this operation or optimizer one element is changed before it is compared
 };
 

@@ -10,8 +10,8 @@ namespace {
 
 template <class Step>
 Json time_step(Strategy& strategy, const BenchArguments& arguments, const Step& step) {
-  const PerReplica<Tensor> x = strategy.distribute_values_from_function(
-      [&](const ValueContext& context) {
+  const PerReplica<Tensor> x =
+      strategy.distribute_values_from_function([&](const ValueContext& context) {
         const auto r = static_cast<std::size_t>(context.replica_id_in_sync_group);
         return Tensor::full({}, 1.0, DType::kFloat32, strategy.replica_devices()[r]);
       });
@@ -31,9 +31,8 @@ Json empty_step_bench(const BenchArguments& arguments) {
   options.devices = parse_devices(arguments.devices);
   MirroredStrategy strategy(options);
   const auto step = [](const Tensor& x) { return x + x; };
-  Json seconds = arguments.execution == "captured"
-                     ? time_step(strategy, arguments, captured(step))
-                     : time_step(strategy, arguments, step);
+  Json seconds = arguments.execution == "captured" ? time_step(strategy, arguments, captured(step))
+                                                   : time_step(strategy, arguments, step);
   Json report = Json::object();
   report.set("execution", arguments.execution).set("replicas", strategy.num_replicas_in_sync());
   report.set("microseconds", 1e6 * seconds.at("median").as_double());

@@ -24,10 +24,10 @@ std::vector<NamedSpec> specs() {
   all.push_back({"sgd with momentum", SgdOptions{.learning_rate = 0.1, .momentum = 0.9}});
   all.push_back(
       {"sgd with nesterov", SgdOptions{.learning_rate = 0.1, .momentum = 0.9, .nesterov = true}});
-  all.push_back({"adam with clipping, decay and averages",
-                 AdamOptions{.weight_decay = 0.01,
-                             .clipping = {.global_clipnorm = 1.0},
-                             .ema = EmaOptions{.momentum = 0.9}}});
+  all.push_back(
+      {"adam with clipping, decay and averages", AdamOptions{.weight_decay = 0.01,
+                                                             .clipping = {.global_clipnorm = 1.0},
+                                                             .ema = EmaOptions{.momentum = 0.9}}});
   all.push_back({"sgd with a dynamic loss scale", with_dynamic_loss_scale("sgd")});
   return all;
 }

@@ -24,9 +24,9 @@ struct ResnetOptions {
   std::string cross_device_ops = "";
   std::string policy = "float32";
   std::string execution = "eager";  // or captured: one graph per step on GPUs
-  std::int64_t batch_size = 64;  // global
-  std::int64_t image_size = 0;   // 0: the network's own
-  std::int64_t batches = 1;      // different ones, in turn
+  std::int64_t batch_size = 64;     // global
+  std::int64_t image_size = 0;      // 0: the network's own
+  std::int64_t batches = 1;         // different ones, in turn
   double learning_rate = 0.01;
   std::string data_dir = "";  // of CIFAR-10; empty: made images
 

@@ -1,10 +1,10 @@
 // Trains a residual network: times rounds of steps, or notes the loss of each step.
 // SPDX-License-Identifier: Apache-2.0
 //
-// One line of JSON per event on standard output: {"event": "ready"}, then one {"event": "round"} per
-// round, or {"event": "losses"}. With --on-demand a round starts when a line with a number of steps
-// comes from standard input, so that programs which are compared can take turns while each stays
-// warm. resnet_torch.py has the same flags and events.
+// One line of JSON per event on standard output: {"event": "ready"}, then one {"event": "round"}
+// per round, or {"event": "losses"}. With --on-demand a round starts when a line with a number of
+// steps comes from standard input, so that programs which are compared can take turns while each
+// stays warm. resnet_torch.py has the same flags and events.
 #include <cstdio>
 #include <iostream>
 

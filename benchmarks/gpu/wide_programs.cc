@@ -12,8 +12,7 @@ using Tensors = std::vector<Tensor>;
 
 /// Uniform in [low, high], on a grid of 1/64 so that 16-bit types hold the values, too.
 Tensor values(const Shape& shape, DType dtype, double low, double high, std::uint64_t key) {
-  const Tensor x =
-      random_uniform(shape, {.seed = 5, .purpose = kUserPurpose, .a = key}, low, high);
+  const Tensor x = random_uniform(shape, {.seed = 5, .purpose = kUserPurpose, .a = key}, low, high);
   if (dtype == DType::kBool) return greater(x, 0.5 * (low + high));
   return cast(round(x * 64.0f) / 64.0f, dtype);
 }
@@ -57,25 +56,27 @@ void add_elementwise(Programs& programs) {
       {"tanh", tanh},     {"sigmoid", sigmoid},   {"gelu", gelu},     {"elu", elu},
       {"expm1", expm1},   {"softplus", softplus}, {"silu", silu}};
   for (const auto& [name, function] : any) {
-    programs.add(concat("wide ", name), {{70'001}},
-                 [function = function](const Tensors& t) { return function(t[0]); }, -6.0, 6.0);
+    programs.add(
+        concat("wide ", name), {{70'001}},
+        [function = function](const Tensors& t) { return function(t[0]); }, -6.0, 6.0);
   }
   const std::pair<const char*, Unary> positive[] = {
       {"log", log}, {"sqrt", sqrt}, {"rsqrt", rsqrt}, {"reciprocal", reciprocal}, {"log1p", log1p}};
   for (const auto& [name, function] : positive) {
-    programs.add(concat("wide ", name), {{3, 20'011}},
-                 [function = function](const Tensors& t) { return function(t[0]); }, 0.25, 6.0);
+    programs.add(
+        concat("wide ", name), {{3, 20'011}},
+        [function = function](const Tensors& t) { return function(t[0]); }, 0.25, 6.0);
   }
   const auto sum = [](const Tensors& t) { return t[0] + t[1] * t[0]; };
   programs.add("wide broadcast, one row", {{517, 129}, {129}}, sum);
   programs.add("wide broadcast, one column", {{517, 129}, {517, 1}}, sum);
   programs.add("wide broadcast, middle axis", {{9, 1, 33, 7}, {9, 21, 1, 7}}, sum);
   programs.add("wide broadcast, number", {{70'001}, {}}, sum);
-  programs.add("wide quotient and power", {{301, 67}, {301, 67}},
-               [](const Tensors& t) { return t[0] / t[1] + pow(t[0], t[1]); }, 0.25, 2.0);
-  programs.add("wide misaligned rows", {{33, 101}}, [](const Tensors& t) {
-    return exp(t[0].rows(1, 31)) + relu(t[0].rows(2, 31));
-  });
+  programs.add(
+      "wide quotient and power", {{301, 67}, {301, 67}},
+      [](const Tensors& t) { return t[0] / t[1] + pow(t[0], t[1]); }, 0.25, 2.0);
+  programs.add("wide misaligned rows", {{33, 101}},
+               [](const Tensors& t) { return exp(t[0].rows(1, 31)) + relu(t[0].rows(2, 31)); });
   programs.add("wide choice", {{301, 67}, {301, 67}}, [](const Tensors& t) {
     return where(greater(t[0], t[1]), t[0] * 2.0f, clip(t[1], -1.0, 0.5));
   });
@@ -93,8 +94,12 @@ void add_reductions(Programs& programs) {
              reduce_min(t[0], {each});
     });
   }
-  programs.add("wide product", {{517, 9}},
-               [](const Tensors& t) { return reduce_product(t[0], {{1}, false}); }, 0.5, 1.5);
+  programs.add(
+      "wide product", {{517, 9}},
+      [](const Tensors& t) {
+        return reduce_product(t[0], {{1}, false});
+      },
+      0.5, 1.5);
   programs.add("wide softmax", {{129, 1000}},
                [](const Tensors& t) { return softmax(t[0]) + log_softmax(t[0]); });
   programs.add("wide cross-entropy", {{129, 1000}}, [](const Tensors& t) {
@@ -107,36 +112,38 @@ void add_reductions(Programs& programs) {
 
 void add_networks(Programs& programs) {
   for (const auto& [m, k, n] : {std::array{33, 257, 65}, {128, 64, 256}, {1, 1000, 7}}) {
-    programs.add(concat("wide product ", m, " ", k, " ", n), {{m, k}, {k, n}, {n}},
-                 [](const Tensors& t) { return dense(t[0], t[1], t[2], FusedActivation::kRelu); },
-                 -0.5, 0.5);
+    programs.add(
+        concat("wide product ", m, " ", k, " ", n), {{m, k}, {k, n}, {n}},
+        [](const Tensors& t) { return dense(t[0], t[1], t[2], FusedActivation::kRelu); }, -0.5,
+        0.5);
   }
-  programs.add("wide batched product", {{12, 33, 65}, {12, 65, 17}},
-               [](const Tensors& t) { return matmul(t[0], t[1]); }, -0.5, 0.5);
+  programs.add(
+      "wide batched product", {{12, 33, 65}, {12, 65, 17}},
+      [](const Tensors& t) { return matmul(t[0], t[1]); }, -0.5, 0.5);
   struct Convolution {
     Shape image, filter;
     int stride;
     Padding padding;
   };
-  const Convolution convolutions[] = {
-      {{3, 32, 32, 3}, {3, 3, 3, 16}, 1, Padding::kSame},
-      {{2, 17, 15, 16}, {3, 3, 16, 32}, 2, Padding::kSame},
-      {{2, 16, 16, 16}, {3, 3, 16, 24}, 2, Padding::kSame},
-      {{2, 28, 28, 24}, {1, 1, 24, 48}, 2, Padding::kSame},
-      {{2, 14, 14, 64}, {1, 1, 64, 32}, 1, Padding::kValid},
-      {{2, 33, 33, 3}, {7, 7, 3, 8}, 2, Padding::kSame},
-      {{2, 24, 24, 5}, {5, 5, 5, 7}, 1, Padding::kValid}};
+  const Convolution convolutions[] = {{{3, 32, 32, 3}, {3, 3, 3, 16}, 1, Padding::kSame},
+                                      {{2, 17, 15, 16}, {3, 3, 16, 32}, 2, Padding::kSame},
+                                      {{2, 16, 16, 16}, {3, 3, 16, 24}, 2, Padding::kSame},
+                                      {{2, 28, 28, 24}, {1, 1, 24, 48}, 2, Padding::kSame},
+                                      {{2, 14, 14, 64}, {1, 1, 64, 32}, 1, Padding::kValid},
+                                      {{2, 33, 33, 3}, {7, 7, 3, 8}, 2, Padding::kSame},
+                                      {{2, 24, 24, 5}, {5, 5, 5, 7}, 1, Padding::kValid}};
   for (const Convolution& c : convolutions) {
-    programs.add(concat("wide convolution of ", c.image, " with ", c.filter, " every ", c.stride),
-                 {c.image, c.filter, {c.filter[3]}},
-                 [c](const Tensors& t) {
-                   Conv2dOptions options;
-                   options.stride_h = options.stride_w = c.stride;
-                   options.padding = c.padding;
-                   options.activation = FusedActivation::kRelu;
-                   return conv2d(t[0], t[1], options) + conv2d(t[0], t[1], t[2], options);
-                 },
-                 -0.5, 0.5);
+    programs.add(
+        concat("wide convolution of ", c.image, " with ", c.filter, " every ", c.stride),
+        {c.image, c.filter, {c.filter[3]}},
+        [c](const Tensors& t) {
+          Conv2dOptions options;
+          options.stride_h = options.stride_w = c.stride;
+          options.padding = c.padding;
+          options.activation = FusedActivation::kRelu;
+          return conv2d(t[0], t[1], options) + conv2d(t[0], t[1], t[2], options);
+        },
+        -0.5, 0.5);
   }
   programs.add("wide pools", {{3, 29, 31, 17}}, [](const Tensors& t) {
     const Pool2dOptions pool{3, 3, 2, 2, Padding::kSame};
@@ -144,14 +151,12 @@ void add_networks(Programs& programs) {
   });
   programs.add("wide global pool", {{5, 9, 11, 67}},
                [](const Tensors& t) { return global_average_pool2d(t[0]); });
-  programs.add("wide batch normalisation", {{17, 13, 11, 37}, {37}, {37}}, [](const Tensors& t) {
-    return batch_norm_training(t[0], t[1], t[2], 1e-3).y;
-  });
+  programs.add("wide batch normalisation", {{17, 13, 11, 37}, {37}, {37}},
+               [](const Tensors& t) { return batch_norm_training(t[0], t[1], t[2], 1e-3).y; });
   programs.add("wide layer normalisation", {{65, 33, 40}, {40}, {40}},
                [](const Tensors& t) { return layer_norm(t[0], t[1], t[2]); });
-  programs.add("wide group normalisation", {{5, 9, 7, 48}, {48}, {48}}, [](const Tensors& t) {
-    return group_norm(t[0], t[1], t[2], {.groups = 6});
-  });
+  programs.add("wide group normalisation", {{5, 9, 7, 48}, {48}, {48}},
+               [](const Tensors& t) { return group_norm(t[0], t[1], t[2], {.groups = 6}); });
   programs.add("wide local response", {{3, 9, 11, 33}},
                [](const Tensors& t) { return local_response_normalization(t[0]); });
 }
@@ -166,9 +171,8 @@ void add_moves(Programs& programs) {
   programs.add("wide concat", {{65, 33}, {65, 7}, {65, 120}}, [](const Tensors& t) {
     return concat({t[0], t[1], t[2]}, 1);
   });
-  programs.add("wide gather", {{517, 65}}, [](const Tensors& t) {
-    return gather(t[0], class_numbers(999, 517));
-  });
+  programs.add("wide gather", {{517, 65}},
+               [](const Tensors& t) { return gather(t[0], class_numbers(999, 517)); });
   programs.add("wide scatter", {{999, 65}}, [](const Tensors& t) {
     return scatter_rows(t[0], class_numbers(999, 517), {517, 65});
   });
@@ -192,58 +196,83 @@ std::vector<Program> wide_programs(DType dtype) {
 std::vector<Program> plain_programs(DType dtype) {
   Programs programs(dtype);
   using Binary = Tensor (*)(const Operand&, const Operand&);
-  const Binary binary[] = {equal, not_equal, less,     less_equal, greater,
-                           greater_equal, logical_and, logical_or, add, subtract,
-                           multiply,      maximum,     minimum,    divide, pow};
+  const Binary binary[] = {equal,         not_equal,   less,       less_equal, greater,
+                           greater_equal, logical_and, logical_or, add,        subtract,
+                           multiply,      maximum,     minimum,    divide,     pow};
   for (const Binary function : binary) {
-    programs.add("two numbers", {{5, 33}, {33}},
-                 [function](const Tensors& t) { return function(t[0], t[1]); }, 1.0, 5.0);
+    programs.add(
+        "two numbers", {{5, 33}, {33}},
+        [function](const Tensors& t) { return function(t[0], t[1]); }, 1.0, 5.0);
   }
   using Unary = Tensor (*)(const Operand&);
-  for (const Unary function : {Unary{logical_not}, Unary{sign}, Unary{abs}, Unary{negate},
-                               Unary{square}, Unary{relu}, Unary{stop_gradient}}) {
-    programs.add("one number", {{67}}, [function](const Tensors& t) { return function(t[0]); }, 0.0,
-                 5.0);
+  for (const Unary function :
+       {Unary{logical_not}, Unary{sign}, Unary{abs}, Unary{negate}, Unary{square}, Unary{relu},
+        Unary{stop_gradient}, Unary{floor}, Unary{ceil}, Unary{round}}) {
+    programs.add(
+        "one number", {{67}}, [function](const Tensors& t) { return function(t[0]); }, 0.0, 5.0);
   }
+  programs.add(
+      "clip", {{67}}, [](const Tensors& t) { return clip(t[0], 1.0, 3.0); }, 0.0, 5.0);
+  programs.add("labels of int32", {{7, 5}}, [](const Tensors& t) {
+    return sparse_softmax_cross_entropy(cast(class_numbers(7, 5), DType::kInt32), t[0]);
+  });
   for (const DType to : kAllDTypes) {
-    programs.add(concat("cast to ", to), {{67}}, [to](const Tensors& t) { return cast(t[0], to); },
-                 0.0, 5.0);
+    programs.add(
+        concat("cast to ", to), {{67}}, [to](const Tensors& t) { return cast(t[0], to); }, 0.0,
+        5.0);
   }
   using Reduce = Tensor (*)(const Operand&, ReduceOptions);
-  for (const Reduce reduce : {reduce_sum, reduce_mean, reduce_max, reduce_min, reduce_product,
-                              reduce_any, reduce_all}) {
-    programs.add("reduction", {{5, 7}},
-                 [reduce](const Tensors& t) { return reduce(t[0], {{1}, false}); }, 0.0, 3.0);
+  for (const Reduce reduce :
+       {reduce_sum, reduce_mean, reduce_max, reduce_min, reduce_product, reduce_any, reduce_all}) {
+    programs.add(
+        "reduction", {{5, 7}},
+        [reduce](const Tensors& t) {
+          return reduce(t[0], {{1}, false});
+        },
+        0.0, 3.0);
   }
-  programs.add("argmax", {{9, 33}}, [](const Tensors& t) { return argmax(t[0], 1); }, 0.0, 60.0);
-  programs.add("argmin", {{9, 33}}, [](const Tensors& t) { return argmin(t[0], 0); }, 0.0, 60.0);
-  programs.add("largest", {{4, 9}}, [](const Tensors& t) { return top_k(t[0], 3).indices; }, 0.0,
-               60.0);
-  programs.add("one_hot", {{9}}, [dtype](const Tensors& t) {
-    return one_hot(t[0], 5, dtype);
-  }, 0.0, 4.0);
-  programs.add("one_hot as this type", {{2}}, [dtype](const Tensors&) {
-    return one_hot(class_numbers(7, 5), 5, dtype);
-  });
-  programs.add("where", {{5, 7}, {7}}, [](const Tensors& t) {
-    return where(greater(class_numbers(7, 5), Tensor::scalar(2, DType::kInt64)), t[0], t[1]);
-  }, 0.0, 5.0);
-  programs.add("moves", {{5, 7, 3}}, [](const Tensors& t) {
-    const Tensor x = reverse(transpose(pad(t[0], {1, 0, 2}, {0, 1, 0}, 1.0)), {0, 2});
-    return concat({x, broadcast_to(slice(x, {0, 1, 2}, {5, 1, 4}), {5, 3, 4}).rows(0, 5)}, 1);
-  }, 0.0, 5.0);
+  programs.add(
+      "argmax", {{9, 33}}, [](const Tensors& t) { return argmax(t[0], 1); }, 0.0, 60.0);
+  programs.add(
+      "argmin", {{9, 33}}, [](const Tensors& t) { return argmin(t[0], 0); }, 0.0, 60.0);
+  programs.add(
+      "largest", {{4, 9}}, [](const Tensors& t) { return top_k(t[0], 3).indices; }, 0.0, 60.0);
+  programs.add(
+      "one_hot", {{9}}, [dtype](const Tensors& t) { return one_hot(t[0], 5, dtype); }, 0.0, 4.0);
+  programs.add("one_hot as this type", {{2}},
+               [dtype](const Tensors&) { return one_hot(class_numbers(7, 5), 5, dtype); });
+  programs.add(
+      "where", {{5, 7}, {7}},
+      [](const Tensors& t) {
+        return where(greater(class_numbers(7, 5), Tensor::scalar(2, DType::kInt64)), t[0], t[1]);
+      },
+      0.0, 5.0);
+  programs.add(
+      "moves", {{5, 7, 3}},
+      [](const Tensors& t) {
+        const Tensor x = reverse(transpose(pad(t[0], {1, 0, 2}, {0, 1, 0}, 1.0)), {0, 2});
+        return concat({x, broadcast_to(slice(x, {0, 1, 2}, {5, 1, 4}), {5, 3, 4}).rows(0, 5)}, 1);
+      },
+      0.0, 5.0);
   programs.add("reshape", {{6, 4}}, [](const Tensors& t) { return reshape(t[0], {3, 8}); });
-  programs.add("concat of rows", {{6, 4}, {2, 4}}, [](const Tensors& t) {
-    return concat({t[0], t[1]}, 0);
-  }, 0.0, 5.0);
-  programs.add("running sum", {{6, 4}}, [](const Tensors& t) { return cumulative_sum(t[0]); }, 0.0,
-               3.0);
-  programs.add("gather", {{6, 4}}, [](const Tensors& t) {
-    return gather(t[0], cast(class_numbers(9, 6), DType::kInt32));
-  }, 0.0, 5.0);
-  programs.add("scatter", {{7, 4}}, [](const Tensors& t) {
-    return scatter_rows(t[0], class_numbers(7, 5), {5, 4});
-  }, 0.0, 5.0);
+  programs.add(
+      "concat of rows", {{6, 4}, {2, 4}},
+      [](const Tensors& t) {
+        return concat({t[0], t[1]}, 0);
+      },
+      0.0, 5.0);
+  programs.add(
+      "running sum", {{6, 4}}, [](const Tensors& t) { return cumulative_sum(t[0]); }, 0.0, 3.0);
+  programs.add(
+      "gather", {{6, 4}},
+      [](const Tensors& t) { return gather(t[0], cast(class_numbers(9, 6), DType::kInt32)); }, 0.0,
+      5.0);
+  programs.add(
+      "scatter", {{7, 4}},
+      [](const Tensors& t) {
+        return scatter_rows(t[0], class_numbers(7, 5), {5, 4});
+      },
+      0.0, 5.0);
   programs.add("no rows", {{0, 4}, {4}}, [](const Tensors& t) { return t[0] + t[1]; });
   return programs.take();
 }

@@ -13,11 +13,9 @@ namespace tutti::examples {
 namespace {
 
 Conv2D convolution(std::int64_t filters, std::int64_t size, std::int64_t stride = 1) {
-  return Conv2D(filters, size,
-                {.strides = stride,
-                 .padding = "same",
-                 .use_bias = false,
-                 .kernel_initializer = "he_normal"});
+  return Conv2D(
+      filters, size,
+      {.strides = stride, .padding = "same", .use_bias = false, .kernel_initializer = "he_normal"});
 }
 
 /// Convolutions with batch normalisation, relu between them, and what goes around them: a

@@ -1,4 +1,5 @@
-// The residual networks of the examples: sizes known from elsewhere, and gradients for every weight.
+// The residual networks of the examples: sizes known from elsewhere, and gradients for every
+// weight.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 

@@ -55,7 +55,9 @@ def device_check(place, runner, *words, virtual_gpus=1):
 
 def compared(check, *words):
     def run(place, runner):
-        size = SMALL if check == "ops" and (place.flags.quick or place.tiny) else ()
+        size = ()
+        if check == "ops" and (place.flags.quick or place.tiny):
+            size = (*SMALL, "--every", 8 if place.tiny else 1)
         outcome, report = device_check(place, runner, check, *size, *words)
         if report is None or outcome.timed_out:
             return explained(outcome)
@@ -89,7 +91,7 @@ def conform(name, count):
             argv = [place.program("tutti"), "conform", name, "--devices", where]
             env = place.environment(virtual_gpus=max(count, 1))
         sample = 60 if place.tiny else 400 if place.flags.quick else 1500
-        budget = max(2, int(runner.left() - 5))
+        budget = 3 if place.tiny else max(2, int(runner.left() - 5))
         outcome = runner.run([*argv, "--sample", sample, "--budget", budget, "--json"], env)
         report = parsed(outcome)
         if report is None or outcome.timed_out:
@@ -156,13 +158,16 @@ def curves_differ(actual, expected, early, late):
 
 
 def loss_curve(policy, early, late, replicas=0):
+    """Beside float32 on the CPU, whatever the policy, by as many replicas (batch normalisation sees each one's part)."""
     def run(place, runner):
-        expected = getattr(place, "cpu_losses", None)
-        if expected is None:  # float32 on the CPU, whatever the policy there
-            expected, problem = losses_of(place, runner, "cpu:0", "float32")
+        curves = place.__dict__.setdefault("cpu_losses", {})
+        if replicas not in curves:
+            where = f"cpu:0-{replicas - 1}" if replicas else "cpu:0"
+            expected, problem = losses_of(place, runner, where, "float32", replicas=replicas)
             if problem:
                 return problem
-            place.cpu_losses = expected
+            curves[replicas] = expected
+        expected = curves[replicas]
         devices_ = place.logical(replicas) if replicas else place.gpu
         actual, problem = losses_of(place, runner, devices_, policy, virtual_gpus=max(1, replicas), replicas=replicas)
         if problem:

@@ -7,10 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 
 import programs
 
-LIMIT = 60 * 2**20
+LIMIT = 60 * 2**20  # of the archive
 # Of every Linux, or of the machine with the GPU.
 NOT_TAKEN = re.compile(r"(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|resolv|util)\.so)")
 SCRIPTS = ("tools/gpu_check", "tools/gpu/*.py", "benchmarks/gpu/resnet_torch.py")
@@ -74,13 +75,18 @@ def pack(build, target):
 
 def finish(source, target, module):
     version = output_of("git", "-C", source, "describe", "--always", "--dirty") or "unknown revision"
-    compiler = output_of(target / "bin" / "tutti", "doctor").splitlines()
+    doctor = output_of(target / "bin" / "tutti", "doctor").splitlines()
     manifest = {"revision": version, "needed": programs.linked_cuda_libraries(module),
-                "compiler": next((line.strip() for line in compiler if "compiler" in line.lower()), "unknown compiler"),
+                "compiler": next((" ".join(line.split()[2:]) for line in doctor if line.split()[1:2] == ["tutti"]), "unknown build"),
                 "files": sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())}
     (target / programs.MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-    print(f"gpu_check: {len(manifest['files'])} files, {size / 2**20:.1f} MiB in {target}; there: {target}/tools/gpu_check")
+    print(f"gpu_check: {len(manifest['files'])} files, {size / 2**20:.1f} MiB in {target}; there: {target.name}/tools/gpu_check")
+    archive = target.with_name(target.name + ".tar.gz")
+    with tarfile.open(archive, "w:gz", compresslevel=6) as tar:
+        tar.add(target, arcname=target.name)
+    size = archive.stat().st_size
+    print(f"gpu_check: the same in {archive}: {size / 2**20:.1f} MiB; there: tar -xf {archive.name}")
     if size > LIMIT:
         print(f"gpu_check: --pack: more than {LIMIT // 2**20} MiB; try a build with -DTUTTI_ONEDNN=OFF", file=sys.stderr)
         return 1
