@@ -76,6 +76,7 @@ std::unique_ptr<Buffer> BufferAllocator::make_buffer(const SizeClass& wanted) {
   stay_within_limit(wanted.bytes);
   buffer->data_ = source_->allocate(wanted.bytes);
   if (!buffer->data_) {
+    if (options_.on_shortage) options_.on_shortage();
     trim();
     buffer->data_ = source_->allocate(wanted.bytes);
   }
@@ -87,14 +88,20 @@ std::unique_ptr<Buffer> BufferAllocator::make_buffer(const SizeClass& wanted) {
   return buffer;
 }
 
-void BufferAllocator::stay_within_limit(std::size_t wanted) {
-  if (options_.limit == BufferAllocatorOptions::kUnlimited) return;
+bool BufferAllocator::fits_limit() {
   std::vector<std::unique_ptr<Buffer>> evicted;
   MutexLock lock(mutex_);
   const auto held = [this]()
                         TUTTI_REQUIRES(mutex_) { return statistics_.in_use + statistics_.cached; };
   while (statistics_.cached > 0 && held() > options_.limit) evict_oldest(evicted);
-  if (held() <= options_.limit) return;
+  return held() <= options_.limit;
+}
+
+void BufferAllocator::stay_within_limit(std::size_t wanted) {
+  if (options_.limit == BufferAllocatorOptions::kUnlimited || fits_limit()) return;
+  if (options_.on_shortage) options_.on_shortage();
+  if (fits_limit()) return;
+  MutexLock lock(mutex_);
   statistics_.in_use -= wanted;
   fail_memory(wanted);
 }

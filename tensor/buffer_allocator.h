@@ -31,6 +31,8 @@ struct BufferAllocatorOptions {
   std::size_t granularity = 64;
   std::size_t max_cached = kUnlimited;  // bytes that wait
   std::size_t limit = kUnlimited;       // bytes in use and waiting
+  /// Asks whoever else holds memory of this allocator in vain to free it, when it is short.
+  std::function<void()> on_shortage = {};
   /// Told of each buffer that begins to wait. May not allocate.
   std::function<void(std::byte*)> on_recycle = {};
 };
@@ -69,6 +71,8 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   std::unique_ptr<Buffer> take_cached(const SizeClass& wanted);
   std::unique_ptr<Buffer> make_buffer(const SizeClass& wanted);
   void stay_within_limit(std::size_t wanted);
+  /// Whether what is held is within the limit, after giving back what waits.
+  bool fits_limit();
   [[noreturn]] void fail_memory(std::size_t wanted) const TUTTI_REQUIRES(mutex_);
   void recycle(Buffer* handed_out);
   void evict_oldest(std::vector<std::unique_ptr<Buffer>>& evicted) TUTTI_REQUIRES(mutex_);

@@ -59,11 +59,12 @@ void refuse_in_capture(Device device, const char* what) {
        "returning the tensor and reading it outside the step");
 }
 
-BufferAllocatorOptions allocator_options(const LogicalGpu& gpu) {
+BufferAllocatorOptions allocator_options(const LogicalGpu& gpu, std::function<void()> on_shortage) {
   BufferAllocatorOptions options;
   options.name = concat("gpu:", gpu.index);
   options.advice = "try a smaller batch, gradient_accumulation_steps or the policy mixed_bfloat16";
   options.granularity = GpuDevice::kAlignment;
+  options.on_shortage = std::move(on_shortage);
   if (gpu.memory_limit > 0) options.limit = static_cast<std::size_t>(gpu.memory_limit);
   return options;
 }
@@ -136,8 +137,9 @@ GpuDevice::GpuDevice(const LogicalGpu& description, DeviceBackend& backend)
     : description_(description),
       backend_(backend),
       context_(backend.open(description.ordinal)),
-      allocator_(std::make_unique<BufferAllocator>(std::make_unique<Memory>(*this, *context_),
-                                                   allocator_options(description))),
+      allocator_(std::make_unique<BufferAllocator>(
+          std::make_unique<Memory>(*this, *context_),
+          allocator_options(description, [this] { trim_uploads(); }))),
       staging_(std::make_unique<PinnedRing>(backend, kStagingBytes)),
       uploads_(std::make_unique<Uploads>(backend, *allocator_)),
       pending_(std::make_unique<PendingUpdates>()) {}
@@ -265,8 +267,10 @@ void GpuDevice::update_later(DType dtype, const DeviceRule& rule, const DeviceUp
   has_pending_ = true;
 }
 
+void GpuDevice::trim_uploads() { uploads_->allocator().trim(); }
+
 void GpuDevice::trim() {
-  uploads_->allocator().trim();  // gives back to the other
+  trim_uploads();  // gives back to the other
   allocator_->trim();
 }
 

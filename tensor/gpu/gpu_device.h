@@ -89,6 +89,7 @@ class GpuDevice {
   void flush_updates() TUTTI_REQUIRES(mutex_);
   void stage(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes)
       TUTTI_REQUIRES(mutex_);
+  void trim_uploads();
   bool reaches(const GpuDevice& other) const;
 
   const LogicalGpu description_;

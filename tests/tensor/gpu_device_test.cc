@@ -220,6 +220,15 @@ TEST(GpuDevice, LimitIsKeptByGivingBackWhatIsCached) {
   expect_tensor(small, {4}, {0, 0, 0, 0});
 }
 
+TEST(GpuDevice, MemoryOfBatchesThatAreGoneIsUsedWhenItIsShort) {
+  FakeGpus gpus(1, 400'000);
+  { const Tensor batch = Tensor::ones({40'000}).to(kFakeGpu); }
+  EXPECT_GT(allocator_statistics(kFakeGpu).in_use, 160'000u);  // kept for the next batch
+  const Tensor large = Tensor::zeros({80'000}, DType::kFloat32, kFakeGpu);
+  EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 327'680u);
+  expect_tensor(large.rows(0, 2), {2}, {0, 0});
+}
+
 TEST(GpuDevice, MemoryThatTheGpuLacksIsTakenFromTheCache) {
   FakeGpus gpus(1);
   { const Tensor x = Tensor::zeros({1 << 20}, DType::kFloat32, kFakeGpu); }
