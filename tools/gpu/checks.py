@@ -9,6 +9,8 @@ import statistics
 from rows import CORRECTNESS, Step, failed, passed, skipped
 
 SMALL = ("--size", "small")
+# Kernels of our own that have shared memory or read what other kernels wrote.
+SANITIZED = "reduce_sum,reduce_max,softmax,log_softmax,transpose,gather,scatter_rows,top_k,group_norm,cumulative_sum,dropout"
 
 
 def explained(outcome, what=""):
@@ -189,9 +191,9 @@ def sanitizer(tool):
         if not path:
             return skipped("compute-sanitizer is not installed")
         argv = [path, "--tool", tool, "--error-exitcode", "86", "--print-limit", "20", place.program("device_check"), "ops",
-                *SMALL, "--device", place.gpu, "--json"]
-        if tool != "memcheck":  # many times slower: what has shared memory or reads what others wrote
-            argv += ["--only", "reduce_sum"]
+                *SMALL, "--device", place.gpu, "--json", "--every", 8]
+        if tool != "memcheck":  # many times slower
+            argv += ["--only", SANITIZED]
         outcome = runner.run(argv, place.environment())
         summary = next((line for line in reversed(outcome.output.splitlines()) if "ERROR SUMMARY" in line or "RACECHECK SUMMARY" in line), "")
         if outcome.timed_out:

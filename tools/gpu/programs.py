@@ -32,6 +32,7 @@ class Place:
         self.num_gpus, self.gpu_bytes = 0, 80e9  # until the row devices has asked
         self.library_folders = []
         self.nvcc, self.torch = None, None  # torch: the version, once asked for
+        self.architectures = []             # of these GPUs: "90"
 
     def program(self, name):
         return self.root / "bin" / name
@@ -89,7 +90,7 @@ def find(flags, here, runner, table):
         place = Place(flags, pathlib.Path(flags.build or own / "build-gpu").resolve(), packed=False)
     usable = True
     if not flags.on_cpu and not flags.simulate:
-        driver = driver_row(runner)
+        driver = driver_row(place, runner)
         usable = driver.verdict == rows.PASS
         table.add(driver, "driver")
         table.add(toolkit_row(place, runner), "toolkit")
@@ -118,7 +119,7 @@ def programs_row(place):
     return rows.passed(f"packed: {manifest['revision']}, {manifest['compiler']}", manifest=manifest)
 
 
-def driver_row(runner):
+def driver_row(place, runner):
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -133,6 +134,8 @@ def driver_row(runner):
     found = outcome.output.strip().splitlines()
     if not found:
         return rows.failed("nvidia-smi lists no GPU")
+    place.architectures = sorted({words[2].strip().replace(".", "") for words in (line.split(",") for line in found)
+                                  if len(words) > 2 and re.fullmatch(r"\d+\.\d", words[2].strip())})
     return rows.passed(f"{len(found)} x {found[0]}", gpus=found)
 
 
@@ -248,6 +251,8 @@ def build(place, runner, table):
                f"-DCMAKE_LIBRARY_PATH={unversioned_links(place)}", "-DCMAKE_INCLUDE_PATH=" + ";".join(wheels)]
     if place.nvcc:
         options.append(f"-DCUDAToolkit_ROOT={pathlib.Path(place.nvcc).parent.parent}")
+    if place.architectures:
+        options.append("-DCMAKE_CUDA_ARCHITECTURES=" + ";".join(f"{number}-real" for number in place.architectures))
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     seconds = 1800
     runner.begin_build("build", seconds)
