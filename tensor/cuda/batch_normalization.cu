@@ -86,17 +86,43 @@ __global__ void prepare(const P* gamma, const P* beta, const P* mean, const P* v
   channels.offset[c] = beta != nullptr ? static_cast<Number<T>>(number(beta[c])) : Number<T>{0};
 }
 
-/// y = (x - mean) * scale + offset. `count` packs.
+/// N neighbours of an array of Channels. c is a multiple of N, so they move at once.
 template <class T, int N>
-__global__ void normalize(const Pack<T, N>* x, Pack<T, N>* y, Channels<T> channels,
-                          std::uint32_t count, std::uint32_t packs_per_row, Divisor by_packs) {
-  for (std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count;
-       i += gridDim.x * blockDim.x) {
-    const std::uint32_t c = (i - by_packs.quotient(i) * packs_per_row) * N;
+__device__ Pack<Number<T>, N> neighbours(const Number<T>* array, std::uint32_t c) {
+  return *reinterpret_cast<const Pack<Number<T>, N>*>(array + c);
+}
+
+/// Which elements the packs of a thread are: all of the same channels where a row has a power of
+/// two packs, so that what belongs to these is loaded once.
+struct Walk {
+  std::uint32_t count, packs_per_row;
+  Divisor by_packs;
+  __device__ std::uint32_t first() const { return blockIdx.x * blockDim.x + threadIdx.x; }
+  __device__ std::uint32_t stride() const { return gridDim.x * blockDim.x; }
+  template <int N>
+  __device__ std::uint32_t channel(std::uint32_t i) const {
+    return (i - by_packs.quotient(i) * packs_per_row) * N;
+  }
+};
+constexpr std::uint32_t kNoChannel = 0xffffffffu;
+
+/// y = (x - mean) * scale + offset.
+template <class T, int N>
+__global__ void normalize(const Pack<T, N>* x, Pack<T, N>* y, Channels<T> channels, Walk walk) {
+  Pack<Number<T>, N> mean{}, scale{}, offset{};
+  std::uint32_t loaded = kNoChannel;
+  for (std::uint32_t i = walk.first(); i < walk.count; i += walk.stride()) {
+    const std::uint32_t c = walk.channel<N>(i);
+    if (c != loaded) {
+      mean = neighbours<T, N>(channels.mean, c);
+      scale = neighbours<T, N>(channels.scale, c);
+      offset = neighbours<T, N>(channels.offset, c);
+      loaded = c;
+    }
     Pack<T, N> values = x[i];
     for (int j = 0; j < N; ++j) {
-      const Number<T> centered = number(values.elements[j]) - channels.mean[c + j];
-      values.elements[j] = element<T>(centered * channels.scale[c + j] + channels.offset[c + j]);
+      const Number<T> centered = number(values.elements[j]) - mean.elements[j];
+      values.elements[j] = element<T>(centered * scale.elements[j] + offset.elements[j]);
     }
     y[i] = values;
   }
@@ -138,19 +164,26 @@ struct FinishGradient {
 /// dx = gamma / deviation * (dy - mean of dy - z * mean of dy z).
 template <class T, int N>
 __global__ void input_gradient(const Pack<T, N>* x, const Pack<T, N>* dy, Pack<T, N>* dx,
-                               Channels<T> channels, std::uint32_t count,
-                               std::uint32_t packs_per_row, Divisor by_packs) {
-  for (std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count;
-       i += gridDim.x * blockDim.x) {
-    const std::uint32_t c = (i - by_packs.quotient(i) * packs_per_row) * N;
+                               Channels<T> channels, Walk walk) {
+  Pack<Number<T>, N> mean{}, inverse{}, scale{}, offset{}, slope{};
+  std::uint32_t loaded = kNoChannel;
+  for (std::uint32_t i = walk.first(); i < walk.count; i += walk.stride()) {
+    const std::uint32_t c = walk.channel<N>(i);
+    if (c != loaded) {
+      mean = neighbours<T, N>(channels.mean, c);
+      inverse = neighbours<T, N>(channels.inverse, c);
+      scale = neighbours<T, N>(channels.scale, c);
+      offset = neighbours<T, N>(channels.offset, c);
+      slope = neighbours<T, N>(channels.slope, c);
+      loaded = c;
+    }
     const Pack<T, N> values = x[i];
     Pack<T, N> gradients = dy[i];
     for (int j = 0; j < N; ++j) {
-      const Number<T> z =
-          (number(values.elements[j]) - channels.mean[c + j]) * channels.inverse[c + j];
+      const Number<T> z = (number(values.elements[j]) - mean.elements[j]) * inverse.elements[j];
       const Number<T> rest =
-          number(gradients.elements[j]) - (channels.offset[c + j] + z * channels.slope[c + j]);
-      gradients.elements[j] = element<T>(channels.scale[c + j] * rest);
+          number(gradients.elements[j]) - (offset.elements[j] + z * slope.elements[j]);
+      gradients.elements[j] = element<T>(scale.elements[j] * rest);
     }
     dx[i] = gradients;
   }
@@ -165,15 +198,23 @@ Extent extent_of(const KernelCall& call) {
   return {channels > 0 ? call.inputs[0].shape.num_elements() / channels : 0, channels};
 }
 
-/// Calls body(first element, packs) for parts of the rows that 32 bits can count.
+/// Enough to fill a GPU; each thread takes several packs.
+unsigned blocks_of(const Walk& walk) {
+  constexpr unsigned kMaxBlocks = 2'048;
+  return std::min(blocks_for(walk.count), kMaxBlocks);
+}
+
+/// Calls body(first element, walk) for parts of the rows that 32 bits can count.
 template <int N, class Body>
 void for_each_part(const Extent& extent, const Body& body) {
   const std::int64_t packs_per_row = extent.channels / N;
+  const auto per_row = static_cast<std::uint32_t>(packs_per_row);
   const std::int64_t rows_of_part =
       std::max<std::int64_t>(1, (std::int64_t{1} << 30) / packs_per_row);
   for (std::int64_t row = 0; row < extent.rows; row += rows_of_part) {
     const std::int64_t rows = std::min(rows_of_part, extent.rows - row);
-    body(row * extent.channels, static_cast<std::uint32_t>(rows * packs_per_row));
+    body(row * extent.channels,
+         Walk{static_cast<std::uint32_t>(rows * packs_per_row), per_row, Divisor(per_row)});
   }
 }
 
@@ -184,11 +225,10 @@ Pack<T, N>* packs(void* data, std::int64_t first) {
 
 template <class T, int N>
 void launch_normalize(const Extent& extent, const Channels<T>& channels, const KernelCall& call) {
-  const auto per_row = static_cast<std::uint32_t>(extent.channels / N);
-  for_each_part<N>(extent, [&](std::int64_t first, std::uint32_t count) {
-    launch(normalize<T, N>, blocks_for(count), kThreads, call.stream,
+  for_each_part<N>(extent, [&](std::int64_t first, const Walk& walk) {
+    launch(normalize<T, N>, blocks_of(walk), kThreads, call.stream,
            packs<T, N>(call.inputs[0].data, first), packs<T, N>(call.outputs[0].data, first),
-           channels, count, per_row, Divisor(per_row));
+           channels, walk);
   });
 }
 
@@ -232,11 +272,10 @@ void differentiate(const KernelCall& call, const Extent& extent) {
                       GradientTerms<T, N>{call.in<T>(0), call.in<T>(4), channels, extent.channels},
                       FinishGradient<T, P>{call.out<P>(1), call.out<P>(2), channels, extent.rows},
                       call);
-  const auto per_row = static_cast<std::uint32_t>(extent.channels / M);
-  for_each_part<M>(extent, [&](std::int64_t first, std::uint32_t count) {
-    launch(input_gradient<T, M>, blocks_for(count), kThreads, call.stream,
+  for_each_part<M>(extent, [&](std::int64_t first, const Walk& walk) {
+    launch(input_gradient<T, M>, blocks_of(walk), kThreads, call.stream,
            packs<T, M>(call.inputs[0].data, first), packs<T, M>(call.inputs[4].data, first),
-           packs<T, M>(call.outputs[0].data, first), channels, count, per_row, Divisor(per_row));
+           packs<T, M>(call.outputs[0].data, first), channels, walk);
   });
 }
 

@@ -31,15 +31,21 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t begin = std::int64_t{blockIdx.y} * rows_per_block;
   const std::int64_t end = begin + rows_per_block < rows ? begin + rows_per_block : rows;
   double a[N] = {}, b[N] = {};
-  for (std::int64_t row = begin + first_row; pack < packs && row < end;) {
+  std::int64_t row = begin + first_row;
+  std::int64_t left = pack < packs && row < end ? (end - row + rows_at_once - 1) / rows_at_once : 0;
+  while (left > 0) {
+    const int run = left < kRun ? static_cast<int>(left) : kRun;
     Number<T> run_a[N] = {}, run_b[N] = {};
-    for (int i = 0; i < kRun && row < end; ++i, row += rows_at_once) {
-      terms.add(row, pack, run_a, run_b);
+#pragma unroll 4  // so that several loads are under way
+    for (int i = 0; i < run; ++i) {
+      terms.add(row + std::int64_t{i} * rows_at_once, pack, run_a, run_b);
     }
     for (int j = 0; j < N; ++j) {
       a[j] += static_cast<double>(run_a[j]);
       b[j] += static_cast<double>(run_b[j]);
     }
+    left -= run;
+    row += std::int64_t{run} * rows_at_once;
   }
   for (int j = 0; j < N; ++j) {
     sums[0][thread][j] = a[j];

@@ -153,22 +153,35 @@ float measured_milliseconds(const ConvolutionPlan& plan, const ConvolutionData& 
   return end.milliseconds_since(start) / kRuns;
 }
 
-/// Runs all plans on the real data: the result is overwritten each time.
-std::size_t fastest(const std::vector<ConvolutionPlan>& plans, const ConvolutionData& data,
-                    const KernelCall& call) {
-  const auto largest =
-      std::ranges::max_element(plans, {}, [](const auto& plan) { return plan.workspace_bytes; });
-  void* const workspace = workspace_of(*largest, call);
+/// Memory for each of the plans; those that want more than there is are dropped, but for the last.
+void* workspace_of_all(std::vector<ConvolutionPlan>& plans, const KernelCall& call) {
+  while (plans.size() > 1) {
+    const auto largest =
+        std::ranges::max_element(plans, {}, [](const auto& plan) { return plan.workspace_bytes; });
+    try {
+      return workspace_of(*largest, call);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kResourceExhausted) throw;
+      plans.erase(largest);
+    }
+  }
+  return nullptr;
+}
+
+/// Runs the plans on the real data, whose result is overwritten each time. `plans` is not empty.
+ConvolutionPlan fastest_of(std::vector<ConvolutionPlan> plans, const ConvolutionData& data,
+                           const KernelCall& call) {
+  void* const workspace = workspace_of_all(plans, call);
   std::size_t best = 0;
   float best_time = std::numeric_limits<float>::infinity();
-  for (std::size_t i = 0; i < plans.size(); ++i) {
+  for (std::size_t i = 0; plans.size() > 1 && i < plans.size(); ++i) {
     const float time = measured_milliseconds(plans[i], data, workspace, call);
     if (time < best_time) {
       best = i;
       best_time = time;
     }
   }
-  return best;
+  return std::move(plans[best]);
 }
 
 }  // namespace
@@ -208,8 +221,7 @@ bool ConvolutionPlans::choose(Entry& entry, const ConvolutionProblem& problem,
                                measure ? static_cast<std::size_t>(options.num_measured_plans) : 1,
                                max_workspace_bytes, reason);
   if (plans.empty()) return false;
-  const std::size_t best = plans.size() > 1 ? fastest(plans, data, call) : 0;
-  entry.plan = std::make_unique<ConvolutionPlan>(std::move(plans[best]));
+  entry.plan = std::make_unique<ConvolutionPlan>(fastest_of(std::move(plans), data, call));
   return true;
 }
 

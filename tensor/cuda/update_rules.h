@@ -115,8 +115,10 @@ struct RmspropUpdate {
     e.slots[0] = rho * e.slots[0] + rest * (e.g * e.g);
     T square = e.slots[0];
     if (is_centered) {
-      T& average = has_momentum ? e.slots[2] : e.slots[1];
-      average = rho * average + rest * e.g;
+      // Chosen by value: a reference to one of two slots would keep them out of registers.
+      const T average = rho * (has_momentum ? e.slots[2] : e.slots[1]) + rest * e.g;
+      e.slots[1] = has_momentum ? e.slots[1] : average;
+      e.slots[2] = has_momentum ? average : e.slots[2];
       square = e.slots[0] - average * average;
     }
     T step = c.rate() * e.g / std::sqrt(square + c[5]);

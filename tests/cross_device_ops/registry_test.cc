@@ -157,8 +157,8 @@ TEST(CrossDeviceOpsRegistry, ANameIsTakenOnce) {
 
 TEST(CrossDeviceOpsRegistry, AnUnknownNameListsTheNames) {
   expect_error(ErrorCode::kNotFound,
-               {"'nccl'", "canonical, hierarchical_copy, reduction_to_one_device, ring"},
-               [] { make_cross_device_ops("nccl"); });
+               {"'gloo'", "canonical, hierarchical_copy, reduction_to_one_device, ring"},
+               [] { make_cross_device_ops("gloo"); });
   expect_error(ErrorCode::kNotFound, {"'made_by_hand'"}, [] {
     build_cross_device_ops({"made_by_hand", {}}, Group{1, 0, cpus(1)});
   });

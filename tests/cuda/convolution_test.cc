@@ -237,6 +237,17 @@ TEST(CudaConvolution, MeasuresEnginesWhenAsked) {
   EXPECT_EQ(math_counts().convolutions, 2 * 4 + 2);
 }
 
+TEST(CudaConvolution, MeasuresOnlyEnginesThatFitIntoTheMemory) {
+  MathRig rig;
+  cuda::MathOptions options;
+  options.num_measured_plans = 8;
+  rig.libraries.set_options(options);
+  rig.workspace.limit = 64 << 10;
+  expect_like_cpu(rig, forward_call(plain_case(), DType::kFloat32), "measured");
+  EXPECT_EQ(math_counts().last_engine, cuda_simulation::kSmallWorkspaceEngine);
+  EXPECT_EQ(math_counts().convolutions, 1);  // one is left: nothing to compare
+}
+
 TEST(CudaConvolution, GradientOfABiasIsASumOverAllPixels) {
   const std::vector<Shape> shapes{{2, 3, 4, 5}, {7, 1}, {3, 8}, {1, 1},   {900, 12},
                                   {2000, 3},    {5},    {0, 4}, {3, 130}, {300, 4, 2}};

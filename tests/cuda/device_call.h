@@ -22,7 +22,7 @@ namespace tutti::testing {
 /// Memory of the simulated GPU, given back at the end; also the workspace of kernels.
 class DeviceArena final : public Workspace {
  public:
-  DeviceArena() { cuda::check(cudaStreamCreate(&stream_), "test"); }
+  DeviceArena() { cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "test"); }
   ~DeviceArena() override {
     (void)cudaStreamSynchronize(stream_);
     for (void* block : blocks_) (void)cudaFree(block);
@@ -36,7 +36,7 @@ class DeviceArena final : public Workspace {
     void* block = nullptr;
     cuda::check(cudaMalloc(&block, bytes + 64), "test");
     blocks_.push_back(block);
-    cuda::check(cudaMemset(block, 0x5a, bytes + 64), "test");
+    cuda::check(cudaMemsetAsync(block, 0x5a, bytes + 64, stream_), "test");
     return block;
   }
   /// `misalignment`: elements by which the memory is not aligned.

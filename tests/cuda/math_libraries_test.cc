@@ -142,7 +142,7 @@ TEST(CudaMathLibraries, CapturedCallsRunWithEachLaunch) {
   ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
   std::vector<float> result(32);
   for (int launch = 0; launch < 2; ++launch) {
-    ASSERT_EQ(cudaMemset(y.get(), 0, 32 * 4), cudaSuccess);
+    ASSERT_EQ(cudaMemsetAsync(y.get(), 0, 32 * 4, rig.stream), cudaSuccess);
     ASSERT_EQ(cudaGraphLaunch(executable, rig.stream), cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(rig.stream), cudaSuccess);
     ASSERT_EQ(cudaMemcpy(result.data(), y.get(), 32 * 4, cudaMemcpyDeviceToHost), cudaSuccess);

@@ -73,11 +73,14 @@ T __shfl_sync(unsigned, T value, int lane, int = 32) {
   return tutti::cuda_simulation::shuffle(value, lane);
 }
 inline unsigned __ballot_sync(unsigned, int predicate) {
+  using namespace tutti::cuda_simulation;
+  warp_slot(lane_of_this_thread()) = predicate != 0 ? 1 : 0;
+  warp_barrier();
   unsigned ballot = 0;
   for (int lane = 0; lane < warpSize; ++lane) {
-    const int other = tutti::cuda_simulation::shuffle(predicate != 0 ? 1 : 0, lane);
-    ballot |= static_cast<unsigned>(other) << lane;
+    ballot |= static_cast<unsigned>(warp_slot(lane)) << lane;
   }
+  warp_barrier();
   return ballot;
 }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }

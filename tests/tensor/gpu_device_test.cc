@@ -321,12 +321,15 @@ TEST(GraphMemory, HostValuesStayInPinnedMemory) {
   FakeGpus gpus;
   GraphMemoryScope::Memories memories;
   memories.push_back(std::make_unique<GraphMemory>(kFakeGpu));
+  Tensor x;
   {
     const GraphMemoryScope scope(memories);
-    const Tensor x = Tensor::from<float>({2}, {5, 6}, kFakeGpu);
+    x = Tensor::from<float>({2}, {5, 6}, kFakeGpu);
     EXPECT_EQ(gpus.backend.state.num_pinned, 1);
-    expect_tensor(x, {2}, {5, 6});
+    expect_error(ErrorCode::kFailedPrecondition, {"captured", "gpu:0"},
+                 [&] { (void)x.to_doubles(); });
   }
+  expect_tensor(x, {2}, {5, 6});
   EXPECT_EQ(gpus.backend.state.num_pinned, 1);
 }
 
