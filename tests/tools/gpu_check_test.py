@@ -218,6 +218,11 @@ elif name == "gpu_bench":
         bytes=4.0, algbw=1.0, busbw=1.0, ranks=1)
 elif name == "train_resnet":
     train(2000.0)
+elif name == "test_gpu":
+    if FAILING:
+        print("[  FAILED  ] GpuLayers.Dense (3 ms)\n[==========] 7 tests from 2 test suites ran.\n[  FAILED  ] GpuLayers.Dense")
+        sys.exit(1)
+    print("[==========] 7 tests from 2 test suites ran. (9 ms total)\n[  PASSED  ] 7 tests.")
 elif name == "compute-sanitizer":
     print("========= RACECHECK SUMMARY: 0 hazards displayed" if "racecheck" in words else "========= ERROR SUMMARY: ERRORS errors")
     sys.exit(86 if "ERRORS" != "0" and "racecheck" not in words else 0)
@@ -237,14 +242,14 @@ class OnAMachineWithAGpu(unittest.TestCase):
     def tearDown(self):
         shutil.rmtree(self.folder)
 
-    def run_all(self, rate=0.9e12, errors="0", batch=10**6, simulated=False, only=()):
+    def run_all(self, rate=0.9e12, errors="0", batch=10**6, simulated=False, failing=False, only=()):
         sys.path.insert(0, str(SOURCE / "tools" / "gpu"))
         import checks, commands, programs, rows, speed  # noqa: PLC0415, E401
         bin_folder = self.folder / "bin"
         bin_folder.mkdir()
         text = FAKE.replace("PYTHON", sys.executable, 1).replace("RATE", str(rate)).replace("ERRORS errors", errors + " errors")
-        text = text.replace('"ERRORS"', f'"{errors}"').replace("BATCH", str(batch), 1).replace("SIMULATED", str(simulated))
-        for name in ("tutti", "device_check", "train_resnet", "gpu_bench", "compute-sanitizer", "python"):
+        text = text.replace('"ERRORS"', f'"{errors}"').replace("BATCH", str(batch), 1).replace("SIMULATED", str(simulated)).replace("FAILING", str(failing))
+        for name in ("tutti", "device_check", "train_resnet", "gpu_bench", "compute-sanitizer", "python", "test_gpu"):
             (bin_folder / name).write_text(text)
             (bin_folder / name).chmod(0o755)
         flags = argparse.Namespace(simulate=False, on_cpu=False, quick=False, budget_seconds=100.0, logs=str(self.folder / "logs"),
@@ -259,7 +264,7 @@ class OnAMachineWithAGpu(unittest.TestCase):
     def test_every_row_has_its_verdict(self):
         table, found = self.run_all()
         self.assertEqual(table.exit_code(), 0, table.text())
-        passing = [row.name for row in table.rows if row.kind == "correctness" and row.name != "gpu tests"]
+        passing = [row.name for row in table.rows if row.kind == "correctness"]
         self.assertEqual({found[name].verdict for name in passing}, {"pass"}, table.text())
         for name, verdict in (("update sgd", "goal met"), ("empty step captured", "goal met"), ("empty step eager", "shown"),
                               ("resnet50 mixed_bfloat16", "shown"), ("resnet50 mixed_bfloat16 / torch eager", "below goal"),
@@ -279,6 +284,11 @@ class OnAMachineWithAGpu(unittest.TestCase):
         table, found = self.run_all(batch=64, only=["resnet50 mixed"])
         self.assertIn("batch 64", found["resnet50 mixed_bfloat16"].measured)
         self.assertEqual(found["resnet50 mixed_bfloat16 / torch eager"].numbers["ready"]["batch_size"], 64)
+
+    def test_a_failing_test_program_is_named(self):
+        table, found = self.run_all(failing=True, only=["gpu tests"])
+        self.assertEqual((found["gpu tests"].verdict, table.exit_code()), ("FAIL", 1))
+        self.assertEqual(found["gpu tests"].measured, "1 tests fail: GpuLayers.Dense")
 
     def test_a_simulated_gpu_is_no_proof(self):
         table, found = self.run_all(simulated=True, only=["devices"])

@@ -30,7 +30,7 @@ class Place:
         self.tiny = flags.simulate or flags.on_cpu
         self.gpu = "cpu:1" if flags.on_cpu else "gpu:0"
         self.num_gpus, self.gpu_bytes = 0, 80e9  # until the row devices has asked
-        self.library_folders = []
+        self.library_folders, self.nccl = [], ""
         self.nvcc, self.torch = None, None  # torch: the version, once asked for
         self.architectures = []             # of these GPUs: "90"
 
@@ -39,9 +39,6 @@ class Place:
 
     def peer(self):
         return self.source / "benchmarks" / "gpu" / "resnet_torch.py"
-
-    def test_programs(self):
-        return sorted(self.root.glob("bin/test_gpu*"))
 
     def module(self):
         if self.simulated:
@@ -75,6 +72,8 @@ class Place:
         if self.simulated:
             env.setdefault("TUTTI_SIMULATED_GPUS", "2")
             env["TUTTI_NCCL_LIBRARY"] = str(self.module())
+        elif self.nccl:
+            env["TUTTI_NCCL_LIBRARY"] = self.nccl
         if virtual_gpus > 1:
             env["TUTTI_VIRTUAL_GPUS"] = str(virtual_gpus)
         env.update(more)
@@ -208,6 +207,8 @@ def libraries_row(place):
         else:
             missing.append((name, other_versions(name, folders)))
     place.library_folders = list(dict.fromkeys(found.values()))
+    if "libnccl.so.2" in found:
+        place.nccl = os.path.join(found["libnccl.so.2"], "libnccl.so.2")
     if missing:
         name, others = missing[0]
         have = f"; there is {', '.join(others)}" if others else ""
