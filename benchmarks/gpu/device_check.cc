@@ -22,7 +22,7 @@ struct Arguments {
     flags.add("--device", device, "the device that is checked");
     flags.add_choice("--size", size, {"all", "small", "wide"}, "of the tensors (ops)");
     flags.add("--every", every, "of the calls of each operation and type one in so many (ops)");
-    flags.add("--only", only, "one operation or optimizer");
+    flags.add("--only", only, "one optimizer, or operations (add,matmul)");
     flags.add("--spoil", spoil, "change one element of its results, to see that it is found");
     flags.add("--json", json, "print one line of JSON");
   }

@@ -16,15 +16,16 @@ using gradient_check::Case;
 class Recorder final : public OpObserver {
  public:
   Recorder(const std::string& only, std::vector<RecordedCall>& calls)
-      : only_(only), calls_(calls) {}
+      : only_(only.empty() ? "" : "," + only + ","), calls_(calls) {}
   void on_op(const OpCall& call, std::span<const Tensor> outputs) override {
-    if (!only_.empty() && to_string(call.op) != only_) return;
+    if (!only_.empty() && only_.find(concat(",", to_string(call.op), ",")) == std::string::npos)
+      return;
     calls_.push_back({call, {outputs.begin(), outputs.end()}, origin});
   }
   std::string origin;
 
  private:
-  const std::string& only_;
+  const std::string only_;
   std::vector<RecordedCall>& calls_;
   ObserverScope scope_{*this};
 };

@@ -22,7 +22,7 @@ struct RecordedCall {
 enum class CallSize { kSmall, kWide, kAll };
 
 /// The calls that a set of programs and their gradients make on cpu:0, over all element types.
-/// `only`: those of this operation ("matmul"); empty: all.
+/// `only`: those of these operations ("matmul,add"); empty: all.
 std::vector<RecordedCall> record_calls(CallSize size, const std::string& only);
 
 /// A function of tensors that makes no constants of its own but numbers.

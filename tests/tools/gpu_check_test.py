@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: gpu_check_test.py SOURCE BUILD   (the build needs the programs of benchmarks/gpu)"""
 import argparse
+import io
 import json
 import os
 import pathlib
@@ -182,6 +183,117 @@ class Missing(WithPlantedPrograms):
         write_program(python, f'PYTHONPATH={self.folder}/site exec {sys.executable} "$@"')
         self.assertEqual(programs.wheel_folders(str(python)), [str(lib)])
         self.assertEqual(programs.wheel_folders("/nowhere/python"), [])
+
+
+FAKE = r'''#!PYTHON
+# Stands for every program on a machine with a GPU: answers as they do.
+import json, os, sys
+name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
+def say(**event):
+    print(json.dumps(event), flush=True)
+def flag(key, default=""):
+    return words[words.index(key) + 1] if key in words else default
+def train(rate):
+    if "--losses" in words:
+        say(event="losses", losses=[2.3 - 0.01 * i for i in range(int(flag("--steps")))])
+        return
+    if int(flag("--batch-size")) > BATCH:
+        sys.exit("train_resnet: RESOURCE_EXHAUSTED: gpu:0")
+    say(event="ready", program=name, batch_size=int(flag("--batch-size")))
+    for line in sys.stdin:
+        say(event="round", steps=int(line), seconds=1.0, loss=1.0, images_per_second=rate)
+if name == "tutti" and words[0] == "devices":
+    gpu = {"type": "gpu", "name": "Fake GPU", "total_bytes": 80 * 10**9}
+    say(devices=[{"type": "cpu", "model": "x", "cores": 2}, gpu], gpu={"available": True, "simulated": SIMULATED})
+elif name == "tutti" and words[0] == "doctor":
+    print("Verdict: everything is there.")
+elif name == "tutti":
+    say(total={"passed": 5, "failed": 0, "skipped": 1}, failures=[])
+elif name == "device_check":
+    spoiled = "--spoil" in words
+    say(passed=not spoiled, agree=3, compared=3, detail="", failures=["x"] if spoiled else [], not_tried=[], without_kernel=[])
+    sys.exit(1 if spoiled else 0)
+elif name == "gpu_bench":
+    say(bytes_per_second=RATE if words[0] == "update" else 1e12, variables=161, microseconds=15.0, seconds={"median": 1e-3},
+        bytes=4.0, algbw=1.0, busbw=1.0, ranks=1)
+elif name == "train_resnet":
+    train(2000.0)
+elif name == "test_gpu":
+    if FAILING:
+        print("[  FAILED  ] GpuLayers.Dense (3 ms)\n[==========] 7 tests from 2 test suites ran.\n[  FAILED  ] GpuLayers.Dense")
+        sys.exit(1)
+    print("[==========] 7 tests from 2 test suites ran. (9 ms total)\n[  PASSED  ] 7 tests.")
+elif name == "compute-sanitizer":
+    print("========= RACECHECK SUMMARY: 0 hazards displayed" if "racecheck" in words else "========= ERROR SUMMARY: ERRORS errors")
+    sys.exit(86 if "ERRORS" != "0" and "racecheck" not in words else 0)
+elif words[0] == "-c":
+    print("2.9.0 True")
+else:
+    train(1600.0 if "eager" in words else 2500.0)
+'''
+
+
+class OnAMachineWithAGpu(unittest.TestCase):
+    """What runs there, with programs that answer as the real ones: every check takes the path of a real GPU."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+
+    def tearDown(self):
+        shutil.rmtree(self.folder)
+
+    def run_all(self, rate=0.9e12, errors="0", batch=10**6, simulated=False, failing=False, only=()):
+        sys.path.insert(0, str(SOURCE / "tools" / "gpu"))
+        import checks, commands, programs, rows, speed  # noqa: PLC0415, E401
+        bin_folder = self.folder / "bin"
+        bin_folder.mkdir()
+        text = FAKE.replace("PYTHON", sys.executable, 1).replace("RATE", str(rate)).replace("ERRORS errors", errors + " errors")
+        text = text.replace('"ERRORS"', f'"{errors}"').replace("BATCH", str(batch), 1).replace("SIMULATED", str(simulated)).replace("FAILING", str(failing))
+        for name in ("tutti", "device_check", "train_resnet", "gpu_bench", "compute-sanitizer", "python", "test_gpu"):
+            (bin_folder / name).write_text(text)
+            (bin_folder / name).chmod(0o755)
+        flags = argparse.Namespace(simulate=False, on_cpu=False, quick=False, budget_seconds=100.0, logs=str(self.folder / "logs"),
+                                   python=str(bin_folder / "python"), data_dir="", json="")
+        place = programs.Place(flags, self.folder, packed=False)
+        table = rows.Table(flags)
+        with commands.Runner(flags) as runner, mock.patch("sys.stderr", io.StringIO()), \
+                mock.patch.dict(os.environ, {"PATH": f"{bin_folder}:{os.environ['PATH']}"}):
+            rows.run_steps(checks.steps() + speed.steps(), only, place, runner, table)
+        return table, {row.name: row for row in table.rows}
+
+    def test_every_row_has_its_verdict(self):
+        table, found = self.run_all()
+        self.assertEqual(table.exit_code(), 0, table.text())
+        passing = [row.name for row in table.rows if row.kind == "correctness"]
+        self.assertEqual({found[name].verdict for name in passing}, {"pass"}, table.text())
+        for name, verdict in (("update sgd", "goal met"), ("empty step captured", "goal met"), ("empty step eager", "shown"),
+                              ("resnet50 mixed_bfloat16", "shown"), ("resnet50 mixed_bfloat16 / torch eager", "below goal"),
+                              ("resnet50 mixed_bfloat16 / torch compile", "below goal"), ("resnet50 float32 / torch eager", "below goal")):
+            self.assertEqual(found[name].verdict, verdict, table.text())
+        self.assertEqual(found["resnet50 tf32 / torch eager"].numbers["ratios"], [1.25] * 5)
+        self.assertIn("0.80x", found["resnet50 tf32 / torch compile"].measured)
+
+    def test_missed_goals_do_not_fail_and_errors_of_the_sanitizer_do(self):
+        table, found = self.run_all(rate=0.5e12, errors="3", only=["copy", "update adam", "memcheck", "racecheck", "initcheck"])
+        self.assertEqual(found["update adam"].verdict, "below goal")
+        self.assertEqual((found["memcheck"].verdict, found["racecheck"].verdict), ("FAIL", "pass"))
+        self.assertIn("3 errors", found["memcheck"].measured)
+        self.assertEqual([row.name for row in table.rows if row.breaks()], ["memcheck", "initcheck"])
+
+    def test_a_batch_that_does_not_fit_is_halved_for_all(self):
+        table, found = self.run_all(batch=64, only=["resnet50 mixed"])
+        self.assertIn("batch 64", found["resnet50 mixed_bfloat16"].measured)
+        self.assertEqual(found["resnet50 mixed_bfloat16 / torch eager"].numbers["ready"]["batch_size"], 64)
+
+    def test_a_failing_test_program_is_named(self):
+        table, found = self.run_all(failing=True, only=["gpu tests"])
+        self.assertEqual((found["gpu tests"].verdict, table.exit_code()), ("FAIL", 1))
+        self.assertEqual(found["gpu tests"].measured, "1 tests fail: GpuLayers.Dense")
+
+    def test_a_simulated_gpu_is_no_proof(self):
+        table, found = self.run_all(simulated=True, only=["devices"])
+        self.assertEqual(found["devices"].verdict, "FAIL")
+        self.assertEqual(table.exit_code(), 1)
 
 
 class WholeFlow(unittest.TestCase):

@@ -165,7 +165,8 @@ class Talk:
             self.process = None
             self.problem = f"{argv[0]}: cannot be started: {error.strerror}"
             return
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def _read(self):
         for line in self.process.stdout:
@@ -216,4 +217,7 @@ class Talk:
             except (OSError, subprocess.TimeoutExpired):
                 pass
             kill_group(self.process)
+            self.reader.join(1)
+            if not self.reader.is_alive():
+                self.process.stdout.close()
         self.log_file.close()

@@ -56,7 +56,7 @@ def pack(build, target):
         print(f"gpu_check: --pack: {target} holds other files; expected a new or empty folder", file=sys.stderr)
         return 1
     shutil.rmtree(target, ignore_errors=True)
-    binaries += sorted(build.glob("bin/test_gpu*"))
+    binaries += [path for path in [build / "bin" / "test_gpu"] if path.exists()]
     modules = [module] + [path for folder in ("lib", "tests/cuda_simulation", "bin")
                           for path in [build / folder / "libtutti_cuda_simulated.so"] if path.exists()]
     for path in binaries:

@@ -30,17 +30,15 @@ class Place:
         self.tiny = flags.simulate or flags.on_cpu
         self.gpu = "cpu:1" if flags.on_cpu else "gpu:0"
         self.num_gpus, self.gpu_bytes = 0, 80e9  # until the row devices has asked
-        self.library_folders = []
+        self.library_folders, self.nccl = [], ""
         self.nvcc, self.torch = None, None  # torch: the version, once asked for
+        self.architectures = []             # of these GPUs: "90"
 
     def program(self, name):
         return self.root / "bin" / name
 
     def peer(self):
         return self.source / "benchmarks" / "gpu" / "resnet_torch.py"
-
-    def test_programs(self):
-        return sorted(self.root.glob("bin/test_gpu*"))
 
     def module(self):
         if self.simulated:
@@ -74,6 +72,8 @@ class Place:
         if self.simulated:
             env.setdefault("TUTTI_SIMULATED_GPUS", "2")
             env["TUTTI_NCCL_LIBRARY"] = str(self.module())
+        elif self.nccl:
+            env["TUTTI_NCCL_LIBRARY"] = self.nccl
         if virtual_gpus > 1:
             env["TUTTI_VIRTUAL_GPUS"] = str(virtual_gpus)
         env.update(more)
@@ -89,7 +89,7 @@ def find(flags, here, runner, table):
         place = Place(flags, pathlib.Path(flags.build or own / "build-gpu").resolve(), packed=False)
     usable = True
     if not flags.on_cpu and not flags.simulate:
-        driver = driver_row(runner)
+        driver = driver_row(place, runner)
         usable = driver.verdict == rows.PASS
         table.add(driver, "driver")
         table.add(toolkit_row(place, runner), "toolkit")
@@ -118,7 +118,7 @@ def programs_row(place):
     return rows.passed(f"packed: {manifest['revision']}, {manifest['compiler']}", manifest=manifest)
 
 
-def driver_row(runner):
+def driver_row(place, runner):
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -133,6 +133,8 @@ def driver_row(runner):
     found = outcome.output.strip().splitlines()
     if not found:
         return rows.failed("nvidia-smi lists no GPU")
+    place.architectures = sorted({words[2].strip().replace(".", "") for words in (line.split(",") for line in found)
+                                  if len(words) > 2 and re.fullmatch(r"\d+\.\d", words[2].strip())})
     return rows.passed(f"{len(found)} x {found[0]}", gpus=found)
 
 
@@ -205,6 +207,8 @@ def libraries_row(place):
         else:
             missing.append((name, other_versions(name, folders)))
     place.library_folders = list(dict.fromkeys(found.values()))
+    if "libnccl.so.2" in found:
+        place.nccl = os.path.join(found["libnccl.so.2"], "libnccl.so.2")
     if missing:
         name, others = missing[0]
         have = f"; there is {', '.join(others)}" if others else ""
@@ -248,6 +252,8 @@ def build(place, runner, table):
                f"-DCMAKE_LIBRARY_PATH={unversioned_links(place)}", "-DCMAKE_INCLUDE_PATH=" + ";".join(wheels)]
     if place.nvcc:
         options.append(f"-DCUDAToolkit_ROOT={pathlib.Path(place.nvcc).parent.parent}")
+    if place.architectures:
+        options.append("-DCMAKE_CUDA_ARCHITECTURES=" + ";".join(f"{number}-real" for number in place.architectures))
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     seconds = 1800
     runner.begin_build("build", seconds)
