@@ -25,6 +25,15 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
+// ThreadSanitizer counts calls and returns of each stack: a function in which one stack is left and
+// another is entered must not be counted.
+#define TUTTI_SWITCHES_STACKS inline __attribute__((always_inline))
+#if defined(TUTTI_FIBERS_UNDER_TSAN)
+#define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((no_sanitize_thread))
+#else
+#define TUTTI_NEVER_RETURNS_TO_ITS_STACK
+#endif
+
 namespace tutti::cuda_simulation {
 
 /// What the sanitizers know of one stack. Does nothing without them.
@@ -38,7 +47,7 @@ class StackForSanitizers {
   }
 
   /// Just before the context is switched from this stack to `next`.
-  void leave_to([[maybe_unused]] const StackForSanitizers& next) {
+  TUTTI_SWITCHES_STACKS void leave_to([[maybe_unused]] const StackForSanitizers& next) {
 #if defined(TUTTI_FIBERS_UNDER_ASAN)
     __sanitizer_start_switch_fiber(&fake_, next.bottom_, next.bytes_);
 #elif defined(TUTTI_FIBERS_UNDER_TSAN)
@@ -53,7 +62,7 @@ class StackForSanitizers {
 #endif
   }
   /// Instead of leave_to() when nothing comes back; ends what the constructor with a stack began.
-  void end_to([[maybe_unused]] const StackForSanitizers& next) {
+  TUTTI_SWITCHES_STACKS void end_to([[maybe_unused]] const StackForSanitizers& next) {
 #if defined(TUTTI_FIBERS_UNDER_ASAN)
     __sanitizer_start_switch_fiber(nullptr, next.bottom_, next.bytes_);
 #elif defined(TUTTI_FIBERS_UNDER_TSAN)

@@ -68,7 +68,7 @@ class FiberBlock {
     State state = State::kReady;
   };
 
-  static void enter() {
+  TUTTI_NEVER_RETURNS_TO_ITS_STACK static void enter() {
     FiberBlock& block = *current();
     block.fibers_[block.running_].known.arrive(block.scheduler_known_);
     try {

@@ -87,6 +87,13 @@ World::World(const Machine& of)
   }
 }
 
+World::~World() {
+  // Work that never ran: its records hold the streams that hold it.
+  for (const Gpu& gpu : gpus) {
+    for (const auto& queue : gpu.queues) queue->items.clear();
+  }
+}
+
 bool World::is_pinned(const void* data) const {
   const auto* const address = static_cast<const std::byte*>(data);
   auto block = pinned.upper_bound(address);

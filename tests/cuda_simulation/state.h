@@ -82,6 +82,9 @@ struct Gpu {
 /// Everything. One thread at a time (Locked).
 struct World {
   explicit World(const Machine& machine);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
 
   Machine machine;
   std::vector<int> visible;  // GPUs of the machine that this process sees
