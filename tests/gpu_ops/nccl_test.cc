@@ -173,13 +173,13 @@ TEST(Nccl, RanksOfTwoProcessesFindEachOtherByTheStore) {
 
 TEST(Nccl, OldAndMissingLibrariesAreNamedWithTheRemedy) {
   const std::string path = std::getenv("TUTTI_NCCL_LIBRARY");
+  internal::NcclFunctions injected = internal::nccl_functions();  // opened once, without a fault
   const Environment faults("TUTTI_SIMULATED_NCCL", "version:21703");
   expect_error(ErrorCode::kUnavailable, {path, "expected 2.18.0 or later, got 2.17.3"},
                [&] { internal::open_nccl(path); });
   expect_error(ErrorCode::kUnavailable,
                {"cannot open /nowhere/libnccl.so.2", "TUTTI_NCCL_LIBRARY", "canonical"},
                [] { internal::open_nccl("/nowhere/libnccl.so.2"); });
-  internal::NcclFunctions injected = internal::nccl_functions();
   expect_error(ErrorCode::kUnavailable, {"got 2.17.3"}, [&] {
     internal::make_nccl_ops(Group{2, 0, gpus(2)}, {}, injected);
   });
