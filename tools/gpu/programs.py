@@ -87,6 +87,10 @@ def find(flags, here, runner, table):
         place = Place(flags, pathlib.Path(flags.prebuilt or own).resolve(), packed=True)
     else:
         place = Place(flags, pathlib.Path(flags.build or own / "build-gpu").resolve(), packed=False)
+    if place.packed and not (place.root / MANIFEST).exists():
+        table.add(rows.failed(f"{place.root} is no pack; expected a folder that tools/gpu_check --pack made; try --build for "
+                              "a build folder"), "programs")
+        return None
     usable = True
     if not flags.on_cpu and not flags.simulate:
         driver = driver_row(place, runner)
