@@ -4,6 +4,7 @@
 #include "tests/autograd/gradient_cases_linear.h"
 #include "tests/autograd/gradient_cases_other.h"
 #include "tests/gpu/gpu_helpers.h"
+#include "tutti/autograd/gradient_tape.h"
 
 namespace tutti {
 namespace {
