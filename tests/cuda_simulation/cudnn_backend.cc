@@ -234,7 +234,7 @@ cudnnStatus_t give(const std::vector<T>& values, std::int64_t room, std::int64_t
     return CUDNN_STATUS_SUCCESS;
   }
   *count = std::min(room, available);
-  std::memcpy(to, values.data(), static_cast<std::size_t>(*count) * sizeof(T));
+  std::copy_n(values.begin(), *count, static_cast<T*>(to));
   return CUDNN_STATUS_SUCCESS;
 }
 
