@@ -366,6 +366,10 @@ class WrongUsage(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             code, output, errors = run("--prebuilt", folder, GPU)
             self.assertEqual(code, 1)
+            self.assertIn("is no pack", output + errors)
+            pathlib.Path(folder, "gpu_check_pack.json").write_text("{}", encoding="utf-8")
+            code, output, errors = run("--prebuilt", folder, GPU)
+            self.assertEqual(code, 1)
             self.assertIn("no program tutti", output + errors)
 
 
