@@ -292,8 +292,7 @@ std::vector<Tensor> Model::predict_all(DistributedDataset data) {
       for (std::size_t replica = 0; replica < parts.size(); ++replica)
         rows.push_back(parts[replica][i]);
       // Predictions of all batches need not fit into a GPU.
-      outputs[i].push_back(
-          strategy().gather(PerReplica<Tensor>(std::move(rows)), 0).to(Device{}));
+      outputs[i].push_back(strategy().gather(PerReplica<Tensor>(std::move(rows)), 0).to(Device{}));
     }
   }
   std::vector<Tensor> results;

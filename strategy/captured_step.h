@@ -60,8 +60,8 @@ class CapturedCalls {
 /// So `fn` must do the same work each time. Tensors it makes of numbers are constants; tensors of
 /// its arguments, variables, optimizers' iterations and schedules and dropout's masks are those of
 /// each step. Refused with kFailedPrecondition or kUnimplemented, naming the reason: reading a
-/// value on the host (item()), random tensors, gradient accumulation, dynamic loss scaling, norms
-/// of gradients.
+/// value on the host (item()), which optimizers without a GPU kernel do (LARS, LAMB), random
+/// tensors, gradient accumulation, dynamic loss scaling.
 ///
 /// Arguments: Tensor, Batch, Element, std::vector, std::pair and std::tuple of such, and plain
 /// numbers and strings (a new value is a new signature). Results: the same without Batch, Element

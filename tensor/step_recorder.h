@@ -36,8 +36,6 @@ class StepRecorder {
   virtual void on_replay(std::function<void()> prepare, std::function<void()> commit) = 0;
   /// A variable is read or written: its elements must be in the same place in each replay.
   virtual void uses(const std::shared_ptr<VariableMemory>& memory) = 0;
-  /// Keeps a tensor that was made from host memory: its value in all replays.
-  virtual void keep(const Tensor& constant) = 0;
   /// Says that `key` is made anew in each step from the random context.
   virtual void follows_step(const RandomKey& key) = 0;
   virtual bool is_of_step(const RandomKey& key) const = 0;

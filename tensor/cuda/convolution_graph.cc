@@ -12,22 +12,6 @@ namespace {
 
 using Dims = std::array<std::int64_t, 4>;
 
-cudnnDataType_t data_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return CUDNN_DATA_FLOAT;
-    case DType::kFloat64:
-      return CUDNN_DATA_DOUBLE;
-    case DType::kBFloat16:
-      return CUDNN_DATA_BFLOAT16;
-    case DType::kFloat16:
-      return CUDNN_DATA_HALF;
-    default:
-      fail(ErrorCode::kUnimplemented, "convolution on cuDNN: expected a floating type, got ",
-           to_string(dtype));
-  }
-}
-
 /// `shape` is stored [outer, height, width, channels]; cuDNN names dimensions [outer, channels,
 /// height, width] and learns the order from the strides.
 BackendDescriptor tensor(std::int64_t id, DType dtype, const Dims& shape, std::int64_t alignment) {
@@ -36,7 +20,7 @@ BackendDescriptor tensor(std::int64_t id, DType dtype, const Dims& shape, std::i
   const Dims strides{height * width * channels, 1, width * channels, channels};
   BackendDescriptor descriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   descriptor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id);
-  descriptor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, data_type(dtype));
+  descriptor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, cudnn_type(dtype));
   descriptor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, alignment);
   descriptor.set_integers(CUDNN_ATTR_TENSOR_DIMENSIONS, dims);
   descriptor.set_integers(CUDNN_ATTR_TENSOR_STRIDES, strides);

@@ -51,6 +51,21 @@ std::string library_version(cublasStatus_t (*property)(libraryPropertyType, int*
 
 }  // namespace
 
+cudnnDataType_t cudnn_type(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return CUDNN_DATA_FLOAT;
+    case DType::kFloat64:
+      return CUDNN_DATA_DOUBLE;
+    case DType::kBFloat16:
+      return CUDNN_DATA_BFLOAT16;
+    case DType::kFloat16:
+      return CUDNN_DATA_HALF;
+    default:
+      fail(ErrorCode::kUnimplemented, "cuDNN: expected a floating type, got ", to_string(dtype));
+  }
+}
+
 void check(cublasStatus_t status, const char* who) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   fail(code_of(status), who, ": cuBLAS says ", cublasLtGetStatusName(status), ": ",

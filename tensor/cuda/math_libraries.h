@@ -10,7 +10,12 @@
 #include <memory>
 #include <string>
 
+#include "tutti/tensor/dtype.h"
+
 namespace tutti::cuda {
+
+/// The type as cuDNN names it; kUnimplemented for one that is not floating.
+cudnnDataType_t cudnn_type(DType dtype);
 
 class ConvolutionPlans;  // convolution_plans.h
 class MatrixPlans;       // matrix_product.h

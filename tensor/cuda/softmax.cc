@@ -17,7 +17,7 @@ class Matrix {
   Matrix(DType dtype, std::int64_t rows, std::int64_t classes) {
     check(cudnnCreateTensorDescriptor(&descriptor_), "cudnnCreateTensorDescriptor");
     const cudnnStatus_t status =
-        cudnnSetTensor4dDescriptor(descriptor_, CUDNN_TENSOR_NCHW, data_type(dtype),
+        cudnnSetTensor4dDescriptor(descriptor_, CUDNN_TENSOR_NCHW, cudnn_type(dtype),
                                    static_cast<int>(rows), static_cast<int>(classes), 1, 1);
     if (status == CUDNN_STATUS_SUCCESS) return;
     (void)cudnnDestroyTensorDescriptor(descriptor_);
@@ -29,18 +29,6 @@ class Matrix {
   cudnnTensorDescriptor_t get() const { return descriptor_; }
 
  private:
-  static cudnnDataType_t data_type(DType dtype) {
-    switch (dtype) {
-      case DType::kFloat64:
-        return CUDNN_DATA_DOUBLE;
-      case DType::kBFloat16:
-        return CUDNN_DATA_BFLOAT16;
-      case DType::kFloat16:
-        return CUDNN_DATA_HALF;
-      default:
-        return CUDNN_DATA_FLOAT;
-    }
-  }
   cudnnTensorDescriptor_t descriptor_ = nullptr;
 };
 

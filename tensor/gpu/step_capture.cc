@@ -44,7 +44,6 @@ class StepCapture::Recorder final : public StepRecorder {
     effects_.push_back({std::move(prepare), std::move(commit)});
   }
   void uses(const std::shared_ptr<VariableMemory>& memory) override;
-  void keep(const Tensor& constant) override { constants_.push_back(constant); }
   void follows_step(const RandomKey& key) override { keys_.push_back(key); }
   bool is_of_step(const RandomKey& key) const override {
     return std::ranges::find(keys_, key) != keys_.end();
@@ -75,7 +74,6 @@ class StepCapture::Recorder final : public StepRecorder {
   std::vector<std::byte> host_;
   std::vector<Value> values_;
   std::vector<Effect> effects_;
-  std::vector<Tensor> constants_;
   std::vector<RandomKey> keys_;
 };
 

@@ -29,7 +29,6 @@ class UsedVariables final : public StepRecorder {
   }
   void on_replay(std::function<void()>, std::function<void()>) override {}
   void uses(const std::shared_ptr<VariableMemory>& memory) override;
-  void keep(const Tensor&) override {}
   void follows_step(const RandomKey&) override {}
   bool is_of_step(const RandomKey&) const override { return false; }
 

@@ -275,6 +275,54 @@ TEST(CapturedStep, VariablesOnTheHostAreRefused) {
               HasSubstr("a variable on cpu:0 is used"));
 }
 
+/// Weights after 5 steps of an optimizer that clips by the norm of all gradients.
+std::string clipped_weights(bool by_replays) {
+  OneDeviceStrategy strategy(Device::parse("gpu:0"));
+  const auto scope = Trainer::reset_seed(strategy);
+  Variable w(Tensor::from<float>({3}, {1, -2, 3}), {.name = "w"});
+  Sgd optimizer(std::vector<Variable>{w},
+                {.learning_rate = 0.1, .momentum = 0.9, .clipping = {.global_clipnorm = 0.5}});
+  const auto body = [&](const Tensor& x) {
+    GradientTape tape;
+    optimizer.minimize(tape, reduce_sum(square(w.value()) * x));
+  };
+  const auto step = captured(body);
+  for (int i = 0; i < 5; ++i) {
+    const Tensor x = Tensor::full({3}, 0.1 * i, DType::kFloat32, Device::parse("gpu:0"));
+    if (by_replays) {
+      strategy.run(step, x);
+    } else {
+      strategy.run(body, x);
+    }
+  }
+  EXPECT_EQ(step.num_captured(), by_replays ? 1 : 0);
+  return hash_variables(std::vector<Variable>{w});
+}
+
+TEST(CapturedStep, ClippingByTheNormOfAllGradientsIsReplayed) {
+  EXPECT_EQ(clipped_weights(true), clipped_weights(false));
+}
+
+TEST(CapturedStep, OptimizersThatUpdateOnTheHostAreRefused) {
+  const auto strategy = std::make_unique<OneDeviceStrategy>(Device::parse("gpu:0"));
+  const auto scope = strategy->scope();
+  Variable w(Tensor::from<float>({2}, {1, 2}));
+  Lamb optimizer(std::vector<Variable>{w}, {.learning_rate = 0.1});
+  const auto step = captured([&](const Tensor& x) {
+    GradientTape tape;
+    optimizer.minimize(tape, reduce_sum(w.value() * x));
+  });
+  const Tensor x = Tensor::ones({2}, DType::kFloat32, Device::parse("gpu:0"));
+  strategy->run(step, x);
+  try {
+    strategy->run(step, x);
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+    EXPECT_THAT(error.what(), HasSubstr("a value is read on the host"));
+  }
+}
+
 TEST(CapturedStep, OptionsBelowOneAreRefused) {
   const auto fn = [](const Tensor& x) { return x; };
   EXPECT_THROW(captured(fn, {.num_warm_up_calls = 0}), Error);
