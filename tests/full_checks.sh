@@ -1,7 +1,15 @@
 # What ./test --full adds. Sourced by ./test, after steps.sh.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Each tree has the preset of the same name and lies beside the main build folder.
+# Each tree has the preset of the same name and lies beside the main build folder. A part that
+# fails does not keep the others from running; what failed is listed at the end.
+
+failed=()
+
+# part command arguments...: in a subshell, which the first failing step of the part ends.
+part() {
+  ("$@") || failed+=("$*")
+}
 
 # configure_tree NAME cmake arguments...
 configure_tree() {
@@ -29,21 +37,39 @@ fuzz() {
   rm -rf "$corpus"
 }
 
-step "check the format" check_format
+conform() {
+  step "conformance of $1, every case" "$build/bin/tutti" conform "$1"
+}
+
+test_clang() {
+  configure_tree clang
+  step "build $build-clang (thread-safety analysis)" cmake --build "$build-clang"
+  run_tests "$build-clang" -L unit
+}
+
+run_fuzzers() {
+  local fuzzer fuzzers
+  fuzzers=$(cd tests/fuzz && ls fuzz_*.cc | sed 's/\.cc$//')
+  configure_tree fuzz
+  step "build the fuzzers" cmake --build "$build-fuzz" --target $fuzzers
+  for fuzzer in $fuzzers; do
+    step "fuzz $fuzzer for 20 s" fuzz "$build-fuzz/bin/$fuzzer"
+  done
+}
+
+part step "check the format" check_format
+part test_tree asan
+part test_tree tsan
+part test_clang
+part test_tree minimal
+part run_fuzzers
 for name in canonical hierarchical_copy reduction_to_one_device ring halving_doubling tree auto; do
-  step "conformance of $name, every case" "$build/bin/tutti" conform "$name"
+  part conform "$name"
 done
-step "same bits, all variants, 100 steps" \
+part step "same bits, all variants, 100 steps" \
   python3 tests/integration/same_bits_test.py "$build/examples/fashion_mnist_custom_loop" --steps 100
-test_tree asan
-test_tree tsan
-configure_tree clang
-step "build $build-clang (thread-safety analysis)" cmake --build "$build-clang"
-run_tests "$build-clang" -L unit
-test_tree minimal
-configure_tree fuzz
-fuzzers=$(cd tests/fuzz && ls fuzz_*.cc | sed 's/\.cc$//')
-step "build the fuzzers" cmake --build "$build-fuzz" --target $fuzzers
-for fuzzer in $fuzzers; do
-  step "fuzz $fuzzer for 20 s" fuzz "$build-fuzz/bin/$fuzzer"
-done
+
+if ((${#failed[@]})); then
+  printf 'FAILED: %s\n' "${failed[@]}"
+  exit 1
+fi
