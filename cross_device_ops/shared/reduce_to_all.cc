@@ -61,6 +61,24 @@ void sum_into(std::span<const std::byte* const> inputs, T* __restrict output, st
   });
 }
 
+/// The sum to two places, each of which may be exactly one of the inputs.
+template <std::size_t n, class T>
+void sum_into_both(std::span<const std::byte* const> inputs, T* first, T* second,
+                   std::size_t count) {
+  std::array<const T*, n> at;
+  for (std::size_t r = 0; r < n; ++r) at[r] = reinterpret_cast<const T*>(inputs[r]);
+  vectorized([=]() __attribute__((always_inline)) {
+#if !defined(__clang__)
+#pragma GCC ivdep
+#endif
+    for (std::size_t i = 0; i < count; ++i) {
+      T values[n];
+      for (std::size_t r = 0; r < n; ++r) values[r] = at[r][i];
+      first[i] = second[i] = tree_sum<0, n>(values);
+    }
+  });
+}
+
 constexpr std::size_t kMostInRegisters = 8;
 
 // Calls body.operator()<n>() for n == size.
@@ -95,6 +113,13 @@ bool fits_registers(ReduceOp op, DType dtype, std::span<const std::byte* const> 
   return true;
 }
 
+bool fits_two_outputs(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
+                      std::span<std::byte* const> outputs) {
+  return is_float_sum(op, dtype, inputs) && inputs.size() >= 2 &&
+         inputs.size() <= kMostInRegisters && outputs.size() == 2 && outputs[0] != outputs[1] &&
+         are_aligned(std::span<std::byte* const>(outputs), dtype);
+}
+
 }  // namespace
 
 void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
@@ -102,6 +127,14 @@ void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> i
   if (fits_registers(op, dtype, inputs, outputs)) {
     return visit_arithmetic_floating(dtype, "reduce_to_all", [&]<class T>() {
       with_size(outputs.size(), [&]<std::size_t n>() { sum_in_registers<n, T>(outputs, count); });
+    });
+  }
+  if (fits_two_outputs(op, dtype, inputs, outputs)) {
+    return visit_arithmetic_floating(dtype, "reduce_to_all", [&]<class T>() {
+      with_size(inputs.size(), [&]<std::size_t n>() {
+        sum_into_both<n, T>(inputs, reinterpret_cast<T*>(outputs[0]),
+                            reinterpret_cast<T*>(outputs[1]), count);
+      });
     });
   }
   alignas(64) std::array<std::byte, kBlockBytes> block;

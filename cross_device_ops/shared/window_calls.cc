@@ -59,11 +59,18 @@ void WindowCalls::show(const CollectiveCall& call, const CollectiveHeader& heade
   seat.header = header;
   seat.flags = 0;
   if (call.collective == Collective::kAllToAll) show_counts(call);
-  if (show_inline(call)) {
+  // A second meeting costs less than copies of some KiB where nobody has to be woken for it.
+  constexpr std::size_t kWorthASecondMeeting = 4096;
+  const bool may_be_large = call.count * size_of(call.dtype) > kWorthASecondMeeting &&
+                            call.collective == Collective::kAllReduce && !group_.shares_parts();
+  if (may_be_large && show_offsets(call)) {
+    seat.flags = WindowSeat::kIsShared;
+  } else if (show_inline(call)) {
     seat.flags = WindowSeat::kIsInline;
   } else if (show_offsets(call)) {
-    seat.flags = WindowSeat::kIsShared | (is_in_place(call) ? WindowSeat::kIsInPlace : 0);
+    seat.flags = WindowSeat::kIsShared;
   }
+  if (is_in_place(call)) seat.flags |= WindowSeat::kIsInPlace;
 }
 
 bool WindowCalls::show_inline(const CollectiveCall& call) {
