@@ -64,7 +64,7 @@ class ClusterSpec {
   ClusterSpec(std::initializer_list<std::pair<std::string, JobTasks>> jobs);
   explicit ClusterSpec(Jobs jobs);
   /// Reads {"worker": ["a:2222"], "ps": {"0": "c:1", "3": "d:1"}}. Throws kInvalidArgument with the
-  /// path in the JSON text, which `path` begins ("TF_CONFIG.cluster"), found and expected.
+  /// path in the JSON text, which `path` begins ("TF_CONFIG.cluster"), expected and found.
   static ClusterSpec from_json(const Json& json, std::string_view path = "cluster");
   /// Reads tf's ClusterDef in protobuf's JSON: {"job": [{"name": "worker", "tasks": {"0":
   /// "a:1"}}]}.

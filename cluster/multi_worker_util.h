@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// Throws kInvalidArgument, one line "<path>: <found>; expected <what>", for: a job other than
+/// Throws kInvalidArgument, one line "<path>: expected <what>, got <found>", for: a job other than
 /// chief, worker, ps and evaluator; a task whose job is not in the cluster or whose index it has
 /// not; more than one chief or evaluator; a job with gaps. `source` begins the path ("TF_CONFIG").
 void validate_cluster(const ClusterSpec& cluster, const Task& task,
@@ -21,6 +21,10 @@ void validate_cluster(const ClusterSpec& cluster, const Task& task,
 /// The same for a resolver's cluster and task; a cluster of several tasks needs a task. An empty
 /// cluster is one local worker and valid.
 void validate_cluster(const ClusterResolver& resolver);
+
+/// What is valid but looks wrong, a line each: addresses of this machine alone beside others, which
+/// every machine would take for itself.
+std::vector<std::string> doubts_about(const ClusterResolver& resolver);
 
 /// Whether the task writes checkpoints and logs: the chief; without chief worker 0; an evaluator,
 /// which is a cluster of its own. In an empty cluster: true.

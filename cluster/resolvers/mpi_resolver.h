@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,9 +36,10 @@ class MpiResolver : public ClusterResolver {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Place among the ranks of this host and their number; 0 and `size` unless the launcher says.
-  int local_rank() const { return local_rank_; }
-  int local_size() const { return local_size_; }
+  /// Place among the ranks of this host and their number; nothing where the launcher does not say.
+  std::optional<int> local_rank() const { return local_rank_; }
+  std::optional<int> local_size() const { return local_size_; }
+  /// Whether all ranks are known to be on this host.
   bool is_one_host() const { return local_size_ == size_; }
   /// Whose variables: "Open MPI", "PMI", "PMIx".
   const std::string& launcher() const { return launcher_; }
@@ -45,7 +47,8 @@ class MpiResolver : public ClusterResolver {
  private:
   ClusterSpec cluster_;
   std::string launcher_, job_id_;
-  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  int rank_ = 0, size_ = 1;
+  std::optional<int> local_rank_, local_size_;
 };
 
 }  // namespace tutti

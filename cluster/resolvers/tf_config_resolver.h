@@ -17,7 +17,7 @@ namespace tutti {
 ///
 /// Everything is checked at once: kinds of values, addresses (host:port, each only once), the
 /// task's place in the cluster, at most one chief and one evaluator. Throws kInvalidArgument, one
-/// line "TF_CONFIG.<path>: found <what stands there>; expected <what>; try <remedy>".
+/// line "TF_CONFIG.<path>: expected <what>, got <what stands there>; try to <remedy>".
 class TfConfigResolver : public ClusterResolver {
  public:
   /// Of this process's TF_CONFIG.
