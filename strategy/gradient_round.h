@@ -62,9 +62,9 @@ class GradientRound {
     std::vector<Kind> kinds;          // per item, known once published
     std::vector<MutableTensor> flat;  // canonical: one, the result; else per replica, reduced in
                                       // place; with other workers: one per partial sum of the team
-    PendingReduction pending;  // on GPUs
-    bool summed = false;       // by this worker: with other workers, guarded by sums_mutex_
-    std::string name;          // of the sum over workers
+    PendingReduction pending;         // on GPUs
+    bool summed = false;              // by this worker: with other workers, guarded by sums_mutex_
+    std::string name;                 // of the sum over workers
     CollectiveHandle sum;
   };
   /// Elements [begin, end) of a bucket, all of one item.

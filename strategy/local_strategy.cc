@@ -292,7 +292,7 @@ LocalStrategy::LocalStrategy(std::string_view strategy_name, LocalStrategyOption
   log_info(concat("strategy '", strategy_name, "': ", who, services.replica_devices.size(),
                   services.team ? concat(" of ", services.num_replicas()) : std::string(),
                   " replicas on ", join(worker_devices()), ", reduction ",
-                  services.team ? services.team->algorithm() : impl_->ops->name()));
+                  LocalStrategy::reduction_name()));
 }
 
 LocalStrategy::~LocalStrategy() = default;
@@ -315,6 +315,9 @@ std::span<const double> LocalStrategy::replica_weights() const {
   return impl_->options.replica_weights;
 }
 CrossDeviceOps& LocalStrategy::cross_device_ops() { return *impl_->ops; }
+std::string_view LocalStrategy::reduction_name() {
+  return team() ? team()->algorithm() : impl_->ops->name();
+}
 const Strategy::Failure& LocalStrategy::last_failure() const { return impl_->failure; }
 
 Strategy::RunTimes LocalStrategy::take_run_times() {

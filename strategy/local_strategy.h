@@ -68,6 +68,7 @@ class LocalStrategy : public Strategy {
   std::span<const Device> replica_devices() const override;
   std::span<const double> replica_weights() const override;
   CrossDeviceOps& cross_device_ops() override;
+  std::string_view reduction_name() override;
   Json save_state() const override;
   void restore_state(const Json& state) override;
   const Failure& last_failure() const override;

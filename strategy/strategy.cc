@@ -20,6 +20,8 @@ std::vector<Device> Strategy::worker_devices() const {
   return devices;
 }
 
+std::string_view Strategy::reduction_name() { return cross_device_ops().name(); }
+
 Scope Strategy::scope() { return Scope(*this); }
 
 void Strategy::check_argument_count(std::size_t count) const {

@@ -54,11 +54,15 @@ class Strategy {
   virtual int num_workers() const { return 1; }
   virtual int worker() const { return 0; }
   virtual int first_replica() const { return 0; }
+  /// Whether this process writes checkpoints, logs and reports: of several workers, worker 0.
+  bool is_chief() const { return worker() == 0; }
   /// The devices that compute, each once, in order; and those that hold variables.
   std::vector<Device> worker_devices() const;
   virtual std::vector<Device> parameter_devices() const { return worker_devices(); }
-  /// The operation that combines values; its name() stands in logs and metrics.
+  /// The operation that combines values of this process.
   virtual CrossDeviceOps& cross_device_ops() = 0;
+  /// What sums gradients, for logs and metrics: between workers, where there are several.
+  virtual std::string_view reduction_name();
 
   /// While the returned object lives, variables made by this thread are this strategy's. May be
   /// entered again while open, and used again after it was closed. Throws kFailedPrecondition
