@@ -56,6 +56,7 @@ class Handshake {
   void take_answer();
   void take_welcome();
   std::size_t bytes_wanted() const;
+  bool may_become_refusal() const;
   Digest256 proof(std::string_view label) const;
   void refuse(std::string reason);
   void send(std::span<const std::byte> bytes);
