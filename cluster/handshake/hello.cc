@@ -8,7 +8,7 @@
 #include <bit>
 #include <cstring>
 
-#include "tutti/cluster/handshake/byte_reader.h"
+#include "tutti/cluster/handshake/byte_stream.h"
 #include "tutti/core/error.h"
 #include "tutti/core/hash.h"
 #include "tutti/tensor/numerics.h"
@@ -159,7 +159,7 @@ std::optional<std::string> incompatibility(const PeerHello& mine, const PeerHell
         "their results would differ in bits: ",
         both(mine, concat("numerics '", mine.numerics, "'"), theirs,
              concat("'", theirs.numerics, "'")),
-        "; run one build of tutti with one oneDNN, and set ONEDNN_MAX_CPU_ISA=AVX2 for all "
+        "; run one build of tutti with one oneDNN, and set TUTTI_MAX_ISA=avx2 for all "
         "processes when the processors differ");
   }
   return std::nullopt;

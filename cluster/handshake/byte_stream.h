@@ -21,20 +21,11 @@ class ByteWriter {
       bytes_.push_back(static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i)));
     }
   }
-  void raw(std::span<const std::byte> bytes) {
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
-  }
+  void raw(std::span<const std::byte> bytes);
   /// Its length (32 bits), then its characters.
-  void text(std::string_view text) {
-    number(static_cast<std::uint32_t>(text.size()));
-    raw(std::as_bytes(std::span(text)));
-  }
+  void text(std::string_view text);
   /// Exactly `width` bytes, the last a zero: cut, or filled up with zeros.
-  void field(std::string_view text, std::size_t width) {
-    text = text.substr(0, width - 1);
-    raw(std::as_bytes(std::span(text)));
-    bytes_.resize(bytes_.size() + width - text.size());
-  }
+  void field(std::string_view text, std::size_t width);
   std::vector<std::byte>& bytes() { return bytes_; }
 
  private:
@@ -63,29 +54,9 @@ class ByteReader {
     return bytes;
   }
   /// A text of at most `longest` bytes.
-  std::string text(std::size_t longest) {
-    const std::size_t size = number<std::uint32_t>();
-    if (size > longest) failed_ = true;
-    const auto bytes = raw(size);
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
+  std::string text(std::size_t longest);
   /// What ByteWriter::field() wrote: printable characters, then zeros only.
-  std::string field(std::size_t width) {
-    std::string text;
-    bool has_ended = false;
-    for (const std::byte byte : raw(width)) {
-      const char c = static_cast<char>(byte);
-      if (c == '\0') {
-        has_ended = true;
-      } else if (has_ended || c < ' ' || c > '~') {
-        failed_ = true;
-      } else {
-        text += c;
-      }
-    }
-    if (!has_ended) failed_ = true;
-    return text;
-  }
+  std::string field(std::size_t width);
   bool failed() const { return failed_; }
   /// Whether all was read, and nothing more was asked for.
   bool is_complete() const { return !failed_ && rest_.empty(); }
