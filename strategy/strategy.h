@@ -49,6 +49,11 @@ class Strategy {
   virtual int num_replicas_in_sync() const = 0;
   /// The device of each local replica, in replica order; a device may occur several times.
   virtual std::span<const Device> replica_devices() const = 0;
+  /// The processes that train together, the number of this one, and the first of its replicas
+  /// among all num_replicas_in_sync() (numbered in worker order).
+  virtual int num_workers() const { return 1; }
+  virtual int worker() const { return 0; }
+  virtual int first_replica() const { return 0; }
   /// The devices that compute, each once, in order; and those that hold variables.
   std::vector<Device> worker_devices() const;
   virtual std::vector<Device> parameter_devices() const { return worker_devices(); }
