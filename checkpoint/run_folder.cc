@@ -34,8 +34,8 @@ void inspect_folder(const Folder& folder, FoundVersion& version) {
   version.manifest = read_manifest(folder);
   if (!version.manifest) {
     version.shown.state = VersionState::kUnfinished;
-    version.shown.problem = concat(folder.path(), ": no ", kManifestName,
-                                   ": saving was interrupted");
+    version.shown.problem =
+        concat(folder.path(), ": no ", kManifestName, ": saving was interrupted");
     return;
   }
   version.shown.sequence = version.manifest->sequence;
@@ -90,9 +90,7 @@ std::string name_in_latest(const Folder& run) {
 }
 
 /// Whether files of that name in a version's folder are its own, or left by an interrupted save.
-bool is_ours(const std::string& name) {
-  return is_part_name(name) || name == kNewManifestName;
-}
+bool is_ours(const std::string& name) { return is_part_name(name) || name == kNewManifestName; }
 
 bool is_listed(const std::optional<Manifest>& manifest, const std::string& name) {
   if (!manifest) return false;

@@ -81,6 +81,7 @@ class LocalStrategy : public Strategy {
   /// here ends theirs, and the other way round; replica_weights are those of all replicas.
   LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options,
                 std::shared_ptr<internal::WorkerTeam> team = nullptr);
+  void complete_input_plan(InputPlan& plan) override;
   std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
                                              std::string_view who) override;
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
