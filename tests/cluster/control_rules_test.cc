@@ -1,4 +1,5 @@
-// The control plane's parts without wires: messages, store, rules on silence and stalls, agreements.
+// The control plane's parts without wires: messages, store, rules on silence and stalls,
+// agreements.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +16,8 @@
 namespace tutti {
 namespace control_rules_test {
 
-using ::testing::ElementsAre;
 using internal::Message;
+using ::testing::ElementsAre;
 using testing::expect_error;
 using namespace std::chrono_literals;
 
@@ -27,7 +28,8 @@ Member some_member() { return {{"worker", 2, "127.0.0.1:4713"}, 1, "", 812, true
 std::vector<Message> one_of_each() {
   const Verdict verdict{3, VerdictKind::kStuck, some_member(), true, ErrorCode::kAborted, "late"};
   internal::Heartbeat heartbeat;
-  heartbeat.progress = {7, "training", {{"all", 5, 4, "all_reduce(SUM)", 3ms}, {"b", 0, 0, "", 0s}}};
+  heartbeat.progress = {
+      7, "training", {{"all", 5, 4, "all_reduce(SUM)", 3ms}, {"b", 0, 0, "", 0s}}};
   return {{1, internal::JoinRequest{some_member(), 99, "m", "p", 4}},
           {2, internal::StoreRequest{internal::StoreRequest::Action::kCompareAndSet, "k",
                                      std::string("\0\xff", 2), "old"}},
@@ -182,9 +184,10 @@ TEST(HealthRules, G1_SayWhoIsStoppedSilentOrDead) {
   EXPECT_EQ(silence_of(record, 4100ms, {Kind::kRuns, 'D'}),
             "stopped: worker 2 (127.0.0.1:4712, pid 812) is silent: no heartbeat for 4.1 s, though "
             "its process is in state D");
-  EXPECT_EQ(silence_of(record, 2100ms, {Kind::kUnknown, '?'}),
-            "stopped: worker 2 (127.0.0.1:4712, pid 812) is silent: no heartbeat for 2.1 s, and its "
-            "machine cannot be asked from here");
+  EXPECT_EQ(
+      silence_of(record, 2100ms, {Kind::kUnknown, '?'}),
+      "stopped: worker 2 (127.0.0.1:4712, pid 812) is silent: no heartbeat for 2.1 s, and its "
+      "machine cannot be asked from here");
   record.is_connected = false;
   EXPECT_EQ(silence_of(record, 10ms, {Kind::kIsGone, 'Z'}),
             "dead: worker 2 (127.0.0.1:4712, pid 812) died: its connection closed and the process "
@@ -216,8 +219,8 @@ std::vector<std::string> stuck_at(std::vector<internal::MemberRecord>& records, 
   for (auto& record : records) pointers.push_back(&record);
   std::vector<std::string> texts;
   for (const internal::Finding& finding : internal::find_stuck(pointers, at(time), {})) {
-    texts.push_back(concat(finding.is_fatal ? "fatal " : "", to_string(finding.kind), ": ",
-                           finding.message));
+    texts.push_back(
+        concat(finding.is_fatal ? "fatal " : "", to_string(finding.kind), ": ", finding.message));
   }
   return texts;
 }
@@ -227,10 +230,11 @@ TEST(HealthRules, G1b_WarnOfARankInUserCodeAndAbortAtTheDeadline) {
   EXPECT_THAT(stuck_at(records, 4s), ElementsAre());
   EXPECT_THAT(
       stuck_at(records, 4600ms),
-      ElementsAre("stuck: worker 2 (127.0.0.1:4712, pid 812) is late: worker 0, worker 1 wait in "
-                  "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7 since 4.6 s (group 'all', step "
-                  "12); worker 2 is in user code for 5.0 s (training), after broadcast(float32 x 1, "
-                  "'b') #2 at a.cc:6"));
+      ElementsAre(
+          "stuck: worker 2 (127.0.0.1:4712, pid 812) is late: worker 0, worker 1 wait in "
+          "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7 since 4.6 s (group 'all', step "
+          "12); worker 2 is in user code for 5.0 s (training), after broadcast(float32 x 1, "
+          "'b') #2 at a.cc:6"));
   EXPECT_THAT(stuck_at(records, 5s), ElementsAre());  // said once
   const auto at_the_end = stuck_at(records, 60s);
   ASSERT_EQ(at_the_end.size(), 1u);
@@ -249,10 +253,11 @@ TEST(HealthRules, NameTheOtherCollectiveOfALateRank) {
 TEST(HealthRules, AMemberThatLeftWhileOthersWaitIsMissedAtOnce) {
   auto records = a_stall();
   records[2].status = internal::MemberRecord::Status::kLeft;
-  EXPECT_THAT(stuck_at(records, 300ms),
-              ElementsAre("fatal left: worker 2 (127.0.0.1:4712, pid 812) has left the job in step "
-                          "12, but worker 0, worker 1 wait in all_reduce(SUM, float32 x 12, 'a') #3 "
-                          "at a.cc:7 for it; every member makes the same calls"));
+  EXPECT_THAT(
+      stuck_at(records, 300ms),
+      ElementsAre("fatal left: worker 2 (127.0.0.1:4712, pid 812) has left the job in step "
+                  "12, but worker 0, worker 1 wait in all_reduce(SUM, float32 x 12, 'a') #3 "
+                  "at a.cc:7 for it; every member makes the same calls"));
 }
 
 TEST(HealthRules, NobodyIsLateWhenNobodyWaits) {
