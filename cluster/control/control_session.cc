@@ -176,7 +176,12 @@ bool ControlSession::reconnect() {
       MutexLock lock(mutex_);
       if (stopping_ || ended_) return false;
     }
-    const Attempt attempt = join_once(deadline_after(begin, limit));
+    Attempt attempt;
+    try {
+      attempt = join_once(deadline_after(begin, limit));
+    } catch (const Error& error) {  // a certificate that has gone, for example
+      attempt.reason = error.message();
+    }
     if (attempt.reason.empty()) return true;
     const Duration away = now() - begin;
     std::optional<Verdict> verdict;
@@ -265,7 +270,12 @@ void ControlSession::take_verdict(Verdict verdict) {
   if (verdict.is_fatal || verdict.kind == VerdictKind::kStuck) {
     log_warning(concat("control: ", verdict.message, is_self ? " (this process)" : ""));
   }
-  if (options_.on_verdict) options_.on_verdict(verdict);
+  if (!options_.on_verdict) return;
+  try {
+    options_.on_verdict(verdict);
+  } catch (const std::exception& error) {  // not the heartbeats' concern
+    log_warning(concat("control: on_verdict threw: ", error.what()));
+  }
 }
 
 void ControlSession::send(const Message& message) {
@@ -275,7 +285,11 @@ void ControlSession::send(const Message& message) {
 
 void ControlSession::send_heartbeat() {
   Heartbeat heartbeat;
-  if (options_.progress) heartbeat.progress = options_.progress->progress();
+  try {
+    if (options_.progress) heartbeat.progress = options_.progress->progress();
+  } catch (const std::exception& error) {  // alive it is nevertheless
+    heartbeat.progress.phase = concat("unknown: ", error.what());
+  }
   heartbeat.progress.step = std::max(heartbeat.progress.step, gate_.current_step());
   send({0, std::move(heartbeat)});
 }

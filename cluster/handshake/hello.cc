@@ -74,7 +74,8 @@ PeerHelloBytes encode(const PeerHello& hello) {
   writer.number(hello.has_secret ? kHasSecretFlag : std::uint8_t{0});
   writer.number(std::uint16_t{0});
   writer.number(static_cast<std::uint32_t>(hello.index));
-  writer.number(static_cast<std::uint32_t>(hello.incarnation));
+  writer.number(std::uint32_t{0});
+  writer.number(hello.incarnation);
   writer.raw(hello.nonce);
   writer.number(hello.features);
   writer.number(hello.layout);
@@ -103,9 +104,10 @@ std::optional<PeerHello> decode_peer_hello(std::span<const std::byte, kPeerHello
   hello.purpose = static_cast<ConnectionPurpose>(purpose);
   const auto flags = reader.number<std::uint8_t>();
   hello.has_secret = (flags & kHasSecretFlag) != 0;
-  const auto reserved = reader.number<std::uint16_t>();
+  std::uint32_t reserved = reader.number<std::uint16_t>();
   hello.index = static_cast<std::int32_t>(reader.number<std::uint32_t>());
-  hello.incarnation = reader.number<std::uint32_t>();
+  reserved |= reader.number<std::uint32_t>();
+  hello.incarnation = reader.number<std::uint64_t>();
   std::ranges::copy(reader.raw(hello.nonce.size()), hello.nonce.begin());
   hello.features = reader.number<std::uint64_t>();
   hello.layout = reader.number<std::uint64_t>();

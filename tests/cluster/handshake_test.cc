@@ -104,7 +104,7 @@ TEST(PeerHello, IsReadAsItWasWritten) {
 TEST(PeerHello, RefusesWhatIsNone) {
   const PeerHelloBytes good = encode(hello_of("worker", 0));
   ASSERT_TRUE(decode_peer_hello(good));
-  for (const std::size_t place : {0, 7, 12, 13, 14, 19, 56 + 3}) {  // magic, kinds, index, name
+  for (const std::size_t place : {0, 7, 12, 13, 14, 19, 20, 64 + 3}) {  // magic, kinds, index, name
     PeerHelloBytes bad = good;
     bad[place] = std::byte{0xff};
     EXPECT_FALSE(decode_peer_hello(bad)) << place;
