@@ -1,4 +1,4 @@
-// What waits to be written to one connection.
+// What waits to be written to one stream of bytes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,8 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/cluster/messages/byte_stream.h"
+#include "tutti/cluster/messages/operation.h"
 #include "tutti/cluster/tcp/frame.h"
-#include "tutti/cluster/tcp/operation.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/transport.h"
 
@@ -36,12 +37,12 @@ struct Outgoing final : Operation {
 /// Threads: any.
 class Outbox {
  public:
-  explicit Outbox(int socket) : socket_(socket) {}
+  explicit Outbox(ByteStream& stream) : stream_(stream) {}
 
-  /// Writes what the socket takes at once. True: it was alone and has ended, so nobody else has to
+  /// Writes what the stream takes at once. True: it was alone and has ended, so nobody else has to
   /// be told.
   bool push(const std::shared_ptr<Outgoing>& message);
-  /// Writes what the socket takes; returns whether that was anything.
+  /// Writes what the stream takes; returns whether that was anything.
   bool flush();
   /// Whether flush() has something to do.
   bool has_bytes() const { return has_bytes_.load(); }
@@ -58,7 +59,7 @@ class Outbox {
   void fail_locked(const Error& reason) TUTTI_REQUIRES(mutex_);
   void note_bytes() TUTTI_REQUIRES(mutex_) { has_bytes_ = !queue_.empty() && !is_broken_; }
 
-  const int socket_;
+  ByteStream& stream_;
   Mutex mutex_;
   std::deque<std::shared_ptr<Outgoing>> queue_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> failure_ TUTTI_GUARDED_BY(mutex_);

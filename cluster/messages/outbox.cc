@@ -1,24 +1,19 @@
-// Writing frames: header, head and body in one call of the system.
+// Writing frames: header, head and body in one call of the stream.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/tcp/outbox.h"
-
-#include <sys/socket.h>
-#include <sys/uio.h>
+#include "tutti/cluster/messages/outbox.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 namespace tutti::internal {
 namespace {
 
-/// Bytes written, 0 when the socket is full, -1 when the connection is broken.
-ssize_t write_rest(int socket, const Outgoing& message) {
+std::optional<std::size_t> write_rest(ByteStream& stream, const Outgoing& message) {
   std::array<iovec, 2> parts{};
   std::size_t num_parts = 0;
   const auto add = [&](std::span<const std::byte> bytes) {
-    // sendmsg() does not write to them, iovec cannot say so.
+    // Streams do not write to them, iovec cannot say so.
     if (!bytes.empty()) parts[num_parts++] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
   };
   if (message.written < message.front_bytes) {
@@ -26,15 +21,7 @@ ssize_t write_rest(int socket, const Outgoing& message) {
   }
   const std::size_t body_written = message.written - std::min(message.written, message.front_bytes);
   add(message.body.subspan(body_written));
-  msghdr call{};
-  call.msg_iov = parts.data();
-  call.msg_iovlen = num_parts;
-  for (;;) {
-    const ssize_t count = ::sendmsg(socket, &call, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (count >= 0) return count;
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) return 0;
-    if (errno != EINTR) return -1;
-  }
+  return stream.write(std::span(parts).first(num_parts));
 }
 
 }  // namespace
@@ -86,11 +73,11 @@ bool Outbox::flush_locked() {
   bool wrote = false;
   while (!queue_.empty() && !is_broken_) {
     Outgoing& message = *queue_.front();
-    const ssize_t count = write_rest(socket_, message);
-    is_broken_ = count < 0;
-    if (count <= 0) break;
+    const std::optional<std::size_t> count = write_rest(stream_, message);
+    is_broken_ = !count;
+    if (count.value_or(0) == 0) break;
     wrote = true;
-    message.written += static_cast<std::size_t>(count);
+    message.written += *count;
     if (message.written < message.num_bytes()) continue;
     if (message.is_counted) {
       messages_.fetch_add(1);

@@ -1,27 +1,21 @@
-// Works over a mesh of connections.
+// Works over a mesh of byte streams.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cluster/messages/message_transport.h"
 
 #include <utility>
 
-#include "tutti/cluster/tcp/mesh.h"
-
-namespace tutti {
+namespace tutti::internal {
 namespace {
 
-using internal::Incoming;
-using internal::Mesh;
-using internal::Outgoing;
-
 template <class Side>
-class TcpWork final : public Work {
+class MessageWork final : public Work {
  public:
   static constexpr bool kIsSend = std::is_same_v<Side, Outgoing>;
 
-  TcpWork(std::shared_ptr<Mesh> mesh, int peer, std::shared_ptr<Side> side)
+  MessageWork(std::shared_ptr<Mesh> mesh, int peer, std::shared_ptr<Side> side)
       : mesh_(std::move(mesh)), peer_(peer), side_(std::move(side)) {}
 
-  ~TcpWork() override {
+  ~MessageWork() override {
     if (side_->has_ended()) return;
     if constexpr (kIsSend) {
       mesh_->peer(peer_).outbox.cancel(side_);
@@ -38,7 +32,8 @@ class TcpWork final : public Work {
   void wait(TimePoint deadline) override {
     mesh_->wait(*side_, peer_, deadline);
     if (has_ended()) return;
-    fail(ErrorCode::kDeadlineExceeded, "tcp: ", mesh_->peer(peer_).name(),
+    const Peer& peer = mesh_->peer(peer_);
+    fail(ErrorCode::kDeadlineExceeded, peer.kind(), ": ", peer.name(),
          kIsSend ? " has not taken" : " has not sent", " the message with tag ", side_->tag,
          " (body of ", side_->body_bytes, " bytes) before the deadline of rank ", mesh_->rank());
   }
@@ -55,22 +50,23 @@ class TcpWork final : public Work {
   std::shared_ptr<Side> side_;
 };
 
-class TcpTransport final : public Transport {
+class MessageTransport final : public Transport {
  public:
-  explicit TcpTransport(std::shared_ptr<Mesh> mesh) : mesh_(std::move(mesh)) {}
-  ~TcpTransport() override { mesh_->close(); }
+  MessageTransport(std::string name, std::shared_ptr<Mesh> mesh, std::shared_ptr<HostMemory> memory)
+      : name_(std::move(name)), mesh_(std::move(mesh)), memory_(std::move(memory)) {}
+  ~MessageTransport() override { mesh_->close(); }
 
   int rank() const override { return mesh_->rank(); }
   int size() const override { return mesh_->size(); }
-  std::string_view name() const override { return "tcp"; }
+  std::string_view name() const override { return name_; }
 
   std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
                              std::span<const std::byte> body) override {
     check(peer, head.size(), body.size());
-    const internal::FrameHeader header{internal::FrameHeader::Kind::kMessage,
+    const FrameHeader header{FrameHeader::Kind::kMessage,
                                        static_cast<std::uint16_t>(head.size()), tag, body.size()};
     auto message = std::make_shared<Outgoing>(header, head, body);
-    auto work = std::make_unique<TcpWork<Outgoing>>(mesh_, peer, message);
+    auto work = std::make_unique<MessageWork<Outgoing>>(mesh_, peer, message);
     mesh_->send(peer, message);
     return work;
   }
@@ -83,7 +79,7 @@ class TcpTransport final : public Transport {
     receiver->body_bytes = body.size();
     receiver->head = head;
     receiver->body = body;
-    auto work = std::make_unique<TcpWork<Incoming>>(mesh_, peer, receiver);
+    auto work = std::make_unique<MessageWork<Incoming>>(mesh_, peer, receiver);
     mesh_->peer(peer).inbox.post(receiver);
     return work;
   }
@@ -101,28 +97,31 @@ class TcpTransport final : public Transport {
     return sum;
   }
 
+  std::shared_ptr<HostMemory> host_memory() override { return memory_; }
+
  private:
   void check(int peer, std::size_t head_bytes, std::size_t body_bytes) const {
     if (peer < 0 || peer >= size() || peer == rank()) {
-      fail(ErrorCode::kInvalidArgument, "tcp: rank ", rank(), " names the peer ", peer,
+      fail(ErrorCode::kInvalidArgument, name_, ": rank ", rank(), " names the peer ", peer,
            "; expected another rank from 0 to ", size() - 1);
     }
-    if (head_bytes > internal::kLongestHead || body_bytes > internal::kLongestBody) {
-      fail(ErrorCode::kInvalidArgument, "tcp: rank ", rank(),
-           ": head and body of a message; expected at most ", internal::kLongestHead, " and ",
-           internal::kLongestBody, " bytes, got ", head_bytes, " and ", body_bytes);
+    if (head_bytes > kLongestHead || body_bytes > kLongestBody) {
+      fail(ErrorCode::kInvalidArgument, name_, ": rank ", rank(),
+           ": head and body of a message; expected at most ", kLongestHead, " and ",
+           kLongestBody, " bytes, got ", head_bytes, " and ", body_bytes);
     }
   }
 
-  std::shared_ptr<Mesh> mesh_;
+  const std::string name_;
+  const std::shared_ptr<Mesh> mesh_;
+  const std::shared_ptr<HostMemory> memory_;
 };
 
 }  // namespace
 
-std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& store,
-                                         const TcpOptions& options) {
-  return std::make_shared<TcpTransport>(std::make_shared<Mesh>(
-      rank, size, internal::connect_all(rank, size, store, options), options));
+std::shared_ptr<Transport> message_transport(std::string name, std::shared_ptr<Mesh> mesh,
+                                             std::shared_ptr<HostMemory> memory) {
+  return std::make_shared<MessageTransport>(std::move(name), std::move(mesh), std::move(memory));
 }
 
-}  // namespace tutti
+}  // namespace tutti::internal

@@ -6,15 +6,11 @@
 // followers_. Both sides are sequentially consistent, so one of them sees the other. It is the same
 // between the leader, who says leader_sleeps_ before it looks at wishes_ a last time, and the
 // others, who add a wish before they look at leader_sleeps_.
-#include "tutti/cluster/tcp/mesh.h"
+#include "tutti/cluster/messages/mesh.h"
 
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "tutti/core/executor.h"
@@ -25,15 +21,16 @@ namespace {
 
 // Waking a sleeping thread costs about as much.
 constexpr Duration kSpin = std::chrono::microseconds(100);
+// Between two questions to the system while memory alone brings bytes: who is gone shows there.
+constexpr Duration kAskSystem = std::chrono::milliseconds(20);
 constexpr Duration kLastWords = std::chrono::milliseconds(200);
 
 }  // namespace
 
-Peer::Peer(int rank, Connection connection, KeptBytes& kept)
-    : connection_(std::move(connection)),
-      name_(concat("rank ", rank, " (", connection_.address, ")")),
-      inbox(connection_.socket.get(), name_, kept),
-      outbox(connection_.socket.get()) {}
+Peer::Peer(PeerLink link, KeptBytes& kept)
+    : link_(std::move(link)),
+      inbox(*link_.stream, concat(link_.kind, ": ", link_.name), kept),
+      outbox(*link_.stream) {}
 
 void Peer::fail(const Error& reason) {
   is_open = false;
@@ -57,16 +54,15 @@ class Mesh::Leadership {
   Mesh& mesh_;
 };
 
-Mesh::Mesh(int rank, int size, Connections connections, const TcpOptions& options)
+Mesh::Mesh(int rank, std::vector<PeerLink> links, const MeshOptions& options)
     : rank_(rank),
-      size_(size),
-      spins_(connections.ranks_on_this_machine <= num_hardware_threads()),
+      spins_(options.ranks_on_this_machine <= num_hardware_threads()),
       kept_(options.bytes_kept),
       wake_event_(make_wake_event()) {
-  for (int peer = 0; peer < size; ++peer) {
-    auto& connection = connections.by_rank[static_cast<std::size_t>(peer)];
-    peers_.push_back(peer == rank ? nullptr
-                                  : std::make_unique<Peer>(peer, std::move(connection), kept_));
+  for (std::size_t peer = 0; peer < links.size(); ++peer) {
+    const bool is_own = peer == static_cast<std::size_t>(rank);
+    peers_.push_back(is_own ? nullptr : std::make_unique<Peer>(std::move(links[peer]), kept_));
+    if (!is_own && peers_.back()->stream().is_memory()) ++num_memory_;
   }
 }
 
@@ -101,7 +97,7 @@ void Mesh::test(const Operation& operation, int peer) {
     has_leader_ = true;
   }
   const Leadership leadership(*this);
-  if (!look_at(peer) || !operation.has_ended()) look(TimePoint::min());
+  if (!look_at(this->peer(peer)) || !operation.has_ended()) look(TimePoint::min());
 }
 
 bool Mesh::may_spin() const {
@@ -111,13 +107,20 @@ bool Mesh::may_spin() const {
 
 void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {
   Clock& clock = Clock::system();
-  TimePoint spin_end = deadline_after(clock.now(), kSpin);
+  Peer& awaited = this->peer(peer);
+  const bool others_in_sockets = num_memory_ + 1 < peers_.size() && size() > 2;
+  TimePoint now = clock.now();
+  TimePoint spin_end = deadline_after(now, kSpin), ask_at = deadline_after(now, kAskSystem);
   for (;;) {
     const std::uint64_t seen = wishes_.load();
-    const bool moved = look_at(peer) || (size_ > 2 && look(TimePoint::min()));
+    bool moved = look_at(awaited) || look_at_memory();
+    if (!moved && (others_in_sockets || now >= ask_at)) {
+      moved = look(TimePoint::min());
+      ask_at = deadline_after(now, kAskSystem);
+    }
     if (moved && followers_ > 0) tell_waiters();
     if (operation.has_ended()) return;
-    const TimePoint now = clock.now();
+    now = clock.now();
     if (now >= deadline) return;
     if (moved) {
       spin_end = deadline_after(now, kSpin);
@@ -133,34 +136,55 @@ void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {
   }
 }
 
-/// The connection that is most likely to bring something, without asking the system which.
-bool Mesh::look_at(int peer) {
-  Peer& first = this->peer(peer);
-  if (!first.is_open) return false;
-  const bool wrote = first.outbox.has_bytes() && first.outbox.flush();
-  return read(first) || wrote;
+/// The stream that is most likely to bring something, without asking the system which.
+bool Mesh::look_at(Peer& peer) {
+  if (!peer.is_open) return false;
+  const bool wrote = peer.outbox.has_bytes() && peer.outbox.flush();
+  return read(peer) || wrote;
 }
 
-/// All connections; waits until the deadline for the first that is ready.
+bool Mesh::look_at_memory() {
+  bool moved = false;
+  for (std::size_t i = 0; num_memory_ > 0 && i < peers_.size(); ++i) {
+    if (peers_[i] && peers_[i]->stream().is_memory() && look_at(*peers_[i])) moved = true;
+  }
+  return moved;
+}
+
+/// All streams; waits until the deadline for the first that is ready.
 bool Mesh::look(TimePoint deadline) {
+  struct Watched {
+    Peer* peer;
+    std::size_t first;  // of its descriptors
+    bool wants_room;
+  };
   std::vector<pollfd> descriptors{{wake_event_.get(), POLLIN, 0}};
-  std::vector<Peer*> open;
+  std::vector<Watched> watched;
+  bool may_sleep = deadline != TimePoint::min();
   for (const auto& peer : peers_) {
     if (!peer || !peer->is_open) continue;
-    open.push_back(peer.get());
-    const short events = static_cast<short>(peer->outbox.has_bytes() ? POLLIN | POLLOUT : POLLIN);
-    descriptors.push_back({peer->socket(), events, 0});
+    watched.push_back({peer.get(), descriptors.size(), peer->outbox.has_bytes()});
+    peer->stream().watch(descriptors, watched.back().wants_room);
+    if (may_sleep) may_sleep = peer->stream().begin_sleep(watched.back().wants_room);
   }
-  if (poll_until(descriptors, deadline) <= 0) return false;
+  const int num_ready = poll_until(descriptors, may_sleep ? deadline : TimePoint::min());
   if (descriptors[0].revents != 0) {
     std::uint64_t count = 0;
     (void)!::read(wake_event_.get(), &count, sizeof(count));
   }
   bool moved = false;
-  for (std::size_t i = 0; i < open.size(); ++i) {
-    const short events = descriptors[i + 1].revents;
-    if ((events & POLLOUT) != 0 && open[i]->outbox.flush()) moved = true;
-    if ((events & ~POLLOUT) != 0 && read(*open[i])) moved = true;
+  for (std::size_t i = 0; i < watched.size(); ++i) {
+    Peer& peer = *watched[i].peer;
+    const std::size_t end = i + 1 < watched.size() ? watched[i + 1].first : descriptors.size();
+    const auto own = std::span(descriptors).subspan(watched[i].first, end - watched[i].first);
+    if (peer.stream().is_memory()) peer.stream().end_sleep();
+    const bool is_ready = num_ready > 0 && std::ranges::any_of(own, [](const pollfd& descriptor) {
+                            return descriptor.revents != 0;
+                          });
+    const bool to_read = is_ready && peer.stream().on_ready(own);
+    if (!is_ready && !peer.stream().is_memory()) continue;
+    if (watched[i].wants_room && peer.outbox.flush()) moved = true;
+    if ((to_read || peer.stream().is_memory()) && read(peer)) moved = true;
   }
   return moved;
 }
@@ -211,21 +235,22 @@ void Mesh::flush_for(Duration duration) noexcept {
     for (const auto& peer : peers_) {
       if (!peer || !peer->outbox.has_bytes()) continue;
       peer->outbox.flush();
-      if (peer->outbox.has_bytes()) descriptors.push_back({peer->socket(), POLLOUT, 0});
+      if (peer->outbox.has_bytes()) peer->stream().watch(descriptors, true);
     }
-    if (descriptors.empty() || Clock::system().now() >= end) return;
-    poll_until(descriptors, end);
+    const TimePoint now = Clock::system().now();
+    if (descriptors.empty() || now >= end) return;
+    // What the peers say is not read any more: their bytes must not keep this thread awake.
+    for (pollfd& descriptor : descriptors) descriptor.events &= ~POLLIN;
+    poll_until(descriptors, std::min(end, deadline_after(now, std::chrono::milliseconds(1))));
   }
 }
 
-/// Closing a connection on which the peer still sends throws away what was not sent yet.
+/// Closing a socket on which the peer still sends throws away what was not sent yet.
 void Mesh::wait_until_sent(Duration duration) noexcept {
   Clock& clock = Clock::system();
   const TimePoint end = deadline_after(clock.now(), duration);
   for (const auto& peer : peers_) {
-    int left = 0;
-    while (peer && ::ioctl(peer->socket(), SIOCOUTQNSD, &left) == 0 && left > 0 &&
-           clock.now() < end) {
+    while (peer && peer->stream().has_unsent() && clock.now() < end) {
       clock.sleep_for(std::chrono::milliseconds(1));
     }
   }
@@ -235,11 +260,11 @@ void Mesh::close() noexcept {
   flush_for(kLastWords);
   wait_until_sent(kLastWords);
   const Error closed(ErrorCode::kUnavailable,
-                     concat("tcp: rank ", rank_, " has closed its transport"));
+                     concat("rank ", rank_, " has closed its transport"));
   for (const auto& peer : peers_) {
     if (!peer) continue;
     peer->fail(closed);
-    ::shutdown(peer->socket(), SHUT_RDWR);
+    peer->stream().close();
   }
   tell_waiters();
 }

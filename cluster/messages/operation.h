@@ -1,4 +1,4 @@
-// A send or receive of the TCP transport: what its Work waits for.
+// A send or receive: what its Work waits for.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

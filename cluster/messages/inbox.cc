@@ -3,15 +3,11 @@
 //
 // Bytes go to one of two places: a body whose header was seen goes to its *target* (the receiver's
 // memory, or memory of the inbox when there is no receiver yet); everything else to the *staged*
-// bytes, from which headers, heads and small bodies are taken. One call of the system fills both,
+// bytes, from which headers, heads and small bodies are taken. One call of the stream fills both,
 // so a stream of small messages costs one call for many, and a large body is not copied.
-#include "tutti/cluster/tcp/inbox.h"
-
-#include <sys/socket.h>
-#include <sys/uio.h>
+#include "tutti/cluster/messages/inbox.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -30,8 +26,8 @@ std::span<std::byte> dropped_bytes() {
 
 }  // namespace
 
-Inbox::Inbox(int socket, std::string peer, KeptBytes& kept)
-    : socket_(socket), peer_(std::move(peer)), kept_(kept) {}
+Inbox::Inbox(ByteStream& stream, std::string peer, KeptBytes& kept)
+    : stream_(stream), peer_(std::move(peer)), kept_(kept) {}
 
 Inbox::News Inbox::read() {
   News news;
@@ -41,29 +37,22 @@ Inbox::News Inbox::read() {
   try {
     while (total < kReadAtOnce) {
       std::size_t wanted = 0;
-      const ssize_t count = read_bytes(wanted);
-      if (count == 0) {
-        tutti::fail(ErrorCode::kUnavailable, "tcp: ", peer_, " is gone: it closed the connection",
-                    reading_ || num_staged_ > 0 ? " within a message" : "");
-      }
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (count < 0) {
-        tutti::fail(ErrorCode::kUnavailable, "tcp: ", peer_, " is gone: ", std::strerror(errno));
-      }
+      const std::size_t count = read_bytes(wanted);
+      if (count == 0) break;
       news.moved = true;
-      total += static_cast<std::size_t>(count);
+      total += count;
       take_staged(news);
-      if (news.abort || static_cast<std::size_t>(count) < wanted) break;
+      if (news.abort || count < wanted) break;
     }
   } catch (const Error& error) {
-    news.failure = error;
+    const bool within = error.code() == ErrorCode::kUnavailable && (reading_ || num_staged_ > 0);
+    news.failure = within ? Error(error.code(), error.message() + " within a message") : error;
   }
   return news;
 }
 
-/// One call of the system; num_staged_ and reading_->arrived then say where the bytes are.
-ssize_t Inbox::read_bytes(std::size_t& wanted) {
+/// One call of the stream; num_staged_ and reading_->arrived then say where the bytes are.
+std::size_t Inbox::read_bytes(std::size_t& wanted) {
   std::array<iovec, 2> places{};
   std::size_t num_places = 0;
   std::size_t body = 0;
@@ -80,15 +69,11 @@ ssize_t Inbox::read_bytes(std::size_t& wanted) {
   const bool reaches_end = !reading_ || reading_->arrived + body == reading_->header.body_bytes;
   const std::size_t room = reaches_end ? kStagedBytes - num_staged_ : 0;
   if (room > 0) places[num_places++] = {staged_.data() + num_staged_, room};
-  msghdr call{};
-  call.msg_iov = places.data();
-  call.msg_iovlen = num_places;
   wanted = body + room;
-  const ssize_t count = ::recvmsg(socket_, &call, MSG_DONTWAIT);
-  if (count <= 0) return count;
-  const std::size_t to_body = std::min(static_cast<std::size_t>(count), body);
+  const std::size_t count = stream_.read(std::span(places).first(num_places));
+  const std::size_t to_body = std::min(count, body);
   if (reading_) reading_->arrived += to_body;
-  num_staged_ += static_cast<std::size_t>(count) - to_body;
+  num_staged_ += count - to_body;
   return count;
 }
 
@@ -137,7 +122,7 @@ void Inbox::keep_body(Message& message) {
   if (bytes == 0) return;
   if (kept_.now.fetch_add(bytes) + bytes > kept_.limit) {
     kept_.now.fetch_sub(bytes);
-    tutti::fail(ErrorCode::kResourceExhausted, "tcp: ", peer_,
+    tutti::fail(ErrorCode::kResourceExhausted, peer_,
                 " sends messages that nobody receives; expected at most ", kept_.limit,
                 " bytes to be kept, got ", bytes, " more with tag ", message.header.tag);
   }
@@ -185,7 +170,7 @@ void Inbox::end_receiver(Message& message) {
     return;
   }
   receiver->end(Error(ErrorCode::kInvalidArgument,
-                      concat("tcp: the message of ", peer_, " with tag ", header.tag,
+                      concat(peer_, ": the message with tag ", header.tag,
                              " has another length; expected head and body of ",
                              receiver->head.size(), " and ", receiver->body.size(), " bytes, got ",
                              header.head_bytes, " and ", header.body_bytes)));

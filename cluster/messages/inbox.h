@@ -1,4 +1,4 @@
-// Reads one connection and brings messages and receivers together.
+// Reads one stream of bytes and brings messages and receivers together.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,8 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cluster/messages/byte_stream.h"
+#include "tutti/cluster/messages/operation.h"
 #include "tutti/cluster/tcp/frame.h"
-#include "tutti/cluster/tcp/operation.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {
@@ -31,8 +32,8 @@ struct KeptBytes {
 /// Threads: any.
 class Inbox {
  public:
-  /// `peer` is how messages name the other side: "rank 2 (127.0.0.1:4711)".
-  Inbox(int socket, std::string peer, KeptBytes& kept);
+  /// `peer` is how errors name the other side: "tcp: rank 2 (127.0.0.1:4711)".
+  Inbox(ByteStream& stream, std::string peer, KeptBytes& kept);
 
   struct News {
     bool moved = false;            // something was read
@@ -62,7 +63,7 @@ class Inbox {
   };
   using Messages = std::list<std::shared_ptr<Message>>;
 
-  ssize_t read_bytes(std::size_t& wanted) TUTTI_REQUIRES(mutex_);
+  std::size_t read_bytes(std::size_t& wanted) TUTTI_REQUIRES(mutex_);
   void take_staged(News& news) TUTTI_REQUIRES(mutex_);
   void begin_message(const FrameHeader& header, const std::byte* head) TUTTI_REQUIRES(mutex_);
   void keep_body(Message& message) TUTTI_REQUIRES(mutex_);
@@ -73,7 +74,7 @@ class Inbox {
 
   static constexpr std::size_t kStagedBytes = 16384;
 
-  const int socket_;
+  ByteStream& stream_;
   const std::string peer_;
   KeptBytes& kept_;
   Mutex mutex_;
