@@ -8,6 +8,8 @@
 #include "tests/mpi/mpi_world.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
+#include "tutti/cluster/message_key_value_store.h"
+#include "tutti/cluster/tcp/tcp_transport.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/mpi/mpi.h"
 
@@ -186,6 +188,15 @@ TEST_F(MpiProcesses, RanksMayBeNumberedInAnotherOrder) {
   make_communicator(other, {})->all_reduce(ReduceOp::kSum, std::span<const int>(values),
                                            std::span<int>(sums));
   EXPECT_EQ(sums[0], size() * (size() - 1) / 2);
+}
+
+TEST_F(MpiProcesses, OtherTransportsAreConnectedThroughMpi) {
+  MessageKeyValueStore store(group_);
+  const auto tcp = tcp_transport(rank(), size(), store);
+  std::vector<int> ranks(1, rank() + 1);
+  make_communicator(tcp)->all_reduce(ReduceOp::kSum, std::span(ranks));
+  EXPECT_EQ(ranks[0], size() * (size() + 1) / 2);
+  meet(8);  // a store tells its values as long as it is there
 }
 
 TEST_F(MpiProcesses, ARankThatDoesNotComeIsNamed) {
