@@ -22,6 +22,10 @@ int devices_command(OutputFormat format, const std::string& virtual_gpus);
 /// Fashion-MNIST is looked for in `data_dir`, or in the usual places when it is empty.
 int doctor_command(OutputFormat format, const std::string& data_dir);
 
+/// The cluster that this process's environment describes, as the resolver of that name reads it. 2
+/// when it cannot be read, is not valid, or there is no such resolver.
+int cluster_command(OutputFormat format, const std::string& resolver);
+
 /// What `tutti conform` is asked for.
 struct ConformOptions {
   std::string name;    // of the registry; may be empty when `plugin` is given
