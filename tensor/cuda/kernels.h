@@ -54,15 +54,6 @@ struct AccumulateOptions {
 void sum_of_squares(const DeviceTensor& tensor, double* result, AccumulateOptions options,
                     Workspace& workspace, cudaStream_t stream);
 
-// Chains in one pass, for floating types.
-
-/// y = activation(a + b); a and b broadcast to y: residual connections, and biases [channels].
-void add_activation(const DeviceTensor& a, const DeviceTensor& b, FusedActivation activation,
-                    const DeviceTensor& y, cudaStream_t stream);
-/// dx = dy_a + dy_b where y > 0, else 0: back through relu where two paths meet. One shape.
-void add_relu_grad(const DeviceTensor& y, const DeviceTensor& dy_a, const DeviceTensor& dy_b,
-                   const DeviceTensor& dx, cudaStream_t stream);
-
 // On cuBLAS and cuDNN (and own kernels where these cannot do what the CPU does).
 inline constexpr DType kFloatingTypes[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
                                            DType::kFloat16};

@@ -170,36 +170,5 @@ TEST(CudaStatistics, SumsOfSquaresAreExactToDoubleAndAccumulate) {
   EXPECT_NEAR(actual, expected, 1e-9 * expected);
 }
 
-TEST(CudaFused, AddAndActivateGivesTheBitsOfTheTwoOperations) {
-  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
-    DeviceArena arena;
-    const Tensor a = random_values({6, 32}, dtype, -2, 2), b = random_values({32}, dtype, -2, 2, 2);
-    const DeviceTensor y = arena.allocate({6, 32}, dtype);
-    const std::pair<FusedActivation, double (*)(double)> cases[] = {
-        {FusedActivation::kNone, [](double x) { return x; }},
-        {FusedActivation::kRelu, [](double x) { return std::max(x, 0.0); }},
-        {FusedActivation::kSigmoid, [](double x) { return 1.0 / (1.0 + std::exp(-x)); }},
-        {FusedActivation::kTanh, [](double x) { return std::tanh(x); }}};
-    for (const auto& [activation, function] : cases) {
-      cuda::add_activation(arena.upload(a), arena.upload(b), activation, y, arena.stream());
-      std::vector<double> expected;
-      for (std::size_t i = 0; i < 192; ++i) {
-        expected.push_back(function(a.to_doubles()[i] + b.to_doubles()[i % 32]));
-      }
-      testing::expect_tensor(arena.download(y), {6, 32}, expected,
-                             std::max(testing::resolution(dtype), 4e-16) * 2);
-    }
-    const Tensor first = random_values({6, 32}, dtype, -1, 1, 3);
-    const Tensor second = random_values({6, 32}, dtype, -1, 1, 4);
-    cuda::add_relu_grad(arena.upload(a), arena.upload(first), arena.upload(second), y,
-                        arena.stream());
-    std::vector<double> masked;
-    for (std::size_t i = 0; i < 192; ++i) {
-      masked.push_back(a.to_doubles()[i] > 0 ? first.to_doubles()[i] + second.to_doubles()[i] : 0);
-    }
-    testing::expect_tensor(arena.download(y), {6, 32}, masked, testing::resolution(dtype));
-  }
-}
-
 }  // namespace cuda_combine_test
 }  // namespace tutti
