@@ -169,6 +169,21 @@ void GpuDevice::clear(void* data, std::size_t bytes) {
   with_context([&](DeviceContext& context) { context.clear(data, bytes, StreamId::kCompute); });
 }
 
+void GpuDevice::count_non_finite(std::span<const Tensor> tensors, const MutableTensor& counts) {
+  const auto list = device_tensors(tensors);
+  with_context([&](DeviceContext& context) {
+    context.math().count_non_finite(list, static_cast<std::int64_t*>(counts.address()));
+  });
+}
+
+void GpuDevice::sums_of_squares(std::span<const Tensor> tensors, const MutableTensor& sums) {
+  const auto list = device_tensors(tensors);
+  CallWorkspace workspace(device());
+  with_context([&](DeviceContext& context) {
+    context.math().sums_of_squares(list, static_cast<double*>(sums.address()), workspace);
+  });
+}
+
 void GpuDevice::copy_from_host(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   if (GraphMemory* const graph = GraphMemory::current(device())) {

@@ -55,6 +55,10 @@ class GpuDevice {
   void fill(const MutableTensor& tensor, double value);
   /// Sets bytes to 0.
   void clear(void* data, std::size_t bytes);
+  /// counts[i], [n] int64 on this device: how many elements of tensor i are NaN or infinite.
+  void count_non_finite(std::span<const Tensor> tensors, const MutableTensor& counts);
+  /// sums[i], [n] float64 on this device: the sum of squares of the floating tensor i.
+  void sums_of_squares(std::span<const Tensor> tensors, const MutableTensor& sums);
   /// Host memory may change once this has returned. Waits for nothing but room in pinned memory.
   void copy_from_host(void* to, const void* from, std::size_t bytes);
   /// A copy of host memory, of work that comes from now on, beside the work that is queued already.
