@@ -6,6 +6,10 @@
 #include "tutti/autograd/variable.h"                      // named, mutable tensors
 #include "tutti/checkpoint/checkpoint_manager.h"          // saving and restoring
 #include "tutti/cluster/file_key_value_store.h"           // how processes find each other
+#include "tutti/cluster/multi_worker_util.h"              // who is chief, who trains
+#include "tutti/cluster/resolver_registry.h"              // who is in the cluster
+#include "tutti/cluster/resolvers/static_resolver.h"      // a cluster written in the program
+#include "tutti/cluster/resolvers/tf_config_resolver.h"   // a cluster as TF_CONFIG describes it
 #include "tutti/cluster/tcp/tcp_transport.h"              // messages between processes
 #include "tutti/core/executor.h"                          // threads
 #include "tutti/core/random.h"                            // set_random_seed
