@@ -67,6 +67,20 @@ void fail_place(std::string_view path, std::string_view expected, std::string_vi
               remedy.empty() ? "" : "; try to ", remedy);
 }
 
+Json parse_json(std::string_view text, std::string_view source, std::string_view expected) {
+  constexpr std::size_t kMaxMessage = 300;
+  try {
+    return Json::parse(text, source);
+  } catch (const Error& error) {
+    // The reader quotes what it last read, however long that is.
+    const bool is_long = error.message().size() > kMaxMessage;
+    const bool is_python = text.find("{'") != text.npos || text.find("['") != text.npos;
+    tutti::fail(error.code(), error.message().substr(0, kMaxMessage), is_long ? "..." : "",
+                "; expected ", expected, " as JSON",
+                is_python ? "; try double quotes, as json.dumps() writes them" : "");
+  }
+}
+
 void JsonPlace::fail(std::string_view expected, std::string_view remedy) const {
   fail_place(path_, expected, shown(*value_), remedy);
 }
