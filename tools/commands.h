@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tools/bench_options.h"
+#include "tools/run_options.h"
 
 namespace tutti::tools {
 
@@ -41,6 +42,10 @@ struct ConformOptions {
 /// Runs the conformance kit against an operation. 1 when a case failed (or none could run), 2 for
 /// what is no operation, plugin or case.
 int conform_command(const ConformOptions& options);
+
+/// Runs a program in several processes of this machine. The exit code is that of the job
+/// (docs/launching.md), 2 for flags that make no sense.
+int run_command(const RunFlags& flags, OutputFormat format);
 
 /// Times all_reduce of the registered operations beside this machine's floor. 1 when a result was
 /// wrong, 2 for flags that make no sense.

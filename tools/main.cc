@@ -71,6 +71,14 @@ int run(int argc, char** argv) {
         [&] { return bench_update_command(bench); });
   };
   flags.add_command("bench", "measure", declare_bench, [] { return 2; });
+  RunFlags run_flags;
+  const auto declare_run = [&](tutti::Flags& command) {
+    declare(command);
+    run_flags.declare(command);
+  };
+  flags.add_command("run", "run a program in several processes of this machine", declare_run,
+                    [&] { return run_command(run_flags, format()); });
+  if (const int error = run_flags.take_program(argc, argv)) return error;
   return flags.parse(argc, argv);
 }
 
