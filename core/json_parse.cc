@@ -130,7 +130,17 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     std::sort(names.begin(), names.end());
     const auto twice = std::adjacent_find(names.begin(), names.end());
     if (twice == names.end()) return;
-    fail(ErrorCode::kInvalidArgument, source_, ": member '", *twice, "' stands twice in an object");
+    fail(ErrorCode::kInvalidArgument, path(), ": member '", *twice, "' stands twice in an object");
+  }
+
+  /// Of the innermost open value: "TF_CONFIG.cluster", "JSON[2].a".
+  std::string path() const {
+    std::string path(source_);
+    for (std::size_t i = 0; i + 1 < open_.size(); ++i) {
+      const Json& parent = open_[i].value;
+      path += parent.is_array() ? concat("[", parent.as_array().size(), "]") : "." + open_[i].name;
+    }
+    return path;
   }
 
   std::string_view text_;

@@ -13,7 +13,7 @@
 namespace tutti::internal {
 
 bool GradientRound::has_dense(std::size_t bucket) const {
-  return num_replicas_ > 1 && std::ranges::count(buckets_[bucket].kinds, Kind::kDense) > 0;
+  return !alone_ && std::ranges::count(buckets_[bucket].kinds, Kind::kDense) > 0;
 }
 
 /// The replica's dense gradients of the bucket, in one launch of its compute stream; zeros between
