@@ -102,8 +102,8 @@ TEST(InputSharding, RBT_13_BatchesOfUnknownSizeAreCutEvenly) {
       numbers_in(files_of({5, 4})).batch(4).map([](const Element& e) { return e; });
   const std::vector<Steps> passes =
       passes_of({.count = 2, .options = named(AutoShardPolicy::kFile)}, dataset);
-  EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{2, 3}}, {{4}}, {{}}}));
-  EXPECT_EQ(passes[1], (Steps{{{5, 6}}, {{7, 8}}, {{}}, {{}}}));
+  EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{2, 3}}, {{4}}}));
+  EXPECT_EQ(passes[1], (Steps{{{5, 6}}, {{7, 8}}, {{}}}));
 }
 
 TEST(InputSharding, ASH_13_ShardingByDataCutsEvenly) {
@@ -294,7 +294,7 @@ void expect_positions_go_on(const Dataset& dataset) {
 }
 
 TEST(InputSharding, PositionsGoOnUnderEveryRule) {
-  const std::vector<std::string> files = files_of({5, 2, 9, 3});
+  const std::vector<std::string> files = files_of({3, 1, 5, 2});
   expect_positions_go_on(numbers_in(files).shuffle(4, 7).batch(4));
   // Fewer rows than replicas: some steps are nobody's and left out.
   expect_positions_go_on(numbers_in(files).batch(2));
