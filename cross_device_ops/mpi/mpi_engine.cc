@@ -26,8 +26,10 @@ namespace {
 constexpr Duration kGrace = std::chrono::seconds(2);
 // Of a call that this rank leaves before it begins: to help those who have begun.
 constexpr Duration kStandInTime = std::chrono::milliseconds(50);
-// Every MPI has at least so many tags.
-constexpr int kNumTags = 32767;
+// For making MPI's groups: Open MPI sends messages of such a tag among those of the transport,
+// which has lower tags. Every MPI has tags up to 32767.
+constexpr int kFirstTag = 1000;
+constexpr int kNumTags = 32767 - kFirstTag;
 
 /// What the ranks of a group tell each other while it is made.
 struct Introduction {
@@ -39,7 +41,7 @@ std::vector<Introduction> introduce(const RankLink& link, int process, TimePoint
   static std::atomic<int> groups_made{0};
   std::vector<Introduction> all(static_cast<std::size_t>(link.size()));
   Introduction& own = all[static_cast<std::size_t>(link.rank)];
-  own = {process, (process * 31 + groups_made.fetch_add(1)) % kNumTags};
+  own = {process, kFirstTag + (process * 31 + groups_made.fetch_add(1)) % kNumTags};
   std::vector<std::unique_ptr<Work>> works;
   for (int r = 0; r < link.size(); ++r) {
     if (r == link.rank) continue;

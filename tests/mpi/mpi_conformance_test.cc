@@ -79,7 +79,7 @@ std::vector<Case> sample_for(int num_processes) {
   std::vector<Case> chosen;
   std::set<std::string> ids;
   for (Case c : conformance::cases(
-           {.shapes = {conformance::GroupShape::kSpread}, .seed = 7, .sample = 300})) {
+           {.shapes = {conformance::GroupShape::kSpread}, .seed = 7, .sample = 120})) {
     const bool gives_values = c.check == Check::kValues || c.check == Check::kSpecialValues ||
                               c.check == Check::kRepeated || c.check == Check::kHandles;
     if (!gives_values || c.world == 1) continue;
@@ -120,8 +120,8 @@ TEST_F(MpiConformance, ASampleOfTheKitGivesTheRightValuesAndTheSameBitsEverywher
     ++calls;
   }
   if (world().rank() < 2) {
-    EXPECT_GT(calls, 50);
-    EXPECT_GT(seen.size(), 25u);  // collectives and types
+    EXPECT_GT(calls, 30);
+    EXPECT_GT(seen.size(), 15u);  // collectives and types
   }
 }
 
