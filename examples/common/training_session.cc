@@ -45,7 +45,9 @@ TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strate
   if (!options_.log_dir.empty()) events_.emplace(options_.log_dir);
   if (options_.checkpoint_dir.empty()) return;
   checkpoints_.emplace(make_checkpoint(strategy_, weights_, optimizer_, batches_, record_),
-                       options_.checkpoint_dir);
+                       options_.checkpoint_dir,
+                       CheckpointManagerOptions{.asynchronous = true,
+                                                .on_error = OnSaveError::kContinue});
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
   if (!options_.resume) return;
@@ -125,7 +127,9 @@ int TrainingSession::finish(double min_value) {
   std::printf("result     %lld steps, %.0f examples/s, test accuracy %.4f, weights %s\n",
               static_cast<long long>(record_.steps()), record_.examples_per_second(), last_value_,
               hash_variables(weights_).c_str());
-  if (stop_requested != 0) return kStoppedOnRequest;
+  if (checkpoints_) checkpoints_->wait();
+  const bool is_saved = !checkpoints_ || !checkpoints_->last_error();
+  if (stop_requested != 0) return is_saved ? kStoppedOnRequest : 1;
   if (last_value_ >= min_value) return 0;
   std::fprintf(stderr, "error: expected a test accuracy of at least %.4f, got %.4f\n", min_value,
                last_value_);

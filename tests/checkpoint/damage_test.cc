@@ -174,7 +174,7 @@ TEST_F(Damage, DoesNotCountAsAVersionToKeep) {
   EXPECT_EQ(restored_number(folder_), 1);  // still there
   series_.save(manager, 4, 4);
   EXPECT_EQ(restored_number(folder_), 4);
-  flip(folder_ + "/step_4/part_0_of_1.save_3.safetensors", 8000);
+  flip(folder_ + "/step_4/part_0_of_1.save_4.safetensors", 8000);
   EXPECT_EQ(restored_number(folder_), 1);
 }
 
