@@ -152,7 +152,7 @@ TEST(Manifest, ThatLiesIsRefused) {
       {"\"chunk_bytes\": 64", "\"chunk_bytes\": 0", {"chunks"}},
       {"\"chunk_bytes\": 64", "\"chunk_bytes\": 32", {"chunks"}},
       {"\"F32\"", "\"F31\"", {"'F31'"}},
-      {"\"F32\"", "\"F64\"", {"chunks"}},
+      {"\"F32\"", "\"F64\"", {"bytes by its tensors"}},
       {"   \"shape\": [\n    10,", "   \"shape\": [\n    -10,", {"-10"}},
       {"   \"shape\": [\n    10,", "   \"shape\": [\n    4611686018427387904,", {"more bytes"}},
       {"\"rows\": [\n      0,\n      10", "\"rows\": [\n      0,\n      11", {"rows", "11"}},
