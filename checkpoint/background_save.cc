@@ -21,8 +21,8 @@ std::optional<Error> error_of(const std::function<void()>& body) {
 }
 
 BackgroundSave::BackgroundSave(std::function<void()> save) {
-  thread_ = Executor::system().start(
-      "checkpoint", [this, save = std::move(save)] { error_ = error_of(save); });
+  thread_ = Executor::system().start("checkpoint",
+                                     [this, save = std::move(save)] { error_ = error_of(save); });
 }
 
 const std::optional<Error>& BackgroundSave::wait() {

@@ -13,7 +13,8 @@
 namespace tutti::internal {
 
 /// In a file, state lies in the metadata under "state/<name>", as JSON text; step and versions
-/// beside it, and under "xxh3/<tensor>" a checksum of each tensor, under "xxh3" one of all the rest.
+/// beside it, and under "xxh3/<tensor>" a checksum of each tensor, under "xxh3" one of all the
+/// rest.
 struct CheckpointFile {
   std::map<std::string, Tensor> tensors;
   std::map<std::string, Json> states;

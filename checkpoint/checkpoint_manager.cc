@@ -42,8 +42,8 @@ Found read_newest(const std::vector<FoundVersion>& versions) {
   Found found;
   for (auto version = versions.rbegin(); version != versions.rend() && !found.file; ++version) {
     if (version->shown.state == VersionState::kUnfinished) {
-      log_warning(concat("CheckpointManager::restore_latest: passing over ",
-                         version->shown.problem));
+      log_warning(
+          concat("CheckpointManager::restore_latest: passing over ", version->shown.problem));
       continue;
     }
     try {
@@ -66,8 +66,10 @@ void report(const Found& found, const std::string& directory, bool strict) {
          "' is whole: ", problems);
   }
   if (strict) {
-    fail(ErrorCode::kDataLoss, "CheckpointManager::restore_latest: the newest checkpoint is "
-         "damaged: ", problems, "; try without strict: '", found.file->info.path, "' is whole");
+    fail(ErrorCode::kDataLoss,
+         "CheckpointManager::restore_latest: the newest checkpoint is "
+         "damaged: ",
+         problems, "; try without strict: '", found.file->info.path, "' is whole");
   }
   log(LogLevel::kError, concat("CheckpointManager::restore_latest: damaged: ", problems,
                                "; going back to '", found.file->info.path, "'"));

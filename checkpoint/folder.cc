@@ -46,8 +46,8 @@ const char* advice_for(int error) {
   const auto bytes_free = known ? std::uint64_t{space.f_bavail} * space.f_frsize : 0;
   fail(is_full(error) ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
        "Checkpoint: cannot write '", path, "': ", reason_of(error), "; it needs ", num_bytes,
-       " bytes, ", known ? concat(bytes_free) : std::string("an unknown number"),
-       " are free there", advice_for(error));
+       " bytes, ", known ? concat(bytes_free) : std::string("an unknown number"), " are free there",
+       advice_for(error));
 }
 
 // What the disk, not a person, has done to a file.
@@ -79,8 +79,8 @@ bool Descriptor::close() {
 
 bool is_plain_name(std::string_view name) {
   const auto is_plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c == '.' || c == '_' || c == '-';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
   };
   return !name.empty() && name.size() <= 255 && name[0] != '.' &&
          std::all_of(name.begin(), name.end(), is_plain);

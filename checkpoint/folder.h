@@ -123,7 +123,8 @@ class Folder {
   void lock() const;
 
  private:
-  Folder(Descriptor folder, std::string path) : folder_(std::move(folder)), path_(std::move(path)) {}
+  Folder(Descriptor folder, std::string path)
+      : folder_(std::move(folder)), path_(std::move(path)) {}
   Descriptor folder_;
   std::string path_;
 };

@@ -146,7 +146,8 @@ void require_sizes(const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) sizes.push_back(file.head_bytes);
   for (const ManifestTensor& tensor : manifest.tensors) {
     for (const ManifestPiece& piece : tensor.pieces) {
-      const auto bytes = bytes_of_elements(shape_of_rows(tensor.shape, piece.num_rows), tensor.dtype);
+      const auto bytes =
+          bytes_of_elements(shape_of_rows(tensor.shape, piece.num_rows), tensor.dtype);
       if (__builtin_add_overflow(sizes[piece.file], bytes, &sizes[piece.file])) {
         refuse("the tensors have more bytes than there are");
       }

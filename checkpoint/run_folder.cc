@@ -36,8 +36,8 @@ void inspect_folder(const Folder& folder, FoundVersion& version) {
   version.manifest = read_manifest(folder);
   if (!version.manifest) {
     version.shown.state = VersionState::kUnfinished;
-    version.shown.problem = concat(folder.path(), ": no ", kManifestName,
-                                   ": saving was interrupted");
+    version.shown.problem =
+        concat(folder.path(), ": no ", kManifestName, ": saving was interrupted");
     return;
   }
   version.shown.sequence = version.manifest->sequence;

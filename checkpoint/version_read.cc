@@ -49,7 +49,8 @@ class PartReader {
     const std::string head = reader_.read_text(0, file_.head_bytes);
     whole_.update(head);
     if (!compare(head, file_.head_checksum, 0, "the header")) return;
-    const SafetensorsHeader header = parse_safetensors_header(head, file_.num_bytes, reader_.path());
+    const SafetensorsHeader header =
+        parse_safetensors_header(head, file_.num_bytes, reader_.path());
     if (!agrees(header)) return;
     for (const SafetensorsEntry& entry : header.entries) read_piece(entry);
     if (destinations_.empty() && whole_.hex_digest() != file_.checksum && !damaged_) {
@@ -181,8 +182,12 @@ CheckpointFile read_version(const Folder& folder) {
   CheckpointFile file;
   for (auto& [name, tensor] : destinations) file.tensors[name] = tensor.freeze();
   file.states = std::move(manifest->states);
-  file.info = {manifest->step, std::move(manifest->tutti_version), std::move(manifest->numerics),
-               manifest->sequence, folder.path(), std::move(manifest->about)};
+  file.info = {manifest->step,
+               std::move(manifest->tutti_version),
+               std::move(manifest->numerics),
+               manifest->sequence,
+               folder.path(),
+               std::move(manifest->about)};
   return file;
 }
 

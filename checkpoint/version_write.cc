@@ -85,8 +85,8 @@ std::optional<std::int64_t> sequence_of_part(std::string_view name) {
     if (there) name.remove_prefix(word.size());
     return there;
   };
-  const bool begins = take(kPart) && take_number() >= 0 && take(kOf) && take_number() > 0 &&
-                      take(kSave);
+  const bool begins =
+      take(kPart) && take_number() >= 0 && take(kOf) && take_number() > 0 && take(kSave);
   const std::int64_t sequence = begins ? take_number() : -1;
   return sequence > 0 && name == kSuffix ? std::optional(sequence) : std::nullopt;
 }

@@ -46,9 +46,8 @@ std::vector<Row> rows_of(const std::string& path) {
 }
 
 int count(const std::vector<Row>& rows, VersionState state) {
-  return static_cast<int>(std::count_if(rows.begin(), rows.end(), [&](const Row& row) {
-    return row.version.state == state;
-  }));
+  return static_cast<int>(std::count_if(
+      rows.begin(), rows.end(), [&](const Row& row) { return row.version.state == state; }));
 }
 
 Json to_json(const Row& row) {
@@ -79,10 +78,9 @@ void print_text(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     const CheckpointVersion& version = row.version;
     std::printf("%-10s  step %-10lld  save %-6lld  %6zu tensors  %14llu bytes  %s\n",
-                std::string(to_string(version.state)).c_str(),
-                static_cast<long long>(version.step), static_cast<long long>(version.sequence),
-                version.num_tensors, static_cast<unsigned long long>(version.num_bytes),
-                version.path.c_str());
+                std::string(to_string(version.state)).c_str(), static_cast<long long>(version.step),
+                static_cast<long long>(version.sequence), version.num_tensors,
+                static_cast<unsigned long long>(version.num_bytes), version.path.c_str());
     for (const std::string& problem : row.problems) std::printf("  %s\n", problem.c_str());
   }
   std::printf("%d whole, %d damaged, %d unfinished\n", count(rows, VersionState::kWhole),
@@ -101,8 +99,8 @@ std::string choose(const CkptOptions& options) {
   std::vector<std::int64_t> steps;
   for (const CheckpointVersion& version : list_checkpoints(options.path)) {
     steps.push_back(version.step);
-    const bool wanted = options.step < 0 ? version.state == VersionState::kWhole
-                                         : version.step == options.step;
+    const bool wanted =
+        options.step < 0 ? version.state == VersionState::kWhole : version.step == options.step;
     if (wanted) chosen = version.path;
   }
   if (!chosen.empty()) return chosen;

@@ -44,10 +44,9 @@ TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strate
       batches_(std::move(batches)) {
   if (!options_.log_dir.empty()) events_.emplace(options_.log_dir);
   if (options_.checkpoint_dir.empty()) return;
-  checkpoints_.emplace(make_checkpoint(strategy_, weights_, optimizer_, batches_, record_),
-                       options_.checkpoint_dir,
-                       CheckpointManagerOptions{.asynchronous = true,
-                                                .on_error = OnSaveError::kContinue});
+  checkpoints_.emplace(
+      make_checkpoint(strategy_, weights_, optimizer_, batches_, record_), options_.checkpoint_dir,
+      CheckpointManagerOptions{.asynchronous = true, .on_error = OnSaveError::kContinue});
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
   if (!options_.resume) return;

@@ -167,7 +167,8 @@ TEST(CheckpointManager, SavesInTheBackgroundWhatWasThereWhenItWasAsked) {
   const std::string folder = empty_folder();
   Variable large(Tensor::zeros({1 << 20}), VariableOptions{.name = "large"});
   {
-    CheckpointManager manager(Checkpoint({large}), folder, {.max_to_keep = 3, .asynchronous = true});
+    CheckpointManager manager(Checkpoint({large}), folder,
+                              {.max_to_keep = 3, .asynchronous = true});
     for (int step = 1; step <= 6; ++step) {
       large.assign(step);
       manager.save(step);  // waits for the one before: at most one is under way

@@ -6,7 +6,6 @@
 #include "tutti/core/file.h"
 #include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 
 namespace tutti {

@@ -70,20 +70,25 @@ TEST(Version, IsNotCommittedWhenRowsAreMissingOrTwice) {
   const Folder folder = Folder::make(empty_folder());
   const Manifest first = write_rows(folder, 0, 3), second = write_rows(folder, 1, 3);
   const Manifest half = write_rows(folder, 1, 2);
-  expect_error(ErrorCode::kDataLoss, {"'table'", "expected 10 rows, got 6"},
-               [&] { commit_version(folder, internal::merge_manifests({first, second})); });
-  expect_error(ErrorCode::kDataLoss, {"'table'", "occur twice"},
-               [&] { commit_version(folder, internal::merge_manifests({first, second, half})); });
-  expect_error(ErrorCode::kInvalidArgument, {"two processes wrote"},
-               [&] { internal::merge_manifests({first, first}); });
+  expect_error(ErrorCode::kDataLoss, {"'table'", "expected 10 rows, got 6"}, [&] {
+    commit_version(folder, internal::merge_manifests({first, second}));
+  });
+  expect_error(ErrorCode::kDataLoss, {"'table'", "occur twice"}, [&] {
+    commit_version(folder, internal::merge_manifests({first, second, half}));
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"two processes wrote"}, [&] {
+    internal::merge_manifests({first, first});
+  });
   Manifest later = second;
   later.sequence = 4;
-  expect_error(ErrorCode::kInvalidArgument, {"parts of one save", "number 4"},
-               [&] { internal::merge_manifests({first, later}); });
+  expect_error(ErrorCode::kInvalidArgument, {"parts of one save", "number 4"}, [&] {
+    internal::merge_manifests({first, later});
+  });
   Manifest other = second;
   other.tensors[0].shape = Shape{kRows, 3, 1};
-  expect_error(ErrorCode::kInvalidArgument, {"'table'", "[10, 3, 1]"},
-               [&] { internal::merge_manifests({first, other}); });
+  expect_error(ErrorCode::kInvalidArgument, {"'table'", "[10, 3, 1]"}, [&] {
+    internal::merge_manifests({first, other});
+  });
   EXPECT_FALSE(internal::read_manifest(folder));
   Part part{0, 1, {{{"x", table(0, 4)}, Shape{kRows, 3}, 7}}};
   expect_error(ErrorCode::kInvalidArgument, {"'x'", "from row 7"},
