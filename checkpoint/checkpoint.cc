@@ -138,6 +138,18 @@ std::string Checkpoint::save_to_bytes(std::int64_t step) const {
   return internal::format_checkpoint_file(values(step));
 }
 
+std::string Checkpoint::to_bytes(const CheckpointSnapshot& snapshot) {
+  return internal::format_checkpoint_file(snapshot.values());
+}
+
+CheckpointSnapshot Checkpoint::snapshot(std::int64_t step) const {
+  return CheckpointSnapshot(std::make_shared<const CheckpointFile>(values(step)));
+}
+
+CheckpointInfo Checkpoint::restore(const CheckpointSnapshot& snapshot) const {
+  return take(snapshot.values(), "a snapshot", {});
+}
+
 CheckpointInfo Checkpoint::take(const CheckpointFile& file, const std::string& source,
                                 RestoreOptions options) const {
   std::vector<std::string> problems = find_problems(file, variables_, options);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,19 @@ namespace internal {
 struct CheckpointFile;
 }
 
+/// The values of a moment, in memory: shared with the variables until these are written. Copies
+/// share it. Made by Checkpoint::snapshot().
+class CheckpointSnapshot {
+ public:
+  CheckpointSnapshot() = default;
+  explicit CheckpointSnapshot(std::shared_ptr<const internal::CheckpointFile> values)
+      : values_(std::move(values)) {}
+  const internal::CheckpointFile& values() const { return *values_; }
+
+ private:
+  std::shared_ptr<const internal::CheckpointFile> values_;
+};
+
 /// A set of variables and named state that are saved and restored together. tf.train.Checkpoint.
 /// Make every variable (slots of optimizers too) before saving or restoring. All functions: outside
 /// replicas, one thread. Names and shapes are global: what one strategy and number of workers
@@ -86,6 +100,10 @@ class Checkpoint {
   /// The file of save() as bytes: what a worker sends to one that lost its state. Every process of
   /// a strategy calls it.
   std::string save_to_bytes(std::int64_t step = 0) const;
+  static std::string to_bytes(const CheckpointSnapshot& snapshot);
+  /// Like save(), into memory. Every process of a strategy calls both.
+  CheckpointSnapshot snapshot(std::int64_t step = 0) const;
+  CheckpointInfo restore(const CheckpointSnapshot& snapshot) const;
   /// `source` names the bytes in errors.
   CheckpointInfo restore_from_bytes(std::string_view bytes, const std::string& source,
                                     RestoreOptions options = {}) const;
