@@ -47,8 +47,9 @@ TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strate
   if (!options_.log_dir.empty() && strategy_.is_chief()) events_.emplace(options_.log_dir);
   if (strategy_.is_chief()) progress_.emplace();
   if (options_.checkpoint_dir.empty()) return;
-  checkpoints_.emplace(make_checkpoint(strategy_, weights_, optimizer_, batches_, record_),
-                       options_.checkpoint_dir);
+  checkpoints_.emplace(
+      make_checkpoint(strategy_, weights_, optimizer_, batches_, record_), options_.checkpoint_dir,
+      CheckpointManagerOptions{.asynchronous = true, .on_error = OnSaveError::kContinue});
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
   // A process that takes another's place gets its state from the others.
@@ -153,7 +154,9 @@ int TrainingSession::finish(double min_value) {
                 static_cast<long long>(record_.steps()), record_.examples_per_second(), last_value_,
                 weights_hash.c_str());
   }
-  if (stopped_on_request_) return kStoppedOnRequest;
+  if (checkpoints_) checkpoints_->wait();
+  const bool is_saved = !checkpoints_ || !checkpoints_->last_error();
+  if (stopped_on_request_) return is_saved ? kStoppedOnRequest : 1;
   if (last_value_ >= min_value) return 0;
   std::fprintf(stderr, "error: expected a test accuracy of at least %.4f, got %.4f\n", min_value,
                last_value_);

@@ -66,10 +66,10 @@ class TuttiProgram(unittest.TestCase):
     def test_wrong_usage_ends_with_2_and_the_list(self):
         code, _, errors = run("dance")
         self.assertEqual(code, 2)
-        self.assertEqual(errors, "tutti: unknown command 'dance'; expected one of devices, doctor, cluster, conform, bench, run\n")
+        self.assertEqual(errors, "tutti: unknown command 'dance'; expected one of devices, doctor, cluster, conform, bench, ckpt, run\n")
         code, _, errors = run()
         self.assertEqual(code, 2)
-        self.assertIn("expected one of devices, doctor, cluster, conform, bench, run", errors)
+        self.assertIn("expected one of devices, doctor, cluster, conform, bench, ckpt, run", errors)
         code, _, errors = run("doctor", "--fix")
         self.assertEqual(code, 2)
         self.assertIn("unknown flag --fix", errors)
