@@ -9,6 +9,7 @@ set(TUTTI_PNG AUTO CACHE STRING "PNG pictures with libpng: AUTO, ON or OFF")
 set(TUTTI_JPEG AUTO CACHE STRING "JPEG pictures with libjpeg: AUTO, ON or OFF")
 set(TUTTI_GRPC AUTO CACHE STRING "The control plane on gRPC besides plain TCP: AUTO, ON or OFF")
 set(TUTTI_CUDA AUTO CACHE STRING "GPUs by CUDA, cuDNN, cuBLAS and NCCL: AUTO, ON or OFF")
+set(TUTTI_MPI AUTO CACHE STRING "Collectives and messages by MPI: AUTO, ON or OFF")
 set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

@@ -26,7 +26,7 @@ struct PendingCall;
 
 struct CommunicatorOptions {
   /// A registered name: canonical, ring, halving_doubling, tree, hierarchical_copy,
-  /// reduction_to_one_device, auto, or a plugin that spans processes.
+  /// reduction_to_one_device, auto, mpi, or a plugin that spans processes.
   std::string algorithm = "canonical";
   /// How long a call waits for the other ranks.
   Duration timeout = std::chrono::seconds(120);

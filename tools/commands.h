@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tools/bench_options.h"
+#include "tools/run_options.h"
 
 namespace tutti::tools {
 
@@ -20,6 +21,10 @@ int devices_command(OutputFormat format, const std::string& virtual_gpus);
 /// What this build and this machine can do, with a verdict. 1 when something needed is missing.
 /// Fashion-MNIST is looked for in `data_dir`, or in the usual places when it is empty.
 int doctor_command(OutputFormat format, const std::string& data_dir);
+
+/// The cluster that this process's environment describes, as the resolver of that name reads it. 2
+/// when it cannot be read, is not valid, or there is no such resolver.
+int cluster_command(OutputFormat format, const std::string& resolver);
 
 /// What `tutti conform` is asked for.
 struct ConformOptions {
@@ -37,6 +42,10 @@ struct ConformOptions {
 /// Runs the conformance kit against an operation. 1 when a case failed (or none could run), 2 for
 /// what is no operation, plugin or case.
 int conform_command(const ConformOptions& options);
+
+/// Runs a program in several processes of this machine. The exit code is that of the job
+/// (docs/launching.md), 2 for flags that make no sense.
+int run_command(const RunFlags& flags, OutputFormat format);
 
 /// Times all_reduce of the registered operations beside this machine's floor. 1 when a result was
 /// wrong, 2 for flags that make no sense.

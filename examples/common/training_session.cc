@@ -20,6 +20,8 @@ Checkpoint make_checkpoint(Strategy& strategy, const std::vector<Variable>& weig
                            TrainingRecord& record) {
   Checkpoint checkpoint(weights);
   checkpoint.add(optimizer.state_variables());
+  checkpoint.set_about("strategy", strategy.name());
+  checkpoint.set_about("replicas", strategy.num_replicas_in_sync());
   checkpoint.add_state("strategy",
                        {[&strategy] { return strategy.save_state(); },
                         [&strategy](const Json& state) { strategy.restore_state(state); }});
@@ -40,7 +42,8 @@ TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strate
       weights_(std::move(weights)),
       optimizer_(optimizer),
       batches_(std::move(batches)) {
-  if (!options_.log_dir.empty()) events_.emplace(options_.log_dir);
+  if (!options_.log_dir.empty() && strategy_.is_chief()) events_.emplace(options_.log_dir);
+  if (strategy_.is_chief()) progress_.emplace();
   if (options_.checkpoint_dir.empty()) return;
   checkpoints_.emplace(make_checkpoint(strategy_, weights_, optimizer_, batches_, record_),
                        options_.checkpoint_dir);
@@ -53,6 +56,7 @@ TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strate
          "; train without --resume first");
   }
   saved_step_ = info->step;
+  if (!strategy_.is_chief()) return;
   std::printf("resumed    after step %lld\n", static_cast<long long>(info->step));
 }
 
@@ -71,7 +75,7 @@ bool TrainingSession::begin_epoch() {
   }
   take_times();
   split_ = {};  // what evaluation took is not training's
-  progress_.begin_epoch(epoch(), options_.epochs, steps);
+  if (progress_) progress_->begin_epoch(epoch(), options_.epochs, steps);
   return true;
 }
 
@@ -86,7 +90,7 @@ bool TrainingSession::step(float loss, std::int64_t examples) {
   record_.step(loss, examples);
   take_times();
   const std::pair<std::string, double> values[] = {{"loss", loss}};
-  progress_.step(record_.steps() - first_step_of_epoch_, examples, values);
+  if (progress_) progress_->step(record_.steps() - first_step_of_epoch_, examples, values);
   log_scalar("loss", loss);
   if (!stopped()) return true;
   save();
@@ -97,7 +101,8 @@ void TrainingSession::end_epoch(const std::string& metric, double value) {
   last_value_ = value;
   record_.set_accuracy(value);
   const std::pair<std::string, double> values[] = {{"test " + metric, value}};
-  progress_.end_epoch(values, strategy_.num_replicas_in_sync() > 1 ? split_ : TimeSplit{});
+  const TimeSplit split = strategy_.num_replicas_in_sync() > 1 ? split_ : TimeSplit{};
+  if (progress_) progress_->end_epoch(values, split);
   log_scalar("test_" + metric, value);
   save();
 }
@@ -120,9 +125,12 @@ void TrainingSession::log_scalar(const std::string& tag, double value) {
 int TrainingSession::finish(double min_value) {
   std::vector<Variable> slots = optimizer_.state_variables();
   record_.write(options_, strategy_, weights_, slots);
-  std::printf("result     %lld steps, %.0f examples/s, test accuracy %.4f, weights %s\n",
-              static_cast<long long>(record_.steps()), record_.examples_per_second(), last_value_,
-              hash_variables(weights_).c_str());
+  const std::string weights_hash = hash_variables(weights_);
+  if (strategy_.is_chief()) {
+    std::printf("result     %lld steps, %.0f examples/s, test accuracy %.4f, weights %s\n",
+                static_cast<long long>(record_.steps()), record_.examples_per_second(), last_value_,
+                weights_hash.c_str());
+  }
   if (stop_requested != 0) return kStoppedOnRequest;
   if (last_value_ >= min_value) return 0;
   std::fprintf(stderr, "error: expected a test accuracy of at least %.4f, got %.4f\n", min_value,

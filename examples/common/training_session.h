@@ -48,7 +48,7 @@ class TrainingSession {
   const Optimizer& optimizer_;
   DistributedDataset batches_;
   TrainingRecord record_;
-  Progress progress_;
+  std::optional<Progress> progress_;  // of the chief
   std::optional<CheckpointManager> checkpoints_;
   std::optional<EventFileWriter> events_;
   TimeSplit split_;

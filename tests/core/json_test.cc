@@ -85,6 +85,10 @@ TEST(JsonParse, RefusesMalformedInput) {
     EXPECT_NE(json_error(text), "accepted") << text;
   }
   EXPECT_NE(json_error("{\"a\":1,\"a\":2}").find("'a' stands twice"), std::string::npos);
+  EXPECT_EQ(json_error(R"({"x": [0, {"b": {"a": 1, "a": 2}}]})"),
+            "JSON.x[1].b: member 'a' stands twice in an object; expected each once");
+  // The reader stops in the middle of a letter.
+  EXPECT_NE(json_error("{\"a\"\xef\xbb\xbf:1}").find("last read: '\"a\"?'"), std::string::npos);
 }
 
 TEST(JsonParse, LimitsTheDepth) {
