@@ -3,7 +3,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,24 +44,42 @@ class WorkerGroup {
   /// nullptr for a process alone.
   ControlClient* control() const { return plane_.client.get(); }
 
-  /// A communicator of all workers. Called by all, once. What kills the group ends its calls.
+  /// Whether this process takes the place of one that died while the others went on.
+  bool is_replacement() const { return is_replacement_; }
+  /// Whether the job found that a worker is dead, stopped or stuck since the last reconnect().
+  /// Also true when it finds out within `patience`: a connection may break before it has.
+  bool has_lost_a_worker(Duration patience) const;
+  /// Waits until all workers are here, those that were started again among them, and connects them
+  /// anew. Called by all, when all communicators are destroyed. Throws kDeadlineExceeded naming who
+  /// is missing, kUnavailable when another worker is lost meanwhile.
+  void reconnect(TimePoint deadline);
+
+  /// What the workers found out together at their start, for those that come later.
+  void remember(const std::string& key, std::string_view value);
+  std::string remembered(const std::string& key);
+
+  /// A communicator of all workers. Called by all. What kills the group ends its calls.
   std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options = {});
 
  private:
   class Alarm;
+  class GenerationStore;
   struct Private {};
 
  public:
   WorkerGroup(Private, std::vector<MemberTask> tasks, int worker);
 
  private:
-  void connect(const WorkerGroupOptions& options);
+  void join_job(const WorkerGroupOptions& options);
+  void connect(TimePoint deadline);
+  void connect_generation(std::uint64_t number, TimePoint deadline);
 
   const std::vector<MemberTask> tasks_;
   const int worker_;
   std::shared_ptr<ProgressBoard> progress_;
   std::shared_ptr<Alarm> alarm_;
   ControlPlane plane_;
+  bool is_replacement_ = false;
   std::shared_ptr<Transport> transport_;
 };
 

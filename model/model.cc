@@ -314,6 +314,8 @@ Checkpoint Model::checkpoint() {
       "strategy",
       {[state = model_state_] { return state->strategy->save_state(); },
        [state = model_state_](const Json& json) { state->strategy->restore_state(json); }});
+  checkpoint.set_about("strategy", strategy().name());
+  checkpoint.set_about("replicas", strategy().num_replicas_in_sync());
   checkpoint.add_state("fit", {[state = model_state_] {
                                  Json json = Json::object();
                                  json.set("epochs_trained", state->epochs_trained);

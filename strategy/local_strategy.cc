@@ -303,6 +303,17 @@ int LocalStrategy::num_workers() const { return team() ? team()->num_workers() :
 int LocalStrategy::worker() const { return team() ? team()->worker() : 0; }
 internal::WorkerTeam* LocalStrategy::team() const { return impl_->services.team.get(); }
 
+void LocalStrategy::complete_input_plan(InputPlan& plan) {
+  if (!team()) return;
+  plan.rows_of_workers = [team = impl_->services.team](std::int64_t rows) {
+    std::vector<std::int64_t> all;
+    for (const std::string& text : team->gather_texts(concat(rows), "rows of the next step")) {
+      all.push_back(std::stoll(text));
+    }
+    return all;
+  };
+}
+
 std::vector<Tensor> LocalStrategy::values_of_all_replicas(const PerReplica<Tensor>& local,
                                                           std::string_view who) {
   return team() ? team()->gather_tensors(local.values(), who) : local.values();

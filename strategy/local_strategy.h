@@ -73,15 +73,17 @@ class LocalStrategy : public Strategy {
   void restore_state(const Json& state) override;
   const Failure& last_failure() const override;
   RunTimes take_run_times() override;
+  /// The workers that train together; nullptr where this process trains alone. For Recovery.
+  internal::WorkerTeam* team() const;
 
  protected:
   /// `team`: the workers that train together, of which this process is one. Then a run that fails
   /// here ends theirs, and the other way round; replica_weights are those of all replicas.
   LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options,
                 std::shared_ptr<internal::WorkerTeam> team = nullptr);
+  void complete_input_plan(InputPlan& plan) override;
   std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
                                              std::string_view who) override;
-  internal::WorkerTeam* team() const;
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
   /// The storage of an ON_READ variable: one component per replica. ON_WRITE is the subclass's.
   std::shared_ptr<VariableStorage> create_on_read_storage(const Tensor& initial_value,

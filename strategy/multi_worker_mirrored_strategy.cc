@@ -15,9 +15,7 @@ namespace {
 constexpr const char* kWho = "multi_worker_mirrored";
 
 /// This worker's share of options.replicas, and what several workers cannot do.
-LocalStrategyOptions options_of_worker(const Communicator& communicator,
-                                       LocalStrategyOptions options) {
-  const int workers = communicator.size();
+LocalStrategyOptions options_of_worker(int worker, int workers, LocalStrategyOptions options) {
   if (options.devices.devices.empty()) options.devices = default_devices();
   for (const Device& device : options.devices.devices) {
     if (device.type == DeviceType::kCpu || workers == 1) continue;
@@ -29,53 +27,98 @@ LocalStrategyOptions options_of_worker(const Communicator& communicator,
     fail(ErrorCode::kUnimplemented, kWho, ": compression ", to_string(compression),
          "; expected none; try variables of bfloat16");
   }
-  if (options.replicas == 0) return options;
   const auto devices = static_cast<int>(options.devices.devices.size());
-  const int share =
-      options.replicas / workers + (communicator.rank() < options.replicas % workers ? 1 : 0);
+  if (options.replicas == 0) {
+    options.replicas = devices;
+    return options;
+  }
+  const int share = options.replicas / workers + (worker < options.replicas % workers ? 1 : 0);
   if (share < devices) {
     fail(ErrorCode::kInvalidArgument, kWho, ": ", options.replicas, " replicas over ", workers,
-         " workers give worker ", communicator.rank(), " ", share,
-         "; expected at least one per device (", devices, "); try fewer devices or workers");
+         " workers give worker ", worker, " ", share, "; expected at least one per device (",
+         devices, "); try fewer devices or workers");
   }
   options.replicas = share;
   return options;
 }
 
-int num_local_replicas(const LocalStrategyOptions& options) {
-  return options.replicas > 0 ? options.replicas : static_cast<int>(options.devices.devices.size());
-}
-
 /// The rule of LocalStrategyOptions::deterministic for what combines the workers' sums.
-void check_order(const Communicator& communicator, const LocalStrategyOptions& options) {
-  if (communicator.determinism() == Determinism::kCanonical || communicator.size() == 1) return;
+void check_order(const internal::WorkerTeam& team, const LocalStrategyOptions& options) {
+  if (team.is_canonical() || team.num_workers() == 1) return;
   if (options.deterministic.value_or(false)) {
-    fail(ErrorCode::kInvalidArgument, kWho, ": deterministic = true, but '", communicator.name(),
-         "' does not add in canonical order; expected canonical; try it as the communicator's "
-         "algorithm");
+    fail(ErrorCode::kInvalidArgument, kWho, ": deterministic = true, but '", team.algorithm(),
+         "' does not add in canonical order; expected canonical");
   }
   if (options.deterministic.has_value()) return;
-  log_info(concat(kWho, ": ", communicator.name(),
+  log_info(concat(kWho, ": ", team.algorithm(),
                   ": order-free, the same bits as other strategies are not promised"));
 }
 
-std::shared_ptr<internal::WorkerTeam> team_of(std::unique_ptr<Communicator> communicator,
-                                              const LocalStrategyOptions& options) {
-  check_order(*communicator, options);
-  return std::make_shared<internal::WorkerTeam>(std::move(communicator),
-                                                num_local_replicas(options));
+/// What combines values between workers, by name.
+std::string algorithm_of(const CrossDeviceOpsSpec& spec) {
+  if (!spec.name.empty()) return spec.name;
+  switch (spec.options.implementation) {
+    case CommunicationImplementation::kRing:
+      return "ring";
+    case CommunicationImplementation::kMpi:
+      return "mpi";
+    case CommunicationImplementation::kNccl:
+      return "nccl";
+    case CommunicationImplementation::kAuto:
+    case CommunicationImplementation::kCanonical:
+      break;
+  }
+  return "canonical";
+}
+
+CommunicatorOptions communication_of(const LocalStrategyOptions& options) {
+  const auto& timeout = options.cross_device_ops.options.timeout;
+  return {.algorithm = algorithm_of(options.cross_device_ops),
+          .timeout = timeout ? Duration(*timeout) : Duration(options.timeout)};
 }
 
 }  // namespace
 
+/// What the constructors put together: this worker's options, and the others.
+struct MultiWorkerMirroredStrategy::Parts {
+  LocalStrategyOptions options;
+  std::shared_ptr<internal::WorkerTeam> team;
+
+  static Parts of_job(const ClusterResolver& resolver, const MultiWorkerOptions& options) {
+    std::shared_ptr<WorkerGroup> group = WorkerGroup::join(resolver, options.cluster);
+    Parts parts;
+    parts.options = options_of_worker(group->worker(), group->num_workers(), options.local);
+    parts.team = std::make_shared<internal::WorkerTeam>(
+        std::move(group), communication_of(options.local), parts.options.replicas);
+    // What the worker combines alone it combines in canonical order.
+    parts.options.cross_device_ops.name = "canonical";
+    parts.options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
+    return parts;
+  }
+
+  static Parts of_communicator(std::unique_ptr<Communicator> communicator,
+                               LocalStrategyOptions options) {
+    Parts parts;
+    parts.options =
+        options_of_worker(communicator->rank(), communicator->size(), std::move(options));
+    parts.team =
+        std::make_shared<internal::WorkerTeam>(std::move(communicator), parts.options.replicas);
+    return parts;
+  }
+};
+
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(const ClusterResolver& resolver,
+                                                         MultiWorkerOptions options)
+    : MultiWorkerMirroredStrategy(Parts::of_job(resolver, options)) {}
+
 MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<Communicator> communicator,
                                                          LocalStrategyOptions options)
-    : MultiWorkerMirroredStrategy(Checked{}, options_of_worker(*communicator, std::move(options)),
-                                  std::move(communicator)) {}
+    : MultiWorkerMirroredStrategy(
+          Parts::of_communicator(std::move(communicator), std::move(options))) {}
 
-MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(
-    Checked, LocalStrategyOptions options, std::unique_ptr<Communicator>&& communicator)
-    : LocalStrategy(kWho, options, team_of(std::move(communicator), options)) {
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(Parts parts)
+    : LocalStrategy(kWho, parts.options, parts.team) {
+  check_order(*team(), parts.options);
   const auto devices = replica_devices();
   placement_ = std::make_shared<const internal::Placement>(
       internal::Placement::mirrored({devices.begin(), devices.end()}));
@@ -85,6 +128,7 @@ MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
 
 void MultiWorkerMirroredStrategy::require_equal_everywhere(const Tensor& initial_value,
                                                            const VariableOptions& options) {
+  if (!team()->is_connected()) return;  // it gets the others' values later
   const Tensor on_host = initial_value.to(Device{});
   Hasher hasher;
   hasher.update(on_host.bytes());

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "tutti/cluster/worker_group.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/strategy/local_strategy.h"
 
@@ -12,6 +13,17 @@ namespace tutti {
 namespace internal {
 struct Placement;
 }  // namespace internal
+
+struct MultiWorkerOptions {
+  /// Of this worker, but for `replicas` (of all workers, shared out evenly, the first workers
+  /// getting one more; 0: one per local device) and `replica_weights` (of all replicas).
+  /// cross_device_ops names what combines values between workers (canonical, ring,
+  /// halving_doubling, tree, hierarchical_copy, auto, mpi or a plugin that spans processes; by
+  /// default canonical); within the worker values are combined in canonical order.
+  LocalStrategyOptions local = {};
+  /// How workers find and watch each other.
+  WorkerGroupOptions cluster = {};
+};
 
 /// MirroredStrategy over the devices of all workers: replicas are numbered over the workers, in
 /// worker order, and the same number of replicas gives the same bits on one worker or many (with
@@ -22,12 +34,14 @@ struct Placement;
 /// tf.distribute.MultiWorkerMirroredStrategy.
 class MultiWorkerMirroredStrategy final : public LocalStrategy {
  public:
-  /// The worker with the number of communicator->rank(). `options` are those of this worker, but
-  /// for `replicas` (of all workers, shared out evenly, the first workers getting one more; 0: one
-  /// per local device) and `replica_weights` (of all replicas). options.cross_device_ops names what
-  /// combines values within this process; between workers it is the communicator's algorithm.
-  /// Throws kInvalidArgument as MirroredStrategy and when the workers' options contradict each
-  /// other, kUnimplemented for replicas on GPUs and for compressed gradients.
+  /// The workers are the cluster's chief and workers; an empty cluster is this process alone.
+  /// Waits for all of them. Throws as WorkerGroup::join(), kInvalidArgument as MirroredStrategy and
+  /// when the workers' options contradict each other, kUnimplemented for replicas on GPUs and for
+  /// compressed gradients.
+  explicit MultiWorkerMirroredStrategy(const ClusterResolver& resolver,
+                                       MultiWorkerOptions options = {});
+  /// The same for workers that are connected otherwise: this one is communicator->rank(), and
+  /// values are combined between workers by the communicator's algorithm.
   explicit MultiWorkerMirroredStrategy(std::unique_ptr<Communicator> communicator,
                                        LocalStrategyOptions options = {});
   ~MultiWorkerMirroredStrategy() override;
@@ -38,9 +52,8 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
                                                   VariableOptions options) override;
 
  private:
-  struct Checked {};
-  MultiWorkerMirroredStrategy(Checked, LocalStrategyOptions options,
-                              std::unique_ptr<Communicator>&& communicator);
+  struct Parts;
+  explicit MultiWorkerMirroredStrategy(Parts parts);
   /// All workers make the same variable with the same initial value, or kInvalidArgument on all.
   void require_equal_everywhere(const Tensor& initial_value, const VariableOptions& options);
 

@@ -137,11 +137,12 @@ class Strategy {
     return {value};
   }
 
-  /// `global` is batched by the GLOBAL batch; each replica gets its slice (docs/deviations.md: one
-  /// cutting rule). Throws kInvalidArgument ("call batch()") for a dataset that is not batched.
+  /// `global` is batched by the GLOBAL batch; each replica gets its slice, also of several workers,
+  /// which must give the same dataset (docs/deviations.md: one cutting rule). Throws
+  /// kInvalidArgument ("call batch()") for a dataset that is not batched.
   DistributedDataset distribute_dataset(const Dataset& global, InputOptions options = {});
-  /// fn is called once (one input pipeline) and returns a dataset batched by the PER-REPLICA batch;
-  /// consecutive elements go to consecutive replicas.
+  /// fn is called once (one input pipeline per worker) and returns a dataset batched by the
+  /// PER-REPLICA batch; consecutive elements go to consecutive replicas.
   DistributedDataset distribute_datasets_from_function(
       const std::function<Dataset(const InputContext&)>& fn, InputOptions options = {});
   /// fn(context) for each local replica.
@@ -188,6 +189,7 @@ class Strategy {
     check_argument_count(value.size());
   }
   void check_argument_count(std::size_t count) const;
+  InputPlan input_plan(InputCut cut, InputOptions options);
 
   /// The values of all replicas in replica order: `local` of this worker's, with several workers
   /// also those of the others, on the host. Then all workers call it; `who` is compared.
@@ -198,6 +200,8 @@ class Strategy {
   /// Makes a variable's storage inside scope(), from an initial value.
   virtual std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                           VariableOptions options) = 0;
+  /// With several workers: sets InputPlan::rows_of_workers.
+  virtual void complete_input_plan(InputPlan&) {}
 
   /// Held while cross_device_ops() works: it takes one call at a time.
   Mutex ops_mutex_;

@@ -34,7 +34,10 @@ struct ControlOptions {
   std::string job_id;
   JobSecret secret;
   TlsFiles tls;
+  /// Restarts of this task before this process.
   std::uint64_t incarnation = 0;
+  /// Whose process hosts the server, for messages: "chief 0".
+  std::string hosted_by;
   /// For reaching the server; meanwhile a line every `say_every` names what it waits for.
   Duration timeout = std::chrono::seconds(300);
   Duration say_every = std::chrono::seconds(5);

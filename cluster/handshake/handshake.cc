@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tutti/cluster/handshake/byte_reader.h"
+#include "tutti/cluster/handshake/byte_stream.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

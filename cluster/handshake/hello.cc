@@ -8,7 +8,7 @@
 #include <bit>
 #include <cstring>
 
-#include "tutti/cluster/handshake/byte_reader.h"
+#include "tutti/cluster/handshake/byte_stream.h"
 #include "tutti/core/error.h"
 #include "tutti/core/hash.h"
 #include "tutti/tensor/numerics.h"
@@ -74,7 +74,8 @@ PeerHelloBytes encode(const PeerHello& hello) {
   writer.number(hello.has_secret ? kHasSecretFlag : std::uint8_t{0});
   writer.number(std::uint16_t{0});
   writer.number(static_cast<std::uint32_t>(hello.index));
-  writer.number(static_cast<std::uint32_t>(hello.incarnation));
+  writer.number(std::uint32_t{0});
+  writer.number(hello.incarnation);
   writer.raw(hello.nonce);
   writer.number(hello.features);
   writer.number(hello.layout);
@@ -103,9 +104,10 @@ std::optional<PeerHello> decode_peer_hello(std::span<const std::byte, kPeerHello
   hello.purpose = static_cast<ConnectionPurpose>(purpose);
   const auto flags = reader.number<std::uint8_t>();
   hello.has_secret = (flags & kHasSecretFlag) != 0;
-  const auto reserved = reader.number<std::uint16_t>();
+  std::uint32_t reserved = reader.number<std::uint16_t>();
   hello.index = static_cast<std::int32_t>(reader.number<std::uint32_t>());
-  hello.incarnation = reader.number<std::uint32_t>();
+  reserved |= reader.number<std::uint32_t>();
+  hello.incarnation = reader.number<std::uint64_t>();
   std::ranges::copy(reader.raw(hello.nonce.size()), hello.nonce.begin());
   hello.features = reader.number<std::uint64_t>();
   hello.layout = reader.number<std::uint64_t>();
@@ -159,7 +161,7 @@ std::optional<std::string> incompatibility(const PeerHello& mine, const PeerHell
         "their results would differ in bits: ",
         both(mine, concat("numerics '", mine.numerics, "'"), theirs,
              concat("'", theirs.numerics, "'")),
-        "; run one build of tutti with one oneDNN, and set ONEDNN_MAX_CPU_ISA=AVX2 for all "
+        "; run one build of tutti with one oneDNN, and set TUTTI_MAX_ISA=avx2 for all "
         "processes when the processors differ");
   }
   return std::nullopt;

@@ -20,6 +20,8 @@ Checkpoint make_checkpoint(Strategy& strategy, const std::vector<Variable>& weig
                            TrainingRecord& record) {
   Checkpoint checkpoint(weights);
   checkpoint.add(optimizer.state_variables());
+  checkpoint.set_about("strategy", strategy.name());
+  checkpoint.set_about("replicas", strategy.num_replicas_in_sync());
   checkpoint.add_state("strategy",
                        {[&strategy] { return strategy.save_state(); },
                         [&strategy](const Json& state) { strategy.restore_state(state); }});

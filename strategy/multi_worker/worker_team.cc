@@ -12,7 +12,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <numeric>
+#include <sstream>
 
 #include "tutti/core/error.h"
 #include "tutti/tensor/buffer.h"
@@ -22,6 +24,8 @@ namespace {
 
 /// Bytes of a gathered value that travel with its length.
 constexpr std::size_t kInlineBytes = 248;
+/// Under which a job remembers how many replicas each worker has.
+constexpr const char* kReplicasKey = "workers/replicas";
 
 struct Announcement {
   std::uint64_t size = 0;
@@ -47,23 +51,74 @@ std::size_t to_size(int number) { return static_cast<std::size_t>(number); }
 }  // namespace
 
 WorkerTeam::WorkerTeam(std::unique_ptr<Communicator> communicator, int num_local_replicas)
-    : values_(std::move(communicator)),
-      sums_(values_->group(all_workers(values_->size()), {.name = "sums of gradients"})),
+    : worker_(communicator->rank()),
+      num_workers_(communicator->size()),
+      num_local_replicas_(num_local_replicas) {
+  begin(std::move(communicator));
+}
+
+WorkerTeam::WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOptions& options,
+                       int num_local_replicas)
+    : group_(std::move(group)),
+      options_(options),
+      worker_(group_->worker()),
+      num_workers_(group_->num_workers()),
       num_local_replicas_(num_local_replicas),
-      first_of_{0} {
-  std::vector<std::int32_t> counts(to_size(num_workers()));
-  const auto own = static_cast<std::int32_t>(num_local_replicas);
-  values_->all_gather(ConstElements(std::span(&own, 1)), Elements(std::span(counts)), {},
-                      {.name = "numbers of replicas"});
-  for (const std::int32_t count : counts) first_of_.push_back(first_of_.back() + count);
-  if (!is_canonical()) {
-    partial_sums_ = {{0, num_local_replicas}};
+      algorithm_(options.algorithm) {
+  if (!group_->is_replacement()) {
+    begin(group_->make_communicator(options_));
     return;
   }
+  std::istringstream counts(group_->remembered(kReplicasKey));
+  set_replicas({std::istream_iterator<std::int32_t>(counts), {}});
+}
+
+void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
+  values_ = std::move(communicator);
+  sums_ = values_->group(all_workers(num_workers_), {.name = "sums of gradients"});
+  algorithm_ = sums_->name();
+  is_canonical_ = sums_->determinism() == Determinism::kCanonical;
+  std::vector<std::int32_t> counts(to_size(num_workers()));
+  const auto own = static_cast<std::int32_t>(num_local_replicas_);
+  values_->all_gather(ConstElements(std::span(&own, 1)), Elements(std::span(counts)), {},
+                      {.name = "numbers of replicas"});
+  set_replicas(counts);
+  if (group_) group_->remember(kReplicasKey, join(counts, " "));
+}
+
+void WorkerTeam::set_replicas(const std::vector<std::int32_t>& counts) {
+  first_of_ = {0};
+  for (const std::int32_t count : counts) first_of_.push_back(first_of_.back() + count);
+  by_parts_ = false;
+  partial_sums_ = {{0, num_local_replicas_}};
+  if (!is_canonical_) return;
   partial_sums_ = nodes_of(worker());
   const auto is_like_first = [&](std::int32_t count) { return count == counts.front(); };
   by_parts_ = num_workers() > 1 && (!std::ranges::all_of(counts, is_like_first) ||
                                     !std::has_single_bit(static_cast<unsigned>(counts.front())));
+}
+
+bool WorkerTeam::has_lost_a_worker(Duration patience) const {
+  return group_ && group_->has_lost_a_worker(patience);
+}
+
+void WorkerTeam::reconnect(TimePoint deadline) {
+  if (!group_) {
+    fail(ErrorCode::kFailedPrecondition,
+         "WorkerTeam::reconnect: these workers were connected by a communicator of the caller; "
+         "expected a job with a control server; try a ClusterResolver");
+  }
+  sums_.reset();
+  values_.reset();
+  group_->reconnect(deadline);
+  begin(group_->make_communicator(options_));
+}
+
+Communicator& WorkerTeam::values() const {
+  if (values_) return *values_;
+  fail(ErrorCode::kFailedPrecondition, "worker ", worker_,
+       ": this process takes the place of one that died, and has not got its state yet; expected "
+       "Recovery::run() first; try it around the training loop");
 }
 
 std::vector<CanonicalNode> WorkerTeam::nodes_of(int worker) const {
@@ -83,7 +138,7 @@ std::vector<std::string> WorkerTeam::exchange(std::string_view own, std::string_
   Announcement announcement{own.size()};
   std::memcpy(announcement.first, own.data(), std::min(own.size(), kInlineBytes));
   std::vector<Announcement> all(to_size(num_workers()));
-  values_->all_gather(bytes_of(&announcement, sizeof announcement),
+  values().all_gather(bytes_of(&announcement, sizeof announcement),
                       bytes_of(all.data(), all.size() * sizeof announcement), {}, {.name = name});
   const bool is_short =
       std::ranges::all_of(all, [](const Announcement& each) { return each.size <= kInlineBytes; });
@@ -95,7 +150,7 @@ std::vector<std::string> WorkerTeam::exchange(std::string_view own, std::string_
     return texts;
   }
   std::string joined(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}), '\0');
-  values_->all_gather(bytes_of(own.data(), own.size()), bytes_of(joined.data(), joined.size()),
+  values().all_gather(bytes_of(own.data(), own.size()), bytes_of(joined.data(), joined.size()),
                       sizes, {.name = name});
   std::size_t first = 0;
   for (const std::size_t size : sizes) {
@@ -107,6 +162,14 @@ std::vector<std::string> WorkerTeam::exchange(std::string_view own, std::string_
 
 std::vector<std::string> WorkerTeam::gather_texts(std::string_view own, std::string_view name) {
   return exchange(own, name);
+}
+
+std::string WorkerTeam::broadcast_text(const std::string& own, int giver, std::string_view name) {
+  std::uint64_t size = own.size();
+  values().broadcast(bytes_of(&size, sizeof size), giver, {.name = name});
+  std::string text = worker() == giver ? own : std::string(size, '\0');
+  values().broadcast(bytes_of(text.data(), text.size()), giver, {.name = name});
+  return text;
 }
 
 ReplicaValues WorkerTeam::gather(const ReplicaValues& local, std::string_view name) {
@@ -194,8 +257,8 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
 }
 
 void WorkerTeam::abort(const Error& reason) noexcept {
-  values_->abort(reason);
-  sums_->abort(reason);
+  if (values_) values_->abort(reason);
+  if (sums_) sums_->abort(reason);
 }
 
 }  // namespace tutti::internal

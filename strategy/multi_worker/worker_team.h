@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/core/sync.h"
+#include "tutti/cluster/worker_group.h"
 #include "tutti/cross_device_ops/canonical_nodes.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/strategy/multi_worker/worker_values.h"
@@ -19,8 +19,8 @@ namespace tutti::internal {
 /// A *worker* is a process (tests: a thread with its own strategy) with some replicas, which are
 /// numbered over all workers in worker order. All workers make the same calls in the same order;
 /// each names what it is for, and a worker that does something else is an error on all of them. A
-/// call that fails (a worker is gone, late, or fails) ends the team: later calls throw the same
-/// reason.
+/// call that fails (a worker is gone, late, or fails) ends the connection: later calls throw the
+/// same reason, until reconnect().
 ///
 /// Values are exchanged by one group of messages, sums of gradients by another, so that these may
 /// be under way while layers exchange values. Threads: gather functions any thread, one at a time;
@@ -30,21 +30,37 @@ class WorkerTeam {
   /// Called by all workers: tells the others how many replicas this one has. The communicator's
   /// rank is the worker's number, its algorithm that of the sums of gradients.
   WorkerTeam(std::unique_ptr<Communicator> communicator, int num_local_replicas);
+  /// The same for the workers of a job. A process that takes the place of one that died is not
+  /// connected until reconnect(), which the others call, too: gather functions and sums throw
+  /// kFailedPrecondition before.
+  WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOptions& options,
+             int num_local_replicas);
 
-  int worker() const { return values_->rank(); }
-  int num_workers() const { return values_->size(); }
+  int worker() const { return worker_; }
+  int num_workers() const { return num_workers_; }
   /// V, over all workers, and the number of this worker's first one.
   int num_replicas() const { return first_of_.back(); }
   int first_replica() const { return first_of_[static_cast<std::size_t>(worker())]; }
   int num_local_replicas() const { return num_local_replicas_; }
   int worker_of(int replica) const;
   /// Of the sums of gradients: "canonical", "ring", ...
-  std::string_view algorithm() const { return sums_->name(); }
-  bool is_canonical() const { return sums_->determinism() == Determinism::kCanonical; }
+  std::string_view algorithm() const { return algorithm_; }
+  bool is_canonical() const { return is_canonical_; }
+
+  bool is_connected() const { return sums_ != nullptr; }
+  /// Whether the job found out that a worker is gone (and not: that it failed by itself).
+  /// Waits up to `patience` for it to find out.
+  bool has_lost_a_worker(Duration patience) const;
+  /// Connects all workers anew, those that were started again among them. Called by all, outside
+  /// all other calls. Throws kDeadlineExceeded naming who is missing; when another worker is lost
+  /// meanwhile, has_lost_a_worker() says so.
+  void reconnect(TimePoint deadline);
 
   /// A text of each worker, by worker. `name` (as in all calls, its first 47 characters) is
   /// compared.
   std::vector<std::string> gather_texts(std::string_view own, std::string_view name);
+  /// The text of worker `giver`; `own` of the others does not count.
+  std::string broadcast_text(const std::string& own, int giver, std::string_view name);
   /// Values of all replicas, in replica order, on the host; `local`: of this worker's.
   ReplicaValues gather(const ReplicaValues& local, std::string_view name);
   /// The same for one dense value per replica.
@@ -65,13 +81,22 @@ class WorkerTeam {
   void abort(const Error& reason) noexcept;
 
  private:
+  void begin(std::unique_ptr<Communicator> communicator);
+  void set_replicas(const std::vector<std::int32_t>& counts);
+  Communicator& values() const;
   std::vector<std::string> exchange(std::string_view own, std::string_view name);
   void sum_by_parts(std::span<const Elements> partials, std::string_view name);
   std::vector<CanonicalNode> nodes_of(int worker) const;
 
-  const std::unique_ptr<Communicator> values_;
-  const std::unique_ptr<Communicator> sums_;
+  const std::shared_ptr<WorkerGroup> group_;  // destroyed last; may be null
+  const CommunicatorOptions options_;         // with a group
+  const int worker_;
+  const int num_workers_;
   const int num_local_replicas_;
+  std::string algorithm_;
+  bool is_canonical_ = true;
+  std::unique_ptr<Communicator> values_;
+  std::unique_ptr<Communicator> sums_;
   std::vector<int> first_of_;  // by worker, and one more: V
   std::vector<CanonicalNode> partial_sums_;
   bool by_parts_ = false;  // workers' replicas are no whole halves of the canonical tree
