@@ -10,6 +10,7 @@
 #include <charconv>
 #include <optional>
 
+#include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/local_strategy.h"
 #include "tutti/strategy/multi_worker/worker_team.h"
@@ -108,17 +109,32 @@ bool Recovery::go_back_once(TimePoint deadline) {
       step = steps.front();
       giver = static_cast<int>(w);
     }
-    if (!step) {
-      fail(ErrorCode::kDataLoss,
-           "Recovery: all workers were started again, so none has the state; expected one that "
-           "lived on; try a checkpoint (--resume)");
+    if (step) {
+      restore(*step, giver, any_without);
+      log_info(concat("worker ", team_->worker(), ": goes on after step ", *step));
+    } else {
+      begin_anew();
     }
-    restore(*step, giver, any_without);
-    log_info(concat("worker ", team_->worker(), ": goes on after step ", *step));
     return true;
   } catch (const std::exception& error) {
     if (!is_of_a_lost_worker(error) || Clock::system().now() > deadline) throw;
     return false;
+  }
+}
+
+void Recovery::begin_anew() {
+  log_warning(concat("worker ", team_->worker(),
+                     ": all workers were started again, so none has the state in memory; they "
+                     "begin with what is on the disk, or anew"));
+  if (options_.restore_from_disk) options_.restore_from_disk();
+  kept_ = {{0, state_.snapshot()}};
+  Hasher hasher;
+  hasher.update(Checkpoint::to_bytes(kept_.front().state));
+  const std::vector<std::string> hashes = team_->gather_texts(hasher.hex_digest(), "first state");
+  for (std::size_t w = 1; w < hashes.size(); ++w) {
+    if (hashes[w] == hashes[0]) continue;
+    fail(ErrorCode::kFailedPrecondition, "Recovery: workers 0 and ", w,
+         " begin with different states; expected the same program, seed and checkpoints");
   }
 }
 

@@ -21,6 +21,9 @@ class WorkerTeam;
 struct RecoveryOptions {
   /// How long the others wait for a worker that died to be started again, by a launcher.
   Duration rejoin_timeout = std::chrono::seconds(300);
+  /// Called on all workers when all of them were started again, so that none has the state: may
+  /// restore a checkpoint. Without it, or when that finds none, they begin anew.
+  std::function<void()> restore_from_disk = {};
 };
 
 /// Runs a training loop that can be begun again. `state` is all that the loop goes on from:
@@ -62,6 +65,7 @@ class Recovery {
   void go_back();
   bool go_back_once(TimePoint deadline);
   void restore(std::int64_t step, int giver, bool any_without);
+  void begin_anew();
 
   Strategy& strategy_;
   internal::WorkerTeam* const team_;

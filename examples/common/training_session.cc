@@ -54,14 +54,19 @@ TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strate
   std::signal(SIGTERM, request_stop);
   // A process that takes another's place gets its state from the others.
   if (!options_.resume || (workers_ && workers_->is_replacement())) return;
-  const auto info = checkpoints_->restore_latest();
-  if (!info) {
-    fail(ErrorCode::kNotFound, "--resume: there is no checkpoint in ", options_.checkpoint_dir,
-         "; train without --resume first");
-  }
+  if (restore_latest()) return;
+  fail(ErrorCode::kNotFound, "--resume: there is no checkpoint in ", options_.checkpoint_dir,
+       "; train without --resume first");
+}
+
+bool TrainingSession::restore_latest() {
+  const auto info = checkpoints_ ? checkpoints_->restore_latest() : std::nullopt;
+  if (!info) return false;
   saved_step_ = info->step;
-  if (!strategy_.is_chief()) return;
-  std::printf("resumed    after step %lld\n", static_cast<long long>(info->step));
+  if (strategy_.is_chief()) {
+    std::printf("resumed    after step %lld\n", static_cast<long long>(info->step));
+  }
+  return true;
 }
 
 std::int64_t TrainingSession::epoch() const { return batches_.position().at("epoch").as_int(); }
@@ -70,7 +75,8 @@ void TrainingSession::train(const std::function<void()>& loop) {
   const char* const restarts = std::getenv("TUTTI_MAX_RESTARTS");
   if (workers_ && restarts && std::string_view(restarts) != "0") {
     recovery_.emplace(strategy_,
-                      make_checkpoint(strategy_, weights_, optimizer_, batches_, record_));
+                      make_checkpoint(strategy_, weights_, optimizer_, batches_, record_),
+                      RecoveryOptions{.restore_from_disk = [this] { restore_latest(); }});
     return recovery_->run(loop);
   }
   loop();

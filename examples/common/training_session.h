@@ -43,6 +43,7 @@ class TrainingSession {
   int finish(double min_value);
 
  private:
+  bool restore_latest();
   bool stopped() const;
   bool is_asked_to_stop();
   std::int64_t epoch() const;
