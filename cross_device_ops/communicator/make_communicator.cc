@@ -10,6 +10,7 @@
 #include "tutti/cross_device_ops/mpi/mpi_engine.h"
 #include "tutti/cross_device_ops/plugin/ops_engine.h"
 #include "tutti/cross_device_ops/shared/shared_engine.h"
+#include "tutti/cross_device_ops/shared/window_engine.h"
 
 namespace tutti {
 namespace {
@@ -72,6 +73,12 @@ Communicators in_process_communicators(int size, const CommunicatorOptions& opti
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport,
                                                 const CommunicatorOptions& options) {
+  const bool is_canonical = options.algorithm == "canonical" || options.algorithm == "auto";
+  if (is_canonical && transport->host_memory()) {
+    // Nothing is faster between processes of one host.
+    return std::make_unique<Communicator>(
+        internal::window_engine(std::move(transport), options.algorithm), options);
+  }
   return std::make_unique<Communicator>(
       internal::message_engine(std::move(transport), options.algorithm), options);
 }
