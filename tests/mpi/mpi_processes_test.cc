@@ -151,7 +151,6 @@ TEST_F(MpiProcesses, ADeadlineNamesThePeer) {
 }
 
 TEST_F(MpiProcesses, AnAbortReachesAllProcesses) {
-  meet(1);
   Bytes bytes(10);
   const auto work = group_->recv((rank() + 1) % size(), 2, {}, bytes);
   if (rank() == size() - 1) group_->abort(Error(ErrorCode::kInternal, "the loss is not a number"));
