@@ -131,14 +131,16 @@ StandIn::StandIn(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm,
     std::size_t count = 0;
     for (const auto& elements : list) count += elements.count;
     kept = BufferRef::allocate(std::max<std::size_t>(1, count * size_of(call.dtype)));
+    std::byte* place = kept->data();
+    for (const auto& elements : list) {
+      if (elements.count > 0) std::memcpy(place, elements.data, elements.num_bytes());
+      place += elements.num_bytes();
+    }
     return Elements(kept->data(), count, call.dtype);
   };
   input_ = memory(call.inputs, input_memory_);
   output_ = memory(call.outputs, output_memory_);
-  if (!call.inputs.empty()) {
-    std::memset(input_memory_->data(), 0, input_memory_->size());
-    call_.inputs = {&input_, 1};
-  }
+  if (!call.inputs.empty()) call_.inputs = {&input_, 1};
   if (!call.outputs.empty()) call_.outputs = {&output_, 1};
   call_.counts = counts_;
   call_.receive_counts = receive_counts_;

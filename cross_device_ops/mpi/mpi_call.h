@@ -42,7 +42,7 @@ class MpiCall {
   bool ended_ = false;
 };
 
-/// The same call on memory of its own, for a rank that leaves before its data: others, who have
+/// The same call on a copy of its data, for a rank that leaves before its data: others, who have
 /// seen it come, may have begun with theirs, and MPI ends their call only when all have begun.
 class StandIn {
  public:

@@ -126,7 +126,11 @@ class MpiEngine final : public CollectiveEngine {
   }
   void tend(const std::function<std::string()>& own_state) override {
     messages_->tend(own_state);
-    if (const auto reason = watch_.look()) note(*reason);
+    const auto reason = watch_.look();
+    if (!reason) return;
+    MutexLock lock(mutex_);
+    told_ = reason;
+    is_closed_ = true;
   }
   std::vector<std::string> whereabouts(TimePoint deadline) override {
     return messages_->whereabouts(deadline);
@@ -139,7 +143,6 @@ class MpiEngine final : public CollectiveEngine {
   void run_packed(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
   void run_native(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
   void give_up(MpiCall& call, const CollectiveHeader& header);
-  void note(const Error& reason) noexcept;
   void close(const Error& reason) noexcept;
   void throw_if_closed();
 
@@ -151,6 +154,7 @@ class MpiEngine final : public CollectiveEngine {
   std::atomic<bool> is_closed_{false};
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // by a peer; a call says more of it
 };
 
 // The same on all ranks: header.count is, call.count is not.
@@ -246,20 +250,19 @@ void MpiEngine::give_up(MpiCall& call, const CollectiveHeader& header) {
   throw_if_closed();
 }
 
-void MpiEngine::note(const Error& reason) noexcept {
-  MutexLock lock(mutex_);
-  if (!closed_) closed_ = reason;
-  is_closed_ = true;
-}
-
 void MpiEngine::close(const Error& reason) noexcept {
-  note(reason);
+  {
+    MutexLock lock(mutex_);
+    if (!closed_) closed_ = reason;
+    is_closed_ = true;
+  }
   messages_->abort(reason);
 }
 
 void MpiEngine::throw_if_closed() {
   MutexLock lock(mutex_);
   if (closed_) throw *closed_;
+  if (told_) throw *told_;
 }
 
 }  // namespace
