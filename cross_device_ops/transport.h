@@ -13,6 +13,8 @@
 
 namespace tutti {
 
+class HostMemory;
+
 /// A send or receive under way. Destroyed before it ended it is cancelled first: its memory is not
 /// touched afterwards. Threads: one at a time.
 class Work {
@@ -37,13 +39,13 @@ struct TransportStats {
 /// arrive in the order in which they were sent; a message waits for its recv(), which may come
 /// later. Memory given to send() and recv() stays valid until their Work ended or was destroyed.
 /// Threads: every function, any thread, at once. Implementations: in_process/ (threads),
-/// cluster/tcp.
+/// cluster/ (processes: shared memory, TCP, and both at once).
 class Transport {
  public:
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// "tcp", "in_process".
+  /// "tcp", "shm", "in_process".
   virtual std::string_view name() const = 0;
 
   /// To another rank, 0 <= peer < size(), peer != rank(); else kInvalidArgument.
@@ -57,6 +59,9 @@ class Transport {
   virtual void abort(const Error& reason) noexcept = 0;
 
   virtual TransportStats stats() const = 0;
+
+  /// Memory that all ranks map (shared/host_memory.h); nullptr where not all are on one host.
+  virtual std::shared_ptr<HostMemory> host_memory() { return nullptr; }
 };
 
 }  // namespace tutti

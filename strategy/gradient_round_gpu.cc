@@ -31,7 +31,7 @@ std::vector<std::size_t> indices_of_non_finite(Device device, std::span<const Te
 }  // namespace
 
 bool GradientRound::has_dense(std::size_t bucket) const {
-  return num_replicas_ > 1 && std::ranges::count(buckets_[bucket].kinds, Kind::kDense) > 0;
+  return !alone_ && std::ranges::count(buckets_[bucket].kinds, Kind::kDense) > 0;
 }
 
 /// The replica's dense gradients of the bucket, in one launch of its compute stream; zeros between

@@ -39,6 +39,7 @@ class NonFiniteFindings {
   void note(const NonFiniteValue& value);
   /// After all threads have noted theirs.
   const std::optional<NonFiniteValue>& lowest() const { return lowest_; }
+  void replace(const NonFiniteValue& value) { lowest_ = value; }
 
  private:
   Mutex mutex_;

@@ -72,7 +72,7 @@ bool write_all(const FileDescriptor& socket, std::span<const std::byte> bytes) {
 
 class Rendezvous {
  public:
-  Rendezvous(int rank, int size, KeyValueStore& store, const TcpOptions& options)
+  Rendezvous(int rank, int size, KeyValueStore& store, const RendezvousOptions& options)
       : rank_(rank),
         size_(size),
         store_(store),
@@ -84,27 +84,33 @@ class Rendezvous {
   }
 
   Connections run() {
-    Listener listener = listen_on(options_.address);
-    own_.endpoint = listener.endpoint;
+    if (options_.address) listeners_.push_back(listen_on(*options_.address));
+    if (options_.address) own_.endpoint = listeners_.back().endpoint;
+    if (options_.local == RendezvousOptions::Local::kYes) {
+      listeners_.push_back(listen_locally());
+      own_.local = listeners_.back().endpoint;
+    }
     store_.set(key_of(rank_), to_text(own_));
     for (int peer = 0; peer < rank_; ++peer) connect_to(peer);
-    accept_higher(listener.socket);
+    accept_higher();
     return std::move(found_);
   }
 
  private:
   struct Newcomer {
     FileDescriptor socket;
+    bool is_local = false;
     std::array<std::byte, kHelloBytes> bytes{};
     std::size_t filled = 0;
   };
 
   std::string key_of(int rank) const { return concat(options_.key_prefix, "/", rank); }
-  std::string who() const { return concat("tcp: rank ", rank_, " of ", size_); }
+  std::string who() const { return concat(options_.who, ": rank ", rank_, " of ", size_); }
 
-  void keep(int peer, FileDescriptor socket, const Announcement& announced) {
-    found_.by_rank[static_cast<std::size_t>(peer)] = {std::move(socket),
-                                                      announced.endpoint.to_string()};
+  void keep(int peer, FileDescriptor socket, bool is_local, const Announcement& announced) {
+    const std::string address = is_local ? concat("pid ", peer_process(socket).pid)
+                                         : announced.endpoint.to_string();
+    found_.by_rank[static_cast<std::size_t>(peer)] = {std::move(socket), address, is_local};
     if (announced.machine == own_.machine) ++found_.ranks_on_this_machine;
   }
 
@@ -129,17 +135,41 @@ class Rendezvous {
 
   double seconds() const { return std::chrono::duration<double>(options_.timeout).count(); }
 
+  static std::string address_of(const Announcement& announced) {
+    const bool has_endpoint = !announced.endpoint.host.empty();
+    return (has_endpoint ? announced.endpoint : announced.local).to_string();
+  }
+
   [[noreturn]] void fail_to_reach(int peer, const std::optional<Announcement>& announced) const {
     fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", peer, " did not answer within ", seconds(),
-         " s at ", announced ? announced->endpoint.to_string() : "no address that can be read",
+         " s at ", announced ? address_of(*announced) : "no address that can be read",
          last_refusal_.empty() ? "" : "; last answer: ", last_refusal_,
          "; try another address or a longer timeout (what an earlier run left in the store looks "
          "like this until the rank has replaced it)");
   }
 
+  bool shares_machine(const Announcement& peer) const {
+    return peer.machine == own_.machine && peer.local.is_local() && own_.local.is_local();
+  }
+
+  /// A local connection to a process of this user, where that can be had.
+  FileDescriptor connect_locally(const Announcement& announced) const {
+    if (!shares_machine(announced)) return FileDescriptor();
+    FileDescriptor socket = start_connecting(announced.local);
+    if (socket.is_open() && !peer_process(socket).same_user) return FileDescriptor();
+    return socket;
+  }
+
   /// False: nobody there, or somebody else; the store may know more later.
   bool try_to_connect(int peer, const Announcement& announced) {
-    FileDescriptor socket = start_connecting(announced.endpoint);
+    FileDescriptor socket = connect_locally(announced);
+    const bool is_local = socket.is_open();
+    if (!is_local && (announced.endpoint.host.empty() || !options_.address)) {
+      if (announced.machine == own_.machine) return false;
+      fail(ErrorCode::kUnavailable, who(), ": rank ", peer,
+           " is on another machine, which shared memory does not reach; try TCP");
+    }
+    if (!is_local) socket = start_connecting(announced.endpoint);
     if (!socket.is_open() || !wait_for(socket, POLLOUT, peer, announced)) return false;
     if (connect_result(socket) != 0) return false;
     const Hello hello{rank_, peer, size_, own_.nonce, announced.nonce};
@@ -150,15 +180,16 @@ class Rendezvous {
       if (!wait_for(socket, POLLIN, peer, announced)) return false;
       if (!read_some(socket, answer, filled)) return false;
     }
-    return take_answer(peer, announced, answer, socket);
+    return take_answer(peer, announced, answer, socket, is_local);
   }
 
   bool take_answer(int peer, const Announcement& announced,
-                   std::span<const std::byte, kWelcomeBytes> answer, FileDescriptor& socket) {
+                   std::span<const std::byte, kWelcomeBytes> answer, FileDescriptor& socket,
+                   bool is_local) {
     try {
       const Welcome welcome = decode_welcome(answer);
       if (welcome.verdict == Welcome::Verdict::kYes) {
-        keep(peer, std::move(socket), announced);
+        keep(peer, std::move(socket), is_local, announced);
         return true;
       }
       last_refusal_ = welcome.reason;
@@ -168,7 +199,7 @@ class Rendezvous {
       return false;
     }
     fail(ErrorCode::kInvalidArgument, who(), ": rank ", peer, " at ",
-         announced.endpoint.to_string(), " refuses: ", last_refusal_);
+         address_of(announced), " refuses: ", last_refusal_);
   }
 
   /// False: the deadline has passed, or the peer announces another address by now.
@@ -185,23 +216,31 @@ class Rendezvous {
     }
   }
 
-  void accept_higher(const FileDescriptor& listener) {
+  void accept_higher() {
     std::list<Newcomer> newcomers;
     while (!missing().empty()) {
-      std::vector<pollfd> descriptors{{listener.get(), POLLIN, 0}};
+      std::vector<pollfd> descriptors;
+      for (const Listener& listener : listeners_) {
+        descriptors.push_back({listener.socket.get(), POLLIN, 0});
+      }
       for (const Newcomer& newcomer : newcomers) {
         descriptors.push_back({newcomer.socket.get(), POLLIN, 0});
       }
       if (poll_until(descriptors, deadline_) <= 0 && Clock::system().now() >= deadline_) {
         fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(missing()),
-             " did not come within ", seconds(), " s to ", own_.endpoint.to_string());
+             " did not come within ", seconds(), " s to ", address_of(own_));
       }
       std::erase_if(newcomers, [this](Newcomer& newcomer) { return is_settled(newcomer); });
-      while (true) {
-        FileDescriptor socket = accept_from(listener);
-        if (!socket.is_open()) break;
-        newcomers.emplace_back().socket = std::move(socket);
-      }
+      for (const Listener& listener : listeners_) accept_from_all(listener, newcomers);
+    }
+  }
+
+  static void accept_from_all(const Listener& listener, std::list<Newcomer>& newcomers) {
+    while (true) {
+      FileDescriptor socket = accept_from(listener.socket);
+      if (!socket.is_open()) return;
+      newcomers.emplace_back().socket = std::move(socket);
+      newcomers.back().is_local = listener.endpoint.is_local();
     }
   }
 
@@ -223,6 +262,10 @@ class Rendezvous {
     try {
       const Hello hello = decode_hello(newcomer.bytes);
       from = hello.from;
+      if (newcomer.is_local && !peer_process(newcomer.socket).same_user) {
+        fail(ErrorCode::kInvalidArgument, "a process of another user; expected one of user ",
+             ::geteuid());
+      }
       welcome = judge(hello, announced);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInvalidArgument) throw;
@@ -230,7 +273,7 @@ class Rendezvous {
     }
     const bool answered = write_all(newcomer.socket, encode(welcome));
     if (welcome.verdict == Welcome::Verdict::kYes && answered) {
-      keep(from, std::move(newcomer.socket), *announced);
+      keep(from, std::move(newcomer.socket), newcomer.is_local, *announced);
     } else {
       log(LogLevel::kWarning, concat(who(), " refused a connection: ", welcome.reason));
     }
@@ -262,8 +305,9 @@ class Rendezvous {
   const int rank_;
   const int size_;
   KeyValueStore& store_;
-  const TcpOptions& options_;
+  const RendezvousOptions& options_;
   const TimePoint deadline_;
+  std::vector<Listener> listeners_;
   Announcement own_;
   Connections found_;
   std::string last_refusal_;
@@ -272,24 +316,34 @@ class Rendezvous {
 }  // namespace
 
 std::string to_text(const Announcement& announcement) {
+  const bool has_endpoint = !announcement.endpoint.host.empty();
   return concat(announcement.nonce, " ", announcement.machine, " ",
-                announcement.endpoint.to_string());
+                has_endpoint ? announcement.endpoint.to_string() : "-",
+                announcement.local.is_local() ? " " : "", announcement.local.host);
 }
 
 std::optional<Announcement> parse_announcement(std::string_view text) {
   std::istringstream words{std::string(text)};
   Announcement announcement;
-  std::string endpoint;
+  std::string endpoint, local;
   if (!(words >> announcement.nonce >> announcement.machine >> endpoint)) return std::nullopt;
-  const auto parsed = parse_endpoint(endpoint);
-  if (!parsed) return std::nullopt;
-  announcement.endpoint = *parsed;
+  if (endpoint != "-") {
+    const auto parsed = parse_endpoint(endpoint);
+    if (!parsed || parsed->is_local()) return std::nullopt;
+    announcement.endpoint = *parsed;
+  }
+  if (words >> local) {
+    const auto parsed = parse_endpoint(local);
+    if (!parsed || !parsed->is_local()) return std::nullopt;
+    announcement.local = *parsed;
+  }
+  if (announcement.endpoint.host.empty() && !announcement.local.is_local()) return std::nullopt;
   return announcement;
 }
 
-Connections connect_all(int rank, int size, KeyValueStore& store, const TcpOptions& options) {
+Connections connect_all(int rank, int size, KeyValueStore& store, const RendezvousOptions& options) {
   if (size < 1 || rank < 0 || rank >= size) {
-    fail(ErrorCode::kInvalidArgument, "tcp_transport: rank ", rank, " of ", size,
+    fail(ErrorCode::kInvalidArgument, options.who, ": rank ", rank, " of ", size,
          "; expected a rank from 0 to size - 1");
   }
   return Rendezvous(rank, size, store, options).run();

@@ -10,15 +10,18 @@
 
 #include "tutti/cluster/tcp/frame.h"
 #include "tutti/cluster/tcp/socket.h"
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/core/clock.h"
+#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti::internal {
 
-/// What a rank publishes: "<nonce> <machine> <host:port>".
+/// What a rank publishes: "<nonce> <machine> <host:port>", "<nonce> <machine> - <local name>" or all
+/// four.
 struct Announcement {
   std::uint64_t nonce = 0;
   std::string machine;  // equal on ranks that share cores
-  Endpoint endpoint;
+  Endpoint endpoint;    // no host: there is none
+  Endpoint local = {};  // the same
 };
 std::string to_text(const Announcement& announcement);
 /// Nothing: no such text.
@@ -27,6 +30,7 @@ std::optional<Announcement> parse_announcement(std::string_view text);
 struct Connection {
   FileDescriptor socket;
   std::string address;  // of the peer, for messages
+  bool is_local = false;
 };
 
 /// The connections of one rank, by peer; its own is not open.
@@ -35,8 +39,19 @@ struct Connections {
   int ranks_on_this_machine = 1;
 };
 
+struct RendezvousOptions {
+  std::string who = "tcp";  // in errors
+  /// Where to listen for connections from other machines; nothing: nowhere.
+  std::optional<std::string> address = std::nullopt;
+  /// Whether to connect by local names where a peer of the same user is on the same machine.
+  enum class Local { kNo, kYes } local = Local::kNo;
+  Duration timeout = std::chrono::seconds(30);
+  std::string key_prefix = "tcp";
+};
+
 /// Connects to every lower rank, in their order, then accepts every higher one. Throws as
-/// tcp_transport().
-Connections connect_all(int rank, int size, KeyValueStore& store, const TcpOptions& options);
+/// tcp_transport(); kUnavailable for a peer on another machine where only local connections are
+/// allowed.
+Connections connect_all(int rank, int size, KeyValueStore& store, const RendezvousOptions& options);
 
 }  // namespace tutti::internal

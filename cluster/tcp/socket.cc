@@ -8,6 +8,8 @@
 #include <netinet/tcp.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,6 +65,24 @@ int port_of(const FileDescriptor& socket) {
   return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
+/// "@0001f" as the system wants it: a zero, then the name without an end.
+socklen_t local_address(const std::string& name, sockaddr_un& address) {
+  address.sun_family = AF_UNIX;
+  const std::size_t length = std::min(name.size(), sizeof(address.sun_path));
+  std::memcpy(address.sun_path, name.data(), length);
+  address.sun_path[0] = '\0';
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
+}
+
+FileDescriptor open_local_socket() {
+  return FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+bool is_local_name(const std::string& text) {
+  return text.size() > 1 && text.size() < 100 && text.front() == '@' &&
+         text.find_first_not_of("0123456789abcdef", 1) == std::string::npos;
+}
+
 }  // namespace
 
 FileDescriptor::~FileDescriptor() {
@@ -75,11 +95,13 @@ FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
 }
 
 std::string Endpoint::to_string() const {
+  if (is_local()) return host;
   const bool has_colon = host.find(':') != std::string::npos;
   return concat(has_colon ? "[" : "", host, has_colon ? "]:" : ":", port);
 }
 
 std::optional<Endpoint> parse_endpoint(const std::string& text) {
+  if (is_local_name(text)) return Endpoint{text, 0};
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos || colon == 0) return std::nullopt;
   Endpoint endpoint;
@@ -109,6 +131,24 @@ Listener listen_on(const std::string& host) {
   return {std::move(socket), {host, port}};
 }
 
+Listener listen_locally() {
+  FileDescriptor socket = open_local_socket();
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // An address without a name asks the system for a free one.
+  if (!socket.is_open() ||
+      ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)) != 0 ||
+      ::listen(socket.get(), 128) != 0) {
+    fail(ErrorCode::kUnavailable, "shm: no local socket: ", std::strerror(errno));
+  }
+  socklen_t length = sizeof(address);
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  const std::size_t name_bytes = length - offsetof(sockaddr_un, sun_path);
+  std::string name(address.sun_path, name_bytes);
+  name.at(0) = '@';
+  return {std::move(socket), {name, 0}};
+}
+
 FileDescriptor accept_from(const FileDescriptor& listener) {
   FileDescriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (socket.is_open()) hand_over_at_once(socket);
@@ -116,6 +156,15 @@ FileDescriptor accept_from(const FileDescriptor& listener) {
 }
 
 FileDescriptor start_connecting(const Endpoint& endpoint) {
+  if (endpoint.is_local()) {
+    FileDescriptor socket = open_local_socket();
+    sockaddr_un address{};
+    const socklen_t length = local_address(endpoint.host, address);
+    const bool connected =
+        socket.is_open() &&
+        ::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) == 0;
+    return connected ? std::move(socket) : FileDescriptor();
+  }
   const Addresses addresses = look_up(endpoint.host, endpoint.port, 0);
   FileDescriptor socket = open_socket(*addresses);
   if (!socket.is_open()) return socket;
@@ -132,6 +181,20 @@ int connect_result(const FileDescriptor& socket) {
   socklen_t length = sizeof(error);
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
   return error;
+}
+
+PeerProcess peer_process(const FileDescriptor& socket) {
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return {};
+  return {credentials.pid, credentials.uid == ::geteuid()};
+}
+
+FileDescriptor watch_process(int pid) {
+#if defined(SYS_pidfd_open)
+  if (pid > 0) return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+#endif
+  return FileDescriptor();
 }
 
 FileDescriptor make_wake_event() {

@@ -27,10 +27,12 @@ class FileDescriptor {
   int number_ = -1;
 };
 
-/// "127.0.0.1:4711" and "[::1]:4711"; host names are looked up.
+/// "127.0.0.1:4711" and "[::1]:4711"; host names are looked up. "@0001f": a name that processes of
+/// this machine (of one network namespace) find, and that goes with its socket; no port.
 struct Endpoint {
   std::string host;
   int port = 0;
+  bool is_local() const { return host.starts_with('@'); }
   std::string to_string() const;
 };
 /// Nothing: no such text.
@@ -43,12 +45,23 @@ struct Listener {
 };
 /// On a free port of `host`. Throws kUnavailable naming it and the system's reason.
 Listener listen_on(const std::string& host);
+/// On a local name that the system chooses. Throws kUnavailable.
+Listener listen_locally();
 /// The next connection, if there is one.
 FileDescriptor accept_from(const FileDescriptor& listener);
 /// Starts connecting; poll for POLLOUT, then ask connect_result(). Not open: it failed at once.
 FileDescriptor start_connecting(const Endpoint& endpoint);
 /// 0 or the system's errno.
 int connect_result(const FileDescriptor& socket);
+
+/// The process at the other end of a local connection.
+struct PeerProcess {
+  int pid = 0;  // 0: not visible from here
+  bool same_user = false;
+};
+PeerProcess peer_process(const FileDescriptor& socket);
+/// poll() sees POLLIN when the process ends. Not open: the system has no such thing, or no process.
+FileDescriptor watch_process(int pid);
 
 /// A counter that poll() sees: what wakes a thread out of it.
 FileDescriptor make_wake_event();

@@ -12,7 +12,14 @@
 namespace tutti::internal {
 
 /// What messages of a group are for: the lowest 16 bits of their tags.
-enum class Purpose : std::uint16_t { kData = 0, kQuery = 1, kAnswer = 2, kNothing = 3 };
+enum class Purpose : std::uint16_t {
+  kData = 0,
+  kQuery = 1,
+  kAnswer = 2,
+  kNothing = 3,
+  kWindow = 4,
+  kIntroduction = 5,
+};
 
 /// Some ranks of a transport as a group: numbers from 0. A value.
 ///

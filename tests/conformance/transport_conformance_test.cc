@@ -1,6 +1,8 @@
 // The transports of the library against the suite of every transport.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/transport_suite.h"
+#include "tutti/cluster/connect_ranks.h"
+#include "tutti/cluster/shm/shm_transport.h"
 #include "tutti/cluster/tcp/tcp_transport.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
@@ -23,5 +25,83 @@ struct TcpGroups {
   }
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Tcp, TransportSuite, TcpGroups);
+
+struct ShmGroups {
+  static Group make(int size) {
+    InProcessStore store;
+    Group group(static_cast<std::size_t>(size));
+    run_threads(size, [&](int rank) {
+      group[static_cast<std::size_t>(rank)] = shm_transport(rank, size, store);
+    });
+    return group;
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Shm, TransportSuite, ShmGroups);
+
+// Messages that are larger than the ring's room by far, and rings whose ends meet often.
+struct SmallRingGroups {
+  static Group make(int size) {
+    InProcessStore store;
+    Group group(static_cast<std::size_t>(size));
+    run_threads(size, [&](int rank) {
+      group[static_cast<std::size_t>(rank)] =
+          shm_transport(rank, size, store, {.ring_bytes = 4096, .place_bytes = 0});
+    });
+    return group;
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(ShmWithSmallRings, TransportSuite, SmallRingGroups);
+
+// Even ranks are on one machine, as far as they can tell, and odd ones on another.
+class TwoMachines final : public KeyValueStore {
+ public:
+  explicit TwoMachines(KeyValueStore& store, int rank) : store_(store), rank_(rank) {}
+  void set(std::string_view key, std::string_view value) override {
+    store_.set(key, moved(value, rank_));
+  }
+  std::optional<std::string> get(std::string_view key) override {
+    const auto value = store_.get(key);
+    return value ? std::optional(seen(*value)) : std::nullopt;
+  }
+  std::string wait(std::string_view key, TimePoint deadline) override {
+    return seen(store_.wait(key, deadline));
+  }
+
+ private:
+  // The second word names the machine.
+  static std::string moved(std::string_view value, int rank) {
+    std::string text(value);
+    text.insert(text.find(' ') + 1, rank % 2 == 0 ? "even-" : "odd-");
+    return text;
+  }
+  std::string seen(const std::string& value) const {
+    const std::string own = rank_ % 2 == 0 ? "even-" : "odd-";
+    const std::size_t at = value.find(own);
+    return at == std::string::npos ? value : std::string(value).erase(at, own.size());
+  }
+  KeyValueStore& store_;
+  const int rank_;
+};
+
+struct RoutedGroups {
+  static Group make(int size) {
+    InProcessStore store;
+    Group group(static_cast<std::size_t>(size));
+    run_threads(size, [&](int rank) {
+      TwoMachines own_view(store, rank);
+      const ConnectedRanks connected = connect_ranks(rank, size, own_view);
+      EXPECT_EQ(connected.transport->name(), "routed");
+      if (size > 2) {
+        EXPECT_NE(connected.line.find("tcp 127.0.0.1:"), std::string::npos) << connected.line;
+      }
+      if (size > 2 && rank != 1) {
+        EXPECT_NE(connected.line.find("shared memory (pid"), std::string::npos) << connected.line;
+      }
+      group[static_cast<std::size_t>(rank)] = connected.transport;
+    });
+    return group;
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Routed, TransportSuite, RoutedGroups);
 
 }  // namespace tutti::transport_suite

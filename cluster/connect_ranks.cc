@@ -1,0 +1,176 @@
+// From connected sockets to a mesh of streams of both kinds.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/connect_ranks.h"
+
+#include <bit>
+#include <utility>
+#include <vector>
+
+#include "tutti/cluster/messages/message_transport.h"
+#include "tutti/cluster/shm/exchange.h"
+#include "tutti/cluster/shm/ring_stream.h"
+#include "tutti/cluster/shm/shm_memory.h"
+#include "tutti/cluster/shm/shm_transport.h"
+#include "tutti/cluster/tcp/rendezvous.h"
+#include "tutti/cluster/tcp/socket_stream.h"
+#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/core/error.h"
+#include "tutti/core/logging.h"
+
+namespace tutti {
+namespace {
+
+using internal::Connection;
+using internal::Segment;
+using Way = ConnectOptions::Way;
+
+std::string_view name_of(Way way) {
+  return way == Way::kTcp ? "tcp" : way == Way::kSharedMemory ? "shm" : "routed";
+}
+
+std::size_t ring_bytes_of(int size, const ConnectOptions& options) {
+  constexpr std::size_t kLeast = 4096, kMost = std::size_t{1} << 30;
+  const std::size_t bytes = options.ring_bytes;
+  if (bytes == 0) return size <= 8 ? std::size_t{256} << 10 : std::size_t{64} << 10;
+  if (bytes < kLeast || bytes > kMost || !std::has_single_bit(bytes)) {
+    fail(ErrorCode::kInvalidArgument, "shm: ring_bytes; expected a power of two from ", kLeast,
+         " to ", kMost, ", got ", bytes);
+  }
+  return bytes;
+}
+
+/// Turns the connections of one rank into links.
+class Linker {
+ public:
+  Linker(int rank, int size, const ConnectOptions& options)
+      : rank_(rank),
+        size_(size),
+        options_(options),
+        deadline_(deadline_after(Clock::system().now(), options.timeout)),
+        segments_(static_cast<std::size_t>(size)) {
+    if (size >= 1 && rank >= 0 && rank < size && options.way != Way::kTcp) make_segment();
+  }
+
+  ConnectedRanks connect(KeyValueStore& store) {
+    using Local = internal::RendezvousOptions::Local;
+    internal::RendezvousOptions options{.who = std::string(name_of(options_.way)),
+                                        .local = own_segment() ? Local::kYes : Local::kNo,
+                                        .timeout = options_.timeout,
+                                        .key_prefix = options_.key_prefix};
+    if (options_.way != Way::kSharedMemory) options.address = options_.address;
+    internal::Connections connections = internal::connect_all(rank_, size_, store, options);
+    share_segments(connections.by_rank);
+    std::vector<internal::PeerLink> links(segments_.size());
+    for (std::size_t peer = 0; peer < links.size(); ++peer) {
+      if (peer != index()) links[peer] = link_to(peer, std::move(connections.by_rank[peer]));
+    }
+    const internal::MeshOptions mesh{connections.ranks_on_this_machine, options_.bytes_kept};
+    return {internal::message_transport(
+                std::string(name_of(options_.way)),
+                std::make_shared<internal::Mesh>(rank_, std::move(links), mesh), memory()),
+            concat("rank ", rank_, " of ", size_, ": ", size_ == 1 ? "alone" : join(words_))};
+  }
+
+ private:
+  std::size_t index() const { return static_cast<std::size_t>(rank_); }
+  std::shared_ptr<Segment>& own_segment() { return segments_[index()]; }
+
+  void make_segment() {
+    internal::SegmentLayout layout{.ring_bytes = ring_bytes_of(size_, options_),
+                                   .rank = rank_,
+                                   .size = size_};
+    layout.num_bytes = layout.place_offset() + (options_.place_bytes + 4095) / 4096 * 4096;
+    try {
+      own_segment() = std::make_shared<Segment>(layout, options_.folder);
+    } catch (const Error& error) {
+      if (options_.way == Way::kSharedMemory || size_ == 1) throw;
+      log(LogLevel::kWarning, concat("rank ", rank_, " uses TCP alone: ", error.message()));
+    }
+  }
+
+  static std::string name_of_peer(std::size_t peer, const Connection& connection) {
+    return concat("rank ", peer, " (", connection.address, ")");
+  }
+
+  /// First all are sent, so that nobody waits for one who waits.
+  void share_segments(const std::vector<Connection>& connections) {
+    for (std::size_t peer = 0; peer < connections.size(); ++peer) {
+      if (!connections[peer].is_local) continue;
+      internal::send_segment(connections[peer].socket, *own_segment(),
+                             name_of_peer(peer, connections[peer]));
+    }
+    for (std::size_t peer = 0; peer < connections.size(); ++peer) {
+      if (!connections[peer].is_local) continue;
+      segments_[peer] = internal::receive_segment(connections[peer].socket, static_cast<int>(peer),
+                                                  size_, name_of_peer(peer, connections[peer]),
+                                                  deadline_);
+    }
+  }
+
+  internal::PeerLink link_to(std::size_t peer, Connection connection) {
+    std::string name = name_of_peer(peer, connection);
+    if (!connection.is_local) {
+      words_.push_back(concat("rank ", peer, ": tcp ", connection.address));
+      return {internal::socket_stream(std::move(connection.socket), name), "tcp", name};
+    }
+    words_.push_back(concat("rank ", peer, ": shared memory (", connection.address, ")"));
+    return {internal::ring_stream(
+                {own_segment(), segments_[peer], std::move(connection.socket), name}),
+            "shm", name};
+  }
+
+  std::shared_ptr<HostMemory> memory() const {
+    for (const auto& segment : segments_) {
+      if (!segment) return nullptr;
+    }
+    return internal::shm_memory(rank_, segments_);
+  }
+
+  const int rank_;
+  const int size_;
+  const ConnectOptions& options_;
+  const TimePoint deadline_;
+  std::vector<std::shared_ptr<Segment>> segments_;  // by rank
+  std::vector<std::string> words_;
+};
+
+}  // namespace
+
+ConnectOptions::Way parse_way(std::string_view text) {
+  if (text == "auto") return Way::kAuto;
+  if (text == "shm") return Way::kSharedMemory;
+  if (text == "tcp") return Way::kTcp;
+  fail(ErrorCode::kInvalidArgument, "expected auto, shm or tcp as the way between ranks, got '",
+       text, "'");
+}
+
+ConnectedRanks connect_ranks(int rank, int size, KeyValueStore& store,
+                             const ConnectOptions& options) {
+  return Linker(rank, size, options).connect(store);
+}
+
+std::shared_ptr<Transport> shm_transport(int rank, int size, KeyValueStore& store,
+                                         const ShmOptions& options) {
+  return connect_ranks(rank, size, store,
+                       {.way = Way::kSharedMemory,
+                        .timeout = options.timeout,
+                        .key_prefix = options.key_prefix,
+                        .bytes_kept = options.bytes_kept,
+                        .ring_bytes = options.ring_bytes,
+                        .place_bytes = options.place_bytes,
+                        .folder = options.folder})
+      .transport;
+}
+
+std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& store,
+                                         const TcpOptions& options) {
+  return connect_ranks(rank, size, store,
+                       {.way = Way::kTcp,
+                        .address = options.address,
+                        .timeout = options.timeout,
+                        .key_prefix = options.key_prefix,
+                        .bytes_kept = options.bytes_kept})
+      .transport;
+}
+
+}  // namespace tutti

@@ -1,0 +1,46 @@
+// The transport of a group of processes: shared memory where ranks share a host, TCP elsewhere.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "tutti/cross_device_ops/key_value_store.h"
+#include "tutti/cross_device_ops/transport.h"
+
+namespace tutti {
+
+struct ConnectOptions {
+  /// kAuto: shared memory with ranks of the same machine, user and network namespace, if there is
+  /// memory for it; TCP with the others. The other two force one of them.
+  enum class Way { kAuto, kSharedMemory, kTcp } way = Way::kAuto;
+  /// For TCP: of this machine, as the other ranks reach it.
+  std::string address = "127.0.0.1";
+  /// For finding and connecting all ranks.
+  Duration timeout = std::chrono::seconds(30);
+  /// In front of the group's keys in the store. Groups that exist at once need different ones.
+  std::string key_prefix = "ranks";
+  /// See TcpOptions and ShmOptions.
+  std::size_t bytes_kept = std::size_t{1} << 30;
+  std::size_t ring_bytes = 0;
+  std::size_t place_bytes = std::size_t{1} << 36;
+  std::string folder = "";
+};
+/// "auto", "shm" or "tcp"; throws kInvalidArgument listing them.
+ConnectOptions::Way parse_way(std::string_view text);
+
+struct ConnectedRanks {
+  std::shared_ptr<Transport> transport;
+  /// "rank 0 of 3: rank 1: shared memory (pid 4711), rank 2: tcp 10.0.0.3:4712".
+  std::string line;
+};
+
+/// Connects this rank with all others, who call it too with the same way. Every rank may use
+/// another kind of connection to each peer; messages, errors and promises are those of
+/// tcp_transport() and shm_transport(). Throws as they do. kAuto does without shared memory, and
+/// says so in the log, where there is not enough of it.
+ConnectedRanks connect_ranks(int rank, int size, KeyValueStore& store,
+                             const ConnectOptions& options = {});
+
+}  // namespace tutti

@@ -1,0 +1,222 @@
+// Reading frames, and finding the receiver of each message.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Bytes go to one of two places: a body whose header was seen goes to its *target* (the receiver's
+// memory, or memory of the inbox when there is no receiver yet); everything else to the *staged*
+// bytes, from which headers, heads and small bodies are taken. One call of the stream fills both,
+// so a stream of small messages costs one call for many, and a large body is not copied.
+#include "tutti/cluster/messages/inbox.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace tutti::internal {
+namespace {
+
+// Then others have their turn.
+constexpr std::size_t kReadAtOnce = std::size_t{4} << 20;
+// Where a body goes that nobody wants.
+constexpr std::size_t kDroppedAtOnce = std::size_t{64} << 10;
+
+std::span<std::byte> dropped_bytes() {
+  thread_local std::vector<std::byte> bytes(kDroppedAtOnce);
+  return bytes;
+}
+
+}  // namespace
+
+Inbox::Inbox(ByteStream& stream, std::string peer, KeptBytes& kept)
+    : stream_(stream), peer_(std::move(peer)), kept_(kept) {}
+
+Inbox::News Inbox::read() {
+  News news;
+  MutexLock lock(mutex_);
+  if (failure_) return news;  // its place in the stream is lost
+  std::size_t total = 0;
+  try {
+    while (total < kReadAtOnce) {
+      std::size_t wanted = 0;
+      const std::size_t count = read_bytes(wanted);
+      if (count == 0) break;
+      news.moved = true;
+      total += count;
+      take_staged(news);
+      if (news.abort || count < wanted) break;
+    }
+  } catch (const Error& error) {
+    const bool within = error.code() == ErrorCode::kUnavailable && (reading_ || num_staged_ > 0);
+    news.failure = within ? Error(error.code(), error.message() + " within a message") : error;
+  }
+  return news;
+}
+
+/// One call of the stream; num_staged_ and reading_->arrived then say where the bytes are.
+std::size_t Inbox::read_bytes(std::size_t& wanted) {
+  std::array<iovec, 2> places{};
+  std::size_t num_places = 0;
+  std::size_t body = 0;
+  if (reading_) {
+    body = reading_->header.body_bytes - reading_->arrived;
+    if (reading_->target) {
+      body = std::min(body, kReadAtOnce);
+      places[num_places++] = {reading_->target + reading_->arrived, body};
+    } else {
+      body = std::min(body, kDroppedAtOnce);
+      places[num_places++] = {dropped_bytes().data(), body};
+    }
+  }
+  const bool reaches_end = !reading_ || reading_->arrived + body == reading_->header.body_bytes;
+  const std::size_t room = reaches_end ? kStagedBytes - num_staged_ : 0;
+  if (room > 0) places[num_places++] = {staged_.data() + num_staged_, room};
+  wanted = body + room;
+  const std::size_t count = stream_.read(std::span(places).first(num_places));
+  const std::size_t to_body = std::min(count, body);
+  if (reading_) reading_->arrived += to_body;
+  num_staged_ += count - to_body;
+  return count;
+}
+
+void Inbox::take_staged(News& news) {
+  if (reading_ && reading_->is_complete()) finish_message(news);
+  std::size_t at = 0;
+  while (!reading_ && num_staged_ - at >= kFrameHeaderBytes) {
+    const auto bytes = std::span<const std::byte>(staged_).subspan(at);
+    const FrameHeader header = decode_frame_header(bytes.first<kFrameHeaderBytes>());
+    const std::size_t front = kFrameHeaderBytes + header.head_bytes;
+    if (num_staged_ - at < front) break;
+    begin_message(header, bytes.data() + kFrameHeaderBytes);
+    at += front;
+    const std::size_t body = std::min<std::size_t>(header.body_bytes, num_staged_ - at);
+    if (reading_->target && body > 0) std::memcpy(reading_->target, &staged_[at], body);
+    reading_->arrived = body;
+    at += body;
+    if (reading_->is_complete()) finish_message(news);
+  }
+  num_staged_ -= at;
+  if (at > 0 && num_staged_ > 0) std::memmove(staged_.data(), staged_.data() + at, num_staged_);
+}
+
+void Inbox::begin_message(const FrameHeader& header, const std::byte* head) {
+  reading_ = std::make_shared<Message>();
+  reading_->header = header;
+  if (header.head_bytes > 0) std::memcpy(reading_->head.data(), head, header.head_bytes);
+  if (header.kind == FrameHeader::Kind::kAbort) {
+    keep_body(*reading_);
+    return;
+  }
+  const auto found =
+      std::ranges::find(receivers_, header.tag, [](const auto& r) { return r->tag; });
+  if (found != receivers_.end()) {
+    const std::shared_ptr<Incoming> receiver = *found;
+    receivers_.erase(found);
+    attach(*reading_, receiver);
+    return;
+  }
+  keep_body(*reading_);
+  messages_.push_back(reading_);
+}
+
+void Inbox::keep_body(Message& message) {
+  const std::size_t bytes = message.header.body_bytes;
+  if (bytes == 0) return;
+  if (kept_.now.fetch_add(bytes) + bytes > kept_.limit) {
+    kept_.now.fetch_sub(bytes);
+    tutti::fail(ErrorCode::kResourceExhausted, peer_,
+                " sends messages that nobody receives; expected at most ", kept_.limit,
+                " bytes to be kept, got ", bytes, " more with tag ", message.header.tag);
+  }
+  message.kept = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  message.target = message.kept.get();
+}
+
+void Inbox::release_body(Message& message) {
+  if (message.kept) kept_.now.fetch_sub(message.header.body_bytes);
+  message.kept.reset();
+}
+
+void Inbox::finish_message(News& news) {
+  const std::shared_ptr<Message> message = std::exchange(reading_, nullptr);
+  if (message->header.kind == FrameHeader::Kind::kAbort) {
+    news.abort =
+        Error(ErrorCode::kAborted, std::string(reinterpret_cast<const char*>(message->kept.get()),
+                                               message->header.body_bytes));
+    release_body(*message);
+  } else if (message->receiver) {
+    end_receiver(*message);
+  }
+}
+
+/// From now on the message goes to `receiver`, as far as it fits.
+void Inbox::attach(Message& message, const std::shared_ptr<Incoming>& receiver) {
+  message.receiver = receiver;
+  const std::size_t head = std::min<std::size_t>(message.header.head_bytes, receiver->head.size());
+  if (head > 0) std::memcpy(receiver->head.data(), message.head.data(), head);
+  const bool fits = message.header.head_bytes == receiver->head.size() &&
+                    message.header.body_bytes == receiver->body.size();
+  message.target = fits ? receiver->body.data() : nullptr;
+  if (fits && message.arrived > 0) {
+    std::memcpy(message.target, message.kept.get(), message.arrived);
+  }
+  release_body(message);
+  if (message.is_complete() && &message != reading_.get()) end_receiver(message);
+}
+
+void Inbox::end_receiver(Message& message) {
+  const std::shared_ptr<Incoming> receiver = std::exchange(message.receiver, nullptr);
+  const FrameHeader& header = message.header;
+  if (header.head_bytes == receiver->head.size() && header.body_bytes == receiver->body.size()) {
+    receiver->end();
+    return;
+  }
+  receiver->end(Error(ErrorCode::kInvalidArgument,
+                      concat(peer_, ": the message with tag ", header.tag,
+                             " has another length; expected head and body of ",
+                             receiver->head.size(), " and ", receiver->body.size(), " bytes, got ",
+                             header.head_bytes, " and ", header.body_bytes)));
+}
+
+void Inbox::post(const std::shared_ptr<Incoming>& receiver) {
+  MutexLock lock(mutex_);
+  const auto found =
+      std::ranges::find(messages_, receiver->tag, [](const auto& m) { return m->header.tag; });
+  if (found != messages_.end()) {
+    const std::shared_ptr<Message> message = *found;
+    messages_.erase(found);
+    attach(*message, receiver);
+    return;
+  }
+  if (failure_) {
+    receiver->end(failure_);
+  } else {
+    receivers_.push_back(receiver);
+  }
+}
+
+void Inbox::cancel(const std::shared_ptr<Incoming>& receiver) {
+  MutexLock lock(mutex_);
+  std::erase(receivers_, receiver);
+  if (!reading_ || reading_->receiver != receiver) return;
+  reading_->receiver = nullptr;
+  reading_->target = nullptr;
+}
+
+void Inbox::fail(const Error& reason) {
+  MutexLock lock(mutex_);
+  const bool is_abort = reason.code() == ErrorCode::kAborted;
+  if (!failure_ || (is_abort && failure_->code() != ErrorCode::kAborted)) failure_ = reason;
+  if (reading_) {  // it will not be complete
+    std::erase(messages_, reading_);
+    if (reading_->receiver) reading_->receiver->end(failure_);
+    release_body(*reading_);
+    reading_ = nullptr;
+  }
+  if (is_abort) {
+    for (const auto& message : messages_) release_body(*message);
+    messages_.clear();
+  }
+  for (const auto& receiver : receivers_) receiver->end(failure_);
+  receivers_.clear();
+}
+
+}  // namespace tutti::internal

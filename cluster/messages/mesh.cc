@@ -1,0 +1,272 @@
+// Leading and following: who moves the bytes, and who is woken when.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Nobody may sleep through the end of his operation. A follower adds itself to followers_ before it
+// looks whether its operation has ended; who ends an operation does so before it looks at
+// followers_. Both sides are sequentially consistent, so one of them sees the other. It is the same
+// between the leader, who says leader_sleeps_ before it looks at wishes_ a last time, and the
+// others, who add a wish before they look at leader_sleeps_.
+#include "tutti/cluster/messages/mesh.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/core/executor.h"
+#include "tutti/core/run_token.h"
+
+namespace tutti::internal {
+namespace {
+
+// Waking a sleeping thread costs about as much.
+constexpr Duration kSpin = std::chrono::microseconds(100);
+// Between two questions to the system while memory alone brings bytes: who is gone shows there.
+constexpr Duration kAskSystem = std::chrono::milliseconds(20);
+constexpr Duration kLastWords = std::chrono::milliseconds(200);
+
+}  // namespace
+
+Peer::Peer(PeerLink link, KeptBytes& kept)
+    : link_(std::move(link)),
+      inbox(*link_.stream, concat(link_.kind, ": ", link_.name), kept),
+      outbox(*link_.stream) {}
+
+void Peer::fail(const Error& reason) {
+  is_open = false;
+  inbox.fail(reason);
+  outbox.fail(reason);
+}
+
+/// Held by the thread that leads; given up also when an exception ends its turn.
+class Mesh::Leadership {
+ public:
+  explicit Leadership(Mesh& mesh) : mesh_(mesh) {}
+  ~Leadership() {
+    MutexLock lock(mesh_.mutex_);
+    mesh_.has_leader_ = false;
+    if (mesh_.followers_ > 0) mesh_.changed_.notify_all();
+  }
+  Leadership(const Leadership&) = delete;
+  Leadership& operator=(const Leadership&) = delete;
+
+ private:
+  Mesh& mesh_;
+};
+
+Mesh::Mesh(int rank, std::vector<PeerLink> links, const MeshOptions& options)
+    : rank_(rank),
+      spins_(options.ranks_on_this_machine <= num_hardware_threads()),
+      kept_(options.bytes_kept),
+      wake_event_(make_wake_event()) {
+  for (std::size_t peer = 0; peer < links.size(); ++peer) {
+    const bool is_own = peer == static_cast<std::size_t>(rank);
+    peers_.push_back(is_own ? nullptr : std::make_unique<Peer>(std::move(links[peer]), kept_));
+    if (!is_own && peers_.back()->stream().is_memory()) ++num_memory_;
+  }
+}
+
+void Mesh::send(int peer, const std::shared_ptr<Outgoing>& message) {
+  if (!this->peer(peer).outbox.push(message)) tell_waiters();
+}
+
+bool Mesh::wait(const Operation& operation, int peer, TimePoint deadline) {
+  while (!operation.has_ended()) {
+    {
+      MutexLock lock(mutex_);
+      followers_.fetch_add(1);
+      changed_.wait_until(mutex_, deadline, [&]() TUTTI_REQUIRES(mutex_) {
+        return operation.has_ended() || !has_leader_;
+      });
+      followers_.fetch_sub(1);
+      if (operation.has_ended()) break;
+      if (has_leader_) return false;
+      has_leader_ = true;
+    }
+    const Leadership leadership(*this);
+    lead(operation, peer, deadline);
+    if (!operation.has_ended()) return false;
+  }
+  return true;
+}
+
+void Mesh::test(const Operation& operation, int peer) {
+  {
+    MutexLock lock(mutex_);
+    if (operation.has_ended() || has_leader_) return;
+    has_leader_ = true;
+  }
+  const Leadership leadership(*this);
+  if (!look_at(this->peer(peer)) || !operation.has_ended()) look(TimePoint::min());
+}
+
+bool Mesh::may_spin() const {
+  static const int cores = num_hardware_threads();
+  return spins_ && num_awake_threads() + 1 <= cores && !BlockedScope::current_thread_holds_token();
+}
+
+void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {
+  Clock& clock = Clock::system();
+  Peer& awaited = this->peer(peer);
+  const bool others_in_sockets = num_memory_ + 1 < peers_.size() && size() > 2;
+  TimePoint now = clock.now();
+  TimePoint spin_end = deadline_after(now, kSpin), ask_at = deadline_after(now, kAskSystem);
+  for (;;) {
+    const std::uint64_t seen = wishes_.load();
+    bool moved = look_at(awaited) || look_at_memory();
+    if (!moved && (others_in_sockets || now >= ask_at)) {
+      moved = look(TimePoint::min());
+      ask_at = deadline_after(now, kAskSystem);
+    }
+    if (moved && followers_ > 0) tell_waiters();
+    if (operation.has_ended()) return;
+    now = clock.now();
+    if (now >= deadline) return;
+    if (moved) {
+      spin_end = deadline_after(now, kSpin);
+      continue;
+    }
+    if (now < spin_end && may_spin()) continue;
+    leader_sleeps_ = true;
+    const bool nothing_new = wishes_ == seen && !operation.has_ended();
+    if (nothing_new && look(deadline) && followers_ > 0) tell_waiters();
+    leader_sleeps_ = false;
+    if (operation.has_ended()) return;
+    spin_end = deadline_after(clock.now(), kSpin);
+  }
+}
+
+/// The stream that is most likely to bring something, without asking the system which.
+bool Mesh::look_at(Peer& peer) {
+  if (!peer.is_open) return false;
+  const bool wrote = peer.outbox.has_bytes() && peer.outbox.flush();
+  return read(peer) || wrote;
+}
+
+bool Mesh::look_at_memory() {
+  bool moved = false;
+  for (std::size_t i = 0; num_memory_ > 0 && i < peers_.size(); ++i) {
+    if (peers_[i] && peers_[i]->stream().is_memory() && look_at(*peers_[i])) moved = true;
+  }
+  return moved;
+}
+
+/// All streams; waits until the deadline for the first that is ready.
+bool Mesh::look(TimePoint deadline) {
+  struct Watched {
+    Peer* peer;
+    std::size_t first;  // of its descriptors
+    bool wants_room;
+  };
+  std::vector<pollfd> descriptors{{wake_event_.get(), POLLIN, 0}};
+  std::vector<Watched> watched;
+  bool may_sleep = deadline != TimePoint::min();
+  for (const auto& peer : peers_) {
+    if (!peer || !peer->is_open) continue;
+    watched.push_back({peer.get(), descriptors.size(), peer->outbox.has_bytes()});
+    peer->stream().watch(descriptors, watched.back().wants_room);
+    if (may_sleep) may_sleep = peer->stream().begin_sleep(watched.back().wants_room);
+  }
+  const int num_ready = poll_until(descriptors, may_sleep ? deadline : TimePoint::min());
+  if (descriptors[0].revents != 0) {
+    std::uint64_t count = 0;
+    (void)!::read(wake_event_.get(), &count, sizeof(count));
+  }
+  bool moved = false;
+  for (std::size_t i = 0; i < watched.size(); ++i) {
+    Peer& peer = *watched[i].peer;
+    const std::size_t end = i + 1 < watched.size() ? watched[i + 1].first : descriptors.size();
+    const auto own = std::span(descriptors).subspan(watched[i].first, end - watched[i].first);
+    if (peer.stream().is_memory()) peer.stream().end_sleep();
+    const bool is_ready = num_ready > 0 && std::ranges::any_of(own, [](const pollfd& descriptor) {
+                            return descriptor.revents != 0;
+                          });
+    const bool to_read = is_ready && peer.stream().on_ready(own);
+    if (!is_ready && !peer.stream().is_memory()) continue;
+    if (watched[i].wants_room && peer.outbox.flush()) moved = true;
+    if ((to_read || peer.stream().is_memory()) && read(peer)) moved = true;
+  }
+  return moved;
+}
+
+bool Mesh::read(Peer& peer) {
+  const Inbox::News news = peer.inbox.read();
+  if (news.abort) {
+    // Told on: who sees this rank's connection close must have read the reason before.
+    abort(*news.abort);
+  } else if (news.failure) {
+    peer.fail(*news.failure);
+  }
+  return news.moved || news.failure;
+}
+
+void Mesh::tell_waiters() {
+  wishes_.fetch_add(1);
+  if (leader_sleeps_) {
+    const std::uint64_t one = 1;
+    (void)!::write(wake_event_.get(), &one, sizeof(one));
+  }
+  if (followers_ == 0) return;
+  MutexLock lock(mutex_);
+  changed_.notify_all();
+}
+
+void Mesh::abort(const Error& reason) noexcept {
+  if (is_aborted_.exchange(true)) return;
+  const Error aborted(ErrorCode::kAborted, reason.message());
+  for (const auto& peer : peers_) {
+    if (!peer) continue;
+    if (peer->is_open) {
+      peer->outbox.abort(aborted);
+    } else {
+      peer->outbox.fail(aborted);
+    }
+    peer->inbox.fail(aborted);
+    peer->is_open = false;  // nothing more is read; what is left is written by flush_for
+  }
+  tell_waiters();
+  flush_for(kLastWords);
+}
+
+void Mesh::flush_for(Duration duration) noexcept {
+  const TimePoint end = deadline_after(Clock::system().now(), duration);
+  for (;;) {
+    std::vector<pollfd> descriptors;
+    for (const auto& peer : peers_) {
+      if (!peer || !peer->outbox.has_bytes()) continue;
+      peer->outbox.flush();
+      if (peer->outbox.has_bytes()) peer->stream().watch(descriptors, true);
+    }
+    const TimePoint now = Clock::system().now();
+    if (descriptors.empty() || now >= end) return;
+    // What the peers say is not read any more: their bytes must not keep this thread awake.
+    for (pollfd& descriptor : descriptors) descriptor.events &= ~POLLIN;
+    poll_until(descriptors, std::min(end, deadline_after(now, std::chrono::milliseconds(1))));
+  }
+}
+
+/// Closing a socket on which the peer still sends throws away what was not sent yet.
+void Mesh::wait_until_sent(Duration duration) noexcept {
+  Clock& clock = Clock::system();
+  const TimePoint end = deadline_after(clock.now(), duration);
+  for (const auto& peer : peers_) {
+    while (peer && peer->stream().has_unsent() && clock.now() < end) {
+      clock.sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+}
+
+void Mesh::close() noexcept {
+  flush_for(kLastWords);
+  wait_until_sent(kLastWords);
+  const Error closed(ErrorCode::kUnavailable,
+                     concat("rank ", rank_, " has closed its transport"));
+  for (const auto& peer : peers_) {
+    if (!peer) continue;
+    peer->fail(closed);
+    peer->stream().close();
+  }
+  tell_waiters();
+}
+
+}  // namespace tutti::internal

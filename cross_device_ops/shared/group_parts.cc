@@ -1,0 +1,155 @@
+// Parts of collectives on the memory of all ranks.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/shared/group_parts.h"
+
+#include <cstring>
+
+#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/cross_device_ops/shared/reduce_to_all.h"
+#include "tutti/cross_device_ops/shared/update_pass.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::size_t kGrain = 64;  // elements
+
+void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
+  if (bytes > 0 && from != to) std::memcpy(to, from, bytes);
+}
+
+std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+
+}  // namespace
+
+GroupParts::GroupParts(const GroupCalls& calls, int size)
+    : calls_(calls), size_(size), inputs_(index(size)), outputs_(index(size)) {}
+
+void GroupParts::require_counts_fit() const {
+  for (int r = 0; r < size_; ++r) {
+    for (int s = 0; s < size_; ++s) {
+      const std::size_t sent = calls_.call(r).counts[index(s)];
+      const std::size_t expected = calls_.call(s).receive_counts[index(r)];
+      if (sent == expected) continue;
+      fail(ErrorCode::kInvalidArgument, "collective mismatch (count): rank ", r, " sends ", sent,
+           " elements to rank ", s, ", which expects ", expected, ": rank ", r, " calls ",
+           calls_.header(r).describe(), "; rank ", s, " calls ",
+           calls_.header(s).describe());
+    }
+  }
+}
+
+void GroupParts::do_part(const CollectiveCall& call, int part) {
+  switch (call.collective) {
+    case Collective::kAllReduce:
+    case Collective::kReduce:
+      return combine_part(call, part);
+    case Collective::kReduceScatter:
+      return combine_for(part);
+    case Collective::kBroadcast: {
+      const Elements& data = calls_.call(part).outputs[0];
+      return copy_bytes(calls_.call(call.root).outputs[0].data, data.data, data.num_bytes());
+    }
+    case Collective::kAllGather:
+      return gather_for(part);
+    case Collective::kAllToAll:
+      return exchange_for(part);
+    case Collective::kBarrier:
+      return;
+  }
+}
+
+void GroupParts::combine_part(const CollectiveCall& call, int part) {
+  const auto ranks = static_cast<std::size_t>(size_);
+  const std::size_t begin = call.count * index(part) / ranks;
+  const std::size_t end = call.count * index(part + 1) / ranks;
+  const bool is_last = index(part) + 1 == ranks;
+  std::size_t first = 0;  // of the buffer, among all elements
+  for (std::size_t b = 0; b < call.inputs.size() && first < end; ++b) {
+    const std::size_t count = call.inputs[b].count;
+    // A part ends inside a buffer where a cache line of most buffers does.
+    const auto cut = [&](std::size_t place) {
+      return place >= first + count ? count
+             : place <= first       ? 0
+                                    : (place - first) / kGrain * kGrain;
+    };
+    const std::size_t from = cut(begin);
+    const std::size_t to = is_last ? count : cut(end);
+    if (from < to && call.update == nullptr) combine(call, b, from, to);
+    if (from < to && call.update != nullptr) update(call, b, from, to, part);
+    first += count;
+  }
+}
+
+void GroupParts::combine(const CollectiveCall& call, std::size_t buffer, std::size_t begin,
+                           std::size_t end) {
+  const std::size_t size_of_element = size_of(call.dtype);
+  const std::size_t offset = begin * size_of_element;
+  for (int r = 0; r < size_; ++r) {
+    if (call.collective == Collective::kAllReduce) {
+      outputs_[index(r)] = calls_.output(r, buffer) + offset;
+      inputs_[index(r)] = outputs_[index(r)];
+      // In place one list is read instead of two: each costs a cache miss.
+      if (calls_.in_place(r)) continue;
+    }
+    inputs_[index(r)] = calls_.call(r).inputs[buffer].data + offset;
+  }
+  if (call.collective == Collective::kAllReduce) {
+    return reduce_to_all(call.op, call.dtype, inputs_, outputs_, end - begin);
+  }
+  std::byte* const result = calls_.call(call.root).outputs[0].data + offset;
+  reduce_along_tree(call.op, call.dtype, inputs_, result, end - begin);
+}
+
+void GroupParts::update(const CollectiveCall& call, std::size_t buffer, std::size_t begin,
+                          std::size_t end, int part) {
+  const std::size_t offset = begin * size_of(call.dtype);
+  slots_.resize(call.update->slots.size(), std::vector<std::byte*>(index(size_)));
+  for (int r = 0; r < size_; ++r) {
+    const CollectiveCall& other = calls_.call(r);
+    inputs_[index(r)] = other.inputs[buffer].data + offset;
+    outputs_[index(r)] = other.update->weights[buffer].data + offset;
+    for (std::size_t s = 0; s < slots_.size(); ++s) {
+      slots_[s][index(r)] = other.update->slots[s][buffer].data + offset;
+    }
+  }
+  // Weights that no cache holds until their next use are better stored past them.
+  constexpr std::size_t kCaches = 16 << 20;
+  const std::size_t copies = index(size_) * (1 + slots_.size());
+  sum_and_update(*call.update->rule, call.update->scalars, call.mean,
+                 call.count * size_of(call.dtype) * copies > kCaches,
+                 {call.dtype, end - begin, inputs_, outputs_, slots_, index(part)});
+}
+
+void GroupParts::combine_for(int rank) {
+  const CollectiveCall& own = calls_.call(rank);
+  std::size_t begin = 0;
+  for (int r = 0; r < rank; ++r) begin += own.counts[index(r)];
+  for (int r = 0; r < size_; ++r) {
+    inputs_[index(r)] = calls_.call(r).inputs[0].data + begin * size_of(own.dtype);
+  }
+  reduce_along_tree(own.op, own.dtype, inputs_, own.outputs[0].data, own.outputs[0].count);
+}
+
+void GroupParts::gather_for(int rank) const {
+  std::byte* place = calls_.call(rank).outputs[0].data;
+  for (int r = 0; r < size_; ++r) {
+    const ConstElements& part = calls_.call(r).inputs[0];
+    copy_bytes(part.data, place, part.num_bytes());
+    place += part.num_bytes();
+  }
+}
+
+void GroupParts::exchange_for(int rank) const {
+  const CollectiveCall& own = calls_.call(rank);
+  std::byte* place = own.outputs[0].data;
+  for (int r = 0; r < size_; ++r) {
+    const CollectiveCall& other = calls_.call(r);
+    std::size_t begin = 0;
+    for (int s = 0; s < rank; ++s) begin += other.counts[index(s)];
+    const std::size_t bytes = own.receive_counts[index(r)] * size_of(own.dtype);
+    copy_bytes(other.inputs[0].data + begin * size_of(own.dtype), place, bytes);
+    place += bytes;
+  }
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,93 @@
+// Spinning, yielding and sleeping for memory that other processes write.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/shared/process_wait.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <ctime>
+
+#include "tutti/core/executor.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr Duration kSpin = std::chrono::microseconds(200);
+constexpr Duration kSlice = std::chrono::milliseconds(10);
+
+long futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value,
+           const timespec* timeout) {
+  static_assert(sizeof(*word) == 4);
+  return ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(word), operation, value, timeout,
+                   nullptr, 0);
+}
+
+}  // namespace
+
+bool ProcessWait::spin(TimePoint deadline, const std::function<bool()>& ready) const {
+  if (BlockedScope::current_thread_holds_token()) return false;
+  Clock& clock = Clock::system();
+  const TimePoint end = std::min(deadline, deadline_after(clock.now(), kSpin));
+  do {
+    if (policy_ == SpinPolicy::kYield) {
+      // The process that is waited for may be the next one on this core.
+      ::sched_yield();
+      if (ready()) return true;
+      continue;
+    }
+    for (int i = 0; i < 64; ++i) {
+      pause_once();
+      if (ready()) return true;
+    }
+  } while (clock.now() < end);
+  return false;
+}
+
+// Who stores does so before it looks for sleepers; who sleeps is one before it looks a last time.
+void ProcessWait::sleep_once(TimePoint deadline, const std::function<bool()>& ready) {
+  const Duration left = std::min(kSlice, std::max(deadline - Clock::system().now(), Duration(0)));
+  const BlockedScope blocked;
+  const AsleepScope asleep;
+  word_->sleepers.fetch_add(1);
+  const std::uint32_t seen = word_->word.load();
+  if (!ready()) {
+    timespec time{};
+    time.tv_nsec = static_cast<long>(left.count());
+    futex(&word_->word, FUTEX_WAIT, seen, &time);
+  }
+  word_->sleepers.fetch_sub(1);
+}
+
+bool ProcessWait::wait_long(TimePoint deadline, const std::function<bool()>& ready,
+                            const std::function<void()>& meanwhile) {
+  if (spin(deadline, ready)) return true;
+  Clock& clock = Clock::system();
+  TimePoint ask_at = clock.now();
+  for (;;) {
+    const TimePoint now = clock.now();
+    if (now >= ask_at) {
+      try {
+        meanwhile();
+      } catch (...) {
+        if (ready()) return true;
+        throw;
+      }
+      ask_at = deadline_after(clock.now(), kSlice);
+    }
+    if (ready()) return true;
+    if (now >= deadline) return false;
+    sleep_once(deadline, ready);
+    if (ready()) return true;
+  }
+}
+
+void ProcessWait::wake() noexcept {
+  word_->word.fetch_add(1);
+  futex(&word_->word, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,221 @@
+// Writing calls into seats, reading them, and results of small ones.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/shared/window_calls.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/cross_device_ops/shared/reduce_to_all.h"
+
+namespace tutti::internal {
+namespace {
+
+bool is_in_place(const CollectiveCall& call) {
+  return call.inputs.size() == call.outputs.size() &&
+         std::ranges::equal(call.inputs, call.outputs, [](const auto& input, const auto& output) {
+           return input.data == output.data;
+         });
+}
+
+// What a rank gives to others: of a broadcast the root's buffer.
+template <class Body>
+void for_each_given(const CollectiveCall& call, int rank, const Body& body) {
+  if (call.collective == Collective::kBroadcast) {
+    if (rank == call.root) body(ConstElements(call.outputs[0]));
+    return;
+  }
+  for (const ConstElements& input : call.inputs) body(input);
+}
+
+bool has_outputs(const CollectiveCall& call, int rank) {
+  return call.collective != Collective::kReduce || rank == call.root;
+}
+
+std::size_t sum_before(std::span<const std::size_t> counts, std::size_t end) {
+  return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(end),
+                         std::size_t{0});
+}
+
+}  // namespace
+
+WindowCalls::WindowCalls(const WindowGroup& group)
+    : group_(group), calls_(index(group.size())), inputs_(index(group.size())) {}
+
+/// Every rank reads what all others show: with many ranks, or with rendezvous that cost little, it
+/// pays only for less.
+std::size_t WindowCalls::inline_limit(const CollectiveCall& call) const {
+  const std::size_t n = index(group_.size());
+  if (call.collective == Collective::kBroadcast) return WindowLayout::kInlineBytes;
+  const std::size_t all = group_.shares_parts() ? 4 * WindowLayout::kInlineBytes
+                                                : WindowLayout::kInlineBytes / 2;
+  return std::min(WindowLayout::kInlineBytes, all / n);
+}
+
+void WindowCalls::show(const CollectiveCall& call, const CollectiveHeader& header) {
+  WindowSeat& seat = group_.own().seat(group_.round());
+  seat.fingerprint = header.fingerprint();
+  seat.header = header;
+  seat.flags = 0;
+  if (call.collective == Collective::kAllToAll) show_counts(call);
+  if (show_inline(call)) {
+    seat.flags = WindowSeat::kIsInline;
+  } else if (show_offsets(call)) {
+    seat.flags = WindowSeat::kIsShared | (is_in_place(call) ? WindowSeat::kIsInPlace : 0);
+  }
+}
+
+bool WindowCalls::show_inline(const CollectiveCall& call) {
+  std::size_t bytes = 0;
+  if (call.collective == Collective::kBroadcast) {
+    bytes = call.outputs[0].num_bytes();  // of all ranks, so that all decide alike
+  } else if (call.collective == Collective::kAllGather) {
+    const auto counts = call.counts;
+    bytes = *std::ranges::max_element(counts) * size_of(call.dtype);
+  } else {
+    for (const ConstElements& input : call.inputs) bytes += input.num_bytes();
+  }
+  if (bytes > inline_limit(call)) return false;
+  std::byte* place = group_.own().inline_data(group_.round());
+  for_each_given(call, group_.rank(), [&](const ConstElements& given) {
+    if (given.count > 0) std::memcpy(place, given.data, given.num_bytes());
+    place += given.num_bytes();
+  });
+  return true;
+}
+
+bool WindowCalls::show_offsets(const CollectiveCall& call) {
+  const HostMemory& memory = group_.memory();
+  if (std::max(call.inputs.size(), call.outputs.size()) > WindowLayout::kMostBuffers) return false;
+  std::uint64_t* const offsets = group_.own().offsets(group_.round());
+  for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+    const auto offset = memory.offset_of(call.inputs[i].data, call.inputs[i].num_bytes());
+    if (!offset) return false;
+    offsets[i] = *offset;
+  }
+  for (std::size_t i = 0; has_outputs(call, group_.rank()) && i < call.outputs.size(); ++i) {
+    const auto offset = memory.offset_of(call.outputs[i].data, call.outputs[i].num_bytes());
+    if (!offset) return false;
+    offsets[WindowLayout::kMostBuffers + i] = *offset;
+  }
+  return true;
+}
+
+void WindowCalls::show_counts(const CollectiveCall& call) {
+  std::uint64_t* const counts = group_.own().counts(group_.round());
+  std::ranges::copy(call.counts, counts);
+  std::ranges::copy(call.receive_counts, counts + call.counts.size());
+}
+
+WindowCalls::Way WindowCalls::way() const {
+  std::uint32_t common = WindowSeat::kIsInline | WindowSeat::kIsShared;
+  for (int r = 0; r < group_.size(); ++r) common &= group_.window(r).seat(group_.round()).flags;
+  if ((common & WindowSeat::kIsInline) != 0) return Way::kInline;
+  return (common & WindowSeat::kIsShared) != 0 ? Way::kShared : Way::kNeither;
+}
+
+void WindowCalls::read(const CollectiveCall& own) {
+  const bool counts_differ = own.collective == Collective::kAllToAll;
+  if (way() == Way::kInline && !counts_differ) return;
+  for (int r = 0; r < group_.size(); ++r) read_call(r, own);
+}
+
+/// The headers are equal, so all but addresses, and the counts of an all_to_all, is as here.
+void WindowCalls::read_call(int rank, const CollectiveCall& own) {
+  ReadCall& read = calls_[index(rank)];
+  const Window& window = group_.window(rank);
+  const std::uint64_t round = group_.round();
+  read.call = own;
+  if (own.collective == Collective::kAllToAll) {
+    const std::uint64_t* const counts = window.counts(round);
+    const auto n = index(group_.size());
+    read.counts.assign(counts, counts + n);
+    read.receive_counts.assign(counts + n, counts + 2 * n);
+    read.call.counts = read.counts;
+    read.call.receive_counts = read.receive_counts;
+  }
+  const bool is_shared = (window.seat(round).flags & WindowSeat::kIsShared) != 0;
+  const std::uint64_t* const offsets = window.offsets(round);
+  const auto place_of = [&](std::size_t i) {
+    return is_shared ? window.in_place_of_rank(offsets[i]) : nullptr;
+  };
+  read.inputs.assign(own.inputs.begin(), own.inputs.end());
+  for (std::size_t i = 0; i < read.inputs.size(); ++i) read.inputs[i].data = place_of(i);
+  const bool has_output = has_outputs(own, rank);
+  // Not every rank has outputs: of a reduce the root's is as long as any input.
+  read.outputs.clear();
+  const std::size_t num_outputs =
+      own.collective == Collective::kReduce ? own.inputs.size() : own.outputs.size();
+  for (std::size_t i = 0; has_output && i < num_outputs; ++i) {
+    const std::size_t count = own.collective == Collective::kReduce ? own.inputs[i].count
+                                                                    : own.outputs[i].count;
+    read.outputs.emplace_back(place_of(WindowLayout::kMostBuffers + i), count, own.dtype);
+  }
+  if (own.collective == Collective::kAllGather) read.inputs[0].count = own.counts[index(rank)];
+  if (own.collective == Collective::kReduceScatter) {
+    read.outputs[0].count = own.counts[index(rank)];
+  }
+  read.call.inputs = read.inputs;
+  read.call.outputs = read.outputs;
+}
+
+/// Elements from `begin` on of what all have shown, combined into `outputs`.
+void WindowCalls::combine_inline(const CollectiveCall& call, std::size_t begin,
+                                 std::span<const Elements> outputs) {
+  const std::size_t element = size_of(call.dtype);
+  for (const Elements& output : outputs) {
+    if (output.count == 0) continue;
+    for (int r = 0; r < group_.size(); ++r) {
+      inputs_[index(r)] = group_.window(r).inline_data(group_.round()) + begin * element;
+    }
+    const bool is_float = call.dtype == DType::kFloat32 || call.dtype == DType::kFloat64;
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(output.data) % element == 0;
+    if (is_float && is_aligned && call.op == ReduceOp::kSum) {
+      sum_along_tree(call.dtype, inputs_, output.data, output.count);
+    } else {
+      reduce_along_tree(call.op, call.dtype, inputs_, output.data, output.count);
+    }
+    begin += output.count;
+  }
+}
+
+void WindowCalls::finish_inline(const CollectiveCall& call) {
+  const std::size_t element = size_of(call.dtype);
+  const std::uint64_t round = group_.round();
+  const int own = group_.rank();
+  switch (call.collective) {
+    case Collective::kAllReduce:
+      return combine_inline(call, 0, call.outputs);
+    case Collective::kReduce:
+      if (own == call.root) combine_inline(call, 0, call.outputs);
+      return;
+    case Collective::kReduceScatter:
+      return combine_inline(call, sum_before(call.counts, index(own)), call.outputs);
+    case Collective::kBroadcast: {
+      const Elements& output = call.outputs[0];
+      if (own == call.root || output.count == 0) return;
+      std::memcpy(output.data, group_.window(call.root).inline_data(round), output.num_bytes());
+      return;
+    }
+    case Collective::kAllGather:
+    case Collective::kAllToAll: {
+      std::byte* place = call.outputs[0].data;
+      for (int r = 0; r < group_.size(); ++r) {
+        const bool is_gather = call.collective == Collective::kAllGather;
+        const std::size_t count =
+            is_gather ? call.counts[index(r)] : call.receive_counts[index(r)];
+        const std::size_t before =
+            is_gather ? 0 : sum_before(calls_[index(r)].counts, index(own)) * element;
+        const std::byte* const from = group_.window(r).inline_data(round) + before;
+        if (count > 0) std::memcpy(place, from, count * element);
+        place += count * element;
+      }
+      return;
+    }
+    case Collective::kBarrier:
+      return;
+  }
+}
+
+}  // namespace tutti::internal

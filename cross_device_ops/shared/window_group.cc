@@ -1,0 +1,286 @@
+// Finding windows, arriving, leaving and closing.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/shared/window_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "tutti/core/executor.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::size_t rounded_up(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+constexpr std::string_view kMissing = " before the deadline; ";
+
+// Reasons of other ranks come as kAborted with their text, which says what it was.
+Error as_it_was(const Error& error) {
+  if (error.code() == ErrorCode::kAborted && error.message().find(kMissing) != std::string::npos) {
+    return Error(ErrorCode::kDeadlineExceeded, error.message());
+  }
+  return error;
+}
+
+bool more_processes_than_cores(const RankLink& link) {
+  return link.transport->size() > num_hardware_threads();
+}
+
+}  // namespace
+
+WindowLayout::WindowLayout(int num_members) : size(static_cast<std::size_t>(num_members)) {
+  constexpr std::size_t kMostSlots = std::size_t{2} << 20, kLeast = std::size_t{32} << 10;
+  slot_bytes = std::clamp(kMostSlots / (size * kDepth), kLeast, std::size_t{128} << 10);
+  seats = rounded_up(sizeof(WindowBoard) + sizeof(WindowProgress));
+  counts = seats + rounded_up(2 * sizeof(WindowSeat));
+  offsets = counts + rounded_up(2 * 2 * size * sizeof(std::uint64_t));
+  inline_data = offsets + rounded_up(2 * 2 * kMostBuffers * sizeof(std::uint64_t));
+  slots = inline_data + 2 * kInlineBytes;
+  num_bytes = slots + size * kDepth * slot_bytes;
+}
+
+WindowGroup::WindowGroup(RankLink link, std::shared_ptr<HostMemory> memory)
+    : link_(std::move(link)),
+      memory_(std::move(memory)),
+      layout_(link_.size()),
+      shares_parts_(more_processes_than_cores(link_)) {}
+
+WindowGroup::~WindowGroup() {
+  probes_.clear();
+  if (windows_.empty()) return;
+  if (is_connected_) {
+    close(Error(ErrorCode::kUnavailable,
+                concat("rank ", rank(), " has left the group of ", size(), " ranks")));
+    own().progress().has_left.store(1);
+    notify();
+  }
+  // Others may look at this window until they have left, too.
+  std::vector<const WindowProgress*> members;
+  for (const Window& window : windows_) members.push_back(&window.progress());
+  memory_->release_when(own_offset_, [members, connected = is_connected_] {
+    return connected && std::ranges::all_of(members, [](const WindowProgress* member) {
+             return member->has_left.load() != 0;
+           });
+  });
+}
+
+std::uint64_t WindowGroup::begin_round(const CollectiveHeader& header, TimePoint deadline) {
+  if (!is_connected_) {
+    {
+      MutexLock lock(mutex_);
+      if (own_reason_) throw *own_reason_;
+    }
+    try {
+      connect(header, deadline);
+    } catch (const Error& error) {
+      const Error reason = as_it_was(error);
+      close(reason);
+      link_.transport->abort(reason);
+      throw reason;
+    }
+  }
+  return ++round_;
+}
+
+void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
+  own_offset_ = memory_->allocate(layout_.num_bytes, HostMemory::Use::kWindow);
+  const auto at = [&](int member, std::size_t offset) {
+    std::byte* const place = memory_->place(link_.ranks[static_cast<std::size_t>(member)]);
+    return Window(place + offset, place, layout_);
+  };
+  const Window mine = at(rank(), own_offset_);
+  new (&mine.board()) WindowBoard;
+  new (&mine.progress()) WindowProgress;
+  for (std::uint64_t round = 0; round < 2; ++round) new (&mine.seat(round)) WindowSeat;
+  windows_.assign(static_cast<std::size_t>(size()), mine);
+  const std::vector<std::uint64_t> offsets = exchange_offsets(header, own_offset_, deadline);
+  for (int member = 0; member < size(); ++member) {
+    const std::uint64_t offset = offsets[static_cast<std::size_t>(member)];
+    const int rank = link_.ranks[static_cast<std::size_t>(member)];
+    if (offset % 4096 != 0 || offset > memory_->place_bytes(rank) ||
+        layout_.num_bytes > memory_->place_bytes(rank) - offset) {
+      fail(ErrorCode::kDataLoss, "rank ", member, " says that its window is at ", offset,
+           ", outside of its place of ", memory_->place_bytes(rank), " bytes");
+    }
+    windows_[static_cast<std::size_t>(member)] = at(member, offset);
+  }
+  for (int member = 0; member < size(); ++member) {
+    if (member != rank()) probes_.push_back(link_.recv(member, Purpose::kNothing, {}, {}));
+  }
+  MutexLock lock(mutex_);
+  board_ = &window(0).board();
+  wait_.emplace(&board_->wait, shares_parts_ ? SpinPolicy::kYield : SpinPolicy::kSpin);
+  is_connected_ = true;
+}
+
+std::vector<std::uint64_t> WindowGroup::exchange_offsets(const CollectiveHeader& header,
+                                                         std::size_t own, TimePoint deadline) {
+  std::vector<std::uint64_t> offsets(static_cast<std::size_t>(size()), own);
+  std::vector<std::unique_ptr<Work>> sends, receives(offsets.size());
+  const std::uint64_t mine = own;
+  for (int member = 0; member < size(); ++member) {
+    if (member == rank()) continue;
+    const auto m = static_cast<std::size_t>(member);
+    receives[m] = link_.recv(member, Purpose::kWindow, {},
+                             std::as_writable_bytes(std::span(&offsets[m], 1)));
+    sends.push_back(
+        link_.send(member, Purpose::kWindow, {}, std::as_bytes(std::span(&mine, 1))));
+  }
+  std::vector<std::string> late;
+  const auto wait = [&](Work& work, int member) {
+    try {
+      work.wait(deadline);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kDeadlineExceeded) throw;
+      late.push_back(concat("rank ", member));
+    }
+  };
+  for (int member = 0; member < size(); ++member) {
+    if (member != rank()) wait(*receives[static_cast<std::size_t>(member)], member);
+  }
+  if (!late.empty()) {
+    fail(ErrorCode::kDeadlineExceeded, "rank ", rank(), ": ", header.describe(), ": expected all ",
+         size(), " ranks", kMissing, join(late), " did not come");
+  }
+  for (const auto& send : sends) send->wait(deadline);
+  return offsets;
+}
+
+bool WindowGroup::all_arrived(std::uint64_t round) const {
+  return std::ranges::all_of(windows_, [round](const Window& window) {
+    return window.seat(round).arrived.load() >= round;
+  });
+}
+
+void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
+  const std::uint64_t round = round_;
+  own().seat(round).arrived.store(round);
+  wait_->notify();
+  try {
+    const auto ready = [&] { return all_arrived(round) || is_closed(); };
+    if (!wait_->wait_until(deadline, ready, [this] { probe(); })) {
+      close(Error(ErrorCode::kDeadlineExceeded,
+                  concat("rank ", rank(), ": ", header.describe(), ": expected all ", size(),
+                         " ranks", kMissing, missing(round), " did not come")));
+    }
+  } catch (const Error& error) {
+    close(as_it_was(error));
+  }
+  if (!is_closed()) return;
+  const Error why = reason();
+  // Who was closing may have died on it.
+  if (has_failed(round) || board_->state.load() != WindowBoard::kClosed) throw why;
+}
+
+std::string WindowGroup::missing(std::uint64_t round) const {
+  std::vector<std::string> ranks;
+  for (int member = 0; member < size(); ++member) {
+    if (window(member).seat(round).arrived.load() < round) ranks.push_back(concat("rank ", member));
+  }
+  return join(ranks);
+}
+
+int WindowGroup::take_part() {
+  const auto n = static_cast<std::uint64_t>(size());
+  const std::uint64_t end = part_round_ * n;
+  std::uint64_t next = board_->parts_taken.load();
+  do {
+    if (next >= end) return -1;
+  } while (!board_->parts_taken.compare_exchange_weak(next, next + 1));
+  return static_cast<int>(next % n);
+}
+
+void WindowGroup::take_own_part() {
+  if (shares_parts_) board_->parts_taken.fetch_add(1);
+}
+
+void WindowGroup::finish_part() {
+  if (shares_parts_) {
+    board_->parts_done.fetch_add(1);
+  } else {
+    own().progress().finished.store(part_round_);
+  }
+  wait_->notify();
+}
+
+void WindowGroup::leave(TimePoint deadline) {
+  const std::uint64_t parts = part_round_ * static_cast<std::uint64_t>(size());
+  try {
+    wait_for("finish their parts", deadline, [&] {
+      if (shares_parts_) return board_->parts_done.load() >= parts;
+      return std::ranges::all_of(windows_, [this](const Window& window) {
+        return window.progress().finished.load() >= part_round_;
+      });
+    });
+  } catch (...) {
+    memory_->detach();
+    throw;
+  }
+}
+
+void WindowGroup::close_late(const char* what) noexcept {
+  close_broken(Error(ErrorCode::kDeadlineExceeded,
+                     concat("rank ", rank(), ": expected all ", size(), " ranks to ", what,
+                            kMissing, "all came, but one of them has stopped on the way")));
+}
+
+void WindowGroup::probe() {
+  for (const auto& probe : probes_) probe->test();
+}
+
+void WindowGroup::close_broken(const Error& reason) noexcept {
+  close_from(as_it_was(reason), round_);
+}
+
+// A rank that has seen all arrivals and then finds the board open goes on: the arrivals came before
+// the closing, so closing sees them, too, and counts the round as complete. One that finds it
+// closed reads what closing has decided.
+void WindowGroup::close_from(const Error& reason,
+                             std::optional<std::uint64_t> first_failed) noexcept {
+  WindowBoard* board = nullptr;
+  {
+    MutexLock lock(mutex_);
+    if (!own_reason_) own_reason_ = reason;
+    board = board_;
+  }
+  if (board == nullptr) return;
+  std::uint32_t open = WindowBoard::kOpen;
+  const auto closing = static_cast<std::uint32_t>(rank()) + 1;
+  if (!board->state.compare_exchange_strong(open, closing)) return;
+  std::uint64_t latest = 0;
+  for (const Window& window : windows_) {
+    for (std::uint64_t row = 0; row < 2; ++row) {
+      latest = std::max(latest, window.seat(row).arrived.load());
+    }
+  }
+  std::uint64_t first = latest == 0 || all_arrived(latest) ? latest + 1 : latest;
+  if (first_failed) first = std::min(first, *first_failed);
+  board->code = static_cast<std::uint32_t>(reason.code());
+  const std::size_t length = std::min(reason.message().size(), WindowBoard::kTextBytes - 1);
+  std::memcpy(board->text.data(), reason.message().data(), length);
+  board->text[length] = '\0';
+  board->first_failed_round.store(first);
+  board->state.store(WindowBoard::kClosed);
+  wait_->notify();
+}
+
+/// Why the group is closed, once who closes has written it down.
+Error WindowGroup::reason() {
+  const auto written = [this] { return board_->state.load() == WindowBoard::kClosed; };
+  constexpr Duration kLong = std::chrono::seconds(1);
+  const TimePoint end = deadline_after(Clock::system().now(), kLong);
+  while (!written() && Clock::system().now() < end) {
+    Clock::system().sleep_for(std::chrono::microseconds(50));
+  }
+  MutexLock lock(mutex_);
+  if (!written()) {  // who was closing has died on it
+    return own_reason_.value_or(Error(
+        ErrorCode::kUnavailable,
+        concat("rank ", board_->state.load() - 1, " has ended while it closed the group")));
+  }
+  board_->text.back() = '\0';
+  return Error(static_cast<ErrorCode>(board_->code), board_->text.data());
+}
+
+}  // namespace tutti::internal
