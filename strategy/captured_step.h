@@ -79,7 +79,7 @@ class CapturedStep {
     internal::CapturedCalls::Call call;
     (internal::collect_tensors(args, call.inputs), ...);
     (internal::describe_plain(args, call.plain_arguments), ...);
-    call.body = [&](std::span<const Tensor> inputs) {
+    call.body = [&]([[maybe_unused]] std::span<const Tensor> inputs) {
       // Braces: arguments take their tensors in order.
       std::tuple<Args...> replaced{internal::with_tensors(args, inputs)...};
       std::vector<Tensor> results;
