@@ -1,10 +1,13 @@
 // `tutti run`: a program in several processes of this machine.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
 
 #include "tools/commands.h"
 #include "tools/launch/secret_folder.h"
 #include "tools/run_options.h"
+#include "tutti/cluster/control/control_server.h"
 #include "tutti/core/error.h"
 
 namespace tutti::tools {
@@ -19,14 +22,31 @@ int print_plan(const launch::JobPlan& plan, OutputFormat format) {
   return 0;
 }
 
+/// The job's store and its watch over the members, in a process that outlives all of theirs: who is
+/// started again finds what was there. nullptr when the job brings its own, or there is nobody to
+/// meet.
+std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan, const std::string& wire) {
+  if (wire == "none" || plan.variable("TUTTI_CONTROL") || std::getenv("TUTTI_CONTROL")) return {};
+  ControlServerOptions options;
+  options.wire = wire;
+  options.job_id = *plan.variable("TUTTI_JOB_ID");
+  options.secret = JobSecret::from_file(*plan.variable("TUTTI_JOB_SECRET_FILE"));
+  for (const launch::ProcessPlan& process : plan.processes) {
+    const launch::Task& task = process.task;
+    if (task.type != "ps") options.expected.push_back({task.type, task.index, task.address});
+  }
+  options.linger = Duration::zero();  // it ends when all have ended
+  return options.expected.size() > 1 ? ControlServer::start(options) : nullptr;
+}
+
 /// A thread must not be started before signals and guard are there.
 int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format) {
   launch::SignalQueue signals;
   const launch::SecretFolder secret;
   launch::Guard guard(secret.folder(), secret.file());
   plan.add_variable("TUTTI_JOB_SECRET_FILE", secret.file());
-  // What serves all processes of the job (a control server) is started here and tells them where
-  // it is by plan.add_variable("TUTTI_CONTROL", ...).
+  const std::unique_ptr<ControlServer> control = host_control(plan, options.control);
+  if (control) plan.add_variable("TUTTI_CONTROL", control->target());
   launch::ReporterOptions reporting = options.reporter;
   reporting.output_to_error = format == OutputFormat::kJson;
   launch::RunReporter reporter(plan, reporting);
