@@ -154,9 +154,10 @@ class Slurm(unittest.TestCase):
         self.assertIn("expected a program", output)
 
     def test_tasks_are_those_of_the_step(self):
-        text = self.cluster.command("srun", "--ntasks=2", TUTTI, "cluster", "--json")
-        reports = [json.loads(part + "}") for part in re.split(r"^\}$", text, flags=re.MULTILINE)[:-1]]
-        self.assertEqual(sorted(report["task"]["index"] for report in reports), [0, 1], text)
+        errors = self.cluster.command("srun", "--ntasks=2", "sh", "-c", f"{TUTTI} cluster --json > task_$SLURM_PROCID")
+        self.assertEqual(errors, "")
+        reports = [json.loads((self.cluster.folder / f"task_{task}").read_text()) for task in range(2)]
+        self.assertEqual([report["task"]["index"] for report in reports], [0, 1])
         for report in reports:
             self.assertEqual(report["resolver"], "Slurm")
             self.assertEqual(report["cluster"], {"worker": ["localhost:8888", "localhost:8889"]})
