@@ -8,6 +8,10 @@
 #include "tutti/cluster/file_key_value_store.h"           // how processes find each other
 #include "tutti/cluster/message_key_value_store.h"        // the same over a transport
 #include "tutti/cluster/mpi/mpi_transport.h"              // messages between processes of an MPI job
+#include "tutti/cluster/multi_worker_util.h"              // who is chief, who trains
+#include "tutti/cluster/resolver_registry.h"              // who is in the cluster
+#include "tutti/cluster/resolvers/static_resolver.h"      // a cluster written in the program
+#include "tutti/cluster/resolvers/tf_config_resolver.h"   // a cluster as TF_CONFIG describes it
 #include "tutti/cluster/tcp/tcp_transport.h"              // messages between processes
 #include "tutti/core/executor.h"                          // threads
 #include "tutti/core/random.h"                            // set_random_seed

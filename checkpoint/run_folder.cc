@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +18,7 @@ constexpr std::string_view kPrefix = "step_";
 constexpr std::string_view kFileSuffix = ".safetensors";
 constexpr const char* kLatest = "latest";  // names the newest among single files of old
 constexpr std::size_t kMaxLatestBytes = 4096;
+constexpr std::int64_t kUnknownAge = std::numeric_limits<std::int64_t>::max();
 
 /// The step in a name that version_name(step) + suffix made; nothing for other names.
 std::optional<std::int64_t> step_of(std::string_view name, std::string_view suffix) {
@@ -65,6 +67,16 @@ void inspect_file(const Folder& run, FoundVersion& version) {
           .entries.size();
 }
 
+/// The number of the save as the names of its parts tell it; where nothing tells it, the newest: a
+/// version that cannot be read must not pass for an old one.
+std::int64_t guess_sequence(const Folder& folder) {
+  std::int64_t sequence = 0;
+  for (const std::string& name : folder.names()) {
+    sequence = std::max(sequence, sequence_of_part(name).value_or(0));
+  }
+  return sequence > 0 ? sequence : kUnknownAge;
+}
+
 FoundVersion inspect(const Folder& run, const std::string& name, std::int64_t step,
                      const std::optional<Folder>& folder) {
   FoundVersion version;
@@ -78,6 +90,10 @@ FoundVersion inspect(const Folder& run, const std::string& name, std::int64_t st
     version.shown.state = VersionState::kDamaged;
     version.shown.problem = error.message();
   }
+  version.age = version.shown.sequence;
+  if (folder && version.shown.state == VersionState::kDamaged && !version.manifest) {
+    version.age = guess_sequence(*folder);
+  }
   return version;
 }
 
@@ -90,7 +106,9 @@ std::string name_in_latest(const Folder& run) {
 }
 
 /// Whether files of that name in a version's folder are its own, or left by an interrupted save.
-bool is_ours(const std::string& name) { return is_part_name(name) || name == kNewManifestName; }
+bool is_ours(const std::string& name) {
+  return sequence_of_part(name).has_value() || name == kNewManifestName;
+}
 
 bool is_listed(const std::optional<Manifest>& manifest, const std::string& name) {
   if (!manifest) return false;
@@ -188,7 +206,7 @@ std::vector<FoundVersion> find_versions(const Folder& run) {
   }
   const std::string latest = name_in_latest(run);
   const auto age = [&](const FoundVersion& version) {
-    return std::tuple(version.shown.sequence, version.name == latest, version.shown.step);
+    return std::tuple(version.age, version.name == latest, version.shown.step);
   };
   std::sort(versions.begin(), versions.end(),
             [&](const auto& a, const auto& b) { return age(a) < age(b); });
@@ -203,7 +221,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
   remove_debris(run, versions);
   std::int64_t sequence = 1;
   for (const FoundVersion& version : versions) {
-    sequence = std::max(sequence, version.shown.sequence + 1);
+    if (version.age != kUnknownAge) sequence = std::max(sequence, version.age + 1);
   }
   const std::string name = version_name(file.info.step);
   const Folder folder = run.make_folder(name);

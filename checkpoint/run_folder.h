@@ -18,6 +18,7 @@ struct FoundVersion {
   std::string name;  // in the folder of the run
   CheckpointVersion shown;
   std::optional<Manifest> manifest;  // of a folder whose manifest can be read
+  std::int64_t age = 0;              // larger is newer: the sequence, where it is known
 };
 
 /// "step_12".

@@ -29,8 +29,8 @@ struct Part {
 };
 
 std::string part_name(int index, int count, std::int64_t sequence);
-/// Whether part_name() made it.
-bool is_part_name(std::string_view name);
+/// The sequence in a name that part_name() made; nothing for other names.
+std::optional<std::int64_t> sequence_of_part(std::string_view name);
 
 /// The parts of `file` that a single process writes: everything.
 Part whole_part(const CheckpointFile& file);

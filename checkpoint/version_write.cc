@@ -73,7 +73,7 @@ std::string part_name(int index, int count, std::int64_t sequence) {
   return concat(kPart, index, kOf, count, kSave, sequence, kSuffix);
 }
 
-bool is_part_name(std::string_view name) {
+std::optional<std::int64_t> sequence_of_part(std::string_view name) {
   const auto take_number = [&]() -> std::int64_t {
     std::int64_t number = -1;
     const auto result = std::from_chars(name.data(), name.data() + name.size(), number);
@@ -85,8 +85,10 @@ bool is_part_name(std::string_view name) {
     if (there) name.remove_prefix(word.size());
     return there;
   };
-  return take(kPart) && take_number() >= 0 && take(kOf) && take_number() > 0 && take(kSave) &&
-         take_number() > 0 && name == kSuffix;
+  const bool begins =
+      take(kPart) && take_number() >= 0 && take(kOf) && take_number() > 0 && take(kSave);
+  const std::int64_t sequence = begins ? take_number() : -1;
+  return sequence > 0 && name == kSuffix ? std::optional(sequence) : std::nullopt;
 }
 
 Part whole_part(const CheckpointFile& file) {

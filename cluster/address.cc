@@ -64,6 +64,7 @@ std::optional<AddressProblem> find_address_problem(std::string_view text) {
   if (text.find("://") != text.npos) {
     return {{kExpected, "leave out the protocol; rpc_layer names it"}};
   }
+  if (text.find(',') != text.npos) return {{kExpected, "write each address as a text of its own"}};
   const std::size_t colon = find_colon(text);
   if (colon == text.npos) {
     return {

@@ -2,27 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/cluster_spec.h"
 
-#include <algorithm>
-
+#include "tutti/cluster/brief_list.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
 namespace {
 
-constexpr std::size_t kMaxListed = 8;
-
-// The first few and how many there are.
-template <class Range>
-std::string brief_list(const Range& range) {
-  std::string text;
-  std::size_t number = 0;
-  for (const auto& element : range) {
-    if (number++ == kMaxListed) return concat(text, ", ... (", std::size(range), " in all)");
-    if (number > 1) text += ", ";
-    text += concat(element);
-  }
-  return text;
-}
+using internal::brief_list;
 
 void check_index(int index) {
   if (index >= 0) return;

@@ -70,7 +70,7 @@ ClusterSpec ClusterSpec::from_json(const Json& json, std::string_view path) {
   const JsonPlace place(json, std::string(path));
   Jobs jobs;
   for (const Json::Member& member : place.object("an object of jobs and their addresses")) {
-    check_job_name(member.first, place.path());
+    check_job_name(member.first, place.member(member).path());
     jobs.emplace(member.first, read_job(place.member(member)));
   }
   return ClusterSpec(std::move(jobs));

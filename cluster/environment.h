@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tutti {
@@ -19,6 +21,7 @@ class Environment {
   /// No variables.
   Environment() = default;
   /// `Environment({{"TF_CONFIG", text}})`.
+  Environment(std::initializer_list<Variables::value_type> variables) : variables_(variables) {}
   explicit Environment(Variables variables) : variables_(std::move(variables)) {}
   /// Those of this process, now.
   static Environment of_process();

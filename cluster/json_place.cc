@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMaxShown = 60;
 
 bool is_plain(std::string_view name) {
-  return !name.empty() && std::ranges::all_of(name, [](char c) {
+  return !name.empty() && name.size() <= kMaxShown && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
   });
 }
@@ -65,6 +65,20 @@ void fail_place(std::string_view path, std::string_view expected, std::string_vi
                 std::string_view remedy) {
   tutti::fail(ErrorCode::kInvalidArgument, path, ": expected ", expected, ", got ", got,
               remedy.empty() ? "" : "; try to ", remedy);
+}
+
+Json parse_json(std::string_view text, std::string_view source, std::string_view expected) {
+  constexpr std::size_t kMaxMessage = 300;
+  try {
+    return Json::parse(text, source);
+  } catch (const Error& error) {
+    // The reader quotes what it last read, however long that is.
+    const bool is_long = error.message().size() > kMaxMessage;
+    const bool is_python = text.find("{'") != text.npos || text.find("['") != text.npos;
+    tutti::fail(error.code(), error.message().substr(0, kMaxMessage), is_long ? "..." : "",
+                "; expected ", expected, " as JSON",
+                is_python ? "; try double quotes, as json.dumps() writes them" : "");
+  }
 }
 
 void JsonPlace::fail(std::string_view expected, std::string_view remedy) const {

@@ -23,6 +23,10 @@ std::string element_path(std::string_view path, std::size_t index);
 [[noreturn]] void fail_place(std::string_view path, std::string_view expected, std::string_view got,
                              std::string_view remedy = {});
 
+/// Json::parse(); what it throws also says the expected form and is cut to one line of readable
+/// length.
+Json parse_json(std::string_view text, std::string_view source, std::string_view expected);
+
 /// Refers to a value that must live longer. Each reader throws as fail_place().
 class JsonPlace {
  public:

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "tutti/cluster/address.h"
+#include "tutti/cluster/brief_list.h"
 #include "tutti/cluster/json_place.h"
 #include "tutti/core/error.h"
 
@@ -39,7 +40,7 @@ void validate_jobs(const ClusterSpec& cluster, const std::string& path) {
     }
     if (!tasks.is_dense()) {
       internal::fail_place(at, "tasks numbered from 0 without gaps",
-                           concat("indices ", join(cluster.task_indices(job))));
+                           concat("indices ", internal::brief_list(cluster.task_indices(job))));
     }
   }
 }
@@ -50,7 +51,8 @@ void validate_task(const ClusterSpec& cluster, const Task& task, const std::stri
   }
   if (is_evaluator_apart(cluster, task)) return;
   if (!cluster.has_job(task.type)) {
-    internal::fail_place(path + ".type", concat("a job of the cluster: ", join(cluster.jobs())),
+    internal::fail_place(path + ".type",
+                         concat("a job of the cluster: ", internal::brief_list(cluster.jobs())),
                          quoted(task.type));
   }
   const int count = cluster.num_tasks(task.type);
@@ -86,8 +88,8 @@ void validate_cluster(const ClusterResolver& resolver) {
   if (const std::optional<Task> task = resolver.task()) {
     validate_task(cluster, *task, source + ".task");
   } else if (cluster.total_tasks() > 1) {
-    internal::fail_place(source + ".task", "which task this process is", "nothing",
-                         "say {\"type\": \"worker\", \"index\": 0}");
+    internal::fail_place(source + ".task", "the task that this process is", "nothing",
+                         "add {\"type\": \"worker\", \"index\": 0}");
   }
 }
 

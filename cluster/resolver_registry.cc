@@ -23,7 +23,7 @@ using Entry = std::pair<std::string, ResolverFactory>;
 
 std::unique_ptr<ClusterResolver> make_local(const Environment&) {
   return std::make_unique<StaticResolver>(
-      ClusterSpec(), StaticResolverOptions{.task_type = "worker", .task_id = 0});
+      ClusterSpec(), StaticResolverOptions{.task_type = "worker", .task_id = 0, .name = "local"});
 }
 
 std::vector<Entry> builtin_resolvers() {

@@ -300,14 +300,16 @@ std::vector<Tensor> Model::predict_all(DistributedDataset data) {
   return results;
 }
 
-void Model::save_weights(const std::string& path) const { tutti::save_weights(path, variables()); }
+void Model::save_weights(const std::string& path) const {
+  tutti::save_weights(path, variables(), {.writes = strategy().is_chief()});
+}
 
 void Model::load_weights(const std::string& path) {
   tutti::load_weights(path, variables(), {.ignore_unknown = true});
 }
 
 Checkpoint Model::checkpoint() {
-  Checkpoint checkpoint(variables());
+  Checkpoint checkpoint(variables(), {.writes = strategy().is_chief()});
   if (compiled() && model_state_->compiled->optimizer)
     checkpoint.add(optimizer().state_variables());
   checkpoint.add_state(

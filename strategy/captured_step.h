@@ -60,7 +60,7 @@ class CapturedCalls {
 /// So `fn` must do the same work each time. Tensors it makes of numbers are constants; tensors of
 /// its arguments, variables, optimizers' iterations and schedules and dropout's masks are those of
 /// each step. Refused with kFailedPrecondition or kUnimplemented, naming the reason: reading a
-/// value on the host (item()), which optimizers without a GPU kernel do (LARS, LAMB), random
+/// value on the host (item()), which update rules of your own without a GPU kernel do, random
 /// tensors, gradient accumulation, dynamic loss scaling.
 ///
 /// Arguments: Tensor, Batch, Element, std::vector, std::pair and std::tuple of such, and plain

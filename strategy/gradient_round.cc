@@ -62,7 +62,8 @@ void GradientRound::put(int replica, std::size_t index, const Gradient& gradient
   if (!on_gpus_ && !canonical_ && num_replicas_ > 1 && gradient.is_dense()) {
     stage(replica, bucket, plan_->buckets[bucket].items[item]);
   }
-  if (alone_ && policy_ != NonFinitePolicy::kIgnore) check_alone(index);
+  const bool later = on_gpus_ && gradient.is_dense();  // all at once, by join_gpus()
+  if (alone_ && policy_ != NonFinitePolicy::kIgnore && !later) check_alone(index);
   if (--unfilled_[r][bucket] > 0) return;
   if (on_gpus_ && num_replicas_ > 1) pack(replica, bucket);
   if (last_to_fill(bucket)) publish(bucket);
@@ -233,7 +234,6 @@ void GradientRound::check_alone(std::size_t index) {
       gradient = copy_to(IndexedSlices{finite, slices.indices, slices.dense_shape}, device);
     }
   } else if (gradient.is_dense()) {
-    if (on_gpus_ && !has_non_finite(gradient.dense())) return;
     const Tensor dense = on_gpus_ ? gradient.dense().to(Device{}) : gradient.dense();
     const auto found = first_non_finite(dense.dtype(), dense.bytes().data(), item.count);
     if (!found) return;

@@ -114,6 +114,7 @@ class GradientRound {
   bool has_dense(std::size_t bucket) const;
   std::vector<ReplicaBuffer> flat_buffers(std::size_t bucket) const;
   void search_on_gpus();
+  void search_alone_on_gpu();
   void note_on_gpus(std::size_t bucket);
   void repair_on_gpus(std::size_t bucket);
 

@@ -55,4 +55,18 @@ int bench_all_reduce_command(const BenchFlags& flags);
 /// make no sense.
 int bench_update_command(const BenchFlags& flags);
 
+/// What `tutti ckpt` is asked for.
+struct CkptOptions {
+  std::string path;        // the folder of a run, a version in it, or a safetensors file
+  std::int64_t step = -1;  // of `show`; -1: the newest
+  OutputFormat format = OutputFormat::kText;
+};
+
+/// Which versions there are, by manifests and sizes. 1 when one is damaged.
+int checkpoint_list_command(const CkptOptions& options);
+/// The same after reading every byte.
+int checkpoint_verify_command(const CkptOptions& options);
+/// What is in a version.
+int checkpoint_show_command(const CkptOptions& options);
+
 }  // namespace tutti::tools

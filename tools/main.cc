@@ -71,6 +71,32 @@ int run(int argc, char** argv) {
         [&] { return bench_update_command(bench); });
   };
   flags.add_command("bench", "measure", declare_bench, [] { return 2; });
+  CkptOptions ckpt;
+  const auto declare_ckpt_flags = [&](tutti::Flags& command) {
+    declare(command);
+    command.add("DIR", ckpt.path, "the folder of a run, a version in it, or a safetensors file");
+  };
+  const auto add_ckpt = [&](tutti::Flags& command, const char* name, const char* help, auto body) {
+    command.add_command(name, help, declare_ckpt_flags, [&, body] {
+      ckpt.format = format();
+      return body(ckpt);
+    });
+  };
+  const auto declare_ckpt = [&](tutti::Flags& command) {
+    add_ckpt(command, "list", "which checkpoints there are", checkpoint_list_command);
+    add_ckpt(command, "verify", "read every byte and compare checksums", checkpoint_verify_command);
+    command.add_command(
+        "show", "what is in one, by default the newest",
+        [&](tutti::Flags& show) {
+          declare_ckpt_flags(show);
+          show.add("--step", ckpt.step, "the one of this step");
+        },
+        [&] {
+          ckpt.format = format();
+          return checkpoint_show_command(ckpt);
+        });
+  };
+  flags.add_command("ckpt", "look at checkpoints", declare_ckpt, [] { return 2; });
   RunFlags run_flags;
   const auto declare_run = [&](tutti::Flags& command) {
     declare(command);

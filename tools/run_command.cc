@@ -45,6 +45,7 @@ int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format
   const launch::SecretFolder secret;
   launch::Guard guard(secret.folder(), secret.file());
   plan.add_variable("TUTTI_JOB_SECRET_FILE", secret.file());
+  plan.add_variable("TUTTI_MAX_RESTARTS", concat(options.supervisor.restarts.per_task));
   const std::unique_ptr<ControlServer> control = host_control(plan, options.control);
   if (control) plan.add_variable("TUTTI_CONTROL", control->target());
   launch::ReporterOptions reporting = options.reporter;

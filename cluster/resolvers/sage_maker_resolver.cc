@@ -11,7 +11,7 @@ namespace tutti {
 namespace {
 
 std::vector<std::string> read_hosts(const std::string& text) {
-  const Json json = Json::parse(text, "SM_HOSTS");
+  const Json json = internal::parse_json(text, "SM_HOSTS", "a list of host names");
   const internal::JsonPlace place(json, "SM_HOSTS");
   std::vector<std::string> hosts;
   for (std::size_t i = 0; i < place.array("a list of host names").size(); ++i) {

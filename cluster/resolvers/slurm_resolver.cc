@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tutti/cluster/brief_list.h"
 #include "tutti/cluster/json_place.h"
 #include "tutti/cluster/resolvers/job_filling.h"
 #include "tutti/cluster/resolvers/slurm_grammar.h"
@@ -90,7 +91,7 @@ SlurmResolver::Layout::Layout(const SlurmResolverOptions& options, const Environ
   const int placed = std::accumulate(tasks_per_node.begin(), tasks_per_node.end(), 0);
   if (!options.tasks_per_node && placed != num_tasks) {
     internal::fail_place("SLURM_STEP_TASKS_PER_NODE", concat(num_tasks, " tasks in all"),
-                         concat(placed, " in ", join(tasks_per_node)));
+                         concat(placed, " in ", internal::brief_list(tasks_per_node)));
   }
   if (rank >= placed) {
     internal::fail_place("SLURM_PROCID", concat("a rank from 0 to ", placed - 1), concat(rank));
@@ -146,7 +147,7 @@ void SlurmResolver::Layout::check_own_node(const Environment& environment) const
   if (!node || *node == expected) return;
   internal::fail_place("SLURM_NODEID",
                        concat(expected, ", where task ", rank, " of tasks per node ",
-                              join(tasks_per_node), " belongs"),
+                              internal::brief_list(tasks_per_node), " belongs"),
                        concat(*node), "use srun --distribution=block");
 }
 

@@ -9,6 +9,7 @@ namespace tutti {
 StaticResolver::StaticResolver(ClusterSpec cluster, StaticResolverOptions options)
     : cluster_(std::move(cluster)),
       master_(std::move(options.master)),
+      name_(std::move(options.name)),
       num_accelerators_(std::move(options.num_accelerators)) {
   apply({options.task_type, options.task_id, options.rpc_layer, options.environment});
 }

@@ -17,6 +17,7 @@ struct StaticResolverOptions {
   std::string environment = {};
   std::map<std::string, int> num_accelerators = {};
   std::string rpc_layer = {};
+  std::string name = "StaticResolver";  // for messages
 };
 
 /// tf's SimpleClusterResolver: gives back what it was made of.
@@ -27,7 +28,7 @@ class StaticResolver : public ClusterResolver {
  public:
   explicit StaticResolver(ClusterSpec cluster, StaticResolverOptions options = {});
 
-  std::string name() const override { return "StaticResolver"; }
+  std::string name() const override { return name_; }
   ClusterSpec cluster_spec() const override { return cluster_; }
   std::map<std::string, int> num_accelerators() const override { return num_accelerators_; }
 
@@ -37,7 +38,7 @@ class StaticResolver : public ClusterResolver {
 
  private:
   ClusterSpec cluster_;
-  std::string master_;
+  std::string master_, name_;
   std::map<std::string, int> num_accelerators_;
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tutti/cluster/address.h"
+#include "tutti/cluster/brief_list.h"
 #include "tutti/cluster/json_place.h"
 #include "tutti/core/error.h"
 
@@ -18,6 +19,7 @@ using internal::JsonPlace;
 
 constexpr std::size_t kMaxText = 16 << 20;  // some hundred thousand addresses
 constexpr int kLargestIndex = 999'999;
+constexpr const char* kExpectedForm = "an object {\"cluster\": ..., \"task\": ...}";
 
 // Whether one added, lost or changed letter, or two swapped ones, make `word` out of `known`.
 bool is_misspelt(std::string_view word, std::string_view known) {
@@ -49,8 +51,9 @@ void check_spelling(const JsonPlace& place, const std::array<std::string_view, k
     if (std::ranges::find(known, member.first) != known.end()) continue;
     for (const std::string_view name : known) {
       if (!is_misspelt(lower(member.first), name)) continue;
-      internal::fail_place(place.path(), concat("the member ", name),
-                           internal::shown(Json(member.first)), "correct the spelling");
+      internal::fail_place(internal::member_path(place.path(), member.first),
+                           concat("the member ", name), internal::shown(Json(member.first)),
+                           "correct the spelling");
     }
   }
 }
@@ -134,16 +137,19 @@ void check_own_task(const OwnTask& own, const ClusterSpec& cluster) {
                          concat(index));
   }
   if (!cluster.has_job(type)) {
-    internal::fail_place(own.type_path, concat("a job of the cluster: ", join(cluster.jobs())),
+    internal::fail_place(own.type_path,
+                         concat("a job of the cluster: ", internal::brief_list(cluster.jobs())),
                          internal::shown(Json(type)));
   }
   if (cluster.has_task(own.task)) return;
   const std::vector<int> indices = cluster.task_indices(type);
-  const std::string expected = indices.empty() ? concat("a job with tasks, but ", type, " has none")
-                               : cluster.as_dict().at(type).is_dense()
-                                   ? concat("an index from 0 to ", indices.size() - 1)
-                                   : concat("one of the indices ", join(indices));
-  internal::fail_place(own.index_path, concat(expected, " of ", type), concat(index));
+  const std::string range =
+      cluster.as_dict().at(type).is_dense()
+          ? concat("an index from 0 to ", indices.size() - 1, " of ", type)
+          : concat("one of the indices ", internal::brief_list(indices), " of ", type);
+  internal::fail_place(own.index_path,
+                       indices.empty() ? concat("no task of ", type, ", which has none") : range,
+                       concat(index));
 }
 
 std::optional<std::string> read_text(const JsonPlace& config, std::string_view name,
@@ -168,14 +174,7 @@ Json parse_config(std::string_view text, std::string_view source) {
          text.size());
   }
   if (text.find_first_not_of(" \t\r\n") == text.npos) return Json::object();
-  try {
-    return Json::parse(text, source);
-  } catch (const Error& error) {
-    // The reader quotes what it last read, however long that is.
-    const std::string& message = error.message();
-    if (message.size() <= 300) throw;
-    fail(error.code(), message.substr(0, 300), "...");
-  }
+  return internal::parse_json(text, source, kExpectedForm);
 }
 
 }  // namespace
@@ -199,7 +198,7 @@ TfConfigResolver::TfConfigResolver(std::string_view text, const ResolverOverride
                                                      "session_master", "environment"};
   const Json json = parse_config(text, source);
   const JsonPlace config(json, source_);
-  config.object("an object {\"cluster\": ..., \"task\": ...}");
+  config.object(kExpectedForm);
   check_spelling(config, kMembers);
   cluster_ = read_cluster(config);
   session_master_ = read_text(config, "session_master", "an address as text");

@@ -162,5 +162,30 @@ TEST(CheckpointManager, ReadsEverywhereAndWritesWhereTold) {
   EXPECT_EQ(info->about.at("strategy").as_string(), "mirrored");
 }
 
+// The snapshot is of the moment of the call, whatever training does meanwhile.
+TEST(CheckpointManager, SavesInTheBackgroundWhatWasThereWhenItWasAsked) {
+  const std::string folder = empty_folder();
+  Variable large(Tensor::zeros({1 << 20}), VariableOptions{.name = "large"});
+  {
+    CheckpointManager manager(Checkpoint({large}), folder,
+                              {.max_to_keep = 3, .asynchronous = true});
+    for (int step = 1; step <= 6; ++step) {
+      large.assign(step);
+      manager.save(step);  // waits for the one before: at most one is under way
+      for (int i = 0; i < 5; ++i) large.assign_add(0.125);
+    }
+  }  // waits
+  EXPECT_THAT(names_in(folder), ElementsAre("step_4", "step_5", "step_6"));
+  CheckpointManager manager(Checkpoint({large}), folder, {.asynchronous = true});
+  for (const int step : {4, 5, 6}) {
+    load_weights(concat(folder, "/step_", step), {large});
+    const std::vector<double> values = large.value().to_doubles();
+    EXPECT_EQ(std::count(values.begin(), values.end(), step), 1 << 20);
+  }
+  large.assign(7.0);
+  manager.save(7);
+  EXPECT_EQ(manager.restore_latest()->step, 7);  // waits, too
+}
+
 }  // namespace checkpoint_manager_test
 }  // namespace tutti

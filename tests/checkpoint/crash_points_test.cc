@@ -136,9 +136,8 @@ TEST_P(CrashPoints, AKilledProcessLeavesTheNewestCommittedVersion) { run(Action:
 
 TEST_P(CrashPoints, APowerCutLeavesEveryVersionThatWasPromised) { run(Action::kPowerCut); }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoint, CrashPoints, testing::Bool(), [](const auto& info) {
-  return info.param ? "Asynchronous" : "Waiting";
-});
+INSTANTIATE_TEST_SUITE_P(Checkpoint, CrashPoints, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Asynchronous" : "Waiting"; });
 
 // That the faults come at all, and that a power cut takes what was not synced.
 TEST(FileFaults, TakeAwayWhatWasNotSynced) {

@@ -6,7 +6,6 @@
 #include "tutti/core/file.h"
 #include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 
 namespace tutti {
@@ -69,7 +68,7 @@ class Damage : public testing::Test {
 
 void flip(const std::string& path, std::uint64_t bit) {
   std::string bytes = read_file(path);
-  bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+  bytes.at(bit / 8) = static_cast<char>(bytes.at(bit / 8) ^ (1 << bit % 8));
   write_file_atomically(path, bytes);
 }
 
@@ -142,7 +141,7 @@ TEST_F(Damage, IsNamedByFileTensorAndOffset) {
 
 TEST_F(Damage, OfAllVersionsIsAnError) {
   flip(tensors_, 8000);
-  flip(folder_ + "/step_1/manifest.json", 8000);
+  flip(folder_ + "/step_1/manifest.json", 800);
   expect_error(ErrorCode::kDataLoss, {"no checkpoint", folder_, tensors_, "step_1/manifest.json"},
                [&] { restored_number(folder_); });
 }
@@ -170,11 +169,11 @@ TEST_F(Damage, DoesNotCountAsAVersionToKeep) {
   flip(tensors_, 8000);
   EXPECT_EQ(manager.restore_latest()->step, 1);
   series_.save(manager, 3, 3);
-  flip(folder_ + "/step_3/manifest.json", 900);
+  flip(folder_ + "/step_3/manifest.json", 800);
   EXPECT_EQ(restored_number(folder_), 1);  // still there
   series_.save(manager, 4, 4);
   EXPECT_EQ(restored_number(folder_), 4);
-  flip(folder_ + "/step_4/part_0_of_1.save_3.safetensors", 8000);
+  flip(folder_ + "/step_4/part_0_of_1.save_4.safetensors", 8000);
   EXPECT_EQ(restored_number(folder_), 1);
 }
 

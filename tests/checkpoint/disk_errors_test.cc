@@ -43,8 +43,8 @@ class DiskErrors : public testing::TestWithParam<Action> {
 TEST_P(DiskErrors, LeaveTheVersionBeforeAndGoOnAfterwards) {
   const char* reasons[] = {"No space left on device", "Input/output error",
                            "Read-only file system"};
-  const std::string reason = reasons[static_cast<int>(GetParam()) -
-                                     static_cast<int>(Action::kNoSpace)];
+  const std::string reason =
+      reasons[static_cast<int>(GetParam()) - static_cast<int>(Action::kNoSpace)];
   int num_failed = 0;
   for (int call = 1;; ++call) {
     SCOPED_TRACE(call);
@@ -103,9 +103,8 @@ TEST_P(DiskErrorsOnce, AreLoggedWhenTrainingShallGoOn) {
     std::filesystem::remove_all(folder_);
     log_.clear();
     Series series;
-    CheckpointManager manager(
-        series.checkpoint(), folder_,
-        {.asynchronous = asynchronous, .on_error = OnSaveError::kContinue});
+    CheckpointManager manager(series.checkpoint(), folder_,
+                              {.asynchronous = asynchronous, .on_error = OnSaveError::kContinue});
     series.save(manager, 1, 1);
     manager.wait();
     EXPECT_FALSE(manager.last_error());
@@ -114,8 +113,8 @@ TEST_P(DiskErrorsOnce, AreLoggedWhenTrainingShallGoOn) {
     manager.wait();
     file_faults::disarm();
     ASSERT_TRUE(manager.last_error());
-    EXPECT_THAT(log_, testing::ElementsAre(testing::AllOf(
-                          HasSubstr("Input/output error"), HasSubstr("the next save tries again"))));
+    EXPECT_THAT(log_, testing::ElementsAre(testing::AllOf(HasSubstr("Input/output error"),
+                                                          HasSubstr("the next save tries again"))));
     EXPECT_EQ(restored_number(folder_), 1);
     series.save(manager, 3, 3);
     manager.wait();

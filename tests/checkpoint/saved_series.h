@@ -18,8 +18,8 @@ namespace tutti::saved_series {
 /// In memory where there is such a folder: thousands of saves shall not wait for a disk.
 inline std::string fast_folder(const std::string& name) {
   const bool has_memory = ::access("/dev/shm", W_OK) == 0;
-  const std::string path = (has_memory ? std::string("/dev/shm") : testing::TempDir()) +
-                           "/tutti_" + name + "_" + std::to_string(::getpid());
+  const std::string path = (has_memory ? std::string("/dev/shm") : testing::TempDir()) + "/tutti_" +
+                           name + "_" + std::to_string(::getpid());
   std::filesystem::remove_all(path);
   return path;
 }

@@ -1,8 +1,8 @@
 // Ends or fails the n-th call that changes files below a folder: what a crash or a bad disk does.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The library stands in front of libc's functions. A test program is linked with it and calls arm();
-// any other program is started with LD_PRELOAD=libtutti_file_faults.so and
+// The library stands in front of libc's functions. A test program is linked with it and calls
+// arm(); any other program is started with LD_PRELOAD=libtutti_file_faults.so and
 //   TUTTI_FAULTS_UNDER=/the/folder TUTTI_FAULTS_DO=kill|power_cut|enospc|eio|erofs
 //   TUTTI_FAULTS_FIRST=12 [TUTTI_FAULTS_LAST=12]
 // Calls are counted from 1. Those that only read are not: nothing changes between them.
