@@ -1,6 +1,8 @@
 // `tutti run`: a program in several processes of this machine.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
 
 #include "tools/commands.h"
 #include "tools/launch/secret_folder.h"
@@ -20,18 +22,21 @@ int print_plan(const launch::JobPlan& plan, OutputFormat format) {
   return 0;
 }
 
-/// The job's store and watch, which outlive any of its processes.
-std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan,
-                                            const std::string& secret_file) {
-  ControlServerOptions options{.job_id = plan.job_id,
-                               .secret = JobSecret::from_file(secret_file),
-                               .linger = Duration::zero()};
+/// The job's store and its watch over the members, in a process that outlives all of theirs: who is
+/// started again finds what was there. nullptr when the job brings its own, or there is nobody to
+/// meet.
+std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan, const std::string& wire) {
+  if (wire == "none" || plan.variable("TUTTI_CONTROL") || std::getenv("TUTTI_CONTROL")) return {};
+  ControlServerOptions options;
+  options.wire = wire;
+  options.job_id = *plan.variable("TUTTI_JOB_ID");
+  options.secret = JobSecret::from_file(*plan.variable("TUTTI_JOB_SECRET_FILE"));
   for (const launch::ProcessPlan& process : plan.processes) {
     const launch::Task& task = process.task;
-    if (task.type == "ps") continue;  // does not train
-    options.expected.push_back({task.type, task.index, task.address});
+    if (task.type != "ps") options.expected.push_back({task.type, task.index, task.address});
   }
-  return ControlServer::start(options);
+  options.linger = Duration::zero();  // it ends when all have ended
+  return options.expected.size() > 1 ? ControlServer::start(options) : nullptr;
 }
 
 /// A thread must not be started before signals and guard are there.
@@ -41,8 +46,8 @@ int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format
   launch::Guard guard(secret.folder(), secret.file());
   plan.add_variable("TUTTI_JOB_SECRET_FILE", secret.file());
   plan.add_variable("TUTTI_MAX_RESTARTS", concat(options.supervisor.restarts.per_task));
-  const std::unique_ptr<ControlServer> control = host_control(plan, secret.file());
-  plan.add_variable("TUTTI_CONTROL", control->target());
+  const std::unique_ptr<ControlServer> control = host_control(plan, options.control);
+  if (control) plan.add_variable("TUTTI_CONTROL", control->target());
   launch::ReporterOptions reporting = options.reporter;
   reporting.output_to_error = format == OutputFormat::kJson;
   launch::RunReporter reporter(plan, reporting);

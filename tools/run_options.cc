@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "tutti/cluster/control/control_server.h"
 #include "tutti/core/error.h"
 
 namespace tutti::tools {
@@ -105,6 +106,8 @@ void RunFlags::declare(Flags& flags) {
   flags.add("--timeout", timeout, "seconds after which the job is ended; 0: no limit");
   flags.add("--env", environment, "NAME=VALUE for all processes; may be repeated");
   flags.add("--bind-cores", bind_cores, "bind each process to its share of the cores");
+  flags.add_choice("--control", control, {"tcp", "grpc", "none"},
+                   "how processes reach the job's control server in the launcher");
   flags.add("--dry-run", dry_run, "print the commands with their environment; start nothing");
   flags.add("--hosts", hosts, "machines for --dry-run, such as a,b");
   flags.add("--port", port, "first port on each of --hosts");
@@ -144,6 +147,10 @@ RunOptions parse_run_options(const RunFlags& flags) {
   options.job.first_port = static_cast<int>(flags.port);
   options.job.cores = launch::allowed_cores();
   options.job.bind_cores = flags.bind_cores;
+  options.control = flags.control;
+  if (flags.control == "grpc" && !control_has_grpc()) {
+    fail(ErrorCode::kInvalidArgument, "run: --control grpc: this build has no gRPC; try tcp");
+  }
   options.dry_run = flags.dry_run;
   options.supervisor.grace = seconds(flags.grace);
   if (flags.timeout > 0) options.supervisor.timeout = seconds(flags.timeout);

@@ -26,6 +26,7 @@ struct RunFlags {
   double timeout = 0;
   std::vector<std::string> environment;
   bool bind_cores = false;
+  std::string control = "tcp";
   bool dry_run = false;
   std::string hosts = "";
   std::int64_t port = 20'000;
@@ -41,6 +42,7 @@ struct RunOptions {
   launch::JobRequest job;
   launch::SupervisorOptions supervisor;
   launch::ReporterOptions reporter;
+  std::string control;  // "tcp", "grpc", or "none"
   bool dry_run = false;
 };
 

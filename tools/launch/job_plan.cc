@@ -91,6 +91,10 @@ void JobPlan::add_variable(const std::string& name, const std::string& value) {
   }
 }
 
+const std::string* JobPlan::variable(const std::string& name) const {
+  return find(processes.front().environment, name);
+}
+
 std::string make_job_id() {
   std::uint32_t chance = 0;
   if (::getrandom(&chance, sizeof(chance), 0) != sizeof(chance)) {

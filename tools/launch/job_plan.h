@@ -37,6 +37,8 @@ struct JobPlan {
 
   /// Adds a variable to all processes, unless the user has set it.
   void add_variable(const std::string& name, const std::string& value);
+  /// The value of a variable that is the same in all processes; nullptr when it is not set.
+  const std::string* variable(const std::string& name) const;
 };
 
 /// Unique text: time and chance, such as "20260131-142501-5f3a9c".
