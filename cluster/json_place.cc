@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMaxShown = 60;
 
 bool is_plain(std::string_view name) {
-  return !name.empty() && std::ranges::all_of(name, [](char c) {
+  return !name.empty() && name.size() <= kMaxShown && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
   });
 }

@@ -56,6 +56,17 @@ std::string reason_of(std::string_view message) {
   return reason;
 }
 
+/// A member's name as part of one short line.
+std::string readable(std::string_view name) {
+  constexpr std::size_t kMaxLength = 60;
+  std::string text = Json(name).dump();
+  text = text.substr(1, text.size() - 2);
+  if (text.size() <= kMaxLength) return text;
+  std::size_t end = kMaxLength;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // whole letters
+  return text.substr(0, end) + "...";
+}
+
 /// Receives the parser's events and builds a Json. `open_` holds the arrays and objects around the
 /// current place.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
@@ -135,7 +146,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     std::sort(names.begin(), names.end());
     const auto twice = std::adjacent_find(names.begin(), names.end());
     if (twice == names.end()) return;
-    fail(ErrorCode::kInvalidArgument, path(), ": member '", *twice,
+    fail(ErrorCode::kInvalidArgument, path(), ": member '", readable(*twice),
          "' stands twice in an object; expected each once");
   }
 
@@ -144,7 +155,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     std::string path(source_);
     for (std::size_t i = 0; i + 1 < open_.size(); ++i) {
       const Json& parent = open_[i].value;
-      path += parent.is_array() ? concat("[", parent.as_array().size(), "]") : "." + open_[i].name;
+      path += parent.is_array() ? concat("[", parent.as_array().size(), "]")
+                                : concat(".", readable(open_[i].name));
     }
     return path;
   }

@@ -45,7 +45,7 @@ std::optional<PerReplica<Batch>> DistributedDataset::Iterator::State::next() {
     ++impl->generation;
     return std::nullopt;
   }
-  ++impl->batches;
+  impl->batches += cutter.take_steps();
   std::vector<Batch> batches;
   for (std::size_t r = 0; r < pieces->size(); ++r) {
     batches.emplace_back((*pieces)[r].to(impl->plan.replica_devices[r]));

@@ -50,8 +50,8 @@ class DistributedDataset {
   /// progress line.
   double take_wait_seconds();
 
-  /// (epoch, batches handed out in it): what a checkpoint keeps. Batches prefetched but not handed
-  /// out do not count.
+  /// (epoch, steps handed out or left out in it), the same on all workers: what a checkpoint keeps.
+  /// Batches prefetched but not handed out do not count.
   Json position() const;
   void restore(const Json& position);
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tutti/strategy/input_plan.h"
@@ -32,8 +33,11 @@ class StepCutter {
  public:
   StepCutter(const InputPlan& plan, const InputPart& part) : plan_(plan), part_(part) {}
 
-  /// Nothing at the end, which is that of all workers.
+  /// Nothing at the end, which is that of all workers. With several workers, steps that none of
+  /// them has a row for are left out.
   std::optional<std::vector<Element>> next(ElementIterator& elements);
+  /// Steps since the last call, those left out included.
+  std::int64_t take_steps() { return std::exchange(steps_, 0); }
 
  private:
   std::optional<std::vector<Element>> cut_next(ElementIterator& elements);
@@ -43,6 +47,7 @@ class StepCutter {
 
   const InputPlan& plan_;
   const InputPart& part_;
+  std::int64_t steps_ = 0;
   std::optional<Element> pattern_;  // some element, whose rows do not matter
 };
 

@@ -126,6 +126,21 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(Parts parts)
 
 MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
 
+bool MultiWorkerMirroredStrategy::is_replacement() const { return !team()->is_connected(); }
+
+void MultiWorkerMirroredStrategy::request_stop(std::string_view reason) {
+  if (ControlClient* const control = team()->control()) {
+    control->request_stop(reason);
+  } else {
+    alone_stops_ = true;
+  }
+}
+
+bool MultiWorkerMirroredStrategy::stops_after(std::int64_t step) {
+  ControlClient* const control = team()->control();
+  return control ? control->stops_after(static_cast<std::uint64_t>(step)) : alone_stops_;
+}
+
 void MultiWorkerMirroredStrategy::require_equal_everywhere(const Tensor& initial_value,
                                                            const VariableOptions& options) {
   if (!team()->is_connected()) return;  // it gets the others' values later

@@ -47,6 +47,15 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
   ~MultiWorkerMirroredStrategy() override;
   std::string_view name() const override { return "multi_worker_mirrored"; }
 
+  /// Whether this process takes the place of one that died while the others went on; it can make
+  /// variables and datasets, and trains once Recovery::run() has connected it.
+  bool is_replacement() const;
+  /// Asks all workers to stop after a step that they agree on. Returns at once.
+  void request_stop(std::string_view reason);
+  /// Called by all workers when step number `step` (1, 2, ...) is done: true after the same step on
+  /// all, once one has asked. Waits 3 s at most, and only while they agree.
+  bool stops_after(std::int64_t step);
+
  protected:
   std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                   VariableOptions options) override;
@@ -58,6 +67,7 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
   void require_equal_everywhere(const Tensor& initial_value, const VariableOptions& options);
 
   std::shared_ptr<const internal::Placement> placement_;
+  bool alone_stops_ = false;  // without a job to ask
 };
 
 }  // namespace tutti

@@ -131,11 +131,10 @@ void Recovery::restore(std::int64_t step, int giver, bool any_without) {
   }
   if (own != kept_.end()) {
     state_.restore(own->state);
-    kept_.erase(own + 1, kept_.end());
-    return;
+  } else {
+    state_.restore_from_bytes(bytes, concat("the state of worker ", giver));
   }
-  state_.restore_from_bytes(bytes, concat("the state of worker ", giver));
-  kept_ = {{step, state_.snapshot(step)}};
+  kept_ = {{step, state_.snapshot(step)}};  // by all: it may be a meeting
 }
 
 }  // namespace tutti

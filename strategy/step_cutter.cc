@@ -43,7 +43,14 @@ void warn_of_left_out_scalars(std::size_t count) {
 }  // namespace
 
 std::optional<std::vector<Element>> StepCutter::next(ElementIterator& elements) {
-  return part_.cut == InputCut::kSplit ? cut_next(elements) : whole_next(elements);
+  for (;;) {
+    auto pieces = part_.cut == InputCut::kSplit ? cut_next(elements) : whole_next(elements);
+    if (!pieces) return std::nullopt;
+    ++steps_;
+    // Rotated sizes may leave a step to nobody: training on no row would still move momenta.
+    const bool nobody = is_batched(pieces->front()) && pieces->front().global_rows() == 0;
+    if (plan_.num_workers == 1 || !nobody) return pieces;
+  }
 }
 
 std::optional<std::vector<Element>> StepCutter::cut_next(ElementIterator& elements) {

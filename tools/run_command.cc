@@ -5,6 +5,7 @@
 #include "tools/commands.h"
 #include "tools/launch/secret_folder.h"
 #include "tools/run_options.h"
+#include "tutti/cluster/control/control_server.h"
 #include "tutti/core/error.h"
 
 namespace tutti::tools {
@@ -19,14 +20,29 @@ int print_plan(const launch::JobPlan& plan, OutputFormat format) {
   return 0;
 }
 
+/// The job's store and watch, which outlive any of its processes.
+std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan,
+                                            const std::string& secret_file) {
+  ControlServerOptions options{.job_id = plan.job_id,
+                               .secret = JobSecret::from_file(secret_file),
+                               .linger = Duration::zero()};
+  for (const launch::ProcessPlan& process : plan.processes) {
+    const launch::Task& task = process.task;
+    if (task.type == "ps") continue;  // does not train
+    options.expected.push_back({task.type, task.index, task.address});
+  }
+  return ControlServer::start(options);
+}
+
 /// A thread must not be started before signals and guard are there.
 int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format) {
   launch::SignalQueue signals;
   const launch::SecretFolder secret;
   launch::Guard guard(secret.folder(), secret.file());
   plan.add_variable("TUTTI_JOB_SECRET_FILE", secret.file());
-  // What serves all processes of the job (a control server) is started here and tells them where
-  // it is by plan.add_variable("TUTTI_CONTROL", ...).
+  plan.add_variable("TUTTI_MAX_RESTARTS", concat(options.supervisor.restarts.per_task));
+  const std::unique_ptr<ControlServer> control = host_control(plan, secret.file());
+  plan.add_variable("TUTTI_CONTROL", control->target());
   launch::ReporterOptions reporting = options.reporter;
   reporting.output_to_error = format == OutputFormat::kJson;
   launch::RunReporter reporter(plan, reporting);

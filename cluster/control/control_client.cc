@@ -30,12 +30,13 @@ void check(std::string_view key, std::string_view value = "") {
   internal::check_store_value("control store", key, value);
 }
 
+/// Those who never came; if all have, those who are gone again.
 std::string missing_names(const std::vector<Member>& members) {
-  std::vector<std::string> names;
+  std::vector<std::string> never, gone;
   for (const Member& member : members) {
-    if (!member.is_here) names.push_back(member.to_string());
+    if (!member.is_here) (member.pid == 0 ? never : gone).push_back(member.to_string());
   }
-  return join(names);
+  return join(never.empty() ? gone : never);
 }
 
 }  // namespace

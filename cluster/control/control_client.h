@@ -26,26 +26,28 @@ class ControlSession;
 /// Paths of PEM files, for grpc:// targets: both sides show a certificate that `authorities`
 /// signed.
 struct TlsFiles {
-  std::string certificate, private_key, authorities;
+  std::string certificate = {};
+  std::string private_key = {};
+  std::string authorities = {};
   bool is_set() const { return !certificate.empty(); }
 };
 
 struct ControlOptions {
-  std::string job_id;
-  JobSecret secret;
-  TlsFiles tls;
+  std::string job_id = {};
+  JobSecret secret = {};
+  TlsFiles tls = {};
   /// Restarts of this task before this process.
   std::uint64_t incarnation = 0;
   /// Whose process hosts the server, for messages: "chief 0".
-  std::string hosted_by;
+  std::string hosted_by = {};
   /// For reaching the server; meanwhile a line every `say_every` names what it waits for.
   Duration timeout = std::chrono::seconds(300);
   Duration say_every = std::chrono::seconds(5);
   /// Asked before each heartbeat; may be null.
-  std::shared_ptr<ProgressSource> progress;
+  std::shared_ptr<ProgressSource> progress = {};
   /// Called for each new verdict by the thread that sends heartbeats: return soon, and call nothing
   /// of the client but verdicts().
-  std::function<void(const Verdict&)> on_verdict;
+  std::function<void(const Verdict&)> on_verdict = {};
 };
 
 /// A member of a job. Its thread tells the server every 250 ms how far this process has come (the

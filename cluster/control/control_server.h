@@ -37,16 +37,16 @@ struct ControlServerOptions {
   std::string address = "127.0.0.1:0";
   /// "tcp" or "grpc".
   std::string wire = "tcp";
-  std::string job_id;
-  JobSecret secret;
-  TlsFiles tls;
+  std::string job_id = {};
+  JobSecret secret = {};
+  TlsFiles tls = {};
   bool allow_insecure_network = false;
   bool allow_any_address = false;
   /// All tasks of the cluster: who is missing is said of these.
-  std::vector<MemberTask> expected;
+  std::vector<MemberTask> expected = {};
   /// In whose process it runs; the launcher is "launcher".
   MemberTask host{"launcher", 0, ""};
-  HealthOptions health;
+  HealthOptions health = {};
   /// The destructor waits this long for members that have not said good-bye.
   Duration linger = std::chrono::seconds(2);
 };

@@ -27,7 +27,7 @@ struct MemberRecord {
   bool has_failed = false;  // reported an error: its end is no news
   TimePoint last_heard;     // or of a pause of the server itself
   TimePoint disconnected_at;
-  Progress progress;
+  MemberProgress progress;
   TimePoint progress_at;
   std::set<std::pair<std::string, std::uint64_t>> warned, aborted;  // (group, collective)
 };

@@ -13,8 +13,8 @@ namespace tutti {
 
 struct JoinOptions {
   /// Over those of the environment: job_id, secret and incarnation count when they are set.
-  ControlOptions client;
-  HealthOptions health;
+  ControlOptions client = {};
+  HealthOptions health = {};
   std::string wire = "tcp";  // of a server hosted here
   bool allow_insecure_network = false;
   Duration linger = std::chrono::seconds(2);

@@ -12,7 +12,7 @@ namespace tutti {
 struct MemberTask {
   std::string job = "worker";  // chief, worker, ps, evaluator; 1 to 15 lower-case letters
   int index = 0;
-  std::string address;  // "host:port"; for messages
+  std::string address = {};  // "host:port"; for messages
   /// "worker 2".
   std::string to_string() const;
   bool same_task(const MemberTask& other) const { return job == other.job && index == other.index; }
@@ -21,9 +21,9 @@ struct MemberTask {
 
 /// A process that has joined as a task.
 struct Member {
-  MemberTask task;
+  MemberTask task = {};
   std::uint64_t incarnation = 0;  // restarts of the task before this process
-  std::string host;               // name of its machine
+  std::string host = {};          // name of its machine
   std::int64_t pid = 0;
   bool is_here = false;  // joined, and neither gone nor given up
   /// "worker 2 (127.0.0.1:4713, pid 812)"; the machine's name too when it is not this one.

@@ -39,7 +39,7 @@ class Writer {
     put(g.group, kLongestName), put(g.entered), put(g.finished), put(g.call, kLongestName);
     put(g.since);
   }
-  void put(const Progress& p) {
+  void put(const MemberProgress& p) {
     const std::size_t n = std::min(p.groups.size(), kMostGroups);
     put(p.step), put(p.phase, kLongestName), put(static_cast<int>(n));
     for (std::size_t i = 0; i < n; ++i) put(p.groups[i]);
@@ -126,7 +126,7 @@ class Reader {
     get(g.group, kLongestName), get(g.entered), get(g.finished), get(g.call, kLongestName);
     get(g.since);
   }
-  void get(Progress& p) {
+  void get(MemberProgress& p) {
     get(p.step), get(p.phase, kLongestName);
     get_list(p.groups, kMostGroups);
   }

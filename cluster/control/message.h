@@ -39,7 +39,7 @@ struct MembersRequest {
   bool operator==(const MembersRequest&) const = default;
 };
 struct Heartbeat {
-  Progress progress;
+  MemberProgress progress;
   bool operator==(const Heartbeat&) const = default;
 };
 struct FailureReport {

@@ -25,9 +25,9 @@ void ProgressBoard::watch(const std::string& group, std::function<GroupProgress(
   }
 }
 
-Progress ProgressBoard::progress() {
+MemberProgress ProgressBoard::progress() {
   MutexLock lock(mutex_);
-  Progress progress{step_, phase_, {}};
+  MemberProgress progress{step_, phase_, {}};
   for (const auto& [group, source] : sources_) {
     progress.groups.push_back(source());
     progress.groups.back().group = group;

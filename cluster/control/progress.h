@@ -24,21 +24,21 @@ struct GroupProgress {
   bool operator==(const GroupProgress&) const = default;
 };
 
-struct Progress {
+struct MemberProgress {
   std::uint64_t step = 0;  // that runs or has been finished last
   std::string phase;       // "training", "saving", "evaluating"
   std::vector<GroupProgress> groups;
-  bool operator==(const Progress&) const = default;
+  bool operator==(const MemberProgress&) const = default;
 };
 
 /// Asked by the thread that sends heartbeats: answers at once.
 class ProgressSource {
  public:
   virtual ~ProgressSource() = default;
-  virtual Progress progress() = 0;
+  virtual MemberProgress progress() = 0;
 };
 
-/// Holds the parts of a Progress that others set. Threads: any.
+/// Holds the parts of a MemberProgress that others set. Threads: any.
 class ProgressBoard final : public ProgressSource {
  public:
   void set_step(std::uint64_t step);
@@ -46,7 +46,7 @@ class ProgressBoard final : public ProgressSource {
   /// Asks `source` for a group's progress from now on; empty: no longer. After the call returned
   /// the old source is not asked any more.
   void watch(const std::string& group, std::function<GroupProgress()> source);
-  Progress progress() override;
+  MemberProgress progress() override;
 
  private:
   Mutex mutex_;

@@ -11,7 +11,7 @@ namespace {
 using Kind = MpiFrame::Kind;
 
 constexpr std::size_t kShortBytes = std::size_t{16} << 10;
-constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
+constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 constexpr int kChunksInFlight = 4;
 constexpr Duration kLastWords = std::chrono::milliseconds(200);
 
@@ -157,7 +157,7 @@ MpiEndpoint::Operation MpiEndpoint::recv(int peer, std::uint64_t tag, std::span<
 }
 
 bool MpiEndpoint::test(const MpiOperation& operation) {
-  if (!hub_->drive([&] { return operation.ended; })) return false;
+  if (!hub_->drive(operation.ended)) return false;
   if (operation.error) throw *operation.error;
   return true;
 }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -28,14 +29,14 @@ struct MpiOperation {
   std::uint64_t id = 0;                 // of its offer; 0: none
   std::size_t bytes_moved = 0;          // of the body, in chunks
   int chunks_in_flight = 0;
-  bool ended = false;
+  std::atomic<bool> ended{false};
   std::optional<Error> error;
 
   std::size_t body_bytes() const { return is_send ? outgoing.size() : body.size(); }
   void end(std::optional<Error> reason = std::nullopt) {
     if (ended) return;
-    ended = true;
     error = std::move(reason);
+    ended = true;  // who reads it without the mutex reads the error then
   }
 };
 

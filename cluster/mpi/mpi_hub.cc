@@ -8,6 +8,19 @@ namespace {
 constexpr int kTag = 7;
 constexpr Duration kLastWords = std::chrono::milliseconds(200);
 constexpr int kFramesAtOnce = 32;
+constexpr int kRoundsAtOnce = 8;
+
+/// Given up also when an exception ends the turn.
+class DrivenScope {
+ public:
+  explicit DrivenScope(std::atomic<bool>& is_driven) : is_driven_(is_driven) {}
+  ~DrivenScope() { is_driven_ = false; }
+  DrivenScope(const DrivenScope&) = delete;
+  DrivenScope& operator=(const DrivenScope&) = delete;
+
+ private:
+  std::atomic<bool>& is_driven_;
+};
 
 }  // namespace
 
@@ -32,7 +45,7 @@ MpiHub::~MpiHub() {
     }
   } catch (const Error&) {
   }
-  for (Outgoing& message : outgoing_) message.frame.leave_to_the_system();
+  for (Transfer& message : outgoing_) message.frame.leave_to_the_system();
 }
 
 void MpiHub::open(const Address& address, Receiver receiver) {
@@ -50,8 +63,8 @@ void MpiHub::close(const Address& address) {
 
 void MpiHub::post(int process, MpiFrame frame, std::function<void()> done) {
   runtime_.require_usable();
-  Outgoing& message =
-      outgoing_.emplace_back(Outgoing{MPI_REQUEST_NULL, std::move(frame), std::move(done)});
+  Transfer& message =
+      outgoing_.emplace_back(Transfer{MPI_REQUEST_NULL, std::move(frame), std::move(done)});
   const MpiRuntime::Calls guard(runtime_);
   check_mpi(MPI_Isend(message.frame.data(), static_cast<int>(message.frame.size()), MPI_BYTE,
                       process, kTag, runtime_.comm(), &message.request),
@@ -65,25 +78,53 @@ bool MpiHub::drive(const std::function<bool()>& ended) {
   return ended();
 }
 
+bool MpiHub::drive(const std::atomic<bool>& ended) {
+  if (ended || is_driven_.exchange(true)) return ended;
+  const DrivenScope scope(is_driven_);
+  return drive([&] { return ended.load(); });
+}
+
 void MpiHub::progress() {
   runtime_.require_usable();
-  for (int i = 0; i < kFramesAtOnce; ++i) {
-    const bool sent = finish_sends();
-    if (!find_frames() && !sent) break;
+  for (int i = 0; i < kRoundsAtOnce; ++i) {
+    bool moved = false;
+    if (test_transfers()) {
+      moved = end_sends();
+      moved = take_received() || moved;
+    }
+    moved = find_frames() || moved;
+    if (!moved) break;
   }
 }
 
-bool MpiHub::has_ended(MPI_Request& request) {
+/// One call for all: each makes MPI look at everything.
+bool MpiHub::test_transfers() {
+  std::vector<Transfer*> transfers;
+  for (Transfer& sent : outgoing_) transfers.push_back(&sent);
+  for (auto& from_one : arriving_) {
+    for (Transfer& received : from_one) transfers.push_back(&received);
+  }
+  std::vector<MPI_Request> requests;
+  for (const Transfer* transfer : transfers) requests.push_back(transfer->request);
+  if (requests.empty()) return false;
+  std::vector<int> ended(requests.size());
+  int num_ended = 0;
   const MpiRuntime::Calls guard(runtime_);
-  int flag = 0;
-  check_mpi(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), "MPI_Test");
-  return flag != 0;
+  check_mpi(MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &num_ended,
+                         ended.data(), MPI_STATUSES_IGNORE),
+            "MPI_Testsome");
+  if (num_ended == MPI_UNDEFINED) return true;  // all had ended before
+  for (int i = 0; i < num_ended; ++i) {
+    transfers[static_cast<std::size_t>(ended[static_cast<std::size_t>(i)])]->request =
+        MPI_REQUEST_NULL;
+  }
+  return num_ended > 0;
 }
 
-bool MpiHub::finish_sends() {
+bool MpiHub::end_sends() {
   bool any = false;
   for (auto message = outgoing_.begin(); message != outgoing_.end();) {
-    if (!has_ended(message->request)) {
+    if (message->request != MPI_REQUEST_NULL) {
       ++message;
       continue;
     }
@@ -95,40 +136,37 @@ bool MpiHub::finish_sends() {
   return any;
 }
 
-/// Takes one frame that has come; whether there was one, or one that was coming has come.
-bool MpiHub::find_frames() {
-  int flag = 0;
-  {
-    const MpiRuntime::Calls guard(runtime_);
-    MPI_Message message = MPI_MESSAGE_NULL;
-    MPI_Status status;
-    check_mpi(MPI_Improbe(MPI_ANY_SOURCE, kTag, runtime_.comm(), &flag, &message, &status),
-              "MPI_Improbe");
-    if (flag != 0) {
-      int size = 0;
-      check_mpi(MPI_Get_count(&status, MPI_BYTE, &size), "MPI_Get_count");
-      Arriving& frame = arriving_[static_cast<std::size_t>(status.MPI_SOURCE)].emplace_back(
-          Arriving{MPI_REQUEST_NULL, MpiFrame(static_cast<std::size_t>(size))});
-      check_mpi(MPI_Imrecv(frame.frame.data(), size, MPI_BYTE, &message, &frame.request),
-                "MPI_Imrecv");
-    }
-  }
-  bool any = flag != 0;
+/// In order: a long frame holds back the short ones behind it.
+bool MpiHub::take_received() {
+  bool any = false;
   for (auto& from_one : arriving_) {
-    const std::size_t before = from_one.size();
-    take_frames(from_one);
-    any = any || from_one.size() != before;
+    while (!from_one.empty() && from_one.front().request == MPI_REQUEST_NULL) {
+      MpiFrame frame = std::move(from_one.front().frame);
+      from_one.pop_front();
+      dispatch(std::move(frame));
+      any = true;
+    }
   }
   return any;
 }
 
-/// In order: a long frame holds back the short ones behind it.
-void MpiHub::take_frames(std::deque<Arriving>& from_one) {
-  while (!from_one.empty() && has_ended(from_one.front().request)) {
-    MpiFrame frame = std::move(from_one.front().frame);
-    from_one.pop_front();
-    dispatch(std::move(frame));
+/// Begins to receive the frames that have come; whether there were any.
+bool MpiHub::find_frames() {
+  const MpiRuntime::Calls guard(runtime_);
+  for (int num_found = 0; num_found < kFramesAtOnce; ++num_found) {
+    int flag = 0, size = 0;
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    check_mpi(MPI_Improbe(MPI_ANY_SOURCE, kTag, runtime_.comm(), &flag, &message, &status),
+              "MPI_Improbe");
+    if (flag == 0) return num_found > 0;
+    check_mpi(MPI_Get_count(&status, MPI_BYTE, &size), "MPI_Get_count");
+    Transfer& transfer = arriving_[static_cast<std::size_t>(status.MPI_SOURCE)].emplace_back(
+        Transfer{MPI_REQUEST_NULL, MpiFrame(static_cast<std::size_t>(size)), {}});
+    check_mpi(MPI_Imrecv(transfer.frame.data(), size, MPI_BYTE, &message, &transfer.request),
+              "MPI_Imrecv");
   }
+  return true;
 }
 
 void MpiHub::dispatch(MpiFrame frame) {

@@ -4,6 +4,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <list>
@@ -46,35 +47,35 @@ class MpiHub {
   void close(const Address& address);
   /// Sends; `done` is called when MPI has the bytes.
   void post(int process, MpiFrame frame, std::function<void()> done);
-  /// Whether `ended()`; if not, moves bytes and looks again. Takes the mutex.
+  /// Whether `ended()`, which is called with the mutex; if not, moves bytes and looks again.
   bool drive(const std::function<bool()>& ended);
+  /// The same for what is set with the mutex held. One thread moves the bytes, others return.
+  bool drive(const std::atomic<bool>& ended);
 
  private:
-  struct Outgoing {
-    MPI_Request request = MPI_REQUEST_NULL;
+  /// A frame that MPI has: one that is being sent, or received from a process.
+  struct Transfer {
+    MPI_Request request = MPI_REQUEST_NULL;  // null: ended
     MpiFrame frame;
-    std::function<void()> done;
-  };
-  struct Arriving {
-    MPI_Request request = MPI_REQUEST_NULL;
-    MpiFrame frame;
+    std::function<void()> done;  // of a sent one
   };
 
   void progress();
-  bool finish_sends();
+  bool test_transfers();
+  bool end_sends();
+  bool take_received();
   bool find_frames();
-  void take_frames(std::deque<Arriving>& from_one);
   void dispatch(MpiFrame frame);
-  bool has_ended(MPI_Request& request);
 
   MpiRuntime& runtime_;
   Mutex mutex_;
-  std::list<Outgoing> outgoing_;
-  std::vector<std::deque<Arriving>> arriving_;  // by process
+  std::list<Transfer> outgoing_;
+  std::vector<std::deque<Transfer>> arriving_;  // by process
   std::map<Address, Receiver> open_;
   std::map<Address, std::vector<MpiFrame>> early_;  // for ranks that are not open yet
   std::set<Address> closed_;
   std::map<Address, std::uint64_t> numbers_;
+  std::atomic<bool> is_driven_{false};
 };
 
 }  // namespace tutti::internal

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/mpi/mpi_call.h"
 
+#include <algorithm>
 #include <climits>
 #include <cstring>
 #include <functional>
@@ -120,6 +121,28 @@ void MpiCall::finish() {
   if (result_ && output_.count > 0) {
     std::memcpy(output_.data, result_->data(), output_.num_bytes());
   }
+}
+
+StandIn::StandIn(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank)
+    : call_(call),
+      counts_(call.counts.begin(), call.counts.end()),
+      receive_counts_(call.receive_counts.begin(), call.receive_counts.end()) {
+  const auto memory = [&](const auto& list, BufferRef& kept) {
+    std::size_t count = 0;
+    for (const auto& elements : list) count += elements.count;
+    kept = BufferRef::allocate(std::max<std::size_t>(1, count * size_of(call.dtype)));
+    return Elements(kept->data(), count, call.dtype);
+  };
+  input_ = memory(call.inputs, input_memory_);
+  output_ = memory(call.outputs, output_memory_);
+  if (!call.inputs.empty()) {
+    std::memset(input_memory_->data(), 0, input_memory_->size());
+    call_.inputs = {&input_, 1};
+  }
+  if (!call.outputs.empty()) call_.outputs = {&output_, 1};
+  call_.counts = counts_;
+  call_.receive_counts = receive_counts_;
+  running_.emplace(call_, runtime, comm, rank);
 }
 
 }  // namespace tutti::internal

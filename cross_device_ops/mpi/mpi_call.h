@@ -4,6 +4,7 @@
 
 #include <mpi.h>
 
+#include <optional>
 #include <vector>
 
 #include "tutti/cross_device_ops/collective.h"
@@ -39,6 +40,24 @@ class MpiCall {
   BufferRef result_;  // where the output lies within the input
   MPI_Request request_ = MPI_REQUEST_NULL;
   bool ended_ = false;
+};
+
+/// The same call on memory of its own, for a rank that leaves before its data: others, who have
+/// seen it come, may have begun with theirs, and MPI ends their call only when all have begun.
+class StandIn {
+ public:
+  StandIn(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank);
+  StandIn(const StandIn&) = delete;
+  StandIn& operator=(const StandIn&) = delete;
+  MpiCall& running() { return *running_; }
+
+ private:
+  CollectiveCall call_;
+  std::vector<std::size_t> counts_, receive_counts_;
+  BufferRef input_memory_, output_memory_;
+  ConstElements input_;
+  Elements output_;
+  std::optional<MpiCall> running_;
 };
 
 }  // namespace tutti::internal

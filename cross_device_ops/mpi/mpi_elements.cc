@@ -23,15 +23,17 @@ MPI_Op commutative(MPI_User_function* function) {
 }
 
 /// Made once, and left to MPI_Finalize.
-struct FloatingOps {
+struct OwnOps {
   MPI_Op min32 = commutative(combine_for_mpi<ReduceOp::kMin, DType::kFloat32>);
   MPI_Op max32 = commutative(combine_for_mpi<ReduceOp::kMax, DType::kFloat32>);
   MPI_Op min64 = commutative(combine_for_mpi<ReduceOp::kMin, DType::kFloat64>);
   MPI_Op max64 = commutative(combine_for_mpi<ReduceOp::kMax, DType::kFloat64>);
+  MPI_Op sum8 = commutative(combine_for_mpi<ReduceOp::kSum, DType::kUInt8>);
+  MPI_Op product8 = commutative(combine_for_mpi<ReduceOp::kProduct, DType::kUInt8>);
 };
 
-const FloatingOps& floating_ops() {
-  static const FloatingOps ops;
+const OwnOps& own_ops() {
+  static const OwnOps ops;
   return ops;
 }
 
@@ -74,15 +76,15 @@ MPI_Op mpi_op(ReduceOp op, DType dtype) {
   const bool wide = dtype == DType::kFloat64;
   switch (op) {
     case ReduceOp::kSum:
-      return MPI_SUM;
+      return dtype == DType::kUInt8 ? own_ops().sum8 : MPI_SUM;
     case ReduceOp::kProduct:
-      return MPI_PROD;
+      return dtype == DType::kUInt8 ? own_ops().product8 : MPI_PROD;
     case ReduceOp::kMin:
       if (!is_floating(dtype)) return MPI_MIN;
-      return wide ? floating_ops().min64 : floating_ops().min32;
+      return wide ? own_ops().min64 : own_ops().min32;
     case ReduceOp::kMax:
       if (!is_floating(dtype)) return MPI_MAX;
-      return wide ? floating_ops().max64 : floating_ops().max32;
+      return wide ? own_ops().max64 : own_ops().max32;
     case ReduceOp::kMean:
       break;
   }

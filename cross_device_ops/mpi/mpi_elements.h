@@ -15,7 +15,8 @@ MPI_Datatype mpi_number(DType dtype);
 /// For those that copy, at any alignment.
 MPI_Datatype mpi_bytes(DType dtype);
 /// SUM, PRODUCT, MIN or MAX: MPI's own, but for MIN and MAX of floating types, where MPI leaves
-/// open what becomes of a NaN; here it wins. Needs an initialised MPI; any thread.
+/// open what becomes of a NaN (here it wins), and sums of bytes, which Open MPI 4 saturates on
+/// processors with AVX (here they wrap around). Needs an initialised MPI; any thread.
 MPI_Op mpi_op(ReduceOp op, DType dtype);
 
 }  // namespace tutti::internal

@@ -24,8 +24,12 @@ namespace {
 
 // Of a call that all ranks have begun and that is given up: to finish with the caller's memory.
 constexpr Duration kGrace = std::chrono::seconds(2);
-// Every MPI has at least so many tags.
-constexpr int kNumTags = 32767;
+// Of a call that this rank leaves before it begins: to help those who have begun.
+constexpr Duration kStandInTime = std::chrono::milliseconds(50);
+// For making MPI's groups: Open MPI sends messages of such a tag among those of the transport,
+// which has lower tags. Every MPI has tags up to 32767.
+constexpr int kFirstTag = 1000;
+constexpr int kNumTags = 32767 - kFirstTag;
 
 /// What the ranks of a group tell each other while it is made.
 struct Introduction {
@@ -37,7 +41,7 @@ std::vector<Introduction> introduce(const RankLink& link, int process, TimePoint
   static std::atomic<int> groups_made{0};
   std::vector<Introduction> all(static_cast<std::size_t>(link.size()));
   Introduction& own = all[static_cast<std::size_t>(link.rank)];
-  own = {process, (process * 31 + groups_made.fetch_add(1)) % kNumTags};
+  own = {process, kFirstTag + (process * 31 + groups_made.fetch_add(1)) % kNumTags};
   std::vector<std::unique_ptr<Work>> works;
   for (int r = 0; r < link.size(); ++r) {
     if (r == link.rank) continue;
@@ -130,6 +134,8 @@ class MpiEngine final : public CollectiveEngine {
 
  private:
   bool is_native(const CollectiveCall& call, const CollectiveHeader& header) const;
+  void meet(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
+  void stand_in(const CollectiveCall& call);
   void run_packed(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
   void run_native(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
   void give_up(MpiCall& call, const CollectiveHeader& header);
@@ -160,9 +166,7 @@ void MpiEngine::run(const CollectiveCall& call, const CollectiveHeader& header,
   try {
     runtime_.require_usable();
     if (!is_native(call, header)) return messages_->run(call, header, deadline);
-    CollectiveCall meeting;
-    meeting.collective = Collective::kBarrier;
-    messages_->run(meeting, header, deadline);
+    meet(call, header, deadline);
     if (call.outputs.size() > 1) return run_packed(call, header, deadline);
     run_native(call, header, deadline);
   } catch (const Error& error) {
@@ -171,7 +175,30 @@ void MpiEngine::run(const CollectiveCall& call, const CollectiveHeader& header,
   }
 }
 
-// Ranks may cut the same elements into other buffers.
+void MpiEngine::meet(const CollectiveCall& call, const CollectiveHeader& header,
+                     TimePoint deadline) {
+  CollectiveCall meeting;
+  meeting.collective = Collective::kBarrier;
+  try {
+    messages_->run(meeting, header, deadline);
+  } catch (const Error& error) {
+    // Of two calls that differ nobody begins either.
+    if (error.code() != ErrorCode::kInvalidArgument) stand_in(call);
+    throw;
+  }
+}
+
+/// Others may have left the meeting as if this rank were to follow.
+void MpiEngine::stand_in(const CollectiveCall& call) {
+  if (!runtime_.is_usable()) return;
+  const auto stand_in = std::make_shared<StandIn>(call, runtime_, comm_, rank());
+  runtime_.keep(stand_in);
+  stand_in->running().start();
+  poll_until(deadline_after(Clock::system().now(), kStandInTime),
+             [&] { return stand_in->running().test(); });
+}
+
+// MPI would pay for each.
 void MpiEngine::run_packed(const CollectiveCall& call, const CollectiveHeader& header,
                            TimePoint deadline) {
   const BufferRef packed = BufferRef::allocate(call.count * size_of(call.dtype));

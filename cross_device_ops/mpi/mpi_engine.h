@@ -17,7 +17,8 @@ namespace tutti::internal {
 /// (the canonical algorithm's barrier), so MPI never sees two different calls, and a rank that does
 /// not come is waited for with messages, which can be given up. The data goes by a non-blocking MPI
 /// collective on the caller's memory. When a call is ended early although all ranks came, MPI gets
-/// 2 s more to finish with that memory; if it does not, this process calls MPI no more.
+/// 2 s more to finish with that memory; if it does not, this process calls MPI no more. A rank that
+/// leaves while they meet begins its part on memory of its own, for those who have begun theirs.
 ///
 /// Throws kInvalidArgument for a group that is not of one local replica per rank, without
 /// transport, or that differs from it in size or rank; kUnimplemented in a build without MPI, in a

@@ -124,6 +124,11 @@ void MpiRuntime::retire(const std::string& reason) noexcept {
   holder().may_finalize = false;
 }
 
+void MpiRuntime::keep(std::shared_ptr<void> used) {
+  MutexLock lock(reason_mutex_);
+  kept_.push_back(std::move(used));
+}
+
 void check_mpi(int code, std::string_view function) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = {};

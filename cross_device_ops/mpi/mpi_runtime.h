@@ -6,9 +6,11 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tutti/core/sync.h"
 
@@ -39,6 +41,9 @@ class MpiRuntime {
   /// From now on this process makes no MPI call, not even MPI_Finalize. The first reason counts.
   void retire(const std::string& reason) noexcept;
 
+  /// Keeps what MPI may still use until it is finalised.
+  void keep(std::shared_ptr<void> used);
+
   /// Held around MPI calls: keeps threads apart where MPI cannot.
   class Calls {
    public:
@@ -61,6 +66,7 @@ class MpiRuntime {
   std::atomic<bool> is_retired_{false};
   Mutex reason_mutex_;
   std::string reason_ TUTTI_GUARDED_BY(reason_mutex_);
+  std::vector<std::shared_ptr<void>> kept_ TUTTI_GUARDED_BY(reason_mutex_);
 };
 
 /// Throws kUnavailable with MPI's text when `code` is an error: "mpi: rank 2: MPI_Isend: ...".

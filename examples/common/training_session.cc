@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 
 namespace tutti::examples {
@@ -41,7 +42,8 @@ TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strate
       strategy_(strategy),
       weights_(std::move(weights)),
       optimizer_(optimizer),
-      batches_(std::move(batches)) {
+      batches_(std::move(batches)),
+      workers_(dynamic_cast<MultiWorkerMirroredStrategy*>(&strategy)) {
   if (!options_.log_dir.empty() && strategy_.is_chief()) events_.emplace(options_.log_dir);
   if (strategy_.is_chief()) progress_.emplace();
   if (options_.checkpoint_dir.empty()) return;
@@ -50,7 +52,8 @@ TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strate
       CheckpointManagerOptions{.asynchronous = true, .on_error = OnSaveError::kContinue});
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
-  if (!options_.resume) return;
+  // A process that takes another's place gets its state from the others.
+  if (!options_.resume || (workers_ && workers_->is_replacement())) return;
   const auto info = checkpoints_->restore_latest();
   if (!info) {
     fail(ErrorCode::kNotFound, "--resume: there is no checkpoint in ", options_.checkpoint_dir,
@@ -63,8 +66,25 @@ TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strate
 
 std::int64_t TrainingSession::epoch() const { return batches_.position().at("epoch").as_int(); }
 
+void TrainingSession::train(const std::function<void()>& loop) {
+  const char* const restarts = std::getenv("TUTTI_MAX_RESTARTS");
+  if (workers_ && restarts && std::string_view(restarts) != "0") {
+    recovery_.emplace(strategy_,
+                      make_checkpoint(strategy_, weights_, optimizer_, batches_, record_));
+    return recovery_->run(loop);
+  }
+  loop();
+}
+
+/// Of several workers one may be asked; all stop after the same step.
+bool TrainingSession::is_asked_to_stop() {
+  if (!workers_) return stop_requested != 0;
+  if (stop_requested != 0) workers_->request_stop("a signal");
+  return workers_->stops_after(record_.steps());
+}
+
 bool TrainingSession::stopped() const {
-  return stop_requested != 0 || (options_.steps > 0 && record_.steps() >= options_.steps);
+  return stopped_on_request_ || (options_.steps > 0 && record_.steps() >= options_.steps);
 }
 
 bool TrainingSession::begin_epoch() {
@@ -93,6 +113,8 @@ bool TrainingSession::step(float loss, std::int64_t examples) {
   const std::pair<std::string, double> values[] = {{"loss", loss}};
   if (progress_) progress_->step(record_.steps() - first_step_of_epoch_, examples, values);
   log_scalar("loss", loss);
+  if (recovery_) recovery_->commit(record_.steps());
+  stopped_on_request_ = is_asked_to_stop();
   if (!stopped()) return true;
   save();
   return false;
@@ -134,7 +156,7 @@ int TrainingSession::finish(double min_value) {
   }
   if (checkpoints_) checkpoints_->wait();
   const bool is_saved = !checkpoints_ || !checkpoints_->last_error();
-  if (stop_requested != 0) return is_saved ? kStoppedOnRequest : 1;
+  if (stopped_on_request_) return is_saved ? kStoppedOnRequest : 1;
   if (last_value_ >= min_value) return 0;
   std::fprintf(stderr, "error: expected a test accuracy of at least %.4f, got %.4f\n", min_value,
                last_value_);

@@ -47,6 +47,8 @@ class WorkerTeam {
   std::string_view algorithm() const { return algorithm_; }
   bool is_canonical() const { return is_canonical_; }
 
+  /// The job's; nullptr for workers that are connected otherwise, and for one alone.
+  ControlClient* control() const { return group_ ? group_->control() : nullptr; }
   bool is_connected() const { return sums_ != nullptr; }
   /// Whether the job found out that a worker is gone (and not: that it failed by itself).
   /// Waits up to `patience` for it to find out.

@@ -228,11 +228,15 @@ TEST(AutoShard, ASH_09_FewerElementsThanWorkers) {
 }
 
 TEST(AutoShard, ASH_10_TheIndexMustBeThatOfAWorker) {
-  for (const auto& [workers, index] : {std::pair{2, 2}, {2, -1}, {0, 0}, {1, 1}}) {
+  const auto expect_refused = [](int workers, int index) {
     expect_error(ErrorCode::kInvalidArgument, {"0 <= index < num_workers"}, [&] {
       (void)auto_shard(Dataset::range(4), workers, index, AutoShardPolicy::kAuto);
     });
-  }
+  };
+  expect_refused(2, 2);
+  expect_refused(2, -1);
+  expect_refused(0, 0);
+  expect_refused(1, 1);
 }
 
 TEST(AutoShard, ASH_11_AWorkerBeyondTheFilesHasNoElements) {

@@ -174,7 +174,8 @@ class TuttiProgram(unittest.TestCase):
         self.assertIn("--momentum: expected 0 to 1", errors)
 
     def test_bench_that_has_nothing_to_measure_fails(self):
-        code, output, errors = run("bench", "all_reduce", "-d", "bool", "-o", "sum", "--op-names", "canonical")
+        code, output, errors = run("bench", "all_reduce", "-e", "1K", "-d", "bool", "-o", "sum", "--op-names",
+                                   "canonical")
         self.assertEqual(code, 1)
         self.assertIn("left out: canonical: does not support", output)
         self.assertIn("nothing to measure", errors)

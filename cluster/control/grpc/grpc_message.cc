@@ -127,8 +127,8 @@ Member get(const control::Member& m) {
 
 ErrorCode code_of(std::uint32_t code) { return static_cast<ErrorCode>(code); }
 
-Progress get(const control::Heartbeat& m) {
-  Progress progress{m.step(), m.phase(), {}};
+MemberProgress get(const control::Heartbeat& m) {
+  MemberProgress progress{m.step(), m.phase(), {}};
   for (const auto& part : m.groups()) {
     progress.groups.push_back(
         {part.group(), part.entered(), part.finished(), part.call(), Duration(part.since_ns())});
