@@ -62,25 +62,29 @@ void expect_restored(const StrategyCase& to, const std::string& folder, const Re
   EXPECT_EQ(Read(state).weights[0], expected.weights[0] + 0.25);
 }
 
+Read train_and_save(const StrategyCase& from, const std::string& folder) {
+  const testing::HangWatchdog watchdog(from.name, std::chrono::seconds(20));
+  const auto strategy = from.make();
+  const auto scope = strategy->scope();
+  State state;
+  state.weights.assign(Tensor::full({5, 2}, 0.375));
+  train(*strategy, state);
+  CheckpointManager manager(state.checkpoint(), folder, {.asynchronous = true});
+  manager.save(1);
+  const Read saved(state);
+  train(*strategy, state);  // not part of it
+  return saved;
+}
+
 TEST(CheckpointAcrossStrategies, EveryPairAgrees) {
   const std::string folder =
       (std::filesystem::path(::testing::TempDir()) / "tutti_across_strategies").string();
   for (const StrategyCase& from : all_strategies()) {
     std::filesystem::remove_all(folder);
-    const testing::HangWatchdog watchdog(from.name, std::chrono::seconds(100));
-    const auto strategy = from.make();
-    const auto scope = strategy->scope();
-    State saved;
-    saved.weights.assign(Tensor::full({5, 2}, 0.375));
-    train(*strategy, saved);
-    CheckpointManager manager(saved.checkpoint(), folder, {.asynchronous = true});
-    manager.save(1);
-    const Read expected(saved);
-    train(*strategy, saved);  // not part of it
-    manager.wait();
+    const Read saved = train_and_save(from, folder);
     for (const StrategyCase& to : all_strategies()) {
       SCOPED_TRACE(from.name + " to " + to.name);
-      expect_restored(to, folder, expected);
+      expect_restored(to, folder, saved);
     }
   }
   std::filesystem::remove_all(folder);
