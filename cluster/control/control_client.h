@@ -90,7 +90,7 @@ class ControlClient final : public KeyValueStore {
   /// After this step every member stops; nothing: nobody has asked, or the members still agree.
   std::optional<std::uint64_t> agreed_stop_step() const;
   /// Call it when a step (1, 2, 3, ...) is done and before the next: whether to stop here. Every
-  /// member gets true after the same step. Waits (at most 3 s) while the members are about to agree
+  /// member gets true after the same step. Waits (at most 4 s) while the members are about to agree
   /// on this very step.
   bool stops_after(std::uint64_t step);
   /// Why: "worker 2: SIGTERM".

@@ -189,11 +189,12 @@ TEST_P(Control, G14_WaitsForMissingMembersAndNamesThem) {
   Lines lines;
   expect_error(ErrorCode::kDeadlineExceeded,
                {"control: worker 0: worker 1 (127.0.0.1:9011), worker 2 (127.0.0.1:9012) did not "
-                "come within 0.2 s; start what is missing, or check its address and its log"},
+                "come within ",
+                " s; start what is missing, or check its address and its log"},
                [&] { a->wait_for_members(after(220ms)); });
   EXPECT_THAT(lines.all(),
               HasSubstr("control: worker 0 waits for worker 1 (127.0.0.1:9011), worker "
-                        "2 (127.0.0.1:9012) since 0.1 s"));
+                        "2 (127.0.0.1:9012) since "));
   const auto b = join(*server, 1);
   const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(after(20s)); });
   const auto c = join(*server, 2);
