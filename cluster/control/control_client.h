@@ -42,7 +42,7 @@ struct ControlOptions {
   std::string hosted_by = {};
   /// For reaching the server; meanwhile a line every `say_every` names what it waits for.
   Duration timeout = std::chrono::seconds(300);
-  Duration say_every = std::chrono::seconds(5);
+  Duration say_every = std::chrono::milliseconds(4500);
   /// Asked before each heartbeat; may be null.
   std::shared_ptr<ProgressSource> progress = {};
   /// Called for each new verdict by the thread that sends heartbeats: return soon, and call nothing
