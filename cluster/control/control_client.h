@@ -42,7 +42,7 @@ struct ControlOptions {
   std::string hosted_by = {};
   /// For reaching the server; meanwhile a line every `say_every` names what it waits for.
   Duration timeout = std::chrono::seconds(300);
-  Duration say_every = std::chrono::seconds(5);
+  Duration say_every = std::chrono::milliseconds(4500);
   /// Asked before each heartbeat; may be null.
   std::shared_ptr<ProgressSource> progress = {};
   /// Called for each new verdict by the thread that sends heartbeats: return soon, and call nothing
@@ -90,7 +90,7 @@ class ControlClient final : public KeyValueStore {
   /// After this step every member stops; nothing: nobody has asked, or the members still agree.
   std::optional<std::uint64_t> agreed_stop_step() const;
   /// Call it when a step (1, 2, 3, ...) is done and before the next: whether to stop here. Every
-  /// member gets true after the same step. Waits (at most 3 s) while the members are about to agree
+  /// member gets true after the same step. Waits (at most 4 s) while the members are about to agree
   /// on this very step.
   bool stops_after(std::uint64_t step);
   /// Why: "worker 2: SIGTERM".

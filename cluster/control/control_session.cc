@@ -114,7 +114,7 @@ void ControlSession::connect_at_start() {
   const TimePoint deadline = deadline_after(begin, options_.timeout);
   TimePoint say_at = deadline_after(begin, options_.say_every);
   for (;;) {
-    const Attempt attempt = join_once(std::min(deadline, say_at));
+    const Attempt attempt = join_once(deadline);
     if (attempt.reason.empty()) return;
     if (attempt.is_final) {
       fail(ErrorCode::kFailedPrecondition, "control: ", joined_.who.task.to_string(),

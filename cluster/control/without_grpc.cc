@@ -7,9 +7,10 @@ namespace tutti {
 namespace {
 
 [[noreturn]] void fail_without_grpc() {
-  fail(ErrorCode::kUnimplemented,
-       "control: this build has no gRPC; use tcp:// (the wire tcp), or build with libgrpc++-dev and "
-       "protobuf-compiler-grpc");
+  fail(
+      ErrorCode::kUnimplemented,
+      "control: this build has no gRPC; use tcp:// (the wire tcp), or build with libgrpc++-dev and "
+      "protobuf-compiler-grpc");
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ JobSecret::JobSecret(std::span<const std::byte> bytes) {
   page_ = std::make_shared<const Page>(bytes);
 }
 
-JobSecret JobSecret::random() {
+JobSecret JobSecret::generate() {
   std::array<std::byte, kShortest> bytes{};
   fill_random(bytes);
   JobSecret secret{std::span<const std::byte>(bytes)};
@@ -129,7 +129,7 @@ void write_job_secret_file(const std::string& path) {
     fail(errno == EEXIST ? ErrorCode::kAlreadyExists : ErrorCode::kUnavailable, "job secret: '",
          path, "' cannot be made: ", std::strerror(errno));
   }
-  const JobSecret secret = JobSecret::random();
+  const JobSecret secret = JobSecret::generate();
   const auto bytes = secret.bytes();
   if (::write(file.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
     fail(ErrorCode::kUnavailable, "job secret: '", path,

@@ -21,7 +21,7 @@ class JobSecret {
   /// Throws kInvalidArgument for another length.
   explicit JobSecret(std::span<const std::byte> bytes);
   /// New and unguessable.
-  static JobSecret random();
+  static JobSecret generate();
   /// The content of a file. Throws kInvalidArgument naming the path and the remedy when others may
   /// read the file, or it has another length; kNotFound.
   static JobSecret from_file(const std::string& path);

@@ -283,7 +283,7 @@ TEST(StopAgreement, G17_OneStepThatNobodyHasPassed) {
   EXPECT_FALSE(server.answer(2, *yes, at(0s)));
   proposal = server.answer(1, *no, at(0s));
   ASSERT_TRUE(proposal);
-  EXPECT_EQ(proposal->step, 3u);
+  EXPECT_EQ(proposal->step, 4u);  // with room for one more
   EXPECT_EQ(proposal->round, 2u);
   EXPECT_FALSE(server.answer(1, *a.take(*proposal), at(0s)));
   proposal = server.answer(2, *b.take(*proposal), at(0s));
@@ -292,12 +292,30 @@ TEST(StopAgreement, G17_OneStepThatNobodyHasPassed) {
   for (internal::StopGate* gate : {&a, &b}) {
     EXPECT_FALSE(gate->final_step());
     EXPECT_FALSE(gate->take(*proposal));
-    EXPECT_EQ(gate->final_step(), 3u);
+    EXPECT_EQ(gate->final_step(), 4u);
   }
   EXPECT_EQ(a.reason(), "worker 1: SIGTERM");
-  EXPECT_FALSE(b.stops_after(2, TimePoint::min()));
-  EXPECT_TRUE(b.stops_after(3, TimePoint::min()));
-  EXPECT_TRUE(a.stops_after(3, TimePoint::min()));
+  for (internal::StopGate* gate : {&a, &b}) {
+    EXPECT_FALSE(gate->stops_after(3, TimePoint::min()));
+    EXPECT_TRUE(gate->stops_after(4, TimePoint::min()));
+  }
+}
+
+TEST(StopAgreement, G17_EndsThoughMembersAreFasterThanMessages) {
+  internal::StopAgreement server(2s);
+  internal::StopGate gate;
+  std::uint64_t step = 0;
+  const auto run = [&](int steps) {
+    for (int i = 0; i < steps; ++i) EXPECT_FALSE(gate.stops_after(++step, TimePoint::min()));
+  };
+  auto proposal = server.request("x", {{1, 1}}, at(0s));
+  int num_rounds = 0;
+  while (proposal && !proposal->is_final && ++num_rounds < 20) {
+    run(5);  // while the proposal is on its way
+    proposal = server.answer(1, *gate.take(*proposal), at(0s));
+  }
+  EXPECT_TRUE(proposal && proposal->is_final);
+  EXPECT_LT(num_rounds, 6);
 }
 
 TEST(StopAgreement, G17_AnUnreachableMemberHoldsNobodyUp) {

@@ -145,7 +145,7 @@ void run(Ends& ends, const std::string& refusal = "", std::size_t piece = 1000) 
 }
 
 TEST(Handshake, LetsPeersOfOneJobInHoweverTheBytesCome) {
-  const JobSecret secret = JobSecret::random();
+  const JobSecret secret = JobSecret::generate();
   for (const std::size_t piece : {1, 7, 288, 1000}) {
     Ends ends = ends_of(hello_of("worker", 2), hello_of("chief", 0), secret, secret);
     run(ends, "", piece);
@@ -168,8 +168,8 @@ TEST(Handshake, WorksWithoutSecretsWhenNeitherHasOne) {
 }
 
 TEST(Handshake, RefusesAnotherSecretAtBothEnds) {
-  Ends ends = ends_of(hello_of("worker", 2), hello_of("chief", 0), JobSecret::random(),
-                      JobSecret::random());
+  Ends ends = ends_of(hello_of("worker", 2), hello_of("chief", 0), JobSecret::generate(),
+                      JobSecret::generate());
   run(ends);
   EXPECT_EQ(ends.client.state(), Handshake::State::kRefused);
   EXPECT_THAT(ends.client.reason(), HasSubstr("does not know this job's secret"));
@@ -178,7 +178,7 @@ TEST(Handshake, RefusesAnotherSecretAtBothEnds) {
 
 TEST(Handshake, RefusesAClientThatCannotProveItself) {
   // A client that ignores the server's proof and sends a wrong one of its own.
-  Handshake server(Handshake::Side::kServer, hello_of("chief", 0), JobSecret::random());
+  Handshake server(Handshake::Side::kServer, hello_of("chief", 0), JobSecret::generate());
   PeerHello hello = hello_of("worker", 2);
   hello.has_secret = true;
   server.take(encode(hello));
@@ -190,7 +190,7 @@ TEST(Handshake, RefusesAClientThatCannotProveItself) {
 }
 
 TEST(Handshake, ARecordingAndAReflectionProveNothing) {
-  const JobSecret secret = JobSecret::random();
+  const JobSecret secret = JobSecret::generate();
   Ends ends = ends_of(hello_of("worker", 2), hello_of("chief", 0), secret, secret);
   const auto hello = ends.client.bytes_to_send();
   ends.server.take(hello);
@@ -212,7 +212,7 @@ TEST(Handshake, ARecordingAndAReflectionProveNothing) {
 }
 
 void expect_refusal(const PeerHello& client, const PeerHello& server, const std::string& message) {
-  const JobSecret secret = JobSecret::random();
+  const JobSecret secret = JobSecret::generate();
   Ends ends = ends_of(client, server, secret, secret);
   run(ends);
   EXPECT_EQ(ends.client.state(), Handshake::State::kRefused);
@@ -250,7 +250,7 @@ TEST(Handshake, G13_NamesBothSidesWhenTheyDoNotFit) {
 }
 
 TEST(Handshake, SaysWhenOneSideAloneHasASecret) {
-  Ends ends = ends_of(hello_of("worker", 2), hello_of("chief", 0), {}, JobSecret::random());
+  Ends ends = ends_of(hello_of("worker", 2), hello_of("chief", 0), {}, JobSecret::generate());
   run(ends);
   EXPECT_EQ(ends.client.state(), Handshake::State::kRefused);
   EXPECT_EQ(ends.client.reason(),
@@ -260,7 +260,7 @@ TEST(Handshake, SaysWhenOneSideAloneHasASecret) {
 }
 
 TEST(Handshake, PassesTheServersOwnReasonOn) {
-  const JobSecret secret = JobSecret::random();
+  const JobSecret secret = JobSecret::generate();
   Ends ends = ends_of(hello_of("worker", 9), hello_of("chief", 0), secret, secret);
   run(ends, "worker 9 is no task of this job");
   EXPECT_EQ(ends.client.state(), Handshake::State::kRefused);
@@ -319,7 +319,7 @@ TEST(JobSecret, IsWrittenForItsOwnerAloneAndReadBack) {
   EXPECT_EQ(JobSecret::from_file(path).bytes().size(), 32u);
   expect_error(ErrorCode::kAlreadyExists, {path}, [&] { write_job_secret_file(path); });
   EXPECT_FALSE(JobSecret().is_set());
-  EXPECT_TRUE(JobSecret::random().is_set());
+  EXPECT_TRUE(JobSecret::generate().is_set());
 }
 
 TEST(JobSecret, RefusesFilesThatOthersReadOrThatAreTooShort) {
