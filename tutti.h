@@ -5,6 +5,7 @@
 #include "tutti/autograd/gradient_tape.h"                 // gradients of what was computed
 #include "tutti/autograd/variable.h"                      // named, mutable tensors
 #include "tutti/checkpoint/checkpoint_manager.h"          // saving and restoring
+#include "tutti/cluster/connect_ranks.h"                  // the best way between processes
 #include "tutti/cluster/file_key_value_store.h"           // how processes find each other
 #include "tutti/cluster/message_key_value_store.h"        // the same over a transport
 #include "tutti/cluster/mpi/mpi_transport.h"              // messages between processes of an MPI job

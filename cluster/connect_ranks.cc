@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/connect_ranks.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 #include <vector>
@@ -12,7 +13,7 @@
 #include "tutti/cluster/shm/shm_memory.h"
 #include "tutti/cluster/shm/shm_transport.h"
 #include "tutti/cluster/tcp/rendezvous.h"
-#include "tutti/cluster/tcp/socket_stream.h"
+#include "tutti/cluster/tcp/session_stream.h"
 #include "tutti/cluster/tcp/tcp_transport.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
@@ -60,6 +61,7 @@ class Linker {
     if (options_.way != Way::kSharedMemory) options.address = options_.address;
     internal::Connections connections = internal::connect_all(rank_, size_, store, options);
     share_segments(connections.by_rank);
+    make_hub(connections);
     std::vector<internal::PeerLink> links(segments_.size());
     for (std::size_t peer = 0; peer < links.size(); ++peer) {
       if (peer != index()) links[peer] = link_to(peer, std::move(connections.by_rank[peer]));
@@ -76,9 +78,8 @@ class Linker {
   std::shared_ptr<Segment>& own_segment() { return segments_[index()]; }
 
   void make_segment() {
-    internal::SegmentLayout layout{.ring_bytes = ring_bytes_of(size_, options_),
-                                   .rank = rank_,
-                                   .size = size_};
+    internal::SegmentLayout layout{
+        .ring_bytes = ring_bytes_of(size_, options_), .rank = rank_, .size = size_};
     layout.num_bytes = layout.place_offset() + (options_.place_bytes + 4095) / 4096 * 4096;
     try {
       own_segment() = std::make_shared<Segment>(layout, options_.folder);
@@ -101,22 +102,40 @@ class Linker {
     }
     for (std::size_t peer = 0; peer < connections.size(); ++peer) {
       if (!connections[peer].is_local) continue;
-      segments_[peer] = internal::receive_segment(connections[peer].socket, static_cast<int>(peer),
-                                                  size_, name_of_peer(peer, connections[peer]),
-                                                  deadline_);
+      segments_[peer] =
+          internal::receive_segment(connections[peer].socket, static_cast<int>(peer), size_,
+                                    name_of_peer(peer, connections[peer]), deadline_);
     }
+  }
+
+  void make_hub(internal::Connections& connections) {
+    const bool needs_tcp = std::ranges::any_of(connections.by_rank, [](const Connection& each) {
+      return each.socket.is_open() && !each.is_local;
+    });
+    if (!connections.listener || !needs_tcp) return;
+    std::vector<std::uint64_t> nonces;
+    for (const Connection& connection : connections.by_rank) nonces.push_back(connection.nonce);
+    nonces[index()] = connections.nonce;
+    hub_ = std::make_shared<internal::SessionHub>(rank_, std::move(nonces),
+                                                  std::move(*connections.listener));
   }
 
   internal::PeerLink link_to(std::size_t peer, Connection connection) {
     std::string name = name_of_peer(peer, connection);
     if (!connection.is_local) {
       words_.push_back(concat("rank ", peer, ": tcp ", connection.address));
-      return {internal::socket_stream(std::move(connection.socket), name), "tcp", name};
+      return {internal::session_stream({.hub = hub_,
+                                        .socket = std::move(connection.socket),
+                                        .peer = static_cast<int>(peer),
+                                        .endpoint = connection.endpoint,
+                                        .name = name,
+                                        .patience = options_.patience}),
+              "tcp", name};
     }
     words_.push_back(concat("rank ", peer, ": shared memory (", connection.address, ")"));
-    return {internal::ring_stream(
-                {own_segment(), segments_[peer], std::move(connection.socket), name}),
-            "shm", name};
+    return {
+        internal::ring_stream({own_segment(), segments_[peer], std::move(connection.socket), name}),
+        "shm", name};
   }
 
   std::shared_ptr<HostMemory> memory() const {
@@ -131,6 +150,7 @@ class Linker {
   const ConnectOptions& options_;
   const TimePoint deadline_;
   std::vector<std::shared_ptr<Segment>> segments_;  // by rank
+  std::shared_ptr<internal::SessionHub> hub_;
   std::vector<std::string> words_;
 };
 
@@ -168,6 +188,7 @@ std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& stor
                        {.way = Way::kTcp,
                         .address = options.address,
                         .timeout = options.timeout,
+                        .patience = options.patience,
                         .key_prefix = options.key_prefix,
                         .bytes_kept = options.bytes_kept})
       .transport;

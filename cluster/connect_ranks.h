@@ -19,12 +19,14 @@ struct ConnectOptions {
   std::string address = "127.0.0.1";
   /// For finding and connecting all ranks.
   Duration timeout = std::chrono::seconds(30);
+  /// For a peer whose connection broke and that cannot be reached: then it counts as gone.
+  Duration patience = std::chrono::seconds(10);
   /// In front of the group's keys in the store. Groups that exist at once need different ones.
   std::string key_prefix = "ranks";
   /// See TcpOptions and ShmOptions.
   std::size_t bytes_kept = std::size_t{1} << 30;
   std::size_t ring_bytes = 0;
-  std::size_t place_bytes = std::size_t{1} << 36;
+  std::size_t place_bytes = std::size_t{1} << 34;
   std::string folder = "";
 };
 /// "auto", "shm" or "tcp"; throws kInvalidArgument listing them.

@@ -28,10 +28,13 @@ class Work {
   virtual void wait(TimePoint deadline) = 0;
 };
 
-/// What a rank has sent so far: bodies and heads of messages, without the transport's own framing.
+/// What a rank has sent so far: bodies and heads of messages, without the transport's own framing;
+/// and what went wrong below messages and was repaired.
 struct TransportStats {
   std::uint64_t messages_sent = 0;
   std::uint64_t bytes_sent = 0;
+  std::uint64_t reconnects = 0;
+  std::uint64_t damaged_chunks = 0;  // whose checksum was wrong; they were sent again
 };
 
 /// The n ranks of a group and the ways between them. A message is a small *head* of a length that

@@ -4,7 +4,7 @@
 """compare.py --build build [--rounds 5] [--first 1024] [--last 268435456] [--out benchmarks/results/all_reduce]
 
 Each round runs `tutti bench all_reduce` (threads of one process, a list of gradients in place, beside the floor) and then
-each setting of each peer (processes of this machine, one buffer in place), one after the other, all sizes; a ratio is
+tutti between processes and each setting of each peer (processes of this machine, one buffer in place), one after the other, all sizes; a ratio is
 made of two runs of one round. OpenMPI is taken at its best setting for each size: with CMA (the kernel copies between
 processes), without, and with CMA and memory that is kept instead of given back. Gloo at its best algorithm for each
 size. The ping-pong before and after tells whether the cores were near, far, or busy with the work of others. What is
@@ -39,6 +39,9 @@ def parse_flags():
     parser.add_argument("--op-names", default="", help="tutti's operations; default: all")
     parser.add_argument("--gloo", default="halving_doubling,new_bcube",
                         help="algorithms; ring_chunked and new_ring may take 50 ms per call over a loopback device")
+    parser.add_argument("--ways", default="shm-shared,shm-private,tcp",
+                        help="tutti's ways between processes: shared memory with shared or private buffers, TCP")
+    parser.add_argument("--reference", default="tutti canonical", help="what ratios are made with")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one run of a program")
     parser.add_argument("--out", default="", help="writes OUT.json, OUT.svg and OUT.md")
     return parser.parse_args()
@@ -57,6 +60,12 @@ def peers(flags):
             found[f"openmpi {name}"] = start + setting + [str(mpi), f"openmpi {name}"] + sizes
     else:
         missing.append("OpenMPI: apt-get install libopenmpi-dev openmpi-bin, then configure and build again")
+    processes = programs / "process_all_reduce"
+    if processes.exists():
+        for way in filter(None, flags.ways.split(",")):
+            found[f"tutti/{way}"] = [str(processes), str(flags.ranks), way] + sizes
+    else:
+        missing.append("tutti between processes: build the target process_all_reduce")
     gloo = programs / "gloo_all_reduce"
     if gloo.exists():
         for algorithm in flags.gloo.split(","):
@@ -132,14 +141,15 @@ def times_in(entry):
         times.setdefault(f"tutti {row['name']}", {})[row["size"]] = row["in_place"]["time_us"]["median"]
         times.setdefault("floor", {})[row["size"]] = row["floor_us"]["median"]
     for name, of_sizes in entry["peers"].items():
-        best = times.setdefault(f"{name.split()[0]} (best setting)", {})
+        peer = name if name.startswith("tutti/") else f"{name.split()[0]} (best setting)"
+        best = times.setdefault(peer, {})
         for size, microseconds in of_sizes.items():
             best[size] = min(best.get(size, microseconds), microseconds)
     return times
 
 
-def summarise(rounds):
-    """Rows of size and name with times, bus bandwidth, share of the floor and ratio to tutti's canonical."""
+def summarise(rounds, reference):
+    """Rows of size and name with times, bus bandwidth, share of the floor and ratio to the reference."""
     per_round = [times_in(entry) for entry in rounds]
     ranks = rounds[0]["tutti"]["ranks"]
     rows = []
@@ -147,11 +157,11 @@ def summarise(rounds):
         for size in sorted(per_round[0][name]):
             with_it = [t for t in per_round if size in t.get(name, {})]
             times = [t[name][size] for t in with_it]
-            ours = [t for t in with_it if size in t.get("tutti canonical", {})]
+            ours = [t for t in with_it if size in t.get(reference, {})]
             rows.append({"name": name, "size": size, "time_us": spread(times),
                          "busbw": size / statistics.median(times) / 1e3 * 2 * (ranks - 1) / ranks,
                          "of_floor": spread([t["floor"][size] / t[name][size] for t in with_it]),
-                         "times_of_canonical": spread([t[name][size] / t["tutti canonical"][size] for t in ours])})
+                         "times_of_reference": spread([t[name][size] / t[reference][size] for t in ours])})
     return rows
 
 
@@ -163,8 +173,8 @@ def table(document):
     lines += [f"Not compared with {line}\n" for line in document["missing"] + document["left_out"]]
     lines += [f"Trouble: {line}\n" for line in document["trouble"]]
     lines += ["Times in microseconds: median (least .. most) over rounds. Of floor: the fused add's time by this one. "
-              "x canonical: this time by that of tutti's canonical in the same round.", "",
-              "| size | what | time (us) | busbw (GB/s) | of floor | x canonical |", "|---|---|---|---|---|---|"]
+              f"x reference: this time by that of {document['reference']} in the same round.", "",
+              "| size | what | time (us) | busbw (GB/s) | of floor | x reference |", "|---|---|---|---|---|---|"]
 
     def text(value, digits=2):
         if value is None:
@@ -173,7 +183,7 @@ def table(document):
 
     for row in sorted(document["rows"], key=lambda row: row["size"]):
         lines.append(f"| {log_log.size_name(row['size'])} | {row['name']} | {text(row['time_us'])} | "
-                     f"{row['busbw']:.2f} | {text(row['of_floor'])} | {text(row['times_of_canonical'])} |")
+                     f"{row['busbw']:.2f} | {text(row['of_floor'])} | {text(row['times_of_reference'])} |")
     return "\n".join(lines) + "\n"
 
 
@@ -203,12 +213,12 @@ def main():
     rounds = measure(flags, commands)
     skipped = rounds[0]["tutti"]["left_out"]
     document = {"machine": machine(), "command": "compare.py " + " ".join(sys.argv[1:]), "date": time.strftime("%Y-%m-%d"),
-                "ranks": flags.ranks, "num_rounds": flags.rounds, "missing": missing,
+                "ranks": flags.ranks, "reference": flags.reference, "num_rounds": flags.rounds, "missing": missing,
                 "left_out": [f"tutti {each['name']}: {each['reason']}" for each in skipped],
                 "trouble": sorted({f"{name}: {text}" for entry in rounds for name, text in entry["trouble"].items()}),
                 "places": [f"{entry['tutti']['pingpong'][key]} ({entry['tutti']['pingpong'][key + '_ns']:.0f} ns)"
                            for entry in rounds for key in ("before", "after")],
-                "rows": summarise(rounds), "rounds": rounds}
+                "rows": summarise(rounds, flags.reference), "rounds": rounds}
     if flags.out:
         write(flags.out, document)
     print(table(document))

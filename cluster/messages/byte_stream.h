@@ -6,11 +6,20 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "tutti/core/clock.h"
+
 namespace tutti::internal {
+
+/// What went wrong and was repaired.
+struct StreamCounters {
+  std::uint64_t reconnects = 0;
+  std::uint64_t damaged_chunks = 0;
+};
 
 /// One peer's bytes, both directions. Threads: read() and write() one thread at a time each, both
 /// at once; the rest any.
@@ -25,11 +34,16 @@ class ByteStream {
   /// why after its last bytes.
   virtual std::optional<std::size_t> write(std::span<const iovec> parts) = 0;
 
+  /// Hands on what write() has taken; true: nothing of it is left in this process.
+  virtual bool flush() { return true; }
+
   /// Appends what poll() has to look at so that a sleeping thread wakes when bytes come, or room
   /// (if `wants_room`).
   virtual void watch(std::vector<pollfd>& descriptors, bool wants_room) const = 0;
   /// poll() saw something of that. Returns whether read() may bring more than before.
   virtual bool on_ready(std::span<const pollfd> descriptors) = 0;
+  /// When read() has something to do although poll() sees nothing.
+  virtual TimePoint wake_at() const { return TimePoint::max(); }
   /// Whether bytes may come without a descriptor's saying so; then read() costs no system call.
   virtual bool is_memory() const { return false; }
   /// Before and after a sleep. False: bytes or room are there already.
@@ -38,6 +52,7 @@ class ByteStream {
 
   /// Whether written bytes may still be lost when this side closes.
   virtual bool has_unsent() const { return false; }
+  virtual StreamCounters counters() const { return {}; }
   /// The peer's read() ends after what was written.
   virtual void close() noexcept = 0;
 };

@@ -161,30 +161,33 @@ bool Mesh::look(TimePoint deadline) {
   std::vector<pollfd> descriptors{{wake_event_.get(), POLLIN, 0}};
   std::vector<Watched> watched;
   bool may_sleep = deadline != TimePoint::min();
+  TimePoint end = deadline;
   for (const auto& peer : peers_) {
     if (!peer || !peer->is_open) continue;
     watched.push_back({peer.get(), descriptors.size(), peer->outbox.has_bytes()});
     peer->stream().watch(descriptors, watched.back().wants_room);
     if (may_sleep) may_sleep = peer->stream().begin_sleep(watched.back().wants_room);
+    end = std::min(end, peer->stream().wake_at());
   }
-  const int num_ready = poll_until(descriptors, may_sleep ? deadline : TimePoint::min());
+  const int num_ready = poll_until(descriptors, may_sleep ? end : TimePoint::min());
   if (descriptors[0].revents != 0) {
     std::uint64_t count = 0;
     (void)!::read(wake_event_.get(), &count, sizeof(count));
   }
   bool moved = false;
+  const TimePoint now = end == TimePoint::max() ? TimePoint::min() : Clock::system().now();
   for (std::size_t i = 0; i < watched.size(); ++i) {
     Peer& peer = *watched[i].peer;
-    const std::size_t end = i + 1 < watched.size() ? watched[i + 1].first : descriptors.size();
-    const auto own = std::span(descriptors).subspan(watched[i].first, end - watched[i].first);
+    const std::size_t last = i + 1 < watched.size() ? watched[i + 1].first : descriptors.size();
+    const auto own = std::span(descriptors).subspan(watched[i].first, last - watched[i].first);
     if (peer.stream().is_memory()) peer.stream().end_sleep();
     const bool is_ready = num_ready > 0 && std::ranges::any_of(own, [](const pollfd& descriptor) {
                             return descriptor.revents != 0;
                           });
     const bool to_read = is_ready && peer.stream().on_ready(own);
-    if (!is_ready && !peer.stream().is_memory()) continue;
+    if (!is_ready && !peer.stream().is_memory() && peer.stream().wake_at() > now) continue;
     if (watched[i].wants_room && peer.outbox.flush()) moved = true;
-    if ((to_read || peer.stream().is_memory()) && read(peer)) moved = true;
+    if ((to_read || !is_ready) && read(peer)) moved = true;
   }
   return moved;
 }
@@ -259,8 +262,7 @@ void Mesh::wait_until_sent(Duration duration) noexcept {
 void Mesh::close() noexcept {
   flush_for(kLastWords);
   wait_until_sent(kLastWords);
-  const Error closed(ErrorCode::kUnavailable,
-                     concat("rank ", rank_, " has closed its transport"));
+  const Error closed(ErrorCode::kUnavailable, concat("rank ", rank_, " has closed its transport"));
   for (const auto& peer : peers_) {
     if (!peer) continue;
     peer->fail(closed);

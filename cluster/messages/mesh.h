@@ -29,6 +29,7 @@ class Peer {
   const std::string& name() const { return link_.name; }
   const std::string& kind() const { return link_.kind; }
   ByteStream& stream() { return *link_.stream; }
+  const ByteStream& stream() const { return *link_.stream; }
   void fail(const Error& reason);
 
  private:
@@ -87,7 +88,7 @@ class Mesh {
   const bool spins_;
   KeptBytes kept_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; its own is null
-  std::size_t num_memory_ = 0;  // peers whose bytes are looked at without the system
+  std::size_t num_memory_ = 0;                // peers whose bytes are looked at without the system
   FileDescriptor wake_event_;
 
   Mutex mutex_;

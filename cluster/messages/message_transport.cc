@@ -63,8 +63,8 @@ class MessageTransport final : public Transport {
   std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
                              std::span<const std::byte> body) override {
     check(peer, head.size(), body.size());
-    const FrameHeader header{FrameHeader::Kind::kMessage,
-                                       static_cast<std::uint16_t>(head.size()), tag, body.size()};
+    const FrameHeader header{FrameHeader::Kind::kMessage, static_cast<std::uint16_t>(head.size()),
+                             tag, body.size()};
     auto message = std::make_shared<Outgoing>(header, head, body);
     auto work = std::make_unique<MessageWork<Outgoing>>(mesh_, peer, message);
     mesh_->send(peer, message);
@@ -93,6 +93,9 @@ class MessageTransport final : public Transport {
       const TransportStats of_peer = mesh_->peer(peer).outbox.stats();
       sum.messages_sent += of_peer.messages_sent;
       sum.bytes_sent += of_peer.bytes_sent;
+      const StreamCounters counters = mesh_->peer(peer).stream().counters();
+      sum.reconnects += counters.reconnects;
+      sum.damaged_chunks += counters.damaged_chunks;
     }
     return sum;
   }
@@ -107,8 +110,8 @@ class MessageTransport final : public Transport {
     }
     if (head_bytes > kLongestHead || body_bytes > kLongestBody) {
       fail(ErrorCode::kInvalidArgument, name_, ": rank ", rank(),
-           ": head and body of a message; expected at most ", kLongestHead, " and ",
-           kLongestBody, " bytes, got ", head_bytes, " and ", body_bytes);
+           ": head and body of a message; expected at most ", kLongestHead, " and ", kLongestBody,
+           " bytes, got ", head_bytes, " and ", body_bytes);
     }
   }
 

@@ -73,12 +73,16 @@ bool Outbox::flush_locked() {
   bool wrote = false;
   while (!queue_.empty() && !is_broken_) {
     Outgoing& message = *queue_.front();
-    const std::optional<std::size_t> count = write_rest(stream_, message);
-    is_broken_ = !count;
-    if (count.value_or(0) == 0) break;
+    if (message.written < message.num_bytes()) {
+      const std::optional<std::size_t> count = write_rest(stream_, message);
+      is_broken_ = !count;
+      if (count.value_or(0) == 0) break;
+      wrote = true;
+      message.written += *count;
+      if (message.written < message.num_bytes()) continue;
+    }
+    if (!stream_.flush()) break;
     wrote = true;
-    message.written += *count;
-    if (message.written < message.num_bytes()) continue;
     if (message.is_counted) {
       messages_.fetch_add(1);
       bytes_.fetch_add(message.front_bytes - kFrameHeaderBytes + message.body_bytes);

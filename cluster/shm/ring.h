@@ -30,8 +30,8 @@ class Ring {
   Ring(RingControl* control, std::byte* bytes, std::size_t num_bytes)
       : control_(control), bytes_(bytes), num_bytes_(num_bytes) {}
 
-  /// The writer's: copies as much as there is room for. In pieces, each visible at once, so that the
-  /// other side copies at the same time.
+  /// The writer's: copies as much as there is room for. In pieces, each visible at once, so that
+  /// the other side copies at the same time.
   std::size_t write(std::span<const iovec> parts);
   /// The reader's: copies what is there. Throws kDataLoss for counters that cannot be.
   std::size_t read(std::span<const iovec> places);

@@ -1,10 +1,10 @@
 // Rings that wake who sleeps, and notice who is gone.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nobody sleeps through bytes: who is about to sleep sets its flag and then looks at the ring a last
-// time; who has moved bytes stores its counter and then looks at the flag. All four are sequentially
-// consistent, so one of the two sees the other. The bell is a byte in the local socket, which
-// poll() sees beside the sockets of other peers.
+// Nobody sleeps through bytes: who is about to sleep sets its flag and then looks at the ring a
+// last time; who has moved bytes stores its counter and then looks at the flag. All four are
+// sequentially consistent, so one of the two sees the other. The bell is a byte in the local
+// socket, which poll() sees beside the sockets of other peers.
 //
 // A process that ends, however it ends, closes its end of the socket. One that has forked left a
 // copy of it in its child; therefore its pidfd is watched, too.
@@ -39,7 +39,8 @@ class RingStream final : public ByteStream {
     if (count == 0 && was_gone) {
       fail(ErrorCode::kUnavailable, "shm: ", parts_.name, " is gone: its process has ended");
     }
-    if (count > 0 && in_.control().writer_sleeps.load() != 0) ring_bell(in_.control().writer_sleeps);
+    if (count > 0 && in_.control().writer_sleeps.load() != 0)
+      ring_bell(in_.control().writer_sleeps);
     return count;
   }
 

@@ -101,7 +101,8 @@ Segment::Segment(const SegmentLayout& layout, const std::string& folder)
   if (::ftruncate(file_.get(), static_cast<off_t>(layout.num_bytes)) != 0) {
     fail_memory(folder, "making", layout.num_bytes);
   }
-  // A file that shrank under a peer would kill it when it reads; one with a folder cannot be sealed.
+  // A file that shrank under a peer would kill it when it reads; one with a folder cannot be
+  // sealed.
   if (folder.empty()) ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   map();
   try {
@@ -163,8 +164,8 @@ Ring Segment::ring_to(int peer) const {
 void Segment::populate(std::size_t offset, std::size_t bytes) {
   if (bytes == 0 || ::madvise(data_ + offset, bytes, MADV_POPULATE_WRITE) == 0) return;
   // Where the system does not know that, the file gets its pages instead.
-  if (errno == EINVAL && ::fallocate(file_.get(), 0, static_cast<off_t>(offset),
-                                     static_cast<off_t>(bytes)) == 0) {
+  if (errno == EINVAL &&
+      ::fallocate(file_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) {
     return;
   }
   if (errno == EFAULT) errno = ENOSPC;  // what touching it would have died of

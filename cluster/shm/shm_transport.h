@@ -22,7 +22,7 @@ struct ShmOptions {
   /// Of each ring: a power of two from 4 KiB to 1 GiB. 0: 256 KiB, less with many ranks.
   std::size_t ring_bytes = 0;
   /// The most that a rank can allocate in HostMemory: addresses, not memory.
-  std::size_t place_bytes = std::size_t{1} << 36;
+  std::size_t place_bytes = std::size_t{1} << 34;
   /// A folder of memory (/dev/shm) for the segment's file, which has no name there either; empty:
   /// memory of the system that belongs to no folder.
   std::string folder = "";
@@ -35,9 +35,9 @@ struct ShmOptions {
 /// when there is not enough memory; kUnavailable for a rank on another machine.
 ///
 /// There is no thread behind it: whoever waits for a Work (or tests it) moves the bytes of all. A
-/// send() has ended when its bytes are in the ring. A peer that is gone is kUnavailable, naming rank
-/// and pid, after its last message was received; a waiting rank learns of a killed process at once.
-/// host_memory() is there: collectives of all ranks go through it (make_communicator()).
+/// send() has ended when its bytes are in the ring. A peer that is gone is kUnavailable, naming
+/// rank and pid, after its last message was received; a waiting rank learns of a killed process at
+/// once. host_memory() is there: collectives of all ranks go through it (make_communicator()).
 std::shared_ptr<Transport> shm_transport(int rank, int size, KeyValueStore& store,
                                          const ShmOptions& options = {});
 

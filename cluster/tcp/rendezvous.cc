@@ -93,6 +93,8 @@ class Rendezvous {
     store_.set(key_of(rank_), to_text(own_));
     for (int peer = 0; peer < rank_; ++peer) connect_to(peer);
     accept_higher();
+    found_.nonce = own_.nonce;
+    if (options_.address) found_.listener = std::move(listeners_.front());
     return std::move(found_);
   }
 
@@ -108,9 +110,10 @@ class Rendezvous {
   std::string who() const { return concat(options_.who, ": rank ", rank_, " of ", size_); }
 
   void keep(int peer, FileDescriptor socket, bool is_local, const Announcement& announced) {
-    const std::string address = is_local ? concat("pid ", peer_process(socket).pid)
-                                         : announced.endpoint.to_string();
-    found_.by_rank[static_cast<std::size_t>(peer)] = {std::move(socket), address, is_local};
+    const std::string address =
+        is_local ? concat("pid ", peer_process(socket).pid) : announced.endpoint.to_string();
+    found_.by_rank[static_cast<std::size_t>(peer)] = {std::move(socket), address, is_local,
+                                                      announced.nonce, announced.endpoint};
     if (announced.machine == own_.machine) ++found_.ranks_on_this_machine;
   }
 
@@ -198,8 +201,8 @@ class Rendezvous {
       last_refusal_ = stranger.message();
       return false;
     }
-    fail(ErrorCode::kInvalidArgument, who(), ": rank ", peer, " at ",
-         address_of(announced), " refuses: ", last_refusal_);
+    fail(ErrorCode::kInvalidArgument, who(), ": rank ", peer, " at ", address_of(announced),
+         " refuses: ", last_refusal_);
   }
 
   /// False: the deadline has passed, or the peer announces another address by now.
@@ -341,7 +344,8 @@ std::optional<Announcement> parse_announcement(std::string_view text) {
   return announcement;
 }
 
-Connections connect_all(int rank, int size, KeyValueStore& store, const RendezvousOptions& options) {
+Connections connect_all(int rank, int size, KeyValueStore& store,
+                        const RendezvousOptions& options) {
   if (size < 1 || rank < 0 || rank >= size) {
     fail(ErrorCode::kInvalidArgument, options.who, ": rank ", rank, " of ", size,
          "; expected a rank from 0 to size - 1");

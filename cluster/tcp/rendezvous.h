@@ -15,8 +15,8 @@
 
 namespace tutti::internal {
 
-/// What a rank publishes: "<nonce> <machine> <host:port>", "<nonce> <machine> - <local name>" or all
-/// four.
+/// What a rank publishes: "<nonce> <machine> <host:port>", "<nonce> <machine> - <local name>" or
+/// all four.
 struct Announcement {
   std::uint64_t nonce = 0;
   std::string machine;  // equal on ranks that share cores
@@ -31,12 +31,16 @@ struct Connection {
   FileDescriptor socket;
   std::string address;  // of the peer, for messages
   bool is_local = false;
+  std::uint64_t nonce = 0;
+  Endpoint endpoint;  // where it listens
 };
 
 /// The connections of one rank, by peer; its own is not open.
 struct Connections {
   std::vector<Connection> by_rank;
   int ranks_on_this_machine = 1;
+  std::uint64_t nonce = 0;           // of this rank
+  std::optional<Listener> listener;  // for TCP, if there is one: it stays
 };
 
 struct RendezvousOptions {

@@ -155,6 +155,17 @@ FileDescriptor accept_from(const FileDescriptor& listener) {
   return socket;
 }
 
+void keep_watch(const FileDescriptor& socket) {
+  const auto set = [&](int level, int option, int value) {
+    (void)::setsockopt(socket.get(), level, option, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 2);   // s
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);  // s
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);  // ms
+}
+
 FileDescriptor start_connecting(const Endpoint& endpoint) {
   if (endpoint.is_local()) {
     FileDescriptor socket = open_local_socket();

@@ -49,6 +49,9 @@ Listener listen_on(const std::string& host);
 Listener listen_locally();
 /// The next connection, if there is one.
 FileDescriptor accept_from(const FileDescriptor& listener);
+/// Notices in seconds when the other machine does not answer any more (keepalive,
+/// TCP_USER_TIMEOUT).
+void keep_watch(const FileDescriptor& socket);
 /// Starts connecting; poll for POLLOUT, then ask connect_result(). Not open: it failed at once.
 FileDescriptor start_connecting(const Endpoint& endpoint);
 /// 0 or the system's errno.

@@ -17,6 +17,8 @@ struct TcpOptions {
   std::string address = "127.0.0.1";
   /// For finding and connecting all ranks.
   Duration timeout = std::chrono::seconds(30);
+  /// For a peer whose connection broke and that cannot be reached: then it counts as gone.
+  Duration patience = std::chrono::seconds(10);
   /// In front of the group's keys in the store. Groups that exist at once need different ones.
   std::string key_prefix = "tcp";
   /// Messages that came before their recv() are kept, this much in all; beyond it the connection
@@ -33,7 +35,10 @@ struct TcpOptions {
 ///
 /// There is no thread behind it: whoever waits for a Work (or tests it) moves the bytes of all. A
 /// send() writes at once what the socket takes, and has ended when the system has all its bytes. A
-/// peer that is gone is kUnavailable, naming rank and address, after its last message was received.
+/// connection that breaks, or that brings bytes which are not what was sent (every chunk has a
+/// CRC32C), is replaced within the same messages; stats() counts that. A peer that is gone (nobody
+/// listens at its address any more, or `patience`) is kUnavailable, naming rank and address, after
+/// its last message was received.
 /// abort() and the destructor may take 0.2 s when a peer reads slowly.
 std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& store,
                                          const TcpOptions& options = {});

@@ -32,8 +32,7 @@ void GroupParts::require_counts_fit() const {
       if (sent == expected) continue;
       fail(ErrorCode::kInvalidArgument, "collective mismatch (count): rank ", r, " sends ", sent,
            " elements to rank ", s, ", which expects ", expected, ": rank ", r, " calls ",
-           calls_.header(r).describe(), "; rank ", s, " calls ",
-           calls_.header(s).describe());
+           calls_.header(r).describe(), "; rank ", s, " calls ", calls_.header(s).describe());
     }
   }
 }
@@ -81,7 +80,7 @@ void GroupParts::combine_part(const CollectiveCall& call, int part) {
 }
 
 void GroupParts::combine(const CollectiveCall& call, std::size_t buffer, std::size_t begin,
-                           std::size_t end) {
+                         std::size_t end) {
   const std::size_t size_of_element = size_of(call.dtype);
   const std::size_t offset = begin * size_of_element;
   for (int r = 0; r < size_; ++r) {
@@ -101,7 +100,7 @@ void GroupParts::combine(const CollectiveCall& call, std::size_t buffer, std::si
 }
 
 void GroupParts::update(const CollectiveCall& call, std::size_t buffer, std::size_t begin,
-                          std::size_t end, int part) {
+                        std::size_t end, int part) {
   const std::size_t offset = begin * size_of(call.dtype);
   slots_.resize(call.update->slots.size(), std::vector<std::byte*>(index(size_)));
   for (int r = 0; r < size_; ++r) {

@@ -81,11 +81,11 @@ void StagedReduction::contribute(std::size_t step, TimePoint deadline) {
   for (int d = 1; d < group_.size(); ++d) {
     const int to = (group_.rank() + d) % group_.size();
     std::byte* const slot = group_.own().slot(static_cast<std::size_t>(to), now);
-    for_each_piece(segment(to, step), [&](std::size_t buffer, std::size_t first, std::size_t at,
-                                          std::size_t count) {
-      std::memcpy(slot + at * element_, call_->inputs[buffer].data + first * element_,
-                  count * element_);
-    });
+    for_each_piece(segment(to, step),
+                   [&](std::size_t buffer, std::size_t first, std::size_t at, std::size_t count) {
+                     std::memcpy(slot + at * element_,
+                                 call_->inputs[buffer].data + first * element_, count * element_);
+                   });
   }
   group_.own().progress().sent.store(now + 1);
   group_.notify();
@@ -104,17 +104,16 @@ void StagedReduction::combine(std::size_t step, TimePoint deadline) {
   });
   const auto own = static_cast<std::size_t>(group_.rank());
   std::byte* const result = group_.own().slot(own, now);
-  for_each_piece(
-      segment(group_.rank(), step),
-      [&](std::size_t buffer, std::size_t first, std::size_t at, std::size_t count) {
-        for (std::size_t r = 0; r < inputs_.size(); ++r) {
-          inputs_[r] = r == own ? call_->inputs[buffer].data + first * element_
-                                : group_.window(static_cast<int>(r)).slot(own, now) + at * element_;
-        }
-        std::byte* const outputs[] = {call_->outputs[buffer].data + first * element_,
-                                      result + at * element_};
-        reduce_to_all(call_->op, call_->dtype, inputs_, outputs, count);
-      });
+  for_each_piece(segment(group_.rank(), step), [&](std::size_t buffer, std::size_t first,
+                                                   std::size_t at, std::size_t count) {
+    for (std::size_t r = 0; r < inputs_.size(); ++r) {
+      inputs_[r] = r == own ? call_->inputs[buffer].data + first * element_
+                            : group_.window(static_cast<int>(r)).slot(own, now) + at * element_;
+    }
+    std::byte* const outputs[] = {call_->outputs[buffer].data + first * element_,
+                                  result + at * element_};
+    reduce_to_all(call_->op, call_->dtype, inputs_, outputs, count);
+  });
   group_.own().progress().reduced.store(now + 1);
   group_.notify();
 }
@@ -127,11 +126,11 @@ void StagedReduction::collect(std::size_t step, TimePoint deadline) {
     group_.wait_for("combine", deadline,
                     [&] { return window.progress().reduced.load() >= now + 1; });
     const std::byte* const slot = window.slot(static_cast<std::size_t>(from), now);
-    for_each_piece(segment(from, step), [&](std::size_t buffer, std::size_t first, std::size_t at,
-                                            std::size_t count) {
-      std::memcpy(call_->outputs[buffer].data + first * element_, slot + at * element_,
-                  count * element_);
-    });
+    for_each_piece(segment(from, step),
+                   [&](std::size_t buffer, std::size_t first, std::size_t at, std::size_t count) {
+                     std::memcpy(call_->outputs[buffer].data + first * element_,
+                                 slot + at * element_, count * element_);
+                   });
   }
   group_.own().progress().collected.store(now + 1);
   group_.notify();

@@ -32,16 +32,16 @@ class StagedReduction {
   void contribute(std::size_t step, TimePoint deadline);
   void combine(std::size_t step, TimePoint deadline);
   void collect(std::size_t step, TimePoint deadline);
-  /// Calls body(buffer, first, at, count) for the pieces of elements that lie in one buffer: `count`
-  /// from `first` of it, which are `at` of the range.
+  /// Calls body(buffer, first, at, count) for the pieces of elements that lie in one buffer:
+  /// `count` from `first` of it, which are `at` of the range.
   template <class Body>
   void for_each_piece(Range range, const Body& body) const;
 
   WindowGroup& group_;
   const CollectiveCall* call_ = nullptr;
-  std::size_t element_ = 0;  // bytes
-  std::size_t step_ = 0;     // elements
-  std::uint64_t base_ = 0;   // steps of earlier calls
+  std::size_t element_ = 0;          // bytes
+  std::size_t step_ = 0;             // elements
+  std::uint64_t base_ = 0;           // steps of earlier calls
   std::vector<std::size_t> firsts_;  // of the buffers
   std::vector<const std::byte*> inputs_;
 };

@@ -26,11 +26,11 @@ struct WindowSeat {
 
 /// How far a rank is; each number its own cache line, for others wait for it.
 struct WindowProgress {
-  alignas(64) std::atomic<std::uint64_t> finished{0};   // the round with parts whose own is done
-  alignas(64) std::atomic<std::uint64_t> sent{0};       // steps of staged reductions, see below
+  alignas(64) std::atomic<std::uint64_t> finished{0};  // the round with parts whose own is done
+  alignas(64) std::atomic<std::uint64_t> sent{0};      // steps of staged reductions, see below
   alignas(64) std::atomic<std::uint64_t> reduced{0};
   alignas(64) std::atomic<std::uint64_t> collected{0};
-  alignas(64) std::atomic<std::uint32_t> has_left{0};   // nobody will look at the window again
+  alignas(64) std::atomic<std::uint32_t> has_left{0};  // nobody will look at the window again
 };
 
 /// Of the group; that of member 0 counts.
@@ -62,8 +62,8 @@ struct WindowLayout {
   std::size_t seats, counts, offsets, inline_data, slots, num_bytes;  // where they begin; the whole
 };
 
-/// One member's window in this process's addresses. Seats, tables and inline data are twofold, for a
-/// rank may sit down for the next round before all have left this one.
+/// One member's window in this process's addresses. Seats, tables and inline data are twofold, for
+/// a rank may sit down for the next round before all have left this one.
 class Window {
  public:
   Window(std::byte* start, std::byte* place, const WindowLayout& layout)
@@ -71,9 +71,7 @@ class Window {
 
   WindowBoard& board() const { return *at<WindowBoard>(0); }
   WindowProgress& progress() const { return *at<WindowProgress>(sizeof(WindowBoard)); }
-  WindowSeat& seat(std::uint64_t round) const {
-    return at<WindowSeat>(layout_->seats)[round % 2];
-  }
+  WindowSeat& seat(std::uint64_t round) const { return at<WindowSeat>(layout_->seats)[round % 2]; }
   /// counts and receive_counts, [2 * members].
   std::uint64_t* counts(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->counts) + round % 2 * 2 * layout_->size;

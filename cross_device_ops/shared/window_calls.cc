@@ -48,8 +48,8 @@ WindowCalls::WindowCalls(const WindowGroup& group)
 std::size_t WindowCalls::inline_limit(const CollectiveCall& call) const {
   const std::size_t n = index(group_.size());
   if (call.collective == Collective::kBroadcast) return WindowLayout::kInlineBytes;
-  const std::size_t all = group_.shares_parts() ? 4 * WindowLayout::kInlineBytes
-                                                : WindowLayout::kInlineBytes / 2;
+  const std::size_t all =
+      group_.shares_parts() ? 4 * WindowLayout::kInlineBytes : WindowLayout::kInlineBytes / 2;
   return std::min(WindowLayout::kInlineBytes, all / n);
 }
 
@@ -148,8 +148,8 @@ void WindowCalls::read_call(int rank, const CollectiveCall& own) {
   const std::size_t num_outputs =
       own.collective == Collective::kReduce ? own.inputs.size() : own.outputs.size();
   for (std::size_t i = 0; has_output && i < num_outputs; ++i) {
-    const std::size_t count = own.collective == Collective::kReduce ? own.inputs[i].count
-                                                                    : own.outputs[i].count;
+    const std::size_t count =
+        own.collective == Collective::kReduce ? own.inputs[i].count : own.outputs[i].count;
     read.outputs.emplace_back(place_of(WindowLayout::kMostBuffers + i), count, own.dtype);
   }
   if (own.collective == Collective::kAllGather) read.inputs[0].count = own.counts[index(rank)];
@@ -203,8 +203,7 @@ void WindowCalls::finish_inline(const CollectiveCall& call) {
       std::byte* place = call.outputs[0].data;
       for (int r = 0; r < group_.size(); ++r) {
         const bool is_gather = call.collective == Collective::kAllGather;
-        const std::size_t count =
-            is_gather ? call.counts[index(r)] : call.receive_counts[index(r)];
+        const std::size_t count = is_gather ? call.counts[index(r)] : call.receive_counts[index(r)];
         const std::size_t before =
             is_gather ? 0 : sum_before(calls_[index(r)].counts, index(own)) * element;
         const std::byte* const from = group_.window(r).inline_data(round) + before;

@@ -9,10 +9,11 @@
 
 namespace tutti::internal {
 
-/// The rank of a transport that has host_memory(); `name` is "canonical" or "auto". Reductions along
-/// the canonical tree, in one of four ways that all ranks choose alike: small buffers are shown to
-/// all, who each combine them; buffers in HostMemory are combined where they lie, a part by each
-/// rank; other all_reduces go through windows step by step; everything else through messages.
+/// The rank of a transport that has host_memory(); `name` is "canonical" or "auto". Reductions
+/// along the canonical tree, in one of four ways that all ranks choose alike: small buffers are
+/// shown to all, who each combine them; buffers in HostMemory are combined where they lie, a part
+/// by each rank; other all_reduces go through windows step by step; everything else through
+/// messages.
 std::unique_ptr<CollectiveEngine> window_engine(std::shared_ptr<Transport> transport,
                                                 std::string_view name);
 

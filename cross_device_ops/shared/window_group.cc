@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/shared/window_group.h"
 
+#include <sched.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <new>
-
-#include "tutti/core/executor.h"
 
 namespace tutti::internal {
 namespace {
@@ -23,8 +25,14 @@ Error as_it_was(const Error& error) {
   return error;
 }
 
-bool more_processes_than_cores(const RankLink& link) {
-  return link.transport->size() > num_hardware_threads();
+std::array<std::uint64_t, 16> own_cores() {
+  std::array<std::uint64_t, 16> cores{};
+  cpu_set_t allowed;
+  static_assert(sizeof(allowed) == sizeof(cores));
+  CPU_ZERO(&allowed);
+  ::sched_getaffinity(::getpid(), sizeof(allowed), &allowed);
+  std::memcpy(cores.data(), &allowed, sizeof(cores));
+  return cores;
 }
 
 }  // namespace
@@ -41,10 +49,7 @@ WindowLayout::WindowLayout(int num_members) : size(static_cast<std::size_t>(num_
 }
 
 WindowGroup::WindowGroup(RankLink link, std::shared_ptr<HostMemory> memory)
-    : link_(std::move(link)),
-      memory_(std::move(memory)),
-      layout_(link_.size()),
-      shares_parts_(more_processes_than_cores(link_)) {}
+    : link_(std::move(link)), memory_(std::move(memory)), layout_(link_.size()) {}
 
 WindowGroup::~WindowGroup() {
   probes_.clear();
@@ -94,9 +99,12 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
   new (&mine.progress()) WindowProgress;
   for (std::uint64_t round = 0; round < 2; ++round) new (&mine.seat(round)) WindowSeat;
   windows_.assign(static_cast<std::size_t>(size()), mine);
-  const std::vector<std::uint64_t> offsets = exchange_offsets(header, own_offset_, deadline);
+  const std::vector<Introduction> members = introduce(header, deadline);
+  std::array<std::uint64_t, 16> cores{};
   for (int member = 0; member < size(); ++member) {
-    const std::uint64_t offset = offsets[static_cast<std::size_t>(member)];
+    const Introduction& other = members[static_cast<std::size_t>(member)];
+    for (std::size_t i = 0; i < cores.size(); ++i) cores[i] |= other.cores[i];
+    const std::uint64_t offset = other.offset;
     const int rank = link_.ranks[static_cast<std::size_t>(member)];
     if (offset % 4096 != 0 || offset > memory_->place_bytes(rank) ||
         layout_.num_bytes > memory_->place_bytes(rank) - offset) {
@@ -108,24 +116,27 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
   for (int member = 0; member < size(); ++member) {
     if (member != rank()) probes_.push_back(link_.recv(member, Purpose::kNothing, {}, {}));
   }
+  // Of all members together: each may be bound to one core. Equal on all, as it must be.
+  int num_cores = 0;
+  for (const std::uint64_t word : cores) num_cores += std::popcount(word);
+  shares_parts_ = link_.transport->size() > num_cores;
   MutexLock lock(mutex_);
   board_ = &window(0).board();
   wait_.emplace(&board_->wait, shares_parts_ ? SpinPolicy::kYield : SpinPolicy::kSpin);
   is_connected_ = true;
 }
 
-std::vector<std::uint64_t> WindowGroup::exchange_offsets(const CollectiveHeader& header,
-                                                         std::size_t own, TimePoint deadline) {
-  std::vector<std::uint64_t> offsets(static_cast<std::size_t>(size()), own);
-  std::vector<std::unique_ptr<Work>> sends, receives(offsets.size());
-  const std::uint64_t mine = own;
+std::vector<WindowGroup::Introduction> WindowGroup::introduce(const CollectiveHeader& header,
+                                                              TimePoint deadline) {
+  const Introduction mine{own_offset_, own_cores()};
+  std::vector<Introduction> members(static_cast<std::size_t>(size()), mine);
+  std::vector<std::unique_ptr<Work>> sends, receives(members.size());
   for (int member = 0; member < size(); ++member) {
     if (member == rank()) continue;
     const auto m = static_cast<std::size_t>(member);
-    receives[m] = link_.recv(member, Purpose::kWindow, {},
-                             std::as_writable_bytes(std::span(&offsets[m], 1)));
-    sends.push_back(
-        link_.send(member, Purpose::kWindow, {}, std::as_bytes(std::span(&mine, 1))));
+    receives[m] =
+        link_.recv(member, Purpose::kWindow, {}, std::as_writable_bytes(std::span(&members[m], 1)));
+    sends.push_back(link_.send(member, Purpose::kWindow, {}, std::as_bytes(std::span(&mine, 1))));
   }
   std::vector<std::string> late;
   const auto wait = [&](Work& work, int member) {
@@ -144,7 +155,7 @@ std::vector<std::uint64_t> WindowGroup::exchange_offsets(const CollectiveHeader&
          size(), " ranks", kMissing, join(late), " did not come");
   }
   for (const auto& send : sends) send->wait(deadline);
-  return offsets;
+  return members;
 }
 
 bool WindowGroup::all_arrived(std::uint64_t round) const {
@@ -275,9 +286,9 @@ Error WindowGroup::reason() {
   }
   MutexLock lock(mutex_);
   if (!written()) {  // who was closing has died on it
-    return own_reason_.value_or(Error(
-        ErrorCode::kUnavailable,
-        concat("rank ", board_->state.load() - 1, " has ended while it closed the group")));
+    return own_reason_.value_or(
+        Error(ErrorCode::kUnavailable,
+              concat("rank ", board_->state.load() - 1, " has ended while it closed the group")));
   }
   board_->text.back() = '\0';
   return Error(static_cast<ErrorCode>(board_->code), board_->text.data());

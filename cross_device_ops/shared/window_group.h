@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,8 +15,8 @@
 
 namespace tutti::internal {
 
-/// One member's side. A *round* is one collective: every rank arrives, showing its call; then it may
-/// read what the others show until it arrives at the next round but one. Either all ranks see a
+/// One member's side. A *round* is one collective: every rank arrives, showing its call; then it
+/// may read what the others show until it arrives at the next round but one. Either all ranks see a
 /// round as complete, or none does, but for ranks that die within it. Threads: close() any, the
 /// rest one.
 class WindowGroup {
@@ -73,8 +74,11 @@ class WindowGroup {
 
  private:
   void connect(const CollectiveHeader& header, TimePoint deadline);
-  std::vector<std::uint64_t> exchange_offsets(const CollectiveHeader& header, std::size_t own,
-                                              TimePoint deadline);
+  struct Introduction {
+    std::uint64_t offset = 0;               // of the window in the place
+    std::array<std::uint64_t, 16> cores{};  // that the process may use, a bit each
+  };
+  std::vector<Introduction> introduce(const CollectiveHeader& header, TimePoint deadline);
   bool all_arrived(std::uint64_t round) const;
   std::string missing(std::uint64_t round) const;
   bool is_closed() const { return board_ != nullptr && board_->state.load() != WindowBoard::kOpen; }
@@ -93,7 +97,7 @@ class WindowGroup {
   const RankLink link_;
   const std::shared_ptr<HostMemory> memory_;
   const WindowLayout layout_;
-  const bool shares_parts_;
+  bool shares_parts_ = false;
   std::uint64_t round_ = 0;
   std::uint64_t part_round_ = 0;  // rounds with parts are told apart by how many were taken
   std::size_t own_offset_ = 0;

@@ -22,12 +22,14 @@ namespace tcp_processes_test {
 /// A process with a pipe from its standard output. Killed when destroyed.
 class RankProcess {
  public:
-  RankProcess(const std::string& folder, int rank, int size, int peer, int timeout_ms) {
+  RankProcess(const std::string& folder, int rank, int size, int peer, int timeout_ms,
+              const std::vector<std::string>& more = {}) {
     std::array<int, 2> ends{};
     if (::pipe(ends.data()) != 0) throw Error(ErrorCode::kUnavailable, "no pipe");
     std::vector<std::string> words{TUTTI_TCP_RANK,       folder,
                                    std::to_string(rank), std::to_string(size),
                                    std::to_string(peer), std::to_string(timeout_ms)};
+    words.insert(words.end(), more.begin(), more.end());
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -52,6 +54,7 @@ class RankProcess {
   RankProcess& operator=(const RankProcess&) = delete;
 
   void signal(int number) { ::kill(pid_, number); }
+  int pid() const { return pid_; }
   std::string line() {
     std::array<char, 1024> text{};
     return std::fgets(text.data(), text.size(), output_) ? text.data() : "end";
@@ -85,6 +88,61 @@ TEST(TcpProcesses, TheOthersNameARankThatWasKilled) {
   for (RankProcess* rank : {&zero, &one}) {
     expect_code(rank->line(), ErrorCode::kUnavailable, "rank 2 (127.0.0.1:");
   }
+}
+
+// What a rank does when another one dies, and in which words it says so.
+struct Death {
+  const char* name;
+  std::vector<std::string> more;
+  const char* words;
+};
+
+class DyingProcesses : public ::testing::TestWithParam<Death> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, DyingProcesses,
+    ::testing::Values(Death{"tcp_stream", {"tcp", "stream"}, "rank 1 (127.0.0.1:"},
+                      Death{"shm_wait", {"shm", "wait"}, "rank 1 (pid "},
+                      Death{"shm_stream", {"shm", "stream"}, "rank 1 (pid "},
+                      Death{"small_reduce", {"shm", "reduce", "64"}, "rank 1 (pid "},
+                      Death{"staged_reduce", {"shm", "reduce", "1000000"}, "rank 1 (pid "},
+                      Death{"shared_reduce", {"shm", "shared", "1000000"}, "rank 1 (pid "}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(DyingProcesses, ARankThatIsKilledAtWorkIsNamedAtOnce) {
+  const testing::HangWatchdog watchdog(std::string("killed in ") + GetParam().name,
+                                       std::chrono::seconds(60));
+  const std::string folder = fresh_folder(concat("dying_", GetParam().name));
+  RankProcess zero(folder, 0, 2, 1, 30000, GetParam().more),
+      one(folder, 1, 2, 0, 30000, GetParam().more);
+  EXPECT_EQ(zero.line(), "ready 1\n");
+  EXPECT_EQ(one.line(), "ready 0\n");
+  Clock::system().sleep_for(std::chrono::milliseconds(150));
+  const TimePoint begin = Clock::system().now();
+  one.signal(SIGKILL);
+  const std::string line = zero.line();
+  // 0.25 s on a machine of its own; here others work, too.
+  EXPECT_LT(seconds_between(begin, Clock::system().now()), 5.0);
+  RecordProperty("milliseconds",
+                 static_cast<int>(1e3 * seconds_between(begin, Clock::system().now())));
+  expect_code(line, ErrorCode::kUnavailable, GetParam().words);
+  const std::string pid = concat("pid ", one.pid());
+  const bool names_pid = GetParam().more[0] == "shm";
+  EXPECT_EQ(line.find(pid) != std::string::npos, names_pid) << line;
+}
+
+TEST_P(DyingProcesses, ARankThatIsStoppedAtWorkIsNamedAtTheDeadline) {
+  const testing::HangWatchdog watchdog(std::string("stopped in ") + GetParam().name,
+                                       std::chrono::seconds(60));
+  const std::string folder = fresh_folder(concat("stopped_", GetParam().name));
+  RankProcess zero(folder, 0, 2, 1, 700, GetParam().more),
+      one(folder, 1, 2, 0, 30000, GetParam().more);
+  EXPECT_EQ(zero.line(), "ready 1\n");
+  EXPECT_EQ(one.line(), "ready 0\n");
+  one.signal(SIGSTOP);
+  const std::string line = zero.line();
+  EXPECT_EQ(line.rfind("error 4 ", 0), 0u) << line;
+  EXPECT_NE(line.find("rank"), std::string::npos) << line;
 }
 
 TEST(TcpProcesses, AStoppedRankIsNamedAtTheDeadline) {

@@ -1,13 +1,22 @@
 // One rank of a TCP group as a process of its own, for tcp_processes_test.cc.
 // SPDX-License-Identifier: Apache-2.0
 //
-// tcp_rank FOLDER RANK SIZE PEER TIMEOUT_MS: passes a number around the ring, writes "ready" to
-// standard output, then waits for a message of PEER and writes how that ended.
+// tcp_rank FOLDER RANK SIZE PEER TIMEOUT_MS [WAY [MODE]]: connects by WAY (tcp, shm, auto), passes
+// a number around the ring, writes "ready" to standard output, and then, by MODE,
+//   wait     waits for a message of PEER,
+//   stream   sends PEER 8 MiB again and again, and receives the same from it,
+//   reduce N all-reduces N numbers again and again, in memory of its own,
+//   shared N the same in memory that the ranks share,
+// and writes how that ended.
 #include <cstdlib>
 #include <iostream>
+#include <string>
+#include <vector>
 
+#include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/file_key_value_store.h"
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/shared/host_memory.h"
 
 namespace {
 
@@ -16,11 +25,39 @@ tutti::TimePoint after_ms(int milliseconds) {
                                std::chrono::milliseconds(milliseconds));
 }
 
+void stream(tutti::Transport& transport, int peer, int timeout_ms) {
+  std::vector<std::byte> mine(std::size_t{8} << 20), theirs(mine.size());
+  for (;;) {
+    const auto recv = transport.recv(peer, 3, {}, theirs);
+    const auto send = transport.send(peer, 3, {}, mine);
+    recv->wait(after_ms(timeout_ms));
+    send->wait(after_ms(timeout_ms));
+  }
+}
+
+void reduce(const std::shared_ptr<tutti::Transport>& transport, std::size_t count, bool is_shared,
+            int timeout_ms) {
+  const auto communicator =
+      tutti::make_communicator(transport, {.timeout = std::chrono::milliseconds(timeout_ms)});
+  std::vector<float> own(is_shared ? 0 : count);
+  tutti::BufferRef shared;
+  if (is_shared) shared = tutti::allocator_in(transport->host_memory())->allocate(count * 4);
+  std::byte* const data = is_shared ? shared->data() : reinterpret_cast<std::byte*>(own.data());
+  for (;;) {
+    communicator->all_reduce(tutti::ReduceOp::kSum,
+                             tutti::Elements(data, count, tutti::DType::kFloat32));
+  }
+}
+
 void run(int argc, char** argv) {
-  if (argc != 6) tutti::fail(tutti::ErrorCode::kInvalidArgument, "tcp_rank: expected 5 arguments");
+  if (argc < 6) tutti::fail(tutti::ErrorCode::kInvalidArgument, "tcp_rank: expected 5 arguments");
   tutti::FileKeyValueStore store(argv[1]);
   const int rank = std::atoi(argv[2]), size = std::atoi(argv[3]), peer = std::atoi(argv[4]);
-  const auto transport = tutti::tcp_transport(rank, size, store);
+  const int timeout_ms = std::atoi(argv[5]);
+  const std::string mode = argc > 7 ? argv[7] : "wait";
+  const auto transport =
+      tutti::connect_ranks(rank, size, store, {.way = tutti::parse_way(argc > 6 ? argv[6] : "tcp")})
+          .transport;
   int mine = rank, got = -1;
   const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
   const auto recv = transport->recv(previous, 1, {}, std::as_writable_bytes(std::span(&got, 1)));
@@ -28,8 +65,13 @@ void run(int argc, char** argv) {
   recv->wait(after_ms(20000));
   send->wait(after_ms(20000));
   std::cout << "ready " << got << std::endl;
+  if (mode == "stream") return stream(*transport, peer, timeout_ms);
+  if (mode != "wait") {
+    return reduce(transport, static_cast<std::size_t>(std::atol(argv[8])), mode == "shared",
+                  timeout_ms);
+  }
   transport->recv(peer, 2, {}, std::as_writable_bytes(std::span(&got, 1)))
-      ->wait(after_ms(std::atoi(argv[5])));
+      ->wait(after_ms(timeout_ms));
   std::cout << "received " << got << std::endl;
 }
 

@@ -1,0 +1,134 @@
+// Times all_reduce between processes of this machine: float32 sums of one buffer each, in place.
+// SPDX-License-Identifier: Apache-2.0
+//
+// process_all_reduce RANKS HOW FIRST LAST (bytes, by factors of 4). HOW: shm-shared (buffers in
+// memory that the ranks share), shm-private (buffers of their own), tcp. A barrier before each
+// call; a call's time is the slowest process's, the result the median.
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+
+#include "benchmarks/all_reduce/call_plan.h"
+#include "tutti/cluster/connect_ranks.h"
+#include "tutti/cluster/file_key_value_store.h"
+#include "tutti/core/executor.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/shared/host_memory.h"
+
+namespace {
+
+using namespace tutti;
+using namespace tutti::benchmarks;
+
+class Rank {
+ public:
+  Rank(int rank, int size, const std::string& how, const std::string& folder, std::size_t most)
+      : rank_(rank), size_(size), store_(folder) {
+    const ConnectOptions options{.way = parse_way(how.substr(0, 3))};
+    transport_ = connect_ranks(rank, size, store_, options).transport;
+    communicator_ = make_communicator(transport_, {});
+    const bool is_shared = how == "shm-shared";
+    memory_ = is_shared ? allocator_in(transport_->host_memory())->allocate(most)
+                        : BufferRef::allocate(most);
+    std::fill_n(memory_->data(), most, std::byte{0});
+  }
+
+  double time_of(std::size_t bytes, int calls) {
+    std::vector<double> times;
+    for (int i = 0; i < calls + calls / 10 + 2; ++i) {
+      communicator_->barrier();
+      const TimePoint begin = Clock::system().now();
+      sum(bytes);
+      double seconds = seconds_between(begin, Clock::system().now());
+      communicator_->all_reduce(ReduceOp::kMax, Elements(std::span(&seconds, 1)));
+      if (i >= calls / 10 + 2) times.push_back(seconds);
+    }
+    return median(times);
+  }
+
+  bool is_right(std::size_t bytes) {
+    auto* const values = reinterpret_cast<float*>(memory_->data());
+    const std::size_t count = bytes / sizeof(float);
+    const auto own = [&](std::size_t i) { return static_cast<float>(rank_ + 1) + float(i % 7); };
+    for (std::size_t i = 0; i < count; ++i) values[i] = own(i);
+    sum(bytes);
+    bool right = true;
+    const auto n = static_cast<float>(size_);
+    for (std::size_t i = 0; i < count; ++i) {
+      right = right && values[i] == n * (n + 1) / 2 + n * float(i % 7);
+    }
+    std::fill_n(values, count, 0.0f);
+    float wrong = right ? 0.0f : 1.0f;
+    communicator_->all_reduce(ReduceOp::kMax, Elements(std::span(&wrong, 1)));
+    return wrong == 0.0f;
+  }
+
+ private:
+  void sum(std::size_t bytes) {
+    communicator_->all_reduce(ReduceOp::kSum,
+                              Elements(memory_->data(), bytes / sizeof(float), DType::kFloat32));
+  }
+
+  const int rank_;
+  const int size_;
+  FileKeyValueStore store_;
+  std::shared_ptr<Transport> transport_;
+  std::unique_ptr<Communicator> communicator_;
+  BufferRef memory_;
+};
+
+void pin_to_core(int rank) {
+  cpu_set_t allowed, own;
+  ::sched_getaffinity(0, sizeof(allowed), &allowed);
+  const int which = rank % CPU_COUNT(&allowed);
+  int core = 0;
+  for (int seen = -1; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed) && ++seen == which) break;
+  }
+  CPU_ZERO(&own);
+  CPU_SET(core, &own);
+  ::sched_setaffinity(0, sizeof(own), &own);
+}
+
+void run(int rank, int size, const std::string& how, const std::string& folder,
+         const std::vector<std::size_t>& sizes) {
+  const int num_cores = num_hardware_threads();
+  Rank own(rank, size, how, folder, sizes.back());
+  // Not before: who is bound to one core does not know that the other ranks have others.
+  if (size <= num_cores) pin_to_core(rank);
+  for (const std::size_t bytes : sizes) {
+    const bool right = own.is_right(bytes);
+    const double seconds = own.time_of(bytes, num_calls(bytes));
+    if (rank == 0) report("tutti/" + how, bytes, seconds, right);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::size_t> sizes = sizes_from(argc, argv, 3);
+  const int size = argc > 2 ? std::atoi(argv[1]) : 0;
+  if (sizes.empty() || size < 2) {
+    std::cerr << "usage: process_all_reduce RANKS shm-shared|shm-private|tcp FIRST LAST\n";
+    return 2;
+  }
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("process_all_reduce-" + std::to_string(::getpid()));
+  int rank = 0;
+  for (int r = 1; r < size && rank == 0; ++r) {
+    if (::fork() == 0) rank = r;
+  }
+  int status = 0;
+  try {
+    run(rank, size, argv[2], folder.string(), sizes);
+  } catch (const Error& error) {
+    std::cerr << error.message() << "\n";
+    status = 1;
+  }
+  while (rank == 0 && ::wait(nullptr) > 0) continue;
+  if (rank == 0) std::filesystem::remove_all(folder);
+  return status;
+}

@@ -1,0 +1,130 @@
+// Chunks on a connection, and finding a new connection.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/tcp/session_stream.h"
+
+#include <utility>
+
+#include "tutti/cluster/tcp/session_receiver.h"
+#include "tutti/cluster/tcp/session_sender.h"
+#include "tutti/cluster/tcp/session_way.h"
+#include "tutti/core/error.h"
+
+namespace tutti::internal {
+namespace {
+
+class SessionStream final : public ByteStream {
+ public:
+  explicit SessionStream(SessionParts parts)
+      : name_(parts.name), hub_(parts.hub), way_(std::move(parts)) {}
+
+  std::size_t read(std::span<const iovec> places) override {
+    MutexLock lock(mutex_);
+    step();
+    std::size_t total = 0;
+    try {
+      total = receiver_.read(way_.socket(), places);
+    } catch (const Error& error) {
+      // The connection broke, or brought what was not sent.
+      if (error.code() == ErrorCode::kDataLoss) counters_.damaged_chunks += 1;
+      lose(error.message());
+    }
+    sender_.forget(receiver_.acked());
+    if (sender_.owes_ack(receiver_.received())) push();
+    if (total == 0 && receiver_.has_said_bye()) {
+      fail(ErrorCode::kUnavailable, "tcp: ", name_, " is gone: it closed the connection");
+    }
+    if (total == 0 && way_.is_gone()) fail(ErrorCode::kUnavailable, "tcp: ", name_, way_.reason());
+    return total;
+  }
+
+  std::optional<std::size_t> write(std::span<const iovec> parts) override {
+    MutexLock lock(mutex_);
+    step();
+    if (way_.is_gone() || receiver_.has_said_bye()) return std::nullopt;
+    const std::size_t count = sender_.take(parts);
+    push();
+    return count;
+  }
+
+  bool flush() override {
+    MutexLock lock(mutex_);
+    step();
+    push();
+    return way_.is_up() && !sender_.has_pending();
+  }
+
+  void watch(std::vector<pollfd>& descriptors, bool /*wants_room*/) const override {
+    MutexLock lock(mutex_);
+    way_.watch(descriptors, sender_.has_pending());
+    hub_->watch(descriptors);
+  }
+  bool on_ready(std::span<const pollfd>) override {
+    hub_->look();
+    return true;
+  }
+  TimePoint wake_at() const override {
+    MutexLock lock(mutex_);
+    return way_.wake_at();
+  }
+
+  bool has_unsent() const override {
+    MutexLock lock(mutex_);
+    return way_.is_up() && (sender_.has_pending() || way_.has_unsent());
+  }
+  void close() noexcept override {
+    MutexLock lock(mutex_);
+    if (!way_.is_up()) return;
+    sender_.say_bye();
+    push();
+    way_.close();
+  }
+  StreamCounters counters() const override {
+    MutexLock lock(mutex_);
+    return counters_;
+  }
+
+ private:
+  void push() TUTTI_REQUIRES(mutex_) {
+    if (!way_.is_up()) return;
+    try {
+      sender_.push(way_.socket(), receiver_.received());
+    } catch (const Error& error) {
+      lose(error.message());
+    }
+  }
+
+  void step() TUTTI_REQUIRES(mutex_) {
+    if (way_.is_up() && !hub_->has_arrivals()) return;
+    const std::optional<std::uint64_t> received = way_.step(receiver_.received());
+    if (!received) return;
+    receiver_.restart();
+    counters_.reconnects += 1;
+    try {
+      sender_.restart(*received);
+    } catch (const Error& error) {
+      return lose(error.message());
+    }
+    push();
+  }
+
+  void lose(const std::string& why) TUTTI_REQUIRES(mutex_) {
+    receiver_.restart();  // what else the connection brought is sent again
+    way_.lose(why);
+  }
+
+  const std::string name_;
+  const std::shared_ptr<SessionHub> hub_;
+  mutable Mutex mutex_;
+  SessionWay way_ TUTTI_GUARDED_BY(mutex_);
+  SessionSender sender_ TUTTI_GUARDED_BY(mutex_);
+  SessionReceiver receiver_ TUTTI_GUARDED_BY(mutex_);
+  StreamCounters counters_ TUTTI_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<ByteStream> session_stream(SessionParts parts) {
+  return std::make_unique<SessionStream>(std::move(parts));
+}
+
+}  // namespace tutti::internal

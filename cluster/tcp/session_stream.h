@@ -1,0 +1,30 @@
+// A stream of bytes over TCP that outlives its connections.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "tutti/cluster/messages/byte_stream.h"
+#include "tutti/cluster/tcp/session_hub.h"
+
+namespace tutti::internal {
+
+struct SessionParts {
+  std::shared_ptr<SessionHub> hub;
+  FileDescriptor socket;  // the first connection
+  int peer = 0;
+  Endpoint endpoint;  // where the peer listens
+  std::string name;   // of the peer, in errors: "rank 2 (127.0.0.1:4711)"
+  Duration patience;  // for a peer that cannot be reached
+};
+
+/// Bytes travel in chunks with checksums, and are kept until the peer has said that they arrived. A
+/// connection that breaks, or brings a damaged chunk, is replaced by a new one (the higher rank
+/// opens it), on which the chunks that did not arrive are sent again. While there is none, read()
+/// and write() move nothing. A peer is gone when it said good-bye, when nobody listens at its
+/// address any more, or when it could not be reached for `patience`.
+std::unique_ptr<ByteStream> session_stream(SessionParts parts);
+
+}  // namespace tutti::internal

@@ -1,0 +1,69 @@
+// The connection of a session, and how it is replaced.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/tcp/session_stream.h"
+
+namespace tutti::internal {
+
+/// The higher rank of the two connects again, with longer and longer pauses. The lower one waits
+/// for it, and looks from time to time whether it still listens. A peer that is busy elsewhere
+/// answers late, and is waited for: that somebody listens is proof of life enough. One thread at a
+/// time.
+class SessionWay {
+ public:
+  explicit SessionWay(SessionParts parts);
+
+  bool is_up() const { return state_ == State::kUp; }
+  bool is_gone() const { return state_ == State::kGone; }
+  /// " is gone: ..."; of a peer that is.
+  const std::string& reason() const { return reason_; }
+  /// Not open while there is no connection.
+  const FileDescriptor& socket() const { return is_up() ? socket_ : none_; }
+
+  /// The connection is broken: the next step() looks for another one.
+  void lose(const std::string& why);
+  /// Does what can be done without waiting. A number: there is a new connection, and the peer has
+  /// so many bytes. `received`: this rank has so many.
+  std::optional<std::uint64_t> step(std::uint64_t received);
+  void watch(std::vector<pollfd>& descriptors, bool wants_room) const;
+  /// When step() has something to do even if no descriptor says so.
+  TimePoint wake_at() const { return is_up() || is_gone() ? TimePoint::max() : again_; }
+  bool has_unsent() const;
+  void close() noexcept;
+
+ private:
+  enum class State { kUp, kDown, kConnecting, kAnswering, kGone };
+
+  bool connects() const { return hub_->rank() > peer_; }
+  std::optional<std::uint64_t> take_arrival(std::uint64_t received);
+  std::optional<std::uint64_t> step_once(std::uint64_t received, TimePoint now);
+  void begin(TimePoint now);
+  void finish_connecting(std::uint64_t received, TimePoint now);
+  std::optional<std::uint64_t> read_answer(TimePoint now);
+  /// Refused: nobody listens there.
+  enum class Failure { kRefused, kOther };
+  void fail_attempt(Failure failure, TimePoint now);
+  void end(const std::string& why);
+
+  const std::shared_ptr<SessionHub> hub_;
+  const int peer_;
+  const Endpoint endpoint_;
+  const Duration patience_;
+  const FileDescriptor none_;
+  FileDescriptor socket_;
+  State state_ = State::kUp;
+  std::string why_, reason_;
+  TimePoint again_;     // the next attempt, or the end of the running one
+  TimePoint alive_at_;  // when the peer was last known to listen
+  Duration pause_{};
+  int times_refused_ = 0;
+  std::array<std::byte, kResumedBytes> answer_{};
+  std::size_t answered_ = 0;
+};
+
+}  // namespace tutti::internal

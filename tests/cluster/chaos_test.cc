@@ -1,0 +1,183 @@
+// Connections that are cut, closed on one side, slow, or bring changed bits: the bytes are the
+// same.
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/support/chaos_proxy.h"
+#include "tests/support/hang_watchdog.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/cluster/tcp/rendezvous.h"
+#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
+
+namespace tutti {
+namespace chaos_test {
+
+using testing::ChaosPlan;
+using testing::ChaosProxy;
+using namespace std::chrono_literals;
+
+TimePoint in(Duration duration) { return deadline_after(Clock::system().now(), duration); }
+
+/// Ranks read the address of a proxy where rank 0 has published its own.
+class ProxiedStore final : public KeyValueStore {
+ public:
+  ProxiedStore(KeyValueStore& store, const ChaosPlan& plan) : store_(store), plan_(plan) {}
+  void set(std::string_view key, std::string_view value) override {
+    if (key != "tcp/0") return store_.set(key, value);
+    internal::Announcement announced = internal::parse_announcement(value).value();
+    proxy_ = std::make_unique<ChaosProxy>(announced.endpoint, plan_);
+    announced.endpoint = proxy_->endpoint();
+    store_.set(key, internal::to_text(announced));
+  }
+  std::optional<std::string> get(std::string_view key) override { return store_.get(key); }
+  std::string wait(std::string_view key, TimePoint deadline) override {
+    return store_.wait(key, deadline);
+  }
+  ChaosProxy& proxy() { return *proxy_; }
+
+ private:
+  KeyValueStore& store_;
+  const ChaosPlan plan_;
+  std::unique_ptr<ChaosProxy> proxy_;
+};
+
+/// Two ranks whose connections go through a proxy.
+struct Proxied {
+  explicit Proxied(const ChaosPlan& plan, const TcpOptions& options = {}) : proxied(store, plan) {
+    EXPECT_EQ(error_of_ranks(2,
+                             [&](int rank) {
+                               auto& place = rank == 0 ? zero : one;
+                               place = tcp_transport(rank, 2, proxied, options);
+                             }),
+              "");
+  }
+  std::shared_ptr<Transport> rank(int r) const { return r == 0 ? zero : one; }
+  ChaosProxy& proxy() { return proxied.proxy(); }
+
+  InProcessStore store;
+  ProxiedStore proxied;
+  std::shared_ptr<Transport> zero, one;
+};
+
+std::vector<std::byte> pattern_of(std::size_t count, std::uint64_t seed) {
+  std::vector<std::byte> bytes(count);
+  std::uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
+  for (std::byte& byte : bytes) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    byte = static_cast<std::byte>(state >> 56);
+  }
+  return bytes;
+}
+
+/// Both ranks send each other messages of many lengths until `enough`, which rank 0 asks.
+void exchange_until(const Proxied& ranks, const std::function<bool()>& enough,
+                    std::size_t large = 3'000'000) {
+  const auto error = error_of_ranks(2, [&](int rank) {
+    Transport& mine = *ranks.rank(rank);
+    for (std::uint64_t i = 0;; ++i) {
+      const std::size_t count = i * 7919 % 13 == 0 ? large + i : i * 7919 % 30'001;
+      const auto body = pattern_of(count, 2 * i + static_cast<std::uint64_t>(rank));
+      std::vector<std::byte> got(count), more(1);
+      const auto recv = mine.recv(1 - rank, 1, {}, got);
+      const auto send = mine.send(1 - rank, 1, {}, body);
+      recv->wait(in(60s));
+      send->wait(in(60s));
+      if (got != pattern_of(count, 2 * i + static_cast<std::uint64_t>(1 - rank))) {
+        fail(ErrorCode::kInternal, "message ", i, " has other bytes");
+      }
+      if (rank == 0) more[0] = std::byte{!enough()};
+      if (rank == 0) mine.send(1, 2, {}, more)->wait(in(60s));
+      if (rank == 1) mine.recv(0, 2, {}, more)->wait(in(60s));
+      if (more[0] == std::byte{0}) return;
+    }
+  });
+  EXPECT_EQ(error, "");
+}
+
+TEST(TcpChaos, AHundredResetsAtAnyByteDisturbNoMessage) {
+  const testing::HangWatchdog watchdog("resets", 110s);
+  Proxied ranks({.seed = 11, .cut_every = 150'000, .most_events = 100});
+  exchange_until(ranks, [&] { return ranks.proxy().num_cuts() >= 100; });
+  EXPECT_EQ(ranks.proxy().num_cuts(), 100);
+  EXPECT_GE(ranks.zero->stats().reconnects, 90u);  // two at once are one
+  EXPECT_EQ(ranks.zero->stats().damaged_chunks + ranks.one->stats().damaged_chunks, 0u);
+}
+
+TEST(TcpChaos, AThousandFlippedBitsAreFoundBeforeTheyAreUsed) {
+  const testing::HangWatchdog watchdog("flips", 110s);
+  Proxied ranks({.seed = 12, .flip_every = 40'000, .most_events = 1000});
+  exchange_until(
+      ranks, [&] { return ranks.proxy().num_flips() >= 1000; }, 40'000);
+  EXPECT_EQ(ranks.proxy().num_flips(), 1000);
+  const auto found = ranks.zero->stats().damaged_chunks + ranks.one->stats().damaged_chunks;
+  // Those that hit what was under way after the first one went with its connection.
+  EXPECT_GE(found, 200u);
+}
+
+TEST(TcpChaos, HalfClosedAndTricklingConnectionsAreEndured) {
+  const testing::HangWatchdog watchdog("half closes", 110s);
+  Proxied half({.seed = 13, .half_close_every = 200'000, .most_events = 20});
+  exchange_until(half, [&] { return half.proxy().num_half_closes() >= 20; });
+  int rounds = 0;
+  Proxied trickle({.seed = 14, .trickle = 8191, .delay = 100us});
+  exchange_until(trickle, [&] { return ++rounds == 8; });
+  EXPECT_EQ(trickle.zero->stats().reconnects, 0u);
+}
+
+TEST(TcpChaos, CollectivesGiveTheSameBitsAsWithoutDisturbance) {
+  const testing::HangWatchdog watchdog("collectives", 110s);
+  Proxied ranks({.seed = 15, .cut_every = 400'000, .flip_every = 900'000, .most_events = 40});
+  const auto error = error_of_ranks(2, [&](int rank) {
+    const auto communicator = make_communicator(ranks.rank(rank), {.algorithm = "canonical"});
+    for (int step = 0; step < 60; ++step) {
+      std::vector<float> values(40'000 + 1000 * static_cast<std::size_t>(step));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] = static_cast<float>(i % 1013) * 0.1f + static_cast<float>(rank);
+      }
+      communicator->all_reduce(ReduceOp::kSum, Elements(std::span(values)));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const float own = static_cast<float>(i % 1013) * 0.1f;
+        if (values[i] != (own + 0.0f) + (own + 1.0f)) {
+          fail(ErrorCode::kInternal, "step ", step, ": element ", i, " is ", values[i]);
+        }
+      }
+    }
+  });
+  EXPECT_EQ(error, "");
+  EXPECT_GT(ranks.zero->stats().reconnects, 0u);
+}
+
+TEST(TcpChaos, APeerThatCannotBeReachedAnyMoreIsNamedAfterThePatience) {
+  const testing::HangWatchdog watchdog("unreachable", 60s);
+  Proxied ranks({}, {.patience = 300ms});
+  std::array<std::byte, 1> byte{};
+  const auto zero_waits = ranks.zero->recv(1, 0, {}, byte);
+  ranks.one.reset();
+  testing::expect_error(ErrorCode::kUnavailable, {"rank 1 (127.0.0.1:", "closed the connection"},
+                        [&] { zero_waits->wait(in(30s)); });
+}
+
+TEST(TcpChaos, AConnectionThatIsCutWhileNobodyLooksIsThereAgainWhenSomebodyDoes) {
+  const testing::HangWatchdog watchdog("idle cut", 60s);
+  Proxied ranks({.most_events = 5});
+  for (int i = 0; i < 3; ++i) {
+    ranks.proxy().cut_all();
+    Clock::system().sleep_for(100ms);
+    const auto error = error_of_ranks(2, [&](int rank) {
+      std::array<std::byte, 1> byte{std::byte(rank)}, got{};
+      const auto recv = ranks.rank(rank)->recv(1 - rank, 0, {}, got);
+      ranks.rank(rank)->send(1 - rank, 0, {}, byte)->wait(in(20s));
+      recv->wait(in(20s));
+      if (got[0] != std::byte(1 - rank)) fail(ErrorCode::kInternal, "another byte");
+    });
+    EXPECT_EQ(error, "");
+  }
+}
+
+}  // namespace chaos_test
+}  // namespace tutti

@@ -1,0 +1,229 @@
+// Collectives of processes on memory that all map: every way gives the bits of the canonical tree.
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+
+#include "tests/support/hang_watchdog.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/cluster/connect_ranks.h"
+#include "tutti/cluster/shm/shm_transport.h"
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/shared/host_memory.h"
+
+namespace tutti {
+namespace window_engine_test {
+
+using namespace std::chrono_literals;
+
+/// Where a rank's buffers lie.
+enum class Memory { kPrivate, kShared, kMixed };
+
+std::vector<std::shared_ptr<Transport>> transports(int size, const ShmOptions& options = {}) {
+  InProcessStore store;
+  std::vector<std::shared_ptr<Transport>> all(static_cast<std::size_t>(size));
+  EXPECT_EQ(error_of_ranks(size,
+                           [&](int rank) {
+                             all[static_cast<std::size_t>(rank)] =
+                                 shm_transport(rank, size, store, options);
+                           }),
+            "");
+  return all;
+}
+
+BufferRef buffer(Transport* transport, std::size_t bytes, Memory memory, int rank) {
+  const bool shared = memory == Memory::kShared || (memory == Memory::kMixed && rank == 0);
+  if (transport == nullptr || !shared) return BufferRef::allocate(std::max<std::size_t>(bytes, 1));
+  return allocator_in(transport->host_memory())->allocate(std::max<std::size_t>(bytes, 1));
+}
+
+void fill(std::byte* data, std::size_t count, int rank, int step) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float value =
+        0.1f * static_cast<float>((i * 7 + static_cast<std::size_t>(rank * 13 + step)) % 1009);
+    std::memcpy(data + 4 * i, &value, 4);
+  }
+}
+
+/// All collectives of one rank, with lists of buffers too; the bytes of all results.
+std::vector<std::byte> results_of(Communicator& mine, Transport* transport, Memory memory) {
+  const int rank = mine.rank(), size = mine.size();
+  const auto n = static_cast<std::size_t>(size), r = static_cast<std::size_t>(rank);
+  std::vector<std::byte> all;
+  int step = 0;
+  const auto keep = [&](const BufferRef& data, std::size_t count) {
+    all.insert(all.end(), data->data(), data->data() + 4 * count);
+  };
+  const auto floats = [&](const BufferRef& data, std::size_t count) {
+    return Elements(data->data(), count, DType::kFloat32);
+  };
+  for (const std::size_t count : {0u, 1u, 1000u, 30'011u, 120'011u}) {
+    const BufferRef data = buffer(transport, 4 * count, memory, rank);
+    fill(data->data(), count, rank, ++step);
+    mine.all_reduce(ReduceOp::kSum, floats(data, count));
+    keep(data, count);
+    const BufferRef second = buffer(transport, 4 * (count / 3), memory, rank);
+    fill(data->data(), count, rank, ++step);
+    fill(second->data(), count / 3, rank, ++step);
+    const Elements list[] = {floats(data, count), floats(second, count / 3)};
+    mine.all_reduce(ReduceOp::kMax, list);
+    keep(data, count);
+    keep(second, count / 3);
+    const BufferRef output = buffer(transport, 4 * count * n, memory, rank);
+    fill(data->data(), count, rank, ++step);
+    std::fill_n(output->data(), 4 * count * n, std::byte{0});
+    mine.all_reduce(ReduceOp::kMean, ConstElements(floats(data, count)), floats(output, count));
+    keep(output, count);
+    mine.reduce(ReduceOp::kSum, floats(data, count), floats(output, count), size - 1);
+    if (rank == size - 1) keep(output, count);
+    mine.all_gather(floats(data, count), floats(output, count * n));
+    keep(output, count * n);
+    const BufferRef wide = buffer(transport, 4 * count * n, memory, rank);
+    fill(wide->data(), count * n, rank, ++step);
+    mine.reduce_scatter(ReduceOp::kSum, floats(wide, count * n), floats(data, count));
+    keep(data, count);
+    mine.all_to_all(floats(wide, count * n), floats(output, count * n));
+    keep(output, count * n);
+    fill(data->data(), count, rank, ++step);
+    mine.broadcast(floats(data, count), 1 % size);
+    keep(data, count);
+    // Uneven parts, one of them empty.
+    std::vector<std::size_t> counts(n, count);
+    counts[0] = 0;
+    mine.all_gather(floats(data, counts[r]), floats(output, count * (n - 1)), counts);
+    keep(output, count * (n - 1));
+    mine.barrier();
+  }
+  return all;
+}
+
+using Sums = std::vector<std::vector<std::byte>>;
+
+Sums expected(int size) {
+  auto communicators = in_process_communicators(size);
+  Sums sums(communicators.size());
+  EXPECT_EQ(error_of_ranks(size,
+                           [&](int rank) {
+                             const auto r = static_cast<std::size_t>(rank);
+                             sums[r] = results_of(*communicators[r], nullptr, Memory::kPrivate);
+                           }),
+            "");
+  return sums;
+}
+
+TEST(WindowEngine, EveryWayGivesTheBitsOfOneProcess) {
+  const testing::HangWatchdog watchdog("windows", 110s);
+  for (const int size : {2, 3, 5}) {
+    const Sums sums = expected(size);
+    for (const Memory memory : {Memory::kPrivate, Memory::kShared, Memory::kMixed}) {
+      const auto group = transports(size);
+      EXPECT_EQ(error_of_ranks(size,
+                               [&](int rank) {
+                                 const auto r = static_cast<std::size_t>(rank);
+                                 const auto mine = make_communicator(group[r], {});
+                                 const auto got = results_of(*mine, group[r].get(), memory);
+                                 if (got != sums[r]) fail(ErrorCode::kInternal, "other bits");
+                               }),
+                "")
+          << size << " ranks, memory " << static_cast<int>(memory);
+    }
+  }
+}
+
+TEST(WindowEngine, GroupsOfSomeRanksHaveWindowsOfTheirOwn) {
+  const testing::HangWatchdog watchdog("groups", 60s);
+  const auto group = transports(4);
+  EXPECT_EQ(
+      error_of_ranks(
+          4,
+          [&](int rank) {
+            const auto all =
+                make_communicator(group[static_cast<std::size_t>(rank)], {.algorithm = "auto"});
+            for (int i = 0; i < 20; ++i) {
+              const auto half = all->group(rank % 2 == 0 ? std::vector{0, 2} : std::vector{1, 3});
+              std::vector<float> values(50'000, static_cast<float>(rank));
+              half->all_reduce(ReduceOp::kSum, Elements(std::span(values)));
+              const float sum = rank % 2 == 0 ? 2.0f : 4.0f;
+              if (values.front() != sum || values.back() != sum) {
+                fail(ErrorCode::kInternal, "got ", values.back());
+              }
+            }
+          }),
+      "");
+}
+
+TEST(WindowEngine, AMissingRankAMismatchAndAnAbortAreNamedOnAllRanks) {
+  const testing::HangWatchdog watchdog("errors", 60s);
+  const auto expect_all = [](const std::vector<std::string>& errors, const std::string& words) {
+    for (const std::string& error : errors)
+      EXPECT_NE(error.find(words), std::string::npos) << error;
+  };
+  const auto calls = [](const std::function<void(Communicator&)>& odd, Duration timeout) {
+    const auto group = transports(3);
+    std::vector<std::unique_ptr<Communicator>> all;
+    for (const auto& each : group) all.push_back(make_communicator(each, {.timeout = timeout}));
+    return errors_of_ranks(3, [&](int rank) {
+      Communicator& mine = *all[static_cast<std::size_t>(rank)];
+      std::vector<float> values(200'000);
+      mine.all_reduce(ReduceOp::kSum, Elements(std::span(values)));
+      if (rank == 2) return odd(mine);
+      mine.all_reduce(ReduceOp::kSum, Elements(std::span(values)));
+    });
+  };
+  auto late = calls([](Communicator&) {}, 200ms);
+  EXPECT_EQ(late.back(), "");
+  late.pop_back();
+  expect_all(late, "rank 2 did not come");
+  expect_all(calls(
+                 [](Communicator& mine) {
+                   std::vector<float> values(100'000);
+                   mine.all_reduce(ReduceOp::kSum, Elements(std::span(values)));
+                 },
+                 20s),
+             "collective mismatch (count): rank 0 calls");
+  auto aborted = calls(
+      [](Communicator& mine) { mine.abort(Error(ErrorCode::kInternal, "the loss is no number")); },
+      20s);
+  aborted.pop_back();
+  expect_all(aborted, "the loss is no number");
+}
+
+TEST(WindowEngine, BuffersOfARankThatGivesUpAreNotWrittenAnyMore) {
+  const auto group = transports(2);
+  const auto memory = group[0]->host_memory();
+  const BufferRef data = allocator_in(memory)->allocate(10'000);
+  const auto offset = memory->offset_of(data->data(), 10'000);
+  ASSERT_TRUE(offset);
+  std::byte* const seen_by_peer = group[1]->host_memory()->place(0) + *offset;
+  data->data()[5] = std::byte{7};
+  EXPECT_EQ(seen_by_peer[5], std::byte{7});
+  memory->detach();
+  EXPECT_EQ(data->data()[5], std::byte{7});
+  seen_by_peer[5] = std::byte{9};
+  EXPECT_EQ(data->data()[5], std::byte{7});
+  EXPECT_FALSE(memory->offset_of(data->data(), 10'000));
+}
+
+TEST(ShmTransport, MemoryThatIsNotThereIsAClearError) {
+  using testing::expect_error;
+  InProcessStore store;
+  expect_error(ErrorCode::kResourceExhausted, {"/no/such/folder", "try"},
+               [&] { shm_transport(0, 2, store, {.timeout = 50ms, .folder = "/no/such/folder"}); });
+  expect_error(ErrorCode::kInvalidArgument, {"power of two", "5000"},
+               [&] { shm_transport(0, 2, store, {.timeout = 50ms, .ring_bytes = 5000}); });
+  const auto group = transports(2, {.place_bytes = 1 << 20});
+  expect_error(ErrorCode::kResourceExhausted, {"rank 0", "ShmOptions::place_bytes"},
+               [&] { group[0]->host_memory()->allocate(2 << 20, HostMemory::Use::kBuffers); });
+  const std::size_t first = group[0]->host_memory()->allocate(700'000, HostMemory::Use::kBuffers);
+  group[0]->host_memory()->release(first);
+  EXPECT_EQ(group[0]->host_memory()->allocate(900'000, HostMemory::Use::kBuffers), first);
+  expect_error(ErrorCode::kInvalidArgument, {"auto, shm or tcp", "'pigeon'"},
+               [&] { parse_way("pigeon"); });
+}
+
+}  // namespace window_engine_test
+}  // namespace tutti

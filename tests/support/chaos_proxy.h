@@ -1,0 +1,73 @@
+// A TCP proxy that breaks what passes through it, by a seed.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "tutti/cluster/tcp/socket.h"
+#include "tutti/core/executor.h"
+
+namespace tutti::testing {
+
+/// Distances in bytes are means: the next event comes after 1 to twice as many. 0: never.
+struct ChaosPlan {
+  std::uint64_t seed = 1;
+  std::uint64_t cut_every = 0;         // both ends see a reset
+  std::uint64_t half_close_every = 0;  // one direction ends, the other goes on
+  std::uint64_t flip_every = 0;        // one bit is changed
+  int most_events = 0;                 // of all kinds; then it passes everything on
+  std::uint64_t spares = 1024;         // bytes at the beginning, for the handshakes of a group
+  std::size_t trickle = 0;             // at most so many bytes at once; 0: as they come
+  Duration delay = Duration::zero();   // before each piece
+};
+
+/// Listens on a port of loopback and connects each connection to `target`. A thread of its own.
+class ChaosProxy {
+ public:
+  ChaosProxy(internal::Endpoint target, const ChaosPlan& plan);
+  ~ChaosProxy();
+
+  const internal::Endpoint& endpoint() const { return listener_.endpoint; }
+  int num_cuts() const { return cuts_; }
+  int num_half_closes() const { return half_closes_; }
+  int num_flips() const { return flips_; }
+  /// Resets all connections now.
+  void cut_all() { cut_now_ = true; }
+
+ private:
+  struct Direction {
+    internal::FileDescriptor* from;
+    internal::FileDescriptor* to;
+    std::vector<std::byte> waiting;
+    bool is_closed = false;
+  };
+  struct Pair {
+    internal::FileDescriptor client, server;
+    std::vector<Direction> ways;
+    bool is_broken = false;
+  };
+
+  void run();
+  void accept_all();
+  bool move(Pair& pair, Direction& way);
+  void disturb(Pair& pair, Direction& way, std::size_t count);
+  std::uint64_t next_distance(std::uint64_t mean);
+  static void reset(internal::FileDescriptor& socket);
+
+  const internal::Endpoint target_;
+  const ChaosPlan plan_;
+  internal::Listener listener_;
+  internal::FileDescriptor stop_event_;
+  std::uint64_t state_;
+  std::uint64_t passed_ = 0, cut_at_ = 0, half_close_at_ = 0, flip_at_ = 0;
+  std::list<Pair> pairs_;
+  std::atomic<int> cuts_{0}, half_closes_{0}, flips_{0};
+  std::atomic<bool> stops_{false}, cut_now_{false};
+  std::unique_ptr<Thread> thread_;
+};
+
+}  // namespace tutti::testing
