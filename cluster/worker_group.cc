@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "tutti/cluster/multi_worker_util.h"
-#include "tutti/cluster/tcp/tcp_transport.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 
@@ -142,6 +141,7 @@ std::shared_ptr<WorkerGroup> WorkerGroup::join(const ClusterResolver& resolver,
 }
 
 void WorkerGroup::join_job(const WorkerGroupOptions& options) {
+  way_ = options.way;
   JoinOptions join = options.join;
   join.client.timeout = options.join_timeout;
   join.client.progress = progress_;
@@ -175,12 +175,15 @@ void WorkerGroup::connect(TimePoint deadline) {
 void WorkerGroup::connect_generation(std::uint64_t number, TimePoint deadline) {
   transport_.reset();
   const TimePoint now = Clock::system().now();
-  TcpOptions tcp{.timeout = std::min<Duration>(deadline - now, std::chrono::seconds(10)),
-                 .key_prefix = concat("workers/", number)};
+  ConnectOptions connect{.way = way_,
+                         .timeout = std::min<Duration>(deadline - now, std::chrono::seconds(10)),
+                         .key_prefix = concat("workers/", number)};
   const std::string host = host_of(tasks_[static_cast<std::size_t>(worker_)].address);
-  if (!host.empty()) tcp.address = host;
+  if (!host.empty()) connect.address = host;
   GenerationStore store(*plane_.client, *alarm_, number);
-  transport_ = tcp_transport(worker_, num_workers(), store, tcp);
+  ConnectedRanks connected = connect_ranks(worker_, num_workers(), store, connect);
+  transport_ = std::move(connected.transport);
+  log_info(concat("workers: ", connected.line));
 }
 
 bool WorkerGroup::has_lost_a_worker(Duration patience) const {

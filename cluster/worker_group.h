@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tutti/cluster/cluster_resolver.h"
+#include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/control/join_job.h"
 #include "tutti/cross_device_ops/communicator.h"
 
@@ -18,6 +19,8 @@ namespace tutti {
 struct WorkerGroupOptions {
   /// How long the workers wait for each other at the start.
   Duration join_timeout = std::chrono::seconds(300);
+  /// How bytes get from worker to worker.
+  ConnectOptions::Way way = ConnectOptions::Way::kAuto;
   /// Secret, health, where the control server is: see there.
   JoinOptions join = {};
 };
@@ -80,6 +83,7 @@ class WorkerGroup {
   std::shared_ptr<Alarm> alarm_;
   ControlPlane plane_;
   bool is_replacement_ = false;
+  ConnectOptions::Way way_ = ConnectOptions::Way::kAuto;
   std::shared_ptr<Transport> transport_;
 };
 

@@ -80,6 +80,8 @@ void declare(Flags& flags, ExampleOptions& options) {
             "parts of each GPU, each a device: 4, or 4:512 with MiB each");
   flags.add("--replicas", options.replicas, "number of replicas; 0: one per device");
   flags.add("--cross-device-ops", options.cross_device_ops, "how gradients are summed");
+  flags.add_choice("--transport", options.transport, {"auto", "shm", "tcp"},
+                   "how bytes get from worker to worker");
   flags.add("--plugin", options.plugin, "shared library with a cross-device operation");
   flags.add("--bytes-per-pack", options.bytes_per_pack,
             "gradients are summed in buckets of this size; 0: automatic");
@@ -145,8 +147,9 @@ std::unique_ptr<Strategy> make_strategy(const ExampleOptions& options) {
     return std::make_unique<CentralStorageStrategy>(CentralStorageOptions{.local = local});
   }
   if (options.strategy == "multi_worker_mirrored") {
-    return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(),
-                                                         MultiWorkerOptions{.local = local});
+    MultiWorkerOptions workers{.local = local};
+    workers.cluster.way = parse_way(options.transport);
+    return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), workers);
   }
   if (options.strategy == "mirrored") return std::make_unique<MirroredStrategy>(local);
   if (local.replicas > 1) {

@@ -23,6 +23,7 @@ RUNS = [
     ("2 processes x 2 devices", 4, ["cpu:0-1", "cpu:0-1"], []),
     ("4 processes", 4, ["cpu:0"] * 4, []),
     ("3 processes, 4 replicas", 4, ["cpu:0"] * 3, ["--replicas", "4"]),
+    ("2 processes, tcp", 2, ["cpu:0", "cpu:0"], ["--transport", "tcp"]),
     ("2 processes, small packs", 2, ["cpu:0", "cpu:0"], ["--bytes-per-pack", "4096"]),
     ("2 processes, hierarchical_copy", 2, ["cpu:0", "cpu:0"], ["--cross-device-ops", "hierarchical_copy"]),
 ]
