@@ -157,12 +157,11 @@ std::optional<std::string> incompatibility(const PeerHello& mine, const PeerHell
                   "; run one build of the program on all machines");
   }
   if (!mine.numerics.empty() && !theirs.numerics.empty() && mine.numerics != theirs.numerics) {
-    return concat(
-        "their results would differ in bits: ",
-        both(mine, concat("numerics '", mine.numerics, "'"), theirs,
-             concat("'", theirs.numerics, "'")),
-        "; run one build of tutti with one oneDNN, and set TUTTI_MAX_ISA=avx2 for all "
-        "processes when the processors differ");
+    return concat("their results would differ in bits: ",
+                  both(mine, concat("numerics '", mine.numerics, "'"), theirs,
+                       concat("'", theirs.numerics, "'")),
+                  "; run one build of tutti with one oneDNN, and set TUTTI_MAX_ISA=avx2 for all "
+                  "processes when the processors differ");
   }
   return std::nullopt;
 }

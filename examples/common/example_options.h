@@ -20,7 +20,7 @@ struct ExampleOptions {
   std::int64_t replicas = 0;
   std::string cross_device_ops = "canonical";
   std::string transport = "auto";  // between workers
-  std::string plugin = "";  // its operation is used where cross_device_ops is not set
+  std::string plugin = "";         // its operation is used where cross_device_ops is not set
   std::int64_t bytes_per_pack = 0;
   std::string compression = "none";
   std::string non_finite = "ignore";

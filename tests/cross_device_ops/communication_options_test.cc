@@ -93,10 +93,9 @@ TEST(CommunicationOptionsTest, TheImplementationChoosesWhenNoNameIsGiven) {
 
 TEST(CommunicationOptionsTest, S2_10_MpiIsForProcessesThatMpiStarted) {
   const CrossDeviceOpsSpec mpi{"", {.implementation = CommunicationImplementation::kMpi}};
-  expect_error(ErrorCode::kUnimplemented, {"mpi: ", "try ", "canonical"},
-               [&] {
-                 build_cross_device_ops(mpi, Group{2, 0, cpus(2)});
-               });
+  expect_error(ErrorCode::kUnimplemented, {"mpi: ", "try ", "canonical"}, [&] {
+    build_cross_device_ops(mpi, Group{2, 0, cpus(2)});
+  });
 }
 
 TEST(CommunicationOptionsTest, S2_10_NcclForCpusIsRefused) {

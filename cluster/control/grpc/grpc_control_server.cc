@@ -288,8 +288,8 @@ class GrpcControlServer final : public ControlServer {
     stop_.set();
     ticker_->join();
     streams_.finish_all();
-    server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                   gpr_time_from_millis(500, GPR_TIMESPAN)));
+    server_->Shutdown(
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(500, GPR_TIMESPAN)));
     server_->Wait();
   }
 
