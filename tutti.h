@@ -2,18 +2,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/autograd/gradient_tape.h"                 // gradients of what was computed
-#include "tutti/autograd/variable.h"                      // named, mutable tensors
-#include "tutti/checkpoint/checkpoint_manager.h"          // saving and restoring
-#include "tutti/cluster/connect_ranks.h"                  // the best way between processes
-#include "tutti/cluster/file_key_value_store.h"           // how processes find each other
-#include "tutti/cluster/tcp/tcp_transport.h"              // messages between processes
-#include "tutti/core/executor.h"                          // threads
-#include "tutti/core/random.h"                            // set_random_seed
-#include "tutti/cross_device_ops/communicator.h"          // collectives of ranks on plain memory
-#include "tutti/cross_device_ops/cross_device_ops.h"      // how values of replicas become one
-#include "tutti/cross_device_ops/plugin.h"                // such operations from shared libraries
-#include "tutti/cross_device_ops/registry.h"              // choosing and adding such operations
+#include "tutti/autograd/gradient_tape.h"                // gradients of what was computed
+#include "tutti/autograd/variable.h"                     // named, mutable tensors
+#include "tutti/checkpoint/checkpoint_manager.h"         // saving and restoring
+#include "tutti/cluster/connect_ranks.h"                 // the best way between processes
+#include "tutti/cluster/file_key_value_store.h"          // how processes find each other
+#include "tutti/cluster/message_key_value_store.h"       // the same over a transport
+#include "tutti/cluster/mpi/mpi_transport.h"             // messages between processes of an MPI job
+#include "tutti/cluster/multi_worker_util.h"             // who is chief, who trains
+#include "tutti/cluster/resolver_registry.h"             // who is in the cluster
+#include "tutti/cluster/resolvers/static_resolver.h"     // a cluster written in the program
+#include "tutti/cluster/resolvers/tf_config_resolver.h"  // a cluster as TF_CONFIG describes it
+#include "tutti/cluster/tcp/tcp_transport.h"             // messages between processes
+#include "tutti/core/executor.h"                         // threads
+#include "tutti/core/random.h"                           // set_random_seed
+#include "tutti/cross_device_ops/communicator.h"         // collectives of ranks on plain memory
+#include "tutti/cross_device_ops/cross_device_ops.h"     // how values of replicas become one
+#include "tutti/cross_device_ops/mpi/mpi.h"              // whether there is MPI
+#include "tutti/cross_device_ops/plugin.h"               // such operations from shared libraries
+#include "tutti/cross_device_ops/registry.h"             // choosing and adding such operations
 #include "tutti/cross_device_ops/tensor_communication.h"  // the same on tensors
 #include "tutti/data/augment.h"                           // augmentation of pictures
 #include "tutti/data/csv.h"                               // CSV files

@@ -24,6 +24,13 @@ Tensor activation_gradient(FusedActivation activation, const Tensor& dy, const T
 }
 
 Gradients relu_gradient(const GradientContext& c) { return single(relu_grad(c.dy(), c.out())); }
+Gradients add_relu_gradient(const GradientContext& c) {
+  const Tensor both = relu_grad(c.dy(), c.out());
+  Gradients result(2);
+  if (c.needs(0)) result[0] = unbroadcast(c, 0, both);
+  if (c.needs(1)) result[1] = unbroadcast(c, 1, both);
+  return result;
+}
 Gradients sigmoid_gradient(const GradientContext& c) {
   return single(sigmoid_grad(c.dy(), c.out()));
 }

@@ -49,10 +49,23 @@ void accumulate_on_gpu(VariableMemory& value, AssignOp op, const Tensor& operand
   value.assign(result);
 }
 
+void scatter_on_gpu(VariableMemory& value, ScatterOp op, const IndexedSlices& slices) {
+  const Tensor values = slices.values.to(value.device()), rows = slices.indices.to(value.device());
+  if (values.num_elements() == 0) return;
+  const auto view = [](const auto& tensor) {
+    return DeviceTensor{const_cast<void*>(tensor.address()), tensor.shape(), tensor.dtype()};
+  };
+  const DeviceScatter scatter{op, view(value.writable()), view(rows), view(values)};
+  GpuDevice::of(value.device()).with_context([&](DeviceContext& context) {
+    context.math().scatter(scatter);
+  });
+}
+
 bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& rule,
                    const Tensor& gradient, const UpdateScalars& scalars) {
   const std::optional<DeviceRule> kernel = rule.device_rule(scalars);
-  if (!kernel || values.size() > DeviceUpdateItem::kMaxSlots + 1) return false;
+  const std::size_t most_slots = DeviceUpdateItem::kMaxSlots - (rule.uses_norms() ? 1 : 0);
+  if (!kernel || values.size() > most_slots + 1) return false;
   const Device device = values.front()->device();
   const DType dtype = values.front()->dtype();
   std::vector<void*> places;
@@ -67,9 +80,13 @@ bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& ru
   std::copy(places.begin() + 1, places.end(), item.slots.begin());
   item.gradient = gradient.address();
   item.count = static_cast<std::size_t>(gradient.num_elements());
-  GpuDevice& gpu = GpuDevice::of(device);
-  gpu.update_later(dtype, *kernel, item, {gradient.buffer()},
-                   numbers_of_each_step(device, rule, scalars));
+  std::vector<BufferRef> buffers = {gradient.buffer()};
+  if (rule.uses_norms()) {
+    const std::size_t bytes = DeviceUpdateItem::num_sums(item.count) * sizeof(double);
+    item.slots.back() = buffers.emplace_back(BufferRef::allocate(bytes, device))->data();
+  }
+  GpuDevice::of(device).update_later(dtype, *kernel, item, std::move(buffers),
+                                     numbers_of_each_step(device, rule, scalars));
   return true;
 }
 

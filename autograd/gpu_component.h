@@ -13,6 +13,10 @@ namespace tutti::internal {
 /// value += operand (kAdd) or value -= operand. No tape sees it.
 void accumulate_on_gpu(VariableMemory& value, AssignOp op, const Tensor& operand);
 
+/// Rows of the value, position after position; indices out of range are left out. The slices may be
+/// on any device.
+void scatter_on_gpu(VariableMemory& value, ScatterOp op, const IndexedSlices& slices);
+
 /// Applies the rule by its kernel: `values` are the weights and then the rule's slots. Returns
 /// false when the rule has no kernel for these weights: then nothing was done.
 bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& rule,

@@ -72,6 +72,8 @@ GradientFunction find_gradient(OpId op) {
 
     case OpId::kRelu:
       return relu_gradient;
+    case OpId::kAddRelu:
+      return add_relu_gradient;
     case OpId::kSigmoid:
       return sigmoid_gradient;
     case OpId::kTanh:
@@ -213,6 +215,7 @@ std::uint32_t used_inputs(const OpCall& call) {
     case OpId::kReciprocal:
     case OpId::kCast:
     case OpId::kRelu:
+    case OpId::kAddRelu:
     case OpId::kSigmoid:
     case OpId::kTanh:
     case OpId::kElu:
@@ -264,6 +267,7 @@ std::uint32_t used_outputs(const OpCall& call) {
     case OpId::kRsqrt:
     case OpId::kReciprocal:
     case OpId::kRelu:
+    case OpId::kAddRelu:
     case OpId::kSigmoid:
     case OpId::kTanh:
     case OpId::kElu:

@@ -44,6 +44,7 @@ Gradients dropout_gradient(const GradientContext& context);
 
 // activation_gradients.cc
 Gradients relu_gradient(const GradientContext& context);
+Gradients add_relu_gradient(const GradientContext& context);
 Gradients sigmoid_gradient(const GradientContext& context);
 Gradients tanh_gradient(const GradientContext& context);
 Gradients softplus_gradient(const GradientContext& context);

@@ -30,17 +30,21 @@ void accumulate(std::span<T> into, std::span<const T> value, AssignOp op) {
   }
 }
 
+void check_index_type(const Tensor& indices, const std::string& who) {
+  if (indices.dtype() == DType::kInt64 || indices.dtype() == DType::kInt32) return;
+  fail(ErrorCode::kInvalidArgument, who, ": expected indices of int32 or int64, got ",
+       indices.dtype());
+}
+
 /// indices as int64, each checked against `num_rows`.
 std::vector<std::int64_t> checked_rows(const Tensor& indices, std::int64_t num_rows,
                                        const std::string& who) {
+  check_index_type(indices, who);
   std::vector<std::int64_t> rows(static_cast<std::size_t>(indices.num_elements()));
   if (indices.dtype() == DType::kInt64) {
     std::ranges::copy(indices.host_span<std::int64_t>(), rows.begin());
-  } else if (indices.dtype() == DType::kInt32) {
-    std::ranges::copy(indices.host_span<std::int32_t>(), rows.begin());
   } else {
-    fail(ErrorCode::kInvalidArgument, who, ": expected indices of int32 or int64, got ",
-         indices.dtype());
+    std::ranges::copy(indices.host_span<std::int32_t>(), rows.begin());
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i] < 0 || rows[i] >= num_rows) {
@@ -74,35 +78,15 @@ void check_slices(const IndexedSlices& slices, const Shape& shape, DType dtype,
   }
 }
 
-template <class T>
-T combined(T old_value, T value, ScatterOp op) {
-  if constexpr (std::is_same_v<T, bool>) return value;  // only kUpdate gets here
-  switch (op) {
-    case ScatterOp::kAdd:
-      return static_cast<T>(old_value + value);
-    case ScatterOp::kSubtract:
-      return static_cast<T>(old_value - value);
-    case ScatterOp::kMultiply:
-      return static_cast<T>(old_value * value);
-    case ScatterOp::kDivide:
-      return static_cast<T>(old_value / value);
-    case ScatterOp::kMin:
-      return std::min(old_value, value);
-    case ScatterOp::kMax:
-      return std::max(old_value, value);
-    case ScatterOp::kUpdate:
-      return value;
-  }
-  fail(ErrorCode::kInternal, "ScatterOp: no such value: ", static_cast<int>(op));
-}
+bool is_on_gpu(const Tensor& tensor) { return tensor.device().type != DeviceType::kCpu; }
 
-template <class T>
-void check_divisors(std::span<const T> values, const std::string& who) {
-  if constexpr (std::is_integral_v<T>) {
-    if (std::ranges::find(values, T{0}) != values.end()) {
+void check_divisors(const Tensor& values, const std::string& who) {
+  visit_dtype(values.dtype(), [&]<class T>() {
+    if constexpr (std::is_integral_v<T>) {
+      if (std::ranges::count(values.host_span<T>(), T{0}) == 0) return;
       fail(ErrorCode::kInvalidArgument, who, ": division of an integer variable by zero");
     }
-  }
+  });
 }
 
 /// Rows that `slices` touch, each once and ascending, and the sum of each row's values in position
@@ -186,30 +170,29 @@ void VariableComponent::assign(AssignOp op, const Tensor& value) {
 
 void VariableComponent::scatter(ScatterOp op, const IndexedSlices& slices,
                                 const std::string& name) {
-  if (device().type != DeviceType::kCpu) {
-    // Rows are checked on the host, so that is where they are written, too.
-    VariableComponent on_host(read(), Device{});
-    on_host.scatter(op, slices, name);
-    return memory_->assign(on_host.read());
-  }
   const std::string who = concat("Variable '", name, "'.", op);
   check_slices(slices, memory_->shape(), memory_->dtype(), who);
+  if (memory_->dtype() == DType::kBool && op != ScatterOp::kUpdate) fail_bool(who.c_str());
+  const bool on_gpu = device().type != DeviceType::kCpu;
+  if (op == ScatterOp::kDivide && !(on_gpu && is_on_gpu(slices.values))) {
+    check_divisors(slices.values.to(Device{}), who);
+  }
+  if (on_gpu && is_on_gpu(slices.indices)) {
+    check_index_type(slices.indices, who);
+    return internal::scatter_on_gpu(*memory_, op, slices);
+  }
   const auto rows = checked_rows(slices.indices.to(Device{}), memory_->shape().dim(0), who);
+  if (on_gpu) return internal::scatter_on_gpu(*memory_, op, slices);
   const Tensor local = slices.values.to(device());
   visit_dtype(memory_->dtype(), [&]<class T>() {
     const auto values = local.host_span<T>();
-    if constexpr (std::is_same_v<T, bool>) {
-      if (op != ScatterOp::kUpdate) fail_bool(who.c_str());
-    } else if (op == ScatterOp::kDivide) {
-      check_divisors<T>(values, who);
-    }
     if (values.empty()) return;
     const std::size_t row_size = values.size() / rows.size();
     T* const out = memory_->writable().span<T>().data();
     for (std::size_t i = 0; i < rows.size(); ++i) {
       T* const row = out + static_cast<std::size_t>(rows[i]) * row_size;
       for (std::size_t k = 0; k < row_size; ++k) {
-        row[k] = combined<T>(row[k], values[i * row_size + k], op);
+        row[k] = internal::scattered<T>(op, row[k], values[i * row_size + k]);
       }
     }
   });

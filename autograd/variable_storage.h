@@ -11,6 +11,7 @@
 
 #include "tutti/autograd/variable_options.h"
 #include "tutti/tensor/gradient.h"
+#include "tutti/tensor/scatter_op.h"
 #include "tutti/tensor/update_rule.h"
 #include "tutti/tensor/variable_memory.h"
 
@@ -19,7 +20,6 @@ namespace tutti {
 class Variable;
 
 enum class AssignOp { kAssign, kAdd, kSubtract };
-enum class ScatterOp { kAdd, kSubtract, kMultiply, kDivide, kMin, kMax, kUpdate };
 /// Whether a value was computed (and may differ between replicas) or is a number written in the
 /// program.
 enum class ValueOrigin { kComputed, kPlain };
@@ -114,6 +114,8 @@ class VariableComponent {
   Tensor read() const { return memory_->read(); }
   Device device() const { return memory_->device(); }
   void assign(AssignOp op, const Tensor& value);
+  /// Throws for rows out of range. On GPUs: for those that the host has (indices on a CPU); a
+  /// kernel leaves others out, because it cannot throw.
   void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name);
   /// Elements of the rule in place; a sparse gradient touches its rows alone when the rule allows
   /// it.

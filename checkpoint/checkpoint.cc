@@ -85,7 +85,10 @@ void warn_of_other_bits(const std::string& path, const std::string& saved_with) 
 
 }  // namespace
 
-Checkpoint::Checkpoint(std::vector<Variable> variables) { add(variables); }
+Checkpoint::Checkpoint(std::vector<Variable> variables, CheckpointOptions options)
+    : options_(options) {
+  add(variables);
+}
 
 void Checkpoint::add(const std::vector<Variable>& variables) {
   for (const Variable& variable : variables) {
@@ -113,31 +116,67 @@ void Checkpoint::add_state(std::string name, StateProvider provider) {
   }
 }
 
-void Checkpoint::save(const std::string& path, std::int64_t step) const {
+void Checkpoint::set_about(std::string key, Json value) {
+  about_.set(std::move(key), std::move(value));
+}
+
+CheckpointFile Checkpoint::values(std::int64_t step) const {
   CheckpointFile file;
   file.tensors = internal::saved_tensors(variables_);
   for (const auto& [name, provider] : states_) file.states[name] = provider.save();
   file.info.step = step;
-  internal::write_checkpoint_file(path, file);
+  file.info.about = about_;
+  return file;
 }
 
-CheckpointInfo Checkpoint::restore(const std::string& path, RestoreOptions options) const {
-  const CheckpointFile file = internal::read_checkpoint_file(path);
+void Checkpoint::save(const std::string& path, std::int64_t step) const {
+  const CheckpointFile file = values(step);
+  if (options_.writes) internal::write_checkpoint_file(path, file);
+}
+
+std::string Checkpoint::save_to_bytes(std::int64_t step) const {
+  return internal::format_checkpoint_file(values(step));
+}
+
+std::string Checkpoint::to_bytes(const CheckpointSnapshot& snapshot) {
+  return internal::format_checkpoint_file(snapshot.values());
+}
+
+CheckpointSnapshot Checkpoint::snapshot(std::int64_t step) const {
+  return CheckpointSnapshot(std::make_shared<const CheckpointFile>(values(step)));
+}
+
+CheckpointInfo Checkpoint::restore(const CheckpointSnapshot& snapshot) const {
+  return take(snapshot.values(), "a snapshot", {});
+}
+
+CheckpointInfo Checkpoint::take(const CheckpointFile& file, const std::string& source,
+                                RestoreOptions options) const {
   std::vector<std::string> problems = find_problems(file, variables_, options);
   find_state_problems(file, states_, options, problems);
-  internal::require_none(problems, "Checkpoint::restore", path);
+  internal::require_none(problems, "Checkpoint::restore", source);
   take_over(file, variables_, states_);
-  warn_of_other_bits(path, file.info.numerics);
+  warn_of_other_bits(source, file.info.numerics);
   return file.info;
 }
 
-void save_weights(const std::string& path, const std::vector<Variable>& variables) {
-  Checkpoint(variables).save(path);
+CheckpointInfo Checkpoint::restore(const std::string& path, RestoreOptions options) const {
+  return take(internal::read_checkpoint(path), path, options);
+}
+
+CheckpointInfo Checkpoint::restore_from_bytes(std::string_view bytes, const std::string& source,
+                                              RestoreOptions options) const {
+  return take(internal::parse_checkpoint_file(bytes, source), source, options);
+}
+
+void save_weights(const std::string& path, const std::vector<Variable>& variables,
+                  CheckpointOptions options) {
+  Checkpoint(variables, options).save(path);
 }
 
 CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>& variables,
                             RestoreOptions options) {
-  const CheckpointFile file = internal::read_checkpoint_file(path);
+  const CheckpointFile file = internal::read_checkpoint(path);
   const Checkpoint named(variables);  // each name once
   internal::require_none(find_problems(file, named.variables(), options), "load_weights", path);
   take_over(file, named.variables(), {});

@@ -1,11 +1,13 @@
-// What survives the process: variables and named state in one safetensors file.
+// What survives the process: variables and named state.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/autograd/variable.h"
@@ -20,22 +22,53 @@ struct StateProvider {
   std::function<void(const Json&)> restore;
 };
 
-/// What a file says about itself. A file of another program: step 0, no version, no fingerprint.
+/// What a checkpoint says about itself. A file of another program: step 0, no version, no
+/// fingerprint.
 struct CheckpointInfo {
   std::int64_t step = 0;
   std::string tutti_version;
-  std::string numerics;  // numerics_fingerprint() of the program that saved it
+  std::string numerics;       // numerics_fingerprint() of the program that saved it
+  std::int64_t sequence = 0;  // the how manieth of its folder (CheckpointManager); 0: a single file
+  std::string path;           // where it was read; empty: from memory
+  Json about = Json::object();  // what Checkpoint::set_about() said
+};
+
+struct CheckpointOptions {
+  /// Whether this process writes. Of several workers all call save(), for reading a variable can
+  /// be a meeting of all of them, but one alone should write (the chief): the others pass false.
+  bool writes = true;
 };
 
 struct RestoreOptions {
   /// Tensors and state of the file that the program does not know are left alone; otherwise they
   /// are errors.
   bool ignore_unknown = false;
+  /// CheckpointManager::restore_latest(): a damaged version is an error; otherwise it is reported,
+  /// and the version before it is taken.
+  bool strict = false;
+};
+
+namespace internal {
+struct CheckpointFile;
+}
+
+/// The values of a moment, in memory: shared with the variables until these are written. Copies
+/// share it. Made by Checkpoint::snapshot().
+class CheckpointSnapshot {
+ public:
+  CheckpointSnapshot() = default;
+  explicit CheckpointSnapshot(std::shared_ptr<const internal::CheckpointFile> values)
+      : values_(std::move(values)) {}
+  const internal::CheckpointFile& values() const { return *values_; }
+
+ private:
+  std::shared_ptr<const internal::CheckpointFile> values_;
 };
 
 /// A set of variables and named state that are saved and restored together. tf.train.Checkpoint.
 /// Make every variable (slots of optimizers too) before saving or restoring. All functions: outside
-/// replicas, one thread.
+/// replicas, one thread. Names and shapes are global: what one strategy and number of workers
+/// saved, any other restores.
 ///
 /// Restoring changes everything or nothing: first all names, shapes and dtypes are compared, and
 /// one error (kInvalidArgument) lists all that does not fit; if taking over still fails, what was
@@ -43,7 +76,7 @@ struct RestoreOptions {
 /// (docs/determinism.md): it goes on well, but not bit for bit.
 class Checkpoint {
  public:
-  explicit Checkpoint(std::vector<Variable> variables = {});
+  explicit Checkpoint(std::vector<Variable> variables = {}, CheckpointOptions options = {});
 
   /// Variables that are already there stay once. Throws kAlreadyExists for another variable of the
   /// same name.
@@ -51,19 +84,45 @@ class Checkpoint {
   /// Throws kAlreadyExists for a name that is taken, kInvalidArgument for a missing function.
   void add_state(std::string name, StateProvider provider);
 
-  const std::vector<Variable>& variables() const { return variables_; }
+  /// A remark for people and tools, such as the strategy's name: kept, shown, never restored.
+  void set_about(std::string key, Json value);
 
-  /// Writes atomically; missing folders are made. `step` is kept beside the values.
+  const std::vector<Variable>& variables() const { return variables_; }
+  const CheckpointOptions& options() const { return options_; }
+
+  /// Writes one safetensors file, atomically; missing folders are made. `step` is kept beside the
+  /// values. With options().writes == false it reads the same variables and writes nothing.
   void save(const std::string& path, std::int64_t step = 0) const;
+  /// From such a file, or a version of a CheckpointManager (a folder). Throws kDataLoss naming
+  /// file, offset and tensor where bytes are damaged.
   CheckpointInfo restore(const std::string& path, RestoreOptions options = {}) const;
 
+  /// The file of save() as bytes: what a worker sends to one that lost its state. Every process of
+  /// a strategy calls it.
+  std::string save_to_bytes(std::int64_t step = 0) const;
+  static std::string to_bytes(const CheckpointSnapshot& snapshot);
+  /// Like save(), into memory. Every process of a strategy calls both.
+  CheckpointSnapshot snapshot(std::int64_t step = 0) const;
+  CheckpointInfo restore(const CheckpointSnapshot& snapshot) const;
+  /// `source` names the bytes in errors.
+  CheckpointInfo restore_from_bytes(std::string_view bytes, const std::string& source,
+                                    RestoreOptions options = {}) const;
+
  private:
+  friend class CheckpointManager;
+  internal::CheckpointFile values(std::int64_t step) const;
+  CheckpointInfo take(const internal::CheckpointFile& file, const std::string& source,
+                      RestoreOptions options) const;
+
   std::vector<Variable> variables_;
+  CheckpointOptions options_;
   std::map<std::string, StateProvider> states_;
+  Json about_ = Json::object();
 };
 
 /// Weights alone, under their names: what other programs read, too.
-void save_weights(const std::string& path, const std::vector<Variable>& variables);
+void save_weights(const std::string& path, const std::vector<Variable>& variables,
+                  CheckpointOptions options = {});
 /// From a file of weights or a whole checkpoint (its state is left alone; its other tensors, too,
 /// with ignore_unknown). All or nothing, as Checkpoint::restore().
 CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>& variables,

@@ -4,19 +4,30 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <optional>
 
 #include "tutti/checkpoint/safetensors.h"
+#include "tutti/checkpoint/version.h"
+#include "tutti/core/file.h"
+#include "tutti/core/hash.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti::internal {
 namespace {
 
-constexpr std::int64_t kFormatVersion = 1;
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+constexpr std::int64_t kFormatVersion = 2;
+constexpr std::int64_t kFirstWithChecksums = 2;
 constexpr std::string_view kFormatKey = "tutti_format";
 constexpr std::string_view kVersionKey = "tutti_version";
 constexpr std::string_view kNumericsKey = "numerics";
 constexpr std::string_view kStepKey = "step";
+constexpr std::string_view kAboutKey = "about";
 constexpr std::string_view kStatePrefix = "state/";
+constexpr std::string_view kChecksumKey = "xxh3";
+constexpr std::string_view kTensorChecksumPrefix = "xxh3/";
 
 std::int64_t read_number(const std::string& path, std::string_view key, const std::string& text) {
   std::int64_t number = 0;
@@ -29,7 +40,7 @@ std::int64_t read_number(const std::string& path, std::string_view key, const st
   return number;
 }
 
-Json read_state(const std::string& path, const std::string& key, const std::string& text) {
+Json read_json(const std::string& path, const std::string& key, const std::string& text) {
   try {
     return Json::parse(text, key);
   } catch (const Error& error) {
@@ -37,51 +48,131 @@ Json read_state(const std::string& path, const std::string& key, const std::stri
   }
 }
 
-void require_known_format(const std::string& path, std::int64_t format) {
-  if (format >= 1 && format <= kFormatVersion) return;
+std::int64_t read_format(const std::string& path, const Metadata& metadata) {
+  const auto found = std::find_if(metadata.begin(), metadata.end(),
+                                  [](const auto& entry) { return entry.first == kFormatKey; });
+  if (found == metadata.end()) {
+    fail(ErrorCode::kDataLoss, path, ": metadata: expected '", kFormatKey, "', got none");
+  }
+  const std::int64_t format = read_number(path, kFormatKey, found->second);
+  if (format >= 1 && format <= kFormatVersion) return format;
   fail(ErrorCode::kUnimplemented, path, ": expected checkpoint format 1 to ", kFormatVersion,
        ", got ", format, "; try a later version of tutti");
 }
 
 void read_metadata(const std::string& path, const std::string& key, const std::string& value,
                    CheckpointFile& file) {
-  if (key == kFormatKey) {
-    require_known_format(path, read_number(path, key, value));
-  } else if (key == kStepKey) {
+  if (key == kStepKey) {
     file.info.step = read_number(path, key, value);
   } else if (key == kVersionKey) {
     file.info.tutti_version = value;
   } else if (key == kNumericsKey) {
     file.info.numerics = value;
+  } else if (key == kAboutKey) {
+    file.info.about = read_json(path, key, value);
   } else if (key.starts_with(kStatePrefix)) {
-    file.states[key.substr(kStatePrefix.size())] = read_state(path, key, value);
+    file.states[key.substr(kStatePrefix.size())] = read_json(path, key, value);
   }
+}
+
+std::string checksum_of(const Tensor& tensor) {
+  Hasher hasher;
+  hasher.update(tensor.bytes());
+  return hasher.hex_digest();
+}
+
+/// Of everything but elements, whose checksums are among the metadata.
+std::string checksum_of(Metadata metadata, const std::map<std::string, Tensor>& tensors) {
+  std::sort(metadata.begin(), metadata.end());
+  Hasher hasher;
+  const auto add = [&](std::string_view text) {
+    hasher.update(concat(text.size(), ":"));
+    hasher.update(text);
+  };
+  for (const auto& [key, value] : metadata) {
+    if (key == kChecksumKey) continue;
+    add(key);
+    add(value);
+  }
+  for (const auto& [name, tensor] : tensors) {
+    add(name);
+    add(concat(tensor.dtype(), tensor.shape()));
+  }
+  return hasher.hex_digest();
+}
+
+std::string find(const Metadata& metadata, const std::string& key) {
+  const auto found = std::find_if(metadata.begin(), metadata.end(),
+                                  [&](const auto& entry) { return entry.first == key; });
+  return found == metadata.end() ? "none" : found->second;
+}
+
+void require_checksums(const std::string& path, const Metadata& metadata,
+                       const std::map<std::string, Tensor>& tensors) {
+  const std::string stated = find(metadata, std::string(kChecksumKey));
+  if (const std::string actual = checksum_of(metadata, tensors); actual != stated) {
+    fail(ErrorCode::kDataLoss, path, ": the header is damaged; expected checksum ", stated,
+         ", got ", actual);
+  }
+  for (const auto& [name, tensor] : tensors) {
+    const std::string expected = find(metadata, concat(kTensorChecksumPrefix, name));
+    if (const std::string actual = checksum_of(tensor); actual != expected) {
+      fail(ErrorCode::kDataLoss, path, ": tensor '", name, "' is damaged; expected checksum ",
+           expected, ", got ", actual);
+    }
+  }
+}
+
+/// Any of our keys: one that is damaged does not make the file a stranger's.
+bool is_ours(const Metadata& metadata) {
+  return std::any_of(metadata.begin(), metadata.end(), [](const auto& entry) {
+    return entry.first == kFormatKey || entry.first == kChecksumKey ||
+           entry.first == kNumericsKey || entry.first.starts_with(kTensorChecksumPrefix);
+  });
 }
 
 }  // namespace
 
-void write_checkpoint_file(const std::string& path, const CheckpointFile& file) {
+std::string format_checkpoint_file(const CheckpointFile& file) {
   SafetensorsFile out;
   out.metadata = {{std::string(kFormatKey), concat(kFormatVersion)},
                   {std::string(kVersionKey), TUTTI_VERSION},
                   {std::string(kNumericsKey), numerics_fingerprint()},
-                  {std::string(kStepKey), concat(file.info.step)}};
+                  {std::string(kStepKey), concat(file.info.step)},
+                  {std::string(kAboutKey), file.info.about.dump()}};
   for (const auto& [name, state] : file.states) {
     out.metadata.emplace_back(concat(kStatePrefix, name), state.dump());
   }
-  for (const auto& [name, tensor] : file.tensors) out.tensors.push_back({name, tensor});
-  write_safetensors(path, out);
+  for (const auto& [name, tensor] : file.tensors) {
+    out.tensors.push_back({name, tensor.to(Device{})});
+    out.metadata.emplace_back(concat(kTensorChecksumPrefix, name),
+                              checksum_of(out.tensors.back().value));
+  }
+  out.metadata.emplace_back(kChecksumKey, checksum_of(out.metadata, file.tensors));
+  return format_safetensors(out);
 }
 
-CheckpointFile read_checkpoint_file(const std::string& path) {
-  SafetensorsFile in = read_safetensors(path);
+void write_checkpoint_file(const std::string& path, const CheckpointFile& file) {
+  write_file_atomically(path, format_checkpoint_file(file));
+}
+
+CheckpointFile parse_checkpoint_file(std::string_view bytes, const std::string& source) {
+  SafetensorsFile in = parse_safetensors(bytes, source);
   CheckpointFile file;
-  const auto is_ours = [](const auto& entry) { return entry.first == kFormatKey; };
-  const bool ours = std::any_of(in.metadata.begin(), in.metadata.end(), is_ours);
-  for (const auto& [key, value] : in.metadata) {
-    if (ours) read_metadata(path, key, value, file);
-  }
   for (NamedTensor& tensor : in.tensors) file.tensors[tensor.name] = std::move(tensor.value);
+  if (!is_ours(in.metadata)) return file;
+  if (read_format(source, in.metadata) >= kFirstWithChecksums) {
+    require_checksums(source, in.metadata, file.tensors);
+  }
+  for (const auto& [key, value] : in.metadata) read_metadata(source, key, value, file);
+  return file;
+}
+
+CheckpointFile read_checkpoint(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return read_version(Folder::open(path));
+  CheckpointFile file = parse_checkpoint_file(read_file(path), path);
+  file.info.path = path;
   return file;
 }
 

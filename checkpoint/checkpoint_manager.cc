@@ -3,35 +3,76 @@
 #include "tutti/checkpoint/checkpoint_manager.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
-#include <system_error>
 #include <utility>
 
-#include "tutti/core/file.h"
+#include "tutti/checkpoint/background_save.h"
+#include "tutti/checkpoint/run_folder.h"
 #include "tutti/core/logging.h"
 
 namespace tutti {
 namespace {
 
-namespace fs = std::filesystem;
+using internal::FoundVersion;
 
-constexpr std::string_view kPrefix = "step_";
-constexpr std::string_view kSuffix = ".safetensors";
-constexpr const char* kLatest = "latest";
+// A reader beside a training that deletes old versions starts again this often.
+constexpr int kMaxScans = 20;
 
-std::string file_name(std::int64_t step) { return concat(kPrefix, step, kSuffix); }
+std::vector<FoundVersion> versions_in(const std::string& directory) {
+  const auto run = internal::Folder::open_if_there(directory);
+  return run ? internal::find_versions(*run) : std::vector<FoundVersion>();
+}
 
-/// The step in a name that file_name() made; nothing for other files.
-std::optional<std::int64_t> step_of(std::string_view name) {
-  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
-  if (name.size() <= kPrefix.size() + kSuffix.size()) return std::nullopt;
-  const std::string_view digits =
-      name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
-  std::int64_t step = 0;
-  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  const bool whole = result.ec == std::errc() && result.ptr == digits.data() + digits.size();
-  return whole && file_name(step) == name ? std::optional(step) : std::nullopt;
+bool is_there(const FoundVersion& version) {
+  const std::filesystem::path path = version.shown.path;
+  std::error_code error;
+  return std::filesystem::exists(version.manifest ? path / internal::kManifestName : path, error);
+}
+
+/// What restore_latest() found: values, or what kept it from every version.
+struct Found {
+  std::optional<internal::CheckpointFile> file;
+  std::vector<std::string> problems;
+  std::vector<std::string> damaged;  // names
+  bool disturbed = false;            // a version went away while it was read
+};
+
+/// Errors that are no damage (of rights, of a later format, of memory) are thrown.
+Found read_newest(const std::vector<FoundVersion>& versions) {
+  Found found;
+  for (auto version = versions.rbegin(); version != versions.rend() && !found.file; ++version) {
+    if (version->shown.state == VersionState::kUnfinished) {
+      log_warning(
+          concat("CheckpointManager::restore_latest: passing over ", version->shown.problem));
+      continue;
+    }
+    try {
+      found.file = internal::read_checkpoint(version->shown.path);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kDataLoss && error.code() != ErrorCode::kNotFound) throw;
+      found.disturbed = found.disturbed || !is_there(*version);
+      found.problems.push_back(error.message());
+      found.damaged.push_back(version->name);
+    }
+  }
+  return found;
+}
+
+void report(const Found& found, const std::string& directory, bool strict) {
+  if (found.problems.empty()) return;
+  const std::string problems = join(found.problems, "; ");
+  if (!found.file) {
+    fail(ErrorCode::kDataLoss, "CheckpointManager::restore_latest: no checkpoint in '", directory,
+         "' is whole: ", problems);
+  }
+  if (strict) {
+    fail(ErrorCode::kDataLoss,
+         "CheckpointManager::restore_latest: the newest checkpoint is "
+         "damaged: ",
+         problems, "; try without strict: '", found.file->info.path, "' is whole");
+  }
+  log(LogLevel::kError, concat("CheckpointManager::restore_latest: damaged: ", problems,
+                               "; going back to '", found.file->info.path, "'"));
 }
 
 }  // namespace
@@ -46,67 +87,76 @@ CheckpointManager::CheckpointManager(Checkpoint checkpoint, std::string director
   }
 }
 
+CheckpointManager::CheckpointManager(CheckpointManager&&) noexcept = default;
+CheckpointManager& CheckpointManager::operator=(CheckpointManager&&) noexcept = default;
+
+CheckpointManager::~CheckpointManager() {
+  if (!under_way_) return;
+  if (const auto& error = under_way_->wait()) log(LogLevel::kError, error->message());
+}
+
 std::string CheckpointManager::save(std::int64_t step) {
   if (step < 0) {
     fail(ErrorCode::kInvalidArgument,
          "CheckpointManager::save: expected a step of at least 0, got ", step);
   }
-  const std::string path = (fs::path(directory_) / file_name(step)).string();
-  checkpoint_.save(path, step);
-  write_file_atomically((fs::path(directory_) / kLatest).string(), file_name(step) + "\n");
-  delete_old(path);
-  return path;
+  wait();
+  start(step);
+  if (!options_.asynchronous) wait();
+  return (std::filesystem::path(directory_) / internal::version_name(step)).string();
+}
+
+void CheckpointManager::start(std::int64_t step) {
+  auto values = std::make_shared<internal::CheckpointFile>(checkpoint_.values(step));
+  if (!checkpoint_.options().writes) return;
+  const internal::SaveSettings settings{options_.max_to_keep, damaged_};
+  auto save = [values = std::move(values), directory = directory_, settings]() mutable {
+    const auto last_reference = std::move(values);
+    internal::save_version(directory, *last_reference, settings);
+  };
+  if (options_.asynchronous) {
+    under_way_ = std::make_unique<internal::BackgroundSave>(std::move(save));
+    return;
+  }
+  last_error_ = internal::error_of(save);
+  if (last_error_) note(*last_error_);
+}
+
+void CheckpointManager::wait() {
+  if (!under_way_) return;
+  last_error_ = std::exchange(under_way_, nullptr)->wait();
+  if (last_error_) note(*last_error_);
+}
+
+void CheckpointManager::note(const Error& error) {
+  if (options_.on_error == OnSaveError::kThrow) throw error;
+  log(LogLevel::kError, concat(error.message(), "; training goes on, the next save tries again"));
 }
 
 std::optional<std::string> CheckpointManager::latest() const {
-  const fs::path pointer = fs::path(directory_) / kLatest;
-  if (!fs::exists(pointer)) return std::nullopt;
-  std::string name = read_file(pointer.string());
-  while (!name.empty() && name.back() == '\n') name.pop_back();
-  const fs::path path = fs::path(directory_) / name;
-  if (!step_of(name) || !fs::exists(path)) {
-    std::vector<std::string> names;
-    for (const std::string& other : checkpoints()) names.push_back(fs::path(other).filename());
-    fail(ErrorCode::kDataLoss, pointer.string(),
-         ": expected the name of a checkpoint in this folder [", join(names), "], got '", name,
-         "'; try to write one of these names into the file");
-  }
-  return path.string();
+  const std::vector<std::string> paths = checkpoints();
+  return paths.empty() ? std::nullopt : std::optional(paths.back());
 }
 
-std::optional<CheckpointInfo> CheckpointManager::restore_latest(RestoreOptions options) const {
-  const std::optional<std::string> path = latest();
-  if (!path) return std::nullopt;
-  return checkpoint_.restore(*path, options);
+std::optional<CheckpointInfo> CheckpointManager::restore_latest(RestoreOptions options) {
+  wait();
+  Found found;
+  for (int i = 0; i < kMaxScans; ++i) {
+    found = read_newest(versions_in(directory_));
+    if (!found.disturbed) break;
+  }
+  report(found, directory_, options.strict);
+  if (!found.file) return std::nullopt;
+  damaged_.insert(found.damaged.begin(), found.damaged.end());
+  return checkpoint_.take(*found.file, found.file->info.path, options);
 }
 
 std::vector<std::string> CheckpointManager::checkpoints() const {
-  std::vector<std::pair<std::int64_t, std::string>> found;
-  std::error_code missing;  // no folder: no checkpoints
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory_, missing)) {
-    const std::optional<std::int64_t> step = step_of(entry.path().filename().string());
-    if (step) found.emplace_back(*step, entry.path().string());
-  }
-  std::sort(found.begin(), found.end());
   std::vector<std::string> paths;
-  for (auto& [step, path] : found) paths.push_back(std::move(path));
-  return paths;
-}
-
-// By step, smallest first; but never the one that `latest` names, which is not the last one after
-// going back to an earlier step.
-void CheckpointManager::delete_old(const std::string& newest) const {
-  if (options_.max_to_keep == 0) return;
-  std::vector<std::string> paths = checkpoints();
-  std::erase(paths, newest);
-  const std::size_t kept = static_cast<std::size_t>(options_.max_to_keep) - 1;
-  for (std::size_t i = 0; i + kept < paths.size(); ++i) {
-    std::error_code error;
-    fs::remove(paths[i], error);
-    if (error) {
-      log_warning(concat("CheckpointManager: cannot delete '", paths[i], "': ", error.message()));
-    }
+  for (const FoundVersion& version : versions_in(directory_)) {
+    if (version.shown.state == VersionState::kWhole) paths.push_back(version.shown.path);
   }
+  return paths;
 }
 
 }  // namespace tutti

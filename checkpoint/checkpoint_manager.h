@@ -1,52 +1,88 @@
-// A folder of checkpoints of one run: numbered by step, the newest known, old ones deleted.
+// A folder of checkpoints of one run: each committed whole, the newest known, old ones deleted.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "tutti/checkpoint/checkpoint.h"
+#include "tutti/core/error.h"
 
 namespace tutti {
+
+namespace internal {
+class BackgroundSave;
+}
+
+/// What CheckpointManager::save() does when a disk is full, read-only or broken.
+enum class OnSaveError {
+  kThrow,
+  kContinue,  // logs the error; training goes on, and the next save() tries again
+};
 
 struct CheckpointManagerOptions {
   /// Checkpoints that are kept, the newest ones; 0: all.
   int max_to_keep = 5;
+  /// save() returns as soon as it knows the values; a thread writes them. Variables are shared with
+  /// it and copied by the next step that changes them.
+  bool asynchronous = false;
+  OnSaveError on_error = OnSaveError::kThrow;
 };
 
-/// Keeps <directory>/step_<step>.safetensors, and a text file <directory>/latest with the name of
-/// the one saved last. A crash at any moment leaves a folder whose `latest` names a whole
-/// checkpoint. One process, one thread. tf.train.CheckpointManager.
+/// Keeps versions <directory>/step_<step>, each a folder with a safetensors file and manifest.json:
+/// the manifest has a checksum of every byte, is written last and makes the version. A crash, a
+/// power cut or a full disk at any moment leaves the versions that were there, or one more
+/// (docs/checkpoints.md). Single files of earlier versions of tutti are read, too. One writing
+/// process, one thread. tf.train.CheckpointManager.
 class CheckpointManager {
  public:
   /// Throws kInvalidArgument for a negative max_to_keep. The folder is made by the first save().
   CheckpointManager(Checkpoint checkpoint, std::string directory,
                     CheckpointManagerOptions options = {});
+  /// Waits for the save under way; its error is logged.
+  ~CheckpointManager();
+  CheckpointManager(CheckpointManager&&) noexcept;
+  CheckpointManager& operator=(CheckpointManager&&) noexcept;
 
-  /// Saves, then points `latest` at the new file, then deletes the oldest files. Returns the path.
-  /// The step must be >= 0.
+  /// Saves, then deletes the oldest. Returns the version's path. The step must be >= 0; a version
+  /// of that step is replaced. Throws (OnSaveError) kResourceExhausted for a full disk,
+  /// kFailedPrecondition while another process saves into this folder, else kUnavailable.
+  /// Asynchronous: waits for the save before, throws its error (then this step is not saved).
   std::string save(std::int64_t step);
 
-  /// The path of the checkpoint saved last, by this or an earlier process; nothing when there is
-  /// none. Throws kDataLoss when `latest` names a file that is not there.
+  /// Until the save under way is on the disk, or failed: throws as save().
+  void wait();
+
+  /// Why the last save that ended failed; nothing when it did not.
+  const std::optional<Error>& last_error() const { return last_error_; }
+
+  /// The path of the version saved last, by this or an earlier process; nothing when there is none.
   std::optional<std::string> latest() const;
 
-  /// Restores latest(); nothing when there is none.
-  std::optional<CheckpointInfo> restore_latest(RestoreOptions options = {}) const;
+  /// Restores the newest version after comparing every byte with its checksum. A damaged one is
+  /// reported (log, error) and the one before is taken; RestoreOptions::strict throws kDataLoss
+  /// instead. Nothing when no version was ever finished; kDataLoss when none is whole.
+  std::optional<CheckpointInfo> restore_latest(RestoreOptions options = {});
 
-  /// Paths of all checkpoints of the folder, by step.
+  /// Paths of all versions, the newest last.
   std::vector<std::string> checkpoints() const;
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
 
  private:
-  void delete_old(const std::string& newest) const;
+  void start(std::int64_t step);
+  void note(const Error& error);
 
   Checkpoint checkpoint_;
   std::string directory_;
   CheckpointManagerOptions options_;
+  std::set<std::string> damaged_;  // names of versions that restore_latest() went past
+  std::optional<Error> last_error_;
+  std::unique_ptr<internal::BackgroundSave> under_way_;
 };
 
 }  // namespace tutti

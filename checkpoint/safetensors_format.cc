@@ -17,6 +17,9 @@ using internal::kSafetensorsLengthBytes;
 using internal::kSafetensorsMaxHeaderBytes;
 using internal::kSafetensorsMetadata;
 
+using internal::safetensors_name_of;
+using internal::SafetensorsLayout;
+
 /// The place of a type in kSafetensorsDTypes.
 std::size_t rank_of(DType dtype) {
   std::size_t rank = 0;
@@ -24,8 +27,6 @@ std::size_t rank_of(DType dtype) {
   TUTTI_CHECK(rank < std::size(kSafetensorsDTypes), "safetensors: no name for ", dtype);
   return rank;
 }
-
-std::string_view name_of(DType dtype) { return kSafetensorsDTypes[rank_of(dtype)].first; }
 
 // Our writer replaces what is not UTF-8: such a name would come back as another.
 bool is_utf8(const std::string& text) { return Json::parse(Json(text).dump()).as_string() == text; }
@@ -78,7 +79,7 @@ Json tensor_json(const Tensor& tensor, std::size_t offset) {
   Json shape = Json::array();
   for (std::int64_t dim : tensor.shape()) shape.push_back(dim);
   Json entry = Json::object();
-  entry.set("dtype", name_of(tensor.dtype()));
+  entry.set("dtype", safetensors_name_of(tensor.dtype()));
   entry.set("shape", std::move(shape));
   entry.set("data_offsets",
             Json::Array{std::uint64_t{offset}, std::uint64_t{offset + tensor.num_bytes()}});
@@ -108,20 +109,37 @@ void append_length(std::string& bytes, std::size_t length) {
 
 }  // namespace
 
-std::string format_safetensors(const SafetensorsFile& file) {
-  const std::vector<NamedTensor> sorted = in_file_order(file.tensors);
-  const std::string header = header_of(file, sorted);
+std::string_view internal::safetensors_name_of(DType dtype) {
+  return kSafetensorsDTypes[rank_of(dtype)].first;
+}
+
+std::optional<DType> internal::dtype_of_safetensors_name(std::string_view name) {
+  for (const auto& [known, dtype] : kSafetensorsDTypes) {
+    if (known == name) return dtype;
+  }
+  return std::nullopt;
+}
+
+SafetensorsLayout internal::lay_out_safetensors(const SafetensorsFile& file) {
+  SafetensorsLayout layout;
+  layout.tensors = in_file_order(file.tensors);
+  const std::string header = header_of(file, layout.tensors);
   if (header.size() > kSafetensorsMaxHeaderBytes) {
     fail(ErrorCode::kInvalidArgument, "format_safetensors: expected a header of at most ",
          kSafetensorsMaxHeaderBytes, " bytes, got ", header.size());
   }
-  std::size_t size = kSafetensorsLengthBytes + header.size();
-  for (const NamedTensor& tensor : sorted) size += tensor.value.num_bytes();
-  std::string bytes;
-  bytes.reserve(size);
-  append_length(bytes, header.size());
-  bytes += header;
-  for (const NamedTensor& tensor : sorted) {
+  append_length(layout.head, header.size());
+  layout.head += header;
+  layout.num_bytes = layout.head.size();
+  for (const NamedTensor& tensor : layout.tensors) layout.num_bytes += tensor.value.num_bytes();
+  return layout;
+}
+
+std::string format_safetensors(const SafetensorsFile& file) {
+  SafetensorsLayout layout = internal::lay_out_safetensors(file);
+  std::string bytes = std::move(layout.head);
+  bytes.reserve(layout.num_bytes);
+  for (const NamedTensor& tensor : layout.tensors) {
     const std::span<const std::byte> elements = tensor.value.bytes();
     bytes.append(reinterpret_cast<const char*>(elements.data()), elements.size());
   }

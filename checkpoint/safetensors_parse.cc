@@ -14,38 +14,29 @@
 namespace tutti {
 namespace {
 
-using internal::kSafetensorsDTypes;
 using internal::kSafetensorsLengthBytes;
 using internal::kSafetensorsMaxHeaderBytes;
 using internal::kSafetensorsMetadata;
+using internal::SafetensorsEntry;
+using internal::SafetensorsHeader;
 
-/// One tensor of the header. Offsets count from the end of the header.
-struct Entry {
-  std::string name;
-  DType dtype = DType::kFloat32;
-  Shape shape;
-  std::size_t begin = 0;
-  std::size_t end = 0;
-};
-
-class Parser {
+class HeaderParser {
  public:
-  Parser(std::string_view bytes, const std::string& source) : bytes_(bytes), source_(source) {}
+  HeaderParser(std::string_view bytes, std::size_t file_size, const std::string& source)
+      : bytes_(bytes), file_size_(file_size), source_(source) {}
 
-  SafetensorsFile parse() {
-    const Json header = read_header();
-    SafetensorsFile file;
-    std::vector<Entry> entries;
-    for (const auto& [name, value] : header.as_object()) {
+  SafetensorsHeader parse() {
+    const Json json = read_header();
+    SafetensorsHeader header;
+    for (const auto& [name, value] : json.as_object()) {
       if (name == kSafetensorsMetadata) {
-        file.metadata = read_metadata(value);
+        header.metadata = read_metadata(value);
       } else {
-        entries.push_back(read_entry(name, value));
+        header.entries.push_back(read_entry(name, value));
       }
     }
-    require_contiguous(entries);
-    for (const Entry& entry : entries) file.tensors.push_back({entry.name, read_tensor(entry)});
-    return file;
+    place(header.entries);
+    return header;
   }
 
  private:
@@ -83,7 +74,7 @@ class Parser {
       fail_at(bytes_.size(), "the file ends within its header; expected ", length,
               " bytes of header, got ", rest.size());
     }
-    elements_ = rest.substr(length);
+    head_size_ = kSafetensorsLengthBytes + length;
     Json header = in_header("wrong header; expected JSON with every name once, got",
                             [&] { return Json::parse(rest.substr(0, length), "header"); });
     if (!header.is_object() || rest[0] != '{') {
@@ -101,7 +92,7 @@ class Parser {
     });
   }
 
-  Entry read_entry(const std::string& name, const Json& json) const {
+  SafetensorsEntry read_entry(const std::string& name, const Json& json) const {
     return in_header(concat("tensor '", name, "'"), [&] {
       for (const auto& [key, value] : json.as_object()) {
         if (key != "dtype" && key != "shape" && key != "data_offsets") {
@@ -109,7 +100,7 @@ class Parser {
                "'");
         }
       }
-      Entry entry;
+      SafetensorsEntry entry;
       entry.name = name;
       entry.dtype = read_dtype(name, member(json, "dtype").as_string());
       entry.shape = read_shape(name, member(json, "shape").as_array());
@@ -138,9 +129,7 @@ class Parser {
   }
 
   DType read_dtype(const std::string& tensor, const std::string& name) const {
-    for (const auto& [known, dtype] : kSafetensorsDTypes) {
-      if (known == name) return dtype;
-    }
+    if (const auto dtype = internal::dtype_of_safetensors_name(name)) return *dtype;
     for (const char* other :
          {"F16", "BF16", "F8_E4M3", "F8_E5M2", "I8", "I16", "U16", "U32", "U64"}) {
       if (other != name) continue;
@@ -162,7 +151,7 @@ class Parser {
   }
 
   // The product of the dimensions can be larger than any number.
-  static void require_size(const Entry& entry) {
+  static void require_size(const SafetensorsEntry& entry) {
     std::size_t size = size_of(entry.dtype);
     bool too_large = false;
     for (std::int64_t dim : entry.shape) {
@@ -179,58 +168,69 @@ class Parser {
          "]");
   }
 
-  std::size_t file_offset(std::size_t offset) const {
-    return bytes_.size() - elements_.size() + offset;
-  }
-
-  // The tensors fill the rest of the file: no overlap, no hole. Sorts them by place.
-  void require_contiguous(std::vector<Entry>& entries) const {
-    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+  // The tensors fill the rest of the file: no overlap, no hole. Sorts them by place, and lets
+  // offsets count from the start of the file.
+  void place(std::vector<SafetensorsEntry>& entries) const {
+    std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
       return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
     });
     std::size_t end = 0;
-    for (const Entry& entry : entries) {
-      if (entry.end > elements_.size()) {
-        fail_at(bytes_.size(), "the file ends within tensor '", entry.name,
-                "'; expected elements up to offset ", file_offset(entry.end), ", got ",
-                bytes_.size(), " bytes");
+    for (SafetensorsEntry& entry : entries) {
+      if (entry.end > file_size_ - head_size_) {
+        fail_at(file_size_, "the file ends within tensor '", entry.name,
+                "'; expected elements up to offset ", head_size_ + entry.end, ", got ", file_size_,
+                " bytes");
       }
       if (entry.begin != end) {
-        fail_at(file_offset(entry.begin), "tensor '", entry.name, "' ",
+        fail_at(head_size_ + entry.begin, "tensor '", entry.name, "' ",
                 entry.begin < end ? "overlaps the one before" : "leaves a hole before it",
-                "; expected it at offset ", file_offset(end));
+                "; expected it at offset ", head_size_ + end);
       }
       end = entry.end;
+      entry.begin += head_size_;
+      entry.end += head_size_;
     }
-    if (end != elements_.size()) {
-      fail_at(file_offset(end), "the file goes on after its last tensor; expected ",
-              file_offset(end), " bytes, got ", bytes_.size());
+    if (head_size_ + end != file_size_) {
+      fail_at(head_size_ + end, "the file goes on after its last tensor; expected ",
+              head_size_ + end, " bytes, got ", file_size_);
     }
-  }
-
-  Tensor read_tensor(const Entry& entry) const {
-    const std::string_view elements = elements_.substr(entry.begin, entry.end - entry.begin);
-    if (entry.dtype == DType::kBool) {
-      const std::size_t bad = elements.find_first_not_of(std::string_view("\0\1", 2));
-      if (bad != std::string_view::npos) {
-        fail_at(file_offset(entry.begin + bad), "tensor '", entry.name,
-                "' of type BOOL: expected 0 or 1, got ",
-                int{static_cast<unsigned char>(elements[bad])});
-      }
-    }
-    return Tensor::from_bytes(entry.shape, entry.dtype,
-                              std::as_bytes(std::span(elements.data(), elements.size())));
   }
 
   std::string_view bytes_;
+  std::size_t file_size_;
   const std::string& source_;
-  std::string_view elements_;
+  std::size_t head_size_ = 0;
 };
+
+Tensor read_tensor(std::string_view bytes, const SafetensorsEntry& entry,
+                   const std::string& source) {
+  const std::string_view elements = bytes.substr(entry.begin, entry.end - entry.begin);
+  if (entry.dtype == DType::kBool) {
+    const std::size_t bad = elements.find_first_not_of(std::string_view("\0\1", 2));
+    if (bad != std::string_view::npos) {
+      fail(ErrorCode::kDataLoss, source, ": offset ", entry.begin + bad, ": tensor '", entry.name,
+           "' of type BOOL: expected 0 or 1, got ", int{static_cast<unsigned char>(elements[bad])});
+    }
+  }
+  return Tensor::from_bytes(entry.shape, entry.dtype,
+                            std::as_bytes(std::span(elements.data(), elements.size())));
+}
 
 }  // namespace
 
+SafetensorsHeader internal::parse_safetensors_header(std::string_view bytes, std::size_t file_size,
+                                                     const std::string& source) {
+  return HeaderParser(bytes, file_size, source).parse();
+}
+
 SafetensorsFile parse_safetensors(std::string_view bytes, const std::string& source) {
-  return Parser(bytes, source).parse();
+  SafetensorsHeader header = internal::parse_safetensors_header(bytes, bytes.size(), source);
+  SafetensorsFile file;
+  file.metadata = std::move(header.metadata);
+  for (const SafetensorsEntry& entry : header.entries) {
+    file.tensors.push_back({entry.name, read_tensor(bytes, entry, source)});
+  }
+  return file;
 }
 
 SafetensorsFile read_safetensors(const std::string& path) {

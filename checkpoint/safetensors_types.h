@@ -1,13 +1,18 @@
-// Numbers and names that the reader and the writer of safetensors files share.
+// Numbers, names and parts that the readers and the writers of safetensors files share.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <bit>
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "tutti/checkpoint/safetensors.h"
 #include "tutti/tensor/dtype.h"
+#include "tutti/tensor/shape.h"
 
 namespace tutti::internal {
 
@@ -24,5 +29,35 @@ inline constexpr std::pair<std::string_view, DType> kSafetensorsDTypes[] = {
     {"I64", DType::kInt64}, {"F64", DType::kFloat64},   {"F32", DType::kFloat32},
     {"I32", DType::kInt32}, {"BF16", DType::kBFloat16}, {"F16", DType::kFloat16},
     {"U8", DType::kUInt8},  {"BOOL", DType::kBool}};
+
+std::string_view safetensors_name_of(DType dtype);
+/// Nothing for names that tensors have no type for.
+std::optional<DType> dtype_of_safetensors_name(std::string_view name);
+
+/// A file as it is written: the head (length and JSON header), then the elements of `tensors`.
+struct SafetensorsLayout {
+  std::string head;
+  std::vector<NamedTensor> tensors;  // in the order of the file, on the host
+  std::size_t num_bytes = 0;         // of the whole file
+};
+/// Errors of format_safetensors().
+SafetensorsLayout lay_out_safetensors(const SafetensorsFile& file);
+
+/// A tensor of a header. Offsets count from the start of the file.
+struct SafetensorsEntry {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+struct SafetensorsHeader {
+  std::vector<std::pair<std::string, std::string>> metadata;
+  std::vector<SafetensorsEntry> entries;  // by place; they fill the file after the head
+};
+/// Reads the head of a file of `file_size` bytes. `bytes` are the first ones, at least up to the
+/// end of the head. Errors of parse_safetensors().
+SafetensorsHeader parse_safetensors_header(std::string_view bytes, std::size_t file_size,
+                                           const std::string& source);
 
 }  // namespace tutti::internal

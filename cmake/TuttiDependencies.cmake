@@ -18,7 +18,7 @@ macro(tutti_dependency)
     set(dep_found ${${dep_PACKAGE}_FOUND})
     set(dep_version "${${dep_PACKAGE}_VERSION}")
     if(NOT dep_version)
-      set(dep_version "${${dep_PACKAGE}_VERSION_STRING}")  # FindZLIB before CMake 3.26
+      set(dep_version "${${dep_PACKAGE}_VERSION_STRING}${${dep_PACKAGE}_CXX_VERSION}")  # FindZLIB before CMake 3.26; FindMPI
     endif()
   endif()
   if(dep_found)
@@ -56,6 +56,11 @@ set(tutti_zlib_found ${ZLIB_FOUND})
 tutti_dependency(NAME PNG PACKAGE PNG APT libpng-dev GIVES "PNG pictures" MODE ${TUTTI_PNG})
 set(ZLIB_FOUND ${tutti_zlib_found})  # FindPNG looks for zlib, also where TUTTI_ZLIB is OFF
 tutti_dependency(NAME JPEG PACKAGE JPEG APT libjpeg-dev GIVES "JPEG pictures" MODE ${TUTTI_JPEG})
+tutti_dependency(NAME gRPC PACKAGE GRPCCPP VERSION 1.30 APT "libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev"
+                 GIVES "grpc:// for the control plane (tcp:// is always there)" MODE ${TUTTI_GRPC})
+set(MPI_CXX_SKIP_MPICXX ON)  # MPI's own C++ classes, long withdrawn: slow to compile
+tutti_dependency(NAME MPI PACKAGE MPI VERSION 3.0 APT "libopenmpi-dev openmpi-bin" GIVES "collectives and messages by MPI"
+                 MODE ${TUTTI_MPI})
 if(TUTTI_BUILD_TESTS)
   tutti_dependency(NAME GoogleTest PACKAGE GTest APT "libgtest-dev libgmock-dev" GIVES "the tests"
                    MODE REQUIRED)

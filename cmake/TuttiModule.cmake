@@ -39,6 +39,16 @@ function(tutti_module name)
   endif()
 endfunction()
 
+# The sources of a folder, and no others, see MPI's header.
+function(tutti_use_mpi folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc)
+  set(options -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX)
+  foreach(include_folder IN LISTS MPI_CXX_INCLUDE_DIRS)
+    list(APPEND options -isystem${include_folder})
+  endforeach()
+  set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "${options}")
+endfunction()
+
 # tutti::tutti: everything a program needs.
 function(tutti_umbrella)
   get_property(modules GLOBAL PROPERTY TUTTI_MODULES)

@@ -133,6 +133,16 @@ void Flags::add(const std::string& name, bool& variable, const std::string& help
   impl_->app->add_flag(name, variable, help);
 }
 
+void Flags::add(const std::string& name, std::vector<std::string>& variable,
+                const std::string& help) {
+  impl_->app->add_option(name, variable, help)
+      ->type_name("TEXT")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void Flags::add_footer(const std::string& text) { impl_->app->footer(text); }
+
 void Flags::add_choice(const std::string& name, std::string& variable,
                        const std::vector<std::string>& choices, const std::string& help) {
   const std::string list = join(choices);

@@ -26,9 +26,13 @@ class Flags {
   void add(const std::string& name, double& variable, const std::string& help);
   /// A switch without a value.
   void add(const std::string& name, bool& variable, const std::string& help);
+  /// A flag that may stand several times; each time adds a value.
+  void add(const std::string& name, std::vector<std::string>& variable, const std::string& help);
   /// One of `choices`; another value is refused with the list.
   void add_choice(const std::string& name, std::string& variable,
                   const std::vector<std::string>& choices, const std::string& help);
+  /// Text that the help ends with, such as examples.
+  void add_footer(const std::string& text);
   /// A sub-command: `body` runs (and gives the exit code) when it was named. `declare` adds its
   /// flags, or commands of its own: then one of those must be named and runs instead.
   void add_command(const std::string& name, const std::string& help,

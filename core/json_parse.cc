@@ -44,11 +44,27 @@ std::size_t offset_of_excess_depth(std::string_view text) {
   return text.size();
 }
 
-/// The part of nlohmann's message behind "... line 1, column 5: ", which repeats the position.
-std::string_view reason_of(std::string_view message) {
+/// The part of nlohmann's message behind "... line 1, column 5: ", which repeats the position. What
+/// it last read may end within a letter, so only ASCII is kept.
+std::string reason_of(std::string_view message) {
   const std::size_t column = message.find("column ");
   const std::size_t colon = message.find(": ", column == std::string_view::npos ? 0 : column);
-  return colon == std::string_view::npos ? message : message.substr(colon + 2);
+  std::string reason(colon == std::string_view::npos ? message : message.substr(colon + 2));
+  for (char& c : reason) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return reason;
+}
+
+/// A member's name as part of one short line.
+std::string readable(std::string_view name) {
+  constexpr std::size_t kMaxLength = 60;
+  std::string text = Json(name).dump();
+  text = text.substr(1, text.size() - 2);
+  if (text.size() <= kMaxLength) return text;
+  std::size_t end = kMaxLength;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // whole letters
+  return text.substr(0, end) + "...";
 }
 
 /// Receives the parser's events and builds a Json. `open_` holds the arrays and objects around the
@@ -130,7 +146,19 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     std::sort(names.begin(), names.end());
     const auto twice = std::adjacent_find(names.begin(), names.end());
     if (twice == names.end()) return;
-    fail(ErrorCode::kInvalidArgument, source_, ": member '", *twice, "' stands twice in an object");
+    fail(ErrorCode::kInvalidArgument, path(), ": member '", readable(*twice),
+         "' stands twice in an object; expected each once");
+  }
+
+  /// Of the innermost open value: "TF_CONFIG.cluster", "JSON[2].a".
+  std::string path() const {
+    std::string path(source_);
+    for (std::size_t i = 0; i + 1 < open_.size(); ++i) {
+      const Json& parent = open_[i].value;
+      path += parent.is_array() ? concat("[", parent.as_array().size(), "]")
+                                : concat(".", readable(open_[i].name));
+    }
+    return path;
   }
 
   std::string_view text_;

@@ -6,6 +6,7 @@
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
 #include "tutti/cross_device_ops/local/canonical.h"
 #include "tutti/cross_device_ops/local/reduction_to_one_device.h"
+#include "tutti/cross_device_ops/mpi/mpi_engine.h"
 #if TUTTI_NCCL
 #include "tutti/cross_device_ops/nccl/nccl_ops.h"
 #endif
@@ -37,6 +38,15 @@ std::unique_ptr<CrossDeviceOps> make_nccl(const Group&, const CommunicationOptio
 }
 #endif
 
+// Between processes there is no object for all replicas: communicators have engines instead.
+std::unique_ptr<CrossDeviceOps> make_mpi(const Group&, const CommunicationOptions&) {
+  const std::string reason = why_no_mpi();
+  if (!reason.empty()) throw Error(ErrorCode::kUnimplemented, reason);
+  fail(ErrorCode::kUnimplemented, "mpi: combines values of processes, one rank each; expected a ",
+       "communicator of such ranks (make_communicator()); try another operation such as canonical "
+       "for the replicas of one process");
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, CrossDeviceOpsFactory>> builtin_cross_device_ops() {
@@ -47,7 +57,8 @@ std::vector<std::pair<std::string, CrossDeviceOpsFactory>> builtin_cross_device_
           {"halving_doubling", scheduled("halving_doubling")},
           {"tree", scheduled("tree")},
           {"auto", make<AutoOps>},
-          {"nccl", make_nccl}};
+          {"nccl", make_nccl},
+          {"mpi", make_mpi}};
 }
 
 #if !TUTTI_NCCL

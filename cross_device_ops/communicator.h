@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -25,7 +26,7 @@ struct PendingCall;
 
 struct CommunicatorOptions {
   /// A registered name: canonical, ring, halving_doubling, tree, hierarchical_copy,
-  /// reduction_to_one_device, auto, or a plugin that spans processes.
+  /// reduction_to_one_device, auto, mpi, or a plugin that spans processes.
   std::string algorithm = "canonical";
   /// How long a call waits for the other ranks.
   Duration timeout = std::chrono::seconds(120);
@@ -49,6 +50,14 @@ class CollectiveHandle {
 
  private:
   std::shared_ptr<internal::PendingCall> call_;
+};
+
+/// How far one rank has come in its calls.
+struct CallProgress {
+  std::uint64_t entered = 0;   // calls begun so far
+  std::uint64_t finished = 0;  // of those, ended, well or not
+  std::string call;            // the last one: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
+  Duration since{};            // since it began, to some milliseconds
 };
 
 /// The collectives of one rank. Every rank of the group makes the same calls in the same order;
@@ -148,6 +157,8 @@ class Communicator {
   /// The last calls of this rank (4,096 at most), oldest first, a line each: number, call, state,
   /// seconds.
   std::vector<std::string> recent_calls() const;
+  /// Any thread, also while a call waits.
+  CallProgress progress() const;
 
  private:
   std::unique_ptr<internal::CommunicatorState> state_;

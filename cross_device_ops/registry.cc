@@ -87,8 +87,8 @@ std::string name_of(const CrossDeviceOpsSpec& spec, const Group& group) {
       implied = "nccl";
       break;
     case CommunicationImplementation::kMpi:
-      fail(ErrorCode::kUnimplemented, "CommunicationOptions: this build has no implementation ",
-           to_string(wanted), "; expected AUTO, RING, NCCL or CANONICAL, got ", to_string(wanted));
+      implied = "mpi";
+      break;
   }
   if (!spec.name.empty() && spec.name != implied) {
     fail(ErrorCode::kInvalidArgument, "make_cross_device_ops: implementation ", to_string(wanted),
@@ -123,6 +123,7 @@ std::vector<std::string> registered_cross_device_ops() {
 
 std::vector<std::string> registered_cross_device_ops(DeviceType device) {
   std::vector<std::string> names = registered_cross_device_ops();
+  std::erase(names, "mpi");
   if (device == DeviceType::kCpu) std::erase(names, "nccl");
   return names;
 }

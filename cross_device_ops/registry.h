@@ -31,10 +31,10 @@ using CrossDeviceOpsFactory =
 /// for an empty one. Any thread.
 void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory factory);
 /// All names, built-in ones (canonical, hierarchical_copy, reduction_to_one_device, ring,
-/// halving_doubling, tree, auto, nccl) first, then those of the plugins that TUTTI_PLUGINS lists
-/// (plugin.h).
+/// halving_doubling, tree, auto, nccl, mpi) first, then those of the plugins that TUTTI_PLUGINS
+/// lists (plugin.h).
 std::vector<std::string> registered_cross_device_ops();
-/// Those that may be tried with replicas on such devices: on CPUs all but nccl.
+/// Those for replicas of one process on such devices: all but mpi; on CPUs without nccl, too.
 std::vector<std::string> registered_cross_device_ops(DeviceType device);
 
 /// A name and options, to be built by the strategy when it knows its Group. A value.

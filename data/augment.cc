@@ -14,11 +14,9 @@ enum class Rows { kKept, kUnknown };
 
 class AugmentSource : public DatasetSource {
  public:
-  AugmentSource(Dataset below, AugmentFunction fn, const AugmentOptions& options, Rows rows)
-      : below_(std::move(below)),
-        fn_(std::make_shared<const AugmentFunction>(std::move(fn))),
-        options_(options),
-        rows_(rows) {}
+  AugmentSource(Dataset below, std::shared_ptr<const AugmentFunction> fn,
+                const AugmentOptions& options, Rows rows)
+      : below_(std::move(below)), fn_(std::move(fn)), options_(options), rows_(rows) {}
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     RandomKey key;
@@ -42,6 +40,11 @@ class AugmentSource : public DatasetSource {
     return below_.source().may_end_in_partial_batch();
   }
 
+  std::vector<SourcePtr> inputs() const override { return {below_.shared_source()}; }
+  SourcePtr with_inputs(std::vector<SourcePtr> inputs) const override {
+    return std::make_shared<AugmentSource>(Dataset(std::move(inputs.at(0))), fn_, options_, rows_);
+  }
+
  private:
   Dataset below_;
   std::shared_ptr<const AugmentFunction> fn_;
@@ -56,7 +59,8 @@ Dataset make_augmented(const Dataset& dataset, AugmentFunction fn, const Augment
     fail(ErrorCode::kInvalidArgument, "augment: expected num_parallel_calls of at least 1, got ",
          options.num_parallel_calls);
   }
-  return Dataset(std::make_shared<AugmentSource>(dataset, std::move(fn), options, rows));
+  return Dataset(std::make_shared<AugmentSource>(
+      dataset, std::make_shared<const AugmentFunction>(std::move(fn)), options, rows));
 }
 
 std::size_t component_number(const Element& element, const std::string& name) {

@@ -45,6 +45,9 @@ class BatchSource : public internal::ForwardingSource {
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     return std::make_unique<BatchIterator>(below().iterate(epoch), size_, options_.drop_remainder);
   }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<BatchSource>(std::move(below), size_, options_);
+  }
 
   std::optional<std::int64_t> cardinality() const override {
     const std::optional<std::int64_t> rows = below().cardinality();

@@ -98,6 +98,10 @@ class CacheSource : public internal::ForwardingSource {
       return std::make_unique<CachedIterator>(std::move(elements));
     return std::make_unique<FillingIterator>(below().iterate(epoch), store_);
   }
+  /// Other elements need a store of their own.
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<CacheSource>(std::move(below));
+  }
 
  private:
   std::shared_ptr<CacheStore> store_;

@@ -79,6 +79,14 @@ class ConcatenateSource : public DatasetSource {
            second_.source().may_end_in_partial_batch();
   }
 
+  std::vector<SourcePtr> inputs() const override {
+    return {first_.shared_source(), second_.shared_source()};
+  }
+  SourcePtr with_inputs(std::vector<SourcePtr> inputs) const override {
+    return std::make_shared<ConcatenateSource>(Dataset(std::move(inputs.at(0))),
+                                               Dataset(std::move(inputs.at(1))));
+  }
+
  private:
   Dataset first_;
   Dataset second_;

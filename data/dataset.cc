@@ -12,6 +12,12 @@ void ElementIterator::skip(std::int64_t count) {
   }
 }
 
+SourcePtr DatasetSource::with_inputs(std::vector<SourcePtr>) const {
+  fail(ErrorCode::kUnimplemented,
+       "DatasetSource::with_inputs: this source has no inputs that could be exchanged; expected a "
+       "source that overrides inputs() and with_inputs() together");
+}
+
 Dataset::Iterator::Iterator(std::shared_ptr<ElementIterator> elements)
     : elements_(std::move(elements)) {
   ++*this;

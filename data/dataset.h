@@ -25,6 +25,17 @@ class ElementIterator {
   virtual void skip(std::int64_t count);
 };
 
+class DatasetSource;
+using SourcePtr = std::shared_ptr<const DatasetSource>;
+
+/// The files that a source reads one by one, so that workers can share them.
+struct SourceFiles {
+  /// Nothing: not known before they are read; kInfinite: they never end.
+  std::optional<std::int64_t> count;
+  /// The same source over files index, index + count, ...; without elements when there are none.
+  std::function<SourcePtr(std::int64_t count, std::int64_t index)> shard;
+};
+
 /// What can be iterated. Immutable; threads: iterate() from any.
 class DatasetSource {
  public:
@@ -38,6 +49,14 @@ class DatasetSource {
   virtual std::optional<std::int64_t> batch_size() const { return std::nullopt; }
   /// Whether the last batch may have fewer rows.
   virtual bool may_end_in_partial_batch() const { return false; }
+
+  /// How pipelines are rewritten (auto_shard.h). The sources that this one reads from, in order;
+  /// none for those that stand at the beginning and for those that do not tell.
+  virtual std::vector<SourcePtr> inputs() const { return {}; }
+  /// The same over other inputs, as many as inputs() gives.
+  virtual SourcePtr with_inputs(std::vector<SourcePtr> inputs) const;
+  /// Nothing when it reads no files, or does not tell.
+  virtual std::optional<SourceFiles> files() const { return std::nullopt; }
 };
 
 inline constexpr std::int64_t kInfinite = -1;
@@ -74,7 +93,7 @@ struct ShuffleOptions {
 /// tf.data.Dataset.
 class Dataset {
  public:
-  explicit Dataset(std::shared_ptr<const DatasetSource> source) : source_(std::move(source)) {}
+  explicit Dataset(SourcePtr source) : source_(std::move(source)) {}
 
   /// Element i is row i of every tensor. Throws kInvalidArgument when their first dimensions
   /// differ.
@@ -147,6 +166,7 @@ class Dataset {
   std::optional<std::int64_t> cardinality() const { return source_->cardinality(); }
   std::optional<std::int64_t> batch_size() const { return source_->batch_size(); }
   const DatasetSource& source() const { return *source_; }
+  const SourcePtr& shared_source() const { return source_; }
 
   /// Range-for over one pass of epoch 0.
   class Iterator {
@@ -168,7 +188,7 @@ class Dataset {
   std::default_sentinel_t end() const { return {}; }
 
  private:
-  std::shared_ptr<const DatasetSource> source_;
+  SourcePtr source_;
 };
 
 }  // namespace tutti

@@ -40,6 +40,9 @@ class EnumerateSource : public internal::ForwardingSource {
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     return std::make_unique<EnumerateIterator>(below().iterate(epoch), start_);
   }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<EnumerateSource>(std::move(below), start_);
+  }
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
 
  private:

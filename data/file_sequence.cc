@@ -52,12 +52,27 @@ class FilesSource : public DatasetSource {
     return std::make_unique<FilesIterator>(files_);
   }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
+  std::optional<SourceFiles> files() const override {
+    return SourceFiles{std::ssize(files_->paths), [files = files_](auto count, auto index) {
+                         return std::make_shared<FilesSource>(
+                             Files{every_nth(files->paths, count, index), files->open});
+                       }};
+  }
 
  private:
   std::shared_ptr<const Files> files_;
 };
 
 }  // namespace
+
+std::vector<std::string> every_nth(const std::vector<std::string>& paths, std::int64_t count,
+                                   std::int64_t index) {
+  std::vector<std::string> chosen;
+  for (std::int64_t i = index; i < std::ssize(paths); i += count) {
+    chosen.push_back(paths[static_cast<std::size_t>(i)]);
+  }
+  return chosen;
+}
 
 Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const char* who) {
   if (paths.empty()) {

@@ -34,6 +34,9 @@ class FilterSource : public internal::ForwardingSource {
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     return std::make_unique<FilterIterator>(below().iterate(epoch), accepts_);
   }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<FilterSource>(std::move(below), accepts_);
+  }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
 

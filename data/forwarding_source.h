@@ -12,8 +12,15 @@ namespace tutti::internal {
 /// A source over another one. Cardinality and batch size are those of the source below.
 class ForwardingSource : public DatasetSource {
  public:
-  explicit ForwardingSource(std::shared_ptr<const DatasetSource> below)
-      : below_(std::move(below)) {}
+  explicit ForwardingSource(SourcePtr below) : below_(std::move(below)) {}
+
+  /// The same over another source.
+  virtual SourcePtr over(SourcePtr below) const = 0;
+
+  std::vector<SourcePtr> inputs() const final { return {below_}; }
+  SourcePtr with_inputs(std::vector<SourcePtr> inputs) const final {
+    return over(std::move(inputs.at(0)));
+  }
 
   std::optional<std::int64_t> cardinality() const override { return below_->cardinality(); }
   std::optional<std::int64_t> batch_size() const override { return below_->batch_size(); }
@@ -23,7 +30,7 @@ class ForwardingSource : public DatasetSource {
   const DatasetSource& below() const { return *below_; }
 
  private:
-  std::shared_ptr<const DatasetSource> below_;
+  SourcePtr below_;
 };
 
 /// An iterator over another one; skip() leaves out as many elements below.

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
+#include "tutti/data/auto_shard.h"
 #include "tutti/data/forwarding_source.h"
 
 // tf's order: a cycle of slots is walked round, up to block_length elements from each. A slot whose
@@ -84,8 +85,21 @@ class InterleaveSource : public internal::ForwardingSource {
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     return std::make_unique<InterleaveIterator>(below().iterate(epoch), make_, options_, epoch);
   }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<InterleaveSource>(std::move(below), make_, options_);
+  }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
+
+  /// Where the datasets read files, each element below stands for its files.
+  std::optional<SourceFiles> files() const override {
+    const std::optional<Element> first = below().iterate(0)->next();
+    if (!first || !internal::begins_at_files(make_(*first).source())) return std::nullopt;
+    return SourceFiles{below().cardinality(), [self = *this](auto count, auto index) {
+                         const Dataset names(self.inputs().at(0));
+                         return self.over(names.shard(count, index).shared_source());
+                       }};
+  }
 
  private:
   MakeDataset make_;

@@ -44,6 +44,9 @@ class MapSource : public internal::ForwardingSource {
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     return internal::make_map(below().iterate(epoch), fn_, num_parallel_calls_);
   }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<MapSource>(std::move(below), fn_, num_parallel_calls_);
+  }
 
   /// The function may change the rows.
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }

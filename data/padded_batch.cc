@@ -152,6 +152,9 @@ class PaddedBatchSource : public internal::ForwardingSource {
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     return std::make_unique<PaddedBatchIterator>(below().iterate(epoch), size_, options_);
   }
+  SourcePtr over(SourcePtr below) const override {
+    return Dataset(std::move(below)).padded_batch(size_, options_).shared_source();
+  }
   std::optional<std::int64_t> cardinality() const override { return plain_.cardinality(); }
   std::optional<std::int64_t> batch_size() const override { return size_; }
   bool may_end_in_partial_batch() const override {

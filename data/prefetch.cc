@@ -106,6 +106,9 @@ class PrefetchSource : public internal::ForwardingSource {
     return std::make_unique<PrefetchIterator>(below().iterate(epoch),
                                               static_cast<std::size_t>(depth_));
   }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<PrefetchSource>(std::move(below), depth_);
+  }
 
  private:
   int depth_;

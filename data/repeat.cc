@@ -91,6 +91,11 @@ class RepeatSource : public DatasetSource {
   std::optional<std::int64_t> batch_size() const override { return below_->batch_size(); }
   bool may_end_in_partial_batch() const override { return below_->may_end_in_partial_batch(); }
 
+  std::vector<SourcePtr> inputs() const override { return {below_}; }
+  SourcePtr with_inputs(std::vector<SourcePtr> inputs) const override {
+    return std::make_shared<RepeatSource>(std::move(inputs.at(0)), count_);
+  }
+
  private:
   std::shared_ptr<const DatasetSource> below_;
   std::int64_t count_;

@@ -38,6 +38,9 @@ class ShardSource : public internal::ForwardingSource {
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     return std::make_unique<ShardIterator>(below().iterate(epoch), count_, index_);
   }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<ShardSource>(std::move(below), count_, index_);
+  }
 
   std::optional<std::int64_t> cardinality() const override {
     const std::optional<std::int64_t> length = below().cardinality();

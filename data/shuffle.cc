@@ -62,6 +62,9 @@ class ShuffleSource : public internal::ForwardingSource {
     return std::make_unique<ShuffleIterator>(below().iterate(epoch),
                                              static_cast<std::size_t>(buffer_size_), key);
   }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<ShuffleSource>(std::move(below), buffer_size_, options_);
+  }
 
  private:
   std::int64_t buffer_size_;

@@ -45,6 +45,9 @@ class TakeSource : public internal::ForwardingSource {
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     return std::make_unique<TakeIterator>(below().iterate(epoch), count_);
   }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<TakeSource>(std::move(below), count_);
+  }
 
   std::optional<std::int64_t> cardinality() const override {
     const std::optional<std::int64_t> length = below().cardinality();
@@ -82,6 +85,9 @@ class SkipSource : public internal::ForwardingSource {
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     return std::make_unique<SkipIterator>(below().iterate(epoch), count_);
+  }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<SkipSource>(std::move(below), count_);
   }
 
   std::optional<std::int64_t> cardinality() const override {

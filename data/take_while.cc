@@ -35,6 +35,9 @@ class TakeWhileSource : public internal::ForwardingSource {
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     return std::make_unique<TakeWhileIterator>(below().iterate(epoch), accepts_);
   }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<TakeWhileSource>(std::move(below), accepts_);
+  }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
 

@@ -6,6 +6,7 @@
 
 #include "tutti/core/file.h"
 #include "tutti/data/crc.h"
+#include "tutti/data/file_sequence.h"
 #include "tutti/data/gzip_file.h"
 #include "tutti/data/little_endian.h"
 
@@ -80,6 +81,13 @@ class TFRecordSource : public DatasetSource {
     return std::make_unique<TFRecordIterator>(paths_, options_);
   }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
+  std::optional<SourceFiles> files() const override {
+    return SourceFiles{std::ssize(*paths_),
+                       [paths = paths_, options = options_](auto count, auto index) {
+                         return std::make_shared<TFRecordSource>(
+                             internal::every_nth(*paths, count, index), options);
+                       }};
+  }
 
  private:
   std::shared_ptr<const std::vector<std::string>> paths_;

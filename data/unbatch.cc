@@ -56,6 +56,9 @@ class UnbatchSource : public internal::ForwardingSource {
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     return std::make_unique<UnbatchIterator>(below().iterate(epoch));
   }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<UnbatchSource>(std::move(below));
+  }
   std::optional<std::int64_t> cardinality() const override {
     const std::optional<std::int64_t> length = below().cardinality();
     return length == kInfinite || length == 0 ? length : std::nullopt;

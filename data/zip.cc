@@ -84,6 +84,15 @@ class ZipSource : public DatasetSource {
     });
   }
 
+  std::vector<SourcePtr> inputs() const override {
+    std::vector<SourcePtr> inputs;
+    for (const Dataset& part : parts_) inputs.push_back(part.shared_source());
+    return inputs;
+  }
+  SourcePtr with_inputs(std::vector<SourcePtr> inputs) const override {
+    return std::make_shared<ZipSource>(std::vector<Dataset>(inputs.begin(), inputs.end()));
+  }
+
  private:
   std::vector<Dataset> parts_;
 };

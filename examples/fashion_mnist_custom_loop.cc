@@ -62,16 +62,18 @@ int train(const ExampleOptions& options, bool regularized, std::int64_t train_ex
   };
 
   TrainingSession session(options, *strategy, model.variables(), optimizer, train_batches);
-  while (session.begin_epoch()) {
-    for (const PerReplica<Batch>& batch : train_batches) {
-      PerReplica<Tensor> per_replica = strategy->run(train_step, batch);
-      Tensor loss = strategy->reduce(ReduceOp::kSum, per_replica);
-      if (!session.step(loss.item(), batch[0].global_rows())) break;
+  session.train([&] {
+    while (session.begin_epoch()) {
+      for (const PerReplica<Batch>& batch : train_batches) {
+        PerReplica<Tensor> per_replica = strategy->run(train_step, batch);
+        Tensor loss = strategy->reduce(ReduceOp::kSum, per_replica);
+        if (!session.step(loss.item(), batch[0].global_rows())) break;
+      }
+      test_accuracy.reset_state();
+      for (const PerReplica<Batch>& batch : test_batches) strategy->run(test_step, batch);
+      session.end_epoch("accuracy", test_accuracy.result().item());
     }
-    test_accuracy.reset_state();
-    for (const PerReplica<Batch>& batch : test_batches) strategy->run(test_step, batch);
-    session.end_epoch("accuracy", test_accuracy.result().item());
-  }
+  });
   return session.finish(min_accuracy);
 }
 

@@ -40,16 +40,20 @@ int train(const ExampleOptions& options) {
   };
 
   TrainingSession session(options, *strategy, weights, optimizer, batches);
-  while (session.begin_epoch()) {
-    for (const PerReplica<Batch>& batch : batches) {
-      Tensor loss = strategy->reduce(ReduceOp::kSum, strategy->run(train_step, batch));
-      if (!session.step(loss.item(), batch[0].global_rows())) break;
+  session.train([&] {
+    while (session.begin_epoch()) {
+      for (const PerReplica<Batch>& batch : batches) {
+        Tensor loss = strategy->reduce(ReduceOp::kSum, strategy->run(train_step, batch));
+        if (!session.step(loss.item(), batch[0].global_rows())) break;
+      }
+      const float error =
+          std::abs(slope.value().item() - kSlope) + std::abs(intercept.value().item() - kIntercept);
+      session.end_epoch("closeness", 1.0 - error);
     }
-    const float error =
-        std::abs(slope.value().item() - kSlope) + std::abs(intercept.value().item() - kIntercept);
-    session.end_epoch("closeness", 1.0 - error);
+  });
+  if (strategy->is_chief()) {
+    std::printf("line       y = %.4f x + %.4f\n", slope.value().item(), intercept.value().item());
   }
-  std::printf("line       y = %.4f x + %.4f\n", slope.value().item(), intercept.value().item());
   return session.finish(0.99);
 }
 

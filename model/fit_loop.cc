@@ -5,6 +5,19 @@
 #include "tutti/model/model_state.h"
 
 namespace tutti::internal {
+namespace {
+
+/// Whether the values so far are fetched for the progress line. They are fetched only where
+/// somebody looks at them: on GPUs that waits for the step. With several workers they are a meeting
+/// of all, so it is the number of the step that decides, not the clock.
+bool shows(const Strategy& strategy, Verbosity verbose, const std::optional<Progress>& progress,
+           std::int64_t number) {
+  constexpr std::int64_t kStepsOfWorkers = 25;
+  if (strategy.num_workers() == 1) return progress && progress->due(number);
+  return verbose == Verbosity::kProgress && number % kStepsOfWorkers == 0;
+}
+
+}  // namespace
 
 BatchFeed::BatchFeed(DistributedDataset data, std::optional<std::int64_t> steps_per_epoch)
     : data_(std::move(data)), steps_per_epoch_(steps_per_epoch) {
@@ -65,7 +78,8 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
     fail(ErrorCode::kInvalidArgument, "Model::fit: expected a positive validation_freq, got ",
          options.validation_freq);
   }
-  if (options.verbose == Verbosity::kProgress) progress_.emplace();
+  const bool is_chief = model.strategy().is_chief();
+  if (options.verbose == Verbosity::kProgress && is_chief) progress_.emplace();
 }
 
 History FitLoop::run() {
@@ -108,8 +122,7 @@ void FitLoop::run_epoch(std::int64_t epoch) {
 }
 
 void FitLoop::tell_batch_end(std::int64_t number, std::int64_t rows) {
-  // Numbers are fetched only where somebody looks at them: on GPUs that waits for the step.
-  const bool shown = progress_ && progress_->due(number);
+  const bool shown = shows(model_.strategy(), options_.verbose, progress_, number);
   Logs logs;
   if (shown || !options_.callbacks.empty()) logs = compiled_.logs();
   if (progress_) progress_->step(number, rows, logs.entries());
@@ -144,7 +157,8 @@ Logs run_evaluation(Model& model, CompiledModel& compiled, DistributedDataset da
   BatchFeed feed(std::move(data), std::nullopt);
   ReplicaStep step(model, compiled);
   std::optional<Progress> progress;
-  if (options.verbose == Verbosity::kProgress) progress.emplace();
+  const bool is_chief = model.strategy().is_chief();
+  if (options.verbose == Verbosity::kProgress && is_chief) progress.emplace();
   compiled.reset_metrics();
   for (const AnyCallback& callback : options.callbacks) callback->set_model(model);
   for (const AnyCallback& callback : options.callbacks) callback->on_test_begin();
@@ -153,8 +167,8 @@ Logs run_evaluation(Model& model, CompiledModel& compiled, DistributedDataset da
   for (std::int64_t number = 0; const PerReplica<Batch>* batch = feed.next(); ++number) {
     for (const AnyCallback& callback : options.callbacks) callback->on_test_batch_begin(number);
     model.strategy().run([&step](const Batch& part) { step.test(part); }, *batch);
-    if (!progress && options.callbacks.empty()) continue;
-    const bool shown = progress && progress->due(number + 1);
+    const bool shown = shows(model.strategy(), options.verbose, progress, number + 1);
+    if (!progress && !shown && options.callbacks.empty()) continue;
     const Logs logs = shown || !options.callbacks.empty() ? compiled.logs() : Logs();
     if (progress) progress->step(number + 1, (*batch)[0].global_rows(), logs.entries());
     for (const AnyCallback& callback : options.callbacks) callback->on_test_batch_end(number, logs);

@@ -300,20 +300,24 @@ std::vector<Tensor> Model::predict_all(DistributedDataset data) {
   return results;
 }
 
-void Model::save_weights(const std::string& path) const { tutti::save_weights(path, variables()); }
+void Model::save_weights(const std::string& path) const {
+  tutti::save_weights(path, variables(), {.writes = strategy().is_chief()});
+}
 
 void Model::load_weights(const std::string& path) {
   tutti::load_weights(path, variables(), {.ignore_unknown = true});
 }
 
 Checkpoint Model::checkpoint() {
-  Checkpoint checkpoint(variables());
+  Checkpoint checkpoint(variables(), {.writes = strategy().is_chief()});
   if (compiled() && model_state_->compiled->optimizer)
     checkpoint.add(optimizer().state_variables());
   checkpoint.add_state(
       "strategy",
       {[state = model_state_] { return state->strategy->save_state(); },
        [state = model_state_](const Json& json) { state->strategy->restore_state(json); }});
+  checkpoint.set_about("strategy", strategy().name());
+  checkpoint.set_about("replicas", strategy().num_replicas_in_sync());
   checkpoint.add_state("fit", {[state = model_state_] {
                                  Json json = Json::object();
                                  json.set("epochs_trained", state->epochs_trained);

@@ -83,7 +83,7 @@ void ModelCheckpoint::delete_old() {
   while (options_.max_to_keep > 0 &&
          paths_.size() > static_cast<std::size_t>(options_.max_to_keep)) {
     std::error_code ignored;  // somebody else may have deleted it
-    std::filesystem::remove(paths_.front(), ignored);
+    if (model().strategy().is_chief()) std::filesystem::remove(paths_.front(), ignored);
     paths_.erase(paths_.begin());
   }
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
@@ -58,40 +59,71 @@ bool is_on_gpu(const Gradient& gradient) {
   return values.device().type != DeviceType::kCpu;
 }
 
-/// [] float64, on the gradient's device: the host waits for nothing.
-Tensor squares_on_device(const Gradient& gradient) {
-  return reduce_sum(square(cast(gradient.to_dense(), DType::kFloat64)));
+/// The gradients of one device, and the sums of their squares there: the host waits for nothing.
+struct OnDevice {
+  Device device;
+  std::vector<std::size_t> indices;  // in the list
+  std::vector<Tensor> values;        // dense
+  Tensor squares;                    // [indices] float64
+};
+
+std::vector<OnDevice> squares_by_device(std::span<const Gradient> gradients) {
+  std::vector<OnDevice> all;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].is_none()) continue;
+    const Tensor values = gradients[i].to_dense();
+    auto found = std::ranges::find(all, values.device(), &OnDevice::device);
+    if (found == all.end()) found = all.insert(found, OnDevice{values.device(), {}, {}, {}});
+    found->indices.push_back(i);
+    found->values.push_back(values);
+  }
+  for (OnDevice& each : all) each.squares = sums_of_squares(each.values);
+  return all;
 }
 
-/// The gradient times factor_for(sqrt(squares), limit), a number that only the device knows.
-Gradient limited_on_device(const Gradient& gradient, const Tensor& squares, double limit) {
-  const Tensor norm = sqrt(squares);
-  const Tensor factor = where(greater(norm, limit), limit / norm, 1.0);
-  const auto scaled = [&](const Tensor& values) {
-    return multiply(values, cast(factor.to(values.device()), values.dtype()));
-  };
-  if (gradient.is_dense()) return scaled(gradient.dense());
+/// Where norm > limit, limit / norm; else 1.
+Tensor factors_for(const Tensor& squares, double limit) {
+  const Tensor norms = sqrt(squares);
+  return where(greater(norms, limit), limit / norms, 1.0);
+}
+
+Gradient scaled(const Gradient& gradient, const Tensor& factor) {
+  if (gradient.is_dense()) return multiply(gradient.dense(), factor);
   const IndexedSlices& slices = gradient.slices();
-  return IndexedSlices{scaled(slices.values), slices.indices, slices.dense_shape};
+  return IndexedSlices{multiply(slices.values, factor.to(slices.values.device())), slices.indices,
+                       slices.dense_shape};
+}
+
+/// Multiplies each gradient of the device by its own of `factors` [n], or by the one of [].
+void scale_all(std::vector<Gradient>& gradients, const OnDevice& on_device, const Tensor& factors) {
+  std::map<DType, Tensor> by_type;
+  for (std::size_t n = 0; n < on_device.indices.size(); ++n) {
+    Tensor& converted = by_type[on_device.values[n].dtype()];
+    if (!converted.defined()) converted = cast(factors, on_device.values[n].dtype());
+    const Tensor own = factors.rank() == 0
+                           ? converted
+                           : converted.rows(static_cast<std::int64_t>(n), 1).reshaped({});
+    Gradient& gradient = gradients[on_device.indices[n]];
+    gradient = scaled(gradient, own);
+  }
 }
 
 std::vector<Gradient> clipped_on_device(std::vector<Gradient> gradients,
                                         const ClippingOptions& options) {
-  std::vector<Tensor> squares;
-  for (const Gradient& gradient : gradients) {
-    squares.push_back(gradient.is_none() ? Tensor() : squares_on_device(gradient));
+  const std::vector<OnDevice> all = squares_by_device(gradients);
+  if (options.clipnorm) {
+    for (const OnDevice& each : all) {
+      scale_all(gradients, each, factors_for(each.squares, *options.clipnorm));
+    }
+    return gradients;
   }
-  Tensor total;  // of all, for global_clipnorm
-  for (Tensor& each : squares) {
-    if (!each.defined()) continue;
-    total = total.defined() ? total + each.to(total.device()) : each;
+  Tensor total;
+  for (const OnDevice& each : all) {
+    const Tensor sum = reduce_sum(each.squares);
+    total = total.defined() ? total + sum.to(total.device()) : sum;
   }
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    if (gradients[i].is_none()) continue;
-    gradients[i] = options.clipnorm
-                       ? limited_on_device(gradients[i], squares[i], *options.clipnorm)
-                       : limited_on_device(gradients[i], total, *options.global_clipnorm);
-  }
+  const Tensor factor = factors_for(total, *options.global_clipnorm);
+  for (const OnDevice& each : all) scale_all(gradients, each, factor.to(each.device));
   return gradients;
 }
 

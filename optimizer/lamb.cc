@@ -58,6 +58,15 @@ void LambRule::apply_typed(const UpdateArgs& args) const {
   for (std::size_t i = 0; i < args.count; ++i) w[i] -= rate * direction[i];
 }
 
+std::optional<DeviceRule> LambRule::device_rule(const UpdateScalars& scalars) const {
+  const double t = static_cast<double>(scalars.iteration + 1);
+  return DeviceRule{
+      DeviceRuleId::kLamb,
+      {scalars.learning_rate, scalars.gradient_scale, scalars.weight_decay,
+       1.0 / (1.0 - std::pow(hyper_.beta_1, t)), 1.0 / (1.0 - std::pow(hyper_.beta_2, t)),
+       1.0 - hyper_.beta_1, 1.0 - hyper_.beta_2, hyper_.epsilon}};
+}
+
 Lamb::Lamb(std::span<const Variable> variables, const LambOptions& options)
     : Optimizer(variables,
                 std::make_unique<LambRule>(

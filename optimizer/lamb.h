@@ -21,6 +21,7 @@ class LambRule final : public UpdateRule {
   std::string_view name() const override { return "lamb"; }
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
   bool decays_weights() const override { return true; }
   bool uses_norms() const override { return true; }
   void direct(const UpdateArgs& args, void* direction) const override;

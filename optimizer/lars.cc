@@ -52,6 +52,12 @@ void LarsRule::apply_typed(const UpdateArgs& args) const {
   }
 }
 
+std::optional<DeviceRule> LarsRule::device_rule(const UpdateScalars& scalars) const {
+  return DeviceRule{DeviceRuleId::kLars,
+                    {scalars.learning_rate, scalars.gradient_scale, scalars.weight_decay,
+                     hyper_.momentum, hyper_.trust_coefficient, hyper_.epsilon}};
+}
+
 Lars::Lars(std::span<const Variable> variables, const LarsOptions& options)
     : Optimizer(variables,
                 std::make_unique<LarsRule>(LarsHyperparameters{

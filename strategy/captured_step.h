@@ -60,7 +60,7 @@ class CapturedCalls {
 /// So `fn` must do the same work each time. Tensors it makes of numbers are constants; tensors of
 /// its arguments, variables, optimizers' iterations and schedules and dropout's masks are those of
 /// each step. Refused with kFailedPrecondition or kUnimplemented, naming the reason: reading a
-/// value on the host (item()), which optimizers without a GPU kernel do (LARS, LAMB), random
+/// value on the host (item()), which update rules of your own without a GPU kernel do, random
 /// tensors, gradient accumulation, dynamic loss scaling.
 ///
 /// Arguments: Tensor, Batch, Element, std::vector, std::pair and std::tuple of such, and plain
@@ -79,7 +79,7 @@ class CapturedStep {
     internal::CapturedCalls::Call call;
     (internal::collect_tensors(args, call.inputs), ...);
     (internal::describe_plain(args, call.plain_arguments), ...);
-    call.body = [&](std::span<const Tensor> inputs) {
+    call.body = [&]([[maybe_unused]] std::span<const Tensor> inputs) {
       // Braces: arguments take their tensors in order.
       std::tuple<Args...> replaced{internal::with_tensors(args, inputs)...};
       std::vector<Tensor> results;

@@ -5,15 +5,13 @@
 #include <utility>
 
 #include "tutti/core/clock.h"
-#include "tutti/core/logging.h"
-#include "tutti/strategy/rebatch.h"
+#include "tutti/strategy/input_parts.h"
 
 namespace tutti {
 
 struct DistributedDataset::Impl {
-  Dataset dataset;
-  InputPlan plan = {};
-  std::optional<std::int64_t> batch_size = std::nullopt;
+  InputPlan plan;
+  internal::InputPart part;
   std::uint64_t epoch = 0;       // of the pass under way, or of the next one
   std::int64_t batches = 0;      // handed out in it
   bool resume = false;           // restore() was called: begin() goes on there
@@ -26,75 +24,11 @@ struct DistributedDataset::Impl {
 struct DistributedDataset::Iterator::State {
   std::shared_ptr<Impl> impl;
   std::unique_ptr<ElementIterator> elements;
+  internal::StepCutter cutter;
   std::uint64_t generation = 0;
 
   std::optional<PerReplica<Batch>> next();
-
- private:
-  std::optional<std::vector<Element>> split_next();
-  std::optional<std::vector<Element>> whole_next();
-  std::vector<std::int64_t> sizes_of(const Element& batch) const;
 };
-
-std::vector<std::int64_t> DistributedDataset::Iterator::State::sizes_of(
-    const Element& batch) const {
-  const std::int64_t rows = batch.rows();
-  if (!impl->plan.weights.empty()) return weighted_replica_rows(rows, impl->plan.weights);
-  return replica_rows(rows, impl->num_replicas());
-}
-
-std::optional<std::vector<Element>> DistributedDataset::Iterator::State::split_next() {
-  std::optional<Element> batch = elements->next();
-  if (!batch) return std::nullopt;
-  for (const Tensor& tensor : batch->tensors()) {
-    if (tensor.rank() == 0) {
-      fail(ErrorCode::kInvalidArgument,
-           "distribute_dataset: the dataset is not batched; expected elements whose first "
-           "dimension is the global batch, got a scalar; try dataset.batch(global_batch_size)");
-    }
-  }
-  std::vector<Element> pieces;
-  std::int64_t first = 0;
-  for (std::int64_t count : sizes_of(*batch)) {
-    pieces.push_back(batch->slice_rows(first, count));
-    first += count;
-  }
-  return pieces;
-}
-
-std::optional<std::vector<Element>> DistributedDataset::Iterator::State::whole_next() {
-  std::vector<Element> pieces;
-  for (int r = 0; r < impl->num_replicas(); ++r) {
-    std::optional<Element> element = elements->next();
-    if (!element) break;
-    pieces.push_back(std::move(*element));
-  }
-  if (pieces.empty()) return std::nullopt;
-  const Element& first = pieces.front();
-  const bool batched = first.size() > 0 && first[0].rank() > 0;
-  if (pieces.size() < impl->plan.replica_devices.size()) {
-    if (!batched) {
-      // A scalar has no empty form: as in tf the pass ends when a replica lacks an element.
-      log_warning_once(concat("distribute_datasets_from_function: the last ", pieces.size(),
-                              " elements do not reach all ", impl->num_replicas(),
-                              " replicas and are left out; batch() the dataset to use them"));
-      return std::nullopt;
-    }
-    while (pieces.size() < impl->plan.replica_devices.size()) {
-      pieces.push_back(pieces.front().slice_rows(0, 0));
-    }
-  }
-  if (!batched) return pieces;
-  std::int64_t total = 0;
-  for (const Element& piece : pieces) total += piece.rows();
-  std::int64_t row = 0;
-  for (Element& piece : pieces) {
-    const std::int64_t rows = piece.rows();
-    piece = piece.placed_in(row, total);
-    row += rows;
-  }
-  return pieces;
-}
 
 std::optional<PerReplica<Batch>> DistributedDataset::Iterator::State::next() {
   if (generation != impl->generation) {
@@ -103,7 +37,7 @@ std::optional<PerReplica<Batch>> DistributedDataset::Iterator::State::next() {
          "again; use the newest iterator");
   }
   const TimePoint begin = Clock::system().now();
-  auto pieces = impl->plan.cut == InputCut::kSplit ? split_next() : whole_next();
+  auto pieces = cutter.next(*elements);
   impl->wait_seconds += seconds_between(begin, Clock::system().now());
   if (!pieces) {
     ++impl->epoch;
@@ -111,7 +45,7 @@ std::optional<PerReplica<Batch>> DistributedDataset::Iterator::State::next() {
     ++impl->generation;
     return std::nullopt;
   }
-  ++impl->batches;
+  impl->batches += cutter.take_steps();
   std::vector<Batch> batches;
   for (std::size_t r = 0; r < pieces->size(); ++r) {
     batches.emplace_back((*pieces)[r].to(impl->plan.replica_devices[r]));
@@ -134,31 +68,22 @@ DistributedDataset::Iterator DistributedDataset::begin() {
   }
   impl.resume = false;
   ++impl.generation;
-  Iterator iterator;
-  iterator.state_ = std::make_shared<Iterator::State>();
-  iterator.state_->impl = impl_;
-  iterator.state_->generation = impl.generation;
   const int depth = impl.plan.options.prefetch;
-  const std::int64_t elements_per_step =
-      impl.plan.cut == InputCut::kSplit ? 1 : impl.num_replicas();
-  const Dataset rest =
-      impl.batches > 0 ? impl.dataset.skip(impl.batches * elements_per_step) : impl.dataset;
-  iterator.state_->elements =
-      (depth > 0 ? rest.prefetch(depth * static_cast<int>(elements_per_step)) : rest)
-          .iterate(impl.epoch);
+  const int elements_per_step = impl.part.cut == InputCut::kSplit ? 1 : impl.num_replicas();
+  const Dataset& all = impl.part.dataset;
+  const Dataset rest = impl.batches > 0 ? all.skip(impl.batches * elements_per_step) : all;
+  const Dataset ahead = depth > 0 ? rest.prefetch(depth * elements_per_step) : rest;
+  Iterator iterator;
+  iterator.state_ = std::make_shared<Iterator::State>(
+      Iterator::State{impl_, ahead.iterate(impl.epoch), {impl.plan, impl.part}, impl.generation});
   iterator.current_ = iterator.state_->next();
   return iterator;
 }
 
-std::optional<std::int64_t> DistributedDataset::cardinality() const {
-  const auto count = impl_->dataset.cardinality();
-  if (!count || *count == kInfinite || impl_->plan.cut == InputCut::kSplit) return count;
-  return (*count + impl_->num_replicas() - 1) / impl_->num_replicas();
-}
+std::optional<std::int64_t> DistributedDataset::cardinality() const { return impl_->part.steps; }
 
 std::optional<std::int64_t> DistributedDataset::global_batch_size() const {
-  if (!impl_->batch_size || impl_->plan.cut == InputCut::kSplit) return impl_->batch_size;
-  return *impl_->batch_size * impl_->num_replicas();
+  return impl_->part.global_batch_size;
 }
 
 double DistributedDataset::take_wait_seconds() { return std::exchange(impl_->wait_seconds, 0.0); }
@@ -186,10 +111,9 @@ void DistributedDataset::restore(const Json& position) {
 }
 
 DistributedDataset make_distributed_dataset(const Dataset& dataset, InputPlan plan) {
-  auto impl = std::make_shared<DistributedDataset::Impl>(DistributedDataset::Impl{dataset});
-  impl->plan = std::move(plan);
-  impl->batch_size = dataset.batch_size();
-  return DistributedDataset(std::move(impl));
+  internal::InputPart part = internal::part_of_worker(dataset, plan);
+  return DistributedDataset(std::make_shared<DistributedDataset::Impl>(
+      DistributedDataset::Impl{std::move(plan), std::move(part)}));
 }
 
 }  // namespace tutti

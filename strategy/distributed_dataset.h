@@ -10,32 +10,14 @@
 
 #include "tutti/core/json.h"
 #include "tutti/cross_device_ops/per_replica.h"
-#include "tutti/data/dataset.h"
+#include "tutti/strategy/input_plan.h"
 
 namespace tutti {
 
-struct InputOptions {
-  /// Global batches read and cut ahead by a thread of their own; 0: on the caller's thread.
-  int prefetch = 2;
-};
-
-/// How elements of a dataset become batches of replicas. kSplit: each element is a global batch,
-/// which is cut. kWhole: consecutive elements go to consecutive replicas (tf's datasets made by
-/// function).
-enum class InputCut { kSplit, kWhole };
-
-/// What a strategy says about its replicas.
-struct InputPlan {
-  std::vector<Device> replica_devices = {};
-  std::vector<double> weights = {};  // empty: equal shares
-  InputCut cut = InputCut::kSplit;
-  InputOptions options = {};
-};
-
-/// Yields PerReplica<Batch>: slice v of each global batch for replica v. A replica without rows
-/// gets an empty batch and still runs. begin() number e starts epoch e. Made by
-/// Strategy::distribute_dataset(). A handle: copies share the position. Used by one thread.
-/// tf.distribute.DistributedDataset.
+/// Yields PerReplica<Batch>: slice v of each global batch for replica v of this worker. A replica
+/// without rows gets an empty batch and still runs; all workers make the same number of steps.
+/// begin() number e starts epoch e. Made by Strategy::distribute_dataset(). A handle: copies share
+/// the position. Used by one thread. tf.distribute.DistributedDataset.
 class DistributedDataset {
  public:
   class Iterator {
@@ -68,8 +50,8 @@ class DistributedDataset {
   /// progress line.
   double take_wait_seconds();
 
-  /// (epoch, batches handed out in it): what a checkpoint keeps. Batches prefetched but not handed
-  /// out do not count.
+  /// (epoch, steps handed out or left out in it), the same on all workers: what a checkpoint keeps.
+  /// Batches prefetched but not handed out do not count.
   Json position() const;
   void restore(const Json& position);
 

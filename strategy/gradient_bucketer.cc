@@ -81,8 +81,8 @@ void GradientBucketer::begin(std::span<const Variable> variables) {
          "GradientReducer::begin: the reduction before is not "
          "finished; expected finish() first");
   }
-  context_.rendezvous().check(context_.replica_id());
-  round_ = exchange_.join(context_.replica_id(), variables, context_.rendezvous().monitor());
+  context_.rendezvous().check(context_.local_replica());
+  round_ = exchange_.join(context_.local_replica(), variables, context_.rendezvous().monitor());
   given_.assign(variables.size(), false);
 }
 
@@ -97,7 +97,7 @@ void GradientBucketer::ready(std::size_t index, const Gradient& gradient) {
   trace_instant("ready", "compute", round_->variable(index).name(),
                 {{"replica", context_.replica_id()},
                  {"bucket", static_cast<std::int64_t>(round_->plan().places[index].bucket)}});
-  round_->put(context_.replica_id(), index, gradient);
+  round_->put(context_.local_replica(), index, gradient);
   round_->work();
 }
 
@@ -113,7 +113,7 @@ std::vector<Gradient> GradientBucketer::finish() {
   }
   const TraceSpan span("finish", "communication");
   const Rendezvous::Action action = [this](std::span<void* const>) { finish_round(); };
-  const int replica = context_.replica_id();
+  const int replica = context_.local_replica();
   context_.rendezvous().meet(replica, header(MeetingKind::kFinishGradients), nullptr, action, this);
   const std::shared_ptr<GradientRound> round = std::exchange(round_, nullptr);
   skips_update_ =
@@ -126,13 +126,14 @@ void GradientBucketer::finish_round() {
   for (;;) {
     round_->work();
     context_.rendezvous().wait(
-        context_.replica_id(), [this] { return round_->is_finished() || round_->has_task(); },
+        context_.local_replica(), [this] { return round_->is_finished() || round_->has_task(); },
         "the reduction of gradients");
     MutexLock lock(monitor.mutex());
     if (round_->failure()) std::rethrow_exception(round_->failure());
     if (round_->is_finished()) break;
   }
   round_->join_gpus();
+  round_->join_workers();
   exchange_.judge(*round_);
 }
 
@@ -140,7 +141,7 @@ void GradientBucketer::updates_done() {
   const LocalReplicaContext::CommunicationTimer timer(context_);
   const TraceSpan span("updates_done", "communication");
   const Rendezvous::Action nothing = [](std::span<void* const>) {};
-  context_.rendezvous().meet(context_.replica_id(), header(MeetingKind::kUpdatesDone), nullptr,
+  context_.rendezvous().meet(context_.local_replica(), header(MeetingKind::kUpdatesDone), nullptr,
                              nothing);
 }
 

@@ -23,9 +23,11 @@ GradientRound::GradientRound(ReplicaServices& services, ReplicaMonitor& monitor,
       plan_(plan.plan),
       residuals_(plan.residuals),
       variables_(variables.begin(), variables.end()),
+      team_(services.team.get()),
       num_replicas_(services.replica_devices.size()),
       on_gpus_(services.replica_devices.front().type == DeviceType::kGpu),
-      canonical_(!on_gpus_ && services.ops.name() == "canonical"),
+      alone_(num_replicas_ == 1 && !team_),
+      canonical_(!on_gpus_ && (team_ || services.ops.name() == "canonical")),
       compression_(services.communication.compression),
       policy_(services.communication.non_finite),
       gradients_(num_replicas_, std::vector<Gradient>(variables.size())),
@@ -35,9 +37,12 @@ GradientRound::GradientRound(ReplicaServices& services, ReplicaMonitor& monitor,
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const BucketPlan::Bucket& bucket = plan_->buckets[b];
     sizes.push_back(bucket.items.size());
+    if (team_) {
+      make_partial_sums(b);
+      continue;
+    }
     const Shape shape{static_cast<std::int64_t>(bucket.count)};
-    // One replica alone keeps its gradients as they are.
-    const std::size_t copies = num_replicas_ == 1 ? 0 : canonical_ ? 1 : num_replicas_;
+    const std::size_t copies = alone_ ? 0 : canonical_ ? 1 : num_replicas_;
     for (std::size_t r = 0; r < copies; ++r) {
       buckets_[b].flat.emplace_back(shape, bucket.dtype, services.replica_devices[r]);
     }
@@ -57,7 +62,8 @@ void GradientRound::put(int replica, std::size_t index, const Gradient& gradient
   if (!on_gpus_ && !canonical_ && num_replicas_ > 1 && gradient.is_dense()) {
     stage(replica, bucket, plan_->buckets[bucket].items[item]);
   }
-  if (num_replicas_ == 1 && policy_ != NonFinitePolicy::kIgnore) check_alone(index);
+  const bool later = on_gpus_ && gradient.is_dense();  // all at once, by join_gpus()
+  if (alone_ && policy_ != NonFinitePolicy::kIgnore && !later) check_alone(index);
   if (--unfilled_[r][bucket] > 0) return;
   if (on_gpus_ && num_replicas_ > 1) pack(replica, bucket);
   if (last_to_fill(bucket)) publish(bucket);
@@ -81,30 +87,45 @@ void GradientRound::publish(std::size_t bucket) {
   const bool sliceable = canonical_ || services_.ops.sliceable();
   const auto slices = cut_slices(has_slices ? plan.count : 0, size_of(plan.dtype),
                                  sliceable ? static_cast<int>(num_replicas_) : 1);
+  {
+    MutexLock lock(monitor_.mutex());
+    for (const SliceRange& slice : slices) tasks_.push_back({bucket, slice});
+    buckets_[bucket].slices_left = slices.size();
+    monitor_.notify_replicas();
+  }
+  if (slices.empty()) bucket_is_summed(bucket);
+}
+
+void GradientRound::bucket_is_summed(std::size_t bucket) {
+  if (team_) {
+    try {
+      give_to_workers(bucket);
+    } catch (...) {
+      return fail_with(std::current_exception());
+    }
+  }
   MutexLock lock(monitor_.mutex());
-  for (const SliceRange& slice : slices) tasks_.push_back({bucket, slice});
-  buckets_[bucket].slices_left = slices.size();
-  if (slices.empty()) ++buckets_done_;
-  monitor_.notify_replicas();
+  if (++buckets_done_ == buckets_.size()) monitor_.notify_replicas();
 }
 
 void GradientRound::prepare(std::size_t bucket) {
+  if (team_) count_kinds(bucket);
   for (const BucketPlan::Item& item : plan_->buckets[bucket].items) {
     buckets_[bucket].kinds.push_back(prepare_item(bucket, item));
   }
-  if (!on_gpus_ && !canonical_ && num_replicas_ > 1) zero_unused(bucket);
+  if (team_ || (!on_gpus_ && !canonical_ && num_replicas_ > 1)) zero_unused(bucket);
 }
 
 void GradientRound::zero_unused(std::size_t bucket) {
   const BucketPlan::Bucket& plan = plan_->buckets[bucket];
-  const std::size_t element_size = size_of(plan.dtype);
+  std::vector<MutableTensor>& flat = buckets_[bucket].flat;
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
     const BucketPlan::Item& item = plan.items[i];
     const bool is_dense = buckets_[bucket].kinds[i] == Kind::kDense;
     const std::size_t begin = item.first + (is_dense ? item.count : 0);
     const std::size_t end = i + 1 < plan.items.size() ? plan.items[i + 1].first : plan.count;
-    for (std::size_t r = 0; begin < end && r < num_replicas_; ++r) {
-      std::memset(element(bucket, r, begin), 0, (end - begin) * element_size);
+    for (std::size_t c = 0; begin < end && c < flat.size(); ++c) {
+      std::memset(element(bucket, c, begin), 0, (end - begin) * size_of(flat[c].dtype()));
     }
   }
 }
@@ -125,7 +146,7 @@ GradientRound::Kind GradientRound::prepare_item(std::size_t bucket, const Bucket
                             " but has one on others; zeros are used there"));
   }
   if (!any_dense) {
-    sum_sparse(item);
+    if (!team_) sum_sparse(item);
     return Kind::kSparse;
   }
   make_dense(item, bucket);
@@ -144,7 +165,7 @@ void GradientRound::make_dense(const BucketPlan::Item& item, std::size_t bucket)
   }
 }
 
-void GradientRound::sum_sparse(const BucketPlan::Item& item) {
+std::vector<IndexedSlices> GradientRound::local_slices(const BucketPlan::Item& item) const {
   const Variable& variable = variables_[item.variable];
   std::vector<IndexedSlices> slices;
   for (std::size_t r = 0; r < num_replicas_; ++r) {
@@ -157,6 +178,12 @@ void GradientRound::sum_sparse(const BucketPlan::Item& item) {
     slices.push_back({Tensor::zeros(variable.shape().with_dim(0, 0), variable.dtype()),
                       Tensor::zeros({0}, DType::kInt64), variable.shape()});
   }
+  return slices;
+}
+
+void GradientRound::sum_sparse(const BucketPlan::Item& item) {
+  const Variable& variable = variables_[item.variable];
+  std::vector<IndexedSlices> slices = team_ ? slices_of_all_replicas(item) : local_slices(item);
   const Device where = on_gpus_ ? Device{} : services_.replica_devices.front();
   IndexedSlices sum = sum_slices_canonically(slices, where);
   const auto count = static_cast<std::size_t>(sum.values.num_elements());
@@ -207,7 +234,6 @@ void GradientRound::check_alone(std::size_t index) {
       gradient = copy_to(IndexedSlices{finite, slices.indices, slices.dense_shape}, device);
     }
   } else if (gradient.is_dense()) {
-    if (on_gpus_ && !has_non_finite(gradient.dense())) return;
     const Tensor dense = on_gpus_ ? gradient.dense().to(Device{}) : gradient.dense();
     const auto found = first_non_finite(dense.dtype(), dense.bytes().data(), item.count);
     if (!found) return;
@@ -240,9 +266,11 @@ void GradientRound::work() {
       fail_with(std::current_exception());
       return;
     }
-    MutexLock lock(monitor_.mutex());
-    if (--buckets_[task.bucket].slices_left > 0) continue;
-    if (++buckets_done_ == buckets_.size()) monitor_.notify_replicas();
+    {
+      MutexLock lock(monitor_.mutex());
+      if (--buckets_[task.bucket].slices_left > 0) continue;
+    }
+    bucket_is_summed(task.bucket);
   }
 }
 
@@ -257,7 +285,7 @@ std::vector<Gradient> GradientRound::results(int replica) const {
   const Device device = services_.replica_devices[r];
   std::vector<Tensor> flat;
   for (const BucketState& bucket : buckets_) {
-    if (num_replicas_ == 1) break;
+    if (alone_) break;
     flat.push_back(bucket.flat[canonical_ ? 0 : r].freeze().to(device));
   }
   std::vector<Gradient> gradients;
@@ -272,12 +300,11 @@ std::vector<Gradient> GradientRound::results(int replica) const {
         gradients.push_back(on_gpus_ ? copy_to(sparse_sums_[i], device) : sparse_sums_[i]);
         break;
       case Kind::kDense:
-        gradients.push_back(num_replicas_ == 1
-                                ? gradients_[0][i]
-                                : Gradient(flat[b]
-                                               .rows(static_cast<std::int64_t>(item.first),
-                                                     static_cast<std::int64_t>(item.count))
-                                               .reshaped(variables_[i].shape())));
+        gradients.push_back(alone_ ? gradients_[0][i]
+                                   : Gradient(flat[b]
+                                                  .rows(static_cast<std::int64_t>(item.first),
+                                                        static_cast<std::int64_t>(item.count))
+                                                  .reshaped(variables_[i].shape())));
         break;
     }
   }

@@ -6,15 +6,18 @@
 #include <span>
 #include <vector>
 
+#include "tutti/cross_device_ops/communicator.h"
 #include "tutti/strategy/bucket_plan.h"
 #include "tutti/strategy/error_feedback.h"
 #include "tutti/strategy/local_replica.h"
+#include "tutti/strategy/multi_worker/worker_team.h"
 #include "tutti/strategy/non_finite.h"
 
 namespace tutti::internal {
 
 /// A bucket that all replicas have filled is published: on CPUs as slices, which any replica
-/// computes; on GPUs as work for their communication streams.
+/// computes; on GPUs as work for their communication streams. With other workers the sum of this
+/// worker's replicas goes on to them, bucket by bucket.
 class GradientRound {
  public:
   struct Task {
@@ -34,6 +37,8 @@ class GradientRound {
   /// On GPUs: what replicas queue from now on sees the sums; looks for values that are not finite.
   /// After all buckets are done, by one replica.
   void join_gpus();
+  /// With other workers: waits for the sums over all of them. The same place in the program.
+  void join_workers();
   /// Computes slices until none is there. A failure is kept for wait-and-rethrow by the leader.
   void work();
   /// What was found not finite, under every policy but kIgnore. After all buckets are done.
@@ -54,10 +59,13 @@ class GradientRound {
   struct BucketState {
     int num_filled = 0;
     std::size_t slices_left = 0;
-    std::vector<Kind> kinds;  // per item, known once published
-    std::vector<MutableTensor>
-        flat;                  // canonical: one, the result; else per replica, reduced in place
-    PendingReduction pending;  // on GPUs
+    std::vector<Kind> kinds;          // per item, known once published
+    std::vector<MutableTensor> flat;  // canonical: one, the result; else per replica, reduced in
+                                      // place; with other workers: one per partial sum of the team
+    PendingReduction pending;         // on GPUs
+    bool summed = false;              // by this worker: with other workers, guarded by sums_mutex_
+    std::string name;                 // of the sum over workers
+    CollectiveHandle sum;
   };
   /// Elements [begin, end) of a bucket, all of one item.
   struct Piece {
@@ -69,6 +77,7 @@ class GradientRound {
     std::size_t count() const { return end - begin; }
   };
 
+  int first_replica() const { return team_ ? team_->first_replica() : 0; }
   bool last_to_fill(std::size_t bucket);
   void publish(std::size_t bucket);
   void prepare(std::size_t bucket);
@@ -77,6 +86,8 @@ class GradientRound {
   void zero_unused(std::size_t bucket);
   Kind prepare_item(std::size_t bucket, const BucketPlan::Item& item);
   void make_dense(const BucketPlan::Item& item, std::size_t bucket);
+  void bucket_is_summed(std::size_t bucket);
+  std::vector<IndexedSlices> local_slices(const BucketPlan::Item& item) const;
   void sum_sparse(const BucketPlan::Item& item);
   void note_sparse(const BucketPlan::Item& item, std::span<const IndexedSlices> slices,
                    const IndexedSlices& sum);
@@ -84,12 +95,26 @@ class GradientRound {
   void fail_with(std::exception_ptr failure);
   std::byte* element(std::size_t bucket, std::size_t copy, std::size_t index);
 
+  // gradient_round_workers.cc: buckets that are summed over workers, too.
+  void make_partial_sums(std::size_t bucket);
+  void count_kinds(std::size_t bucket);
+  void add_for_workers(const Piece& piece);
+  void add_block_for_workers(const Piece& piece);
+  void give_to_workers(std::size_t bucket);
+  void take_from_workers(std::size_t bucket);
+  void take_item(std::size_t bucket, std::size_t position, double num_dense, double num_sparse);
+  void sum_mixed(const BucketPlan::Item& item, std::size_t bucket);
+  std::vector<IndexedSlices> slices_of_all_replicas(const BucketPlan::Item& item);
+  void search_sums(std::size_t bucket);
+  void share_findings();
+
   // gradient_round_gpu.cc: buckets in the memory of GPUs, reduced beside the backward pass.
   void pack(int replica, std::size_t bucket);
   void start(std::size_t bucket);
   bool has_dense(std::size_t bucket) const;
   std::vector<ReplicaBuffer> flat_buffers(std::size_t bucket) const;
   void search_on_gpus();
+  void search_alone_on_gpu();
   void note_on_gpus(std::size_t bucket);
   void repair_on_gpus(std::size_t bucket);
 
@@ -112,8 +137,10 @@ class GradientRound {
   const std::shared_ptr<const BucketPlan> plan_;
   const std::shared_ptr<Residuals> residuals_;  // nullptr: nothing is compressed
   const std::vector<Variable> variables_;
-  const std::size_t num_replicas_;
+  WorkerTeam* const team_;          // nullptr: this worker is alone
+  const std::size_t num_replicas_;  // of this worker
   const bool on_gpus_;
+  const bool alone_;      // one replica, which keeps its gradients as they are
   const bool canonical_;  // on CPUs: added straight from the gradients into one result
   const WireCompression compression_;
   const NonFinitePolicy policy_;
@@ -123,6 +150,8 @@ class GradientRound {
   std::vector<std::vector<std::size_t>> unfilled_;  // [replica][bucket]; the replica's own
   std::vector<BucketState> buckets_;
   std::vector<Gradient> sparse_sums_;  // per variable
+  Mutex sums_mutex_;
+  std::size_t next_to_give_ TUTTI_GUARDED_BY(sums_mutex_) = 0;  // bucket
   NonFiniteFindings non_finite_;
   // Guarded by monitor_.mutex():
   std::vector<Task> tasks_;

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Nothing here waits for a GPU, unless values that are not finite are to be looked for: then the
-// host reads one number per bucket, and, if there are some, the gradients themselves.
+// host reads a number of each bucket, all at once, and, if there are some, the gradients
+// themselves.
 #include <algorithm>
 
 #include "tutti/core/trace.h"
@@ -11,9 +12,26 @@
 #include "tutti/tensor/gpu/gpu_device.h"
 
 namespace tutti::internal {
+namespace {
+
+/// Which of the tensors, all on `device`, have elements that are not finite.
+std::vector<std::size_t> indices_of_non_finite(Device device, std::span<const Tensor> tensors) {
+  if (tensors.empty()) return {};
+  const MutableTensor counts({static_cast<std::int64_t>(tensors.size())}, DType::kInt64, device);
+  GpuDevice::of(device).count_non_finite(tensors, counts);
+  const Tensor on_host = counts.freeze().to(Device{});
+  const auto numbers = on_host.host_span<std::int64_t>();
+  std::vector<std::size_t> indices;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] > 0) indices.push_back(i);
+  }
+  return indices;
+}
+
+}  // namespace
 
 bool GradientRound::has_dense(std::size_t bucket) const {
-  return num_replicas_ > 1 && std::ranges::count(buckets_[bucket].kinds, Kind::kDense) > 0;
+  return !alone_ && std::ranges::count(buckets_[bucket].kinds, Kind::kDense) > 0;
 }
 
 /// The replica's dense gradients of the bucket, in one launch of its compute stream; zeros between
@@ -65,12 +83,32 @@ void GradientRound::join_gpus() {
 }
 
 void GradientRound::search_on_gpus() {
+  if (num_replicas_ == 1) return search_alone_on_gpu();
+  std::vector<std::size_t> dense;
+  std::vector<Tensor> sums;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    if (!has_dense(b)) continue;
+    dense.push_back(b);
     // Infinities and NaNs survive every sum, so the sum alone is searched.
-    if (!has_dense(b) || !has_non_finite(buckets_[b].flat[0].freeze())) continue;
-    note_on_gpus(b);
-    if (policy_ == NonFinitePolicy::kZero) repair_on_gpus(b);
+    sums.push_back(buckets_[b].flat[0].freeze());
   }
+  for (const std::size_t i : indices_of_non_finite(services_.replica_devices.front(), sums)) {
+    note_on_gpus(dense[i]);
+    if (policy_ == NonFinitePolicy::kZero) repair_on_gpus(dense[i]);
+  }
+}
+
+/// The gradients of the only replica.
+void GradientRound::search_alone_on_gpu() {
+  const Device device = services_.replica_devices.front();
+  std::vector<std::size_t> dense;
+  std::vector<Tensor> values;
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (!gradients_[0][i].is_dense()) continue;
+    dense.push_back(i);
+    values.push_back(gradients_[0][i].dense().to(device));
+  }
+  for (const std::size_t i : indices_of_non_finite(device, values)) check_alone(dense[i]);
 }
 
 void GradientRound::note_on_gpus(std::size_t bucket) {

@@ -61,6 +61,9 @@ void GradientRound::for_dense_pieces(const Task& task, const Visitor& visitor) {
 
 void GradientRound::reduce_slice(const Task& task) {
   if (!canonical_) return reduce_copies(task);
+  if (team_) {
+    return for_dense_pieces(task, [&](const Piece& piece) { add_for_workers(piece); });
+  }
   const bool by_blocks = policy_ != NonFinitePolicy::kIgnore || compresses(task.bucket);
   const std::size_t block = kBlockBytes / size_of(plan_->buckets[task.bucket].dtype);
   std::vector<std::vector<float>> sent(compresses(task.bucket) ? num_replicas_ : 0,
@@ -158,7 +161,7 @@ void GradientRound::note_first(const Piece& piece) {
   for (std::size_t r = 0; r < num_replicas_; ++r) {
     const auto found = first_non_finite(dtype, gradient_at(r, piece), piece.count());
     if (!found) continue;
-    note(piece.item, piece.offset() + *found, static_cast<int>(r));
+    note(piece.item, piece.offset() + *found, first_replica() + static_cast<int>(r));
     any = true;
   }
   if (any) return;

@@ -31,12 +31,17 @@ struct Gathering {
   std::int64_t first = 0;
 };
 
-void all_reduce_together(ReplicaServices& services, ReduceOp op,
+void all_reduce_together(ReplicaServices& services, ReduceOp op, const std::string& call,
                          const std::vector<Reduction*>& replicas) {
+  ReplicaValues local;
+  for (const Reduction* replica : replicas) {
+    local.emplace_back(replica->values.begin(), replica->values.end());
+  }
+  const ReplicaValues all = services.of_all_replicas(std::move(local), call);
   std::vector<PerReplica<Gradient>> values;
-  for (std::size_t i = 0; i < replicas.front()->values.size(); ++i) {
+  for (std::size_t i = 0; i < all.front().size(); ++i) {
     std::vector<Gradient> each;
-    for (const Reduction* replica : replicas) each.push_back(replica->values[i]);
+    for (const std::vector<Gradient>& replica : all) each.push_back(replica.at(i));
     values.emplace_back(std::move(each));
   }
   std::vector<PerReplica<Gradient>> results;
@@ -44,23 +49,32 @@ void all_reduce_together(ReplicaServices& services, ReduceOp op,
     MutexLock lock(services.ops_mutex);
     results = services.ops.batch_all_reduce(op, values, services.communication);
   }
+  const auto first = static_cast<std::size_t>(services.first_replica());
   for (std::size_t r = 0; r < replicas.size(); ++r) {
-    for (const auto& result : results) replicas[r]->results.push_back(result[r]);
+    for (const auto& result : results) replicas[r]->results.push_back(result[first + r]);
   }
 }
 
-void gather_together(ReplicaServices& services, int axis, const std::vector<Gathering*>& replicas) {
+void gather_together(ReplicaServices& services, int axis, const std::string& call,
+                     const std::vector<Gathering*>& replicas) {
+  ReplicaValues local;
+  for (const Gathering* replica : replicas) local.push_back({*replica->value});
   std::vector<Tensor> values;
-  for (const Gathering* replica : replicas) values.push_back(*replica->value);
+  for (const auto& each : services.of_all_replicas(std::move(local), call)) {
+    values.push_back(each.at(0).dense());
+  }
   const Tensor whole = [&] {
     MutexLock lock(services.ops_mutex);
     return services.ops.gather(PerReplica<Tensor>(values), axis, values.front().device());
   }();
-  std::int64_t first = 0;
-  for (std::size_t r = 0; r < replicas.size(); ++r) {
-    replicas[r]->result = whole.to(values[r].device());
-    replicas[r]->first = first;
-    first += values[r].shape().dim(axis);
+  std::int64_t row = 0;
+  const auto first = static_cast<std::size_t>(services.first_replica());
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    if (r >= first && r - first < replicas.size()) {
+      replicas[r - first]->result = whole.to(replicas[r - first]->value->device());
+      replicas[r - first]->first = row;
+    }
+    row += values[r].shape().dim(axis);
   }
 }
 
@@ -115,8 +129,9 @@ std::vector<Gradient> LocalReplicaContext::all_reduce_values(ReduceOp op,
   header.op = op;
   for (const Gradient& value : values) header.values.push_back(spec_of(value));
   Reduction own{values, {}};
-  meet<Reduction>(std::move(header), own, [this, op](const std::vector<Reduction*>& replicas) {
-    all_reduce_together(services_, op, replicas);
+  const std::string call = header.signature();
+  meet<Reduction>(std::move(header), own, [&](const std::vector<Reduction*>& replicas) {
+    all_reduce_together(services_, op, call, replicas);
   });
   return std::move(own.results);
 }
@@ -128,8 +143,9 @@ LocalReplicaContext::Gathered LocalReplicaContext::all_gather_value(const Tensor
   header.values.push_back({value.dtype(), value.shape().with_dim(axis, 0),
                            false});  // lengths along the axis may differ
   Gathering own{&value, {}, 0};
-  meet<Gathering>(std::move(header), own, [this, axis](const std::vector<Gathering*>& replicas) {
-    gather_together(services_, axis, replicas);
+  const std::string call = header.signature();
+  meet<Gathering>(std::move(header), own, [&](const std::vector<Gathering*>& replicas) {
+    gather_together(services_, axis, call, replicas);
   });
   return {own.result, own.first};
 }

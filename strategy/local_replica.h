@@ -9,6 +9,7 @@
 #include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/strategy/multi_worker/worker_team.h"
 #include "tutti/strategy/rendezvous.h"
 #include "tutti/strategy/replica_context.h"
 
@@ -21,6 +22,17 @@ struct ReplicaServices {
   CrossDeviceOps& ops;
   Mutex& ops_mutex;  // held while `ops` works, except by slices of a sliceable operation
   CommunicationOptions communication;
+  std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr: this process has all replicas
+
+  int first_replica() const { return team ? team->first_replica() : 0; }
+  int num_replicas() const {
+    return team ? team->num_replicas() : static_cast<int>(replica_devices.size());
+  }
+  /// The values of all replicas in replica order, by replica of this worker; also what other
+  /// workers' replicas have. `what` is compared between workers.
+  ReplicaValues of_all_replicas(ReplicaValues local, std::string_view what) const {
+    return team ? team->gather(local, what) : std::move(local);
+  }
 };
 
 /// The context of one replica during one run, on its own thread.
@@ -38,8 +50,10 @@ class LocalReplicaContext final : public ReplicaContext {
   /// Throws kFailedPrecondition naming variable and method in a replica of another strategy.
   static LocalReplicaContext* current(const VariableStorage& variable, std::string_view method);
 
-  int replica_id() const override { return replica_; }
-  int num_replicas_in_sync() const override { return rendezvous_.num_replicas(); }
+  int replica_id() const override { return services_.first_replica() + replica_; }
+  int num_replicas_in_sync() const override { return services_.num_replicas(); }
+  /// Its number among those of this process.
+  int local_replica() const { return replica_; }
   Device device() const override {
     return services_.replica_devices[static_cast<std::size_t>(replica_)];
   }

@@ -111,12 +111,12 @@ DeviceList::DeviceList(std::initializer_list<const char*> names) {
 
 struct LocalStrategy::Impl {
   Impl(LocalStrategy& self, Mutex& ops_mutex, std::string_view strategy_name,
-       LocalStrategyOptions given)
+       LocalStrategyOptions given, std::shared_ptr<internal::WorkerTeam> team)
       : name(strategy_name),
         options(std::move(given)),
         ops(build_ops(name, options, replica_devices_of(name, options))),
-        services{self, replica_devices_of(name, options), *ops, ops_mutex,
-                 options.cross_device_ops.options},
+        services{self,      replica_devices_of(name, options), *ops,
+                 ops_mutex, options.cross_device_ops.options,  std::move(team)},
         work_bytes(services.replica_devices.size(), 0),
         notes(services.replica_devices.size()),
         threads(services.replica_devices, options.execution, options.timeout) {}
@@ -143,6 +143,7 @@ struct LocalStrategy::Impl {
   std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
   void require_intact() const;
   void warn_of_unequal_rows();
+  void end_team(const internal::RunOutcome& outcome);
   [[noreturn]] void report(internal::RunOutcome outcome);
 
   const std::string name;
@@ -207,6 +208,7 @@ void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) 
       });
   if (outcome.error) {
     plans.clear();
+    if (services.team) end_team(outcome);
     report(std::move(outcome));
   }
   if (nested) return;  // part of the run around it
@@ -225,9 +227,10 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
   const VariableCreatorScope creator(forbidden);
   const ReplicaGroupScope group(&context.group());
   const GradientReducerScope reducer(&bucketer);
-  const TraceSpan span("step", "step",
-                       {{"replica", replica}, {"step", static_cast<std::int64_t>(step)}});
-  const RandomContextScope random({seed(), step, static_cast<std::uint32_t>(replica)});
+  const TraceSpan span(
+      "step", "step",
+      {{"replica", context.replica_id()}, {"step", static_cast<std::int64_t>(step)}});
+  const RandomContextScope random({seed(), step, static_cast<std::uint32_t>(context.replica_id())});
   body(context);
   ReplicaNotes& note = notes[static_cast<std::size_t>(replica)];
   note.communication_seconds += context.communication_seconds();
@@ -250,9 +253,18 @@ void LocalStrategy::Impl::warn_of_unequal_rows() {
                      "batch.global_rows())"));
 }
 
+/// The other workers must not wait for this one's part of the step.
+void LocalStrategy::Impl::end_team(const internal::RunOutcome& outcome) {
+  const int replica = services.first_replica() + std::max(outcome.replica, 0);
+  services.team->abort(Error(ErrorCode::kAborted,
+                             concat("worker ", services.team->worker(), ", replica ", replica,
+                                    ", step ", step, ": ", internal::message_of(outcome.error))));
+}
+
 /// Remembers the failure and throws it again: the same exception, a tutti::Error with replica and
 /// step in front.
 void LocalStrategy::Impl::report(internal::RunOutcome outcome) {
+  if (outcome.replica >= 0) outcome.replica += services.first_replica();
   failure = {outcome.replica, step, std::move(outcome.messages)};
   half_updated = half_updated || outcome.failed_in_update;
   const std::string where = outcome.replica < 0
@@ -268,19 +280,45 @@ void LocalStrategy::Impl::report(internal::RunOutcome outcome) {
   }
 }
 
-LocalStrategy::LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options)
-    : impl_(std::make_unique<Impl>(*this, ops_mutex_, strategy_name, std::move(options))) {
+LocalStrategy::LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options,
+                             std::shared_ptr<internal::WorkerTeam> team)
+    : impl_(std::make_unique<Impl>(*this, ops_mutex_, strategy_name, std::move(options),
+                                   std::move(team))) {
   start_trace_from_environment();
-  check_weights(strategy_name, impl_->options, impl_->services.replica_devices.size());
-  log_info(concat("strategy '", strategy_name, "': ", impl_->services.replica_devices.size(),
-                  " replicas on ", join(worker_devices()), ", reduction ", impl_->ops->name()));
+  const internal::ReplicaServices& services = impl_->services;
+  check_weights(strategy_name, impl_->options, static_cast<std::size_t>(services.num_replicas()));
+  const std::string who =
+      services.team ? concat("worker ", worker(), " of ", num_workers(), ", ") : std::string();
+  log_info(concat("strategy '", strategy_name, "': ", who, services.replica_devices.size(),
+                  services.team ? concat(" of ", services.num_replicas()) : std::string(),
+                  " replicas on ", join(worker_devices()), ", reduction ",
+                  LocalStrategy::reduction_name()));
 }
 
 LocalStrategy::~LocalStrategy() = default;
 
-int LocalStrategy::num_replicas_in_sync() const {
-  return static_cast<int>(impl_->services.replica_devices.size());
+int LocalStrategy::num_replicas_in_sync() const { return impl_->services.num_replicas(); }
+int LocalStrategy::first_replica() const { return impl_->services.first_replica(); }
+int LocalStrategy::num_workers() const { return team() ? team()->num_workers() : 1; }
+int LocalStrategy::worker() const { return team() ? team()->worker() : 0; }
+internal::WorkerTeam* LocalStrategy::team() const { return impl_->services.team.get(); }
+
+void LocalStrategy::complete_input_plan(InputPlan& plan) {
+  if (!team()) return;
+  plan.rows_of_workers = [team = impl_->services.team](std::int64_t rows) {
+    std::vector<std::int64_t> all;
+    for (const std::string& text : team->gather_texts(concat(rows), "rows of the next step")) {
+      all.push_back(std::stoll(text));
+    }
+    return all;
+  };
 }
+
+std::vector<Tensor> LocalStrategy::values_of_all_replicas(const PerReplica<Tensor>& local,
+                                                          std::string_view who) {
+  return team() ? team()->gather_tensors(local.values(), who) : local.values();
+}
+
 std::span<const Device> LocalStrategy::replica_devices() const {
   return impl_->services.replica_devices;
 }
@@ -288,6 +326,9 @@ std::span<const double> LocalStrategy::replica_weights() const {
   return impl_->options.replica_weights;
 }
 CrossDeviceOps& LocalStrategy::cross_device_ops() { return *impl_->ops; }
+std::string_view LocalStrategy::reduction_name() {
+  return team() ? team()->algorithm() : impl_->ops->name();
+}
 const Strategy::Failure& LocalStrategy::last_failure() const { return impl_->failure; }
 
 Strategy::RunTimes LocalStrategy::take_run_times() {
@@ -295,7 +336,7 @@ Strategy::RunTimes LocalStrategy::take_run_times() {
   for (auto& note : impl_->notes) {
     times.communication += std::exchange(note.communication_seconds, 0.0);
   }
-  times.communication /= num_replicas_in_sync();
+  times.communication /= static_cast<double>(impl_->notes.size());
   return times;
 }
 
@@ -343,9 +384,9 @@ bool LocalStrategy::is_on_read(const VariableOptions& options) const {
 
 std::shared_ptr<VariableStorage> LocalStrategy::create_on_read_storage(const Tensor& initial_value,
                                                                        VariableOptions options) {
-  return std::make_shared<internal::SyncOnReadStorage>(initial_value, std::move(options),
-                                                       static_cast<const Strategy*>(this),
-                                                       impl_->services.replica_devices);
+  return std::make_shared<internal::SyncOnReadStorage>(
+      initial_value, std::move(options), static_cast<const Strategy*>(this),
+      impl_->services.replica_devices, impl_->services.team);
 }
 
 int LocalStrategy::next_work_number(std::size_t num_bytes) {

@@ -1,4 +1,4 @@
-// What the strategies of one process share: replicas on threads, options, reduction of gradients.
+// What strategies with replicas on threads share: options, runs, reduction of gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,6 +17,7 @@ namespace tutti {
 
 namespace internal {
 struct Placement;
+class WorkerTeam;
 }  // namespace internal
 
 /// Devices by value or by name: `{"gpu:0", "gpu:1"}`, "cpu:0-3".
@@ -55,21 +56,34 @@ struct LocalStrategyOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
-/// Base of OneDeviceStrategy, MirroredStrategy and CentralStorageStrategy.
+/// Base of OneDeviceStrategy, MirroredStrategy, CentralStorageStrategy and, with other workers
+/// beside this process, of MultiWorkerMirroredStrategy.
 class LocalStrategy : public Strategy {
  public:
   ~LocalStrategy() override;
   int num_replicas_in_sync() const override;
+  int num_workers() const override;
+  int worker() const override;
+  int first_replica() const override;
   std::span<const Device> replica_devices() const override;
   std::span<const double> replica_weights() const override;
   CrossDeviceOps& cross_device_ops() override;
+  std::string_view reduction_name() override;
   Json save_state() const override;
   void restore_state(const Json& state) override;
   const Failure& last_failure() const override;
   RunTimes take_run_times() override;
+  /// The workers that train together; nullptr where this process trains alone. For Recovery.
+  internal::WorkerTeam* team() const;
 
  protected:
-  LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options);
+  /// `team`: the workers that train together, of which this process is one. Then a run that fails
+  /// here ends theirs, and the other way round; replica_weights are those of all replicas.
+  LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options,
+                std::shared_ptr<internal::WorkerTeam> team = nullptr);
+  void complete_input_plan(InputPlan& plan) override;
+  std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
+                                             std::string_view who) override;
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
   /// The storage of an ON_READ variable: one component per replica. ON_WRITE is the subclass's.
   std::shared_ptr<VariableStorage> create_on_read_storage(const Tensor& initial_value,
@@ -84,6 +98,8 @@ class LocalStrategy : public Strategy {
   std::shared_ptr<const internal::Placement> placement_for(
       const VariableOptions& options,
       const std::shared_ptr<const internal::Placement>& usual) const;
+
+ private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -59,12 +59,17 @@ std::string MeetingHeader::call() const {
   fail(ErrorCode::kInternal, "MeetingKind: no such value: ", static_cast<int>(kind));
 }
 
-std::string MeetingHeader::describe() const {
+std::string MeetingHeader::signature() const {
   std::string text = call();
   if (kind == MeetingKind::kAllReduce) text += concat("(", op, internal::describe(values), ")");
   if (kind == MeetingKind::kAllGather) {
     text += concat("(axis ", axis, internal::describe(values), ")");
   }
+  return text;
+}
+
+std::string MeetingHeader::describe() const {
+  std::string text = signature();
   if (kind == MeetingKind::kMergeCall || kind == MeetingKind::kAllReduce ||
       kind == MeetingKind::kAllGather) {
     text += where.line() ? " at " + to_string(where) : " in a layer, loss or metric";

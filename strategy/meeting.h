@@ -47,6 +47,8 @@ struct MeetingHeader {
   bool matches(const MeetingHeader& other) const;
   /// "all_reduce", "Variable 'w'.assign_add".
   std::string call() const;
+  /// "all_reduce(SUM, float32 [2, 3])": what workers compare.
+  std::string signature() const;
   /// "all_reduce(SUM, float32 [2, 3]) at step.cc:41".
   std::string describe() const;
 };

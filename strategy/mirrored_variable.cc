@@ -33,19 +33,50 @@ MeetingHeader header_of(MeetingKind kind, int method, const VariableStorage& var
 
 /// The rows of all replicas one after the other, in replica order; MEAN divides them by the number
 /// of replicas.
-IndexedSlices concatenated(const VariableStorage& variable, const std::vector<Scatter*>& replicas) {
-  const IndexedSlices& first = *replicas.front()->slices;
-  if (variable.options().aggregation == VariableAggregation::kOnlyFirstReplica) return first;
+IndexedSlices concatenated(const VariableStorage& variable, std::vector<IndexedSlices> slices) {
+  if (variable.options().aggregation == VariableAggregation::kOnlyFirstReplica) {
+    return slices.front();
+  }
   const bool mean = variable.options().aggregation == VariableAggregation::kMean;
   if (mean && !is_floating(variable.dtype())) {
     fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(),
          "': a scatter operation with aggregation MEAN; expected a floating dtype, got ",
          variable.dtype());
   }
-  std::vector<IndexedSlices> slices;
-  for (const Scatter* replica : replicas) slices.push_back(*replica->slices);
   const GradientTape::StopRecording stop;
-  return concatenate_slices(mean ? ReduceOp::kMean : ReduceOp::kSum, slices, first.values.device());
+  return concatenate_slices(mean ? ReduceOp::kMean : ReduceOp::kSum, slices,
+                            slices.front().values.device());
+}
+
+/// The slices of all replicas of all workers.
+std::vector<IndexedSlices> slices_of_all(const ReplicaServices& services, const std::string& call,
+                                         const std::vector<Scatter*>& replicas) {
+  ReplicaValues local;
+  for (const Scatter* replica : replicas) local.push_back({*replica->slices});
+  std::vector<IndexedSlices> all;
+  for (const auto& replica : services.of_all_replicas(std::move(local), call)) {
+    all.push_back(replica.at(0).slices());
+  }
+  return all;
+}
+
+/// The value that the assignments of all replicas of all workers make together.
+Tensor combined_value(const VariableStorage& variable, const ReplicaServices& services,
+                      const std::string& call, const std::vector<Assignment*>& replicas,
+                      Device destination) {
+  ReplicaValues local;  // per replica: its value, and whether it is a plain number
+  for (const Assignment* replica : replicas) {
+    const bool is_plain = replica->origin == ValueOrigin::kPlain;
+    local.push_back({replica->value, Tensor::scalar(is_plain ? 1.0 : 0.0, DType::kUInt8)});
+  }
+  std::vector<Tensor> values;
+  bool all_plain = true;
+  for (const auto& replica : services.of_all_replicas(std::move(local), call)) {
+    values.push_back(replica.at(0).dense());
+    all_plain = all_plain && replica.at(1).dense().item_int() == 1;
+  }
+  // The mean of V copies of a number is that number, exactly.
+  return all_plain ? values.front() : aggregate(variable, values, destination);
 }
 
 bool is_linear(ScatterOp op) {
@@ -94,7 +125,7 @@ MirroredStorage::MirroredStorage(const Tensor& initial_value, VariableOptions op
 Tensor MirroredStorage::read() const {
   const ReplicaContext* context = replica_of(owner());
   if (!context) return component(0).read();
-  const int replica = context->replica_id();
+  const int replica = static_cast<const LocalReplicaContext*>(context)->local_replica();
   const Tensor value = component(component_of_replica(replica)).read();
   if (options().on_host) return value;
   return value.to(placement_->replica_devices[static_cast<std::size_t>(replica)]);
@@ -123,7 +154,7 @@ void MirroredStorage::assign(AssignOp op, const Tensor& value, ValueOrigin origi
     return;
   }
   if (aggregation == VariableAggregation::kNone) {
-    write_divergent(context->replica_id(), method,
+    write_divergent(context->local_replica(), method,
                     [&](int c) { component(c).assign(op, operand); });
     return;
   }
@@ -133,22 +164,13 @@ void MirroredStorage::assign(AssignOp op, const Tensor& value, ValueOrigin origi
          "expected a computed tensor; try aggregation MEAN or ONLY_FIRST_REPLICA");
   }
   Assignment own{operand, origin};
-  context->meet<Assignment>(header_of(MeetingKind::kAssign, static_cast<int>(op), *this), own,
-                            [&](const std::vector<Assignment*>& replicas) {
-                              std::vector<Tensor> values;
-                              for (const Assignment* replica : replicas)
-                                values.push_back(replica->value);
-                              const auto is_plain = [](const Assignment* each) {
-                                return each->origin == ValueOrigin::kPlain;
-                              };
-                              // The mean of V copies of a number is that number, exactly.
-                              const Tensor combined =
-                                  std::ranges::all_of(replicas, is_plain)
-                                      ? values.front()
-                                      : aggregate(*this, values, component(0).device());
-                              for (int c = 0; c < num_components(); ++c)
-                                component(c).assign(op, combined);
-                            });
+  MeetingHeader header = header_of(MeetingKind::kAssign, static_cast<int>(op), *this);
+  const std::string call = header.signature();
+  context->meet<Assignment>(std::move(header), own, [&](const std::vector<Assignment*>& replicas) {
+    const Tensor combined =
+        combined_value(*this, context->services(), call, replicas, component(0).device());
+    for (int c = 0; c < num_components(); ++c) component(c).assign(op, combined);
+  });
 }
 
 void MirroredStorage::for_each_own_component(std::string_view method,
@@ -158,7 +180,7 @@ void MirroredStorage::for_each_own_component(std::string_view method,
     for (int c = 0; c < num_components(); ++c) write(c);
     return;
   }
-  const auto replica = static_cast<std::size_t>(context->replica_id());
+  const auto replica = static_cast<std::size_t>(context->local_replica());
   const int c = placement_->component_of_replica[replica];
   const int sharers = placement_->num_sharers[static_cast<std::size_t>(c)];
   if (work_number_ % sharers == placement_->place_among_sharers[replica]) write(c);
@@ -178,7 +200,7 @@ void MirroredStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
     return;
   }
   if (aggregation == VariableAggregation::kNone) {
-    write_divergent(context->replica_id(), method,
+    write_divergent(context->local_replica(), method,
                     [&](int c) { component(c).scatter(op, slices, name()); });
     return;
   }
@@ -188,13 +210,13 @@ void MirroredStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
          "; expected ONLY_FIRST_REPLICA; try it outside run");
   }
   Scatter own{&slices};
-  context->meet<Scatter>(header_of(MeetingKind::kScatter, static_cast<int>(op), *this), own,
-                         [&](const std::vector<Scatter*>& replicas) {
-                           const IndexedSlices all = concatenated(*this, replicas);
-                           for (int c = 0; c < num_components(); ++c) {
-                             component(c).scatter(op, all, name());
-                           }
-                         });
+  MeetingHeader header = header_of(MeetingKind::kScatter, static_cast<int>(op), *this);
+  const std::string call = header.signature();
+  context->meet<Scatter>(std::move(header), own, [&](const std::vector<Scatter*>& replicas) {
+    const IndexedSlices all =
+        concatenated(*this, slices_of_all(context->services(), call, replicas));
+    for (int c = 0; c < num_components(); ++c) component(c).scatter(op, all, name());
+  });
 }
 
 Variable MirroredStorage::create_slot(const std::string& slot_name, double initial_value) {

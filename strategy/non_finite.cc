@@ -5,8 +5,7 @@
 #include <cstring>
 
 #include "tutti/tensor/cpu/vectorized.h"
-#include "tutti/tensor/dispatch.h"
-#include "tutti/tensor/tensor_ops.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::internal {
 namespace {
@@ -75,14 +74,6 @@ std::optional<std::size_t> first_non_finite(DType dtype, const std::byte* values
     }
     return std::nullopt;
   });
-}
-
-bool has_non_finite(const Tensor& tensor) {
-  if (!is_floating(tensor.dtype()) || tensor.num_elements() == 0) return false;
-  const SeparateObservers unseen;
-  // 0 times what is not finite is NaN, and so is any sum with it.
-  const double sum = reduce_sum(multiply(tensor, 0.0f)).item_double();
-  return sum != 0.0;
 }
 
 Tensor without_non_finite(const Tensor& tensor) {

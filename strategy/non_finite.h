@@ -23,10 +23,6 @@ struct NonFiniteValue {
   auto operator<=>(const NonFiniteValue&) const = default;
 };
 
-/// Whether a GPU's tensor has any; waits for the GPU, for one number. Floating types; false for
-/// others.
-bool has_non_finite(const Tensor& tensor);
-
 /// How many of `count` elements are infinite or NaN; 0 for types that are not floating.
 std::size_t count_non_finite(DType dtype, const std::byte* values, std::size_t count);
 /// Sets them to zero; their number.
@@ -43,6 +39,7 @@ class NonFiniteFindings {
   void note(const NonFiniteValue& value);
   /// After all threads have noted theirs.
   const std::optional<NonFiniteValue>& lowest() const { return lowest_; }
+  void replace(const NonFiniteValue& value) { lowest_ = value; }
 
  private:
   Mutex mutex_;

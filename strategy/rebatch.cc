@@ -153,6 +153,10 @@ class RebatchSource final : public DatasetSource {
   }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
   bool may_end_in_partial_batch() const override { return !options_.drop_remainder; }
+  std::vector<SourcePtr> inputs() const override { return {input_.shared_source()}; }
+  SourcePtr with_inputs(std::vector<SourcePtr> inputs) const override {
+    return std::make_shared<RebatchSource>(Dataset(std::move(inputs.at(0))), sizes_, options_);
+  }
 
  private:
   Dataset input_;
@@ -199,6 +203,10 @@ class EvenSource final : public DatasetSource {
     return count && *count != kInfinite ? std::optional(*count * num_pieces_) : count;
   }
   bool may_end_in_partial_batch() const override { return true; }
+  std::vector<SourcePtr> inputs() const override { return {input_.shared_source()}; }
+  SourcePtr with_inputs(std::vector<SourcePtr> inputs) const override {
+    return std::make_shared<EvenSource>(Dataset(std::move(inputs.at(0))), num_pieces_);
+  }
 
  private:
   Dataset input_;

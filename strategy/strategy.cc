@@ -20,6 +20,8 @@ std::vector<Device> Strategy::worker_devices() const {
   return devices;
 }
 
+std::string_view Strategy::reduction_name() { return cross_device_ops().name(); }
+
 Scope Strategy::scope() { return Scope(*this); }
 
 void Strategy::check_argument_count(std::size_t count) const {
@@ -45,12 +47,24 @@ PerReplica<Tensor> copies(const Tensor& value, std::span<const Device> destinati
 
 }  // namespace
 
+std::vector<Tensor> Strategy::values_of_all_replicas(const PerReplica<Tensor>& local,
+                                                     std::string_view) {
+  return local.values();
+}
+
+PerReplica<Gradient> Strategy::of_all_replicas(const PerReplica<Tensor>& value,
+                                               std::string_view who) {
+  return PerReplica<Tensor>(values_of_all_replicas(value, who)).map([](const Tensor& each) {
+    return Gradient(each);
+  });
+}
+
 PerReplica<Tensor> Strategy::reduce_to(ReduceOp op, const PerReplica<Tensor>& value,
                                        std::span<const Device> destinations) {
   require_cross_replica(*this, "Strategy::reduce_to");
   require_destinations(destinations, "Strategy::reduce_to");
   check_argument_count(value.size());
-  const auto gradients = value.map([](const Tensor& each) { return Gradient(each); });
+  const PerReplica<Gradient> gradients = of_all_replicas(value, "reduce_to");
   MutexLock lock(ops_mutex_);
   return copies(cross_device_ops().reduce(op, gradients, destinations.front()).dense(),
                 destinations);
@@ -64,7 +78,7 @@ std::vector<PerReplica<Tensor>> Strategy::batch_reduce_to(
   for (const auto& [value, destinations] : value_destination_pairs) {
     require_destinations(destinations, "Strategy::batch_reduce_to");
     check_argument_count(value.size());
-    values.push_back(value.map([](const Tensor& each) { return Gradient(each); }));
+    values.push_back(of_all_replicas(value, "batch_reduce_to"));
   }
   std::vector<PerReplica<Gradient>> reduced;
   {
@@ -89,8 +103,9 @@ PerReplica<Tensor> Strategy::broadcast_to(const Tensor& value,
 Tensor Strategy::gather(const PerReplica<Tensor>& value, int axis) {
   require_cross_replica(*this, "Strategy::gather");
   check_argument_count(value.size());
+  const PerReplica<Tensor> all(values_of_all_replicas(value, "gather"));
   MutexLock lock(ops_mutex_);
-  return cross_device_ops().gather(value, axis, parameter_devices().front());
+  return cross_device_ops().gather(all, axis, parameter_devices().front());
 }
 
 Tensor Strategy::gather(const PerReplica<IndexedSlices>&, int) {

@@ -49,11 +49,20 @@ class Strategy {
   virtual int num_replicas_in_sync() const = 0;
   /// The device of each local replica, in replica order; a device may occur several times.
   virtual std::span<const Device> replica_devices() const = 0;
+  /// The processes that train together, the number of this one, and the first of its replicas
+  /// among all num_replicas_in_sync() (numbered in worker order).
+  virtual int num_workers() const { return 1; }
+  virtual int worker() const { return 0; }
+  virtual int first_replica() const { return 0; }
+  /// Whether this process writes checkpoints, logs and reports: of several workers, worker 0.
+  bool is_chief() const { return worker() == 0; }
   /// The devices that compute, each once, in order; and those that hold variables.
   std::vector<Device> worker_devices() const;
   virtual std::vector<Device> parameter_devices() const { return worker_devices(); }
-  /// The operation that combines values; its name() stands in logs and metrics.
+  /// The operation that combines values of this process.
   virtual CrossDeviceOps& cross_device_ops() = 0;
+  /// What sums gradients, for logs and metrics: between workers, where there are several.
+  virtual std::string_view reduction_name();
 
   /// While the returned object lives, variables made by this thread are this strategy's. May be
   /// entered again while open, and used again after it was closed. Throws kFailedPrecondition
@@ -128,11 +137,12 @@ class Strategy {
     return {value};
   }
 
-  /// `global` is batched by the GLOBAL batch; each replica gets its slice (docs/deviations.md: one
-  /// cutting rule). Throws kInvalidArgument ("call batch()") for a dataset that is not batched.
+  /// `global` is batched by the GLOBAL batch; each replica gets its slice, also of several workers,
+  /// which must give the same dataset (docs/deviations.md: one cutting rule). Throws
+  /// kInvalidArgument ("call batch()") for a dataset that is not batched.
   DistributedDataset distribute_dataset(const Dataset& global, InputOptions options = {});
-  /// fn is called once (one input pipeline) and returns a dataset batched by the PER-REPLICA batch;
-  /// consecutive elements go to consecutive replicas.
+  /// fn is called once (one input pipeline per worker) and returns a dataset batched by the
+  /// PER-REPLICA batch; consecutive elements go to consecutive replicas.
   DistributedDataset distribute_datasets_from_function(
       const std::function<Dataset(const InputContext&)>& fn, InputOptions options = {});
   /// fn(context) for each local replica.
@@ -179,15 +189,25 @@ class Strategy {
     check_argument_count(value.size());
   }
   void check_argument_count(std::size_t count) const;
+  InputPlan input_plan(InputCut cut, InputOptions options);
 
+  /// The values of all replicas in replica order: `local` of this worker's, with several workers
+  /// also those of the others, on the host. Then all workers call it; `who` is compared.
+  virtual std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
+                                                     std::string_view who);
   /// All that a subclass must schedule: body once per local replica.
   virtual void run_on_replicas(const std::function<void(ReplicaContext&)>& body) = 0;
   /// Makes a variable's storage inside scope(), from an initial value.
   virtual std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                           VariableOptions options) = 0;
+  /// With several workers: sets InputPlan::rows_of_workers.
+  virtual void complete_input_plan(InputPlan&) {}
 
   /// Held while cross_device_ops() works: it takes one call at a time.
   Mutex ops_mutex_;
+
+ private:
+  PerReplica<Gradient> of_all_replicas(const PerReplica<Tensor>& value, std::string_view who);
 };
 
 /// One replica on cpu:0, whose scope changes nothing: what get_strategy() returns when there is

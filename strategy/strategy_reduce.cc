@@ -60,7 +60,8 @@ Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optio
   require_sum_or_mean(op);
   check_argument_count(value.size());
   const GradientTape::StopRecording stop;
-  return reduce_tensors_along_tree(op, value.values(), parameter_devices().front());
+  return reduce_tensors_along_tree(op, values_of_all_replicas(value, "reduce"),
+                                   parameter_devices().front());
 }
 
 Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<const int> axes) {
@@ -68,7 +69,8 @@ Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<
   require_sum_or_mean(op);
   check_argument_count(value.size());
   if (axes.empty()) return reduce(op, value);
-  return reduce_values(op, value.values(), axes, parameter_devices().front());
+  return reduce_values(op, values_of_all_replicas(value, "reduce"), axes,
+                       parameter_devices().front());
 }
 
 Tensor Strategy::reduce(std::string_view op, const PerReplica<Tensor>& value,

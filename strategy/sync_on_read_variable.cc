@@ -9,20 +9,27 @@
 namespace tutti::internal {
 
 SyncOnReadStorage::SyncOnReadStorage(const Tensor& initial_value, VariableOptions options,
-                                     const void* owner, const std::vector<Device>& replica_devices)
+                                     const void* owner, const std::vector<Device>& replica_devices,
+                                     std::shared_ptr<WorkerTeam> team)
     : DistributedStorage(initial_value, std::move(options), owner, replica_devices),
-      replica_devices_(replica_devices) {}
+      replica_devices_(replica_devices),
+      team_(std::move(team)) {}
 
 Tensor SyncOnReadStorage::read() const {
   if (!replica_of(owner())) return aggregated();
   LocalReplicaContext* context = replica("read");
   if (AggregateOnReadScope::active()) return aggregated_by_all(*context);
-  return component(context->replica_id()).read();
+  return component(context->local_replica()).read();
 }
 
 Tensor SyncOnReadStorage::aggregated() const {
-  if (num_components() == 1) return component(0).read();
-  return aggregate(*this, local_components(), component(0).device());
+  if (num_replicas() == 1) return component(0).read();
+  return aggregate(*this, all_components(), component(0).device());
+}
+
+std::vector<Tensor> SyncOnReadStorage::all_components() const {
+  if (!team_) return local_components();
+  return team_->gather_tensors(local_components(), concat("read ", name()));
 }
 
 Tensor SyncOnReadStorage::aggregated_by_all(LocalReplicaContext& context) const {
@@ -39,8 +46,8 @@ Tensor SyncOnReadStorage::aggregated_by_all(LocalReplicaContext& context) const 
   return own;
 }
 
-Tensor SyncOnReadStorage::share(const Tensor& value, int index) const {
-  const int count = num_components();
+Tensor SyncOnReadStorage::share(const Tensor& value, int replica) const {
+  const int count = num_replicas();
   if (options().aggregation != VariableAggregation::kSum || count == 1) return value;
   if (dtype() == DType::kBool) {
     fail(ErrorCode::kInvalidArgument, "Variable '", name(),
@@ -57,7 +64,7 @@ Tensor SyncOnReadStorage::share(const Tensor& value, int index) const {
         const auto n = static_cast<T>(count);
         const T rest = static_cast<T>(whole[i] % n);
         const T one = static_cast<T>(rest < T{0} ? T{0} - T{1} : T{1});
-        const bool has_more = (rest < T{0} ? T{0} - rest : rest) > static_cast<T>(index);
+        const bool has_more = (rest < T{0} ? T{0} - rest : rest) > static_cast<T>(replica);
         part.span<T>()[i] = static_cast<T>(whole[i] / n + (has_more ? one : T{0}));
       }
     }
@@ -68,7 +75,7 @@ Tensor SyncOnReadStorage::share(const Tensor& value, int index) const {
 void SyncOnReadStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
   const Tensor operand = checked_operand(op, value);
   if (LocalReplicaContext* context = replica(concat(op))) {
-    component(context->replica_id()).assign(op, operand);
+    component(context->local_replica()).assign(op, operand);
     return;
   }
   const bool is_sum = options().aggregation == VariableAggregation::kSum;
@@ -77,13 +84,14 @@ void SyncOnReadStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
          ": not defined outside replicas for an ON_READ variable with aggregation SUM; try "
          "assign()");
   }
-  for (int c = 0; c < num_components(); ++c) component(c).assign(op, share(operand, c));
+  for (int c = 0; c < num_components(); ++c)
+    component(c).assign(op, share_of_component(operand, c));
 }
 
 void SyncOnReadStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
   if (LocalReplicaContext* context = replica("assign_replicated")) {
-    component(context->replica_id()).assign(op, operand);
+    component(context->local_replica()).assign(op, operand);
     return;
   }
   for (int c = 0; c < num_components(); ++c) component(c).assign(op, operand);
@@ -91,7 +99,7 @@ void SyncOnReadStorage::assign_replicated(AssignOp op, const Tensor& value) {
 
 void SyncOnReadStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
   LocalReplicaContext* context = replica(concat(op));
-  if (context && num_components() > 1) {
+  if (context && num_replicas() > 1) {
     fail(
         ErrorCode::kUnimplemented, "Variable '", name(), "'.", op,
         ": not defined inside a replica for an ON_READ variable; try assign() of a computed value");
@@ -107,13 +115,13 @@ Variable SyncOnReadStorage::create_slot(const std::string& slot_name, double ini
   slot_options.aggregation = options().aggregation;
   const Tensor initial = Tensor::full(shape(), initial_value, dtype(), replica_devices_.front());
   return Variable(std::make_shared<SyncOnReadStorage>(initial, std::move(slot_options), owner(),
-                                                      replica_devices_));
+                                                      replica_devices_, team_));
 }
 
 void SyncOnReadStorage::update(const UpdateRule& rule, std::span<const Variable> slots,
                                const Gradient& gradient, const UpdateScalars& scalars) {
   if (LocalReplicaContext* context = replica("update")) {
-    update_component(context->replica_id(), rule, slots, gradient, scalars);
+    update_component(context->local_replica(), rule, slots, gradient, scalars);
     return;
   }
   for (int c = 0; c < num_components(); ++c) {
@@ -124,28 +132,31 @@ void SyncOnReadStorage::update(const UpdateRule& rule, std::span<const Variable>
 std::vector<NamedTensor> SyncOnReadStorage::save() const {
   require_outside_replicas("save");
   std::vector<NamedTensor> tensors;
-  if (num_components() == 1 || options().aggregation != VariableAggregation::kNone) {
-    tensors.push_back({name(), aggregated()});
+  const std::vector<Tensor> components = all_components();
+  if (components.size() == 1) {
+    tensors.push_back({name(), components.front()});
+  } else if (options().aggregation != VariableAggregation::kNone) {
+    tensors.push_back({name(), aggregate(*this, components, component(0).device())});
   }
-  for (int c = 0; c < num_components(); ++c) {
-    tensors.push_back({key_of_component(c), component(c).read()});
+  for (std::size_t r = 0; r < components.size(); ++r) {
+    tensors.push_back({key_of_replica(static_cast<int>(r)), components[r]});
   }
   return tensors;
 }
 
 void SyncOnReadStorage::restore(const TensorLookup& lookup) {
   require_outside_replicas("restore");
-  const int count = num_components();
-  bool same_replicas = !lookup(key_of_component(count)).defined();
-  for (int c = 0; c < count; ++c) {
-    same_replicas = same_replicas && lookup(key_of_component(c)).defined();
+  const int count = num_replicas();
+  bool same_replicas = !lookup(key_of_replica(count)).defined();
+  for (int r = 0; r < count; ++r) {
+    same_replicas = same_replicas && lookup(key_of_replica(r)).defined();
   }
   std::vector<Tensor> values;
-  for (int c = 0; c < count; ++c) {
-    values.push_back(same_replicas ? checked_restore(lookup, key_of_component(c))
-                                   : share(checked_restore(lookup, name()), c));
+  for (int c = 0; c < num_components(); ++c) {
+    values.push_back(same_replicas ? checked_restore(lookup, key_of_replica(first_replica() + c))
+                                   : share_of_component(checked_restore(lookup, name()), c));
   }
-  for (int c = 0; c < count; ++c) {
+  for (int c = 0; c < num_components(); ++c) {
     component(c).assign(AssignOp::kAssign, values[static_cast<std::size_t>(c)]);
   }
 }

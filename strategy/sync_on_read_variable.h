@@ -6,11 +6,15 @@
 
 namespace tutti::internal {
 
-/// tf's SyncOnReadVariable: metrics, moving statistics. One component per replica.
+/// tf's SyncOnReadVariable: metrics, moving statistics. One component per replica; those of other
+/// workers' replicas are with them, so with several workers reading from outside, saving and
+/// AggregateOnReadScope are calls that all workers make.
 class SyncOnReadStorage final : public DistributedStorage {
  public:
+  /// `team`: the other workers; nullptr: there are none.
   SyncOnReadStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
-                    const std::vector<Device>& replica_devices);
+                    const std::vector<Device>& replica_devices,
+                    std::shared_ptr<WorkerTeam> team = nullptr);
 
   /// In a replica its component (the aggregate inside an AggregateOnReadScope: a meeting). Outside
   /// the aggregate; kInvalidArgument with aggregation NONE and several replicas.
@@ -32,11 +36,19 @@ class SyncOnReadStorage final : public DistributedStorage {
  private:
   Tensor aggregated() const;
   Tensor aggregated_by_all(LocalReplicaContext& context) const;
-  /// What replica `index` holds of `value` so that the components aggregate to it.
-  Tensor share(const Tensor& value, int index) const;
-  std::string key_of_component(int index) const { return concat(name(), "/replica_", index); }
+  /// The components of all replicas, in replica order.
+  std::vector<Tensor> all_components() const;
+  int first_replica() const { return team_ ? team_->first_replica() : 0; }
+  int num_replicas() const { return team_ ? team_->num_replicas() : num_components(); }
+  /// What replica `replica` holds of `value` so that the components aggregate to it.
+  Tensor share(const Tensor& value, int replica) const;
+  Tensor share_of_component(const Tensor& value, int index) const {
+    return share(value, first_replica() + index);
+  }
+  std::string key_of_replica(int replica) const { return concat(name(), "/replica_", replica); }
 
   std::vector<Device> replica_devices_;
+  std::shared_ptr<WorkerTeam> team_;
 };
 
 }  // namespace tutti::internal

@@ -15,6 +15,7 @@
 
 #include "tutti/tensor/op.h"
 #include "tutti/tensor/reduce_op.h"
+#include "tutti/tensor/scatter_op.h"
 
 namespace tutti {
 
@@ -66,6 +67,8 @@ enum class DeviceRuleId {
   kFtrl,
   kLion,
   kNadam,
+  kLamb,
+  kLars,
   kMovingAverage,
   kWeightDecay
 };
@@ -76,9 +79,14 @@ struct DeviceRule {
   DeviceRuleId id = DeviceRuleId::kSgd;
   std::array<double, kNumConstants> constants{};
 };
-/// Elements of one variable.
+/// Elements of one variable. Rules that use norms (kLamb, kLars) take a whole variable, and their
+/// last slot is memory of num_sums(count) doubles that nobody else uses meanwhile.
 struct DeviceUpdateItem {
   static constexpr std::size_t kMaxSlots = 4;
+  static constexpr std::size_t kElementsPerSum = 2048;
+  static constexpr std::size_t num_sums(std::size_t count) {
+    return 2 * ((count + kElementsPerSum - 1) / kElementsPerSum);
+  }
   void* weights = nullptr;
   const void* gradient = nullptr;
   std::array<void*, kMaxSlots> slots{};
@@ -109,6 +117,14 @@ struct DeviceCopy {
   std::size_t bytes = 0;
 };
 
+/// values[i] put into rows[indices[i]], in the order of i; indices out of range are left out.
+struct DeviceScatter {
+  ScatterOp op = ScatterOp::kUpdate;
+  DeviceTensor rows;     // [number of rows, ...]: changed
+  DeviceTensor indices;  // [n] int32 or int64
+  DeviceTensor values;   // [n, ...]
+};
+
 /// A point in a stream.
 class DeviceEvent {
  public:
@@ -128,7 +144,7 @@ class DeviceGraph {
   virtual void launch() = 0;
 };
 
-/// What kernels do. All calls only put work into a stream; `run` and `update` into kCompute.
+/// What kernels do. All calls only put work into a stream: kCompute unless they name one.
 class DeviceMath {
  public:
   virtual ~DeviceMath() = default;
@@ -139,6 +155,13 @@ class DeviceMath {
   virtual void update(const DeviceUpdate& update) = 0;
   virtual void combine(const DeviceCombine& combine, StreamId stream) = 0;
   virtual void copy_many(std::span<const DeviceCopy> copies, StreamId stream) = 0;
+  virtual void scatter(const DeviceScatter& scatter) = 0;
+  /// counts[i], in the device's memory: how many elements of tensor i are NaN or infinite.
+  virtual void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts) = 0;
+  /// sums[i], in the device's memory: the sum of squares of the (floating) elements of tensor i, in
+  /// double, along an order that depends on their number alone (another one than the CPU's).
+  virtual void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums,
+                               Workspace& workspace) = 0;
 };
 
 /// A logical device: a part of a GPU's memory, and streams. Calls are made by one thread at a time,

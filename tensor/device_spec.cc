@@ -12,9 +12,10 @@
 namespace tutti {
 namespace {
 
-[[noreturn]] void fail_part(std::string_view text, std::string_view part) {
+[[noreturn]] void fail_part(std::string_view text, std::string_view part,
+                            std::string_view reason = "no such part") {
   fail(ErrorCode::kInvalidArgument, "DeviceSpec::parse: cannot read '", part, "' in '", text,
-       "'; expected parts of /job:<name>/replica:<n>/task:<n>/device:<CPU|GPU>:<n>");
+       "': ", reason, "; expected parts of /job:<name>/replica:<n>/task:<n>/device:<CPU|GPU>:<n>");
 }
 
 std::string lower(std::string_view text) {
@@ -41,7 +42,7 @@ class SpecParser {
 
   DeviceSpec parse() {
     if (text_.empty() || text_ == "/") return spec_;
-    if (text_.front() != '/') fail_part(text_, text_);
+    if (text_.front() != '/') fail_part(text_, text_, "no '/' in front");
     for (std::string_view part : split_text(text_.substr(1), '/')) parse_part(part);
     return spec_;
   }
@@ -57,7 +58,7 @@ class SpecParser {
       fail_part(text_, part);
     }
     if (key == "job") {
-      if (words[1].empty()) fail_part(text_, part);
+      if (words[1].empty()) fail_part(text_, part, "no name");
       set(spec_.job, std::optional<std::string>(words[1]));
     } else if (key == "replica") {
       set(spec_.replica, number(words[1]));
@@ -74,7 +75,7 @@ class SpecParser {
   void parse_device(const std::vector<std::string_view>& words) {
     if (words.size() < 2 || words.size() > 3) fail_part(text_, part_);
     const std::string type = lower(words[1]);
-    if (type != "cpu" && type != "gpu") fail_part(text_, part_);
+    if (type != "cpu" && type != "gpu") fail_part(text_, part_, "the type is neither CPU nor GPU");
     set(spec_.type, std::optional(type == "cpu" ? DeviceType::kCpu : DeviceType::kGpu));
     if (words.size() == 3) set(spec_.index, number(words[2]));
   }
@@ -85,14 +86,14 @@ class SpecParser {
     int value = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
     if (error != std::errc() || end != word.data() + word.size() || value < 0) {
-      fail_part(text_, part_);
+      fail_part(text_, part_, "no whole number of at least 0, and no *");
     }
     return value;
   }
 
   template <class T>
   void set(std::optional<T>& member, std::optional<T> value) const {
-    if (member) fail_part(text_, part_);  // stands twice
+    if (member) fail_part(text_, part_, "stands twice");
     member = std::move(value);
   }
 
@@ -120,9 +121,8 @@ std::string DeviceSpec::to_string() const {
   if (job) text += "/job:" + *job;
   if (replica) text += concat("/replica:", *replica);
   if (task) text += concat("/task:", *task);
-  if (!type && !index) return text;
-  const bool is_gpu = type == DeviceType::kGpu;
-  text += concat("/device:", is_gpu ? "GPU" : "CPU", ":");
+  if (!type) return text;  // an index alone names nothing
+  text += concat("/device:", *type == DeviceType::kGpu ? "GPU" : "CPU", ":");
   return text + (index ? concat(*index) : "*");
 }
 

@@ -10,17 +10,21 @@
 
 namespace tutti {
 
-/// "/job:worker/replica:0/task:1/device:GPU:0". Never checks that the device exists. A plain value.
+/// "/job:worker/replica:0/task:1/device:GPU:0", or some of its parts; a task's own prefix is
+/// Task::device_prefix() (cluster/cluster_spec.h). Never checks that the device exists. A plain
+/// value: tf's replace() is an assignment to a copy's member.
 struct DeviceSpec {
-  std::optional<std::string> job;
-  std::optional<int> replica;
-  std::optional<int> task;
-  std::optional<DeviceType> type;
-  std::optional<int> index;
+  std::optional<std::string> job = {};
+  std::optional<int> replica = {};
+  std::optional<int> task = {};
+  std::optional<DeviceType> type = {};
+  std::optional<int> index = {};
 
-  /// Throws kInvalidArgument naming the text and the part that cannot be read.
+  /// Also the older "/gpu:0". Throws kInvalidArgument naming the text, the part that cannot be read
+  /// and why.
   static DeviceSpec parse(std::string_view text);
-  /// This spec with the parts that `inner` has replaced by inner's (a nested device scope).
+  /// This spec with the parts that `inner` has replaced by inner's (a nested device scope): tf's
+  /// make_merged_spec().
   DeviceSpec merged_with(const DeviceSpec& inner) const;
   std::string to_string() const;
   bool operator==(const DeviceSpec&) const = default;

@@ -13,7 +13,7 @@ constexpr std::string_view kOpNames[] = {
     "negate", "exp", "log", "sqrt", "rsqrt", "square", "abs", "sign", "reciprocal", "floor",
     "ceil", "round", "erf", "log1p", "expm1", "sin", "cos",
     "relu", "sigmoid", "tanh", "softplus", "elu", "gelu", "logical_not", "cast", "clip",
-    "add", "subtract", "multiply", "divide", "maximum", "minimum", "pow",
+    "add", "subtract", "multiply", "divide", "maximum", "minimum", "pow", "add_relu",
     "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
     "logical_and", "logical_or",
     "relu_grad", "sigmoid_grad", "tanh_grad", "elu_grad", "gelu_grad",

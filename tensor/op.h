@@ -24,7 +24,7 @@ enum class OpId : std::uint8_t {
   kErf, kLog1p, kExpm1, kSin, kCos,
   kRelu, kSigmoid, kTanh, kSoftplus, kElu, kGelu, kLogicalNot, kCast, kClip,
   // elementwise, two inputs, broadcasting; comparisons and logic give bool
-  kAdd, kSubtract, kMultiply, kDivide, kMaximum, kMinimum, kPower,
+  kAdd, kSubtract, kMultiply, kDivide, kMaximum, kMinimum, kPower, kAddRelu,
   kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kLogicalAnd, kLogicalOr,
   // elementwise gradients: (dy, x or y)
   kReluGrad, kSigmoidGrad, kTanhGrad, kEluGrad, kGeluGrad,

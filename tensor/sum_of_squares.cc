@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "tutti/tensor/gpu/gpu_device.h"
+
 namespace tutti {
 namespace {
 
@@ -59,6 +61,22 @@ double sum_of_squares(DType dtype, const void* data, std::size_t count) {
     }
     return tree_sum(std::move(sums));
   });
+}
+
+Tensor sums_of_squares(std::span<const Tensor> tensors) {
+  TUTTI_CHECK(!tensors.empty(), "sums_of_squares: no tensor");
+  const Device device = tensors.front().device();
+  const MutableTensor sums({static_cast<std::int64_t>(tensors.size())}, DType::kFloat64, device);
+  if (device.type == DeviceType::kGpu) {
+    GpuDevice::of(device).sums_of_squares(tensors, sums);
+    return sums.freeze();
+  }
+  const auto places = sums.span<double>();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    places[i] = sum_of_squares(tensors[i].dtype(), tensors[i].bytes().data(),
+                               static_cast<std::size_t>(tensors[i].num_elements()));
+  }
+  return sums.freeze();
 }
 
 }  // namespace tutti

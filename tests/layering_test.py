@@ -20,6 +20,10 @@ PROGRAMS = ("tools", "examples", "benchmarks", "tests")
 ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "zlib.h", "png.h", "jpeglib.h")
 
 
+# Headers of optional libraries stay in folders of one name: everything else builds without.
+FOLDERS_ONLY = {"mpi.h": "mpi"}
+
+
 def read_modules(root):
     """{folder: (name, set of names it depends on)}"""
     modules = {}
@@ -81,6 +85,8 @@ def check(root):
             if module_of(file, modules) != modules[folder][0]:
                 continue  # of a module in a sub-folder
             for include in INCLUDE.findall(path.read_text(encoding="utf-8")):
+                if include in FOLDERS_ONLY and path.parent.name != FOLDERS_ONLY[include]:
+                    errors.append(f"{file}: {include} is for folders called {FOLDERS_ONLY[include]}/ alone")
                 for header in ONE_FILE_ONLY:
                     if include.startswith(header):
                         users.setdefault(header, set()).add(file)
@@ -131,7 +137,11 @@ def self_test():
         assert len(check(root)[0]) == 1
         write("low/up.cc", '#include "mid/a.h"\n')
         assert len(check(root)[0]) == 1
+        write("low/up.cc", "#include <mpi.h>\n")
+        assert len(check(root)[0]) == 1 and "mpi/ alone" in check(root)[0][0]
         write("low/up.cc", "")
+        write("low/mpi/down.cc", "#include <mpi.h>\n")
+        assert check(root)[0] == [], check(root)
         write("low/CMakeLists.txt", "tutti_module(low DEPENDS top)")
         assert any("cycle" in error for error in check(root)[0])
 

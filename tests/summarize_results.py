@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Counts what ctest ran per label, and fails when something failed or was skipped that needs no GPU.
+# Counts what ctest ran per label, and fails when something failed, or was skipped that needs neither GPU nor Slurm.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: summarize_results.py JUNIT.xml TESTS.json OUTPUT.log
 
@@ -10,7 +10,7 @@ import json
 import sys
 import xml.etree.ElementTree
 
-ALLOWED_TO_SKIP = "gpu"
+ALLOWED_TO_SKIP = {"gpu", "slurm"}
 
 
 def read_labels(path):
@@ -62,13 +62,13 @@ def main():
         return 1
     print_table(results)
     failed = [name for name, _, outcome in results if outcome == "failed"]
-    skipped = [name for name, labels, outcome in results if outcome == "skipped" and ALLOWED_TO_SKIP not in labels]
+    skipped = [name for name, labels, outcome in results if outcome == "skipped" and not ALLOWED_TO_SKIP & set(labels)]
     if failed:
         print(tail(sys.argv[3], 20000))
     for name in failed:
         print(f"  FAILED  {name}")
     for name in skipped:
-        print(f"  SKIPPED {name}: only tests with label {ALLOWED_TO_SKIP} may be skipped")
+        print(f"  SKIPPED {name}: only tests with label {' or '.join(sorted(ALLOWED_TO_SKIP))} may be skipped")
     if not results:
         print("  no test was found")
     return 1 if failed or skipped or not results else 0

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tools/bench_options.h"
+#include "tools/run_options.h"
 
 namespace tutti::tools {
 
@@ -20,6 +21,10 @@ int devices_command(OutputFormat format, const std::string& virtual_gpus);
 /// What this build and this machine can do, with a verdict. 1 when something needed is missing.
 /// Fashion-MNIST is looked for in `data_dir`, or in the usual places when it is empty.
 int doctor_command(OutputFormat format, const std::string& data_dir);
+
+/// The cluster that this process's environment describes, as the resolver of that name reads it. 2
+/// when it cannot be read, is not valid, or there is no such resolver.
+int cluster_command(OutputFormat format, const std::string& resolver);
 
 /// What `tutti conform` is asked for.
 struct ConformOptions {
@@ -38,6 +43,10 @@ struct ConformOptions {
 /// what is no operation, plugin or case.
 int conform_command(const ConformOptions& options);
 
+/// Runs a program in several processes of this machine. The exit code is that of the job
+/// (docs/launching.md), 2 for flags that make no sense.
+int run_command(const RunFlags& flags, OutputFormat format);
+
 /// Times all_reduce of the registered operations beside this machine's floor. 1 when a result was
 /// wrong, 2 for flags that make no sense.
 int bench_all_reduce_command(const BenchFlags& flags);
@@ -45,5 +54,19 @@ int bench_all_reduce_command(const BenchFlags& flags);
 /// Times all_reduce and SGD's step in one pass beside two. 1 when the bits differ, 2 for flags that
 /// make no sense.
 int bench_update_command(const BenchFlags& flags);
+
+/// What `tutti ckpt` is asked for.
+struct CkptOptions {
+  std::string path;        // the folder of a run, a version in it, or a safetensors file
+  std::int64_t step = -1;  // of `show`; -1: the newest
+  OutputFormat format = OutputFormat::kText;
+};
+
+/// Which versions there are, by manifests and sizes. 1 when one is damaged.
+int checkpoint_list_command(const CkptOptions& options);
+/// The same after reading every byte.
+int checkpoint_verify_command(const CkptOptions& options);
+/// What is in a version.
+int checkpoint_show_command(const CkptOptions& options);
 
 }  // namespace tutti::tools

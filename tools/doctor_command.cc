@@ -12,6 +12,7 @@
 #include "tutti/core/json.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
+#include "tutti/cross_device_ops/mpi/mpi.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti::tools {
@@ -38,6 +39,19 @@ Finding optional_library(const char* name, std::string_view version, const char*
           concat("apt-get install ", package, ", then configure and build again")};
 }
 
+/// The library, and whether its programs can be started.
+Finding inspect_mpi() {
+  const std::string library = mpi_library();
+  const char* const packages = "libopenmpi-dev openmpi-bin";
+  if (library.empty()) {
+    return optional_library("MPI", "", "no transport and collectives by MPI", packages);
+  }
+  const std::string launcher = find_program("mpirun");
+  if (!launcher.empty()) return {"MPI", Verdict::kGood, concat(library, ", ", launcher), ""};
+  return {"MPI", Verdict::kLimited, concat(library, ", but no mpirun in PATH"),
+          "apt-get install openmpi-bin, or start ranks with srun"};
+}
+
 std::vector<Finding> inspect_build() {
   const BuildInfo& build = build_info();
   std::vector<Finding> findings;
@@ -50,6 +64,7 @@ std::vector<Finding> inspect_build() {
       optional_library("libpng", build.png_version, "no PNG pictures", "libpng-dev"));
   findings.push_back(
       optional_library("libjpeg", build.jpeg_version, "no JPEG pictures", "libjpeg-dev"));
+  findings.push_back(inspect_mpi());
   const bool sanitized = !build.sanitizers.empty();
   findings.push_back({"sanitizers", sanitized ? Verdict::kLimited : Verdict::kGood,
                       sanitized ? std::string(build.sanitizers) : "none",

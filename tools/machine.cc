@@ -100,4 +100,16 @@ std::string find_fashion_mnist(const std::string& data_dir) {
   return "";
 }
 
+std::string find_program(const std::string& name) {
+  const char* const path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::filesystem::path program = std::filesystem::path(folder) / name;
+    std::error_code error;
+    if (!folder.empty() && std::filesystem::is_regular_file(program, error))
+      return program.string();
+  }
+  return "";
+}
+
 }  // namespace tutti::tools

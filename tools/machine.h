@@ -24,4 +24,7 @@ Machine inspect_machine();
 /// is empty.
 std::string find_fashion_mnist(const std::string& data_dir);
 
+/// Path of a program in one of the folders of PATH, or empty.
+std::string find_program(const std::string& name);
+
 }  // namespace tutti::tools

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tools/commands.h"
+#include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/error.h"
 #include "tutti/core/flags.h"
 
@@ -31,6 +32,15 @@ int run(int argc, char** argv) {
   };
   flags.add_command("doctor", "check this build and this machine", declare_doctor,
                     [&] { return doctor_command(format(), data_dir); });
+  std::string resolver = "auto";
+  const auto declare_cluster = [&](tutti::Flags& command) {
+    declare(command);
+    command.add(
+        "--resolver", resolver,
+        tutti::concat("where to look: ", tutti::join(tutti::registered_cluster_resolvers())));
+  };
+  flags.add_command("cluster", "show who is in the cluster and which task this process would be",
+                    declare_cluster, [&] { return cluster_command(format(), resolver); });
   ConformOptions conform;
   const auto declare_conform = [&](tutti::Flags& command) {
     declare(command);
@@ -61,6 +71,40 @@ int run(int argc, char** argv) {
         [&] { return bench_update_command(bench); });
   };
   flags.add_command("bench", "measure", declare_bench, [] { return 2; });
+  CkptOptions ckpt;
+  const auto declare_ckpt_flags = [&](tutti::Flags& command) {
+    declare(command);
+    command.add("DIR", ckpt.path, "the folder of a run, a version in it, or a safetensors file");
+  };
+  const auto add_ckpt = [&](tutti::Flags& command, const char* name, const char* help, auto body) {
+    command.add_command(name, help, declare_ckpt_flags, [&, body] {
+      ckpt.format = format();
+      return body(ckpt);
+    });
+  };
+  const auto declare_ckpt = [&](tutti::Flags& command) {
+    add_ckpt(command, "list", "which checkpoints there are", checkpoint_list_command);
+    add_ckpt(command, "verify", "read every byte and compare checksums", checkpoint_verify_command);
+    command.add_command(
+        "show", "what is in one, by default the newest",
+        [&](tutti::Flags& show) {
+          declare_ckpt_flags(show);
+          show.add("--step", ckpt.step, "the one of this step");
+        },
+        [&] {
+          ckpt.format = format();
+          return checkpoint_show_command(ckpt);
+        });
+  };
+  flags.add_command("ckpt", "look at checkpoints", declare_ckpt, [] { return 2; });
+  RunFlags run_flags;
+  const auto declare_run = [&](tutti::Flags& command) {
+    declare(command);
+    run_flags.declare(command);
+  };
+  flags.add_command("run", "run a program in several processes of this machine", declare_run,
+                    [&] { return run_command(run_flags, format()); });
+  if (const int error = run_flags.take_program(argc, argv)) return error;
   return flags.parse(argc, argv);
 }
 

@@ -17,7 +17,8 @@ enum class Purpose : std::uint16_t {
   kQuery = 1,
   kAnswer = 2,
   kNothing = 3,
-  kWindow = 4
+  kWindow = 4,
+  kIntroduction = 5,
 };
 
 /// Some ranks of a transport as a group: numbers from 0. A value.

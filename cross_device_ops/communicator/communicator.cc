@@ -274,4 +274,16 @@ std::vector<std::string> Communicator::recent_calls() const {
   return lines;
 }
 
+CallProgress Communicator::progress() const {
+  const std::optional<internal::RecordedCall> last = state_->recorder().last();
+  if (!last) return {};
+  CallProgress progress;
+  progress.entered = last->header.sequence + 1;
+  const bool waits = last->state == internal::CallState::kWaiting;
+  progress.finished = waits ? last->header.sequence : progress.entered;
+  progress.call = last->header.describe();
+  progress.since = Clock::system().now() - last->begin;
+  return progress;
+}
+
 }  // namespace tutti

@@ -7,6 +7,7 @@
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/cross_device_ops/mpi/mpi_engine.h"
 #include "tutti/cross_device_ops/plugin/ops_engine.h"
 #include "tutti/cross_device_ops/shared/shared_engine.h"
 #include "tutti/cross_device_ops/shared/window_engine.h"
@@ -92,10 +93,14 @@ std::unique_ptr<Communicator> make_communicator(const Group& group,
   if (std::ranges::find(names, options.algorithm) != names.end()) {
     return make_communicator(group.transport, options);
   }
+  const TimePoint deadline = deadline_after(Clock::system().now(), options.timeout);
+  if (options.algorithm == "mpi") {
+    return std::make_unique<Communicator>(internal::mpi_engine(group, deadline), options);
+  }
   const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(options.timeout);
   return std::make_unique<Communicator>(
       internal::ops_engine(make_cross_device_ops(options.algorithm, {.timeout = timeout}), group,
-                           deadline_after(Clock::system().now(), options.timeout)),
+                           deadline),
       options);
 }
 

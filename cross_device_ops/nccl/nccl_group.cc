@@ -6,12 +6,12 @@
 // it is done. That is what makes a deadline, and abort() beside a launch, possible.
 #include "tutti/cross_device_ops/nccl/nccl_group.h"
 
+#include <algorithm>
 #include <cstring>
-#include <optional>
-#include <string>
 
 #include "tutti/core/logging.h"
 #include "tutti/tensor/gpu/gpu_device.h"
+#include "tutti/tensor/gpu/graph_memory.h"
 
 namespace tutti::internal {
 namespace {
@@ -36,14 +36,22 @@ ErrorCode code_of(ncclResult_t result) {
   }
 }
 
-/// The stream; afterwards its GPU is the calling thread's current one, for every call of a context
-/// selects its own.
+std::shared_ptr<DeviceEvent> mark(Device device) {
+  return GpuDevice::of(device).with_context(
+      [](DeviceContext& context) { return context.record(StreamId::kCommunication); });
+}
+
+/// Makes the device's GPU the calling thread's current one: every call of a context selects its
+/// own.
+void select_gpu(Device device) { mark(device); }
+
 cudaStream_t stream_of(Device device) {
   return GpuDevice::of(device).with_context([](DeviceContext& context) {
-    context.record(StreamId::kCommunication);
     return static_cast<cudaStream_t>(context.native_stream(StreamId::kCommunication));
   });
 }
+
+bool is_done(const std::shared_ptr<DeviceEvent>& event) { return event->is_done(); }
 
 Mutex& launch_mutex() {
   static Mutex mutex;
@@ -68,6 +76,10 @@ NcclGroup::~NcclGroup() {
   MutexLock lock(mutex_);
   if (reason_ || finalize()) return;
   close(Error(ErrorCode::kAborted, "nccl: the group was destroyed"));
+  if (gave_up_) {
+    log_warning(concat("nccl: ", rank_and_device(0), ": a collective had not ended when its group ",
+                       "was destroyed; what it would have written is lost"));
+  }
 }
 
 /// Whether all communicators ended in time.
@@ -126,7 +138,7 @@ void NcclGroup::initialize(TimePoint deadline) {
   MutexLock lock(mutex_);
   require(nccl_.group_start(), 0, "making communicators");
   for (std::size_t r = 0; r < comms_.size(); ++r) {
-    stream_of(group_.local_devices[r]);
+    select_gpu(group_.local_devices[r]);
     const int rank = group_.first_rank + static_cast<int>(r);
     const ncclResult_t result =
         nccl_.comm_init_rank_config(&comms_[r], group_.world_size, id, rank, &config);
@@ -142,10 +154,15 @@ void NcclGroup::launch(std::string_view what, const Issue& issue) {
   std::optional<MutexLock> turn;
   if (!spans_processes()) turn.emplace(launch_mutex());
   std::vector<cudaStream_t> streams;
-  for (const Device& device : group_.local_devices) streams.push_back(stream_of(device));
+  Events began;
+  for (const Device& device : group_.local_devices) {
+    streams.push_back(stream_of(device));
+    began.push_back(mark(device));
+  }
   {
     MutexLock lock(mutex_);
     throw_if_closed();
+    drop_done();
     is_in_progress(what);  // an error since the last launch
     require(nccl_.group_start(), 0, what);
     for (std::size_t r = 0; r < streams.size(); ++r) {
@@ -157,6 +174,81 @@ void NcclGroup::launch(std::string_view what, const Issue& issue) {
     require(nccl_.group_end(), 0, what);
   }
   wait_for_host_work(what, deadline_after(Clock::system().now(), timeout_));
+  note(what, std::move(began));
+}
+
+bool NcclGroup::is_capturing() const {
+  return GraphMemory::current(group_.local_devices.front()) != nullptr;
+}
+
+/// NCCL has put all of it into the streams.
+void NcclGroup::note(std::string_view what, Events began) {
+  if (is_capturing()) {
+    MutexLock lock(mutex_);
+    captured_ = what;
+    return;
+  }
+  Events ended;
+  for (const Device& device : group_.local_devices) ended.push_back(mark(device));
+  MutexLock lock(mutex_);
+  launched_.push_back({std::string(what), std::move(began), std::move(ended)});
+}
+
+void NcclGroup::check_graph() {
+  MutexLock lock(mutex_);
+  if (captured_.empty()) return;
+  throw_if_closed();
+  is_in_progress(concat("a captured step with ", captured_));
+}
+
+void NcclGroup::note_graph(std::shared_ptr<DeviceEvent> began, std::shared_ptr<DeviceEvent> ended) {
+  MutexLock lock(mutex_);
+  if (captured_.empty()) return;
+  drop_done();
+  launched_.push_back({concat("a captured step with ", captured_), {began}, {ended}});
+}
+
+void NcclGroup::drop_done() {
+  constexpr int kMost = 2;  // more than are added, so that few stay
+  for (int i = 0; i < kMost && !launched_.empty(); ++i) {
+    if (!std::ranges::all_of(launched_.front().ended, is_done)) return;
+    launched_.pop_front();
+  }
+}
+
+bool NcclGroup::is_pending() {
+  MutexLock lock(mutex_);
+  drop_done();
+  return gave_up_ || !launched_.empty();
+}
+
+void NcclGroup::check() {
+  MutexLock lock(mutex_);
+  if (reason_) {
+    if (gave_up_) throw *reason_;
+    return;
+  }
+  drop_done();
+  if (launched_.empty()) return;
+  is_in_progress(launched_.front().what);
+  check_duration(launched_.front());
+}
+
+void NcclGroup::check_duration(Launched& launched) {
+  const auto late = std::ranges::find_if_not(launched.ended, is_done);
+  if (late == launched.ended.end()) return;
+  const auto local = static_cast<std::size_t>(late - launched.ended.begin());
+  if (!is_done(launched.began[local])) return;
+  const TimePoint now = Clock::system().now();
+  if (!launched.running_since) launched.running_since = now;
+  if (now - *launched.running_since <= timeout_) return;
+  close(Error(
+      ErrorCode::kDeadlineExceeded,
+      concat("nccl: ", rank_and_device(local), ": ", launched.what, " of ", group_.world_size,
+             " ranks has been running for longer than ", timeout_ / std::chrono::milliseconds(1),
+             " ms; expected all ranks to take part; try a longer timeout, or look for a "
+             "rank that has ended")));
+  throw *reason_;
 }
 
 void NcclGroup::wait_for_host_work(std::string_view what, TimePoint deadline) {
@@ -207,6 +299,14 @@ void NcclGroup::throw_if_closed() {
 void NcclGroup::close(const Error& reason) noexcept {
   if (reason_) return;
   reason_ = std::make_unique<Error>(reason);
+  try {
+    gave_up_ = !std::ranges::all_of(launched_, [](const Launched& launched) {
+      return std::ranges::all_of(launched.ended, is_done);
+    });
+  } catch (const std::exception&) {  // a GPU that has failed
+    gave_up_ = true;
+  }
+  launched_.clear();
   for (ncclComm_t& comm : comms_) {
     if (comm) nccl_.comm_abort(comm);
     comm = nullptr;

@@ -8,6 +8,7 @@
 #include "tutti/cross_device_ops/builtin_ops.h"
 #include "tutti/cross_device_ops/gpu/placement.h"
 #include "tutti/cross_device_ops/nccl/nccl_group.h"
+#include "tutti/tensor/gpu/gpu_device.h"
 
 namespace tutti::internal {
 namespace {
@@ -66,7 +67,10 @@ class NcclOps final : public CrossDeviceOps {
         devices_(group.local_devices),
         first_rank_(static_cast<std::size_t>(group.first_rank)),
         world_(static_cast<std::size_t>(group.world_size)),
-        group_(functions, group, options.timeout.value_or(kDefaultTimeout)) {}
+        group_(std::make_shared<NcclGroup>(functions, group,
+                                           options.timeout.value_or(kDefaultTimeout))) {
+    for (const Device& device : devices_) GpuDevice::of(device).watch(group_);
+  }
 
   std::string_view name() const override { return "nccl"; }
   /// Not MIN and MAX of floating numbers: NCCL's lose NaNs, which elsewhere win. Not 16-bit numbers
@@ -79,7 +83,7 @@ class NcclOps final : public CrossDeviceOps {
   }
   bool spans_processes() const override { return world_ != devices_.size(); }
   bool provides(Collective collective) const override { return collective != Collective::kBarrier; }
-  void abort(const Error& reason) noexcept override { group_.abort(reason); }
+  void abort(const Error& reason) noexcept override { group_->abort(reason); }
 
  protected:
   void require_buffers(std::span<const ReplicaBuffer> inputs,
@@ -108,7 +112,7 @@ class NcclOps final : public CrossDeviceOps {
   const std::vector<Device> devices_;
   const std::size_t first_rank_;
   const std::size_t world_;
-  NcclGroup group_;
+  const std::shared_ptr<NcclGroup> group_;
 };
 
 void NcclOps::require_buffers(std::span<const ReplicaBuffer> inputs,
@@ -127,32 +131,32 @@ void NcclOps::require_buffers(std::span<const ReplicaBuffer> inputs,
 }
 
 void NcclOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
-  group_.launch(describe(Collective::kAllReduce, buffers.front()),
-                [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                  const ReplicaBuffer& own = buffers[r];
-                  return nccl_.all_reduce(own.data, own.data, own.count, type_of(own.dtype),
-                                          op_of(op), comm, stream);
-                });
+  group_->launch(describe(Collective::kAllReduce, buffers.front()),
+                 [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
+                   const ReplicaBuffer& own = buffers[r];
+                   return nccl_.all_reduce(own.data, own.data, own.count, type_of(own.dtype),
+                                           op_of(op), comm, stream);
+                 });
 }
 
 void NcclOps::reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                              const ReplicaBuffer* output, int root) {
-  group_.launch(describe(Collective::kReduce, inputs.front()),
-                [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                  const ReplicaBuffer& own = inputs[r];
-                  const bool is_root = rank_of(r) == static_cast<std::size_t>(root);
-                  return nccl_.reduce(own.data, is_root ? output->data : nullptr, own.count,
-                                      type_of(own.dtype), op_of(op), root, comm, stream);
-                });
+  group_->launch(describe(Collective::kReduce, inputs.front()),
+                 [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
+                   const ReplicaBuffer& own = inputs[r];
+                   const bool is_root = rank_of(r) == static_cast<std::size_t>(root);
+                   return nccl_.reduce(own.data, is_root ? output->data : nullptr, own.count,
+                                       type_of(own.dtype), op_of(op), root, comm, stream);
+                 });
 }
 
 void NcclOps::broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) {
-  group_.launch(describe(Collective::kBroadcast, buffers.front()),
-                [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                  const ReplicaBuffer& own = buffers[r];
-                  return nccl_.broadcast(own.data, own.data, own.count, type_of(own.dtype), root,
-                                         comm, stream);
-                });
+  group_->launch(describe(Collective::kBroadcast, buffers.front()),
+                 [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
+                   const ReplicaBuffer& own = buffers[r];
+                   return nccl_.broadcast(own.data, own.data, own.count, type_of(own.dtype), root,
+                                          comm, stream);
+                 });
 }
 
 void NcclOps::all_gather_buffers(std::span<const ReplicaBuffer> inputs,
@@ -160,25 +164,25 @@ void NcclOps::all_gather_buffers(std::span<const ReplicaBuffer> inputs,
                                  std::span<const std::size_t> counts) {
   const std::vector<std::size_t> offsets = offsets_of(counts);
   const bool even = are_equal(counts);
-  group_.launch(describe(Collective::kAllGather, inputs.front()),
-                [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                  const ReplicaBuffer& in = inputs[r];
-                  const ReplicaBuffer& out = outputs[r];
-                  const ncclDataType_t type = type_of(in.dtype);
-                  if (even) {
-                    return nccl_.all_gather(in.data, out.data, in.count, type, comm, stream);
-                  }
-                  // Parts of several lengths: each rank tells the others its own.
-                  for (std::size_t root = 0; root < world_; ++root) {
-                    if (counts[root] == 0) continue;
-                    std::byte* const place = out.data + offsets[root] * size_of(in.dtype);
-                    const ncclResult_t result =
-                        nccl_.broadcast(root == rank_of(r) ? in.data : place, place, counts[root],
-                                        type, static_cast<int>(root), comm, stream);
-                    if (result != ncclSuccess && result != ncclInProgress) return result;
-                  }
-                  return ncclSuccess;
-                });
+  group_->launch(describe(Collective::kAllGather, inputs.front()),
+                 [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
+                   const ReplicaBuffer& in = inputs[r];
+                   const ReplicaBuffer& out = outputs[r];
+                   const ncclDataType_t type = type_of(in.dtype);
+                   if (even) {
+                     return nccl_.all_gather(in.data, out.data, in.count, type, comm, stream);
+                   }
+                   // Parts of several lengths: each rank tells the others its own.
+                   for (std::size_t root = 0; root < world_; ++root) {
+                     if (counts[root] == 0) continue;
+                     std::byte* const place = out.data + offsets[root] * size_of(in.dtype);
+                     const ncclResult_t result =
+                         nccl_.broadcast(root == rank_of(r) ? in.data : place, place, counts[root],
+                                         type, static_cast<int>(root), comm, stream);
+                     if (result != ncclSuccess && result != ncclInProgress) return result;
+                   }
+                   return ncclSuccess;
+                 });
 }
 
 void NcclOps::reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
@@ -186,7 +190,7 @@ void NcclOps::reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer>
                                      std::span<const std::size_t> counts) {
   const std::vector<std::size_t> offsets = offsets_of(counts);
   const bool even = are_equal(counts);
-  group_.launch(
+  group_->launch(
       describe(Collective::kReduceScatter, inputs.front()),
       [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
         const ReplicaBuffer& in = inputs[r];
@@ -232,10 +236,10 @@ ncclResult_t NcclOps::exchange(const ReplicaBuffer& input, const ReplicaBuffer& 
 void NcclOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
                                  std::span<const ReplicaBuffer> outputs,
                                  std::span<const std::size_t> counts) {
-  group_.launch(describe(Collective::kAllToAll, inputs.front()),
-                [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                  return exchange(inputs[r], outputs[r], rank_of(r), counts, comm, stream);
-                });
+  group_->launch(describe(Collective::kAllToAll, inputs.front()),
+                 [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
+                   return exchange(inputs[r], outputs[r], rank_of(r), counts, comm, stream);
+                 });
 }
 
 void require_own_gpus(const Group& group) {

@@ -13,15 +13,15 @@
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
 #include "tutti/cross_device_ops/cross_device_ops_access.h"
+#include "tutti/cross_device_ops/plugin/abort_watch.h"
 #include "tutti/cross_device_ops/plugin/prefix_store.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {
 namespace {
 
-// Of messages beside those of the message engine: its tags never end in these numbers.
-constexpr std::uint64_t kWatchTag = ~std::uint64_t{0};
-constexpr std::uint64_t kNonceTag = kWatchTag - 1;
+// Of messages beside those of the message engine: its tags never end in this number.
+constexpr std::uint64_t kNonceTag = AbortWatch::kTag - 1;
 
 ReplicaBuffer buffer_of(const Elements& elements) {
   return {elements.data, elements.count, elements.dtype, {}};
@@ -35,30 +35,6 @@ ReplicaBuffer buffer_of(const ConstElements& elements) {
 ReplicaBuffer as_bytes(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.num_bytes(), DType::kUInt8, buffer.device};
 }
-
-/// Receives that never end by themselves: testing them shows that a peer has aborted the group.
-class AbortWatch {
- public:
-  AbortWatch(Transport& transport, const std::vector<int>& ranks) {
-    for (const int rank : ranks) {
-      if (rank != transport.rank()) never_.push_back(transport.recv(rank, kWatchTag, {}, {}));
-    }
-  }
-  /// The reason, if there is one. A peer that is gone may just have finished: that is none.
-  std::optional<Error> look() {
-    for (const auto& work : never_) {
-      try {
-        work->test();
-      } catch (const Error& error) {
-        if (error.code() == ErrorCode::kAborted) return error;
-      }
-    }
-    return std::nullopt;
-  }
-
- private:
-  std::vector<std::unique_ptr<Work>> never_;
-};
 
 /// What an engine and those of its subgroups are made of.
 struct Parts {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/random.h"
 #include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/plugin.h"
@@ -12,6 +13,7 @@
 #include "tutti/model/layers/dtype_policy.h"
 #include "tutti/strategy/central_storage_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
+#include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
 #include "tutti/tensor/gpu/inventory.h"
 
@@ -48,11 +50,10 @@ void check(const ExampleOptions& options) {
   require_positive("--replicas", options.replicas, 0);
   require_positive("--seed", options.seed, 0);
   require_positive("--bytes-per-pack", options.bytes_per_pack, 0);
-  if (options.strategy == "multi_worker_mirrored" || options.strategy == "parameter_server") {
+  if (options.strategy == "parameter_server") {
     throw UsageError(
-        concat("--strategy ", options.strategy,
-               ": this version trains on one machine; expected one_device, mirrored or "
-               "central_storage"));
+        "--strategy parameter_server: this version has not got it; expected one_device, mirrored, "
+        "central_storage or multi_worker_mirrored");
   }
   if (options.update_mode != "sync") {
     throw UsageError(concat("--update-mode ", options.update_mode,
@@ -79,6 +80,8 @@ void declare(Flags& flags, ExampleOptions& options) {
             "parts of each GPU, each a device: 4, or 4:512 with MiB each");
   flags.add("--replicas", options.replicas, "number of replicas; 0: one per device");
   flags.add("--cross-device-ops", options.cross_device_ops, "how gradients are summed");
+  flags.add_choice("--transport", options.transport, {"auto", "shm", "tcp"},
+                   "how bytes get from worker to worker");
   flags.add("--plugin", options.plugin, "shared library with a cross-device operation");
   flags.add("--bytes-per-pack", options.bytes_per_pack,
             "gradients are summed in buckets of this size; 0: automatic");
@@ -143,6 +146,11 @@ std::unique_ptr<Strategy> make_strategy(const ExampleOptions& options) {
   if (options.strategy == "central_storage") {
     return std::make_unique<CentralStorageStrategy>(CentralStorageOptions{.local = local});
   }
+  if (options.strategy == "multi_worker_mirrored") {
+    MultiWorkerOptions workers{.local = local};
+    workers.cluster.way = parse_way(options.transport);
+    return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), workers);
+  }
   if (options.strategy == "mirrored") return std::make_unique<MirroredStrategy>(local);
   if (local.replicas > 1) {
     throw UsageError(concat("--strategy one_device: has one replica, got --replicas ",
@@ -153,11 +161,13 @@ std::unique_ptr<Strategy> make_strategy(const ExampleOptions& options) {
 }
 
 void print_setup(const ExampleOptions& options, Strategy& strategy) {
+  if (!strategy.is_chief()) return;
   const int replicas = strategy.num_replicas_in_sync();
   std::printf("devices    %s\n", join(strategy.worker_devices()).c_str());
   std::printf("strategy   %s, %d replica%s, reduction %s, global batch %lld\n",
               std::string(strategy.name()).c_str(), replicas, replicas == 1 ? "" : "s",
-              options.cross_device_ops.c_str(), static_cast<long long>(options.batch_size));
+              std::string(strategy.reduction_name()).c_str(),
+              static_cast<long long>(options.batch_size));
   std::fflush(stdout);
 }
 

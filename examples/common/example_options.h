@@ -19,7 +19,8 @@ struct ExampleOptions {
   std::string virtual_gpus = "";  // as TUTTI_VIRTUAL_GPUS
   std::int64_t replicas = 0;
   std::string cross_device_ops = "canonical";
-  std::string plugin = "";  // its operation is used where cross_device_ops is not set
+  std::string transport = "auto";  // between workers
+  std::string plugin = "";         // its operation is used where cross_device_ops is not set
   std::int64_t bytes_per_pack = 0;
   std::string compression = "none";
   std::string non_finite = "ignore";

@@ -46,7 +46,7 @@ class ResidualBlock final : public Layer {
     for (std::size_t i = 0; i < convolutions_.size(); ++i) {
       y = norms_[i](convolutions_[i](i == 0 ? y : relu(y), context), context);
     }
-    return relu(y + (projects_ ? shortcut_norm_(shortcut_(x, context), context) : x));
+    return add_relu(y, projects_ ? shortcut_norm_(shortcut_(x, context), context) : x);
   }
 
  private:

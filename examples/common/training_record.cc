@@ -55,6 +55,10 @@ void TrainingRecord::write(const ExampleOptions& options, Strategy& strategy,
                            std::span<const Variable> weights,
                            std::span<const Variable> slots) const {
   if (options.metrics_json.empty()) return;
+  // Hashes read variables, which all workers do together; one writes.
+  const std::string weights_hash = hash_variables(weights);
+  const std::string slots_hash = hash_variables(slots);
+  if (!strategy.is_chief()) return;
   Json losses = Json::array();
   Json losses_hex = Json::array();
   for (float loss : losses_) {
@@ -64,7 +68,7 @@ void TrainingRecord::write(const ExampleOptions& options, Strategy& strategy,
   Json metrics = Json::object();
   metrics.set("strategy", strategy.name());
   metrics.set("num_replicas", strategy.num_replicas_in_sync());
-  metrics.set("cross_device_ops", strategy.cross_device_ops().name());
+  metrics.set("cross_device_ops", strategy.reduction_name());
   metrics.set("numerics", numerics_fingerprint());
   metrics.set("steps", steps());
   metrics.set("examples_per_second", examples_per_second());
@@ -72,8 +76,8 @@ void TrainingRecord::write(const ExampleOptions& options, Strategy& strategy,
   metrics.set("losses", std::move(losses));
   metrics.set("losses_hex", std::move(losses_hex));
   if (accuracy_) metrics.set("accuracy", *accuracy_);
-  metrics.set("weights_hash", hash_variables(weights));
-  metrics.set("slots_hash", hash_variables(slots));
+  metrics.set("weights_hash", weights_hash);
+  metrics.set("slots_hash", slots_hash);
   metrics.set("seconds_to_first_step",
               first_step_ ? Json(seconds_between(start_, *first_step_)) : Json());
   write_file_atomically(options.metrics_json, metrics.dump(2) + "\n");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 
 namespace tutti::examples {
@@ -18,8 +19,10 @@ extern "C" void request_stop(int) { stop_requested = 1; }
 Checkpoint make_checkpoint(Strategy& strategy, const std::vector<Variable>& weights,
                            const Optimizer& optimizer, DistributedDataset batches,
                            TrainingRecord& record) {
-  Checkpoint checkpoint(weights);
+  Checkpoint checkpoint(weights, {.writes = strategy.is_chief()});
   checkpoint.add(optimizer.state_variables());
+  checkpoint.set_about("strategy", strategy.name());
+  checkpoint.set_about("replicas", strategy.num_replicas_in_sync());
   checkpoint.add_state("strategy",
                        {[&strategy] { return strategy.save_state(); },
                         [&strategy](const Json& state) { strategy.restore_state(state); }});
@@ -39,27 +42,55 @@ TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strate
       strategy_(strategy),
       weights_(std::move(weights)),
       optimizer_(optimizer),
-      batches_(std::move(batches)) {
-  if (!options_.log_dir.empty()) events_.emplace(options_.log_dir);
+      batches_(std::move(batches)),
+      workers_(dynamic_cast<MultiWorkerMirroredStrategy*>(&strategy)) {
+  if (!options_.log_dir.empty() && strategy_.is_chief()) events_.emplace(options_.log_dir);
+  if (strategy_.is_chief()) progress_.emplace();
   if (options_.checkpoint_dir.empty()) return;
-  checkpoints_.emplace(make_checkpoint(strategy_, weights_, optimizer_, batches_, record_),
-                       options_.checkpoint_dir);
+  checkpoints_.emplace(
+      make_checkpoint(strategy_, weights_, optimizer_, batches_, record_), options_.checkpoint_dir,
+      CheckpointManagerOptions{.asynchronous = true, .on_error = OnSaveError::kContinue});
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
-  if (!options_.resume) return;
-  const auto info = checkpoints_->restore_latest();
-  if (!info) {
-    fail(ErrorCode::kNotFound, "--resume: there is no checkpoint in ", options_.checkpoint_dir,
-         "; train without --resume first");
-  }
+  // A process that takes another's place gets its state from the others.
+  if (!options_.resume || (workers_ && workers_->is_replacement())) return;
+  if (restore_latest()) return;
+  fail(ErrorCode::kNotFound, "--resume: there is no checkpoint in ", options_.checkpoint_dir,
+       "; train without --resume first");
+}
+
+bool TrainingSession::restore_latest() {
+  const auto info = checkpoints_ ? checkpoints_->restore_latest() : std::nullopt;
+  if (!info) return false;
   saved_step_ = info->step;
-  std::printf("resumed    after step %lld\n", static_cast<long long>(info->step));
+  if (strategy_.is_chief()) {
+    std::printf("resumed    after step %lld\n", static_cast<long long>(info->step));
+  }
+  return true;
 }
 
 std::int64_t TrainingSession::epoch() const { return batches_.position().at("epoch").as_int(); }
 
+void TrainingSession::train(const std::function<void()>& loop) {
+  const char* const restarts = std::getenv("TUTTI_MAX_RESTARTS");
+  if (workers_ && restarts && std::string_view(restarts) != "0") {
+    recovery_.emplace(strategy_,
+                      make_checkpoint(strategy_, weights_, optimizer_, batches_, record_),
+                      RecoveryOptions{.restore_from_disk = [this] { restore_latest(); }});
+    return recovery_->run(loop);
+  }
+  loop();
+}
+
+/// Of several workers one may be asked; all stop after the same step.
+bool TrainingSession::is_asked_to_stop() {
+  if (!workers_) return stop_requested != 0;
+  if (stop_requested != 0) workers_->request_stop("a signal");
+  return workers_->stops_after(record_.steps());
+}
+
 bool TrainingSession::stopped() const {
-  return stop_requested != 0 || (options_.steps > 0 && record_.steps() >= options_.steps);
+  return stopped_on_request_ || (options_.steps > 0 && record_.steps() >= options_.steps);
 }
 
 bool TrainingSession::begin_epoch() {
@@ -71,7 +102,7 @@ bool TrainingSession::begin_epoch() {
   }
   take_times();
   split_ = {};  // what evaluation took is not training's
-  progress_.begin_epoch(epoch(), options_.epochs, steps);
+  if (progress_) progress_->begin_epoch(epoch(), options_.epochs, steps);
   return true;
 }
 
@@ -86,8 +117,10 @@ bool TrainingSession::step(float loss, std::int64_t examples) {
   record_.step(loss, examples);
   take_times();
   const std::pair<std::string, double> values[] = {{"loss", loss}};
-  progress_.step(record_.steps() - first_step_of_epoch_, examples, values);
+  if (progress_) progress_->step(record_.steps() - first_step_of_epoch_, examples, values);
   log_scalar("loss", loss);
+  if (recovery_) recovery_->commit(record_.steps());
+  stopped_on_request_ = is_asked_to_stop();
   if (!stopped()) return true;
   save();
   return false;
@@ -97,7 +130,8 @@ void TrainingSession::end_epoch(const std::string& metric, double value) {
   last_value_ = value;
   record_.set_accuracy(value);
   const std::pair<std::string, double> values[] = {{"test " + metric, value}};
-  progress_.end_epoch(values, strategy_.num_replicas_in_sync() > 1 ? split_ : TimeSplit{});
+  const TimeSplit split = strategy_.num_replicas_in_sync() > 1 ? split_ : TimeSplit{};
+  if (progress_) progress_->end_epoch(values, split);
   log_scalar("test_" + metric, value);
   save();
 }
@@ -120,10 +154,15 @@ void TrainingSession::log_scalar(const std::string& tag, double value) {
 int TrainingSession::finish(double min_value) {
   std::vector<Variable> slots = optimizer_.state_variables();
   record_.write(options_, strategy_, weights_, slots);
-  std::printf("result     %lld steps, %.0f examples/s, test accuracy %.4f, weights %s\n",
-              static_cast<long long>(record_.steps()), record_.examples_per_second(), last_value_,
-              hash_variables(weights_).c_str());
-  if (stop_requested != 0) return kStoppedOnRequest;
+  const std::string weights_hash = hash_variables(weights_);
+  if (strategy_.is_chief()) {
+    std::printf("result     %lld steps, %.0f examples/s, test accuracy %.4f, weights %s\n",
+                static_cast<long long>(record_.steps()), record_.examples_per_second(), last_value_,
+                weights_hash.c_str());
+  }
+  if (checkpoints_) checkpoints_->wait();
+  const bool is_saved = !checkpoints_ || !checkpoints_->last_error();
+  if (stopped_on_request_) return is_saved ? kStoppedOnRequest : 1;
   if (last_value_ >= min_value) return 0;
   std::fprintf(stderr, "error: expected a test accuracy of at least %.4f, got %.4f\n", min_value,
                last_value_);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "tutti/model/progress.h"
 #include "tutti/optimizer/optimizer_spec.h"
 #include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/multi_worker_mirrored_strategy.h"
+#include "tutti/strategy/recovery.h"
 
 namespace tutti::examples {
 
@@ -25,6 +28,10 @@ class TrainingSession {
   TrainingSession(const ExampleOptions& options, Strategy& strategy, std::vector<Variable> weights,
                   const Optimizer& optimizer, DistributedDataset batches);
 
+  /// Calls the loop over epochs. Under a launcher that starts dead workers again
+  /// (TUTTI_MAX_RESTARTS) the others go back to the last step and it is called once more.
+  void train(const std::function<void()>& loop);
+
   /// Whether there is another epoch to train (in part).
   bool begin_epoch();
   /// Tells of a finished step; false when the run should end here.
@@ -36,7 +43,9 @@ class TrainingSession {
   int finish(double min_value);
 
  private:
+  bool restore_latest();
   bool stopped() const;
+  bool is_asked_to_stop();
   std::int64_t epoch() const;
   void take_times();
   void save();
@@ -48,12 +57,15 @@ class TrainingSession {
   const Optimizer& optimizer_;
   DistributedDataset batches_;
   TrainingRecord record_;
-  Progress progress_;
+  std::optional<Progress> progress_;            // of the chief
+  MultiWorkerMirroredStrategy* const workers_;  // nullptr: another strategy
   std::optional<CheckpointManager> checkpoints_;
+  std::optional<Recovery> recovery_;
   std::optional<EventFileWriter> events_;
   TimeSplit split_;
   std::int64_t first_step_of_epoch_ = 0;
   std::int64_t saved_step_ = -1;
+  bool stopped_on_request_ = false;
   double last_value_ = 0.0;
 };
 

@@ -235,6 +235,13 @@ struct Relu {
     return x <= T{0} ? T{0} : x;
   }  // NaN stays
 };
+/// Two inputs. A sum of 16-bit numbers need not be rounded first: rounding keeps signs.
+struct AddRelu {
+  template <class T>
+  constexpr T operator()(T a, T b) const {
+    return Relu{}(Add{}(a, b));
+  }
+};
 struct Sigmoid {
   template <class T>
   constexpr T operator()(T x) const {

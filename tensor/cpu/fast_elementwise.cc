@@ -153,6 +153,7 @@ void register_fast_elementwise_kernels(KernelTable& table) {
   set_binary<Maximum>(table, OpId::kMaximum);
   set_binary<Minimum>(table, OpId::kMinimum);
   set_binary<Power>(table, OpId::kPower);
+  set_binary<AddRelu>(table, OpId::kAddRelu);
   set_binary<ReluGrad>(table, OpId::kReluGrad);
   set_binary<SigmoidGrad>(table, OpId::kSigmoidGrad);
   set_binary<TanhGrad>(table, OpId::kTanhGrad);

@@ -14,6 +14,7 @@ void register_binary_kernels(KernelTable& table) {
   set_binary<Multiply, TUTTI_NUMBER_TYPES>(table, OpId::kMultiply);
   set_binary<Maximum, TUTTI_NUMBER_TYPES>(table, OpId::kMaximum);
   set_binary<Minimum, TUTTI_NUMBER_TYPES>(table, OpId::kMinimum);
+  set_binary<AddRelu, TUTTI_NUMBER_TYPES>(table, OpId::kAddRelu);
   set_binary<Divide, TUTTI_FLOATING_TYPES>(table, OpId::kDivide);
   set_binary<Power, TUTTI_FLOATING_TYPES>(table, OpId::kPower);
   set_binary<ReluGrad, TUTTI_FLOATING_TYPES>(table, OpId::kReluGrad);

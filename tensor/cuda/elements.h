@@ -72,7 +72,12 @@ struct alignas(16) Bytes16 {
   std::uint64_t low, high;
 };
 
+/// Whether `data` is a multiple of `bytes`: for the host, and for kernels.
 inline bool is_aligned(const void* data, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
+}
+
+__device__ __forceinline__ bool starts_at(const void* data, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }
 

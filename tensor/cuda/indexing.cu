@@ -88,39 +88,75 @@ void gather(const KernelCall& call) {
   });
 }
 
-/// A block for each position whose row no earlier position has: adds the values of all positions
-/// with that row in the order of positions, so that the bits are always the same. Comparing all
-/// pairs of positions costs less than sorting them up to some 100,000 positions.
+/// Calls body(position) in order for the positions that name `row`, for a block that has position
+/// `mine` of it. Returns whether no earlier position does: else another block has the row. So the
+/// bits are always the same. Comparing all pairs of positions costs less than sorting them up to
+/// some 100,000 positions. All threads of the block must call it.
+template <class Body>
+__device__ __forceinline__ bool for_each_of_row(const Indices& indices, std::int64_t mine,
+                                                std::int64_t row, const Body& body) {
+  constexpr int kWarps = static_cast<int>(kThreads) / 32;
+  __shared__ unsigned matches[kWarps];  // bit i of word w: position 32 w + i of the chunk
+  bool is_first = true;
+  for (std::int64_t chunk = 0; is_first && chunk < indices.count; chunk += kThreads) {
+    const std::int64_t position = chunk + threadIdx.x;
+    const bool match = position < indices.count && indices[position] == row;
+    const unsigned ballot = __ballot_sync(0xffffffffu, match);
+    if (threadIdx.x % 32 == 0) matches[threadIdx.x / 32] = ballot;
+    __syncthreads();
+    for (int w = 0; is_first && w < kWarps; ++w) {
+      for (unsigned bits = matches[w]; bits != 0; bits &= bits - 1) {
+        const std::int64_t at = chunk + 32 * w + __ffs(static_cast<int>(bits)) - 1;
+        if (at < mine) is_first = false;
+        if (!is_first) break;
+        body(at);
+      }
+    }
+    __syncthreads();
+  }
+  return is_first;
+}
+
+/// A block for each position; the first one of each row adds the values of all.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_kernel(Indices indices, std::int64_t num_rows, std::int64_t size, const T* values,
                    T* y) {
-  constexpr int kWarps = static_cast<int>(kThreads) / 32;
-  __shared__ unsigned matches[kWarps];  // bit i of word w: position 32 w + i of the chunk
-  const int warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t column = std::int64_t{blockIdx.y} * kThreads + threadIdx.x;
   for (std::int64_t mine = blockIdx.x; mine < indices.count; mine += gridDim.x) {
     const std::int64_t row = indices[mine];
-    bool is_first = row >= 0 && row < num_rows;
+    if (row < 0 || row >= num_rows) continue;
     Number<T> sum{0};
-    for (std::int64_t chunk = 0; is_first && chunk < indices.count; chunk += kThreads) {
-      const std::int64_t position = chunk + threadIdx.x;
-      const bool match = position < indices.count && indices[position] == row;
-      const unsigned ballot = __ballot_sync(0xffffffffu, match);
-      if (threadIdx.x % 32 == 0) matches[warp] = ballot;
-      __syncthreads();
-      for (int w = 0; is_first && w < kWarps; ++w) {
-        for (unsigned bits = matches[w]; bits != 0; bits &= bits - 1) {
-          const std::int64_t at = chunk + 32 * w + __ffs(static_cast<int>(bits)) - 1;
-          if (at < mine) is_first = false;
-          if (!is_first) break;
-          if (column < size) sum = internal::Add{}(sum, number(values[at * size + column]));
-        }
-      }
-      __syncthreads();
-    }
+    const bool is_first = for_each_of_row(indices, mine, row, [&](std::int64_t at) {
+      if (column < size) sum = internal::Add{}(sum, number(values[at * size + column]));
+    });
     if (is_first && column < size) y[row * size + column] = element<T>(sum);
   }
+}
+
+/// The same into rows that have values, rounding after each position.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    scatter_into_kernel(ScatterOp op, Indices indices, std::int64_t num_rows, std::int64_t size,
+                        const T* values, T* y) {
+  const std::int64_t column = std::int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  for (std::int64_t mine = blockIdx.x; mine < indices.count; mine += gridDim.x) {
+    const std::int64_t row = indices[mine];
+    if (row < 0 || row >= num_rows) continue;
+    T* const place = y + row * size + column;
+    T result = column < size ? *place : T{};
+    const bool is_first = for_each_of_row(indices, mine, row, [&](std::int64_t at) {
+      if (column >= size) return;
+      result =
+          element<T>(internal::scattered(op, number(result), number(values[at * size + column])));
+    });
+    if (is_first && column < size) *place = result;
+  }
+}
+
+dim3 grid_of_scatter(const Indices& indices, std::int64_t size) {
+  return {static_cast<unsigned>(std::min<std::int64_t>(indices.count, 1 << 20)),
+          static_cast<unsigned>((size + kThreads - 1) / kThreads)};
 }
 
 template <class T>
@@ -132,10 +168,8 @@ void scatter_rows(const KernelCall& call) {
   if (bytes == 0) return;
   check(cudaMemsetAsync(call.outputs[0].data, 0, bytes, call.stream), "scatter_rows");
   if (indices.count == 0) return;
-  const dim3 grid(static_cast<unsigned>(std::min<std::int64_t>(indices.count, 1 << 20)),
-                  static_cast<unsigned>((size + kThreads - 1) / kThreads));
-  launch_cooperative(scatter_kernel<T>, grid, kThreads, call.stream, indices, shape.dim(0), size,
-                     call.in<T>(0), call.out<T>(0));
+  launch_cooperative(scatter_kernel<T>, grid_of_scatter(indices, size), kThreads, call.stream,
+                     indices, shape.dim(0), size, call.in<T>(0), call.out<T>(0));
 }
 
 template <class... Ts>
@@ -150,6 +184,18 @@ void register_indexing_kernels(KernelTable& table) {
   table.set(OpId::kOneHot, DType::kInt32, one_hot);
   table.set(OpId::kOneHot, DType::kInt64, one_hot);
   set_scatter<TUTTI_NUMBER_TYPES>(table);
+}
+
+void scatter(const DeviceScatter& scatter, cudaStream_t stream) {
+  const Indices indices(scatter.indices);
+  const std::int64_t num_rows = scatter.rows.shape.dim(0), size = row_size(scatter.rows.shape);
+  if (indices.count == 0 || num_rows == 0 || size == 0) return;
+  visit_dtype(scatter.rows.dtype, [&]<class T>() {
+    launch_cooperative(scatter_into_kernel<T>, grid_of_scatter(indices, size), kThreads, stream,
+                       scatter.op, indices, num_rows, size,
+                       static_cast<const T*>(scatter.values.data),
+                       static_cast<T*>(scatter.rows.data));
+  });
 }
 
 }  // namespace tutti::cuda

@@ -30,38 +30,22 @@ void register_dropout_kernels(KernelTable& table);
 // Not operations: what DeviceMath is made of.
 
 void fill(const DeviceTensor& tensor, double value, cudaStream_t stream);
-/// float32 or float64; a launch for each 56 variables.
+/// float32 or float64; a launch for each 56 variables, three with the rules that use norms.
 void update(const DeviceUpdate& update, cudaStream_t stream);
+/// The part of update() for rules that use norms.
+void update_with_norms(const DeviceUpdate& update, cudaStream_t stream);
 /// 1 .. 64 inputs. MEAN also, of floating types: the sum is divided before it is rounded.
 void combine(const DeviceCombine& combine, cudaStream_t stream);
 /// A launch for each 128 copies, which must not overlap.
 void copy_many(std::span<const DeviceCopy> copies, cudaStream_t stream);
-/// to = from / divisor, where `to` may be `from`; integers give float32.
-void divide(const DeviceTensor& from, double divisor, const DeviceTensor& to, cudaStream_t stream);
-
-/// In the device's memory: how many elements are NaN or infinite, and where the first of them
-/// stands when all tensors are laid end to end (-1: there is none).
-struct NonFinite {
-  std::int64_t count = 0, first = -1;
-};
-void find_non_finite(std::span<const DeviceTensor> tensors, NonFinite* result, cudaStream_t stream);
-
-struct AccumulateOptions {
-  bool accumulates = false;  // add to what is there
-};
-/// *result, in the device's memory: the sum of squares in double, in an order that depends on the
-/// number of elements alone (another one than the CPU's).
-void sum_of_squares(const DeviceTensor& tensor, double* result, AccumulateOptions options,
-                    Workspace& workspace, cudaStream_t stream);
-
-// Chains in one pass, for floating types.
-
-/// y = activation(a + b); a and b broadcast to y: residual connections, and biases [channels].
-void add_activation(const DeviceTensor& a, const DeviceTensor& b, FusedActivation activation,
-                    const DeviceTensor& y, cudaStream_t stream);
-/// dx = dy_a + dy_b where y > 0, else 0: back through relu where two paths meet. One shape.
-void add_relu_grad(const DeviceTensor& y, const DeviceTensor& dy_a, const DeviceTensor& dy_b,
-                   const DeviceTensor& dx, cudaStream_t stream);
+/// With the bits of the CPU: rows that several positions name get their values in order.
+void scatter(const DeviceScatter& scatter, cudaStream_t stream);
+/// As in DeviceMath; a launch for each 96 tensors of a type.
+void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts,
+                      cudaStream_t stream);
+/// As in DeviceMath; two launches for each 96 tensors of a type.
+void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums, Workspace& workspace,
+                     cudaStream_t stream);
 
 // On cuBLAS and cuDNN (and own kernels where these cannot do what the CPU does).
 inline constexpr DType kFloatingTypes[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,

@@ -64,4 +64,17 @@ void Math::copy_many(std::span<const DeviceCopy> copies, StreamId stream) {
   gpu_.use([&] { cuda::copy_many(copies, streams_[stream]); });
 }
 
+void Math::scatter(const DeviceScatter& scatter) {
+  gpu_.use([&] { cuda::scatter(scatter, streams_[StreamId::kCompute]); });
+}
+
+void Math::count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts) {
+  gpu_.use([&] { cuda::count_non_finite(tensors, counts, streams_[StreamId::kCompute]); });
+}
+
+void Math::sums_of_squares(std::span<const DeviceTensor> tensors, double* sums,
+                           Workspace& workspace) {
+  gpu_.use([&] { cuda::sums_of_squares(tensors, sums, workspace, streams_[StreamId::kCompute]); });
+}
+
 }  // namespace tutti::cuda

@@ -26,6 +26,10 @@ class Math final : public DeviceMath {
   void update(const DeviceUpdate& update) override;
   void combine(const DeviceCombine& combine, StreamId stream) override;
   void copy_many(std::span<const DeviceCopy> copies, StreamId stream) override;
+  void scatter(const DeviceScatter& scatter) override;
+  void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts) override;
+  void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums,
+                       Workspace& workspace) override;
 
  private:
   const Gpu& gpu_;

@@ -14,10 +14,6 @@ namespace {
 constexpr int kItems = 56;  // of 64 bytes: 4 KB of parameters with the rest
 constexpr int kPacksOfThread = 4;
 
-struct Constants {
-  double values[DeviceRule::kNumConstants];
-};
-
 template <class Rule, class T, int kWidth>
 __device__ __forceinline__ void update_pack(const RuleConstants<T>& constants,
                                             const DeviceUpdateItem& item, unsigned present,
@@ -50,14 +46,10 @@ __device__ __forceinline__ void update_pack(const RuleConstants<T>& constants,
   }
 }
 
-__device__ __forceinline__ bool starts_at(const void* data, std::size_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
-}
-
 template <class Rule, class T>
 __global__ void __launch_bounds__(kThreads)
     update_kernel(const __grid_constant__ Batch<DeviceUpdateItem, kItems> batch,
-                  const __grid_constant__ Constants given, const double* live) {
+                  const __grid_constant__ GivenConstants given, const double* live) {
   constexpr int kWidth = 16 / sizeof(T);
   constexpr std::int64_t kPerBlock = std::int64_t{kThreads} * kWidth * kPacksOfThread;
   const auto share = batch.share(kPerBlock);
@@ -85,8 +77,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Rule>
 void update_by(const DeviceUpdate& update, cudaStream_t stream) {
-  Constants constants;
-  std::copy(update.rule.constants.begin(), update.rule.constants.end(), constants.values);
+  const GivenConstants constants(update.rule);
   visit_arithmetic_floating(update.dtype, "update", [&]<class T>() {
     constexpr std::int64_t kPerBlock = std::int64_t{kThreads} * (16 / sizeof(T)) * kPacksOfThread;
     for_each_batch<kItems>(
@@ -121,6 +112,9 @@ void update(const DeviceUpdate& update, cudaStream_t stream) {
       return update_by<LionUpdate>(update, stream);
     case DeviceRuleId::kNadam:
       return update_by<NadamUpdate>(update, stream);
+    case DeviceRuleId::kLamb:
+    case DeviceRuleId::kLars:
+      return update_with_norms(update, stream);
     case DeviceRuleId::kMovingAverage:
       return update_by<MovingAverageUpdate>(update, stream);
     case DeviceRuleId::kWeightDecay:

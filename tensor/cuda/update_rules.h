@@ -1,16 +1,22 @@
 // How one weight changes: the rules of optimizer/ as kernels know them.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Constants of a DeviceRule, in this order:
-//   all rules        0 learning rate, 1 gradient scale, 2 weight decay (first w -= w * decay *
-//   rate) sgd              3 momentum, 4 nesterov (0 or 1) adam             3 alpha, 4 1 - beta_1,
-//   5 1 - beta_2, 6 epsilon; slot 2: amsgrad adamax           3 beta_1's rest 1 - beta_1, 4 beta_2,
-//   5 epsilon, 6 1 - beta_1^t adagrad          3 epsilon adadelta         3 rho, 4 1 - rho, 5
-//   epsilon rmsprop          3 rho, 4 1 - rho, 5 epsilon, 6 momentum, 7 centered (0 or 1) ftrl 3
-//   l1, 4 l2, 5 shrinkage, 6 exponent (0.5 takes a square root) lion             3 beta_1, 4 1 -
-//   beta_1, 5 beta_2, 6 1 - beta_2 nadam            3 share of the mean, 4 share of the gradient, 5
-//   factor of the square,
+// Constants of a DeviceRule, by their numbers:
+//   all rules        0 learning rate, 1 gradient scale, 2 weight decay (w -= w * decay * rate
+//                    first, where the rule does not say otherwise)
+//   sgd              3 momentum, 4 nesterov (0 or 1)
+//   adam             3 alpha, 4 1 - beta_1, 5 1 - beta_2, 6 epsilon; slot 2: amsgrad
+//   adamax           3 1 - beta_1, 4 beta_2, 5 epsilon, 6 1 - beta_1^t
+//   adagrad          3 epsilon
+//   adadelta         3 rho, 4 1 - rho, 5 epsilon
+//   rmsprop          3 rho, 4 1 - rho, 5 epsilon, 6 momentum, 7 centered (0 or 1)
+//   ftrl             3 l1, 4 l2, 5 shrinkage, 6 exponent (0.5 takes a square root)
+//   lion             3 beta_1, 4 1 - beta_1, 5 beta_2, 6 1 - beta_2
+//   nadam            3 share of the mean, 4 share of the gradient, 5 factor of the square,
 //                    6 1 - beta_1, 7 1 - beta_2, 8 epsilon
+//   lamb             3 factor of the mean, 4 factor of the square, 5 1 - beta_1, 6 1 - beta_2,
+//                    7 epsilon; 2 is part of the direction
+//   lars             3 momentum, 4 trust coefficient, 5 epsilon; 2 is part of the step
 //   moving average   3 share of the old, 4 share of the new, 5 overwrites the weight (0 or 1)
 //   weight decay     none of its own
 // Slots are in the order of UpdateRule::slots(). Flags are constants, so that a captured step can
@@ -29,6 +35,14 @@ struct Weight {
   T w, g;  // g is scaled
   T slots[DeviceUpdateItem::kMaxSlots];
   unsigned present;  // bit i: there is slot i
+};
+
+/// The constants as a parameter of kernels.
+struct GivenConstants {
+  explicit GivenConstants(const DeviceRule& rule) {
+    for (std::size_t i = 0; i < DeviceRule::kNumConstants; ++i) values[i] = rule.constants[i];
+  }
+  double values[DeviceRule::kNumConstants];
 };
 
 /// The constants as numbers.
@@ -168,6 +182,48 @@ struct NadamUpdate {
     e.slots[1] += (e.g * e.g - e.slots[1]) * c[7];
     const T mean = e.slots[0] * c[3] + e.g * c[4];
     e.w -= mean * c.rate() / (std::sqrt(e.slots[1] * c[5]) + c[8]);
+  }
+};
+
+// Rules with norms: direct() changes slots and gives the direction of one element; after the norms
+// of all weights and directions trust() gives the factor of the rate, with which apply() changes
+// the weight. Only one of the two passes writes slots.
+struct LambUpdate {
+  static constexpr int kSlots = 2;
+  static constexpr bool kDirectWritesSlots = true;
+  template <class T>
+  __device__ static T direction(const RuleConstants<T>& c, const Weight<T>& e) {
+    return e.slots[0] * c[3] / (std::sqrt(e.slots[1] * c[4]) + c[7]) + c[2] * e.w;
+  }
+  template <class T>
+  __device__ static T direct(const RuleConstants<T>& c, Weight<T>& e) {
+    e.slots[0] += (e.g - e.slots[0]) * c[5];
+    e.slots[1] += (e.g * e.g - e.slots[1]) * c[6];
+    return direction(c, e);
+  }
+  __device__ static double trust(const double*, double of_weights, double of_directions) {
+    return of_weights / of_directions;
+  }
+  template <class T>
+  __device__ static void apply(const RuleConstants<T>& c, T rate, Weight<T>& e) {
+    e.w -= rate * direction(c, e);
+  }
+};
+
+struct LarsUpdate {
+  static constexpr int kSlots = 1;
+  static constexpr bool kDirectWritesSlots = false;
+  template <class T>
+  __device__ static T direct(const RuleConstants<T>&, const Weight<T>& e) {
+    return e.g;
+  }
+  __device__ static double trust(const double* c, double of_weights, double of_directions) {
+    return c[4] * of_weights / (of_directions + c[2] * of_weights + c[5]);
+  }
+  template <class T>
+  __device__ static void apply(const RuleConstants<T>& c, T rate, Weight<T>& e) {
+    e.slots[0] = c[3] * e.slots[0] + rate * (e.g + c[2] * e.w);
+    e.w -= e.slots[0];
   }
 };
 

@@ -6,7 +6,9 @@
 #include <array>
 #include <cstring>
 
+#include "tutti/tensor/gpu/downloads.h"
 #include "tutti/tensor/gpu/graph_memory.h"
+#include "tutti/tensor/gpu/peer_work.h"
 #include "tutti/tensor/gpu/pending_updates.h"
 #include "tutti/tensor/gpu/pinned_ring.h"
 #include "tutti/tensor/gpu/uploads.h"
@@ -140,8 +142,10 @@ GpuDevice::GpuDevice(const LogicalGpu& description, DeviceBackend& backend)
       allocator_(std::make_unique<BufferAllocator>(
           std::make_unique<Memory>(*this, *context_),
           allocator_options(description, [this] { trim_uploads(); }))),
-      staging_(std::make_unique<PinnedRing>(backend, kStagingBytes)),
-      uploads_(std::make_unique<Uploads>(backend, *allocator_)),
+      peers_(std::make_unique<PeerWatch>()),
+      downloads_(std::make_unique<Downloads>(backend)),
+      staging_(std::make_unique<PinnedRing>(backend, kStagingBytes, *peers_)),
+      uploads_(std::make_unique<Uploads>(backend, *allocator_, *peers_)),
       pending_(std::make_unique<PendingUpdates>()) {}
 
 GpuDevice::~GpuDevice() = default;
@@ -167,6 +171,21 @@ void GpuDevice::fill(const MutableTensor& tensor, double value) {
 void GpuDevice::clear(void* data, std::size_t bytes) {
   if (bytes == 0) return;
   with_context([&](DeviceContext& context) { context.clear(data, bytes, StreamId::kCompute); });
+}
+
+void GpuDevice::count_non_finite(std::span<const Tensor> tensors, const MutableTensor& counts) {
+  const auto list = device_tensors(tensors);
+  with_context([&](DeviceContext& context) {
+    context.math().count_non_finite(list, static_cast<std::int64_t*>(counts.address()));
+  });
+}
+
+void GpuDevice::sums_of_squares(std::span<const Tensor> tensors, const MutableTensor& sums) {
+  const auto list = device_tensors(tensors);
+  CallWorkspace workspace(device());
+  with_context([&](DeviceContext& context) {
+    context.math().sums_of_squares(list, static_cast<double*>(sums.address()), workspace);
+  });
 }
 
 void GpuDevice::copy_from_host(void* to, const void* from, std::size_t bytes) {
@@ -211,11 +230,30 @@ BufferRef GpuDevice::upload(const void* from, std::size_t bytes) {
 void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   refuse_in_capture(device(), "a value is read on the host");
-  const std::shared_ptr<DeviceEvent> copied = with_context([&](DeviceContext& context) {
-    context.copy_to_host(to, from, bytes, StreamId::kCompute);
+  void* const block = downloads_->take();
+  // Without pinned memory a copy keeps its thread: so it comes when what is before it is done.
+  if (!block) wait_for([](DeviceContext&) {});
+  const std::size_t step = block ? Downloads::kBlockBytes : bytes;
+  for (std::size_t first = 0; first < bytes; first += step) {
+    const std::size_t count = std::min(step, bytes - first);
+    std::byte* const target = static_cast<std::byte*>(to) + first;
+    wait_for([&](DeviceContext& context) {
+      context.copy_to_host(block ? block : target, static_cast<const std::byte*>(from) + first,
+                           count, StreamId::kCompute);
+    });
+    if (block) std::memcpy(target, block, count);
+  }
+  downloads_->give_back(block);
+}
+
+/// Calls put(context) and waits for that; others may use the device meanwhile.
+template <class Put>
+void GpuDevice::wait_for(const Put& put) {
+  const std::shared_ptr<DeviceEvent> done = with_context([&](DeviceContext& context) {
+    put(context);
     return context.record(StreamId::kCompute);
   });
-  copied->synchronize();  // others may use the device meanwhile
+  peers_->wait(*done);
 }
 
 bool GpuDevice::reaches(const GpuDevice& other) const {
@@ -255,7 +293,13 @@ void GpuDevice::synchronize() {
   with_context([&](DeviceContext& context) {
     for (const StreamId stream : kStreams) events.push_back(context.record(stream));
   });
-  for (const auto& event : events) event->synchronize();
+  for (const auto& event : events) peers_->wait(*event);
+}
+
+void GpuDevice::watch(const std::shared_ptr<PeerWork>& work) {
+  // CUDA may wait for the device when it makes pinned memory: so not beside that work.
+  downloads_->give_back(downloads_->take());
+  peers_->add(work);
 }
 
 void GpuDevice::update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,

@@ -17,6 +17,9 @@
 
 namespace tutti {
 
+class Downloads;
+class PeerWatch;
+class PeerWork;
 class PinnedRing;
 class Uploads;
 
@@ -55,6 +58,10 @@ class GpuDevice {
   void fill(const MutableTensor& tensor, double value);
   /// Sets bytes to 0.
   void clear(void* data, std::size_t bytes);
+  /// counts[i], [n] int64 on this device: how many elements of tensor i are NaN or infinite.
+  void count_non_finite(std::span<const Tensor> tensors, const MutableTensor& counts);
+  /// sums[i], [n] float64 on this device: the sum of squares of the floating tensor i.
+  void sums_of_squares(std::span<const Tensor> tensors, const MutableTensor& sums);
   /// Host memory may change once this has returned. Waits for nothing but room in pinned memory.
   void copy_from_host(void* to, const void* from, std::size_t bytes);
   /// A copy of host memory, of work that comes from now on, beside the work that is queued already.
@@ -67,6 +74,9 @@ class GpuDevice {
   void copy_from_gpu(void* to, GpuDevice& from, const void* data, std::size_t bytes);
   /// Waits for all that was put into its streams. Throws what went wrong there.
   void synchronize();
+  /// From now on every wait for this device asks `work`, as long as it lives.
+  void watch(const std::shared_ptr<PeerWork>& work);
+  const PeerWatch& peers() const { return *peers_; }
 
   /// Keeps one variable's update until other work comes, so that many become one launch. `buffers`
   /// stay alive until then; those of weights and slots need not be among them, for whoever gets
@@ -89,6 +99,8 @@ class GpuDevice {
   void flush_updates() TUTTI_REQUIRES(mutex_);
   void stage(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes)
       TUTTI_REQUIRES(mutex_);
+  template <class Put>
+  void wait_for(const Put& put);
   void trim_uploads();
   bool reaches(const GpuDevice& other) const;
 
@@ -97,6 +109,8 @@ class GpuDevice {
   mutable Mutex mutex_;
   std::unique_ptr<DeviceContext> context_ TUTTI_GUARDED_BY(mutex_);
   std::unique_ptr<BufferAllocator> allocator_;
+  std::unique_ptr<PeerWatch> peers_;
+  std::unique_ptr<Downloads> downloads_;
   std::unique_ptr<PinnedRing> staging_ TUTTI_GUARDED_BY(mutex_);
   std::unique_ptr<Uploads> uploads_;
   std::unique_ptr<PendingUpdates> pending_ TUTTI_GUARDED_BY(mutex_);

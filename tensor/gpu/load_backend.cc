@@ -166,7 +166,7 @@ std::vector<FoundLibrary> find_libraries(std::span<const std::string> names) {
     }
     link_map* map = nullptr;
     if (handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map) library.path = map->l_name;
-    if (handle) dlclose(handle);
+    // It stays open: some bring a C++ library of their own, whose memory is lost with its code.
     found.push_back(std::move(library));
   }
   return found;

@@ -6,7 +6,8 @@
 
 namespace tutti {
 
-PinnedRing::PinnedRing(DeviceBackend& backend, std::size_t size) : backend_(backend), size_(size) {}
+PinnedRing::PinnedRing(DeviceBackend& backend, std::size_t size, const PeerWatch& peers)
+    : backend_(backend), size_(size), peers_(peers) {}
 
 PinnedRing::~PinnedRing() {
   for (const Piece& piece : pieces_) {
@@ -16,7 +17,7 @@ PinnedRing::~PinnedRing() {
 }
 
 void PinnedRing::wait_for_oldest() {
-  if (pieces_.front().copied) pieces_.front().copied->synchronize();
+  if (pieces_.front().copied) peers_.wait(*pieces_.front().copied);
   pieces_.pop_front();
 }
 

@@ -6,7 +6,7 @@
 #include <deque>
 #include <memory>
 
-#include "tutti/tensor/device_backend.h"
+#include "tutti/tensor/gpu/peer_work.h"
 
 namespace tutti {
 
@@ -14,7 +14,8 @@ namespace tutti {
 /// thread at a time.
 class PinnedRing {
  public:
-  PinnedRing(DeviceBackend& backend, std::size_t size);
+  /// Both outlive this. `peers`: of the device to which the copies go.
+  PinnedRing(DeviceBackend& backend, std::size_t size, const PeerWatch& peers);
   ~PinnedRing();
   PinnedRing(const PinnedRing&) = delete;
   PinnedRing& operator=(const PinnedRing&) = delete;
@@ -36,6 +37,7 @@ class PinnedRing {
 
   DeviceBackend& backend_;
   const std::size_t size_;
+  const PeerWatch& peers_;
   std::byte* memory_ = nullptr;
   std::size_t next_ = 0;
   std::deque<Piece> pieces_;  // the oldest first

@@ -13,6 +13,7 @@
 #include "tutti/core/error.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/gpu/graph_memory.h"
+#include "tutti/tensor/gpu/peer_work.h"
 
 namespace tutti::internal {
 
@@ -129,6 +130,8 @@ struct StepCapture::Graph {
   void wait_for_others();
   /// ... and the other way round.
   void let_others_wait();
+  /// Of any of the devices.
+  PeerWatch::List peer_work() const;
 
   std::vector<std::unique_ptr<GraphMemory>> memory;  // one per device, the origin's first
   bool capturing = false;
@@ -195,8 +198,26 @@ void StepCapture::Graph::end() {
 
 void StepCapture::Graph::launch() {
   wait_for_others();
-  gpu_of(memory[0]).with_context([&](DeviceContext&) { graph->launch(); });
+  const PeerWatch::List works = peer_work();
+  for (const auto& work : works) work->check_graph();
+  std::shared_ptr<DeviceEvent> began, ended;
+  gpu_of(memory[0]).with_context([&](DeviceContext& context) {
+    if (!works.empty()) began = context.record(StreamId::kCompute);
+    graph->launch();
+    if (!works.empty()) ended = context.record(StreamId::kCompute);
+  });
+  for (const auto& work : works) work->note_graph(began, ended);
   let_others_wait();
+}
+
+PeerWatch::List StepCapture::Graph::peer_work() const {
+  PeerWatch::List all;
+  for (const auto& each : memory) {
+    for (auto& work : gpu_of(each).peers().list()) {
+      if (std::ranges::find(all, work) == all.end()) all.push_back(std::move(work));
+    }
+  }
+  return all;
 }
 
 StepCapture::StepCapture(std::span<const Device> devices,

@@ -35,8 +35,8 @@ class Uploads::Memory final : public MemorySource {
   MemoryOfAllocator memory_;
 };
 
-Uploads::Uploads(DeviceBackend& backend, BufferAllocator& device_allocator)
-    : ring_(backend, kRingBytes) {
+Uploads::Uploads(DeviceBackend& backend, BufferAllocator& device_allocator, const PeerWatch& peers)
+    : ring_(backend, kRingBytes, peers) {
   BufferAllocatorOptions options;
   options.name = "uploads";
   options.granularity = GpuDevice::kAlignment;

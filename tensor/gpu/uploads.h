@@ -24,7 +24,7 @@ class Uploads {
   /// Smaller copies are not worth two events.
   static constexpr std::size_t kLeastBytes = std::size_t{128} << 10;
 
-  Uploads(DeviceBackend& backend, BufferAllocator& device_allocator);
+  Uploads(DeviceBackend& backend, BufferAllocator& device_allocator, const PeerWatch& peers);
 
   BufferAllocator& allocator() { return *allocator_; }
   /// Fills a buffer of allocator(); what the compute stream gets from now on comes after it.

@@ -74,6 +74,7 @@ Tensor minimum(const Operand& a, const Operand& b) { return binary(OpId::kMinimu
 Tensor pow(const Operand& base, const Operand& exponent) {
   return binary(OpId::kPower, base, exponent, Domain::kFloating);
 }
+Tensor add_relu(const Operand& a, const Operand& b) { return binary(OpId::kAddRelu, a, b); }
 
 Tensor equal(const Operand& a, const Operand& b) {
   return comparison(OpId::kEqual, a, b, Domain::kAny);

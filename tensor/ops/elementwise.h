@@ -17,6 +17,9 @@ Tensor divide(const Operand& a, const Operand& b);
 Tensor maximum(const Operand& a, const Operand& b);
 Tensor minimum(const Operand& a, const Operand& b);
 Tensor pow(const Operand& base, const Operand& exponent);
+/// relu(a + b), the end of a residual block, in one pass: with the bits of the two operations and,
+/// like add(), with broadcasting.
+Tensor add_relu(const Operand& a, const Operand& b);
 
 inline Tensor operator+(const Operand& a, const Operand& b) { return add(a, b); }
 inline Tensor operator-(const Operand& a, const Operand& b) { return subtract(a, b); }

@@ -107,6 +107,10 @@ inline std::vector<Case> binary_cases() {
   add_binary(cases, OpId::kMaximum, any, any, maximum);
   add_binary(cases, OpId::kMinimum, any, any, minimum);
   add_binary(cases, OpId::kPower, positive, any, pow);
+  add_binary(cases, OpId::kAddRelu, any, any, add_relu);
+  cases.push_back({OpId::kAddRelu, "by itself", {{{2, 3}, -1.0, 1.0, true}}, [](const Tensors& t) {
+                     return add_relu(square(t[0]), t[0]);
+                   }});
   cases.push_back({OpId::kPower,
                    "negative base, fixed exponent",
                    {{{2, 3}, -2.0, -0.5, true}},

@@ -4,6 +4,7 @@
 
 #include "tests/checkpoint/checkpoint_test_util.h"
 #include "tutti/core/file.h"
+#include "tutti/tensor/numerics.h"
 
 namespace tutti {
 namespace checkpoint_manager_test {
@@ -23,47 +24,66 @@ std::vector<std::string> names(const std::vector<std::string>& paths) {
   return names;
 }
 
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 TEST(CheckpointManager, RestoresTheOneSavedLast) {
-  const std::string folder = empty_folder() + "/run";
+  const std::string folder = empty_folder() + "/new/run";
   Variable x = scalar_variable(1);
   CheckpointManager manager(Checkpoint({x}), folder);
   EXPECT_EQ(manager.latest(), std::nullopt);
   EXPECT_FALSE(manager.restore_latest());
   EXPECT_THAT(manager.checkpoints(), IsEmpty());
 
-  EXPECT_EQ(manager.save(9), folder + "/step_9.safetensors");
+  EXPECT_EQ(manager.save(9), folder + "/step_9");
   x.assign(2.0);
   manager.save(10);
-  EXPECT_EQ(manager.latest(), folder + "/step_10.safetensors");
-  EXPECT_EQ(read_file(folder + "/latest"), "step_10.safetensors\n");
+  EXPECT_EQ(manager.latest(), folder + "/step_10");
 
   Variable other = scalar_variable(0);
   const auto info = CheckpointManager(Checkpoint({other}), folder).restore_latest();
   ASSERT_TRUE(info);
   EXPECT_EQ(info->step, 10);
+  EXPECT_EQ(info->sequence, 2);
+  EXPECT_EQ(info->path, folder + "/step_10");
+  EXPECT_EQ(info->numerics, numerics_fingerprint());
+  EXPECT_EQ(other.value().item(), 2.0f);
+  // A version is a folder that other functions take, too; its file is one that others read.
+  other.assign(0.0);
+  EXPECT_EQ(load_weights(folder + "/step_9", {other}).step, 9);
+  EXPECT_EQ(other.value().item(), 1.0f);
+  other.assign(0.0);
+  load_weights(folder + "/step_10/part_0_of_1.save_2.safetensors", {other});
   EXPECT_EQ(other.value().item(), 2.0f);
 }
 
+// After going back to an earlier step, the newest is not the one with the largest step.
 TEST(CheckpointManager, KeepsTheNewestAndDeletesNothingElse) {
   const std::string folder = empty_folder();
-  for (const char* foreign : {"step_x.safetensors", "step_.safetensors", "weights.safetensors",
-                              "step_01.safetensors", "step_1.txt"}) {
+  for (const char* foreign : {"step_x", "step_", "weights.safetensors", "step_01", "step_1.txt"}) {
     write_file_atomically(folder + "/" + foreign, "mine");
   }
+  std::filesystem::create_directory(folder + "/step_07");
   CheckpointManager manager(Checkpoint({scalar_variable(1)}), folder,
                             CheckpointManagerOptions{.max_to_keep = 2});
   for (std::int64_t step : {1, 2, 10, 9}) manager.save(step);
-  // By number, not by letter; the one saved last is never deleted.
-  EXPECT_THAT(names(manager.checkpoints()),
-              ElementsAre("step_9.safetensors", "step_10.safetensors"));
+  EXPECT_THAT(names(manager.checkpoints()), ElementsAre("step_10", "step_9"));
   manager.save(3);
-  EXPECT_THAT(names(manager.checkpoints()),
-              ElementsAre("step_3.safetensors", "step_10.safetensors"));
-  EXPECT_EQ(names({*manager.latest()}), std::vector<std::string>{"step_3.safetensors"});
-  EXPECT_EQ(read_file(folder + "/step_01.safetensors"), "mine");
-  EXPECT_EQ(read_file(folder + "/step_x.safetensors"), "mine");
-  // 5 foreign files, 2 checkpoints, `latest`: no temporary file is left.
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 8);
+  EXPECT_THAT(names(manager.checkpoints()), ElementsAre("step_9", "step_3"));
+  EXPECT_EQ(names({*manager.latest()}), std::vector<std::string>{"step_3"});
+  manager.save(9);  // again
+  EXPECT_THAT(names(manager.checkpoints()), ElementsAre("step_3", "step_9"));
+  EXPECT_THAT(names_in(folder + "/step_9"),
+              ElementsAre("manifest.json", "part_0_of_1.save_6.safetensors"));
+  EXPECT_EQ(read_file(folder + "/step_01"), "mine");
+  EXPECT_EQ(read_file(folder + "/step_x"), "mine");
+  EXPECT_EQ(names_in(folder).size(), 8u);  // 6 foreign ones, 2 versions
 }
 
 TEST(CheckpointManager, KeepsAllOrOne) {
@@ -75,7 +95,7 @@ TEST(CheckpointManager, KeepsAllOrOne) {
   CheckpointManager one(Checkpoint({scalar_variable(1)}), folder,
                         CheckpointManagerOptions{.max_to_keep = 1});
   one.save(8);
-  EXPECT_THAT(names(one.checkpoints()), ElementsAre("step_8.safetensors"));
+  EXPECT_THAT(names(one.checkpoints()), ElementsAre("step_8"));
 }
 
 TEST(CheckpointManager, RefusesWrongNumbers) {
@@ -86,15 +106,85 @@ TEST(CheckpointManager, RefusesWrongNumbers) {
   expect_error(ErrorCode::kInvalidArgument, {"step", "-3"}, [&] { manager.save(-3); });
 }
 
-TEST(CheckpointManager, SaysWhatIsThereWhenLatestNamesNothing) {
+// What a folder looked like before there were manifests.
+TEST(CheckpointManager, GoesOnFromSingleFiles) {
   const std::string folder = empty_folder();
-  CheckpointManager manager(Checkpoint({scalar_variable(1)}), folder);
-  manager.save(4);
+  Variable x = scalar_variable(0);
+  const Checkpoint checkpoint({x});
+  for (const int step : {3, 4, 20}) {
+    x.assign(step);
+    checkpoint.save(concat(folder, "/step_", step, ".safetensors"), step);
+  }
+  write_file_atomically(folder + "/latest", "step_4.safetensors\n");
+  CheckpointManager manager(checkpoint, folder, CheckpointManagerOptions{.max_to_keep = 2});
+  EXPECT_THAT(names(manager.checkpoints()),
+              ElementsAre("step_3.safetensors", "step_20.safetensors", "step_4.safetensors"));
+  EXPECT_EQ(manager.restore_latest()->step, 4);
+  EXPECT_EQ(x.value().item(), 4.0f);
+  manager.save(5);
+  EXPECT_THAT(names(manager.checkpoints()), ElementsAre("step_4.safetensors", "step_5"));
+  EXPECT_TRUE(std::filesystem::exists(folder + "/latest"));
+  manager.save(6);
+  EXPECT_THAT(names_in(folder), ElementsAre("step_5", "step_6"));
+}
+
+TEST(CheckpointManager, TakesTheFileWithTheLargestStepWhenLatestNamesNone) {
+  const std::string folder = empty_folder();
+  Variable x = scalar_variable(0);
+  for (const int step : {3, 20}) {
+    Checkpoint({x}).save(concat(folder, "/step_", step, ".safetensors"), step);
+  }
   for (const char* content : {"step_5.safetensors", "", "../secret", "weights.safetensors"}) {
     write_file_atomically(folder + "/latest", content);
-    expect_error(ErrorCode::kDataLoss, {folder + "/latest", "step_4.safetensors", content},
-                 [&] { manager.latest(); });
+    EXPECT_EQ(CheckpointManager(Checkpoint({x}), folder).restore_latest()->step, 20);
   }
+}
+
+TEST(CheckpointManager, ReadsEverywhereAndWritesWhereTold) {
+  const std::string folder = empty_folder();
+  Variable x = scalar_variable(1);
+  int num_state_calls = 0;
+  Checkpoint follower({x}, CheckpointOptions{.writes = false});
+  follower.add_state("s", {[&] { return Json(++num_state_calls); }, [](const Json&) {}});
+  CheckpointManager manager(follower, folder);
+  EXPECT_EQ(manager.save(1), folder + "/step_1");
+  EXPECT_EQ(num_state_calls, 1);  // as the writer, for that can be a meeting
+  follower.save(folder + "/single.safetensors");
+  save_weights(folder + "/weights.safetensors", {x}, {.writes = false});
+  EXPECT_THAT(names_in(folder), IsEmpty());
+
+  Checkpoint writer({x});
+  writer.add_state("s", {[] { return Json(7); }, [](const Json&) {}});
+  writer.set_about("strategy", "mirrored");
+  CheckpointManager(writer, folder).save(2);
+  const auto info = manager.restore_latest();
+  EXPECT_EQ(info->step, 2);
+  EXPECT_EQ(info->about.at("strategy").as_string(), "mirrored");
+}
+
+// The snapshot is of the moment of the call, whatever training does meanwhile.
+TEST(CheckpointManager, SavesInTheBackgroundWhatWasThereWhenItWasAsked) {
+  const std::string folder = empty_folder();
+  Variable large(Tensor::zeros({1 << 20}), VariableOptions{.name = "large"});
+  {
+    CheckpointManager manager(Checkpoint({large}), folder,
+                              {.max_to_keep = 3, .asynchronous = true});
+    for (int step = 1; step <= 6; ++step) {
+      large.assign(step);
+      manager.save(step);  // waits for the one before: at most one is under way
+      for (int i = 0; i < 5; ++i) large.assign_add(0.125);
+    }
+  }  // waits
+  EXPECT_THAT(names_in(folder), ElementsAre("step_4", "step_5", "step_6"));
+  CheckpointManager manager(Checkpoint({large}), folder, {.asynchronous = true});
+  for (const int step : {4, 5, 6}) {
+    load_weights(concat(folder, "/step_", step), {large});
+    const std::vector<double> values = large.value().to_doubles();
+    EXPECT_EQ(std::count(values.begin(), values.end(), step), 1 << 20);
+  }
+  large.assign(7.0);
+  manager.save(7);
+  EXPECT_EQ(manager.restore_latest()->step, 7);  // waits, too
 }
 
 }  // namespace checkpoint_manager_test

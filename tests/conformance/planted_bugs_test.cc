@@ -3,6 +3,7 @@
 #include "tests/conformance/planted_bugs.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/conformance/planted_engine_bugs.h"
@@ -55,21 +56,26 @@ constexpr std::size_t kSample = kIsSanitized ? 400 : 1500;
 
 // Under a sanitizer the process ends where such a bug strikes, before the kit can see what came of
 // it.
-bool ends_a_sanitized_process(Bug bug) {
-  const bool strikes = bug == Bug::kWritesBehind || bug == Bug::kWritesBefore ||
-                       bug == Bug::kSharesMember || bug == Bug::kSharesScratch ||
-                       bug == Bug::kGatherEvenParts;
-  return kIsSanitized && strikes;
+bool ends_a_sanitized_process(const Planted& planted) {
+  const Bug bug = planted.bug;
+  return bug == Bug::kWritesBehind || bug == Bug::kWritesBefore || bug == Bug::kSharesMember ||
+         bug == Bug::kSharesScratch || bug == Bug::kGatherEvenParts;
+}
+
+/// Those that are the kit's to find in this build.
+std::vector<Planted> planted_here() {
+  std::vector<Planted> planted(std::begin(kPlanted), std::end(kPlanted));
+  if (kIsSanitized) std::erase_if(planted, ends_a_sanitized_process);
+  return planted;
 }
 
 class PlantedBug : public ::testing::TestWithParam<Planted> {};
-INSTANTIATE_TEST_SUITE_P(All, PlantedBug, ::testing::ValuesIn(kPlanted),
+INSTANTIATE_TEST_SUITE_P(All, PlantedBug, ::testing::ValuesIn(planted_here()),
                          [](const auto& info) { return std::string(info.param.what); });
 
 TEST_P(PlantedBug, IsFoundByACaseThatNamesIt) {
   testing::HangWatchdog watchdog("planted bug", std::chrono::seconds(100));
   const Planted& planted = GetParam();
-  if (ends_a_sanitized_process(planted.bug)) GTEST_SKIP() << "the sanitizer finds this one itself";
   Subject subject = subject_with(planted.bug);
   Plan plan{.shapes = {GroupShape::kLocal}, .seed = 3, .sample = kSample};
   const bool needs_large = planted.bug == Bug::kCountsIn16Bits || planted.bug == Bug::kSharesMember;

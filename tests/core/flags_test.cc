@@ -91,6 +91,20 @@ TEST(Flags, BadUsageGivesOneLineAndExitCode2) {
   EXPECT_NE(missing.errors.find("--steps"), std::string::npos) << missing.errors;
 }
 
+TEST(Flags, AListTakesOneValueEachTime) {
+  FlagsOfTest result;
+  std::vector<std::string> values;
+  Flags flags("Trains something.");
+  flags.add("--env", values, "a variable");
+  flags.add("--name", result.name, "what to call it");
+  EXPECT_EQ(parse_flags(flags, {"--env", "A=1 2", "--name", "x", "--env", "B=,"}, result), -1);
+  EXPECT_EQ(values, (std::vector<std::string>{"A=1 2", "B=,"}));
+  Flags help("Trains something.");
+  help.add_footer("Examples:\n  prog --env A=1");
+  EXPECT_EQ(parse_flags(help, {"--help"}, result), 0);
+  EXPECT_NE(result.output.find("Examples:\n  prog --env A=1"), std::string::npos);
+}
+
 TEST(Flags, HelpShowsFlagsDefaultsAndChoices) {
   const FlagsOfTest flags = parse_words({"--help"});
   EXPECT_EQ(flags.exit_code, 0);

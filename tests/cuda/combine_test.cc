@@ -85,21 +85,6 @@ TEST(CudaCombine, RefusesWhatItCannotDo) {
   });
 }
 
-TEST(CudaCombine, DivisionRoundsAsTheMeanOfTheCpu) {
-  DeviceArena arena;
-  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kUInt8}) {
-    const Tensor x = random_values({77}, dtype, 0, 100);
-    const DType result_type = is_floating(dtype) ? dtype : DType::kFloat32;
-    const DeviceTensor result = arena.allocate({77}, result_type);
-    cuda::divide(arena.upload(x), 3.0, result, arena.stream());
-    // The mean of x and two zeros.
-    const Tensor zero = Tensor::zeros({77}, dtype);
-    const std::vector<Tensor> values{x, zero, zero};
-    expect_same_bits(arena.download(result),
-                     reduce_tensors_along_tree(ReduceOp::kMean, values, {}));
-  }
-}
-
 TEST(CudaCopyMany, PacksAndUnpacksWhateverTheAlignment) {
   DeviceArena arena;
   std::vector<Tensor> parts;
@@ -127,78 +112,65 @@ TEST(CudaCopyMany, PacksAndUnpacksWhateverTheAlignment) {
   }
 }
 
-TEST(CudaStatistics, FindsWhatIsNotFinite) {
+/// Tensors of every floating type and many sizes, and integers between: more than one launch takes.
+std::vector<Tensor> tensors_to_measure() {
+  std::vector<Tensor> tensors;
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
-    DeviceArena arena;
-    std::vector<double> values(9000, 1.0);
-    std::vector<DeviceTensor> tensors{arena.upload(tensor_of({9000}, values, dtype)),
-                                      arena.upload(tensor_of({2}, {1, 2}, DType::kInt32))};
-    auto* const result = static_cast<cuda::NonFinite*>(arena.allocate(sizeof(cuda::NonFinite)));
-    cuda::NonFinite found;
-    const auto search = [&] {
-      cuda::find_non_finite(tensors, result, arena.stream());
-      arena.read(&found, result, sizeof(found));
-    };
-    search();
-    EXPECT_EQ(found.count, 0);
-    EXPECT_EQ(found.first, -1);
-    values[8999] = std::nan("");
-    values[8998] = -std::numeric_limits<double>::infinity();
-    tensors.push_back(arena.upload(tensor_of({9000}, values, dtype)));
-    search();
-    EXPECT_EQ(found.count, 2);
-    EXPECT_EQ(found.first, 9000 + 2 + 8998);
+    for (const std::int64_t size : {0, 1, 4096, 5000, 20'000}) {
+      tensors.push_back(random_values({size}, dtype, -2, 2, tensors.size()));
+    }
   }
+  for (std::int64_t i = 0; i < 200; ++i) {
+    tensors.push_back(random_values({i % 7, 3}, DType::kFloat32, -2, 2, tensors.size()));
+  }
+  return tensors;
 }
 
-TEST(CudaStatistics, SumsOfSquaresAreExactToDoubleAndAccumulate) {
+TEST(CudaStatistics, CountsWhatIsNotFinite) {
+  const double inf = std::numeric_limits<double>::infinity();
   DeviceArena arena;
-  auto* const result = static_cast<double*>(arena.allocate(sizeof(double)));
-  double expected = 0.0;
-  bool is_first = true;
-  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
-    for (const std::int64_t size : {0, 1, 5000, 20'000}) {
-      const Tensor x = random_values({size}, dtype, -2, 2);
-      for (const double value : x.to_doubles()) expected += value * value;
-      const cuda::AccumulateOptions options{!is_first};
-      cuda::sum_of_squares(arena.upload(x), result, options, arena, arena.stream());
-      is_first = false;
-    }
+  std::vector<DeviceTensor> tensors;
+  std::vector<std::int64_t> expected;
+  const auto add = [&](const Tensor& tensor, std::int64_t count) {
+    tensors.push_back(arena.upload(tensor, tensors.size() % 3));
+    expected.push_back(count);
+  };
+  for (const Tensor& tensor : tensors_to_measure()) {
+    add(tensor, 0);
+    add(tensor_of({2}, {1, 2}, DType::kInt32), 0);
   }
-  double actual = 0.0;
-  arena.read(&actual, result, sizeof(actual));
-  EXPECT_NEAR(actual, expected, 1e-9 * expected);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+    std::vector<double> values(9000, 65504.0);
+    values[0] = std::nan("");
+    values[8998] = -inf;
+    values[8999] = inf;
+    add(tensor_of({9000}, values, dtype), 3);
+  }
+  const DeviceTensor counts =
+      arena.allocate({static_cast<std::int64_t>(tensors.size())}, DType::kInt64);
+  cuda::count_non_finite(tensors, static_cast<std::int64_t*>(counts.data), arena.stream());
+  expect_same_bits(arena.download(counts), Tensor::from<std::int64_t>(counts.shape, expected));
 }
 
-TEST(CudaFused, AddAndActivateGivesTheBitsOfTheTwoOperations) {
-  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
-    DeviceArena arena;
-    const Tensor a = random_values({6, 32}, dtype, -2, 2), b = random_values({32}, dtype, -2, 2, 2);
-    const DeviceTensor y = arena.allocate({6, 32}, dtype);
-    const std::pair<FusedActivation, double (*)(double)> cases[] = {
-        {FusedActivation::kNone, [](double x) { return x; }},
-        {FusedActivation::kRelu, [](double x) { return std::max(x, 0.0); }},
-        {FusedActivation::kSigmoid, [](double x) { return 1.0 / (1.0 + std::exp(-x)); }},
-        {FusedActivation::kTanh, [](double x) { return std::tanh(x); }}};
-    for (const auto& [activation, function] : cases) {
-      cuda::add_activation(arena.upload(a), arena.upload(b), activation, y, arena.stream());
-      std::vector<double> expected;
-      for (std::size_t i = 0; i < 192; ++i) {
-        expected.push_back(function(a.to_doubles()[i] + b.to_doubles()[i % 32]));
-      }
-      testing::expect_tensor(arena.download(y), {6, 32}, expected,
-                             std::max(testing::resolution(dtype), 4e-16) * 2);
-    }
-    const Tensor first = random_values({6, 32}, dtype, -1, 1, 3);
-    const Tensor second = random_values({6, 32}, dtype, -1, 1, 4);
-    cuda::add_relu_grad(arena.upload(a), arena.upload(first), arena.upload(second), y,
-                        arena.stream());
-    std::vector<double> masked;
-    for (std::size_t i = 0; i < 192; ++i) {
-      masked.push_back(a.to_doubles()[i] > 0 ? first.to_doubles()[i] + second.to_doubles()[i] : 0);
-    }
-    testing::expect_tensor(arena.download(y), {6, 32}, masked, testing::resolution(dtype));
+TEST(CudaStatistics, SumsOfSquaresAreExactToDouble) {
+  DeviceArena arena;
+  std::vector<DeviceTensor> tensors;
+  std::vector<double> expected;
+  for (const Tensor& tensor : tensors_to_measure()) {
+    tensors.push_back(arena.upload(tensor, tensors.size() % 3));
+    double sum = 0.0;
+    for (const double value : tensor.to_doubles()) sum += value * value;
+    expected.push_back(sum);
   }
+  const DeviceTensor sums =
+      arena.allocate({static_cast<std::int64_t>(tensors.size())}, DType::kFloat64);
+  const auto calculate = [&] {
+    cuda::sums_of_squares(tensors, static_cast<double*>(sums.data), arena, arena.stream());
+    return arena.download(sums);
+  };
+  const Tensor actual = calculate();
+  testing::expect_tensor(actual, sums.shape, expected, 1e-12);
+  expect_same_bits(calculate(), actual);
 }
 
 }  // namespace cuda_combine_test

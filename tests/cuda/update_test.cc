@@ -56,6 +56,31 @@ struct Trained {
 
   void apply(const UpdateRule& rule, const UpdateScalars& scalars) {
     std::vector<void*> slots;
+    rule.apply(args(scalars, slots));
+  }
+  void apply_with_norms(const UpdateRule& rule, const UpdateScalars& scalars) {
+    std::vector<void*> slots;
+    UpdateArgs given = args(scalars, slots);
+    MutableTensor direction(gradient.shape(), gradient.dtype(), {});
+    rule.direct(given, direction.data());
+    given.scalars.weight_norm = norm(host[0].freeze());
+    given.scalars.direction_norm = norm(direction.freeze());
+    given.scalars.gradient_scale = 1.0;
+    given.gradient_data = direction.data();
+    rule.apply(given);
+  }
+  /// Weights of 0.
+  void clear(DeviceArena& arena) {
+    if (count > 0) std::memset(host[0].data(), 0, host[0].num_bytes());
+    arena.write(device[0].data, host[0].data(), host[0].num_bytes());
+  }
+
+  static double norm(const Tensor& tensor) {
+    double sum = 0.0;
+    for (const double value : tensor.to_doubles()) sum += value * value;
+    return std::sqrt(sum);
+  }
+  UpdateArgs args(const UpdateScalars& scalars, std::vector<void*>& slots) {
     for (std::size_t s = 1; s < host.size(); ++s) slots.push_back(host[s].data());
     UpdateArgs args;
     args.dtype = gradient.dtype();
@@ -64,7 +89,7 @@ struct Trained {
     args.slots_data = slots;
     args.gradient_data = gradient.bytes().data();
     args.scalars = scalars;
-    rule.apply(args);
+    return args;
   }
 
   std::vector<MutableTensor> host;  // the weights, then slots
@@ -195,9 +220,64 @@ TEST(CudaUpdate, AdamaxAndWeightDecayFollowTheirFormulas) {
   testing::expect_tensor(arena.download(dw), {50}, expected, 1e-12);
 }
 
-TEST(CudaUpdate, RulesWithNormsAreLeftToTheCpu) {
-  EXPECT_FALSE(LarsRule().device_rule({}));
-  EXPECT_FALSE(LambRule().device_rule({}));
+/// One training of 60 variables by a rule with norms, on the device and on the host.
+void expect_same_training_with_norms(const UpdateRule& rule, DType dtype) {
+  SCOPED_TRACE(concat(rule.name(), " ", dtype));
+  DeviceArena arena;
+  std::vector<Trained> variables;
+  std::vector<DeviceUpdateItem> items;
+  for (int i = 0; i < 60; ++i) {  // more than one launch takes
+    const std::int64_t size = i == 0 ? 9001 : i * 7 % 40;
+    Trained& variable = variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
+    if (i % 5 == 4) variable.clear(arena);  // the norm of the weights is 0
+    items.push_back(variable.item());
+    items.back().slots.back() =
+        arena.allocate(DeviceUpdateItem::num_sums(items.back().count) * sizeof(double));
+  }
+  UpdateScalars scalars;
+  scalars.learning_rate = 0.01;
+  scalars.gradient_scale = 0.5;
+  scalars.weight_decay = 0.1;
+  for (scalars.iteration = 0; scalars.iteration < 3; ++scalars.iteration) {
+    cuda::update({dtype, *rule.device_rule(scalars), items}, arena.stream());
+    for (Trained& variable : variables) variable.apply_with_norms(rule, scalars);
+  }
+  for (const Trained& variable : variables) {
+    for (std::size_t i = 0; i < variable.host.size(); ++i) {
+      // The norms' last bits differ, and with them the rate's last one.
+      expect_close(arena.download(variable.device[i]), variable.host[i].freeze(), {4.0});
+    }
+  }
+}
+
+TEST(CudaUpdate, RulesWithNormsFollowTheCpu) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    expect_same_training_with_norms(LambRule(), dtype);
+    expect_same_training_with_norms(LarsRule(), dtype);
+    expect_same_training_with_norms(LarsRule({0.0, 0.01, 1e-3}), dtype);
+  }
+}
+
+TEST(CudaUpdate, ACapturedStepWithNormsTakesItsConstantsFromTheDevice) {
+  DeviceArena arena;
+  const LambRule rule;
+  Trained variable(arena, rule, 5000, DType::kFloat32, 0);
+  UpdateScalars captured, replayed;
+  captured.learning_rate = 1.0;
+  replayed.learning_rate = 0.01;
+  replayed.iteration = 5;
+  const DeviceRule live = *rule.device_rule(replayed);
+  void* const step_values = arena.allocate(sizeof(live.constants));
+  arena.write(step_values, live.constants.data(), sizeof(live.constants));
+  DeviceUpdateItem item = variable.item();
+  item.slots.back() = arena.allocate(DeviceUpdateItem::num_sums(item.count) * sizeof(double));
+  cuda::update({DType::kFloat32,
+                *rule.device_rule(captured),
+                {&item, 1},
+                static_cast<const double*>(step_values)},
+               arena.stream());
+  variable.apply_with_norms(rule, replayed);
+  expect_close(arena.download(variable.device[0]), variable.host[0].freeze(), {4.0});
 }
 
 }  // namespace cuda_update_test

@@ -30,7 +30,8 @@ namespace {
 struct Clique {
   int size = 0;
   std::vector<ncclComm*> ranks;
-  std::vector<std::deque<NcclLaunch>> launches;  // by rank
+  std::vector<std::deque<NcclLaunch>> launches;   // by rank
+  std::vector<std::shared_ptr<JointWork>> stuck;  // waits in the streams for a peer
 };
 
 }  // namespace
@@ -69,7 +70,7 @@ struct Everything {
   std::vector<std::unique_ptr<ncclComm>> comms;  // for ever, so that later use is found
   std::string last_error;
   std::string notes;
-  std::int64_t num_ids = 0, num_launches = 0;
+  std::int64_t num_ids = 0, num_launches = 0, num_questions = 0;
 };
 
 Everything& everything() {
@@ -167,7 +168,12 @@ void run_if_complete(Clique& clique) {
     clique.launches[rank].pop_front();
     clique.ranks[rank]->state = ncclSuccess;
   }
-  enqueue_joint(streams, [together = std::move(together)] { carry_out(together); });
+  if (setting("peer_never") == 0) {
+    enqueue_joint(streams, [together = std::move(together)] { carry_out(together); });
+    return;
+  }
+  clique.stuck.push_back(make_joint_work(static_cast<int>(streams.size()) + 1, [] {}));
+  for (const cudaStream_t stream : streams) enqueue_part(stream, clique.stuck.back());
 }
 
 ncclResult_t end_init(const Init& init) {
@@ -292,6 +298,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   MutexLock lock(everything().mutex);
   if (const ncclResult_t dead = check_alive(comm); dead != ncclSuccess) return dead;
   comm->life = ncclComm::kAborted;
+  if (comm->clique) {
+    for (const auto& joint : std::exchange(comm->clique->stuck, {})) cancel(*joint);
+  }
   everything().notes += tutti::concat("abort rank ", comm->rank, "\n");
   return ncclSuccess;
 }
@@ -299,6 +308,10 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   MutexLock lock(everything().mutex);
   if (const ncclResult_t dead = check_alive(comm); dead != ncclSuccess) return dead;
+  const std::int64_t when = setting("async_later");
+  if (when > 0 && ++everything().num_questions >= when && comm->state == ncclSuccess) {
+    comm->state = refuse(ncclRemoteError, "injected: the peer has ended");
+  }
   *result = comm->state;
   return ncclSuccess;
 }
@@ -373,6 +386,7 @@ const char* tutti_simulated_nccl_notes() {
   MutexLock lock(everything().mutex);
   text = std::exchange(everything().notes, {});
   everything().num_launches = 0;
+  everything().num_questions = 0;
   return text.c_str();
 }
 

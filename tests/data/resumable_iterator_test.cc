@@ -4,6 +4,7 @@
 
 #include "tests/data/dataset_values.h"
 #include "tutti/data/augment.h"
+#include "tutti/data/auto_shard.h"
 #include "tutti/data/mixup.h"
 
 namespace tutti {
@@ -84,6 +85,8 @@ std::vector<Pipeline> pipelines() {
       {"TakenWhile",
        [=] { return base.take_while([](const Element& e) { return number_in(e) < 6; }); }},
       {"PaddedBatches", [=] { return base.shuffle(5, 2).padded_batch(3); }},
+      {"SharedByElements",
+       [=] { return auto_shard(base.shuffle(5, 2).batch(2), 3, 1, AutoShardPolicy::kData); }},
       {"Prefetched", [=] { return base.shuffle(11, 8).batch(2).prefetch(2); }},
       {"Cached", [=] { return base.cache().shuffle(11, 8); }},
       {"Generated",
@@ -131,6 +134,24 @@ TEST_P(Resuming, AtEveryPositionEqualsTheStraightRun) {
     EXPECT_EQ(run_to(resumed, kEpochs),
               Rows(all.begin() + static_cast<std::ptrdiff_t>(i), all.end()))
         << "position " << i;
+  }
+}
+
+// As sharding rewrites a pipeline, but over the same beginnings.
+SourcePtr rebuilt(const SourcePtr& source) {
+  std::vector<SourcePtr> inputs = source->inputs();
+  if (inputs.empty()) return source;
+  for (SourcePtr& input : inputs) input = rebuilt(input);
+  return source->with_inputs(std::move(inputs));
+}
+
+TEST_P(Resuming, RebuiltOverTheSameBeginningsYieldsTheSame) {
+  const Dataset dataset = GetParam().make();
+  const Dataset again(rebuilt(dataset.shared_source()));
+  EXPECT_EQ(again.cardinality(), dataset.cardinality());
+  EXPECT_EQ(again.batch_size(), dataset.batch_size());
+  for (std::uint64_t epoch : {0u, 1u}) {
+    EXPECT_EQ(data_test::rows_of(again, epoch), data_test::rows_of(dataset, epoch));
   }
 }
 

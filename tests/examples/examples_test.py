@@ -165,12 +165,12 @@ class Examples(unittest.TestCase):
 
     def test_strategies_that_do_not_exist_yet_are_refused_with_the_reason(self):
         for program in (*NETWORKS, "linear_regression"):
-            for strategy in ("multi_worker_mirrored", "parameter_server"):
-                with self.subTest(program=program, strategy=strategy):
-                    result = run(program, "--strategy", strategy)
-                    self.assertEqual(result.returncode, 2)
-                    self.assertIn(strategy, result.stderr)
-                    self.assertIn("expected one_device, mirrored or central_storage", result.stderr)
+            with self.subTest(program=program):
+                result = run(program, "--strategy", "parameter_server")
+                self.assertEqual(result.returncode, 2)
+                self.assertIn("parameter_server", result.stderr)
+                self.assertIn("expected one_device, mirrored, central_storage or multi_worker_mirrored",
+                              result.stderr)
 
     def test_wrong_usage_ends_with_2(self):
         for flags in (["--strategy", "magic"], ["--devices", "gpu:0"], ["--devices", "cpu:0,cpu:0"],

@@ -32,10 +32,10 @@ bool is_chosen(const std::string& name) {
   return build_cross_device_ops({}, {2, 0, gpus(2)})->name() == name;
 }
 
-/// Whether every operation but nccl sums and takes means on these devices.
+/// Whether every operation but nccl and mpi sums and takes means on these devices.
 bool all_sum(const std::vector<Device>& devices) {
   for (const std::string& name : registered_cross_device_ops()) {
-    if (name == "nccl") continue;
+    if (name == "nccl" || name == "mpi") continue;
     const auto ops = make_on(name, devices);
     const double sum = static_cast<double>(devices.size() * (devices.size() + 1)) / 2;
     const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(devices));

@@ -126,6 +126,15 @@ class FakeGpuMath final : public DeviceMath {
     const FakeGpuAccess access(state_);
     for (const DeviceCopy& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
   }
+  void scatter(const DeviceScatter&) override {
+    fail(ErrorCode::kUnimplemented, "fake GPU: scatter");
+  }
+  void count_non_finite(std::span<const DeviceTensor>, std::int64_t*) override {
+    fail(ErrorCode::kUnimplemented, "fake GPU: count_non_finite");
+  }
+  void sums_of_squares(std::span<const DeviceTensor>, double*, Workspace&) override {
+    fail(ErrorCode::kUnimplemented, "fake GPU: sums_of_squares");
+  }
 
  private:
   static Tensor host_copy(const DeviceTensor& x) {

@@ -90,6 +90,30 @@ TEST(DeviceSpec, NamesThePartItCannotRead) {
   }
 }
 
+TEST(DeviceSpec, SaysWhatIsWrongWithThePart) {
+  const std::vector<std::pair<const char*, const char*>> cases{
+      {"job:a", "no '/' in front"},     {"/job:", "no name"},
+      {"/task:-1", "no whole number"},  {"/device:TPU:0", "neither CPU nor GPU"},
+      {"/job:a/job:b", "stands twice"}, {"/gpu:0/device:CPU:0", "stands twice"},
+      {"/color:red", "no such part"},   {"/task:99999999999", "no whole number"},
+      {"/cpu:0/cpu:1", "stands twice"}, {"/device:CPU:x", "no whole number"},
+  };
+  for (const auto& [text, reason] : cases) {
+    expect_error(ErrorCode::kInvalidArgument, {text, reason}, [&] { DeviceSpec::parse(text); });
+  }
+}
+
+TEST(DeviceSpec, AnIndexWithoutTypeNamesNothing) {
+  EXPECT_EQ((DeviceSpec{.job = "worker", .index = 2}).to_string(), "/job:worker");
+}
+
+TEST(DeviceSpec, APartIsReplacedInACopy) {
+  DeviceSpec spec = DeviceSpec::parse("/job:worker/replica:0/task:1/device:GPU:0");
+  spec.task = 4;
+  spec.index.reset();
+  EXPECT_EQ(spec.to_string(), "/job:worker/replica:0/task:4/device:GPU:*");
+}
+
 TEST(DeviceSpec, InnerPartsWinWhenMerged) {
   const DeviceSpec outer = DeviceSpec::parse("/job:worker/task:1/device:GPU:0");
   const DeviceSpec merged = outer.merged_with(DeviceSpec::parse("/task:2/device:CPU:*"));

@@ -132,6 +132,7 @@ const BinaryCase kBinaryCases[] = {
     {"maximum", maximum, [](double a, double b) { return a > b ? a : b; }, false},
     {"minimum", minimum, [](double a, double b) { return a < b ? a : b; }, false},
     {"pow", tutti::pow, [](double a, double b) { return std::pow(a, b); }, true},
+    {"add_relu", add_relu, [](double a, double b) { return std::max(a + b, 0.0); }, false},
     {"equal", equal, [](double a, double b) { return double(a == b); }, false},
     {"not_equal", not_equal, [](double a, double b) { return double(a != b); }, false},
     {"less", less, [](double a, double b) { return double(a < b); }, false},
@@ -166,6 +167,27 @@ TEST(Elementwise, BinaryOperationsBroadcastLikeNumpy) {
         expect_tensor(y, shape, expected, tolerance(dtype));
       }
     }
+  }
+}
+
+TEST(Elementwise, AddReluHasTheBitsOfTheTwoOperations) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const std::vector<double> special{std::nan(""), inf,   -inf, 0.0,    -0.0,     1e-7,
+                                    -1e-7,        6e-40, 1.0,  -65504, 1 + 1e-3, -1.0};
+  for (const DType dtype : kAllDTypes) {
+    if (dtype == DType::kBool) continue;
+    SCOPED_TRACE(concat(dtype));
+    const Tensor a = random_values({33, 19}, dtype, -100, 100, 1);
+    const Tensor b = random_values({33, 19}, dtype, -100, 100, 2);
+    testing::expect_same_bits(add_relu(a, b), relu(a + b));
+    if (!is_floating(dtype)) continue;
+    const Tensor row = tensor_of({1, 12}, special, dtype),
+                 column = tensor_of({12, 1}, special, dtype);
+    const Tensor fused = add_relu(row, column), apart = relu(row + column);
+    // Which NaN comes out is not promised.
+    testing::expect_same_bits(cast(equal(fused, fused), dtype), cast(equal(apart, apart), dtype));
+    testing::expect_same_bits(where(equal(fused, fused), fused, 0.0),
+                              where(equal(apart, apart), apart, 0.0));
   }
 }
 
@@ -312,6 +334,9 @@ TEST(Elementwise, WrongTypesNameOperationTypesAndLine) {
                [&] { x + n; });
   expect_error(ErrorCode::kInvalidArgument, {"divide at", "int32", "cast()"}, [&] { n / n; });
   expect_error(ErrorCode::kInvalidArgument, {"add at", "bool"}, [&] { b + b; });
+  expect_error(ErrorCode::kInvalidArgument, {"add_relu at", "bool"}, [&] { add_relu(b, b); });
+  expect_error(ErrorCode::kInvalidArgument, {"add_relu at", "float32", "int32"},
+               [&] { add_relu(x, n); });
   expect_error(ErrorCode::kInvalidArgument, {"exp at", "int32"}, [&] { tutti::exp(n); });
   expect_error(ErrorCode::kInvalidArgument, {"logical_and at", "bool", "float32"},
                [&] { logical_and(x, x); });

@@ -23,7 +23,8 @@ class SlowCopy final : public DeviceEvent {
 
 TEST(PinnedRing, NeverGivesOutAPlaceThatIsBeingCopied) {
   testing::FakeGpuBackend backend(1);
-  PinnedRing ring(backend, 4096);
+  const PeerWatch peers;
+  PinnedRing ring(backend, 4096, peers);
   struct Copy {
     std::byte *begin, *end;
     std::shared_ptr<SlowCopy> event;
@@ -48,7 +49,8 @@ TEST(PinnedRing, NeverGivesOutAPlaceThatIsBeingCopied) {
 TEST(PinnedRing, TellsThatThereIsNoPinnedMemory) {
   testing::FakeGpuBackend backend(1);
   backend.pinned_limit = 0;
-  PinnedRing ring(backend, 4096);
+  const PeerWatch peers;
+  PinnedRing ring(backend, 4096, peers);
   EXPECT_EQ(ring.place(10), nullptr);
 }
 

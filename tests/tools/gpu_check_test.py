@@ -25,7 +25,7 @@ GPU = "--simulate" if SIMULATED else "--on-cpu"
 MODULE = BUILD / "lib" / "libtutti_cuda.so"
 
 
-def run(*words, program=CHECK, env=None, timeout=150):
+def run(*words, program=CHECK, env=None, timeout=500):
     result = subprocess.run([sys.executable, str(program), *map(str, words)], text=True, capture_output=True, timeout=timeout,
                             env=env, cwd="/")
     return result.returncode, result.stdout, result.stderr

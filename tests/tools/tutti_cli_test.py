@@ -44,7 +44,7 @@ class TuttiProgram(unittest.TestCase):
     def test_doctor_names_libraries_and_ends_with_a_verdict(self):
         code, text, _ = run("doctor")
         self.assertIn(code, (0, 1))
-        for word in ("oneDNN", "zlib", "libpng", "libjpeg", "vector instructions", "memory", "Fashion-MNIST"):
+        for word in ("oneDNN", "zlib", "libpng", "libjpeg", "MPI", "vector instructions", "memory", "Fashion-MNIST"):
             self.assertIn(word, text)
         self.assertTrue(text.strip().splitlines()[-1].startswith("Verdict: "))
 
@@ -66,10 +66,10 @@ class TuttiProgram(unittest.TestCase):
     def test_wrong_usage_ends_with_2_and_the_list(self):
         code, _, errors = run("dance")
         self.assertEqual(code, 2)
-        self.assertEqual(errors, "tutti: unknown command 'dance'; expected one of devices, doctor, conform, bench\n")
+        self.assertEqual(errors, "tutti: unknown command 'dance'; expected one of devices, doctor, cluster, conform, bench, ckpt, run\n")
         code, _, errors = run()
         self.assertEqual(code, 2)
-        self.assertIn("expected one of devices, doctor, conform, bench", errors)
+        self.assertIn("expected one of devices, doctor, cluster, conform, bench, ckpt, run", errors)
         code, _, errors = run("doctor", "--fix")
         self.assertEqual(code, 2)
         self.assertIn("unknown flag --fix", errors)
@@ -174,7 +174,8 @@ class TuttiProgram(unittest.TestCase):
         self.assertIn("--momentum: expected 0 to 1", errors)
 
     def test_bench_that_has_nothing_to_measure_fails(self):
-        code, output, errors = run("bench", "all_reduce", "-d", "bool", "-o", "sum", "--op-names", "canonical")
+        code, output, errors = run("bench", "all_reduce", "-e", "1K", "-d", "bool", "-o", "sum", "--op-names",
+                                   "canonical")
         self.assertEqual(code, 1)
         self.assertIn("left out: canonical: does not support", output)
         self.assertIn("nothing to measure", errors)

@@ -159,6 +159,7 @@ void register_binary(KernelTable& table) {
   set_number_binary<Multiply>(table, OpId::kMultiply);
   set_number_binary<Maximum>(table, OpId::kMaximum);
   set_number_binary<Minimum>(table, OpId::kMinimum);
+  set_number_binary<AddRelu>(table, OpId::kAddRelu);
   set_floating_binary<Divide>(table, OpId::kDivide);
   set_floating_binary<Power>(table, OpId::kPower);
   set_number_binary<Equal>(table, OpId::kEqual);

@@ -1,0 +1,124 @@
+// Looking at versions without taking anything over.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/checkpoint/checkpoint_versions.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "tutti/checkpoint/run_folder.h"
+#include "tutti/checkpoint/safetensors_types.h"
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+using internal::CheckpointFile;
+using internal::Folder;
+using internal::Manifest;
+
+Manifest manifest_of(const Folder& folder) {
+  std::optional<Manifest> manifest = internal::read_manifest(folder);
+  if (manifest) return std::move(*manifest);
+  fail(ErrorCode::kNotFound, "Checkpoint: '", folder.path(), "' has no ", internal::kManifestName,
+       ": it is no checkpoint, or one that was never finished; try another one");
+}
+
+bool is_folder(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
+Json tensor_json(const std::string& name, DType dtype, const Shape& shape, Json files) {
+  Json dims = Json::array();
+  for (const std::int64_t dim : shape) dims.push_back(dim);
+  Json json = Json::object();
+  json.set("name", name).set("dtype", internal::safetensors_name_of(dtype));
+  json.set("shape", std::move(dims)).set("files", std::move(files));
+  return json;
+}
+
+Json states_json(const std::map<std::string, Json>& states) {
+  Json json = Json::object();
+  for (const auto& [name, state] : states) json.set(name, state);
+  return json;
+}
+
+Json describe(const Manifest& manifest, const std::string& path) {
+  Json files = Json::array(), tensors = Json::array();
+  for (const internal::ManifestFile& file : manifest.files) {
+    Json json = Json::object();
+    json.set("name", file.name).set("bytes", file.num_bytes).set("checksum", file.checksum);
+    files.push_back(std::move(json));
+  }
+  for (const internal::ManifestTensor& tensor : manifest.tensors) {
+    Json places = Json::array();
+    for (const internal::ManifestPiece& piece : tensor.pieces) {
+      places.push_back(manifest.files[piece.file].name);
+    }
+    tensors.push_back(tensor_json(tensor.name, tensor.dtype, tensor.shape, std::move(places)));
+  }
+  Json json = Json::object();
+  json.set("path", path).set("step", manifest.step).set("sequence", manifest.sequence);
+  json.set("tutti", manifest.tutti_version).set("numerics", manifest.numerics);
+  json.set("about", manifest.about).set("states", states_json(manifest.states));
+  json.set("files", std::move(files)).set("tensors", std::move(tensors));
+  return json;
+}
+
+Json describe(const CheckpointFile& file, const std::string& path) {
+  Json tensors = Json::array();
+  for (const auto& [name, tensor] : file.tensors) {
+    tensors.push_back(tensor_json(name, tensor.dtype(), tensor.shape(), Json::Array{path}));
+  }
+  Json json = Json::object();
+  json.set("path", path).set("step", file.info.step).set("sequence", file.info.sequence);
+  json.set("tutti", file.info.tutti_version).set("numerics", file.info.numerics);
+  json.set("about", file.info.about).set("states", states_json(file.states));
+  Json only = Json::object();
+  only.set("name", path).set("bytes", std::filesystem::file_size(path));
+  json.set("files", Json::Array{std::move(only)}).set("tensors", std::move(tensors));
+  return json;
+}
+
+}  // namespace
+
+std::string_view to_string(VersionState state) {
+  switch (state) {
+    case VersionState::kWhole:
+      return "whole";
+    case VersionState::kUnfinished:
+      return "unfinished";
+    case VersionState::kDamaged:
+      return "damaged";
+  }
+  return "damaged";
+}
+
+std::vector<CheckpointVersion> list_checkpoints(const std::string& directory) {
+  std::vector<CheckpointVersion> versions;
+  for (internal::FoundVersion& version : internal::find_versions(Folder::open(directory))) {
+    versions.push_back(std::move(version.shown));
+  }
+  return versions;
+}
+
+std::vector<std::string> verify_checkpoint(const std::string& path) {
+  try {
+    if (!is_folder(path)) {
+      internal::read_checkpoint(path);
+      return {};
+    }
+    const Folder folder = Folder::open(path);
+    return internal::find_damage(folder, manifest_of(folder));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDataLoss) throw;
+    return {error.message()};
+  }
+}
+
+Json describe_checkpoint(const std::string& path) {
+  if (!is_folder(path)) return describe(internal::read_checkpoint(path), path);
+  return describe(manifest_of(Folder::open(path)), path);
+}
+
+}  // namespace tutti

@@ -1,0 +1,132 @@
+// A folder by its descriptor, and the files in it: names lead nowhere else, errors say what to do.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tutti::internal {
+
+/// Owns a descriptor of the operating system.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() { close(); }
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  int get() const { return fd_; }
+  /// Somebody else closes it from now on.
+  int release() { return std::exchange(fd_, -1); }
+  /// Whether the system agreed: some file systems report a full disk only here.
+  bool close();
+
+ private:
+  int fd_ = -1;
+};
+
+/// Whether `name` can be a file of a checkpoint: letters, digits, '.', '_' and '-', at most 255, no
+/// dot first. No path.
+bool is_plain_name(std::string_view name);
+
+/// A file that is read. Throws kDataLoss naming path and offset where the disk gives an error or
+/// the file ends.
+class FileReader {
+ public:
+  FileReader(Descriptor file, std::string path, std::uint64_t size)
+      : file_(std::move(file)), path_(std::move(path)), size_(size) {}
+  const std::string& path() const { return path_; }
+  std::uint64_t size() const { return size_; }
+  void read(std::uint64_t offset, std::span<std::byte> bytes) const;
+  std::string read_text(std::uint64_t offset, std::size_t count) const;
+
+ private:
+  Descriptor file_;
+  std::string path_;
+  std::uint64_t size_;
+};
+
+/// A new file that is written. Unless finish() is called it is deleted again.
+class FileWriter {
+ public:
+  FileWriter(int folder, Descriptor file, std::string name, std::string path,
+             std::uint64_t num_bytes)
+      : folder_(folder),
+        file_(std::move(file)),
+        name_(std::move(name)),
+        path_(std::move(path)),
+        num_bytes_(num_bytes) {}
+  ~FileWriter();
+  FileWriter(FileWriter&&) = delete;
+  FileWriter& operator=(FileWriter&&) = delete;
+
+  /// Asks for the space of all bytes at once, where the file system can.
+  void reserve();
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  /// The bytes are on the disk.
+  void finish();
+
+ private:
+  int folder_;
+  Descriptor file_;
+  std::string name_;
+  std::string path_;
+  std::uint64_t num_bytes_;
+  bool finished_ = false;
+};
+
+/// Errors of writing: kResourceExhausted for a full disk or quota, else kUnavailable; each names
+/// path, reason, the bytes needed and free, and what to try. Names given to functions are
+/// is_plain_name(); symbolic links are not followed.
+class Folder {
+ public:
+  /// Follows links: `path` is the user's word. Throws kNotFound, kUnavailable.
+  static Folder open(const std::string& path);
+  /// Nothing when there is none.
+  static std::optional<Folder> open_if_there(const std::string& path);
+  /// Makes what is missing of `path`, too.
+  static Folder make(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  std::string path_of(std::string_view name) const;
+
+  /// What it holds, sorted. Throws kUnavailable.
+  std::vector<std::string> names() const;
+  /// Nothing when `name` is no folder (or a link).
+  std::optional<Folder> find_folder(const std::string& name) const;
+  Folder make_folder(const std::string& name) const;
+  /// The size; nothing when `name` is no regular file.
+  std::optional<std::uint64_t> size_of(const std::string& name) const;
+  /// Throws kDataLoss when `name` is not there, no regular file or unreadable by damage;
+  /// kUnavailable when the system refuses for other reasons.
+  FileReader open_file(const std::string& name) const;
+  /// `num_bytes` is how long it will be. Replaces what is there. This object must outlive the
+  /// writer.
+  FileWriter create_file(const std::string& name, std::uint64_t num_bytes) const;
+  void rename(const std::string& from, const std::string& to) const;
+  /// Whether it is gone; what is not there is gone.
+  bool remove(const std::string& name) const noexcept;
+  bool remove_folder(const std::string& name) const noexcept;
+  /// Makes names that were added, renamed or removed survive a power cut.
+  void sync() const;
+  /// Holds off other processes' savers until this object dies. Throws kFailedPrecondition when
+  /// another one holds it.
+  void lock() const;
+
+ private:
+  Folder(Descriptor folder, std::string path)
+      : folder_(std::move(folder)), path_(std::move(path)) {}
+  Descriptor folder_;
+  std::string path_;
+};
+
+}  // namespace tutti::internal

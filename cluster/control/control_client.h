@@ -1,0 +1,114 @@
+// A process's place in its job: the shared store, verdicts on the others, the step to stop at.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/cluster/control/member.h"
+#include "tutti/cluster/control/progress.h"
+#include "tutti/cluster/control/verdict.h"
+#include "tutti/cluster/handshake/job_secret.h"
+#include "tutti/cross_device_ops/key_value_store.h"
+
+namespace tutti {
+
+namespace internal {
+class ControlSession;
+}  // namespace internal
+
+/// Paths of PEM files, for grpc:// targets: both sides show a certificate that `authorities`
+/// signed.
+struct TlsFiles {
+  std::string certificate = {};
+  std::string private_key = {};
+  std::string authorities = {};
+  bool is_set() const { return !certificate.empty(); }
+};
+
+struct ControlOptions {
+  std::string job_id = {};
+  JobSecret secret = {};
+  TlsFiles tls = {};
+  /// Restarts of this task before this process.
+  std::uint64_t incarnation = 0;
+  /// Whose process hosts the server, for messages: "chief 0".
+  std::string hosted_by = {};
+  /// For reaching the server; meanwhile a line every `say_every` names what it waits for.
+  Duration timeout = std::chrono::seconds(300);
+  Duration say_every = std::chrono::milliseconds(4500);
+  /// Asked before each heartbeat; may be null.
+  std::shared_ptr<ProgressSource> progress = {};
+  /// Called for each new verdict by the thread that sends heartbeats: return soon, and call nothing
+  /// of the client but verdicts().
+  std::function<void(const Verdict&)> on_verdict = {};
+};
+
+/// A member of a job. Its thread tells the server every 250 ms how far this process has come (the
+/// server says how often) and takes verdicts. A broken connection is opened anew, and calls under
+/// way are asked again, as long as the server takes this process for alive. When the server itself
+/// is gone or silent that is a verdict too, on the task that hosts it; afterwards calls throw
+/// kUnavailable. Threads: any, all functions.
+class ControlClient final : public KeyValueStore {
+ public:
+  explicit ControlClient(std::unique_ptr<internal::ControlSession> session);
+  /// leave(); when an exception ends the scope instead, the others get a kFailed verdict.
+  ~ControlClient() override;
+
+  void set(std::string_view key, std::string_view value) override;
+  std::optional<std::string> get(std::string_view key) override;
+  std::string wait(std::string_view key, TimePoint deadline) override;
+  /// Whether it was there.
+  bool remove(std::string_view key);
+  /// Sets the value if the present one is `expected` (nothing: if there is none), all at once.
+  bool compare_and_set(std::string_view key, std::optional<std::string_view> expected,
+                       std::string_view value);
+
+  /// Waits until all tasks that the server expects have joined, with a line every `say_every` that
+  /// names the missing ones and their addresses. Throws kDeadlineExceeded naming them.
+  void wait_for_members(TimePoint deadline);
+  /// All expected tasks and all who ever joined, by job and index.
+  std::vector<Member> members();
+  Member self() const;
+
+  /// All verdicts so far; errors that others reported are all there, not only the first.
+  std::vector<Verdict> verdicts() const;
+  /// The first fatal one.
+  std::optional<Verdict> fatal_verdict() const;
+  /// Tells the others "worker 2: <message>". Returns when the server has it, or after 1 s.
+  void report_failure(const Error& error) noexcept;
+
+  /// Asks all members to stop after one step that they agree on. Returns at once; asking again
+  /// changes nothing. (Not for signal handlers: these set a flag that the training loop reads.)
+  void request_stop(std::string_view reason);
+  /// After this step every member stops; nothing: nobody has asked, or the members still agree.
+  std::optional<std::uint64_t> agreed_stop_step() const;
+  /// Call it when a step (1, 2, 3, ...) is done and before the next: whether to stop here. Every
+  /// member gets true after the same step. Waits (at most 4 s) while the members are about to agree
+  /// on this very step.
+  bool stops_after(std::uint64_t step);
+  /// Why: "worker 2: SIGTERM".
+  std::string stop_reason() const;
+
+  /// Says good-bye: from now on nobody waits for this process. Calls throw kFailedPrecondition.
+  void leave() noexcept;
+
+ private:
+  std::unique_ptr<internal::ControlSession> session_;
+  int exceptions_at_begin_ = 0;
+};
+
+/// Joins the job at "tcp://127.0.0.1:4711" or "grpc://...". Throws kDeadlineExceeded naming address
+/// and the last refusal, kInvalidArgument for targets that are none, kFailedPrecondition for a
+/// server that refuses (versions, numerics, job or secret differ, or the task is here already),
+/// kUnimplemented for grpc:// in a build without gRPC.
+std::unique_ptr<ControlClient> connect_control(const std::string& target, const MemberTask& self,
+                                               const ControlOptions& options = {});
+
+}  // namespace tutti

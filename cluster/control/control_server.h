@@ -1,0 +1,72 @@
+// Hosts a job's key-value store and watches its members.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/control/control_client.h"
+#include "tutti/cluster/control/member.h"
+#include "tutti/cluster/control/verdict.h"
+#include "tutti/cluster/handshake/job_secret.h"
+
+namespace tutti {
+
+/// When a member counts as what. Members learn `heartbeat_every` and `silent_after` when they join.
+struct HealthOptions {
+  Duration heartbeat_every = std::chrono::milliseconds(250);
+  /// Without a heartbeat for this long: stopped.
+  Duration silent_after = std::chrono::seconds(2);
+  /// On another machine, where no process list tells: without a connection for this long: dead.
+  Duration reconnect_within = std::chrono::milliseconds(150);
+  /// Others wait in a collective for this long, and it does not come: a warning.
+  Duration warn_stuck_after = std::chrono::milliseconds(4500);
+  /// The same, and fatal.
+  Duration abort_stuck_after = std::chrono::seconds(60);
+  /// Members that do not acknowledge the step to stop at: not waited for any longer.
+  Duration acknowledge_within = std::chrono::seconds(2);
+
+  /// 100 ms and 400 ms instead of 250 ms and 2 s.
+  static HealthOptions fast_detect();
+};
+
+struct ControlServerOptions {
+  /// Of this machine; port 0: a free one. Loopback, unless there is a secret or TLS.
+  std::string address = "127.0.0.1:0";
+  /// "tcp" or "grpc".
+  std::string wire = "tcp";
+  std::string job_id = {};
+  JobSecret secret = {};
+  TlsFiles tls = {};
+  bool allow_insecure_network = false;
+  bool allow_any_address = false;
+  /// All tasks of the cluster: who is missing is said of these.
+  std::vector<MemberTask> expected = {};
+  /// In whose process it runs; the launcher is "launcher".
+  MemberTask host{"launcher", 0, ""};
+  HealthOptions health = {};
+  /// The destructor waits this long for members that have not said good-bye.
+  Duration linger = std::chrono::seconds(2);
+};
+
+/// A running server; its threads end with it. Threads: any, all functions.
+class ControlServer {
+ public:
+  /// Throws kUnavailable for an address that cannot be used (naming the process that has the port,
+  /// when the system tells), kInvalidArgument for one that would let strangers in,
+  /// kUnimplemented for "grpc" in a build without gRPC.
+  static std::unique_ptr<ControlServer> start(const ControlServerOptions& options = {});
+  virtual ~ControlServer() = default;
+
+  /// "tcp://127.0.0.1:4711".
+  virtual std::string target() const = 0;
+  virtual std::vector<Member> members() const = 0;
+  virtual std::vector<Verdict> verdicts() const = 0;
+};
+
+/// Whether this build has the wire "grpc".
+bool control_has_grpc();
+
+}  // namespace tutti

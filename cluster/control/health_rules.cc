@@ -1,0 +1,170 @@
+// The rules, and the sentences that say what was found.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/control/health_rules.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <map>
+#include <sstream>
+
+#include "tutti/core/error.h"
+
+namespace tutti::internal {
+namespace {
+
+using Kind = ProcessState::Kind;
+
+/// A rank that has left is missed at once, but what it did before may still be under way.
+constexpr Duration kLeaversGrace = std::chrono::milliseconds(250);
+
+Finding dead(const MemberRecord& record, const std::string& how) {
+  return {record.number, VerdictKind::kDead, true, ErrorCode::kUnavailable,
+          concat(record.joined.who.to_string(), " died: ", how)};
+}
+
+std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint now,
+                                          const HealthOptions& options, const ProcessState& state) {
+  const Duration away = now - record.disconnected_at;
+  if (state.kind == Kind::kIsGone) {
+    return dead(record, "its connection closed and the process is gone");
+  }
+  // A process of this machine that still is there lost its connection alone: it may come back.
+  const Duration limit =
+      state.kind == Kind::kUnknown ? options.reconnect_within : options.silent_after;
+  if (away < limit) return std::nullopt;
+  const std::string letter =
+      state.kind == Kind::kUnknown ? "" : concat(" (its process is in state ", state.letter, ")");
+  return dead(record, concat("its connection closed, and it did not open a new one within ",
+                             seconds_text(away), " s", letter));
+}
+
+/// A member's part in one group at one time.
+struct Position {
+  MemberRecord* record = nullptr;
+  const GroupProgress* group = nullptr;
+  Duration since{};  // it began or ended its last collective
+  bool is_inside() const { return group->entered > group->finished; }
+  std::string name() const { return record->joined.who.task.to_string(); }
+};
+
+std::string place_of(const Position& position, TimePoint now) {
+  const std::string time = seconds_text(position.since);
+  if (position.is_inside()) {
+    return concat("waits in ", position.group->call, " since ", time, " s");
+  }
+  for (const GroupProgress& other : position.record->progress.groups) {
+    if (other.entered <= other.finished) continue;
+    const Duration since = other.since + (now - position.record->progress_at);
+    return concat("waits in ", other.call, " of group '", other.group, "' since ",
+                  seconds_text(since), " s");
+  }
+  const std::string& phase = position.record->progress.phase;
+  return concat("is in user code for ", time, " s", phase.empty() ? "" : concat(" (", phase, ")"),
+                position.group->call.empty() ? ", before its first collective"
+                                             : concat(", after ", position.group->call));
+}
+
+struct Wait {
+  std::vector<std::string> waiters;
+  std::string call;
+  std::uint64_t number = 0;
+  Duration longest{};
+};
+
+/// Who waits in the newest collective of the group.
+std::optional<Wait> newest_wait(const std::vector<Position>& positions) {
+  Wait wait;
+  for (const Position& p : positions) wait.number = std::max(wait.number, p.group->entered);
+  for (const Position& p : positions) {
+    const bool waits = p.group->entered == wait.number && p.is_inside() &&
+                       p.record->status == MemberRecord::Status::kHere;
+    if (!waits) continue;
+    wait.waiters.push_back(p.name());
+    wait.call = p.group->call;
+    wait.longest = std::max(wait.longest, p.since);
+  }
+  if (wait.waiters.empty()) return std::nullopt;
+  return wait;
+}
+
+std::string who_waits(const Wait& wait) {
+  return concat(join(wait.waiters), wait.waiters.size() == 1 ? " waits" : " wait", " in ",
+                wait.call);
+}
+
+std::optional<Finding> judge_missing(const Position& p, const Wait& wait, TimePoint now,
+                                     const HealthOptions& options) {
+  MemberRecord& record = *p.record;
+  const std::pair<std::string, std::uint64_t> key{p.group->group, wait.number};
+  const std::string who = record.joined.who.to_string();
+  if (record.status == MemberRecord::Status::kLeft) {
+    if (wait.longest < kLeaversGrace || !record.aborted.insert(key).second) return std::nullopt;
+    return Finding{record.number, VerdictKind::kLeft, true, ErrorCode::kUnavailable,
+                   concat(who, " has left the job in step ", record.progress.step, ", but ",
+                          who_waits(wait), " for it; every member makes the same calls")};
+  }
+  const bool is_fatal = wait.longest >= options.abort_stuck_after;
+  if (!is_fatal && wait.longest < options.warn_stuck_after) return std::nullopt;
+  if (!(is_fatal ? record.aborted : record.warned).insert(key).second) return std::nullopt;
+  return Finding{record.number, VerdictKind::kStuck, is_fatal, ErrorCode::kDeadlineExceeded,
+                 concat(who, is_fatal ? " did not come: " : " is late: ", who_waits(wait),
+                        " since ", seconds_text(wait.longest), " s (group '", p.group->group,
+                        "', step ", record.progress.step, "); ", p.name(), " ", place_of(p, now))};
+}
+
+}  // namespace
+
+std::string seconds_text(Duration duration) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(1) << std::chrono::duration<double>(duration).count();
+  return out.str();
+}
+
+std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
+                                     const HealthOptions& options, const ProcessProbe& probe) {
+  if (!record.is_connected) return judge_disconnected(record, now, options, probe(record.joined));
+  const Duration silence = now - record.last_heard;
+  if (silence < options.silent_after) return std::nullopt;
+  const ProcessState state = probe(record.joined);
+  const std::string who = record.joined.who.to_string();
+  const std::string time = seconds_text(silence);
+  if (state.kind == Kind::kIsGone) return dead(record, "the process is gone");
+  if (state.kind == Kind::kIsStopped) {
+    return Finding{record.number, VerdictKind::kStopped, true, ErrorCode::kUnavailable,
+                   concat(who, " is stopped: state ", state.letter, ", no heartbeat for ", time,
+                          " s; try: kill -CONT ", record.joined.who.pid)};
+  }
+  // It runs, so it gets little time, or has just been continued.
+  if (state.kind == Kind::kRuns && silence < 2 * options.silent_after) return std::nullopt;
+  const std::string letter = state.kind == Kind::kRuns
+                                 ? concat(", though its process is in state ", state.letter)
+                                 : std::string(", and its machine cannot be asked from here");
+  return Finding{record.number, VerdictKind::kStopped, true, ErrorCode::kUnavailable,
+                 concat(who, " is silent: no heartbeat for ", time, " s", letter)};
+}
+
+std::vector<Finding> find_stuck(const std::vector<MemberRecord*>& records, TimePoint now,
+                                const HealthOptions& options) {
+  std::map<std::string, std::vector<Position>> by_group;
+  for (MemberRecord* record : records) {
+    if (record->status == MemberRecord::Status::kGivenUp) continue;
+    const Duration age = now - record->progress_at;
+    for (const GroupProgress& group : record->progress.groups) {
+      by_group[group.group].push_back({record, &group, group.since + age});
+    }
+  }
+  std::vector<Finding> findings;
+  for (const auto& [name, positions] : by_group) {
+    const auto wait = newest_wait(positions);
+    if (!wait) continue;
+    for (const Position& position : positions) {
+      if (position.group->entered >= wait->number) continue;
+      if (auto finding = judge_missing(position, *wait, now, options)) {
+        findings.push_back(*std::move(finding));
+      }
+    }
+  }
+  return findings;
+}
+
+}  // namespace tutti::internal

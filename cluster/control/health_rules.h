@@ -1,0 +1,58 @@
+// Who counts as silent, gone or stuck: rules on what the server knows, without any wire or clock.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/cluster/control/control_server.h"
+#include "tutti/cluster/control/message.h"
+#include "tutti/cluster/control/process_probe.h"
+
+namespace tutti::internal {
+
+/// What the server knows of a process that has joined.
+struct MemberRecord {
+  enum class Status { kHere, kLeft, kGivenUp };
+  std::uint64_t number = 0;  // of joining
+  JoinRequest joined;
+  std::string numerics;
+  Status status = Status::kHere;
+  bool is_connected = true;
+  bool has_failed = false;  // reported an error: its end is no news
+  TimePoint last_heard;     // or of a pause of the server itself
+  TimePoint disconnected_at;
+  MemberProgress progress;
+  TimePoint progress_at;
+  std::set<std::pair<std::string, std::uint64_t>> warned, aborted;  // (group, collective)
+};
+
+/// Asks the system about a member's process; kUnknown for those of other machines.
+using ProcessProbe = std::function<ProcessState(const JoinRequest&)>;
+
+struct Finding {
+  std::uint64_t number = 0;  // of the record
+  VerdictKind kind = VerdictKind::kDead;
+  bool is_fatal = true;
+  ErrorCode code = ErrorCode::kUnavailable;
+  std::string message;
+};
+
+/// A member that is here: dead, stopped, or nothing wrong with it.
+std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
+                                     const HealthOptions& options, const ProcessProbe& probe);
+
+/// Members that do not come where others of their group wait. Notes in the records what was found,
+/// so that it is found once.
+std::vector<Finding> find_stuck(const std::vector<MemberRecord*>& records, TimePoint now,
+                                const HealthOptions& options);
+
+/// "1.5".
+std::string seconds_text(Duration duration);
+
+}  // namespace tutti::internal

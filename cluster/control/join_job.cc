@@ -1,0 +1,76 @@
+// Reading the environment, hosting the server where it belongs, joining.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/control/join_job.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <string>
+
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::uint64_t restarts() {
+  const std::string text = variable("TUTTI_RESTART");
+  if (text.empty()) return 0;
+  std::uint32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return number;
+  fail(ErrorCode::kInvalidArgument, "TUTTI_RESTART: expected a number, got '", text, "'");
+}
+
+ControlOptions client_options(const JoinOptions& options) {
+  ControlOptions client = options.client;
+  if (client.job_id.empty()) client.job_id = variable("TUTTI_JOB_ID");
+  if (!client.secret.is_set()) client.secret = JobSecret::from_environment();
+  if (client.incarnation == 0) client.incarnation = restarts();
+  return client;
+}
+
+std::unique_ptr<ControlServer> host_server(const std::vector<MemberTask>& tasks,
+                                           const JoinOptions& options,
+                                           const ControlOptions& client) {
+  ControlServerOptions server;
+  server.address = tasks.front().address;
+  server.wire = options.wire;
+  server.job_id = client.job_id;
+  server.secret = client.secret;
+  server.tls = client.tls;
+  server.allow_insecure_network = options.allow_insecure_network;
+  server.expected = tasks;
+  server.host = tasks.front();
+  server.health = options.health;
+  server.linger = options.linger;
+  return ControlServer::start(server);
+}
+
+}  // namespace
+
+ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
+                      const JoinOptions& options) {
+  if (self >= tasks.size()) {
+    fail(ErrorCode::kInvalidArgument, "join_job: task ", self, " of ", tasks.size(),
+         "; expected a number below");
+  }
+  ControlOptions client = client_options(options);
+  ControlPlane plane;
+  std::string target = variable("TUTTI_CONTROL");
+  if (target.empty()) {
+    target = concat(options.wire, "://", tasks.front().address);
+    client.hosted_by = tasks.front().to_string();
+    if (self == 0) {
+      plane.server = host_server(tasks, options, client);
+      target = plane.server->target();
+    }
+  }
+  plane.client = connect_control(target, tasks[self], client);
+  return plane;
+}
+
+}  // namespace tutti

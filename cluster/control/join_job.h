@@ -1,0 +1,35 @@
+// From a task's place in the cluster to its place in the job: who hosts the control server.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/control/control_client.h"
+#include "tutti/cluster/control/control_server.h"
+
+namespace tutti {
+
+struct JoinOptions {
+  /// Over those of the environment: job_id, secret and incarnation count when they are set.
+  ControlOptions client = {};
+  HealthOptions health = {};
+  std::string wire = "tcp";  // of a server hosted here
+  bool allow_insecure_network = false;
+  Duration linger = std::chrono::seconds(2);
+};
+
+struct ControlPlane {
+  std::unique_ptr<ControlServer> server;  // only where it is hosted; outlives the client
+  std::unique_ptr<ControlClient> client;
+};
+
+/// Joins the job as tasks[self]. The server is where TUTTI_CONTROL says; without it the first task
+/// (the chief, or worker 0) hosts it at its own address and the others find it there. Reads
+/// TUTTI_JOB_SECRET_FILE, TUTTI_JOB_ID and TUTTI_RESTART. Throws as ControlServer::start() and
+/// connect_control().
+ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
+                      const JoinOptions& options = {});
+
+}  // namespace tutti

@@ -1,0 +1,38 @@
+// The board from which heartbeats are written.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/control/progress.h"
+
+#include <utility>
+
+namespace tutti {
+
+void ProgressBoard::set_step(std::uint64_t step) {
+  MutexLock lock(mutex_);
+  step_ = step;
+}
+
+void ProgressBoard::set_phase(std::string_view phase) {
+  MutexLock lock(mutex_);
+  phase_ = phase;
+}
+
+void ProgressBoard::watch(const std::string& group, std::function<GroupProgress()> source) {
+  MutexLock lock(mutex_);
+  if (source) {
+    sources_[group] = std::move(source);
+  } else {
+    sources_.erase(group);
+  }
+}
+
+MemberProgress ProgressBoard::progress() {
+  MutexLock lock(mutex_);
+  MemberProgress progress{step_, phase_, {}};
+  for (const auto& [group, source] : sources_) {
+    progress.groups.push_back(source());
+    progress.groups.back().group = group;
+  }
+  return progress;
+}
+
+}  // namespace tutti

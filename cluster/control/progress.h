@@ -1,0 +1,58 @@
+// How far a process has come: what its heartbeats tell.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/core/clock.h"
+#include "tutti/core/sync.h"
+
+namespace tutti {
+
+/// Of one group of ranks. Its members make the same calls in the same order, so counts compare.
+struct GroupProgress {
+  std::string group;           // equal on all members of the group
+  std::uint64_t entered = 0;   // collectives begun so far
+  std::uint64_t finished = 0;  // of those, ended
+  std::string call;            // of the last one: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
+  Duration since{};            // since it began, or ended when all are finished
+  bool operator==(const GroupProgress&) const = default;
+};
+
+struct MemberProgress {
+  std::uint64_t step = 0;  // that runs or has been finished last
+  std::string phase;       // "training", "saving", "evaluating"
+  std::vector<GroupProgress> groups;
+  bool operator==(const MemberProgress&) const = default;
+};
+
+/// Asked by the thread that sends heartbeats: answers at once.
+class ProgressSource {
+ public:
+  virtual ~ProgressSource() = default;
+  virtual MemberProgress progress() = 0;
+};
+
+/// Holds the parts of a MemberProgress that others set. Threads: any.
+class ProgressBoard final : public ProgressSource {
+ public:
+  void set_step(std::uint64_t step);
+  void set_phase(std::string_view phase);
+  /// Asks `source` for a group's progress from now on; empty: no longer. After the call returned
+  /// the old source is not asked any more.
+  void watch(const std::string& group, std::function<GroupProgress()> source);
+  MemberProgress progress() override;
+
+ private:
+  Mutex mutex_;
+  std::uint64_t step_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::string phase_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::string, std::function<GroupProgress()>> sources_ TUTTI_GUARDED_BY(mutex_);
+};
+
+}  // namespace tutti

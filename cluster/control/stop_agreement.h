@@ -1,0 +1,64 @@
+// How all members of a job agree on one step after which they stop, and save.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The server proposes a step; a member accepts unless it is past it, and from then on waits at the
+// end of that step for the final word. When one was past it, a later step is proposed in a new
+// *round*. When all have accepted, or those who have not cannot be reached, the step is final.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "tutti/cluster/control/message.h"
+#include "tutti/core/clock.h"
+#include "tutti/core/sync.h"
+
+namespace tutti::internal {
+
+/// The server's side. Threads: one at a time. Functions that return a proposal: send it to all.
+class StopAgreement {
+ public:
+  explicit StopAgreement(Duration acknowledge_within) : acknowledge_within_(acknowledge_within) {}
+
+  /// `steps`: the members and the steps that they work on. A second request changes nothing.
+  std::optional<StopProposal> request(const std::string& reason,
+                                      const std::map<std::uint64_t, std::uint64_t>& steps,
+                                      TimePoint now);
+  std::optional<StopProposal> answer(std::uint64_t member, const StopAnswer& answer, TimePoint now);
+  /// It is gone: nobody waits for its answer.
+  std::optional<StopProposal> forget(std::uint64_t member);
+  std::optional<StopProposal> tick(TimePoint now);
+  /// For a member that joins now.
+  const std::optional<StopProposal>& current() const { return proposal_; }
+
+ private:
+  StopProposal propose(std::uint64_t step, TimePoint now);
+  std::optional<StopProposal> finish_if_agreed();
+
+  const Duration acknowledge_within_;
+  std::optional<StopProposal> proposal_;
+  TimePoint deadline_;
+  std::map<std::uint64_t, bool> has_accepted_;  // by member
+};
+
+/// A member's side. Threads: any.
+class StopGate {
+ public:
+  /// What to answer; nothing for a final proposal.
+  std::optional<StopAnswer> take(const StopProposal& proposal);
+  /// See ControlClient::stops_after().
+  bool stops_after(std::uint64_t step, TimePoint deadline);
+  std::optional<std::uint64_t> final_step() const;
+  std::string reason() const;
+  std::uint64_t current_step() const;
+
+ private:
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::uint64_t current_step_ TUTTI_GUARDED_BY(mutex_) = 1;
+  std::optional<StopProposal> proposal_ TUTTI_GUARDED_BY(mutex_);
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,80 @@
+// Two processes prove to each other that they belong to one job: bytes in, bytes out.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The client sends its hello; the server answers with its own and a proof; the client sends a
+// proof; the server ends it with a welcome. A *proof* is HMAC-SHA256 with the job's secret over
+// both hellos and a label that differs per direction, so neither a recording nor a reflection is
+// one: both hellos hold a number that is new each time.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/handshake/hello.h"
+#include "tutti/cluster/handshake/job_secret.h"
+#include "tutti/cluster/handshake/sha256.h"
+
+namespace tutti {
+
+/// One side of a handshake. Give it what arrives, send what it wants sent. It reads at most
+/// kLongestHandshake bytes in all and keeps no more. Threads: one at a time.
+class Handshake {
+ public:
+  enum class Side { kClient, kServer };
+  enum class State {
+    kRunning,
+    kDone,      // peer() is who it says
+    kRefused,   // by this side or the other: reason() says why, in words for the user
+    kStranger,  // no peer at all: drop the connection without a word
+  };
+
+  Handshake(Side side, PeerHello own, JobSecret secret);
+
+  /// Takes `bytes` and returns how many of them belonged to the handshake; the rest comes after it.
+  std::size_t take(std::span<const std::byte> bytes);
+  /// What is to be sent now, also after it was refused.
+  std::vector<std::byte> bytes_to_send();
+
+  State state() const { return state_; }
+  /// Valid once the state is kDone, and in refusals when the peer's hello has come.
+  const std::optional<PeerHello>& peer() const { return peer_; }
+  const std::string& reason() const { return reason_; }
+  /// The server's: who answers the proof. Until it is called the state stays kRunning with
+  /// is_proven() true; "" lets the peer in, else it is refused with this reason.
+  bool is_proven() const { return is_proven_; }
+  void decide(const std::string& refusal);
+  /// A key that both sides have after kDone, for the bytes that `from` sends.
+  Digest256 session_key(Side from) const;
+
+ private:
+  void take_message();
+  void take_hello();
+  void take_proof_of_client();
+  void take_answer();
+  void take_welcome();
+  std::size_t bytes_wanted() const;
+  bool may_become_refusal() const;
+  Digest256 proof(std::string_view label) const;
+  void refuse(std::string reason);
+  void send(std::span<const std::byte> bytes);
+  void send_welcome(bool accepted, std::string_view reason);
+
+  const Side side_;
+  const PeerHello own_;
+  const JobSecret secret_;
+  State state_ = State::kRunning;
+  int stage_ = 0;  // messages of the other side that have come
+  bool is_proven_ = false;
+  std::optional<PeerHello> peer_;
+  std::string reason_;
+  PeerHelloBytes own_bytes_{}, peer_bytes_{};
+  std::vector<std::byte> received_;
+  std::vector<std::byte> to_send_;
+};
+
+inline constexpr std::size_t kLongestHandshake = 4096;
+
+}  // namespace tutti

@@ -1,0 +1,126 @@
+// Paths in JSON texts and the errors that carry them.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/json_place.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "tutti/core/error.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::size_t kMaxShown = 60;
+
+bool is_plain(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxShown && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+// Line breaks that JSON does not escape would make two lines of one.
+bool breaks_line(std::string_view text, std::size_t at) {
+  const std::string_view rest = text.substr(at);
+  return rest.starts_with("\x7f") || rest.starts_with("\xc2\x85") ||
+         rest.starts_with("\xe2\x80\xa8") || rest.starts_with("\xe2\x80\xa9");
+}
+
+// What `dump()` would give, without writing all of a large value first.
+Json shortened(const Json& value) {
+  if (value.is_string() && value.as_string().size() > 2 * kMaxShown) {
+    return Json(value.as_string().substr(0, 2 * kMaxShown));
+  }
+  const std::size_t kFew = 8;
+  if (value.is_array() && value.as_array().size() > kFew) {
+    return Json(Json::Array(value.as_array().begin(), value.as_array().begin() + kFew));
+  }
+  if (value.is_object() && value.as_object().size() > kFew) {
+    return Json(Json::Object(value.as_object().begin(), value.as_object().begin() + kFew));
+  }
+  return value;
+}
+
+}  // namespace
+
+std::string shown(const Json& value) {
+  std::string text = shortened(value).dump();
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (breaks_line(text, i)) text[i] = '?';
+  }
+  if (text.size() <= kMaxShown) return text;
+  std::size_t end = kMaxShown;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // whole letters
+  return text.substr(0, end) + "...";
+}
+
+std::string member_path(std::string_view path, std::string_view name) {
+  return is_plain(name) ? concat(path, ".", name) : concat(path, "[", shown(Json(name)), "]");
+}
+
+std::string element_path(std::string_view path, std::size_t index) {
+  return concat(path, "[", index, "]");
+}
+
+void fail_place(std::string_view path, std::string_view expected, std::string_view got,
+                std::string_view remedy) {
+  tutti::fail(ErrorCode::kInvalidArgument, path, ": expected ", expected, ", got ", got,
+              remedy.empty() ? "" : "; try to ", remedy);
+}
+
+Json parse_json(std::string_view text, std::string_view source, std::string_view expected) {
+  constexpr std::size_t kMaxMessage = 300;
+  try {
+    return Json::parse(text, source);
+  } catch (const Error& error) {
+    // The reader quotes what it last read, however long that is.
+    const bool is_long = error.message().size() > kMaxMessage;
+    const bool is_python = text.find("{'") != text.npos || text.find("['") != text.npos;
+    tutti::fail(error.code(), error.message().substr(0, kMaxMessage), is_long ? "..." : "",
+                "; expected ", expected, " as JSON",
+                is_python ? "; try double quotes, as json.dumps() writes them" : "");
+  }
+}
+
+void JsonPlace::fail(std::string_view expected, std::string_view remedy) const {
+  fail_place(path_, expected, shown(*value_), remedy);
+}
+
+const Json::Object& JsonPlace::object(std::string_view expected) const {
+  if (!value_->is_object()) fail(expected);
+  return value_->as_object();
+}
+
+const Json::Array& JsonPlace::array(std::string_view expected) const {
+  if (!value_->is_array()) fail(expected);
+  return value_->as_array();
+}
+
+const std::string& JsonPlace::text(std::string_view expected) const {
+  if (!value_->is_string()) fail(expected);
+  return value_->as_string();
+}
+
+int JsonPlace::index(int largest, std::string_view expected) const {
+  std::optional<int> index;
+  if (value_->is_string()) index = parse_index(value_->as_string(), largest);
+  if (value_->is_number())
+    index = parse_index(value_->dump(), largest);  // "1.5", "-1", "1e9": none
+  if (!index) fail(expected);
+  return *index;
+}
+
+std::optional<JsonPlace> JsonPlace::find(std::string_view name) const {
+  const Json* const found = value_->find(name);
+  if (found == nullptr) return std::nullopt;
+  return JsonPlace(*found, member_path(path_, name));
+}
+
+std::optional<int> parse_index(std::string_view text, int largest) {
+  int index = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  const bool padded = text.size() > 1 && (text[0] == '0' || text[0] == '-');
+  return whole && !padded && index >= 0 && index <= largest ? std::optional(index) : std::nullopt;
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,114 @@
+// Works over an endpoint.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/mpi/mpi_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/cluster/mpi/mpi_endpoint.h"
+
+namespace tutti {
+namespace {
+
+using internal::MpiEndpoint;
+using internal::MpiHub;
+
+constexpr std::size_t kLongestHead = 256;
+
+class MpiWork final : public Work {
+ public:
+  MpiWork(std::shared_ptr<MpiEndpoint> endpoint, MpiEndpoint::Operation operation)
+      : endpoint_(std::move(endpoint)), operation_(std::move(operation)) {}
+  ~MpiWork() override { endpoint_->cancel(operation_); }
+  bool test() override { return endpoint_->test(*operation_); }
+  void wait(TimePoint deadline) override { endpoint_->wait(*operation_, deadline); }
+
+ private:
+  const std::shared_ptr<MpiEndpoint> endpoint_;
+  const MpiEndpoint::Operation operation_;
+};
+
+class MpiTransport final : public Transport {
+ public:
+  explicit MpiTransport(std::shared_ptr<MpiEndpoint> endpoint) : endpoint_(std::move(endpoint)) {}
+  ~MpiTransport() override { endpoint_->close(); }
+
+  int rank() const override { return endpoint_->rank(); }
+  int size() const override { return endpoint_->size(); }
+  std::string_view name() const override { return "mpi"; }
+  std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
+                             std::span<const std::byte> body) override {
+    check(peer, head.size());
+    return std::make_unique<MpiWork>(endpoint_, endpoint_->send(peer, tag, head, body));
+  }
+  std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
+                             std::span<std::byte> body) override {
+    check(peer, head.size());
+    return std::make_unique<MpiWork>(endpoint_, endpoint_->recv(peer, tag, head, body));
+  }
+  void abort(const Error& reason) noexcept override { endpoint_->abort(reason); }
+  TransportStats stats() const override { return endpoint_->stats(); }
+
+ private:
+  void check(int peer, std::size_t head_bytes) const {
+    if (peer < 0 || peer >= size() || peer == rank()) {
+      fail(ErrorCode::kInvalidArgument, "mpi: rank ", rank(), " names the peer ", peer,
+           "; expected another rank from 0 to ", size() - 1);
+    }
+    if (head_bytes > kLongestHead) {
+      fail(ErrorCode::kInvalidArgument, "mpi: rank ", rank(),
+           ": the head of a message; expected at most ", kLongestHead, " bytes, got ", head_bytes);
+    }
+  }
+
+  const std::shared_ptr<MpiEndpoint> endpoint_;
+};
+
+std::vector<int> processes_of(const MpiOptions& options, int num_processes) {
+  std::vector<int> processes = options.processes;
+  for (int p = 0; options.processes.empty() && p < num_processes; ++p) processes.push_back(p);
+  for (std::size_t r = 0; r < processes.size(); ++r) {
+    if (processes[r] >= 0 && processes[r] < num_processes) continue;
+    fail(ErrorCode::kInvalidArgument, "mpi: rank ", r, "; expected a process of this MPI job from ",
+         "0 to ", num_processes - 1, ", got ", processes[r]);
+  }
+  return processes;
+}
+
+int rank_of(const MpiOptions& options, const std::vector<int>& processes, int process) {
+  if (options.rank) {
+    const int rank = *options.rank, size = static_cast<int>(processes.size());
+    if (rank >= 0 && rank < size && processes[static_cast<std::size_t>(rank)] == process) {
+      return rank;
+    }
+    fail(ErrorCode::kInvalidArgument, "mpi: expected a rank from 0 to ", size - 1, " that is MPI ",
+         "process ", process, ", got ", rank);
+  }
+  if (std::ranges::count(processes, process) != 1) {
+    fail(ErrorCode::kInvalidArgument, "mpi: MPI process ", process, " calls; expected it once ",
+         "among the processes of the ranks, got ", join(processes), "; try MpiOptions::rank");
+  }
+  return static_cast<int>(std::ranges::find(processes, process) - processes.begin());
+}
+
+/// FNV-1a.
+std::uint64_t hash_of(const std::string& text) {
+  std::uint64_t hash = 0xCBF29CE484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  return hash;
+}
+
+}  // namespace
+
+std::shared_ptr<Transport> mpi_transport(const MpiOptions& options) {
+  std::shared_ptr<MpiHub> hub = MpiHub::get();
+  hub->runtime().require_usable();
+  const std::vector<int> processes = processes_of(options, hub->runtime().size());
+  const int rank = rank_of(options, processes, hub->runtime().rank());
+  const std::uint64_t group = hash_of(concat(options.name, ":", join(processes)));
+  auto endpoint = std::make_shared<MpiEndpoint>(std::move(hub), processes, rank, group);
+  endpoint->connect(options.timeout);
+  return std::make_shared<MpiTransport>(std::move(endpoint));
+}
+
+}  // namespace tutti

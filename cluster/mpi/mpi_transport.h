@@ -1,0 +1,41 @@
+// Messages between the processes of an MPI job, by MPI point to point.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/cross_device_ops/transport.h"
+
+namespace tutti {
+
+struct MpiOptions {
+  /// The process of MPI_COMM_WORLD that each rank is; empty: all of them, in their order. A process
+  /// may be several ranks.
+  std::vector<int> processes = {};
+  /// Which of them this one is; needed only where this process is several.
+  std::optional<int> rank = std::nullopt;
+  /// Groups that are made at once by several threads of a process need different ones.
+  std::string name = "mpi";
+  /// For finding all ranks.
+  Duration timeout = std::chrono::seconds(30);
+};
+
+/// Connects this rank with all others, who call it too, groups of one name in the same order. The
+/// first use of MPI in a process initialises it, unless the program has, and all processes of the
+/// job wait for each other there (docs/mpi.md). Throws kDeadlineExceeded naming the ranks that did
+/// not come, kInvalidArgument for processes and ranks out of range, kUnimplemented in a build
+/// without MPI and in a process that no MPI launcher started, kFailedPrecondition after
+/// MPI_Finalize and when the program initialised MPI for one thread.
+///
+/// There is no thread behind it: whoever waits for a Work (or tests it) moves the bytes of all.
+/// Bodies of up to 16 KiB travel at once and are kept where they arrive; longer ones wait until
+/// their recv() asks for them, and then travel in chunks, so their size has no limit. MPI sees
+/// copies alone: destroying a Work never waits for a peer. A rank whose transport ends is
+/// kUnavailable to the others after its last message; a process that ends without finalising MPI is
+/// noticed by its launcher, which ends the job.
+std::shared_ptr<Transport> mpi_transport(const MpiOptions& options = {});
+
+}  // namespace tutti

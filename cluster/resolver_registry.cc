@@ -1,0 +1,157 @@
+// Names -> resolvers, and the choice among them.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/resolver_registry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/cluster/multi_worker_util.h"
+#include "tutti/cluster/resolvers/kubernetes_resolver.h"
+#include "tutti/cluster/resolvers/mpi_resolver.h"
+#include "tutti/cluster/resolvers/sage_maker_resolver.h"
+#include "tutti/cluster/resolvers/slurm_resolver.h"
+#include "tutti/cluster/resolvers/static_resolver.h"
+#include "tutti/cluster/resolvers/tf_config_resolver.h"
+#include "tutti/core/error.h"
+#include "tutti/core/logging.h"
+#include "tutti/core/sync.h"
+
+namespace tutti {
+namespace {
+
+using Entry = std::pair<std::string, ResolverFactory>;
+
+std::unique_ptr<ClusterResolver> make_local(const Environment&) {
+  return std::make_unique<StaticResolver>(
+      ClusterSpec(), StaticResolverOptions{.task_type = "worker", .task_id = 0, .name = "local"});
+}
+
+std::vector<Entry> builtin_resolvers() {
+  return {
+      {"auto", [](const Environment& e) { return choose_resolver(e).resolver; }},
+      {"tf_config",
+       [](const Environment& e) {
+         return std::make_unique<TfConfigResolver>(ResolverOverrides{}, e);
+       }},
+      {"slurm",
+       [](const Environment& e) {
+         return std::make_unique<SlurmResolver>(SlurmResolverOptions{}, e);
+       }},
+      {"mpi",
+       [](const Environment& e) { return std::make_unique<MpiResolver>(MpiResolverOptions{}, e); }},
+      {"kubernetes",
+       [](const Environment& e) {
+         return std::make_unique<KubernetesResolver>(KubernetesResolverOptions{}, e);
+       }},
+      {"sagemaker",
+       [](const Environment& e) {
+         return std::make_unique<SageMakerResolver>(2223, ResolverOverrides{}, e);
+       }},
+      {"local", make_local}};
+}
+
+struct Registry {
+  Mutex mutex;
+  std::vector<Entry> entries TUTTI_GUARDED_BY(mutex) = builtin_resolvers();
+};
+
+Registry& registry() {
+  static Registry instance;
+  return instance;
+}
+
+std::vector<std::string> names_of(const std::vector<Entry>& entries) {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries) names.push_back(entry.first);
+  return names;
+}
+
+/// A name of the registry and the sign that it fits.
+struct Choice {
+  const char* name;
+  std::string sign;
+};
+
+bool has_text(const Environment& environment, std::string_view name) {
+  const std::optional<std::string> text = environment.find(name);
+  return text && text->find_first_not_of(" \t\r\n") != text->npos;
+}
+
+Choice choose(const Environment& environment) {
+  const struct {
+    const char* variable;
+    const char* name;
+  } kSigns[] = {
+      {"TF_CONFIG", "tf_config"},
+      {"OMPI_COMM_WORLD_SIZE", "mpi"},
+      {"MPI_LOCALNRANKS", "mpi"},  // mpiexec of MPICH; srun sets PMI_RANK alone
+      {"SLURM_STEP_TASKS_PER_NODE", "slurm"},
+      {"PMI_RANK", "mpi"},
+      {"PMIX_RANK", "mpi"},
+      {"TUTTI_KUBERNETES_JOBS", "kubernetes"},
+      {"SM_HOSTS", "sagemaker"},
+  };
+  for (const auto& sign : kSigns) {
+    if (has_text(environment, sign.variable)) {
+      return {sign.name, concat("because ", sign.variable, " is set")};
+    }
+  }
+  return {"local", "because no variable names a cluster"};
+}
+
+}  // namespace
+
+void register_cluster_resolver(const std::string& name, ResolverFactory factory) {
+  if (name.empty()) {
+    fail(ErrorCode::kInvalidArgument, "register_cluster_resolver: expected a name, got none");
+  }
+  Registry& all = registry();
+  const MutexLock lock(all.mutex);
+  if (std::ranges::find(all.entries, name, &Entry::first) != all.entries.end()) {
+    fail(ErrorCode::kAlreadyExists, "register_cluster_resolver: '", name, "' is taken");
+  }
+  all.entries.emplace_back(name, std::move(factory));
+}
+
+std::vector<std::string> registered_cluster_resolvers() {
+  Registry& all = registry();
+  const MutexLock lock(all.mutex);
+  return names_of(all.entries);
+}
+
+std::unique_ptr<ClusterResolver> make_cluster_resolver(std::string_view name,
+                                                       const Environment& environment) {
+  ResolverFactory factory;
+  {
+    Registry& all = registry();
+    const MutexLock lock(all.mutex);
+    const auto entry = std::ranges::find(all.entries, name, &Entry::first);
+    if (entry == all.entries.end()) {
+      fail(ErrorCode::kNotFound, "make_cluster_resolver: there is no resolver '", name,
+           "'; expected one of ", join(names_of(all.entries)));
+    }
+    factory = entry->second;
+  }
+  return factory(environment);
+}
+
+ChosenResolver choose_resolver(const Environment& environment) {
+  const Choice choice = choose(environment);
+  std::unique_ptr<ClusterResolver> resolver = make_cluster_resolver(choice.name, environment);
+  std::string reason = concat(resolver->to_string(), ", ", choice.sign);
+  return {std::move(resolver), std::move(reason)};
+}
+
+std::unique_ptr<ClusterResolver> resolver_from_environment(const Environment& environment) {
+  ChosenResolver chosen = choose_resolver(environment);
+  const bool is_alone = chosen.resolver->cluster_spec().empty();
+  log(is_alone ? LogLevel::kDebug : LogLevel::kInfo, concat("cluster: ", chosen.reason));
+  for (const std::string& doubt : doubts_about(*chosen.resolver)) log_warning(doubt);
+  return std::move(chosen.resolver);
+}
+
+std::string control_address(const Environment& environment) {
+  return environment.find("TUTTI_CONTROL").value_or("");
+}
+
+}  // namespace tutti

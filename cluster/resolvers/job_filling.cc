@@ -1,0 +1,68 @@
+// Giving numbered tasks to named jobs.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/resolvers/job_filling.h"
+
+#include <algorithm>
+
+#include "tutti/cluster/json_place.h"
+#include "tutti/core/error.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr int kMaxTasks = 65536;
+
+std::string describe(const JobCounts& jobs) {
+  std::vector<std::string> parts;
+  for (const auto& [job, count] : jobs) parts.push_back(concat(job, "=", count));
+  return join(parts, ",");
+}
+
+}  // namespace
+
+JobCounts parse_job_counts(std::string_view text, std::string_view source) {
+  JobCounts jobs;
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view entry = rest.substr(0, comma);
+    const std::size_t equals = std::min(entry.find('='), entry.size());
+    const std::string_view job = entry.substr(0, equals);
+    const auto count =
+        equals < entry.size() ? parse_index(entry.substr(equals + 1), kMaxTasks) : std::nullopt;
+    const bool is_new = std::ranges::none_of(jobs, [&](const auto& j) { return j.first == job; });
+    if (job.empty() || !count || !is_new) {
+      fail_place(source, "jobs and their numbers of tasks, each once, such as chief=1,worker=3",
+                 shown(Json(text)));
+    }
+    jobs.emplace_back(job, *count);
+    if (comma == rest.size()) return jobs;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+FilledJobs fill_jobs(JobCounts jobs, const std::vector<std::string>& addresses, int rank,
+                     std::string_view who) {
+  if (jobs.empty()) jobs.emplace_back("worker", static_cast<int>(addresses.size()));
+  FilledJobs filled;
+  ClusterSpec::Jobs tasks;
+  std::size_t begin = 0;
+  for (const auto& [job, count] : jobs) {
+    const auto number = static_cast<std::size_t>(std::max(count, 0));
+    if (count < 0 || begin + number > addresses.size()) {
+      fail(ErrorCode::kInvalidArgument, who, ": expected jobs for at most ", addresses.size(),
+           " tasks, got ", describe(jobs), "; try to start more tasks");
+    }
+    const auto first = addresses.begin() + static_cast<std::ptrdiff_t>(begin);
+    const std::vector<std::string> part(first, first + count);
+    if (!tasks.emplace(job, part).second) {
+      fail(ErrorCode::kInvalidArgument, who, ": the job '", job, "' is given twice");
+    }
+    const int place = rank - static_cast<int>(begin);
+    if (place >= 0 && place < count) filled.own = Task{job, place};
+    begin += number;
+  }
+  filled.cluster = ClusterSpec(std::move(tasks));
+  return filled;
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,64 @@
+// Rank and size from the variables of MPI launchers.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/resolvers/mpi_resolver.h"
+
+#include <array>
+
+#include "tutti/cluster/json_place.h"
+#include "tutti/cluster/resolvers/job_filling.h"
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr int kMaxRanks = 65536;
+
+/// The variables of one family of launchers.
+struct Launcher {
+  const char* name;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+};
+
+constexpr std::array<Launcher, 3> kLaunchers{{
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"PMIx", "PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
+}};
+
+const Launcher& find_launcher(const Environment& environment) {
+  for (const Launcher& launcher : kLaunchers) {
+    if (environment.has(launcher.rank)) return launcher;
+  }
+  fail(ErrorCode::kFailedPrecondition,
+       "MPI: no launcher's variable is set; expected OMPI_COMM_WORLD_RANK, PMI_RANK or PMIX_RANK; "
+       "try mpirun");
+}
+
+}  // namespace
+
+MpiResolver::MpiResolver(const MpiResolverOptions& options, const Environment& environment) {
+  const Launcher& launcher = find_launcher(environment);
+  static_cast<void>(environment.at("MPI", launcher.size, "expected the number of ranks"));
+  launcher_ = launcher.name;
+  size_ = *environment.find_int(launcher.size, 1, kMaxRanks);
+  rank_ = *environment.find_int(launcher.rank, 0, size_ - 1);
+  local_size_ = environment.find_int(launcher.local_size, 1, size_);
+  local_rank_ = environment.find_int(launcher.local_rank, 0, local_size_.value_or(size_) - 1);
+  job_id_ = environment
+                .first_of({"TUTTI_JOB_ID", "PMIX_NAMESPACE", "OMPI_MCA_orte_ess_jobid",
+                           "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "SLURM_JOB_ID"})
+                .value_or("");
+  const std::vector<std::string> unknown(static_cast<std::size_t>(size_));
+  internal::FilledJobs filled = internal::fill_jobs(options.jobs, unknown, rank_, "MPI");
+  cluster_ = std::move(filled.cluster);
+  apply({filled.own ? std::optional(filled.own->type) : std::nullopt,
+         filled.own ? std::optional(filled.own->index) : std::nullopt,
+         {},
+         {}});
+}
+
+}  // namespace tutti

@@ -1,0 +1,212 @@
+// The cluster as Slurm laid it out.
+// SPDX-License-Identifier: Apache-2.0
+//
+// A task has a rank (SLURM_PROCID), a node, and a slot: its place among the tasks of that node,
+// which gives its port and its share of the node's GPUs.
+#include "tutti/cluster/resolvers/slurm_resolver.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "tutti/cluster/brief_list.h"
+#include "tutti/cluster/json_place.h"
+#include "tutti/cluster/resolvers/job_filling.h"
+#include "tutti/cluster/resolvers/slurm_grammar.h"
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr int kMaxTasks = 65536;
+constexpr const char* kWho = "Slurm";
+constexpr const char* kRemedy = "expected what srun sets; try srun, or TF_CONFIG by hand";
+
+int require_int(const Environment& environment, std::string_view name, int smallest) {
+  static_cast<void>(environment.at(kWho, name, kRemedy));
+  return *environment.find_int(name, smallest, kMaxTasks);
+}
+
+std::vector<std::string> split(std::string_view text) {
+  std::vector<std::string> parts;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    parts.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return parts;
+}
+
+/// The GPUs of this node by the names that CUDA_VISIBLE_DEVICES uses.
+std::vector<std::string> gpus_of_node(const SlurmResolverOptions& options,
+                                      const Environment& environment) {
+  const std::optional<std::string> visible = environment.find("CUDA_VISIBLE_DEVICES");
+  std::vector<std::string> names;
+  if (visible && *visible != "-1" && *visible != "NoDevFiles") names = split(*visible);
+  const int listed = static_cast<int>(names.size());
+  const int wanted = options.gpus_per_node.value_or(
+      visible ? listed : environment.find_int("SLURM_GPUS_ON_NODE", 0, kMaxTasks).value_or(0));
+  if (wanted < 0 || (visible && wanted > listed)) {
+    internal::fail_place("gpus_per_node", concat("0 to ", listed, " as CUDA_VISIBLE_DEVICES lists"),
+                         concat(wanted));
+  }
+  for (int gpu = listed; gpu < wanted; ++gpu) names.push_back(concat(gpu));
+  names.resize(static_cast<std::size_t>(wanted));
+  return names;
+}
+
+}  // namespace
+
+/// Where Slurm put the tasks.
+struct SlurmResolver::Layout {
+  struct Place {
+    int node = 0;
+    int slot = 0;
+  };
+
+  std::vector<std::string> nodes;
+  std::vector<int> tasks_per_node;
+  std::vector<Place> places;  // by rank
+  int rank = 0;
+
+  Layout(const SlurmResolverOptions& options, const Environment& environment);
+
+  int own_node_tasks() const {
+    return tasks_per_node[static_cast<std::size_t>(places[static_cast<std::size_t>(rank)].node)];
+  }
+  int own_slot() const { return places[static_cast<std::size_t>(rank)].slot; }
+  std::vector<std::string> addresses(int port_base) const;
+
+ private:
+  void read_tasks_per_node(const SlurmResolverOptions& options, const Environment& environment);
+  void place_in_blocks();
+  void place_cyclically();
+  void check_own_node(const Environment& environment) const;
+};
+
+SlurmResolver::Layout::Layout(const SlurmResolverOptions& options, const Environment& environment)
+    : rank(require_int(environment, "SLURM_PROCID", 0)) {
+  const int num_tasks = require_int(environment, "SLURM_STEP_NUM_TASKS", 1);
+  nodes = expand_node_list(environment.at(kWho, "SLURM_STEP_NODELIST", kRemedy));
+  read_tasks_per_node(options, environment);
+  const int placed = std::accumulate(tasks_per_node.begin(), tasks_per_node.end(), 0);
+  if (!options.tasks_per_node && placed != num_tasks) {
+    internal::fail_place("SLURM_STEP_TASKS_PER_NODE", concat(num_tasks, " tasks in all"),
+                         concat(placed, " in ", internal::brief_list(tasks_per_node)));
+  }
+  if (rank >= placed) {
+    internal::fail_place("SLURM_PROCID", concat("a rank from 0 to ", placed - 1), concat(rank));
+  }
+  const std::string distribution = environment.find("SLURM_DISTRIBUTION").value_or("block");
+  if (distribution.starts_with("plane") || distribution.starts_with("arbitrary")) {
+    internal::fail_place("SLURM_DISTRIBUTION", "block or cyclic",
+                         internal::shown(Json(distribution)), "use srun --distribution=block");
+  }
+  distribution.starts_with("cyclic") ? place_cyclically() : place_in_blocks();
+  check_own_node(environment);
+}
+
+void SlurmResolver::Layout::read_tasks_per_node(const SlurmResolverOptions& options,
+                                                const Environment& environment) {
+  if (options.tasks_per_node) {
+    if (*options.tasks_per_node < 1 || *options.tasks_per_node > kMaxTasks) {
+      internal::fail_place("tasks_per_node", "at least 1", concat(*options.tasks_per_node));
+    }
+    tasks_per_node.assign(nodes.size(), *options.tasks_per_node);
+    return;
+  }
+  tasks_per_node =
+      expand_tasks_per_node(environment.at(kWho, "SLURM_STEP_TASKS_PER_NODE", kRemedy));
+  if (tasks_per_node.size() == nodes.size()) return;
+  internal::fail_place("SLURM_STEP_TASKS_PER_NODE",
+                       concat("a number for each of ", nodes.size(), " nodes (", nodes.front(),
+                              nodes.size() > 1 ? ", ...)" : ")"),
+                       concat(tasks_per_node.size(), " numbers"));
+}
+
+void SlurmResolver::Layout::place_in_blocks() {
+  for (int node = 0; node < static_cast<int>(nodes.size()); ++node) {
+    const int count = tasks_per_node[static_cast<std::size_t>(node)];
+    for (int slot = 0; slot < count; ++slot) places.push_back({node, slot});
+  }
+}
+
+// One task for each node that has room, round after round.
+void SlurmResolver::Layout::place_cyclically() {
+  const int rounds = *std::ranges::max_element(tasks_per_node);
+  for (int slot = 0; slot < rounds; ++slot) {
+    for (int node = 0; node < static_cast<int>(nodes.size()); ++node) {
+      if (slot < tasks_per_node[static_cast<std::size_t>(node)]) places.push_back({node, slot});
+    }
+  }
+}
+
+void SlurmResolver::Layout::check_own_node(const Environment& environment) const {
+  const int last = static_cast<int>(nodes.size()) - 1;
+  const std::optional<int> node = environment.find_int("SLURM_NODEID", 0, last);
+  const int expected = places[static_cast<std::size_t>(rank)].node;
+  if (!node || *node == expected) return;
+  internal::fail_place("SLURM_NODEID",
+                       concat(expected, ", where task ", rank, " of tasks per node ",
+                              internal::brief_list(tasks_per_node), " belongs"),
+                       concat(*node), "use srun --distribution=block");
+}
+
+std::vector<std::string> SlurmResolver::Layout::addresses(int port_base) const {
+  const int most = *std::ranges::max_element(tasks_per_node);
+  if (port_base < 1 || port_base + most - 1 > 65535) {
+    internal::fail_place("port_base", concat("1 to ", 65536 - most, " for ", most, " tasks a node"),
+                         concat(port_base));
+  }
+  std::vector<std::string> list;
+  for (const Place& place : places) {
+    list.push_back(
+        concat(nodes[static_cast<std::size_t>(place.node)], ":", port_base + place.slot));
+  }
+  return list;
+}
+
+SlurmResolver::SlurmResolver(const SlurmResolverOptions& options, const Environment& environment) {
+  const Layout layout(options, environment);
+  internal::FilledJobs filled =
+      internal::fill_jobs(options.jobs, layout.addresses(options.port_base), layout.rank, kWho);
+  cluster_ = std::move(filled.cluster);
+  apply({filled.own ? std::optional(filled.own->type) : std::nullopt,
+         filled.own ? std::optional(filled.own->index) : std::nullopt, options.rpc_layer, ""});
+  const std::optional<std::string> job = environment.first_of({"TUTTI_JOB_ID", "SLURM_JOB_ID"});
+  job_id_ = job.value_or("");
+  if (const auto step = environment.find("SLURM_STEP_ID"); job && step) job_id_ += "." + *step;
+  share_gpus(options, environment, layout);
+}
+
+void SlurmResolver::share_gpus(const SlurmResolverOptions& options, const Environment& environment,
+                               const Layout& layout) {
+  const std::vector<std::string> gpus = gpus_of_node(options, environment);
+  const int num_gpus = static_cast<int>(gpus.size()), tasks = layout.own_node_tasks();
+  const bool is_bound = environment.has("SLURM_GPUS_PER_TASK") && !options.gpus_per_task;
+  if (num_gpus == 0 || is_bound) {
+    gpus_per_task_ = num_gpus;
+    return;
+  }
+  const int per_task = options.gpus_per_task.value_or(std::max(1, num_gpus / tasks));
+  if (options.gpus_per_task && (per_task < 1 || per_task * tasks > num_gpus)) {
+    internal::fail_place("gpus_per_task",
+                         concat("1 to ", num_gpus / tasks, " for ", tasks, " tasks and ", num_gpus,
+                                " GPUs on a node"),
+                         concat(per_task));
+  }
+  gpus_per_task_ = per_task;
+  std::vector<std::string> own;
+  for (int gpu = 0; gpu < per_task; ++gpu) {
+    // With fewer GPUs than tasks several tasks share one.
+    const int number = (layout.own_slot() * per_task + gpu) % num_gpus;
+    own.push_back(gpus[static_cast<std::size_t>(number)]);
+  }
+  visible_devices_ = join(own, ",");
+}
+
+std::map<std::string, int> SlurmResolver::num_accelerators() const {
+  if (gpus_per_task_ == 0) return {};
+  return {{"GPU", gpus_per_task_}};
+}
+
+}  // namespace tutti

@@ -1,0 +1,45 @@
+// A cluster that the program itself writes down.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "tutti/cluster/cluster_resolver.h"
+
+namespace tutti {
+
+struct StaticResolverOptions {
+  std::string master = {};  // what master() gives when no task is asked for
+  std::optional<std::string> task_type = {};
+  std::optional<int> task_id = {};
+  std::string environment = {};
+  std::map<std::string, int> num_accelerators = {};
+  std::string rpc_layer = {};
+  std::string name = "StaticResolver";  // for messages
+};
+
+/// tf's SimpleClusterResolver: gives back what it was made of.
+///
+///     StaticResolver resolver({{"worker", {"a:2222", "b:2222"}}}, {.task_type = "worker",
+///                             .task_id = 1});
+class StaticResolver : public ClusterResolver {
+ public:
+  explicit StaticResolver(ClusterSpec cluster, StaticResolverOptions options = {});
+
+  std::string name() const override { return name_; }
+  ClusterSpec cluster_spec() const override { return cluster_; }
+  std::map<std::string, int> num_accelerators() const override { return num_accelerators_; }
+
+ protected:
+  /// The address of a task only when type and id are asked for; else `master` of the options.
+  std::string find_master(const MasterQuery& query) const override;
+
+ private:
+  ClusterSpec cluster_;
+  std::string master_, name_;
+  std::map<std::string, int> num_accelerators_;
+};
+
+}  // namespace tutti

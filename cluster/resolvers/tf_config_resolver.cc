@@ -1,0 +1,224 @@
+// Reading TF_CONFIG, with every mistake found before anything is connected.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/resolvers/tf_config_resolver.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include "tutti/cluster/address.h"
+#include "tutti/cluster/brief_list.h"
+#include "tutti/cluster/json_place.h"
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+using internal::JsonPlace;
+
+constexpr std::size_t kMaxText = 16 << 20;  // some hundred thousand addresses
+constexpr int kLargestIndex = 999'999;
+constexpr const char* kExpectedForm = "an object {\"cluster\": ..., \"task\": ...}";
+
+// Whether one added, lost or changed letter, or two swapped ones, make `word` out of `known`.
+bool is_misspelt(std::string_view word, std::string_view known) {
+  if (word.size() > known.size() + 1 || known.size() > word.size() + 1) return false;
+  std::size_t front = 0, back = 0;
+  const std::size_t shorter = std::min(word.size(), known.size());
+  while (front < shorter && word[front] == known[front]) ++front;
+  while (back < shorter - front && word[word.size() - 1 - back] == known[known.size() - 1 - back]) {
+    ++back;
+  }
+  const std::size_t in_word = word.size() - front - back, in_known = known.size() - front - back;
+  if (in_word <= 1 && in_known <= 1) return true;
+  return in_word == 2 && in_known == 2 && word[front] == known[front + 1] &&
+         word[front + 1] == known[front];
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+// Other programs add members of their own, so only what was surely meant otherwise is refused.
+template <std::size_t kCount>
+void check_spelling(const JsonPlace& place, const std::array<std::string_view, kCount>& known) {
+  for (const Json::Member& member : place.value().as_object()) {
+    if (std::ranges::find(known, member.first) != known.end()) continue;
+    for (const std::string_view name : known) {
+      if (!is_misspelt(lower(member.first), name)) continue;
+      internal::fail_place(internal::member_path(place.path(), member.first),
+                           concat("the member ", name), internal::shown(Json(member.first)),
+                           "correct the spelling");
+    }
+  }
+}
+
+// host:port; each address once in the whole cluster.
+class AddressChecker {
+ public:
+  void check(std::string_view address, const std::string& path) {
+    if (const auto problem = internal::find_address_problem(address)) {
+      internal::fail_place(path, problem->expected, internal::shown(Json(address)),
+                           problem->remedy);
+    }
+    const auto [known, is_new] = paths_.emplace(lower(address), path);
+    if (is_new) return;
+    internal::fail_place(path, "an address that no other task has",
+                         concat(internal::shown(Json(address)), ", which is also ", known->second),
+                         "give each task a port of its own");
+  }
+
+ private:
+  std::map<std::string, std::string> paths_;  // by address
+};
+
+void check_addresses(const ClusterSpec& cluster, const std::string& path) {
+  AddressChecker checker;
+  for (const auto& [job, tasks] : cluster.as_dict()) {
+    const std::string at = internal::member_path(path, job);
+    for (const auto& [index, address] : tasks.addresses()) {
+      checker.check(address, internal::element_path(at, static_cast<std::size_t>(index)));
+    }
+    if ((job == "chief" || job == "evaluator") && tasks.addresses().size() > 1) {
+      internal::fail_place(at, concat("at most one ", job),
+                           concat(tasks.addresses().size(), " addresses"));
+    }
+  }
+}
+
+ClusterSpec read_cluster(const JsonPlace& config) {
+  if (const std::optional<JsonPlace> sparse = config.find("sparseCluster")) {
+    internal::fail_place(sparse->path(), "the member cluster, with all tasks", "a part of them",
+                         "turn off enableDynamicWorker of the TFJob");
+  }
+  const std::optional<JsonPlace> place = config.find("cluster");
+  if (!place) return ClusterSpec();
+  ClusterSpec cluster = ClusterSpec::from_json(place->value(), place->path());
+  check_addresses(cluster, place->path());
+  return cluster;
+}
+
+// tf takes numbers for a type, since names of jobs may look like some.
+std::string read_task_type(const JsonPlace& place) {
+  constexpr const char* kExpected = "the name of a job";
+  if (place.value().is_number()) return place.value().dump();
+  if (place.text(kExpected).empty()) place.fail(kExpected);
+  return place.value().as_string();
+}
+
+Task read_task(const JsonPlace& place) {
+  constexpr std::array<std::string_view, 2> kMembers{"type", "index"};
+  constexpr const char* kExpected = "a task {\"type\": ..., \"index\": ...}";
+  place.object(kExpected);
+  check_spelling(place, kMembers);
+  const std::optional<JsonPlace> type = place.find("type"), index = place.find("index");
+  if (!type || !index) place.fail(concat("the member ", type ? "index" : "type"));
+  return {read_task_type(*type),
+          index->index(kLargestIndex, "the task's index, a whole number from 0")};
+}
+
+/// The task that this process is, and where each half of it was said.
+struct OwnTask {
+  Task task;
+  std::string type_path, index_path;
+};
+
+void check_own_task(const OwnTask& own, const ClusterSpec& cluster) {
+  const auto& [type, index] = own.task;
+  const bool is_alone = type == "evaluator" && !cluster.has_job("evaluator");
+  if (is_alone || cluster.empty()) {
+    if (index == 0) return;
+    internal::fail_place(own.index_path, concat("0: the cluster names no other ", type),
+                         concat(index));
+  }
+  if (!cluster.has_job(type)) {
+    internal::fail_place(own.type_path,
+                         concat("a job of the cluster: ", internal::brief_list(cluster.jobs())),
+                         internal::shown(Json(type)));
+  }
+  if (cluster.has_task(own.task)) return;
+  const std::vector<int> indices = cluster.task_indices(type);
+  const std::string range =
+      cluster.as_dict().at(type).is_dense()
+          ? concat("an index from 0 to ", indices.size() - 1, " of ", type)
+          : concat("one of the indices ", internal::brief_list(indices), " of ", type);
+  internal::fail_place(own.index_path,
+                       indices.empty() ? concat("no task of ", type, ", which has none") : range,
+                       concat(index));
+}
+
+std::optional<std::string> read_text(const JsonPlace& config, std::string_view name,
+                                     std::string_view expected) {
+  const std::optional<JsonPlace> place = config.find(name);
+  return place ? std::optional(place->text(expected)) : std::nullopt;
+}
+
+// "" counts as absent.
+std::string read_rpc_layer(const JsonPlace& config) {
+  const std::string layer = read_text(config, "rpc_layer", "a protocol's name").value_or("");
+  const bool plain = std::ranges::all_of(layer, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '+';
+  });
+  if (!plain) config.find("rpc_layer")->fail("a protocol's name such as \"grpc\"");
+  return layer;
+}
+
+Json parse_config(std::string_view text, std::string_view source) {
+  if (text.size() > kMaxText) {
+    fail(ErrorCode::kInvalidArgument, source, ": expected at most ", kMaxText, " bytes, got ",
+         text.size());
+  }
+  if (text.find_first_not_of(" \t\r\n") == text.npos) return Json::object();
+  return internal::parse_json(text, source, kExpectedForm);
+}
+
+}  // namespace
+
+TfConfigResolver::TfConfigResolver(const ResolverOverrides& overrides,
+                                   const Environment& environment)
+    : TfConfigResolver(environment.find("TF_CONFIG").value_or(""), overrides, "TF_CONFIG") {
+  job_id_ = environment.find("TUTTI_JOB_ID").value_or("");
+}
+
+TfConfigResolver TfConfigResolver::from_text(std::string_view text,
+                                             const ResolverOverrides& overrides,
+                                             std::string_view source) {
+  return {text, overrides, source};
+}
+
+TfConfigResolver::TfConfigResolver(std::string_view text, const ResolverOverrides& overrides,
+                                   std::string_view source)
+    : source_(source) {
+  constexpr std::array<std::string_view, 5> kMembers{"cluster", "task", "rpc_layer",
+                                                     "session_master", "environment"};
+  const Json json = parse_config(text, source);
+  const JsonPlace config(json, source_);
+  config.object(kExpectedForm);
+  check_spelling(config, kMembers);
+  cluster_ = read_cluster(config);
+  session_master_ = read_text(config, "session_master", "an address as text");
+  const std::string where = read_text(config, "environment", "a text").value_or("");
+  std::optional<Task> task;
+  if (const auto place = config.find("task")) task = read_task(*place);
+  apply({task ? std::optional(task->type) : std::nullopt,
+         task ? std::optional(task->index) : std::nullopt, read_rpc_layer(config), where});
+  apply(overrides);
+  if (!this->task()) return;
+  const std::string path = source_ + ".task";
+  check_own_task({*this->task(), overrides.task_type ? "task_type" : path + ".type",
+                  overrides.task_id ? "task_id" : path + ".index"},
+                 cluster_);
+}
+
+std::string TfConfigResolver::find_master(const MasterQuery& query) const {
+  if (session_master_) return *session_master_;
+  if (cluster_.total_tasks() <= 1) return {};
+  return ClusterResolver::find_master(query);
+}
+
+}  // namespace tutti

@@ -1,0 +1,145 @@
+// The system's calls behind listening at a port and handshakes on sockets.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/tcp/stream.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "tutti/cluster/control/process_probe.h"
+#include "tutti/core/error.h"
+
+namespace tutti::internal {
+namespace {
+
+struct FreeFoundAddresses {
+  void operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
+};
+using FoundAddresses = std::unique_ptr<addrinfo, FreeFoundAddresses>;
+
+FoundAddresses find_addresses(const Endpoint& endpoint) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error =
+      ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
+  if (error == 0) return FoundAddresses(found);
+  fail(ErrorCode::kUnavailable, "tcp: the address '", endpoint.host,
+       "' cannot be looked up: ", ::gai_strerror(error));
+}
+
+int bound_port(const FileDescriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+  if (address.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  }
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+/// Not open: errno says why.
+FileDescriptor try_to_listen(const addrinfo& address) {
+  FileDescriptor socket(::socket(
+      address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
+  if (!socket.is_open()) return socket;
+  const int on = 1;  // a server that was started anew need not wait for old connections
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const bool listens = ::bind(socket.get(), address.ai_addr, address.ai_addrlen) == 0 &&
+                       ::listen(socket.get(), 1024) == 0;
+  if (listens) return socket;
+  const int reason = errno;
+  socket = FileDescriptor();
+  errno = reason;
+  return FileDescriptor();
+}
+
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+}  // namespace
+
+std::optional<Endpoint> parse_listen_address(const std::string& text) {
+  if (!text.ends_with(":0")) return parse_endpoint(text);
+  auto endpoint = parse_endpoint(concat(text.substr(0, text.size() - 1), 1));
+  if (endpoint) endpoint->port = 0;
+  return endpoint;
+}
+
+Listener listen_at(const Endpoint& endpoint) {
+  const FoundAddresses addresses = find_addresses(endpoint);
+  FileDescriptor socket = try_to_listen(*addresses);
+  if (!socket.is_open()) {
+    const int reason = errno;
+    const bool is_taken = reason == EADDRINUSE;
+    const std::string owner = is_taken ? owner_of_port(endpoint.port) : "";
+    fail(ErrorCode::kUnavailable, "tcp: listening at ", endpoint.to_string(),
+         " failed: ", std::strerror(reason), owner.empty() ? "" : concat(" by ", owner),
+         is_taken ? "; end that process or try another port (0 takes a free one)"
+                  : "; expected an address of this machine");
+  }
+  const int port = bound_port(socket);
+  return {std::move(socket), {endpoint.host, port}};
+}
+
+ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std::size_t& count) {
+  count = 0;
+  const ssize_t n = ::recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (n > 0) count = static_cast<std::size_t>(n);
+  return n > 0 || (n < 0 && would_block()) ? ByteFlow::kOpen : ByteFlow::kClosed;
+}
+
+ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> bytes,
+                   std::size_t& count) {
+  count = 0;
+  if (bytes.empty()) return ByteFlow::kOpen;
+  const ssize_t n = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n > 0) count = static_cast<std::size_t>(n);
+  return n >= 0 || would_block() ? ByteFlow::kOpen : ByteFlow::kClosed;
+}
+
+bool is_connected_to_itself(const FileDescriptor& socket) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_length = sizeof(own), peer_length = sizeof(peer);
+  return ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+         ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0 &&
+         own_length == peer_length && std::memcmp(&own, &peer, own_length) == 0;
+}
+
+void limit_unacknowledged(const FileDescriptor& socket, Duration limit) {
+  const unsigned milliseconds = static_cast<unsigned>(limit / std::chrono::milliseconds(1));
+  (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds,
+                     sizeof(milliseconds));
+}
+
+std::vector<std::byte> run_handshake(const FileDescriptor& socket, Handshake& handshake,
+                                     TimePoint deadline) {
+  std::vector<std::byte> rest;
+  std::array<std::byte, 1024> bytes{};
+  for (;;) {
+    // A few hundred bytes always fit into the empty buffer of a new connection.
+    std::size_t count = 0;
+    const auto to_send = handshake.bytes_to_send();
+    const ByteFlow sent = write_now(socket, to_send, count);
+    if (handshake.state() != Handshake::State::kRunning || handshake.is_proven()) return rest;
+    if (sent == ByteFlow::kClosed || count < to_send.size()) return rest;
+    pollfd descriptor{socket.get(), POLLIN, 0};
+    if (poll_until(std::span(&descriptor, 1), deadline) <= 0) {
+      if (Clock::system().now() >= deadline) return rest;
+      continue;
+    }
+    const ByteFlow flow = read_now(socket, bytes, count);
+    const auto piece = std::span<const std::byte>(bytes).first(count);
+    const std::size_t taken = handshake.take(piece);
+    rest.assign(piece.begin() + static_cast<std::ptrdiff_t>(taken), piece.end());
+    if (flow == ByteFlow::kClosed) return rest;
+  }
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,39 @@
+// Listening at a given port, connecting with a reason when it fails, and moving bytes without
+// waiting.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "tutti/cluster/handshake/handshake.h"
+#include "tutti/cluster/tcp/socket.h"
+
+namespace tutti::internal {
+
+/// "host:port" where the port may be 0. Nothing: no such text.
+std::optional<Endpoint> parse_listen_address(const std::string& text);
+
+/// Listens at exactly this address and port; 0: a free one. Throws kUnavailable naming them, the
+/// system's reason and, when the port is taken, the process that has it (if the system tells).
+Listener listen_at(const Endpoint& endpoint);
+
+enum class ByteFlow { kOpen, kClosed };
+/// Reads what is there, at most `bytes`; `count` says how much it was.
+ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std::size_t& count);
+/// Writes what fits.
+ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> bytes,
+                   std::size_t& count);
+/// Connecting to a free port of this machine can end at the socket itself (simultaneous open).
+bool is_connected_to_itself(const FileDescriptor& socket);
+/// The socket gives up on a peer that acknowledges nothing for this long.
+void limit_unacknowledged(const FileDescriptor& socket, Duration limit);
+
+/// Runs a handshake until it ends, the peer closes or the deadline; returns bytes that came after
+/// it. Look at handshake.state(): kRunning means that the peer closed or was too slow.
+std::vector<std::byte> run_handshake(const FileDescriptor& socket, Handshake& handshake,
+                                     TimePoint deadline);
+
+}  // namespace tutti::internal

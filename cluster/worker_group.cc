@@ -1,0 +1,222 @@
+// The workers of a job, connected.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/worker_group.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "tutti/cluster/multi_worker_util.h"
+#include "tutti/core/logging.h"
+#include "tutti/core/sync.h"
+
+namespace tutti {
+namespace {
+
+std::vector<MemberTask> members_of(const ClusterSpec& cluster) {
+  std::vector<MemberTask> members;
+  for (const Task& task : training_tasks(cluster)) {
+    members.push_back({task.type, task.index, cluster.task_address(task.type, task.index)});
+  }
+  if (members.empty()) members.push_back({"worker", 0, ""});
+  return members;
+}
+
+int number_of(const ClusterResolver& resolver) {
+  if (resolver.cluster_spec().empty()) return 0;
+  validate_cluster(resolver);
+  const Task task = *resolver.task();
+  if (task.type != "chief" && task.type != "worker") {
+    fail(ErrorCode::kInvalidArgument, resolver.name(), ": this process is ", task,
+         ", which does not train; expected chief or worker");
+  }
+  return id_in_cluster(resolver.cluster_spec(), task);
+}
+
+/// Set once the workers were connected for the first time.
+constexpr const char* kConnectedKey = "workers/connected";
+
+/// "10.0.0.2" of "10.0.0.2:2222".
+std::string host_of(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  return colon == std::string::npos ? address : address.substr(0, colon);
+}
+
+}  // namespace
+
+/// Keeps the fatal verdicts: the number of the last one names the *generation* of connections that
+/// follows it, the first one of a generation ends the calls of its transport.
+class WorkerGroup::Alarm {
+ public:
+  void raise(const Verdict& verdict) {
+    if (verdict.kind == VerdictKind::kStuck && !verdict.is_fatal) log_warning(verdict.message);
+    if (!verdict.is_fatal) return;
+    std::shared_ptr<Transport> transport;
+    const Error error = to_error(verdict);
+    {
+      MutexLock lock(mutex_);
+      last_number_ = verdict.number;
+      changed_.notify_all();
+      transport = transport_.lock();
+      if (!transport || first_) return;
+      first_ = verdict;
+    }
+    log(LogLevel::kError, verdict.message);
+    transport->abort(error);
+  }
+
+  std::uint64_t last_number() const {
+    MutexLock lock(mutex_);
+    return last_number_;
+  }
+
+  /// `transport` belongs to the generation after verdict `number`; false: there is a newer one.
+  bool watch(const std::shared_ptr<Transport>& transport, std::uint64_t number) {
+    MutexLock lock(mutex_);
+    if (last_number_ != number) return false;
+    transport_ = transport;
+    first_.reset();
+    return true;
+  }
+
+  /// The verdict that ended this generation, also one that comes within `patience`.
+  std::optional<Verdict> verdict(Duration patience) {
+    MutexLock lock(mutex_);
+    const auto is_here = [&]() TUTTI_REQUIRES(mutex_) { return first_.has_value(); };
+    changed_.wait_for(mutex_, patience, is_here);
+    return first_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::weak_ptr<Transport> transport_ TUTTI_GUARDED_BY(mutex_);
+  std::uint64_t last_number_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::optional<Verdict> first_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// The job's store for the time of connecting: waiting ends when a worker is lost meanwhile.
+class WorkerGroup::GenerationStore final : public KeyValueStore {
+ public:
+  GenerationStore(KeyValueStore& store, const Alarm& alarm, std::uint64_t number)
+      : store_(store), alarm_(alarm), number_(number) {}
+  void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
+  std::optional<std::string> get(std::string_view key) override {
+    if (alarm_.last_number() != number_) {
+      fail(ErrorCode::kUnavailable, "connecting the workers: another one was lost meanwhile");
+    }
+    return store_.get(key);
+  }
+  std::string wait(std::string_view key, TimePoint deadline) override {
+    for (;;) {
+      if (const auto value = get(key)) return *value;
+      const TimePoint soon =
+          std::min(deadline, deadline_after(Clock::system().now(), std::chrono::milliseconds(100)));
+      try {
+        return store_.wait(key, soon);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kDeadlineExceeded || soon == deadline) throw;
+      }
+    }
+  }
+
+ private:
+  KeyValueStore& store_;
+  const Alarm& alarm_;
+  const std::uint64_t number_;
+};
+
+WorkerGroup::WorkerGroup(Private, std::vector<MemberTask> tasks, int worker)
+    : tasks_(std::move(tasks)),
+      worker_(worker),
+      progress_(std::make_shared<ProgressBoard>()),
+      alarm_(std::make_shared<Alarm>()) {}
+
+std::shared_ptr<WorkerGroup> WorkerGroup::join(const ClusterResolver& resolver,
+                                               const WorkerGroupOptions& options) {
+  const int worker = number_of(resolver);
+  auto group =
+      std::make_shared<WorkerGroup>(Private{}, members_of(resolver.cluster_spec()), worker);
+  if (group->num_workers() > 1) group->join_job(options);
+  return group;
+}
+
+void WorkerGroup::join_job(const WorkerGroupOptions& options) {
+  way_ = options.way;
+  JoinOptions join = options.join;
+  join.client.timeout = options.join_timeout;
+  join.client.progress = progress_;
+  join.client.on_verdict = [alarm = alarm_](const Verdict& verdict) { alarm->raise(verdict); };
+  plane_ = tutti::join_job(tasks_, static_cast<std::size_t>(worker_), join);
+  is_replacement_ =
+      plane_.client->self().incarnation > 0 && plane_.client->get(kConnectedKey).has_value();
+  if (is_replacement_) return;
+  connect(deadline_after(Clock::system().now(), options.join_timeout));
+  plane_.client->set(kConnectedKey, "yes");
+}
+
+void WorkerGroup::connect(TimePoint deadline) {
+  for (;;) {
+    plane_.client->wait_for_members(deadline);
+    const std::uint64_t number = alarm_->last_number();
+    try {
+      connect_generation(number, deadline);
+      if (alarm_->watch(transport_, number)) return;
+    } catch (const Error& error) {
+      // A worker that has not noticed yet that another one was lost comes later.
+      const bool may_come =
+          error.code() == ErrorCode::kDeadlineExceeded || error.code() == ErrorCode::kUnavailable;
+      if (!may_come || Clock::system().now() >= deadline) throw;
+      log_warning(concat(tasks_[static_cast<std::size_t>(worker_)].to_string(), ": ",
+                         error.message(), "; tries again"));
+    }
+  }
+}
+
+void WorkerGroup::connect_generation(std::uint64_t number, TimePoint deadline) {
+  transport_.reset();
+  const TimePoint now = Clock::system().now();
+  ConnectOptions connect{.way = way_,
+                         .timeout = std::min<Duration>(deadline - now, std::chrono::seconds(10)),
+                         .key_prefix = concat("workers/", number)};
+  const std::string host = host_of(tasks_[static_cast<std::size_t>(worker_)].address);
+  if (!host.empty()) connect.address = host;
+  GenerationStore store(*plane_.client, *alarm_, number);
+  ConnectedRanks connected = connect_ranks(worker_, num_workers(), store, connect);
+  transport_ = std::move(connected.transport);
+  log_info(concat("workers: ", connected.line));
+}
+
+bool WorkerGroup::has_lost_a_worker(Duration patience) const {
+  const std::optional<Verdict> verdict = alarm_->verdict(patience);
+  return verdict && verdict->kind != VerdictKind::kFailed;
+}
+
+void WorkerGroup::reconnect(TimePoint deadline) {
+  connect(deadline);
+  is_replacement_ = false;
+}
+
+void WorkerGroup::remember(const std::string& key, std::string_view value) {
+  if (plane_.client && worker_ == 0) plane_.client->set(key, value);
+}
+
+std::string WorkerGroup::remembered(const std::string& key) {
+  return plane_.client->wait(key, deadline_after(Clock::system().now(), std::chrono::seconds(10)));
+}
+
+WorkerGroup::~WorkerGroup() {
+  transport_.reset();
+  plane_.client.reset();
+  plane_.server.reset();
+}
+
+std::string WorkerGroup::name_of(int worker) const {
+  return tasks_.at(static_cast<std::size_t>(worker)).to_string();
+}
+
+std::unique_ptr<Communicator> WorkerGroup::make_communicator(const CommunicatorOptions& options) {
+  if (num_workers() == 1) return std::move(in_process_communicators(1, options).front());
+  return tutti::make_communicator(transport_, options);
+}
+
+}  // namespace tutti

@@ -1,0 +1,90 @@
+// The workers of a job, connected: messages between all of them, and an alarm when one is gone.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/cluster_resolver.h"
+#include "tutti/cluster/connect_ranks.h"
+#include "tutti/cluster/control/join_job.h"
+#include "tutti/cross_device_ops/communicator.h"
+
+namespace tutti {
+
+struct WorkerGroupOptions {
+  /// How long the workers wait for each other at the start.
+  Duration join_timeout = std::chrono::seconds(300);
+  /// How bytes get from worker to worker.
+  ConnectOptions::Way way = ConnectOptions::Way::kAuto;
+  /// Secret, health, where the control server is: see there.
+  JoinOptions join = {};
+};
+
+/// The tasks that train together (chief, then workers), seen from one of them. Made by all of them
+/// at the start; a worker that is missing is named every 5 s. From then on a worker that dies,
+/// stops or hangs ends everybody's collectives with an error that names it. Threads: any.
+class WorkerGroup {
+ public:
+  /// An empty cluster is this process alone. Throws kInvalidArgument for a task that does not
+  /// train, and for what validate_cluster() refuses; kDeadlineExceeded naming the workers that did
+  /// not come; as join_job().
+  static std::shared_ptr<WorkerGroup> join(const ClusterResolver& resolver,
+                                           const WorkerGroupOptions& options = {});
+  /// Says good-bye; the process that hosts the control server waits a little for the others.
+  ~WorkerGroup();
+  WorkerGroup(const WorkerGroup&) = delete;
+  WorkerGroup& operator=(const WorkerGroup&) = delete;
+
+  int worker() const { return worker_; }
+  int num_workers() const { return static_cast<int>(tasks_.size()); }
+  /// "worker 2", as the cluster calls it.
+  std::string name_of(int worker) const;
+  /// nullptr for a process alone.
+  ControlClient* control() const { return plane_.client.get(); }
+
+  /// Whether this process takes the place of one that died while the others went on.
+  bool is_replacement() const { return is_replacement_; }
+  /// Whether the job found that a worker is dead, stopped or stuck since the last reconnect().
+  /// Also true when it finds out within `patience`: a connection may break before it has.
+  bool has_lost_a_worker(Duration patience) const;
+  /// Waits until all workers are here, those that were started again among them, and connects them
+  /// anew. Called by all, when all communicators are destroyed. Throws kDeadlineExceeded naming who
+  /// is missing, kUnavailable when another worker is lost meanwhile.
+  void reconnect(TimePoint deadline);
+
+  /// What the workers found out together at their start, for those that come later.
+  void remember(const std::string& key, std::string_view value);
+  std::string remembered(const std::string& key);
+
+  /// A communicator of all workers. Called by all. What kills the group ends its calls.
+  std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options = {});
+
+ private:
+  class Alarm;
+  class GenerationStore;
+  struct Private {};
+
+ public:
+  WorkerGroup(Private, std::vector<MemberTask> tasks, int worker);
+
+ private:
+  void join_job(const WorkerGroupOptions& options);
+  void connect(TimePoint deadline);
+  void connect_generation(std::uint64_t number, TimePoint deadline);
+
+  const std::vector<MemberTask> tasks_;
+  const int worker_;
+  std::shared_ptr<ProgressBoard> progress_;
+  std::shared_ptr<Alarm> alarm_;
+  ControlPlane plane_;
+  bool is_replacement_ = false;
+  ConnectOptions::Way way_ = ConnectOptions::Way::kAuto;
+  std::shared_ptr<Transport> transport_;
+};
+
+}  // namespace tutti

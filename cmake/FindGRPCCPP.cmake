@@ -1,0 +1,17 @@
+# Finds gRPC for C++ with protobuf and both compilers. Result: GRPCCPP_FOUND, GRPCCPP_VERSION, targets gRPC::grpc++,
+# gRPC::grpc_cpp_plugin, protobuf::libprotobuf, protobuf::protoc. (gRPC's own package file stops with an error where
+# the plugin of the compiler is not installed, hence this module.)
+find_program(GRPCCPP_PLUGIN grpc_cpp_plugin)
+find_program(GRPCCPP_PROTOC protoc)
+set(GRPCCPP_VERSION "")
+if(GRPCCPP_PLUGIN AND GRPCCPP_PROTOC)
+  find_package(Protobuf 3.12 QUIET)
+  find_package(gRPC CONFIG QUIET)
+  if(Protobuf_FOUND AND gRPC_FOUND)
+    set(GRPCCPP_VERSION ${gRPC_VERSION})
+  endif()
+endif()
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(GRPCCPP REQUIRED_VARS GRPCCPP_PLUGIN GRPCCPP_PROTOC GRPCCPP_VERSION
+                                  VERSION_VAR GRPCCPP_VERSION)
+mark_as_advanced(GRPCCPP_PLUGIN GRPCCPP_PROTOC)

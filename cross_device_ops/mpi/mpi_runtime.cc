@@ -1,0 +1,177 @@
+// Initialising and finalising MPI.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/mpi/mpi_runtime.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "tutti/core/spin_wait.h"
+#include "tutti/cross_device_ops/mpi/mpi.h"
+#include "tutti/cross_device_ops/mpi/mpi_engine.h"
+
+namespace tutti {
+namespace internal {
+namespace {
+
+constexpr Duration kPolite = std::chrono::milliseconds(1);
+constexpr Duration kFirstSleep = std::chrono::microseconds(50);
+constexpr Duration kLongestSleep = std::chrono::milliseconds(1);
+
+bool is_initialized() {
+  int flag = 0;
+  MPI_Initialized(&flag);
+  return flag != 0;
+}
+
+bool is_finalized() {
+  int flag = 0;
+  MPI_Finalized(&flag);
+  return flag != 0;
+}
+
+struct Holder {
+  Mutex mutex;
+  std::unique_ptr<MpiRuntime> runtime TUTTI_GUARDED_BY(mutex);
+  std::atomic<bool> may_finalize{true};
+};
+
+Holder& holder() {
+  static Holder instance;
+  return instance;
+}
+
+// A process that failed does not finalise: it would wait for the others, who wait for it.
+void finalize_at_exit(int status, void*) {
+  if (status == 0 && holder().may_finalize && !is_finalized()) MPI_Finalize();
+}
+
+void require_not_finalized() {
+  if (!is_finalized()) return;
+  fail(ErrorCode::kFailedPrecondition,
+       "mpi: MPI was finalised, and cannot be initialised again; expected MPI_Finalize after the "
+       "last transport and communicator; try leaving it to tutti, which finalises at the end of "
+       "the program what it initialised");
+}
+
+int initialize() {
+  int level = MPI_THREAD_SINGLE;
+  if (is_initialized()) {
+    MPI_Query_thread(&level);
+  } else {
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
+    holder();  // made before the handler is known, so that it still is there when that runs
+    ::on_exit(finalize_at_exit, nullptr);
+  }
+  if (level < MPI_THREAD_SERIALIZED) {
+    fail(ErrorCode::kFailedPrecondition,
+         "mpi: MPI was initialised for one thread alone; expected MPI_THREAD_MULTIPLE or "
+         "MPI_THREAD_SERIALIZED, got level ",
+         level, "; try MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...) instead of MPI_Init");
+  }
+  return level;
+}
+
+}  // namespace
+
+std::string why_no_mpi() {
+  if (is_finalized()) return "mpi: MPI was finalised";
+  if (is_initialized() || is_started_by_mpi()) return {};
+  return "mpi: no MPI launcher has started this process; expected mpirun or srun, which start one "
+         "process per rank; try mpirun -n 2 PROGRAM, or another operation such as canonical";
+}
+
+MpiRuntime& MpiRuntime::get() {
+  Holder& all = holder();
+  MutexLock lock(all.mutex);
+  require_not_finalized();
+  if (!all.runtime) {
+    const std::string reason = why_no_mpi();
+    if (!reason.empty()) throw Error(ErrorCode::kUnimplemented, reason);
+    all.runtime = std::make_unique<MpiRuntime>(initialize());
+  }
+  return *all.runtime;
+}
+
+MpiRuntime::MpiRuntime(int thread_level)
+    : serves_all_threads_(thread_level == MPI_THREAD_MULTIPLE) {
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(comm_, &rank_);
+  MPI_Comm_size(comm_, &size_);
+}
+
+void MpiRuntime::require_usable() {
+  if (is_retired_) {
+    MutexLock lock(reason_mutex_);
+    throw Error(ErrorCode::kUnavailable, reason_);
+  }
+  require_not_finalized();
+}
+
+bool MpiRuntime::is_usable() noexcept { return !is_retired_ && !is_finalized(); }
+
+void MpiRuntime::retire(const std::string& reason) noexcept {
+  {
+    MutexLock lock(reason_mutex_);
+    if (reason_.empty()) {
+      reason_ = "mpi: rank " + std::to_string(rank_) + " calls MPI no more: " + reason;
+    }
+  }
+  is_retired_ = true;
+  holder().may_finalize = false;
+}
+
+void MpiRuntime::keep(std::shared_ptr<void> used) {
+  MutexLock lock(reason_mutex_);
+  kept_.push_back(std::move(used));
+}
+
+void check_mpi(int code, std::string_view function) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0, rank = 0;
+  MPI_Error_string(code, text, &length);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  fail(ErrorCode::kUnavailable, "mpi: rank ", rank, ": ", function, " failed: ", text);
+}
+
+bool poll_until(TimePoint deadline, const std::function<bool()>& ready) {
+  Clock& clock = Clock::system();
+  SpinWait politely(SpinPolicy::kYield);
+  const TimePoint begin = clock.now();
+  Duration sleep = kFirstSleep;
+  for (;;) {
+    if (ready()) return true;
+    const TimePoint now = clock.now();
+    if (now >= deadline) return false;
+    if (now - begin < kPolite) {
+      const Duration slice = std::chrono::microseconds(100);
+      if (politely.wait_until(std::min(deadline, now + slice), ready)) return true;
+    } else {
+      clock.sleep_until(std::min(deadline, now + sleep));
+      sleep = std::min(kLongestSleep, sleep + sleep / 4);
+    }
+  }
+}
+
+}  // namespace internal
+
+bool is_started_by_mpi() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_ID"}) {
+    if (std::getenv(name) != nullptr) return true;
+  }
+  return false;
+}
+
+std::string mpi_library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string whole(text, static_cast<std::size_t>(length));
+  return whole.substr(0, whole.find_first_of(",\n"));
+}
+
+}  // namespace tutti

@@ -1,0 +1,23 @@
+// What a build without MPI says.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cross_device_ops/mpi/mpi.h"
+#include "tutti/cross_device_ops/mpi/mpi_engine.h"
+
+namespace tutti {
+
+bool is_started_by_mpi() { return false; }
+std::string mpi_library() { return {}; }
+
+namespace internal {
+
+std::string why_no_mpi() {
+  return "mpi: this build has no MPI; try apt-get install libopenmpi-dev openmpi-bin and "
+         "configuring with -DTUTTI_MPI=ON";
+}
+
+std::unique_ptr<CollectiveEngine> mpi_engine(const Group&, TimePoint) {
+  fail(ErrorCode::kUnimplemented, why_no_mpi(), ", or another operation such as canonical");
+}
+
+}  // namespace internal
+}  // namespace tutti

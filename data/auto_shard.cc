@@ -1,0 +1,193 @@
+// Sharding over workers: by files where a pipeline begins at files, else by elements.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/auto_shard.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "tutti/core/logging.h"
+#include "tutti/data/forwarding_source.h"
+
+namespace tutti {
+namespace {
+
+/// Number of files at each beginning of a pipeline; nothing where it is not known.
+using FileCounts = std::vector<std::optional<std::int64_t>>;
+
+// Whether all beginnings are sources of files.
+bool find_files(const DatasetSource& source, FileCounts& counts) {
+  if (const auto files = source.files()) {
+    counts.push_back(files->count);
+    return true;
+  }
+  const std::vector<SourcePtr> inputs = source.inputs();
+  return !inputs.empty() && std::all_of(inputs.begin(), inputs.end(), [&](const SourcePtr& input) {
+    return find_files(*input, counts);
+  });
+}
+
+SourcePtr with_files_of(const SourcePtr& source, int num_workers, int index) {
+  if (const auto files = source->files()) return files->shard(num_workers, index);
+  std::vector<SourcePtr> inputs = source->inputs();
+  for (SourcePtr& input : inputs) input = with_files_of(input, num_workers, index);
+  return source->with_inputs(std::move(inputs));
+}
+
+// Elements index, index + count, ... of a pass that has at least `count` elements, or none.
+class DataShardIterator : public internal::ForwardingIterator {
+ public:
+  DataShardIterator(std::unique_ptr<ElementIterator> below, std::int64_t count, std::int64_t index)
+      : ForwardingIterator(std::move(below)), count_(count), index_(index), foreign_(index) {}
+
+  std::optional<Element> next() override {
+    while (seen_ < count_) look_at_first_round();
+    if (first_) return std::exchange(first_, std::nullopt);
+    if (ended_) return std::nullopt;
+    below().skip(foreign_);
+    foreign_ = count_ - 1;
+    return below().next();
+  }
+
+  void skip(std::int64_t count) override {
+    if (count < 1) return;
+    if (seen_ > 0) {  // in the middle of the first round: rare, after an exception
+      ElementIterator::skip(count);
+      return;
+    }
+    // What is left out was handed out before, so that its round was looked at.
+    const std::int64_t later = internal::saturating_product(count - 1, count_);
+    below().skip(internal::saturating_sum(foreign_ + 1, later));
+    foreign_ = count_ - 1;
+    seen_ = count_;
+  }
+
+ private:
+  // One element at a time, so that an exception loses no other.
+  void look_at_first_round() {
+    const std::int64_t place = seen_++;
+    std::optional<Element> element = below().next();
+    if (!element) {
+      seen_ = count_;
+      ended_ = true;
+      if (place == 0) return;
+      first_.reset();
+      fail(ErrorCode::kInvalidArgument, "auto_shard: policy DATA: expected at least ", count_,
+           " elements, one for each worker, got ", place,
+           "; try smaller batches, fewer workers or AutoShardPolicy::kOff");
+    }
+    if (place == index_) first_ = std::move(element);
+  }
+
+  std::int64_t count_;
+  std::int64_t index_;
+  std::int64_t foreign_;   // elements of other workers before our next one
+  std::int64_t seen_ = 0;  // elements of the first round that were looked at
+  bool ended_ = false;
+  std::optional<Element> first_;
+};
+
+class DataShardSource : public internal::ForwardingSource {
+ public:
+  DataShardSource(SourcePtr below, std::int64_t count, std::int64_t index)
+      : ForwardingSource(std::move(below)), count_(count), index_(index) {}
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    return std::make_unique<DataShardIterator>(below().iterate(epoch), count_, index_);
+  }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<DataShardSource>(std::move(below), count_, index_);
+  }
+  std::optional<std::int64_t> cardinality() const override {
+    const std::optional<std::int64_t> length = below().cardinality();
+    if (!length || *length == kInfinite) return length;
+    return *length > index_ ? (*length - index_ - 1) / count_ + 1 : 0;
+  }
+
+ private:
+  std::int64_t count_;
+  std::int64_t index_;
+};
+
+Dataset data_shard(const Dataset& dataset, int num_workers, int index) {
+  const std::optional<std::int64_t> length = dataset.cardinality();
+  if (length && *length > 0 && *length < num_workers) {
+    fail(ErrorCode::kInvalidArgument, "auto_shard: policy DATA: expected at least ", num_workers,
+         " elements, one for each worker, got ", *length,
+         "; try smaller batches, fewer workers or AutoShardPolicy::kOff");
+  }
+  return Dataset(std::make_shared<DataShardSource>(dataset.shared_source(), num_workers, index));
+}
+
+AutoShardChoice choose_automatically(const Dataset& dataset, int num_workers) {
+  FileCounts counts;
+  if (!find_files(dataset.source(), counts)) {
+    return {AutoShardPolicy::kData, "the dataset does not begin at files"};
+  }
+  std::int64_t fewest = kInfinite;
+  for (const auto& count : counts) {
+    if (!count) {
+      return {AutoShardPolicy::kData, "it is not known before how many files the dataset reads"};
+    }
+    if (*count != kInfinite) fewest = fewest == kInfinite ? *count : std::min(fewest, *count);
+  }
+  const std::string files = fewest == kInfinite ? "files without end" : concat(fewest, " files");
+  if (fewest != kInfinite && fewest < num_workers) {
+    return {AutoShardPolicy::kData, concat(files, " are fewer than ", num_workers, " workers")};
+  }
+  return {AutoShardPolicy::kFile, concat(files, " for ", num_workers, " workers")};
+}
+
+}  // namespace
+
+std::string_view to_string(AutoShardPolicy policy) {
+  switch (policy) {
+    case AutoShardPolicy::kAuto:
+      return "AUTO";
+    case AutoShardPolicy::kFile:
+      return "FILE";
+    case AutoShardPolicy::kData:
+      return "DATA";
+    case AutoShardPolicy::kOff:
+      return "OFF";
+  }
+  return "unknown";
+}
+
+AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoShardPolicy policy) {
+  if (policy == AutoShardPolicy::kAuto) {
+    AutoShardChoice choice = choose_automatically(dataset, num_workers);
+    log_info(concat("auto_shard: AUTO is ", to_string(choice.policy), ": ", choice.reason));
+    return choice;
+  }
+  if (policy == AutoShardPolicy::kFile && !internal::begins_at_files(dataset.source())) {
+    fail(ErrorCode::kNotFound,
+         "auto_shard: policy FILE: expected a dataset that begins at files, in all its parts, such "
+         "as tfrecord_dataset(), got another source, or one that does not tell; try "
+         "AutoShardPolicy::kData, or kAuto");
+  }
+  return {policy, "it was named"};
+}
+
+Dataset auto_shard(const Dataset& dataset, int num_workers, int index, AutoShardPolicy policy) {
+  if (num_workers < 1 || index < 0 || index >= num_workers) {
+    fail(ErrorCode::kInvalidArgument, "auto_shard: expected 0 <= index < num_workers, got index ",
+         index, ", num_workers ", num_workers);
+  }
+  if (num_workers == 1) return dataset;
+  switch (choose_auto_shard(dataset, num_workers, policy).policy) {
+    case AutoShardPolicy::kFile:
+      return Dataset(with_files_of(dataset.shared_source(), num_workers, index));
+    case AutoShardPolicy::kData:
+      return data_shard(dataset, num_workers, index);
+    default:
+      return dataset;
+  }
+}
+
+bool internal::begins_at_files(const DatasetSource& source) {
+  FileCounts counts;
+  return find_files(source, counts);
+}
+
+}  // namespace tutti

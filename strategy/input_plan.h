@@ -1,0 +1,62 @@
+// How input reaches replicas: what a user asks for, and what a strategy says about its replicas.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "tutti/data/auto_shard.h"
+#include "tutti/data/dataset.h"
+#include "tutti/tensor/device.h"
+
+namespace tutti {
+
+/// Which rows of a global batch a replica gets when several workers train.
+enum class ShardingRule {
+  /// All workers read the same order and cut each global batch for all replicas (replica_rows()):
+  /// the batches, and so the bits, of one process with as many replicas.
+  kCanonical,
+  /// tf's: each worker reads its part of the dataset (AutoShardPolicy) and cuts batches into pieces
+  /// by batch_sizes_for_worker(), or rebatch_evenly() when sharded by DATA.
+  kTensorFlow
+};
+
+struct InputOptions {
+  /// Global batches read and cut ahead by a thread of their own; 0: on the caller's thread.
+  int prefetch = 2;
+  /// Both are without effect for a single worker, and for datasets made by function.
+  ShardingRule sharding_rule = ShardingRule::kCanonical;
+  /// Naming a policy chooses kTensorFlow, whose policy is otherwise AUTO.
+  std::optional<AutoShardPolicy> auto_shard_policy = std::nullopt;
+};
+
+/// How elements of a dataset become batches of replicas. kSplit: each element is a global batch,
+/// which is cut. kWhole: consecutive elements go to consecutive replicas (tf's datasets made by
+/// function).
+enum class InputCut { kSplit, kWhole };
+
+/// What a worker without rows left says; see InputPlan::rows_of_workers.
+inline constexpr std::int64_t kNoMoreRows = -1;
+
+/// What a strategy says about its replicas.
+struct InputPlan {
+  std::vector<Device> replica_devices = {};  // of this worker
+  std::vector<double> weights = {};          // one per replica of all workers; empty: equal shares
+  InputCut cut = InputCut::kSplit;
+  InputOptions options = {};
+
+  int num_replicas_in_sync = 0;  // of all workers; 0: replica_devices are all
+  int first_replica = 0;         // of this worker among them
+  int num_workers = 1;
+  int worker = 0;
+  /// Tells all workers how many rows this one has in the next step (kNoMoreRows at its end) and
+  /// returns what each of them told, in worker order; blocks until all have. Called by begin() and
+  /// ++ on the caller's thread, once per step, also in the step that none has, where workers read
+  /// parts of their own: by tf's rule, and datasets made by function. A worker whose part has ended
+  /// gets empty batches until no worker has rows. Needed there with several workers.
+  std::function<std::vector<std::int64_t>(std::int64_t rows)> rows_of_workers = {};
+};
+
+}  // namespace tutti

@@ -1,0 +1,107 @@
+// The workers that train together, as the replicas of one of them see the others.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/cluster/worker_group.h"
+#include "tutti/cross_device_ops/canonical_nodes.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/strategy/multi_worker/worker_values.h"
+
+namespace tutti::internal {
+
+/// A *worker* is a process (tests: a thread with its own strategy) with some replicas, which are
+/// numbered over all workers in worker order. All workers make the same calls in the same order;
+/// each names what it is for, and a worker that does something else is an error on all of them. A
+/// call that fails (a worker is gone, late, or fails) ends the connection: later calls throw the
+/// same reason, until reconnect().
+///
+/// Values are exchanged by one group of messages, sums of gradients by another, so that these may
+/// be under way while layers exchange values. Threads: gather functions any thread, one at a time;
+/// start_sum() likewise, beside them; abort() any.
+class WorkerTeam {
+ public:
+  /// Called by all workers: tells the others how many replicas this one has. The communicator's
+  /// rank is the worker's number, its algorithm that of the sums of gradients.
+  WorkerTeam(std::unique_ptr<Communicator> communicator, int num_local_replicas);
+  /// The same for the workers of a job. A process that takes the place of one that died is not
+  /// connected until reconnect(), which the others call, too: gather functions and sums throw
+  /// kFailedPrecondition before.
+  WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOptions& options,
+             int num_local_replicas);
+
+  int worker() const { return worker_; }
+  int num_workers() const { return num_workers_; }
+  /// V, over all workers, and the number of this worker's first one.
+  int num_replicas() const { return first_of_.back(); }
+  int first_replica() const { return first_of_[static_cast<std::size_t>(worker())]; }
+  int num_local_replicas() const { return num_local_replicas_; }
+  int worker_of(int replica) const;
+  /// Of the sums of gradients: "canonical", "ring", ...
+  std::string_view algorithm() const { return algorithm_; }
+  bool is_canonical() const { return is_canonical_; }
+
+  /// The job's; nullptr for workers that are connected otherwise, and for one alone.
+  ControlClient* control() const { return group_ ? group_->control() : nullptr; }
+  bool is_connected() const { return sums_ != nullptr; }
+  /// Whether the job found out that a worker is gone (and not: that it failed by itself).
+  /// Waits up to `patience` for it to find out.
+  bool has_lost_a_worker(Duration patience) const;
+  /// Connects all workers anew, those that were started again among them. Called by all, outside
+  /// all other calls. Throws kDeadlineExceeded naming who is missing; when another worker is lost
+  /// meanwhile, has_lost_a_worker() says so.
+  void reconnect(TimePoint deadline);
+
+  /// A text of each worker, by worker. `name` (as in all calls, its first 47 characters) is
+  /// compared.
+  std::vector<std::string> gather_texts(std::string_view own, std::string_view name);
+  /// The text of worker `giver`; `own` of the others does not count.
+  std::string broadcast_text(const std::string& own, int giver, std::string_view name);
+  /// Values of all replicas, in replica order, on the host; `local`: of this worker's.
+  ReplicaValues gather(const ReplicaValues& local, std::string_view name);
+  /// The same for one dense value per replica.
+  std::vector<Tensor> gather_tensors(std::span<const Tensor> local, std::string_view name);
+
+  /// What a worker adds up itself before it gives a sum to the others: one buffer per range of
+  /// local replicas (first: 0 is this worker's first). One, unless the canonical order needs more.
+  std::span<const CanonicalNode> partial_sums() const { return partial_sums_; }
+  /// The type in which partial sums of `dtype` travel: 16-bit numbers as float32, so that they are
+  /// rounded once.
+  static DType sum_dtype(DType dtype);
+  /// Begins to add up all workers' partial sums: `partials[i]` holds that of partial_sums()[i]. The
+  /// sum over all replicas is in partials[0] when the handle's wait() returned. All partials have
+  /// one length and one sum_dtype(), and stay where they are until then, like `name`.
+  CollectiveHandle start_sum(std::span<const Elements> partials, std::string_view name);
+
+  /// Ends all calls, here and on the other workers, with kAborted and this reason.
+  void abort(const Error& reason) noexcept;
+
+ private:
+  void begin(std::unique_ptr<Communicator> communicator);
+  void set_replicas(const std::vector<std::int32_t>& counts);
+  Communicator& values() const;
+  std::vector<std::string> exchange(std::string_view own, std::string_view name);
+  void sum_by_parts(std::span<const Elements> partials, std::string_view name);
+  std::vector<CanonicalNode> nodes_of(int worker) const;
+
+  const std::shared_ptr<WorkerGroup> group_;  // destroyed last; may be null
+  const CommunicatorOptions options_;         // with a group
+  const int worker_;
+  const int num_workers_;
+  const int num_local_replicas_;
+  std::string algorithm_;
+  bool is_canonical_ = true;
+  std::unique_ptr<Communicator> values_;
+  std::unique_ptr<Communicator> sums_;
+  std::vector<int> first_of_;  // by worker, and one more: V
+  std::vector<CanonicalNode> partial_sums_;
+  bool by_parts_ = false;  // workers' replicas are no whole halves of the canonical tree
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,172 @@
+// MultiWorkerMirroredStrategy: which storage its variables have, and how workers begin together.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/multi_worker_mirrored_strategy.h"
+
+#include <algorithm>
+
+#include "tutti/core/hash.h"
+#include "tutti/core/logging.h"
+#include "tutti/strategy/mirrored_variable.h"
+#include "tutti/strategy/multi_worker/worker_team.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kWho = "multi_worker_mirrored";
+
+/// This worker's share of options.replicas, and what several workers cannot do.
+LocalStrategyOptions options_of_worker(int worker, int workers, LocalStrategyOptions options) {
+  if (options.devices.devices.empty()) options.devices = default_devices();
+  for (const Device& device : options.devices.devices) {
+    if (device.type == DeviceType::kCpu || workers == 1) continue;
+    fail(ErrorCode::kUnimplemented, kWho, ": replicas on ", device, " with ", workers,
+         " workers; expected CPUs; try mirrored on the GPUs of one machine");
+  }
+  const WireCompression compression = options.cross_device_ops.options.compression;
+  if (compression != WireCompression::kNone) {
+    fail(ErrorCode::kUnimplemented, kWho, ": compression ", to_string(compression),
+         "; expected none; try variables of bfloat16");
+  }
+  const auto devices = static_cast<int>(options.devices.devices.size());
+  if (options.replicas == 0) {
+    options.replicas = devices;
+    return options;
+  }
+  const int share = options.replicas / workers + (worker < options.replicas % workers ? 1 : 0);
+  if (share < devices) {
+    fail(ErrorCode::kInvalidArgument, kWho, ": ", options.replicas, " replicas over ", workers,
+         " workers give worker ", worker, " ", share, "; expected at least one per device (",
+         devices, "); try fewer devices or workers");
+  }
+  options.replicas = share;
+  return options;
+}
+
+/// The rule of LocalStrategyOptions::deterministic for what combines the workers' sums.
+void check_order(const internal::WorkerTeam& team, const LocalStrategyOptions& options) {
+  if (team.is_canonical() || team.num_workers() == 1) return;
+  if (options.deterministic.value_or(false)) {
+    fail(ErrorCode::kInvalidArgument, kWho, ": deterministic = true, but '", team.algorithm(),
+         "' does not add in canonical order; expected canonical");
+  }
+  if (options.deterministic.has_value()) return;
+  log_info(concat(kWho, ": ", team.algorithm(),
+                  ": order-free, the same bits as other strategies are not promised"));
+}
+
+/// What combines values between workers, by name.
+std::string algorithm_of(const CrossDeviceOpsSpec& spec) {
+  if (!spec.name.empty()) return spec.name;
+  switch (spec.options.implementation) {
+    case CommunicationImplementation::kRing:
+      return "ring";
+    case CommunicationImplementation::kMpi:
+      return "mpi";
+    case CommunicationImplementation::kNccl:
+      return "nccl";
+    case CommunicationImplementation::kAuto:
+    case CommunicationImplementation::kCanonical:
+      break;
+  }
+  return "canonical";
+}
+
+CommunicatorOptions communication_of(const LocalStrategyOptions& options) {
+  const auto& timeout = options.cross_device_ops.options.timeout;
+  return {.algorithm = algorithm_of(options.cross_device_ops),
+          .timeout = timeout ? Duration(*timeout) : Duration(options.timeout)};
+}
+
+}  // namespace
+
+/// What the constructors put together: this worker's options, and the others.
+struct MultiWorkerMirroredStrategy::Parts {
+  LocalStrategyOptions options;
+  std::shared_ptr<internal::WorkerTeam> team;
+
+  static Parts of_job(const ClusterResolver& resolver, const MultiWorkerOptions& options) {
+    std::shared_ptr<WorkerGroup> group = WorkerGroup::join(resolver, options.cluster);
+    Parts parts;
+    parts.options = options_of_worker(group->worker(), group->num_workers(), options.local);
+    parts.team = std::make_shared<internal::WorkerTeam>(
+        std::move(group), communication_of(options.local), parts.options.replicas);
+    // What the worker combines alone it combines in canonical order.
+    parts.options.cross_device_ops.name = "canonical";
+    parts.options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
+    return parts;
+  }
+
+  static Parts of_communicator(std::unique_ptr<Communicator> communicator,
+                               LocalStrategyOptions options) {
+    Parts parts;
+    parts.options =
+        options_of_worker(communicator->rank(), communicator->size(), std::move(options));
+    parts.team =
+        std::make_shared<internal::WorkerTeam>(std::move(communicator), parts.options.replicas);
+    return parts;
+  }
+};
+
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(const ClusterResolver& resolver,
+                                                         MultiWorkerOptions options)
+    : MultiWorkerMirroredStrategy(Parts::of_job(resolver, options)) {}
+
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<Communicator> communicator,
+                                                         LocalStrategyOptions options)
+    : MultiWorkerMirroredStrategy(
+          Parts::of_communicator(std::move(communicator), std::move(options))) {}
+
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(Parts parts)
+    : LocalStrategy(kWho, parts.options, parts.team) {
+  check_order(*team(), parts.options);
+  const auto devices = replica_devices();
+  placement_ = std::make_shared<const internal::Placement>(
+      internal::Placement::mirrored({devices.begin(), devices.end()}));
+}
+
+MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
+
+bool MultiWorkerMirroredStrategy::is_replacement() const { return !team()->is_connected(); }
+
+void MultiWorkerMirroredStrategy::request_stop(std::string_view reason) {
+  if (ControlClient* const control = team()->control()) {
+    control->request_stop(reason);
+  } else {
+    alone_stops_ = true;
+  }
+}
+
+bool MultiWorkerMirroredStrategy::stops_after(std::int64_t step) {
+  ControlClient* const control = team()->control();
+  return control ? control->stops_after(static_cast<std::uint64_t>(step)) : alone_stops_;
+}
+
+void MultiWorkerMirroredStrategy::require_equal_everywhere(const Tensor& initial_value,
+                                                           const VariableOptions& options) {
+  if (!team()->is_connected()) return;  // it gets the others' values later
+  const Tensor on_host = initial_value.to(Device{});
+  Hasher hasher;
+  hasher.update(on_host.bytes());
+  const std::string own = concat("'", options.name, "' ", initial_value.dtype(), " ",
+                                 initial_value.shape(), ", values ", hasher.hex_digest());
+  const std::vector<std::string> all = team()->gather_texts(own, "create a variable");
+  for (std::size_t w = 1; w < all.size(); ++w) {
+    if (all[w] == all[0]) continue;
+    fail(ErrorCode::kInvalidArgument, kWho, ": the workers make different variables: worker 0 ",
+         all[0], "; worker ", w, " ", all[w],
+         "; expected the same variables in the same order with the same initial values; try the "
+         "same program and seed on all workers");
+  }
+}
+
+std::shared_ptr<VariableStorage> MultiWorkerMirroredStrategy::create_storage(
+    const Tensor& initial_value, VariableOptions options) {
+  require_equal_everywhere(initial_value, options);
+  if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
+  const auto placement = placement_for(options, placement_);
+  return std::make_shared<internal::MirroredStorage>(initial_value, std::move(options),
+                                                     static_cast<const Strategy*>(this), placement,
+                                                     next_work_number(initial_value.num_bytes()));
+}
+
+}  // namespace tutti

@@ -1,0 +1,73 @@
+// Synchronous training on the devices of several processes: variables mirrored on all of them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "tutti/cluster/worker_group.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/strategy/local_strategy.h"
+
+namespace tutti {
+
+namespace internal {
+struct Placement;
+}  // namespace internal
+
+struct MultiWorkerOptions {
+  /// Of this worker, but for `replicas` (of all workers, shared out evenly, the first workers
+  /// getting one more; 0: one per local device) and `replica_weights` (of all replicas).
+  /// cross_device_ops names what combines values between workers (canonical, ring,
+  /// halving_doubling, tree, hierarchical_copy, auto, mpi or a plugin that spans processes; by
+  /// default canonical); within the worker values are combined in canonical order.
+  LocalStrategyOptions local = {};
+  /// How workers find and watch each other.
+  WorkerGroupOptions cluster = {};
+};
+
+/// MirroredStrategy over the devices of all workers: replicas are numbered over the workers, in
+/// worker order, and the same number of replicas gives the same bits on one worker or many (with
+/// the operations that add in canonical order). Every worker runs the same program and makes the
+/// same calls: run(), reduce(), gather(), variables, reads of ON_READ variables outside run, and
+/// saves are calls of all workers. A worker that fails, or is gone, ends the step on all of them
+/// with an error that names it; afterwards the strategy refuses to run.
+/// tf.distribute.MultiWorkerMirroredStrategy.
+class MultiWorkerMirroredStrategy final : public LocalStrategy {
+ public:
+  /// The workers are the cluster's chief and workers; an empty cluster is this process alone.
+  /// Waits for all of them. Throws as WorkerGroup::join(), kInvalidArgument as MirroredStrategy and
+  /// when the workers' options contradict each other, kUnimplemented for replicas on GPUs and for
+  /// compressed gradients.
+  explicit MultiWorkerMirroredStrategy(const ClusterResolver& resolver,
+                                       MultiWorkerOptions options = {});
+  /// The same for workers that are connected otherwise: this one is communicator->rank(), and
+  /// values are combined between workers by the communicator's algorithm.
+  explicit MultiWorkerMirroredStrategy(std::unique_ptr<Communicator> communicator,
+                                       LocalStrategyOptions options = {});
+  ~MultiWorkerMirroredStrategy() override;
+  std::string_view name() const override { return "multi_worker_mirrored"; }
+
+  /// Whether this process takes the place of one that died while the others went on; it can make
+  /// variables and datasets, and trains once Recovery::run() has connected it.
+  bool is_replacement() const;
+  /// Asks all workers to stop after a step that they agree on. Returns at once.
+  void request_stop(std::string_view reason);
+  /// Called by all workers when step number `step` (1, 2, ...) is done: true after the same step on
+  /// all, once one has asked. Waits 3 s at most, and only while they agree.
+  bool stops_after(std::int64_t step);
+
+ protected:
+  std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
+                                                  VariableOptions options) override;
+
+ private:
+  struct Parts;
+  explicit MultiWorkerMirroredStrategy(Parts parts);
+  /// All workers make the same variable with the same initial value, or kInvalidArgument on all.
+  void require_equal_everywhere(const Tensor& initial_value, const VariableOptions& options);
+
+  std::shared_ptr<const internal::Placement> placement_;
+  bool alone_stops_ = false;  // without a job to ask
+};
+
+}  // namespace tutti

@@ -1,0 +1,78 @@
+// Goes on with training when a worker dies: from the last committed step, with the same bits.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/core/clock.h"
+#include "tutti/strategy/strategy.h"
+
+namespace tutti {
+
+namespace internal {
+class WorkerTeam;
+}  // namespace internal
+
+struct RecoveryOptions {
+  /// How long the others wait for a worker that died to be started again, by a launcher.
+  Duration rejoin_timeout = std::chrono::seconds(300);
+  /// Called on all workers when all of them were started again, so that none has the state: may
+  /// restore a checkpoint. Without it, or when that finds none, they begin anew.
+  std::function<void()> restore_from_disk = {};
+};
+
+/// Runs a training loop that can be begun again. `state` is all that the loop goes on from:
+/// weights, optimizer, the strategy, positions of datasets, records. Every worker keeps the state
+/// of the last two commits in memory (shared with the variables until a step changes them). When a
+/// worker is lost, the others wait until it is started again, all go back to the last step that all
+/// have committed, the new process gets it from one of them, and the loop is called again on all.
+///
+///     Recovery recovery(strategy, state);
+///     recovery.run([&] {
+///       for (const PerReplica<Batch>& batch : batches) {   // begins where `state` says
+///         strategy.run(step, batch);
+///         recovery.commit(++number);
+///       }
+///     });
+///
+/// With strategies of one process run() calls the loop and commit() does nothing. One thread.
+class Recovery {
+ public:
+  /// The strategy must outlive it.
+  Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options = {});
+
+  /// Throws what the loop throws, unless a worker was lost; kDeadlineExceeded naming the workers
+  /// that did not come back.
+  void run(const std::function<void()>& loop);
+  /// Keeps the state after `step`. A call of all workers, after each step that is to count: a loss
+  /// repeats what came after the last one.
+  void commit(std::int64_t step);
+  /// How often run() went back.
+  int num_recoveries() const { return num_recoveries_; }
+
+ private:
+  struct Kept {
+    std::int64_t step = 0;
+    CheckpointSnapshot state;
+  };
+
+  bool is_of_a_lost_worker(const std::exception& error) const;
+  void go_back();
+  bool go_back_once(TimePoint deadline);
+  void restore(std::int64_t step, int giver, bool any_without);
+  void begin_anew();
+
+  Strategy& strategy_;
+  internal::WorkerTeam* const team_;
+  const Checkpoint state_;
+  const RecoveryOptions options_;
+  std::deque<Kept> kept_;  // the oldest first, two at most
+  int num_recoveries_ = 0;
+};
+
+}  // namespace tutti

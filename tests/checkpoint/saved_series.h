@@ -1,0 +1,71 @@
+// A series of saves whose values tell which save they are of.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/checkpoint/checkpoint_test_util.h"
+#include "tutti/checkpoint/checkpoint_manager.h"
+
+namespace tutti::saved_series {
+
+/// In memory where there is such a folder: thousands of saves shall not wait for a disk.
+inline std::string fast_folder(const std::string& name) {
+  const bool has_memory = ::access("/dev/shm", W_OK) == 0;
+  const std::string path = (has_memory ? std::string("/dev/shm") : testing::TempDir()) + "/tutti_" +
+                           name + "_" + std::to_string(::getpid());
+  std::filesystem::remove_all(path);
+  return path;
+}
+
+/// Variables and a counter that all have the number of the save as their value.
+class Series {
+ public:
+  Series() {
+    checkpoint_.add_state("number", {[this] { return Json(number_); },
+                                     [this](const Json& json) { number_ = json.as_int(); }});
+  }
+
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  void set(std::int64_t number) {
+    number_ = number;
+    weights_.assign(static_cast<double>(number));
+    counts_.assign(static_cast<double>(number));
+  }
+  /// The number, if all values agree on one; -1 for a mixture.
+  std::int64_t number() const {
+    for (const Variable& variable : checkpoint_.variables()) {
+      for (const double value : variable.value().to_doubles()) {
+        if (value != static_cast<double>(number_)) return -1;
+      }
+    }
+    return number_;
+  }
+
+  void save(CheckpointManager& manager, std::int64_t number, std::int64_t step) {
+    set(number);
+    manager.save(step);
+  }
+
+ private:
+  std::int64_t number_ = 0;
+  Variable weights_{Tensor::zeros({700}), VariableOptions{.name = "weights"}};
+  Variable counts_{Tensor::zeros({3}, DType::kInt64), VariableOptions{.name = "counts"}};
+  Checkpoint checkpoint_{{weights_, counts_}};
+};
+
+/// The number that a new process would find; nothing when there is no version.
+inline std::optional<std::int64_t> restored_number(const std::string& folder) {
+  Series series;
+  CheckpointManager manager(series.checkpoint(), folder);
+  if (!manager.restore_latest()) return std::nullopt;
+  return series.number();
+}
+
+}  // namespace tutti::saved_series

@@ -1,0 +1,188 @@
+// Versions that several processes write, and manifests that lie.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/checkpoint/version.h"
+
+#include "tests/checkpoint/checkpoint_test_util.h"
+#include "tutti/checkpoint/manifest_text.h"
+#include "tutti/core/file.h"
+#include "tutti/core/hash.h"
+
+namespace tutti {
+namespace version_test {
+
+using checkpoint_test_util::empty_folder;
+using checkpoint_test_util::expect_error;
+using internal::CheckpointFile;
+using internal::Folder;
+using internal::Manifest;
+using internal::Part;
+using internal::PartTensor;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr std::int64_t kRows = 10;
+
+/// Element i is i.
+Tensor table(std::int64_t first_row, std::int64_t num_rows) {
+  std::vector<float> values;
+  for (std::int64_t i = 3 * first_row; i < 3 * (first_row + num_rows); ++i) {
+    values.push_back(static_cast<float>(i));
+  }
+  return Tensor::from(Shape{num_rows, 3}, values);
+}
+
+/// Process `index` of `count` writes its rows of a table; the first also a scalar.
+Manifest write_rows(const Folder& folder, int index, int count, std::int64_t chunk_bytes = 16) {
+  CheckpointFile file;
+  file.info.step = 5;
+  file.states["s"] = Json(7);
+  Manifest about = internal::describe(file, 3);
+  about.chunk_bytes = static_cast<std::uint64_t>(chunk_bytes);
+  const std::int64_t first = kRows * index / count, end = kRows * (index + 1) / count;
+  Part part{index, count, {}};
+  part.tensors.push_back({{"table", table(first, end - first)}, Shape{kRows, 3}, first});
+  if (index == 0) part.tensors.push_back({{"scalar", Tensor(2.5f)}, Shape{}, 0});
+  return internal::write_part(folder, about, part);
+}
+
+TEST(Version, OfSeveralProcessesIsOneToWhoeverReadsIt) {
+  for (const int count : {1, 2, 3, 10, 11}) {
+    const Folder folder = Folder::make(concat(empty_folder(), "/v", count));
+    std::vector<Manifest> parts;
+    for (int i = count; i-- > 0;) {  // in any order; as text, as they come from other processes
+      parts.push_back(internal::parse_manifest(
+          internal::format_manifest(write_rows(folder, i, count)), "a process"));
+    }
+    expect_error(ErrorCode::kNotFound, {"manifest.json", "never finished"},
+                 [&] { internal::read_version(folder); });
+    internal::commit_version(folder, internal::merge_manifests(parts));
+    const CheckpointFile file = internal::read_version(folder);
+    EXPECT_EQ(file.info.step, 5);
+    EXPECT_EQ(file.info.sequence, 3);
+    EXPECT_EQ(file.states.at("s").as_int(), 7);
+    EXPECT_EQ(file.tensors.at("scalar").item(), 2.5f);
+    EXPECT_EQ(file.tensors.at("table").to_doubles(), table(0, kRows).to_doubles());
+    EXPECT_THAT(internal::find_damage(folder, *internal::read_manifest(folder)), IsEmpty());
+  }
+}
+
+TEST(Version, IsNotCommittedWhenRowsAreMissingOrTwice) {
+  const Folder folder = Folder::make(empty_folder());
+  const Manifest first = write_rows(folder, 0, 3), second = write_rows(folder, 1, 3);
+  const Manifest half = write_rows(folder, 1, 2);
+  expect_error(ErrorCode::kDataLoss, {"'table'", "expected 10 rows, got 6"}, [&] {
+    commit_version(folder, internal::merge_manifests({first, second}));
+  });
+  expect_error(ErrorCode::kDataLoss, {"'table'", "occur twice"}, [&] {
+    commit_version(folder, internal::merge_manifests({first, second, half}));
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"two processes wrote"}, [&] {
+    internal::merge_manifests({first, first});
+  });
+  Manifest later = second;
+  later.sequence = 4;
+  expect_error(ErrorCode::kInvalidArgument, {"parts of one save", "number 4"}, [&] {
+    internal::merge_manifests({first, later});
+  });
+  Manifest other = second;
+  other.tensors[0].shape = Shape{kRows, 3, 1};
+  expect_error(ErrorCode::kInvalidArgument, {"'table'", "[10, 3, 1]"}, [&] {
+    internal::merge_manifests({first, other});
+  });
+  EXPECT_FALSE(internal::read_manifest(folder));
+  Part part{0, 1, {{{"x", table(0, 4)}, Shape{kRows, 3}, 7}}};
+  expect_error(ErrorCode::kInvalidArgument, {"'x'", "from row 7"},
+               [&] { internal::write_part(folder, first, part); });
+}
+
+TEST(Version, HoldsEmptyTensorsAndEveryType) {
+  const Folder folder = Folder::make(empty_folder());
+  CheckpointFile file;
+  file.tensors = {{"none", Tensor::zeros({0, 4})},
+                  {"flags", Tensor::full({3}, 1, DType::kBool)},
+                  {"half", Tensor::full({2, 2}, 1.5, DType::kFloat16)},
+                  {"count", Tensor::from<std::int64_t>({}, {-9007199254740993})},
+                  {"q\"uo\\te \xC3\xBC/..", Tensor::ones({1})}};
+  internal::commit_version(
+      folder, internal::write_part(folder, internal::describe(file, 1), whole_part(file)));
+  const CheckpointFile read = internal::read_version(folder);
+  ASSERT_EQ(read.tensors.size(), file.tensors.size());
+  for (const auto& [name, tensor] : file.tensors) {
+    EXPECT_EQ(read.tensors.at(name).to_string(), tensor.to_string());
+    EXPECT_EQ(read.tensors.at(name).shape(), tensor.shape());
+  }
+}
+
+TEST(PartName, IsReadBackAndOthersAreNot) {
+  EXPECT_EQ(internal::sequence_of_part(internal::part_name(2, 7, 31)), 31);
+  for (const char* name : {"part_0_of_1.save_0.safetensors", "part_0_of_1.save_1.safetensors.tmp",
+                           "part_x_of_1.save_1.safetensors", "part_0_of_1.safetensors",
+                           "part_0_of_1.save_-1.safetensors", "manifest.json", ""}) {
+    EXPECT_FALSE(internal::sequence_of_part(name)) << name;
+  }
+}
+
+std::string sealed(const std::string& body) {
+  Hasher hasher;
+  hasher.update(body);
+  return concat(body, internal::kManifestTail, hasher.hex_digest(), internal::kManifestEnd);
+}
+
+/// What to replace in a good manifest, and what the error says.
+struct Lie {
+  std::string from, to;
+  std::vector<std::string> parts;
+};
+
+// The checksum is right: whoever wrote this meant it.
+TEST(Manifest, ThatLiesIsRefused) {
+  const std::string folder = empty_folder();
+  const Manifest manifest = write_rows(Folder::open(folder), 0, 1, 64);
+  const std::string text = internal::format_manifest(manifest);
+  const std::string body = text.substr(0, text.rfind(internal::kManifestTail));
+  const std::string name = "part_0_of_1.save_3.safetensors";
+  const std::vector<Lie> lies = {
+      {name, "../../etc/passwd", {"file name", "../../etc/passwd"}},
+      {name, "/etc/passwd", {"file name", "/etc/passwd"}},
+      {name, "..", {"file name"}},
+      {name, "", {"file name"}},
+      {name, ".hidden", {"file name"}},
+      {name, "a\\u0000b", {"file name"}},
+      {name, "manifest.json", {"file name"}},
+      {"\"tutti checkpoint\"", "\"zip\"", {"'zip'"}},
+      {"\"step\": 5", "\"step\": -5", {"'step'", "-5"}},
+      {"\"step\": 5", "\"step\": 5.5", {"number"}},
+      {"\"step\": 5", "\"stop\": 5", {"step"}},
+      {"\"sequence\": 3", "\"sequence\": 99999999999999999999", {"manifest"}},
+      {"\"chunk_bytes\": 64", "\"chunk_bytes\": 0", {"chunks"}},
+      {"\"chunk_bytes\": 64", "\"chunk_bytes\": 32", {"chunks"}},
+      {"\"F32\"", "\"F31\"", {"'F31'"}},
+      {"\"F32\"", "\"F64\"", {"bytes by its tensors"}},
+      {"   \"shape\": [\n    10,", "   \"shape\": [\n    -10,", {"-10"}},
+      {"   \"shape\": [\n    10,", "   \"shape\": [\n    4611686018427387904,", {"more bytes"}},
+      {"\"rows\": [\n      0,\n      10", "\"rows\": [\n      0,\n      11", {"rows", "11"}},
+      {"\"rows\": [\n      0,\n      10", "\"rows\": [\n      3,\n      2", {"rows"}},
+      {"\"rows\": [\n      0,\n      10", "\"rows\": [\n      0", {"2 rows"}},
+      {"\"file\": 0", "\"file\": 1", {"file 0 to 1"}},
+      {"\"name\": \"scalar\"", "\"name\": \"table\"", {"'table'", "twice"}},
+      {"\"head_bytes\": ", "\"head_bytes\": 9", {"head"}},
+      {"\"bytes\": ", "\"bytes\": 9", {"bytes by its tensors"}},
+      {"\"checksum\": \"", "\"checksum\": \"g", {"hexadecimal"}},
+      {"\"states\": {", "\"states\": [", {"manifest"}},
+  };
+  EXPECT_EQ(internal::parse_manifest(sealed(body), "m"), manifest);
+  for (const Lie& lie : lies) {
+    SCOPED_TRACE(lie.to);
+    std::string lying = body;
+    const std::size_t at = lying.find(lie.from);
+    ASSERT_NE(at, std::string::npos) << lie.from << " in\n" << body;
+    lying.replace(at, lie.from.size(), lie.to);
+    std::vector<std::string> parts = lie.parts;
+    parts.push_back("some/manifest.json: ");
+    expect_error(ErrorCode::kDataLoss, parts,
+                 [&] { internal::parse_manifest(sealed(lying), "some/manifest.json"); });
+  }
+}
+
+}  // namespace version_test
+}  // namespace tutti

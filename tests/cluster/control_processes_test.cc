@@ -1,0 +1,318 @@
+// Members that are real processes: killed, stopped, failing, late. Prints how long each took to be
+// known; asserts only that it was.
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/hang_watchdog.h"
+#include "tutti/cluster/control/control_server.h"
+#include "tutti/core/executor.h"
+
+namespace tutti {
+namespace control_processes_test {
+
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+TimePoint now() { return Clock::system().now(); }
+
+/// A control_member with pipes to its input and from its output. Killed when destroyed.
+class MemberProcess {
+ public:
+  MemberProcess(const std::string& target, const std::string& job, int index,
+                const std::vector<std::string>& more = {"30"}) {
+    std::vector<std::string> words{TUTTI_CONTROL_MEMBER, target, job, std::to_string(index),
+                                   concat("127.0.0.1:90", 10 + index)};
+    words.insert(words.end(), more.begin(), more.end());
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    std::array<int, 2> out{}, in{};
+    if (::pipe2(out.data(), O_CLOEXEC) != 0 || ::pipe2(in.data(), O_CLOEXEC) != 0) {
+      throw Error(ErrorCode::kUnavailable, "no pipe");
+    }
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+    ::posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
+    const int error =
+        ::posix_spawn(&pid_, TUTTI_CONTROL_MEMBER, &actions, nullptr, arguments.data(), environ);
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::close(out[1]);
+    ::close(in[0]);
+    output_ = ::fdopen(out[0], "r");
+    input_ = ::fdopen(in[1], "w");
+    if (error != 0) throw Error(ErrorCode::kUnavailable, "cannot start " TUTTI_CONTROL_MEMBER);
+  }
+  ~MemberProcess() {
+    if (pid_ != 0) ::kill(pid_, SIGKILL);
+    (void)exit_code();
+    std::fclose(output_);
+    std::fclose(input_);
+  }
+  MemberProcess(const MemberProcess&) = delete;
+  MemberProcess& operator=(const MemberProcess&) = delete;
+
+  void signal(int number) { ::kill(pid_, number); }
+  void tell(const std::string& line) {
+    std::fputs((line + "\n").c_str(), input_);
+    std::fflush(input_);
+  }
+  std::string line() {
+    std::array<char, 4096> text{};
+    if (!std::fgets(text.data(), text.size(), output_)) return "end";
+    std::string line = text.data();
+    if (!line.empty() && line.back() == '\n') line.pop_back();
+    return line;
+  }
+  /// The next line that begins so; "end" when there is none.
+  std::string line_with(const std::string& begin) {
+    for (;;) {
+      std::string text = line();
+      if (text.rfind(begin, 0) == 0 || text == "end") return text;
+    }
+  }
+  int exit_code() {
+    if (pid_ == 0) return code_;
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = 0;
+    return code_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = 0;
+  int code_ = 0;
+  std::FILE* output_ = nullptr;
+  std::FILE* input_ = nullptr;
+};
+
+/// A job of n workers, all of which have joined.
+struct Job {
+  std::unique_ptr<ControlServer> server;
+  std::vector<std::unique_ptr<MemberProcess>> workers;
+};
+
+Job job_of(const std::string& wire, int n, const HealthOptions& health = {}) {
+  ControlServerOptions options;
+  options.wire = wire;
+  options.health = health;
+  options.linger = 0s;
+  for (int i = 0; i < n; ++i)
+    options.expected.push_back({"worker", i, concat("127.0.0.1:90", 10 + i)});
+  Job job;
+  job.server = ControlServer::start(options);
+  for (int i = 0; i < n; ++i) {
+    job.workers.push_back(std::make_unique<MemberProcess>(job.server->target(), "worker", i,
+                                                          std::vector<std::string>{"30", "30"}));
+  }
+  for (auto& worker : job.workers) EXPECT_EQ(worker->line_with("all"), "all");
+  return job;
+}
+
+struct Heard {
+  std::string message;
+  double milliseconds = 0;
+};
+
+/// What a worker hears of this kind, and how long after `since`.
+Heard hear(MemberProcess& worker, const std::string& kind, TimePoint since) {
+  std::istringstream words(worker.line_with("verdict " + kind));
+  std::string word;
+  int is_fatal = 0;
+  long long time = 0;
+  words >> word >> word >> is_fatal >> time;
+  Heard heard;
+  std::getline(words >> std::ws, heard.message);
+  heard.milliseconds = 1e-6 * static_cast<double>(time - since.time_since_epoch().count());
+  return heard;
+}
+
+void print_time(const std::string& what, const std::string& wire,
+                const std::vector<double>& times) {
+  std::printf("detection | %-34s | %-4s | %s ms\n", what.c_str(), wire.c_str(),
+              join(times).c_str());
+}
+
+class ControlProcesses : public ::testing::TestWithParam<std::string> {};
+
+std::vector<std::string> wires() {
+  std::vector<std::string> names{"tcp"};
+  if (control_has_grpc()) names.push_back("grpc");
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Wires, ControlProcesses, ::testing::ValuesIn(wires()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(ControlProcesses, G1_EverySurvivorLearnsOfAKill) {
+  const testing::HangWatchdog watchdog("killed member", std::chrono::seconds(90));
+  Job job = job_of(GetParam(), 4);
+  const pid_t pid = job.workers[2]->pid();
+  const TimePoint begin = now();
+  job.workers[2]->signal(SIGKILL);
+  std::vector<double> times;
+  for (const int survivor : {0, 1, 3}) {
+    const Heard heard = hear(*job.workers[static_cast<std::size_t>(survivor)], "dead", begin);
+    EXPECT_EQ(heard.message, concat("worker 2 (127.0.0.1:9012, pid ", pid,
+                                    ") died: its connection closed and the process is gone"));
+    EXPECT_LT(heard.milliseconds, 20000);
+    times.push_back(heard.milliseconds);
+  }
+  print_time("kill -9 (goal 250)", GetParam(), times);
+}
+
+TEST_P(ControlProcesses, G1_AStoppedMemberIsNamedWithItsState) {
+  const testing::HangWatchdog watchdog("stopped member", std::chrono::seconds(90));
+  for (const bool fast : {false, true}) {
+    Job job = job_of(GetParam(), 3, fast ? HealthOptions::fast_detect() : HealthOptions{});
+    const TimePoint begin = now();
+    job.workers[1]->signal(SIGSTOP);
+    std::vector<double> times;
+    for (const std::size_t survivor : {0, 2}) {
+      const Heard heard = hear(*job.workers[survivor], "stopped", begin);
+      EXPECT_THAT(heard.message, HasSubstr("is stopped: state T, no heartbeat for"));
+      EXPECT_THAT(heard.message, HasSubstr(concat("kill -CONT ", job.workers[1]->pid())));
+      times.push_back(heard.milliseconds);
+    }
+    print_time(fast ? "SIGSTOP, fast_detect (goal 600)" : "SIGSTOP (goal 2500)", GetParam(), times);
+    // Continued, it learns what the others think of it.
+    job.workers[1]->signal(SIGCONT);
+    EXPECT_THAT(hear(*job.workers[1], "stopped", begin).message, HasSubstr("worker 1"));
+  }
+}
+
+TEST_P(ControlProcesses, G1e_AFailureReachesAllAndAllAreKept) {
+  const testing::HangWatchdog watchdog("failing members", std::chrono::seconds(90));
+  Job job = job_of(GetParam(), 3);
+  const TimePoint begin = now();
+  job.workers[1]->tell("fail the loss is NaN");
+  std::vector<double> times;
+  for (auto& worker : job.workers) {
+    const Heard heard = hear(*worker, "failed", begin);
+    EXPECT_EQ(heard.message, "worker 1: the loss is NaN");
+    times.push_back(heard.milliseconds);
+  }
+  print_time("exception (goal 250)", GetParam(), times);
+  job.workers[2]->tell("fail no space left");
+  EXPECT_EQ(hear(*job.workers[0], "failed", begin).message, "worker 2: no space left");
+  int failures = 0;
+  for (const Verdict& verdict : job.server->verdicts()) {
+    failures += verdict.kind == VerdictKind::kFailed;
+  }
+  EXPECT_EQ(failures, 2);
+}
+
+TEST_P(ControlProcesses, G1b_ALateMemberIsNamedWithTheCallAndItsTime) {
+  const testing::HangWatchdog watchdog("late member", std::chrono::seconds(90));
+  HealthOptions health;
+  health.abort_stuck_after = 6s;
+  Job job = job_of(GetParam(), 3, health);
+  for (auto& worker : job.workers) worker->tell("enter 1");
+  for (auto& worker : job.workers) worker->tell("finish 1");
+  const TimePoint begin = now();
+  for (const std::size_t waiter : {0, 2}) job.workers[waiter]->tell("enter 2");
+  const Heard warning = hear(*job.workers[0], "stuck", begin);
+  EXPECT_THAT(warning.message, HasSubstr("is late: worker 0, worker 2 wait in all_reduce(SUM, "
+                                         "'gradient') #2 since 4."));
+  EXPECT_THAT(warning.message, HasSubstr("worker 1 is in user code for 4."));
+  const Heard end = hear(*job.workers[0], "stuck", begin);
+  EXPECT_THAT(end.message, HasSubstr("did not come: worker 0, worker 2 wait in"));
+  print_time("stuck: warning (goal 5000), abort", GetParam(),
+             {warning.milliseconds, end.milliseconds});
+}
+
+TEST_P(ControlProcesses, G17_AllStopAfterOneAgreedStepThoughOneIsStopped) {
+  const testing::HangWatchdog watchdog("agreed stop", std::chrono::seconds(90));
+  Job job = job_of(GetParam(), 5);
+  for (std::size_t i = 0; i < 3; ++i) job.workers[i]->tell(concat("steps ", 5 + 10 * i));
+  Clock::system().sleep_for(100ms);
+  job.workers[4]->signal(SIGSTOP);
+  const TimePoint begin = now();
+  job.workers[3]->tell("stop SIGTERM");
+  const std::string first = job.workers[0]->line_with("stopped");
+  EXPECT_THAT(first, HasSubstr(" worker 3: SIGTERM"));
+  EXPECT_EQ(job.workers[1]->line_with("stopped"), first);
+  EXPECT_EQ(job.workers[2]->line_with("stopped"), first);
+  print_time("agreed stop, one unreachable (goal 2000)", GetParam(),
+             {1e3 * seconds_between(begin, now())});
+}
+
+TEST(ControlPulses, G1d_ShortPausesOnBusyCoresAreRiddenOut) {
+  const testing::HangWatchdog watchdog("pulses", std::chrono::seconds(110));
+  Job job = job_of("tcp", 4);
+  std::atomic<bool> done{false};
+  std::vector<std::unique_ptr<Thread>> burners;
+  for (int i = 0; i < num_hardware_threads(); ++i) {
+    burners.push_back(Executor::system().start("burner", [&done] {
+      volatile unsigned x = 0;
+      while (!done) x = x + 1;
+    }));
+  }
+  for (int pulse = 0; pulse < 4; ++pulse) {
+    MemberProcess& worker = *job.workers[static_cast<std::size_t>(pulse)];
+    worker.signal(SIGSTOP);
+    Clock::system().sleep_for(1500ms);
+    worker.signal(SIGCONT);
+    Clock::system().sleep_for(500ms);
+  }
+  done = true;
+  for (const Verdict& verdict : job.server->verdicts()) {
+    EXPECT_EQ(verdict.kind, VerdictKind::kJoined) << verdict.message;
+  }
+}
+
+TEST(ControlStart, G14_TheMissingOneIsNamedAndAllEndWithAnError) {
+  const testing::HangWatchdog watchdog("missing member", std::chrono::seconds(60));
+  ControlServerOptions options;
+  for (int i = 0; i < 4; ++i)
+    options.expected.push_back({"worker", i, concat("127.0.0.1:90", 10 + i)});
+  options.linger = 0s;
+  const auto server = ControlServer::start(options);
+  std::vector<std::unique_ptr<MemberProcess>> workers;
+  for (const int i : {0, 1, 3}) {
+    workers.push_back(std::make_unique<MemberProcess>(server->target(), "worker", i,
+                                                      std::vector<std::string>{"30", "5"}));
+  }
+  for (auto& worker : workers) {
+    const std::string line = worker->line_with("error");
+    EXPECT_THAT(line, HasSubstr(": worker 2 (127.0.0.1:9012) did not come within 5."));
+    EXPECT_THAT(line, HasSubstr("start what is missing, or check its address and its log"));
+    EXPECT_EQ(worker->exit_code(), 1);
+  }
+}
+
+TEST(ControlStart, G14_AMissingServerIsNamed) {
+  MemberProcess worker("tcp://127.0.0.1:1", "worker", 1, {"1"});
+  const std::string line = worker.line_with("error");
+  EXPECT_THAT(line, HasSubstr("control: worker 1 did not reach the control server at 127.0.0.1:1 "
+                              "within 1.0 s: Connection refused; start it, or check"));
+  EXPECT_EQ(worker.exit_code(), 1);
+}
+
+TEST(ControlRestart, ANewProcessTakesTheTaskOfADeadOne) {
+  const testing::HangWatchdog watchdog("restart", std::chrono::seconds(60));
+  Job job = job_of("tcp", 2);
+  job.workers[1]->signal(SIGKILL);
+  EXPECT_THAT(hear(*job.workers[0], "dead", now()).message, HasSubstr("worker 1"));
+  job.workers[1] = std::make_unique<MemberProcess>(job.server->target(), "worker", 1);
+  EXPECT_EQ(job.workers[1]->line_with("joined"), "joined");
+  EXPECT_THAT(hear(*job.workers[0], "joined", now()).message,
+              HasSubstr(concat("pid ", job.workers[1]->pid(), ") joined")));
+}
+
+}  // namespace control_processes_test
+}  // namespace tutti

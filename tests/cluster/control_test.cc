@@ -1,0 +1,308 @@
+// Server and members in one process, on both wires: store, members, refusals, restarts.
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "tests/cluster/control_job.h"
+#include "tests/support/hang_watchdog.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/cluster/control/control_server.h"
+#include "tutti/cluster/control/join_job.h"
+#include "tutti/cluster/control/process_probe.h"
+#include "tutti/cluster/handshake/handshake.h"
+#include "tutti/cluster/tcp/stream.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/logging.h"
+
+namespace tutti {
+namespace control_test {
+
+using testing::expect_error;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+using namespace control_job;
+
+class Control : public ::testing::TestWithParam<std::string> {
+  const testing::HangWatchdog watchdog_{"control", std::chrono::seconds(60)};
+};
+
+std::vector<std::string> all_wires() {
+  std::vector<std::string> names{"tcp"};
+  if (control_has_grpc()) names.push_back("grpc");
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Wires, Control, ::testing::ValuesIn(all_wires()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(Control, KeepsValuesForAllMembers) {
+  const auto server = ControlServer::start(server_options(GetParam()));
+  EXPECT_THAT(server->target(), HasSubstr(GetParam() + "://127.0.0.1:"));
+  const auto a = join(*server, 0), b = join(*server, 1);
+  EXPECT_EQ(a->get("k"), std::nullopt);
+  const std::string large(1 << 20, '\xfe');
+  for (const std::string& value : {std::string(), std::string("\0\n\xff", 3), large}) {
+    a->set("k", value);
+    EXPECT_EQ(b->get("k"), value);
+    EXPECT_EQ(b->wait("k", after(0s)), value);
+  }
+  EXPECT_FALSE(b->compare_and_set("k", std::nullopt, "x"));
+  EXPECT_TRUE(b->compare_and_set("k", large, "x"));
+  EXPECT_EQ(a->get("k"), "x");
+  EXPECT_TRUE(a->remove("k"));
+  EXPECT_FALSE(b->remove("k"));
+  expect_error(ErrorCode::kInvalidArgument, {"control store: the key 'a b'"},
+               [&] { a->set("a b", "x"); });
+  expect_error(ErrorCode::kInvalidArgument, {"1048577"},
+               [&] { a->set("k", std::string((1 << 20) + 1, 'x')); });
+}
+
+TEST_P(Control, WaitsForAValueOrTheDeadline) {
+  const auto server = ControlServer::start(server_options(GetParam()));
+  const auto a = join(*server, 0), b = join(*server, 1);
+  const auto setter = Executor::system().start("setter", [&] {
+    Clock::system().sleep_for(20ms);
+    b->set("address", "here");
+  });
+  EXPECT_EQ(a->wait("address", after(20s)), "here");
+  expect_error(ErrorCode::kDeadlineExceeded, {"worker 0: control store: nobody has set 'missing'"},
+               [&] { a->wait("missing", after(5ms)); });
+}
+
+TEST_P(Control, ManyThreadsAskAtOnce) {
+  const auto server = ControlServer::start(server_options(GetParam()));
+  const auto client = join(*server, 0);
+  std::atomic<int> won{0};
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.push_back(Executor::system().start("asker", [&client, &won, t] {
+      for (int i = 0; i < 25; ++i) {
+        const std::string key = concat("lock/", i);
+        if (client->compare_and_set(key, std::nullopt, concat(t))) ++won;
+        (void)client->wait(key, after(20s));
+      }
+    }));
+  }
+  threads.clear();
+  EXPECT_EQ(won, 25);
+}
+
+TEST_P(Control, TellsWhoIsHereWhoLeftAndWhoFailed) {
+  auto options = server_options(GetParam());
+  options.expected = tasks_of(3);
+  const auto server = ControlServer::start(options);
+  auto a = join(*server, 0), b = join(*server, 1);
+  auto members = a->members();
+  ASSERT_EQ(members.size(), 3u);
+  EXPECT_TRUE(members[1].is_here);
+  EXPECT_FALSE(members[2].is_here);
+  EXPECT_EQ(members[2].to_string(), "worker 2 (127.0.0.1:9012)");
+  b->report_failure(Error(ErrorCode::kDataLoss, "a torn file"));
+  ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
+  EXPECT_EQ(a->fatal_verdict()->message, "worker 1: a torn file");
+  EXPECT_EQ(to_error(*a->fatal_verdict()).code(), ErrorCode::kDataLoss);
+  b.reset();
+  auto c = join(*server, 2);
+  c->leave();
+  expect_error(ErrorCode::kFailedPrecondition, {"worker 2 has left the job"}, [&] { c->get("k"); });
+  ASSERT_TRUE(comes_true([&] { return a->verdicts().size() >= 5; }));
+  const auto verdicts = a->verdicts();
+  EXPECT_EQ(verdicts.back().kind, VerdictKind::kLeft);
+  EXPECT_FALSE(verdicts.back().is_fatal);
+  EXPECT_THAT(verdicts.back().message, HasSubstr("worker 2 (127.0.0.1:9012, pid "));
+  for (std::size_t i = 0; i < verdicts.size(); ++i) EXPECT_EQ(verdicts[i].number, i + 1);
+}
+
+TEST_P(Control, AnExceptionThatEndsAMembersScopeIsAFailure) {
+  const auto server = ControlServer::start(server_options(GetParam()));
+  const auto a = join(*server, 0);
+  try {
+    const auto b = join(*server, 1);
+    fail(ErrorCode::kInternal, "user code");
+  } catch (const Error&) {
+  }
+  ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
+  EXPECT_EQ(a->fatal_verdict()->message, "worker 1: ended by an exception; its log says which");
+}
+
+TEST_P(Control, G14_WaitsForMissingMembersAndNamesThem) {
+  auto options = server_options(GetParam());
+  options.expected = tasks_of(3);
+  const auto server = ControlServer::start(options);
+  const auto a = join(*server, 0, {.say_every = 50ms});
+  Lines lines;
+  expect_error(ErrorCode::kDeadlineExceeded,
+               {"control: worker 0: worker 1 (127.0.0.1:9011), worker 2 (127.0.0.1:9012) did not "
+                "come within ",
+                " s; start what is missing, or check its address and its log"},
+               [&] { a->wait_for_members(after(220ms)); });
+  EXPECT_THAT(lines.all(),
+              HasSubstr("control: worker 0 waits for worker 1 (127.0.0.1:9011), worker "
+                        "2 (127.0.0.1:9012) since "));
+  const auto b = join(*server, 1);
+  const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(after(20s)); });
+  const auto c = join(*server, 2);
+  c->wait_for_members(after(20s));
+}
+
+TEST_P(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
+  auto options = server_options(GetParam());
+  options.expected = tasks_of(2);
+  const auto server = ControlServer::start(options);
+  const auto a = join(*server, 0);
+  expect_error(
+      ErrorCode::kFailedPrecondition,
+      {"control: worker 0 cannot join at 127.0.0.1:", "worker 0 (127.0.0.1:9010, pid ",
+       ") is here already; expected one process per task; check the task index in TF_CONFIG"},
+      [&] { join(*server, 0); });
+  expect_error(ErrorCode::kFailedPrecondition,
+               {"worker 7 is no task of this job; expected one of worker 0, worker 1; check"},
+               [&] { join(*server, 7); });
+  EXPECT_EQ(a->get("still"), std::nullopt);
+}
+
+TEST_P(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
+  const auto server = ControlServer::start(server_options(GetParam()));
+  const auto a = join(*server, 0);
+  const auto old = join(*server, 1);
+  const auto young = join(*server, 1, {.incarnation = 1});
+  ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
+  EXPECT_THAT(a->fatal_verdict()->message, HasSubstr("died: a new process has its task"));
+  young->set("k", "young");
+  // The old one can change nothing any more.
+  try {
+    old->set("k", "old");
+    ADD_FAILURE() << "an old process changed a value";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable) << error.what();
+  }
+  EXPECT_EQ(a->get("k"), "young");
+  expect_error(ErrorCode::kFailedPrecondition, {"worker 1 was restarted 1 times already"},
+               [&] { join(*server, 1); });
+}
+
+TEST_P(Control, G13_RefusesOtherSecretsAndJobsAtBothEnds) {
+  auto options = server_options(GetParam());
+  options.secret = JobSecret::generate();
+  options.job_id = "job-1";
+  const auto server = ControlServer::start(options);
+  Lines lines;
+  expect_error(
+      ErrorCode::kFailedPrecondition,
+      {"worker 1 cannot join at 127.0.0.1:", "launcher 0", "does not know this job's secret"},
+      [&] { join(*server, 1, {.job_id = "job-1", .secret = JobSecret::generate()}); });
+  expect_error(ErrorCode::kFailedPrecondition,
+               {"only one side has a job secret", "worker 1 has none", "TUTTI_JOB_SECRET_FILE"},
+               [&] { join(*server, 1, {.job_id = "job-1"}); });
+  expect_error(ErrorCode::kFailedPrecondition,
+               {"two jobs met: ", "'job-1'", "'job-2'", "TUTTI_JOB_ID"},
+               [&] { join(*server, 1, {.job_id = "job-2", .secret = options.secret}); });
+  EXPECT_TRUE(
+      comes_true([&] { return lines.all().find("refused a connection") != std::string::npos; }));
+  const auto good = join(*server, 1, {.job_id = "job-1", .secret = options.secret});
+  good->set("k", "v");
+}
+
+TEST_P(Control, G17_MembersStopAfterTheSameStep) {
+  const auto server = ControlServer::start(server_options(GetParam()));
+  const auto a = join(*server, 0), b = join(*server, 1);
+  std::atomic<std::uint64_t> stopped_a{0}, stopped_b{0};
+  const auto train = [](ControlClient& client, std::atomic<std::uint64_t>& stopped, Duration pace) {
+    for (std::uint64_t step = 1; stopped == 0; ++step) {
+      Clock::system().sleep_for(pace);
+      if (client.stops_after(step)) stopped = step;
+    }
+  };
+  {
+    const auto one = Executor::system().start("one", [&] { train(*a, stopped_a, 1ms); });
+    const auto two = Executor::system().start("two", [&] { train(*b, stopped_b, 3ms); });
+    Clock::system().sleep_for(30ms);
+    b->request_stop("SIGTERM");
+  }
+  EXPECT_EQ(stopped_a, stopped_b);
+  EXPECT_EQ(a->agreed_stop_step(), stopped_a.load());
+  EXPECT_EQ(a->stop_reason(), "worker 1: SIGTERM");
+}
+
+TEST_P(Control, MembersSeeTheServerEndInAnOrderlyWay) {
+  auto server = ControlServer::start(server_options(GetParam()));
+  const auto a = join(*server, 0);
+  server.reset();
+  ASSERT_TRUE(comes_true([&] {
+    try {
+      a->get("k");
+      return false;
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::kUnavailable;
+    }
+  }));
+  EXPECT_FALSE(a->fatal_verdict());
+}
+
+TEST_P(Control, G14_ATakenPortIsNamedWithItsOwner) {
+  const auto server = ControlServer::start(server_options(GetParam()));
+  auto options = server_options(GetParam());
+  options.address = server->target().substr(server->target().rfind('/') + 1);
+  expect_error(ErrorCode::kUnavailable,
+               {concat("listening at ", options.address, " failed: Address already in use by pid ",
+                       ::getpid(), " ("),
+                "end that process or try another port"},
+               [&] { (void)ControlServer::start(options); });
+}
+
+TEST_P(Control, TheNetworkNeedsASecret) {
+  auto options = server_options(GetParam());
+  options.address = "10.1.2.3:0";
+  expect_error(ErrorCode::kInvalidArgument,
+               {"ControlServer: other machines reach '10.1.2.3'", "TUTTI_JOB_SECRET_FILE"},
+               [&] { (void)ControlServer::start(options); });
+}
+
+TEST(ControlTargets, ThatAreNoneAreRefused) {
+  for (const char* target :
+       {"", "127.0.0.1:4711", "http://127.0.0.1:4711", "tcp://", "tcp://x:0"}) {
+    expect_error(
+        ErrorCode::kInvalidArgument,
+        {concat("control: the target '", target, "'; expected tcp://host:port or grpc://")},
+        [&] { (void)connect_control(target, {}, {.timeout = 0s}); });
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"'localhost'; expected host:port"},
+               [] { (void)ControlServer::start({.address = "localhost"}); });
+  expect_error(ErrorCode::kInvalidArgument, {"the wire 'pigeon'; expected tcp or grpc"},
+               [] { (void)ControlServer::start({.wire = "pigeon"}); });
+}
+
+TEST(ControlJoin, TheFirstTaskHostsTheServerAtItsOwnAddress) {
+  const testing::HangWatchdog watchdog("join", std::chrono::seconds(60));
+  // A port that was free a moment ago.
+  const int port = internal::listen_at({"127.0.0.1", 0}).endpoint.port;
+  std::vector<MemberTask> tasks{{"chief", 0, concat("127.0.0.1:", port)},
+                                {"worker", 0, "127.0.0.1:2"}};
+  std::string seen;
+  const auto worker = Executor::system().start("worker", [&] {
+    const ControlPlane plane = join_job(tasks, 1);
+    EXPECT_EQ(plane.server, nullptr);
+    seen = plane.client->wait("k", after(20s));
+  });
+  const ControlPlane plane = join_job(tasks, 0);
+  EXPECT_EQ(plane.server->target(), concat("tcp://127.0.0.1:", port));
+  plane.client->wait_for_members(after(20s));
+  plane.client->set("k", "v");
+  worker->join();
+  EXPECT_EQ(seen, "v");
+}
+
+TEST(ProcessProbe, KnowsThisProcessAndOnesThatAreGone) {
+  const internal::ProcessIdentity& self = internal::this_process();
+  using Kind = internal::ProcessState::Kind;
+  EXPECT_EQ(internal::look_at_process(self.pid, self.start_time).kind, Kind::kRuns);
+  EXPECT_EQ(internal::look_at_process(self.pid, self.start_time + 1).kind, Kind::kIsGone);
+  EXPECT_EQ(internal::look_at_process(1 << 30, 0).kind, Kind::kIsGone);
+  EXPECT_EQ(internal::owner_of_port(1), "");
+}
+
+}  // namespace control_test
+}  // namespace tutti

@@ -1,0 +1,356 @@
+// Sharding over workers: family ASH of the tf.distribute scenarios.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/auto_shard.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "tests/data/dataset_values.h"
+#include "tutti/core/logging.h"
+#include "tutti/data/csv.h"
+#include "tutti/data/list_files.h"
+#include "tutti/data/resumable_iterator.h"
+#include "tutti/data/tfrecord.h"
+
+namespace tutti {
+namespace auto_shard_test {
+
+using data_test::empty_folder;
+using data_test::expect_error;
+using data_test::first_numbers;
+using data_test::number;
+using data_test::number_in;
+using data_test::Rows;
+using data_test::rows_of;
+using data_test::scalars_of;
+using data_test::write_bytes;
+
+constexpr int kFiles = 10, kRecords = 10;
+using Numbers = std::vector<std::int64_t>;
+
+// "part-0" ... "part-9": record r of file f is the text of the number 10 f + r.
+std::string record_files(int count = kFiles) {
+  const std::string folder = empty_folder("");
+  for (int f = 0; f < count; ++f) {
+    TFRecordWriter writer(concat(folder, "/part-", f));
+    for (int r = 0; r < kRecords; ++r) writer.write(concat(kRecords * f + r));
+    writer.close();
+  }
+  return folder + "/part-*";
+}
+
+Element parsed(const Element& record) {
+  return Element({number(std::stoll(std::string(bytes_of(record[0]))))});
+}
+
+Dataset records_of(const std::vector<std::string>& paths) {
+  return tfrecord_dataset(paths).map(parsed);
+}
+Dataset records_of(const std::string& pattern) { return records_of(list_files(pattern)); }
+
+Numbers records_of_files(const Numbers& files) {
+  Numbers records;
+  for (std::int64_t f : files) {
+    for (std::int64_t r = 0; r < kRecords; ++r) records.push_back(kRecords * f + r);
+  }
+  return records;
+}
+
+Numbers sorted(Numbers numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+// A transformation that tells nothing of what it reads.
+class Opaque : public DatasetSource {
+ public:
+  explicit Opaque(Dataset below) : below_(std::move(below)) {}
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    return below_.iterate(epoch);
+  }
+  std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
+
+ private:
+  Dataset below_;
+};
+
+TEST(AutoShard, ASH_01_AutoTakesFilesAndKeepsBatches) {
+  const Dataset batches = records_of(record_files()).batch(5);
+  EXPECT_EQ(
+      rows_of(auto_shard(batches, 5, 3, AutoShardPolicy::kAuto)),
+      (Rows{
+          {30, 31, 32, 33, 34}, {35, 36, 37, 38, 39}, {80, 81, 82, 83, 84}, {85, 86, 87, 88, 89}}));
+}
+
+TEST(AutoShard, ASH_01_AutoSaysItsChoiceAndWhyInOneLine) {
+  std::vector<std::string> lines;
+  const std::string pattern = record_files();
+  LogSink before = set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  (void)auto_shard(records_of(pattern), 5, 3, AutoShardPolicy::kAuto);
+  (void)auto_shard(records_of(pattern), 11, 3, AutoShardPolicy::kAuto);
+  (void)auto_shard(Dataset::range(8), 2, 0, AutoShardPolicy::kAuto);
+  (void)auto_shard(records_of(pattern), 5, 3, AutoShardPolicy::kFile);
+  (void)auto_shard(records_of(pattern), 1, 0, AutoShardPolicy::kAuto);
+  set_log_sink(std::move(before));
+  EXPECT_EQ(lines, (std::vector<std::string>{
+                       "auto_shard: AUTO is FILE: 10 files for 5 workers",
+                       "auto_shard: AUTO is DATA: 10 files are fewer than 11 workers",
+                       "auto_shard: AUTO is DATA: the dataset does not begin at files"}));
+}
+
+TEST(AutoShard, ASH_02_EveryBranchIsShardedAtItsFiles) {
+  const std::string pattern = record_files();
+  const Dataset records = records_of(pattern);
+  const Numbers own = records_of_files({3, 8});
+
+  const Dataset pairs = Dataset::zip(
+      {records, records.map([](const Element& e) { return Element({number(-number_in(e))}); })});
+  Numbers left;
+  for (const Element& pair : auto_shard(pairs, 5, 3, AutoShardPolicy::kAuto)) {
+    EXPECT_EQ(pair[1].item_int(), -pair[0].item_int());
+    left.push_back(pair[0].item_int());
+  }
+  EXPECT_EQ(left, own);
+
+  Numbers twice = own;
+  twice.insert(twice.end(), own.begin(), own.end());
+  EXPECT_EQ(scalars_of(auto_shard(records.concatenate(records), 5, 3, AutoShardPolicy::kAuto)),
+            twice);
+}
+
+TEST(AutoShard, ASH_02_InterleavedFilesAreDealtOut) {
+  const auto paths = std::make_shared<std::vector<std::string>>(list_files(record_files()));
+  const Dataset interleaved = Dataset::range(kFiles).interleave(
+      [paths](const Element& e) {
+        return records_of({(*paths)[static_cast<std::size_t>(number_in(e))]}).prefetch(1);
+      },
+      {.cycle_length = 2, .block_length = 1});
+  Numbers expected;
+  for (std::int64_t r = 0; r < kRecords; ++r) {
+    expected.push_back(30 + r);
+    expected.push_back(80 + r);
+  }
+  EXPECT_EQ(scalars_of(auto_shard(interleaved, 5, 3, AutoShardPolicy::kAuto)), expected);
+  // The files below an interleave that reads none itself.
+  const Dataset counted = records_of(*paths).flat_map(
+      [](const Element& e) { return Dataset::range(number_in(e), number_in(e) + 1); });
+  EXPECT_EQ(scalars_of(auto_shard(counted, 5, 3, AutoShardPolicy::kFile)),
+            records_of_files({3, 8}));
+  // How many files a filter leaves is not known: AUTO is careful, FILE is not asked.
+  const Dataset even = Dataset::range(kFiles)
+                           .filter([](const Element& e) { return number_in(e) % 2 == 0; })
+                           .flat_map([paths](const Element& e) {
+                             return records_of({(*paths)[static_cast<std::size_t>(number_in(e))]});
+                           });
+  EXPECT_EQ(choose_auto_shard(even, 2, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kData);
+  EXPECT_EQ(scalars_of(auto_shard(even, 2, 1, AutoShardPolicy::kFile)), records_of_files({2, 6}));
+}
+
+TEST(AutoShard, ASH_02_ThroughEveryDecorator) {
+  const Dataset all = records_of(record_files())
+                          .shuffle(50, 3)
+                          .cache()
+                          .filter([](const Element&) { return true; })
+                          .take_while([](const Element&) { return true; })
+                          .enumerate()
+                          .map([](const Element& e) { return Element({e[1]}); })
+                          .batch(4)
+                          .unbatch()
+                          .padded_batch(2)
+                          .unbatch()
+                          .repeat(2)
+                          .skip(0)
+                          .take(1000)
+                          .shard(1, 0)
+                          .prefetch(2);
+  Numbers twice = records_of_files({3, 3, 8, 8});
+  EXPECT_EQ(sorted(scalars_of(auto_shard(all, 5, 3, AutoShardPolicy::kFile))), sorted(twice));
+  // The cache of the whole dataset is not that of a part.
+  EXPECT_EQ(scalars_of(all).size(), 200u);
+  EXPECT_EQ(scalars_of(auto_shard(all, 5, 3, AutoShardPolicy::kFile)).size(), 40u);
+}
+
+TEST(AutoShard, ASH_03_WithoutFilesAutoTakesEveryNthElement) {
+  Numbers even;
+  for (std::int64_t i = 0; i < 1024; i += 2) even.push_back(i);
+  const Dataset part = auto_shard(Dataset::range(1024), 2, 0, AutoShardPolicy::kAuto);
+  EXPECT_EQ(scalars_of(part), even);
+  EXPECT_EQ(part.cardinality(), 512);
+}
+
+TEST(AutoShard, ASH_05_FileWithoutFilesIsAnError) {
+  const Dataset records = records_of(record_files());
+  const Dataset generated = Dataset::from_generator(
+      [](std::uint64_t) { return [] { return std::optional<Element>(); }; });
+  for (const Dataset& dataset :
+       {Dataset::range(1024), Dataset::range(8).batch(2), generated,
+        Dataset::zip({records, Dataset::range(100)}), records.concatenate(Dataset::range(5)),
+        Dataset(std::make_shared<Opaque>(records))}) {
+    expect_error(ErrorCode::kNotFound, {"FILE", "kData"},
+                 [&] { (void)auto_shard(dataset, 2, 0, AutoShardPolicy::kFile); });
+  }
+}
+
+TEST(AutoShard, ASH_06_OffGivesEverythingToEveryWorker) {
+  const Dataset records = records_of(record_files());
+  for (int worker = 0; worker < 5; ++worker) {
+    EXPECT_EQ(scalars_of(auto_shard(records, 5, worker, AutoShardPolicy::kOff)),
+              first_numbers(100));
+  }
+}
+
+TEST(AutoShard, ASH_07_DataTakesElementsOfEveryFile) {
+  Numbers expected;
+  for (std::int64_t f = 0; f < kFiles; ++f) {
+    expected.push_back(kRecords * f);
+    expected.push_back(kRecords * f + 5);
+  }
+  EXPECT_EQ(scalars_of(auto_shard(records_of(record_files()), 5, 0, AutoShardPolicy::kData)),
+            expected);
+}
+
+TEST(AutoShard, ASH_09_FewerElementsThanWorkers) {
+  const auto any = [](const Element&) { return true; };
+  expect_error(ErrorCode::kInvalidArgument, {"at least 10", "got 5"},
+               [] { (void)auto_shard(Dataset::range(5), 10, 0, AutoShardPolicy::kData); });
+  // Where the number is not known before: at the first element, on every worker.
+  for (int worker = 0; worker < 10; ++worker) {
+    const Dataset part =
+        auto_shard(Dataset::range(5).filter(any), 10, worker, AutoShardPolicy::kData);
+    expect_error(ErrorCode::kInvalidArgument, {"at least 10", "got 5"},
+                 [&] { (void)scalars_of(part); });
+  }
+  EXPECT_EQ(scalars_of(auto_shard(Dataset::range(0), 10, 3, AutoShardPolicy::kData)), Numbers{});
+  EXPECT_EQ(scalars_of(auto_shard(Dataset::range(0).filter(any), 10, 3, AutoShardPolicy::kData)),
+            Numbers{});
+  EXPECT_EQ(scalars_of(auto_shard(Dataset::range(10).filter(any), 10, 9, AutoShardPolicy::kData)),
+            Numbers{9});
+}
+
+TEST(AutoShard, ASH_10_TheIndexMustBeThatOfAWorker) {
+  const auto expect_refused = [](int workers, int index) {
+    expect_error(ErrorCode::kInvalidArgument, {"0 <= index < num_workers"}, [&] {
+      (void)auto_shard(Dataset::range(4), workers, index, AutoShardPolicy::kAuto);
+    });
+  };
+  expect_refused(2, 2);
+  expect_refused(2, -1);
+  expect_refused(0, 0);
+  expect_refused(1, 1);
+}
+
+TEST(AutoShard, ASH_11_AWorkerBeyondTheFilesHasNoElements) {
+  const std::string pattern = record_files();
+  EXPECT_EQ(scalars_of(auto_shard(records_of(pattern), 500, 499, AutoShardPolicy::kFile)),
+            Numbers{});
+  EXPECT_EQ(scalars_of(auto_shard(records_of(pattern).repeat(), 500, 499, AutoShardPolicy::kFile)),
+            Numbers{});
+  EXPECT_EQ(scalars_of(auto_shard(records_of(pattern), 500, 9, AutoShardPolicy::kFile)),
+            records_of_files({9}));
+}
+
+TEST(AutoShard, ASH_14_PartsAreDisjointAndCompleteAlsoOfShuffledListings) {
+  const std::string pattern = record_files();
+  const auto paths = std::make_shared<std::vector<std::string>>(list_files(pattern));
+  const Dataset listed = records_of(list_files(pattern, {.shuffle = true, .seed = 7}));
+  const Dataset shuffled = Dataset::range(kFiles).shuffle(kFiles, 7).interleave(
+      [paths](const Element& e) {
+        return records_of({(*paths)[static_cast<std::size_t>(number_in(e))]});
+      },
+      {.cycle_length = 3});
+  for (const Dataset& dataset : {listed, shuffled}) {
+    for (AutoShardPolicy policy : {AutoShardPolicy::kFile, AutoShardPolicy::kData}) {
+      for (std::uint64_t epoch : {0u, 1u}) {
+        Numbers all = scalars_of(auto_shard(dataset, 2, 0, policy), epoch);
+        EXPECT_EQ(all.size(), 50u);
+        const Numbers other = scalars_of(auto_shard(dataset, 2, 1, policy), epoch);
+        all.insert(all.end(), other.begin(), other.end());
+        EXPECT_EQ(sorted(all), first_numbers(100)) << to_string(policy) << " " << epoch;
+      }
+    }
+  }
+}
+
+TEST(AutoShard, ASH_14_FilesOfTextAreDealtOutByTheirPlaceInTheList) {
+  const std::string folder = empty_folder("");
+  std::vector<std::string> paths;
+  for (int f = 0; f < 3; ++f) {
+    paths.push_back(concat(folder, "/", f, ".csv"));
+    write_bytes(paths.back(), concat("x\n", 2 * f, "\n", 2 * f + 1, "\n"));
+  }
+  std::swap(paths[0], paths[2]);
+  const Dataset rows = csv_dataset(paths);
+  EXPECT_EQ(scalars_of(auto_shard(rows, 2, 0, AutoShardPolicy::kAuto)), (Numbers{4, 5, 0, 1}));
+  EXPECT_EQ(scalars_of(auto_shard(rows, 2, 1, AutoShardPolicy::kAuto)), (Numbers{2, 3}));
+}
+
+TEST(AutoShard, ASH_15_BehindAnOpaqueStepAutoTakesElements) {
+  const Dataset opaque(std::make_shared<Opaque>(records_of(record_files())));
+  Numbers expected;
+  for (std::int64_t i = 0; i < 100; i += 5) expected.push_back(i);
+  EXPECT_EQ(scalars_of(auto_shard(opaque, 5, 0, AutoShardPolicy::kAuto)), expected);
+}
+
+TEST(AutoShard, FewerFilesThanWorkersAreSharedByElements) {
+  const Dataset records = records_of(record_files(3));
+  Numbers all;
+  for (int worker = 0; worker < 4; ++worker) {
+    const Numbers part = scalars_of(auto_shard(records, 4, worker, AutoShardPolicy::kAuto));
+    EXPECT_GE(part.size(), 7u);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  EXPECT_EQ(sorted(all), first_numbers(30));
+  // The shorter of two lists counts.
+  const Dataset both = Dataset::zip({records_of(record_files(3)), records});
+  EXPECT_EQ(choose_auto_shard(both, 4, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kData);
+  EXPECT_EQ(choose_auto_shard(both, 3, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kFile);
+}
+
+TEST(AutoShard, ResumesAtEveryPosition) {
+  const std::string pattern = record_files(4);
+  for (AutoShardPolicy policy : {AutoShardPolicy::kFile, AutoShardPolicy::kData}) {
+    const Dataset part = auto_shard(records_of(pattern).shuffle(8, 5).batch(3), 3, 1, policy);
+    const auto run = [&](ResumableIterator& iterator) {
+      Rows rows;
+      while (iterator.position().epoch < 2) {
+        auto element = iterator.next();
+        rows.push_back(element ? data_test::numbers_of((*element)[0]) : Numbers{});
+      }
+      return rows;
+    };
+    ResumableIterator straight(part);
+    const Rows all = run(straight);
+    ResumableIterator walker(part);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      ResumableIterator resumed(part);
+      resumed.restore(walker.position());
+      EXPECT_EQ(run(resumed), Rows(all.begin() + static_cast<std::ptrdiff_t>(i), all.end())) << i;
+      (void)walker.next();
+    }
+  }
+}
+
+// As several calls at once may: an element that cannot be read takes no other with it.
+TEST(AutoShard, AnElementThatThrowsLosesNoOther) {
+  for (std::int64_t broken : {0, 1, 2, 4}) {
+    const Dataset numbers = Dataset::range(6).map([broken](const Element& e) {
+      if (number_in(e) == broken) fail(ErrorCode::kDataLoss, "broken");
+      return e;
+    });
+    const auto elements = auto_shard(numbers, 3, 1, AutoShardPolicy::kData).iterate(0);
+    Numbers seen;
+    for (int call = 0; call < 4; ++call) {
+      try {
+        if (const auto element = elements->next()) seen.push_back(number_in(*element));
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+      }
+    }
+    Numbers expected = {1, 4};
+    std::erase(expected, broken);
+    EXPECT_EQ(seen, expected) << broken;
+  }
+}
+
+}  // namespace auto_shard_test
+}  // namespace tutti

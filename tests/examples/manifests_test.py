@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+# Checks the manifests of examples/clusters: syntax, names, ports, and that the program they start knows its flags.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: manifests_test.py SOURCE_FOLDER PROGRAM_TUTTI FOLDER_OF_EXAMPLE_PROGRAMS"""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+import yaml
+
+ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
+TUTTI = os.path.abspath(sys.argv.pop(1))
+EXAMPLES = pathlib.Path(sys.argv.pop(1)).resolve()
+CLUSTERS = ROOT / "examples" / "clusters"
+INSTALLED = "/opt/tutti/bin/"
+
+
+def load(name):
+    return list(yaml.safe_load_all((CLUSTERS / name).read_text(encoding="utf-8")))
+
+
+def resolve(resolver, variables):
+    """What the program would find: the report of `tutti cluster`."""
+    result = subprocess.run([TUTTI, "cluster", "--json", "--resolver", resolver], text=True, capture_output=True,
+                            timeout=60, env={"PATH": os.environ["PATH"], **variables})
+    if result.returncode != 0:
+        raise AssertionError(result.stderr)
+    return json.loads(result.stdout)
+
+
+class Manifests(unittest.TestCase):
+    def check_program(self, words):
+        """The program is in the image under that path, was built, and knows its flags."""
+        self.assertTrue(words[0].startswith(INSTALLED), words)
+        name = words[0][len(INSTALLED):]
+        self.assertIn(f"build/examples/{name} ", self.dockerfile())
+        help_text = subprocess.run([EXAMPLES / name, "--help"], text=True, capture_output=True, timeout=60).stdout
+        for word in words[1:]:
+            if word.startswith("--"):
+                self.assertIn(word, re.findall(r"--[\w-]+", help_text))
+
+    def check_secret(self, pod, container):
+        """The variable names a file in a mounted secret that only its owner reads."""
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        secret = volumes[mounts["/etc/tutti"]]["secret"]
+        self.assertEqual(secret["secretName"], "tutti-job")
+        self.assertEqual(secret["defaultMode"], 0o400)
+        for name in mounts.values():
+            self.assertIn(name, volumes)
+
+    @staticmethod
+    def dockerfile():
+        return (CLUSTERS / "Dockerfile").read_text(encoding="utf-8")
+
+    def test_every_file_is_described(self):
+        readme = (CLUSTERS / "README.md").read_text(encoding="utf-8")
+        for path in CLUSTERS.iterdir():
+            if path.name != "README.md":
+                self.assertIn(f"| `{path.name}` |", readme)
+
+    def test_tfjob(self):
+        (job,) = load("tfjob.yaml")
+        self.assertEqual((job["apiVersion"], job["kind"]), ("kubeflow.org/v1", "TFJob"))
+        replicas = job["spec"]["tfReplicaSpecs"]
+        self.assertEqual({name: spec["replicas"] for name, spec in replicas.items()}, {"Chief": 1, "Worker": 3})
+        for spec in replicas.values():
+            self.assertEqual(spec["restartPolicy"], "ExitCode")
+            pod = spec["template"]["spec"]
+            (container,) = pod["containers"]
+            self.assertEqual(container["name"], "tensorflow")
+            self.assertEqual(container["ports"], [{"name": "tfjob-port", "containerPort": 2222}])
+            self.assertIn({"name": "TUTTI_JOB_SECRET_FILE", "value": "/etc/tutti/secret"}, container["env"])
+            self.check_secret(pod, container)
+            self.check_program(container["command"] + container["args"])
+        # What the operator then sets; it needs no more.
+        name = job["metadata"]["name"]
+        cluster = {kind.lower(): [f"{name}-{kind.lower()}-{i}.default.svc:2222" for i in range(spec["replicas"])]
+                   for kind, spec in replicas.items()}
+        config = {"cluster": cluster, "task": {"type": "worker", "index": 2}, "environment": "cloud"}
+        report = resolve("tf_config", {"TF_CONFIG": json.dumps(config)})
+        self.assertEqual(report["cluster"], cluster)
+        self.assertEqual((report["task"]["type"], report["task"]["index"]), ("worker", 2))
+
+    def test_indexed_job(self):
+        service, job = load("indexed_job.yaml")
+        self.assertEqual((service["kind"], job["kind"], job["apiVersion"]), ("Service", "Job", "batch/v1"))
+        self.assertEqual(service["spec"]["clusterIP"], "None")
+        spec = job["spec"]
+        self.assertEqual(spec["completionMode"], "Indexed")
+        self.assertEqual(spec["completions"], spec["parallelism"])
+        pod = spec["template"]["spec"]
+        (container,) = pod["containers"]
+        self.assertEqual(pod["subdomain"], service["metadata"]["name"])
+        self.assertEqual(service["spec"]["selector"], {"job-name": job["metadata"]["name"]})
+        self.assertEqual(container["ports"][0]["containerPort"], service["spec"]["ports"][0]["port"])
+        self.check_secret(pod, container)
+        self.check_program(container["command"] + container["args"])
+        variables = {entry["name"]: entry["value"] for entry in container["env"]}
+        self.assertEqual(variables["TUTTI_JOB_SECRET_FILE"], "/etc/tutti/secret")
+        name, port = job["metadata"]["name"], service["spec"]["ports"][0]["port"]
+        report = resolve("kubernetes", {**variables, "HOSTNAME": f"{name}-3", "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+        self.assertEqual(report["cluster"],
+                         {"worker": [f"{name}-{i}.{pod['subdomain']}:{port}" for i in range(spec["completions"])]})
+        self.assertEqual((report["task"]["type"], report["task"]["index"]), ("worker", 3))
+
+    def test_mpijob(self):
+        (job,) = load("mpijob.yaml")
+        self.assertEqual((job["apiVersion"], job["kind"]), ("kubeflow.org/v2beta1", "MPIJob"))
+        replicas = job["spec"]["mpiReplicaSpecs"]
+        (launcher,) = replicas["Launcher"]["template"]["spec"]["containers"]
+        words = launcher["command"] + launcher["args"]
+        self.assertEqual(words[0], "mpirun")
+        self.assertEqual(int(words[words.index("-n") + 1]), replicas["Worker"]["replicas"] * job["spec"]["slotsPerWorker"])
+        program = next(i for i, word in enumerate(words) if word.startswith(INSTALLED))
+        self.check_program(words[program:])
+        self.assertIn("TUTTI_JOB_SECRET_FILE=/etc/tutti/secret", words[:program])
+        pod = replicas["Worker"]["template"]["spec"]
+        (worker,) = pod["containers"]
+        self.check_secret(pod, worker)
+        self.assertEqual(worker["image"], launcher["image"])
+        self.assertIn("AS mpi", self.dockerfile())
+        self.assertIn("openssh-server", self.dockerfile())
+
+    def test_compose(self):
+        (document,) = load("compose.yaml")
+        services = document["services"]
+        configs = {name: json.loads(service["environment"]["TF_CONFIG"]) for name, service in services.items()}
+        workers = [f"worker-{i}:2222" for i in range(len(services))]
+        for index, (name, config) in enumerate(configs.items()):
+            self.assertEqual(name, f"worker-{index}")
+            self.assertEqual(config, {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
+            service = services[name]
+            self.check_program(service["entrypoint"] + service["command"])
+            self.assertEqual(service["secrets"], list(document["secrets"]))
+            self.assertEqual(service["environment"]["TUTTI_JOB_SECRET_FILE"], f"/run/secrets/{service['secrets'][0]}")
+            report = resolve("tf_config", {"TF_CONFIG": service["environment"]["TF_CONFIG"]})
+            self.assertEqual(report["task"]["index"], index)
+
+    def test_dockerfile(self):
+        text = re.sub(r"\\\n(\s*#.*\n)*", " ", self.dockerfile())
+        stages, context = [], set()
+        for line in text.splitlines():
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            self.assertIn(words[0], ("FROM", "WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "CMD"))
+            if words[0] == "FROM":
+                self.assertTrue(words[1].startswith("debian:") or words[1] in stages, line)
+                stages.append(words[3] if len(words) > 3 else "last")
+            elif words[0] == "COPY" and words[1].startswith("--from="):
+                self.assertIn(words[1].partition("=")[2], stages)
+            elif words[0] == "COPY":
+                context.update(words[1:-1])
+            elif words[0] in ("ENTRYPOINT", "CMD"):
+                json.loads(line.partition(" ")[2])
+            elif words[0] == "RUN":
+                subprocess.run(["bash", "-n", "-c", line.partition(" ")[2]], check=True, timeout=60)
+        for path in context:
+            self.assertTrue((ROOT / path).exists(), path)
+
+    def test_sbatch_is_a_script(self):
+        subprocess.run(["bash", "-n", CLUSTERS / "slurm.sbatch"], check=True, timeout=60)
+        result = subprocess.run(["bash", CLUSTERS / "slurm.sbatch"], text=True, capture_output=True, timeout=60)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("expected a program", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

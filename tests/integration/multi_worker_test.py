@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+# One training program as several processes: the bits of one process, however they are connected.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: multi_worker_test.py PROGRAM [--steps N]
+
+PROGRAM is an example with the flags of examples/common. Each run must report the losses_hex, weights_hash and
+slots_hash of MirroredStrategy with as many replicas (docs/determinism.md).
+"""
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+
+COMPARED = ("losses_hex", "weights_hash", "slots_hash")
+FLAGS = ["--batch-size", "130", "--train-examples", "1000", "--regularized", "--seed", "1", "--epochs", "1000"]
+
+# Name, replicas in all, devices of each worker, further flags.
+RUNS = [
+    ("2 processes", 2, ["cpu:0", "cpu:0"], []),
+    ("2 processes x 2 devices", 4, ["cpu:0-1", "cpu:0-1"], []),
+    ("4 processes", 4, ["cpu:0"] * 4, []),
+    ("3 processes, 4 replicas", 4, ["cpu:0"] * 3, ["--replicas", "4"]),
+    ("2 processes, tcp", 2, ["cpu:0", "cpu:0"], ["--transport", "tcp"]),
+    ("2 processes, small packs", 2, ["cpu:0", "cpu:0"], ["--bytes-per-pack", "4096"]),
+    ("2 processes, hierarchical_copy", 2, ["cpu:0", "cpu:0"], ["--cross-device-ops", "hierarchical_copy"]),
+]
+
+
+def free_ports(count):
+    """Ports that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def start(program, flags, index, addresses, environment):
+    tf_config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+    return subprocess.Popen([program] + flags, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            env={**os.environ, **environment, "TF_CONFIG": json.dumps(tf_config)})
+
+
+def run_workers(program, devices, flags, folder, environment=None):
+    """Starts one process per entry of `devices`, waits for all, and returns worker 0's metrics."""
+    metrics = os.path.join(folder, "metrics.json")
+    if os.path.exists(metrics):
+        os.remove(metrics)
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(len(devices))]
+    processes = []
+    for index, device in enumerate(devices):
+        own = ["--strategy", "multi_worker_mirrored", "--devices", device, "--metrics-json", metrics]
+        processes.append(start(program, flags + own, index, addresses, environment or {}))
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    for index, process in enumerate(processes):
+        if process.returncode != 0:
+            sys.exit(f"FAILED: worker {index} ended with {process.returncode}\n"
+                     + "\n".join(f"--- worker {i}\n{text}" for i, text in enumerate(outputs)))
+    if any("examples/s" in text for text in outputs[1:]):
+        sys.exit("FAILED: a worker that is not the chief reported\n" + "\n".join(outputs))
+    with open(metrics, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def run_mirrored(program, replicas, flags, folder):
+    metrics = os.path.join(folder, "mirrored.json")
+    command = [program, "--strategy", "mirrored", "--devices", "cpu:0", "--replicas", str(replicas),
+               "--metrics-json", metrics] + flags
+    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+    if result.returncode != 0:
+        sys.exit(f"FAILED ({result.returncode}): {' '.join(command)}\n{result.stdout}")
+    with open(metrics, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program")
+    parser.add_argument("--steps", type=int, default=10)
+    arguments = parser.parse_args()
+    flags = FLAGS + ["--steps", str(arguments.steps)]
+    references, failures = {}, 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name, replicas, devices, more in RUNS:
+            if replicas not in references:
+                references[replicas] = run_mirrored(arguments.program, replicas, flags, folder)
+            got = run_workers(arguments.program, devices, flags + more, folder)
+            differing = [key for key in COMPARED if references[replicas][key] != got[key]]
+            if got["num_replicas"] != replicas or got["strategy"] != "multi_worker_mirrored":
+                differing.append(f"{got['num_replicas']} replicas of {got['strategy']}")
+            failures += bool(differing)
+            print(f"  {'same' if not differing else 'DIFFERENT':9} {got['weights_hash']}  {name}"
+                  f"{': ' if differing else ''}{', '.join(differing)}", flush=True)
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

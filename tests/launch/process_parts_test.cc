@@ -1,0 +1,123 @@
+// The parts of the launcher that need no processes: lines, ends, restarts, exit codes.
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tools/launch/job_outcome.h"
+#include "tools/launch/line_buffer.h"
+#include "tools/launch/restart_budget.h"
+
+namespace tutti::launch {
+namespace process_parts_test {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// Lines of `pieces`, each handed over by itself; "|" for the call of finish().
+std::vector<std::string> lines_of(const std::vector<std::string>& pieces) {
+  LineBuffer buffer;
+  std::vector<std::string> lines;
+  const auto add = [&](std::string_view line) { lines.emplace_back(line); };
+  for (const std::string& piece : pieces) buffer.append(piece, add);
+  lines.emplace_back("|");
+  buffer.finish(add);
+  buffer.finish(add);
+  return lines;
+}
+
+TEST(LineBuffer, CutsAtNewlinesWhereverThePiecesEnd) {
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(lines_of({"a\nb\n"}), (Lines{"a", "b", "|"}));
+  EXPECT_EQ(lines_of({"a", "", "b\n", "\n", "c"}), (Lines{"ab", "", "|", "c"}));
+  EXPECT_EQ(lines_of({"\n\n"}), (Lines{"", "", "|"}));
+  EXPECT_EQ(lines_of({}), (Lines{"|"}));
+}
+
+TEST(LineBuffer, HandsLongLinesOutInPieces) {
+  constexpr std::size_t kMax = LineBuffer::kMaxLine;
+  for (const std::size_t step : {std::size_t{1000}, kMax, 3 * kMax}) {
+    const std::string text(2 * kMax + 7, 'x');
+    std::vector<std::string> pieces;
+    for (std::size_t at = 0; at < text.size(); at += step) pieces.push_back(text.substr(at, step));
+    pieces.push_back("\nend");
+    std::vector<std::size_t> sizes;
+    for (const std::string& line : lines_of(pieces)) sizes.push_back(line.size());
+    EXPECT_EQ(sizes, (std::vector<std::size_t>{kMax, kMax, 7, 1, 3})) << step;
+  }
+  EXPECT_EQ(lines_of({std::string(kMax, 'x') + "\n"}).size(), 2u);
+}
+
+TEST(ExitStatus, HasWordsAndAShellsNumber) {
+  EXPECT_EQ((ExitStatus{0, 0}.to_string()), "exited with code 0");
+  EXPECT_EQ((ExitStatus{0, SIGKILL}.to_string()), "killed by signal 9 (SIGKILL)");
+  EXPECT_EQ((ExitStatus{0, SIGRTMIN + 3}.to_string()).substr(0, 16), "killed by signal");
+  EXPECT_EQ((ExitStatus{3, 0}.shell_code()), 3);
+  EXPECT_EQ((ExitStatus{0, SIGTERM}.shell_code()), 143);
+  EXPECT_EQ(exit_status_of(W_EXITCODE(7, 0)), (ExitStatus{7, 0}));
+  EXPECT_EQ(exit_status_of(W_EXITCODE(0, SIGSEGV)), (ExitStatus{0, SIGSEGV}));
+}
+
+TEST(RestartBudget, CountsPerTaskAndPerJob) {
+  RestartBudget budget({.per_task = 2, .per_job = 3}, 2);
+  const ExitStatus failed{1, 0};
+  EXPECT_TRUE(budget.decide(0, failed, seconds(9)).delay.has_value());
+  EXPECT_TRUE(budget.decide(0, failed, seconds(9)).delay.has_value());
+  EXPECT_EQ(budget.decide(0, failed, seconds(9)).reason, "it was started again 2 times already");
+  EXPECT_TRUE(budget.decide(1, failed, seconds(9)).delay.has_value());
+  EXPECT_EQ(budget.decide(1, failed, seconds(9)).reason, "the job has used its 3 restarts");
+  EXPECT_EQ(budget.num_restarts(0), 2);
+  EXPECT_EQ(budget.num_restarts(1), 1);
+}
+
+TEST(RestartBudget, IsSlowerEachTimeForWhatFailsAtOnceAndThenGivesUp) {
+  RestartBudget budget({.per_task = 100, .per_job = 100}, 1);
+  std::vector<std::optional<Duration>> delays;
+  for (const int lived : {5000, 1, 1, 1, 5000, 1, 1, 1, 1, 1}) {
+    delays.push_back(budget.decide(0, ExitStatus{1, 0}, milliseconds(lived)).delay);
+  }
+  const std::vector<std::optional<Duration>> expected{
+      milliseconds(0), milliseconds(0),   milliseconds(100), milliseconds(200), milliseconds(0),
+      milliseconds(0), milliseconds(100), milliseconds(200), milliseconds(400), std::nullopt};
+  EXPECT_EQ(delays, expected);
+}
+
+TEST(RestartBudget, DoesNotRepeatWrongUsageAndSaysNothingWhenNotAsked) {
+  RestartBudget budget({.per_task = 5, .per_job = 5}, 1);
+  EXPECT_EQ(budget.decide(0, ExitStatus{2, 0}, seconds(9)).reason, "wrong usage is wrong again");
+  EXPECT_TRUE(budget.decide(0, ExitStatus{0, 2}, seconds(9)).delay.has_value());
+  RestartBudget none({}, 1);
+  const RestartBudget::Decision decision = none.decide(0, ExitStatus{1, 0}, seconds(9));
+  EXPECT_FALSE(decision.delay.has_value());
+  EXPECT_EQ(decision.reason, "");
+}
+
+JobOutcome outcome_of(StopReason reason, const std::vector<ExitStatus>& in_order_of_ends) {
+  JobOutcome outcome;
+  outcome.reason = reason;
+  for (const ExitStatus& status : in_order_of_ends) {
+    TaskOutcome& task = outcome.tasks.emplace_back();
+    task.status = status;
+    task.order = static_cast<int>(outcome.tasks.size()) - 1;
+  }
+  return outcome;
+}
+
+TEST(JobOutcome, ExitCodeAfterARequestIs75OnlyWhenAllStopped) {
+  const ExitStatus done{0, 0}, stopped{75, 0}, failed{3, 0}, killed{0, SIGKILL};
+  for (const StopReason reason : {StopReason::kSignal, StopReason::kTaskAsked}) {
+    EXPECT_EQ(outcome_of(reason, {stopped, stopped}).exit_code(), 75);
+    EXPECT_EQ(outcome_of(reason, {done, stopped}).exit_code(), 75);
+    EXPECT_EQ(outcome_of(reason, {done, done}).exit_code(), 0);
+    EXPECT_EQ(outcome_of(reason, {stopped, failed, killed}).exit_code(), 3);
+    EXPECT_EQ(outcome_of(reason, {killed, stopped, failed}).exit_code(), 137);
+  }
+  EXPECT_EQ(outcome_of(StopReason::kTimeout, {killed}).exit_code(), 124);
+  EXPECT_EQ(outcome_of(StopReason::kFinished, {done, killed}).exit_code(), 0);
+  JobOutcome first_failed = outcome_of(StopReason::kFailure, {killed, failed});
+  first_failed.first_failure = 1;
+  EXPECT_EQ(first_failed.exit_code(), 3);
+}
+
+}  // namespace process_parts_test
+}  // namespace tutti::launch

@@ -1,0 +1,217 @@
+// The MPI transport between processes: every process runs these tests, each as its rank.
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tests/mpi/mpi_world.h"
+#include "tests/support/hang_watchdog.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/cluster/message_key_value_store.h"
+#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/mpi/mpi.h"
+
+namespace tutti {
+namespace mpi_processes_test {
+
+using mpi_tests::in_time;
+using mpi_tests::late;
+using mpi_tests::transport_of_first;
+using mpi_tests::world;
+using testing::expect_error;
+using Bytes = std::vector<std::byte>;
+
+Bytes pattern(std::size_t count, unsigned seed) {
+  Bytes bytes(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    bytes[i] = static_cast<std::byte>((i * 2654435761u + seed * 40503u) >> 9);
+  }
+  return bytes;
+}
+
+unsigned seed_of(int from, int to, int number) {
+  return static_cast<unsigned>(from * 100 + to * 10 + number);
+}
+
+class MpiProcesses : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_GE(world().size(), 2) << "run it with mpirun -n 2 or more";
+    group_ = transport_of_first(world().size());
+  }
+  int rank() const { return group_->rank(); }
+  int size() const { return group_->size(); }
+  std::vector<int> others() const {
+    std::vector<int> ranks;
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) ranks.push_back(r);
+    }
+    return ranks;
+  }
+  /// Waits for all others by messages of one tag.
+  void meet(std::uint64_t tag) {
+    std::vector<std::unique_ptr<Work>> works;
+    for (const int peer : others()) {
+      works.push_back(group_->recv(peer, tag, {}, {}));
+      works.push_back(group_->send(peer, tag, {}, {}));
+    }
+    for (const auto& work : works) work->wait(late());
+  }
+
+  testing::HangWatchdog watchdog_{"MPI processes", std::chrono::seconds(60)};
+  std::shared_ptr<Transport> group_;
+};
+
+TEST_F(MpiProcesses, AllPairsExchangeMessagesOfAllLengthsAtOnce) {
+  // On both sides of where messages stop to travel at once, and of several chunks.
+  const std::vector<std::size_t> lengths{0,         1,         4096,      16 << 10, (16 << 10) + 1,
+                                         256 << 10, 1'500'001, 5'000'000, 17};
+  const Bytes head = pattern(8, 1);
+  std::vector<Bytes> kept;
+  kept.reserve(2 * lengths.size() * others().size());
+  std::vector<std::unique_ptr<Work>> works;
+  std::vector<std::pair<const Bytes*, unsigned>> received;
+  for (const int peer : others()) {
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      const int number = static_cast<int>(i);
+      const Bytes& out = kept.emplace_back(pattern(lengths[i], seed_of(rank(), peer, number)));
+      works.push_back(group_->send(peer, 5, head, out));
+    }
+  }
+  std::vector<Bytes> heads(lengths.size() * others().size(), Bytes(8));
+  std::size_t next_head = 0;
+  for (const int peer : others()) {
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      Bytes& in = kept.emplace_back(lengths[i]);
+      received.emplace_back(&in, seed_of(peer, rank(), static_cast<int>(i)));
+      works.push_back(group_->recv(peer, 5, heads[next_head++], in));
+    }
+  }
+  for (const auto& work : works) work->wait(late());
+  for (const auto& [bytes, seed] : received) EXPECT_TRUE(*bytes == pattern(bytes->size(), seed));
+  for (const Bytes& got : heads) EXPECT_EQ(got, head);
+}
+
+TEST_F(MpiProcesses, MessagesWaitForTheirReceiverAndTagsAreIndependent) {
+  const int next = (rank() + 1) % size(), previous = (rank() + size() - 1) % size();
+  const Bytes large = pattern(3'000'000, 1), small = pattern(100, 2);
+  const auto first = group_->send(next, 1, {}, large);
+  const auto second = group_->send(next, 2, {}, small);
+  Bytes got_small(100), got_large(3'000'000);
+  group_->recv(previous, 2, {}, got_small)->wait(late());
+  EXPECT_EQ(got_small, small);
+  group_->recv(previous, 1, {}, got_large)->wait(late());
+  EXPECT_TRUE(got_large == large);
+  first->wait(late());
+  second->wait(late());
+}
+
+TEST_F(MpiProcesses, CancelledSendsAndReceivesLeaveTheOthersInOrder) {
+  const int next = (rank() + 1) % size(), previous = (rank() + size() - 1) % size();
+  for (int round = 0; round < 20; ++round) {
+    Bytes never(2'000'000), got(2'000'000);
+    group_->recv(previous, 3, {}, never);  // destroyed at once
+    const auto recv = group_->recv(previous, 3, {}, got);
+    meet(9);  // else what is given up next could be what the receive that is gone was given
+    {
+      const Bytes given_up = pattern(2'000'000, 77);
+      const auto send = group_->send(next, 3, {}, given_up);
+      for (int i = 0; i < round; ++i) send->test();  // given up a bit later in each round
+    }
+    const Bytes body = pattern(2'000'000, seed_of(rank(), next, round));
+    const auto send = group_->send(next, 3, {}, body);
+    recv->wait(late());
+    if (got == pattern(2'000'000, 77)) {  // too late: it had been sent
+      group_->recv(previous, 3, {}, got)->wait(late());
+    }
+    EXPECT_TRUE(got == pattern(2'000'000, seed_of(previous, rank(), round)));
+    EXPECT_TRUE(never == Bytes(2'000'000));
+    send->wait(late());
+    meet(4);
+  }
+}
+
+TEST_F(MpiProcesses, ADeadlineNamesThePeer) {
+  Bytes bytes(10);
+  const int last = size() - 1;
+  if (rank() == 0) {
+    const auto work = group_->recv(last, 6, {}, bytes);
+    expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", last), "tag 6"},
+                 [&] { work->wait(in_time(std::chrono::milliseconds(20))); });
+    meet(7);
+    work->wait(late());
+    EXPECT_EQ(bytes, pattern(10, 3));
+    return;
+  }
+  meet(7);
+  const Bytes body = pattern(10, 3);
+  if (rank() == last) group_->send(0, 6, {}, body)->wait(late());
+}
+
+TEST_F(MpiProcesses, AnAbortReachesAllProcesses) {
+  Bytes bytes(10);
+  const auto work = group_->recv((rank() + 1) % size(), 2, {}, bytes);
+  if (rank() == size() - 1) group_->abort(Error(ErrorCode::kInternal, "the loss is not a number"));
+  expect_error(ErrorCode::kAborted, {"the loss is not a number"}, [&] { work->wait(late()); });
+}
+
+TEST_F(MpiProcesses, ARankThatIsGoneIsNamedAfterItsLastMessage) {
+  Bytes bytes(1000);
+  if (rank() == size() - 1) {
+    const Bytes body = pattern(1000, 5);
+    for (const int peer : others()) group_->send(peer, 4, {}, body)->wait(late());
+    group_.reset();
+    return;
+  }
+  const int last = size() - 1;
+  group_->recv(last, 4, {}, bytes)->wait(late());
+  EXPECT_EQ(bytes, pattern(1000, 5));
+  expect_error(ErrorCode::kUnavailable, {concat("rank ", last)},
+               [&] { group_->recv(last, 4, {}, bytes)->wait(late()); });
+}
+
+TEST_F(MpiProcesses, RanksMayBeNumberedInAnotherOrder) {
+  std::vector<int> reversed = mpi_tests::first_processes(size());
+  std::ranges::reverse(reversed);
+  const auto other = mpi_transport({.processes = reversed, .timeout = std::chrono::seconds(60)});
+  EXPECT_EQ(other->rank(), size() - 1 - rank());
+  std::vector<int> values{other->rank()};
+  std::vector<int> sums(1);
+  make_communicator(other, {})->all_reduce(ReduceOp::kSum, std::span<const int>(values),
+                                           std::span<int>(sums));
+  EXPECT_EQ(sums[0], size() * (size() - 1) / 2);
+}
+
+TEST_F(MpiProcesses, OtherTransportsAreConnectedThroughMpi) {
+  MessageKeyValueStore store(group_);
+  const auto tcp = tcp_transport(rank(), size(), store);
+  std::vector<int> ranks(1, rank() + 1);
+  make_communicator(tcp)->all_reduce(ReduceOp::kSum, std::span(ranks));
+  EXPECT_EQ(ranks[0], size() * (size() + 1) / 2);
+  meet(8);  // a store tells its values as long as it is there
+}
+
+TEST_F(MpiProcesses, ARankThatDoesNotComeIsNamed) {
+  if (rank() == size() - 1) return;
+  expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", size() - 1), "MPI process"}, [&] {
+    mpi_transport({.name = "incomplete", .timeout = std::chrono::milliseconds(100)});
+  });
+}
+
+TEST_F(MpiProcesses, ArgumentsAreChecked) {
+  expect_error(ErrorCode::kInvalidArgument, {"rank 0", "99"},
+               [] { mpi_transport({.processes = {99}}); });
+  expect_error(ErrorCode::kInvalidArgument, {"MpiOptions::rank"}, [&] {
+    mpi_transport({.processes = {rank(), rank()}});
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"got 5"}, [&] {
+    mpi_transport({.processes = {rank(), rank()}, .rank = 5});
+  });
+  EXPECT_TRUE(is_started_by_mpi());
+  EXPECT_NE(mpi_library(), "");
+}
+
+}  // namespace mpi_processes_test
+}  // namespace tutti

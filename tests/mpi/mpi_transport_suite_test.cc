@@ -1,0 +1,24 @@
+// The MPI transport against the suite of every transport: all ranks in one process, messages by
+// MPI.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/conformance/transport_suite.h"
+#include "tests/mpi/mpi_world.h"
+
+namespace tutti::transport_suite {
+
+// What is sent goes through MPI also where sender and receiver are one process; each process of the
+// job runs the suite on its own.
+struct MpiGroups {
+  static Group make(int size) {
+    const int process = mpi_tests::world().rank();
+    Group group(static_cast<std::size_t>(size));
+    run_threads(size, [&](int rank) {
+      group[static_cast<std::size_t>(rank)] =
+          mpi_transport({.processes = std::vector<int>(group.size(), process), .rank = rank});
+    });
+    return group;
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, TransportSuite, MpiGroups);
+
+}  // namespace tutti::transport_suite

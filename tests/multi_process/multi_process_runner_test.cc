@@ -1,0 +1,323 @@
+// The runner of multi-process tests, by tf's own tests of its MultiProcessRunner.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/multi_process_runner.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+
+#include "tests/support/hang_watchdog.h"
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace multi_process_runner_test {
+
+using testing::HangWatchdog;
+using testing::MultiProcessResult;
+using testing::MultiProcessRunner;
+
+constexpr std::chrono::seconds kLimit{110};
+
+std::vector<std::string> texts(const std::vector<Json>& values) {
+  std::vector<std::string> all;
+  for (const Json& value : values) all.push_back(value.dump());
+  return all;
+}
+
+template <class Function>
+Error error_of(const Function& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorCode::kOk, "nothing was thrown");
+}
+
+TUTTI_PROCESS_FUNCTION(mpr_own_config) { return Json(std::getenv("TF_CONFIG")); }
+TUTTI_PROCESS_FUNCTION(mpr_nothing) { return {}; }
+TUTTI_PROCESS_FUNCTION(mpr_sum) {
+  return Json(arguments.at("a").as_int() + arguments.at("b").as_int() +
+              testing::this_process().index);
+}
+
+TEST(MultiProcessRunner, MPR_01_EachProcessHasItsOwnTfConfigAndReturnValuesAreCollected) {
+  const HangWatchdog watchdog("MPR-01", kLimit);
+  MultiProcessRunner runner("mpr_own_config", {.num_workers = 2, .num_ps = 1, .num_chiefs = 1});
+  runner.start();
+  const MultiProcessResult& result = runner.join();
+  ASSERT_EQ(result.return_values.size(), 4u);
+  const std::vector<std::pair<std::string, int>> expected{
+      {"chief", 0}, {"worker", 0}, {"worker", 1}, {"ps", 0}};
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    const Json config = Json::parse(result.return_values[rank].as_string());
+    EXPECT_EQ(config.at("task").at("type").as_string(), expected[rank].first);
+    EXPECT_EQ(config.at("task").at("index").as_int(), expected[rank].second);
+    const Json& cluster = config.at("cluster");
+    EXPECT_EQ(cluster.at("worker").as_array().at(1).as_string(), runner.address("worker", 1));
+    EXPECT_EQ(cluster.at("chief").as_array().at(0).as_string(), runner.address("chief", 0));
+    EXPECT_EQ(cluster.at("ps").as_array().at(0).as_string(), runner.address("ps", 0));
+  }
+}
+
+TEST(MultiProcessRunner, MPR_01_AFunctionThatReturnsNothingGivesAnEmptyList) {
+  const HangWatchdog watchdog("MPR-01 nothing", kLimit);
+  MultiProcessRunner runner("mpr_nothing", {.num_workers = 2});
+  runner.start();
+  EXPECT_TRUE(runner.join().return_values.empty());
+}
+
+TEST(MultiProcessRunner, MPR_01_ArgumentsArePassedThrough) {
+  const HangWatchdog watchdog("MPR-01 arguments", kLimit);
+  MultiProcessRunner runner("mpr_sum", {.num_workers = 3}, Json::parse(R"({"a": 40, "b": 2})"));
+  runner.start();
+  EXPECT_EQ(texts(runner.join().return_values), (std::vector<std::string>{"42", "43", "44"}));
+}
+
+TUTTI_PROCESS_FUNCTION(mpr_write) {
+  std::cout << "This is an output line, and " << testing::this_process().name() << " wrote it\n"
+            << "so is this, without an end";
+  std::cerr << "an error of " << testing::this_process().name() << std::endl;
+  return {};
+}
+
+TEST(MultiProcessRunner, MPR_02_OutputIsCapturedWithThePrefixOfItsTask) {
+  const HangWatchdog watchdog("MPR-02", kLimit);
+  MultiProcessRunner runner("mpr_write", {.num_workers = 2});
+  runner.start();
+  const MultiProcessResult& result = runner.join();
+  for (const std::string name : {"worker-0", "worker-1"}) {
+    const auto expect_once = [&](const std::string& line) {
+      EXPECT_EQ(std::ranges::count(result.output, concat("[", name, "]: ", line)), 1) << line;
+    };
+    expect_once(concat("This is an output line, and ", name, " wrote it"));
+    expect_once("so is this, without an end");
+    expect_once("an error of " + name);
+  }
+  EXPECT_EQ(result.output.size(), 6u);
+}
+
+/// Ten iterations; a process that is told to waits for its end in the middle.
+TUTTI_PROCESS_FUNCTION(mpr_iterate) {
+  const launch::Task self = testing::this_process();
+  for (int i = 0; i < 10; ++i) {
+    std::cout << self.name() << ", iteration " << i << std::endl;
+    const bool waits = arguments.at("waits").as_string() == self.name();
+    if (i == 5 && waits && testing::num_restarts() == 0) {
+      Clock::system().sleep_for(std::chrono::seconds(100));
+    }
+  }
+  return {};
+}
+
+const Json kWorker0Waits = Json(Json::Object{{"waits", "worker-0"}});
+
+TEST(MultiProcessRunner, MPR_03_TerminateStopsInTheMiddleWhileTheOtherCompletes) {
+  const HangWatchdog watchdog("MPR-03", kLimit);
+  MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
+  runner.start();
+  runner.wait_for_line("worker", 0, "iteration 5");
+  EXPECT_TRUE(runner.process_exists("worker", 0));
+  runner.terminate("worker", 0);
+  EXPECT_FALSE(runner.process_exists("worker", 0));
+  EXPECT_EQ(runner.exit_status("worker", 0).signal, SIGKILL);
+  const MultiProcessResult& result = runner.join();
+  EXPECT_EQ(testing::num_lines(result.output, "[worker-0]: worker-0, iteration 5"), 1);
+  EXPECT_EQ(testing::num_lines(result.output, "[worker-0]: worker-0, iteration 9"), 0);
+  EXPECT_EQ(testing::num_lines(result.output, "[worker-1]: worker-1, iteration 9"), 1);
+}
+
+TEST(MultiProcessRunner, MPR_03_ATerminatedTaskCanBeStartedAgain) {
+  const HangWatchdog watchdog("MPR-03 again", kLimit);
+  MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
+  runner.start();
+  runner.wait_for_line("worker", 0, "iteration 5");
+  const pid_t first = runner.process_id("worker", 0);
+  runner.terminate("worker", 0);
+  runner.start_single_process("worker", 0);
+  EXPECT_NE(runner.process_id("worker", 0), first);
+  const MultiProcessResult& result = runner.join();
+  EXPECT_EQ(testing::num_lines(result.output, "[worker-0]: worker-0, iteration 0"), 2);
+  EXPECT_EQ(testing::num_lines(result.output, "[worker-0]: worker-0, iteration 9"), 1);
+  EXPECT_EQ(testing::num_lines(result.output, "[worker-1]: worker-1, iteration 0"), 1);
+}
+
+TUTTI_PROCESS_FUNCTION(mpr_meet) {
+  const std::string own = testing::this_process().name();
+  for (int round = 0; round < 3; ++round) {
+    // Each round another one comes last; its file must be there once anybody is through.
+    const std::string file = concat(arguments.at("folder").as_string(), "/", round);
+    if (testing::this_process().index == round) {
+      Clock::system().sleep_for(std::chrono::milliseconds(30));
+      std::filesystem::create_directory(file);
+    }
+    testing::process_barrier();
+    if (!std::filesystem::exists(file)) return Json(concat(own, " passed too early"));
+  }
+  return {};
+}
+
+TEST(MultiProcessRunner, MPR_05_TheBarrierWaitsForAllProcesses) {
+  const HangWatchdog watchdog("MPR-05", kLimit);
+  const std::string folder = ::testing::TempDir() + "/tutti_mpr_meet";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  MultiProcessRunner runner("mpr_meet", {.num_workers = 3}, Json(Json::Object{{"folder", folder}}));
+  runner.start();
+  EXPECT_EQ(texts(runner.join().return_values), std::vector<std::string>{});
+  std::filesystem::remove_all(folder);
+}
+
+TEST(MultiProcessRunner, MPR_05_TheBarrierIsRefusedInTheMainProcess) {
+  const Error error = error_of([] { testing::process_barrier(); });
+  EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+  EXPECT_EQ(error.message(),
+            "process_barrier: expected a process that a MultiProcessRunner started, got the test "
+            "itself");
+}
+
+TUTTI_PROCESS_FUNCTION(mpr_wait_alone) {
+  testing::process_barrier(std::chrono::milliseconds(50));
+  return {};
+}
+
+TEST(MultiProcessRunner, MPR_05_ABarrierThatNobodyElseReachesNamesHowManyCame) {
+  const HangWatchdog watchdog("MPR-05 alone", kLimit);
+  MultiProcessRunner runner("mpr_wait_alone", {.num_workers = 2});
+  runner.start_single_process("worker", 1);
+  const Error error = error_of([&] { runner.join(); });
+  EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(error.message(), "worker-1: process_barrier: 1 of 2 processes came");
+}
+
+TUTTI_PROCESS_FUNCTION(mpr_fail_first) {
+  if (testing::this_process().index == 0) fail(ErrorCode::kDataLoss, "the file is torn");
+  Clock::system().sleep_for(std::chrono::seconds(100));
+  return {};
+}
+
+TEST(MultiProcessRunner, AnErrorOfAProcessCountsMoreThanTheDeadline) {
+  const HangWatchdog watchdog("error and deadline", kLimit);
+  MultiProcessRunner runner("mpr_fail_first", {.num_workers = 2});
+  runner.start();
+  runner.wait_for_line("worker", 0, "error: the file is torn");
+  const Error error = error_of([&] { runner.join(std::chrono::milliseconds(200)); });
+  EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+  EXPECT_EQ(error.message(), "worker-0: the file is torn");
+  EXPECT_FALSE(runner.process_exists("worker", 1));
+}
+
+TEST(MultiProcessRunner, TheDeadlineNamesWhoStillRanAndKeepsTheOutput) {
+  const HangWatchdog watchdog("deadline", kLimit);
+  MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
+  runner.start();
+  runner.wait_for_line("worker", 0, "iteration 5");
+  runner.wait_for_line("worker", 1, "iteration 9");
+  const Error error = error_of([&] { runner.join(std::chrono::milliseconds(300)); });
+  EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(error.message(),
+            "MultiProcessRunner: after 0.3 s these still ran: worker-0 (last line: worker-0, "
+            "iteration 5)");
+  EXPECT_TRUE(testing::has_line(runner.result().output, "[worker-0]: worker-0, iteration 3"));
+}
+
+TUTTI_PROCESS_FUNCTION(mpr_end) {
+  if (const Json* const signal = arguments.find("signal")) {
+    ::signal(static_cast<int>(signal->as_int()), SIG_DFL);
+    ::raise(static_cast<int>(signal->as_int()));
+  }
+  ::_exit(static_cast<int>(arguments.at("code").as_int()));
+}
+
+TEST(MultiProcessRunner, AnUnexpectedEndIsAnErrorThatSaysHow) {
+  const HangWatchdog watchdog("unexpected end", kLimit);
+  const auto join_one = [](const char* arguments) {
+    MultiProcessRunner runner("mpr_end", {}, Json::parse(arguments));
+    runner.start();
+    return error_of([&] { runner.join(); });
+  };
+  EXPECT_EQ(join_one(R"({"code": 3})").message(), "worker-0: exited with code 3");
+  EXPECT_EQ(join_one(R"({"code": 3})").code(), ErrorCode::kAborted);
+  EXPECT_EQ(join_one(R"({"signal": 11})").message(), "worker-0: killed by signal 11 (SIGSEGV)");
+  EXPECT_EQ(join_one(R"({"code": 0})").code(), ErrorCode::kOk);
+}
+
+TUTTI_PROCESS_FUNCTION(mpr_fail_twice) {
+  std::cout << "start " << testing::num_restarts() << std::endl;
+  if (testing::this_process().index == 1 && testing::num_restarts() < 2) ::_exit(9);
+  return Json(testing::num_restarts());
+}
+
+TEST(MultiProcessRunner, AutoRestartStartsWhoFailedAgain) {
+  const HangWatchdog watchdog("auto restart", kLimit);
+  MultiProcessRunner runner("mpr_fail_twice", {.num_workers = 2, .auto_restart = true});
+  runner.start();
+  EXPECT_EQ(texts(runner.join().return_values), (std::vector<std::string>{"0", "2"}));
+  EXPECT_EQ(testing::num_lines(runner.result().output, "[worker-1]: start"), 3);
+}
+
+TEST(MultiProcessRunner, ATerminatedProcessIsNotRestartedByItself) {
+  const HangWatchdog watchdog("no restart", kLimit);
+  MultiProcessRunner runner("mpr_iterate", {.num_workers = 2, .auto_restart = true}, kWorker0Waits);
+  runner.start();
+  runner.wait_for_line("worker", 0, "iteration 5");
+  runner.terminate_all();
+  EXPECT_EQ(testing::num_lines(runner.join().output, "worker-0, iteration 0"), 1);
+}
+
+TEST(MultiProcessRunner, ATaskMayRunAnotherFunction) {
+  const HangWatchdog watchdog("other function", kLimit);
+  MultiProcessRunner runner("mpr_own_config", {.num_workers = 2});
+  runner.start_single_process("worker", 0);
+  runner.start_single_process("worker", 1, "mpr_sum", Json::parse(R"({"a": 1, "b": 2})"));
+  const Error twice = error_of([&] { runner.start_single_process("worker", 1); });
+  EXPECT_EQ(twice.code(), ErrorCode::kFailedPrecondition);
+  EXPECT_EQ(runner.join().return_values.at(1), Json(4));
+  EXPECT_EQ(error_of([&] { runner.terminate("ps", 0); }).code(), ErrorCode::kNotFound);
+}
+
+TUTTI_PROCESS_FUNCTION(mpr_count) {
+  for (int i = 0;; ++i) {
+    std::cout << "count " << i << std::endl;
+    Clock::system().sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TEST(MultiProcessRunner, AProcessCanBeStoppedAndContinued) {
+  const HangWatchdog watchdog("stop and continue", kLimit);
+  MultiProcessRunner runner("mpr_count");
+  runner.start();
+  runner.wait_for_line("worker", 0, "count 3");
+  runner.send("worker", 0, SIGSTOP);
+  const auto lines_after = [&](int milliseconds) {
+    Clock::system().sleep_for(std::chrono::milliseconds(milliseconds));
+    EXPECT_TRUE(runner.process_exists("worker", 0));
+    return runner.result().output.size();
+  };
+  const std::size_t stopped = lines_after(50);
+  EXPECT_EQ(lines_after(50), stopped);
+  runner.send("worker", 0, SIGCONT);
+  runner.wait_for_line("worker", 0, concat("count ", stopped + 5));
+}
+
+TUTTI_PROCESS_FUNCTION(mpr_much) {
+  const std::string line(1000, 'x');
+  for (int i = 0; i < 5000; ++i) std::cout << line << '\n';
+  return Json(true);
+}
+
+TEST(MultiProcessRunner, MoreOutputThanAPipeHoldsIsReadWhole) {
+  const HangWatchdog watchdog("much output", kLimit);
+  MultiProcessRunner runner("mpr_much", {.num_workers = 2, .stream_output = false});
+  runner.start();
+  EXPECT_EQ(runner.join().output.size(), 10000u);
+  EXPECT_EQ(runner.result().return_values.size(), 2u);
+}
+
+}  // namespace multi_process_runner_test
+}  // namespace tutti

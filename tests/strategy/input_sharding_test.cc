@@ -1,0 +1,373 @@
+// Input of several workers: families ASH, RBT, INP and CTI of the tf.distribute scenarios, rows
+// with several workers.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/strategy/input_workers.h"
+
+namespace tutti {
+namespace input_sharding_test {
+
+TEST(InputSharding, TheCanonicalRuleGivesTheBatchesOfOneProcess) {
+  const Dataset dataset = Dataset::range(45).shuffle(45, 3).batch(10);
+  for (const auto& [workers, replicas] : {std::pair{2, 1}, {2, 2}, {4, 1}, {3, 2}, {1, 4}}) {
+    const std::vector<Steps> passes = passes_of({.count = workers, .replicas = replicas}, dataset);
+    EXPECT_EQ(all_replicas(passes), steps_of_one_process(workers * replicas, dataset))
+        << workers << " x " << replicas;
+  }
+}
+
+TEST(InputSharding, TheCanonicalRuleCutsFilesAlikeAndNeedsNoAgreement) {
+  const Dataset dataset = numbers_in(files_of({9, 1, 4})).batch(4);
+  std::vector<Steps> passes;
+  for (int worker = 0; worker < 2; ++worker) {
+    DistributedDataset part = make_distributed_dataset(dataset, plan_of({.count = 2}, worker));
+    EXPECT_EQ(part.global_batch_size(), 4);
+    passes.push_back(rest_of_pass(part));
+  }
+  EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{4, 5}}, {{8, 9}}, {{12}}}));
+  EXPECT_EQ(passes[1], (Steps{{{2, 3}}, {{6, 7}}, {{10, 11}}, {{13}}}));
+}
+
+TEST(InputSharding, PiecesKnowTheirPlaceInTheGlobalBatch) {
+  const Dataset dataset = Dataset::range(11).batch(8);
+  for (const InputOptions& options :
+       {InputOptions{}, named(AutoShardPolicy::kData), named(AutoShardPolicy::kOff)}) {
+    std::vector<Rows> first(2), global(2), rows(2);
+    on_workers(
+        {.count = 2, .options = options}, [&](int) { return dataset; },
+        [&](int worker, DistributedDataset part) {
+          const auto w = static_cast<std::size_t>(worker);
+          for (const PerReplica<Batch>& batch : part) {
+            first[w].push_back(batch[0].element().first_row());
+            global[w].push_back(batch[0].global_rows());
+            rows[w].push_back(batch[0].rows());
+          }
+        });
+    EXPECT_EQ(global[0], global[1]);
+    ASSERT_FALSE(first[1].empty());
+    for (std::size_t s = 0; s < first[1].size(); ++s) {
+      EXPECT_EQ(first[0][s], 0);
+      EXPECT_EQ(first[1][s], rows[0][s]);
+      EXPECT_EQ(global[1][s], rows[0][s] + rows[1][s]);
+    }
+  }
+}
+
+TEST(InputSharding, SharesOfUnequalWorkersAreCutOverAllReplicas) {
+  const Workers workers{.count = 2, .replicas = 2, .weights = {3, 1, 2, 2}};
+  EXPECT_EQ(all_replicas(passes_of(workers, Dataset::range(16).batch(8))),
+            (Steps{{{0, 1, 2}, {3}, {4, 5}, {6, 7}}, {{8, 9, 10}, {11}, {12, 13}, {14, 15}}}));
+}
+
+TEST(InputSharding, RBT_01_EachStepOfAllWorkersHasTheGlobalBatch) {
+  for (const auto& [batch, workers, replicas] :
+       {std::tuple{8, 2, 2}, {7, 2, 2}, {4, 3, 1}, {5, 3, 2}, {4, 5, 1}, {4, 2, 1}}) {
+    // As many whole batches on every worker.
+    const int per_worker = workers * batch * 2;
+    const Dataset dataset =
+        numbers_in(files_of(std::vector<int>(static_cast<std::size_t>(workers), per_worker)))
+            .batch(batch);
+    const Steps steps = all_replicas(passes_of(
+        {.count = workers, .replicas = replicas, .options = named(AutoShardPolicy::kFile)},
+        dataset));
+    EXPECT_EQ(std::ssize(steps), per_worker * workers / batch);
+    for (const Step& step : steps) {
+      const auto [low, high] =
+          std::minmax_element(step.begin(), step.end(),
+                              [](const Rows& a, const Rows& b) { return a.size() < b.size(); });
+      EXPECT_LE(high->size() - low->size(), 1u);
+      EXPECT_EQ(std::ssize(sorted_rows({step})), batch);
+    }
+    EXPECT_EQ(sorted_rows(steps), numbers_below(per_worker * workers));
+  }
+}
+
+TEST(InputSharding, RBT_03_RotatedSizes) {
+  const std::vector<Steps> passes =
+      passes_of({.count = 3, .options = named(AutoShardPolicy::kOff)}, Dataset::range(4).batch(4));
+  EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{2}}, {{3}}}));
+  EXPECT_EQ(passes[1], (Steps{{{0}}, {{1}}, {{2, 3}}}));
+  EXPECT_EQ(passes[2], (Steps{{{0}}, {{1, 2}}, {{3}}}));
+}
+
+TEST(InputSharding, RBT_05_FewerRowsThanReplicasStillAddUp) {
+  const std::vector<Steps> passes =
+      passes_of({.count = 5, .options = named(AutoShardPolicy::kOff)}, Dataset::range(4).batch(4));
+  for (const Step& step : all_replicas(passes)) EXPECT_EQ(sorted_rows({step}).size(), 4u);
+  EXPECT_EQ(passes[1], (Steps{{{0}}, {{1}}, {{2}}, {{}}, {{3}}}));
+}
+
+TEST(InputSharding, RBT_13_BatchesOfUnknownSizeAreCutEvenly) {
+  // A map may change the rows: the size is not known before.
+  const Dataset dataset =
+      numbers_in(files_of({5, 4})).batch(4).map([](const Element& e) { return e; });
+  const std::vector<Steps> passes =
+      passes_of({.count = 2, .options = named(AutoShardPolicy::kFile)}, dataset);
+  EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{2, 3}}, {{4}}}));
+  EXPECT_EQ(passes[1], (Steps{{{5, 6}}, {{7, 8}}, {{}}}));
+}
+
+TEST(InputSharding, ASH_13_ShardingByDataCutsEvenly) {
+  const std::vector<Steps> passes =
+      passes_of({.count = 3, .options = named(AutoShardPolicy::kData)}, Dataset::range(8).batch(4));
+  EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{4, 5}}}));
+  EXPECT_EQ(passes[1], (Steps{{{2, 3}}, {{6, 7}}}));
+  EXPECT_EQ(passes[2], (Steps{{{}}, {{}}}));
+}
+
+TEST(InputSharding, ASH_11_AWorkerWithoutFilesStepsAlongWithEmptyBatches) {
+  const Dataset dataset = numbers_in(files_of({5, 2})).batch(4);
+  Rows shapes;
+  std::vector<Steps> passes(3);
+  on_workers(
+      {.count = 3, .options = named(AutoShardPolicy::kFile)}, [&](int) { return dataset; },
+      [&](int worker, DistributedDataset part) {
+        EXPECT_EQ(part.cardinality(), std::nullopt);
+        EXPECT_EQ(part.global_batch_size(), 4);
+        for (const PerReplica<Batch>& batch : part) {
+          passes[static_cast<std::size_t>(worker)].push_back(values_of(batch));
+          if (worker < 2) continue;
+          EXPECT_EQ(batch[0].features().dtype(), DType::kInt64);
+          EXPECT_EQ(batch[0].features().shape(), (Shape{0}));
+          shapes.push_back(batch[0].global_rows());
+        }
+      });
+  EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{2}}, {{3}}, {{4}}}));
+  EXPECT_EQ(passes[1], (Steps{{{5}}, {{6}}, {{}}, {{}}}));
+  EXPECT_EQ(passes[2], (Steps{{{}}, {{}}, {{}}, {{}}}));
+  EXPECT_EQ(shapes, (Rows{3, 2, 1, 1}));
+}
+
+TEST(InputSharding, ASH_03_ASH_01_AutoSharesFilesOrElements) {
+  const Workers workers{.count = 2, .options = {.sharding_rule = ShardingRule::kTensorFlow}};
+  const std::vector<Steps> by_file = passes_of(workers, numbers_in(files_of({4, 4})).batch(4));
+  EXPECT_EQ(by_file[1], (Steps{{{4, 5}}, {{6, 7}}}));
+  const std::vector<Steps> by_data = passes_of(workers, Dataset::range(8).batch(4));
+  EXPECT_EQ(by_data[1], (Steps{{{2, 3}}, {{6, 7}}}));
+}
+
+TEST(InputSharding, EveryExampleOnceUnderEveryRuleThatShards) {
+  const Dataset files = numbers_in(files_of({7, 1, 12, 3, 0})).shuffle(5, 2).batch(6);
+  for (const auto& [workers, replicas] : {std::pair{2, 1}, {3, 1}, {2, 3}, {6, 1}}) {
+    for (const InputOptions& options :
+         {InputOptions{}, named(AutoShardPolicy::kFile), named(AutoShardPolicy::kData),
+          named(AutoShardPolicy::kAuto)}) {
+      const Steps steps = all_replicas(
+          passes_of({.count = workers, .replicas = replicas, .options = options}, files));
+      EXPECT_EQ(sorted_rows(steps), numbers_below(23)) << workers << " x " << replicas;
+    }
+  }
+}
+
+// Steps of the low level: batches go to replicas whole, the dataset was sharded before.
+std::vector<Steps> whole_batches(const Workers& workers, const Dataset& dataset,
+                                 AutoShardPolicy policy) {
+  Workers whole = workers;
+  whole.cut = InputCut::kWhole;
+  return passes_of(whole,
+                   [&](int worker) { return auto_shard(dataset, workers.count, worker, policy); });
+}
+
+TEST(InputSharding, INP_06_AutoSharesElementsAndOffRepeatsThem) {
+  EXPECT_EQ(all_replicas(whole_batches({.count = 2}, Dataset::range(4), AutoShardPolicy::kAuto)),
+            (Steps{{{0}, {1}}, {{2}, {3}}}));
+  EXPECT_EQ(all_replicas(whole_batches({.count = 2}, Dataset::range(4), AutoShardPolicy::kOff)),
+            (Steps{{{0}, {0}}, {{1}, {1}}, {{2}, {2}}, {{3}, {3}}}));
+}
+
+TEST(InputSharding, INP_06_ScalarsEndWithTheShorterPart) {
+  EXPECT_EQ(all_replicas(whole_batches({.count = 2}, Dataset::range(5), AutoShardPolicy::kAuto)),
+            (Steps{{{0}, {1}}, {{2}, {3}}}));
+}
+
+TEST(InputSharding, INP_09_WholeBatchesByValueAndByFunction) {
+  const Workers workers{.count = 2, .replicas = 2};
+  const Dataset batches = Dataset::range(9).batch(2);
+  EXPECT_EQ(all_replicas(whole_batches(workers, batches, AutoShardPolicy::kAuto)),
+            (Steps{{{0, 1}, {4, 5}, {2, 3}, {6, 7}}, {{8}, {}, {}, {}}}));
+  EXPECT_EQ(
+      all_replicas(whole_batches(workers, batches, AutoShardPolicy::kOff)),
+      (Steps{
+          {{0, 1}, {2, 3}, {0, 1}, {2, 3}}, {{4, 5}, {6, 7}, {4, 5}, {6, 7}}, {{8}, {}, {8}, {}}}));
+}
+
+TEST(InputSharding, INP_10_AWorkerThatHasEndedSuppliesEmptyBatches) {
+  const Workers workers{.count = 2, .replicas = 2, .cut = InputCut::kWhole};
+  const Steps steps = all_replicas(
+      passes_of(workers, [](int worker) { return Dataset::range(8 + worker).batch(2); }));
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_EQ(steps.back(), (Step{{}, {}, {8}, {}}));
+}
+
+TEST(InputSharding, INP_13_BothWorkersMakeAsManySteps) {
+  const std::vector<Steps> passes =
+      whole_batches({.count = 2}, Dataset::range(5).batch(2), AutoShardPolicy::kData);
+  EXPECT_EQ(passes[0], (Steps{{{0, 1}}, {{4}}}));
+  EXPECT_EQ(passes[1], (Steps{{{2, 3}}, {{}}}));
+}
+
+TEST(InputSharding, INP_07_ByFunctionEachPipelineSeesWhatItsFunctionGives) {
+  std::vector<Steps> passes(2);
+  std::vector<std::string> contexts(2);
+  on_two_strategies([&](Strategy& strategy) {
+    const auto w = static_cast<std::size_t>(strategy.worker());
+    DistributedDataset dataset =
+        strategy.distribute_datasets_from_function([&](const InputContext& context) {
+          contexts[w] = concat(context.to_string(), ", ", context.get_per_replica_batch_size(8));
+          return Dataset::range(8).batch(2);
+        });
+    EXPECT_EQ(dataset.global_batch_size(), 8);
+    passes[w] = rest_of_pass(dataset);
+  });
+  EXPECT_EQ(contexts, (std::vector<std::string>{"input pipeline id 0, total: 2, 2",
+                                                "input pipeline id 1, total: 2, 2"}));
+  EXPECT_EQ(all_replicas(passes),
+            (Steps{{{0, 1}, {2, 3}, {0, 1}, {2, 3}}, {{4, 5}, {6, 7}, {4, 5}, {6, 7}}}));
+}
+
+TEST(InputSharding, CTI_03_CTI_07_CTI_11_BatchesReachTheReplicasOfAllWorkers) {
+  for (const auto& [count, batch] : {std::pair{4, 2}, {3, 2}, {2, 1}}) {
+    std::vector<Steps> passes(2);
+    const Dataset data = Dataset::range(5, 5 + count).batch(batch);
+    on_two_strategies([&](Strategy& strategy) {
+      DistributedDataset dataset = strategy.distribute_dataset(data);
+      passes[static_cast<std::size_t>(strategy.worker())] = rest_of_pass(dataset);
+    });
+    EXPECT_EQ(all_replicas(passes), steps_of_one_process(4, data));
+  }
+}
+
+TEST(InputSharding, CTI_13_ByFunctionWithoutBatchEachReplicaGetsAnElement) {
+  std::vector<Steps> passes(2);
+  on_two_strategies([&](Strategy& strategy) {
+    DistributedDataset dataset =
+        strategy.distribute_datasets_from_function([](const InputContext& context) {
+          return Dataset::range(5, 9)
+              .batch(2)
+              .shard(context.num_input_pipelines, context.input_pipeline_id)
+              .unbatch();
+        });
+    passes[static_cast<std::size_t>(strategy.worker())] = rest_of_pass(dataset);
+  });
+  EXPECT_EQ(all_replicas(passes), (Steps{{{5}, {6}, {7}, {8}}}));
+}
+
+void expect_positions_go_on(const Dataset& dataset) {
+  for (const InputOptions& options :
+       {InputOptions{}, named(AutoShardPolicy::kFile), named(AutoShardPolicy::kData),
+        named(AutoShardPolicy::kOff),
+        InputOptions{.prefetch = 0, .auto_shard_policy = AutoShardPolicy::kFile}}) {
+    const Workers workers{.count = 3, .options = options};
+    const auto make = [&](int) { return dataset; };
+    std::vector<Steps> straight(3);
+    on_workers(workers, make, [&](int worker, DistributedDataset part) {
+      for (int epoch = 0; epoch < 2; ++epoch) {
+        for (const Step& step : rest_of_pass(part)) {
+          straight[static_cast<std::size_t>(worker)].push_back(step);
+        }
+      }
+    });
+    ASSERT_GT(straight[0].size(), 4u);
+    for (std::size_t stop = 0; stop < straight[0].size(); ++stop) {
+      std::vector<Json> positions(3);
+      std::vector<Steps> seen(3);
+      on_workers(workers, make, [&](int worker, DistributedDataset part) {
+        const auto w = static_cast<std::size_t>(worker);
+        while (seen[w].size() < stop) {
+          for (const PerReplica<Batch>& batch : part) {
+            seen[w].push_back(values_of(batch));
+            if (seen[w].size() == stop) break;
+          }
+        }
+        positions[w] = Json::parse(part.position().dump());
+      });
+      EXPECT_EQ(positions[0].dump(), positions[2].dump());
+      on_workers(workers, make, [&](int worker, DistributedDataset part) {
+        const auto w = static_cast<std::size_t>(worker);
+        part.restore(positions[w]);
+        while (seen[w].size() < straight[w].size()) {
+          for (const Step& step : rest_of_pass(part)) seen[w].push_back(step);
+        }
+      });
+      EXPECT_EQ(seen, straight) << "stopped after " << stop;
+    }
+  }
+}
+
+TEST(InputSharding, PositionsGoOnUnderEveryRule) {
+  const std::vector<std::string> files = files_of({3, 1, 5, 2});
+  expect_positions_go_on(numbers_in(files).shuffle(4, 7).batch(4));
+  // Fewer rows than replicas: some steps are nobody's and left out.
+  expect_positions_go_on(numbers_in(files).batch(2));
+}
+
+TEST(InputSharding, OneWorkerIsNotSharded) {
+  for (AutoShardPolicy policy : {AutoShardPolicy::kAuto, AutoShardPolicy::kFile,
+                                 AutoShardPolicy::kData, AutoShardPolicy::kOff}) {
+    MirroredStrategy strategy({.devices = "cpu:0-2"});
+    DistributedDataset dataset =
+        strategy.distribute_dataset(Dataset::range(10).batch(5), named(policy));
+    EXPECT_EQ(rest_of_pass(dataset), steps_of_one_process(3, Dataset::range(10).batch(5)));
+  }
+}
+
+ErrorCode code_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return ErrorCode::kOk;
+}
+
+TEST(InputSharding, WhatCannotBeShardedIsRefused) {
+  const Dataset batches = Dataset::range(8).batch(4);
+  const auto distribute = [&](InputPlan plan) {
+    return code_of([&] { (void)make_distributed_dataset(batches, plan); });
+  };
+  const auto with_rows = [](InputPlan plan) {
+    plan.rows_of_workers = [](std::int64_t rows) { return Rows{rows, rows}; };
+    return plan;
+  };
+  const Workers by_file{.count = 2, .options = named(AutoShardPolicy::kFile)};
+  const Workers by_data{.count = 2, .options = named(AutoShardPolicy::kData)};
+  // No file to share, as in ASH-05; nobody to ask.
+  EXPECT_EQ(distribute(with_rows(plan_of(by_file, 0))), ErrorCode::kNotFound);
+  EXPECT_EQ(distribute(plan_of(by_data, 0)), ErrorCode::kFailedPrecondition);
+  EXPECT_EQ(distribute(plan_of({.count = 2, .cut = InputCut::kWhole}, 0)),
+            ErrorCode::kFailedPrecondition);
+  // Unequal workers have tf's rule only by accident.
+  InputPlan unequal = with_rows(plan_of(by_data, 1));
+  unequal.first_replica = 2;
+  unequal.num_replicas_in_sync = 3;
+  EXPECT_EQ(distribute(unequal), ErrorCode::kInvalidArgument);
+  unequal.options = {};
+  EXPECT_EQ(distribute(unequal), ErrorCode::kOk);
+  Workers weighted = by_data;
+  weighted.weights = {1, 2};
+  EXPECT_EQ(distribute(with_rows(plan_of(weighted, 0))), ErrorCode::kInvalidArgument);
+  // Numbers that contradict each other.
+  InputPlan outside = plan_of({.count = 2}, 0);
+  outside.worker = 2;
+  EXPECT_EQ(distribute(outside), ErrorCode::kInvalidArgument);
+  outside = plan_of({.count = 2}, 1);
+  outside.first_replica = 2;
+  EXPECT_EQ(distribute(outside), ErrorCode::kInvalidArgument);
+}
+
+TEST(InputSharding, ByFunctionAWorkerNeedsAnElementToKnowWhatIsEmpty) {
+  InputPlan plan = plan_of({.count = 2, .cut = InputCut::kWhole}, 1);
+  plan.rows_of_workers = [](std::int64_t rows) { return Rows{2, rows}; };
+  DistributedDataset dataset =
+      make_distributed_dataset(Dataset::range(0).batch(2), std::move(plan));
+  EXPECT_EQ(code_of([&] { (void)dataset.begin(); }), ErrorCode::kFailedPrecondition);
+}
+
+TEST(InputSharding, UnbatchedByValueIsRefusedAlsoByTensorFlowsRule) {
+  InputPlan plan = plan_of({.count = 2, .options = named(AutoShardPolicy::kData)}, 0);
+  plan.rows_of_workers = [](std::int64_t rows) { return Rows{rows, rows}; };
+  DistributedDataset dataset = make_distributed_dataset(Dataset::range(8), std::move(plan));
+  EXPECT_EQ(code_of([&] { (void)dataset.begin(); }), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace input_sharding_test
+}  // namespace tutti

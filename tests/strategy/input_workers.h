@@ -1,0 +1,230 @@
+// Workers of tests of distributed input: threads that share nothing but what rows_of_workers tells
+// them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/support/hang_watchdog.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
+#include "tutti/data/list_files.h"
+#include "tutti/data/tfrecord.h"
+#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/mirrored_strategy.h"
+
+namespace tutti::input_sharding_test {
+
+using Rows = std::vector<std::int64_t>;
+using Step = std::vector<Rows>;  // of each replica
+using Steps = std::vector<Step>;
+
+// An all-gather of one number between threads.
+class RowsMeeting {
+ public:
+  explicit RowsMeeting(int num_workers) : told_(static_cast<std::size_t>(num_workers)) {}
+
+  Rows tell(int worker, std::int64_t rows) {
+    MutexLock lock(mutex_);
+    told_[static_cast<std::size_t>(worker)] = rows;
+    const int round = round_;
+    if (++arrived_ == told_.size()) {
+      arrived_ = 0;
+      ++round_;
+      result_ = told_;
+      all_arrived_.notify_all();
+    } else if (!all_arrived_.wait_for(mutex_, std::chrono::seconds(60),
+                                      [&] { return round_ != round; })) {
+      fail(ErrorCode::kDeadlineExceeded, "another worker makes fewer steps");
+    }
+    return result_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar all_arrived_;
+  Rows told_, result_;
+  std::size_t arrived_ = 0;
+  int round_ = 0;
+};
+
+struct Workers {
+  int count = 1;
+  int replicas = 1;  // of each
+  InputOptions options = {};
+  InputCut cut = InputCut::kSplit;
+  std::vector<double> weights = {};
+};
+
+inline InputPlan plan_of(const Workers& workers, int worker) {
+  InputPlan plan{.replica_devices = parse_devices(concat("cpu:0-", workers.replicas - 1)),
+                 .weights = workers.weights,
+                 .cut = workers.cut,
+                 .options = workers.options,
+                 .num_replicas_in_sync = workers.count * workers.replicas,
+                 .first_replica = worker * workers.replicas,
+                 .num_workers = workers.count,
+                 .worker = worker};
+  return plan;
+}
+
+// What each worker is to do with its own DistributedDataset.
+using Body = std::function<void(int worker, DistributedDataset dataset)>;
+using MakeDataset = std::function<Dataset(int worker)>;
+
+inline void on_workers(const Workers& workers, const MakeDataset& make, const Body& body) {
+  const testing::HangWatchdog watchdog("workers that read input", std::chrono::seconds(120));
+  RowsMeeting meeting(workers.count);
+  std::vector<std::string> errors(static_cast<std::size_t>(workers.count));
+  {
+    std::vector<std::unique_ptr<Thread>> threads;
+    for (int worker = 0; worker < workers.count; ++worker) {
+      threads.push_back(Executor::system().start("worker", [&, worker] {
+        try {
+          InputPlan plan = plan_of(workers, worker);
+          plan.rows_of_workers = [&, worker](std::int64_t rows) {
+            return meeting.tell(worker, rows);
+          };
+          body(worker, make_distributed_dataset(make(worker), std::move(plan)));
+        } catch (const std::exception& error) {
+          errors[static_cast<std::size_t>(worker)] = error.what();
+        }
+      }));
+    }
+  }
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+inline Step values_of(const PerReplica<Batch>& batch) {
+  Step step;
+  for (const Batch& part : batch) {
+    Rows rows;
+    for (double value : part.features().to_doubles()) rows.push_back(std::int64_t(value));
+    step.push_back(rows);
+  }
+  return step;
+}
+
+inline Steps rest_of_pass(DistributedDataset& dataset) {
+  Steps steps;
+  for (const PerReplica<Batch>& batch : dataset) steps.push_back(values_of(batch));
+  return steps;
+}
+
+// One pass, and of each worker the steps.
+inline std::vector<Steps> passes_of(const Workers& workers, const MakeDataset& make) {
+  std::vector<Steps> passes(static_cast<std::size_t>(workers.count));
+  on_workers(workers, make, [&](int worker, DistributedDataset dataset) {
+    passes[static_cast<std::size_t>(worker)] = rest_of_pass(dataset);
+  });
+  return passes;
+}
+inline std::vector<Steps> passes_of(const Workers& workers, const Dataset& dataset) {
+  return passes_of(workers, [&](int) { return dataset; });
+}
+
+// The replicas of all workers side by side. Expects as many steps on every worker.
+inline Steps all_replicas(const std::vector<Steps>& passes) {
+  Steps steps = passes.front();
+  for (std::size_t w = 1; w < passes.size(); ++w) {
+    EXPECT_EQ(passes[w].size(), steps.size()) << "worker " << w;
+    for (std::size_t s = 0; s < std::min(steps.size(), passes[w].size()); ++s) {
+      steps[s].insert(steps[s].end(), passes[w][s].begin(), passes[w][s].end());
+    }
+  }
+  return steps;
+}
+
+inline Rows sorted_rows(const Steps& steps) {
+  Rows all;
+  for (const Step& step : steps) {
+    for (const Rows& rows : step) all.insert(all.end(), rows.begin(), rows.end());
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+inline Rows numbers_below(std::int64_t count) {
+  Rows numbers(static_cast<std::size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+// Files of so many records each; all records together are the numbers 0, 1, 2, ...
+inline std::vector<std::string> files_of(const std::vector<int>& sizes) {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  const auto folder =
+      std::filesystem::path(::testing::TempDir()) / (std::string("tutti_input_") + test->name());
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  int number = 0;
+  for (std::size_t f = 0; f < sizes.size(); ++f) {
+    TFRecordWriter writer((folder / concat("part-", f)).string());
+    for (int r = 0; r < sizes[f]; ++r) writer.write(std::to_string(number++));
+    writer.close();
+  }
+  return list_files((folder / "part-*").string());
+}
+
+inline Dataset numbers_in(const std::vector<std::string>& paths) {
+  return tfrecord_dataset(paths).map([](const Element& record) {
+    return Element(
+        {Tensor::from<std::int64_t>({}, {std::stoll(std::string(bytes_of(record[0])))})});
+  });
+}
+
+inline InputOptions named(AutoShardPolicy policy) { return {.auto_shard_policy = policy}; }
+
+inline Steps steps_of_one_process(int replicas, const Dataset& dataset) {
+  MirroredStrategy strategy({.devices = concat("cpu:0-", replicas - 1)});
+  DistributedDataset distributed = strategy.distribute_dataset(dataset);
+  return rest_of_pass(distributed);
+}
+
+// A strategy that is one of two workers, as a program sees it.
+class OneOfTwo : public LocalStrategy {
+ public:
+  OneOfTwo(int worker, RowsMeeting& meeting)
+      : LocalStrategy("one_of_two", {.devices = "cpu:0-1"}), worker_(worker), meeting_(meeting) {}
+  std::string_view name() const override { return "one_of_two"; }
+  int num_replicas_in_sync() const override { return 4; }
+  int num_workers() const override { return 2; }
+  int worker() const override { return worker_; }
+  int first_replica() const override { return 2 * worker_; }
+
+ protected:
+  std::shared_ptr<VariableStorage> create_storage(const Tensor& value,
+                                                  VariableOptions options) override {
+    return create_on_read_storage(value, std::move(options));
+  }
+  void complete_input_plan(InputPlan& plan) override {
+    plan.rows_of_workers = [this](std::int64_t rows) { return meeting_.tell(worker_, rows); };
+  }
+
+ private:
+  int worker_;
+  RowsMeeting& meeting_;
+};
+
+inline void on_two_strategies(const std::function<void(Strategy&)>& body) {
+  const testing::HangWatchdog watchdog("two strategies that read input", std::chrono::seconds(120));
+  RowsMeeting meeting(2);
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (int worker = 0; worker < 2; ++worker) {
+    threads.push_back(Executor::system().start("worker", [&, worker] {
+      OneOfTwo strategy(worker, meeting);
+      body(strategy);
+    }));
+  }
+}
+
+}  // namespace tutti::input_sharding_test

@@ -1,0 +1,304 @@
+// Starts, hears and ends the processes of a multi-process test.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/multi_process_runner.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "tests/support/process_files.h"
+#include "tools/launch/free_ports.h"
+#include "tutti/core/error.h"
+#include "tutti/core/file.h"
+
+namespace tutti::testing {
+namespace {
+
+constexpr int kPollMilliseconds = 2;  // how late the end of a process is seen
+
+/// A folder that disappears with this object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_(std::filesystem::temp_directory_path() / "tutti_processes_XXXXXX") {
+    if (!::mkdtemp(path_.data())) fail(ErrorCode::kUnavailable, "cannot make folder ", path_);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::vector<launch::Task> local_tasks(const MultiProcessOptions& options) {
+  const launch::TaskCounts counts{options.num_chiefs, options.num_workers, options.num_ps};
+  std::vector<std::string> addresses;
+  for (const int port : launch::free_ports(counts.total())) {
+    addresses.push_back(concat("127.0.0.1:", port));
+  }
+  return launch::make_tasks(counts, addresses);
+}
+
+}  // namespace
+
+bool has_line(const std::vector<std::string>& output, std::string_view part) {
+  return num_lines(output, part) > 0;
+}
+
+int num_lines(const std::vector<std::string>& output, std::string_view part) {
+  return static_cast<int>(std::ranges::count_if(
+      output, [&](const std::string& line) { return line.find(part) != std::string::npos; }));
+}
+
+struct MultiProcessRunner::Impl {
+  /// A task with the process that has it now, or had it last.
+  struct Place {
+    launch::Task task;
+    std::unique_ptr<launch::ChildProcess> process;
+    std::optional<launch::ExitStatus> status;  // of an ended process
+    int num_starts = 0;
+    bool terminated = false;
+    std::string function, arguments_file, result_file;
+    std::vector<std::string> lines;  // of the present process
+
+    bool running() const { return process && !status; }
+  };
+
+  Impl(std::string name, MultiProcessOptions chosen, Json given)
+      : function(std::move(name)), options(std::move(chosen)), arguments(std::move(given)) {
+    for (launch::Task& task : local_tasks(options)) places.emplace_back().task = std::move(task);
+    write_file_atomically(barrier_file(folder.path()),
+                          internal::barrier_bytes(static_cast<int>(places.size())));
+  }
+
+  Place& place(const std::string& type, int index) {
+    for (Place& each : places) {
+      if (each.task.type == type && each.task.index == index) return each;
+    }
+    fail(ErrorCode::kNotFound, "MultiProcessRunner: no task ", type, "-", index);
+  }
+
+  void start(Place& at, const std::string& function_name, const Json& values) {
+    if (at.running()) {
+      fail(ErrorCode::kFailedPrecondition, "MultiProcessRunner: ", at.task.name(), " runs already");
+    }
+    at.function = function_name;
+    at.arguments_file = concat(folder.path(), "/", at.task.name(), ".arguments");
+    write_file_atomically(at.arguments_file, values.dump());
+    start_process(at);
+  }
+
+  void start_process(Place& at) {
+    at.result_file = concat(folder.path(), "/", at.task.name(), ".", at.num_starts, ".result");
+    std::vector<launch::Task> tasks;
+    for (const Place& each : places) tasks.push_back(each.task);
+    launch::ChildOptions child;
+    child.arguments = {"/proc/self/exe"};
+    child.environment = options.environment;
+    child.environment.insert(child.environment.end(),
+                             {{"TF_CONFIG", launch::tf_config(tasks, at.task)},
+                              {"TUTTI_RESTART", std::to_string(at.num_starts)},
+                              {kFunctionVariable, at.function},
+                              {kFolderVariable, folder.path()},
+                              {kArgumentsVariable, at.arguments_file},
+                              {kResultVariable, at.result_file}});
+    at.status.reset();
+    at.terminated = false;
+    at.lines.clear();
+    at.process = std::make_unique<launch::ChildProcess>(child);
+    ++at.num_starts;
+  }
+
+  void hear(Place& at, std::string_view line) {
+    std::string text = concat("[", at.task.name(), "]: ", line);
+    if (options.stream_output) std::printf("%s\n", text.c_str());
+    result.output.push_back(std::move(text));
+    at.lines.emplace_back(line);
+  }
+
+  /// Reads what was written and notices who has ended.
+  void look() {
+    for (Place& at : places) {
+      if (!at.running()) continue;
+      const auto on_line = [&](launch::Stream, std::string_view line) { hear(at, line); };
+      at.process->read_lines(on_line);
+      at.status = at.process->try_wait();
+      if (!at.status) continue;
+      at.process->finish_lines(on_line);
+      if (options.auto_restart && !at.status->success() && !at.terminated) start_process(at);
+    }
+  }
+
+  void wait_a_little() {
+    std::vector<pollfd> fds;
+    for (const Place& at : places) {
+      if (!at.running()) continue;
+      for (const launch::Stream stream : {launch::Stream::kOutput, launch::Stream::kError}) {
+        fds.push_back({at.process->fd(stream), POLLIN, 0});
+      }
+    }
+    ::poll(fds.data(), fds.size(), kPollMilliseconds);
+  }
+
+  /// Goes on until `done()`; false when time is over.
+  template <class Done>
+  bool look_until(Duration timeout, const Done& done) {
+    const TimePoint deadline = deadline_after(Clock::system().now(), timeout);
+    for (look(); !done(); look()) {
+      if (Clock::system().now() > deadline) return false;
+      wait_a_little();
+    }
+    return true;
+  }
+
+  void end(Place& at) {
+    at.terminated = true;
+    if (!at.running()) return;
+    at.process->send(SIGKILL);
+    look_until(kTimeout, [&] { return !at.running(); });
+  }
+
+  std::string names_of_running() const {
+    std::vector<std::string> names;
+    for (const Place& at : places) {
+      if (!at.running()) continue;
+      names.push_back(concat(at.task.name(), at.lines.empty()
+                                                 ? " (wrote nothing)"
+                                                 : " (last line: " + at.lines.back() + ")"));
+    }
+    return tutti::join(names);
+  }
+
+  std::optional<Json> outcome_of(const Place& at) const {
+    if (!at.process || !std::filesystem::exists(at.result_file)) return std::nullopt;
+    return Json::parse(read_file(at.result_file), at.result_file);
+  }
+
+  void collect_values() {
+    result.return_values.clear();
+    for (const Place& at : places) {
+      const std::optional<Json> outcome = outcome_of(at);
+      const Json* const value = outcome ? outcome->find("value") : nullptr;
+      if (value && !value->is_null()) result.return_values.push_back(*value);
+    }
+  }
+
+  void throw_failures() const {
+    for (const Place& at : places) {
+      const std::optional<Json> outcome = outcome_of(at);
+      if (!outcome || !outcome->find("message")) continue;
+      fail(static_cast<ErrorCode>(outcome->at("code").as_int()), at.task.name(), ": ",
+           outcome->at("message").as_string());
+    }
+    for (const Place& at : places) {
+      if (!at.status || at.status->success() || at.terminated) continue;
+      fail(ErrorCode::kAborted, at.task.name(), ": ", at.status->to_string());
+    }
+  }
+
+  const TemporaryFolder folder;
+  const std::string function;
+  const MultiProcessOptions options;
+  const Json arguments;
+  std::vector<Place> places;
+  MultiProcessResult result;
+};
+
+MultiProcessRunner::MultiProcessRunner(std::string function, MultiProcessOptions options,
+                                       Json arguments)
+    : impl_(std::make_unique<Impl>(std::move(function), std::move(options), std::move(arguments))) {
+}
+
+MultiProcessRunner::~MultiProcessRunner() = default;
+
+void MultiProcessRunner::start() {
+  for (Impl::Place& at : impl_->places) impl_->start(at, impl_->function, impl_->arguments);
+}
+
+void MultiProcessRunner::start_single_process(const std::string& type, int index) {
+  impl_->start(impl_->place(type, index), impl_->function, impl_->arguments);
+}
+
+void MultiProcessRunner::start_single_process(const std::string& type, int index,
+                                              std::string function, Json arguments) {
+  impl_->start(impl_->place(type, index), function, arguments);
+}
+
+const MultiProcessResult& MultiProcessRunner::join(Duration timeout) {
+  const bool all_ended = impl_->look_until(timeout, [&] {
+    return std::ranges::none_of(impl_->places, [](const auto& at) { return at.running(); });
+  });
+  const std::string running = impl_->names_of_running();
+  if (!all_ended) terminate_all();
+  impl_->collect_values();
+  impl_->throw_failures();
+  if (!all_ended) {
+    fail(ErrorCode::kDeadlineExceeded, "MultiProcessRunner: after ",
+         std::chrono::duration<double>(timeout).count(), " s these still ran: ", running);
+  }
+  return impl_->result;
+}
+
+const MultiProcessResult& MultiProcessRunner::result() const { return impl_->result; }
+
+std::string MultiProcessRunner::wait_for_line(const std::string& type, int index,
+                                              std::string_view part, Duration timeout) {
+  Impl::Place& at = impl_->place(type, index);
+  std::size_t seen = 0;
+  const auto found = [&] {
+    for (seen = std::min(seen, at.lines.size()); seen < at.lines.size(); ++seen) {
+      if (at.lines[seen].find(part) != std::string::npos) return true;
+    }
+    return false;
+  };
+  const bool in_time = impl_->look_until(timeout, [&] { return found() || !at.running(); });
+  if (found()) return at.lines[seen];
+  fail(in_time ? ErrorCode::kAborted : ErrorCode::kDeadlineExceeded,
+       "MultiProcessRunner: ", at.task.name(), in_time ? " ended" : " went on",
+       " without a line with '", part, "'");
+}
+
+void MultiProcessRunner::terminate(const std::string& type, int index) {
+  impl_->end(impl_->place(type, index));
+}
+
+void MultiProcessRunner::terminate_all() {
+  for (Impl::Place& at : impl_->places) impl_->end(at);
+}
+
+void MultiProcessRunner::send(const std::string& type, int index, int signal_number) {
+  Impl::Place& at = impl_->place(type, index);
+  if (at.running()) at.process->send(signal_number);
+}
+
+bool MultiProcessRunner::process_exists(const std::string& type, int index) {
+  impl_->look();
+  return impl_->place(type, index).running();
+}
+
+pid_t MultiProcessRunner::process_id(const std::string& type, int index) {
+  const Impl::Place& at = impl_->place(type, index);
+  if (!at.process) fail(ErrorCode::kFailedPrecondition, at.task.name(), " was not started");
+  return at.process->pid();
+}
+
+launch::ExitStatus MultiProcessRunner::exit_status(const std::string& type, int index) {
+  impl_->look();
+  const Impl::Place& at = impl_->place(type, index);
+  if (!at.status) fail(ErrorCode::kFailedPrecondition, at.task.name(), " has not ended");
+  return *at.status;
+}
+
+std::string MultiProcessRunner::address(const std::string& type, int index) const {
+  return impl_->place(type, index).task.address;
+}
+
+}  // namespace tutti::testing

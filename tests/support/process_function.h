@@ -1,0 +1,53 @@
+// Functions of a test program that run in processes of their own: what they see of the cluster.
+// SPDX-License-Identifier: Apache-2.0
+//
+//     TUTTI_PROCESS_FUNCTION(add_index) {  // const Json& arguments -> Json
+//       std::cout << "here is " << testing::this_process().name() << std::endl;
+//       testing::process_barrier();
+//       return Json(arguments.at("start").as_int() + testing::this_process().index);
+//     }
+//
+// At the scope of a namespace, under a name that is unique in the test program;
+// multi_process_runner.h starts it. Returning Json() is returning nothing; what it throws, the
+// test's join() throws.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "tools/launch/task.h"
+#include "tutti/core/clock.h"
+#include "tutti/core/json.h"
+
+namespace tutti::testing {
+
+using ProcessFunction = Json (*)(const Json& arguments);
+
+/// The task that this process has in its cluster. Throws kFailedPrecondition in the test itself.
+launch::Task this_process();
+
+/// How often this task was started before.
+int num_restarts();
+
+/// Waits until every process of the cluster is here. Throws kFailedPrecondition in the test itself,
+/// kDeadlineExceeded saying how many came.
+void process_barrier(Duration timeout = std::chrono::seconds(60));
+
+/// For main(): runs the function for which this process was started and gives its exit code;
+/// nothing in the test itself.
+std::optional<int> run_process_function();
+
+namespace internal {
+/// Remembers a function; for the macro.
+bool add_process_function(const char* name, ProcessFunction function);
+/// The file through which a cluster's processes meet, for the runner to make.
+std::string barrier_bytes(int num_processes);
+}  // namespace internal
+
+}  // namespace tutti::testing
+
+#define TUTTI_PROCESS_FUNCTION(name)                                  \
+  static ::tutti::Json name(const ::tutti::Json& arguments);          \
+  [[maybe_unused]] static const bool name##_is_known =                \
+      ::tutti::testing::internal::add_process_function(#name, &name); \
+  static ::tutti::Json name([[maybe_unused]] const ::tutti::Json& arguments)

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# Trains an example, and looks at its checkpoints with `tutti ckpt`.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: ckpt_cli_test.py PROGRAM EXAMPLE"""
+import glob
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM, EXAMPLE = (os.path.abspath(path) for path in sys.argv[1:3])
+del sys.argv[1:3]
+
+
+def ckpt(*words):
+    result = subprocess.run([PROGRAM, "ckpt", *words], text=True, capture_output=True, timeout=60)
+    return result.returncode, result.stdout, result.stderr
+
+
+def train(folder, steps, *flags):
+    words = [EXAMPLE, "--checkpoint-dir", folder, "--steps", str(steps), "--batch-size", "32", *flags]
+    return subprocess.run(words, text=True, capture_output=True, timeout=300)
+
+
+def flip_a_bit(path, place):
+    with open(path, "r+b") as file:
+        file.seek(place, os.SEEK_END if place < 0 else os.SEEK_SET)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 4]))
+
+
+class Checkpoints(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.holder = tempfile.TemporaryDirectory()
+        cls.folder = os.path.join(cls.holder.name, "run")
+        for steps, flags in ((2, ()), (4, ("--resume",))):
+            result = train(cls.folder, steps, *flags)
+            assert "weights" in result.stdout, result.stdout + result.stderr
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.holder.cleanup()
+
+    def test_lists_and_verifies(self):
+        for command in ("list", "verify"):
+            code, text, errors = ckpt(command, self.folder)
+            self.assertEqual(code, 0, errors)
+            self.assertIn("2 whole, 0 damaged, 0 unfinished", text)
+            code, text, _ = ckpt(command, self.folder, "--json")
+            report = json.loads(text)
+            self.assertEqual([row["step"] for row in report["versions"]], [2, 4])
+            self.assertEqual([row["sequence"] for row in report["versions"]], [1, 2])
+            self.assertEqual((report["whole"], report["damaged"]), (2, 0))
+        version = os.path.join(self.folder, "step_4")
+        self.assertEqual(ckpt("verify", version)[0], 0)
+        self.assertEqual(ckpt("verify", glob.glob(version + "/*.safetensors")[0])[0], 0)
+
+    def test_shows_what_is_in_one(self):
+        code, text, errors = ckpt("show", self.folder, "--json")
+        self.assertEqual(code, 0, errors)
+        contents = json.loads(text)
+        self.assertEqual((contents["step"], contents["sequence"]), (4, 2))
+        self.assertIn("strategy", contents["about"])
+        self.assertIn("input", contents["states"])
+        file = contents["files"][0]
+        path = os.path.join(self.folder, "step_4", file["name"])
+        self.assertEqual(file["bytes"], os.path.getsize(path))
+        # The file is plain safetensors: its header lists the tensors that the manifest lists.
+        with open(path, "rb") as stream:
+            header = json.loads(stream.read(struct.unpack("<Q", stream.read(8))[0]))
+        names = {tensor["name"] for tensor in contents["tensors"]}
+        self.assertEqual(names, set(header) - {"__metadata__"})
+        self.assertIn("step      2\n", ckpt("show", self.folder, "--step", "2")[1])
+
+    def test_damage_is_found_and_training_goes_on_from_before(self):
+        with tempfile.TemporaryDirectory() as holder:
+            folder = os.path.join(holder, "run")
+            subprocess.run(["cp", "-r", self.folder, folder], check=True)
+            file = glob.glob(folder + "/step_4/*.safetensors")[0]
+            flip_a_bit(file, -100)
+            self.assertEqual(ckpt("list", folder)[0], 0)  # sizes are right
+            code, text, _ = ckpt("verify", folder)
+            self.assertEqual(code, 1)
+            self.assertIn("1 whole, 1 damaged", text)
+            self.assertIn(file + ": offset ", text)
+            flip_a_bit(folder + "/step_4/manifest.json", 40)
+            self.assertEqual(ckpt("list", folder)[0], 1)
+            result = train(folder, 4, "--resume")
+            self.assertIn("after step 2", result.stdout, result.stderr)
+            self.assertIn("going back to", result.stderr)
+            code, text, _ = ckpt("verify", folder)
+            self.assertEqual((code, "2 whole, 0 damaged" in text), (0, True), text)
+
+    def test_wrong_usage(self):
+        for words, code, expected in (((), 2, "list"), (("list", "/nowhere"), 1, "/nowhere"),
+                                      (("show", self.folder, "--step", "3"), 1, "[2, 4]"),
+                                      (("list", "--what"), 2, "--what")):
+            found, _, errors = ckpt(*words)
+            self.assertEqual(found, code, words)
+            self.assertIn(expected, errors)
+
+
+if __name__ == "__main__":
+    unittest.main()

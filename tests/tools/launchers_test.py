@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# Starts one program by `tutti run`, by hand and under mpirun: unchanged, it finds the others each time.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: launchers_test.py PROGRAM_TUTTI PROGRAM_SUM_OF_WORKERS"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TUTTI = os.path.abspath(sys.argv.pop(1))
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+LIMIT = 100
+LAUNCHERS = ("OMPI_", "PMI", "SLURM_", "TF_CONFIG", "TUTTI_")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+
+
+def free_addresses(count):
+    text = subprocess.run([TUTTI, "run", "-n", str(count), "--dry-run", "--json", "--", "true"], text=True,
+                          capture_output=True, timeout=LIMIT, check=True, env=ENVIRONMENT).stdout
+    return [process["address"] for process in json.loads(text)["processes"]]
+
+
+def sums(output):
+    """{"worker 1": "of 3: sum 6"}, and the job's id."""
+    found = re.findall(r"^(?:\[[a-z]+-\d+\]: |\d+: )?((?:worker|chief) \d+) (of \d+: sum \d+) in job (.*)$", output,
+                       re.MULTILINE)
+    return {name: what for name, what, _ in found}, {job for _, _, job in found}
+
+
+class Launchers(unittest.TestCase):
+    def tutti_run(self, *words):
+        return subprocess.run([TUTTI, "run", *words], text=True, capture_output=True, timeout=LIMIT, env=ENVIRONMENT)
+
+    def test_tutti_run(self):
+        for control in ("tcp", "none"):  # in the launcher, or in worker 0
+            result = self.tutti_run("-n", "3", "--control", control, "--", PROGRAM)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            found, jobs = sums(result.stdout)
+            self.assertEqual(found, {f"worker {i}": "of 3: sum 6" for i in range(3)})
+            self.assertEqual(len(jobs), 1)
+
+    def test_tutti_run_with_a_chief(self):
+        result = self.tutti_run("-n", "2", "--chief", "--", PROGRAM)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(sums(result.stdout)[0], {"chief 0": "of 2: sum 3", "worker 0": "of 2: sum 3"})
+
+    def test_grpc_is_there_or_refused(self):
+        result = self.tutti_run("-n", "2", "--control", "grpc", "--", PROGRAM)
+        if result.returncode == 2:
+            self.assertEqual(result.stderr, "tutti: run: --control grpc: this build has no gRPC; try tcp\n")
+        else:
+            self.assertEqual(sums(result.stdout)[0], {"worker 0": "of 2: sum 3", "worker 1": "of 2: sum 3"}, result.stderr)
+
+    def test_a_killed_worker_is_named_by_the_launcher_and_by_the_others(self):
+        result = self.tutti_run("-n", "3", "--", PROGRAM, "worker 1")
+        self.assertEqual(result.returncode, 128 + 9, result.stderr)
+        own = [line for line in result.stderr.splitlines() if line.startswith("tutti run:")]
+        self.assertRegex(own[0], r"^tutti run: worker-1 failed first: killed by signal 9 \(SIGKILL\) after")
+
+    def test_a_tf_config_written_by_hand(self):
+        addresses = free_addresses(3)
+        processes = []
+        for index in range(3):
+            config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+            processes.append(subprocess.Popen([PROGRAM], text=True, stdout=subprocess.PIPE,
+                                              env={**ENVIRONMENT, "TF_CONFIG": json.dumps(config)}))
+        output = "".join(process.communicate(timeout=LIMIT)[0] for process in processes)
+        self.assertEqual([process.returncode for process in processes], [0, 0, 0])
+        self.assertEqual(sums(output)[0], {f"worker {i}": "of 3: sum 6" for i in range(3)})
+
+    def test_mpirun_tells_the_ranks(self):
+        if not shutil.which("mpirun"):
+            self.skipTest("no mpirun here; apt-get install openmpi-bin")
+        with tempfile.TemporaryDirectory() as folder:
+            command = f"{TUTTI} cluster --json > {folder}/$OMPI_COMM_WORLD_RANK"
+            result = subprocess.run(["mpirun", "--oversubscribe", "-n", "3", "sh", "-c", command], text=True,
+                                    capture_output=True, timeout=LIMIT,
+                                    env={**ENVIRONMENT, "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                                         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+            self.assertEqual(result.returncode, 0, result.stderr)
+            reports = [json.loads(pathlib.Path(folder, str(rank)).read_text()) for rank in range(3)]
+        self.assertEqual({report["resolver"] for report in reports}, {"MPI"})
+        self.assertEqual([report["task"]["index"] for report in reports], [0, 1, 2])
+        self.assertEqual(len({report["job_id"] for report in reports}), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

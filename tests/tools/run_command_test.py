@@ -1,0 +1,551 @@
+#!/usr/bin/env python3
+# Runs `tutti run` with real processes and looks at what they got, what is shown and how it ends.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: run_command_test.py PROGRAM"""
+import contextlib
+import glob
+import json
+import os
+import pathlib
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+ENVIRONMENT = {name: value for name, value in os.environ.items()
+               if name not in ("OMP_NUM_THREADS", "TF_CONFIG", "NO_COLOR", "XDG_RUNTIME_DIR")}
+LIMIT = 100  # seconds; nothing here takes so long
+
+# What the started processes run: Python with some names at hand.
+HEAD = """
+import json, os, signal, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+task, index = config["task"]["type"], config["task"]["index"]
+restart = int(os.environ["TUTTI_RESTART"])
+def say(text, file=sys.stdout): print(text, file=file, flush=True)
+def mark(name): open(os.path.join(os.environ["MARKS"], name), "w").close()
+def wait_for(name):
+    while not os.path.exists(os.path.join(os.environ["MARKS"], name)): time.sleep(0.005)
+"""
+
+
+def python(body):
+    return [sys.executable, "-S", "-c", HEAD + body]
+
+
+def tutti_run(*words, env=None):
+    """Flags and, behind "--", the program. Exit code, standard output and standard error."""
+    with tempfile.TemporaryDirectory() as marks:  # where processes tell each other how far they are
+        result = subprocess.run([PROGRAM, "run", *words], text=True, capture_output=True, timeout=LIMIT,
+                                env={**ENVIRONMENT, "MARKS": marks, **(env or {})})
+    return result.returncode, result.stdout, result.stderr
+
+
+class Launcher:
+    """A running `tutti run`; its output is read line by line."""
+
+    def __init__(self, *words, env=None):
+        self.process = subprocess.Popen([PROGRAM, "run", *words], text=True, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, env={**ENVIRONMENT, **(env or {})})
+        self.lines = []
+
+    def wait_for(self, *parts):
+        """Reads until each part was in some line; gives the lines."""
+        missing = list(parts)
+        while missing:
+            line = self.process.stdout.readline()
+            if not line:
+                raise AssertionError(f"ended without {missing}: {self.lines}")
+            self.lines.append(line)
+            missing = [part for part in missing if part not in line]
+        return self.lines
+
+    def end(self):
+        """Exit code, and everything that was written."""
+        self.lines += self.process.stdout.readlines()
+        return self.process.wait(LIMIT), "".join(self.lines)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def launcher(*words, env=None):
+    started = Launcher(*words, env=env)
+    try:
+        yield started
+    finally:
+        started.kill()
+
+
+def runs(pid):
+    """Whether there is such a process, not counting ended ones that nobody has taken leave of."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never happened: {what}")
+        time.sleep(0.005)
+
+
+def said(output, what):
+    """The values of lines "[task]: what=value", by task."""
+    return dict(re.findall(rf"^\[([a-z]+-\d+)\]: {what}=(.*)$", output, re.MULTILINE))
+
+
+class Environments(unittest.TestCase):
+    def test_each_process_has_its_own_tf_config_and_the_same_job(self):
+        body = 'say("config=" + os.environ["TF_CONFIG"]); say("job=" + os.environ["TUTTI_JOB_ID"])\n' \
+               'say(f"restart={restart}"); say("secret=" + os.environ["TUTTI_JOB_SECRET_FILE"])'
+        code, output, errors = tutti_run("-n", "5", "--ps", "1", "--chief", "--", *python(body))
+        self.assertEqual((code, errors), (0, ""))
+        configs = {task: json.loads(text) for task, text in said(output, "config").items()}
+        self.assertEqual(sorted(configs), ["chief-0", "ps-0", "worker-0", "worker-1", "worker-2"])
+        clusters = [config["cluster"] for config in configs.values()]
+        self.assertTrue(all(cluster == clusters[0] for cluster in clusters))
+        self.assertEqual({job: len(addresses) for job, addresses in clusters[0].items()},
+                         {"chief": 1, "worker": 3, "ps": 1})
+        addresses = [address for job in clusters[0].values() for address in job]
+        self.assertEqual(len(set(addresses)), 5)
+        self.assertTrue(all(re.fullmatch(r"127\.0\.0\.1:\d+", address) for address in addresses))
+        for name, config in configs.items():
+            self.assertEqual(name, "{type}-{index}".format(**config["task"]))
+        self.assertEqual(len(set(said(output, "job").values())), 1)
+        self.assertEqual(set(said(output, "restart").values()), {"0"})
+        self.assertEqual(len(set(said(output, "secret").values())), 1)
+
+    def test_two_jobs_have_different_ids_and_addresses(self):
+        body = 'say("job=" + os.environ["TUTTI_JOB_ID"]); say("config=" + os.environ["TF_CONFIG"])'
+        first, second = (tutti_run("-n", "1", "--", *python(body))[1] for _ in range(2))
+        for what in ("job", "config"):
+            self.assertNotEqual(said(first, what), said(second, what))
+
+    def test_the_secret_is_private_and_goes_with_the_job(self):
+        body = 'path = os.environ["TUTTI_JOB_SECRET_FILE"]; say("path=" + path)\n' \
+               'say("file=%o" % os.stat(path).st_mode); say("bytes=%d" % os.stat(path).st_size)\n' \
+               'say("folder=%o" % os.stat(os.path.dirname(path)).st_mode); say("text=" + open(path).read())'
+        _, output, _ = tutti_run("-n", "1", "--", *python(body))
+        self.assertEqual(said(output, "file"), {"worker-0": "100600"})
+        self.assertEqual(said(output, "folder"), {"worker-0": "40700"})
+        self.assertGreaterEqual(int(said(output, "bytes")["worker-0"]), 32)
+        path = said(output, "path")["worker-0"]
+        self.assertFalse(os.path.exists(os.path.dirname(path)))
+        again = said(tutti_run("-n", "1", "--", *python(body))[1], "text")
+        self.assertNotEqual(again, said(output, "text"))
+
+    def test_threads_are_the_share_of_the_cores_unless_set(self):
+        body = 'say("threads=" + os.environ["OMP_NUM_THREADS"])'
+        cores = len(os.sched_getaffinity(0))
+        for processes in (1, cores, cores + 1):
+            _, output, _ = tutti_run("-n", str(processes), "--", *python(body))
+            self.assertEqual(set(said(output, "threads").values()), {str(max(1, cores // processes))})
+        _, output, _ = tutti_run("-n", "1", "--", *python(body), env={"OMP_NUM_THREADS": "7"})
+        self.assertEqual(said(output, "threads"), {"worker-0": "7"})
+        _, output, _ = tutti_run("-n", "1", "--env", "OMP_NUM_THREADS=8", "--", *python(body),
+                                 env={"OMP_NUM_THREADS": "7"})
+        self.assertEqual(said(output, "threads"), {"worker-0": "8"})
+
+    def test_variables_and_arguments_arrive_unchanged(self):
+        body = 'say("values=%s %s" % (os.environ["A"], os.environ["B"])); say("arguments=%r" % sys.argv[1:])\n' \
+               'say("input=%r" % sys.stdin.read())'
+        _, output, _ = tutti_run("-n", "1", "--env", "A=x=1 y", "--env", "B=", "--", *python(body), "a b", "--", "-n",
+                                 "'")
+        self.assertEqual(said(output, "values")["worker-0"], "x=1 y ")
+        self.assertEqual(said(output, "arguments")["worker-0"], repr(["a b", "--", "-n", "'"]))
+        self.assertEqual(said(output, "input")["worker-0"], "''")
+
+    def test_bind_cores_gives_each_process_its_share(self):
+        body = 'say("cores=%s" % sorted(os.sched_getaffinity(0)))'
+        own = sorted(os.sched_getaffinity(0))
+        _, output, _ = tutti_run("-n", str(len(own)), "--bind-cores", "--", *python(body))
+        self.assertEqual(said(output, "cores"), {f"worker-{i}": str([core]) for i, core in enumerate(own)})
+        _, output, _ = tutti_run("-n", "2", "--", *python(body))
+        self.assertEqual(set(said(output, "cores").values()), {str(own)})
+
+
+class Output(unittest.TestCase):
+    def test_lines_are_whole_and_named_and_keep_their_stream(self):
+        body = 'sys.stdout.write("first\\n" + "x" * 100000 + "\\nlast, without end"); sys.stdout.flush()\n' \
+               'say("an error", sys.stderr)'
+        code, output, errors = tutti_run("-n", "2", "--", *python(body))
+        self.assertEqual(code, 0)
+        for name in ("worker-0", "worker-1"):
+            lines = [line for line in output.splitlines() if line.startswith(f"[{name}]: ")]
+            texts = [line[len(name) + 4:] for line in lines]
+            self.assertEqual("\n".join(texts[:1] + ["".join(texts[1:-1])] + texts[-1:]),
+                             "first\n" + "x" * 100000 + "\nlast, without end")
+        self.assertEqual(sorted(errors.splitlines()), ["[worker-0]: an error", "[worker-1]: an error"])
+
+    def test_log_files_have_each_processs_lines(self):
+        with tempfile.TemporaryDirectory() as folder:
+            logs = os.path.join(folder, "new", "logs")
+            code, _, errors = tutti_run("-n", "2", "--log-dir", logs, "--max-restarts", "1", "--", *python(
+                'say(f"{task} {index}, try {restart}"); sys.exit(4 if index == 1 and restart == 0 else 0)'))
+            self.assertEqual(code, 0, errors)
+            texts = {path.name: path.read_text(encoding="utf-8") for path in pathlib.Path(logs).iterdir()}
+        self.assertEqual(texts, {"worker-0.log": "worker 0, try 0\n",
+                                 "worker-1.log": "worker 1, try 0\n--- started again, restart 1\nworker 1, try 1\n"})
+
+    def test_a_log_folder_that_cannot_be_made_is_an_error(self):
+        code, _, errors = tutti_run("-n", "1", "--log-dir", "/proc/none", "--", "true")
+        self.assertEqual(code, 1)
+        self.assertRegex(errors, "^tutti: run: cannot write log /proc/none/worker-0.log: No such file")
+
+    def on_terminal(self, env):
+        mine, theirs = pty.openpty()
+        process = subprocess.Popen([PROGRAM, "run", "-n", "1", "--", "echo", "hello"], stdout=theirs, stdin=theirs,
+                                   env={**ENVIRONMENT, "TERM": "xterm", **env})
+        self.assertEqual(process.wait(LIMIT), 0)
+        text = os.read(mine, 1000).decode()
+        os.close(mine)
+        os.close(theirs)
+        return text
+
+    def test_names_have_colors_on_a_terminal_only(self):
+        self.assertEqual(self.on_terminal({}), "\033[36m[worker-0]:\033[0m hello\r\n")
+        self.assertEqual(self.on_terminal({"NO_COLOR": "1"}), "[worker-0]: hello\r\n")
+        self.assertEqual(tutti_run("-n", "1", "--", "echo", "hello")[1], "[worker-0]: hello\n")
+
+    def test_json_is_the_only_standard_output(self):
+        code, output, errors = tutti_run("-n", "2", "--json", "--grace", "20", "--", *python(
+            'say("hello")\nif index == 1: sys.exit(3)\ntime.sleep(100)'))
+        self.assertEqual(code, 3)
+        report = json.loads(output)
+        self.assertEqual(report["exit_code"], 3)
+        self.assertEqual(report["first_failure"], "worker-1")
+        self.assertEqual(report["stopped_by"], "failure")
+        self.assertEqual([task["exit_code"] for task in report["tasks"]], [None, 3])
+        self.assertEqual([task["signal"] for task in report["tasks"]], [signal.SIGTERM, None])
+        self.assertIn("[worker-1]: hello\n", errors)
+
+    def test_when_nobody_reads_any_more_the_job_is_asked_to_stop(self):
+        body = 'signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nwhile True: say("line"); time.sleep(0.001)'
+        process = subprocess.Popen([PROGRAM, "run", "-n", "2", "--", *python(body)], stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+        lines = iter(process.stdout.readline, b"")
+        for name in (b"[worker-0]", b"[worker-1]"):
+            next(line for line in lines if name in line)
+        process.stdout.close()
+        self.assertEqual(process.wait(LIMIT), 75)
+
+
+class Failures(unittest.TestCase):
+    def test_the_first_failure_is_named_first_and_ends_all(self):
+        body = 'say(f"pid={os.getpid()}")\nif index != 2: time.sleep(100)\n' \
+               'for i in range(30): say(f"step {i}", sys.stderr)\nos.kill(os.getpid(), signal.SIGKILL)'
+        code, output, errors = tutti_run("-n", "4", "--grace", "30", "--", *python(body))
+        self.assertEqual(code, 128 + 9)
+        own = [line for line in errors.splitlines() if not line.startswith("[")]
+        self.assertRegex(own[0], r"^tutti run: worker-2 failed first: killed by signal 9 \(SIGKILL\) after [\d.]+ s$")
+        self.assertEqual(own[1], "    its last lines:")
+        self.assertEqual(own[2:14], [f"    [worker-2]: step {i}" for i in range(18, 30)])
+        self.assertEqual(own[14], "tutti run: ending worker-0, worker-1, worker-3 (SIGTERM; SIGKILL after 30 s)")
+        self.assertEqual(own[15], "tutti run: exit code 137")
+        self.assertRegex(own[16], r"^    worker-0: killed by signal 15 \(SIGTERM\) after")
+        for pid in said(output, "pid").values():
+            self.assertFalse(runs(pid))
+
+    def test_an_exit_code_is_passed_on(self):
+        code, _, errors = tutti_run("-n", "2", "--", *python('if index == 0: sys.exit(42)\ntime.sleep(100)'))
+        self.assertEqual(code, 42)
+        self.assertIn("worker-0 failed first: exited with code 42", errors)
+        self.assertIn("it wrote nothing", errors)
+
+    def test_who_does_not_listen_is_killed_after_the_grace(self):
+        body = 'if index == 0: signal.signal(signal.SIGTERM, signal.SIG_IGN); mark("deaf"); time.sleep(100)\n' \
+               'wait_for("deaf"); sys.exit(1)'
+        code, _, errors = tutti_run("-n", "2", "--grace", "0.2", "--", *python(body))
+        self.assertEqual(code, 1)
+        self.assertIn("tutti run: killing worker-0\n", errors)
+        self.assertIn("worker-0: killed by signal 9 (SIGKILL)", errors)
+
+    def test_a_stopped_process_is_ended_too(self):
+        body = 'if index == 0: mark("here"); os.kill(os.getpid(), signal.SIGSTOP)\n' \
+               'wait_for("here"); time.sleep(0.1); sys.exit(5)'
+        code, _, errors = tutti_run("-n", "2", "--", *python(body))
+        self.assertEqual(code, 5)
+        self.assertIn("worker-0: killed by signal 15 (SIGTERM)", errors)
+
+    def test_memory_kills_are_named(self):
+        """The kernel's counter is that of the group in which all of this runs."""
+        with memory_group(64) as enter:
+            if not enter:
+                self.skipTest("control groups may not be made here")
+            body = 'open("/proc/self/oom_score_adj", "w").write("1000")\nblocks = []\n' \
+                   'while True: blocks.append(bytearray(os.urandom(1 << 20)))'
+            words = [PROGRAM, "run", "-n", "1", "--", *python(body)]
+            result = subprocess.run(["sh", "-c", f"{enter}; exec {shlex.join(words)}"], text=True, capture_output=True,
+                                    timeout=LIMIT, env=ENVIRONMENT)
+        self.assertEqual(result.returncode, 137, result.stderr)
+        self.assertRegex(result.stderr, r"worker-0 failed first: killed by signal 9 \(SIGKILL\), cgroup oom_kill \+1 after")
+
+    def test_the_deadline_of_the_job(self):
+        code, _, errors = tutti_run("-n", "2", "--timeout", "0.3", "--", *python('time.sleep(100)'))
+        self.assertEqual(code, 124)
+        self.assertIn("tutti run: time is over; ending worker-0, worker-1 (SIGTERM; SIGKILL after 30 s)\n", errors)
+
+    def test_parameter_servers_end_when_the_others_are_done(self):
+        body = 'if task == "ps": time.sleep(100)\nsay("done")'
+        code, output, errors = tutti_run("-n", "4", "--ps", "2", "--chief", "--", *python(body))
+        self.assertEqual((code, errors), (0, ""))
+        self.assertEqual(sorted(output.splitlines()), ["[chief-0]: done", "[worker-0]: done"])
+        code, _, errors = tutti_run("-n", "2", "--ps", "1", "--", *python(
+            'if task == "ps": sys.exit(6)\ntime.sleep(100)'))
+        self.assertEqual(code, 6)
+        self.assertIn("ps-0 failed first", errors)
+
+
+@contextlib.contextmanager
+def memory_group(mebibytes):
+    """A shell command that enters a new control group with so much memory; None where that is not allowed."""
+    name = f"tutti_test_{os.getpid()}"
+    for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        path = pathlib.Path(root, name)
+        try:
+            path.mkdir()
+            (path / limit).write_text(str(mebibytes << 20))
+        except OSError:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+            continue
+        try:
+            yield f"echo $$ > {path}/cgroup.procs"
+        finally:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        return
+    yield None
+
+
+class Restarts(unittest.TestCase):
+    def test_a_failed_process_is_started_again_as_the_same_task(self):
+        body = 'say(f"config{restart}=" + os.environ["TF_CONFIG"])\n' \
+               'if index == 1 and restart < 2: os.kill(os.getpid(), signal.SIGKILL)'
+        code, output, errors = tutti_run("-n", "2", "--max-restarts", "2", "--", *python(body))
+        self.assertEqual(code, 0)
+        configs = [said(output, f"config{restart}") for restart in range(3)]
+        self.assertEqual([sorted(config) for config in configs], [["worker-0", "worker-1"], ["worker-1"], ["worker-1"]])
+        self.assertEqual(len({config["worker-1"] for config in configs}), 1)
+        self.assertRegex(errors, r"worker-1: killed by signal 9 \(SIGKILL\) after [\d.]+ s; is started again now "
+                                 r"\(restart 1 of 2\)\n")
+
+    def test_the_budget_of_a_task_ends(self):
+        code, output, errors = tutti_run("-n", "2", "--max-restarts", "2", "--", *python(
+            'say(f"try={restart}")\nif index == 0: sys.exit(9)\ntime.sleep(100)'))
+        self.assertEqual(code, 9)
+        self.assertEqual(re.findall(r"^\[worker-0\]: try=(\d)$", output, re.MULTILINE), ["0", "1", "2"])
+        self.assertIn("not started again: it was started again 2 times already", errors)
+        self.assertRegex(errors, r"    worker-0: exited with code 9 after [\d.]+ s, restarts: 2\n")
+
+    def test_the_budget_of_the_job_ends(self):
+        code, _, errors = tutti_run("-n", "3", "--max-restarts", "5", "--max-job-restarts", "1", "--", *python(
+            'if index > 0: sys.exit(9)\ntime.sleep(100)'))
+        self.assertEqual(code, 9)
+        self.assertEqual(errors.count("is started again"), 1)
+        self.assertIn("not started again: the job has used its 1 restarts", errors)
+
+    def test_what_fails_at_once_again_and_again_is_given_up(self):
+        code, _, errors = tutti_run("-n", "1", "--max-restarts", "1000", "--", "false")
+        self.assertEqual(code, 1)
+        self.assertEqual(errors.count("is started again"), 4)
+        self.assertIn("not started again: it failed at once 5 times in a row", errors)
+
+    def test_wrong_usage_is_not_repeated(self):
+        code, _, errors = tutti_run("-n", "1", "--max-restarts", "3", "--", "sh", "-c", "exit 2")
+        self.assertEqual(code, 2)
+        self.assertIn("not started again: wrong usage is wrong again", errors)
+
+
+class Requests(unittest.TestCase):
+    BODY = """
+def stop(number, frame):
+    say(f"got {number}")
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stop); signal.signal(signal.SIGINT, stop)
+say(f"ready {task} {index}")
+while True: time.sleep(100)
+"""
+
+    def test_signals_are_passed_on_and_all_may_stop_with_a_checkpoint(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            body = self.BODY.replace("signal.SIGINT", f"signal.{number.name}")
+            with launcher("-n", "2", "--", *python(body)) as job:
+                job.wait_for("ready worker 0", "ready worker 1")
+                job.process.send_signal(number)
+                code, output = job.end()
+            self.assertEqual(code, 75)
+            self.assertEqual(output.count(f"]: got {int(number)}\n"), 2, output)
+            self.assertIn(f"tutti run: {number.name}: asked worker-0, worker-1 to stop", output)
+
+    def test_all_that_end_well_end_well(self):
+        with launcher("-n", "2", "--", *python(self.BODY.replace("sys.exit(75)", "sys.exit(0)"))) as job:
+            job.wait_for("ready worker 0", "ready worker 1")
+            job.process.send_signal(signal.SIGTERM)
+            self.assertEqual(job.end()[0], 0)
+
+    def test_a_failure_while_stopping_counts(self):
+        with launcher("-n", "2", "--", *python(self.BODY.replace("sys.exit(75)", "sys.exit(75 if index else 3)"))) as job:
+            job.wait_for("ready worker 0", "ready worker 1")
+            job.process.send_signal(signal.SIGTERM)
+            self.assertEqual(job.end()[0], 3)
+
+    def test_the_second_signal_kills(self):
+        body = 'signal.signal(signal.SIGINT, lambda *_: say("later"))\nsay("ready")\nwhile True: time.sleep(100)'
+        with launcher("-n", "2", "--grace", "1000", "--", *python(body)) as job:
+            job.wait_for("[worker-0]: ready", "[worker-1]: ready")
+            job.process.send_signal(signal.SIGINT)
+            job.wait_for("[worker-0]: later", "[worker-1]: later")
+            job.process.send_signal(signal.SIGINT)
+            code, output = job.end()
+        self.assertEqual(code, 128 + 9)
+        self.assertIn("tutti run: killing worker-0, worker-1\n", output)
+
+    def test_who_does_not_handle_the_signal_dies_of_it(self):
+        with launcher("-n", "2", "--", *python('say("ready"); time.sleep(100)')) as job:
+            job.wait_for("[worker-0]: ready", "[worker-1]: ready")
+            job.process.send_signal(signal.SIGTERM)
+            self.assertEqual(job.end()[0], 128 + 15)
+
+    def test_other_signals_are_passed_on_without_an_end(self):
+        body = 'signal.signal(signal.SIGUSR1, lambda *_: (say("usr1"), sys.exit(0)))\nsay("ready")\n' \
+               'while True: time.sleep(100)'
+        with launcher("-n", "2", "--", *python(body)) as job:
+            job.wait_for("[worker-0]: ready", "[worker-1]: ready")
+            job.process.send_signal(signal.SIGUSR1)
+            code, output = job.end()
+        self.assertEqual(code, 0)
+        self.assertEqual(output.count("usr1"), 2)
+
+    def test_one_that_stops_on_request_stops_all(self):
+        body = self.BODY.replace("while True:", 'if index == 1: wait_for("ready"); sys.exit(75)\nmark("ready")\nwhile True:')
+        code, output, errors = tutti_run("-n", "2", "--max-restarts", "3", "--", *python(body))
+        self.assertEqual(code, 75)
+        self.assertIn("[worker-0]: got 15", output)
+        self.assertIn("a process has stopped on request; asking worker-0", errors)
+
+
+class NoOrphans(unittest.TestCase):
+    CHILD = 'import subprocess\nhelper = subprocess.Popen(["sleep", "1000"]{how})\n' \
+            'say(f"pid={os.getpid()}"); say(f"helper={helper.pid}")\n'
+
+    def pids(self, output):
+        found = list(said(output, "pid").values()) + list(said(output, "helper").values())
+        self.assertEqual(len(found), 4, output)
+        return found
+
+    def test_what_processes_leave_behind_is_ended(self):
+        for how in ("", ", start_new_session=True"):
+            code, output, _ = tutti_run("-n", "2", "--", *python(self.CHILD.replace("{how}", how)))
+            self.assertEqual(code, 0)
+            for pid in self.pids(output):
+                self.assertFalse(runs(pid))
+
+    def test_nothing_survives_a_killed_launcher(self):
+        with tempfile.TemporaryDirectory() as folder:
+            body = self.CHILD.replace("{how}", "") + 'signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)'
+            with launcher("-n", "2", "--", *python(body), env={"TMPDIR": folder}) as job:
+                job.wait_for(*(f"[worker-{i}]: {what}=" for i in (0, 1) for what in ("pid", "helper")))
+                pids = self.pids("".join(job.lines))
+                self.assertEqual(len(glob.glob(folder + "/tutti-*/secret")), 1)
+                job.process.kill()
+                wait_until(lambda: not any(runs(pid) for pid in pids), f"end of {pids}")
+                wait_until(lambda: os.listdir(folder) == [], "the secret is removed")
+
+
+class DryRun(unittest.TestCase):
+    def test_printed_commands_start_the_processes(self):
+        with tempfile.TemporaryDirectory() as home:
+            program = python('say("config=" + os.environ["TF_CONFIG"]); say("arguments=%r" % sys.argv[1:])\n'
+                             'path = os.environ["TUTTI_JOB_SECRET_FILE"]; say("secret=%o" % os.stat(path).st_mode)')
+            code, text, errors = tutti_run("-n", "3", "--ps", "1", "--dry-run", "--env", "A=it's", "--bind-cores", "--",
+                                           *program, "a 'b' $HOME")
+            self.assertEqual((code, errors), (0, ""))
+            names = re.findall(r"^# (\w+-\d)$", text, re.MULTILINE)
+            self.assertEqual(names, ["worker-0", "worker-1", "ps-0"])
+            result = subprocess.run(["sh", "-eu"], input=text, text=True, capture_output=True, timeout=LIMIT,
+                                    env={**ENVIRONMENT, "HOME": home})
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = result.stdout.splitlines()
+        tasks = [json.loads(line[7:])["task"] for line in lines if line.startswith("config=")]
+        self.assertEqual(["{type}-{index}".format(**task) for task in tasks], names)
+        self.assertEqual([line for line in lines if "arguments" in line], ["arguments=" + repr(["a 'b' $HOME"])] * 3)
+        self.assertEqual(lines.count("secret=100600"), 3)
+
+    def test_hosts_share_the_tasks(self):
+        code, text, _ = tutti_run("-n", "5", "--chief", "--hosts", "a,fe80::1,c", "--port", "4000", "--dry-run", "--json",
+                                  "--", "./not/here", "x")
+        self.assertEqual(code, 0)
+        plan = json.loads(text)
+        self.assertEqual([(p["task"], p["address"]) for p in plan["processes"]],
+                         [("chief-0", "a:4000"), ("worker-0", "a:4001"), ("worker-1", "[fe80::1]:4000"),
+                          ("worker-2", "[fe80::1]:4001"), ("worker-3", "c:4000")])
+        self.assertEqual(plan["arguments"], ["./not/here", "x"])
+        environment = plan["processes"][1]["environment"]
+        self.assertEqual(json.loads(environment["TF_CONFIG"])["task"], {"type": "worker", "index": 0})
+        self.assertNotIn("OMP_NUM_THREADS", environment)
+
+
+class WrongUsage(unittest.TestCase):
+    def test_one_line_and_exit_code_2(self):
+        for words, message in (
+                (("-n", "2", "--"), "run: expected a program behind --, got nothing behind it"),
+                (("-n", "2", "true"), "run: expected a program behind --, got no --; try tutti run -n 2 -- ./program"),
+                (("-n", "0", "--", "true"), "run: -n: expected 1 to 1024, got 0"),
+                (("-n", "x", "--", "true"), "-n: expected a whole number of 64 bits, got 'x'"),
+                (("--", "true"), "run: expected -n N or --workers W, got neither"),
+                (("-n", "3", "--workers", "1", "--ps", "1", "--", "true"),
+                 "run: expected workers, parameter servers and chief to be -n 3, got 1 + 1 + 0"),
+                (("-n", "2", "--ps", "2", "--", "true"), "to be -n 2, got 0 + 2 + 0"),
+                (("-n", "1", "--ps", "2", "--", "true"), "to be -n 1, got 0 + 2 + 0"),
+                (("--workers", "0", "--ps", "1", "--", "true"), "at least one worker or chief, got 0 + 1 + 0"),
+                (("-n", "1", "--", "./no/such"), "run: expected a program behind --, got './no/such': no such file"),
+                (("-n", "1", "--", "no-such-program"), "got 'no-such-program': not found in PATH"),
+                (("-n", "1", "--", "/"), "got '/': it is a folder"),
+                (("-n", "1", "--", "/etc/passwd"), "got '/etc/passwd': it may not be executed"),
+                (("-n", "1", "--", ""), "got '': not found in PATH"),
+                (("-n", "1", "--env", "A", "--", "true"), "run: --env: expected NAME=VALUE, got 'A'"),
+                (("-n", "1", "--grace", "-1", "--", "true"), "run: --grace: expected 0 to 1e+06, got -1"),
+                (("-n", "1", "--max-restarts", "-1", "--", "true"), "run: --max-restarts: expected 0 to"),
+                (("-n", "2", "--hosts", "a,b", "--", "true"), "run: --hosts: processes are started on this machine"),
+                (("-n", "2", "--hosts", "a,,b", "--dry-run", "--", "true"), "run: --hosts: expected names"),
+                (("-n", "1", "--fast", "--", "true"), "unknown flag --fast")):
+            with self.subTest(words):
+                code, output, errors = tutti_run(*words)
+                self.assertEqual(code, 2, errors)
+                self.assertEqual(output, "")
+                self.assertIn(message, errors)
+                self.assertEqual(errors.count("\n"), 1)
+
+    def test_a_file_that_is_no_program(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "text")
+            path.write_bytes(b"\0no program")
+            path.chmod(0o755)
+            code, _, errors = tutti_run("-n", "2", "--", str(path))
+        self.assertEqual((code, errors), (2, f"tutti: run: cannot start '{path}': Exec format error\n"))
+
+    def test_help_has_examples_and_exit_codes(self):
+        for words in (("--help",), ("-n", "2", "--help"), ("--help", "--", "true")):
+            code, text, _ = tutti_run(*words)
+            self.assertEqual(code, 0)
+            for part in ("--max-restarts", "tutti run -n 4 -- ./train --epochs 3", "Exit code:"):
+                self.assertIn(part, text)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+# Runs `tutti cluster` in environments that describe a cluster, and in many that do not.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: tutti_cluster_test.py PROGRAM MALFORMED_CLUSTERS.json"""
+import json
+import os
+import resource
+import subprocess
+import sys
+import unittest
+
+TABLE = sys.argv.pop(2)
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+CLUSTER = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", "10.0.0.3:2222"], "ps": ["10.0.0.4:2222"]}
+
+
+def run(environment, *words):
+    """Exit code, standard output, standard error. The environment holds nothing else."""
+    result = subprocess.run([PROGRAM, "cluster", *words], text=True, capture_output=True, timeout=60, env=environment)
+    return result.returncode, result.stdout, result.stderr
+
+
+def tf_config(task):
+    return {"TF_CONFIG": json.dumps({"cluster": CLUSTER, "task": task})}
+
+
+class TuttiCluster(unittest.TestCase):
+    def test_malformed_environments_give_one_line_and_exit_code_2_at_once(self):
+        with open(TABLE, encoding="utf-8") as file:
+            table = json.load(file)
+        self.assertGreaterEqual(len(table), 60)
+        seconds = []
+        for entry in table:
+            with self.subTest(entry["name"]):
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                code, text, errors = run(entry["environment"])
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                seconds.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+                self.assertEqual((code, text), (2, ""))
+                self.assertEqual(errors, f"tutti: {entry['error']}\n")
+        seconds.sort()
+        print(f"{len(table)} malformed environments: {1000 * seconds[len(seconds) // 2]:.1f} ms each of the processor's "
+              f"time (median), at most {1000 * seconds[-1]:.1f} ms")
+        # What the process itself took; how long it waited for its turn says nothing about it.
+        self.assertLess(seconds[len(seconds) // 2], 0.1)
+
+    def test_text_shows_tasks_chief_and_this_process(self):
+        code, text, errors = run(tf_config({"type": "worker", "index": 1}))
+        self.assertEqual((code, errors), (0, ""))
+        lines = text.splitlines()
+        self.assertTrue(lines[0].startswith("TF_CONFIG: this is worker 1 of chief 1 (10.0.0.1:2222), "), lines[0])
+        self.assertTrue(lines[0].endswith("because TF_CONFIG is set."), lines[0])
+        self.assertEqual([line.split() for line in lines[1:]],
+                         [["chief", "0", "10.0.0.1:2222", "chief"], ["ps", "0", "10.0.0.4:2222"],
+                          ["worker", "0", "10.0.0.2:2222"], ["worker", "1", "10.0.0.3:2222", "this", "process"]])
+
+    def test_json_tells_the_task_and_its_rank(self):
+        code, text, _ = run({**tf_config({"type": "worker", "index": "1"}), "TUTTI_CONTROL": "tcp://10.0.0.9:1",
+                             "TUTTI_JOB_ID": "j7"}, "--json")
+        report = json.loads(text)
+        self.assertEqual(code, 0)
+        self.assertEqual(report["cluster"], CLUSTER)
+        self.assertEqual(report["task"], {"type": "worker", "index": 1, "is_chief": False, "id_in_cluster": 2,
+                                          "worker_count": 3, "collective_leader": "/job:chief/replica:0/task:0"})
+        self.assertEqual((report["master"], report["control"], report["job_id"], report["warnings"]),
+                         ("10.0.0.3:2222", "tcp://10.0.0.9:1", "j7", []))
+
+    def test_parameter_servers_have_no_rank(self):
+        _, text, _ = run(tf_config({"type": "ps", "index": 0}), "--json")
+        self.assertNotIn("id_in_cluster", json.loads(text)["task"])
+
+    def test_without_a_cluster_the_process_is_alone(self):
+        code, text, _ = run({})
+        self.assertEqual((code, text), (0, "local: this process alone, because no variable names a cluster.\n"))
+        report = json.loads(run({}, "--json")[1])
+        self.assertEqual((report["cluster"], report["task"]["is_chief"]), ({}, True))
+
+    def test_a_resolver_can_be_named(self):
+        slurm = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NODELIST": "t02n[13,41-42]",
+                 "SLURM_STEP_TASKS_PER_NODE": "1(x3)", **tf_config({"type": "ps", "index": 0})}
+        self.assertEqual(json.loads(run(slurm, "--json")[1])["resolver"], "TF_CONFIG")
+        report = json.loads(run(slurm, "--json", "--resolver", "slurm")[1])
+        self.assertEqual(report["cluster"], {"worker": ["t02n13:8888", "t02n41:8888", "t02n42:8888"]})
+        self.assertEqual(report["task"]["id_in_cluster"], 2)
+        self.assertEqual(report["master"], "grpc://t02n42:8888")
+
+    def test_unknown_resolvers_are_refused_with_the_list(self):
+        code, _, errors = run({}, "--resolver", "pbs")
+        self.assertEqual(code, 2)
+        self.assertIn("expected one of auto, tf_config, slurm, mpi, kubernetes, sagemaker, local", errors)
+
+    def test_ranks_of_mpi_meet_before_they_have_addresses(self):
+        _, text, _ = run({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "TUTTI_CONTROL": "tcp://a:1"})
+        self.assertIn("worker 1       (known when the tasks meet)\n", text)
+        self.assertIn("They meet at tcp://a:1.\n", text)
+
+    def test_a_loopback_address_beside_others_is_doubted(self):
+        cluster = {"worker": ["localhost:2222", "10.0.0.2:2222"]}
+        environment = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})}
+        code, text, _ = run(environment)
+        self.assertEqual(code, 0)
+        self.assertIn("warning: TF_CONFIG.cluster: worker 0 at localhost:2222", text)
+
+
+if __name__ == "__main__":
+    unittest.main()

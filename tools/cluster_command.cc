@@ -1,0 +1,88 @@
+// `tutti cluster`: shows who is in the cluster and which task this process is.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+
+#include "tools/commands.h"
+#include "tutti/cluster/multi_worker_util.h"
+#include "tutti/cluster/resolver_registry.h"
+#include "tutti/core/error.h"
+#include "tutti/core/json.h"
+#include "tutti/core/text.h"
+
+namespace tutti::tools {
+namespace {
+
+ChosenResolver resolve(const std::string& name) {
+  ChosenResolver chosen;
+  if (name == "auto") {
+    chosen = choose_resolver();
+  } else {
+    chosen.resolver = make_cluster_resolver(name);
+    chosen.reason = concat(chosen.resolver->to_string(), ", as --resolver ", name, " says");
+  }
+  validate_cluster(*chosen.resolver);
+  return chosen;
+}
+
+bool is_trained_by(const Task& task) { return task.type != "ps"; }
+
+Json task_to_json(const ClusterSpec& cluster, const Task& task) {
+  Json json = Json::object();
+  json.set("type", task.type).set("index", task.index);
+  json.set("is_chief", is_chief(cluster, task));
+  json.set("collective_leader", collective_leader(cluster, task));
+  if (is_trained_by(task)) {
+    json.set("id_in_cluster", id_in_cluster(cluster, task));
+    json.set("worker_count", worker_count(cluster, task.type));
+  }
+  return json;
+}
+
+void print_json(const ChosenResolver& chosen) {
+  const ClusterResolver& resolver = *chosen.resolver;
+  const ClusterSpec cluster = resolver.cluster_spec();
+  const std::optional<Task> task = resolver.task();
+  Json doubts = Json::array();
+  for (const std::string& doubt : doubts_about(resolver)) doubts.push_back(doubt);
+  Json report = Json::object();
+  report.set("resolver", resolver.name()).set("reason", chosen.reason);
+  report.set("cluster", cluster.to_json());
+  report.set("task", task ? task_to_json(cluster, *task) : Json());
+  report.set("master", resolver.master()).set("rpc_layer", resolver.rpc_layer());
+  report.set("environment", resolver.environment()).set("job_id", resolver.job_id());
+  report.set("control", control_address()).set("warnings", std::move(doubts));
+  std::printf("%s\n", report.dump(2).c_str());
+}
+
+void print_text(const ChosenResolver& chosen) {
+  const ClusterSpec cluster = chosen.resolver->cluster_spec();
+  const std::optional<Task> own = chosen.resolver->task();
+  std::printf("%s.\n", chosen.reason.c_str());
+  for (const Task& task : cluster.tasks()) {
+    const std::string& address = cluster.task_address(task.type, task.index);
+    std::string notes;
+    if (task.type != "evaluator" && is_chief(cluster, task)) notes += "  chief";
+    if (task == own) notes += "  this process";
+    std::printf("%-14s %s%s\n", task.to_string().c_str(),
+                address.empty() ? "(known when the tasks meet)" : address.c_str(), notes.c_str());
+  }
+  if (!control_address().empty()) std::printf("They meet at %s.\n", control_address().c_str());
+  for (const std::string& doubt : doubts_about(*chosen.resolver)) {
+    std::printf("warning: %s\n", doubt.c_str());
+  }
+}
+
+}  // namespace
+
+int cluster_command(OutputFormat format, const std::string& resolver) {
+  try {
+    const ChosenResolver chosen = resolve(resolver);
+    format == OutputFormat::kJson ? print_json(chosen) : print_text(chosen);
+    return 0;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "tutti: %s\n", error.what());
+    return 2;
+  }
+}
+
+}  // namespace tutti::tools

@@ -1,0 +1,244 @@
+// Starting a process by fork and exec, and listening to it.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Not posix_spawn(): it cannot ask the kernel to end the child with its parent, nor choose cores.
+// Between fork and exec only calls are made that are safe there in a process with many threads.
+#include "tools/launch/child_process.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+
+#include "tutti/core/error.h"
+
+namespace tutti::launch {
+namespace {
+
+constexpr int kPipeBytes = 1 << 20;
+constexpr std::size_t kReadAtOnce = 1 << 20;
+constexpr std::size_t kReadAtEnd = 64 << 20;
+
+/// Two ends that are closed unless released.
+class Pipe {
+ public:
+  Pipe() {
+    if (::pipe2(ends_.data(), O_CLOEXEC) != 0) {
+      fail(ErrorCode::kResourceExhausted, "run: cannot make a pipe: ", ::strerror(errno));
+    }
+  }
+  ~Pipe() {
+    close_end(0);
+    close_end(1);
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  int read_end() const { return ends_[0]; }
+  int write_end() const { return ends_[1]; }
+  void close_end(std::size_t which) {
+    if (ends_[which] >= 0) ::close(ends_[which]);
+    ends_[which] = -1;
+  }
+  int release_read_end() { return std::exchange(ends_[0], -1); }
+
+ private:
+  std::array<int, 2> ends_{-1, -1};
+};
+
+/// Everything that the child needs, made before the fork.
+struct Prepared {
+  std::string file;
+  std::vector<char*> arguments, environment;
+  cpu_set_t cores;
+  bool choose_cores = false;
+  pid_t parent = 0;
+  int output = -1, error = -1, report = -1;
+};
+
+[[noreturn]] void become(const Prepared& prepared) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != prepared.parent) ::_exit(127);  // it ended before the line above
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::signal(SIGPIPE, SIG_DFL);
+  const int input = ::open("/dev/null", O_RDONLY);
+  ::dup2(input, STDIN_FILENO);
+  if (input > STDERR_FILENO) ::close(input);
+  ::dup2(prepared.output, STDOUT_FILENO);
+  ::dup2(prepared.error, STDERR_FILENO);
+  if (prepared.choose_cores) ::sched_setaffinity(0, sizeof(cpu_set_t), &prepared.cores);
+  ::execve(prepared.file.c_str(), prepared.arguments.data(), prepared.environment.data());
+  const int reason = errno;
+  [[maybe_unused]] const auto written = ::write(prepared.report, &reason, sizeof(reason));
+  ::_exit(127);
+}
+
+std::vector<std::string> environment_with(const Variables& additions) {
+  std::vector<std::string> all;
+  for (const auto& [name, value] : additions) all.push_back(name + "=" + value);
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text(*entry);
+    const std::string_view name = text.substr(0, text.find('='));
+    const auto same = [&](const auto& addition) { return addition.first == name; };
+    if (std::ranges::none_of(additions, same)) all.emplace_back(text);
+  }
+  return all;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+bool is_program(const std::string& path) {
+  struct stat info = {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
+         ::access(path.c_str(), X_OK) == 0;
+}
+
+[[noreturn]] void fail_no_program(const std::string& name) {
+  struct stat info = {};
+  std::string reason = "no such file";
+  if (::stat(name.c_str(), &info) == 0) {
+    reason = S_ISDIR(info.st_mode) ? "it is a folder" : "it may not be executed";
+  }
+  if (name.find('/') == std::string::npos) {
+    reason = "not found in PATH";
+    if (is_program("./" + name)) reason += concat("; try ./", name);
+  }
+  fail(ErrorCode::kNotFound, "run: expected a program behind --, got '", name, "': ", reason);
+}
+
+void wait_for_exec(Pipe& report, pid_t pid, const std::string& file) {
+  report.close_end(1);
+  int reason = 0;
+  ssize_t size = 0;
+  do {
+    size = ::read(report.read_end(), &reason, sizeof(reason));
+  } while (size < 0 && errno == EINTR);
+  if (size != sizeof(reason)) return;  // closed by a successful exec
+  ::waitpid(pid, nullptr, 0);
+  fail(ErrorCode::kNotFound, "run: cannot start '", file, "': ", ::strerror(reason));
+}
+
+}  // namespace
+
+std::string find_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) {
+    if (!is_program(name)) fail_no_program(name);
+    return name;
+  }
+  const char* const path = std::getenv("PATH");
+  std::string_view rest = path ? path : "/usr/bin:/bin";
+  while (!rest.empty() && !name.empty()) {
+    const std::string_view folder = rest.substr(0, rest.find(':'));
+    rest.remove_prefix(std::min(rest.size(), folder.size() + 1));
+    const std::string file = folder.empty() ? name : concat(folder, "/", name);
+    if (is_program(file)) return file;
+  }
+  fail_no_program(name);
+}
+
+ChildProcess::ChildProcess(const ChildOptions& options) {
+  TUTTI_CHECK(!options.arguments.empty(), "a process without a program");
+  Prepared prepared;
+  prepared.file = find_program(options.arguments.front());
+  std::vector<std::string> arguments = options.arguments;
+  std::vector<std::string> environment = environment_with(options.environment);
+  prepared.arguments = pointers_to(arguments);
+  prepared.environment = pointers_to(environment);
+  CPU_ZERO(&prepared.cores);
+  for (const int core : options.cores) CPU_SET(static_cast<std::size_t>(core), &prepared.cores);
+  prepared.choose_cores = !options.cores.empty();
+  prepared.parent = ::getpid();
+  Pipe output, error, report;
+  prepared.output = output.write_end();
+  prepared.error = error.write_end();
+  prepared.report = report.write_end();
+  pid_ = ::fork();
+  if (pid_ == 0) become(prepared);
+  if (pid_ < 0) fail(ErrorCode::kResourceExhausted, "run: cannot fork: ", ::strerror(errno));
+  wait_for_exec(report, pid_, prepared.file);
+  for (Pipe* pipe : {&output, &error}) {
+    ::fcntl(pipe->read_end(), F_SETFL, O_NONBLOCK);
+    ::fcntl(pipe->read_end(), F_SETPIPE_SZ, kPipeBytes);  // a wish: limits per user apply
+  }
+  fds_ = {output.release_read_end(), error.release_read_end()};
+}
+
+ChildProcess::~ChildProcess() {
+  if (!status_) {
+    ::kill(-pid_, SIGKILL);
+    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+  for (const int fd : fds_) {
+    if (fd >= 0) ::close(fd);
+  }
+}
+
+void ChildProcess::send(int signal_number) {
+  if (!status_) ::kill(-pid_, signal_number);
+}
+
+std::optional<ExitStatus> ChildProcess::try_wait() {
+  if (status_) return status_;
+  siginfo_t info = {};
+  // The ended process keeps its number while the rest of the group is killed.
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      info.si_pid == 0) {
+    return std::nullopt;
+  }
+  ::kill(-pid_, SIGKILL);
+  int wait_status = 0;
+  while (::waitpid(pid_, &wait_status, 0) < 0 && errno == EINTR) {
+  }
+  status_ = exit_status_of(wait_status);
+  return status_;
+}
+
+void ChildProcess::read_stream(Stream stream, std::size_t max_bytes, const OnLine& on_line) {
+  int& fd = fds_[static_cast<std::size_t>(stream)];
+  LineBuffer& lines = lines_[static_cast<std::size_t>(stream)];
+  std::array<char, 64 * 1024> bytes;
+  for (std::size_t total = 0; fd >= 0 && total < max_bytes;) {
+    const ssize_t size = ::read(fd, bytes.data(), bytes.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && errno == EAGAIN) return;
+    if (size <= 0) {
+      ::close(std::exchange(fd, -1));
+      return;
+    }
+    total += static_cast<std::size_t>(size);
+    lines.append({bytes.data(), static_cast<std::size_t>(size)},
+                 [&](std::string_view line) { on_line(stream, line); });
+  }
+}
+
+void ChildProcess::read_lines(const OnLine& on_line) {
+  for (const Stream stream : {Stream::kOutput, Stream::kError}) {
+    read_stream(stream, kReadAtOnce, on_line);
+  }
+}
+
+void ChildProcess::finish_lines(const OnLine& on_line) {
+  for (const Stream stream : {Stream::kOutput, Stream::kError}) {
+    read_stream(stream, kReadAtEnd, on_line);
+    lines_[static_cast<std::size_t>(stream)].finish(
+        [&](std::string_view line) { on_line(stream, line); });
+  }
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,97 @@
+// The guard process: a pipe's end of file tells it that the launcher is gone.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/launch/guard.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <set>
+#include <vector>
+
+#include "tutti/core/error.h"
+
+namespace tutti::launch {
+namespace {
+
+/// Of another process everything would look as if the launcher still had it open.
+void close_all_but(int kept) {
+  DIR* const folder = ::opendir("/proc/self/fd");
+  if (!folder) return;
+  std::vector<int> fds;
+  while (const dirent* const entry = ::readdir(folder)) fds.push_back(std::atoi(entry->d_name));
+  const int own = ::dirfd(folder);
+  for (const int fd : fds) {
+    if (fd != kept && fd != own) ::close(fd);
+  }
+  ::closedir(folder);
+}
+
+[[noreturn]] void stand_guard(int pipe, const std::string& folder, const std::string& file) {
+  ::setsid();  // signals of the terminal are not for the guard
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  ::prctl(PR_SET_NAME, "tutti guard");
+  close_all_but(pipe);
+  std::set<pid_t> groups;
+  for (pid_t number = 0;;) {
+    const ssize_t size = ::read(pipe, &number, sizeof(number));
+    if (size < 0 && errno == EINTR) continue;
+    if (size != sizeof(number)) break;
+    if (number == 0) ::_exit(0);  // an orderly end
+    if (number > 0) {
+      groups.insert(number);
+    } else {
+      groups.erase(-number);
+    }
+  }
+  for (const pid_t group : groups) ::kill(-group, SIGKILL);
+  ::unlink(file.c_str());
+  ::rmdir(folder.c_str());
+  ::_exit(0);
+}
+
+}  // namespace
+
+Guard::Guard(const std::string& secret_folder, const std::string& secret_file) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    fail(ErrorCode::kResourceExhausted, "run: cannot make a pipe: ", ::strerror(errno));
+  }
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    ::close(ends[1]);
+    stand_guard(ends[0], secret_folder, secret_file);
+  }
+  ::close(ends[0]);
+  pipe_ = ends[1];
+  if (pid_ > 0) return;
+  ::close(pipe_);
+  fail(ErrorCode::kResourceExhausted, "run: cannot fork: ", ::strerror(errno));
+}
+
+Guard::~Guard() {
+  tell(0);
+  ::close(pipe_);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void Guard::tell(pid_t number) {
+  // A guard that was killed itself is no reason to stop a job.
+  while (::write(pipe_, &number, sizeof(number)) < 0 && errno == EINTR) {
+  }
+}
+
+void Guard::watch(pid_t group) { tell(group); }
+void Guard::forget(pid_t group) { tell(-group); }
+
+}  // namespace tutti::launch

@@ -1,0 +1,198 @@
+// Addresses, environments and cores of the processes of a job; the same as lines for shells.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/launch/job_plan.h"
+
+#include <sched.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+
+#include "tools/launch/free_ports.h"
+#include "tutti/core/error.h"
+
+namespace tutti::launch {
+namespace {
+
+const std::string* find(const Variables& variables, const std::string& name) {
+  const auto at = std::ranges::find_if(variables, [&](const auto& v) { return v.first == name; });
+  return at == variables.end() ? nullptr : &at->second;
+}
+
+/// The host of a rank: hosts get equal runs of ranks.
+std::size_t host_of(std::size_t rank, std::size_t num_processes, std::size_t num_hosts) {
+  return rank * num_hosts / num_processes;
+}
+
+/// IPv6 addresses stand in brackets before a port.
+std::string with_port(const std::string& host, int port) {
+  return host.find(':') == std::string::npos ? concat(host, ":", port)
+                                             : concat("[", host, "]:", port);
+}
+
+std::vector<std::string> choose_addresses(const JobRequest& request) {
+  const auto num_processes = static_cast<std::size_t>(request.counts.total());
+  std::vector<std::string> addresses;
+  if (request.hosts.empty()) {
+    for (const int port : free_ports(request.counts.total())) {
+      addresses.push_back(concat("127.0.0.1:", port));
+    }
+    return addresses;
+  }
+  std::vector<int> next_port(request.hosts.size(), request.first_port);
+  for (std::size_t rank = 0; rank < num_processes; ++rank) {
+    const std::size_t host = host_of(rank, num_processes, request.hosts.size());
+    addresses.push_back(with_port(request.hosts[host], next_port[host]++));
+  }
+  return addresses;
+}
+
+Variables environment_of(const JobRequest& request, const std::vector<Task>& tasks,
+                         std::size_t rank, const std::string& job_id) {
+  Variables variables{{"TF_CONFIG", tf_config(tasks, tasks[rank])},
+                      {"TUTTI_JOB_ID", job_id},
+                      {"TUTTI_RESTART", "0"}};
+  // Of machines elsewhere the number of cores is not known.
+  if (request.hosts.empty() && !std::getenv("OMP_NUM_THREADS")) {
+    const std::size_t share = std::max<std::size_t>(1, request.cores.size() / tasks.size());
+    variables.emplace_back("OMP_NUM_THREADS", std::to_string(share));
+  }
+  for (const auto& chosen : request.environment) {
+    std::erase_if(variables, [&](const auto& each) { return each.first == chosen.first; });
+    variables.push_back(chosen);
+  }
+  return variables;
+}
+
+std::string command_of(const JobPlan& plan, const ProcessPlan& process,
+                       const std::string& secret_file) {
+  std::string line;
+  for (const auto& [name, value] : process.environment) {
+    line += concat(name, "=", shell_quote(value), " ");
+  }
+  if (!find(process.environment, "TUTTI_JOB_SECRET_FILE")) {
+    line += concat("TUTTI_JOB_SECRET_FILE=", secret_file, " ");
+  }
+  if (!process.cores.empty()) line += concat("taskset -c ", join(process.cores, ","), " ");
+  std::vector<std::string> words;
+  for (const std::string& word : plan.arguments) words.push_back(shell_quote(word));
+  return line + join(words, " ");
+}
+
+}  // namespace
+
+void JobPlan::add_variable(const std::string& name, const std::string& value) {
+  for (ProcessPlan& process : processes) {
+    if (!find(process.environment, name)) process.environment.emplace_back(name, value);
+  }
+}
+
+const std::string* JobPlan::variable(const std::string& name) const {
+  return find(processes.front().environment, name);
+}
+
+std::string make_job_id() {
+  std::uint32_t chance = 0;
+  if (::getrandom(&chance, sizeof(chance), 0) != sizeof(chance)) {
+    fail(ErrorCode::kUnavailable, "run: the system gives no random numbers");
+  }
+  const std::time_t now = std::time(nullptr);
+  std::tm parts = {};
+  ::gmtime_r(&now, &parts);
+  std::array<char, 64> text{};
+  const std::size_t size = std::strftime(text.data(), text.size(), "%Y%m%d-%H%M%S-", &parts);
+  std::snprintf(text.data() + size, text.size() - size, "%06x", chance & 0xffffffu);
+  return text.data();
+}
+
+std::vector<int> allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return {0};
+  for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(static_cast<int>(core));
+  }
+  return cores;
+}
+
+std::vector<int> cores_of_rank(const std::vector<int>& cores, int rank, int num_processes) {
+  const auto count = static_cast<std::ptrdiff_t>(cores.size());
+  if (num_processes > count) return {cores[static_cast<std::size_t>(rank % count)]};
+  return {cores.begin() + rank * count / num_processes,
+          cores.begin() + (rank + 1) * count / num_processes};
+}
+
+JobPlan make_plan(const JobRequest& request) {
+  JobPlan plan;
+  plan.job_id = make_job_id();
+  plan.arguments = request.arguments;
+  const std::vector<Task> tasks = make_tasks(request.counts, choose_addresses(request));
+  for (std::size_t rank = 0; rank < tasks.size(); ++rank) {
+    ProcessPlan process;
+    process.task = tasks[rank];
+    process.environment = environment_of(request, tasks, rank, plan.job_id);
+    if (!request.hosts.empty()) {
+      process.host = request.hosts[host_of(rank, tasks.size(), request.hosts.size())];
+    }
+    if (request.bind_cores) {
+      process.cores =
+          cores_of_rank(request.cores, static_cast<int>(rank), static_cast<int>(tasks.size()));
+    }
+    plan.processes.push_back(std::move(process));
+  }
+  return plan;
+}
+
+std::string shell_quote(const std::string& text) {
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_-+=./:,@%").find(c) != std::string_view::npos;
+  };
+  if (!text.empty() && std::ranges::all_of(text, is_plain)) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string dry_run_text(const JobPlan& plan) {
+  const std::string secret_file = concat("~/.tutti/", plan.job_id, ".secret");
+  std::string text = concat(
+      "# Job ", plan.job_id, ", processes: ", plan.processes.size(), ". First make its secret; ",
+      "other machines need a copy of the file, mode 0600.\n",
+      "(umask 077; mkdir -p ~/.tutti; head -c 48 /dev/urandom | base64 > ", secret_file, ")\n");
+  for (const ProcessPlan& process : plan.processes) {
+    text += concat("# ", process.task.name(), process.host.empty() ? "" : " on ", process.host,
+                   "\n", command_of(plan, process, secret_file), "\n");
+  }
+  return text;
+}
+
+Json to_json(const JobPlan& plan) {
+  Json processes = Json::array();
+  for (const ProcessPlan& process : plan.processes) {
+    Json one = Json::object();
+    one.set("task", process.task.name());
+    one.set("address", process.task.address);
+    Json environment = Json::object();
+    for (const auto& [name, value] : process.environment) environment.set(name, value);
+    one.set("environment", std::move(environment));
+    Json cores = Json::array();
+    for (const int core : process.cores) cores.push_back(core);
+    one.set("cores", std::move(cores));
+    processes.push_back(std::move(one));
+  }
+  Json arguments = Json::array();
+  for (const std::string& word : plan.arguments) arguments.push_back(word);
+  Json json = Json::object();
+  json.set("job_id", plan.job_id);
+  json.set("arguments", std::move(arguments));
+  json.set("processes", std::move(processes));
+  return json;
+}
+
+}  // namespace tutti::launch

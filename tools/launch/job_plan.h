@@ -1,0 +1,65 @@
+// What `tutti run` is about to start: each process with its environment and its cores.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/launch/child_process.h"
+#include "tools/launch/task.h"
+#include "tutti/core/json.h"
+
+namespace tutti::launch {
+
+/// What a job is made of, as asked for.
+struct JobRequest {
+  std::vector<std::string> arguments = {};  // the program first
+  TaskCounts counts = {};
+  Variables environment = {};           // of all processes; wins over what the launcher sets
+  std::vector<std::string> hosts = {};  // empty: this machine
+  int first_port = 20'000;              // on each of `hosts`
+  std::vector<int> cores = {};          // those of this machine; processes get equal parts
+  bool bind_cores = false;              // each process on its part, or anywhere
+};
+
+/// One process; its place in JobPlan::processes is its rank.
+struct ProcessPlan {
+  Task task;
+  std::string host;  // empty: this machine
+  Variables environment;
+  std::vector<int> cores;  // empty: any
+};
+
+struct JobPlan {
+  std::string job_id;
+  std::vector<std::string> arguments;
+  std::vector<ProcessPlan> processes;
+
+  /// Adds a variable to all processes, unless the user has set it.
+  void add_variable(const std::string& name, const std::string& value);
+  /// The value of a variable that is the same in all processes; nullptr when it is not set.
+  const std::string* variable(const std::string& name) const;
+};
+
+/// Unique text: time and chance, such as "20260131-142501-5f3a9c".
+std::string make_job_id();
+
+/// Cores of `rank` when `num_processes` share `cores`: equal parts; several on one core when there
+/// are more processes than cores.
+std::vector<int> cores_of_rank(const std::vector<int>& cores, int rank, int num_processes);
+
+/// Cores that this process may use.
+std::vector<int> allowed_cores();
+
+/// Chooses addresses (free ports of this machine, or `first_port` and on of each host) and sets
+/// TF_CONFIG, TUTTI_JOB_ID, TUTTI_RESTART and OMP_NUM_THREADS (unless it is set).
+JobPlan make_plan(const JobRequest& request);
+
+/// `text` as one word of a POSIX shell.
+std::string shell_quote(const std::string& text);
+
+/// Lines for shells: the secret, then each process with its whole environment.
+std::string dry_run_text(const JobPlan& plan);
+Json to_json(const JobPlan& plan);
+
+}  // namespace tutti::launch

@@ -1,0 +1,296 @@
+// The loop of `tutti run`: output, signals, ends, restarts, deadlines.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/launch/supervisor.h"
+
+#include <poll.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <deque>
+
+#include "tools/launch/oom_counter.h"
+#include "tools/launch/strays.h"
+#include "tutti/core/error.h"
+
+namespace tutti::launch {
+namespace {
+
+constexpr std::size_t kLastLines = 12;
+
+bool is_stop_signal(int number) {
+  return number == SIGINT || number == SIGTERM || number == SIGHUP;
+}
+
+/// A task with its process of the moment.
+struct Slot {
+  int rank = 0;
+  const ProcessPlan* plan = nullptr;
+  std::unique_ptr<ChildProcess> process;
+  TimePoint started;
+  std::optional<TimePoint> restart_at;
+  bool running = false;
+  std::deque<std::string> last_lines;
+  TaskOutcome outcome;
+};
+
+}  // namespace
+
+struct Supervisor::Impl {
+  Impl(const JobPlan& job, const SupervisorOptions& chosen, SignalQueue& queue, Guard& watcher,
+       JobListener& told)
+      : plan(job),
+        options(chosen),
+        signals(queue),
+        guard(watcher),
+        listener(told),
+        budget(chosen.restarts, static_cast<int>(job.processes.size())),
+        slots(job.processes.size()) {
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      slots[i].rank = static_cast<int>(i);
+      slots[i].plan = &plan.processes[i];
+      slots[i].outcome.task = plan.processes[i].task.name();
+    }
+  }
+
+  TimePoint now() const { return Clock::system().now(); }
+
+  void start(Slot& slot) {
+    ChildOptions child{plan.arguments, slot.plan->environment, slot.plan->cores};
+    const int restarts = budget.num_restarts(slot.rank);
+    for (auto& [name, value] : child.environment) {
+      if (name == "TUTTI_RESTART") value = std::to_string(restarts);
+    }
+    slot.restart_at.reset();
+    slot.last_lines.clear();
+    slot.process = std::make_unique<ChildProcess>(child);
+    guard.watch(slot.process->pid());
+    slot.running = true;
+    slot.started = now();
+    slot.outcome.pid = slot.process->pid();
+    slot.outcome.restarts = restarts;
+    listener.on_start(slot.rank, slot.process->pid(), restarts);
+  }
+
+  ChildProcess::OnLine line_sink(Slot& slot) {
+    return [this, &slot](Stream stream, std::string_view line) {
+      if (slot.last_lines.size() == kLastLines) slot.last_lines.pop_front();
+      slot.last_lines.emplace_back(line);
+      listener.on_line(slot.rank, stream, line);
+    };
+  }
+
+  std::vector<int> running_ranks() const {
+    std::vector<int> ranks;
+    for (const Slot& slot : slots) {
+      if (slot.running) ranks.push_back(slot.rank);
+    }
+    return ranks;
+  }
+
+  bool active() const {
+    return std::ranges::any_of(slots,
+                               [](const Slot& slot) { return slot.running || slot.restart_at; });
+  }
+
+  void send_to_all(int number) {
+    for (Slot& slot : slots) {
+      if (slot.running) slot.process->send(number);
+    }
+  }
+
+  // --- Ending the job.
+
+  void stop(StopReason why, int number) {
+    reason = why;
+    kill_at = deadline_after(now(), options.grace);
+    for (Slot& slot : slots) slot.restart_at.reset();
+    listener.on_stop(why, number, running_ranks());
+    send_to_all(number);
+    send_to_all(SIGCONT);  // a stopped process would not see it
+  }
+
+  void kill_all() {
+    kill_at.reset();
+    if (running_ranks().empty()) return;
+    listener.on_kill(running_ranks());
+    send_to_all(SIGKILL);
+  }
+
+  void on_signal(int number) {
+    if (!is_stop_signal(number)) {
+      send_to_all(number);
+    } else if (!stop_signal_seen) {
+      stop_signal_seen = true;
+      if (reason == StopReason::kNone) stop(StopReason::kSignal, number);
+    } else {
+      kill_all();
+    }
+  }
+
+  // --- Ends of processes.
+
+  void fail_job(Slot& slot, const std::string& why_final) {
+    first_failure = slot.rank;
+    listener.on_first_failure(slot.rank, slot.outcome,
+                              {slot.last_lines.begin(), slot.last_lines.end()}, why_final);
+    stop(StopReason::kFailure, SIGTERM);
+  }
+
+  void judge(Slot& slot, Duration lived) {
+    const ExitStatus status = slot.outcome.status;
+    if (reason == StopReason::kNone && !status.success() && status.code != kStoppedOnRequest) {
+      const RestartBudget::Decision decision = budget.decide(slot.rank, status, lived);
+      if (decision.delay) {
+        slot.restart_at = deadline_after(now(), *decision.delay);
+        listener.on_restart(slot.rank, slot.outcome, *decision.delay);
+        return;
+      }
+      fail_job(slot, decision.reason);
+    } else if (reason == StopReason::kNone && status.code == kStoppedOnRequest) {
+      stop(StopReason::kTaskAsked, SIGTERM);
+    }
+    listener.on_end(slot.rank, slot.outcome);
+    slot.outcome.order = num_ended++;
+  }
+
+  void collect(Slot& slot, long oom_kills) {
+    slot.process->finish_lines(line_sink(slot));
+    if (oom_kills > 0 && slot.outcome.status.signal == SIGKILL) {
+      slot.outcome.oom = oom.describe(oom_kills);
+    }
+    judge(slot, now() - slot.started);
+  }
+
+  /// Sees who has ended. Of several that ended since the last look, one that a signal killed comes
+  /// first: the others may have ended because of it.
+  void reap() {
+    std::vector<Slot*> ended;
+    for (Slot& slot : slots) {
+      if (!slot.running) continue;
+      const std::optional<ExitStatus> status = slot.process->try_wait();
+      if (!status) continue;
+      guard.forget(slot.process->pid());
+      slot.running = false;
+      slot.outcome.status = *status;
+      slot.outcome.seconds = seconds_between(slot.started, now());
+      ended.push_back(&slot);
+    }
+    const auto rank_of_cause = [](const Slot* slot) { return slot->outcome.status.signal == 0; };
+    std::ranges::stable_sort(ended, {}, rank_of_cause);
+    const long kills = ended.empty() ? 0 : oom.take_new_kills();
+    for (Slot* const slot : ended) collect(*slot, kills);
+    reap_adopted({guard.pid()});
+    stop_parameter_servers();
+  }
+
+  /// They serve for ever; nobody needs them once chief and workers are done.
+  void stop_parameter_servers() {
+    if (reason != StopReason::kNone || !active()) return;
+    const bool only_ps = std::ranges::all_of(slots, [](const Slot& slot) {
+      return slot.plan->task.type == "ps" || (!slot.running && !slot.restart_at);
+    });
+    const bool others =
+        std::ranges::any_of(slots, [](const Slot& slot) { return slot.plan->task.type != "ps"; });
+    if (only_ps && others) stop(StopReason::kFinished, SIGTERM);
+  }
+
+  // --- Time.
+
+  std::optional<TimePoint> next_deadline() const {
+    std::optional<TimePoint> next = kill_at;
+    const auto consider = [&](const std::optional<TimePoint>& time) {
+      if (time && (!next || *time < *next)) next = time;
+    };
+    if (reason == StopReason::kNone) consider(job_deadline);
+    for (const Slot& slot : slots) consider(slot.restart_at);
+    return next;
+  }
+
+  void check_deadlines() {
+    const TimePoint time = now();
+    if (reason == StopReason::kNone && job_deadline && time >= *job_deadline) {
+      stop(StopReason::kTimeout, SIGTERM);
+    }
+    if (kill_at && time >= *kill_at) kill_all();
+    for (Slot& slot : slots) {
+      if (slot.restart_at && time >= *slot.restart_at) start(slot);
+    }
+  }
+
+  int poll_milliseconds() const {
+    const std::optional<TimePoint> next = next_deadline();
+    if (!next) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - now()).count();
+    return static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));
+  }
+
+  /// Waits for the next event and handles what there is.
+  void turn() {
+    std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
+    for (const Slot& slot : slots) {
+      if (!slot.running) continue;
+      for (const Stream stream : {Stream::kOutput, Stream::kError}) {
+        fds.push_back({slot.process->fd(stream), POLLIN, 0});
+      }
+    }
+    ::poll(fds.data(), fds.size(), poll_milliseconds());
+    std::size_t next = 1;
+    for (Slot& slot : slots) {
+      if (!slot.running) continue;
+      const bool readable = fds[next].revents != 0 || fds[next + 1].revents != 0;
+      next += 2;
+      if (readable) slot.process->read_lines(line_sink(slot));
+    }
+    bool child_ended = false;
+    for (const int number : signals.take()) {
+      if (number == SIGCHLD) {
+        child_ended = true;
+      } else {
+        on_signal(number);
+      }
+    }
+    if (child_ended) reap();
+    check_deadlines();
+  }
+
+  JobOutcome outcome() const {
+    JobOutcome result;
+    for (const Slot& slot : slots) result.tasks.push_back(slot.outcome);
+    result.first_failure = first_failure;
+    result.reason = reason;
+    return result;
+  }
+
+  const JobPlan& plan;
+  const SupervisorOptions options;
+  SignalQueue& signals;
+  Guard& guard;
+  JobListener& listener;
+  OomCounter oom;
+  RestartBudget budget;
+  std::vector<Slot> slots;
+  StopReason reason = StopReason::kNone;
+  bool stop_signal_seen = false;
+  std::optional<TimePoint> kill_at, job_deadline;
+  std::optional<int> first_failure;
+  int num_ended = 0;
+};
+
+Supervisor::Supervisor(const JobPlan& plan, const SupervisorOptions& options, SignalQueue& signals,
+                       Guard& guard, JobListener& listener)
+    : impl_(std::make_unique<Impl>(plan, options, signals, guard, listener)) {}
+
+Supervisor::~Supervisor() = default;
+
+JobOutcome Supervisor::run() {
+  Impl& job = *impl_;
+  // What loses its parent comes to this process, which can then end it.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  if (job.options.timeout) job.job_deadline = deadline_after(job.now(), *job.options.timeout);
+  for (Slot& slot : job.slots) job.start(slot);
+  while (job.active()) job.turn();
+  end_adopted({job.guard.pid()});
+  return job.outcome();
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,67 @@
+// Runs the processes of a job to their end: one loop in one thread.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/launch/guard.h"
+#include "tools/launch/job_outcome.h"
+#include "tools/launch/job_plan.h"
+#include "tools/launch/restart_budget.h"
+#include "tools/launch/signals.h"
+
+namespace tutti::launch {
+
+struct SupervisorOptions {
+  RestartLimits restarts = {};
+  Duration grace = std::chrono::seconds(30);       // between SIGTERM and SIGKILL
+  std::optional<Duration> timeout = std::nullopt;  // of the whole job
+};
+
+/// Is told what happens. All calls come from Supervisor::run().
+class JobListener {
+ public:
+  virtual ~JobListener() = default;
+  virtual void on_start(int rank, pid_t pid, int restarts) = 0;
+  virtual void on_line(int rank, Stream stream, std::string_view line) = 0;
+  /// A process has ended and is started again after `delay`.
+  virtual void on_restart(int rank, const TaskOutcome& ended, Duration delay) = 0;
+  /// A process has ended for good.
+  virtual void on_end(int rank, const TaskOutcome& ended) = 0;
+  /// The failure that ends the job, before on_stop(). `why_final`: why the process is not started
+  /// again, where that was asked for.
+  virtual void on_first_failure(int rank, const TaskOutcome& ended,
+                                const std::vector<std::string>& last_lines,
+                                const std::string& why_final) = 0;
+  /// Those of `ranks` get `signal_number` now, and SIGKILL after the grace.
+  virtual void on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks) = 0;
+  /// Those of `ranks` get SIGKILL now.
+  virtual void on_kill(const std::vector<int>& ranks) = 0;
+};
+
+/// Starts the processes of a plan, passes signals on, starts failed ones again as the limits say,
+/// and ends all when one fails for good. No process remains when run() returns or throws, also none
+/// that the processes left behind.
+class Supervisor {
+ public:
+  Supervisor(const JobPlan& plan, const SupervisorOptions& options, SignalQueue& signals,
+             Guard& guard, JobListener& listener);
+  ~Supervisor();
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  /// Throws kNotFound or kUnavailable when a process cannot be started.
+  JobOutcome run();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tutti::launch
