@@ -111,7 +111,7 @@ bool ChaosProxy::move(Pair& pair, Direction& way) {
     if (count > 0 && !way.is_closed) disturb(pair, way, static_cast<std::size_t>(count));
     moved = count > 0;
   }
-  if (way.waiting.empty() || (pair.is_broken && cuts_ > 0 && !way.to->is_open())) return moved;
+  if (way.waiting.empty() || pair.is_broken) return moved;
   if (plan_.delay > Duration::zero()) Clock::system().sleep_for(plan_.delay);
   const std::size_t most =
       plan_.trickle == 0 ? way.waiting.size() : std::min(plan_.trickle, way.waiting.size());
