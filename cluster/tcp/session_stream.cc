@@ -85,11 +85,12 @@ class SessionStream final : public ByteStream {
 
  private:
   void push() TUTTI_REQUIRES(mutex_) {
-    if (!way_.is_up()) return;
+    if (!way_.is_up() || write_failed_) return;
     try {
       sender_.push(way_.socket(), receiver_.received());
-    } catch (const Error& error) {
-      lose(error.message());
+    } catch (const Error&) {
+      // The peer's last words may still be there to be read; after them reading fails, too.
+      write_failed_ = true;
     }
   }
 
@@ -97,6 +98,7 @@ class SessionStream final : public ByteStream {
     if (way_.is_up() && !hub_->has_arrivals()) return;
     const std::optional<std::uint64_t> received = way_.step(receiver_.received());
     if (!received) return;
+    write_failed_ = false;
     receiver_.restart();
     counters_.reconnects += 1;
     try {
@@ -119,6 +121,7 @@ class SessionStream final : public ByteStream {
   SessionSender sender_ TUTTI_GUARDED_BY(mutex_);
   SessionReceiver receiver_ TUTTI_GUARDED_BY(mutex_);
   StreamCounters counters_ TUTTI_GUARDED_BY(mutex_);
+  bool write_failed_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace

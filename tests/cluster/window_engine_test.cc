@@ -61,7 +61,7 @@ std::vector<std::byte> results_of(Communicator& mine, Transport* transport, Memo
   const auto floats = [&](const BufferRef& data, std::size_t count) {
     return Elements(data->data(), count, DType::kFloat32);
   };
-  for (const std::size_t count : {0u, 1u, 1000u, 30'011u, 120'011u}) {
+  for (const std::size_t count : {0u, 1u, 1000u, 30'011u}) {
     const BufferRef data = buffer(transport, 4 * count, memory, rank);
     fill(data->data(), count, rank, ++step);
     mine.all_reduce(ReduceOp::kSum, floats(data, count));
@@ -174,7 +174,7 @@ TEST(WindowEngine, AMissingRankAMismatchAndAnAbortAreNamedOnAllRanks) {
       mine.all_reduce(ReduceOp::kSum, Elements(std::span(values)));
     });
   };
-  auto late = calls([](Communicator&) {}, 200ms);
+  auto late = calls([](Communicator&) {}, 3s);
   EXPECT_EQ(late.back(), "");
   late.pop_back();
   expect_all(late, "rank 2 did not come");
