@@ -51,5 +51,7 @@
 #include "tutti/strategy/captured_step.h"                 // steps replayed on GPUs
 #include "tutti/strategy/central_storage_strategy.h"      // variables on one device
 #include "tutti/strategy/mirrored_strategy.h"             // variables on every device
-#include "tutti/strategy/one_device_strategy.h"           // a single device
-#include "tutti/tensor/tensor_ops.h"                      // operations on tensors
+#include "tutti/strategy/multi_worker_mirrored_strategy.h"  // several processes
+#include "tutti/strategy/one_device_strategy.h"             // a single device
+#include "tutti/strategy/recovery.h"                        // going on when a worker dies
+#include "tutti/tensor/tensor_ops.h"                        // operations on tensors

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "tutti/cluster/mpi/mpi_transport.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
@@ -136,8 +137,30 @@ std::shared_ptr<WorkerGroup> WorkerGroup::join(const ClusterResolver& resolver,
   const int worker = number_of(resolver);
   auto group =
       std::make_shared<WorkerGroup>(Private{}, members_of(resolver.cluster_spec()), worker);
-  if (group->num_workers() > 1) group->join_job(options);
+  if (group->num_workers() == 1) return group;
+  if (group->has_addresses()) {
+    group->join_job(options);
+  } else {
+    group->join_mpi(options);
+  }
   return group;
+}
+
+/// MPI's launchers do not say where the processes are: their messages go by MPI, and the launcher
+/// watches them and ends the job when one dies.
+void WorkerGroup::join_mpi(const WorkerGroupOptions& options) {
+  transport_ = mpi_transport({.name = "workers", .timeout = options.join_timeout});
+  if (transport_->size() == num_workers() && transport_->rank() == worker_) {
+    log_info(concat("workers: rank ", worker_, " of ", num_workers(), ": all by MPI"));
+    return;
+  }
+  fail(ErrorCode::kFailedPrecondition, "workers: this is worker ", worker_, " of ", num_workers(),
+       ", but rank ", transport_->rank(), " of ", transport_->size(),
+       " of the MPI job; expected the same; try TF_CONFIG with the addresses of the workers");
+}
+
+bool WorkerGroup::has_addresses() const {
+  return std::ranges::none_of(tasks_, [](const MemberTask& task) { return task.address.empty(); });
 }
 
 void WorkerGroup::join_job(const WorkerGroupOptions& options) {
@@ -192,6 +215,11 @@ bool WorkerGroup::has_lost_a_worker(Duration patience) const {
 }
 
 void WorkerGroup::reconnect(TimePoint deadline) {
+  if (!plane_.client) {
+    fail(ErrorCode::kFailedPrecondition,
+         "workers: MPI cannot connect processes anew; expected a job with a control server; try "
+         "tutti run");
+  }
   connect(deadline);
   is_replacement_ = false;
 }
@@ -216,7 +244,14 @@ std::string WorkerGroup::name_of(int worker) const {
 
 std::unique_ptr<Communicator> WorkerGroup::make_communicator(const CommunicatorOptions& options) {
   if (num_workers() == 1) return std::move(in_process_communicators(1, options).front());
-  return tutti::make_communicator(transport_, options);
+  // The store lives as long as this group, which its communicators do not outlive.
+  const std::shared_ptr<KeyValueStore> store(std::shared_ptr<void>(), plane_.client.get());
+  return tutti::make_communicator(Group{.world_size = num_workers(),
+                                        .first_rank = worker_,
+                                        .local_devices = {Device{}},
+                                        .store = store,
+                                        .transport = transport_},
+                                  options);
 }
 
 }  // namespace tutti

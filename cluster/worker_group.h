@@ -44,7 +44,7 @@ class WorkerGroup {
   int num_workers() const { return static_cast<int>(tasks_.size()); }
   /// "worker 2", as the cluster calls it.
   std::string name_of(int worker) const;
-  /// nullptr for a process alone.
+  /// nullptr for a process alone, and for those that MPI connects.
   ControlClient* control() const { return plane_.client.get(); }
 
   /// Whether this process takes the place of one that died while the others went on.
@@ -74,6 +74,8 @@ class WorkerGroup {
 
  private:
   void join_job(const WorkerGroupOptions& options);
+  void join_mpi(const WorkerGroupOptions& options);
+  bool has_addresses() const;
   void connect(TimePoint deadline);
   void connect_generation(std::uint64_t number, TimePoint deadline);
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # One training program as several processes: the bits of one process, however they are connected.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: multi_worker_test.py PROGRAM [--steps N]
+"""Usage: multi_worker_test.py PROGRAM [--steps N] [--tutti TUTTI] [--mpirun MPIRUN]
 
 PROGRAM is an example with the flags of examples/common. Each run must report the losses_hex, weights_hash and
 slots_hash of MirroredStrategy with as many replicas (docs/determinism.md).
@@ -67,6 +67,22 @@ def run_workers(program, devices, flags, folder, environment=None):
         return json.load(file)
 
 
+def run_launched(launcher, program, flags, folder):
+    """Starts the workers by a launcher, and returns worker 0's metrics."""
+    metrics = os.path.join(folder, "launched.json")
+    if os.path.exists(metrics):
+        os.remove(metrics)
+    command = launcher + [program, "--strategy", "multi_worker_mirrored", "--devices", "cpu:0",
+                          "--metrics-json", metrics] + flags
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "0"}
+    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
+                            env={**os.environ, **root})
+    if result.returncode != 0:
+        sys.exit(f"FAILED ({result.returncode}): {' '.join(command)}\n{result.stdout}")
+    with open(metrics, encoding="utf-8") as file:
+        return json.load(file)
+
+
 def run_mirrored(program, replicas, flags, folder):
     metrics = os.path.join(folder, "mirrored.json")
     command = [program, "--strategy", "mirrored", "--devices", "cpu:0", "--replicas", str(replicas),
@@ -78,11 +94,28 @@ def run_mirrored(program, replicas, flags, folder):
         return json.load(file)
 
 
+def compare(name, reference, replicas, got):
+    """Prints a line; 1 when they differ."""
+    differing = [key for key in COMPARED if reference[key] != got[key]]
+    if got["num_replicas"] != replicas or got["strategy"] != "multi_worker_mirrored":
+        differing.append(f"{got['num_replicas']} replicas of {got['strategy']}")
+    print(f"  {'same' if not differing else 'DIFFERENT':9} {got['weights_hash']}  {name}"
+          f"{': ' if differing else ''}{', '.join(differing)}", flush=True)
+    return 1 if differing else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program")
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--tutti")
+    parser.add_argument("--mpirun")
     arguments = parser.parse_args()
+    launchers = []
+    if arguments.tutti:
+        launchers.append(("tutti run", [arguments.tutti, "run", "-n", "2", "--"]))
+    if arguments.mpirun:
+        launchers.append(("mpirun", [arguments.mpirun, "-n", "2", "--oversubscribe"]))
     flags = FLAGS + ["--steps", str(arguments.steps)]
     references, failures = {}, 0
     with tempfile.TemporaryDirectory() as folder:
@@ -90,12 +123,10 @@ def main():
             if replicas not in references:
                 references[replicas] = run_mirrored(arguments.program, replicas, flags, folder)
             got = run_workers(arguments.program, devices, flags + more, folder)
-            differing = [key for key in COMPARED if references[replicas][key] != got[key]]
-            if got["num_replicas"] != replicas or got["strategy"] != "multi_worker_mirrored":
-                differing.append(f"{got['num_replicas']} replicas of {got['strategy']}")
-            failures += bool(differing)
-            print(f"  {'same' if not differing else 'DIFFERENT':9} {got['weights_hash']}  {name}"
-                  f"{': ' if differing else ''}{', '.join(differing)}", flush=True)
+            failures += compare(name, references[replicas], replicas, got)
+        for name, launcher in launchers:
+            got = run_launched(launcher, arguments.program, flags, folder)
+            failures += compare(name, references[2], 2, got)
     sys.exit(1 if failures else 0)
 
 

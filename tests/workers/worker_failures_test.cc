@@ -1,0 +1,229 @@
+// Workers as processes: one that ends or is stopped, told to the others; restarts; agreed stops.
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <iostream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/multi_process_runner.h"
+#include "tutti/tutti.h"
+
+namespace tutti::worker_tests {
+namespace {
+
+using testing::MultiProcessRunner;
+using testing::this_process;
+
+std::unique_ptr<MultiWorkerMirroredStrategy> connect_workers() {
+  return std::make_unique<MultiWorkerMirroredStrategy>(
+      *resolver_from_environment(), MultiWorkerOptions{.local = {.devices = "cpu:0"}});
+}
+
+Variable counter(const std::string& name) {
+  return Variable(Tensor::zeros({}),
+                  {.name = name, .trainable = false, .aggregation = VariableAggregation::kSum});
+}
+
+Tensor number_on_replica(double value) {
+  return Tensor::scalar(value, DType::kFloat32, ReplicaContext::current().device());
+}
+
+/// What `fn` throws: code and message.
+Json error_as_json(const std::function<void()>& fn) {
+  Json json = Json::object();
+  try {
+    fn();
+    json.set("code", "OK");
+  } catch (const Error& error) {
+    json.set("code", to_string(error.code()));
+    json.set("message", error.message());
+  }
+  return json;
+}
+
+void expect_worker_1_is_missed(const Json& error) {
+  EXPECT_THAT(error.at("code").as_string(), ::testing::AnyOf("UNAVAILABLE", "ABORTED"));
+  EXPECT_THAT(error.at("message").as_string(),
+              ::testing::AnyOf(::testing::HasSubstr("worker 1"), ::testing::HasSubstr("rank 1")));
+}
+
+TUTTI_PROCESS_FUNCTION(worker_ends_between_variables) {
+  const auto strategy = connect_workers();
+  const auto scope = strategy->scope();
+  const Variable first = counter("first");
+  if (this_process().index == 1) ::_exit(7);
+  return error_as_json([] { const Variable second = counter("second"); });
+}
+
+TEST(WorkerFailures, MWF_01_AWorkerThatEndsBetweenTwoVariablesIsMissedByTheOther) {
+  MultiProcessRunner runner("worker_ends_between_variables", {.num_workers = 2});
+  runner.start();
+  EXPECT_THROW(runner.join(std::chrono::seconds(60)), Error);  // worker 1 ended with 7
+  ASSERT_EQ(runner.result().return_values.size(), 1u);
+  expect_worker_1_is_missed(runner.result().return_values[0]);
+}
+
+TUTTI_PROCESS_FUNCTION(worker_ends_between_reductions) {
+  const auto strategy = connect_workers();
+  const auto reduce_once = [&] {
+    const auto values = strategy->run([] { return number_on_replica(1.0); });
+    return strategy->reduce(ReduceOp::kSum, values).item();
+  };
+  EXPECT_EQ(reduce_once(), 2.0f);
+  if (this_process().index == 1) ::_exit(7);
+  return error_as_json([&] { reduce_once(); });
+}
+
+TEST(WorkerFailures, MWF_02_TheSecondReductionFailsWhenTheOtherWorkerHasEnded) {
+  MultiProcessRunner runner("worker_ends_between_reductions", {.num_workers = 2});
+  runner.start();
+  EXPECT_THROW(runner.join(std::chrono::seconds(60)), Error);
+  ASSERT_EQ(runner.result().return_values.size(), 1u);
+  expect_worker_1_is_missed(runner.result().return_values[0]);
+}
+
+TUTTI_PROCESS_FUNCTION(worker_stops_before_a_reduction) {
+  const auto strategy = connect_workers();
+  std::cout << "is connected" << std::endl;
+  if (this_process().index == 1) ::raise(SIGSTOP);
+  return error_as_json([&] {
+    strategy->reduce(ReduceOp::kSum, strategy->run([] { return number_on_replica(1.0); }));
+  });
+}
+
+TEST(WorkerFailures, AStoppedWorkerIsNamedToTheOthers) {
+  MultiProcessRunner runner("worker_stops_before_a_reduction", {.num_workers = 3});
+  runner.start();
+  runner.wait_for_line("worker", 0, "is connected");
+  while (runner.process_exists("worker", 0) || runner.process_exists("worker", 2)) {
+    Clock::system().sleep_for(std::chrono::milliseconds(50));
+  }
+  runner.terminate("worker", 1);
+  for (const Json& error : runner.join().return_values) {
+    expect_worker_1_is_missed(error);
+    EXPECT_THAT(error.at("message").as_string(), ::testing::HasSubstr("stopped"));
+  }
+}
+
+// Adds 1 per replica in each of six steps; worker 1 crashes in its first life.
+TUTTI_PROCESS_FUNCTION(workers_with_recovery) {
+  const auto strategy = connect_workers();
+  const auto scope = strategy->scope();
+  Variable total = counter("total");
+  std::int64_t step = 0;
+  Checkpoint state({total});
+  state.add_state("strategy", {[&] { return strategy->save_state(); },
+                               [&](const Json& json) { strategy->restore_state(json); }});
+  state.add_state("step",
+                  {[&] { return Json(step); }, [&](const Json& json) { step = json.as_int(); }});
+  Recovery recovery(*strategy, state);
+  recovery.run([&] {
+    while (step < 6) {
+      if (step == 3 && this_process().index == 1 && testing::num_restarts() == 0) ::_exit(7);
+      strategy->run([&] { total.assign_add(number_on_replica(1.0)); });
+      recovery.commit(++step);
+    }
+  });
+  const auto ones = strategy->run([] { return number_on_replica(1.0); });
+  Json result = Json::object();
+  result.set("total", total.value().item_double());
+  result.set("sum", strategy->reduce(ReduceOp::kSum, ones).item_double());
+  return result;
+}
+
+TEST(WorkerFailures, MWF_03_AfterACrashAndARestartBothEndWithEqualValues) {
+  MultiProcessRunner runner("workers_with_recovery", {.num_workers = 2, .auto_restart = true});
+  runner.start();
+  const auto& results = runner.join().return_values;
+  ASSERT_EQ(results.size(), 2u);
+  for (const Json& result : results) {
+    EXPECT_EQ(result.at("total").as_double(),
+              12.0);  // six steps of two replicas, each counted once
+    EXPECT_EQ(result.at("sum").as_double(), 2.0);
+  }
+}
+
+// Trains until it is stopped (or to step 40), saving where all stop.
+TUTTI_PROCESS_FUNCTION(workers_that_stop_together) {
+  const auto strategy = connect_workers();
+  const auto scope = strategy->scope();
+  Variable total = counter("total");
+  CheckpointManager manager(Checkpoint({total}, {.writes = strategy->is_chief()}),
+                            arguments.at("folder").as_string());
+  const auto info = manager.restore_latest();
+  std::int64_t step = info ? info->step : 0;
+  bool is_asked = false;
+  const std::int64_t first = step;
+  while (step < 40) {
+    strategy->run([&] { total.assign_add(number_on_replica(1.0)); });
+    ++step;
+    // As a signal's flag would: one worker is asked, in the middle of its first life.
+    if (first == 0 && step == 5 && this_process().index == 2) is_asked = true;
+    if (is_asked) strategy->request_stop("SIGTERM");
+    Clock::system().sleep_for(std::chrono::milliseconds(20));
+    if (strategy->stops_after(step)) break;
+  }
+  manager.save(step);
+  Json result = Json::object();
+  result.set("step", step);
+  result.set("total", total.value().item_double());
+  return result;
+}
+
+TEST(WorkerFailures, PRE_01_AllWorkersStopAfterOneAgreedStepAndGoOnFromItsCheckpoint) {
+  const std::string folder =
+      (std::filesystem::path(::testing::TempDir()) / concat("agreed-stop-", ::getpid())).string();
+  Json arguments = Json::object();
+  arguments.set("folder", folder);
+  const auto run_once = [&] {
+    MultiProcessRunner runner("workers_that_stop_together", {.num_workers = 3}, arguments);
+    runner.start();
+    return runner.join().return_values;
+  };
+  const std::vector<Json> stopped = run_once();
+  ASSERT_EQ(stopped.size(), 3u);
+  const std::int64_t step = stopped[0].at("step").as_int();
+  EXPECT_GE(step, 5);
+  EXPECT_LT(step, 40);
+  for (const Json& each : stopped) {
+    EXPECT_EQ(each.at("step").as_int(), step);
+    EXPECT_EQ(each.at("total").as_double(), 3.0 * static_cast<double>(step));
+  }
+  for (const Json& each : run_once()) {
+    EXPECT_EQ(each.at("step").as_int(), 40);
+    EXPECT_EQ(each.at("total").as_double(), 120.0);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TUTTI_PROCESS_FUNCTION(a_step_that_fails_on_worker_1) {
+  const auto strategy = connect_workers();
+  return error_as_json([&] {
+    strategy->run([] {
+      if (ReplicaContext::current().replica_id() == 1) {
+        fail(ErrorCode::kResourceExhausted, "Running out of resources");
+      }
+      ReplicaContext::current().all_reduce(ReduceOp::kSum, number_on_replica(1.0));
+    });
+  });
+}
+
+// docs/deviations.md: tf raises the same type on all workers; here it is ABORTED on the others.
+TEST(WorkerFailures, PRE_03_AnErrorInOneWorkersStepIsToldToAll) {
+  MultiProcessRunner runner("a_step_that_fails_on_worker_1", {.num_workers = 2});
+  runner.start();
+  const auto& errors = runner.join().return_values;
+  ASSERT_EQ(errors.size(), 2u);
+  EXPECT_EQ(errors[0].at("code").as_string(), "ABORTED");
+  EXPECT_EQ(errors[1].at("code").as_string(), "RESOURCE_EXHAUSTED");
+  for (const Json& error : errors) {
+    EXPECT_THAT(error.at("message").as_string(), ::testing::HasSubstr("replica 1, step 0"));
+    EXPECT_THAT(error.at("message").as_string(), ::testing::HasSubstr("Running out of resources"));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::worker_tests
