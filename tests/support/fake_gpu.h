@@ -132,8 +132,17 @@ class FakeGpuMath final : public DeviceMath {
   void count_non_finite(std::span<const DeviceTensor>, std::int64_t*) override {
     fail(ErrorCode::kUnimplemented, "fake GPU: count_non_finite");
   }
-  void sums_of_squares(std::span<const DeviceTensor>, double*, Workspace&) override {
-    fail(ErrorCode::kUnimplemented, "fake GPU: sums_of_squares");
+  /// Of float32.
+  void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums, Workspace&) override {
+    const FakeGpuAccess access(state_);
+    for (const DeviceTensor& tensor : tensors) {
+      double sum = 0.0;
+      for (std::int64_t i = 0; i < tensor.shape.num_elements(); ++i) {
+        const double value = static_cast<const float*>(tensor.data)[i];
+        sum += value * value;
+      }
+      *sums++ = sum;
+    }
   }
 
  private:
