@@ -55,13 +55,10 @@ void Recovery::commit(std::int64_t step) {
 
 void Recovery::run(const std::function<void()>& loop) {
   if (!team_) return loop();
-  if (team_->is_connected()) {
-    commit(0);
-  } else {
-    go_back();  // a process that takes the place of one that died
-  }
+  if (!team_->is_connected()) go_back();  // a process that takes the place of one that died
   for (;;) {
     try {
+      if (kept_.empty()) commit(0);
       loop();
       return;
     } catch (const std::exception& error) {

@@ -280,6 +280,37 @@ std::vector<std::vector<double>> weights_after_step(const std::vector<int>& repl
 
 Tensor column(float a, float b) { return Tensor::from<float>({2, 1}, {a, b}); }
 
+/// The weights after one step in which replica r gives random gradients of this type.
+std::string hash_after_random_step(Strategy& strategy, DType dtype) {
+  const auto scope = strategy.scope();
+  Variable w(Tensor::zeros({5'000}, dtype), {.name = "w"});
+  Sgd sgd(std::vector<Variable>{w}, {.learning_rate = 1.0});
+  strategy.run([&] {
+    const auto r = static_cast<std::uint64_t>(ReplicaContext::current().replica_id());
+    const Tensor gradient = random_normal({5'000}, RandomKey{3, kUserPurpose, r, 0, 0});
+    sgd.apply_gradients(std::vector<Gradient>{cast(gradient, dtype)});
+  });
+  return hash_variables(std::vector<Variable>{w});
+}
+
+// Partial sums of 16-bit numbers travel as float32: rounding them in between would show here.
+TEST(MultiWorker, SixteenBitGradientsAreRoundedOnce) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat64}) {
+    const std::string expected = hash_after_random_step(*mirrored(1, 5), dtype);
+    for (const std::vector<int>& replicas : {std::vector{1, 1, 1, 1, 1}, {2, 2, 1}, {3, 2}}) {
+      std::vector<std::string> hashes(replicas.size());
+      expect_no_error(run_workers(
+          workers_with(replicas),
+          [&](MultiWorkerMirroredStrategy& strategy) {
+            hashes[static_cast<std::size_t>(strategy.worker())] =
+                hash_after_random_step(strategy, dtype);
+          },
+          Between::kMessages));
+      for (const std::string& hash : hashes) EXPECT_EQ(hash, expected) << dtype;
+    }
+  }
+}
+
 TEST(MultiWorker, MissingGradientsOnOneWorkerCountAsZeros) {
   const auto weights = weights_after_step(
       {1, 1}, [](int r) { return r == 0 ? Gradient(column(1, 2)) : Gradient(); });
