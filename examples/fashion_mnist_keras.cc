@@ -21,7 +21,7 @@ int train(const ExampleOptions& options, double min_accuracy) {
                    Dense(64, {.activation = "relu"}), Dense(10));
   model.compile(
       {.optimizer = "adam", .loss = "sparse_categorical_crossentropy", .metrics = {"accuracy"}});
-  std::printf("%s", model.summary().c_str());
+  if (strategy->is_chief()) std::printf("%s", model.summary().c_str());
 
   TrainingRecord record;
   FitOptions fit = fit_options(options, record, data.cardinality().value());
@@ -34,7 +34,7 @@ int train(const ExampleOptions& options, double min_accuracy) {
   model.fit(data.shuffle(60'000, options.seed).batch(options.batch_size), fit);
   if (!options.checkpoint_dir.empty()) model.checkpoint().save(saved, record.steps());
 
-  const int code = report(model.evaluate(test), record, min_accuracy);
+  const int code = report(*strategy, model.evaluate(test), record, min_accuracy);
   record.write(options, *strategy, model.variables(), model.optimizer().state_variables());
   return code;
 }

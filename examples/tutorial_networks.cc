@@ -81,7 +81,7 @@ int train(const Tutorial& tutorial, const ExampleOptions& options, double min_ac
     fit.callbacks.push_back(LearningRateScheduler(tutorial.rate_of_epoch));
   model.fit(data.shuffle(60'000, options.seed).batch(options.batch_size), fit);
 
-  const int code = report(model.evaluate(test), record, min_accuracy);
+  const int code = report(*strategy, model.evaluate(test), record, min_accuracy);
   record.write(options, *strategy, model.variables(), model.optimizer().state_variables());
   return code;
 }

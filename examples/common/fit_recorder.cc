@@ -29,10 +29,13 @@ FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
   return fit;
 }
 
-int report(const Logs& result, TrainingRecord& record, double min_accuracy) {
+int report(const Strategy& strategy, const Logs& result, TrainingRecord& record,
+           double min_accuracy) {
   record.set_accuracy(result.at("accuracy"));
-  std::printf("result     test loss %.4f, test accuracy %.4f (%.0f examples/s)\n",
-              result.at("loss"), result.at("accuracy"), record.examples_per_second());
+  if (strategy.is_chief()) {
+    std::printf("result     test loss %.4f, test accuracy %.4f (%.0f examples/s)\n",
+                result.at("loss"), result.at("accuracy"), record.examples_per_second());
+  }
   if (result.at("accuracy") >= min_accuracy) return 0;
   std::fprintf(stderr, "error: expected a test accuracy of at least %.4f\n", min_accuracy);
   return 1;

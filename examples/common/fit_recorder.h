@@ -28,7 +28,9 @@ class FitRecorder final : public Callback {
 FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
                        std::int64_t num_examples);
 
-/// Prints what was reached and keeps it in the record. The exit code: 1 below `min_accuracy`.
-int report(const Logs& result, TrainingRecord& record, double min_accuracy);
+/// Prints what was reached (one of several workers does) and keeps it in the record. The exit code:
+/// 1 below `min_accuracy`.
+int report(const Strategy& strategy, const Logs& result, TrainingRecord& record,
+           double min_accuracy);
 
 }  // namespace tutti::examples

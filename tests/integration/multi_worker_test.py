@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # One training program as several processes: the bits of one process, however they are connected.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: multi_worker_test.py PROGRAM [--steps N] [--tutti TUTTI] [--mpirun MPIRUN]
+"""Usage: multi_worker_test.py PROGRAM [--steps N] [--tutti TUTTI] [--mpirun MPIRUN] [--keras PROGRAM]
 
 PROGRAM is an example with the flags of examples/common. Each run must report the losses_hex, weights_hash and
 slots_hash of MirroredStrategy with as many replicas (docs/determinism.md).
@@ -110,6 +110,7 @@ def main():
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--tutti")
     parser.add_argument("--mpirun")
+    parser.add_argument("--keras")
     arguments = parser.parse_args()
     launchers = []
     if arguments.tutti:
@@ -124,6 +125,15 @@ def main():
                 references[replicas] = run_mirrored(arguments.program, replicas, flags, folder)
             got = run_workers(arguments.program, devices, flags + more, folder)
             failures += compare(name, references[replicas], replicas, got)
+        if arguments.keras:
+            # compile and fit: no example is read twice, and one worker alone prints.
+            few = ["--batch-size", "250", "--seed", "1", "--epochs", "1", "--steps", "20"]
+            reference = run_mirrored(arguments.keras, 2, few, folder)
+            got = run_workers(arguments.keras, ["cpu:0", "cpu:0"], few, folder)
+            failures += compare("2 processes, compile and fit", reference, 2, got)
+            if got["accuracy"] != reference["accuracy"]:
+                failures += 1
+                print(f"  test accuracy {got['accuracy']}, expected {reference['accuracy']}")
         for name, launcher in launchers:
             got = run_launched(launcher, arguments.program, flags, folder)
             failures += compare(name, references[2], 2, got)
