@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "tutti/cluster/control/communicator_progress.h"
 #include "tutti/cluster/mpi/mpi_transport.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/core/logging.h"
@@ -33,6 +34,7 @@ int number_of(const ClusterResolver& resolver) {
   return id_in_cluster(resolver.cluster_spec(), task);
 }
 
+constexpr Duration kLongestStep = std::chrono::minutes(10);
 /// Set once the workers were connected for the first time.
 constexpr const char* kConnectedKey = "workers/connected";
 
@@ -49,8 +51,7 @@ std::string host_of(const std::string& address) {
 class WorkerGroup::Alarm {
  public:
   void raise(const Verdict& verdict) {
-    if (verdict.kind == VerdictKind::kStuck && !verdict.is_fatal) log_warning(verdict.message);
-    if (!verdict.is_fatal) return;
+    if (!verdict.is_fatal) return;  // the client has said it
     std::shared_ptr<Transport> transport;
     const Error error = to_error(verdict);
     {
@@ -61,7 +62,6 @@ class WorkerGroup::Alarm {
       if (!transport || first_) return;
       first_ = verdict;
     }
-    log(LogLevel::kError, verdict.message);
     transport->abort(error);
   }
 
@@ -166,6 +166,8 @@ bool WorkerGroup::has_addresses() const {
 void WorkerGroup::join_job(const WorkerGroupOptions& options) {
   way_ = options.way;
   JoinOptions join = options.join;
+  // A step may take long; collectives have deadlines of their own.
+  join.health.abort_stuck_after = std::max<Duration>(join.health.abort_stuck_after, kLongestStep);
   join.client.timeout = options.join_timeout;
   join.client.progress = progress_;
   join.client.on_verdict = [alarm = alarm_](const Verdict& verdict) { alarm->raise(verdict); };
@@ -206,6 +208,7 @@ void WorkerGroup::connect_generation(std::uint64_t number, TimePoint deadline) {
   GenerationStore store(*plane_.client, *alarm_, number);
   ConnectedRanks connected = connect_ranks(worker_, num_workers(), store, connect);
   transport_ = std::move(connected.transport);
+  generation_ = number;
   log_info(concat("workers: ", connected.line));
 }
 
@@ -223,6 +226,17 @@ void WorkerGroup::reconnect(TimePoint deadline) {
   connect(deadline);
   is_replacement_ = false;
 }
+
+std::shared_ptr<void> WorkerGroup::watch(const Communicator& communicator,
+                                         const std::string& name) {
+  // Calls are counted anew with each connection, so its number is part of the group's name.
+  const std::string group = concat(name, "/", generation_);
+  progress_->watch(group, [&communicator] { return group_progress(communicator.progress()); });
+  return std::shared_ptr<void>(nullptr,
+                               [board = progress_, group](void*) { board->watch(group, {}); });
+}
+
+void WorkerGroup::set_step(std::uint64_t step) { progress_->set_step(step); }
 
 void WorkerGroup::remember(const std::string& key, std::string_view value) {
   if (plane_.client && worker_ == 0) plane_.client->set(key, value);

@@ -57,6 +57,14 @@ class WorkerGroup {
   /// is missing, kUnavailable when another worker is lost meanwhile.
   void reconnect(TimePoint deadline);
 
+  /// Tells the job how far this communicator's calls have come, as long as the returned object
+  /// lives (which the communicator must outlive): a worker that does not come where the others wait
+  /// is named in a warning on all of them. `name` is the same on all workers.
+  [[nodiscard]] std::shared_ptr<void> watch(const Communicator& communicator,
+                                            const std::string& name);
+  /// The step that this worker is in.
+  void set_step(std::uint64_t step);
+
   /// What the workers found out together at their start, for those that come later.
   void remember(const std::string& key, std::string_view value);
   std::string remembered(const std::string& key);
@@ -85,6 +93,7 @@ class WorkerGroup {
   std::shared_ptr<Alarm> alarm_;
   ControlPlane plane_;
   bool is_replacement_ = false;
+  std::uint64_t generation_ = 0;  // of the connections: the number of the last fatal verdict
   ConnectOptions::Way way_ = ConnectOptions::Way::kAuto;
   std::shared_ptr<Transport> transport_;
 };

@@ -201,6 +201,7 @@ void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) 
   const Turn turn(*this, nested);
   require_intact();
   const TimePoint begin = Clock::system().now();
+  if (services.team) services.team->set_step(step);
   internal::GradientExchange exchange(services, plans, step);
   internal::RunOutcome outcome =
       threads.run([&](int replica, Rendezvous& rendezvous, internal::IdleWork& parked) {

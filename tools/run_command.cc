@@ -31,6 +31,8 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan, const s
   options.wire = wire;
   options.job_id = *plan.variable("TUTTI_JOB_ID");
   options.secret = JobSecret::from_file(*plan.variable("TUTTI_JOB_SECRET_FILE"));
+  // A step may take long; collectives have deadlines of their own.
+  options.health.abort_stuck_after = std::chrono::minutes(10);
   for (const launch::ProcessPlan& process : plan.processes) {
     const launch::Task& task = process.task;
     if (task.type != "ps") options.expected.push_back({task.type, task.index, task.address});

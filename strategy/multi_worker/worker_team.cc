@@ -83,6 +83,7 @@ void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
   values_->all_gather(ConstElements(std::span(&own, 1)), Elements(std::span(counts)), {},
                       {.name = "numbers of replicas"});
   set_replicas(counts);
+  if (group_) watches_ = {group_->watch(*values_, "values"), group_->watch(*sums_, "gradients")};
   if (group_) group_->remember(kReplicasKey, join(counts, " "));
 }
 
@@ -108,6 +109,7 @@ void WorkerTeam::reconnect(TimePoint deadline) {
          "WorkerTeam::reconnect: these workers were connected by a communicator of the caller; "
          "expected a job with a control server; try a ClusterResolver");
   }
+  watches_.clear();
   sums_.reset();
   values_.reset();
   group_->reconnect(deadline);
@@ -254,6 +256,10 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
   const BufferRef own_slice = BufferRef::allocate(slice_of(own) * element);
   std::memcpy(own_slice->data(), result, slice_of(own) * element);
   sums_->all_gather({own_slice->data(), slice_of(own), dtype}, partials[0], slices, {.name = name});
+}
+
+void WorkerTeam::set_step(std::uint64_t step) {
+  if (group_) group_->set_step(step);
 }
 
 void WorkerTeam::abort(const Error& reason) noexcept {

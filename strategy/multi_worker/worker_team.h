@@ -79,6 +79,9 @@ class WorkerTeam {
   /// one length and one sum_dtype(), and stay where they are until then, like `name`.
   CollectiveHandle start_sum(std::span<const Elements> partials, std::string_view name);
 
+  /// The step that the replicas are in, for messages about workers that are late.
+  void set_step(std::uint64_t step);
+
   /// Ends all calls, here and on the other workers, with kAborted and this reason.
   void abort(const Error& reason) noexcept;
 
@@ -99,7 +102,8 @@ class WorkerTeam {
   bool is_canonical_ = true;
   std::unique_ptr<Communicator> values_;
   std::unique_ptr<Communicator> sums_;
-  std::vector<int> first_of_;  // by worker, and one more: V
+  std::vector<std::shared_ptr<void>> watches_;  // destroyed before what they look at
+  std::vector<int> first_of_;                   // by worker, and one more: V
   std::vector<CanonicalNode> partial_sums_;
   bool by_parts_ = false;  // workers' replicas are no whole halves of the canonical tree
 };

@@ -108,6 +108,22 @@ TEST(WorkerFailures, AStoppedWorkerIsNamedToTheOthers) {
   }
 }
 
+TUTTI_PROCESS_FUNCTION(worker_is_late_for_a_reduction) {
+  const auto strategy = connect_workers();
+  if (this_process().index == 1) Clock::system().sleep_for(std::chrono::seconds(6));
+  const auto ones = strategy->run([] { return number_on_replica(1.0); });
+  return Json(strategy->reduce(ReduceOp::kSum, ones).item_double());
+}
+
+TEST(WorkerFailures, G1b_ALateWorkerIsNamedWhileTheOthersWait) {
+  MultiProcessRunner runner("worker_is_late_for_a_reduction", {.num_workers = 2});
+  runner.start();
+  const std::string line = runner.wait_for_line("worker", 0, "is late: worker 0 waits in");
+  EXPECT_THAT(line, ::testing::HasSubstr("worker 1 ("));
+  EXPECT_THAT(line, ::testing::HasSubstr("'reduce'"));
+  EXPECT_EQ(runner.join().return_values, (std::vector<Json>{Json(2.0), Json(2.0)}));
+}
+
 // Adds 1 per replica in each of six steps; worker 1 crashes in its first life.
 TUTTI_PROCESS_FUNCTION(workers_with_recovery) {
   const auto strategy = connect_workers();
