@@ -39,6 +39,8 @@ class Callback {
 
  protected:
   Model& model() const { return *model_; }
+  /// Whether this process writes files: of several workers one. A callback without model writes.
+  bool is_chief() const;
 
  private:
   Model* model_ = nullptr;

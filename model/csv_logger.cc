@@ -8,7 +8,6 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
-#include "tutti/model/model.h"
 
 namespace tutti {
 namespace {
@@ -60,7 +59,7 @@ void CsvLogger::write_line(const std::string& line, std::ios::openmode mode) {
 }
 
 void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
-  if (!model().strategy().is_chief()) return;
+  if (!is_chief()) return;
   if (!wrote_head_) {
     for (const auto& [name, value] : logs) names_.push_back(name);
     std::ranges::sort(names_);

@@ -19,7 +19,7 @@ TensorBoard::TensorBoard(std::string log_dir, TensorBoardOptions options)
 
 void TensorBoard::write(std::optional<EventFileWriter>& writer, const char* folder,
                         const std::string& tag, std::int64_t step, double value) {
-  if (!model().strategy().is_chief()) return;
+  if (!is_chief()) return;
   if (!writer) writer.emplace(concat(log_dir_, '/', folder));
   writer->scalar(tag, step, value);
 }
@@ -44,7 +44,7 @@ void TensorBoard::on_epoch_end(std::int64_t epoch, const Logs& logs) {
 void JsonLog::on_train_begin() { begin_ = Clock::system().now(); }
 
 void JsonLog::on_epoch_end(std::int64_t epoch, const Logs& logs) {
-  if (!model().strategy().is_chief()) return;
+  if (!is_chief()) return;
   Json line = Json::object();
   line.set("epoch", epoch);
   line.set("step", model().optimizer().iterations().value().item_int());

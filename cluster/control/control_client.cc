@@ -116,7 +116,7 @@ void ControlClient::wait_for_members(TimePoint deadline) {
       if (error.code() != ErrorCode::kDeadlineExceeded) throw;
     }
     const std::string missing = missing_names(members());
-    if (missing.empty()) continue;
+    if (missing.empty()) return;
     const std::string time = internal::seconds_text(clock.now() - begin);
     if (clock.now() >= deadline) {
       fail(ErrorCode::kDeadlineExceeded, "control: ", self, ": ", missing, " did not come within ",

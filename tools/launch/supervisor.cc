@@ -179,7 +179,12 @@ struct Supervisor::Impl {
     std::ranges::stable_sort(ended, {}, rank_of_cause);
     const long kills = ended.empty() ? 0 : oom.take_new_kills();
     for (Slot* const slot : ended) collect(*slot, kills);
-    reap_adopted({guard.pid()});
+    // One of ours may have ended since we looked: its end is for the next turn.
+    std::vector<pid_t> own{guard.pid()};
+    for (const Slot& slot : slots) {
+      if (slot.running) own.push_back(slot.process->pid());
+    }
+    reap_adopted(own);
     stop_parameter_servers();
   }
 
