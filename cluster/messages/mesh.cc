@@ -152,8 +152,6 @@ bool Mesh::look_at_memory() {
 }
 
 /// All streams; waits until the deadline for the first that is ready.
-constexpr Duration kLongestSleepOnMemory = std::chrono::milliseconds(20);
-
 bool Mesh::look(TimePoint deadline) {
   struct Watched {
     Peer* peer;
@@ -170,10 +168,6 @@ bool Mesh::look(TimePoint deadline) {
     peer->stream().watch(descriptors, watched.back().wants_room);
     if (may_sleep) may_sleep = peer->stream().begin_sleep(watched.back().wants_room);
     end = std::min(end, peer->stream().wake_at());
-    // A bell that was missed costs a moment, never the whole deadline.
-    if (may_sleep && peer->stream().is_memory()) {
-      end = std::min(end, deadline_after(Clock::system().now(), kLongestSleepOnMemory));
-    }
   }
   const int num_ready = poll_until(descriptors, may_sleep ? end : TimePoint::min());
   if (descriptors[0].revents != 0) {

@@ -22,6 +22,8 @@ class SessionSender {
   /// Writes chunks as far as the socket takes them; all of them and those that come say that
   /// everything before `ack` has arrived. Throws kUnavailable when the connection is broken.
   void push(const FileDescriptor& socket, std::uint64_t ack);
+  /// Whether take() would take any: the peer has acknowledged enough.
+  bool has_room() const { return taken_ - acked_ < kRoom; }
   /// Whether bytes wait for the socket.
   bool has_pending() const { return in_chunk_ || sent_ < taken_; }
   /// Whether the peer should hear how much has arrived although there is nothing else to send.

@@ -53,9 +53,10 @@ class SessionStream final : public ByteStream {
     return way_.is_up() && !sender_.has_pending();
   }
 
-  void watch(std::vector<pollfd>& descriptors, bool /*wants_room*/) const override {
+  void watch(std::vector<pollfd>& descriptors, bool wants_room) const override {
     MutexLock lock(mutex_);
-    way_.watch(descriptors, sender_.has_pending());
+    // Room came with an acknowledgement that was read since: nothing else would tell.
+    way_.watch(descriptors, sender_.has_pending() || (wants_room && sender_.has_room()));
     hub_->watch(descriptors);
   }
   bool on_ready(std::span<const pollfd>) override {
