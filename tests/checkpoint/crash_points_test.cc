@@ -83,9 +83,6 @@ void expect_going_on(const std::string& folder) {
 class CrashPoints : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-#ifdef __SANITIZE_THREAD__
-    GTEST_SKIP() << "ThreadSanitizer cannot follow a forked process that starts threads";
-#endif
     previous_ = set_log_sink([](LogLevel, std::string_view) {});  // "passing over step_3 ..."
     folder_ = fast_folder("crash");
     options_ = {.max_to_keep = 2, .asynchronous = GetParam()};

@@ -80,9 +80,6 @@ void train_in_child(const std::string& folder, std::int64_t steps) {
 }
 
 TEST(KillAndResume, SeesEachSampleOncePerEpoch) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer cannot follow a forked process that starts threads";
-#endif
   const LogSink previous = set_log_sink([](LogLevel, std::string_view) {});
   const std::string folder = fast_folder("kill"), calm_folder = fast_folder("calm");
   const RandomStream random({.seed = 20});
