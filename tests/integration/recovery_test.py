@@ -107,6 +107,10 @@ def kill_under_launcher(arguments, flags, calm, folder, chance):
         os.kill(chance.choice(victims), signal.SIGKILL)
         wait_for(lambda: text().count("goes on after step") >= back + arguments.workers, f"no recovery of kill {kill + 1}")
         time.sleep(chance.uniform(0.0, 0.2))
+    # All at once: nobody has the state then, so they begin with the disk (here: anew).
+    for pid in pids_of_workers(launcher.pid, arguments.program):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: text().count("begin with what is on the disk, or anew") >= arguments.workers, "nobody begins anew")
     wait_for(lambda: launcher.poll() == 0, "the run does not end", 300)
     with open(metrics, encoding="utf-8") as file:
         got = json.load(file)
