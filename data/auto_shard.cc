@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tutti/core/logging.h"
-#include "tutti/data/forwarding_source.h"
+#include "tutti/data/shard_source.h"
 
 namespace tutti {
 namespace {
@@ -87,28 +87,6 @@ class DataShardIterator : public internal::ForwardingIterator {
   std::optional<Element> first_;
 };
 
-class DataShardSource : public internal::ForwardingSource {
- public:
-  DataShardSource(SourcePtr below, std::int64_t count, std::int64_t index)
-      : ForwardingSource(std::move(below)), count_(count), index_(index) {}
-
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<DataShardIterator>(below().iterate(epoch), count_, index_);
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<DataShardSource>(std::move(below), count_, index_);
-  }
-  std::optional<std::int64_t> cardinality() const override {
-    const std::optional<std::int64_t> length = below().cardinality();
-    if (!length || *length == kInfinite) return length;
-    return *length > index_ ? (*length - index_ - 1) / count_ + 1 : 0;
-  }
-
- private:
-  std::int64_t count_;
-  std::int64_t index_;
-};
-
 Dataset data_shard(const Dataset& dataset, int num_workers, int index) {
   const std::optional<std::int64_t> length = dataset.cardinality();
   if (length && *length > 0 && *length < num_workers) {
@@ -116,7 +94,8 @@ Dataset data_shard(const Dataset& dataset, int num_workers, int index) {
          " elements, one for each worker, got ", *length,
          "; try smaller batches, fewer workers or AutoShardPolicy::kOff");
   }
-  return Dataset(std::make_shared<DataShardSource>(dataset.shared_source(), num_workers, index));
+  return Dataset(std::make_shared<internal::ShardSource<DataShardIterator>>(dataset.shared_source(),
+                                                                            num_workers, index));
 }
 
 AutoShardChoice choose_automatically(const Dataset& dataset, int num_workers) {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "tutti/data/forwarding_source.h"
+#include "tutti/data/shard_source.h"
 
 namespace tutti {
 namespace {
@@ -30,29 +30,6 @@ class ShardIterator : public internal::ForwardingIterator {
   std::int64_t foreign_;  // elements of other shards before our next one
 };
 
-class ShardSource : public internal::ForwardingSource {
- public:
-  ShardSource(std::shared_ptr<const DatasetSource> below, std::int64_t count, std::int64_t index)
-      : ForwardingSource(std::move(below)), count_(count), index_(index) {}
-
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<ShardIterator>(below().iterate(epoch), count_, index_);
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<ShardSource>(std::move(below), count_, index_);
-  }
-
-  std::optional<std::int64_t> cardinality() const override {
-    const std::optional<std::int64_t> length = below().cardinality();
-    if (!length || *length == kInfinite) return length;
-    return *length > index_ ? (*length - index_ - 1) / count_ + 1 : 0;
-  }
-
- private:
-  std::int64_t count_;
-  std::int64_t index_;
-};
-
 }  // namespace
 
 Dataset Dataset::shard(std::int64_t count, std::int64_t index) const {
@@ -60,7 +37,7 @@ Dataset Dataset::shard(std::int64_t count, std::int64_t index) const {
     fail(ErrorCode::kInvalidArgument, "Dataset::shard: expected 0 <= index < count, got index ",
          index, ", count ", count);
   }
-  return Dataset(std::make_shared<ShardSource>(source_, count, index));
+  return Dataset(std::make_shared<internal::ShardSource<ShardIterator>>(source_, count, index));
 }
 
 }  // namespace tutti
