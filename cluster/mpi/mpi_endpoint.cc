@@ -233,8 +233,10 @@ void MpiEndpoint::end_all(const Error& reason) {
 
 void MpiEndpoint::take(MpiFrame frame) {
   const MpiFrame::Header header = frame.header();
-  if (closed_ || header.from < 0 || header.from >= size()) return;
+  if (header.from < 0 || header.from >= size()) return;
   Peer& from = peer(header.from);
+  // The hello of another rank may come after an abort by one that is connected already.
+  if (closed_ && header.kind != Kind::kHello) return;
   switch (header.kind) {
     case Kind::kHello:
       from.is_here = true;

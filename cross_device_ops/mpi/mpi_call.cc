@@ -12,6 +12,12 @@
 namespace tutti::internal {
 namespace {
 
+/// MPI wants a call to be in place on all ranks or on none, and chooses its algorithm by that; ours
+/// may differ, and a rank that stands in knows nothing of the others. So every call is in place.
+void bring(const ConstElements& input, std::byte* place) {
+  if (input.data != place && input.count > 0) std::memcpy(place, input.data, input.num_bytes());
+}
+
 /// The counts, and where each part begins.
 void set_parts(std::span<const std::size_t> parts, std::vector<int>& counts,
                std::vector<int>& offsets) {
@@ -42,18 +48,18 @@ MpiCall::MpiCall(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm,
 void MpiCall::start() {
   const MpiRuntime::Calls guard(runtime_);
   const int count = static_cast<int>(call_.count);
-  const bool in_place = input_.data == output_.data;
-  const void* const input = in_place ? MPI_IN_PLACE : input_.data;
   switch (call_.collective) {
     case Collective::kAllReduce:
-      return check_mpi(MPI_Iallreduce(input, output_.data, count, mpi_number(call_.dtype),
+      bring(input_, output_.data);
+      return check_mpi(MPI_Iallreduce(MPI_IN_PLACE, output_.data, count, mpi_number(call_.dtype),
                                       mpi_op(call_.op, call_.dtype), comm_, &request_),
                        "MPI_Iallreduce");
     case Collective::kReduce: {
       const bool is_root = rank_ == call_.root;
-      return check_mpi(MPI_Ireduce(is_root ? input : input_.data, is_root ? output_.data : nullptr,
-                                   count, mpi_number(call_.dtype), mpi_op(call_.op, call_.dtype),
-                                   call_.root, comm_, &request_),
+      if (is_root) bring(input_, output_.data);
+      return check_mpi(MPI_Ireduce(is_root ? MPI_IN_PLACE : input_.data,
+                                   is_root ? output_.data : nullptr, count, mpi_number(call_.dtype),
+                                   mpi_op(call_.op, call_.dtype), call_.root, comm_, &request_),
                        "MPI_Ireduce");
     }
     case Collective::kBroadcast:
@@ -75,12 +81,11 @@ void MpiCall::start() {
 void MpiCall::start_all_gather() {
   set_parts(call_.counts, counts_, offsets_);
   const std::size_t own = static_cast<std::size_t>(offsets_[static_cast<std::size_t>(rank_)]);
-  const bool in_place = input_.data == output_.data + own * size_of(call_.dtype);
+  bring(input_, output_.data + own * size_of(call_.dtype));
   const MPI_Datatype type = mpi_bytes(call_.dtype);
-  check_mpi(
-      MPI_Iallgatherv(in_place ? MPI_IN_PLACE : input_.data, static_cast<int>(input_.count), type,
-                      output_.data, counts_.data(), offsets_.data(), type, comm_, &request_),
-      "MPI_Iallgatherv");
+  check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, type, output_.data, counts_.data(), offsets_.data(),
+                            type, comm_, &request_),
+            "MPI_Iallgatherv");
 }
 
 void MpiCall::start_reduce_scatter() {

@@ -62,6 +62,8 @@ int initialize() {
     MPI_Query_thread(&level);
   } else {
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
+    // Open MPI reports the errors of its non-blocking collectives to this one.
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     holder();  // made before the handler is known, so that it still is there when that runs
     ::on_exit(finalize_at_exit, nullptr);
   }

@@ -111,7 +111,8 @@ def said(output, what):
 class Environments(unittest.TestCase):
     def test_each_process_has_its_own_tf_config_and_the_same_job(self):
         body = 'say("config=" + os.environ["TF_CONFIG"]); say("job=" + os.environ["TUTTI_JOB_ID"])\n' \
-               'say(f"restart={restart}"); say("secret=" + os.environ["TUTTI_JOB_SECRET_FILE"])'
+               'say(f"restart={restart}"); say("secret=" + os.environ["TUTTI_JOB_SECRET_FILE"])\n' \
+               'mark("done") if task == "ps" else wait_for("done")'  # the others' end is that of parameter servers
         code, output, errors = tutti_run("-n", "5", "--ps", "1", "--chief", "--", *python(body))
         self.assertEqual((code, errors), (0, ""))
         configs = {task: json.loads(text) for task, text in said(output, "config").items()}
@@ -295,7 +296,7 @@ class Failures(unittest.TestCase):
         self.assertRegex(result.stderr, r"worker-0 failed first: killed by signal 9 \(SIGKILL\), cgroup oom_kill \+1 after")
 
     def test_the_deadline_of_the_job(self):
-        code, _, errors = tutti_run("-n", "2", "--timeout", "0.3", "--", *python('time.sleep(100)'))
+        code, _, errors = tutti_run("-n", "2", "--timeout", "2", "--", *python('time.sleep(100)'))
         self.assertEqual(code, 124)
         self.assertIn("tutti run: time is over; ending worker-0, worker-1 (SIGTERM; SIGKILL after 30 s)\n", errors)
 
