@@ -182,7 +182,11 @@ bool ControlSession::reconnect() {
     } catch (const Error& error) {  // a certificate that has gone, for example
       attempt.reason = error.message();
     }
-    if (attempt.reason.empty()) return true;
+    if (attempt.reason.empty()) {
+      log_info(concat("control: ", joined_.who.task.to_string(), " is connected to ", server_name(),
+                      " again after ", seconds_text(now() - begin), " s"));
+      return true;
+    }
     const Duration away = now() - begin;
     std::optional<Verdict> verdict;
     if (attempt.is_final) {
@@ -266,8 +270,13 @@ void ControlSession::take_verdict(Verdict verdict) {
     if (verdict.number != 0 && std::ranges::any_of(verdicts_, is_it)) return;
     verdicts_.push_back(verdict);
   }
-  const bool is_self = verdict.who.task.same_task(joined_.who.task);
-  if (verdict.is_fatal || verdict.kind == VerdictKind::kStuck) {
+  const bool is_self = verdict.who.task.same_task(joined_.who.task) &&
+                       verdict.who.pid == joined_.who.pid &&
+                       verdict.who.incarnation == joined_.who.incarnation;
+  // What was before this process is told to it, too; its log need not repeat it.
+  if (is_self && verdict.kind == VerdictKind::kJoined) knows_history_ = true;
+  if ((knows_history_ || verdict.number == 0) &&
+      (verdict.is_fatal || verdict.kind == VerdictKind::kStuck)) {
     log_warning(concat("control: ", verdict.message, is_self ? " (this process)" : ""));
   }
   if (!options_.on_verdict) return;
@@ -344,6 +353,7 @@ std::vector<Member> ControlSession::members(bool until_all_are_here, TimePoint d
 
 void ControlSession::leave() noexcept {
   try {
+    send_heartbeat();  // all its calls: the last regular one may have come before the last of them
     (void)ask(GoodBye{}, deadline_after(now(), std::chrono::seconds(1)), "no answer to good-bye");
   } catch (const Error&) {  // nobody there to say it to
   }

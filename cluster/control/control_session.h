@@ -64,7 +64,8 @@ class ControlSession {
   JoinRequest joined_;
   JoinReply welcome_;
   StopGate gate_;
-  TimePoint last_heard_;  // of the server; the thread's
+  TimePoint last_heard_;        // of the server; the thread's
+  bool knows_history_ = false;  // the same
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -18,11 +18,21 @@ void ProgressBoard::set_phase(std::string_view phase) {
 
 void ProgressBoard::watch(const std::string& group, std::function<GroupProgress()> source) {
   MutexLock lock(mutex_);
-  if (source) {
-    sources_[group] = std::move(source);
-  } else {
-    sources_.erase(group);
+  ended_.erase(group);
+  const auto old = sources_.find(group);
+  if (!source && old != sources_.end()) {
+    GroupProgress last = old->second();
+    last.group = group;
+    last.finished = last.entered;  // it waits for nobody any more
+    ended_[group] = std::move(last);
   }
+  if (old != sources_.end()) sources_.erase(old);
+  if (source) sources_[group] = std::move(source);
+}
+
+void ProgressBoard::forget_ended() {
+  MutexLock lock(mutex_);
+  ended_.clear();
 }
 
 MemberProgress ProgressBoard::progress() {
@@ -32,6 +42,7 @@ MemberProgress ProgressBoard::progress() {
     progress.groups.push_back(source());
     progress.groups.back().group = group;
   }
+  for (const auto& [group, last] : ended_) progress.groups.push_back(last);
   return progress;
 }
 

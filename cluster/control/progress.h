@@ -43,9 +43,12 @@ class ProgressBoard final : public ProgressSource {
  public:
   void set_step(std::uint64_t step);
   void set_phase(std::string_view phase);
-  /// Asks `source` for a group's progress from now on; empty: no longer. After the call returned
-  /// the old source is not asked any more.
+  /// Asks `source` for a group's progress from now on; empty: no longer, and what it says now is
+  /// told on as this process's last calls in the group. After the call returned the old source is
+  /// not asked any more.
   void watch(const std::string& group, std::function<GroupProgress()> source);
+  /// Tells no more of groups that are not watched any longer.
+  void forget_ended();
   MemberProgress progress() override;
 
  private:
@@ -53,6 +56,7 @@ class ProgressBoard final : public ProgressSource {
   std::uint64_t step_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::string phase_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::string, std::function<GroupProgress()>> sources_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::string, GroupProgress> ended_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti

@@ -116,6 +116,62 @@ TEST_P(Control, TellsWhoIsHereWhoLeftAndWhoFailed) {
   for (std::size_t i = 0; i < verdicts.size(); ++i) EXPECT_EQ(verdicts[i].number, i + 1);
 }
 
+/// Has entered `entered` collectives of the group "all", and ended `finished` of them.
+std::shared_ptr<ProgressBoard> board_of(std::uint64_t entered, std::uint64_t finished) {
+  auto board = std::make_shared<ProgressBoard>();
+  board->watch("all", [=] { return GroupProgress{"", entered, finished, "barrier() #1", 0s}; });
+  return board;
+}
+
+// On a busy machine the news of the others' last collective may be older than the good-bye.
+TEST_P(Control, WhoLeavesAfterTheLastCollectiveIsNotMissedByWhoIsStillInIt) {
+  auto options = server_options(GetParam());
+  options.health.heartbeat_every = 10min;  // but for the first one, and the one before a good-bye
+  options.health.silent_after = 20min;
+  const auto server = ControlServer::start(options);
+  const auto late = board_of(0, 0);
+  ControlOptions waiting, leaving;
+  waiting.progress = board_of(1, 0);
+  leaving.progress = late;
+  const auto waiter = join(*server, 0, waiting);
+  auto leaver = join(*server, 1, leaving);
+  Clock::system().sleep_for(200ms);  // both have told once
+  late->watch("all", [] { return GroupProgress{"", 1, 1, "barrier() #1", 0s}; });
+  late->watch("all", {});  // its communicator goes before the member does
+  leaver.reset();
+  ASSERT_TRUE(comes_true([&] { return waiter->verdicts().back().kind == VerdictKind::kLeft; }));
+  Clock::system().sleep_for(500ms);
+  EXPECT_FALSE(waiter->fatal_verdict().has_value()) << waiter->fatal_verdict()->message;
+}
+
+TEST_P(Control, WhoLeavesBeforeACollectiveOfTheOthersIsMissed) {
+  const auto server = ControlServer::start(server_options(GetParam()));
+  ControlOptions waiting, leaving;
+  waiting.progress = board_of(2, 1);
+  const auto board = board_of(1, 1);
+  leaving.progress = board;
+  const auto waiter = join(*server, 0, waiting);
+  auto leaver = join(*server, 1, leaving);
+  board->watch("all", {});
+  leaver.reset();
+  ASSERT_TRUE(comes_true([&] { return waiter->fatal_verdict().has_value(); }));
+  EXPECT_THAT(waiter->fatal_verdict()->message, HasSubstr("worker 0 waits in barrier() #1"));
+}
+
+TEST_P(Control, ANewProcessDoesNotRepeatWhatWasBeforeIt) {
+  const auto server = ControlServer::start(server_options(GetParam()));
+  const auto a = join(*server, 0);
+  join(*server, 1)->report_failure(Error(ErrorCode::kDataLoss, "an old story"));
+  ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
+  Lines lines;
+  ControlOptions again;
+  again.incarnation = 1;
+  const auto b = join(*server, 1, again);
+  ASSERT_TRUE(comes_true([&] { return b->fatal_verdict().has_value(); }));
+  EXPECT_EQ(b->fatal_verdict()->message, "worker 1: an old story");
+  EXPECT_THAT(lines.all(), ::testing::Not(HasSubstr("an old story")));
+}
+
 TEST_P(Control, AnExceptionThatEndsAMembersScopeIsAFailure) {
   const auto server = ControlServer::start(server_options(GetParam()));
   const auto a = join(*server, 0);
