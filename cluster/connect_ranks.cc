@@ -59,6 +59,8 @@ class Linker {
                                         .timeout = options_.timeout,
                                         .key_prefix = options_.key_prefix};
     if (options_.way != Way::kSharedMemory) options.address = options_.address;
+    options.listen_at = options_.listen_at;
+    options.reached_at = options_.reached_at;
     internal::Connections connections = internal::connect_all(rank_, size_, store, options);
     share_segments(connections.by_rank);
     make_hub(connections);

@@ -17,6 +17,11 @@ struct ConnectOptions {
   enum class Way { kAuto, kSharedMemory, kTcp } way = Way::kAuto;
   /// For TCP: of this machine, as the other ranks reach it.
   std::string address = "127.0.0.1";
+  /// For TCP through mapped ports: where this rank listens ("0.0.0.0:5000"; empty: at a free port
+  /// of `address`), and where the others reach it ("203.0.113.7:31000"; empty: there, by
+  /// `address`).
+  std::string listen_at = "";
+  std::string reached_at = "";
   /// For finding and connecting all ranks.
   Duration timeout = std::chrono::seconds(30);
   /// For a peer whose connection broke and that cannot be reached: then it counts as gone.

@@ -6,8 +6,10 @@
 #include <optional>
 
 #include "tutti/cluster/control/communicator_progress.h"
+#include "tutti/cluster/environment.h"
 #include "tutti/cluster/mpi/mpi_transport.h"
 #include "tutti/cluster/multi_worker_util.h"
+#include "tutti/cluster/tcp/stream.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 
@@ -35,6 +37,7 @@ int number_of(const ClusterResolver& resolver) {
 }
 
 constexpr Duration kLongestStep = std::chrono::minutes(10);
+constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// Set once the workers were connected for the first time.
 constexpr const char* kConnectedKey = "workers/connected";
 
@@ -42,6 +45,34 @@ constexpr const char* kConnectedKey = "workers/connected";
 std::string host_of(const std::string& address) {
   const std::size_t colon = address.rfind(':');
   return colon == std::string::npos ? address : address.substr(0, colon);
+}
+
+/// Everybody who knows a message's place could send there, so other machines are let in where a
+/// secret keeps that place among the members.
+void check_listen_address(const std::string& address, const WorkerGroupOptions& options) {
+  const auto endpoint = internal::parse_listen_address(address);
+  if (!endpoint) return;  // said when it is used
+  const bool has_secret =
+      options.join.client.secret.is_set() || JobSecret::from_environment().is_set();
+  check_exposure("workers", endpoint->host,
+                 {.has_secret = has_secret,
+                  .has_tls = options.join.client.tls.is_set(),
+                  .allow_insecure_network = options.join.allow_insecure_network,
+                  .allow_any_address = true});
+}
+
+ConnectOptions connect_options(const WorkerGroupOptions& options, const std::string& address) {
+  const Environment environment = Environment::of_process();
+  const auto text_of = [&](const std::string& own, const char* name) {
+    return own.empty() ? environment.find(name).value_or("") : own;
+  };
+  ConnectOptions connect{.way = options.way};
+  const std::string host = host_of(address);
+  if (!host.empty()) connect.address = host;
+  connect.listen_at = text_of(options.listen_at, "TUTTI_DATA_LISTEN");
+  connect.reached_at = text_of(options.reached_at, "TUTTI_DATA_ADDRESS");
+  if (!connect.listen_at.empty()) check_listen_address(connect.listen_at, options);
+  return connect;
 }
 
 }  // namespace
@@ -164,7 +195,7 @@ bool WorkerGroup::has_addresses() const {
 }
 
 void WorkerGroup::join_job(const WorkerGroupOptions& options) {
-  way_ = options.way;
+  connect_ = connect_options(options, tasks_[static_cast<std::size_t>(worker_)].address);
   JoinOptions join = options.join;
   // A step may take long; collectives have deadlines of their own.
   join.health.abort_stuck_after = std::max<Duration>(join.health.abort_stuck_after, kLongestStep);
@@ -181,7 +212,7 @@ void WorkerGroup::join_job(const WorkerGroupOptions& options) {
 
 void WorkerGroup::connect(TimePoint deadline) {
   for (;;) {
-    plane_.client->wait_for_members(deadline);
+    wait_for_workers(deadline);
     const std::uint64_t number = alarm_->last_number();
     try {
       connect_generation(number, deadline);
@@ -193,18 +224,28 @@ void WorkerGroup::connect(TimePoint deadline) {
       if (!may_come || Clock::system().now() >= deadline) throw;
       log_warning(concat(tasks_[static_cast<std::size_t>(worker_)].to_string(), ": ",
                          error.message(), "; tries again"));
+      Clock::system().sleep_for(kTryAgain);
     }
+  }
+}
+
+/// Without its place in the job nothing brings this process back, however often it tries.
+void WorkerGroup::wait_for_workers(TimePoint deadline) {
+  try {
+    plane_.client->wait_for_members(deadline);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnavailable) throw;
+    fail(ErrorCode::kFailedPrecondition, "workers: this process (",
+         plane_.client->self().to_string(), ") cannot go on: ", error.message());
   }
 }
 
 void WorkerGroup::connect_generation(std::uint64_t number, TimePoint deadline) {
   transport_.reset();
   const TimePoint now = Clock::system().now();
-  ConnectOptions connect{.way = way_,
-                         .timeout = std::min<Duration>(deadline - now, std::chrono::seconds(10)),
-                         .key_prefix = concat("workers/", number)};
-  const std::string host = host_of(tasks_[static_cast<std::size_t>(worker_)].address);
-  if (!host.empty()) connect.address = host;
+  ConnectOptions connect = connect_;
+  connect.timeout = std::min<Duration>(deadline - now, std::chrono::seconds(10));
+  connect.key_prefix = concat("workers/", number);
   GenerationStore store(*plane_.client, *alarm_, number);
   ConnectedRanks connected = connect_ranks(worker_, num_workers(), store, connect);
   transport_ = std::move(connected.transport);
@@ -218,6 +259,7 @@ bool WorkerGroup::has_lost_a_worker(Duration patience) const {
 }
 
 void WorkerGroup::reconnect(TimePoint deadline) {
+  progress_->forget_ended();
   if (!plane_.client) {
     fail(ErrorCode::kFailedPrecondition,
          "workers: MPI cannot connect processes anew; expected a job with a control server; try "

@@ -21,6 +21,11 @@ struct WorkerGroupOptions {
   Duration join_timeout = std::chrono::seconds(300);
   /// How bytes get from worker to worker.
   ConnectOptions::Way way = ConnectOptions::Way::kAuto;
+  /// Where this worker listens for the others' messages ("0.0.0.0:5000"), and where they reach it
+  /// ("203.0.113.7:31000"): for ports that are mapped on the way. Empty: as TUTTI_DATA_LISTEN and
+  /// TUTTI_DATA_ADDRESS say; without those a free port of the task's own address.
+  std::string listen_at = "";
+  std::string reached_at = "";
   /// Secret, health, where the control server is: see there.
   JoinOptions join = {};
 };
@@ -54,7 +59,8 @@ class WorkerGroup {
   bool has_lost_a_worker(Duration patience) const;
   /// Waits until all workers are here, those that were started again among them, and connects them
   /// anew. Called by all, when all communicators are destroyed. Throws kDeadlineExceeded naming who
-  /// is missing, kUnavailable when another worker is lost meanwhile.
+  /// is missing, kUnavailable when another worker is lost meanwhile, kFailedPrecondition when the
+  /// others have given this process up, or the control server is gone.
   void reconnect(TimePoint deadline);
 
   /// Tells the job how far this communicator's calls have come, as long as the returned object
@@ -85,6 +91,7 @@ class WorkerGroup {
   void join_mpi(const WorkerGroupOptions& options);
   bool has_addresses() const;
   void connect(TimePoint deadline);
+  void wait_for_workers(TimePoint deadline);
   void connect_generation(std::uint64_t number, TimePoint deadline);
 
   const std::vector<MemberTask> tasks_;
@@ -94,7 +101,7 @@ class WorkerGroup {
   ControlPlane plane_;
   bool is_replacement_ = false;
   std::uint64_t generation_ = 0;  // of the connections: the number of the last fatal verdict
-  ConnectOptions::Way way_ = ConnectOptions::Way::kAuto;
+  ConnectOptions connect_;        // the same each time
   std::shared_ptr<Transport> transport_;
 };
 

@@ -11,6 +11,7 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::uint32_t kChunkMagic = 0x43747554;            // "TutC"
+constexpr std::uint64_t kResumeMagic = 0x6E69616741727554;   // "TurAgain"
 constexpr std::uint64_t kResumedMagic = 0x656D757365527554;  // "TuResume"
 
 template <std::unsigned_integral T>
@@ -80,14 +81,24 @@ std::array<std::byte, kResumeBytes> encode(const Resume& resume) {
   std::array<std::byte, kResumeBytes> bytes{};
   const auto hello = encode(resume.hello);
   std::memcpy(bytes.data(), hello.data(), hello.size());
+  put(bytes.data(), kResumeMagic);  // instead of the hello's
   put(bytes.data() + kHelloBytes, resume.received);
   seal(bytes);
   return bytes;
 }
 
+bool is_resume(std::span<const std::byte, kHelloBytes> bytes) {
+  return get<std::uint64_t>(bytes.data()) == kResumeMagic;
+}
+
 Resume decode_resume(std::span<const std::byte, kResumeBytes> bytes) {
   check_seal(bytes, "what a rank says that connects again");
-  return {decode_hello(bytes.first<kHelloBytes>()), get<std::uint64_t>(bytes.data() + kHelloBytes)};
+  if (!is_resume(bytes.first<kHelloBytes>())) {
+    fail(ErrorCode::kInvalidArgument, "tcp: not what a rank says that connects again");
+  }
+  auto hello = encode(Hello{.size = 1});  // its magic, and the rest of `bytes`
+  std::memcpy(hello.data() + 8, bytes.data() + 8, kHelloBytes - 8);
+  return {decode_hello(hello), get<std::uint64_t>(bytes.data() + kHelloBytes)};
 }
 
 std::array<std::byte, kResumedBytes> encode(const Resumed& resumed) {

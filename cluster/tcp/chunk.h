@@ -40,6 +40,8 @@ struct Resume {
 };
 inline constexpr std::size_t kResumeBytes = kHelloBytes + 12;
 std::array<std::byte, kResumeBytes> encode(const Resume& resume);
+/// Whether these begin one, and not a hello.
+bool is_resume(std::span<const std::byte, kHelloBytes> bytes);
 /// Throws kInvalidArgument as decode_hello(), kDataLoss for a wrong checksum.
 Resume decode_resume(std::span<const std::byte, kResumeBytes> bytes);
 

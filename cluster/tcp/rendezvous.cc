@@ -8,6 +8,9 @@
 //
 // Nobody waits in a circle: rank r connects to 0 .. r-1 before it accepts, and rank 0 accepts from
 // the start.
+//
+// A connection may break, or change a bit, before it is one: whoever has no answer says hello
+// again, also to a rank that has given it already (rendezvous over: session_hub.cc).
 #include "tutti/cluster/tcp/rendezvous.h"
 
 #include <sys/random.h>
@@ -23,6 +26,7 @@
 #include <sstream>
 #include <utility>
 
+#include "tutti/cluster/tcp/stream.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 
@@ -30,6 +34,8 @@ namespace tutti::internal {
 namespace {
 
 constexpr Duration kLookAgain = std::chrono::milliseconds(20);
+/// What is refused so often, was not damaged on its way.
+constexpr int kRefusals = 3;
 
 std::uint64_t new_nonce() {
   std::uint64_t nonce = 0;
@@ -84,8 +90,7 @@ class Rendezvous {
   }
 
   Connections run() {
-    if (options_.address) listeners_.push_back(listen_on(*options_.address));
-    if (options_.address) own_.endpoint = listeners_.back().endpoint;
+    if (options_.address) listen();
     if (options_.local == RendezvousOptions::Local::kYes) {
       listeners_.push_back(listen_locally());
       own_.local = listeners_.back().endpoint;
@@ -106,15 +111,36 @@ class Rendezvous {
     std::size_t filled = 0;
   };
 
+  void listen() {
+    if (options_.listen_at.empty()) {
+      listeners_.push_back(listen_on(*options_.address));
+    } else {
+      listeners_.push_back(tutti::internal::listen_at(
+          read_endpoint("where to listen", options_.listen_at, parse_listen_address)));
+    }
+    own_.endpoint =
+        options_.reached_at.empty()
+            ? Endpoint{*options_.address, listeners_.back().endpoint.port}
+            : read_endpoint("where others reach this rank", options_.reached_at, parse_endpoint);
+  }
+
+  template <class Parse>
+  Endpoint read_endpoint(const char* what, const std::string& text, const Parse& parse) const {
+    const std::optional<Endpoint> endpoint = parse(text);
+    if (endpoint && !endpoint->is_local()) return *endpoint;
+    fail(ErrorCode::kInvalidArgument, who(), ": ", what, ": expected host:port, got '", text, "'");
+  }
+
   std::string key_of(int rank) const { return concat(options_.key_prefix, "/", rank); }
   std::string who() const { return concat(options_.who, ": rank ", rank_, " of ", size_); }
 
   void keep(int peer, FileDescriptor socket, bool is_local, const Announcement& announced) {
     const std::string address =
         is_local ? concat("pid ", peer_process(socket).pid) : announced.endpoint.to_string();
-    found_.by_rank[static_cast<std::size_t>(peer)] = {std::move(socket), address, is_local,
-                                                      announced.nonce, announced.endpoint};
-    if (announced.machine == own_.machine) ++found_.ranks_on_this_machine;
+    Connection& place = found_.by_rank[static_cast<std::size_t>(peer)];
+    const bool is_first = !place.socket.is_open();
+    place = {std::move(socket), address, is_local, announced.nonce, announced.endpoint};
+    if (is_first && announced.machine == own_.machine) ++found_.ranks_on_this_machine;
   }
 
   void connect_to(int peer) {
@@ -197,6 +223,7 @@ class Rendezvous {
       }
       last_refusal_ = welcome.reason;
       if (welcome.verdict == Welcome::Verdict::kStale) return false;
+      if (++num_refusals_ < kRefusals) return false;  // one bit may have changed on the way
     } catch (const Error& stranger) {
       last_refusal_ = stranger.message();
       return false;
@@ -299,10 +326,7 @@ class Rendezvous {
         announced->nonce != hello.from_nonce) {
       return {Verdict::kStale, concat("this is not the rank ", hello.from, " that the store has")};
     }
-    if (found_.by_rank[static_cast<std::size_t>(hello.from)].socket.is_open()) {
-      return {Verdict::kNo, concat("rank ", hello.from, " is connected already")};
-    }
-    return {Verdict::kYes, ""};
+    return {Verdict::kYes, ""};  // again, if its connection broke before it had the answer
   }
 
   const int rank_;
@@ -314,6 +338,7 @@ class Rendezvous {
   Announcement own_;
   Connections found_;
   std::string last_refusal_;
+  int num_refusals_ = 0;
 };
 
 }  // namespace

@@ -47,6 +47,9 @@ struct RendezvousOptions {
   std::string who = "tcp";  // in errors
   /// Where to listen for connections from other machines; nothing: nowhere.
   std::optional<std::string> address = std::nullopt;
+  /// As in ConnectOptions.
+  std::string listen_at = "";
+  std::string reached_at = "";
   /// Whether to connect by local names where a peer of the same user is on the same machine.
   enum class Local { kNo, kYes } local = Local::kNo;
   Duration timeout = std::chrono::seconds(30);

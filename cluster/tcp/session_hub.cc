@@ -56,27 +56,40 @@ bool SessionHub::is_settled(Newcomer& newcomer) {
     }
   }
   if (newcomer.filled < kHelloBytes) return false;
+  const std::span<const std::byte, kResumeBytes> bytes(newcomer.bytes);
   try {
-    const Hello hello =
-        decode_hello(std::span<const std::byte>(newcomer.bytes).first<kHelloBytes>());
-    if (!belongs(hello)) {
-      // A rank of a new run that has found this run's address: it will look again.
-      const auto answer = encode(Welcome{Welcome::Verdict::kStale,
-                                         concat("rank ", hello.from, " looks for rank ", hello.to,
-                                                " of another run; here is rank ", rank_)});
-      (void)!::send(newcomer.socket.get(), answer.data(), answer.size(),
-                    MSG_NOSIGNAL | MSG_DONTWAIT);
-      return true;
-    }
+    if (!is_resume(bytes.first<kHelloBytes>())) return answer_hello(newcomer);
     if (newcomer.filled < kResumeBytes) return false;
-    const Resume resume = decode_resume(newcomer.bytes);
-    auto& place = arrivals_[static_cast<std::size_t>(hello.from)];
-    if (!place) num_arrivals_.fetch_add(1);
-    place = Arrival{std::move(newcomer.socket), resume.received};
+    const Resume resume = decode_resume(bytes);
+    if (belongs(resume.hello)) {
+      keep(resume.hello.from, {std::move(newcomer.socket), resume.received, false});
+    }
   } catch (const Error&) {
     // A stranger, or damaged: it may try again.
   }
   return true;
+}
+
+/// A rank of a new run has found this run's address, and will look again; or one of this run had no
+/// answer before this rank was through with its rendezvous.
+bool SessionHub::answer_hello(Newcomer& newcomer) {
+  const Hello hello = decode_hello(std::span<const std::byte>(newcomer.bytes).first<kHelloBytes>());
+  const bool is_ours = belongs(hello) && hello.from > rank_;
+  Welcome welcome;
+  if (!is_ours) {
+    welcome = {Welcome::Verdict::kStale, concat("rank ", hello.from, " looks for rank ", hello.to,
+                                                " of another run; here is rank ", rank_)};
+  }
+  const auto answer = encode(welcome);
+  (void)!::send(newcomer.socket.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (is_ours) keep(hello.from, {std::move(newcomer.socket), 0, true});
+  return true;
+}
+
+void SessionHub::keep(int rank, Arrival arrival) {
+  auto& place = arrivals_[static_cast<std::size_t>(rank)];
+  if (!place) num_arrivals_.fetch_add(1);
+  place = std::move(arrival);
 }
 
 std::optional<SessionHub::Arrival> SessionHub::take(int rank) {

@@ -23,6 +23,7 @@ class SessionHub {
   struct Arrival {
     FileDescriptor socket;
     std::uint64_t received = 0;  // bytes that the peer has
+    bool is_first = false;       // it has not had the answer to its first hello; it has it now
   };
   /// Accepts and reads what is there.
   void look();
@@ -43,6 +44,8 @@ class SessionHub {
     std::size_t filled = 0;
   };
   bool is_settled(Newcomer& newcomer) TUTTI_REQUIRES(mutex_);
+  bool answer_hello(Newcomer& newcomer) TUTTI_REQUIRES(mutex_);
+  void keep(int rank, Arrival arrival) TUTTI_REQUIRES(mutex_);
   bool belongs(const Hello& hello) const;
 
   const int rank_;

@@ -2,15 +2,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/tcp/session_stream.h"
 
+#include <chrono>
+#include <optional>
 #include <utility>
 
 #include "tutti/cluster/tcp/session_receiver.h"
 #include "tutti/cluster/tcp/session_sender.h"
 #include "tutti/cluster/tcp/session_way.h"
 #include "tutti/core/error.h"
+#include "tutti/core/logging.h"
 
 namespace tutti::internal {
 namespace {
+
+constexpr std::uint64_t kTimesSaid = 10;  // each; later every hundredth time
+
+std::int64_t milliseconds_since(TimePoint time) {
+  return (Clock::system().now() - time) / std::chrono::milliseconds(1);
+}
 
 class SessionStream final : public ByteStream {
  public:
@@ -102,6 +111,7 @@ class SessionStream final : public ByteStream {
     write_failed_ = false;
     receiver_.restart();
     counters_.reconnects += 1;
+    say_that_it_is_back();
     try {
       sender_.restart(*received);
     } catch (const Error& error) {
@@ -112,7 +122,20 @@ class SessionStream final : public ByteStream {
 
   void lose(const std::string& why) TUTTI_REQUIRES(mutex_) {
     receiver_.restart();  // what else the connection brought is sent again
+    if (way_.is_up()) lost_ = {Clock::system().now(), why};
     way_.lose(why);
+  }
+
+  /// A network that breaks or changes what it carries is news for people, though nothing is lost.
+  void say_that_it_is_back() TUTTI_REQUIRES(mutex_) {
+    const auto lost = std::exchange(lost_, std::nullopt);
+    const std::uint64_t times = counters_.reconnects;
+    if (times > kTimesSaid && times % 100 != 0) return;
+    const std::string how = lost
+                                ? concat("after ", milliseconds_since(lost->at), " ms: ", lost->why)
+                                : std::string("at its wish");
+    log_info(concat("tcp: ", name_, " is connected again ", how,
+                    times >= kTimesSaid ? concat(" (", times, " times so far)") : ""));
   }
 
   const std::string name_;
@@ -123,6 +146,11 @@ class SessionStream final : public ByteStream {
   SessionReceiver receiver_ TUTTI_GUARDED_BY(mutex_);
   StreamCounters counters_ TUTTI_GUARDED_BY(mutex_);
   bool write_failed_ TUTTI_GUARDED_BY(mutex_) = false;
+  struct Loss {
+    TimePoint at;
+    std::string why;
+  };
+  std::optional<Loss> lost_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace

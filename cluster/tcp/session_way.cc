@@ -60,7 +60,9 @@ std::optional<std::uint64_t> SessionWay::take_arrival(std::uint64_t received) {
   socket_ = std::move(arrival->socket);
   keep_watch(socket_);
   // So few bytes fit a new connection; one that has broken already shows when it is read.
-  (void)!::send(socket_.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (!arrival->is_first) {
+    (void)!::send(socket_.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
   state_ = State::kUp;
   return arrival->received;
 }

@@ -119,6 +119,18 @@ TEST(TcpChaos, AThousandFlippedBitsAreFoundBeforeTheyAreUsed) {
   EXPECT_GE(found, 200u);
 }
 
+// The first bytes of a connection: a hello of 40 and an answer of 216.
+TEST(TcpChaos, HandshakesThatBreakOrAreDamagedAreBegunAgain) {
+  const testing::HangWatchdog watchdog("handshakes", 110s);
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    ChaosPlan plan{.seed = seed, .most_events = 1, .spares = 0};
+    (seed % 2 == 0 ? plan.cut_every : plan.flip_every) = 128;
+    Proxied ranks(plan);
+    exchange_until(
+        ranks, [&] { return ranks.proxy().num_cuts() + ranks.proxy().num_flips() == 1; }, 1000);
+  }
+}
+
 TEST(TcpChaos, HalfClosedAndTricklingConnectionsAreEndured) {
   const testing::HangWatchdog watchdog("half closes", 110s);
   Proxied half({.seed = 13, .half_close_every = 200'000, .most_events = 20});
