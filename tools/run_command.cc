@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "tools/commands.h"
 #include "tools/launch/secret_folder.h"
@@ -41,6 +43,22 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan, const s
   return options.expected.size() > 1 ? ControlServer::start(options) : nullptr;
 }
 
+/// A process that is stopped stays, and keeps its task: without this nobody would take its place.
+std::function<std::vector<launch::GivenUp>()> find_given_up(const ControlServer& control) {
+  return [&control, seen = std::uint64_t{0}]() mutable {
+    std::vector<launch::GivenUp> found;
+    for (const Verdict& verdict : control.verdicts_after(seen)) {
+      seen = verdict.number;
+      const bool is_out =
+          verdict.kind == VerdictKind::kStopped || verdict.kind == VerdictKind::kDead;
+      const launch::Task task{verdict.who.task.job, verdict.who.task.index, ""};
+      if (!is_out) continue;
+      found.push_back({task.name(), static_cast<int>(verdict.who.incarnation), verdict.message});
+    }
+    return found;
+  };
+}
+
 /// A thread must not be started before signals and guard are there.
 int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format) {
   launch::SignalQueue signals;
@@ -53,7 +71,11 @@ int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format
   launch::ReporterOptions reporting = options.reporter;
   reporting.output_to_error = format == OutputFormat::kJson;
   launch::RunReporter reporter(plan, reporting);
-  launch::Supervisor supervisor(plan, options.supervisor, signals, guard, reporter);
+  launch::SupervisorOptions supervising = options.supervisor;
+  if (control && supervising.restarts.per_task > 0) {
+    supervising.find_given_up = find_given_up(*control);
+  }
+  launch::Supervisor supervisor(plan, supervising, signals, guard, reporter);
   const launch::JobOutcome outcome = supervisor.run();
   reporter.summarize(outcome);
   if (format == OutputFormat::kJson) {

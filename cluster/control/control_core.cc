@@ -373,9 +373,10 @@ std::vector<Member> ControlCore::members() const {
   return list_members();
 }
 
-std::vector<Verdict> ControlCore::verdicts() const {
+std::vector<Verdict> ControlCore::verdicts_after(std::uint64_t number) const {
   MutexLock lock(mutex_);
-  return verdicts_;
+  const auto first = static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(number, verdicts_.size()));
+  return {verdicts_.begin() + first, verdicts_.end()};
 }
 
 }  // namespace tutti::internal

@@ -46,7 +46,7 @@ class ControlCore {
   bool has_members() const;
   void say_server_leaves();
   std::vector<Member> members() const;
-  std::vector<Verdict> verdicts() const;
+  std::vector<Verdict> verdicts_after(std::uint64_t number) const;
 
  private:
   struct Link {

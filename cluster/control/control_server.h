@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -63,7 +64,9 @@ class ControlServer {
   /// "tcp://127.0.0.1:4711".
   virtual std::string target() const = 0;
   virtual std::vector<Member> members() const = 0;
-  virtual std::vector<Verdict> verdicts() const = 0;
+  std::vector<Verdict> verdicts() const { return verdicts_after(0); }
+  /// Those with higher numbers.
+  virtual std::vector<Verdict> verdicts_after(std::uint64_t number) const = 0;
 };
 
 /// Whether this build has the wire "grpc".

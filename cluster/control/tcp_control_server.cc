@@ -96,7 +96,9 @@ class TcpControlServer final : public ControlServer {
 
   std::string target() const override { return concat("tcp://", listener_.endpoint.to_string()); }
   std::vector<Member> members() const override { return core_.members(); }
-  std::vector<Verdict> verdicts() const override { return core_.verdicts(); }
+  std::vector<Verdict> verdicts_after(std::uint64_t number) const override {
+    return core_.verdicts_after(number);
+  }
 
  private:
   void serve() {

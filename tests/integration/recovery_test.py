@@ -107,6 +107,10 @@ def kill_under_launcher(arguments, flags, calm, folder, chance):
         os.kill(chance.choice(victims), signal.SIGKILL)
         wait_for(lambda: text().count("goes on after step") >= back + arguments.workers, f"no recovery of kill {kill + 1}")
         time.sleep(chance.uniform(0.0, 0.2))
+    # A stopped process stays: the launcher makes room for a new one.
+    back = text().count("goes on after step")
+    os.kill(chance.choice(pids_of_workers(launcher.pid, arguments.program)), signal.SIGSTOP)
+    wait_for(lambda: text().count("goes on after step") >= back + arguments.workers, "no recovery of a stop")
     # All at once: nobody has the state then, so they begin with the disk (here: anew).
     for pid in pids_of_workers(launcher.pid, arguments.program):
         os.kill(pid, signal.SIGKILL)

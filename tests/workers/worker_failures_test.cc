@@ -124,7 +124,7 @@ TEST(WorkerFailures, G1b_ALateWorkerIsNamedWhileTheOthersWait) {
   EXPECT_EQ(runner.join().return_values, (std::vector<Json>{Json(2.0), Json(2.0)}));
 }
 
-// Adds 1 per replica in each of six steps; worker 1 crashes in its first life.
+// Adds 1 per replica in each of six steps; worker 1 crashes, or is stopped, in its first life.
 TUTTI_PROCESS_FUNCTION(workers_with_recovery) {
   const auto strategy = connect_workers();
   const auto scope = strategy->scope();
@@ -138,7 +138,10 @@ TUTTI_PROCESS_FUNCTION(workers_with_recovery) {
   Recovery recovery(*strategy, state);
   recovery.run([&] {
     while (step < 6) {
-      if (step == 3 && this_process().index == 1 && testing::num_restarts() == 0) ::_exit(7);
+      if (step == 3 && this_process().index == 1 && testing::num_restarts() == 0) {
+        if (!arguments.find("stops")) ::_exit(7);
+        ::raise(SIGSTOP);
+      }
       strategy->run([&] { total.assign_add(number_on_replica(1.0)); });
       recovery.commit(++step);
     }
@@ -160,6 +163,20 @@ TEST(WorkerFailures, MWF_03_AfterACrashAndARestartBothEndWithEqualValues) {
               12.0);  // six steps of two replicas, each counted once
     EXPECT_EQ(result.at("sum").as_double(), 2.0);
   }
+}
+
+TEST(WorkerFailures, AStoppedWorkerThatGoesOnTooLateEndsAndComesBackAsANewProcess) {
+  Json arguments = Json::object();
+  arguments.set("stops", true);
+  MultiProcessRunner runner("workers_with_recovery", {.num_workers = 2, .auto_restart = true},
+                            arguments);
+  runner.start();
+  runner.wait_for_line("worker", 0, "is stopped: state T");
+  runner.send("worker", 1, SIGCONT);
+  const auto& result = runner.join();
+  ASSERT_EQ(result.return_values.size(), 2u);
+  for (const Json& each : result.return_values) EXPECT_EQ(each.at("total").as_double(), 12.0);
+  EXPECT_TRUE(testing::has_line(result.output, "was given up by the job; start it anew"));
 }
 
 // Trains until it is stopped (or to step 40), saving where all stop.

@@ -193,14 +193,17 @@ void ChildProcess::send(int signal_number) {
   if (!status_) ::kill(-pid_, signal_number);
 }
 
+bool ChildProcess::has_ended() const {
+  if (status_) return true;
+  siginfo_t info = {};
+  return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid != 0;
+}
+
 std::optional<ExitStatus> ChildProcess::try_wait() {
   if (status_) return status_;
-  siginfo_t info = {};
   // The ended process keeps its number while the rest of the group is killed.
-  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-      info.si_pid == 0) {
-    return std::nullopt;
-  }
+  if (!has_ended()) return std::nullopt;
   ::kill(-pid_, SIGKILL);
   int wait_status = 0;
   while (::waitpid(pid_, &wait_status, 0) < 0 && errno == EINTR) {

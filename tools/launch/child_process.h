@@ -55,6 +55,8 @@ class ChildProcess {
   void send(int signal_number);
   /// Hands out the lines that were written since the last call. Does not wait.
   void read_lines(const OnLine& on_line);
+  /// Whether it has ended, also before try_wait() has said so.
+  bool has_ended() const;
   /// The end of the process, once it has ended. Then the rest of its group is killed. Does not
   /// wait.
   std::optional<ExitStatus> try_wait();

@@ -171,6 +171,10 @@ void RunReporter::on_stop(StopReason reason, int signal_number, const std::vecto
   }
 }
 
+void RunReporter::on_given_up(int rank, const std::string& why) {
+  impl_->say(concat(impl_->at(rank).name, " is killed, for the others go on without it: ", why));
+}
+
 void RunReporter::on_kill(const std::vector<int>& ranks) {
   impl_->say(concat("killing ", impl_->names(ranks)));
 }

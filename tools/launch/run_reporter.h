@@ -34,6 +34,7 @@ class RunReporter final : public JobListener {
                         const std::vector<std::string>& last_lines,
                         const std::string& why_final) override;
   void on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks) override;
+  void on_given_up(int rank, const std::string& why) override;
   void on_kill(const std::vector<int>& ranks) override;
 
   /// The end of each task, when the job has not simply succeeded.

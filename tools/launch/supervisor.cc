@@ -16,6 +16,7 @@ namespace tutti::launch {
 namespace {
 
 constexpr std::size_t kLastLines = 12;
+constexpr Duration kAskWhoIsGivenUp = std::chrono::milliseconds(100);
 
 bool is_stop_signal(int number) {
   return number == SIGINT || number == SIGTERM || number == SIGHUP;
@@ -199,6 +200,20 @@ struct Supervisor::Impl {
     if (only_ps && others) stop(StopReason::kFinished, SIGTERM);
   }
 
+  void kill_given_up() {
+    if (!options.find_given_up || reason != StopReason::kNone) return;
+    for (const GivenUp& given_up : options.find_given_up()) {
+      const auto is_it = [&](const Slot& slot) {
+        return slot.running && slot.outcome.task == given_up.task &&
+               slot.outcome.restarts == given_up.restarts;
+      };
+      const auto slot = std::ranges::find_if(slots, is_it);
+      if (slot == slots.end() || slot->process->has_ended()) continue;
+      listener.on_given_up(slot->rank, given_up.why);
+      slot->process->send(SIGKILL);
+    }
+  }
+
   // --- Time.
 
   std::optional<TimePoint> next_deadline() const {
@@ -208,6 +223,7 @@ struct Supervisor::Impl {
     };
     if (reason == StopReason::kNone) consider(job_deadline);
     for (const Slot& slot : slots) consider(slot.restart_at);
+    if (options.find_given_up) consider(deadline_after(now(), kAskWhoIsGivenUp));
     return next;
   }
 
@@ -255,6 +271,7 @@ struct Supervisor::Impl {
       }
     }
     if (child_ended) reap();
+    kill_given_up();
     check_deadlines();
   }
 

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,10 +19,21 @@
 
 namespace tutti::launch {
 
+/// A process that the job goes on without, although it has not ended: it is stopped, or says
+/// nothing.
+struct GivenUp {
+  std::string task;  // "worker-0"
+  int restarts = 0;  // which of the task's processes
+  std::string why;
+};
+
 struct SupervisorOptions {
   RestartLimits restarts = {};
   Duration grace = std::chrono::seconds(30);       // between SIGTERM and SIGKILL
   std::optional<Duration> timeout = std::nullopt;  // of the whole job
+  /// Asked some times a second, if it is there, for those given up since the last time: they are
+  /// killed, which is a failure like any other.
+  std::function<std::vector<GivenUp>()> find_given_up = {};
 };
 
 /// Is told what happens. All calls come from Supervisor::run().
@@ -41,6 +53,8 @@ class JobListener {
                                 const std::string& why_final) = 0;
   /// Those of `ranks` get `signal_number` now, and SIGKILL after the grace.
   virtual void on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks) = 0;
+  /// This one gets SIGKILL now.
+  virtual void on_given_up(int rank, const std::string& why) = 0;
   /// Those of `ranks` get SIGKILL now.
   virtual void on_kill(const std::vector<int>& ranks) = 0;
 };

@@ -297,7 +297,9 @@ class GrpcControlServer final : public ControlServer {
     return concat("grpc://", Endpoint{endpoint_.host, port_}.to_string());
   }
   std::vector<Member> members() const override { return streams_.core().members(); }
-  std::vector<Verdict> verdicts() const override { return streams_.core().verdicts(); }
+  std::vector<Verdict> verdicts_after(std::uint64_t number) const override {
+    return streams_.core().verdicts_after(number);
+  }
 
  private:
   void tick() {
