@@ -83,11 +83,11 @@ def run_launched(launcher, program, flags, folder):
         return json.load(file)
 
 
-def run_mirrored(program, replicas, flags, folder):
+def run_mirrored(program, replicas, flags, folder, timeout=300):
     metrics = os.path.join(folder, "mirrored.json")
     command = [program, "--strategy", "mirrored", "--devices", "cpu:0", "--replicas", str(replicas),
                "--metrics-json", metrics] + flags
-    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout)
     if result.returncode != 0:
         sys.exit(f"FAILED ({result.returncode}): {' '.join(command)}\n{result.stdout}")
     with open(metrics, encoding="utf-8") as file:

@@ -1,0 +1,222 @@
+# The faults of a chaos run: which ones a seed gives, how each is done, what must follow.
+# SPDX-License-Identifier: Apache-2.0
+import random
+import re
+import signal
+import time
+
+import tcp_proxy
+from chaos_run import Failure
+
+# How many of a hundred.
+WEIGHTS = {
+    "kill": 26,
+    "kill two": 8,
+    "kill, again while recovering": 6,
+    "kill, reset of a new connection": 4,
+    "kill, bit flip on a new connection": 4,
+    "stop until named": 6,
+    "pulse (stop of 0.3 to 1.5 s)": 12,
+    "reset": 12,
+    "bit flip": 12,
+    "reset to the control server": 5,
+    "bit flip to the control server": 5,
+}
+KINDS = list(WEIGHTS)
+KILL, KILL_TWO, KILL_AGAIN, KILL_RESET, KILL_FLIP, STOP, PULSE, RESET, FLIP, CONTROL_RESET, CONTROL_FLIP = KINDS
+AFTER_A_STOP = ["is continued", "is killed", "is left to the launcher"]
+
+# A heartbeat comes every 0.25 s, and a process counts as stopped after 2 s without one.
+LATE = 0.1
+
+
+class Fault:
+    def __init__(self, number, kind, step, victims, seed):
+        self.number, self.kind, self.step, self.victims = number, kind, step, victims
+        self.chance = random.Random(seed)
+
+    def __str__(self):
+        return f"fault {self.number} in step {self.step}: {self.kind}, worker {' and '.join(map(str, self.victims))}"
+
+
+class Outcome:
+    """Times in seconds since the fault."""
+
+    def __init__(self, fault):
+        self.kind, self.number, self.step, self.victims = fault.kind, fault.number, fault.step, fault.victims
+        self.named = None
+        self.next_step = 0.0
+        self.recoveries = 0
+        self.note = ""
+
+    def to_json(self):
+        return dict(vars(self))
+
+
+def make_schedule(seed, count, num_workers, first_step, steps_per_fault):
+    """The same for the same arguments. The chief is the first to be killed."""
+    chance = random.Random(seed)
+    numbers = {kind: weight * count // 100 for kind, weight in WEIGHTS.items()}
+    by_rest = sorted(KINDS, key=lambda kind: (-(WEIGHTS[kind] * count % 100), chance.random()))
+    for kind in by_rest[:count - sum(numbers.values())]:
+        numbers[kind] += 1
+    kinds = [kind for kind in KINDS for _ in range(numbers[kind])]
+    chance.shuffle(kinds)
+    faults = []
+    for number, kind in enumerate(kinds, start=1):
+        victims = chance.sample(range(num_workers), 2 if kind in (KILL_TWO, KILL_AGAIN) else 1)
+        if kind == KILL and all(fault.kind != KILL for fault in faults):
+            victims = [0]
+        step = first_step + (number - 1) * steps_per_fault + chance.randrange(steps_per_fault)
+        faults.append(Fault(number, kind, step, victims, chance.random()))
+    return faults
+
+
+def inject(run, fault):
+    run.wait_for_step(fault.step)
+    time.sleep(fault.chance.uniform(0.0, 0.05))  # anywhere in a step
+    outcome = Outcome(fault)
+    begin = time.monotonic()
+    try:
+        FUNCTIONS[fault.kind](run, fault, outcome)
+    except Failure as failure:
+        raise Failure(f"{fault}, {time.monotonic() - begin:.1f} s ago: {failure}") from failure
+    note = f", {outcome.note}" if outcome.note else ""
+    named = "" if outcome.named is None else f"named after {outcome.named:.2f} s, "
+    print(f"  {fault}{note}: {named}next step after {outcome.next_step:.2f} s", flush=True)
+    return outcome
+
+
+def line_that_names(worker, pid, what="died|is stopped|is silent"):
+    """By another worker."""
+    return rf"^\[worker-(?!{worker}\])\d+\]: .*control: worker {worker} \(.*pid {pid}\) ({what})"
+
+
+def wait_until_named(run, worker, pid, since):
+    return run.wait_for_line(line_that_names(worker, pid), since, f"a line that names worker {worker}, pid {pid}").time
+
+
+def kill(run, fault, outcome):
+    """All victims at once."""
+    pids = {worker: run.pid_of(worker) for worker in fault.victims}
+    moments = {worker: run.send(pid, signal.SIGKILL) for worker, pid in pids.items()}
+    follow_death(run, outcome, pids, moments)
+
+
+def follow_death(run, outcome, pids, moments):
+    outcome.named = max(wait_until_named(run, worker, pid, moments[worker]) - moments[worker] for worker, pid in pids.items())
+    outcome.next_step = run.wait_for_recovery(max(moments.values())) - max(moments.values())
+    outcome.recoveries = 1
+
+
+def kill_again(run, fault, outcome):
+    """The second one somewhere between the first one's death and the end of the recovery, or shortly after."""
+    first, second = fault.victims if fault.chance.random() < 0.7 else fault.victims[:1] * 2
+    pids, moments = {}, {}
+    pid = run.pid_of(first)
+    begin = run.send(pid, signal.SIGKILL)
+    if first == second:  # its new process; the old one may be named or not
+        time.sleep(0.02)
+        pids[second] = run.wait_for(lambda: next((p for w, p in run.pids().items() if w == second and p != pid), None), "a new process")
+        time.sleep(fault.chance.uniform(0.0, 0.6))
+    else:
+        time.sleep(fault.chance.uniform(0.0, 0.8))
+        pids[first], moments[first] = pid, begin
+        pids[second] = run.pid_of(second)
+    moments[second] = run.send(pids[second], signal.SIGKILL)
+    outcome.note = "its new process, too" if first == second else "one after the other"
+    if first == second:  # a process that had not joined yet is nobody's loss
+        outcome.named = wait_until_named(run, first, pid, begin) - begin
+        outcome.next_step = run.wait_for_recovery(moments[second]) - moments[second]
+        outcome.recoveries = 2
+    else:
+        follow_death(run, outcome, pids, moments)
+        outcome.recoveries = 2
+
+
+def kill_and_damage(run, fault, outcome):
+    kind = "reset" if fault.kind == KILL_RESET else "flip"
+    longest = 300 if fault.chance.random() < 0.7 else 200_000  # the handshake, or what comes after it
+    damage = tcp_proxy.Damage(kind, fault.chance.randrange(longest), fault.chance.randrange(8))
+    run.proxy.damage_next(run.data_routes[fault.chance.randrange(run.num_workers - 1)], damage)
+    kill(run, fault, outcome)
+    run.wait_for(lambda: damage.at, "the proxy damaging a connection")
+    outcome.note = damage.where
+    run.wait_for(lambda: damage.replaced, "another connection in place of the damaged one")
+
+
+def stop(run, fault, outcome):
+    worker = fault.victims[0]
+    pid = run.pid_of(worker)
+    begin = run.send(pid, signal.SIGSTOP)
+    named = wait_until_named(run, worker, pid, begin)
+    outcome.named = named - begin
+    outcome.note = fault.chance.choice(AFTER_A_STOP)
+    time.sleep(fault.chance.uniform(0.0, 0.5))
+    if outcome.note == "is continued":
+        run.send(pid, signal.SIGCONT)
+    elif outcome.note == "is killed":
+        run.send(pid, signal.SIGKILL)
+    outcome.next_step = run.wait_for_recovery(begin) - begin
+    outcome.recoveries = 1
+
+
+def pulse(run, fault, outcome):
+    """Shorter than what counts as stopped: nobody is given up."""
+    worker, length = fault.victims[0], fault.chance.uniform(0.3, 1.5)
+    pid = run.pid_of(worker)
+    begin = run.send(pid, signal.SIGSTOP, is_deadly=False)
+    time.sleep(length)
+    end = run.send(pid, signal.SIGCONT)
+    outcome.note = f"{end - begin:.2f} s"
+    given_up = line_that_names(worker, pid)
+    outcome_of = run.wait_for(lambda: run.find_line(given_up, begin) or (run.steps[-1].time > end and run.steps[-1]) or None,
+                              "a step after a pulse")
+    if not hasattr(outcome_of, "text"):
+        outcome.next_step = run.wait_for_next_step(end) - begin
+        return
+    late = run.most_late_since(begin - 0.3)
+    if end - begin <= 1.6 and late <= LATE:
+        raise Failure(f"a pulse of {end - begin:.2f} s was taken for a death: {outcome_of.text}")
+    run.hit.add(pid)
+    outcome.note += f", taken for a death: this machine was {late:.2f} s late"
+    outcome.next_step = run.wait_for_recovery(begin) - begin
+    outcome.recoveries = 1
+
+
+def damage_data(run, fault, outcome):
+    kind = "reset" if fault.kind == RESET else "flip"
+    damage = tcp_proxy.Damage(kind, fault.chance.randrange(500_000), fault.chance.randrange(8))
+    run.wait_for(lambda: run.proxy.damage_one(fault.chance, damage, run.data_routes) or None, "an open connection")
+    run.wait_for(lambda: damage.at, "the proxy damaging a connection")
+    outcome.note = damage.where
+    line = run.wait_for_line(r"is connected again", damage.at, "a line about the new connection")
+    outcome.named = line.time - damage.at
+    run.wait_for(lambda: damage.replaced, "another connection in place of the damaged one")
+    outcome.next_step = run.wait_for_next_step(damage.at) - damage.at
+
+
+def damage_control(run, fault, outcome):
+    """Heartbeats go there: training does not wait for them."""
+    worker = fault.victims[0]
+    kind = "reset" if fault.kind == CONTROL_RESET else "flip"
+    damage = tcp_proxy.Damage(kind, fault.chance.randrange(400), fault.chance.randrange(8))
+    pid = run.pid_of(worker)
+    run.wait_for(lambda: run.proxy.damage_one(fault.chance, damage, [run.control_routes[worker]]) or None, "an open connection")
+    run.wait_for(lambda: damage.at, "the proxy damaging a connection")
+    outcome.note = damage.where
+    outcome.named = run.wait_for_line(rf"^\[worker-{worker}\]: .*is connected to the control server .* again", damage.at,
+                                      "a line about the new connection").time - damage.at
+    outcome.next_step = run.wait_for_next_step(damage.at) - damage.at
+    if run.pid_of(worker) != pid:
+        raise Failure(f"worker {worker} was started anew")
+
+
+FUNCTIONS = {KILL: kill, KILL_TWO: kill, KILL_AGAIN: kill_again, KILL_RESET: kill_and_damage, KILL_FLIP: kill_and_damage, STOP: stop,
+             PULSE: pulse, RESET: damage_data, FLIP: damage_data, CONTROL_RESET: damage_control, CONTROL_FLIP: damage_control}
+
+
+def false_alarms(run):
+    """Lines that give up a process that nobody hit."""
+    found = (re.search(r"control: worker \d+ \(.*pid (\d+)\) (died|is stopped|is silent)", line.text) for line in run.lines)
+    return [match.string for match in found if match and int(match.group(1)) not in run.hit]

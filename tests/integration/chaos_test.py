@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+# Kills, stops, resets and flipped bits in one training run: the bits of a calm one, and how long each fault took.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: chaos_test.py PROGRAM TUTTI [--faults N] [--seed N] [--workers N] [--json FILE]
+
+`tutti run --max-restarts` starts the workers; all connections between them, and those to the control server, go through a proxy.
+The seed gives the faults, in which step each comes, and whom it hits. Then: exit code 0, the weights, losses and optimizer's
+state of one calm process, no step lost, at most the step in flight repeated, and everybody who died or stopped was named. Times
+are printed as a table and not judged.
+"""
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import chaos_faults  # noqa: E402
+import chaos_run  # noqa: E402
+import multi_worker_test as workers_of  # noqa: E402
+
+FLAGS = ["--batch-size", "60", "--train-examples", "12000", "--regularized", "--seed", "1", "--epochs", "1000"]
+FIRST_STEP, STEPS_PER_FAULT, STEPS_AFTERWARDS = 10, 12, 150
+
+
+def steps_of(log):
+    """Steps and losses in the order in which the chief has finished them."""
+    steps = []
+    with open(log, encoding="utf-8") as lines:
+        for line in lines:
+            entry = json.loads(line)
+            if "loss" in entry:
+                steps.append((entry["step"], entry["loss"]))
+    return steps
+
+
+def check_steps(entries, steps, outcomes):
+    """Every step was finished, and those that were repeated had the same loss."""
+    mistakes = []
+    losses, previous, repeated = {}, 0, 0
+    for step, loss in entries:
+        if losses.setdefault(step, loss) != loss:
+            mistakes.append(f"step {step} had the loss {losses[step]}, and {loss} when it was repeated")
+        if step > previous + 1:
+            mistakes.append(f"step {step} came after step {previous}")
+        if step < previous:
+            mistakes.append(f"training went back from step {previous} to step {step}: more than the step in flight")
+        repeated += step == previous
+        previous = step
+    if set(losses) != set(range(1, steps + 1)):
+        mistakes.append(f"{len(losses)} steps were finished; expected {steps}")
+    going_back = sum(outcome.recoveries for outcome in outcomes)
+    print(f"  {steps} steps, {going_back} times back to a commit, {repeated} steps repeated, {steps - len(losses)} lost")
+    return mistakes
+
+
+def spread(values):
+    values = sorted(values)
+    if not values:
+        return "-"
+    return f"{values[0]:.2f}  {values[len(values) // 2]:.2f}  {values[-1]:.2f}"
+
+
+def print_table(outcomes):
+    print(f"  {'fault':34} {'count':>5}   {'named after (s)':18}   {'next step after (s)':18}")
+    print(f"  {'':34} {'':5}   {'min   median max':18}   {'min   median max':18}")
+    for kind in sorted({outcome.kind for outcome in outcomes}, key=chaos_faults.KINDS.index):
+        of_kind = [outcome for outcome in outcomes if outcome.kind == kind]
+        named = spread([o.named for o in of_kind if o.named is not None])
+        step = spread([o.next_step for o in of_kind])
+        print(f"  {kind:34} {len(of_kind):5}   {named:18}   {step:18}", flush=True)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("tutti")
+    parser.add_argument("--faults", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--json", help="write the outcomes there")
+    parser.add_argument("--log", help="write the lines of all workers there")
+    arguments = parser.parse_args()
+    if arguments.workers < 3 or arguments.faults < 1:
+        parser.error("expected at least 3 workers (one keeps the state when two die) and one fault")
+    return arguments
+
+
+def main():
+    arguments = parse()
+    schedule = chaos_faults.make_schedule(arguments.seed, arguments.faults, arguments.workers, FIRST_STEP, STEPS_PER_FAULT)
+    steps = FIRST_STEP + STEPS_PER_FAULT * arguments.faults + STEPS_AFTERWARDS
+    flags = FLAGS + ["--steps", str(steps)]
+    print(f"  {arguments.faults} faults in {steps} steps of {arguments.workers} workers; "
+          f"again: --faults {arguments.faults} --seed {arguments.seed}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        calm = workers_of.run_mirrored(arguments.program, arguments.workers, flags, folder, timeout=1200)
+        begin = time.monotonic()
+        run = chaos_run.Run(arguments.tutti, arguments.program, arguments.workers, flags, folder, arguments.log)
+        try:
+            outcomes = [chaos_faults.inject(run, fault) for fault in schedule]
+            code = run.wait_for_end()
+        except chaos_run.Failure as failure:
+            run.end()
+            sys.exit(f"FAILED: {failure}\n{run.last_lines(60)}")
+        seconds = time.monotonic() - begin
+        print_table(outcomes)
+        mistakes = [] if code == 0 else [f"exit code {code}"]
+        mistakes += check_steps(steps_of(run.log), steps, outcomes)
+        mistakes += [f"a false alarm: {line}" for line in chaos_faults.false_alarms(run)[:3]]
+        got = run.metrics()
+        mistakes += [f"different {key}" for key in workers_of.COMPARED if calm[key] != got.get(key)]
+        print(f"  {'DIFFERENT' if mistakes else 'same':9} {got.get('weights_hash')}  {len(outcomes)} faults, exit code {code}, "
+              f"{seconds:.0f} s, the machine answered at most {run.most_late:.2f} s late")
+        if arguments.json:
+            with open(arguments.json, "w", encoding="utf-8") as file:
+                json.dump({"seed": arguments.seed, "steps": steps, "seconds": seconds, "weights_hash": got.get("weights_hash"),
+                           "faults": [outcome.to_json() for outcome in outcomes]}, file, indent=1)
+        if mistakes:
+            sys.exit("FAILED: " + "; ".join(mistakes) + "\n" + run.last_lines(60))
+
+
+if __name__ == "__main__":
+    main()
