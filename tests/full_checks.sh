@@ -68,6 +68,8 @@ for name in canonical hierarchical_copy reduction_to_one_device ring halving_dou
 done
 part step "same bits, all variants, 100 steps" \
   python3 tests/integration/same_bits_test.py "$build/examples/fashion_mnist_custom_loop" --steps 100
+part step "chaos, 100 faults" \
+  python3 tests/integration/chaos_test.py "$build/examples/fashion_mnist_custom_loop" "$build/bin/tutti" --faults 100
 
 if ((${#failed[@]})); then
   printf 'FAILED: %s\n' "${failed[@]}"

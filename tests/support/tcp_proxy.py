@@ -88,7 +88,7 @@ class Proxy:
             return True
 
     def damage_next(self, route, damage):
-        """Damages the next connection that comes on a route."""
+        """Damages the next connection that comes on a route, or one that comes later, if the next one does not live long enough."""
         with self.lock:
             route.next_damage = damage
 
@@ -198,7 +198,14 @@ class Proxy:
             pass
 
     def close(self, connection, with_reset=False):
-        connection.route.connections.remove(connection)
+        route, damage = connection.route, connection.damage
+        route.connections.remove(connection)
+        if damage and damage.at is None:  # it did not live so long: another one has to
+            if route.connections:
+                damage.after_bytes += route.connections[0].passed
+                route.connections[0].damage = damage
+            else:
+                route.next_damage = damage
         for end in (connection.client, connection.server):
             try:
                 self.selector.unregister(end)

@@ -171,7 +171,7 @@ TEST(WorkerFailures, AStoppedWorkerThatGoesOnTooLateEndsAndComesBackAsANewProces
   MultiProcessRunner runner("workers_with_recovery", {.num_workers = 2, .auto_restart = true},
                             arguments);
   runner.start();
-  runner.wait_for_line("worker", 0, "is stopped: state T");
+  runner.wait_for_line("worker", 0, "going back to the last commit");
   runner.send("worker", 1, SIGCONT);
   const auto& result = runner.join();
   ASSERT_EQ(result.return_values.size(), 2u);
