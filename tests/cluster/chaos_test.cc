@@ -9,6 +9,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
+#include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/tcp/rendezvous.h"
 #include "tutti/cluster/tcp/tcp_transport.h"
 #include "tutti/cross_device_ops/communicator.h"
@@ -140,6 +141,36 @@ TEST(TcpChaos, HandshakesThatBreakOrAreDamagedAreBegunAgain) {
     disturbed += proxied.proxy().num_cuts() + proxied.proxy().num_flips();
   }
   EXPECT_GE(disturbed, 35);
+}
+
+TEST(TcpChaos, ARankIsReachedWhereItSaysAndNotWhereItListens) {
+  const testing::HangWatchdog watchdog("mapped ports", 60s);
+  const internal::Endpoint inside = internal::listen_on("127.0.0.1").endpoint;  // free again
+  ChaosProxy outside(inside, {});
+  InProcessStore store;
+  std::array<ConnectedRanks, 2> ranks;
+  const auto error = error_of_ranks(2, [&](int rank) {
+    ConnectOptions options{.way = ConnectOptions::Way::kTcp};
+    if (rank == 0) options.listen_at = inside.to_string();
+    if (rank == 0) options.reached_at = outside.endpoint().to_string();
+    ranks[static_cast<std::size_t>(rank)] = connect_ranks(rank, 2, store, options);
+  });
+  ASSERT_EQ(error, "");
+  EXPECT_EQ(ranks[1].line, concat("rank 1 of 2: rank 0: tcp ", outside.endpoint()));
+  outside.cut_all();
+  const auto exchanged = error_of_ranks(2, [&](int rank) {
+    std::array<std::byte, 1> byte{}, got{};
+    Transport& mine = *ranks[static_cast<std::size_t>(rank)].transport;
+    const auto recv = mine.recv(1 - rank, 0, {}, got);
+    mine.send(1 - rank, 0, {}, byte)->wait(in(20s));
+    recv->wait(in(20s));
+  });
+  EXPECT_EQ(exchanged, "");
+  testing::expect_error(
+      ErrorCode::kInvalidArgument, {"where to listen", "host:port", "'5000'"}, [] {
+        InProcessStore none;
+        connect_ranks(0, 1, none, {.way = ConnectOptions::Way::kTcp, .listen_at = "5000"});
+      });
 }
 
 TEST(TcpChaos, HalfClosedAndTricklingConnectionsAreEndured) {
