@@ -119,7 +119,7 @@ TEST_P(Control, TellsWhoIsHereWhoLeftAndWhoFailed) {
 /// Has entered `entered` collectives of the group "all", and ended `finished` of them.
 std::shared_ptr<ProgressBoard> board_of(std::uint64_t entered, std::uint64_t finished) {
   auto board = std::make_shared<ProgressBoard>();
-  board->watch("all", [=] { return GroupProgress{"", entered, finished, "barrier() #1", 0s}; });
+  board->watch("all", [=] { return GroupProgress{"", entered, finished, "barrier() #1", 1s}; });
   return board;
 }
 
@@ -136,7 +136,7 @@ TEST_P(Control, WhoLeavesAfterTheLastCollectiveIsNotMissedByWhoIsStillInIt) {
   const auto waiter = join(*server, 0, waiting);
   auto leaver = join(*server, 1, leaving);
   Clock::system().sleep_for(200ms);  // both have told once
-  late->watch("all", [] { return GroupProgress{"", 1, 1, "barrier() #1", 0s}; });
+  late->watch("all", [] { return GroupProgress{"", 1, 1, "barrier() #1", 1s}; });
   late->watch("all", {});  // its communicator goes before the member does
   leaver.reset();
   ASSERT_TRUE(comes_true([&] { return waiter->verdicts().back().kind == VerdictKind::kLeft; }));

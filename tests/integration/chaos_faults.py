@@ -142,7 +142,6 @@ def kill_and_damage(run, fault, outcome):
     kill(run, fault, outcome)
     run.wait_for(lambda: damage.at, "the proxy damaging a connection")
     outcome.note = damage.where
-    run.wait_for(lambda: damage.replaced, "another connection in place of the damaged one")
 
 
 def stop(run, fault, outcome):

@@ -23,6 +23,7 @@ import chaos_run  # noqa: E402
 import multi_worker_test as workers_of  # noqa: E402
 
 FLAGS = ["--batch-size", "60", "--train-examples", "12000", "--regularized", "--seed", "1", "--epochs", "1000"]
+TOO_BUSY = 0.5  # seconds that a thread of this test had to wait for its turn
 FIRST_STEP, STEPS_PER_FAULT, STEPS_AFTERWARDS = 10, 12, 150
 
 
@@ -110,7 +111,11 @@ def main():
         print_table(outcomes)
         mistakes = [] if code == 0 else [f"exit code {code}"]
         mistakes += check_steps(steps_of(run.log), steps, outcomes)
-        mistakes += [f"a false alarm: {line}" for line in chaos_faults.false_alarms(run)[:3]]
+        alarms = [f"a false alarm: {line}" for line in chaos_faults.false_alarms(run)]
+        if run.most_late > TOO_BUSY:  # whoever gets no time for seconds says nothing for seconds
+            print("".join(f"  {alarm}\n" for alarm in alarms), end="")
+        else:
+            mistakes += alarms[:3]
         got = run.metrics()
         mistakes += [f"different {key}" for key in workers_of.COMPARED if calm[key] != got.get(key)]
         print(f"  {'DIFFERENT' if mistakes else 'same':9} {got.get('weights_hash')}  {len(outcomes)} faults, exit code {code}, "
