@@ -216,8 +216,7 @@ CheckpointInfo Checkpoint::restore(const std::string& path, RestoreOptions optio
 
 std::optional<CheckpointInfo> Checkpoint::take_what_is_read(const Reader& read,
                                                             RestoreOptions options) const {
-  const auto file =
-      options_.from_writer ? internal::read_by_writer(read, options_) : read();
+  const auto file = options_.from_writer ? internal::read_by_writer(read, options_) : read();
   if (!file) return std::nullopt;
   return take(*file, file->info.path, options);
 }

@@ -24,8 +24,8 @@ struct StateProvider {
   std::function<void(const Json&)> restore;
 };
 
-/// The same for tensors that are no variables, by name; `restore` asks for those it wants and checks
-/// them itself.
+/// The same for tensors that are no variables, by name; `restore` asks for those it wants and
+/// checks them itself.
 struct TensorProvider {
   std::function<std::vector<NamedTensor>()> save;
   std::function<void(const TensorLookup&)> restore;

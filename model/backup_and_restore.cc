@@ -37,8 +37,8 @@ void BackupAndRestore::on_can_restore() {
 }
 
 void BackupAndRestore::on_can_save(const FitPoint& point) {
-  const bool is_due = options_.save_freq ? point.steps - saved_steps_ >= *options_.save_freq
-                                         : point.batches == 0;
+  const bool is_due =
+      options_.save_freq ? point.steps - saved_steps_ >= *options_.save_freq : point.batches == 0;
   if (!is_due) return;
   saved_steps_ = point.steps;
   manager_->save(point.steps);

@@ -18,9 +18,9 @@ class Model;
 
 /// How far fit() has come.
 struct FitPoint {
-  std::int64_t epoch = 0;   // under way, or to come when batches is 0
+  std::int64_t epoch = 0;    // under way, or to come when batches is 0
   std::int64_t batches = 0;  // done in it
-  std::int64_t steps = 0;   // batches done in all epochs, before a restart, too
+  std::int64_t steps = 0;    // batches done in all epochs, before a restart, too
 };
 
 /// Called by Model::fit and evaluate on the thread that called them, outside replicas, in the order

@@ -131,16 +131,17 @@ void FitLoop::train() {
 
 Checkpoint FitLoop::checkpoint() {
   Checkpoint checkpoint = model_.checkpoint();
-  checkpoint.add_state("fit_progress", {[this] {
-                         Json json = at_.to_json();
-                         json.set("stop_requested", model_.model_state_->stop_requested);
-                         return json.set("input", feed_.position());
-                       },
-                       [this](const Json& json) {
-                         at_ = FitProgress::from_json(json);
-                         model_.model_state_->stop_requested = json.at("stop_requested").as_bool();
-                         feed_.restore(json.at("input"), at_.point.batches);
-                       }});
+  checkpoint.add_state("fit_progress",
+                       {[this] {
+                          Json json = at_.to_json();
+                          json.set("stop_requested", model_.model_state_->stop_requested);
+                          return json.set("input", feed_.position());
+                        },
+                        [this](const Json& json) {
+                          at_ = FitProgress::from_json(json);
+                          model_.model_state_->stop_requested = json.at("stop_requested").as_bool();
+                          feed_.restore(json.at("input"), at_.point.batches);
+                        }});
   if (validation_) {
     checkpoint.add_state("validation_input",
                          {[this] { return validation_->position(); },

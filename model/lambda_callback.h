@@ -38,7 +38,9 @@ class LambdaCallback : public Callback {
   void on_train_batch_end(std::int64_t batch, const Logs& logs) override {
     call(functions_.on_train_batch_end, batch, logs);
   }
-  Json save_state() const override { return functions_.save_state ? functions_.save_state() : Json(); }
+  Json save_state() const override {
+    return functions_.save_state ? functions_.save_state() : Json();
+  }
   void restore_state(const Json& state) override { call(functions_.restore_state, state); }
 
  private:

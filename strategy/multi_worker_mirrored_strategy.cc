@@ -88,9 +88,9 @@ struct MultiWorkerMirroredStrategy::Parts {
     std::shared_ptr<WorkerGroup> group = WorkerGroup::join(resolver, options.cluster);
     Parts parts;
     parts.options = options_of_worker(group->worker(), group->num_workers(), options.local);
-    parts.team = std::make_shared<internal::WorkerTeam>(
-        std::move(group), communication_of(options.local), parts.options.replicas,
-        options.stragglers);
+    parts.team =
+        std::make_shared<internal::WorkerTeam>(std::move(group), communication_of(options.local),
+                                               parts.options.replicas, options.stragglers);
     // What the worker combines alone it combines in canonical order.
     parts.options.cross_device_ops.name = "canonical";
     parts.options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;

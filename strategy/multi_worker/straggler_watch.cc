@@ -78,7 +78,8 @@ std::optional<Straggler> StragglerWatch::look(double seconds) {
 std::string to_string(const Straggler& straggler, const std::string& name) {
   char numbers[96];
   std::snprintf(numbers, sizeof numbers, "%.0f %% of the last %d steps for it, %.1f ms a step",
-                100.0 * straggler.share, static_cast<int>(StragglerWatch::kWindow * StragglerWatch::kWindows),
+                100.0 * straggler.share,
+                static_cast<int>(StragglerWatch::kWindow * StragglerWatch::kWindows),
                 1e3 * straggler.seconds_per_step);
   return concat(name, " is slow: the others waited ", numbers,
                 "; is its machine busy, its input late? Machines of different speed: try "

@@ -16,8 +16,8 @@
 #include <numeric>
 #include <sstream>
 
-#include "tutti/core/logging.h"
 #include "tutti/core/error.h"
+#include "tutti/core/logging.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {

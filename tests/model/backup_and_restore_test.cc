@@ -90,20 +90,18 @@ std::optional<Left> live(const Program& run, const std::string& csv, std::int64_
   fit.validation_data = three_classes(9).shuffle(9, 3).batch(4);
   if (!run.folder.empty()) {
     fit.callbacks.push_back(BackupAndRestore(
-        run.folder,
-        {.save_freq = run.save_freq, .delete_checkpoint = run.delete_checkpoint}));
+        run.folder, {.save_freq = run.save_freq, .delete_checkpoint = run.delete_checkpoint}));
   }
   fit.callbacks.push_back(Interrupt(interrupt_at));
   fit.callbacks.push_back(stopping);
-  fit.callbacks.push_back(ReduceLROnPlateau(
-      {.monitor = "loss", .factor = 0.5, .patience = 1, .min_delta = 0.4}));
+  fit.callbacks.push_back(
+      ReduceLROnPlateau({.monitor = "loss", .factor = 0.5, .patience = 1, .min_delta = 0.4}));
   fit.callbacks.push_back(CsvLogger(csv));
   try {
     const History history = model.fit(three_classes(kRows).shuffle(kRows, 7).batch(4), fit);
     const std::vector<Variable> slots = model.optimizer().state_variables();
-    return Left{hash_variables(model.variables()) + hash_variables(slots),
-                history.to_json().dump(), read_file(csv), stopping->stopped_epoch(),
-                stopping->best_epoch()};
+    return Left{hash_variables(model.variables()) + hash_variables(slots), history.to_json().dump(),
+                read_file(csv), stopping->stopped_epoch(), stopping->best_epoch()};
   } catch (const Error& error) {
     EXPECT_EQ(error.message(), "interrupted");
     return std::nullopt;
@@ -211,9 +209,9 @@ TEST(BackupAndRestoreTest, MistakesAreNamed) {
 TEST(BackupAndRestoreTest, HistoryAndLogsKeepTheirBitsAsJson) {
   History history;
   Logs logs;
-  for (const double value : {0.1, -0.0, 1e-300, std::numeric_limits<double>::infinity(),
-                             -std::numeric_limits<double>::infinity(),
-                             std::numeric_limits<double>::quiet_NaN()}) {
+  for (const double value :
+       {0.1, -0.0, 1e-300, std::numeric_limits<double>::infinity(),
+        -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     logs.set(concat("x", logs.entries().size()), value);
   }
   history.append(4, logs);

@@ -206,8 +206,8 @@ TEST(InputSharding, INP_13_BothWorkersMakeAsManySteps) {
 }
 
 TEST(InputSharding, RED_09_TheTailOfAShardedDatasetIsSplitEvenly) {
-  const std::vector<Steps> passes =
-      passes_of({.count = 2, .options = named(AutoShardPolicy::kData)}, Dataset::range(14).batch(8));
+  const std::vector<Steps> passes = passes_of(
+      {.count = 2, .options = named(AutoShardPolicy::kData)}, Dataset::range(14).batch(8));
   ASSERT_EQ(passes[0].size(), 2u);
   EXPECT_EQ(passes[0][1], (Step{{8, 9, 10}}));
   EXPECT_EQ(passes[1][1], (Step{{11, 12, 13}}));

@@ -57,7 +57,7 @@ ErrorCode code_of_call_alone(const TwoWorkersBody& call) {
         is_done = true;
         changed.notify_all();
       },
-      std::chrono::seconds(1));
+      std::chrono::seconds(3));
   EXPECT_EQ(errors, (std::vector<std::string>{"", ""}));
   return code;
 }

@@ -4,7 +4,6 @@
 
 #include <csignal>
 #include <filesystem>
-#include <random>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -53,13 +52,14 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   MultiWorkerMirroredStrategy strategy(*resolver_from_environment(),
                                        MultiWorkerOptions{.local = {.devices = "cpu:0"}});
   const auto scope = strategy.scope();
-  Sequential model(Input{{4}}, Dense(6, {.activation = "relu"}), BatchNormalization(), Dropout(0.25),
-                   Dense(3));
+  Sequential model(Input{{4}}, Dense(6, {.activation = "relu"}), BatchNormalization(),
+                   Dropout(0.25), Dense(3));
   model.compile({.optimizer = AdamOptions{.learning_rate = 0.05},
                  .loss = "sparse_categorical_crossentropy",
                  .metrics = {"accuracy"}});
   const auto& moments = arguments.at("kill_at").as_array();
-  const auto life = static_cast<std::size_t>(arguments.at("life").as_int() + testing::num_restarts());
+  const auto life =
+      static_cast<std::size_t>(arguments.at("life").as_int() + testing::num_restarts());
   const bool is_victim = this_process().index == arguments.at("victim").as_int();
   FitOptions fit{.epochs = kEpochs, .verbose = Verbosity::kSilent};
   fit.validation_data = examples().batch(8);
@@ -70,9 +70,9 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   std::shared_ptr<BackupAndRestore> backup;
   if (const Json* const folder = arguments.find("folder")) {
     // Workers other than the chief do not see its disk.
-    backup = std::make_shared<BackupAndRestore>(
-        concat(folder->as_string(), "/", this_process().index),
-        BackupAndRestoreOptions{.save_freq = 2});
+    backup =
+        std::make_shared<BackupAndRestore>(concat(folder->as_string(), "/", this_process().index),
+                                           BackupAndRestoreOptions{.save_freq = 2});
     fit.callbacks.push_back(backup);
   }
   const History history = model.fit(examples().shuffle(26, 7).batch(4), fit);
@@ -99,11 +99,10 @@ std::vector<Json> results_of(const MultiProcessOptions& options, const Json& arg
 }
 
 /// Moments at which lives end, by chance, but the same each time.
-std::vector<std::int64_t> random_moments(unsigned seed, int count) {
-  std::mt19937 chance(seed);
+std::vector<std::int64_t> random_moments(std::uint64_t seed, int count) {
   std::vector<std::int64_t> moments;
-  for (int i = 0; i < count; ++i) {
-    moments.push_back(kEarliest + static_cast<std::int64_t>(chance() % 11));
+  for (const double chance : random_uniform({count}, {.seed = seed}, 0.0, 11.0).to_doubles()) {
+    moments.push_back(kEarliest + static_cast<std::int64_t>(chance));
   }
   return moments;
 }
@@ -112,10 +111,9 @@ std::vector<std::int64_t> random_moments(unsigned seed, int count) {
 void expect_that_a_backup_gives_the_bits_of_a_calm_run(int num_workers, std::int64_t victim) {
   const MultiProcessOptions options{.num_workers = num_workers};
   const std::vector<Json> calm = results_of(options, arguments_of({}, 0));
-  const std::string folder =
-      (std::filesystem::path(::testing::TempDir()) /
-       concat("fit-backup-", ::getpid(), "-", num_workers, "-", victim))
-          .string();
+  const std::string folder = (std::filesystem::path(::testing::TempDir()) /
+                              concat("fit-backup-", ::getpid(), "-", num_workers, "-", victim))
+                                 .string();
   const std::vector<std::int64_t> moments = random_moments(17, 3);
   Json arguments = arguments_of(moments, victim);
   arguments.set("folder", folder);
@@ -144,13 +142,11 @@ TEST(FitWithKills, ABackupOfTheChiefServesAllWorkers) {
 
 TEST(FitWithKills, AWorkerThatIsStartedAgainGetsItsStateFromTheOther) {
   const std::vector<Json> calm = results_of({.num_workers = 2}, arguments_of({}, 0));
-  for (const unsigned seed : {1u, 2u}) {
+  for (const std::uint64_t seed : {1u, 2u}) {
     const std::vector<std::int64_t> moments = random_moments(seed, 3);
-    const MultiProcessOptions options{.num_workers = 2,
-                                      .environment = {{"TUTTI_MAX_RESTARTS", "100"}},
-                                      .auto_restart = true};
-    EXPECT_EQ(results_of(options, arguments_of(moments, 1)), calm)
-        << "killed at " << join(moments);
+    const MultiProcessOptions options{
+        .num_workers = 2, .environment = {{"TUTTI_MAX_RESTARTS", "100"}}, .auto_restart = true};
+    EXPECT_EQ(results_of(options, arguments_of(moments, 1)), calm) << "killed at " << join(moments);
   }
 }
 
