@@ -153,14 +153,19 @@ def kill_custom_loop(arguments, flags, calm, folder, chance, kills, checkpoints=
 
 
 def kill_fit(arguments, folder, chance):
-    """The same program text as without recovery: fit() does it."""
-    flags = ["--batch-size", "32", "--steps", "60", "--seed", "1"]
+    """The same program text as without recovery: fit() does it, and BackupAndRestore when all are killed."""
+    flags = ["--batch-size", "32", "--steps", "400", "--seed", "1"]
     calm = workers_of.run_mirrored(arguments.fit, arguments.workers, flags, folder)
-    run = Launched(arguments, arguments.fit, flags, folder)
+    checkpoints = os.path.join(folder, "of-fit")
+    run = Launched(arguments, arguments.fit, flags + ["--checkpoint-dir", checkpoints], folder)
     run.wait_for(lambda: "epoch 1/" in run.text(), "training never began")
     for kill in range(2):
         run.kill_one(chance, f"kill {kill + 1} in fit")
-    print(run.compare(calm) % "2 kills in fit", flush=True)
+    run.wait_for(lambda: glob.glob(os.path.join(checkpoints, "backup", "step_*", "manifest.json")), "nothing is saved")
+    run.kill_all()
+    run.wait_for(lambda: run.process.poll() == 0, "the run does not end", 300)
+    same = run.compare(calm, () if "BackupAndRestore: goes on after batch" in run.text() else ["no backup is taken"])
+    print(same % f"{2 + arguments.workers} kills in fit", flush=True)
 
 
 def main():
