@@ -1,7 +1,6 @@
 // TensorBoard event files, read by a reader of their own; CRC-32C against published values.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/event_file.h"
-#include "tutti/core/error.h"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +8,7 @@
 #include <filesystem>
 #include <map>
 
+#include "tutti/core/error.h"
 #include "tutti/core/file.h"
 
 namespace tutti {
