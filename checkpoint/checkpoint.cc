@@ -7,6 +7,7 @@
 
 #include "tutti/checkpoint/checkpoint_file.h"
 #include "tutti/checkpoint/restoring.h"
+#include "tutti/checkpoint/shared_reading.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/numerics.h"
 
@@ -15,19 +16,47 @@ namespace {
 
 using internal::CheckpointFile;
 using StateMap = std::map<std::string, StateProvider>;
+using TensorProviders = std::map<std::string, TensorProvider>;
+
+/// Adds what the providers save, each tensor under "<provider>/<its name>".
+void add_provided(const TensorProviders& providers, internal::TensorMap& tensors) {
+  for (const auto& [provider_name, provider] : providers) {
+    for (NamedTensor& tensor : provider.save()) {
+      std::string name = concat(provider_name, '/', tensor.name);
+      if (tensors.emplace(name, std::move(tensor.value)).second) continue;
+      fail(ErrorCode::kInvalidArgument, "Checkpoint::save: two tensors are saved as '", name,
+           "'; expected different names");
+    }
+  }
+}
+
+void give_to_providers(const TensorProviders& providers, const internal::TensorMap& tensors) {
+  for (const auto& [provider_name, provider] : providers) {
+    provider.restore([&, prefix = provider_name + "/"](const std::string& name) {
+      const auto found = tensors.find(prefix + name);
+      return found == tensors.end() ? Tensor() : found->second;
+    });
+  }
+}
 
 /// What to set back to when restoring fails half way. Tensors share the variables' buffers: nothing
 /// is copied until a variable is written.
 class Snapshot {
  public:
-  Snapshot(const std::vector<Variable>& variables, const StateMap& states)
-      : variables_(variables), states_(states), tensors_(internal::saved_tensors(variables)) {
+  Snapshot(const std::vector<Variable>& variables, const StateMap& states,
+           const TensorProviders& providers)
+      : variables_(variables),
+        states_(states),
+        providers_(providers),
+        tensors_(internal::saved_tensors(variables)) {
+    add_provided(providers, tensors_);
     for (const auto& [name, provider] : states) values_[name] = provider.save();
   }
 
   void set_back() const noexcept {
     try {
       internal::restore_all(variables_, tensors_);
+      give_to_providers(providers_, tensors_);
       for (const auto& [name, provider] : states_) provider.restore(values_.at(name));
     } catch (const std::exception& error) {
       log(LogLevel::kError, concat("Checkpoint::restore: cannot set back: ", error.what()));
@@ -37,15 +66,17 @@ class Snapshot {
  private:
   const std::vector<Variable>& variables_;
   const StateMap& states_;
+  const TensorProviders& providers_;
   internal::TensorMap tensors_;
   std::map<std::string, Json> values_;
 };
 
 void take_over(const CheckpointFile& file, const std::vector<Variable>& variables,
-               const StateMap& states) {
-  const Snapshot before(variables, states);
+               const StateMap& states, const TensorProviders& providers) {
+  const Snapshot before(variables, states, providers);
   try {
     internal::restore_all(variables, file.tensors);
+    give_to_providers(providers, file.tensors);
     for (const auto& [name, provider] : states) provider.restore(file.states.at(name));
   } catch (...) {
     before.set_back();
@@ -55,10 +86,15 @@ void take_over(const CheckpointFile& file, const std::vector<Variable>& variable
 
 std::vector<std::string> find_problems(const CheckpointFile& file,
                                        const std::vector<Variable>& variables,
+                                       const TensorProviders& providers,
                                        const RestoreOptions& options) {
   std::vector<std::string> problems = internal::find_misfits(variables, file.tensors);
   if (options.ignore_unknown) return problems;
   for (const std::string& name : internal::find_unknown(variables, file.tensors)) {
+    const bool is_provided = std::any_of(providers.begin(), providers.end(), [&](const auto& each) {
+      return name.starts_with(each.first + "/");
+    });
+    if (is_provided) continue;
     problems.push_back(concat("unknown tensor '", name, "'"));
   }
   return problems;
@@ -116,6 +152,18 @@ void Checkpoint::add_state(std::string name, StateProvider provider) {
   }
 }
 
+void Checkpoint::add_tensors(std::string name, TensorProvider provider) {
+  if (!provider.save || !provider.restore) {
+    fail(ErrorCode::kInvalidArgument, "Checkpoint::add_tensors: '", name,
+         "': expected functions to save and to restore them");
+  }
+  const auto [place, added] = tensors_.emplace(std::move(name), std::move(provider));
+  if (!added) {
+    fail(ErrorCode::kAlreadyExists, "Checkpoint::add_tensors: there is already '", place->first,
+         "'");
+  }
+}
+
 void Checkpoint::set_about(std::string key, Json value) {
   about_.set(std::move(key), std::move(value));
 }
@@ -123,6 +171,7 @@ void Checkpoint::set_about(std::string key, Json value) {
 CheckpointFile Checkpoint::values(std::int64_t step) const {
   CheckpointFile file;
   file.tensors = internal::saved_tensors(variables_);
+  add_provided(tensors_, file.tensors);
   for (const auto& [name, provider] : states_) file.states[name] = provider.save();
   file.info.step = step;
   file.info.about = about_;
@@ -152,16 +201,24 @@ CheckpointInfo Checkpoint::restore(const CheckpointSnapshot& snapshot) const {
 
 CheckpointInfo Checkpoint::take(const CheckpointFile& file, const std::string& source,
                                 RestoreOptions options) const {
-  std::vector<std::string> problems = find_problems(file, variables_, options);
+  std::vector<std::string> problems = find_problems(file, variables_, tensors_, options);
   find_state_problems(file, states_, options, problems);
   internal::require_none(problems, "Checkpoint::restore", source);
-  take_over(file, variables_, states_);
+  take_over(file, variables_, states_, tensors_);
   warn_of_other_bits(source, file.info.numerics);
   return file.info;
 }
 
 CheckpointInfo Checkpoint::restore(const std::string& path, RestoreOptions options) const {
-  return take(internal::read_checkpoint(path), path, options);
+  return *take_what_is_read([&] { return std::optional(internal::read_checkpoint(path)); },
+                            options);
+}
+
+std::optional<CheckpointInfo> Checkpoint::take_what_is_read(const Reader& read,
+                                                            RestoreOptions options) const {
+  const auto file = options_.from_writer ? internal::read_by_writer(read, options_) : read();
+  if (!file) return std::nullopt;
+  return take(*file, file->info.path, options);
 }
 
 CheckpointInfo Checkpoint::restore_from_bytes(std::string_view bytes, const std::string& source,
@@ -178,8 +235,8 @@ CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>
                             RestoreOptions options) {
   const CheckpointFile file = internal::read_checkpoint(path);
   const Checkpoint named(variables);  // each name once
-  internal::require_none(find_problems(file, named.variables(), options), "load_weights", path);
-  take_over(file, named.variables(), {});
+  internal::require_none(find_problems(file, named.variables(), {}, options), "load_weights", path);
+  take_over(file, named.variables(), {}, {});
   return file.info;
 }
 

@@ -6,11 +6,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tutti/autograd/variable.h"
+#include "tutti/autograd/variable_storage.h"
 #include "tutti/core/json.h"
 
 namespace tutti {
@@ -20,6 +22,13 @@ namespace tutti {
 struct StateProvider {
   std::function<Json()> save;
   std::function<void(const Json&)> restore;
+};
+
+/// The same for tensors that are no variables, by name; `restore` asks for those it wants and
+/// checks them itself.
+struct TensorProvider {
+  std::function<std::vector<NamedTensor>()> save;
+  std::function<void(const TensorLookup&)> restore;
 };
 
 /// What a checkpoint says about itself. A file of another program: step 0, no version, no
@@ -37,6 +46,10 @@ struct CheckpointOptions {
   /// Whether this process writes. Of several workers all call save(), for reading a variable can
   /// be a meeting of all of them, but one alone should write (the chief): the others pass false.
   bool writes = true;
+  /// Gives the text of the process that writes to all of them, each of which calls it. With it that
+  /// process alone reads files, and all restore what it has read. Empty: each reads for itself.
+  /// checkpoint_options(strategy) fills in both.
+  std::function<std::string(const std::string& own)> from_writer = {};
 };
 
 struct RestoreOptions {
@@ -83,6 +96,8 @@ class Checkpoint {
   void add(const std::vector<Variable>& variables);
   /// Throws kAlreadyExists for a name that is taken, kInvalidArgument for a missing function.
   void add_state(std::string name, StateProvider provider);
+  /// The tensors are stored as "<name>/<their name>"; likewise.
+  void add_tensors(std::string name, TensorProvider provider);
 
   /// A remark for people and tools, such as the strategy's name: kept, shown, never restored.
   void set_about(std::string key, Json value);
@@ -113,10 +128,14 @@ class Checkpoint {
   internal::CheckpointFile values(std::int64_t step) const;
   CheckpointInfo take(const internal::CheckpointFile& file, const std::string& source,
                       RestoreOptions options) const;
+  /// take() what `read` gives here, or to the process that writes; `read` may find nothing.
+  using Reader = std::function<std::optional<internal::CheckpointFile>()>;
+  std::optional<CheckpointInfo> take_what_is_read(const Reader& read, RestoreOptions options) const;
 
   std::vector<Variable> variables_;
   CheckpointOptions options_;
   std::map<std::string, StateProvider> states_;
+  std::map<std::string, TensorProvider> tensors_;
   Json about_ = Json::object();
 };
 

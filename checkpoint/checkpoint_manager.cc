@@ -140,15 +140,23 @@ std::optional<std::string> CheckpointManager::latest() const {
 
 std::optional<CheckpointInfo> CheckpointManager::restore_latest(RestoreOptions options) {
   wait();
+  return checkpoint_.take_what_is_read([&] { return read_newest_whole(options.strict); }, options);
+}
+
+std::optional<internal::CheckpointFile> CheckpointManager::read_newest_whole(bool strict) {
   Found found;
   for (int i = 0; i < kMaxScans; ++i) {
     found = read_newest(versions_in(directory_));
     if (!found.disturbed) break;
   }
-  report(found, directory_, options.strict);
-  if (!found.file) return std::nullopt;
-  damaged_.insert(found.damaged.begin(), found.damaged.end());
-  return checkpoint_.take(*found.file, found.file->info.path, options);
+  report(found, directory_, strict);
+  if (found.file) damaged_.insert(found.damaged.begin(), found.damaged.end());
+  return std::move(found.file);
+}
+
+void CheckpointManager::delete_all() {
+  wait();
+  if (checkpoint_.options().writes) internal::delete_versions(directory_);
 }
 
 std::vector<std::string> CheckpointManager::checkpoints() const {

@@ -65,8 +65,13 @@ class CheckpointManager {
 
   /// Restores the newest version after comparing every byte with its checksum. A damaged one is
   /// reported (log, error) and the one before is taken; RestoreOptions::strict throws kDataLoss
-  /// instead. Nothing when no version was ever finished; kDataLoss when none is whole.
+  /// instead. Nothing when no version was ever finished; kDataLoss when none is whole. With
+  /// CheckpointOptions::from_writer all processes call it and restore what one of them has read.
   std::optional<CheckpointInfo> restore_latest(RestoreOptions options = {});
+
+  /// Deletes all versions, the oldest first; of several processes the one that writes does. What
+  /// cannot be read as a version stays. Waits for the save under way.
+  void delete_all();
 
   /// Paths of all versions, the newest last.
   std::vector<std::string> checkpoints() const;
@@ -75,6 +80,7 @@ class CheckpointManager {
 
  private:
   void start(std::int64_t step);
+  std::optional<internal::CheckpointFile> read_newest_whole(bool strict);
   void note(const Error& error);
 
   Checkpoint checkpoint_;

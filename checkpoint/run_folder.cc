@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -235,6 +236,18 @@ void save_version(const std::string& directory, const CheckpointFile& file,
   }
   remove_unlisted(folder, manifest);
   delete_old(run, settings);
+}
+
+void delete_versions(const std::string& directory) {
+  const std::optional<Folder> run = Folder::open_if_there(directory);
+  if (!run) return;
+  run->lock();
+  for (const FoundVersion& version : find_versions(*run)) {
+    if (!version.manifest || delete_version(*run, version)) continue;
+    log_warning(concat("CheckpointManager: cannot delete '", version.shown.path, "'"));
+  }
+  std::error_code ignored;  // other files: it stays
+  std::filesystem::remove(directory, ignored);
 }
 
 }  // namespace tutti::internal

@@ -38,4 +38,7 @@ struct SaveSettings {
 void save_version(const std::string& directory, const CheckpointFile& file,
                   const SaveSettings& settings);
 
+/// Deletes every version that can be read, the oldest first, and the folder when nothing is left.
+void delete_versions(const std::string& directory);
+
 }  // namespace tutti::internal

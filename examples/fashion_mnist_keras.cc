@@ -9,6 +9,8 @@ using namespace tutti::examples;
 
 namespace {
 
+constexpr std::int64_t kBatchesBetweenBackups = 100;
+
 int train(const ExampleOptions& options, double min_accuracy) {
   std::unique_ptr<Strategy> strategy = make_strategy(options);
   print_setup(options, *strategy);
@@ -30,6 +32,10 @@ int train(const ExampleOptions& options, double min_accuracy) {
   if (options.resume) {
     model.checkpoint().restore(saved);
     fit.initial_epoch = model.epochs_trained();
+  }
+  if (!options.checkpoint_dir.empty()) {  // a run that is killed and started again goes on
+    fit.callbacks.push_back(BackupAndRestore(options.checkpoint_dir + "/backup",
+                                             {.save_freq = kBatchesBetweenBackups}));
   }
   model.fit(data.shuffle(60'000, options.seed).batch(options.batch_size), fit);
   if (!options.checkpoint_dir.empty()) model.checkpoint().save(saved, record.steps());

@@ -6,12 +6,22 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "tutti/core/json.h"
 #include "tutti/model/logs.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
 
 class Model;
+
+/// How far fit() has come.
+struct FitPoint {
+  std::int64_t epoch = 0;    // under way, or to come when batches is 0
+  std::int64_t batches = 0;  // done in it
+  std::int64_t steps = 0;    // batches done in all epochs, before a restart, too
+};
 
 /// Called by Model::fit and evaluate on the thread that called them, outside replicas, in the order
 /// of the list. `batch` counts global batches of the epoch from 0: each is seen once, however many
@@ -33,6 +43,22 @@ class Callback {
   virtual void on_test_end(const Logs& /*logs*/) {}
   virtual void on_test_batch_begin(std::int64_t /*batch*/) {}
   virtual void on_test_batch_end(std::int64_t /*batch*/, const Logs& /*logs*/) {}
+
+  /// What this callback counts and remembers: kept by BackupAndRestore and when a worker dies, so
+  /// that training goes on as if nothing had happened. restore_*() comes after on_train_begin().
+  /// The same on all workers, apart from files: any of them may give its state to another. A null
+  /// (the default) is not given back.
+  virtual Json save_state() const { return {}; }
+  virtual void restore_state(const Json& /*state*/) {}
+  virtual std::vector<Tensor> save_tensors() const { return {}; }
+  virtual void restore_tensors(std::vector<Tensor> /*tensors*/) {}
+
+  /// For callbacks that keep training itself: the moments at which all callbacks have seen the same
+  /// of it, so that Model::fit_checkpoint() can be restored (after on_train_begin() of all), and
+  /// saved (after each on_train_batch_end() and on_epoch_end() of all). All workers are called; one
+  /// that was started in the place of another gets its state from the others, and restores nothing.
+  virtual void on_can_restore() {}
+  virtual void on_can_save(const FitPoint& /*point*/) {}
 
   /// Called before anything else with the model that is trained.
   void set_model(Model& model) { model_ = &model; }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "tutti/model/backup_and_restore.h"
 #include "tutti/model/callback.h"
 #include "tutti/model/csv_logger.h"
 #include "tutti/model/early_stopping.h"

@@ -8,6 +8,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/model/cut_file.h"
 
 namespace tutti {
 namespace {
@@ -49,6 +50,7 @@ void CsvLogger::on_train_begin() {
 }
 
 void CsvLogger::write_line(const std::string& line, std::ios::openmode mode) {
+  if (!is_chief()) return;  // the others keep count, for when they are to continue its state
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
   std::error_code ignored;  // opening the file says what is wrong
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
@@ -59,7 +61,6 @@ void CsvLogger::write_line(const std::string& line, std::ios::openmode mode) {
 }
 
 void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
-  if (!is_chief()) return;
   if (!wrote_head_) {
     for (const auto& [name, value] : logs) names_.push_back(name);
     std::ranges::sort(names_);
@@ -72,6 +73,22 @@ void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   for (const std::string& name : names_)
     line += options_.separator + (logs.has(name) ? exact_text(logs.at(name)) : "NA");
   write_line(line, std::ios::app);
+}
+
+Json CsvLogger::save_state() const {
+  Json names = Json::array();
+  for (const std::string& name : names_) names.push_back(name);
+  Json state = Json::object();
+  state.set("names", std::move(names)).set("wrote_head", wrote_head_);
+  state.set("length", internal::length_of_file(path_, is_chief()));
+  return state;
+}
+
+void CsvLogger::restore_state(const Json& state) {
+  names_.clear();
+  for (const Json& name : state.at("names").as_array()) names_.push_back(name.as_string());
+  wrote_head_ = state.at("wrote_head").as_bool();
+  internal::cut_file(path_, state.at("length"), is_chief());
 }
 
 }  // namespace tutti

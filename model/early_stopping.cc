@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "tutti/model/exact_number.h"
 #include "tutti/model/model.h"
 #include "tutti/model/monitored_value.h"
 
@@ -71,6 +72,21 @@ void EarlyStopping::keep_weights() {
 void EarlyStopping::restore_weights() {
   std::vector<Variable> variables = model().variables();
   for (std::size_t i = 0; i < best_weights_.size(); ++i) variables[i].assign(best_weights_[i]);
+}
+
+Json EarlyStopping::save_state() const {
+  Json state = Json::object();
+  state.set("best", internal::exact_number(best_)).set("best_epoch", best_epoch_);
+  state.set("waited", waited_).set("stopped_epoch", stopped_epoch_.value_or(-1));
+  return state;
+}
+
+void EarlyStopping::restore_state(const Json& state) {
+  best_ = internal::number_of(state.at("best"));
+  best_epoch_ = state.at("best_epoch").as_int();
+  waited_ = state.at("waited").as_int();
+  const std::int64_t stopped = state.at("stopped_epoch").as_int();
+  stopped_epoch_ = stopped >= 0 ? std::optional(stopped) : std::nullopt;
 }
 
 }  // namespace tutti

@@ -39,6 +39,10 @@ class EarlyStopping : public Callback {
   explicit EarlyStopping(EarlyStoppingOptions options = {});
   void on_train_begin() override;
   void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
+  Json save_state() const override;
+  void restore_state(const Json& state) override;
+  std::vector<Tensor> save_tensors() const override { return best_weights_; }
+  void restore_tensors(std::vector<Tensor> tensors) override { best_weights_ = std::move(tensors); }
 
   /// The epoch in which training was stopped; nothing when it was not.
   std::optional<std::int64_t> stopped_epoch() const { return stopped_epoch_; }

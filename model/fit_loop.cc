@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/fit_loop.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "tutti/model/model_state.h"
 
 namespace tutti::internal {
@@ -29,25 +32,40 @@ BatchFeed::BatchFeed(DistributedDataset data, std::optional<std::int64_t> steps_
 
 void BatchFeed::begin_epoch() {
   step_ = 0;
+  has_ended_ = false;
   if (!steps_per_epoch_) iterator_.reset();
+}
+
+Json BatchFeed::position() const {
+  Json position = data_.position();
+  position.set("has_ended", has_ended_ || (iterator_ && *iterator_ == data_.end()));
+  return position;
+}
+
+void BatchFeed::restore(const Json& position, std::int64_t batches) {
+  data_.restore(position);
+  iterator_.reset();
+  step_ = batches;
+  is_restored_ = position.at("batches").as_int() > 0;
+  has_ended_ = position.at("has_ended").as_bool() && !steps_per_epoch_;
 }
 
 void BatchFeed::start_pass() {
   iterator_ = data_.begin();
   advance_ = false;
-  if (*iterator_ == data_.end()) {
+  if (*iterator_ == data_.end() && !std::exchange(is_restored_, false)) {
     fail(ErrorCode::kInvalidArgument,
          "Model: the dataset has no batch; expected at least one; is a file empty or "
          "drop_remainder set?");
   }
+  is_restored_ = false;
 }
 
 const PerReplica<Batch>* BatchFeed::next() {
-  if (steps_per_epoch_ && step_ == *steps_per_epoch_) return nullptr;
+  if (has_ended_ || (steps_per_epoch_ && step_ == *steps_per_epoch_)) return nullptr;
   if (iterator_ && advance_) ++*iterator_;
-  if (!iterator_) {
-    start_pass();
-  } else if (*iterator_ == data_.end()) {
+  if (!iterator_) start_pass();
+  if (*iterator_ == data_.end()) {
     if (!steps_per_epoch_) return nullptr;
     start_pass();
   }
@@ -63,12 +81,12 @@ std::optional<std::int64_t> BatchFeed::num_steps() const {
 }
 
 FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
-                 const FitOptions& options, std::function<Logs()> validate)
+                 const FitOptions& options, std::optional<DistributedDataset> validation)
     : model_(model),
       compiled_(compiled),
       feed_(std::move(data), options.steps_per_epoch),
       options_(options),
-      validate_(std::move(validate)),
+      validation_(std::move(validation)),
       step_(model, compiled, options.class_weight.empty() ? nullptr : &options.class_weight) {
   if (!options.class_weight.empty() && model.output_shapes().size() > 1) {
     fail(ErrorCode::kInvalidArgument,
@@ -83,45 +101,106 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
 }
 
 History FitLoop::run() {
-  History history;
-  model_.model_state_->stop_requested = false;
+  Model::State& model_state = *model_.model_state_;
+  const std::shared_ptr<void> running(nullptr, [&](void*) { model_state.fit = nullptr; });
+  model_state.fit = this;
+  model_state.stop_requested = false;
+  at_.point.epoch = options_.initial_epoch;
   for (const AnyCallback& callback : options_.callbacks) callback->set_model(model_);
   for (const AnyCallback& callback : options_.callbacks) callback->on_train_begin();
-  Logs logs;
-  for (std::int64_t epoch = options_.initial_epoch; epoch < options_.epochs; ++epoch) {
-    run_epoch(epoch);
-    logs = finish_epoch(epoch);
-    history.append(epoch, logs);
-    for (const AnyCallback& callback : options_.callbacks) callback->on_epoch_end(epoch, logs);
-    if (model_.model_state_->stop_requested) break;
-  }
+  train();
   compiled_.optimizer->finalize_variable_values();
-  for (const AnyCallback& callback : options_.callbacks) callback->on_train_end(logs);
-  return history;
+  for (const AnyCallback& callback : options_.callbacks) callback->on_train_end(at_.logs);
+  return at_.history;
 }
 
-void FitLoop::run_epoch(std::int64_t epoch) {
-  compiled_.reset_metrics();
-  for (const AnyCallback& callback : options_.callbacks) callback->on_epoch_begin(epoch);
+/// Where workers that die are started again, the others wait for them, go back to the last batch,
+/// and go on.
+void FitLoop::train() {
+  const auto restore = [this] {
+    for (const AnyCallback& callback : options_.callbacks) callback->on_can_restore();
+  };
+  if (model_.strategy().num_workers() == 1 || !starts_workers_again()) {
+    restore();
+    return run_epochs();
+  }
+  recovery_.emplace(model_.strategy(), checkpoint(), RecoveryOptions{.restore_from_disk = restore});
+  if (!recovery_->is_replacement()) restore();
+  recovery_->run([this] { run_epochs(); });
+}
+
+Checkpoint FitLoop::checkpoint() {
+  Checkpoint checkpoint = model_.checkpoint();
+  checkpoint.add_state("fit_progress",
+                       {[this] {
+                          Json json = at_.to_json();
+                          json.set("stop_requested", model_.model_state_->stop_requested);
+                          return json.set("input", feed_.position());
+                        },
+                        [this](const Json& json) {
+                          at_ = FitProgress::from_json(json);
+                          model_.model_state_->stop_requested = json.at("stop_requested").as_bool();
+                          feed_.restore(json.at("input"), at_.point.batches);
+                        }});
+  if (validation_) {
+    checkpoint.add_state("validation_input",
+                         {[this] { return validation_->position(); },
+                          [this](const Json& json) { validation_->restore(json); }});
+  }
+  checkpoint.add_state("callbacks", state_of_callbacks(options_.callbacks));
+  checkpoint.add_tensors("callbacks", tensors_of_callbacks(options_.callbacks));
+  checkpoint.add_tensors("metrics", tensors_of_metrics(compiled_));
+  return checkpoint;
+}
+
+void FitLoop::run_epochs() {
+  while (!at_.is_ended && at_.point.epoch < options_.epochs) {
+    run_epoch();
+    finish_epoch();
+    for (const AnyCallback& callback : options_.callbacks)
+      callback->on_epoch_end(at_.point.epoch, at_.logs);
+    at_.is_ended = model_.model_state_->stop_requested;
+    ++at_.point.epoch;
+    at_.point.batches = 0;
+    tell_state_is_whole();
+  }
+}
+
+void FitLoop::tell_state_is_whole() {
+  for (const AnyCallback& callback : options_.callbacks) callback->on_can_save(at_.point);
+  // The end of an epoch is the state after its last batch once more.
+  if (recovery_ && at_.point.batches > 0) recovery_->commit(at_.point.steps);
+}
+
+void FitLoop::run_epoch() {
+  const std::int64_t epoch = at_.point.epoch;
+  if (at_.point.batches == 0) {  // otherwise it goes on in the middle of it
+    compiled_.reset_metrics();
+    for (const AnyCallback& callback : options_.callbacks) callback->on_epoch_begin(epoch);
+    feed_.begin_epoch();
+  }
   if (progress_) progress_->begin_epoch(epoch, options_.epochs, feed_.num_steps());
-  feed_.begin_epoch();
   (void)model_.strategy().take_run_times();  // what was before is not this epoch's
-  std::int64_t number = 0;
-  while (const PerReplica<Batch>* batch = feed_.next()) {
-    for (const AnyCallback& callback : options_.callbacks) callback->on_train_batch_begin(number);
+  const bool has_ended = at_.point.batches > 0 && model_.model_state_->stop_requested;
+  while (const PerReplica<Batch>* batch = has_ended ? nullptr : feed_.next()) {
+    for (const AnyCallback& callback : options_.callbacks)
+      callback->on_train_batch_begin(at_.point.batches);
     std::int64_t rows = 0;
     for (std::int64_t taken = 0; batch;) {
       run_step(*batch);
       rows = (*batch)[0].global_rows();
-      ++number;
+      ++at_.point.batches;
+      ++at_.point.steps;
       batch = ++taken < compiled_.steps_per_execution ? feed_.next() : nullptr;
     }
-    tell_batch_end(number, rows);
+    tell_batch_end(rows);
+    tell_state_is_whole();
     if (model_.model_state_->stop_requested) break;
   }
 }
 
-void FitLoop::tell_batch_end(std::int64_t number, std::int64_t rows) {
+void FitLoop::tell_batch_end(std::int64_t rows) {
+  const std::int64_t number = at_.point.batches;
   const bool shown = shows(model_.strategy(), options_.verbose, progress_, number);
   Logs logs;
   if (shown || !options_.callbacks.empty()) logs = compiled_.logs();
@@ -135,7 +214,12 @@ void FitLoop::run_step(const PerReplica<Batch>& batch) {
   if (compiled_.has_constraints) model_.apply_constraints();
 }
 
-Logs FitLoop::finish_epoch(std::int64_t epoch) {
+Logs FitLoop::validated() {
+  return model_.evaluate(*validation_, {.callbacks = options_.callbacks});
+}
+
+void FitLoop::finish_epoch() {
+  const std::int64_t epoch = at_.point.epoch;
   Logs logs = compiled_.logs();
   TimeSplit split;
   split.input_wait = feed_.data().take_wait_seconds();
@@ -143,13 +227,14 @@ Logs FitLoop::finish_epoch(std::int64_t epoch) {
   split.communication = times.communication;
   split.compute = std::max(0.0, times.run - times.communication);
   ++model_.model_state_->epochs_trained;
-  if (validate_ && (epoch + 1) % options_.validation_freq == 0) {
-    for (const auto& [name, value] : validate_()) logs.set("val_" + name, value);
+  if (validation_ && (epoch + 1) % options_.validation_freq == 0) {
+    for (const auto& [name, value] : validated()) logs.set("val_" + name, value);
   }
   for (const AnyCallback& callback : options_.callbacks) callback->add_to_logs(epoch, logs);
   const bool several = model_.strategy().num_replicas_in_sync() > 1;
   if (progress_) progress_->end_epoch(logs.entries(), several ? split : TimeSplit{});
-  return logs;
+  at_.logs = std::move(logs);
+  at_.history.append(epoch, at_.logs);
 }
 
 Logs run_evaluation(Model& model, CompiledModel& compiled, DistributedDataset data,

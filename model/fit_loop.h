@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
 #include <optional>
 
 #include "tutti/model/compiled_model.h"
+#include "tutti/model/fit_state.h"
 #include "tutti/model/progress.h"
+#include "tutti/strategy/recovery.h"
 
 namespace tutti::internal {
 
@@ -24,6 +25,11 @@ class BatchFeed {
   std::optional<std::int64_t> num_steps() const;
   DistributedDataset& data() { return data_; }
 
+  /// Where the data is; `batches` of the epoch were handed out. restore() goes on there, without
+  /// begin_epoch() unless batches is 0.
+  Json position() const;
+  void restore(const Json& position, std::int64_t batches);
+
  private:
   void start_pass();
 
@@ -32,29 +38,40 @@ class BatchFeed {
   std::optional<DistributedDataset::Iterator> iterator_;
   bool advance_ = false;  // the iterator stands on a batch that was handed out
   std::int64_t step_ = 0;
+  bool is_restored_ = false;  // the first pass may begin where the data ends
+  bool has_ended_ = false;    // restored behind the end of the epoch's pass
 };
 
-/// One call of fit.
+/// One call of fit. Its state says what comes next, so that it can be set to any point of training
+/// and run on: after a restart, and when a worker dies.
 class FitLoop {
  public:
-  /// `validate` (may be empty) evaluates and returns its logs.
+  /// `validation`: what is evaluated after epochs.
   FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data, const FitOptions& options,
-          std::function<Logs()> validate);
+          std::optional<DistributedDataset> validation);
   History run();
+  /// Everything that it goes on from. Not to be used after run().
+  Checkpoint checkpoint();
 
  private:
-  void run_epoch(std::int64_t epoch);
+  void train();
+  void run_epochs();
+  void run_epoch();
   void run_step(const PerReplica<Batch>& batch);
-  Logs finish_epoch(std::int64_t epoch);
-  void tell_batch_end(std::int64_t number, std::int64_t rows);
+  void finish_epoch();
+  Logs validated();
+  void tell_batch_end(std::int64_t rows);
+  void tell_state_is_whole();
 
   Model& model_;
   CompiledModel& compiled_;
   BatchFeed feed_;
   const FitOptions& options_;
-  std::function<Logs()> validate_;
+  std::optional<DistributedDataset> validation_;
   ReplicaStep step_;
   std::optional<Progress> progress_;
+  FitProgress at_;
+  std::optional<Recovery> recovery_;
 };
 
 /// One call of evaluate.

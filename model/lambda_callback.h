@@ -17,6 +17,8 @@ struct LambdaCallbackOptions {
   std::function<void(std::int64_t epoch, const Logs& logs)> on_epoch_end = {};
   std::function<void(std::int64_t batch)> on_train_batch_begin = {};
   std::function<void(std::int64_t batch, const Logs& logs)> on_train_batch_end = {};
+  std::function<Json()> save_state = {};
+  std::function<void(const Json& state)> restore_state = {};
 };
 
 /// `LambdaCallback({.on_epoch_end = [&](std::int64_t epoch, const Logs& logs) { ... }})`.
@@ -36,6 +38,10 @@ class LambdaCallback : public Callback {
   void on_train_batch_end(std::int64_t batch, const Logs& logs) override {
     call(functions_.on_train_batch_end, batch, logs);
   }
+  Json save_state() const override {
+    return functions_.save_state ? functions_.save_state() : Json();
+  }
+  void restore_state(const Json& state) override { call(functions_.restore_state, state); }
 
  private:
   template <class Function, class... Args>

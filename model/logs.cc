@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/core/error.h"
+#include "tutti/model/exact_number.h"
 
 namespace tutti {
 namespace {
@@ -43,6 +44,18 @@ void Logs::set(std::string name, double value) {
   }
 }
 
+Json Logs::to_json() const {
+  Json json = Json::object();
+  for (const auto& [name, value] : entries_) json.set(name, internal::exact_number(value));
+  return json;
+}
+
+Logs Logs::from_json(const Json& json) {
+  Logs logs;
+  for (const auto& [name, value] : json.as_object()) logs.set(name, internal::number_of(value));
+  return logs;
+}
+
 const std::vector<double>& History::at(std::string_view name) const {
   return require_entry(values_, "History", name);
 }
@@ -62,6 +75,29 @@ void History::append(std::int64_t epoch, const Logs& logs) {
     if (!entry) entry = &values_.emplace_back(name, std::vector<double>());
     entry->second.push_back(value);
   }
+}
+
+Json History::to_json() const {
+  Json epochs = Json::array(), columns = Json::object();
+  for (const std::int64_t epoch : epochs_) epochs.push_back(epoch);
+  for (const auto& [name, values] : values_) {
+    Json column = Json::array();
+    for (const double value : values) column.push_back(internal::exact_number(value));
+    columns.set(name, std::move(column));
+  }
+  Json json = Json::object();
+  json.set("epochs", std::move(epochs)).set("values", std::move(columns));
+  return json;
+}
+
+History History::from_json(const Json& json) {
+  History history;
+  for (const Json& epoch : json.at("epochs").as_array()) history.epochs_.push_back(epoch.as_int());
+  for (const auto& [name, column] : json.at("values").as_object()) {
+    auto& values = history.values_.emplace_back(name, std::vector<double>()).second;
+    for (const Json& value : column.as_array()) values.push_back(internal::number_of(value));
+  }
+  return history;
 }
 
 }  // namespace tutti

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/core/json.h"
+
 namespace tutti {
 
 /// Values by name in a fixed order: {"loss", 0.31}, {"accuracy", 0.88}.
@@ -21,6 +23,10 @@ class Logs {
   bool has(std::string_view name) const;
   /// Adds or replaces.
   void set(std::string name, double value);
+
+  /// Reads back to the same bits.
+  Json to_json() const;
+  static Logs from_json(const Json& json);
 
   const std::vector<Entry>& entries() const { return entries_; }
   bool empty() const { return entries_.empty(); }
@@ -42,6 +48,8 @@ class History {
   const std::vector<std::int64_t>& epochs() const { return epochs_; }
   std::vector<std::string> names() const;
   void append(std::int64_t epoch, const Logs& logs);
+  Json to_json() const;
+  static History from_json(const Json& json);
 
  private:
   std::vector<std::int64_t> epochs_;

@@ -8,6 +8,7 @@
 #include "tutti/core/random.h"
 #include "tutti/model/fit_loop.h"
 #include "tutti/model/model_state.h"
+#include "tutti/strategy/checkpoint_options.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
@@ -220,18 +221,15 @@ History Model::fit(DistributedDataset data, FitOptions options) {
   require_own_strategy("Model::fit");
   internal::CompiledModel& compiled = compiled_model("Model::fit");
   (void)optimizer();
-  std::function<Logs()> validate;
-  const ValidationData& validation = options.validation_data;
-  if (validation.dataset || validation.features.defined()) {
-    const Dataset dataset =
-        validation.dataset
-            ? *validation.dataset
-            : dataset_of({validation.features}, {validation.labels}, {}).batch(options.batch_size);
-    validate = [this, batches = strategy().distribute_dataset(dataset), &options]() {
-      return evaluate(batches, {.callbacks = options.callbacks});
-    };
+  std::optional<DistributedDataset> validation;
+  if (options.validation_data.dataset) {
+    validation = strategy().distribute_dataset(*options.validation_data.dataset);
+  } else if (options.validation_data.features.defined()) {
+    const ValidationData& tensors = options.validation_data;
+    validation = strategy().distribute_dataset(
+        dataset_of({tensors.features}, {tensors.labels}, {}).batch(options.batch_size));
   }
-  return internal::FitLoop(*this, compiled, std::move(data), options, std::move(validate)).run();
+  return internal::FitLoop(*this, compiled, std::move(data), options, std::move(validation)).run();
 }
 
 Logs Model::evaluate(const Tensor& x, const Tensor& y, EvaluateOptions options) {
@@ -309,7 +307,7 @@ void Model::load_weights(const std::string& path) {
 }
 
 Checkpoint Model::checkpoint() {
-  Checkpoint checkpoint(variables(), {.writes = strategy().is_chief()});
+  Checkpoint checkpoint(variables(), checkpoint_options(strategy()));
   if (compiled() && model_state_->compiled->optimizer)
     checkpoint.add(optimizer().state_variables());
   checkpoint.add_state(
@@ -327,6 +325,13 @@ Checkpoint Model::checkpoint() {
                                  state->epochs_trained = json.at("epochs_trained").as_int();
                                }});
   return checkpoint;
+}
+
+Checkpoint Model::fit_checkpoint() {
+  if (model_state_->fit) return model_state_->fit->checkpoint();
+  fail(ErrorCode::kFailedPrecondition,
+       "Model::fit_checkpoint: fit() is not running; expected a call by a callback; try "
+       "checkpoint()");
 }
 
 }  // namespace tutti

@@ -139,6 +139,10 @@ class Model : public Layer {
   /// Everything that training goes on from: weights, optimizer, the strategy's step, the number of
   /// epochs trained. After restoring, fit({.initial_epoch = epochs_trained()}) continues.
   Checkpoint checkpoint();
+  /// For callbacks, while fit() runs: all that it goes on from, beside checkpoint() where it is,
+  /// the position of its data, what metrics have gathered, the state of callbacks. To be used while
+  /// it runs, at the moments that Callback names. Throws kFailedPrecondition outside fit().
+  Checkpoint fit_checkpoint();
 
   bool compiled() const;
   /// Throw kFailedPrecondition before compile().

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "tutti/model/exact_number.h"
 #include "tutti/model/model.h"
 #include "tutti/model/monitored_value.h"
 
@@ -86,6 +87,24 @@ void ModelCheckpoint::delete_old() {
     if (model().strategy().is_chief()) std::filesystem::remove(paths_.front(), ignored);
     paths_.erase(paths_.begin());
   }
+}
+
+Json ModelCheckpoint::save_state() const {
+  Json paths = Json::array();
+  for (const std::string& path : paths_) paths.push_back(path);
+  Json state = Json::object();
+  state.set("best", internal::exact_number(best_)).set("last_path", last_path_);
+  state.set("paths", std::move(paths)).set("epoch", epoch_).set("batches", batches_);
+  return state;
+}
+
+void ModelCheckpoint::restore_state(const Json& state) {
+  best_ = internal::number_of(state.at("best"));
+  last_path_ = state.at("last_path").as_string();
+  paths_.clear();
+  for (const Json& path : state.at("paths").as_array()) paths_.push_back(path.as_string());
+  epoch_ = state.at("epoch").as_int();
+  batches_ = state.at("batches").as_int();
 }
 
 }  // namespace tutti

@@ -37,6 +37,8 @@ class ModelCheckpoint : public Callback {
   void on_epoch_begin(std::int64_t epoch) override { epoch_ = epoch; }
   void on_train_batch_end(std::int64_t batch, const Logs& logs) override;
   void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
+  Json save_state() const override;
+  void restore_state(const Json& state) override;
 
   /// The file written last; empty before.
   const std::string& last_path() const { return last_path_; }

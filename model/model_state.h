@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "tutti/model/compiled_model.h"
+#include "tutti/model/fit_loop.h"
 
 namespace tutti {
 
@@ -13,6 +14,7 @@ struct Model::State {
   std::unique_ptr<internal::CompiledModel> compiled;
   std::int64_t epochs_trained = 0;
   bool stop_requested = false;
+  internal::FitLoop* fit = nullptr;  // that runs
 };
 
 }  // namespace tutti

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tutti/model/exact_number.h"
 #include "tutti/model/model.h"
 #include "tutti/model/monitored_value.h"
 
@@ -54,6 +55,18 @@ void ReduceLROnPlateau::reduce() {
   optimizer.set_learning_rate(std::max(rate * options_.factor, options_.min_lr));
   cooling_ = options_.cooldown;
   waited_ = 0;
+}
+
+Json ReduceLROnPlateau::save_state() const {
+  Json state = Json::object();
+  state.set("best", internal::exact_number(best_)).set("waited", waited_).set("cooling", cooling_);
+  return state;
+}
+
+void ReduceLROnPlateau::restore_state(const Json& state) {
+  best_ = internal::number_of(state.at("best"));
+  waited_ = state.at("waited").as_int();
+  cooling_ = state.at("cooling").as_int();
 }
 
 }  // namespace tutti

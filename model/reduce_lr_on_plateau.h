@@ -32,6 +32,8 @@ class ReduceLROnPlateau : public Callback {
   void on_train_begin() override;
   void add_to_logs(std::int64_t epoch, Logs& logs) override;
   void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
+  Json save_state() const override;
+  void restore_state(const Json& state) override;
 
  private:
   void reduce();

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "tutti/core/json.h"
+#include "tutti/model/cut_file.h"
 #include "tutti/model/model.h"
 
 namespace tutti {
@@ -52,11 +53,14 @@ void JsonLog::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   for (const auto& [name, value] : logs) line.set(name, value);
   std::error_code ignored;  // opening the file says what is wrong
   std::filesystem::create_directories(log_dir_, ignored);
-  const std::string path = log_dir_ + "/log.jsonl";
-  std::ofstream file(path, std::ios::app);
+  std::ofstream file(path(), std::ios::app);
   file << line.dump() << '\n';
   file.flush();
-  if (!file) fail(ErrorCode::kUnavailable, "JsonLog: cannot write ", path);
+  if (!file) fail(ErrorCode::kUnavailable, "JsonLog: cannot write ", path());
 }
+
+Json JsonLog::save_state() const { return internal::length_of_file(path(), is_chief()); }
+
+void JsonLog::restore_state(const Json& state) { internal::cut_file(path(), state, is_chief()); }
 
 }  // namespace tutti

@@ -24,6 +24,8 @@ class TensorBoard : public Callback {
   explicit TensorBoard(std::string log_dir, TensorBoardOptions options = {});
   void on_train_batch_end(std::int64_t batch, const Logs& logs) override;
   void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
+  Json save_state() const override { return Json(batches_); }
+  void restore_state(const Json& state) override { batches_ = state.as_int(); }
 
  private:
   void write(std::optional<EventFileWriter>& writer, const char* folder, const std::string& tag,
@@ -43,8 +45,13 @@ class JsonLog : public Callback {
   explicit JsonLog(std::string log_dir) : log_dir_(std::move(log_dir)) {}
   void on_train_begin() override;
   void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
+  /// The length of the file: lines that were written later are written again.
+  Json save_state() const override;
+  void restore_state(const Json& state) override;
 
  private:
+  std::string path() const { return log_dir_ + "/log.jsonl"; }
+
   std::string log_dir_;
   TimePoint begin_;
 };

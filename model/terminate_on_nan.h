@@ -18,6 +18,8 @@ class TerminateOnNaN : public Callback {
   void on_train_begin() override;
   void on_epoch_begin(std::int64_t epoch) override { epoch_ = epoch; }
   void on_train_batch_end(std::int64_t batch, const Logs& logs) override;
+  Json save_state() const override { return Json(epoch_); }
+  void restore_state(const Json& state) override { epoch_ = state.as_int(); }
 
   /// What was logged; empty when training was not ended.
   const std::string& reason() const { return reason_; }

@@ -98,6 +98,8 @@ class GradientRound {
   // gradient_round_workers.cc: buckets that are summed over workers, too.
   void make_partial_sums(std::size_t bucket);
   void count_kinds(std::size_t bucket);
+  void tell_wait();
+  void note_waits();
   void add_for_workers(const Piece& piece);
   void add_block_for_workers(const Piece& piece);
   void give_to_workers(std::size_t bucket);

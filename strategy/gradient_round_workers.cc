@@ -23,15 +23,17 @@ namespace {
 
 constexpr std::size_t kBlockElements = 8 * 1024;
 constexpr std::size_t kCountersPerItem = 2;
+/// Behind its counters stands a number per worker, which the others leave 0: what it has waited.
+constexpr std::size_t kBucketWithWaits = 0;
 
 /// Counter `index` of a bucket: float32 or float64, both exact for any number of replicas.
 double counter(const MutableTensor& flat, std::size_t count, std::size_t index) {
   if (flat.dtype() == DType::kFloat64) return flat.span<double>()[count + index];
   return flat.span<float>()[count + index];
 }
-void set_counter(MutableTensor& flat, std::size_t count, std::size_t index, std::size_t value) {
+void set_counter(MutableTensor& flat, std::size_t count, std::size_t index, double value) {
   if (flat.dtype() == DType::kFloat64) {
-    flat.span<double>()[count + index] = static_cast<double>(value);
+    flat.span<double>()[count + index] = value;
   } else {
     flat.span<float>()[count + index] = static_cast<float>(value);
   }
@@ -49,7 +51,8 @@ void GradientRound::make_partial_sums(std::size_t bucket) {
     fail(ErrorCode::kUnimplemented, "gradients of ", plan.dtype,
          " with several workers; expected a floating type; try a cast");
   }
-  const std::size_t count = plan.count + kCountersPerItem * plan.items.size();
+  std::size_t count = plan.count + kCountersPerItem * plan.items.size();
+  if (bucket == kBucketWithWaits) count += static_cast<std::size_t>(team_->num_workers());
   BucketState& state = buckets_[bucket];
   for (std::size_t p = 0; p < team_->partial_sums().size(); ++p) {
     state.flat.push_back(team_->make_buffer(count, WorkerTeam::sum_dtype(plan.dtype)));
@@ -62,17 +65,40 @@ void GradientRound::make_partial_sums(std::size_t bucket) {
 void GradientRound::count_kinds(std::size_t bucket) {
   const BucketPlan::Bucket& plan = plan_->buckets[bucket];
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
-    std::size_t dense = 0, sparse = 0;
+    double dense = 0.0, sparse = 0.0;
     for (const std::vector<Gradient>& of_replica : gradients_) {
-      dense += of_replica[plan.items[i].variable].is_dense() ? 1 : 0;
-      sparse += of_replica[plan.items[i].variable].is_slices() ? 1 : 0;
+      dense += of_replica[plan.items[i].variable].is_dense() ? 1.0 : 0.0;
+      sparse += of_replica[plan.items[i].variable].is_slices() ? 1.0 : 0.0;
     }
     std::vector<MutableTensor>& flat = buckets_[bucket].flat;
     for (std::size_t p = 0; p < flat.size(); ++p) {
-      set_counter(flat[p], plan.count, kCountersPerItem * i, p == 0 ? dense : 0);
-      set_counter(flat[p], plan.count, kCountersPerItem * i + 1, p == 0 ? sparse : 0);
+      set_counter(flat[p], plan.count, kCountersPerItem * i, p == 0 ? dense : 0.0);
+      set_counter(flat[p], plan.count, kCountersPerItem * i + 1, p == 0 ? sparse : 0.0);
     }
   }
+  if (bucket == kBucketWithWaits) tell_wait();
+}
+
+void GradientRound::tell_wait() {
+  const BucketPlan::Bucket& plan = plan_->buckets[kBucketWithWaits];
+  const double own_wait = team_->stragglers().take_wait();
+  std::vector<MutableTensor>& flat = buckets_[kBucketWithWaits].flat;
+  for (std::size_t p = 0; p < flat.size(); ++p) {
+    for (int w = 0; w < team_->num_workers(); ++w) {
+      const std::size_t place = kCountersPerItem * plan.items.size() + static_cast<std::size_t>(w);
+      set_counter(flat[p], plan.count, place, p == 0 && w == team_->worker() ? own_wait : 0.0);
+    }
+  }
+}
+
+void GradientRound::note_waits() {
+  const BucketPlan::Bucket& plan = plan_->buckets[kBucketWithWaits];
+  std::vector<double> waits;
+  for (std::size_t w = 0; w < static_cast<std::size_t>(team_->num_workers()); ++w) {
+    waits.push_back(counter(buckets_[kBucketWithWaits].flat[0], plan.count,
+                            kCountersPerItem * plan.items.size() + w));
+  }
+  team_->note_waits(waits);
 }
 
 void GradientRound::add_for_workers(const Piece& piece) {
@@ -137,7 +163,11 @@ void GradientRound::join_workers() {
 void GradientRound::take_from_workers(std::size_t bucket) {
   BucketState& state = buckets_[bucket];
   const BucketPlan::Bucket& plan = plan_->buckets[bucket];
-  state.sum.wait();
+  {
+    const StragglerWatch::Waiting waiting(team_->stragglers());
+    state.sum.wait();
+  }
+  if (bucket == kBucketWithWaits) note_waits();
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
     take_item(bucket, i, counter(state.flat[0], plan.count, kCountersPerItem * i),
               counter(state.flat[0], plan.count, kCountersPerItem * i + 1));

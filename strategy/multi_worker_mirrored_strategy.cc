@@ -88,8 +88,9 @@ struct MultiWorkerMirroredStrategy::Parts {
     std::shared_ptr<WorkerGroup> group = WorkerGroup::join(resolver, options.cluster);
     Parts parts;
     parts.options = options_of_worker(group->worker(), group->num_workers(), options.local);
-    parts.team = std::make_shared<internal::WorkerTeam>(
-        std::move(group), communication_of(options.local), parts.options.replicas);
+    parts.team =
+        std::make_shared<internal::WorkerTeam>(std::move(group), communication_of(options.local),
+                                               parts.options.replicas, options.stragglers);
     // What the worker combines alone it combines in canonical order.
     parts.options.cross_device_ops.name = "canonical";
     parts.options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
@@ -139,6 +140,10 @@ void MultiWorkerMirroredStrategy::request_stop(std::string_view reason) {
 bool MultiWorkerMirroredStrategy::stops_after(std::int64_t step) {
   ControlClient* const control = team()->control();
   return control ? control->stops_after(static_cast<std::uint64_t>(step)) : alone_stops_;
+}
+
+std::optional<Straggler> MultiWorkerMirroredStrategy::straggler() const {
+  return team()->stragglers().last();
 }
 
 void MultiWorkerMirroredStrategy::require_equal_everywhere(const Tensor& initial_value,

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "tutti/cluster/worker_group.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/multi_worker/straggler_watch.h"
 
 namespace tutti {
 
@@ -23,6 +25,8 @@ struct MultiWorkerOptions {
   LocalStrategyOptions local = {};
   /// How workers find and watch each other.
   WorkerGroupOptions cluster = {};
+  /// When a worker that the others wait for is named in a warning.
+  StragglerOptions stragglers = {};
 };
 
 /// MirroredStrategy over the devices of all workers: replicas are numbered over the workers, in
@@ -55,6 +59,9 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
   /// Called by all workers when step number `step` (1, 2, ...) is done: true after the same step on
   /// all, once one has asked. Waits 3 s at most, and only while they agree.
   bool stops_after(std::int64_t step);
+  /// The worker that a warning named last: the others wait for it, step after step. The same on all
+  /// workers.
+  std::optional<Straggler> straggler() const;
 
  protected:
   std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,

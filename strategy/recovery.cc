@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <optional>
 
 #include "tutti/core/hash.h"
@@ -46,6 +47,13 @@ std::vector<std::int64_t> steps_of(const std::string& text) {
 Recovery::Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options)
     : strategy_(strategy), team_(team_of(strategy)), state_(std::move(state)), options_(options) {}
 
+bool starts_workers_again() {
+  const char* const restarts = std::getenv("TUTTI_MAX_RESTARTS");
+  return restarts && *restarts != '\0' && std::string_view(restarts) != "0";
+}
+
+bool Recovery::is_replacement() const { return team_ && !team_->is_connected(); }
+
 void Recovery::commit(std::int64_t step) {
   if (!team_) return;
   kept_.push_back({step, state_.snapshot(step)});
@@ -55,7 +63,7 @@ void Recovery::commit(std::int64_t step) {
 
 void Recovery::run(const std::function<void()>& loop) {
   if (!team_) return loop();
-  if (!team_->is_connected()) go_back();  // a process that takes the place of one that died
+  if (is_replacement()) go_back();  // a process that takes the place of one that died
   for (;;) {
     try {
       if (kept_.empty()) commit(0);

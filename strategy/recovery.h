@@ -26,6 +26,10 @@ struct RecoveryOptions {
   std::function<void()> restore_from_disk = {};
 };
 
+/// Whether a launcher starts workers that die again (`tutti run --max-restarts`, which says so in
+/// TUTTI_MAX_RESTARTS), so that the others should wait for them.
+bool starts_workers_again();
+
 /// Runs a training loop that can be begun again. `state` is all that the loop goes on from:
 /// weights, optimizer, the strategy, positions of datasets, records. Every worker keeps the state
 /// of the last two commits in memory (shared with the variables until a step changes them). When a
@@ -52,6 +56,9 @@ class Recovery {
   /// Keeps the state after `step`. A call of all workers, after each step that is to count: a loss
   /// repeats what came after the last one.
   void commit(std::int64_t step);
+  /// Whether this process takes the place of one that died: run() gets its state from the others,
+  /// and nothing is to be restored before.
+  bool is_replacement() const;
   /// How often run() went back.
   int num_recoveries() const { return num_recoveries_; }
 

@@ -18,6 +18,17 @@ void FitRecorder::on_train_batch_end(std::int64_t batch, const Logs& logs) {
   if (options_.steps > 0 && record_.steps() >= options_.steps) model().stop_training();
 }
 
+Json FitRecorder::save_state() const {
+  Json state = Json::object();
+  state.set("record", record_.save()).set("sum", sum_);
+  return state;
+}
+
+void FitRecorder::restore_state(const Json& state) {
+  record_.restore(state.at("record"));
+  sum_ = state.at("sum").as_double();
+}
+
 FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
                        std::int64_t num_examples) {
   FitOptions fit{.epochs = options.epochs};

@@ -16,6 +16,8 @@ class FitRecorder final : public Callback {
       : record_(record), options_(options), num_examples_(num_examples) {}
 
   void on_train_batch_end(std::int64_t batch, const Logs& logs) override;
+  Json save_state() const override;
+  void restore_state(const Json& state) override;
 
  private:
   TrainingRecord& record_;

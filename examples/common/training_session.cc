@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 
 namespace tutti::examples {
@@ -19,7 +18,7 @@ extern "C" void request_stop(int) { stop_requested = 1; }
 Checkpoint make_checkpoint(Strategy& strategy, const std::vector<Variable>& weights,
                            const Optimizer& optimizer, DistributedDataset batches,
                            TrainingRecord& record) {
-  Checkpoint checkpoint(weights, {.writes = strategy.is_chief()});
+  Checkpoint checkpoint(weights, checkpoint_options(strategy));
   checkpoint.add(optimizer.state_variables());
   checkpoint.set_about("strategy", strategy.name());
   checkpoint.set_about("replicas", strategy.num_replicas_in_sync());
@@ -72,8 +71,7 @@ bool TrainingSession::restore_latest() {
 std::int64_t TrainingSession::epoch() const { return batches_.position().at("epoch").as_int(); }
 
 void TrainingSession::train(const std::function<void()>& loop) {
-  const char* const restarts = std::getenv("TUTTI_MAX_RESTARTS");
-  if (workers_ && restarts && std::string_view(restarts) != "0") {
+  if (workers_ && starts_workers_again()) {
     recovery_.emplace(strategy_,
                       make_checkpoint(strategy_, weights_, optimizer_, batches_, record_),
                       RecoveryOptions{.restore_from_disk = [this] { restore_latest(); }});

@@ -54,18 +54,20 @@ std::size_t to_size(int number) { return static_cast<std::size_t>(number); }
 WorkerTeam::WorkerTeam(std::unique_ptr<Communicator> communicator, int num_local_replicas)
     : worker_(communicator->rank()),
       num_workers_(communicator->size()),
-      num_local_replicas_(num_local_replicas) {
+      num_local_replicas_(num_local_replicas),
+      stragglers_(StragglerOptions{}) {
   begin(std::move(communicator));
 }
 
 WorkerTeam::WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOptions& options,
-                       int num_local_replicas)
+                       int num_local_replicas, const StragglerOptions& stragglers)
     : group_(std::move(group)),
       options_(options),
       worker_(group_->worker()),
       num_workers_(group_->num_workers()),
       num_local_replicas_(num_local_replicas),
-      algorithm_(options.algorithm) {
+      algorithm_(options.algorithm),
+      stragglers_(stragglers) {
   if (!group_->is_replacement()) {
     begin(group_->make_communicator(options_));
     return;
@@ -75,6 +77,7 @@ WorkerTeam::WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOpt
 }
 
 void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
+  stragglers_.begin_anew();
   values_ = std::move(communicator);
   sums_ = values_->group(all_workers(num_workers_), {.name = "sums of gradients"});
   algorithm_ = sums_->name();
@@ -140,6 +143,7 @@ int WorkerTeam::worker_of(int replica) const {
 }
 
 std::vector<std::string> WorkerTeam::exchange(std::string_view own, std::string_view name) {
+  const StragglerWatch::Waiting waiting(stragglers_);
   Announcement announcement{own.size()};
   std::memcpy(announcement.first, own.data(), std::min(own.size(), kInlineBytes));
   std::vector<Announcement> all(to_size(num_workers()));
@@ -170,6 +174,7 @@ std::vector<std::string> WorkerTeam::gather_texts(std::string_view own, std::str
 }
 
 std::string WorkerTeam::broadcast_text(const std::string& own, int giver, std::string_view name) {
+  const StragglerWatch::Waiting waiting(stragglers_);
   std::uint64_t size = own.size();
   values().broadcast(bytes_of(&size, sizeof size), giver, {.name = name});
   std::string text = worker() == giver ? own : std::string(size, '\0');
@@ -226,6 +231,7 @@ BufferRef WorkerTeam::allocate(std::size_t bytes) {
 
 CollectiveHandle WorkerTeam::start_sum(std::span<const Elements> partials, std::string_view name) {
   if (!by_parts_) return sums_->start_all_reduce(ReduceOp::kSum, partials[0], {.name = name});
+  const StragglerWatch::Waiting waiting(stragglers_);
   sum_by_parts(partials, name);
   return {};
 }
@@ -276,6 +282,14 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
   const BufferRef own_slice = allocate(slice_of(own) * element);
   std::memcpy(own_slice->data(), result, slice_of(own) * element);
   sums_->all_gather({own_slice->data(), slice_of(own), dtype}, partials[0], slices, {.name = name});
+}
+
+void WorkerTeam::note_waits(std::span<const double> waits) {
+  const std::optional<Straggler> found = stragglers_.note(waits);
+  if (!found || worker() != 0) return;  // all find the same: one says it
+  const std::string name =
+      group_ ? group_->name_of(found->worker) : concat("worker ", found->worker);
+  log_warning(to_string(*found, name));
 }
 
 void WorkerTeam::set_step(std::uint64_t step) {

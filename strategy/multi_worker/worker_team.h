@@ -12,6 +12,7 @@
 #include "tutti/cluster/worker_group.h"
 #include "tutti/cross_device_ops/canonical_nodes.h"
 #include "tutti/cross_device_ops/communicator.h"
+#include "tutti/strategy/multi_worker/straggler_watch.h"
 #include "tutti/strategy/multi_worker/worker_values.h"
 
 namespace tutti::internal {
@@ -34,7 +35,7 @@ class WorkerTeam {
   /// connected until reconnect(), which the others call, too: gather functions and sums throw
   /// kFailedPrecondition before.
   WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOptions& options,
-             int num_local_replicas);
+             int num_local_replicas, const StragglerOptions& stragglers = {});
 
   int worker() const { return worker_; }
   int num_workers() const { return num_workers_; }
@@ -81,6 +82,11 @@ class WorkerTeam {
   /// one length and one sum_dtype(), and stay where they are until then, like `name`.
   CollectiveHandle start_sum(std::span<const Elements> partials, std::string_view name);
 
+  /// Who is slow: what waits for others outside this class tells it, too.
+  StragglerWatch& stragglers() { return stragglers_; }
+  /// What StragglerWatch::take_wait() gave on each worker, in a step.
+  void note_waits(std::span<const double> waits);
+
   /// The step that the replicas are in, for messages about workers that are late.
   void set_step(std::uint64_t step);
 
@@ -109,6 +115,7 @@ class WorkerTeam {
   std::vector<std::shared_ptr<void>> watches_;  // destroyed before what they look at
   std::vector<int> first_of_;                   // by worker, and one more: V
   std::vector<CanonicalNode> partial_sums_;
+  StragglerWatch stragglers_;
   bool by_parts_ = false;  // workers' replicas are no whole halves of the canonical tree
 };
 

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 # Kills workers in the middle of training and starts them again: the bits of the calm run.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: recovery_test.py PROGRAM [--steps N] [--kills N] [--workers N] [--seed N] [--tutti TUTTI]
+"""Usage: recovery_test.py PROGRAM [--steps N] [--kills N] [--workers N] [--seed N] [--tutti TUTTI [--fit PROGRAM]]
 
 A worker is killed (SIGKILL) at a random moment between two reports of progress, and started again as a launcher would.
 Worker 0 hosts the control server and is spared. With --tutti the workers are started by `tutti run --max-restarts`, which hosts the
-server; then any of them is killed.
+server; then any of them is killed, and all at once: without a folder of checkpoints they begin anew, with one they go on from the
+newest version in it.
 """
 import argparse
+import glob
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -80,48 +83,91 @@ def pids_of_workers(launcher, program):
     return found
 
 
-def kill_under_launcher(arguments, flags, calm, folder, chance):
-    """Kills any of the workers that a launcher runs; compares what they reach with a calm run."""
-    metrics, log = os.path.join(folder, "launched.json"), os.path.join(folder, "launcher.log")
-    command = [arguments.tutti, "run", "-n", str(arguments.workers), "--max-restarts", "100", "--", arguments.program,
-               "--strategy", "multi_worker_mirrored", "--devices", "cpu:0", "--metrics-json", metrics] + flags
-    with open(log, "w", encoding="utf-8") as out:
-        launcher = subprocess.Popen(command, stdout=out, stderr=out)
+class Launched:
+    """Workers that `tutti run` starts, and starts again when they are killed."""
 
-    def text():
-        with open(log, encoding="utf-8", errors="replace") as lines:
+    def __init__(self, arguments, program, flags, folder):
+        self.program, self.num_workers = program, arguments.workers
+        self.metrics, self.log = os.path.join(folder, "launched.json"), os.path.join(folder, "launcher.log")
+        command = [arguments.tutti, "run", "-n", str(arguments.workers), "--max-restarts", "100", "--", program,
+                   "--strategy", "multi_worker_mirrored", "--devices", "cpu:0", "--metrics-json", self.metrics] + flags
+        with open(self.log, "w", encoding="utf-8") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out)
+
+    def text(self):
+        with open(self.log, encoding="utf-8", errors="replace") as lines:
             return lines.read()
 
-    def wait_for(condition, what, seconds=120):
+    def fail(self, what):
+        self.process.kill()
+        sys.exit(f"FAILED under the launcher: {what}\n{self.text()[-5000:]}")
+
+    def wait_for(self, condition, what, seconds=120):
         deadline = time.monotonic() + seconds
         while not condition():
-            if time.monotonic() > deadline or launcher.poll() not in (None, 0):
-                launcher.kill()
-                sys.exit(f"FAILED under the launcher: {what} ({launcher.poll()})\n{text()[-5000:]}")
+            if time.monotonic() > deadline or self.process.poll() not in (None, 0):
+                self.fail(f"{what} ({self.process.poll()})")
             time.sleep(0.01)
 
-    wait_for(lambda: "epoch 2/" in text(), "training never began")
-    for kill in range(arguments.kills):
-        back = text().count("goes on after step")
-        victims = pids_of_workers(launcher.pid, arguments.program)
-        os.kill(chance.choice(victims), signal.SIGKILL)
-        wait_for(lambda: text().count("goes on after step") >= back + arguments.workers, f"no recovery of kill {kill + 1}")
+    def hit_one(self, chance, number, what):
+        """Sends a signal to one of them; returns when all have gone on after it."""
+        back = self.text().count("goes on after step")
+        os.kill(chance.choice(pids_of_workers(self.process.pid, self.program)), number)
+        self.wait_for(lambda: self.text().count("goes on after step") >= back + self.num_workers, f"no recovery of {what}")
+
+    def kill_all(self):
+        """Nobody has the state then, so they begin with the disk, or anew."""
+        for pid in pids_of_workers(self.process.pid, self.program):
+            os.kill(pid, signal.SIGKILL)
+        said = "begin with what is on the disk, or anew"
+        self.wait_for(lambda: self.text().count(said) >= self.num_workers, "nobody begins anew")
+
+    def compare(self, calm, more_differing=()):
+        """When it has ended."""
+        self.wait_for(lambda: self.process.poll() == 0, "the run does not end", 300)
+        with open(self.metrics, encoding="utf-8") as file:
+            got = json.load(file)
+        differing = [key for key in workers_of.COMPARED if calm[key] != got[key]] + list(more_differing)
+        if differing:
+            self.fail(f"different: {', '.join(differing)}")
+        return f"  same      {got['weights_hash']}  %s under tutti run in {got['steps']} steps"
+
+
+def kill_custom_loop(arguments, flags, calm, folder, chance, kills, checkpoints=None):
+    """Kills any of the workers, then all at once."""
+    if checkpoints:
+        flags = flags + ["--checkpoint-dir", checkpoints]
+    run = Launched(arguments, arguments.program, flags, folder)
+    run.wait_for(lambda: "epoch 2/" in run.text(), "training never began")
+    for kill in range(kills):
+        run.hit_one(chance, signal.SIGKILL, f"kill {kill + 1}")
         time.sleep(chance.uniform(0.0, 0.2))
     # A stopped process stays: the launcher makes room for a new one.
-    back = text().count("goes on after step")
-    os.kill(chance.choice(pids_of_workers(launcher.pid, arguments.program)), signal.SIGSTOP)
-    wait_for(lambda: text().count("goes on after step") >= back + arguments.workers, "no recovery of a stop")
-    # All at once: nobody has the state then, so they begin with the disk (here: anew).
-    for pid in pids_of_workers(launcher.pid, arguments.program):
-        os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: text().count("begin with what is on the disk, or anew") >= arguments.workers, "nobody begins anew")
-    wait_for(lambda: launcher.poll() == 0, "the run does not end", 300)
-    with open(metrics, encoding="utf-8") as file:
-        got = json.load(file)
-    differing = [key for key in workers_of.COMPARED if calm[key] != got[key]]
-    if differing:
-        sys.exit(f"FAILED: after {arguments.kills} kills under the launcher different: {', '.join(differing)}\n{text()[-5000:]}")
-    print(f"  same      {got['weights_hash']}  {arguments.kills} kills under tutti run in {got['steps']} steps")
+    run.hit_one(chance, signal.SIGSTOP, "a stop")
+    if checkpoints:
+        run.wait_for(lambda: glob.glob(os.path.join(checkpoints, "step_*", "manifest.json")), "nothing is saved")
+    run.kill_all()
+    run.wait_for(lambda: run.process.poll() == 0, "the run does not end", 300)
+    resumed = [int(step) for step in re.findall(r"resumed +after step ([0-9]+)", run.text())]
+    as_expected = max(resumed, default=0) > 0 if checkpoints else not resumed
+    same = run.compare(calm, () if as_expected else [f"the steps gone on from: {resumed}"])
+    print(same % f"{kills + arguments.workers} kills" + (f", on from step {resumed[-1]}" if checkpoints else ""), flush=True)
+
+
+def kill_fit(arguments, folder, chance):
+    """The same program text as without recovery: fit() does it, and BackupAndRestore when all are killed."""
+    flags = ["--batch-size", "32", "--steps", "400", "--seed", "1"]
+    calm = workers_of.run_mirrored(arguments.fit, arguments.workers, flags, folder)
+    checkpoints = os.path.join(folder, "of-fit")
+    run = Launched(arguments, arguments.fit, flags + ["--checkpoint-dir", checkpoints], folder)
+    run.wait_for(lambda: "epoch 1/" in run.text(), "training never began")
+    for kill in range(2):
+        run.hit_one(chance, signal.SIGKILL, f"kill {kill + 1} in fit")
+    run.wait_for(lambda: glob.glob(os.path.join(checkpoints, "backup", "step_*", "manifest.json")), "nothing is saved")
+    run.kill_all()
+    run.wait_for(lambda: run.process.poll() == 0, "the run does not end", 300)
+    same = run.compare(calm, () if "BackupAndRestore: goes on after batch" in run.text() else ["no backup is taken"])
+    print(same % f"{2 + arguments.workers} kills in fit", flush=True)
 
 
 def main():
@@ -132,6 +178,7 @@ def main():
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tutti")
+    parser.add_argument("--fit")
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
     flags = workers_of.FLAGS + ["--steps", str(arguments.steps)]
@@ -161,7 +208,10 @@ def main():
         if arguments.tutti:
             longer = workers_of.FLAGS + ["--steps", str(5 * arguments.steps)]
             calm = workers_of.run_mirrored(arguments.program, arguments.workers, longer, folder)
-            kill_under_launcher(arguments, longer, calm, folder, chance)
+            kill_custom_loop(arguments, longer, calm, folder, chance, arguments.kills)
+            kill_custom_loop(arguments, longer, calm, folder, chance, 1, os.path.join(folder, "checkpoints"))
+            if arguments.fit:
+                kill_fit(arguments, folder, chance)
 
 
 if __name__ == "__main__":

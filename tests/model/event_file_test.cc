@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 
+#include "tutti/core/error.h"
 #include "tutti/core/file.h"
 
 namespace tutti {

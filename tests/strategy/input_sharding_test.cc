@@ -205,6 +205,23 @@ TEST(InputSharding, INP_13_BothWorkersMakeAsManySteps) {
   EXPECT_EQ(passes[1], (Steps{{{2, 3}}, {{}}}));
 }
 
+TEST(InputSharding, RED_09_TheTailOfAShardedDatasetIsSplitEvenly) {
+  const std::vector<Steps> passes = passes_of(
+      {.count = 2, .options = named(AutoShardPolicy::kData)}, Dataset::range(14).batch(8));
+  ASSERT_EQ(passes[0].size(), 2u);
+  EXPECT_EQ(passes[0][1], (Step{{8, 9, 10}}));
+  EXPECT_EQ(passes[1][1], (Step{{11, 12, 13}}));
+}
+
+TEST(InputSharding, RED_10_ByFunctionTheTailStaysAsItIs) {
+  const std::vector<Steps> passes =
+      passes_of({.count = 2, .cut = InputCut::kWhole},
+                [](int worker) { return Dataset::range(14).batch(4).shard(2, worker); });
+  ASSERT_EQ(passes[0].size(), 2u);
+  EXPECT_EQ(passes[0][1], (Step{{8, 9, 10, 11}}));
+  EXPECT_EQ(passes[1][1], (Step{{12, 13}}));
+}
+
 TEST(InputSharding, INP_07_ByFunctionEachPipelineSeesWhatItsFunctionGives) {
   std::vector<Steps> passes(2);
   std::vector<std::string> contexts(2);

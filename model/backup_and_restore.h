@@ -1,0 +1,55 @@
+// Keeps a running fit on the disk, and goes on from there when the program is started again.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tutti/checkpoint/checkpoint_manager.h"
+#include "tutti/model/callback.h"
+
+namespace tutti {
+
+struct BackupAndRestoreOptions {
+  /// Saves after every so many batches, also in the middle of an epoch; default: after each epoch.
+  std::optional<std::int64_t> save_freq = std::nullopt;
+  /// When fit() has ended well what was saved is deleted; otherwise the next fit() finds that there
+  /// is nothing left to do.
+  bool delete_checkpoint = true;
+  /// Versions that are kept: should the newest turn out damaged, the one before is taken.
+  int max_to_keep = 2;
+  /// A full disk need not end training.
+  OnSaveError on_error = OnSaveError::kContinue;
+};
+
+/// A fit() that was killed and is started again by the same program ends with the bits of one that
+/// was not: weights, optimizer, random state, position within the epoch (no example twice, none
+/// lost), metrics, callbacks and history are restored, from the newest whole version in
+/// `backup_dir`; without one it begins anew. Saved on a thread, while training goes on. Of several
+/// workers the chief writes and chooses the version, and all get what it has read, so the others
+/// need not see its disk. List the same callbacks as before; its place in the list does not matter.
+/// Give each fit() of a program a folder of its own. Keras's BackupAndRestore.
+class BackupAndRestore : public Callback {
+ public:
+  /// Throws kInvalidArgument for an empty folder and numbers that are not positive.
+  explicit BackupAndRestore(std::string backup_dir, BackupAndRestoreOptions options = {});
+  void on_train_begin() override;
+  void on_can_restore() override;
+  void on_can_save(const FitPoint& point) override;
+  void on_train_end(const Logs& logs) override;
+  Json save_state() const override { return Json(saved_steps_); }
+  void restore_state(const Json& state) override { saved_steps_ = state.as_int(); }
+
+  /// What the last fit() went on from; nothing when it began anew.
+  const std::optional<CheckpointInfo>& restored() const { return restored_; }
+
+ private:
+  std::string backup_dir_;
+  BackupAndRestoreOptions options_;
+  std::optional<CheckpointManager> manager_;  // of the fit that runs
+  std::optional<CheckpointInfo> restored_;
+  std::int64_t saved_steps_ = 0;  // FitPoint::steps at the last save
+};
+
+}  // namespace tutti

@@ -1,0 +1,154 @@
+// fit in processes that are killed at any batch and started again: the bits of a calm run.
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/multi_process_runner.h"
+#include "tutti/tutti.h"
+
+namespace tutti::fit_kill_tests {
+namespace {
+
+using testing::MultiProcessOptions;
+using testing::MultiProcessRunner;
+using testing::this_process;
+
+constexpr std::int64_t kEpochs = 3;
+/// The earliest moment at which a life ends: the fourth batch is done, so the save after the second
+/// one, for which that after the fourth waits, is committed.
+constexpr std::int64_t kEarliest = 8;
+
+/// SIGKILL at a moment of this life: the first, second, ... of batches' begins and ends and of
+/// epochs' ends; none below 0.
+class KillsItself : public Callback {
+ public:
+  explicit KillsItself(std::int64_t moment) : left_(moment) {}
+  void on_train_batch_begin(std::int64_t) override { count(); }
+  void on_train_batch_end(std::int64_t, const Logs&) override { count(); }
+  void on_test_batch_end(std::int64_t, const Logs&) override { count(); }
+  void on_epoch_end(std::int64_t, const Logs&) override { count(); }
+
+ private:
+  void count() {
+    if (left_-- == 0) ::raise(SIGKILL);
+  }
+
+  std::int64_t left_;
+};
+
+Dataset examples() {
+  const Tensor x = random_uniform({26, 4}, {.seed = 11}, -1.0, 1.0);
+  const Tensor y = argmax(slice(x, {0, 0}, {-1, 3}), 1);
+  return Dataset::from_tensor_slices({x, y});
+}
+
+/// Trains; "kill_at": moments by life of the worker "victim".
+TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
+  set_random_seed(5);
+  MultiWorkerMirroredStrategy strategy(*resolver_from_environment(),
+                                       MultiWorkerOptions{.local = {.devices = "cpu:0"}});
+  const auto scope = strategy.scope();
+  Sequential model(Input{{4}}, Dense(6, {.activation = "relu"}), BatchNormalization(),
+                   Dropout(0.25), Dense(3));
+  model.compile({.optimizer = AdamOptions{.learning_rate = 0.05},
+                 .loss = "sparse_categorical_crossentropy",
+                 .metrics = {"accuracy"}});
+  const auto& moments = arguments.at("kill_at").as_array();
+  const auto life =
+      static_cast<std::size_t>(arguments.at("life").as_int() + testing::num_restarts());
+  const bool is_victim = this_process().index == arguments.at("victim").as_int();
+  FitOptions fit{.epochs = kEpochs, .verbose = Verbosity::kSilent};
+  fit.validation_data = examples().batch(8);
+  fit.callbacks = {
+      KillsItself(is_victim && life < moments.size() ? moments[life].as_int() : -1),
+      EarlyStopping({.patience = kEpochs, .restore_best_weights = true}),
+      ReduceLROnPlateau({.monitor = "loss", .factor = 0.5, .patience = 1, .min_delta = 0.4})};
+  std::shared_ptr<BackupAndRestore> backup;
+  if (const Json* const folder = arguments.find("folder")) {
+    // Workers other than the chief do not see its disk.
+    backup =
+        std::make_shared<BackupAndRestore>(concat(folder->as_string(), "/", this_process().index),
+                                           BackupAndRestoreOptions{.save_freq = 2});
+    fit.callbacks.push_back(backup);
+  }
+  const History history = model.fit(examples().shuffle(26, 7).batch(4), fit);
+  if (backup && !backup->restored()) fail(ErrorCode::kInternal, "the last life began anew");
+  Json result = Json::object();
+  result.set("weights_hash", hash_variables(model.variables()));
+  result.set("slots_hash", hash_variables(model.optimizer().state_variables()));
+  result.set("history", history.to_json());
+  return result;
+}
+
+Json arguments_of(const std::vector<std::int64_t>& kill_at, std::int64_t victim) {
+  Json moments = Json::array();
+  for (const std::int64_t moment : kill_at) moments.push_back(moment);
+  Json arguments = Json::object();
+  arguments.set("kill_at", std::move(moments)).set("victim", victim).set("life", 0);
+  return arguments;
+}
+
+std::vector<Json> results_of(const MultiProcessOptions& options, const Json& arguments) {
+  MultiProcessRunner runner("fit_that_is_killed", options, arguments);
+  runner.start();
+  return runner.join().return_values;
+}
+
+/// Moments at which lives end, by chance, but the same each time.
+std::vector<std::int64_t> random_moments(std::uint64_t seed, int count) {
+  std::vector<std::int64_t> moments;
+  for (const double chance : random_uniform({count}, {.seed = seed}, 0.0, 11.0).to_doubles()) {
+    moments.push_back(kEarliest + static_cast<std::int64_t>(chance));
+  }
+  return moments;
+}
+
+/// Starts the whole job again each time that it is killed.
+void expect_that_a_backup_gives_the_bits_of_a_calm_run(int num_workers, std::int64_t victim) {
+  const MultiProcessOptions options{.num_workers = num_workers};
+  const std::vector<Json> calm = results_of(options, arguments_of({}, 0));
+  const std::string folder = (std::filesystem::path(::testing::TempDir()) /
+                              concat("fit-backup-", ::getpid(), "-", num_workers, "-", victim))
+                                 .string();
+  const std::vector<std::int64_t> moments = random_moments(17, 3);
+  Json arguments = arguments_of(moments, victim);
+  arguments.set("folder", folder);
+  for (std::size_t life = 0; life < moments.size(); ++life) {
+    arguments.set("life", static_cast<std::int64_t>(life));
+    MultiProcessRunner runner("fit_that_is_killed", options, arguments);
+    runner.start();
+    EXPECT_THROW(runner.join(), Error) << "life " << life;
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder + "/0"));
+  EXPECT_FALSE(std::filesystem::exists(folder + "/1")) << "the chief alone writes";
+  arguments.set("life", static_cast<std::int64_t>(moments.size()));
+  EXPECT_EQ(results_of(options, arguments), calm) << "killed at " << join(moments);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/0")) << "the backup was to be deleted";
+  std::filesystem::remove_all(folder);
+}
+
+TEST(FitWithKills, ABackupGivesTheBitsOfACalmRun) {
+  expect_that_a_backup_gives_the_bits_of_a_calm_run(1, 0);
+}
+
+TEST(FitWithKills, ABackupOfTheChiefServesAllWorkers) {
+  expect_that_a_backup_gives_the_bits_of_a_calm_run(2, 1);
+  expect_that_a_backup_gives_the_bits_of_a_calm_run(2, 0);
+}
+
+TEST(FitWithKills, AWorkerThatIsStartedAgainGetsItsStateFromTheOther) {
+  const std::vector<Json> calm = results_of({.num_workers = 2}, arguments_of({}, 0));
+  for (const std::uint64_t seed : {1u, 2u}) {
+    const std::vector<std::int64_t> moments = random_moments(seed, 3);
+    const MultiProcessOptions options{
+        .num_workers = 2, .environment = {{"TUTTI_MAX_RESTARTS", "100"}}, .auto_restart = true};
+    EXPECT_EQ(results_of(options, arguments_of(moments, 1)), calm) << "killed at " << join(moments);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::fit_kill_tests
