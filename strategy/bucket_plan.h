@@ -26,6 +26,8 @@ struct BucketPlan {
     DType dtype = DType::kFloat32;
     std::size_t count = 0;  // elements, padding included
     std::vector<Item> items;
+    /// With other workers: two per item, which travel behind the elements.
+    std::size_t num_counters() const { return 2 * items.size(); }
   };
   struct Place {
     std::size_t bucket = 0;
@@ -51,19 +53,22 @@ struct SliceRange {
 /// elements. At least 16 KiB each, so fewer for small buckets.
 std::vector<SliceRange> cut_slices(std::size_t count, std::size_t element_size, int num_replicas);
 
+class HostSums;
 class Residuals;
 
 struct PlanInUse {
   std::shared_ptr<const BucketPlan> plan;
   std::shared_ptr<Residuals> residuals;  // nullptr: gradients are not compressed
+  std::shared_ptr<HostSums> host_sums;   // where sums of GPUs' gradients go to other workers
 };
 
 /// The plans in use, newest first: one per optimizer, 16 at most. Not synchronised, but for
 /// first_warning().
 class BucketPlans {
  public:
-  const PlanInUse& find_or_make(std::span<const Variable> variables,
-                                const CommunicationOptions& options, std::size_t num_replicas);
+  /// `num_senders`: the replicas here that send their gradients to others; 0: none is compressed.
+  PlanInUse& find_or_make(std::span<const Variable> variables, const CommunicationOptions& options,
+                          std::size_t num_senders);
   /// After a step that failed, or another state was restored: residuals are of no step then.
   void clear() { plans_.clear(); }
   /// Whether it was not asked before.
