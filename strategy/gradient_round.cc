@@ -293,7 +293,7 @@ void GradientRound::join() {
   if (team_) join_workers();
   if (on_gpus_) join_gpus();
   const bool tells = policy_ == NonFinitePolicy::kError || policy_ == NonFinitePolicy::kSkip;
-  if (team_ && tells) share_findings();
+  if (team_ && (tells || by_nccl_)) share_findings();
 }
 
 void GradientRound::fail_with(std::exception_ptr failure) {
