@@ -170,13 +170,13 @@ class GradientRound {
   const std::shared_ptr<const BucketPlan> plan_;
   const std::shared_ptr<Residuals> residuals_;  // nullptr: nothing is compressed
   const std::vector<Variable> variables_;
-  WorkerTeam* const team_;          // nullptr: this worker is alone
   const std::size_t num_replicas_;  // of this worker
   const bool on_gpus_;
-  const bool by_nccl_;    // on GPUs, over all workers
-  const bool by_hosts_;   // on GPUs, over all workers
-  const bool alone_;      // one replica, which keeps its gradients as they are
-  const bool canonical_;  // on CPUs: added straight from the gradients into one result
+  WorkerTeam* const team_;  // nullptr: this worker is alone
+  const bool by_nccl_;      // on GPUs, over all workers
+  const bool by_hosts_;     // on GPUs, over all workers
+  const bool alone_;        // one replica, which keeps its gradients as they are
+  const bool canonical_;    // on CPUs: added straight from the gradients into one result
   const WireCompression compression_;
   const NonFinitePolicy policy_;
   // gradients_[replica][variable]: written by the replica until it has filled the bucket, then by

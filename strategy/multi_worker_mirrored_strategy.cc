@@ -84,8 +84,14 @@ CommunicatorOptions communication_of(const LocalStrategyOptions& options) {
           .timeout = timeout ? Duration(*timeout) : Duration(options.timeout)};
 }
 
-/// This worker's replicas, and whether NCCL may sum their gradients. `algorithm` does it otherwise.
-internal::WorkerGpus gpus_of(const LocalStrategyOptions& options, std::string_view algorithm) {
+bool are_gpus(const LocalStrategyOptions& options) {
+  return options.devices.devices.front().type == DeviceType::kGpu;
+}
+
+/// This worker's replicas, and whether NCCL may sum their gradients over `workers`. `algorithm`
+/// does it otherwise.
+internal::WorkerGpus gpus_of(const LocalStrategyOptions& options, int workers,
+                             std::string_view algorithm) {
   const std::string wanted = wanted_by(options.cross_device_ops);
   internal::WorkerGpus gpus;
   const auto num_devices = static_cast<int>(options.devices.devices.size());
@@ -95,6 +101,7 @@ internal::WorkerGpus gpus_of(const LocalStrategyOptions& options, std::string_vi
   }
   const bool is_open =
       wanted.empty() && algorithm == "canonical" && !options.deterministic.value_or(false);
+  if (workers == 1 && are_gpus(options)) return gpus;  // as MirroredStrategy
   gpus.use = wanted == "nccl" ? internal::NcclUse::kAlways
              : is_open        ? internal::NcclUse::kIfAllCan
                               : internal::NcclUse::kNever;
@@ -124,23 +131,26 @@ struct MultiWorkerMirroredStrategy::Parts {
     std::shared_ptr<WorkerGroup> group = WorkerGroup::join(resolver, options.cluster);
     LocalStrategyOptions own =
         options_of_worker(group->worker(), group->num_workers(), options.local);
+    const int workers = group->num_workers();
     const CommunicatorOptions communication = communication_of(own);
-    internal::WorkerGpus gpus = gpus_of(own, communication.algorithm);
-    return {for_replicas(std::move(own)), std::make_shared<internal::WorkerTeam>(
-                                              std::move(group), communication, std::move(gpus))};
+    internal::WorkerGpus gpus = gpus_of(own, workers, communication.algorithm);
+    return {
+        for_replicas(std::move(own), workers),
+        std::make_shared<internal::WorkerTeam>(std::move(group), communication, std::move(gpus))};
   }
 
   static Parts of_communicator(std::unique_ptr<Communicator> communicator,
                                LocalStrategyOptions options) {
-    LocalStrategyOptions own =
-        options_of_worker(communicator->rank(), communicator->size(), std::move(options));
-    internal::WorkerGpus gpus = gpus_of(own, communicator->name());
-    return {for_replicas(std::move(own)),
+    const int workers = communicator->size();
+    LocalStrategyOptions own = options_of_worker(communicator->rank(), workers, std::move(options));
+    internal::WorkerGpus gpus = gpus_of(own, workers, communicator->name());
+    return {for_replicas(std::move(own), workers),
             std::make_shared<internal::WorkerTeam>(std::move(communicator), std::move(gpus))};
   }
 
-  /// What a worker combines alone it combines in canonical order.
-  static LocalStrategyOptions for_replicas(LocalStrategyOptions options) {
+  /// What a worker combines alone it combines in canonical order, but for GPUs without others.
+  static LocalStrategyOptions for_replicas(LocalStrategyOptions options, int workers) {
+    if (workers == 1 && are_gpus(options)) return options;
     options.cross_device_ops.name = "canonical";
     options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
     return options;

@@ -369,6 +369,24 @@ TEST(MultiWorkerGpus, AutoTakesNcclWhereAllCanAndSaysWhy) {
   expect_fine(options, [](auto& strategy) { EXPECT_EQ(strategy.reduction_name(), "canonical"); });
 }
 
+TEST(MultiWorkerGpus, OneWorkerAloneIsAMirroredStrategy) {
+  const testing::HangWatchdog watchdog("one worker", std::chrono::seconds(60));
+  for (const auto& [implementation, name] : {std::pair(Implementation::kAuto, "nccl"),
+                                             {Implementation::kNccl, "nccl"},
+                                             {Implementation::kRing, "ring"},
+                                             {Implementation::kCanonical, "canonical"}}) {
+    MirroredStrategy mirrored(on("gpu:0-2", implementation));
+    const std::vector<double> expected = sums_of(mirrored, DType::kFloat32);
+    expect_fine({on("gpu:0-2", implementation)}, [&](auto& strategy) {
+      EXPECT_EQ(strategy.reduction_name(), name);
+      EXPECT_EQ(sums_of(strategy, DType::kFloat32), expected);
+    });
+  }
+  expect_fine({on("gpu:1", Implementation::kAuto)}, [&](auto& strategy) {
+    EXPECT_EQ(sums_of(strategy, DType::kFloat32).size(), 20'007u);
+  });
+}
+
 TEST(MultiWorkerGpus, NcclThatCannotBeIsRefusedOnEveryWorker) {
   const testing::HangWatchdog watchdog("refusals", std::chrono::seconds(60));
   const auto refusal = [](const std::vector<std::string>& devices, int replicas = 0) {
