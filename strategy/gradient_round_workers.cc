@@ -53,9 +53,9 @@ void GradientRound::make_partial_sums(std::size_t bucket) {
   const Variable& first = variables_[plan.items.front().variable];
   state.name = concat("gradients ", bucket + 1, "/", buckets_.size(), " ", first.name());
   if (on_gpus_) return make_gpu_buffers(bucket);
-  const Shape shape{static_cast<std::int64_t>(plan.count + plan.num_counters())};
+  const std::size_t count = plan.count + plan.num_counters();
   for (std::size_t p = 0; p < team_->partial_sums().size(); ++p) {
-    state.flat.emplace_back(shape, WorkerTeam::sum_dtype(plan.dtype), Device{});
+    state.flat.push_back(team_->make_buffer(count, WorkerTeam::sum_dtype(plan.dtype)));
     state.partials.push_back(elements_of(state.flat.back()));
   }
 }

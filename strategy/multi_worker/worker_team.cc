@@ -18,6 +18,7 @@
 #include <sstream>
 
 #include "tutti/core/error.h"
+#include "tutti/core/logging.h"
 #include "tutti/tensor/buffer.h"
 #include "tutti/tensor/half_conversion.h"
 
@@ -89,6 +90,7 @@ void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
   values_ = std::move(communicator);
   sums_ = values_->group(all_workers(num_workers_), {.name = "sums of gradients"});
   algorithm_ = sums_->name();
+  allocator_ = sums_->allocator();
   is_canonical_ = sums_->determinism() == Determinism::kCanonical;
   std::vector<std::int32_t> counts(to_size(num_workers()));
   const auto own = static_cast<std::int32_t>(num_local_replicas_);
@@ -133,6 +135,7 @@ void WorkerTeam::reconnect(TimePoint deadline) {
   }
   watches_.clear();
   gpu_sums_.reset();
+  allocator_.reset();
   sums_.reset();
   values_.reset();
   group_->reconnect(deadline);
@@ -227,6 +230,23 @@ DType WorkerTeam::sum_dtype(DType dtype) {
   return dtype == DType::kBFloat16 || dtype == DType::kFloat16 ? DType::kFloat32 : dtype;
 }
 
+MutableTensor WorkerTeam::make_buffer(std::size_t count, DType dtype) {
+  const Shape shape{static_cast<std::int64_t>(count)};
+  if (!allocator_) return {shape, dtype, Device{}};
+  try {
+    return {shape, dtype, *allocator_};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kResourceExhausted) throw;
+    // Right, but each sum then copies it through a window.
+    log_warning_once(concat("Sums of gradients are slower than they could be: ", error.message()));
+    return {shape, dtype, Device{}};
+  }
+}
+
+BufferRef WorkerTeam::allocate(std::size_t bytes) {
+  return make_buffer(bytes, DType::kUInt8).buffer();
+}
+
 bool WorkerTeam::any_single_replica() const {
   for (int w = 0; w < num_workers(); ++w) {
     if (std::ranges::count(nodes_of(w), 1, &CanonicalNode::count) > 0) return true;
@@ -258,7 +278,7 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
   };
 
   // Slice w of each partial sum, in worker order.
-  const BufferRef sent = BufferRef::allocate(count * partials.size() * element);
+  const BufferRef sent = allocate(count * partials.size() * element);
   std::vector<std::size_t> send_bytes, receive_bytes;
   std::byte* place = sent->data();
   for (std::size_t w = 0; w < workers; ++w) {
@@ -287,7 +307,7 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
   }
   const std::size_t received_bytes =
       std::accumulate(receive_bytes.begin(), receive_bytes.end(), std::size_t{0});
-  const BufferRef received = BufferRef::allocate(received_bytes);
+  const BufferRef received = allocate(received_bytes);
   sums_->all_to_all(bytes_of(sent->data(), static_cast<std::size_t>(place - sent->data())),
                     bytes_of(received->data(), received_bytes), send_bytes, receive_bytes,
                     {.name = name});
@@ -310,7 +330,7 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
 
   std::vector<std::size_t> slices;
   for (std::size_t w = 0; w < workers; ++w) slices.push_back(slice_of(w));
-  const BufferRef own_slice = BufferRef::allocate(slice_of(own) * element);
+  const BufferRef own_slice = allocate(slice_of(own) * element);
   copy_bytes(result, own_slice->data(), slice_of(own) * element);
   sums_->all_gather({own_slice->data(), slice_of(own), dtype}, partials[0], slices, {.name = name});
 }
