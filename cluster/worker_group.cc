@@ -85,6 +85,7 @@ class WorkerGroup::Alarm {
     if (!verdict.is_fatal) return;  // the client has said it
     std::shared_ptr<Transport> transport;
     const Error error = to_error(verdict);
+    std::function<void(const Error&)> action;
     {
       MutexLock lock(mutex_);
       last_number_ = verdict.number;
@@ -92,8 +93,15 @@ class WorkerGroup::Alarm {
       transport = transport_.lock();
       if (!transport || first_) return;
       first_ = verdict;
+      action = action_;
     }
     transport->abort(error);
+    if (action) action(error);
+  }
+
+  void set_action(std::function<void(const Error&)> action) {
+    MutexLock lock(mutex_);
+    action_ = std::move(action);
   }
 
   std::uint64_t last_number() const {
@@ -124,6 +132,7 @@ class WorkerGroup::Alarm {
   std::weak_ptr<Transport> transport_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t last_number_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::optional<Verdict> first_ TUTTI_GUARDED_BY(mutex_);
+  std::function<void(const Error&)> action_ TUTTI_GUARDED_BY(mutex_);
 };
 
 /// The job's store for the time of connecting: waiting ends when a worker is lost meanwhile.
@@ -276,6 +285,10 @@ std::shared_ptr<void> WorkerGroup::watch(const Communicator& communicator,
   progress_->watch(group, [&communicator] { return group_progress(communicator.progress()); });
   return std::shared_ptr<void>(nullptr,
                                [board = progress_, group](void*) { board->watch(group, {}); });
+}
+
+void WorkerGroup::when_lost(std::function<void(const Error&)> action) {
+  alarm_->set_action(std::move(action));
 }
 
 void WorkerGroup::set_step(std::uint64_t step) { progress_->set_step(step); }

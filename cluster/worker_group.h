@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -68,6 +69,9 @@ class WorkerGroup {
   /// is named in a warning on all of them. `name` is the same on all workers.
   [[nodiscard]] std::shared_ptr<void> watch(const Communicator& communicator,
                                             const std::string& name);
+  /// `action` is called, by a thread of the job, when a worker is lost: whatever waits elsewhere
+  /// than in communicators is to be ended. It replaces the one before; {}: none.
+  void when_lost(std::function<void(const Error&)> action);
   /// The step that this worker is in.
   void set_step(std::uint64_t step);
 

@@ -80,7 +80,8 @@ void CrossDeviceOps::all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuf
   const ReplicaBuffer& first = buffers.front();
   internal::require_reduction(name(), op, first.dtype);
   internal::require_apart(name(), {}, buffers, never_in_place);
-  if (first.count == 0 || buffers.size() == 1) return;  // the mean of one value is that value
+  const bool alone = buffers.size() == 1 && !spans_processes();
+  if (first.count == 0 || alone) return;  // the mean of one value is that value
   carry_out({Collective::kAllReduce, op, 0, {}, buffers, {}}, options);
 }
 
@@ -194,7 +195,7 @@ PendingReduction CrossDeviceOps::start_all_reduce_in_place(ReduceOp op,
   internal::require_reduction(name(), op, first.dtype);
   internal::require_apart(name(), {}, buffers, never_in_place);
   PendingReduction pending;
-  if (first.count == 0 || buffers.size() == 1) return pending;
+  if (first.count == 0 || (buffers.size() == 1 && !spans_processes())) return pending;
   carry_out({Collective::kAllReduce, op, 0, {}, buffers, {}}, options, &pending);
   return pending;
 }

@@ -145,8 +145,12 @@ std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec&
                                                        const Group& group) {
   const std::string name = name_of(spec, group);
   const CrossDeviceOpsSpec checked = make_cross_device_ops(name, spec.options);
-  if (group.local_devices.empty() ||
-      group.world_size % static_cast<int>(group.local_devices.size()) != 0) {
+  const auto num_local = static_cast<int>(group.local_devices.size());
+  // With a way to the other processes these may have any number of replicas.
+  const bool fits = group.store || group.transport
+                        ? group.first_rank + num_local <= group.world_size
+                        : num_local > 0 && group.world_size % num_local == 0;
+  if (num_local == 0 || !fits) {
     fail(ErrorCode::kInvalidArgument, name,
          ": the group does not fit; expected a world size that is a multiple of the local devices, "
          "got world size ",

@@ -73,9 +73,8 @@ std::vector<SliceRange> cut_slices(std::size_t count, std::size_t element_size, 
   return slices;
 }
 
-const PlanInUse& BucketPlans::find_or_make(std::span<const Variable> variables,
-                                           const CommunicationOptions& options,
-                                           std::size_t num_replicas) {
+PlanInUse& BucketPlans::find_or_make(std::span<const Variable> variables,
+                                     const CommunicationOptions& options, std::size_t num_senders) {
   const std::vector<std::uint64_t> ids = ids_of(variables);
   const auto found = std::ranges::find_if(
       plans_, [&](const PlanInUse& each) { return each.plan->variable_ids == ids; });
@@ -87,8 +86,8 @@ const PlanInUse& BucketPlans::find_or_make(std::span<const Variable> variables,
   PlanInUse made;
   made.plan = std::make_shared<const BucketPlan>(
       BucketPlan::make(variables, options.bytes_per_pack, options.first_bytes_per_pack));
-  if (options.compression != WireCompression::kNone && num_replicas > 1) {
-    made.residuals = std::make_shared<Residuals>(*made.plan, num_replicas);
+  if (options.compression != WireCompression::kNone && num_senders > 0) {
+    made.residuals = std::make_shared<Residuals>(*made.plan, num_senders);
   }
   plans_.insert(plans_.begin(), std::move(made));
   if (plans_.size() > kMostPlans) plans_.pop_back();

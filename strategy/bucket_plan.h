@@ -36,6 +36,13 @@ struct BucketPlan {
   std::vector<Bucket> buckets;
   std::vector<Place> places;  // per variable
 
+  /// With other workers: numbers that travel behind the elements of a bucket. Two per item, and in
+  /// the first bucket one per worker.
+  std::size_t num_counters(std::size_t bucket, int num_workers) const {
+    const std::size_t of_workers = bucket == 0 ? static_cast<std::size_t>(num_workers) : 0;
+    return 2 * buckets[bucket].items.size() + of_workers;
+  }
+
   /// Sizes of 0: 4 MiB, and for the first bucket of each dtype as much, but 1 MiB at most.
   static BucketPlan make(std::span<const Variable> variables, std::int64_t bytes_per_pack,
                          std::int64_t first_bytes_per_pack = 0);
@@ -51,19 +58,22 @@ struct SliceRange {
 /// elements. At least 16 KiB each, so fewer for small buckets.
 std::vector<SliceRange> cut_slices(std::size_t count, std::size_t element_size, int num_replicas);
 
+class HostSums;
 class Residuals;
 
 struct PlanInUse {
   std::shared_ptr<const BucketPlan> plan;
   std::shared_ptr<Residuals> residuals;  // nullptr: gradients are not compressed
+  std::shared_ptr<HostSums> host_sums;   // where sums of GPUs' gradients go to other workers
 };
 
 /// The plans in use, newest first: one per optimizer, 16 at most. Not synchronised, but for
 /// first_warning().
 class BucketPlans {
  public:
-  const PlanInUse& find_or_make(std::span<const Variable> variables,
-                                const CommunicationOptions& options, std::size_t num_replicas);
+  /// `num_senders`: the replicas here that send their gradients to others; 0: none is compressed.
+  PlanInUse& find_or_make(std::span<const Variable> variables, const CommunicationOptions& options,
+                          std::size_t num_senders);
   /// After a step that failed, or another state was restored: residuals are of no step then.
   void clear() { plans_.clear(); }
   /// Whether it was not asked before.

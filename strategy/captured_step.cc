@@ -80,7 +80,7 @@ struct CapturedCalls::State {
   std::shared_ptr<StepCapture> begin_capture(Entry& entry, const Calls& calls,
                                              const std::vector<Device>& devices);
   void replay(Entry& entry, const Calls& calls);
-  void say_eager();
+  void say_eager(std::string_view where);
 
   const CaptureOptions options;
   mutable Mutex mutex;
@@ -138,10 +138,10 @@ void CapturedCalls::State::replay(Entry& entry, const Calls& calls) {
   entry.capture->commit();
 }
 
-void CapturedCalls::State::say_eager() {
+void CapturedCalls::State::say_eager(std::string_view where) {
   MutexLock lock(mutex);
   if (std::exchange(said_eager, true)) return;
-  log_info("captured step: on CPU devices the function itself runs each time");
+  log_info(concat("captured step: ", where, " the function itself runs each time"));
 }
 
 CapturedCalls::CapturedCalls(const CaptureOptions& options)
@@ -197,7 +197,11 @@ void capture(ReplicaContext& context, const CapturedCalls::Call& call, const Dec
 std::vector<Tensor> CapturedCalls::run(const Call& call) {
   ReplicaContext& context = ReplicaContext::current();
   if (context.device().type == DeviceType::kCpu) {
-    state_->say_eager();
+    state_->say_eager("on CPU devices");
+    return call.body(call.inputs);
+  }
+  if (context.strategy().num_workers() > 1) {  // whose messages no graph can repeat
+    state_->say_eager("with several workers");
     return call.body(call.inputs);
   }
   const std::vector<Device> devices = local_devices(context);

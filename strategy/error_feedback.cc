@@ -43,10 +43,14 @@ void keep_rest(const float* wanted, const float* sent, float* residual, std::siz
 
 }  // namespace
 
+DType wire_type(WireCompression compression) {
+  return compression == WireCompression::kFloat16 ? DType::kFloat16 : DType::kBFloat16;
+}
+
 void compress_with_feedback(WireCompression compression, const float* gradient, float* residual,
                             float* sent, std::size_t count) {
   const bool is_short_range = compression == WireCompression::kFloat16;
-  const DType wire = is_short_range ? DType::kFloat16 : DType::kBFloat16;
+  const DType wire = wire_type(compression);
   const float largest = is_short_range ? kLargestFloat16 : kLargestBFloat16;
   std::array<float, kBlock> wanted, limited;
   std::array<std::byte, kBlock * 2> narrowed;

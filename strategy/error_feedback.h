@@ -17,6 +17,9 @@ namespace tutti::internal {
 void compress_with_feedback(WireCompression compression, const float* gradient, float* residual,
                             float* sent, std::size_t count);
 
+/// kFloat16 or kBFloat16: the type in which values travel.
+DType wire_type(WireCompression compression);
+
 /// Throws kUnimplemented naming a float64 variable, which cannot be compressed.
 void require_compressible(WireCompression compression, std::span<const Variable> variables);
 

@@ -47,8 +47,9 @@ std::shared_ptr<GradientRound> GradientExchange::join(int replica,
   MutexLock lock(monitor.mutex());
   const std::size_t num_replicas = services_.replica_devices.size();
   if (!round_ || round_->joined.size() == num_replicas) {
+    const std::size_t senders = services_.num_replicas() > 1 ? num_replicas : 0;
     round_ = std::make_shared<GradientRound>(
-        services_, monitor, plans_.find_or_make(variables, services_.communication, num_replicas),
+        services_, monitor, plans_.find_or_make(variables, services_.communication, senders),
         variables);
   } else if (ids_of(variables) != round_->plan().variable_ids) {
     fail_different(replica, variables, round_->joined.front(), *round_);
@@ -132,8 +133,7 @@ void GradientBucketer::finish_round() {
     if (round_->failure()) std::rethrow_exception(round_->failure());
     if (round_->is_finished()) break;
   }
-  round_->join_gpus();
-  round_->join_workers();
+  round_->join();
   exchange_.judge(*round_);
 }
 

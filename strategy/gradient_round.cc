@@ -16,16 +16,19 @@
 
 namespace tutti::internal {
 
-GradientRound::GradientRound(ReplicaServices& services, ReplicaMonitor& monitor,
-                             const PlanInUse& plan, std::span<const Variable> variables)
+GradientRound::GradientRound(ReplicaServices& services, ReplicaMonitor& monitor, PlanInUse& plan,
+                             std::span<const Variable> variables)
     : services_(services),
       monitor_(monitor),
       plan_(plan.plan),
       residuals_(plan.residuals),
       variables_(variables.begin(), variables.end()),
-      team_(services.team.get()),
       num_replicas_(services.replica_devices.size()),
       on_gpus_(services.replica_devices.front().type == DeviceType::kGpu),
+      // One worker's GPUs need no host for their sums.
+      team_(on_gpus_ && services.num_workers() == 1 ? nullptr : services.team.get()),
+      by_nccl_(on_gpus_ && team_ && team_->gpu_sums()),
+      by_hosts_(on_gpus_ && team_ && !by_nccl_),
       alone_(num_replicas_ == 1 && !team_),
       canonical_(!on_gpus_ && (team_ || services.ops.name() == "canonical")),
       compression_(services.communication.compression),
@@ -33,6 +36,13 @@ GradientRound::GradientRound(ReplicaServices& services, ReplicaMonitor& monitor,
       gradients_(num_replicas_, std::vector<Gradient>(variables.size())),
       buckets_(plan_->buckets.size()),
       sparse_sums_(variables.size()) {
+  if (by_hosts_) {
+    const std::size_t num_partials = team_->partial_sums().size();
+    if (!plan.host_sums || plan.host_sums->num_partials() != num_partials) {
+      plan.host_sums = std::make_shared<HostSums>(*plan_, num_partials, team_->num_workers());
+    }
+    host_sums_ = plan.host_sums;
+  }
   std::vector<std::size_t> sizes;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const BucketPlan::Bucket& bucket = plan_->buckets[b];
@@ -51,7 +61,9 @@ GradientRound::GradientRound(ReplicaServices& services, ReplicaMonitor& monitor,
 }
 
 std::byte* GradientRound::element(std::size_t bucket, std::size_t copy, std::size_t index) {
-  MutableTensor& flat = buckets_[bucket].flat[copy];
+  BucketState& state = buckets_[bucket];
+  if (team_) return state.partials[copy].data + index * size_of(state.partials[copy].dtype);
+  MutableTensor& flat = state.flat[copy];
   return flat.data() + index * size_of(flat.dtype());
 }
 
@@ -65,7 +77,7 @@ void GradientRound::put(int replica, std::size_t index, const Gradient& gradient
   const bool later = on_gpus_ && gradient.is_dense();  // all at once, by join_gpus()
   if (alone_ && policy_ != NonFinitePolicy::kIgnore && !later) check_alone(index);
   if (--unfilled_[r][bucket] > 0) return;
-  if (on_gpus_ && num_replicas_ > 1) pack(replica, bucket);
+  if (on_gpus_ && !alone_) pack(replica, bucket);
   if (last_to_fill(bucket)) publish(bucket);
 }
 
@@ -77,7 +89,11 @@ bool GradientRound::last_to_fill(std::size_t bucket) {
 void GradientRound::publish(std::size_t bucket) {
   try {
     prepare(bucket);
-    if (on_gpus_ && has_dense(bucket)) start(bucket);
+    if (on_gpus_ && team_) {
+      start_for_workers(bucket);
+    } else if (on_gpus_ && has_dense(bucket)) {
+      start(bucket);
+    }
   } catch (...) {
     fail_with(std::current_exception());
     return;
@@ -113,7 +129,7 @@ void GradientRound::prepare(std::size_t bucket) {
   for (const BucketPlan::Item& item : plan_->buckets[bucket].items) {
     buckets_[bucket].kinds.push_back(prepare_item(bucket, item));
   }
-  if (team_ || (!on_gpus_ && !canonical_ && num_replicas_ > 1)) zero_unused(bucket);
+  if (!on_gpus_ && (team_ || (!canonical_ && num_replicas_ > 1))) zero_unused(bucket);
 }
 
 void GradientRound::zero_unused(std::size_t bucket) {
@@ -142,7 +158,7 @@ GradientRound::Kind GradientRound::prepare_item(std::size_t bucket, const Bucket
   if (!any_dense && !any_sparse) return Kind::kNone;
   if (!without.empty()) {
     log_warning_once(concat("Variable '", variables_[item.variable].name(),
-                            "' has no gradient on replicas ", join(without),
+                            "' has no gradient on replicas ", tutti::join(without),
                             " but has one on others; zeros are used there"));
   }
   if (!any_dense) {
@@ -272,6 +288,13 @@ void GradientRound::work() {
     }
     bucket_is_summed(task.bucket);
   }
+}
+
+void GradientRound::join() {
+  if (team_) join_workers();
+  if (on_gpus_) join_gpus();
+  const bool tells = policy_ == NonFinitePolicy::kError || policy_ == NonFinitePolicy::kSkip;
+  if (team_ && (tells || by_nccl_)) share_findings();
 }
 
 void GradientRound::fail_with(std::exception_ptr failure) {

@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/gpu/device_work.h"
 #include "tutti/strategy/bucket_plan.h"
 #include "tutti/strategy/error_feedback.h"
 #include "tutti/strategy/local_replica.h"
+#include "tutti/strategy/multi_worker/host_sums.h"
 #include "tutti/strategy/multi_worker/worker_team.h"
 #include "tutti/strategy/non_finite.h"
 
@@ -25,7 +27,7 @@ class GradientRound {
     SliceRange slice;
   };
 
-  GradientRound(ReplicaServices& services, ReplicaMonitor& monitor, const PlanInUse& plan,
+  GradientRound(ReplicaServices& services, ReplicaMonitor& monitor, PlanInUse& plan,
                 std::span<const Variable> variables);
 
   const BucketPlan& plan() const { return *plan_; }
@@ -34,11 +36,9 @@ class GradientRound {
   /// Replica `replica` gives its gradient of variable `index`; when that fills its part of a
   /// bucket, and it is the last one to do so, the bucket is published.
   void put(int replica, std::size_t index, const Gradient& gradient);
-  /// On GPUs: what replicas queue from now on sees the sums; looks for values that are not finite.
-  /// After all buckets are done, by one replica.
-  void join_gpus();
-  /// With other workers: waits for the sums over all of them. The same place in the program.
-  void join_workers();
+  /// With other workers: waits for the sums over all of them. On GPUs: what replicas queue from now
+  /// on sees the sums. After all buckets are done, by one replica.
+  void join();
   /// Computes slices until none is there. A failure is kept for wait-and-rethrow by the leader.
   void work();
   /// What was found not finite, under every policy but kIgnore. After all buckets are done.
@@ -56,15 +56,27 @@ class GradientRound {
 
  private:
   enum class Kind { kNone, kDense, kSparse };
+  using Event = std::shared_ptr<DeviceEvent>;
   struct BucketState {
     int num_filled = 0;
     std::size_t slices_left = 0;
-    std::vector<Kind> kinds;          // per item, known once published
-    std::vector<MutableTensor> flat;  // canonical: one, the result; else per replica, reduced in
-                                      // place; with other workers: one per partial sum of the team
-    PendingReduction pending;         // on GPUs
-    bool summed = false;              // by this worker: with other workers, guarded by sums_mutex_
-    std::string name;                 // of the sum over workers
+    std::vector<Kind> kinds;  // per item, known once published
+    // Canonical: one, the result; else per replica, reduced in place. With other workers, on CPUs:
+    // per partial sum.
+    std::vector<MutableTensor> flat;
+    PendingReduction pending;  // on GPUs
+
+    // With other workers:
+    // Per partial sum of the team, on the host; with NCCL the counters alone. The result is in the
+    // first.
+    std::vector<Elements> partials;
+    std::vector<float> counters;       // with NCCL
+    std::vector<MutableTensor> wide;   // on GPUs, per replica: a 16-bit bucket as float32, or none
+    std::unique_ptr<DeviceWork> work;  // on GPUs
+    // On GPUs: the partial sums are on the host, or with NCCL: gradients are packed.
+    std::vector<Event> copied;
+    bool summed = false;  // by this worker: guarded by sums_mutex_
+    std::string name;     // of the sum over workers
     CollectiveHandle sum;
   };
   /// Elements [begin, end) of a bucket, all of one item.
@@ -96,8 +108,15 @@ class GradientRound {
   std::byte* element(std::size_t bucket, std::size_t copy, std::size_t index);
 
   // gradient_round_workers.cc: buckets that are summed over workers, too.
+  void join_workers();
+  std::size_t first_counter(std::size_t bucket) const;
+  void give_summed() TUTTI_REQUIRES(sums_mutex_);
+  void give_all();
+  void give(std::size_t bucket);
+  void round_sum(std::size_t bucket);
   void make_partial_sums(std::size_t bucket);
   void count_kinds(std::size_t bucket);
+  std::size_t first_wait() const;
   void tell_wait();
   void note_waits();
   void add_for_workers(const Piece& piece);
@@ -110,7 +129,22 @@ class GradientRound {
   void search_sums(std::size_t bucket);
   void share_findings();
 
+  // gradient_round_worker_gpus.cc: the same for buckets in the memory of GPUs.
+  void make_gpu_buffers(std::size_t bucket);
+  std::vector<ReplicaBuffer> summed_buffers(std::size_t bucket) const;
+  std::vector<Event> mark_on_gpus(StreamId stream) const;
+  void wait_for(const std::vector<Event>& events) const;
+  void start_for_workers(std::size_t bucket);
+  void start_partial_sums(std::size_t bucket);
+  bool is_copied(std::size_t bucket) const;
+  void clear_partial_sums(std::size_t bucket);
+  void repeat_partial_sums(std::size_t bucket);
+  void spread_sum(std::size_t bucket);
+  void sum_by_nccl(std::size_t bucket);
+  void join_worker_gpus(std::size_t bucket);
+
   // gradient_round_gpu.cc: buckets in the memory of GPUs, reduced beside the backward pass.
+  void join_gpus();
   void pack(int replica, std::size_t bucket);
   void start(std::size_t bucket);
   bool has_dense(std::size_t bucket) const;
@@ -139,17 +173,20 @@ class GradientRound {
   const std::shared_ptr<const BucketPlan> plan_;
   const std::shared_ptr<Residuals> residuals_;  // nullptr: nothing is compressed
   const std::vector<Variable> variables_;
-  WorkerTeam* const team_;          // nullptr: this worker is alone
   const std::size_t num_replicas_;  // of this worker
   const bool on_gpus_;
-  const bool alone_;      // one replica, which keeps its gradients as they are
-  const bool canonical_;  // on CPUs: added straight from the gradients into one result
+  WorkerTeam* const team_;  // nullptr: this worker is alone
+  const bool by_nccl_;      // on GPUs, over all workers
+  const bool by_hosts_;     // on GPUs, over all workers
+  const bool alone_;        // one replica, which keeps its gradients as they are
+  const bool canonical_;    // on CPUs: added straight from the gradients into one result
   const WireCompression compression_;
   const NonFinitePolicy policy_;
   // gradients_[replica][variable]: written by the replica until it has filled the bucket, then by
   // the publisher, then read by all.
   std::vector<std::vector<Gradient>> gradients_;
   std::vector<std::vector<std::size_t>> unfilled_;  // [replica][bucket]; the replica's own
+  std::shared_ptr<HostSums> host_sums_;             // by hosts
   std::vector<BucketState> buckets_;
   std::vector<Gradient> sparse_sums_;  // per variable
   Mutex sums_mutex_;

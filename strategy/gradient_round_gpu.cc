@@ -58,6 +58,9 @@ void GradientRound::pack(int replica, std::size_t bucket) {
     });
   }
   copy_many_on_gpu(flat.device(), copies);
+  if (!buckets_[bucket].wide.empty()) {
+    cast_on_gpu(buffer_of(flat), buffer_of(buckets_[bucket].wide[r]));
+  }
 }
 
 std::vector<ReplicaBuffer> GradientRound::flat_buffers(std::size_t bucket) const {
@@ -77,13 +80,16 @@ void GradientRound::start(std::size_t bucket) {
 }
 
 void GradientRound::join_gpus() {
-  if (!on_gpus_) return;
-  for (BucketState& bucket : buckets_) bucket.pending.join();
-  if (policy_ != NonFinitePolicy::kIgnore) search_on_gpus();
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    buckets_[b].pending.join();
+    join_worker_gpus(b);
+  }
+  // The hosts have looked at what went through their hands.
+  if (policy_ != NonFinitePolicy::kIgnore && !by_hosts_) search_on_gpus();
 }
 
 void GradientRound::search_on_gpus() {
-  if (num_replicas_ == 1) return search_alone_on_gpu();
+  if (alone_) return search_alone_on_gpu();
   std::vector<std::size_t> dense;
   std::vector<Tensor> sums;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -124,7 +130,7 @@ void GradientRound::note_on_gpus(std::size_t bucket) {
       const Tensor on_host = gradient.dense().to(Device{});
       const auto found = first_non_finite(plan.dtype, on_host.bytes().data(), item.count);
       if (!found) continue;
-      note(item, *found, static_cast<int>(r));
+      note(item, *found, first_replica() + static_cast<int>(r));
       any = true;
     }
     if (in_sum && !any) note(item, *in_sum, NonFiniteValue::kSum);
@@ -141,8 +147,14 @@ void GradientRound::repair_on_gpus(std::size_t bucket) {
     }
   }
   for (std::size_t r = 0; r < num_replicas_; ++r) pack(static_cast<int>(r), bucket);
-  start(bucket);
-  buckets_[bucket].pending.join();
+  if (by_nccl_) {
+    buckets_[bucket].copied = mark_on_gpus(StreamId::kCompute);
+    sum_by_nccl(bucket);
+    join_worker_gpus(bucket);
+  } else {
+    start(bucket);
+    buckets_[bucket].pending.join();
+  }
   // Finite values may have an infinite sum.
   const Tensor sums = buckets_[bucket].flat[0].freeze().to(Device{});
   const Tensor finite = without_non_finite(sums);

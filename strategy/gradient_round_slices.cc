@@ -159,6 +159,9 @@ void GradientRound::note_first(const Piece& piece) {
   const DType dtype = plan_->buckets[piece.bucket].dtype;
   bool any = false;
   for (std::size_t r = 0; r < num_replicas_; ++r) {
+    Gradient& gradient = gradients_[r][piece.item.variable];
+    if (!gradient.is_dense()) continue;  // another worker's is
+    if (on_gpus_) gradient = gradient.dense().to(Device{});
     const auto found = first_non_finite(dtype, gradient_at(r, piece), piece.count());
     if (!found) continue;
     note(piece.item, piece.offset() + *found, first_replica() + static_cast<int>(r));

@@ -22,20 +22,20 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kBlockElements = 8 * 1024;
-constexpr std::size_t kCountersPerItem = 2;
+constexpr std::size_t kCountersPerItem = 2;  // BucketPlan::num_counters()
 /// Behind its counters stands a number per worker, which the others leave 0: what it has waited.
 constexpr std::size_t kBucketWithWaits = 0;
 
-/// Counter `index` of a bucket: float32 or float64, both exact for any number of replicas.
-double counter(const MutableTensor& flat, std::size_t count, std::size_t index) {
-  if (flat.dtype() == DType::kFloat64) return flat.span<double>()[count + index];
-  return flat.span<float>()[count + index];
+/// A counter: float32 or float64, both exact for any number of replicas.
+double counter(const Elements& partial, std::size_t index) {
+  if (partial.dtype == DType::kFloat64) return reinterpret_cast<const double*>(partial.data)[index];
+  return reinterpret_cast<const float*>(partial.data)[index];
 }
-void set_counter(MutableTensor& flat, std::size_t count, std::size_t index, double value) {
-  if (flat.dtype() == DType::kFloat64) {
-    flat.span<double>()[count + index] = value;
+void set_counter(const Elements& partial, std::size_t index, double value) {
+  if (partial.dtype == DType::kFloat64) {
+    reinterpret_cast<double*>(partial.data)[index] = value;
   } else {
-    flat.span<float>()[count + index] = static_cast<float>(value);
+    reinterpret_cast<float*>(partial.data)[index] = static_cast<float>(value);
   }
 }
 
@@ -51,52 +51,64 @@ void GradientRound::make_partial_sums(std::size_t bucket) {
     fail(ErrorCode::kUnimplemented, "gradients of ", plan.dtype,
          " with several workers; expected a floating type; try a cast");
   }
-  std::size_t count = plan.count + kCountersPerItem * plan.items.size();
-  if (bucket == kBucketWithWaits) count += static_cast<std::size_t>(team_->num_workers());
   BucketState& state = buckets_[bucket];
-  for (std::size_t p = 0; p < team_->partial_sums().size(); ++p) {
-    state.flat.push_back(team_->make_buffer(count, WorkerTeam::sum_dtype(plan.dtype)));
-  }
   const Variable& first = variables_[plan.items.front().variable];
   state.name = concat("gradients ", bucket + 1, "/", buckets_.size(), " ", first.name());
+  if (on_gpus_) return make_gpu_buffers(bucket);
+  const std::size_t count = plan.count + plan_->num_counters(bucket, team_->num_workers());
+  for (std::size_t p = 0; p < team_->partial_sums().size(); ++p) {
+    state.flat.push_back(team_->make_buffer(count, WorkerTeam::sum_dtype(plan.dtype)));
+    state.partials.push_back(elements_of(state.flat.back()));
+  }
+}
+
+std::size_t GradientRound::first_counter(std::size_t bucket) const {
+  return by_nccl_ ? 0 : plan_->buckets[bucket].count;
 }
 
 /// Called before kinds are made equal within the worker.
 void GradientRound::count_kinds(std::size_t bucket) {
   const BucketPlan::Bucket& plan = plan_->buckets[bucket];
-  for (std::size_t i = 0; i < plan.items.size(); ++i) {
-    double dense = 0.0, sparse = 0.0;
-    for (const std::vector<Gradient>& of_replica : gradients_) {
-      dense += of_replica[plan.items[i].variable].is_dense() ? 1.0 : 0.0;
-      sparse += of_replica[plan.items[i].variable].is_slices() ? 1.0 : 0.0;
-    }
-    std::vector<MutableTensor>& flat = buckets_[bucket].flat;
-    for (std::size_t p = 0; p < flat.size(); ++p) {
-      set_counter(flat[p], plan.count, kCountersPerItem * i, p == 0 ? dense : 0.0);
-      set_counter(flat[p], plan.count, kCountersPerItem * i + 1, p == 0 ? sparse : 0.0);
+  const std::vector<Elements>& partials = buckets_[bucket].partials;
+  for (std::size_t p = 0; p < partials.size(); ++p) {
+    const CanonicalNode node = team_->partial_sums()[p];
+    const auto replicas =
+        std::span(gradients_)
+            .subspan(static_cast<std::size_t>(node.first), static_cast<std::size_t>(node.count));
+    for (std::size_t i = 0; i < plan.items.size(); ++i) {
+      double dense = 0.0, sparse = 0.0;
+      for (const std::vector<Gradient>& of_replica : replicas) {
+        dense += of_replica[plan.items[i].variable].is_dense() ? 1.0 : 0.0;
+        sparse += of_replica[plan.items[i].variable].is_slices() ? 1.0 : 0.0;
+      }
+      const std::size_t first = first_counter(bucket) + kCountersPerItem * i;
+      set_counter(partials[p], first, dense);
+      set_counter(partials[p], first + 1, sparse);
     }
   }
   if (bucket == kBucketWithWaits) tell_wait();
 }
 
+std::size_t GradientRound::first_wait() const {
+  return first_counter(kBucketWithWaits) +
+         kCountersPerItem * plan_->buckets[kBucketWithWaits].items.size();
+}
+
 void GradientRound::tell_wait() {
-  const BucketPlan::Bucket& plan = plan_->buckets[kBucketWithWaits];
   const double own_wait = team_->stragglers().take_wait();
-  std::vector<MutableTensor>& flat = buckets_[kBucketWithWaits].flat;
-  for (std::size_t p = 0; p < flat.size(); ++p) {
+  const std::vector<Elements>& partials = buckets_[kBucketWithWaits].partials;
+  for (std::size_t p = 0; p < partials.size(); ++p) {
     for (int w = 0; w < team_->num_workers(); ++w) {
-      const std::size_t place = kCountersPerItem * plan.items.size() + static_cast<std::size_t>(w);
-      set_counter(flat[p], plan.count, place, p == 0 && w == team_->worker() ? own_wait : 0.0);
+      set_counter(partials[p], first_wait() + static_cast<std::size_t>(w),
+                  p == 0 && w == team_->worker() ? own_wait : 0.0);
     }
   }
 }
 
 void GradientRound::note_waits() {
-  const BucketPlan::Bucket& plan = plan_->buckets[kBucketWithWaits];
   std::vector<double> waits;
   for (std::size_t w = 0; w < static_cast<std::size_t>(team_->num_workers()); ++w) {
-    waits.push_back(counter(buckets_[kBucketWithWaits].flat[0], plan.count,
-                            kCountersPerItem * plan.items.size() + w));
+    waits.push_back(counter(buckets_[kBucketWithWaits].partials[0], first_wait() + w));
   }
   team_->note_waits(waits);
 }
@@ -125,6 +137,14 @@ void GradientRound::add_block_for_workers(const Piece& block) {
     }
     inputs.push_back(values);
   }
+  std::vector<std::vector<float>> sent(compresses(block.bucket) ? num_replicas_ : 0,
+                                       std::vector<float>(block.count()));
+  for (std::size_t r = 0; r < sent.size(); ++r) {
+    compress_with_feedback(compression_, reinterpret_cast<const float*>(inputs[r]),
+                           residuals_->at(r, block.bucket, block.begin), sent[r].data(),
+                           block.count());
+    inputs[r] = reinterpret_cast<const std::byte*>(sent[r].data());
+  }
   std::vector<std::vector<float>> widened(wide == dtype ? 0 : num_replicas_,
                                           std::vector<float>(block.count()));
   for (std::size_t r = 0; r < widened.size(); ++r) {
@@ -143,42 +163,76 @@ void GradientRound::add_block_for_workers(const Piece& block) {
 void GradientRound::give_to_workers(std::size_t bucket) {
   MutexLock lock(sums_mutex_);
   buckets_[bucket].summed = true;
+  give_summed();
+}
+
+void GradientRound::give_summed() {
   for (; next_to_give_ < buckets_.size() && buckets_[next_to_give_].summed; ++next_to_give_) {
-    BucketState& state = buckets_[next_to_give_];
-    std::vector<Elements> partials;
-    for (MutableTensor& flat : state.flat) partials.push_back(elements_of(flat));
-    const TraceSpan span("give", "communication",
-                         {{"bucket", static_cast<std::int64_t>(next_to_give_)}});
-    state.sum = team_->start_sum(partials, state.name);
+    // What is still to be looked at, or is not on the host yet, is given by give_all().
+    if (by_hosts_ && (policy_ == NonFinitePolicy::kZero || !is_copied(next_to_give_))) return;
+    give(next_to_give_);
   }
 }
 
+/// Waits for GPUs.
+void GradientRound::give_all() {
+  MutexLock lock(sums_mutex_);
+  for (; next_to_give_ < buckets_.size(); ++next_to_give_) {
+    if (by_hosts_) wait_for(buckets_[next_to_give_].copied);
+    if (by_hosts_ && policy_ == NonFinitePolicy::kZero) clear_partial_sums(next_to_give_);
+    give(next_to_give_);
+  }
+}
+
+void GradientRound::give(std::size_t bucket) {
+  BucketState& state = buckets_[bucket];
+  const TraceSpan span("give", "communication", {{"bucket", static_cast<std::int64_t>(bucket)}});
+  std::optional<DType> wire;
+  if (compresses(bucket)) wire = wire_type(compression_);
+  state.sum = team_->start_sum(state.partials, state.name, wire);
+}
+
 void GradientRound::join_workers() {
-  if (!team_) return;
   const TraceSpan span("workers", "communication");
+  give_all();
   for (std::size_t b = 0; b < buckets_.size(); ++b) take_from_workers(b);
-  if (policy_ == NonFinitePolicy::kError || policy_ == NonFinitePolicy::kSkip) share_findings();
+  for (std::size_t b = 0; by_nccl_ && b < buckets_.size(); ++b) sum_by_nccl(b);
 }
 
 void GradientRound::take_from_workers(std::size_t bucket) {
   BucketState& state = buckets_[bucket];
-  const BucketPlan::Bucket& plan = plan_->buckets[bucket];
   {
     const StragglerWatch::Waiting waiting(team_->stragglers());
     state.sum.wait();
   }
   if (bucket == kBucketWithWaits) note_waits();
-  for (std::size_t i = 0; i < plan.items.size(); ++i) {
-    take_item(bucket, i, counter(state.flat[0], plan.count, kCountersPerItem * i),
-              counter(state.flat[0], plan.count, kCountersPerItem * i + 1));
+  for (std::size_t i = 0; i < plan_->buckets[bucket].items.size(); ++i) {
+    const std::size_t first = first_counter(bucket) + kCountersPerItem * i;
+    take_item(bucket, i, counter(state.partials[0], first), counter(state.partials[0], first + 1));
   }
-  state.flat.resize(1);
-  if (plan.dtype != state.flat[0].dtype()) {
-    MutableTensor rounded(state.flat[0].shape(), plan.dtype, Device{});
-    narrow(state.flat[0].span<float>().data(), plan.dtype, rounded.data(), plan.count);
-    state.flat[0] = std::move(rounded);
-  }
+  if (by_nccl_) return;
+  round_sum(bucket);
   if (policy_ != NonFinitePolicy::kIgnore) search_sums(bucket);
+  if (by_hosts_ && has_dense(bucket)) spread_sum(bucket);
+}
+
+/// The result alone, in the type of the gradients.
+void GradientRound::round_sum(std::size_t bucket) {
+  BucketState& state = buckets_[bucket];
+  const BucketPlan::Bucket& plan = plan_->buckets[bucket];
+  const Elements sum = state.partials[0];
+  state.partials.resize(1);
+  if (!on_gpus_) state.flat.resize(1);
+  if (plan.dtype == sum.dtype) return;
+  MutableTensor rounded;
+  if (by_hosts_) {
+    state.partials[0] = host_sums_->bucket(bucket).rounded;
+  } else {
+    rounded = MutableTensor({static_cast<std::int64_t>(plan.count)}, plan.dtype, Device{});
+    state.partials[0] = elements_of(rounded);
+  }
+  narrow(reinterpret_cast<const float*>(sum.data), plan.dtype, state.partials[0].data, plan.count);
+  if (!on_gpus_) state.flat[0] = std::move(rounded);
 }
 
 void GradientRound::take_item(std::size_t bucket, std::size_t position, double num_dense,
@@ -200,14 +254,31 @@ void GradientRound::take_item(std::size_t bucket, std::size_t position, double n
 }
 
 /// Slices on some replicas and dense gradients on others: workers that had slices alone have given
-/// zeros. So the sum is made once more, of this variable.
+/// zeros. So the sum is made once more, of this variable (of the bucket, where GPUs make it).
 void GradientRound::sum_mixed(const BucketPlan::Item& item, std::size_t bucket) {
+  if (compresses(bucket)) {
+    fail(ErrorCode::kUnimplemented, "compression ", to_string(compression_), ": Variable '",
+         variables_[item.variable].name(), "' has slices on some replicas and dense gradients on ",
+         "others; expected one kind; try WireCompression::kNone");
+  }
   make_dense(item, bucket);
-  add_for_workers({item, bucket, item.first, item.first + item.count});
+  BucketState& state = buckets_[bucket];
+  if (by_nccl_) {  // which comes later
+    state.copied = mark_on_gpus(StreamId::kCompute);
+    return;
+  }
+  const bool whole = by_hosts_;
+  if (whole) {
+    repeat_partial_sums(bucket);
+    if (policy_ == NonFinitePolicy::kZero) clear_partial_sums(bucket);
+  } else {
+    add_for_workers({item, bucket, item.first, item.first + item.count});
+  }
   std::vector<Elements> partials;
-  for (std::size_t p = 0; p < buckets_[bucket].flat.size(); ++p) {
-    partials.push_back(
-        {element(bucket, p, item.first), item.count, buckets_[bucket].flat[p].dtype()});
+  for (std::size_t p = 0; p < state.partials.size(); ++p) {
+    partials.push_back({element(bucket, p, whole ? 0 : item.first),
+                        whole ? plan_->buckets[bucket].count : item.count,
+                        state.partials[p].dtype});
   }
   const std::string name = concat("mixed gradients of ", variables_[item.variable].name());
   team_->start_sum(partials, name).wait();

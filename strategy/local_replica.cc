@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/local_replica.h"
 
+#include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/strategy/strategy_mode.h"
 
@@ -51,7 +52,10 @@ void all_reduce_together(ReplicaServices& services, ReduceOp op, const std::stri
   }
   const auto first = static_cast<std::size_t>(services.first_replica());
   for (std::size_t r = 0; r < replicas.size(); ++r) {
-    for (const auto& result : results) replicas[r]->results.push_back(result[first + r]);
+    for (const auto& result : results) {
+      // Values of other workers come to the host.
+      replicas[r]->results.push_back(copy_to(result[first + r], services.replica_devices[r]));
+    }
   }
 }
 

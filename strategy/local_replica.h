@@ -25,6 +25,7 @@ struct ReplicaServices {
   std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr: this process has all replicas
 
   int first_replica() const { return team ? team->first_replica() : 0; }
+  int num_workers() const { return team ? team->num_workers() : 1; }
   int num_replicas() const {
     return team ? team->num_replicas() : static_cast<int>(replica_devices.size());
   }

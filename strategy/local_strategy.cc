@@ -328,7 +328,9 @@ std::span<const double> LocalStrategy::replica_weights() const {
 }
 CrossDeviceOps& LocalStrategy::cross_device_ops() { return *impl_->ops; }
 std::string_view LocalStrategy::reduction_name() {
-  return team() ? team()->algorithm() : impl_->ops->name();
+  const bool alone_on_gpus =
+      num_workers() == 1 && replica_devices().front().type == DeviceType::kGpu;
+  return team() && !alone_on_gpus ? team()->algorithm() : impl_->ops->name();
 }
 const Strategy::Failure& LocalStrategy::last_failure() const { return impl_->failure; }
 

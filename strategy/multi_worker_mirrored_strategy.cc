@@ -14,19 +14,9 @@ namespace {
 
 constexpr const char* kWho = "multi_worker_mirrored";
 
-/// This worker's share of options.replicas, and what several workers cannot do.
+/// This worker's share of options.replicas.
 LocalStrategyOptions options_of_worker(int worker, int workers, LocalStrategyOptions options) {
   if (options.devices.devices.empty()) options.devices = default_devices();
-  for (const Device& device : options.devices.devices) {
-    if (device.type == DeviceType::kCpu || workers == 1) continue;
-    fail(ErrorCode::kUnimplemented, kWho, ": replicas on ", device, " with ", workers,
-         " workers; expected CPUs; try mirrored on the GPUs of one machine");
-  }
-  const WireCompression compression = options.cross_device_ops.options.compression;
-  if (compression != WireCompression::kNone) {
-    fail(ErrorCode::kUnimplemented, kWho, ": compression ", to_string(compression),
-         "; expected none; try variables of bfloat16");
-  }
   const auto devices = static_cast<int>(options.devices.devices.size());
   if (options.replicas == 0) {
     options.replicas = devices;
@@ -54,27 +44,80 @@ void check_order(const internal::WorkerTeam& team, const LocalStrategyOptions& o
                   ": order-free, the same bits as other strategies are not promised"));
 }
 
-/// What combines values between workers, by name.
-std::string algorithm_of(const CrossDeviceOpsSpec& spec) {
-  if (!spec.name.empty()) return spec.name;
-  switch (spec.options.implementation) {
+/// The operation that an implementation stands for; "" for AUTO.
+std::string_view implied_by(CommunicationImplementation implementation) {
+  switch (implementation) {
     case CommunicationImplementation::kRing:
       return "ring";
     case CommunicationImplementation::kMpi:
       return "mpi";
     case CommunicationImplementation::kNccl:
       return "nccl";
-    case CommunicationImplementation::kAuto:
     case CommunicationImplementation::kCanonical:
+      return "canonical";
+    case CommunicationImplementation::kAuto:
       break;
   }
-  return "canonical";
+  return "";
+}
+
+/// What combines gradients between workers, by name; "" where that is left to us.
+std::string wanted_by(const CrossDeviceOpsSpec& spec) {
+  const std::string implied(implied_by(spec.options.implementation));
+  if (spec.name.empty() || implied.empty() || spec.name == implied) {
+    return spec.name.empty() ? implied : spec.name;
+  }
+  fail(ErrorCode::kInvalidArgument, kWho, ": implementation ",
+       to_string(spec.options.implementation), " is the operation '", implied, "', but '",
+       spec.name, "' is named; try one of the two");
+}
+
+/// By messages or shared memory between the hosts: GPUs' sums go by NCCL or by this, too.
+std::string algorithm_of(const CrossDeviceOpsSpec& spec) {
+  const std::string wanted = wanted_by(spec);
+  return wanted.empty() || wanted == "nccl" ? "canonical" : wanted;
 }
 
 CommunicatorOptions communication_of(const LocalStrategyOptions& options) {
   const auto& timeout = options.cross_device_ops.options.timeout;
   return {.algorithm = algorithm_of(options.cross_device_ops),
           .timeout = timeout ? Duration(*timeout) : Duration(options.timeout)};
+}
+
+bool are_gpus(const LocalStrategyOptions& options) {
+  return options.devices.devices.front().type == DeviceType::kGpu;
+}
+
+/// This worker's replicas, and whether NCCL may sum their gradients over `workers`. `algorithm`
+/// does it otherwise.
+internal::WorkerGpus gpus_of(const LocalStrategyOptions& options, int workers,
+                             std::string_view algorithm) {
+  const std::string wanted = wanted_by(options.cross_device_ops);
+  internal::WorkerGpus gpus;
+  const auto num_devices = static_cast<int>(options.devices.devices.size());
+  for (int r = 0; r < options.replicas; ++r) {
+    const auto device = static_cast<std::size_t>(r * num_devices / options.replicas);
+    require_available(gpus.devices.emplace_back(options.devices.devices[device]));
+  }
+  const bool is_open =
+      wanted.empty() && algorithm == "canonical" && !options.deterministic.value_or(false);
+  if (workers == 1 && are_gpus(options)) return gpus;  // as MirroredStrategy
+  gpus.use = wanted == "nccl" ? internal::NcclUse::kAlways
+             : is_open        ? internal::NcclUse::kIfAllCan
+                              : internal::NcclUse::kNever;
+  gpus.timeout = options.cross_device_ops.options.timeout.value_or(gpus.timeout);
+  return gpus;
+}
+
+/// Replicas round their gradients to 16 bits, so what travels must be theirs, and not be rounded
+/// again.
+void check_compression(const internal::WorkerTeam& team, const LocalStrategyOptions& options) {
+  const WireCompression compression = options.cross_device_ops.options.compression;
+  if (compression == WireCompression::kNone || team.is_canonical()) return;
+  fail(ErrorCode::kUnimplemented, kWho, ": compression ", to_string(compression), " with '",
+       team.algorithm(),
+       "'; expected canonical, in whose messages a replica's gradient stays in 16 ",
+       "bits; try implementation CANONICAL, or no compression");
 }
 
 }  // namespace
@@ -86,25 +129,31 @@ struct MultiWorkerMirroredStrategy::Parts {
 
   static Parts of_job(const ClusterResolver& resolver, const MultiWorkerOptions& options) {
     std::shared_ptr<WorkerGroup> group = WorkerGroup::join(resolver, options.cluster);
-    Parts parts;
-    parts.options = options_of_worker(group->worker(), group->num_workers(), options.local);
-    parts.team =
-        std::make_shared<internal::WorkerTeam>(std::move(group), communication_of(options.local),
-                                               parts.options.replicas, options.stragglers);
-    // What the worker combines alone it combines in canonical order.
-    parts.options.cross_device_ops.name = "canonical";
-    parts.options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
-    return parts;
+    LocalStrategyOptions own =
+        options_of_worker(group->worker(), group->num_workers(), options.local);
+    const int workers = group->num_workers();
+    const CommunicatorOptions communication = communication_of(own);
+    internal::WorkerGpus gpus = gpus_of(own, workers, communication.algorithm);
+    return {for_replicas(std::move(own), workers),
+            std::make_shared<internal::WorkerTeam>(std::move(group), communication, std::move(gpus),
+                                                   options.stragglers)};
   }
 
   static Parts of_communicator(std::unique_ptr<Communicator> communicator,
                                LocalStrategyOptions options) {
-    Parts parts;
-    parts.options =
-        options_of_worker(communicator->rank(), communicator->size(), std::move(options));
-    parts.team =
-        std::make_shared<internal::WorkerTeam>(std::move(communicator), parts.options.replicas);
-    return parts;
+    const int workers = communicator->size();
+    LocalStrategyOptions own = options_of_worker(communicator->rank(), workers, std::move(options));
+    internal::WorkerGpus gpus = gpus_of(own, workers, communicator->name());
+    return {for_replicas(std::move(own), workers),
+            std::make_shared<internal::WorkerTeam>(std::move(communicator), std::move(gpus))};
+  }
+
+  /// What a worker combines alone it combines in canonical order, but for GPUs without others.
+  static LocalStrategyOptions for_replicas(LocalStrategyOptions options, int workers) {
+    if (workers == 1 && are_gpus(options)) return options;
+    options.cross_device_ops.name = "canonical";
+    options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
+    return options;
   }
 };
 
@@ -120,6 +169,7 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<Communi
 MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(Parts parts)
     : LocalStrategy(kWho, parts.options, parts.team) {
   check_order(*team(), parts.options);
+  check_compression(*team(), parts.options);
   const auto devices = replica_devices();
   placement_ = std::make_shared<const internal::Placement>(
       internal::Placement::mirrored({devices.begin(), devices.end()}));

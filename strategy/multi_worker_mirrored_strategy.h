@@ -19,9 +19,11 @@ struct Placement;
 struct MultiWorkerOptions {
   /// Of this worker, but for `replicas` (of all workers, shared out evenly, the first workers
   /// getting one more; 0: one per local device) and `replica_weights` (of all replicas).
-  /// cross_device_ops names what combines values between workers (canonical, ring,
-  /// halving_doubling, tree, hierarchical_copy, auto, mpi or a plugin that spans processes; by
-  /// default canonical); within the worker values are combined in canonical order.
+  /// cross_device_ops names what sums gradients between workers (canonical, ring,
+  /// halving_doubling, tree, hierarchical_copy, auto, mpi or a plugin that spans processes; nccl,
+  /// for replicas that all have a GPU of their own). By default nccl where all workers can, unless
+  /// `deterministic`, else canonical; one line in the log says why. Other values are combined in
+  /// canonical order.
   LocalStrategyOptions local = {};
   /// How workers find and watch each other.
   WorkerGroupOptions cluster = {};
@@ -39,13 +41,13 @@ struct MultiWorkerOptions {
 class MultiWorkerMirroredStrategy final : public LocalStrategy {
  public:
   /// The workers are the cluster's chief and workers; an empty cluster is this process alone.
-  /// Waits for all of them. Throws as WorkerGroup::join(), kInvalidArgument as MirroredStrategy and
-  /// when the workers' options contradict each other, kUnimplemented for replicas on GPUs and for
-  /// compressed gradients.
+  /// Waits for all of them. Throws as WorkerGroup::join(), kInvalidArgument as MirroredStrategy,
+  /// when the workers' options contradict each other, and for NCCL where a worker cannot;
+  /// kUnimplemented for compressed gradients on GPUs, or with what does not add in canonical order.
   explicit MultiWorkerMirroredStrategy(const ClusterResolver& resolver,
                                        MultiWorkerOptions options = {});
   /// The same for workers that are connected otherwise: this one is communicator->rank(), and
-  /// values are combined between workers by the communicator's algorithm.
+  /// gradients are summed between workers by the communicator's algorithm, or NCCL as above.
   explicit MultiWorkerMirroredStrategy(std::unique_ptr<Communicator> communicator,
                                        LocalStrategyOptions options = {});
   ~MultiWorkerMirroredStrategy() override;

@@ -30,26 +30,15 @@ std::int64_t length_of(const Tensor& value, std::span<const int> axes) {
   return length;
 }
 
-/// SUM over `axes` of each value (float for bool is not guessed: bool is refused by reduce_sum),
-/// then along the tree.
-Tensor sum_over_axes(std::span<const Tensor> values, std::span<const int> axes,
-                     Device destination) {
+/// SUM over `axes` of each value (float for bool is not guessed: bool is refused by reduce_sum), on
+/// its device.
+std::vector<Tensor> sums_over_axes(std::span<const Tensor> values, std::span<const int> axes) {
   std::vector<Tensor> sums;
   for (const Tensor& value : values) {
     for (const int axis : axes) value.shape().normalized_axis(axis, kWho);
     sums.push_back(reduce_sum(value, {std::vector<int>(axes.begin(), axes.end()), false}));
   }
-  return reduce_tensors_along_tree(ReduceOp::kSum, sums, destination);
-}
-
-Tensor reduce_values(ReduceOp op, std::span<const Tensor> values, std::span<const int> axes,
-                     Device destination) {
-  const GradientTape::StopRecording stop;
-  const Tensor sum = sum_over_axes(values, axes, destination);
-  if (op == ReduceOp::kSum) return sum;
-  std::int64_t count = 0;
-  for (const Tensor& value : values) count += length_of(value, axes);
-  return quotient(sum, count);
+  return sums;
 }
 
 }  // namespace
@@ -69,8 +58,21 @@ Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<
   require_sum_or_mean(op);
   check_argument_count(value.size());
   if (axes.empty()) return reduce(op, value);
-  return reduce_values(op, values_of_all_replicas(value, "reduce"), axes,
-                       parameter_devices().front());
+  const GradientTape::StopRecording stop;
+  const PerReplica<Tensor> sums(sums_over_axes(value.values(), axes));
+  const Tensor sum = reduce_tensors_along_tree(
+      ReduceOp::kSum, values_of_all_replicas(sums, "reduce"), parameter_devices().front());
+  if (op == ReduceOp::kSum) return sum;
+  std::vector<Tensor> lengths;
+  for (const Tensor& each : value) {
+    lengths.push_back(Tensor::from<std::int64_t>({}, {length_of(each, axes)}));
+  }
+  std::int64_t count = 0;
+  for (const Tensor& length :
+       values_of_all_replicas(PerReplica<Tensor>(std::move(lengths)), "lengths in reduce")) {
+    count += length.item_int();
+  }
+  return quotient(sum, count);
 }
 
 Tensor Strategy::reduce(std::string_view op, const PerReplica<Tensor>& value,
@@ -87,7 +89,10 @@ Tensor Strategy::reduce(ReduceOp op, const Tensor& value, std::optional<int> axi
          " replicas; expected a PerReplica; try MEAN, or the result of run()");
   }
   if (!axis) return value;
-  return reduce_values(op, std::span(&value, 1), std::span<const int>(&*axis, 1), value.device());
+  const GradientTape::StopRecording stop;
+  const std::span<const int> axes(&*axis, 1);
+  const Tensor sum = sums_over_axes(std::span(&value, 1), axes).front();
+  return op == ReduceOp::kSum ? sum : quotient(sum, length_of(value, axes));
 }
 
 }  // namespace tutti

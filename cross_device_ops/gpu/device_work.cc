@@ -14,10 +14,21 @@ constexpr StreamId kStream = StreamId::kCommunication;
 
 }  // namespace
 
-DeviceWork::DeviceWork(std::span<const Device> devices) {
+void DeviceWork::add_devices(std::span<const Device> devices) {
   for (const Device& device : devices) {
     if (std::ranges::find(devices_, device) == devices_.end()) devices_.push_back(device);
   }
+}
+
+DeviceWork::DeviceWork(std::span<const Device> devices, std::span<const Event> begin) {
+  add_devices(devices);
+  for (const Device& device : devices_) {
+    for (const Event& event : begin) wait(device, *event);
+  }
+}
+
+DeviceWork::DeviceWork(std::span<const Device> devices) {
+  add_devices(devices);
   for (const Device& device : devices_) {
     with_context(device, [](DeviceContext& context) {
       context.wait(kStream, *context.record(StreamId::kCompute));
@@ -77,6 +88,20 @@ void DeviceWork::copy(const ReplicaBuffer& from, const ReplicaBuffer& to) {
   const int ordinal = GpuDevice::of(from.device).description().ordinal;
   with_context(to.device, [&](DeviceContext& context) {
     context.copy_from_peer(to.data, from.data, ordinal, from.num_bytes(), kStream);
+  });
+}
+
+void DeviceWork::copy_to_host(const ReplicaBuffer& from, std::byte* to) {
+  if (from.count == 0) return;
+  with_context(from.device, [&](DeviceContext& context) {
+    context.copy_to_host(to, from.data, from.num_bytes(), kStream);
+  });
+}
+
+void DeviceWork::copy_from_host(const std::byte* from, const ReplicaBuffer& to) {
+  if (to.count == 0) return;
+  with_context(to.device, [&](DeviceContext& context) {
+    context.copy_to_device(to.data, from, to.num_bytes(), kStream);
   });
 }
 

@@ -23,6 +23,8 @@ class DeviceWork {
 
   /// The GPUs of `devices`, each once or more.
   explicit DeviceWork(std::span<const Device> devices);
+  /// The same for work that begins after these events alone.
+  DeviceWork(std::span<const Device> devices, std::span<const Event> begin);
   /// Joins.
   ~DeviceWork();
   DeviceWork(const DeviceWork&) = delete;
@@ -41,6 +43,9 @@ class DeviceWork {
   std::byte* scratch(Device device, std::size_t bytes);
   /// On the device of `to`; from any device.
   void copy(const ReplicaBuffer& from, const ReplicaBuffer& to);
+  /// Between a device and host memory, which stays as it is until the copy is done if it is pinned.
+  void copy_to_host(const ReplicaBuffer& from, std::byte* to);
+  void copy_from_host(const std::byte* from, const ReplicaBuffer& to);
   /// Each of `inputs`, which may be on any device, along the canonical tree into `output`, by its
   /// device; output may be one of them. What that device cannot reach is copied to it first.
   void combine(ReduceOp op, std::span<const ReplicaBuffer> inputs, const ReplicaBuffer& output);
@@ -52,6 +57,8 @@ class DeviceWork {
   }
 
  private:
+  void add_devices(std::span<const Device> devices);
+
   std::vector<Device> devices_;
   std::vector<MutableTensor> scratch_;
   bool joined_ = false;

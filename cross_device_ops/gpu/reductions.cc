@@ -3,7 +3,6 @@
 #include "tutti/cross_device_ops/gpu/reductions.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "tutti/cross_device_ops/gpu/device_work.h"
 #include "tutti/cross_device_ops/gpu/gpu_elements.h"
@@ -15,7 +14,8 @@ namespace {
 constexpr std::size_t kLeastSliceBytes = 16 * 1024;
 constexpr std::size_t kSliceAlignment = 64;  // elements
 
-/// Slice `r` of all buffers: cut where vectors of elements begin; the last ones may be empty.
+}  // namespace
+
 std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, std::size_t r) {
   const ReplicaBuffer& first = buffers.front();
   const std::size_t least = kLeastSliceBytes / size_of(first.dtype);
@@ -30,8 +30,6 @@ std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, 
   }
   return slices;
 }
-
-}  // namespace
 
 void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
   DeviceWork& work = *buffers.front().work;

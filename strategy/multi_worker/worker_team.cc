@@ -5,8 +5,9 @@
 // the canonical tree that they fill (*nodes*). If every worker's replicas are one node, and all of
 // one size, the canonical tree over the workers' sums is the rest of the tree over replicas, and
 // one all_reduce does it. Otherwise each worker gets *slice* w of all nodes' sums (all_to_all),
-// combines them along the tree, and the slices are gathered. Where an algorithm without order was
-// named each worker's sum is one buffer.
+// combines them along the tree, and the slices are gathered. So it is, too, where a replica's
+// values travel in 16 bits. Where an algorithm without order was named each worker's sum is one
+// buffer.
 #include "tutti/strategy/multi_worker/worker_team.h"
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/buffer.h"
+#include "tutti/tensor/half_conversion.h"
 
 namespace tutti::internal {
 namespace {
@@ -47,25 +49,31 @@ Elements bytes_of(void* data, std::size_t size) {
   return {static_cast<std::byte*>(data), size, DType::kUInt8};
 }
 
+void copy_bytes(const std::byte* from, std::byte* to, std::size_t size) {
+  if (size > 0) std::memcpy(to, from, size);
+}
+
 std::size_t to_size(int number) { return static_cast<std::size_t>(number); }
 
 }  // namespace
 
-WorkerTeam::WorkerTeam(std::unique_ptr<Communicator> communicator, int num_local_replicas)
+WorkerTeam::WorkerTeam(std::unique_ptr<Communicator> communicator, WorkerGpus gpus)
     : worker_(communicator->rank()),
       num_workers_(communicator->size()),
-      num_local_replicas_(num_local_replicas),
+      gpus_(std::move(gpus)),
+      num_local_replicas_(static_cast<int>(gpus_.devices.size())),
       stragglers_(StragglerOptions{}) {
   begin(std::move(communicator));
 }
 
 WorkerTeam::WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOptions& options,
-                       int num_local_replicas, const StragglerOptions& stragglers)
+                       WorkerGpus gpus, const StragglerOptions& stragglers)
     : group_(std::move(group)),
       options_(options),
       worker_(group_->worker()),
       num_workers_(group_->num_workers()),
-      num_local_replicas_(num_local_replicas),
+      gpus_(std::move(gpus)),
+      num_local_replicas_(static_cast<int>(gpus_.devices.size())),
       algorithm_(options.algorithm),
       stragglers_(stragglers) {
   if (!group_->is_replacement()) {
@@ -74,6 +82,10 @@ WorkerTeam::WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOpt
   }
   std::istringstream counts(group_->remembered(kReplicasKey));
   set_replicas({std::istream_iterator<std::int32_t>(counts), {}});
+}
+
+WorkerTeam::~WorkerTeam() {
+  if (group_) group_->when_lost({});
 }
 
 void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
@@ -90,6 +102,16 @@ void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
   set_replicas(counts);
   if (group_) watches_ = {group_->watch(*values_, "values"), group_->watch(*sums_, "gradients")};
   if (group_) group_->remember(kReplicasKey, join(counts, " "));
+  gpu_sums_ = connect_worker_gpus(*this, gpus_);
+  if (!gpu_sums_) return;
+  algorithm_ = gpu_sums_->name();
+  is_canonical_ = gpu_sums_->determinism() == Determinism::kCanonical;
+  set_replicas(counts);
+  if (!group_) return;
+  // NCCL itself may take long to find out.
+  group_->when_lost([gpus = std::weak_ptr<CrossDeviceOps>(gpu_sums_)](const Error& reason) {
+    if (const auto sums = gpus.lock()) sums->abort(reason);
+  });
 }
 
 void WorkerTeam::set_replicas(const std::vector<std::int32_t>& counts) {
@@ -115,6 +137,7 @@ void WorkerTeam::reconnect(TimePoint deadline) {
          "expected a job with a control server; try a ClusterResolver");
   }
   watches_.clear();
+  gpu_sums_.reset();
   allocator_.reset();
   sums_.reset();
   values_.reset();
@@ -229,14 +252,26 @@ BufferRef WorkerTeam::allocate(std::size_t bytes) {
   return make_buffer(bytes, DType::kUInt8).buffer();
 }
 
-CollectiveHandle WorkerTeam::start_sum(std::span<const Elements> partials, std::string_view name) {
-  if (!by_parts_) return sums_->start_all_reduce(ReduceOp::kSum, partials[0], {.name = name});
+bool WorkerTeam::any_single_replica() const {
+  for (int w = 0; w < num_workers(); ++w) {
+    if (std::ranges::count(nodes_of(w), 1, &CanonicalNode::count) > 0) return true;
+  }
+  return false;
+}
+
+CollectiveHandle WorkerTeam::start_sum(std::span<const Elements> partials, std::string_view name,
+                                       std::optional<DType> wire) {
+  const bool is_shorter = wire && num_workers() > 1 && any_single_replica();
+  if (!by_parts_ && !is_shorter) {
+    return sums_->start_all_reduce(ReduceOp::kSum, partials[0], {.name = name});
+  }
   const StragglerWatch::Waiting waiting(stragglers_);
-  sum_by_parts(partials, name);
+  sum_by_parts(partials, name, wire);
   return {};
 }
 
-void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_view name) {
+void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_view name,
+                              std::optional<DType> wire) {
   const std::size_t workers = to_size(num_workers());
   const std::size_t count = partials[0].count;
   const DType dtype = partials[0].dtype;
@@ -244,35 +279,57 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
   const auto begin_of = [&](std::size_t w) { return count * w / workers; };
   const auto slice_of = [&](std::size_t w) { return begin_of(w + 1) - begin_of(w); };
 
+  const auto bytes_of_each = [&](const CanonicalNode& node) {
+    return wire && node.count == 1 ? size_of(*wire) : element;
+  };
+
   // Slice w of each partial sum, in worker order.
   const BufferRef sent = allocate(count * partials.size() * element);
-  std::vector<std::size_t> send_counts, receive_counts;
+  std::vector<std::size_t> send_bytes, receive_bytes;
   std::byte* place = sent->data();
   for (std::size_t w = 0; w < workers; ++w) {
-    for (const Elements& partial : partials) {
-      std::memcpy(place, partial.data + begin_of(w) * element, slice_of(w) * element);
-      place += slice_of(w) * element;
+    const std::byte* const begin = place;
+    for (std::size_t p = 0; p < partials.size(); ++p) {
+      const std::byte* const slice = partials[p].data + begin_of(w) * element;
+      const std::size_t each = bytes_of_each(partial_sums_[p]);
+      if (each == element) {
+        copy_bytes(slice, place, slice_of(w) * element);
+      } else {
+        narrow(reinterpret_cast<const float*>(slice), *wire, place, slice_of(w));
+      }
+      place += slice_of(w) * each;
     }
-    send_counts.push_back(slice_of(w) * partials.size());
+    send_bytes.push_back(static_cast<std::size_t>(place - begin));
   }
   const auto own = to_size(worker());
   std::vector<CanonicalNode> nodes;
   for (std::size_t w = 0; w < workers; ++w) {
-    const std::vector<CanonicalNode> of_worker = nodes_of(static_cast<int>(w));
-    for (CanonicalNode node : of_worker) {
+    receive_bytes.push_back(0);
+    for (CanonicalNode node : nodes_of(static_cast<int>(w))) {
+      receive_bytes.back() += slice_of(own) * bytes_of_each(node);
       node.first += first_of_[w];
       nodes.push_back(node);
     }
-    receive_counts.push_back(slice_of(own) * of_worker.size());
   }
-  const std::size_t received_count = slice_of(own) * nodes.size();
-  const BufferRef received = allocate(received_count * element);
-  sums_->all_to_all({sent->data(), count * partials.size(), dtype},
-                    Elements{received->data(), received_count, dtype}, send_counts, receive_counts,
+  const std::size_t received_bytes =
+      std::accumulate(receive_bytes.begin(), receive_bytes.end(), std::size_t{0});
+  const BufferRef received = allocate(received_bytes);
+  sums_->all_to_all(bytes_of(sent->data(), static_cast<std::size_t>(place - sent->data())),
+                    bytes_of(received->data(), received_bytes), send_bytes, receive_bytes,
                     {.name = name});
   std::vector<const std::byte*> inputs;
-  for (std::size_t n = 0; n < nodes.size(); ++n) {
-    inputs.push_back(received->data() + n * slice_of(own) * element);
+  std::vector<BufferRef> widened;
+  const std::byte* from = received->data();
+  for (const CanonicalNode& node : nodes) {
+    const std::size_t each = bytes_of_each(node);
+    if (each == element) {
+      inputs.push_back(from);
+    } else {
+      widened.push_back(BufferRef::allocate(slice_of(own) * element));
+      widen(*wire, from, reinterpret_cast<float*>(widened.back()->data()), slice_of(own));
+      inputs.push_back(widened.back()->data());
+    }
+    from += slice_of(own) * each;
   }
   std::byte* const result = partials[0].data + begin_of(own) * element;
   combine_nodes(ReduceOp::kSum, dtype, nodes, inputs, result, slice_of(own));
@@ -280,7 +337,7 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
   std::vector<std::size_t> slices;
   for (std::size_t w = 0; w < workers; ++w) slices.push_back(slice_of(w));
   const BufferRef own_slice = allocate(slice_of(own) * element);
-  std::memcpy(own_slice->data(), result, slice_of(own) * element);
+  copy_bytes(result, own_slice->data(), slice_of(own) * element);
   sums_->all_gather({own_slice->data(), slice_of(own), dtype}, partials[0], slices, {.name = name});
 }
 
@@ -299,6 +356,7 @@ void WorkerTeam::set_step(std::uint64_t step) {
 void WorkerTeam::abort(const Error& reason) noexcept {
   if (values_) values_->abort(reason);
   if (sums_) sums_->abort(reason);
+  if (gpu_sums_) gpu_sums_->abort(reason);
 }
 
 }  // namespace tutti::internal

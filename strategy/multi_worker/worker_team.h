@@ -13,6 +13,7 @@
 #include "tutti/cross_device_ops/canonical_nodes.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/strategy/multi_worker/straggler_watch.h"
+#include "tutti/strategy/multi_worker/worker_gpus.h"
 #include "tutti/strategy/multi_worker/worker_values.h"
 
 namespace tutti::internal {
@@ -28,14 +29,16 @@ namespace tutti::internal {
 /// start_sum() likewise, beside them; abort() any.
 class WorkerTeam {
  public:
-  /// Called by all workers: tells the others how many replicas this one has. The communicator's
-  /// rank is the worker's number, its algorithm that of the sums of gradients.
-  WorkerTeam(std::unique_ptr<Communicator> communicator, int num_local_replicas);
+  /// Called by all workers: tells the others which replicas this one has. The communicator's rank
+  /// is the worker's number, its algorithm that of the sums of gradients, unless `gpus` ask for
+  /// NCCL.
+  WorkerTeam(std::unique_ptr<Communicator> communicator, WorkerGpus gpus);
   /// The same for the workers of a job. A process that takes the place of one that died is not
   /// connected until reconnect(), which the others call, too: gather functions and sums throw
   /// kFailedPrecondition before.
   WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOptions& options,
-             int num_local_replicas, const StragglerOptions& stragglers = {});
+             WorkerGpus gpus, const StragglerOptions& stragglers = {});
+  ~WorkerTeam();
 
   int worker() const { return worker_; }
   int num_workers() const { return num_workers_; }
@@ -47,6 +50,8 @@ class WorkerTeam {
   /// Of the sums of gradients: "canonical", "ring", ...
   std::string_view algorithm() const { return algorithm_; }
   bool is_canonical() const { return is_canonical_; }
+  /// What sums the buffers of GPUs over all workers; nullptr: the hosts do.
+  CrossDeviceOps* gpu_sums() const { return gpu_sums_.get(); }
 
   /// The job's; nullptr for workers that are connected otherwise, and for one alone.
   ControlClient* control() const { return group_ ? group_->control() : nullptr; }
@@ -79,8 +84,11 @@ class WorkerTeam {
   MutableTensor make_buffer(std::size_t count, DType dtype);
   /// Begins to add up all workers' partial sums: `partials[i]` holds that of partial_sums()[i]. The
   /// sum over all replicas is in partials[0] when the handle's wait() returned. All partials have
-  /// one length and one sum_dtype(), and stay where they are until then, like `name`.
-  CollectiveHandle start_sum(std::span<const Elements> partials, std::string_view name);
+  /// one length and one sum_dtype(), and stay where they are until then, like `name`. `wire`: a
+  /// 16-bit type that holds all that replicas give (float32) without rounding: where a partial sum
+  /// is of one replica it travels in this type. The same bits.
+  CollectiveHandle start_sum(std::span<const Elements> partials, std::string_view name,
+                             std::optional<DType> wire = std::nullopt);
 
   /// Who is slow: what waits for others outside this class tells it, too.
   StragglerWatch& stragglers() { return stragglers_; }
@@ -98,7 +106,9 @@ class WorkerTeam {
   void set_replicas(const std::vector<std::int32_t>& counts);
   Communicator& values() const;
   std::vector<std::string> exchange(std::string_view own, std::string_view name);
-  void sum_by_parts(std::span<const Elements> partials, std::string_view name);
+  void sum_by_parts(std::span<const Elements> partials, std::string_view name,
+                    std::optional<DType> wire);
+  bool any_single_replica() const;
   BufferRef allocate(std::size_t bytes);
   std::vector<CanonicalNode> nodes_of(int worker) const;
 
@@ -106,11 +116,13 @@ class WorkerTeam {
   const CommunicatorOptions options_;         // with a group
   const int worker_;
   const int num_workers_;
+  const WorkerGpus gpus_;
   const int num_local_replicas_;
   std::string algorithm_;
   bool is_canonical_ = true;
   std::unique_ptr<Communicator> values_;
   std::unique_ptr<Communicator> sums_;
+  std::shared_ptr<CrossDeviceOps> gpu_sums_;
   std::shared_ptr<BufferAllocator> allocator_;  // of sums_; nullptr: all memory is alike
   std::vector<std::shared_ptr<void>> watches_;  // destroyed before what they look at
   std::vector<int> first_of_;                   // by worker, and one more: V

@@ -1,0 +1,85 @@
+// Workers as processes, each with a simulated GPU: sums by the hosts, a death and a restart.
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/multi_process_runner.h"
+#include "tutti/tutti.h"
+
+namespace tutti {
+namespace gpu_worker_tests {
+
+using testing::MultiProcessOptions;
+using testing::MultiProcessRunner;
+using testing::this_process;
+
+MultiProcessOptions with_gpus(int workers) {
+  return {.num_workers = workers,
+          .environment = {{"TUTTI_CUDA_MODULE", TUTTI_SIMULATED_MODULE},
+                          {"TUTTI_NCCL_LIBRARY", TUTTI_SIMULATED_MODULE},
+                          {"TUTTI_SIMULATED_GPUS", "2"}},
+          .auto_restart = true};
+}
+
+// Six steps of SGD whose gradient is 0.25 per replica, with a count of replicas; one worker may die
+// in its first life.
+TUTTI_PROCESS_FUNCTION(gpu_workers_with_recovery) {
+  MultiWorkerMirroredStrategy strategy(*resolver_from_environment(),
+                                       {.local = {.devices = "gpu:0-1"}});
+  const auto scope = strategy.scope();
+  Variable w(Tensor::from<float>({2}, {1, 2}), {.name = "w"});
+  Variable count(Tensor::zeros({}), {.name = "count",
+                                     .trainable = false,
+                                     .synchronization = VariableSynchronization::kOnRead,
+                                     .aggregation = VariableAggregation::kSum});
+  Sgd sgd(std::vector<Variable>{w}, {.learning_rate = 0.5});
+  std::int64_t step = 0;
+  Checkpoint state({w, count});
+  state.add_state("strategy", {[&] { return strategy.save_state(); },
+                               [&](const Json& json) { strategy.restore_state(json); }});
+  state.add_state("step",
+                  {[&] { return Json(step); }, [&](const Json& json) { step = json.as_int(); }});
+  Recovery recovery(strategy, state);
+  recovery.run([&] {
+    while (step < 6) {
+      const bool dies = arguments.at("dies").as_bool() && step == 3 && this_process().index == 1 &&
+                        testing::num_restarts() == 0;
+      strategy.run([&] {
+        GradientTape tape;
+        const Device device = ReplicaContext::current().device();
+        count.assign_add(Tensor::scalar(1, DType::kFloat32, device));
+        const Tensor loss = reduce_sum(w.value() * 0.25f);
+        if (dies) ::_exit(7);
+        sgd.minimize(tape, loss);
+      });
+      recovery.commit(++step);
+    }
+  });
+  Json result = Json::object();
+  result.set("reduction", std::string(strategy.reduction_name()));
+  result.set("w", w.value().to_doubles()[1]);
+  result.set("count", count.value().item_double());
+  return result;
+}
+
+TEST(GpuWorkers, TrainByTheHostsAndGoOnAfterADeath) {
+  for (const bool dies : {false, true}) {
+    Json arguments = Json::object();
+    arguments.set("dies", dies);
+    MultiProcessRunner runner("gpu_workers_with_recovery", with_gpus(2), arguments);
+    runner.start();
+    const auto& result = runner.join();
+    ASSERT_EQ(result.return_values.size(), 2u);
+    for (const Json& each : result.return_values) {
+      EXPECT_EQ(each.at("w").as_double(), 2.0 - 6 * 0.5 * 4 * 0.25);
+      EXPECT_EQ(each.at("count").as_double(), 24.0);  // six steps of four replicas, counted once
+      EXPECT_EQ(each.at("reduction").as_string(), "canonical");
+    }
+    // All processes see the same GPUs, as without CUDA_VISIBLE_DEVICES.
+    EXPECT_TRUE(testing::has_line(result.output, "workers 0 and 1 both use the GPU"));
+  }
+}
+
+}  // namespace gpu_worker_tests
+}  // namespace tutti
