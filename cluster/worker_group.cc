@@ -165,6 +165,7 @@ bool WorkerGroup::has_addresses() const {
 
 void WorkerGroup::join_job(const WorkerGroupOptions& options) {
   way_ = options.way;
+  allow_insecure_network_ = options.join.allow_insecure_network;
   JoinOptions join = options.join;
   // A step may take long; collectives have deadlines of their own.
   join.health.abort_stuck_after = std::max<Duration>(join.health.abort_stuck_after, kLongestStep);
@@ -202,7 +203,10 @@ void WorkerGroup::connect_generation(std::uint64_t number, TimePoint deadline) {
   const TimePoint now = Clock::system().now();
   ConnectOptions connect{.way = way_,
                          .timeout = std::min<Duration>(deadline - now, std::chrono::seconds(10)),
-                         .key_prefix = concat("workers/", number)};
+                         .key_prefix = concat("workers/", number),
+                         .secret = plane_.secret,
+                         .job_id = plane_.job_id,
+                         .allow_insecure_network = allow_insecure_network_};
   const std::string host = host_of(tasks_[static_cast<std::size_t>(worker_)].address);
   if (!host.empty()) connect.address = host;
   GenerationStore store(*plane_.client, *alarm_, number);

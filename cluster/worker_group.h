@@ -95,6 +95,7 @@ class WorkerGroup {
   bool is_replacement_ = false;
   std::uint64_t generation_ = 0;  // of the connections: the number of the last fatal verdict
   ConnectOptions::Way way_ = ConnectOptions::Way::kAuto;
+  bool allow_insecure_network_ = false;
   std::shared_ptr<Transport> transport_;
 };
 

@@ -1,97 +1,50 @@
-// Accepting peers that connect again.
+// Sorting the peers that connect again.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/tcp/session_hub.h"
 
-#include <sys/socket.h>
-
-#include <cerrno>
 #include <utility>
 
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
-namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(5);
-constexpr std::size_t kMostNewcomers = 64;
-
-}  // namespace
-
-SessionHub::SessionHub(int rank, std::vector<std::uint64_t> nonces, Listener listener)
-    : rank_(rank),
-      nonces_(std::move(nonces)),
-      listener_(std::move(listener)),
-      arrivals_(nonces_.size()) {}
+SessionHub::SessionHub(std::vector<std::uint64_t> nonces, std::unique_ptr<Door> door)
+    : nonces_(std::move(nonces)), door_(std::move(door)), arrivals_(nonces_.size()) {}
 
 void SessionHub::look() {
   MutexLock lock(mutex_);
-  const TimePoint now = Clock::system().now();
-  while (true) {
-    FileDescriptor socket = accept_from(listener_.socket);
-    if (!socket.is_open()) break;
-    if (newcomers_.size() == kMostNewcomers) newcomers_.pop_front();
-    newcomers_.emplace_back().socket = std::move(socket);
-    newcomers_.back().end = deadline_after(now, kPatience);
-  }
-  std::erase_if(newcomers_, [&](Newcomer& newcomer) TUTTI_REQUIRES(mutex_) {
-    return is_settled(newcomer) || now >= newcomer.end;
-  });
+  while (auto arrival = door_->take()) receive(*std::move(arrival));
 }
 
 bool SessionHub::belongs(const Hello& hello) const {
-  return hello.to == rank_ && hello.size == size() && hello.from != rank_ &&
-         hello.to_nonce == nonce(rank_) && hello.from_nonce == nonce(hello.from);
+  return hello.to == rank() && hello.size == size() && hello.from != rank() &&
+         hello.to_nonce == nonce(rank()) && hello.from_nonce == nonce(hello.from);
 }
 
-bool SessionHub::is_settled(Newcomer& newcomer) {
-  while (newcomer.filled < newcomer.bytes.size()) {
-    const ssize_t count = ::recv(newcomer.socket.get(), newcomer.bytes.data() + newcomer.filled,
-                                 newcomer.bytes.size() - newcomer.filled, MSG_DONTWAIT);
-    if (count > 0) {
-      newcomer.filled += static_cast<std::size_t>(count);
-    } else if (count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
-      return true;
-    } else {
-      break;
-    }
+void SessionHub::receive(Door::Arrival arrival) {
+  const Hello& hello = arrival.opening.hello;
+  if (!belongs(hello)) {
+    // A rank of a new run that has found this run's address: it will look again.
+    const Welcome stale{Welcome::Verdict::kStale,
+                        concat("rank ", hello.from, " looks for rank ", hello.to,
+                               " of another run; here is rank ", rank())};
+    (void)send_opening(arrival.socket, sealed(encode(stale), arrival.key));
+    return;
   }
-  if (newcomer.filled < kHelloBytes) return false;
-  try {
-    const Hello hello =
-        decode_hello(std::span<const std::byte>(newcomer.bytes).first<kHelloBytes>());
-    if (!belongs(hello)) {
-      // A rank of a new run that has found this run's address: it will look again.
-      const auto answer = encode(Welcome{Welcome::Verdict::kStale,
-                                         concat("rank ", hello.from, " looks for rank ", hello.to,
-                                                " of another run; here is rank ", rank_)});
-      (void)!::send(newcomer.socket.get(), answer.data(), answer.size(),
-                    MSG_NOSIGNAL | MSG_DONTWAIT);
-      return true;
-    }
-    if (newcomer.filled < kResumeBytes) return false;
-    const Resume resume = decode_resume(newcomer.bytes);
-    auto& place = arrivals_[static_cast<std::size_t>(hello.from)];
-    if (!place) num_arrivals_.fetch_add(1);
-    place = Arrival{std::move(newcomer.socket), resume.received};
-  } catch (const Error&) {
-    // A stranger, or damaged: it may try again.
-  }
-  return true;
+  auto& place = arrivals_[static_cast<std::size_t>(hello.from)];
+  if (!place) num_waiting_.fetch_add(1);
+  place = Arrival{std::move(arrival.socket), arrival.opening.received, arrival.key};
 }
 
 std::optional<SessionHub::Arrival> SessionHub::take(int rank) {
   MutexLock lock(mutex_);
   auto& place = arrivals_[static_cast<std::size_t>(rank)];
-  if (place) num_arrivals_.fetch_sub(1);
+  if (place) num_waiting_.fetch_sub(1);
   return std::exchange(place, std::nullopt);
 }
 
 void SessionHub::watch(std::vector<pollfd>& descriptors) const {
-  MutexLock lock(mutex_);
-  descriptors.push_back({listener_.socket.get(), POLLIN, 0});
-  for (const Newcomer& newcomer : newcomers_) {
-    descriptors.push_back({newcomer.socket.get(), POLLIN, 0});
-  }
+  descriptors.push_back({door_->bell().get(), POLLIN, 0});
 }
 
 }  // namespace tutti::internal
