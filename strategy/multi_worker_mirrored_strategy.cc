@@ -7,7 +7,9 @@
 #include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/mirrored_variable.h"
+#include "tutti/strategy/multi_worker/state_digest.h"
 #include "tutti/strategy/multi_worker/worker_team.h"
+#include "tutti/strategy/strategy_mode.h"
 
 namespace tutti {
 namespace {
@@ -83,6 +85,7 @@ CommunicatorOptions communication_of(const LocalStrategyOptions& options) {
 struct MultiWorkerMirroredStrategy::Parts {
   LocalStrategyOptions options;
   std::shared_ptr<internal::WorkerTeam> team;
+  int digest_steps = 0;
 
   static Parts of_job(const ClusterResolver& resolver, const MultiWorkerOptions& options) {
     std::shared_ptr<WorkerGroup> group = WorkerGroup::join(resolver, options.cluster);
@@ -90,6 +93,7 @@ struct MultiWorkerMirroredStrategy::Parts {
     parts.options = options_of_worker(group->worker(), group->num_workers(), options.local);
     parts.team = std::make_shared<internal::WorkerTeam>(
         std::move(group), communication_of(options.local), parts.options.replicas);
+    parts.digest_steps = options.digest_steps;
     // What the worker combines alone it combines in canonical order.
     parts.options.cross_device_ops.name = "canonical";
     parts.options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
@@ -117,7 +121,8 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<Communi
           Parts::of_communicator(std::move(communicator), std::move(options))) {}
 
 MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(Parts parts)
-    : LocalStrategy(kWho, parts.options, parts.team) {
+    : LocalStrategy(kWho, parts.options, parts.team),
+      digest_(std::make_unique<internal::StateDigest>(kWho, parts.digest_steps)) {
   check_order(*team(), parts.options);
   const auto devices = replica_devices();
   placement_ = std::make_shared<const internal::Placement>(
@@ -164,9 +169,19 @@ std::shared_ptr<VariableStorage> MultiWorkerMirroredStrategy::create_storage(
   require_equal_everywhere(initial_value, options);
   if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
   const auto placement = placement_for(options, placement_);
-  return std::make_shared<internal::MirroredStorage>(initial_value, std::move(options),
-                                                     static_cast<const Strategy*>(this), placement,
-                                                     next_work_number(initial_value.num_bytes()));
+  const auto storage = std::make_shared<internal::MirroredStorage>(
+      initial_value, std::move(options), static_cast<const Strategy*>(this), placement,
+      next_work_number(initial_value.num_bytes()));
+  digest_->add(storage);
+  return storage;
+}
+
+void MultiWorkerMirroredStrategy::run_on_replicas(
+    const std::function<void(ReplicaContext&)>& body) {
+  LocalStrategy::run_on_replicas(body);
+  const internal::StrategyMode* const mode = internal::current_mode();
+  const bool is_nested = mode && mode->merging;
+  if (!is_nested) digest_->compare_when_due(num_steps(), *team());
 }
 
 }  // namespace tutti

@@ -154,7 +154,13 @@ bool Door::shake_hands(Newcomer& newcomer, TimePoint now) {
     case Handshake::State::kRunning:
       break;
   }
-  if (flow == ByteFlow::kClosed && newcomer.has_spoken) {
+  if (flow == ByteFlow::kClosed && handshake.peer()) {
+    refuse(newcomer,
+           concat(handshake.peer()->to_string(), " left when it had heard this rank's proof; it ",
+                  "died, or has another secret: give all processes the same ",
+                  "TUTTI_JOB_SECRET_FILE"),
+           now);
+  } else if (flow == ByteFlow::kClosed && newcomer.has_spoken) {
     strangers_.note(concat(newcomer.address, " left in the middle of its hello"), now);
   }
   return flow == ByteFlow::kClosed;
