@@ -27,6 +27,8 @@ class CollectiveEngine {
   virtual std::string_view name() const = 0;
   virtual bool supports(Collective collective, ReduceOp op, DType dtype) const = 0;
   virtual Determinism determinism() const = 0;
+  /// Of buffers that run() reaches without a copy; nullptr where all memory is alike.
+  virtual std::shared_ptr<BufferAllocator> allocator() { return nullptr; }
   /// Whether run() takes calls with an update.
   virtual bool fuses_updates() const { return false; }
 

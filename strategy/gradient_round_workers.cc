@@ -50,10 +50,9 @@ void GradientRound::make_partial_sums(std::size_t bucket) {
          " with several workers; expected a floating type; try a cast");
   }
   const std::size_t count = plan.count + kCountersPerItem * plan.items.size();
-  const Shape shape{static_cast<std::int64_t>(count)};
   BucketState& state = buckets_[bucket];
   for (std::size_t p = 0; p < team_->partial_sums().size(); ++p) {
-    state.flat.emplace_back(shape, WorkerTeam::sum_dtype(plan.dtype), Device{});
+    state.flat.push_back(team_->make_buffer(count, WorkerTeam::sum_dtype(plan.dtype)));
   }
   const Variable& first = variables_[plan.items.front().variable];
   state.name = concat("gradients ", bucket + 1, "/", buckets_.size(), " ", first.name());

@@ -74,6 +74,11 @@ MutableTensor::MutableTensor(const Shape& shape, DType dtype, Device device)
   buffer_ = BufferRef::allocate(internal::num_bytes(shape, dtype), device);
 }
 
+MutableTensor::MutableTensor(const Shape& shape, DType dtype, BufferAllocator& allocator)
+    : buffer_(BufferRef::allocate(internal::num_bytes(shape, dtype), allocator)),
+      shape_(shape),
+      dtype_(dtype) {}
+
 void MutableTensor::fail_not_on_host() const {
   fail(ErrorCode::kFailedPrecondition, "MutableTensor: the elements of this tensor, ", dtype_,
        " of shape ", shape_, ", are on ", device_,

@@ -122,6 +122,8 @@ class MutableTensor {
   MutableTensor() = default;
   /// Elements are undefined.
   MutableTensor(const Shape& shape, DType dtype, Device device);
+  /// In the host's memory, of this allocator.
+  MutableTensor(const Shape& shape, DType dtype, BufferAllocator& allocator);
 
   const Shape& shape() const { return shape_; }
   DType dtype() const { return dtype_; }

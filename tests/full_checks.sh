@@ -1,4 +1,4 @@
-# What ./test --full adds. Sourced by ./test, after steps.sh.
+# What ./test --full runs. Sourced by ./test, after steps.sh.
 # SPDX-License-Identifier: Apache-2.0
 #
 # Each tree has the preset of the same name and lies beside the main build folder. A part that
@@ -57,6 +57,7 @@ run_fuzzers() {
   done
 }
 
+part run_tests "$build"
 part step "check the format" check_format
 part test_tree asan
 part test_tree tsan

@@ -132,7 +132,7 @@ def run_once(command, model, threads, seconds):
     if "--steps" not in command:
         command += ["--steps", "100000" if model == "tiny" else "1000"]
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads))
-    if any(part.endswith("/train_step") for part in command[:3]):  # tutti's threads are its replicas
+    if any(part.endswith("/train_step") for part in command):  # tutti's threads are its replicas
         environment["OMP_NUM_THREADS"] = "1"
     busy, usage = cpu_busy_seconds(), resource.getrusage(resource.RUSAGE_CHILDREN)
     begin = time.monotonic()
@@ -140,10 +140,11 @@ def run_once(command, model, threads, seconds):
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     wall = time.monotonic() - begin
     if done.returncode != 0:
-        return {"error": done.stderr.strip().split("\n")[-1], "command": command}
+        lines = done.stderr.strip().split("\n")
+        return {"error": next((line for line in lines if "error: " in line), lines[-1]), "command": command}
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = after.ru_utime + after.ru_stime - usage.ru_utime - usage.ru_stime
-    report = json.loads(done.stdout.strip().split("\n")[-1])
+    report = json.loads(done.stdout.strip().split("\n")[-1].removeprefix("[worker-0]: "))
     times = report.pop("step_seconds")
     report["num_steps"] = len(times)
     report["fast_step_seconds"] = sorted(times)[len(times) // 10]

@@ -13,6 +13,7 @@ namespace {
 struct Options : RunOptions {
   std::string strategy = "auto";
   std::string devices = "";
+  std::string transport = "auto";
 };
 
 // Random images and labels, the same in every step: the input pipeline is not what is timed.
@@ -32,6 +33,14 @@ std::unique_ptr<Strategy> make_strategy(const Options& options) {
   std::string devices = options.devices;
   if (devices.empty()) devices = "cpu:0-" + std::to_string(options.replicas - 1);
   if (options.strategy == "one_device") return std::make_unique<OneDeviceStrategy>("cpu:0");
+  if (options.strategy == "multi_worker_mirrored") {
+    // One replica of a worker, unless more are asked for.
+    const std::int64_t replicas = options.replicas > 1 ? options.replicas : 0;
+    MultiWorkerOptions workers{.local = {.devices = options.devices.empty() ? "cpu:0" : devices,
+                                         .replicas = static_cast<int>(replicas)}};
+    workers.cluster.way = parse_way(options.transport);
+    return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), workers);
+  }
   if (options.strategy == "mirrored" || options.replicas > 1) {
     return std::make_unique<MirroredStrategy>(
         LocalStrategyOptions{.devices = devices, .replicas = static_cast<int>(options.replicas)});
@@ -45,6 +54,8 @@ int run(Options options) {
     throw Error(ErrorCode::kInvalidArgument, "--strategy " + options.strategy +
                                                  ": expected --replicas 1 or --strategy mirrored");
   }
+  // All workers make the same number of steps, however long they take.
+  if (options.strategy == "multi_worker_mirrored") options.seconds = 1e9;
   const std::unique_ptr<Strategy> own = make_strategy(options);
   Strategy& strategy = own ? *own : default_strategy();
   DistributedDataset data =
@@ -79,7 +90,7 @@ int run(Options options) {
         options, [&] { loss = train(batch[0]); }, report);
     report.loss = loss.item();
   }
-  print(options, report);
+  if (strategy.is_chief()) print(options, report);
   return 0;
 }
 
@@ -90,8 +101,11 @@ int main(int argc, char** argv) {
   tutti::benchmarks::Options options;
   tutti::Flags flags("Times training steps of tutti");
   options.add_to(flags);
-  flags.add_choice("--strategy", options.strategy, {"auto", "none", "one_device", "mirrored"},
+  flags.add_choice("--strategy", options.strategy,
+                   {"auto", "none", "one_device", "mirrored", "multi_worker_mirrored"},
                    "auto: none for one replica, else mirrored");
+  flags.add_choice("--transport", options.transport, {"auto", "shm", "tcp"},
+                   "between the workers of multi_worker_mirrored");
   flags.add("--devices", options.devices, "devices of the replicas; default cpu:0, cpu:1 ...");
   const int code = flags.parse(argc, argv);
   if (code >= 0) return code;

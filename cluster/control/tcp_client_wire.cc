@@ -60,8 +60,10 @@ class TcpClientWire final : public ClientWire {
   bool flush() {
     MutexLock lock(mutex_);
     std::size_t count = 0;
-    if (write_now(socket_, unsent_, count) == ByteFlow::kClosed) is_open_ = false;
+    // What the server said before it left is still to be read; its end will be, too.
+    if (write_now(socket_, unsent_, count) == ByteFlow::kClosed) can_write_ = false;
     unsent_.erase(unsent_.begin(), unsent_.begin() + static_cast<std::ptrdiff_t>(count));
+    if (!can_write_) unsent_.clear();
     return !unsent_.empty();
   }
 
@@ -86,6 +88,7 @@ class TcpClientWire final : public ClientWire {
   std::array<std::byte, 16384> buffer_{};
   std::atomic<bool> is_open_{true};
   Mutex mutex_;
+  bool can_write_ TUTTI_GUARDED_BY(mutex_) = true;
   std::vector<std::byte> unsent_ TUTTI_GUARDED_BY(mutex_);
   FrameSeals seals_ TUTTI_GUARDED_BY(mutex_);
 };

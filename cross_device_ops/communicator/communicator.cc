@@ -148,6 +148,9 @@ int Communicator::rank() const { return state_->engine().rank(); }
 int Communicator::size() const { return state_->engine().size(); }
 std::string_view Communicator::name() const { return state_->engine().name(); }
 Determinism Communicator::determinism() const { return state_->engine().determinism(); }
+std::shared_ptr<BufferAllocator> Communicator::allocator() const {
+  return state_->engine().allocator();
+}
 
 bool Communicator::supports(Collective collective, ReduceOp op, DType dtype) const {
   const bool combines = collective == Collective::kAllReduce || collective == Collective::kReduce ||

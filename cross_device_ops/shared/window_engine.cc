@@ -23,6 +23,7 @@ class WindowEngine final : public CollectiveEngine {
         link_(std::move(link)),
         messages_(std::move(messages)),
         group_(link_, link_.transport->host_memory()),
+        allocator_(allocator_in(link_.transport->host_memory())),
         calls_(group_),
         parts_(calls_, group_.size()),
         staged_(group_) {}
@@ -34,6 +35,7 @@ class WindowEngine final : public CollectiveEngine {
     return messages_->supports(collective, op, dtype);
   }
   Determinism determinism() const override { return Determinism::kCanonical; }
+  std::shared_ptr<BufferAllocator> allocator() override { return allocator_; }
 
   void run(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline) override;
   void abort(const Error& reason) noexcept override {
@@ -59,6 +61,7 @@ class WindowEngine final : public CollectiveEngine {
   const RankLink link_;
   const std::unique_ptr<CollectiveEngine> messages_;
   WindowGroup group_;
+  const std::shared_ptr<BufferAllocator> allocator_;
   WindowCalls calls_;
   GroupParts parts_;
   StagedReduction staged_;

@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "tutti/core/error.h"
+#include "tutti/core/logging.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {
@@ -77,6 +78,7 @@ void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
   values_ = std::move(communicator);
   sums_ = values_->group(all_workers(num_workers_), {.name = "sums of gradients"});
   algorithm_ = sums_->name();
+  allocator_ = sums_->allocator();
   is_canonical_ = sums_->determinism() == Determinism::kCanonical;
   std::vector<std::int32_t> counts(to_size(num_workers()));
   const auto own = static_cast<std::int32_t>(num_local_replicas_);
@@ -110,6 +112,7 @@ void WorkerTeam::reconnect(TimePoint deadline) {
          "expected a job with a control server; try a ClusterResolver");
   }
   watches_.clear();
+  allocator_.reset();
   sums_.reset();
   values_.reset();
   group_->reconnect(deadline);
@@ -204,6 +207,23 @@ DType WorkerTeam::sum_dtype(DType dtype) {
   return dtype == DType::kBFloat16 || dtype == DType::kFloat16 ? DType::kFloat32 : dtype;
 }
 
+MutableTensor WorkerTeam::make_buffer(std::size_t count, DType dtype) {
+  const Shape shape{static_cast<std::int64_t>(count)};
+  if (!allocator_) return {shape, dtype, Device{}};
+  try {
+    return {shape, dtype, *allocator_};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kResourceExhausted) throw;
+    // Right, but each sum then copies it through a window.
+    log_warning_once(concat("Sums of gradients are slower than they could be: ", error.message()));
+    return {shape, dtype, Device{}};
+  }
+}
+
+BufferRef WorkerTeam::allocate(std::size_t bytes) {
+  return make_buffer(bytes, DType::kUInt8).buffer();
+}
+
 CollectiveHandle WorkerTeam::start_sum(std::span<const Elements> partials, std::string_view name) {
   if (!by_parts_) return sums_->start_all_reduce(ReduceOp::kSum, partials[0], {.name = name});
   sum_by_parts(partials, name);
@@ -219,7 +239,7 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
   const auto slice_of = [&](std::size_t w) { return begin_of(w + 1) - begin_of(w); };
 
   // Slice w of each partial sum, in worker order.
-  const BufferRef sent = BufferRef::allocate(count * partials.size() * element);
+  const BufferRef sent = allocate(count * partials.size() * element);
   std::vector<std::size_t> send_counts, receive_counts;
   std::byte* place = sent->data();
   for (std::size_t w = 0; w < workers; ++w) {
@@ -240,7 +260,7 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
     receive_counts.push_back(slice_of(own) * of_worker.size());
   }
   const std::size_t received_count = slice_of(own) * nodes.size();
-  const BufferRef received = BufferRef::allocate(received_count * element);
+  const BufferRef received = allocate(received_count * element);
   sums_->all_to_all({sent->data(), count * partials.size(), dtype},
                     Elements{received->data(), received_count, dtype}, send_counts, receive_counts,
                     {.name = name});
@@ -253,7 +273,7 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
 
   std::vector<std::size_t> slices;
   for (std::size_t w = 0; w < workers; ++w) slices.push_back(slice_of(w));
-  const BufferRef own_slice = BufferRef::allocate(slice_of(own) * element);
+  const BufferRef own_slice = allocate(slice_of(own) * element);
   std::memcpy(own_slice->data(), result, slice_of(own) * element);
   sums_->all_gather({own_slice->data(), slice_of(own), dtype}, partials[0], slices, {.name = name});
 }

@@ -74,6 +74,8 @@ class WorkerTeam {
   /// The type in which partial sums of `dtype` travel: 16-bit numbers as float32, so that they are
   /// rounded once.
   static DType sum_dtype(DType dtype);
+  /// For a partial sum: in memory that start_sum() reaches without a copy, where there is such.
+  MutableTensor make_buffer(std::size_t count, DType dtype);
   /// Begins to add up all workers' partial sums: `partials[i]` holds that of partial_sums()[i]. The
   /// sum over all replicas is in partials[0] when the handle's wait() returned. All partials have
   /// one length and one sum_dtype(), and stay where they are until then, like `name`.
@@ -91,6 +93,7 @@ class WorkerTeam {
   Communicator& values() const;
   std::vector<std::string> exchange(std::string_view own, std::string_view name);
   void sum_by_parts(std::span<const Elements> partials, std::string_view name);
+  BufferRef allocate(std::size_t bytes);
   std::vector<CanonicalNode> nodes_of(int worker) const;
 
   const std::shared_ptr<WorkerGroup> group_;  // destroyed last; may be null
@@ -102,6 +105,7 @@ class WorkerTeam {
   bool is_canonical_ = true;
   std::unique_ptr<Communicator> values_;
   std::unique_ptr<Communicator> sums_;
+  std::shared_ptr<BufferAllocator> allocator_;  // of sums_; nullptr: all memory is alike
   std::vector<std::shared_ptr<void>> watches_;  // destroyed before what they look at
   std::vector<int> first_of_;                   // by worker, and one more: V
   std::vector<CanonicalNode> partial_sums_;

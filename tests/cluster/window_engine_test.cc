@@ -192,6 +192,20 @@ TEST(WindowEngine, AMissingRankAMismatchAndAnAbortAreNamedOnAllRanks) {
   expect_all(aborted, "the loss is no number");
 }
 
+TEST(WindowEngine, TheCommunicatorsAllocatorIsOfTheSharedMemory) {
+  const auto group = transports(2);
+  EXPECT_EQ(error_of_ranks(2,
+                           [&](int rank) {
+                             const auto& own = group[static_cast<std::size_t>(rank)];
+                             const auto mine = make_communicator(own);
+                             const BufferRef data = mine->allocator()->allocate(10'000);
+                             EXPECT_TRUE(own->host_memory()->offset_of(data->data(), 10'000));
+                             EXPECT_EQ(mine->group({0, 1})->allocator() == nullptr, false);
+                           }),
+            "");
+  EXPECT_EQ(in_process_communicators(2)[0]->allocator(), nullptr);
+}
+
 TEST(WindowEngine, BuffersOfARankThatGivesUpAreNotWrittenAnyMore) {
   const auto group = transports(2);
   const auto memory = group[0]->host_memory();

@@ -46,9 +46,11 @@ class ClientStream final : public grpc::ClientBidiReactor<Envelope, Envelope> {
   void OnWriteDone(bool ok) override {
     MutexLock lock(mutex_);
     unsent_.pop_front();
-    if (!ok) is_open_ = false;
-    if (!ok) unsent_.clear();
     is_writing_ = false;
+    if (!ok) {  // what the server said before it left is still to be read
+      can_write_ = false;
+      unsent_.clear();
+    }
     write_next();
   }
   void OnDone(const grpc::Status& status) override {
@@ -63,7 +65,7 @@ class ClientStream final : public grpc::ClientBidiReactor<Envelope, Envelope> {
 
   void send(Envelope envelope) {
     MutexLock lock(mutex_);
-    if (!is_open_) return;
+    if (!is_open_ || !can_write_) return;
     unsent_.push_back(std::move(envelope));
     write_next();
   }
@@ -119,6 +121,7 @@ class ClientStream final : public grpc::ClientBidiReactor<Envelope, Envelope> {
   std::deque<Envelope> received_ TUTTI_GUARDED_BY(mutex_);
   std::deque<Envelope> unsent_ TUTTI_GUARDED_BY(mutex_);
   bool is_writing_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool can_write_ TUTTI_GUARDED_BY(mutex_) = true;
   bool is_open_ TUTTI_GUARDED_BY(mutex_) = true;
   bool is_awake_ TUTTI_GUARDED_BY(mutex_) = false;
   bool has_released_ TUTTI_GUARDED_BY(mutex_) = false;

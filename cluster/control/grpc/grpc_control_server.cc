@@ -289,7 +289,7 @@ class GrpcControlServer final : public ControlServer {
     ticker_->join();
     streams_.finish_all();
     server_->Shutdown(
-        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(500, GPR_TIMESPAN)));
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(2000, GPR_TIMESPAN)));
     server_->Wait();
   }
 

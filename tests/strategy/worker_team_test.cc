@@ -1,0 +1,58 @@
+// Where the sums of gradients of several workers lie.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/multi_worker/worker_team.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/ranks.h"
+#include "tutti/cluster/shm/shm_transport.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/shared/host_memory.h"
+
+namespace tutti {
+namespace worker_team_test {
+
+using internal::WorkerTeam;
+
+constexpr std::size_t kCount = 1'000'000;
+
+Elements elements_of(MutableTensor& tensor) {
+  return {tensor.data(), static_cast<std::size_t>(tensor.num_elements()), tensor.dtype()};
+}
+
+/// Workers of two replicas and of one add ones up, in partial sums of the team; whether the buffers
+/// lay in the memory that they share.
+std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
+  InProcessStore store;
+  std::vector<char> lay_there(2);
+  const std::string error = error_of_ranks(2, [&](int rank) {
+    const auto transport = shm_transport(rank, 2, store, {.place_bytes = place_bytes});
+    WorkerTeam team(make_communicator(transport), rank == 0 ? 2 : 1);
+    std::vector<MutableTensor> buffers;
+    std::vector<Elements> partials;
+    for (const CanonicalNode& node : team.partial_sums()) {
+      MutableTensor& sum = buffers.emplace_back(team.make_buffer(kCount, DType::kFloat32));
+      std::ranges::fill(sum.span<float>(), static_cast<float>(node.count));
+    }
+    for (MutableTensor& sum : buffers) partials.push_back(elements_of(sum));
+    team.start_sum(partials, "ones").wait();
+    const std::vector<float> expected(kCount, 3.0f);
+    const auto sum = buffers[0].span<float>();
+    EXPECT_TRUE(std::ranges::equal(sum, expected)) << "worker " << rank;
+    lay_there[static_cast<std::size_t>(rank)] =
+        transport->host_memory()->offset_of(buffers[0].data(), buffers[0].num_bytes()).has_value();
+  });
+  EXPECT_EQ(error, "");
+  return {lay_there.begin(), lay_there.end()};
+}
+
+TEST(WorkerTeam, PartialSumsLieInMemoryThatTheWorkersShare) {
+  EXPECT_EQ(sum_of_two_workers(std::size_t{1} << 30), (std::vector<bool>{true, true}));
+}
+
+TEST(WorkerTeam, WithoutRoomThereTheyLieElsewhereAndTheSumIsTheSame) {
+  EXPECT_EQ(sum_of_two_workers(std::size_t{4} << 20), (std::vector<bool>{false, false}));
+}
+
+}  // namespace worker_team_test
+}  // namespace tutti
