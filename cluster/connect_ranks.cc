@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "tutti/cluster/shm/shm_transport.h"
 #include "tutti/cluster/tcp/rendezvous.h"
 #include "tutti/cluster/tcp/session_stream.h"
+#include "tutti/cluster/tcp/stream.h"
 #include "tutti/cluster/tcp/tcp_transport.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
@@ -40,6 +42,11 @@ std::size_t ring_bytes_of(int size, const ConnectOptions& options) {
   return bytes;
 }
 
+std::string job_id_of_environment() {
+  const char* const id = std::getenv("TUTTI_JOB_ID");
+  return id == nullptr ? "" : id;
+}
+
 /// Turns the connections of one rank into links.
 class Linker {
  public:
@@ -57,7 +64,12 @@ class Linker {
     internal::RendezvousOptions options{.who = std::string(name_of(options_.way)),
                                         .local = own_segment() ? Local::kYes : Local::kNo,
                                         .timeout = options_.timeout,
-                                        .key_prefix = options_.key_prefix};
+                                        .key_prefix = options_.key_prefix,
+                                        .secret = options_.secret,
+                                        .job_id = options_.job_id};
+    if (!options.secret.is_set()) options.secret = JobSecret::from_environment();
+    if (options.job_id.empty()) options.job_id = job_id_of_environment();
+    check_address(options.secret);
     if (options_.way != Way::kSharedMemory) options.address = options_.address;
     options.listen_at = options_.listen_at;
     options.reached_at = options_.reached_at;
@@ -78,6 +90,15 @@ class Linker {
  private:
   std::size_t index() const { return static_cast<std::size_t>(rank_); }
   std::shared_ptr<Segment>& own_segment() { return segments_[index()]; }
+
+  void check_address(const JobSecret& secret) const {
+    if (options_.way == Way::kSharedMemory || size_ <= 1) return;
+    const auto listens_at = internal::parse_listen_address(options_.listen_at);
+    check_exposure("connect_ranks", listens_at ? listens_at->host : options_.address,
+                   {.has_secret = secret.is_set(),
+                    .allow_insecure_network = options_.allow_insecure_network,
+                    .allow_any_address = listens_at.has_value()});
+  }
 
   void make_segment() {
     internal::SegmentLayout layout{
@@ -114,12 +135,11 @@ class Linker {
     const bool needs_tcp = std::ranges::any_of(connections.by_rank, [](const Connection& each) {
       return each.socket.is_open() && !each.is_local;
     });
-    if (!connections.listener || !needs_tcp) return;
+    if (!needs_tcp) return;
     std::vector<std::uint64_t> nonces;
     for (const Connection& connection : connections.by_rank) nonces.push_back(connection.nonce);
     nonces[index()] = connections.nonce;
-    hub_ = std::make_shared<internal::SessionHub>(rank_, std::move(nonces),
-                                                  std::move(*connections.listener));
+    hub_ = std::make_shared<internal::SessionHub>(std::move(nonces), std::move(connections.door));
   }
 
   internal::PeerLink link_to(std::size_t peer, Connection connection) {
@@ -192,7 +212,10 @@ std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& stor
                         .timeout = options.timeout,
                         .patience = options.patience,
                         .key_prefix = options.key_prefix,
-                        .bytes_kept = options.bytes_kept})
+                        .bytes_kept = options.bytes_kept,
+                        .secret = options.secret,
+                        .job_id = options.job_id,
+                        .allow_insecure_network = options.allow_insecure_network})
       .transport;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "tutti/cluster/handshake/job_secret.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/transport.h"
 
@@ -33,6 +34,13 @@ struct ConnectOptions {
   std::size_t ring_bytes = 0;
   std::size_t place_bytes = std::size_t{1} << 34;
   std::string folder = "";
+  /// The job's: every connection begins with proofs of both sides that they know it. Not set: that
+  /// of TUTTI_JOB_SECRET_FILE, if there is one. Addresses that other machines reach need one.
+  JobSecret secret = {};
+  /// Ranks of other jobs are refused. "": TUTTI_JOB_ID.
+  std::string job_id = {};
+  /// Listens at such an address without a secret: for closed laboratory networks.
+  bool allow_insecure_network = false;
 };
 /// "auto", "shm" or "tcp"; throws kInvalidArgument listing them.
 ConnectOptions::Way parse_way(std::string_view text);
@@ -45,8 +53,9 @@ struct ConnectedRanks {
 
 /// Connects this rank with all others, who call it too with the same way. Every rank may use
 /// another kind of connection to each peer; messages, errors and promises are those of
-/// tcp_transport() and shm_transport(). Throws as they do. kAuto does without shared memory, and
-/// says so in the log, where there is not enough of it.
+/// tcp_transport() and shm_transport(). Throws as they do; kInvalidArgument with the one-line
+/// remedy for an address that other machines reach, without a secret. kAuto does without shared
+/// memory, and says so in the log, where there is not enough of it.
 ConnectedRanks connect_ranks(int rank, int size, KeyValueStore& store,
                              const ConnectOptions& options = {});
 

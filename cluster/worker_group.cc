@@ -47,8 +47,7 @@ std::string host_of(const std::string& address) {
   return colon == std::string::npos ? address : address.substr(0, colon);
 }
 
-/// Everybody who knows a message's place could send there, so other machines are let in where a
-/// secret keeps that place among the members.
+/// Before anything is started: connect_ranks() does so, too.
 void check_listen_address(const std::string& address, const WorkerGroupOptions& options) {
   const auto endpoint = internal::parse_listen_address(address);
   if (!endpoint) return;  // said when it is used
@@ -66,7 +65,8 @@ ConnectOptions connect_options(const WorkerGroupOptions& options, const std::str
   const auto text_of = [&](const std::string& own, const char* name) {
     return own.empty() ? environment.find(name).value_or("") : own;
   };
-  ConnectOptions connect{.way = options.way};
+  ConnectOptions connect{.way = options.way,
+                         .allow_insecure_network = options.join.allow_insecure_network};
   const std::string host = host_of(address);
   if (!host.empty()) connect.address = host;
   connect.listen_at = text_of(options.listen_at, "TUTTI_DATA_LISTEN");
@@ -255,6 +255,8 @@ void WorkerGroup::connect_generation(std::uint64_t number, TimePoint deadline) {
   ConnectOptions connect = connect_;
   connect.timeout = std::min<Duration>(deadline - now, std::chrono::seconds(10));
   connect.key_prefix = concat("workers/", number);
+  connect.secret = plane_.secret;
+  connect.job_id = plane_.job_id;
   GenerationStore store(*plane_.client, *alarm_, number);
   ConnectedRanks connected = connect_ranks(worker_, num_workers(), store, connect);
   transport_ = std::move(connected.transport);

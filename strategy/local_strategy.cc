@@ -362,6 +362,8 @@ void LocalStrategy::restore_state(const Json& state) {
   impl_->plans.clear();
 }
 
+std::uint64_t LocalStrategy::num_steps() const { return impl_->step; }
+
 bool LocalStrategy::is_on_read(const VariableOptions& options) const {
   const auto aggregation = static_cast<int>(options.aggregation);
   if (aggregation < 0 || aggregation > static_cast<int>(VariableAggregation::kOnlyFirstReplica)) {

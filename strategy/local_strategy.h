@@ -91,6 +91,8 @@ class LocalStrategy : public Strategy {
   /// Throws kInvalidArgument naming the variable unless synchronization and aggregation are known
   /// and not NONE; whether ON_READ.
   bool is_on_read(const VariableOptions& options) const;
+  /// Runs that ended well; a checkpoint holds it.
+  std::uint64_t num_steps() const;
   /// Which replica is to apply updates of a variable of `num_bytes`: spreads bytes over replicas in
   /// order of creation.
   int next_work_number(std::size_t num_bytes);

@@ -7,7 +7,9 @@
 #include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/mirrored_variable.h"
+#include "tutti/strategy/multi_worker/state_digest.h"
 #include "tutti/strategy/multi_worker/worker_team.h"
+#include "tutti/strategy/strategy_mode.h"
 
 namespace tutti {
 namespace {
@@ -126,6 +128,7 @@ void check_compression(const internal::WorkerTeam& team, const LocalStrategyOpti
 struct MultiWorkerMirroredStrategy::Parts {
   LocalStrategyOptions options;
   std::shared_ptr<internal::WorkerTeam> team;
+  int digest_steps = 0;
 
   static Parts of_job(const ClusterResolver& resolver, const MultiWorkerOptions& options) {
     std::shared_ptr<WorkerGroup> group = WorkerGroup::join(resolver, options.cluster);
@@ -136,7 +139,8 @@ struct MultiWorkerMirroredStrategy::Parts {
     internal::WorkerGpus gpus = gpus_of(own, workers, communication.algorithm);
     return {for_replicas(std::move(own), workers),
             std::make_shared<internal::WorkerTeam>(std::move(group), communication, std::move(gpus),
-                                                   options.stragglers)};
+                                                   options.stragglers),
+            options.digest_steps};
   }
 
   static Parts of_communicator(std::unique_ptr<Communicator> communicator,
@@ -167,7 +171,8 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<Communi
           Parts::of_communicator(std::move(communicator), std::move(options))) {}
 
 MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(Parts parts)
-    : LocalStrategy(kWho, parts.options, parts.team) {
+    : LocalStrategy(kWho, parts.options, parts.team),
+      digest_(std::make_unique<internal::StateDigest>(kWho, parts.digest_steps)) {
   check_order(*team(), parts.options);
   check_compression(*team(), parts.options);
   const auto devices = replica_devices();
@@ -219,9 +224,19 @@ std::shared_ptr<VariableStorage> MultiWorkerMirroredStrategy::create_storage(
   require_equal_everywhere(initial_value, options);
   if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
   const auto placement = placement_for(options, placement_);
-  return std::make_shared<internal::MirroredStorage>(initial_value, std::move(options),
-                                                     static_cast<const Strategy*>(this), placement,
-                                                     next_work_number(initial_value.num_bytes()));
+  const auto storage = std::make_shared<internal::MirroredStorage>(
+      initial_value, std::move(options), static_cast<const Strategy*>(this), placement,
+      next_work_number(initial_value.num_bytes()));
+  digest_->add(storage);
+  return storage;
+}
+
+void MultiWorkerMirroredStrategy::run_on_replicas(
+    const std::function<void(ReplicaContext&)>& body) {
+  LocalStrategy::run_on_replicas(body);
+  const internal::StrategyMode* const mode = internal::current_mode();
+  const bool is_nested = mode && mode->merging;
+  if (!is_nested) digest_->compare_when_due(num_steps(), *team());
 }
 
 }  // namespace tutti

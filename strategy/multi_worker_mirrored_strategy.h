@@ -14,6 +14,7 @@ namespace tutti {
 
 namespace internal {
 struct Placement;
+class StateDigest;
 }  // namespace internal
 
 struct MultiWorkerOptions {
@@ -29,6 +30,10 @@ struct MultiWorkerOptions {
   WorkerGroupOptions cluster = {};
   /// When a worker that the others wait for is named in a warning.
   StragglerOptions stragglers = {};
+  /// After every so many steps all workers compare eight bytes, the digest of their mirrored
+  /// variables; a difference (a bit that flipped in one worker's memory) is kDataLoss on all,
+  /// naming worker and variable. 0: never.
+  int digest_steps = 0;
 };
 
 /// MirroredStrategy over the devices of all workers: replicas are numbered over the workers, in
@@ -68,6 +73,7 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
  protected:
   std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                   VariableOptions options) override;
+  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
 
  private:
   struct Parts;
@@ -76,6 +82,7 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
   void require_equal_everywhere(const Tensor& initial_value, const VariableOptions& options);
 
   std::shared_ptr<const internal::Placement> placement_;
+  std::unique_ptr<internal::StateDigest> digest_;
   bool alone_stops_ = false;  // without a job to ask
 };
 

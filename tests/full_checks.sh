@@ -71,6 +71,9 @@ part step "same bits, all variants, 100 steps" \
   python3 tests/integration/same_bits_test.py "$build/examples/fashion_mnist_custom_loop" --steps 100
 part step "chaos, 100 faults" \
   python3 tests/integration/chaos_test.py "$build/examples/fashion_mnist_custom_loop" "$build/bin/tutti" --faults 100
+part step "1,000 strangers for a minute" \
+  python3 tests/integration/strangers_test.py "$build/examples/fashion_mnist_custom_loop" \
+  --strangers 1000 --seconds 60
 
 if ((${#failed[@]})); then
   printf 'FAILED: %s\n' "${failed[@]}"

@@ -234,7 +234,9 @@ void ControlCore::take(Link& link, std::uint64_t id, const FailureReport& report
 void ControlCore::take(Link& link, std::uint64_t id, const StopRequest& request, TimePoint now) {
   std::map<std::uint64_t, std::uint64_t> steps;
   for (const auto& [number, record] : records_) {
-    if (record->status == MemberRecord::Status::kHere) steps[number] = record->progress.step;
+    // Not the progress: its steps count evaluation, too, those of stops_after() do not. Members
+    // that are further answer with their own step.
+    if (record->status == MemberRecord::Status::kHere) steps[number] = 1;
   }
   const std::string reason = concat(link.record->joined.who.task.to_string(), ": ", request.reason);
   broadcast(stop_.request(reason, steps, now));

@@ -5,7 +5,6 @@
 #include "tutti/cluster/control/wires.h"
 #include "tutti/cluster/tcp/stream.h"
 #include "tutti/core/error.h"
-#include "tutti/core/logging.h"
 
 namespace tutti {
 namespace {
@@ -76,17 +75,6 @@ PeerHello server_hello(const ControlServerOptions& options) {
 ProcessState probe_member(const JoinRequest& joined) {
   if (joined.machine != this_process().machine) return {};
   return look_at_process(joined.who.pid, joined.start_time);
-}
-
-void RefusalLog::note(std::string_view reason, TimePoint now) {
-  if (now < next_) {
-    ++num_unsaid_;
-    return;
-  }
-  next_ = deadline_after(now, std::chrono::seconds(1));
-  log_warning(concat("control: refused a connection: ", reason,
-                     num_unsaid_ > 0 ? concat(" (and ", num_unsaid_, " more)") : ""));
-  num_unsaid_ = 0;
 }
 
 }  // namespace internal

@@ -69,6 +69,8 @@ ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
       target = plane.server->target();
     }
   }
+  plane.secret = client.secret;
+  plane.job_id = client.job_id;
   plane.client = connect_control(target, tasks[self], client);
   return plane;
 }

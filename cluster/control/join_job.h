@@ -23,6 +23,9 @@ struct JoinOptions {
 struct ControlPlane {
   std::unique_ptr<ControlServer> server;  // only where it is hosted; outlives the client
   std::unique_ptr<ControlClient> client;
+  /// What the environment or the options gave, for connections between the members.
+  JobSecret secret = {};
+  std::string job_id = {};
 };
 
 /// Joins the job as tasks[self]. The server is where TUTTI_CONTROL says; without it the first task

@@ -16,6 +16,7 @@
 #include "tutti/cluster/control/control_frame.h"
 #include "tutti/cluster/control/wires.h"
 #include "tutti/cluster/handshake/handshake.h"
+#include "tutti/cluster/tcp/address_limit.h"
 #include "tutti/cluster/tcp/stream.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
@@ -65,6 +66,7 @@ class TcpMemberLink final : public MemberLink {
 
 struct TcpPeer {
   FileDescriptor socket;
+  std::string address;                 // without the port
   std::optional<Handshake> handshake;  // a newcomer's
   TimePoint deadline{};                // of the handshake
   std::shared_ptr<TcpMemberLink> link;
@@ -167,6 +169,7 @@ class TcpControlServer final : public ControlServer {
     core_.opened(peer.link, *handshake.peer());
     peer.handshake.reset();
     --num_newcomers_;
+    limit_.give_back(peer.address);
     return take(peer, bytes.subspan(taken), Clock::system().now());
   }
 
@@ -201,9 +204,15 @@ class TcpControlServer final : public ControlServer {
         if (has_none_left) drop_oldest_newcomer(now);
         return;
       }
+      std::string address = address_of_peer(socket);
+      if (!limit_.allows(address, now)) {
+        refusals_.note(concat(address, " opens too many"), now);
+        continue;
+      }
       limit_unacknowledged(socket, options_.health.silent_after);
       TcpPeer& peer = peers_.emplace_back();
       peer.socket = std::move(socket);
+      peer.address = std::move(address);
       peer.handshake.emplace(Handshake::Side::kServer, server_hello(options_), options_.secret);
       peer.deadline = deadline_after(now, kHandshakeLimit);
       if (++num_newcomers_ > kMostNewcomers) drop_oldest_newcomer(now);
@@ -233,7 +242,8 @@ class TcpControlServer final : public ControlServer {
   std::vector<pollfd> descriptors_;
   std::array<std::byte, 16384> buffer_{};
   TimePoint accept_again_{};
-  RefusalLog refusals_;
+  AddressLimit limit_;
+  RefusalLog refusals_{"control"};
   std::atomic<bool> stopping_{false};
   std::unique_ptr<Thread> thread_;
 };

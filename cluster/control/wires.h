@@ -11,6 +11,7 @@
 #include "tutti/cluster/control/health_rules.h"
 #include "tutti/cluster/control/message.h"
 #include "tutti/cluster/handshake/hello.h"
+#include "tutti/cluster/handshake/refusal_log.h"
 #include "tutti/cluster/tcp/socket.h"
 
 namespace tutti::internal {
@@ -63,15 +64,5 @@ std::unique_ptr<ControlServer> start_grpc_server(const ControlServerOptions& opt
 PeerHello server_hello(const ControlServerOptions& options);
 /// Asks the system about processes of this machine.
 ProcessState probe_member(const JoinRequest& joined);
-
-/// Says in the log who was refused, at most once a second: strangers must not fill the disk.
-class RefusalLog {
- public:
-  void note(std::string_view reason, TimePoint now);
-
- private:
-  TimePoint next_{};
-  std::uint64_t num_unsaid_ = 0;
-};
 
 }  // namespace tutti::internal

@@ -153,8 +153,15 @@ void Handshake::take_answer() {
                   "TUTTI_JOB_SECRET_FILE"));
     return;
   }
+  is_peer_proven_ = true;
   send(proof(kClientLabel));  // also where it ends here: then the server can say so, too
   if (const auto reason = incompatibility(own_, *peer_)) refuse(*reason);
+}
+
+bool Handshake::is_final() const {
+  const auto own = decode_peer_hello(own_bytes_);  // with texts as short as the peer's
+  return state_ == State::kRefused && is_peer_proven_ && own->job_id == peer_->job_id &&
+         incompatibility(own_, *peer_).has_value();
 }
 
 void Handshake::take_welcome() {

@@ -42,6 +42,9 @@ class Handshake {
   /// Valid once the state is kDone, and in refusals when the peer's hello has come.
   const std::optional<PeerHello>& peer() const { return peer_; }
   const std::string& reason() const { return reason_; }
+  /// The client's: refused for what a peer of the same job has proven to be (another version, other
+  /// numerics), so that trying again is of no use.
+  bool is_final() const;
   /// The server's: who answers the proof. Until it is called the state stays kRunning with
   /// is_proven() true; "" lets the peer in, else it is refused with this reason.
   bool is_proven() const { return is_proven_; }
@@ -68,6 +71,7 @@ class Handshake {
   State state_ = State::kRunning;
   int stage_ = 0;  // messages of the other side that have come
   bool is_proven_ = false;
+  bool is_peer_proven_ = false;  // the client's
   std::optional<PeerHello> peer_;
   std::string reason_;
   PeerHelloBytes own_bytes_{}, peer_bytes_{};

@@ -81,24 +81,19 @@ std::array<std::byte, kResumeBytes> encode(const Resume& resume) {
   std::array<std::byte, kResumeBytes> bytes{};
   const auto hello = encode(resume.hello);
   std::memcpy(bytes.data(), hello.data(), hello.size());
-  put(bytes.data(), kResumeMagic);  // instead of the hello's
+  if (!resume.is_first) put(bytes.data(), kResumeMagic);  // instead of the hello's
   put(bytes.data() + kHelloBytes, resume.received);
   seal(bytes);
   return bytes;
 }
 
-bool is_resume(std::span<const std::byte, kHelloBytes> bytes) {
-  return get<std::uint64_t>(bytes.data()) == kResumeMagic;
-}
-
 Resume decode_resume(std::span<const std::byte, kResumeBytes> bytes) {
-  check_seal(bytes, "what a rank says that connects again");
-  if (!is_resume(bytes.first<kHelloBytes>())) {
-    fail(ErrorCode::kInvalidArgument, "tcp: not what a rank says that connects again");
-  }
-  auto hello = encode(Hello{.size = 1});  // its magic, and the rest of `bytes`
-  std::memcpy(hello.data() + 8, bytes.data() + 8, kHelloBytes - 8);
-  return {decode_hello(hello), get<std::uint64_t>(bytes.data() + kHelloBytes)};
+  check_seal(bytes, "what a rank says that connects");
+  const bool is_first = get<std::uint64_t>(bytes.data()) != kResumeMagic;
+  std::array<std::byte, kHelloBytes> hello = encode(Hello{.size = 1});  // for its magic
+  const std::size_t begin = is_first ? 0 : sizeof(kResumeMagic);
+  std::memcpy(hello.data() + begin, bytes.data() + begin, kHelloBytes - begin);
+  return {decode_hello(hello), get<std::uint64_t>(bytes.data() + kHelloBytes), is_first};
 }
 
 std::array<std::byte, kResumedBytes> encode(const Resumed& resumed) {

@@ -32,20 +32,19 @@ std::array<std::byte, kChunkHeaderBytes> encode(const ChunkHeader& header);
 /// Throws kDataLoss for bytes that are no header, or were one before a bit was changed.
 ChunkHeader decode_chunk_header(std::span<const std::byte, kChunkHeaderBytes> bytes);
 
-/// What the opener of a new connection says in a session that it continues.
+/// What the opener of a new connection says, after the handshake.
 struct Resume {
   Hello hello;
   std::uint64_t received = 0;  // bytes of the other direction that have arrived
+  bool is_first = false;       // a session begins: the answer is a Welcome, else a Resumed
   bool operator==(const Resume&) const = default;
 };
 inline constexpr std::size_t kResumeBytes = kHelloBytes + 12;
 std::array<std::byte, kResumeBytes> encode(const Resume& resume);
-/// Whether these begin one, and not a hello.
-bool is_resume(std::span<const std::byte, kHelloBytes> bytes);
 /// Throws kInvalidArgument as decode_hello(), kDataLoss for a wrong checksum.
 Resume decode_resume(std::span<const std::byte, kResumeBytes> bytes);
 
-/// The answer.
+/// The answer in a session that goes on.
 struct Resumed {
   std::uint64_t received = 0;
   bool operator==(const Resumed&) const = default;

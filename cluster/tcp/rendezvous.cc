@@ -6,44 +6,31 @@
 // the store. So a value that an earlier run left in the store leads to a refusal ("stale"), upon
 // which the store is read again, until the right rank has replaced it.
 //
-// Nobody waits in a circle: rank r connects to 0 .. r-1 before it accepts, and rank 0 accepts from
-// the start.
+// Nobody waits in a circle: rank r connects to 0 .. r-1 before it answers, and rank 0 answers from
+// the start. Handshakes are a matter of the doors, which are open all the time.
 //
-// A connection may break, or change a bit, before it is one: whoever has no answer says hello
-// again, also to a rank that has given it already (rendezvous over: session_hub.cc).
+// A connection may break, or change a bit, before it is one: whoever has no answer connects again,
+// also to a rank that has given it already (rendezvous over: session_hub.cc).
 #include "tutti/cluster/tcp/rendezvous.h"
 
-#include <sys/random.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <fstream>
-#include <list>
 #include <sstream>
 #include <utility>
 
 #include "tutti/cluster/tcp/stream.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
+#include "tutti/tensor/numerics.h"
 
 namespace tutti::internal {
 namespace {
 
 constexpr Duration kLookAgain = std::chrono::milliseconds(20);
-/// What is refused so often, was not damaged on its way.
-constexpr int kRefusals = 3;
-
-std::uint64_t new_nonce() {
-  std::uint64_t nonce = 0;
-  while (nonce == 0) {
-    if (::getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce)) nonce = 0;
-  }
-  return nonce;
-}
 
 std::string this_machine() {
   std::string id;
@@ -54,28 +41,6 @@ std::string this_machine() {
   return id.empty() ? "unknown" : id;
 }
 
-/// Reads what is there into `bytes` from `filled` on; false: the other side has closed.
-bool read_some(const FileDescriptor& socket, std::span<std::byte> bytes, std::size_t& filled) {
-  while (filled < bytes.size()) {
-    const ssize_t count =
-        ::recv(socket.get(), bytes.data() + filled, bytes.size() - filled, MSG_DONTWAIT);
-    if (count > 0) {
-      filled += static_cast<std::size_t>(count);
-    } else if (count < 0 && errno == EINTR) {
-      continue;
-    } else {
-      return count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
-    }
-  }
-  return true;
-}
-
-/// The few bytes of a handshake always fit into the empty buffer of a new connection.
-bool write_all(const FileDescriptor& socket, std::span<const std::byte> bytes) {
-  return ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
-         static_cast<ssize_t>(bytes.size());
-}
-
 class Rendezvous {
  public:
   Rendezvous(int rank, int size, KeyValueStore& store, const RendezvousOptions& options)
@@ -83,45 +48,44 @@ class Rendezvous {
         size_(size),
         store_(store),
         options_(options),
-        deadline_(deadline_after(Clock::system().now(), options.timeout)) {
-    own_.nonce = new_nonce();
+        deadline_(deadline_after(Clock::system().now(), options.timeout)),
+        identity_{rank, new_run_nonce(), options.job_id, options.secret, numerics_fingerprint()},
+        refusals_(concat(options.who, ": rank ", rank, " of ", size)) {
+    own_.nonce = identity_.nonce;
     own_.machine = this_machine();
+    found_.nonce = identity_.nonce;
     found_.by_rank.resize(static_cast<std::size_t>(size));
   }
 
   Connections run() {
-    if (options_.address) listen();
-    if (options_.local == RendezvousOptions::Local::kYes) {
-      listeners_.push_back(listen_locally());
-      own_.local = listeners_.back().endpoint;
-    }
+    open_door();
     store_.set(key_of(rank_), to_text(own_));
     for (int peer = 0; peer < rank_; ++peer) connect_to(peer);
     accept_higher();
-    found_.nonce = own_.nonce;
-    if (options_.address) found_.listener = std::move(listeners_.front());
     return std::move(found_);
   }
 
  private:
-  struct Newcomer {
-    FileDescriptor socket;
-    bool is_local = false;
-    std::array<std::byte, kHelloBytes> bytes{};
-    std::size_t filled = 0;
-  };
-
-  void listen() {
-    if (options_.listen_at.empty()) {
-      listeners_.push_back(listen_on(*options_.address));
-    } else {
-      listeners_.push_back(tutti::internal::listen_at(
-          read_endpoint("where to listen", options_.listen_at, parse_listen_address)));
+  void open_door() {
+    std::vector<Listener> listeners;
+    if (options_.address) listeners.push_back(listen());
+    if (options_.local == RendezvousOptions::Local::kYes) {
+      listeners.push_back(listen_locally());
+      own_.local = listeners.back().endpoint;
     }
+    found_.door = std::make_unique<Door>(who(), identity_, std::move(listeners));
+  }
+
+  Listener listen() {
+    Listener listener = options_.listen_at.empty()
+                            ? listen_on(*options_.address)
+                            : tutti::internal::listen_at(read_endpoint(
+                                  "where to listen", options_.listen_at, parse_listen_address));
     own_.endpoint =
         options_.reached_at.empty()
-            ? Endpoint{*options_.address, listeners_.back().endpoint.port}
+            ? Endpoint{*options_.address, listener.endpoint.port}
             : read_endpoint("where others reach this rank", options_.reached_at, parse_endpoint);
+    return listener;
   }
 
   template <class Parse>
@@ -200,30 +164,64 @@ class Rendezvous {
     }
     if (!is_local) socket = start_connecting(announced.endpoint);
     if (!socket.is_open() || !wait_for(socket, POLLOUT, peer, announced)) return false;
-    if (connect_result(socket) != 0) return false;
-    const Hello hello{rank_, peer, size_, own_.nonce, announced.nonce};
-    if (!write_all(socket, encode(hello))) return false;
-    std::array<std::byte, kWelcomeBytes> answer{};
-    std::size_t filled = 0;
-    while (filled < answer.size()) {
+    if (connect_result(socket) != 0 || is_connected_to_itself(socket)) return false;
+    Handshake handshake = rank_handshake(Handshake::Side::kClient, identity_);
+    if (!shake_hands(handshake, socket, peer, announced)) return false;
+    const Resume opening{{rank_, peer, size_, own_.nonce, announced.nonce}, 0, true};
+    const Digest256 key = handshake.session_key(Handshake::Side::kClient);
+    if (!send_opening(socket, sealed(encode(opening), key))) return false;
+    std::array<std::byte, kSealedWelcomeBytes> answer{};
+    for (std::size_t filled = 0; filled < answer.size();) {
+      std::size_t count = 0;
       if (!wait_for(socket, POLLIN, peer, announced)) return false;
-      if (!read_some(socket, answer, filled)) return false;
+      const ByteFlow flow = read_now(socket, std::span(answer).subspan(filled), count);
+      filled += count;
+      if (flow == ByteFlow::kClosed) return false;
     }
-    return take_answer(peer, announced, answer, socket, is_local);
+    const Digest256 peer_key = handshake.session_key(Handshake::Side::kServer);
+    return take_answer(peer, announced, answer, peer_key, socket, is_local);
+  }
+
+  /// False: nobody of this job, or who has left; the store may know more later.
+  bool shake_hands(Handshake& handshake, const FileDescriptor& socket, int peer,
+                   const Announcement& announced) {
+    std::array<std::byte, 1024> bytes{};
+    while (send_opening(socket, handshake.bytes_to_send()) &&
+           handshake.state() == Handshake::State::kRunning) {
+      std::size_t count = 0;
+      if (!wait_for(socket, POLLIN, peer, announced)) return false;
+      const ByteFlow flow = read_now(socket, bytes, count);
+      const std::size_t taken = handshake.take(std::span<const std::byte>(bytes).first(count));
+      if (taken < count || (flow == ByteFlow::kClosed && count == 0)) return false;
+    }
+    if (handshake.state() == Handshake::State::kDone) {
+      if (is_rank(*handshake.peer(), peer, announced.nonce)) return true;
+      last_refusal_ = concat(handshake.peer()->to_string(), " of another run is there");
+      return false;
+    }
+    if (handshake.is_final()) {
+      fail(ErrorCode::kInvalidArgument, who(), ": rank ", peer, " at ", address_of(announced),
+           " does not fit: ", handshake.reason());
+    }
+    if (handshake.state() == Handshake::State::kRefused && last_refusal_ != handshake.reason()) {
+      last_refusal_ = handshake.reason();
+      log_warning(concat(who(), ": rank ", peer, " at ", address_of(announced),
+                         " refuses: ", last_refusal_, "; tries again"));
+    }
+    return false;
   }
 
   bool take_answer(int peer, const Announcement& announced,
-                   std::span<const std::byte, kWelcomeBytes> answer, FileDescriptor& socket,
-                   bool is_local) {
+                   const std::array<std::byte, kSealedWelcomeBytes>& answer, const Digest256& key,
+                   FileDescriptor& socket, bool is_local) {
     try {
-      const Welcome welcome = decode_welcome(answer);
+      const Welcome welcome = decode_welcome(unsealed(answer, key));
       if (welcome.verdict == Welcome::Verdict::kYes) {
         keep(peer, std::move(socket), is_local, announced);
         return true;
       }
       last_refusal_ = welcome.reason;
       if (welcome.verdict == Welcome::Verdict::kStale) return false;
-      if (++num_refusals_ < kRefusals) return false;  // one bit may have changed on the way
     } catch (const Error& stranger) {
       last_refusal_ = stranger.message();
       return false;
@@ -247,30 +245,16 @@ class Rendezvous {
   }
 
   void accept_higher() {
-    std::list<Newcomer> newcomers;
+    Door& door = *found_.door;
     while (!missing().empty()) {
-      std::vector<pollfd> descriptors;
-      for (const Listener& listener : listeners_) {
-        descriptors.push_back({listener.socket.get(), POLLIN, 0});
-      }
-      for (const Newcomer& newcomer : newcomers) {
-        descriptors.push_back({newcomer.socket.get(), POLLIN, 0});
-      }
-      if (poll_until(descriptors, deadline_) <= 0 && Clock::system().now() >= deadline_) {
+      pollfd bell{door.bell().get(), POLLIN, 0};
+      if (poll_until(std::span(&bell, 1), deadline_) <= 0 && Clock::system().now() >= deadline_) {
+        const std::string refusal = door.last_refusal();
         fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(missing()),
-             " did not come within ", seconds(), " s to ", address_of(own_));
+             " did not come within ", seconds(), " s to ", address_of(own_),
+             refusal.empty() ? "" : "; refused was ", refusal);
       }
-      std::erase_if(newcomers, [this](Newcomer& newcomer) { return is_settled(newcomer); });
-      for (const Listener& listener : listeners_) accept_from_all(listener, newcomers);
-    }
-  }
-
-  static void accept_from_all(const Listener& listener, std::list<Newcomer>& newcomers) {
-    while (true) {
-      FileDescriptor socket = accept_from(listener.socket);
-      if (!socket.is_open()) return;
-      newcomers.emplace_back().socket = std::move(socket);
-      newcomers.back().is_local = listener.endpoint.is_local();
+      while (auto arrival = door.take()) receive(*std::move(arrival));
     }
   }
 
@@ -282,32 +266,18 @@ class Rendezvous {
     return ranks;
   }
 
-  /// Whether it was accepted, refused or has left.
-  bool is_settled(Newcomer& newcomer) {
-    if (!read_some(newcomer.socket, newcomer.bytes, newcomer.filled)) return true;
-    if (newcomer.filled < newcomer.bytes.size()) return false;
-    Welcome welcome;
+  void receive(Door::Arrival arrival) {
+    // Who goes on with a session comes again, until this rank has sessions.
+    if (!arrival.opening.is_first) return;
+    const Hello& hello = arrival.opening.hello;
     std::optional<Announcement> announced;
-    int from = -1;
-    try {
-      const Hello hello = decode_hello(newcomer.bytes);
-      from = hello.from;
-      if (newcomer.is_local && !peer_process(newcomer.socket).same_user) {
-        fail(ErrorCode::kInvalidArgument, "a process of another user; expected one of user ",
-             ::geteuid());
-      }
-      welcome = judge(hello, announced);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kInvalidArgument) throw;
-      welcome = {Welcome::Verdict::kNo, error.message()};
-    }
-    const bool answered = write_all(newcomer.socket, encode(welcome));
+    const Welcome welcome = judge(hello, announced);
+    const bool answered = send_opening(arrival.socket, sealed(encode(welcome), arrival.key));
     if (welcome.verdict == Welcome::Verdict::kYes && answered) {
-      keep(from, std::move(newcomer.socket), newcomer.is_local, *announced);
+      keep(hello.from, std::move(arrival.socket), arrival.is_local, *announced);
     } else {
-      log(LogLevel::kWarning, concat(who(), " refused a connection: ", welcome.reason));
+      refusals_.note(welcome.reason, Clock::system().now());
     }
-    return true;
   }
 
   Welcome judge(const Hello& hello, std::optional<Announcement>& announced) {
@@ -334,11 +304,11 @@ class Rendezvous {
   KeyValueStore& store_;
   const RendezvousOptions& options_;
   const TimePoint deadline_;
-  std::vector<Listener> listeners_;
+  const RankIdentity identity_;
+  RefusalLog refusals_;
   Announcement own_;
   Connections found_;
   std::string last_refusal_;
-  int num_refusals_ = 0;
 };
 
 }  // namespace

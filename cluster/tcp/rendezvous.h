@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/tcp/frame.h"
-#include "tutti/cluster/tcp/socket.h"
+#include "tutti/cluster/tcp/door.h"
 #include "tutti/core/clock.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
@@ -39,8 +39,8 @@ struct Connection {
 struct Connections {
   std::vector<Connection> by_rank;
   int ranks_on_this_machine = 1;
-  std::uint64_t nonce = 0;           // of this rank
-  std::optional<Listener> listener;  // for TCP, if there is one: it stays
+  std::uint64_t nonce = 0;     // of this rank
+  std::unique_ptr<Door> door;  // it stays where connections may break
 };
 
 struct RendezvousOptions {
@@ -54,11 +54,14 @@ struct RendezvousOptions {
   enum class Local { kNo, kYes } local = Local::kNo;
   Duration timeout = std::chrono::seconds(30);
   std::string key_prefix = "tcp";
+  /// Of the job: who has other ones is refused.
+  JobSecret secret = {};
+  std::string job_id = {};
 };
 
-/// Connects to every lower rank, in their order, then accepts every higher one. Throws as
-/// tcp_transport(); kUnavailable for a peer on another machine where only local connections are
-/// allowed.
+/// Connects to every lower rank, in their order, then accepts every higher one, each with proofs of
+/// both sides that they belong to one job (opening.h). Throws as tcp_transport(); kUnavailable for
+/// a peer on another machine where only local connections are allowed.
 Connections connect_all(int rank, int size, KeyValueStore& store, const RendezvousOptions& options);
 
 }  // namespace tutti::internal

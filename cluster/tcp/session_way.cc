@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "tutti/cluster/tcp/stream.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
@@ -56,20 +57,19 @@ std::optional<std::uint64_t> SessionWay::step(std::uint64_t received) {
 std::optional<std::uint64_t> SessionWay::take_arrival(std::uint64_t received) {
   std::optional<SessionHub::Arrival> arrival = hub_->take(peer_);
   if (!arrival || connects()) return std::nullopt;
-  const auto answer = encode(Resumed{received});
+  const auto answer = sealed(encode(Resumed{received}), arrival->key);
   socket_ = std::move(arrival->socket);
   keep_watch(socket_);
-  // So few bytes fit a new connection; one that has broken already shows when it is read.
-  if (!arrival->is_first) {
-    (void)!::send(socket_.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
+  // One that has broken already shows when it is read.
+  if (!arrival->is_first) (void)send_opening(socket_, answer);
   state_ = State::kUp;
   return arrival->received;
 }
 
 std::optional<std::uint64_t> SessionWay::step_once(std::uint64_t received, TimePoint now) {
   if (state_ == State::kDown && now >= again_) begin(now);
-  if (state_ == State::kConnecting) finish_connecting(received, now);
+  if (state_ == State::kConnecting) finish_connecting(now);
+  if (state_ == State::kGreeting) greet(received, now);
   if (state_ == State::kAnswering) return read_answer(now);
   return std::nullopt;
 }
@@ -81,14 +81,16 @@ void SessionWay::begin(TimePoint now) {
   again_ = deadline_after(now, kConnecting);
 }
 
-void SessionWay::finish_connecting(std::uint64_t received, TimePoint now) {
+void SessionWay::finish_connecting(TimePoint now) {
   pollfd ready{socket_.get(), POLLOUT, 0};
   if (::poll(&ready, 1, 0) <= 0) {
     if (now >= again_) fail_attempt(Failure::kOther, now);
     return;
   }
-  if (const int error = connect_result(socket_); error != 0) {
-    return fail_attempt(error == ECONNREFUSED ? Failure::kRefused : Failure::kOther, now);
+  const int error = connect_result(socket_);
+  if (error != 0 || is_connected_to_itself(socket_)) {
+    const bool is_nobody = error == 0 || error == ECONNREFUSED;
+    return fail_attempt(is_nobody ? Failure::kRefused : Failure::kOther, now);
   }
   times_refused_ = 0;
   if (!connects()) {  // it was to know whether the peer lives
@@ -98,11 +100,38 @@ void SessionWay::finish_connecting(std::uint64_t received, TimePoint now) {
     again_ = deadline_after(now, kLongestPause);
     return;
   }
+  handshake_.emplace(rank_handshake(Handshake::Side::kClient, hub_->own()));
+  state_ = State::kGreeting;
+  again_ = deadline_after(now, kAnswering);
+}
+
+void SessionWay::greet(std::uint64_t received, TimePoint now) {
+  std::array<std::byte, 1024> bytes{};
+  while (send_opening(socket_, handshake_->bytes_to_send())) {
+    if (handshake_->state() == Handshake::State::kDone) return say_what_came(received, now);
+    if (handshake_->state() != Handshake::State::kRunning) {
+      why_ = handshake_->reason();
+      break;
+    }
+    std::size_t count = 0;
+    const ByteFlow flow = read_now(socket_, bytes, count);
+    const auto piece = std::span<const std::byte>(bytes).first(count);
+    if (count == 0 && flow == ByteFlow::kOpen) return wait_on(now);
+    if (handshake_->take(piece) < count || flow == ByteFlow::kClosed) break;
+  }
+  fail_attempt(Failure::kOther, now);
+}
+
+void SessionWay::say_what_came(std::uint64_t received, TimePoint now) {
+  if (!is_rank(*handshake_->peer(), peer_, hub_->nonce(peer_))) {
+    why_ = concat(handshake_->peer()->to_string(), " is there now, of another run");
+    return fail_attempt(Failure::kOther, now);
+  }
+  alive_at_ = now;
   const Resume resume{
       {hub_->rank(), peer_, hub_->size(), hub_->nonce(hub_->rank()), hub_->nonce(peer_)}, received};
-  const auto bytes = encode(resume);
-  if (::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-      static_cast<ssize_t>(bytes.size())) {
+  const Digest256 key = handshake_->session_key(Handshake::Side::kClient);
+  if (!send_opening(socket_, sealed(encode(resume), key))) {
     return fail_attempt(Failure::kOther, now);
   }
   state_ = State::kAnswering;
@@ -110,26 +139,30 @@ void SessionWay::finish_connecting(std::uint64_t received, TimePoint now) {
   again_ = deadline_after(now, kAnswering);
 }
 
+void SessionWay::wait_on(TimePoint now) {
+  if (now < again_) return;
+  alive_at_ = now;  // somebody listens, and is busy
+  fail_attempt(Failure::kOther, now);
+}
+
 std::optional<std::uint64_t> SessionWay::read_answer(TimePoint now) {
   while (answered_ < answer_.size()) {
-    const ssize_t count =
-        ::recv(socket_.get(), answer_.data() + answered_, answer_.size() - answered_, MSG_DONTWAIT);
-    if (count > 0) {
-      answered_ += static_cast<std::size_t>(count);
-    } else if (count < 0 && errno == EINTR) {
-      continue;
-    } else if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      if (now < again_) return std::nullopt;
-      alive_at_ = now;  // somebody listens, and is busy
+    std::size_t count = 0;
+    const ByteFlow flow = read_now(socket_, std::span(answer_).subspan(answered_), count);
+    answered_ += count;
+    if (flow == ByteFlow::kClosed) {
       fail_attempt(Failure::kOther, now);
       return std::nullopt;
-    } else {
-      fail_attempt(Failure::kOther, now);
+    }
+    if (count == 0) {
+      wait_on(now);
       return std::nullopt;
     }
   }
   try {
-    const Resumed resumed = decode_resumed(answer_);
+    const Digest256 key = handshake_->session_key(Handshake::Side::kServer);
+    const Resumed resumed = decode_resumed(unsealed(answer_, key));
+    handshake_.reset();
     keep_watch(socket_);
     state_ = State::kUp;
     return resumed.received;

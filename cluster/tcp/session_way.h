@@ -37,14 +37,18 @@ class SessionWay {
   void close() noexcept;
 
  private:
-  enum class State { kUp, kDown, kConnecting, kAnswering, kGone };
+  enum class State { kUp, kDown, kConnecting, kGreeting, kAnswering, kGone };
 
   bool connects() const { return hub_->rank() > peer_; }
   std::optional<std::uint64_t> take_arrival(std::uint64_t received);
   std::optional<std::uint64_t> step_once(std::uint64_t received, TimePoint now);
   void begin(TimePoint now);
-  void finish_connecting(std::uint64_t received, TimePoint now);
+  void finish_connecting(TimePoint now);
+  void greet(std::uint64_t received, TimePoint now);
+  void say_what_came(std::uint64_t received, TimePoint now);
   std::optional<std::uint64_t> read_answer(TimePoint now);
+  /// Nothing came: it goes on, unless it takes too long.
+  void wait_on(TimePoint now);
   /// Refused: nobody listens there.
   enum class Failure { kRefused, kOther };
   void fail_attempt(Failure failure, TimePoint now);
@@ -62,7 +66,8 @@ class SessionWay {
   TimePoint alive_at_;  // when the peer was last known to listen
   Duration pause_{};
   int times_refused_ = 0;
-  std::array<std::byte, kResumedBytes> answer_{};
+  std::optional<Handshake> handshake_;  // of the connection that is being opened
+  std::array<std::byte, kSealedResumedBytes> answer_{};
   std::size_t answered_ = 0;
 };
 

@@ -123,7 +123,7 @@ Listener listen_on(const std::string& host) {
   const Addresses addresses = look_up(host, 0, AI_PASSIVE);
   FileDescriptor socket = open_socket(*addresses);
   if (!socket.is_open() || ::bind(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
-      ::listen(socket.get(), 128) != 0) {
+      ::listen(socket.get(), 1024) != 0) {
     fail(ErrorCode::kUnavailable, "tcp: listening on '", host,
          "' failed; expected an address of this machine: ", std::strerror(errno));
   }

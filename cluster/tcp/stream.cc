@@ -112,6 +112,18 @@ bool is_connected_to_itself(const FileDescriptor& socket) {
          own_length == peer_length && std::memcmp(&own, &peer, own_length) == 0;
 }
 
+std::string address_of_peer(const FileDescriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  std::array<char, 64> text{};
+  if (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), length, text.data(), text.size(),
+                    nullptr, 0, NI_NUMERICHOST) != 0) {
+    return "unknown";
+  }
+  return text.data();
+}
+
 void limit_unacknowledged(const FileDescriptor& socket, Duration limit) {
   const unsigned milliseconds = static_cast<unsigned>(limit / std::chrono::milliseconds(1));
   (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds,

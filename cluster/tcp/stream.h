@@ -28,6 +28,8 @@ ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> byte
                    std::size_t& count);
 /// Connecting to a free port of this machine can end at the socket itself (simultaneous open).
 bool is_connected_to_itself(const FileDescriptor& socket);
+/// "10.0.0.9": where the other end is, without the port, which differs each time.
+std::string address_of_peer(const FileDescriptor& socket);
 /// The socket gives up on a peer that acknowledges nothing for this long.
 void limit_unacknowledged(const FileDescriptor& socket, Duration limit);
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "tutti/cluster/handshake/job_secret.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/transport.h"
 
@@ -24,21 +25,27 @@ struct TcpOptions {
   /// Messages that came before their recv() are kept, this much in all; beyond it the connection
   /// that brings more fails with kResourceExhausted.
   std::size_t bytes_kept = std::size_t{1} << 30;
+  /// See ConnectOptions.
+  JobSecret secret = {};
+  std::string job_id = {};
+  bool allow_insecure_network = false;
 };
 
 /// Connects this rank with all others, who call it too. Every rank listens on a free port and
 /// publishes it in `store` (used during this call only) with a number of its own that is new each
-/// time, so what an earlier run left in the store and connections of strangers are recognized and
-/// refused. Throws kDeadlineExceeded naming the ranks that did not come, kInvalidArgument for ranks
-/// out of range and for a peer with another size or version, kUnavailable for an address that
+/// time, so what an earlier run left in the store is recognized. Every connection begins with a
+/// handshake that proves the job's secret both ways; strangers, other jobs, versions and numerics
+/// are refused in one line of the log. Throws kDeadlineExceeded naming the ranks that did not come,
+/// kInvalidArgument for ranks out of range, for a peer with another size, version or numerics, and
+/// for an address that other machines reach without a secret, kUnavailable for an address that
 /// cannot be used.
 ///
-/// There is no thread behind it: whoever waits for a Work (or tests it) moves the bytes of all. A
-/// send() writes at once what the socket takes, and has ended when the system has all its bytes. A
-/// connection that breaks, or that brings bytes which are not what was sent (every chunk has a
-/// CRC32C), is replaced within the same messages; stats() counts that. A peer that is gone (nobody
-/// listens at its address any more, or `patience`) is kUnavailable, naming rank and address, after
-/// its last message was received.
+/// A thread of its own meets those who connect, and sleeps otherwise. The bytes have none: whoever
+/// waits for a Work (or tests it) moves the bytes of all. A send() writes at once what the socket
+/// takes, and has ended when the system has all its bytes. A connection that breaks, or that brings
+/// bytes which are not what was sent (every chunk has a CRC32C), is replaced within the same
+/// messages; stats() counts that. A peer that is gone (nobody listens at its address any more, or
+/// `patience`) is kUnavailable, naming rank and address, after its last message was received.
 /// abort() and the destructor may take 0.2 s when a peer reads slowly.
 std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& store,
                                          const TcpOptions& options = {});

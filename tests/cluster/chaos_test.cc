@@ -185,7 +185,8 @@ TEST(TcpChaos, HalfClosedAndTricklingConnectionsAreEndured) {
 
 TEST(TcpChaos, CollectivesGiveTheSameBitsAsWithoutDisturbance) {
   const testing::HangWatchdog watchdog("collectives", 110s);
-  Proxied ranks({.seed = 15, .cut_every = 400'000, .flip_every = 900'000, .most_events = 40});
+  Proxied ranks({.seed = 15, .cut_every = 400'000, .flip_every = 900'000, .most_events = 40},
+                {.secret = JobSecret::generate(), .job_id = "chaos"});
   const auto error = error_of_ranks(2, [&](int rank) {
     const auto communicator = make_communicator(ranks.rank(rank), {.algorithm = "canonical"});
     for (int step = 0; step < 60; ++step) {

@@ -249,6 +249,22 @@ TEST(Handshake, G13_NamesBothSidesWhenTheyDoNotFit) {
   expect_refusal(data, hello_of("chief", 0), "check the addresses");
 }
 
+TEST(Handshake, G13_TheClientKnowsWhenTryingAgainIsOfNoUse) {
+  const JobSecret secret = JobSecret::generate();
+  const auto is_final = [](const PeerHello& client, const JobSecret& own, const JobSecret& theirs) {
+    Ends ends = ends_of(client, hello_of("chief", 0), own, theirs);
+    run(ends);
+    return ends.client.is_final();
+  };
+  PeerHello other = hello_of("worker", 2);
+  EXPECT_FALSE(is_final(other, secret, secret));  // nothing is refused
+  other.features = 1;
+  EXPECT_TRUE(is_final(other, secret, secret));
+  EXPECT_FALSE(is_final(other, secret, JobSecret::generate()));  // who said so?
+  other.job_id = "an earlier job, whose address is still in the store; this is a long text";
+  EXPECT_FALSE(is_final(other, secret, secret));
+}
+
 TEST(Handshake, SaysWhenOneSideAloneHasASecret) {
   Ends ends = ends_of(hello_of("worker", 2), hello_of("chief", 0), {}, JobSecret::generate());
   run(ends);

@@ -3,11 +3,11 @@
 #include "tutti/cluster/tcp/tcp_transport.h"
 
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include <array>
 #include <vector>
 
+#include "tests/cluster/door_visitor.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/tcp/frame.h"
@@ -92,44 +92,27 @@ TEST(TcpTransport, StrangersAndLeftoversAreRefusedAndTheGroupStillForms) {
   EXPECT_EQ(got, byte);
 }
 
-// Says `bytes` to the rank that listens, and returns its answer.
-internal::Welcome answer_to(InProcessStore& store, const std::string& key,
-                            std::span<const std::byte> bytes) {
-  const auto announced = internal::parse_announcement(store.wait(key, after(20s)));
-  const auto socket = internal::start_connecting(announced.value().endpoint);
-  pollfd ready{socket.get(), POLLOUT, 0};
-  internal::poll_until(std::span(&ready, 1), after(20s));
-  EXPECT_EQ(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
-            static_cast<ssize_t>(bytes.size()));
-  std::array<std::byte, internal::kWelcomeBytes> answer{};
-  for (std::size_t filled = 0; filled < answer.size();) {
-    ready.events = POLLIN;
-    internal::poll_until(std::span(&ready, 1), after(20s));
-    const ssize_t count = ::recv(socket.get(), answer.data() + filled, answer.size() - filled, 0);
-    if (count <= 0) break;
-    filled += static_cast<std::size_t>(count);
-  }
-  return internal::decode_welcome(answer);
-}
-
 TEST(TcpTransport, ConnectionsThatDoNotBelongAreToldWhy) {
   const testing::HangWatchdog watchdog("refusals", 60s);
   InProcessStore store;
   std::shared_ptr<Transport> zero, one;
   const auto lower = Executor::system().start("rank-0", [&] { zero = tcp_transport(0, 2, store); });
-  const auto nonce = internal::parse_announcement(store.wait("tcp/0", after(20s))).value().nonce;
+  const auto announced = internal::parse_announcement(store.wait("tcp/0", after(20s))).value();
+  const auto answer = [&](const internal::Hello& hello) {
+    return door_visitor::answer_to(announced.endpoint, hello);
+  };
   using Verdict = internal::Welcome::Verdict;
-  const auto stale = answer_to(store, "tcp/0", internal::encode(internal::Hello{1, 0, 2, 5, 6}));
+  const auto stale = answer({1, 0, 2, 5, 6});
   EXPECT_EQ(stale.verdict, Verdict::kStale);
   EXPECT_NE(stale.reason.find("another run"), std::string::npos) << stale.reason;
-  const auto size = answer_to(store, "tcp/0", internal::encode(internal::Hello{1, 0, 3, 5, nonce}));
+  const auto size = answer({1, 0, 3, 5, announced.nonce});
   EXPECT_EQ(size.verdict, Verdict::kNo);
   EXPECT_NE(size.reason.find("group of 3 ranks; expected 2"), std::string::npos) << size.reason;
-  const auto unknown =
-      answer_to(store, "tcp/0", internal::encode(internal::Hello{1, 0, 2, 5, nonce}));
+  const auto unknown = answer({1, 0, 2, 5, announced.nonce});
   EXPECT_EQ(unknown.verdict, Verdict::kStale);
-  const std::vector<std::byte> noise(internal::kHelloBytes, std::byte{'G'});
-  EXPECT_EQ(answer_to(store, "tcp/0", noise).verdict, Verdict::kNo);
+  const auto noise = door_visitor::knock(announced.endpoint);
+  door_visitor::say(noise, std::string(100, 'G'));
+  EXPECT_TRUE(door_visitor::gets_closed(noise));
   one = tcp_transport(1, 2, store);
   lower->join();
   EXPECT_EQ(zero->size(), 2);
@@ -155,8 +138,9 @@ TEST(TcpTransport, RanksThatDoNotComeAreNamed) {
   });
   expect_error(ErrorCode::kInvalidArgument, {"rank 2 of 2"},
                [&] { tcp_transport(2, 2, store, brief); });
-  expect_error(ErrorCode::kUnavailable, {"192.0.2.7", "an address of this machine"},
-               [&] { tcp_transport(0, 2, store, {.address = "192.0.2.7"}); });
+  expect_error(ErrorCode::kUnavailable, {"192.0.2.7", "an address of this machine"}, [&] {
+    tcp_transport(0, 2, store, {.address = "192.0.2.7", .allow_insecure_network = true});
+  });
 }
 
 TEST(TcpTransport, MessagesThatNobodyReceivesAreKeptUpToALimit) {

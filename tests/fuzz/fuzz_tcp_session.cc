@@ -1,5 +1,5 @@
-// Fuzzes what sessions read: chunks in a stream that is cut anywhere, resumptions, segments'
-// layouts.
+// Fuzzes what connections between ranks read: handshakes, what opens a session, chunks in a stream
+// that is cut anywhere, segments' layouts.
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/socket.h>
 
@@ -13,6 +13,7 @@
 #include "tutti/cluster/shm/segment.h"
 #include "tutti/cluster/tcp/chunk.h"
 #include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/cluster/tcp/opening.h"
 #include "tutti/cluster/tcp/session_receiver.h"
 
 namespace {
@@ -78,6 +79,68 @@ void read_stream(std::span<const std::byte> bytes) {
   if (total > bytes.size() || total > receiver.received()) std::abort();
 }
 
+tutti::Handshake end_of(tutti::Handshake::Side side, const tutti::JobSecret& secret) {
+  tutti::PeerHello hello;
+  hello.purpose = tutti::ConnectionPurpose::kData;
+  hello.job = "rank";
+  hello.index = side == tutti::Handshake::Side::kClient ? 1 : 0;
+  return {side, hello, secret};
+}
+
+/// These bytes as the words of a client, then of a server: nobody is taken for a peer.
+void knock(std::span<const std::byte> bytes, const tutti::JobSecret& secret) {
+  using tutti::Handshake;
+  for (const auto side : {Handshake::Side::kServer, Handshake::Side::kClient}) {
+    Handshake end = end_of(side, secret);
+    (void)end.bytes_to_send();
+    if (end.take(bytes) > tutti::kLongestHandshake) std::abort();
+    if (end.is_proven() || end.state() == Handshake::State::kDone) std::abort();
+    if (end.bytes_to_send().size() > tutti::kLongestHandshake) std::abort();
+  }
+}
+
+/// Two that know the secret, but for one changed byte of what they say: the client is let in only
+/// if none was. Whatever it says then is sealed, or refused.
+void open_session(std::span<const std::byte> bytes, const tutti::JobSecret& secret) {
+  using tutti::Handshake;
+  if (bytes.size() < 4) return;
+  Handshake client = end_of(Handshake::Side::kClient, secret);
+  Handshake server = end_of(Handshake::Side::kServer, secret);
+  // A little more than all that is said.
+  std::size_t at =
+      (std::to_integer<std::size_t>(bytes[0]) << 8 | std::to_integer<std::size_t>(bytes[1])) % 600;
+  bool is_changed = false;
+  const auto carry = [&](std::vector<std::byte> words, Handshake& to) {
+    if (at < words.size() && bytes[2] != std::byte{0}) is_changed = true;
+    if (at < words.size()) words[at] ^= bytes[2];
+    at -= at < words.size() ? 0 : words.size();
+    if (is_changed) at = words.size() + (1 << 20);
+    (void)to.take(words);
+  };
+  carry(client.bytes_to_send(), server);
+  carry(server.bytes_to_send(), client);
+  carry(client.bytes_to_send(), server);
+  if (server.is_proven() == is_changed) std::abort();
+  if (is_changed) return;
+  const tutti::Digest256 key = server.session_key(Handshake::Side::kClient);
+  if (key != client.session_key(Handshake::Side::kClient)) std::abort();
+  const auto words = bytes.subspan(3);
+  std::array<std::byte, kSealedResumeBytes> opening{};
+  std::memcpy(opening.data(), words.data(), std::min(words.size(), opening.size()));
+  try {
+    (void)unsealed(opening, key);
+    std::abort();
+  } catch (const tutti::Error&) {
+  }
+  std::array<std::byte, kResumeBytes> resume{};
+  std::memcpy(resume.data(), opening.data(), resume.size());
+  try {
+    const Resume read = decode_resume(unsealed(sealed(resume, key), key));
+    if (decode_resume(encode(read)) != read) std::abort();
+  } catch (const tutti::Error&) {
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -88,6 +151,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check<kResumedBytes>(bytes, [](const auto& b) { return decode_resumed(b); });
   check<kLayoutBytes>(bytes, [](const auto& b) { return decode_layout(b); });
   read_stream(bytes);
+  const std::vector<std::byte> secret_bytes(32, std::byte{7});
+  static const tutti::JobSecret secret{std::span<const std::byte>(secret_bytes)};
+  knock(bytes, secret);
+  open_session(bytes, secret);
   seal(bytes);
   check<kChunkHeaderBytes>(bytes, [](const auto& b) { return decode_chunk_header(b); });
   read_stream(bytes);

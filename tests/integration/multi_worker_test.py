@@ -40,10 +40,13 @@ def free_ports(count):
     return ports
 
 
-def start(program, flags, index, addresses, environment):
+def start(program, flags, index, addresses, environment, log=None):
+    """What the process writes goes to the file `log`, or to its stdout."""
     tf_config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-    return subprocess.Popen([program] + flags, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            env={**os.environ, **environment, "TF_CONFIG": json.dumps(tf_config)})
+    with open(log or os.devnull, "w", encoding="utf-8") as file:
+        return subprocess.Popen([program] + flags, text=True, stdout=file if log else subprocess.PIPE,
+                                stderr=subprocess.STDOUT,
+                                env={**os.environ, **environment, "TF_CONFIG": json.dumps(tf_config)})
 
 
 def run_workers(program, devices, flags, folder, environment=None):

@@ -20,7 +20,7 @@ struct ChaosPlan {
   std::uint64_t half_close_every = 0;  // one direction ends, the other goes on
   std::uint64_t flip_every = 0;        // one bit is changed
   int most_events = 0;                 // of all kinds; then it passes everything on
-  std::uint64_t spares = 1024;         // bytes at the beginning, for the handshakes of a group
+  std::uint64_t spares = 4096;         // bytes at the beginning, for the handshakes of a group
   std::size_t trickle = 0;             // at most so many bytes at once; 0: as they come
   Duration delay = Duration::zero();   // before each piece
 };

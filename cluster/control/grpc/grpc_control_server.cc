@@ -154,7 +154,7 @@ class Streams final : public control::Control::CallbackService {
   ControlCore core_;
   Mutex mutex_;
   std::map<Stream*, std::unique_ptr<Stream>> streams_ TUTTI_GUARDED_BY(mutex_);
-  RefusalLog refusals_ TUTTI_GUARDED_BY(mutex_);
+  RefusalLog refusals_ TUTTI_GUARDED_BY(mutex_){"control"};
 };
 
 Stream::Stream(Streams& streams, grpc::CallbackServerContext* context)

@@ -1,0 +1,43 @@
+// Whether the variables of all workers still have the same bits.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/strategy/distributed_variable.h"
+#include "tutti/strategy/multi_worker/worker_team.h"
+
+namespace tutti::internal {
+
+/// Mirrored variables are never exchanged after they were made, so a bit that flips in one worker's
+/// memory stays, and spreads through the gradients. Every so many steps all workers compare eight
+/// bytes, the digest of all their components; when these differ they compare each variable's.
+/// Threads: one at a time.
+class StateDigest {
+ public:
+  /// `every`: steps between two comparisons; 0: never. Throws kInvalidArgument below.
+  StateDigest(std::string who, int every);
+
+  /// Called by all workers in the same order. Variables that may differ do not count.
+  void add(const std::shared_ptr<const DistributedStorage>& variable);
+  /// Called by all workers when `num_steps` are done. Throws kDataLoss on all of them, naming the
+  /// first variable that differs, and the worker whose differs from most.
+  void compare_when_due(std::uint64_t num_steps, WorkerTeam& team) const;
+
+ private:
+  std::vector<std::string> digests() const;
+  void report(std::uint64_t num_steps, const std::vector<std::string>& lists) const;
+
+  struct Watched {
+    std::string name;
+    std::weak_ptr<const DistributedStorage> variable;
+  };
+  const std::string who_;
+  const int every_;
+  std::vector<Watched> variables_;  // also those that are gone: the others may still have them
+};
+
+}  // namespace tutti::internal

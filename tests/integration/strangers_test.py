@@ -1,0 +1,331 @@
+#!/usr/bin/env python3
+# Training among strangers: nobody without the job's secret gets a word in, and the bits are those of a calm run.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: strangers_test.py PROGRAM [--workers N] [--strangers N] [--seconds S]
+
+Trains over TCP with a job secret. Meanwhile N strangers at a time knock at the data port of each worker and at the control port: silent
+ones, slow ones, random bytes, HTTP, TLS, lengths beyond all limits, and recordings of openings that were valid once. Each must be closed in
+time, the workers must keep their descriptors and memory, and after SIGTERM the state must be that of a calm run of as many steps.
+"""
+import argparse
+import errno
+import hashlib
+import hmac
+import os
+import random
+import secrets
+import selectors
+import signal
+import socket
+import statistics
+import struct
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import multi_worker_test as workers_of  # noqa: E402
+
+STOPPED_ON_REQUEST = 75
+MAGIC = b"\x93tutti\r\n"
+ACCEPTED = b"tutisey1"
+CONTROL, DATA = 1, 2
+LONGEST_STAY = 20.0   # s; 5 on a machine that has nothing else to do
+MOST_GROWTH = 64      # MiB of each worker
+HEAD = "<8sHHBBHIIQ16sQQ16s48s32s96s"
+
+
+def hello(purpose, job, index, job_id, like=None):
+    """256 bytes, as cluster/handshake/hello.cc has them; layout, build and numerics as the peer's."""
+    fields = struct.unpack(HEAD, like) if like else [0] * 9 + [b""] * 7
+    layout, build, numerics = (fields[11], fields[14], fields[15]) if like else (0, b"none", b"none")
+    return struct.pack(HEAD, MAGIC, 1, 1, purpose, 1, 0, index, 0, 0, secrets.token_bytes(16), 0, layout,
+                       job.encode(), job_id.encode(), build, numerics)
+
+
+def receive(sock, count):
+    data = b""
+    while len(data) < count:
+        piece = sock.recv(count - len(data))
+        if not piece:
+            break
+        data += piece
+    return data
+
+
+def open_as_peer(port, purpose, job, index, job_id, secret):
+    """A handshake as the protocol has it. Returns the verdict, whether the peer knows the secret too, and all that was said."""
+    like = None
+    for _ in range(2):  # first to learn what the peer is like
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+            own = hello(purpose, job, index, job_id, like)
+            sock.sendall(own)
+            answer = receive(sock, 288)
+            like = answer[:256]
+            if len(answer) < 288:
+                return answer[:8], False, own
+            given = hmac.new(secret, b"tutti handshake 1: server to client" + own + like, hashlib.sha256).digest()
+            proof = hmac.new(secret, b"tutti handshake 1: client to server" + own + like, hashlib.sha256).digest()
+            knows_secret = given == answer[256:]
+            sock.sendall(proof)
+            verdict = receive(sock, 8)
+    return verdict, knows_secret, own + proof + secrets.token_bytes(68)
+
+
+class Stranger:
+    """One connection, which says its words at once or one by one."""
+
+    def __init__(self, kind, port, words, slowly):
+        self.kind, self.port, self.words, self.slowly = kind, port, words, slowly
+        self.sock = socket.socket()
+        self.sock.setblocking(False)
+        self.begin = time.monotonic()
+        self.next = self.begin
+        self.error = self.sock.connect_ex(("127.0.0.1", port))
+
+    def speak(self, now):
+        if not self.words or now < self.next:
+            return
+        try:
+            count = self.sock.send(self.words[:1] if self.slowly else self.words)
+            self.words = self.words[count:]
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOTCONN):
+                self.words = b""
+        self.next = now + (0.3 if self.slowly else 0.02)
+
+    def is_closed(self):
+        try:
+            return not self.sock.recv(65536)
+        except OSError as error:
+            return error.errno not in (errno.EAGAIN, errno.ENOTCONN)
+
+
+class Crowd:
+    """So many strangers at a time, of all kinds, at all ports."""
+
+    def __init__(self, size, ports, recordings, seed=1):
+        self.size, self.ports, self.recordings = size, ports, recordings
+        self.chance = random.Random(seed)
+        self.selector = selectors.DefaultSelector()
+        self.there, self.stays, self.again = set(), {}, []
+        self.count = 0
+
+    def words(self, kind, port):
+        noise = bytes(self.chance.randrange(256) for _ in range(self.chance.randrange(1, 3000)))
+        return {"silent": b"", "slow": MAGIC + bytes(200), "random": noise,
+                "http": b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n",
+                "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise[:32],
+                # A hello whose fields are all as large as they can be; heads of frames and chunks of 2^63 bytes.
+                "large": MAGIC + b"\xff" * 248 + b"\xff" * 4000,
+                "frame": b"TutF\x01\x00\x00\x01" + b"\xff" * 16 + b"TutC" + b"\xff" * 32,
+                "replay": self.recordings[port]}[kind]
+
+    def come(self):
+        kinds = ("silent", "slow", "random", "http", "tls", "large", "frame", "replay")
+        kind = kinds[self.count % len(kinds)]
+        port = self.ports[self.count // len(kinds) % len(self.ports)]
+        self.count += 1
+        stranger = Stranger(kind, port, self.words(kind, port), kind == "slow")
+        self.there.add(stranger)
+        self.selector.register(stranger.sock, selectors.EVENT_READ, stranger)
+
+    def go(self, stranger, now):
+        self.stays.setdefault(stranger.kind, []).append(now - stranger.begin)
+        self.selector.unregister(stranger.sock)
+        stranger.sock.close()
+        self.there.discard(stranger)
+        self.again.append(now + 1.0)
+
+    def step(self, may_come):
+        now = time.monotonic()
+        if may_come:
+            due = len(self.there) + len(self.again) < self.size
+            self.again.sort()
+            while due or (self.again and self.again[0] <= now):
+                if not due:
+                    self.again.pop(0)
+                self.come()
+                due = len(self.there) + len(self.again) < self.size
+        for stranger in list(self.there):
+            stranger.speak(now)
+        for key, _ in self.selector.select(0.02):
+            if key.data.is_closed():
+                self.go(key.data, time.monotonic())
+
+    def longest(self):
+        now = time.monotonic()
+        waiting = [now - stranger.begin for stranger in self.there]
+        return max([max(stays) for stays in self.stays.values()] + waiting, default=0.0)
+
+
+def listening_ports(pid):
+    """The ports at which a process accepts connections over IPv4."""
+    inodes = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            link = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        if link.startswith("socket:["):
+            inodes.add(link[8:-1])
+    with open(f"/proc/{pid}/net/tcp", encoding="utf-8") as table:
+        rows = [line.split() for line in table.readlines()[1:]]
+    return sorted(int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes)
+
+
+def num_descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def resident_mib(pid):
+    with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS:"))
+
+
+class Run:
+    """The workers of an endless run with a secret, until stop()."""
+
+    def __init__(self, arguments, flags, folder):
+        secret_file = os.path.join(folder, "secret")
+        self.secret, self.job_id = secrets.token_bytes(32), "strangers"
+        with open(os.open(secret_file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(self.secret)
+        self.ports = workers_of.free_ports(arguments.workers)
+        own = flags + ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0", "--transport", "tcp"]
+        environment = {"TUTTI_JOB_SECRET_FILE": secret_file, "TUTTI_JOB_ID": self.job_id}
+        addresses = [f"127.0.0.1:{port}" for port in self.ports]
+        self.logs = [os.path.join(folder, f"worker-{i}.log") for i in range(arguments.workers)]
+        self.processes = []
+        for index, log in enumerate(self.logs):
+            process = workers_of.start(arguments.program, own, index, addresses, environment, log)
+            self.processes.append(process)
+
+    def text(self, index):
+        with open(self.logs[index], encoding="utf-8", errors="replace") as log:
+            return log.read()
+
+    def fail(self, message):
+        for process in self.processes:
+            process.kill()
+        sys.exit(f"FAILED: {message}" + "".join(f"\n--- worker {i}\n{self.text(i)[-3000:]}" for i in range(len(self.logs))))
+
+    def check(self):
+        for index, process in enumerate(self.processes):
+            if process.poll() is not None:
+                self.fail(f"worker {index} ended with {process.returncode}")
+
+    def wait_for_epoch(self, epoch, meanwhile=lambda: time.sleep(0.02), seconds=300):
+        end = time.monotonic() + seconds
+        while f"epoch {epoch}/" not in self.text(0):
+            self.check()
+            if time.monotonic() > end:
+                self.fail(f"epoch {epoch} never began")
+            meanwhile()
+
+    def num_epochs(self):
+        return self.text(0).count("epoch ")
+
+    def stop(self):
+        self.processes[-1].send_signal(signal.SIGTERM)
+        end = time.monotonic() + 120
+        while any(process.poll() is None for process in self.processes):
+            if time.monotonic() > end:
+                self.fail("the workers do not stop")
+            time.sleep(0.02)
+        codes = [process.returncode for process in self.processes]
+        if codes != [STOPPED_ON_REQUEST] * len(codes):
+            self.fail(f"exit codes {codes}, expected {STOPPED_ON_REQUEST}")
+
+
+def record_openings(run, data_ports):
+    """An opening per port that its owner accepts; what does not know the secret is not accepted."""
+    recordings = {}
+    for port in data_ports + run.ports[:1]:
+        purpose, job, index = (DATA, "rank", 1) if port in data_ports else (CONTROL, "worker", 1)
+        verdict, knows_secret, words = open_as_peer(port, purpose, job, index, run.job_id, run.secret)
+        if verdict != ACCEPTED or not knows_secret:
+            run.fail(f"a peer with the secret is not accepted at port {port}: {verdict}, {knows_secret}")
+        verdict, knows_secret, _ = open_as_peer(port, purpose, job, index, run.job_id, secrets.token_bytes(32))
+        if verdict == ACCEPTED or knows_secret:
+            run.fail(f"a peer with another secret is accepted at port {port}")
+        recordings[port] = words
+    return recordings
+
+
+def disturb(run, arguments):
+    """Strangers for so many seconds; whether the workers kept what they had."""
+    data_ports = []
+    for index, process in enumerate(run.processes):
+        ports = [port for port in listening_ports(process.pid) if port != run.ports[0]]
+        if len(ports) != 1:
+            run.fail(f"worker {index} listens at {ports}; expected one data port")
+        data_ports += ports
+    pids = [process.pid for process in run.processes]
+    crowd = Crowd(arguments.strangers, data_ports + run.ports[:1], record_openings(run, data_ports))
+    time.sleep(0.5)
+    descriptors, resident = [num_descriptors(pid) for pid in pids], [resident_mib(pid) for pid in pids]
+    calm_epochs, begin = run.num_epochs(), time.monotonic()
+    most = list(resident)
+    while time.monotonic() < begin + arguments.seconds:
+        crowd.step(True)
+        run.check()
+        most = [max(old, resident_mib(pid)) for old, pid in zip(most, pids)]
+    if run.num_epochs() <= calm_epochs:
+        run.wait_for_epoch(calm_epochs + 1, lambda: crowd.step(True))
+    end = time.monotonic() + 2 * LONGEST_STAY
+    while crowd.there and time.monotonic() < end:
+        crowd.step(False)
+        run.check()
+    kinds = ", ".join(f"{kind} {statistics.median(stays):.2f}" for kind, stays in sorted(crowd.stays.items()))
+    print(f"  {crowd.count} strangers, {arguments.strangers} at a time; longest stay {crowd.longest():.1f} s; "
+          f"median by kind in s: {kinds}")
+    if crowd.there or crowd.longest() > LONGEST_STAY:
+        run.fail(f"{len(crowd.there)} strangers are still there, the longest since {crowd.longest():.1f} s")
+    growth = max(a - b for a, b in zip(most, resident))
+    print(f"  memory of a worker grew by at most {growth:.1f} MiB")
+    if growth > MOST_GROWTH:
+        run.fail(f"a worker grew by {growth:.1f} MiB; expected at most {MOST_GROWTH}")
+    end = time.monotonic() + 20
+    while any(num_descriptors(pid) > before + 2 for pid, before in zip(pids, descriptors)):
+        if time.monotonic() > end:
+            run.fail(f"descriptors {[num_descriptors(pid) for pid in pids]}, before {descriptors}")
+        time.sleep(0.1)
+
+
+def check_log(run):
+    """Strangers are a few lines of the log, not one each."""
+    lines = [line for i in range(len(run.logs)) for line in run.text(i).splitlines() if "refused a connection" in line]
+    print(f"  {len(lines)} lines of the log; for instance: {lines[-1] if lines else ''}")
+    if not any("tcp: rank" in line for line in lines):
+        run.fail("no line of the log says that somebody was refused")
+    if len(lines) > 500:
+        run.fail(f"{len(lines)} lines of the log about strangers")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program")
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--strangers", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=8)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        saved = ["--checkpoint-dir", os.path.join(folder, "run")]
+        run = Run(arguments, workers_of.FLAGS + saved + ["--steps", "10000000"], folder)
+        run.wait_for_epoch(2)
+        disturb(run, arguments)
+        run.stop()
+        check_log(run)
+        step = max(int(name.split("_")[1].split(".")[0]) for name in os.listdir(saved[1]) if name.startswith("step_"))
+        longer = workers_of.FLAGS + ["--steps", str(step + 3)]
+        calm = workers_of.run_mirrored(arguments.program, arguments.workers, longer, folder)
+        got = workers_of.run_mirrored(arguments.program, arguments.workers, longer + saved + ["--resume"], folder)
+        differing = [key for key in workers_of.COMPARED if calm[key] != got[key]]
+        if differing:
+            run.fail(f"after {step} steps among strangers different: {', '.join(differing)}")
+        print(f"  same      {got['weights_hash']}  {step} steps among strangers")
+
+
+if __name__ == "__main__":
+    main()
