@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -19,6 +20,11 @@ struct BackupAndRestoreOptions {
   bool delete_checkpoint = true;
   /// Versions that are kept: should the newest turn out damaged, the one before is taken.
   int max_to_keep = 2;
+  /// Asked after each batch, for example for a flag that a handler of SIGTERM has set. When it says
+  /// yes, on any worker, all workers stop after a batch that they agree on and save it, and fit()
+  /// returns at once: stopped() says so, and the next fit() goes on there. tf's
+  /// save_before_preemption.
+  std::function<bool()> stop_requested = {};
   /// A full disk need not end training.
   OnSaveError on_error = OnSaveError::kContinue;
 };
@@ -38,18 +44,24 @@ class BackupAndRestore : public Callback {
   void on_can_restore() override;
   void on_can_save(const FitPoint& point) override;
   void on_train_end(const Logs& logs) override;
-  Json save_state() const override { return Json(saved_steps_); }
-  void restore_state(const Json& state) override { saved_steps_ = state.as_int(); }
+  Json save_state() const override;
+  void restore_state(const Json& state) override;
 
   /// What the last fit() went on from; nothing when it began anew.
   const std::optional<CheckpointInfo>& restored() const { return restored_; }
+  /// Whether the last fit() returned because stop_requested() had said yes.
+  bool stopped() const { return stopped_; }
 
  private:
+  bool stops_here();
+
   std::string backup_dir_;
   BackupAndRestoreOptions options_;
   std::optional<CheckpointManager> manager_;  // of the fit that runs
   std::optional<CheckpointInfo> restored_;
   std::int64_t saved_steps_ = 0;  // FitPoint::steps at the last save
+  std::int64_t asked_ = 0;        // how often workers were asked whether to stop
+  bool stopped_ = false;
 };
 
 }  // namespace tutti

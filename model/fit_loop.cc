@@ -104,7 +104,7 @@ History FitLoop::run() {
   Model::State& model_state = *model_.model_state_;
   const std::shared_ptr<void> running(nullptr, [&](void*) { model_state.fit = nullptr; });
   model_state.fit = this;
-  model_state.stop_requested = false;
+  model_state.stop_requested = model_state.is_interrupted = false;
   at_.point.epoch = options_.initial_epoch;
   for (const AnyCallback& callback : options_.callbacks) callback->set_model(model_);
   for (const AnyCallback& callback : options_.callbacks) callback->on_train_begin();
@@ -138,6 +138,7 @@ Checkpoint FitLoop::checkpoint() {
                           return json.set("input", feed_.position());
                         },
                         [this](const Json& json) {
+                          model_.model_state_->is_interrupted = false;
                           at_ = FitProgress::from_json(json);
                           model_.model_state_->stop_requested = json.at("stop_requested").as_bool();
                           feed_.restore(json.at("input"), at_.point.batches);
@@ -156,6 +157,7 @@ Checkpoint FitLoop::checkpoint() {
 void FitLoop::run_epochs() {
   while (!at_.is_ended && at_.point.epoch < options_.epochs) {
     run_epoch();
+    if (model_.model_state_->is_interrupted) return;
     finish_epoch();
     for (const AnyCallback& callback : options_.callbacks)
       callback->on_epoch_end(at_.point.epoch, at_.logs);
@@ -195,7 +197,7 @@ void FitLoop::run_epoch() {
     }
     tell_batch_end(rows);
     tell_state_is_whole();
-    if (model_.model_state_->stop_requested) break;
+    if (model_.model_state_->stop_requested || model_.model_state_->is_interrupted) break;
   }
 }
 

@@ -155,6 +155,9 @@ class Model : public Layer {
   std::vector<int> replicas_without_finite_loss() const;
   /// Lets fit end after the running step (for callbacks).
   void stop_training();
+  /// Lets fit return after the running batch, in the middle of the epoch: it is to be continued
+  /// from fit_checkpoint() (for callbacks, on all workers).
+  void interrupt_training();
   /// Epochs that fit() has finished; also selects the order of a shuffled dataset.
   std::int64_t epochs_trained() const;
   Strategy& strategy() const;

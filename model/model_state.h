@@ -13,7 +13,8 @@ struct Model::State {
   Strategy* strategy = nullptr;  // outlives the model's use
   std::unique_ptr<internal::CompiledModel> compiled;
   std::int64_t epochs_trained = 0;
-  bool stop_requested = false;
+  bool stop_requested = false;       // at the end of the epoch, of which no batch follows
+  bool is_interrupted = false;       // fit returns at once
   internal::FitLoop* fit = nullptr;  // that runs
 };
 

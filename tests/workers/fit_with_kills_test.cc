@@ -67,15 +67,24 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
       KillsItself(is_victim && life < moments.size() ? moments[life].as_int() : -1),
       EarlyStopping({.patience = kEpochs, .restore_best_weights = true}),
       ReduceLROnPlateau({.monitor = "loss", .factor = 0.5, .patience = 1, .min_delta = 0.4})};
+  std::int64_t batches = 0;
+  const Json* const stop_at = arguments.find("stop_at");
+  const auto is_asked_to_stop = [&] {
+    if (!stop_at || !is_victim || ++batches < stop_at->as_int()) return false;
+    // The workers agree long before there is nothing left to stop.
+    Clock::system().sleep_for(std::chrono::milliseconds(200));
+    return true;
+  };
   std::shared_ptr<BackupAndRestore> backup;
   if (const Json* const folder = arguments.find("folder")) {
     // Workers other than the chief do not see its disk.
-    backup =
-        std::make_shared<BackupAndRestore>(concat(folder->as_string(), "/", this_process().index),
-                                           BackupAndRestoreOptions{.save_freq = 2});
+    backup = std::make_shared<BackupAndRestore>(
+        concat(folder->as_string(), "/", this_process().index),
+        BackupAndRestoreOptions{.save_freq = 2, .stop_requested = is_asked_to_stop});
     fit.callbacks.push_back(backup);
   }
   const History history = model.fit(examples().shuffle(26, 7).batch(4), fit);
+  if (backup && backup->stopped()) return Json(model.optimizer().iterations().value().item_int());
   if (backup && !backup->restored()) fail(ErrorCode::kInternal, "the last life began anew");
   Json result = Json::object();
   result.set("weights_hash", hash_variables(model.variables()));
@@ -138,6 +147,22 @@ TEST(FitWithKills, ABackupGivesTheBitsOfACalmRun) {
 TEST(FitWithKills, ABackupOfTheChiefServesAllWorkers) {
   expect_that_a_backup_gives_the_bits_of_a_calm_run(2, 1);
   expect_that_a_backup_gives_the_bits_of_a_calm_run(2, 0);
+}
+
+TEST(FitWithKills, PRE_01_AllWorkersStopAfterABatchThatTheyAgreeOnAndGoOnFromThere) {
+  const MultiProcessOptions options{.num_workers = 2};
+  const std::vector<Json> calm = results_of(options, arguments_of({}, 0));
+  const std::string folder =
+      (std::filesystem::path(::testing::TempDir()) / concat("fit-stop-", ::getpid())).string();
+  Json arguments = arguments_of({}, 1);
+  arguments.set("folder", folder).set("stop_at", 4);
+  const std::vector<Json> stopped = results_of(options, arguments);
+  ASSERT_EQ(stopped.size(), 2u);
+  EXPECT_EQ(stopped[0], stopped[1]);
+  EXPECT_GE(stopped[0].as_int(), 4);
+  arguments.set("stop_at", 1000);
+  EXPECT_EQ(results_of(options, arguments), calm) << "stopped after batch " << stopped[0].dump();
+  std::filesystem::remove_all(folder);
 }
 
 TEST(FitWithKills, AWorkerThatIsStartedAgainGetsItsStateFromTheOther) {
