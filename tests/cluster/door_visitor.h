@@ -78,7 +78,7 @@ inline internal::Welcome answer_to(const internal::Endpoint& endpoint, const int
   if (handshake.state() != Handshake::State::kDone) {
     fail(ErrorCode::kDataLoss, "no handshake: ", handshake.reason());
   }
-  say(socket, internal::sealed(internal::encode(internal::Resume{hello, 0}),
+  say(socket, internal::sealed(internal::encode(internal::Resume{hello, 0, true}),
                                handshake.session_key(Handshake::Side::kClient)));
   std::array<std::byte, internal::kSealedWelcomeBytes> answer{};
   for (std::size_t filled = 0, count = 0; filled < answer.size(); filled += count) {

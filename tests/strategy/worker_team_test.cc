@@ -27,7 +27,8 @@ std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
   std::vector<char> lay_there(2);
   const std::string error = error_of_ranks(2, [&](int rank) {
     const auto transport = shm_transport(rank, 2, store, {.place_bytes = place_bytes});
-    WorkerTeam team(make_communicator(transport), rank == 0 ? 2 : 1);
+    WorkerTeam team(make_communicator(transport),
+                    {.devices = std::vector<Device>(rank == 0 ? 2 : 1)});
     std::vector<MutableTensor> buffers;
     std::vector<Elements> partials;
     for (const CanonicalNode& node : team.partial_sums()) {
