@@ -50,7 +50,11 @@ std::string host_of(const std::string& address) {
 /// Before anything is started: connect_ranks() does so, too.
 void check_listen_address(const std::string& address, const WorkerGroupOptions& options) {
   const auto endpoint = internal::parse_listen_address(address);
-  if (!endpoint) return;  // said when it is used
+  if (!endpoint) {
+    fail(ErrorCode::kInvalidArgument,
+         "workers: TUTTI_DATA_LISTEN: expected host:port, such as 0.0.0.0:5000, got '", address,
+         "'");
+  }
   const bool has_secret =
       options.join.client.secret.is_set() || JobSecret::from_environment().is_set();
   check_exposure("workers", endpoint->host,
@@ -72,6 +76,11 @@ ConnectOptions connect_options(const WorkerGroupOptions& options, const std::str
   connect.listen_at = text_of(options.listen_at, "TUTTI_DATA_LISTEN");
   connect.reached_at = text_of(options.reached_at, "TUTTI_DATA_ADDRESS");
   if (!connect.listen_at.empty()) check_listen_address(connect.listen_at, options);
+  if (!connect.reached_at.empty() && !internal::parse_endpoint(connect.reached_at)) {
+    fail(ErrorCode::kInvalidArgument,
+         "workers: TUTTI_DATA_ADDRESS: expected host:port, such as 203.0.113.7:31000, got '",
+         connect.reached_at, "'");
+  }
   return connect;
 }
 

@@ -1,4 +1,4 @@
-// Messages on the wire "tcp": a length, a seal, and the message's bytes.
+// Messages on the wire "tcp": a length with its checksum, a seal, and the message's bytes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace tutti::internal {
 
-inline constexpr std::size_t kControlFrameHeadBytes = 4 + sizeof(SealBytes);
+inline constexpr std::size_t kControlFrameHeadBytes = 4 + 4 + sizeof(SealBytes);
 
 /// Appends the frame of `message` to `out`.
 void append_frame(std::vector<std::byte>& out, const Message& message, FrameSeals& seals);

@@ -13,6 +13,8 @@ namespace tutti::internal {
 namespace {
 
 constexpr Duration kTryAgain = std::chrono::milliseconds(20);
+/// Once or twice a damaged handshake may look like it.
+constexpr int kRefusals = 3;
 constexpr Duration kLongestAttempt = std::chrono::seconds(2);
 /// A server on another machine whose port refuses connections for this long is gone.
 constexpr Duration kRefusedLongEnough = std::chrono::milliseconds(150);
@@ -171,6 +173,7 @@ bool ControlSession::reconnect() {
   const TimePoint begin = now();
   const Duration limit = std::chrono::milliseconds(welcome_.silent_ms);
   const bool is_near = welcome_.host_machine == this_process().machine;
+  int num_refusals = 0;
   for (;;) {
     {
       MutexLock lock(mutex_);
@@ -189,7 +192,7 @@ bool ControlSession::reconnect() {
     }
     const Duration away = now() - begin;
     std::optional<Verdict> verdict;
-    if (attempt.is_final) {
+    if (attempt.is_final && ++num_refusals == kRefusals) {
       verdict = verdict_on_server(VerdictKind::kDead, concat("it refuses: ", attempt.reason));
     } else if (is_near && look_at_process(welcome_.host.pid, welcome_.host_start_time).kind ==
                               ProcessState::Kind::kIsGone) {

@@ -124,6 +124,26 @@ TEST(WorkerFailures, G1b_ALateWorkerIsNamedWhileTheOthersWait) {
   EXPECT_EQ(runner.join().return_values, (std::vector<Json>{Json(2.0), Json(2.0)}));
 }
 
+TUTTI_PROCESS_FUNCTION(workers_with_listen_addresses) {
+  return error_as_json([] { connect_workers(); });
+}
+
+TEST(WorkerFailures, AddressesForMappedPortsAreCheckedBeforeTheyAreUsed) {
+  for (const auto& [name, value, expected] :
+       {std::tuple{"TUTTI_DATA_LISTEN", "5000", "expected host:port, such as 0.0.0.0:5000"},
+        std::tuple{"TUTTI_DATA_LISTEN", "0.0.0.0:5000", "the job has neither a secret nor TLS"},
+        std::tuple{"TUTTI_DATA_ADDRESS", "here",
+                   "expected host:port, such as 203.0.113.7:31000"}}) {
+    MultiProcessRunner runner("workers_with_listen_addresses",
+                              {.num_workers = 2, .environment = {{name, value}}});
+    runner.start();
+    for (const Json& error : runner.join().return_values) {
+      EXPECT_EQ(error.at("code").as_string(), "INVALID_ARGUMENT");
+      EXPECT_THAT(error.at("message").as_string(), ::testing::HasSubstr(expected));
+    }
+  }
+}
+
 // Adds 1 per replica in each of six steps; worker 1 crashes, or is stopped, in its first life.
 TUTTI_PROCESS_FUNCTION(workers_with_recovery) {
   const auto strategy = connect_workers();
