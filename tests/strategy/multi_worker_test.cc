@@ -7,53 +7,11 @@
 #include <limits>
 
 #include "tests/strategy/toy_training.h"
-#include "tests/support/ranks.h"
-#include "tutti/cross_device_ops/communicator.h"
-#include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tests/strategy/worker_threads.h"
 #include "tutti/optimizer/gradient_reducer.h"
 
 namespace tutti::strategy_tests {
 namespace {
-
-/// How many replicas each worker has; kMessages: workers exchange messages, as between processes.
-enum class Between { kMemory, kMessages };
-
-using WorkerBody = std::function<void(MultiWorkerMirroredStrategy&)>;
-
-std::vector<std::unique_ptr<Communicator>> communicators_of(int workers, Between between,
-                                                            const CommunicatorOptions& options) {
-  if (between == Between::kMemory) return in_process_communicators(workers, options);
-  std::vector<std::unique_ptr<Communicator>> communicators;
-  for (auto& transport : in_process_transports(workers)) {
-    communicators.push_back(make_communicator(std::move(transport), options));
-  }
-  return communicators;
-}
-
-/// What each worker threw; "" for none.
-std::vector<std::string> run_workers(const std::vector<LocalStrategyOptions>& options,
-                                     const WorkerBody& body, Between between = Between::kMemory,
-                                     const CommunicatorOptions& communication = {}) {
-  const auto workers = static_cast<int>(options.size());
-  auto communicators = communicators_of(workers, between, communication);
-  return errors_of_ranks(workers, [&](int worker) {
-    const auto w = static_cast<std::size_t>(worker);
-    MultiWorkerMirroredStrategy strategy(std::move(communicators[w]), options[w]);
-    body(strategy);
-  });
-}
-
-std::vector<LocalStrategyOptions> workers_with(const std::vector<int>& replicas) {
-  std::vector<LocalStrategyOptions> options;
-  for (const int count : replicas) {
-    options.push_back(on_cpus(count));
-  }
-  return options;
-}
-
-void expect_no_error(const std::vector<std::string>& errors) {
-  for (std::size_t w = 0; w < errors.size(); ++w) EXPECT_EQ(errors[w], "") << "worker " << w;
-}
 
 void expect_bits_of_one_process(const std::vector<int>& replicas, Between between,
                                 const std::string& algorithm = "canonical") {
@@ -416,109 +374,6 @@ TEST(MultiWorker, AWorkerThatReturnedIsMissedByName) {
       Between::kMessages, {.timeout = std::chrono::milliseconds(300)});
   EXPECT_THAT(errors[0], ::testing::HasSubstr("rank 1"));
   EXPECT_EQ(errors[1], "");
-}
-
-LocalStrategyOptions compressed_on_cpus(int replicas, WireCompression compression) {
-  LocalStrategyOptions options = on_cpus(replicas);
-  options.cross_device_ops.options.compression = compression;
-  return options;
-}
-
-/// The sums of three steps, in which each replica gives the same gradient: what rounding kept back
-/// comes later. More than a block of elements.
-std::vector<double> sums_of_three_steps(Strategy& strategy) {
-  const auto scope = strategy.scope();
-  const std::vector<Variable> variables{Variable(Tensor::zeros({9'001}), {.name = "w"})};
-  std::vector<double> all;
-  for (int step = 0; step < 3; ++step) {
-    const auto sums = strategy.run([&] {
-      const auto r = static_cast<std::uint64_t>(ReplicaContext::current().replica_id());
-      GradientReducer& reducer = *GradientReducer::current();
-      reducer.begin(variables);
-      reducer.ready(0, random_normal({9'001}, RandomKey{5, kUserPurpose, r, 0, 0}));
-      const std::vector<Gradient> reduced = reducer.finish();
-      reducer.updates_done();
-      return reduced[0].dense();
-    });
-    for (const double each : numbers(sums[0])) all.push_back(each);
-  }
-  return all;
-}
-
-TEST(MultiWorker, CompressedGradientsHaveTheBitsOfOneProcess) {
-  const testing::HangWatchdog watchdog("compressed gradients", std::chrono::seconds(100));
-  for (const auto compression : {WireCompression::kBFloat16, WireCompression::kFloat16}) {
-    for (const std::vector<int>& replicas :
-         {std::vector{1, 1}, {2, 2}, {1, 2}, {1, 1, 1}, {2, 1, 2}}) {
-      int total = 0;
-      std::vector<LocalStrategyOptions> options;
-      for (const int count : replicas) {
-        total += count;
-        options.push_back(compressed_on_cpus(count, compression));
-      }
-      MirroredStrategy one_process(compressed_on_cpus(total, compression));
-      const std::vector<double> expected = sums_of_three_steps(one_process);
-      EXPECT_NE(expected, sums_of_three_steps(*mirrored(1, total)));  // it rounds
-      std::vector<std::vector<double>> sums(replicas.size());
-      for (const Between between : {Between::kMemory, Between::kMessages}) {
-        expect_no_error(run_workers(
-            options,
-            [&](MultiWorkerMirroredStrategy& strategy) {
-              sums[static_cast<std::size_t>(strategy.worker())] = sums_of_three_steps(strategy);
-            },
-            between));
-        for (const auto& each : sums) EXPECT_EQ(each, expected) << join(replicas);
-      }
-    }
-  }
-}
-
-/// What worker 0 sends in three steps.
-std::uint64_t bytes_of_three_steps(WireCompression compression) {
-  auto transports = in_process_transports(2);
-  const std::shared_ptr<Transport> first = transports[0];
-  expect_no_error(errors_of_ranks(2, [&](int worker) {
-    MultiWorkerMirroredStrategy strategy(
-        make_communicator(transports[static_cast<std::size_t>(worker)]),
-        compressed_on_cpus(1, compression));
-    sums_of_three_steps(strategy);
-  }));
-  return first->stats().bytes_sent;
-}
-
-TEST(MultiWorker, CompressionSendsAQuarterLessWithOneReplicaPerWorker) {
-  const auto plain = static_cast<double>(bytes_of_three_steps(WireCompression::kNone));
-  const auto shorter = static_cast<double>(bytes_of_three_steps(WireCompression::kBFloat16));
-  EXPECT_LT(shorter, 0.8 * plain);
-  EXPECT_GT(shorter, 0.6 * plain);
-}
-
-TEST(MultiWorker, CompressionOfWhatCannotStayIn16BitsIsRefused) {
-  const std::vector<LocalStrategyOptions> options(
-      2, compressed_on_cpus(1, WireCompression::kBFloat16));
-  for (const std::string& error :
-       run_workers(options, [](auto&) {}, Between::kMessages, {.algorithm = "ring"})) {
-    EXPECT_THAT(error, ::testing::HasSubstr("compression bfloat16 with 'ring'"));
-  }
-  const auto mixed = run_workers(
-      options,
-      [](MultiWorkerMirroredStrategy& strategy) {
-        const auto scope = strategy.scope();
-        Variable w(Tensor::zeros({2, 1}), {.name = "w"});
-        Sgd sgd(std::vector<Variable>{w}, {.learning_rate = 1.0});
-        strategy.run([&] {
-          Gradient gradient(column(1, 1));
-          if (strategy.worker() == 0) {
-            gradient = IndexedSlices{Tensor::from<float>({1, 1}, {5}),
-                                     Tensor::from<std::int64_t>({1}, {1}), Shape{2, 1}};
-          }
-          sgd.apply_gradients(std::vector<Gradient>{gradient});
-        });
-      },
-      Between::kMessages);
-  for (const std::string& error : mixed) {
-    EXPECT_THAT(error, ::testing::HasSubstr("Variable 'w' has slices on some replicas"));
-  }
 }
 
 TEST(MultiWorker, NcclForReplicasOnCpusIsRefusedOnEveryWorker) {

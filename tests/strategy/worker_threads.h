@@ -1,0 +1,59 @@
+// Several workers in one process: each a thread with a strategy of its own.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tests/support/ranks.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/strategy/multi_worker_mirrored_strategy.h"
+
+namespace tutti::strategy_tests {
+
+/// kMessages: workers exchange messages, as between processes.
+enum class Between { kMemory, kMessages };
+
+using WorkerBody = std::function<void(MultiWorkerMirroredStrategy&)>;
+
+inline std::vector<std::unique_ptr<Communicator>> communicators_of(
+    int workers, Between between, const CommunicatorOptions& options) {
+  if (between == Between::kMemory) return in_process_communicators(workers, options);
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (auto& transport : in_process_transports(workers)) {
+    communicators.push_back(make_communicator(std::move(transport), options));
+  }
+  return communicators;
+}
+
+/// What each worker threw; "" for none.
+inline std::vector<std::string> run_workers(const std::vector<LocalStrategyOptions>& options,
+                                            const WorkerBody& body,
+                                            Between between = Between::kMemory,
+                                            const CommunicatorOptions& communication = {}) {
+  const auto workers = static_cast<int>(options.size());
+  auto communicators = communicators_of(workers, between, communication);
+  return errors_of_ranks(workers, [&](int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    MultiWorkerMirroredStrategy strategy(std::move(communicators[w]), options[w]);
+    body(strategy);
+  });
+}
+
+inline std::vector<LocalStrategyOptions> workers_with(const std::vector<int>& replicas) {
+  std::vector<LocalStrategyOptions> options;
+  for (const int count : replicas) {
+    options.push_back(on_cpus(count));
+  }
+  return options;
+}
+
+inline void expect_no_error(const std::vector<std::string>& errors) {
+  for (std::size_t w = 0; w < errors.size(); ++w) EXPECT_EQ(errors[w], "") << "worker " << w;
+}
+
+}  // namespace tutti::strategy_tests
