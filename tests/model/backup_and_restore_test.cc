@@ -124,23 +124,23 @@ void expect_bits_of_a_calm_run(Program run, std::int64_t interrupt_at) {
 }
 
 TEST(BackupAndRestoreTest, EveryBatchSavedAndInterruptedAnywhere) {
-  for (const std::int64_t at : {3, 4, 5, 7, 11, 12, 13, 14, 25, 26, 27, 28, 38}) {
+  for (const std::int64_t at : {3, 5, 12, 13, 14, 27}) {
     expect_bits_of_a_calm_run({.save_freq = 1}, at);
   }
 }
 
 TEST(BackupAndRestoreTest, EveryThirdBatchUnderSeveralReplicas) {
-  for (const std::int64_t at : {7, 9, 12, 13, 20}) {
+  for (const std::int64_t at : {7, 12, 13}) {
     expect_bits_of_a_calm_run({.strategy = "two", .save_freq = 3}, at);
   }
 }
 
 TEST(BackupAndRestoreTest, EachEpochByDefault) {
-  for (const std::int64_t at : {13, 14, 20, 26, 38}) expect_bits_of_a_calm_run({}, at);
+  for (const std::int64_t at : {13, 14, 26}) expect_bits_of_a_calm_run({}, at);
 }
 
 TEST(BackupAndRestoreTest, EpochsThatAreNoPassesGoOnInTheMiddleOfAPass) {
-  for (const std::int64_t at : {5, 9, 10, 12, 17}) {
+  for (const std::int64_t at : {5, 9, 12}) {
     expect_bits_of_a_calm_run({.save_freq = 2, .steps_per_epoch = 4}, at);
     expect_bits_of_a_calm_run({.save_freq = 1, .steps_per_epoch = kBatches + 2}, at);
   }
