@@ -55,18 +55,19 @@ class Linker {
         size_(size),
         options_(options),
         deadline_(deadline_after(Clock::system().now(), options.timeout)),
-        segments_(static_cast<std::size_t>(size)) {
-    if (size >= 1 && rank >= 0 && rank < size && options.way != Way::kTcp) make_segment();
+        segments_(static_cast<std::size_t>(std::max(size, 0))) {
+    if (is_member() && options.way != Way::kTcp) make_segment();
   }
 
   ConnectedRanks connect(KeyValueStore& store) {
     using Local = internal::RendezvousOptions::Local;
-    internal::RendezvousOptions options{.who = std::string(name_of(options_.way)),
-                                        .local = own_segment() ? Local::kYes : Local::kNo,
-                                        .timeout = options_.timeout,
-                                        .key_prefix = options_.key_prefix,
-                                        .secret = options_.secret,
-                                        .job_id = options_.job_id};
+    internal::RendezvousOptions options{
+        .who = std::string(name_of(options_.way)),
+        .local = is_member() && own_segment() ? Local::kYes : Local::kNo,
+        .timeout = options_.timeout,
+        .key_prefix = options_.key_prefix,
+        .secret = options_.secret,
+        .job_id = options_.job_id};
     if (!options.secret.is_set()) options.secret = JobSecret::from_environment();
     if (options.job_id.empty()) options.job_id = job_id_of_environment();
     check_address(options.secret);
@@ -89,6 +90,8 @@ class Linker {
 
  private:
   std::size_t index() const { return static_cast<std::size_t>(rank_); }
+  /// connect_all() refuses any other rank.
+  bool is_member() const { return rank_ >= 0 && rank_ < size_; }
   std::shared_ptr<Segment>& own_segment() { return segments_[index()]; }
 
   void check_address(const JobSecret& secret) const {
