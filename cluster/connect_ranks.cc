@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <utility>
 #include <vector>
 
+#include "tutti/cluster/environment.h"
 #include "tutti/cluster/messages/message_transport.h"
 #include "tutti/cluster/shm/exchange.h"
 #include "tutti/cluster/shm/ring_stream.h"
@@ -42,11 +42,6 @@ std::size_t ring_bytes_of(int size, const ConnectOptions& options) {
   return bytes;
 }
 
-std::string job_id_of_environment() {
-  const char* const id = std::getenv("TUTTI_JOB_ID");
-  return id == nullptr ? "" : id;
-}
-
 /// Turns the connections of one rank into links.
 class Linker {
  public:
@@ -69,7 +64,9 @@ class Linker {
         .secret = options_.secret,
         .job_id = options_.job_id};
     if (!options.secret.is_set()) options.secret = JobSecret::from_environment();
-    if (options.job_id.empty()) options.job_id = job_id_of_environment();
+    if (options.job_id.empty()) {
+      options.job_id = Environment::of_process().find("TUTTI_JOB_ID").value_or("");
+    }
     check_address(options.secret);
     if (options_.way != Way::kSharedMemory) options.address = options_.address;
     options.listen_at = options_.listen_at;

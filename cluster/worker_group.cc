@@ -47,7 +47,7 @@ std::string host_of(const std::string& address) {
   return colon == std::string::npos ? address : address.substr(0, colon);
 }
 
-/// Before anything is started: connect_ranks() does so, too.
+/// Before anything is started: connect_ranks(), whose rule this is, would say it when others wait.
 void check_listen_address(const std::string& address, const WorkerGroupOptions& options) {
   const auto endpoint = internal::parse_listen_address(address);
   if (!endpoint) {
@@ -59,7 +59,6 @@ void check_listen_address(const std::string& address, const WorkerGroupOptions& 
       options.join.client.secret.is_set() || JobSecret::from_environment().is_set();
   check_exposure("workers", endpoint->host,
                  {.has_secret = has_secret,
-                  .has_tls = options.join.client.tls.is_set(),
                   .allow_insecure_network = options.join.allow_insecure_network,
                   .allow_any_address = true});
 }

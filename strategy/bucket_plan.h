@@ -36,11 +36,14 @@ struct BucketPlan {
   std::vector<Bucket> buckets;
   std::vector<Place> places;  // per variable
 
-  /// With other workers: numbers that travel behind the elements of a bucket. Two per item, and in
-  /// the first bucket one per worker.
+  /// With other workers: numbers that travel behind the elements of a bucket, these for each item,
+  /// and behind them in one bucket a number per worker: what it has waited.
+  static constexpr std::size_t kCountersPerItem = 2;
+  static constexpr std::size_t kBucketWithWaits = 0;
   std::size_t num_counters(std::size_t bucket, int num_workers) const {
-    const std::size_t of_workers = bucket == 0 ? static_cast<std::size_t>(num_workers) : 0;
-    return 2 * buckets[bucket].items.size() + of_workers;
+    const std::size_t waits =
+        bucket == kBucketWithWaits ? static_cast<std::size_t>(num_workers) : 0;
+    return kCountersPerItem * buckets[bucket].items.size() + waits;
   }
 
   /// Sizes of 0: 4 MiB, and for the first bucket of each dtype as much, but 1 MiB at most.

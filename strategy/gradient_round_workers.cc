@@ -4,7 +4,8 @@
 // A bucket's *partial sums* are what the team wants of this worker (WorkerTeam::partial_sums), in
 // buffers of WorkerTeam::sum_dtype(). Behind the bucket's elements stand two *counters* per
 // variable: how many replicas have a dense gradient, and how many have slices. They are summed like
-// the rest, so that every worker learns what the others have without another message.
+// the rest, so that every worker learns what the others have without another message. So is, behind
+// the counters of one bucket, what each worker has waited (straggler_watch.h); the others leave 0.
 //
 // Buckets are given to the team in their order, whatever the order in which replicas fill them, and
 // taken from it once all are given. What only some workers would do is decided by sums, which are
@@ -22,9 +23,8 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kBlockElements = 8 * 1024;
-constexpr std::size_t kCountersPerItem = 2;  // BucketPlan::num_counters()
-/// Behind its counters stands a number per worker, which the others leave 0: what it has waited.
-constexpr std::size_t kBucketWithWaits = 0;
+constexpr std::size_t kCountersPerItem = BucketPlan::kCountersPerItem;
+constexpr std::size_t kBucketWithWaits = BucketPlan::kBucketWithWaits;
 
 /// A counter: float32 or float64, both exact for any number of replicas.
 double counter(const Elements& partial, std::size_t index) {
