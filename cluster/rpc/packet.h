@@ -1,0 +1,35 @@
+// A message between two processes: a small head and a payload that nobody copies on the way.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace tutti {
+
+/// Bytes and what keeps them as they are: they do not change while `owner` lives. A value.
+struct SharedBytes {
+  std::span<const std::byte> bytes = {};
+  std::shared_ptr<const void> owner = {};
+};
+
+/// The head is what the receiver parses (at most kLongestHead bytes); the payload is handed on as
+/// it lies, in pieces. Lengths of the pieces are not kept: the receiver gets the same bytes in
+/// order, cut as they came (pieces of at least 16 bytes, but the last one, start at multiples of 64
+/// bytes in the payload). What is in the payload stands in the head. A value.
+struct Packet {
+  std::vector<std::byte> head = {};
+  std::vector<SharedBytes> payload = {};
+
+  std::size_t payload_bytes() const;
+};
+
+inline constexpr std::size_t kLongestHead = std::size_t{4} << 20;
+
+/// Bytes `first` to `first + count` of a payload: without a copy where they lie in one piece,
+/// else in new memory aligned to 64 bytes. Throws kDataLoss when the payload is shorter.
+SharedBytes payload_range(const Packet& packet, std::size_t first, std::size_t count);
+
+}  // namespace tutti

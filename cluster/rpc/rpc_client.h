@@ -1,0 +1,68 @@
+// Calls another task of the job.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tutti/cluster/control/control_client.h"
+#include "tutti/cluster/rpc/packet.h"
+#include "tutti/core/clock.h"
+#include "tutti/core/error.h"
+
+namespace tutti {
+
+struct RpcClientOptions {
+  /// Who calls, and who is to answer, for proofs and messages.
+  MemberTask self = {};
+  MemberTask server = {"ps", 0, ""};
+  std::uint64_t incarnation = 0;
+  std::string job_id = {};
+  JobSecret secret = {};
+  TlsFiles tls = {};
+  /// For reaching the server at first; meanwhile a line every `say_every` names it.
+  Duration connect_timeout = std::chrono::seconds(300);
+  Duration say_every = std::chrono::milliseconds(4500);
+  /// A connection that broke is opened anew, and calls without an answer are sent again in their
+  /// order; only after this long without one they end with kUnavailable. A server that was started
+  /// again in the meantime (another incarnation) ends them at once with kAborted, unless
+  /// `survives_restarts`.
+  Duration patience = std::chrono::seconds(30);
+  bool survives_restarts = false;
+};
+
+/// An answer on its way. Threads: any, one wait at a time.
+class RpcReply {
+ public:
+  virtual ~RpcReply() = default;  // not waited for: the answer is dropped
+  virtual bool is_ready() const = 0;
+  /// The answer. Throws what the server answered (its code, "ps 1 (address): " in front),
+  /// kDeadlineExceeded naming the server, kUnavailable when it is gone, kAborted as fail_all() says.
+  virtual Packet wait(TimePoint deadline) = 0;
+};
+
+/// A client of one server. Calls are sent in the order of start(); many may be under way. Threads:
+/// any, all functions.
+class RpcClient {
+ public:
+  /// Throws as connect_control(). Returns when connected.
+  static std::unique_ptr<RpcClient> connect(const std::string& target,
+                                            const RpcClientOptions& options);
+  /// Says good-bye; calls under way end with kCancelled.
+  virtual ~RpcClient() = default;
+
+  /// Sends a request; `request` may point to memory that must stay until the answer is there.
+  virtual std::shared_ptr<RpcReply> start(Packet request) = 0;
+  Packet call(Packet request, TimePoint deadline) { return start(std::move(request))->wait(deadline); }
+  /// Ends all calls, under way and later, with this error: the job found out that the server is
+  /// gone.
+  virtual void fail_all(const Error& error) = 0;
+  /// Of the server, as it proved; it changes when the server was started again.
+  virtual std::uint64_t server_incarnation() const = 0;
+  /// "ps 1 (127.0.0.1:4711)".
+  virtual std::string server_name() const = 0;
+};
+
+}  // namespace tutti

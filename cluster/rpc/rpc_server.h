@@ -1,0 +1,91 @@
+// Answers calls of other tasks of the job.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tutti/cluster/control/control_client.h"
+#include "tutti/cluster/control/member.h"
+#include "tutti/cluster/handshake/job_secret.h"
+#include "tutti/cluster/rpc/packet.h"
+#include "tutti/core/error.h"
+
+namespace tutti {
+
+/// Which way packets travel: "grpc" where the build has it, "tcp" (the same packets on a socket of
+/// our own) and "inproc" (threads of one process). All three give the same promises.
+enum class RpcWire { kGrpc, kTcp, kInProcess };
+/// "grpc", "tcp", "inproc"; parse throws kInvalidArgument listing them.
+std::string_view to_string(RpcWire wire);
+RpcWire parse_rpc_wire(std::string_view text);
+/// kGrpc in builds that have it, else kTcp.
+RpcWire default_rpc_wire();
+
+/// Who calls: a task that has proven to belong to the job.
+struct RpcPeer {
+  MemberTask task = {};
+  std::uint64_t incarnation = 0;  // restarts of the task before this process
+  std::uint64_t client = 0;       // random, one per RpcClient: the same over its connections
+  std::string address = {};       // where from, for messages
+  std::string to_string() const;  // "worker 1 (127.0.0.1:4711)"
+};
+
+/// A request that waits for its answer. Whoever holds it answers once, from any thread, at any
+/// time; one that is dropped unanswered is answered kInternal. Answers to callers that are gone go
+/// nowhere.
+class RpcCall {
+ public:
+  virtual ~RpcCall() = default;
+  virtual const RpcPeer& peer() const = 0;
+  virtual const Packet& request() const = 0;
+  /// Head and payload.
+  virtual void reply(Packet answer) = 0;
+  /// The caller gets this error with the server's name in front.
+  virtual void fail(const Error& error) = 0;
+};
+
+/// What a server does with calls.
+class RpcHandler {
+ public:
+  virtual ~RpcHandler() = default;
+  /// Calls of one client come in the order of RpcClient::start(), one at a time; those of different
+  /// clients at once. A call whose connection broke comes again, with the same bytes, even if its
+  /// first answer was given: the handler sees to it that it does nothing twice. Return soon: other
+  /// calls of the client wait (keep the call and answer later instead). What it throws is answered.
+  virtual void take(std::shared_ptr<RpcCall> call) = 0;
+  /// The client said good-bye, or its last connection broke `linger` ago.
+  virtual void client_left(const RpcPeer&) {}
+};
+
+struct RpcServerOptions {
+  RpcWire wire = default_rpc_wire();
+  /// Of this machine; port 0: a free one. For kInProcess any text, unique in the process; "" gives
+  /// one. Loopback, unless there is a secret or TLS.
+  std::string address = "127.0.0.1:0";
+  MemberTask self = {"ps", 0, ""};
+  std::uint64_t incarnation = 0;
+  std::string job_id = {};
+  JobSecret secret = {};
+  TlsFiles tls = {};
+  bool allow_insecure_network = false;
+  /// Requests of a client that are being received or answered; beyond it the client is not read
+  /// from.
+  std::size_t bytes_per_client = std::size_t{256} << 20;
+  std::size_t longest_payload = std::size_t{4} << 30;
+  Duration linger = std::chrono::seconds(5);
+};
+
+/// A running server; no handler function runs after its destructor. Threads: any.
+class RpcServer {
+ public:
+  /// `handler` outlives the server. Throws as ControlServer::start().
+  static std::unique_ptr<RpcServer> start(const RpcServerOptions& options, RpcHandler& handler);
+  virtual ~RpcServer() = default;
+  /// "grpc://127.0.0.1:4711", "tcp://...", "inproc://name".
+  virtual std::string target() const = 0;
+};
+
+}  // namespace tutti

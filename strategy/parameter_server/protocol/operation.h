@@ -1,0 +1,134 @@
+// What clients ask of a parameter server: operations on shards, in batches that are applied once.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "tutti/autograd/variable_storage.h"
+#include "tutti/autograd/value_generator.h"
+#include "tutti/cluster/rpc/packet.h"
+
+namespace tutti::internal {
+
+/// Rows of a variable on one server. Its id is a hash of the variable's name and the number of the
+/// shard, so that clients that never met agree on it (a collision is an error when it is made).
+using ShardId = std::uint64_t;
+ShardId shard_id(const std::string& variable, int shard);
+
+struct ShardSpec {
+  std::string variable = {};
+  DType dtype = DType::kFloat32;
+  Shape whole_shape = {};  // of the variable
+  int shard = 0;
+  int num_shards = 1;
+  std::int64_t first_row = 0;  // of a scalar: 0 and 1
+  std::int64_t num_rows = 1;
+  Shape shape() const;  // of the shard
+  ShardId id() const { return shard_id(variable, shard); }
+  bool operator==(const ShardSpec&) const = default;
+};
+
+
+/// Makes the shard unless it is there. One that is there keeps its values, and is compared: another
+/// spec is kInvalidArgument naming both. Values: a generator, or those of the shard's rows.
+struct CreateShard {
+  ShardSpec spec = {};
+  std::variant<ValueGenerator, Tensor> initial_value = {};
+};
+/// Answered with the values, or with none when `have_version` is still the present one.
+struct ReadShard {
+  ShardId shard = 0;
+  std::uint64_t have_version = 0;  // 0: none
+  /// Waits until this many synchronous steps were applied (SyncSpec); 0: does not wait.
+  std::uint64_t at_least_steps = 0;
+};
+/// rows: int64 [n], of the shard, ascending, each once. Answered with [n, ...].
+struct ReadRows {
+  ShardId shard = 0;
+  Tensor rows;
+  std::uint64_t at_least_steps = 0;
+};
+struct AssignShard {
+  ShardId shard = 0;
+  AssignOp op = AssignOp::kAssign;
+  Tensor value;
+};
+/// rows: int64 [n] of the shard, any order; values [n, ...].
+struct ScatterShard {
+  ShardId shard = 0;
+  ScatterOp op = ScatterOp::kUpdate;
+  Tensor rows;
+  Tensor values;
+};
+
+/// A synchronous step (SyncReplicas): the server holds what each rank gives for `step`, and when
+/// `num_to_aggregate` ranks of `num_ranks` have given, adds it along the canonical tree in rank
+/// order, divides by `divisor`, and applies it once. What comes for an earlier step is dropped and
+/// counted. With fewer than all ranks: those who came first.
+struct SyncSpec {
+  std::uint64_t step = 0;
+  int rank = 0;
+  int num_ranks = 1;
+  int num_to_aggregate = 1;
+  double divisor = 1.0;
+};
+
+/// Applies the rule to the shard and its slots, which are shards of the same rows on this server,
+/// in the order of UpdateRule::slots(). `rule`: describe_update_rule(). Gradient: dense values of
+/// the shard's shape, or rows (int64 [n], of the shard, in any order, repeated ones added in
+/// position order) with values [n, ...].
+struct UpdateShard {
+  ShardId shard = 0;
+  std::vector<ShardId> slots = {};
+  std::string rule = {};
+  UpdateScalars scalars = {};
+  std::optional<Tensor> rows = {};
+  Tensor gradient;
+  std::optional<SyncSpec> sync = {};
+};
+/// The shard's values again, as a checkpoint has them.
+struct RestoreShard {
+  ShardId shard = 0;
+  Tensor value;
+};
+
+using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
+                               UpdateShard, RestoreShard>;
+/// Whether doing it twice would differ from once (all but creation and reads).
+bool changes_values(const Operation& operation);
+
+/// Who changes values, in an order of its own: a client (its random number), or a closure, whose
+/// number stays when it is tried again elsewhere. Replicas of a closure count for themselves.
+struct UpdateStream {
+  enum class Kind : std::uint8_t { kClient = 1, kClosure = 2 } kind = Kind::kClient;
+  std::uint64_t id = 0;
+  std::uint32_t replica = 0;
+  auto operator<=>(const UpdateStream&) const = default;
+};
+
+/// All or nothing: no operation is applied before all were checked. Operations that change values
+/// are numbered within their stream, per server, from 0; those below the number that the server has
+/// seen are not applied again, and answered like the others.
+struct OperationBatch {
+  std::uint64_t term = 0;           // of the coordinator; 0: there is none
+  UpdateStream stream = {};
+  std::uint64_t first_ordinal = 0;  // of the first operation here that changes values
+  /// Closures below this number are finished: changes of theirs are refused (kAborted).
+  std::uint64_t finished_below = 0;
+  std::vector<Operation> operations = {};
+};
+
+/// For each operation of the batch, in order.
+struct OperationAnswer {
+  std::optional<Tensor> value = {};  // of reads; nothing when the version is still the same
+  std::uint64_t version = 0;         // of the shard, after the operation
+  std::uint64_t num_steps = 0;       // synchronous steps applied to it
+  bool was_applied_before = false;   // by an earlier try
+};
+
+}  // namespace tutti::internal
