@@ -7,6 +7,7 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/random.h"
 #include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
 namespace {
@@ -72,6 +73,11 @@ VariableStorage::VariableStorage(const Shape& shape, DType dtype, VariableOption
       dtype_(dtype),
       owner_(owner),
       id_(next_variable_id()) {}
+
+Tensor VariableStorage::read_rows(const Tensor& rows) const {
+  const GradientTape::StopRecording stop;
+  return gather(read(), rows);
+}
 
 Tensor VariableStorage::checked_value(const Tensor& value, const char* method) const {
   if (!value.defined()) {

@@ -53,6 +53,10 @@ class VariableStorage {
   /// In a replica: that replica's component; outside: tf's cross-replica rule (component 0, or the
   /// aggregate of an ON_READ variable). Shares the buffer: a tensor that was read never changes.
   virtual Tensor read() const = 0;
+  /// Whether read_rows() moves less than read(): values are in another process.
+  virtual bool reads_rows() const { return false; }
+  /// Rows `rows` (int64 [n], ascending, in range) of read(): [n, ...].
+  virtual Tensor read_rows(const Tensor& rows) const;
   /// The components of this process, in replica (ON_READ) or device (ON_WRITE) order.
   virtual std::vector<Tensor> local_components() const = 0;
   virtual std::vector<Device> devices() const = 0;

@@ -29,9 +29,15 @@ DistributedStorage::DistributedStorage(const Tensor& initial_value, VariableOpti
     : VariableStorage(initial_value.shape(), initial_value.dtype(), std::move(options), owner) {
   components_.reserve(component_devices.size());
   for (const Device& device : component_devices) {
-    components_.emplace_back(initial_value.to(device), device);
+    components_.push_back(std::make_unique<LocalComponent>(initial_value, device));
   }
 }
+
+DistributedStorage::DistributedStorage(const Shape& shape, DType dtype, VariableOptions options,
+                                       const void* owner,
+                                       std::vector<std::unique_ptr<Component>> components)
+    : VariableStorage(shape, dtype, std::move(options), owner),
+      components_(std::move(components)) {}
 
 std::string DistributedStorage::component_name(int index) const {
   return index == 0 ? name() : concat(name(), "/replica_", index);
@@ -39,13 +45,13 @@ std::string DistributedStorage::component_name(int index) const {
 
 std::vector<Tensor> DistributedStorage::local_components() const {
   std::vector<Tensor> values;
-  for (const VariableComponent& each : components_) values.push_back(each.read());
+  for (const auto& each : components_) values.push_back(each->read());
   return values;
 }
 
 std::vector<Device> DistributedStorage::devices() const {
   std::vector<Device> devices;
-  for (const VariableComponent& each : components_) devices.push_back(each.device());
+  for (const auto& each : components_) devices.push_back(each->device());
   return devices;
 }
 
@@ -67,7 +73,7 @@ Tensor DistributedStorage::checked_operand(AssignOp op, const Tensor& value) con
 void DistributedStorage::update_component(int index, const UpdateRule& rule,
                                           std::span<const Variable> slots, const Gradient& gradient,
                                           const UpdateScalars& scalars) {
-  std::vector<VariableComponent*> slot_components;
+  std::vector<Component*> slot_components;
   for (const Variable& slot : slots) {
     auto* storage = dynamic_cast<DistributedStorage*>(&slot.storage());
     if (!storage || storage->shape() != shape() || storage->dtype() != dtype() ||
@@ -78,7 +84,7 @@ void DistributedStorage::update_component(int index, const UpdateRule& rule,
     slot_components.push_back(&storage->component(index));
   }
   try {
-    VariableComponent::update(component(index), slot_components, rule, gradient, scalars);
+    component(index).update(slot_components, rule, gradient, scalars);
   } catch (const Error& error) {
     throw error.with_context(concat("Variable '", name(), "'"));
   }
@@ -112,7 +118,7 @@ Variable ComponentStorage::create_slot(const std::string&, double) {
 
 void ComponentStorage::update(const UpdateRule& rule, std::span<const Variable> slots,
                               const Gradient& gradient, const UpdateScalars& scalars) {
-  std::vector<VariableComponent*> slot_components;
+  std::vector<Component*> slot_components;
   for (const Variable& slot : slots) {
     auto* storage = dynamic_cast<ComponentStorage*>(&slot.storage());
     if (!storage) {
@@ -121,7 +127,7 @@ void ComponentStorage::update(const UpdateRule& rule, std::span<const Variable> 
     }
     slot_components.push_back(&storage->component());
   }
-  VariableComponent::update(component(), slot_components, rule, gradient, scalars);
+  component().update(slot_components, rule, gradient, scalars);
 }
 
 std::vector<NamedTensor> ComponentStorage::save() const { return {{name(), read()}}; }

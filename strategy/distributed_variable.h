@@ -7,17 +7,18 @@
 #include <vector>
 
 #include "tutti/autograd/variable.h"
+#include "tutti/strategy/component.h"
 #include "tutti/strategy/local_replica.h"
 
 namespace tutti::internal {
 
-/// A variable that a LocalStrategy made: one component per device or per replica.
+/// A variable that a LocalStrategy made: a component per device or per replica, or one elsewhere.
 class DistributedStorage : public VariableStorage {
  public:
   int num_components() const { return static_cast<int>(components_.size()); }
-  VariableComponent& component(int index) { return components_[static_cast<std::size_t>(index)]; }
-  const VariableComponent& component(int index) const {
-    return components_[static_cast<std::size_t>(index)];
+  Component& component(int index) { return *components_[static_cast<std::size_t>(index)]; }
+  const Component& component(int index) const {
+    return *components_[static_cast<std::size_t>(index)];
   }
   /// The component that replica `replica` reads.
   virtual int component_of_replica(int replica) const = 0;
@@ -30,6 +31,9 @@ class DistributedStorage : public VariableStorage {
  protected:
   DistributedStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
                      const std::vector<Device>& component_devices);
+  /// Of components that there are.
+  DistributedStorage(const Shape& shape, DType dtype, VariableOptions options, const void* owner,
+                     std::vector<std::unique_ptr<Component>> components);
 
   /// The replica that calls `method`; nullptr outside run.
   LocalReplicaContext* replica(std::string_view method) const {
@@ -44,7 +48,7 @@ class DistributedStorage : public VariableStorage {
                         const Gradient& gradient, const UpdateScalars& scalars);
 
  private:
-  std::vector<VariableComponent> components_;
+  std::vector<std::unique_ptr<Component>> components_;
 };
 
 /// One component of a variable as a variable of its own: what Strategy::update() hands to its
@@ -66,7 +70,7 @@ class ComponentStorage final : public VariableStorage {
   void restore(const TensorLookup& lookup) override;
 
  private:
-  VariableComponent& component() const { return storage_.component(index_); }
+  Component& component() const { return storage_.component(index_); }
 
   std::shared_ptr<VariableStorage> whole_;  // keeps storage_ alive
   DistributedStorage& storage_;

@@ -140,9 +140,11 @@ void GradientBucketer::finish_round() {
 void GradientBucketer::updates_done() {
   const LocalReplicaContext::CommunicationTimer timer(context_);
   const TraceSpan span("updates_done", "communication");
-  const Rendezvous::Action nothing = [](std::span<void* const>) {};
+  const Rendezvous::Action action = [this](std::span<void* const>) {
+    if (const auto& after_updates = context_.services().after_updates) after_updates();
+  };
   context_.rendezvous().meet(context_.local_replica(), header(MeetingKind::kUpdatesDone), nullptr,
-                             nothing);
+                             action);
 }
 
 MeetingHeader GradientBucketer::header(MeetingKind kind) const {

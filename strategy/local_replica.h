@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "tutti/autograd/replica_group.h"
@@ -23,6 +24,8 @@ struct ReplicaServices {
   Mutex& ops_mutex;  // held while `ops` works, except by slices of a sliceable operation
   CommunicationOptions communication;
   std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr: this process has all replicas
+  /// Called once, by the leader, when all replicas have applied their updates and before any reads.
+  std::function<void()> after_updates = {};
 
   int first_replica() const { return team ? team->first_replica() : 0; }
   int num_workers() const { return team ? team->num_workers() : 1; }

@@ -362,6 +362,10 @@ void LocalStrategy::restore_state(const Json& state) {
   impl_->plans.clear();
 }
 
+void LocalStrategy::set_after_updates(std::function<void()> action) {
+  impl_->services.after_updates = std::move(action);
+}
+
 std::uint64_t LocalStrategy::num_steps() const { return impl_->step; }
 
 bool LocalStrategy::is_on_read(const VariableOptions& options) const {

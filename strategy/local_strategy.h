@@ -91,6 +91,9 @@ class LocalStrategy : public Strategy {
   /// Throws kInvalidArgument naming the variable unless synchronization and aggregation are known
   /// and not NONE; whether ON_READ.
   bool is_on_read(const VariableOptions& options) const;
+  /// Called once per update of a step, by one replica, when all have applied theirs and before any
+  /// goes on.
+  void set_after_updates(std::function<void()> action);
   /// Runs that ended well; a checkpoint holds it.
   std::uint64_t num_steps() const;
   /// Which replica is to apply updates of a variable of `num_bytes`: spreads bytes over replicas in

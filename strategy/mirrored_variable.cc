@@ -103,14 +103,16 @@ Placement Placement::mirrored(const std::vector<Device>& replica_devices) {
   return placement;
 }
 
-Placement Placement::central(const std::vector<Device>& replica_devices, Device device) {
+Placement Placement::central(const std::vector<Device>& replica_devices, Device device,
+                             int first_replica, int num_replicas) {
+  const auto num_local = static_cast<int>(replica_devices.size());
   Placement placement;
   placement.devices = {device};
   placement.replica_devices = replica_devices;
-  placement.num_sharers = {static_cast<int>(replica_devices.size())};
-  for (int r = 0; r < placement.num_sharers.front(); ++r) {
+  placement.num_sharers = {num_replicas == 0 ? num_local : num_replicas};
+  for (int r = 0; r < num_local; ++r) {
     placement.component_of_replica.push_back(0);
-    placement.place_among_sharers.push_back(r);
+    placement.place_among_sharers.push_back(first_replica + r);
   }
   return placement;
 }
@@ -119,6 +121,14 @@ MirroredStorage::MirroredStorage(const Tensor& initial_value, VariableOptions op
                                  const void* owner, std::shared_ptr<const Placement> placement,
                                  int work_number)
     : DistributedStorage(initial_value, std::move(options), owner, placement->devices),
+      placement_(std::move(placement)),
+      work_number_(work_number) {}
+
+MirroredStorage::MirroredStorage(const Shape& shape, DType dtype, VariableOptions options,
+                                 const void* owner, std::shared_ptr<const Placement> placement,
+                                 int work_number,
+                                 std::vector<std::unique_ptr<Component>> components)
+    : DistributedStorage(shape, dtype, std::move(options), owner, std::move(components)),
       placement_(std::move(placement)),
       work_number_(work_number) {}
 

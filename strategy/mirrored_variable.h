@@ -17,18 +17,24 @@ struct Placement {
 
   /// A component on each of the replicas' devices.
   static Placement mirrored(const std::vector<Device>& replica_devices);
-  /// One component, on `device`.
-  static Placement central(const std::vector<Device>& replica_devices, Device device);
+  /// One component, on `device`. With other workers: of `num_replicas` replicas of all workers
+  /// these are number `first_replica` and following, and each write falls to one of all.
+  static Placement central(const std::vector<Device>& replica_devices, Device device,
+                           int first_replica = 0, int num_replicas = 0);
 };
 
 /// tf's MirroredVariable, and with one component for many replicas its AggregatingVariable (central
 /// storage).
-class MirroredStorage final : public DistributedStorage {
+class MirroredStorage : public DistributedStorage {
  public:
   /// `work_number`: which of the replicas that share a component applies updates, modulo their
   /// number; spreads the work.
   MirroredStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
                   std::shared_ptr<const Placement> placement, int work_number);
+  /// Of components that there are, as many as the placement has devices.
+  MirroredStorage(const Shape& shape, DType dtype, VariableOptions options, const void* owner,
+                  std::shared_ptr<const Placement> placement, int work_number,
+                  std::vector<std::unique_ptr<Component>> components);
 
   Tensor read() const override;
   void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
@@ -43,10 +49,14 @@ class MirroredStorage final : public DistributedStorage {
     return placement_->component_of_replica[static_cast<std::size_t>(replica)];
   }
 
- private:
+ protected:
+  const std::shared_ptr<const Placement>& placement() const { return placement_; }
+  int work_number() const { return work_number_; }
   /// Calls write(component index) for each component that the caller has to write: all outside run;
   /// in a replica that of its device when this variable's work falls to it.
   void for_each_own_component(std::string_view method, const std::function<void(int)>& write);
+
+ private:
   /// aggregation NONE in a replica: an error unless divergence is permitted; writes this device's
   /// component.
   void write_divergent(int replica, std::string_view method, const std::function<void(int)>& write);

@@ -14,6 +14,7 @@ namespace tutti {
 
 namespace internal {
 struct Placement;
+struct TeamSetup;
 class StateDigest;
 }  // namespace internal
 
@@ -76,10 +77,7 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
 
  private:
-  struct Parts;
-  explicit MultiWorkerMirroredStrategy(Parts parts);
-  /// All workers make the same variable with the same initial value, or kInvalidArgument on all.
-  void require_equal_everywhere(const Tensor& initial_value, const VariableOptions& options);
+  MultiWorkerMirroredStrategy(internal::TeamSetup setup, int digest_steps);
 
   std::shared_ptr<const internal::Placement> placement_;
   std::unique_ptr<internal::StateDigest> digest_;

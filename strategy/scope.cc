@@ -13,8 +13,7 @@ namespace internal {
 
 std::shared_ptr<VariableStorage> StrategyVariableCreator::create(
     const Variable::Initializer& initializer, const RandomKey& key, VariableOptions options) {
-  const Device device = strategy_.parameter_devices().front();
-  return strategy_.create_storage(initializer({device, key}).to(device), std::move(options));
+  return strategy_.create_storage_from(initializer, key, std::move(options));
 }
 
 namespace {

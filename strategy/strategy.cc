@@ -154,6 +154,12 @@ void Strategy::update(const Variable& variable,
   update(variable, fn, PerReplica<Tensor>(std::vector<Tensor>(replica_devices().size(), argument)));
 }
 
+std::shared_ptr<VariableStorage> Strategy::create_storage_from(
+    const Variable::Initializer& initializer, const RandomKey& key, VariableOptions options) {
+  const Device device = parameter_devices().front();
+  return create_storage(initializer({device, key}).to(device), std::move(options));
+}
+
 bool Strategy::variable_created_in_scope(const Variable& variable) const {
   const void* self = this == &default_strategy() ? nullptr : static_cast<const void*>(this);
   return variable.storage().owner() == self;

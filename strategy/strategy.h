@@ -200,6 +200,9 @@ class Strategy {
   /// Makes a variable's storage inside scope(), from an initial value.
   virtual std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                           VariableOptions options) = 0;
+  /// The same from what makes the initial value; here it does so on the first parameter device.
+  virtual std::shared_ptr<VariableStorage> create_storage_from(
+      const Variable::Initializer& initializer, const RandomKey& key, VariableOptions options);
   /// With several workers: sets InputPlan::rows_of_workers.
   virtual void complete_input_plan(InputPlan&) {}
 

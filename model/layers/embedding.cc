@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/embedding.h"
 
+#include "tutti/autograd/embedding_lookup.h"
 #include "tutti/tensor/ops/elementwise.h"
-#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
 
@@ -27,7 +27,7 @@ Shape Embedding::build(const Shape& input) {
 }
 
 Tensor Embedding::call(const Tensor& input, CallContext) const {
-  const Tensor result = gather(weight(0), input);
+  const Tensor result = embedding_lookup(weight(0), input);
   if (options_.mask_zero) MaskScope::set_mask(result, not_equal(input, 0));
   return result;
 }

@@ -92,6 +92,8 @@ TEST(SameBits, ReplicasMatterAndDevicesDoNot) {
          {"two devices", [=] { return mirrored(2, replicas); }},
          {"central", [=] { return central(replicas); }},
          {"central on one device", [=] { return central(1, replicas); }},
+         {"parameter server", [=] { return parameter_server(replicas); }},
+         {"parameter server, in shards", [=] { return parameter_server(1, replicas, 3); }},
          {"sequential",
           [=] { return mirrored_with(2, replicas, ReplicaExecution::kSequential, "canonical"); }},
          {"hierarchical_copy",

@@ -13,6 +13,7 @@
 #include "tutti/strategy/central_storage_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::strategy_tests {
@@ -32,6 +33,16 @@ inline std::unique_ptr<MirroredStrategy> mirrored(int devices, int replicas = 0)
 inline std::unique_ptr<CentralStorageStrategy> central(int devices, int replicas = 0) {
   return std::make_unique<CentralStorageStrategy>(
       CentralStorageOptions{on_cpus(devices, replicas), std::nullopt});
+}
+
+/// With two servers in this process, which hold rows in turn when `num_shards` is above 1.
+inline std::unique_ptr<ParameterServerStrategy> parameter_server(int devices, int replicas = 0,
+                                                                 std::int64_t num_shards = 1) {
+  ParameterServerOptions options;
+  options.local = on_cpus(devices, replicas);
+  options.num_servers = 2;
+  options.variable_partitioner = FixedShardsPartitioner(num_shards);
+  return std::make_unique<ParameterServerStrategy>(std::move(options));
 }
 
 /// A float32 vector on the device of the current replica (cpu:0 outside).
@@ -109,6 +120,9 @@ inline std::vector<StrategyCase> all_strategies() {
       {"mirrored_2_devices_4_replicas", [] { return mirrored(2, 4); }},
       {"central_2", [] { return central(2); }},
       {"central_1_device_3_replicas", [] { return central(1, 3); }},
+      {"parameter_server_1", [] { return parameter_server(1); }},
+      {"parameter_server_2_sharded", [] { return parameter_server(2, 0, 3); }},
+      {"parameter_server_1_device_3_replicas", [] { return parameter_server(1, 3); }},
       {"mirrored_2_sequential",
        [] {
          LocalStrategyOptions options = on_cpus(2);

@@ -1,0 +1,89 @@
+// Fetching each row once, and telling tapes which variable they came from.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/autograd/embedding_lookup.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "tutti/autograd/autocast.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/tape_stack.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/shape_ops.h"
+
+namespace tutti {
+namespace {
+
+Tensor as_int64(const Tensor& indices) {
+  const Tensor host = indices.to(Device{});
+  return host.dtype() == DType::kInt64 ? host : cast(host, DType::kInt64);
+}
+
+/// Ascending, each once.
+std::vector<std::int64_t> unique_rows(std::span<const std::int64_t> indices) {
+  std::vector<std::int64_t> rows(indices.begin(), indices.end());
+  std::ranges::sort(rows);
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  return rows;
+}
+
+/// For each index its place among `rows`, in the shape of `indices`.
+Tensor places(const Tensor& indices, const std::vector<std::int64_t>& rows) {
+  std::vector<std::int64_t> result;
+  for (const std::int64_t index : indices.host_span<std::int64_t>()) {
+    result.push_back(std::ranges::lower_bound(rows, index) - rows.begin());
+  }
+  return Tensor::from(indices.shape(), result);
+}
+
+void check_indices(const Variable& params, const Tensor& indices,
+                   const std::vector<std::int64_t>& rows) {
+  const std::int64_t num_rows = params.shape().rank() == 0 ? 0 : params.shape().dim(0);
+  if (rows.empty() || (rows.front() >= 0 && rows.back() < num_rows)) return;
+  const std::int64_t wrong = rows.front() < 0 ? rows.front() : rows.back();
+  const auto all = indices.host_span<std::int64_t>();
+  fail(ErrorCode::kInvalidArgument, "embedding_lookup: variable '", params.name(),
+       "': index out of range; expected 0 .. ", num_rows - 1, ", got ", wrong, " at position ",
+       std::ranges::find(all, wrong) - all.begin());
+}
+
+/// The tapes see a read of the variable of which only these rows came.
+void record(const Variable& params, const Tensor& indices, const Tensor& values) {
+  if (!internal::any_tape_records()) return;
+  const Tensor handle = Tensor::zeros({0});  // stands for the whole variable
+  internal::tapes_see_read(params, handle);
+  Tensor flat;
+  {
+    const GradientTape::StopRecording stop;
+    flat = reshape(indices, {-1});
+  }
+  const Shape shape = params.shape();
+  const Tensor inputs[] = {handle}, outputs[] = {values};
+  record_custom_gradient(inputs, outputs, [=](std::span<const Tensor> gradients) {
+    if (!gradients.front().defined()) return std::vector<Gradient>{Gradient()};
+    const Tensor rows = reshape(gradients.front(), shape.with_dim(0, flat.num_elements()));
+    return std::vector<Gradient>{IndexedSlices{rows, flat, shape}};
+  });
+}
+
+}  // namespace
+
+Tensor embedding_lookup(const Variable& params, const Tensor& indices) {
+  if (!params.storage().reads_rows()) return gather(params.value(), indices);
+  Tensor wanted, values;
+  {
+    const GradientTape::StopRecording stop;
+    wanted = as_int64(indices);
+    const auto rows = unique_rows(wanted.host_span<std::int64_t>());
+    check_indices(params, wanted, rows);
+    const Tensor numbers = Tensor::from(Shape{static_cast<std::int64_t>(rows.size())}, rows);
+    values = gather(params.storage().read_rows(numbers), places(wanted, rows));
+  }
+  record(params, wanted, values);
+  const std::optional<DType> type = AutocastScope::current();
+  const bool casts = type && *type != values.dtype() && params.storage().options().autocast &&
+                     is_floating(values.dtype());
+  return casts ? cast(values, *type) : values;
+}
+
+}  // namespace tutti

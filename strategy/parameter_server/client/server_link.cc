@@ -1,0 +1,121 @@
+// Gathering changes, handing batches over in order, waiting for answers.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/client/server_link.h"
+
+#include <exception>
+#include <utility>
+
+namespace tutti::internal {
+namespace {
+
+/// What is gathered before it is sent although nobody reads.
+constexpr std::size_t kMostGatheredBytes = std::size_t{4} << 20;
+constexpr std::size_t kMostGathered = 1024;
+
+std::size_t bytes_of(const Operation& operation) {
+  const auto bytes = [](const Tensor& tensor) {
+    return tensor.defined() ? static_cast<std::size_t>(tensor.num_bytes()) : std::size_t{0};
+  };
+  if (const auto* assign = std::get_if<AssignShard>(&operation)) return bytes(assign->value);
+  if (const auto* scatter = std::get_if<ScatterShard>(&operation)) return bytes(scatter->values);
+  if (const auto* update = std::get_if<UpdateShard>(&operation)) return bytes(update->gradient);
+  return 0;
+}
+
+using Answers = std::deque<std::shared_ptr<PendingAnswers>>;
+
+void wait_for_all(const Answers& under_way, TimePoint deadline) {
+  std::exception_ptr first;
+  for (const auto& each : under_way) {
+    try {
+      (void)each->wait(deadline);
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace
+
+ServerLink::ServerLink(std::shared_ptr<VariableService> service, std::uint64_t client)
+    : service_(std::move(service)), client_(client) {}
+
+ServerLink::Lane& ServerLink::lane_of_thread() {
+  const UpdateOrigin origin = current_update_origin(client_);
+  Lane& lane = lanes_[origin.stream];
+  lane.origin = origin;
+  return lane;
+}
+
+void ServerLink::change(Operation operation) {
+  MutexLock lock(mutex_);
+  Lane& lane = lane_of_thread();
+  lane.gathered_bytes += bytes_of(operation);
+  lane.gathered.push_back(std::move(operation));
+  if (lane.gathered_bytes >= kMostGatheredBytes || lane.gathered.size() >= kMostGathered) {
+    send(lane);
+  }
+}
+
+void ServerLink::send(Lane& lane) {
+  if (lane.gathered.empty()) return;
+  OperationBatch batch;
+  batch.term = lane.origin.term;
+  batch.stream = lane.origin.stream;
+  batch.finished_below = lane.origin.finished_below;
+  batch.first_ordinal = lane.next_ordinal;
+  for (const Operation& each : lane.gathered) lane.next_ordinal += changes_values(each) ? 1 : 0;
+  batch.operations = std::exchange(lane.gathered, {});
+  lane.gathered_bytes = 0;
+  lane.under_way.push_back(service_->start(std::move(batch)));
+}
+
+void ServerLink::send_changes() {
+  MutexLock lock(mutex_);
+  for (auto& [stream, lane] : lanes_) send(lane);
+}
+
+std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads) {
+  MutexLock lock(mutex_);
+  for (auto& [stream, lane] : lanes_) send(lane);
+  const Lane& lane = lane_of_thread();
+  OperationBatch batch;
+  batch.term = lane.origin.term;
+  batch.stream = lane.origin.stream;
+  batch.finished_below = lane.origin.finished_below;
+  batch.first_ordinal = lane.next_ordinal;
+  batch.operations = std::move(reads);
+  return service_->start(std::move(batch));
+}
+
+void ServerLink::settle(TimePoint deadline) {
+  Answers under_way;
+  {
+    MutexLock lock(mutex_);
+    Lane& lane = lane_of_thread();
+    send(lane);
+    under_way = std::exchange(lane.under_way, {});
+  }
+  wait_for_all(under_way, deadline);
+}
+
+void ServerLink::settle_all(TimePoint deadline) {
+  Answers under_way;
+  {
+    MutexLock lock(mutex_);
+    for (auto& [stream, lane] : lanes_) {
+      if (stream.kind == UpdateStream::Kind::kClosure) continue;
+      send(lane);
+      for (auto& each : std::exchange(lane.under_way, {})) under_way.push_back(std::move(each));
+    }
+  }
+  wait_for_all(under_way, deadline);
+}
+
+void ServerLink::end_stream() {
+  MutexLock lock(mutex_);
+  lanes_.erase(current_update_origin(client_).stream);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,59 @@
+// One server as this process uses it: changes are gathered, reads send them first.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/client/update_origin.h"
+#include "tutti/strategy/parameter_server/protocol/variable_service.h"
+
+namespace tutti::internal {
+
+/// A server applies what one process sends in order. So whatever a thread changed before it let
+/// another one read (by a meeting, say) is seen by that one: a read sends all that was gathered,
+/// of every thread. Threads: any.
+class ServerLink {
+ public:
+  /// `client`: this process's random number.
+  ServerLink(std::shared_ptr<VariableService> service, std::uint64_t client);
+
+  std::string name() const { return service_->name(); }
+  /// Notes a change in the name of the calling thread. It is sent with the next read of anybody, by
+  /// send_changes(), or when many were gathered.
+  void change(Operation operation);
+  void send_changes();
+  /// Sends all changes, then these reads.
+  std::shared_ptr<PendingAnswers> read(std::vector<Operation> reads);
+  /// Waits until the server has applied all changes in the name of the calling thread. Throws what
+  /// the first of them that failed was answered; those after it were sent, too.
+  void settle(TimePoint deadline);
+  /// The same for the changes of all threads but closures'.
+  void settle_all(TimePoint deadline);
+  /// After settle(): the calling thread changes nothing more in this name (a closure's).
+  void end_stream();
+
+ private:
+  /// The changes in one name.
+  struct Lane {
+    UpdateOrigin origin = {};
+    std::uint64_t next_ordinal = 0;
+    std::vector<Operation> gathered = {};
+    std::size_t gathered_bytes = 0;
+    std::deque<std::shared_ptr<PendingAnswers>> under_way = {};
+  };
+  Lane& lane_of_thread() TUTTI_REQUIRES(mutex_);
+  void send(Lane& lane) TUTTI_REQUIRES(mutex_);
+
+  const std::shared_ptr<VariableService> service_;
+  const std::uint64_t client_;
+  Mutex mutex_;  // held while batches are handed over, so that their order is that of the calls
+  std::map<UpdateStream, Lane> lanes_ TUTTI_GUARDED_BY(mutex_);
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,212 @@
+// Cutting values, rows and gradients into what each shard's server gets.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/client/sharded_component.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/optimizer/update_rule_spec.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/shape_ops.h"
+
+namespace tutti::internal {
+namespace {
+
+Tensor on_host(const Tensor& tensor) { return tensor.to(Device{}); }
+
+std::vector<std::int64_t> row_numbers(const Tensor& indices, const std::string& who,
+                                      std::int64_t num_rows) {
+  const Tensor host = on_host(indices);
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(host.num_elements()));
+  if (host.dtype() == DType::kInt64) {
+    std::ranges::copy(host.host_span<std::int64_t>(), rows.begin());
+  } else if (host.dtype() == DType::kInt32) {
+    std::ranges::copy(host.host_span<std::int32_t>(), rows.begin());
+  } else {
+    fail(ErrorCode::kInvalidArgument, who, ": expected indices of int32 or int64, got ",
+         host.dtype());
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] >= 0 && rows[i] < num_rows) continue;
+    fail(ErrorCode::kInvalidArgument, who, ": index out of range; expected 0 .. ", num_rows - 1,
+         ", got ", rows[i], " at position ", i);
+  }
+  return rows;
+}
+
+Tensor tensor_of(const std::vector<std::int64_t>& rows) {
+  return Tensor::from(Shape{static_cast<std::int64_t>(rows.size())}, rows);
+}
+
+/// Positions in a list of rows, and the rows' numbers within a shard.
+struct ShardRows {
+  std::vector<std::int64_t> positions;
+  std::vector<std::int64_t> rows;
+};
+
+ShardRows rows_in(const ShardSpec& shard, const std::vector<std::int64_t>& rows) {
+  ShardRows found;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::int64_t row = rows[i] - shard.first_row;
+    if (row < 0 || row >= shard.num_rows) continue;
+    found.positions.push_back(static_cast<std::int64_t>(i));
+    found.rows.push_back(row);
+  }
+  return found;
+}
+
+/// The values of those positions; all of them: the tensor itself.
+Tensor picked(const Tensor& values, const ShardRows& rows) {
+  if (static_cast<std::int64_t>(rows.positions.size()) == values.shape().dim(0)) return values;
+  return gather(values, tensor_of(rows.positions));
+}
+
+void check_slices(const IndexedSlices& slices, const Shape& shape, DType dtype,
+                  const std::string& who) {
+  if (shape.rank() == 0) {
+    fail(ErrorCode::kInvalidArgument, who,
+         ": a scalar has no rows; expected a variable of rank 1 or more; try assign()");
+  }
+  const bool are_rows =
+      slices.values.defined() && slices.indices.defined() && slices.indices.rank() == 1;
+  if (are_rows && slices.values.dtype() == dtype &&
+      slices.values.shape() == shape.with_dim(0, slices.indices.num_elements())) {
+    return;
+  }
+  fail(ErrorCode::kInvalidArgument, who,
+       ": the slices do not fit; expected indices [n] and values ", "[n, ...] of ", shape, " in ",
+       dtype, ", got indices ", are_rows ? concat(slices.indices.shape()) : "of another rank",
+       " and values ",
+       slices.values.defined() ? concat(slices.values.shape(), " of ", slices.values.dtype())
+                               : "undefined");
+}
+
+}  // namespace
+
+ShardedComponent::ShardedComponent(std::shared_ptr<ParameterServers> servers,
+                                   std::vector<RemoteShard> shards)
+    : servers_(std::move(servers)), cache_(std::make_shared<ReadCache>()) {
+  cache_->values.resize(shards.size());
+  cache_->versions.resize(shards.size(), 0);
+  cache_->shards = std::move(shards);
+}
+
+Tensor ShardedComponent::rows_of(const Tensor& whole, int index) const {
+  if (num_shards() == 1) return whole;
+  const ShardSpec& spec = shard(index).spec;
+  std::vector<std::int64_t> begin(static_cast<std::size_t>(whole.rank()), 0);
+  std::vector<std::int64_t> size(static_cast<std::size_t>(whole.rank()), -1);
+  begin.front() = spec.first_row;
+  size.front() = spec.num_rows;
+  return slice(whole, begin, size);
+}
+
+Tensor ShardedComponent::read_rows(const Tensor& rows) const {
+  const GradientTape::StopRecording stop;
+  const auto numbers = row_numbers(rows, concat("Variable '", name(), "'.read_rows"),
+                                   shard(0).spec.whole_shape.dim(0));
+  std::vector<std::shared_ptr<PendingAnswers>> pending;
+  for (int i = 0; i < num_shards(); ++i) {
+    const ShardRows own = rows_in(shard(i).spec, numbers);
+    if (own.rows.empty()) continue;
+    std::vector<Operation> reads;
+    reads.push_back(ReadRows{shard(i).spec.id(), tensor_of(own.rows), 0});
+    pending.push_back(servers_->link(shard(i).server).read(std::move(reads)));
+  }
+  std::vector<Tensor> parts;
+  for (const auto& each : pending) {
+    parts.push_back(*each->wait(servers_->deadline()).front().value);
+  }
+  if (parts.empty())
+    return Tensor::zeros(shard(0).spec.whole_shape.with_dim(0, 0), shard(0).spec.dtype);
+  return parts.size() == 1 ? parts.front() : tutti::concat(std::span<const Tensor>(parts), 0);
+}
+
+void ShardedComponent::change(int index, Operation operation) {
+  servers_->change(shard(index).server, std::move(operation));
+}
+
+void ShardedComponent::assign(AssignOp op, const Tensor& value) {
+  servers_->change_together([&] { assign_by_one(op, value); }, concat("'", name(), "'.", op));
+}
+
+void ShardedComponent::assign_by_one(AssignOp op, const Tensor& value) {
+  const GradientTape::StopRecording stop;
+  const Tensor host = on_host(value);
+  for (int i = 0; i < num_shards(); ++i) {
+    change(i, AssignShard{shard(i).spec.id(), op, rows_of(host, i)});
+  }
+}
+
+void ShardedComponent::scatter(ScatterOp op, const IndexedSlices& slices,
+                               const std::string& variable) {
+  const GradientTape::StopRecording stop;
+  const std::string who = concat("Variable '", variable, "'.", op);
+  const Shape& shape = shard(0).spec.whole_shape;
+  check_slices(slices, shape, shard(0).spec.dtype, who);
+  const auto rows = row_numbers(slices.indices, who, shape.dim(0));
+  const Tensor values = on_host(slices.values);
+  const auto scatter_all = [&] {
+    for (int i = 0; i < num_shards(); ++i) {
+      const ShardRows own = rows_in(shard(i).spec, rows);
+      if (own.rows.empty()) continue;
+      change(i, ScatterShard{shard(i).spec.id(), op, tensor_of(own.rows), picked(values, own)});
+    }
+  };
+  servers_->change_together(scatter_all, concat("'", name(), "'.", op));
+}
+
+void ShardedComponent::update(std::span<Component* const> slots, const UpdateRule& rule,
+                              const Gradient& gradient, const UpdateScalars& scalars) {
+  if (gradient.is_none()) return;
+  const GradientTape::StopRecording stop;
+  const std::string who = concat("Variable '", name(), "'.update (", rule.name(), ")");
+  if (rule.uses_norms() && num_shards() > 1) {
+    fail(ErrorCode::kUnimplemented, who,
+         ": the rule needs norms of the whole variable, which lies ", "in ", num_shards(),
+         " shards; expected one shard; try a variable_partitioner that does ",
+         "not cut this variable, or a rule without norms");
+  }
+  const ShardSpec& first = shard(0).spec;
+  UpdateShard update;
+  update.rule = describe_update_rule(rule);
+  update.scalars = scalars;
+  update.scalars.live = nullptr;
+  std::vector<std::int64_t> rows;
+  Tensor values;
+  if (gradient.is_slices()) {
+    check_slices(gradient.slices(), first.whole_shape, first.dtype, who);
+    rows = row_numbers(gradient.slices().indices, who, first.whole_shape.dim(0));
+    values = on_host(gradient.slices().values);
+  } else {
+    values = on_host(gradient.dense());
+    if (values.shape() != first.whole_shape || values.dtype() != first.dtype) {
+      fail(ErrorCode::kInvalidArgument, who, ": the gradient does not fit; expected ",
+           first.whole_shape, " of ", first.dtype, ", got ", values.shape(), " of ",
+           values.dtype());
+    }
+  }
+  for (int i = 0; i < num_shards(); ++i) {
+    UpdateShard own = update;
+    own.shard = shard(i).spec.id();
+    for (Component* slot : slots) {
+      const auto* sharded = dynamic_cast<const ShardedComponent*>(slot);
+      TUTTI_CHECK(sharded && sharded->num_shards() == num_shards(), who,
+                  ": a slot that is cut otherwise than its variable");
+      own.slots.push_back(sharded->shard(i).spec.id());
+    }
+    if (gradient.is_slices()) {
+      const ShardRows found = rows_in(shard(i).spec, rows);
+      if (found.rows.empty() && rule.skips_zero_gradient()) continue;
+      own.rows = tensor_of(found.rows);
+      own.gradient = picked(values, found);
+    } else {
+      own.gradient = rows_of(values, i);
+    }
+    change(i, std::move(own));
+  }
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,21 @@
+// In whose name the calling thread changes values: what servers tell changes apart by.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "tutti/strategy/parameter_server/protocol/operation.h"
+
+namespace tutti::internal {
+
+struct UpdateOrigin {
+  UpdateStream stream = {};
+  std::uint64_t term = 0;
+  std::uint64_t finished_below = 0;
+};
+
+/// Of a closure that this thread runs; else of the client `client`, where each replica of a running
+/// step counts for itself.
+UpdateOrigin current_update_origin(std::uint64_t client);
+
+}  // namespace tutti::internal

@@ -1,0 +1,161 @@
+// Placing shards, and what surrounds a synchronous step.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
+
+#include <map>
+#include <utility>
+#include <variant>
+
+#include "tutti/autograd/value_generator.h"
+#include "tutti/core/logging.h"
+#include "tutti/strategy/mirrored_variable.h"
+#include "tutti/strategy/parameter_server/server/variable_store.h"
+#include "tutti/strategy/parameter_server/sharded_storage.h"
+
+namespace tutti {
+namespace {
+
+using InitialValue = std::variant<ValueGenerator, Tensor>;
+
+std::vector<std::shared_ptr<internal::VariableService>> servers_in_process(int count) {
+  std::vector<std::shared_ptr<internal::VariableService>> servers;
+  for (int i = 0; i < count; ++i) {
+    servers.push_back(std::make_shared<internal::VariableStore>(concat("ps ", i)));
+  }
+  return servers;
+}
+
+std::size_t bytes_of_rows(const Shape& shape, DType dtype, std::int64_t num_rows) {
+  const std::int64_t elements = shape.rank() == 0 ? 1 : shape.with_dim(0, num_rows).num_elements();
+  return static_cast<std::size_t>(elements) * size_of(dtype);
+}
+
+}  // namespace
+
+struct ParameterServerStrategy::Impl {
+  Impl(const ParameterServerOptions& options, std::vector<Device> replica_devices)
+      : partitioner(options.variable_partitioner),
+        picker(options.placement, options.num_servers),
+        servers(std::make_shared<internal::ParameterServers>(
+            servers_in_process(options.num_servers), options.timeout)),
+        placement(std::make_shared<const internal::Placement>(
+            internal::Placement::central(replica_devices, Device{}))) {}
+
+  std::vector<internal::RemoteShard> place(const std::string& name, const Shape& shape,
+                                           DType dtype);
+  std::string unique_name(const std::string& name);
+
+  const Partitioner partitioner;
+  internal::ServerPicker picker;
+  const std::shared_ptr<internal::ParameterServers> servers;
+  const std::shared_ptr<const internal::Placement> placement;
+  std::map<std::string, int> num_of_name;  // variables made, by name
+  std::optional<int> colocated_with;       // a server
+};
+
+/// Servers know variables by name; of several of one name all but the first get a number, the same
+/// in every process that makes them in the same order.
+std::string ParameterServerStrategy::Impl::unique_name(const std::string& name) {
+  const int number = ++num_of_name[name];
+  return number == 1 ? name : concat(name, "#", number);
+}
+
+std::vector<internal::RemoteShard> ParameterServerStrategy::Impl::place(const std::string& name,
+                                                                        const Shape& shape,
+                                                                        DType dtype) {
+  const std::int64_t count =
+      colocated_with ? 1 : internal::num_shards_of(partitioner, name, shape, dtype);
+  const std::int64_t num_rows = shape.rank() == 0 ? 1 : shape.dim(0);
+  const std::string unique = unique_name(name);
+  std::vector<internal::RemoteShard> shards;
+  for (const auto& rows : internal::cut_rows(num_rows, count)) {
+    internal::RemoteShard shard;
+    shard.server =
+        colocated_with ? *colocated_with : picker.next(bytes_of_rows(shape, dtype, rows.count));
+    shard.spec = {
+        unique,     dtype,     shape, static_cast<int>(shards.size()), static_cast<int>(count),
+        rows.first, rows.count};
+    shards.push_back(std::move(shard));
+  }
+  return shards;
+}
+
+ParameterServerStrategy::ParameterServerStrategy(ParameterServerOptions options)
+    : LocalStrategy("parameter_server", options.local) {
+  const auto devices = replica_devices();
+  impl_ = std::make_unique<Impl>(options, std::vector<Device>(devices.begin(), devices.end()));
+  log_info(concat("strategy 'parameter_server': ", options.num_servers,
+                  " servers in this process, variables placed ", options.placement));
+}
+
+ParameterServerStrategy::~ParameterServerStrategy() = default;
+
+int ParameterServerStrategy::num_parameter_servers() const { return impl_->servers->count(); }
+
+std::vector<ShardPlace> ParameterServerStrategy::shards_of(const Variable& variable) const {
+  const auto* storage = dynamic_cast<const internal::ShardedStorage*>(&variable.storage());
+  if (!storage || storage->owner() != static_cast<const Strategy*>(this)) {
+    fail(ErrorCode::kInvalidArgument, "ParameterServerStrategy::shards_of: variable '",
+         variable.name(), "' is not on servers of this strategy; expected one made in its scope");
+  }
+  std::vector<ShardPlace> places;
+  for (const internal::RemoteShard& shard : storage->shards()) {
+    places.push_back({concat("/job:ps/replica:0/task:", shard.server, "/device:CPU:0"),
+                      shard.spec.first_row, shard.spec.num_rows});
+  }
+  return places;
+}
+
+std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage(
+    const Tensor& initial_value, VariableOptions options) {
+  const auto make = [initial_value](const InitializerContext&) { return initial_value; };
+  return create_storage_from(make, RandomKey{}, std::move(options));
+}
+
+std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage_from(
+    const Variable::Initializer& initializer, const RandomKey& key, VariableOptions options) {
+  if (is_on_read(options)) {
+    return create_on_read_storage(initializer({Device{}, key}), std::move(options));
+  }
+  const auto generator = generator_of(initializer, key);
+  const InitialValue initial = generator ? InitialValue(*generator)
+                                         : InitialValue(initializer({Device{}, key}).to(Device{}));
+  const Shape shape = generator ? generator->shape : std::get<Tensor>(initial).shape();
+  const DType dtype = generator ? generator->dtype : std::get<Tensor>(initial).dtype();
+  auto shards = impl_->place(options.name, shape, dtype);
+  internal::create_shards(*impl_->servers, shards, initial);
+  const int work_number =
+      next_work_number(bytes_of_rows(shape, dtype, shape.rank() ? shape.dim(0) : 1));
+  return std::make_shared<internal::ShardedStorage>(
+      shape, dtype, std::move(options), static_cast<const Strategy*>(this), impl_->placement,
+      work_number, impl_->servers, std::move(shards));
+}
+
+void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
+  struct Step {
+    explicit Step(internal::ParameterServers& servers) : servers(servers) { servers.begin_step(); }
+    ~Step() { servers.end_step(); }
+    internal::ParameterServers& servers;
+  };
+  const Step step(*impl_->servers);
+  LocalStrategy::run_on_replicas(body);
+  impl_->servers->settle_all();
+}
+
+ParameterServerStrategy::ColocationScope::ColocationScope(ParameterServerStrategy& strategy,
+                                                          const Variable& variable, int shard)
+    : strategy_(strategy), previous_(strategy.impl_->colocated_with) {
+  const auto places = strategy.shards_of(variable);
+  if (shard < 0 || shard >= static_cast<int>(places.size())) {
+    fail(ErrorCode::kInvalidArgument, "ColocationScope: shard ", shard, " of variable '",
+         variable.name(), "'; expected 0 .. ", places.size() - 1);
+  }
+  const auto& storage = static_cast<const internal::ShardedStorage&>(variable.storage());
+  strategy.impl_->colocated_with = storage.shards()[static_cast<std::size_t>(shard)].server;
+}
+
+ParameterServerStrategy::ColocationScope::~ColocationScope() {
+  strategy_.impl_->colocated_with = previous_;
+}
+
+}  // namespace tutti

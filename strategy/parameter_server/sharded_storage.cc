@@ -1,0 +1,89 @@
+// Making shards, and slots beside them.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/sharded_storage.h"
+
+#include <utility>
+
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/tensor/ops/shape_ops.h"
+
+namespace tutti::internal {
+namespace {
+
+std::vector<std::unique_ptr<Component>> one_component(
+    const std::shared_ptr<ParameterServers>& servers, std::vector<RemoteShard> shards) {
+  std::vector<std::unique_ptr<Component>> components;
+  components.push_back(std::make_unique<ShardedComponent>(servers, std::move(shards)));
+  return components;
+}
+
+std::variant<ValueGenerator, Tensor> values_of(const RemoteShard& shard, bool is_alone,
+                                               const std::variant<ValueGenerator, Tensor>& whole) {
+  if (is_alone || std::holds_alternative<ValueGenerator>(whole)) return whole;
+  const Tensor& tensor = std::get<Tensor>(whole);
+  std::vector<std::int64_t> begin(static_cast<std::size_t>(tensor.rank()), 0);
+  std::vector<std::int64_t> size(static_cast<std::size_t>(tensor.rank()), -1);
+  begin.front() = shard.spec.first_row;
+  size.front() = shard.spec.num_rows;
+  return slice(tensor, begin, size);
+}
+
+}  // namespace
+
+void create_shards(ParameterServers& servers, const std::vector<RemoteShard>& shards,
+                   const std::variant<ValueGenerator, Tensor>& initial) {
+  const GradientTape::StopRecording stop;
+  std::vector<std::vector<Operation>> creations(static_cast<std::size_t>(servers.count()));
+  for (const RemoteShard& shard : shards) {
+    creations[static_cast<std::size_t>(shard.server)].push_back(
+        CreateShard{shard.spec, values_of(shard, shards.size() == 1, initial)});
+  }
+  std::vector<std::shared_ptr<PendingAnswers>> pending;
+  for (int s = 0; s < servers.count(); ++s) {
+    auto& own = creations[static_cast<std::size_t>(s)];
+    if (!own.empty()) pending.push_back(servers.link(s).read(std::move(own)));
+  }
+  for (const auto& each : pending) (void)each->wait(servers.deadline());
+}
+
+ShardedStorage::ShardedStorage(const Shape& shape, DType dtype, VariableOptions options,
+                               const void* owner, std::shared_ptr<const Placement> placement,
+                               int work_number, std::shared_ptr<ParameterServers> servers,
+                               std::vector<RemoteShard> shards)
+    : MirroredStorage(shape, dtype, std::move(options), owner, std::move(placement), work_number,
+                      one_component(servers, std::move(shards))),
+      servers_(std::move(servers)) {}
+
+/// Outside run all workers call it, and one changes the values; in a replica the one to whom the
+/// work falls does, and all meet in updates_done().
+void ShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
+  const Tensor operand = checked_operand(op, value);
+  if (!replica("assign_replicated")) return remote().assign(op, operand);
+  for_each_own_component("assign_replicated",
+                         [&](int) { remote().assign_by_one(op, operand); });
+}
+
+void ShardedStorage::update(const UpdateRule& rule, std::span<const Variable> slots,
+                            const Gradient& gradient, const UpdateScalars& scalars) {
+  const auto update_once = [&] { MirroredStorage::update(rule, slots, gradient, scalars); };
+  if (replica("update")) return update_once();
+  servers_->change_together(update_once, concat("'", name(), "'.update"));
+}
+
+Variable ShardedStorage::create_slot(const std::string& slot_name, double initial_value) {
+  std::vector<RemoteShard> own = shards();
+  for (RemoteShard& shard : own) shard.spec.variable = slot_name;
+  ValueGenerator constant;
+  constant.a = initial_value;
+  constant.dtype = dtype();
+  constant.shape = shape();
+  create_shards(*servers_, own, constant);
+  VariableOptions slot_options;
+  slot_options.name = slot_name;
+  slot_options.trainable = false;
+  return Variable(std::make_shared<ShardedStorage>(shape(), dtype(), std::move(slot_options),
+                                                   owner(), placement(), work_number(), servers_,
+                                                   std::move(own)));
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,220 @@
+// Variables on servers of this process: where they are, what reading and changing them gives.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/model/layers/initializers.h"
+#include "tutti/optimizer/adam.h"
+#include "tutti/optimizer/lamb.h"
+#include "tutti/optimizer/sgd.h"
+
+namespace tutti::parameter_server_tests {
+
+using strategy_tests::error_of;
+using strategy_tests::num;
+using strategy_tests::numbers;
+using strategy_tests::on_cpus;
+using ::testing::ElementsAre;
+
+ParameterServerOptions with_servers(int num_servers, Partitioner partitioner = {},
+                                    int devices = 1) {
+  ParameterServerOptions options;
+  options.local = on_cpus(devices);
+  options.num_servers = num_servers;
+  options.variable_partitioner = std::move(partitioner);
+  return options;
+}
+
+/// 0, 1, 2, ... in this shape.
+Tensor counting(const Shape& shape, double first = 0.0) {
+  std::vector<float> values(static_cast<std::size_t>(shape.num_elements()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(first + static_cast<double>(i));
+  }
+  return Tensor::from<float>(shape, values);
+}
+
+std::string task(int server) { return concat("/job:ps/replica:0/task:", server, "/device:CPU:0"); }
+
+std::vector<std::string> devices_of(const ParameterServerStrategy& strategy,
+                                    const Variable& variable) {
+  std::vector<std::string> devices;
+  for (const ShardPlace& place : strategy.shards_of(variable)) devices.push_back(place.device);
+  return devices;
+}
+
+std::vector<std::int64_t> rows_of(const ParameterServerStrategy& strategy,
+                                  const Variable& variable) {
+  std::vector<std::int64_t> rows;
+  for (const ShardPlace& place : strategy.shards_of(variable)) rows.push_back(place.num_rows);
+  return rows;
+}
+
+TEST(ParameterServerStrategy, PS2_01_VariablesOfTheScopeGoRoundTheServers) {
+  ParameterServerStrategy strategy(with_servers(3));
+  const Variable outside(num(1.0), {.name = "outside"});
+  EXPECT_TUTTI_ERROR((void)strategy.shards_of(outside), ErrorCode::kInvalidArgument, "'outside'");
+  const auto scope = strategy.scope();
+  for (int i = 0; i < 7; ++i) {
+    const Variable variable(num(i), {.name = concat("v", i)});
+    EXPECT_THAT(devices_of(strategy, variable), ElementsAre(task(i % 3)));
+    EXPECT_EQ(variable.value().item(), static_cast<float>(i));
+  }
+}
+
+TEST(ParameterServerStrategy, PS2_05_ShardsOfRowsTheFirstOnesLonger) {
+  ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(2)));
+  const auto scope = strategy.scope();
+  const Variable odd(counting({5, 2}), {.name = "odd"});
+  EXPECT_THAT(devices_of(strategy, odd), ElementsAre(task(0), task(1)));
+  EXPECT_THAT(rows_of(strategy, odd), ElementsAre(3, 2));
+  EXPECT_EQ(numbers(odd.value()), numbers(counting({5, 2})));
+  const Variable even(counting({6, 1}), {.name = "even"});
+  EXPECT_THAT(rows_of(strategy, even), ElementsAre(3, 3));
+  ParameterServerStrategy whole(with_servers(2));
+  const auto other = [&] {
+    const auto inner = whole.scope();
+    return Variable(counting({5, 2}), {.name = "whole"});
+  };
+  EXPECT_TUTTI_ERROR((void)other(), ErrorCode::kFailedPrecondition, "Mixing different strategies");
+}
+
+TEST(ParameterServerStrategy, PS2_06_MoreShardsThanServersGoRound) {
+  ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(4)));
+  const auto scope = strategy.scope();
+  const Variable variable(counting({10}), {.name = "v"});
+  EXPECT_THAT(rows_of(strategy, variable), ElementsAre(3, 3, 2, 2));
+  EXPECT_THAT(devices_of(strategy, variable), ElementsAre(task(0), task(1), task(0), task(1)));
+  EXPECT_EQ(numbers(variable.value()), numbers(counting({10})));
+}
+
+TEST(ParameterServerStrategy, PS2_10_AColocatedVariableIsWholeAndBesideThatShard) {
+  ParameterServerStrategy strategy(with_servers(3, FixedShardsPartitioner(2)));
+  const auto scope = strategy.scope();
+  const Variable variable(counting({4, 2}), {.name = "v"});
+  for (const int shard : {0, 1}) {
+    const ParameterServerStrategy::ColocationScope beside(strategy, variable, shard);
+    const Variable other(counting({6, 3}), {.name = concat("beside ", shard)});
+    EXPECT_THAT(devices_of(strategy, other), ElementsAre(task(shard)));
+  }
+  const Variable after(counting({4}), {.name = "after"});
+  EXPECT_THAT(devices_of(strategy, after), ElementsAre(task(2), task(0)));
+  EXPECT_TUTTI_ERROR(ParameterServerStrategy::ColocationScope(strategy, variable, 2),
+                     ErrorCode::kInvalidArgument, "expected 0 .. 1");
+}
+
+TEST(ParameterServerStrategy, PS2_11_InitialValuesDoNotDependOnTheNumberOfShards) {
+  const auto values = [](const char* initializer, std::int64_t shards) {
+    set_random_seed(7);
+    ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(shards)));
+    const auto scope = strategy.scope();
+    const Variable variable(Initializer(initializer).for_shape({4, 4}), {.name = "v"});
+    return numbers(variable.value());
+  };
+  for (const char* initializer : {"zeros", "glorot_uniform", "he_normal", "random_normal",
+                                  "truncated_normal", "orthogonal", "identity"}) {
+    SCOPED_TRACE(initializer);
+    EXPECT_EQ(values(initializer, 2), values(initializer, 1));
+    EXPECT_EQ(values(initializer, 3), values(initializer, 1));
+  }
+  EXPECT_THAT(values("identity", 2), ElementsAre(1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1));
+}
+
+TEST(ParameterServerStrategy, SHV_02_AssignmentsAreCutIntoTheShardsRows) {
+  ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(3)));
+  const auto scope = strategy.scope();
+  const Variable variable(Tensor::from<float>({4, 2}, {0, 0, 1, 1, 2, 2, 3, 3}), {.name = "v"});
+  EXPECT_THAT(rows_of(strategy, variable), ElementsAre(2, 1, 1));
+  Variable written = variable;
+  written.assign_add(Tensor::from<float>({4, 2}, {1, 1, 1, 1, 2, 2, 2, 2}));
+  EXPECT_THAT(numbers(variable.value()), ElementsAre(1, 1, 2, 2, 4, 4, 5, 5));
+  written.assign_sub(Tensor::from<float>({4, 2}, {0, 0, 1, 1, 1, 1, 3, 3}));
+  EXPECT_THAT(numbers(variable.value()), ElementsAre(1, 1, 1, 1, 3, 3, 2, 2));
+  written.assign(Tensor::from<float>({4, 2}, {4, 4, 5, 5, 6, 6, 7, 7}));
+  EXPECT_THAT(numbers(variable.value()), ElementsAre(4, 4, 5, 5, 6, 6, 7, 7));
+}
+
+TEST(ParameterServerStrategy, RowsAreScatteredToTheirShards) {
+  ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(3)));
+  const auto scope = strategy.scope();
+  Variable variable(counting({5, 1}), {.name = "v"});
+  const Tensor rows = Tensor::from<std::int64_t>({3}, {4, 0, 4});
+  variable.scatter_add({Tensor::from<float>({3, 1}, {10, 20, 30}), rows, {5, 1}});
+  EXPECT_THAT(numbers(variable.value()), ElementsAre(20, 1, 2, 3, 44));
+  const Tensor outside = Tensor::from<std::int64_t>({1}, {5});
+  EXPECT_TUTTI_ERROR(
+      variable.scatter_add(
+          {num(1).defined() ? Tensor::from<float>({1, 1}, {1}) : Tensor(), outside, {5, 1}}),
+      ErrorCode::kInvalidArgument, "expected 0 .. 4, got 5");
+}
+
+TEST(ParameterServerStrategy, VariablesOfOneNameAreTwoVariables) {
+  ParameterServerStrategy strategy(with_servers(1));
+  const auto scope = strategy.scope();
+  Variable first(num(1.0), {.name = "w"});
+  const Variable second(num(2.0), {.name = "w"});
+  first.assign(5.0);
+  EXPECT_EQ(first.value().item(), 5.0F);
+  EXPECT_EQ(second.value().item(), 2.0F);
+}
+
+TEST(ParameterServerStrategy, OptimizersUpdateShardsWithTheBitsOfAWholeVariable) {
+  const auto trained = [](Strategy& strategy, const OptimizerSpec& spec) {
+    set_random_seed(3);
+    const auto scope = strategy.scope();
+    const std::vector<Variable> variables = {
+        Variable(Initializer("glorot_uniform").for_shape({7, 5}), {.name = "w"}),
+        Variable(Initializer("random_normal").for_shape({5}), {.name = "b"})};
+    const auto optimizer = make_optimizer(spec, variables);
+    for (int step = 0; step < 4; ++step) {
+      strategy.run([&] {
+        GradientTape tape;
+        const Tensor y =
+            matmul(counting({2, 7}, step), variables[0].value()) + variables[1].value();
+        optimizer->minimize(tape, reduce_mean(square(y)));
+      });
+    }
+    return hash_variables(variables);
+  };
+  for (const char* name : {"sgd", "adam", "adamw", "adagrad", "rmsprop", "ftrl", "lion"}) {
+    SCOPED_TRACE(name);
+    OneDeviceStrategy alone("cpu:0");
+    ParameterServerStrategy whole(with_servers(2));
+    ParameterServerStrategy cut(with_servers(2, FixedShardsPartitioner(3)));
+    const std::string expected = trained(alone, name);
+    EXPECT_EQ(trained(whole, name), expected);
+    EXPECT_EQ(trained(cut, name), expected);
+  }
+}
+
+TEST(ParameterServerStrategy, ARuleWithNormsNeedsAWholeVariable) {
+  ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(2)));
+  const auto scope = strategy.scope();
+  const std::vector<Variable> variables = {Variable(counting({4, 2}), {.name = "w"})};
+  Lamb optimizer(variables);
+  const Error error = error_of([&] {
+    strategy.run([&] {
+      GradientTape tape;
+      optimizer.minimize(tape, reduce_sum(square(variables[0].value())));
+    });
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kUnimplemented);
+  EXPECT_THAT(error.message(), ::testing::HasSubstr("norms of the whole variable"));
+}
+
+TEST(ParameterServerStrategy, AStepReadsWhatTheLastOneWrote) {
+  ParameterServerStrategy strategy(with_servers(2, {}, 2));
+  const auto scope = strategy.scope();
+  Variable counter(num(0.0), {.name = "n", .aggregation = VariableAggregation::kSum});
+  for (int step = 0; step < 5; ++step) {
+    const PerReplica<Tensor> seen = strategy.run([&] {
+      const Tensor before = counter.value();
+      counter.assign_add(before * 0.0F + 1.0F);
+      return counter.value() - before;
+    });
+    EXPECT_THAT(numbers(seen), ElementsAre(2, 2));
+  }
+  EXPECT_EQ(counter.value().item(), 10.0F);
+}
+
+}  // namespace tutti::parameter_server_tests

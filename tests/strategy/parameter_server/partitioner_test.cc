@@ -1,0 +1,120 @@
+// Partitioners: tf's rules with its rounding, and answers that are refused.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/partitioner.h"
+
+#include <numeric>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/strategy/parameter_server/server_picker.h"
+
+namespace tutti::partitioner_tests {
+
+using internal::cut_rows;
+using internal::num_shards_of;
+using internal::RowRange;
+using ::testing::ElementsAre;
+
+constexpr DType kFloat = DType::kFloat32;
+
+TEST(Partitioner, PTN_01_FixedShardsCutTheFirstDimension) {
+  EXPECT_THAT(FixedShardsPartitioner(2)({10, 3}, kFloat), ElementsAre(2, 1));
+}
+
+TEST(Partitioner, PTN_02_MinSizeMakesAsManyShardsAsReachTheSize) {
+  EXPECT_THAT(MinSizePartitioner(4, 2)({6, 1}, kFloat), ElementsAre(2, 1));
+  EXPECT_THAT(MinSizePartitioner(4, 10)({6, 1}, kFloat), ElementsAre(6, 1));
+}
+
+TEST(Partitioner, PTN_03_MaxSizeMakesAsFewShardsAsStayWithin) {
+  EXPECT_THAT(MaxSizePartitioner(4)({6, 1}, kFloat), ElementsAre(6, 1));
+  EXPECT_THAT(MaxSizePartitioner(4, 2)({6, 1}, kFloat), ElementsAre(2, 1));
+  EXPECT_THAT(MaxSizePartitioner(1024)({6, 1}, kFloat), ElementsAre(1, 1));
+}
+
+TEST(Partitioner, MinSizeRoundsUpAndDoesNotCutByDefault) {
+  // 10 bytes with a minimum of 4: three shards, the last below the minimum (tf's rule).
+  EXPECT_THAT(MinSizePartitioner(4, 10)({10}, DType::kUInt8), ElementsAre(3));
+  EXPECT_THAT(MinSizePartitioner()({1 << 20, 16}, kFloat), ElementsAre(1, 1));
+  EXPECT_THAT(MinSizePartitioner(256 << 10, 8)({1'000'000, 16}, kFloat), ElementsAre(8, 1));
+}
+
+TEST(Partitioner, MaxSizeDoesNotCutARow) {
+  EXPECT_THAT(MaxSizePartitioner(3)({4, 100}, kFloat), ElementsAre(4, 1));
+  EXPECT_THAT(MaxSizePartitioner(10)({7}, kFloat), ElementsAre(4));  // two rows of 4 bytes each
+}
+
+TEST(Partitioner, NumbersBelowOneAreRefused) {
+  EXPECT_TUTTI_ERROR(FixedShardsPartitioner(0), ErrorCode::kInvalidArgument,
+                     "num_shards; expected 1 or more, got 0");
+  EXPECT_TUTTI_ERROR(MinSizePartitioner(0, 1), ErrorCode::kInvalidArgument, "min_shard_bytes");
+  EXPECT_TUTTI_ERROR(MinSizePartitioner(1, 0), ErrorCode::kInvalidArgument, "max_shards");
+  EXPECT_TUTTI_ERROR(MaxSizePartitioner(-1), ErrorCode::kInvalidArgument, "max_shard_bytes");
+  EXPECT_TUTTI_ERROR(MaxSizePartitioner(4, 0), ErrorCode::kInvalidArgument, "max_shards");
+}
+
+TEST(Partitioner, RowsAreCutContiguouslyWithTheRemainderInFront) {
+  EXPECT_THAT(cut_rows(10, 4),
+              ElementsAre(RowRange{0, 3}, RowRange{3, 3}, RowRange{6, 2}, RowRange{8, 2}));
+  for (std::int64_t rows = 0; rows < 40; ++rows) {
+    for (std::int64_t shards = 1; shards < 12; ++shards) {
+      std::int64_t next = 0;
+      for (const RowRange& range : cut_rows(rows, shards)) {
+        EXPECT_EQ(range.first, next);
+        EXPECT_GE(range.count, rows / shards);
+        next += range.count;
+      }
+      EXPECT_EQ(next, rows);
+    }
+  }
+}
+
+TEST(Partitioner, PS2_09_AnswersThatAreNoneNameVariablePartitioner) {
+  const auto answering = [](std::vector<std::int64_t> answer) {
+    return [answer](const Shape&, DType) { return answer; };
+  };
+  for (const std::vector<std::int64_t>& answer :
+       {std::vector<std::int64_t>{}, {0, 1, 1}, {2, 2, 1}, {1, 1, 2}, {2, 1}}) {
+    EXPECT_TUTTI_ERROR(num_shards_of(answering(answer), "w", {8, 4, 2}, kFloat),
+                       ErrorCode::kInvalidArgument, "variable_partitioner: for variable 'w'");
+  }
+  EXPECT_EQ(num_shards_of(answering({3, 1, 1}), "w", {8, 4, 2}, kFloat), 3);
+}
+
+TEST(Partitioner, ScalarsAndEmptyVariablesAreNotCutAndNobodyIsAsked) {
+  const Partitioner asks = [](const Shape&, DType) -> std::vector<std::int64_t> {
+    ADD_FAILURE() << "asked";
+    return {1};
+  };
+  EXPECT_EQ(num_shards_of(asks, "w", {}, kFloat), 1);
+  EXPECT_EQ(num_shards_of(asks, "w", {0, 3}, kFloat), 1);
+  EXPECT_EQ(num_shards_of({}, "w", {5, 3}, kFloat), 1);
+}
+
+TEST(Partitioner, PS2_07_NeverMoreShardsThanRows) {
+  EXPECT_EQ(num_shards_of(FixedShardsPartitioner(4), "w", {3}, kFloat), 3);
+  const Partitioner greedy = [](const Shape&, DType) { return std::vector<std::int64_t>{9}; };
+  EXPECT_EQ(num_shards_of(greedy, "w", {3}, kFloat), 3);
+}
+
+TEST(ServerPicker, RoundRobinGoesByOrderAlone) {
+  internal::ServerPicker picker(VariablePlacement::kRoundRobin, 3);
+  std::vector<int> servers;
+  for (const std::size_t bytes : {1000, 1, 1, 1, 5}) servers.push_back(picker.next(bytes));
+  EXPECT_THAT(servers, ElementsAre(0, 1, 2, 0, 1));
+}
+
+TEST(ServerPicker, LeastBytesFillsWhoHasLeastAndTheFirstOfEquals) {
+  internal::ServerPicker picker(VariablePlacement::kLeastBytes, 3);
+  std::vector<int> servers;
+  for (const std::size_t bytes : {10, 4, 4, 1, 7, 1}) servers.push_back(picker.next(bytes));
+  EXPECT_THAT(servers, ElementsAre(0, 1, 2, 1, 2, 1));
+}
+
+TEST(ServerPicker, PS2_14_ThereMustBeAServer) {
+  EXPECT_TUTTI_ERROR(internal::ServerPicker(VariablePlacement::kRoundRobin, 0),
+                     ErrorCode::kInvalidArgument, "at least one ps");
+}
+
+}  // namespace tutti::partitioner_tests
