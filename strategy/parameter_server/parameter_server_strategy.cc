@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <utility>
 #include <variant>
@@ -9,11 +11,25 @@
 #include "tutti/autograd/value_generator.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/mirrored_variable.h"
+#include "tutti/strategy/multi_worker/same_variable.h"
+#include "tutti/strategy/multi_worker/team_setup.h"
+#include "tutti/strategy/parameter_server/job.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 #include "tutti/strategy/parameter_server/sharded_storage.h"
 
 namespace tutti {
 namespace {
+
+constexpr const char* kName = "parameter_server";
+
+/// GPUs may hold replicas once values travel to them beside the steps.
+void require_cpus(std::span<const Device> devices) {
+  for (const Device& device : devices) {
+    if (device.type == DeviceType::kCpu) continue;
+    fail(ErrorCode::kUnimplemented, kName, ": replicas on ", device,
+         "; expected CPUs; try --devices cpu:0, or multi_worker_mirrored for GPUs");
+  }
+}
 
 using InitialValue = std::variant<ValueGenerator, Tensor>;
 
@@ -30,23 +46,74 @@ std::size_t bytes_of_rows(const Shape& shape, DType dtype, std::int64_t num_rows
   return static_cast<std::size_t>(elements) * size_of(dtype);
 }
 
+/// For comparing what workers make.
+std::string describe(const std::string& name, const std::vector<internal::RemoteShard>& shards,
+                     const InitialValue& initial) {
+  const std::string cut = concat(" in ", shards.size(), " shards from ps ", shards.front().server);
+  if (const auto* value = std::get_if<Tensor>(&initial)) {
+    return internal::describe_variable(name, *value) + cut;
+  }
+  const auto& generator = std::get<ValueGenerator>(initial);
+  return concat("'", name, "' ", generator.dtype, " ", generator.shape, ", values made as ",
+                static_cast<int>(generator.kind), " (", generator.a, ", ", generator.b, ") from ",
+                generator.key.seed, ".", generator.key.a, cut);
+}
+
+/// Other threads of the program may still run, so that destructors of its globals must not.
+[[noreturn]] void end_process(int code) {
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
 }  // namespace
 
-struct ParameterServerStrategy::Impl {
-  Impl(const ParameterServerOptions& options, std::vector<Device> replica_devices)
-      : partitioner(options.variable_partitioner),
-        picker(options.placement, options.num_servers),
-        servers(std::make_shared<internal::ParameterServers>(
-            servers_in_process(options.num_servers), options.timeout)),
-        placement(std::make_shared<const internal::Placement>(
-            internal::Placement::central(replica_devices, Device{}))) {}
+/// What the constructors put together.
+struct ParameterServerStrategy::Parts {
+  LocalStrategyOptions local = {};
+  std::shared_ptr<internal::WorkerTeam> team = {};
+  std::vector<std::shared_ptr<internal::VariableService>> servers = {};
+  std::unique_ptr<internal::ParameterServerJob> job = {};
 
+  static Parts in_process(const ParameterServerOptions& options) {
+    return {options.local, nullptr, servers_in_process(options.num_servers)};
+  }
+
+  static Parts of_job(const ClusterResolver& resolver, const ParameterServerOptions& options) {
+    if (resolver.cluster_spec().empty()) return in_process(options);
+    auto job =
+        std::make_unique<internal::ParameterServerJob>(resolver, options.cluster, options.server);
+    if (job->role() != internal::ParameterServerRole::kWorker) {
+      // It makes the program's variables for itself, and never uses them.
+      Parts aside = in_process(options);
+      aside.local.replicas = 0;
+      aside.job = std::move(job);
+      return aside;
+    }
+    auto setup = internal::join_team(kName, job->workers(), options.local, {});
+    auto servers = job->servers();
+    return {std::move(setup.options), std::move(setup.team), std::move(servers), std::move(job)};
+  }
+};
+
+struct ParameterServerStrategy::Impl {
+  Impl(Parts parts, const ParameterServerOptions& options, internal::Placement central)
+      : partitioner(options.variable_partitioner),
+        picker(options.placement, static_cast<int>(parts.servers.size())),
+        job(std::move(parts.job)),
+        team(std::move(parts.team)),
+        servers(std::make_shared<internal::ParameterServers>(std::move(parts.servers),
+                                                             options.timeout, team)),
+        placement(std::make_shared<const internal::Placement>(std::move(central))) {}
+
+  bool stands_aside() const { return job && job->role() != internal::ParameterServerRole::kWorker; }
   std::vector<internal::RemoteShard> place(const std::string& name, const Shape& shape,
                                            DType dtype);
   std::string unique_name(const std::string& name);
 
   const Partitioner partitioner;
   internal::ServerPicker picker;
+  const std::unique_ptr<internal::ParameterServerJob> job;  // nullptr: all in this process
+  const std::shared_ptr<internal::WorkerTeam> team;
   const std::shared_ptr<internal::ParameterServers> servers;
   const std::shared_ptr<const internal::Placement> placement;
   std::map<std::string, int> num_of_name;  // variables made, by name
@@ -81,14 +148,40 @@ std::vector<internal::RemoteShard> ParameterServerStrategy::Impl::place(const st
 }
 
 ParameterServerStrategy::ParameterServerStrategy(ParameterServerOptions options)
-    : LocalStrategy("parameter_server", options.local) {
+    : ParameterServerStrategy(Parts::in_process(options), options) {}
+
+ParameterServerStrategy::ParameterServerStrategy(const ClusterResolver& resolver,
+                                                 ParameterServerOptions options)
+    : ParameterServerStrategy(Parts::of_job(resolver, options), options) {}
+
+ParameterServerStrategy::ParameterServerStrategy(
+    std::unique_ptr<Communicator> communicator,
+    std::vector<std::shared_ptr<internal::VariableService>> servers, ParameterServerOptions options)
+    : ParameterServerStrategy(
+          [&] {
+            auto setup = internal::join_team(kName, std::move(communicator), options.local);
+            return Parts{std::move(setup.options), std::move(setup.team), std::move(servers)};
+          }(),
+          options) {}
+
+ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterServerOptions& options)
+    : LocalStrategy(kName, parts.local, parts.team) {
+  require_cpus(replica_devices());
   const auto devices = replica_devices();
-  impl_ = std::make_unique<Impl>(options, std::vector<Device>(devices.begin(), devices.end()));
-  log_info(concat("strategy 'parameter_server': ", options.num_servers,
-                  " servers in this process, variables placed ", options.placement));
+  const int first = parts.team ? parts.team->first_replica() : 0;
+  internal::Placement central = internal::Placement::central(
+      {devices.begin(), devices.end()}, Device{}, first, num_replicas_in_sync());
+  impl_ = std::make_unique<Impl>(std::move(parts), options, std::move(central));
+  set_after_updates([servers = impl_->servers] { servers->meet("updates of a step"); });
+  log_info(concat("strategy '", kName, "': ", num_parameter_servers(), " servers",
+                  impl_->job ? "" : " in this process", ", variables placed ", options.placement));
 }
 
 ParameterServerStrategy::~ParameterServerStrategy() = default;
+
+int ParameterServerStrategy::worker() const {
+  return impl_ && impl_->stands_aside() ? -1 : LocalStrategy::worker();
+}
 
 int ParameterServerStrategy::num_parameter_servers() const { return impl_->servers->count(); }
 
@@ -123,7 +216,12 @@ std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage_from(
   const Shape shape = generator ? generator->shape : std::get<Tensor>(initial).shape();
   const DType dtype = generator ? generator->dtype : std::get<Tensor>(initial).dtype();
   auto shards = impl_->place(options.name, shape, dtype);
-  internal::create_shards(*impl_->servers, shards, initial);
+  if (impl_->team) {
+    internal::require_same_variable(kName, *impl_->team, describe(options.name, shards, initial));
+  }
+  impl_->servers->change_together(
+      [&] { internal::create_shards(*impl_->servers, shards, initial); },
+      concat("'", options.name, "'"));
   const int work_number =
       next_work_number(bytes_of_rows(shape, dtype, shape.rank() ? shape.dim(0) : 1));
   return std::make_shared<internal::ShardedStorage>(
@@ -132,6 +230,7 @@ std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage_from(
 }
 
 void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
+  if (impl_->stands_aside()) end_process(impl_->job->stand_aside());
   struct Step {
     explicit Step(internal::ParameterServers& servers) : servers(servers) { servers.begin_step(); }
     ~Step() { servers.end_step(); }
@@ -139,7 +238,7 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
   };
   const Step step(*impl_->servers);
   LocalStrategy::run_on_replicas(body);
-  impl_->servers->settle_all();
+  if (!impl_->team) impl_->servers->meet("end of a step");
 }
 
 ParameterServerStrategy::ColocationScope::ColocationScope(ParameterServerStrategy& strategy,

@@ -8,11 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cluster/worker_group.h"
 #include "tutti/strategy/local_strategy.h"
 #include "tutti/strategy/parameter_server/partitioner.h"
+#include "tutti/strategy/parameter_server/server.h"
 #include "tutti/strategy/parameter_server/server_picker.h"
 
 namespace tutti {
+
+namespace internal {
+class VariableService;
+}  // namespace internal
 
 struct ParameterServerOptions {
   /// Of this worker. cross_device_ops sum the gradients of a synchronous step.
@@ -24,6 +30,9 @@ struct ParameterServerOptions {
   int num_servers = 1;
   /// For every answer of a server.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  /// With a cluster: how workers find and watch each other, and how servers are reached.
+  WorkerGroupOptions cluster = {};
+  ServerOptions server = {};
 };
 
 /// Rows [first_row, first_row + num_rows) of a variable and where they are.
@@ -36,16 +45,30 @@ struct ShardPlace {
 
 /// Variables made in its scope live on parameter servers, each (or each shard of it) on one, with
 /// the optimizer's slots beside it; servers apply updates where the values are. run() is one
-/// synchronous step: the same number of replicas gives the bits of MirroredStrategy.
+/// synchronous step of all replicas of all workers: the same number of replicas gives the bits of
+/// MirroredStrategy. Every worker makes the same calls, as under MultiWorkerMirroredStrategy.
 /// tf.distribute.ParameterServerStrategy.
 class ParameterServerStrategy final : public LocalStrategy {
  public:
   /// All in this process: `num_servers` servers, replicas on the local devices. Throws
   /// kInvalidArgument as MirroredStrategy, and for no servers.
   explicit ParameterServerStrategy(ParameterServerOptions options = {});
+  /// The tasks of the cluster, an empty one as above. All run the same program: workers train, with
+  /// `local.replicas` over all of them; tasks of job ps, and a chief, do what the program does up
+  /// to the first run(), in which they serve, or wait, until the workers are done; then the process
+  /// ends. Throws kInvalidArgument for a cluster without worker or ps, and as
+  /// MultiWorkerMirroredStrategy.
+  explicit ParameterServerStrategy(const ClusterResolver& resolver,
+                                   ParameterServerOptions options = {});
+  /// Workers that are connected otherwise, and servers that all of them reach.
+  ParameterServerStrategy(std::unique_ptr<Communicator> communicator,
+                          std::vector<std::shared_ptr<internal::VariableService>> servers,
+                          ParameterServerOptions options = {});
   ~ParameterServerStrategy() override;
   std::string_view name() const override { return "parameter_server"; }
   std::vector<Device> parameter_devices() const override { return {Device{}}; }
+  /// -1 in a process that does not train.
+  int worker() const override;
 
   int num_parameter_servers() const;
   /// Where a variable of this strategy is, by rows. Throws kInvalidArgument for other variables.
@@ -75,6 +98,9 @@ class ParameterServerStrategy final : public LocalStrategy {
 
  private:
   struct Impl;
+  struct Parts;
+  ParameterServerStrategy(Parts parts, const ParameterServerOptions& options);
+
   std::unique_ptr<Impl> impl_;
 };
 

@@ -59,8 +59,7 @@ ShardedStorage::ShardedStorage(const Shape& shape, DType dtype, VariableOptions 
 void ShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
   if (!replica("assign_replicated")) return remote().assign(op, operand);
-  for_each_own_component("assign_replicated",
-                         [&](int) { remote().assign_by_one(op, operand); });
+  for_each_own_component("assign_replicated", [&](int) { remote().assign_by_one(op, operand); });
 }
 
 void ShardedStorage::update(const UpdateRule& rule, std::span<const Variable> slots,
@@ -77,7 +76,8 @@ Variable ShardedStorage::create_slot(const std::string& slot_name, double initia
   constant.a = initial_value;
   constant.dtype = dtype();
   constant.shape = shape();
-  create_shards(*servers_, own, constant);
+  servers_->change_together([&] { create_shards(*servers_, own, constant); },
+                            concat("'", slot_name, "'"));
   VariableOptions slot_options;
   slot_options.name = slot_name;
   slot_options.trainable = false;

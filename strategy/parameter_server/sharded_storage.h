@@ -38,8 +38,8 @@ class ShardedStorage final : public MirroredStorage {
   const std::shared_ptr<ParameterServers> servers_;
 };
 
-/// Makes the shards on their servers and returns when they are there; with a team all workers call
-/// it. `initial`: of the whole variable.
+/// Makes the shards on their servers and returns when they are there. `initial`: of the whole
+/// variable.
 void create_shards(ParameterServers& servers, const std::vector<RemoteShard>& shards,
                    const std::variant<ValueGenerator, Tensor>& initial);
 

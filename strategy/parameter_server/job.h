@@ -1,0 +1,52 @@
+// This process's part in a job with parameter servers that trains synchronously.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/worker_group.h"
+#include "tutti/strategy/parameter_server/protocol/variable_service.h"
+#include "tutti/strategy/parameter_server/server.h"
+
+namespace tutti::internal {
+
+/// kWorker trains; kServer holds variables; kChief has nothing to do, for workers train by
+/// themselves.
+enum class ParameterServerRole { kWorker, kServer, kChief };
+
+/// Throws kInvalidArgument for a cluster that is none for parameter servers: a job of another name,
+/// no worker, no ps, more than one chief, a task that is none of them.
+ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
+
+/// One per process.
+class ParameterServerJob {
+ public:
+  /// Workers wait for each other and for all servers. Throws as WorkerGroup::join(), Server and
+  /// RpcClient::connect().
+  ParameterServerJob(const ClusterResolver& resolver, const WorkerGroupOptions& cluster,
+                     const ServerOptions& server);
+  ~ParameterServerJob();
+
+  ParameterServerRole role() const { return role_; }
+  /// A worker's.
+  std::shared_ptr<WorkerGroup> workers() const { return workers_; }
+  const std::vector<std::shared_ptr<VariableService>>& servers() const { return servers_; }
+
+  /// Of a server: serves until the workers are done; of a chief: waits until they are. Returns the
+  /// exit code of this process.
+  int stand_aside();
+
+ private:
+  class Bystander;
+
+  const ParameterServerRole role_;
+  std::string task_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Bystander> bystander_;
+  std::shared_ptr<WorkerGroup> workers_;
+  std::vector<std::shared_ptr<VariableService>> servers_;
+};
+
+}  // namespace tutti::internal

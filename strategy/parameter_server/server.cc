@@ -1,0 +1,120 @@
+// Serving variables, and knowing who still needs them.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/server.h"
+
+#include <set>
+#include <utility>
+
+#include "tutti/cluster/environment.h"
+#include "tutti/core/logging.h"
+#include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/server/variable_handler.h"
+#include "tutti/strategy/parameter_server/server/variable_store.h"
+
+namespace tutti {
+namespace {
+
+/// The tasks that come for sure: "worker 0", "worker 1". A chief may have nothing to ask.
+std::set<std::string> clients_of(const ClusterSpec& cluster, const Task& self) {
+  std::set<std::string> clients;
+  for (const Task& task : cluster.tasks()) {
+    const bool may_stay_away = task.type == "chief" || task.type == "evaluator";
+    if (task.type != self.type && !may_stay_away) clients.insert(task.to_string());
+  }
+  return clients;
+}
+
+RpcServerOptions rpc_options(const ClusterSpec& cluster, const Task& task,
+                             const ServerOptions& options) {
+  const Environment environment = Environment::of_process();
+  RpcServerOptions rpc;
+  rpc.wire = options.wire;
+  rpc.address = cluster.task_address(task.type, task.index);
+  rpc.self = {task.type, task.index, rpc.address};
+  rpc.incarnation =
+      static_cast<std::uint64_t>(environment.find_int("TUTTI_RESTART", 0, 1 << 30).value_or(0));
+  rpc.job_id =
+      options.job_id.empty() ? environment.find("TUTTI_JOB_ID").value_or("") : options.job_id;
+  rpc.secret = options.secret.is_set() ? options.secret : JobSecret::from_environment();
+  rpc.tls = options.tls;
+  rpc.allow_insecure_network = options.allow_insecure_network;
+  return rpc;
+}
+
+}  // namespace
+
+struct Server::Impl final : RpcHandler {
+  Impl(const ClusterSpec& given, Task self, const ServerOptions& options)
+      : cluster(given),
+        task(std::move(self)),
+        store(std::make_shared<internal::VariableStore>(task.to_string())),
+        variables(*store),
+        missing(clients_of(cluster, task)),
+        rpc(RpcServer::start(rpc_options(cluster, task, options), *this)) {}
+
+  void take(std::shared_ptr<RpcCall> call) override {
+    {
+      MutexLock lock(mutex);
+      missing.erase(call->peer().task.to_string());
+      here.insert(call->peer().client);
+      any_came = true;
+    }
+    variables.take(std::move(call));
+  }
+
+  void client_left(const RpcPeer& peer) override {
+    variables.client_left(peer);
+    MutexLock lock(mutex);
+    here.erase(peer.client);
+    changed.notify_all();
+  }
+
+  void stop() {
+    MutexLock lock(mutex);
+    stopped = true;
+    changed.notify_all();
+  }
+
+  void join() {
+    MutexLock lock(mutex);
+    const auto is_over = [this]() TUTTI_REQUIRES(mutex) {
+      return stopped || (any_came && missing.empty() && here.empty());
+    };
+    while (!changed.wait_for(mutex, std::chrono::hours(1), is_over)) {
+    }
+  }
+
+  const ClusterSpec cluster;
+  const Task task;
+  const std::shared_ptr<internal::VariableStore> store;
+  internal::VariableHandler variables;
+  Mutex mutex;
+  CondVar changed;
+  std::set<std::string> missing TUTTI_GUARDED_BY(mutex);  // tasks that have not come yet
+  std::set<std::uint64_t> here TUTTI_GUARDED_BY(mutex);   // clients
+  bool any_came TUTTI_GUARDED_BY(mutex) = false;
+  bool stopped TUTTI_GUARDED_BY(mutex) = false;
+  std::unique_ptr<RpcServer> rpc;  // last: it calls this
+};
+
+Server::Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,
+               ServerOptions options)
+    : impl_(std::make_unique<Impl>(cluster, Task{job_name, task_index}, options)) {
+  log_info(concat("server: ", impl_->task, " serves at ", target()));
+}
+
+std::unique_ptr<Server> Server::create_local_server(ServerOptions options) {
+  return std::make_unique<Server>(ClusterSpec({{"local", {"127.0.0.1:0"}}}), "local", 0,
+                                  std::move(options));
+}
+
+Server::~Server() { impl_->rpc.reset(); }
+
+std::string Server::target() const { return impl_->rpc->target(); }
+const ClusterSpec& Server::cluster() const { return impl_->cluster; }
+const Task& Server::task() const { return impl_->task; }
+void Server::join() { impl_->join(); }
+void Server::stop() { impl_->stop(); }
+internal::VariableStore& Server::store() { return *impl_->store; }
+
+}  // namespace tutti

@@ -1,0 +1,57 @@
+// A task of a cluster that holds variables for others. tf.distribute.Server.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tutti/cluster/cluster_spec.h"
+#include "tutti/cluster/rpc/rpc_server.h"
+
+namespace tutti {
+
+namespace internal {
+class VariableStore;
+}  // namespace internal
+
+struct ServerOptions {
+  RpcWire wire = default_rpc_wire();
+  /// Not set: of TUTTI_JOB_ID, TUTTI_JOB_SECRET_FILE and TUTTI_RESTART.
+  std::string job_id = {};
+  JobSecret secret = {};
+  TlsFiles tls = {};
+  /// Listens at an address that other machines reach without a secret: closed laboratory networks.
+  bool allow_insecure_network = false;
+};
+
+/// Listens at its task's address from construction on. Threads: any.
+class Server {
+ public:
+  /// Throws kNotFound for a task that the cluster has not, kUnavailable for an address that cannot
+  /// be used (naming the process that has the port), kInvalidArgument with the one-line remedy for
+  /// one that would let strangers in.
+  Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,
+         ServerOptions options = {});
+  /// The one task of a cluster of its own ("local"), at a free port of this machine.
+  static std::unique_ptr<Server> create_local_server(ServerOptions options = {});
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// "grpc://127.0.0.1:2222".
+  std::string target() const;
+  const ClusterSpec& cluster() const;
+  const Task& task() const;
+  /// Serves until stop(), or until every other task that does not serve itself (not of job "ps")
+  /// has come and has said good-bye.
+  void join();
+  void stop();
+
+  internal::VariableStore& store();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tutti
