@@ -16,6 +16,8 @@
 
 namespace tutti {
 
+class Json;
+
 /// What an update uses besides the elements. `iteration` counts updates from 0: the first update
 /// sees 0.
 struct UpdateScalars {
@@ -68,6 +70,10 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   /// "sgd", "adam": stands in checkpoints and error messages.
   virtual std::string_view name() const = 0;
+  /// The rule as a value that travels: {"rule": its name in the registry of
+  /// optimizer/update_rule_spec.h, then its numbers}. Rules that do not say it stay in this
+  /// process: the default throws kUnimplemented naming the rule.
+  virtual Json describe() const;
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual void apply(const UpdateArgs& args) const = 0;
   /// The same as kernels of GPUs know it, with the numbers of this step (their order:
