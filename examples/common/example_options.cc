@@ -15,6 +15,7 @@
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 #include "tutti/tensor/gpu/inventory.h"
 
 namespace tutti::examples {
@@ -50,15 +51,10 @@ void check(const ExampleOptions& options) {
   require_positive("--replicas", options.replicas, 0);
   require_positive("--seed", options.seed, 0);
   require_positive("--bytes-per-pack", options.bytes_per_pack, 0);
-  if (options.strategy == "parameter_server") {
-    throw UsageError(
-        "--strategy parameter_server: this version has not got it; expected one_device, mirrored, "
-        "central_storage or multi_worker_mirrored");
-  }
+  require_positive("--parameter-servers", options.parameter_servers, 1);
   if (options.update_mode != "sync") {
     throw UsageError(concat("--update-mode ", options.update_mode,
-                            ": belongs to --strategy parameter_server, which this version has not; "
-                            "expected sync"));
+                            ": this program's steps are synchronous; expected sync"));
   }
   const auto names = registered_cross_device_ops();
   if (std::ranges::find(names, options.cross_device_ops) == names.end()) {
@@ -90,6 +86,8 @@ void declare(Flags& flags, ExampleOptions& options) {
   flags.add_choice("--non-finite", options.non_finite, {"ignore", "error", "skip", "zero"},
                    "what happens when a gradient is infinite or NaN");
   flags.add("--update-mode", options.update_mode, "sync, async or stale (parameter server)");
+  flags.add("--parameter-servers", options.parameter_servers,
+            "servers in this process, where there is no cluster");
   flags.add_choice("--dtype-policy", options.dtype_policy,
                    {"float32", "mixed_bfloat16", "mixed_float16"},
                    "element types of weights and of arithmetic");
@@ -150,6 +148,12 @@ std::unique_ptr<Strategy> make_strategy(const ExampleOptions& options) {
     MultiWorkerOptions workers{.local = local};
     workers.cluster.way = parse_way(options.transport);
     return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), workers);
+  }
+  if (options.strategy == "parameter_server") {
+    ParameterServerOptions servers{.local = local};
+    servers.num_servers = static_cast<int>(options.parameter_servers);
+    servers.cluster.way = parse_way(options.transport);
+    return std::make_unique<ParameterServerStrategy>(*resolver_from_environment(), servers);
   }
   if (options.strategy == "mirrored") return std::make_unique<MirroredStrategy>(local);
   if (local.replicas > 1) {

@@ -25,6 +25,7 @@ struct ExampleOptions {
   std::string compression = "none";
   std::string non_finite = "ignore";
   std::string update_mode = "sync";
+  std::int64_t parameter_servers = 1;
   std::string dtype_policy = "float32";
   std::int64_t batch_size = 64;
   std::int64_t epochs = 3;

@@ -163,14 +163,12 @@ class Examples(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("the same bits everywhere", result.stdout)
 
-    def test_strategies_that_do_not_exist_yet_are_refused_with_the_reason(self):
+    def test_asynchronous_updates_are_refused_with_the_reason(self):
         for program in (*NETWORKS, "linear_regression"):
             with self.subTest(program=program):
-                result = run(program, "--strategy", "parameter_server")
+                result = run(program, "--strategy", "parameter_server", "--update-mode", "async")
                 self.assertEqual(result.returncode, 2)
-                self.assertIn("parameter_server", result.stderr)
-                self.assertIn("expected one_device, mirrored, central_storage or multi_worker_mirrored",
-                              result.stderr)
+                self.assertIn("--update-mode async: this program's steps are synchronous", result.stderr)
 
     def test_wrong_usage_ends_with_2(self):
         for flags in (["--strategy", "magic"], ["--devices", "gpu:0"], ["--devices", "cpu:0,cpu:0"],

@@ -32,6 +32,8 @@ RUNS = [
      ["--strategy", "mirrored", "--cross-device-ops", "reduction_to_one_device"] + FOUR, {}),
     ("central_storage, hierarchical_copy",
      ["--strategy", "central_storage", "--cross-device-ops", "hierarchical_copy"] + FOUR, {}),
+    ("parameter_server, 2 servers",
+     ["--strategy", "parameter_server", "--parameter-servers", "2"] + FOUR, {}),
     ("4 replicas on 2 devices", ["--devices", "cpu:0-1", "--replicas", "4"], {}),
     ("4 replicas on 1 device", ["--devices", "cpu:0", "--replicas", "4"], {}),
     ("OMP_NUM_THREADS=1", FOUR, {"OMP_NUM_THREADS": "1"}),
@@ -41,6 +43,7 @@ RUNS = [
 ONE_REPLICA = [
     ("one_device", ["--strategy", "one_device", "--devices", "cpu:0"], {}),
     ("mirrored, 1 replica", ["--strategy", "mirrored", "--devices", "cpu:0"], {}),
+    ("parameter_server, 1 replica", ["--strategy", "parameter_server", "--devices", "cpu:0"], {}),
     ("central_storage, 1 replica", ["--strategy", "central_storage", "--devices", "cpu:0"], {}),
 ]
 COMPARED = ("losses_hex", "weights_hash", "slots_hash")

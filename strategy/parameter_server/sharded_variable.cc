@@ -1,0 +1,212 @@
+// A storage that is made of variables.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/sharded_variable.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/shape_ops.h"
+
+namespace tutti {
+namespace {
+
+Shape joined_shape(const std::vector<Variable>& parts, const std::string& name) {
+  if (parts.empty()) {
+    fail(ErrorCode::kInvalidArgument, "ShardedVariable '", name, "': expected variables, got none");
+  }
+  const Variable& first = parts.front();
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Variable& part = parts[i];
+    if (part.shape().rank() == 0 || part.dtype() != first.dtype() ||
+        part.shape().with_dim(0, 0) != first.shape().with_dim(0, 0)) {
+      fail(ErrorCode::kInvalidArgument, "ShardedVariable '", name, "': part ", i, ", '",
+           part.name(), "', is ", part.shape(), " of ", part.dtype(), "; expected rows like those ",
+           "of '", first.name(), "', ", first.shape(), " of ", first.dtype());
+    }
+    rows += part.shape().dim(0);
+  }
+  return first.shape().with_dim(0, rows);
+}
+
+VariableOptions joined_options(const std::vector<Variable>& parts, const std::string& name) {
+  VariableOptions options;
+  options.name = name;
+  if (parts.empty()) return options;
+  options = parts.front().storage().options();
+  options.name = name;
+  return options;
+}
+
+/// Where the rows of a list of rows are.
+struct Rows {
+  std::vector<std::int64_t> positions;  // in the list
+  std::vector<std::int64_t> rows;       // of the part
+};
+
+Tensor numbers(const std::vector<std::int64_t>& values) {
+  return Tensor::from(Shape{static_cast<std::int64_t>(values.size())}, values);
+}
+
+class JoinedStorage final : public VariableStorage {
+ public:
+  JoinedStorage(std::vector<Variable> parts, const std::string& name)
+      : VariableStorage(joined_shape(parts, name), parts.front().dtype(),
+                        joined_options(parts, name), parts.front().storage().owner()),
+        parts_(std::move(parts)) {}
+
+  std::span<const Variable> parts() const { return parts_; }
+
+  Tensor read() const override {
+    return joined([](const Variable& part) { return part.storage().read(); });
+  }
+  bool reads_rows() const override { return true; }
+  Tensor read_rows(const Tensor& rows) const override;
+  std::vector<Tensor> local_components() const override { return {read()}; }
+  std::vector<Device> devices() const override { return parts_.front().storage().devices(); }
+
+  void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override {
+    for_each_part(checked_value(value, concat(op).c_str()),
+                  [&](VariableStorage& part, const Tensor& own) { part.assign(op, own, origin); });
+  }
+  void assign_replicated(AssignOp op, const Tensor& value) override {
+    for_each_part(
+        checked_value(value, concat(op).c_str()),
+        [&](VariableStorage& part, const Tensor& own) { part.assign_replicated(op, own); });
+  }
+  void scatter(ScatterOp op, const IndexedSlices& slices) override {
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      const IndexedSlices own = slices_of(slices, i);
+      if (own.indices.num_elements() > 0) parts_[i].storage().scatter(op, own);
+    }
+  }
+  Variable create_slot(const std::string& slot_name, double initial_value) override;
+  void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
+              const UpdateScalars& scalars) override;
+  std::vector<NamedTensor> save() const override { return {{name(), read()}}; }
+  void restore(const TensorLookup& lookup) override {
+    assign(AssignOp::kAssign, checked_restore(lookup, name()), ValueOrigin::kComputed);
+  }
+
+ private:
+  std::int64_t first_row(std::size_t part) const {
+    std::int64_t first = 0;
+    for (std::size_t i = 0; i < part; ++i) first += parts_[i].shape().dim(0);
+    return first;
+  }
+
+  Tensor joined(const std::function<Tensor(const Variable&)>& value_of) const {
+    const GradientTape::StopRecording stop;
+    std::vector<Tensor> values;
+    for (const Variable& part : parts_) values.push_back(value_of(part));
+    return tutti::concat(std::span<const Tensor>(values), 0);
+  }
+
+  void for_each_part(const Tensor& value,
+                     const std::function<void(VariableStorage&, const Tensor&)>& fn) {
+    const GradientTape::StopRecording stop;
+    for (std::size_t i = 0; i < parts_.size(); ++i) fn(parts_[i].storage(), rows_of(value, i));
+  }
+
+  Tensor rows_of(const Tensor& value, std::size_t part) const {
+    std::vector<std::int64_t> begin(static_cast<std::size_t>(value.rank()), 0);
+    std::vector<std::int64_t> size(static_cast<std::size_t>(value.rank()), -1);
+    begin.front() = first_row(part);
+    size.front() = parts_[part].shape().dim(0);
+    return slice(value, begin, size);
+  }
+
+  /// Throws kInvalidArgument naming a row that this variable has not.
+  std::vector<std::int64_t> checked_rows(const Tensor& indices) const {
+    const GradientTape::StopRecording stop;
+    const Tensor as_int64 = cast(indices.to(Device{}), DType::kInt64);
+    const auto span = as_int64.host_span<std::int64_t>();
+    const std::vector<std::int64_t> rows(span.begin(), span.end());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i] >= 0 && rows[i] < shape().dim(0)) continue;
+      fail(ErrorCode::kInvalidArgument, "Variable '", name(),
+           "': index out of range; expected 0 .. ", shape().dim(0) - 1, ", got ", rows[i],
+           " at position ", i);
+    }
+    return rows;
+  }
+
+  Rows rows_in(const std::vector<std::int64_t>& rows, std::size_t part) const {
+    Rows found;
+    const std::int64_t first = first_row(part);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::int64_t row = rows[i] - first;
+      if (row < 0 || row >= parts_[part].shape().dim(0)) continue;
+      found.positions.push_back(static_cast<std::int64_t>(i));
+      found.rows.push_back(row);
+    }
+    return found;
+  }
+
+  IndexedSlices slices_of(const IndexedSlices& slices, std::size_t part) const {
+    const GradientTape::StopRecording stop;
+    const Rows own = rows_in(checked_rows(slices.indices), part);
+    return {gather(slices.values, numbers(own.positions)), numbers(own.rows), parts_[part].shape()};
+  }
+
+  std::vector<Variable> parts_;
+};
+
+Tensor JoinedStorage::read_rows(const Tensor& rows) const {
+  const GradientTape::StopRecording stop;
+  const auto wanted = checked_rows(rows);
+  std::vector<Tensor> values;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const Rows own = rows_in(wanted, i);
+    if (!own.rows.empty()) values.push_back(parts_[i].storage().read_rows(numbers(own.rows)));
+  }
+  if (values.empty()) return Tensor::zeros(shape().with_dim(0, 0), dtype());
+  return tutti::concat(std::span<const Tensor>(values), 0);
+}
+
+Variable JoinedStorage::create_slot(const std::string& slot_name, double initial_value) {
+  std::vector<Variable> slots;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    slots.push_back(parts_[i].storage().create_slot(concat(slot_name, "/part_", i), initial_value));
+  }
+  return Variable(std::make_shared<JoinedStorage>(std::move(slots), slot_name));
+}
+
+void JoinedStorage::update(const UpdateRule& rule, std::span<const Variable> slots,
+                           const Gradient& gradient, const UpdateScalars& scalars) {
+  if (rule.uses_norms() && parts_.size() > 1) {
+    fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.update (", rule.name(),
+         "): the rule needs norms of the whole variable, which has ", parts_.size(),
+         " parts; expected one; try a rule without norms");
+  }
+  const GradientTape::StopRecording stop;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    std::vector<Variable> own_slots;
+    for (const Variable& slot : slots) {
+      const auto* joined = dynamic_cast<const JoinedStorage*>(&slot.storage());
+      TUTTI_CHECK(joined && joined->parts_.size() == parts_.size(),
+                  "ShardedVariable: a slot that create_slot() did not make");
+      own_slots.push_back(joined->parts_[i]);
+    }
+    const Gradient own = gradient.is_slices()  ? Gradient(slices_of(gradient.slices(), i))
+                         : gradient.is_dense() ? Gradient(rows_of(gradient.dense(), i))
+                                               : Gradient();
+    parts_[i].storage().update(rule, own_slots, own, scalars);
+  }
+}
+
+}  // namespace
+
+ShardedVariable::ShardedVariable(std::vector<Variable> variables, const std::string& name)
+    : Variable([&] {
+        (void)joined_shape(variables, name);  // refuses before anything is taken
+        return std::make_shared<JoinedStorage>(std::move(variables), name);
+      }()) {}
+
+std::span<const Variable> ShardedVariable::variables() const {
+  return static_cast<const JoinedStorage&>(storage()).parts();
+}
+
+}  // namespace tutti

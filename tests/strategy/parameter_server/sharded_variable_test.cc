@@ -1,0 +1,200 @@
+// ShardedVariable and lookups of rows: tf's examples, gradients, checkpoints with other parts.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/sharded_variable.h"
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/autograd/embedding_lookup_sparse.h"
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/optimizer/adam.h"
+#include "tutti/optimizer/sgd.h"
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
+
+namespace tutti::sharded_variable_tests {
+
+using strategy_tests::numbers;
+using strategy_tests::on_cpus;
+using ::testing::ElementsAre;
+
+Tensor rows_of_two(std::vector<float> values) {
+  return Tensor::from<float>({static_cast<std::int64_t>(values.size()) / 2, 2}, values);
+}
+
+ShardedVariable sharded(const std::vector<std::vector<float>>& parts) {
+  std::vector<Variable> variables;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    variables.emplace_back(rows_of_two(parts[i]), VariableOptions{.name = concat("part_", i)});
+  }
+  return ShardedVariable(variables, "s");
+}
+
+/// [n] in parts of the given values.
+ShardedVariable vector_in_parts(const std::vector<std::vector<float>>& parts) {
+  std::vector<Variable> variables;
+  for (const auto& part : parts) {
+    variables.emplace_back(Tensor::from<float>({static_cast<std::int64_t>(part.size())}, part));
+  }
+  return ShardedVariable(variables, "s");
+}
+
+std::vector<std::vector<double>> parts_of(const ShardedVariable& variable) {
+  std::vector<std::vector<double>> values;
+  for (const Variable& part : variable.variables()) values.push_back(numbers(part.value()));
+  return values;
+}
+
+Tensor ids(std::vector<std::int64_t> values) {
+  return Tensor::from<std::int64_t>({static_cast<std::int64_t>(values.size())}, values);
+}
+
+/// The table of tf's tests: [[1,2],[3,4]], [[5,6],[7,8]], [[9,10]].
+ShardedVariable table() { return sharded({{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10}}); }
+
+TEST(ShardedVariable, SHV_02_AssignmentsAreCutIntoParts) {
+  ShardedVariable variable = sharded({{0, 0}, {1, 1, 2, 2}, {3, 3}});
+  const auto reset = [&] { variable.assign(rows_of_two({0, 0, 1, 1, 2, 2, 3, 3})); };
+  variable.assign(rows_of_two({4, 4, 5, 5, 6, 6, 7, 7}));
+  EXPECT_THAT(parts_of(variable),
+              ElementsAre(ElementsAre(4, 4), ElementsAre(5, 5, 6, 6), ElementsAre(7, 7)));
+  reset();
+  variable.assign_add(rows_of_two({1, 1, 1, 1, 2, 2, 2, 2}));
+  EXPECT_THAT(parts_of(variable),
+              ElementsAre(ElementsAre(1, 1), ElementsAre(2, 2, 4, 4), ElementsAre(5, 5)));
+  reset();
+  variable.assign_sub(rows_of_two({0, 0, 1, 1, 1, 1, 3, 3}));
+  EXPECT_THAT(parts_of(variable),
+              ElementsAre(ElementsAre(0, 0), ElementsAre(0, 0, 1, 1), ElementsAre(0, 0)));
+}
+
+TEST(ShardedVariable, SHV_03_ReadsAsTheConcatenation) {
+  const ShardedVariable variable = sharded({{0, 0}, {1, 1, 2, 2}, {3, 3}});
+  EXPECT_EQ(variable.shape(), Shape({4, 2}));
+  EXPECT_THAT(numbers(variable.value()), ElementsAre(0, 0, 1, 1, 2, 2, 3, 3));
+}
+
+std::string saved(const Variable& variable) {
+  return Checkpoint(std::vector<Variable>{variable}).save_to_bytes();
+}
+
+std::vector<std::vector<double>> restored(const ShardedVariable& variable,
+                                          const std::string& bytes) {
+  Checkpoint(std::vector<Variable>{variable}).restore_from_bytes(bytes, "a checkpoint");
+  return parts_of(variable);
+}
+
+TEST(ShardedVariable, SHV_04_ACheckpointRestoresIntoAnyNumberOfParts) {
+  const std::string of_four = saved(vector_in_parts({{0}, {1}, {2}, {3}}));
+  EXPECT_THAT(restored(vector_in_parts({{9, 9, 9, 9}}), of_four),
+              ElementsAre(ElementsAre(0, 1, 2, 3)));
+  EXPECT_THAT(restored(vector_in_parts({{9, 9}, {9, 9}}), of_four),
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
+  const std::string of_one = saved(vector_in_parts({{5, 10, 15, 20}}));
+  EXPECT_THAT(restored(vector_in_parts({{0}, {0}, {0}, {0}}), of_one),
+              ElementsAre(ElementsAre(5), ElementsAre(10), ElementsAre(15), ElementsAre(20)));
+}
+
+TEST(ShardedVariable, SHV_06_ALookupAsksEachPartForItsRows) {
+  EXPECT_THAT(numbers(embedding_lookup(table(), ids({0, 3, 4}))), ElementsAre(1, 2, 7, 8, 9, 10));
+  EXPECT_THAT(numbers(embedding_lookup(table(), ids({4, 0, 4}))), ElementsAre(9, 10, 1, 2, 9, 10));
+  EXPECT_TUTTI_ERROR((void)embedding_lookup(table(), ids({0, 5})), ErrorCode::kInvalidArgument,
+                     "expected 0 .. 4, got 5 at position 1");
+}
+
+TEST(ShardedVariable, SHV_07_SparseIdsAreCombinedPerExample) {
+  const SparseIds sparse{ids({0, 3, 4, 1}), ids({0, 0, 1, 2}), 3};
+  EXPECT_THAT(numbers(embedding_lookup_sparse(table(), sparse)), ElementsAre(4, 5, 9, 10, 3, 4));
+  EXPECT_THAT(numbers(embedding_lookup_sparse(table(), sparse, {}, Combiner::kSum)),
+              ElementsAre(8, 10, 9, 10, 3, 4));
+}
+
+TEST(ShardedVariable, SHV_08_SafeLookupsLeaveInvalidIdsOut) {
+  const SparseIds sparse{ids({0, -1, 4, 1}), ids({0, 0, 1, 2}), 4};
+  const Tensor weights = Tensor::from<float>({4}, {1, 1, -1, 1});
+  EXPECT_THAT(numbers(safe_embedding_lookup_sparse(table(), sparse, weights)),
+              ElementsAre(1, 2, 0, 0, 3, 4, 0, 0));
+}
+
+TEST(ShardedVariable, SHV_10_IsOneVariableWithItsPartsListed) {
+  const ShardedVariable variable = sharded({{1, 2}, {3, 4}});
+  EXPECT_EQ(variable.variables().size(), 2U);
+  // Saved under its own name alone, not by parts.
+  const std::vector<Variable> whole = {Variable(rows_of_two({0, 0, 0, 0}), {.name = "s"})};
+  Checkpoint(whole).restore_from_bytes(saved(variable), "a checkpoint");
+  EXPECT_THAT(numbers(whole.front().value()), ElementsAre(1, 2, 3, 4));
+}
+
+TEST(ShardedVariable, WrongPartsAreRefused) {
+  EXPECT_TUTTI_ERROR(ShardedVariable(std::vector<Variable>{}), ErrorCode::kInvalidArgument,
+                     "expected variables, got none");
+  const Variable two(Tensor::zeros({3, 2}), {.name = "two"});
+  const Variable four(Tensor::zeros({3, 4}), {.name = "four"});
+  const Variable scalar(Tensor::zeros({}), {.name = "scalar"});
+  EXPECT_TUTTI_ERROR(ShardedVariable({two, four}), ErrorCode::kInvalidArgument, "part 1, 'four'");
+  EXPECT_TUTTI_ERROR(ShardedVariable({scalar}), ErrorCode::kInvalidArgument, "part 0, 'scalar'");
+}
+
+TEST(ShardedVariable, OptimizersGiveTheBitsOfAWholeVariable) {
+  const auto trained = [](const Variable& variable) {
+    const std::vector<Variable> variables = {variable};
+    Adam adam(variables);
+    for (int step = 0; step < 3; ++step) {
+      GradientTape tape;
+      const Tensor rows = embedding_lookup(variable, ids({1, 3, 1}));
+      adam.minimize(tape, reduce_sum(square(rows)) + reduce_sum(variable.value()));
+    }
+    return numbers(variable.value());
+  };
+  const Variable whole(rows_of_two({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), {.name = "w"});
+  EXPECT_EQ(trained(table()), trained(whole));
+}
+
+/// Gradients of sparse lookups by differences.
+TEST(ShardedVariable, SparseLookupsHaveTheGradientOfTheirFormula) {
+  const SparseIds sparse{ids({0, 3, 3, 4, 1}), ids({0, 0, 0, 1, 1}), 2};
+  const Tensor weights = Tensor::from<double>({5}, {0.5, 2.0, 1.5, 3.0, 0.25});
+  const auto loss = [&](const Variable& params, Combiner combiner) {
+    const Tensor y = embedding_lookup_sparse(params, sparse, weights, combiner);
+    return reduce_sum(square(y));
+  };
+  for (const Combiner combiner : {Combiner::kSum, Combiner::kMean, Combiner::kSqrtN}) {
+    Variable params(Tensor::from<double>({5, 1}, {0.3, -1.2, 0.7, 0.9, -0.4}), {.name = "p"});
+    GradientTape tape;
+    const Tensor value = loss(params, combiner);
+    const Tensor gradient = tape.gradient(value, std::vector<Variable>{params})[0].to_dense();
+    for (std::int64_t row = 0; row < 5; ++row) {
+      const auto shifted = [&](double by) {
+        std::vector<double> values = numbers(params.value());
+        values[static_cast<std::size_t>(row)] += by;
+        const Variable other(Tensor::from<double>({5, 1}, values), {.name = "q"});
+        return loss(other, combiner).to_doubles()[0];
+      };
+      const double slope = (shifted(1e-6) - shifted(-1e-6)) / 2e-6;
+      EXPECT_NEAR(numbers(gradient)[static_cast<std::size_t>(row)], slope, 1e-6);
+    }
+  }
+}
+
+TEST(ShardedVariable, LookupsOnServersMoveOnlyRowsAndTrainLikeLocalOnes) {
+  const auto trained = [](Strategy& strategy) {
+    const auto scope = strategy.scope();
+    std::vector<float> values;
+    for (int i = 0; i < 40; ++i) values.push_back(static_cast<float>(i) * 0.25F);
+    const std::vector<Variable> variables = {Variable(rows_of_two(values), {.name = "table"})};
+    Sgd sgd(variables, {.learning_rate = 0.1});
+    for (int step = 0; step < 3; ++step) {
+      strategy.run([&] {
+        GradientTape tape;
+        const Tensor rows = embedding_lookup(variables[0], ids({3, 17, 3, step}));
+        sgd.minimize(tape, reduce_sum(square(rows)));
+      });
+    }
+    return hash_variables(variables);
+  };
+  ParameterServerOptions options;
+  options.local = on_cpus(2);
+  options.num_servers = 3;
+  options.variable_partitioner = FixedShardsPartitioner(4);
+  ParameterServerStrategy servers(options);
+  EXPECT_EQ(trained(servers), trained(*strategy_tests::mirrored(2)));
+}
+
+}  // namespace tutti::sharded_variable_tests
