@@ -138,11 +138,11 @@ class ParameterServerJob::Bystander {
 };
 
 ParameterServerJob::ParameterServerJob(const ClusterResolver& resolver,
-                                       const WorkerGroupOptions& cluster,
-                                       const ServerOptions& server)
+                                       const WorkerGroupOptions& cluster, ServerOptions server)
     : role_(parameter_server_role(resolver)), task_(resolver.task()->to_string()) {
   const ClusterSpec spec = resolver.cluster_spec();
   const Task self = *resolver.task();
+  if (!resolver.rpc_layer().empty()) server.wire = parse_rpc_wire(resolver.rpc_layer());
   switch (role_) {
     case ParameterServerRole::kServer:
       server_ = std::make_unique<Server>(spec, self.type, self.index, server);

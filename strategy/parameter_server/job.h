@@ -23,10 +23,11 @@ ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
 /// One per process.
 class ParameterServerJob {
  public:
-  /// Workers wait for each other and for all servers. Throws as WorkerGroup::join(), Server and
+  /// Workers wait for each other and for all servers. The resolver's rpc_layer(), if it names one,
+  /// is the wire ("grpc", "tcp"). Throws as WorkerGroup::join(), Server and
   /// RpcClient::connect().
   ParameterServerJob(const ClusterResolver& resolver, const WorkerGroupOptions& cluster,
-                     const ServerOptions& server);
+                     ServerOptions server);
   ~ParameterServerJob();
 
   ParameterServerRole role() const { return role_; }
