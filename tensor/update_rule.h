@@ -70,10 +70,6 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   /// "sgd", "adam": stands in checkpoints and error messages.
   virtual std::string_view name() const = 0;
-  /// The rule as a value that travels: {"rule": its name in the registry of
-  /// optimizer/update_rule_spec.h, then its numbers}. Rules that do not say it stay in this
-  /// process: the default throws kUnimplemented naming the rule.
-  virtual Json describe() const;
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual void apply(const UpdateArgs& args) const = 0;
   /// The same as kernels of GPUs know it, with the numbers of this step (their order:
@@ -100,6 +96,11 @@ class UpdateRule {
     (void)args, (void)direction;
     fail(ErrorCode::kInternal, name(), ": uses norms and has no direct()");
   }
+
+  /// The rule as a value that travels: {"rule": its name in the registry of
+  /// optimizer/update_rule_spec.h, then its numbers}. Rules that do not say it stay in this
+  /// process: the default throws kUnimplemented naming the rule.
+  virtual Json describe() const;
 };
 
 }  // namespace tutti

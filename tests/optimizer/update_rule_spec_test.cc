@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "gmock/gmock.h"
 #include "tests/optimizer/optimizer_helpers.h"
 #include "tutti/optimizer/decoupled_weight_decay.h"
 #include "tutti/optimizer/moving_average.h"
