@@ -51,20 +51,20 @@ struct ReadShard {
 /// rows: int64 [n], of the shard, any order. Answered with [n, ...].
 struct ReadRows {
   ShardId shard = 0;
-  Tensor rows;
+  Tensor rows = {};
   std::uint64_t at_least_steps = 0;
 };
 struct AssignShard {
   ShardId shard = 0;
   AssignOp op = AssignOp::kAssign;
-  Tensor value;
+  Tensor value = {};
 };
 /// rows: int64 [n] of the shard, any order; values [n, ...].
 struct ScatterShard {
   ShardId shard = 0;
   ScatterOp op = ScatterOp::kUpdate;
-  Tensor rows;
-  Tensor values;
+  Tensor rows = {};
+  Tensor values = {};
 };
 
 /// A synchronous step (SyncReplicas): the server holds what each rank gives for `step`, and when
@@ -89,7 +89,7 @@ struct UpdateShard {
   std::string rule = {};
   UpdateScalars scalars = {};
   std::optional<Tensor> rows = {};
-  Tensor gradient;
+  Tensor gradient = {};
   std::optional<SyncSpec> sync = {};
   /// Version of the shard that the gradient was computed from (0: not known): statistics count by
   /// how many changes it came late.
@@ -98,7 +98,7 @@ struct UpdateShard {
 /// The shard's values again, as a checkpoint has them.
 struct RestoreShard {
   ShardId shard = 0;
-  Tensor value;
+  Tensor value = {};
 };
 
 using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
