@@ -62,7 +62,7 @@ void VariableStore::run(const OperationBatch& batch, std::uint64_t owner,
   const ChangeIdentity identity = identity_of(batch);
   std::vector<EndedRead> ended;
   {
-    const MutexRow stream(std::span(streams_).subspan(stripe_of(batch.stream, kNumStripes),
+    const MutexRow stream(std::span<Mutex>(streams_).subspan(stripe_of(batch.stream, kNumStripes),
                                                       identity.num_changes > 0 ? 1 : 0));
     std::uint64_t num_applied_before = 0;
     {
