@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tutti/core/error.h"
@@ -11,18 +12,19 @@ namespace {
 
 thread_local const ClosureContext* current_closure = nullptr;
 
-void raise_to(std::atomic<std::uint64_t>& value, std::uint64_t at_least) noexcept {
-  std::uint64_t seen = value.load(std::memory_order_relaxed);
-  while (seen < at_least &&
-         !value.compare_exchange_weak(seen, at_least, std::memory_order_acq_rel)) {
+}  // namespace
+
+void CoordinatorNews::hear(const Said& said) {
+  MutexLock lock(mutex_);
+  if (said.term > said_.term) said_ = said;
+  if (said.term == said_.term) {
+    said_.finished_below = std::max(said_.finished_below, said.finished_below);
   }
 }
 
-}  // namespace
-
-void CoordinatorNews::hear(std::uint64_t new_term, std::uint64_t new_finished_below) noexcept {
-  raise_to(term, new_term);
-  raise_to(finished_below, new_finished_below);
+CoordinatorNews::Said CoordinatorNews::said() const {
+  MutexLock lock(mutex_);
+  return said_;
 }
 
 ClosureContext::ClosureContext(std::uint64_t number, int attempt, int worker, std::uint64_t term,
@@ -36,7 +38,9 @@ ClosureContext::ClosureContext(std::uint64_t number, int attempt, int worker, st
       token_(std::move(token)) {}
 
 std::uint64_t ClosureContext::finished_below() const {
-  return news_ == nullptr ? 0 : news_->finished_below.load(std::memory_order_acquire);
+  if (news_ == nullptr) return 0;
+  const CoordinatorNews::Said said = news_->said();
+  return said.term == term_ ? said.finished_below : 0;
 }
 
 void ClosureContext::throw_if_cancelled() const {

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "tutti/core/random.h"
+#include "tutti/core/sync.h"
 
 namespace tutti {
 
@@ -21,15 +22,24 @@ class CancellationToken {
   std::atomic<bool> cancelled_{false};
 };
 
-/// What the coordinator last said to this worker; both only grow. Every batch of operations
-/// carries both (OperationBatch). Threads: any.
-struct CoordinatorNews {
-  std::atomic<std::uint64_t> term{0};
-  /// Closures below it have ended, and every change of those that finished is confirmed.
-  std::atomic<std::uint64_t> finished_below{0};
+/// What the coordinator last said to this worker. Every batch of operations carries both
+/// (OperationBatch). Threads: any.
+class CoordinatorNews {
+ public:
+  struct Said {
+    std::uint64_t term = 0;
+    /// Closures below it have ended, and every change of those that finished is confirmed. It may
+    /// be lower under a later term: servers went back, and closures are done again.
+    std::uint64_t finished_below = 0;
+    bool operator==(const Said&) const = default;
+  };
+  /// What is older than what was heard before is left out.
+  void hear(const Said& said);
+  Said said() const;
 
-  /// Raises both to at least these.
-  void hear(std::uint64_t new_term, std::uint64_t new_finished_below) noexcept;
+ private:
+  mutable Mutex mutex_;
+  Said said_ TUTTI_GUARDED_BY(mutex_);
 };
 
 /// One attempt at a closure. A value; copies share news and token. Threads: all functions, any.
@@ -46,7 +56,7 @@ class ClosureContext {
   int attempt() const { return attempt_; }
   int worker() const { return worker_; }
   std::uint64_t term() const { return term_; }
-  /// 0 when nobody told.
+  /// 0 when nobody told under this term.
   std::uint64_t finished_below() const;
   /// Whether nobody waits for the result any more: another closure failed, the coordinator stops,
   /// or the closure was given to another worker. Long steps look at it and return or throw.
