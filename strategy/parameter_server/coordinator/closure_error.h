@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tutti/core/error.h"
@@ -20,6 +21,18 @@ enum class ErrorOrigin : std::uint8_t {
 };
 /// "user", "input", "worker", "ps".
 std::string_view to_string(ErrorOrigin origin);
+
+/// An error that knows its origin, where that is not what the place of the throw says: what a step
+/// throws counts as the user's, unless it is one of these.
+class OriginError : public Error {
+ public:
+  OriginError(ErrorOrigin origin, ErrorCode code, std::string message)
+      : Error(code, std::move(message)), origin_(origin) {}
+  ErrorOrigin origin() const { return origin_; }
+
+ private:
+  ErrorOrigin origin_;
+};
 
 /// How one closure failed. A value.
 struct ClosureFailure {

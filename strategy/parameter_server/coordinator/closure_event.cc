@@ -39,8 +39,7 @@ void each_part(Event& event, Each&& each) {
   } else if constexpr (std::is_same_v<T, events::TookOver> ||
                        std::is_same_v<T, events::RolledBack>) {
     each(event.term);
-  } else if constexpr (std::is_same_v<T, events::CutBegan> ||
-                       std::is_same_v<T, events::CutTaken>) {
+  } else if constexpr (std::is_same_v<T, events::CutBegan> || std::is_same_v<T, events::CutTaken>) {
     each(event.id);
   } else {
     static_assert(std::is_same_v<T, events::ErrorRaised>);

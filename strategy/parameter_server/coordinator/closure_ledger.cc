@@ -77,6 +77,14 @@ std::optional<std::uint64_t> ClosureLedger::next_queued() const {
   return *queued_.begin();
 }
 
+std::optional<std::uint64_t> ClosureLedger::next_queued_new_to(int worker) const {
+  for (const std::uint64_t number : queued_) {
+    const auto& reports = closures_.at(number).reports;
+    if (reports.empty() || reports.back().worker != worker) return number;
+  }
+  return std::nullopt;
+}
+
 const ClosureLedger::Closure* ClosureLedger::find(std::uint64_t number) const {
   const auto found = closures_.find(number);
   return found == closures_.end() ? nullptr : &found->second;
@@ -257,7 +265,11 @@ std::optional<ClosureFailure> ClosureLedger::verdict(std::uint64_t number,
   if (!is_poison && !is_tired) return std::nullopt;
   const AttemptReport& last = closure.reports.back();
   return ClosureFailure{
-      number, closure.attempts, last.worker, last.origin, last.code,
+      number,
+      closure.attempts,
+      last.worker,
+      last.origin,
+      last.code,
       is_poison ? concat(workers_lost.size(), " different workers were lost while they worked on ",
                          "it; expected at most ", rules_.most_workers_lost - 1, ":", texts)
                 : concat("infrastructure ended ", closure.reports.size(),

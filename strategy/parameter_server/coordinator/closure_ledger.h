@@ -55,6 +55,8 @@ class ClosureLedger {
   std::uint64_t next_number() const { return next_number_; }
   /// The first in the queue: a closure that was put back stands before younger ones.
   std::optional<std::uint64_t> next_queued() const;
+  /// The first one whose last attempt did not end on `worker`.
+  std::optional<std::uint64_t> next_queued_new_to(int worker) const;
   std::size_t num_queued() const { return queued_.size(); }
   std::size_t num_running() const { return num_running_; }
   /// Nothing waits or runs.

@@ -16,9 +16,8 @@ bool is_over(const ClosureLedger::Closure* closure) {
 }
 
 Error cancelled_error(std::uint64_t number, const char* why) {
-  return Error(ErrorCode::kCancelled,
-               concat("closure ", number, ": was cancelled, because ", why,
-                      "; please schedule it again"));
+  return Error(ErrorCode::kCancelled, concat("closure ", number, ": was cancelled, because ", why,
+                                             "; please schedule it again"));
 }
 
 class Counted {
@@ -75,11 +74,10 @@ void ClosureQueue::tell() { news_->hear({ledger_.term(), ledger_.published_below
 std::uint64_t ClosureQueue::put(std::shared_ptr<QueuedWork> work, TimePoint deadline) {
   MutexLock lock(mutex_);
   try {
-    const bool in_time =
-        for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
-          const bool has_room = ledger_.num_queued() < options_.most_queued;
-          return is_stopped_ || (num_joining_ == 0 && (has_room || !ledger_.failures().empty()));
-        });
+    const bool in_time = for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
+      const bool has_room = ledger_.num_queued() < options_.most_queued;
+      return is_stopped_ || (num_joining_ == 0 && (has_room || !ledger_.failures().empty()));
+    });
     require_in_time(in_time, "schedule");
     raise_failures(deadline);
     const std::uint64_t number = ledger_.next_number();
@@ -97,17 +95,27 @@ std::uint64_t ClosureQueue::put(std::shared_ptr<QueuedWork> work, TimePoint dead
   }
 }
 
+std::optional<std::uint64_t> ClosureQueue::next_for(int worker, const ClosureTaker& taker) {
+  const auto first = ledger_.next_queued();
+  if (!first || num_running_on_[worker] >= options_.window) return std::nullopt;
+  if (taker.may_take && !taker.may_take()) return std::nullopt;
+  const auto new_to_it = ledger_.next_queued_new_to(worker);
+  if (new_to_it || (taker.others_may_take && taker.others_may_take())) return new_to_it;
+  return first;
+}
+
 std::optional<ClosureQueue::Handout> ClosureQueue::get(int worker, TimePoint deadline,
-                                                       const std::function<bool()>& may_take) {
+                                                       const ClosureTaker& taker) {
   MutexLock lock(mutex_);
+  std::optional<std::uint64_t> next;
   const bool in_time =
       for_workers_.wait_until(mutex_, deadline, [&, this]() TUTTI_REQUIRES(mutex_) {
         if (is_stopped_) return true;
-        return ledger_.next_queued() && num_running_on_[worker] < options_.window &&
-               (!may_take || may_take());
+        next = next_for(worker, taker);
+        return next.has_value();
       });
   if (!in_time || is_stopped_) return std::nullopt;
-  const std::uint64_t number = *ledger_.next_queued();
+  const std::uint64_t number = *next;
   const int attempt = ledger_.find(number)->attempts + 1;
   apply(events::Started{number, attempt, worker});
   ++num_running_on_[worker];
@@ -175,8 +183,8 @@ bool ClosureQueue::mark_failed(const Handout& handout, ErrorCode code, ErrorOrig
                                std::string text) {
   MutexLock lock(mutex_);
   if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
-  apply(events::Failed{{handout.number, handout.attempt, handout.worker, origin, code,
-                        std::move(text)}});
+  apply(events::Failed{
+      {handout.number, handout.attempt, handout.worker, origin, code, std::move(text)}});
   settle();
   attempt_over(handout);
   return true;
@@ -213,10 +221,9 @@ void ClosureQueue::require_in_time(bool in_time, const char* who) {
 
 void ClosureQueue::raise_failures(TimePoint deadline) {
   if (ledger_.failures().empty()) return;
-  const bool in_time =
-      for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
-        return is_stopped_ || ledger_.failures().empty() || ledger_.is_drained();
-      });
+  const bool in_time = for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
+    return is_stopped_ || ledger_.failures().empty() || ledger_.is_drained();
+  });
   require_in_time(in_time, "waiting for what runs beside a failed closure");
   if (ledger_.failures().empty()) return;  // another thread raised it
   const std::vector<ClosureFailure> failures = ledger_.failures();
@@ -234,10 +241,9 @@ void ClosureQueue::wait(TimePoint deadline) {
     CondVar& waiters;
   };
   const Joining joining(num_joining_, for_users_);
-  const bool in_time =
-      for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
-        return is_stopped_ || !ledger_.failures().empty() || ledger_.is_drained();
-      });
+  const bool in_time = for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
+    return is_stopped_ || !ledger_.failures().empty() || ledger_.is_drained();
+  });
   require_in_time(in_time, "join");
   raise_failures(deadline);
 }

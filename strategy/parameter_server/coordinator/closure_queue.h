@@ -39,6 +39,14 @@ struct ClosureQueueOptions {
   std::function<void(std::span<const std::byte>)> journal = {};
 };
 
+/// What ClosureQueue::get() asks, with the queue's lock held.
+struct ClosureTaker {
+  /// Whether the worker may be given anything now; empty: always.
+  std::function<bool()> may_take = {};
+  /// Whether another worker could try a closure that this one just could not; empty: none.
+  std::function<bool()> others_may_take = {};
+};
+
 /// ClosureLedger with a mutex and waits. Threads: any.
 class ClosureQueue {
  public:
@@ -55,19 +63,19 @@ class ClosureQueue {
   explicit ClosureQueue(ClosureQueueOptions options = {});
   /// Goes on where `before` ended, under the next term. `work_of` makes the work of a closure from
   /// its content.
-  ClosureQueue(ClosureQueueOptions options, ClosureLedger before,
-               const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>&
-                   work_of);
+  ClosureQueue(
+      ClosureQueueOptions options, ClosureLedger before,
+      const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of);
 
   /// Waits while the queue is full or somebody is in wait(). Throws a pending failure (see wait());
   /// kDeadlineExceeded; kCancelled after stop(). When it throws, `work` is told that it was
   /// cancelled.
   std::uint64_t put(std::shared_ptr<QueuedWork> work, TimePoint deadline = TimePoint::max());
   /// The next closure for `worker`, once it has fewer than `window`; nothing at the deadline and
-  /// after stop(). `may_take` is asked with the lock held.
+  /// after stop().
   std::optional<Handout> get(int worker, TimePoint deadline = TimePoint::max(),
-                             const std::function<bool()>& may_take = {});
-  /// Wakes get(), which asks may_take() again.
+                             const ClosureTaker& taker = {});
+  /// Wakes get(), which asks its taker again.
   void wake_workers();
 
   // How an attempt ended. False, and nothing happens, for one that is not under way any more.
@@ -116,6 +124,8 @@ class ClosureQueue {
   };
 
   void apply(const ClosureEvent& event) TUTTI_REQUIRES(mutex_);
+  std::optional<std::uint64_t> next_for(int worker, const ClosureTaker& taker)
+      TUTTI_REQUIRES(mutex_);
   void settle() TUTTI_REQUIRES(mutex_);
   void stop_now(const char* why) TUTTI_REQUIRES(mutex_);
   void attempt_over(const Handout& handout) TUTTI_REQUIRES(mutex_);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/tensor_matchers.h"
+#include "tutti/core/random.h"
 
 namespace tutti::internal {
 namespace closure_ledger_test {
@@ -43,7 +44,8 @@ class Book {
                           ErrorCode::kInvalidArgument, text}});
   }
   void put_back(std::uint64_t number, Kind kind, int worker = 0) {
-    apply(events::PutBack{number, ledger.find(number)->attempts,
+    apply(events::PutBack{number,
+                          ledger.find(number)->attempts,
                           {kind, worker, ErrorOrigin::kWorker, ErrorCode::kUnavailable,
                            concat("worker ", worker, " is gone")}});
   }
@@ -79,11 +81,11 @@ TEST(ClosureLedger, RefusesWhatCannotHappenAndStaysAsItWas) {
   book.start(0);
   const ClosureLedger before = book.ledger;
   const std::vector<ClosureEvent> impossible = {
-      events::Scheduled{7, ""},  events::Started{0, 2, 0},   events::Started{1, 2, 0},
-      events::Started{9, 1, 0},  events::Finished{0, 2, ""}, events::Finished{1, 1, ""},
-      events::Stopped{5, 1},     events::ErrorRaised{},      events::TookOver{1},
-      events::TookOver{3},       events::CutBegan{0},        events::CutTaken{1},
-      events::RolledBack{2},     events::PutBack{1, 1, {}},  events::Failed{{1, 1}}};
+      events::Scheduled{7, ""}, events::Started{0, 2, 0},   events::Started{1, 2, 0},
+      events::Started{9, 1, 0}, events::Finished{0, 2, ""}, events::Finished{1, 1, ""},
+      events::Stopped{5, 1},    events::ErrorRaised{},      events::TookOver{1},
+      events::TookOver{3},      events::CutBegan{0},        events::CutTaken{1},
+      events::RolledBack{2},    events::PutBack{1, 1, {}},  events::Failed{{1, 1}}};
   for (const ClosureEvent& event : impossible) {
     expect_error(ErrorCode::kFailedPrecondition, {"closure ledger"},
                  [&] { book.ledger.apply(event); });

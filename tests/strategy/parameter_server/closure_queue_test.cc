@@ -317,8 +317,7 @@ TEST(ClosureQueue, AJournalThatCannotBeWrittenStopsIt) {
   const auto work = counted();
   queue.put(work);
   const auto handout = queue.get(0);
-  expect_error(ErrorCode::kResourceExhausted, {"no space"},
-               [&] { queue.mark_finished(*handout); });
+  expect_error(ErrorCode::kResourceExhausted, {"no space"}, [&] { queue.mark_finished(*handout); });
   EXPECT_EQ(work->last_code, ErrorCode::kCancelled);
   expect_error(ErrorCode::kCancelled, {"was stopped"}, [&] { queue.wait(); });
 }
