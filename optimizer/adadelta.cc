@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "tutti/core/json.h"
+
 namespace tutti {
 
 AdadeltaRule::AdadeltaRule(AdadeltaHyperparameters hyperparameters) : hyper_(hyperparameters) {
@@ -12,6 +14,10 @@ AdadeltaRule::AdadeltaRule(AdadeltaHyperparameters hyperparameters) : hyper_(hyp
          "adadelta: expected rho in [0, 1] and a positive epsilon, got ", hyper_.rho, " and ",
          hyper_.epsilon);
   }
+}
+
+Json AdadeltaRule::describe() const {
+  return Json::Object{{"rule", name()}, {"rho", hyper_.rho}, {"epsilon", hyper_.epsilon}};
 }
 
 std::vector<SlotSpec> AdadeltaRule::slots() const {

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "tutti/core/json.h"
+
 namespace tutti {
 
 AdagradRule::AdagradRule(AdagradHyperparameters hyperparameters) : hyper_(hyperparameters) {
@@ -12,6 +14,12 @@ AdagradRule::AdagradRule(AdagradHyperparameters hyperparameters) : hyper_(hyperp
          "adagrad: expected initial_accumulator_value and epsilon of 0 or more, got ",
          hyper_.initial_accumulator_value, " and ", hyper_.epsilon);
   }
+}
+
+Json AdagradRule::describe() const {
+  return Json::Object{{"rule", name()},
+                      {"initial_accumulator_value", hyper_.initial_accumulator_value},
+                      {"epsilon", hyper_.epsilon}};
 }
 
 std::vector<SlotSpec> AdagradRule::slots() const {

@@ -16,6 +16,7 @@ class AdagradRule final : public UpdateRule {
  public:
   explicit AdagradRule(AdagradHyperparameters hyperparameters = {});
   std::string_view name() const override { return "adagrad"; }
+  Json describe() const override;
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;

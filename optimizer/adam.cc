@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tutti/core/json.h"
 #include "tutti/tensor/cpu/vectorized.h"
 
 namespace tutti {
@@ -51,6 +52,14 @@ AdamRule::AdamRule(AdamHyperparameters hyperparameters) : hyper_(hyperparameters
          "adam: expected beta_1 and beta_2 in [0, 1) and epsilon of 0 or more, got ", hyper_.beta_1,
          ", ", hyper_.beta_2, " and ", hyper_.epsilon);
   }
+}
+
+Json AdamRule::describe() const {
+  return Json::Object{{"rule", name()},
+                      {"beta_1", hyper_.beta_1},
+                      {"beta_2", hyper_.beta_2},
+                      {"epsilon", hyper_.epsilon},
+                      {"amsgrad", hyper_.amsgrad}};
 }
 
 std::vector<SlotSpec> AdamRule::slots() const {

@@ -21,6 +21,7 @@ class AdamRule final : public UpdateRule {
  public:
   explicit AdamRule(AdamHyperparameters hyperparameters = {});
   std::string_view name() const override { return "adam"; }
+  Json describe() const override;
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "tutti/core/json.h"
+
 namespace tutti::internal {
 namespace {
 
@@ -18,6 +20,10 @@ void decay(const UpdateArgs& args) {
 }
 
 }  // namespace
+
+Json DecoupledWeightDecayRule::describe() const {
+  return Json::Object{{"rule", "decoupled_weight_decay"}, {"then", rule_.describe()}};
+}
 
 void DecoupledWeightDecayRule::apply(const UpdateArgs& args) const {
   const std::size_t element_size = size_of(args.dtype);

@@ -13,6 +13,7 @@ class DecoupledWeightDecayRule final : public UpdateRule {
   /// `rule` must outlive this one and use no norms.
   explicit DecoupledWeightDecayRule(const UpdateRule& rule) : rule_(rule) {}
   std::string_view name() const override { return rule_.name(); }
+  Json describe() const override;
   std::vector<SlotSpec> slots() const override { return rule_.slots(); }
   void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tutti/core/json.h"
+
 namespace tutti {
 
 FtrlRule::FtrlRule(FtrlHyperparameters hyperparameters) : hyper_(hyperparameters) {
@@ -20,6 +22,17 @@ FtrlRule::FtrlRule(FtrlHyperparameters hyperparameters) : hyper_(hyperparameters
          hyper_.l1_regularization_strength, ", ", hyper_.l2_regularization_strength, ", ",
          hyper_.l2_shrinkage_regularization_strength);
   }
+}
+
+Json FtrlRule::describe() const {
+  return Json::Object{
+      {"rule", name()},
+      {"learning_rate_power", hyper_.learning_rate_power},
+      {"initial_accumulator_value", hyper_.initial_accumulator_value},
+      {"l1_regularization_strength", hyper_.l1_regularization_strength},
+      {"l2_regularization_strength", hyper_.l2_regularization_strength},
+      {"l2_shrinkage_regularization_strength", hyper_.l2_shrinkage_regularization_strength},
+      {"beta", hyper_.beta}};
 }
 
 std::vector<SlotSpec> FtrlRule::slots() const {

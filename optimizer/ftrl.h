@@ -23,6 +23,7 @@ class FtrlRule final : public UpdateRule {
  public:
   explicit FtrlRule(FtrlHyperparameters hyperparameters = {});
   std::string_view name() const override { return "ftrl"; }
+  Json describe() const override;
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "tutti/core/json.h"
+
 namespace tutti {
 
 LambRule::LambRule(LambHyperparameters hyperparameters) : hyper_(hyperparameters) {
@@ -13,6 +15,13 @@ LambRule::LambRule(LambHyperparameters hyperparameters) : hyper_(hyperparameters
          "lamb: expected beta_1 and beta_2 in [0, 1) and epsilon of 0 or more, got ", hyper_.beta_1,
          ", ", hyper_.beta_2, " and ", hyper_.epsilon);
   }
+}
+
+Json LambRule::describe() const {
+  return Json::Object{{"rule", name()},
+                      {"beta_1", hyper_.beta_1},
+                      {"beta_2", hyper_.beta_2},
+                      {"epsilon", hyper_.epsilon}};
 }
 
 std::vector<SlotSpec> LambRule::slots() const { return {{"momentum", 0.0}, {"velocity", 0.0}}; }

@@ -19,6 +19,7 @@ class LambRule final : public UpdateRule {
  public:
   explicit LambRule(LambHyperparameters hyperparameters = {});
   std::string_view name() const override { return "lamb"; }
+  Json describe() const override;
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;

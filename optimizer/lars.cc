@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/lars.h"
 
+#include "tutti/core/json.h"
+
 namespace tutti {
 
 LarsRule::LarsRule(LarsHyperparameters hyperparameters) : hyper_(hyperparameters) {
@@ -12,6 +14,13 @@ LarsRule::LarsRule(LarsHyperparameters hyperparameters) : hyper_(hyperparameters
          "more, got ",
          momentum, ", ", trust_coefficient, " and ", epsilon);
   }
+}
+
+Json LarsRule::describe() const {
+  return Json::Object{{"rule", name()},
+                      {"momentum", hyper_.momentum},
+                      {"trust_coefficient", hyper_.trust_coefficient},
+                      {"epsilon", hyper_.epsilon}};
 }
 
 std::vector<SlotSpec> LarsRule::slots() const { return {{"momentum", 0.0}}; }

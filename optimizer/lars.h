@@ -18,6 +18,7 @@ class LarsRule final : public UpdateRule {
  public:
   explicit LarsRule(LarsHyperparameters hyperparameters = {});
   std::string_view name() const override { return "lars"; }
+  Json describe() const override;
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;

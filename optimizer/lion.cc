@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/lion.h"
 
+#include "tutti/core/json.h"
+
 namespace tutti {
 namespace {
 
@@ -21,6 +23,10 @@ LionRule::LionRule(LionHyperparameters hyperparameters) : hyper_(hyperparameters
     fail(ErrorCode::kInvalidArgument, "lion: expected beta_1 in (0, 1] and beta_2 in [0, 1], got ",
          beta_1, " and ", beta_2);
   }
+}
+
+Json LionRule::describe() const {
+  return Json::Object{{"rule", name()}, {"beta_1", hyper_.beta_1}, {"beta_2", hyper_.beta_2}};
 }
 
 std::vector<SlotSpec> LionRule::slots() const { return {{"momentum", 0.0}}; }

@@ -17,6 +17,7 @@ class LionRule final : public UpdateRule {
  public:
   explicit LionRule(LionHyperparameters hyperparameters = {});
   std::string_view name() const override { return "lion"; }
+  Json describe() const override;
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;

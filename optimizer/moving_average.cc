@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/moving_average.h"
 
+#include "tutti/core/json.h"
+
 namespace tutti::internal {
 
 MovingAverageRule::MovingAverageRule(std::string_view optimizer, const EmaOptions& options)
@@ -15,6 +17,13 @@ MovingAverageRule::MovingAverageRule(std::string_view optimizer, const EmaOption
          ": expected an ema overwrite_frequency of 1 or more, or none, got ",
          *options.overwrite_frequency);
   }
+}
+
+Json MovingAverageRule::describe() const {
+  const auto frequency = options_.overwrite_frequency;
+  return Json::Object{{"rule", name()},
+                      {"momentum", options_.momentum},
+                      {"overwrite_frequency", frequency ? Json(*frequency) : Json()}};
 }
 
 void MovingAverageRule::apply(const UpdateArgs& args) const {

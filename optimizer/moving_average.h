@@ -16,6 +16,7 @@ class MovingAverageRule final : public UpdateRule {
   /// below 1.
   MovingAverageRule(std::string_view optimizer, const EmaOptions& options);
   std::string_view name() const override { return "ema"; }
+  Json describe() const override;
   std::vector<SlotSpec> slots() const override { return {{"average", 0.0}}; }
   void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;

@@ -19,6 +19,7 @@ class NadamRule final : public UpdateRule {
  public:
   explicit NadamRule(NadamHyperparameters hyperparameters = {});
   std::string_view name() const override { return "nadam"; }
+  Json describe() const override;
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "tutti/core/json.h"
+
 namespace tutti {
 
 RmspropRule::RmspropRule(RmspropHyperparameters hyperparameters) : hyper_(hyperparameters) {
@@ -13,6 +15,14 @@ RmspropRule::RmspropRule(RmspropHyperparameters hyperparameters) : hyper_(hyperp
          "rmsprop: expected rho and momentum in [0, 1] and epsilon of 0 or more, got ", rho, ", ",
          momentum, " and ", epsilon);
   }
+}
+
+Json RmspropRule::describe() const {
+  return Json::Object{{"rule", name()},
+                      {"rho", hyper_.rho},
+                      {"momentum", hyper_.momentum},
+                      {"epsilon", hyper_.epsilon},
+                      {"centered", hyper_.centered}};
 }
 
 std::vector<SlotSpec> RmspropRule::slots() const {

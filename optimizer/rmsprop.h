@@ -20,6 +20,7 @@ class RmspropRule final : public UpdateRule {
  public:
   explicit RmspropRule(RmspropHyperparameters hyperparameters = {});
   std::string_view name() const override { return "rmsprop"; }
+  Json describe() const override;
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;

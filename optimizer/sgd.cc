@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/sgd.h"
 
+#include "tutti/core/json.h"
 #include "tutti/tensor/cpu/vectorized.h"
 
 namespace tutti {
@@ -16,6 +17,10 @@ SgdRule SgdRule::nesterov(double momentum) {
   SgdRule rule(momentum);
   rule.nesterov_ = momentum > 0.0;
   return rule;
+}
+
+Json SgdRule::describe() const {
+  return Json::Object{{"rule", name()}, {"momentum", momentum_}, {"nesterov", nesterov_}};
 }
 
 std::vector<SlotSpec> SgdRule::slots() const {

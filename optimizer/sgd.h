@@ -15,6 +15,7 @@ class SgdRule final : public UpdateRule {
   static SgdRule nesterov(double momentum);
 
   std::string_view name() const override { return "sgd"; }
+  Json describe() const override;
   std::vector<SlotSpec> slots() const override;
   void apply(const UpdateArgs& args) const override;
   std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;

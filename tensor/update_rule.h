@@ -16,6 +16,8 @@
 
 namespace tutti {
 
+class Json;
+
 /// What an update uses besides the elements. `iteration` counts updates from 0: the first update
 /// sees 0.
 struct UpdateScalars {
@@ -94,6 +96,11 @@ class UpdateRule {
     (void)args, (void)direction;
     fail(ErrorCode::kInternal, name(), ": uses norms and has no direct()");
   }
+
+  /// The rule as a value that travels: {"rule": its name in the registry of
+  /// optimizer/update_rule_spec.h, then its numbers}. Rules that do not say it stay in this
+  /// process: the default throws kUnimplemented naming the rule.
+  virtual Json describe() const;
 };
 
 }  // namespace tutti

@@ -35,6 +35,18 @@ std::string short_id(const std::string& id) {
   return hasher.hex_digest();
 }
 
+std::string_view name_of(ConnectionPurpose purpose) {
+  switch (purpose) {
+    case ConnectionPurpose::kControl:
+      return "control";
+    case ConnectionPurpose::kData:
+      return "data";
+    case ConnectionPurpose::kRpc:
+      return "calls";
+  }
+  return "something else";
+}
+
 std::string versions(const PeerHello& hello) {
   return concat("wire versions ", hello.oldest_version, " to ", hello.newest_version);
 }
@@ -115,7 +127,7 @@ std::optional<PeerHello> decode_peer_hello(std::span<const std::byte, kPeerHello
   hello.job_id = reader.field(kJobIdWidth);
   hello.build = reader.field(kBuildWidth);
   hello.numerics = reader.field(kNumericsWidth);
-  const bool is_sound = reader.is_complete() && purpose >= 1 && purpose <= 2 && reserved == 0 &&
+  const bool is_sound = reader.is_complete() && purpose >= 1 && purpose <= 3 && reserved == 0 &&
                         flags <= kHasSecretFlag && hello.index >= 0 && !hello.job.empty() &&
                         hello.oldest_version <= hello.newest_version;
   if (!is_sound) return std::nullopt;
@@ -130,9 +142,8 @@ std::optional<std::string> incompatibility(const PeerHello& mine, const PeerHell
                   "; install one version of tutti on all machines");
   }
   if (mine.purpose != theirs.purpose) {
-    return concat(
-        "a connection for ", mine.purpose == ConnectionPurpose::kControl ? "control" : "data",
-        " met the port for the other; expected one kind on both ends; check the addresses");
+    return concat("a connection for ", name_of(mine.purpose), " met the port for ",
+                  name_of(theirs.purpose), "; expected one kind on both ends; check the addresses");
   }
   if (mine.has_secret != theirs.has_secret) {
     return concat(

@@ -12,7 +12,7 @@
 namespace tutti {
 
 /// What a connection is for: a hello for one is none for the other.
-enum class ConnectionPurpose : std::uint8_t { kControl = 1, kData = 2 };
+enum class ConnectionPurpose : std::uint8_t { kControl = 1, kData = 2, kRpc = 3 };
 
 inline constexpr std::uint16_t kOldestWireVersion = 1;
 inline constexpr std::uint16_t kNewestWireVersion = 1;

@@ -39,7 +39,8 @@ class RpcReply {
   virtual ~RpcReply() = default;  // not waited for: the answer is dropped
   virtual bool is_ready() const = 0;
   /// The answer. Throws what the server answered (its code, "ps 1 (address): " in front),
-  /// kDeadlineExceeded naming the server, kUnavailable when it is gone, kAborted as fail_all() says.
+  /// kDeadlineExceeded naming the server, kUnavailable when it is gone, kAborted as fail_all()
+  /// says.
   virtual Packet wait(TimePoint deadline) = 0;
 };
 
@@ -55,7 +56,9 @@ class RpcClient {
 
   /// Sends a request; `request` may point to memory that must stay until the answer is there.
   virtual std::shared_ptr<RpcReply> start(Packet request) = 0;
-  Packet call(Packet request, TimePoint deadline) { return start(std::move(request))->wait(deadline); }
+  Packet call(Packet request, TimePoint deadline) {
+    return start(std::move(request))->wait(deadline);
+  }
   /// Ends all calls, under way and later, with this error: the job found out that the server is
   /// gone.
   virtual void fail_all(const Error& error) = 0;

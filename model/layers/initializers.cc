@@ -15,6 +15,7 @@ namespace {
 
 using initializers::Distribution;
 using initializers::FanMode;
+using Kind = ValueGenerator::Kind;
 
 /// Standard deviation of a standard normal that is cut at two standard deviations.
 constexpr double kTruncatedStddev = 0.87962566103423978;
@@ -36,19 +37,23 @@ double fan_of(const Shape& shape, FanMode mode) {
 
 /// Keras's VarianceScaling: variance scale / max(1, fan).
 Initializer scaled(std::string name, double scale, FanMode mode, Distribution distribution) {
-  return Initializer(std::move(name), [=](const Shape& shape, const InitializerContext& context) {
+  return Initializer(std::move(name), [=](const Shape& shape) -> ValueGenerator {
     const double variance = scale / std::max(1.0, fan_of(shape, mode));
     if (distribution == Distribution::kUniform) {
       const double limit = std::sqrt(3.0 * variance);
-      return tutti::random_uniform(shape, context.key, -limit, limit, DType::kFloat32,
-                                   context.device);
+      return {.kind = Kind::kUniform, .a = -limit, .b = limit};
     }
     if (distribution == Distribution::kUntruncatedNormal) {
-      return tutti::random_normal(shape, context.key, 0.0, std::sqrt(variance), DType::kFloat32,
-                                  context.device);
+      return {.kind = Kind::kNormal, .a = 0.0, .b = std::sqrt(variance)};
     }
-    return tutti::truncated_normal(shape, context.key, 0.0, std::sqrt(variance) / kTruncatedStddev,
-                                   DType::kFloat32, context.device);
+    return {.kind = Kind::kTruncatedNormal, .a = 0.0, .b = std::sqrt(variance) / kTruncatedStddev};
+  });
+}
+
+/// The same numbers for every shape.
+Initializer of_numbers(std::string name, Kind kind, double a, double b = 0.0) {
+  return Initializer(std::move(name), [=](const Shape&) -> ValueGenerator {
+    return {.kind = kind, .a = a, .b = b};
   });
 }
 
@@ -98,17 +103,6 @@ Tensor orthogonal_matrix(const Shape& shape, double gain, const InitializerConte
   return Tensor::from(shape, values, context.device);
 }
 
-Tensor identity_matrix(const Shape& shape, double gain, const InitializerContext& context) {
-  if (shape.rank() != 2) {
-    fail(ErrorCode::kInvalidArgument, "initializers::identity: expected a matrix, got shape ",
-         shape);
-  }
-  std::vector<float> values(static_cast<std::size_t>(shape.num_elements()), 0.0f);
-  for (std::int64_t i = 0; i < std::min(shape[0], shape[1]); ++i)
-    values[static_cast<std::size_t>(i * shape[1] + i)] = static_cast<float>(gain);
-  return Tensor::from(shape, values, context.device);
-}
-
 struct NamedInitializer {
   const char* name;
   Initializer (*make)();
@@ -153,6 +147,12 @@ Initializer::Initializer(const std::string& name) {
 }
 
 Variable::Initializer Initializer::for_shape(const Shape& shape, DType dtype) const {
+  if (distribution_) {
+    ValueGenerator generator = distribution_(shape);
+    generator.shape = shape;
+    generator.dtype = dtype;
+    return generated_initializer(generator);
+  }
   return [function = function_, shape, dtype](const InitializerContext& context) {
     const Tensor value = function(shape, context);
     return value.dtype() == dtype ? value : cast(value, dtype);
@@ -161,23 +161,9 @@ Variable::Initializer Initializer::for_shape(const Shape& shape, DType dtype) co
 
 namespace initializers {
 
-Initializer zeros() {
-  return {"zeros", [](const Shape& shape, const InitializerContext& context) {
-            return Tensor::zeros(shape, DType::kFloat32, context.device);
-          }};
-}
-
-Initializer ones() {
-  return {"ones", [](const Shape& shape, const InitializerContext& context) {
-            return Tensor::ones(shape, DType::kFloat32, context.device);
-          }};
-}
-
-Initializer constant(double value) {
-  return {"constant", [value](const Shape& shape, const InitializerContext& context) {
-            return Tensor::full(shape, value, DType::kFloat32, context.device);
-          }};
-}
+Initializer zeros() { return of_numbers("zeros", Kind::kConstant, 0.0); }
+Initializer ones() { return of_numbers("ones", Kind::kConstant, 1.0); }
+Initializer constant(double value) { return of_numbers("constant", Kind::kConstant, value); }
 
 Initializer values(const Tensor& values) {
   return {"values", [values](const Shape& shape, const InitializerContext& context) {
@@ -190,24 +176,13 @@ Initializer values(const Tensor& values) {
 }
 
 Initializer random_uniform(double low, double high) {
-  return {"random_uniform", [=](const Shape& shape, const InitializerContext& context) {
-            return tutti::random_uniform(shape, context.key, low, high, DType::kFloat32,
-                                         context.device);
-          }};
+  return of_numbers("random_uniform", Kind::kUniform, low, high);
 }
-
 Initializer random_normal(double mean, double stddev) {
-  return {"random_normal", [=](const Shape& shape, const InitializerContext& context) {
-            return tutti::random_normal(shape, context.key, mean, stddev, DType::kFloat32,
-                                        context.device);
-          }};
+  return of_numbers("random_normal", Kind::kNormal, mean, stddev);
 }
-
 Initializer truncated_normal(double mean, double stddev) {
-  return {"truncated_normal", [=](const Shape& shape, const InitializerContext& context) {
-            return tutti::truncated_normal(shape, context.key, mean, stddev, DType::kFloat32,
-                                           context.device);
-          }};
+  return of_numbers("truncated_normal", Kind::kTruncatedNormal, mean, stddev);
 }
 
 Initializer glorot_uniform() {
@@ -235,11 +210,7 @@ Initializer orthogonal(double gain) {
             return orthogonal_matrix(shape, gain, context);
           }};
 }
-Initializer identity(double gain) {
-  return {"identity", [gain](const Shape& shape, const InitializerContext& context) {
-            return identity_matrix(shape, gain, context);
-          }};
-}
+Initializer identity(double gain) { return of_numbers("identity", Kind::kIdentity, gain); }
 
 }  // namespace initializers
 }  // namespace tutti

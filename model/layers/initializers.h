@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "tutti/autograd/value_generator.h"
 #include "tutti/autograd/variable.h"
 
 namespace tutti {
@@ -14,6 +15,8 @@ namespace tutti {
 class Initializer {
  public:
   using Function = std::function<Tensor(const Shape&, const InitializerContext&)>;
+  /// Kind and numbers of the distribution for a weight of this shape.
+  using Distribution = std::function<ValueGenerator(const Shape&)>;
 
   /// zeros, ones, glorot_uniform, glorot_normal, he_uniform, he_normal, lecun_uniform,
   /// lecun_normal, orthogonal, identity, uniform (random_uniform), normal (random_normal),
@@ -22,6 +25,9 @@ class Initializer {
   Initializer(const std::string& name);
   Initializer(std::string name, Function function)
       : name_(std::move(name)), function_(std::move(function)) {}
+  /// Values that whoever holds some rows of the variable can make there.
+  Initializer(std::string name, Distribution distribution)
+      : name_(std::move(name)), distribution_(std::move(distribution)) {}
 
   const std::string& name() const { return name_; }
   /// For a variable of this shape. Values are drawn as float32, then converted.
@@ -29,7 +35,8 @@ class Initializer {
 
  private:
   std::string name_;
-  Function function_;
+  Function function_;          // null: distribution_
+  Distribution distribution_;  // null: function_
 };
 
 /// Keras's initializers with its defaults. The fans of a kernel [..., in, out] are in (out) times

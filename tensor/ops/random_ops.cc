@@ -14,13 +14,14 @@ namespace {
 
 using namespace internal;
 
-// Calls value(i) for every element: on the host, so that a key gives the same bits everywhere.
+// Calls value(i) for every element, i from `first` on: on the host, so that a key gives the same
+// bits everywhere.
 template <class Function>
-Tensor filled(const char* who, const Shape& shape, DType dtype, Device device,
+Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dtype, Device device,
               const Function& value) {
   MutableTensor result(shape, dtype, Device{});
   visit_floating(dtype, who, [&]<class T>() {
-    std::uint64_t i = 0;
+    std::uint64_t i = first;
     for (T& element : result.span<T>()) element = static_cast<T>(value(i++));
   });
   return result.freeze().to(device);
@@ -65,6 +66,21 @@ T below(T low, T high) {
 
 Tensor random_uniform(const Shape& shape, const RandomKey& key, double low, double high,
                       DType dtype, Device device) {
+  return random_uniform_from(0, shape, key, low, high, dtype, device);
+}
+
+Tensor random_normal(const Shape& shape, const RandomKey& key, double mean, double stddev,
+                     DType dtype, Device device) {
+  return random_normal_from(0, shape, key, mean, stddev, dtype, device);
+}
+
+Tensor truncated_normal(const Shape& shape, const RandomKey& key, double mean, double stddev,
+                        DType dtype, Device device) {
+  return truncated_normal_from(0, shape, key, mean, stddev, dtype, device);
+}
+
+Tensor random_uniform_from(std::uint64_t first, const Shape& shape, const RandomKey& key,
+                           double low, double high, DType dtype, Device device) {
   refuse_in_capture("random_uniform");
   if (!(low <= high)) {
     fail(ErrorCode::kInvalidArgument, "random_uniform: expected low <= high, got ", low, " and ",
@@ -72,33 +88,33 @@ Tensor random_uniform(const Shape& shape, const RandomKey& key, double low, doub
   }
   const RandomStream stream(key);
   if (dtype != DType::kFloat32) {
-    return filled("random_uniform", shape, dtype, device, [&](std::uint64_t i) {
+    return filled("random_uniform", first, shape, dtype, device, [&](std::uint64_t i) {
       return std::min(low + (high - low) * stream.uniform64(i), below(low, high));
     });
   }
   MutableTensor result(shape, dtype, Device{});
   const auto values = result.span<float>();
-  stream.fill_uniform(0, values);
-  const float first = static_cast<float>(low);
+  stream.fill_uniform(first, values);
+  const float lowest = static_cast<float>(low);
   const float range = static_cast<float>(high - low);
-  const float last = below(first, static_cast<float>(high));
-  for (float& value : values) value = std::min(first + range * value, last);
+  const float last = below(lowest, static_cast<float>(high));
+  for (float& value : values) value = std::min(lowest + range * value, last);
   return result.freeze().to(device);
 }
 
-Tensor random_normal(const Shape& shape, const RandomKey& key, double mean, double stddev,
-                     DType dtype, Device device) {
+Tensor random_normal_from(std::uint64_t first, const Shape& shape, const RandomKey& key,
+                          double mean, double stddev, DType dtype, Device device) {
   refuse_in_capture("random_normal");
   const RandomStream stream(key);
-  return filled("random_normal", shape, dtype, device,
+  return filled("random_normal", first, shape, dtype, device,
                 [&](std::uint64_t i) { return mean + stddev * stream.normal(i); });
 }
 
-Tensor truncated_normal(const Shape& shape, const RandomKey& key, double mean, double stddev,
-                        DType dtype, Device device) {
+Tensor truncated_normal_from(std::uint64_t first, const Shape& shape, const RandomKey& key,
+                             double mean, double stddev, DType dtype, Device device) {
   refuse_in_capture("truncated_normal");
   const RandomStream stream(key);
-  return filled("truncated_normal", shape, dtype, device,
+  return filled("truncated_normal", first, shape, dtype, device,
                 [&](std::uint64_t i) { return mean + stddev * truncated(stream, i); });
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/layers/layer_helpers.h"
+#include "tests/support/tensor_matchers.h"
 #include "tutti/model/layers/constraints.h"
 #include "tutti/model/layers/initializers.h"
 #include "tutti/model/layers/regularizers.h"
@@ -71,6 +72,21 @@ TEST(InitializerTest, ConstantsAreConstant) {
   expect_values(Initializer("zeros").for_shape({2})(context), {0, 0});
   expect_values(Initializer("ones").for_shape({2})(context), {1, 1});
   expect_values(initializers::constant(0.5).for_shape({2})(context), {0.5, 0.5});
+}
+
+TEST(InitializerTest, DistributionsCanBeMadeByRows) {
+  const RandomKey key{9, kInitializerPurpose, 2};
+  for (const char* name :
+       {"zeros", "ones", "glorot_uniform", "glorot_normal", "he_uniform", "he_normal",
+        "lecun_uniform", "lecun_normal", "uniform", "normal", "truncated_normal", "identity",
+        "variance_scaling"}) {
+    SCOPED_TRACE(name);
+    const Variable::Initializer initializer = Initializer(name).for_shape({10, 4});
+    const auto generator = generator_of(initializer, key);
+    ASSERT_TRUE(generator.has_value());
+    testing::expect_same_bits(generator->rows(3, 5), initializer({Device{}, key}).rows(3, 5));
+  }
+  EXPECT_FALSE(generator_of(Initializer("orthogonal").for_shape({10, 4}), key).has_value());
 }
 
 TEST(InitializerTest, ValuesDependOnTheKey) {

@@ -9,8 +9,8 @@
 #include <variant>
 #include <vector>
 
-#include "tutti/autograd/variable_storage.h"
 #include "tutti/autograd/value_generator.h"
+#include "tutti/autograd/variable_storage.h"
 #include "tutti/cluster/rpc/packet.h"
 
 namespace tutti::internal {
@@ -30,9 +30,10 @@ struct ShardSpec {
   std::int64_t num_rows = 1;
   Shape shape() const;  // of the shard
   ShardId id() const { return shard_id(variable, shard); }
+  /// "'embedding' (shard 1 of 4)".
+  std::string to_string() const;
   bool operator==(const ShardSpec&) const = default;
 };
-
 
 /// Makes the shard unless it is there. One that is there keeps its values, and is compared: another
 /// spec is kInvalidArgument naming both. Values: a generator, or those of the shard's rows.
@@ -47,23 +48,23 @@ struct ReadShard {
   /// Waits until this many synchronous steps were applied (SyncSpec); 0: does not wait.
   std::uint64_t at_least_steps = 0;
 };
-/// rows: int64 [n], of the shard, ascending, each once. Answered with [n, ...].
+/// rows: int64 [n], of the shard, any order. Answered with [n, ...].
 struct ReadRows {
   ShardId shard = 0;
-  Tensor rows;
+  Tensor rows = {};
   std::uint64_t at_least_steps = 0;
 };
 struct AssignShard {
   ShardId shard = 0;
   AssignOp op = AssignOp::kAssign;
-  Tensor value;
+  Tensor value = {};
 };
 /// rows: int64 [n] of the shard, any order; values [n, ...].
 struct ScatterShard {
   ShardId shard = 0;
   ScatterOp op = ScatterOp::kUpdate;
-  Tensor rows;
-  Tensor values;
+  Tensor rows = {};
+  Tensor values = {};
 };
 
 /// A synchronous step (SyncReplicas): the server holds what each rank gives for `step`, and when
@@ -88,13 +89,16 @@ struct UpdateShard {
   std::string rule = {};
   UpdateScalars scalars = {};
   std::optional<Tensor> rows = {};
-  Tensor gradient;
+  Tensor gradient = {};
   std::optional<SyncSpec> sync = {};
+  /// Version of the shard that the gradient was computed from (0: not known): statistics count by
+  /// how many changes it came late.
+  std::uint64_t computed_at_version = 0;
 };
 /// The shard's values again, as a checkpoint has them.
 struct RestoreShard {
   ShardId shard = 0;
-  Tensor value;
+  Tensor value = {};
 };
 
 using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
@@ -115,13 +119,15 @@ struct UpdateStream {
 /// are numbered within their stream, per server, from 0; those below the number that the server has
 /// seen are not applied again, and answered like the others.
 struct OperationBatch {
-  std::uint64_t term = 0;           // of the coordinator; 0: there is none
+  std::uint64_t term = 0;  // of the coordinator; 0: there is none
   UpdateStream stream = {};
   std::uint64_t first_ordinal = 0;  // of the first operation here that changes values
   /// Closures below this number are finished: changes of theirs are refused (kAborted).
   std::uint64_t finished_below = 0;
   std::vector<Operation> operations = {};
 };
+/// Operations that change values.
+std::uint64_t num_changes(const OperationBatch& batch);
 
 /// For each operation of the batch, in order.
 struct OperationAnswer {

@@ -1,0 +1,212 @@
+// Update rules as values that travel: the names, and what makes each of its description.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/optimizer/update_rule_spec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "tutti/core/error.h"
+#include "tutti/core/sync.h"
+#include "tutti/optimizer/adadelta.h"
+#include "tutti/optimizer/adagrad.h"
+#include "tutti/optimizer/adam.h"
+#include "tutti/optimizer/decoupled_weight_decay.h"
+#include "tutti/optimizer/ftrl.h"
+#include "tutti/optimizer/lamb.h"
+#include "tutti/optimizer/lars.h"
+#include "tutti/optimizer/lion.h"
+#include "tutti/optimizer/moving_average.h"
+#include "tutti/optimizer/nadam.h"
+#include "tutti/optimizer/rmsprop.h"
+#include "tutti/optimizer/sgd.h"
+
+namespace tutti {
+namespace {
+
+using Rule = std::shared_ptr<const UpdateRule>;
+using Entry = std::pair<std::string, UpdateRuleFactory>;
+
+Rule make_described(const Json& description);
+
+Rule make_sgd(const Json& d) {
+  const double momentum = d.at("momentum").as_double();
+  return std::make_shared<SgdRule>(d.at("nesterov").as_bool() ? SgdRule::nesterov(momentum)
+                                                              : SgdRule(momentum));
+}
+
+Rule make_moving_average(const Json& d) {
+  EmaOptions options{.momentum = d.at("momentum").as_double()};
+  const Json& frequency = d.at("overwrite_frequency");
+  if (!frequency.is_null()) options.overwrite_frequency = frequency.as_int();
+  return std::make_shared<internal::MovingAverageRule>("ema", options);
+}
+
+/// A rule around another one, and that one.
+struct DecayingRule {
+  explicit DecayingRule(Rule inner) : then(std::move(inner)), rule(*then) {}
+  Rule then;
+  internal::DecoupledWeightDecayRule rule;
+};
+
+Rule make_decoupled_weight_decay(const Json& d) {
+  const Rule then = make_described(d.at("then"));
+  if (then->uses_norms()) {
+    fail(ErrorCode::kInvalidArgument, "decoupled_weight_decay: '", then->name(),
+         "' uses norms of the whole variable; expected a rule without");
+  }
+  const auto both = std::make_shared<const DecayingRule>(then);
+  return {both, &both->rule};
+}
+
+std::vector<Entry> builtin_rules() {
+  return {
+      {"adadelta",
+       [](const Json& d) {
+         return std::make_shared<AdadeltaRule>(
+             AdadeltaHyperparameters{d.at("rho").as_double(), d.at("epsilon").as_double()});
+       }},
+      {"adagrad",
+       [](const Json& d) {
+         return std::make_shared<AdagradRule>(AdagradHyperparameters{
+             d.at("initial_accumulator_value").as_double(), d.at("epsilon").as_double()});
+       }},
+      {"adam",
+       [](const Json& d) {
+         return std::make_shared<AdamRule>(
+             AdamHyperparameters{d.at("beta_1").as_double(), d.at("beta_2").as_double(),
+                                 d.at("epsilon").as_double(), d.at("amsgrad").as_bool()});
+       }},
+      {"ftrl",
+       [](const Json& d) {
+         return std::make_shared<FtrlRule>(FtrlHyperparameters{
+             d.at("learning_rate_power").as_double(), d.at("initial_accumulator_value").as_double(),
+             d.at("l1_regularization_strength").as_double(),
+             d.at("l2_regularization_strength").as_double(),
+             d.at("l2_shrinkage_regularization_strength").as_double(), d.at("beta").as_double()});
+       }},
+      {"lamb",
+       [](const Json& d) {
+         return std::make_shared<LambRule>(LambHyperparameters{
+             d.at("beta_1").as_double(), d.at("beta_2").as_double(), d.at("epsilon").as_double()});
+       }},
+      {"lars",
+       [](const Json& d) {
+         return std::make_shared<LarsRule>(LarsHyperparameters{
+             d.at("momentum").as_double(), d.at("trust_coefficient").as_double(),
+             d.at("epsilon").as_double()});
+       }},
+      {"lion",
+       [](const Json& d) {
+         return std::make_shared<LionRule>(
+             LionHyperparameters{d.at("beta_1").as_double(), d.at("beta_2").as_double()});
+       }},
+      {"nadam",
+       [](const Json& d) {
+         return std::make_shared<NadamRule>(NadamHyperparameters{
+             d.at("beta_1").as_double(), d.at("beta_2").as_double(), d.at("epsilon").as_double()});
+       }},
+      {"rmsprop",
+       [](const Json& d) {
+         return std::make_shared<RmspropRule>(
+             RmspropHyperparameters{d.at("rho").as_double(), d.at("momentum").as_double(),
+                                    d.at("epsilon").as_double(), d.at("centered").as_bool()});
+       }},
+      {"sgd", make_sgd},
+      {"ema", make_moving_average},
+      {"decoupled_weight_decay", make_decoupled_weight_decay}};
+}
+
+struct Registry {
+  Mutex mutex;
+  std::vector<Entry> entries TUTTI_GUARDED_BY(mutex) = builtin_rules();
+};
+
+Registry& registry() {
+  static Registry instance;
+  return instance;
+}
+
+std::vector<std::string> names_of(const std::vector<Entry>& entries) {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries) names.push_back(entry.first);
+  return names;
+}
+
+UpdateRuleFactory factory_of(const std::string& name) {
+  Registry& all = registry();
+  const MutexLock lock(all.mutex);
+  const auto entry = std::ranges::find(all.entries, name, &Entry::first);
+  if (entry == all.entries.end()) {
+    fail(ErrorCode::kNotFound, "make_update_rule: there is no rule '", name, "'; expected one of ",
+         join(names_of(all.entries)), "; try register_update_rule() in every task");
+  }
+  return entry->second;
+}
+
+Rule make_described(const Json& description) {
+  const std::string& name = description.at("rule").as_string();
+  Rule rule = factory_of(name)(description);
+  if (!rule) fail(ErrorCode::kInvalidArgument, "the factory of '", name, "' gave no rule");
+  // A number that the factory did not read would be lost without a word.
+  const Json made = rule->describe();
+  for (const Json::Member& member : description.as_object()) {
+    if (made.find(member.first)) continue;
+    fail(ErrorCode::kInvalidArgument, "'", name, "' has no number '", member.first, "'; expected ",
+         made.dump());
+  }
+  return rule;
+}
+
+void check_finite(const Json& value, const UpdateRule& rule, const std::string& member) {
+  value.visit([&]<class T>(const T& held) {
+    if constexpr (std::is_same_v<T, double>) {
+      if (std::isfinite(held)) return;
+      fail(ErrorCode::kInvalidArgument, "describe_update_rule: '", member, "' of '", rule.name(),
+           "' cannot be written down; expected a finite number, got ", held);
+    } else if constexpr (std::is_same_v<T, Json::Array>) {
+      for (const Json& each : held) check_finite(each, rule, member);
+    } else if constexpr (std::is_same_v<T, Json::Object>) {
+      for (const Json::Member& each : held) check_finite(each.second, rule, each.first);
+    }
+  });
+}
+
+}  // namespace
+
+std::string describe_update_rule(const UpdateRule& rule) {
+  const Json description = rule.describe();
+  check_finite(description, rule, "description");
+  return description.dump();
+}
+
+std::shared_ptr<const UpdateRule> make_update_rule(std::string_view description) {
+  const Json parsed = Json::parse(description, "description of an update rule");
+  try {
+    return make_described(parsed);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kNotFound) throw;
+    throw error.with_context(concat("make_update_rule(", description, ")"));
+  }
+}
+
+void register_update_rule(const std::string& name, UpdateRuleFactory factory) {
+  if (name.empty() || !factory) {
+    fail(ErrorCode::kInvalidArgument, "register_update_rule: expected a name and a function, got '",
+         name, "' and ", factory ? "a function" : "none");
+  }
+  Registry& all = registry();
+  const MutexLock lock(all.mutex);
+  if (std::ranges::find(all.entries, name, &Entry::first) != all.entries.end()) {
+    fail(ErrorCode::kAlreadyExists, "register_update_rule: '", name, "' is taken");
+  }
+  all.entries.emplace_back(name, std::move(factory));
+}
+
+std::vector<std::string> registered_update_rules() {
+  Registry& all = registry();
+  const MutexLock lock(all.mutex);
+  return names_of(all.entries);
+}
+
+}  // namespace tutti

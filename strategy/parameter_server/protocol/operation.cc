@@ -1,0 +1,42 @@
+// What clients ask of a parameter server: names of shards, and which operations change values.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/protocol/operation.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "tutti/core/hash.h"
+#include "tutti/core/text.h"
+
+namespace tutti::internal {
+
+ShardId shard_id(const std::string& variable, int shard) {
+  Hasher hasher;
+  hasher.update(variable);
+  hasher.update(concat("#", shard));
+  const std::string digits = hasher.hex_digest();
+  ShardId id = 0;
+  std::from_chars(digits.data(), digits.data() + 16, id, 16);
+  return id;
+}
+
+Shape ShardSpec::shape() const {
+  return whole_shape.rank() == 0 ? whole_shape : whole_shape.with_dim(0, num_rows);
+}
+
+std::string ShardSpec::to_string() const {
+  if (num_shards == 1) return concat("'", variable, "'");
+  return concat("'", variable, "' (shard ", shard, " of ", num_shards, ")");
+}
+
+bool changes_values(const Operation& operation) {
+  return !std::holds_alternative<CreateShard>(operation) &&
+         !std::holds_alternative<ReadShard>(operation) &&
+         !std::holds_alternative<ReadRows>(operation);
+}
+
+std::uint64_t num_changes(const OperationBatch& batch) {
+  return static_cast<std::uint64_t>(std::ranges::count_if(batch.operations, changes_values));
+}
+
+}  // namespace tutti::internal

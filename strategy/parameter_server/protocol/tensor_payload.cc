@@ -1,0 +1,118 @@
+// Tensors in the payload of a packet: pieces, places, checks.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/protocol/tensor_payload.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "tutti/core/error.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::size_t kPlace = 64;
+/// Tensors below this are copied together: a piece of its own costs more.
+constexpr std::size_t kSmall = 4096;
+constexpr std::int64_t kMostElements = std::int64_t{1} << 48;
+
+std::size_t padded(std::size_t size) { return (size + kPlace - 1) / kPlace * kPlace; }
+
+template <class... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  fail(ErrorCode::kDataLoss, "payload of tensors: ", parts...);
+}
+
+}  // namespace
+
+void PayloadWriter::put(const Tensor& tensor) {
+  const Tensor host = tensor.to(Device{});
+  std::span<const std::byte> bytes = host.bytes();
+  if (bytes.size() >= kSmall) {
+    flush();
+    const std::size_t whole = bytes.size() / kPlace * kPlace;
+    pieces_.push_back({bytes.first(whole), std::make_shared<const Tensor>(host)});
+    bytes = bytes.subspan(whole);
+  }
+  small_.insert(small_.end(), bytes.begin(), bytes.end());
+  small_.resize(padded(small_.size()));
+}
+
+void PayloadWriter::flush() {
+  if (small_.empty()) return;
+  auto owner = std::make_shared<const std::vector<std::byte>>(std::exchange(small_, {}));
+  const std::span<const std::byte> bytes = *owner;
+  pieces_.push_back({bytes, std::move(owner)});
+}
+
+std::vector<SharedBytes> PayloadWriter::take() {
+  flush();
+  return std::exchange(pieces_, {});
+}
+
+PayloadReader::PayloadReader(const Packet& packet)
+    : pieces_(packet.payload), left_(packet.payload_bytes()) {}
+
+Shape checked_shape(std::span<const std::int64_t> dims) {
+  if (dims.size() > static_cast<std::size_t>(Shape::kMaxRank)) {
+    refuse("a shape of rank ", dims.size(), "; expected at most ", Shape::kMaxRank);
+  }
+  std::int64_t product = 1;  // of the dimensions that are not 0: no product overflows
+  for (const std::int64_t dim : dims) {
+    if (dim < 0 || dim > kMostElements / product) {
+      refuse("no shape has ", dim, " behind ", product, " elements");
+    }
+    product *= std::max<std::int64_t>(dim, 1);
+  }
+  return Shape(dims);
+}
+
+DType checked_dtype(std::uint64_t number) {
+  if (number > static_cast<std::uint64_t>(DType::kFloat16)) refuse("no type has number ", number);
+  return static_cast<DType>(number);
+}
+
+Tensor PayloadReader::take(std::uint64_t dtype_number, std::span<const std::int64_t> dims) {
+  const DType dtype = checked_dtype(dtype_number);
+  const Shape shape = checked_shape(dims);
+  const std::size_t size = static_cast<std::size_t>(shape.num_elements()) * size_of(dtype);
+  if (padded(size) > left_) {
+    refuse("a tensor ", shape, " of ", dtype, " needs ", padded(size), " bytes; ", left_,
+           " are left");
+  }
+  MutableTensor tensor(shape, dtype, Device{});
+  copy(tensor.data(), size);
+  copy(nullptr, padded(size) - size);
+  const auto bytes = std::span<const std::byte>(tensor.data(), size);
+  if (dtype == DType::kBool &&
+      std::ranges::any_of(bytes, [](std::byte each) { return each > std::byte{1}; })) {
+    refuse("a bool that is neither 0 nor 1");
+  }
+  return tensor.freeze();
+}
+
+/// To `out`, or nowhere. `count` bytes are left.
+void PayloadReader::copy(std::byte* out, std::size_t count) {
+  left_ -= count;
+  while (count > 0) {
+    const auto rest = pieces_.front().bytes.subspan(offset_);
+    const std::size_t now = std::min(count, rest.size());
+    if (out != nullptr && now > 0) {
+      std::memcpy(out, rest.data(), now);
+      out += now;
+    }
+    count -= now;
+    offset_ += now;
+    if (now == rest.size()) {
+      pieces_ = pieces_.subspan(1);
+      offset_ = 0;
+    }
+  }
+}
+
+void PayloadReader::finish() const {
+  if (left_ > 0) refuse(left_, " bytes more than the tensors of the head");
+}
+
+}  // namespace tutti::internal

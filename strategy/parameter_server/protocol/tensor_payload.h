@@ -1,0 +1,52 @@
+// Tensors in the payload of a packet: sent from where they lie, received into memory of their own.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tutti/cluster/rpc/packet.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti::internal {
+
+/// One tensor after the other, each from the next multiple of 64 bytes on; dtypes and shapes stand
+/// in the head, so that nothing in the payload has to be believed. Every piece starts at such a
+/// multiple.
+class PayloadWriter {
+ public:
+  /// Large elements are not copied: the payload keeps the tensor's buffer.
+  void put(const Tensor& tensor);
+  std::vector<SharedBytes> take();
+
+ private:
+  void flush();
+  std::vector<SharedBytes> pieces_;
+  std::vector<std::byte> small_;  // small tensors and ends of large ones, since the last piece
+};
+
+/// Reads what PayloadWriter wrote, however it was cut on the way.
+class PayloadReader {
+ public:
+  explicit PayloadReader(const Packet& packet);
+  /// The next tensor. Throws kDataLoss, before it takes memory, for one that is longer than the
+  /// rest, an unknown type, a shape that is none, and for bools that are neither 0 nor 1.
+  Tensor take(std::uint64_t dtype, std::span<const std::int64_t> dims);
+  /// Throws kDataLoss unless all was read.
+  void finish() const;
+
+ private:
+  void copy(std::byte* out, std::size_t count);
+  std::span<const SharedBytes> pieces_;
+  std::size_t offset_ = 0;  // in the first piece
+  std::size_t left_ = 0;
+};
+
+/// Throws kDataLoss unless `dims` are a shape whose elements can be counted.
+Shape checked_shape(std::span<const std::int64_t> dims);
+/// Throws kDataLoss for a number that is no dtype.
+DType checked_dtype(std::uint64_t number);
+
+}  // namespace tutti::internal

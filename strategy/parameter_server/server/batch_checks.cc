@@ -1,0 +1,267 @@
+// Checks of a batch: shards, types, shapes, rows, slots and rules.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/server/batch_checks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <type_traits>
+#include <utility>
+
+namespace tutti::internal {
+namespace {
+
+template <class... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  fail(ErrorCode::kInvalidArgument, parts...);
+}
+
+void check_spec(const ShardSpec& spec) {
+  const std::int64_t whole = spec.whole_shape.rank() == 0 ? 1 : spec.whole_shape[0];
+  const bool fits = spec.first_row >= 0 && spec.num_rows >= 0 && spec.first_row <= whole &&
+                    spec.num_rows <= whole - spec.first_row;
+  const bool is_whole_scalar = spec.whole_shape.rank() > 0 || spec.num_rows == 1;
+  if (spec.shard >= 0 && spec.shard < spec.num_shards && fits && is_whole_scalar) return;
+  refuse(spec, ": no rows of shape ", spec.whole_shape, "; got ", spec.num_rows, " rows from ",
+         spec.first_row);
+}
+
+void check_value(const ShardSpec& spec, const Tensor& value) {
+  if (!value.defined()) refuse(spec, ": the value is undefined");
+  if (value.shape() == spec.shape() && value.dtype() == spec.dtype) return;
+  refuse(spec, ": the value does not fit; expected ", spec.shape(), " of ", spec.dtype, ", got ",
+         value.shape(), " of ", value.dtype());
+}
+
+void check_rows(const ShardSpec& spec, const Tensor& rows) {
+  if (spec.whole_shape.rank() == 0) refuse(spec, ": a scalar has no rows");
+  if (!rows.defined() || rows.rank() != 1 || rows.dtype() != DType::kInt64) {
+    refuse(spec, ": expected rows [n] of int64, got ",
+           rows.defined() ? concat(rows.shape(), " of ", rows.dtype()) : "none");
+  }
+  const auto numbers = rows.host_span<std::int64_t>();
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] >= 0 && numbers[i] < spec.num_rows) continue;
+    refuse(spec, ": row out of range; expected 0 .. ", spec.num_rows - 1, ", got ", numbers[i],
+           " at position ", i);
+  }
+}
+
+void check_row_values(const ShardSpec& spec, const Tensor& rows, const Tensor& values) {
+  check_rows(spec, rows);
+  if (!values.defined()) refuse(spec, ": the rows' values are undefined");
+  const Shape expected = spec.whole_shape.with_dim(0, rows.num_elements());
+  if (values.shape() == expected && values.dtype() == spec.dtype) return;
+  refuse(spec, ": the rows' values do not fit; expected ", expected, " of ", spec.dtype, ", got ",
+         values.shape(), " of ", values.dtype());
+}
+
+void check_divisors(const ShardSpec& spec, const Tensor& values) {
+  visit_dtype(values.dtype(), [&]<class T>() {
+    if constexpr (std::is_integral_v<T>) {
+      if (std::ranges::count(values.host_span<T>(), T{0}) == 0) return;
+      refuse(spec, ": division of integers by zero");
+    }
+  });
+}
+
+void check_sync(const ShardSpec& spec, const SyncSpec& sync) {
+  const bool are_ranks = sync.num_ranks >= 1 && sync.rank >= 0 && sync.rank < sync.num_ranks;
+  const bool is_number = sync.num_to_aggregate >= 1 && sync.num_to_aggregate <= sync.num_ranks;
+  if (are_ranks && is_number && std::isfinite(sync.divisor) && sync.divisor != 0.0) return;
+  refuse(spec, ": no synchronous update: rank ", sync.rank, " of ", sync.num_ranks, ", ",
+         sync.num_to_aggregate, " to aggregate, divided by ", sync.divisor);
+}
+
+Tensor first_value(const CreateShard& create) {
+  if (const auto* value = std::get_if<Tensor>(&create.initial_value)) {
+    check_value(create.spec, *value);
+    return *value;
+  }
+  const ValueGenerator& generator = std::get<ValueGenerator>(create.initial_value);
+  if (generator.shape != create.spec.whole_shape || generator.dtype != create.spec.dtype) {
+    refuse(create.spec, ": the generator makes ", generator.shape, " of ", generator.dtype,
+           "; expected ", create.spec.whole_shape, " of ", create.spec.dtype);
+  }
+  return generator.rows(create.spec.first_row, create.spec.num_rows);
+}
+
+class Checker {
+ public:
+  Checker(std::uint64_t num_applied_before, const BatchLookups& lookups)
+      : num_left_out_(num_applied_before), lookups_(lookups) {}
+
+  void check(const Operation& operation) {
+    CheckedOperation checked;
+    checked.operation = &operation;
+    if (changes_values(operation) && num_left_out_ > 0) {
+      --num_left_out_;
+      checked.was_applied_before = true;
+      std::visit([&](const auto& each) { checked.shard = shard_of(each); }, operation);
+    } else {
+      std::visit([&](const auto& each) { check(each, checked); }, operation);
+    }
+    batch_.operations.push_back(std::move(checked));
+  }
+
+  CheckedBatch take() { return std::move(batch_); }
+
+ private:
+  std::shared_ptr<StoredShard> find(ShardId id) const {
+    if (const auto own = created_.find(id); own != created_.end()) return own->second;
+    return lookups_.find_shard(id);
+  }
+  template <class Op>
+  std::shared_ptr<StoredShard> shard_of(const Op& operation) const {
+    if constexpr (std::is_same_v<Op, CreateShard>) {
+      return find(operation.spec.id());
+    } else {
+      auto found = find(operation.shard);
+      if (!found) fail_unknown(operation.shard);
+      return found;
+    }
+  }
+  [[noreturn]] static void fail_unknown(ShardId id) {
+    fail(ErrorCode::kNotFound, "there is no shard of the id ", id,
+         "; expected one that was created here; the server may have been started again since");
+  }
+
+  void check(const CreateShard& create, CheckedOperation& checked) {
+    check_spec(create.spec);
+    checked.shard = find(create.spec.id());
+    if (!checked.shard) {
+      checked.shard = std::make_shared<StoredShard>(create.spec, first_value(create));
+      created_.emplace(checked.shard->id, checked.shard);
+      batch_.created.push_back(checked.shard);
+      return;
+    }
+    const ShardSpec &have = checked.shard->spec, &want = create.spec;
+    if (have == want) return;
+    refuse("two shards do not agree: ", have, " is there as rows ", have.first_row, " to ",
+           have.first_row + have.num_rows, " of ", have.whole_shape, " of ", have.dtype,
+           "; asked for was ", want, ", rows ", want.first_row, " to ",
+           want.first_row + want.num_rows, " of ", want.whole_shape, " of ", want.dtype,
+           have.variable == want.variable ? "" : " (their ids are equal: try another name)");
+  }
+  void check(const ReadShard& read, CheckedOperation& checked) { checked.shard = shard_of(read); }
+  void check(const ReadRows& read, CheckedOperation& checked) {
+    checked.shard = shard_of(read);
+    check_rows(checked.shard->spec, read.rows);
+  }
+  void check(const AssignShard& assign, CheckedOperation& checked) {
+    checked.shard = shard_of(assign);
+    const ShardSpec& spec = checked.shard->spec;
+    check_value(spec, assign.value);
+    if (assign.op != AssignOp::kAssign && spec.dtype == DType::kBool) {
+      refuse(spec, ".", assign.op, ": expected a number type, got bool; try assign()");
+    }
+  }
+  void check(const RestoreShard& restore, CheckedOperation& checked) {
+    checked.shard = shard_of(restore);
+    check_value(checked.shard->spec, restore.value);
+  }
+  void check(const ScatterShard& scatter, CheckedOperation& checked) {
+    checked.shard = shard_of(scatter);
+    const ShardSpec& spec = checked.shard->spec;
+    check_row_values(spec, scatter.rows, scatter.values);
+    if (scatter.op != ScatterOp::kUpdate && spec.dtype == DType::kBool) {
+      refuse(spec, ".", scatter.op, ": expected a number type, got bool");
+    }
+    if (scatter.op == ScatterOp::kDivide) check_divisors(spec, scatter.values);
+  }
+  void check(const UpdateShard& update, CheckedOperation& checked) {
+    checked.shard = shard_of(update);
+    checked.rule = lookups_.find_rule(update.rule);
+    const ShardSpec& spec = checked.shard->spec;
+    if (spec.dtype != DType::kFloat32 && spec.dtype != DType::kFloat64) {
+      refuse(spec, ": expected float32 or float64 for ", checked.rule->name(), ", got ",
+             spec.dtype);
+    }
+    if (checked.rule->uses_norms() && spec.num_shards > 1) {
+      refuse(spec, ": ", checked.rule->name(),
+             " needs the norm of the whole variable; expected one that is not cut; try a strategy "
+             "without partitioner");
+    }
+    check_slots(update, checked);
+    if (update.rows) {
+      check_row_values(spec, *update.rows, update.gradient);
+    } else {
+      check_value(spec, update.gradient);
+    }
+    if (update.scalars.live != nullptr) refuse(spec, ": scalars of a captured step");
+    if (!update.sync) return;
+    check_sync(spec, *update.sync);
+    batch_.has_sync = true;
+  }
+  void check_slots(const UpdateShard& update, CheckedOperation& checked) const {
+    const ShardSpec& spec = checked.shard->spec;
+    const auto wanted = checked.rule->slots();
+    if (wanted.size() != update.slots.size()) {
+      refuse(spec, ": ", checked.rule->name(), " has ", wanted.size(), " slots, got ",
+             update.slots.size());
+    }
+    std::set<ShardId> seen = {update.shard};
+    for (const ShardId id : update.slots) {
+      auto slot = find(id);
+      if (!slot) fail_unknown(id);
+      const ShardSpec& own = slot->spec;
+      const bool fits = own.whole_shape == spec.whole_shape && own.dtype == spec.dtype &&
+                        own.first_row == spec.first_row && own.num_rows == spec.num_rows;
+      if (!fits || !seen.insert(id).second) {
+        refuse(spec, ": ", own, " is no slot of it; expected other shards of the same rows of ",
+               spec.whole_shape, " of ", spec.dtype);
+      }
+      checked.slots.push_back(std::move(slot));
+    }
+  }
+
+  std::uint64_t num_left_out_;
+  const BatchLookups& lookups_;
+  CheckedBatch batch_;
+  std::map<ShardId, std::shared_ptr<StoredShard>> created_;
+};
+
+}  // namespace
+
+std::vector<StoredShard*> CheckedOperation::shards() const {
+  std::vector<StoredShard*> all = {shard.get()};
+  for (const auto& slot : slots) all.push_back(slot.get());
+  return all;
+}
+
+CheckedBatch check_batch(const OperationBatch& batch, std::uint64_t num_applied_before,
+                         const BatchLookups& lookups) {
+  Checker checker(num_applied_before, lookups);
+  for (std::size_t i = 0; i < batch.operations.size(); ++i) {
+    try {
+      checker.check(batch.operations[i]);
+    } catch (const Error& error) {
+      throw error.with_context(concat("operation ", i, " of ", batch.operations.size()));
+    }
+  }
+  return checker.take();
+}
+
+void try_sync_updates(const CheckedBatch& batch) {
+  struct Trial {
+    SyncAccumulator accumulator;
+    std::uint64_t num_steps;
+  };
+  std::map<ShardId, Trial> trials;
+  for (const CheckedOperation& each : batch.operations) {
+    const auto* update = std::get_if<UpdateShard>(each.operation);
+    if (!update || !update->sync || each.was_applied_before) continue;
+    StoredShard& shard = *each.shard;
+    auto& trial =
+        trials.try_emplace(shard.id, Trial{shard.accumulator, shard.num_steps}).first->second;
+    try {
+      (void)trial.accumulator.take(*update, trial.num_steps);
+    } catch (const Error& error) {
+      throw error.with_context(shard.spec.to_string());
+    }
+    while (trial.accumulator.drop_complete(trial.num_steps)) ++trial.num_steps;
+  }
+}
+
+}  // namespace tutti::internal

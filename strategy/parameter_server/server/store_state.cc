@@ -1,0 +1,92 @@
+// A store as a whole: its snapshot, its numbers, and who waits.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "tutti/strategy/parameter_server/server/variable_store.h"
+
+namespace tutti::internal {
+namespace {
+
+/// Takes away the reads for which `is_meant` holds.
+template <class Meant>
+std::vector<WaitingRead> take_waiting(const std::vector<std::shared_ptr<StoredShard>>& shards,
+                                      const Meant& is_meant) {
+  std::vector<WaitingRead> taken;
+  for (const auto& shard : shards) {
+    const ShardLocks lock({shard.get()});
+    std::erase_if(shard->waiting, [&](WaitingRead& each) {
+      if (!is_meant(each)) return false;
+      taken.push_back(std::move(each));
+      return true;
+    });
+  }
+  return taken;
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<StoredShard>> VariableStore::all_shards() const {
+  const MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<StoredShard>> shards;
+  for (const auto& [id, shard] : shards_) shards.push_back(shard);
+  return shards;
+}
+
+void VariableStore::drop_reads_of(std::uint64_t owner) {
+  // Their answers go where the last reference goes: after the locks.
+  (void)take_waiting(all_shards(), [&](const WaitingRead& each) { return each.owner == owner; });
+}
+
+void VariableStore::fail_waiting_reads(const Error& error) {
+  for (const WaitingRead& each :
+       take_waiting(all_shards(), [](const WaitingRead&) { return true; })) {
+    each.answers->fail(error);
+  }
+}
+
+void VariableStore::end_client(std::uint64_t client) {
+  const MutexLock lock(mutex_);
+  table_.end_client(client);
+}
+
+StoreSnapshot VariableStore::snapshot() const {
+  const MutexRow all_streams(streams_);
+  StoreSnapshot result;
+  for (const auto& shard : all_shards()) {
+    const ShardLocks lock({shard.get()});
+    result.shards.push_back(
+        {shard->spec, shard->value.read(), shard->version, shard->num_steps, shard->accumulator});
+  }
+  const MutexLock lock(mutex_);
+  fail_if_broken();
+  result.table = table_;
+  return result;
+}
+
+void VariableStore::restore(const StoreSnapshot& snapshot) {
+  const MutexRow all_streams(streams_);
+  const MutexLock creation(creation_);
+  const MutexLock lock(mutex_);
+  if (!shards_.empty()) {
+    fail(ErrorCode::kFailedPrecondition, name_, ": expected a server without variables, got one ",
+         "with ", shards_.size(), " shards; a snapshot is restored before anybody comes");
+  }
+  for (const ShardSnapshot& each : snapshot.shards) {
+    auto shard = std::make_shared<StoredShard>(each.spec, each.value);
+    shard->version = each.version;
+    shard->num_steps = each.num_steps;
+    shard->accumulator = each.accumulator;
+    shards_.emplace(shard->id, std::move(shard));
+  }
+  table_ = snapshot.table;
+}
+
+StoreStatistics VariableStore::statistics() const {
+  const MutexLock lock(mutex_);
+  StoreStatistics result = statistics_;
+  result.num_shards = shards_.size();
+  return result;
+}
+
+}  // namespace tutti::internal

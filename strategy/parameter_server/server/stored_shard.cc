@@ -1,0 +1,72 @@
+// A shard as a server holds it: reads, updates, locks.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/server/stored_shard.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti::internal {
+
+StoredShard::StoredShard(ShardSpec shard_spec, const Tensor& initial_value)
+    : spec(std::move(shard_spec)), id(spec.id()), value(initial_value, Device{}) {}
+
+OperationAnswer StoredShard::answer() const { return {.version = version, .num_steps = num_steps}; }
+
+OperationAnswer StoredShard::read(const ReadShard& read) const {
+  OperationAnswer result = answer();
+  if (read.have_version != version) result.value = value.read();
+  return result;
+}
+
+OperationAnswer StoredShard::read(const ReadRows& read) const {
+  OperationAnswer result = answer();
+  const auto rows = read.rows.host_span<std::int64_t>();
+  const Tensor whole = value.read();
+  MutableTensor values(spec.whole_shape.with_dim(0, static_cast<std::int64_t>(rows.size())),
+                       spec.dtype, Device{});
+  const std::size_t row_bytes = rows.empty() ? 0 : values.num_bytes() / rows.size();
+  std::byte* out = values.data();
+  for (const std::int64_t row : rows) {
+    if (row_bytes == 0) break;
+    std::memcpy(out, whole.bytes().data() + static_cast<std::size_t>(row) * row_bytes, row_bytes);
+    out += row_bytes;
+  }
+  result.value = values.freeze();
+  return result;
+}
+
+void StoredShard::update(const UpdateRule& rule, std::span<StoredShard* const> slots,
+                         const UpdateShard& update) {
+  std::vector<VariableComponent*> components;
+  for (StoredShard* slot : slots) components.push_back(&slot->value);
+  const Gradient gradient =
+      update.rows ? Gradient(IndexedSlices{update.gradient, *update.rows, spec.shape()})
+                  : Gradient(update.gradient);
+  VariableComponent::update(value, components, rule, gradient, update.scalars);
+  ++version;
+  for (StoredShard* slot : slots) ++slot->version;
+}
+
+void StoredShard::end_waiting(std::vector<EndedRead>& ended) {
+  std::erase_if(waiting, [&](WaitingRead& each) {
+    if (each.at_least_steps > num_steps) return false;
+    OperationAnswer found =
+        std::visit([this](const auto& wanted) { return read(wanted); }, each.read);
+    ended.push_back({std::move(each.answers), each.index, std::move(found)});
+    return true;
+  });
+}
+
+ShardLocks::ShardLocks(std::vector<StoredShard*> shards) : shards_(std::move(shards)) {
+  std::ranges::sort(shards_, {}, &StoredShard::id);
+  const auto repeated = std::ranges::unique(shards_);
+  shards_.erase(repeated.begin(), repeated.end());
+  for (StoredShard* shard : shards_) shard->mutex.lock();
+}
+
+void ShardLocks::unlock() {
+  for (StoredShard* shard : shards_) shard->mutex.unlock();
+  shards_.clear();
+}
+
+}  // namespace tutti::internal

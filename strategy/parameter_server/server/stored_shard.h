@@ -1,0 +1,85 @@
+// A shard as a server holds it: values, counters, and who waits for them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tutti/autograd/variable_storage.h"
+#include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/server/batch_answers.h"
+#include "tutti/strategy/parameter_server/server/sync_accumulator.h"
+
+namespace tutti::internal {
+
+/// A read that waits for a synchronous step. `index`: of the operation in its batch.
+struct WaitingRead {
+  std::shared_ptr<BatchAnswers> answers;
+  std::size_t index = 0;
+  std::variant<ReadShard, ReadRows> read = {};
+  std::uint64_t at_least_steps = 0;
+  std::uint64_t owner = 0;  // who asked; 0: this process
+};
+/// A read that waits no longer, for when the locks are released.
+struct EndedRead {
+  std::shared_ptr<BatchAnswers> answers;
+  std::size_t index = 0;
+  OperationAnswer answer = {};
+};
+
+/// `spec` never changes. Everything else belongs to whoever holds `mutex`: use ShardLocks.
+struct StoredShard {
+  StoredShard(ShardSpec spec, const Tensor& value);
+
+  OperationAnswer answer() const;  // without a value
+  OperationAnswer read(const ReadShard& read) const;
+  OperationAnswer read(const ReadRows& read) const;
+  /// Applies the rule, and counts a version on the shard and its slots.
+  void update(const UpdateRule& rule, std::span<StoredShard* const> slots,
+              const UpdateShard& update);
+  /// Reads that waited for what there is now.
+  void end_waiting(std::vector<EndedRead>& ended);
+
+  const ShardSpec spec;
+  const ShardId id;
+  Mutex mutex;
+  VariableComponent value;
+  std::uint64_t version = 1;
+  std::uint64_t num_steps = 0;
+  SyncAccumulator accumulator;
+  std::vector<WaitingRead> waiting;
+};
+
+/// Holds several shards, locked in the order of their ids whoever locks them.
+class ShardLocks {
+ public:
+  ShardLocks() = default;
+  explicit ShardLocks(std::vector<StoredShard*> shards);
+  ~ShardLocks() { unlock(); }
+  ShardLocks(const ShardLocks&) = delete;
+  ShardLocks& operator=(const ShardLocks&) = delete;
+  void unlock();
+
+ private:
+  std::vector<StoredShard*> shards_;
+};
+
+/// Holds mutexes that stand in a row, locked from the first on.
+class MutexRow {
+ public:
+  explicit MutexRow(std::span<Mutex> mutexes) : mutexes_(mutexes) {
+    for (Mutex& each : mutexes_) each.lock();
+  }
+  ~MutexRow() {
+    for (Mutex& each : mutexes_) each.unlock();
+  }
+  MutexRow(const MutexRow&) = delete;
+  MutexRow& operator=(const MutexRow&) = delete;
+
+ private:
+  const std::span<Mutex> mutexes_;
+};
+
+}  // namespace tutti::internal

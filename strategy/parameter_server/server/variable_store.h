@@ -1,0 +1,95 @@
+// The variables of a parameter server, and what is done with them: exactly once, all or nothing.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/protocol/applied_table.h"
+#include "tutti/strategy/parameter_server/server/batch_checks.h"
+#include "tutti/strategy/parameter_server/server/store_statistics.h"
+
+namespace tutti::internal {
+
+/// A shard at one moment.
+struct ShardSnapshot {
+  ShardSpec spec = {};
+  Tensor value;
+  std::uint64_t version = 0;
+  std::uint64_t num_steps = 0;
+  SyncAccumulator accumulator = {};
+};
+/// All shards in the order of their ids, and what was applied to them.
+struct StoreSnapshot {
+  std::vector<ShardSnapshot> shards = {};
+  AppliedTable table = {};
+};
+
+/// A batch is checked before any of it is applied. Batches of different streams run at once, and
+/// meet at the shards that both use; those of one stream one after the other, in the order of their
+/// calls. Elements change as those of local variables do (VariableComponent). Synchronous updates
+/// are applied when their step is complete; reads that wait for it hold no thread. Threads: any.
+class VariableStore final : public VariableService {
+ public:
+  /// `name` stands in front of errors: "ps 1".
+  explicit VariableStore(std::string name);
+  ~VariableStore() override;
+
+  std::string name() const override { return name_; }
+  std::shared_ptr<PendingAnswers> start(OperationBatch batch) override;
+
+  /// The same for callers that do not wait: `done` runs in this thread, or, if a read waits for a
+  /// synchronous step, in the one that completes it. `owner`: see drop_reads_of().
+  void apply(OperationBatch batch, std::uint64_t owner, BatchAnswers::Done done);
+
+  /// Nobody wants the answers of this owner's waiting reads any more: they are forgotten.
+  void drop_reads_of(std::uint64_t owner);
+  /// Ends all waiting reads with this error: the step they wait for will not come.
+  void fail_waiting_reads(const Error& error);
+  /// See AppliedTable::end_client().
+  void end_client(std::uint64_t client);
+
+  /// Between batches: waits for those that are being applied.
+  StoreSnapshot snapshot() const;
+  /// Into a store without shards; else kFailedPrecondition.
+  void restore(const StoreSnapshot& snapshot);
+  StoreStatistics statistics() const;
+
+ private:
+  static constexpr std::size_t kNumStripes = 64;
+
+  void run(const OperationBatch& batch, std::uint64_t owner,
+           const std::shared_ptr<BatchAnswers>& answers);
+  CheckedBatch check(const OperationBatch& batch, std::uint64_t num_applied_before);
+  void apply_checked(const CheckedBatch& batch, std::uint64_t owner,
+                     const std::shared_ptr<BatchAnswers>& answers, std::vector<EndedRead>& ended);
+  void apply_one(const CheckedOperation& operation, std::size_t index, std::uint64_t owner,
+                 const std::shared_ptr<BatchAnswers>& answers, std::vector<EndedRead>& ended);
+  template <class Read>
+  void read_now_or_later(StoredShard& shard, const Read& read, WaitingRead later);
+  void change(const CheckedOperation& operation, std::vector<EndedRead>& ended);
+  void take_sync(const CheckedOperation& operation, const UpdateShard& update,
+                 std::vector<EndedRead>& ended);
+  void count_read(bool is_unchanged);
+  std::shared_ptr<StoredShard> find_shard(ShardId id) const;
+  std::shared_ptr<const UpdateRule> find_rule(const std::string& description);
+  std::vector<std::shared_ptr<StoredShard>> all_shards() const;
+  void fail_if_broken() const TUTTI_REQUIRES(mutex_);
+
+  const std::string name_;
+  // Taken in this order; shards' mutexes between creation_ and mutex_.
+  mutable std::array<Mutex, kNumStripes> streams_;  // held while a batch that changes is applied
+  Mutex creation_;                                  // held while a batch that creates is checked
+  mutable Mutex mutex_;                             // held shortly: of what follows
+  std::map<ShardId, std::shared_ptr<StoredShard>> shards_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
+  AppliedTable table_ TUTTI_GUARDED_BY(mutex_);
+  StoreStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
+  std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // a batch was applied in part
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,485 @@
+// What calls between tasks must do on every wire, as a typed suite.
+// SPDX-License-Identifier: Apache-2.0
+//
+//     struct Tcp {
+//       static constexpr RpcWire kWire = RpcWire::kTcp;
+//     };
+//     INSTANTIATE_TYPED_TEST_SUITE_P(Tcp, RpcSuite, Tcp);
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/hang_watchdog.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/cluster/rpc/rpc_client.h"
+#include "tutti/cluster/rpc/rpc_server.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
+
+namespace tutti::rpc_suite {
+
+using namespace std::chrono_literals;
+using testing::expect_error;
+using Bytes = std::vector<std::byte>;
+
+inline TimePoint in(Duration duration) { return deadline_after(Clock::system().now(), duration); }
+inline TimePoint late() { return in(60s); }
+
+inline bool comes_true(const std::function<bool()>& condition) {
+  for (const TimePoint end = in(20s); !condition();) {
+    if (Clock::system().now() > end) return false;
+    Clock::system().sleep_for(2ms);
+  }
+  return true;
+}
+
+inline Bytes pattern(std::size_t count, unsigned seed) {
+  Bytes bytes(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    bytes[i] = static_cast<std::byte>((i * 2654435761u + seed * 40503u) >> 7);
+  }
+  return bytes;
+}
+
+inline Bytes bytes_of(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+inline std::string text_of(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+inline SharedBytes shared(Bytes bytes) {
+  const auto owner = std::make_shared<const Bytes>(std::move(bytes));
+  return {*owner, owner};
+}
+inline Packet packet(std::string_view head, Bytes payload = {}) {
+  Packet result{bytes_of(head), {}};
+  if (!payload.empty()) result.payload.push_back(shared(std::move(payload)));
+  return result;
+}
+inline Bytes all_of(const Packet& packet) {
+  Bytes all;
+  for (const SharedBytes& piece : packet.payload) {
+    all.insert(all.end(), piece.bytes.begin(), piece.bytes.end());
+  }
+  return all;
+}
+
+/// Does with calls what the test says, and remembers who left.
+class Handler final : public RpcHandler {
+ public:
+  using Take = std::function<void(std::shared_ptr<RpcCall>)>;
+  explicit Handler(Take take = echo) : take_(std::move(take)) {}
+  static void echo(const std::shared_ptr<RpcCall>& call) {
+    call->reply({call->request().head, call->request().payload});
+  }
+  void take(std::shared_ptr<RpcCall> call) override { take_(std::move(call)); }
+  void client_left(const RpcPeer& peer) override {
+    MutexLock lock(mutex_);
+    left_.push_back(peer);
+  }
+  std::vector<RpcPeer> left() const {
+    MutexLock lock(mutex_);
+    return left_;
+  }
+
+ private:
+  const Take take_;
+  mutable Mutex mutex_;
+  std::vector<RpcPeer> left_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// Keeps calls for later.
+class Keeper {
+ public:
+  Handler::Take take() {
+    return [this](std::shared_ptr<RpcCall> call) {
+      MutexLock lock(mutex_);
+      calls_.push_back(std::move(call));
+    };
+  }
+  std::size_t size() const {
+    MutexLock lock(mutex_);
+    return calls_.size();
+  }
+  std::vector<std::shared_ptr<RpcCall>> release() {
+    MutexLock lock(mutex_);
+    return std::exchange(calls_, {});
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<RpcCall>> calls_ TUTTI_GUARDED_BY(mutex_);
+};
+
+inline RpcServerOptions server_options(RpcWire wire) {
+  RpcServerOptions options;
+  options.wire = wire;
+  options.self = {"ps", 1, ""};
+  return options;
+}
+inline RpcClientOptions client_options(int index = 0) {
+  RpcClientOptions options;
+  options.self = {"worker", index, ""};
+  options.server = {"ps", 1, ""};
+  options.connect_timeout = 20s;
+  return options;
+}
+
+template <class Wire>
+class RpcSuite : public ::testing::Test {
+ protected:
+  static RpcServerOptions options() { return server_options(Wire::kWire); }
+  static std::unique_ptr<RpcServer> serve(RpcHandler& handler) {
+    return RpcServer::start(options(), handler);
+  }
+  static std::unique_ptr<RpcClient> connect(const RpcServer& server, int index = 0) {
+    return RpcClient::connect(server.target(), client_options(index));
+  }
+  /// The address to start a server at again.
+  static std::string address_of(const RpcServer& server) {
+    return server.target().substr(server.target().find("://") + 3);
+  }
+  testing::HangWatchdog watchdog_{"rpc suite", std::chrono::seconds(90)};
+};
+TYPED_TEST_SUITE_P(RpcSuite);
+
+TYPED_TEST_P(RpcSuite, HeadsAndPayloadsOfAllLengthsComeBack) {
+  Handler handler;
+  const auto server = this->serve(handler);
+  const auto client = this->connect(*server);
+  unsigned seed = 0;
+  for (const std::size_t head : {0, 1, 100, 70000, 4 << 20}) {
+    for (const std::size_t size : {0, 1, 63, 64, 65, 4097, 65535, 65536, 1 << 20, (5 << 20) + 3}) {
+      const Packet request{pattern(head, ++seed), {shared(pattern(size, ++seed))}};
+      const Packet answer = client->call(request, late());
+      EXPECT_EQ(answer.head, request.head) << head << ", " << size;
+      EXPECT_EQ(all_of(answer), all_of(request)) << head << ", " << size;
+    }
+  }
+  const Packet large{bytes_of("large"), {shared(pattern(64 << 20, 7))}};
+  EXPECT_TRUE(all_of(client->call(large, late())) == all_of(large));
+}
+
+TYPED_TEST_P(RpcSuite, PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64) {
+  const auto check_pieces = [](const Packet& packet) {
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < packet.payload.size(); ++i) {
+      const SharedBytes& piece = packet.payload[i];
+      EXPECT_EQ(at % 64, 0u) << "piece " << i;
+      EXPECT_TRUE(piece.bytes.size() >= 16 || i + 1 == packet.payload.size());
+      EXPECT_TRUE(piece.owner != nullptr || piece.bytes.empty());
+      at += piece.bytes.size();
+    }
+  };
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    check_pieces(call->request());
+    Handler::echo(call);
+  });
+  const auto server = this->serve(handler);
+  const auto client = this->connect(*server);
+  Packet request = packet("many");
+  for (const std::size_t size : {64, 128, 65536, 192, 3 << 20, 64, 1 << 20, 11}) {
+    request.payload.push_back(shared(pattern(size, static_cast<unsigned>(size))));
+  }
+  const Packet answer = client->call(request, late());
+  check_pieces(answer);
+  EXPECT_EQ(all_of(answer), all_of(request));
+  // Parts of it, wherever the pieces end.
+  const Bytes all = all_of(request);
+  for (const auto& [first, count] :
+       {std::pair<std::size_t, std::size_t>{0, 64}, {100, 65600}, {65000, 3 << 20}, {0, 0}}) {
+    const SharedBytes part = payload_range(answer, first, count);
+    EXPECT_TRUE(std::equal(part.bytes.begin(), part.bytes.end(),
+                           all.begin() + static_cast<std::ptrdiff_t>(first)));
+    EXPECT_EQ(part.bytes.size(), count);
+  }
+  expect_error(ErrorCode::kDataLoss, {"payload_range"},
+               [&] { (void)payload_range(answer, 1, all.size()); });
+}
+
+TYPED_TEST_P(RpcSuite, CallsUnderWayAreAnsweredInAnyOrder) {
+  Keeper keeper;
+  Handler handler(keeper.take());
+  const auto server = this->serve(handler);
+  const auto client = this->connect(*server);
+  std::vector<std::shared_ptr<RpcReply>> replies;
+  for (int i = 0; i < 300; ++i) replies.push_back(client->start(packet(concat("call ", i))));
+  EXPECT_TRUE(comes_true([&] { return keeper.size() == 300; })) << keeper.size();
+  auto calls = keeper.release();
+  for (const auto& reply : replies) EXPECT_FALSE(reply->is_ready());
+  const auto answering = Executor::system().start("answering", [&] {
+    for (auto call = calls.rbegin(); call != calls.rend(); ++call) {
+      (*call)->reply(packet(concat("answer to ", text_of((*call)->request().head))));
+    }
+  });
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_EQ(text_of(replies[static_cast<std::size_t>(i)]->wait(late()).head),
+              concat("answer to call ", i));
+  }
+  EXPECT_TRUE(replies.front()->is_ready());
+  expect_error(ErrorCode::kFailedPrecondition, {"was taken before"},
+               [&] { (void)replies.front()->wait(late()); });
+}
+
+TYPED_TEST_P(RpcSuite, CallsOfAClientComeInTheirOrderOneAtATime) {
+  std::atomic<int> inside{0};
+  std::vector<std::string> heads;
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    EXPECT_EQ(++inside, 1);
+    heads.push_back(text_of(call->request().head));  // no mutex: one at a time
+    if (heads.size() % 50 == 0) Clock::system().sleep_for(1ms);
+    --inside;
+    call->reply({});
+  });
+  const auto server = this->serve(handler);
+  const auto client = this->connect(*server);
+  std::vector<std::shared_ptr<RpcReply>> replies;
+  for (int i = 0; i < 400; ++i) {
+    const std::size_t size = i % 10 == 3 ? 300000 : i % 10 == 5 ? 70000 : 10;
+    replies.push_back(client->start(packet(std::to_string(i), pattern(size, 1))));
+  }
+  for (const auto& reply : replies) (void)reply->wait(late());
+  ASSERT_EQ(heads.size(), 400u);
+  for (int i = 0; i < 400; ++i) {
+    EXPECT_EQ(heads[static_cast<std::size_t>(i)], std::to_string(i));
+  }
+}
+
+TYPED_TEST_P(RpcSuite, ClientsAreServedAtOnceAndKnownByNameAndNumber) {
+  Event second_came;
+  Mutex mutex;
+  std::map<std::string, RpcPeer> peers;
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    {
+      MutexLock lock(mutex);
+      peers[text_of(call->request().head)] = call->peer();
+    }
+    // The first client's function ends only after the second client's.
+    const bool is_first = text_of(call->request().head) == "one";
+    if (!is_first) second_came.set();
+    EXPECT_TRUE(second_came.wait_until(late()));
+    call->reply({});
+  });
+  const auto server = this->serve(handler);
+  const auto first = this->connect(*server, 0);
+  const auto second = this->connect(*server, 3);
+  // Large, so that a wire's own thread is not what waits.
+  const auto one = first->start(packet("one", pattern(100000, 1)));
+  (void)second->call(packet("two", pattern(100000, 1)), late());
+  (void)one->wait(late());
+  EXPECT_EQ(peers.at("one").task.to_string(), "worker 0");
+  EXPECT_EQ(peers.at("two").task.to_string(), "worker 3");
+  EXPECT_NE(peers.at("one").client, peers.at("two").client);
+  EXPECT_EQ(peers.at("two").to_string().find("worker 3 ("), 0u) << peers.at("two").to_string();
+}
+
+TYPED_TEST_P(RpcSuite, ErrorsArriveWithTheirCodeAndTheServersName) {
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    const std::string what = text_of(call->request().head);
+    if (what == "fail") call->fail(Error(ErrorCode::kNotFound, "no variable 'w'"));
+    if (what == "throw") fail(ErrorCode::kOutOfRange, "row 9 of 3");
+    if (what == "other") throw std::runtime_error("something else");
+    if (what == "twice") {
+      call->reply({});
+      expect_error(ErrorCode::kFailedPrecondition, {"worker 0", "one answer per call"},
+                   [&] { call->reply({}); });
+    }
+  });
+  const auto server = this->serve(handler);
+  const auto client = this->connect(*server);
+  const auto ask = [&](std::string_view what) { (void)client->call(packet(what), late()); };
+  const std::string name = client->server_name();
+  EXPECT_EQ(name, concat("ps 1 (", this->address_of(*server), ")"));
+  expect_error(ErrorCode::kNotFound, {name + ": no variable 'w'"}, [&] { ask("fail"); });
+  expect_error(ErrorCode::kOutOfRange, {name + ": row 9 of 3"}, [&] { ask("throw"); });
+  expect_error(ErrorCode::kInternal, {name, "something else"}, [&] { ask("other"); });
+  expect_error(ErrorCode::kInternal, {name, "dropped without an answer"}, [&] { ask("drop"); });
+  ask("twice");
+}
+
+TYPED_TEST_P(RpcSuite, AnAnswerAfterTheDeadlineCanStillBeTaken) {
+  Keeper keeper;
+  Handler handler(keeper.take());
+  const auto server = this->serve(handler);
+  const auto client = this->connect(*server);
+  const auto reply = client->start(packet("slow"));
+  expect_error(ErrorCode::kDeadlineExceeded, {"worker 0: ps 1 (", "did not answer within"},
+               [&] { (void)reply->wait(in(50ms)); });
+  EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
+  keeper.release().front()->reply(packet("at last"));
+  EXPECT_EQ(text_of(reply->wait(late()).head), "at last");
+  (void)client->start(packet("nobody waits"));  // the answer goes nowhere
+  EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
+  for (const auto& call : keeper.release()) call->reply({});
+}
+
+TYPED_TEST_P(RpcSuite, WhoLeavesIsToldToTheHandlerAfterItsCalls) {
+  Keeper keeper;
+  Handler handler(keeper.take());
+  const auto server = this->serve(handler);
+  std::shared_ptr<RpcReply> reply;
+  {
+    const auto client = this->connect(*server, 2);
+    reply = client->start(packet("last words"));
+    EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
+  }
+  expect_error(ErrorCode::kCancelled, {"worker 2", "ps 1 ("}, [&] { (void)reply->wait(late()); });
+  EXPECT_TRUE(comes_true([&] { return handler.left().size() == 1; }));
+  EXPECT_EQ(handler.left().front().task.to_string(), "worker 2");
+  for (const auto& call : keeper.release()) call->reply(packet("to nobody"));
+}
+
+TYPED_TEST_P(RpcSuite, AllCallsCanBeEndedAtOnce) {
+  Keeper keeper;
+  Handler handler(keeper.take());
+  const auto server = this->serve(handler);
+  const auto client = this->connect(*server);
+  const auto before = client->start(packet("before"));
+  client->fail_all(Error(ErrorCode::kUnavailable, "ps 1 died: its process is gone"));
+  const auto after = client->start(packet("after"));
+  for (const auto& reply : {before, after}) {
+    expect_error(ErrorCode::kUnavailable, {"ps 1 died: its process is gone"},
+                 [&] { (void)reply->wait(late()); });
+  }
+}
+
+TYPED_TEST_P(RpcSuite, CallsEndWhenTheServerStaysAway) {
+  Keeper keeper;
+  Handler handler(keeper.take());
+  auto server = this->serve(handler);
+  auto options = client_options();
+  options.patience = 300ms;
+  const auto client = RpcClient::connect(server->target(), options);
+  const auto reply = client->start(packet("unanswered"));
+  EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
+  const std::string address = this->address_of(*server);
+  server.reset();
+  for (const auto& call : keeper.release()) call->reply({});  // goes nowhere
+  expect_error(ErrorCode::kUnavailable, {"worker 0: ps 1 (" + address + ") is gone since"},
+               [&] { (void)reply->wait(late()); });
+  expect_error(ErrorCode::kUnavailable, {"worker 0: ps 1 ("},
+               [&] { (void)client->call(packet("later"), late()); });
+  // It comes back after all: new calls reach it.
+  auto again = this->options();
+  again.address = address;
+  Handler echo;
+  server = RpcServer::start(again, echo);
+  EXPECT_TRUE(comes_true([&] {
+    try {
+      return text_of(client->call(packet("back"), late()).head) == "back";
+    } catch (const Error&) {
+      return false;
+    }
+  }));
+}
+
+TYPED_TEST_P(RpcSuite, ARestartedServerEndsCallsUnlessTheyOutliveIt) {
+  for (const bool survives : {false, true}) {
+    Keeper keeper;
+    Handler handler(keeper.take());
+    auto server = this->serve(handler);
+    auto options = client_options();
+    options.survives_restarts = survives;
+    const auto client = RpcClient::connect(server->target(), options);
+    EXPECT_EQ(client->server_incarnation(), 0u);
+    const auto reply = client->start(packet("asked"));
+    EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
+    auto again = this->options();
+    again.address = this->address_of(*server);
+    again.incarnation = 1;
+    server.reset();
+    keeper.release();
+    Handler echo;
+    server = RpcServer::start(again, echo);
+    if (survives) {
+      EXPECT_EQ(text_of(reply->wait(late()).head), "asked");
+    } else {
+      expect_error(ErrorCode::kAborted, {"ps 1 (", "was started again (incarnation 1)"},
+                   [&] { (void)reply->wait(late()); });
+    }
+    EXPECT_EQ(text_of(client->call(packet("new"), late()).head), "new");
+    EXPECT_EQ(client->server_incarnation(), 1u);
+  }
+}
+
+TYPED_TEST_P(RpcSuite, StrangersAreRefusedAndTold) {
+  Handler handler([](const std::shared_ptr<RpcCall>& call) {
+    ADD_FAILURE() << "a call of " << call->peer().to_string();
+  });
+  auto options = this->options();
+  options.job_id = "job a";
+  options.secret = JobSecret::generate();
+  const auto server = RpcServer::start(options, handler);
+  const auto expect_refusal = [&](const std::vector<std::string>& parts, const auto& change) {
+    auto asking = client_options();
+    asking.job_id = options.job_id;
+    asking.secret = options.secret;
+    change(asking);
+    expect_error(ErrorCode::kFailedPrecondition, parts,
+                 [&] { (void)RpcClient::connect(server->target(), asking); });
+  };
+  using Options = RpcClientOptions;
+  expect_refusal({"worker 0 cannot call ps 1 (", "secret"},
+                 [](Options& asking) { asking.secret = JobSecret::generate(); });
+  expect_refusal({"worker 0 cannot call ps 1 (", "secret"},
+                 [](Options& asking) { asking.secret = JobSecret(); });
+  expect_refusal({"two jobs met", "job a", "job b"},
+                 [](Options& asking) { asking.job_id = "job b"; });
+  expect_refusal({"cannot call ps 2 (", "ps 1 answers there, expected ps 2"},
+                 [](Options& asking) { asking.server.index = 2; });
+}
+
+TYPED_TEST_P(RpcSuite, ArgumentsAreChecked) {
+  Handler handler(
+      [](const std::shared_ptr<RpcCall>& call) { call->reply(packet("long", pattern(5000, 1))); });
+  auto options = this->options();
+  options.longest_payload = 4096;
+  const auto server = RpcServer::start(options, handler);
+  const auto client = this->connect(*server);
+  expect_error(ErrorCode::kInvalidArgument, {"worker 0: ps 1 (", "4097 of payload", "4096"},
+               [&] { (void)client->start(packet("", pattern(4097, 1))); });
+  expect_error(ErrorCode::kInvalidArgument, {"bytes of head"}, [&] {
+    (void)client->start({Bytes((4 << 20) + 1), {}});
+  });
+  expect_error(ErrorCode::kResourceExhausted, {"ps 1 (", "5000 of payload"},
+               [&] { (void)client->call(packet("x"), late()); });
+  for (const char* target : {"", "127.0.0.1:1", "ftp://127.0.0.1:1", "tcp://127.0.0.1", "inproc://",
+                             "tcp://127.0.0.1:0"}) {
+    expect_error(ErrorCode::kInvalidArgument, {"rpc: the target '", "expected grpc://host:port"},
+                 [&] { (void)RpcClient::connect(target, client_options()); });
+  }
+}
+
+TYPED_TEST_P(RpcSuite, AServerThatNeverComesIsNamed) {
+  Handler handler;
+  auto server = this->serve(handler);
+  const std::string target = server->target(), address = this->address_of(*server);
+  server.reset();
+  auto options = client_options();
+  options.connect_timeout = 100ms;
+  expect_error(ErrorCode::kDeadlineExceeded,
+               {"worker 0 did not reach ps 1 (" + address + ") within 0.1 s"},
+               [&] { (void)RpcClient::connect(target, options); });
+}
+
+REGISTER_TYPED_TEST_SUITE_P(
+    RpcSuite, HeadsAndPayloadsOfAllLengthsComeBack,
+    PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64, CallsUnderWayAreAnsweredInAnyOrder,
+    CallsOfAClientComeInTheirOrderOneAtATime, ClientsAreServedAtOnceAndKnownByNameAndNumber,
+    ErrorsArriveWithTheirCodeAndTheServersName, AnAnswerAfterTheDeadlineCanStillBeTaken,
+    WhoLeavesIsToldToTheHandlerAfterItsCalls, AllCallsCanBeEndedAtOnce,
+    CallsEndWhenTheServerStaysAway, ARestartedServerEndsCallsUnlessTheyOutliveIt,
+    StrangersAreRefusedAndTold, ArgumentsAreChecked, AServerThatNeverComesIsNamed);
+
+}  // namespace tutti::rpc_suite

@@ -1,0 +1,71 @@
+// Fuzzes what a parameter server reads from connections: batches of operations, and their answers.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+
+#include "tutti/core/error.h"
+#include "tutti/strategy/parameter_server/protocol/encoding.h"
+#include "tutti/strategy/parameter_server/server/variable_store.h"
+
+namespace {
+
+using namespace tutti;
+using namespace tutti::internal;
+
+/// Two bytes: the length of the head. The head; the payload.
+Packet packet_of(std::span<const std::byte> bytes) {
+  Packet packet;
+  if (bytes.size() < 2) return packet;
+  const std::size_t wanted =
+      std::to_integer<std::size_t>(bytes[0]) | std::to_integer<std::size_t>(bytes[1]) << 8;
+  bytes = bytes.subspan(2);
+  const std::size_t length = std::min(wanted, bytes.size());
+  packet.head.assign(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length));
+  if (length < bytes.size()) packet.payload.push_back({bytes.subspan(length), nullptr});
+  return packet;
+}
+
+bool is_small(const Operation& operation) {
+  const auto* create = std::get_if<CreateShard>(&operation);
+  return !create || create->spec.whole_shape.num_elements() < 100'000;
+}
+
+void serve(const OperationBatch& batch) {
+  if (!std::ranges::all_of(batch.operations, is_small)) return;
+  VariableStore store("ps 0");
+  const auto answers = store.start(batch);
+  if (!answers->is_ready()) return;  // waits for a synchronous step
+  try {
+    (void)answers->wait(TimePoint::max());
+  } catch (const Error&) {  // refused
+  }
+}
+
+template <class Decode>
+void read(const Packet& packet, const Decode& decode) {
+  try {
+    const auto decoded = decode(packet);
+    const bool is_plain = head_format(packet) == HeadFormat::kBytes;
+    // What was accepted is what encoding gives back, byte by byte.
+    if (is_plain && encode(decoded, HeadFormat::kBytes).head != packet.head) std::abort();
+    if constexpr (std::is_same_v<std::decay_t<decltype(decoded)>, OperationBatch>) serve(decoded);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDataLoss && error.code() != ErrorCode::kUnimplemented) {
+      std::abort();
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const Packet packet = packet_of(std::as_bytes(std::span(data, size)));
+  read(packet, [](const Packet& each) { return decode_batch(each); });
+  read(packet, [](const Packet& each) { return decode_answers(each); });
+  return 0;
+}

@@ -1,0 +1,167 @@
+// Batches and answers as packets: both forms of the head, any cut of the payload, nothing believed.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/protocol/encoding.h"
+
+#include "tests/strategy/parameter_server/packet_helpers.h"
+
+namespace tutti {
+namespace {
+namespace ps_encoding {
+
+using namespace store_tests;
+using internal::decode_answers;
+using internal::decode_batch;
+using internal::encode;
+
+/// Equal, as far as the plain form of the packet can tell: it has every part.
+void expect_equal(const OperationBatch& actual, const OperationBatch& expected) {
+  const Packet a = encode(actual, HeadFormat::kBytes), b = encode(expected, HeadFormat::kBytes);
+  EXPECT_EQ(a.head, b.head);
+  EXPECT_EQ(payload_of(a), payload_of(b));
+}
+
+TEST(BatchEncoding, EveryOperationComesBackHoweverItWasCut) {
+  const OperationBatch batch = batch_of_everything();
+  for (const HeadFormat format : head_formats()) {
+    const Packet packet = encode(batch, format);
+    EXPECT_EQ(internal::head_format(packet), format);
+    for (const std::size_t size : {1, 7, 64, 4096, 1 << 20}) {
+      expect_equal(decode_batch(cut(packet, size)), batch);
+    }
+  }
+}
+
+TEST(BatchEncoding, PartsAreWhatTheyWere) {
+  for (const HeadFormat format : head_formats()) {
+    const OperationBatch batch = decode_batch(encode(batch_of_everything(), format));
+    EXPECT_EQ(batch.term, 3u);
+    EXPECT_EQ(batch.stream, (UpdateStream{UpdateStream::Kind::kClosure, 0xF123456789ABCDEF, 7}));
+    EXPECT_EQ(batch.first_ordinal, 11u);
+    EXPECT_EQ(batch.finished_below, 9u);
+    const auto& create = std::get<CreateShard>(batch.operations[0]);
+    EXPECT_EQ(create.spec, (ShardSpec{"layer/'w'\n", DType::kFloat64, {10, 3}, 1, 4, 3, 3}));
+    const ValueGenerator generator{
+        ValueGenerator::Kind::kUniform, -0.1, 0.2, {1, 2, 3, 4, 5}, DType::kFloat64, {10, 3}};
+    EXPECT_EQ(std::get<ValueGenerator>(create.initial_value), generator);
+    EXPECT_EQ(std::get<AssignShard>(batch.operations[4]).op, AssignOp::kSubtract);
+    EXPECT_EQ(std::get<ScatterShard>(batch.operations[5]).op, ScatterOp::kMax);
+    const auto& update = std::get<UpdateShard>(batch.operations[8]);
+    EXPECT_EQ(update.slots, (std::vector<ShardId>{8, 9}));
+    EXPECT_EQ(update.scalars.iteration, 12);
+    EXPECT_EQ(update.sync->num_to_aggregate, 4);
+    EXPECT_EQ(update.sync->divisor, 2.5);
+    EXPECT_EQ(update.computed_at_version, 99u);
+    expect_same_bits(*update.rows, rows_of({2, 2, 1}));
+    EXPECT_FALSE(std::get<UpdateShard>(batch.operations[9]).sync.has_value());
+  }
+}
+
+TEST(BatchEncoding, LargeTensorsAreNotCopiedAndPiecesStartAtMultiplesOf64) {
+  const Tensor large = Tensor::full({5000}, 0.25);  // 20,000 bytes: not a multiple of 64
+  OperationBatch batch = batch_of_everything();
+  batch.operations.insert(batch.operations.begin() + 3, AssignShard{1, AssignOp::kAdd, large});
+  const Packet packet = encode(batch, HeadFormat::kBytes);
+  std::size_t offset = 0;
+  bool found = false;
+  for (const SharedBytes& piece : packet.payload) {
+    EXPECT_EQ(offset % 64, 0u);
+    found = found || piece.bytes.data() == large.bytes().data();
+    offset += piece.bytes.size();
+  }
+  EXPECT_TRUE(found);
+  EXPECT_LE(packet.payload.size(), 7u);  // small tensors travel together
+  expect_equal(decode_batch(packet), batch);
+}
+
+TEST(BatchEncoding, AnswersComeBack) {
+  std::vector<OperationAnswer> answers(3);
+  answers[0].value = Tensor::full({40, 40}, 3.0);
+  answers[0].version = 5;
+  answers[1].num_steps = 6;
+  answers[1].was_applied_before = true;
+  answers[2].value = Tensor::full({}, 2.0, DType::kFloat16);
+  for (const HeadFormat format : head_formats()) {
+    const auto again = decode_answers(cut(encode(answers, format), 100));
+    ASSERT_EQ(again.size(), 3u);
+    expect_same_bits(*again[0].value, *answers[0].value);
+    EXPECT_EQ(again[0].version, 5u);
+    EXPECT_FALSE(again[1].value.has_value());
+    EXPECT_EQ(again[1].num_steps, 6u);
+    EXPECT_TRUE(again[1].was_applied_before);
+    expect_same_bits(*again[2].value, *answers[2].value);
+    EXPECT_TRUE(decode_answers(encode(std::vector<OperationAnswer>{}, format)).empty());
+  }
+}
+
+void expect_refused(const Packet& packet) {
+  expect_error(ErrorCode::kDataLoss, {}, [&] { (void)decode_batch(packet); });
+}
+
+TEST(BatchEncoding, WhatIsCutOffOrAddedIsRefused) {
+  const Packet packet = encode(batch_of_everything(), HeadFormat::kBytes);
+  for (std::size_t size = 0; size < packet.head.size(); ++size) {
+    Packet shorter = packet;
+    shorter.head.resize(size);
+    expect_refused(shorter);
+  }
+  for (const HeadFormat format : head_formats()) {
+    Packet other = encode(batch_of_everything(), format);
+    other.payload.pop_back();
+    expect_refused(other);
+    other = encode(batch_of_everything(), format);
+    other.payload.push_back(other.payload.front());
+    expect_refused(other);
+    expect_error(ErrorCode::kDataLoss, {"answers"},
+                 [&] { (void)decode_answers(encode(batch_of_everything(), format)); });
+  }
+  Packet longer = packet;
+  longer.head.push_back(std::byte{0});
+  expect_refused(longer);
+}
+
+TEST(BatchEncoding, NumbersThatNameNothingAreRefused) {
+  OperationBatch batch;
+  batch.operations = {AssignShard{1, AssignOp::kAdd, Tensor::full({3}, 1.0, DType::kBool)}};
+  const Packet packet = encode(batch, HeadFormat::kBytes);
+  // Term, kind, id, replica, first ordinal, watermark, number of operations; then the operation.
+  constexpr std::size_t kOperation = 1 + 8 + 1 + 8 + 4 + 8 + 8 + 4;
+  const auto with = [&](std::size_t place, int value) {
+    Packet changed = packet;
+    changed.head.at(place) = static_cast<std::byte>(value);
+    return changed;
+  };
+  expect_equal(decode_batch(with(kOperation, 3)), batch);  // the place is right
+  expect_refused(with(9, 0));                              // a stream of no kind
+  expect_refused(with(9, 3));
+  expect_refused(with(kOperation - 1, 1));      // 16 million operations
+  expect_refused(with(kOperation, 7));          // no such operation
+  expect_refused(with(kOperation + 9, 3));      // no such assignment
+  expect_refused(with(kOperation + 10, 8));     // no such type
+  expect_refused(with(kOperation + 11, 9));     // rank 9
+  expect_refused(with(kOperation + 12, 65));    // more elements than bytes
+  expect_refused(with(kOperation + 19, 0x7F));  // 2^63 of them
+  expect_refused(with(kOperation + 19, 0xFF));  // fewer than none
+  Packet bools = cut(packet, 1 << 10);
+  std::vector<std::byte> bytes = payload_of(bools);
+  bytes[1] = std::byte{2};
+  bools.payload = {{bytes, nullptr}};
+  expect_error(ErrorCode::kDataLoss, {"bool"}, [&] { (void)decode_batch(bools); });
+}
+
+TEST(BatchEncoding, WhatIsTooLongIsSaidBeforeItIsSent) {
+  OperationBatch batch;
+  batch.operations.assign(internal::kMostOperations + 1, ReadShard{});
+  expect_error(ErrorCode::kInvalidArgument, {"65537"}, [&] { (void)encode(batch); });
+  batch.operations = {CreateShard{whole(std::string(5000, 'x'), {1}), Tensor::ones({1})}};
+  expect_error(ErrorCode::kInvalidArgument, {"5000 characters"}, [&] { (void)encode(batch); });
+  batch.operations = {AssignShard{1, AssignOp::kAdd, Tensor()}};
+  expect_error(ErrorCode::kInvalidArgument, {"undefined"}, [&] { (void)encode(batch); });
+  UpdateShard update{1, {}, std::string(60'000, 'x')};
+  update.gradient = Tensor::ones({1});
+  batch.operations.assign(100, update);
+  expect_error(ErrorCode::kInvalidArgument, {"in two"}, [&] { (void)encode(batch); });
+}
+
+}  // namespace ps_encoding
+}  // namespace
+}  // namespace tutti

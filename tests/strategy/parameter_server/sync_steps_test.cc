@@ -1,0 +1,270 @@
+// Synchronous steps on the variable store: sums by rank, stale gradients, backups, waiting reads.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <memory>
+#include <numeric>
+
+#include "tests/strategy/parameter_server/store_helpers.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/random.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
+#include "tutti/cross_device_ops/sparse.h"
+#include "tutti/optimizer/adagrad.h"
+#include "tutti/optimizer/sgd.h"
+#include "tutti/optimizer/update_rule_spec.h"
+#include "tutti/tensor/ops/random_ops.h"
+
+namespace tutti {
+namespace {
+namespace sync_steps {
+
+using namespace store_tests;
+
+const Shape kShape{6, 4};
+
+Tensor gradient_of(int rank, std::uint64_t step, const Shape& shape = kShape) {
+  return random_normal(shape, RandomKey{3, kUserPurpose, static_cast<std::uint64_t>(rank), step});
+}
+
+/// Plain descent by 1.
+UpdateShard update_of(int rank, std::uint64_t step, int num_ranks, int num_to_aggregate) {
+  UpdateShard update{whole("w", kShape).id(), {}, describe_update_rule(SgdRule())};
+  update.scalars.learning_rate = 1.0;
+  update.scalars.iteration = static_cast<std::int64_t>(step);
+  update.gradient = gradient_of(rank, step);
+  update.sync = SyncSpec{step, rank, num_ranks, num_to_aggregate, 1.0};
+  return update;
+}
+
+/// A store with a variable of zeros, and a client per rank.
+struct Job {
+  explicit Job(int num_ranks) {
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      clients.emplace_back(store, static_cast<std::uint64_t>(rank + 1));
+    }
+    clients[0].call({CreateShard{whole("w", kShape), Tensor::zeros(kShape)}});
+  }
+  Tensor read() { return clients[0].read(id); }
+  VariableStore store{"ps 0"};
+  std::vector<Client> clients;
+  const ShardId id = whole("w", kShape).id();
+};
+
+TEST(SyncSteps, TheSumIsThatOfTheCanonicalTreeInAnyOrderOfArrival) {
+  constexpr int kRanks = 5;
+  std::vector<Tensor> gradients;
+  for (int rank = 0; rank < kRanks; ++rank) gradients.push_back(gradient_of(rank, 0));
+  const Tensor sum = reduce_tensors_along_tree(ReduceOp::kSum, gradients, Device{});
+  Variable expected(Tensor::zeros(kShape));
+  expected.storage().update(SgdRule(), {}, sum, {.learning_rate = 1.0});
+  std::vector<int> order(kRanks);
+  std::iota(order.begin(), order.end(), 0);
+  do {
+    Job job(kRanks);
+    for (const int rank : order) {
+      expect_same_bits(job.read(), Tensor::zeros(kShape));
+      const auto update = update_of(rank, 0, kRanks, kRanks);
+      job.clients[static_cast<std::size_t>(rank)].call({update});
+    }
+    expect_same_bits(job.read(), expected.value());
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST(SyncSteps, RowsGiveTheBitsOfTheDenseSum) {
+  const std::vector<std::vector<std::int64_t>> rows = {{5, 1, 5}, {}, {1, 0}};
+  std::vector<IndexedSlices> slices;
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto& own = rows[static_cast<std::size_t>(rank)];
+    const Shape shape = kShape.with_dim(0, static_cast<std::int64_t>(own.size()));
+    slices.push_back({gradient_of(rank, 0, shape), rows_of(own), kShape});
+  }
+  const AdagradRule rule;
+  Variable expected(Tensor::ones(kShape));
+  const Variable slot = expected.storage().create_slot("a", 0.1);
+  IndexedSlices sum = sum_slices_canonically(slices, Device{});
+  std::vector<float> halves;
+  for (const float each : sum.values.host_span<float>()) halves.push_back(each / 2.0f);
+  sum.values = Tensor::from(sum.values.shape(), halves);
+  expected.storage().update(rule, std::span(&slot, 1), sum, {.learning_rate = 0.3});
+
+  VariableStore store("ps 0");
+  const ShardSpec spec = whole("w", kShape), own_slot = whole("w/a", kShape);
+  Client(store, 9).call(
+      {CreateShard{spec, Tensor::ones(kShape)}, CreateShard{own_slot, Tensor::full(kShape, 0.1)}});
+  for (const int rank : {2, 0, 1}) {
+    UpdateShard update{spec.id(), {own_slot.id()}, describe_update_rule(rule)};
+    update.scalars.learning_rate = 0.3;
+    update.rows = slices[static_cast<std::size_t>(rank)].indices;
+    update.gradient = slices[static_cast<std::size_t>(rank)].values;
+    update.sync = SyncSpec{0, rank, 3, 3, 2.0};
+    Client(store, static_cast<std::uint64_t>(rank)).call({update});
+  }
+  Client reader(store, 10);
+  expect_same_bits(reader.read(spec.id()), expected.value());
+  expect_same_bits(reader.read(own_slot.id()), slot.value());
+}
+
+TEST(SyncSteps, ASecondGradientOfARankIsNotTaken) {
+  Job job(2), same(2);
+  job.clients[0].call({update_of(0, 0, 2, 2)});
+  UpdateShard other = update_of(0, 0, 2, 2);
+  other.gradient = Tensor::ones(kShape);
+  Client restarted(job.store, 77);  // the same rank in a new process
+  restarted.call({other});
+  job.clients[1].call({update_of(1, 0, 2, 2)});
+  same.clients[0].call({update_of(0, 0, 2, 2)});
+  same.clients[1].call({update_of(1, 0, 2, 2)});
+  expect_same_bits(job.read(), same.read());
+  EXPECT_EQ(job.store.statistics().num_rank_duplicates, 1u);
+}
+
+TEST(SyncSteps, SRO_StaleGradientsAreDroppedAndCounted) {
+  Job job(3);
+  job.clients[0].call({update_of(0, 0, 3, 2)});
+  const auto second = job.clients[1].call({update_of(1, 0, 3, 2)});
+  EXPECT_EQ(second[0].num_steps, 1u);
+  const Tensor after = job.read();
+  const auto late = job.clients[2].call({update_of(2, 0, 3, 2)});
+  EXPECT_EQ(late[0].num_steps, 1u);
+  EXPECT_FALSE(late[0].was_applied_before);
+  expect_same_bits(job.read(), after);
+  EXPECT_EQ(job.store.statistics().num_stale_dropped, 1u);
+  EXPECT_EQ(job.store.statistics().num_sync_steps, 1u);
+}
+
+TEST(SyncSteps, BackupRanksReplaceThoseThatAreLate) {
+  Job job(3);
+  for (const int rank : {2, 1}) {
+    job.clients[static_cast<std::size_t>(rank)].call({update_of(rank, 0, 3, 2)});
+  }
+  // Ranks 1 and 2, in rank order.
+  const Tensor gradients[] = {gradient_of(1, 0), gradient_of(2, 0)};
+  Variable expected(Tensor::zeros(kShape));
+  expected.storage().update(SgdRule(), {},
+                            reduce_tensors_along_tree(ReduceOp::kSum, gradients, Device{}),
+                            {.learning_rate = 1.0});
+  expect_same_bits(job.read(), expected.value());
+  // Rank 2 is ahead: its gradient waits for its step.
+  job.clients[2].call({update_of(2, 2, 3, 2)});
+  job.clients[2].call({update_of(2, 1, 3, 2)});
+  EXPECT_EQ(job.store.statistics().num_sync_steps, 1u);
+  job.clients[1].call({update_of(1, 2, 3, 2)});
+  EXPECT_EQ(job.store.statistics().num_sync_steps, 1u);
+  job.clients[0].call({update_of(0, 1, 3, 2)});  // completes step 1, and step 2 behind it
+  EXPECT_EQ(job.store.statistics().num_sync_steps, 3u);
+}
+
+TEST(SyncSteps, RanksThatDisagreeAreNamedAndNothingChanges) {
+  Job job(2);
+  job.clients[0].call({update_of(0, 0, 2, 2)});
+  const std::string state = state_of(job.store);
+  const auto refuse = [&](const std::vector<std::string>& parts, UpdateShard update) {
+    expect_error(ErrorCode::kInvalidArgument, parts, [&] { job.clients[1].call({update}); });
+    job.clients[1].go_back_to(0);
+    EXPECT_EQ(state_of(job.store), state);
+  };
+  UpdateShard update = update_of(1, 0, 2, 2);
+  update.scalars.learning_rate = 0.5;
+  refuse({"ps 0: ", "'w'", "ranks 0 and 1", "learning rate"}, update);
+  update = update_of(1, 0, 3, 2);
+  refuse({"number of ranks"}, update);
+  update = update_of(1, 0, 2, 2);
+  update.rows = rows_of({0, 1, 2, 3, 4, 5});
+  refuse({"sparse"}, update);
+  expect_error(ErrorCode::kFailedPrecondition, {"rank 1", "step 9"},
+               [&] { job.clients[1].call({update_of(1, 9, 2, 2)}); });
+  job.clients[1].go_back_to(0);
+  // Both ranks in one batch, the second does not agree: the first is not held either.
+  UpdateShard mine = update_of(0, 1, 2, 2), other = update_of(1, 1, 2, 2);
+  other.scalars.iteration = 7;
+  expect_error(ErrorCode::kInvalidArgument, {"ranks 0 and 1", "step 1"}, [&] {
+    job.clients[1].call({mine, other});
+  });
+  EXPECT_EQ(state_of(job.store), state);
+}
+
+TEST(SyncSteps, ReadsWaitForTheirStepWithoutAThread) {
+  Job job(2);
+  const auto waiting = job.clients[0].start(
+      {update_of(0, 0, 2, 2), ReadShard{job.id, 0, 1}, ReadRows{job.id, rows_of({3}), 1}});
+  EXPECT_FALSE(waiting->is_ready());
+  expect_error(ErrorCode::kDeadlineExceeded, {"ps 0"},
+               [&] { (void)waiting->wait(Clock::system().now()); });
+  (void)job.read();  // others are answered meanwhile
+  const auto other = job.clients[1].start({update_of(1, 0, 2, 2), ReadShard{job.id, 0, 1}});
+  ASSERT_TRUE(waiting->is_ready());
+  ASSERT_TRUE(other->is_ready());
+  const auto answers = waiting->wait(soon());
+  EXPECT_EQ(answers[1].num_steps, 1u);
+  expect_same_bits(*answers[1].value, *other->wait(soon())[1].value);
+  expect_same_bits(*answers[2].value, answers[1].value->rows(3, 1));
+}
+
+TEST(SyncSteps, ABatchThatComesAgainWaitsAgain) {
+  Job job(2);
+  const OperationBatch batch =
+      job.clients[0].batch({update_of(0, 0, 2, 2), ReadShard{job.id, 0, 1}});
+  const auto first = job.store.start(batch), again = job.store.start(batch);
+  EXPECT_FALSE(again->is_ready());
+  job.clients[1].call({update_of(1, 0, 2, 2)});
+  expect_same_bits(*first->wait(soon())[1].value, *again->wait(soon())[1].value);
+  EXPECT_TRUE(again->wait(soon())[0].was_applied_before);
+  EXPECT_EQ(job.store.statistics().num_sync_steps, 1u);
+}
+
+TEST(SyncSteps, WaitingReadsEndWithTheirOwnerAndWithTheJob) {
+  Job job(2);
+  int num_done = 0;
+  std::vector<Error> errors;
+  const auto count = [&](internal::BatchResult result) {
+    ++num_done;
+    if (result.error) errors.push_back(*result.error);
+  };
+  job.store.apply(job.clients[0].batch({ReadShard{job.id, 0, 1}}), 5, count);
+  job.store.apply(job.clients[0].batch({ReadShard{job.id, 0, 1}}), 6, count);
+  job.store.drop_reads_of(5);
+  EXPECT_EQ(num_done, 0);
+  job.store.fail_waiting_reads(Error(ErrorCode::kAborted, "worker 1 died"));
+  EXPECT_EQ(num_done, 1);
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].message(), "worker 1 died");
+}
+
+TEST(SyncSteps, HeldGradientsAreInTheSnapshot) {
+  Job job(2), plain(2);
+  job.clients[0].call({update_of(0, 0, 2, 2)});
+  VariableStore again("ps 0");
+  again.restore(job.store.snapshot());
+  Client second(again, 2);
+  second.call({update_of(1, 0, 2, 2)});
+  for (int rank = 0; rank < 2; ++rank) {
+    plain.clients[static_cast<std::size_t>(rank)].call({update_of(rank, 0, 2, 2)});
+  }
+  expect_same_bits(second.read(job.id), plain.read());
+}
+
+TEST(SyncSteps, ThreadsGiveTheBitsOfOneAfterTheOther) {
+  constexpr int kRanks = 3;
+  constexpr std::uint64_t kSteps = 20;
+  Job threads(kRanks), one(kRanks);
+  std::vector<std::unique_ptr<Thread>> running;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    running.push_back(Executor::system().start("rank", [&threads, rank] {
+      Client& client = threads.clients[static_cast<std::size_t>(rank)];
+      for (std::uint64_t step = 0; step < kSteps; ++step) {
+        client.call({update_of(rank, step, kRanks, kRanks), ReadShard{threads.id, 0, step + 1}});
+      }
+    }));
+  }
+  for (const auto& thread : running) thread->join();
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      one.clients[static_cast<std::size_t>(rank)].call({update_of(rank, step, kRanks, kRanks)});
+    }
+  }
+  expect_same_bits(threads.read(), one.read());
+}
+
+}  // namespace sync_steps
+}  // namespace
+}  // namespace tutti
