@@ -174,8 +174,8 @@ void ClosureLedger::on(const events::TookOver& event) {
 }
 
 void ClosureLedger::on(const events::CutBegan& event) {
-  expect(event.id > last_cut_ && (!new_cut_ || event.id > new_cut_->id), "begin cut", event.id,
-         "not a new number");
+  expect(event.id > last_cut_begun_, "begin cut", event.id, "not a new number");
+  last_cut_begun_ = event.id;
   new_cut_ = NewCut{event.id, finished_below_};
   for (auto& [number, closure] : closures_) {
     closure.is_in_new_cut = closure.state == State::kFinished;
@@ -196,6 +196,7 @@ void ClosureLedger::on(const events::CutTaken& event) {
 void ClosureLedger::on(const events::RolledBack& event) {
   expect(rules_.keeps_for_rollback, "roll back to cut", last_cut_, "what finished was not kept");
   take_term(event.term, "roll back with term");
+  rollback_term_ = event.term;
   new_cut_.reset();
   void_attempts();
   for (auto& [number, closure] : closures_) {
@@ -292,7 +293,7 @@ std::vector<std::byte> ClosureLedger::bytes() const {
   write(bytes, rules_.most_attempts), write(bytes, rules_.most_workers_lost);
   write(bytes, rules_.keeps_for_rollback);
   bytes.number(term_), bytes.number(next_number_), bytes.number(finished_below_);
-  bytes.number(last_cut_);
+  bytes.number(last_cut_), bytes.number(last_cut_begun_), bytes.number(rollback_term_);
   write(bytes, new_cut_.has_value());
   if (new_cut_) bytes.number(new_cut_->id), bytes.number(new_cut_->below);
   bytes.number(static_cast<std::uint32_t>(closures_.size()));

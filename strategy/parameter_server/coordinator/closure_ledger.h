@@ -70,6 +70,11 @@ class ClosureLedger {
   /// table late must not have forgotten what another saved without.
   std::uint64_t published_below() const { return new_cut_ ? new_cut_->below : finished_below_; }
   std::uint64_t last_cut() const { return last_cut_; }
+  /// Of any that began: later ones have higher numbers, so that late answers are told apart.
+  std::uint64_t last_cut_begun() const { return last_cut_begun_; }
+  /// The term under which servers went back last. One that has not since then, because the
+  /// coordinator died while they did, still has to.
+  std::uint64_t rollback_term() const { return rollback_term_; }
 
   /// nullptr: not scheduled yet, or ended and forgotten.
   const Closure* find(std::uint64_t number) const;
@@ -114,6 +119,8 @@ class ClosureLedger {
   std::uint64_t next_number_ = 0;
   std::uint64_t finished_below_ = 0;
   std::uint64_t last_cut_ = 0;
+  std::uint64_t last_cut_begun_ = 0;
+  std::uint64_t rollback_term_ = 0;
   std::optional<NewCut> new_cut_;
   std::map<std::uint64_t, Closure> closures_;
   std::set<std::uint64_t> queued_;

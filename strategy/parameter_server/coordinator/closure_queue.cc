@@ -42,7 +42,6 @@ ClosureQueue::ClosureQueue(
     : options_(std::move(options)),
       ledger_(before == ClosureLedger() ? ClosureLedger(options_.rules) : std::move(before)) {
   MutexLock lock(mutex_);
-  last_cut_begun_ = ledger_.last_cut();
   for (std::uint64_t n = 0; n < ledger_.next_number(); ++n) {
     const ClosureLedger::Closure* closure = ledger_.find(n);
     if (closure != nullptr && !is_over(closure)) {
@@ -274,8 +273,8 @@ void ClosureQueue::stop_now(const char* why) {
 
 std::uint64_t ClosureQueue::begin_cut() {
   MutexLock lock(mutex_);
-  apply(events::CutBegan{last_cut_begun_ + 1});
-  return ++last_cut_begun_;
+  apply(events::CutBegan{ledger_.last_cut_begun() + 1});
+  return ledger_.last_cut_begun();
 }
 
 void ClosureQueue::end_cut(std::uint64_t id) {

@@ -144,7 +144,6 @@ class ClosureQueue {
   std::map<int, int> num_running_on_ TUTTI_GUARDED_BY(mutex_);
   int num_joining_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::uint64_t last_cut_begun_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
