@@ -1,0 +1,64 @@
+// The closure of a thread is a thread-local pointer that a scope sets and puts back.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+thread_local const ClosureContext* current_closure = nullptr;
+
+}  // namespace
+
+void CoordinatorNews::hear(const Said& said) {
+  MutexLock lock(mutex_);
+  if (said.term > said_.term) said_ = said;
+  if (said.term == said_.term) {
+    said_.finished_below = std::max(said_.finished_below, said.finished_below);
+  }
+}
+
+CoordinatorNews::Said CoordinatorNews::said() const {
+  MutexLock lock(mutex_);
+  return said_;
+}
+
+ClosureContext::ClosureContext(std::uint64_t number, int attempt, int worker, std::uint64_t term,
+                               std::shared_ptr<const CoordinatorNews> news,
+                               std::shared_ptr<const CancellationToken> token)
+    : number_(number),
+      attempt_(attempt),
+      worker_(worker),
+      term_(term),
+      news_(std::move(news)),
+      token_(std::move(token)) {}
+
+std::uint64_t ClosureContext::finished_below() const {
+  if (news_ == nullptr) return 0;
+  const CoordinatorNews::Said said = news_->said();
+  return said.term == term_ ? said.finished_below : 0;
+}
+
+void ClosureContext::throw_if_cancelled() const {
+  if (!cancelled()) return;
+  fail(ErrorCode::kCancelled, "closure ", number_, ": was cancelled on worker ", worker_,
+       " (attempt ", attempt_, "); nobody waits for its result");
+}
+
+RandomContext ClosureContext::random_context(std::uint32_t replica) const {
+  return {.seed = random_seed(), .step = number_, .replica = replica};
+}
+
+const ClosureContext* ClosureContext::current() { return current_closure; }
+
+ClosureScope::ClosureScope(const ClosureContext& context, std::uint32_t replica)
+    : previous_(std::exchange(current_closure, &context)),
+      random_(context.random_context(replica)) {}
+
+ClosureScope::~ClosureScope() { current_closure = previous_; }
+
+}  // namespace tutti

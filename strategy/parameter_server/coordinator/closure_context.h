@@ -1,0 +1,97 @@
+// Which closure a thread works on: what its changes are numbered by and its random numbers drawn
+// from.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "tutti/core/random.h"
+#include "tutti/core/sync.h"
+
+namespace tutti {
+
+/// Set once, by whoever ends the work; looked at by those who do it. Threads: any.
+class CancellationToken {
+ public:
+  void cancel() noexcept { cancelled_.store(true, std::memory_order_release); }
+  bool is_cancelled() const noexcept { return cancelled_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<bool> cancelled_{false};
+};
+
+/// What the coordinator last said to this worker. Every batch of operations carries both
+/// (OperationBatch). Threads: any.
+class CoordinatorNews {
+ public:
+  struct Said {
+    std::uint64_t term = 0;
+    /// Closures below it have ended, and every change of those that finished is confirmed. It may
+    /// be lower under a later term: servers went back, and closures are done again.
+    std::uint64_t finished_below = 0;
+    bool operator==(const Said&) const = default;
+  };
+  /// What is older than what was heard before is left out.
+  void hear(const Said& said);
+  Said said() const;
+
+ private:
+  mutable Mutex mutex_;
+  Said said_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// One attempt at a closure. A value; copies share news and token. Threads: all functions, any.
+class ClosureContext {
+ public:
+  /// `number`: of schedule(), from 0; the same over attempts. `attempt` counts from 1. `term`: of
+  /// the coordinator that gave out this attempt (changes of it carry this term, not a later one,
+  /// so that a server can refuse those of an attempt that nobody waits for any more).
+  ClosureContext(std::uint64_t number, int attempt, int worker, std::uint64_t term,
+                 std::shared_ptr<const CoordinatorNews> news = {},
+                 std::shared_ptr<const CancellationToken> token = {});
+
+  std::uint64_t number() const { return number_; }
+  int attempt() const { return attempt_; }
+  int worker() const { return worker_; }
+  std::uint64_t term() const { return term_; }
+  /// 0 when nobody told under this term.
+  std::uint64_t finished_below() const;
+  /// Whether nobody waits for the result any more: another closure failed, the coordinator stops,
+  /// or the closure was given to another worker. Long steps look at it and return or throw.
+  bool cancelled() const { return token_ != nullptr && token_->is_cancelled(); }
+  /// Throws kCancelled when cancelled().
+  void throw_if_cancelled() const;
+  /// Random numbers of replica `replica` in this closure: the same in every attempt, on every
+  /// worker.
+  RandomContext random_context(std::uint32_t replica = 0) const;
+  const std::shared_ptr<const CancellationToken>& token() const { return token_; }
+
+  /// Of this thread; nullptr outside closures.
+  static const ClosureContext* current();
+
+ private:
+  std::uint64_t number_;
+  int attempt_;
+  int worker_;
+  std::uint64_t term_;
+  std::shared_ptr<const CoordinatorNews> news_;
+  std::shared_ptr<const CancellationToken> token_;
+};
+
+/// Makes `context` current on this thread until destroyed, and its random_context(replica) too.
+/// `context` outlives it. Threads that work for a closure (replicas) each open one.
+class ClosureScope {
+ public:
+  explicit ClosureScope(const ClosureContext& context, std::uint32_t replica = 0);
+  ~ClosureScope();
+  ClosureScope(const ClosureScope&) = delete;
+  ClosureScope& operator=(const ClosureScope&) = delete;
+
+ private:
+  const ClosureContext* const previous_;
+  RandomContextScope random_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,111 @@
+// What happens to closures, as values; each is one record of the coordinator's journal.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "tutti/strategy/parameter_server/coordinator/closure_error.h"
+
+namespace tutti::internal {
+
+/// Why an attempt ended without result and without fault of the step. A value.
+struct AttemptReport {
+  enum class Kind : std::uint8_t {
+    kNotStarted = 1,  // the worker was lost, or asked to stop, before it began: no attempt
+    kTransient,       // infrastructure failed, the worker lives
+    kWorkerLost,      // the worker died while it worked on the closure
+  };
+  Kind kind = Kind::kTransient;
+  int worker = -1;
+  ErrorOrigin origin = ErrorOrigin::kWorker;
+  ErrorCode code = ErrorCode::kUnavailable;
+  std::string text = {};
+  bool operator==(const AttemptReport&) const = default;
+};
+
+namespace events {
+
+/// Closures are numbered from 0 in this order. `content`: what a later coordinator needs to
+/// schedule it again (the step's name and arguments); opaque here.
+struct Scheduled {
+  std::uint64_t number = 0;
+  std::string content = {};
+  bool operator==(const Scheduled&) const = default;
+};
+struct Started {
+  std::uint64_t number = 0;
+  int attempt = 1;
+  int worker = 0;
+  bool operator==(const Started&) const = default;
+};
+/// `result`: opaque, for the journal only.
+struct Finished {
+  std::uint64_t number = 0;
+  int attempt = 1;
+  std::string result = {};
+  bool operator==(const Finished&) const = default;
+};
+struct PutBack {
+  std::uint64_t number = 0;
+  int attempt = 1;
+  AttemptReport report = {};
+  bool operator==(const PutBack&) const = default;
+};
+struct Failed {
+  ClosureFailure failure = {};
+  bool operator==(const Failed&) const = default;
+};
+/// A running closure saw its cancellation and stopped.
+struct Stopped {
+  std::uint64_t number = 0;
+  int attempt = 1;
+  bool operator==(const Stopped&) const = default;
+};
+/// The user has seen the pending failures.
+struct ErrorRaised {
+  bool operator==(const ErrorRaised&) const = default;
+};
+/// Another process goes on with this journal: attempts under way are void.
+struct TookOver {
+  std::uint64_t term = 1;
+  bool operator==(const TookOver&) const = default;
+};
+/// Every server is asked to save its state and dedup table under this id.
+struct CutBegan {
+  std::uint64_t id = 1;
+  bool operator==(const CutBegan&) const = default;
+};
+/// Every server has: from now on this is what servers go back to.
+struct CutTaken {
+  std::uint64_t id = 1;
+  bool operator==(const CutTaken&) const = default;
+};
+/// All servers went back to the last cut taken, under a new term.
+struct RolledBack {
+  std::uint64_t term = 1;
+  bool operator==(const RolledBack&) const = default;
+};
+
+}  // namespace events
+
+using ClosureEvent =
+    std::variant<events::Scheduled, events::Started, events::Finished, events::PutBack,
+                 events::Failed, events::Stopped, events::ErrorRaised, events::TookOver,
+                 events::CutBegan, events::CutTaken, events::RolledBack>;
+
+/// A record: length, checksum, and the event.
+std::vector<std::byte> encode_record(const ClosureEvent& event);
+
+/// Calls `take` with each event, in order. Returns the bytes of whole records: a last record that
+/// is cut short or damaged was being written when the process died, and is left out. Throws
+/// kDataLoss naming the place for a damaged record that others follow.
+std::size_t read_journal(std::span<const std::byte> journal,
+                         const std::function<void(const ClosureEvent&)>& take);
+
+}  // namespace tutti::internal

@@ -1,0 +1,306 @@
+// One function per event; each checks first and changes then.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Words: a closure *ends* when it finished, failed or was cancelled. A *cut* is a set of snapshots,
+// one per server, each with its dedup table; going back to it voids what finished after it began,
+// and those closures are *redone* under their own numbers. A late message of the time before is
+// told by its term, which every such turn raises.
+#include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/cluster/handshake/byte_stream.h"
+
+namespace tutti::internal {
+namespace {
+
+void expect(bool condition, const char* what, std::uint64_t number, const char* reason) {
+  if (condition) return;
+  fail(ErrorCode::kFailedPrecondition, "closure ledger: ", what, " ", number, ": ", reason);
+}
+
+bool has_ended(ClosureLedger::State state) {
+  return state != ClosureLedger::State::kQueued && state != ClosureLedger::State::kRunning;
+}
+
+void write(ByteWriter& bytes, bool value) { bytes.number(static_cast<std::uint8_t>(value)); }
+void write(ByteWriter& bytes, int value) { bytes.number(static_cast<std::uint32_t>(value)); }
+
+void write(ByteWriter& bytes, const ClosureFailure& failure) {
+  bytes.number(failure.closure);
+  write(bytes, failure.attempt), write(bytes, failure.worker);
+  bytes.number(static_cast<std::uint8_t>(failure.origin));
+  bytes.number(static_cast<std::uint8_t>(failure.code));
+  bytes.text(failure.text);
+}
+
+void write(ByteWriter& bytes, const AttemptReport& report) {
+  bytes.number(static_cast<std::uint8_t>(report.kind));
+  write(bytes, report.worker);
+  bytes.number(static_cast<std::uint8_t>(report.origin));
+  bytes.number(static_cast<std::uint8_t>(report.code));
+  bytes.text(report.text);
+}
+
+void write(ByteWriter& bytes, const ClosureLedger::Closure& closure) {
+  bytes.number(static_cast<std::uint8_t>(closure.state));
+  write(bytes, closure.attempts), write(bytes, closure.worker);
+  write(bytes, closure.is_in_cut), write(bytes, closure.is_in_new_cut);
+  write(bytes, closure.is_redone);
+  bytes.text(closure.content);
+  bytes.number(static_cast<std::uint32_t>(closure.reports.size()));
+  for (const AttemptReport& report : closure.reports) write(bytes, report);
+}
+
+}  // namespace
+
+void ClosureLedger::apply(const ClosureEvent& event) {
+  std::visit([this](const auto& each) { on(each); }, event);
+  forget();
+}
+
+ClosureLedger ClosureLedger::replay(std::span<const std::byte> journal, LedgerRules rules) {
+  ClosureLedger ledger(rules);
+  read_journal(journal, [&](const ClosureEvent& event) {
+    try {
+      ledger.apply(event);
+    } catch (const Error& error) {
+      throw Error(ErrorCode::kDataLoss, concat("coordinator's journal: ", error.message()));
+    }
+  });
+  return ledger;
+}
+
+std::optional<std::uint64_t> ClosureLedger::next_queued() const {
+  if (queued_.empty()) return std::nullopt;
+  return *queued_.begin();
+}
+
+std::optional<std::uint64_t> ClosureLedger::next_queued_new_to(int worker) const {
+  for (const std::uint64_t number : queued_) {
+    const auto& reports = closures_.at(number).reports;
+    if (reports.empty() || reports.back().worker != worker) return number;
+  }
+  return std::nullopt;
+}
+
+const ClosureLedger::Closure* ClosureLedger::find(std::uint64_t number) const {
+  const auto found = closures_.find(number);
+  return found == closures_.end() ? nullptr : &found->second;
+}
+
+bool ClosureLedger::is_current(std::uint64_t number, int attempt) const {
+  const Closure* closure = find(number);
+  return closure != nullptr && closure->state == State::kRunning && closure->attempts == attempt;
+}
+
+ClosureLedger::Closure& ClosureLedger::running(std::uint64_t number, int attempt,
+                                               const char* what) {
+  expect(is_current(number, attempt), what, number, "this attempt is not under way");
+  return closures_.at(number);
+}
+
+void ClosureLedger::on(const events::Scheduled& event) {
+  expect(event.number == next_number_, "schedule", event.number, "not the next number");
+  expect(failures_.empty(), "schedule", event.number, "a failure was not raised yet");
+  closures_[event.number].content = event.content;
+  queued_.insert(event.number);
+  ++next_number_;
+}
+
+void ClosureLedger::on(const events::Started& event) {
+  expect(queued_.contains(event.number), "start", event.number, "it is not queued");
+  Closure& closure = closures_.at(event.number);
+  expect(event.attempt == closure.attempts + 1, "start", event.number, "not the next attempt");
+  queued_.erase(event.number);
+  ++num_running_;
+  closure.state = State::kRunning;
+  closure.attempts = event.attempt;
+  closure.worker = event.worker;
+}
+
+void ClosureLedger::on(const events::Finished& event) {
+  Closure& closure = running(event.number, event.attempt, "finish");
+  --num_running_;
+  end(event.number, closure, State::kFinished);
+}
+
+void ClosureLedger::on(const events::Stopped& event) {
+  Closure& closure = running(event.number, event.attempt, "stop");
+  --num_running_;
+  // One that finished before has to be done again, whoever else failed.
+  if (closure.is_redone) {
+    queue_again(event.number, closure);
+  } else {
+    end(event.number, closure, State::kCancelled);
+  }
+}
+
+void ClosureLedger::on(const events::PutBack& event) {
+  Closure& closure = running(event.number, event.attempt, "put back");
+  --num_running_;
+  if (event.report.kind != AttemptReport::Kind::kNotStarted) {
+    closure.reports.push_back(event.report);
+  }
+  if (auto failure = verdict(event.number, closure)) {
+    end(event.number, closure, State::kFailed);
+    add_failure(std::move(*failure));
+  } else if (!failures_.empty() && !closure.is_redone) {
+    end(event.number, closure, State::kCancelled);
+  } else {
+    queue_again(event.number, closure);
+  }
+}
+
+void ClosureLedger::on(const events::Failed& event) {
+  Closure& closure = running(event.failure.closure, event.failure.attempt, "fail");
+  --num_running_;
+  end(event.failure.closure, closure, State::kFailed);
+  add_failure(event.failure);
+}
+
+void ClosureLedger::on(const events::ErrorRaised&) {
+  expect(!failures_.empty() && is_drained(), "raise the error of", next_number_,
+         "there is none, or closures still run");
+  failures_.clear();
+}
+
+void ClosureLedger::on(const events::TookOver& event) {
+  take_term(event.term, "take over with term");
+  new_cut_.reset();
+  for (auto& [number, closure] : closures_) closure.is_in_new_cut = false;
+  void_attempts();
+}
+
+void ClosureLedger::on(const events::CutBegan& event) {
+  expect(event.id > last_cut_begun_, "begin cut", event.id, "not a new number");
+  last_cut_begun_ = event.id;
+  new_cut_ = NewCut{event.id, finished_below_};
+  for (auto& [number, closure] : closures_) {
+    closure.is_in_new_cut = closure.state == State::kFinished;
+  }
+}
+
+void ClosureLedger::on(const events::CutTaken& event) {
+  expect(new_cut_ && new_cut_->id == event.id, "take cut", event.id, "it is not being taken");
+  last_cut_ = event.id;
+  new_cut_.reset();
+  for (auto& [number, closure] : closures_) {
+    if (!std::exchange(closure.is_in_new_cut, false)) continue;
+    closure.is_in_cut = true;
+    closure.content.clear();
+  }
+}
+
+void ClosureLedger::on(const events::RolledBack& event) {
+  expect(rules_.keeps_for_rollback, "roll back to cut", last_cut_, "what finished was not kept");
+  take_term(event.term, "roll back with term");
+  rollback_term_ = event.term;
+  new_cut_.reset();
+  void_attempts();
+  for (auto& [number, closure] : closures_) {
+    closure.is_in_new_cut = false;
+    if (closure.state != State::kFinished || closure.is_in_cut) continue;
+    closure.is_redone = true;
+    queue_again(number, closure);
+    finished_below_ = std::min(finished_below_, number);
+  }
+}
+
+void ClosureLedger::take_term(std::uint64_t term, const char* what) {
+  expect(term == term_ + 1, what, term, "not one higher than the last");
+  term_ = term;
+}
+
+void ClosureLedger::queue_again(std::uint64_t number, Closure& closure) {
+  closure.state = State::kQueued;
+  queued_.insert(number);
+}
+
+/// Those who work on them have another term, or none: nothing that they report counts.
+void ClosureLedger::void_attempts() {
+  for (auto& [number, closure] : closures_) {
+    if (closure.state != State::kRunning) continue;
+    --num_running_;
+    if (failures_.empty() || closure.is_redone) {
+      queue_again(number, closure);
+    } else {
+      end(number, closure, State::kCancelled);
+    }
+  }
+}
+
+void ClosureLedger::end(std::uint64_t number, Closure& closure, State state) {
+  queued_.erase(number);
+  closure.state = state;
+  closure.reports.clear();
+  if (state != State::kFinished || !rules_.keeps_for_rollback) closure.content.clear();
+  while (finished_below_ < next_number_) {
+    const Closure* first = find(finished_below_);
+    if (first != nullptr && !has_ended(first->state)) break;
+    ++finished_below_;
+  }
+}
+
+/// The first one cancels what is queued, but for what must be done again.
+void ClosureLedger::add_failure(ClosureFailure failure) {
+  failures_.push_back(std::move(failure));
+  const std::set<std::uint64_t> queued = queued_;
+  for (const std::uint64_t number : queued) {
+    Closure& closure = closures_.at(number);
+    if (!closure.is_redone) end(number, closure, State::kCancelled);
+  }
+}
+
+std::optional<ClosureFailure> ClosureLedger::verdict(std::uint64_t number,
+                                                     const Closure& closure) const {
+  std::set<int> workers_lost;
+  std::string texts;
+  for (const AttemptReport& report : closure.reports) {
+    if (report.kind == AttemptReport::Kind::kWorkerLost) workers_lost.insert(report.worker);
+    texts += concat("\n    worker ", report.worker, ": ", report.text);
+  }
+  const bool is_poison = std::cmp_greater_equal(workers_lost.size(), rules_.most_workers_lost);
+  const bool is_tired = std::cmp_greater_equal(closure.reports.size(), rules_.most_attempts);
+  if (!is_poison && !is_tired) return std::nullopt;
+  const AttemptReport& last = closure.reports.back();
+  return ClosureFailure{
+      number,
+      closure.attempts,
+      last.worker,
+      last.origin,
+      last.code,
+      is_poison ? concat(workers_lost.size(), " different workers were lost while they worked on ",
+                         "it; expected at most ", rules_.most_workers_lost - 1, ":", texts)
+                : concat("infrastructure ended ", closure.reports.size(),
+                         " attempts; expected at most ", rules_.most_attempts - 1, ":", texts)};
+}
+
+bool ClosureLedger::is_forgettable(const Closure& closure) const {
+  if (!has_ended(closure.state)) return false;
+  return closure.state != State::kFinished || closure.is_in_cut || !rules_.keeps_for_rollback;
+}
+
+void ClosureLedger::forget() {
+  while (!closures_.empty() && is_forgettable(closures_.begin()->second)) {
+    closures_.erase(closures_.begin());
+  }
+}
+
+std::vector<std::byte> ClosureLedger::bytes() const {
+  ByteWriter bytes;
+  write(bytes, rules_.most_attempts), write(bytes, rules_.most_workers_lost);
+  write(bytes, rules_.keeps_for_rollback);
+  bytes.number(term_), bytes.number(next_number_), bytes.number(finished_below_);
+  bytes.number(last_cut_), bytes.number(last_cut_begun_), bytes.number(rollback_term_);
+  write(bytes, new_cut_.has_value());
+  if (new_cut_) bytes.number(new_cut_->id), bytes.number(new_cut_->below);
+  bytes.number(static_cast<std::uint32_t>(closures_.size()));
+  for (const auto& [number, closure] : closures_) bytes.number(number), write(bytes, closure);
+  bytes.number(static_cast<std::uint32_t>(failures_.size()));
+  for (const ClosureFailure& failure : failures_) write(bytes, failure);
+  return std::move(bytes.bytes());
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,332 @@
+// Every change is an event that the ledger takes; this file waits, wakes and tells the works.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tutti::internal {
+namespace {
+
+using State = ClosureLedger::State;
+
+bool is_over(const ClosureLedger::Closure* closure) {
+  return closure == nullptr ||
+         (closure->state != State::kQueued && closure->state != State::kRunning);
+}
+
+Error cancelled_error(std::uint64_t number, const char* why) {
+  return Error(ErrorCode::kCancelled, concat("closure ", number, ": was cancelled, because ", why,
+                                             "; please schedule it again"));
+}
+
+class Counted {
+ public:
+  explicit Counted(int& count) : count_(count) { ++count_; }
+  ~Counted() { --count_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  int& count_;
+};
+
+}  // namespace
+
+ClosureQueue::ClosureQueue(ClosureQueueOptions options)
+    : ClosureQueue(std::move(options), ClosureLedger(), {}) {}
+
+ClosureQueue::ClosureQueue(
+    ClosureQueueOptions options, ClosureLedger before,
+    const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of)
+    : options_(std::move(options)),
+      ledger_(before == ClosureLedger() ? ClosureLedger(options_.rules) : std::move(before)) {
+  MutexLock lock(mutex_);
+  for (std::uint64_t n = 0; n < ledger_.next_number(); ++n) {
+    const ClosureLedger::Closure* closure = ledger_.find(n);
+    if (closure != nullptr && !is_over(closure)) {
+      entries_[n].work = work_of(n, closure->content);
+    }
+  }
+  apply(events::TookOver{ledger_.term() + 1});
+  tell();
+}
+
+void ClosureQueue::apply(const ClosureEvent& event) {
+  const std::uint64_t below = ledger_.published_below();
+  const std::uint64_t term = ledger_.term();
+  ledger_.apply(event);
+  if (options_.journal) {
+    try {
+      options_.journal(encode_record(event));
+    } catch (...) {
+      // Nobody may act on what a later coordinator would not know.
+      stop_now("its journal could not be written");
+      throw;
+    }
+  }
+  if (ledger_.published_below() != below || ledger_.term() != term) tell();
+}
+
+void ClosureQueue::tell() { news_->hear({ledger_.term(), ledger_.published_below()}); }
+
+std::uint64_t ClosureQueue::put(std::shared_ptr<QueuedWork> work, TimePoint deadline) {
+  MutexLock lock(mutex_);
+  try {
+    const bool in_time = for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
+      const bool has_room = ledger_.num_queued() < options_.most_queued;
+      return is_stopped_ || (num_joining_ == 0 && (has_room || !ledger_.failures().empty()));
+    });
+    require_in_time(in_time, "schedule");
+    raise_failures(deadline);
+    const std::uint64_t number = ledger_.next_number();
+    apply(events::Scheduled{number, options_.journal ? work->content() : std::string()});
+    entries_[number].work = std::move(work);
+    for_workers_.notify_all();
+    return number;
+  } catch (const Error& error) {
+    if (work != nullptr) {
+      work->ended(Error(ErrorCode::kCancelled,
+                        concat("schedule: cancelled, because it threw: ", error.message(),
+                               "; please schedule it again")));
+    }
+    throw;
+  }
+}
+
+std::optional<std::uint64_t> ClosureQueue::next_for(int worker, const ClosureTaker& taker) {
+  const auto first = ledger_.next_queued();
+  if (!first || num_running_on_[worker] >= options_.window) return std::nullopt;
+  if (taker.may_take && !taker.may_take()) return std::nullopt;
+  const auto new_to_it = ledger_.next_queued_new_to(worker);
+  if (new_to_it || (taker.others_may_take && taker.others_may_take())) return new_to_it;
+  return first;
+}
+
+std::optional<ClosureQueue::Handout> ClosureQueue::get(int worker, TimePoint deadline,
+                                                       const ClosureTaker& taker) {
+  MutexLock lock(mutex_);
+  std::optional<std::uint64_t> next;
+  const bool in_time =
+      for_workers_.wait_until(mutex_, deadline, [&, this]() TUTTI_REQUIRES(mutex_) {
+        if (is_stopped_) return true;
+        next = next_for(worker, taker);
+        return next.has_value();
+      });
+  if (!in_time || is_stopped_) return std::nullopt;
+  const std::uint64_t number = *next;
+  const int attempt = ledger_.find(number)->attempts + 1;
+  apply(events::Started{number, attempt, worker});
+  ++num_running_on_[worker];
+  Entry& entry = entries_.at(number);
+  entry.token = std::make_shared<CancellationToken>();
+  if (ledger_.num_queued() + 1 >= options_.most_queued) for_users_.notify_all();
+  return Handout{number, attempt, worker, ledger_.term(), entry.work, entry.token};
+}
+
+void ClosureQueue::wake_workers() {
+  MutexLock lock(mutex_);
+  for_workers_.notify_all();
+}
+
+/// Tells works that ended without finishing, fires tokens, and forgets what the ledger forgot.
+void ClosureQueue::settle() {
+  for (auto& [number, entry] : entries_) {
+    const ClosureLedger::Closure* closure = ledger_.find(number);
+    const bool runs = closure != nullptr && closure->state == State::kRunning;
+    const bool is_wanted = runs && (ledger_.failures().empty() || closure->is_redone);
+    if (entry.token != nullptr && !is_wanted) entry.token->cancel();
+    if (!runs) entry.token.reset();
+    if (entry.is_settled || !is_over(closure)) continue;
+    entry.is_settled = true;
+    ++num_ended_;
+    const auto& failures = ledger_.failures();
+    const auto failure = std::ranges::find(failures, number, &ClosureFailure::closure);
+    if (failure != failures.end()) {
+      entry.work->ended(ClosureError({*failure}));
+    } else {
+      entry.work->ended(cancelled_error(number, "another closure failed"));
+    }
+  }
+  std::erase_if(entries_, [this](const auto& each) { return ledger_.find(each.first) == nullptr; });
+}
+
+void ClosureQueue::attempt_over(const Handout& handout) {
+  // (A voided attempt was taken off the count when it was voided.)
+  --num_running_on_[handout.worker];
+  if (!ledger_.next_queued()) {
+    if (ledger_.is_drained()) for_users_.notify_all();
+  } else {
+    for_workers_.notify_all();
+  }
+}
+
+bool ClosureQueue::mark_finished(const Handout& handout, const std::function<void()>& deliver) {
+  MutexLock lock(mutex_);
+  if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
+  apply(events::Finished{handout.number, handout.attempt, {}});
+  Entry& entry = entries_.at(handout.number);
+  ++num_ended_;
+  if (!entry.is_settled && deliver) deliver();
+  entry.is_settled = true;
+  entry.token.reset();
+  // The front alone: what stands behind it the ledger has not forgotten.
+  while (!entries_.empty() && ledger_.find(entries_.begin()->first) == nullptr) {
+    entries_.erase(entries_.begin());
+  }
+  attempt_over(handout);
+  return true;
+}
+
+bool ClosureQueue::mark_failed(const Handout& handout, ErrorCode code, ErrorOrigin origin,
+                               std::string text) {
+  MutexLock lock(mutex_);
+  if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
+  apply(events::Failed{
+      {handout.number, handout.attempt, handout.worker, origin, code, std::move(text)}});
+  settle();
+  attempt_over(handout);
+  return true;
+}
+
+bool ClosureQueue::mark_stopped(const Handout& handout) {
+  MutexLock lock(mutex_);
+  if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
+  apply(events::Stopped{handout.number, handout.attempt});
+  settle();
+  attempt_over(handout);
+  return true;
+}
+
+bool ClosureQueue::put_back(const Handout& handout, AttemptReport report) {
+  MutexLock lock(mutex_);
+  if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
+  apply(events::PutBack{handout.number, handout.attempt, std::move(report)});
+  handout.token->cancel();
+  settle();
+  attempt_over(handout);
+  return true;
+}
+
+void ClosureQueue::require_in_time(bool in_time, const char* who) {
+  if (is_stopped_) {
+    fail(ErrorCode::kCancelled, who, ": the coordinator was stopped; expected a running one");
+  }
+  if (in_time) return;
+  fail(ErrorCode::kDeadlineExceeded, who, ": still ", ledger_.num_queued(), " closures queued and ",
+       ledger_.num_running(), " running at the deadline: ", join(running_now()),
+       "; try a later deadline, or look at what these wait for");
+}
+
+void ClosureQueue::raise_failures(TimePoint deadline) {
+  if (ledger_.failures().empty()) return;
+  const bool in_time = for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
+    return is_stopped_ || ledger_.failures().empty() || ledger_.is_drained();
+  });
+  require_in_time(in_time, "waiting for what runs beside a failed closure");
+  if (ledger_.failures().empty()) return;  // another thread raised it
+  const std::vector<ClosureFailure> failures = ledger_.failures();
+  apply(events::ErrorRaised{});
+  for_users_.notify_all();
+  throw ClosureError(failures);
+}
+
+void ClosureQueue::wait(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  struct Joining {
+    Joining(int& count, CondVar& waiters) : counted(count), waiters(waiters) {}
+    ~Joining() { waiters.notify_all(); }
+    Counted counted;
+    CondVar& waiters;
+  };
+  const Joining joining(num_joining_, for_users_);
+  const bool in_time = for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
+    return is_stopped_ || !ledger_.failures().empty() || ledger_.is_drained();
+  });
+  require_in_time(in_time, "join");
+  raise_failures(deadline);
+}
+
+bool ClosureQueue::done() {
+  MutexLock lock(mutex_);
+  require_in_time(true, "done");
+  raise_failures(TimePoint::max());
+  return ledger_.is_drained();
+}
+
+void ClosureQueue::stop() {
+  MutexLock lock(mutex_);
+  stop_now("the coordinator was stopped");
+}
+
+void ClosureQueue::stop_now(const char* why) {
+  if (std::exchange(is_stopped_, true)) return;
+  for (auto& [number, entry] : entries_) {
+    if (entry.token != nullptr) entry.token->cancel();
+    if (std::exchange(entry.is_settled, true)) continue;
+    entry.work->ended(cancelled_error(number, why));
+  }
+  entries_.clear();
+  for_workers_.notify_all();
+  for_users_.notify_all();
+}
+
+std::uint64_t ClosureQueue::begin_cut() {
+  MutexLock lock(mutex_);
+  apply(events::CutBegan{ledger_.last_cut_begun() + 1});
+  return ledger_.last_cut_begun();
+}
+
+void ClosureQueue::end_cut(std::uint64_t id) {
+  MutexLock lock(mutex_);
+  apply(events::CutTaken{id});
+  settle();
+}
+
+std::uint64_t ClosureQueue::roll_back() {
+  MutexLock lock(mutex_);
+  apply(events::RolledBack{ledger_.term() + 1});
+  num_running_on_.clear();
+  settle();
+  for_workers_.notify_all();
+  for_users_.notify_all();
+  return ledger_.term();
+}
+
+std::uint64_t ClosureQueue::term() const {
+  MutexLock lock(mutex_);
+  return ledger_.term();
+}
+std::size_t ClosureQueue::num_queued() const {
+  MutexLock lock(mutex_);
+  return ledger_.num_queued();
+}
+std::size_t ClosureQueue::num_running() const {
+  MutexLock lock(mutex_);
+  return ledger_.num_running();
+}
+std::uint64_t ClosureQueue::num_ended() const {
+  MutexLock lock(mutex_);
+  return num_ended_;
+}
+std::vector<std::string> ClosureQueue::running() const {
+  MutexLock lock(mutex_);
+  return running_now();
+}
+ClosureLedger ClosureQueue::ledger() const {
+  MutexLock lock(mutex_);
+  return ledger_;
+}
+
+std::vector<std::string> ClosureQueue::running_now() const {
+  std::vector<std::string> lines;
+  for (const auto& [number, entry] : entries_) {
+    const ClosureLedger::Closure* closure = ledger_.find(number);
+    if (closure == nullptr || closure->state != State::kRunning) continue;
+    lines.push_back(concat("closure ", number, " on worker ", closure->worker, " (attempt ",
+                           closure->attempts, ")"));
+  }
+  return lines;
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,150 @@
+// The closures that wait for a worker and those under way, for many threads.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
+
+namespace tutti::internal {
+
+/// What the queue holds of a closure beyond its number. Its functions are called with the queue's
+/// lock held, and must not call the queue.
+class QueuedWork {
+ public:
+  virtual ~QueuedWork() = default;
+  /// What a later coordinator needs to schedule it again (events::Scheduled).
+  virtual std::string content() const { return {}; }
+  /// It failed (ClosureError), or was cancelled (kCancelled), once.
+  virtual void ended(const Error& error) = 0;
+};
+
+struct ClosureQueueOptions {
+  /// put() waits while so many closures are queued.
+  std::size_t most_queued = 4096;
+  /// Closures that one worker has at a time: the next begins while the last is being reported.
+  int window = 2;
+  LedgerRules rules = {};
+  /// Gets the bytes of each record before anybody acts on it. When it throws, the queue stops, and
+  /// the caller of the function that made the event gets the exception.
+  std::function<void(std::span<const std::byte>)> journal = {};
+};
+
+/// What ClosureQueue::get() asks, with the queue's lock held.
+struct ClosureTaker {
+  /// Whether the worker may be given anything now; empty: always.
+  std::function<bool()> may_take = {};
+  /// Whether another worker could try a closure that this one just could not; empty: none.
+  std::function<bool()> others_may_take = {};
+};
+
+/// ClosureLedger with a mutex and waits. Threads: any.
+class ClosureQueue {
+ public:
+  /// A closure that a worker is to run. `token` is cancelled when nobody waits for it any more.
+  struct Handout {
+    std::uint64_t number = 0;
+    int attempt = 0;
+    int worker = 0;
+    std::uint64_t term = 0;
+    std::shared_ptr<QueuedWork> work = {};
+    std::shared_ptr<CancellationToken> token = {};
+  };
+
+  explicit ClosureQueue(ClosureQueueOptions options = {});
+  /// Goes on where `before` ended, under the next term. `work_of` makes the work of a closure from
+  /// its content.
+  ClosureQueue(
+      ClosureQueueOptions options, ClosureLedger before,
+      const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of);
+
+  /// Waits while the queue is full or somebody is in wait(). Throws a pending failure (see wait());
+  /// kDeadlineExceeded; kCancelled after stop(). When it throws, `work` is told that it was
+  /// cancelled.
+  std::uint64_t put(std::shared_ptr<QueuedWork> work, TimePoint deadline = TimePoint::max());
+  /// The next closure for `worker`, once it has fewer than `window`; nothing at the deadline and
+  /// after stop().
+  std::optional<Handout> get(int worker, TimePoint deadline = TimePoint::max(),
+                             const ClosureTaker& taker = {});
+  /// Wakes get(), which asks its taker again.
+  void wake_workers();
+
+  // How an attempt ended. False, and nothing happens, for one that is not under way any more.
+
+  /// `deliver` runs with the lock held before anybody learns that the closure finished.
+  bool mark_finished(const Handout& handout, const std::function<void()>& deliver = {});
+  bool mark_failed(const Handout& handout, ErrorCode code, ErrorOrigin origin, std::string text);
+  /// kCancelled after its token was.
+  bool mark_stopped(const Handout& handout);
+  /// Stands at the front of the queue, unless the ledger's rules say that it failed.
+  bool put_back(const Handout& handout, AttemptReport report);
+
+  /// Until nothing is queued or runs. Throws ClosureError for failures since the last time, once
+  /// nothing runs any more, and clears them; kDeadlineExceeded saying what runs; kCancelled after
+  /// stop().
+  void wait(TimePoint deadline = TimePoint::max());
+  /// Whether nothing is queued or runs. Throws as wait(), after waiting for what runs.
+  bool done();
+
+  /// Cancels everything; no function waits any more. The journal does not hear of it.
+  void stop();
+
+  // Snapshots of all servers (ClosureLedger). roll_back() voids what runs and returns the new term.
+
+  std::uint64_t begin_cut();
+  void end_cut(std::uint64_t id);
+  std::uint64_t roll_back();
+
+  std::uint64_t term() const;
+  std::size_t num_queued() const;
+  std::size_t num_running() const;
+  /// Closures that ended so far: what a watchdog looks at.
+  std::uint64_t num_ended() const;
+  /// "closure 7 on worker 1 (attempt 2)", for each that runs.
+  std::vector<std::string> running() const;
+  /// A copy, for checks.
+  ClosureLedger ledger() const;
+  /// Told of term and watermark.
+  const std::shared_ptr<CoordinatorNews>& news() const { return news_; }
+
+ private:
+  struct Entry {
+    std::shared_ptr<QueuedWork> work = {};
+    std::shared_ptr<CancellationToken> token = {};  // while it runs
+    bool is_settled = false;                        // finished, or was told that it ended
+  };
+
+  void apply(const ClosureEvent& event) TUTTI_REQUIRES(mutex_);
+  std::optional<std::uint64_t> next_for(int worker, const ClosureTaker& taker)
+      TUTTI_REQUIRES(mutex_);
+  void settle() TUTTI_REQUIRES(mutex_);
+  void stop_now(const char* why) TUTTI_REQUIRES(mutex_);
+  void attempt_over(const Handout& handout) TUTTI_REQUIRES(mutex_);
+  void raise_failures(TimePoint deadline) TUTTI_REQUIRES(mutex_);
+  void require_in_time(bool in_time, const char* who) TUTTI_REQUIRES(mutex_);
+  void tell() TUTTI_REQUIRES(mutex_);
+  std::vector<std::string> running_now() const TUTTI_REQUIRES(mutex_);
+
+  const ClosureQueueOptions options_;
+  const std::shared_ptr<CoordinatorNews> news_ = std::make_shared<CoordinatorNews>();
+  mutable Mutex mutex_;
+  CondVar for_workers_;
+  CondVar for_users_;
+  ClosureLedger ledger_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Entry> entries_ TUTTI_GUARDED_BY(mutex_);
+  std::map<int, int> num_running_on_ TUTTI_GUARDED_BY(mutex_);
+  int num_joining_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
+  bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,111 @@
+// The handle on a coordinator, and the per-worker datasets.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
+
+#include "tutti/autograd/variable.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
+
+namespace tutti {
+namespace {
+
+/// While a dataset is made.
+class NoVariables final : public VariableCreator {
+ public:
+  std::shared_ptr<VariableStorage> create(const Variable::Initializer&, const RandomKey&,
+                                          VariableOptions options) override {
+    fail(ErrorCode::kInvalidArgument, "create_per_worker_dataset: its function made the variable '",
+         options.name, "'; expected none; try to make variables in the strategy's scope");
+  }
+};
+
+}  // namespace
+
+ClusterCoordinator::ClusterCoordinator(CoordinatedStrategy& strategy,
+                                       ClusterCoordinatorOptions options) {
+  CoordinatedStrategy::CoordinatorSlot& slot = strategy.coordinator_slot();
+  MutexLock lock(slot.mutex);
+  core_ = std::static_pointer_cast<internal::CoordinatorCore>(slot.coordinator.lock());
+  if (core_ != nullptr) return;
+  core_ = std::make_shared<internal::CoordinatorCore>(strategy, std::move(options));
+  slot.coordinator = core_;
+}
+
+internal::StepRegistry& ClusterCoordinator::registry_to_define(std::string_view step) {
+  if (core_->has_started()) {
+    fail(ErrorCode::kFailedPrecondition, "define: '", step,
+         "' comes after start(); expected all steps before it, on every task");
+  }
+  return core_->registry();
+}
+
+void ClusterCoordinator::start() { core_->start(); }
+
+RemoteValue ClusterCoordinator::schedule_nest(std::string_view step, Nest arguments) {
+  return core_->schedule(step, std::move(arguments));
+}
+
+void ClusterCoordinator::join(TimePoint deadline) { core_->queue().wait(deadline); }
+
+bool ClusterCoordinator::done() { return core_->queue().done(); }
+
+std::vector<Nest> ClusterCoordinator::fetch(std::span<const RemoteValue> values) const {
+  std::vector<Nest> nests;
+  for (const RemoteValue& value : values) nests.push_back(value.get());
+  return nests;
+}
+
+std::uint64_t ClusterCoordinator::define_resource(
+    std::string type, std::string text,
+    std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make) {
+  if (core_->has_started() && core_->has_remote_workers()) {
+    fail(ErrorCode::kFailedPrecondition, "per-worker value of ", type,
+         ": made after start(); expected it before, on every task: a worker in another process ",
+         "cannot be sent a function");
+  }
+  return core_->registry().define_resource(std::move(type), std::move(text), std::move(make));
+}
+
+PerWorkerHandle ClusterCoordinator::new_handle(std::uint64_t id, std::string type) {
+  return core_->new_handle(id, std::move(type));
+}
+
+PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(const Dataset& dataset) {
+  return create_per_worker_dataset([dataset](const InputContext&) { return dataset; });
+}
+
+PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(
+    std::function<Dataset(const InputContext&)> make) {
+  const int num_workers = core_->strategy().num_workers();
+  const std::string type = internal::type_name(typeid(DatasetIterator));
+  const std::uint64_t id = define_resource(
+      type, "over a dataset",
+      [make = std::move(make), num_workers](int worker,
+                                            std::uint64_t instance) -> std::shared_ptr<void> {
+        NoVariables creator;
+        const VariableCreatorScope scope(creator);
+        const InputContext context{num_workers, worker, 1};
+        // Another pass, and another worker, shuffles in another order.
+        const auto workers = static_cast<std::uint64_t>(num_workers);
+        const std::uint64_t epoch = instance * workers + static_cast<std::uint64_t>(worker);
+        return std::make_shared<DatasetIterator>(make(context).iterate(epoch));
+      });
+  // Weakly: a dataset that somebody keeps does not keep the coordinator's threads.
+  return PerWorkerDataset([core = std::weak_ptr(core_), id, type] {
+    const auto alive = core.lock();
+    if (alive == nullptr) {
+      fail(ErrorCode::kFailedPrecondition,
+           "PerWorkerDataset::iterate: its coordinator is gone; expected it to live");
+    }
+    return PerWorkerValues<DatasetIterator>(alive->new_handle(id, type));
+  });
+}
+
+std::vector<Nest> ClusterCoordinator::run_nest_on_each(std::string_view step, Nest arguments) {
+  return core_->run_on_each(step, std::move(arguments));
+}
+
+std::string ClusterCoordinator::describe() const { return core_->describe(); }
+internal::ClosureQueue& ClusterCoordinator::closures() const { return core_->queue(); }
+internal::WorkerLink& ClusterCoordinator::worker(int index) const { return core_->link(index); }
+
+}  // namespace tutti

@@ -1,0 +1,53 @@
+// What a coordinator asks of the strategy whose variables its steps change.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
+
+namespace tutti {
+
+namespace internal {
+class StepRegistry;
+class WorkerLink;
+}  // namespace internal
+
+/// Implemented by ParameterServerStrategy. Threads: any, all functions.
+class CoordinatedStrategy {
+ public:
+  virtual ~CoordinatedStrategy() = default;
+  virtual int num_workers() const = 0;
+  /// "worker 1 (127.0.0.1:4711)".
+  virtual std::string worker_name(int worker) const = 0;
+
+  /// Runs `body` on the calling thread, which belongs to the closure's worker and has its
+  /// ClosureScope: reads and writes go to the servers in the closure's name. Returns when every
+  /// server has confirmed every change: only then does the closure count as finished. Failures of
+  /// servers and of the way to them come out as OriginError.
+  virtual void run_closure(const ClosureContext& closure, const std::function<void()>& body) = 0;
+  /// Runs `body` on the calling thread for what belongs to one worker: variables made within are
+  /// local to it.
+  virtual void run_on_worker(int worker, const std::function<void()>& body) = 0;
+
+  /// How to reach a worker; nullptr: it is a thread of this process.
+  virtual std::unique_ptr<internal::WorkerLink> connect_worker(int /*worker*/,
+                                                               internal::StepRegistry&) {
+    return nullptr;
+  }
+  /// On a worker or server: serves until shutdown, then true. On the chief: false, at once.
+  virtual bool serve(internal::StepRegistry&) { return false; }
+
+  /// Where coordinators of this strategy find each other: there is one per strategy.
+  struct CoordinatorSlot {
+    Mutex mutex;
+    std::weak_ptr<void> coordinator TUTTI_GUARDED_BY(mutex);
+  };
+  CoordinatorSlot& coordinator_slot() { return slot_; }
+
+ private:
+  CoordinatorSlot slot_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,261 @@
+// Threads take closures from the queue for their worker; outcomes come back on the links' threads.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/cluster/handshake/byte_stream.h"
+#include "tutti/core/logging.h"
+#include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
+
+namespace tutti::internal {
+namespace {
+
+ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options) {
+  if (options.most_queued < 1 || options.window < 1) {
+    fail(ErrorCode::kInvalidArgument,
+         "ClusterCoordinator: expected most_queued and window of at least 1, got ",
+         options.most_queued, " and ", options.window);
+  }
+  return {options.most_queued, options.window,
+          {options.most_attempts, options.most_workers_lost, options.keeps_for_rollback},
+          options.journal};
+}
+
+}  // namespace
+
+std::string ScheduledWork::content() const {
+  ByteWriter bytes;
+  bytes.text(step_);
+  Packet packet;
+  encode_nest(arguments_, packet);
+  bytes.number(static_cast<std::uint32_t>(packet.head.size()));
+  bytes.raw(packet.head);
+  for (const SharedBytes& piece : packet.payload) bytes.raw(piece.bytes);
+  return {reinterpret_cast<const char*>(bytes.bytes().data()), bytes.bytes().size()};
+}
+
+std::shared_ptr<ScheduledWork> ScheduledWork::of_content(const std::string& content) {
+  ByteReader bytes(std::as_bytes(std::span(content)));
+  std::string step = bytes.text(content.size());
+  const auto head = bytes.raw(bytes.number<std::uint32_t>());
+  const auto rest = bytes.raw(bytes.num_left());
+  if (bytes.failed()) fail(ErrorCode::kDataLoss, "coordinator's journal: a closure is cut short");
+  Packet packet{{head.begin(), head.end()}, {{rest, nullptr}}};
+  std::size_t place = 0, payload_place = 0;
+  return std::make_shared<ScheduledWork>(std::move(step),
+                                         decode_nest(packet, place, payload_place));
+}
+
+void ScheduledWork::ended(const Error& error) {
+  const auto* own = dynamic_cast<const ClosureError*>(&error);
+  result_->abort(own != nullptr ? std::make_exception_ptr(*own) : std::make_exception_ptr(error));
+}
+
+CoordinatorCore::CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options)
+    : strategy_(strategy), options_(std::move(options)), queue_(queue_options(options_)) {
+  MutexLock lock(desk_->mutex);
+  desk_->core = this;
+}
+
+CoordinatorCore::~CoordinatorCore() {
+  {
+    MutexLock lock(desk_->mutex);
+    desk_->core = nullptr;
+  }
+  watchdog_.reset();
+  stop_.set();
+  queue_.stop();
+  threads_.clear();
+  links_.clear();
+}
+
+void CoordinatorCore::start() {
+  if (is_starting_.exchange(true)) {
+    fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator::start: was called already");
+  }
+  if (strategy_.serve(registry_)) return;
+  for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
+    auto link = strategy_.connect_worker(worker, registry_);
+    if (link != nullptr) {
+      has_remote_workers_ = true;
+    } else {
+      link = std::make_unique<EmbeddedWorker>(worker, strategy_, registry_);
+    }
+    link->watch([this] { queue_.wake_workers(); });
+    links_.push_back(std::move(link));
+  }
+  for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
+    threads_.push_back(Executor::system().start(concat("ps-dispatch-", worker),
+                                                [this, worker] { dispatch(worker); }));
+  }
+  WatchdogOptions options = options_.watchdog;
+  options.describe = [this] { return describe(); };
+  watchdog_ = std::make_unique<Watchdog>(std::move(options), [this] { return queue_.num_ended(); });
+  has_started_.store(true, std::memory_order_release);
+}
+
+void CoordinatorCore::dispatch(int worker) {
+  const Duration delay = std::min(options_.start_delay * worker, options_.most_start_delay);
+  Clock& clock = Clock::system();
+  if (delay > Duration::zero() && stop_.wait_until(deadline_after(clock.now(), delay))) return;
+  const WorkerLink& link = *links_[static_cast<std::size_t>(worker)];
+  const ClosureTaker taker{[&link] { return link.is_alive(); },
+                           [this, worker] { return any_lives_but(worker); }};
+  const Duration look = std::clamp<Duration>(options_.most_absence / 4, std::chrono::milliseconds(1),
+                                             std::chrono::seconds(10));
+  TimePoint absent_since = clock.now();
+  while (!stop_.is_set()) {
+    if (const auto handout = queue_.get(worker, deadline_after(clock.now(), look), taker)) {
+      give_out(worker, *handout);
+    }
+    give_up_if_nobody_comes(worker, absent_since);
+  }
+}
+
+void CoordinatorCore::give_up_if_nobody_comes(int worker, TimePoint& absent_since) {
+  const TimePoint now = Clock::system().now();
+  if (links_[static_cast<std::size_t>(worker)]->is_alive() || any_lives_but(worker)) {
+    absent_since = now;
+    return;
+  }
+  if (now - absent_since < options_.most_absence) return;
+  const auto handout = queue_.get(worker, now);
+  if (!handout) return;
+  queue_.mark_failed(*handout, ErrorCode::kUnavailable, ErrorOrigin::kWorker,
+                     concat("no worker was there for ", seconds_between(absent_since, now),
+                            " s; expected one of ", links_.size(), " to come back"));
+}
+
+bool CoordinatorCore::any_lives_but(int worker) const {
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    if (std::cmp_not_equal(i, worker) && links_[i]->is_alive()) return true;
+  }
+  return false;
+}
+
+void CoordinatorCore::give_out(int worker, const ClosureQueue::Handout& handout) {
+  const auto& work = static_cast<const ScheduledWork&>(*handout.work);
+  links_[static_cast<std::size_t>(worker)]->start(
+      {handout.number, handout.attempt, handout.term, work.step(), work.arguments(), queue_.news(),
+       handout.token},
+      [this, handout](TaskOutcome outcome) { take_outcome(handout, std::move(outcome)); });
+}
+
+void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOutcome outcome) {
+  try {
+    if (auto* value = std::get_if<Nest>(&outcome)) {
+      const auto& result = static_cast<const ScheduledWork&>(*handout.work).result();
+      queue_.mark_finished(handout, [&] { result->set(std::move(*value)); });
+    } else if (auto* report = std::get_if<AttemptReport>(&outcome)) {
+      queue_.put_back(handout, std::move(*report));
+    } else if (auto* failure = std::get_if<TaskFailure>(&outcome)) {
+      using ServerErrors = ClusterCoordinatorOptions::ServerErrors;
+      const bool is_retried = failure->origin == ErrorOrigin::kWorker ||
+                              (failure->origin == ErrorOrigin::kServer &&
+                               options_.server_errors == ServerErrors::kRetry);
+      if (is_retried) {
+        queue_.put_back(handout, {AttemptReport::Kind::kTransient, handout.worker, failure->origin,
+                                  failure->code, std::move(failure->text)});
+      } else {
+        queue_.mark_failed(handout, failure->code, failure->origin, std::move(failure->text));
+      }
+    } else {
+      queue_.mark_stopped(handout);
+    }
+  } catch (const std::exception& error) {
+    // Its journal: the queue has stopped, and whoever waits for it has been told.
+    log(LogLevel::kError, concat("coordinator: closure ", handout.number, ": ", error.what()));
+  }
+}
+
+void CoordinatorCore::require_started(const char* who) const {
+  if (has_started()) return;
+  fail(ErrorCode::kFailedPrecondition, who, ": the coordinator was not started; try start(), after ",
+       "the steps are defined");
+}
+
+RemoteValue CoordinatorCore::schedule(std::string_view step, Nest arguments) {
+  require_started("schedule");
+  const StepDefinition& definition = registry_.find(step);
+  const Nest::List* list = arguments.list();
+  if (list == nullptr || std::cmp_not_equal(list->size(), definition.num_parameters)) {
+    fail(ErrorCode::kInvalidArgument, "schedule: expected arguments of ", definition.signature,
+         ", got ", arguments.structure());
+  }
+  const auto work = std::make_shared<ScheduledWork>(std::string(step), std::move(arguments));
+  queue_.put(work);
+  return RemoteValue(work->result());
+}
+
+PerWorkerHandle CoordinatorCore::new_handle(std::uint64_t id, std::string type) {
+  PerWorkerHandle handle{id, next_instance_.fetch_add(1), std::move(type), {}};
+  // Its values are dropped with the last copy; by then the coordinator may be gone.
+  struct Owner {
+    ~Owner() {
+      MutexLock lock(desk->mutex);
+      if (desk->core != nullptr) desk->core->release(handle);
+    }
+    std::shared_ptr<ReleaseDesk> desk;
+    PerWorkerHandle handle;
+  };
+  const auto owner = std::make_shared<Owner>();
+  owner->desk = desk_;
+  owner->handle = handle;
+  handle.owner = owner;
+  return handle;
+}
+
+void CoordinatorCore::release(const PerWorkerHandle& handle) {
+  if (!has_started()) return;
+  for (const auto& link : links_) link->release(handle);
+}
+
+WorkerLink& CoordinatorCore::link(int worker) const {
+  require_started("ClusterCoordinator::worker");
+  if (worker < 0 || std::cmp_greater_equal(worker, links_.size())) {
+    fail(ErrorCode::kOutOfRange, "ClusterCoordinator::worker: expected 0 to ", links_.size() - 1,
+         ", got ", worker);
+  }
+  return *links_[static_cast<std::size_t>(worker)];
+}
+
+std::vector<Nest> CoordinatorCore::run_on_each(std::string_view step, Nest arguments) {
+  require_started("run_on_each");
+  (void)registry_.find(step);
+  std::vector<std::shared_ptr<RemoteResult>> results;
+  for (const auto& link : links_) {
+    results.push_back(std::make_shared<RemoteResult>());
+    if (!link->is_alive()) {
+      results.back()->set(Nest());
+      continue;
+    }
+    WorkerTask task;
+    task.step = step;
+    task.arguments = arguments;
+    task.token = std::make_shared<CancellationToken>();
+    link->start(std::move(task), [result = results.back()](TaskOutcome outcome) {
+      if (auto* value = std::get_if<Nest>(&outcome)) return result->set(std::move(*value));
+      if (auto* failure = std::get_if<TaskFailure>(&outcome)) {
+        return result->abort(std::make_exception_ptr(
+            OriginError(failure->origin, failure->code, std::move(failure->text))));
+      }
+      result->set(Nest());  // lost
+    });
+  }
+  std::vector<Nest> values;
+  for (const auto& result : results) values.push_back(result->get(TimePoint::max()));
+  return values;
+}
+
+std::string CoordinatorCore::describe() const {
+  std::string text = concat(queue_.num_queued(), " closures queued, ", queue_.num_running(),
+                            " with workers, ", queue_.num_ended(), " ended");
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    text += concat("\n  ", strategy_.worker_name(static_cast<int>(i)), ": ", links_[i]->doing());
+  }
+  return text;
+}
+
+}  // namespace tutti::internal

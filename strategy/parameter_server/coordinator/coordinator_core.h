@@ -1,0 +1,88 @@
+// The one coordinator of a strategy: queue, links to the workers, and a thread per worker.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/core/executor.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
+#include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
+#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
+
+namespace tutti::internal {
+
+/// A closure in the queue: what to run, and who waits for the result.
+class ScheduledWork final : public QueuedWork {
+ public:
+  ScheduledWork(std::string step, Nest arguments)
+      : step_(std::move(step)), arguments_(std::move(arguments)) {}
+  const std::string& step() const { return step_; }
+  const Nest& arguments() const { return arguments_; }
+  const std::shared_ptr<RemoteResult>& result() const { return result_; }
+  /// The step's name and the arguments, as bytes.
+  std::string content() const override;
+  void ended(const Error& error) override;
+  static std::shared_ptr<ScheduledWork> of_content(const std::string& content);
+
+ private:
+  const std::string step_;
+  const Nest arguments_;
+  const std::shared_ptr<RemoteResult> result_ = std::make_shared<RemoteResult>();
+};
+
+class CoordinatorCore;
+
+/// Where handles on per-worker values, which may outlive the coordinator, say that they are gone.
+struct ReleaseDesk {
+  Mutex mutex;
+  CoordinatorCore* core TUTTI_GUARDED_BY(mutex) = nullptr;
+};
+
+/// Threads: any.
+class CoordinatorCore {
+ public:
+  CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options);
+  /// Cancels what is left, and ends all threads.
+  ~CoordinatorCore();
+
+  void start();
+  bool has_started() const { return has_started_.load(std::memory_order_acquire); }
+  RemoteValue schedule(std::string_view step, Nest arguments);
+  PerWorkerHandle new_handle(std::uint64_t id, std::string type);
+  std::vector<Nest> run_on_each(std::string_view step, Nest arguments);
+  std::string describe() const;
+  void release(const PerWorkerHandle& handle);
+
+  StepRegistry& registry() { return registry_; }
+  ClosureQueue& queue() { return queue_; }
+  CoordinatedStrategy& strategy() { return strategy_; }
+  WorkerLink& link(int worker) const;
+  bool has_remote_workers() const { return has_remote_workers_; }
+
+ private:
+  void dispatch(int worker);
+  void give_out(int worker, const ClosureQueue::Handout& handout);
+  void take_outcome(const ClosureQueue::Handout& handout, TaskOutcome outcome);
+  void give_up_if_nobody_comes(int worker, TimePoint& absent_since);
+  bool any_lives_but(int worker) const;
+  void require_started(const char* who) const;
+
+  CoordinatedStrategy& strategy_;
+  const ClusterCoordinatorOptions options_;
+  StepRegistry registry_;
+  ClosureQueue queue_;
+  std::atomic<std::uint64_t> next_instance_{0};
+  const std::shared_ptr<ReleaseDesk> desk_ = std::make_shared<ReleaseDesk>();
+  std::atomic<bool> is_starting_{false}, has_started_{false};
+  bool has_remote_workers_ = false;
+  Event stop_;
+  // Made by start(), and not changed from then on.
+  std::vector<std::unique_ptr<WorkerLink>> links_;
+  std::vector<std::unique_ptr<Thread>> threads_;
+  std::unique_ptr<Watchdog> watchdog_;
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,57 @@
+// What each worker has one of: values, and iterators over datasets.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "tutti/data/dataset.h"
+#include "tutti/strategy/parameter_server/coordinator/nest.h"
+
+namespace tutti {
+
+/// An argument of schedule() for a step whose parameter is T, T& or const T&: it gets the T of the
+/// worker that it runs on, made there when first asked for, and made anew after the worker was
+/// started again. Copies share the values; workers drop them when the last copy, and the last
+/// closure with one, are gone. tf.distribute.experimental.coordinator.PerWorkerValues.
+template <class T>
+class PerWorkerValues {
+ public:
+  explicit PerWorkerValues(PerWorkerHandle handle) : handle_(std::move(handle)) {}
+  const PerWorkerHandle& handle() const { return handle_; }
+
+ private:
+  PerWorkerHandle handle_;
+};
+
+/// One worker's pass over its dataset. A handle: copies share the position. Used by one thread at a
+/// time.
+class DatasetIterator {
+ public:
+  explicit DatasetIterator(std::unique_ptr<ElementIterator> elements)
+      : elements_(std::move(elements)) {}
+  /// Throws kOutOfRange at the end.
+  Batch next();
+  /// Nothing at the end.
+  std::optional<Batch> try_next();
+
+ private:
+  std::shared_ptr<ElementIterator> elements_;
+};
+
+/// A dataset that each worker reads for itself. Made by create_per_worker_dataset(). A handle.
+class PerWorkerDataset {
+ public:
+  /// A new pass on each worker; the order of shuffles differs from worker to worker and from pass
+  /// to pass.
+  PerWorkerValues<DatasetIterator> iterate() const { return iterate_(); }
+
+ private:
+  friend class ClusterCoordinator;
+  explicit PerWorkerDataset(std::function<PerWorkerValues<DatasetIterator>()> iterate)
+      : iterate_(std::move(iterate)) {}
+  std::function<PerWorkerValues<DatasetIterator>()> iterate_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,177 @@
+// The steps that every task of the job knows by name, and what each worker has one of.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tutti/strategy/parameter_server/coordinator/closure_error.h"
+#include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
+
+namespace tutti::internal {
+
+/// The types of a callable with one call operator: a function, or a lambda without auto.
+template <class Fn>
+struct CallTypes : CallTypes<decltype(&Fn::operator())> {};
+template <class R, class... P>
+struct CallTypes<R (*)(P...)> {
+  using Result = R;
+  using Parameters = std::tuple<P...>;
+};
+template <class R, class C, class... P>
+struct CallTypes<R (C::*)(P...)> : CallTypes<R (*)(P...)> {};
+template <class R, class C, class... P>
+struct CallTypes<R (C::*)(P...) const> : CallTypes<R (*)(P...)> {};
+
+/// A parameter while the step runs: the value itself, or the worker's own one.
+template <class P>
+class StepParameter {
+  using T = std::remove_cvref_t<P>;
+  static constexpr bool kIsValue = is_nest_value<T>;
+  static_assert(!kIsValue || !std::is_lvalue_reference_v<P> ||
+                    std::is_const_v<std::remove_reference_t<P>>,
+                "a step takes values by value or const reference");
+  using Stored = std::conditional_t<kIsValue, T, std::shared_ptr<T>>;
+
+ public:
+  StepParameter(const Nest& argument, const std::string& who, WorkerResources& resources)
+      : stored_(make(argument, who, resources)) {}
+  P get() {
+    if constexpr (!kIsValue) {
+      return static_cast<P>(*stored_);
+    } else if constexpr (std::is_reference_v<P>) {
+      return static_cast<P>(stored_);
+    } else {
+      return std::move(stored_);
+    }
+  }
+
+ private:
+  static Stored make(const Nest& argument, const std::string& who, WorkerResources& resources) {
+    if constexpr (kIsValue) {
+      return from_nest<T>(argument, who, &resources);
+    } else {
+      if (argument.handle() == nullptr || argument.handle()->type != type_name(typeid(T))) {
+        fail_conversion(who, nest_type_name<T>(), argument);
+      }
+      return std::static_pointer_cast<T>(resources.find(*argument.handle()));
+    }
+  }
+  Stored stored_;
+};
+
+struct StepDefinition {
+  std::string name = {};
+  int num_parameters = 0;
+  std::string signature = {};  // "train(Tensor, float32) -> Tensor"
+  /// `arguments`: a list. Throws OriginError of kInput for arguments that do not fit, and what the
+  /// step throws.
+  std::function<Nest(const Nest& arguments, WorkerResources& resources)> run = {};
+};
+
+/// What each worker makes once per instance, when a step first asks for it.
+struct ResourceDefinition {
+  std::uint64_t id = 0;
+  std::string type = {};
+  std::string text = {};
+  std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make = {};
+};
+
+/// Runs `body`; what it throws, but OriginErrors, becomes an input error.
+template <class Body>
+auto as_input(const Body& body) {
+  try {
+    return body();
+  } catch (const OriginError&) {
+    throw;
+  } catch (const Error& error) {
+    throw OriginError(ErrorOrigin::kInput, error.code(), error.message());
+  } catch (const std::exception& error) {
+    throw OriginError(ErrorOrigin::kInput, ErrorCode::kInternal, error.what());
+  }
+}
+
+/// Filled by the set-up part of the program, which is the same on every task. Threads: any;
+/// definitions stay where they are.
+class StepRegistry {
+ public:
+  StepRegistry();
+  ~StepRegistry();
+
+  /// Throws kAlreadyExists with both signatures, kInvalidArgument for an empty name.
+  template <class Fn>
+  void define(std::string_view name, Fn fn);
+  /// Throws kNotFound naming the three steps with the nearest names.
+  const StepDefinition& find(std::string_view name) const;
+
+  /// Numbered from 0 in the order of calls.
+  std::uint64_t define_resource(
+      std::string type, std::string text,
+      std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make);
+  /// Throws kNotFound.
+  ResourceDefinition find_resource(std::uint64_t id) const;
+
+  /// One line per step, by name, then one per resource: what tasks compare.
+  std::string text() const;
+  /// XXH3-128 of text().
+  std::string hash() const;
+  /// Throws kFailedPrecondition listing what is missing on either side and what differs, unless
+  /// the texts are equal.
+  static void require_same(const std::string& own_text, const std::string& own_name,
+                           const std::string& other_text, const std::string& other_name);
+
+ private:
+  void add(StepDefinition definition);
+  template <class Result, class Fn, class... P>
+  static StepDefinition definition_of(std::string name, Fn fn, std::tuple<P...>*);
+
+  struct Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+template <class Result, class Fn, class... P>
+StepDefinition StepRegistry::definition_of(std::string name, Fn fn, std::tuple<P...>*) {
+  const std::vector<std::string> types = {nest_type_name<std::remove_cvref_t<P>>()...};
+  StepDefinition step{name,
+                      static_cast<int>(sizeof...(P)),
+                      concat(name, "(", join(types), ") -> ", nest_type_name<Result>()),
+                      {}};
+  step.run = [name, fn = std::move(fn)](const Nest& arguments, WorkerResources& resources) {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+      std::tuple<StepParameter<P>...> parameters = as_input([&] {
+        const Nest::List* list = arguments.list();
+        if (list == nullptr || list->size() != sizeof...(P)) {
+          fail(ErrorCode::kInvalidArgument, "step '", name, "': expected ", sizeof...(P),
+               " arguments, got ", arguments.structure());
+        }
+        return std::tuple<StepParameter<P>...>{
+            StepParameter<P>((*list)[I], concat("step '", name, "', argument ", I), resources)...};
+      });
+      if constexpr (std::is_void_v<Result>) {
+        fn(std::get<I>(parameters).get()...);
+        return Nest();
+      } else {
+        return to_nest<std::remove_cvref_t<Result>>(fn(std::get<I>(parameters).get()...));
+      }
+    }
+    (std::index_sequence_for<P...>());
+  };
+  return step;
+}
+
+template <class Fn>
+void StepRegistry::define(std::string_view name, Fn fn) {
+  using Types = CallTypes<std::decay_t<Fn>>;
+  add(definition_of<typename Types::Result>(std::string(name), std::move(fn),
+                                            static_cast<typename Types::Parameters*>(nullptr)));
+}
+
+}  // namespace tutti::internal

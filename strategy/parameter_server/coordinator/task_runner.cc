@@ -1,0 +1,205 @@
+// One thread takes tasks in order; whoever takes a task off the record answers for it.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/task_runner.h"
+
+#include <vector>
+
+#include "tutti/core/trace.h"
+
+namespace tutti::internal {
+namespace {
+
+AttemptReport report_of(AttemptReport::Kind kind, int worker, ErrorCode code,
+                        const std::string& text) {
+  return {kind, worker, ErrorOrigin::kWorker, code, text};
+}
+
+std::string name_of(const WorkerTask& task) {
+  if (task.number == WorkerTask::kNoClosure) return concat("step ", task.step);
+  return concat("closure ", task.number, " (", task.step, ", attempt ", task.attempt, ")");
+}
+
+}  // namespace
+
+std::shared_ptr<void> WorkerResourceTable::find(const PerWorkerHandle& handle) {
+  const Key key(handle.id, handle.instance);
+  {
+    MutexLock lock(mutex_);
+    const auto found = made_.find(key);
+    if (found != made_.end()) {
+      if (found->second.error) throw *found->second.error;
+      return found->second.value;
+    }
+  }
+  Made made = make(handle);  // may take long, and read files
+  MutexLock lock(mutex_);
+  made_[key] = made;
+  if (made.error) throw *made.error;
+  return made.value;
+}
+
+WorkerResourceTable::Made WorkerResourceTable::make(const PerWorkerHandle& handle) {
+  Made made;
+  try {
+    as_input([&] {
+      const ResourceDefinition definition = registry_.find_resource(handle.id);
+      if (definition.type != handle.type) {
+        fail(ErrorCode::kInvalidArgument, "per-worker value ", handle.id, ": expected ",
+             definition.type, ", got a handle of ", handle.type);
+      }
+      strategy_.run_on_worker(worker_,
+                              [&] { made.value = definition.make(worker_, handle.instance); });
+    });
+  } catch (const OriginError& error) {
+    made.error =
+        OriginError(error.origin(), error.code(),
+                    concat("per-worker value ", handle.id, " (", handle.type,
+                           "): could not be made on worker ", worker_, ": ", error.message()));
+  }
+  return made;
+}
+
+void WorkerResourceTable::release(const PerWorkerHandle& handle) {
+  Made released;  // destroyed without the lock
+  MutexLock lock(mutex_);
+  const auto found = made_.find({handle.id, handle.instance});
+  if (found == made_.end()) return;
+  released = std::move(found->second);
+  made_.erase(found);
+}
+
+TaskRunner::TaskRunner(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry)
+    : worker_(worker),
+      strategy_(strategy),
+      registry_(registry),
+      resources_(worker, strategy, registry),
+      thread_(Executor::system().start(concat("ps-worker-", worker), [this] { run(); })) {}
+
+TaskRunner::~TaskRunner() {
+  die(ErrorCode::kCancelled, "the worker was shut down");
+  thread_->join();
+}
+
+void TaskRunner::start(WorkerTask task, WorkerLink::Done done) {
+  {
+    MutexLock lock(mutex_);
+    if (!is_dead_) {
+      waiting_.push_back({std::move(task), std::move(done)});
+      condition_.notify_all();
+      return;
+    }
+  }
+  done(report_of(AttemptReport::Kind::kNotStarted, worker_, ErrorCode::kUnavailable,
+                 concat("worker ", worker_, ": was lost before it began")));
+}
+
+void TaskRunner::die(ErrorCode code, const std::string& text) {
+  std::deque<Given> waiting;
+  std::optional<Given> running;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(is_dead_, true)) return;
+    waiting.swap(waiting_);
+    running.swap(running_);
+    condition_.notify_all();
+  }
+  if (running) {
+    running->task.token->cancel();
+    running->done(report_of(AttemptReport::Kind::kWorkerLost, worker_, code, text));
+  }
+  for (Given& each : waiting) {
+    each.done(report_of(AttemptReport::Kind::kNotStarted, worker_, code, text));
+  }
+}
+
+void TaskRunner::release(const PerWorkerHandle& handle) {
+  MutexLock lock(mutex_);
+  // By the thread: tasks that it has may use the value.
+  to_release_.push_back(handle);
+  condition_.notify_all();
+}
+
+std::string TaskRunner::doing() const {
+  MutexLock lock(mutex_);
+  if (!running_) return "nothing";
+  return concat(name_of(running_->task), " for ",
+                seconds_between(running_since_, Clock::system().now()), " s");
+}
+
+bool TaskRunner::has_ended() const {
+  MutexLock lock(mutex_);
+  return has_ended_;
+}
+
+void TaskRunner::run() {
+  for (;;) {
+    WorkerTask task;
+    std::deque<PerWorkerHandle> released;
+    {
+      MutexLock lock(mutex_);
+      condition_.wait_until(mutex_, TimePoint::max(), [this]() TUTTI_REQUIRES(mutex_) {
+        return is_dead_ || !waiting_.empty() || !to_release_.empty();
+      });
+      if (is_dead_) {
+        has_ended_ = true;
+        return;
+      }
+      if (waiting_.empty()) {
+        released.swap(to_release_);
+      } else {
+        running_ = std::move(waiting_.front());
+        waiting_.pop_front();
+        running_since_ = Clock::system().now();
+        task = running_->task;
+      }
+    }
+    if (!released.empty()) {
+      for (const PerWorkerHandle& handle : released) resources_.release(handle);
+      continue;
+    }
+    TaskOutcome outcome = outcome_of(task);
+    std::optional<Given> given;
+    {
+      MutexLock lock(mutex_);
+      given.swap(running_);
+    }
+    if (given) given->done(std::move(outcome));
+  }
+}
+
+TaskOutcome TaskRunner::outcome_of(const WorkerTask& task) {
+  const TraceSpan span("closure", "coordinator",
+                       {{"number", static_cast<std::int64_t>(task.number)},
+                        {"attempt", task.attempt},
+                        {"worker", worker_}});
+  const auto failure = [&](ErrorOrigin origin, ErrorCode code, const std::string& text) {
+    if (code == ErrorCode::kCancelled && task.token->is_cancelled()) {
+      return TaskOutcome(TaskStopped());
+    }
+    return TaskOutcome(TaskFailure{origin, code, text});
+  };
+  try {
+    const StepDefinition& step = registry_.find(task.step);
+    Nest result;
+    const auto body = [&] { result = step.run(task.arguments, resources_); };
+    if (task.number == WorkerTask::kNoClosure) {
+      strategy_.run_on_worker(worker_, body);
+    } else {
+      const ClosureContext context(task.number, task.attempt, worker_, task.term, task.news,
+                                   task.token);
+      const ClosureScope scope(context);
+      strategy_.run_closure(context, body);
+    }
+    return result;
+  } catch (const OriginError& error) {
+    return failure(error.origin(), error.code(), error.message());
+  } catch (const Error& error) {
+    return failure(ErrorOrigin::kUser, error.code(), error.message());
+  } catch (const std::exception& error) {
+    return failure(ErrorOrigin::kUser, ErrorCode::kInternal, error.what());
+  } catch (...) {
+    return failure(ErrorOrigin::kUser, ErrorCode::kInternal, "an exception of an unknown type");
+  }
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,42 @@
+// Says what everybody does when nothing finishes for too long.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
+
+namespace tutti {
+
+struct WatchdogOptions {
+  /// Zero or less: no watchdog, no thread.
+  Duration timeout = Duration::zero();
+  /// What is under way, in lines: logged with the stacks.
+  std::function<std::string()> describe = {};
+  /// Called after the log, each time.
+  std::function<void()> on_timeout = {};
+};
+
+/// Looks at a count each timeout / 10. When it did not change for the timeout, the stacks of all
+/// threads and what is under way are logged, and the time starts anew.
+class Watchdog {
+ public:
+  /// `count`: of what has finished; called on the watchdog's thread.
+  Watchdog(WatchdogOptions options, std::function<std::uint64_t()> count);
+  ~Watchdog();
+  bool has_thread() const { return thread_ != nullptr; }
+
+ private:
+  void run();
+
+  const WatchdogOptions options_;
+  const std::function<std::uint64_t()> count_;
+  Event stop_;
+  std::unique_ptr<Thread> thread_;
+};
+
+}  // namespace tutti

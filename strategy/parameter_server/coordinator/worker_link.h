@@ -1,0 +1,61 @@
+// The way from the coordinator to one worker.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_event.h"
+#include "tutti/strategy/parameter_server/coordinator/nest.h"
+
+namespace tutti::internal {
+
+/// A call of a step on a worker.
+struct WorkerTask {
+  /// Not a closure: it has no number, and its changes are not told apart from repeated ones.
+  static constexpr std::uint64_t kNoClosure = ~std::uint64_t{0};
+
+  std::uint64_t number = kNoClosure;
+  int attempt = 1;
+  std::uint64_t term = 0;
+  std::string step = {};
+  Nest arguments = {};
+  std::shared_ptr<const CoordinatorNews> news = {};
+  std::shared_ptr<CancellationToken> token = {};
+};
+
+/// The step threw, or its arguments could not be made.
+struct TaskFailure {
+  ErrorOrigin origin = ErrorOrigin::kUser;
+  ErrorCode code = ErrorCode::kInternal;
+  std::string text = {};
+};
+/// The step saw its cancellation and stopped.
+struct TaskStopped {};
+
+using TaskOutcome = std::variant<Nest, TaskFailure, TaskStopped, AttemptReport>;
+
+/// Threads: any, all functions.
+class WorkerLink {
+ public:
+  using Done = std::function<void(TaskOutcome)>;
+
+  /// No `done` runs after it, and it ends soon: steps see their cancellation.
+  virtual ~WorkerLink() = default;
+  /// Returns at once; tasks of a worker run in this order, one at a time. `done` is called once,
+  /// from any thread: also, with a report, when the worker is or gets lost.
+  virtual void start(WorkerTask task, Done done) = 0;
+  virtual bool is_alive() const = 0;
+  /// `on_change` is called after is_alive() changed, until the link is destroyed.
+  virtual void watch(std::function<void()> on_change) = 0;
+  /// The worker's value of this handle is not needed any more, once the tasks that it has are done.
+  virtual void release(const PerWorkerHandle& handle) = 0;
+  /// "closure 7 (train) for 3.2 s", or "nothing".
+  virtual std::string doing() const = 0;
+};
+
+}  // namespace tutti::internal

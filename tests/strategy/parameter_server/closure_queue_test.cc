@@ -1,0 +1,358 @@
+// The closure queue among threads: scenarios CCQ, each also with room for two entries alone.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "tests/support/hang_watchdog.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/core/executor.h"
+
+namespace tutti::internal {
+namespace closure_queue_test {
+
+using testing::expect_error;
+using testing::HangWatchdog;
+using namespace std::chrono_literals;
+using Handout = ClosureQueue::Handout;
+
+/// Counts what becomes of it.
+class CountedWork final : public QueuedWork {
+ public:
+  explicit CountedWork(std::string content = "") : content_(std::move(content)) {}
+  std::string content() const override { return content_; }
+  void ended(const Error& error) override {
+    ++num_ended;
+    last_code = error.code();
+  }
+  std::atomic<int> num_runs{0}, num_ended{0};
+  std::atomic<ErrorCode> last_code{ErrorCode::kOk};
+
+ private:
+  std::string content_;
+};
+
+std::shared_ptr<CountedWork> counted() { return std::make_shared<CountedWork>(); }
+
+AttemptReport lost(int worker = 0) {
+  return {AttemptReport::Kind::kNotStarted, worker, ErrorOrigin::kWorker, ErrorCode::kUnavailable,
+          "gone"};
+}
+
+TimePoint soon() { return deadline_after(Clock::system().now(), 20ms); }
+
+bool user_failure(ClosureQueue& queue, const Handout& handout, const std::string& text) {
+  return queue.mark_failed(handout, ErrorCode::kInvalidArgument, ErrorOrigin::kUser, text);
+}
+
+/// By the most that may be queued.
+class ClosureQueueTest : public ::testing::TestWithParam<std::size_t> {
+ protected:
+  ClosureQueueOptions options(int window = 2) const {
+    ClosureQueueOptions options;
+    options.most_queued = GetParam();
+    options.window = window;
+    return options;
+  }
+};
+
+TEST_P(ClosureQueueTest, CCQ_01_PutBackComesAgainAndFinishedIsDone) {
+  ClosureQueue queue(options());
+  const auto work = counted();
+  queue.put(work);
+  auto handout = queue.get(0);
+  EXPECT_EQ(handout->work, work);
+  EXPECT_FALSE(queue.done());
+  EXPECT_TRUE(queue.put_back(*handout, lost()));
+  EXPECT_FALSE(queue.done());
+  const auto again = queue.get(0);
+  EXPECT_EQ(again->work, work);
+  EXPECT_EQ(again->number, handout->number);
+  EXPECT_EQ(again->attempt, handout->attempt + 1);
+  EXPECT_FALSE(queue.mark_finished(*handout));  // the first attempt counts no more
+  EXPECT_TRUE(queue.mark_finished(*again));
+  EXPECT_TRUE(queue.done());
+  queue.wait();
+  EXPECT_EQ(work->num_ended, 0);
+}
+
+TEST_P(ClosureQueueTest, CCQ_02_EachClosureRunsOnceThoughTheFirstOfEachThreadIsPutBack) {
+  HangWatchdog watchdog("two threads on a closure queue");
+  ClosureQueue queue(options(1));
+  std::vector<std::shared_ptr<CountedWork>> works;
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (int worker = 0; worker < 2; ++worker) {
+    threads.push_back(Executor::system().start("queue-worker", [&queue, worker] {
+      bool has_put_back = false;
+      while (auto handout = queue.get(worker)) {
+        if (!std::exchange(has_put_back, true)) {
+          queue.put_back(*handout, lost(worker));
+          continue;
+        }
+        ++static_cast<CountedWork&>(*handout->work).num_runs;
+        queue.mark_finished(*handout);
+      }
+    }));
+  }
+  for (int i = 0; i < 5; ++i) works.push_back(counted()), queue.put(works.back());
+  for (int i = 0; i < 4; ++i) queue.wait();
+  queue.stop();
+  for (auto& thread : threads) thread->join();
+  for (const auto& work : works) EXPECT_EQ(work->num_runs, 1);
+}
+
+TEST_P(ClosureQueueTest, CCQ_03_WaitThrowsTheFailureOnceAfterAllInFlightEnded) {
+  HangWatchdog watchdog("wait() beside a failure");
+  ClosureQueue queue(options());
+  const auto failing = counted(), running = counted();
+  queue.put(failing), queue.put(running);
+  const auto first = queue.get(0), second = queue.get(0);
+  user_failure(queue, *first, "boom");
+  expect_error(ErrorCode::kDeadlineExceeded, {"closure 1 on worker 0 (attempt 1)"},
+               [&] { queue.wait(soon()); });
+  std::atomic<bool> has_ended{false};
+  const auto thread = Executor::system().start("ends", [&] {
+    Clock::system().sleep_for(20ms);
+    has_ended = true;
+    queue.mark_finished(*second);
+  });
+  try {
+    queue.wait();
+    ADD_FAILURE() << "no error";
+  } catch (const ClosureError& error) {
+    EXPECT_TRUE(has_ended);
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.origin(), ErrorOrigin::kUser);
+    EXPECT_THAT(error.message(), ::testing::HasSubstr("boom"));
+  }
+  EXPECT_TRUE(queue.done());
+  queue.wait();
+  EXPECT_EQ(failing->num_ended, 1);
+  EXPECT_EQ(failing->last_code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(running->num_ended, 0);
+}
+
+TEST_P(ClosureQueueTest, CCQ_05_DoneThrowsIt) {
+  ClosureQueue queue(options());
+  queue.put(counted());
+  const auto handout = queue.get(0);
+  EXPECT_FALSE(queue.done());
+  user_failure(queue, *handout, "boom");
+  expect_error(ErrorCode::kInvalidArgument, {"boom"}, [&] { queue.done(); });
+  EXPECT_TRUE(queue.done());
+}
+
+TEST_P(ClosureQueueTest, CCQ_06_TheFirstErrorAloneAfterTheSecondEnded) {
+  HangWatchdog watchdog("two failures");
+  for (const bool by_put : {false, true}) {
+    ClosureQueue queue(options());
+    const auto waiting = counted(), unlucky = counted();
+    queue.put(counted()), queue.put(counted());
+    const auto first = queue.get(0), second = queue.get(0);
+    queue.put(waiting);
+    EXPECT_FALSE(second->token->is_cancelled());
+    user_failure(queue, *first, "Some error");
+    EXPECT_TRUE(second->token->is_cancelled());
+    EXPECT_EQ(queue.num_queued(), 0u);
+    EXPECT_EQ(waiting->last_code, ErrorCode::kCancelled);
+    const auto thread = Executor::system().start("ends", [&] {
+      Clock::system().sleep_for(20ms);
+      queue.mark_failed(*second, ErrorCode::kCancelled, ErrorOrigin::kUser, "cancellation error");
+    });
+    try {
+      by_put ? void(queue.put(unlucky)) : queue.wait();
+      ADD_FAILURE() << "no error";
+    } catch (const ClosureError& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_THAT(error.failures()[0].text, ::testing::HasSubstr("Some error"));
+      EXPECT_EQ(error.failures().size(), 2u);  // all are kept
+    }
+    EXPECT_EQ(queue.num_running(), 0u);
+    EXPECT_EQ(unlucky->num_ended, by_put ? 1 : 0);
+    EXPECT_EQ(queue.ledger().next_number(), 3u);  // it got no number
+    EXPECT_TRUE(queue.done());
+  }
+}
+
+TEST_P(ClosureQueueTest, CCQ_07_TenThreadsOfTwentyActionsLoseNoWakeUp) {
+  HangWatchdog watchdog("ten threads on a closure queue", 30s);
+  ClosureQueue queue(options(1));
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (int worker = 0; worker < 10; ++worker) {
+    threads.push_back(Executor::system().start("queue-worker", [&queue, worker] {
+      for (int action = 0; action < 20; ++action) {
+        const auto handout = queue.get(worker);
+        if (action % 2 == 0) {
+          queue.put_back(*handout, lost(worker));
+        } else {
+          queue.mark_finished(*handout);
+        }
+      }
+    }));
+  }
+  for (int i = 0; i < 100; ++i) queue.put(counted());
+  queue.wait();
+  EXPECT_TRUE(queue.done());
+  EXPECT_EQ(queue.num_ended(), 100u);
+  EXPECT_EQ(queue.ledger().finished_below(), 100u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Unbounded, ClosureQueueTest, ::testing::Values(4096));
+INSTANTIATE_TEST_SUITE_P(CCO_13_TwoEntries, ClosureQueueTest, ::testing::Values(2));
+
+TEST(ClosureQueue, PutWaitsForRoomAndGetForTheWindow) {
+  HangWatchdog watchdog("a full queue");
+  ClosureQueue queue({.most_queued = 2});
+  queue.put(counted()), queue.put(counted());
+  const auto refused = counted();
+  expect_error(ErrorCode::kDeadlineExceeded, {"2 closures queued"},
+               [&] { queue.put(refused, soon()); });
+  EXPECT_EQ(refused->last_code, ErrorCode::kCancelled);
+  const auto first = queue.get(0);
+  queue.put(counted());
+  EXPECT_EQ(queue.get(0)->number, 1u);
+  EXPECT_FALSE(queue.get(0, soon()));  // has two
+  EXPECT_EQ(queue.get(1)->number, 2u);
+  queue.put(counted());
+  queue.mark_finished(*first);
+  EXPECT_EQ(queue.get(0)->number, 3u);
+}
+
+TEST(ClosureQueue, StopEndsEveryWait) {
+  HangWatchdog watchdog("stop()");
+  ClosureQueue queue({.most_queued = 1});
+  const auto running = counted(), queued = counted();
+  queue.put(running);
+  const auto handout = queue.get(0);
+  queue.put(queued);
+  std::atomic<int> num_ended{0};
+  std::vector<std::unique_ptr<Thread>> threads;
+  const auto waits = [&](auto body) {
+    threads.push_back(Executor::system().start("waits", [&num_ended, body] {
+      expect_error(ErrorCode::kCancelled, {"was stopped"}, body);
+      ++num_ended;
+    }));
+  };
+  waits([&] { queue.put(counted()); });
+  waits([&] { queue.wait(); });
+  threads.push_back(Executor::system().start("waits", [&] {
+    EXPECT_TRUE(queue.get(1) || true);  // the queued one, or nothing
+    EXPECT_FALSE(queue.get(1));
+    ++num_ended;
+  }));
+  Clock::system().sleep_for(20ms);
+  queue.stop();
+  for (auto& thread : threads) thread->join();
+  EXPECT_EQ(num_ended, 3);
+  EXPECT_TRUE(handout->token->is_cancelled());
+  EXPECT_EQ(running->last_code, ErrorCode::kCancelled);
+  EXPECT_EQ(queued->num_ended, 1);
+  EXPECT_FALSE(queue.mark_finished(*handout));
+}
+
+TEST(ClosureQueue, ALateResultOfAVoidedAttemptCountsForNothing) {
+  ClosureQueueOptions options;
+  options.rules.keeps_for_rollback = true;
+  ClosureQueue queue(options);
+  const auto a = counted(), b = counted();
+  queue.put(a), queue.put(b);
+  const auto first = queue.get(0), second = queue.get(0);
+  int num_delivered = 0;
+  queue.mark_finished(*first, [&] { ++num_delivered; });
+  EXPECT_EQ(queue.news()->said(), (CoordinatorNews::Said{1, 1}));
+  EXPECT_EQ(queue.roll_back(), 2u);
+  EXPECT_TRUE(second->token->is_cancelled());
+  EXPECT_EQ(queue.news()->said(), (CoordinatorNews::Said{2, 0}));  // lower, under a later term
+  EXPECT_FALSE(queue.mark_finished(*second));
+  const auto redone = queue.get(0);
+  EXPECT_EQ(redone->number, 0u);
+  EXPECT_EQ(redone->work, a);
+  EXPECT_EQ(redone->term, 2u);
+  EXPECT_TRUE(queue.mark_finished(*redone, [&] { ++num_delivered; }));
+  EXPECT_EQ(num_delivered, 1);  // who has fetched the result keeps it
+  const auto again = queue.get(0);
+  EXPECT_TRUE(queue.mark_finished(*again, [&] { ++num_delivered; }));
+  EXPECT_EQ(num_delivered, 2);
+  queue.wait();
+}
+
+TEST(ClosureQueue, AJournalGivesTheNextCoordinatorItsClosures) {
+  std::vector<std::byte> journal;
+  ClosureQueueOptions options;
+  options.journal = [&](std::span<const std::byte> record) {
+    journal.insert(journal.end(), record.begin(), record.end());
+  };
+  {
+    ClosureQueue queue(options);
+    for (const char* content : {"a", "b", "c"}) {
+      queue.put(std::make_shared<CountedWork>(content));
+    }
+    const auto first = queue.get(0);
+    queue.get(0);
+    queue.mark_finished(*first);
+  }  // dies
+  std::map<std::uint64_t, std::string> contents;
+  ClosureQueue next(options, ClosureLedger::replay(journal), [&](auto number, const auto& content) {
+    contents[number] = content;
+    return std::make_shared<CountedWork>(content);
+  });
+  EXPECT_EQ(next.term(), 2u);
+  EXPECT_EQ(contents, (std::map<std::uint64_t, std::string>{{1, "b"}, {2, "c"}}));
+  const auto handout = next.get(0);
+  EXPECT_EQ(handout->number, 1u);
+  EXPECT_EQ(handout->attempt, 2);
+  EXPECT_EQ(ClosureLedger::replay(journal), next.ledger());
+}
+
+TEST(ClosureQueue, AJournalThatCannotBeWrittenStopsIt) {
+  int left = 3;
+  ClosureQueueOptions options;
+  options.journal = [&](std::span<const std::byte>) {
+    if (left-- == 0) fail(ErrorCode::kResourceExhausted, "journal: no space left");
+  };
+  ClosureQueue queue(options);  // one record
+  const auto work = counted();
+  queue.put(work);
+  const auto handout = queue.get(0);
+  expect_error(ErrorCode::kResourceExhausted, {"no space"}, [&] { queue.mark_finished(*handout); });
+  EXPECT_EQ(work->last_code, ErrorCode::kCancelled);
+  expect_error(ErrorCode::kCancelled, {"was stopped"}, [&] { queue.wait(); });
+}
+
+TEST(ClosureContextTest, IsOfTheThreadAndDrawsByTheClosuresNumber) {
+  EXPECT_EQ(ClosureContext::current(), nullptr);
+  const auto news = std::make_shared<CoordinatorNews>();
+  const auto token = std::make_shared<CancellationToken>();
+  const ClosureContext first(7, 1, 0, 1, news, token), second(7, 2, 3, 2, news);
+  std::uint64_t step = 0;
+  {
+    const ClosureScope scope(first);
+    EXPECT_EQ(ClosureContext::current(), &first);
+    step = current_random_context().step;
+    {
+      const ClosureScope inner(second, 1);
+      EXPECT_EQ(ClosureContext::current(), &second);
+      EXPECT_EQ(current_random_context().step, step);  // another attempt, the same numbers
+      EXPECT_EQ(current_random_context().replica, 1u);
+    }
+    EXPECT_EQ(ClosureContext::current(), &first);
+    token->cancel();
+    expect_error(ErrorCode::kCancelled, {"closure 7"}, [&] { first.throw_if_cancelled(); });
+  }
+  EXPECT_EQ(ClosureContext::current(), nullptr);
+  EXPECT_EQ(step, 7u);
+  news->hear({1, 5});
+  news->hear({1, 4});
+  EXPECT_EQ(first.finished_below(), 5u);
+  EXPECT_EQ(second.finished_below(), 0u);  // said under another term
+  news->hear({2, 3});
+  news->hear({1, 9});
+  EXPECT_EQ(first.finished_below(), 0u);
+  EXPECT_EQ(second.finished_below(), 3u);
+}
+
+}  // namespace closure_queue_test
+}  // namespace tutti::internal

@@ -1,0 +1,577 @@
+// What can happen in a state, and what comes of it.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/strategy/parameter_server/protocol_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/cluster/handshake/byte_stream.h"
+
+namespace tutti::testing {
+namespace {
+
+using internal::AppliedTable;
+using internal::ClosureLedger;
+using Await = ModelState::Await;
+using Kind = ModelStep::Kind;
+using Message = ModelMessage;
+namespace events = internal::events;
+
+constexpr std::uint8_t kAllServers = (1 << kModelServers) - 1;
+
+std::uint8_t small(std::uint64_t value) {
+  TUTTI_CHECK(value < 256, "the model counts in bytes");
+  return static_cast<std::uint8_t>(value);
+}
+std::uint8_t bit(int server) { return static_cast<std::uint8_t>(1 << server); }
+std::uint8_t swapped(std::uint8_t mask) {
+  return static_cast<std::uint8_t>(((mask & 1) << 1) | ((mask >> 1) & 1));
+}
+
+template <class T>
+void insert(std::vector<T>& sorted, const T& value) {
+  sorted.insert(std::upper_bound(sorted.begin(), sorted.end(), value), value);
+}
+
+/// Write-ahead: the journal has the event before anybody hears of it.
+void record(ModelState& state, const internal::ClosureEvent& event) {
+  state.ledger.apply(event);
+  const auto bytes = internal::encode_record(event);
+  state.journal.insert(state.journal.end(), bytes.begin(), bytes.end());
+}
+
+internal::ChangeIdentity identity_of(const Message& push) {
+  return {push.term, {UpdateStream::Kind::kClosure, push.number, 0}, 0, 1, push.below};
+}
+
+void fence(AppliedTable& table, std::uint64_t term) {
+  internal::ChangeIdentity nothing;
+  nothing.term = term;
+  table.note_applied(nothing);
+}
+
+void write(internal::ByteWriter& bytes, const ModelServer::Counts& counts) {
+  for (const std::uint8_t count : counts) bytes.number(count);
+}
+void write(internal::ByteWriter& bytes, const ModelServer& server) {
+  bytes.number(static_cast<std::uint8_t>(server.is_up));
+  bytes.raw(server.table.save());
+  write(bytes, server.counts);
+  bytes.number(server.restored_term);
+  bytes.number(small(server.saved.size()));
+  for (const ModelServer::Saved& saved : server.saved) {
+    bytes.number(saved.cut), bytes.raw(saved.table.save()), write(bytes, saved.counts);
+  }
+}
+
+/// All but the ledger, with the servers in this order or the other.
+std::vector<std::byte> bytes_of(const ModelState& state, bool swap) {
+  internal::ByteWriter bytes;
+  bytes.number(static_cast<std::uint8_t>(state.coordinator_is_up));
+  bytes.number(static_cast<std::uint8_t>(state.takes_cut));
+  bytes.number(swap ? swapped(state.saved_by) : state.saved_by);
+  bytes.number(state.faults_left), bytes.number(state.cuts_left);
+  for (int i = 0; i < kModelServers; ++i) {
+    const auto s = static_cast<std::size_t>(swap ? kModelServers - 1 - i : i);
+    bytes.number(static_cast<std::uint8_t>(state.await[s]));
+    write(bytes, state.servers[s]);
+  }
+  std::vector<ModelTask> tasks = state.tasks;
+  std::vector<Message> network = state.network;
+  if (swap) {
+    for (ModelTask& task : tasks) task.confirmed_by = swapped(task.confirmed_by);
+    for (Message& message : network) {
+      if (message.kind != Message::Kind::kDone) message.server ^= 1;
+    }
+    std::ranges::sort(tasks), std::ranges::sort(network);
+  }
+  bytes.number(small(tasks.size()));
+  for (const ModelTask& t : tasks) {
+    for (const std::uint8_t part : {t.number, t.attempt, t.content, t.term, t.confirmed_by}) {
+      bytes.number(part);
+    }
+  }
+  for (const Message& m : network) {
+    bytes.number(static_cast<std::uint8_t>(m.kind));
+    for (const std::uint8_t part :
+         {m.server, m.number, m.attempt, m.content, m.term, m.below, m.cut}) {
+      bytes.number(part);
+    }
+  }
+  return std::move(bytes.bytes());
+}
+
+std::string to_string(const Message& m) {
+  const std::string server = concat(" ps ", static_cast<int>(m.server));
+  const std::string term = concat(" (term ", static_cast<int>(m.term), ")");
+  switch (m.kind) {
+    case Message::Kind::kPush:
+      return concat("push of closure ", static_cast<int>(m.number), " attempt ",
+                    static_cast<int>(m.attempt), " to", server, ", finished below ",
+                    static_cast<int>(m.below), term);
+    case Message::Kind::kDone:
+      return concat("report that closure ", static_cast<int>(m.number), " attempt ",
+                    static_cast<int>(m.attempt), " finished");
+    case Message::Kind::kFence:
+      return concat("fence for", server, term);
+    case Message::Kind::kRestore:
+      return concat("restore of", server, " to cut ", static_cast<int>(m.cut), term);
+    case Message::Kind::kSnapshot:
+      return concat("snapshot of", server, " for cut ", static_cast<int>(m.cut), term);
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::vector<std::byte> ModelState::bytes() const {
+  auto bytes = std::min(bytes_of(*this, false), bytes_of(*this, true));
+  const auto of_ledger = ledger.bytes();
+  bytes.insert(bytes.end(), of_ledger.begin(), of_ledger.end());
+  return bytes;
+}
+
+ModelState ProtocolModel::initial() const {
+  ModelState state;
+  // No verdict on closures: here it is chance alone that ends attempts.
+  state.ledger = ClosureLedger({100, 100, true});
+  state.faults_left = small(static_cast<std::uint64_t>(options_.num_faults));
+  state.cuts_left = small(static_cast<std::uint64_t>(options_.num_cuts));
+  state.await.fill(Await::kNothing);
+  record(state, events::TookOver{1});
+  for (ModelServer& server : state.servers) {
+    fence(server.table, 1);
+    server.restored_term = 1;
+    server.saved = {{0, server.table, server.counts}};  // cut 0: the beginning
+  }
+  for (int i = 0; i < options_.num_closures; ++i) {
+    record(state, events::Scheduled{static_cast<std::uint64_t>(i),
+                                    std::string(1, static_cast<char>(i))});
+  }
+  return state;
+}
+
+/// The steps out of one state.
+class ProtocolModel::Successors {
+ public:
+  Successors(const ModelOptions& options, const ModelState& from, const Visitor& visit,
+             bool with_texts)
+      : options_(options), from_(from), visit_(visit), with_texts_(with_texts) {}
+
+  bool run() {
+    for (std::size_t i = 0; i < from_.network.size(); ++i) {
+      // Equal messages: one of them stands for all.
+      if (i == 0 || from_.network[i] != from_.network[i - 1]) message_steps(i);
+    }
+    for (std::size_t i = 0; i < from_.tasks.size(); ++i) task_steps(i);
+    for (int server = 0; server < kModelServers; ++server) server_steps(server);
+    coordinator_steps();
+    return has_free_step_;
+  }
+
+ private:
+  bool has_fault() const { return from_.faults_left > 0; }
+  const ModelServer& server(int s) const { return from_.servers[static_cast<std::size_t>(s)]; }
+  Await await(int s) const { return from_.await[static_cast<std::size_t>(s)]; }
+  bool is_ready() const {
+    return from_.coordinator_is_up &&
+           std::ranges::all_of(from_.await, [](Await a) { return a == Await::kNothing; });
+  }
+  std::uint8_t published(const ModelState& state) const {
+    return small(options_.bug == PlantedBug::kWatermarkMovesDuringCut
+                     ? state.ledger.finished_below()
+                     : state.ledger.published_below());
+  }
+
+  enum class Cost { kFree, kFault };
+  template <class Change>
+  void step(Kind kind, std::size_t index, Cost cost, const std::string& text,
+            const Change& change) {
+    ModelState next = from_;
+    if (cost == Cost::kFault) --next.faults_left;
+    if (cost == Cost::kFree) has_free_step_ = true;
+    change(next);
+    visit_(ModelStep{kind, small(index), text}, std::move(next));
+  }
+  template <class... Parts>
+  std::string say(const Parts&... parts) const {
+    return with_texts_ ? concat(parts...) : std::string();
+  }
+
+  void message_steps(std::size_t index) {
+    const Message m = from_.network[index];
+    const std::string text = with_texts_ ? to_string(m) : std::string();
+    const auto take_off = [index](ModelState& next) {
+      next.network.erase(next.network.begin() + static_cast<std::ptrdiff_t>(index));
+    };
+    if (is_deliverable(m)) {
+      step(Kind::kDeliver, index, Cost::kFree, text, [&](ModelState& next) {
+        take_off(next);
+        deliver(next, m, true);
+      });
+      if (has_fault() && m.kind != Message::Kind::kDone) {
+        step(Kind::kDeliverAnswerLost, index, Cost::kFault, say(text, ", the answer is lost"),
+             [&](ModelState& next) {
+               take_off(next);
+               deliver(next, m, false);
+             });
+      }
+    }
+    if (!has_fault()) return;
+    step(Kind::kDrop, index, Cost::kFault, say("LOST: ", text), take_off);
+    step(Kind::kDuplicate, index, Cost::kFault, say("TWICE: ", text),
+         [&](ModelState& next) { insert(next.network, m); });
+  }
+
+  bool is_deliverable(const Message& m) const {
+    if (m.kind == Message::Kind::kDone) return from_.coordinator_is_up;
+    return server(m.server).is_up || m.kind == Message::Kind::kRestore;
+  }
+
+  void deliver(ModelState& next, const Message& m, bool is_answered) const {
+    switch (m.kind) {
+      case Message::Kind::kPush:
+        return deliver_push(next, m, is_answered);
+      case Message::Kind::kDone:
+        if (next.ledger.is_current(m.number, m.attempt)) {
+          record(next, events::Finished{m.number, m.attempt, ""});
+        }
+        return;
+      case Message::Kind::kFence:
+        return deliver_fence(next, m, is_answered);
+      case Message::Kind::kRestore:
+        return deliver_restore(next, m, is_answered);
+      case Message::Kind::kSnapshot:
+        return deliver_snapshot(next, m, is_answered);
+    }
+  }
+
+  void deliver_push(ModelState& next, const Message& m, bool is_answered) const {
+    ModelServer& server = next.servers[m.server];
+    internal::ChangeIdentity identity = identity_of(m);
+    if (options_.bug == PlantedBug::kOldTermAccepted) identity.term = 0;
+    const auto is_of_it = [&](const ModelTask& task) {
+      return task.number == m.number && task.attempt == m.attempt;
+    };
+    try {
+      if (server.table.num_applied_before(identity) == 0) ++server.counts[m.content];
+      server.table.note_applied(identity);
+    } catch (const Error& error) {
+      // Whoever sent it gives up; nobody waits for it, unless the protocol is wrong.
+      const bool is_wanted = std::ranges::any_of(next.tasks, is_of_it) &&
+                             next.ledger.is_current(m.number, m.attempt) &&
+                             next.servers[m.server].restored_term >= next.ledger.rollback_term();
+      if (is_wanted && next.ledger.term() == m.term) {
+        next.violation = concat("an attempt that is under way was refused: ", error.message());
+      }
+      std::erase_if(next.tasks, is_of_it);
+      return;
+    }
+    if (!is_answered) return;
+    for (ModelTask& task : next.tasks) {
+      if (is_of_it(task)) task.confirmed_by |= bit(m.server);
+    }
+    std::ranges::sort(next.tasks);
+    report_finished(next);
+  }
+
+  /// Workers report at once: waiting adds nothing, for the report may stay on its way.
+  void report_finished(ModelState& next) const {
+    const bool is_early = options_.bug == PlantedBug::kFinishedBeforeConfirmed;
+    std::erase_if(next.tasks, [&](const ModelTask& task) {
+      const bool is_done = is_early ? task.confirmed_by != 0 : task.confirmed_by == kAllServers;
+      if (!is_done) return false;
+      Message done;
+      done.kind = Message::Kind::kDone;
+      done.number = task.number, done.attempt = task.attempt;
+      insert(next.network, done);
+      return true;
+    });
+  }
+
+  bool is_heard(const ModelState& next, const Message& m, bool is_answered) const {
+    return is_answered && next.coordinator_is_up && next.ledger.term() == m.term;
+  }
+
+  void deliver_fence(ModelState& next, const Message& m, bool is_answered) const {
+    ModelServer& server = next.servers[m.server];
+    if (m.term < server.table.term()) return;
+    fence(server.table, m.term);
+    if (!is_heard(next, m, is_answered) || next.await[m.server] != Await::kFence) return;
+    next.await[m.server] =
+        server.restored_term < next.ledger.rollback_term() ? Await::kRestore : Await::kNothing;
+  }
+
+  void deliver_restore(ModelState& next, const Message& m, bool is_answered) const {
+    ModelServer& server = next.servers[m.server];
+    // One that comes late or again must not undo what was done since.
+    const bool is_new = server.is_up ? m.term > server.restored_term : true;
+    if (m.term < server.restored_term) return;
+    if (is_new) {
+      const auto saved = std::ranges::find(server.saved, m.cut, &ModelServer::Saved::cut);
+      if (saved == server.saved.end()) {
+        next.violation = "a cut that was taken is not there";
+        return;
+      }
+      server.is_up = true;
+      server.table =
+          options_.bug == PlantedBug::kSnapshotWithoutTable ? AppliedTable() : saved->table;
+      server.counts = saved->counts;
+      server.restored_term = m.term;
+      fence(server.table, m.term);
+    }
+    if (is_heard(next, m, is_answered) && next.await[m.server] == Await::kRestore) {
+      next.await[m.server] = Await::kNothing;
+    }
+  }
+
+  void deliver_snapshot(ModelState& next, const Message& m, bool is_answered) const {
+    ModelServer& server = next.servers[m.server];
+    if (m.term != server.table.term()) return;
+    const auto saved = std::ranges::find(server.saved, m.cut, &ModelServer::Saved::cut);
+    if (saved == server.saved.end()) {
+      server.saved.push_back({m.cut, server.table, server.counts});
+    } else if (options_.bug == PlantedBug::kLateSnapshotOverwrites) {
+      *saved = {m.cut, server.table, server.counts};
+    }
+    if (!is_heard(next, m, is_answered) || !next.takes_cut) return;
+    if (next.ledger.last_cut_begun() != m.cut) return;
+    next.saved_by |= bit(m.server);
+    if (next.saved_by != kAllServers) return;
+    next.takes_cut = false;
+    next.saved_by = 0;
+    record(next, events::CutTaken{m.cut});
+  }
+
+  Message push_of(const ModelState& next, const ModelTask& task, int server) const {
+    Message push;
+    push.server = small(static_cast<std::uint64_t>(server));
+    push.number = task.number, push.attempt = task.attempt, push.content = task.content;
+    push.term = task.term;
+    push.below = task.term == next.ledger.term() ? published(next) : 0;
+    return push;
+  }
+
+  void task_steps(std::size_t index) {
+    const ModelTask task = from_.tasks[index];
+    const auto closure = static_cast<int>(task.number);
+    for (int s = 0; s < kModelServers; ++s) {
+      if ((task.confirmed_by & bit(s)) != 0 || is_on_its_way(task, s)) continue;
+      step(Kind::kResend, index * 2 + static_cast<std::size_t>(s), Cost::kFree,
+           say("closure ", closure, " sends to ps ", s, " again"),
+           [&](ModelState& next) { insert(next.network, push_of(next, task, s)); });
+    }
+    if (!has_fault()) return;
+    step(Kind::kKillTask, index, Cost::kFault, say("KILLED: the worker of closure ", closure),
+         [&](ModelState& next) {
+           next.tasks.erase(next.tasks.begin() + static_cast<std::ptrdiff_t>(index));
+         });
+    if (from_.coordinator_is_up && from_.ledger.is_current(task.number, task.attempt)) {
+      step(Kind::kSuspect, index, Cost::kFault,
+           say("TAKEN FOR DEAD: the worker of closure ", closure),
+           [&](ModelState& next) { put_back(next, task.number, task.attempt); });
+    }
+  }
+
+  bool is_on_its_way(const ModelTask& task, int s) const {
+    return std::ranges::any_of(from_.network, [&](const Message& m) {
+      return m.kind == Message::Kind::kPush && m.number == task.number &&
+             m.attempt == task.attempt && m.server == s;
+    });
+  }
+
+  void put_back(ModelState& next, std::uint64_t number, int attempt) const {
+    if (options_.bug == PlantedBug::kRetryTakesNewNumber) {
+      const std::string content = next.ledger.find(number)->content;
+      record(next, events::Stopped{number, attempt});
+      record(next, events::Scheduled{next.ledger.next_number(), content});
+      return;
+    }
+    record(next, events::PutBack{number, attempt, {}});
+  }
+
+  void server_steps(int s) {
+    const auto index = static_cast<std::size_t>(s);
+    if (has_fault() && server(s).is_up) {
+      step(Kind::kKillServer, index, Cost::kFault, say("KILLED: ps ", s), [&](ModelState& next) {
+        ModelServer& dead = next.servers[index];
+        ModelServer fresh;
+        fresh.is_up = false;
+        fresh.restored_term = dead.restored_term;  // stands beside what was saved
+        fresh.saved = std::move(dead.saved);
+        dead = std::move(fresh);
+      });
+    }
+    if (!from_.coordinator_is_up) return;
+    if (!server(s).is_up && await(s) != Await::kRestore) {
+      step(Kind::kNoticeServer, index, Cost::kFree,
+           say("the coordinator notices that ps ", s, " is gone: all servers go back"),
+           [&](ModelState& next) {
+             record(next, events::RolledBack{next.ledger.term() + 1});
+             next.takes_cut = false;
+             next.saved_by = 0;
+             next.await.fill(Await::kRestore);
+             for (int each = 0; each < kModelServers; ++each) send_control(next, each);
+           });
+    }
+    if (!is_control_on_its_way(s) && (await(s) != Await::kNothing || lacks_snapshot(s))) {
+      step(Kind::kResend, 100 + index, Cost::kFree, say("the coordinator asks ps ", s, " again"),
+           [&](ModelState& next) { send_control(next, s); });
+    }
+  }
+
+  bool lacks_snapshot(int s) const {
+    return from_.takes_cut && (from_.saved_by & bit(s)) == 0 && server(s).is_up;
+  }
+
+  bool is_control_on_its_way(int s) const {
+    return std::ranges::any_of(from_.network, [&](const Message& m) {
+      return m == control_message(from_, s);
+    });
+  }
+
+  Message control_message(const ModelState& state, int s) const {
+    Message m;
+    m.server = small(static_cast<std::uint64_t>(s));
+    m.term = small(state.ledger.term());
+    switch (state.await[static_cast<std::size_t>(s)]) {
+      case Await::kFence:
+        m.kind = Message::Kind::kFence;
+        break;
+      case Await::kRestore:
+        m.kind = Message::Kind::kRestore;
+        m.cut = small(state.ledger.last_cut());
+        break;
+      case Await::kNothing:
+        m.kind = Message::Kind::kSnapshot;
+        m.cut = small(state.ledger.last_cut_begun());
+    }
+    return m;
+  }
+  void send_control(ModelState& next, int s) const {
+    insert(next.network, control_message(next, s));
+  }
+
+  void coordinator_steps() {
+    if (!from_.coordinator_is_up) {
+      step(Kind::kRestartCoordinator, 0, Cost::kFree, say("a new coordinator reads the journal"),
+           [&](ModelState& next) { restart_coordinator(next); });
+      return;
+    }
+    if (has_fault()) {
+      step(Kind::kKillCoordinator, 0, Cost::kFault, say("KILLED: the coordinator"),
+           [](ModelState& next) {
+             next.coordinator_is_up = false;
+             next.takes_cut = false;
+             next.saved_by = 0;
+             next.await.fill(Await::kFence);
+           });
+    }
+    notice_lost_tasks();
+    if (!is_ready()) return;
+    if (from_.cuts_left > 0 && !from_.takes_cut) {
+      step(Kind::kBeginCut, 0, Cost::kFree, say("a cut begins"), [&](ModelState& next) {
+        --next.cuts_left;
+        record(next, events::CutBegan{next.ledger.last_cut_begun() + 1});
+        next.takes_cut = true;
+        for (int s = 0; s < kModelServers; ++s) send_control(next, s);
+      });
+    }
+    if (!from_.ledger.next_queued() || from_.ledger.num_running() >= kModelWorkers) return;
+    const std::uint64_t number = *from_.ledger.next_queued();
+    step(Kind::kDispatch, 0, Cost::kFree, say("closure ", number, " is given out"),
+         [&](ModelState& next) { dispatch(next, number, 1); });
+    if (!has_fault()) return;
+    step(Kind::kDispatchTwice, 0, Cost::kFault, say("TWICE: closure ", number, " is given out"),
+         [&](ModelState& next) { dispatch(next, number, 2); });
+  }
+
+  void restart_coordinator(ModelState& next) const {
+    const ClosureLedger replayed = ClosureLedger::replay(next.journal, {100, 100, true});
+    if (replayed != next.ledger) next.violation = "the journal leads to another state";
+    next.coordinator_is_up = true;
+    record(next, events::TookOver{next.ledger.term() + 1});
+    for (int s = 0; s < kModelServers; ++s) send_control(next, s);
+  }
+
+  void dispatch(ModelState& next, std::uint64_t number, int copies) const {
+    const auto* closure = next.ledger.find(number);
+    ModelTask task;
+    task.number = small(number);
+    task.attempt = small(static_cast<std::uint64_t>(closure->attempts) + 1);
+    task.content = static_cast<std::uint8_t>(closure->content.at(0));
+    task.term = small(next.ledger.term());
+    record(next, events::Started{number, task.attempt, 0});
+    for (; copies > 0; --copies) {
+      insert(next.tasks, task);
+      for (int s = 0; s < kModelServers; ++s) insert(next.network, push_of(next, task, s));
+    }
+  }
+
+  /// An attempt that nobody works on and that no report comes of.
+  void notice_lost_tasks() {
+    for (std::uint64_t n = 0; n < from_.ledger.next_number(); ++n) {
+      const auto* closure = from_.ledger.find(n);
+      if (closure == nullptr || closure->state != ClosureLedger::State::kRunning) continue;
+      const int attempt = closure->attempts;
+      const bool is_worked_on = std::ranges::any_of(from_.tasks, [&](const ModelTask& task) {
+        return task.number == n && task.attempt == attempt;
+      });
+      const bool is_reported = std::ranges::any_of(from_.network, [&](const Message& m) {
+        return m.kind == Message::Kind::kDone && m.number == n && m.attempt == attempt;
+      });
+      if (is_worked_on || is_reported) continue;
+      step(Kind::kNoticeLost, n, Cost::kFree, say("the coordinator notices that closure ", n,
+                                                  " is lost, and puts it back"),
+           [&](ModelState& next) { put_back(next, n, attempt); });
+    }
+  }
+
+  const ModelOptions& options_;
+  const ModelState& from_;
+  const Visitor& visit_;
+  const bool with_texts_;
+  bool has_free_step_ = false;
+};
+
+bool ProtocolModel::each_successor(const ModelState& state, const Visitor& visit,
+                                   bool with_texts) const {
+  return Successors(options_, state, visit, with_texts).run();
+}
+
+std::string ProtocolModel::violation(const ModelState& state) const {
+  if (!state.violation.empty()) return state.violation;
+  for (int s = 0; s < kModelServers; ++s) {
+    const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
+    if (!server.is_up) continue;
+    const bool is_current = server.restored_term >= state.ledger.rollback_term();
+    for (int c = 0; c < options_.num_closures; ++c) {
+      const int count = server.counts[static_cast<std::size_t>(c)];
+      if (count > 1) return concat("ps ", s, " counted closure ", c, " ", count, " times");
+      const auto* closure = state.ledger.find(static_cast<std::uint64_t>(c));
+      const bool has_finished =
+          closure == nullptr || closure->state == ClosureLedger::State::kFinished;
+      if (is_current && has_finished && count != 1) {
+        return concat("closure ", c, " finished, and ps ", s, " did not count it");
+      }
+    }
+  }
+  return "";
+}
+
+std::string ProtocolModel::why_not_ended(const ModelState& state) const {
+  if (!state.coordinator_is_up) return "there is no coordinator";
+  if (!state.ledger.is_drained()) return "closures wait or run";
+  for (int s = 0; s < kModelServers; ++s) {
+    const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
+    if (!server.is_up) return concat("ps ", s, " is not there");
+    for (int c = 0; c < options_.num_closures; ++c) {
+      if (server.counts[static_cast<std::size_t>(c)] != 1) {
+        return concat("ps ", s, " did not count closure ", c);
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,129 @@
+// The coordinator's protocol as states and steps, made of the classes that the library runs.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Actors: a coordinator (ClosureLedger and its journal), workers (interchangeable: a worker is the
+// task that it works on), servers (AppliedTable and how often each closure was counted). The
+// network is a multiset of messages: any may be delivered next, or never. What is a fault: losing a
+// message or an answer, delivering one twice, giving out a task twice, killing an actor, and taking
+// a living worker for dead. Answers of servers are part of the delivery; a lost one is a fault.
+//
+// Every closure changes each server once. A closure's *content* tells which call of schedule() it
+// is; servers count contents, their tables know numbers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
+#include "tutti/strategy/parameter_server/protocol/applied_table.h"
+
+namespace tutti::testing {
+
+inline constexpr int kModelServers = 2;
+inline constexpr int kModelWorkers = 2;
+inline constexpr int kMostContents = 6;
+
+/// Mistakes that a protocol could have.
+enum class PlantedBug {
+  kNone,
+  kSnapshotWithoutTable,       // values are saved, what was applied is not
+  kFinishedBeforeConfirmed,    // a closure counts as finished when one server has confirmed it
+  kRetryTakesNewNumber,        // a closure that is tried again is numbered anew
+  kOldTermAccepted,            // servers do not look at terms
+  kWatermarkMovesDuringCut,    // servers hear of closures that finish while a cut is taken
+  kLateSnapshotOverwrites,     // a request that comes twice saves again under the same cut
+};
+
+struct ModelOptions {
+  int num_closures = 3;
+  int num_faults = 2;
+  int num_cuts = 1;
+  PlantedBug bug = PlantedBug::kNone;
+};
+
+struct ModelMessage {
+  enum class Kind : std::uint8_t { kPush = 1, kDone, kFence, kRestore, kSnapshot };
+  Kind kind = Kind::kPush;
+  std::uint8_t server = 0;
+  std::uint8_t number = 0, attempt = 0, content = 0;  // pushes and reports of finished tasks
+  std::uint8_t term = 0;
+  std::uint8_t below = 0;  // pushes
+  std::uint8_t cut = 0;    // restores and snapshots
+  auto operator<=>(const ModelMessage&) const = default;
+};
+
+struct ModelTask {
+  std::uint8_t number = 0, attempt = 0, content = 0, term = 0;
+  std::uint8_t confirmed_by = 0;  // a bit per server
+  auto operator<=>(const ModelTask&) const = default;
+};
+
+struct ModelServer {
+  using Counts = std::array<std::uint8_t, kMostContents>;
+  struct Saved {
+    std::uint8_t cut = 0;
+    internal::AppliedTable table = {};
+    Counts counts = {};
+  };
+  bool is_up = true;
+  internal::AppliedTable table = {};
+  Counts counts = {};
+  std::uint8_t restored_term = 0;
+  std::vector<Saved> saved = {};  // survives a kill
+};
+
+struct ModelState {
+  /// What the coordinator has still to hear from a server before it gives out anything.
+  enum class Await : std::uint8_t { kFence, kRestore, kNothing };
+
+  internal::ClosureLedger ledger;
+  std::vector<std::byte> journal = {};  // leads to the ledger, hence no part of bytes()
+  bool coordinator_is_up = true;
+  std::array<Await, kModelServers> await = {};
+  bool takes_cut = false;
+  std::uint8_t saved_by = 0;  // a bit per server
+  std::array<ModelServer, kModelServers> servers = {};
+  std::vector<ModelTask> tasks = {};       // sorted
+  std::vector<ModelMessage> network = {};  // sorted
+  std::uint8_t faults_left = 0, cuts_left = 0;
+  std::string violation = {};  // of the step that led here
+
+  /// Equal for states that are the same but for the names of the servers.
+  std::vector<std::byte> bytes() const;
+};
+
+struct ModelStep {
+  enum class Kind : std::uint8_t {
+    kDispatch = 1, kDeliver, kDeliverAnswerLost, kDrop, kDuplicate, kResend, kKillTask,
+    kSuspect, kNoticeLost, kKillServer, kNoticeServer, kKillCoordinator, kRestartCoordinator,
+    kBeginCut, kDispatchTwice,
+  };
+  Kind kind = Kind::kDispatch;
+  std::uint8_t index = 0;  // of the message, task, server or closure that it concerns
+  std::string text = {};   // for traces; filled when asked for
+};
+
+class ProtocolModel {
+ public:
+  explicit ProtocolModel(ModelOptions options) : options_(options) {}
+
+  ModelState initial() const;
+  using Visitor = std::function<void(const ModelStep&, ModelState&&)>;
+  /// Calls `visit` with each step that can happen in `state`, always in the same order, and the
+  /// state after it. Returns whether one of them is no fault. `with_texts`: steps say what they are.
+  bool each_successor(const ModelState& state, const Visitor& visit,
+                      bool with_texts = false) const;
+  /// "" when the invariants hold: no server counts a closure twice, and each counts what finished.
+  std::string violation(const ModelState& state) const;
+  /// "" for a state in which everything has ended well: for those where nothing more can happen.
+  std::string why_not_ended(const ModelState& state) const;
+
+ private:
+  class Successors;
+  ModelOptions options_;
+};
+
+}  // namespace tutti::testing
