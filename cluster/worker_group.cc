@@ -69,6 +69,7 @@ ConnectOptions connect_options(const WorkerGroupOptions& options, const std::str
     return own.empty() ? environment.find(name).value_or("") : own;
   };
   ConnectOptions connect{.way = options.way,
+                         .tcp_connections = options.tcp_connections,
                          .allow_insecure_network = options.join.allow_insecure_network};
   const std::string host = host_of(address);
   if (!host.empty()) connect.address = host;
