@@ -64,7 +64,7 @@ class SessionStream final : public ByteStream, private SignOfLife {
 
   std::optional<std::size_t> write(std::span<const iovec> parts) override {
     MutexLock lock(mutex_);
-    step();
+    step_if_down();
     if (ways_.is_gone() || receiver_.has_said_bye()) return std::nullopt;
     const std::size_t count = sender_.take(parts);
     push();
@@ -73,7 +73,7 @@ class SessionStream final : public ByteStream, private SignOfLife {
 
   bool flush() override {
     MutexLock lock(mutex_);
-    step();
+    step_if_down();
     push();
     return ways_.any_up() && !sender_.has_pending();
   }
@@ -208,6 +208,12 @@ class SessionStream final : public ByteStream, private SignOfLife {
       }
       push();
     }
+  }
+
+  /// Who sleeps in poll() does not know of connections that others take; so whoever reads takes
+  /// them, as long as bytes come on another one.
+  void step_if_down() TUTTI_REQUIRES(mutex_) {
+    if (!ways_.any_up()) step();
   }
 
   void lose(std::size_t connection, const std::string& why) TUTTI_REQUIRES(mutex_) {
