@@ -13,6 +13,7 @@
 #include "tutti/strategy/mirrored_variable.h"
 #include "tutti/strategy/multi_worker/same_variable.h"
 #include "tutti/strategy/multi_worker/team_setup.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 #include "tutti/strategy/parameter_server/job.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 #include "tutti/strategy/parameter_server/sharded_storage.h"
@@ -237,7 +238,13 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
     internal::ParameterServers& servers;
   };
   const Step step(*impl_->servers);
-  LocalStrategy::run_on_replicas(body);
+  // Replicas change variables in the name of the closure that runs them.
+  const ClosureContext* const closure = ClosureContext::current();
+  LocalStrategy::run_on_replicas([&](ReplicaContext& context) {
+    std::optional<ClosureScope> scope;
+    if (closure) scope.emplace(*closure, static_cast<std::uint32_t>(context.replica_id()));
+    body(context);
+  });
   if (!impl_->team) impl_->servers->meet("end of a step");
 }
 

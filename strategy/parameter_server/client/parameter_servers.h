@@ -52,8 +52,8 @@ class ParameterServers {
   /// Notes a change of a shard: what was read does not count any more.
   void change(int server, Operation operation);
   /// Calls change(), which notes changes; outside steps returns when they were applied. With a team
-  /// all workers call it, and the first one's changes count; then it returns when they were applied.
-  /// `what` is compared between workers.
+  /// all workers call it, and the first one's changes count; then it returns when they were
+  /// applied. `what` is compared between workers.
   void change_together(const std::function<void()>& change, const std::string& what);
   /// Waits until the changes that this process noted (not those of closures) were applied; with a
   /// team, those of all workers, who all call it.
