@@ -47,22 +47,18 @@ void check_indices(const Variable& params, const Tensor& indices,
        std::ranges::find(all, wrong) - all.begin());
 }
 
-/// The tapes see a read of the variable of which only these rows came.
 void record(const Variable& params, const Tensor& indices, const Tensor& values) {
   if (!internal::any_tape_records()) return;
-  const Tensor handle = Tensor::zeros({0});  // stands for the whole variable
-  internal::tapes_see_read(params, handle);
   Tensor flat;
   {
     const GradientTape::StopRecording stop;
     flat = reshape(indices, {-1});
   }
   const Shape shape = params.shape();
-  const Tensor inputs[] = {handle}, outputs[] = {values};
-  record_custom_gradient(inputs, outputs, [=](std::span<const Tensor> gradients) {
+  internal::tapes_see_rows(params, values, [=](std::span<const Tensor> gradients) {
     if (!gradients.front().defined()) return std::vector<Gradient>{Gradient()};
     const Tensor rows = reshape(gradients.front(), shape.with_dim(0, flat.num_elements()));
-    return std::vector<Gradient>{IndexedSlices{rows, flat, shape}};
+    return std::vector<Gradient>{IndexedSlices{rows, flat.to(rows.device()), shape}};
   });
 }
 
@@ -78,6 +74,7 @@ Tensor embedding_lookup(const Variable& params, const Tensor& indices) {
     check_indices(params, wanted, rows);
     const Tensor numbers = Tensor::from(Shape{static_cast<std::int64_t>(rows.size())}, rows);
     values = gather(params.storage().read_rows(numbers), places(wanted, rows));
+    values = values.to(indices.device());
   }
   record(params, wanted, values);
   const std::optional<DType> type = AutocastScope::current();

@@ -66,15 +66,30 @@ int Recording::track(const Variable& variable) {
   return slot;
 }
 
+/// That of the variable's own, or none.
+int Recording::slot_for_read(const Variable& variable) {
+  const int slot = slot_of(variable);
+  if (slot != kNoSlot) return slot;
+  const bool is_watched =
+      watch_accessed_variables_ && variable.trainable() && is_floating(variable.dtype());
+  return is_watched ? track(variable) : kNoSlot;
+}
+
 void Recording::on_read(const Variable& variable, const Tensor& value) {
-  int slot = slot_of(variable);
-  if (slot == kNoSlot) {
-    if (!watch_accessed_variables_ || !variable.trainable() || !is_floating(variable.dtype())) {
-      return;
-    }
-    slot = track(variable);
-  }
-  tensor_slots_.emplace(value.id(), new_slot(slot));
+  const int slot = slot_for_read(variable);
+  if (slot != kNoSlot) tensor_slots_.emplace(value.id(), new_slot(slot));
+}
+
+void Recording::on_read_of_rows(const Variable& variable, const Tensor& rows,
+                                const BackwardFunction& backward) {
+  const int slot = slot_for_read(variable);
+  if (slot == kNoSlot) return;
+  Node node;
+  node.input_slots = {new_slot(slot)};
+  node.backward = backward;
+  const Tensor outputs[] = {rows};
+  add(std::move(node), {}, outputs);
+  nodes_.back().input_specs = {{variable.shape(), variable.dtype()}};
 }
 
 int Recording::slot_of(const Tensor& value) const {

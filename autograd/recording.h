@@ -42,6 +42,8 @@ class Recording final : public OpObserver {
   void watch(const Tensor& value);
   void watch(const Variable& variable);
   void on_read(const Variable& variable, const Tensor& value);
+  void on_read_of_rows(const Variable& variable, const Tensor& rows,
+                       const BackwardFunction& backward);
   void on_op(const OpCall& call, std::span<const Tensor> outputs) override;
   void on_custom(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                  const BackwardFunction& backward);
@@ -62,6 +64,7 @@ class Recording final : public OpObserver {
  private:
   int new_slot(int variable_slot = kNoSlot);
   int track(const Variable& variable);
+  int slot_for_read(const Variable& variable);
   /// Slots of `inputs`; empty when none is tracked.
   std::vector<int> tracked(std::span<const Tensor> inputs) const;
   void add(Node node, std::span<const Tensor> inputs, std::span<const Tensor> outputs);

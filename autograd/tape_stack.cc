@@ -37,6 +37,12 @@ void tapes_see_read(const Variable& variable, const Tensor& value) {
   for_each_recording([&](Recording& recording) { recording.on_read(variable, value); });
 }
 
+void tapes_see_rows(const Variable& variable, const Tensor& rows,
+                    const BackwardFunction& backward) {
+  for_each_recording(
+      [&](Recording& recording) { recording.on_read_of_rows(variable, rows, backward); });
+}
+
 void attach(Recording& recording) {
   recording.outer = innermost();
   innermost() = &recording;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <span>
 
+#include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/tensor.h"
@@ -17,6 +18,10 @@ class Recording;
 bool any_tape_records();
 /// Tells the tapes that `value` (an identity of its own) was read from `variable`.
 void tapes_see_read(const Variable& variable, const Tensor& value);
+
+/// Tells them that `rows` are some of the variable's; `backward` makes the gradient of the whole
+/// variable of that of `rows`.
+void tapes_see_rows(const Variable& variable, const Tensor& rows, const BackwardFunction& backward);
 
 /// Set while a GradientTape::StopRecording lives.
 bool& recording_stopped();

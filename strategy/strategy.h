@@ -55,7 +55,7 @@ class Strategy {
   virtual int worker() const { return 0; }
   virtual int first_replica() const { return 0; }
   /// Whether this process writes checkpoints, logs and reports: of several workers, worker 0.
-  bool is_chief() const { return worker() == 0; }
+  virtual bool is_chief() const { return worker() == 0; }
   /// The devices that compute, each once, in order; and those that hold variables.
   std::vector<Device> worker_devices() const;
   virtual std::vector<Device> parameter_devices() const { return worker_devices(); }

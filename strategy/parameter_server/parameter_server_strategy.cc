@@ -13,6 +13,7 @@
 #include "tutti/strategy/mirrored_variable.h"
 #include "tutti/strategy/multi_worker/same_variable.h"
 #include "tutti/strategy/multi_worker/team_setup.h"
+#include "tutti/strategy/parameter_server/coordination.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 #include "tutti/strategy/parameter_server/job.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
@@ -104,7 +105,8 @@ struct ParameterServerStrategy::Impl {
         team(std::move(parts.team)),
         servers(std::make_shared<internal::ParameterServers>(std::move(parts.servers),
                                                              options.timeout, team)),
-        placement(std::make_shared<const internal::Placement>(std::move(central))) {}
+        placement(std::make_shared<const internal::Placement>(std::move(central))),
+        coordination(servers, options.num_workers) {}
 
   bool stands_aside() const { return job && job->role() != internal::ParameterServerRole::kWorker; }
   std::vector<internal::RemoteShard> place(const std::string& name, const Shape& shape,
@@ -117,6 +119,7 @@ struct ParameterServerStrategy::Impl {
   const std::shared_ptr<internal::WorkerTeam> team;
   const std::shared_ptr<internal::ParameterServers> servers;
   const std::shared_ptr<const internal::Placement> placement;
+  internal::Coordination coordination;
   std::map<std::string, int> num_of_name;  // variables made, by name
   std::optional<int> colocated_with;       // a server
 };
@@ -180,11 +183,13 @@ ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterSer
 
 ParameterServerStrategy::~ParameterServerStrategy() = default;
 
-int ParameterServerStrategy::worker() const {
-  return impl_ && impl_->stands_aside() ? -1 : LocalStrategy::worker();
+bool ParameterServerStrategy::is_chief() const {
+  return !impl_->stands_aside() && LocalStrategy::is_chief();
 }
 
 int ParameterServerStrategy::num_parameter_servers() const { return impl_->servers->count(); }
+
+ParameterServerStrategy::operator CoordinatedStrategy&() { return impl_->coordination; }
 
 std::vector<ShardPlace> ParameterServerStrategy::shards_of(const Variable& variable) const {
   const auto* storage = dynamic_cast<const internal::ShardedStorage*>(&variable.storage());

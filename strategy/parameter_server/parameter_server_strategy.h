@@ -16,6 +16,7 @@
 
 namespace tutti {
 
+class CoordinatedStrategy;
 namespace internal {
 class VariableService;
 }  // namespace internal
@@ -26,8 +27,10 @@ struct ParameterServerOptions {
   /// Into how many shards each variable is cut; none: one.
   Partitioner variable_partitioner = {};
   VariablePlacement placement = VariablePlacement::kRoundRobin;
-  /// Without a cluster: servers in this process.
+  /// Without a cluster: servers in this process, and workers of a ClusterCoordinator, each a
+  /// thread.
   int num_servers = 1;
+  int num_workers = 2;
   /// For every answer of a server.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   /// With a cluster: how workers find and watch each other, and how servers are reached.
@@ -67,10 +70,12 @@ class ParameterServerStrategy final : public LocalStrategy {
   ~ParameterServerStrategy() override;
   std::string_view name() const override { return "parameter_server"; }
   std::vector<Device> parameter_devices() const override { return {Device{}}; }
-  /// -1 in a process that does not train.
-  int worker() const override;
+  /// Not where nothing is trained.
+  bool is_chief() const override;
 
   int num_parameter_servers() const;
+  /// For `ClusterCoordinator coordinator(strategy)`.
+  operator CoordinatedStrategy&();
   /// Where a variable of this strategy is, by rows. Throws kInvalidArgument for other variables.
   std::vector<ShardPlace> shards_of(const Variable& variable) const;
 

@@ -7,10 +7,28 @@
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/clock.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_error.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti::internal {
 namespace {
+
+/// Whether the server or the way to it failed, and not what was asked.
+bool is_of_infrastructure(ErrorCode code) {
+  return code == ErrorCode::kUnavailable || code == ErrorCode::kDeadlineExceeded ||
+         code == ErrorCode::kDataLoss;
+}
+
+/// Calls `wait`; failures of servers say so.
+template <class Wait>
+auto from_server(const Wait& wait) {
+  try {
+    return wait();
+  } catch (const Error& error) {
+    if (!is_of_infrastructure(error.code())) throw;
+    throw OriginError(ErrorOrigin::kServer, error.code(), error.message());
+  }
+}
 
 std::uint64_t new_client_number() {
   std::random_device device;
@@ -129,7 +147,8 @@ void ParameterServers::fetch(const Caches& caches) {
   }
   for (std::size_t s = 0; s < links_.size(); ++s) {
     if (!pending[s]) continue;
-    const std::vector<OperationAnswer> answers = pending[s]->wait(deadline());
+    const std::vector<OperationAnswer> answers =
+        from_server([&] { return pending[s]->wait(deadline()); });
     for (std::size_t i = 0; i < answers.size(); ++i) {
       if (!answers[i].value) continue;
       Fetched& variable = *wanted[s][i].variable;
@@ -172,15 +191,16 @@ void ParameterServers::change_together(const std::function<void()>& change,
 }
 
 void ParameterServers::meet(const std::string& what) {
-  for (const auto& each : links_) each->send_changes();
-  for (const auto& each : links_) each->settle_all(deadline());
+  settle();
   if (team_) (void)team_->gather_texts("", what);
   forget_reads();
 }
 
 void ParameterServers::settle() {
   for (const auto& each : links_) each->send_changes();
-  for (const auto& each : links_) each->settle(deadline());
+  from_server([&] {
+    for (const auto& each : links_) each->settle(deadline());
+  });
 }
 
 void ParameterServers::end_stream() {

@@ -55,11 +55,11 @@ class ParameterServers {
   /// all workers call it, and the first one's changes count; then it returns when they were
   /// applied. `what` is compared between workers.
   void change_together(const std::function<void()>& change, const std::string& what);
-  /// Waits until the changes that this process noted (not those of closures) were applied; with a
-  /// team, those of all workers, who all call it.
+  /// Waits until the changes of this client (or closure) were applied; with a team, those of all
+  /// workers, who all call it.
   void meet(const std::string& what);
-  /// Waits until all servers have applied all changes in the name of the calling thread.
   void settle();
+  /// The closure that the calling thread works on changes nothing more.
   void end_stream();
 
  private:

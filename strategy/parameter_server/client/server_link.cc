@@ -43,7 +43,7 @@ ServerLink::ServerLink(std::shared_ptr<VariableService> service, std::uint64_t c
 
 ServerLink::Lane& ServerLink::lane_of_thread() {
   const UpdateOrigin origin = current_update_origin(client_);
-  Lane& lane = lanes_[origin.stream];
+  Lane& lane = lanes_[{origin.stream, origin.attempt}];
   lane.origin = origin;
   return lane;
 }
@@ -73,12 +73,12 @@ void ServerLink::send(Lane& lane) {
 
 void ServerLink::send_changes() {
   MutexLock lock(mutex_);
-  for (auto& [stream, lane] : lanes_) send(lane);
+  for (auto& [key, lane] : lanes_) send(lane);
 }
 
 std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads) {
   MutexLock lock(mutex_);
-  for (auto& [stream, lane] : lanes_) send(lane);
+  for (auto& [key, lane] : lanes_) send(lane);
   const Lane& lane = lane_of_thread();
   OperationBatch batch;
   batch.term = lane.origin.term;
@@ -90,22 +90,12 @@ std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads) {
 }
 
 void ServerLink::settle(TimePoint deadline) {
+  const UpdateOrigin origin = current_update_origin(client_);
   Answers under_way;
   {
     MutexLock lock(mutex_);
-    Lane& lane = lane_of_thread();
-    send(lane);
-    under_way = std::exchange(lane.under_way, {});
-  }
-  wait_for_all(under_way, deadline);
-}
-
-void ServerLink::settle_all(TimePoint deadline) {
-  Answers under_way;
-  {
-    MutexLock lock(mutex_);
-    for (auto& [stream, lane] : lanes_) {
-      if (stream.kind == UpdateStream::Kind::kClosure) continue;
+    for (auto& [key, lane] : lanes_) {
+      if (!lane.origin.is_with(origin)) continue;
       send(lane);
       for (auto& each : std::exchange(lane.under_way, {})) under_way.push_back(std::move(each));
     }
@@ -114,8 +104,9 @@ void ServerLink::settle_all(TimePoint deadline) {
 }
 
 void ServerLink::end_stream() {
+  const UpdateOrigin origin = current_update_origin(client_);
   MutexLock lock(mutex_);
-  lanes_.erase(current_update_origin(client_).stream);
+  std::erase_if(lanes_, [&](const auto& each) { return each.second.origin.is_with(origin); });
 }
 
 }  // namespace tutti::internal

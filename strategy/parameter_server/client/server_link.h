@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/core/sync.h"
@@ -30,12 +31,11 @@ class ServerLink {
   void send_changes();
   /// Sends all changes, then these reads.
   std::shared_ptr<PendingAnswers> read(std::vector<Operation> reads);
-  /// Waits until the server has applied all changes in the name of the calling thread. Throws what
-  /// the first of them that failed was answered; those after it were sent, too.
+  /// Waits until the server has applied all changes of this client, or of the closure that the
+  /// calling thread works on. Throws what the first of them that failed was answered; those after
+  /// it were sent, too.
   void settle(TimePoint deadline);
-  /// The same for the changes of all threads but closures'.
-  void settle_all(TimePoint deadline);
-  /// After settle(): the calling thread changes nothing more in this name (a closure's).
+  /// Nobody changes anything more in this name; what was gathered is dropped.
   void end_stream();
 
  private:
@@ -53,7 +53,7 @@ class ServerLink {
   const std::shared_ptr<VariableService> service_;
   const std::uint64_t client_;
   Mutex mutex_;  // held while batches are handed over, so that their order is that of the calls
-  std::map<UpdateStream, Lane> lanes_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::pair<UpdateStream, int>, Lane> lanes_ TUTTI_GUARDED_BY(mutex_);  // with attempt
 };
 
 }  // namespace tutti::internal

@@ -21,10 +21,11 @@ std::uint32_t replica_of_thread() {
 UpdateOrigin current_update_origin(std::uint64_t client) {
   if (const ClosureContext* const closure = ClosureContext::current()) {
     return {{UpdateStream::Kind::kClosure, closure->number(), replica_of_thread()},
+            closure->attempt(),
             closure->term(),
             closure->finished_below()};
   }
-  return {{UpdateStream::Kind::kClient, client, replica_of_thread()}, 0, 0};
+  return {{UpdateStream::Kind::kClient, client, replica_of_thread()}};
 }
 
 }  // namespace tutti::internal

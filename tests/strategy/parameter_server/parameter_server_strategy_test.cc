@@ -3,10 +3,8 @@
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
 #include "tests/strategy/strategy_helpers.h"
-#include "tutti/model/layers/initializers.h"
-#include "tutti/optimizer/adam.h"
-#include "tutti/optimizer/lamb.h"
-#include "tutti/optimizer/sgd.h"
+#include "tutti/autograd/value_generator.h"
+#include "tutti/optimizer/optimizer_spec.h"
 
 namespace tutti::parameter_server_tests {
 
@@ -32,6 +30,17 @@ Tensor counting(const Shape& shape, double first = 0.0) {
     values[i] = static_cast<float>(first + static_cast<double>(i));
   }
   return Tensor::from<float>(shape, values);
+}
+
+/// Values of that distribution, made wherever the rows are.
+Variable::Initializer generated(ValueGenerator::Kind kind, const Shape& shape, double a = 0.0,
+                                double b = 1.0) {
+  ValueGenerator generator;
+  generator.kind = kind;
+  generator.a = a;
+  generator.b = b;
+  generator.shape = shape;
+  return generated_initializer(generator);
 }
 
 std::string task(int server) { return concat("/job:ps/replica:0/task:", server, "/device:CPU:0"); }
@@ -104,20 +113,34 @@ TEST(ParameterServerStrategy, PS2_10_AColocatedVariableIsWholeAndBesideThatShard
 }
 
 TEST(ParameterServerStrategy, PS2_11_InitialValuesDoNotDependOnTheNumberOfShards) {
-  const auto values = [](const char* initializer, std::int64_t shards) {
+  const Shape shape{4, 4};
+  using Kind = ValueGenerator::Kind;
+  const std::vector<std::pair<const char*, Variable::Initializer>> initializers = {
+      {"constant", generated(Kind::kConstant, shape, 2.5)},
+      {"uniform", generated(Kind::kUniform, shape, -1.0, 1.0)},
+      {"normal", generated(Kind::kNormal, shape)},
+      {"truncated normal", generated(Kind::kTruncatedNormal, shape)},
+      {"identity", generated(Kind::kIdentity, shape, 1.0)},
+      {"a function", [](const InitializerContext&) {
+         return counting({4, 4});
+       }}};
+  const auto values = [](const Variable::Initializer& initializer, std::int64_t shards) {
     set_random_seed(7);
     ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(shards)));
     const auto scope = strategy.scope();
-    const Variable variable(Initializer(initializer).for_shape({4, 4}), {.name = "v"});
-    return numbers(variable.value());
+    return numbers(Variable(initializer, {.name = "v"}).value());
   };
-  for (const char* initializer : {"zeros", "glorot_uniform", "he_normal", "random_normal",
-                                  "truncated_normal", "orthogonal", "identity"}) {
-    SCOPED_TRACE(initializer);
-    EXPECT_EQ(values(initializer, 2), values(initializer, 1));
-    EXPECT_EQ(values(initializer, 3), values(initializer, 1));
+  const auto local = [](const Variable::Initializer& initializer) {
+    set_random_seed(7);
+    return numbers(Variable(initializer, {.name = "v"}).value());
+  };
+  for (const auto& [name, initializer] : initializers) {
+    SCOPED_TRACE(name);
+    const std::vector<double> expected = local(initializer);
+    for (const std::int64_t shards : {1, 2, 3}) EXPECT_EQ(values(initializer, shards), expected);
   }
-  EXPECT_THAT(values("identity", 2), ElementsAre(1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1));
+  EXPECT_THAT(values(initializers[4].second, 2),
+              ElementsAre(1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1));
 }
 
 TEST(ParameterServerStrategy, SHV_02_AssignmentsAreCutIntoTheShardsRows) {
@@ -163,8 +186,8 @@ TEST(ParameterServerStrategy, OptimizersUpdateShardsWithTheBitsOfAWholeVariable)
     set_random_seed(3);
     const auto scope = strategy.scope();
     const std::vector<Variable> variables = {
-        Variable(Initializer("glorot_uniform").for_shape({7, 5}), {.name = "w"}),
-        Variable(Initializer("random_normal").for_shape({5}), {.name = "b"})};
+        Variable(generated(ValueGenerator::Kind::kUniform, {7, 5}, -0.5, 0.5), {.name = "w"}),
+        Variable(generated(ValueGenerator::Kind::kNormal, {5}), {.name = "b"})};
     const auto optimizer = make_optimizer(spec, variables);
     for (int step = 0; step < 4; ++step) {
       strategy.run([&] {
