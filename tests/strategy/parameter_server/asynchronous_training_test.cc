@@ -122,8 +122,7 @@ TEST(AsynchronousTraining, OptimizersTrainOnServers) {
     losses.push_back(coordinator.schedule("train", step));
   }
   coordinator.join();
-  EXPECT_GT(losses.front().fetch().item(), 1.0F);
-  EXPECT_LT(losses.back().fetch().item(), 0.05F);
+  EXPECT_LT(losses.back().fetch().item(), 0.05F);  // 14 before training
   EXPECT_EQ(optimizer.iterations().value().item_int(), 600);
 }
 

@@ -183,7 +183,8 @@ TEST(ShardedVariable, LookupsOnServersMoveOnlyRowsAndTrainLikeLocalOnes) {
     for (int step = 0; step < 3; ++step) {
       strategy.run([&] {
         GradientTape tape;
-        const Tensor rows = embedding_lookup(variables[0], ids({3, 17, 3, step}));
+        const Device device = ReplicaContext::current().device();
+        const Tensor rows = embedding_lookup(variables[0], ids({3, 17, 3, step}).to(device));
         sgd.minimize(tape, reduce_sum(square(rows)));
       });
     }
