@@ -27,7 +27,8 @@ bool creates(const OperationBatch& batch) {
 
 }  // namespace
 
-VariableStore::VariableStore(std::string name) : name_(std::move(name)) {}
+VariableStore::VariableStore(std::string name, std::uint64_t incarnation)
+    : name_(std::move(name)), first_version_((incarnation << 32) + 1) {}
 
 VariableStore::~VariableStore() {
   fail_waiting_reads(Error(ErrorCode::kUnavailable, "the server ended; the step did not come"));
@@ -85,7 +86,7 @@ void VariableStore::run(const OperationBatch& batch, std::uint64_t owner,
 CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num_applied_before) {
   const BatchLookups lookups{
       [this](ShardId id) { return find_shard(id); },
-      [this](const std::string& description) { return find_rule(description); }};
+      [this](const std::string& description) { return find_rule(description); }, first_version_};
   if (!creates(batch)) return check_batch(batch, num_applied_before, lookups);
   const MutexLock creation(creation_);
   CheckedBatch checked = check_batch(batch, num_applied_before, lookups);
