@@ -75,7 +75,7 @@ void VariableStore::restore(const StoreSnapshot& snapshot) {
   for (const ShardSnapshot& each : snapshot.shards) {
     const std::uint64_t num_changes = each.version & 0xFFFFFFFF;
     auto shard = std::make_shared<StoredShard>(
-        each.spec, each.value, std::max(each.version, first_version_ + num_changes));
+        each.spec, each.value, std::max(each.version, first_version_ - 1 + num_changes));
     shard->num_steps = each.num_steps;
     shard->accumulator = each.accumulator;
     shards_.emplace(shard->id, std::move(shard));

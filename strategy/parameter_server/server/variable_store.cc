@@ -63,8 +63,9 @@ void VariableStore::run(const OperationBatch& batch, std::uint64_t owner,
   const ChangeIdentity identity = identity_of(batch);
   std::vector<EndedRead> ended;
   {
-    const MutexRow stream(std::span(streams_).subspan(stripe_of(batch.stream, kNumStripes),
-                                                      identity.num_changes > 0 ? 1 : 0));
+    const std::span<Mutex> streams = streams_;
+    const MutexRow own_stream(
+        streams.subspan(stripe_of(batch.stream, kNumStripes), identity.num_changes > 0 ? 1 : 0));
     std::uint64_t num_applied_before = 0;
     {
       const MutexLock lock(mutex_);
