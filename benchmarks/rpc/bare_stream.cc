@@ -145,9 +145,8 @@ class BareStream final : public Contender {
     grpc::ChannelArguments arguments;
     for (const auto& [name, value] : kArguments) arguments.SetInt(name, value);
     arguments.SetMaxReceiveMessageSize(-1);
-    asking_ = std::make_unique<Asking>(
-        grpc::CreateCustomChannel(concat("127.0.0.1:", port), grpc::InsecureChannelCredentials(),
-                                  arguments));
+    asking_ = std::make_unique<Asking>(grpc::CreateCustomChannel(
+        concat("127.0.0.1:", port), grpc::InsecureChannelCredentials(), arguments));
   }
   ~BareStream() override {
     asking_.reset();

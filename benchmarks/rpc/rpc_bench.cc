@@ -45,8 +45,7 @@ class Calls final : public Contender, private RpcHandler {
 
  private:
   static void take_first(std::deque<std::shared_ptr<RpcReply>>& under_way) {
-    (void)under_way.front()->wait(
-        deadline_after(Clock::system().now(), std::chrono::seconds(60)));
+    (void)under_way.front()->wait(deadline_after(Clock::system().now(), std::chrono::seconds(60)));
     under_way.pop_front();
   }
   void take(std::shared_ptr<RpcCall> call) override {
@@ -89,7 +88,8 @@ std::string speed(const Load& load, double seconds) {
   if (load.at_once == 1) {
     std::snprintf(text, sizeof(text), "%9.1f us", 1e6 * seconds);
   } else {
-    std::snprintf(text, sizeof(text), "%7.2f GB/s", static_cast<double>(load.bytes) / seconds / 1e9);
+    std::snprintf(text, sizeof(text), "%7.2f GB/s",
+                  static_cast<double>(load.bytes) / seconds / 1e9);
   }
   return text;
 }

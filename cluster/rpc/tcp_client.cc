@@ -59,8 +59,8 @@ RpcAttempt connect_rpc_tcp(const RpcConnectParameters& parameters) {
   if (!is_admitted(handshake, parameters.server, attempt)) return attempt;
   try {
     if (!rest.empty()) fail(ErrorCode::kDataLoss, "it spoke before it was asked");
-    auto wire = std::make_shared<TcpRpcClientWire>(std::move(opened.socket), handshake,
-                                                   parameters.sink);
+    auto wire =
+        std::make_shared<TcpRpcClientWire>(std::move(opened.socket), handshake, parameters.sink);
     wire->send(parameters.open);
     take_welcome(attempt, wire->connection().receive(parameters.deadline));
     wire->connection().limit_payload(attempt.welcome.numbers.front());

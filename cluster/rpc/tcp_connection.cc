@@ -19,6 +19,7 @@ Handshake::Side other(Handshake::Side side) {
 
 constexpr std::string_view kClosed = "the connection was closed";
 constexpr int kReadsInARow = 32;  // then what is to be sent gets its turn
+constexpr int kWritesInARow = 2;  // of 2 MiB: whoever sends leaves the rest to the thread
 
 }  // namespace
 
@@ -58,7 +59,7 @@ void RpcTcpConnection::send(RpcFrame frame) {
 bool RpcTcpConnection::flush() {
   std::vector<RpcFrame> sent;  // ends after the lock
   MutexLock lock(mutex_);
-  while (!writer_.is_empty() && is_open_) {
+  for (int i = 0; i < kWritesInARow && !writer_.is_empty() && is_open_; ++i) {
     const auto places = writer_.next();
     std::size_t count = 0, wanted = 0;
     for (const iovec& place : places) wanted += place.iov_len;

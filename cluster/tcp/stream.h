@@ -34,8 +34,8 @@ ByteFlow write_now(const FileDescriptor& socket, std::span<const iovec> places, 
 
 /// What came of an attempt to connect.
 struct OpenedConnection {
-  FileDescriptor socket = {};     // not open: it failed
-  std::string reason = {};        // why
+  FileDescriptor socket = {};    // not open: it failed
+  std::string reason = {};       // why
   bool is_nobody_there = false;  // the system says that nobody listens
 };
 OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline);

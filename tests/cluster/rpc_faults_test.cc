@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <list>
+#include <map>
 
-#include "tests/cluster/rpc_suite.h"
+#include "tests/cluster/rpc_kit.h"
 #include "tests/support/chaos_proxy.h"
 #include "tutti/cluster/tcp/stream.h"
 
@@ -80,8 +81,8 @@ TEST_P(RpcFaults, G7_CutsDamageAndHalfClosedConnectionsLoseAndRepeatNothing) {
     replies.pop_front();
     const Packet answer = reply->wait(late());
     EXPECT_EQ(text_of(answer.head), std::to_string(i));
-    EXPECT_TRUE(all_of(answer) == pattern(static_cast<std::size_t>(i) * 7919 % 600000,
-                                          static_cast<unsigned>(i)))
+    EXPECT_TRUE(all_of(answer) ==
+                pattern(static_cast<std::size_t>(i) * 7919 % 600000, static_cast<unsigned>(i)))
         << i;
   };
   for (int i = 0; i < kCalls; ++i) {

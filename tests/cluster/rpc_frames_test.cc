@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "tests/cluster/rpc_suite.h"
+#include "tests/cluster/rpc_kit.h"
 #include "tutti/cluster/rpc/tcp_bytes.h"
 
 namespace tutti::rpc_suite {

@@ -1,4 +1,5 @@
-// Frames as messages of a gRPC stream: an envelope of protobuf, and the payload as slices behind it.
+// Frames as messages of a gRPC stream: an envelope of protobuf, and the payload as slices behind
+// it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -81,9 +81,8 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
   }
   std::deque<std::vector<std::byte>> receive_greetings(TimePoint deadline) {
     MutexLock lock(mutex_);
-    changed_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
-      return !heard_.empty() || !is_open_;
-    });
+    changed_.wait_until(mutex_, deadline,
+                        [this]() TUTTI_REQUIRES(mutex_) { return !heard_.empty() || !is_open_; });
     return std::exchange(heard_, {});
   }
   /// From now on there are frames.
@@ -95,9 +94,8 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
   }
   std::optional<RpcFrame> receive_welcome(TimePoint deadline) {
     MutexLock lock(mutex_);
-    changed_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
-      return welcome_ || !is_open_;
-    });
+    changed_.wait_until(mutex_, deadline,
+                        [this]() TUTTI_REQUIRES(mutex_) { return welcome_ || !is_open_; });
     return std::exchange(welcome_, std::nullopt);
   }
 

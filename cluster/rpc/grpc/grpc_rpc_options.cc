@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "tutti/cluster/control/grpc/grpc_options.h"
 #include "tutti/cluster/rpc/grpc/grpc_frames.h"
 
 namespace tutti::internal {
@@ -26,7 +25,10 @@ constexpr std::pair<const char*, int> kArguments[] = {
 }  // namespace
 
 grpc::ChannelArguments rpc_channel_arguments() {
-  grpc::ChannelArguments arguments = channel_arguments();
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);          // tasks are reached directly
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetMaxReceiveMessageSize(kLongestGrpcMessage);
   arguments.SetMaxSendMessageSize(kLongestGrpcMessage);
   for (const auto& [name, value] : kArguments) arguments.SetInt(name, value);

@@ -6,7 +6,6 @@
 
 namespace tutti::internal {
 
-/// On top of channel_arguments() of the control plane.
 grpc::ChannelArguments rpc_channel_arguments();
 void set_rpc_arguments(grpc::ServerBuilder& builder);
 

@@ -56,9 +56,10 @@ class RpcStream final : public grpc::ServerGenericBidiReactor,
   bool is_resuming() const { return is_resuming_; }
 
  private:
-  bool take();
-  bool greet();
-  void hand_on();
+  enum class Next { kRead, kPause, kEnd };
+  Next take();
+  Next greet();
+  Next hand_on();
   void end(const grpc::Status& status);
   void queue_greeting(std::span<const std::byte> bytes);
   void write_next(std::vector<RpcFrame>& sent) TUTTI_REQUIRES(mutex_);
@@ -68,15 +69,16 @@ class RpcStream final : public grpc::ServerGenericBidiReactor,
   const TimePoint deadline_;
   Handshake handshake_;
   std::atomic<bool> is_greeted_{false}, is_cancelled_{false}, is_resuming_{false};
-  std::atomic<bool> is_paused_{false};  // no read is under way
-  std::shared_ptr<RpcLink> link_;       // from the handshake to OnDone()
+  std::shared_ptr<RpcLink> link_;  // from the handshake to OnDone()
   std::shared_ptr<ServerSession> session_;
   std::optional<GrpcFrameReader> reader_;
   grpc::ByteBuffer incoming_, outgoing_;
 
   Mutex mutex_;
+  bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;  // no read is under way: a frame waits for room
+  bool has_news_ TUTTI_GUARDED_BY(mutex_) = false;   // of room, or of the end
   std::deque<grpc::ByteBuffer> greetings_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<GrpcFrameWriter> writer_ TUTTI_GUARDED_BY(mutex_);
+  std::unique_ptr<GrpcFrameWriter> writer_ TUTTI_GUARDED_BY(mutex_);
   bool is_writing_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_finished_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_done_ TUTTI_GUARDED_BY(mutex_) = false;
@@ -115,15 +117,18 @@ class RpcStreams final : public grpc::CallbackGenericService {
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override {
-    const auto stream = std::make_shared<RpcStream>(*this, context);
     std::vector<std::shared_ptr<RpcStream>> surplus;
+    std::shared_ptr<RpcStream> stream;
     {
       MutexLock lock(mutex_);
+      if (context->method() != kRpcMethod || is_stopping_) {
+        return CallbackGenericService::CreateReactor(context);  // which says UNIMPLEMENTED
+      }
+      stream = std::make_shared<RpcStream>(*this, context);
       for (const auto& other : streams_) {
         if (!other->is_greeted()) surplus.push_back(other);
       }
       if (surplus.size() < kMostNewcomers) surplus.clear();
-      if (context->method() != kRpcMethod || is_stopping_) surplus.push_back(stream);
       streams_.insert(stream);
     }
     for (const auto& other : surplus) other->cancel();
@@ -211,59 +216,74 @@ RpcStream::RpcStream(RpcStreams& streams, grpc::GenericCallbackServerContext* co
 void RpcStream::OnReadDone(bool ok) {
   if (!ok) {  // the other side has gone, in whatever way
     end(grpc::Status::OK);
-  } else if (take()) {
-    if (is_paused_) return;
-    incoming_.Clear();
-    StartRead(&incoming_);
-  } else {
-    end(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "refused"));
+    return;
+  }
+  switch (take()) {
+    case Next::kRead:
+      incoming_.Clear();
+      StartRead(&incoming_);
+      return;
+    case Next::kPause:  // from now on it is resume()'s
+      return;
+    case Next::kEnd:
+      end(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "refused"));
   }
 }
 
-/// False: this stream is done with. Sets is_paused_ where nothing more is to be read now.
-bool RpcStream::take() {
+RpcStream::Next RpcStream::take() {
   if (!is_greeted_) return greet();
   try {
     reader_->take(incoming_);
-    hand_on();
-    return true;
+    return hand_on();
   } catch (const std::exception& damaged) {
     streams_.note_refusal(damaged.what());
-    return false;
+    return Next::kEnd;
   }
 }
 
-void RpcStream::hand_on() {
-  const auto lease = [this](std::size_t bytes) { return session_->lease(*link_, bytes); };
-  is_paused_ = true;  // before lease() is asked, whose refusal may be taken back at once
-  auto frame = reader_->next(lease);
-  if (reader_->waits_for_room()) return;
-  is_paused_ = false;
-  if (!frame) return;
+RpcStream::Next RpcStream::hand_on() {
+  const auto lease = [this](std::size_t bytes) -> std::shared_ptr<void> {
+    if (!session_) return nullptr;
+    return session_->lease(*link_, bytes);
+  };
+  std::optional<RpcFrame> frame;
+  for (;;) {
+    {
+      MutexLock lock(mutex_);
+      has_news_ = false;
+    }
+    frame = reader_->next(lease);
+    if (!reader_->waits_for_room()) break;
+    MutexLock lock(mutex_);
+    if (is_cancelled_ || !session_) return Next::kEnd;
+    is_paused_ = !has_news_;
+    if (is_paused_) return Next::kPause;
+  }
+  if (!frame) return Next::kRead;
   if (session_) {
     session_->received(*link_, *std::move(frame));
-    return;
+    return Next::kRead;
   }
-  session_ = streams_.core().open(
-      link_, peer_of(*handshake_.peer(), address_in(context_->peer())), *frame);
-  if (!session_) fail(ErrorCode::kUnavailable, "the server is about to end");
+  session_ = streams_.core().open(link_, peer_of(*handshake_.peer(), address_in(context_->peer())),
+                                  *frame);
+  return session_ ? Next::kRead : Next::kEnd;
 }
 
-bool RpcStream::greet() {
+RpcStream::Next RpcStream::greet() {
   const auto bytes = handshake_of(incoming_);
-  if (!bytes) return false;
+  if (!bytes) return Next::kEnd;
   const std::size_t taken = handshake_.take(*bytes);
   if (handshake_.is_proven()) handshake_.decide("");
   const auto answer = handshake_.bytes_to_send();
   if (!answer.empty()) queue_greeting(answer);
   switch (handshake_.state()) {
     case Handshake::State::kRunning:
-      return true;
+      return Next::kRead;
     case Handshake::State::kStranger:
-      return false;
+      return Next::kEnd;
     case Handshake::State::kRefused:
       streams_.note_refusal(concat(address_in(context_->peer()), ": ", handshake_.reason()));
-      return false;
+      return Next::kEnd;
     case Handshake::State::kDone:
       break;
   }
@@ -272,13 +292,15 @@ bool RpcStream::greet() {
                   streams_.core().options().longest_payload);
   {
     MutexLock lock(mutex_);
-    writer_.emplace(handshake_.session_key(Handshake::Side::kServer));
+    writer_ = std::make_unique<GrpcFrameWriter>(handshake_.session_key(Handshake::Side::kServer));
   }
   is_greeted_ = true;
-  return taken == bytes->size();
+  return taken == bytes->size() ? Next::kRead : Next::kEnd;
 }
 
 void RpcStream::look_again() {
+  MutexLock lock(mutex_);
+  has_news_ = true;
   if (is_paused_) streams_.look_at(shared_from_this());
 }
 
@@ -288,29 +310,25 @@ void RpcStream::OnCancel() {
 }
 
 void RpcStream::resume() {
-  if (!is_paused_ || !reader_->waits_for_room()) return;
-  if (is_cancelled_) {
-    is_paused_ = false;
+  {
+    MutexLock lock(mutex_);
+    if (!std::exchange(is_paused_, false)) return;
+  }
+  Next next = Next::kEnd;
+  is_resuming_ = true;
+  try {
+    if (!is_cancelled_) next = hand_on();
+  } catch (const std::exception& damaged) {
+    streams_.note_refusal(damaged.what());
+  }
+  if (next == Next::kPause) return;  // or perhaps resumed again already: by this thread, later
+  is_resuming_ = false;
+  if (next == Next::kEnd) {
     end(grpc::Status::CANCELLED);
     return;
   }
-  is_resuming_ = true;
-  bool is_over = false;
-  try {
-    hand_on();
-  } catch (const std::exception& damaged) {
-    streams_.note_refusal(damaged.what());
-    is_over = true;
-  }
-  is_resuming_ = false;
-  if (is_over) {
-    end(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "refused"));
-  } else if (!is_paused_) {
-    incoming_.Clear();
-    StartRead(&incoming_);
-  } else if (is_cancelled_) {
-    look_again();
-  }
+  incoming_.Clear();
+  StartRead(&incoming_);
 }
 
 void RpcStream::queue_greeting(std::span<const std::byte> bytes) {
@@ -324,7 +342,10 @@ void RpcStream::send(RpcFrame frame) {
   std::vector<RpcFrame> sent;
   const OwnersEndLater later;
   MutexLock lock(mutex_);
-  if (finish_with_) return;
+  if (finish_with_ || !writer_) {
+    sent.push_back(std::move(frame));
+    return;
+  }
   writer_->push(std::move(frame));
   if (!is_writing_) write_next(sent);
 }
@@ -348,13 +369,12 @@ void RpcStream::write_next(std::vector<RpcFrame>& sent) {
 
 void RpcStream::OnWriteDone(bool ok) {
   std::vector<RpcFrame> sent;
+  std::unique_ptr<GrpcFrameWriter> unsent;
   const OwnersEndLater later;
   MutexLock lock(mutex_);
-  if (!ok) greetings_.clear();
-  if (!ok && !finish_with_) {  // the reading side notices, too
-    is_writing_ = false;
-    writer_.emplace(Digest256{});
-    return;
+  if (!ok) {  // the reading side notices, too
+    greetings_.clear();
+    unsent.swap(writer_);
   }
   write_next(sent);
 }
