@@ -107,6 +107,7 @@ void ClientSession::adopt(const RpcAttempt& attempt) {
     arrived_.clear();  // the server knows what has no answer, and so all the rest
     away_.reset();
     wire_ = attempt.wire;
+    current_->set(wire_);
   }
   send_all_again(attempt.wire);
   for (auto& [number, call] : aborted) {
@@ -137,7 +138,7 @@ RpcFrame ClientSession::request_frame(std::uint64_t number, const Packet& reques
 }
 
 std::shared_ptr<RpcReply> ClientSession::start(Packet request) {
-  auto reply = std::make_shared<PendingReply>(what_);
+  auto reply = std::make_shared<PendingReply>(what_, current_);
   const std::size_t bytes = request.payload_bytes();
   MutexLock send_lock(send_mutex_);
   std::shared_ptr<RpcClientWire> wire;

@@ -10,8 +10,9 @@
 namespace tutti {
 namespace internal {
 
-PendingReply::PendingReply(std::shared_ptr<const std::string> what)
-    : what_(std::move(what)), begin_(Clock::system().now()) {}
+PendingReply::PendingReply(std::shared_ptr<const std::string> what,
+                           std::shared_ptr<CurrentWire> wire)
+    : what_(std::move(what)), wire_(std::move(wire)), begin_(Clock::system().now()) {}
 
 bool PendingReply::is_ready() const {
   MutexLock lock(mutex_);
@@ -19,6 +20,8 @@ bool PendingReply::is_ready() const {
 }
 
 Packet PendingReply::wait(TimePoint deadline) {
+  const auto wire = is_ready() ? nullptr : wire_->get();
+  if (wire) wire->serve_until(deadline, [this] { return is_ready(); });
   MutexLock lock(mutex_);
   changed_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) { return is_ready_; });
   if (!is_ready_) {

@@ -50,6 +50,9 @@ class RpcClientWire {
   /// Ends serve() as soon as all that was sent has gone, at `deadline` at the latest. Any thread.
   virtual void finish(TimePoint deadline) = 0;
   virtual bool can_break() const { return true; }
+  /// For whoever waits for an answer: brings what comes in this thread until `is_done()`, where
+  /// that saves waking another. May do nothing.
+  virtual void serve_until(TimePoint, const std::function<bool()>&) {}
 };
 
 /// What came of an attempt to connect.

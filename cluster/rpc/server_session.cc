@@ -80,17 +80,22 @@ class ServerSession::Call final : public RpcCall {
     frame.kind = RpcFrame::Kind::kReply;
     frame.call = number_;
     frame.packet = std::move(answer);
-    if (!is_answered_.exchange(true)) session_->answer(number_, std::move(frame));
+    give(std::move(frame));
   }
   void fail(const Error& error) override {
     check_unanswered();
     try_to_fail(error);
   }
-  void try_to_fail(const Error& error) {
-    if (!is_answered_.exchange(true)) session_->answer(number_, error_frame(number_, error));
-  }
+  void try_to_fail(const Error& error) { answer(error_frame(number_, error)); }
 
  private:
+  void give(RpcFrame frame) {
+    if (is_answered_.exchange(true)) return;
+    session_->answer(number_, std::move(frame));
+    // Kept answers may keep this call; room for what the client sends before it acknowledges them
+    // must not depend on that.
+    lease_.reset();
+  }
   void check_unanswered() const {
     if (!is_answered_) return;
     tutti::fail(ErrorCode::kFailedPrecondition, "RpcCall: the call of ", peer(),
@@ -100,7 +105,7 @@ class ServerSession::Call final : public RpcCall {
   const std::shared_ptr<ServerSession> session_;
   const std::uint64_t number_;
   const Packet request_;
-  const std::shared_ptr<void> lease_;
+  std::shared_ptr<void> lease_;  // until it is answered
   std::atomic<bool> is_answered_{false};
 };
 

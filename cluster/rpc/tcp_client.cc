@@ -24,6 +24,9 @@ class TcpRpcClientWire final : public RpcClientWire {
     });
   }
   void finish(TimePoint deadline) override { connection_.finish(deadline); }
+  void serve_until(TimePoint deadline, const std::function<bool()>& is_done) override {
+    connection_.serve_until(deadline, is_done);
+  }
 
  private:
   RpcTcpConnection connection_;

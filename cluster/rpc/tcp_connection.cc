@@ -19,6 +19,8 @@ Handshake::Side other(Handshake::Side side) {
 
 constexpr std::string_view kClosed = "the connection was closed";
 constexpr int kReadsInARow = 32;  // then what is to be sent gets its turn
+/// So long the thread that serves leaves its role to those who come and wait now and then.
+constexpr Duration kHelpersPause = std::chrono::milliseconds(2);
 constexpr int kWritesInARow = 2;  // of 2 MiB: whoever sends leaves the rest to the thread
 
 }  // namespace
@@ -35,6 +37,9 @@ RpcTcpConnection::RpcTcpConnection(FileDescriptor socket, const Handshake& hands
 void RpcTcpConnection::wake() {
   const std::uint64_t one = 1;
   (void)!::write(wake_.get(), &one, sizeof(one));
+  MutexLock lock(role_mutex_);
+  has_work_ = true;
+  role_changed_.notify_all();
 }
 
 void RpcTcpConnection::close() {
@@ -48,6 +53,7 @@ void RpcTcpConnection::send(RpcFrame frame) {
   bool is_first = false;
   {
     MutexLock lock(mutex_);
+    if (!can_write_) return;
     is_first = writer_.is_empty();
     writer_.push(std::move(frame));
   }
@@ -59,16 +65,16 @@ void RpcTcpConnection::send(RpcFrame frame) {
 bool RpcTcpConnection::flush() {
   std::vector<RpcFrame> sent;  // ends after the lock
   MutexLock lock(mutex_);
-  for (int i = 0; i < kWritesInARow && !writer_.is_empty() && is_open_; ++i) {
+  for (int i = 0; i < kWritesInARow && !writer_.is_empty() && can_write_; ++i) {
     const auto places = writer_.next();
     std::size_t count = 0, wanted = 0;
     for (const iovec& place : places) wanted += place.iov_len;
     // What the other side said before it left is still to be read; its end will be, too.
-    if (write_now(socket_, places, count) == ByteFlow::kClosed) is_open_ = false;
+    if (write_now(socket_, places, count) == ByteFlow::kClosed) can_write_ = false;
     writer_.wrote(count, sent);
     if (count < wanted) break;
   }
-  return !writer_.is_empty() && is_open_;
+  return !writer_.is_empty() && can_write_;
 }
 
 void RpcTcpConnection::finish(TimePoint deadline) {
@@ -82,7 +88,7 @@ void RpcTcpConnection::finish(TimePoint deadline) {
 bool RpcTcpConnection::is_finished() {
   MutexLock lock(mutex_);
   if (!finish_at_) return false;
-  return writer_.is_empty() || !is_open_ || Clock::system().now() >= *finish_at_;
+  return writer_.is_empty() || !can_write_ || Clock::system().now() >= *finish_at_;
 }
 
 /// For something to read or to write, wake() or the deadline.
@@ -132,25 +138,96 @@ RpcFrame RpcTcpConnection::receive(TimePoint deadline) {
   }
 }
 
-std::string RpcTcpConnection::serve(const RpcReader::Lease& lease,
-                                    const std::function<void(RpcFrame)>& take) {
+/// False: the connection has ended.
+bool RpcTcpConnection::step(TimePoint deadline) {
   try {
-    while (!is_finished()) {
-      bool has_more = true;
-      for (int i = 0; i < kReadsInARow && has_more; ++i) {
-        while (auto frame = reader_.next(lease)) take(*std::move(frame));
-        has_more = is_readable_ && is_open_ && read_some();
-      }
-      while (auto frame = reader_.next(lease)) take(*std::move(frame));
-      if (!is_open_) break;
-      if (!has_more) is_readable_ = false;
-      wait(has_more ? TimePoint::min() : TimePoint::max());
+    wait(has_more_ ? TimePoint::min() : deadline);
+    has_more_ = true;
+    for (int i = 0; i < kReadsInARow && has_more_; ++i) {
+      while (auto frame = reader_.next(lease_)) take_(*std::move(frame));
+      has_more_ = is_readable_ && is_open_ && read_some();
     }
+    while (auto frame = reader_.next(lease_)) take_(*std::move(frame));
   } catch (const std::exception& damaged) {  // a new connection makes it good
     reason_ = damaged.what();
+    is_open_ = false;
   }
+  return is_open_;
+}
+
+std::string RpcTcpConnection::serve(const RpcReader::Lease& lease,
+                                    const std::function<void(RpcFrame)>& take) {
+  lease_ = lease;
+  take_ = take;
+  {
+    MutexLock lock(role_mutex_);
+    is_served_ = is_taken_ = true;
+  }
+  while (is_open_ && !is_finished() && step(TimePoint::max())) make_way();
   close();
+  MutexLock lock(role_mutex_);
+  is_served_ = is_taken_ = false;
+  role_changed_.notify_all();
   return reason_.empty() ? std::string(kClosed) : reason_;
+}
+
+/// Leaves the role to those who wait for answers, as long as there are some now and then.
+void RpcTcpConnection::make_way() {
+  MutexLock lock(role_mutex_);
+  if (num_helpers_ == 0) return;
+  is_taken_ = has_work_ = false;
+  role_changed_.notify_all();
+  const auto has_work = [this]() TUTTI_REQUIRES(role_mutex_) { return has_work_; };
+  for (bool was_taken = false;;) {
+    had_helpers_ = false;
+    if (role_changed_.wait_for(role_mutex_, kHelpersPause, has_work)) break;
+    if (!is_taken_ && num_helpers_ == 0 && !had_helpers_) break;
+    is_asleep_ = is_taken_ && was_taken && !had_helpers_;  // somebody waits for long
+    if (is_asleep_) {
+      role_changed_.wait_until(role_mutex_, TimePoint::max(), [this]() TUTTI_REQUIRES(role_mutex_) {
+        return has_work_ || !is_taken_;
+      });
+    }
+    is_asleep_ = false;
+    was_taken = is_taken_;
+  }
+  role_changed_.wait_until(role_mutex_, TimePoint::max(),
+                           [this]() TUTTI_REQUIRES(role_mutex_) { return !is_taken_; });
+  is_taken_ = true;
+}
+
+/// Whether this thread has the role now.
+bool RpcTcpConnection::take_role(TimePoint deadline, const std::function<bool()>& is_done) {
+  MutexLock lock(role_mutex_);
+  if (!is_served_) return false;
+  ++num_helpers_;
+  if (is_taken_ && num_helpers_ == 1) {  // by serve(), in poll()
+    const std::uint64_t one = 1;
+    (void)!::write(wake_.get(), &one, sizeof(one));
+  }
+  role_changed_.wait_until(role_mutex_, deadline, [&]() TUTTI_REQUIRES(role_mutex_) {
+    return !is_served_ || !is_taken_ || is_done();
+  });
+  const bool takes = is_served_ && !is_taken_ && !is_done();
+  if (takes) is_taken_ = true;
+  if (!takes) --num_helpers_;
+  return takes;
+}
+
+void RpcTcpConnection::serve_until(TimePoint deadline, const std::function<bool()>& is_done) {
+  if (!take_role(deadline, is_done)) return;
+  bool goes_on = true;
+  while (goes_on && !is_done() && Clock::system().now() < deadline && !is_finished()) {
+    goes_on = step(deadline);
+    MutexLock lock(role_mutex_);
+    if (num_helpers_ > 1) role_changed_.notify_all();  // their answers may have come
+  }
+  MutexLock lock(role_mutex_);
+  is_taken_ = false;
+  --num_helpers_;
+  had_helpers_ = true;
+  has_work_ = has_work_ || !goes_on || has_more_;
+  if (has_work_ || is_asleep_ || num_helpers_ > 0) role_changed_.notify_all();
 }
 
 }  // namespace tutti::internal

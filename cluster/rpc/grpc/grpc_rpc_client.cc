@@ -16,12 +16,11 @@
 namespace tutti::internal {
 namespace {
 
-constexpr Duration kLongestEnd = std::chrono::seconds(2);
-
 using Stub = grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-/// The stream, with gRPC's threads calling On...(). It lives until OnDone(), which nobody waits for
-/// on gRPC's threads.
+/// The stream, with gRPC's threads calling On...(). It ends in OnDone(), for which serve() and the
+/// destructor wait: not on one of gRPC's threads, which must not end the last channel. (Those that
+/// bring answers may hold a wire, but not longer than OnDone().)
 class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   RpcClientStream(const std::shared_ptr<grpc::Channel>& channel, std::weak_ptr<RpcFrameSink> sink)
@@ -29,18 +28,9 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
     stub_.PrepareBidiStreamingCall(&context_, method_, grpc::StubOptions(), this);
     AddHold();  // for writes that are started outside of On...()
     StartRead(&incoming_);
+    StartCall();
   }
-  static std::shared_ptr<RpcClientStream> start(const std::shared_ptr<grpc::Channel>& channel,
-                                                std::weak_ptr<RpcFrameSink> sink) {
-    const auto stream = std::make_shared<RpcClientStream>(channel, std::move(sink));
-    stream->self_ = stream;
-    stream->StartCall();
-    return stream;
-  }
-  void cancel() {
-    context_.TryCancel();
-    release();
-  }
+  ~RpcClientStream() override { end(); }
 
   void OnReadDone(bool ok) override {
     if (ok && take()) {
@@ -62,7 +52,6 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
     changed_.notify_all();
   }
   void OnDone(const grpc::Status& status) override {
-    const auto self = std::move(self_);  // may be the last to know it
     {
       MutexLock lock(mutex_);
       status_ = status;
@@ -122,8 +111,7 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
       says_end = is_open_ && can_write_ && !is_writing_ && !has_released_;
     }
     if (says_end) end_gently();
-    cancel();
-    (void)done_.wait_until(deadline_after(Clock::system().now(), kLongestEnd));
+    end();
     MutexLock lock(mutex_);
     if (!reason_.empty()) return reason_;
     return status_.ok() ? "the connection was closed" : status_.error_message();
@@ -204,6 +192,11 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
     release();
     (void)done_.wait_until(until);
   }
+  void end() {
+    context_.TryCancel();
+    release();
+    done_.wait_until(TimePoint::max());
+  }
   void release() {
     MutexLock lock(mutex_);
     is_open_ = false;
@@ -213,7 +206,6 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
 
   const std::weak_ptr<RpcFrameSink> sink_;
   const std::string method_ = kRpcMethod;
-  std::shared_ptr<RpcClientStream> self_;  // from the start to OnDone()
   Stub stub_;
   grpc::ClientContext context_;
   grpc::ByteBuffer incoming_;
@@ -239,16 +231,16 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
 
 class GrpcRpcClientWire final : public RpcClientWire {
  public:
-  explicit GrpcRpcClientWire(std::shared_ptr<RpcClientStream> stream)
-      : stream_(std::move(stream)) {}
-  ~GrpcRpcClientWire() override { stream_->cancel(); }
-  RpcClientStream& stream() { return *stream_; }
-  void send(RpcFrame frame) override { stream_->send(std::move(frame)); }
-  std::string serve() override { return stream_->serve(); }
-  void finish(TimePoint deadline) override { stream_->finish(deadline); }
+  GrpcRpcClientWire(const std::shared_ptr<grpc::Channel>& channel,
+                    const std::shared_ptr<RpcFrameSink>& sink)
+      : stream_(channel, sink) {}
+  RpcClientStream& stream() { return stream_; }
+  void send(RpcFrame frame) override { stream_.send(std::move(frame)); }
+  std::string serve() override { return stream_.serve(); }
+  void finish(TimePoint deadline) override { stream_.finish(deadline); }
 
  private:
-  const std::shared_ptr<RpcClientStream> stream_;
+  RpcClientStream stream_;
 };
 
 void run_handshake_on(RpcClientStream& stream, Handshake& handshake, TimePoint deadline) {
@@ -267,10 +259,10 @@ void run_handshake_on(RpcClientStream& stream, Handshake& handshake, TimePoint d
 
 RpcAttempt connect_rpc_grpc(const RpcConnectParameters& parameters) {
   RpcAttempt attempt;
-  auto wire = std::make_shared<GrpcRpcClientWire>(RpcClientStream::start(
+  auto wire = std::make_shared<GrpcRpcClientWire>(
       grpc::CreateCustomChannel(parameters.address, channel_credentials(parameters.tls),
                                 rpc_channel_arguments()),
-      parameters.sink));
+      parameters.sink);
   RpcClientStream& stream = wire->stream();
   Handshake handshake(Handshake::Side::kClient, parameters.hello, parameters.secret);
   run_handshake_on(stream, handshake, parameters.deadline);
