@@ -18,7 +18,8 @@ ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options) {
          "ClusterCoordinator: expected most_queued and window of at least 1, got ",
          options.most_queued, " and ", options.window);
   }
-  return {options.most_queued, options.window,
+  return {options.most_queued,
+          options.window,
           {options.most_attempts, options.most_workers_lost, options.keeps_for_rollback},
           options.journal};
 }
@@ -103,8 +104,8 @@ void CoordinatorCore::dispatch(int worker) {
   const WorkerLink& link = *links_[static_cast<std::size_t>(worker)];
   const ClosureTaker taker{[&link] { return link.is_alive(); },
                            [this, worker] { return any_lives_but(worker); }};
-  const Duration look = std::clamp<Duration>(options_.most_absence / 4, std::chrono::milliseconds(1),
-                                             std::chrono::seconds(10));
+  const Duration look = std::clamp<Duration>(
+      options_.most_absence / 4, std::chrono::milliseconds(1), std::chrono::seconds(10));
   TimePoint absent_since = clock.now();
   while (!stop_.is_set()) {
     if (const auto handout = queue_.get(worker, deadline_after(clock.now(), look), taker)) {
@@ -172,8 +173,8 @@ void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOut
 
 void CoordinatorCore::require_started(const char* who) const {
   if (has_started()) return;
-  fail(ErrorCode::kFailedPrecondition, who, ": the coordinator was not started; try start(), after ",
-       "the steps are defined");
+  fail(ErrorCode::kFailedPrecondition, who,
+       ": the coordinator was not started; try start(), after ", "the steps are defined");
 }
 
 RemoteValue CoordinatorCore::schedule(std::string_view step, Nest arguments) {

@@ -56,13 +56,14 @@ class StepParameter {
 
  private:
   static Stored make(const Nest& argument, const std::string& who, WorkerResources& resources) {
+    const PerWorkerHandle* handle = argument.handle();
+    const bool is_own = handle != nullptr && handle->type == type_name(typeid(T));
     if constexpr (kIsValue) {
-      return from_nest<T>(argument, who, &resources);
+      if (is_own) return *std::static_pointer_cast<T>(resources.find(*handle));
+      return from_nest<T>(argument, who);
     } else {
-      if (argument.handle() == nullptr || argument.handle()->type != type_name(typeid(T))) {
-        fail_conversion(who, nest_type_name<T>(), argument);
-      }
-      return std::static_pointer_cast<T>(resources.find(*argument.handle()));
+      if (!is_own) fail_conversion(who, nest_type_name<T>(), argument);
+      return std::static_pointer_cast<T>(resources.find(*handle));
     }
   }
   Stored stored_;

@@ -41,7 +41,7 @@ void record(ModelState& state, const internal::ClosureEvent& event) {
 }
 
 internal::ChangeIdentity identity_of(const Message& push) {
-  return {push.term, {UpdateStream::Kind::kClosure, push.number, 0}, 0, 1, push.below};
+  return {push.term, {internal::UpdateStream::Kind::kClosure, push.number, 0}, 0, 1, push.below};
 }
 
 void fence(AppliedTable& table, std::uint64_t term) {
@@ -145,8 +145,8 @@ ModelState ProtocolModel::initial() const {
     server.saved = {{0, server.table, server.counts}};  // cut 0: the beginning
   }
   for (int i = 0; i < options_.num_closures; ++i) {
-    record(state, events::Scheduled{static_cast<std::uint64_t>(i),
-                                    std::string(1, static_cast<char>(i))});
+    record(state,
+           events::Scheduled{static_cast<std::uint64_t>(i), std::string(1, static_cast<char>(i))});
   }
   return state;
 }
@@ -425,9 +425,8 @@ class ProtocolModel::Successors {
   }
 
   bool is_control_on_its_way(int s) const {
-    return std::ranges::any_of(from_.network, [&](const Message& m) {
-      return m == control_message(from_, s);
-    });
+    return std::ranges::any_of(from_.network,
+                               [&](const Message& m) { return m == control_message(from_, s); });
   }
 
   Message control_message(const ModelState& state, int s) const {
@@ -521,8 +520,8 @@ class ProtocolModel::Successors {
         return m.kind == Message::Kind::kDone && m.number == n && m.attempt == attempt;
       });
       if (is_worked_on || is_reported) continue;
-      step(Kind::kNoticeLost, n, Cost::kFree, say("the coordinator notices that closure ", n,
-                                                  " is lost, and puts it back"),
+      step(Kind::kNoticeLost, n, Cost::kFree,
+           say("the coordinator notices that closure ", n, " is lost, and puts it back"),
            [&](ModelState& next) { put_back(next, n, attempt); });
     }
   }
