@@ -107,11 +107,16 @@ void CoordinatorCore::dispatch(int worker) {
   const Duration look = std::clamp<Duration>(
       options_.most_absence / 4, std::chrono::milliseconds(1), std::chrono::seconds(10));
   TimePoint absent_since = clock.now();
-  while (!stop_.is_set()) {
-    if (const auto handout = queue_.get(worker, deadline_after(clock.now(), look), taker)) {
-      give_out(worker, *handout);
+  try {
+    while (!stop_.is_set()) {
+      if (const auto handout = queue_.get(worker, deadline_after(clock.now(), look), taker)) {
+        give_out(worker, *handout);
+      }
+      give_up_if_nobody_comes(worker, absent_since);
     }
-    give_up_if_nobody_comes(worker, absent_since);
+  } catch (const std::exception& error) {
+    // Its journal: the queue has stopped, and whoever waits for it has been told.
+    log(LogLevel::kError, concat("coordinator: ", error.what()));
   }
 }
 

@@ -168,6 +168,7 @@ void TaskRunner::run() {
 }
 
 TaskOutcome TaskRunner::outcome_of(const WorkerTask& task) {
+  if (task.token->is_cancelled()) return TaskStopped();
   const TraceSpan span("closure", "coordinator",
                        {{"number", static_cast<std::int64_t>(task.number)},
                         {"attempt", task.attempt},

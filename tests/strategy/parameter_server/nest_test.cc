@@ -78,7 +78,8 @@ TEST(Nest, ErrorsSayWhereExpectedAndGot) {
   const Nest pair = to_nest(Pair{1, "x"});
   expect_error(ErrorCode::kInvalidArgument, {"it, element 1", "expected int32", "got text"},
                [&] { from_nest<std::pair<int, int>>(pair, "it"); });
-  expect_error(ErrorCode::kInvalidArgument, {"it: expected (int32, text, bool)", "(int64 [], text)"},
+  expect_error(ErrorCode::kInvalidArgument,
+               {"it: expected (int32, text, bool)", "(int64 [], text)"},
                [&] { from_nest<std::tuple<int, std::string, bool>>(pair, "it"); });
   expect_error(ErrorCode::kInvalidArgument, {"expected int8, from -128 to 127, got 300"},
                [&] { from_nest<std::int8_t>(to_nest(300), "it"); });
@@ -90,8 +91,9 @@ TEST(Nest, ErrorsSayWhereExpectedAndGot) {
                [&] { from_nest<float>(to_nest(Tensor::ones({2})), "it"); });
   expect_error(ErrorCode::kInvalidArgument, {"below 2^63"}, [&] { to_nest(~std::uint64_t{0}); });
   expect_error(ErrorCode::kInvalidArgument, {"undefined"}, [&] { to_nest(Tensor()); });
-  expect_error(ErrorCode::kInvalidArgument, {"'a' stands twice"},
-               [&] { Nest(Nest::Map{{"a", Nest()}, {"a", Nest()}}); });
+  expect_error(ErrorCode::kInvalidArgument, {"'a' stands twice"}, [&] {
+    Nest(Nest::Map{{"a", Nest()}, {"a", Nest()}});
+  });
 }
 
 TEST(Nest, ANestDeeperThanAllowedIsRefused) {
@@ -126,7 +128,8 @@ TEST(Nest, EveryCutAndEveryDamagedLengthIsFound) {
     Packet part = packet;
     part.head.resize(cut);
     std::size_t place = 0, payload_place = 0;
-    expect_error(ErrorCode::kDataLoss, {"nest: "}, [&] { decode_nest(part, place, payload_place); });
+    expect_error(ErrorCode::kDataLoss, {"nest: "},
+                 [&] { decode_nest(part, place, payload_place); });
   }
   Packet without_payload = packet;
   without_payload.payload.clear();

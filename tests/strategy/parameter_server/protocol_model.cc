@@ -394,6 +394,10 @@ class ProtocolModel::Successors {
     const auto index = static_cast<std::size_t>(s);
     if (has_fault() && server(s).is_up) {
       step(Kind::kKillServer, index, Cost::kFault, say("KILLED: ps ", s), [&](ModelState& next) {
+        // Control calls are addressed to a process, and end with it; pushes are sent again.
+        std::erase_if(next.network, [s](const Message& m) {
+          return m.server == s && m.kind != Message::Kind::kPush && m.kind != Message::Kind::kDone;
+        });
         ModelServer& dead = next.servers[index];
         ModelServer fresh;
         fresh.is_up = false;

@@ -28,10 +28,11 @@ std::string trace_of(const ModelCheckResult& result) {
 }
 
 void print(const ModelOptions& options, const ModelCheckResult& result) {
-  std::printf("model: 2 workers, 2 servers, %d closures, %d faults, %d cuts: %zu states, %zu steps, "
-              "depth %zu\n",
-              options.num_closures, options.num_faults, options.num_cuts, result.num_states,
-              result.num_steps, result.depth);
+  std::printf(
+      "model: 2 workers, 2 servers, %d closures, %d faults, %d cuts: %zu states, %zu steps, "
+      "depth %zu\n",
+      options.num_closures, options.num_faults, options.num_cuts, result.num_states,
+      result.num_steps, result.depth);
 }
 
 TEST(ProtocolModel, NoStateBreaksExactlyOnceAndEveryScheduleEnds) {
@@ -65,13 +66,12 @@ TEST_P(PlantedBugTest, IsFoundWithTheFewestSteps) {
 
 INSTANTIATE_TEST_SUITE_P(
     EachBug, PlantedBugTest,
-    ::testing::Values(
-        std::tuple(PlantedBug::kSnapshotWithoutTable, ModelOptions{1, 1, 1}),
-        std::tuple(PlantedBug::kFinishedBeforeConfirmed, ModelOptions{1, 0, 0}),
-        std::tuple(PlantedBug::kRetryTakesNewNumber, ModelOptions{1, 1, 0}),
-        std::tuple(PlantedBug::kOldTermAccepted, ModelOptions{2, 2, 0}),
-        std::tuple(PlantedBug::kWatermarkMovesDuringCut, ModelOptions{2, 1, 1}),
-        std::tuple(PlantedBug::kLateSnapshotOverwrites, ModelOptions{2, 2, 1})));
+    ::testing::Values(std::tuple(PlantedBug::kSnapshotWithoutTable, ModelOptions{1, 1, 1}),
+                      std::tuple(PlantedBug::kFinishedBeforeConfirmed, ModelOptions{1, 0, 0}),
+                      std::tuple(PlantedBug::kRetryTakesNewNumber, ModelOptions{1, 1, 0}),
+                      std::tuple(PlantedBug::kOldTermAccepted, ModelOptions{2, 2, 0}),
+                      std::tuple(PlantedBug::kWatermarkMovesDuringCut, ModelOptions{2, 1, 1}),
+                      std::tuple(PlantedBug::kLateSnapshotOverwrites, ModelOptions{2, 2, 1})));
 
 }  // namespace protocol_model_test
 }  // namespace tutti::testing

@@ -48,7 +48,8 @@ TEST(CoordinatorWatchdog, WDG_01_WritesAllStacksOnceAndStartsTheTimeAnew) {
   HangWatchdog hang("the coordinator's watchdog", 30s);
   KeptLog log;
   Event stop, twice;
-  const auto stuck = Executor::system().start("stuck-worker", [&] { stop.wait_until(TimePoint::max()); });
+  const auto stuck =
+      Executor::system().start("stuck-worker", [&] { stop.wait_until(TimePoint::max()); });
   std::vector<TimePoint> times;
   WatchdogOptions options;
   options.timeout = 60ms;
