@@ -55,6 +55,11 @@ struct ModelMessage {
   auto operator<=>(const ModelMessage&) const = default;
 };
 
+/// "push of closure 1 attempt 2 to ps 0 ..."
+std::string to_string(const ModelMessage& message);
+/// Throws kInternal for 256 and above: the model counts in bytes.
+std::uint8_t model_byte(std::uint64_t value);
+
 struct ModelTask {
   std::uint8_t number = 0, attempt = 0, content = 0, term = 0;
   std::uint8_t confirmed_by = 0;  // a bit per server
