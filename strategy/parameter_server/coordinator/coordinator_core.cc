@@ -91,6 +91,10 @@ void CoordinatorCore::start() {
     threads_.push_back(Executor::system().start(concat("ps-dispatch-", worker),
                                                 [this, worker] { dispatch(worker); }));
   }
+  // So that the first closures are shared out among all that begin at once.
+  const bool is_delayed = options_.start_delay > Duration::zero();
+  (void)queue_.wait_for_workers(is_delayed ? 1 : links_.size(),
+                                deadline_after(Clock::system().now(), std::chrono::seconds(1)));
   WatchdogOptions options = options_.watchdog;
   options.describe = [this] { return describe(); };
   watchdog_ = std::make_unique<Watchdog>(std::move(options), [this] { return queue_.num_ended(); });
@@ -111,6 +115,8 @@ void CoordinatorCore::dispatch(int worker) {
     while (!stop_.is_set()) {
       if (const auto handout = queue_.get(worker, deadline_after(clock.now(), look), taker)) {
         give_out(worker, *handout);
+      } else if (const auto spare = queue_.spare(worker, taker)) {
+        links_[static_cast<std::size_t>(spare->worker)]->recall(spare->number, spare->attempt);
       }
       give_up_if_nobody_comes(worker, absent_since);
     }

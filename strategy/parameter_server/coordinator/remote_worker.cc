@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/remote_worker.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tutti/core/logging.h"
@@ -56,7 +57,7 @@ void RemoteWorker::start(WorkerTask task, Done done) {
       const auto name = task.number == WorkerTask::kNoClosure
                             ? concat("step ", task.step)
                             : concat("closure ", task.number, " (", task.step, ")");
-      sent_.push_back({client_->start(encode(request)), done, name});
+      sent_.push_back({client_->start(encode(request)), done, name, task.number, task.attempt});
       client = client_;
       condition_.notify_all();
     }
@@ -73,6 +74,35 @@ void RemoteWorker::start(WorkerTask task, Done done) {
   task.token->on_cancel([weak = std::weak_ptr(client), call = request.call] {
     if (const auto alive = weak.lock()) (void)alive->start(encode(CancelTask{call}));
   });
+}
+
+void RemoteWorker::recall(std::uint64_t number, int attempt) {
+  std::shared_ptr<RpcClient> client;
+  {
+    MutexLock lock(mutex_);
+    client = client_;
+  }
+  if (client == nullptr) return;
+  try {
+    const Packet answer =
+        client->call(encode(RecallTask{number, attempt}),
+                     deadline_after(Clock::system().now(), options_.recall_timeout));
+    if (answer.head.empty()) return;  // it has begun, or ended
+  } catch (const Error&) {
+    return;  // lost, or slow: its own answer will say what became of it
+  }
+  Done done;
+  {
+    MutexLock lock(mutex_);
+    const auto found = std::ranges::find_if(
+        sent_, [&](const Sent& each) { return each.number == number && each.attempt == attempt; });
+    if (found == sent_.end()) return;
+    done = std::move(found->done);
+    // Its own answer is the same report. The thread may wait for it already.
+    found->done = [](const TaskOutcome&) {};
+  }
+  done(lost(AttemptReport::Kind::kNotStarted,
+            concat("worker ", options_.worker, ": gave it to another one")));
 }
 
 void RemoteWorker::watch(std::function<void()> on_change) {

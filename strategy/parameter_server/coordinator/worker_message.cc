@@ -81,6 +81,11 @@ Packet encode(const WorkerRequest& request) {
   if (const auto* cancel = std::get_if<CancelTask>(&request)) {
     return packet_of(kind, [&](ByteWriter& bytes) { bytes.number(cancel->call); });
   }
+  if (const auto* recall = std::get_if<RecallTask>(&request)) {
+    return packet_of(kind, [&](ByteWriter& bytes) {
+      bytes.number(recall->number), put(bytes, recall->attempt);
+    });
+  }
   const PerWorkerHandle& handle = std::get<ReleaseValue>(request).handle;
   return packet_of(kind, [&](ByteWriter& bytes) {
     bytes.number(handle.id), bytes.number(handle.instance), bytes.text(handle.type);
@@ -89,7 +94,7 @@ Packet encode(const WorkerRequest& request) {
 
 WorkerRequest decode_worker_request(const Packet& packet) {
   MessageReader reader(packet);
-  switch (reader.byte(0, 3)) {
+  switch (reader.byte(0, 4)) {
     case 0: {
       WorkerHello hello{reader.text()};
       reader.finish();
@@ -106,6 +111,12 @@ WorkerRequest decode_worker_request(const Packet& packet) {
       CancelTask cancel{reader.number()};
       reader.finish();
       return cancel;
+    }
+    case 3: {
+      RecallTask recall;
+      recall.number = reader.number(), recall.attempt = reader.integer();
+      reader.finish();
+      return recall;
     }
     default: {
       ReleaseValue release;

@@ -28,10 +28,15 @@ struct RunTask {
 struct CancelTask {
   std::uint64_t call = 0;
 };
+/// Answered with a head of one byte when the task had not begun, else with an empty one.
+struct RecallTask {
+  std::uint64_t number = 0;
+  int attempt = 1;
+};
 struct ReleaseValue {
   PerWorkerHandle handle = {};
 };
-using WorkerRequest = std::variant<WorkerHello, RunTask, CancelTask, ReleaseValue>;
+using WorkerRequest = std::variant<WorkerHello, RunTask, CancelTask, RecallTask, ReleaseValue>;
 
 /// Throws as encode_nest().
 Packet encode(const WorkerRequest& request);

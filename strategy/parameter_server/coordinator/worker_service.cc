@@ -20,6 +20,9 @@ void WorkerService::take(std::shared_ptr<RpcCall> call) {
   if (const auto* hello = std::get_if<WorkerHello>(&request)) return greet(*call, *hello);
   if (const auto* cancelled = std::get_if<CancelTask>(&request)) {
     cancel({call->peer().client, cancelled->call});
+  } else if (const auto* recalled = std::get_if<RecallTask>(&request)) {
+    const bool had_not_begun = runner_->recall(recalled->number, recalled->attempt);
+    return call->reply({std::vector<std::byte>(had_not_begun ? 1 : 0), {}});
   } else {
     runner_->release(std::get<ReleaseValue>(request).handle);
   }

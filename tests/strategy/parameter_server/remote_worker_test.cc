@@ -179,7 +179,7 @@ TEST(WorkerMessage, EveryRequestAndOutcomeIsReadAsItWasWritten) {
   const std::vector<WorkerRequest> requests = {
       WorkerHello{"train() -> nothing\n"},
       RunTask{1, 2, 3, 4, 5, "train", to_nest(std::vector<int>{7})}, CancelTask{9},
-      ReleaseValue{{1, 2, "float", {}}}};
+      RecallTask{3, 2}, ReleaseValue{{1, 2, "float", {}}}};
   for (const WorkerRequest& request : requests) {
     const Packet packet = encode(request);
     EXPECT_EQ(encode(decode_worker_request(packet)).head, packet.head) << request.index();
