@@ -102,11 +102,61 @@ class ProtocolModel::Successors {
     if (cost == Cost::kFault) --next.faults_left;
     if (cost == Cost::kFree) has_free_step_ = true;
     change(next);
+    tidy(next);
     visit_(ModelStep{kind, model_byte(index), text}, std::move(next));
   }
   template <class... Parts>
   std::string say(const Parts&... parts) const {
     return with_texts_ ? concat(parts...) : std::string();
+  }
+
+  /// Takes off what could change nothing any more, whenever it came: fewer states, the same
+  /// behaviours.
+  void tidy(ModelState& next) const {
+    std::erase_if(next.network, [&](const Message& m) { return is_void(next, m); });
+    if (options_.bug == PlantedBug::kOldTermAccepted) return;
+    const auto is_fenced = [&](const ModelTask& task) {
+      return std::ranges::all_of(next.servers,
+                                 [&](const ModelServer& s) { return task.term < s.table.term(); });
+    };
+    std::erase_if(next.tasks, is_fenced);
+  }
+
+  bool is_void(const ModelState& next, const Message& m) const {
+    const ModelServer& server = next.servers[m.server];
+    const bool is_of_present = m.term == next.ledger.term();
+    switch (m.kind) {
+      case Message::Kind::kDone:
+        return !next.ledger.is_current(m.number, m.attempt);
+      case Message::Kind::kPush:
+        return server.is_up && is_void_push(next, server, m);
+      case Message::Kind::kFence:
+        return m.term <= server.table.term() &&
+               (next.await[m.server] != Await::kFence || !is_of_present);
+      case Message::Kind::kRestore:
+        return server.is_up && m.term <= server.restored_term &&
+               (next.await[m.server] != Await::kRestore || !is_of_present);
+      case Message::Kind::kSnapshot:
+        if (m.term < server.table.term()) return true;
+        if (options_.bug == PlantedBug::kLateSnapshotOverwrites) return false;
+        return std::ranges::find(server.saved, m.cut, &ModelServer::Saved::cut) !=
+                   server.saved.end() &&
+               (!next.takes_cut || (next.saved_by & bit(m.server)) != 0 || !is_of_present);
+    }
+    return false;
+  }
+
+  bool is_void_push(const ModelState& next, const ModelServer& server, const Message& m) const {
+    if (options_.bug != PlantedBug::kOldTermAccepted && m.term < server.table.term()) return true;
+    const bool is_awaited = std::ranges::any_of(next.tasks, [&](const ModelTask& task) {
+      return task.number == m.number && task.attempt == m.attempt;
+    });
+    if (is_awaited || m.term > server.table.term()) return false;
+    if (m.number < server.table.finished_below()) return true;
+    internal::ChangeIdentity identity = identity_of(m);
+    identity.term = 0;
+    return m.below <= server.table.finished_below() &&
+           server.table.num_applied_before(identity) == 1;
   }
 
   void message_steps(std::size_t index) {
@@ -463,8 +513,10 @@ std::string ProtocolModel::violation(const ModelState& state) const {
       const int count = server.counts[static_cast<std::size_t>(c)];
       if (count > 1) return concat("ps ", s, " counted closure ", c, " ", count, " times");
       const auto* closure = state.ledger.find(static_cast<std::uint64_t>(c));
+      // (A number that the planted bug gives up ends, too, but its content goes on.)
       const bool has_finished =
-          closure == nullptr || closure->state == ClosureLedger::State::kFinished;
+          options_.bug != PlantedBug::kRetryTakesNewNumber &&
+          (closure == nullptr || closure->state == ClosureLedger::State::kFinished);
       if (is_current && has_finished && count != 1) {
         return concat("closure ", c, " finished, and ps ", s, " did not count it");
       }
