@@ -1,4 +1,4 @@
-// States of the model as bytes, and messages in words.
+// States of the model: as bytes, in words, and whether they are sound.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <utility>
@@ -9,6 +9,7 @@
 namespace tutti::testing {
 namespace {
 
+using internal::ClosureLedger;
 using Message = ModelMessage;
 
 std::uint8_t swapped(std::uint8_t mask) {
@@ -99,6 +100,43 @@ std::vector<std::byte> ModelState::bytes() const {
   const auto of_ledger = ledger.bytes();
   bytes.insert(bytes.end(), of_ledger.begin(), of_ledger.end());
   return bytes;
+}
+
+std::string ProtocolModel::violation(const ModelState& state) const {
+  if (!state.violation.empty()) return state.violation;
+  for (int s = 0; s < kModelServers; ++s) {
+    const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
+    if (!server.is_up) continue;
+    const bool is_current = server.restored_term >= state.ledger.rollback_term();
+    for (int c = 0; c < options_.num_closures; ++c) {
+      const int count = server.counts[static_cast<std::size_t>(c)];
+      if (count > 1) return concat("ps ", s, " counted closure ", c, " ", count, " times");
+      const auto* closure = state.ledger.find(static_cast<std::uint64_t>(c));
+      // (A number that the planted bug gives up ends, too, but its content goes on.)
+      const bool has_finished =
+          options_.bug != PlantedBug::kRetryTakesNewNumber &&
+          (closure == nullptr || closure->state == ClosureLedger::State::kFinished);
+      if (is_current && has_finished && count != 1) {
+        return concat("closure ", c, " finished, and ps ", s, " did not count it");
+      }
+    }
+  }
+  return "";
+}
+
+std::string ProtocolModel::why_not_ended(const ModelState& state) const {
+  if (!state.coordinator_is_up) return "there is no coordinator";
+  if (!state.ledger.is_drained()) return "closures wait or run";
+  for (int s = 0; s < kModelServers; ++s) {
+    const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
+    if (!server.is_up) return concat("ps ", s, " is not there");
+    for (int c = 0; c < options_.num_closures; ++c) {
+      if (server.counts[static_cast<std::size_t>(c)] != 1) {
+        return concat("ps ", s, " did not count closure ", c);
+      }
+    }
+  }
+  return "";
 }
 
 }  // namespace tutti::testing
