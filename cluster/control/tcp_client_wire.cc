@@ -4,8 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <cerrno>
-#include <cstring>
 
 #include "tutti/cluster/control/control_frame.h"
 #include "tutti/cluster/control/wires.h"
@@ -93,37 +91,6 @@ class TcpClientWire final : public ClientWire {
   FrameSeals seals_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Open, or the reason why not.
-FileDescriptor open_connection(const ConnectParameters& parameters, Attempt& attempt) {
-  FileDescriptor socket;
-  try {
-    socket = start_connecting(parameters.endpoint);
-  } catch (const Error& unknown_name) {
-    attempt.reason = unknown_name.message();
-    return socket;
-  }
-  if (!socket.is_open()) {
-    attempt.reason = std::strerror(errno);
-    attempt.is_nobody_there = errno == ECONNREFUSED;
-    return socket;
-  }
-  pollfd descriptor{socket.get(), POLLOUT, 0};
-  if (poll_until(std::span(&descriptor, 1), parameters.deadline) <= 0) {
-    attempt.reason = "no answer";
-    return FileDescriptor();
-  }
-  if (const int error = connect_result(socket); error != 0) {
-    attempt.reason = std::strerror(error);
-    attempt.is_nobody_there = error == ECONNREFUSED;
-    return FileDescriptor();
-  }
-  if (is_connected_to_itself(socket)) {
-    attempt.reason = std::strerror(ECONNREFUSED);
-    return FileDescriptor();
-  }
-  return socket;
-}
-
 }  // namespace
 
 Attempt connect_tcp(const ConnectParameters& parameters) {
@@ -132,8 +99,11 @@ Attempt connect_tcp(const ConnectParameters& parameters) {
          "control: the wire tcp has no TLS; use a grpc:// target, or a job secret");
   }
   Attempt attempt;
-  FileDescriptor socket = open_connection(parameters, attempt);
-  if (!socket.is_open()) return attempt;
+  OpenedConnection opened = connect_until(parameters.endpoint, parameters.deadline);
+  attempt.reason = opened.reason;
+  attempt.is_nobody_there = opened.is_nobody_there;
+  if (!opened.socket.is_open()) return attempt;
+  FileDescriptor& socket = opened.socket;
   Handshake handshake(Handshake::Side::kClient, parameters.hello, parameters.secret);
   const auto rest = run_handshake(socket, handshake, parameters.deadline);
   if (handshake.state() == Handshake::State::kRunning) {

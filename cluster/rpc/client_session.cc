@@ -219,6 +219,7 @@ void ClientSession::run(std::shared_ptr<RpcClientWire> wire) {
       MutexLock lock(mutex_);
       wire_.reset();
     }
+    wire.reset();  // the old connection ends before there is a new one
     wire = reconnect(why);
   }
 }

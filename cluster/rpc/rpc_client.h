@@ -54,7 +54,9 @@ class RpcClient {
   /// Says good-bye; calls under way end with kCancelled.
   virtual ~RpcClient() = default;
 
-  /// Sends a request; `request` may point to memory that must stay until the answer is there.
+  /// Sends a request; `request` may point to memory that must stay until the answer is there. Its
+  /// owners must not call the client from their destructors. Throws kInvalidArgument for what the
+  /// server does not take, kResourceExhausted with 65536 calls under way.
   virtual std::shared_ptr<RpcReply> start(Packet request) = 0;
   Packet call(Packet request, TimePoint deadline) {
     return start(std::move(request))->wait(deadline);

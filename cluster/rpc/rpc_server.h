@@ -53,8 +53,10 @@ class RpcHandler {
   virtual ~RpcHandler() = default;
   /// Calls of one client come in the order of RpcClient::start(), one at a time; those of different
   /// clients at once. A call whose connection broke comes again, with the same bytes, even if its
-  /// first answer was given: the handler sees to it that it does nothing twice. Return soon: other
-  /// calls of the client wait (keep the call and answer later instead). What it throws is answered.
+  /// first answer was given: the handler sees to it that it does nothing twice. (The
+  /// server answers from memory as long as it can: see README.md.) Return soon: other calls of the
+  /// client wait (keep the call and answer later instead). Do not wait for other calls in here: the
+  /// thread may be the one that brings their answers. What it throws is answered.
   virtual void take(std::shared_ptr<RpcCall> call) = 0;
   /// The client said good-bye, or its last connection broke `linger` ago.
   virtual void client_left(const RpcPeer&) {}

@@ -228,19 +228,25 @@ void ServerSession::keep(std::uint64_t call, const Kept& kept, std::vector<Kept>
   }
 }
 
+bool ServerSession::answers_may_get_lost() const {
+  MutexLock lock(mutex_);
+  return !is_ended_ && (!link_ || link_->can_break());
+}
+
 bool ServerSession::answer(std::uint64_t call, RpcFrame frame) {
   std::shared_ptr<RpcLink> link;
   std::vector<Kept> dropped;
-  Kept kept = copy_to_keep(frame);
+  Kept kept;
+  if (answers_may_get_lost()) kept = copy_to_keep(frame);
   {
     MutexLock lock(mutex_);
     const auto found = calls_.find(call);
     if (is_ended_ || found == calls_.end()) return false;
     link = link_;
-    if (link && !link->can_break()) {
-      calls_.erase(found);
-    } else {
+    if (kept) {
       keep(call, kept, dropped);
+    } else {
+      calls_.erase(found);
     }
   }
   if (link) link->send(std::move(frame));

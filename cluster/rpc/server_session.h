@@ -63,6 +63,7 @@ class ServerSession final : public std::enable_shared_from_this<ServerSession> {
   };
   void take_request(const RpcLink& link, RpcFrame frame);
   bool answer(std::uint64_t call, RpcFrame frame);
+  bool answers_may_get_lost() const;
   void keep(std::uint64_t call, const Kept& kept, std::vector<Kept>& dropped)
       TUTTI_REQUIRES(mutex_);
   void forget(std::span<const std::uint64_t> calls, std::vector<Kept>& dropped)

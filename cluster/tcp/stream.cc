@@ -104,6 +104,59 @@ ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> byte
   return n >= 0 || would_block() ? ByteFlow::kOpen : ByteFlow::kClosed;
 }
 
+ByteFlow read_now(const FileDescriptor& socket, std::span<iovec> places, std::size_t& count) {
+  msghdr message{};
+  message.msg_iov = places.data();
+  message.msg_iovlen = places.size();
+  count = 0;
+  const ssize_t n = ::recvmsg(socket.get(), &message, MSG_DONTWAIT);
+  if (n > 0) count = static_cast<std::size_t>(n);
+  return n > 0 || (n < 0 && would_block()) ? ByteFlow::kOpen : ByteFlow::kClosed;
+}
+
+ByteFlow write_now(const FileDescriptor& socket, std::span<const iovec> places,
+                   std::size_t& count) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(places.data());  // which is not changed
+  message.msg_iovlen = places.size();
+  count = 0;
+  const ssize_t n = ::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n > 0) count = static_cast<std::size_t>(n);
+  return n >= 0 || would_block() ? ByteFlow::kOpen : ByteFlow::kClosed;
+}
+
+OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline) {
+  OpenedConnection opened;
+  const auto give_up = [&](int error) {
+    opened.reason = std::strerror(error);
+    opened.is_nobody_there = error == ECONNREFUSED;
+    opened.socket = FileDescriptor();
+  };
+  try {
+    opened.socket = start_connecting(endpoint);
+  } catch (const Error& unknown_name) {
+    opened.reason = unknown_name.message();
+    return opened;
+  }
+  if (!opened.socket.is_open()) {
+    give_up(errno);
+    return opened;
+  }
+  pollfd descriptor{opened.socket.get(), POLLOUT, 0};
+  if (poll_until(std::span(&descriptor, 1), deadline) <= 0) {
+    opened.reason = "no answer";
+    opened.socket = FileDescriptor();
+  } else if (const int error = connect_result(opened.socket); error != 0) {
+    give_up(error);
+  } else if (is_connected_to_itself(opened.socket)) {
+    give_up(ECONNREFUSED);
+    opened.is_nobody_there = false;  // the next attempt may get another port
+  }
+  return opened;
+}
+
+void end_connection(const FileDescriptor& socket) { (void)::shutdown(socket.get(), SHUT_RDWR); }
+
 bool is_connected_to_itself(const FileDescriptor& socket) {
   sockaddr_storage own{}, peer{};
   socklen_t own_length = sizeof(own), peer_length = sizeof(peer);

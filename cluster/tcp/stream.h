@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -26,6 +28,20 @@ ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std:
 /// Writes what fits.
 ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> bytes,
                    std::size_t& count);
+/// The same with several places, one after the other.
+ByteFlow read_now(const FileDescriptor& socket, std::span<iovec> places, std::size_t& count);
+ByteFlow write_now(const FileDescriptor& socket, std::span<const iovec> places, std::size_t& count);
+
+/// What came of an attempt to connect.
+struct OpenedConnection {
+  FileDescriptor socket = {};    // not open: it failed
+  std::string reason = {};       // why
+  bool is_nobody_there = false;  // the system says that nobody listens
+};
+OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline);
+
+/// Both ends see its end, also while somebody holds the descriptor; what was written still arrives.
+void end_connection(const FileDescriptor& socket);
 /// Connecting to a free port of this machine can end at the socket itself (simultaneous open).
 bool is_connected_to_itself(const FileDescriptor& socket);
 /// "10.0.0.9": where the other end is, without the port, which differs each time.

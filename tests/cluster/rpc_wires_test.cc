@@ -1,5 +1,7 @@
 // The wires of the library against the suite of every wire, and what is special about each.
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+
 #include "tests/cluster/rpc_suite.h"
 
 namespace tutti::rpc_suite {
@@ -8,6 +10,49 @@ struct InProcess {
   static constexpr RpcWire kWire = RpcWire::kInProcess;
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(InProcess, RpcSuite, InProcess);
+
+struct Tcp {
+  static constexpr RpcWire kWire = RpcWire::kTcp;
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Tcp, RpcSuite, Tcp);
+
+TEST(RpcWires, OverTcpAPayloadLiesInOnePieceAlignedTo64) {
+  Handler handler([](const std::shared_ptr<RpcCall>& call) {
+    ASSERT_EQ(call->request().payload.size(), 1u);
+    const std::byte* const data = call->request().payload[0].bytes.data();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 64, 0u);
+    Handler::echo(call);
+  });
+  const auto server = RpcServer::start(server_options(RpcWire::kTcp), handler);
+  const auto client = RpcClient::connect(server->target(), client_options());
+  for (const std::size_t size : {1, 100, 100000, 3 << 20}) {
+    Packet request = packet("", pattern(size, 1));
+    request.payload.push_back(shared(pattern(99, 2)));
+    EXPECT_EQ(all_of(client->call(request, late())), all_of(request));
+  }
+}
+
+TEST(RpcWires, OtherMachinesNeedASecret) {
+  Handler handler;
+  auto options = server_options(RpcWire::kTcp);
+  options.address = "192.0.2.1:0";  // of no machine: refused before it is tried
+  expect_error(ErrorCode::kInvalidArgument, {"RpcServer: other machines reach '192.0.2.1'"},
+               [&] { (void)RpcServer::start(options, handler); });
+  options.secret = JobSecret::generate();
+  expect_error(ErrorCode::kUnavailable, {"192.0.2.1"},
+               [&] { (void)RpcServer::start(options, handler); });
+  options.address = "127.0.0.1";
+  expect_error(ErrorCode::kInvalidArgument, {"the address '127.0.0.1'", "expected host:port"},
+               [&] { (void)RpcServer::start(options, handler); });
+  options.address = "127.0.0.1:0";
+  options.tls = {"cert.pem", "key.pem", "cert.pem"};
+  expect_error(ErrorCode::kUnimplemented, {"the wire tcp has no TLS; use the wire grpc"},
+               [&] { (void)RpcServer::start(options, handler); });
+  auto asking = client_options();
+  asking.tls = options.tls;
+  expect_error(ErrorCode::kUnimplemented, {"the wire tcp has no TLS; use a grpc:// target"},
+               [&] { (void)RpcClient::connect("tcp://127.0.0.1:1", asking); });
+}
 
 TEST(RpcWires, InAProcessNothingIsCopied) {
   std::vector<const std::byte*> seen;

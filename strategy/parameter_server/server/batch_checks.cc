@@ -131,7 +131,8 @@ class Checker {
     check_spec(create.spec);
     checked.shard = find(create.spec.id());
     if (!checked.shard) {
-      checked.shard = std::make_shared<StoredShard>(create.spec, first_value(create));
+      checked.shard =
+          std::make_shared<StoredShard>(create.spec, first_value(create), lookups_.first_version);
       created_.emplace(checked.shard->id, checked.shard);
       batch_.created.push_back(checked.shard);
       return;

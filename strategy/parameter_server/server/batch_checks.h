@@ -27,6 +27,7 @@ struct BatchLookups {
   /// nullptr when there is none.
   std::function<std::shared_ptr<StoredShard>(ShardId)> find_shard;
   std::function<std::shared_ptr<const UpdateRule>(const std::string&)> find_rule;
+  std::uint64_t first_version = 1;  // of shards that are made
 };
 
 struct CheckedBatch {

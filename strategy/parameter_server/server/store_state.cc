@@ -73,8 +73,9 @@ void VariableStore::restore(const StoreSnapshot& snapshot) {
          "with ", shards_.size(), " shards; a snapshot is restored before anybody comes");
   }
   for (const ShardSnapshot& each : snapshot.shards) {
-    auto shard = std::make_shared<StoredShard>(each.spec, each.value);
-    shard->version = each.version;
+    const std::uint64_t num_changes = each.version & 0xFFFFFFFF;
+    auto shard = std::make_shared<StoredShard>(
+        each.spec, each.value, std::max(each.version, first_version_ - 1 + num_changes));
     shard->num_steps = each.num_steps;
     shard->accumulator = each.accumulator;
     shards_.emplace(shard->id, std::move(shard));

@@ -7,8 +7,12 @@
 
 namespace tutti::internal {
 
-StoredShard::StoredShard(ShardSpec shard_spec, const Tensor& initial_value)
-    : spec(std::move(shard_spec)), id(spec.id()), value(initial_value, Device{}) {}
+StoredShard::StoredShard(ShardSpec shard_spec, const Tensor& initial_value,
+                         std::uint64_t first_version)
+    : spec(std::move(shard_spec)),
+      id(spec.id()),
+      value(initial_value, Device{}),
+      version(first_version) {}
 
 OperationAnswer StoredShard::answer() const { return {.version = version, .num_steps = num_steps}; }
 

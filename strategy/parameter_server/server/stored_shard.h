@@ -31,7 +31,7 @@ struct EndedRead {
 
 /// `spec` never changes. Everything else belongs to whoever holds `mutex`: use ShardLocks.
 struct StoredShard {
-  StoredShard(ShardSpec spec, const Tensor& value);
+  StoredShard(ShardSpec spec, const Tensor& value, std::uint64_t first_version);
 
   OperationAnswer answer() const;  // without a value
   OperationAnswer read(const ReadShard& read) const;
@@ -46,7 +46,7 @@ struct StoredShard {
   const ShardId id;
   Mutex mutex;
   VariableComponent value;
-  std::uint64_t version = 1;
+  std::uint64_t version;
   std::uint64_t num_steps = 0;
   SyncAccumulator accumulator;
   std::vector<WaitingRead> waiting;

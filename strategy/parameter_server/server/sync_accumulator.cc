@@ -54,19 +54,19 @@ SyncAccumulator::Taken SyncAccumulator::take(const UpdateShard& update, std::uin
   if (held != steps_.end()) {
     if (held->second.count(sync.rank) != 0) return Taken::kDuplicate;
     const auto& [rank, first] = *held->second.begin();
-    if (const char* what = difference(first, update)) {
+    if (const char* what = difference(*first, update)) {
       fail(ErrorCode::kInvalidArgument, "ranks ", rank, " and ", sync.rank, " disagree about step ",
            sync.step, ": ", what, " differs");
     }
   }
-  steps_[sync.step].emplace(sync.rank, update);
+  steps_[sync.step].emplace(sync.rank, std::make_shared<const UpdateShard>(update));
   return Taken::kHeld;
 }
 
 bool SyncAccumulator::is_complete(std::uint64_t num_steps) const {
   const auto held = steps_.find(num_steps);
   if (held == steps_.end()) return false;
-  const auto wanted = held->second.begin()->second.sync->num_to_aggregate;
+  const auto wanted = held->second.begin()->second->sync->num_to_aggregate;
   return static_cast<int>(held->second.size()) >= wanted;
 }
 
@@ -79,17 +79,19 @@ std::optional<UpdateShard> SyncAccumulator::take_complete(std::uint64_t num_step
   if (!is_complete(num_steps)) return std::nullopt;
   const GivenByRank given = std::exchange(steps_[num_steps], {});
   steps_.erase(num_steps);
-  UpdateShard update = given.begin()->second;
+  UpdateShard update = *given.begin()->second;
   const double divisor = update.sync->divisor;
   if (update.rows) {
     std::vector<IndexedSlices> slices;
-    for (const auto& [rank, each] : given) slices.push_back({each.gradient, *each.rows, shape});
+    for (const auto& [rank, each] : given) {
+      slices.push_back({each->gradient, *each->rows, shape});
+    }
     const IndexedSlices sum = sum_slices_canonically(slices, Device{});
     update.rows = sum.indices;
     update.gradient = divided(sum.values, divisor);
   } else {
     std::vector<Tensor> values;
-    for (const auto& [rank, each] : given) values.push_back(each.gradient);
+    for (const auto& [rank, each] : given) values.push_back(each->gradient);
     update.gradient = divided(reduce_tensors_along_tree(ReduceOp::kSum, values, Device{}), divisor);
   }
   update.sync.reset();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "tutti/strategy/parameter_server/protocol/operation.h"
@@ -34,7 +35,7 @@ class SyncAccumulator {
   static constexpr std::uint64_t kMostStepsAhead = 8;
 
  private:
-  using GivenByRank = std::map<int, UpdateShard>;
+  using GivenByRank = std::map<int, std::shared_ptr<const UpdateShard>>;
   bool is_complete(std::uint64_t num_steps) const;
   std::map<std::uint64_t, GivenByRank> steps_;
 };

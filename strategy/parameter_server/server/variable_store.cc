@@ -27,7 +27,8 @@ bool creates(const OperationBatch& batch) {
 
 }  // namespace
 
-VariableStore::VariableStore(std::string name) : name_(std::move(name)) {}
+VariableStore::VariableStore(std::string name, std::uint64_t incarnation)
+    : name_(std::move(name)), first_version_((incarnation << 32) + 1) {}
 
 VariableStore::~VariableStore() {
   fail_waiting_reads(Error(ErrorCode::kUnavailable, "the server ended; the step did not come"));
@@ -62,8 +63,9 @@ void VariableStore::run(const OperationBatch& batch, std::uint64_t owner,
   const ChangeIdentity identity = identity_of(batch);
   std::vector<EndedRead> ended;
   {
-    const MutexRow stream(std::span(streams_).subspan(stripe_of(batch.stream, kNumStripes),
-                                                      identity.num_changes > 0 ? 1 : 0));
+    const std::span<Mutex> streams = streams_;
+    const MutexRow own_stream(
+        streams.subspan(stripe_of(batch.stream, kNumStripes), identity.num_changes > 0 ? 1 : 0));
     std::uint64_t num_applied_before = 0;
     {
       const MutexLock lock(mutex_);
@@ -85,7 +87,7 @@ void VariableStore::run(const OperationBatch& batch, std::uint64_t owner,
 CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num_applied_before) {
   const BatchLookups lookups{
       [this](ShardId id) { return find_shard(id); },
-      [this](const std::string& description) { return find_rule(description); }};
+      [this](const std::string& description) { return find_rule(description); }, first_version_};
   if (!creates(batch)) return check_batch(batch, num_applied_before, lookups);
   const MutexLock creation(creation_);
   CheckedBatch checked = check_batch(batch, num_applied_before, lookups);

@@ -35,8 +35,10 @@ struct StoreSnapshot {
 /// are applied when their step is complete; reads that wait for it hold no thread. Threads: any.
 class VariableStore final : public VariableService {
  public:
-  /// `name` stands in front of errors: "ps 1".
-  explicit VariableStore(std::string name);
+  /// `name` stands in front of errors: "ps 1". `incarnation`: restarts of the task before this
+  /// process. No version is given by two of them, so that nobody takes values of an earlier one for
+  /// the present ones.
+  explicit VariableStore(std::string name, std::uint64_t incarnation = 0);
   ~VariableStore() override;
 
   std::string name() const override { return name_; }
@@ -81,6 +83,7 @@ class VariableStore final : public VariableService {
   void fail_if_broken() const TUTTI_REQUIRES(mutex_);
 
   const std::string name_;
+  const std::uint64_t first_version_;
   // Taken in this order; shards' mutexes between creation_ and mutex_.
   mutable std::array<Mutex, kNumStripes> streams_;  // held while a batch that changes is applied
   Mutex creation_;                                  // held while a batch that creates is checked

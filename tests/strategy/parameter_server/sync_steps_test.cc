@@ -118,7 +118,7 @@ TEST(SyncSteps, ASecondGradientOfARankIsNotTaken) {
   EXPECT_EQ(job.store.statistics().num_rank_duplicates, 1u);
 }
 
-TEST(SyncSteps, SRO_StaleGradientsAreDroppedAndCounted) {
+TEST(SyncSteps, StaleGradientsAreDroppedAndCounted) {
   Job job(3);
   job.clients[0].call({update_of(0, 0, 3, 2)});
   const auto second = job.clients[1].call({update_of(1, 0, 3, 2)});

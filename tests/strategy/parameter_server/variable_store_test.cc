@@ -369,9 +369,16 @@ TEST(VariableStore, SnapshotsAreTakenBetweenBatches) {
       expect_same_bits(snapshot.shards[0].value, snapshot.shards[1].value);
     }
   });
-  VariableStore again("ps 0");
+  VariableStore again("ps 0"), next("ps 0", 1);
   again.restore(store.snapshot());
   EXPECT_EQ(state_of(again), state_of(store));
+  // What the server's next process answers is new to everybody who read from the one before.
+  next.restore(store.snapshot());
+  Client reader(next, 5);
+  const auto known = Client(store, 5).call({ReadShard{a.id()}})[0];
+  const auto read = reader.call({ReadShard{a.id(), known.version}})[0];
+  EXPECT_GT(read.version, known.version);
+  expect_same_bits(*read.value, *known.value);
   // A call that was answered before the server was started again.
   Client late(again, 1);
   const auto answers = late.call({AssignShard{a.id(), AssignOp::kAdd, Tensor::ones({256})}});

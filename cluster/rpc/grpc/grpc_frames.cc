@@ -1,0 +1,263 @@
+// Envelopes, slices that keep what they point to, and payloads cut at multiples of 64 bytes.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/rpc/grpc/grpc_frames.h"
+
+#include <google/protobuf/io/coded_stream.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "rpc.pb.h"
+#include "tutti/cluster/handshake/byte_stream.h"
+#include "tutti/cluster/rpc/payload_memory.h"
+#include "tutti/cluster/tcp/crc32c.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::size_t kBlock = 64;
+/// Shorter pieces are cheaper to copy than to keep.
+constexpr std::size_t kWorthKeeping = 4096;
+constexpr std::size_t kPrefixBytes = 8;
+
+std::span<const std::byte> bytes_in(const grpc::Slice& slice) {
+  return std::as_bytes(std::span(slice.begin(), slice.size()));
+}
+
+std::uint32_t begin_of_sum(const Digest256& key, std::uint64_t count) {
+  ByteWriter number;
+  number.number(count);
+  return crc32c_of(number.bytes(), crc32c_of(key));
+}
+
+/// Keeps the owner of the bytes until gRPC has sent them.
+grpc::Slice slice_of(std::span<const std::byte> bytes, const std::shared_ptr<const void>& owner) {
+  if (bytes.size() < kWorthKeeping) return {bytes.data(), bytes.size()};
+  using Owner = std::shared_ptr<const void>;
+  auto keeps = std::make_unique<Owner>(owner);
+  void* const data = const_cast<std::byte*>(bytes.data());  // which gRPC only reads
+  return {data, bytes.size(),
+          [](void* kept) {
+            const std::unique_ptr<Owner> ends(static_cast<Owner*>(kept));
+            OwnersEndLater::end(std::move(*ends));
+          },
+          keeps.release()};
+}
+
+grpc::Slice envelope_slice(const rpc::Envelope& envelope, std::uint32_t begin) {
+  const std::string body = envelope.SerializeAsString();
+  ByteWriter writer;
+  writer.number(static_cast<std::uint32_t>(body.size()));
+  writer.number(crc32c_of(std::as_bytes(std::span(body)), begin));
+  writer.raw(std::as_bytes(std::span(body)));
+  return {writer.bytes().data(), writer.bytes().size()};
+}
+
+/// Reads a message's envelope; what lies behind it is left in `slices`.
+rpc::Envelope open(const grpc::ByteBuffer& message, std::vector<grpc::Slice>& slices,
+                   std::uint32_t begin) {
+  if (!message.Dump(&slices).ok()) fail(ErrorCode::kDataLoss, "rpc: a message without bytes");
+  std::vector<std::byte> front;
+  std::size_t wanted = kPrefixBytes, slice = 0, offset = 0;
+  std::uint32_t sum = 0;
+  const auto read_front = [&] {
+    while (front.size() < wanted && slice < slices.size()) {
+      const auto bytes = bytes_in(slices[slice]).subspan(offset);
+      const std::size_t n = std::min(bytes.size(), wanted - front.size());
+      front.insert(front.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
+      offset += n;
+      if (n == bytes.size()) ++slice, offset = 0;
+    }
+    if (front.size() < wanted) fail(ErrorCode::kDataLoss, "rpc: a message that is too short");
+  };
+  read_front();
+  ByteReader reader(front);
+  wanted += reader.number<std::uint32_t>();
+  sum = reader.number<std::uint32_t>();
+  if (wanted > static_cast<std::size_t>(kLongestGrpcMessage)) {
+    fail(ErrorCode::kDataLoss, "rpc: an envelope of ", wanted, " bytes");
+  }
+  read_front();
+  const auto body = std::span<const std::byte>(front).subspan(kPrefixBytes);
+  if (crc32c_of(body, begin) != sum) {
+    fail(ErrorCode::kDataLoss, "rpc: an envelope was damaged on its way, or is not the next one");
+  }
+  google::protobuf::io::CodedInputStream stream(reinterpret_cast<const std::uint8_t*>(body.data()),
+                                                static_cast<int>(body.size()));
+  stream.SetRecursionLimit(4);
+  rpc::Envelope envelope;
+  if (!envelope.ParseFromCodedStream(&stream) || !stream.ConsumedEntireMessage()) {
+    fail(ErrorCode::kDataLoss, "rpc: expected an envelope, got bytes that are none");
+  }
+  slices.erase(slices.begin(), slices.begin() + static_cast<std::ptrdiff_t>(slice));
+  if (offset > 0) slices.front() = slices.front().sub(offset, slices.front().size());
+  return envelope;
+}
+
+void put(const RpcFrame& frame, std::size_t payload_bytes, rpc::Frame& out) {
+  out.set_kind(static_cast<std::uint32_t>(frame.kind));
+  out.set_code(static_cast<std::uint32_t>(frame.code));
+  out.set_call(frame.call);
+  out.mutable_numbers()->Add(frame.numbers.begin(), frame.numbers.end());
+  out.set_head(frame.packet.head.data(), frame.packet.head.size());
+  out.set_payload_bytes(payload_bytes);
+}
+
+}  // namespace
+
+namespace {
+thread_local OwnersEndLater* current_owners = nullptr;
+}  // namespace
+
+OwnersEndLater::OwnersEndLater() : outer_(std::exchange(current_owners, this)) {}
+OwnersEndLater::~OwnersEndLater() {
+  current_owners = outer_;  // what ends now may come back here
+}
+void OwnersEndLater::end(std::shared_ptr<const void> owner) {
+  if (current_owners) current_owners->owners_.push_back(std::move(owner));
+}
+
+grpc::ByteBuffer handshake_message(std::span<const std::byte> bytes) {
+  rpc::Envelope envelope;
+  envelope.set_handshake(bytes.data(), bytes.size());
+  const grpc::Slice slice = envelope_slice(envelope, 0);
+  return {&slice, 1};
+}
+
+std::optional<std::vector<std::byte>> handshake_of(const grpc::ByteBuffer& message) {
+  constexpr std::size_t kLongest = 8192;
+  try {
+    std::vector<grpc::Slice> slices;
+    if (message.Length() > kLongest) return std::nullopt;
+    const rpc::Envelope envelope = open(message, slices, 0);
+    if (envelope.has_frame() || envelope.piece_bytes() != 0) return std::nullopt;
+    return tutti::internal::bytes_of(envelope.handshake());
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+grpc::ByteBuffer GrpcFrameWriter::next(std::vector<RpcFrame>& sent) {
+  Outgoing& out = frames_.front();
+  const auto& pieces = out.frame.packet.payload;
+  rpc::Envelope envelope;
+  if (!std::exchange(out.has_begun, true)) {
+    put(out.frame, out.frame.packet.payload_bytes(), *envelope.mutable_frame());
+  }
+  std::vector<grpc::Slice> slices(1);
+  std::size_t room = kPieceBytes;
+  std::uint32_t sum = 0;
+  while (out.piece < pieces.size() && room > 0) {
+    const SharedBytes& piece = pieces[out.piece];
+    const auto left = piece.bytes.subspan(out.offset);
+    const auto bytes = left.first(std::min(left.size(), room));
+    if (!bytes.empty()) slices.push_back(slice_of(bytes, piece.owner));
+    sum = crc32c_of(bytes, sum);
+    room -= bytes.size();
+    out.offset += bytes.size();
+    if (bytes.size() == left.size()) ++out.piece, out.offset = 0;
+  }
+  envelope.set_piece_bytes(static_cast<std::uint32_t>(kPieceBytes - room));
+  envelope.set_piece_sum(sum);
+  slices.front() = envelope_slice(envelope, begin_of_sum(key_, count_++));
+  if (out.piece == pieces.size()) {
+    sent.push_back(std::move(out.frame));
+    frames_.pop_front();
+  }
+  return {slices.data(), slices.size()};
+}
+
+void GrpcFrameReader::take(const grpc::ByteBuffer& message) {
+  std::vector<grpc::Slice> slices;
+  const rpc::Envelope envelope = open(message, slices, begin_of_sum(key_, count_++));
+  std::size_t bytes = 0;
+  std::uint32_t sum = 0;
+  for (const grpc::Slice& slice : slices) {
+    bytes += slice.size();
+    sum = crc32c_of(bytes_in(slice), sum);
+  }
+  const bool is_whole = bytes == envelope.piece_bytes() && sum == envelope.piece_sum();
+  if (!is_whole) fail(ErrorCode::kDataLoss, "rpc: a piece of a payload was damaged on its way");
+  if (envelope.has_frame() == frame_.has_value() || !envelope.handshake().empty()) {
+    fail(ErrorCode::kDataLoss, "rpc: a frame that begins, or goes on, at the wrong place");
+  }
+  if (envelope.has_frame()) {
+    const rpc::Frame& in = envelope.frame();
+    payload_bytes_ = in.payload_bytes();
+    head_bytes_ = in.head().size();
+    received_ = 0;
+    is_leased_ = false;
+    RpcFrame frame;
+    frame.kind = static_cast<RpcFrame::Kind>(std::min(in.kind(), 255u));
+    frame.code = static_cast<ErrorCode>(std::min(in.code(), 65535u));
+    frame.call = in.call();
+    check_announced(frame.kind, frame.code,
+                    {head_bytes_, static_cast<std::size_t>(in.numbers_size()), payload_bytes_},
+                    longest_payload_);
+    frame.numbers.assign(in.numbers().begin(), in.numbers().end());
+    frame.packet.head = tutti::internal::bytes_of(in.head());
+    frame_ = std::move(frame);
+  }
+  if (bytes > payload_bytes_ - received_) {
+    fail(ErrorCode::kDataLoss, "rpc: more bytes of a payload than were announced");
+  }
+  if (bytes == 0 && received_ < payload_bytes_) {
+    fail(ErrorCode::kDataLoss, "rpc: a piece of a payload without bytes");
+  }
+  for (grpc::Slice& slice : slices) {
+    // Short slices lie in the object itself.
+    const auto owner = std::make_shared<const grpc::Slice>(std::move(slice));
+    append(bytes_in(*owner), owner);
+  }
+  received_ += bytes;
+  if (received_ == payload_bytes_) end_payload();
+}
+
+void GrpcFrameReader::append_block(std::span<const std::byte> bytes) {
+  const PayloadMemory memory(bytes.size());
+  std::ranges::copy(bytes, memory.bytes().begin());
+  frame_->packet.payload.push_back(memory.shared());
+}
+
+void GrpcFrameReader::append(std::span<const std::byte> bytes,
+                             const std::shared_ptr<const void>& owner) {
+  if (!rest_.empty()) {
+    const std::size_t n = std::min(kBlock - rest_.size(), bytes.size());
+    rest_.insert(rest_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
+    bytes = bytes.subspan(n);
+    if (rest_.size() < kBlock) return;
+    append_block(rest_);
+    rest_.clear();
+  }
+  const auto whole = bytes.first(bytes.size() / kBlock * kBlock);
+  if (whole.size() >= kWorthKeeping) {
+    frame_->packet.payload.push_back({whole, owner});
+  } else if (!whole.empty()) {
+    append_block(whole);
+  }
+  const auto rest = bytes.subspan(whole.size());
+  rest_.assign(rest.begin(), rest.end());
+}
+
+void GrpcFrameReader::end_payload() {
+  if (!rest_.empty()) append_block(rest_);
+  rest_.clear();
+  auto& pieces = frame_->packet.payload;
+  if (pieces.size() > 1 && payload_bytes_ < kSmallPayload) pieces = {copied(pieces)};
+}
+
+std::optional<RpcFrame> GrpcFrameReader::next(const Lease& lease) {
+  waits_ = false;
+  if (!frame_) return std::nullopt;
+  if (!is_leased_ && lease && frame_->kind == RpcFrame::Kind::kRequest) {
+    frame_->lease = lease(head_bytes_ + payload_bytes_);
+    waits_ = frame_->lease == nullptr;
+    if (waits_) return std::nullopt;
+  }
+  is_leased_ = true;
+  if (received_ < payload_bytes_) return std::nullopt;
+  return std::exchange(frame_, std::nullopt);
+}
+
+}  // namespace tutti::internal

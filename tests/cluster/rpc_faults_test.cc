@@ -1,0 +1,278 @@
+// Calls over connections that break, servers that are asked too much, and strangers.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <list>
+#include <map>
+
+#include "tests/cluster/rpc_kit.h"
+#include "tests/support/chaos_proxy.h"
+#include "tutti/cluster/tcp/stream.h"
+
+namespace tutti::rpc_suite {
+namespace {
+
+using testing::ChaosPlan;
+using testing::ChaosProxy;
+
+/// The wires of this build that have connections.
+std::vector<RpcWire> broken_wires() {
+  if (default_rpc_wire() == RpcWire::kGrpc) return {RpcWire::kTcp, RpcWire::kGrpc};
+  return {RpcWire::kTcp};
+}
+
+class RpcFaults : public ::testing::TestWithParam<RpcWire> {
+ protected:
+  static internal::Endpoint endpoint_of(const RpcServer& server) {
+    return *internal::parse_endpoint(server.target().substr(server.target().find("://") + 3));
+  }
+  static std::string target_of(const ChaosProxy& proxy) {
+    return concat(to_string(GetParam()), "://", proxy.endpoint().to_string());
+  }
+  testing::HangWatchdog watchdog_{"rpc faults", std::chrono::seconds(100)};
+};
+INSTANTIATE_TEST_SUITE_P(Wires, RpcFaults, ::testing::ValuesIn(broken_wires()),
+                         [](const auto& param) { return std::string(to_string(param.param)); });
+
+/// Counts how often each request came, and in which order.
+class Counts {
+ public:
+  void note(const std::string& head) {
+    MutexLock lock(mutex_);
+    if (++counts_[head] == 1) order_.push_back(head);
+  }
+  int of(const std::string& head) const {
+    MutexLock lock(mutex_);
+    const auto found = counts_.find(head);
+    return found == counts_.end() ? 0 : found->second;
+  }
+  std::vector<std::string> order() const {
+    MutexLock lock(mutex_);
+    return order_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<std::string, int> counts_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<std::string> order_ TUTTI_GUARDED_BY(mutex_);
+};
+
+TEST_P(RpcFaults, G7_CutsDamageAndHalfClosedConnectionsLoseAndRepeatNothing) {
+  Counts counts;
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    counts.note(text_of(call->request().head));
+    Handler::echo(call);
+  });
+  const auto server = RpcServer::start(server_options(GetParam()), handler);
+  ChaosPlan plan;
+  plan.seed = 7;
+  plan.cut_every = 4 << 20;
+  plan.flip_every = 3 << 20;
+  plan.half_close_every = 9 << 20;
+  plan.most_events = 8;
+  plan.spares = 100000;
+  const ChaosProxy proxy(endpoint_of(*server), plan);
+  const auto client = RpcClient::connect(target_of(proxy), client_options());
+  constexpr int kCalls = 100;
+  constexpr std::size_t kAtOnce = 6;
+  std::list<std::pair<int, std::shared_ptr<RpcReply>>> replies;
+  const auto take_first = [&] {
+    const auto [i, reply] = replies.front();
+    replies.pop_front();
+    const Packet answer = reply->wait(late());
+    EXPECT_EQ(text_of(answer.head), std::to_string(i));
+    EXPECT_TRUE(all_of(answer) ==
+                pattern(static_cast<std::size_t>(i) * 7919 % 600000, static_cast<unsigned>(i)))
+        << i;
+  };
+  for (int i = 0; i < kCalls; ++i) {
+    const std::size_t size = static_cast<std::size_t>(i) * 7919 % 600000;
+    replies.emplace_back(
+        i, client->start(packet(std::to_string(i), pattern(size, static_cast<unsigned>(i)))));
+    if (replies.size() == kAtOnce) take_first();
+  }
+  while (!replies.empty()) take_first();
+  const auto order = counts.order();
+  ASSERT_EQ(order.size(), static_cast<std::size_t>(kCalls));
+  for (int i = 0; i < kCalls; ++i) {
+    EXPECT_EQ(order[static_cast<std::size_t>(i)], std::to_string(i));
+    EXPECT_EQ(counts.of(std::to_string(i)), 1) << "call " << i;
+  }
+  EXPECT_GE(proxy.num_cuts() + proxy.num_flips() + proxy.num_half_closes(), 3);
+}
+
+TEST_P(RpcFaults, AResetInTheMiddleOfARequestBringsItOnce) {
+  Counts counts;
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    counts.note(text_of(call->request().head));
+    call->reply({bytes_of(std::to_string(call->request().payload_bytes())), {}});
+  });
+  const auto server = RpcServer::start(server_options(GetParam()), handler);
+  ChaosPlan plan;
+  plan.cut_every = 1;
+  plan.most_events = 1;
+  plan.spares = 20 << 20;
+  const ChaosProxy proxy(endpoint_of(*server), plan);
+  const auto client = RpcClient::connect(target_of(proxy), client_options());
+  const auto answer = client->call(packet("large", pattern(32 << 20, 1)), late());
+  EXPECT_EQ(text_of(answer.head), std::to_string(32 << 20));
+  EXPECT_EQ(counts.of("large"), 1);
+  EXPECT_EQ(proxy.num_cuts(), 1);
+}
+
+TEST_P(RpcFaults, AnAnswerThatGotLostIsSentAgainWithoutTheHandler) {
+  Counts counts;
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    counts.note(text_of(call->request().head));
+    call->reply(packet("answer", pattern(16 << 20, 3)));
+  });
+  const auto server = RpcServer::start(server_options(GetParam()), handler);
+  ChaosPlan plan;
+  plan.cut_every = 1;
+  plan.most_events = 1;
+  plan.spares = 5 << 20;
+  const ChaosProxy proxy(endpoint_of(*server), plan);
+  const auto client = RpcClient::connect(target_of(proxy), client_options());
+  EXPECT_TRUE(all_of(client->call(packet("ask"), late())) == pattern(16 << 20, 3));
+  EXPECT_EQ(counts.of("ask"), 1);
+  EXPECT_EQ(proxy.num_cuts(), 1);
+}
+
+TEST_P(RpcFaults, AnAnswerGivenWhileTheConnectionIsAwayArrives) {
+  Keeper keeper;
+  Counts counts;
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    counts.note(text_of(call->request().head));
+    keeper.take()(call);
+  });
+  const auto server = RpcServer::start(server_options(GetParam()), handler);
+  ChaosProxy proxy(endpoint_of(*server), {});
+  const auto client = RpcClient::connect(target_of(proxy), client_options());
+  for (int i = 0; i < 5; ++i) {
+    const auto reply = client->start(packet(concat("call ", i)));
+    EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
+    proxy.cut_all();
+    if (i % 2 == 0) Clock::system().sleep_for(10ms);
+    for (const auto& call : keeper.release()) call->reply(packet(concat("answer ", i)));
+    EXPECT_EQ(text_of(reply->wait(late()).head), concat("answer ", i));
+    EXPECT_EQ(counts.of(concat("call ", i)), 1);
+  }
+}
+
+TEST_P(RpcFaults, AClientThatStaysAwayHasLeft) {
+  Handler handler;
+  auto options = server_options(GetParam());
+  options.linger = 200ms;
+  const auto server = RpcServer::start(options, handler);
+  auto proxy = std::make_unique<ChaosProxy>(endpoint_of(*server), ChaosPlan());
+  const auto client = RpcClient::connect(target_of(*proxy), client_options(4));
+  (void)client->call(packet("here"), late());
+  EXPECT_TRUE(handler.left().empty());
+  proxy.reset();
+  EXPECT_TRUE(comes_true([&] { return handler.left().size() == 1; }));
+  EXPECT_EQ(handler.left().front().task.to_string(), "worker 4");
+  client->fail_all(Error(ErrorCode::kCancelled, "the test is over"));
+}
+
+TEST_P(RpcFaults, NoMoreOfAClientIsReadThanTheServerHasRoomFor) {
+  Keeper keeper;
+  Handler handler(keeper.take());
+  auto options = server_options(GetParam());
+  options.bytes_per_client = 1 << 20;
+  const auto server = RpcServer::start(options, handler);
+  const auto client = RpcClient::connect(server->target(), client_options());
+  std::vector<std::shared_ptr<RpcReply>> replies;
+  constexpr std::size_t kCalls = 9, kBytes = 400000;
+  for (std::size_t i = 0; i < kCalls; ++i) {
+    replies.push_back(client->start(packet(std::to_string(i), pattern(kBytes, 1))));
+  }
+  // Longer than all the room: it comes when it is the only one.
+  replies.push_back(client->start(packet("long", pattern(3 << 20, 1))));
+  std::size_t num_answered = 0;
+  while (num_answered < replies.size()) {
+    EXPECT_TRUE(comes_true([&] { return keeper.size() > 0; }));
+    Clock::system().sleep_for(30ms);
+    auto calls = keeper.release();
+    EXPECT_LE(calls.size(), 2u);
+    for (auto& call : calls) {
+      call->reply({call->request().head, {}});
+      call.reset();
+      ++num_answered;
+    }
+  }
+  for (std::size_t i = 0; i < kCalls; ++i) {
+    EXPECT_EQ(text_of(replies[i]->wait(late()).head), std::to_string(i));
+  }
+  EXPECT_EQ(text_of(replies.back()->wait(late()).head), "long");
+}
+
+TEST_P(RpcFaults, AnswersMayKeepTheCallsThatTheyAreMadeFrom) {
+  Handler handler([](const std::shared_ptr<RpcCall>& call) {
+    Packet answer{call->request().head, {}};
+    for (const SharedBytes& piece : call->request().payload) {
+      answer.payload.push_back({piece.bytes, call});
+    }
+    call->reply(std::move(answer));
+  });
+  auto options = server_options(GetParam());
+  options.bytes_per_client = 1 << 20;
+  const auto server = RpcServer::start(options, handler);
+  const auto client = RpcClient::connect(server->target(), client_options());
+  std::vector<std::shared_ptr<RpcReply>> replies;
+  for (unsigned i = 0; i < 20; ++i) {
+    replies.push_back(client->start(packet(std::to_string(i), pattern(300000, i))));
+  }
+  for (unsigned i = 0; i < 20; ++i) {
+    EXPECT_TRUE(all_of(replies[i]->wait(late())) == pattern(300000, i)) << i;
+  }
+}
+
+TEST(RpcStrangers, G15_HundredsOfThemDisturbNobody) {
+  const testing::HangWatchdog watchdog("rpc strangers", std::chrono::seconds(100));
+  Handler handler;
+  auto options = server_options(RpcWire::kTcp);
+  options.secret = JobSecret::generate();
+  const auto server = RpcServer::start(options, handler);
+  auto asking = client_options();
+  asking.secret = options.secret;
+  const auto client = RpcClient::connect(server->target(), asking);
+  const auto endpoint = *internal::parse_endpoint(server->target().substr(6));
+  std::list<internal::FileDescriptor> crowd;
+  const std::vector<std::string> words{"", "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+                                       std::string("\x16\x03\x01\x02\x00\x01", 6),
+                                       std::string(5000, '\xff'), "\x93tutti"};
+  for (std::size_t i = 0; i < 400; ++i) {
+    crowd.push_back(internal::start_connecting(endpoint));
+    std::size_t count = 0;
+    (void)internal::write_now(crowd.back(), std::as_bytes(std::span(words[i % words.size()])),
+                              count);
+    if (i % 50 != 0) continue;
+    EXPECT_EQ(client->call(packet("on"), late()).head, bytes_of("on"));
+  }
+  const auto second = RpcClient::connect(server->target(), asking);
+  EXPECT_EQ(second->call(packet("two"), late()).head, bytes_of("two"));
+  EXPECT_TRUE(comes_true([&] {
+    std::erase_if(crowd, [](const internal::FileDescriptor& socket) {
+      std::array<std::byte, 4096> bytes{};
+      std::size_t count = 0;
+      return internal::read_now(socket, std::span<std::byte>(bytes), count) ==
+             internal::ByteFlow::kClosed;
+    });
+    return crowd.empty();
+  })) << crowd.size()
+      << " still there";
+  EXPECT_EQ(client->call(packet("on"), late()).head, bytes_of("on"));
+}
+
+TEST(RpcStrangers, AMemberAtTheWrongDoorIsTold) {
+  Handler handler;
+  const auto server = RpcServer::start(server_options(RpcWire::kTcp), handler);
+  expect_error(ErrorCode::kFailedPrecondition, {"met the port for"}, [&] {
+    ControlOptions options;
+    options.timeout = 5s;
+    (void)connect_control(server->target(), {"worker", 0, ""}, options);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::rpc_suite

@@ -1,0 +1,131 @@
+// What the tests of calls between tasks share: packets, handlers, options.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/hang_watchdog.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/cluster/rpc/rpc_client.h"
+#include "tutti/cluster/rpc/rpc_server.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
+
+namespace tutti::rpc_suite {
+
+using namespace std::chrono_literals;
+using testing::expect_error;
+using Bytes = std::vector<std::byte>;
+
+inline TimePoint in(Duration duration) { return deadline_after(Clock::system().now(), duration); }
+inline TimePoint late() { return in(60s); }
+
+inline bool comes_true(const std::function<bool()>& condition) {
+  for (const TimePoint end = in(20s); !condition();) {
+    if (Clock::system().now() > end) return false;
+    Clock::system().sleep_for(2ms);
+  }
+  return true;
+}
+
+inline Bytes pattern(std::size_t count, unsigned seed) {
+  Bytes bytes(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    bytes[i] = static_cast<std::byte>((i * 2654435761u + seed * 40503u) >> 7);
+  }
+  return bytes;
+}
+
+inline Bytes bytes_of(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+inline std::string text_of(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+inline SharedBytes shared(Bytes bytes) {
+  const auto owner = std::make_shared<const Bytes>(std::move(bytes));
+  return {*owner, owner};
+}
+inline Packet packet(std::string_view head, Bytes payload = {}) {
+  Packet result{bytes_of(head), {}};
+  if (!payload.empty()) result.payload.push_back(shared(std::move(payload)));
+  return result;
+}
+inline Bytes all_of(const Packet& packet) {
+  Bytes all;
+  for (const SharedBytes& piece : packet.payload) {
+    all.insert(all.end(), piece.bytes.begin(), piece.bytes.end());
+  }
+  return all;
+}
+
+/// Does with calls what the test says, and remembers who left.
+class Handler final : public RpcHandler {
+ public:
+  using Take = std::function<void(std::shared_ptr<RpcCall>)>;
+  explicit Handler(Take take = echo) : take_(std::move(take)) {}
+  static void echo(const std::shared_ptr<RpcCall>& call) {
+    call->reply({call->request().head, call->request().payload});
+  }
+  void take(std::shared_ptr<RpcCall> call) override { take_(std::move(call)); }
+  void client_left(const RpcPeer& peer) override {
+    MutexLock lock(mutex_);
+    left_.push_back(peer);
+  }
+  std::vector<RpcPeer> left() const {
+    MutexLock lock(mutex_);
+    return left_;
+  }
+
+ private:
+  const Take take_;
+  mutable Mutex mutex_;
+  std::vector<RpcPeer> left_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// Keeps calls for later.
+class Keeper {
+ public:
+  Handler::Take take() {
+    return [this](std::shared_ptr<RpcCall> call) {
+      MutexLock lock(mutex_);
+      calls_.push_back(std::move(call));
+    };
+  }
+  std::size_t size() const {
+    MutexLock lock(mutex_);
+    return calls_.size();
+  }
+  std::vector<std::shared_ptr<RpcCall>> release() {
+    MutexLock lock(mutex_);
+    return std::exchange(calls_, {});
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<RpcCall>> calls_ TUTTI_GUARDED_BY(mutex_);
+};
+
+inline RpcServerOptions server_options(RpcWire wire) {
+  RpcServerOptions options;
+  options.wire = wire;
+  options.self = {"ps", 1, ""};
+  return options;
+}
+inline RpcClientOptions client_options(int index = 0) {
+  RpcClientOptions options;
+  options.self = {"worker", index, ""};
+  options.server = {"ps", 1, ""};
+  options.connect_timeout = 20s;
+  return options;
+}
+
+}  // namespace tutti::rpc_suite
