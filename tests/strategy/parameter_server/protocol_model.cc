@@ -394,24 +394,6 @@ class ProtocolModel::Successors {
                                [&](const Message& m) { return m == control_message(from_, s); });
   }
 
-  Message control_message(const ModelState& state, int s) const {
-    Message m;
-    m.server = model_byte(static_cast<std::uint64_t>(s));
-    m.term = model_byte(state.ledger.term());
-    switch (state.await[static_cast<std::size_t>(s)]) {
-      case Await::kFence:
-        m.kind = Message::Kind::kFence;
-        break;
-      case Await::kRestore:
-        m.kind = Message::Kind::kRestore;
-        m.cut = model_byte(state.ledger.last_cut());
-        break;
-      case Await::kNothing:
-        m.kind = Message::Kind::kSnapshot;
-        m.cut = model_byte(state.ledger.last_cut_begun());
-    }
-    return m;
-  }
   void send_control(ModelState& next, int s) const {
     insert(next.network, control_message(next, s));
   }

@@ -100,6 +100,9 @@ struct ModelState {
   std::vector<std::byte> bytes() const;
 };
 
+/// What the coordinator has to ask of a server now.
+ModelMessage control_message(const ModelState& state, int server);
+
 struct ModelStep {
   enum class Kind : std::uint8_t {
     kDispatch = 1,

@@ -95,6 +95,26 @@ std::string to_string(const ModelMessage& m) {
   return "?";
 }
 
+ModelMessage control_message(const ModelState& state, int server) {
+  using Await = ModelState::Await;
+  Message m;
+  m.server = model_byte(static_cast<std::uint64_t>(server));
+  m.term = model_byte(state.ledger.term());
+  switch (state.await[m.server]) {
+    case Await::kFence:
+      m.kind = Message::Kind::kFence;
+      break;
+    case Await::kRestore:
+      m.kind = Message::Kind::kRestore;
+      m.cut = model_byte(state.ledger.last_cut());
+      break;
+    case Await::kNothing:
+      m.kind = Message::Kind::kSnapshot;
+      m.cut = model_byte(state.ledger.last_cut_begun());
+  }
+  return m;
+}
+
 std::vector<std::byte> ModelState::bytes() const {
   auto bytes = std::min(bytes_of(*this, false), bytes_of(*this, true));
   const auto of_ledger = ledger.bytes();
