@@ -14,6 +14,27 @@ thread_local const ClosureContext* current_closure = nullptr;
 
 }  // namespace
 
+void CancellationToken::cancel() {
+  std::vector<std::function<void()>> told;
+  {
+    MutexLock lock(mutex_);
+    if (cancelled_.exchange(true, std::memory_order_acq_rel)) return;
+    told.swap(told_);
+  }
+  for (const auto& each : told) each();
+}
+
+void CancellationToken::on_cancel(std::function<void()> told) {
+  {
+    MutexLock lock(mutex_);
+    if (!is_cancelled()) {
+      told_.push_back(std::move(told));
+      return;
+    }
+  }
+  told();
+}
+
 void CoordinatorNews::hear(const Said& said) {
   MutexLock lock(mutex_);
   if (said.term > said_.term) said_ = said;

@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "tutti/core/random.h"
 #include "tutti/core/sync.h"
@@ -15,11 +17,16 @@ namespace tutti {
 /// Set once, by whoever ends the work; looked at by those who do it. Threads: any.
 class CancellationToken {
  public:
-  void cancel() noexcept { cancelled_.store(true, std::memory_order_release); }
+  void cancel();
   bool is_cancelled() const noexcept { return cancelled_.load(std::memory_order_acquire); }
+  /// Called once, by cancel(), or now if that was called. May not block: the canceller may hold
+  /// locks.
+  void on_cancel(std::function<void()> told);
 
  private:
   std::atomic<bool> cancelled_{false};
+  Mutex mutex_;
+  std::vector<std::function<void()>> told_ TUTTI_GUARDED_BY(mutex_);
 };
 
 /// What the coordinator last said to this worker. Every batch of operations carries both

@@ -94,7 +94,7 @@ std::uint64_t ClosureQueue::put(std::shared_ptr<QueuedWork> work, TimePoint dead
   }
 }
 
-std::optional<std::uint64_t> ClosureQueue::next_for(int worker, const ClosureTaker& taker) {
+std::optional<std::uint64_t> ClosureQueue::candidate_for(int worker, const ClosureTaker& taker) {
   const auto first = ledger_.next_queued();
   if (!first || num_running_on_[worker] >= options_.window) return std::nullopt;
   if (taker.may_take && !taker.may_take()) return std::nullopt;
@@ -103,25 +103,71 @@ std::optional<std::uint64_t> ClosureQueue::next_for(int worker, const ClosureTak
   return first;
 }
 
+/// A worker that has less to do goes first.
+std::optional<std::uint64_t> ClosureQueue::next_for(int worker, const ClosureTaker& taker) {
+  const auto candidate = candidate_for(worker, taker);
+  if (!candidate) return std::nullopt;
+  for (const auto& [other, its_taker] : waiting_) {
+    const bool has_less = num_running_on_[other] < num_running_on_[worker];
+    if (has_less && candidate_for(other, *its_taker)) return std::nullopt;
+  }
+  return candidate;
+}
+
+std::optional<std::uint64_t> ClosureQueue::spare_for(int worker, const ClosureTaker& taker) {
+  if (ledger_.next_queued() || num_running_on_[worker] > 0) return std::nullopt;
+  if (taker.may_take && !taker.may_take()) return std::nullopt;
+  for (auto number = running_.rbegin(); number != running_.rend(); ++number) {
+    const int holder = ledger_.find(*number)->worker;
+    // Of two the younger one.
+    if (num_running_on_[holder] > 1 && !entries_.at(*number).is_spared) return *number;
+  }
+  return std::nullopt;
+}
+
 std::optional<ClosureQueue::Handout> ClosureQueue::get(int worker, TimePoint deadline,
                                                        const ClosureTaker& taker) {
   MutexLock lock(mutex_);
   std::optional<std::uint64_t> next;
-  const bool in_time =
-      for_workers_.wait_until(mutex_, deadline, [&, this]() TUTTI_REQUIRES(mutex_) {
-        if (is_stopped_) return true;
-        next = next_for(worker, taker);
-        return next.has_value();
-      });
-  if (!in_time || is_stopped_) return std::nullopt;
+  waiting_[worker] = &taker;
+  for_users_.notify_all();
+  (void)for_workers_.wait_until(mutex_, deadline, [&, this]() TUTTI_REQUIRES(mutex_) {
+    if (is_stopped_) return true;
+    next = next_for(worker, taker);
+    return next || spare_for(worker, taker);
+  });
+  waiting_.erase(worker);
+  if (!next || is_stopped_) return std::nullopt;
   const std::uint64_t number = *next;
   const int attempt = ledger_.find(number)->attempts + 1;
   apply(events::Started{number, attempt, worker});
   ++num_running_on_[worker];
+  running_.insert(number);
   Entry& entry = entries_.at(number);
   entry.token = std::make_shared<CancellationToken>();
+  entry.is_spared = false;
   if (ledger_.num_queued() + 1 >= options_.most_queued) for_users_.notify_all();
+  if (ledger_.next_queued()) for_workers_.notify_all();  // who waited for this one to go first
   return Handout{number, attempt, worker, ledger_.term(), entry.work, entry.token};
+}
+
+std::optional<ClosureQueue::Handout> ClosureQueue::spare(int worker, const ClosureTaker& taker) {
+  MutexLock lock(mutex_);
+  if (is_stopped_) return std::nullopt;
+  const auto number = spare_for(worker, taker);
+  if (!number) return std::nullopt;
+  Entry& entry = entries_.at(*number);
+  entry.is_spared = true;
+  const ClosureLedger::Closure& closure = *ledger_.find(*number);
+  return Handout{*number,        closure.attempts, closure.worker,
+                 ledger_.term(), entry.work,       entry.token};
+}
+
+bool ClosureQueue::wait_for_workers(std::size_t count, TimePoint deadline) {
+  MutexLock lock(mutex_);
+  return for_users_.wait_until(mutex_, deadline, [&, this]() TUTTI_REQUIRES(mutex_) {
+    return is_stopped_ || waiting_.size() >= count;
+  });
 }
 
 void ClosureQueue::wake_workers() {
@@ -154,11 +200,10 @@ void ClosureQueue::settle() {
 void ClosureQueue::attempt_over(const Handout& handout) {
   // (A voided attempt was taken off the count when it was voided.)
   --num_running_on_[handout.worker];
-  if (!ledger_.next_queued()) {
-    if (ledger_.is_drained()) for_users_.notify_all();
-  } else {
-    for_workers_.notify_all();
-  }
+  running_.erase(handout.number);
+  // For the next closure, or to find that another worker has one to spare.
+  if (ledger_.next_queued() || ledger_.num_running() > 0) for_workers_.notify_all();
+  if (ledger_.is_drained()) for_users_.notify_all();
 }
 
 bool ClosureQueue::mark_finished(const Handout& handout, const std::function<void()>& deliver) {
@@ -287,6 +332,7 @@ std::uint64_t ClosureQueue::roll_back() {
   MutexLock lock(mutex_);
   apply(events::RolledBack{ledger_.term() + 1});
   num_running_on_.clear();
+  running_.clear();
   settle();
   for_workers_.notify_all();
   for_users_.notify_all();
@@ -320,11 +366,10 @@ ClosureLedger ClosureQueue::ledger() const {
 
 std::vector<std::string> ClosureQueue::running_now() const {
   std::vector<std::string> lines;
-  for (const auto& [number, entry] : entries_) {
-    const ClosureLedger::Closure* closure = ledger_.find(number);
-    if (closure == nullptr || closure->state != State::kRunning) continue;
-    lines.push_back(concat("closure ", number, " on worker ", closure->worker, " (attempt ",
-                           closure->attempts, ")"));
+  for (const std::uint64_t number : running_) {
+    const ClosureLedger::Closure& closure = *ledger_.find(number);
+    lines.push_back(concat("closure ", number, " on worker ", closure.worker, " (attempt ",
+                           closure.attempts, ")"));
   }
   return lines;
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -71,10 +72,17 @@ class ClosureQueue {
   /// kDeadlineExceeded; kCancelled after stop(). When it throws, `work` is told that it was
   /// cancelled.
   std::uint64_t put(std::shared_ptr<QueuedWork> work, TimePoint deadline = TimePoint::max());
-  /// The next closure for `worker`, once it has fewer than `window`; nothing at the deadline and
-  /// after stop().
+  /// The next closure for `worker`, once it has fewer than `window` and no other worker that waits
+  /// here has fewer than it; nothing at the deadline, after stop(), and when spare() has something
+  /// for it.
   std::optional<Handout> get(int worker, TimePoint deadline = TimePoint::max(),
                              const ClosureTaker& taker = {});
+  /// For a worker that has nothing to do while the queue is empty: a closure that another one may
+  /// not have begun, for it has two. Each is given once per attempt. Ask that worker for it, and
+  /// put it back if it gives it.
+  std::optional<Handout> spare(int worker, const ClosureTaker& taker = {});
+  /// Until so many workers wait in get(); returns whether they do.
+  bool wait_for_workers(std::size_t count, TimePoint deadline);
   /// Wakes get(), which asks its taker again.
   void wake_workers();
 
@@ -121,10 +129,15 @@ class ClosureQueue {
     std::shared_ptr<QueuedWork> work = {};
     std::shared_ptr<CancellationToken> token = {};  // while it runs
     bool is_settled = false;                        // finished, or was told that it ended
+    bool is_spared = false;                         // this attempt, by spare()
   };
 
   void apply(const ClosureEvent& event) TUTTI_REQUIRES(mutex_);
+  std::optional<std::uint64_t> candidate_for(int worker, const ClosureTaker& taker)
+      TUTTI_REQUIRES(mutex_);
   std::optional<std::uint64_t> next_for(int worker, const ClosureTaker& taker)
+      TUTTI_REQUIRES(mutex_);
+  std::optional<std::uint64_t> spare_for(int worker, const ClosureTaker& taker)
       TUTTI_REQUIRES(mutex_);
   void settle() TUTTI_REQUIRES(mutex_);
   void stop_now(const char* why) TUTTI_REQUIRES(mutex_);
@@ -142,6 +155,8 @@ class ClosureQueue {
   ClosureLedger ledger_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Entry> entries_ TUTTI_GUARDED_BY(mutex_);
   std::map<int, int> num_running_on_ TUTTI_GUARDED_BY(mutex_);
+  std::set<std::uint64_t> running_ TUTTI_GUARDED_BY(mutex_);
+  std::map<int, const ClosureTaker*> waiting_ TUTTI_GUARDED_BY(mutex_);  // workers in get()
   int num_joining_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;

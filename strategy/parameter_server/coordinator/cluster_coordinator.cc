@@ -87,7 +87,7 @@ PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(
         // Another pass, and another worker, shuffles in another order.
         const auto workers = static_cast<std::uint64_t>(num_workers);
         const std::uint64_t epoch = instance * workers + static_cast<std::uint64_t>(worker);
-        return std::make_shared<DatasetIterator>(make(context).iterate(epoch));
+        return std::make_shared<DatasetIterator>(make(context), epoch);
       });
   // Weakly: a dataset that somebody keeps does not keep the coordinator's threads.
   return PerWorkerDataset([core = std::weak_ptr(core_), id, type] {

@@ -18,7 +18,8 @@ ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options) {
          "ClusterCoordinator: expected most_queued and window of at least 1, got ",
          options.most_queued, " and ", options.window);
   }
-  return {options.most_queued, options.window,
+  return {options.most_queued,
+          options.window,
           {options.most_attempts, options.most_workers_lost, options.keeps_for_rollback},
           options.journal};
 }
@@ -90,6 +91,10 @@ void CoordinatorCore::start() {
     threads_.push_back(Executor::system().start(concat("ps-dispatch-", worker),
                                                 [this, worker] { dispatch(worker); }));
   }
+  // So that the first closures are shared out among all that begin at once.
+  const bool is_delayed = options_.start_delay > Duration::zero();
+  (void)queue_.wait_for_workers(is_delayed ? 1 : links_.size(),
+                                deadline_after(Clock::system().now(), std::chrono::seconds(1)));
   WatchdogOptions options = options_.watchdog;
   options.describe = [this] { return describe(); };
   watchdog_ = std::make_unique<Watchdog>(std::move(options), [this] { return queue_.num_ended(); });
@@ -103,14 +108,21 @@ void CoordinatorCore::dispatch(int worker) {
   const WorkerLink& link = *links_[static_cast<std::size_t>(worker)];
   const ClosureTaker taker{[&link] { return link.is_alive(); },
                            [this, worker] { return any_lives_but(worker); }};
-  const Duration look = std::clamp<Duration>(options_.most_absence / 4, std::chrono::milliseconds(1),
-                                             std::chrono::seconds(10));
+  const Duration look = std::clamp<Duration>(
+      options_.most_absence / 4, std::chrono::milliseconds(1), std::chrono::seconds(10));
   TimePoint absent_since = clock.now();
-  while (!stop_.is_set()) {
-    if (const auto handout = queue_.get(worker, deadline_after(clock.now(), look), taker)) {
-      give_out(worker, *handout);
+  try {
+    while (!stop_.is_set()) {
+      if (const auto handout = queue_.get(worker, deadline_after(clock.now(), look), taker)) {
+        give_out(worker, *handout);
+      } else if (const auto spare = queue_.spare(worker, taker)) {
+        links_[static_cast<std::size_t>(spare->worker)]->recall(spare->number, spare->attempt);
+      }
+      give_up_if_nobody_comes(worker, absent_since);
     }
-    give_up_if_nobody_comes(worker, absent_since);
+  } catch (const std::exception& error) {
+    // Its journal: the queue has stopped, and whoever waits for it has been told.
+    log(LogLevel::kError, concat("coordinator: ", error.what()));
   }
 }
 
@@ -172,8 +184,8 @@ void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOut
 
 void CoordinatorCore::require_started(const char* who) const {
   if (has_started()) return;
-  fail(ErrorCode::kFailedPrecondition, who, ": the coordinator was not started; try start(), after ",
-       "the steps are defined");
+  fail(ErrorCode::kFailedPrecondition, who,
+       ": the coordinator was not started; try start(), after ", "the steps are defined");
 }
 
 RemoteValue CoordinatorCore::schedule(std::string_view step, Nest arguments) {

@@ -24,6 +24,15 @@ void EmbeddedWorker::start(WorkerTask task, Done done) {
   life->start(std::move(task), std::move(done));
 }
 
+void EmbeddedWorker::recall(std::uint64_t number, int attempt) {
+  std::shared_ptr<TaskRunner> life;
+  {
+    MutexLock lock(mutex_);
+    life = life_;
+  }
+  (void)life->recall(number, attempt);
+}
+
 void EmbeddedWorker::watch(std::function<void()> on_change) {
   MutexLock lock(mutex_);
   on_change_ = std::move(on_change);

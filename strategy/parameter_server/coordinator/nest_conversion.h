@@ -156,9 +156,9 @@ std::string nest_type_name() {
 }
 
 /// `who` names the value in errors: "step 'train', argument 2". Throws kInvalidArgument saying
-/// expected and got. `resources`: of the worker; without them handles are refused.
+/// expected and got.
 template <class T>
-T from_nest(const Nest& nest, const std::string& who, WorkerResources* resources = nullptr) {
+T from_nest(const Nest& nest, const std::string& who) {
   if constexpr (std::same_as<T, Nest>) {
     return nest;
   } else if constexpr (std::same_as<T, Tensor>) {
@@ -178,21 +178,21 @@ T from_nest(const Nest& nest, const std::string& who, WorkerResources* resources
     return *nest.text();
   } else if constexpr (is_nest_optional<T>) {
     if (nest.is_nothing()) return std::nullopt;
-    return from_nest<typename T::value_type>(nest, who, resources);
+    return from_nest<typename T::value_type>(nest, who);
   } else if constexpr (is_nest_vector<T>) {
     if (nest.list() == nullptr) fail_conversion(who, nest_type_name<T>(), nest);
     T values;
     for (const Nest& each : *nest.list()) {
-      values.push_back(from_nest<typename T::value_type>(
-          each, concat(who, ", element ", values.size()), resources));
+      values.push_back(
+          from_nest<typename T::value_type>(each, concat(who, ", element ", values.size())));
     }
     return values;
   } else if constexpr (is_nest_map<T>) {
     if (nest.map() == nullptr) fail_conversion(who, nest_type_name<T>(), nest);
     T values;
     for (const auto& [name, each] : *nest.map()) {
-      values.emplace(name, from_nest<typename T::mapped_type>(
-                               each, concat(who, ", member '", name, "'"), resources));
+      values.emplace(
+          name, from_nest<typename T::mapped_type>(each, concat(who, ", member '", name, "'")));
     }
     return values;
   } else {
@@ -202,7 +202,7 @@ T from_nest(const Nest& nest, const std::string& who, WorkerResources* resources
     }
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
       return T{from_nest<std::tuple_element_t<I, T>>((*nest.list())[I],
-                                                     concat(who, ", element ", I), resources)...};
+                                                     concat(who, ", element ", I))...};
     }
     (std::make_index_sequence<std::tuple_size_v<T>>());
   }

@@ -29,14 +29,15 @@ class PerWorkerValues {
 /// time.
 class DatasetIterator {
  public:
-  explicit DatasetIterator(std::unique_ptr<ElementIterator> elements)
-      : elements_(std::move(elements)) {}
+  DatasetIterator(Dataset dataset, std::uint64_t epoch)
+      : dataset_(std::move(dataset)), elements_(dataset_.iterate(epoch)) {}
   /// Throws kOutOfRange at the end.
   Batch next();
   /// Nothing at the end.
   std::optional<Batch> try_next();
 
  private:
+  Dataset dataset_;  // lives as long as its pass
   std::shared_ptr<ElementIterator> elements_;
 };
 

@@ -30,6 +30,10 @@ template <class R, class C, class... P>
 struct CallTypes<R (C::*)(P...)> : CallTypes<R (*)(P...)> {};
 template <class R, class C, class... P>
 struct CallTypes<R (C::*)(P...) const> : CallTypes<R (*)(P...)> {};
+template <class R, class C, class... P>
+struct CallTypes<R (C::*)(P...) noexcept> : CallTypes<R (*)(P...)> {};
+template <class R, class C, class... P>
+struct CallTypes<R (C::*)(P...) const noexcept> : CallTypes<R (*)(P...)> {};
 
 /// A parameter while the step runs: the value itself, or the worker's own one.
 template <class P>
@@ -56,13 +60,14 @@ class StepParameter {
 
  private:
   static Stored make(const Nest& argument, const std::string& who, WorkerResources& resources) {
+    const PerWorkerHandle* handle = argument.handle();
+    const bool is_own = handle != nullptr && handle->type == type_name(typeid(T));
     if constexpr (kIsValue) {
-      return from_nest<T>(argument, who, &resources);
+      if (is_own) return *std::static_pointer_cast<T>(resources.find(*handle));
+      return from_nest<T>(argument, who);
     } else {
-      if (argument.handle() == nullptr || argument.handle()->type != type_name(typeid(T))) {
-        fail_conversion(who, nest_type_name<T>(), argument);
-      }
-      return std::static_pointer_cast<T>(resources.find(*argument.handle()));
+      if (!is_own) fail_conversion(who, nest_type_name<T>(), argument);
+      return std::static_pointer_cast<T>(resources.find(*handle));
     }
   }
   Stored stored_;
@@ -144,7 +149,7 @@ StepDefinition StepRegistry::definition_of(std::string name, Fn fn, std::tuple<P
                       static_cast<int>(sizeof...(P)),
                       concat(name, "(", join(types), ") -> ", nest_type_name<Result>()),
                       {}};
-  step.run = [name, fn = std::move(fn)](const Nest& arguments, WorkerResources& resources) {
+  step.run = [name, fn = std::move(fn)](const Nest& arguments, WorkerResources& resources) mutable {
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
       std::tuple<StepParameter<P>...> parameters = as_input([&] {
         const Nest::List* list = arguments.list();

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/task_runner.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "tutti/core/trace.h"
@@ -93,6 +94,22 @@ void TaskRunner::start(WorkerTask task, WorkerLink::Done done) {
                  concat("worker ", worker_, ": was lost before it began")));
 }
 
+bool TaskRunner::recall(std::uint64_t number, int attempt) {
+  std::optional<Given> given;
+  {
+    MutexLock lock(mutex_);
+    const auto found = std::ranges::find_if(waiting_, [&](const Given& each) {
+      return each.task.number == number && each.task.attempt == attempt;
+    });
+    if (found == waiting_.end()) return false;
+    given = std::move(*found);
+    waiting_.erase(found);
+  }
+  given->done(report_of(AttemptReport::Kind::kNotStarted, worker_, ErrorCode::kUnavailable,
+                        concat("worker ", worker_, ": gave it to another one")));
+  return true;
+}
+
 void TaskRunner::die(ErrorCode code, const std::string& text) {
   std::deque<Given> waiting;
   std::optional<Given> running;
@@ -168,6 +185,10 @@ void TaskRunner::run() {
 }
 
 TaskOutcome TaskRunner::outcome_of(const WorkerTask& task) {
+  if (task.token->is_cancelled()) {
+    return report_of(AttemptReport::Kind::kNotStarted, worker_, ErrorCode::kCancelled,
+                     "it was cancelled before it began");
+  }
   const TraceSpan span("closure", "coordinator",
                        {{"number", static_cast<std::int64_t>(task.number)},
                         {"attempt", task.attempt},

@@ -50,6 +50,8 @@ class TaskRunner {
   ~TaskRunner();
 
   void start(WorkerTask task, WorkerLink::Done done);
+  /// See WorkerLink. Returns whether it had not begun.
+  bool recall(std::uint64_t number, int attempt);
   /// As a process that ends: the task that runs is reported lost with `text`, those that wait as
   /// not started, and what the thread still does counts for nothing.
   void die(ErrorCode code, const std::string& text);

@@ -221,6 +221,43 @@ TEST(ClosureQueue, PutWaitsForRoomAndGetForTheWindow) {
   EXPECT_EQ(queue.get(0)->number, 3u);
 }
 
+TEST(ClosureQueue, AnIdleWorkerGetsWhatAnotherHasNotBegun) {
+  HangWatchdog watchdog("a spare closure");
+  ClosureQueue queue;
+  queue.put(counted()), queue.put(counted());
+  queue.get(0);
+  const auto second = queue.get(0);
+  EXPECT_FALSE(queue.get(1));  // at once: there is a spare one
+  const auto spare = queue.spare(1);
+  ASSERT_TRUE(spare);
+  EXPECT_EQ(spare->number, 1u);
+  EXPECT_EQ(spare->worker, 0);
+  EXPECT_FALSE(queue.spare(1));  // once
+  EXPECT_FALSE(queue.spare(0));
+  EXPECT_TRUE(queue.put_back(*spare, lost(0)));
+  const auto moved = queue.get(1);
+  EXPECT_EQ(moved->number, 1u);
+  EXPECT_EQ(moved->attempt, 2);
+  EXPECT_FALSE(queue.mark_finished(*second));
+  EXPECT_TRUE(queue.mark_finished(*moved));
+}
+
+TEST(ClosureQueue, AWorkerWithLessToDoGoesFirst) {
+  HangWatchdog watchdog("two workers in get()");
+  ClosureQueue queue;
+  queue.put(counted());
+  queue.get(0);
+  std::atomic<std::uint64_t> taken{0};
+  const auto idle = Executor::system().start("idle", [&] { taken = queue.get(1)->number; });
+  ASSERT_TRUE(queue.wait_for_workers(1, deadline_after(Clock::system().now(), 10s)));
+  const auto busy = Executor::system().start("busy", [&] { EXPECT_EQ(queue.get(0)->number, 2u); });
+  ASSERT_TRUE(queue.wait_for_workers(2, deadline_after(Clock::system().now(), 10s)));
+  queue.put(counted());
+  idle->join();
+  EXPECT_EQ(taken, 1u);
+  queue.put(counted());
+}
+
 TEST(ClosureQueue, StopEndsEveryWait) {
   HangWatchdog watchdog("stop()");
   ClosureQueue queue({.most_queued = 1});
@@ -239,8 +276,7 @@ TEST(ClosureQueue, StopEndsEveryWait) {
   waits([&] { queue.put(counted()); });
   waits([&] { queue.wait(); });
   threads.push_back(Executor::system().start("waits", [&] {
-    EXPECT_TRUE(queue.get(1) || true);  // the queued one, or nothing
-    EXPECT_FALSE(queue.get(1));
+    EXPECT_FALSE(queue.get(1, TimePoint::max(), {[] { return false; }, {}}));
     ++num_ended;
   }));
   Clock::system().sleep_for(20ms);

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "tutti/cluster/handshake/byte_stream.h"
-
 namespace tutti::testing {
 namespace {
 
@@ -19,15 +17,7 @@ namespace events = internal::events;
 
 constexpr std::uint8_t kAllServers = (1 << kModelServers) - 1;
 
-std::uint8_t small(std::uint64_t value) {
-  TUTTI_CHECK(value < 256, "the model counts in bytes");
-  return static_cast<std::uint8_t>(value);
-}
 std::uint8_t bit(int server) { return static_cast<std::uint8_t>(1 << server); }
-std::uint8_t swapped(std::uint8_t mask) {
-  return static_cast<std::uint8_t>(((mask & 1) << 1) | ((mask >> 1) & 1));
-}
-
 template <class T>
 void insert(std::vector<T>& sorted, const T& value) {
   sorted.insert(std::upper_bound(sorted.begin(), sorted.end(), value), value);
@@ -41,7 +31,7 @@ void record(ModelState& state, const internal::ClosureEvent& event) {
 }
 
 internal::ChangeIdentity identity_of(const Message& push) {
-  return {push.term, {UpdateStream::Kind::kClosure, push.number, 0}, 0, 1, push.below};
+  return {push.term, {internal::UpdateStream::Kind::kClosure, push.number, 0}, 0, 1, push.below};
 }
 
 void fence(AppliedTable& table, std::uint64_t term) {
@@ -50,93 +40,14 @@ void fence(AppliedTable& table, std::uint64_t term) {
   table.note_applied(nothing);
 }
 
-void write(internal::ByteWriter& bytes, const ModelServer::Counts& counts) {
-  for (const std::uint8_t count : counts) bytes.number(count);
-}
-void write(internal::ByteWriter& bytes, const ModelServer& server) {
-  bytes.number(static_cast<std::uint8_t>(server.is_up));
-  bytes.raw(server.table.save());
-  write(bytes, server.counts);
-  bytes.number(server.restored_term);
-  bytes.number(small(server.saved.size()));
-  for (const ModelServer::Saved& saved : server.saved) {
-    bytes.number(saved.cut), bytes.raw(saved.table.save()), write(bytes, saved.counts);
-  }
-}
-
-/// All but the ledger, with the servers in this order or the other.
-std::vector<std::byte> bytes_of(const ModelState& state, bool swap) {
-  internal::ByteWriter bytes;
-  bytes.number(static_cast<std::uint8_t>(state.coordinator_is_up));
-  bytes.number(static_cast<std::uint8_t>(state.takes_cut));
-  bytes.number(swap ? swapped(state.saved_by) : state.saved_by);
-  bytes.number(state.faults_left), bytes.number(state.cuts_left);
-  for (int i = 0; i < kModelServers; ++i) {
-    const auto s = static_cast<std::size_t>(swap ? kModelServers - 1 - i : i);
-    bytes.number(static_cast<std::uint8_t>(state.await[s]));
-    write(bytes, state.servers[s]);
-  }
-  std::vector<ModelTask> tasks = state.tasks;
-  std::vector<Message> network = state.network;
-  if (swap) {
-    for (ModelTask& task : tasks) task.confirmed_by = swapped(task.confirmed_by);
-    for (Message& message : network) {
-      if (message.kind != Message::Kind::kDone) message.server ^= 1;
-    }
-    std::ranges::sort(tasks), std::ranges::sort(network);
-  }
-  bytes.number(small(tasks.size()));
-  for (const ModelTask& t : tasks) {
-    for (const std::uint8_t part : {t.number, t.attempt, t.content, t.term, t.confirmed_by}) {
-      bytes.number(part);
-    }
-  }
-  for (const Message& m : network) {
-    bytes.number(static_cast<std::uint8_t>(m.kind));
-    for (const std::uint8_t part :
-         {m.server, m.number, m.attempt, m.content, m.term, m.below, m.cut}) {
-      bytes.number(part);
-    }
-  }
-  return std::move(bytes.bytes());
-}
-
-std::string to_string(const Message& m) {
-  const std::string server = concat(" ps ", static_cast<int>(m.server));
-  const std::string term = concat(" (term ", static_cast<int>(m.term), ")");
-  switch (m.kind) {
-    case Message::Kind::kPush:
-      return concat("push of closure ", static_cast<int>(m.number), " attempt ",
-                    static_cast<int>(m.attempt), " to", server, ", finished below ",
-                    static_cast<int>(m.below), term);
-    case Message::Kind::kDone:
-      return concat("report that closure ", static_cast<int>(m.number), " attempt ",
-                    static_cast<int>(m.attempt), " finished");
-    case Message::Kind::kFence:
-      return concat("fence for", server, term);
-    case Message::Kind::kRestore:
-      return concat("restore of", server, " to cut ", static_cast<int>(m.cut), term);
-    case Message::Kind::kSnapshot:
-      return concat("snapshot of", server, " for cut ", static_cast<int>(m.cut), term);
-  }
-  return "?";
-}
-
 }  // namespace
-
-std::vector<std::byte> ModelState::bytes() const {
-  auto bytes = std::min(bytes_of(*this, false), bytes_of(*this, true));
-  const auto of_ledger = ledger.bytes();
-  bytes.insert(bytes.end(), of_ledger.begin(), of_ledger.end());
-  return bytes;
-}
 
 ModelState ProtocolModel::initial() const {
   ModelState state;
   // No verdict on closures: here it is chance alone that ends attempts.
   state.ledger = ClosureLedger({100, 100, true});
-  state.faults_left = small(static_cast<std::uint64_t>(options_.num_faults));
-  state.cuts_left = small(static_cast<std::uint64_t>(options_.num_cuts));
+  state.faults_left = model_byte(static_cast<std::uint64_t>(options_.num_faults));
+  state.cuts_left = model_byte(static_cast<std::uint64_t>(options_.num_cuts));
   state.await.fill(Await::kNothing);
   record(state, events::TookOver{1});
   for (ModelServer& server : state.servers) {
@@ -145,8 +56,8 @@ ModelState ProtocolModel::initial() const {
     server.saved = {{0, server.table, server.counts}};  // cut 0: the beginning
   }
   for (int i = 0; i < options_.num_closures; ++i) {
-    record(state, events::Scheduled{static_cast<std::uint64_t>(i),
-                                    std::string(1, static_cast<char>(i))});
+    record(state,
+           events::Scheduled{static_cast<std::uint64_t>(i), std::string(1, static_cast<char>(i))});
   }
   return state;
 }
@@ -178,9 +89,9 @@ class ProtocolModel::Successors {
            std::ranges::all_of(from_.await, [](Await a) { return a == Await::kNothing; });
   }
   std::uint8_t published(const ModelState& state) const {
-    return small(options_.bug == PlantedBug::kWatermarkMovesDuringCut
-                     ? state.ledger.finished_below()
-                     : state.ledger.published_below());
+    return model_byte(options_.bug == PlantedBug::kWatermarkMovesDuringCut
+                          ? state.ledger.finished_below()
+                          : state.ledger.published_below());
   }
 
   enum class Cost { kFree, kFault };
@@ -191,11 +102,61 @@ class ProtocolModel::Successors {
     if (cost == Cost::kFault) --next.faults_left;
     if (cost == Cost::kFree) has_free_step_ = true;
     change(next);
-    visit_(ModelStep{kind, small(index), text}, std::move(next));
+    tidy(next);
+    visit_(ModelStep{kind, model_byte(index), text}, std::move(next));
   }
   template <class... Parts>
   std::string say(const Parts&... parts) const {
     return with_texts_ ? concat(parts...) : std::string();
+  }
+
+  /// Takes off what could change nothing any more, whenever it came: fewer states, the same
+  /// behaviours.
+  void tidy(ModelState& next) const {
+    std::erase_if(next.network, [&](const Message& m) { return is_void(next, m); });
+    if (options_.bug == PlantedBug::kOldTermAccepted) return;
+    const auto is_fenced = [&](const ModelTask& task) {
+      return std::ranges::all_of(next.servers,
+                                 [&](const ModelServer& s) { return task.term < s.table.term(); });
+    };
+    std::erase_if(next.tasks, is_fenced);
+  }
+
+  bool is_void(const ModelState& next, const Message& m) const {
+    const ModelServer& server = next.servers[m.server];
+    const bool is_of_present = m.term == next.ledger.term();
+    switch (m.kind) {
+      case Message::Kind::kDone:
+        return !next.ledger.is_current(m.number, m.attempt);
+      case Message::Kind::kPush:
+        return server.is_up && is_void_push(next, server, m);
+      case Message::Kind::kFence:
+        return m.term <= server.table.term() &&
+               (next.await[m.server] != Await::kFence || !is_of_present);
+      case Message::Kind::kRestore:
+        return server.is_up && m.term <= server.restored_term &&
+               (next.await[m.server] != Await::kRestore || !is_of_present);
+      case Message::Kind::kSnapshot:
+        if (m.term < server.table.term()) return true;
+        if (options_.bug == PlantedBug::kLateSnapshotOverwrites) return false;
+        return std::ranges::find(server.saved, m.cut, &ModelServer::Saved::cut) !=
+                   server.saved.end() &&
+               (!next.takes_cut || (next.saved_by & bit(m.server)) != 0 || !is_of_present);
+    }
+    return false;
+  }
+
+  bool is_void_push(const ModelState& next, const ModelServer& server, const Message& m) const {
+    if (options_.bug != PlantedBug::kOldTermAccepted && m.term < server.table.term()) return true;
+    const bool is_awaited = std::ranges::any_of(next.tasks, [&](const ModelTask& task) {
+      return task.number == m.number && task.attempt == m.attempt;
+    });
+    if (is_awaited || m.term > server.table.term()) return false;
+    if (m.number < server.table.finished_below()) return true;
+    internal::ChangeIdentity identity = identity_of(m);
+    identity.term = 0;
+    return m.below <= server.table.finished_below() &&
+           server.table.num_applied_before(identity) == 1;
   }
 
   void message_steps(std::size_t index) {
@@ -345,7 +306,7 @@ class ProtocolModel::Successors {
 
   Message push_of(const ModelState& next, const ModelTask& task, int server) const {
     Message push;
-    push.server = small(static_cast<std::uint64_t>(server));
+    push.server = model_byte(static_cast<std::uint64_t>(server));
     push.number = task.number, push.attempt = task.attempt, push.content = task.content;
     push.term = task.term;
     push.below = task.term == next.ledger.term() ? published(next) : 0;
@@ -394,6 +355,10 @@ class ProtocolModel::Successors {
     const auto index = static_cast<std::size_t>(s);
     if (has_fault() && server(s).is_up) {
       step(Kind::kKillServer, index, Cost::kFault, say("KILLED: ps ", s), [&](ModelState& next) {
+        // Control calls are addressed to a process, and end with it; pushes are sent again.
+        std::erase_if(next.network, [s](const Message& m) {
+          return m.server == s && m.kind != Message::Kind::kPush && m.kind != Message::Kind::kDone;
+        });
         ModelServer& dead = next.servers[index];
         ModelServer fresh;
         fresh.is_up = false;
@@ -425,29 +390,10 @@ class ProtocolModel::Successors {
   }
 
   bool is_control_on_its_way(int s) const {
-    return std::ranges::any_of(from_.network, [&](const Message& m) {
-      return m == control_message(from_, s);
-    });
+    return std::ranges::any_of(from_.network,
+                               [&](const Message& m) { return m == control_message(from_, s); });
   }
 
-  Message control_message(const ModelState& state, int s) const {
-    Message m;
-    m.server = small(static_cast<std::uint64_t>(s));
-    m.term = small(state.ledger.term());
-    switch (state.await[static_cast<std::size_t>(s)]) {
-      case Await::kFence:
-        m.kind = Message::Kind::kFence;
-        break;
-      case Await::kRestore:
-        m.kind = Message::Kind::kRestore;
-        m.cut = small(state.ledger.last_cut());
-        break;
-      case Await::kNothing:
-        m.kind = Message::Kind::kSnapshot;
-        m.cut = small(state.ledger.last_cut_begun());
-    }
-    return m;
-  }
   void send_control(ModelState& next, int s) const {
     insert(next.network, control_message(next, s));
   }
@@ -497,10 +443,10 @@ class ProtocolModel::Successors {
   void dispatch(ModelState& next, std::uint64_t number, int copies) const {
     const auto* closure = next.ledger.find(number);
     ModelTask task;
-    task.number = small(number);
-    task.attempt = small(static_cast<std::uint64_t>(closure->attempts) + 1);
+    task.number = model_byte(number);
+    task.attempt = model_byte(static_cast<std::uint64_t>(closure->attempts) + 1);
     task.content = static_cast<std::uint8_t>(closure->content.at(0));
-    task.term = small(next.ledger.term());
+    task.term = model_byte(next.ledger.term());
     record(next, events::Started{number, task.attempt, 0});
     for (; copies > 0; --copies) {
       insert(next.tasks, task);
@@ -521,8 +467,8 @@ class ProtocolModel::Successors {
         return m.kind == Message::Kind::kDone && m.number == n && m.attempt == attempt;
       });
       if (is_worked_on || is_reported) continue;
-      step(Kind::kNoticeLost, n, Cost::kFree, say("the coordinator notices that closure ", n,
-                                                  " is lost, and puts it back"),
+      step(Kind::kNoticeLost, n, Cost::kFree,
+           say("the coordinator notices that closure ", n, " is lost, and puts it back"),
            [&](ModelState& next) { put_back(next, n, attempt); });
     }
   }
@@ -537,41 +483,6 @@ class ProtocolModel::Successors {
 bool ProtocolModel::each_successor(const ModelState& state, const Visitor& visit,
                                    bool with_texts) const {
   return Successors(options_, state, visit, with_texts).run();
-}
-
-std::string ProtocolModel::violation(const ModelState& state) const {
-  if (!state.violation.empty()) return state.violation;
-  for (int s = 0; s < kModelServers; ++s) {
-    const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
-    if (!server.is_up) continue;
-    const bool is_current = server.restored_term >= state.ledger.rollback_term();
-    for (int c = 0; c < options_.num_closures; ++c) {
-      const int count = server.counts[static_cast<std::size_t>(c)];
-      if (count > 1) return concat("ps ", s, " counted closure ", c, " ", count, " times");
-      const auto* closure = state.ledger.find(static_cast<std::uint64_t>(c));
-      const bool has_finished =
-          closure == nullptr || closure->state == ClosureLedger::State::kFinished;
-      if (is_current && has_finished && count != 1) {
-        return concat("closure ", c, " finished, and ps ", s, " did not count it");
-      }
-    }
-  }
-  return "";
-}
-
-std::string ProtocolModel::why_not_ended(const ModelState& state) const {
-  if (!state.coordinator_is_up) return "there is no coordinator";
-  if (!state.ledger.is_drained()) return "closures wait or run";
-  for (int s = 0; s < kModelServers; ++s) {
-    const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
-    if (!server.is_up) return concat("ps ", s, " is not there");
-    for (int c = 0; c < options_.num_closures; ++c) {
-      if (server.counts[static_cast<std::size_t>(c)] != 1) {
-        return concat("ps ", s, " did not count closure ", c);
-      }
-    }
-  }
-  return "";
 }
 
 }  // namespace tutti::testing

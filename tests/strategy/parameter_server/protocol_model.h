@@ -29,12 +29,12 @@ inline constexpr int kMostContents = 6;
 /// Mistakes that a protocol could have.
 enum class PlantedBug {
   kNone,
-  kSnapshotWithoutTable,       // values are saved, what was applied is not
-  kFinishedBeforeConfirmed,    // a closure counts as finished when one server has confirmed it
-  kRetryTakesNewNumber,        // a closure that is tried again is numbered anew
-  kOldTermAccepted,            // servers do not look at terms
-  kWatermarkMovesDuringCut,    // servers hear of closures that finish while a cut is taken
-  kLateSnapshotOverwrites,     // a request that comes twice saves again under the same cut
+  kSnapshotWithoutTable,     // values are saved, what was applied is not
+  kFinishedBeforeConfirmed,  // a closure counts as finished when one server has confirmed it
+  kRetryTakesNewNumber,      // a closure that is tried again is numbered anew
+  kOldTermAccepted,          // servers do not look at terms
+  kWatermarkMovesDuringCut,  // servers hear of closures that finish while a cut is taken
+  kLateSnapshotOverwrites,   // a request that comes twice saves again under the same cut
 };
 
 struct ModelOptions {
@@ -54,6 +54,11 @@ struct ModelMessage {
   std::uint8_t cut = 0;    // restores and snapshots
   auto operator<=>(const ModelMessage&) const = default;
 };
+
+/// "push of closure 1 attempt 2 to ps 0 ..."
+std::string to_string(const ModelMessage& message);
+/// Throws kInternal for 256 and above: the model counts in bytes.
+std::uint8_t model_byte(std::uint64_t value);
 
 struct ModelTask {
   std::uint8_t number = 0, attempt = 0, content = 0, term = 0;
@@ -95,11 +100,26 @@ struct ModelState {
   std::vector<std::byte> bytes() const;
 };
 
+/// What the coordinator has to ask of a server now.
+ModelMessage control_message(const ModelState& state, int server);
+
 struct ModelStep {
   enum class Kind : std::uint8_t {
-    kDispatch = 1, kDeliver, kDeliverAnswerLost, kDrop, kDuplicate, kResend, kKillTask,
-    kSuspect, kNoticeLost, kKillServer, kNoticeServer, kKillCoordinator, kRestartCoordinator,
-    kBeginCut, kDispatchTwice,
+    kDispatch = 1,
+    kDeliver,
+    kDeliverAnswerLost,
+    kDrop,
+    kDuplicate,
+    kResend,
+    kKillTask,
+    kSuspect,
+    kNoticeLost,
+    kKillServer,
+    kNoticeServer,
+    kKillCoordinator,
+    kRestartCoordinator,
+    kBeginCut,
+    kDispatchTwice,
   };
   Kind kind = Kind::kDispatch;
   std::uint8_t index = 0;  // of the message, task, server or closure that it concerns
@@ -113,9 +133,9 @@ class ProtocolModel {
   ModelState initial() const;
   using Visitor = std::function<void(const ModelStep&, ModelState&&)>;
   /// Calls `visit` with each step that can happen in `state`, always in the same order, and the
-  /// state after it. Returns whether one of them is no fault. `with_texts`: steps say what they are.
-  bool each_successor(const ModelState& state, const Visitor& visit,
-                      bool with_texts = false) const;
+  /// state after it. Returns whether one of them is no fault. `with_texts`: steps say what they
+  /// are.
+  bool each_successor(const ModelState& state, const Visitor& visit, bool with_texts = false) const;
   /// "" when the invariants hold: no server counts a closure twice, and each counts what finished.
   std::string violation(const ModelState& state) const;
   /// "" for a state in which everything has ended well: for those where nothing more can happen.

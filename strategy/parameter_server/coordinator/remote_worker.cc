@@ -1,0 +1,209 @@
+// One thread connects, waits for answers, and connects again.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/remote_worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/core/logging.h"
+#include "tutti/strategy/parameter_server/coordinator/worker_message.h"
+
+namespace tutti::internal {
+
+RemoteWorker::RemoteWorker(RemoteWorkerOptions options)
+    : options_(std::move(options)),
+      thread_(Executor::system().start(concat("ps-link-", options_.worker), [this] { run(); })) {}
+
+RemoteWorker::~RemoteWorker() {
+  stop_.set();
+  give_up(Error(ErrorCode::kCancelled, "the coordinator was stopped"));
+  {
+    MutexLock lock(mutex_);
+    condition_.notify_all();
+  }
+  thread_->join();
+}
+
+void RemoteWorker::give_up(const Error& error) {
+  std::shared_ptr<RpcClient> client;
+  {
+    MutexLock lock(mutex_);
+    client = client_;
+  }
+  if (client != nullptr) client->fail_all(error);
+}
+
+TaskOutcome RemoteWorker::lost(AttemptReport::Kind kind, const std::string& text) const {
+  return AttemptReport{kind, options_.worker, ErrorOrigin::kWorker, ErrorCode::kUnavailable, text};
+}
+
+void RemoteWorker::start(WorkerTask task, Done done) {
+  const CoordinatorNews::Said said =
+      task.news != nullptr ? task.news->said() : CoordinatorNews::Said();
+  RunTask request{0,
+                  task.number,
+                  task.attempt,
+                  task.term,
+                  said.term == task.term ? said.finished_below : 0,
+                  task.step,
+                  task.arguments};
+  std::string refused;
+  std::shared_ptr<RpcClient> client;
+  try {
+    MutexLock lock(mutex_);
+    if (is_alive()) {
+      request.call = next_call_++;
+      // (With the lock: answers come in the order of the calls.)
+      const auto name = task.number == WorkerTask::kNoClosure
+                            ? concat("step ", task.step)
+                            : concat("closure ", task.number, " (", task.step, ")");
+      sent_.push_back({client_->start(encode(request)), done, name, task.number, task.attempt});
+      client = client_;
+      condition_.notify_all();
+    }
+  } catch (const Error& error) {
+    refused = error.message();
+  }
+  if (!refused.empty()) {
+    return done(TaskFailure{ErrorOrigin::kInput, ErrorCode::kInvalidArgument, refused});
+  }
+  if (client == nullptr) {
+    return done(lost(AttemptReport::Kind::kNotStarted,
+                     concat("worker ", options_.worker, ": is not connected")));
+  }
+  task.token->on_cancel([weak = std::weak_ptr(client), call = request.call] {
+    if (const auto alive = weak.lock()) (void)alive->start(encode(CancelTask{call}));
+  });
+}
+
+void RemoteWorker::recall(std::uint64_t number, int attempt) {
+  std::shared_ptr<RpcClient> client;
+  {
+    MutexLock lock(mutex_);
+    client = client_;
+  }
+  if (client == nullptr) return;
+  try {
+    const Packet answer =
+        client->call(encode(RecallTask{number, attempt}),
+                     deadline_after(Clock::system().now(), options_.recall_timeout));
+    if (answer.head.empty()) return;  // it has begun, or ended
+  } catch (const Error&) {
+    return;  // lost, or slow: its own answer will say what became of it
+  }
+  Done done;
+  {
+    MutexLock lock(mutex_);
+    const auto found = std::ranges::find_if(
+        sent_, [&](const Sent& each) { return each.number == number && each.attempt == attempt; });
+    if (found == sent_.end()) return;
+    done = std::move(found->done);
+    // Its own answer is the same report. The thread may wait for it already.
+    found->done = [](const TaskOutcome&) {};
+  }
+  done(lost(AttemptReport::Kind::kNotStarted,
+            concat("worker ", options_.worker, ": gave it to another one")));
+}
+
+void RemoteWorker::watch(std::function<void()> on_change) {
+  MutexLock lock(mutex_);
+  on_change_ = std::move(on_change);
+}
+
+void RemoteWorker::release(const PerWorkerHandle& handle) {
+  std::shared_ptr<RpcClient> client;
+  {
+    MutexLock lock(mutex_);
+    if (is_alive()) client = client_;
+  }
+  if (client != nullptr) (void)client->start(encode(ReleaseValue{handle}));
+}
+
+std::string RemoteWorker::doing() const {
+  MutexLock lock(mutex_);
+  if (!is_alive()) return "not connected";
+  return sent_.empty() ? "nothing" : sent_.front().name;
+}
+
+void RemoteWorker::tell_change() {
+  std::function<void()> on_change;
+  {
+    MutexLock lock(mutex_);
+    on_change = on_change_;
+  }
+  if (on_change) on_change();
+}
+
+void RemoteWorker::run() {
+  while (!stop_.is_set()) {
+    if (open()) {
+      tell_change();
+      take_answers();
+      tell_change();
+    }
+    stop_.wait_until(deadline_after(Clock::system().now(), options_.between_tries));
+  }
+}
+
+bool RemoteWorker::open() {
+  try {
+    std::shared_ptr<RpcClient> client = options_.connect();
+    client->call(encode(WorkerHello{options_.steps()}),
+                 deadline_after(Clock::system().now(), options_.hello_timeout));
+    MutexLock lock(mutex_);
+    client_ = std::move(client);
+    is_alive_.store(true);
+    last_complaint_.clear();
+    return true;
+  } catch (const Error& error) {
+    if (std::exchange(last_complaint_, error.message()) != error.message()) {
+      log(LogLevel::kWarning,
+          concat("coordinator: no connection to worker ", options_.worker, ": ", error.message()));
+    }
+    return false;
+  }
+}
+
+void RemoteWorker::take_answers() {
+  for (;;) {
+    std::shared_ptr<RpcReply> reply;
+    {
+      MutexLock lock(mutex_);
+      condition_.wait_until(mutex_, TimePoint::max(), [this]() TUTTI_REQUIRES(mutex_) {
+        return stop_.is_set() || !sent_.empty();
+      });
+      if (!sent_.empty()) reply = sent_.front().reply;
+    }
+    if (reply == nullptr) return end_life(Error(ErrorCode::kCancelled, "stopped"));
+    try {
+      TaskOutcome outcome = decode_outcome(reply->wait(TimePoint::max()));
+      Done done;
+      {
+        MutexLock lock(mutex_);
+        done = std::move(sent_.front().done);
+        sent_.pop_front();
+      }
+      done(std::move(outcome));
+    } catch (const Error& error) {
+      return end_life(error);
+    }
+  }
+}
+
+void RemoteWorker::end_life(const Error& error) {
+  std::deque<Sent> sent;
+  std::shared_ptr<RpcClient> client;
+  {
+    MutexLock lock(mutex_);
+    is_alive_.store(false);
+    sent.swap(sent_);
+    client.swap(client_);
+  }
+  client.reset();
+  AttemptReport::Kind kind = AttemptReport::Kind::kWorkerLost;
+  for (const Sent& each : sent) {
+    each.done(lost(std::exchange(kind, AttemptReport::Kind::kNotStarted), error.message()));
+  }
+}
+
+}  // namespace tutti::internal

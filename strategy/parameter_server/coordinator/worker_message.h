@@ -1,0 +1,49 @@
+// What a coordinator and a worker in another process say to each other.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "tutti/cluster/rpc/packet.h"
+#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
+
+namespace tutti::internal {
+
+/// The first request: both must define the same steps (StepRegistry::text()).
+struct WorkerHello {
+  std::string steps = {};
+};
+/// Answered with the outcome, when there is one.
+struct RunTask {
+  std::uint64_t call = 0;  // unique among those of the client
+  std::uint64_t number = 0;
+  int attempt = 1;
+  std::uint64_t term = 0;
+  std::uint64_t finished_below = 0;
+  std::string step = {};
+  Nest arguments = {};
+};
+struct CancelTask {
+  std::uint64_t call = 0;
+};
+/// Answered with a head of one byte when the task had not begun, else with an empty one.
+struct RecallTask {
+  std::uint64_t number = 0;
+  int attempt = 1;
+};
+struct ReleaseValue {
+  PerWorkerHandle handle = {};
+};
+using WorkerRequest = std::variant<WorkerHello, RunTask, CancelTask, RecallTask, ReleaseValue>;
+
+/// Throws as encode_nest().
+Packet encode(const WorkerRequest& request);
+/// Throws kDataLoss for packets that encode() does not write.
+WorkerRequest decode_worker_request(const Packet& packet);
+
+Packet encode(const TaskOutcome& outcome);
+TaskOutcome decode_outcome(const Packet& packet);
+
+}  // namespace tutti::internal

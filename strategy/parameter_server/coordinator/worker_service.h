@@ -1,0 +1,58 @@
+// A worker's side of the coordinator's calls.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tutti/cluster/rpc/rpc_server.h"
+#include "tutti/strategy/parameter_server/coordinator/task_runner.h"
+#include "tutti/strategy/parameter_server/coordinator/worker_message.h"
+
+namespace tutti::internal {
+
+/// Runs the tasks of the coordinator with the highest term that it has heard of; those of earlier
+/// ones are cancelled, and refused. A task that is asked for twice runs once. Threads: as
+/// RpcHandler.
+class WorkerService final : public RpcHandler {
+ public:
+  /// `strategy` and `registry` outlive it; it outlives the server that calls it.
+  WorkerService(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry);
+  /// Tasks are reported lost; waits for the one that runs.
+  ~WorkerService() override;
+
+  void take(std::shared_ptr<RpcCall> call) override;
+  void client_left(const RpcPeer& peer) override;
+
+ private:
+  using Key = std::pair<std::uint64_t, std::uint64_t>;  // client, call
+  struct Asked {
+    std::uint64_t term = 0;
+    std::shared_ptr<CancellationToken> token = {};
+    std::vector<std::shared_ptr<RpcCall>> waiting = {};
+    std::optional<Packet> answer = {};
+  };
+  /// Answers that are kept for calls that come again.
+  static constexpr std::size_t kMostAnswers = 256;
+
+  void greet(RpcCall& call, const WorkerHello& hello);
+  void run(std::shared_ptr<RpcCall> call, RunTask request);
+  void cancel(const Key& key);
+  void answer(const Key& key, const TaskOutcome& outcome);
+
+  const int worker_;
+  const StepRegistry& registry_;
+  const std::shared_ptr<CoordinatorNews> news_ = std::make_shared<CoordinatorNews>();
+  Mutex mutex_;
+  std::uint64_t term_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::map<Key, Asked> asked_ TUTTI_GUARDED_BY(mutex_);
+  std::deque<Key> answered_ TUTTI_GUARDED_BY(mutex_);
+  std::unique_ptr<TaskRunner> runner_;
+};
+
+}  // namespace tutti::internal

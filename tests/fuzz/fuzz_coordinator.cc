@@ -1,0 +1,66 @@
+// Fuzzes what coordinators and workers read: arguments and results of steps, messages, the journal.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+
+#include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
+#include "tutti/strategy/parameter_server/coordinator/nest.h"
+#include "tutti/strategy/parameter_server/coordinator/worker_message.h"
+
+namespace {
+
+using namespace tutti;
+
+/// The head's length (two bytes), the head, the payload.
+Packet packet_of(std::span<const std::byte> bytes) {
+  if (bytes.size() < 2) return {};
+  const std::size_t wanted =
+      std::to_integer<std::size_t>(bytes[0]) * 256 + std::to_integer<std::size_t>(bytes[1]);
+  bytes = bytes.subspan(2);
+  const auto head = bytes.first(std::min(wanted, bytes.size()));
+  return {{head.begin(), head.end()}, {{bytes.subspan(head.size()), nullptr}}};
+}
+
+/// What was accepted is what encoding gives back, byte by byte.
+void read_nest(const Packet& packet) {
+  std::size_t place = 0, payload_place = 0;
+  const Nest nest = internal::decode_nest(packet, place, payload_place);
+  Packet again;
+  internal::encode_nest(nest, again);
+  if (!std::ranges::equal(again.head, std::span(packet.head).first(place))) std::abort();
+  if (again.payload_bytes() != payload_place) std::abort();
+}
+
+template <class Message>
+void expect_same(const Message& message, const Packet& packet) {
+  const Packet again = internal::encode(message);
+  if (again.head != packet.head || again.payload_bytes() != packet.payload_bytes()) std::abort();
+}
+
+void read_journal(std::span<const std::byte> bytes) {
+  const auto ledger = internal::ClosureLedger::replay(bytes, {4, 2, true});
+  if (ledger.num_running() + ledger.num_queued() > ledger.next_number()) std::abort();
+}
+
+void read(int kind, std::span<const std::byte> bytes) {
+  if (kind == 1) return read_journal(bytes);
+  const Packet packet = packet_of(bytes);
+  if (kind == 0) return read_nest(packet);
+  if (kind == 2) return expect_same(internal::decode_worker_request(packet), packet);
+  expect_same(internal::decode_outcome(packet), packet);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  try {
+    read(data[0] % 4, std::as_bytes(std::span(data, size)).subspan(1));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDataLoss) std::abort();
+  }
+  return 0;
+}

@@ -1,0 +1,320 @@
+// The coordinator with embedded workers: scenarios CCO and CCE, each with three kinds of queues.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
+
+#include <set>
+
+#include "tests/strategy/parameter_server/coordinator_kit.h"
+#include "tutti/autograd/variable.h"
+
+namespace tutti {
+namespace cluster_coordinator_test {
+
+using testing::CoordinatorKind;
+using testing::CountingStrategy;
+using testing::expect_error;
+using testing::expect_tensor;
+using testing::Gate;
+using testing::HangWatchdog;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+class CoordinatorTest : public ::testing::TestWithParam<CoordinatorKind> {
+ protected:
+  HangWatchdog watchdog_{"a coordinator", 60s};
+  CountingStrategy strategy_{5};
+  ClusterCoordinator coordinator_{strategy_, testing::options_of(GetParam())};
+
+  void define_count() {
+    coordinator_.define("count", [this] { strategy_.count(); });
+  }
+  /// `body` must throw a ClosureError of this origin and code.
+  template <class Body>
+  void expect_failure(ErrorOrigin origin, ErrorCode code, const std::string& part,
+                      const Body& body) {
+    try {
+      body();
+      ADD_FAILURE() << "expected an error with '" << part << "'";
+    } catch (const ClosureError& error) {
+      EXPECT_EQ(error.origin(), origin) << error.message();
+      EXPECT_EQ(error.code(), code) << error.message();
+      EXPECT_THAT(error.message(), HasSubstr(part));
+    }
+  }
+};
+
+TEST_P(CoordinatorTest, CCO_01_ThereIsOnePerStrategy) {
+  ClusterCoordinator second(strategy_);
+  EXPECT_EQ(second, coordinator_);
+  define_count();
+  second.start();
+  second.schedule("count");
+  coordinator_.join();
+  strategy_.expect_counted(1);
+  CountingStrategy other(1);
+  EXPECT_NE(ClusterCoordinator(other), coordinator_);
+}
+
+TEST_P(CoordinatorTest, CCO_02_ResultsKeepTheirStructure) {
+  using Result = std::tuple<int, std::pair<int, int>, std::vector<int>, std::map<std::string, int>>;
+  coordinator_.define("nest", [] { return Result{2, {3, 4}, {5}, {{"v", 1}}}; });
+  coordinator_.define("nothing", [] {});
+  coordinator_.start();
+  const RemoteValue value = coordinator_.schedule("nest");
+  EXPECT_EQ(value.fetch<Result>(), (Result{2, {3, 4}, {5}, {{"v", 1}}}));
+  EXPECT_EQ(value.state(), RemoteValueState::kReady);
+  const std::vector<RemoteValue> both = {value, coordinator_.schedule("nothing")};
+  const std::vector<Nest> fetched = coordinator_.fetch(both);
+  EXPECT_EQ(fetched[0].structure(), "(int64 [], (int64 [], int64 []), (int64 []), {v: int64 []})");
+  EXPECT_TRUE(fetched[1].is_nothing());
+  expect_error(ErrorCode::kInvalidArgument, {"fetch: expected text", "got (int64"},
+               [&] { value.fetch<std::vector<std::string>>(); });
+}
+
+TEST_P(CoordinatorTest, CCO_03_ANewIteratorForEachClosure) {
+  coordinator_.define("next", [this](DatasetIterator& iterator) {
+    strategy_.count();
+    return iterator.next().features();
+  });
+  coordinator_.start();
+  const auto dataset = coordinator_.create_per_worker_dataset(Dataset::range(1, 2));
+  std::vector<RemoteValue> values;
+  for (int i = 0; i < 2; ++i) {
+    values.push_back(coordinator_.schedule("next", dataset.iterate()));
+  }
+  coordinator_.join();
+  for (const RemoteValue& value : values) EXPECT_EQ(value.fetch<int>(), 1);
+  strategy_.expect_counted(2);
+}
+
+TEST_P(CoordinatorTest, CCO_05_ADatasetFunctionThatMakesVariablesIsAnInputError) {
+  coordinator_.define("next", [](DatasetIterator& iterator) { return iterator.next().features(); });
+  coordinator_.start();
+  const auto dataset = coordinator_.create_per_worker_dataset([](const InputContext&) {
+    const Variable variable(Tensor(1.0f), {.name = "forbidden"});
+    return Dataset::range(3);
+  });
+  coordinator_.schedule("next", dataset.iterate());
+  expect_failure(ErrorOrigin::kInput, ErrorCode::kInvalidArgument, "'forbidden'",
+                 [&] { coordinator_.join(); });
+}
+
+TEST_P(CoordinatorTest, CCO_06_EachWorkerShufflesInAnotherOrder) {
+  coordinator_.define("all", [](DatasetIterator& iterator) {
+    std::vector<std::int64_t> all;
+    while (const auto batch = iterator.try_next()) all.push_back(batch->features().item_int());
+    return all;
+  });
+  coordinator_.start();
+  const auto dataset = coordinator_.create_per_worker_dataset(Dataset::range(20).shuffle(20));
+  std::set<std::vector<std::int64_t>> orders;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (const Nest& nest : coordinator_.run_on_each("all", dataset.iterate())) {
+      orders.insert(internal::from_nest<std::vector<std::int64_t>>(nest, "order"));
+    }
+  }
+  EXPECT_EQ(orders.size(), 10u);
+  for (const auto& order : orders) {
+    EXPECT_EQ(std::set<std::int64_t>(order.begin(), order.end()).size(), 20u);
+  }
+}
+
+TEST_P(CoordinatorTest, CCO_07_EachWorkerHasAVariableOfItsOwn) {
+  coordinator_.define("add", [](Variable& variable) { variable.assign_add(Tensor(1.0f)); });
+  coordinator_.define("read", [](const Variable& variable) { return variable.value(); });
+  const auto counters = coordinator_.create_per_worker([](int worker) {
+    return Variable(Tensor(0.0f), {.name = concat("counter of worker ", worker)});
+  });
+  coordinator_.start();
+  for (int round = 1; round <= 3; ++round) {
+    for (int i = 0; i < 10; ++i) coordinator_.schedule("add", counters);
+    coordinator_.join();
+    double sum = 0;
+    for (const Nest& nest : coordinator_.run_on_each("read", counters)) {
+      EXPECT_EQ(nest.tensor()->device(), Device{});
+      sum += nest.tensor()->item();
+    }
+    EXPECT_EQ(sum, 10.0 * round);
+  }
+}
+
+TEST_P(CoordinatorTest, CCO_09_ADatasetThatCannotBeMadeOnTheWorkerIsAnInputError) {
+  coordinator_.define("next", [](DatasetIterator& iterator) { return iterator.next().features(); });
+  coordinator_.start();
+  const auto dataset = coordinator_.create_per_worker_dataset([](const InputContext&) -> Dataset {
+    fail(ErrorCode::kNotFound, "a table of the chief's is not here");
+  });
+  const RemoteValue value = coordinator_.schedule("next", dataset.iterate());
+  expect_failure(ErrorOrigin::kInput, ErrorCode::kNotFound, "is not here",
+                 [&] { coordinator_.join(); });
+  expect_failure(ErrorOrigin::kInput, ErrorCode::kNotFound, "is not here", [&] { value.fetch(); });
+}
+
+TEST_P(CoordinatorTest, CCO_10_DatasetsAndFunctionsOfAWorkersContext) {
+  coordinator_.define("next", [](DatasetIterator iterator) { return iterator.next().features(); });
+  coordinator_.start();
+  const auto numbers = coordinator_.create_per_worker_dataset(Dataset::range(1, 11).batch(4));
+  const Tensor first = coordinator_.schedule("next", numbers.iterate()).fetch();
+  expect_tensor(first, {4}, {1, 2, 3, 4});
+  const auto own = coordinator_.create_per_worker_dataset([](const InputContext& context) {
+    EXPECT_EQ(context.num_input_pipelines, 5);
+    return Dataset::range(100).shard(5, context.input_pipeline_id);
+  });
+  const std::vector<Nest> firsts = coordinator_.run_on_each("next", own.iterate());
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(firsts[i].tensor()->item_int(), static_cast<std::int64_t>(i));
+  }
+}
+
+TEST_P(CoordinatorTest, CCO_11_TwoIteratorsAsArguments) {
+  coordinator_.define("sum", [](DatasetIterator& a, DatasetIterator& b) {
+    return a.next().features().item_int() + b.next().features().item_int();
+  });
+  coordinator_.start();
+  const auto low = coordinator_.create_per_worker_dataset(Dataset::range(0, 5));
+  const auto high = coordinator_.create_per_worker_dataset(Dataset::range(5, 10));
+  EXPECT_EQ(coordinator_.schedule("sum", low.iterate(), high.iterate()).fetch<int>(), 5);
+}
+
+TEST_P(CoordinatorTest, CCO_14_IteratorsAreReleasedWhenDropped) {
+  coordinator_.define("next", [](DatasetIterator& iterator) { return iterator.next().features(); });
+  coordinator_.start();
+  const auto alive = std::make_shared<int>(0);
+  {
+    const auto dataset = coordinator_.create_per_worker_dataset([alive](const InputContext&) {
+      return Dataset::from_generator([alive](std::uint64_t) -> Dataset::Generator {
+        return [held = std::make_shared<std::shared_ptr<int>>(alive)] {
+          return std::optional<Element>(Element({Tensor(1.0f)}));
+        };
+      });
+    });
+    for (int round = 0; round < 10; ++round) {
+      const auto iterator = dataset.iterate();
+      for (int i = 0; i < 5; ++i) coordinator_.schedule("next", iterator);
+      coordinator_.join();
+    }
+  }
+  // This one, and those of the definition's function.
+  const long of_definition = 2;
+  const TimePoint deadline = deadline_after(Clock::system().now(), 5s);
+  while (alive.use_count() > of_definition && Clock::system().now() < deadline) {
+    Clock::system().sleep_for(1ms);
+  }
+  EXPECT_EQ(alive.use_count(), of_definition);
+}
+
+TEST_P(CoordinatorTest, CCE_01_AFailedAssertionIsRaisedOnceAndTheNextStepsWork) {
+  define_count();
+  coordinator_.define("assert", [] { fail(ErrorCode::kInvalidArgument, "assertion failed"); });
+  coordinator_.start();
+  for (int i = 0; i < 3; ++i) coordinator_.schedule("count");
+  coordinator_.join();
+  coordinator_.schedule("assert");
+  expect_failure(ErrorOrigin::kUser, ErrorCode::kInvalidArgument, "assertion failed",
+                 [&] { coordinator_.join(); });
+  coordinator_.schedule("count");
+  coordinator_.join();
+  EXPECT_TRUE(coordinator_.done());
+  strategy_.expect_counted(4);
+  coordinator_.schedule("assert");
+  Clock::system().sleep_for(20ms);
+  expect_failure(ErrorOrigin::kUser, ErrorCode::kInvalidArgument, "assertion failed", [&] {
+    for (int i = 0; i < 1000; ++i) coordinator_.schedule("count");
+  });
+}
+
+TEST_P(CoordinatorTest, CCE_03_AResourceThatCannotBeMadeFailsThoseWhoUseItAlone) {
+  define_count();
+  coordinator_.define("use", [](const std::shared_ptr<int>& value) { return *value; });
+  const auto broken = coordinator_.create_per_worker(
+      [](int) -> std::shared_ptr<int> { throw std::runtime_error("no such device"); });
+  coordinator_.start();
+  coordinator_.schedule("count");
+  coordinator_.join();           // nobody used it
+  for (int i = 0; i < 2; ++i) {  // the second time from what was remembered
+    const RemoteValue value = coordinator_.schedule("use", broken);
+    expect_failure(ErrorOrigin::kInput, ErrorCode::kInternal, "no such device",
+                   [&] { coordinator_.join(); });
+    expect_failure(ErrorOrigin::kInput, ErrorCode::kInternal, "could not be made",
+                   [&] { value.fetch<int>(); });
+  }
+  coordinator_.schedule("count");
+  coordinator_.join();
+  strategy_.expect_counted(2);
+}
+
+TEST_P(CoordinatorTest, CCE_04_ALongClosureIsCancelledWhenAnotherFails) {
+  std::atomic<bool> runs{false};
+  coordinator_.define("long", [&runs] {
+    runs = true;
+    for (;;) {
+      ClosureContext::current()->throw_if_cancelled();
+      Clock::system().sleep_for(1ms);
+    }
+  });
+  coordinator_.define("assert", [&runs] {
+    while (!runs) Clock::system().sleep_for(1ms);
+    fail(ErrorCode::kInvalidArgument, "assertion failed");
+  });
+  coordinator_.define("next", [this](DatasetIterator& iterator) {
+    strategy_.count();
+    return iterator.next().features();
+  });
+  coordinator_.start();
+  const auto dataset = coordinator_.create_per_worker_dataset(Dataset::range(10));
+  const auto iterator = dataset.iterate();
+  const RemoteValue endless = coordinator_.schedule("long");
+  coordinator_.schedule("assert");
+  expect_failure(ErrorOrigin::kUser, ErrorCode::kInvalidArgument, "assertion failed",
+                 [&] { coordinator_.join(); });
+  EXPECT_EQ(endless.state(), RemoteValueState::kAborted);
+  expect_error(ErrorCode::kCancelled, {"please schedule it again"}, [&] { endless.fetch(); });
+  for (int i = 0; i < 3; ++i) coordinator_.schedule("next", iterator);
+  coordinator_.join();
+  strategy_.expect_counted(3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Queues, CoordinatorTest,
+                         ::testing::ValuesIn(testing::all_coordinator_kinds()),
+                         [](const auto& each) { return each.param.name; });
+
+TEST(Coordinator, ErrorsOfUseSayWhatToDo) {
+  CountingStrategy strategy(2);
+  ClusterCoordinator coordinator(strategy);
+  coordinator.define("train", [](Tensor, float) {});
+  coordinator.define("trace", [](std::int32_t number) { return number; });
+  coordinator.define("evaluate", [] {});
+  coordinator.define("print", [] {});
+  expect_error(ErrorCode::kAlreadyExists, {"train(Tensor, float32) -> nothing", "train() -> int32"},
+               [&] { coordinator.define("train", [] { return 1; }); });
+  expect_error(ErrorCode::kFailedPrecondition, {"was not started"},
+               [&] { coordinator.schedule("print"); });
+  coordinator.start();
+  expect_error(ErrorCode::kFailedPrecondition, {"after start()"},
+               [&] { coordinator.define("late", [] {}); });
+  expect_error(ErrorCode::kNotFound, {"no step 'trian'", "train, trace, print"},
+               [&] { coordinator.schedule("trian"); });
+  expect_error(ErrorCode::kInvalidArgument, {"train(Tensor, float32) -> nothing", "(int64 [])"},
+               [&] { coordinator.schedule("train", 1); });
+  coordinator.schedule("trace", 2.5f);
+  expect_error(ErrorCode::kInvalidArgument,
+               {"input error", "step 'trace', argument 0", "expected int32", "got float32 []"},
+               [&] { coordinator.join(); });
+  coordinator.schedule("trace", std::int64_t{1} << 40);
+  expect_error(ErrorCode::kInvalidArgument, {"to 2147483647, got 1099511627776"},
+               [&] { coordinator.join(); });
+}
+
+TEST(Coordinator, StepsDrawTheSameNumbersWhoeverRunsThem) {
+  CountingStrategy strategy(2);
+  ClusterCoordinator coordinator(strategy);
+  coordinator.define("draw", [] {
+    const RandomContext& context = current_random_context();
+    return static_cast<std::int64_t>(context.step);
+  });
+  coordinator.start();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(coordinator.schedule("draw").fetch<int>(), i);
+}
+
+}  // namespace cluster_coordinator_test
+}  // namespace tutti

@@ -1,0 +1,213 @@
+// Workers that die and come back while closures run: scenarios FTB, with == where tf asserts >=.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/strategy/parameter_server/coordinator_kit.h"
+#include "tutti/core/executor.h"
+
+namespace tutti {
+namespace fault_tolerance_test {
+
+using testing::CountingStrategy;
+using testing::embedded;
+using testing::expect_error;
+using testing::Gate;
+using testing::HangWatchdog;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+class FaultToleranceTest : public ::testing::Test {
+ protected:
+  HangWatchdog watchdog_{"workers that die", 60s};
+  Gate gate_;  // outlives the workers' threads
+  CountingStrategy strategy_{4};
+  ClusterCoordinator coordinator_{strategy_};
+
+  void start() {
+    coordinator_.define("count", [this] { strategy_.count(); });
+    coordinator_.define("long", [this] {
+      gate_.pass();
+      strategy_.count();
+    });
+    coordinator_.define("assert", [] { fail(ErrorCode::kInvalidArgument, "assertion failed"); });
+    coordinator_.define("endless", [this] {
+      ++gate_.num_inside;
+      while (!ClosureContext::current()->cancelled()) Clock::system().sleep_for(1ms);
+      ClosureContext::current()->throw_if_cancelled();
+    });
+    coordinator_.start();
+  }
+  void schedule(const std::string& step, int count) {
+    for (int i = 0; i < count; ++i) coordinator_.schedule(step);
+  }
+  void kill(int worker) { embedded(coordinator_, worker).kill(); }
+  void restart(int worker) { embedded(coordinator_, worker).restart(); }
+  ~FaultToleranceTest() override { gate_.open(); }
+};
+
+TEST_F(FaultToleranceTest, FTB_01_AWorkerThatIsRestartedBetweenSteps) {
+  start();
+  schedule("count", 2);
+  coordinator_.join();
+  kill(0);
+  Clock::system().sleep_for(20ms);
+  restart(0);
+  schedule("count", 2);
+  coordinator_.join();
+  strategy_.expect_counted(4);
+}
+
+TEST_F(FaultToleranceTest, FTB_02_StepsInFlightOnAKilledWorkerCountOnce) {
+  start();
+  schedule("long", 4);
+  gate_.expect_inside(4);
+  kill(0);
+  restart(0);
+  gate_.open();
+  coordinator_.join();
+  // What the killed worker had runs on, as a thread must: as a process that is not quite dead.
+  const TimePoint deadline = deadline_after(Clock::system().now(), 5s);
+  while (strategy_.num_calls < 5 && Clock::system().now() < deadline) {
+    Clock::system().sleep_for(1ms);
+  }
+  EXPECT_EQ(strategy_.num_calls, 5);
+  strategy_.expect_counted(4);  // tf: 4 or more
+}
+
+TEST_F(FaultToleranceTest, FTB_03_AWorkerLostBesideAUserError) {
+  start();
+  const RemoteValue endless = coordinator_.schedule("endless");
+  gate_.expect_inside(1);
+  kill(1);
+  coordinator_.schedule("assert");
+  try {
+    coordinator_.join();
+    ADD_FAILURE() << "no error";
+  } catch (const ClosureError& error) {
+    EXPECT_EQ(error.origin(), ErrorOrigin::kUser);
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  }
+  expect_error(ErrorCode::kCancelled, {"please schedule it again"}, [&] { endless.fetch(); });
+  schedule("count", 3);  // the worker is still away
+  coordinator_.join();
+  strategy_.expect_counted(3);
+}
+
+TEST_F(FaultToleranceTest, FTB_05_TwoWorkersAtOnceAndOneTwiceInARow) {
+  start();
+  schedule("long", 10);
+  gate_.expect_inside(4);
+  kill(0), kill(1);
+  restart(0), restart(1);
+  gate_.expect_inside(6);
+  kill(2);
+  restart(2);
+  gate_.expect_inside(7);
+  gate_.open();
+  coordinator_.join();
+  EXPECT_EQ(coordinator_.closures().num_ended(), 10u);
+  strategy_.expect_counted(10);
+}
+
+TEST_F(FaultToleranceTest, FTB_05_TheSameWorkerTwiceIsNotTheClosuresFault) {
+  start();
+  for (int worker = 1; worker < 4; ++worker) kill(worker);
+  coordinator_.schedule("long");
+  gate_.expect_inside(1);
+  for (int life = 0; life < 2; ++life) {
+    kill(0);
+    restart(0);
+    gate_.expect_inside(2 + life);
+  }
+  gate_.open();
+  coordinator_.join();
+  strategy_.expect_counted(1);
+}
+
+TEST_F(FaultToleranceTest, FTB_06_AServersErrorSaysThatItIsOne) {
+  start();
+  strategy_.is_second_gone = true;
+  schedule("count", 2);
+  try {
+    coordinator_.join();
+    ADD_FAILURE() << "no error";
+  } catch (const ClosureError& error) {
+    EXPECT_EQ(error.origin(), ErrorOrigin::kServer);
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+    EXPECT_THAT(error.message(), HasSubstr("ps error: ps 1: does not answer"));
+  }
+}
+
+TEST_F(FaultToleranceTest, FTB_10_DroppingTheCoordinatorEndsItsThreadsWithinASecond) {
+  const int before = num_running_threads();
+  const TimePoint begin = Clock::system().now();
+  {
+    CountingStrategy strategy(4);
+    ClusterCoordinator coordinator(strategy);
+    coordinator.define("endless", [] {
+      while (!ClosureContext::current()->cancelled()) Clock::system().sleep_for(1ms);
+    });
+    coordinator.start();
+    for (int i = 0; i < 20; ++i) coordinator.schedule("endless");
+    EXPECT_GT(num_running_threads(), before);
+  }
+  EXPECT_EQ(num_running_threads(), before);
+  EXPECT_LT(seconds_between(begin, Clock::system().now()), 1.0);
+}
+
+TEST_F(FaultToleranceTest, AClosureThatKillsWorkersFailsInsteadOfEatingAll) {
+  start();
+  const RemoteValue poison = coordinator_.schedule("long");
+  for (int death = 1; death <= 2; ++death) {
+    gate_.expect_inside(death);
+    for (int worker = 0; worker < 4; ++worker) {
+      if (coordinator_.worker(worker).doing() != "nothing" &&
+          embedded(coordinator_, worker).is_alive()) {
+        kill(worker);
+        break;
+      }
+    }
+  }
+  try {
+    coordinator_.join();
+    ADD_FAILURE() << "no error";
+  } catch (const ClosureError& error) {
+    EXPECT_EQ(error.origin(), ErrorOrigin::kWorker);
+    EXPECT_THAT(error.message(), HasSubstr("2 different workers were lost"));
+  }
+  schedule("count", 2);
+  coordinator_.join();
+  gate_.open();
+}
+
+TEST_F(FaultToleranceTest, PerWorkerValuesAreMadeAnewAfterARestart) {
+  std::atomic<int> num_made{0};
+  coordinator_.define("use", [](const int& value) { return value; });
+  const auto values = coordinator_.create_per_worker([&](int worker) {
+    ++num_made;
+    return worker;
+  });
+  start();
+  const std::vector<Nest> first = coordinator_.run_on_each("use", values);
+  EXPECT_EQ(num_made, 4);
+  kill(3);
+  EXPECT_TRUE(coordinator_.run_on_each("use", values)[3].is_nothing());
+  restart(3);
+  EXPECT_EQ(internal::from_nest<int>(coordinator_.run_on_each("use", values)[3], "value"), 3);
+  EXPECT_EQ(num_made, 5);
+}
+
+TEST(FaultTolerance, WhenNobodyComesBackTheClosuresFail) {
+  HangWatchdog watchdog("no worker", 30s);
+  CountingStrategy strategy(2);
+  ClusterCoordinatorOptions options;
+  options.most_absence = 40ms;
+  ClusterCoordinator coordinator(strategy, options);
+  coordinator.define("count", [&] { strategy.count(); });
+  coordinator.start();
+  embedded(coordinator, 0).kill(), embedded(coordinator, 1).kill();
+  coordinator.schedule("count");
+  expect_error(ErrorCode::kUnavailable, {"worker error", "no worker was there for"},
+               [&] { coordinator.join(); });
+}
+
+}  // namespace fault_tolerance_test
+}  // namespace tutti

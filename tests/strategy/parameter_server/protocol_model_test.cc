@@ -1,0 +1,77 @@
+// The coordinator's protocol in every state that two workers and two servers can reach.
+// SPDX-License-Identifier: Apache-2.0
+//
+// TUTTI_MODEL_BOUNDS="closures faults cuts" sets other bounds (./test --full does).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "tests/strategy/parameter_server/model_checker.h"
+
+namespace tutti::testing {
+namespace protocol_model_test {
+
+constexpr std::size_t kMostStates = std::size_t{400} << 20;
+
+ModelOptions bounds(ModelOptions usual) {
+  const char* text = std::getenv("TUTTI_MODEL_BOUNDS");
+  if (text == nullptr) return usual;
+  std::istringstream in(text);
+  in >> usual.num_closures >> usual.num_faults >> usual.num_cuts;
+  return usual;
+}
+
+std::string trace_of(const ModelCheckResult& result) {
+  return concat(result.violation, "\n  ", join(result.trace, "\n  "));
+}
+
+void print(const ModelOptions& options, const ModelCheckResult& result) {
+  std::printf(
+      "model: 2 workers, 2 servers, %d closures, %d faults, %d cuts: %zu states, %zu steps, "
+      "depth %zu\n",
+      options.num_closures, options.num_faults, options.num_cuts, result.num_states,
+      result.num_steps, result.depth);
+}
+
+TEST(ProtocolModel, NoStateBreaksExactlyOnceAndEveryScheduleEnds) {
+  const ModelOptions options = bounds({2, 2, 0, PlantedBug::kNone});
+  const ModelCheckResult result = check_model(options, kMostStates);
+  print(options, result);
+  EXPECT_EQ(result.violation, "") << trace_of(result);
+  EXPECT_TRUE(result.is_exhausted);
+  EXPECT_GT(result.num_states, 1000u);
+}
+
+TEST(ProtocolModel, CutsAreConsistent) {
+  const ModelOptions options{2, 1, 2, PlantedBug::kNone};
+  const ModelCheckResult result = check_model(options, kMostStates);
+  print(options, result);
+  EXPECT_EQ(result.violation, "") << trace_of(result);
+  EXPECT_TRUE(result.is_exhausted);
+}
+
+class PlantedBugTest : public ::testing::TestWithParam<std::tuple<PlantedBug, ModelOptions>> {};
+
+TEST_P(PlantedBugTest, IsFoundWithTheFewestSteps) {
+  ModelOptions options = std::get<1>(GetParam());
+  options.bug = std::get<0>(GetParam());
+  const ModelCheckResult result = check_model(options, kMostStates);
+  print(options, result);
+  std::printf("%s\n", trace_of(result).c_str());
+  EXPECT_NE(result.violation, "");
+  EXPECT_FALSE(result.trace.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EachBug, PlantedBugTest,
+    ::testing::Values(std::tuple(PlantedBug::kSnapshotWithoutTable, ModelOptions{1, 1, 1}),
+                      std::tuple(PlantedBug::kFinishedBeforeConfirmed, ModelOptions{1, 0, 0}),
+                      std::tuple(PlantedBug::kRetryTakesNewNumber, ModelOptions{1, 1, 0}),
+                      std::tuple(PlantedBug::kOldTermAccepted, ModelOptions{2, 2, 0}),
+                      std::tuple(PlantedBug::kWatermarkMovesDuringCut, ModelOptions{2, 1, 1}),
+                      std::tuple(PlantedBug::kLateSnapshotOverwrites, ModelOptions{2, 2, 1})));
+
+}  // namespace protocol_model_test
+}  // namespace tutti::testing

@@ -1,0 +1,162 @@
+// States of the model: as bytes, in words, and whether they are sound.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "tests/strategy/parameter_server/protocol_model.h"
+#include "tutti/cluster/handshake/byte_stream.h"
+
+namespace tutti::testing {
+namespace {
+
+using internal::ClosureLedger;
+using Message = ModelMessage;
+
+std::uint8_t swapped(std::uint8_t mask) {
+  return static_cast<std::uint8_t>(((mask & 1) << 1) | ((mask >> 1) & 1));
+}
+
+void write(internal::ByteWriter& bytes, const ModelServer::Counts& counts) {
+  for (const std::uint8_t count : counts) bytes.number(count);
+}
+void write(internal::ByteWriter& bytes, const ModelServer& server) {
+  bytes.number(static_cast<std::uint8_t>(server.is_up));
+  bytes.raw(server.table.save());
+  write(bytes, server.counts);
+  bytes.number(server.restored_term);
+  bytes.number(model_byte(server.saved.size()));
+  for (const ModelServer::Saved& saved : server.saved) {
+    bytes.number(saved.cut), bytes.raw(saved.table.save()), write(bytes, saved.counts);
+  }
+}
+
+/// All but the ledger, with the servers in this order or the other.
+std::vector<std::byte> bytes_of(const ModelState& state, bool swap) {
+  internal::ByteWriter bytes;
+  bytes.number(static_cast<std::uint8_t>(state.coordinator_is_up));
+  bytes.number(static_cast<std::uint8_t>(state.takes_cut));
+  bytes.number(swap ? swapped(state.saved_by) : state.saved_by);
+  bytes.number(state.faults_left), bytes.number(state.cuts_left);
+  for (int i = 0; i < kModelServers; ++i) {
+    const auto s = static_cast<std::size_t>(swap ? kModelServers - 1 - i : i);
+    bytes.number(static_cast<std::uint8_t>(state.await[s]));
+    write(bytes, state.servers[s]);
+  }
+  std::vector<ModelTask> tasks = state.tasks;
+  std::vector<Message> network = state.network;
+  if (swap) {
+    for (ModelTask& task : tasks) task.confirmed_by = swapped(task.confirmed_by);
+    for (Message& message : network) {
+      if (message.kind != Message::Kind::kDone) message.server ^= 1;
+    }
+    std::ranges::sort(tasks), std::ranges::sort(network);
+  }
+  bytes.number(model_byte(tasks.size()));
+  for (const ModelTask& t : tasks) {
+    for (const std::uint8_t part : {t.number, t.attempt, t.content, t.term, t.confirmed_by}) {
+      bytes.number(part);
+    }
+  }
+  for (const Message& m : network) {
+    bytes.number(static_cast<std::uint8_t>(m.kind));
+    for (const std::uint8_t part :
+         {m.server, m.number, m.attempt, m.content, m.term, m.below, m.cut}) {
+      bytes.number(part);
+    }
+  }
+  return std::move(bytes.bytes());
+}
+
+}  // namespace
+
+std::uint8_t model_byte(std::uint64_t value) {
+  TUTTI_CHECK(value < 256, "the model counts in bytes");
+  return static_cast<std::uint8_t>(value);
+}
+
+std::string to_string(const ModelMessage& m) {
+  const std::string server = concat(" ps ", static_cast<int>(m.server));
+  const std::string term = concat(" (term ", static_cast<int>(m.term), ")");
+  switch (m.kind) {
+    case Message::Kind::kPush:
+      return concat("push of closure ", static_cast<int>(m.number), " attempt ",
+                    static_cast<int>(m.attempt), " to", server, ", finished below ",
+                    static_cast<int>(m.below), term);
+    case Message::Kind::kDone:
+      return concat("report that closure ", static_cast<int>(m.number), " attempt ",
+                    static_cast<int>(m.attempt), " finished");
+    case Message::Kind::kFence:
+      return concat("fence for", server, term);
+    case Message::Kind::kRestore:
+      return concat("restore of", server, " to cut ", static_cast<int>(m.cut), term);
+    case Message::Kind::kSnapshot:
+      return concat("snapshot of", server, " for cut ", static_cast<int>(m.cut), term);
+  }
+  return "?";
+}
+
+ModelMessage control_message(const ModelState& state, int server) {
+  using Await = ModelState::Await;
+  Message m;
+  m.server = model_byte(static_cast<std::uint64_t>(server));
+  m.term = model_byte(state.ledger.term());
+  switch (state.await[m.server]) {
+    case Await::kFence:
+      m.kind = Message::Kind::kFence;
+      break;
+    case Await::kRestore:
+      m.kind = Message::Kind::kRestore;
+      m.cut = model_byte(state.ledger.last_cut());
+      break;
+    case Await::kNothing:
+      m.kind = Message::Kind::kSnapshot;
+      m.cut = model_byte(state.ledger.last_cut_begun());
+  }
+  return m;
+}
+
+std::vector<std::byte> ModelState::bytes() const {
+  auto bytes = std::min(bytes_of(*this, false), bytes_of(*this, true));
+  const auto of_ledger = ledger.bytes();
+  bytes.insert(bytes.end(), of_ledger.begin(), of_ledger.end());
+  return bytes;
+}
+
+std::string ProtocolModel::violation(const ModelState& state) const {
+  if (!state.violation.empty()) return state.violation;
+  for (int s = 0; s < kModelServers; ++s) {
+    const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
+    if (!server.is_up) continue;
+    const bool is_current = server.restored_term >= state.ledger.rollback_term();
+    for (int c = 0; c < options_.num_closures; ++c) {
+      const int count = server.counts[static_cast<std::size_t>(c)];
+      if (count > 1) return concat("ps ", s, " counted closure ", c, " ", count, " times");
+      const auto* closure = state.ledger.find(static_cast<std::uint64_t>(c));
+      // (A number that the planted bug gives up ends, too, but its content goes on.)
+      const bool has_finished =
+          options_.bug != PlantedBug::kRetryTakesNewNumber &&
+          (closure == nullptr || closure->state == ClosureLedger::State::kFinished);
+      if (is_current && has_finished && count != 1) {
+        return concat("closure ", c, " finished, and ps ", s, " did not count it");
+      }
+    }
+  }
+  return "";
+}
+
+std::string ProtocolModel::why_not_ended(const ModelState& state) const {
+  if (!state.coordinator_is_up) return "there is no coordinator";
+  if (!state.ledger.is_drained()) return "closures wait or run";
+  for (int s = 0; s < kModelServers; ++s) {
+    const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
+    if (!server.is_up) return concat("ps ", s, " is not there");
+    for (int c = 0; c < options_.num_closures; ++c) {
+      if (server.counts[static_cast<std::size_t>(c)] != 1) {
+        return concat("ps ", s, " did not count closure ", c);
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,206 @@
+// Workers behind connections: the same closures, workers that go and come, other programs.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/remote_worker.h"
+
+#include "tests/strategy/parameter_server/coordinator_kit.h"
+#include "tutti/strategy/parameter_server/coordinator/worker_message.h"
+#include "tutti/strategy/parameter_server/coordinator/worker_service.h"
+
+namespace tutti {
+namespace remote_worker_test {
+
+using testing::CountingStrategy;
+using testing::expect_error;
+using testing::Gate;
+using testing::HangWatchdog;
+using namespace std::chrono_literals;
+
+/// What the program defines on every task.
+void define_steps(internal::StepRegistry& registry, CountingStrategy& strategy, Gate& gate) {
+  registry.define("count", [&strategy] { strategy.count(); });
+  registry.define("double", [](const Tensor& x) { return std::vector<Tensor>{x, x}; });
+  registry.define("fail", [] { fail(ErrorCode::kOutOfRange, "end of data"); });
+  registry.define("long", [&] {
+    gate.pass();
+    strategy.count();
+  });
+  registry.define("endless", [&gate] {
+    ++gate.num_inside;
+    while (!ClosureContext::current()->cancelled()) Clock::system().sleep_for(1ms);
+    ClosureContext::current()->throw_if_cancelled();
+  });
+}
+
+/// A worker task of the job: what its process has.
+class WorkerProcess {
+ public:
+  WorkerProcess(int worker, std::uint64_t incarnation, const std::string& address,
+                CountingStrategy& strategy, Gate& gate, const std::string& extra_step = "") {
+    define_steps(registry_, strategy, gate);
+    if (!extra_step.empty()) registry_.define(extra_step, [] {});
+    service_ = std::make_unique<internal::WorkerService>(worker, strategy, registry_);
+    RpcServerOptions options;
+    options.wire = RpcWire::kInProcess;
+    options.address = address;
+    options.self = {"worker", worker, address};
+    options.incarnation = incarnation;
+    options.job_id = "test";
+    server_ = RpcServer::start(options, *service_);
+  }
+  std::string target() const { return server_->target(); }
+
+ private:
+  internal::StepRegistry registry_;
+  std::unique_ptr<internal::WorkerService> service_;
+  std::unique_ptr<RpcServer> server_;
+};
+
+class RemoteWorkerTest : public ::testing::Test {
+ protected:
+  static constexpr int kWorkers = 2;
+
+  std::string address(int worker) const { return concat("coordinator-test-worker-", worker); }
+  void begin(int worker, const std::string& extra_step = "") {
+    const auto w = static_cast<std::size_t>(worker);
+    processes_[w] = std::make_unique<WorkerProcess>(worker, incarnations_[w]++, address(worker),
+                                                    strategy_, gate_, extra_step);
+  }
+  void end(int worker) { processes_[static_cast<std::size_t>(worker)].reset(); }
+
+  /// A strategy whose workers are elsewhere.
+  class Connected final : public CoordinatedStrategy {
+   public:
+    explicit Connected(RemoteWorkerTest& test) : test_(test) {}
+    int num_workers() const override { return kWorkers; }
+    std::string worker_name(int worker) const override { return concat("worker ", worker); }
+    void run_closure(const ClosureContext&, const std::function<void()>&) override {
+      fail(ErrorCode::kInternal, "a closure ran on the chief");
+    }
+    void run_on_worker(int, const std::function<void()>&) override {}
+    std::unique_ptr<internal::WorkerLink> connect_worker(
+        int worker, internal::StepRegistry& registry) override {
+      internal::RemoteWorkerOptions options;
+      options.worker = worker;
+      options.between_tries = 5ms;
+      options.steps = [&registry] { return registry.text(); };
+      options.connect = [worker, target = "inproc://" + test_.address(worker)] {
+        RpcClientOptions client;
+        client.self = {"chief", 0, ""};
+        client.server = {"worker", worker, ""};
+        client.job_id = "test";
+        client.connect_timeout = 50ms;
+        client.patience = 100ms;
+        return RpcClient::connect(target, client);
+      };
+      return std::make_unique<internal::RemoteWorker>(std::move(options));
+    }
+
+   private:
+    RemoteWorkerTest& test_;
+  };
+
+  void start() {
+    coordinator_ = std::make_unique<ClusterCoordinator>(connected_);
+    coordinator_->define("count", [] {});
+    coordinator_->define("double", [](const Tensor& x) { return std::vector<Tensor>{x, x}; });
+    coordinator_->define("fail", [] {});
+    coordinator_->define("long", [] {});
+    coordinator_->define("endless", [] {});
+    coordinator_->start();
+  }
+
+  HangWatchdog watchdog_{"remote workers", 60s};
+  Gate gate_;
+  CountingStrategy strategy_{kWorkers};
+  Connected connected_{*this};
+  std::array<std::uint64_t, kWorkers> incarnations_{};
+  std::array<std::unique_ptr<WorkerProcess>, kWorkers> processes_;
+  std::unique_ptr<ClusterCoordinator> coordinator_;
+};
+
+TEST_F(RemoteWorkerTest, RunsClosuresAndBringsBackWhatTheyGive) {
+  begin(0), begin(1);
+  start();
+  for (int i = 0; i < 20; ++i) coordinator_->schedule("count");
+  const Tensor large = Tensor::full({1000}, 2.5);
+  const RemoteValue value = coordinator_->schedule("double", large);
+  coordinator_->join();
+  strategy_.expect_counted(20);
+  for (const Tensor& each : value.fetch<std::vector<Tensor>>()) {
+    testing::expect_same_bits(each, large);
+  }
+  coordinator_->schedule("fail");
+  try {
+    coordinator_->join();
+    ADD_FAILURE() << "no error";
+  } catch (const ClosureError& error) {
+    EXPECT_EQ(error.origin(), ErrorOrigin::kUser);
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfRange);
+    EXPECT_THAT(error.message(), ::testing::HasSubstr("end of data"));
+  }
+}
+
+TEST_F(RemoteWorkerTest, AWorkerThatIsGoneIsReplacedAndItsClosuresCountOnce) {
+  begin(0), begin(1);
+  start();
+  for (int i = 0; i < 6; ++i) coordinator_->schedule("long");
+  gate_.expect_inside(2);
+  gate_.open();  // a worker's end waits for its thread
+  end(0);
+  coordinator_->join();
+  begin(0);
+  for (int i = 0; i < 6; ++i) coordinator_->schedule("count");
+  coordinator_->join();
+  strategy_.expect_counted(12);
+}
+
+TEST_F(RemoteWorkerTest, CancellationReachesTheWorker) {
+  begin(0), begin(1);
+  start();
+  const RemoteValue endless = coordinator_->schedule("endless");
+  gate_.expect_inside(1);
+  coordinator_->schedule("fail");
+  expect_error(ErrorCode::kOutOfRange, {"end of data"}, [&] { coordinator_->join(); });
+  expect_error(ErrorCode::kCancelled, {"please schedule it again"}, [&] { endless.fetch(); });
+}
+
+TEST_F(RemoteWorkerTest, AWorkerWithOtherStepsGetsNothing) {
+  begin(0, "another"), begin(1);
+  start();
+  for (int i = 0; i < 10; ++i) coordinator_->schedule("count");
+  coordinator_->join();
+  strategy_.expect_counted(10);
+  EXPECT_FALSE(coordinator_->worker(0).is_alive());
+  EXPECT_TRUE(coordinator_->worker(1).is_alive());
+}
+
+TEST(WorkerMessage, EveryRequestAndOutcomeIsReadAsItWasWritten) {
+  using namespace internal;
+  const std::vector<WorkerRequest> requests = {
+      WorkerHello{"train() -> nothing\n"},
+      RunTask{1, 2, 3, 4, 5, "train", to_nest(std::vector<int>{7})}, CancelTask{9},
+      RecallTask{3, 2}, ReleaseValue{{1, 2, "float", {}}}};
+  for (const WorkerRequest& request : requests) {
+    const Packet packet = encode(request);
+    EXPECT_EQ(encode(decode_worker_request(packet)).head, packet.head) << request.index();
+    for (std::size_t cut = 0; cut < packet.head.size(); ++cut) {
+      Packet part;
+      part.head.assign(packet.head.begin(), packet.head.begin() + static_cast<std::ptrdiff_t>(cut));
+      expect_error(ErrorCode::kDataLoss, {}, [&] { decode_worker_request(part); });
+    }
+  }
+  const std::vector<TaskOutcome> outcomes = {
+      to_nest(1.5f), TaskFailure{ErrorOrigin::kServer, ErrorCode::kUnavailable, "ps 1"},
+      TaskStopped(),
+      AttemptReport{AttemptReport::Kind::kWorkerLost, 3, ErrorOrigin::kWorker, ErrorCode::kAborted,
+                    "gone"}};
+  for (const TaskOutcome& outcome : outcomes) {
+    const Packet packet = encode(outcome);
+    const TaskOutcome read = decode_outcome(packet);
+    EXPECT_EQ(read.index(), outcome.index());
+    EXPECT_EQ(encode(read).head, packet.head);
+  }
+}
+
+}  // namespace remote_worker_test
+}  // namespace tutti
