@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "tests/support/tensor_matchers.h"
@@ -38,7 +39,10 @@ class Chance {
 std::vector<std::byte> bytes_of(std::size_t count, std::uint64_t seed) {
   Chance chance(seed);
   std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(chance());
+  for (std::size_t i = 0; i < count; i += 4) {
+    const std::uint64_t number = chance();
+    std::memcpy(&bytes[i], &number, std::min<std::size_t>(4, count - i));
+  }
   return bytes;
 }
 
