@@ -25,10 +25,10 @@ class DrivenScope {
 }  // namespace
 
 std::shared_ptr<MpiHub> MpiHub::get() {
+  MpiRuntime& runtime = MpiRuntime::get();  // made before the hub, so that it outlives it
   static Mutex mutex;
   static std::shared_ptr<MpiHub> hub;
   MutexLock lock(mutex);
-  MpiRuntime& runtime = MpiRuntime::get();
   if (!hub) hub = std::make_shared<MpiHub>(runtime);
   return hub;
 }

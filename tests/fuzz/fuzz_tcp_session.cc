@@ -146,7 +146,7 @@ void open_session(std::span<const std::byte> bytes, const tutti::JobSecret& secr
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::vector<std::byte> bytes(std::min<std::size_t>(size, 20000));
-  std::memcpy(bytes.data(), data, bytes.size());
+  if (!bytes.empty()) std::memcpy(bytes.data(), data, bytes.size());
   check<kChunkHeaderBytes>(bytes, [](const auto& b) { return decode_chunk_header(b); });
   check<kResumeBytes>(bytes, [](const auto& b) { return decode_resume(b); });
   check<kResumedBytes>(bytes, [](const auto& b) { return decode_resumed(b); });
