@@ -189,7 +189,7 @@ class SessionStream final : public ByteStream, private SignOfLife {
     const Error* const failure = receiver_.failure(connection);
     if (!failure) return;
     if (failure->code() == ErrorCode::kDataLoss) counters_.damaged_chunks += 1;
-    lose(connection, failure->message());
+    lose(connection, std::string(failure->message()));  // which goes with the failure
   }
 
   void step() TUTTI_REQUIRES(mutex_) {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <random>
+#include <cstring>
 #include <vector>
 
 #include "tests/support/tensor_matchers.h"
@@ -23,10 +23,26 @@ using internal::SessionReceiver;
 using internal::SessionSender;
 using testing::expect_error;
 
+/// Numbers that a seed gives.
+class Chance {
+ public:
+  explicit Chance(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 1) {}
+  std::uint64_t operator()() {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return state_ >> 33;
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
 std::vector<std::byte> bytes_of(std::size_t count, std::uint64_t seed) {
-  std::mt19937_64 chance(seed);
+  Chance chance(seed);
   std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(chance());
+  for (std::size_t i = 0; i < count; i += 4) {
+    const std::uint64_t number = chance();
+    std::memcpy(&bytes[i], &number, std::min<std::size_t>(4, count - i));
+  }
   return bytes;
 }
 
@@ -78,7 +94,7 @@ struct Session {
   /// Reads connections as chance has it, until nothing comes any more; what sockets did not take
   /// at once follows.
   void receive_all(std::uint64_t seed) {
-    std::mt19937_64 chance(seed);
+    Chance chance(seed);
     for (std::size_t idle = 0; idle < 4 * far.size();) {
       push();
       const bool came = fill(chance() % far.size());
@@ -135,9 +151,9 @@ TEST(Session, ManyBytesUseAllConnections) {
 }
 
 TEST(Session, ChunksThatArriveInAnyOrderMakeOneStream) {
-  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     Session session(1 + seed % 5);
-    std::mt19937_64 chance(seed);
+    Chance chance(seed);
     std::vector<std::byte> sent;
     for (int message = 0; message < 20; ++message) {
       const auto bytes = bytes_of(chance() % (message % 3 == 0 ? 400'000 : 5'000), chance());
@@ -159,9 +175,9 @@ TEST(Session, ChunksThatArriveInAnyOrderMakeOneStream) {
 }
 
 TEST(Session, WhatABrokenConnectionCarriedGoesOverTheOthersAtOnce) {
-  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     Session session(3);
-    std::mt19937_64 chance(seed);
+    Chance chance(seed);
     const auto sent = bytes_of(1'500'000, seed);
     ASSERT_EQ(session.take(sent), sent.size());
     session.push();
