@@ -86,7 +86,7 @@ class ServerSession::Call final : public RpcCall {
     check_unanswered();
     try_to_fail(error);
   }
-  void try_to_fail(const Error& error) { answer(error_frame(number_, error)); }
+  void try_to_fail(const Error& error) { give(error_frame(number_, error)); }
 
  private:
   void give(RpcFrame frame) {
