@@ -50,6 +50,8 @@ RpcClientOptions client_options(const Task& self, const MemberTask& server,
   client.secret = options.secret.is_set() ? options.secret : JobSecret::from_environment();
   client.tls = options.tls;
   client.connect_timeout = cluster.join_timeout;
+  // A server that is gone has taken its variables along; nobody starts this step again.
+  client.patience = std::chrono::seconds(2);
   return client;
 }
 
