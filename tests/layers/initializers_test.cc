@@ -76,10 +76,9 @@ TEST(InitializerTest, ConstantsAreConstant) {
 
 TEST(InitializerTest, DistributionsCanBeMadeByRows) {
   const RandomKey key{9, kInitializerPurpose, 2};
-  for (const char* name :
-       {"zeros", "ones", "glorot_uniform", "glorot_normal", "he_uniform", "he_normal",
-        "lecun_uniform", "lecun_normal", "uniform", "normal", "truncated_normal", "identity",
-        "variance_scaling"}) {
+  for (const char* name : {"zeros", "ones", "glorot_uniform", "glorot_normal", "he_uniform",
+                           "he_normal", "lecun_uniform", "lecun_normal", "uniform", "normal",
+                           "truncated_normal", "identity", "variance_scaling"}) {
     SCOPED_TRACE(name);
     const Variable::Initializer initializer = Initializer(name).for_shape({10, 4});
     const auto generator = generator_of(initializer, key);
