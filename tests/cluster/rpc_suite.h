@@ -44,7 +44,7 @@ TYPED_TEST_P(RpcSuite, HeadsAndPayloadsOfAllLengthsComeBack) {
   const auto server = this->serve(handler);
   const auto client = this->connect(*server);
   unsigned seed = 0;
-  for (const std::size_t head : {0, 1, 100, 70000, 4 << 20}) {
+  for (const std::size_t head : {0, 1, 100, 70000}) {
     for (const std::size_t size : {0, 1, 63, 64, 65, 4097, 65535, 65536, 1 << 20, (5 << 20) + 3}) {
       const Packet request{pattern(head, ++seed), {shared(pattern(size, ++seed))}};
       const Packet answer = client->call(request, late());
@@ -52,8 +52,10 @@ TYPED_TEST_P(RpcSuite, HeadsAndPayloadsOfAllLengthsComeBack) {
       EXPECT_EQ(all_of(answer), all_of(request)) << head << ", " << size;
     }
   }
-  const Packet large{bytes_of("large"), {shared(pattern(64 << 20, 7))}};
-  EXPECT_TRUE(all_of(client->call(large, late())) == all_of(large));
+  const Packet large{pattern(4 << 20, 6), {shared(pattern(64 << 20, 7))}};
+  const Packet answer = client->call(large, late());
+  EXPECT_TRUE(answer.head == large.head);
+  EXPECT_TRUE(all_of(answer) == all_of(large));
 }
 
 TYPED_TEST_P(RpcSuite, PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64) {

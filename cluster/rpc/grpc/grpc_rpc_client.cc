@@ -171,6 +171,8 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
     if (!greetings_.empty()) {
       outgoing_ = std::move(greetings_.front());
       greetings_.pop_front();
+    } else if (prepared_) {
+      outgoing_ = *std::exchange(prepared_, std::nullopt);
     } else if (writer_ && !writer_->is_empty()) {
       outgoing_ = writer_->next(sent);
     } else {
@@ -178,6 +180,8 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
     }
     is_writing_ = true;
     StartWrite(&outgoing_);
+    // Its checksum is made while the last one is on its way.
+    if (writer_ && !writer_->is_empty()) prepared_ = writer_->next(sent);
   }
   /// What was sent may still wait in gRPC: the server has it when it ends the stream, too.
   void end_gently() {
@@ -218,6 +222,7 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
   std::deque<std::vector<std::byte>> heard_ TUTTI_GUARDED_BY(mutex_);
   std::deque<grpc::ByteBuffer> greetings_ TUTTI_GUARDED_BY(mutex_);
   std::optional<GrpcFrameWriter> writer_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<grpc::ByteBuffer> prepared_ TUTTI_GUARDED_BY(mutex_);  // the message after it
   grpc::ByteBuffer outgoing_;
   std::optional<RpcFrame> welcome_ TUTTI_GUARDED_BY(mutex_);
   bool is_writing_ TUTTI_GUARDED_BY(mutex_) = false;

@@ -79,6 +79,7 @@ class RpcStream final : public grpc::ServerGenericBidiReactor,
   bool has_news_ TUTTI_GUARDED_BY(mutex_) = false;   // of room, or of the end
   std::deque<grpc::ByteBuffer> greetings_ TUTTI_GUARDED_BY(mutex_);
   std::unique_ptr<GrpcFrameWriter> writer_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<grpc::ByteBuffer> prepared_ TUTTI_GUARDED_BY(mutex_);  // the message after it
   bool is_writing_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_finished_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_done_ TUTTI_GUARDED_BY(mutex_) = false;
@@ -357,9 +358,11 @@ void RpcStream::write_next(std::vector<RpcFrame>& sent) {
     outgoing_ = std::move(greetings_.front());
     greetings_.pop_front();
     StartWrite(&outgoing_);
-  } else if (writer_ && !writer_->is_empty() && !finish_with_) {
-    outgoing_ = writer_->next(sent);
+  } else if (writer_ && !finish_with_ && (prepared_ || !writer_->is_empty())) {
+    outgoing_ = prepared_ ? *std::exchange(prepared_, std::nullopt) : writer_->next(sent);
     StartWrite(&outgoing_);
+    // Its checksum is made while the last one is on its way.
+    if (!writer_->is_empty()) prepared_ = writer_->next(sent);
   } else {
     is_writing_ = false;
     is_finished_ = finish_with_.has_value();
