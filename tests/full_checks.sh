@@ -67,8 +67,8 @@ part run_fuzzers
 for name in canonical hierarchical_copy reduction_to_one_device ring halving_doubling tree auto; do
   part conform "$name"
 done
-part step "the coordinator's protocol: 3 closures, 2 faults" \
-  env TUTTI_MODEL_BOUNDS="3 2 0" "$build/bin/test_strategy" --gtest_filter='ProtocolModel.NoState*'
+part step "the coordinator's protocol: 2 closures, 2 faults, 1 cut" \
+  env TUTTI_MODEL_BOUNDS="2 2 1" "$build/bin/test_strategy" --gtest_filter='ProtocolModel.NoState*'
 part step "same bits, all variants, 100 steps" \
   python3 tests/integration/same_bits_test.py "$build/examples/fashion_mnist_custom_loop" --steps 100
 part step "chaos, 100 faults" \

@@ -3,6 +3,7 @@
 #include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace tutti::internal {
@@ -117,12 +118,14 @@ std::optional<std::uint64_t> ClosureQueue::next_for(int worker, const ClosureTak
 std::optional<std::uint64_t> ClosureQueue::spare_for(int worker, const ClosureTaker& taker) {
   if (ledger_.next_queued() || num_running_on_[worker] > 0) return std::nullopt;
   if (taker.may_take && !taker.may_take()) return std::nullopt;
-  for (auto number = running_.rbegin(); number != running_.rend(); ++number) {
-    const int holder = ledger_.find(*number)->worker;
-    // Of two the younger one.
-    if (num_running_on_[holder] > 1 && !entries_.at(*number).is_spared) return *number;
+  // Of each worker all but the one that it was given first, which it has begun; the youngest.
+  std::set<int> busy;
+  std::optional<std::uint64_t> youngest;
+  for (const auto& [order, number] : running_) {
+    const bool has_begun = busy.insert(ledger_.find(number)->worker).second;
+    if (!has_begun && !entries_.at(number).is_spared) youngest = number;
   }
-  return std::nullopt;
+  return youngest;
 }
 
 std::optional<ClosureQueue::Handout> ClosureQueue::get(int worker, TimePoint deadline,
@@ -142,7 +145,7 @@ std::optional<ClosureQueue::Handout> ClosureQueue::get(int worker, TimePoint dea
   const int attempt = ledger_.find(number)->attempts + 1;
   apply(events::Started{number, attempt, worker});
   ++num_running_on_[worker];
-  running_.insert(number);
+  running_[num_given_++] = number;
   Entry& entry = entries_.at(number);
   entry.token = std::make_shared<CancellationToken>();
   entry.is_spared = false;
@@ -200,7 +203,7 @@ void ClosureQueue::settle() {
 void ClosureQueue::attempt_over(const Handout& handout) {
   // (A voided attempt was taken off the count when it was voided.)
   --num_running_on_[handout.worker];
-  running_.erase(handout.number);
+  std::erase_if(running_, [&](const auto& each) { return each.second == handout.number; });
   // For the next closure, or to find that another worker has one to spare.
   if (ledger_.next_queued() || ledger_.num_running() > 0) for_workers_.notify_all();
   if (ledger_.is_drained()) for_users_.notify_all();
@@ -366,7 +369,7 @@ ClosureLedger ClosureQueue::ledger() const {
 
 std::vector<std::string> ClosureQueue::running_now() const {
   std::vector<std::string> lines;
-  for (const std::uint64_t number : running_) {
+  for (const auto& [order, number] : running_) {
     const ClosureLedger::Closure& closure = *ledger_.find(number);
     lines.push_back(concat("closure ", number, " on worker ", closure.worker, " (attempt ",
                            closure.attempts, ")"));

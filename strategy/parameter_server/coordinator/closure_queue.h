@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -155,7 +154,9 @@ class ClosureQueue {
   ClosureLedger ledger_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Entry> entries_ TUTTI_GUARDED_BY(mutex_);
   std::map<int, int> num_running_on_ TUTTI_GUARDED_BY(mutex_);
-  std::set<std::uint64_t> running_ TUTTI_GUARDED_BY(mutex_);
+  /// In the order in which they were given out.
+  std::map<std::uint64_t, std::uint64_t> running_ TUTTI_GUARDED_BY(mutex_);
+  std::uint64_t num_given_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::map<int, const ClosureTaker*> waiting_ TUTTI_GUARDED_BY(mutex_);  // workers in get()
   int num_joining_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;

@@ -284,10 +284,8 @@ TEST(ClosureJournal, LeadsToTheSameStateWhereverItIsCut) {
 
 TEST(ClosureJournal, ADamagedByteIsFoundUnlessItIsOfTheLastRecord) {
   const Book book = random_book(3);
-  std::size_t last = 0;
-  for (std::size_t end = 1; end < book.journal.size(); ++end) {
-    last = std::max(last, read_journal(std::span(book.journal).first(end), [](const auto&) {}));
-  }
+  const std::size_t last =
+      read_journal(std::span(book.journal).first(book.journal.size() - 1), [](const auto&) {});
   for (std::size_t place = 0; place < book.journal.size(); ++place) {
     auto damaged = book.journal;
     damaged[place] ^= std::byte{0x10};
@@ -298,7 +296,7 @@ TEST(ClosureJournal, ADamagedByteIsFoundUnlessItIsOfTheLastRecord) {
       EXPECT_LE(whole, place) << place;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
-      EXPECT_LT(place, last);
+      EXPECT_LT(place, last + 4);  // the length of the last one may tell of others behind it
     }
   }
 }

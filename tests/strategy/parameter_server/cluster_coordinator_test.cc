@@ -67,7 +67,7 @@ TEST_P(CoordinatorTest, CCO_02_ResultsKeepTheirStructure) {
   const std::vector<Nest> fetched = coordinator_.fetch(both);
   EXPECT_EQ(fetched[0].structure(), "(int64 [], (int64 [], int64 []), (int64 []), {v: int64 []})");
   EXPECT_TRUE(fetched[1].is_nothing());
-  expect_error(ErrorCode::kInvalidArgument, {"fetch: expected text", "got (int64"},
+  expect_error(ErrorCode::kInvalidArgument, {"fetch, element 0: expected a text", "got int64 []"},
                [&] { value.fetch<std::vector<std::string>>(); });
 }
 
@@ -292,7 +292,7 @@ TEST(Coordinator, ErrorsOfUseSayWhatToDo) {
   coordinator.start();
   expect_error(ErrorCode::kFailedPrecondition, {"after start()"},
                [&] { coordinator.define("late", [] {}); });
-  expect_error(ErrorCode::kNotFound, {"no step 'trian'", "train, trace, print"},
+  expect_error(ErrorCode::kNotFound, {"no step 'trian'", "of 4 names: train, "},
                [&] { coordinator.schedule("trian"); });
   expect_error(ErrorCode::kInvalidArgument, {"train(Tensor, float32) -> nothing", "(int64 [])"},
                [&] { coordinator.schedule("train", 1); });

@@ -98,6 +98,9 @@ class ProtocolModel::Successors {
   template <class Change>
   void step(Kind kind, std::size_t index, Cost cost, const std::string& text,
             const Change& change) {
+    const auto& kinds = options_.kinds_of_faults;
+    const bool is_allowed = kinds.empty() || std::ranges::find(kinds, kind) != kinds.end();
+    if (cost == Cost::kFault && !is_allowed) return;
     ModelState next = from_;
     if (cost == Cost::kFault) --next.faults_left;
     if (cost == Cost::kFree) has_free_step_ = true;

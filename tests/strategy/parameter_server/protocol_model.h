@@ -37,13 +37,6 @@ enum class PlantedBug {
   kLateSnapshotOverwrites,   // a request that comes twice saves again under the same cut
 };
 
-struct ModelOptions {
-  int num_closures = 3;
-  int num_faults = 2;
-  int num_cuts = 1;
-  PlantedBug bug = PlantedBug::kNone;
-};
-
 struct ModelMessage {
   enum class Kind : std::uint8_t { kPush = 1, kDone, kFence, kRestore, kSnapshot };
   Kind kind = Kind::kPush;
@@ -124,6 +117,15 @@ struct ModelStep {
   Kind kind = Kind::kDispatch;
   std::uint8_t index = 0;  // of the message, task, server or closure that it concerns
   std::string text = {};   // for traces; filled when asked for
+};
+
+struct ModelOptions {
+  int num_closures = 3;
+  int num_faults = 2;
+  int num_cuts = 1;
+  PlantedBug bug = PlantedBug::kNone;
+  /// Faults of other kinds do not happen; empty: all do.
+  std::vector<ModelStep::Kind> kinds_of_faults = {};
 };
 
 class ProtocolModel {

@@ -1,7 +1,7 @@
 // The coordinator's protocol in every state that two workers and two servers can reach.
 // SPDX-License-Identifier: Apache-2.0
 //
-// TUTTI_MODEL_BOUNDS="closures faults cuts" sets other bounds (./test --full does).
+// TUTTI_MODEL_BOUNDS="closures faults cuts" sets other bounds than 3, 2, 0.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ void print(const ModelOptions& options, const ModelCheckResult& result) {
 }
 
 TEST(ProtocolModel, NoStateBreaksExactlyOnceAndEveryScheduleEnds) {
-  const ModelOptions options = bounds({2, 2, 0, PlantedBug::kNone});
+  const ModelOptions options = bounds(ModelOptions{3, 2, 0});
   const ModelCheckResult result = check_model(options, kMostStates);
   print(options, result);
   EXPECT_EQ(result.violation, "") << trace_of(result);
@@ -45,7 +45,7 @@ TEST(ProtocolModel, NoStateBreaksExactlyOnceAndEveryScheduleEnds) {
 }
 
 TEST(ProtocolModel, CutsAreConsistent) {
-  const ModelOptions options{2, 1, 2, PlantedBug::kNone};
+  const ModelOptions options{2, 1, 2};
   const ModelCheckResult result = check_model(options, kMostStates);
   print(options, result);
   EXPECT_EQ(result.violation, "") << trace_of(result);
@@ -71,7 +71,13 @@ INSTANTIATE_TEST_SUITE_P(
                       std::tuple(PlantedBug::kRetryTakesNewNumber, ModelOptions{1, 1, 0}),
                       std::tuple(PlantedBug::kOldTermAccepted, ModelOptions{2, 2, 0}),
                       std::tuple(PlantedBug::kWatermarkMovesDuringCut, ModelOptions{2, 1, 1}),
-                      std::tuple(PlantedBug::kLateSnapshotOverwrites, ModelOptions{2, 2, 1})));
+                      std::tuple(PlantedBug::kLateSnapshotOverwrites,
+                                 ModelOptions{2,
+                                              2,
+                                              1,
+                                              PlantedBug::kNone,
+                                              {ModelStep::Kind::kDuplicate,
+                                               ModelStep::Kind::kKillServer}})));
 
 }  // namespace protocol_model_test
 }  // namespace tutti::testing
