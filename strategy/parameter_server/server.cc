@@ -24,6 +24,11 @@ std::set<std::string> clients_of(const ClusterSpec& cluster, const Task& self) {
   return clients;
 }
 
+std::uint64_t restarts_of_task() {
+  return static_cast<std::uint64_t>(
+      Environment::of_process().find_int("TUTTI_RESTART", 0, 1 << 30).value_or(0));
+}
+
 RpcServerOptions rpc_options(const ClusterSpec& cluster, const Task& task,
                              const ServerOptions& options) {
   const Environment environment = Environment::of_process();
@@ -31,8 +36,7 @@ RpcServerOptions rpc_options(const ClusterSpec& cluster, const Task& task,
   rpc.wire = options.wire;
   rpc.address = cluster.task_address(task.type, task.index);
   rpc.self = {task.type, task.index, rpc.address};
-  rpc.incarnation =
-      static_cast<std::uint64_t>(environment.find_int("TUTTI_RESTART", 0, 1 << 30).value_or(0));
+  rpc.incarnation = restarts_of_task();
   rpc.job_id =
       options.job_id.empty() ? environment.find("TUTTI_JOB_ID").value_or("") : options.job_id;
   rpc.secret = options.secret.is_set() ? options.secret : JobSecret::from_environment();
@@ -47,7 +51,7 @@ struct Server::Impl final : RpcHandler {
   Impl(const ClusterSpec& given, Task self, const ServerOptions& options)
       : cluster(given),
         task(std::move(self)),
-        store(std::make_shared<internal::VariableStore>(task.to_string())),
+        store(std::make_shared<internal::VariableStore>(task.to_string(), restarts_of_task())),
         variables(*store),
         missing(clients_of(cluster, task)),
         rpc(RpcServer::start(rpc_options(cluster, task, options), *this)) {}

@@ -22,20 +22,6 @@ std::size_t bytes_of(const Operation& operation) {
   return 0;
 }
 
-using Answers = std::deque<std::shared_ptr<PendingAnswers>>;
-
-void wait_for_all(const Answers& under_way, TimePoint deadline) {
-  std::exception_ptr first;
-  for (const auto& each : under_way) {
-    try {
-      (void)each->wait(deadline);
-    } catch (...) {
-      if (!first) first = std::current_exception();
-    }
-  }
-  if (first) std::rethrow_exception(first);
-}
-
 }  // namespace
 
 ServerLink::ServerLink(std::shared_ptr<VariableService> service, std::uint64_t client)
@@ -66,9 +52,10 @@ void ServerLink::send(Lane& lane) {
   batch.finished_below = lane.origin.finished_below;
   batch.first_ordinal = lane.next_ordinal;
   for (const Operation& each : lane.gathered) lane.next_ordinal += changes_values(each) ? 1 : 0;
+  const std::uint64_t first = batch.first_ordinal;
   batch.operations = std::exchange(lane.gathered, {});
   lane.gathered_bytes = 0;
-  lane.under_way.push_back(service_->start(std::move(batch)));
+  lane.under_way.push_back({service_->start(std::move(batch)), first});
 }
 
 void ServerLink::send_changes() {
@@ -91,16 +78,35 @@ std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads) {
 
 void ServerLink::settle(TimePoint deadline) {
   const UpdateOrigin origin = current_update_origin(client_);
-  Answers under_way;
+  std::vector<std::pair<std::pair<UpdateStream, int>, std::deque<Message>>> under_way;
   {
     MutexLock lock(mutex_);
     for (auto& [key, lane] : lanes_) {
       if (!lane.origin.is_with(origin)) continue;
       send(lane);
-      for (auto& each : std::exchange(lane.under_way, {})) under_way.push_back(std::move(each));
+      under_way.emplace_back(key, std::exchange(lane.under_way, {}));
     }
   }
-  wait_for_all(under_way, deadline);
+  std::exception_ptr first;
+  for (const auto& [key, messages] : under_way) {
+    bool has_failed = false;
+    for (const Message& each : messages) {
+      try {
+        (void)each.answers->wait(deadline);
+      } catch (...) {
+        if (!first) first = std::current_exception();
+        if (!std::exchange(has_failed, true)) go_back(key, each.first_ordinal);
+      }
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+/// A message that the server refused counts for nothing there, and so does what came after it.
+void ServerLink::go_back(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal) {
+  MutexLock lock(mutex_);
+  const auto lane = lanes_.find(key);
+  if (lane != lanes_.end()) lane->second.next_ordinal = ordinal;
 }
 
 void ServerLink::end_stream() {

@@ -39,16 +39,21 @@ class ServerLink {
   void end_stream();
 
  private:
+  struct Message {
+    std::shared_ptr<PendingAnswers> answers = {};
+    std::uint64_t first_ordinal = 0;
+  };
   /// The changes in one name.
   struct Lane {
     UpdateOrigin origin = {};
     std::uint64_t next_ordinal = 0;
     std::vector<Operation> gathered = {};
     std::size_t gathered_bytes = 0;
-    std::deque<std::shared_ptr<PendingAnswers>> under_way = {};
+    std::deque<Message> under_way = {};
   };
   Lane& lane_of_thread() TUTTI_REQUIRES(mutex_);
   void send(Lane& lane) TUTTI_REQUIRES(mutex_);
+  void go_back(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal);
 
   const std::shared_ptr<VariableService> service_;
   const std::uint64_t client_;

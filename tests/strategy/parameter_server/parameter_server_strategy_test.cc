@@ -225,6 +225,19 @@ TEST(ParameterServerStrategy, ARuleWithNormsNeedsAWholeVariable) {
   EXPECT_THAT(error.message(), ::testing::HasSubstr("norms of the whole variable"));
 }
 
+TEST(ParameterServerStrategy, AChangeThatTheServerRefusesLeavesTheNextOnesAlone) {
+  ParameterServerStrategy strategy(with_servers(1));
+  const auto scope = strategy.scope();
+  Variable counts(Tensor::full({2}, 6.0, DType::kInt64), {.name = "counts"});
+  const auto divide_by = [&](std::int64_t divisor) {
+    counts.scatter_div({Tensor::from<std::int64_t>({1}, {divisor}),
+                        Tensor::from<std::int64_t>({1}, {1}), Shape{2}});
+  };
+  EXPECT_TUTTI_ERROR(divide_by(0), ErrorCode::kInvalidArgument, "by zero");
+  divide_by(3);
+  EXPECT_THAT(numbers(counts.value()), ElementsAre(6, 2));
+}
+
 TEST(ParameterServerStrategy, AStepReadsWhatTheLastOneWrote) {
   ParameterServerStrategy strategy(with_servers(2, {}, 2));
   const auto scope = strategy.scope();
