@@ -22,7 +22,7 @@ import chaos_run  # noqa: E402
 import multi_worker_test as workers_of  # noqa: E402
 
 FLAGS = ["--batch-size", "60", "--train-examples", "12000", "--regularized", "--seed", "1", "--epochs", "1000"]
-STEPS = 900
+STEPS = 600
 GOAL = 2.5
 DATA_IS_SILENT = r"tcp: rank \d .*: nothing came for \d+ ms, not even a sign of life"
 DATA_IS_BACK = r"tcp: rank \d .* is connected again"
