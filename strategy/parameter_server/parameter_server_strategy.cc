@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <utility>
 #include <variant>
 
@@ -111,7 +110,6 @@ struct ParameterServerStrategy::Impl {
   bool stands_aside() const { return job && job->role() != internal::ParameterServerRole::kWorker; }
   std::vector<internal::RemoteShard> place(const std::string& name, const Shape& shape,
                                            DType dtype);
-  std::string unique_name(const std::string& name);
 
   const Partitioner partitioner;
   internal::ServerPicker picker;
@@ -120,16 +118,8 @@ struct ParameterServerStrategy::Impl {
   const std::shared_ptr<internal::ParameterServers> servers;
   const std::shared_ptr<const internal::Placement> placement;
   internal::Coordination coordination;
-  std::map<std::string, int> num_of_name;  // variables made, by name
-  std::optional<int> colocated_with;       // a server
+  std::optional<int> colocated_with;  // a server
 };
-
-/// Servers know variables by name; of several of one name all but the first get a number, the same
-/// in every process that makes them in the same order.
-std::string ParameterServerStrategy::Impl::unique_name(const std::string& name) {
-  const int number = ++num_of_name[name];
-  return number == 1 ? name : concat(name, "#", number);
-}
 
 std::vector<internal::RemoteShard> ParameterServerStrategy::Impl::place(const std::string& name,
                                                                         const Shape& shape,
@@ -137,7 +127,7 @@ std::vector<internal::RemoteShard> ParameterServerStrategy::Impl::place(const st
   const std::int64_t count =
       colocated_with ? 1 : internal::num_shards_of(partitioner, name, shape, dtype);
   const std::int64_t num_rows = shape.rank() == 0 ? 1 : shape.dim(0);
-  const std::string unique = unique_name(name);
+  const std::string unique = servers->unique_name(name);
   std::vector<internal::RemoteShard> shards;
   for (const auto& rows : internal::cut_rows(num_rows, count)) {
     internal::RemoteShard shard;

@@ -71,7 +71,8 @@ void ShardedStorage::update(const UpdateRule& rule, std::span<const Variable> sl
 
 Variable ShardedStorage::create_slot(const std::string& slot_name, double initial_value) {
   std::vector<RemoteShard> own = shards();
-  for (RemoteShard& shard : own) shard.spec.variable = slot_name;
+  const std::string unique = servers_->unique_name(slot_name);
+  for (RemoteShard& shard : own) shard.spec.variable = unique;
   ValueGenerator constant;
   constant.a = initial_value;
   constant.dtype = dtype();

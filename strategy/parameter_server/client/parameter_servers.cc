@@ -68,6 +68,12 @@ TimePoint ParameterServers::deadline() const {
   return deadline_after(Clock::system().now(), timeout_);
 }
 
+std::string ParameterServers::unique_name(const std::string& name) {
+  MutexLock lock(mutex_);
+  const int number = ++num_of_name_[name];
+  return number == 1 ? name : concat(name, "#", number);
+}
+
 void ParameterServers::begin_step() {
   MutexLock lock(mutex_);
   ++epoch_;

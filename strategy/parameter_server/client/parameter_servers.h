@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -44,6 +45,10 @@ class ParameterServers {
   ServerLink& link(int server) { return *links_[static_cast<std::size_t>(server)]; }
   TimePoint deadline() const;
 
+  /// What servers call the next variable of this name: of several all but the first get a number,
+  /// the same in every process that makes them in the same order.
+  std::string unique_name(const std::string& name);
+
   /// From now on nothing that was read counts.
   void begin_step();
   void end_step();
@@ -76,7 +81,8 @@ class ParameterServers {
   Mutex mutex_;
   CondVar fetched_;
   std::uint64_t epoch_ TUTTI_GUARDED_BY(mutex_) = 1;
-  int num_steps_ TUTTI_GUARDED_BY(mutex_) = 0;  // under way
+  int num_steps_ TUTTI_GUARDED_BY(mutex_) = 0;                       // under way
+  std::map<std::string, int> num_of_name_ TUTTI_GUARDED_BY(mutex_);  // variables made, by name
   bool is_fetching_ TUTTI_GUARDED_BY(mutex_) = false;
   // What the last step read and what this one has read.
   std::set<std::shared_ptr<ReadCache>> usual_ TUTTI_GUARDED_BY(mutex_);
