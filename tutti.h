@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "tutti/autograd/embedding_lookup_sparse.h"      // rows of a table, alone or combined
 #include "tutti/autograd/gradient_tape.h"                // gradients of what was computed
 #include "tutti/autograd/variable.h"                     // named, mutable tensors
 #include "tutti/checkpoint/checkpoint_manager.h"         // saving and restoring
@@ -52,7 +53,10 @@
 #include "tutti/strategy/central_storage_strategy.h"      // variables on one device
 #include "tutti/strategy/checkpoint_options.h"            // several workers save and restore
 #include "tutti/strategy/mirrored_strategy.h"             // variables on every device
-#include "tutti/strategy/multi_worker_mirrored_strategy.h"  // several processes
-#include "tutti/strategy/one_device_strategy.h"             // a single device
-#include "tutti/strategy/recovery.h"                        // going on when a worker dies
-#include "tutti/tensor/tensor_ops.h"                        // operations on tensors
+#include "tutti/strategy/multi_worker_mirrored_strategy.h"                    // several processes
+#include "tutti/strategy/one_device_strategy.h"                               // a single device
+#include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"  // steps on any worker
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"  // variables on servers
+#include "tutti/strategy/parameter_server/sharded_variable.h"           // several as one
+#include "tutti/strategy/recovery.h"  // going on when a worker dies
+#include "tutti/tensor/tensor_ops.h"  // operations on tensors
