@@ -322,10 +322,9 @@ TEST(TcpHalfOpen, REL_G1c_APeerBehindANetworkThatSwallowsAllIsNamedAfterThePatie
   const TimePoint begin = Clock::system().now();
   std::array<std::byte, 1> byte{};
   const auto one_waits = ranks.one->recv(0, 8, {}, byte);
-  testing::expect_error(
-      ErrorCode::kUnavailable,
-      {"rank 0 (127.0.0.1:", "nothing came for ", "could not be reached for 1 s"},
-      [&] { one_waits->wait(in(60s)); });
+  testing::expect_error(ErrorCode::kUnavailable,
+                        {"rank 0 (127.0.0.1:", "nothing came for ", "could not be reached for 1 s"},
+                        [&] { one_waits->wait(in(60s)); });
   std::printf("half-open | whole network | peer given up after %.2f s (patience 1 s)\n",
               seconds_between(begin, Clock::system().now()));
 }

@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
 
-#include <random>
+#include <cstring>
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/cluster/handshake/hello.h"
 #include "tutti/core/clock.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_error.h"
 #include "tutti/tensor/ops/shape_ops.h"
@@ -30,9 +31,12 @@ auto from_server(const Wait& wait) {
   }
 }
 
+/// Unlike that of any other process, as the number of a new connection is.
 std::uint64_t new_client_number() {
-  std::random_device device;
-  return std::uint64_t{device()} << 32 | device();
+  const PeerHello hello = make_hello(ConnectionPurpose::kRpc, "worker", 0);
+  std::uint64_t number = 0;
+  std::memcpy(&number, hello.nonce.data(), sizeof(number));
+  return number;
 }
 
 Tensor joined(const std::vector<Tensor>& shards) {

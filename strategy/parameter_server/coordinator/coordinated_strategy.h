@@ -32,10 +32,8 @@ class CoordinatedStrategy {
   virtual void run_on_worker(int worker, const std::function<void()>& body) = 0;
 
   /// How to reach a worker; nullptr: it is a thread of this process.
-  virtual std::unique_ptr<internal::WorkerLink> connect_worker(int /*worker*/,
-                                                               internal::StepRegistry&) {
-    return nullptr;
-  }
+  virtual std::unique_ptr<internal::WorkerLink> connect_worker(int worker,
+                                                               internal::StepRegistry& registry);
   /// On a worker or server: serves until shutdown, then true. On the chief: false, at once.
   virtual bool serve(internal::StepRegistry&) { return false; }
 

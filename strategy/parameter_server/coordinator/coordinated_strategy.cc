@@ -1,0 +1,14 @@
+// What a strategy whose workers are threads leaves as it is.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
+
+#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
+
+namespace tutti {
+
+std::unique_ptr<internal::WorkerLink> CoordinatedStrategy::connect_worker(int,
+                                                                          internal::StepRegistry&) {
+  return nullptr;
+}
+
+}  // namespace tutti
