@@ -1,83 +1,89 @@
-# What ./test --full runs. Sourced by ./test, after steps.sh.
+# What ./test --full runs, part by part. Sourced by ./test, after steps.sh.
 # SPDX-License-Identifier: Apache-2.0
 #
 # Each tree has the preset of the same name and lies beside the main build folder. A part that
 # fails does not keep the others from running; what failed is listed at the end.
 
-failed=()
-
-# part command arguments...: in a subshell, which the first failing step of the part ends.
-part() {
-  ("$@") || failed+=("$*")
-}
-
-# configure_tree NAME cmake arguments...
-configure_tree() {
-  local name=$1
-  shift
-  step "configure $build-$name" cmake -S . -B "$build-$name" --preset "$name" "$@"
-}
+all_parts=(release format asan tsan minimal fuzzers conformance protocol same_bits chaos strangers)
 
 test_tree() {
-  configure_tree "$1"
+  step "configure $build-$1" cmake -S . -B "$build-$1" --preset "$1"
   step "build $build-$1" cmake --build "$build-$1"
   run_tests "$build-$1"
 }
 
-check_format() {
-  git ls-files '*.h' '*.cc' | xargs clang-format --dry-run --Werror
-}
-
 fuzz() {
-  local target=$1 name corpus
+  local target=$1 name corpus status=0
   name=$(basename "$target")
   corpus=$(mktemp -d)
-  "$target" -max_total_time=20 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "$corpus" \
-    "tests/fuzz/seeds/${name#fuzz_}"
+  "$target" -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "$corpus" \
+    "tests/fuzz/seeds/${name#fuzz_}" || status=$?
   rm -rf "$corpus"
+  return $status
 }
 
-conform() {
-  step "conformance of $1, every case" "$build/bin/tutti" conform "$1"
-}
+part_release() { run_tests "$build"; }
 
-test_clang() {
-  configure_tree clang
-  step "build $build-clang (thread-safety analysis)" cmake --build "$build-clang"
-  run_tests "$build-clang" -L unit
-}
+check_format() { git ls-files '*.h' '*.cc' | xargs clang-format --dry-run --Werror; }
+part_format() { step "check the format" check_format; }
 
-run_fuzzers() {
-  local fuzzer fuzzers
-  fuzzers=$(cd tests/fuzz && ls fuzz_*.cc | sed 's/\.cc$//')
-  configure_tree fuzz
-  step "build the fuzzers" cmake --build "$build-fuzz" --target $fuzzers
-  for fuzzer in $fuzzers; do
-    step "fuzz $fuzzer for 20 s" fuzz "$build-fuzz/bin/$fuzzer"
+part_asan() { test_tree asan; }
+part_tsan() { test_tree tsan; }
+part_minimal() { test_tree minimal; }
+
+part_fuzzers() {  # built in asan's tree
+  local fuzzer
+  for fuzzer in $(cd tests/fuzz && ls fuzz_*.cc | sed 's/\.cc$//'); do
+    step "fuzz $fuzzer for 20 s" fuzz "$build-asan/bin/$fuzzer" 20
   done
 }
 
-part run_tests "$build"
-part step "check the format" check_format
-part test_tree asan
-part test_tree tsan
-part test_clang
-part test_tree minimal
-part run_fuzzers
-for name in canonical hierarchical_copy reduction_to_one_device ring halving_doubling tree auto; do
-  part conform "$name"
-done
-part step "the coordinator's protocol: 2 closures, 2 faults, 1 cut" \
-  env TUTTI_MODEL_BOUNDS="2 2 1" "$build/bin/test_strategy" --gtest_filter='ProtocolModel.NoState*'
-part step "same bits, all variants, 100 steps" \
-  python3 tests/integration/same_bits_test.py "$build/examples/fashion_mnist_custom_loop" --steps 100
-part step "chaos, 100 faults" \
-  python3 tests/integration/chaos_test.py "$build/examples/fashion_mnist_custom_loop" "$build/bin/tutti" --faults 100
-part step "1,000 strangers for a minute" \
-  python3 tests/integration/strangers_test.py "$build/examples/fashion_mnist_custom_loop" \
-  --strangers 1000 --seconds 60
+part_conformance() {  # two at a time: a case's threads mostly wait for one another
+  step "conformance, every case" xargs -P 2 -n 1 "$build/bin/tutti" conform \
+    <<< "canonical hierarchical_copy reduction_to_one_device ring halving_doubling tree auto"
+}
 
-if ((${#failed[@]})); then
-  printf 'FAILED: %s\n' "${failed[@]}"
-  exit 1
-fi
+part_protocol() {
+  step "the coordinator's protocol: 2 closures, 2 faults, 1 cut" \
+    env TUTTI_MODEL_BOUNDS="2 2 1" "$build/bin/test_strategy" --gtest_filter='ProtocolModel.NoState*'
+}
+
+part_same_bits() {
+  step "same bits, all variants, 100 steps" \
+    python3 tests/integration/same_bits_test.py "$build/examples/fashion_mnist_custom_loop" --steps 100
+}
+
+part_chaos() {
+  step "chaos, 100 faults" \
+    python3 tests/integration/chaos_test.py "$build/examples/fashion_mnist_custom_loop" "$build/bin/tutti" --faults 100
+}
+
+part_strangers() {
+  step "1,000 strangers for a minute" \
+    python3 tests/integration/strangers_test.py "$build/examples/fashion_mnist_custom_loop" \
+    --strangers 1000 --seconds 60
+}
+
+# check_parts PART...: ends the program where one is unknown.
+check_parts() {
+  local part
+  for part in "$@"; do
+    if [[ " ${all_parts[*]} " != *" $part "* ]]; then
+      echo "./test: unknown part '$part' after --full; expected some of: ${all_parts[*]}" >&2
+      exit 2
+    fi
+  done
+}
+
+# run_parts [PART...]: all without arguments. Each in a subshell, which its first failing step ends.
+run_parts() {
+  local part failed=()
+  (($#)) || set -- "${all_parts[@]}"
+  for part in "$@"; do
+    ("part_$part") || failed+=("$part")
+  done
+  if ((${#failed[@]})); then
+    echo "FAILED: ${failed[*]}"
+    exit 1
+  fi
+}

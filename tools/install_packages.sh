@@ -8,7 +8,7 @@ build=(cmake ninja-build g++ libfmt-dev libspdlog-dev nlohmann-json3-dev libcli1
        libopenmpi-dev openmpi-bin)
 data=(dataset-fashion-mnist)
 test=(python3 openssl python3-yaml libgtest-dev libgmock-dev libgloo-dev libeigen3-dev)
-full=(clang clang-format libclang-rt-14-dev slurmctld slurmd slurm-client)
+full=(clang clang-format libclang-rt-14-dev mold slurmctld slurmd slurm-client)
 
 wanted=()
 for group in "$@"; do

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/conformance/planted_engine_bugs.h"
 #include "tests/support/hang_watchdog.h"
+#include "tests/support/sanitizers.h"
 #include "tutti/cross_device_ops/conformance/report.h"
 #include "tutti/cross_device_ops/shared/shared_engine.h"
 
@@ -45,14 +46,8 @@ bool names(const Case& c, const AnyPlanted& planted) {
   return c.id().find(planted.found_by) != std::string::npos;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kIsSanitized = true;
-#else
-constexpr bool kIsSanitized = false;
-#endif
-
 // Sanitized code takes ten times as long.
-constexpr std::size_t kSample = kIsSanitized ? 400 : 1500;
+constexpr std::size_t kSample = testing::kIsSanitized ? 400 : 1500;
 
 // Under a sanitizer the process ends where such a bug strikes, before the kit can see what came of
 // it.
@@ -65,7 +60,7 @@ bool ends_a_sanitized_process(const Planted& planted) {
 /// Those that are the kit's to find in this build.
 std::vector<Planted> planted_here() {
   std::vector<Planted> planted(std::begin(kPlanted), std::end(kPlanted));
-  if (kIsSanitized) std::erase_if(planted, ends_a_sanitized_process);
+  if (testing::kIsSanitized) std::erase_if(planted, ends_a_sanitized_process);
   return planted;
 }
 

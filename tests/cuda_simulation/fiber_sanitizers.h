@@ -4,31 +4,18 @@
 
 #include <cstddef>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define TUTTI_FIBERS_UNDER_ASAN
-#endif
-#if __has_feature(thread_sanitizer)
-#define TUTTI_FIBERS_UNDER_TSAN
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-#define TUTTI_FIBERS_UNDER_ASAN
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define TUTTI_FIBERS_UNDER_TSAN
-#endif
+#include "tests/support/sanitizers.h"
 
-#if defined(TUTTI_FIBERS_UNDER_ASAN)
+#if defined(TUTTI_UNDER_ASAN)
 #include <sanitizer/common_interface_defs.h>
-#elif defined(TUTTI_FIBERS_UNDER_TSAN)
+#elif defined(TUTTI_UNDER_TSAN)
 #include <sanitizer/tsan_interface.h>
 #endif
 
 // ThreadSanitizer counts calls and returns of each stack: a function in which one stack is left and
 // another is entered must not be counted.
 #define TUTTI_SWITCHES_STACKS inline __attribute__((always_inline))
-#if defined(TUTTI_FIBERS_UNDER_TSAN)
+#if defined(TUTTI_UNDER_TSAN)
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((no_sanitize_thread))
 #else
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK
@@ -41,37 +28,37 @@ class StackForSanitizers {
  public:
   StackForSanitizers() = default;
   StackForSanitizers(const void* bottom, std::size_t bytes) : bottom_(bottom), bytes_(bytes) {
-#if defined(TUTTI_FIBERS_UNDER_TSAN)
+#if defined(TUTTI_UNDER_TSAN)
     fiber_ = __tsan_create_fiber(0);
 #endif
   }
 
   /// Just before the context is switched from this stack to `next`.
   TUTTI_SWITCHES_STACKS void leave_to([[maybe_unused]] const StackForSanitizers& next) {
-#if defined(TUTTI_FIBERS_UNDER_ASAN)
+#if defined(TUTTI_UNDER_ASAN)
     __sanitizer_start_switch_fiber(&fake_, next.bottom_, next.bytes_);
-#elif defined(TUTTI_FIBERS_UNDER_TSAN)
+#elif defined(TUTTI_UNDER_TSAN)
     if (!fiber_) fiber_ = __tsan_get_current_fiber();
     __tsan_switch_to_fiber(next.fiber_, 0);
 #endif
   }
   /// Just after it was switched back here, or here for the first time. `from`: where it came from.
   void arrive([[maybe_unused]] StackForSanitizers& from) {
-#if defined(TUTTI_FIBERS_UNDER_ASAN)
+#if defined(TUTTI_UNDER_ASAN)
     __sanitizer_finish_switch_fiber(fake_, &from.bottom_, &from.bytes_);
 #endif
   }
   /// Instead of leave_to() when nothing comes back; ends what the constructor with a stack began.
   TUTTI_SWITCHES_STACKS void end_to([[maybe_unused]] const StackForSanitizers& next) {
-#if defined(TUTTI_FIBERS_UNDER_ASAN)
+#if defined(TUTTI_UNDER_ASAN)
     __sanitizer_start_switch_fiber(nullptr, next.bottom_, next.bytes_);
-#elif defined(TUTTI_FIBERS_UNDER_TSAN)
+#elif defined(TUTTI_UNDER_TSAN)
     __tsan_switch_to_fiber(next.fiber_, 0);
 #endif
   }
   /// Once the stack is no longer in use.
   void forget() {
-#if defined(TUTTI_FIBERS_UNDER_TSAN)
+#if defined(TUTTI_UNDER_TSAN)
     if (fiber_) __tsan_destroy_fiber(fiber_);
     fiber_ = nullptr;
 #endif

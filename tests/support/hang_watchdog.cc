@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "tests/support/sanitizers.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/stack_traces.h"
 #include "tutti/core/sync.h"
@@ -13,13 +14,7 @@
 namespace tutti::testing {
 namespace {
 
-constexpr int limit_factor() {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  return 6;
-#else
-  return 1;
-#endif
-}
+constexpr int kLimitFactor = kIsSanitized ? 6 : 1;
 
 }  // namespace
 
@@ -32,7 +27,7 @@ struct HangWatchdog::Impl {
 
 HangWatchdog::HangWatchdog(std::string what, std::chrono::seconds limit)
     : impl_(std::make_unique<Impl>()) {
-  limit *= limit_factor();
+  limit *= kLimitFactor;
   Event& finished = impl_->finished;
   auto watch = [what = std::move(what), limit, &finished] {
     if (finished.wait_until(deadline_after(Clock::system().now(), limit))) return;
