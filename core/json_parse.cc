@@ -101,6 +101,12 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     fail_at(offset > 0 ? offset - 1 : 0, reason_of(error.what()));
   }
 
+  /// nlohmann's lexer takes one between values for the end of the text, whatever follows.
+  void refuse_zero_bytes() const {
+    const std::size_t zero = text_.find('\0');
+    if (zero != std::string_view::npos) fail_at(zero, "a zero byte");
+  }
+
   Json take() { return std::move(root_); }
 
  private:
@@ -171,6 +177,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 
 Json Json::parse(std::string_view text, std::string_view source) {
   Builder builder(text, source);
+  builder.refuse_zero_bytes();
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
 }

@@ -93,6 +93,15 @@ TEST(JsonParse, RefusesMalformedInput) {
   EXPECT_NE(json_error("{\"a\"\xef\xbb\xbf:1}").find("last read: '\"a\"?'"), std::string::npos);
 }
 
+TEST(JsonParse, RefusesZeroBytesWhereverTheyStand) {
+  using namespace std::string_view_literals;
+  EXPECT_EQ(json_error("{}\0"sv), "config.json: not valid JSON at line 1, column 3: a zero byte");
+  EXPECT_EQ(json_error("[1]\n\0[2]"sv),
+            "config.json: not valid JSON at line 2, column 1: a zero byte");
+  EXPECT_NE(json_error("\0"sv), "accepted");
+  EXPECT_NE(json_error("[\"a\0b\"]"sv), "accepted");
+}
+
 TEST(JsonParse, LimitsTheDepth) {
   const std::string open(256, '['), close(256, ']');
   EXPECT_EQ(Json::parse(open + close).as_array().size(), 1u);
