@@ -98,7 +98,8 @@ TEST(DeviceSpec, SaysWhatIsWrongWithThePart) {
       {"/color:red", "no such part"},   {"/task:99999999999", "no whole number"},
       {"/cpu:0/cpu:1", "stands twice"}, {"/device:CPU:x", "no whole number"},
   };
-  for (const auto& [text, reason] : cases) {
+  for (const auto& [wrong, reason] : cases) {
+    const char* const text = wrong;  // clang 14 captures no structured binding
     expect_error(ErrorCode::kInvalidArgument, {text, reason}, [&] { DeviceSpec::parse(text); });
   }
 }

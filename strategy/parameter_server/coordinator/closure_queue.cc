@@ -197,7 +197,9 @@ void ClosureQueue::settle() {
       entry.work->ended(cancelled_error(number, "another closure failed"));
     }
   }
-  std::erase_if(entries_, [this](const auto& each) { return ledger_.find(each.first) == nullptr; });
+  std::erase_if(entries_, [this](const auto& each) TUTTI_REQUIRES(mutex_) {
+    return ledger_.find(each.first) == nullptr;
+  });
 }
 
 void ClosureQueue::attempt_over(const Handout& handout) {

@@ -63,8 +63,7 @@ void StoredShard::end_waiting(std::vector<EndedRead>& ended) {
 
 ShardLocks::ShardLocks(std::vector<StoredShard*> shards) : shards_(std::move(shards)) {
   std::ranges::sort(shards_, {}, &StoredShard::id);
-  const auto repeated = std::ranges::unique(shards_);
-  shards_.erase(repeated.begin(), repeated.end());
+  shards_.erase(std::unique(shards_.begin(), shards_.end()), shards_.end());
   for (StoredShard* shard : shards_) shard->mutex.lock();
 }
 
