@@ -32,9 +32,11 @@ part_tsan() { test_tree tsan; }
 part_minimal() { test_tree minimal; }
 
 part_fuzzers() {  # built in asan's tree
-  local fuzzer
+  local fuzzer seconds
   for fuzzer in $(cd tests/fuzz && ls fuzz_*.cc | sed 's/\.cc$//'); do
-    step "fuzz $fuzzer for 20 s" fuzz "$build-asan/bin/$fuzzer" 20
+    seconds=20
+    [[ $fuzzer == fuzz_plugin_table || $fuzzer == fuzz_collective_header ]] && seconds=60
+    step "fuzz $fuzzer for $seconds s" fuzz "$build-asan/bin/$fuzzer" $seconds
   done
 }
 
