@@ -377,8 +377,9 @@ TEST(MultiWorkerGpus, OneWorkerAloneIsAMirroredStrategy) {
                                              {Implementation::kCanonical, "canonical"}}) {
     MirroredStrategy mirrored(on("gpu:0-2", implementation));
     const std::vector<double> expected = sums_of(mirrored, DType::kFloat32);
+    const std::string algorithm = name;  // clang 14 captures no structured binding
     expect_fine({on("gpu:0-2", implementation)}, [&](auto& strategy) {
-      EXPECT_EQ(strategy.reduction_name(), name);
+      EXPECT_EQ(strategy.reduction_name(), algorithm);
       EXPECT_EQ(sums_of(strategy, DType::kFloat32), expected);
     });
   }
