@@ -56,11 +56,12 @@ struct StoredShard {
 class ShardLocks {
  public:
   ShardLocks() = default;
-  explicit ShardLocks(std::vector<StoredShard*> shards);
+  explicit ShardLocks(std::vector<StoredShard*> shards)
+      TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
   ~ShardLocks() { unlock(); }
   ShardLocks(const ShardLocks&) = delete;
   ShardLocks& operator=(const ShardLocks&) = delete;
-  void unlock();
+  void unlock() TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
 
  private:
   std::vector<StoredShard*> shards_;
@@ -69,10 +70,11 @@ class ShardLocks {
 /// Holds mutexes that stand in a row, locked from the first on.
 class MutexRow {
  public:
-  explicit MutexRow(std::span<Mutex> mutexes) : mutexes_(mutexes) {
+  explicit MutexRow(std::span<Mutex> mutexes) TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis)
+      : mutexes_(mutexes) {
     for (Mutex& each : mutexes_) each.lock();
   }
-  ~MutexRow() {
+  ~MutexRow() TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis) {
     for (Mutex& each : mutexes_) each.unlock();
   }
   MutexRow(const MutexRow&) = delete;
