@@ -243,7 +243,7 @@ TYPED_TEST_P(RpcSuite, AllCallsCanBeEndedAtOnce) {
 
 TYPED_TEST_P(RpcSuite, CallsEndWhenTheServerStaysAway) {
   Keeper keeper;
-  Handler handler(keeper.take());
+  Handler handler(keeper.take()), echo;
   auto server = this->serve(handler);
   auto options = client_options();
   options.patience = 300ms;
@@ -260,7 +260,6 @@ TYPED_TEST_P(RpcSuite, CallsEndWhenTheServerStaysAway) {
   // It comes back after all: new calls reach it.
   auto again = this->options();
   again.address = address;
-  Handler echo;
   server = RpcServer::start(again, echo);
   EXPECT_TRUE(comes_true([&] {
     try {
@@ -274,7 +273,7 @@ TYPED_TEST_P(RpcSuite, CallsEndWhenTheServerStaysAway) {
 TYPED_TEST_P(RpcSuite, ARestartedServerEndsCallsUnlessTheyOutliveIt) {
   for (const bool survives : {false, true}) {
     Keeper keeper;
-    Handler handler(keeper.take());
+    Handler handler(keeper.take()), echo;
     auto server = this->serve(handler);
     auto options = client_options();
     options.survives_restarts = survives;
@@ -287,7 +286,6 @@ TYPED_TEST_P(RpcSuite, ARestartedServerEndsCallsUnlessTheyOutliveIt) {
     again.incarnation = 1;
     server.reset();
     keeper.release();
-    Handler echo;
     server = RpcServer::start(again, echo);
     if (survives) {
       EXPECT_EQ(text_of(reply->wait(late()).head), "asked");
