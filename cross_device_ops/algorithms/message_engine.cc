@@ -11,13 +11,13 @@
 #include "tutti/cross_device_ops/algorithms/message_run.h"
 #include "tutti/cross_device_ops/algorithms/rank_states.h"
 #include "tutti/cross_device_ops/algorithms/select_algorithm.h"
+#include "tutti/cross_device_ops/told_reason.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {
 namespace {
 
 constexpr std::string_view kAuto = "auto";
-constexpr std::string_view kMissing = " before the deadline; ";  // in every such reason
 constexpr auto kTimeToAsk = std::chrono::milliseconds(300);
 
 class MessageEngine final : public CollectiveEngine {
@@ -136,17 +136,9 @@ void MessageEngine::run_flat(const CollectiveCall& call, const CollectiveHeader&
   }
 }
 
-// Reasons of other ranks come as kAborted with their text, which says what it was.
 Error MessageEngine::reason_of(const Error& error, const CollectiveHeader& header,
                                const std::vector<int>& awaited) {
-  if (is_mismatch(error)) {
-    const std::size_t begin = error.message().find("collective mismatch (");
-    return Error(ErrorCode::kInvalidArgument, error.message().substr(begin));
-  }
-  if (error.code() == ErrorCode::kAborted && error.message().find(kMissing) != std::string::npos) {
-    return Error(ErrorCode::kDeadlineExceeded, error.message());
-  }
-  if (error.code() != ErrorCode::kDeadlineExceeded) return error;
+  if (is_mismatch(error) || error.code() != ErrorCode::kDeadlineExceeded) return as_it_was(error);
   const std::string who = missing(header.sequence, awaited);
   // Another rank was faster to find out, and has ended the questions of this one.
   if (const std::optional<Error> told = told_by_others()) return reason_of(*told, header, awaited);

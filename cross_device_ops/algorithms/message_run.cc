@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <set>
 
+#include "tutti/cross_device_ops/told_reason.h"
+
 namespace tutti::internal {
 namespace {
 
@@ -21,13 +23,7 @@ constexpr auto kHeaderInterval = std::chrono::milliseconds(5);
 // How long another rank may take to say that calls differ, when only a length shows it here.
 constexpr auto kVerdictTime = std::chrono::milliseconds(200);
 
-constexpr std::string_view kMismatch = "collective mismatch (";
-
 }  // namespace
-
-bool is_mismatch(const Error& error) {
-  return error.message().find(kMismatch) != std::string::npos;
-}
 
 MessageRun::MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
                        const CollectiveHeader& header, TimePoint deadline)

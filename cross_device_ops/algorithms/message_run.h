@@ -20,9 +20,6 @@ struct CallPlan {
   bool left_greets_with_data = false;
 };
 
-/// Whether an error says that two ranks' calls differ.
-bool is_mismatch(const Error& error);
-
 /// One call of one rank. Every rank sends its header to its right neighbour, as the head of its
 /// first message if that goes there, else as a message of its own before; the left neighbour's is
 /// compared as soon as it is there, at the latest in the first kVerify step.

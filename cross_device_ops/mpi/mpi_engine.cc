@@ -17,6 +17,7 @@
 #include "tutti/cross_device_ops/mpi/mpi_call.h"
 #include "tutti/cross_device_ops/mpi/mpi_runtime.h"
 #include "tutti/cross_device_ops/plugin/abort_watch.h"
+#include "tutti/cross_device_ops/told_reason.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {
@@ -262,7 +263,7 @@ void MpiEngine::close(const Error& reason) noexcept {
 void MpiEngine::throw_if_closed() {
   MutexLock lock(mutex_);
   if (closed_) throw *closed_;
-  if (told_) throw *told_;
+  if (told_) throw as_it_was(*told_);
 }
 
 }  // namespace

@@ -10,20 +10,12 @@
 #include <cstring>
 #include <new>
 
+#include "tutti/cross_device_ops/told_reason.h"
+
 namespace tutti::internal {
 namespace {
 
 constexpr std::size_t rounded_up(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
-
-constexpr std::string_view kMissing = " before the deadline; ";
-
-// Reasons of other ranks come as kAborted with their text, which says what it was.
-Error as_it_was(const Error& error) {
-  if (error.code() == ErrorCode::kAborted && error.message().find(kMissing) != std::string::npos) {
-    return Error(ErrorCode::kDeadlineExceeded, error.message());
-  }
-  return error;
-}
 
 std::array<std::uint64_t, 16> own_cores() {
   std::array<std::uint64_t, 16> cores{};
