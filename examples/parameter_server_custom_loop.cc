@@ -105,6 +105,7 @@ int train(const LoopOptions& options) {
     coordinator.join();
     std::printf("Finished epoch %d, accuracy is %f.\n", static_cast<int>(epoch),
                 accuracy.result().item_double());
+    std::fflush(stdout);
   }
   std::printf("Final loss is %f\n", coordinator.schedule("train", iterator).fetch<float>());
   const auto eval_iterator = evaluation.iterate();
