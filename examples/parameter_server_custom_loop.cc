@@ -64,19 +64,18 @@ int train(const LoopOptions& options) {
   const auto scope = strategy.scope();
   Sequential model(Input{{3}},
                    Embedding(static_cast<std::int64_t>(kWords.size()) + 1, options.embedding),
-                   GlobalAveragePooling1D(), Dense(1, {.activation = "sigmoid"}));
+                   GlobalAveragePooling1D(), Dense(1));
   Rmsprop optimizer(model.trainable_variables(), {.learning_rate = 0.1});
   BinaryAccuracy accuracy("accuracy"), eval_accuracy("eval_accuracy");
 
   const auto step = [&](const Batch& batch, BinaryAccuracy& metric, bool training) {
     const auto per_replica = strategy.run([&] {
       GradientTape tape;
-      const Tensor predictions = model(batch.features(), {.training = training});
-      const Tensor loss = compute_average_loss(
-          losses::binary_crossentropy(batch.labels(), predictions, {.from_logits = false}),
-          batch.rows());
+      const Tensor logits = model(batch.features(), {.training = training});
+      const Tensor loss =
+          compute_average_loss(losses::binary_crossentropy(batch.labels(), logits), batch.rows());
       if (training) optimizer.minimize(tape, loss);
-      metric.update_state(batch.labels(), predictions);
+      metric.update_state(batch.labels(), sigmoid(logits));
       return loss;
     });
     return strategy.reduce(ReduceOp::kSum, per_replica).item();

@@ -260,8 +260,8 @@ void RemoteWorker::end_life(const Error& error) {
   if (!stop_.is_set()) {
     was_lost_ = true;
     complain_at_ = {};
-    log_warning(concat("coordinator: worker ", options_.worker, " is lost, with ", sent.size(),
-                       " closures, which others get: ", error.message()));
+    log_warning(concat("coordinator: worker ", options_.worker, " is lost",
+                       sent.empty() ? "" : ", and others get its closures", ": ", error.message()));
   }
   AttemptReport::Kind kind = AttemptReport::Kind::kWorkerLost;
   for (const Sent& each : sent) {
