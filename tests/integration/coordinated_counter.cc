@@ -78,13 +78,14 @@ int count(const CounterOptions& options) {
   for (std::int64_t i = 0; i < options.closures; ++i) {
     values.push_back(coordinator.schedule("count", i));
   }
-  coordinator.join();
   for (std::int64_t i = 0; i < options.closures; ++i) {
     if (values[static_cast<std::size_t>(i)].fetch<std::int64_t>() != i * i) {
       say(concat("closure ", i, " gave another number"));
       return 3;
     }
+    if ((i + 1) % 10 == 0) say(concat("at ", i + 1));
   }
+  coordinator.join();
   if (options.throws_at_end) fail(ErrorCode::kInternal, "the chief was asked to fail");
   return is_exact(options.closures, total, rows) ? 0 : 3;
 }
