@@ -103,7 +103,7 @@ def check_example(tutti, example):
         require(result.returncode == 0, f"the example ended with {result.returncode}", text)
         epochs = re.findall(r"Finished epoch (\d), accuracy is ([0-9.]+)\.$", text, re.MULTILINE)
         require([number for number, _ in epochs] == ["0", "1", "2", "3"], "expected four epochs", text)
-        require(float(epochs[-1][1]) > float(epochs[0][1]), "the accuracy did not rise", text)
+        require(float(epochs[-1][1]) >= 0.75, "it has not learnt", text)
         for server in range(2):
             require(f"on /job:ps/replica:0/task:{server}/device:CPU:0" in text, f"nothing is on ps {server}", text)
         require("Evaluation accuracy: 1.0" in text or "Evaluation accuracy: 0." in text, "no evaluation", text)
@@ -143,6 +143,20 @@ def check_stopped_worker(tutti, counter):
     require("counted 1500 of 1500" in job.text(), "the count is not exact", job.text())
     require(re.search(r"worker 0 \(.*\) is stopped: state T", job.text()), "nobody said who is stopped", job.text())
     say("a stopped worker", begin)
+
+
+def check_restarted_chief(tutti, counter):
+    """Without a journal a chief that is started again begins anew, with new workers and servers."""
+    begin = time.monotonic()
+    job = Launch(tutti, ["--chief", "--workers", "2", "--ps", "2", "--max-restarts", "10"],
+                 [counter, "--closures", "200", "--pause-ms", "10"])
+    require(job.is_started.wait(LONGEST), "the job did not start", job.text())
+    os.kill(job.pids["chief", 0][0], signal.SIGKILL)
+    code = job.finish()
+    require(code == 0, f"the job ended with {code}", job.text())
+    require(job.text().count("[chief-0]: started") >= 2, "the chief was not started again", job.text())
+    require("counted 200 of 200" in job.text(), "the count is not exact", job.text())
+    say("a chief that is started again", begin)
 
 
 # --- By hand, with TF_CONFIG.
@@ -215,6 +229,26 @@ def check_worker_killed_by_hand(counter):
     require(all(code == 0 for code, _ in ends.values()), "not every process ended well", all_text(ends))
     require("counted 1000 of 1000" in ends["chief", 0][1], "the count is not exact", all_text(ends))
     say("two workers killed, one started again", begin)
+
+
+def check_continued_worker(counter):
+    """A worker that was given up while it was stopped changes nothing twice when it goes on, and ends."""
+    begin = time.monotonic()
+    job = Cluster([counter, "--closures", "600", "--pause-ms", "10"], 2, 1)
+    job.wait_until_started()
+    stopped = job.processes["worker", 0]
+    time.sleep(0.3)
+    stopped.send_signal(signal.SIGSTOP)
+    for line in job.processes["worker", 1].stdout:
+        if re.search(r"worker 0 \(.*\) is stopped", line):
+            break
+    stopped.send_signal(signal.SIGCONT)
+    ends = job.finish()
+    code, text = ends.pop(("worker", 0))
+    require(code == 1 and "worker 0: ends: the job gave this process up" in text, f"worker 0 ended with {code}", text)
+    require(all(code == 0 for code, _ in ends.values()), "not every process ended well", all_text(ends))
+    require("counted 600 of 600" in ends["chief", 0][1], "the count is not exact", all_text(ends))
+    say("a worker that was stopped for a while", begin)
 
 
 def check_lost_chief(counter, number, pattern):
@@ -304,7 +338,9 @@ def main():
         "tcp": lambda: check_by_hand(counter, "tcp"),
         "kills": lambda: check_killed_workers(tutti, counter, arguments.closures, arguments.kills),
         "stopped": lambda: check_stopped_worker(tutti, counter),
+        "chief_again": lambda: check_restarted_chief(tutti, counter),
         "by_hand": lambda: check_worker_killed_by_hand(counter),
+        "continued": lambda: check_continued_worker(counter),
         "chief_killed": lambda: check_lost_chief(counter, signal.SIGKILL, "died"),
         "chief_stopped": lambda: check_lost_chief(counter, signal.SIGSTOP, "is stopped: state T"),
         "chief_throws": lambda: check_failing_chief(counter),
