@@ -37,7 +37,9 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan, const s
   options.health.abort_stuck_after = std::chrono::minutes(10);
   for (const launch::ProcessPlan& process : plan.processes) {
     const launch::Task& task = process.task;
-    if (task.type != "ps") options.expected.push_back({task.type, task.index, task.address});
+    // Servers come where there is a coordinator.
+    auto& members = task.type == "ps" ? options.welcome : options.expected;
+    members.push_back({task.type, task.index, task.address});
   }
   options.linger = Duration::zero();  // it ends when all have ended
   return options.expected.size() > 1 ? ControlServer::start(options) : nullptr;

@@ -17,9 +17,10 @@ namespace {
 constexpr Duration kTick = std::chrono::milliseconds(50);
 constexpr Duration kTickWhileSomebodyIsAway = std::chrono::milliseconds(10);
 
-bool is_expected(const std::vector<MemberTask>& expected, const std::string& job, int index) {
+bool may_come(const ControlServerOptions& options, const std::string& job, int index) {
   const auto is_it = [&](const MemberTask& task) { return task.job == job && task.index == index; };
-  return expected.empty() || std::ranges::any_of(expected, is_it);
+  return options.expected.empty() || std::ranges::any_of(options.expected, is_it) ||
+         std::ranges::any_of(options.welcome, is_it);
 }
 
 }  // namespace
@@ -32,7 +33,7 @@ ControlCore::ControlCore(ControlServerOptions options, ProcessProbe probe)
 std::string ControlCore::refusal_of(const PeerHello& hello) {
   MutexLock lock(mutex_);
   const std::string who = concat(hello.job, " ", hello.index);
-  if (!is_expected(options_.expected, hello.job, hello.index)) {
+  if (!may_come(options_, hello.job, hello.index)) {
     return concat(who, " is no task of this job; expected one of ", join(options_.expected),
                   "; check the task in TF_CONFIG");
   }

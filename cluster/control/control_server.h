@@ -45,6 +45,8 @@ struct ControlServerOptions {
   bool allow_any_address = false;
   /// All tasks of the cluster: who is missing is said of these.
   std::vector<MemberTask> expected = {};
+  /// Further tasks that may come, or stay away: nobody waits for them.
+  std::vector<MemberTask> welcome = {};
   /// In whose process it runs; the launcher is "launcher".
   MemberTask host{"launcher", 0, ""};
   HealthOptions health = {};

@@ -22,6 +22,23 @@ void Coordination::run_closure(const ClosureContext&, const std::function<void()
   servers_->settle();
 }
 
+std::string Coordination::worker_name(int worker) const {
+  return job_ ? job_->worker_name(worker) : concat("worker ", worker);
+}
+
+std::unique_ptr<WorkerLink> Coordination::connect_worker(int worker, StepRegistry& registry) {
+  return job_ ? job_->connect_worker(worker, registry) : nullptr;
+}
+
+bool Coordination::serve(StepRegistry& registry) {
+  if (!job_ || job_->is_chief()) return false;
+  end_process(job_->serve(*this, registry));
+}
+
+std::shared_ptr<void> Coordination::when_over(std::function<void(const std::string&)> told) {
+  return job_ ? job_->watch().when_over(std::move(told)) : nullptr;
+}
+
 /// Outside every scope variables are local to this process already.
 void Coordination::run_on_worker(int, const std::function<void()>& body) { body(); }
 

@@ -1,4 +1,4 @@
-// How a coordinator's steps reach the servers: what runs around a closure.
+// How a coordinator's steps reach the servers: what runs around a closure, and where.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,25 +7,33 @@
 #include <string>
 
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
+#include "tutti/strategy/parameter_server/coordinated_job.h"
 #include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
-#include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 
 namespace tutti::internal {
 
-/// Workers are threads of this process. Threads: any.
+/// Workers are the tasks of the job; without one, threads of this process. Threads: any.
 class Coordination final : public CoordinatedStrategy {
  public:
-  Coordination(std::shared_ptr<ParameterServers> servers, int num_workers)
-      : servers_(std::move(servers)), num_workers_(num_workers) {}
+  /// `job` may be null, and outlives it.
+  Coordination(std::shared_ptr<ParameterServers> servers, int num_workers, CoordinatedJob* job)
+      : servers_(std::move(servers)),
+        num_workers_(job ? job->num_workers() : num_workers),
+        job_(job) {}
 
   int num_workers() const override { return num_workers_; }
-  std::string worker_name(int worker) const override { return concat("worker ", worker); }
+  std::string worker_name(int worker) const override;
   void run_closure(const ClosureContext& closure, const std::function<void()>& body) override;
   void run_on_worker(int worker, const std::function<void()>& body) override;
+  std::unique_ptr<WorkerLink> connect_worker(int worker, StepRegistry& registry) override;
+  /// Ends the process of a worker or server when the chief is done.
+  bool serve(StepRegistry& registry) override;
+  std::shared_ptr<void> when_over(std::function<void(const std::string& why)> told) override;
 
  private:
   const std::shared_ptr<ParameterServers> servers_;
   const int num_workers_;
+  CoordinatedJob* const job_;
 };
 
 }  // namespace tutti::internal

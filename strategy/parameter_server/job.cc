@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/job.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <set>
 #include <utility>
 
@@ -37,8 +39,11 @@ std::vector<MemberTask> members_of(const ClusterSpec& cluster) {
   return members;
 }
 
-RpcClientOptions client_options(const Task& self, const MemberTask& server,
-                                const WorkerGroupOptions& cluster, const ServerOptions& options) {
+}  // namespace
+
+RpcClientOptions rpc_client_options(const Task& self, const MemberTask& server,
+                                    const WorkerGroupOptions& cluster,
+                                    const ServerOptions& options) {
   const Environment environment = Environment::of_process();
   RpcClientOptions client;
   client.self = {self.type, self.index, ""};
@@ -64,12 +69,15 @@ std::vector<std::shared_ptr<VariableService>> connect_to_servers(const ClusterSp
     const std::string& address = cluster.task_address("ps", index);
     servers.push_back(std::make_shared<RemoteService>(
         RpcClient::connect(concat(to_string(options.wire), "://", address),
-                           client_options(self, {"ps", index, address}, group, options))));
+                           rpc_client_options(self, {"ps", index, address}, group, options))));
   }
   return servers;
 }
 
-}  // namespace
+void end_process(int code) {
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
 
 ParameterServerRole parameter_server_role(const ClusterResolver& resolver) {
   const ClusterSpec cluster = resolver.cluster_spec();

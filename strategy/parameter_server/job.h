@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cluster/rpc/rpc_client.h"
 #include "tutti/cluster/worker_group.h"
 #include "tutti/strategy/parameter_server/protocol/variable_service.h"
 #include "tutti/strategy/parameter_server/server.h"
@@ -19,6 +20,18 @@ enum class ParameterServerRole { kWorker, kServer, kChief };
 /// Throws kInvalidArgument for a cluster that is none for parameter servers: a job of another name,
 /// no worker, no ps, more than one chief, a task that is none of them.
 ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
+
+/// How the task `self` calls another one.
+RpcClientOptions rpc_client_options(const Task& self, const MemberTask& server,
+                                    const WorkerGroupOptions& cluster,
+                                    const ServerOptions& options);
+/// Waits for all servers of the cluster, as RpcClient::connect().
+std::vector<std::shared_ptr<VariableService>> connect_to_servers(const ClusterSpec& cluster,
+                                                                 const Task& self,
+                                                                 const WorkerGroupOptions& group,
+                                                                 const ServerOptions& options);
+/// Other threads of the program may still run, so that destructors of its globals must not.
+[[noreturn]] void end_process(int code);
 
 /// One per process.
 class ParameterServerJob {

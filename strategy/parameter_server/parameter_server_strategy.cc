@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
 #include <variant>
 
@@ -12,6 +10,7 @@
 #include "tutti/strategy/mirrored_variable.h"
 #include "tutti/strategy/multi_worker/same_variable.h"
 #include "tutti/strategy/multi_worker/team_setup.h"
+#include "tutti/strategy/parameter_server/coordinated_job.h"
 #include "tutti/strategy/parameter_server/coordination.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 #include "tutti/strategy/parameter_server/job.h"
@@ -60,12 +59,6 @@ std::string describe(const std::string& name, const std::vector<internal::Remote
                 generator.key.seed, ".", generator.key.a, cut);
 }
 
-/// Other threads of the program may still run, so that destructors of its globals must not.
-[[noreturn]] void end_process(int code) {
-  std::fflush(nullptr);
-  std::_Exit(code);
-}
-
 }  // namespace
 
 /// What the constructors put together.
@@ -74,6 +67,7 @@ struct ParameterServerStrategy::Parts {
   std::shared_ptr<internal::WorkerTeam> team = {};
   std::vector<std::shared_ptr<internal::VariableService>> servers = {};
   std::unique_ptr<internal::ParameterServerJob> job = {};
+  std::unique_ptr<internal::CoordinatedJob> coordinated = {};
 
   static Parts in_process(const ParameterServerOptions& options) {
     return {options.local, nullptr, servers_in_process(options.num_servers)};
@@ -81,6 +75,7 @@ struct ParameterServerStrategy::Parts {
 
   static Parts of_job(const ClusterResolver& resolver, const ParameterServerOptions& options) {
     if (resolver.cluster_spec().empty()) return in_process(options);
+    if (options.coordinated) return of_coordinated_job(resolver, options);
     auto job =
         std::make_unique<internal::ParameterServerJob>(resolver, options.cluster, options.server);
     if (job->role() != internal::ParameterServerRole::kWorker) {
@@ -94,6 +89,17 @@ struct ParameterServerStrategy::Parts {
     auto servers = job->servers();
     return {std::move(setup.options), std::move(setup.team), std::move(servers), std::move(job)};
   }
+
+  static Parts of_coordinated_job(const ClusterResolver& resolver,
+                                  const ParameterServerOptions& options) {
+    auto job =
+        std::make_unique<internal::CoordinatedJob>(resolver, options.cluster, options.server);
+    Parts parts{options.local, nullptr, job->servers()};
+    // A server makes the program's variables for itself, and never uses them.
+    if (parts.servers.empty()) parts.servers = servers_in_process(job->cluster().count("ps"));
+    parts.coordinated = std::move(job);
+    return parts;
+  }
 };
 
 struct ParameterServerStrategy::Impl {
@@ -101,23 +107,33 @@ struct ParameterServerStrategy::Impl {
       : partitioner(options.variable_partitioner),
         picker(options.placement, static_cast<int>(parts.servers.size())),
         job(std::move(parts.job)),
+        coordinated_job(std::move(parts.coordinated)),
         team(std::move(parts.team)),
         servers(std::make_shared<internal::ParameterServers>(std::move(parts.servers),
                                                              options.timeout, team)),
         placement(std::make_shared<const internal::Placement>(std::move(central))),
-        coordination(servers, options.num_workers) {}
+        coordination(servers, options.num_workers, coordinated_job.get()),
+        has_coordinator(options.coordinated) {
+    if (!coordinated_job || coordinated_job->is_chief()) return;
+    servers->set_guard(
+        [&job = *coordinated_job] { job.require_closure_or_chief("a variable is changed"); });
+  }
 
+  bool is_alone() const { return !job && !coordinated_job; }
   bool stands_aside() const { return job && job->role() != internal::ParameterServerRole::kWorker; }
   std::vector<internal::RemoteShard> place(const std::string& name, const Shape& shape,
                                            DType dtype);
 
   const Partitioner partitioner;
   internal::ServerPicker picker;
-  const std::unique_ptr<internal::ParameterServerJob> job;  // nullptr: all in this process
+  // Both null: all in this process.
+  const std::unique_ptr<internal::ParameterServerJob> job;
+  const std::unique_ptr<internal::CoordinatedJob> coordinated_job;
   const std::shared_ptr<internal::WorkerTeam> team;
   const std::shared_ptr<internal::ParameterServers> servers;
   const std::shared_ptr<const internal::Placement> placement;
   internal::Coordination coordination;
+  const bool has_coordinator;
   std::optional<int> colocated_with;  // a server
 };
 
@@ -168,18 +184,25 @@ ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterSer
   impl_ = std::make_unique<Impl>(std::move(parts), options, std::move(central));
   set_after_updates([servers = impl_->servers] { servers->meet("updates of a step"); });
   log_info(concat("strategy '", kName, "': ", num_parameter_servers(), " servers",
-                  impl_->job ? "" : " in this process", ", variables placed ", options.placement));
+                  impl_->is_alone() ? " in this process" : "", ", variables placed ",
+                  options.placement));
 }
 
 ParameterServerStrategy::~ParameterServerStrategy() = default;
 
 bool ParameterServerStrategy::is_chief() const {
+  if (impl_->coordinated_job) return impl_->coordinated_job->is_chief();
   return !impl_->stands_aside() && LocalStrategy::is_chief();
 }
 
 int ParameterServerStrategy::num_parameter_servers() const { return impl_->servers->count(); }
 
-ParameterServerStrategy::operator CoordinatedStrategy&() { return impl_->coordination; }
+ParameterServerStrategy::operator CoordinatedStrategy&() {
+  if (!impl_->job) return impl_->coordination;
+  fail(ErrorCode::kFailedPrecondition,
+       "ClusterCoordinator: the workers of this ParameterServerStrategy train synchronously and ",
+       "wait for each other; try its option coordinated = true, on every task");
+}
 
 std::vector<ShardPlace> ParameterServerStrategy::shards_of(const Variable& variable) const {
   const auto* storage = dynamic_cast<const internal::ShardedStorage*>(&variable.storage());
@@ -203,8 +226,13 @@ std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage(
 
 std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage_from(
     const Variable::Initializer& initializer, const RandomKey& key, VariableOptions options) {
-  if (is_on_read(options)) {
+  if (is_on_read(options) && !impl_->has_coordinator) {
     return create_on_read_storage(initializer({Device{}, key}), std::move(options));
+  }
+  if (is_on_read(options)) {
+    // Closures run in several processes, and one result is asked for by the chief: written through.
+    options.synchronization = VariableSynchronization::kOnWrite;
+    options.trainable = options.trainable.value_or(false);
   }
   const auto generator = generator_of(initializer, key);
   const InitialValue initial = generator ? InitialValue(*generator)
@@ -226,7 +254,8 @@ std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage_from(
 }
 
 void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
-  if (impl_->stands_aside()) end_process(impl_->job->stand_aside());
+  if (impl_->stands_aside()) internal::end_process(impl_->job->stand_aside());
+  if (impl_->coordinated_job) impl_->coordinated_job->require_closure_or_chief("run()");
   struct Step {
     explicit Step(internal::ParameterServers& servers) : servers(servers) { servers.begin_step(); }
     ~Step() { servers.end_step(); }

@@ -36,6 +36,9 @@ struct ParameterServerOptions {
   /// With a cluster: how workers find and watch each other, and how servers are reached.
   WorkerGroupOptions cluster = {};
   ServerOptions server = {};
+  /// With a cluster: its chief hands out steps with a ClusterCoordinator, and workers run these and
+  /// do not wait for each other. The same on all tasks.
+  bool coordinated = false;
 };
 
 /// Rows [first_row, first_row + num_rows) of a variable and where they are.
@@ -59,8 +62,10 @@ class ParameterServerStrategy final : public LocalStrategy {
   /// The tasks of the cluster, an empty one as above. All run the same program: workers train, with
   /// `local.replicas` over all of them; tasks of job ps, and a chief, do what the program does up
   /// to the first run(), in which they serve, or wait, until the workers are done; then the process
-  /// ends. Throws kInvalidArgument for a cluster without worker or ps, and as
-  /// MultiWorkerMirroredStrategy.
+  /// ends. With `coordinated`, workers and servers do what the program does up to
+  /// ClusterCoordinator::start(), `local.replicas` are of each worker, and the end of this object
+  /// on the chief is the end of the run. Throws kInvalidArgument for a cluster without worker or
+  /// ps, or coordinated without chief, and as MultiWorkerMirroredStrategy.
   explicit ParameterServerStrategy(const ClusterResolver& resolver,
                                    ParameterServerOptions options = {});
   /// Workers that are connected otherwise, and servers that all of them reach.
@@ -70,11 +75,12 @@ class ParameterServerStrategy final : public LocalStrategy {
   ~ParameterServerStrategy() override;
   std::string_view name() const override { return "parameter_server"; }
   std::vector<Device> parameter_devices() const override { return {Device{}}; }
-  /// Not where nothing is trained.
+  /// Not where nothing is trained. With `coordinated`: the chief alone.
   bool is_chief() const override;
 
   int num_parameter_servers() const;
-  /// For `ClusterCoordinator coordinator(strategy)`.
+  /// For `ClusterCoordinator coordinator(strategy)`. Throws kFailedPrecondition for the tasks of a
+  /// cluster without `coordinated`.
   operator CoordinatedStrategy&();
   /// Where a variable of this strategy is, by rows. Throws kInvalidArgument for other variables.
   std::vector<ShardPlace> shards_of(const Variable& variable) const;

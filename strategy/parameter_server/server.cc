@@ -29,8 +29,10 @@ std::uint64_t restarts_of_task() {
       Environment::of_process().find_int("TUTTI_RESTART", 0, 1 << 30).value_or(0));
 }
 
-RpcServerOptions rpc_options(const ClusterSpec& cluster, const Task& task,
-                             const ServerOptions& options) {
+}  // namespace
+
+RpcServerOptions internal::rpc_server_options(const ClusterSpec& cluster, const Task& task,
+                                              const ServerOptions& options) {
   const Environment environment = Environment::of_process();
   RpcServerOptions rpc;
   rpc.wire = options.wire;
@@ -45,8 +47,6 @@ RpcServerOptions rpc_options(const ClusterSpec& cluster, const Task& task,
   return rpc;
 }
 
-}  // namespace
-
 struct Server::Impl final : RpcHandler {
   Impl(const ClusterSpec& given, Task self, const ServerOptions& options)
       : cluster(given),
@@ -54,7 +54,7 @@ struct Server::Impl final : RpcHandler {
         store(std::make_shared<internal::VariableStore>(task.to_string(), restarts_of_task())),
         variables(*store),
         missing(clients_of(cluster, task)),
-        rpc(RpcServer::start(rpc_options(cluster, task, options), *this)) {}
+        rpc(RpcServer::start(internal::rpc_server_options(cluster, task, options), *this)) {}
 
   void take(std::shared_ptr<RpcCall> call) override {
     {

@@ -10,10 +10,6 @@
 
 namespace tutti {
 
-namespace internal {
-class VariableStore;
-}  // namespace internal
-
 struct ServerOptions {
   RpcWire wire = default_rpc_wire();
   /// Not set: of TUTTI_JOB_ID, TUTTI_JOB_SECRET_FILE and TUTTI_RESTART.
@@ -23,6 +19,13 @@ struct ServerOptions {
   /// Listens at an address that other machines reach without a secret: closed laboratory networks.
   bool allow_insecure_network = false;
 };
+
+namespace internal {
+class VariableStore;
+/// For a server at the address of its task.
+RpcServerOptions rpc_server_options(const ClusterSpec& cluster, const Task& task,
+                                    const ServerOptions& options);
+}  // namespace internal
 
 /// Listens at its task's address from construction on. Threads: any.
 class Server {

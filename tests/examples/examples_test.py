@@ -158,6 +158,11 @@ class Examples(unittest.TestCase):
         self.check_metrics(metrics, len(metrics["losses"]))
         self.assertIn("line", output)
 
+    def test_parameter_server_custom_loop_learns_in_one_process(self):
+        result = run("parameter_server_custom_loop", "--embedding", "64", "--epochs", "3")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("Finished epoch 2, accuracy is ", result.stdout)
+
     def test_swap_strategy_gives_the_same_bits(self):
         result = run("swap_strategy", "--steps", "10")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)

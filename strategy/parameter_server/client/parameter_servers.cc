@@ -179,6 +179,7 @@ void ParameterServers::fetch(const Caches& caches) {
 
 /// The change is noted first: a fetch in between sends it, and counts as older.
 void ParameterServers::change(int server, Operation operation) {
+  if (guard_) guard_();
   link(server).change(std::move(operation));
   forget_reads();
 }

@@ -54,6 +54,8 @@ class ParameterServers {
   void end_step();
   Tensor read(const std::shared_ptr<ReadCache>& cache);
 
+  /// Asked before each change; what it throws refuses that. Set before all else.
+  void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
   /// Notes a change of a shard: what was read does not count any more.
   void change(int server, Operation operation);
   /// Calls change(), which notes changes; outside steps returns when they were applied. With a team
@@ -76,6 +78,7 @@ class ParameterServers {
   void forget_reads();
 
   std::vector<std::unique_ptr<ServerLink>> links_;
+  std::function<void()> guard_;
   const Duration timeout_;
   const std::shared_ptr<WorkerTeam> team_;
   Mutex mutex_;

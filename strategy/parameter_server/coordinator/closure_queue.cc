@@ -16,7 +16,7 @@ bool is_over(const ClosureLedger::Closure* closure) {
          (closure->state != State::kQueued && closure->state != State::kRunning);
 }
 
-Error cancelled_error(std::uint64_t number, const char* why) {
+Error cancelled_error(std::uint64_t number, const std::string& why) {
   return Error(ErrorCode::kCancelled, concat("closure ", number, ": was cancelled, because ", why,
                                              "; please schedule it again"));
 }
@@ -260,7 +260,7 @@ bool ClosureQueue::put_back(const Handout& handout, AttemptReport report) {
 
 void ClosureQueue::require_in_time(bool in_time, const char* who) {
   if (is_stopped_) {
-    fail(ErrorCode::kCancelled, who, ": the coordinator was stopped; expected a running one");
+    fail(ErrorCode::kCancelled, who, ": ", stopped_because_, "; expected a running coordinator");
   }
   if (in_time) return;
   fail(ErrorCode::kDeadlineExceeded, who, ": still ", ledger_.num_queued(), " closures queued and ",
@@ -304,13 +304,14 @@ bool ClosureQueue::done() {
   return ledger_.is_drained();
 }
 
-void ClosureQueue::stop() {
+void ClosureQueue::stop(const std::string& why) {
   MutexLock lock(mutex_);
-  stop_now("the coordinator was stopped");
+  stop_now(why);
 }
 
-void ClosureQueue::stop_now(const char* why) {
+void ClosureQueue::stop_now(const std::string& why) {
   if (std::exchange(is_stopped_, true)) return;
+  stopped_because_ = why;
   for (auto& [number, entry] : entries_) {
     if (entry.token != nullptr) entry.token->cancel();
     if (std::exchange(entry.is_settled, true)) continue;

@@ -32,6 +32,9 @@ struct ClusterCoordinatorOptions {
   /// Worker i gets its first closure after min(i * start_delay, most_start_delay).
   Duration start_delay = Duration::zero();
   Duration most_start_delay = std::chrono::minutes(5);
+  /// Of workers in other processes: start() waits for all of them; after this long it goes on with
+  /// those that came.
+  Duration join_timeout = std::chrono::seconds(300);
   /// When all workers have been gone for so long, what is queued fails.
   Duration most_absence = std::chrono::hours(1);
   /// Whether a closure that a server's failure ended is tried again, as one that a worker's did, or
@@ -68,7 +71,9 @@ class ClusterCoordinator {
     registry_to_define(step).define(step, std::move(fn));
   }
   /// On the chief: returns when the workers can be given closures. On workers and servers: serves
-  /// until the chief is done, and ends the process with the run's code.
+  /// until the chief is done, and ends the process with the run's code: 0, or 1 when the chief was
+  /// lost or failed. Throws kDeadlineExceeded when no worker came; kFailedPrecondition naming the
+  /// steps that a worker defines otherwise.
   void start();
 
   /// Gives the step to the next worker that is free, and returns at once (waits while the queue is

@@ -37,6 +37,13 @@ class CoordinatedStrategy {
   /// On a worker or server: serves until shutdown, then true. On the chief: false, at once.
   virtual bool serve(internal::StepRegistry&) { return false; }
 
+  /// On the chief: calls `told`, from any thread, when the job goes on without it: nobody works for
+  /// this coordinator any more. As long as the returned object lives, which no call outlives.
+  [[nodiscard]] virtual std::shared_ptr<void> when_over(
+      std::function<void(const std::string& why)>) {
+    return nullptr;
+  }
+
   /// Where coordinators of this strategy find each other: there is one per strategy.
   struct CoordinatorSlot {
     Mutex mutex;

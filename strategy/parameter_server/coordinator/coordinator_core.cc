@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/cluster/control/health_rules.h"
 #include "tutti/cluster/handshake/byte_stream.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
 
 namespace tutti::internal {
 namespace {
+
+constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
 
 ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options) {
   if (options.most_queued < 1 || options.window < 1) {
@@ -65,6 +68,7 @@ CoordinatorCore::~CoordinatorCore() {
     MutexLock lock(desk_->mutex);
     desk_->core = nullptr;
   }
+  over_.reset();
   watchdog_.reset();
   stop_.set();
   queue_.stop();
@@ -77,6 +81,11 @@ void CoordinatorCore::start() {
     fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator::start: was called already");
   }
   if (strategy_.serve(registry_)) return;
+  over_ = strategy_.when_over([this](const std::string& why) {
+    log(LogLevel::kError, concat("coordinator: ", why));
+    stop_.set();
+    queue_.stop(why);
+  });
   for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
     auto link = strategy_.connect_worker(worker, registry_);
     if (link != nullptr) {
@@ -87,6 +96,7 @@ void CoordinatorCore::start() {
     link->watch([this] { queue_.wake_workers(); });
     links_.push_back(std::move(link));
   }
+  if (has_remote_workers_) await_workers();
   for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
     threads_.push_back(Executor::system().start(concat("ps-dispatch-", worker),
                                                 [this, worker] { dispatch(worker); }));
@@ -99,6 +109,39 @@ void CoordinatorCore::start() {
   options.describe = [this] { return describe(); };
   watchdog_ = std::make_unique<Watchdog>(std::move(options), [this] { return queue_.num_ended(); });
   has_started_.store(true, std::memory_order_release);
+}
+
+/// One that was started with another program is a mistake to be told at once, not a worker less.
+void CoordinatorCore::await_workers() {
+  Clock& clock = Clock::system();
+  const TimePoint begin = clock.now();
+  const TimePoint deadline = deadline_after(begin, options_.join_timeout);
+  TimePoint say_at = deadline_after(begin, kSayEvery);
+  for (;;) {
+    std::vector<std::string> missing;
+    for (std::size_t i = 0; i < links_.size(); ++i) {
+      const auto refusal = links_[i]->refusal();
+      if (refusal) throw refusal->with_context("ClusterCoordinator::start");
+      if (!links_[i]->is_alive()) missing.push_back(strategy_.worker_name(static_cast<int>(i)));
+    }
+    if (missing.empty()) return;
+    const TimePoint now = clock.now();
+    const std::string names = concat(join(missing), " since ", seconds_text(now - begin), " s");
+    if (now >= deadline && missing.size() < links_.size()) {
+      return log_warning(concat("coordinator: goes on without ", names));
+    }
+    if (now >= deadline) {
+      fail(ErrorCode::kDeadlineExceeded, "ClusterCoordinator::start: no worker is there: waited ",
+           "for ", names, "; start them, or check their logs");
+    }
+    if (now >= say_at) {
+      log_info(concat("coordinator: waits for ", names));
+      say_at = deadline_after(now, kSayEvery);
+    }
+    if (stop_.wait_until(deadline_after(now, std::chrono::milliseconds(5)))) {
+      queue_.wait();  // throws why
+    }
+  }
 }
 
 void CoordinatorCore::dispatch(int worker) {

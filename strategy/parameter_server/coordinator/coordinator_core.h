@@ -63,6 +63,7 @@ class CoordinatorCore {
   bool has_remote_workers() const { return has_remote_workers_; }
 
  private:
+  void await_workers();
   void dispatch(int worker);
   void give_out(int worker, const ClosureQueue::Handout& handout);
   void take_outcome(const ClosureQueue::Handout& handout, TaskOutcome outcome);
@@ -83,6 +84,7 @@ class CoordinatorCore {
   std::vector<std::unique_ptr<WorkerLink>> links_;
   std::vector<std::unique_ptr<Thread>> threads_;
   std::unique_ptr<Watchdog> watchdog_;
+  std::shared_ptr<void> over_;
 };
 
 }  // namespace tutti::internal

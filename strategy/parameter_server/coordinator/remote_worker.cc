@@ -10,13 +10,25 @@
 
 namespace tutti::internal {
 
-RemoteWorker::RemoteWorker(RemoteWorkerOptions options)
-    : options_(std::move(options)),
-      thread_(Executor::system().start(concat("ps-link-", options_.worker), [this] { run(); })) {}
+namespace {
+
+/// Of a worker that is simply not there.
+constexpr Duration kComplainEvery = std::chrono::seconds(30);
+
+}  // namespace
+
+RemoteWorker::RemoteWorker(RemoteWorkerOptions options) : options_(std::move(options)) {
+  if (options_.when_lost) {
+    subscription_ = options_.when_lost(
+        [this](std::uint64_t incarnation, const Error& error) { give_up(incarnation, error); });
+  }
+  thread_ = Executor::system().start(concat("ps-link-", options_.worker), [this] { run(); });
+}
 
 RemoteWorker::~RemoteWorker() {
+  subscription_.reset();
   stop_.set();
-  give_up(Error(ErrorCode::kCancelled, "the coordinator was stopped"));
+  give_up(~std::uint64_t{0}, Error(ErrorCode::kCancelled, "the coordinator was stopped"));
   {
     MutexLock lock(mutex_);
     condition_.notify_all();
@@ -24,13 +36,22 @@ RemoteWorker::~RemoteWorker() {
   thread_->join();
 }
 
-void RemoteWorker::give_up(const Error& error) {
+void RemoteWorker::give_up(std::uint64_t incarnation, const Error& error) {
   std::shared_ptr<RpcClient> client;
   {
     MutexLock lock(mutex_);
+    const bool is_that_life = client_ != nullptr && client_->server_incarnation() <= incarnation;
+    if (!is_that_life) return;  // news of a former one
     client = client_;
+    loss_ = error;
+    condition_.notify_all();
   }
-  if (client != nullptr) client->fail_all(error);
+  client->fail_all(error);
+}
+
+std::optional<Error> RemoteWorker::refusal() const {
+  MutexLock lock(mutex_);
+  return refusal_;
 }
 
 TaskOutcome RemoteWorker::lost(AttemptReport::Kind kind, const std::string& text) const {
@@ -145,36 +166,72 @@ void RemoteWorker::run() {
   }
 }
 
+/// Looks now and then, for the link may end meanwhile.
+void RemoteWorker::greet(RpcClient& client) {
+  const auto reply = client.start(encode(WorkerHello{options_.steps()}));
+  const TimePoint end = deadline_after(Clock::system().now(), options_.hello_timeout);
+  while (!reply->is_ready() && Clock::system().now() < end) {
+    if (stop_.wait_until(deadline_after(Clock::system().now(), std::chrono::milliseconds(2)))) {
+      break;
+    }
+  }
+  (void)reply->wait(Clock::system().now());
+}
+
 bool RemoteWorker::open() {
   try {
     std::shared_ptr<RpcClient> client = options_.connect();
-    client->call(encode(WorkerHello{options_.steps()}),
-                 deadline_after(Clock::system().now(), options_.hello_timeout));
+    greet(*client);
     MutexLock lock(mutex_);
     client_ = std::move(client);
+    loss_.reset();
+    refusal_.reset();
     is_alive_.store(true);
-    last_complaint_.clear();
-    return true;
   } catch (const Error& error) {
-    if (std::exchange(last_complaint_, error.message()) != error.message()) {
-      log(LogLevel::kWarning,
-          concat("coordinator: no connection to worker ", options_.worker, ": ", error.message()));
-    }
+    complain(error);
     return false;
   }
+  last_complaint_.clear();
+  if (std::exchange(was_lost_, false)) {
+    log_info(concat("coordinator: worker ", options_.worker, " is here again"));
+  }
+  return true;
+}
+
+void RemoteWorker::complain(const Error& error) {
+  const bool is_absent = error.code() == ErrorCode::kDeadlineExceeded;
+  {
+    MutexLock lock(mutex_);
+    refusal_.reset();
+    if (error.code() == ErrorCode::kFailedPrecondition) refusal_ = error;
+  }
+  const TimePoint now = Clock::system().now();
+  if (complain_at_ == TimePoint{}) complain_at_ = deadline_after(now, kComplainEvery);
+  const bool is_news = std::exchange(last_complaint_, error.message()) != error.message();
+  if (is_absent ? now < complain_at_ : !is_news) return;
+  complain_at_ = deadline_after(now, kComplainEvery);
+  log_warning(
+      concat("coordinator: no connection to worker ", options_.worker, ": ", error.message()));
 }
 
 void RemoteWorker::take_answers() {
   for (;;) {
     std::shared_ptr<RpcReply> reply;
+    std::optional<Error> loss;
     {
       MutexLock lock(mutex_);
       condition_.wait_until(mutex_, TimePoint::max(), [this]() TUTTI_REQUIRES(mutex_) {
-        return stop_.is_set() || !sent_.empty();
+        return stop_.is_set() || loss_ || !sent_.empty();
       });
-      if (!sent_.empty()) reply = sent_.front().reply;
+      if (!sent_.empty()) {
+        reply = sent_.front().reply;
+      } else if (loss_) {
+        loss = loss_;
+      }
     }
-    if (reply == nullptr) return end_life(Error(ErrorCode::kCancelled, "stopped"));
+    if (reply == nullptr) {
+      return end_life(loss.value_or(Error(ErrorCode::kCancelled, "the coordinator was stopped")));
+    }
     try {
       TaskOutcome outcome = decode_outcome(reply->wait(TimePoint::max()));
       Done done;
@@ -200,6 +257,12 @@ void RemoteWorker::end_life(const Error& error) {
     client.swap(client_);
   }
   client.reset();
+  if (!stop_.is_set()) {
+    was_lost_ = true;
+    complain_at_ = {};
+    log_warning(concat("coordinator: worker ", options_.worker, " is lost",
+                       sent.empty() ? "" : ", and others get its closures", ": ", error.message()));
+  }
   AttemptReport::Kind kind = AttemptReport::Kind::kWorkerLost;
   for (const Sent& each : sent) {
     each.done(lost(std::exchange(kind, AttemptReport::Kind::kNotStarted), error.message()));

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tutti/cluster/rpc/rpc_client.h"
@@ -18,10 +19,14 @@ namespace tutti::internal {
 struct RemoteWorkerOptions {
   int worker = 0;
   /// Opens a connection; called again, on the link's thread, after one was lost. What it throws is
-  /// logged when it changes, and it is called again.
+  /// logged, now and then, and it is called again.
   std::function<std::unique_ptr<RpcClient>()> connect = {};
   /// StepRegistry::text(), asked for each connection. A worker with other steps is never alive.
   std::function<std::string()> steps = {};
+  /// Calls give_up() when the job finds out that the worker is gone, as long as what it returns
+  /// lives; empty: nobody does.
+  using Lost = std::function<void(std::uint64_t incarnation, const Error& error)>;
+  std::function<std::shared_ptr<void>(Lost)> when_lost = {};
   Duration between_tries = std::chrono::milliseconds(200);
   Duration hello_timeout = std::chrono::seconds(30);
   Duration recall_timeout = std::chrono::seconds(5);
@@ -41,8 +46,9 @@ class RemoteWorker final : public WorkerLink {
   void watch(std::function<void()> on_change) override;
   void release(const PerWorkerHandle& handle) override;
   std::string doing() const override;
-  /// The job found out that the worker is gone.
-  void give_up(const Error& error);
+  std::optional<Error> refusal() const override;
+  /// The job found out that the worker is gone, of which this was the life or a later one.
+  void give_up(std::uint64_t incarnation, const Error& error);
 
  private:
   struct Sent {
@@ -55,6 +61,8 @@ class RemoteWorker final : public WorkerLink {
 
   void run();
   bool open();
+  void greet(RpcClient& client);
+  void complain(const Error& error);
   void take_answers();
   void end_life(const Error& error);
   void tell_change();
@@ -70,7 +78,13 @@ class RemoteWorker final : public WorkerLink {
   std::deque<Sent> sent_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t next_call_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::function<void()> on_change_ TUTTI_GUARDED_BY(mutex_);
-  std::string last_complaint_;  // of the thread
+  std::optional<Error> loss_ TUTTI_GUARDED_BY(mutex_);  // of the present connection
+  std::optional<Error> refusal_ TUTTI_GUARDED_BY(mutex_);
+  // Of the thread.
+  std::string last_complaint_;
+  TimePoint complain_at_ = {};
+  bool was_lost_ = false;
+  std::shared_ptr<void> subscription_;
   std::unique_ptr<Thread> thread_;
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -59,6 +60,9 @@ class WorkerLink {
   virtual void release(const PerWorkerHandle& handle) = 0;
   /// "closure 7 (train) for 3.2 s", or "nothing".
   virtual std::string doing() const = 0;
+  /// Why the worker that is there cannot be used: it defines other steps, or belongs to another
+  /// job.
+  virtual std::optional<Error> refusal() const { return std::nullopt; }
 };
 
 }  // namespace tutti::internal

@@ -83,6 +83,10 @@ class RemoteWorkerTest : public ::testing::Test {
       options.worker = worker;
       options.between_tries = 5ms;
       options.steps = [&registry] { return registry.text(); };
+      options.when_lost = [this, worker](internal::RemoteWorkerOptions::Lost lost) {
+        test_.lost_[static_cast<std::size_t>(worker)] = std::move(lost);
+        return nullptr;
+      };
       options.connect = [worker, target = "inproc://" + test_.address(worker)] {
         RpcClientOptions client;
         client.self = {"chief", 0, ""};
@@ -99,8 +103,10 @@ class RemoteWorkerTest : public ::testing::Test {
     RemoteWorkerTest& test_;
   };
 
-  void start() {
-    coordinator_ = std::make_unique<ClusterCoordinator>(connected_);
+  void start(Duration join_timeout = 30s) {
+    ClusterCoordinatorOptions options;
+    options.join_timeout = join_timeout;
+    coordinator_ = std::make_unique<ClusterCoordinator>(connected_, options);
     coordinator_->define("count", [] {});
     coordinator_->define("double", [](const Tensor& x) { return std::vector<Tensor>{x, x}; });
     coordinator_->define("fail", [] {});
@@ -109,12 +115,26 @@ class RemoteWorkerTest : public ::testing::Test {
     coordinator_->start();
   }
 
+  void wait_until_alive(int worker, bool is_alive) {
+    const TimePoint deadline = deadline_after(Clock::system().now(), 10s);
+    while (coordinator_->worker(worker).is_alive() != is_alive) {
+      ASSERT_LT(Clock::system().now(), deadline) << "worker " << worker;
+      Clock::system().sleep_for(1ms);
+    }
+  }
+  /// The job finds out that this life of a worker has ended.
+  void lose(int worker, std::uint64_t incarnation) {
+    lost_[static_cast<std::size_t>(worker)](
+        incarnation, Error(ErrorCode::kUnavailable, concat("worker ", worker, " died")));
+  }
+
   HangWatchdog watchdog_{"remote workers", 60s};
   Gate gate_;
   CountingStrategy strategy_{kWorkers};
   Connected connected_{*this};
   std::array<std::uint64_t, kWorkers> incarnations_{};
   std::array<std::unique_ptr<WorkerProcess>, kWorkers> processes_;
+  std::array<internal::RemoteWorkerOptions::Lost, kWorkers> lost_;
   std::unique_ptr<ClusterCoordinator> coordinator_;
 };
 
@@ -164,14 +184,61 @@ TEST_F(RemoteWorkerTest, CancellationReachesTheWorker) {
   expect_error(ErrorCode::kCancelled, {"please schedule it again"}, [&] { endless.fetch(); });
 }
 
-TEST_F(RemoteWorkerTest, AWorkerWithOtherStepsGetsNothing) {
+TEST_F(RemoteWorkerTest, AWorkerWithOtherStepsEndsTheStart) {
   begin(0, "another"), begin(1);
+  expect_error(ErrorCode::kFailedPrecondition,
+               {"ClusterCoordinator::start", "worker 0", "another("}, [&] { start(); });
+}
+
+TEST_F(RemoteWorkerTest, AWorkerThatComesBackWithOtherStepsGetsNothing) {
+  begin(0), begin(1);
   start();
+  end(0);
+  lose(0, 0);
+  begin(0, "another");
   for (int i = 0; i < 10; ++i) coordinator_->schedule("count");
   coordinator_->join();
   strategy_.expect_counted(10);
+  const TimePoint deadline = deadline_after(Clock::system().now(), 10s);
+  while (!coordinator_->worker(0).refusal()) {
+    ASSERT_LT(Clock::system().now(), deadline) << "nobody refused worker 0";
+    Clock::system().sleep_for(1ms);
+  }
   EXPECT_FALSE(coordinator_->worker(0).is_alive());
   EXPECT_TRUE(coordinator_->worker(1).is_alive());
+}
+
+TEST_F(RemoteWorkerTest, StartGoesOnWithTheWorkersThatCame) {
+  begin(1);
+  start(300ms);
+  for (int i = 0; i < 10; ++i) coordinator_->schedule("count");
+  coordinator_->join();
+  strategy_.expect_counted(10);
+  begin(0);
+  wait_until_alive(0, true);
+}
+
+TEST_F(RemoteWorkerTest, StartWithoutWorkersNamesThem) {
+  expect_error(ErrorCode::kDeadlineExceeded,
+               {"no worker is there", "worker 0", "worker 1", "check their logs"},
+               [&] { start(200ms); });
+}
+
+TEST_F(RemoteWorkerTest, AnIdleWorkerIsGoneAsSoonAsTheJobSaysSo) {
+  begin(0), begin(1);
+  start();
+  end(0);
+  lose(0, 0);
+  wait_until_alive(0, false);
+  begin(0);
+  wait_until_alive(0, true);
+  lose(0, 0);  // late news of the former life
+  gate_.open();
+  for (int i = 0; i < 10; ++i) coordinator_->schedule("long");
+  coordinator_->join();
+  EXPECT_TRUE(coordinator_->worker(0).is_alive());
+  strategy_.expect_counted(10);
+  EXPECT_EQ(strategy_.num_calls, 10);  // nothing was done twice
 }
 
 TEST(WorkerMessage, EveryRequestAndOutcomeIsReadAsItWasWritten) {

@@ -1,0 +1,130 @@
+// Verdicts go to who waits for the end, and to the links of lost workers.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/job_watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/control/process_probe.h"
+#include "tutti/cluster/environment.h"
+#include "tutti/core/logging.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
+
+/// The chief first: it hosts where nobody else does.
+std::vector<MemberTask> tasks_of(const ClusterSpec& cluster) {
+  std::vector<MemberTask> tasks;
+  for (const char* const job : {"chief", "worker", "ps"}) {
+    if (!cluster.has_job(job)) continue;
+    for (const int index : cluster.task_indices(job)) {
+      tasks.push_back({job, index, cluster.task_address(job, index)});
+    }
+  }
+  return tasks;
+}
+
+Member member_of(const Task& self, const JoinOptions& options) {
+  Member member;
+  member.task = {self.type, self.index, ""};
+  member.pid = this_process().pid;
+  member.incarnation = options.client.incarnation;
+  if (member.incarnation == 0) {
+    const auto restarts = Environment::of_process().find_int("TUTTI_RESTART", 0, 1 << 30);
+    member.incarnation = static_cast<std::uint64_t>(restarts.value_or(0));
+  }
+  return member;
+}
+
+}  // namespace
+
+class JobWatch::Subscription {
+ public:
+  explicit Subscription(std::function<void()> end) : end_(std::move(end)) {}
+  ~Subscription() { end_(); }
+
+ private:
+  const std::function<void()> end_;
+};
+
+JobWatch::JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& options)
+    : who_(self.to_string()), verdicts_(member_of(self, options.join)) {
+  const std::vector<MemberTask> tasks = tasks_of(cluster);
+  const auto own = std::ranges::find_if(tasks, [&](const MemberTask& task) {
+    return task.job == self.type && task.index == self.index;
+  });
+  JoinOptions join = options.join;
+  join.client.timeout = std::min(join.client.timeout, options.join_timeout);
+  join.client.on_verdict = [this](const Verdict& verdict) { take(verdict); };
+  plane_ = join_job(tasks, static_cast<std::size_t>(own - tasks.begin()), join);
+}
+
+JobWatch::~JobWatch() = default;
+
+std::shared_ptr<void> JobWatch::when_worker_lost(int worker, Lost lost) {
+  MutexLock lock(told_mutex_);
+  lost_[worker] = std::move(lost);
+  return std::make_shared<Subscription>([this, worker] {
+    MutexLock own(told_mutex_);
+    lost_.erase(worker);
+  });
+}
+
+std::shared_ptr<void> JobWatch::when_over(std::function<void(const std::string&)> over) {
+  MutexLock lock(told_mutex_);
+  over_ = std::move(over);
+  return std::make_shared<Subscription>([this] {
+    MutexLock own(told_mutex_);
+    over_ = nullptr;
+  });
+}
+
+void JobWatch::take(const Verdict& verdict) {
+  bool is_news = false;
+  std::optional<RunEnd> end;
+  {
+    MutexLock lock(mutex_);
+    verdicts_.take(verdict);
+    is_news = verdicts_.is_present();
+    end = verdicts_.end();
+    changed_.notify_all();
+  }
+  if (is_news) tell(verdict, end);
+}
+
+void JobWatch::tell(const Verdict& verdict, const std::optional<RunEnd>& end) {
+  MutexLock lock(told_mutex_);
+  if (end && over_) std::exchange(over_, nullptr)(end->text);
+  const bool is_gone = verdict.is_fatal || verdict.kind == VerdictKind::kLeft;
+  if (!is_gone || verdict.who.task.job != "worker") return;
+  const auto found = lost_.find(verdict.who.task.index);
+  if (found == lost_.end()) return;
+  found->second(verdict.who.incarnation, Error(ErrorCode::kUnavailable, verdict.message));
+}
+
+RunEnd JobWatch::wait_for_end(Duration patience) {
+  Clock& clock = Clock::system();
+  TimePoint here_at = clock.now(), say_at = deadline_after(here_at, kSayEvery);
+  MutexLock lock(mutex_);
+  const auto is_over = [this]() TUTTI_REQUIRES(mutex_) { return verdicts_.end().has_value(); };
+  while (!changed_.wait_until(mutex_, say_at, is_over)) {
+    const TimePoint now = clock.now();
+    say_at = deadline_after(now, kSayEvery);
+    if (verdicts_.chief_is_here()) {
+      here_at = now;
+    } else if (now - here_at >= patience) {
+      return {1, concat("the chief did not come within ", seconds_text(now - here_at),
+                        " s; start it, or check its log")};
+    } else {
+      log_info(concat(who_, ": waits for the chief since ", seconds_text(now - here_at), " s"));
+    }
+  }
+  return *verdicts_.end();
+}
+
+void JobWatch::leave() { plane_.client->leave(); }
+
+}  // namespace tutti::internal

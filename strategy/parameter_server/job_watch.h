@@ -1,0 +1,52 @@
+// A task's membership of a coordinator's job: how the run ends, and whom the chief has lost.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "tutti/cluster/cluster_spec.h"
+#include "tutti/cluster/worker_group.h"
+#include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/run_end.h"
+
+namespace tutti::internal {
+
+/// Says good-bye when it ends: a chief's tells workers and servers that all is done, or, when an
+/// exception ends it, that the run has failed. Threads: any, all functions.
+class JobWatch {
+ public:
+  /// Told of a worker that is gone, by a thread of the job.
+  using Lost = std::function<void(std::uint64_t incarnation, const Error& error)>;
+
+  /// The chief hosts the control server unless TUTTI_CONTROL says where it is; the others wait for
+  /// it. Throws as join_job().
+  JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& options);
+  ~JobWatch();
+
+  /// For the chief: who calls when a worker, or this process itself, is given up. As long as the
+  /// returned object lives, which no call outlives.
+  [[nodiscard]] std::shared_ptr<void> when_worker_lost(int worker, Lost lost);
+  [[nodiscard]] std::shared_ptr<void> when_over(std::function<void(const std::string& why)> over);
+  /// Of workers and servers. A chief that does not come within `patience` ends it, too.
+  RunEnd wait_for_end(Duration patience);
+  void leave();
+
+ private:
+  class Subscription;
+  void take(const Verdict& verdict);
+  void tell(const Verdict& verdict, const std::optional<RunEnd>& end);
+
+  const std::string who_;
+  Mutex mutex_;
+  CondVar changed_;
+  RunVerdicts verdicts_ TUTTI_GUARDED_BY(mutex_);
+  Mutex told_mutex_;  // held while somebody is told
+  std::map<int, Lost> lost_ TUTTI_GUARDED_BY(told_mutex_);
+  std::function<void(const std::string&)> over_ TUTTI_GUARDED_BY(told_mutex_);
+  ControlPlane plane_;  // last: it calls this
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,111 @@
+// Counts closures on parameter servers, for tests that kill its processes.
+// SPDX-License-Identifier: Apache-2.0
+//
+// coordinated_counter --closures N: each closure adds 1 to a number on one server and to one of 16
+// rows that two servers share. The chief compares both with N at the end: exit code 0, or 3.
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "tutti/core/flags.h"
+#include "tutti/tutti.h"
+
+namespace {
+
+using namespace tutti;
+
+constexpr std::int64_t kRows = 16;
+
+struct CounterOptions {
+  std::int64_t closures = 1000;
+  std::int64_t pause_ms = 0;
+  std::int64_t join_timeout_s = 60;
+  std::string another_step = "";  // defined by this task alone
+  bool writes_early = false;
+  bool throws_at_end = false;
+};
+
+void say(const std::string& text) {
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+}
+
+/// Whether every number is what the number of closures says.
+bool is_exact(std::int64_t closures, const Variable& total, const Variable& rows) {
+  bool exact = total.value().item_int() == closures;
+  const Tensor counted = rows.value();
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    const std::int64_t expected = closures / kRows + (row < closures % kRows ? 1 : 0);
+    exact = exact && counted.host_span<std::int64_t>()[static_cast<std::size_t>(row)] == expected;
+  }
+  say(concat("counted ", total.value().item_int(), " of ", closures));
+  return exact;
+}
+
+int count(const CounterOptions& options) {
+  const auto resolver = resolver_from_environment();
+  say(concat("task ", resolver->task() ? resolver->task()->to_string() : "alone", " pid ",
+             ::getpid()));
+  ParameterServerOptions servers;
+  servers.coordinated = true;
+  servers.num_servers = 2;
+  servers.variable_partitioner = FixedShardsPartitioner(2);
+  ParameterServerStrategy strategy(*resolver, servers);
+  const auto scope = strategy.scope();
+  Variable total(Tensor::scalar(0, DType::kInt64), {.name = "total"});
+  Variable rows(Tensor::zeros({kRows}, DType::kInt64), {.name = "rows"});
+  if (options.writes_early) total.assign(Tensor::scalar(7, DType::kInt64));
+
+  ClusterCoordinatorOptions coordinating;
+  coordinating.join_timeout = std::chrono::seconds(options.join_timeout_s);
+  ClusterCoordinator coordinator(strategy, coordinating);
+  coordinator.define("count", [&](std::int64_t number) {
+    total.assign_add(Tensor::scalar(1, DType::kInt64));
+    if (options.pause_ms > 0) {
+      Clock::system().sleep_for(std::chrono::milliseconds(options.pause_ms));
+    }
+    rows.scatter_add({Tensor::from<std::int64_t>({1}, {1}),
+                      Tensor::from<std::int64_t>({1}, {number % kRows}), Shape{kRows}});
+    return number * number;
+  });
+  if (!options.another_step.empty()) coordinator.define(options.another_step, [] {});
+  coordinator.start();
+  say("started");
+
+  std::vector<RemoteValue> values;
+  for (std::int64_t i = 0; i < options.closures; ++i) {
+    values.push_back(coordinator.schedule("count", i));
+  }
+  for (std::int64_t i = 0; i < options.closures; ++i) {
+    if (values[static_cast<std::size_t>(i)].fetch<std::int64_t>() != i * i) {
+      say(concat("closure ", i, " gave another number"));
+      return 3;
+    }
+    if ((i + 1) % 10 == 0) say(concat("at ", i + 1));
+  }
+  coordinator.join();
+  if (options.throws_at_end) fail(ErrorCode::kInternal, "the chief was asked to fail");
+  return is_exact(options.closures, total, rows) ? 0 : 3;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CounterOptions options;
+  Flags flags("Counts closures on parameter servers");
+  flags.add("--closures", options.closures, "how many");
+  flags.add("--pause-ms", options.pause_ms, "within each closure, between its two changes");
+  flags.add("--join-timeout-s", options.join_timeout_s, "for tasks that do not come");
+  flags.add("--another-step", options.another_step, "name of a step that this task defines alone");
+  flags.add("--writes-early", options.writes_early, "changes a variable before start()");
+  flags.add("--throws-at-end", options.throws_at_end, "ends with an exception");
+  if (const int code = flags.parse(argc, argv); code >= 0) return code;
+  try {
+    return count(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

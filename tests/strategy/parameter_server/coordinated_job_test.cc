@@ -1,0 +1,209 @@
+// A whole job with a coordinator on real connections, its tasks threads of this process.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinated_job.h"
+
+#include <memory>
+#include <stdexcept>
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tests/support/tensor_matchers.h"
+#include "tools/launch/free_ports.h"
+#include "tutti/cluster/resolvers/static_resolver.h"
+#include "tutti/core/executor.h"
+#include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
+
+namespace tutti::coordinated_job_tests {
+
+using internal::CoordinatedJob;
+using strategy_tests::num;
+using testing::expect_error;
+using testing::HangWatchdog;
+using namespace std::chrono_literals;
+
+std::vector<std::string> local_addresses(std::vector<int>& ports, int count) {
+  std::vector<std::string> addresses;
+  for (int i = 0; i < count; ++i) {
+    addresses.push_back(concat("127.0.0.1:", ports.back()));
+    ports.pop_back();
+  }
+  return addresses;
+}
+
+ClusterSpec coordinated_cluster(int workers, int servers) {
+  std::vector<int> ports = launch::free_ports(1 + workers + servers);
+  return ClusterSpec({{"chief", local_addresses(ports, 1)},
+                      {"worker", local_addresses(ports, workers)},
+                      {"ps", local_addresses(ports, servers)}});
+}
+
+StaticResolver task_resolver(const ClusterSpec& cluster, const std::string& type, int index) {
+  return StaticResolver(cluster, {.task_type = type, .task_id = index, .rpc_layer = "tcp"});
+}
+
+WorkerGroupOptions patient_group() {
+  WorkerGroupOptions group;
+  group.join_timeout = 20s;
+  return group;
+}
+
+/// A worker whose closures add 1 to "total", which is on ps 0.
+class CountingWorker final : public CoordinatedStrategy {
+ public:
+  explicit CountingWorker(CoordinatedJob& job) : job_(job) {}
+  int num_workers() const override { return job_.num_workers(); }
+  std::string worker_name(int worker) const override { return job_.worker_name(worker); }
+  void run_closure(const ClosureContext&, const std::function<void()>& body) override { body(); }
+  void run_on_worker(int, const std::function<void()>& body) override { body(); }
+  void count() {
+    const ClosureContext& closure = *ClosureContext::current();
+    internal::OperationBatch batch;
+    batch.term = closure.term();
+    batch.stream = {internal::UpdateStream::Kind::kClosure, closure.number(), 0};
+    batch.finished_below = closure.finished_below();
+    batch.operations = {internal::AssignShard{internal::ShardSpec{"total", DType::kInt64, {}}.id(),
+                                              AssignOp::kAdd, Tensor::scalar(1, DType::kInt64)}};
+    (void)job_.servers().front()->start(std::move(batch))->wait(TimePoint::max());
+  }
+
+ private:
+  CoordinatedJob& job_;
+};
+
+/// Runs a worker or server until the chief is done; its exit code.
+class ServingTask {
+ public:
+  ServingTask(const ClusterSpec& cluster, const std::string& type, int index)
+      : thread_(Executor::system().start(concat(type, " ", index), [this, cluster, type, index] {
+          try {
+            serve(task_resolver(cluster, type, index));
+          } catch (const std::exception& error) {
+            ADD_FAILURE() << type << " " << index << ": " << error.what();
+          }
+        })) {}
+  int exit_code() {
+    thread_->join();
+    return code_;
+  }
+
+ private:
+  void serve(const StaticResolver& resolver) {
+    CoordinatedJob job(resolver, patient_group(), {});
+    CountingWorker strategy(job);
+    internal::StepRegistry registry;
+    registry.define("count", [&strategy] { strategy.count(); });
+    code_ = job.serve(strategy, registry);
+  }
+  int code_ = -1;
+  std::unique_ptr<Thread> thread_;
+};
+
+ParameterServerOptions coordinated_options() {
+  ParameterServerOptions options;
+  options.local = strategy_tests::on_cpus(1);
+  options.cluster = patient_group();
+  options.coordinated = true;
+  return options;
+}
+
+/// The chief's program: counts closures, and fails at the end when it is asked to.
+std::int64_t run_chief(const ClusterSpec& cluster, int closures, bool fails) {
+  ParameterServerStrategy strategy(task_resolver(cluster, "chief", 0), coordinated_options());
+  EXPECT_TRUE(strategy.is_chief());
+  const auto scope = strategy.scope();
+  const Variable total(Tensor::scalar(0, DType::kInt64), {.name = "total"});
+  ClusterCoordinator coordinator(strategy);
+  coordinator.define("count", [] { fail(ErrorCode::kInternal, "a closure ran on the chief"); });
+  coordinator.start();
+  for (int i = 0; i < closures; ++i) coordinator.schedule("count");
+  coordinator.join();
+  if (fails) throw std::runtime_error("asked to fail");
+  return total.value().item_int();
+}
+
+TEST(CoordinatedJob, CountsAndEndsAllTasksWell) {
+  const HangWatchdog watchdog("a job with a coordinator", 60s);
+  const ClusterSpec cluster = coordinated_cluster(2, 2);
+  std::vector<std::unique_ptr<ServingTask>> tasks;
+  for (int i = 0; i < 2; ++i) {
+    tasks.push_back(std::make_unique<ServingTask>(cluster, "worker", i));
+    tasks.push_back(std::make_unique<ServingTask>(cluster, "ps", i));
+  }
+  EXPECT_EQ(run_chief(cluster, 50, false), 50);
+  for (const auto& task : tasks) EXPECT_EQ(task->exit_code(), 0);
+}
+
+TEST(CoordinatedJob, AChiefThatFailsIsNoGoodEnd) {
+  const HangWatchdog watchdog("a chief that fails", 60s);
+  const ClusterSpec cluster = coordinated_cluster(1, 1);
+  ServingTask worker(cluster, "worker", 0), server(cluster, "ps", 0);
+  EXPECT_THROW(run_chief(cluster, 3, true), std::runtime_error);
+  EXPECT_EQ(worker.exit_code(), 1);
+  EXPECT_EQ(server.exit_code(), 1);
+}
+
+TEST(CoordinatedJob, WithoutChiefNobodyCoordinates) {
+  const ClusterSpec cluster({{"worker", {"127.0.0.1:1"}}, {"ps", {"127.0.0.1:2"}}});
+  expect_error(ErrorCode::kInvalidArgument, {"expected a chief", "tutti run --chief"},
+               [&] { CoordinatedJob(task_resolver(cluster, "worker", 0), patient_group(), {}); });
+}
+
+TEST(CoordinatedJob, AWorkerChangesNothingBeforeItServes) {
+  const HangWatchdog watchdog("a worker's set-up", 60s);
+  const ClusterSpec cluster = coordinated_cluster(1, 1);
+  ServingTask server(cluster, "ps", 0);
+  // The chief, for the others wait for it; it leaves when the worker has seen enough.
+  auto chief = std::make_unique<internal::JobWatch>(cluster, Task{"chief", 0}, patient_group());
+  ParameterServerStrategy strategy(task_resolver(cluster, "worker", 0), coordinated_options());
+  EXPECT_FALSE(strategy.is_chief());
+  const auto scope = strategy.scope();
+  Variable v(num(1.0), {.name = "v"});
+  EXPECT_EQ(v.value().item(), 1.0F);
+  expect_error(ErrorCode::kFailedPrecondition,
+               {"worker 0: a variable is changed", "ClusterCoordinator::start"},
+               [&] { v.assign(num(2.0)); });
+  expect_error(ErrorCode::kFailedPrecondition, {"worker 0: run()"}, [&] { strategy.run([] {}); });
+  EXPECT_EQ(v.value().item(), 1.0F);
+  chief.reset();
+  EXPECT_EQ(server.exit_code(), 0);
+}
+
+TEST(CoordinatedJob, ASynchronousJobHasNoCoordinator) {
+  const HangWatchdog watchdog("a synchronous job", 60s);
+  std::vector<int> ports = launch::free_ports(2);
+  const ClusterSpec cluster(
+      {{"worker", local_addresses(ports, 1)}, {"ps", local_addresses(ports, 1)}});
+  ServerOptions wire;
+  wire.wire = RpcWire::kTcp;
+  const Server server(cluster, "ps", 0, wire);
+  ParameterServerOptions options = coordinated_options();
+  options.coordinated = false;
+  ParameterServerStrategy strategy(task_resolver(cluster, "worker", 0), options);
+  expect_error(ErrorCode::kFailedPrecondition, {"coordinated = true", "on every task"},
+               [&] { ClusterCoordinator coordinator(strategy); });
+}
+
+TEST(CoordinatedJob, SumsOfClosuresCountOnceAlsoOnRead) {
+  const HangWatchdog watchdog("ON_READ variables of closures");
+  ParameterServerOptions options = coordinated_options();
+  options.local = strategy_tests::on_cpus(2);
+  options.num_workers = 3;
+  ParameterServerStrategy strategy(options);
+  const auto scope = strategy.scope();
+  Variable sum(num(0.0), {.name = "sum",
+                          .synchronization = VariableSynchronization::kOnRead,
+                          .aggregation = VariableAggregation::kSum});
+  EXPECT_FALSE(sum.trainable());
+  EXPECT_EQ(strategy.shards_of(sum).size(), 1U);  // on a server
+  ClusterCoordinator coordinator(strategy);
+  coordinator.define("add", [&](double value) {
+    strategy.run([&] { sum.assign_add(num(value)); });  // on each of two replicas
+  });
+  coordinator.start();
+  for (int i = 1; i <= 20; ++i) coordinator.schedule("add", static_cast<double>(i));
+  coordinator.join();
+  EXPECT_EQ(sum.value().item(), 2.0F * 210.0F);
+  sum.assign(num(0.0));
+  EXPECT_EQ(sum.value().item(), 0.0F);
+}
+
+}  // namespace tutti::coordinated_job_tests
