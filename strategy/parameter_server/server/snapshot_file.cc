@@ -50,11 +50,15 @@ Number number_in(CheckedReader& in) {
   return ByteReader(bytes).number<Number>();
 }
 
-void put_shard(const ShardSnapshot& shard, CheckedWriter& out) {
+Packet packet_of(const ShardSnapshot& shard) {
   OperationBatch batch;
   batch.operations.push_back(CreateShard{shard.spec, shard.value});
   for (const auto& update : shard.accumulator.held()) batch.operations.push_back(*update);
-  const Packet packet = encode(batch, HeadFormat::kBytes);
+  return encode(batch, HeadFormat::kBytes);
+}
+
+void put_shard(const ShardSnapshot& shard, CheckedWriter& out) {
+  const Packet packet = packet_of(shard);
   ByteWriter numbers;
   numbers.number(shard.version);
   numbers.number(shard.num_steps);
@@ -104,7 +108,11 @@ ShardSnapshot shard_in(CheckedReader& in) {
   try {
     const bool is_plain = head_format(packet) == HeadFormat::kBytes;
     const char* what = is_plain ? take_batch(decode_batch(packet), shard) : "a head of protobuf";
-    if (what) problem = what;
+    if (what) {
+      problem = what;
+    } else if (packet_of(shard).head != packet.head) {
+      problem = "the same in another order";
+    }
   } catch (const Error& error) {
     problem = error.message();
   }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tutti/checkpoint/folder.h"
-#include "tutti/strategy/parameter_server/server/checked_blocks.h"
+#include "tutti/strategy/parameter_server/protocol/checked_blocks.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 
 namespace tutti::internal {

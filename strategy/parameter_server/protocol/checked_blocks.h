@@ -21,8 +21,8 @@ struct FileKind {
 };
 
 /// The file: magic, u32 format, u32 length of the head, the head, u32 CRC32C of all that; then
-/// blocks: u32 length (at most kLongestBlock), the bytes, u32 CRC32C of the file up to there; the
-/// last one is empty. Little-endian.
+/// blocks: u32 length (kLongestBlock, of the last one less, and then one of 0), the bytes, u32
+/// CRC32C of the file up to there. Little-endian.
 class CheckedWriter {
  public:
   using Sink = std::function<void(std::span<const std::byte>)>;
@@ -57,6 +57,8 @@ class CheckedReader {
   std::vector<std::byte> get(std::uint64_t count);
   /// After all was read: the file has nothing more.
   void finish();
+  /// The same for a file that other things follow in: where they begin.
+  std::uint64_t finish_part();
   /// In the file, of what comes next.
   std::uint64_t offset() const { return offset_ - (block_.size() - place_); }
   template <class... Parts>
@@ -78,6 +80,7 @@ class CheckedReader {
   std::vector<std::byte> head_;
   std::vector<std::byte> block_;
   std::size_t place_ = 0;  // in the block
+  bool is_full_ = true;    // the block, so that there may be another one
   bool is_over_ = false;   // the empty block was read
 };
 

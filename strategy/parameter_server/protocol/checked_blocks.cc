@@ -1,6 +1,6 @@
 // Files in blocks: checksums run over everything before them, so that no block can be exchanged.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/parameter_server/server/checked_blocks.h"
+#include "tutti/strategy/parameter_server/protocol/checked_blocks.h"
 
 #include <algorithm>
 #include <cstring>
@@ -126,6 +126,11 @@ void CheckedReader::next_block() {
     refuse(first, "expected a block of at most ", CheckedWriter::kLongestBlock, " bytes, found ",
            length);
   }
+  if (length > 0 && !is_full_) {
+    refuse(first, "expected the last block behind one of ", block_.size(), " bytes, found ", length,
+           " bytes more");
+  }
+  is_full_ = length == CheckedWriter::kLongestBlock;
   block_.resize(length);
   read(block_, "a block");
   compare_checksum(first);
@@ -153,11 +158,18 @@ std::vector<std::byte> CheckedReader::get(std::uint64_t count) {
   return bytes;
 }
 
-void CheckedReader::finish() {
+std::uint64_t CheckedReader::finish_part() {
   if (place_ == block_.size() && !is_over_) next_block();
-  if (!is_over_ || place_ != block_.size() || offset_ != size_) {
-    refuse(offset(), "expected the end of the file, found ", size_ - offset(), " bytes more");
+  if (!is_over_) {
+    refuse(offset(), "expected the last block, found ", block_.size() - place_, " bytes more");
   }
+  return offset_;
+}
+
+void CheckedReader::finish() {
+  const std::uint64_t end = finish_part();
+  if (end == size_) return;
+  refuse(end, "expected the end of the file, found ", size_ - end, " bytes more");
 }
 
 }  // namespace tutti::internal
