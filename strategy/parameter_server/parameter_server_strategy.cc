@@ -15,7 +15,6 @@
 #include "tutti/strategy/parameter_server/coordination.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 #include "tutti/strategy/parameter_server/job.h"
-#include "tutti/strategy/parameter_server/server/variable_store.h"
 #include "tutti/strategy/parameter_server/sharded_storage.h"
 
 namespace tutti {
@@ -33,14 +32,6 @@ void require_cpus(std::span<const Device> devices) {
 }
 
 using InitialValue = std::variant<ValueGenerator, Tensor>;
-
-std::vector<std::shared_ptr<internal::VariableService>> servers_in_process(int count) {
-  std::vector<std::shared_ptr<internal::VariableService>> servers;
-  for (int i = 0; i < count; ++i) {
-    servers.push_back(std::make_shared<internal::VariableStore>(concat("ps ", i)));
-  }
-  return servers;
-}
 
 std::size_t bytes_of_rows(const Shape& shape, DType dtype, std::int64_t num_rows) {
   const std::int64_t elements = shape.rank() == 0 ? 1 : shape.with_dim(0, num_rows).num_elements();
@@ -74,9 +65,13 @@ struct ParameterServerStrategy::Parts {
   std::shared_ptr<internal::WorkerTeam> team = {};
   std::vector<std::shared_ptr<internal::VariableService>> servers = {};
   std::unique_ptr<internal::ParameterServerJob> job = {};
+  std::shared_ptr<internal::EmbeddedServers> embedded = {};
 
   static Parts in_process(const ParameterServerOptions& options) {
-    return {options.local, nullptr, servers_in_process(options.num_servers)};
+    auto embedded = std::make_shared<internal::EmbeddedServers>(options.num_servers);
+    Parts parts{options.local, nullptr, embedded->services()};
+    parts.embedded = std::move(embedded);
+    return parts;
   }
 
   static Parts of_job(const ClusterResolver& resolver, const ParameterServerOptions& options) {
@@ -105,7 +100,7 @@ struct ParameterServerStrategy::Impl {
         servers(std::make_shared<internal::ParameterServers>(std::move(parts.servers),
                                                              options.timeout, team)),
         placement(std::make_shared<const internal::Placement>(std::move(central))),
-        coordination(servers, options.num_workers) {}
+        coordination(servers, options.num_workers, std::move(parts.embedded)) {}
 
   bool stands_aside() const { return job && job->role() != internal::ParameterServerRole::kWorker; }
   std::vector<internal::RemoteShard> place(const std::string& name, const Shape& shape,

@@ -112,11 +112,12 @@ std::optional<Record> record_at(std::span<const std::byte> journal, std::size_t 
 
 }  // namespace
 
-bool is_of_all_servers(const ClosureEvent& event) {
-  return std::holds_alternative<events::TookOver>(event) ||
-         std::holds_alternative<events::CutBegan>(event) ||
-         std::holds_alternative<events::CutTaken>(event) ||
-         std::holds_alternative<events::RolledBack>(event);
+bool is_of_all_servers(std::span<const std::byte> record) {
+  const auto kind = std::to_integer<std::size_t>(record[kRecordHead]);
+  return kind == ClosureEvent(events::TookOver()).index() ||
+         kind == ClosureEvent(events::CutBegan()).index() ||
+         kind == ClosureEvent(events::CutTaken()).index() ||
+         kind == ClosureEvent(events::RolledBack()).index();
 }
 
 std::vector<std::byte> encode_record(const ClosureEvent& event) {

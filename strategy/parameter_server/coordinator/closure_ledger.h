@@ -120,6 +120,7 @@ class ClosureLedger {
   void add_failure(ClosureFailure failure);
   std::optional<ClosureFailure> verdict(std::uint64_t number, const Closure& closure) const;
   bool is_forgettable(const Closure& closure) const;
+  bool are_numbers_sound() const;
   void forget();
 
   LedgerRules rules_;

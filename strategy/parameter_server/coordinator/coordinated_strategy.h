@@ -10,6 +10,7 @@
 namespace tutti {
 
 namespace internal {
+class ServerGroup;
 class StepRegistry;
 class WorkerLink;
 }  // namespace internal
@@ -36,6 +37,9 @@ class CoordinatedStrategy {
                                                                internal::StepRegistry& registry);
   /// On a worker or server: serves until shutdown, then true. On the chief: false, at once.
   virtual bool serve(internal::StepRegistry&) { return false; }
+
+  /// Its servers, which outlive the coordinator; nullptr: they cannot be saved.
+  virtual internal::ServerGroup* server_group() { return nullptr; }
 
   /// Where coordinators of this strategy find each other: there is one per strategy.
   struct CoordinatorSlot {

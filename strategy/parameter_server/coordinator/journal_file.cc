@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/journal_file.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -51,10 +52,53 @@ Folder locked(const std::string& path) {
 
 }  // namespace
 
+FoundJournal read_journal_file(const std::string& path, std::span<const std::byte> file,
+                               LedgerRules rules) {
+  CheckedReader in(kKind, path, file.size(), [&](std::uint64_t offset, std::span<std::byte> bytes) {
+    const auto piece = file.subspan(static_cast<std::size_t>(offset));
+    std::ranges::copy(piece.first(bytes.size()), bytes.begin());
+  });
+  FoundJournal found;
+  for (const std::byte each : in.head()) found.job_id += static_cast<char>(each);
+  std::byte length[sizeof(std::uint64_t)];
+  in.get(std::span<std::byte>(length));
+  const std::uint64_t first_of_state = in.offset();
+  const auto state = in.get(ByteReader(length).number<std::uint64_t>());
+  const std::uint64_t first = in.finish_part();
+  try {
+    found.ledger = ClosureLedger::restore(state, rules);
+  } catch (const Error& error) {
+    in.refuse(first_of_state, "expected a state of closures, found ", error.message());
+  }
+  try {
+    std::size_t whole = 0;
+    found.ledger =
+        found.ledger.replay_from_here(file.subspan(static_cast<std::size_t>(first)), &whole);
+    found.num_bytes = first + whole;
+  } catch (const Error& error) {
+    throw error.with_context(concat(path, ": records from offset ", first, " on"));
+  }
+  return found;
+}
+
+std::vector<std::byte> journal_head(const std::string& job_id, const ClosureLedger& ledger) {
+  const std::vector<std::byte> state = ledger.bytes();
+  std::vector<std::byte> head;
+  CheckedWriter out(kKind, std::as_bytes(std::span(job_id)), [&](std::span<const std::byte> bytes) {
+    head.insert(head.end(), bytes.begin(), bytes.end());
+  });
+  ByteWriter length;
+  length.number(std::uint64_t{state.size()});
+  out.put(length.bytes());
+  out.put(state);
+  out.finish();
+  return head;
+}
+
 JournalFile::JournalFile(const std::string& folder, LedgerRules rules, Duration sync_within)
     : folder_(locked(folder)), sync_within_(sync_within), ledger_(rules) {
   if (folder_.size_of(kName)) {
-    ledger_ = read(rules);
+    read(rules);
   } else {
     require_empty(folder_);
     job_id_ = new_job_id();
@@ -77,52 +121,27 @@ JournalFile::~JournalFile() {
   }
 }
 
-ClosureLedger JournalFile::read(LedgerRules rules) {
+void JournalFile::read(LedgerRules rules) {
   const FileReader file = folder_.open_file(kName);
-  CheckedReader in(
-      kKind, file.path(), file.size(),
-      [&](std::uint64_t offset, std::span<std::byte> bytes) { file.read(offset, bytes); });
-  for (const std::byte each : in.head()) job_id_ += static_cast<char>(each);
-  std::byte length[sizeof(std::uint64_t)];
-  in.get(std::span<std::byte>(length));
-  const std::uint64_t first_of_state = in.offset();
-  const auto state = in.get(ByteReader(length).number<std::uint64_t>());
-  const std::uint64_t first = in.finish_part();
-  std::vector<std::byte> records(static_cast<std::size_t>(file.size() - first));
-  file.read(first, records);
-  const ClosureLedger before = [&] {
-    try {
-      return ClosureLedger::restore(state, rules);
-    } catch (const Error& error) {
-      in.refuse(first_of_state, "expected a state of closures, found ", error.message());
-    }
-  }();
-  try {
-    std::size_t whole = 0;
-    ClosureLedger ledger = before.replay_from_here(records, &whole);
-    if (whole < records.size()) {
-      log_warning(concat(file.path(), ": offset ", first + whole, ": cuts off ",
-                         records.size() - whole, " bytes: a record that was being written when ",
-                         "the coordinator died"));
-    }
-    return ledger;
-  } catch (const Error& error) {
-    throw Error(error.code(),
-                concat(file.path(), ": records from offset ", first, " on: ", error.message()));
+  std::vector<std::byte> bytes(static_cast<std::size_t>(file.size()));
+  file.read(0, bytes);
+  FoundJournal found = read_journal_file(file.path(), bytes, rules);
+  if (found.num_bytes < bytes.size()) {
+    log_warning(concat(file.path(), ": offset ", found.num_bytes, ": cuts off ",
+                       bytes.size() - found.num_bytes,
+                       " bytes: a record that was being written when the coordinator died"));
   }
+  job_id_ = std::move(found.job_id);
+  ledger_ = std::move(found.ledger);
 }
 
 void JournalFile::write_new(const ClosureLedger& ledger) {
-  const std::vector<std::byte> state = ledger.bytes();
-  ByteWriter length;
-  length.number(std::uint64_t{state.size()});
-  FileWriter file = folder_.create_file(kNewName, state.size() + 256);
-  CheckedWriter out(kKind, std::as_bytes(std::span(job_id_)),
-                    [&](std::span<const std::byte> bytes) { file.write(bytes); });
-  out.put(length.bytes());
-  out.put(state);
-  out.finish();
-  file.finish();
+  const std::vector<std::byte> head = journal_head(job_id_, ledger);
+  {
+    FileWriter file = folder_.create_file(kNewName, head.size());
+    file.write(head);
+    file.finish();
+  }
   folder_.rename(kNewName, kName);
   folder_.sync();
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tutti/checkpoint/folder.h"
 #include "tutti/core/executor.h"
@@ -14,6 +15,18 @@
 #include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
 
 namespace tutti::internal {
+
+struct FoundJournal {
+  std::string job_id = {};
+  ClosureLedger ledger = ClosureLedger();
+  std::uint64_t num_bytes = 0;  // without a last record that was being written
+};
+/// What a file of these bytes leads to. Throws kDataLoss naming path, offset, what was expected and
+/// found.
+FoundJournal read_journal_file(const std::string& path, std::span<const std::byte> file,
+                               LedgerRules rules);
+/// The head of a file that begins with this state; records may follow.
+std::vector<std::byte> journal_head(const std::string& job_id, const ClosureLedger& ledger);
 
 /// The file `journal` of a folder: a ledger's state in checked blocks (checked_blocks.h), with the
 /// job's random name in their head, then the records of what happened since. What was appended
@@ -47,7 +60,7 @@ class JournalFile {
   std::uint64_t num_appended() const;
 
  private:
-  ClosureLedger read(LedgerRules rules);
+  void read(LedgerRules rules);
   void write_new(const ClosureLedger& ledger);
   void fail_if_broken() const TUTTI_REQUIRES(mutex_);
   void run();

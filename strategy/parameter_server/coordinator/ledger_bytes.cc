@@ -104,6 +104,19 @@ std::vector<std::byte> ClosureLedger::bytes() const {
   return std::move(bytes.bytes());
 }
 
+/// Closures are forgotten from the first one on, and those below the watermark have ended.
+bool ClosureLedger::are_numbers_sound() const {
+  if (closures_.size() > next_number_) return false;
+  std::uint64_t number = next_number_ - closures_.size();
+  std::uint64_t first_not_ended = next_number_;
+  for (const auto& [own, closure] : closures_) {
+    if (own != number++) return false;
+    const bool has_ended = closure.state != State::kQueued && closure.state != State::kRunning;
+    if (!has_ended) first_not_ended = std::min(first_not_ended, own);
+  }
+  return finished_below_ == first_not_ended;
+}
+
 ClosureLedger ClosureLedger::restore(std::span<const std::byte> given, LedgerRules rules) {
   ByteReader bytes(given);
   bool is_sound = true;
@@ -126,12 +139,11 @@ ClosureLedger ClosureLedger::restore(std::span<const std::byte> given, LedgerRul
         ledger.closures_.emplace(number, read_closure(bytes, is_sound)).first->second;
     if (closure.state == State::kQueued) ledger.queued_.insert(number);
     if (closure.state == State::kRunning) ++ledger.num_running_;
-    if (number >= ledger.next_number_) is_sound = false;
   }
   for (auto left = bytes.number<std::uint32_t>(); left > 0 && !bytes.failed(); --left) {
     ledger.failures_.push_back(read_failure(bytes, is_sound));
   }
-  is_sound = is_sound && ledger.finished_below_ <= ledger.next_number_;
+  is_sound = is_sound && ledger.are_numbers_sound();
   // What is read is written as the same bytes: order, flags and doubles are checked by that.
   if (!is_sound || !bytes.is_complete() || !std::ranges::equal(ledger.bytes(), given)) {
     fail(ErrorCode::kDataLoss, "coordinator's journal: ", given.size(),

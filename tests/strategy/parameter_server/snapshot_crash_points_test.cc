@@ -80,7 +80,9 @@ TEST(SnapshotCrashPoints, REL_G9_AFullDiskLosesNothingThatWasSaved) {
       const int num_calls = static_cast<int>(file_faults::calls().size());
       file_faults::disarm();
       EXPECT_EQ(number_of(saved.load(1).snapshot), 1);
-      if (problem.empty()) EXPECT_EQ(number_of(saved.load(2).snapshot), 2);
+      if (problem.empty()) {
+        EXPECT_EQ(number_of(saved.load(2).snapshot), 2);
+      }
       num_refused += problem.empty() ? 0 : 1;
       saved.save(3, 1, all_values(3), 1);  // there is space again
       EXPECT_EQ(number_of(saved.load(3).snapshot), 3);
