@@ -315,6 +315,11 @@ void ClosureQueue::stop(std::optional<Error> why) {
   stop_now(why_stopped_ ? why_stopped_->message().c_str() : "the coordinator was stopped");
 }
 
+bool ClosureQueue::is_stopped() const {
+  MutexLock lock(mutex_);
+  return is_stopped_;
+}
+
 void ClosureQueue::stop_now(const char* why) {
   if (std::exchange(is_stopped_, true)) return;
   for (auto& [number, entry] : entries_) {

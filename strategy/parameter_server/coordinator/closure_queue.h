@@ -110,6 +110,7 @@ class ClosureQueue {
   /// Cancels everything; no function waits any more, and those that did throw `why` (kCancelled if
   /// there is none). The journal does not hear of it.
   void stop(std::optional<Error> why = std::nullopt);
+  bool is_stopped() const;
 
   // Snapshots of all servers (ClosureLedger). roll_back() voids what runs and returns the new term.
 

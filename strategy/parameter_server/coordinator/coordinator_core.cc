@@ -179,7 +179,7 @@ void CoordinatorCore::dispatch(int worker) {
       options_.most_absence / 4, std::chrono::milliseconds(1), std::chrono::seconds(10));
   TimePoint absent_since = clock.now();
   try {
-    while (!stop_.is_set()) {
+    while (!stop_.is_set() && !queue_.is_stopped()) {
       if (const auto handout = queue_.get(worker, deadline_after(clock.now(), look), taker)) {
         give_out(worker, *handout);
       } else if (const auto spare = queue_.spare(worker, taker)) {

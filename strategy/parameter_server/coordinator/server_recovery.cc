@@ -39,6 +39,7 @@ ServerRecovery::ServerRecovery(ClosureQueue& queue, ServerGroup& servers, Journa
     const MutexLock lock(mutex_);
     changed_.notify_all();
   });
+  if (servers_.lost()) is_troubled_.store(true);  // before anybody watched
   thread_ = Executor::system().start("ps-recovery", [this] { run(); });
 }
 
