@@ -141,35 +141,6 @@ TEST(JournalFile, BeginsAnewWithTheStateItLedTo) {
   EXPECT_THAT(folder.names(), ElementsAre("journal"));
 }
 
-int num_syncs(const std::string& path) {
-  const auto calls = file_faults::calls();
-  return static_cast<int>(std::ranges::count(calls, "fsync " + path));
-}
-
-/// A record alone is on the disk soon; of a thousand many go together.
-TEST(JournalFile, PutsRecordsOnTheDiskTogetherAndSoon) {
-  const HangWatchdog watchdog("group commit");
-  const OwnFolder folder("journal_group");
-  JournalFile journal(folder.path(), kJournalRules, std::chrono::milliseconds(5));
-  const std::string path = folder.path() + "/journal";
-  file_faults::arm(folder.path(), file_faults::Action::kCount);
-  journal.append(internal::encode_record(events::TookOver{1}));
-  const TimePoint deadline = deadline_after(Clock::system().now(), std::chrono::seconds(10));
-  while (num_syncs(path) == 0 && Clock::system().now() < deadline) {
-    Clock::system().sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_EQ(num_syncs(path), 1);
-  for (std::uint64_t n = 0; n < 1000; ++n) {
-    journal.append(internal::encode_record(events::Scheduled{n, "content"}));
-  }
-  journal.sync();
-  EXPECT_LT(num_syncs(path), 1000);
-  const int num_before = num_syncs(path);
-  journal.sync();  // nothing new
-  EXPECT_EQ(num_syncs(path), num_before);
-  file_faults::disarm();
-}
-
 TEST(JournalFile, REL_G9_WritesNothingBehindHalfARecordOfAFullDisk) {
   const HangWatchdog watchdog("full journal");
   const OwnFolder folder("journal_full");
