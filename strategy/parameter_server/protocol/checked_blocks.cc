@@ -36,7 +36,7 @@ CheckedWriter::CheckedWriter(const FileKind& kind, std::span<const std::byte> he
   put_number(kind.format);
   put_number(static_cast<std::uint32_t>(head.size()));
   put_checked(head);
-  put_number(checksum_);
+  put_checksum();
   block_.reserve(kLongestBlock);
 }
 
@@ -51,10 +51,16 @@ void CheckedWriter::put_number(std::uint32_t value) {
   put_checked(bytes.bytes());
 }
 
+void CheckedWriter::put_checksum() {
+  ByteWriter bytes;
+  bytes.number(checksum_);
+  sink_(bytes.bytes());
+}
+
 void CheckedWriter::end_block() {
   put_number(static_cast<std::uint32_t>(block_.size()));
   put_checked(block_);
-  put_number(checksum_);
+  put_checksum();
   block_.clear();
 }
 
@@ -113,6 +119,7 @@ std::uint32_t CheckedReader::number(const char* what) {
 void CheckedReader::compare_checksum(std::uint64_t first) {
   const std::uint32_t expected = checksum_;
   const std::uint32_t found = number("a checksum");
+  checksum_ = expected;
   if (found == expected) return;
   refuse(first, "expected checksum ", expected, " up to offset ", offset_ - 4, ", found ", found,
          ": the file was changed");

@@ -20,9 +20,10 @@ struct FileKind {
   std::uint32_t format = 1;
 };
 
-/// The file: magic, u32 format, u32 length of the head, the head, u32 CRC32C of all that; then
-/// blocks: u32 length (kLongestBlock, of the last one less, and then one of 0), the bytes, u32
-/// CRC32C of the file up to there. Little-endian.
+/// The file: magic, u32 format, u32 length of the head, the head, u32 checksum; then blocks: u32
+/// length (kLongestBlock, of the last one less, and then one of 0), the bytes, u32 checksum. Each
+/// checksum is the CRC32C of all bytes before it but the checksums (a CRC that runs over itself
+/// forgets what was before). Little-endian.
 class CheckedWriter {
  public:
   using Sink = std::function<void(std::span<const std::byte>)>;
@@ -35,6 +36,7 @@ class CheckedWriter {
  private:
   void put_checked(std::span<const std::byte> bytes);
   void put_number(std::uint32_t value);
+  void put_checksum();
   void end_block();
 
   Sink sink_;

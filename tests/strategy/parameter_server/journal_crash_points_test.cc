@@ -36,7 +36,7 @@ void crash_journal_everywhere(file_faults::Action action) {
     });
     if (crash.finished) {
       EXPECT_EQ(crash.num_done, static_cast<int>(story.size()));
-      EXPECT_GT(call, 80);
+      EXPECT_GT(call, 60);
       return;
     }
     ASSERT_LT(call, 400);
