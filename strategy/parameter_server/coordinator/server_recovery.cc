@@ -171,21 +171,24 @@ void ServerRecovery::take_cut() {
 
 /// Nothing is given out meanwhile.
 void ServerRecovery::recover() {
+  go_back_until_all_live();
   std::vector<Failed> failed;
-  for (;;) {
-    if (servers_.lost()) go_back_until_all_live();
+  {
     const MutexLock lock(mutex_);
-    failed.insert(failed.end(), failed_.begin(), failed_.end());
-    failed_.clear();
-    is_troubled_.store(false);
-    if (!servers_.lost()) break;  // else it was lost before it could be noticed again
-    is_troubled_.store(true);
+    failed.swap(failed_);
   }
   for (Failed& each : failed) {
     // Attempts that were voided do not count.
     queue_.put_back(each.handout,
                     {AttemptReport::Kind::kTransient, each.handout.worker, each.failure.origin,
                      each.failure.code, std::move(each.failure.text)});
+  }
+  {
+    const MutexLock lock(mutex_);
+    is_troubled_.store(false);
+    // What came meanwhile is looked at next.
+    if (!failed_.empty() || servers_.lost()) is_troubled_.store(true);
+    changed_.notify_all();
   }
   queue_.wake_workers();
 }
