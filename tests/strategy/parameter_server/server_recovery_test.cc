@@ -7,6 +7,7 @@
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/core/file.h"
 #include "tutti/core/random.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/coordinator/embedded_servers.h"
 #include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
