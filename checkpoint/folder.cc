@@ -66,8 +66,19 @@ bool sync_descriptor(int fd) {
   return ::fsync(fd) == 0;
 }
 
+bool write_all(int fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+  return true;
+}
+
 constexpr int kReadFile = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 constexpr int kNewFile = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+constexpr int kGrowingFile = O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
 constexpr int kFolder = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
 }  // namespace
@@ -121,12 +132,7 @@ void FileWriter::reserve() {
 }
 
 void FileWriter::write(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail_to_write(path_, num_bytes_, folder_, errno);
-    bytes = bytes.subspan(static_cast<std::size_t>(count));
-  }
+  if (!write_all(file_.get(), bytes)) fail_to_write(path_, num_bytes_, folder_, errno);
 }
 
 void FileWriter::finish() {
@@ -134,6 +140,14 @@ void FileWriter::finish() {
     fail_to_write(path_, num_bytes_, folder_, errno);
   }
   finished_ = true;
+}
+
+void FileAppender::write(std::span<const std::byte> bytes) {
+  if (!write_all(file_.get(), bytes)) fail_to_write(path_, bytes.size(), folder_, errno);
+}
+
+void FileAppender::sync() {
+  if (!sync_descriptor(file_.get())) fail_to_write(path_, errno);
 }
 
 Folder Folder::open(const std::string& path) {
@@ -236,6 +250,12 @@ FileWriter Folder::create_file(const std::string& name, std::uint64_t num_bytes)
   Descriptor file(::openat(folder_.get(), name.c_str(), kNewFile, 0666));
   if (file.get() < 0) fail_to_write(path_of(name), num_bytes, folder_.get(), errno);
   return FileWriter(folder_.get(), std::move(file), name, path_of(name), num_bytes);
+}
+
+FileAppender Folder::append_to(const std::string& name) const {
+  Descriptor file(::openat(folder_.get(), name.c_str(), kGrowingFile));
+  if (file.get() < 0) fail_to_write(path_of(name), errno);
+  return FileAppender(folder_.get(), std::move(file), path_of(name));
 }
 
 void Folder::rename(const std::string& from, const std::string& to) const {

@@ -84,6 +84,22 @@ class FileWriter {
   bool finished_ = false;
 };
 
+/// A file that grows.
+class FileAppender {
+ public:
+  FileAppender(int folder, Descriptor file, std::string path)
+      : folder_(folder), file_(std::move(file)), path_(std::move(path)) {}
+  /// At its end. When it throws, a part may stand there.
+  void write(std::span<const std::byte> bytes);
+  /// What was written is on the disk. Beside write(), from any thread.
+  void sync();
+
+ private:
+  int folder_;
+  Descriptor file_;
+  std::string path_;
+};
+
 /// Errors of writing: kResourceExhausted for a full disk or quota, else kUnavailable; each names
 /// path, reason, the bytes needed and free, and what to try. Names given to functions are
 /// is_plain_name(); symbolic links are not followed.
@@ -112,6 +128,8 @@ class Folder {
   /// `num_bytes` is how long it will be. Replaces what is there. This object must outlive the
   /// writer.
   FileWriter create_file(const std::string& name, std::uint64_t num_bytes) const;
+  /// A regular file that is there. This object must outlive the appender.
+  FileAppender append_to(const std::string& name) const;
   void rename(const std::string& from, const std::string& to) const;
   /// Whether it is gone; what is not there is gone.
   bool remove(const std::string& name) const noexcept;

@@ -2,9 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordination.h"
 
+#include <utility>
+
 #include "tutti/strategy/strategy_mode.h"
 
 namespace tutti::internal {
+
+Coordination::Coordination(std::shared_ptr<ParameterServers> servers, int num_workers,
+                           std::shared_ptr<EmbeddedServers> embedded, CoordinatedJob* job)
+    : servers_(std::move(servers)),
+      num_workers_(job ? job->num_workers() : num_workers),
+      job_(job),
+      embedded_(std::move(embedded)) {
+  if (embedded_) embedded_->when_back([servers = servers_] { servers->begin_anew(); });
+}
 
 void Coordination::run_closure(const ClosureContext&, const std::function<void()>& body) {
   struct Step {

@@ -9,17 +9,16 @@
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
 #include "tutti/strategy/parameter_server/coordinated_job.h"
 #include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
+#include "tutti/strategy/parameter_server/coordinator/embedded_servers.h"
 
 namespace tutti::internal {
 
 /// Workers are the tasks of the job; without one, threads of this process. Threads: any.
 class Coordination final : public CoordinatedStrategy {
  public:
-  /// `job` may be null, and outlives it.
-  Coordination(std::shared_ptr<ParameterServers> servers, int num_workers, CoordinatedJob* job)
-      : servers_(std::move(servers)),
-        num_workers_(job ? job->num_workers() : num_workers),
-        job_(job) {}
+  /// `embedded`: the servers, where they are of this process. `job` may be null, and outlives it.
+  Coordination(std::shared_ptr<ParameterServers> servers, int num_workers,
+               std::shared_ptr<EmbeddedServers> embedded, CoordinatedJob* job);
 
   int num_workers() const override { return num_workers_; }
   std::string worker_name(int worker) const override;
@@ -29,11 +28,13 @@ class Coordination final : public CoordinatedStrategy {
   /// Ends the process of a worker or server when the chief is done.
   bool serve(StepRegistry& registry) override;
   std::shared_ptr<void> when_over(std::function<void(const std::string& why)> told) override;
+  ServerGroup* server_group() override { return embedded_.get(); }
 
  private:
   const std::shared_ptr<ParameterServers> servers_;
   const int num_workers_;
   CoordinatedJob* const job_;
+  const std::shared_ptr<EmbeddedServers> embedded_;
 };
 
 }  // namespace tutti::internal

@@ -14,7 +14,6 @@
 #include "tutti/strategy/parameter_server/coordination.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 #include "tutti/strategy/parameter_server/job.h"
-#include "tutti/strategy/parameter_server/server/variable_store.h"
 #include "tutti/strategy/parameter_server/sharded_storage.h"
 
 namespace tutti {
@@ -32,14 +31,6 @@ void require_cpus(std::span<const Device> devices) {
 }
 
 using InitialValue = std::variant<ValueGenerator, Tensor>;
-
-std::vector<std::shared_ptr<internal::VariableService>> servers_in_process(int count) {
-  std::vector<std::shared_ptr<internal::VariableService>> servers;
-  for (int i = 0; i < count; ++i) {
-    servers.push_back(std::make_shared<internal::VariableStore>(concat("ps ", i)));
-  }
-  return servers;
-}
 
 std::size_t bytes_of_rows(const Shape& shape, DType dtype, std::int64_t num_rows) {
   const std::int64_t elements = shape.rank() == 0 ? 1 : shape.with_dim(0, num_rows).num_elements();
@@ -68,9 +59,13 @@ struct ParameterServerStrategy::Parts {
   std::vector<std::shared_ptr<internal::VariableService>> servers = {};
   std::unique_ptr<internal::ParameterServerJob> job = {};
   std::unique_ptr<internal::CoordinatedJob> coordinated = {};
+  std::shared_ptr<internal::EmbeddedServers> embedded = {};
 
   static Parts in_process(const ParameterServerOptions& options) {
-    return {options.local, nullptr, servers_in_process(options.num_servers)};
+    auto embedded = std::make_shared<internal::EmbeddedServers>(options.num_servers);
+    Parts parts{options.local, nullptr, embedded->services()};
+    parts.embedded = std::move(embedded);
+    return parts;
   }
 
   static Parts of_job(const ClusterResolver& resolver, const ParameterServerOptions& options) {
@@ -112,7 +107,8 @@ struct ParameterServerStrategy::Impl {
         servers(std::make_shared<internal::ParameterServers>(std::move(parts.servers),
                                                              options.timeout, team)),
         placement(std::make_shared<const internal::Placement>(std::move(central))),
-        coordination(servers, options.num_workers, coordinated_job.get()),
+        coordination(servers, options.num_workers, std::move(parts.embedded),
+                     coordinated_job.get()),
         has_coordinator(options.coordinated) {
     if (!coordinated_job || coordinated_job->is_chief()) return;
     servers->set_guard(

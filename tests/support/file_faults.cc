@@ -28,6 +28,7 @@ struct Loss {
   enum Kind { kNone, kBytes, kNewName, kNewFolder, kRename } kind;
   char path[kMaxPath];
   char before[kMaxPath];  // of a rename
+  off_t size;             // of the file before these bytes
 };
 
 // Constant-initialised: calls come before constructors and from any thread.
@@ -67,12 +68,13 @@ bool is_in(const char* path, const char* parent) {
   return std::strlen(parent) == length && std::strncmp(path, parent, length) == 0;
 }
 
-void lose(Loss::Kind kind, const char* path, const char* before = "") {
+void lose(Loss::Kind kind, const char* path, const char* before = "", off_t size = 0) {
   const int index = num_losses.fetch_add(1);
   if (index >= kMaxCalls) std::abort();
   losses[index].kind = kind;
   copy(losses[index].path, path);
   copy(losses[index].before, before);
+  losses[index].size = size;
 }
 
 void keep(const char* synced) {
@@ -98,7 +100,9 @@ void take_away(const Loss& loss) {
     case Loss::kNone:
       return;
     case Loss::kBytes:
-      if (::stat(loss.path, &status) == 0) ::syscall(SYS_truncate, loss.path, status.st_size / 2);
+      if (::stat(loss.path, &status) == 0 && status.st_size > loss.size) {
+        ::syscall(SYS_truncate, loss.path, loss.size + (status.st_size - loss.size) / 2);
+      }
       return;
     case Loss::kNewName:
       ::syscall(SYS_unlink, loss.path);
@@ -270,7 +274,8 @@ ssize_t write(int fd, const void* bytes, size_t size) {
   if (!is_watched(path)) return real(fd, bytes, size);
   const int error = count("write", path);
   if (error != 0 && (error != ENOSPC || size < 2 || num_calls > first_call)) return refuse(error);
-  lose(Loss::kBytes, path);
+  struct stat status;
+  lose(Loss::kBytes, path, "", ::fstat(fd, &status) == 0 ? status.st_size : 0);
   return real(fd, bytes, error != 0 ? size / 2 : size);
 }
 

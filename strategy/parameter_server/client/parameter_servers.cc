@@ -214,6 +214,12 @@ void ParameterServers::settle() {
   });
 }
 
+void ParameterServers::begin_anew() {
+  const std::uint64_t client = new_client_number();
+  for (const auto& each : links_) each->begin_anew(client);
+  forget_reads();
+}
+
 void ParameterServers::end_stream() {
   for (const auto& each : links_) each->end_stream();
 }

@@ -68,6 +68,8 @@ class ParameterServers {
   void settle();
   /// The closure that the calling thread works on changes nothing more.
   void end_stream();
+  /// The servers went back: see ServerLink::begin_anew().
+  void begin_anew();
 
  private:
   using Caches = std::vector<std::shared_ptr<ReadCache>>;

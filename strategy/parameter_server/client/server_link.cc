@@ -77,10 +77,10 @@ std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads) {
 }
 
 void ServerLink::settle(TimePoint deadline) {
-  const UpdateOrigin origin = current_update_origin(client_);
   std::vector<std::pair<std::pair<UpdateStream, int>, std::deque<Message>>> under_way;
   {
     MutexLock lock(mutex_);
+    const UpdateOrigin origin = current_update_origin(client_);
     for (auto& [key, lane] : lanes_) {
       if (!lane.origin.is_with(origin)) continue;
       send(lane);
@@ -109,9 +109,17 @@ void ServerLink::go_back(const std::pair<UpdateStream, int>& key, std::uint64_t 
   if (lane != lanes_.end()) lane->second.next_ordinal = ordinal;
 }
 
-void ServerLink::end_stream() {
-  const UpdateOrigin origin = current_update_origin(client_);
+void ServerLink::begin_anew(std::uint64_t client) {
   MutexLock lock(mutex_);
+  std::erase_if(lanes_, [](const auto& each) {
+    return each.second.origin.stream.kind == UpdateStream::Kind::kClient;
+  });
+  client_ = client;
+}
+
+void ServerLink::end_stream() {
+  MutexLock lock(mutex_);
+  const UpdateOrigin origin = current_update_origin(client_);
   std::erase_if(lanes_, [&](const auto& each) { return each.second.origin.is_with(origin); });
 }
 

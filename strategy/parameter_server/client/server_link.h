@@ -37,6 +37,9 @@ class ServerLink {
   void settle(TimePoint deadline);
   /// Nobody changes anything more in this name; what was gathered is dropped.
   void end_stream();
+  /// The server went back: changes of this process that are no closure's are counted anew, under
+  /// this number. What was gathered of them is dropped.
+  void begin_anew(std::uint64_t client);
 
  private:
   struct Message {
@@ -56,8 +59,8 @@ class ServerLink {
   void go_back(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal);
 
   const std::shared_ptr<VariableService> service_;
-  const std::uint64_t client_;
   Mutex mutex_;  // held while batches are handed over, so that their order is that of the calls
+  std::uint64_t client_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::pair<UpdateStream, int>, Lane> lanes_ TUTTI_GUARDED_BY(mutex_);  // with attempt
 };
 

@@ -89,7 +89,36 @@ std::optional<ClosureEvent> decode_event(std::size_t kind, ByteReader& bytes) {
   }
 }
 
+struct Record {
+  ClosureEvent event;
+  std::size_t end = 0;
+};
+
+/// Nothing, if no whole record begins there.
+std::optional<Record> record_at(std::span<const std::byte> journal, std::size_t place) {
+  if (journal.size() - place < kRecordHead) return std::nullopt;
+  ByteReader head(journal.subspan(place, kRecordHead));
+  const std::size_t length = head.number<std::uint32_t>();
+  const auto checksum = head.number<std::uint32_t>();
+  if (length == 0 || length > journal.size() - place - kRecordHead) return std::nullopt;
+  const auto body = journal.subspan(place + kRecordHead, length);
+  ByteReader bytes(body);
+  const auto kind = bytes.number<std::uint8_t>();
+  if (kind >= std::variant_size_v<ClosureEvent> || crc32c_of(body) != checksum) return std::nullopt;
+  auto event = decode_event(kind, bytes);
+  if (!event) return std::nullopt;
+  return Record{std::move(*event), place + kRecordHead + length};
+}
+
 }  // namespace
+
+bool is_of_all_servers(std::span<const std::byte> record) {
+  const auto kind = std::to_integer<std::size_t>(record[kRecordHead]);
+  return kind == ClosureEvent(events::TookOver()).index() ||
+         kind == ClosureEvent(events::CutBegan()).index() ||
+         kind == ClosureEvent(events::CutTaken()).index() ||
+         kind == ClosureEvent(events::RolledBack()).index();
+}
 
 std::vector<std::byte> encode_record(const ClosureEvent& event) {
   ByteWriter body;
@@ -105,24 +134,18 @@ std::vector<std::byte> encode_record(const ClosureEvent& event) {
 std::size_t read_journal(std::span<const std::byte> journal,
                          const std::function<void(const ClosureEvent&)>& take) {
   std::size_t place = 0;
-  while (journal.size() - place >= kRecordHead) {
-    ByteReader head(journal.subspan(place, kRecordHead));
-    const std::size_t length = head.number<std::uint32_t>();
-    const auto checksum = head.number<std::uint32_t>();
-    if (length > journal.size() - place - kRecordHead) return place;
-    const auto body = journal.subspan(place + kRecordHead, length);
-    const std::size_t end = place + kRecordHead + length;
-    ByteReader bytes(body);
-    std::optional<ClosureEvent> event;
-    if (crc32c_of(body) == checksum) event = decode_event(bytes.number<std::uint8_t>(), bytes);
-    if (!event) {
-      if (end == journal.size()) return place;
-      fail(ErrorCode::kDataLoss, "coordinator's journal: record at byte ", place, " of ",
-           journal.size(), " is damaged; expected a known event with checksum ", crc32c_of(body),
-           ", got ", length, " bytes with ", checksum, "; try the checkpoint before it");
-    }
-    take(*event);
-    place = end;
+  while (place < journal.size()) {
+    const auto record = record_at(journal, place);
+    if (!record) break;
+    take(record->event);
+    place = record->end;
+  }
+  // Nothing stands behind what was being written when a process died.
+  for (std::size_t later = place + 1; later < journal.size(); ++later) {
+    if (!record_at(journal, later)) continue;
+    fail(ErrorCode::kDataLoss, "coordinator's journal: record at byte ", place, " of ",
+         journal.size(), " is damaged; expected a known event with its checksum before the whole ",
+         "record at byte ", later, ", found other bytes; try a copy of the folder");
   }
   return place;
 }

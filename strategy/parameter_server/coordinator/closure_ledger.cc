@@ -10,8 +10,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "tutti/cluster/handshake/byte_stream.h"
-
 namespace tutti::internal {
 namespace {
 
@@ -24,35 +22,6 @@ bool has_ended(ClosureLedger::State state) {
   return state != ClosureLedger::State::kQueued && state != ClosureLedger::State::kRunning;
 }
 
-void write(ByteWriter& bytes, bool value) { bytes.number(static_cast<std::uint8_t>(value)); }
-void write(ByteWriter& bytes, int value) { bytes.number(static_cast<std::uint32_t>(value)); }
-
-void write(ByteWriter& bytes, const ClosureFailure& failure) {
-  bytes.number(failure.closure);
-  write(bytes, failure.attempt), write(bytes, failure.worker);
-  bytes.number(static_cast<std::uint8_t>(failure.origin));
-  bytes.number(static_cast<std::uint8_t>(failure.code));
-  bytes.text(failure.text);
-}
-
-void write(ByteWriter& bytes, const AttemptReport& report) {
-  bytes.number(static_cast<std::uint8_t>(report.kind));
-  write(bytes, report.worker);
-  bytes.number(static_cast<std::uint8_t>(report.origin));
-  bytes.number(static_cast<std::uint8_t>(report.code));
-  bytes.text(report.text);
-}
-
-void write(ByteWriter& bytes, const ClosureLedger::Closure& closure) {
-  bytes.number(static_cast<std::uint8_t>(closure.state));
-  write(bytes, closure.attempts), write(bytes, closure.worker);
-  write(bytes, closure.is_in_cut), write(bytes, closure.is_in_new_cut);
-  write(bytes, closure.is_redone);
-  bytes.text(closure.content);
-  bytes.number(static_cast<std::uint32_t>(closure.reports.size()));
-  for (const AttemptReport& report : closure.reports) write(bytes, report);
-}
-
 }  // namespace
 
 void ClosureLedger::apply(const ClosureEvent& event) {
@@ -60,15 +29,17 @@ void ClosureLedger::apply(const ClosureEvent& event) {
   forget();
 }
 
-ClosureLedger ClosureLedger::replay(std::span<const std::byte> journal, LedgerRules rules) {
-  ClosureLedger ledger(rules);
-  read_journal(journal, [&](const ClosureEvent& event) {
+ClosureLedger ClosureLedger::replay_from_here(std::span<const std::byte> journal,
+                                              std::size_t* num_bytes) const {
+  ClosureLedger ledger = *this;
+  const std::size_t whole = read_journal(journal, [&](const ClosureEvent& event) {
     try {
       ledger.apply(event);
     } catch (const Error& error) {
       throw Error(ErrorCode::kDataLoss, concat("coordinator's journal: ", error.message()));
     }
   });
+  if (num_bytes) *num_bytes = whole;
   return ledger;
 }
 
@@ -286,21 +257,6 @@ void ClosureLedger::forget() {
   while (!closures_.empty() && is_forgettable(closures_.begin()->second)) {
     closures_.erase(closures_.begin());
   }
-}
-
-std::vector<std::byte> ClosureLedger::bytes() const {
-  ByteWriter bytes;
-  write(bytes, rules_.most_attempts), write(bytes, rules_.most_workers_lost);
-  write(bytes, rules_.keeps_for_rollback);
-  bytes.number(term_), bytes.number(next_number_), bytes.number(finished_below_);
-  bytes.number(last_cut_), bytes.number(last_cut_begun_), bytes.number(rollback_term_);
-  write(bytes, new_cut_.has_value());
-  if (new_cut_) bytes.number(new_cut_->id), bytes.number(new_cut_->below);
-  bytes.number(static_cast<std::uint32_t>(closures_.size()));
-  for (const auto& [number, closure] : closures_) bytes.number(number), write(bytes, closure);
-  bytes.number(static_cast<std::uint32_t>(failures_.size()));
-  for (const ClosureFailure& failure : failures_) write(bytes, failure);
-  return std::move(bytes.bytes());
 }
 
 }  // namespace tutti::internal

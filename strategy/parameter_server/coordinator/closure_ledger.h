@@ -49,7 +49,12 @@ class ClosureLedger {
   void apply(const ClosureEvent& event);
   /// The state that a journal leads to, and its terms' last. Throws as read_journal(); kDataLoss
   /// for an event that cannot follow.
-  static ClosureLedger replay(std::span<const std::byte> journal, LedgerRules rules = {});
+  static ClosureLedger replay(std::span<const std::byte> journal, LedgerRules rules = {}) {
+    return ClosureLedger(rules).replay_from_here(journal);
+  }
+  /// The same for a journal that began with this state. `num_bytes`: of its whole records.
+  ClosureLedger replay_from_here(std::span<const std::byte> journal,
+                                 std::size_t* num_bytes = nullptr) const;
 
   std::uint64_t term() const { return term_; }
   std::uint64_t next_number() const { return next_number_; }
@@ -81,8 +86,11 @@ class ClosureLedger {
   /// Whether this attempt is the one under way: what others report is late, and void.
   bool is_current(std::uint64_t number, int attempt) const;
 
-  /// All of the state, for hashing: equal bytes mean equal ledgers.
+  /// All of the state: equal bytes mean equal ledgers.
   std::vector<std::byte> bytes() const;
+  /// The ledger of these bytes, which from now on has these rules. Throws kDataLoss for bytes that
+  /// bytes() did not write.
+  static ClosureLedger restore(std::span<const std::byte> bytes, LedgerRules rules);
   bool operator==(const ClosureLedger&) const = default;
 
  private:
@@ -112,6 +120,7 @@ class ClosureLedger {
   void add_failure(ClosureFailure failure);
   std::optional<ClosureFailure> verdict(std::uint64_t number, const Closure& closure) const;
   bool is_forgettable(const Closure& closure) const;
+  bool are_numbers_sound() const;
   void forget();
 
   LedgerRules rules_;

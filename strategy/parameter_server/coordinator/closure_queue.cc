@@ -40,10 +40,16 @@ ClosureQueue::ClosureQueue(ClosureQueueOptions options)
 ClosureQueue::ClosureQueue(
     ClosureQueueOptions options, ClosureLedger before,
     const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of)
-    : options_(std::move(options)),
-      ledger_(before == ClosureLedger() ? ClosureLedger(options_.rules) : std::move(before)) {
+    : options_(std::move(options)) {
+  go_on(before == ClosureLedger() ? ClosureLedger(options_.rules) : std::move(before), work_of);
+}
+
+void ClosureQueue::go_on(
+    ClosureLedger before,
+    const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of) {
   MutexLock lock(mutex_);
-  for (std::uint64_t n = 0; n < ledger_.next_number(); ++n) {
+  ledger_ = std::move(before);
+  for (std::uint64_t n = ledger_.finished_below(); n < ledger_.next_number(); ++n) {
     const ClosureLedger::Closure* closure = ledger_.find(n);
     if (closure != nullptr && !is_over(closure)) {
       entries_[n].work = work_of(n, closure->content);
@@ -259,6 +265,7 @@ bool ClosureQueue::put_back(const Handout& handout, AttemptReport report) {
 }
 
 void ClosureQueue::require_in_time(bool in_time, const char* who) {
+  if (is_stopped_ && why_stopped_) throw why_stopped_->with_context(who);
   if (is_stopped_) {
     fail(ErrorCode::kCancelled, who, ": ", stopped_because_, "; expected a running coordinator");
   }
@@ -304,9 +311,15 @@ bool ClosureQueue::done() {
   return ledger_.is_drained();
 }
 
-void ClosureQueue::stop(const std::string& why) {
+void ClosureQueue::stop(std::optional<Error> why) {
   MutexLock lock(mutex_);
-  stop_now(why);
+  if (!is_stopped_) why_stopped_ = std::move(why);
+  stop_now(why_stopped_ ? why_stopped_->message() : std::string("the coordinator was stopped"));
+}
+
+bool ClosureQueue::is_stopped() const {
+  MutexLock lock(mutex_);
+  return is_stopped_;
 }
 
 void ClosureQueue::stop_now(const std::string& why) {
@@ -345,6 +358,20 @@ std::uint64_t ClosureQueue::roll_back() {
   return ledger_.term();
 }
 
+std::uint64_t ClosureQueue::last_cut() const {
+  MutexLock lock(mutex_);
+  return ledger_.last_cut();
+}
+
+void ClosureQueue::look_at_ledger(const std::function<void(const ClosureLedger&)>& look) const {
+  MutexLock lock(mutex_);
+  look(ledger_);
+}
+
+std::uint64_t ClosureQueue::num_scheduled() const {
+  MutexLock lock(mutex_);
+  return ledger_.next_number();
+}
 std::uint64_t ClosureQueue::term() const {
   MutexLock lock(mutex_);
   return ledger_.term();

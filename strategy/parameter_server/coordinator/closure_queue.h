@@ -67,6 +67,11 @@ class ClosureQueue {
       ClosureQueueOptions options, ClosureLedger before,
       const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of);
 
+  /// The same, of a queue that was just made with the same rules: for who learns of `before` later.
+  void go_on(
+      ClosureLedger before,
+      const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of);
+
   /// Waits while the queue is full or somebody is in wait(). Throws a pending failure (see wait());
   /// kDeadlineExceeded; kCancelled after stop(). When it throws, `work` is told that it was
   /// cancelled.
@@ -102,8 +107,10 @@ class ClosureQueue {
   /// Whether nothing is queued or runs. Throws as wait(), after waiting for what runs.
   bool done();
 
-  /// Cancels everything; no function waits any more. The journal does not hear of it.
-  void stop(const std::string& why = "the coordinator was stopped");
+  /// Cancels everything; no function waits any more, and those that did throw `why` (kCancelled if
+  /// there is none). The journal does not hear of it.
+  void stop(std::optional<Error> why = std::nullopt);
+  bool is_stopped() const;
 
   // Snapshots of all servers (ClosureLedger). roll_back() voids what runs and returns the new term.
 
@@ -111,7 +118,14 @@ class ClosureQueue {
   void end_cut(std::uint64_t id);
   std::uint64_t roll_back();
 
+  /// The last one that was taken.
+  std::uint64_t last_cut() const;
+  /// `look` runs with the lock held: nothing happens meanwhile.
+  void look_at_ledger(const std::function<void(const ClosureLedger&)>& look) const;
+
   std::uint64_t term() const;
+  /// Of schedule(): how many were put, also into queues that this one goes on from.
+  std::uint64_t num_scheduled() const;
   std::size_t num_queued() const;
   std::size_t num_running() const;
   /// Closures that ended so far: what a watchdog looks at.
@@ -162,6 +176,7 @@ class ClosureQueue {
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;
   std::string stopped_because_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<Error> why_stopped_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti::internal

@@ -44,9 +44,9 @@ RemoteValue ClusterCoordinator::schedule_nest(std::string_view step, Nest argume
   return core_->schedule(step, std::move(arguments));
 }
 
-void ClusterCoordinator::join(TimePoint deadline) { core_->queue().wait(deadline); }
+void ClusterCoordinator::join(TimePoint deadline) { core_->join(deadline); }
 
-bool ClusterCoordinator::done() { return core_->queue().done(); }
+bool ClusterCoordinator::done() { return core_->done(); }
 
 std::vector<Nest> ClusterCoordinator::fetch(std::span<const RemoteValue> values) const {
   std::vector<Nest> nests;
@@ -104,6 +104,8 @@ std::vector<Nest> ClusterCoordinator::run_nest_on_each(std::string_view step, Ne
   return core_->run_on_each(step, std::move(arguments));
 }
 
+void ClusterCoordinator::save_snapshot(TimePoint deadline) { core_->save_snapshot(deadline); }
+std::uint64_t ClusterCoordinator::num_scheduled() const { return core_->queue().num_scheduled(); }
 std::string ClusterCoordinator::describe() const { return core_->describe(); }
 internal::ClosureQueue& ClusterCoordinator::closures() const { return core_->queue(); }
 internal::WorkerLink& ClusterCoordinator::worker(int index) const { return core_->link(index); }

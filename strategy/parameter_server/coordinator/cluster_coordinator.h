@@ -15,6 +15,7 @@
 #include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "tutti/strategy/parameter_server/coordinator/per_worker.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_value.h"
+#include "tutti/strategy/parameter_server/coordinator/snapshot_options.h"
 #include "tutti/strategy/parameter_server/coordinator/step_registry.h"
 #include "tutti/strategy/parameter_server/coordinator/watchdog.h"
 
@@ -46,6 +47,8 @@ struct ClusterCoordinatorOptions {
   std::function<void(std::span<const std::byte>)> journal = {};
   /// What finished stays known until a cut has it, so that servers can go back to one.
   bool keeps_for_rollback = false;
+  /// What is kept on the disk, so that lost servers and coordinators lose nothing.
+  SnapshotOptions snapshots = {};
 };
 
 namespace internal {
@@ -70,10 +73,11 @@ class ClusterCoordinator {
   void define(std::string_view step, Fn fn) {
     registry_to_define(step).define(step, std::move(fn));
   }
-  /// On the chief: returns when the workers can be given closures. On workers and servers: serves
-  /// until the chief is done, and ends the process with the run's code: 0, or 1 when the chief was
-  /// lost or failed. Throws kDeadlineExceeded when no worker came; kFailedPrecondition naming the
-  /// steps that a worker defines otherwise.
+  /// On the chief: returns when the workers can be given closures. With SnapshotOptions the
+  /// variables, all made before, then have the values of the last cut in the folder. On workers and
+  /// servers: serves until the chief is done, and ends the process with the run's code: 0, or 1 when
+  /// the chief was lost or failed. Throws kDeadlineExceeded when no worker came; kFailedPrecondition
+  /// naming the steps that a worker defines otherwise.
   void start();
 
   /// Gives the step to the next worker that is free, and returns at once (waits while the queue is
@@ -121,6 +125,14 @@ class ClusterCoordinator {
   std::vector<Nest> run_on_each(std::string_view step, const Args&... arguments) {
     return run_nest_on_each(step, Nest(Nest::List{internal::to_nest(arguments)...}));
   }
+
+  /// With SnapshotOptions: takes a cut now. Variables that were made or assigned outside steps are
+  /// in it. Throws what kept the servers from saving; kDeadlineExceeded; kFailedPrecondition
+  /// without a folder.
+  void save_snapshot(TimePoint deadline = TimePoint::max());
+  /// Closures scheduled so far, also by earlier coordinators with the same folder: where a program
+  /// that was started again goes on.
+  std::uint64_t num_scheduled() const;
 
   /// What runs, what each worker does: for people.
   std::string describe() const;

@@ -10,6 +10,7 @@
 namespace tutti {
 
 namespace internal {
+class ServerGroup;
 class StepRegistry;
 class WorkerLink;
 }  // namespace internal
@@ -43,6 +44,8 @@ class CoordinatedStrategy {
       std::function<void(const std::string& why)>) {
     return nullptr;
   }
+  /// Its servers, which outlive the coordinator; nullptr: they cannot be saved.
+  virtual internal::ServerGroup* server_group() { return nullptr; }
 
   /// Where coordinators of this strategy find each other: there is one per strategy.
   struct CoordinatorSlot {

@@ -15,16 +15,21 @@ namespace {
 
 constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
 
-ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options) {
+/// With a journal if there is one to write.
+ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options,
+                                  std::function<void(std::span<const std::byte>)> journal) {
   if (options.most_queued < 1 || options.window < 1) {
     fail(ErrorCode::kInvalidArgument,
          "ClusterCoordinator: expected most_queued and window of at least 1, got ",
          options.most_queued, " and ", options.window);
   }
-  return {options.most_queued,
-          options.window,
-          {options.most_attempts, options.most_workers_lost, options.keeps_for_rollback},
-          options.journal};
+  const bool is_on_disk = !options.snapshots.folder.empty();
+  if (!is_on_disk && !options.journal) journal = nullptr;
+  return {
+      options.most_queued,
+      options.window,
+      {options.most_attempts, options.most_workers_lost, options.keeps_for_rollback || is_on_disk},
+      std::move(journal)};
 }
 
 }  // namespace
@@ -58,7 +63,10 @@ void ScheduledWork::ended(const Error& error) {
 }
 
 CoordinatorCore::CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options)
-    : strategy_(strategy), options_(std::move(options)), queue_(queue_options(options_)) {
+    : strategy_(strategy),
+      options_(std::move(options)),
+      queue_(queue_options(options_,
+                           [this](std::span<const std::byte> record) { write_journal(record); })) {
   MutexLock lock(desk_->mutex);
   desk_->core = this;
 }
@@ -72,6 +80,7 @@ CoordinatorCore::~CoordinatorCore() {
   watchdog_.reset();
   stop_.set();
   queue_.stop();
+  if (recovery_ != nullptr) recovery_->stop();
   threads_.clear();
   links_.clear();
 }
@@ -84,8 +93,9 @@ void CoordinatorCore::start() {
   over_ = strategy_.when_over([this](const std::string& why) {
     log(LogLevel::kError, concat("coordinator: ", why));
     stop_.set();
-    queue_.stop(why);
+    queue_.stop(Error(ErrorCode::kCancelled, concat(why, "; expected a running coordinator")));
   });
+  if (!options_.snapshots.folder.empty()) go_on_from_folder();
   for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
     auto link = strategy_.connect_worker(worker, registry_);
     if (link != nullptr) {
@@ -144,18 +154,75 @@ void CoordinatorCore::await_workers() {
   }
 }
 
+/// The journal's state first, then the servers', under a term that everybody before has not.
+void CoordinatorCore::go_on_from_folder() {
+  ServerGroup* const servers = strategy_.server_group();
+  if (servers == nullptr) {
+    fail(ErrorCode::kUnimplemented, "ClusterCoordinator: snapshots in '", options_.snapshots.folder,
+         "': the servers of this strategy cannot be saved; expected servers in this process; try ",
+         "without a folder, or checkpoints");
+  }
+  const LedgerRules rules{options_.most_attempts, options_.most_workers_lost, true};
+  journal_ = std::make_unique<JournalFile>(options_.snapshots.folder, rules);
+  ClosureLedger ledger = journal_->ledger();
+  if (ledger.last_cut() != 0) {
+    // What finished since the cut is done again: servers have it no more.
+    const events::RolledBack back{ledger.term() + 1};
+    ledger.apply(back);
+    journal_->append(encode_record(back));
+  }
+  queue_.go_on(std::move(ledger), [](std::uint64_t, const std::string& content) {
+    return ScheduledWork::of_content(content);
+  });
+  // Per-worker values of earlier coordinators are not those of this one.
+  next_instance_.store((queue_.term() - 1) << 32);
+  recovery_ = std::make_unique<ServerRecovery>(queue_, *servers, *journal_, options_.snapshots);
+}
+
+void CoordinatorCore::write_journal(std::span<const std::byte> record) {
+  if (journal_ != nullptr) {
+    journal_->append(record);
+    if (is_of_all_servers(record)) journal_->sync();
+  }
+  if (options_.journal) options_.journal(record);
+}
+
+/// Servers that go back leave closures to do again.
+void CoordinatorCore::join(TimePoint deadline) {
+  do {
+    queue_.wait(deadline);
+  } while (recovery_ != nullptr && recovery_->wait_until_calm(deadline));
+}
+
+bool CoordinatorCore::done() {
+  const bool is_drained = queue_.done();
+  return is_drained && (recovery_ == nullptr || recovery_->may_give_out());
+}
+
+void CoordinatorCore::save_snapshot(TimePoint deadline) {
+  require_started("save_snapshot");
+  if (recovery_ == nullptr) {
+    fail(ErrorCode::kFailedPrecondition, "save_snapshot: there is no folder to save into; try ",
+         "ClusterCoordinatorOptions::snapshots");
+  }
+  recovery_->save_now(deadline);
+}
+
 void CoordinatorCore::dispatch(int worker) {
   const Duration delay = std::min(options_.start_delay * worker, options_.most_start_delay);
   Clock& clock = Clock::system();
   if (delay > Duration::zero() && stop_.wait_until(deadline_after(clock.now(), delay))) return;
   const WorkerLink& link = *links_[static_cast<std::size_t>(worker)];
-  const ClosureTaker taker{[&link] { return link.is_alive(); },
+  const ClosureTaker taker{[this, &link] {
+                             return link.is_alive() &&
+                                    (recovery_ == nullptr || recovery_->may_give_out());
+                           },
                            [this, worker] { return any_lives_but(worker); }};
   const Duration look = std::clamp<Duration>(
       options_.most_absence / 4, std::chrono::milliseconds(1), std::chrono::seconds(10));
   TimePoint absent_since = clock.now();
   try {
-    while (!stop_.is_set()) {
+    while (!stop_.is_set() && !queue_.is_stopped()) {
       if (const auto handout = queue_.get(worker, deadline_after(clock.now(), look), taker)) {
         give_out(worker, *handout);
       } else if (const auto spare = queue_.spare(worker, taker)) {
@@ -203,9 +270,13 @@ void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOut
     if (auto* value = std::get_if<Nest>(&outcome)) {
       const auto& result = static_cast<const ScheduledWork&>(*handout.work).result();
       queue_.mark_finished(handout, [&] { result->set(std::move(*value)); });
+      if (recovery_ != nullptr) recovery_->note_end();
     } else if (auto* report = std::get_if<AttemptReport>(&outcome)) {
       queue_.put_back(handout, std::move(*report));
     } else if (auto* failure = std::get_if<TaskFailure>(&outcome)) {
+      if (recovery_ != nullptr && failure->origin == ErrorOrigin::kServer) {
+        return recovery_->take_failure(handout, *failure);
+      }
       using ServerErrors = ClusterCoordinatorOptions::ServerErrors;
       const bool is_retried = failure->origin == ErrorOrigin::kWorker ||
                               (failure->origin == ErrorOrigin::kServer &&

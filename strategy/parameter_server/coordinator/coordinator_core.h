@@ -10,6 +10,7 @@
 #include "tutti/core/executor.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
+#include "tutti/strategy/parameter_server/coordinator/server_recovery.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 
 namespace tutti::internal {
@@ -55,6 +56,9 @@ class CoordinatorCore {
   std::vector<Nest> run_on_each(std::string_view step, Nest arguments);
   std::string describe() const;
   void release(const PerWorkerHandle& handle);
+  void join(TimePoint deadline);
+  bool done();
+  void save_snapshot(TimePoint deadline);
 
   StepRegistry& registry() { return registry_; }
   ClosureQueue& queue() { return queue_; }
@@ -70,10 +74,13 @@ class CoordinatorCore {
   void give_up_if_nobody_comes(int worker, TimePoint& absent_since);
   bool any_lives_but(int worker) const;
   void require_started(const char* who) const;
+  void go_on_from_folder();
+  void write_journal(std::span<const std::byte> record);
 
   CoordinatedStrategy& strategy_;
   const ClusterCoordinatorOptions options_;
   StepRegistry registry_;
+  std::unique_ptr<JournalFile> journal_;  // made by start()
   ClosureQueue queue_;
   std::atomic<std::uint64_t> next_instance_{0};
   const std::shared_ptr<ReleaseDesk> desk_ = std::make_shared<ReleaseDesk>();
@@ -81,6 +88,7 @@ class CoordinatorCore {
   bool has_remote_workers_ = false;
   Event stop_;
   // Made by start(), and not changed from then on.
+  std::unique_ptr<ServerRecovery> recovery_;
   std::vector<std::unique_ptr<WorkerLink>> links_;
   std::vector<std::unique_ptr<Thread>> threads_;
   std::unique_ptr<Watchdog> watchdog_;

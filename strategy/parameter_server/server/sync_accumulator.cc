@@ -104,4 +104,12 @@ std::size_t SyncAccumulator::num_held() const {
   return count;
 }
 
+std::vector<std::shared_ptr<const UpdateShard>> SyncAccumulator::held() const {
+  std::vector<std::shared_ptr<const UpdateShard>> updates;
+  for (const auto& [step, given] : steps_) {
+    for (const auto& [rank, update] : given) updates.push_back(update);
+  }
+  return updates;
+}
+
 }  // namespace tutti::internal

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "tutti/strategy/parameter_server/protocol/operation.h"
 
@@ -30,6 +31,8 @@ class SyncAccumulator {
   bool drop_complete(std::uint64_t num_steps);
 
   std::size_t num_held() const;
+  /// By step, then rank; take() of each, in this order, makes the same again.
+  std::vector<std::shared_ptr<const UpdateShard>> held() const;
 
   /// How many steps beyond the next one are held.
   static constexpr std::uint64_t kMostStepsAhead = 8;

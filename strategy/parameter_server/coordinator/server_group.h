@@ -1,0 +1,33 @@
+// What a coordinator asks of its servers, to save them and to send them back.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace tutti::internal {
+
+/// All servers of a job. A cut is one snapshot per server under the same number. Errors name the
+/// server. Threads: any; save() and go_back() from one.
+class ServerGroup {
+ public:
+  virtual ~ServerGroup() = default;
+  /// Where they save, and for which job. Throws as SnapshotFolder. Before the other functions.
+  virtual void keep_in(const std::string& folder, const std::string& job_id) = 0;
+  /// Every server has saved its values and its table of what was applied under this number when it
+  /// returns. What is older than cut `keep` is deleted. Throws for a server that is lost, and as
+  /// SnapshotFolder::save().
+  virtual void save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) = 0;
+  /// Every server has the state of this cut, and refuses what is older than this term. One that is
+  /// lost is begun anew. Throws as SnapshotFolder::load(), and kFailedPrecondition naming a
+  /// variable that the cut has not, or has otherwise; then no server has changed.
+  virtual void go_back(std::uint64_t cut, std::uint64_t term) = 0;
+  /// "ps 1: killed"; nothing while all live.
+  virtual std::optional<std::string> lost() const = 0;
+  /// `on_loss` is called after a server was lost, with locks held; empty: nobody any more.
+  virtual void watch(std::function<void()> on_loss) = 0;
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,214 @@
+// One thread takes cuts and goes back, so that neither happens during the other.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/server_recovery.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/core/logging.h"
+
+namespace tutti::internal {
+namespace {
+
+/// A disk that refused a cut is asked again.
+constexpr Duration kTryAgainAfter = std::chrono::seconds(1);
+constexpr Duration kLookAgainAfter = std::chrono::milliseconds(100);
+
+}  // namespace
+
+ServerRecovery::ServerRecovery(ClosureQueue& queue, ServerGroup& servers, JournalFile& journal,
+                               const SnapshotOptions& options)
+    : queue_(queue), servers_(servers), journal_(journal), options_(options) {
+  if (options_.every_closures == 0 || options_.every <= Duration::zero()) {
+    fail(ErrorCode::kInvalidArgument,
+         "ClusterCoordinator: snapshots: expected a cut every closure ",
+         "at most and after some time, got every ", options_.every_closures, " closures and ",
+         seconds_between(TimePoint(), TimePoint() + options_.every), " s");
+  }
+  servers_.keep_in(options_.folder, journal_.job_id());
+  if (const std::uint64_t cut = queue_.last_cut(); cut != 0) {
+    servers_.go_back(cut, queue_.term());
+    log_info(concat("coordinator: goes on from '", options_.folder, "': servers are at cut ", cut,
+                    ", ", queue_.num_queued(), " closures are queued, term ", queue_.term()));
+  } else {
+    take_cut();  // what the program began with
+  }
+  next_cut_at_ = deadline_after(Clock::system().now(), options_.every);
+  servers_.watch([this] {
+    is_troubled_.store(true);
+    const MutexLock lock(mutex_);
+    changed_.notify_all();
+  });
+  if (servers_.lost()) is_troubled_.store(true);  // before anybody watched
+  thread_ = Executor::system().start("ps-recovery", [this] { run(); });
+}
+
+ServerRecovery::~ServerRecovery() { stop(); }
+
+void ServerRecovery::stop() {
+  servers_.watch({});
+  {
+    const MutexLock lock(mutex_);
+    is_stopped_ = true;
+    changed_.notify_all();
+  }
+  thread_->join();
+}
+
+bool ServerRecovery::wait_until_calm(TimePoint deadline) {
+  if (may_give_out()) return false;
+  const MutexLock lock(mutex_);
+  const bool in_time = changed_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
+    return is_stopped_ || gave_up_ || may_give_out();
+  });
+  if (gave_up_) throw gave_up_->with_context("join: the coordinator was stopped");
+  if (is_stopped_) fail(ErrorCode::kCancelled, "join: the coordinator was stopped");
+  if (in_time) return true;
+  fail(ErrorCode::kDeadlineExceeded, "join: servers still go back to cut ", queue_.last_cut(),
+       "; try a later deadline");
+}
+
+void ServerRecovery::note_end() {
+  if (num_ended_.fetch_add(1) + 1 != options_.every_closures) return;
+  const MutexLock lock(mutex_);
+  changed_.notify_all();
+}
+
+void ServerRecovery::take_failure(const ClosureQueue::Handout& handout,
+                                  const TaskFailure& failure) {
+  is_troubled_.store(true);
+  const MutexLock lock(mutex_);
+  if (is_stopped_) return;
+  failed_.push_back({handout, failure});
+  changed_.notify_all();
+}
+
+void ServerRecovery::save_now(TimePoint deadline) {
+  const MutexLock lock(mutex_);
+  const std::uint64_t number = ++num_wanted_;
+  changed_.notify_all();
+  (void)changed_.wait_until(mutex_, deadline, [&, this]() TUTTI_REQUIRES(mutex_) {
+    return is_stopped_ || gave_up_ || num_served_ >= number;
+  });
+  if (num_served_ >= number && !last_problem_) return;
+  if (num_served_ >= number) throw *last_problem_;
+  if (gave_up_) throw *gave_up_;
+  if (is_stopped_) fail(ErrorCode::kCancelled, "save_snapshot: the coordinator was stopped");
+  fail(ErrorCode::kDeadlineExceeded,
+       "save_snapshot: servers still save, or go back; expected them ",
+       "to be done before the deadline; try a later one");
+}
+
+bool ServerRecovery::is_due() const {
+  const std::uint64_t num_ended = num_ended_.load();
+  return num_ended >= options_.every_closures ||
+         (num_ended > 0 && Clock::system().now() >= next_cut_at_);
+}
+
+void ServerRecovery::wait_for_work() {
+  const MutexLock lock(mutex_);
+  // Looks again soon: the first closure that ends after the time is told by nobody.
+  const TimePoint look_again =
+      std::max(next_cut_at_, deadline_after(Clock::system().now(), kLookAgainAfter));
+  (void)changed_.wait_until(mutex_, look_again, [this]() TUTTI_REQUIRES(mutex_) {
+    return is_stopped_ || is_troubled_.load() || num_wanted_ > num_served_ || is_due();
+  });
+}
+
+void ServerRecovery::run() {
+  for (;;) {
+    wait_for_work();
+    std::uint64_t num_wanted = 0;
+    bool is_wanted = false;
+    {
+      const MutexLock lock(mutex_);
+      if (is_stopped_) return;
+      num_wanted = num_wanted_;
+      is_wanted = num_wanted > num_served_;
+    }
+    try {
+      if (is_troubled_.load()) recover();
+      if (!is_wanted && !is_due()) continue;
+      const std::optional<Error> problem = try_cut();
+      const MutexLock lock(mutex_);
+      num_served_ = num_wanted;
+      last_problem_ = problem;
+      changed_.notify_all();
+    } catch (const Error& error) {
+      return give_up(error);
+    }
+  }
+}
+
+/// What keeps servers from saving; a server that was lost meanwhile is not that.
+std::optional<Error> ServerRecovery::try_cut() {
+  for (;;) {
+    try {
+      take_cut();
+      return std::nullopt;
+    } catch (const Error& error) {
+      if (!servers_.lost()) {
+        log_warning(concat("coordinator: could not save a cut: ", error.message(),
+                           "; servers could go back to the one before"));
+        next_cut_at_ = deadline_after(Clock::system().now(), kTryAgainAfter);
+        return error;
+      }
+    }
+    recover();
+  }
+}
+
+void ServerRecovery::take_cut() {
+  num_ended_.store(0);
+  next_cut_at_ = deadline_after(Clock::system().now(), options_.every);
+  const std::uint64_t before = queue_.last_cut();
+  const std::uint64_t cut = queue_.begin_cut();
+  servers_.save(cut, queue_.term(), before);
+  queue_.end_cut(cut);
+  if (journal_.num_appended() < options_.most_journal_bytes) return;
+  queue_.look_at_ledger([this](const ClosureLedger& ledger) { journal_.begin_with(ledger); });
+}
+
+/// Nothing is given out meanwhile.
+void ServerRecovery::recover() {
+  go_back_until_all_live();
+  std::vector<Failed> failed;
+  {
+    const MutexLock lock(mutex_);
+    failed.swap(failed_);
+  }
+  for (Failed& each : failed) {
+    // Attempts that were voided do not count.
+    queue_.put_back(each.handout,
+                    {AttemptReport::Kind::kTransient, each.handout.worker, each.failure.origin,
+                     each.failure.code, std::move(each.failure.text)});
+  }
+  {
+    const MutexLock lock(mutex_);
+    is_troubled_.store(false);
+    // What came meanwhile is looked at next.
+    if (!failed_.empty() || servers_.lost()) is_troubled_.store(true);
+    changed_.notify_all();
+  }
+  queue_.wake_workers();
+}
+
+void ServerRecovery::go_back_until_all_live() {
+  while (const auto lost = servers_.lost()) {
+    const std::uint64_t cut = queue_.last_cut();
+    const std::uint64_t term = queue_.roll_back();
+    log_warning(concat("coordinator: ", *lost, ": all servers go back to cut ", cut, ", ",
+                       queue_.num_queued(), " closures are queued now, term ", term));
+    servers_.go_back(cut, term);
+  }
+}
+
+void ServerRecovery::give_up(const Error& error) {
+  log(LogLevel::kError, concat("coordinator: cannot go on: ", error.message()));
+  queue_.stop(error.with_context("the coordinator was stopped"));
+  const MutexLock lock(mutex_);
+  gave_up_ = error;
+  changed_.notify_all();
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,86 @@
+// Fuzzes what a coordinator reads back from its disk.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <vector>
+
+#include "tutti/cluster/handshake/byte_stream.h"
+#include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/core/error.h"
+#include "tutti/strategy/parameter_server/coordinator/journal_file.h"
+#include "tutti/strategy/parameter_server/protocol/checked_blocks.h"
+
+namespace {
+
+using namespace tutti;
+using namespace tutti::internal;
+
+using Bytes = std::vector<std::byte>;
+
+constexpr LedgerRules kRules{4, 2, true};
+
+/// What was accepted is a ledger that another journal can begin with.
+void read(std::span<const std::byte> file) {
+  try {
+    const FoundJournal found = read_journal_file("journal", file, kRules);
+    if (found.num_bytes > file.size()) std::abort();
+    const ClosureLedger& ledger = found.ledger;
+    if (ledger.num_running() + ledger.num_queued() > ledger.next_number()) std::abort();
+    if (ClosureLedger::restore(ledger.bytes(), kRules) != ledger) std::abort();
+  } catch (const Error& error) {
+    const bool is_format = error.code() == ErrorCode::kUnimplemented;
+    if (error.code() != ErrorCode::kDataLoss && !is_format) std::abort();
+  }
+}
+
+std::span<const std::byte> take(std::span<const std::byte>& input, std::size_t wanted) {
+  const auto piece = input.first(std::min(wanted, input.size()));
+  input = input.subspan(piece.size());
+  return piece;
+}
+
+std::size_t take_length(std::span<const std::byte>& input) {
+  std::size_t length = 0;
+  for (const std::byte each : take(input, 2))
+    length = length * 256 + std::to_integer<unsigned>(each);
+  return length;
+}
+
+/// The input behind the checksums, which would keep it out otherwise: the length of the state (two
+/// bytes), the state, and for each record its length and its body.
+Bytes checked(std::span<const std::byte> input) {
+  Bytes file;
+  CheckedWriter out({"TUTTIJNL", 1}, {}, [&](std::span<const std::byte> piece) {
+    file.insert(file.end(), piece.begin(), piece.end());
+  });
+  const auto state = take(input, take_length(input));
+  ByteWriter length;
+  length.number(std::uint64_t{state.size()});
+  out.put(length.bytes());
+  out.put(state);
+  out.finish();
+  while (!input.empty()) {
+    const auto body = take(input, take_length(input));
+    ByteWriter record;
+    record.number(static_cast<std::uint32_t>(body.size()));
+    record.number(crc32c_of(body));
+    record.raw(body);
+    file.insert(file.end(), record.bytes().begin(), record.bytes().end());
+  }
+  return file;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto input = std::as_bytes(std::span(data, size));
+  if (size > 0 && data[0] % 2 == 0) {
+    read(input.subspan(1));
+  } else if (size > 0) {
+    read(checked(input.subspan(1)));
+  }
+  return 0;
+}

@@ -1,0 +1,77 @@
+// Fuzzes what a parameter server reads back from its disk.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "tutti/core/error.h"
+#include "tutti/strategy/parameter_server/server/snapshot_file.h"
+
+namespace {
+
+using namespace tutti;
+using namespace tutti::internal;
+
+using Bytes = std::vector<std::byte>;
+
+CheckedReader::Source source_of(std::span<const std::byte> bytes) {
+  return [bytes](std::uint64_t offset, std::span<std::byte> out) {
+    if (offset > bytes.size() || out.size() > bytes.size() - offset) std::abort();
+    std::memcpy(out.data(), bytes.data() + offset, out.size());
+  };
+}
+
+CheckedWriter::Sink into(Bytes& bytes) {
+  return [&bytes](std::span<const std::byte> piece) {
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+  };
+}
+
+Bytes file_of(const SavedSnapshot& saved) {
+  Bytes bytes;
+  write_snapshot(saved, into(bytes));
+  return bytes;
+}
+
+/// What was accepted a server could have written (but for what fills up between tensors), and a
+/// server starts with it.
+void read(std::span<const std::byte> file) {
+  try {
+    const SavedSnapshot saved = read_snapshot("snapshot", file.size(), source_of(file));
+    const Bytes again = file_of(saved);
+    if (again.size() != file.size()) std::abort();
+    if (file_of(read_snapshot("again", again.size(), source_of(again))) != again) std::abort();
+    VariableStore("ps 0").restore(saved.snapshot);
+  } catch (const Error& error) {
+    const bool is_format = error.code() == ErrorCode::kUnimplemented;
+    if (error.code() != ErrorCode::kDataLoss && !is_format) std::abort();
+  }
+}
+
+/// The input behind the checksums, which would keep it out otherwise: label, then body.
+Bytes checked(std::span<const std::byte> input) {
+  const std::size_t wanted = input.empty() ? 0 : std::to_integer<std::size_t>(input.front());
+  if (!input.empty()) input = input.subspan(1);
+  const auto label = input.first(std::min(wanted, input.size()));
+  Bytes file;
+  CheckedWriter out(snapshot_kind(), label, into(file));
+  out.put(input.subspan(label.size()));
+  out.finish();
+  return file;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto input = std::as_bytes(std::span(data, size));
+  if (size > 0 && data[0] % 2 == 0) {
+    read(input.subspan(1));
+  } else if (size > 0) {
+    read(checked(input.subspan(1)));
+  }
+  return 0;
+}
