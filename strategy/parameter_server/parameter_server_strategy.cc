@@ -15,8 +15,10 @@
 #include "tutti/strategy/parameter_server/coordination.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 #include "tutti/strategy/parameter_server/job.h"
+#include "tutti/strategy/parameter_server/pace_options.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 #include "tutti/strategy/parameter_server/sharded_storage.h"
+#include "tutti/strategy/strategy_mode.h"
 
 namespace tutti {
 namespace {
@@ -74,15 +76,18 @@ struct ParameterServerStrategy::Parts {
   std::shared_ptr<internal::WorkerTeam> team = {};
   std::vector<std::shared_ptr<internal::VariableService>> servers = {};
   std::unique_ptr<internal::ParameterServerJob> job = {};
+  std::optional<internal::WorkerPace> pace = {};
 
   static Parts in_process(const ParameterServerOptions& options) {
-    return {options.local, nullptr, servers_in_process(options.num_servers)};
+    return {options.local, nullptr, servers_in_process(options.num_servers), nullptr,
+            internal::pace_of(options, 0, 1)};
   }
 
   static Parts of_job(const ClusterResolver& resolver, const ParameterServerOptions& options) {
     if (resolver.cluster_spec().empty()) return in_process(options);
-    auto job =
-        std::make_unique<internal::ParameterServerJob>(resolver, options.cluster, options.server);
+    const bool trains_apart = options.update_mode != UpdateMode::kSync;
+    auto job = std::make_unique<internal::ParameterServerJob>(resolver, options.cluster,
+                                                              options.server, trains_apart);
     if (job->role() != internal::ParameterServerRole::kWorker) {
       // It makes the program's variables for itself, and never uses them.
       Parts aside = in_process(options);
@@ -90,8 +95,13 @@ struct ParameterServerStrategy::Parts {
       aside.job = std::move(job);
       return aside;
     }
-    auto setup = internal::join_team(kName, job->workers(), options.local, {});
     auto servers = job->servers();
+    if (trains_apart) {
+      const int num_workers = resolver.cluster_spec().count("worker");
+      return {options.local, nullptr, std::move(servers), std::move(job),
+              internal::pace_of(options, resolver.task()->index, num_workers)};
+    }
+    auto setup = internal::join_team(kName, job->workers(), options.local, {});
     return {std::move(setup.options), std::move(setup.team), std::move(servers), std::move(job)};
   }
 };
@@ -102,8 +112,12 @@ struct ParameterServerStrategy::Impl {
         picker(options.placement, static_cast<int>(parts.servers.size())),
         job(std::move(parts.job)),
         team(std::move(parts.team)),
-        servers(std::make_shared<internal::ParameterServers>(std::move(parts.servers),
-                                                             options.timeout, team)),
+        mode(options.update_mode),
+        pace(parts.pace),
+        servers(pace ? std::make_shared<internal::ParameterServers>(std::move(parts.servers),
+                                                                    options.timeout, *pace)
+                     : std::make_shared<internal::ParameterServers>(std::move(parts.servers),
+                                                                    options.timeout, team)),
         placement(std::make_shared<const internal::Placement>(std::move(central))),
         coordination(servers, options.num_workers) {}
 
@@ -115,6 +129,8 @@ struct ParameterServerStrategy::Impl {
   internal::ServerPicker picker;
   const std::unique_ptr<internal::ParameterServerJob> job;  // nullptr: all in this process
   const std::shared_ptr<internal::WorkerTeam> team;
+  const UpdateMode mode;
+  const std::optional<internal::WorkerPace> pace;  // nothing: workers make each step together
   const std::shared_ptr<internal::ParameterServers> servers;
   const std::shared_ptr<const internal::Placement> placement;
   internal::Coordination coordination;
@@ -158,6 +174,20 @@ ParameterServerStrategy::ParameterServerStrategy(
           }(),
           options) {}
 
+ParameterServerStrategy::ParameterServerStrategy(
+    int worker, int num_workers, std::vector<std::shared_ptr<internal::VariableService>> servers,
+    ParameterServerOptions options)
+    : ParameterServerStrategy(
+          [&] {
+            Parts parts{options.local, nullptr, std::move(servers)};
+            parts.pace = internal::pace_of(options, worker, num_workers);
+            if (parts.pace) return parts;
+            fail(ErrorCode::kInvalidArgument, kName,
+                 ": a worker that trains apart; expected update_mode kAsync, kStaleSync or "
+                 "kSyncReplicas, got kSync");
+          }(),
+          options) {}
+
 ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterServerOptions& options)
     : LocalStrategy(kName, parts.local, parts.team) {
   require_cpus(replica_devices());
@@ -166,7 +196,13 @@ ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterSer
   internal::Placement central = internal::Placement::central(
       {devices.begin(), devices.end()}, Device{}, first, num_replicas_in_sync());
   impl_ = std::make_unique<Impl>(std::move(parts), options, std::move(central));
-  set_after_updates([servers = impl_->servers] { servers->meet("updates of a step"); });
+  if (const auto& pace = impl_->pace) {
+    const auto own = static_cast<int>(devices.size());
+    number_replicas_apart(pace->worker * own, pace->num_workers * own);
+    log_info(concat("strategy '", kName, "': ", internal::to_string(*pace)));
+  } else {
+    set_after_updates([servers = impl_->servers] { servers->meet("updates of a step"); });
+  }
   log_info(concat("strategy '", kName, "': ", num_parameter_servers(), " servers",
                   impl_->job ? "" : " in this process", ", variables placed ", options.placement));
 }
@@ -177,9 +213,33 @@ bool ParameterServerStrategy::is_chief() const {
   return !impl_->stands_aside() && LocalStrategy::is_chief();
 }
 
+int ParameterServerStrategy::num_workers() const {
+  return impl_->pace ? impl_->pace->num_workers : LocalStrategy::num_workers();
+}
+int ParameterServerStrategy::worker() const {
+  return impl_->pace ? impl_->pace->worker : LocalStrategy::worker();
+}
+UpdateMode ParameterServerStrategy::update_mode() const { return impl_->mode; }
+
 int ParameterServerStrategy::num_parameter_servers() const { return impl_->servers->count(); }
 
-ParameterServerStrategy::operator CoordinatedStrategy&() { return impl_->coordination; }
+std::vector<ServerStatistics> ParameterServerStrategy::server_statistics() {
+  return impl_->servers->statistics();
+}
+
+ParameterServerStrategy::operator CoordinatedStrategy&() {
+  if (impl_->mode == UpdateMode::kSync || impl_->mode == UpdateMode::kAsync) {
+    return impl_->coordination;
+  }
+  fail(ErrorCode::kInvalidArgument, kName, ": a coordinator's steps are asynchronous, but ",
+       "update_mode is ", to_string(impl_->mode), "; expected async, or none");
+}
+
+void ParameterServerStrategy::complete_input_plan(InputPlan& plan) {
+  if (!impl_->pace) return LocalStrategy::complete_input_plan(plan);
+  plan.num_workers = 1;  // others are not asked for their rows
+  plan.worker = 0;
+}
 
 std::vector<ShardPlace> ParameterServerStrategy::shards_of(const Variable& variable) const {
   const auto* storage = dynamic_cast<const internal::ShardedStorage*>(&variable.storage());
@@ -235,11 +295,16 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
   const Step step(*impl_->servers);
   // Replicas change variables in the name of the closure that runs them.
   const ClosureContext* const closure = ClosureContext::current();
+  const internal::StrategyMode* const around = internal::current_mode();
+  const bool is_nested = around && around->merging;
+  const bool is_apart = impl_->pace && !closure && !is_nested;
+  if (is_apart) impl_->servers->begin_apart();
   LocalStrategy::run_on_replicas([&](ReplicaContext& context) {
     std::optional<ClosureScope> scope;
     if (closure) scope.emplace(*closure, static_cast<std::uint32_t>(context.replica_id()));
     body(context);
   });
+  if (is_apart) return impl_->servers->end_apart();
   if (!impl_->team) impl_->servers->meet("end of a step");
 }
 

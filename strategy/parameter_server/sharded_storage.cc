@@ -59,7 +59,15 @@ ShardedStorage::ShardedStorage(const Shape& shape, DType dtype, VariableOptions 
 void ShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
   if (!replica("assign_replicated")) return remote().assign(op, operand);
-  for_each_own_component("assign_replicated", [&](int) { remote().assign_by_one(op, operand); });
+  if (servers_->trains_apart() && (op != AssignOp::kAdd || is_floating(dtype()))) {
+    fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", op,
+         ": an optimizer keeps state of a step in it, which workers that train apart would mix up; "
+         "expected no gradient accumulation and no dynamic loss scaling; try UpdateMode::kSync");
+  }
+  for_each_own_component("assign_replicated", [&](int) {
+    if (servers_->sums_on_servers()) return remote().add_once(operand);
+    remote().assign_by_one(op, operand);
+  });
 }
 
 void ShardedStorage::update(const UpdateRule& rule, std::span<const Variable> slots,
