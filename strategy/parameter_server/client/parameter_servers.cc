@@ -159,7 +159,7 @@ void ParameterServers::note_read(const std::shared_ptr<ReadCache>& cache,
   for (std::size_t i = 0; i < indices.size(); ++i) {
     versions_.note(reader, cache, static_cast<std::size_t>(indices[i]), cache->shards.size(),
                    answers[i].version);
-    if (replica_steps_) replica_steps_->note_read(cache, {&answers[i].num_steps, 1});
+    if (replica_steps_) replica_steps_->note_rows(cache, answers[i].num_steps);
   }
 }
 
@@ -190,7 +190,7 @@ void ParameterServers::fetch(const Caches& caches) {
   while (at_least) {
     fetch_once(caches, *at_least);
     MutexLock lock(mutex_);
-    at_least = replica_steps_ && num_steps_ > 0 ? replica_steps_->is_behind() : std::nullopt;
+    at_least = replica_steps_ && num_steps_ > 0 ? replica_steps_->is_behind(caches) : std::nullopt;
     if (Clock::system().now() > end) return;  // what does not belong together is left out
   }
 }

@@ -11,29 +11,39 @@ void ReplicaSteps::begin_step() {
   step_.reset();
 }
 
+void ReplicaSteps::Range::add(const Range& other) {
+  least = std::min(least, other.least);
+  greatest = std::max(greatest, other.greatest);
+}
+
 void ReplicaSteps::note_read(const Variable& variable, std::span<const std::uint64_t> num_steps) {
   if (step_) return;  // after this step's updates
-  Range& range = seen_[variable];
-  for (const std::uint64_t each : num_steps) {
-    range.least = std::min(range.least, each);
-    range.greatest = std::max(range.greatest, each);
-  }
+  Range range;
+  for (const std::uint64_t each : num_steps) range.add({each, each});
+  seen_[variable] = range;
+}
+
+void ReplicaSteps::note_rows(const Variable& variable, std::uint64_t num_steps) {
+  if (!step_) seen_[variable].add({num_steps, num_steps});
 }
 
 /// In a worker's first step any variable may take part.
 ReplicaSteps::Range ReplicaSteps::range_of_parts() const {
   Range all;
   for (const auto& [variable, range] : seen_) {
-    if (!next_.empty() && !next_.contains(variable)) continue;
-    all.least = std::min(all.least, range.least);
-    all.greatest = std::max(all.greatest, range.greatest);
+    if (next_.empty() || next_.contains(variable)) all.add(range);
   }
   return all;
 }
 
-std::optional<std::uint64_t> ReplicaSteps::is_behind() const {
-  const Range all = range_of_parts();
-  if (next_.empty() || step_ || all.is_one()) return std::nullopt;
+std::optional<std::uint64_t> ReplicaSteps::is_behind(
+    std::span<const std::shared_ptr<ReadCache>> variables) const {
+  Range all;
+  for (const auto& variable : variables) {
+    const auto seen = seen_.find(variable);
+    if (seen != seen_.end() && next_.contains(variable)) all.add(seen->second);
+  }
+  if (step_ || all.is_one()) return std::nullopt;
   return all.greatest;
 }
 

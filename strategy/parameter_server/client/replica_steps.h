@@ -26,10 +26,15 @@ class ReplicaSteps {
       : rank_(rank), num_ranks_(num_ranks), num_to_aggregate_(num_to_aggregate) {}
 
   void begin_step();
-  /// Shards of it were read, to which so many steps had been applied.
+  /// Its shards were read, to which so many steps had been applied; an earlier read of all of them
+  /// does not count any more.
   void note_read(const Variable& variable, std::span<const std::uint64_t> num_steps);
-  /// The step that what was read should have come to; nothing when all of it is of one step.
-  std::optional<std::uint64_t> is_behind() const;
+  /// The same for rows of a shard; earlier reads count, too.
+  void note_rows(const Variable& variable, std::uint64_t num_steps);
+  /// The step that these variables, read together, should have come to; nothing when they are all
+  /// of one step.
+  std::optional<std::uint64_t> is_behind(
+      std::span<const std::shared_ptr<ReadCache>> variables) const;
   /// For how many steps a read of the variable waits: one more than this worker gave for.
   std::uint64_t at_least(const Variable& variable) const;
   /// For an update of this step; nothing: leave it out.
@@ -42,6 +47,7 @@ class ReplicaSteps {
     std::uint64_t least = ~std::uint64_t{0};
     std::uint64_t greatest = 0;
     bool is_one() const { return least >= greatest; }
+    void add(const Range& other);
   };
   Range range_of_parts() const;
   void decide();
