@@ -140,7 +140,9 @@ int main(int argc, char** argv) {
   return run_example([&] {
     const auto resolver = make_resolver(task);
     if (resolver->task_type() != "ps") return train(*resolver, options, task);
-    Server server(resolver->cluster_spec(), "ps", resolver->task()->index);
+    ServerOptions how;
+    if (!resolver->rpc_layer().empty()) how.wire = parse_rpc_wire(resolver->rpc_layer());
+    Server server(resolver->cluster_spec(), "ps", resolver->task()->index, how);
     server.join();
     return 0;
   });

@@ -90,7 +90,7 @@ struct ParameterServerStrategy::Parts {
                                                               options.server, trains_apart);
     if (job->role() != internal::ParameterServerRole::kWorker) {
       // It makes the program's variables for itself, and never uses them.
-      Parts aside = in_process(options);
+      Parts aside{options.local, nullptr, servers_in_process(options.num_servers)};
       aside.local.replicas = 0;
       aside.job = std::move(job);
       return aside;
@@ -207,7 +207,8 @@ ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterSer
                   impl_->job ? "" : " in this process", ", variables placed ", options.placement));
 }
 
-ParameterServerStrategy::~ParameterServerStrategy() = default;
+/// Variables may live on.
+ParameterServerStrategy::~ParameterServerStrategy() { impl_->servers->leave(); }
 
 bool ParameterServerStrategy::is_chief() const {
   return !impl_->stands_aside() && LocalStrategy::is_chief();

@@ -77,6 +77,11 @@ void ShardedStorage::update(const UpdateRule& rule, std::span<const Variable> sl
   servers_->change_together(update_once, concat("'", name(), "'.update"));
 }
 
+void ShardedStorage::restore(const TensorLookup& lookup) {
+  if (servers_->may_restore()) return MirroredStorage::restore(lookup);
+  (void)checked_restore(lookup, name());
+}
+
 Variable ShardedStorage::create_slot(const std::string& slot_name, double initial_value) {
   std::vector<RemoteShard> own = shards();
   const std::string unique = servers_->unique_name(slot_name);

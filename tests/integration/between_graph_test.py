@@ -124,6 +124,23 @@ def expect_backups(step, own, _):
     return None if step == STEPS and sum(own) >= 2 * STEPS else f"expected {STEPS} steps, got {step} and {own}"
 
 
+def check_killed_worker(trainer):
+    """The others go on as soon as the servers know that a worker is gone."""
+    cluster = Cluster(trainer, 2, 3, ["--train_steps", "150", "--update-mode", "ssp", "--staleness", "2"])
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and "step" not in cluster.text(("worker", 2)):
+        time.sleep(0.05)
+    cluster.processes["worker", 2].kill()
+    begin = time.monotonic()
+    cluster.processes["worker", 2].wait()
+    del cluster.processes["worker", 2]
+    cluster.wait()
+    step, _ = global_step_of(cluster.text(("worker", 0)))
+    if step is None or step < 150:
+        fail(f"a killed worker: the others ended at step {step}", cluster.outputs())
+    print(f"  a killed worker: the others ended after {time.monotonic() - begin:.1f} s", flush=True)
+
+
 def check_launched(trainer, tutti):
     """In one command; the cluster comes by TF_CONFIG."""
     command = [tutti, "run", "--workers", "2", "--ps", "2", "--", trainer, "--train_steps", str(STEPS)]
@@ -199,6 +216,7 @@ def main():
     check_mode(trainer, "ssp, staleness 1", 2, ["--update-mode", "ssp", "--staleness", "1"], expect_bounded)
     check_mode(trainer, "sync_replicas, all of 2", 2, ["--sync"], expect_together)
     check_mode(trainer, "sync_replicas, 2 of 3", 3, ["--sync", "--replicas-to-aggregate", "2"], expect_backups)
+    check_killed_worker(trainer)
     check_launched(trainer, arguments.tutti)
     check_same_bits(arguments.loop, arguments.tutti)
     check_stop(arguments.loop)

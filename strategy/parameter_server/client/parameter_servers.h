@@ -49,8 +49,7 @@ class ParameterServers {
   /// Of a worker that trains apart from others.
   ParameterServers(std::vector<std::shared_ptr<VariableService>> services, Duration timeout,
                    const WorkerPace& pace);
-  /// A worker that trains apart says that nobody need wait for it.
-  ~ParameterServers();
+  ~ParameterServers() { leave(); }
 
   int count() const { return static_cast<int>(links_.size()); }
   ServerLink& link(int server) { return *links_[static_cast<std::size_t>(server)]; }
@@ -70,6 +69,8 @@ class ParameterServers {
   /// tells them that it has ended a step, if it changed anything in it.
   void begin_apart();
   void end_apart();
+  /// A worker that trains apart says that nobody need wait for it; so does the destructor.
+  void leave() noexcept;
   Tensor read(const std::shared_ptr<ReadCache>& cache);
   /// Rows of these shards (`indices`) of a variable were read otherwise, by the calling thread.
   void note_read(const std::shared_ptr<ReadCache>& cache, std::span<const int> indices,
@@ -85,6 +86,8 @@ class ParameterServers {
   bool sums_on_servers() const { return replica_steps_ != nullptr; }
   std::optional<SyncSpec> give(const std::shared_ptr<ReadCache>& cache);
   bool trains_apart() const { return pace_.has_value(); }
+  /// Of several workers that train apart, one restores checkpoints: a late one must not undo steps.
+  bool may_restore() const { return !pace_ || pace_->worker == 0; }
   /// Steps that this worker has ended, and those that were left out; of one that trains apart.
   std::uint64_t clock();
   std::uint64_t num_left_out();

@@ -33,11 +33,11 @@ SlowWorker slowest_other(const Tensor& clocks, int self) {
 
 }  // namespace
 
-ParameterServers::~ParameterServers() {
+void ParameterServers::leave() noexcept {
   if (!pace_) return;
   {
     MutexLock lock(mutex_);
-    if (!has_joined_) return;
+    if (!std::exchange(has_joined_, false)) return;
   }
   try {
     const TimePoint end = deadline_after(Clock::system().now(), kLongestGoodbye);
@@ -92,7 +92,7 @@ void ParameterServers::begin_apart() {
   bool has_joined = false;
   {
     MutexLock lock(mutex_);
-    has_joined = std::exchange(has_joined_, true);
+    has_joined = has_joined_;
     has_changed_ = false;
     if (replica_steps_) replica_steps_->begin_step();
   }
@@ -103,6 +103,7 @@ void ParameterServers::begin_apart() {
     greatest = std::max(greatest, answer.num_steps);
   }
   MutexLock lock(mutex_);
+  has_joined_ = true;
   clock_ = greatest;
 }
 

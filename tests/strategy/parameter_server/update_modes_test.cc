@@ -350,7 +350,6 @@ TEST(UpdateModes, S3_25_GradientsOfALateBackupWorkerAreDroppedAndCounted) {
         });
         ++made[worker];
       }
-      EXPECT_EQ(countdown.optimizer.iterations().value().item_int(), 3);
     } else {
       countdown.step(strategy, [&] {
         gathering.meet();
@@ -398,11 +397,15 @@ TEST(UpdateModes, StateOfAStepThatWorkersWouldMixUpIsRefused) {
   const auto scope = strategy.scope();
   Variable w(num(1.0), {.name = "w"});
   Sgd optimizer(std::vector<Variable>{w}, {.learning_rate = 1.0, .gradient_accumulation_steps = 2});
-  EXPECT_TUTTI_ERROR(strategy.run([&] {
-    GradientTape tape;
-    optimizer.minimize(tape, w.value() * 2.0f);
-  }),
-                     ErrorCode::kUnimplemented, "gradient accumulation");
+  const auto step = [&] {
+    strategy.run([&] {
+      GradientTape tape;
+      optimizer.minimize(tape, w.value() * 2.0f);
+    });
+  };
+  step();  // held by this worker
+  EXPECT_TUTTI_ERROR(step(), ErrorCode::kUnimplemented, "gradient accumulation");
+  EXPECT_EQ(w.value().item(), 1.0f);
 }
 
 }  // namespace
