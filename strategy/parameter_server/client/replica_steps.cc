@@ -4,9 +4,12 @@
 
 #include <algorithm>
 
+#include "tutti/core/error.h"
+
 namespace tutti::internal {
 
 void ReplicaSteps::begin_step() {
+  given_.clear();
   seen_.clear();
   step_.reset();
 }
@@ -63,6 +66,10 @@ void ReplicaSteps::decide() {
 }
 
 std::optional<SyncSpec> ReplicaSteps::give(const Variable& variable) {
+  if (!given_.insert(variable).second) {
+    fail(ErrorCode::kUnimplemented, "a step updates a variable twice, but servers count who gave ",
+         "for a step; expected one update; moving averages of weights are not for sync_replicas");
+  }
   if (!step_) decide();
   std::uint64_t& next = next_[variable];
   if (!*step_) return std::nullopt;

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 
 #include "tutti/strategy/parameter_server/protocol/operation.h"
@@ -37,7 +38,8 @@ class ReplicaSteps {
       std::span<const std::shared_ptr<ReadCache>> variables) const;
   /// For how many steps a read of the variable waits: one more than this worker gave for.
   std::uint64_t at_least(const Variable& variable) const;
-  /// For an update of this step; nothing: leave it out.
+  /// For an update of this step; nothing: leave it out. Throws kUnimplemented for a second one of
+  /// a variable in a step: servers count who gave.
   std::optional<SyncSpec> give(const Variable& variable);
   /// Steps of this worker that were left out.
   std::uint64_t num_left_out() const { return num_left_out_; }
@@ -53,6 +55,7 @@ class ReplicaSteps {
   void decide();
 
   const int rank_, num_ranks_, num_to_aggregate_;
+  std::set<Variable> given_;                          // in this step
   std::map<Variable, Range> seen_;                    // in this step
   std::map<Variable, std::uint64_t> next_;            // those that take part: what reads wait for
   std::optional<std::optional<std::uint64_t>> step_;  // of this step's gradients, once it is known

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/tensor_matchers.h"
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
 
 namespace tutti {
@@ -67,6 +68,16 @@ TEST(ReplicaStepsTest, ValuesOfDifferentStepsAreReadAgainOrLeftOut) {
   worker.read({4}, {4});
   worker.steps.note_rows(worker.w, 5);  // rows, later than all of it
   EXPECT_FALSE(worker.steps.give(worker.w));
+}
+
+TEST(ReplicaStepsTest, ASecondUpdateInAStepIsRefused) {
+  Worker worker;
+  worker.read({0}, {0});
+  (void)worker.steps.give(worker.w);
+  testing::expect_error(ErrorCode::kUnimplemented, {"twice"},
+                        [&] { (void)worker.steps.give(worker.w); });
+  worker.read({1}, {1});
+  EXPECT_TRUE(worker.steps.give(worker.w));
 }
 
 TEST(ReplicaStepsTest, WhoComesLateLearnsInItsFirstStepWhatTakesPart) {
