@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/update_mode.h"
 
+#include <algorithm>
 #include <atomic>
-#include <numeric>
+#include <map>
 
 #include "tests/strategy/worker_threads.h"
 #include "tutti/autograd/embedding_lookup.h"
@@ -369,6 +370,33 @@ TEST(UpdateModes, S3_25_GradientsOfALateBackupWorkerAreDroppedAndCounted) {
   const auto told = statistics_of(servers);
   EXPECT_EQ(told.num_stale_dropped, 2u);  // of w and of the iterations
   EXPECT_EQ(told.num_sync_steps, 8u);     // four of each
+}
+
+TEST(UpdateModes, AWorkerApartStopsAlone) {
+  const Services servers = make_servers(1);
+  ParameterServerStrategy one(0, 2, servers, options_of(UpdateMode::kAsync));
+  ParameterServerStrategy other(1, 2, servers, options_of(UpdateMode::kAsync));
+  EXPECT_TRUE(one.is_chief());
+  EXPECT_FALSE(other.is_chief());
+  EXPECT_FALSE(one.stops_after(1));
+  one.request_stop("a test");
+  EXPECT_TRUE(one.stops_after(2));
+  EXPECT_FALSE(one.stops_after(3)) << "asked once";
+  EXPECT_FALSE(other.stops_after(2));
+}
+
+TEST(UpdateModes, EveryWorkerGetsItsRowsOfAGlobalBatch) {
+  const Services servers = make_servers(1);
+  std::vector<double> seen;
+  for (const int worker : {0, 1}) {
+    ParameterServerStrategy strategy(worker, 2, servers, options_of(UpdateMode::kAsync));
+    DistributedDataset batches = strategy.distribute_dataset(Dataset::range(6).batch(4));
+    for (const PerReplica<Batch>& batch : batches) {
+      EXPECT_EQ(batch[0].global_rows(), seen.size() % 3 == 0 ? 4 : 2);
+      for (const double each : batch[0][0].to_doubles()) seen.push_back(each);
+    }
+  }
+  EXPECT_THAT(seen, ElementsAre(0, 1, 4, 2, 3, 5));
 }
 
 TEST(UpdateModes, WhatMakesNoSenseIsRefused) {
