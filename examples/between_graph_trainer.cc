@@ -32,7 +32,10 @@ std::vector<std::string> split(const std::string& hosts) {
 }
 
 std::unique_ptr<ClusterResolver> make_resolver(const TaskOptions& task) {
-  if (task.job_name.empty()) return resolver_from_environment();
+  if (task.job_name.empty()) {
+    if (task.ps_hosts.empty() && task.worker_hosts.empty()) return resolver_from_environment();
+    fail(ErrorCode::kInvalidArgument, "--ps_hosts, --worker_hosts: expected --job_name, too");
+  }
   const ClusterSpec cluster({{"ps", split(task.ps_hosts)}, {"worker", split(task.worker_hosts)}});
   StaticResolverOptions self;
   self.task_type = task.job_name;

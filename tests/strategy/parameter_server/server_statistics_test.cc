@@ -137,7 +137,7 @@ TEST(ServerStatisticsTest, ClosuresCountFromTheirOwnReads) {
   ParameterServerStrategy strategy({.local = strategy_tests::on_cpus(1), .num_workers = 2});
   const auto scope = strategy.scope();
   Variable w(Tensor::scalar(0.0), {.name = "w"});
-  ClusterCoordinator coordinator(strategy);
+  ClusterCoordinator coordinator(strategy, {.window = 1});
   Event slow_has_read, fast_is_done;
   coordinator.define("slow", [&] {
     const Tensor value = w.value();
