@@ -18,7 +18,6 @@
 namespace tutti::update_mode_tests {
 namespace {
 
-using strategy_tests::errors_of_ranks;
 using strategy_tests::expect_no_error;
 using strategy_tests::num;
 using strategy_tests::on_cpus;
