@@ -6,7 +6,7 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/model/model.h"
-#include "tutti/strategy/multi_worker_mirrored_strategy.h"
+#include "tutti/strategy/local_strategy.h"
 
 namespace tutti {
 
@@ -51,7 +51,7 @@ void BackupAndRestore::on_can_save(const FitPoint& point) {
 /// Of several workers one may be asked to; all stop after the same batch.
 bool BackupAndRestore::stops_here() {
   if (!options_.stop_requested) return false;
-  auto* const workers = dynamic_cast<MultiWorkerMirroredStrategy*>(&model().strategy());
+  auto* const workers = dynamic_cast<LocalStrategy*>(&model().strategy());
   if (!workers) return options_.stop_requested();
   if (options_.stop_requested()) workers->request_stop("BackupAndRestore");
   return workers->stops_after(++asked_);

@@ -10,7 +10,7 @@ namespace tutti {
 CheckpointOptions checkpoint_options(Strategy& strategy) {
   CheckpointOptions options{.writes = strategy.is_chief()};
   auto* const local = dynamic_cast<LocalStrategy*>(&strategy);
-  if (!local || local->num_workers() == 1) return options;
+  if (!local || local->num_workers() == 1 || !local->team()) return options;
   options.from_writer = [team = local->team()](const std::string& own) {
     return team->broadcast_text(own, 0, "restore a checkpoint");
   };

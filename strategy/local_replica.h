@@ -26,7 +26,14 @@ struct ReplicaServices {
   std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr: this process has all replicas
   /// Called once, by the leader, when all replicas have applied their updates and before any reads.
   std::function<void()> after_updates = {};
+  /// Of workers that train apart: the number of this one's first replica among those of all, and
+  /// how many there are; they exchange nothing. 0: this process counts for itself.
+  int first_apart = 0;
+  int num_apart = 0;
 
+  int first_number() const { return num_apart > 0 ? first_apart : first_replica(); }
+  int num_in_sync() const { return num_apart > 0 ? num_apart : num_replicas(); }
+  /// Of those that exchange values, as the next two.
   int first_replica() const { return team ? team->first_replica() : 0; }
   int num_workers() const { return team ? team->num_workers() : 1; }
   int num_replicas() const {
@@ -54,8 +61,10 @@ class LocalReplicaContext final : public ReplicaContext {
   /// Throws kFailedPrecondition naming variable and method in a replica of another strategy.
   static LocalReplicaContext* current(const VariableStorage& variable, std::string_view method);
 
-  int replica_id() const override { return services_.first_replica() + replica_; }
-  int num_replicas_in_sync() const override { return services_.num_replicas(); }
+  int replica_id() const override { return services_.first_number() + replica_; }
+  int num_replicas_in_sync() const override { return services_.num_in_sync(); }
+  /// Those that exchange values with this one, itself included.
+  int num_exchanging() const { return services_.num_replicas(); }
   /// Its number among those of this process.
   int local_replica() const { return replica_; }
   Device device() const override {

@@ -161,7 +161,8 @@ struct LocalStrategy::Impl {
   std::uint64_t step = 0;
   Failure failure;
   bool warned_of_rows = false;
-  bool half_updated = false;  // a run failed while variables were being updated
+  bool is_asked_to_stop = false;  // without a job to ask
+  bool half_updated = false;      // a run failed while variables were being updated
   internal::BucketPlans plans;
   Mutex turn_mutex;
   CondVar turn_condition;
@@ -265,7 +266,7 @@ void LocalStrategy::Impl::end_team(const internal::RunOutcome& outcome) {
 /// Remembers the failure and throws it again: the same exception, a tutti::Error with replica and
 /// step in front.
 void LocalStrategy::Impl::report(internal::RunOutcome outcome) {
-  if (outcome.replica >= 0) outcome.replica += services.first_replica();
+  if (outcome.replica >= 0) outcome.replica += services.first_number();
   failure = {outcome.replica, step, std::move(outcome.messages)};
   half_updated = half_updated || outcome.failed_in_update;
   const std::string where = outcome.replica < 0
@@ -298,11 +299,25 @@ LocalStrategy::LocalStrategy(std::string_view strategy_name, LocalStrategyOption
 
 LocalStrategy::~LocalStrategy() = default;
 
-int LocalStrategy::num_replicas_in_sync() const { return impl_->services.num_replicas(); }
-int LocalStrategy::first_replica() const { return impl_->services.first_replica(); }
+int LocalStrategy::num_replicas_in_sync() const { return impl_->services.num_in_sync(); }
+int LocalStrategy::first_replica() const { return impl_->services.first_number(); }
 int LocalStrategy::num_workers() const { return team() ? team()->num_workers() : 1; }
 int LocalStrategy::worker() const { return team() ? team()->worker() : 0; }
 internal::WorkerTeam* LocalStrategy::team() const { return impl_->services.team.get(); }
+
+void LocalStrategy::request_stop(std::string_view reason) {
+  if (ControlClient* const control = team() ? team()->control() : nullptr) {
+    control->request_stop(reason);
+  } else {
+    impl_->is_asked_to_stop = true;
+  }
+}
+
+bool LocalStrategy::stops_after(std::int64_t step) {
+  ControlClient* const control = team() ? team()->control() : nullptr;
+  return control ? control->stops_after(static_cast<std::uint64_t>(step))
+                 : std::exchange(impl_->is_asked_to_stop, false);
+}
 
 void LocalStrategy::complete_input_plan(InputPlan& plan) {
   if (!team()) return;
@@ -364,6 +379,11 @@ void LocalStrategy::restore_state(const Json& state) {
 
 void LocalStrategy::set_after_updates(std::function<void()> action) {
   impl_->services.after_updates = std::move(action);
+}
+
+void LocalStrategy::number_replicas_apart(int first, int total) {
+  impl_->services.first_apart = first;
+  impl_->services.num_apart = total;
 }
 
 std::uint64_t LocalStrategy::num_steps() const { return impl_->step; }

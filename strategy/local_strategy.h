@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -73,6 +74,12 @@ class LocalStrategy : public Strategy {
   void restore_state(const Json& state) override;
   const Failure& last_failure() const override;
   RunTimes take_run_times() override;
+  /// Asks all workers that train together to stop after a step that they agree on. Returns at once.
+  void request_stop(std::string_view reason);
+  /// Called by all workers when step number `step` (1, 2, ...) is done: true after the same step on
+  /// all, once one has asked. Waits 4 s at most, and only while they agree. Where this process
+  /// trains alone, or apart from the others: whether it was asked since the last call.
+  bool stops_after(std::int64_t step);
   /// The workers that train together; nullptr where this process trains alone. For Recovery.
   internal::WorkerTeam* team() const;
 
@@ -94,6 +101,9 @@ class LocalStrategy : public Strategy {
   /// Called once per update of a step, by one replica, when all have applied theirs and before any
   /// goes on.
   void set_after_updates(std::function<void()> action);
+  /// Replicas of this process are number `first` and following of `total`, whose others it
+  /// exchanges no values with. Before the first run.
+  void number_replicas_apart(int first, int total);
   /// Runs that ended well; a checkpoint holds it.
   std::uint64_t num_steps() const;
   /// Which replica is to apply updates of a variable of `num_bytes`: spreads bytes over replicas in

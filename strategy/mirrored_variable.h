@@ -60,9 +60,7 @@ class MirroredStorage : public DistributedStorage {
   /// aggregation NONE in a replica: an error unless divergence is permitted; writes this device's
   /// component.
   void write_divergent(int replica, std::string_view method, const std::function<void(int)>& write);
-  bool is_alone(const LocalReplicaContext& context) const {
-    return context.num_replicas_in_sync() == 1;
-  }
+  bool is_alone(const LocalReplicaContext& context) const { return context.num_exchanging() == 1; }
 
   std::shared_ptr<const Placement> placement_;
   const int work_number_;

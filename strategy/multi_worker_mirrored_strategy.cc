@@ -40,19 +40,6 @@ MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
 
 bool MultiWorkerMirroredStrategy::is_replacement() const { return !team()->is_connected(); }
 
-void MultiWorkerMirroredStrategy::request_stop(std::string_view reason) {
-  if (ControlClient* const control = team()->control()) {
-    control->request_stop(reason);
-  } else {
-    alone_stops_ = true;
-  }
-}
-
-bool MultiWorkerMirroredStrategy::stops_after(std::int64_t step) {
-  ControlClient* const control = team()->control();
-  return control ? control->stops_after(static_cast<std::uint64_t>(step)) : alone_stops_;
-}
-
 std::optional<Straggler> MultiWorkerMirroredStrategy::straggler() const {
   return team()->stragglers().last();
 }

@@ -62,11 +62,6 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
   /// Whether this process takes the place of one that died while the others went on; it can make
   /// variables and datasets, and trains once Recovery::run() has connected it.
   bool is_replacement() const;
-  /// Asks all workers to stop after a step that they agree on. Returns at once.
-  void request_stop(std::string_view reason);
-  /// Called by all workers when step number `step` (1, 2, ...) is done: true after the same step on
-  /// all, once one has asked. Waits 3 s at most, and only while they agree.
-  bool stops_after(std::int64_t step);
   /// The worker that a warning named last: the others wait for it, step after step. The same on all
   /// workers.
   std::optional<Straggler> straggler() const;
@@ -81,7 +76,6 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
 
   std::shared_ptr<const internal::Placement> placement_;
   std::unique_ptr<internal::StateDigest> digest_;
-  bool alone_stops_ = false;  // without a job to ask
 };
 
 }  // namespace tutti

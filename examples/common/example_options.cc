@@ -52,9 +52,11 @@ void check(const ExampleOptions& options) {
   require_positive("--seed", options.seed, 0);
   require_positive("--bytes-per-pack", options.bytes_per_pack, 0);
   require_positive("--parameter-servers", options.parameter_servers, 1);
-  if (options.update_mode != "sync") {
-    throw UsageError(concat("--update-mode ", options.update_mode,
-                            ": this program's steps are synchronous; expected sync"));
+  require_positive("--staleness", options.staleness, 0);
+  require_positive("--replicas-to-aggregate", options.replicas_to_aggregate, 0);
+  if (options.update_mode != "sync" && options.strategy != "parameter_server") {
+    throw UsageError(concat("--update-mode ", options.update_mode, ": steps of --strategy ",
+                            options.strategy, " are synchronous; try parameter_server"));
   }
   const auto names = registered_cross_device_ops();
   if (std::ranges::find(names, options.cross_device_ops) == names.end()) {
@@ -85,7 +87,11 @@ void declare(Flags& flags, ExampleOptions& options) {
                    "type in which gradients travel");
   flags.add_choice("--non-finite", options.non_finite, {"ignore", "error", "skip", "zero"},
                    "what happens when a gradient is infinite or NaN");
-  flags.add("--update-mode", options.update_mode, "sync, async or stale (parameter server)");
+  flags.add_choice("--update-mode", options.update_mode, {"sync", "async", "ssp", "sync_replicas"},
+                   "how workers of parameter servers keep pace");
+  flags.add("--staleness", options.staleness, "of ssp: by how many steps a worker may be ahead");
+  flags.add("--replicas-to-aggregate", options.replicas_to_aggregate,
+            "of sync_replicas: workers whose gradients make a step; 0: all");
   flags.add("--parameter-servers", options.parameter_servers,
             "servers in this process, where there is no cluster");
   flags.add_choice("--dtype-policy", options.dtype_policy,
@@ -152,6 +158,9 @@ std::unique_ptr<Strategy> make_strategy(const ExampleOptions& options) {
   if (options.strategy == "parameter_server") {
     ParameterServerOptions servers{.local = local};
     servers.num_servers = static_cast<int>(options.parameter_servers);
+    servers.update_mode = parse_update_mode(options.update_mode);
+    servers.staleness = static_cast<int>(options.staleness);
+    servers.replicas_to_aggregate = static_cast<int>(options.replicas_to_aggregate);
     servers.cluster.way = parse_way(options.transport);
     return std::make_unique<ParameterServerStrategy>(*resolver_from_environment(), servers);
   }

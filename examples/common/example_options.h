@@ -25,6 +25,8 @@ struct ExampleOptions {
   std::string compression = "none";
   std::string non_finite = "ignore";
   std::string update_mode = "sync";
+  std::int64_t staleness = 3;              // of update mode ssp
+  std::int64_t replicas_to_aggregate = 0;  // of update mode sync_replicas; 0: all workers
   std::int64_t parameter_servers = 1;
   std::string dtype_policy = "float32";
   std::int64_t batch_size = 64;

@@ -42,6 +42,7 @@ TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strate
       weights_(std::move(weights)),
       optimizer_(optimizer),
       batches_(std::move(batches)),
+      local_(dynamic_cast<LocalStrategy*>(&strategy)),
       workers_(dynamic_cast<MultiWorkerMirroredStrategy*>(&strategy)) {
   if (!options_.log_dir.empty() && strategy_.is_chief()) events_.emplace(options_.log_dir);
   if (strategy_.is_chief()) progress_.emplace();
@@ -82,9 +83,9 @@ void TrainingSession::train(const std::function<void()>& loop) {
 
 /// Of several workers one may be asked; all stop after the same step.
 bool TrainingSession::is_asked_to_stop() {
-  if (!workers_) return stop_requested != 0;
-  if (stop_requested != 0) workers_->request_stop("a signal");
-  return workers_->stops_after(record_.steps());
+  if (!local_) return stop_requested != 0;
+  if (stop_requested != 0) local_->request_stop("a signal");
+  return local_->stops_after(record_.steps());
 }
 
 bool TrainingSession::stopped() const {

@@ -148,7 +148,8 @@ class ParameterServerJob::Bystander {
 };
 
 ParameterServerJob::ParameterServerJob(const ClusterResolver& resolver,
-                                       const WorkerGroupOptions& cluster, ServerOptions server)
+                                       const WorkerGroupOptions& cluster, ServerOptions server,
+                                       bool trains_apart)
     : role_(parameter_server_role(resolver)), task_(resolver.task()->to_string()) {
   const ClusterSpec spec = resolver.cluster_spec();
   const Task self = *resolver.task();
@@ -165,7 +166,7 @@ ParameterServerJob::ParameterServerJob(const ClusterResolver& resolver,
     case ParameterServerRole::kWorker:
       break;
   }
-  workers_ = WorkerGroup::join(workers_alone(resolver), cluster);
+  if (!trains_apart) workers_ = WorkerGroup::join(workers_alone(resolver), cluster);
   servers_ = connect_to_servers(spec, self, cluster, server);
 }
 

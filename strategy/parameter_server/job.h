@@ -36,15 +36,15 @@ std::vector<std::shared_ptr<VariableService>> connect_to_servers(const ClusterSp
 /// One per process.
 class ParameterServerJob {
  public:
-  /// Workers wait for each other and for all servers. The resolver's rpc_layer(), if it names one,
-  /// is the wire ("grpc", "tcp"). Throws as WorkerGroup::join(), Server and
-  /// RpcClient::connect().
+  /// Workers wait for each other, unless they train apart, and for all servers. The resolver's
+  /// rpc_layer(), if it names one, is the wire ("grpc", "tcp"). Throws as WorkerGroup::join(),
+  /// Server and RpcClient::connect().
   ParameterServerJob(const ClusterResolver& resolver, const WorkerGroupOptions& cluster,
-                     ServerOptions server);
+                     ServerOptions server, bool trains_apart = false);
   ~ParameterServerJob();
 
   ParameterServerRole role() const { return role_; }
-  /// A worker's.
+  /// A worker's; nullptr where they train apart.
   std::shared_ptr<WorkerGroup> workers() const { return workers_; }
   const std::vector<std::shared_ptr<VariableService>>& servers() const { return servers_; }
 

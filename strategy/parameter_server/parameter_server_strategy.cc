@@ -14,7 +14,10 @@
 #include "tutti/strategy/parameter_server/coordination.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 #include "tutti/strategy/parameter_server/job.h"
+#include "tutti/strategy/parameter_server/pace_options.h"
+#include "tutti/strategy/parameter_server/server/variable_store.h"
 #include "tutti/strategy/parameter_server/sharded_storage.h"
+#include "tutti/strategy/strategy_mode.h"
 
 namespace tutti {
 namespace {
@@ -60,28 +63,37 @@ struct ParameterServerStrategy::Parts {
   std::unique_ptr<internal::ParameterServerJob> job = {};
   std::unique_ptr<internal::CoordinatedJob> coordinated = {};
   std::shared_ptr<internal::EmbeddedServers> embedded = {};
+  std::optional<internal::WorkerPace> pace = {};
 
   static Parts in_process(const ParameterServerOptions& options) {
     auto embedded = std::make_shared<internal::EmbeddedServers>(options.num_servers);
     Parts parts{options.local, nullptr, embedded->services()};
     parts.embedded = std::move(embedded);
+    parts.pace = internal::pace_of(options, 0, 1);
     return parts;
   }
 
   static Parts of_job(const ClusterResolver& resolver, const ParameterServerOptions& options) {
     if (resolver.cluster_spec().empty()) return in_process(options);
     if (options.coordinated) return of_coordinated_job(resolver, options);
-    auto job =
-        std::make_unique<internal::ParameterServerJob>(resolver, options.cluster, options.server);
+    const bool trains_apart = options.update_mode != UpdateMode::kSync;
+    auto job = std::make_unique<internal::ParameterServerJob>(resolver, options.cluster,
+                                                              options.server, trains_apart);
     if (job->role() != internal::ParameterServerRole::kWorker) {
       // It makes the program's variables for itself, and never uses them.
-      Parts aside = in_process(options);
+      Parts aside{options.local, nullptr, servers_in_process(options.num_servers)};
       aside.local.replicas = 0;
       aside.job = std::move(job);
       return aside;
     }
-    auto setup = internal::join_team(kName, job->workers(), options.local, {});
     auto servers = job->servers();
+    if (trains_apart) {
+      const int num_workers = resolver.cluster_spec().count("worker");
+      Parts apart{options.local, nullptr, std::move(servers), std::move(job)};
+      apart.pace = internal::pace_of(options, resolver.task()->index, num_workers);
+      return apart;
+    }
+    auto setup = internal::join_team(kName, job->workers(), options.local, {});
     return {std::move(setup.options), std::move(setup.team), std::move(servers), std::move(job)};
   }
 
@@ -104,8 +116,12 @@ struct ParameterServerStrategy::Impl {
         job(std::move(parts.job)),
         coordinated_job(std::move(parts.coordinated)),
         team(std::move(parts.team)),
-        servers(std::make_shared<internal::ParameterServers>(std::move(parts.servers),
-                                                             options.timeout, team)),
+        mode(options.update_mode),
+        pace(parts.pace),
+        servers(pace ? std::make_shared<internal::ParameterServers>(std::move(parts.servers),
+                                                                    options.timeout, *pace)
+                     : std::make_shared<internal::ParameterServers>(std::move(parts.servers),
+                                                                    options.timeout, team)),
         placement(std::make_shared<const internal::Placement>(std::move(central))),
         coordination(servers, options.num_workers, std::move(parts.embedded),
                      coordinated_job.get()),
@@ -126,6 +142,8 @@ struct ParameterServerStrategy::Impl {
   const std::unique_ptr<internal::ParameterServerJob> job;
   const std::unique_ptr<internal::CoordinatedJob> coordinated_job;
   const std::shared_ptr<internal::WorkerTeam> team;
+  const UpdateMode mode;
+  const std::optional<internal::WorkerPace> pace;  // nothing: workers make each step together
   const std::shared_ptr<internal::ParameterServers> servers;
   const std::shared_ptr<const internal::Placement> placement;
   internal::Coordination coordination;
@@ -170,6 +188,20 @@ ParameterServerStrategy::ParameterServerStrategy(
           }(),
           options) {}
 
+ParameterServerStrategy::ParameterServerStrategy(
+    int worker, int num_workers, std::vector<std::shared_ptr<internal::VariableService>> servers,
+    ParameterServerOptions options)
+    : ParameterServerStrategy(
+          [&] {
+            Parts parts{options.local, nullptr, std::move(servers)};
+            parts.pace = internal::pace_of(options, worker, num_workers);
+            if (parts.pace) return parts;
+            fail(ErrorCode::kInvalidArgument, kName,
+                 ": a worker that trains apart; expected update_mode kAsync, kStaleSync or "
+                 "kSyncReplicas, got kSync");
+          }(),
+          options) {}
+
 ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterServerOptions& options)
     : LocalStrategy(kName, parts.local, parts.team) {
   require_cpus(replica_devices());
@@ -178,26 +210,55 @@ ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterSer
   internal::Placement central = internal::Placement::central(
       {devices.begin(), devices.end()}, Device{}, first, num_replicas_in_sync());
   impl_ = std::make_unique<Impl>(std::move(parts), options, std::move(central));
-  set_after_updates([servers = impl_->servers] { servers->meet("updates of a step"); });
+  if (const auto& pace = impl_->pace) {
+    const auto own = static_cast<int>(devices.size());
+    number_replicas_apart(pace->worker * own, pace->num_workers * own);
+    log_info(concat("strategy '", kName, "': ", internal::to_string(*pace)));
+  } else {
+    set_after_updates([servers = impl_->servers] { servers->meet("updates of a step"); });
+  }
   log_info(concat("strategy '", kName, "': ", num_parameter_servers(), " servers",
                   impl_->is_alone() ? " in this process" : "", ", variables placed ",
                   options.placement));
 }
 
-ParameterServerStrategy::~ParameterServerStrategy() = default;
+/// Variables may live on.
+ParameterServerStrategy::~ParameterServerStrategy() { impl_->servers->leave(); }
 
 bool ParameterServerStrategy::is_chief() const {
   if (impl_->coordinated_job) return impl_->coordinated_job->is_chief();
   return !impl_->stands_aside() && LocalStrategy::is_chief();
 }
 
+int ParameterServerStrategy::num_workers() const {
+  return impl_->pace ? impl_->pace->num_workers : LocalStrategy::num_workers();
+}
+int ParameterServerStrategy::worker() const {
+  return impl_->pace ? impl_->pace->worker : LocalStrategy::worker();
+}
+UpdateMode ParameterServerStrategy::update_mode() const { return impl_->mode; }
+
 int ParameterServerStrategy::num_parameter_servers() const { return impl_->servers->count(); }
 
+std::vector<ServerStatistics> ParameterServerStrategy::server_statistics() {
+  return impl_->servers->statistics();
+}
+
 ParameterServerStrategy::operator CoordinatedStrategy&() {
+  if (impl_->mode != UpdateMode::kSync && impl_->mode != UpdateMode::kAsync) {
+    fail(ErrorCode::kInvalidArgument, kName, ": a coordinator's steps are asynchronous, but ",
+         "update_mode is ", to_string(impl_->mode), "; expected async, or none");
+  }
   if (!impl_->job) return impl_->coordination;
   fail(ErrorCode::kFailedPrecondition,
-       "ClusterCoordinator: the workers of this ParameterServerStrategy train synchronously and ",
-       "wait for each other; try its option coordinated = true, on every task");
+       "ClusterCoordinator: the workers of this ParameterServerStrategy train by themselves; try ",
+       "its option coordinated = true, on every task");
+}
+
+void ParameterServerStrategy::complete_input_plan(InputPlan& plan) {
+  if (!impl_->pace) return LocalStrategy::complete_input_plan(plan);
+  plan.num_workers = 1;  // others are not asked for their rows
+  plan.worker = 0;
 }
 
 std::vector<ShardPlace> ParameterServerStrategy::shards_of(const Variable& variable) const {
@@ -260,11 +321,16 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
   const Step step(*impl_->servers);
   // Replicas change variables in the name of the closure that runs them.
   const ClosureContext* const closure = ClosureContext::current();
+  const internal::StrategyMode* const around = internal::current_mode();
+  const bool is_nested = around && around->merging;
+  const bool is_apart = impl_->pace && !closure && !is_nested;
+  if (is_apart) impl_->servers->begin_apart();
   LocalStrategy::run_on_replicas([&](ReplicaContext& context) {
     std::optional<ClosureScope> scope;
     if (closure) scope.emplace(*closure, static_cast<std::uint32_t>(context.replica_id()));
     body(context);
   });
+  if (is_apart) return impl_->servers->end_apart();
   if (!impl_->team) impl_->servers->meet("end of a step");
 }
 

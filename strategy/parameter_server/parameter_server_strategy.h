@@ -13,6 +13,8 @@
 #include "tutti/strategy/parameter_server/partitioner.h"
 #include "tutti/strategy/parameter_server/server.h"
 #include "tutti/strategy/parameter_server/server_picker.h"
+#include "tutti/strategy/parameter_server/server_statistics.h"
+#include "tutti/strategy/parameter_server/update_mode.h"
 
 namespace tutti {
 
@@ -27,6 +29,16 @@ struct ParameterServerOptions {
   /// Into how many shards each variable is cut; none: one.
   Partitioner variable_partitioner = {};
   VariablePlacement placement = VariablePlacement::kRoundRobin;
+  /// How workers keep pace. In all modes but kSync `local.replicas` are those of this worker, and
+  /// `local.timeout` is how long a read waits for other workers before an error names the one that
+  /// is waited for.
+  UpdateMode update_mode = UpdateMode::kSync;
+  /// kStaleSync: by how many steps a worker may be ahead of the slowest one when it reads.
+  int staleness = 3;
+  /// kSyncReplicas: how many workers' gradients make a step, of how many. 0: all workers of the
+  /// cluster. Fewer to aggregate than there are: the others are backups.
+  int replicas_to_aggregate = 0;
+  int total_num_replicas = 0;
   /// Without a cluster: servers in this process, and workers of a ClusterCoordinator, each a
   /// thread.
   int num_servers = 1;
@@ -54,6 +66,12 @@ struct ShardPlace {
 /// synchronous step of all replicas of all workers: the same number of replicas gives the bits of
 /// MirroredStrategy. Every worker makes the same calls, as under MultiWorkerMirroredStrategy.
 /// tf.distribute.ParameterServerStrategy.
+///
+/// In the other update modes each worker trains apart, with a loop of its own; the variables are
+/// common, made by whoever comes first. Replicas are numbered over all workers, each of which has
+/// as many, and distribute_dataset() cuts a global batch for all of them; but what replicas
+/// exchange in a step (all_reduce, reduce(), assignments, ON_READ variables) stays within a worker.
+/// kSyncReplicas with the gradients of all workers gives the bits of MirroredStrategy.
 class ParameterServerStrategy final : public LocalStrategy {
  public:
   /// All in this process: `num_servers` servers, replicas on the local devices. Throws
@@ -72,14 +90,26 @@ class ParameterServerStrategy final : public LocalStrategy {
   ParameterServerStrategy(std::unique_ptr<Communicator> communicator,
                           std::vector<std::shared_ptr<internal::VariableService>> servers,
                           ParameterServerOptions options = {});
+  /// One of several workers that train apart, on servers that all of them reach. Throws
+  /// kInvalidArgument for kSync, and for numbers that make no sense.
+  ParameterServerStrategy(int worker, int num_workers,
+                          std::vector<std::shared_ptr<internal::VariableService>> servers,
+                          ParameterServerOptions options);
   ~ParameterServerStrategy() override;
   std::string_view name() const override { return "parameter_server"; }
   std::vector<Device> parameter_devices() const override { return {Device{}}; }
   /// Not where nothing is trained. With `coordinated`: the chief alone.
   bool is_chief() const override;
+  int num_workers() const override;
+  int worker() const override;
 
+  UpdateMode update_mode() const;
   int num_parameter_servers() const;
-  /// For `ClusterCoordinator coordinator(strategy)`. Throws kFailedPrecondition for the tasks of a
+  /// What each server has done for all workers so far: lateness of gradients, what was dropped.
+  /// Throws as a read of variables.
+  std::vector<ServerStatistics> server_statistics();
+  /// For `ClusterCoordinator coordinator(strategy)`, whose steps are asynchronous: throws
+  /// kInvalidArgument for kStaleSync and kSyncReplicas, kFailedPrecondition for the tasks of a
   /// cluster without `coordinated`.
   operator CoordinatedStrategy&();
   /// Where a variable of this strategy is, by rows. Throws kInvalidArgument for other variables.
@@ -106,6 +136,7 @@ class ParameterServerStrategy final : public LocalStrategy {
                                                        const RandomKey& key,
                                                        VariableOptions options) override;
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
+  void complete_input_plan(InputPlan& plan) override;
 
  private:
   struct Impl;

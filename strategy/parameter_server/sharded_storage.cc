@@ -59,7 +59,15 @@ ShardedStorage::ShardedStorage(const Shape& shape, DType dtype, VariableOptions 
 void ShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
   if (!replica("assign_replicated")) return remote().assign(op, operand);
-  for_each_own_component("assign_replicated", [&](int) { remote().assign_by_one(op, operand); });
+  if (servers_->trains_apart() && (op != AssignOp::kAdd || is_floating(dtype()))) {
+    fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", op,
+         ": an optimizer keeps state of a step in it, which workers that train apart would mix up; "
+         "expected no gradient accumulation and no dynamic loss scaling; try UpdateMode::kSync");
+  }
+  for_each_own_component("assign_replicated", [&](int) {
+    if (servers_->sums_on_servers()) return remote().add_once(operand);
+    remote().assign_by_one(op, operand);
+  });
 }
 
 void ShardedStorage::update(const UpdateRule& rule, std::span<const Variable> slots,
@@ -67,6 +75,11 @@ void ShardedStorage::update(const UpdateRule& rule, std::span<const Variable> sl
   const auto update_once = [&] { MirroredStorage::update(rule, slots, gradient, scalars); };
   if (replica("update")) return update_once();
   servers_->change_together(update_once, concat("'", name(), "'.update"));
+}
+
+void ShardedStorage::restore(const TensorLookup& lookup) {
+  if (servers_->may_restore()) return MirroredStorage::restore(lookup);
+  (void)checked_restore(lookup, name());
 }
 
 Variable ShardedStorage::create_slot(const std::string& slot_name, double initial_value) {

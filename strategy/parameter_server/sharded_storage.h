@@ -24,6 +24,8 @@ class ShardedStorage final : public MirroredStorage {
   void assign_replicated(AssignOp op, const Tensor& value) override;
   void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
               const UpdateScalars& scalars) override;
+  /// Of workers that train apart, the first one's counts.
+  void restore(const TensorLookup& lookup) override;
   /// Beside the shards of this variable: the same rows on the same servers.
   Variable create_slot(const std::string& name, double initial_value) override;
 

@@ -168,12 +168,25 @@ class Examples(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("the same bits everywhere", result.stdout)
 
-    def test_asynchronous_updates_are_refused_with_the_reason(self):
+    def test_asynchronous_updates_want_parameter_servers(self):
         for program in (*NETWORKS, "linear_regression"):
             with self.subTest(program=program):
-                result = run(program, "--strategy", "parameter_server", "--update-mode", "async")
+                result = run(program, "--strategy", "mirrored", "--update-mode", "async")
                 self.assertEqual(result.returncode, 2)
-                self.assertIn("--update-mode async: this program's steps are synchronous", result.stderr)
+                self.assertIn("--update-mode async: steps of --strategy mirrored are synchronous", result.stderr)
+
+    def test_update_modes_of_a_worker_alone_give_the_same_bits(self):
+        hashes = set()
+        for mode in ("sync", "async", "ssp", "sync_replicas"):
+            metrics, _ = run_with_metrics("linear_regression", "--strategy", "parameter_server", "--devices", "cpu:0",
+                                          "--update-mode", mode)
+            hashes.add(metrics["weights_hash"])
+        self.assertEqual(len(hashes), 1)
+
+    def test_between_graph_trainer_learns_alone(self):
+        result = run("between_graph_trainer", "--train_steps", "150", "--min-accuracy", "0.6")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertRegex(result.stdout, r"result +global step 150, test accuracy 0\.[6-9]")
 
     def test_wrong_usage_ends_with_2(self):
         for flags in (["--strategy", "magic"], ["--devices", "gpu:0"], ["--devices", "cpu:0,cpu:0"],

@@ -2,34 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cluster/handshake/hello.h"
 #include "tutti/core/clock.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_error.h"
+#include "tutti/strategy/parameter_server/client/server_failure.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti::internal {
 namespace {
-
-/// Whether the server or the way to it failed, and not what was asked.
-bool is_of_infrastructure(ErrorCode code) {
-  return code == ErrorCode::kUnavailable || code == ErrorCode::kDeadlineExceeded ||
-         code == ErrorCode::kDataLoss;
-}
-
-/// Calls `wait`; failures of servers say so.
-template <class Wait>
-auto from_server(const Wait& wait) {
-  try {
-    return wait();
-  } catch (const Error& error) {
-    if (!is_of_infrastructure(error.code())) throw;
-    throw OriginError(ErrorOrigin::kServer, error.code(), error.message());
-  }
-}
 
 /// Unlike that of any other process, as the number of a new connection is.
 std::uint64_t new_client_number() {
@@ -45,11 +29,21 @@ Tensor joined(const std::vector<Tensor>& shards) {
   return concat(std::span<const Tensor>(shards), 0);
 }
 
+std::vector<std::unique_ptr<ServerLink>> links_to(
+    std::vector<std::shared_ptr<VariableService>> services, std::uint64_t client) {
+  std::vector<std::unique_ptr<ServerLink>> links;
+  for (auto& service : services) {
+    links.push_back(std::make_unique<ServerLink>(std::move(service), client));
+  }
+  return links;
+}
+
 /// What comes of a fetch of one variable.
 struct Fetched {
   std::shared_ptr<ReadCache> cache;
   std::vector<Tensor> values;
   std::vector<std::uint64_t> versions;
+  std::vector<std::uint64_t> num_steps;
   bool is_new = false;
 };
 struct Wanted {
@@ -61,11 +55,20 @@ struct Wanted {
 
 ParameterServers::ParameterServers(std::vector<std::shared_ptr<VariableService>> services,
                                    Duration timeout, std::shared_ptr<WorkerTeam> team)
-    : timeout_(timeout), team_(std::move(team)) {
-  const std::uint64_t client = new_client_number();
-  for (auto& service : services) {
-    links_.push_back(std::make_unique<ServerLink>(std::move(service), client));
-  }
+    : client_(new_client_number()),
+      links_(links_to(std::move(services), client_)),
+      timeout_(timeout),
+      team_(std::move(team)) {}
+
+ParameterServers::ParameterServers(std::vector<std::shared_ptr<VariableService>> services,
+                                   Duration timeout, const WorkerPace& pace)
+    : client_(new_client_number()),
+      links_(links_to(std::move(services), client_)),
+      timeout_(timeout),
+      pace_(pace) {
+  if (pace.mode != UpdateMode::kSyncReplicas) return;
+  replica_steps_ =
+      std::make_unique<ReplicaSteps>(pace.worker, pace.num_workers, pace.num_to_aggregate);
 }
 
 TimePoint ParameterServers::deadline() const {
@@ -86,7 +89,7 @@ void ParameterServers::begin_step() {
 
 void ParameterServers::end_step() {
   MutexLock lock(mutex_);
-  --num_steps_;
+  if (--num_steps_ == 0) versions_.forget_clients();
 }
 
 bool ParameterServers::is_fresh(const ReadCache& cache) const {
@@ -110,11 +113,14 @@ Tensor ParameterServers::read(const std::shared_ptr<ReadCache>& cache) {
     const bool in_step = num_steps_ > 0;
     if (in_step) read_.insert(cache);
     const auto is_free = [this]() TUTTI_REQUIRES(mutex_) { return !is_fetching_; };
-    if (!fetched_.wait_until(mutex_, deadline(), is_free)) {
+    if (!fetched_.wait_until(mutex_, read_deadline(), is_free)) {
       fail(ErrorCode::kDeadlineExceeded, "ParameterServers::read: another thread has waited for ",
            "the servers all the time");
     }
-    if (is_fresh(*cache)) return cache->whole;
+    if (is_fresh(*cache)) {
+      note_versions(cache);
+      return cache->whole;
+    }
     caches = wanted(cache);
     is_fetching_ = true;
   }
@@ -131,23 +137,86 @@ Tensor ParameterServers::read(const std::shared_ptr<ReadCache>& cache) {
   }
   end_fetching();
   MutexLock lock(mutex_);
+  note_versions(cache);
   return cache->whole;
 }
 
+void ParameterServers::note_versions(const std::shared_ptr<ReadCache>& cache) {
+  if (num_steps_ == 0) return;  // gradients are of steps
+  const UpdateOrigin reader = current_update_origin(client_);
+  const std::vector<std::uint64_t>& versions = cache->versions;
+  for (std::size_t i = 0; i < versions.size(); ++i) {
+    versions_.note(reader, cache, i, versions.size(), versions[i]);
+  }
+}
+
+void ParameterServers::note_read(const std::shared_ptr<ReadCache>& cache,
+                                 std::span<const int> indices,
+                                 std::span<const OperationAnswer> answers) {
+  MutexLock lock(mutex_);
+  if (num_steps_ == 0) return;
+  const UpdateOrigin reader = current_update_origin(client_);
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    versions_.note(reader, cache, static_cast<std::size_t>(indices[i]), cache->shards.size(),
+                   answers[i].version);
+    if (replica_steps_) replica_steps_->note_rows(cache, answers[i].num_steps);
+  }
+}
+
+std::uint64_t ParameterServers::version_of_gradient(const std::shared_ptr<ReadCache>& cache,
+                                                    int shard) {
+  MutexLock lock(mutex_);
+  return versions_.take(current_update_origin(client_), cache, static_cast<std::size_t>(shard));
+}
+
+std::vector<ServerStatistics> ParameterServers::statistics() {
+  std::vector<std::shared_ptr<PendingAnswers>> pending;
+  for (const auto& each : links_) {
+    pending.push_back(each->read({Operation(ReadStatistics{})}));
+  }
+  std::vector<ServerStatistics> statistics;
+  for (const auto& each : pending) {
+    const auto answers = from_server([&] { return each->wait(deadline()); });
+    statistics.push_back(ServerStatistics::from_tensor(answers.front().value.value_or(Tensor())));
+  }
+  return statistics;
+}
+
+/// Where servers add up gradients, values of one step: some of them may have been read while it
+/// ended.
 void ParameterServers::fetch(const Caches& caches) {
+  const TimePoint end = read_deadline();
+  std::optional<std::uint64_t> at_least = 0;
+  while (at_least) {
+    fetch_once(caches, *at_least);
+    MutexLock lock(mutex_);
+    at_least = replica_steps_ && num_steps_ > 0 ? replica_steps_->is_behind(caches) : std::nullopt;
+    if (Clock::system().now() > end) return;  // what does not belong together is left out
+  }
+}
+
+void ParameterServers::fetch_once(const Caches& caches, std::uint64_t at_least_steps) {
   std::uint64_t epoch = 0;
   std::vector<Fetched> fetched;
+  std::vector<std::uint64_t> at_least;
   {
     MutexLock lock(mutex_);
     epoch = epoch_;
-    for (const auto& cache : caches) fetched.push_back({cache, cache->values, cache->versions});
+    for (const auto& cache : caches) {
+      const std::uint64_t own = replica_steps_ ? replica_steps_->at_least(cache) : 0;
+      at_least.push_back(own == 0 ? 0 : std::max(own, at_least_steps));
+      fetched.push_back({cache, cache->values, cache->versions,
+                         std::vector<std::uint64_t>(cache->shards.size(), 0)});
+    }
   }
   std::vector<std::vector<Operation>> reads(links_.size());
   std::vector<std::vector<Wanted>> wanted(links_.size());
-  for (Fetched& each : fetched) {
+  for (std::size_t v = 0; v < fetched.size(); ++v) {
+    Fetched& each = fetched[v];
     for (std::size_t i = 0; i < each.cache->shards.size(); ++i) {
       const auto server = static_cast<std::size_t>(each.cache->shards[i].server);
-      reads[server].push_back(ReadShard{each.cache->shards[i].spec.id(), each.versions[i], 0});
+      reads[server].push_back(
+          ReadShard{each.cache->shards[i].spec.id(), each.versions[i], at_least[v]});
       wanted[server].push_back({&each, i});
     }
   }
@@ -157,11 +226,11 @@ void ParameterServers::fetch(const Caches& caches) {
   }
   for (std::size_t s = 0; s < links_.size(); ++s) {
     if (!pending[s]) continue;
-    const std::vector<OperationAnswer> answers =
-        from_server([&] { return pending[s]->wait(deadline()); });
+    const std::vector<OperationAnswer> answers = wait_for_read(static_cast<int>(s), *pending[s]);
     for (std::size_t i = 0; i < answers.size(); ++i) {
-      if (!answers[i].value) continue;
       Fetched& variable = *wanted[s][i].variable;
+      variable.num_steps[wanted[s][i].shard] = answers[i].num_steps;
+      if (!answers[i].value) continue;
       variable.values[wanted[s][i].shard] = *answers[i].value;
       variable.versions[wanted[s][i].shard] = answers[i].version;
       variable.is_new = true;
@@ -174,6 +243,7 @@ void ParameterServers::fetch(const Caches& caches) {
     each.cache->values = std::move(each.values);
     each.cache->versions = std::move(each.versions);
     each.cache->epoch = epoch;
+    if (replica_steps_) replica_steps_->note_read(each.cache, each.num_steps);
   }
 }
 
@@ -181,7 +251,9 @@ void ParameterServers::fetch(const Caches& caches) {
 void ParameterServers::change(int server, Operation operation) {
   if (guard_) guard_();
   link(server).change(std::move(operation));
-  forget_reads();
+  MutexLock lock(mutex_);
+  ++epoch_;
+  has_changed_ = true;
 }
 
 void ParameterServers::forget_reads() {
@@ -221,6 +293,10 @@ void ParameterServers::begin_anew() {
 }
 
 void ParameterServers::end_stream() {
+  {
+    MutexLock lock(mutex_);
+    versions_.forget(current_update_origin(client_));
+  }
   for (const auto& each : links_) each->end_stream();
 }
 

@@ -6,13 +6,19 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "tutti/core/sync.h"
 #include "tutti/strategy/multi_worker/worker_team.h"
+#include "tutti/strategy/parameter_server/client/read_versions.h"
+#include "tutti/strategy/parameter_server/client/replica_steps.h"
 #include "tutti/strategy/parameter_server/client/server_link.h"
+#include "tutti/strategy/parameter_server/client/worker_pace.h"
+#include "tutti/strategy/parameter_server/server_statistics.h"
 
 namespace tutti::internal {
 
@@ -40,10 +46,17 @@ class ParameterServers {
   /// same calls; nullptr: there are none, or they do not wait for each other.
   ParameterServers(std::vector<std::shared_ptr<VariableService>> services, Duration timeout,
                    std::shared_ptr<WorkerTeam> team = nullptr);
+  /// Of a worker that trains apart from others.
+  ParameterServers(std::vector<std::shared_ptr<VariableService>> services, Duration timeout,
+                   const WorkerPace& pace);
+  ~ParameterServers() { leave(); }
 
   int count() const { return static_cast<int>(links_.size()); }
   ServerLink& link(int server) { return *links_[static_cast<std::size_t>(server)]; }
   TimePoint deadline() const;
+  /// The answers to a read, which may have to wait for other workers. Throws kDeadlineExceeded
+  /// naming the worker that it waited for; failures of the server as OriginError.
+  std::vector<OperationAnswer> wait_for_read(int server, PendingAnswers& pending);
 
   /// What servers call the next variable of this name: of several all but the first get a number,
   /// the same in every process that makes them in the same order.
@@ -52,7 +65,35 @@ class ParameterServers {
   /// From now on nothing that was read counts.
   void begin_step();
   void end_step();
+  /// Around a step of a worker that trains apart, within begin_step(): it joins the others, and
+  /// tells them that it has ended a step, if it changed anything in it.
+  void begin_apart();
+  void end_apart();
+  /// A worker that trains apart says that nobody need wait for it; so does the destructor.
+  void leave() noexcept;
   Tensor read(const std::shared_ptr<ReadCache>& cache);
+  /// Rows of these shards (`indices`) of a variable were read otherwise, by the calling thread.
+  void note_read(const std::shared_ptr<ReadCache>& cache, std::span<const int> indices,
+                 std::span<const OperationAnswer> answers);
+  /// For how many synchronous steps a read of the variable has to wait.
+  std::uint64_t steps_to_wait_for(const std::shared_ptr<ReadCache>& cache);
+  /// The version that the calling thread's gradient was computed from, once per update; 0: not
+  /// known.
+  std::uint64_t version_of_gradient(const std::shared_ptr<ReadCache>& cache, int shard);
+
+  /// Whether the servers add up gradients of several workers. Then give() says to which step the
+  /// calling worker's update of a variable belongs; nothing: it is left out.
+  bool sums_on_servers() const { return replica_steps_ != nullptr; }
+  std::optional<SyncSpec> give(const std::shared_ptr<ReadCache>& cache);
+  bool trains_apart() const { return pace_.has_value(); }
+  /// Of several workers that train apart, one restores checkpoints: a late one must not undo steps.
+  bool may_restore() const { return !pace_ || pace_->worker == 0; }
+  /// Steps that this worker has ended, and those that were left out; of one that trains apart.
+  std::uint64_t clock();
+  std::uint64_t num_left_out();
+
+  /// Of every server.
+  std::vector<ServerStatistics> statistics();
 
   /// Asked before each change; what it throws refuses that. Set before all else.
   void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
@@ -75,14 +116,21 @@ class ParameterServers {
   using Caches = std::vector<std::shared_ptr<ReadCache>>;
   Caches wanted(const std::shared_ptr<ReadCache>& cache) TUTTI_REQUIRES(mutex_);
   void fetch(const Caches& caches);
+  void fetch_once(const Caches& caches, std::uint64_t at_least_steps);
+  TimePoint read_deadline() const;
+  std::vector<OperationAnswer> tell_all(TellClock::Event event);
+  [[noreturn]] void fail_stalled(int server, const Error& error);
+  void note_versions(const std::shared_ptr<ReadCache>& cache) TUTTI_REQUIRES(mutex_);
   bool is_fresh(const ReadCache& cache) const TUTTI_REQUIRES(mutex_);
   bool is_in_step();
   void forget_reads();
 
+  const std::uint64_t client_;  // unlike that of any other process
   std::vector<std::unique_ptr<ServerLink>> links_;
   std::function<void()> guard_;
   const Duration timeout_;
   const std::shared_ptr<WorkerTeam> team_;
+  const std::optional<WorkerPace> pace_;  // of a worker that trains apart
   Mutex mutex_;
   CondVar fetched_;
   std::uint64_t epoch_ TUTTI_GUARDED_BY(mutex_) = 1;
@@ -92,6 +140,11 @@ class ParameterServers {
   // What the last step read and what this one has read.
   std::set<std::shared_ptr<ReadCache>> usual_ TUTTI_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<ReadCache>> read_ TUTTI_GUARDED_BY(mutex_);
+  ReadVersions versions_ TUTTI_GUARDED_BY(mutex_);  // of steps under way
+  std::unique_ptr<ReplicaSteps> replica_steps_;     // what it points to: guarded by mutex_
+  bool has_joined_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool has_changed_ TUTTI_GUARDED_BY(mutex_) = false;  // in this step apart
+  std::uint64_t clock_ TUTTI_GUARDED_BY(mutex_) = 0;   // steps that were ended
 };
 
 }  // namespace tutti::internal

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
@@ -107,18 +108,24 @@ Tensor ShardedComponent::read_rows(const Tensor& rows) const {
   const GradientTape::StopRecording stop;
   const auto numbers = row_numbers(rows, concat("Variable '", name(), "'.read_rows"),
                                    shard(0).spec.whole_shape.dim(0));
+  const std::uint64_t num_steps = servers_->steps_to_wait_for(cache_);
   std::vector<std::shared_ptr<PendingAnswers>> pending;
+  std::vector<int> indices;
   for (int i = 0; i < num_shards(); ++i) {
     const ShardRows own = rows_in(shard(i).spec, numbers);
     if (own.rows.empty()) continue;
     std::vector<Operation> reads;
-    reads.push_back(ReadRows{shard(i).spec.id(), tensor_of(own.rows), 0});
+    reads.push_back(ReadRows{shard(i).spec.id(), tensor_of(own.rows), num_steps});
     pending.push_back(servers_->link(shard(i).server).read(std::move(reads)));
+    indices.push_back(i);
   }
+  std::vector<OperationAnswer> answers;
   std::vector<Tensor> parts;
-  for (const auto& each : pending) {
-    parts.push_back(*each->wait(servers_->deadline()).front().value);
+  for (std::size_t i = 0; i < pending.size(); ++i) {
+    answers.push_back(servers_->wait_for_read(shard(indices[i]).server, *pending[i]).front());
+    parts.push_back(*answers.back().value);
   }
+  servers_->note_read(cache_, indices, answers);
   if (parts.empty())
     return Tensor::zeros(shard(0).spec.whole_shape.with_dim(0, 0), shard(0).spec.dtype);
   return parts.size() == 1 ? parts.front() : tutti::concat(std::span<const Tensor>(parts), 0);
@@ -171,6 +178,10 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
   }
   const ShardSpec& first = shard(0).spec;
   UpdateShard update;
+  if (servers_->sums_on_servers()) {
+    update.sync = servers_->give(cache_);
+    if (!update.sync) return;
+  }
   update.rule = describe_update_rule(rule);
   update.scalars = scalars;
   update.scalars.live = nullptr;
@@ -199,13 +210,28 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
     }
     if (gradient.is_slices()) {
       const ShardRows found = rows_in(shard(i).spec, rows);
-      if (found.rows.empty() && rule.skips_zero_gradient()) continue;
+      // A synchronous step counts who gave, also those without rows.
+      if (found.rows.empty() && rule.skips_zero_gradient() && !update.sync) continue;
       own.rows = tensor_of(found.rows);
       own.gradient = picked(values, found);
     } else {
       own.gradient = rows_of(values, i);
     }
+    own.computed_at_version = servers_->version_of_gradient(cache_, i);
     change(i, std::move(own));
+  }
+}
+
+void ShardedComponent::add_once(const Tensor& value) {
+  const GradientTape::StopRecording stop;
+  const std::optional<SyncSpec> sync = servers_->give(cache_);
+  if (!sync) return;
+  const Tensor host = on_host(value);
+  for (int i = 0; i < num_shards(); ++i) {
+    UpdateShard update{shard(i).spec.id(), {}, kAddOnce};
+    update.gradient = rows_of(host, i);
+    update.sync = sync;
+    change(i, std::move(update));
   }
 }
 

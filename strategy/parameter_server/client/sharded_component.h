@@ -30,6 +30,10 @@ class ShardedComponent final : public Component {
   void update(std::span<Component* const> slots, const UpdateRule& rule, const Gradient& gradient,
               const UpdateScalars& scalars) override;
 
+  /// For counters, in a step whose gradients the servers add up: adds `value` (the same on all
+  /// workers) when the step is complete.
+  void add_once(const Tensor& value);
+
   const std::vector<RemoteShard>& shards() const { return cache_->shards; }
   /// Rows `rows` (int64 [n], ascending) from the servers that have them: [n, ...].
   Tensor read_rows(const Tensor& rows) const;

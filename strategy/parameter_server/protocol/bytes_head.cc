@@ -75,6 +75,10 @@ class Writer {
     put(o.computed_at_version);
   }
   void put(const RestoreShard& o) { put(o.shard), put(o.value); }
+  void put(const ReadStatistics&) {}
+  void put(const TellClock& o) {
+    u8(static_cast<std::uint64_t>(o.event)), put(o.worker), put(o.clock), put(o.staleness);
+  }
   void put(const OperationAnswer& a) {
     put(a.value.has_value());
     if (a.value) put(*a.value);
@@ -167,6 +171,10 @@ class Reader {
     get(o.computed_at_version);
   }
   void get(RestoreShard& o) { get(o.shard), get(o.value); }
+  void get(ReadStatistics&) {}
+  void get(TellClock& o) {
+    get_enum(o.event, TellClock::Event::kAsk), get(o.worker), get(o.clock), get(o.staleness);
+  }
   void get(OperationAnswer& a) {
     get(a.value), get(a.version), get(a.num_steps), get(a.was_applied_before);
   }

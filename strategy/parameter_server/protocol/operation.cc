@@ -30,9 +30,10 @@ std::string ShardSpec::to_string() const {
 }
 
 bool changes_values(const Operation& operation) {
-  return !std::holds_alternative<CreateShard>(operation) &&
-         !std::holds_alternative<ReadShard>(operation) &&
-         !std::holds_alternative<ReadRows>(operation);
+  return std::holds_alternative<AssignShard>(operation) ||
+         std::holds_alternative<ScatterShard>(operation) ||
+         std::holds_alternative<UpdateShard>(operation) ||
+         std::holds_alternative<RestoreShard>(operation);
 }
 
 std::uint64_t num_changes(const OperationBatch& batch) {

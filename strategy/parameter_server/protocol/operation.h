@@ -83,6 +83,10 @@ struct SyncSpec {
 /// in the order of UpdateRule::slots(). `rule`: describe_update_rule(). Gradient: dense values of
 /// the shard's shape, or rows (int64 [n], of the shard, in any order, repeated ones added in
 /// position order) with values [n, ...].
+///
+/// With the rule kAddOnce and a SyncSpec the gradient, the same of every rank, is added once when
+/// the step is complete: counters of synchronous steps.
+inline constexpr const char* kAddOnce = "add once";
 struct UpdateShard {
   ShardId shard = 0;
   std::vector<ShardId> slots = {};
@@ -101,9 +105,28 @@ struct RestoreShard {
   Tensor value = {};
 };
 
+/// Answered with ServerStatistics::to_tensor().
+struct ReadStatistics {};
+
+/// For workers that do not wait for each other in every step: one tells how many steps it has
+/// ended, its *clock*. From kJoin on, reads of its stream wait while another worker that has joined
+/// is more than `staleness` steps behind. It joins at the clock of the slowest of them (without
+/// any: `clock`). kAdvance: all that it changed up to `clock` came before; a server that was
+/// started again takes it for kJoin. A client that leaves has left here, too. Answered with the
+/// worker's clock (num_steps) and the slowest worker's (version); kAsk also with all: int64 [n, 2],
+/// worker and clock. In a batch that changes nothing.
+struct TellClock {
+  enum class Event : std::uint8_t { kJoin = 0, kAdvance = 1, kLeave = 2, kAsk = 3 };
+  Event event = Event::kAsk;
+  int worker = 0;  // its number, for messages
+  std::uint64_t clock = 0;
+  std::uint64_t staleness = kUnboundedStaleness;
+  static constexpr std::uint64_t kUnboundedStaleness = ~std::uint64_t{0};
+};
+
 using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
-                               UpdateShard, RestoreShard>;
-/// Whether doing it twice would differ from once (all but creation and reads).
+                               UpdateShard, RestoreShard, ReadStatistics, TellClock>;
+/// Whether doing it twice would differ from once (all but creation, reads and clocks).
 bool changes_values(const Operation& operation);
 
 /// Who changes values, in an order of its own: a client (its random number), or a closure, whose

@@ -116,6 +116,8 @@ class Checker {
   std::shared_ptr<StoredShard> shard_of(const Op& operation) const {
     if constexpr (std::is_same_v<Op, CreateShard>) {
       return find(operation.spec.id());
+    } else if constexpr (std::is_same_v<Op, ReadStatistics> || std::is_same_v<Op, TellClock>) {
+      return nullptr;
     } else {
       auto found = find(operation.shard);
       if (!found) fail_unknown(operation.shard);
@@ -171,8 +173,22 @@ class Checker {
     }
     if (scatter.op == ScatterOp::kDivide) check_divisors(spec, scatter.values);
   }
+  void check(const ReadStatistics&, CheckedOperation&) {}
+  void check(const TellClock& tell, CheckedOperation&) {
+    if (tell.worker < 0) refuse("a clock of worker ", tell.worker, "; expected 0 or more");
+  }
+  void check_add_once(const UpdateShard& update, CheckedOperation& checked) {
+    const ShardSpec& spec = checked.shard->spec;
+    if (spec.dtype == DType::kBool || !update.sync || update.rows || !update.slots.empty()) {
+      refuse(spec, ": ", kAddOnce, ": expected a number of a synchronous step, without slots");
+    }
+    check_value(spec, update.gradient);
+    check_sync(spec, *update.sync);
+    batch_.has_sync = true;
+  }
   void check(const UpdateShard& update, CheckedOperation& checked) {
     checked.shard = shard_of(update);
+    if (update.rule == kAddOnce) return check_add_once(update, checked);
     checked.rule = lookups_.find_rule(update.rule);
     const ShardSpec& spec = checked.shard->spec;
     if (spec.dtype != DType::kFloat32 && spec.dtype != DType::kFloat64) {
@@ -226,10 +242,26 @@ class Checker {
 }  // namespace
 
 std::vector<StoredShard*> CheckedOperation::shards() const {
+  if (!shard) return {};
   std::vector<StoredShard*> all = {shard.get()};
   for (const auto& slot : slots) all.push_back(slot.get());
   return all;
 }
+
+namespace {
+
+/// What a clock says can be refused when the batch is applied, so nothing else may depend on it.
+void check_clocks(const OperationBatch& batch) {
+  const bool tells = std::ranges::any_of(batch.operations, [](const Operation& operation) {
+    return std::holds_alternative<TellClock>(operation);
+  });
+  if (!tells) return;
+  if (batch.stream.kind != UpdateStream::Kind::kClient || num_changes(batch) > 0) {
+    refuse("a clock is told by a client, in a batch without changes");
+  }
+}
+
+}  // namespace
 
 CheckedBatch check_batch(const OperationBatch& batch, std::uint64_t num_applied_before,
                          const BatchLookups& lookups) {
@@ -241,6 +273,7 @@ CheckedBatch check_batch(const OperationBatch& batch, std::uint64_t num_applied_
       throw error.with_context(concat("operation ", i, " of ", batch.operations.size()));
     }
   }
+  check_clocks(batch);
   return checker.take();
 }
 

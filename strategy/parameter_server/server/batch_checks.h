@@ -14,9 +14,9 @@ namespace tutti::internal {
 /// An operation with what it names.
 struct CheckedOperation {
   const Operation* operation = nullptr;
-  std::shared_ptr<StoredShard> shard;
+  std::shared_ptr<StoredShard> shard;                    // nullptr: the operation names none
   std::vector<std::shared_ptr<StoredShard>> slots = {};  // of updates
-  std::shared_ptr<const UpdateRule> rule = {};           // of updates
+  std::shared_ptr<const UpdateRule> rule = {};           // of updates, but for kAddOnce
   bool was_applied_before = false;
 
   /// The shard and its slots.

@@ -34,6 +34,7 @@ std::vector<std::shared_ptr<StoredShard>> VariableStore::all_shards() const {
 }
 
 void VariableStore::drop_reads_of(std::uint64_t owner) {
+  clocks_.drop_reads_of(owner);
   // Their answers go where the last reference goes: after the locks.
   (void)take_waiting(all_shards(), [&](const WaitingRead& each) { return each.owner == owner; });
 }
@@ -43,11 +44,15 @@ void VariableStore::fail_waiting_reads(const Error& error) {
        take_waiting(all_shards(), [](const WaitingRead&) { return true; })) {
     each.answers->fail(error);
   }
+  for (const HeldRead& each : clocks_.take_all()) each.read.answers->fail(error);
 }
 
 void VariableStore::end_client(std::uint64_t client) {
-  const MutexLock lock(mutex_);
-  table_.end_client(client);
+  {
+    const MutexLock lock(mutex_);
+    table_.end_client(client);
+  }
+  go_on_with(clocks_.leave(client));
 }
 
 StoreSnapshot VariableStore::snapshot() const {
@@ -87,6 +92,7 @@ StoreStatistics VariableStore::statistics() const {
   const MutexLock lock(mutex_);
   StoreStatistics result = statistics_;
   result.num_shards = shards_.size();
+  clocks_.report(result);
   return result;
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/server/sync_accumulator.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,10 @@ const char* difference(const UpdateShard& a, const UpdateShard& b) {
   if (x.num_ranks != y.num_ranks) return "the number of ranks";
   if (x.num_to_aggregate != y.num_to_aggregate) return "how many ranks are aggregated";
   if (x.divisor != y.divisor) return "the divisor";
+  const bool must_be_equal = a.rule == kAddOnce;
+  if (must_be_equal && !std::ranges::equal(a.gradient.bytes(), b.gradient.bytes())) {
+    return "what is added";
+  }
   return nullptr;
 }
 
@@ -81,7 +86,9 @@ std::optional<UpdateShard> SyncAccumulator::take_complete(std::uint64_t num_step
   steps_.erase(num_steps);
   UpdateShard update = *given.begin()->second;
   const double divisor = update.sync->divisor;
-  if (update.rows) {
+  if (update.rule == kAddOnce) {
+    // The first one's value stands for all.
+  } else if (update.rows) {
     std::vector<IndexedSlices> slices;
     for (const auto& [rank, each] : given) {
       slices.push_back({each->gradient, *each->rows, shape});

@@ -3,13 +3,14 @@
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <utility>
+#include <variant>
 
 #include "tutti/optimizer/update_rule_spec.h"
 
 namespace tutti::internal {
-
 namespace {
 
 std::size_t stripe_of(const UpdateStream& stream, std::size_t num_stripes) {
@@ -23,6 +24,19 @@ bool creates(const OperationBatch& batch) {
   return std::ranges::any_of(batch.operations, [](const Operation& operation) {
     return std::holds_alternative<CreateShard>(operation);
   });
+}
+
+/// A read as it is held; nothing for other operations.
+std::optional<WaitingRead> read_of(const Operation& operation,
+                                   const std::shared_ptr<BatchAnswers>& answers, std::size_t index,
+                                   std::uint64_t owner) {
+  if (const auto* read = std::get_if<ReadShard>(&operation)) {
+    return WaitingRead{answers, index, *read, read->at_least_steps, owner};
+  }
+  if (const auto* read = std::get_if<ReadRows>(&operation)) {
+    return WaitingRead{answers, index, *read, read->at_least_steps, owner};
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -41,10 +55,13 @@ std::shared_ptr<PendingAnswers> VariableStore::start(OperationBatch batch) {
 }
 
 void VariableStore::apply(OperationBatch batch, std::uint64_t owner, BatchAnswers::Done done) {
-  const auto answers = std::make_shared<BatchAnswers>(batch.operations.size(), std::move(done));
+  Call call;
+  call.client = batch.stream.kind == UpdateStream::Kind::kClient ? batch.stream.id : 0;
+  call.owner = owner;
+  call.answers = std::make_shared<BatchAnswers>(batch.operations.size(), std::move(done));
   std::optional<Error> refused;
   try {
-    run(batch, owner, answers);
+    run(batch, call);
   } catch (const Error& error) {
     refused = error;
   } catch (const std::exception& error) {
@@ -55,13 +72,11 @@ void VariableStore::apply(OperationBatch batch, std::uint64_t owner, BatchAnswer
     const MutexLock lock(mutex_);
     ++statistics_.num_refused;
   }
-  answers->fail(*refused);
+  call.answers->fail(*refused);
 }
 
-void VariableStore::run(const OperationBatch& batch, std::uint64_t owner,
-                        const std::shared_ptr<BatchAnswers>& answers) {
+void VariableStore::run(const OperationBatch& batch, Call& call) {
   const ChangeIdentity identity = identity_of(batch);
-  std::vector<EndedRead> ended;
   {
     const std::span<Mutex> streams = streams_;
     const MutexRow own_stream(
@@ -73,15 +88,16 @@ void VariableStore::run(const OperationBatch& batch, std::uint64_t owner,
       num_applied_before = table_.num_applied_before(identity);
     }
     const CheckedBatch checked = check(batch, num_applied_before);
-    apply_checked(checked, owner, answers, ended);
+    apply_checked(checked, call);
     const MutexLock lock(mutex_);
     table_.note_applied(identity);
     ++statistics_.num_batches;
     statistics_.num_changes += identity.num_changes - num_applied_before;
     statistics_.num_applied_before += num_applied_before;
   }
-  answers->let_go();
-  for (EndedRead& read : ended) read.answers->set(read.index, std::move(read.answer));
+  call.answers->let_go();
+  for (EndedRead& read : call.ended) read.answers->set(read.index, std::move(read.answer));
+  go_on_with(std::move(call.released));
 }
 
 CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num_applied_before) {
@@ -96,9 +112,7 @@ CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num
   return checked;
 }
 
-void VariableStore::apply_checked(const CheckedBatch& batch, std::uint64_t owner,
-                                  const std::shared_ptr<BatchAnswers>& answers,
-                                  std::vector<EndedRead>& ended) {
+void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
   std::vector<StoredShard*> at_once;
   if (batch.has_sync) {  // whether ranks agree can change until it is applied
     for (const CheckedOperation& each : batch.operations) {
@@ -111,7 +125,7 @@ void VariableStore::apply_checked(const CheckedBatch& batch, std::uint64_t owner
     for (std::size_t i = 0; i < batch.operations.size(); ++i) {
       const ShardLocks own(batch.has_sync ? std::vector<StoredShard*>{}
                                           : batch.operations[i].shards());
-      apply_one(batch.operations[i], i, owner, answers, ended);
+      apply_one(batch.operations[i], i, call);
     }
   } catch (const std::exception& error) {
     const MutexLock lock(mutex_);
@@ -120,44 +134,64 @@ void VariableStore::apply_checked(const CheckedBatch& batch, std::uint64_t owner
   }
 }
 
-void VariableStore::apply_one(const CheckedOperation& operation, std::size_t index,
-                              std::uint64_t owner, const std::shared_ptr<BatchAnswers>& answers,
-                              std::vector<EndedRead>& ended) {
-  StoredShard& shard = *operation.shard;
-  if (const auto* read = std::get_if<ReadShard>(operation.operation)) {
-    return read_now_or_later(shard, *read, {answers, index, *read, read->at_least_steps, owner});
-  }
-  if (const auto* read = std::get_if<ReadRows>(operation.operation)) {
-    return read_now_or_later(shard, *read, {answers, index, *read, read->at_least_steps, owner});
-  }
-  if (changes_values(*operation.operation) && !operation.was_applied_before) {
-    change(operation, ended);
-  }
-  OperationAnswer answer = shard.answer();
-  answer.was_applied_before = operation.was_applied_before;
-  answers->set(index, std::move(answer));
-}
-
-template <class Read>
-void VariableStore::read_now_or_later(StoredShard& shard, const Read& read, WaitingRead later) {
-  if (later.at_least_steps > shard.num_steps) {
-    shard.waiting.push_back(std::move(later));
+void VariableStore::apply_one(const CheckedOperation& checked, std::size_t index, Call& call) {
+  const Operation& operation = *checked.operation;
+  if (auto read = read_of(operation, call.answers, index, call.owner)) {
+    HeldRead held{call.client, checked.shard, std::move(*read)};
+    if (clocks_.passes(held)) read_now_or_later(*checked.shard, std::move(held.read));
     return;
   }
-  OperationAnswer answer = shard.read(read);
+  OperationAnswer answer;
+  if (std::holds_alternative<ReadStatistics>(operation)) {
+    answer.value = statistics().to_tensor();
+  } else if (const auto* tell = std::get_if<TellClock>(&operation)) {
+    try {
+      answer = clocks_.tell(call.client, *tell, call.released);
+    } catch (const Error& error) {  // refused; the batch changes nothing
+      return call.answers->fail(error);
+    }
+  } else {
+    if (changes_values(operation) && !checked.was_applied_before) change(checked, call.ended);
+    answer = checked.shard->answer();
+    answer.was_applied_before = checked.was_applied_before;
+  }
+  call.answers->set(index, std::move(answer));
+}
+
+/// The shard is locked. The batch has not been let go, so that nobody is called here.
+void VariableStore::read_now_or_later(StoredShard& shard, WaitingRead read) {
+  if (read.at_least_steps > shard.num_steps) {
+    shard.waiting.push_back(std::move(read));
+    return;
+  }
+  OperationAnswer answer =
+      std::visit([&](const auto& each) { return shard.read(each); }, read.read);
   count_read(!answer.value);
-  // The batch has not been let go: nobody is called while the shard is locked.
-  later.answers->set(later.index, std::move(answer));
+  read.answers->set(read.index, std::move(answer));
+}
+
+void VariableStore::go_on_with(std::vector<HeldRead> released) {
+  for (HeldRead& each : released) {
+    OperationAnswer answer;
+    {
+      StoredShard& shard = *each.shard;
+      const ShardLocks lock({&shard});
+      if (each.read.at_least_steps > shard.num_steps) {
+        shard.waiting.push_back(std::move(each.read));
+        continue;
+      }
+      answer = std::visit([&](const auto& read) { return shard.read(read); }, each.read.read);
+    }
+    count_read(!answer.value);
+    each.read.answers->set(each.read.index, std::move(answer));
+  }
 }
 
 void VariableStore::change(const CheckedOperation& operation, std::vector<EndedRead>& ended) {
   StoredShard& shard = *operation.shard;
   if (const auto* update = std::get_if<UpdateShard>(operation.operation)) {
     if (update->sync) return take_sync(operation, *update, ended);
-    if (update->computed_at_version != 0 && update->computed_at_version <= shard.version) {
-      const MutexLock lock(mutex_);
-      ++statistics_.staleness[shard.version - update->computed_at_version];
-    }
+    count_staleness(*update, shard.version);
     std::vector<StoredShard*> slots = operation.shards();
     slots.erase(slots.begin());
     return shard.update(*operation.rule, slots, *update);
@@ -181,7 +215,12 @@ void VariableStore::take_sync(const CheckedOperation& operation, const UpdateSha
   const SyncAccumulator::Taken taken = shard.accumulator.take(update, shard.num_steps);
   std::uint64_t num_complete = 0;
   while (auto complete = shard.accumulator.take_complete(shard.num_steps, shard.spec.shape())) {
-    shard.update(*operation.rule, slots, *complete);
+    if (operation.rule) {
+      shard.update(*operation.rule, slots, *complete);
+    } else {  // kAddOnce
+      shard.value.assign(AssignOp::kAdd, complete->gradient);
+      ++shard.version;
+    }
     ++shard.num_steps;
     ++num_complete;
   }
@@ -192,6 +231,15 @@ void VariableStore::take_sync(const CheckedOperation& operation, const UpdateSha
   statistics_.num_reads += ended.size() - num_ended_before;
   statistics_.num_stale_dropped += taken == SyncAccumulator::Taken::kStale ? 1 : 0;
   statistics_.num_rank_duplicates += taken == SyncAccumulator::Taken::kDuplicate ? 1 : 0;
+}
+
+/// Of two incarnations of a server the lower halves of versions go on counting (first_version_).
+void VariableStore::count_staleness(const UpdateShard& update, std::uint64_t version) {
+  constexpr std::uint64_t kChanges = 0xFFFFFFFF;
+  const std::uint64_t then = update.computed_at_version & kChanges, now = version & kChanges;
+  if (update.computed_at_version == 0 || then > now) return;
+  const MutexLock lock(mutex_);
+  count_difference(statistics_.staleness, now - then);
 }
 
 void VariableStore::count_read(bool is_unchanged) {

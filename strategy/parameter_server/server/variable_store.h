@@ -11,6 +11,7 @@
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/protocol/applied_table.h"
 #include "tutti/strategy/parameter_server/server/batch_checks.h"
+#include "tutti/strategy/parameter_server/server/clock_gate.h"
 #include "tutti/strategy/parameter_server/server/store_statistics.h"
 
 namespace tutti::internal {
@@ -32,7 +33,8 @@ struct StoreSnapshot {
 /// A batch is checked before any of it is applied. Batches of different streams run at once, and
 /// meet at the shards that both use; those of one stream one after the other, in the order of their
 /// calls. Elements change as those of local variables do (VariableComponent). Synchronous updates
-/// are applied when their step is complete; reads that wait for it hold no thread. Threads: any.
+/// are applied when their step is complete; reads that wait for it, or for slow workers
+/// (TellClock), hold no thread. Threads: any.
 class VariableStore final : public VariableService {
  public:
   /// `name` stands in front of errors: "ps 1". `incarnation`: restarts of the task before this
@@ -52,7 +54,7 @@ class VariableStore final : public VariableService {
   void drop_reads_of(std::uint64_t owner);
   /// Ends all waiting reads with this error: the step they wait for will not come.
   void fail_waiting_reads(const Error& error);
-  /// See AppliedTable::end_client().
+  /// The client left: see AppliedTable::end_client(); no worker waits for it any more.
   void end_client(std::uint64_t client);
 
   /// Between batches: waits for those that are being applied.
@@ -64,19 +66,25 @@ class VariableStore final : public VariableService {
  private:
   static constexpr std::size_t kNumStripes = 64;
 
-  void run(const OperationBatch& batch, std::uint64_t owner,
-           const std::shared_ptr<BatchAnswers>& answers);
+  /// A batch on its way: who asked, where answers go, and reads that it lets go.
+  struct Call {
+    std::uint64_t client = 0;  // 0: a closure
+    std::uint64_t owner = 0;
+    std::shared_ptr<BatchAnswers> answers = {};
+    std::vector<EndedRead> ended = {};
+    std::vector<HeldRead> released = {};
+  };
+  void run(const OperationBatch& batch, Call& call);
   CheckedBatch check(const OperationBatch& batch, std::uint64_t num_applied_before);
-  void apply_checked(const CheckedBatch& batch, std::uint64_t owner,
-                     const std::shared_ptr<BatchAnswers>& answers, std::vector<EndedRead>& ended);
-  void apply_one(const CheckedOperation& operation, std::size_t index, std::uint64_t owner,
-                 const std::shared_ptr<BatchAnswers>& answers, std::vector<EndedRead>& ended);
-  template <class Read>
-  void read_now_or_later(StoredShard& shard, const Read& read, WaitingRead later);
+  void apply_checked(const CheckedBatch& batch, Call& call);
+  void apply_one(const CheckedOperation& operation, std::size_t index, Call& call);
+  void read_now_or_later(StoredShard& shard, WaitingRead read);
+  void go_on_with(std::vector<HeldRead> released);
   void change(const CheckedOperation& operation, std::vector<EndedRead>& ended);
   void take_sync(const CheckedOperation& operation, const UpdateShard& update,
                  std::vector<EndedRead>& ended);
   void count_read(bool is_unchanged);
+  void count_staleness(const UpdateShard& update, std::uint64_t version);
   std::shared_ptr<StoredShard> find_shard(ShardId id) const;
   std::shared_ptr<const UpdateRule> find_rule(const std::string& description);
   std::vector<std::shared_ptr<StoredShard>> all_shards() const;
@@ -84,6 +92,7 @@ class VariableStore final : public VariableService {
 
   const std::string name_;
   const std::uint64_t first_version_;
+  ClockGate clocks_;
   // Taken in this order; shards' mutexes between creation_ and mutex_.
   mutable std::array<Mutex, kNumStripes> streams_;  // held while a batch that changes is applied
   Mutex creation_;                                  // held while a batch that creates is checked

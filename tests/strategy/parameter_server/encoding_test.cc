@@ -53,6 +53,12 @@ TEST(BatchEncoding, PartsAreWhatTheyWere) {
     EXPECT_EQ(update.computed_at_version, 99u);
     expect_same_bits(*update.rows, rows_of({2, 2, 1}));
     EXPECT_FALSE(std::get<UpdateShard>(batch.operations[9]).sync.has_value());
+    EXPECT_TRUE(std::holds_alternative<internal::ReadStatistics>(batch.operations[10]));
+    const auto& tell = std::get<internal::TellClock>(batch.operations[11]);
+    EXPECT_EQ(tell.event, internal::TellClock::Event::kAdvance);
+    EXPECT_EQ(tell.worker, 3);
+    EXPECT_EQ(tell.clock, 1000u);
+    EXPECT_EQ(tell.staleness, 2u);
   }
 }
 
@@ -134,7 +140,7 @@ TEST(BatchEncoding, NumbersThatNameNothingAreRefused) {
   expect_refused(with(9, 0));                              // a stream of no kind
   expect_refused(with(9, 3));
   expect_refused(with(kOperation - 1, 1));      // 16 million operations
-  expect_refused(with(kOperation, 7));          // no such operation
+  expect_refused(with(kOperation, 9));          // no such operation
   expect_refused(with(kOperation + 9, 3));      // no such assignment
   expect_refused(with(kOperation + 10, 8));     // no such type
   expect_refused(with(kOperation + 11, 9));     // rank 9

@@ -50,6 +50,8 @@ inline OperationBatch batch_of_everything() {
   UpdateShard dense{10, {}, "rule"};
   dense.gradient = Tensor::full({2, 1000}, 7.0);
   batch.operations.push_back(dense);
+  batch.operations.push_back(internal::ReadStatistics{});
+  batch.operations.push_back(internal::TellClock{internal::TellClock::Event::kAdvance, 3, 1000, 2});
   return batch;
 }
 

@@ -115,6 +115,12 @@ class Writer {
     restore->set_shard(o.shard);
     put(restore->mutable_value(), o.value);
   }
+  static void put(ps::Operation* out, const ReadStatistics&) { out->mutable_read_statistics(); }
+  static void put(ps::Operation* out, const TellClock& o) {
+    ps::TellClock* tell = out->mutable_tell_clock();
+    tell->set_event(static_cast<std::uint32_t>(o.event)), tell->set_worker(o.worker);
+    tell->set_clock(o.clock), tell->set_staleness(o.staleness);
+  }
 
  private:
   PayloadWriter& payload_;
@@ -188,6 +194,10 @@ class Reader {
     return update;
   }
   Operation get(const ps::RestoreShard& in) { return RestoreShard{in.shard(), get(in.value())}; }
+  static Operation get(const ps::TellClock& in) {
+    return TellClock{checked_enum(in.event(), TellClock::Event::kAsk), in.worker(), in.clock(),
+                     in.staleness()};
+  }
 
   Operation get(const ps::Operation& in) {
     switch (in.kind_case()) {
@@ -205,6 +215,10 @@ class Reader {
         return get(in.update());
       case ps::Operation::kRestore:
         return get(in.restore());
+      case ps::Operation::kReadStatistics:
+        return ReadStatistics{};
+      case ps::Operation::kTellClock:
+        return get(in.tell_clock());
       case ps::Operation::KIND_NOT_SET:
         break;
     }

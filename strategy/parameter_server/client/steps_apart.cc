@@ -1,0 +1,152 @@
+// Steps of a worker that trains apart: joining the others, telling clocks, waiting for the slow.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "tutti/core/logging.h"
+#include "tutti/strategy/parameter_server/client/parameter_servers.h"
+#include "tutti/strategy/parameter_server/client/server_failure.h"
+
+namespace tutti::internal {
+namespace {
+
+/// A good-bye is not worth a longer wait: the end of the connection says it, too.
+constexpr Duration kLongestGoodbye = std::chrono::seconds(2);
+
+struct SlowWorker {
+  std::int64_t worker = -1;
+  std::int64_t clock = 0;
+};
+
+/// The slowest of the workers but `self`; of what kAsk answered.
+SlowWorker slowest_other(const Tensor& clocks, int self) {
+  SlowWorker slowest;
+  const auto numbers = clocks.host_span<std::int64_t>();
+  for (std::size_t i = 0; i + 1 < numbers.size(); i += 2) {
+    if (numbers[i] == self) continue;
+    if (slowest.worker < 0 || numbers[i + 1] < slowest.clock) {
+      slowest = {numbers[i], numbers[i + 1]};
+    }
+  }
+  return slowest;
+}
+
+}  // namespace
+
+void ParameterServers::leave() noexcept {
+  if (!pace_) return;
+  {
+    MutexLock lock(mutex_);
+    if (!std::exchange(has_joined_, false)) return;
+  }
+  try {
+    const TimePoint end = deadline_after(Clock::system().now(), kLongestGoodbye);
+    TellClock leave{TellClock::Event::kLeave, pace_->worker, clock(), pace_->staleness};
+    std::vector<std::shared_ptr<PendingAnswers>> pending;
+    for (const auto& each : links_) pending.push_back(each->read({Operation(leave)}));
+    for (const auto& each : pending) (void)each->wait(end);
+  } catch (const std::exception& error) {
+    log_info(concat("worker ", pace_->worker,
+                    ": could not say good-bye to the servers: ", error.what()));
+  }
+}
+
+TimePoint ParameterServers::read_deadline() const {
+  const Duration longest = pace_ ? std::max(timeout_, pace_->patience) : timeout_;
+  return deadline_after(Clock::system().now(), longest);
+}
+
+std::uint64_t ParameterServers::clock() {
+  MutexLock lock(mutex_);
+  return clock_;
+}
+
+std::uint64_t ParameterServers::num_left_out() {
+  MutexLock lock(mutex_);
+  return replica_steps_ ? replica_steps_->num_left_out() : 0;
+}
+
+std::uint64_t ParameterServers::steps_to_wait_for(const std::shared_ptr<ReadCache>& cache) {
+  MutexLock lock(mutex_);
+  return replica_steps_ ? replica_steps_->at_least(cache) : 0;
+}
+
+std::optional<SyncSpec> ParameterServers::give(const std::shared_ptr<ReadCache>& cache) {
+  MutexLock lock(mutex_);
+  return replica_steps_->give(cache);
+}
+
+/// Behind all changes of this process.
+std::vector<OperationAnswer> ParameterServers::tell_all(TellClock::Event event) {
+  const TellClock tell{event, pace_->worker, clock(), pace_->staleness};
+  std::vector<std::shared_ptr<PendingAnswers>> pending;
+  for (const auto& each : links_) pending.push_back(each->read({Operation(tell)}));
+  std::vector<OperationAnswer> answers;
+  for (const auto& each : pending) {
+    answers.push_back(from_server([&] { return each->wait(deadline()); }).front());
+  }
+  return answers;
+}
+
+void ParameterServers::begin_apart() {
+  bool has_joined = false;
+  {
+    MutexLock lock(mutex_);
+    has_joined = has_joined_;
+    has_changed_ = false;
+    if (replica_steps_) replica_steps_->begin_step();
+  }
+  if (has_joined) return;
+  // Servers need not agree who is the slowest at this moment.
+  std::uint64_t greatest = 0;
+  for (const OperationAnswer& answer : tell_all(TellClock::Event::kJoin)) {
+    greatest = std::max(greatest, answer.num_steps);
+  }
+  MutexLock lock(mutex_);
+  has_joined_ = true;
+  clock_ = greatest;
+}
+
+void ParameterServers::end_apart() {
+  settle();
+  {
+    MutexLock lock(mutex_);
+    if (!has_changed_) return;
+    ++clock_;
+  }
+  (void)tell_all(TellClock::Event::kAdvance);
+  forget_reads();
+}
+
+std::vector<OperationAnswer> ParameterServers::wait_for_read(int server, PendingAnswers& pending) {
+  try {
+    return pending.wait(read_deadline());
+  } catch (const Error& error) {
+    if (pace_ && error.code() == ErrorCode::kDeadlineExceeded) fail_stalled(server, error);
+    if (!is_of_infrastructure(error.code())) throw;
+    throw OriginError(ErrorOrigin::kServer, error.code(), error.message());
+  }
+}
+
+void ParameterServers::fail_stalled(int server, const Error& error) {
+  const TellClock ask{TellClock::Event::kAsk, pace_->worker, 0, pace_->staleness};
+  const auto answer = link(server).read({Operation(ask)})->wait(deadline()).front();
+  const SlowWorker slow =
+      slowest_other(answer.value.value_or(Tensor::zeros({0}, DType::kInt64)), pace_->worker);
+  const std::string own =
+      concat("worker ", pace_->worker, " has ended ", answer.num_steps, " steps and waits to read");
+  if (slow.worker < 0) {
+    fail(ErrorCode::kDeadlineExceeded, error.message(), ": ", own,
+         "; no other worker is there; expected ", pace_->num_to_aggregate, " of ",
+         pace_->num_workers, " to give gradients; did the others end?");
+  }
+  const std::string rule = pace_->mode == UpdateMode::kStaleSync
+                               ? concat("at most ", pace_->staleness, " steps behind (staleness)")
+                               : concat("gradients of ", pace_->num_to_aggregate, " of ",
+                                        pace_->num_workers, " workers for each step");
+  fail(ErrorCode::kDeadlineExceeded, error.message(), ": ", own, " for worker ", slow.worker,
+       ", which has ended ", slow.clock, "; expected ", rule, "; is worker ", slow.worker,
+       " stopped or stuck? A greater local.timeout waits longer");
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,37 @@
+// Names of update modes.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/update_mode.h"
+
+#include "tutti/core/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr UpdateMode kModes[] = {UpdateMode::kSync, UpdateMode::kAsync, UpdateMode::kStaleSync,
+                                 UpdateMode::kSyncReplicas};
+
+}  // namespace
+
+std::string_view to_string(UpdateMode mode) {
+  switch (mode) {
+    case UpdateMode::kSync:
+      return "sync";
+    case UpdateMode::kAsync:
+      return "async";
+    case UpdateMode::kStaleSync:
+      return "ssp";
+    case UpdateMode::kSyncReplicas:
+      return "sync_replicas";
+  }
+  return "?";
+}
+
+UpdateMode parse_update_mode(std::string_view text) {
+  for (const UpdateMode mode : kModes) {
+    if (text == to_string(mode)) return mode;
+  }
+  fail(ErrorCode::kInvalidArgument,
+       "update mode: expected sync, async, ssp or sync_replicas, got '", text, "'");
+}
+
+}  // namespace tutti
