@@ -11,6 +11,7 @@
 #include "examples/cifar10/train_summaries.h"
 #include "tutti/checkpoint/checkpoint_manager.h"
 #include "tutti/core/clock.h"
+#include "tutti/data/readers.h"
 
 namespace tutti::examples::cifar10 {
 
