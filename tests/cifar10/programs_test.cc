@@ -75,7 +75,9 @@ TEST(TrainFlags, S0_02_HaveTheTutorialsNamesAndDefaults) {
 
 TEST(TrainFlags, AreAlsoSpelledWithDashes) {
   TrainFlags flags;
-  ASSERT_EQ(parse({"--num-gpus", "3", "--max-steps", "7", "--use-fp16", "--devices", "cpu:0"}, true, flags), -1);
+  ASSERT_EQ(parse({"--num-gpus", "3", "--max-steps", "7", "--use-fp16", "--devices", "cpu:0"}, true,
+                  flags),
+            -1);
   EXPECT_EQ(flags.num_gpus, 3);
   EXPECT_EQ(flags.max_steps, 7);
   EXPECT_TRUE(flags.use_fp16);
