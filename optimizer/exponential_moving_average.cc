@@ -74,7 +74,8 @@ void ExponentialMovingAverage::apply(std::optional<std::int64_t> num_updates) {
 double ExponentialMovingAverage::apply_number(const std::string& name, double value,
                                               std::optional<std::int64_t> num_updates) {
   const Variable& average = this->average(name);
-  move(average, Tensor::scalar(value, average.dtype()), decay_after(num_updates));
+  const Device device = average.value().device();
+  move(average, Tensor::scalar(value, average.dtype(), device), decay_after(num_updates));
   return average.value().item_double();
 }
 

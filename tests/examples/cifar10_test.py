@@ -116,7 +116,7 @@ class Cifar10(unittest.TestCase):
         result = self.evaluate("--run_once", "--num_examples", "1000")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         precision = float(PRECISION.search(result.stdout)[1])
-        self.assertGreater(precision, 0.15)  # chance is 0.1
+        self.assertGreater(precision, 0.3)  # chance is 0.1
         self.assertEqual(len(glob.glob(os.path.join(self.folder.name, "eval", "events.out.tfevents.*"))), 1)
         self.check_repeated_evaluation()
 
