@@ -10,6 +10,16 @@
 namespace tutti::examples::cifar10 {
 namespace {
 
+/// What `read` gives; its error gets the flag's name.
+template <class Read>
+auto named(const char* flag, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    throw error.with_context(flag);
+  }
+}
+
 void declare(Flags& flags, TrainFlags& values) {
   flags.add("--batch_size,--batch-size", values.batch_size, "pictures in a tower's batch");
   flags.add("--data_dir,--data-dir", values.data_dir,
@@ -62,7 +72,9 @@ int parse_train_flags(int argc, char** argv, bool with_towers, TrainFlags& value
 }
 
 std::vector<Device> tower_devices(const TrainFlags& flags) {
-  if (!flags.devices.empty()) return parse_devices(flags.devices);
+  if (!flags.devices.empty()) {
+    return named("--devices", [&] { return parse_devices(flags.devices); });
+  }
   std::vector<Device> devices = default_devices();
   const bool has_gpus = devices.front().type == DeviceType::kGpu;
   const auto available =
@@ -82,7 +94,8 @@ std::vector<Device> tower_devices(const TrainFlags& flags) {
 }
 
 Device variable_device(const TrainFlags& flags, const std::vector<Device>& towers) {
-  return flags.variable_device == "first" ? towers.front() : Device::parse(flags.variable_device);
+  if (flags.variable_device == "first") return towers.front();
+  return named("--variable_device", [&] { return Device::parse(flags.variable_device); });
 }
 
 }  // namespace tutti::examples::cifar10

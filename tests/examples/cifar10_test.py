@@ -133,6 +133,8 @@ class Cifar10(unittest.TestCase):
     def test_wrong_usage(self):
         for program, flags in (("cifar10_train", ["--num_gpus", "2"]), ("cifar10_train", ["--batch_size", "0"]),
                                ("cifar10_multi_gpu_train", ["--num_gpus", "0"]),
+                               ("cifar10_multi_gpu_train", ["--devices", "cpu:0,cpu:0"]),
+                               ("cifar10_multi_gpu_train", ["--variable_device", "cpu:x"]),
                                ("cifar10_eval", ["--eval_data", "mine"]), ("cifar10_eval", ["--num_examples", "0"])):
             with self.subTest(program, flags=flags):
                 result = run(program, *flags)

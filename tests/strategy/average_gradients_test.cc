@@ -85,7 +85,7 @@ TEST(AverageGradients, S0_15_NamesWhatDoesNotFit) {
   refused(towers, {"'biases'", "shape [5] of float32 from tower 0", "none from tower 2"});
   towers = random_towers(variables, 3);
   towers[1][0].gradient = Tensor::zeros({5, 3});
-  refused(towers, {"'weights'", "[3,5]", "[5,3]", "tower 1"});
+  refused(towers, {"'weights'", "[3, 5]", "[5, 3]", "tower 1"});
   towers = random_towers(variables, 2);
   towers[1].pop_back();
   refused(towers, {"tower 1", "2 variables", "got 1"});
