@@ -5,6 +5,7 @@
 #include "tutti/autograd/embedding_lookup_sparse.h"      // rows of a table, alone or combined
 #include "tutti/autograd/gradient_tape.h"                // gradients of what was computed
 #include "tutti/autograd/variable.h"                     // named, mutable tensors
+#include "tutti/autograd/variable_store.h"               // variables made once, shared by name
 #include "tutti/checkpoint/checkpoint_manager.h"         // saving and restoring
 #include "tutti/cluster/connect_ranks.h"                 // the best way between processes
 #include "tutti/cluster/file_key_value_store.h"          // how processes find each other
@@ -45,10 +46,12 @@
 #include "tutti/model/layers/metric_classes.h"            // accuracy, mean, ...
 #include "tutti/model/sequential.h"                       // models: compile, fit, evaluate, predict
 #include "tutti/optimizer/cosine_decay.h"                 // learning rates over time
+#include "tutti/optimizer/exponential_moving_average.h"   // averages of variables and numbers
 #include "tutti/optimizer/learning_rate_spec.h"           // schedules by name
 #include "tutti/optimizer/optimizer_spec.h"               // SGD, Adam, ...
 #include "tutti/optimizer/polynomial_decay.h"             // learning rates over time
 #include "tutti/optimizer/warm_up.h"                      // warm-up; warm-up, stable, decay
+#include "tutti/strategy/average_gradients.h"             // the mean of towers' gradients
 #include "tutti/strategy/captured_step.h"                 // steps replayed on GPUs
 #include "tutti/strategy/central_storage_strategy.h"      // variables on one device
 #include "tutti/strategy/checkpoint_options.h"            // several workers save and restore

@@ -2,11 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/cifar10.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <utility>
 
 #include "tutti/data/gzip_file.h"
+#include "tutti/data/tar_reader.h"
 
 namespace tutti {
 namespace {
@@ -51,15 +54,67 @@ ImageData concatenate(const std::vector<ImageData>& parts) {
   return make_data(std::move(images), std::move(labels));
 }
 
-std::string find_folder(const std::string& directory, const std::string& file) {
-  namespace fs = std::filesystem;
-  const std::string inner = (fs::path(directory) / "cifar-10-batches-bin").string();
-  for (const std::string& folder : {directory, inner}) {
-    if (fs::exists(fs::path(folder) / file)) return folder;
+namespace fs = std::filesystem;
+
+constexpr const char* kFolder = "cifar-10-batches-bin";
+constexpr const char* kArchive = "cifar-10-binary.tar.gz";
+
+std::vector<std::string> file_names(Split split) {
+  if (split == Split::kTest) return {"test_batch.bin"};
+  std::vector<std::string> files;
+  for (int i = 1; i <= 5; ++i) files.push_back(concat("data_batch_", i, ".bin"));
+  return files;
+}
+
+/// The folder among the two that has one of the files; empty: none.
+fs::path find_folder(const fs::path& directory, const std::vector<std::string>& files) {
+  for (const fs::path& folder : {directory, directory / kFolder}) {
+    const auto has = [&](const std::string& file) { return fs::exists(folder / file); };
+    if (std::ranges::any_of(files, has)) return folder;
   }
+  return {};
+}
+
+/// The archive itself, or that in the folder; empty: none.
+fs::path find_archive(const fs::path& directory) {
+  if (fs::is_regular_file(directory)) return directory;
+  return fs::is_regular_file(directory / kArchive) ? directory / kArchive : fs::path();
+}
+
+[[noreturn]] void fail_not_found(const std::string& file, const fs::path& directory) {
   fail(ErrorCode::kNotFound, "read_cifar10: failed to find file: ", file, "; expected it in '",
-       directory, "' or '", inner,
-       "'; try to unpack cifar-10-binary.tar.gz (from the CIFAR-10 home page) there");
+       directory.string(), "' or '", (directory / kFolder).string(), "', or ", kArchive,
+       " in the former; try to get ", kArchive, " from the CIFAR-10 home page and put it there");
+}
+
+std::vector<ImageData> read_folder(const fs::path& folder, const fs::path& directory,
+                                   const std::vector<std::string>& files) {
+  std::vector<ImageData> parts;
+  for (const std::string& file : files) {
+    if (!fs::exists(folder / file)) fail_not_found(file, directory);
+    parts.push_back(read_cifar10_file((folder / file).string()));
+  }
+  return parts;
+}
+
+std::vector<ImageData> read_archive(const fs::path& archive,
+                                    const std::vector<std::string>& files) {
+  internal::TarReader reader{internal::InputFile(archive.string())};
+  std::map<std::string, ImageData> found;
+  while (const auto entry = reader.next()) {
+    const std::string name = fs::path(entry->name).filename().string();
+    if (std::ranges::find(files, name) == files.end()) continue;
+    found[name] = parse_cifar10(reader.read(), concat(archive.string(), ": ", entry->name));
+  }
+  std::vector<ImageData> parts;
+  for (const std::string& file : files) {
+    if (!found.contains(file)) {
+      fail(ErrorCode::kNotFound, "read_cifar10: failed to find file: ", file, "; expected it in '",
+           archive.string(), "', which holds none of that name; is it the binary version?");
+    }
+    parts.push_back(found.at(file));
+  }
+  return parts;
 }
 
 }  // namespace
@@ -90,17 +145,13 @@ ImageData read_cifar10_file(const std::string& path) {
 }
 
 ImageData read_cifar10(const std::string& directory, Split split) {
-  std::vector<std::string> files = {"test_batch.bin"};
-  if (split == Split::kTrain) {
-    files.clear();
-    for (int i = 1; i <= 5; ++i) files.push_back(concat("data_batch_", i, ".bin"));
+  const std::vector<std::string> files = file_names(split);
+  if (const fs::path folder = find_folder(directory, files); !folder.empty()) {
+    return concatenate(read_folder(folder, directory, files));
   }
-  std::vector<ImageData> parts;
-  for (const std::string& file : files) {
-    const std::filesystem::path folder = find_folder(directory, file);
-    parts.push_back(read_cifar10_file((folder / file).string()));
-  }
-  return concatenate(parts);
+  const fs::path archive = find_archive(directory);
+  if (archive.empty()) fail_not_found(files.front(), directory);
+  return concatenate(read_archive(archive, files));
 }
 
 }  // namespace tutti

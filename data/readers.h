@@ -26,8 +26,9 @@ enum class Split { kTrain, kTest };
 ImageData read_mnist(const std::string& directory, Split split);
 
 /// data_batch_1.bin ... data_batch_5.bin (train) or test_batch.bin of CIFAR-10's binary version, in
-/// `directory` or its cifar-10-batches-bin. kNotFound names the file that is missing and where it
-/// was looked for.
+/// `directory` or its cifar-10-batches-bin, or in cifar-10-binary.tar.gz as it is downloaded, in
+/// `directory` (which may also be the archive's own path). kNotFound names the file that is missing
+/// and where it was looked for.
 ImageData read_cifar10(const std::string& directory, Split split);
 /// One such file: records of 1 label byte and 3072 image bytes (red, green, blue planes), turned
 /// into [n, 32, 32, 3].

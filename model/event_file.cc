@@ -1,18 +1,23 @@
-// TensorBoard event files: scalars over steps.
+// TensorBoard event files: scalars and histograms over steps.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A *record* (TFRecord's format) is the length (8 bytes), its masked CRC-32C (4), the bytes and
 // their masked CRC-32C (4), all little-endian. The bytes are a protocol buffer tensorflow.Event: 1
 // wall_time (double), 2 step (varint), 3 file_version (string), 5 summary; a summary holds values
-// (1), a value holds 1 tag (string) and 2 simple_value (float).
+// (1), a value holds 1 tag (string) and 2 simple_value (float) or 5 histo. That holds, all double,
+// 1 min, 2 max, 3 num, 4 sum, 5 sum_squares, and packed 6 the buckets' limits and 7 their counts.
 #include "tutti/model/event_file.h"
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <limits>
+#include <vector>
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
@@ -74,6 +79,45 @@ std::string event_path(const std::string& directory) {
                 ".", host, ".", getpid());
 }
 
+/// TensorFlow's: 0, 1e-12 times powers of 1.1 up to 1e20 and their negatives, the largest double.
+const std::vector<double>& bucket_limits() {
+  static const std::vector<double> limits = [] {
+    std::vector<double> all = {0.0};
+    for (double limit = 1e-12; limit < 1e20; limit *= 1.1) {
+      all.push_back(limit);
+      all.push_back(-limit);
+    }
+    all.push_back(std::numeric_limits<double>::max());
+    all.push_back(-std::numeric_limits<double>::max());
+    std::ranges::sort(all);
+    return all;
+  }();
+  return limits;
+}
+
+struct Buckets {
+  std::string limits, counts;
+};
+
+/// Value v belongs to the first limit above it. Of empty buckets in a row the last one stays.
+Buckets fill_buckets(std::span<const double> values) {
+  const std::vector<double>& limits = bucket_limits();
+  std::vector<double> counts(limits.size(), 0.0);
+  for (const double value : values) {
+    const auto above = std::ranges::upper_bound(limits, value);
+    ++counts[std::min(static_cast<std::size_t>(above - limits.begin()), limits.size() - 1)];
+  }
+  std::size_t end = counts.size();
+  while (end > 0 && counts[end - 1] == 0.0) --end;
+  Buckets buckets;
+  for (std::size_t i = 0; i < end; ++i) {
+    if (counts[i] == 0.0 && counts[i + 1] == 0.0) continue;
+    append_raw(buckets.limits, limits[i]);
+    append_raw(buckets.counts, counts[i]);
+  }
+  return buckets;
+}
+
 }  // namespace
 
 std::uint32_t crc32c(std::string_view bytes) {
@@ -96,8 +140,40 @@ void EventFileWriter::scalar(std::string_view tag, std::int64_t step, double val
   append_bytes(scalar_value, 1, tag);
   append_tag(scalar_value, 2, kFixed32);
   append_raw(scalar_value, static_cast<float>(value));
+  write_summary(scalar_value, step);
+}
+
+void EventFileWriter::histogram(std::string_view tag, std::int64_t step,
+                                std::span<const double> values) {
+  double sum = 0.0, sum_squares = 0.0;
+  for (const double value : values) {
+    if (!std::isfinite(value)) {
+      fail(ErrorCode::kInvalidArgument, "EventFileWriter: histogram '", tag, "' of step ", step,
+           ": expected finite values, got ", value);
+    }
+    sum += value;
+    sum_squares += value * value;
+  }
+  const auto [lowest, highest] = std::ranges::minmax_element(values);
+  std::string histogram;
+  unsigned field = 0;
+  for (const double number : {values.empty() ? 0.0 : *lowest, values.empty() ? 0.0 : *highest,
+                              static_cast<double>(values.size()), sum, sum_squares}) {
+    append_tag(histogram, ++field, kFixed64);
+    append_raw(histogram, number);
+  }
+  const Buckets buckets = fill_buckets(values);
+  append_bytes(histogram, 6, buckets.limits);
+  append_bytes(histogram, 7, buckets.counts);
+  std::string value;
+  append_bytes(value, 1, tag);
+  append_bytes(value, 5, histogram);
+  write_summary(value, step);
+}
+
+void EventFileWriter::write_summary(std::string_view value, std::int64_t step) {
   std::string summary;
-  append_bytes(summary, 1, scalar_value);
+  append_bytes(summary, 1, value);
   std::string event = new_event();
   append_tag(event, 2, kVarint);
   append_varint(event, static_cast<std::uint64_t>(step));

@@ -3,6 +3,8 @@
 #include "tutti/data/cifar10.h"
 
 #include "tests/data/dataset_values.h"
+#include "tutti/core/file.h"
+#include "tutti/data/tar.h"
 
 namespace tutti {
 namespace cifar10_test {
@@ -101,10 +103,51 @@ TEST(Cifar10, FindsTheFilesInTheFolderOrTheOneInside) {
   }
 }
 
+// "Good": the archive as it is downloaded, without unpacking it by hand. (Packed where there is
+// zlib: gzip_input_test.cc.)
+TEST(Cifar10, S0_03_ReadsTheArchiveInTheFolderOrByItsPath) {
+  const std::string folder = empty_folder("");
+  const std::string archive = folder + "/cifar-10-binary.tar.gz";
+  TarWriter writer(archive);
+  writer.write("cifar-10-batches-bin/batches.meta.txt", "airplane\n");
+  for (int i = 5; i >= 1; --i) {  // in any order
+    writer.write("cifar-10-batches-bin/data_batch_" + std::to_string(i) + ".bin",
+                 record(i, 0, 0, i));
+  }
+  writer.write("cifar-10-batches-bin/test_batch.bin", record(7, 1, 2, 3));
+  writer.close();
+  for (const std::string& directory : {folder, archive}) {
+    const ImageData train = read_cifar10(directory, Split::kTrain);
+    EXPECT_EQ(train.images.shape(), (Shape{5, 32, 32, 3}));
+    EXPECT_THAT(train.labels.to_doubles(), ElementsAre(1, 2, 3, 4, 5));
+    EXPECT_EQ(train.images.host_span<std::uint8_t>()[3072 * 4 + 2], 5);
+    EXPECT_EQ(read_cifar10(directory, Split::kTest).labels.item_int(), 7);
+  }
+  // Files that were unpacked beside it are taken first.
+  write_bytes(folder + "/test_batch.bin", record(4, 1, 2, 3));
+  EXPECT_EQ(read_cifar10(folder, Split::kTest).labels.item_int(), 4);
+  EXPECT_EQ(read_cifar10(folder, Split::kTrain).labels.num_elements(), 5);
+}
+
+TEST(Cifar10, S0_03_AnArchiveThatIsCutOrOfAnotherKindIsNamed) {
+  const std::string folder = empty_folder("");
+  const std::string archive = folder + "/cifar-10-binary.tar.gz";
+  TarWriter writer(archive);
+  writer.write("cifar-10-batches-bin/data_batch_1.bin", record(1, 0, 0, 0));
+  writer.close();
+  expect_error(ErrorCode::kNotFound,
+               {"failed to find file: data_batch_2.bin", archive, "binary version"},
+               [&] { read_cifar10(folder, Split::kTrain); });
+  const std::string bytes = read_file(archive);
+  write_bytes(archive, bytes.substr(0, 2000));
+  expect_error(ErrorCode::kDataLoss, {archive}, [&] { read_cifar10(folder, Split::kTrain); });
+}
+
 TEST(Cifar10, S0_03_SaysWhichFileIsMissingAndWhereItWasLookedFor) {
   const std::string folder = empty_folder("");
   expect_error(ErrorCode::kNotFound,
-               {"failed to find file: data_batch_1.bin", folder, "cifar-10-batches-bin", "try"},
+               {"failed to find file: data_batch_1.bin", folder, "cifar-10-batches-bin",
+                "cifar-10-binary.tar.gz", "try"},
                [&] { read_cifar10(folder, Split::kTrain); });
   for (int i = 1; i <= 4; ++i) {
     write_bytes(folder + "/data_batch_" + std::to_string(i) + ".bin", record(i, 0, 0, 0));

@@ -5,6 +5,7 @@
 #include "tutti/data/csv.h"
 #include "tutti/data/fixed_length_records.h"
 #include "tutti/data/gzip_file.h"
+#include "tutti/data/readers.h"
 #include "tutti/data/tar.h"
 
 namespace tutti {
@@ -28,6 +29,24 @@ TEST(PackedInput, IsReadLikePlainFiles) {
       (Rows{{1, 2}, {3, 4}}));
   const std::string tar = read_file(std::string(TUTTI_FUZZ_SEEDS) + "/tar/gnu.tar");
   EXPECT_EQ(rows_of(tar_dataset({packed_file("a.tar.gz", tar)})).size(), 4u);
+}
+
+TEST(PackedInput, S0_03_Cifar10sArchiveIsReadAsItIsDownloaded) {
+  const std::string tar = empty_folder("") + "/plain.tar";
+  TarWriter writer(tar);
+  writer.write("cifar-10-batches-bin/test_batch.bin",
+               std::string(1, '\x07') + std::string(3072, 'x'));
+  writer.close();
+  const std::string packed = packed_file("cifar-10-binary.tar.gz", read_file(tar));
+  const std::string folder = std::filesystem::path(packed).parent_path().string();
+  for (const std::string& place : {folder, packed}) {
+    const ImageData data = read_cifar10(place, Split::kTest);
+    EXPECT_EQ(data.labels.item_int(), 7);
+    EXPECT_EQ(data.images.host_span<std::uint8_t>()[3071], 'x');
+  }
+  const std::string bytes = read_file(packed);
+  data_test::write_bytes(packed, bytes.substr(0, bytes.size() / 2));
+  expect_error(ErrorCode::kDataLoss, {packed}, [&] { read_cifar10(folder, Split::kTest); });
 }
 
 // Larger than one piece of the file.

@@ -4,9 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <vector>
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
@@ -124,6 +127,56 @@ TEST(EventFileTest, AnIndependentReaderFindsTheScalars) {
   EXPECT_EQ(value[1], "epoch_loss");
   std::string_view number = value[2];
   EXPECT_EQ(take<float>(number), -1.25f);
+}
+
+/// The numbers of a packed field.
+std::vector<double> doubles_in(std::string_view bytes) {
+  std::vector<double> numbers;
+  while (!bytes.empty()) numbers.push_back(take<double>(bytes));
+  return numbers;
+}
+
+TEST(EventFileTest, AHistogramCountsWhatIsBelowEachLimit) {
+  const std::string folder = ::testing::TempDir() + "tutti_histograms";
+  std::filesystem::remove_all(folder);
+  EventFileWriter writer(folder);
+  const std::vector<double> values = {-3.0, 0.0, 0.0, 0.5, 0.5, 0.5, 7.25};
+  writer.histogram("conv1/activations", 100, values);
+  writer.histogram("empty", 100, {});
+  const std::vector<std::string> events = events_of(read_file(writer.path()));
+  ASSERT_EQ(events.size(), 3u);
+  auto value = fields_of(fields_of(fields_of(events[1])[5])[1]);
+  EXPECT_EQ(value[1], "conv1/activations");
+  auto histogram = fields_of(value[5]);
+  const double expected[] = {-3.0, 7.25, 7.0, 5.75, 9.0 + 3 * 0.25 + 7.25 * 7.25};
+  for (std::uint64_t field = 1; field <= 5; ++field) {
+    EXPECT_EQ(doubles_in(histogram[field]), (std::vector<double>{expected[field - 1]})) << field;
+  }
+  const std::vector<double> limits = doubles_in(histogram[6]), counts = doubles_in(histogram[7]);
+  ASSERT_EQ(limits.size(), counts.size());
+  EXPECT_TRUE(std::ranges::is_sorted(limits));
+  // Below each limit there are as many values as the counts up to it say.
+  double total = 0.0;
+  for (std::size_t i = 0; i < limits.size(); ++i) {
+    total += counts[i];
+    EXPECT_EQ(total, std::ranges::count_if(values, [&](double v) { return v < limits[i]; })) << i;
+  }
+  EXPECT_EQ(total, 7.0);
+  EXPECT_LT(limits.size(), 12u);  // runs of empty buckets are one
+  EXPECT_EQ(doubles_in(fields_of(fields_of(fields_of(fields_of(events[2])[5])[1])[5])[3]),
+            (std::vector<double>{0.0}));
+}
+
+TEST(EventFileTest, AHistogramOfNaNIsRefused) {
+  EventFileWriter writer(::testing::TempDir() + "tutti_histogram_of_nan");
+  const std::vector<double> values = {1.0, std::nan("")};
+  try {
+    writer.histogram("weights", 3, values);
+    FAIL() << "no Error was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(error.message().find("'weights' of step 3"), std::string::npos);
+  }
 }
 
 TEST(EventFileTest, AFolderThatCannotBeMadeIsNamed) {

@@ -1,0 +1,87 @@
+// Trains on the real CIFAR-10 as long as the published log, and compares the loss with it.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <filesystem>
+#include <numeric>
+
+#include "examples/cifar10/cifar10_input.h"
+#include "examples/cifar10/training_run.h"
+#include "examples/common/example_options.h"
+#include "tutti/core/flags.h"
+
+using namespace tutti;
+using namespace tutti::examples;
+using namespace tutti::examples::cifar10;
+
+namespace {
+
+constexpr int kUnproven = 77;
+constexpr std::int64_t kFirstStep = 1'200;
+constexpr std::int64_t kLastStep = 1'300;
+constexpr double kLowest = 2.0;
+constexpr double kHighest = 2.35;
+constexpr double kFirstLoss = 4.68;
+constexpr double kFirstLossTolerance = 0.04;
+
+int unproven(const std::string& why) {
+  std::printf("unproven: the loss near step 1,270 on the real CIFAR-10; %s\n", why.c_str());
+  return kUnproven;
+}
+
+/// The mean loss of steps 1,200 to 1,300; whether it and the first one are the published ones.
+bool check_seed(TrainFlags flags, const ImageData& images, std::int64_t seed) {
+  flags.seed = seed;
+  flags.max_steps = kLastStep + 1;
+  TrainingRun run(flags, images);
+  if (run.train() != 0) return false;
+  const auto& losses = run.losses();
+  const double mean = std::accumulate(losses.begin() + kFirstStep, losses.end(), 0.0) /
+                      static_cast<double>(kLastStep + 1 - kFirstStep);
+  std::printf(
+      "seed %lld: loss %.3f at step 0 (expected %.2f), mean %.3f in steps %lld to %lld "
+      "(expected %.2f to %.2f)\n",
+      static_cast<long long>(seed), double{losses[0]}, kFirstLoss, mean,
+      static_cast<long long>(kFirstStep), static_cast<long long>(kLastStep), kLowest, kHighest);
+  return std::abs(losses[0] - kFirstLoss) < kFirstLossTolerance && mean > kLowest &&
+         mean < kHighest;
+}
+
+int check(const TrainFlags& flags, std::int64_t num_seeds) {
+  ImageData images;
+  try {
+    images = read_images(flags.data_dir, Split::kTrain);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;
+    return unproven(error.message());
+  }
+  const std::int64_t count = images.labels.num_elements();
+  if (count != kNumExamplesForTraining) {
+    return unproven(concat(flags.data_dir, ": expected the ", kNumExamplesForTraining,
+                           " pictures of CIFAR-10, got ", count));
+  }
+  for (std::int64_t seed = 0; seed < num_seeds; ++seed) {
+    if (!check_seed(flags, images, seed)) {
+      std::printf("failed: the loss is not the published one\n");
+      return 1;
+    }
+  }
+  std::printf("proven: the loss is the published one, with %lld seeds\n",
+              static_cast<long long>(num_seeds));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  TrainFlags values;
+  values.train_dir = (std::filesystem::temp_directory_path() / "cifar10_check").string();
+  std::int64_t num_seeds = 3;
+  Flags flags("Compares the loss near step 1,270 on the real CIFAR-10 with the published one");
+  flags.add("--data_dir,--data-dir", values.data_dir,
+            "folder with CIFAR-10's binary files, or with cifar-10-binary.tar.gz");
+  flags.add("--train_dir,--train-dir", values.train_dir, "folder for checkpoints and summaries");
+  flags.add("--seeds", num_seeds, "trainings, each with weights of its own");
+  flags.add_footer("Ends with 0: proven, 1: failed, 77: unproven, for there is no such data.");
+  if (const int code = flags.parse(argc, argv); code >= 0) return code;
+  return run_example([&] { return check(values, num_seeds); });
+}

@@ -1,0 +1,54 @@
+// The network of the CIFAR-10 tutorial: two convolutions, two dense layers, a softmax.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "examples/cifar10/tower.h"
+#include "tutti/autograd/variable_store.h"
+#include "tutti/optimizer/learning_rate_schedule.h"
+
+namespace tutti::examples::cifar10 {
+
+/// wd * sum(w^2) / 2: [], differentiable.
+Tensor weight_decay_loss(const Tensor& weights, double wd);
+
+/// int(50,000 / batch_size * 350): steps between two falls of the learning rate. `batch_size` is
+/// that of a tower, as in the original.
+std::int64_t decay_steps(std::int64_t batch_size);
+/// 0.1, times 0.1 every decay_steps().
+ExponentialDecay learning_rate_schedule(std::int64_t batch_size);
+
+/// One tower's view of the weights, 1,068,298 in ten variables "conv1/weights", "conv1/biases", ...
+/// The first one made from a store makes them (truncated normal), later ones share them.
+class Cifar10Network {
+ public:
+  explicit Cifar10Network(VariableStore& store);
+
+  /// images [batch, 24, 24, 3] -> logits [batch, 10] float32. Adds the decay of every layer's
+  /// weights to the tower's losses and notes the layers' results. `use_fp16`: arithmetic in
+  /// float16; weights, their decay and the logits stay float32.
+  Tensor inference(Tower& tower, const Tensor& images, bool use_fp16 = false) const;
+
+  /// Adds the mean cross-entropy to the tower's losses, and gives the sum of them all. labels
+  /// [batch] int64.
+  static Tensor loss(Tower& tower, const Tensor& logits, const Tensor& labels);
+
+ private:
+  struct Layer {
+    std::string name;
+    Variable weights;
+    Variable biases;
+    double weight_decay = 0.0;
+  };
+  struct LayerSpec;
+  static Layer make_layer(VariableStore& store, const LayerSpec& spec);
+  static void add_decay(Tower& tower, const Layer& layer);
+  static Tensor convolution(Tower& tower, const Layer& layer, const Tensor& x);
+  static Tensor dense_relu(Tower& tower, const Layer& layer, const Tensor& x);
+
+  Layer conv1_, conv2_, local3_, local4_, softmax_linear_;
+};
+
+}  // namespace tutti::examples::cifar10

@@ -1,0 +1,63 @@
+// Evaluation of a training's checkpoints, with the moving averages of its weights.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/cifar10/cifar10_network.h"
+#include "tutti/data/readers.h"
+#include "tutti/optimizer/exponential_moving_average.h"
+#include "tutti/strategy/mirrored_strategy.h"
+
+namespace tutti::examples::cifar10 {
+
+/// The flags of cifar10_eval, with the tutorial's names and defaults.
+struct EvalFlags {
+  std::string eval_dir = "/tmp/cifar10_eval";
+  std::string eval_data = "test";
+  std::string checkpoint_dir = "/tmp/cifar10_train";
+  std::int64_t eval_interval_secs = 300;
+  std::int64_t num_examples = 10'000;
+  bool run_once = false;
+  // Shared with training.
+  std::int64_t batch_size = 128;
+  std::string data_dir = "/tmp/cifar10_data";
+  bool use_fp16 = false;
+  // Ours.
+  bool synthetic = false;
+};
+
+/// How many pictures have their label among the largest logit, of how many.
+struct Precision {
+  std::int64_t correct = 0;
+  std::int64_t total = 0;
+  double at_1() const { return static_cast<double>(correct) / static_cast<double>(total); }
+};
+
+/// The network with the averages of a checkpoint in place of its weights.
+class Evaluator {
+ public:
+  /// Evaluates on these devices, each its part of every batch.
+  explicit Evaluator(std::vector<Device> devices, bool use_fp16 = false);
+  /// Takes the averages of a checkpoint, and gives its step. Throws as load_weights().
+  std::int64_t restore(const std::string& checkpoint);
+  /// The first `num_examples` pictures, or all there are where they are fewer: each once, also
+  /// where batches do not come out even (the original counts some twice).
+  Precision evaluate(const ImageData& images, std::int64_t num_examples, std::int64_t batch_size);
+
+ private:
+  MirroredStrategy strategy_;
+  bool use_fp16_;
+  VariableStore store_;
+  std::optional<Cifar10Network> network_;
+  ExponentialMovingAverage averages_;
+};
+
+/// The whole of cifar10_eval's main().
+int run_evaluation(int argc, char** argv);
+
+}  // namespace tutti::examples::cifar10

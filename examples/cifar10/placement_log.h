@@ -1,0 +1,41 @@
+// What --log_device_placement prints: which variable and which operation is on which device.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "examples/cifar10/tower.h"
+#include "tutti/autograd/variable.h"
+#include "tutti/tensor/dispatch.h"
+
+namespace tutti::examples::cifar10 {
+
+/// "/job:localhost/replica:0/task:0/device:GPU:0".
+std::string full_device_name(const Device& device);
+
+/// "conv1/weights: (Variable): /job:...": a line for each device of each variable.
+std::vector<std::string> placement_of(std::span<const Variable> variables);
+
+/// While it lives, notes the operations that this thread runs for `tower`: lines
+/// "tower_0/conv1/conv2d: (conv2d): /job:..."; the second of a name is "conv2d_1". Operations of
+/// the backward pass stand below "tower_0/gradients/".
+class PlacementLog final : public OpObserver {
+ public:
+  explicit PlacementLog(const Tower& tower) : tower_(tower), scope_(*this) {}
+  void on_op(const OpCall& call, std::span<const Tensor> outputs) override;
+  /// From now on operations are those of the backward pass.
+  void begin_gradients() { is_backward_ = true; }
+  const std::vector<std::string>& lines() const { return lines_; }
+
+ private:
+  const Tower& tower_;
+  bool is_backward_ = false;
+  std::map<std::string, int> uses_;
+  std::vector<std::string> lines_;
+  ObserverScope scope_;
+};
+
+}  // namespace tutti::examples::cifar10

@@ -1,0 +1,155 @@
+// Training with towers.
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/cifar10/tower_trainer.h"
+
+#include <utility>
+
+#include "examples/cifar10/placement_log.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
+#include "tutti/strategy/checkpoint_options.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti::examples::cifar10 {
+namespace {
+
+/// Keeps gradients of float16 arithmetic above its smallest numbers.
+constexpr double kLossScale = 1024.0;
+
+// With TowerTrainer::step(), one per tower.
+constexpr const char* kTotalLoss = "total_loss";
+
+CentralStorageOptions strategy_options(const TowerTrainerOptions& options) {
+  if (options.batch_size < 1) {
+    fail(ErrorCode::kInvalidArgument, "TowerTrainer: expected a batch_size of 1 or more, got ",
+         options.batch_size);
+  }
+  return {.local = {.devices = options.devices}, .parameter_device = options.variable_device};
+}
+
+std::vector<GradientAndVariable> on_device(std::vector<GradientAndVariable> pairs, Device device) {
+  for (GradientAndVariable& pair : pairs) pair.gradient = copy_to(pair.gradient, device);
+  return pairs;
+}
+
+}  // namespace
+
+struct TowerTrainer::TowerResult {
+  std::vector<GradientAndVariable> gradients;
+  std::vector<NamedTensor> losses;
+  std::vector<NamedTensor> activations;
+  std::vector<std::string> placement;
+};
+
+TowerTrainer::TowerTrainer(TowerTrainerOptions options)
+    : options_(std::move(options)),
+      strategy_(strategy_options(options_)),
+      variable_averages_({.decay = kMovingAverageDecay}),
+      loss_averages_({.decay = kLossAverageDecay, .name = "avg"}) {
+  const auto scope = strategy_.scope();
+  for (const Device& device : strategy_.replica_devices()) {
+    tower_names_.push_back(concat("tower_", device.index));
+    networks_.emplace_back(store_);
+    store_.reuse_variables();  // the towers after the first share its variables
+  }
+  trainable_ = store_.trainable_variables();
+  optimizer_ = std::make_unique<Sgd>(
+      trainable_,
+      SgdOptions{.learning_rate = learning_rate_schedule(options_.batch_size),
+                 .loss_scale_factor = options_.use_fp16 ? std::optional(kLossScale) : std::nullopt,
+                 .name = "gradient_descent"});
+  variable_averages_.track(trainable_);
+  for (const char* name : {"conv1", "conv2", "local3", "local4", "softmax_linear"}) {
+    loss_averages_.track_number(concat(name, "/weight_loss"));
+  }
+  loss_averages_.track_number("cross_entropy");
+  loss_averages_.track_number(kTotalLoss);
+}
+
+std::int64_t TowerTrainer::global_batch_size() const {
+  return options_.batch_size * static_cast<std::int64_t>(tower_names_.size());
+}
+
+TowerTrainer::TowerResult TowerTrainer::run_tower(const Cifar10Network& network,
+                                                  const std::string& name, const Batch& batch,
+                                                  StepOptions options) const {
+  TowerResult result;
+  Tower tower(name);
+  if (options.with_summaries) tower.keep_activations();
+  std::optional<PlacementLog> log;
+  if (options.with_placement) log.emplace(tower);
+
+  GradientTape tape;
+  const Tensor logits = network.inference(tower, batch.features(), options_.use_fp16);
+  const Tensor total = Cifar10Network::loss(tower, logits, batch.labels());
+  const Tensor target = optimizer_->scale_loss(total);
+  if (log) log->begin_gradients();
+  result.gradients = with_variables(tape.gradient(target, trainable_), trainable_);
+
+  if (log) result.placement = log->lines();
+  result.losses = tower.losses();
+  result.losses.push_back({tower.full_name(kTotalLoss), total});
+  result.activations = tower.activations();
+  return result;
+}
+
+/// Once for all towers: the gradients have been summed already.
+void TowerTrainer::apply_mean(const std::vector<GradientAndVariable>& mean) {
+  const std::vector<Gradient> gradients = gradients_of(mean);
+  strategy_.run(
+      [&] { optimizer_->apply_gradients(gradients, {.aggregation = GradientAggregation::kNone}); });
+}
+
+void TowerTrainer::average_losses(const std::vector<std::vector<NamedTensor>>& tower_losses) {
+  for (std::size_t i = 0; i < tower_losses[0].size(); ++i) {
+    double sum = 0.0;
+    for (const auto& losses : tower_losses) sum += losses[i].value.item_double();
+    loss_averages_.apply_number(without_tower(tower_losses[0][i].name),
+                                sum / static_cast<double>(tower_losses.size()));
+  }
+}
+
+StepResult TowerTrainer::step(const PerReplica<Batch>& batch, StepOptions options) {
+  const auto tower_numbers = strategy_.distribute_values_from_function(
+      [](const ValueContext& context) { return context.replica_id_in_sync_group; });
+  PerReplica<TowerResult> towers = strategy_.run(
+      [&](int number, const Batch& part) {
+        const auto i = static_cast<std::size_t>(number);
+        return run_tower(networks_[i], tower_names_[i], part, options);
+      },
+      tower_numbers, batch);
+
+  StepResult result;
+  std::vector<std::vector<GradientAndVariable>> tower_gradients;
+  double sum = 0.0;
+  for (const TowerResult& tower : towers) {
+    tower_gradients.push_back(on_device(tower.gradients, options_.variable_device));
+    result.tower_losses.push_back(tower.losses);
+    result.placement.insert(result.placement.end(), tower.placement.begin(), tower.placement.end());
+    sum += tower.losses.back().value.item_double();
+  }
+  result.loss = static_cast<float>(sum / static_cast<double>(towers.size()));
+  const std::vector<GradientAndVariable> mean = average_gradients(tower_gradients);
+  apply_mean(mean);
+  // After the update, so that the averages are those of the weights that it made.
+  variable_averages_.apply(global_step().value().item_int());
+  average_losses(result.tower_losses);
+  if (options.with_summaries) {
+    result.activations = towers[towers.size() - 1].activations;
+    result.gradients = mean;
+  }
+  return result;
+}
+
+Checkpoint TowerTrainer::checkpoint() {
+  Checkpoint checkpoint(store_.variables(), checkpoint_options(strategy_));
+  checkpoint.add(variable_averages_.averages());
+  checkpoint.add(loss_averages_.averages());
+  checkpoint.add(optimizer_->state_variables());
+  checkpoint.set_about("towers", static_cast<std::int64_t>(tower_names_.size()));
+  checkpoint.add_state("strategy", {[this] { return strategy_.save_state(); },
+                                    [this](const Json& state) { strategy_.restore_state(state); }});
+  return checkpoint;
+}
+
+}  // namespace tutti::examples::cifar10

@@ -1,0 +1,44 @@
+// The flags of the two training programs.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tutti/tensor/device.h"
+
+namespace tutti::examples::cifar10 {
+
+/// Names and defaults are the tutorial's, as far as it has them; each flag may also be written with
+/// dashes.
+struct TrainFlags {
+  std::int64_t batch_size = 128;
+  std::string data_dir = "/tmp/cifar10_data";
+  bool use_fp16 = false;
+  std::string train_dir = "/tmp/cifar10_train";
+  std::int64_t max_steps = 1'000'000;
+  std::int64_t num_gpus = 1;
+  bool log_device_placement = false;
+  std::int64_t log_frequency = 10;
+  // Ours.
+  bool synthetic = false;
+  bool resume = false;
+  std::int64_t seed = 0;
+  std::string devices = "";
+  std::string variable_device = "cpu:0";
+};
+
+/// Parses the command line; --num_gpus and --devices only `with_towers`. Prints what is wrong and
+/// gives the exit code when the program should end; -1 to go on.
+int parse_train_flags(int argc, char** argv, bool with_towers, TrainFlags& flags);
+
+/// The devices of the towers: those that were named, or the first --num_gpus GPUs, or as many
+/// virtual CPU devices where there is no GPU. Throws kInvalidArgument for more than there are.
+std::vector<Device> tower_devices(const TrainFlags& flags);
+
+/// What the flag says; "first" stands for the first tower's device. The host's memory, on GPUs and
+/// CPUs alike, unless it says something else.
+Device variable_device(const TrainFlags& flags, const std::vector<Device>& towers);
+
+}  // namespace tutti::examples::cifar10

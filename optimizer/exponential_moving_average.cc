@@ -1,0 +1,107 @@
+// Moving averages by TensorFlow's rule.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/optimizer/exponential_moving_average.h"
+
+#include <algorithm>
+
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/tensor/ops/elementwise.h"
+
+namespace tutti {
+namespace {
+
+void move(Variable average, const Tensor& value, double decay) {
+  const GradientTape::StopRecording stop;
+  average.assign_sub(multiply(subtract(average.value(), value), 1.0 - decay));
+}
+
+}  // namespace
+
+ExponentialMovingAverage::ExponentialMovingAverage(ExponentialMovingAverageOptions options)
+    : options_(std::move(options)) {
+  if (!(options_.decay >= 0.0 && options_.decay <= 1.0)) {
+    fail(ErrorCode::kInvalidArgument, "ExponentialMovingAverage: expected a decay in [0, 1], got ",
+         options_.decay);
+  }
+  if (options_.name.empty()) {
+    fail(ErrorCode::kInvalidArgument, "ExponentialMovingAverage: expected a name, got none");
+  }
+}
+
+std::string ExponentialMovingAverage::average_name(const std::string& name) const {
+  return name + "/" + options_.name;
+}
+
+void ExponentialMovingAverage::check_is_new(const std::string& name) const {
+  for (const Variable& average : averages()) {
+    if (average.name() != average_name(name)) continue;
+    fail(ErrorCode::kAlreadyExists, "ExponentialMovingAverage: '", name,
+         "' has its average already; expected each variable once");
+  }
+}
+
+void ExponentialMovingAverage::track(std::span<const Variable> variables) {
+  for (const Variable& variable : variables) {
+    check_is_new(variable.name());
+    if (!is_floating(variable.dtype())) {
+      fail(ErrorCode::kInvalidArgument, "ExponentialMovingAverage: variable '", variable.name(),
+           "': expected a floating type, got ", variable.dtype());
+    }
+    Variable average = variable.storage().create_slot(average_name(variable.name()), 0.0);
+    average.assign(variable.value());
+    pairs_.push_back({variable, average});
+  }
+}
+
+void ExponentialMovingAverage::track_number(const std::string& name) {
+  check_is_new(name);
+  numbers_.emplace_back(
+      name, Variable(Tensor::zeros({}),
+                     {.name = average_name(name), .trainable = false, .on_host = true}));
+}
+
+double ExponentialMovingAverage::decay_after(std::optional<std::int64_t> num_updates) const {
+  if (!num_updates) return options_.decay;
+  const auto n = static_cast<double>(*num_updates);
+  return std::min(options_.decay, (1.0 + n) / (10.0 + n));
+}
+
+void ExponentialMovingAverage::apply(std::optional<std::int64_t> num_updates) {
+  const double decay = decay_after(num_updates);
+  for (const Pair& pair : pairs_) move(pair.average, pair.variable.value(), decay);
+}
+
+double ExponentialMovingAverage::apply_number(const std::string& name, double value,
+                                              std::optional<std::int64_t> num_updates) {
+  const Variable& average = this->average(name);
+  const Device device = average.value().device();
+  move(average, Tensor::scalar(value, average.dtype(), device), decay_after(num_updates));
+  return average.value().item_double();
+}
+
+const Variable& ExponentialMovingAverage::average(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const Pair& pair : pairs_) {
+    if (pair.variable.name() == name) return pair.average;
+    names.push_back(pair.variable.name());
+  }
+  for (const auto& [number, average] : numbers_) {
+    if (number == name) return average;
+    names.push_back(number);
+  }
+  fail(ErrorCode::kNotFound, "ExponentialMovingAverage: there is no average of '", name,
+       "'; expected one of [", join(names), "]");
+}
+
+std::vector<Variable> ExponentialMovingAverage::averages() const {
+  std::vector<Variable> all;
+  for (const Pair& pair : pairs_) all.push_back(pair.average);
+  for (const auto& [name, average] : numbers_) all.push_back(average);
+  return all;
+}
+
+void ExponentialMovingAverage::assign_averages() {
+  for (Pair& pair : pairs_) pair.variable.assign(pair.average.value());
+}
+
+}  // namespace tutti

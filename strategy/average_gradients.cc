@@ -1,0 +1,92 @@
+// The mean of the gradients of towers.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/average_gradients.h"
+
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::string_view kWho = "average_gradients";
+
+using TowerGradients = std::span<const std::vector<GradientAndVariable>>;
+
+std::string kind_of(const Gradient& gradient) {
+  if (gradient.is_none()) return "none";
+  if (gradient.is_dense()) {
+    return concat("shape ", gradient.dense().shape(), " of ", gradient.dense().dtype());
+  }
+  const IndexedSlices& slices = gradient.slices();
+  return concat("rows of shape ", slices.dense_shape, " of ", slices.values.dtype());
+}
+
+void check_lists(TowerGradients towers) {
+  if (towers.empty()) {
+    fail(ErrorCode::kInvalidArgument, kWho, ": expected one tower or more, got none");
+  }
+  for (std::size_t t = 0; t < towers.size(); ++t) {
+    if (towers[t].size() != towers[0].size()) {
+      fail(ErrorCode::kInvalidArgument, kWho, ": tower ", t, ": expected gradients of ",
+           towers[0].size(), " variables as in tower 0, got ", towers[t].size());
+    }
+    for (std::size_t i = 0; i < towers[t].size(); ++i) {
+      if (towers[t][i].variable == towers[0][i].variable) continue;
+      fail(ErrorCode::kInvalidArgument, kWho, ": tower ", t, ": expected variable '",
+           towers[0][i].variable.name(), "' in place ", i, " as in tower 0, got '",
+           towers[t][i].variable.name(), "'; do the towers share their variables?");
+    }
+  }
+}
+
+/// The gradients of variable number `index`, one per tower.
+std::vector<Gradient> gradients_of_variable(TowerGradients towers, std::size_t index) {
+  std::vector<Gradient> gradients;
+  const std::string expected = kind_of(towers[0][index].gradient);
+  for (std::size_t t = 0; t < towers.size(); ++t) {
+    const Gradient& gradient = towers[t][index].gradient;
+    if (const std::string got = kind_of(gradient); got != expected) {
+      fail(ErrorCode::kInvalidArgument, kWho, ": variable '", towers[0][index].variable.name(),
+           "': expected the same kind of gradient from every tower, got ", expected,
+           " from tower 0 and ", got, " from tower ", t);
+    }
+    gradients.push_back(gradient);
+  }
+  return gradients;
+}
+
+}  // namespace
+
+std::vector<GradientAndVariable> average_gradients(TowerGradients tower_gradients) {
+  check_lists(tower_gradients);
+  const GradientTape::StopRecording stop;
+  std::vector<GradientAndVariable> means;
+  for (std::size_t i = 0; i < tower_gradients[0].size(); ++i) {
+    const std::vector<Gradient> gradients = gradients_of_variable(tower_gradients, i);
+    Gradient mean;
+    if (!gradients[0].is_none()) {
+      mean = divide_by(aggregate(gradients), static_cast<double>(gradients.size()));
+    }
+    means.push_back({mean, tower_gradients[0][i].variable});
+  }
+  return means;
+}
+
+std::vector<Gradient> gradients_of(std::span<const GradientAndVariable> pairs) {
+  std::vector<Gradient> gradients;
+  for (const GradientAndVariable& pair : pairs) gradients.push_back(pair.gradient);
+  return gradients;
+}
+
+std::vector<GradientAndVariable> with_variables(std::span<const Gradient> gradients,
+                                                std::span<const Variable> variables) {
+  if (gradients.size() != variables.size()) {
+    fail(ErrorCode::kInvalidArgument, "with_variables: expected one gradient for each of the ",
+         variables.size(), " variables, got ", gradients.size());
+  }
+  std::vector<GradientAndVariable> pairs;
+  for (std::size_t i = 0; i < gradients.size(); ++i) pairs.push_back({gradients[i], variables[i]});
+  return pairs;
+}
+
+}  // namespace tutti

@@ -1,0 +1,370 @@
+// Training with towers: shared variables, one update from the mean, averages, checkpoints, tags.
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/cifar10/tower_trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "examples/cifar10/evaluation.h"
+#include "examples/cifar10/placement_log.h"
+#include "examples/cifar10/train_summaries.h"
+#include "tests/support/hang_watchdog.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/core/file.h"
+#include "tutti/data/tfrecord.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+namespace {
+
+using namespace examples::cifar10;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+namespace trainer_test {
+
+constexpr auto kLimit = std::chrono::seconds(110);
+
+std::unique_ptr<TowerTrainer> trainer_on(const std::string& devices, std::int64_t batch_size,
+                                         Device variables = {}, bool use_fp16 = false) {
+  set_random_seed(4);
+  return std::make_unique<TowerTrainer>(TowerTrainerOptions{.devices = parse_devices(devices),
+                                                            .variable_device = variables,
+                                                            .batch_size = batch_size,
+                                                            .use_fp16 = use_fp16});
+}
+
+/// Batches of the same pictures, whoever asks: batch `step` has rows of its own.
+DistributedDataset batches_for(TowerTrainer& trainer, int steps) {
+  const std::int64_t rows = trainer.global_batch_size() * steps;
+  const Tensor images = random_normal({rows, 24, 24, 3}, {.seed = 11, .purpose = kUserPurpose});
+  std::vector<std::int64_t> labels;
+  for (std::int64_t i = 0; i < rows; ++i) labels.push_back(i * 7 % 10);
+  return trainer.strategy().distribute_dataset(
+      Dataset::from_tensor_slices({images, Tensor::from<std::int64_t>({rows}, labels)})
+          .batch(trainer.global_batch_size()));
+}
+
+/// The results of all steps.
+std::vector<StepResult> train(TowerTrainer& trainer, int steps, StepOptions options = {}) {
+  std::vector<StepResult> results;
+  for (const PerReplica<Batch>& batch : batches_for(trainer, steps)) {
+    results.push_back(trainer.step(batch, options));
+  }
+  return results;
+}
+
+std::vector<double> all_values(const std::vector<Variable>& variables) {
+  std::vector<double> all;
+  for (const Variable& variable : variables) {
+    const std::vector<double> own = variable.value().to_doubles();
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+std::uint64_t take_varint(std::string_view& bytes) {
+  std::uint64_t value = 0;
+  for (int shift = 0;; shift += 7) {
+    const auto byte = static_cast<unsigned char>(bytes.front());
+    bytes.remove_prefix(1);
+    value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
+    if (byte < 0x80) return value;
+  }
+}
+
+/// The last content of field `number` of a protocol buffer whose fields are numbers or bytes.
+std::string_view field_of(std::string_view message, std::uint64_t number) {
+  std::string_view found;
+  while (!message.empty()) {
+    const std::uint64_t tag = take_varint(message);
+    std::size_t length = (tag & 7) == 1 ? 8 : 4;
+    if ((tag & 7) == 0) {
+      take_varint(message);
+      continue;
+    }
+    if ((tag & 7) == 2) length = take_varint(message);
+    if (tag >> 3 == number) found = message.substr(0, length);
+    message.remove_prefix(length);
+  }
+  return found;
+}
+
+/// The tags of all event files of a folder.
+std::multiset<std::string> tags_in(const std::string& folder) {
+  std::multiset<std::string> tags;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    for (const Element& record : tfrecord_dataset({entry.path().string()})) {
+      const auto bytes = record[0].host_span<std::uint8_t>();
+      const std::string_view event(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      const std::string_view value = field_of(field_of(event, 5), 1);
+      if (!value.empty()) tags.emplace(field_of(value, 1));
+    }
+  }
+  return tags;
+}
+
+std::multiset<std::string> tags_with(const std::string& devices) {
+  const std::string folder = ::testing::TempDir() + "tutti_cifar10_tags_" + devices;
+  std::filesystem::remove_all(folder);
+  const auto trainer = trainer_on(devices, 2);
+  TrainSummaries(folder).write(*trainer, train(*trainer, 1, {.with_summaries = true})[0], 0);
+  return tags_in(folder);
+}
+
+}  // namespace trainer_test
+
+// 20 steps; a float32 weight of 0.1 has steps of 7e-9.
+TEST(TowerTrainer, S0_24_S3_09_TwoTowersEqualOneTowerOfTheWholeBatch) {
+  using namespace trainer_test;
+  const testing::HangWatchdog watchdog("two towers and one", kLimit);
+  const auto one = trainer_on("cpu:0", 8);
+  const auto two = trainer_on("cpu:0-1", 4);
+  const std::vector<StepResult> losses_of_one = train(*one, 20), losses_of_two = train(*two, 20);
+  EXPECT_LT(largest_difference(all_values(one->variables().variables()),
+                               all_values(two->variables().variables())),
+            1e-6);
+  for (std::size_t step = 0; step < 20; ++step) {
+    EXPECT_NEAR(losses_of_one[step].loss, losses_of_two[step].loss, 1e-4) << step;
+  }
+  EXPECT_NE(losses_of_one[19].loss, losses_of_one[0].loss);
+}
+
+TEST(TowerTrainer, S0_17_S0_22_TowersShareTenVariablesAndOneStepCounter) {
+  using namespace trainer_test;
+  const testing::HangWatchdog watchdog("towers", kLimit);
+  for (const char* devices : {"cpu:0", "cpu:0-3"}) {
+    const auto trainer = trainer_on(devices, 1);
+    EXPECT_EQ(trainer->variables().trainable_variables().size(), 10u);
+    EXPECT_EQ(trainer->global_step().dtype(), DType::kInt64);
+    EXPECT_FALSE(trainer->global_step().trainable());
+    EXPECT_EQ(trainer->global_step().shape(), Shape{});
+    EXPECT_EQ(trainer->global_step().value().item_int(), 0);
+    train(*trainer, 3);
+    EXPECT_EQ(trainer->global_step().value().item_int(), 3);  // not 3 * 4
+  }
+}
+
+TEST(TowerTrainer, S1_07_NamesFollowTheNumbersOfTheDevices) {
+  using namespace trainer_test;
+  const testing::HangWatchdog watchdog("towers", kLimit);
+  const auto trainer = trainer_on("cpu:0,cpu:2,cpu:3", 1);
+  EXPECT_THAT(trainer->tower_names(), ElementsAre("tower_0", "tower_2", "tower_3"));
+  const StepResult result = train(*trainer, 1, {.with_placement = true})[0];
+  EXPECT_EQ(result.tower_losses[1][0].name, "tower_2/conv1/weight_loss");
+  EXPECT_THAT(result.placement,
+              ::testing::Contains("tower_3/conv2/conv2d: (conv2d): "
+                                  "/job:localhost/replica:0/task:0/device:CPU:3"));
+}
+
+TEST(TowerTrainer, S0_10_S0_21_EachTowerHasItsOwnLossesAndVariablesHaveNoTower) {
+  using namespace trainer_test;
+  const testing::HangWatchdog watchdog("towers", kLimit);
+  const auto trainer = trainer_on("cpu:0-1", 4);
+  const StepResult result = train(*trainer, 1)[0];
+  ASSERT_EQ(result.tower_losses.size(), 2u);
+  double mean = 0.0;
+  for (std::size_t t = 0; t < 2; ++t) {
+    ASSERT_EQ(result.tower_losses[t].size(), 7u);  // five decays, one cross-entropy, the total
+    EXPECT_EQ(result.tower_losses[t][6].name, concat("tower_", t, "/total_loss"));
+    EXPECT_NEAR(result.tower_losses[t][6].value.item(), 4.676, 0.08);
+    mean += result.tower_losses[t][6].value.item() / 2.0;
+  }
+  EXPECT_NEAR(result.loss, mean, 1e-6);
+  EXPECT_NE(result.tower_losses[0][5].value.item(), result.tower_losses[1][5].value.item());
+  for (const Variable& variable : trainer->variables().variables()) {
+    EXPECT_FALSE(variable.name().starts_with("tower"));
+  }
+}
+
+// The variables' device has them, computes the mean and applies it; towers compute on theirs.
+TEST(TowerTrainer, S0_16_S1_02_S1_03_PlacementOfVariablesAndTowers) {
+  using namespace trainer_test;
+  const testing::HangWatchdog watchdog("towers", kLimit);
+  const Device third{DeviceType::kCpu, 2};
+  const auto trainer = trainer_on("cpu:0-1", 2, third);
+  const std::vector<std::string> variables = placement_of(trainer->variables().variables());
+  ASSERT_EQ(variables.size(), 10u);
+  EXPECT_EQ(variables[0],
+            "conv1/weights: (Variable): /job:localhost/replica:0/task:0/device:CPU:2");
+  std::size_t bytes = 0;
+  for (const Variable& variable : trainer->variables().variables()) {
+    EXPECT_THAT(variable.storage().devices(), ElementsAre(third));
+    bytes += variable.value().num_bytes();
+  }
+  EXPECT_EQ(bytes, 4u * 1'068'298u);
+
+  const StepResult result = train(*trainer, 1, {.with_summaries = true, .with_placement = true})[0];
+  int forward[2] = {}, backward[2] = {};
+  for (const std::string& line : result.placement) {
+    for (const int t : {0, 1}) {
+      if (!line.starts_with(concat("tower_", t, "/"))) continue;
+      EXPECT_TRUE(line.ends_with(concat("/task:0/device:CPU:", t))) << line;
+      ++(line.find("/gradients/") == std::string::npos ? forward : backward)[t];
+    }
+  }
+  EXPECT_GT(forward[0], 15);
+  EXPECT_GT(backward[0], 15);
+  EXPECT_EQ(forward[0], forward[1]);
+  EXPECT_EQ(backward[0], backward[1]);
+  for (const auto& [gradient, variable] : result.gradients) {
+    EXPECT_EQ(gradient.dense().device(), third) << variable.name();
+  }
+}
+
+TEST(TowerTrainer, S1_12_MirroredVariablesTakeTheSameMemoryEverywhereSharedOnesOneDevices) {
+  using namespace trainer_test;
+  const auto bytes_on = [](const std::vector<Variable>& variables, Device device) {
+    std::size_t bytes = 0;
+    for (const Variable& variable : variables) {
+      for (const Device& each : variable.storage().devices()) {
+        if (each == device) bytes += 4u * static_cast<std::size_t>(variable.shape().num_elements());
+      }
+    }
+    return bytes;
+  };
+  const Device first{DeviceType::kCpu, 0}, second{DeviceType::kCpu, 1};
+  const auto towers = trainer_on("cpu:0-1", 1, first);
+  EXPECT_EQ(bytes_on(towers->variables().variables(), first), 4'273'192u);
+  EXPECT_EQ(bytes_on(towers->variables().variables(), second), 0u);
+  MirroredStrategy mirrored({.devices = "cpu:0-1"});
+  const auto scope = mirrored.scope();
+  VariableStore store;
+  const Cifar10Network network(store);
+  EXPECT_EQ(bytes_on(store.variables(), first), 4'273'192u);
+  EXPECT_EQ(bytes_on(store.variables(), second), 4'273'192u);
+}
+
+TEST(TowerTrainer, S0_13_AskingForTheLossMovesItsAverageOnce) {
+  using namespace trainer_test;
+  const testing::HangWatchdog watchdog("a step", kLimit);
+  const auto trainer = trainer_on("cpu:0", 4);
+  const auto average = [&](const std::string& name) {
+    return trainer->loss_averages().average(name).value().item_double();
+  };
+  EXPECT_EQ(average("total_loss"), 0.0);
+  const std::vector<StepResult> results = train(*trainer, 2);
+  const double first = results[0].loss, second = results[1].loss;
+  EXPECT_NEAR(average("total_loss"), 0.9 * (0.1 * first) + 0.1 * second, 1e-5);
+  EXPECT_EQ(average("conv1/weight_loss"), 0.0);
+}
+
+TEST(TowerTrainer, VariableAveragesFollowTheWeightsAfterTheUpdate) {
+  using namespace trainer_test;
+  const testing::HangWatchdog watchdog("steps", kLimit);
+  const auto trainer = trainer_on("cpu:0", 2);
+  const Variable bias = trainer->variables().variables()[9];
+  double expected = bias.value().to_doubles()[3];
+  int step = 0;
+  for (const PerReplica<Batch>& batch : batches_for(*trainer, 5)) {
+    trainer->step(batch);
+    ++step;
+    const double decay = std::min(0.9999, (1.0 + step) / (10.0 + step));
+    expected -= (1.0 - decay) * (expected - bias.value().to_doubles()[3]);
+    EXPECT_NEAR(trainer->variable_averages().average(bias.name()).value().to_doubles()[3], expected,
+                1e-7);
+  }
+  EXPECT_NE(expected, 0.0);
+}
+
+TEST(TowerTrainer, S0_12_S0_14_S0_23_TagsAreTheSameWithOneTowerAndWithFour) {
+  using namespace trainer_test;
+  const testing::HangWatchdog watchdog("summaries", kLimit);
+  const std::multiset<std::string> one = tags_with("cpu:0"), four = tags_with("cpu:0-3");
+  EXPECT_EQ(one, four);
+  // 7 losses raw and averaged, the rate, 5 layers' results and zeros, 10 variables and gradients.
+  EXPECT_EQ(one.size(), 7u * 2u + 1u + 5u * 2u + 10u * 2u);
+  for (const char* tag :
+       {"total_loss (raw)", "total_loss", "cross_entropy (raw)", "local3/weight_loss",
+        "learning_rate", "conv1/activations", "conv1/sparsity", "softmax_linear/sparsity",
+        "conv2/weights", "conv2/weights/gradients"}) {
+    EXPECT_EQ(one.count(tag), 1u) << tag;
+  }
+  for (const std::string& tag : one) EXPECT_EQ(tag.find("tower"), std::string::npos) << tag;
+}
+
+TEST(TowerTrainer, ArithmeticInFloat16LearnsTheSame) {
+  using namespace trainer_test;
+  const testing::HangWatchdog watchdog("float16", kLimit);
+  const auto full = trainer_on("cpu:0", 4);
+  const auto half = trainer_on("cpu:0", 4, {}, /*use_fp16=*/true);
+  const std::vector<StepResult> expected = train(*full, 3), results = train(*half, 3);
+  for (std::size_t step = 0; step < 3; ++step) {
+    EXPECT_NEAR(results[step].loss, expected[step].loss, 0.02) << step;
+  }
+  const double moved = largest_difference(all_values({half->variables().variables()[2]}),
+                                          all_values({full->variables().variables()[2]}));
+  EXPECT_GT(moved, 0.0);
+  EXPECT_LT(moved, 2e-3);
+  EXPECT_EQ(half->variables().variables()[2].dtype(), DType::kFloat32);
+}
+
+TEST(TowerTrainer, ACheckpointHoldsEverythingForAnyNumberOfTowers) {
+  using namespace trainer_test;
+  const testing::HangWatchdog watchdog("checkpoints", kLimit);
+  const std::string path = ::testing::TempDir() + "tutti_cifar10.safetensors";
+  const auto saved = trainer_on("cpu:0-1", 2);
+  train(*saved, 2);
+  saved->checkpoint().save(path, 2);
+  const auto restored = trainer_on("cpu:0", 4);
+  EXPECT_EQ(restored->checkpoint().restore(path).step, 2);
+  EXPECT_EQ(restored->global_step().value().item_int(), 2);
+  for (const bool averages : {false, true}) {
+    const auto values = [&](TowerTrainer& trainer) {
+      return all_values(averages ? trainer.variable_averages().averages()
+                                 : trainer.variables().variables());
+    };
+    EXPECT_EQ(values(*restored), values(*saved));
+  }
+  EXPECT_EQ(all_values(restored->loss_averages().averages()),
+            all_values(saved->loss_averages().averages()));
+}
+
+TEST(Evaluator, CountsEachPictureOnceWithTheAveragesOfTheWeights) {
+  using namespace trainer_test;
+  const testing::HangWatchdog watchdog("evaluation", kLimit);
+  const std::string path = ::testing::TempDir() + "tutti_cifar10_eval.safetensors";
+  // Averages that always answer 3; the weights themselves answer 5.
+  const auto trainer = trainer_on("cpu:0", 1);
+  const auto biased = [](Variable biases, std::size_t answer) {
+    std::vector<float> values(10, 0.0f);
+    values[answer] = 100.0f;
+    biases.assign(Tensor::from<float>({10}, values));
+  };
+  biased(trainer->variables().variables()[9], 5);
+  biased(trainer->variable_averages().average("softmax_linear/biases"), 3);
+  trainer->checkpoint().save(path, 7);
+
+  std::vector<std::uint8_t> labels;
+  for (std::uint8_t i = 0; i < 35; ++i) labels.push_back(i % 10);
+  const ImageData images{Tensor::full({35, 32, 32, 3}, 7.0, DType::kUInt8),
+                         Tensor::from<std::uint8_t>({35}, labels)};
+  Evaluator evaluator(parse_devices("cpu:0-1"));
+  EXPECT_EQ(evaluator.restore(path), 7);
+  const Precision all = evaluator.evaluate(images, 10'000, 8);  // 35 = 4 * 8 + 3
+  EXPECT_EQ(all.total, 35);
+  EXPECT_EQ(all.correct, 4);  // 3, 13, 23, 33
+  const Precision some = evaluator.evaluate(images, 20, 8);
+  EXPECT_EQ(some.total, 20);
+  EXPECT_EQ(some.correct, 2);
+  EXPECT_DOUBLE_EQ(some.at_1(), 0.1);
+}
+
+TEST(TowerTrainer, ABatchSizeBelow1IsRefused) {
+  testing::expect_error(ErrorCode::kInvalidArgument, {"TowerTrainer", "batch_size", "0"},
+                        [] { trainer_test::trainer_on("cpu:0", 0); });
+}
+
+}  // namespace
+}  // namespace tutti

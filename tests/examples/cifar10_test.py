@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+# Runs the programs of the CIFAR-10 tutorial in a short form and looks at what they print and leave.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: cifar10_test.py FOLDER_OF_PROGRAMS [Cifar10.test_NAME]"""
+import glob
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+FOLDER = os.path.abspath(sys.argv.pop(1))
+LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}): step (\d+), loss = (\d+\.\d\d) "
+                  r"\((\d+\.\d) examples/sec; (\d+\.\d{3}) sec/batch\)$")
+PRECISION = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: precision @ 1 = (\d\.\d{3})$", re.MULTILINE)
+
+
+def run(program, *flags, timeout=200):
+    return subprocess.run([os.path.join(FOLDER, program), *flags], text=True, capture_output=True, timeout=timeout,
+                          check=False)
+
+
+def step_lines(output):
+    return [match for match in map(LINE.match, output.splitlines()) if match]
+
+
+class Cifar10(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.train_dir = os.path.join(self.folder.name, "train")
+
+    def train(self, program, *flags, code=0):
+        # All tests of this file share the made-up pictures: they are written once.
+        result = run(program, "--synthetic", "--data_dir", self.data_dir(), "--train_dir", self.train_dir, *flags)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        return result.stdout
+
+    def data_dir(self):
+        return os.path.join(os.path.dirname(FOLDER), "cifar10_pictures")
+
+    def checkpoints(self):
+        return sorted(os.path.basename(path) for path in glob.glob(os.path.join(self.train_dir, "step_*")))
+
+    def check_lines(self, output, steps, batch):
+        lines = step_lines(output)
+        self.assertEqual([int(line[2]) for line in lines], steps)
+        for line in lines:
+            rate, seconds = float(line[4]), float(line[5])
+            # The product is a tower's batch, as far as the printed digits go.
+            error = 0.05 * seconds + 0.0005 * rate + 0.0001
+            self.assertAlmostEqual(rate * seconds, batch, delta=error, msg=line[0])
+        return [float(line[3]) for line in lines]
+
+    def test_S0_02_S0_05_lines_and_a_checkpoint(self):
+        output = self.train("cifar10_multi_gpu_train", "--num_gpus", "2", "--max_steps", "50", "--batch_size", "16",
+                            "--devices", "cpu:0-1")
+        losses = self.check_lines(output, [0, 10, 20, 30, 40], 16)
+        self.assertAlmostEqual(losses[0], 4.68, delta=0.05)
+        self.assertLess(losses[-1], losses[0])
+        self.assertIn("Filling queue with 20000 CIFAR images", output)
+        self.assertEqual(len(self.checkpoints()), 1)
+        self.assertIn("50", self.checkpoints()[0])
+        self.assertEqual(len(glob.glob(os.path.join(self.train_dir, "events.out.tfevents.*"))), 1)
+        # Again into the same folder: what was there is gone, what is not ours stays.
+        with open(os.path.join(self.train_dir, "notes.txt"), "w", encoding="utf-8") as file:
+            file.write("mine")
+        output = self.train("cifar10_train", "--max_steps", "3", "--batch_size", "8", "--log_frequency", "2")
+        self.check_lines(output, [0, 2], 8)
+        self.assertIn("Deleting the checkpoints", output)
+        self.assertEqual(len(self.checkpoints()), 1)
+        self.assertTrue(self.checkpoints()[0].endswith("3"))
+        self.assertTrue(os.path.exists(os.path.join(self.train_dir, "notes.txt")))
+
+    def test_S0_05_resumed_runs_count_on(self):
+        flags = ["--batch_size", "8", "--log_frequency", "2", "--seed", "5"]
+        straight = self.check_lines(self.train("cifar10_train", "--max_steps", "9", *flags), [0, 2, 4, 6, 8], 8)
+        first = self.check_lines(self.train("cifar10_train", "--max_steps", "5", *flags), [0, 2, 4], 8)
+        output = self.train("cifar10_train", "--max_steps", "9", "--resume", *flags)
+        self.assertIn("Resumed after step 5.", output)
+        self.assertEqual(first + self.check_lines(output, [6, 8], 8), straight)
+
+    def test_S0_16_placement_is_logged(self):
+        output = self.train("cifar10_multi_gpu_train", "--devices", "cpu:0,cpu:2", "--max_steps", "1", "--batch_size",
+                            "2", "--log_device_placement")
+        lines = set(output.splitlines())
+        place = "/job:localhost/replica:0/task:0/device:CPU:"
+        self.assertIn(f"conv1/weights: (Variable): {place}0", lines)
+        self.assertIn(f"tower_0/conv1/conv2d: (conv2d): {place}0", lines)
+        self.assertIn(f"tower_2/conv1/conv2d: (conv2d): {place}2", lines)
+        self.assertEqual(sum("(Variable)" in line for line in lines), 10)
+
+    def test_S0_07_the_real_data_is_proven_or_unproven(self):
+        nowhere = os.path.join(self.folder.name, "nowhere")
+        result = run("check_real_data", "--data_dir", nowhere)
+        self.assertEqual(result.returncode, 77, result.stdout + result.stderr)
+        self.assertIn("unproven: the loss near step 1,270", result.stdout)
+        self.assertIn(nowhere, result.stdout)
+        # Made-up pictures prove nothing.
+        self.train("cifar10_train", "--max_steps", "1", "--batch_size", "2")
+        result = run("check_real_data", "--data_dir", os.path.join(self.data_dir(), "synthetic"))
+        self.assertEqual(result.returncode, 77, result.stdout + result.stderr)
+        self.assertIn("expected the 50000 pictures", result.stdout)
+
+    def evaluate(self, *flags):
+        return run("cifar10_eval", "--synthetic", "--data_dir", self.data_dir(), "--checkpoint_dir", self.train_dir,
+                   "--eval_dir", os.path.join(self.folder.name, "eval"), *flags)
+
+    def test_evaluation(self):
+        result = self.evaluate("--run_once")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("No checkpoint file found", result.stdout)
+        self.train("cifar10_multi_gpu_train", "--devices", "cpu:0-1", "--max_steps", "60", "--batch_size", "16")
+        result = self.evaluate("--run_once", "--num_examples", "1000")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        precision = float(PRECISION.search(result.stdout)[1])
+        self.assertGreater(precision, 0.3)  # chance is 0.1
+        self.assertEqual(len(glob.glob(os.path.join(self.folder.name, "eval", "events.out.tfevents.*"))), 1)
+        self.check_repeated_evaluation()
+
+    def check_repeated_evaluation(self):
+        command = [os.path.join(FOLDER, "cifar10_eval"), "--synthetic", "--data_dir", self.data_dir(),
+                   "--checkpoint_dir", self.train_dir, "--eval_dir", self.folder.name, "--num_examples", "100",
+                   "--eval_interval_secs", "1"]
+        with subprocess.Popen(command, text=True, stdout=subprocess.PIPE) as process:
+            lines = [process.stdout.readline() for _ in range(2)]
+            process.terminate()
+        for line in lines:
+            self.assertRegex(line, PRECISION)
+
+    def test_wrong_usage(self):
+        for program, flags in (("cifar10_train", ["--num_gpus", "2"]), ("cifar10_train", ["--batch_size", "0"]),
+                               ("cifar10_multi_gpu_train", ["--num_gpus", "0"]),
+                               ("cifar10_multi_gpu_train", ["--devices", "cpu:0,cpu:0"]),
+                               ("cifar10_multi_gpu_train", ["--variable_device", "cpu:x"]),
+                               ("cifar10_eval", ["--eval_data", "mine"]), ("cifar10_eval", ["--num_examples", "0"])):
+            with self.subTest(program, flags=flags):
+                result = run(program, *flags)
+                self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+                self.assertIn(flags[0], result.stderr)
+        nowhere = os.path.join(self.folder.name, "nowhere")
+        for program in ("cifar10_train", "cifar10_multi_gpu_train"):
+            result = run(program, "--data_dir", nowhere, "--train_dir", self.train_dir)
+            self.assertEqual(result.returncode, 1)
+            for part in ("failed to find file: data_batch_1.bin", nowhere, "cifar-10-binary.tar.gz", "--synthetic"):
+                self.assertIn(part, result.stderr)
+        result = run("cifar10_train", "--synthetic", "--data_dir", self.data_dir(), "--train_dir", self.train_dir,
+                     "--resume")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("--resume: there is no checkpoint in " + self.train_dir, result.stderr)
+
+    def test_a_signal_saves_and_ends(self):
+        command = [os.path.join(FOLDER, "cifar10_train"), "--synthetic", "--data_dir", self.data_dir(), "--train_dir",
+                   self.train_dir, "--batch_size", "2", "--log_frequency", "1"]
+        with subprocess.Popen(command, text=True, stdout=subprocess.PIPE) as process:
+            while not LINE.match(process.stdout.readline()):
+                pass
+            process.send_signal(signal.SIGINT)
+            process.stdout.read()
+            self.assertEqual(process.wait(timeout=60), 75)
+        self.assertEqual(len(self.checkpoints()), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
