@@ -102,8 +102,10 @@ class ClosureQueue {
   /// Whether nothing is queued or runs. Throws as wait(), after waiting for what runs.
   bool done();
 
-  /// Cancels everything; no function waits any more. The journal does not hear of it.
-  void stop(const std::string& why = "the coordinator was stopped");
+  /// Cancels everything; no function waits any more, and those that did throw `why` (kCancelled if
+  /// there is none). The journal does not hear of it.
+  void stop(std::optional<Error> why = std::nullopt);
+  bool is_stopped() const;
 
   // Snapshots of all servers (ClosureLedger). roll_back() voids what runs and returns the new term.
 
@@ -139,7 +141,7 @@ class ClosureQueue {
   std::optional<std::uint64_t> spare_for(int worker, const ClosureTaker& taker)
       TUTTI_REQUIRES(mutex_);
   void settle() TUTTI_REQUIRES(mutex_);
-  void stop_now(const std::string& why) TUTTI_REQUIRES(mutex_);
+  void stop_now(const char* why) TUTTI_REQUIRES(mutex_);
   void attempt_over(const Handout& handout) TUTTI_REQUIRES(mutex_);
   void raise_failures(TimePoint deadline) TUTTI_REQUIRES(mutex_);
   void require_in_time(bool in_time, const char* who) TUTTI_REQUIRES(mutex_);
@@ -161,7 +163,7 @@ class ClosureQueue {
   int num_joining_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::string stopped_because_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<Error> why_stopped_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti::internal

@@ -84,7 +84,7 @@ void CoordinatorCore::start() {
   over_ = strategy_.when_over([this](const std::string& why) {
     log(LogLevel::kError, concat("coordinator: ", why));
     stop_.set();
-    queue_.stop(why);
+    queue_.stop(Error(ErrorCode::kUnavailable, why));
   });
   for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
     auto link = strategy_.connect_worker(worker, registry_);
