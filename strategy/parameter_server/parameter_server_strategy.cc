@@ -81,7 +81,8 @@ struct ParameterServerStrategy::Parts {
                                                               options.server, trains_apart);
     if (job->role() != internal::ParameterServerRole::kWorker) {
       // It makes the program's variables for itself, and never uses them.
-      Parts aside{options.local, nullptr, servers_in_process(options.num_servers)};
+      Parts aside{options.local, nullptr,
+                  internal::EmbeddedServers(options.num_servers).services()};
       aside.local.replicas = 0;
       aside.job = std::move(job);
       return aside;
@@ -103,7 +104,8 @@ struct ParameterServerStrategy::Parts {
         std::make_unique<internal::CoordinatedJob>(resolver, options.cluster, options.server);
     Parts parts{options.local, nullptr, job->servers()};
     // A server makes the program's variables for itself, and never uses them.
-    if (parts.servers.empty()) parts.servers = servers_in_process(job->cluster().count("ps"));
+    if (parts.servers.empty())
+      parts.servers = internal::EmbeddedServers(job->cluster().count("ps")).services();
     parts.coordinated = std::move(job);
     return parts;
   }

@@ -16,7 +16,7 @@ bool is_over(const ClosureLedger::Closure* closure) {
          (closure->state != State::kQueued && closure->state != State::kRunning);
 }
 
-Error cancelled_error(std::uint64_t number, const std::string& why) {
+Error cancelled_error(std::uint64_t number, const char* why) {
   return Error(ErrorCode::kCancelled, concat("closure ", number, ": was cancelled, because ", why,
                                              "; please schedule it again"));
 }
@@ -267,7 +267,7 @@ bool ClosureQueue::put_back(const Handout& handout, AttemptReport report) {
 void ClosureQueue::require_in_time(bool in_time, const char* who) {
   if (is_stopped_ && why_stopped_) throw why_stopped_->with_context(who);
   if (is_stopped_) {
-    fail(ErrorCode::kCancelled, who, ": ", stopped_because_, "; expected a running coordinator");
+    fail(ErrorCode::kCancelled, who, ": the coordinator was stopped; expected a running one");
   }
   if (in_time) return;
   fail(ErrorCode::kDeadlineExceeded, who, ": still ", ledger_.num_queued(), " closures queued and ",
@@ -314,7 +314,7 @@ bool ClosureQueue::done() {
 void ClosureQueue::stop(std::optional<Error> why) {
   MutexLock lock(mutex_);
   if (!is_stopped_) why_stopped_ = std::move(why);
-  stop_now(why_stopped_ ? why_stopped_->message() : std::string("the coordinator was stopped"));
+  stop_now(why_stopped_ ? why_stopped_->message().c_str() : "the coordinator was stopped");
 }
 
 bool ClosureQueue::is_stopped() const {
@@ -322,9 +322,8 @@ bool ClosureQueue::is_stopped() const {
   return is_stopped_;
 }
 
-void ClosureQueue::stop_now(const std::string& why) {
+void ClosureQueue::stop_now(const char* why) {
   if (std::exchange(is_stopped_, true)) return;
-  stopped_because_ = why;
   for (auto& [number, entry] : entries_) {
     if (entry.token != nullptr) entry.token->cancel();
     if (std::exchange(entry.is_settled, true)) continue;

@@ -153,7 +153,7 @@ class ClosureQueue {
   std::optional<std::uint64_t> spare_for(int worker, const ClosureTaker& taker)
       TUTTI_REQUIRES(mutex_);
   void settle() TUTTI_REQUIRES(mutex_);
-  void stop_now(const std::string& why) TUTTI_REQUIRES(mutex_);
+  void stop_now(const char* why) TUTTI_REQUIRES(mutex_);
   void attempt_over(const Handout& handout) TUTTI_REQUIRES(mutex_);
   void raise_failures(TimePoint deadline) TUTTI_REQUIRES(mutex_);
   void require_in_time(bool in_time, const char* who) TUTTI_REQUIRES(mutex_);
@@ -175,7 +175,6 @@ class ClosureQueue {
   int num_joining_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::string stopped_because_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> why_stopped_ TUTTI_GUARDED_BY(mutex_);
 };
 

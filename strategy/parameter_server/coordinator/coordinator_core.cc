@@ -93,7 +93,7 @@ void CoordinatorCore::start() {
   over_ = strategy_.when_over([this](const std::string& why) {
     log(LogLevel::kError, concat("coordinator: ", why));
     stop_.set();
-    queue_.stop(Error(ErrorCode::kCancelled, concat(why, "; expected a running coordinator")));
+    queue_.stop(Error(ErrorCode::kUnavailable, why));
   });
   if (!options_.snapshots.folder.empty()) go_on_from_folder();
   for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
@@ -136,7 +136,8 @@ void CoordinatorCore::await_workers() {
     }
     if (missing.empty()) return;
     const TimePoint now = clock.now();
-    const std::string names = concat(join(missing), " since ", seconds_text(now - begin), " s");
+    const std::string names =
+        concat(tutti::join(missing), " since ", seconds_text(now - begin), " s");
     if (now >= deadline && missing.size() < links_.size()) {
       return log_warning(concat("coordinator: goes on without ", names));
     }

@@ -98,6 +98,10 @@ class RemoteWorkerTest : public ::testing::Test {
       };
       return std::make_unique<internal::RemoteWorker>(std::move(options));
     }
+    std::shared_ptr<void> when_over(std::function<void(const std::string&)> told) override {
+      test_.over_ = std::move(told);
+      return nullptr;
+    }
 
    private:
     RemoteWorkerTest& test_;
@@ -135,6 +139,7 @@ class RemoteWorkerTest : public ::testing::Test {
   std::array<std::uint64_t, kWorkers> incarnations_{};
   std::array<std::unique_ptr<WorkerProcess>, kWorkers> processes_;
   std::array<internal::RemoteWorkerOptions::Lost, kWorkers> lost_;
+  std::function<void(const std::string&)> over_;
   std::unique_ptr<ClusterCoordinator> coordinator_;
 };
 
@@ -239,6 +244,19 @@ TEST_F(RemoteWorkerTest, AnIdleWorkerIsGoneAsSoonAsTheJobSaysSo) {
   EXPECT_TRUE(coordinator_->worker(0).is_alive());
   strategy_.expect_counted(10);
   EXPECT_EQ(strategy_.num_calls, 10);  // nothing was done twice
+}
+
+TEST_F(RemoteWorkerTest, AJobThatGoesOnWithoutItsChiefEndsWhatWaits) {
+  begin(0), begin(1);
+  start();
+  const RemoteValue endless = coordinator_->schedule("endless");
+  gate_.expect_inside(1);
+  over_("the job gave this process up");
+  expect_error(ErrorCode::kUnavailable, {"join: the job gave this process up"},
+               [&] { coordinator_->join(); });
+  expect_error(ErrorCode::kUnavailable, {"the job gave this process up"},
+               [&] { coordinator_->schedule("count"); });
+  expect_error(ErrorCode::kCancelled, {"the job gave this process up"}, [&] { endless.fetch(); });
 }
 
 TEST(WorkerMessage, EveryRequestAndOutcomeIsReadAsItWasWritten) {
