@@ -11,6 +11,7 @@
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/coordinator/embedded_servers.h"
 #include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
+#include "tutti/strategy/parameter_server/coordinator/journal_file.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
 namespace tutti::server_recovery_tests {
@@ -71,9 +72,16 @@ struct Counting {
     worker.kill();
     worker.restart();
   }
+  /// One that lives, when the last one that was killed does again.
   void kill_server(int index, const std::string& why = "killed") {
     CoordinatedStrategy& coordinated = strategy;
-    dynamic_cast<internal::EmbeddedServers&>(*coordinated.server_group()).kill(index, why);
+    auto& servers = dynamic_cast<internal::EmbeddedServers&>(*coordinated.server_group());
+    const TimePoint deadline = deadline_after(Clock::system().now(), std::chrono::seconds(60));
+    while (servers.lost() && Clock::system().now() < deadline) {
+      Clock::system().sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(servers.lost(), std::nullopt);
+    servers.kill(index, why);
   }
   void expect_counted(std::int64_t closures) {
     EXPECT_EQ(count.value().item_int(), closures);
@@ -336,7 +344,7 @@ TEST(ServerRecovery, OneCoordinatorHasAFolder) {
   const OwnFolder folder("one");
   const Counting program(folder.path());
   expect_error(ErrorCode::kFailedPrecondition, {"journal: another coordinator writes it"},
-               [&] { Counting second(folder.path()); });
+               [&] { internal::JournalFile(folder.path(), {}); });
 }
 
 TEST(ServerRecovery, OptionsOfNoUseAreRefused) {
