@@ -136,7 +136,7 @@ TEST(ServerStatisticsTest, ClosuresCountFromTheirOwnReads) {
   const testing::HangWatchdog watchdog("staleness of closures");
   ParameterServerStrategy strategy({.local = strategy_tests::on_cpus(1), .num_workers = 2});
   const auto scope = strategy.scope();
-  Variable w(Tensor::scalar(0.0), {.name = "w"});
+  Variable w(Tensor(0.0f), {.name = "w"});
   ClusterCoordinator coordinator(strategy, {.window = 1});
   Event slow_has_read, fast_is_done;
   coordinator.define("slow", [&] {
