@@ -24,7 +24,9 @@ CentralStorageOptions strategy_options(const TowerTrainerOptions& options) {
     fail(ErrorCode::kInvalidArgument, "TowerTrainer: expected a batch_size of 1 or more, got ",
          options.batch_size);
   }
-  return {.local = {.devices = options.devices}, .parameter_device = options.variable_device};
+  // Towers exchange nothing by themselves: there is no reason to start NCCL.
+  return {.local = {.devices = options.devices, .deterministic = true},
+          .parameter_device = options.variable_device};
 }
 
 std::vector<GradientAndVariable> on_device(std::vector<GradientAndVariable> pairs, Device device) {

@@ -23,7 +23,6 @@ namespace {
 
 using namespace examples::cifar10;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 namespace trainer_test {
 
