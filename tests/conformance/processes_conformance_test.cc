@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/hang_watchdog.h"
+#include "tests/support/sanitizers.h"
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cross_device_ops/conformance/report.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
@@ -12,12 +13,16 @@ namespace processes_conformance_test {
 
 using Way = ConnectOptions::Way;
 
+// Sixteen ranks in one process map 256 windows; ThreadSanitizer leaves 1.5 TiB for all mappings.
+constexpr std::size_t kPlaceBytes = std::size_t{1} << (testing::kIsSanitized ? 30 : 34);
+
 /// The ranks are threads here, each with mappings of its own, as processes have.
 SubjectFactories over(const std::string& algorithm, Way way) {
   return {.spread = [=](int world, Duration timeout) -> RankFactory {
     const auto store = std::make_shared<InProcessStore>();
     return [=](int rank) {
-      const ConnectedRanks connected = connect_ranks(rank, world, *store, {.way = way});
+      const ConnectedRanks connected =
+          connect_ranks(rank, world, *store, {.way = way, .place_bytes = kPlaceBytes});
       return make_communicator(connected.transport,
                                CommunicatorOptions{.algorithm = algorithm, .timeout = timeout});
     };

@@ -15,7 +15,9 @@
 // ThreadSanitizer counts calls and returns of each stack: a function in which one stack is left and
 // another is entered must not be counted.
 #define TUTTI_SWITCHES_STACKS inline __attribute__((always_inline))
-#if defined(TUTTI_UNDER_TSAN)
+#if defined(TUTTI_UNDER_TSAN) && defined(__clang__)  // no_sanitize_thread would leave the counting
+#define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((disable_sanitizer_instrumentation))
+#elif defined(TUTTI_UNDER_TSAN)
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((no_sanitize_thread))
 #else
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK
