@@ -132,12 +132,12 @@ TEST(ServerRecovery, REL_G5b_CountsAreExactWhoeverDies) {
   const RandomStream random({.seed = 20});
   std::array<int, 4> num_killed{};
   auto program = std::make_unique<Counting>(folder.path(), 150);
-  std::int64_t next_kill = kClosures / (kKills + 1);
+  std::int64_t next_kill = kClosures / kKills;
   while (program->next() < kClosures) {
     (void)program->schedule();
     if (program->next() != next_kill) continue;
     const auto place = static_cast<std::uint64_t>(next_kill);
-    next_kill += kClosures / (kKills + 1);
+    next_kill += kClosures / kKills;
     const auto kind = static_cast<std::size_t>(random.below(2 * place, 4));
     const auto victim = static_cast<int>(random.below(2 * place + 1, 3));
     ++num_killed[kind];
