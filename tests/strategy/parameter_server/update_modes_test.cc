@@ -55,7 +55,7 @@ std::vector<std::string> run_apart(int num_workers, const Services& servers,
 
 ParameterServerOptions options_of(UpdateMode mode, int replicas = 1) {
   ParameterServerOptions options;
-  options.local = on_cpus(replicas);
+  options.local = on_cpus(1, replicas);
   options.update_mode = mode;
   return options;
 }
@@ -83,6 +83,7 @@ struct Countdown {
     double read = 0.0;
     strategy.run([&] {
       GradientTape tape;
+      (void)optimizer.learning_rate();  // all that a step reads is read here
       const Tensor value = w.value();
       read = -value.item();
       between();
