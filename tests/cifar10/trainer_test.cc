@@ -188,7 +188,7 @@ TEST(TowerTrainer, S0_10_S0_21_EachTowerHasItsOwnLossesAndVariablesHaveNoTower) 
 }
 
 // The variables' device has them, computes the mean and applies it; towers compute on theirs.
-TEST(TowerTrainer, S0_16_S1_02_S1_03_PlacementOfVariablesAndTowers) {
+TEST(TowerTrainer, S1_02_S1_03_PlacementOfVariablesAndTowers) {
   using namespace trainer_test;
   const testing::HangWatchdog watchdog("towers", kLimit);
   const Device third{DeviceType::kCpu, 2};
@@ -222,7 +222,7 @@ TEST(TowerTrainer, S0_16_S1_02_S1_03_PlacementOfVariablesAndTowers) {
   }
 }
 
-TEST(TowerTrainer, S1_12_MirroredVariablesTakeTheSameMemoryEverywhereSharedOnesOneDevices) {
+TEST(TowerTrainer, MirroredVariablesTakeTheSameMemoryEverywhereSharedOnesOneDevices) {
   using namespace trainer_test;
   const auto bytes_on = [](const std::vector<Variable>& variables, Device device) {
     std::size_t bytes = 0;

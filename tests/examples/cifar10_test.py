@@ -82,7 +82,7 @@ class Cifar10(unittest.TestCase):
         self.assertIn("Resumed after step 5.", output)
         self.assertEqual(first + self.check_lines(output, [6, 8], 8), straight)
 
-    def test_S0_16_placement_is_logged(self):
+    def test_placement_is_logged(self):
         output = self.train("cifar10_multi_gpu_train", "--devices", "cpu:0,cpu:2", "--max_steps", "1", "--batch_size",
                             "2", "--log_device_placement")
         lines = set(output.splitlines())
@@ -92,7 +92,7 @@ class Cifar10(unittest.TestCase):
         self.assertIn(f"tower_2/conv1/conv2d: (conv2d): {place}2", lines)
         self.assertEqual(sum("(Variable)" in line for line in lines), 10)
 
-    def test_S0_07_the_real_data_is_proven_or_unproven(self):
+    def test_real_data_is_proven_or_unproven(self):
         nowhere = os.path.join(self.folder.name, "nowhere")
         result = run("check_real_data", "--data_dir", nowhere)
         self.assertEqual(result.returncode, 77, result.stdout + result.stderr)
