@@ -74,10 +74,10 @@ class ClusterCoordinator {
     registry_to_define(step).define(step, std::move(fn));
   }
   /// On the chief: returns when the workers can be given closures. With SnapshotOptions the
-  /// variables, all made before, then have the values of the last cut in the folder. On workers and
-  /// servers: serves until the chief is done, and ends the process with the run's code: 0, or 1 when
-  /// the chief was lost or failed. Throws kDeadlineExceeded when no worker came; kFailedPrecondition
-  /// naming the steps that a worker defines otherwise.
+  /// variables, all made before, then have the values of the last cut in the folder. On workers
+  /// and servers: serves until the chief is done, and ends the process with the run's code: 0, or
+  /// 1 when the chief was lost or failed. Throws kDeadlineExceeded when no worker came;
+  /// kFailedPrecondition naming the steps that a worker defines otherwise.
   void start();
 
   /// Gives the step to the next worker that is free, and returns at once (waits while the queue is
