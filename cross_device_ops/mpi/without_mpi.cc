@@ -12,11 +12,11 @@ namespace internal {
 
 std::string why_no_mpi() {
   return "mpi: this build has no MPI; try apt-get install libopenmpi-dev openmpi-bin and "
-         "configuring with -DTUTTI_MPI=ON";
+         "configuring with -DTUTTI_MPI=ON, or another operation such as canonical";
 }
 
 std::unique_ptr<CollectiveEngine> mpi_engine(const Group&, TimePoint) {
-  fail(ErrorCode::kUnimplemented, why_no_mpi(), ", or another operation such as canonical");
+  fail(ErrorCode::kUnimplemented, why_no_mpi());
 }
 
 }  // namespace internal

@@ -202,6 +202,7 @@ TEST_P(Control, G14_WaitsForMissingMembersAndNamesThem) {
   const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(after(20s)); });
   const auto c = join(*server, 2);
   c->wait_for_members(after(20s));
+  waiter->join();  // before somebody leaves
 }
 
 TEST_P(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
