@@ -23,7 +23,7 @@ using namespace tutti::internal;
 template <std::size_t kBytes, class Decode>
 void check(std::span<const std::byte> data, const Decode& decode) {
   std::array<std::byte, kBytes> bytes{};
-  std::memcpy(bytes.data(), data.data(), std::min(data.size(), kBytes));
+  std::ranges::copy(data.first(std::min(data.size(), kBytes)), bytes.begin());
   try {
     const auto value = decode(bytes);
     // What was accepted is what encoding gives back.
