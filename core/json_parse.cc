@@ -45,14 +45,16 @@ std::size_t offset_of_excess_depth(std::string_view text) {
 }
 
 /// The part of nlohmann's message behind "... line 1, column 5: ", which repeats the position. What
-/// it last read may end within a letter, so only ASCII is kept.
+/// it last read may end within a letter, so only ASCII is kept; and may be long.
 std::string reason_of(std::string_view message) {
+  constexpr std::size_t kMaxLength = 300;
   const std::size_t column = message.find("column ");
   const std::size_t colon = message.find(": ", column == std::string_view::npos ? 0 : column);
   std::string reason(colon == std::string_view::npos ? message : message.substr(colon + 2));
   for (char& c : reason) {
     if (c < ' ' || c > '~') c = '?';
   }
+  if (reason.size() > kMaxLength) reason = reason.substr(0, kMaxLength) + "...";
   return reason;
 }
 

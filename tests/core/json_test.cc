@@ -102,6 +102,13 @@ TEST(JsonParse, RefusesZeroBytesWhereverTheyStand) {
   EXPECT_NE(json_error("[\"a\0b\"]"sv), "accepted");
 }
 
+TEST(JsonParse, ErrorsStayShortHoweverLongTheTextIs) {
+  const std::string error = json_error(concat("{\"", std::string(100'000, 'a'), "\n"));
+  EXPECT_LT(error.size(), 500u);
+  EXPECT_NE(error.find("control character"), std::string::npos) << error;
+  EXPECT_EQ(error.find('\n'), std::string::npos);
+}
+
 TEST(JsonParse, LimitsTheDepth) {
   const std::string open(256, '['), close(256, ']');
   EXPECT_EQ(Json::parse(open + close).as_array().size(), 1u);

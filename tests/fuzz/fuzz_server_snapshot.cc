@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <span>
 #include <vector>
 
@@ -21,7 +20,7 @@ using Bytes = std::vector<std::byte>;
 CheckedReader::Source source_of(std::span<const std::byte> bytes) {
   return [bytes](std::uint64_t offset, std::span<std::byte> out) {
     if (offset > bytes.size() || out.size() > bytes.size() - offset) std::abort();
-    std::memcpy(out.data(), bytes.data() + offset, out.size());
+    std::ranges::copy(bytes.subspan(offset, out.size()), out.begin());
   };
 }
 
