@@ -97,7 +97,9 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options, const 
     const Tensor logits = model(batch.features(), {.training = true});
     const Tensor per_example = losses::sparse_categorical_crossentropy(batch.labels(), logits);
     const Tensor loss = compute_average_loss(per_example, batch.global_rows() * batches_per_step);
-    optimizer.minimize(tape, loss);
+    // Read behind the weights, in the same step: a gradient for a step after the last one would
+    // wait for workers that have ended.
+    if (global_step.value().item_int() < task.train_steps) optimizer.minimize(tape, loss);
     return loss;
   };
 
