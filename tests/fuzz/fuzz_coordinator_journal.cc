@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "tests/fuzz/plain_or_checked.h"
 #include "tutti/cluster/handshake/byte_stream.h"
 #include "tutti/cluster/tcp/crc32c.h"
 #include "tutti/core/error.h"
@@ -23,7 +24,7 @@ using Bytes = std::vector<std::byte>;
 constexpr LedgerRules kRules{4, 2, true};
 
 /// What was accepted is a ledger that another journal can begin with.
-void read(std::span<const std::byte> file) {
+void read_damaged(std::span<const std::byte> file) {
   try {
     const FoundJournal found = read_journal_file("journal", file, kRules);
     if (found.num_bytes > file.size()) std::abort();
@@ -76,11 +77,5 @@ Bytes checked(std::span<const std::byte> input) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto input = std::as_bytes(std::span(data, size));
-  if (size > 0 && data[0] % 2 == 0) {
-    read(input.subspan(1));
-  } else if (size > 0) {
-    read(checked(input.subspan(1)));
-  }
-  return 0;
+  return fuzz_plain_or_checked(data, size, read_damaged, checked);
 }

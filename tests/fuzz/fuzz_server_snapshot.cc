@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "tests/fuzz/plain_or_checked.h"
 #include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/server/snapshot_file.h"
 
@@ -38,7 +39,7 @@ Bytes file_of(const SavedSnapshot& saved) {
 
 /// What was accepted a server could have written (but for what fills up between tensors), and a
 /// server starts with it.
-void read(std::span<const std::byte> file) {
+void read_damaged(std::span<const std::byte> file) {
   try {
     const SavedSnapshot saved = read_snapshot("snapshot", file.size(), source_of(file));
     const Bytes again = file_of(saved);
@@ -66,11 +67,5 @@ Bytes checked(std::span<const std::byte> input) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto input = std::as_bytes(std::span(data, size));
-  if (size > 0 && data[0] % 2 == 0) {
-    read(input.subspan(1));
-  } else if (size > 0) {
-    read(checked(input.subspan(1)));
-  }
-  return 0;
+  return fuzz_plain_or_checked(data, size, read_damaged, checked);
 }
