@@ -103,7 +103,7 @@ void SharedEngine::require_same_call(const CollectiveCall& call) const {
 void SharedEngine::do_parts(const CollectiveCall& call) {
   // In an all_to_all every rank has just looked into all others' memory, and so must stay.
   if (!group_->shares_parts() || call.collective == Collective::kAllToAll) {
-    group_->take_own_part();
+    group_->take_own_part(rank_);
     parts_.do_part(call, rank_);
     group_->finish_part(rank_);
     return;

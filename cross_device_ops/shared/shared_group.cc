@@ -25,6 +25,7 @@ SharedGroup::SharedGroup(int size)
              std::vector<Seat>(static_cast<std::size_t>(size))},
       progress_(static_cast<std::size_t>(size)),
       shares_parts_(size > num_hardware_threads()),
+      num_lanes_(PartLanes::num_lanes(size, num_hardware_threads())),
       wait_(shares_parts_ ? SpinPolicy::kYield : SpinPolicy::kSpin),
       states_(static_cast<std::size_t>(size)) {}
 
@@ -65,18 +66,11 @@ void SharedGroup::arrive(int rank, const CollectiveCall& call, const CollectiveH
 }
 
 int SharedGroup::take_part(int rank) {
-  const std::uint64_t n = progress_.size();
-  const std::uint64_t end = round_of(rank) * n;
-  std::uint64_t next = parts_taken_.load();
-  do {
-    if (next >= end) return -1;
-  } while (!parts_taken_.compare_exchange_weak(next, next + 1));
-  return static_cast<int>(next % n);
+  return parts_taken_.take(round_of(rank), static_cast<int>(progress_.size()), num_lanes_);
 }
 
-void SharedGroup::take_own_part() {
-  // Rounds are told apart by how many parts were taken before.
-  if (shares_parts_) parts_taken_.fetch_add(1);
+void SharedGroup::take_own_part(int rank) {
+  if (shares_parts_) parts_taken_.take_part(rank, static_cast<int>(progress_.size()), num_lanes_);
 }
 
 void SharedGroup::finish_part(int rank) {

@@ -12,6 +12,7 @@
 
 #include "tutti/core/spin_wait.h"
 #include "tutti/cross_device_ops/collective_header.h"
+#include "tutti/cross_device_ops/shared/part_lanes.h"
 
 namespace tutti::internal {
 
@@ -46,7 +47,7 @@ class SharedGroup {
   /// A part that nobody has taken; -1: none is left. If shares_parts().
   int take_part(int rank);
   /// For a round in which every rank does its own part.
-  void take_own_part();
+  void take_own_part(int rank);
   void finish_part(int rank);
   /// Waits until all parts are done: never long, for nothing in a part waits.
   void leave(int rank);
@@ -89,7 +90,8 @@ class SharedGroup {
   const bool shares_parts_;
   // Written when the group closes: until then every rank has a copy in its cache.
   alignas(64) std::atomic<bool> closed_{false};
-  alignas(64) std::atomic<std::uint64_t> parts_taken_{0};
+  const int num_lanes_;
+  PartLanes parts_taken_;
   alignas(64) std::atomic<std::uint64_t> parts_done_{0};
   SpinWait wait_;
 

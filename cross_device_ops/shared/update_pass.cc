@@ -23,6 +23,8 @@ namespace {
 // once, unless the rule has slots, and so more to set up for each.
 constexpr std::size_t kBlockBytes = 8192;
 constexpr std::size_t kBlockBytesPastCaches = 512;
+// How far ahead memory is asked for: while a block is stored, the next ones are on their way.
+constexpr std::size_t kAheadBytes = 3072;
 
 #if defined(__x86_64__)
 [[gnu::target("avx")]] void stream_lines(const std::byte* from, std::byte* to, std::size_t bytes) {
@@ -70,7 +72,11 @@ class Pass {
         range_(range),
         element_(size_of(range.dtype)),
         starts_(range.gradients.size()),
-        slots_(range.slots.size()) {}
+        slots_(range.slots.size()),
+        updated_{range.weights[range.reader]} {
+    for (const std::vector<std::byte*>& slot : range.slots) updated_.push_back(slot[range.reader]);
+    asked_.resize(updated_.size());
+  }
 
   void run() {
     const bool is_short = past_caches_ && slots_.empty();
@@ -84,7 +90,12 @@ class Pass {
  private:
   void step(std::size_t offset, std::size_t count) {
     for (std::size_t r = 0; r < starts_.size(); ++r) starts_[r] = range_.gradients[r] + offset;
-    sum_along_tree(range_.dtype, starts_, sum_.data(), count);
+    if (past_caches_) {
+      for (std::size_t s = 0; s < asked_.size(); ++s) asked_[s] = updated_[s] + offset;
+      sum_along_tree(range_.dtype, starts_, sum_.data(), count, asked_, kAheadBytes);
+    } else {
+      sum_along_tree(range_.dtype, starts_, sum_.data(), count);
+    }
     if (mean_) divide(range_.dtype, sum_.data(), count, starts_.size());
     for (std::size_t s = 0; s < slots_.size(); ++s) {
       slots_[s] = range_.slots[s][range_.reader] + offset;
@@ -117,6 +128,8 @@ class Pass {
   const std::size_t element_;
   std::vector<const std::byte*> starts_;
   std::vector<void*> slots_;
+  std::vector<const std::byte*> updated_;  // weights, then slots: of the rank that reads its own
+  std::vector<const std::byte*> asked_;
   alignas(64) std::array<std::byte, kBlockBytes> sum_;
 };
 

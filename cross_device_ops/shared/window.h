@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "tutti/cross_device_ops/collective_header.h"
+#include "tutti/cross_device_ops/shared/part_lanes.h"
 #include "tutti/cross_device_ops/shared/process_wait.h"
 
 namespace tutti::internal {
@@ -43,7 +44,7 @@ struct WindowBoard {
   std::atomic<std::uint64_t> first_failed_round{0};
   std::array<char, kTextBytes> text{};
   alignas(64) WaitWord wait;
-  alignas(64) std::atomic<std::uint64_t> parts_taken{0};
+  PartLanes parts_taken;
   alignas(64) std::atomic<std::uint64_t> parts_done{0};
 };
 

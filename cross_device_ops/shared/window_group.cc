@@ -112,6 +112,7 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
   int num_cores = 0;
   for (const std::uint64_t word : cores) num_cores += std::popcount(word);
   shares_parts_ = link_.transport->size() > num_cores;
+  num_lanes_ = PartLanes::num_lanes(size(), num_cores);
   MutexLock lock(mutex_);
   board_ = &window(0).board();
   wait_.emplace(&board_->wait, shares_parts_ ? SpinPolicy::kYield : SpinPolicy::kSpin);
@@ -184,18 +185,10 @@ std::string WindowGroup::missing(std::uint64_t round) const {
   return join(ranks);
 }
 
-int WindowGroup::take_part() {
-  const auto n = static_cast<std::uint64_t>(size());
-  const std::uint64_t end = part_round_ * n;
-  std::uint64_t next = board_->parts_taken.load();
-  do {
-    if (next >= end) return -1;
-  } while (!board_->parts_taken.compare_exchange_weak(next, next + 1));
-  return static_cast<int>(next % n);
-}
+int WindowGroup::take_part() { return board_->parts_taken.take(part_round_, size(), num_lanes_); }
 
 void WindowGroup::take_own_part() {
-  if (shares_parts_) board_->parts_taken.fetch_add(1);
+  if (shares_parts_) board_->parts_taken.take_part(rank(), size(), num_lanes_);
 }
 
 void WindowGroup::finish_part() {

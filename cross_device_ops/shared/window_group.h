@@ -98,6 +98,7 @@ class WindowGroup {
   const std::shared_ptr<HostMemory> memory_;
   const WindowLayout layout_;
   bool shares_parts_ = false;
+  int num_lanes_ = 1;
   std::uint64_t round_ = 0;
   std::uint64_t part_round_ = 0;  // rounds with parts are told apart by how many were taken
   std::size_t own_offset_ = 0;
