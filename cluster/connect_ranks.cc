@@ -42,6 +42,17 @@ std::size_t ring_bytes_of(int size, const ConnectOptions& options) {
   return bytes;
 }
 
+int connections_of(int asked) {
+  if (asked == 0) {
+    return Environment::of_process()
+        .find_int("TUTTI_TCP_CONNECTIONS", 1, kMostTcpConnections)
+        .value_or(1);
+  }
+  if (asked >= 1 && asked <= kMostTcpConnections) return asked;
+  fail(ErrorCode::kInvalidArgument, "connect_ranks: tcp_connections; expected 1 to ",
+       kMostTcpConnections, ", or 0 for what TUTTI_TCP_CONNECTIONS says, got ", asked);
+}
+
 /// Turns the connections of one rank into links.
 class Linker {
  public:
@@ -50,6 +61,7 @@ class Linker {
         size_(size),
         options_(options),
         deadline_(deadline_after(Clock::system().now(), options.timeout)),
+        num_connections_(connections_of(options.tcp_connections)),
         segments_(static_cast<std::size_t>(std::max(size, 0))) {
     if (is_member() && options.way != Way::kTcp) make_segment();
   }
@@ -62,7 +74,8 @@ class Linker {
         .timeout = options_.timeout,
         .key_prefix = options_.key_prefix,
         .secret = options_.secret,
-        .job_id = options_.job_id};
+        .job_id = options_.job_id,
+        .tcp_connections = num_connections_};
     if (!options.secret.is_set()) options.secret = JobSecret::from_environment();
     if (options.job_id.empty()) {
       options.job_id = Environment::of_process().find("TUTTI_JOB_ID").value_or("");
@@ -139,13 +152,15 @@ class Linker {
     std::vector<std::uint64_t> nonces;
     for (const Connection& connection : connections.by_rank) nonces.push_back(connection.nonce);
     nonces[index()] = connections.nonce;
-    hub_ = std::make_shared<internal::SessionHub>(std::move(nonces), std::move(connections.door));
+    hub_ = std::make_shared<internal::SessionHub>(std::move(nonces), std::move(connections.door),
+                                                  static_cast<std::size_t>(num_connections_));
   }
 
   internal::PeerLink link_to(std::size_t peer, Connection connection) {
     std::string name = name_of_peer(peer, connection);
     if (!connection.is_local) {
-      words_.push_back(concat("rank ", peer, ": tcp ", connection.address));
+      words_.push_back(concat("rank ", peer, ": tcp ", connection.address,
+                              num_connections_ > 1 ? concat(" x ", num_connections_) : ""));
       return {internal::session_stream({.hub = hub_,
                                         .socket = std::move(connection.socket),
                                         .peer = static_cast<int>(peer),
@@ -171,6 +186,7 @@ class Linker {
   const int size_;
   const ConnectOptions& options_;
   const TimePoint deadline_;
+  const int num_connections_;
   std::vector<std::shared_ptr<Segment>> segments_;  // by rank
   std::shared_ptr<internal::SessionHub> hub_;
   std::vector<std::string> words_;
@@ -211,6 +227,7 @@ std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& stor
                         .address = options.address,
                         .timeout = options.timeout,
                         .patience = options.patience,
+                        .tcp_connections = options.tcp_connections,
                         .key_prefix = options.key_prefix,
                         .bytes_kept = options.bytes_kept,
                         .secret = options.secret,

@@ -12,6 +12,8 @@
 
 namespace tutti {
 
+inline constexpr int kMostTcpConnections = 16;
+
 struct ConnectOptions {
   /// kAuto: shared memory with ranks of the same machine, user and network namespace, if there is
   /// memory for it; TCP with the others. The other two force one of them.
@@ -27,6 +29,9 @@ struct ConnectOptions {
   Duration timeout = std::chrono::seconds(30);
   /// For a peer whose connection broke and that cannot be reached: then it counts as gone.
   Duration patience = std::chrono::seconds(10);
+  /// Between two ranks that TCP connects, used at once; the same on all ranks, at most
+  /// kMostTcpConnections. 0: as TUTTI_TCP_CONNECTIONS says, else one.
+  int tcp_connections = 0;
   /// In front of the group's keys in the store. Groups that exist at once need different ones.
   std::string key_prefix = "ranks";
   /// See TcpOptions and ShmOptions.

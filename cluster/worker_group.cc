@@ -10,6 +10,7 @@
 #include "tutti/cluster/mpi/mpi_transport.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/tcp/stream.h"
+#include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 
@@ -69,6 +70,7 @@ ConnectOptions connect_options(const WorkerGroupOptions& options, const std::str
     return own.empty() ? environment.find(name).value_or("") : own;
   };
   ConnectOptions connect{.way = options.way,
+                         .tcp_connections = options.tcp_connections,
                          .allow_insecure_network = options.join.allow_insecure_network};
   const std::string host = host_of(address);
   if (!host.empty()) connect.address = host;
@@ -103,8 +105,18 @@ class WorkerGroup::Alarm {
       first_ = verdict;
       action = action_;
     }
-    transport->abort(error);
-    if (action) action(error);
+    // Last words to a peer that is lost as well take 0.2 s, and the next verdict may be on it.
+    MutexLock lock(ending_mutex_);
+    ending_ = Executor::system().start("end-calls", [transport, error, action] {
+      transport->abort(error);
+      if (action) action(error);
+    });
+  }
+
+  /// Nothing of a transport that is to be replaced is under way any more.
+  void settle() {
+    MutexLock lock(ending_mutex_);
+    ending_.reset();
   }
 
   void set_action(std::function<void(const Error&)> action) {
@@ -141,6 +153,8 @@ class WorkerGroup::Alarm {
   std::uint64_t last_number_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::optional<Verdict> first_ TUTTI_GUARDED_BY(mutex_);
   std::function<void(const Error&)> action_ TUTTI_GUARDED_BY(mutex_);
+  Mutex ending_mutex_;
+  std::unique_ptr<Thread> ending_ TUTTI_GUARDED_BY(ending_mutex_);
 };
 
 /// The job's store for the time of connecting: waiting ends when a worker is lost meanwhile.
@@ -258,6 +272,7 @@ void WorkerGroup::wait_for_workers(TimePoint deadline) {
 }
 
 void WorkerGroup::connect_generation(std::uint64_t number, TimePoint deadline) {
+  alarm_->settle();
   transport_.reset();
   const TimePoint now = Clock::system().now();
   ConnectOptions connect = connect_;
@@ -312,6 +327,7 @@ std::string WorkerGroup::remembered(const std::string& key) {
 }
 
 WorkerGroup::~WorkerGroup() {
+  alarm_->settle();
   transport_.reset();
   plane_.client.reset();
   plane_.server.reset();

@@ -158,6 +158,10 @@ void ControlSession::run() {
       if (!reconnect()) return;
       last_heard_ = last_round = now();
     }
+    if (may_be_cut_off(now())) {
+      renew();
+      last_round = now();
+    }
     if (now() >= next_heartbeat) {
       send_heartbeat();
       next_heartbeat = deadline_after(now(), every);
@@ -215,10 +219,35 @@ bool ControlSession::reconnect() {
   }
 }
 
-std::optional<Verdict> ControlSession::judge_server(TimePoint time) const {
-  if (welcome_.host.pid == this_process().pid && welcome_.host_machine == this_process().machine) {
-    return std::nullopt;  // a server in this process is as alive as this thread
+/// A server in this process is as alive as this thread.
+bool ControlSession::hosts_the_server() const {
+  return welcome_.host.pid == this_process().pid && welcome_.host_machine == this_process().machine;
+}
+
+/// Heartbeats are answered at once. Where packets vanish on the way no end of the connection is
+/// ever told: it may be this connection alone, with nothing wrong at its ends.
+bool ControlSession::may_be_cut_off(TimePoint time) const {
+  return !hosts_the_server() &&
+         time - last_heard_ >= std::chrono::milliseconds(welcome_.silent_ms) / 2;
+}
+
+/// Tries another connection beside the silent one, until there is more to judge by.
+void ControlSession::renew() {
+  const Duration silence = now() - last_heard_;
+  Attempt attempt;
+  try {
+    attempt = join_once(deadline_after(now(), std::chrono::milliseconds(welcome_.silent_ms) / 2));
+  } catch (const Error& error) {
+    attempt.reason = error.message();
   }
+  if (!attempt.reason.empty()) return;
+  last_heard_ = now();
+  log_info(concat("control: ", joined_.who.task.to_string(), " heard nothing from ", server_name(),
+                  " for ", seconds_text(silence), " s, and has another connection now"));
+}
+
+std::optional<Verdict> ControlSession::judge_server(TimePoint time) const {
+  if (hosts_the_server()) return std::nullopt;
   const Duration silence = time - last_heard_;
   const Duration limit = std::chrono::milliseconds(welcome_.silent_ms);
   if (silence < limit) return std::nullopt;

@@ -49,6 +49,9 @@ class ControlSession {
 
   void run();
   bool reconnect();
+  bool may_be_cut_off(TimePoint now) const;
+  void renew();
+  bool hosts_the_server() const;
   void take(const Message& message);
   void take_verdict(Verdict verdict);
   void send(const Message& message);

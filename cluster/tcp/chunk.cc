@@ -83,6 +83,8 @@ std::array<std::byte, kResumeBytes> encode(const Resume& resume) {
   std::memcpy(bytes.data(), hello.data(), hello.size());
   if (!resume.is_first) put(bytes.data(), kResumeMagic);  // instead of the hello's
   put(bytes.data() + kHelloBytes, resume.received);
+  put(bytes.data() + kHelloBytes + 8, resume.connection);
+  put(bytes.data() + kHelloBytes + 10, resume.num_connections);
   seal(bytes);
   return bytes;
 }
@@ -93,7 +95,9 @@ Resume decode_resume(std::span<const std::byte, kResumeBytes> bytes) {
   std::array<std::byte, kHelloBytes> hello = encode(Hello{.size = 1});  // for its magic
   const std::size_t begin = is_first ? 0 : sizeof(kResumeMagic);
   std::memcpy(hello.data() + begin, bytes.data() + begin, kHelloBytes - begin);
-  return {decode_hello(hello), get<std::uint64_t>(bytes.data() + kHelloBytes), is_first};
+  return {decode_hello(hello), get<std::uint64_t>(bytes.data() + kHelloBytes), is_first,
+          get<std::uint16_t>(bytes.data() + kHelloBytes + 8),
+          get<std::uint16_t>(bytes.data() + kHelloBytes + 10)};
 }
 
 std::array<std::byte, kResumedBytes> encode(const Resumed& resumed) {

@@ -35,11 +35,13 @@ ChunkHeader decode_chunk_header(std::span<const std::byte, kChunkHeaderBytes> by
 /// What the opener of a new connection says, after the handshake.
 struct Resume {
   Hello hello;
-  std::uint64_t received = 0;  // bytes of the other direction that have arrived
-  bool is_first = false;       // a session begins: the answer is a Welcome, else a Resumed
+  std::uint64_t received = 0;         // bytes of the other direction that have arrived
+  bool is_first = false;              // a session begins: the answer is a Welcome, else a Resumed
+  std::uint16_t connection = 0;       // which one of the session's
+  std::uint16_t num_connections = 1;  // that the session has, when all are there
   bool operator==(const Resume&) const = default;
 };
-inline constexpr std::size_t kResumeBytes = kHelloBytes + 12;
+inline constexpr std::size_t kResumeBytes = kHelloBytes + 16;
 std::array<std::byte, kResumeBytes> encode(const Resume& resume);
 /// Throws kInvalidArgument as decode_hello(), kDataLoss for a wrong checksum.
 Resume decode_resume(std::span<const std::byte, kResumeBytes> bytes);

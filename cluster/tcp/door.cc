@@ -88,6 +88,29 @@ std::string Door::last_refusal() const {
   return last_refusal_;
 }
 
+void Door::call_every(Duration pause, std::function<void()> action) {
+  MutexLock lock(mutex_);
+  action_ = std::move(action);
+  action_pause_ = pause;
+  action_at_ = deadline_after(Clock::system().now(), pause);
+  strike(wake_);
+}
+
+/// When the next one is due.
+TimePoint Door::act() {
+  std::function<void()> action;
+  TimePoint next;
+  {
+    MutexLock lock(mutex_);
+    const TimePoint now = Clock::system().now();
+    if (now < action_at_) return action_at_;
+    action = action_;
+    next = action_at_ = deadline_after(now, action_pause_);
+  }
+  action();
+  return next;
+}
+
 void Door::serve() {
   while (!stopping_) {
     wait();
@@ -100,7 +123,7 @@ void Door::serve() {
 
 void Door::wait() {
   descriptors_.assign({{wake_.get(), POLLIN, 0}});
-  TimePoint end = TimePoint::max();
+  TimePoint end = act();
   for (const Newcomer& newcomer : newcomers_) {
     descriptors_.push_back({newcomer.socket.get(), POLLIN, 0});
     end = std::min(end, newcomer.end);
@@ -111,6 +134,8 @@ void Door::wait() {
     if (accepts) descriptors_.push_back({listener.socket.get(), POLLIN, 0});
   }
   (void)poll_until(descriptors_, end);
+  std::uint64_t count = 0;
+  if (descriptors_[0].revents != 0) (void)!::read(wake_.get(), &count, sizeof(count));
   std::size_t i = 1;
   for (Newcomer& newcomer : newcomers_) newcomer.is_ready = descriptors_[i++].revents != 0;
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -45,12 +46,15 @@ class Door {
   const FileDescriptor& bell() const { return bell_; }
   /// Why the last one was refused that was no mere stranger; "": there was none.
   std::string last_refusal() const;
+  /// Its thread calls `action` from now on, again and again: return soon. Once.
+  void call_every(Duration pause, std::function<void()> action);
 
  private:
   struct Newcomer;
 
   void serve();
   void wait();
+  TimePoint act();
   void read_all(TimePoint now);
   bool is_settled(Newcomer& newcomer, TimePoint now);
   bool shake_hands(Newcomer& newcomer, TimePoint now);
@@ -75,6 +79,9 @@ class Door {
   mutable Mutex mutex_;
   std::list<Arrival> arrivals_ TUTTI_GUARDED_BY(mutex_);
   std::string last_refusal_ TUTTI_GUARDED_BY(mutex_);
+  std::function<void()> action_ TUTTI_GUARDED_BY(mutex_);
+  Duration action_pause_ TUTTI_GUARDED_BY(mutex_){};
+  TimePoint action_at_ TUTTI_GUARDED_BY(mutex_) = TimePoint::max();
   std::unique_ptr<Thread> thread_;
 };
 

@@ -167,7 +167,11 @@ class Rendezvous {
     if (connect_result(socket) != 0 || is_connected_to_itself(socket)) return false;
     Handshake handshake = rank_handshake(Handshake::Side::kClient, identity_);
     if (!shake_hands(handshake, socket, peer, announced)) return false;
-    const Resume opening{{rank_, peer, size_, own_.nonce, announced.nonce}, 0, true};
+    const Resume opening{{rank_, peer, size_, own_.nonce, announced.nonce},
+                         0,
+                         true,
+                         0,
+                         static_cast<std::uint16_t>(options_.tcp_connections)};
     const Digest256 key = handshake.session_key(Handshake::Side::kClient);
     if (!send_opening(socket, sealed(encode(opening), key))) return false;
     std::array<std::byte, kSealedWelcomeBytes> answer{};
@@ -271,17 +275,22 @@ class Rendezvous {
     if (!arrival.opening.is_first) return;
     const Hello& hello = arrival.opening.hello;
     std::optional<Announcement> announced;
-    const Welcome welcome = judge(hello, announced);
+    const Welcome welcome = judge(arrival.opening, announced);
     const bool answered = send_opening(arrival.socket, sealed(encode(welcome), arrival.key));
     if (welcome.verdict == Welcome::Verdict::kYes && answered) {
       keep(hello.from, std::move(arrival.socket), arrival.is_local, *announced);
     } else {
       refusals_.note(welcome.reason, Clock::system().now());
     }
+    // A rank of this very run: it will not come back with another number.
+    if (announced && welcome.verdict == Welcome::Verdict::kNo) {
+      fail(ErrorCode::kInvalidArgument, who(), ": ", welcome.reason);
+    }
   }
 
-  Welcome judge(const Hello& hello, std::optional<Announcement>& announced) {
+  Welcome judge(const Resume& opening, std::optional<Announcement>& announced) {
     using Verdict = Welcome::Verdict;
+    const Hello& hello = opening.hello;
     if (hello.to_nonce != own_.nonce) {
       return {Verdict::kStale, concat("rank ", hello.from, " looks for rank ", hello.to,
                                       " of another run; here is rank ", rank_)};
@@ -295,6 +304,12 @@ class Rendezvous {
     if (hello.to != rank_ || hello.from <= rank_ || !announced ||
         announced->nonce != hello.from_nonce) {
       return {Verdict::kStale, concat("this is not the rank ", hello.from, " that the store has")};
+    }
+    if (opening.num_connections != options_.tcp_connections) {
+      return {Verdict::kNo,
+              concat("rank ", hello.from, " wants ", opening.num_connections,
+                     " TCP connections with each peer, rank ", rank_, " wants ",
+                     options_.tcp_connections, "; give all ranks the same TUTTI_TCP_CONNECTIONS")};
     }
     return {Verdict::kYes, ""};  // again, if its connection broke before it had the answer
   }

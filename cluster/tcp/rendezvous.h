@@ -57,6 +57,8 @@ struct RendezvousOptions {
   /// Of the job: who has other ones is refused.
   JobSecret secret = {};
   std::string job_id = {};
+  /// Of a session between two machines, all told; the same on all ranks.
+  int tcp_connections = 1;
 };
 
 /// Connects to every lower rank, in their order, then accepts every higher one, each with proofs of

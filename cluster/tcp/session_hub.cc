@@ -7,27 +7,55 @@
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
+namespace {
 
-SessionHub::SessionHub(std::vector<std::uint64_t> nonces, std::unique_ptr<Door> door)
-    : nonces_(std::move(nonces)), door_(std::move(door)), arrivals_(nonces_.size()) {}
+constexpr Duration kBeat = std::chrono::milliseconds(500);
+
+}  // namespace
+
+SessionHub::SessionHub(std::vector<std::uint64_t> nonces, std::unique_ptr<Door> door,
+                       std::size_t num_connections)
+    : nonces_(std::move(nonces)),
+      num_connections_(num_connections),
+      arrivals_(nonces_.size() * num_connections),
+      door_(std::move(door)) {
+  door_->call_every(kBeat, [this] { beat(); });
+}
+
+void SessionHub::add(SignOfLife& sign) {
+  MutexLock lock(signs_mutex_);
+  signs_.insert(&sign);
+}
+
+void SessionHub::remove(SignOfLife& sign) {
+  MutexLock lock(signs_mutex_);
+  signs_.erase(&sign);
+}
+
+void SessionHub::beat() {
+  MutexLock lock(signs_mutex_);
+  for (SignOfLife* const sign : signs_) sign->beat();
+}
 
 void SessionHub::look() {
   MutexLock lock(mutex_);
   while (auto arrival = door_->take()) receive(*std::move(arrival));
 }
 
-bool SessionHub::belongs(const Hello& hello) const {
-  return hello.to == rank() && hello.size == size() && hello.from != rank() &&
+bool SessionHub::belongs(const Resume& opening) const {
+  const Hello& hello = opening.hello;
+  return opening.num_connections == num_connections_ && opening.connection < num_connections_ &&
+         hello.to == rank() && hello.size == size() && hello.from != rank() &&
          hello.to_nonce == nonce(rank()) && hello.from_nonce == nonce(hello.from);
 }
 
 void SessionHub::receive(Door::Arrival arrival) {
   const Hello& hello = arrival.opening.hello;
   const bool is_first = arrival.opening.is_first;
-  const bool is_ours = belongs(hello) && (!is_first || hello.from > rank());
+  const bool is_ours = belongs(arrival.opening) && (!is_first || hello.from > rank());
   if (!is_ours || is_first) answer_first(arrival, is_ours);
   if (!is_ours) return;
-  auto& place = arrivals_[static_cast<std::size_t>(hello.from)];
+  auto& place = arrivals_[place_of(hello.from, arrival.opening.connection)];
   if (!place) num_waiting_.fetch_add(1);
   place = Arrival{std::move(arrival.socket), arrival.opening.received, arrival.key, is_first};
 }
@@ -44,9 +72,9 @@ void SessionHub::answer_first(const Door::Arrival& arrival, bool is_ours) const 
   (void)send_opening(arrival.socket, sealed(encode(welcome), arrival.key));
 }
 
-std::optional<SessionHub::Arrival> SessionHub::take(int rank) {
+std::optional<SessionHub::Arrival> SessionHub::take(int rank, std::size_t connection) {
   MutexLock lock(mutex_);
-  auto& place = arrivals_[static_cast<std::size_t>(rank)];
+  auto& place = arrivals_[place_of(rank, connection)];
   if (place) num_waiting_.fetch_sub(1);
   return std::exchange(place, std::nullopt);
 }

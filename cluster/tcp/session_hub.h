@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "tutti/cluster/tcp/door.h"
@@ -12,12 +13,22 @@
 
 namespace tutti::internal {
 
+/// What a rank says without being asked, twice a second: a session that hears nothing at all for
+/// much longer has a broken connection, whatever the system thinks of it.
+class SignOfLife {
+ public:
+  virtual ~SignOfLife() = default;
+  /// Returns at once. By the door's thread.
+  virtual void beat() = 0;
+};
+
 /// A rank's door after all have connected. Connections of ranks of this run wait here for their
 /// sessions; those of other runs are told so. Threads: any.
 class SessionHub {
  public:
-  /// `nonces` by rank, this rank's among them.
-  SessionHub(std::vector<std::uint64_t> nonces, std::unique_ptr<Door> door);
+  /// `nonces` by rank, this rank's among them. A session has so many connections.
+  SessionHub(std::vector<std::uint64_t> nonces, std::unique_ptr<Door> door,
+             std::size_t num_connections);
 
   struct Arrival {
     FileDescriptor socket;
@@ -27,26 +38,37 @@ class SessionHub {
   };
   /// Takes who has come.
   void look();
-  /// The latest connection of a rank.
-  std::optional<Arrival> take(int rank);
+  /// The latest connection of a rank with this number in its session.
+  std::optional<Arrival> take(int rank, std::size_t connection);
   bool has_arrivals() const { return door_->has_arrivals() || num_waiting_.load() > 0; }
   void watch(std::vector<pollfd>& descriptors) const;
+  /// From now on, until remove(), which waits for a beat under way.
+  void add(SignOfLife& sign);
+  void remove(SignOfLife& sign);
 
   const RankIdentity& own() const { return door_->own(); }
   int rank() const { return own().rank; }
   int size() const { return static_cast<int>(nonces_.size()); }
   std::uint64_t nonce(int rank) const { return nonces_[static_cast<std::size_t>(rank)]; }
+  std::size_t num_connections() const { return num_connections_; }
 
  private:
   void receive(Door::Arrival arrival) TUTTI_REQUIRES(mutex_);
   void answer_first(const Door::Arrival& arrival, bool is_ours) const;
-  bool belongs(const Hello& hello) const;
+  bool belongs(const Resume& opening) const;
+  std::size_t place_of(int rank, std::size_t connection) const {
+    return static_cast<std::size_t>(rank) * num_connections_ + connection;
+  }
+  void beat();
 
   const std::vector<std::uint64_t> nonces_;
-  const std::unique_ptr<Door> door_;
+  const std::size_t num_connections_;
   std::atomic<int> num_waiting_{0};
   mutable Mutex mutex_;
-  std::vector<std::optional<Arrival>> arrivals_ TUTTI_GUARDED_BY(mutex_);  // by rank
+  std::vector<std::optional<Arrival>> arrivals_ TUTTI_GUARDED_BY(mutex_);  // by place_of()
+  Mutex signs_mutex_;  // held while they beat; before those of sessions
+  std::set<SignOfLife*> signs_ TUTTI_GUARDED_BY(signs_mutex_);
+  const std::unique_ptr<Door> door_;  // its thread uses all of the above
 };
 
 }  // namespace tutti::internal

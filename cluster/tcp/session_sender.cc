@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -14,17 +15,24 @@
 
 namespace tutti::internal {
 
+std::size_t session_window(std::size_t num_connections) {
+  return (std::size_t{1} << 20) * std::bit_ceil(num_connections);
+}
+
+SessionSender::SessionSender(std::size_t num_connections)
+    : room_(session_window(num_connections)), lines_(num_connections) {}
+
 std::array<std::span<std::byte>, 2> SessionSender::places(std::uint64_t offset, std::size_t count) {
-  const std::size_t begin = offset & (kRoom - 1);
-  const std::size_t first = std::min(count, kRoom - begin);
+  const std::size_t begin = offset & (room_ - 1);
+  const std::size_t first = std::min(count, room_ - begin);
   return {std::span(bytes_).subspan(begin, first), std::span(bytes_).first(count - first)};
 }
 
 std::size_t SessionSender::take(std::span<const iovec> parts) {
-  if (bytes_.empty()) bytes_.resize(kRoom);
+  if (bytes_.empty()) bytes_.resize(room_);
   std::size_t total = 0;
   for (const iovec& part : parts) {
-    const std::size_t count = std::min<std::size_t>(part.iov_len, kRoom - (taken_ - acked_));
+    const std::size_t count = std::min<std::size_t>(part.iov_len, room_ - (taken_ - acked_));
     const auto* const from = static_cast<const std::byte*>(part.iov_base);
     const auto [first, second] = places(taken_, count);
     if (!first.empty()) std::memcpy(first.data(), from, first.size());
@@ -36,81 +44,163 @@ std::size_t SessionSender::take(std::span<const iovec> parts) {
   return total;
 }
 
-void SessionSender::begin_chunk(ChunkHeader::Kind kind, std::uint64_t ack) {
-  chunk_ = {.kind = kind, .offset = sent_, .ack = ack};
-  if (kind == ChunkHeader::Kind::kData) {
-    chunk_.length =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(taken_ - sent_, kLongestChunk));
-    const auto [first, second] = places(sent_, chunk_.length);
-    chunk_.payload_crc = crc32c_of(second, crc32c_of(first));
-  }
-  header_ = encode(chunk_);
-  chunk_written_ = 0;
-  in_chunk_ = true;
-  ack_said_ = ack;
+bool SessionSender::has_pending() const {
+  return has_data() || std::ranges::any_of(lines_, [](const Line& line) { return line.in_chunk; });
 }
 
-/// False: the socket is full.
-bool SessionSender::write_chunk(const FileDescriptor& socket) {
-  const std::size_t all = kChunkHeaderBytes + chunk_.length;
-  while (chunk_written_ < all) {
-    std::array<iovec, 3> parts{};
-    std::size_t num_parts = 0, skip = chunk_written_;
-    const auto add = [&](std::span<std::byte> bytes) {
-      const std::size_t skipped = std::min(skip, bytes.size());
-      skip -= skipped;
-      if (skipped < bytes.size()) {
-        parts[num_parts++] = {bytes.data() + skipped, bytes.size() - skipped};
-      }
-    };
-    add(header_);
-    for (const std::span<std::byte> place : places(chunk_.offset, chunk_.length)) add(place);
-    msghdr call{};
-    call.msg_iov = parts.data();
-    call.msg_iovlen = num_parts;
-    const ssize_t count = ::sendmsg(socket.get(), &call, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (count >= 0) {
-      chunk_written_ += static_cast<std::size_t>(count);
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) {
-      return false;
-    } else if (errno != EINTR) {
-      fail(ErrorCode::kUnavailable, std::strerror(errno));
-    }
+std::size_t SessionSender::free_line(Sockets sockets) {
+  const bool take_turns = taken_ - next_ > kStripedBytes || !again_.empty();
+  const std::size_t first = take_turns ? turn_ : 0;
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    const std::size_t connection = (first + i) % lines_.size();
+    const Line& line = lines_[connection];
+    if (!sockets[connection]->is_open() || line.in_chunk || line.has_failed) continue;
+    if (take_turns) turn_ = (connection + 1) % lines_.size();
+    return connection;
   }
-  return true;
+  return kNone;
 }
 
-void SessionSender::push(const FileDescriptor& socket, std::uint64_t ack) {
-  for (;;) {
-    if (in_chunk_) {
-      if (!write_chunk(socket)) return;
-      sent_ += chunk_.length;
-      in_chunk_ = false;
+SessionSender::Piece& SessionSender::piece_at(std::uint64_t offset) {
+  const auto found = std::ranges::lower_bound(pieces_, offset, {}, &Piece::offset);
+  TUTTI_CHECK(found != pieces_.end() && found->offset == offset, "no piece begins at ", offset);
+  return *found;
+}
+
+SessionSender::Piece& SessionSender::next_piece() {
+  if (!again_.empty()) {
+    Piece& piece = piece_at(again_.front());
+    again_.pop_front();
+    return piece;
+  }
+  const auto length =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(taken_ - next_, kLongestChunk));
+  const auto [first, second] = places(next_, length);
+  pieces_.push_back({next_, length, crc32c_of(second, crc32c_of(first)), kNone});
+  next_ += length;
+  return pieces_.back();
+}
+
+ChunkHeader SessionSender::next_chunk(std::size_t connection, std::uint64_t ack) {
+  using Kind = ChunkHeader::Kind;
+  if (has_data()) {
+    Piece& piece = next_piece();
+    piece.connection = connection;
+    return {Kind::kData, piece.length, piece.crc, piece.offset, ack};
+  }
+  if (std::exchange(bye_due_, false)) return {Kind::kBye, 0, 0, next_, ack};
+  return {Kind::kAck, 0, 0, next_, ack};
+}
+
+void SessionSender::begin(std::size_t connection, const ChunkHeader& chunk) {
+  Line& line = lines_[connection];
+  line.chunk = chunk;
+  line.header = encode(chunk);
+  line.written = 0;
+  line.in_chunk = line.has_spoken = true;
+  ack_said_ = chunk.ack;
+}
+
+void SessionSender::write(std::size_t connection, const FileDescriptor& socket) {
+  Line& line = lines_[connection];
+  if (line.has_failed || !socket.is_open()) return;
+  const std::size_t all = kChunkHeaderBytes + line.chunk.length;
+  while (line.written < all) {
+    if (!write_some(line, socket)) return;
+  }
+  line.in_chunk = false;
+}
+
+/// False: the socket is full, or broken.
+bool SessionSender::write_some(Line& line, const FileDescriptor& socket) {
+  std::array<iovec, 3> parts{};
+  std::size_t num_parts = 0, skip = line.written;
+  const auto add = [&](std::span<std::byte> bytes) {
+    const std::size_t skipped = std::min(skip, bytes.size());
+    skip -= skipped;
+    if (skipped < bytes.size()) {
+      parts[num_parts++] = {bytes.data() + skipped, bytes.size() - skipped};
     }
-    if (sent_ < taken_) {
-      begin_chunk(ChunkHeader::Kind::kData, ack);
-    } else if (std::exchange(bye_due_, false)) {
-      begin_chunk(ChunkHeader::Kind::kBye, ack);
-    } else if (owes_ack(ack)) {
-      begin_chunk(ChunkHeader::Kind::kAck, ack);
-    } else {
-      return;
+  };
+  add(line.header);
+  for (const std::span<std::byte> place : places(line.chunk.offset, line.chunk.length)) add(place);
+  msghdr call{};
+  call.msg_iov = parts.data();
+  call.msg_iovlen = num_parts;
+  const ssize_t count = ::sendmsg(socket.get(), &call, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (count >= 0) {
+    line.written += static_cast<std::size_t>(count);
+    return true;
+  }
+  if (errno == EINTR) return true;
+  line.has_failed = errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS;
+  return false;
+}
+
+void SessionSender::push(Sockets sockets, std::uint64_t ack) {
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    if (lines_[i].in_chunk) write(i, *sockets[i]);
+  }
+  trim();
+  while (has_data() || bye_due_ || owes_ack(ack)) {
+    const std::size_t connection = free_line(sockets);
+    if (connection == kNone) return;
+    begin(connection, next_chunk(connection, ack));
+    write(connection, *sockets[connection]);
+  }
+}
+
+void SessionSender::beat(Sockets sockets, std::uint64_t ack) {
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    Line& line = lines_[i];
+    const bool is_silent = !line.in_chunk && !line.has_failed && !line.has_spoken;
+    if (sockets[i]->is_open() && is_silent) {
+      begin(i, {ChunkHeader::Kind::kAck, 0, 0, next_, ack});
+      write(i, *sockets[i]);
     }
+    line.has_spoken = false;
   }
 }
 
 void SessionSender::forget(std::uint64_t acked) {
-  acked_ = std::max(acked_, std::min(acked, sent_));
+  ack_heard_ = std::max(ack_heard_, acked);
+  trim();
 }
 
-void SessionSender::restart(std::uint64_t received) {
-  if (received < acked_ || received > taken_) {
-    fail(ErrorCode::kDataLoss, "tcp: a peer that connects again says that it has ", received,
-         " bytes; expected ", acked_, " to ", taken_);
+/// What a connection is writing stays, even if the peer has it from another one by now.
+void SessionSender::trim() {
+  std::uint64_t end = ack_heard_;
+  for (const Line& line : lines_) {
+    if (line.in_chunk) end = std::min(end, line.chunk.offset);
   }
-  acked_ = sent_ = received;
-  in_chunk_ = false;
-  ack_said_ = 0;
+  while (!pieces_.empty() && pieces_.front().end() <= end) {
+    acked_ = pieces_.front().end();
+    if (!again_.empty() && again_.front() == pieces_.front().offset) again_.pop_front();
+    pieces_.pop_front();
+  }
+}
+
+void SessionSender::lose(std::size_t connection) {
+  lines_[connection] = {};
+  ack_said_ = 0;  // it may have been said there
+  for (Piece& piece : pieces_) {
+    if (piece.connection == connection) piece.connection = kNone;
+  }
+  again_.clear();
+  for (const Piece& piece : pieces_) {
+    if (piece.connection == kNone) again_.push_back(piece.offset);
+  }
+}
+
+void SessionSender::restart(std::size_t connection, std::uint64_t received) {
+  lose(connection);
+  // With several connections a newer number may have come over another one meanwhile.
+  const bool is_too_old = lines_.size() == 1 && received < acked_;
+  if (is_too_old || received > next_) {
+    fail(ErrorCode::kDataLoss, "tcp: a peer that connects again says that it has ", received,
+         " bytes; expected ", acked_, " to ", next_);
+  }
+  forget(received);
 }
 
 }  // namespace tutti::internal

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -14,41 +15,87 @@
 
 namespace tutti::internal {
 
-/// Offsets count the bytes of the stream from its start. One thread at a time.
+/// The connections of a session, those that are broken not open.
+using Sockets = std::span<const FileDescriptor* const>;
+
+/// The most bytes of a session with so many connections that the peer has not acknowledged.
+std::size_t session_window(std::size_t num_connections);
+
+/// Cuts the stream into chunks and gives each to a connection that has room. Few bytes go over the
+/// first one alone; with more than kStripedBytes all take turns. Chunks keep their borders when
+/// they are sent again. Offsets count the bytes of the stream from its start. One thread at a time.
 class SessionSender {
  public:
+  explicit SessionSender(std::size_t num_connections = 1);
   /// Copies what there is room for.
   std::size_t take(std::span<const iovec> parts);
-  /// Writes chunks as far as the socket takes them; all of them and those that come say that
-  /// everything before `ack` has arrived. Throws kUnavailable when the connection is broken.
-  void push(const FileDescriptor& socket, std::uint64_t ack);
+  /// Writes chunks as far as the sockets take them; all of them and those that come say that
+  /// everything before `ack` has arrived. A connection that is broken gets no more: reading it
+  /// fails, too, after the peer's last words.
+  void push(Sockets sockets, std::uint64_t ack);
+  /// Says on each connection that has been silent since the last call that this rank is there.
+  void beat(Sockets sockets, std::uint64_t ack);
   /// Whether take() would take any: the peer has acknowledged enough.
-  bool has_room() const { return taken_ - acked_ < kRoom; }
-  /// Whether bytes wait for the socket.
-  bool has_pending() const { return in_chunk_ || sent_ < taken_; }
+  bool has_room() const { return taken_ - acked_ < room_; }
+  /// Whether bytes wait for a socket; the second: for this one.
+  bool has_pending() const;
+  bool has_pending(std::size_t connection) const { return lines_[connection].in_chunk; }
   /// Whether the peer should hear how much has arrived although there is nothing else to send.
-  bool owes_ack(std::uint64_t received) const { return received >= ack_said_ + kRoom / 4; }
+  bool owes_ack(std::uint64_t received) const { return received >= ack_said_ + room_ / 4; }
   /// The peer has all bytes before this one.
   void forget(std::uint64_t acked);
-  /// A new connection, whose peer has so many bytes. Throws kDataLoss for a number that cannot be.
-  void restart(std::uint64_t received);
+  /// What went over this connection and is not acknowledged goes over the others, or over the next
+  /// one that comes.
+  void lose(std::size_t connection);
+  /// There is a new one in its place, whose peer has so many bytes. Throws kDataLoss for a number
+  /// that cannot be.
+  void restart(std::size_t connection, std::uint64_t received);
   void say_bye() { bye_due_ = true; }
 
  private:
-  static constexpr std::size_t kRoom = std::size_t{1} << 20;  // a power of two
+  /// Below it several connections cost more than they bring (measured on loopback).
+  static constexpr std::size_t kStripedBytes = std::size_t{256} << 10;
+  static constexpr std::size_t kNone = ~std::size_t{0};
 
-  void begin_chunk(ChunkHeader::Kind kind, std::uint64_t ack);
-  bool write_chunk(const FileDescriptor& socket);
+  /// A part of the stream that has been a chunk.
+  struct Piece {
+    std::uint64_t offset = 0;
+    std::uint32_t length = 0;
+    std::uint32_t crc = 0;
+    std::size_t connection = kNone;  // that it was given to; kNone: it waits
+    std::uint64_t end() const { return offset + length; }
+  };
+  /// What one connection is writing.
+  struct Line {
+    bool in_chunk = false;
+    bool has_failed = false;
+    bool has_spoken = false;  // since the last beat()
+    ChunkHeader chunk;
+    std::array<std::byte, kChunkHeaderBytes> header{};
+    std::size_t written = 0;  // of header and payload
+  };
+
+  bool has_data() const { return !again_.empty() || next_ < taken_; }
+  /// Of those that are open and not within a chunk; kNone: there is none.
+  std::size_t free_line(Sockets sockets);
+  Piece& next_piece();
+  ChunkHeader next_chunk(std::size_t connection, std::uint64_t ack);
+  void begin(std::size_t connection, const ChunkHeader& chunk);
+  void write(std::size_t connection, const FileDescriptor& socket);
+  bool write_some(Line& line, const FileDescriptor& socket);
+  Piece& piece_at(std::uint64_t offset);
+  void trim();
   /// The two places of a range of the stream.
   std::array<std::span<std::byte>, 2> places(std::uint64_t offset, std::size_t count);
 
+  const std::size_t room_;        // a power of two
   std::vector<std::byte> bytes_;  // of [acked_, taken_)
-  std::uint64_t taken_ = 0, sent_ = 0, acked_ = 0;
-  bool in_chunk_ = false;
-  ChunkHeader chunk_;
-  std::array<std::byte, kChunkHeaderBytes> header_{};
-  std::size_t chunk_written_ = 0;  // of header and payload
-  std::uint64_t ack_said_ = 0;
+  std::uint64_t taken_ = 0, next_ = 0, acked_ = 0;
+  std::deque<Piece> pieces_;         // of [acked_, next_), one after the other
+  std::deque<std::uint64_t> again_;  // where pieces begin that wait; in order
+  std::vector<Line> lines_;          // by connection
+  std::size_t turn_ = 0;             // whose it is where all take turns
+  std::uint64_t ack_said_ = 0, ack_heard_ = 0;
   bool bye_due_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Chunks on a connection, and finding a new connection.
+// Chunks on connections, and finding new ones.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/tcp/session_stream.h"
 
@@ -8,7 +8,7 @@
 
 #include "tutti/cluster/tcp/session_receiver.h"
 #include "tutti/cluster/tcp/session_sender.h"
-#include "tutti/cluster/tcp/session_way.h"
+#include "tutti/cluster/tcp/session_ways.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 
@@ -16,40 +16,56 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::uint64_t kTimesSaid = 10;  // each; later every hundredth time
+/// Four signs of life that did not come.
+constexpr Duration kSilence = std::chrono::seconds(2);
+/// coarse_now() lags behind by less.
+constexpr Duration kCoarseness = std::chrono::milliseconds(10);
+/// So often all connections are read after one but the first has brought something.
+constexpr int kEagerReads = 32;
 
 std::int64_t milliseconds_since(TimePoint time) {
   return (Clock::system().now() - time) / std::chrono::milliseconds(1);
 }
 
-class SessionStream final : public ByteStream {
+class SessionStream final : public ByteStream, private SignOfLife {
  public:
   explicit SessionStream(SessionParts parts)
-      : name_(parts.name), hub_(parts.hub), way_(std::move(parts)) {}
+      : name_(parts.name),
+        hub_(parts.hub),
+        ways_(std::move(parts)),
+        sender_(ways_.size()),
+        receiver_(ways_.size()),
+        places_(ways_.size()) {
+    for (Place& place : places_) place.heard_at = coarse_now();
+    hub_->add(*this);
+  }
+  ~SessionStream() override { hub_->remove(*this); }
 
   std::size_t read(std::span<const iovec> places) override {
     MutexLock lock(mutex_);
     step();
-    std::size_t total = 0;
-    try {
-      total = receiver_.read(way_.socket(), places);
-    } catch (const Error& error) {
-      // The connection broke, or brought what was not sent.
-      if (error.code() == ErrorCode::kDataLoss) counters_.damaged_chunks += 1;
-      lose(error.message());
+    std::size_t total = receiver_.give(places);
+    while (total == 0) {
+      // Chunks that are early are moved only when there is nothing better to do.
+      if (!look_at_all() && !receiver_.set_aside()) break;
+      total = receiver_.give(places);
     }
+    for (std::size_t i = 0; i < ways_.size(); ++i) look_for_failure(i);
     sender_.forget(receiver_.acked());
     if (sender_.owes_ack(receiver_.received())) push();
     if (total == 0 && receiver_.has_said_bye()) {
       fail(ErrorCode::kUnavailable, "tcp: ", name_, " is gone: it closed the connection");
     }
-    if (total == 0 && way_.is_gone()) fail(ErrorCode::kUnavailable, "tcp: ", name_, way_.reason());
+    if (total == 0 && ways_.is_gone()) {
+      fail(ErrorCode::kUnavailable, "tcp: ", name_, ways_.reason());
+    }
     return total;
   }
 
   std::optional<std::size_t> write(std::span<const iovec> parts) override {
     MutexLock lock(mutex_);
-    step();
-    if (way_.is_gone() || receiver_.has_said_bye()) return std::nullopt;
+    step_if_down();
+    if (ways_.is_gone() || receiver_.has_said_bye()) return std::nullopt;
     const std::size_t count = sender_.take(parts);
     push();
     return count;
@@ -57,36 +73,52 @@ class SessionStream final : public ByteStream {
 
   bool flush() override {
     MutexLock lock(mutex_);
-    step();
+    step_if_down();
     push();
-    return way_.is_up() && !sender_.has_pending();
+    return ways_.any_up() && !sender_.has_pending();
   }
 
   void watch(std::vector<pollfd>& descriptors, bool wants_room) const override {
     MutexLock lock(mutex_);
     // Room came with an acknowledgement that was read since: nothing else would tell.
-    way_.watch(descriptors, sender_.has_pending() || (wants_room && sender_.has_room()));
+    const bool has_room = wants_room && sender_.has_room();
+    const std::size_t first = ways_.first_up();
+    for (std::size_t i = 0; i < ways_.size(); ++i) {
+      ways_.watch(i, descriptors, sender_.has_pending(i) || (has_room && i == first));
+    }
     hub_->watch(descriptors);
   }
-  bool on_ready(std::span<const pollfd>) override {
+
+  bool on_ready(std::span<const pollfd> descriptors) override {
     hub_->look();
+    MutexLock lock(mutex_);
+    for (const pollfd& descriptor : descriptors) {
+      for (std::size_t i = 0; descriptor.revents != 0 && i < ways_.size(); ++i) {
+        if (ways_.socket(i).get() == descriptor.fd) places_[i].is_ready = true;
+      }
+    }
     return true;
   }
+
   TimePoint wake_at() const override {
     MutexLock lock(mutex_);
-    return way_.wake_at();
+    TimePoint first = ways_.wake_at();
+    for (std::size_t i = 0; i < ways_.size(); ++i) {
+      if (ways_.is_up(i)) first = std::min(first, places_[i].heard_at + kSilence + kCoarseness);
+    }
+    return first;
   }
 
   bool has_unsent() const override {
     MutexLock lock(mutex_);
-    return way_.is_up() && (sender_.has_pending() || way_.has_unsent());
+    return ways_.any_up() && (sender_.has_pending() || ways_.has_unsent());
   }
   void close() noexcept override {
     MutexLock lock(mutex_);
-    if (!way_.is_up()) return;
+    if (!ways_.any_up()) return;
     sender_.say_bye();
     push();
-    way_.close();
+    ways_.close();
   }
   StreamCounters counters() const override {
     MutexLock lock(mutex_);
@@ -94,63 +126,132 @@ class SessionStream final : public ByteStream {
   }
 
  private:
-  void push() TUTTI_REQUIRES(mutex_) {
-    if (!way_.is_up() || write_failed_) return;
-    try {
-      sender_.push(way_.socket(), receiver_.received());
-    } catch (const Error&) {
-      // The peer's last words may still be there to be read; after them reading fails, too.
-      write_failed_ = true;
+  struct Loss {
+    TimePoint at;
+    std::string why;
+  };
+  /// What is known of one connection.
+  struct Place {
+    TimePoint heard_at;
+    bool is_ready = false;  // poll() says
+    std::optional<Loss> lost;
+  };
+
+  void beat() override {
+    MutexLock lock(mutex_);
+    sender_.beat(ways_.sockets(), receiver_.received());
+  }
+
+  void push() TUTTI_REQUIRES(mutex_) { sender_.push(ways_.sockets(), receiver_.received()); }
+
+  /// Reads the first connection, and others that may have something; false: none had.
+  bool look_at_all() TUTTI_REQUIRES(mutex_) {
+    const std::size_t first = ways_.first_up();
+    const bool is_eager = eager_ > 0 || receiver_.has_gap();
+    const TimePoint silent_since = coarse_now() - kSilence;
+    bool came = false;
+    if (eager_ > 0) --eager_;
+    for (std::size_t i = 0; i < ways_.size(); ++i) {
+      Place& place = places_[i];
+      const bool looks = i == first || is_eager || std::exchange(place.is_ready, false) ||
+                         place.heard_at <= silent_since;
+      if (!looks || !look_at(i)) continue;
+      came = true;
+      if (i != first) eager_ = kEagerReads;
     }
+    return came;
+  }
+
+  bool look_at(std::size_t connection) TUTTI_REQUIRES(mutex_) {
+    Place& place = places_[connection];
+    if (receiver_.fill(connection, ways_.socket(connection))) {
+      place.heard_at = coarse_now();
+      return true;
+    }
+    const bool is_silent = ways_.is_up(connection) && !receiver_.failure(connection) &&
+                           place.heard_at <= coarse_now() - kSilence;
+    if (is_silent) lose_silent(connection);
+    return false;
+  }
+
+  /// Packets vanish, and no end of the connection has come: it may never come.
+  void lose_silent(std::size_t connection) TUTTI_REQUIRES(mutex_) {
+    const std::string why =
+        concat("nothing came for ", milliseconds_since(places_[connection].heard_at), " ms");
+    lose(connection, why);
+    if (++times_silent_ <= kTimesSaid || times_silent_ % 100 == 0) {
+      log_warning(concat("tcp: ", name_, which(connection), ": ", why,
+                         ", not even a sign of life; the connection is given up"));
+    }
+  }
+
+  void look_for_failure(std::size_t connection) TUTTI_REQUIRES(mutex_) {
+    const Error* const failure = receiver_.failure(connection);
+    if (!failure) return;
+    if (failure->code() == ErrorCode::kDataLoss) counters_.damaged_chunks += 1;
+    lose(connection, std::string(failure->message()));  // which goes with the failure
   }
 
   void step() TUTTI_REQUIRES(mutex_) {
-    if (way_.is_up() && !hub_->has_arrivals()) return;
-    const std::optional<std::uint64_t> received = way_.step(receiver_.received());
-    if (!received) return;
-    write_failed_ = false;
-    receiver_.restart();
-    counters_.reconnects += 1;
-    say_that_it_is_back();
-    try {
-      sender_.restart(*received);
-    } catch (const Error& error) {
-      return lose(error.message());
+    if (ways_.all_up() && !hub_->has_arrivals()) return;
+    while (const auto news = ways_.step(receiver_.received())) {
+      receiver_.restart(news->connection);
+      places_[news->connection].heard_at = coarse_now();
+      if (!news->is_first) {
+        counters_.reconnects += 1;
+        say_that_it_is_back(news->connection);
+      }
+      try {
+        sender_.restart(news->connection, news->received);
+      } catch (const Error& error) {
+        lose(news->connection, error.message());
+      }
+      push();
     }
+  }
+
+  /// Who sleeps in poll() does not know of connections that others take; so whoever reads takes
+  /// them, as long as bytes come on another one.
+  void step_if_down() TUTTI_REQUIRES(mutex_) {
+    if (!ways_.any_up()) step();
+  }
+
+  void lose(std::size_t connection, const std::string& why) TUTTI_REQUIRES(mutex_) {
+    receiver_.restart(connection);  // what else the connection brought is sent again
+    if (ways_.is_up(connection)) places_[connection].lost = {Clock::system().now(), why};
+    ways_.lose(connection, why);
+    sender_.lose(connection);
     push();
   }
 
-  void lose(const std::string& why) TUTTI_REQUIRES(mutex_) {
-    receiver_.restart();  // what else the connection brought is sent again
-    if (way_.is_up()) lost_ = {Clock::system().now(), why};
-    way_.lose(why);
-  }
-
   /// A network that breaks or changes what it carries is news for people, though nothing is lost.
-  void say_that_it_is_back() TUTTI_REQUIRES(mutex_) {
-    const auto lost = std::exchange(lost_, std::nullopt);
+  void say_that_it_is_back(std::size_t connection) TUTTI_REQUIRES(mutex_) {
+    const auto lost = std::exchange(places_[connection].lost, std::nullopt);
     const std::uint64_t times = counters_.reconnects;
     if (times > kTimesSaid && times % 100 != 0) return;
     const std::string how = lost
                                 ? concat("after ", milliseconds_since(lost->at), " ms: ", lost->why)
                                 : std::string("at its wish");
-    log_info(concat("tcp: ", name_, " is connected again ", how,
+    log_info(concat("tcp: ", name_, which(connection), " is connected again ", how,
                     times >= kTimesSaid ? concat(" (", times, " times so far)") : ""));
+  }
+
+  /// ", connection 2 of 4", or nothing where there is only one.
+  std::string which(std::size_t connection) const TUTTI_REQUIRES(mutex_) {
+    if (ways_.size() == 1) return "";
+    return concat(", connection ", connection + 1, " of ", ways_.size());
   }
 
   const std::string name_;
   const std::shared_ptr<SessionHub> hub_;
   mutable Mutex mutex_;
-  SessionWay way_ TUTTI_GUARDED_BY(mutex_);
+  SessionWays ways_ TUTTI_GUARDED_BY(mutex_);
   SessionSender sender_ TUTTI_GUARDED_BY(mutex_);
   SessionReceiver receiver_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<Place> places_ TUTTI_GUARDED_BY(mutex_);  // by connection
   StreamCounters counters_ TUTTI_GUARDED_BY(mutex_);
-  bool write_failed_ TUTTI_GUARDED_BY(mutex_) = false;
-  struct Loss {
-    TimePoint at;
-    std::string why;
-  };
-  std::optional<Loss> lost_ TUTTI_GUARDED_BY(mutex_);
+  std::uint64_t times_silent_ TUTTI_GUARDED_BY(mutex_) = 0;
+  int eager_ TUTTI_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

@@ -12,8 +12,8 @@
 namespace tutti::internal {
 
 struct SessionParts {
-  std::shared_ptr<SessionHub> hub;
-  FileDescriptor socket;  // the first connection
+  std::shared_ptr<SessionHub> hub;  // says how many connections there are
+  FileDescriptor socket;            // the first connection
   int peer = 0;
   Endpoint endpoint;  // where the peer listens
   std::string name;   // of the peer, in errors: "rank 2 (127.0.0.1:4711)"
@@ -21,10 +21,12 @@ struct SessionParts {
 };
 
 /// Bytes travel in chunks with checksums, and are kept until the peer has said that they arrived. A
-/// connection that breaks, or brings a damaged chunk, is replaced by a new one (the higher rank
-/// opens it), on which the chunks that did not arrive are sent again. While there is none, read()
-/// and write() move nothing. A peer is gone when it said good-bye, when nobody listens at its
-/// address any more, or when it could not be reached for `patience`.
+/// connection that breaks, brings a damaged chunk, or nothing at all for 2 s (both sides speak
+/// twice a second, whatever their ranks do) is replaced by a new one, which the higher rank opens.
+/// The chunks that did not arrive are sent again: over the other connections at once where a
+/// session has several, else over the new one. While there is none, read() and write() move
+/// nothing. A peer is gone when it said good-bye, when nobody listens at its address any more, or
+/// when no connection to it could be opened for `patience`.
 std::unique_ptr<ByteStream> session_stream(SessionParts parts);
 
 }  // namespace tutti::internal

@@ -27,21 +27,35 @@ constexpr int kRefusalsOfTheDead = 3;
 
 }  // namespace
 
-SessionWay::SessionWay(SessionParts parts)
-    : hub_(std::move(parts.hub)),
+SessionWay::SessionWay(const SessionParts& parts, std::size_t number, FileDescriptor socket,
+                       PeerSigns& signs)
+    : hub_(parts.hub),
       peer_(parts.peer),
-      endpoint_(std::move(parts.endpoint)),
+      number_(number),
+      endpoint_(parts.endpoint),
       patience_(parts.patience),
-      socket_(std::move(parts.socket)) {
+      signs_(signs),
+      again_(Clock::system().now()),
+      pause_(kFirstPause) {
+  if (socket.is_open()) come_up(std::move(socket));
+}
+
+void SessionWay::come_up(FileDescriptor socket) {
+  socket_ = std::move(socket);
   keep_watch(socket_);
+  if (!is_up()) ++signs_.num_up;
+  state_ = State::kUp;
+  is_new_ = false;
 }
 
 void SessionWay::lose(const std::string& why) {
   if (state_ == State::kGone) return;
+  const TimePoint now = Clock::system().now();
+  if (is_up() && --signs_.num_up == 0) signs_.alive_at = now;
   socket_ = FileDescriptor();
   state_ = State::kDown;
   why_ = why;
-  again_ = alive_at_ = Clock::system().now();
+  again_ = now;
   pause_ = kFirstPause;
   times_refused_ = 0;
 }
@@ -55,19 +69,17 @@ std::optional<std::uint64_t> SessionWay::step(std::uint64_t received) {
 }
 
 std::optional<std::uint64_t> SessionWay::take_arrival(std::uint64_t received) {
-  std::optional<SessionHub::Arrival> arrival = hub_->take(peer_);
+  std::optional<SessionHub::Arrival> arrival = hub_->take(peer_, number_);
   if (!arrival || connects()) return std::nullopt;
   const auto answer = sealed(encode(Resumed{received}), arrival->key);
-  socket_ = std::move(arrival->socket);
-  keep_watch(socket_);
+  come_up(std::move(arrival->socket));
   // One that has broken already shows when it is read.
   if (!arrival->is_first) (void)send_opening(socket_, answer);
-  state_ = State::kUp;
   return arrival->received;
 }
 
 std::optional<std::uint64_t> SessionWay::step_once(std::uint64_t received, TimePoint now) {
-  if (state_ == State::kDown && now >= again_) begin(now);
+  if (state_ == State::kDown && may_begin() && now >= again_) begin(now);
   if (state_ == State::kConnecting) finish_connecting(now);
   if (state_ == State::kGreeting) greet(received, now);
   if (state_ == State::kAnswering) return read_answer(now);
@@ -94,13 +106,14 @@ void SessionWay::finish_connecting(TimePoint now) {
   }
   times_refused_ = 0;
   if (!connects()) {  // it was to know whether the peer lives
-    alive_at_ = now;
+    signs_.alive_at = now;
     socket_ = FileDescriptor();
     state_ = State::kDown;
     again_ = deadline_after(now, kLongestPause);
     return;
   }
   handshake_.emplace(rank_handshake(Handshake::Side::kClient, hub_->own()));
+  is_answered_ = false;
   state_ = State::kGreeting;
   again_ = deadline_after(now, kAnswering);
 }
@@ -116,6 +129,7 @@ void SessionWay::greet(std::uint64_t received, TimePoint now) {
     std::size_t count = 0;
     const ByteFlow flow = read_now(socket_, bytes, count);
     const auto piece = std::span<const std::byte>(bytes).first(count);
+    is_answered_ = is_answered_ || count > 0;
     if (count == 0 && flow == ByteFlow::kOpen) return wait_on(now);
     if (handshake_->take(piece) < count || flow == ByteFlow::kClosed) break;
   }
@@ -127,9 +141,13 @@ void SessionWay::say_what_came(std::uint64_t received, TimePoint now) {
     why_ = concat(handshake_->peer()->to_string(), " is there now, of another run");
     return fail_attempt(Failure::kOther, now);
   }
-  alive_at_ = now;
+  signs_.alive_at = now;
   const Resume resume{
-      {hub_->rank(), peer_, hub_->size(), hub_->nonce(hub_->rank()), hub_->nonce(peer_)}, received};
+      {hub_->rank(), peer_, hub_->size(), hub_->nonce(hub_->rank()), hub_->nonce(peer_)},
+      received,
+      false,
+      static_cast<std::uint16_t>(number_),
+      static_cast<std::uint16_t>(hub_->num_connections())};
   const Digest256 key = handshake_->session_key(Handshake::Side::kClient);
   if (!send_opening(socket_, sealed(encode(resume), key))) {
     return fail_attempt(Failure::kOther, now);
@@ -141,7 +159,8 @@ void SessionWay::say_what_came(std::uint64_t received, TimePoint now) {
 
 void SessionWay::wait_on(TimePoint now) {
   if (now < again_) return;
-  alive_at_ = now;  // somebody listens, and is busy
+  // Its door answers at once, also when it is busy; what comes then may take longer.
+  if (is_answered_) signs_.alive_at = now;
   fail_attempt(Failure::kOther, now);
 }
 
@@ -163,8 +182,7 @@ std::optional<std::uint64_t> SessionWay::read_answer(TimePoint now) {
     const Digest256 key = handshake_->session_key(Handshake::Side::kServer);
     const Resumed resumed = decode_resumed(unsealed(answer_, key));
     handshake_.reset();
-    keep_watch(socket_);
-    state_ = State::kUp;
+    come_up(std::move(socket_));
     return resumed.received;
   } catch (const Error& error) {
     why_ = error.message();
@@ -177,8 +195,13 @@ void SessionWay::fail_attempt(Failure failure, TimePoint now) {
   socket_ = FileDescriptor();
   state_ = State::kDown;
   times_refused_ = failure == Failure::kRefused ? times_refused_ + 1 : 0;
+  if (signs_.num_up > 0) {
+    // Another connection says whether the peer is gone.
+    times_refused_ = 0;
+    signs_.alive_at = now;
+  }
   if (times_refused_ == kRefusalsOfTheDead) return end("nobody listens at its address any more");
-  if (now - alive_at_ >= patience_) {
+  if (now - signs_.alive_at >= patience_) {
     return end(concat("it could not be reached for ",
                       std::chrono::duration<double>(patience_).count(), " s"));
   }

@@ -1,4 +1,4 @@
-// The connection of a session, and how it is replaced.
+// A connection of a session, and how it is replaced.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,13 +10,21 @@
 
 namespace tutti::internal {
 
+/// What the connections of a session know of their peer together.
+struct PeerSigns {
+  int num_up = 0;      // connections
+  TimePoint alive_at;  // when the peer was last known to answer, if there are none
+};
+
 /// The higher rank of the two connects again, with longer and longer pauses. The lower one waits
-/// for it, and looks from time to time whether it still listens. A peer that is busy elsewhere
-/// answers late, and is waited for: that somebody listens is proof of life enough. One thread at a
-/// time.
+/// for it, and, while there is no other connection, looks from time to time whether it still
+/// listens. A peer that is busy elsewhere takes the connection late, and is waited for: that its
+/// door answers is proof of life enough. One thread at a time.
 class SessionWay {
  public:
-  explicit SessionWay(SessionParts parts);
+  /// `number`: of the connection. A socket that is not open: it is still to come.
+  SessionWay(const SessionParts& parts, std::size_t number, FileDescriptor socket,
+             PeerSigns& signs);
 
   bool is_up() const { return state_ == State::kUp; }
   bool is_gone() const { return state_ == State::kGone; }
@@ -24,6 +32,8 @@ class SessionWay {
   const std::string& reason() const { return reason_; }
   /// Not open while there is no connection.
   const FileDescriptor& socket() const { return is_up() ? socket_ : none_; }
+  /// Whether it has never been there.
+  bool is_new() const { return is_new_; }
 
   /// The connection is broken: the next step() looks for another one.
   void lose(const std::string& why);
@@ -32,7 +42,9 @@ class SessionWay {
   std::optional<std::uint64_t> step(std::uint64_t received);
   void watch(std::vector<pollfd>& descriptors, bool wants_room) const;
   /// When step() has something to do even if no descriptor says so.
-  TimePoint wake_at() const { return is_up() || is_gone() ? TimePoint::max() : again_; }
+  TimePoint wake_at() const {
+    return is_up() || is_gone() || !may_begin() ? TimePoint::max() : again_;
+  }
   bool has_unsent() const;
   void close() noexcept;
 
@@ -40,6 +52,12 @@ class SessionWay {
   enum class State { kUp, kDown, kConnecting, kGreeting, kAnswering, kGone };
 
   bool connects() const { return hub_->rank() > peer_; }
+  /// Whether this rank has a reason to open a connection: one that only asks whether the peer
+  /// lives is enough.
+  bool may_begin() const {
+    return state_ != State::kDown || connects() || (number_ == 0 && signs_.num_up == 0);
+  }
+  void come_up(FileDescriptor socket);
   std::optional<std::uint64_t> take_arrival(std::uint64_t received);
   std::optional<std::uint64_t> step_once(std::uint64_t received, TimePoint now);
   void begin(TimePoint now);
@@ -56,17 +74,20 @@ class SessionWay {
 
   const std::shared_ptr<SessionHub> hub_;
   const int peer_;
+  const std::size_t number_;
   const Endpoint endpoint_;
   const Duration patience_;
   const FileDescriptor none_;
   FileDescriptor socket_;
-  State state_ = State::kUp;
+  PeerSigns& signs_;
+  State state_ = State::kDown;
+  bool is_new_ = true;
   std::string why_, reason_;
-  TimePoint again_;     // the next attempt, or the end of the running one
-  TimePoint alive_at_;  // when the peer was last known to listen
+  TimePoint again_;  // the next attempt, or the end of the running one
   Duration pause_{};
   int times_refused_ = 0;
   std::optional<Handshake> handshake_;  // of the connection that is being opened
+  bool is_answered_ = false;            // the peer has said something in it
   std::array<std::byte, kSealedResumedBytes> answer_{};
   std::size_t answered_ = 0;
 };

@@ -1,4 +1,4 @@
-// Messages between processes over TCP connections, one per pair of ranks.
+// Messages between processes over TCP connections, one or several per pair of ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,6 +20,8 @@ struct TcpOptions {
   Duration timeout = std::chrono::seconds(30);
   /// For a peer whose connection broke and that cannot be reached: then it counts as gone.
   Duration patience = std::chrono::seconds(10);
+  /// As in ConnectOptions.
+  int tcp_connections = 0;
   /// In front of the group's keys in the store. Groups that exist at once need different ones.
   std::string key_prefix = "tcp";
   /// Messages that came before their recv() are kept, this much in all; beyond it the connection
@@ -40,11 +42,13 @@ struct TcpOptions {
 /// for an address that other machines reach without a secret, kUnavailable for an address that
 /// cannot be used.
 ///
-/// A thread of its own meets those who connect, and sleeps otherwise. The bytes have none: whoever
-/// waits for a Work (or tests it) moves the bytes of all. A send() writes at once what the socket
-/// takes, and has ended when the system has all its bytes. A connection that breaks, or that brings
-/// bytes which are not what was sent (every chunk has a CRC32C), is replaced within the same
-/// messages; stats() counts that. A peer that is gone (nobody listens at its address any more, or
+/// A thread of its own meets those who connect, tells all peers twice a second that this rank is
+/// there, and sleeps otherwise. The bytes have none: whoever waits for a Work (or tests it) moves
+/// the bytes of all. A send() writes at once what the socket takes, and has ended when the system
+/// has all its bytes. A connection that breaks, brings bytes which are not what was sent (every
+/// chunk has a CRC32C), or nothing at all for 2 s, is replaced within the same messages; stats()
+/// counts that. Large messages use all connections with a peer, and go on over those that are left
+/// when one breaks. A peer that is gone (nobody listens at its address any more, or
 /// `patience`) is kUnavailable, naming rank and address, after its last message was received.
 /// abort() and the destructor may take 0.2 s when a peer reads slowly.
 std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& store,

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/chaos_proxy.h"
 #include "tests/support/hang_watchdog.h"
 #include "tutti/cluster/control/control_server.h"
 #include "tutti/core/executor.h"
@@ -193,6 +194,70 @@ TEST_P(ControlProcesses, G1_AStoppedMemberIsNamedWithItsState) {
     job.workers[1]->signal(SIGCONT);
     EXPECT_THAT(hear(*job.workers[1], "stopped", begin).message, HasSubstr("worker 1"));
   }
+}
+
+/// Workers 0 and 2 reach the server, worker 1 reaches a proxy in front of it.
+struct ProxiedJob {
+  explicit ProxiedJob(const std::string& wire) {
+    ControlServerOptions options;
+    options.wire = wire;
+    options.linger = 0s;
+    for (int i = 0; i < 3; ++i) {
+      options.expected.push_back({"worker", i, concat("127.0.0.1:90", 10 + i)});
+    }
+    server = ControlServer::start(options);
+    const std::string place = server->target().substr(wire.size() + 3);
+    proxy = std::make_unique<testing::ChaosProxy>(internal::parse_endpoint(place).value(),
+                                                  testing::ChaosPlan{});
+    for (int i = 0; i < 3; ++i) {
+      const std::string proxied = concat(wire, "://", proxy->endpoint());
+      workers.push_back(std::make_unique<MemberProcess>(
+          i == 1 ? proxied : server->target(), "worker", i, std::vector<std::string>{"30", "30"}));
+    }
+    for (auto& worker : workers) EXPECT_EQ(worker->line_with("all"), "all");
+  }
+  std::unique_ptr<ControlServer> server;
+  std::unique_ptr<testing::ChaosProxy> proxy;
+  std::vector<std::unique_ptr<MemberProcess>> workers;
+};
+
+TEST_P(ControlProcesses, REL_G1c_AConnectionOnWhichPacketsVanishIsOpenedAnew) {
+  const testing::HangWatchdog watchdog("half-open connection", std::chrono::seconds(90));
+  ProxiedJob job(GetParam());
+  const int before = job.proxy->num_accepted();
+  const TimePoint begin = now();
+  job.proxy->swallow();
+  while (job.proxy->num_accepted() == before && seconds_between(begin, now()) < 30) {
+    Clock::system().sleep_for(5ms);
+  }
+  EXPECT_GT(job.proxy->num_accepted(), before);
+  print_time("half-open, one connection (goal 2500)", GetParam(),
+             {1e3 * seconds_between(begin, now())});
+  // It is as if nothing had been.
+  job.workers[1]->tell("fail on purpose");
+  EXPECT_EQ(hear(*job.workers[0], "failed", begin).message, "worker 1: on purpose");
+  for (const Verdict& verdict : job.server->verdicts()) {
+    EXPECT_TRUE(!verdict.is_fatal || verdict.kind == VerdictKind::kFailed) << verdict.message;
+  }
+}
+
+// On one machine, where its process can be seen to run, a silent member has twice the time.
+TEST_P(ControlProcesses, REL_G1c_AMemberWhosePacketsVanishIsNamedOnBothSides) {
+  const testing::HangWatchdog watchdog("half-open network", std::chrono::seconds(90));
+  ProxiedJob job(GetParam());
+  const TimePoint begin = now();
+  job.proxy->swallow_for_good();
+  std::vector<double> times;
+  for (const std::size_t survivor : {0, 2}) {
+    const Heard heard = hear(*job.workers[survivor], "stopped", begin);
+    EXPECT_THAT(heard.message, HasSubstr("worker 1 ("));
+    EXPECT_THAT(heard.message, HasSubstr("is silent: no heartbeat for"));
+    times.push_back(heard.milliseconds);
+  }
+  const Heard heard = hear(*job.workers[1], "stopped", begin);
+  EXPECT_THAT(heard.message, HasSubstr("which hosts the control server, is silent for"));
+  times.push_back(heard.milliseconds);
+  print_time("half-open, one machine (goal 4500)", GetParam(), times);
 }
 
 TEST_P(ControlProcesses, G1e_AFailureReachesAllAndAllAreKept) {

@@ -45,26 +45,27 @@ void seal(std::span<std::byte> bytes) {
   std::memcpy(bytes.data() + kChunkHeaderBytes - 4, &header, 4);
 }
 
-/// The receiver gives at most what was sent, whatever was sent, and stays at its error.
-void read_stream(std::span<const std::byte> bytes) {
+/// The receiver gives at most what was sent, whatever was sent, and stays at its error; as the one
+/// connection of a session, and as one of two.
+void read_stream(std::span<const std::byte> bytes, std::size_t num_connections) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) std::abort();
   FileDescriptor reader(ends[0]), writer(ends[1]);
-  SessionReceiver receiver;
+  SessionReceiver receiver(num_connections);
   std::array<std::byte, 100> given{};
   std::size_t total = 0;
   bool failed = false;
   const auto read_all = [&] {
-    for (std::size_t count = 1; count > 0;) {
-      const iovec place{given.data(), given.size()};
-      try {
-        count = receiver.read(reader, std::span(&place, 1));
-      } catch (const tutti::Error&) {
-        failed = true;
-        return;
+    for (bool came = true; came;) {
+      came = receiver.fill(0, reader);
+      for (std::size_t count = 1; count > 0;) {
+        const iovec place{given.data(), given.size()};
+        count = receiver.give(std::span(&place, 1));
+        if (count > given.size() || (failed && count > 0)) std::abort();
+        total += count;
       }
-      if (failed || count > given.size()) std::abort();
-      total += count;
+      failed = failed || receiver.failure(0) != nullptr;
+      came = receiver.set_aside() || came;
     }
   };
   const std::size_t cut = bytes.empty() ? 0 : std::to_integer<std::size_t>(bytes[0]) % 64 + 1;
@@ -150,13 +151,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check<kResumeBytes>(bytes, [](const auto& b) { return decode_resume(b); });
   check<kResumedBytes>(bytes, [](const auto& b) { return decode_resumed(b); });
   check<kLayoutBytes>(bytes, [](const auto& b) { return decode_layout(b); });
-  read_stream(bytes);
+  for (const std::size_t num_connections : {1, 2}) read_stream(bytes, num_connections);
   const std::vector<std::byte> secret_bytes(32, std::byte{7});
   static const tutti::JobSecret secret{std::span<const std::byte>(secret_bytes)};
   knock(bytes, secret);
   open_session(bytes, secret);
   seal(bytes);
   check<kChunkHeaderBytes>(bytes, [](const auto& b) { return decode_chunk_header(b); });
-  read_stream(bytes);
+  for (const std::size_t num_connections : {1, 2}) read_stream(bytes, num_connections);
   return 0;
 }

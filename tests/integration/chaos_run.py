@@ -24,7 +24,7 @@ case $index in
 {cases}
 esac
 export TUTTI_DATA_LISTEN TUTTI_DATA_ADDRESS TUTTI_CONTROL
-exec "$@"
+exec {before} "$@"
 """
 CASE = "{index}) TUTTI_DATA_LISTEN={listen} TUTTI_DATA_ADDRESS=127.0.0.1:{data} TUTTI_CONTROL=tcp://127.0.0.1:{control};;"
 
@@ -40,7 +40,9 @@ class Run:
     """`tutti run` with workers 0 to n - 1. The connections of rank i's listener pass data_routes[i], its connection to the control
     server control_routes[i]."""
 
-    def __init__(self, tutti, program, num_workers, flags, folder, log_copy=None):
+    def __init__(self, tutti, program, num_workers, flags, folder, log_copy=None, before=""):
+        """`before`: words in front of the program's name, for instance those of unshare."""
+        self.before = before
         self.program, self.num_workers, self.folder = program, num_workers, folder
         self.log = os.path.join(folder, "log", "log.jsonl")
         self.lines, self.steps = [], []
@@ -80,7 +82,7 @@ class Run:
                              control=self.control_routes[i].port) for i in range(self.num_workers)]
         path = os.path.join(self.folder, "worker.sh")
         with open(path, "w", encoding="utf-8") as file:
-            file.write(WRAPPER.format(folder=self.folder, cases="\n".join(cases)))
+            file.write(WRAPPER.format(folder=self.folder, before=self.before, cases="\n".join(cases)))
         return path
 
     # --- What happens, by threads.

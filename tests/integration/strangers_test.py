@@ -69,7 +69,7 @@ def open_as_peer(port, purpose, job, index, job_id, secret):
             knows_secret = given == answer[256:]
             sock.sendall(proof)
             verdict = receive(sock, 8)
-    return verdict, knows_secret, own + proof + secrets.token_bytes(68)
+    return verdict, knows_secret, own + proof + secrets.token_bytes(72)
 
 
 class Stranger:

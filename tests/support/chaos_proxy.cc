@@ -51,6 +51,11 @@ void ChaosProxy::accept_all() {
   for (;;) {
     FileDescriptor client = internal::accept_from(listener_.socket);
     if (!client.is_open()) return;
+    ++accepted_;
+    if (cuts_new_) {
+      reset(client);
+      continue;
+    }
     FileDescriptor server = internal::start_connecting(target_);
     pollfd ready{server.get(), POLLOUT, 0};
     const TimePoint end = deadline_after(Clock::system().now(), std::chrono::seconds(1));
@@ -61,6 +66,7 @@ void ChaosProxy::accept_all() {
     Pair& pair = pairs_.emplace_back();
     pair.client = std::move(client);
     pair.server = std::move(server);
+    pair.is_swallowed = swallows_new_;
     pair.ways.push_back({&pair.client, &pair.server, {}, false});
     pair.ways.push_back({&pair.server, &pair.client, {}, false});
   }
@@ -98,6 +104,14 @@ void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
   }
 }
 
+/// Its end is not told, and is no longer looked at.
+void ChaosProxy::swallow(Direction& way) {
+  way.waiting.resize(65536);
+  const ssize_t count = ::recv(way.from->get(), way.waiting.data(), 65536, MSG_DONTWAIT);
+  way.waiting.clear();
+  way.is_closed = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 /// Whether bytes moved.
 bool ChaosProxy::move(Pair& pair, Direction& way) {
   bool moved = false;
@@ -122,12 +136,26 @@ bool ChaosProxy::move(Pair& pair, Direction& way) {
   return moved || count > 0;
 }
 
+/// What the test has asked for meanwhile.
+void ChaosProxy::obey() {
+  const bool swallows = swallow_now_.exchange(false), cuts_all = cut_now_.exchange(false);
+  const bool cuts_one = cut_one_now_.exchange(false);
+  cuts_new_ = cuts_new_ || cuts_one;
+  for (Pair& pair : pairs_) {
+    const bool is_cut = cuts_all || (cuts_one && &pair == &pairs_.front());
+    if (is_cut && !pair.is_broken) ++cuts_;
+    pair.is_broken = pair.is_broken || is_cut;
+    pair.is_swallowed = pair.is_swallowed || swallows;
+  }
+}
+
 void ChaosProxy::run() {
   while (!stops_) {
     std::vector<pollfd> descriptors{{stop_event_.get(), POLLIN, 0},
                                     {listener_.socket.get(), POLLIN, 0}};
     for (const Pair& pair : pairs_) {
       for (const Direction& way : pair.ways) {
+        if (pair.is_swallowed && way.is_closed) continue;
         const bool may_read = way.waiting.size() < 65536;
         descriptors.push_back({way.from->get(), static_cast<short>(may_read ? POLLIN : 0), 0});
         if (!way.waiting.empty()) descriptors.push_back({way.to->get(), POLLOUT, 0});
@@ -136,12 +164,14 @@ void ChaosProxy::run() {
     internal::poll_until(descriptors,
                          deadline_after(Clock::system().now(), std::chrono::milliseconds(50)));
     accept_all();
-    const bool cut = cut_now_.exchange(false);
+    obey();
     for (Pair& pair : pairs_) {
-      if (cut && !pair.is_broken) ++cuts_;
-      pair.is_broken = pair.is_broken || cut;
       for (Direction& way : pair.ways) {
-        if (!pair.is_broken) move(pair, way);
+        if (pair.is_swallowed) {
+          swallow(way);
+        } else if (!pair.is_broken) {
+          move(pair, way);
+        }
       }
       if (!pair.is_broken) continue;
       reset(pair.client);

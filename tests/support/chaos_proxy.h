@@ -37,6 +37,15 @@ class ChaosProxy {
   int num_flips() const { return flips_; }
   /// Resets all connections now.
   void cut_all() { cut_now_ = true; }
+  /// Resets the oldest connection now, and each that comes from now on.
+  void cut_one_for_good() { cut_one_now_ = true; }
+  /// From now on nothing passes on the connections that are there, in either direction, and no end
+  /// of theirs is told: a network whose packets vanish.
+  void swallow() { swallow_now_ = true; }
+  /// The same, also for connections that come.
+  void swallow_for_good() { swallows_new_ = swallow_now_ = true; }
+  /// Connections that came so far, all told.
+  int num_accepted() const { return accepted_; }
 
  private:
   struct Direction {
@@ -49,11 +58,14 @@ class ChaosProxy {
     internal::FileDescriptor client, server;
     std::vector<Direction> ways;
     bool is_broken = false;
+    bool is_swallowed = false;
   };
 
   void run();
+  void obey();
   void accept_all();
   bool move(Pair& pair, Direction& way);
+  static void swallow(Direction& way);
   void disturb(Pair& pair, Direction& way, std::size_t count);
   std::uint64_t next_distance(std::uint64_t mean);
   static void reset(internal::FileDescriptor& socket);
@@ -66,7 +78,10 @@ class ChaosProxy {
   std::uint64_t passed_ = 0, cut_at_ = 0, half_close_at_ = 0, flip_at_ = 0;
   std::list<Pair> pairs_;
   std::atomic<int> cuts_{0}, half_closes_{0}, flips_{0};
-  std::atomic<bool> stops_{false}, cut_now_{false};
+  std::atomic<int> accepted_{0};
+  std::atomic<bool> stops_{false}, cut_now_{false}, cut_one_now_{false}, swallow_now_{false};
+  std::atomic<bool> swallows_new_{false};
+  bool cuts_new_ = false;
   std::unique_ptr<Thread> thread_;
 };
 

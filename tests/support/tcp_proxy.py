@@ -1,4 +1,4 @@
-# A TCP proxy in user space that resets connections and flips bits where it is told to.
+# A TCP proxy in user space that resets connections, flips bits and lets packets vanish where it is told to.
 # SPDX-License-Identifier: Apache-2.0
 """One thread serves any number of routes: each listens at a port of its own and connects what comes to a target."""
 import os
@@ -30,6 +30,7 @@ class Connection:
         self.waiting = {client: b"", server: b""}  # to be written there
         self.passed = 0
         self.damage = None
+        self.is_swallowed = False  # nothing passes, and neither end hears of the other's
 
     def other(self, end):
         return self.server if end is self.client else self.client
@@ -47,6 +48,7 @@ class Route:
         self.num_accepted = 0
         self.next_damage = None  # of the next connection that comes
         self.unreplaced = []     # damages whose connection was not replaced yet
+        self.swallows = False    # also what comes
 
 
 class Proxy:
@@ -86,6 +88,30 @@ class Proxy:
             damage.after_bytes += connection.passed
             connection.damage = damage
             return True
+
+    def swallow(self, connections):
+        """From now on nothing passes on them, in either direction, and nothing is closed: packets vanish."""
+        with self.lock:
+            for connection in connections:
+                connection.is_swallowed = True
+                connection.waiting = {connection.client: b"", connection.server: b""}
+                for end in (connection.client, connection.server):
+                    self.watch(connection, end)
+
+    def swallow_routes(self, routes):
+        """The same for all connections of these routes, and for those that come, until heal()."""
+        with self.lock:
+            for route in routes:
+                route.swallows = True
+                self.swallow(route.connections)
+
+    def heal(self):
+        """What comes from now on passes. What was swallowed is lost with its connections, whose ends hear of that now."""
+        with self.lock:
+            for route in self.routes:
+                route.swallows = False
+                for connection in [c for c in route.connections if c.is_swallowed]:
+                    self.close(connection, with_reset=True)
 
     def damage_next(self, route, damage):
         """Damages the next connection that comes on a route, or one that comes later, if the next one does not live long enough."""
@@ -131,6 +157,7 @@ class Proxy:
         route.num_accepted += 1
         connection = Connection(route, route.num_accepted, client, server)
         connection.damage, route.next_damage = route.next_damage, None
+        connection.is_swallowed = route.swallows
         for damage in route.unreplaced:
             damage.replaced = time.monotonic()
         route.unreplaced.clear()
@@ -142,6 +169,9 @@ class Proxy:
 
     def read(self, connection, end):
         other = connection.other(end)
+        if connection.is_swallowed:
+            self.forget(end)
+            return
         data = end.recv(PIECE)
         if not data:
             self.drain(connection, other)
@@ -163,6 +193,17 @@ class Proxy:
             data = data[:place] + bytes([data[place] ^ (1 << damage.bit)]) + data[place + 1:]
         connection.waiting[other] += data
         self.write(connection, other)
+
+    def forget(self, end):
+        """What a swallowed connection brings; of its end nobody hears."""
+        try:
+            if end.recv(PIECE):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self.selector.unregister(end)
 
     def write(self, connection, end):
         waiting = connection.waiting[end]

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# REL_G1c: packets vanish both ways and nothing is closed; it is found within seconds, and the bits are those of a calm run.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: half_open_test.py PROGRAM TUTTI [--log FILE]
+
+`tutti run` starts two workers, each as if it had a machine of its own where the system lets us (a namespace of process numbers: nobody can
+ask whether a silent process still runs). All their connections go through a proxy, which swallows what passes, without closing anything: on
+the data connection, on a control connection, on both, and at last in all of worker 1's network, also on connections that come. The first
+three are healed by new connections, within the step; in the last one worker 1 is named, and started anew when its network is back. Times
+(goal: 2.5 s) are printed and not judged; weights, losses and optimizer's state must be those of one calm process.
+"""
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import chaos_run  # noqa: E402
+import multi_worker_test as workers_of  # noqa: E402
+
+FLAGS = ["--batch-size", "60", "--train-examples", "12000", "--regularized", "--seed", "1", "--epochs", "1000"]
+STEPS = 600
+GOAL = 2.5
+DATA_IS_SILENT = r"tcp: rank \d .*: nothing came for \d+ ms, not even a sign of life"
+DATA_IS_BACK = r"tcp: rank \d .* is connected again"
+CONTROL_IS_BACK = r"control: worker 1 heard nothing from the control server .* has another connection now"
+NAMED = r"^\[worker-0\]: .*control: worker 1 \(.*\) is silent: no heartbeat for"
+
+
+def own_machine():
+    """Words that give a process its own numbers of processes; "": the system does not let us."""
+    for words in ("unshare --pid --fork --kill-child", "unshare --user --map-root-user --pid --fork --kill-child"):
+        try:
+            if subprocess.run(words.split() + ["true"], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+                return words
+        except OSError:
+            return ""
+    return ""
+
+
+class Case:
+    def __init__(self, run, name):
+        self.run, self.name, self.found = run, name, []
+
+    def begin(self, step):
+        self.run.wait_for_step(step)
+        self.run.wait_for(self.all_are_open, "all connections")
+
+    def all_are_open(self):
+        routes = [self.run.data_routes[0], *self.run.control_routes]
+        return all(route.connections for route in routes) or None
+
+    def find(self, pattern, since, what):
+        self.found.append((what, self.run.wait_for_line(pattern, since, f"{self.name}: {what}").time - since))
+
+    def report(self, next_step):
+        times = ", ".join(f"{what} after {seconds:.2f} s" for what, seconds in self.found)
+        print(f"  {self.name:38} {times}; next step after {next_step:.2f} s (goal {GOAL})", flush=True)
+
+
+def swallow_existing(run, name, step, routes, lines):
+    case = Case(run, name)
+    case.begin(step)
+    since = time.monotonic()
+    run.proxy.swallow([connection for route in routes for connection in route.connections])
+    for pattern, what in lines:
+        case.find(pattern, since, what)
+    healed = max(since + seconds for _, seconds in case.found)
+    case.report(run.wait_for_next_step(healed) - since)
+
+
+def swallow_all(run, name, step):
+    case = Case(run, name)
+    case.begin(step)
+    since = time.monotonic()
+    run.proxy.swallow_routes([run.control_routes[1], *run.data_routes])
+    case.find(NAMED, since, "worker 1 named")
+    run.proxy.heal()
+    case.report(run.wait_for_recovery(since) - since)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("tutti")
+    parser.add_argument("--log", help="write the lines of all workers there")
+    arguments = parser.parse_args()
+    flags = FLAGS + ["--steps", str(STEPS)]
+    before = own_machine()
+    print(f"  each worker {'has a machine of its own' if before else 'is on this machine: silence counts after twice the time'}",
+          flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        calm = workers_of.run_mirrored(arguments.program, 2, flags, folder, timeout=600)
+        run = chaos_run.Run(arguments.tutti, arguments.program, 2, flags, folder, arguments.log, before)
+        data, control = run.data_routes, run.control_routes[1:]
+        try:
+            swallow_existing(run, "a data connection", 10, data,
+                             [(DATA_IS_SILENT, "found"), (DATA_IS_BACK, "connected")])
+            swallow_existing(run, "both kinds of connections", 20, data + control,
+                             [(DATA_IS_SILENT, "found"), (DATA_IS_BACK, "connected"), (CONTROL_IS_BACK, "control connected")])
+            swallow_all(run, "the whole network of worker 1", 30)
+            swallow_existing(run, "a control connection", 40, control, [(CONTROL_IS_BACK, "connected")])
+            code = run.wait_for_end()
+        except chaos_run.Failure as failure:
+            run.end()
+            sys.exit(f"FAILED: {failure}\n{run.last_lines(60)}")
+        got = run.metrics()
+        mistakes = [] if code == 0 else [f"exit code {code}"]
+        mistakes += [f"different {key}" for key in workers_of.COMPARED if calm[key] != got.get(key)]
+        print(f"  {'DIFFERENT' if mistakes else 'same':9} {got.get('weights_hash')}  exit code {code}, "
+              f"the machine answered at most {run.most_late:.2f} s late")
+        if mistakes:
+            sys.exit("FAILED: " + "; ".join(mistakes) + "\n" + run.last_lines(60))
+
+
+if __name__ == "__main__":
+    main()
