@@ -27,7 +27,8 @@ struct ChunkHeader {
   bool operator==(const ChunkHeader&) const = default;
 };
 inline constexpr std::size_t kChunkHeaderBytes = 36;
-inline constexpr std::uint32_t kLongestChunk = 64 << 10;
+/// A message of 64 KiB and what stands before it are one chunk.
+inline constexpr std::uint32_t kLongestChunk = (64 << 10) + 1024;
 std::array<std::byte, kChunkHeaderBytes> encode(const ChunkHeader& header);
 /// Throws kDataLoss for bytes that are no header, or were one before a bit was changed.
 ChunkHeader decode_chunk_header(std::span<const std::byte, kChunkHeaderBytes> bytes);
