@@ -43,8 +43,13 @@ std::uint64_t Tensor::Impl::next_id() {
 }
 
 Tensor::Tensor(float scalar) {
-  MutableTensor tensor({}, DType::kFloat32, {});
-  tensor.span<float>()[0] = scalar;
+  const Device device = current_device();
+  MutableTensor tensor({}, DType::kFloat32, device);
+  if (device.type == DeviceType::kCpu) [[likely]] {
+    tensor.span<float>()[0] = scalar;
+  } else {
+    internal::fill(tensor, scalar, "Tensor");
+  }
   *this = tensor.freeze();
 }
 
