@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/tensor_impl.h"
 
@@ -126,7 +127,7 @@ Tensor Tensor::to(Device device) const {
     impl->device = device;
     return Tensor(std::move(impl));
   }
-  if (!to_host || from.type != DeviceType::kCpu) {
+  if (!internal::share_memory(from, device)) {
     MutableTensor copy(shape(), dtype(), device);
     internal::copy_bytes(device, copy.address(), from, address(), num_bytes());
     return copy.freeze();

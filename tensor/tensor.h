@@ -65,8 +65,9 @@ class Tensor {
   std::size_t num_bytes() const;
 
   /// This value on `device`; no copy when already there (virtual CPU devices share the host's
-  /// memory). Not recorded on tapes: no gradient flows back through it. From a GPU to the host it
-  /// waits for the value; to a GPU, and between GPUs that reach each other, it waits for nothing.
+  /// memory, unless one has its own: device_memory.h). Not recorded on tapes: no gradient flows
+  /// back through it. From a GPU to the host it waits for the value; to a GPU, and between GPUs
+  /// that reach each other, it waits for nothing.
   Tensor to(Device device) const;
   /// The same elements in memory of their own, under a new identity. Not recorded on tapes.
   Tensor copy() const;
