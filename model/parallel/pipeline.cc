@@ -8,6 +8,8 @@
 #include "tutti/core/executor.h"
 #include "tutti/core/random.h"
 #include "tutti/model/parallel/pipeline_stage.h"
+#include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
 
@@ -116,6 +118,7 @@ void Pipeline::Impl::run_stage(Batch& current, std::size_t stage) const {
 }
 
 PipelineResult Pipeline::Impl::result_of(const Batch& done) const {
+  const NoDeviceScope where_things_are;
   PipelineResult result;
   result.loss = done.stages.back()->loss();
   for (const auto& stage : done.stages) {
@@ -125,7 +128,7 @@ PipelineResult Pipeline::Impl::result_of(const Batch& done) const {
     result.transfers.insert(result.transfers.end(), stage->transfers().begin(),
                             stage->transfers().end());
   }
-  for (const Variable& variable : model.LayerOf::trainable_variables()) {
+  for (const Variable& variable : model.trainable_variables()) {
     for (const auto& stage : done.stages) {
       const auto found = std::ranges::find(stage->variables(), variable);
       if (found == stage->variables().end()) continue;

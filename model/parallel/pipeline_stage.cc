@@ -49,6 +49,15 @@ PipelineStage::PipelineStage(const StagedSequential& model, const Pipeline::Loss
       sums_(variables_.size()) {}
 
 void PipelineStage::run(const std::vector<PipelineTask>& tasks) {
+  try {
+    run_all(tasks);
+  } catch (...) {
+    kept_.clear();  // tapes that still record end on their own thread
+    throw;
+  }
+}
+
+void PipelineStage::run_all(const std::vector<PipelineTask>& tasks) {
   TransferLog log;
   for (const PipelineTask& task : tasks) {
     const TraceSpan span(

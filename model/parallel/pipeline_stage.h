@@ -49,6 +49,7 @@ class PipelineStage {
   };
   bool is_first() const { return number_ == 0; }
   bool is_last() const { return number_ + 1 == model_.num_stages(); }
+  void run_all(const std::vector<PipelineTask>& tasks);
   void forward(std::size_t k);
   void backward(std::size_t k);
   void add_regularization();
