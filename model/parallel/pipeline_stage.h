@@ -6,10 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "tutti/autograd/gradient_sum.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/parallel/pipeline.h"
 #include "tutti/model/parallel/pipeline_mail.h"
+#include "tutti/model/parallel/stage_sum.h"
 
 namespace tutti::internal {
 
@@ -63,7 +63,7 @@ class PipelineStage {
   const Device device_;
   const std::vector<Variable> variables_;
   std::vector<Kept> kept_;  // by micro-batch
-  std::vector<GradientSum> sums_;
+  std::vector<StageSum> sums_;
   Tensor loss_sum_, regularization_;
   std::vector<Transfer> transfers_;
 };
