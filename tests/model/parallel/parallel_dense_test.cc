@@ -19,8 +19,8 @@ using testing::expect_same_bits;
 
 namespace parallel_dense_test {
 
-Trained train_model(const Sequential& model, int steps) {
-  return train_plainly(model, examples(), classes(), 1, steps);
+Training train_model(const Sequential& model, int steps) {
+  return train_plainly(model, sample_rows(), sample_classes(), 1, steps);
 }
 
 Sequential one_device() {
@@ -46,10 +46,10 @@ struct MemoryLimits {
 };
 
 constexpr int kFirst = 50;  // devices that no other test takes
-constexpr int kSteps = 5;
+constexpr int kLimitedSteps = 5;
 
 Tensor wide_examples() { return noise({16, 256}, 8); }
-Tensor wide_classes() { return classes(16); }
+Tensor wide_classes() { return sample_classes(16); }
 
 Sequential wide_model() {
   set_random_seed(4);
@@ -61,8 +61,10 @@ float train_replicated(int num_devices) {
   std::vector<Device> devices;
   for (int i = 0; i < num_devices; ++i) devices.push_back(on_cpu(kFirst + i));
   MirroredStrategy strategy({.devices = devices});
-  DistributedDataset batches = strategy.distribute_dataset(
-      Dataset::from_tensor_slices({wide_examples(), wide_classes()}).batch(16).repeat(kSteps));
+  DistributedDataset batches =
+      strategy.distribute_dataset(Dataset::from_tensor_slices({wide_examples(), wide_classes()})
+                                      .batch(16)
+                                      .repeat(kLimitedSteps));
   const auto scope = strategy.scope();
   const Sequential model = wide_model();
   Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1, .momentum = 0.9});
@@ -162,7 +164,7 @@ TEST(ParallelDense, WeightsHaveNamesAndDevices) {
 TEST(ParallelDense, S0_01_S1_01_S3_27_TrainingIsThatOfOneDevice) {
   const testing::HangWatchdog watchdog("tensor-parallel layers", std::chrono::seconds(60));
   constexpr int kTrainingSteps = 50;
-  const Trained one = train_model(one_device(), kTrainingSteps);
+  const Training one = train_model(one_device(), kTrainingSteps);
   for (const char* devices : {"cpu:0", "cpu:0-1", "cpu:0-2"}) {
     SCOPED_TRACE(devices);
     set_random_seed(2);
@@ -231,7 +233,8 @@ TEST(ParallelDense, RefusesWhatCannotBeCut) {
 // A limit between what a device needs with a part of the model and with all of it.
 TEST(ParallelDense, S3_26_S3_27_DataParallelIsRefusedAndModelParallelTrainsTheSameModel) {
   const testing::HangWatchdog watchdog("memory limits", std::chrono::seconds(100));
-  const Trained expected = train_plainly(wide_model(), wide_examples(), wide_classes(), 4, kSteps);
+  const Training expected =
+      train_plainly(wide_model(), wide_examples(), wide_classes(), 4, kLimitedSteps);
   const std::size_t needed = [] {
     const MemoryLimits memory(kFirst, 2, kUnlimitedMemory);
     train_replicated(2);
@@ -249,15 +252,15 @@ TEST(ParallelDense, S3_26_S3_27_DataParallelIsRefusedAndModelParallelTrainsTheSa
     set_random_seed(4);
     const StagedSequential stages({.devices = devices, .cuts = {1}}, Input{{256}},
                                   Dense(1024, {.activation = "relu"}), Dense(256), Dense(3));
-    expect_same_training(
-        train_in_a_pipeline(stages, wide_examples(), wide_classes(), {.micro_batches = 4}, kSteps),
-        expected);
+    expect_same_training(train_in_a_pipeline(stages, wide_examples(), wide_classes(),
+                                             {.micro_batches = 4}, kLimitedSteps),
+                         expected);
   }
   set_random_seed(4);
   const Sequential tensors(Input{{256}},
                            ParallelDensePair(1024, 256, {.devices = devices, .activation = "relu"}),
                            Dense(3));
-  expect_close_training(train_plainly(tensors, wide_examples(), wide_classes(), 1, kSteps),
+  expect_close_training(train_plainly(tensors, wide_examples(), wide_classes(), 1, kLimitedSteps),
                         expected, 1e-4);
   EXPECT_LE(memory.peak(0), limit);
   EXPECT_LE(memory.peak(1), limit);

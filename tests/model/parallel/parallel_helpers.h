@@ -20,8 +20,8 @@ inline Tensor noise(const Shape& shape, std::uint64_t seed) {
 }
 
 /// 24 examples, three classes.
-inline Tensor examples(std::int64_t rows = 24) { return noise({rows, 10}, 3); }
-inline Tensor classes(std::int64_t rows = 24) {
+inline Tensor sample_rows(std::int64_t rows = 24) { return noise({rows, 10}, 3); }
+inline Tensor sample_classes(std::int64_t rows = 24) {
   std::vector<std::int64_t> values;
   for (std::int64_t i = 0; i < rows; ++i) values.push_back(i * i % 3);
   return Tensor::from<std::int64_t>({rows}, values);
@@ -32,7 +32,7 @@ inline Tensor cross_entropy(const Tensor& labels, const Tensor& predictions) {
 }
 
 /// Weights after training, by creation, and the loss of each step.
-struct Trained {
+struct Training {
   std::vector<float> losses;
   std::vector<Tensor> weights;
 };
@@ -45,12 +45,12 @@ inline std::vector<Tensor> values_of(const std::vector<Variable>& variables) {
 
 /// The plain way: the micro-batches one after the other through `model`, their gradients added in
 /// that order, one update.
-inline Trained train_plainly(const Model& model, const Tensor& x, const Tensor& y,
-                             int micro_batches, int steps) {
+inline Training train_plainly(const Model& model, const Tensor& x, const Tensor& y,
+                              int micro_batches, int steps) {
   Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1, .momentum = 0.9});
   const std::vector<Variable> variables = model.trainable_variables();
   const std::int64_t rows = x.shape()[0], part = rows / micro_batches;
-  Trained result;
+  Training result;
   for (int step = 0; step < steps; ++step) {
     const RandomContextScope random({random_seed(), static_cast<std::uint64_t>(step), 0});
     std::vector<Gradient> sums;
@@ -77,11 +77,11 @@ inline Trained train_plainly(const Model& model, const Tensor& x, const Tensor& 
   return result;
 }
 
-inline Trained train_in_a_pipeline(const StagedSequential& model, const Tensor& x, const Tensor& y,
-                                   PipelineOptions options, int steps) {
+inline Training train_in_a_pipeline(const StagedSequential& model, const Tensor& x, const Tensor& y,
+                                    PipelineOptions options, int steps) {
   Pipeline pipeline(model, cross_entropy, options);
   Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1, .momentum = 0.9});
-  Trained result;
+  Training result;
   for (int step = 0; step < steps; ++step) {
     const PipelineResult batch = pipeline.gradients(x, y);
     optimizer.apply_gradients(batch.gradients);
@@ -91,7 +91,7 @@ inline Trained train_in_a_pipeline(const StagedSequential& model, const Tensor& 
   return result;
 }
 
-inline void expect_same_training(const Trained& actual, const Trained& expected) {
+inline void expect_same_training(const Training& actual, const Training& expected) {
   EXPECT_EQ(actual.losses, expected.losses);
   ASSERT_EQ(actual.weights.size(), expected.weights.size());
   for (std::size_t i = 0; i < actual.weights.size(); ++i) {
@@ -99,7 +99,7 @@ inline void expect_same_training(const Trained& actual, const Trained& expected)
   }
 }
 
-inline void expect_close_training(const Trained& actual, const Trained& expected,
+inline void expect_close_training(const Training& actual, const Training& expected,
                                   double tolerance) {
   ASSERT_EQ(actual.losses.size(), expected.losses.size());
   for (std::size_t i = 0; i < actual.losses.size(); ++i) {

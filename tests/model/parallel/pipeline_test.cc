@@ -145,9 +145,9 @@ TEST(StagedSequential, S0_01_LayersAndWeightsAreWhereTheirStageIs) {
                           "dense_2/bias cpu:2"));
   EXPECT_EQ(model.trainable_variables(1).size(), 4u);
   EXPECT_EQ(model.layers(1).size(), 3u);
-  EXPECT_EQ(model(examples()).device(), on_cpu(0));  // back where the input is
+  EXPECT_EQ(model(sample_rows()).device(), on_cpu(0));  // back where the input is
   const Sequential whole = whole_network();
-  testing::expect_same_bits(model(examples()), whole(examples()));
+  testing::expect_same_bits(model(sample_rows()), whole(sample_rows()));
   const StagedSequential even = split_network({.devices = "cpu:0-3"});
   EXPECT_EQ(even.layers(0).size(), 2u);
   EXPECT_EQ(even.layers(3).size(), 1u);
@@ -177,7 +177,8 @@ TEST(StagedSequential, S0_01_FitEvaluateAndPredictWorkAsEver) {
                    .loss = "sparse_categorical_crossentropy",
                    .metrics = {"accuracy"}});
     return model
-        .fit(examples(), classes(), {.epochs = 3, .batch_size = 8, .verbose = Verbosity::kSilent})
+        .fit(sample_rows(), sample_classes(),
+             {.epochs = 3, .batch_size = 8, .verbose = Verbosity::kSilent})
         .at("loss");
   };
   EXPECT_EQ(fitted(split_network({.devices = "cpu:1-2"})), fitted(whole_network()));
@@ -186,13 +187,13 @@ TEST(StagedSequential, S0_01_FitEvaluateAndPredictWorkAsEver) {
 TEST(Pipeline, S0_01_S1_01_S3_27_SplitByLayersHasTheBitsOfOneDevice) {
   const testing::HangWatchdog watchdog("pipelines", std::chrono::seconds(100));
   constexpr int kSteps = 50;
-  const Trained one = train_plainly(whole_network(), examples(), classes(), 4, kSteps);
+  const Training one = train_plainly(whole_network(), sample_rows(), sample_classes(), 4, kSteps);
   for (const PipelineOrder order :
        {PipelineOrder::kAllForwardFirst, PipelineOrder::kOneForwardOneBackward}) {
     for (const char* devices : {"cpu:0-1", "cpu:0-2"}) {
       SCOPED_TRACE(concat(to_string(order), " on ", devices));
       expect_same_training(
-          train_in_a_pipeline(split_network({.devices = devices}), examples(), classes(),
+          train_in_a_pipeline(split_network({.devices = devices}), sample_rows(), sample_classes(),
                               {.micro_batches = 4, .order = order}, kSteps),
           one);
     }
@@ -208,14 +209,14 @@ TEST(Pipeline, S0_01_S1_01_ReplicatedOverTwoDevicesItIsTheSameTraining) {
     set_random_seed(7);
     return Sequential(Input{{10}}, Dense(16, {.activation = "tanh"}), Dense(12), Relu(), Dense(3));
   };
-  const Trained one = train_plainly(make(), examples(), classes(), 1, kSteps);
+  const Training one = train_plainly(make(), sample_rows(), sample_classes(), 1, kSteps);
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   DistributedDataset batches = strategy.distribute_dataset(
-      Dataset::from_tensor_slices({examples(), classes()}).batch(24).repeat(kSteps));
+      Dataset::from_tensor_slices({sample_rows(), sample_classes()}).batch(24).repeat(kSteps));
   const auto scope = strategy.scope();
   const Sequential model = make();
   Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1, .momentum = 0.9});
-  Trained replicated;
+  Training replicated;
   for (const PerReplica<Batch>& batch : batches) {
     const PerReplica<Tensor> loss = strategy.run(
         [&](const Batch& part) {
@@ -240,7 +241,7 @@ TEST(Pipeline, S3_27_StagesWorkAtTheSameTime) {
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Meeting(1, first, second), Dense(8),
                          Meeting(0, second, first), Dense(3));
   Pipeline pipeline(model, cross_entropy, {.micro_batches = 2});
-  EXPECT_EQ(pipeline.gradients(examples(), classes()).gradients.size(), 4u);
+  EXPECT_EQ(pipeline.gradients(sample_rows(), sample_classes()).gradients.size(), 4u);
   EXPECT_TRUE(first->is_set());
   EXPECT_TRUE(second->is_set());
 }
@@ -251,7 +252,7 @@ TEST(Pipeline, S3_07_OnlyActivationsAndTheirGradientsMove) {
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(3));
   Pipeline pipeline(model, cross_entropy, {.micro_batches = 2});
   std::vector<std::string> moved;
-  for (const Transfer& transfer : pipeline.gradients(examples(4), classes(4)).transfers) {
+  for (const Transfer& transfer : pipeline.gradients(sample_rows(4), sample_classes(4)).transfers) {
     moved.push_back(transfer.to_string());
   }
   EXPECT_THAT(moved, ElementsAre("cpu:1 -> cpu:0: float32 [2, 8], 64 bytes",
@@ -283,12 +284,12 @@ TEST(Pipeline, RegularizationCountsOnce) {
   const StagedSequential model({.devices = "cpu:0-1"}, Input{{10}},
                                Dense(8, {.kernel_regularizer = regularizers::l2(0.5)}),
                                Dense(3, {.kernel_regularizer = regularizers::l2(0.25)}));
-  const PipelineResult result =
-      Pipeline(model, cross_entropy, {.micro_batches = 3}).gradients(examples(), classes());
+  const PipelineResult result = Pipeline(model, cross_entropy, {.micro_batches = 3})
+                                    .gradients(sample_rows(), sample_classes());
   const std::vector<Variable> variables = model.trainable_variables();
   GradientTape tape;
   const Tensor loss =
-      compute_average_loss(cross_entropy(classes(), model(examples())), std::int64_t{24});
+      compute_average_loss(cross_entropy(sample_classes(), model(sample_rows())), std::int64_t{24});
   const std::vector<Gradient> plain = tape.gradient(loss, variables);
   double regularization = 0.0;
   for (const std::size_t i : {0, 2}) {
@@ -310,9 +311,9 @@ TEST(Pipeline, AnErrorNamesStageDeviceAndMicroBatchAndTheNextBatchWorks) {
                          Dense(3));
   Pipeline pipeline(model, cross_entropy, {.micro_batches = 3});
   expect_error(ErrorCode::kOutOfRange, {"stage 1 (cpu:1), micro-batch 1, forward", "made to fail"},
-               [&] { pipeline.gradients(examples(), classes()); });
+               [&] { pipeline.gradients(sample_rows(), sample_classes()); });
   EXPECT_EQ(pipeline.num_steps(), 0u);
-  EXPECT_EQ(pipeline.gradients(examples(), classes()).gradients.size(), 6u);
+  EXPECT_EQ(pipeline.gradients(sample_rows(), sample_classes()).gradients.size(), 6u);
   EXPECT_EQ(pipeline.num_steps(), 1u);
 }
 
@@ -325,9 +326,9 @@ TEST(Pipeline, AStageThatStaysAwayIsNamed) {
                       {.micro_batches = 2, .timeout = std::chrono::milliseconds(50)});
     expect_error(ErrorCode::kDeadlineExceeded,
                  {"no activations of micro-batch 0 came from stage 0 (cpu:0)", "0.05 s"},
-                 [&] { pipeline.gradients(examples(), classes()); });
+                 [&] { pipeline.gradients(sample_rows(), sample_classes()); });
     expect_error(ErrorCode::kFailedPrecondition, {"still works on an earlier batch"},
-                 [&] { pipeline.gradients(examples(), classes()); });
+                 [&] { pipeline.gradients(sample_rows(), sample_classes()); });
     never->set();  // lets the stage's thread end
   }
 }
@@ -340,9 +341,9 @@ TEST(Pipeline, RefusesBatchesAndOptionsThatDoNotFit) {
   expect_error(ErrorCode::kInvalidArgument, {"no loss function"}, [&] { Pipeline(model, {}); });
   Pipeline pipeline(model, cross_entropy, {.micro_batches = 4});
   expect_error(ErrorCode::kInvalidArgument, {"4 micro-batches", "[3, 10]"},
-               [&] { pipeline.gradients(examples(3), classes(3)); });
+               [&] { pipeline.gradients(sample_rows(3), sample_classes(3)); });
   expect_error(ErrorCode::kInvalidArgument, {"[24, 10]", "[23]"},
-               [&] { pipeline.gradients(examples(), classes(23)); });
+               [&] { pipeline.gradients(sample_rows(), sample_classes(23)); });
 }
 
 }  // namespace
