@@ -5,8 +5,10 @@
 
 #include <gmock/gmock.h>
 
+#include "tests/support/fake_gpu.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
+#include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/placement_log.h"
 #include "tutti/tensor/tensor_ops.h"
 #include "tutti/tensor/transfers.h"
@@ -174,6 +176,25 @@ TEST(DeviceScope, TransfersCanBeAskedFor) {
   EXPECT_EQ(log.count(), 1u);
   expect_error(ErrorCode::kFailedPrecondition, {"transfer at device_scope_test.cc", "undefined"},
                [] { transfer(Tensor(), on_cpu(1)); });
+}
+
+TEST(DeviceScope, S3_10_WorksWithGpus) {
+  testing::FakeGpus gpus;
+  const Tensor on_host = Tensor::from<float>({3}, {1, 2, 3});
+  TransferLog log;
+  Tensor y;
+  {
+    const DeviceScope scope("/gpu:1");
+    EXPECT_EQ(Tensor(2.0f).device(), (Device{DeviceType::kGpu, 1}));
+    EXPECT_EQ(Tensor(2.0f).item(), 2.0f);
+    const Tensor constant = Tensor::from<float>({3}, {10, 20, 30});
+    y = (on_host + constant) * 2.0f;
+  }
+  EXPECT_EQ(y.device(), (Device{DeviceType::kGpu, 1}));
+  expect_tensor(y, {3}, {22, 44, 66});
+  ASSERT_EQ(log.count(), 1u);
+  EXPECT_EQ(log.transfers()[0].to_string(), "cpu:0 -> gpu:1: float32 [3], 12 bytes");
+  EXPECT_EQ(device_memory({DeviceType::kGpu, 1}).in_use, 256u * 1);
 }
 
 // Lines as TensorFlow's log_device_placement writes them.
