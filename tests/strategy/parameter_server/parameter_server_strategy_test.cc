@@ -59,7 +59,7 @@ std::vector<std::int64_t> rows_of(const ParameterServerStrategy& strategy,
   return rows;
 }
 
-TEST(ParameterServerStrategy, PS2_01_VariablesOfTheScopeGoRoundTheServers) {
+TEST(ParameterServerStrategy, PS2_01_S2_12_S3_22_VariablesOfTheScopeGoRoundTheServers) {
   ParameterServerStrategy strategy(with_servers(3));
   const Variable outside(num(1.0), {.name = "outside"});
   EXPECT_TUTTI_ERROR((void)strategy.shards_of(outside), ErrorCode::kInvalidArgument, "'outside'");
