@@ -138,7 +138,7 @@ TEST(MultiWorker, StrategyReduceAndGatherReachAllReplicas) {
       Between::kMessages));
 }
 
-TEST(MultiWorker, AssignmentsInReplicasAggregateOverAllWorkers) {
+TEST(MultiWorker, S4_03_AssignmentsInReplicasAggregateOverAllWorkers) {
   expect_no_error(run_workers(
       workers_with({1, 2}),
       [](MultiWorkerMirroredStrategy& strategy) {
