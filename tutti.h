@@ -57,6 +57,7 @@
 #include "tutti/strategy/captured_step.h"                 // steps replayed on GPUs
 #include "tutti/strategy/central_storage_strategy.h"      // variables on one device
 #include "tutti/strategy/checkpoint_options.h"            // several workers save and restore
+#include "tutti/strategy/memory_report.h"                 // bytes of variables by device
 #include "tutti/strategy/mirrored_strategy.h"             // variables on every device
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"                    // several processes
 #include "tutti/strategy/one_device_strategy.h"                               // a single device

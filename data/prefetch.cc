@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tutti/core/executor.h"
+#include "tutti/core/trace.h"
 #include "tutti/data/forwarding_source.h"
 #include "tutti/data/wait.h"
 
@@ -78,6 +79,7 @@ class PrefetchIterator : public ElementIterator {
   }
 
   Reading read_below() {
+    const TraceSpan span("read", "input");
     Reading reading;
     try {
       reading.element = below_->next();

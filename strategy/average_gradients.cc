@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/average_gradients.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 
@@ -55,7 +59,52 @@ std::vector<Gradient> gradients_of_variable(TowerGradients towers, std::size_t i
   return gradients;
 }
 
+/// One per tower, some above 0.
+void check_weights(std::span<const double> weights, std::size_t num_towers) {
+  const auto is_weight = [](double weight) { return weight >= 0.0 && std::isfinite(weight); };
+  const auto is_positive = [](double weight) { return weight > 0.0; };
+  if (weights.size() == num_towers && std::ranges::all_of(weights, is_weight) &&
+      std::ranges::any_of(weights, is_positive)) {
+    return;
+  }
+  fail(ErrorCode::kInvalidArgument, kWho, ": expected ", num_towers,
+       " weights of 0 or more, one per tower, at least one of them positive, got [", join(weights),
+       "]");
+}
+
+/// Each tower's gradients times its part of all weights; without towers of weight 0.
+std::vector<std::vector<GradientAndVariable>> scaled_gradients(TowerGradients towers,
+                                                               std::span<const double> weights) {
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::vector<std::vector<GradientAndVariable>> scaled;
+  for (std::size_t t = 0; t < towers.size(); ++t) {
+    if (weights[t] == 0.0) continue;
+    scaled.push_back(towers[t]);
+    for (GradientAndVariable& pair : scaled.back()) {
+      if (!pair.gradient.is_none()) pair.gradient = divide_by(pair.gradient, sum / weights[t]);
+    }
+  }
+  return scaled;
+}
+
 }  // namespace
+
+std::vector<GradientAndVariable> average_gradients(TowerGradients tower_gradients,
+                                                   std::span<const double> tower_weights) {
+  check_lists(tower_gradients);
+  check_weights(tower_weights, tower_gradients.size());
+  const GradientTape::StopRecording stop;
+  const auto is_first = [&](double weight) { return weight == tower_weights.front(); };
+  if (std::ranges::all_of(tower_weights, is_first)) return average_gradients(tower_gradients);
+  const auto scaled = scaled_gradients(tower_gradients, tower_weights);
+  std::vector<GradientAndVariable> means;
+  for (std::size_t i = 0; i < scaled[0].size(); ++i) {
+    const std::vector<Gradient> gradients = gradients_of_variable(scaled, i);
+    const bool is_none = gradients[0].is_none();
+    means.push_back({is_none ? Gradient() : aggregate(gradients), tower_gradients[0][i].variable});
+  }
+  return means;
+}
 
 std::vector<GradientAndVariable> average_gradients(TowerGradients tower_gradients) {
   check_lists(tower_gradients);

@@ -25,6 +25,15 @@ struct GradientAndVariable {
 std::vector<GradientAndVariable> average_gradients(
     std::span<const std::vector<GradientAndVariable>> tower_gradients);
 
+/// The same where tower t counts for `tower_weights[t]` of their sum: with the rows of each tower's
+/// part it is the gradient of the mean over the whole batch, whatever the parts (the mean of means
+/// is not). Towers of weight 0 are left out; with equal weights the bits are those of the mean.
+/// Throws kInvalidArgument also for weights that are not one per tower, 0 or more, one of them
+/// above 0.
+std::vector<GradientAndVariable> average_gradients(
+    std::span<const std::vector<GradientAndVariable>> tower_gradients,
+    std::span<const double> tower_weights);
+
 /// The gradients alone, in order: what Optimizer::apply_gradients() takes.
 std::vector<Gradient> gradients_of(std::span<const GradientAndVariable> pairs);
 

@@ -33,18 +33,25 @@ void require_numbers(const InputPlan& plan) {
          "distribute_dataset: expected a weight for each of the replicas of all workers, ",
          replicas, ", or none, got ", plan.weights.size());
   }
+  if (!plan.max_rows.empty() && std::ssize(plan.max_rows) != replicas) {
+    fail(ErrorCode::kInvalidArgument,
+         "distribute_dataset: expected a limit of rows for each of the replicas of all workers, ",
+         replicas, ", or none, got ", plan.max_rows.size());
+  }
 }
 
 // tf's sizes take all workers to be alike.
 void require_equal_workers(const InputPlan& plan) {
   const int local = num_local(plan);
   if (plan.num_replicas_in_sync != local * plan.num_workers ||
-      plan.first_replica != local * plan.worker || !plan.weights.empty()) {
+      plan.first_replica != local * plan.worker || !plan.weights.empty() ||
+      !plan.max_rows.empty()) {
     fail(ErrorCode::kInvalidArgument,
          "distribute_dataset: ShardingRule::kTensorFlow expected as many replicas on every worker, "
          "with equal shares, got ",
          local, " of ", plan.num_replicas_in_sync, " on one of ", plan.num_workers, " workers, ",
-         plan.weights.size(), " weights; try ShardingRule::kCanonical");
+         plan.weights.size(), " weights, ", plan.max_rows.size(),
+         " limits; try ShardingRule::kCanonical");
   }
 }
 

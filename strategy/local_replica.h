@@ -30,6 +30,8 @@ struct ReplicaServices {
   /// how many there are; they exchange nothing. 0: this process counts for itself.
   int first_apart = 0;
   int num_apart = 0;
+  /// Measures what replicas need.
+  Clock* clock = &Clock::system();
 
   int first_number() const { return num_apart > 0 ? first_apart : first_replica(); }
   int num_in_sync() const { return num_apart > 0 ? num_apart : num_replicas(); }
@@ -83,12 +85,12 @@ class LocalReplicaContext final : public ReplicaContext {
         : context_(context.timing_ ? nullptr : &context) {
       if (!context_) return;
       context_->timing_ = true;
-      begin_ = Clock::system().now();
+      begin_ = context_->now();
     }
     ~CommunicationTimer() {
       if (!context_) return;
       context_->timing_ = false;
-      context_->communication_seconds_ += seconds_between(begin_, Clock::system().now());
+      context_->communication_seconds_ += seconds_between(begin_, context_->now());
     }
     CommunicationTimer(const CommunicationTimer&) = delete;
     CommunicationTimer& operator=(const CommunicationTimer&) = delete;
@@ -99,8 +101,11 @@ class LocalReplicaContext final : public ReplicaContext {
   };
   /// Seconds in collectives and gradient exchange so far, waiting for the others included.
   double communication_seconds() const { return communication_seconds_; }
+  TimePoint now() const { return services_.clock->now(); }
   /// The rows that this replica took all replicas to have, if it did.
   std::optional<std::int64_t> assumed_rows() const { return assumed_rows_; }
+  /// The rows of the batch that the step was called with; 0 without one.
+  std::int64_t batch_rows() const { return batch_rows_; }
 
   /// A meeting of all replicas in which `action` runs once, with the arguments of all.
   template <class Argument>
@@ -123,6 +128,7 @@ class LocalReplicaContext final : public ReplicaContext {
   std::vector<Gradient> all_reduce_values(ReduceOp op, std::span<const Gradient> values,
                                           SourceLocation where) override;
   Gathered all_gather_value(const Tensor& value, int axis, SourceLocation where) override;
+  void note_batch(const Batch& batch) override { batch_rows_ = batch.rows(); }
 
  private:
   /// What layers, losses and metrics see of the replicas.
@@ -153,6 +159,7 @@ class LocalReplicaContext final : public ReplicaContext {
   bool timing_ = false;
   double communication_seconds_ = 0.0;
   std::optional<std::int64_t> assumed_rows_;
+  std::int64_t batch_rows_ = 0;
 };
 
 }  // namespace tutti::internal

@@ -11,98 +11,15 @@
 #include "tutti/core/random.h"
 #include "tutti/core/trace.h"
 #include "tutti/strategy/gradient_bucketer.h"
+#include "tutti/strategy/local_options.h"
 #include "tutti/strategy/mirrored_variable.h"
 #include "tutti/strategy/replica_threads.h"
+#include "tutti/strategy/share_balancer.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/strategy/sync_on_read_variable.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti {
-namespace {
-
-std::vector<Device> checked_devices(std::string_view who, const DeviceList& list) {
-  std::vector<Device> devices = list.devices.empty() ? default_devices() : list.devices;
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    require_available(devices[i]);
-    if (std::ranges::count(devices, devices[i]) > 1) {
-      fail(ErrorCode::kInvalidArgument, who, ": ", devices[i],
-           " stands twice in the list of devices; try replicas = ", devices.size(),
-           " for several replicas on a device");
-    }
-  }
-  return devices;
-}
-
-/// The device of each replica: consecutive replicas share a device.
-std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategyOptions& options) {
-  const std::vector<Device> devices = checked_devices(who, options.devices);
-  const auto num_devices = static_cast<int>(devices.size());
-  const int replicas = options.replicas == 0 ? num_devices : options.replicas;
-  if (replicas < num_devices) {
-    fail(ErrorCode::kInvalidArgument, who, ": replicas; expected at least one per device (",
-         num_devices, "), got ", options.replicas, "; try fewer devices");
-  }
-  std::vector<Device> result;
-  for (int r = 0; r < replicas; ++r) {
-    result.push_back(devices[static_cast<std::size_t>(r * num_devices / replicas)]);
-  }
-  return result;
-}
-
-void check_weights(std::string_view who, const LocalStrategyOptions& options,
-                   std::size_t num_replicas) {
-  const auto& weights = options.replica_weights;
-  if (weights.empty()) return;
-  const auto is_positive = [](double weight) { return weight > 0.0 && std::isfinite(weight); };
-  if (weights.size() == num_replicas && std::ranges::all_of(weights, is_positive)) return;
-  fail(ErrorCode::kInvalidArgument, who, ": replica_weights; expected ", num_replicas,
-       " positive numbers, one per replica, or none, got [", join(weights), "]");
-}
-
-/// CPUs or GPUs, not both: an operation reduces the memory of one kind.
-void check_kinds(std::string_view who, const LocalStrategyOptions& options,
-                 const std::vector<Device>& replica_devices) {
-  const Device first = replica_devices.front();
-  for (const Device& device : replica_devices) {
-    if (device.type == first.type) continue;
-    fail(ErrorCode::kUnimplemented, who, ": replicas on CPUs and GPUs at once; expected one kind, ",
-         "got ", first, " and ", device, "; try two strategies, or GPUs alone");
-  }
-  const WireCompression compression = options.cross_device_ops.options.compression;
-  if (first.type == DeviceType::kCpu || compression == WireCompression::kNone) return;
-  fail(ErrorCode::kUnimplemented, who, ": compression ", to_string(compression), " on ", first,
-       "; expected replicas on CPUs; try WireCompression::kNone, or variables of bfloat16");
-}
-
-/// What the options name; canonical where they name nothing and ask for canonical order.
-CrossDeviceOpsSpec spec_of(const LocalStrategyOptions& options) {
-  CrossDeviceOpsSpec spec = options.cross_device_ops;
-  const bool names_none =
-      spec.name.empty() && spec.options.implementation == CommunicationImplementation::kAuto;
-  if (names_none && options.deterministic.value_or(false)) spec.name = "canonical";
-  return spec;
-}
-
-/// The rule of LocalStrategyOptions::deterministic.
-std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,
-                                          const std::vector<Device>& replica_devices) {
-  check_kinds(who, options, replica_devices);
-  auto ops = build_cross_device_ops(
-      spec_of(options), Group{static_cast<int>(replica_devices.size()), 0, replica_devices});
-  if (ops->determinism() == Determinism::kCanonical || replica_devices.size() == 1) return ops;
-  if (options.deterministic.value_or(false)) {
-    fail(ErrorCode::kInvalidArgument, who, ": deterministic = true, but '", ops->name(),
-         "' does not add in canonical order; expected canonical, reduction_to_one_device or "
-         "hierarchical_copy; try leaving cross_device_ops out");
-  }
-  if (!options.deterministic.has_value()) {
-    log_info(concat(who, ": ", ops->name(),
-                    ": order-free, the same bits as other strategies are not promised"));
-  }
-  return ops;
-}
-
-}  // namespace
 
 DeviceList::DeviceList(std::initializer_list<const char*> names) {
   for (const char* name : names) {
@@ -115,12 +32,21 @@ struct LocalStrategy::Impl {
        LocalStrategyOptions given, std::shared_ptr<internal::WorkerTeam> team)
       : name(strategy_name),
         options(std::move(given)),
-        ops(build_ops(name, options, replica_devices_of(name, options))),
-        services{self,      replica_devices_of(name, options), *ops,
-                 ops_mutex, options.cross_device_ops.options,  std::move(team)},
+        ops(internal::build_ops(name, options, internal::replica_devices_of(name, options))),
+        services{self,
+                 internal::replica_devices_of(name, options),
+                 *ops,
+                 ops_mutex,
+                 options.cross_device_ops.options,
+                 std::move(team)},
         work_bytes(services.replica_devices.size(), 0),
         notes(services.replica_devices.size()),
-        threads(services.replica_devices, options.execution, options.timeout) {}
+        threads(services.replica_devices, options.execution, options.timeout) {
+    internal::check_shares(name, options, services.num_replicas(), services.team != nullptr);
+    if (!options.auto_balance) return;
+    services.clock = options.auto_balance->clock;
+    make_balancer();
+  }
 
   /// Waits until no other user thread runs, and claims the strategy; nested runs pass.
   class Turn {
@@ -144,6 +70,8 @@ struct LocalStrategy::Impl {
   std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
   void require_intact() const;
   void warn_of_unequal_rows();
+  void make_balancer();
+  void balance();
   void end_team(const internal::RunOutcome& outcome);
   [[noreturn]] void report(internal::RunOutcome outcome);
 
@@ -154,10 +82,14 @@ struct LocalStrategy::Impl {
   std::vector<std::size_t> work_bytes;  // per replica: of the variables that it updates
   struct ReplicaNotes {
     double communication_seconds = 0.0;
-    std::optional<std::int64_t> assumed_rows;  // in the last run
+    std::optional<std::int64_t> assumed_rows;  // in the last run, as the next two
+    std::int64_t batch_rows = 0;
+    double compute_seconds = 0.0;
   };
   std::vector<ReplicaNotes> notes;  // per replica, each written by its own thread during a run
   double run_seconds = 0.0;
+  std::shared_ptr<internal::ShareBalancer> balancer;  // with auto_balance
+  std::vector<double> shares;                         // what it said last
   std::optional<std::uint64_t> restored_seed;
   std::uint64_t step = 0;
   Failure failure;
@@ -217,6 +149,7 @@ void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) 
   if (nested) return;  // part of the run around it
   run_seconds += seconds_between(begin, Clock::system().now());
   warn_of_unequal_rows();
+  if (balancer) balance();
   ++step;
 }
 
@@ -235,10 +168,42 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
       "step", "step",
       {{"replica", context.replica_id()}, {"step", static_cast<std::int64_t>(step)}});
   const RandomContextScope random({seed(), step, static_cast<std::uint32_t>(context.replica_id())});
+  const TimePoint begin = context.now();
   body(context);
   ReplicaNotes& note = notes[static_cast<std::size_t>(replica)];
   note.communication_seconds += context.communication_seconds();
   note.assumed_rows = context.assumed_rows();
+  note.batch_rows = context.batch_rows();
+  note.compute_seconds = seconds_between(begin, context.now()) - context.communication_seconds();
+}
+
+void LocalStrategy::Impl::make_balancer() {
+  std::vector<double> weights = options.replica_weights;
+  weights.resize(services.replica_devices.size(), 1.0);
+  balancer = std::make_shared<internal::ShareBalancer>(*options.auto_balance, std::move(weights),
+                                                       options.replica_max_rows);
+  shares = balancer->shares();
+  if (options.deterministic.has_value()) return;
+  log_info(concat(name,
+                  ": auto_balance: shares follow measured time, the same bits are not "
+                  "promised"));
+}
+
+/// After a step: shares of the next one.
+void LocalStrategy::Impl::balance() {
+  std::vector<std::int64_t> rows;
+  std::vector<double> seconds;
+  for (const ReplicaNotes& note : notes) {
+    rows.push_back(note.batch_rows);
+    seconds.push_back(note.compute_seconds);
+  }
+  const auto move = balancer->note(rows, seconds);
+  if (!move) return;
+  shares = move->to;
+  log_info(concat("strategy '", name, "', step ", step, ": shares of the global batch [",
+                  join(move->from), "] -> [", join(move->to), "]: a step of ", move->seconds * 1e3,
+                  " ms is expected to take ", std::lround(move->expected_part * 100.0),
+                  " % of that"));
 }
 
 void LocalStrategy::Impl::warn_of_unequal_rows() {
@@ -290,7 +255,6 @@ LocalStrategy::LocalStrategy(std::string_view strategy_name, LocalStrategyOption
                                    std::move(team))) {
   start_trace_from_environment();
   const internal::ReplicaServices& services = impl_->services;
-  check_weights(strategy_name, impl_->options, static_cast<std::size_t>(services.num_replicas()));
   const std::string who =
       services.team ? concat("worker ", worker(), " of ", num_workers(), ", ") : std::string();
   log_info(concat("strategy '", strategy_name, "': ", who, services.replica_devices.size(),
@@ -322,6 +286,10 @@ bool LocalStrategy::stops_after(std::int64_t step) {
 }
 
 void LocalStrategy::complete_input_plan(InputPlan& plan) {
+  plan.max_rows = impl_->options.replica_max_rows;
+  if (impl_->balancer) {
+    plan.current_weights = [balancer = impl_->balancer] { return balancer->shares(); };
+  }
   if (!team()) return;
   plan.rows_of_workers = [team = impl_->services.team](std::int64_t rows) {
     std::vector<std::int64_t> all;
@@ -341,7 +309,7 @@ std::span<const Device> LocalStrategy::replica_devices() const {
   return impl_->services.replica_devices;
 }
 std::span<const double> LocalStrategy::replica_weights() const {
-  return impl_->options.replica_weights;
+  return impl_->balancer ? impl_->shares : impl_->options.replica_weights;
 }
 CrossDeviceOps& LocalStrategy::cross_device_ops() { return *impl_->ops; }
 std::string_view LocalStrategy::reduction_name() {
@@ -369,6 +337,7 @@ Json LocalStrategy::save_state() const {
   Json state = Json::object();
   state.set("seed", concat(impl_->seed()));  // all 64 bits, which a JSON number does not hold
   state.set("step", impl_->step);
+  if (impl_->balancer) state.set("shares", impl_->balancer->save());
   return state;
 }
 
@@ -377,6 +346,14 @@ void LocalStrategy::restore_state(const Json& state) {
   impl_->step = static_cast<std::uint64_t>(state.at("step").as_int());
   impl_->half_updated = false;
   impl_->plans.clear();
+  const Json* const saved = impl_->balancer ? state.find("shares") : nullptr;
+  if (!saved) return;
+  if (!impl_->balancer->restore(*saved)) {
+    log_warning(concat("strategy '", impl_->name, "': the checkpoint has shares of ",
+                       saved->as_array().size(), " replicas, this strategy has ",
+                       impl_->shares.size(), "; it begins with its own"));
+  }
+  impl_->shares = impl_->balancer->shares();
 }
 
 void LocalStrategy::set_after_updates(std::function<void()> action) {
@@ -384,6 +361,11 @@ void LocalStrategy::set_after_updates(std::function<void()> action) {
 }
 
 void LocalStrategy::number_replicas_apart(int first, int total) {
+  if (impl_->balancer) {
+    fail(ErrorCode::kUnimplemented, impl_->name,
+         ": auto_balance with workers that train apart; expected replicas of one process alone; "
+         "try replica_weights");
+  }
   impl_->services.first_apart = first;
   impl_->services.num_apart = total;
 }

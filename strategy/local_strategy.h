@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/registry.h"
+#include "tutti/strategy/auto_balance.h"
 #include "tutti/strategy/strategy.h"
 
 namespace tutti {
@@ -52,6 +53,13 @@ struct LocalStrategyOptions {
   /// Shares of the global batch for devices of different speed; one positive number per replica, or
   /// none.
   std::vector<double> replica_weights = {};
+  /// Rows of a batch that fit each replica's memory (rows_that_fit()), or none: the others take
+  /// what is beyond. Of datasets that the strategy cuts.
+  std::vector<std::int64_t> replica_max_rows = {};
+  /// Shares that follow what replicas are measured to need, from replica_weights on: see
+  /// auto_balance.h. Refused with deterministic = true (kInvalidArgument); on GPUs, whose time the
+  /// host does not see, and with several workers (kUnimplemented).
+  std::optional<AutoBalance> auto_balance = std::nullopt;
   /// How long a replica waits for the others in a collective before kDeadlineExceeded names those
   /// missing.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
@@ -67,6 +75,7 @@ class LocalStrategy : public Strategy {
   int worker() const override;
   int first_replica() const override;
   std::span<const Device> replica_devices() const override;
+  /// With auto_balance those of the next step, which add up to 1; valid until then.
   std::span<const double> replica_weights() const override;
   CrossDeviceOps& cross_device_ops() override;
   std::string_view reduction_name() override;

@@ -11,6 +11,7 @@
 
 #include "tutti/core/source_location.h"
 #include "tutti/cross_device_ops/per_replica.h"
+#include "tutti/data/element.h"
 #include "tutti/tensor/gradient.h"
 #include "tutti/tensor/reduce_op.h"
 
@@ -92,6 +93,8 @@ class ReplicaContext {
     std::int64_t first = 0;
   };
   virtual Gathered all_gather_value(const Tensor& value, int axis, SourceLocation where) = 0;
+  /// The step was called with this batch.
+  virtual void note_batch(const Batch&) {}
 
   friend class Strategy;
 };

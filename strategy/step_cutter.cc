@@ -11,8 +11,13 @@ namespace tutti::internal {
 namespace {
 
 std::vector<std::int64_t> sizes_of(const Element& batch, const InputPlan& plan) {
-  if (!plan.weights.empty()) return weighted_replica_rows(batch.rows(), plan.weights);
-  return replica_rows(batch.rows(), plan.num_replicas_in_sync);
+  std::vector<double> weights = plan.current_weights ? plan.current_weights() : plan.weights;
+  if (weights.empty() && plan.max_rows.empty()) {
+    return replica_rows(batch.rows(), plan.num_replicas_in_sync);
+  }
+  weights.resize(static_cast<std::size_t>(plan.num_replicas_in_sync), 1.0);
+  return plan.max_rows.empty() ? weighted_replica_rows(batch.rows(), weights)
+                               : capped_replica_rows(batch.rows(), weights, plan.max_rows);
 }
 
 bool is_batched(const Element& element) { return element.size() > 0 && element[0].rank() > 0; }

@@ -81,12 +81,14 @@ class Strategy {
     if constexpr (std::is_void_v<R>) {
       run_on_replicas([&](ReplicaContext& context) {
         [[maybe_unused]] const auto i = static_cast<std::size_t>(context.local_index());
+        (note_argument(context, internal::argument_of_replica(args, i)), ...);
         fn(internal::argument_of_replica(args, i)...);
       });
     } else {
       std::vector<std::optional<R>> results(replica_devices().size());
       run_on_replicas([&](ReplicaContext& context) {
         [[maybe_unused]] const auto i = static_cast<std::size_t>(context.local_index());
+        (note_argument(context, internal::argument_of_replica(args, i)), ...);
         results[i].emplace(fn(internal::argument_of_replica(args, i)...));
       });
       std::vector<R> values;
@@ -155,7 +157,7 @@ class Strategy {
     return PerReplica<R>(std::move(values));
   }
 
-  /// Shares of the global batch, one per replica; empty: equal shares.
+  /// Shares of the global batch, one per replica, in any unit; empty: equal shares.
   virtual std::span<const double> replica_weights() const { return {}; }
 
   /// The step number that keys random numbers, as a checkpoint keeps it.
@@ -189,6 +191,11 @@ class Strategy {
     check_argument_count(value.size());
   }
   void check_argument_count(std::size_t count) const;
+  template <class T>
+  static void note_argument(ReplicaContext&, const T&) {}
+  static void note_argument(ReplicaContext& context, const Batch& batch) {
+    context.note_batch(batch);
+  }
   InputPlan input_plan(InputCut cut, InputOptions options);
 
   /// The values of all replicas in replica order: `local` of this worker's, with several workers

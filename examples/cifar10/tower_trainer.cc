@@ -25,8 +25,15 @@ CentralStorageOptions strategy_options(const TowerTrainerOptions& options) {
          options.batch_size);
   }
   // Towers exchange nothing by themselves: there is no reason to start NCCL.
-  return {.local = {.devices = options.devices, .deterministic = true},
-          .parameter_device = options.variable_device};
+  CentralStorageOptions result{.local = {.devices = options.devices, .deterministic = true},
+                               .parameter_device = options.variable_device};
+  result.local.replica_weights = options.tower_weights;
+  result.local.auto_balance = options.auto_balance;
+  if (options.auto_balance) {  // what moves by the clock does not give the same bits
+    result.local.cross_device_ops.name = "canonical";
+    result.local.deterministic = std::nullopt;
+  }
+  return result;
 }
 
 std::vector<GradientAndVariable> on_device(std::vector<GradientAndVariable> pairs, Device device) {
@@ -35,6 +42,16 @@ std::vector<GradientAndVariable> on_device(std::vector<GradientAndVariable> pair
 }
 
 }  // namespace
+
+double mean_loss(const StepResult& result, std::size_t index) {
+  double sum = 0.0, rows = 0.0;
+  for (std::size_t t = 0; t < result.tower_losses.size(); ++t) {
+    if (result.tower_rows[t] == 0.0) continue;  // the mean over no row is no number
+    sum += result.tower_rows[t] * result.tower_losses[t][index].value.item_double();
+    rows += result.tower_rows[t];
+  }
+  return sum / rows;
+}
 
 struct TowerTrainer::TowerResult {
   std::vector<GradientAndVariable> gradients;
@@ -102,12 +119,10 @@ void TowerTrainer::apply_mean(const std::vector<GradientAndVariable>& mean) {
       [&] { optimizer_->apply_gradients(gradients, {.aggregation = GradientAggregation::kNone}); });
 }
 
-void TowerTrainer::average_losses(const std::vector<std::vector<NamedTensor>>& tower_losses) {
-  for (std::size_t i = 0; i < tower_losses[0].size(); ++i) {
-    double sum = 0.0;
-    for (const auto& losses : tower_losses) sum += losses[i].value.item_double();
-    loss_averages_.apply_number(without_tower(tower_losses[0][i].name),
-                                sum / static_cast<double>(tower_losses.size()));
+void TowerTrainer::average_losses(const StepResult& result) {
+  for (std::size_t i = 0; i < result.tower_losses[0].size(); ++i) {
+    loss_averages_.apply_number(without_tower(result.tower_losses[0][i].name),
+                                mean_loss(result, i));
   }
 }
 
@@ -123,24 +138,33 @@ StepResult TowerTrainer::step(const PerReplica<Batch>& batch, StepOptions option
 
   StepResult result;
   std::vector<std::vector<GradientAndVariable>> tower_gradients;
-  double sum = 0.0;
+  for (const Batch& part : batch) result.tower_rows.push_back(static_cast<double>(part.rows()));
   for (const TowerResult& tower : towers) {
     tower_gradients.push_back(on_device(tower.gradients, options_.variable_device));
     result.tower_losses.push_back(tower.losses);
     result.placement.insert(result.placement.end(), tower.placement.begin(), tower.placement.end());
-    sum += tower.losses.back().value.item_double();
   }
-  result.loss = static_cast<float>(sum / static_cast<double>(towers.size()));
-  const std::vector<GradientAndVariable> mean = average_gradients(tower_gradients);
+  result.loss = static_cast<float>(mean_loss(result, result.tower_losses[0].size() - 1));
+  const std::vector<GradientAndVariable> mean =
+      average_gradients(tower_gradients, result.tower_rows);
   apply_mean(mean);
   // After the update, so that the averages are those of the weights that it made.
   variable_averages_.apply(global_step().value().item_int());
-  average_losses(result.tower_losses);
+  average_losses(result);
   if (options.with_summaries) {
     result.activations = towers[towers.size() - 1].activations;
     result.gradients = mean;
   }
   return result;
+}
+
+std::vector<VariableGroup> TowerTrainer::variable_groups() const {
+  std::vector<Variable> averages = variable_averages_.averages();
+  const std::vector<Variable> of_losses = loss_averages_.averages();
+  averages.insert(averages.end(), of_losses.begin(), of_losses.end());
+  return {{"parameters", trainable_},
+          {"optimizer slots", optimizer_->state_variables()},
+          {"moving averages", averages}};
 }
 
 Checkpoint TowerTrainer::checkpoint() {

@@ -15,6 +15,7 @@
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/average_gradients.h"
 #include "tutti/strategy/central_storage_strategy.h"
+#include "tutti/strategy/memory_report.h"
 
 namespace tutti::examples::cifar10 {
 
@@ -23,15 +24,22 @@ struct TowerTrainerOptions {
   std::vector<Device> devices = {Device{}};
   /// Where the variables are, and the mean and the update are computed.
   Device variable_device = {};
-  /// Of one tower.
+  /// Of one tower; of towers with unequal shares on average.
   std::int64_t batch_size = 128;
   bool use_fp16 = false;
+  /// Shares of the batch for towers on devices of different speed, one per tower; empty: equal. The
+  /// loss and the update stay those of the whole batch.
+  std::vector<double> tower_weights = {};
+  /// Shares that follow the towers' measured time.
+  std::optional<AutoBalance> auto_balance = std::nullopt;
 };
 
 /// What one step gave.
 struct StepResult {
-  /// The mean of the towers' total losses, before the update.
+  /// The mean of the towers' total losses over their rows, before the update.
   float loss = 0.0f;
+  /// Each tower's rows of the batch.
+  std::vector<double> tower_rows;
   /// Each tower's losses, its total last: "tower_0/conv1/weight_loss", ...
   std::vector<std::vector<NamedTensor>> tower_losses;
   /// Of the last tower, in steps with summaries.
@@ -46,6 +54,10 @@ struct StepOptions {
   bool with_summaries = false;
   bool with_placement = false;
 };
+
+/// The mean of number `index` of the towers' losses, each counting by its rows: that of the whole
+/// batch.
+double mean_loss(const StepResult& result, std::size_t index);
 
 /// The tutorial's training as an object: what build_graph and session were. Used by one thread.
 class TowerTrainer {
@@ -72,6 +84,8 @@ class TowerTrainer {
   /// Of the means over towers; names without tower, "total_loss" among them.
   const ExponentialMovingAverage& loss_averages() const { return loss_averages_; }
   Strategy& strategy() { return strategy_; }
+  /// "parameters", "optimizer slots" and "moving averages": what memory_report() counts.
+  std::vector<VariableGroup> variable_groups() const;
   /// Everything that goes on in a later process: variables, averages, step.
   Checkpoint checkpoint();
 
@@ -80,7 +94,7 @@ class TowerTrainer {
   TowerResult run_tower(const Cifar10Network& network, const std::string& name, const Batch& batch,
                         StepOptions options) const;
   void apply_mean(const std::vector<GradientAndVariable>& mean);
-  void average_losses(const std::vector<std::vector<NamedTensor>>& tower_losses);
+  void average_losses(const StepResult& result);
 
   TowerTrainerOptions options_;
   CentralStorageStrategy strategy_;

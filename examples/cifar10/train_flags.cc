@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/train_flags.h"
 
+#include <charconv>
+#include <cmath>
 #include <cstdio>
+#include <sstream>
 
 #include "tutti/core/error.h"
 #include "tutti/core/flags.h"
@@ -36,6 +39,8 @@ void declare(Flags& flags, TrainFlags& values) {
   flags.add("--seed", values.seed, "seed of weights, shuffles and distortions");
   flags.add("--variable_device,--variable-device", values.variable_device,
             "where the variables are: a device, or 'first' for the first tower's");
+  flags.add("--memory_report,--memory-report", values.memory_report,
+            "prints the bytes of variables on each device, here and elsewhere placed");
 }
 
 void check(const TrainFlags& flags) {
@@ -48,7 +53,9 @@ void check(const TrainFlags& flags) {
   at_least("--num_gpus", flags.num_gpus, 1);
   at_least("--log_frequency", flags.log_frequency, 1);
   at_least("--seed", flags.seed, 0);
-  (void)variable_device(flags, tower_devices(flags));
+  const std::vector<Device> towers = tower_devices(flags);
+  (void)variable_device(flags, towers);
+  (void)tower_weights(flags, towers.size());
 }
 
 }  // namespace
@@ -60,6 +67,10 @@ int parse_train_flags(int argc, char** argv, bool with_towers, TrainFlags& value
   if (with_towers) {
     flags.add("--num_gpus,--num-gpus", values.num_gpus, "towers");
     flags.add("--devices", values.devices, "the towers' devices instead: gpu:0,gpu:2 or cpu:0-3");
+    flags.add("--tower_weights,--tower-weights", values.tower_weights,
+              "the towers' shares of the batch, as 3,1; empty: equal");
+    flags.add("--auto_balance,--auto-balance", values.auto_balance,
+              "shares follow the towers' measured time; CPUs only");
   }
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   try {
@@ -91,6 +102,23 @@ std::vector<Device> tower_devices(const TrainFlags& flags) {
   devices.clear();
   for (int i = 0; i < flags.num_gpus; ++i) devices.push_back({DeviceType::kCpu, i});
   return devices;
+}
+
+std::vector<double> tower_weights(const TrainFlags& flags, std::size_t num_towers) {
+  if (flags.tower_weights.empty()) return {};
+  std::vector<double> weights;
+  std::istringstream text(flags.tower_weights);
+  bool is_good = true;
+  for (std::string part; std::getline(text, part, ',');) {
+    double weight = 0.0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), weight);
+    is_good = is_good && error == std::errc() && end == part.data() + part.size() && weight > 0.0 &&
+              std::isfinite(weight);
+    weights.push_back(weight);
+  }
+  if (is_good && weights.size() == num_towers) return weights;
+  fail(ErrorCode::kInvalidArgument, "--tower_weights: expected ", num_towers,
+       " positive numbers with commas between, one per tower, got '", flags.tower_weights, "'");
 }
 
 Device variable_device(const TrainFlags& flags, const std::vector<Device>& towers) {

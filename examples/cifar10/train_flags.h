@@ -27,6 +27,9 @@ struct TrainFlags {
   std::int64_t seed = 0;
   std::string devices = "";
   std::string variable_device = "cpu:0";
+  std::string tower_weights = "";
+  bool auto_balance = false;
+  bool memory_report = false;
 };
 
 /// Parses the command line; --num_gpus and --devices only `with_towers`. Prints what is wrong and
@@ -36,6 +39,10 @@ int parse_train_flags(int argc, char** argv, bool with_towers, TrainFlags& flags
 /// The devices of the towers: those that were named, or the first --num_gpus GPUs, or as many
 /// virtual CPU devices where there is no GPU. Throws kInvalidArgument for more than there are.
 std::vector<Device> tower_devices(const TrainFlags& flags);
+
+/// --tower_weights as numbers; empty: equal shares. Throws kInvalidArgument naming the flag unless
+/// it has a positive number for each tower.
+std::vector<double> tower_weights(const TrainFlags& flags, std::size_t num_towers);
 
 /// What the flag says; "first" stands for the first tower's device. The host's memory, on GPUs and
 /// CPUs alike, unless it says something else.

@@ -10,9 +10,7 @@ void TrainSummaries::write_losses(const TowerTrainer& trainer, const StepResult&
                                   std::int64_t step) {
   for (std::size_t i = 0; i < result.tower_losses[0].size(); ++i) {
     const std::string name = without_tower(result.tower_losses[0][i].name);
-    double sum = 0.0;
-    for (const auto& losses : result.tower_losses) sum += losses[i].value.item_double();
-    events_->scalar(name + " (raw)", step, sum / static_cast<double>(result.tower_losses.size()));
+    events_->scalar(name + " (raw)", step, mean_loss(result, i));
     events_->scalar(name, step, trainer.loss_averages().average(name).value().item_double());
   }
 }

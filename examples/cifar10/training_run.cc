@@ -26,7 +26,9 @@ TowerTrainerOptions trainer_options(const TrainFlags& flags, const std::vector<D
   return {.devices = devices,
           .variable_device = variable_device(flags, devices),
           .batch_size = flags.batch_size,
-          .use_fp16 = flags.use_fp16};
+          .use_fp16 = flags.use_fp16,
+          .tower_weights = tower_weights(flags, devices.size()),
+          .auto_balance = flags.auto_balance ? std::optional(AutoBalance{}) : std::nullopt};
 }
 
 /// Each tower gets its own part of every batch.
@@ -78,6 +80,9 @@ void TrainingRun::print_setup() const {
       std::printf("%s\n", line.c_str());
     }
   }
+  if (flags_.memory_report) {
+    std::printf("%s", memory_report(trainer_.variable_groups(), devices_).c_str());
+  }
   std::printf("Filling queue with %lld CIFAR images before starting to train.\n",
               static_cast<long long>(queue_size(0)));
   std::fflush(stdout);
@@ -119,7 +124,8 @@ bool TrainingRun::one_step(const PerReplica<Batch>& batch) {
   const bool with_summaries = step % kSummaryFrequency == 0;
   const bool with_placement = flags_.log_device_placement && losses_.empty();
   const StepResult result = trainer_.step(batch, {with_summaries, with_placement});
-  seconds_ += seconds_between(step_begin_, Clock::system().now());
+  step_seconds_.push_back(seconds_between(step_begin_, Clock::system().now()));
+  seconds_ += step_seconds_.back();
   ++steps_to_log_;
   losses_.push_back(result.loss);
   for (const std::string& line : result.placement) std::printf("%s\n", line.c_str());
@@ -148,6 +154,10 @@ int TrainingRun::train() {
     if (!one_step(batch)) break;
   }
   checkpoints_->wait();
+  if (flags_.auto_balance) {
+    std::printf("The towers' shares at the end: %s.\n",
+                join(trainer_.strategy().replica_weights()).c_str());
+  }
   if (checkpoints_->last_error()) return 1;
   const bool has_finished = trainer_.global_step().value().item_int() >= flags_.max_steps;
   return has_finished ? 0 : kStoppedOnRequest;

@@ -33,6 +33,8 @@ class TrainingRun {
   int train();
   /// The losses of the steps of this process.
   const std::vector<float>& losses() const { return losses_; }
+  /// What each of these steps took, the wait for its batch included.
+  const std::vector<double>& step_seconds() const { return step_seconds_; }
 
  private:
   void print_setup() const;
@@ -48,6 +50,7 @@ class TrainingRun {
   TrainSummaries summaries_;
   std::optional<CheckpointManager> checkpoints_;
   std::vector<float> losses_;
+  std::vector<double> step_seconds_;
   TimePoint step_begin_;
   double seconds_ = 0.0;           // of the steps since the last line
   std::int64_t steps_to_log_ = 0;  // their number

@@ -10,6 +10,8 @@
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/replica_group.h"
+#include "tutti/autograd/tape_stack.h"
+#include "tutti/core/logging.h"
 #include "tutti/model/layers/in_float32.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/normalization.h"
@@ -68,6 +70,7 @@ Tensor BatchNormalization::normalized(const Tensor& input, CallContext context) 
   const Tensor beta =
       options_.center ? weight(first - 1).value() : Tensor::zeros(channels, type, input.device());
   if (!context.training || frozen()) {
+    if (!frozen()) warn_of_forgotten_training();
     return batch_norm_inference(input, gamma, beta, weight(first), weight(first + 1),
                                 options_.epsilon);
   }
@@ -116,7 +119,17 @@ BatchNormalization::Statistics BatchNormalization::normalize_global_batch(
           where(any, variance, weight(first + 1).value()), true};
 }
 
+void BatchNormalization::warn_of_forgotten_training() const {
+  if (!internal::any_tape_records() || is_updated_->load(std::memory_order_relaxed)) return;
+  log_warning_once(concat(
+      "layer '", name(),
+      "' is called with training = false while a tape records, and its moving averages were never "
+      "updated: it normalizes with mean 0 and variance 1; expected model(x, {.training = true}) in "
+      "a training step; if averages of elsewhere are meant, freeze() the layer"));
+}
+
 void BatchNormalization::update_moving_averages(const Statistics& statistics) const {
+  is_updated_->store(true, std::memory_order_relaxed);
   const GradientTape::StopRecording no_gradient;
   const double share = 1.0 - options_.momentum;
   Variable moving_mean = weight(first_moving_average());

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <string>
 
 #include "tutti/model/layers/layer_of.h"
@@ -24,8 +26,12 @@ struct BatchNormalizationOptions {
 /// with the statistics of the batch, which the call itself puts into the moving averages (moving =
 /// moving * momentum + batch * (1 - momentum), biased variance); otherwise with the moving
 /// averages. Variables: gamma, beta; moving_mean, moving_variance (ON_READ, MEAN: each replica its
-/// own, averaged when read outside). A batch without rows gives an empty result and changes
-/// nothing.
+/// own, averaged when read outside, so that no replica's update wins; each counts alike, whatever
+/// its rows). A batch without rows gives an empty result and changes nothing.
+///
+/// There is no update to forget (tf's UPDATE_OPS): the training call makes it. What can be
+/// forgotten is `{.training = true}`: a call without it while a tape records, of a layer that is
+/// not frozen and was never updated in this process, is warned of once.
 class BatchNormalization : public LayerOf<BatchNormalization> {
  public:
   explicit BatchNormalization(BatchNormalizationOptions options = {});
@@ -46,12 +52,15 @@ class BatchNormalization : public LayerOf<BatchNormalization> {
   Statistics normalize_batch(const Tensor& x, const Tensor& gamma, const Tensor& beta) const;
   Statistics normalize_global_batch(const Tensor& x, const Tensor& gamma, const Tensor& beta) const;
   void update_moving_averages(const Statistics& statistics) const;
+  void warn_of_forgotten_training() const;
   /// Number of the weight moving_mean; moving_variance follows it, gamma and beta are before it.
   std::size_t first_moving_average() const {
     return (options_.scale ? 1u : 0u) + (options_.center ? 1u : 0u);
   }
 
   BatchNormalizationOptions options_;
+  /// Whether a training call has moved the averages; copies of the layer share it.
+  std::shared_ptr<std::atomic<bool>> is_updated_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace tutti

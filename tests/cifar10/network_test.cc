@@ -193,7 +193,7 @@ TEST(Cifar10Network, WeightsBeginAsTruncatedNormalsOfTheTutorialsDeviations) {
 
 // ln 10 + 0.004 / 2 * 0.77374 * 0.04^2 * (2304 * 384 + 384 * 192) = 4.676; the tutorial's log says
 // 4.68.
-TEST(Cifar10Network, TheLossOfStep0IsThePublishedOne) {
+TEST(Cifar10Network, S0_07_TheLossOfStep0IsThePublishedOne) {
   using namespace network_test;
   double mean = 0.0;
   for (std::uint64_t seed = 0; seed < 5; ++seed) {

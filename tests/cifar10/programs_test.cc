@@ -6,6 +6,7 @@
 #include <ctime>
 #include <regex>
 
+#include "examples/cifar10/speed_report.h"
 #include "examples/cifar10/step_log.h"
 #include "examples/cifar10/train_flags.h"
 #include "tests/support/tensor_matchers.h"
@@ -38,6 +39,25 @@ TEST(StepLog, S0_05_TheProductOfBothSpeedsIsTheBatchOfATower) {
     EXPECT_DOUBLE_EQ(speed.seconds_per_batch, 0.9 / static_cast<double>(towers));
     EXPECT_DOUBLE_EQ(speed.examples_per_second * speed.seconds_per_batch, 128.0);
   }
+}
+
+TEST(SpeedReport, S0_06_ComparesTheMeanOfTheStepsThatCountWithThePublishedSpeed) {
+  std::vector<double> seconds(10, 9.0);  // these make what is made at first use
+  seconds.insert(seconds.end(), {0.8, 0.9, 0.8, 0.9});
+  const SpeedReport one = speed_report(seconds, 10, 128, 1);
+  EXPECT_EQ(one.num_steps, 4);
+  EXPECT_NEAR(one.speed.examples_per_second, 128.0 / 0.85, 1e-9);
+  EXPECT_NEAR(one.speed.seconds_per_batch, 0.85, 1e-12);
+  EXPECT_NEAR(one.times_published(), 128.0 / 0.85 / 155.7, 1e-12);
+  EXPECT_EQ(to_string(one),
+            "150.6 examples/sec (0.850 sec/batch) in 4 steps; published: 151.4 to 155.7 "
+            "examples/sec; 0.97 times as fast");
+  const SpeedReport two = speed_report(std::vector<double>{0.1}, 0, 128, 2);
+  EXPECT_NEAR(two.speed.examples_per_second, 2560.0, 1e-9);
+  EXPECT_NEAR(two.speed.seconds_per_batch, 0.05, 1e-12);
+  EXPECT_GT(two.times_published(), 16.4);
+  testing::expect_error(ErrorCode::kInvalidArgument, {"speed_report", "10", "--steps"},
+                        [&] { speed_report(std::vector<double>(10, 1.0), 10, 128, 1); });
 }
 
 int parse(std::vector<std::string> words, bool with_towers, TrainFlags& flags) {

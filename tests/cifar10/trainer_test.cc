@@ -277,7 +277,7 @@ TEST(TowerTrainer, VariableAveragesFollowTheWeightsAfterTheUpdate) {
   EXPECT_NE(expected, 0.0);
 }
 
-TEST(TowerTrainer, S0_12_S0_14_S0_23_TagsAreTheSameWithOneTowerAndWithFour) {
+TEST(TowerTrainer, S0_12_S0_14_S0_23_S4_15_TagsAreTheSameWithOneTowerAndWithFour) {
   using namespace trainer_test;
   const testing::HangWatchdog watchdog("summaries", kLimit);
   const std::multiset<std::string> one = tags_with("cpu:0"), four = tags_with("cpu:0-3");

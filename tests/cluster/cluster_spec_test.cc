@@ -18,7 +18,7 @@ const ClusterSpec& ps_and_workers() {
   return cluster;
 }
 
-TEST(ClusterSpec, CLS_01_IsTheSameFromEveryForm) {
+TEST(ClusterSpec, CLS_01_S3_15_IsTheSameFromEveryForm) {
   const ClusterSpec& cluster = ps_and_workers();
   EXPECT_EQ(ClusterSpec(cluster), cluster);
   EXPECT_EQ(ClusterSpec(cluster.as_dict()), cluster);
@@ -47,7 +47,7 @@ TEST(ClusterSpec, CLS_01_IsFalseWhenEmpty) {
   EXPECT_EQ(ClusterSpec().total_tasks(), 0);
 }
 
-TEST(ClusterSpec, CLS_02_AnswersForListsAndSparseJobs) {
+TEST(ClusterSpec, CLS_02_S3_15_AnswersForListsAndSparseJobs) {
   const ClusterSpec cluster({{"ps", {"ps0:2222", "ps1:2222"}},
                              {"worker", {"worker0:2222", "worker1:2222", "worker2:2222"}},
                              {"sparse", {{0, "sparse0:2222"}, {3, "sparse3:2222"}}}});
@@ -92,7 +92,7 @@ TEST(ClusterSpec, KeepsAJobWithoutTasks) {
   expect_error(ErrorCode::kNotFound, {"it has no tasks"}, [&] { cluster.task_address("ps", 0); });
 }
 
-TEST(ClusterSpec, RefusesWhatIsNoCluster) {
+TEST(ClusterSpec, S3_15_RefusesWhatIsNoCluster) {
   expect_error(ErrorCode::kInvalidArgument, {"'a' is given twice"}, [] {
     ClusterSpec({{"a", {"a:1"}}, {"a", {"b:1"}}});
   });
@@ -124,7 +124,7 @@ TEST(ClusterSpec, CutsLongListsWhenPrinted) {
             "worker 500 (a:1, a:1, a:1, a:1, a:1, a:1, a:1, a:1, ... (500 in all))");
 }
 
-TEST(ClusterSpec, ListsTasksByJobAndIndex) {
+TEST(ClusterSpec, S3_15_ListsTasksByJobAndIndex) {
   const std::vector<Task> expected{
       {"ps", 0}, {"ps", 1}, {"worker", 0}, {"worker", 1}, {"worker", 2}};
   EXPECT_EQ(ps_and_workers().tasks(), expected);

@@ -88,7 +88,7 @@ TEST(DataDoor, APeerThatProvesItselfComesInWithItsMessage) {
   EXPECT_EQ(house.door->last_refusal(), "");
 }
 
-TEST(DataDoor, G15_OtherSecretsJobsVersionsAndPurposesAreRefusedWithTheReason) {
+TEST(DataDoor, G15_S4_06_OtherSecretsJobsVersionsAndPurposesAreRefusedWithTheReason) {
   const testing::HangWatchdog watchdog("refusals", 60s);
   House house;
   struct Case {

@@ -14,6 +14,7 @@
 
 #include "tests/support/hang_watchdog.h"
 #include "tutti/cluster/file_key_value_store.h"
+#include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
@@ -74,6 +75,18 @@ std::string fresh_folder(const std::string& name) {
 void expect_code(const std::string& line, ErrorCode code, const std::string& part) {
   EXPECT_EQ(line.rfind(concat("error ", static_cast<int>(code), " "), 0), 0u) << line;
   EXPECT_NE(line.find(part), std::string::npos) << line;
+}
+
+TEST(TcpProcesses, S3_16_EitherOfTwoMayStartFirst) {
+  const testing::HangWatchdog watchdog("two processes", std::chrono::seconds(60));
+  for (const int first : {0, 1}) {
+    const std::string folder = fresh_folder(concat("first_", first));
+    RankProcess early(folder, first, 2, 1 - first, 30000);
+    Clock::system().sleep_for(std::chrono::milliseconds(400));
+    RankProcess late(folder, 1 - first, 2, first, 30000);
+    EXPECT_EQ(early.line(), concat("ready ", 1 - first, "\n"));
+    EXPECT_EQ(late.line(), concat("ready ", first, "\n"));
+  }
 }
 
 TEST(TcpProcesses, TheOthersNameARankThatWasKilled) {

@@ -22,7 +22,7 @@ TfConfigResolver read(const std::string& members, const ResolverOverrides& overr
 
 std::string with_cluster(const std::string& members) { return concat(kCluster, ", ", members); }
 
-TEST(TfConfigResolver, RES_01_GivesClusterTaskAndMaster) {
+TEST(TfConfigResolver, RES_01_S2_14_GivesClusterTaskAndMaster) {
   const TfConfigResolver resolver = read(with_cluster(R"("task": {"type": "ps", "index": 0})"));
   EXPECT_EQ(resolver.cluster_spec(),
             ClusterSpec({{"ps", {"ps0:2222", "ps1:2222"}},
@@ -49,7 +49,7 @@ TEST(TfConfigResolver, RES_01_SessionMasterWinsWhateverTheTask) {
   EXPECT_EQ(resolver.master("worker", 1), "sessionmaster:2222");
 }
 
-TEST(TfConfigResolver, RES_02_ReadsNumbersAsTextAndTextAsNumbers) {
+TEST(TfConfigResolver, RES_02_S3_13_ReadsNumbersAsTextAndTextAsNumbers) {
   const TfConfigResolver resolver =
       read(R"("cluster": {"123456": ["a:1", "b:1"]}, "task": {"type": 123456, "index": "1"})");
   EXPECT_EQ(resolver.task_type(), "123456");

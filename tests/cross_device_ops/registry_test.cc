@@ -93,7 +93,7 @@ TEST(CrossDeviceOpsRegistry, S2_07_AnOperationOfTheUserIsCalled) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(CrossDeviceOpsRegistry, S2_07_PacksAreCountedByCalls) {
+TEST(CrossDeviceOpsRegistry, S2_07_S2_11_PacksAreCountedByCalls) {
   int& calls = register_tree_sum("counting_sum");
   const auto ops = make_op("counting_sum", 2);
   std::vector<PerReplica<Gradient>> batch(6, scalars({1, 2}));

@@ -92,7 +92,7 @@ class Cifar10(unittest.TestCase):
         self.assertIn(f"tower_2/conv1/Conv2D: (Conv2D): {place}2", lines)
         self.assertEqual(sum("(Variable)" in line for line in lines), 10)
 
-    def test_real_data_is_proven_or_unproven(self):
+    def test_S0_07_real_data_is_proven_or_unproven(self):
         nowhere = os.path.join(self.folder.name, "nowhere")
         result = run("check_real_data", "--data_dir", nowhere)
         self.assertEqual(result.returncode, 77, result.stdout + result.stderr)
@@ -103,6 +103,31 @@ class Cifar10(unittest.TestCase):
         result = run("check_real_data", "--data_dir", os.path.join(self.data_dir(), "synthetic"))
         self.assertEqual(result.returncode, 77, result.stdout + result.stderr)
         self.assertIn("expected the 50000 pictures", result.stdout)
+
+    def test_S0_06_speed_beside_the_published_one(self):
+        result = run("check_speed", "--data_dir", self.data_dir(), "--train_dir", self.train_dir, "--steps", "4",
+                     "--batch_size", "16", "--devices", "cpu:0-1")
+        found = re.search(r"^(\d+\.\d) examples/sec \((\d+\.\d{3}) sec/batch\) in 4 steps; published: 151\.4 to 155\.7 "
+                          r"examples/sec; (\d+\.\d\d) times as fast$", result.stdout, re.MULTILINE)
+        self.assertIsNotNone(found, result.stdout + result.stderr)
+        rate, seconds, times = (float(number) for number in found.groups())
+        self.assertAlmostEqual(rate * seconds, 16, delta=0.05 * seconds + 0.0005 * rate + 0.0001)
+        self.assertAlmostEqual(times, rate / 155.7, delta=0.006)
+        # How fast depends on what else this machine does; that the program says it does not.
+        self.assertEqual(result.returncode, 0 if rate > 155.75 else 1 if rate < 155.65 else result.returncode)
+
+    def test_unequal_shares_and_memory(self):
+        output = self.train("cifar10_multi_gpu_train", "--devices", "cpu:0-1", "--max_steps", "2", "--batch_size", "4",
+                            "--tower_weights", "3,1", "--memory_report")
+        self.check_lines(output, [0], 4)
+        lines = [line.split() for line in output.splitlines()]
+        self.assertIn(["bytes", "device", "parameters", "optimizer", "slots", "moving", "averages", "total"], lines)
+        of_first = [line for line in lines if line[:3] == ["first", "device", "cpu:0"]]
+        self.assertEqual(of_first[0][3], "4,273,192")
+        output = self.train("cifar10_multi_gpu_train", "--devices", "cpu:0-1", "--max_steps", "12", "--batch_size", "4",
+                            "--auto_balance")
+        shares = re.search(r"^The towers' shares at the end: (0\.\d+), (0\.\d+)\.$", output, re.MULTILINE)
+        self.assertAlmostEqual(float(shares[1]) + float(shares[2]), 1.0, delta=1e-5)
 
     def evaluate(self, *flags):
         return run("cifar10_eval", "--synthetic", "--data_dir", self.data_dir(), "--checkpoint_dir", self.train_dir,
@@ -135,6 +160,7 @@ class Cifar10(unittest.TestCase):
                                ("cifar10_multi_gpu_train", ["--num_gpus", "0"]),
                                ("cifar10_multi_gpu_train", ["--devices", "cpu:0,cpu:0"]),
                                ("cifar10_multi_gpu_train", ["--variable_device", "cpu:x"]),
+                               ("cifar10_multi_gpu_train", ["--tower_weights", "1,2"]),
                                ("cifar10_eval", ["--eval_data", "mine"]), ("cifar10_eval", ["--num_examples", "0"])):
             with self.subTest(program, flags=flags):
                 result = run(program, *flags)

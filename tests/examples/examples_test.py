@@ -92,7 +92,7 @@ class Examples(unittest.TestCase):
                 open_until.append(end)
         return events
 
-    def test_a_trace_shows_reductions_during_the_backward_pass(self):
+    def test_S4_07_a_trace_shows_input_and_reductions_beside_the_backward_pass(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trace.json")
             result = run("fashion_mnist_custom_loop", "--devices", "cpu:0-1", "--steps", "3", "--bytes-per-pack", "4096",
@@ -117,6 +117,10 @@ class Examples(unittest.TestCase):
             for name in ("backward", "finish", "update", "updates_done"):
                 self.assertGreaterEqual(len([e for e in inside if e["name"] == name]), 2, name)
         self.assertGreaterEqual(len([e for e in events if e["name"] == "backward"]), 6)
+        # The next batches are read by a thread of their own while replicas compute.
+        reads = [e for e in events if e["name"] == "read" and e["cat"] == "input"]
+        self.assertFalse({e["tid"] for e in reads} & {e["tid"] for e in steps})
+        self.assertTrue(any(r["ts"] < s["ts"] + s["dur"] and s["ts"] < r["ts"] + r["dur"] for r in reads for s in steps))
 
     def test_a_trace_is_asked_for_by_the_environment(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -117,9 +117,11 @@ def main():
     arguments = parser.parse_args()
     launchers = []
     if arguments.tutti:
-        launchers.append(("tutti run", [arguments.tutti, "run", "-n", "2", "--"]))
+        launchers.append(("tutti run", 2, [arguments.tutti, "run", "-n", "2", "--"]))
     if arguments.mpirun:
-        launchers.append(("mpirun", [arguments.mpirun, "-n", "2", "--oversubscribe"]))
+        for count in (2, 4):
+            launchers.append((f"mpirun, {count} processes", count,
+                              [arguments.mpirun, "-n", str(count), "--oversubscribe"]))
     flags = FLAGS + ["--steps", str(arguments.steps)]
     references, failures = {}, 0
     with tempfile.TemporaryDirectory() as folder:
@@ -137,9 +139,9 @@ def main():
             if got["accuracy"] != reference["accuracy"]:
                 failures += 1
                 print(f"  test accuracy {got['accuracy']}, expected {reference['accuracy']}")
-        for name, launcher in launchers:
+        for name, count, launcher in launchers:
             got = run_launched(launcher, arguments.program, flags, folder)
-            failures += compare(name, references[2], 2, got)
+            failures += compare(name, references[count], count, got)
     sys.exit(1 if failures else 0)
 
 

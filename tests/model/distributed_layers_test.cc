@@ -22,7 +22,7 @@ TEST(DistributedMetrics, MET_01_EqualUpdatesGiveThatValue) {
   EXPECT_EQ(second.result().item(), 5.0f);
 }
 
-TEST(DistributedMetrics, MET_02_TheMeanIsOverAllValues) {
+TEST(DistributedMetrics, MET_02_S4_15_TheMeanIsOverAllValues) {
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
     auto scope = strategy->scope();

@@ -49,7 +49,7 @@ TEST(FitTest, KER_02_APartialLastBatchCountsExactly) {
   }
 }
 
-TEST(FitTest, KER_02_EvaluationIsTheMeanOverExamplesWithRaggedBatches) {
+TEST(FitTest, KER_02_S4_13_S4_15_EvaluationIsTheMeanOverExamplesWithRaggedBatches) {
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
     auto scope = strategy->scope();
@@ -343,7 +343,7 @@ TEST(FitTest, ValidationTakesPlaceEverySoManyEpochs) {
   EXPECT_THAT(recorder->events, ::testing::Contains("epoch 2 ended"));
 }
 
-TEST(FitTest, LearnsAndPredictsInOrder) {
+TEST(FitTest, S4_13_LearnsAndPredictsInOrder) {
   set_random_seed(1);
   auto strategy = model_tests::mirrored("cpu:0-1");
   auto scope = strategy->scope();

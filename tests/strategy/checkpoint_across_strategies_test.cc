@@ -76,7 +76,7 @@ Read train_and_save(const StrategyCase& from, const std::string& folder) {
   return saved;
 }
 
-TEST(CheckpointAcrossStrategies, EveryPairAgrees) {
+TEST(CheckpointAcrossStrategies, S4_17_EveryPairAgrees) {
   const std::string folder =
       (std::filesystem::path(::testing::TempDir()) / "tutti_across_strategies").string();
   for (const StrategyCase& from : all_strategies()) {

@@ -99,7 +99,7 @@ TEST(DistributedDataset, INP_05_ByValueSplitsByFunctionDoesNot) {
   EXPECT_EQ(whole[0][1].size(), 10u);
 }
 
-TEST(DistributedDataset, RowsAreCeiledPerReplicaAndKeepTheGlobalCount) {
+TEST(DistributedDataset, S2_25_RowsAreCeiledPerReplicaAndKeepTheGlobalCount) {
   MirroredStrategy strategy({.devices = "cpu:0-3"});
   DistributedDataset dataset = strategy.distribute_dataset(Dataset::range(13).batch(10));
   EXPECT_EQ(dataset.global_batch_size(), 10);
@@ -271,7 +271,7 @@ TEST(DistributedDataset, MIR_15_RepeatedArrayInOrder) {
   EXPECT_EQ(steps, 2);
 }
 
-TEST(DistributedDataset, S2_19_DocumentsSplits) {
+TEST(DistributedDataset, S2_19_S4_15_DocumentsSplits) {
   MirroredStrategy two({.devices = "cpu:0-1"});
   EXPECT_EQ(steps_of(two.distribute_dataset(Dataset::range(10).batch(10))),
             (std::vector<Step>{{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}}}));

@@ -64,7 +64,7 @@ ErrorCode code_of_call_alone(const TwoWorkersBody& call) {
 
 IndexedSlices one_row() { return {vec({1.0f}), Tensor::from<std::int64_t>({1}, {0}), Shape{5}}; }
 
-TEST(MultiWorkerScenarios, CDO_23_ACallThatTheOtherWorkerDoesNotMakeEndsAtItsTimeout) {
+TEST(MultiWorkerScenarios, CDO_23_S2_11_ACallThatTheOtherWorkerDoesNotMakeEndsAtItsTimeout) {
   const auto value = [] { return PerReplica<Tensor>({num(1.0)}); };
   EXPECT_EQ(code_of_call_alone([&](auto& strategy) { strategy.reduce(ReduceOp::kSum, value()); }),
             ErrorCode::kDeadlineExceeded);

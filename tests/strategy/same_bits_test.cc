@@ -49,7 +49,7 @@ TEST(SameBits, TheDefaultStrategyIsOneReplicaToo) {
   EXPECT_EQ(train(default_strategy()).weights, train(*strategy).weights);
 }
 
-TEST(SameBits, GRD_09_TrainingUnderAnyStrategyIsThatOnOneDevice) {
+TEST(SameBits, GRD_09_S2_36_TrainingUnderAnyStrategyIsThatOnOneDevice) {
   const auto train_line = [](Strategy& strategy) {
     const auto scope = strategy.scope();
     Variable w(Tensor::from<float>({3, 1}, {0.1f, -0.2f, 0.3f}), {.name = "w"});

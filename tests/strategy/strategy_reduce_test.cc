@@ -163,6 +163,13 @@ TEST(StrategyOptions, S2_05_MIR_17_DefaultsToTheCpuAndCanonicalOrder) {
   EXPECT_EQ(strategy.cross_device_ops().name(), "canonical");
 }
 
+TEST(StrategyOptions, S2_08_ATpuIsRefusedNamingItAndWhatIsHere) {
+  EXPECT_TUTTI_ERROR(MirroredStrategy({.devices = "tpu:0"}), ErrorCode::kInvalidArgument,
+                     "'tpu:0'");
+  EXPECT_TUTTI_ERROR(MirroredStrategy({.devices = "/device:TPU:0"}), ErrorCode::kInvalidArgument,
+                     "'/device:TPU:0'");
+}
+
 TEST(StrategyOptions, S2_06_DevicesByNameAndRange) {
   MirroredStrategy strategy({.devices = {"cpu:0", "/cpu:2"}});
   EXPECT_EQ(strategy.worker_devices(),

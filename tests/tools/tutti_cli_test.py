@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # Runs the program `tutti` and looks at its output and exit codes.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: tutti_cli_test.py PROGRAM"""
+"""Usage: tutti_cli_test.py PROGRAM [TuttiProgram.test_NAME]"""
 import json
 import os
 import subprocess
@@ -56,6 +56,14 @@ class TuttiProgram(unittest.TestCase):
         order = ["ok", "warning", "bad"]
         self.assertEqual(report["verdict"], max(verdicts, key=order.index))
 
+    def test_S4_11_doctor_and_ldd_agree(self):
+        report = json.loads(run("doctor", "--json")[1])
+        found = {entry["subject"]: entry["found"] for entry in report["build"]}
+        libraries = subprocess.run(["ldd", PROGRAM], text=True, capture_output=True, check=True).stdout
+        for subject, library in (("MPI", "libmpi.so"), ("oneDNN", "libdnnl.so")):
+            is_there = not found[subject].startswith("not in this build")
+            self.assertEqual(is_there, library in libraries, f"{subject}: {found[subject]}\n{libraries}")
+
     def test_doctor_says_what_a_missing_data_set_needs(self):
         with tempfile.TemporaryDirectory() as folder:
             result = subprocess.run([PROGRAM, "doctor", "--json", "--data-dir", folder], text=True, capture_output=True)
@@ -96,7 +104,7 @@ class TuttiProgram(unittest.TestCase):
         self.assertEqual(words[3], "0")
         self.assertEqual(cell["wrong"], 0)
 
-    def test_bench_has_the_columns_of_nccl_tests(self):
+    def test_S4_05_bench_has_the_columns_of_nccl_tests(self):
         for ranks in (2, 3):
             rows, report = self.bench("-b", "4", "-e", "64K", "-f", "128", "-n", "4", "-w", "1", "-c", "1", "--op-names",
                                       "canonical", "--replicas", str(ranks))

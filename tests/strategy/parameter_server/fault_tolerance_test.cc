@@ -55,7 +55,7 @@ TEST_F(FaultToleranceTest, FTB_01_AWorkerThatIsRestartedBetweenSteps) {
   strategy_.expect_counted(4);
 }
 
-TEST_F(FaultToleranceTest, FTB_02_StepsInFlightOnAKilledWorkerCountOnce) {
+TEST_F(FaultToleranceTest, FTB_02_S2_13_StepsInFlightOnAKilledWorkerCountOnce) {
   start();
   schedule("long", 4);
   gate_.expect_inside(4);
@@ -122,7 +122,7 @@ TEST_F(FaultToleranceTest, FTB_05_TheSameWorkerTwiceIsNotTheClosuresFault) {
   strategy_.expect_counted(1);
 }
 
-TEST_F(FaultToleranceTest, FTB_06_AServersErrorSaysThatItIsOne) {
+TEST_F(FaultToleranceTest, FTB_06_S2_13_AServersErrorSaysThatItIsOne) {
   start();
   strategy_.is_second_gone = true;
   try {

@@ -59,7 +59,7 @@ std::vector<std::int64_t> rows_of(const ParameterServerStrategy& strategy,
   return rows;
 }
 
-TEST(ParameterServerStrategy, PS2_01_VariablesOfTheScopeGoRoundTheServers) {
+TEST(ParameterServerStrategy, PS2_01_S2_12_S3_22_VariablesOfTheScopeGoRoundTheServers) {
   ParameterServerStrategy strategy(with_servers(3));
   const Variable outside(num(1.0), {.name = "outside"});
   EXPECT_TUTTI_ERROR((void)strategy.shards_of(outside), ErrorCode::kInvalidArgument, "'outside'");
@@ -86,6 +86,19 @@ TEST(ParameterServerStrategy, PS2_05_ShardsOfRowsTheFirstOnesLonger) {
     return Variable(counting({5, 2}), {.name = "whole"});
   };
   EXPECT_TUTTI_ERROR((void)other(), ErrorCode::kFailedPrecondition, "Mixing different strategies");
+}
+
+// The tutorial's embedding of 7 names and a rest: 512 KiB in shards of 256 KiB at least.
+TEST(ParameterServerStrategy, S2_15_TheTutorialsEmbeddingIsTwoShardsOfFourRows) {
+  ParameterServerStrategy strategy(with_servers(2, MinSizePartitioner(256 << 10, 2)));
+  const auto scope = strategy.scope();
+  const Variable embedding(counting({8, 16384}), {.name = "embedding"});
+  EXPECT_THAT(rows_of(strategy, embedding), ElementsAre(4, 4));
+  EXPECT_THAT(devices_of(strategy, embedding), ElementsAre(task(0), task(1)));
+  EXPECT_EQ(numbers(embedding.value()), numbers(counting({8, 16384})));
+  const Variable kernel(counting({16384, 1}), {.name = "kernel"});  // 64 KiB
+  EXPECT_THAT(rows_of(strategy, kernel), ElementsAre(16384));
+  EXPECT_THAT(devices_of(strategy, kernel), ElementsAre(task(0)));
 }
 
 TEST(ParameterServerStrategy, PS2_06_MoreShardsThanServersGoRound) {

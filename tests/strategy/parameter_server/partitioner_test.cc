@@ -98,14 +98,14 @@ TEST(Partitioner, PS2_07_NeverMoreShardsThanRows) {
   EXPECT_EQ(num_shards_of(greedy, "w", {3}, kFloat), 3);
 }
 
-TEST(ServerPicker, RoundRobinGoesByOrderAlone) {
+TEST(ServerPicker, S3_22_RoundRobinGoesByOrderAlone) {
   internal::ServerPicker picker(VariablePlacement::kRoundRobin, 3);
   std::vector<int> servers;
   for (const std::size_t bytes : {1000, 1, 1, 1, 5}) servers.push_back(picker.next(bytes));
   EXPECT_THAT(servers, ElementsAre(0, 1, 2, 0, 1));
 }
 
-TEST(ServerPicker, LeastBytesFillsWhoHasLeastAndTheFirstOfEquals) {
+TEST(ServerPicker, S3_22_LeastBytesFillsWhoHasLeastAndTheFirstOfEquals) {
   internal::ServerPicker picker(VariablePlacement::kLeastBytes, 3);
   std::vector<int> servers;
   for (const std::size_t bytes : {10, 4, 4, 1, 7, 1}) servers.push_back(picker.next(bytes));

@@ -132,7 +132,7 @@ TEST(ShardedVariable, WrongPartsAreRefused) {
   EXPECT_TUTTI_ERROR(ShardedVariable({scalar}), ErrorCode::kInvalidArgument, "part 0, 'scalar'");
 }
 
-TEST(ShardedVariable, OptimizersGiveTheBitsOfAWholeVariable) {
+TEST(ShardedVariable, S4_15_OptimizersGiveTheBitsOfAWholeVariable) {
   const auto trained = [](const Variable& variable) {
     const std::vector<Variable> variables = {variable};
     Adam adam(variables);

@@ -133,7 +133,7 @@ TEST(UpdateModes, S3_23_AsynchronousWorkersLoseNoUpdate) {
 
 /// By counts, for times would depend on the machine: whenever the slow worker has read, two others
 /// make five steps more before it goes on.
-TEST(UpdateModes, ASlowAsynchronousWorkerSlowsNobody) {
+TEST(UpdateModes, S2_03_ASlowAsynchronousWorkerSlowsNobody) {
   const testing::HangWatchdog watchdog("a slow worker", std::chrono::seconds(60));
   constexpr int kSlowSteps = 4, kRatio = 5;
   const Services servers = make_servers(1);
@@ -311,7 +311,7 @@ void expect_bits_of_mirrored(int num_workers, int replicas, int num_servers, int
   EXPECT_EQ(statistics_of(servers).num_stale_dropped, 0u);
 }
 
-TEST(UpdateModes, S3_25_SyncReplicasOfAllWorkersHasTheBitsOfMirroredStrategy) {
+TEST(UpdateModes, S3_24_S3_25_SyncReplicasOfAllWorkersHasTheBitsOfMirroredStrategy) {
   expect_bits_of_mirrored(1, 1, 1, 1);
   expect_bits_of_mirrored(2, 1, 1, 1);
   expect_bits_of_mirrored(3, 1, 2, 2);

@@ -1,0 +1,131 @@
+// Options of strategies of one process: checks, devices of replicas, the reduction.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/local_options.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/core/logging.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
+
+namespace tutti::internal {
+namespace {
+
+std::vector<Device> checked_devices(std::string_view who, const DeviceList& list) {
+  std::vector<Device> devices = list.devices.empty() ? default_devices() : list.devices;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    require_available(devices[i]);
+    if (std::ranges::count(devices, devices[i]) > 1) {
+      fail(ErrorCode::kInvalidArgument, who, ": ", devices[i],
+           " stands twice in the list of devices; try replicas = ", devices.size(),
+           " for several replicas on a device");
+    }
+  }
+  return devices;
+}
+
+void check_weights(std::string_view who, const LocalStrategyOptions& options,
+                   std::size_t num_replicas) {
+  const auto& weights = options.replica_weights;
+  if (weights.empty()) return;
+  const auto is_positive = [](double weight) { return weight > 0.0 && std::isfinite(weight); };
+  if (weights.size() == num_replicas && std::ranges::all_of(weights, is_positive)) return;
+  fail(ErrorCode::kInvalidArgument, who, ": replica_weights; expected ", num_replicas,
+       " positive numbers, one per replica, or none, got [", join(weights), "]");
+}
+
+void check_max_rows(std::string_view who, const LocalStrategyOptions& options,
+                    std::size_t num_replicas) {
+  const auto& limits = options.replica_max_rows;
+  if (limits.empty()) return;
+  const auto is_positive = [](std::int64_t limit) { return limit > 0; };
+  if (limits.size() == num_replicas && std::ranges::all_of(limits, is_positive)) return;
+  fail(ErrorCode::kInvalidArgument, who, ": replica_max_rows; expected ", num_replicas,
+       " positive numbers, one per replica, or none, got [", join(limits), "]");
+}
+
+/// What auto_balance cannot be used with.
+void check_balance(std::string_view who, const LocalStrategyOptions& options, bool has_team) {
+  if (!options.auto_balance) return;
+  const Device first_device = replica_devices_of(who, options).front();
+  if (options.deterministic.value_or(false)) {
+    fail(ErrorCode::kInvalidArgument, who,
+         ": auto_balance with deterministic = true; expected one of both: shares that follow "
+         "measured time do not give the same bits twice; try replica_weights with the shares that "
+         "a balanced run has logged");
+  }
+  if (has_team || first_device.type != DeviceType::kCpu) {
+    fail(ErrorCode::kUnimplemented, who, ": auto_balance ",
+         has_team ? std::string("with several workers") : concat("on ", first_device),
+         "; expected replicas on CPUs of one process, whose time the host sees; try "
+         "replica_weights");
+  }
+}
+
+/// CPUs or GPUs, not both: an operation reduces the memory of one kind.
+void check_kinds(std::string_view who, const LocalStrategyOptions& options,
+                 const std::vector<Device>& replica_devices) {
+  const Device first = replica_devices.front();
+  for (const Device& device : replica_devices) {
+    if (device.type == first.type) continue;
+    fail(ErrorCode::kUnimplemented, who, ": replicas on CPUs and GPUs at once; expected one kind, ",
+         "got ", first, " and ", device, "; try two strategies, or GPUs alone");
+  }
+  const WireCompression compression = options.cross_device_ops.options.compression;
+  if (first.type == DeviceType::kCpu || compression == WireCompression::kNone) return;
+  fail(ErrorCode::kUnimplemented, who, ": compression ", to_string(compression), " on ", first,
+       "; expected replicas on CPUs; try WireCompression::kNone, or variables of bfloat16");
+}
+
+/// What the options name; canonical where they name nothing and ask for canonical order.
+CrossDeviceOpsSpec spec_of(const LocalStrategyOptions& options) {
+  CrossDeviceOpsSpec spec = options.cross_device_ops;
+  const bool names_none =
+      spec.name.empty() && spec.options.implementation == CommunicationImplementation::kAuto;
+  if (names_none && options.deterministic.value_or(false)) spec.name = "canonical";
+  return spec;
+}
+
+}  // namespace
+
+std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategyOptions& options) {
+  const std::vector<Device> devices = checked_devices(who, options.devices);
+  const auto num_devices = static_cast<int>(devices.size());
+  const int replicas = options.replicas == 0 ? num_devices : options.replicas;
+  if (replicas < num_devices) {
+    fail(ErrorCode::kInvalidArgument, who, ": replicas; expected at least one per device (",
+         num_devices, "), got ", options.replicas, "; try fewer devices");
+  }
+  std::vector<Device> result;
+  for (int r = 0; r < replicas; ++r) {
+    result.push_back(devices[static_cast<std::size_t>(r * num_devices / replicas)]);
+  }
+  return result;
+}
+
+void check_shares(std::string_view who, const LocalStrategyOptions& options, int num_replicas,
+                  bool has_team) {
+  check_weights(who, options, static_cast<std::size_t>(num_replicas));
+  check_max_rows(who, options, static_cast<std::size_t>(num_replicas));
+  check_balance(who, options, has_team);
+}
+
+std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,
+                                          const std::vector<Device>& replica_devices) {
+  check_kinds(who, options, replica_devices);
+  auto ops = build_cross_device_ops(
+      spec_of(options), Group{static_cast<int>(replica_devices.size()), 0, replica_devices});
+  if (ops->determinism() == Determinism::kCanonical || replica_devices.size() == 1) return ops;
+  if (options.deterministic.value_or(false)) {
+    fail(ErrorCode::kInvalidArgument, who, ": deterministic = true, but '", ops->name(),
+         "' does not add in canonical order; expected canonical, reduction_to_one_device or "
+         "hierarchical_copy; try leaving cross_device_ops out");
+  }
+  if (!options.deterministic.has_value()) {
+    log_info(concat(who, ": ", ops->name(),
+                    ": order-free, the same bits as other strategies are not promised"));
+  }
+  return ops;
+}
+
+}  // namespace tutti::internal

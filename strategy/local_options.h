@@ -1,0 +1,26 @@
+// What the options of a strategy of one process mean.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "tutti/strategy/local_strategy.h"
+
+namespace tutti::internal {
+
+/// The device of each replica: consecutive replicas share a device. Throws kInvalidArgument naming
+/// `who` for devices that are not there, or stand twice, and too few replicas.
+std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategyOptions& options);
+
+/// Throws kInvalidArgument naming `who` and the option unless weights and limits are positive and
+/// one for each of `num_replicas` (of all workers), or none; and as auto_balance says.
+void check_shares(std::string_view who, const LocalStrategyOptions& options, int num_replicas,
+                  bool has_team);
+
+/// By the rule of LocalStrategyOptions::deterministic.
+std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,
+                                          const std::vector<Device>& replica_devices);
+
+}  // namespace tutti::internal

@@ -1,0 +1,70 @@
+// What large batches cost in accuracy, and what scaled rates with warm-up give back: accuracy
+// beside speed.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+
+#include "gtest/gtest.h"
+#include "tests/support/hang_watchdog.h"
+#include "tutti/model/learning_rate_scaling.h"
+#include "tutti/tutti.h"
+
+namespace tutti {
+namespace {
+
+namespace large_batches_test {
+
+constexpr std::int64_t kExamples = 1920;
+constexpr std::int64_t kSmallBatch = 16;
+constexpr double kRate = 0.1;  // right for the small batch
+constexpr int kPasses = 3;
+
+/// features [rows, 8], labels [rows]: the largest of the first four.
+Dataset four_classes(std::int64_t rows, std::uint64_t seed) {
+  const Tensor x = random_uniform({rows, 8}, {.seed = seed}, -1.0, 1.0);
+  return Dataset::from_tensor_slices({x, argmax(slice(x, {0, 0}, {-1, 4}), 1)});
+}
+
+/// The accuracy on examples of its own after as many passes over the same ones.
+double accuracy_of(std::int64_t global_batch, const LearningRate& rate) {
+  set_random_seed(3);
+  MirroredStrategy strategy({.devices = "cpu:0-1"});
+  const auto scope = strategy.scope();
+  Sequential model(Input{{8}}, Dense(24, {.activation = "relu"}), Dense(4));
+  model.compile({.optimizer = SgdOptions{.learning_rate = rate},
+                 .loss = "sparse_categorical_crossentropy",
+                 .metrics = {"accuracy"}});
+  model.fit(four_classes(kExamples, 1).shuffle(kExamples, 1).batch(global_batch),
+            {.epochs = kPasses, .verbose = Verbosity::kSilent});
+  return model.evaluate(four_classes(2000, 2).batch(500), {.verbose = Verbosity::kSilent})
+      .at("accuracy");
+}
+
+double shown(const char* name, std::int64_t batch, double accuracy) {
+  std::printf("batch %4lld %-28s %4lld steps  accuracy %.3f\n", static_cast<long long>(batch), name,
+              static_cast<long long>(kPasses * kExamples / batch), accuracy);
+  return accuracy;
+}
+
+}  // namespace large_batches_test
+
+TEST(LargeBatches, S3_29_CostAccuracyThatScaledRatesWithWarmUpGiveBack) {
+  using namespace large_batches_test;
+  const testing::HangWatchdog watchdog("trainings", std::chrono::seconds(100));
+  constexpr std::int64_t kLarge = 192;
+  const double scaled = scaled_learning_rate(kRate, kSmallBatch, kLarge);
+  EXPECT_DOUBLE_EQ(scaled, 1.2);
+  const double small = shown("", kSmallBatch, accuracy_of(kSmallBatch, kRate));
+  const double same_rate = shown("with the same rate", kLarge, accuracy_of(kLarge, kRate));
+  const double linear = shown("scaled", kLarge, accuracy_of(kLarge, scaled));
+  const double warm =
+      shown("scaled, after a warm-up", kLarge,
+            accuracy_of(kLarge, LinearWarmUp({.then = scaled, .warm_up_steps = 6})));
+  EXPECT_GT(small, 0.85);
+  EXPECT_LT(same_rate, small - 0.1);
+  EXPECT_GT(warm, small - 0.08);
+  EXPECT_GT(warm, same_rate + 0.05);
+  EXPECT_GT(linear, same_rate);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,123 @@
+// Bytes of variables by device: as they are, and under other policies.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/memory_report.h"
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/optimizer/adam.h"
+
+namespace tutti {
+namespace {
+
+namespace memory_report_test {
+
+using strategy_tests::on_cpus;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// 100 and 20 floats, Adam's two slots of each and its counter, and a mean that each replica has of
+/// its own.
+struct Training {
+  explicit Training(Strategy& strategy) {
+    const auto scope = strategy.scope();
+    const std::vector<Variable> weights = {Variable(Tensor::zeros({10, 10}), {.name = "w"}),
+                                           Variable(Tensor::zeros({20}), {.name = "b"})};
+    optimizer = std::make_unique<Adam>(weights);
+    groups = {{"parameters", weights},
+              {"slots", {}},
+              {"moving averages",
+               {Variable(Tensor::zeros({5}), {.name = "mean",
+                                              .synchronization = VariableSynchronization::kOnRead,
+                                              .aggregation = VariableAggregation::kMean})}}};
+    for (const Variable& variable : optimizer->state_variables()) {
+      if (variable.shape().rank() > 0) groups[1].variables.push_back(variable);
+    }
+  }
+  std::unique_ptr<Adam> optimizer;
+  std::vector<VariableGroup> groups;
+};
+
+/// {device: bytes of each group}.
+std::vector<std::pair<std::string, std::vector<std::uint64_t>>> table_of(
+    const std::vector<DeviceMemory>& rows) {
+  std::vector<std::pair<std::string, std::vector<std::uint64_t>>> table;
+  for (const DeviceMemory& row : rows) table.emplace_back(row.device.to_string(), row.bytes);
+  return table;
+}
+
+using Table = std::vector<std::pair<std::string, std::vector<std::uint64_t>>>;
+
+}  // namespace memory_report_test
+
+// 120 parameters are 480 bytes, Adam's slots 960; the mean of 20 bytes is on every device.
+TEST(MemoryReport, S1_12_TheFirstDeviceHasTheParametersMoreAndMirroredDevicesAreEqual) {
+  using namespace memory_report_test;
+  CentralStorageStrategy central({on_cpus(3), Device{DeviceType::kCpu, 0}});
+  const Training on_first(central);
+  const std::vector<Device> devices(central.replica_devices().begin(),
+                                    central.replica_devices().end());
+  const auto first = memory_by_device(on_first.groups, devices);
+  EXPECT_EQ(table_of(first),
+            (Table{{"cpu:0", {480, 960, 20}}, {"cpu:1", {0, 0, 20}}, {"cpu:2", {0, 0, 20}}}));
+  EXPECT_EQ(first[0].total() - first[1].total(), 480u + 960u);
+
+  MirroredStrategy mirrored(on_cpus(3));
+  const Training everywhere(mirrored);
+  const auto equal = memory_by_device(everywhere.groups, devices);
+  EXPECT_EQ(
+      table_of(equal),
+      (Table{{"cpu:0", {480, 960, 20}}, {"cpu:1", {480, 960, 20}}, {"cpu:2", {480, 960, 20}}}));
+
+  // What is said of other policies is what is found under them, whoever is asked.
+  for (const Training* each : {&on_first, &everywhere}) {
+    const auto under = [&](VariablePolicy policy) {
+      return table_of(memory_under(policy, each->groups, devices));
+    };
+    EXPECT_EQ(under(VariablePolicy::kFirstDevice), table_of(first));
+    EXPECT_EQ(under(VariablePolicy::kMirrored), table_of(equal));
+  }
+}
+
+TEST(MemoryReport, S1_12_TheHostHoldsWhatIsPutThere) {
+  using namespace memory_report_test;
+  CentralStorageStrategy strategy({{.devices = "cpu:1-2"}, Device{}});
+  const Training training(strategy);
+  const auto found = memory_by_device(training.groups, strategy.replica_devices());
+  EXPECT_EQ(table_of(found),
+            (Table{{"cpu:1", {0, 0, 20}}, {"cpu:2", {0, 0, 20}}, {"cpu:0", {480, 960, 0}}}));
+  EXPECT_EQ(
+      table_of(memory_under(VariablePolicy::kCpu, training.groups, strategy.replica_devices())),
+      table_of(found));
+}
+
+TEST(MemoryReport, ReplicasOfOneDeviceShareItsVariables) {
+  using namespace memory_report_test;
+  MirroredStrategy strategy(on_cpus(1, 4));
+  const Training training(strategy);
+  const Table expected = {{"cpu:0", {480, 960, 80}}};
+  EXPECT_EQ(table_of(memory_by_device(training.groups, strategy.replica_devices())), expected);
+  EXPECT_EQ(table_of(memory_under(VariablePolicy::kMirrored, training.groups,
+                                  strategy.replica_devices())),
+            expected);
+}
+
+TEST(MemoryReport, TheTableHasALineForEachDeviceOfEachPolicy) {
+  using namespace memory_report_test;
+  MirroredStrategy strategy({.devices = "cpu:0-1"});
+  const auto scope = strategy.scope();
+  const std::vector<VariableGroup> groups = {
+      {"parameters", {Variable(Tensor::zeros({1'068'298}), {.name = "all"})}}};
+  EXPECT_EQ(memory_report(groups, strategy.replica_devices()),
+            "bytes         device       parameters          total\n"
+            "first device  cpu:0         4,273,192      4,273,192\n"
+            "              cpu:1                 0              0\n"
+            "cpu           cpu:0         4,273,192      4,273,192\n"
+            "              cpu:1                 0              0\n"
+            "mirrored      cpu:0         4,273,192      4,273,192\n"
+            "              cpu:1         4,273,192      4,273,192\n"
+            "as it is      cpu:0         4,273,192      4,273,192\n"
+            "              cpu:1         4,273,192      4,273,192\n");
+  EXPECT_TUTTI_ERROR(memory_report(groups, {}), ErrorCode::kInvalidArgument, "one replica or more");
+}
+
+}  // namespace
+}  // namespace tutti
