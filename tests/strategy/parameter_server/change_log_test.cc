@@ -8,8 +8,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/file.h"
-#include "tutti/core/random.h"
-#include "tutti/optimizer/update_rule_spec.h"
+#include "tutti/tensor/ops/random_ops.h"
 
 namespace tutti::change_log_tests {
 
@@ -105,7 +104,7 @@ TEST(ChangeLog, AppliedAgainItGivesTheSameBits) {
     }
   }
   const auto [state, number] = replayed(folder);
-  EXPECT_EQ(state, state_of(logged.store));
+  EXPECT_TRUE(state == state_of(logged.store));
   EXPECT_EQ(number, 4U * 63);
 }
 
@@ -156,7 +155,8 @@ TEST(ChangeLog, ARecordThatWasBeingWrittenIsLeftOut) {
     EXPECT_LE(found.second, num_before);
     num_before = found.second;
     // Record 1 makes the variable, record i + 1 is the i-th addition.
-    if (found.second >= 2) EXPECT_EQ(found.first, states[found.second - 1]) << length;
+    if (found.second < 2) continue;
+    EXPECT_EQ(found.first, states[found.second - 1]) << length;
   }
   EXPECT_EQ(num_before, 0U);
   EXPECT_THAT(warnings.lines, Contains(HasSubstr("being written when the server died")));
@@ -216,7 +216,7 @@ TEST(ChangeLog, PartsOfSeveralLivesFollowEachOther) {
     VariableStore store("ps 0");
     const auto log = log_in(folder);
     (void)log->replay(1, [&](OperationBatch batch) { (void)apply_again(store, std::move(batch)); });
-    EXPECT_EQ(state_of(store), state);
+    EXPECT_TRUE(state_of(store) == state);
     log->prepare(2);
     log->switch_over();
     store.set_keeper(log);
@@ -245,15 +245,15 @@ TEST(ChangeLog, AFullDiskRefusesChangesUntilTheNextCut) {
     client.go_back_to(0);
     client.call({AssignShard{whole("w", {4000}).id(), AssignOp::kAdd, Tensor::ones({4000})}});
   };
-  file_faults::arm(folder.path(), file_faults::Action::kNoSpace, 1);
+  file_faults::arm(folder.path(), file_faults::Action::kNoSpace, 1, 1000);
   expect_error(ErrorCode::kResourceExhausted, {"log_1_0"}, add);
   file_faults::disarm();
   expect_error(ErrorCode::kUnavailable, {"ps 0", "its log of changes could not be written"}, add);
-  EXPECT_EQ(state_of(logged.store), before);  // nothing was applied, neither time
+  EXPECT_TRUE(state_of(logged.store) == before);  // nothing was applied, neither time
   logged.log->prepare(2);
   (void)logged.store.snapshot([&](const StoreSnapshot&) { logged.log->switch_over(); });
   add();
-  EXPECT_NE(state_of(logged.store), before);
+  EXPECT_FALSE(state_of(logged.store) == before);
 }
 
 }  // namespace tutti::change_log_tests

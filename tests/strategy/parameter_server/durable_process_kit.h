@@ -56,7 +56,13 @@ class ServerProcesses {
   }
   int count() const { return static_cast<int>(lives_.size()); }
   void start(int server) {
-    auto life = std::make_unique<Life>(server, count());
+    const int next = (server + 1) % count();
+    auto life = std::make_unique<Life>(server, count(), [this, server, next] {
+      RpcClientOptions client = client_options(next);
+      client.self = {"ps", server, ""};
+      client.patience = 100ms;
+      return RpcClient::connect(target(next), client);
+    });
     RpcServerOptions options;
     options.wire = RpcWire::kInProcess;
     options.address = address(server);
@@ -113,7 +119,8 @@ class ServerProcesses {
 
  private:
   struct Life {
-    Life(int server, int count) : handler(concat("ps ", server), server, count) {}
+    Life(int server, int count, internal::DurableHandler::ConnectBackup backup)
+        : handler(concat("ps ", server), server, count, std::move(backup)) {}
     internal::DurableHandler handler;
     std::unique_ptr<RpcServer> rpc;
   };
@@ -135,7 +142,7 @@ class DurableJob final : public CoordinatedStrategy {
   explicit DurableJob(ServerProcesses& processes, double repeated = 0.0)
       : processes_(processes), group_(processes.group()) {
     group_->wait_for_all(store_tests::soon());
-    servers_ = std::make_shared<internal::ParameterServers>(processes.services(repeated), 60s);
+    servers_ = std::make_shared<internal::ParameterServers>(processes.services(repeated), 3s);
     group_->when_back([servers = servers_] { servers->begin_anew(); });
     for (int i = 0; i < processes_.count(); ++i) {
       const auto made = servers_->link(i).read(
@@ -171,6 +178,7 @@ class DurableJob final : public CoordinatedStrategy {
     options.journal = [this](std::span<const std::byte> record) {
       (void)internal::read_journal(record, [this](const internal::ClosureEvent& event) {
         num_rolled_back += std::holds_alternative<internal::events::RolledBack>(event) ? 1 : 0;
+        num_taken_over += std::holds_alternative<internal::events::TookOver>(event) ? 1 : 0;
       });
     };
     ClusterCoordinator coordinator(*this, options);
@@ -213,7 +221,15 @@ class DurableJob final : public CoordinatedStrategy {
     }
     EXPECT_EQ(group_->lost(), std::nullopt);
   }
-  std::atomic<int> num_rolled_back{0};
+  /// Kills and starts it, and waits until the job has got over it.
+  void replace(int server) {
+    const int before = num_rolled_back + num_taken_over;
+    processes_.kill(server);
+    processes_.start(server);
+    while (num_rolled_back + num_taken_over == before) Clock::system().sleep_for(1ms);
+    wait_until_all_live();
+  }
+  std::atomic<int> num_rolled_back{0}, num_taken_over{0};
   static internal::ShardSpec number(int server) {
     return store_tests::whole(concat("number ", server), {}, DType::kInt64);
   }

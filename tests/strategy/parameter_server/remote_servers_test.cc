@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
 
+#include <array>
+#include <set>
+
 #include "tests/strategy/parameter_server/durable_process_kit.h"
 
 namespace tutti::remote_servers_tests {
@@ -162,6 +165,7 @@ TEST(RemoteServers, ValuesOfATimeThatIsUndoneAreNotTakenForPresentOnes) {
     if (term % 2 == 0) {
       processes.kill(0);
       processes.start(0);
+      while (!group->lost()) Clock::system().sleep_for(1ms);
     }
     group->go_back(1, term + 1);
   }
@@ -230,7 +234,8 @@ TEST(RemoteServers, ADamagedSnapshotChangesNoServer) {
 
 class DurableServers : public ::testing::TestWithParam<Durability> {};
 INSTANTIATE_TEST_SUITE_P(Levels, DurableServers,
-                         ::testing::Values(Durability::kSnapshot, Durability::kLogged),
+                         ::testing::Values(Durability::kSnapshot, Durability::kLogged,
+                                           Durability::kReplicated),
                          [](const auto& tested) { return to_string(tested.param); });
 
 TEST_P(DurableServers, REL_G5_SomeServersDieAndNothingIsLost) {
@@ -244,10 +249,7 @@ TEST_P(DurableServers, REL_G5_SomeServersDieAndNothingIsLost) {
   std::vector<RemoteValue> results;
   for (int i = 0; i < kClosures; ++i) {
     results.push_back(DurableJob::schedule(coordinator));
-    if (i % 80 != 40) continue;
-    job.wait_until_all_live();
-    processes.kill(i / 80 % 3);
-    processes.start(i / 80 % 3);
+    if (i % 80 == 40) job.replace(i / 80 % 3);
   }
   coordinator.join();
   job.expect_counted(kClosures);
@@ -256,7 +258,7 @@ TEST_P(DurableServers, REL_G5_SomeServersDieAndNothingIsLost) {
   }
   if (GetParam() == Durability::kSnapshot) {
     EXPECT_THAT(warnings.lines, Contains(HasSubstr("all servers go back to cut ")));
-    EXPECT_GE(job.num_rolled_back, 5);
+    EXPECT_EQ(job.num_rolled_back, 5);
   } else {
     EXPECT_THAT(warnings.lines, Contains(HasSubstr("it comes back, the others stay")));
     EXPECT_EQ(job.num_rolled_back, 0);  // nothing that was confirmed is done again
@@ -264,36 +266,85 @@ TEST_P(DurableServers, REL_G5_SomeServersDieAndNothingIsLost) {
 }
 
 /// What is changed outside steps is confirmed, too; it is not in the cut.
-TEST(RemoteServers, REL_G5_ALoggedServerHasAllThatItConfirmed) {
-  const HangWatchdog watchdog("a logged server");
-  const OwnFolder folder("logged");
+TEST_P(DurableServers, REL_G5_WhatWasConfirmedIsThereAgain) {
+  if (GetParam() == Durability::kSnapshot) return;  // is for the others
+  const HangWatchdog watchdog("what was confirmed");
+  const OwnFolder folder("confirmed");
   const KeptWarnings quiet;
-  ServerProcesses processes(2, Durability::kLogged);
+  ServerProcesses processes(2, GetParam());
   auto group = processes.group();
   group->wait_for_all(soon());
   const auto services = processes.services();
   for (const auto& each : services) make_w(*each);
   group->keep_in(folder.path(), "job");
-  EXPECT_TRUE(group->keeps_confirmed());
   group->save(1, 1, 0);
   group->fence(1);
-  Client outside(*services[1], 9);
+  EXPECT_TRUE(group->keeps_confirmed());
+  std::array<Client, 2> outside = {Client(*services[0], 9), Client(*services[1], 9)};
   const auto id = whole("w", {}, DType::kInt64).id();
-  for (std::uint64_t life = 0; life < 3; ++life) {
-    outside.call({AssignShard{id, AssignOp::kAdd, Tensor::scalar(100, DType::kInt64)}});
+  std::set<std::uint64_t> versions;
+  for (std::uint64_t life = 0; life < 4; ++life) {
+    const std::size_t dies = life % 2;
+    for (Client& each : outside) {
+      each.call({AssignShard{id, AssignOp::kAdd, Tensor::scalar(100, DType::kInt64)}});
+    }
     for (const auto& each : services) (void)add_one(*each, life, life + 1)->wait(soon());
-    processes.kill(1);
-    processes.start(1);
+    processes.kill(static_cast<int>(dies));
+    processes.start(static_cast<int>(dies));
     while (!group->lost()) Clock::system().sleep_for(1ms);
-    const auto late = add_one(*services[1], 50, life + 1);
+    EXPECT_TRUE(group->keeps_confirmed());
+    const auto late = add_one(*services[dies], 50, life + 1);
     group->come_back(1, life + 2);
-    expect_error(ErrorCode::kAborted, {"ps 1", "was replaced"}, [&] { (void)late->wait(soon()); });
-    EXPECT_EQ(value_of_w(*services[1]), static_cast<std::int64_t>(101 * (life + 1)));
-    EXPECT_TRUE(add_one(*services[1], life, life + 2)->wait(soon()).front().was_applied_before);
-    // The one that lived has heard of the term, and of nothing else.
-    EXPECT_EQ(processes.handler(0).store()->term(), life + 2);
-    EXPECT_EQ(value_of_w(*services[0]), static_cast<std::int64_t>(life + 1));
+    EXPECT_EQ(group->lost(), std::nullopt);
+    expect_error(ErrorCode::kAborted, {concat("ps ", dies), "was replaced"},
+                 [&] { (void)late->wait(soon()); });
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(value_of_w(*services[i]), static_cast<std::int64_t>(101 * (life + 1))) << i;
+      EXPECT_TRUE(add_one(*services[i], life, life + 2)->wait(soon()).front().was_applied_before);
+      EXPECT_EQ(processes.handler(static_cast<int>(i)).store()->term(), life + 2);
+    }
   }
+}
+
+/// A server and the one that keeps its copy: there is nobody to ask but the disk.
+TEST(RemoteServers, REL_G5_WhereTheCopyIsLostAllGoBack) {
+  const HangWatchdog watchdog("both are lost", 120s);
+  const OwnFolder folder("both");
+  const KeptWarnings warnings;
+  ServerProcesses processes(3, Durability::kReplicated);
+  DurableJob job(processes);
+  ClusterCoordinator coordinator = job.begin(folder.path(), 60);
+  for (int i = 0; i < 200; ++i) {
+    (void)DurableJob::schedule(coordinator);
+    if (i != 100) continue;
+    for (const int server : {1, 2}) processes.kill(server);
+    for (const int server : {1, 2}) processes.start(server);
+    while (job.num_rolled_back == 0) Clock::system().sleep_for(1ms);
+  }
+  job.wait_until_all_live();
+  job.replace(0);  // copies are kept again
+  coordinator.join();
+  job.expect_counted(200);
+  EXPECT_THAT(warnings.lines, Contains(HasSubstr("all servers go back to cut ")));
+}
+
+TEST(RemoteServers, WhatCannotBeKeptIsRefused) {
+  using internal::check_durability;
+  expect_error(ErrorCode::kInvalidArgument, {"replicated", "ps 0 is alone", "logged"},
+               [] { check_durability(Durability::kReplicated, true, true, 1); });
+  expect_error(ErrorCode::kInvalidArgument, {"logged", "coordinated = true", "checkpoints"},
+               [] { check_durability(Durability::kLogged, false, true, 2); });
+  expect_error(ErrorCode::kUnimplemented, {"logged", "the 2 servers", "snapshot"},
+               [] { check_durability(Durability::kLogged, true, false, 2); });
+  check_durability(Durability::kSnapshot, true, false, 1);
+  check_durability(Durability::kReplicated, true, true, 2);
+  check_durability(Durability::kNone, false, true, 1);
+  for (const auto each :
+       {Durability::kNone, Durability::kSnapshot, Durability::kLogged, Durability::kReplicated}) {
+    EXPECT_EQ(parse_durability(to_string(each)), each);
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"'eternal'", "none, snapshot, logged, replicated"},
+               [] { (void)parse_durability("eternal"); });
 }
 
 TEST(RemoteServers, ALogOfAnotherRunIsNotTakenForWhatCameSince) {
