@@ -21,18 +21,17 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import tcp_proxy
-from coordinator_test import Failure, Launch, LONG_ENOUGH, LONGEST, require, say
+from coordinator_test import all_text, Cluster, Failure, Launch, LONG_ENOUGH, LONGEST, require, say
 from multi_worker_test import free_ports
 
-JOBS = ("worker", "worker", "ps", "ps", "chief")  # who is killed how often
+JOBS = ("ps", "worker", "chief", "ps", "worker")  # who is killed, in turn; which of them, and when, is chance
 
 
 class Durable(Launch):
     """A launched job, any process of which is killed now and then."""
 
-    def kill_some(self, chance, jobs=JOBS):
+    def kill_some(self, chance, job):
         """SIGKILL for one that lives for long enough; its task, or None when the job has ended."""
-        job = chance.choice(jobs)
         while self.process.poll() is None:
             now = time.monotonic()
             old_enough = [(task, pid) for task, (pid, since) in list(self.pids.items())
@@ -71,7 +70,7 @@ def check_kills(tutti, counter, closures, kills, durability, jobs=JOBS, seed=11)
         require(job.is_started.wait(LONGEST), "the job did not start", job.text())
         while len(killed) < kills:
             time.sleep(chance.random() * 0.5)
-            task = job.kill_some(chance, jobs)
+            task = job.kill_some(chance, jobs[len(killed) % len(jobs)])
             if task is None:
                 break
             killed.append(task)
@@ -186,16 +185,16 @@ def check_resets(counter, closures, resets, kills, durability, seed=5):
     say(f"{durability}: {closures} closures, {num_reset} connections reset, {kills} killed, TF_CONFIG", begin)
 
 
-def check_refusals(counter, tutti):
+def check_refusals(counter):
     """What cannot be kept is refused, with what to do."""
     begin = time.monotonic()
-    flags = ["run", "--chief", "--workers", "1", "--ps", "1", "--"]
     for more, expected in ((["--durability", "snapshot"], "snapshots.folder"),
                            (["--folder", "/nonexistent_but_not_used"], "durability = Durability::kSnapshot"),
-                           (["--durability", "eternal"], "expected one of none, snapshot")):
-        result = subprocess.run([tutti, *flags, counter, "--closures", "10", *more], text=True, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, timeout=LONGEST)
-        require(result.returncode != 0 and expected in result.stdout, f"{more}: expected '{expected}'", result.stdout)
+                           (["--durability", "replicated"], "ps 0 is alone"),
+                           (["--durability", "eternal"], "expected one of none, snapshot, logged, replicated")):
+        ends = Cluster([counter, "--closures", "10", "--join-timeout-s", "5", *more], 1, 1).finish()
+        code, text = ends["chief", 0]
+        require(code == 1 and expected in text, f"{more}: expected '{expected}'", all_text(ends))
     say("refusals", begin)
 
 
@@ -211,9 +210,12 @@ def main():
     arguments = parser.parse_args()
     counter, tutti, closures, kills = arguments.counter, arguments.tutti, arguments.closures, arguments.kills
     checks = {
-        "snapshot": lambda: check_kills(tutti, counter, closures, kills, "snapshot", seed=arguments.seed),
+        **{durability: lambda durability=durability: check_kills(tutti, counter, closures, kills, durability,
+                                                                  seed=arguments.seed)
+           for durability in ("snapshot", "logged", "replicated")},
         "resets": lambda: check_resets(counter, closures, arguments.resets, 2, "snapshot", seed=arguments.seed),
-        "refusals": lambda: check_refusals(counter, tutti),
+        "resets_logged": lambda: check_resets(counter, closures, arguments.resets, 2, "logged", seed=arguments.seed + 1),
+        "refusals": lambda: check_refusals(counter),
     }
     for name, check in checks.items():
         if arguments.only and name not in arguments.only.split(","):

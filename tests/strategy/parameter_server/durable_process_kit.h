@@ -142,7 +142,7 @@ class DurableJob final : public CoordinatedStrategy {
   explicit DurableJob(ServerProcesses& processes, double repeated = 0.0)
       : processes_(processes), group_(processes.group()) {
     group_->wait_for_all(store_tests::soon());
-    servers_ = std::make_shared<internal::ParameterServers>(processes.services(repeated), 3s);
+    servers_ = std::make_shared<internal::ParameterServers>(processes.services(repeated), 1s);
     group_->when_back([servers = servers_] { servers->begin_anew(); });
     for (int i = 0; i < processes_.count(); ++i) {
       const auto made = servers_->link(i).read(
