@@ -52,7 +52,8 @@ struct ParameterServerOptions {
   /// With a cluster: its chief hands out steps with a ClusterCoordinator, and workers run these and
   /// do not wait for each other. The same on all tasks.
   bool coordinated = false;
-  /// What becomes of a server process that dies. The same on all tasks.
+  /// What becomes of a server process that dies, in a coordinated job. A lost server is waited for
+  /// as long as for tasks at the start (`cluster.join_timeout`). The same on all tasks.
   Durability durability = Durability::kNone;
 };
 

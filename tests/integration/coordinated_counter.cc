@@ -29,6 +29,7 @@ struct CounterOptions {
   std::string durability = "none";
   std::string folder = "";
   std::int64_t every_closures = 100;
+  std::int64_t reads = 0;
 };
 
 void say(const std::string& text) {
@@ -46,6 +47,16 @@ bool is_exact(std::int64_t closures, const Variable& total, const Variable& rows
   }
   say(concat("counted ", total.value().item_int(), " of ", closures));
   return exact;
+}
+
+/// Of a variable on a server, while others may come and go.
+bool reads_the_same(std::int64_t reads, std::int64_t expected, const Variable& total) {
+  for (std::int64_t i = 0; i < reads; ++i) {
+    if (i % 10 == 0) say(concat("read ", i));
+    if (total.value().item_int() != expected) return false;
+    Clock::system().sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
 }
 
 int count(const CounterOptions& options) {
@@ -97,6 +108,7 @@ int count(const CounterOptions& options) {
     if ((i + 1) % 10 == 0) say(concat("at ", i + 1));
   }
   coordinator.join();
+  if (!reads_the_same(options.reads, options.closures, total)) return 3;
   if (options.throws_at_end) fail(ErrorCode::kInternal, "the chief was asked to fail");
   return is_exact(options.closures, total, rows) ? 0 : 3;
 }
@@ -113,6 +125,7 @@ int main(int argc, char** argv) {
   flags.add("--writes-early", options.writes_early, "changes a variable before start()");
   flags.add("--throws-at-end", options.throws_at_end, "ends with an exception");
   flags.add("--durability", options.durability, "none, or what becomes of a server that dies");
+  flags.add("--reads", options.reads, "of a variable, one after the other, at the end");
   flags.add("--folder", options.folder, "for the journal and snapshots");
   flags.add("--every-closures", options.every_closures, "from cut to cut");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
