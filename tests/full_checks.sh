@@ -4,7 +4,7 @@
 # Each tree has the preset of the same name and lies beside the main build folder. A part that
 # fails does not keep the others from running; what failed is listed at the end.
 
-all_parts=(release format asan tsan minimal fuzzers conformance protocol same_bits chaos strangers)
+all_parts=(release format asan tsan minimal fuzzers conformance protocol same_bits chaos durable strangers)
 
 test_tree() {
   step "configure $build-$1" cmake -S . -B "$build-$1" --preset "$1"
@@ -58,6 +58,18 @@ part_same_bits() {
 part_chaos() {
   step "chaos, 100 faults" \
     python3 tests/integration/chaos_test.py "$build/examples/fashion_mnist_custom_loop" "$build/bin/tutti" --faults 100
+}
+
+part_durable() {  # REL_G5b over processes
+  local durability
+  for durability in snapshot logged replicated; do
+    step "10,000 closures, 30 processes killed, $durability" \
+      python3 tests/integration/durable_servers_test.py "$build/bin/coordinated_counter" "$build/bin/tutti" \
+      --closures 10000 --kills 30 --only "$durability"
+  done
+  step "100 connections reset, TF_CONFIG" \
+    python3 tests/integration/durable_servers_test.py "$build/bin/coordinated_counter" "$build/bin/tutti" \
+    --closures 3000 --resets 100 --only resets,resets_logged
 }
 
 part_strangers() {

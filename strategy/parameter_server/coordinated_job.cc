@@ -5,10 +5,13 @@
 
 #include <utility>
 
+#include "tutti/cluster/tcp/opening.h"
 #include "tutti/core/logging.h"
+#include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_worker.h"
 #include "tutti/strategy/parameter_server/coordinator/step_registry.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_service.h"
+#include "tutti/strategy/parameter_server/server/durable_handler.h"
 
 namespace tutti::internal {
 namespace {
@@ -17,6 +20,8 @@ namespace {
 constexpr Duration kOneTry = std::chrono::milliseconds(500);
 /// A connection that broke while the worker lives; a dead one the job knows at once.
 constexpr Duration kPatience = std::chrono::seconds(10);
+/// The same of the way on which servers get their orders.
+constexpr Duration kOrderPatience = std::chrono::seconds(2);
 
 ParameterServerRole role_with_chief(const ClusterResolver& resolver) {
   const ParameterServerRole role = parameter_server_role(resolver);
@@ -29,18 +34,21 @@ ParameterServerRole role_with_chief(const ClusterResolver& resolver) {
 }  // namespace
 
 CoordinatedJob::CoordinatedJob(const ClusterResolver& resolver, const WorkerGroupOptions& group,
-                               ServerOptions server)
+                               ServerOptions server, Durability durability)
     : role_(role_with_chief(resolver)),
       cluster_(resolver.cluster_spec()),
       task_(*resolver.task()),
       group_(group),
-      options_(std::move(server)) {
+      options_(std::move(server)),
+      durability_(durability) {
+  check_durability(durability_, true, true, cluster_.count("ps"));
   if (!resolver.rpc_layer().empty()) options_.wire = parse_rpc_wire(resolver.rpc_layer());
-  if (role_ == ParameterServerRole::kServer) {
-    server_ = std::make_unique<Server>(cluster_, task_.type, task_.index, options_);
-  }
+  if (role_ == ParameterServerRole::kServer) serve_variables();
   watch_ = std::make_unique<JobWatch>(cluster_, task_, group_);
-  if (!server_) servers_ = connect_to_servers(cluster_, task_, group_, options_);
+  if (role_ == ParameterServerRole::kServer) return;
+  const bool outlives_servers = durability_ != Durability::kNone;
+  if (is_chief() && outlives_servers) meet_servers();
+  servers_ = connect_to_servers(cluster_, task_, group_, options_, outlives_servers);
 }
 
 /// Connections first: servers end when the chief has left.
@@ -48,6 +56,55 @@ CoordinatedJob::~CoordinatedJob() {
   rpc_.reset();
   service_.reset();
   servers_.clear();
+  server_group_.reset();
+}
+
+void CoordinatedJob::serve_variables() {
+  if (durability_ == Durability::kNone) {
+    server_ = std::make_unique<Server>(cluster_, task_.type, task_.index, options_);
+    return;
+  }
+  const int count = cluster_.count("ps");
+  DurableHandler::ConnectBackup connect_backup;
+  if (durability_ == Durability::kReplicated) {
+    const int next = (task_.index + 1) % count;
+    const std::string& address = cluster_.task_address("ps", next);
+    RpcClientOptions client = rpc_client_options(task_, {"ps", next, address}, group_, options_);
+    client.connect_timeout = kOrderPatience;
+    client.patience = kOrderPatience;
+    connect_backup = [client, target = concat(to_string(options_.wire), "://", address)] {
+      return RpcClient::connect(target, client);
+    };
+  }
+  variables_ = std::make_unique<DurableHandler>(task_.to_string(), task_.index, count,
+                                                std::move(connect_backup));
+  rpc_ = RpcServer::start(rpc_server_options(cluster_, task_, options_), *variables_);
+  log_info(concat("server: ", task_, " serves at ", rpc_->target(), ", durability ", durability_));
+}
+
+/// Before anybody asks them for variables: a server of a former run still ends.
+void CoordinatedJob::meet_servers() {
+  const std::uint64_t run = new_run_nonce();
+  std::vector<RemoteServerOptions> all;
+  for (const int index : cluster_.task_indices("ps")) {
+    const std::string& address = cluster_.task_address("ps", index);
+    RpcClientOptions client = rpc_client_options(task_, {"ps", index, address}, group_, options_);
+    client.connect_timeout = kOneTry;
+    client.patience = kOrderPatience;
+    RemoteServerOptions options;
+    options.name = concat("ps ", index, " (", address, ")");
+    options.run = run;
+    options.connect = [client, target = concat(to_string(options_.wire), "://", address)] {
+      return RpcClient::connect(target, client);
+    };
+    options.when_lost = [this, index](auto lost) {
+      return watch_->when_server_lost(index, std::move(lost));
+    };
+    all.push_back(std::move(options));
+  }
+  server_group_ =
+      std::make_unique<RemoteServers>(std::move(all), durability_, group_.join_timeout);
+  server_group_->wait_for_all(deadline_after(Clock::system().now(), group_.join_timeout));
 }
 
 std::string CoordinatedJob::worker_name(int worker) const {
@@ -80,8 +137,9 @@ int CoordinatedJob::serve(CoordinatedStrategy& strategy, const StepRegistry& reg
     service_ = std::make_unique<WorkerService>(task_.index, strategy, registry);
     rpc_ = RpcServer::start(rpc_server_options(cluster_, task_, options_), *service_);
   }
-  log_info(
-      concat(task_, ": serves ", server_ ? "variables" : "closures", " until the chief is done"));
+  log_info(concat(task_, ": serves ",
+                  role_ == ParameterServerRole::kServer ? "variables" : "closures",
+                  " until the chief is done"));
   const RunEnd end = watch_->wait_for_end(group_.join_timeout);
   if (end.code != 0) log(LogLevel::kError, concat(task_, ": ends: ", end.text));
   watch_->leave();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/strategy/parameter_server/coordinator/worker_link.h"
+#include "tutti/strategy/parameter_server/durability.h"
 #include "tutti/strategy/parameter_server/job.h"
 #include "tutti/strategy/parameter_server/job_watch.h"
 
@@ -17,6 +18,8 @@ class CoordinatedStrategy;
 
 namespace tutti::internal {
 
+class DurableHandler;
+class RemoteServers;
 class StepRegistry;
 class WorkerService;
 
@@ -25,9 +28,10 @@ class WorkerService;
 class CoordinatedJob {
  public:
   /// Joins the job; chief and workers wait for all servers. Throws kInvalidArgument for a cluster
-  /// without chief, and as parameter_server_role(), Server, join_job() and RpcClient::connect().
+  /// without chief, and as check_durability(), parameter_server_role(), Server, join_job() and
+  /// RpcClient::connect().
   CoordinatedJob(const ClusterResolver& resolver, const WorkerGroupOptions& group,
-                 ServerOptions server);
+                 ServerOptions server, Durability durability = Durability::kNone);
   ~CoordinatedJob();
 
   ParameterServerRole role() const { return role_; }
@@ -36,6 +40,9 @@ class CoordinatedJob {
   const Task& task() const { return task_; }
   /// Of the chief and of workers.
   const std::vector<std::shared_ptr<VariableService>>& servers() const { return servers_; }
+
+  /// Of the chief, where the job outlives its servers; else nullptr.
+  RemoteServers* server_group() const { return server_group_.get(); }
 
   JobWatch& watch() { return *watch_; }
   int num_workers() const { return cluster_.count("worker"); }
@@ -55,14 +62,20 @@ class CoordinatedJob {
   const ParameterServerRole role_;
   const ClusterSpec cluster_;
   const Task task_;
+  void serve_variables();
+  void meet_servers();
+
   const WorkerGroupOptions group_;
   ServerOptions options_;
+  const Durability durability_;
   std::atomic<bool> is_serving_{false};
-  std::unique_ptr<Server> server_;  // of job ps
+  std::unique_ptr<Server> server_;  // of job ps, which ends with its variables
   std::unique_ptr<JobWatch> watch_;
+  std::unique_ptr<RemoteServers> server_group_;
   std::vector<std::shared_ptr<VariableService>> servers_;
   std::unique_ptr<WorkerService> service_;
-  std::unique_ptr<RpcServer> rpc_;  // calls the service
+  std::unique_ptr<DurableHandler> variables_;  // of job ps, which outlive it
+  std::unique_ptr<RpcServer> rpc_;             // calls one of these two
 };
 
 }  // namespace tutti::internal

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
 #include "tutti/strategy/strategy_mode.h"
 
 namespace tutti::internal {
@@ -14,7 +15,14 @@ Coordination::Coordination(std::shared_ptr<ParameterServers> servers, int num_wo
       num_workers_(job ? job->num_workers() : num_workers),
       job_(job),
       embedded_(std::move(embedded)) {
-  if (embedded_) embedded_->when_back([servers = servers_] { servers->begin_anew(); });
+  const auto begin_anew = [servers = servers_] { servers->begin_anew(); };
+  if (embedded_) embedded_->when_back(begin_anew);
+  if (job_ && job_->server_group()) job_->server_group()->when_back(begin_anew);
+}
+
+ServerGroup* Coordination::server_group() {
+  if (job_) return job_->server_group();
+  return embedded_.get();
 }
 
 void Coordination::run_closure(const ClosureContext&, const std::function<void()>& body) {

@@ -28,7 +28,7 @@ class Coordination final : public CoordinatedStrategy {
   /// Ends the process of a worker or server when the chief is done.
   bool serve(StepRegistry& registry) override;
   std::shared_ptr<void> when_over(std::function<void(const std::string& why)> told) override;
-  ServerGroup* server_group() override { return embedded_.get(); }
+  ServerGroup* server_group() override;
 
  private:
   const std::shared_ptr<ParameterServers> servers_;

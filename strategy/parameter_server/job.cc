@@ -20,6 +20,8 @@ namespace tutti::internal {
 namespace {
 
 constexpr const char* kWho = "ParameterServerStrategy";
+/// For a server that is to come back: what waits for it has deadlines of its own.
+constexpr Duration kPatienceWithServers = std::chrono::seconds(300);
 
 /// The same cluster without chief and servers: those that train and wait for each other.
 StaticResolver workers_alone(const ClusterResolver& resolver) {
@@ -63,13 +65,18 @@ RpcClientOptions rpc_client_options(const Task& self, const MemberTask& server,
 std::vector<std::shared_ptr<VariableService>> connect_to_servers(const ClusterSpec& cluster,
                                                                  const Task& self,
                                                                  const WorkerGroupOptions& group,
-                                                                 const ServerOptions& options) {
+                                                                 const ServerOptions& options,
+                                                                 bool outlives_servers) {
   std::vector<std::shared_ptr<VariableService>> servers;
   for (const int index : cluster.task_indices("ps")) {
     const std::string& address = cluster.task_address("ps", index);
+    RpcClientOptions client = rpc_client_options(self, {"ps", index, address}, group, options);
+    if (outlives_servers) {
+      client.survives_restarts = true;
+      client.patience = kPatienceWithServers;
+    }
     servers.push_back(std::make_shared<RemoteService>(
-        RpcClient::connect(concat(to_string(options.wire), "://", address),
-                           rpc_client_options(self, {"ps", index, address}, group, options))));
+        RpcClient::connect(concat(to_string(options.wire), "://", address), client)));
   }
   return servers;
 }

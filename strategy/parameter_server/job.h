@@ -25,11 +25,13 @@ ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
 RpcClientOptions rpc_client_options(const Task& self, const MemberTask& server,
                                     const WorkerGroupOptions& cluster,
                                     const ServerOptions& options);
-/// Waits for all servers of the cluster, as RpcClient::connect().
+/// Waits for all servers of the cluster, as RpcClient::connect(). `outlives_servers`: calls wait
+/// for a server that is started again, which knows what it has done already.
 std::vector<std::shared_ptr<VariableService>> connect_to_servers(const ClusterSpec& cluster,
                                                                  const Task& self,
                                                                  const WorkerGroupOptions& group,
-                                                                 const ServerOptions& options);
+                                                                 const ServerOptions& options,
+                                                                 bool outlives_servers = false);
 /// Other threads of the program may still run, so that destructors of its globals must not.
 [[noreturn]] void end_process(int code);
 

@@ -64,12 +64,12 @@ JobWatch::JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGro
 
 JobWatch::~JobWatch() = default;
 
-std::shared_ptr<void> JobWatch::when_worker_lost(int worker, Lost lost) {
+std::shared_ptr<void> JobWatch::when_task_lost(const TaskName& task, Lost lost) {
   MutexLock lock(told_mutex_);
-  lost_[worker] = std::move(lost);
-  return std::make_shared<Subscription>([this, worker] {
+  lost_[task] = std::move(lost);
+  return std::make_shared<Subscription>([this, task] {
     MutexLock own(told_mutex_);
-    lost_.erase(worker);
+    lost_.erase(task);
   });
 }
 
@@ -99,8 +99,8 @@ void JobWatch::tell(const Verdict& verdict, const std::optional<RunEnd>& end) {
   MutexLock lock(told_mutex_);
   if (end && over_) std::exchange(over_, nullptr)(end->text);
   const bool is_gone = verdict.is_fatal || verdict.kind == VerdictKind::kLeft;
-  if (!is_gone || verdict.who.task.job != "worker") return;
-  const auto found = lost_.find(verdict.who.task.index);
+  if (!is_gone) return;
+  const auto found = lost_.find({verdict.who.task.job, verdict.who.task.index});
   if (found == lost_.end()) return;
   found->second(verdict.who.incarnation, Error(ErrorCode::kUnavailable, verdict.message));
 }

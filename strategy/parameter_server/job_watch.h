@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/worker_group.h"
@@ -18,7 +19,7 @@ namespace tutti::internal {
 /// exception ends it, that the run has failed. Threads: any, all functions.
 class JobWatch {
  public:
-  /// Told of a worker that is gone, by a thread of the job.
+  /// Told of a worker or server that is gone, by a thread of the job.
   using Lost = std::function<void(std::uint64_t incarnation, const Error& error)>;
 
   /// The chief hosts the control server unless TUTTI_CONTROL says where it is; the others wait for
@@ -26,9 +27,14 @@ class JobWatch {
   JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& options);
   ~JobWatch();
 
-  /// For the chief: who calls when a worker, or this process itself, is given up. As long as the
-  /// returned object lives, which no call outlives.
-  [[nodiscard]] std::shared_ptr<void> when_worker_lost(int worker, Lost lost);
+  /// For the chief: who calls when a worker, a server, or this process itself, is given up. As long
+  /// as the returned object lives, which no call outlives.
+  [[nodiscard]] std::shared_ptr<void> when_worker_lost(int worker, Lost lost) {
+    return when_task_lost({"worker", worker}, std::move(lost));
+  }
+  [[nodiscard]] std::shared_ptr<void> when_server_lost(int server, Lost lost) {
+    return when_task_lost({"ps", server}, std::move(lost));
+  }
   [[nodiscard]] std::shared_ptr<void> when_over(std::function<void(const std::string& why)> over);
   /// Of workers and servers. A chief that does not come within `patience` ends it, too.
   RunEnd wait_for_end(Duration patience);
@@ -36,6 +42,8 @@ class JobWatch {
 
  private:
   class Subscription;
+  using TaskName = std::pair<std::string, int>;
+  std::shared_ptr<void> when_task_lost(const TaskName& task, Lost lost);
   void take(const Verdict& verdict);
   void tell(const Verdict& verdict, const std::optional<RunEnd>& end);
 
@@ -44,7 +52,7 @@ class JobWatch {
   CondVar changed_;
   RunVerdicts verdicts_ TUTTI_GUARDED_BY(mutex_);
   Mutex told_mutex_;  // held while somebody is told
-  std::map<int, Lost> lost_ TUTTI_GUARDED_BY(told_mutex_);
+  std::map<TaskName, Lost> lost_ TUTTI_GUARDED_BY(told_mutex_);
   std::function<void(const std::string&)> over_ TUTTI_GUARDED_BY(told_mutex_);
   ControlPlane plane_;  // last: it calls this
 };

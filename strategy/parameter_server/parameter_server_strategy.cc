@@ -66,6 +66,7 @@ struct ParameterServerStrategy::Parts {
   std::optional<internal::WorkerPace> pace = {};
 
   static Parts in_process(const ParameterServerOptions& options) {
+    internal::check_durability(options.durability, true, false, options.num_servers);
     auto embedded = std::make_shared<internal::EmbeddedServers>(options.num_servers);
     Parts parts{options.local, nullptr, embedded->services()};
     parts.embedded = std::move(embedded);
@@ -76,6 +77,8 @@ struct ParameterServerStrategy::Parts {
   static Parts of_job(const ClusterResolver& resolver, const ParameterServerOptions& options) {
     if (resolver.cluster_spec().empty()) return in_process(options);
     if (options.coordinated) return of_coordinated_job(resolver, options);
+    internal::check_durability(options.durability, false, true,
+                               resolver.cluster_spec().count("ps"));
     const bool trains_apart = options.update_mode != UpdateMode::kSync;
     auto job = std::make_unique<internal::ParameterServerJob>(resolver, options.cluster,
                                                               options.server, trains_apart);
@@ -100,8 +103,8 @@ struct ParameterServerStrategy::Parts {
 
   static Parts of_coordinated_job(const ClusterResolver& resolver,
                                   const ParameterServerOptions& options) {
-    auto job =
-        std::make_unique<internal::CoordinatedJob>(resolver, options.cluster, options.server);
+    auto job = std::make_unique<internal::CoordinatedJob>(resolver, options.cluster, options.server,
+                                                          options.durability);
     Parts parts{options.local, nullptr, job->servers()};
     // A server makes the program's variables for itself, and never uses them.
     if (parts.servers.empty())

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // coordinated_counter --closures N: each closure adds 1 to a number on one server and to one of 16
-// rows that two servers share. The chief compares both with N at the end: exit code 0, or 3.
+// rows that two servers share. The chief compares both with N at the end: exit code 0, or 3. With
+// --folder a chief that is started again goes on where the last one was.
 #include <unistd.h>
 
 #include <cstdio>
@@ -25,6 +26,10 @@ struct CounterOptions {
   std::string another_step = "";  // defined by this task alone
   bool writes_early = false;
   bool throws_at_end = false;
+  std::string durability = "none";
+  std::string folder = "";
+  std::int64_t every_closures = 100;
+  std::int64_t reads = 0;
 };
 
 void say(const std::string& text) {
@@ -44,6 +49,16 @@ bool is_exact(std::int64_t closures, const Variable& total, const Variable& rows
   return exact;
 }
 
+/// Of a variable on a server, while others may come and go.
+bool reads_the_same(std::int64_t reads, std::int64_t expected, const Variable& total) {
+  for (std::int64_t i = 0; i < reads; ++i) {
+    if (i % 10 == 0) say(concat("read ", i));
+    if (total.value().item_int() != expected) return false;
+    Clock::system().sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}
+
 int count(const CounterOptions& options) {
   const auto resolver = resolver_from_environment();
   say(concat("task ", resolver->task() ? resolver->task()->to_string() : "alone", " pid ",
@@ -52,6 +67,7 @@ int count(const CounterOptions& options) {
   servers.coordinated = true;
   servers.num_servers = 2;
   servers.variable_partitioner = FixedShardsPartitioner(2);
+  servers.durability = parse_durability(options.durability);
   ParameterServerStrategy strategy(*resolver, servers);
   const auto scope = strategy.scope();
   Variable total(Tensor::scalar(0, DType::kInt64), {.name = "total"});
@@ -60,6 +76,11 @@ int count(const CounterOptions& options) {
 
   ClusterCoordinatorOptions coordinating;
   coordinating.join_timeout = std::chrono::seconds(options.join_timeout_s);
+  coordinating.snapshots.folder = options.folder;
+  coordinating.snapshots.every_closures = static_cast<std::uint64_t>(options.every_closures);
+  if (!options.folder.empty()) {  // what kills workers here is no closure
+    coordinating.most_attempts = coordinating.most_workers_lost = 1000;
+  }
   ClusterCoordinator coordinator(strategy, coordinating);
   coordinator.define("count", [&](std::int64_t number) {
     total.assign_add(Tensor::scalar(1, DType::kInt64));
@@ -75,17 +96,19 @@ int count(const CounterOptions& options) {
   say("started");
 
   std::vector<RemoteValue> values;
-  for (std::int64_t i = 0; i < options.closures; ++i) {
+  const auto first = static_cast<std::int64_t>(coordinator.num_scheduled());
+  for (std::int64_t i = first; i < options.closures; ++i) {
     values.push_back(coordinator.schedule("count", i));
   }
-  for (std::int64_t i = 0; i < options.closures; ++i) {
-    if (values[static_cast<std::size_t>(i)].fetch<std::int64_t>() != i * i) {
+  for (std::int64_t i = first; i < options.closures; ++i) {
+    if (values[static_cast<std::size_t>(i - first)].fetch<std::int64_t>() != i * i) {
       say(concat("closure ", i, " gave another number"));
       return 3;
     }
     if ((i + 1) % 10 == 0) say(concat("at ", i + 1));
   }
   coordinator.join();
+  if (!reads_the_same(options.reads, options.closures, total)) return 3;
   if (options.throws_at_end) fail(ErrorCode::kInternal, "the chief was asked to fail");
   return is_exact(options.closures, total, rows) ? 0 : 3;
 }
@@ -101,6 +124,10 @@ int main(int argc, char** argv) {
   flags.add("--another-step", options.another_step, "name of a step that this task defines alone");
   flags.add("--writes-early", options.writes_early, "changes a variable before start()");
   flags.add("--throws-at-end", options.throws_at_end, "ends with an exception");
+  flags.add("--durability", options.durability, "none, or what becomes of a server that dies");
+  flags.add("--reads", options.reads, "of a variable, one after the other, at the end");
+  flags.add("--folder", options.folder, "for the journal and snapshots");
+  flags.add("--every-closures", options.every_closures, "from cut to cut");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   try {
     return count(options);

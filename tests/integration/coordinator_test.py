@@ -291,6 +291,43 @@ def check_dead_server(counter):
     say("a dead server", begin)
 
 
+def check_dead_server_beside_worker(counter):
+    """FTB-07: a server that dies while a worker's death is being dealt with is an error with its name, and no hang."""
+    begin = time.monotonic()
+    job = Cluster([counter, "--closures", "100000", "--pause-ms", "5"], 2, 2)
+    job.wait_until_started()
+    time.sleep(0.3)
+    for task in (("worker", 0), ("ps", 1)):
+        job.processes[task].kill()
+    killed_at = time.monotonic()
+    ends = job.finish()
+    require(time.monotonic() - killed_at < 30, f"it took {time.monotonic() - killed_at:.1f} s", all_text(ends))
+    require(ends["chief", 0][0] == 1, "the chief did not fail", all_text(ends))
+    require(re.search(r"error: .*ps error: .*ps 1", ends["chief", 0][1]), "the error does not name ps 1",
+            ends["chief", 0][1][-3000:])
+    say("a dead server beside a dead worker", begin)
+
+
+def check_reads_beside_dead_worker(counter):
+    """FTB-09: variables are read while a worker is away, starts again, and is back."""
+    begin = time.monotonic()
+    job = Cluster([counter, "--closures", "50", "--reads", "200"], 2, 1)
+    for line in job.processes["chief", 0].stdout:
+        if line.startswith("read 10"):
+            break
+    job.processes["worker", 0].kill()
+    job.processes["worker", 0].communicate()
+    for line in job.processes["chief", 0].stdout:
+        if line.startswith("read 80"):
+            break
+    job.start("worker", 0)
+    ends = job.finish()
+    require(all(code == 0 for code, _ in ends.values()), "not every process ended well", all_text(ends))
+    require("worker 0 is here again" in ends["chief", 0][1], "the worker did not come back", all_text(ends))
+    require("counted 50 of 50" in ends["chief", 0][1], "the count is not exact", all_text(ends))
+    say("200 reads while a worker is away and back", begin)
+
+
 def check_other_steps(counter):
     """A worker of another program is refused, naming the step."""
     begin = time.monotonic()
@@ -345,6 +382,8 @@ def main():
         "chief_stopped": lambda: check_lost_chief(counter, signal.SIGSTOP, "is stopped: state T"),
         "chief_throws": lambda: check_failing_chief(counter),
         "server": lambda: check_dead_server(counter),
+        "server_and_worker": lambda: check_dead_server_beside_worker(counter),
+        "reads": lambda: check_reads_beside_dead_worker(counter),
         "steps": lambda: check_other_steps(counter),
         "early_write": lambda: check_early_write(counter),
         "no_chief": lambda: check_no_chief(counter, tutti),

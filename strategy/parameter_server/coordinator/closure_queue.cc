@@ -348,7 +348,16 @@ void ClosureQueue::end_cut(std::uint64_t id) {
 
 std::uint64_t ClosureQueue::roll_back() {
   MutexLock lock(mutex_);
-  apply(events::RolledBack{ledger_.term() + 1});
+  return void_attempts(events::RolledBack{ledger_.term() + 1});
+}
+
+std::uint64_t ClosureQueue::take_over() {
+  MutexLock lock(mutex_);
+  return void_attempts(events::TookOver{ledger_.term() + 1});
+}
+
+std::uint64_t ClosureQueue::void_attempts(const ClosureEvent& event) {
+  apply(event);
   num_running_on_.clear();
   running_.clear();
   settle();

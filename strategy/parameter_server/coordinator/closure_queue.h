@@ -112,11 +112,13 @@ class ClosureQueue {
   void stop(std::optional<Error> why = std::nullopt);
   bool is_stopped() const;
 
-  // Snapshots of all servers (ClosureLedger). roll_back() voids what runs and returns the new term.
+  // Snapshots of all servers (ClosureLedger). roll_back() voids what runs and returns the new term;
+  // so does take_over(), for servers that have everything that they confirmed.
 
   std::uint64_t begin_cut();
   void end_cut(std::uint64_t id);
   std::uint64_t roll_back();
+  std::uint64_t take_over();
 
   /// The last one that was taken.
   std::uint64_t last_cut() const;
@@ -145,6 +147,7 @@ class ClosureQueue {
     bool is_spared = false;                         // this attempt, by spare()
   };
 
+  std::uint64_t void_attempts(const ClosureEvent& event) TUTTI_REQUIRES(mutex_);
   void apply(const ClosureEvent& event) TUTTI_REQUIRES(mutex_);
   std::optional<std::uint64_t> candidate_for(int worker, const ClosureTaker& taker)
       TUTTI_REQUIRES(mutex_);

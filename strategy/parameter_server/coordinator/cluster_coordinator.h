@@ -47,7 +47,8 @@ struct ClusterCoordinatorOptions {
   std::function<void(std::span<const std::byte>)> journal = {};
   /// What finished stays known until a cut has it, so that servers can go back to one.
   bool keeps_for_rollback = false;
-  /// What is kept on the disk, so that lost servers and coordinators lose nothing.
+  /// What is kept on the disk, so that lost servers and coordinators lose nothing. Servers in
+  /// processes of their own: ParameterServerOptions::durability.
   SnapshotOptions snapshots = {};
 };
 

@@ -95,7 +95,12 @@ void CoordinatorCore::start() {
     stop_.set();
     queue_.stop(Error(ErrorCode::kUnavailable, why));
   });
-  if (!options_.snapshots.folder.empty()) go_on_from_folder();
+  if (!options_.snapshots.folder.empty()) {
+    go_on_from_folder();
+  } else if (strategy_.server_group() != nullptr && strategy_.server_group()->needs_folder()) {
+    fail(ErrorCode::kInvalidArgument, "ClusterCoordinator: the strategy's durability needs a ",
+         "folder; try ClusterCoordinatorOptions::snapshots.folder, or durability kNone");
+  }
   for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
     auto link = strategy_.connect_worker(worker, registry_);
     if (link != nullptr) {
@@ -159,25 +164,28 @@ void CoordinatorCore::await_workers() {
 void CoordinatorCore::go_on_from_folder() {
   ServerGroup* const servers = strategy_.server_group();
   if (servers == nullptr) {
-    fail(ErrorCode::kUnimplemented, "ClusterCoordinator: snapshots in '", options_.snapshots.folder,
-         "': the servers of this strategy cannot be saved; expected servers in this process; try ",
-         "without a folder, or checkpoints");
+    fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator: snapshots in '",
+         options_.snapshots.folder, "': the servers of this strategy are lost with their ",
+         "processes; try ParameterServerOptions::durability = Durability::kSnapshot on all tasks, ",
+         "or no folder");
   }
   const LedgerRules rules{options_.most_attempts, options_.most_workers_lost, true};
   journal_ = std::make_unique<JournalFile>(options_.snapshots.folder, rules);
   ClosureLedger ledger = journal_->ledger();
-  if (ledger.last_cut() != 0) {
+  const bool is_kept = servers->keeps_confirmed();
+  if (ledger.last_cut() != 0 && !is_kept) {
     // What finished since the cut is done again: servers have it no more.
     const events::RolledBack back{ledger.term() + 1};
     ledger.apply(back);
-    journal_->append(encode_record(back));
+    write_journal(encode_record(back));
   }
   queue_.go_on(std::move(ledger), [](std::uint64_t, const std::string& content) {
     return ScheduledWork::of_content(content);
   });
   // Per-worker values of earlier coordinators are not those of this one.
   next_instance_.store((queue_.term() - 1) << 32);
-  recovery_ = std::make_unique<ServerRecovery>(queue_, *servers, *journal_, options_.snapshots);
+  recovery_ =
+      std::make_unique<ServerRecovery>(queue_, *servers, *journal_, options_.snapshots, is_kept);
 }
 
 void CoordinatorCore::write_journal(std::span<const std::byte> record) {

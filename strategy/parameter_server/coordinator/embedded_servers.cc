@@ -60,29 +60,17 @@ std::optional<std::string> EmbeddedServer::why_dead() const {
   return why_dead_;
 }
 
-StoreSnapshot EmbeddedServer::snapshot() const {
-  const auto store = life();
-  if (store == nullptr) {
-    fail(ErrorCode::kUnavailable, name_, ": ", why_dead().value_or("was not there"));
-  }
-  return store->snapshot();
+std::shared_ptr<VariableStore> EmbeddedServer::require_life() const {
+  if (auto store = life()) return store;
+  fail(ErrorCode::kUnavailable, name_, ": ", why_dead().value_or("was not there"));
 }
 
+StoreSnapshot EmbeddedServer::snapshot() const { return require_life()->snapshot(); }
+
+void EmbeddedServer::fence(std::uint64_t term) const { require_life()->fence(term); }
+
 void EmbeddedServer::check_knows_all(const StoreSnapshot& state) const {
-  const auto store = life();
-  if (store == nullptr) return;
-  for (const ShardSnapshot& own : store->snapshot().shards) {
-    const ShardId id = own.spec.id();
-    const auto found = std::ranges::find_if(
-        state.shards, [&](const ShardSnapshot& each) { return each.spec.id() == id; });
-    if (found != state.shards.end() && found->spec == own.spec) continue;
-    fail(ErrorCode::kFailedPrecondition, name_, ": variable ", own.spec, " ", own.spec.dtype, " ",
-         own.spec.shape(), ": expected it in the snapshot, found ",
-         found == state.shards.end()
-             ? std::string("none; it was made after that")
-             : concat(found->spec, " ", found->spec.dtype, " ", found->spec.shape()),
-         "; try making all variables before start(), or another folder for another program");
-  }
+  if (const auto store = life()) check_has_all(name_, *store, state);
 }
 
 void EmbeddedServer::live_on(const StoreSnapshot& state) {
@@ -140,6 +128,10 @@ void EmbeddedServers::go_back(std::uint64_t cut, std::uint64_t term) {
   for (std::size_t i = 0; i < servers_.size(); ++i) servers_[i]->live_on(states[i]);
   const MutexLock lock(mutex_);
   if (when_back_) when_back_();
+}
+
+void EmbeddedServers::fence(std::uint64_t term) {
+  for (const auto& server : servers_) server->fence(term);
 }
 
 std::optional<std::string> EmbeddedServers::lost() const {

@@ -32,9 +32,12 @@ class EmbeddedServer final : public VariableService {
   void check_knows_all(const StoreSnapshot& state) const;
   /// A new life with this state. What the former one still does counts for nothing.
   void live_on(const StoreSnapshot& state);
+  /// Throws kUnavailable while it is dead.
+  void fence(std::uint64_t term) const;
 
  private:
   std::shared_ptr<VariableStore> life() const;
+  std::shared_ptr<VariableStore> require_life() const;
 
   const std::string name_;
   mutable Mutex mutex_;
@@ -56,6 +59,7 @@ class EmbeddedServers final : public ServerGroup {
   void keep_in(const std::string& folder, const std::string& job_id) override;
   void save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) override;
   void go_back(std::uint64_t cut, std::uint64_t term) override;
+  void fence(std::uint64_t term) override;
   std::optional<std::string> lost() const override;
   void watch(std::function<void()> on_loss) override;
 

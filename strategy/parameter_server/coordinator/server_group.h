@@ -21,13 +21,28 @@ class ServerGroup {
   /// SnapshotFolder::save().
   virtual void save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) = 0;
   /// Every server has the state of this cut, and refuses what is older than this term. One that is
-  /// lost is begun anew. Throws as SnapshotFolder::load(), and kFailedPrecondition naming a
-  /// variable that the cut has not, or has otherwise; then no server has changed.
+  /// lost is begun anew, or waited for. Throws as SnapshotFolder::load(), and kFailedPrecondition
+  /// naming a variable that the cut has not, or has otherwise; then no server has changed.
+  /// kUnavailable or kAborted for one that was lost meanwhile (lost() says so until a later call
+  /// has succeeded); kDeadlineExceeded naming one that did not come back; kCancelled after
+  /// watch({}).
   virtual void go_back(std::uint64_t cut, std::uint64_t term) = 0;
+  /// Whether those that are lost now, or all of them after the coordinator was, can have again what
+  /// they confirmed since the last cut.
+  virtual bool keeps_confirmed() const { return false; }
+  /// For such servers: those that are lost are waited for and have all that they confirmed, the
+  /// others stay as they are; all refuse what is older than this term. Throws as go_back().
+  virtual void come_back(std::uint64_t cut, std::uint64_t term) { go_back(cut, term); }
+  /// Every server refuses what is older than this term, and keeps its state. Throws for one that is
+  /// lost.
+  virtual void fence(std::uint64_t term) = 0;
   /// "ps 1: killed"; nothing while all live.
   virtual std::optional<std::string> lost() const = 0;
-  /// `on_loss` is called after a server was lost, with locks held; empty: nobody any more.
+  /// `on_loss` is called after a server was lost, with locks held; empty: nobody any more, and
+  /// waits of this object end.
   virtual void watch(std::function<void()> on_loss) = 0;
+  /// Whether the job was set up to outlive its servers, so that it has to be told where they save.
+  virtual bool needs_folder() const { return false; }
 };
 
 }  // namespace tutti::internal

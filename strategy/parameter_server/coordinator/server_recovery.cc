@@ -17,7 +17,7 @@ constexpr Duration kLookAgainAfter = std::chrono::milliseconds(100);
 }  // namespace
 
 ServerRecovery::ServerRecovery(ClosureQueue& queue, ServerGroup& servers, JournalFile& journal,
-                               const SnapshotOptions& options)
+                               const SnapshotOptions& options, bool is_kept)
     : queue_(queue), servers_(servers), journal_(journal), options_(options) {
   if (options_.every_closures == 0 || options_.every <= Duration::zero()) {
     fail(ErrorCode::kInvalidArgument,
@@ -27,11 +27,13 @@ ServerRecovery::ServerRecovery(ClosureQueue& queue, ServerGroup& servers, Journa
   }
   servers_.keep_in(options_.folder, journal_.job_id());
   if (const std::uint64_t cut = queue_.last_cut(); cut != 0) {
-    servers_.go_back(cut, queue_.term());
+    bring_back(is_kept);
     log_info(concat("coordinator: goes on from '", options_.folder, "': servers are at cut ", cut,
-                    ", ", queue_.num_queued(), " closures are queued, term ", queue_.term()));
+                    is_kept ? " and what came since, " : ", ", queue_.num_queued(),
+                    " closures are queued, term ", queue_.term()));
   } else {
     take_cut();  // what the program began with
+    servers_.fence(queue_.term());
   }
   next_cut_at_ = deadline_after(Clock::system().now(), options_.every);
   servers_.watch([this] {
@@ -46,12 +48,12 @@ ServerRecovery::ServerRecovery(ClosureQueue& queue, ServerGroup& servers, Journa
 ServerRecovery::~ServerRecovery() { stop(); }
 
 void ServerRecovery::stop() {
-  servers_.watch({});
   {
     const MutexLock lock(mutex_);
     is_stopped_ = true;
     changed_.notify_all();
   }
+  servers_.watch({});
   thread_->join();
 }
 
@@ -99,6 +101,11 @@ void ServerRecovery::save_now(TimePoint deadline) {
        "to be done before the deadline; try a later one");
 }
 
+bool ServerRecovery::is_stopping() const {
+  const MutexLock lock(mutex_);
+  return is_stopped_;
+}
+
 bool ServerRecovery::is_due() const {
   const std::uint64_t num_ended = num_ended_.load();
   return num_ended >= options_.every_closures ||
@@ -135,7 +142,8 @@ void ServerRecovery::run() {
       last_problem_ = problem;
       changed_.notify_all();
     } catch (const Error& error) {
-      return give_up(error);
+      if (!is_stopping()) give_up(error);
+      return;
     }
   }
 }
@@ -171,7 +179,7 @@ void ServerRecovery::take_cut() {
 
 /// Nothing is given out meanwhile.
 void ServerRecovery::recover() {
-  go_back_until_all_live();
+  bring_back_until_all_live();
   std::vector<Failed> failed;
   {
     const MutexLock lock(mutex_);
@@ -193,13 +201,34 @@ void ServerRecovery::recover() {
   queue_.wake_workers();
 }
 
-void ServerRecovery::go_back_until_all_live() {
-  while (const auto lost = servers_.lost()) {
-    const std::uint64_t cut = queue_.last_cut();
-    const std::uint64_t term = queue_.roll_back();
-    log_warning(concat("coordinator: ", *lost, ": all servers go back to cut ", cut, ", ",
-                       queue_.num_queued(), " closures are queued now, term ", term));
-    servers_.go_back(cut, term);
+/// Under a new term, in which what servers have is kept, or undone.
+bool ServerRecovery::begin_term(const std::string& why) {
+  const bool is_kept = servers_.keeps_confirmed();
+  const std::uint64_t term = is_kept ? queue_.take_over() : queue_.roll_back();
+  log_warning(
+      concat("coordinator: ", why,
+             is_kept ? ": it comes back, the others stay at cut " : ": all servers go back to cut ",
+             queue_.last_cut(), is_kept ? " and what came since, " : ", ", queue_.num_queued(),
+             " closures are queued now, term ", term));
+  return is_kept;
+}
+
+void ServerRecovery::bring_back_until_all_live() {
+  while (const auto lost = servers_.lost()) bring_back(begin_term(*lost));
+}
+
+/// Again, under a later term, as long as servers are lost on the way.
+void ServerRecovery::bring_back(bool is_kept) {
+  for (;;) {
+    try {
+      const std::uint64_t cut = queue_.last_cut(), term = queue_.term();
+      return is_kept ? servers_.come_back(cut, term) : servers_.go_back(cut, term);
+    } catch (const Error& error) {
+      const bool is_loss =
+          error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kAborted;
+      if (!is_loss || !servers_.lost()) throw;
+      is_kept = begin_term(error.message());
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tutti/core/executor.h"
@@ -24,10 +25,11 @@ namespace tutti::internal {
 class ServerRecovery {
  public:
   /// All outlive it. The journal's ledger is the queue's already. Servers go back to the last cut,
-  /// or save the first one. Throws as ServerGroup and JournalFile; kInvalidArgument for an interval
-  /// of 0.
+  /// or, with `is_kept`, to what they have confirmed since (ServerGroup::keeps_confirmed(), which
+  /// the ledger knows); without any they save the first one. Throws as ServerGroup and JournalFile;
+  /// kInvalidArgument for an interval of 0.
   ServerRecovery(ClosureQueue& queue, ServerGroup& servers, JournalFile& journal,
-                 const SnapshotOptions& options);
+                 const SnapshotOptions& options, bool is_kept = false);
   ~ServerRecovery();
 
   /// Its thread has ended. What comes later is left out.
@@ -53,10 +55,13 @@ class ServerRecovery {
   void run();
   void wait_for_work();
   void recover();
-  void go_back_until_all_live();
+  bool begin_term(const std::string& why);
+  void bring_back_until_all_live();
+  void bring_back(bool is_kept);
   std::optional<Error> try_cut();
   void take_cut();
   bool is_due() const;
+  bool is_stopping() const;
   void give_up(const Error& error);
 
   ClosureQueue& queue_;
@@ -66,7 +71,7 @@ class ServerRecovery {
   std::atomic<bool> is_troubled_{false};
   std::atomic<std::uint64_t> num_ended_{0};  // since the last cut began
   TimePoint next_cut_at_;                    // of the thread
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   std::vector<Failed> failed_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t num_wanted_ TUTTI_GUARDED_BY(mutex_) = 0;  // calls of save_now()

@@ -15,7 +15,9 @@ namespace tutti {
 /// coordinator that is made anew with the same folder goes on where the last one was. One
 /// coordinator has a folder at a time.
 struct SnapshotOptions {
-  /// Of the coordinator's journal and the servers' snapshots; empty: nothing is kept.
+  /// Of the coordinator's journal and the servers' snapshots; empty: nothing is kept. A server in
+  /// another process writes into the folder of this name (as the coordinator sees it, absolute) on
+  /// its own machine: a shared one, or one per machine if each server is started again on its own.
   std::string folder = {};
   /// A cut is taken when so many closures have ended since the last one, or after this time if any
   /// has.

@@ -55,12 +55,16 @@ std::uint64_t AppliedTable::num_applied_before(const ChangeIdentity& identity) c
   return std::min(next - identity.first_ordinal, identity.num_changes);
 }
 
-void AppliedTable::note_applied(const ChangeIdentity& identity) {
+void AppliedTable::note_heard(const ChangeIdentity& identity) {
   term_ = std::max(term_, identity.term);
   if (identity.finished_below > finished_below_) {
     finished_below_ = identity.finished_below;
     forget_finished();
   }
+}
+
+void AppliedTable::note_applied(const ChangeIdentity& identity) {
+  note_heard(identity);
   if (identity.num_changes == 0 || is_finished(identity.stream, finished_below_)) return;
   std::uint64_t& next = next_[identity.stream];
   next = std::max(next, identity.first_ordinal + identity.num_changes);

@@ -37,6 +37,8 @@ class AppliedTable {
   /// All changes of the batch are applied now; its term and watermark hold from here on. Only after
   /// num_applied_before() of the same table state of this stream.
   void note_applied(const ChangeIdentity& identity);
+  /// Its term and watermark hold from here on, before it is applied.
+  void note_heard(const ChangeIdentity& identity);
 
   /// The client left. Its streams are kept until kMostEndedClients more have left, for a call of it
   /// may still be on its way.

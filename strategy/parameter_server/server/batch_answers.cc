@@ -19,6 +19,11 @@ void BatchAnswers::set(std::size_t index, OperationAnswer answer) {
 
 void BatchAnswers::let_go() { count_down(); }
 
+void BatchAnswers::hold() {
+  const MutexLock lock(mutex_);
+  ++num_missing_;
+}
+
 void BatchAnswers::count_down() {
   BatchResult result;
   Done done;

@@ -1,7 +1,9 @@
 // A store as a whole: its snapshot, its numbers, and who waits.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 #include <utility>
+#include <variant>
 
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 
@@ -55,18 +57,27 @@ void VariableStore::end_client(std::uint64_t client) {
   go_on_with(clocks_.leave(client));
 }
 
-StoreSnapshot VariableStore::snapshot() const {
+StoreSnapshot VariableStore::snapshot(const Moment& moment) const {
   const MutexRow all_streams(streams_);
+  const MutexLock creation(creation_);
   StoreSnapshot result;
   for (const auto& shard : all_shards()) {
     const ShardLocks lock({shard.get()});
     result.shards.push_back(
         {shard->spec, shard->value.read(), shard->version, shard->num_steps, shard->accumulator});
   }
-  const MutexLock lock(mutex_);
-  fail_if_broken();
-  result.table = table_;
+  {
+    const MutexLock lock(mutex_);
+    fail_if_broken();
+    result.table = table_;
+  }
+  if (moment) moment(result);
   return result;
+}
+
+void VariableStore::set_keeper(std::shared_ptr<ChangeKeeper> keeper) {
+  const MutexLock lock(mutex_);
+  keeper_ = std::move(keeper);
 }
 
 void VariableStore::restore(const StoreSnapshot& snapshot) {
@@ -86,6 +97,44 @@ void VariableStore::restore(const StoreSnapshot& snapshot) {
     shards_.emplace(shard->id, std::move(shard));
   }
   table_ = snapshot.table;
+}
+
+std::uint64_t VariableStore::term() const {
+  const MutexLock lock(mutex_);
+  return table_.term();
+}
+
+void VariableStore::fence(std::uint64_t term) {
+  ChangeIdentity fence;
+  fence.term = term;
+  const MutexLock lock(mutex_);
+  table_.note_applied(fence);
+}
+
+void check_has_all(const std::string& name, const VariableStore& store,
+                   const StoreSnapshot& state) {
+  for (const ShardSnapshot& own : store.snapshot().shards) {
+    const ShardId id = own.spec.id();
+    const auto found = std::ranges::find_if(
+        state.shards, [&](const ShardSnapshot& each) { return each.spec.id() == id; });
+    if (found != state.shards.end() && found->spec == own.spec) continue;
+    fail(ErrorCode::kFailedPrecondition, name, ": variable ", own.spec, " ", own.spec.dtype, " ",
+         own.spec.shape(), ": expected it in the snapshot, found ",
+         found == state.shards.end()
+             ? std::string("none; it was made after that")
+             : concat(found->spec, " ", found->spec.dtype, " ", found->spec.shape()),
+         "; try making all variables before start(), or another folder for another program");
+  }
+}
+
+std::optional<Error> apply_again(VariableStore& store, OperationBatch batch) {
+  // Reads were answered then; here one may wait for ever.
+  std::erase_if(batch.operations, [](const Operation& each) {
+    return !changes_values(each) && !std::holds_alternative<CreateShard>(each);
+  });
+  std::optional<Error> problem;
+  store.apply(std::move(batch), 0, [&](const BatchResult& result) { problem = result.error; });
+  return problem;
 }
 
 StoreStatistics VariableStore::statistics() const {

@@ -26,6 +26,14 @@ bool creates(const OperationBatch& batch) {
   });
 }
 
+std::vector<StoredShard*> shards_of(const CheckedBatch& batch) {
+  std::vector<StoredShard*> shards;
+  for (const CheckedOperation& each : batch.operations) {
+    for (StoredShard* shard : each.shards()) shards.push_back(shard);
+  }
+  return shards;
+}
+
 /// A read as it is held; nothing for other operations.
 std::optional<WaitingRead> read_of(const Operation& operation,
                                    const std::shared_ptr<BatchAnswers>& answers, std::size_t index,
@@ -68,6 +76,7 @@ void VariableStore::apply(OperationBatch batch, std::uint64_t owner, BatchAnswer
     refused = Error(ErrorCode::kInternal, error.what());
   }
   if (!refused) return;
+  call.locks.reset();
   {
     const MutexLock lock(mutex_);
     ++statistics_.num_refused;
@@ -87,8 +96,9 @@ void VariableStore::run(const OperationBatch& batch, Call& call) {
       fail_if_broken();
       num_applied_before = table_.num_applied_before(identity);
     }
-    const CheckedBatch checked = check(batch, num_applied_before);
+    const CheckedBatch checked = check(batch, num_applied_before, call);
     apply_checked(checked, call);
+    call.locks.reset();
     const MutexLock lock(mutex_);
     table_.note_applied(identity);
     ++statistics_.num_batches;
@@ -100,31 +110,62 @@ void VariableStore::run(const OperationBatch& batch, Call& call) {
   go_on_with(std::move(call.released));
 }
 
-CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num_applied_before) {
+CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num_applied_before,
+                                  Call& call) {
   const BatchLookups lookups{
       [this](ShardId id) { return find_shard(id); },
       [this](const std::string& description) { return find_rule(description); }, first_version_};
-  if (!creates(batch)) return check_batch(batch, num_applied_before, lookups);
+  if (!creates(batch)) {
+    CheckedBatch checked = check_batch(batch, num_applied_before, lookups);
+    if (num_changes(batch) > 0) keep(batch, checked, call);
+    return checked;
+  }
   const MutexLock creation(creation_);
   CheckedBatch checked = check_batch(batch, num_applied_before, lookups);
+  keep(batch, checked, call);  // before anybody else sees what it makes
   const MutexLock lock(mutex_);
   for (const auto& shard : checked.created) shards_.emplace(shard->id, shard);
   return checked;
 }
 
-void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
-  std::vector<StoredShard*> at_once;
-  if (batch.has_sync) {  // whether ranks agree can change until it is applied
-    for (const CheckedOperation& each : batch.operations) {
-      for (StoredShard* shard : each.shards()) at_once.push_back(shard);
-    }
+/// All shards are locked from here until the batch was applied, so that the keeper's order is that
+/// of the changes.
+void VariableStore::keep(const OperationBatch& batch, const CheckedBatch& checked, Call& call) {
+  std::shared_ptr<ChangeKeeper> keeper;
+  {
+    const MutexLock lock(mutex_);
+    keeper = keeper_;
   }
-  ShardLocks all(std::move(at_once));
-  if (batch.has_sync) try_sync_updates(batch);
+  if (keeper == nullptr) return;
+  call.locks = std::make_unique<ShardLocks>(shards_of(checked));
+  if (checked.has_sync) try_sync_updates(checked);  // what is refused is not kept
+  const ChangeIdentity identity = identity_of(batch);
+  const MutexLock keeping(keeping_);
+  {
+    // Asked again, for others may have told of a later term since: who gets the batches from the
+    // keeper, in its order, refuses none.
+    const MutexLock lock(mutex_);
+    (void)table_.num_applied_before(identity);
+    table_.note_heard(identity);
+  }
+  call.answers->hold();
+  const bool is_kept =
+      keeper->keep(batch, [answers = call.answers](const std::optional<Error>& problem) {
+        problem ? answers->fail(*problem) : answers->let_go();
+      });
+  if (is_kept) call.answers->let_go();
+}
+
+void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
+  const bool is_locked = call.locks != nullptr;
+  // Whether ranks agree can change until it is applied.
+  const bool locks_all = batch.has_sync && !is_locked;
+  const ShardLocks all(locks_all ? shards_of(batch) : std::vector<StoredShard*>{});
+  if (locks_all) try_sync_updates(batch);
   try {
     for (std::size_t i = 0; i < batch.operations.size(); ++i) {
-      const ShardLocks own(batch.has_sync ? std::vector<StoredShard*>{}
-                                          : batch.operations[i].shards());
+      const ShardLocks own(locks_all || is_locked ? std::vector<StoredShard*>{}
+                                                  : batch.operations[i].shards());
       apply_one(batch.operations[i], i, call);
     }
   } catch (const std::exception& error) {

@@ -3,14 +3,17 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/protocol/applied_table.h"
 #include "tutti/strategy/parameter_server/server/batch_checks.h"
+#include "tutti/strategy/parameter_server/server/change_keeper.h"
 #include "tutti/strategy/parameter_server/server/clock_gate.h"
 #include "tutti/strategy/parameter_server/server/store_statistics.h"
 
@@ -57,10 +60,17 @@ class VariableStore final : public VariableService {
   /// The client left: see AppliedTable::end_client(); no worker waits for it any more.
   void end_client(std::uint64_t client);
 
-  /// Between batches: waits for those that are being applied.
-  StoreSnapshot snapshot() const;
+  /// Between batches: waits for those that are being applied. `moment`, if any, is called then:
+  /// what a keeper got before is in the snapshot, and nothing of what comes after.
+  using Moment = std::function<void(const StoreSnapshot&)>;
+  StoreSnapshot snapshot(const Moment& moment = {}) const;
+  /// Gets every change from now on. Call it before anybody comes, or as `moment` of a snapshot.
+  void set_keeper(std::shared_ptr<ChangeKeeper> keeper);
   /// Into a store without shards; else kFailedPrecondition.
   void restore(const StoreSnapshot& snapshot);
+  /// The highest that it has heard of. What comes under an earlier one is refused.
+  std::uint64_t term() const;
+  void fence(std::uint64_t term);
   StoreStatistics statistics() const;
 
  private:
@@ -74,9 +84,11 @@ class VariableStore final : public VariableService {
     std::shared_ptr<BatchAnswers> answers = {};
     std::vector<EndedRead> ended = {};
     std::vector<HeldRead> released = {};
+    std::unique_ptr<ShardLocks> locks = {};  // of all its shards, where a keeper got it
   };
   void run(const OperationBatch& batch, Call& call);
-  CheckedBatch check(const OperationBatch& batch, std::uint64_t num_applied_before);
+  CheckedBatch check(const OperationBatch& batch, std::uint64_t num_applied_before, Call& call);
+  void keep(const OperationBatch& batch, const CheckedBatch& checked, Call& call);
   void apply_checked(const CheckedBatch& batch, Call& call);
   void apply_one(const CheckedOperation& operation, std::size_t index, Call& call);
   void read_now_or_later(StoredShard& shard, WaitingRead read);
@@ -96,13 +108,18 @@ class VariableStore final : public VariableService {
   ClockGate clocks_;
   // Taken in this order; shards' mutexes between creation_ and mutex_.
   mutable std::array<Mutex, kNumStripes> streams_;  // held while a batch that changes is applied
-  Mutex creation_;                                  // held while a batch that creates is checked
+  mutable Mutex creation_;                          // held while a batch that creates is checked
+  Mutex keeping_;                                   // held while a keeper gets a batch
   mutable Mutex mutex_;                             // held shortly: of what follows
   std::map<ShardId, std::shared_ptr<StoredShard>> shards_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
   AppliedTable table_ TUTTI_GUARDED_BY(mutex_);
   StoreStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
   std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // a batch was applied in part
+  std::shared_ptr<ChangeKeeper> keeper_ TUTTI_GUARDED_BY(mutex_);
 };
+
+/// Throws kFailedPrecondition naming a shard of `store` that `state` has not, or has otherwise.
+void check_has_all(const std::string& name, const VariableStore& store, const StoreSnapshot& state);
 
 }  // namespace tutti::internal

@@ -1,7 +1,9 @@
 // Workers that die and come back while closures run: scenarios FTB, with == where tf asserts >=.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/parameter_server/coordinator_kit.h"
+#include "tutti/autograd/variable.h"
 #include "tutti/core/executor.h"
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
 namespace tutti {
 namespace fault_tolerance_test {
@@ -134,6 +136,57 @@ TEST_F(FaultToleranceTest, FTB_06_S2_13_AServersErrorSaysThatItIsOne) {
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
     EXPECT_THAT(error.message(), HasSubstr("ps error: ps 1: does not answer"));
   }
+}
+
+TEST_F(FaultToleranceTest, FTB_07_AServerThatFailsWhileAWorkerIsRecovered) {
+  start();
+  schedule("long", 4);
+  gate_.expect_inside(4);
+  kill(0);  // another worker gets its closure
+  strategy_.is_second_gone = true;
+  gate_.open();
+  try {
+    coordinator_.join(deadline_after(Clock::system().now(), 30s));
+    ADD_FAILURE() << "no error";
+  } catch (const ClosureError& error) {
+    EXPECT_EQ(error.origin(), ErrorOrigin::kServer);
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+    EXPECT_THAT(error.message(), HasSubstr("ps 1"));
+  }
+  restart(0);
+  strategy_.is_second_gone = false;
+  schedule("count", 3);
+  coordinator_.join();
+  EXPECT_EQ(strategy_.counted(1), 3);
+}
+
+TEST(FaultTolerance, FTB_09_VariablesAreReadWhileAWorkerIsAwayAndBack) {
+  const HangWatchdog watchdog("reads");
+  ParameterServerOptions options;
+  options.local.devices = "cpu:0";
+  options.num_servers = options.num_workers = 2;
+  ParameterServerStrategy strategy(options);
+  const auto scope = strategy.scope();
+  Variable count(Tensor::scalar(0, DType::kInt64), {.name = "count"});
+  ClusterCoordinator coordinator(strategy);
+  Gate gate;
+  coordinator.define("count", [&] { count.assign_add(Tensor::scalar(1, DType::kInt64)); });
+  coordinator.define("long", [&] { gate.pass(); });
+  coordinator.start();
+  for (int i = 0; i < 10; ++i) coordinator.schedule("count");
+  coordinator.join();
+  coordinator.schedule("long"), coordinator.schedule("long");
+  gate.expect_inside(2);
+  for (int i = 0; i < 200; ++i) {
+    if (i == 50) embedded(coordinator, 0).kill();
+    if (i == 100) embedded(coordinator, 0).restart();
+    if (i == 120) gate.open();
+    EXPECT_EQ(count.value().item_int(), 10);
+  }
+  coordinator.join();
+  coordinator.schedule("count");
+  coordinator.join();
+  EXPECT_EQ(count.value().item_int(), 11);
 }
 
 TEST_F(FaultToleranceTest, FTB_10_DroppingTheCoordinatorEndsItsThreadsWithinASecond) {

@@ -186,6 +186,33 @@ TEST(ServerRecovery, REL_G6_ANewCoordinatorRunsWhatWasQueued) {
   EXPECT_EQ(program.schedule().fetch<std::int64_t>(), 300 * 300);
 }
 
+/// What the hook gets leads to the same state as the file, also over several coordinators.
+TEST(ServerRecovery, TheUsersJournalHearsEverything) {
+  const HangWatchdog watchdog("a hook");
+  const OwnFolder folder("hook");
+  const KeptWarnings quiet;
+  std::vector<std::byte> records;
+  ParameterServerStrategy strategy(three_servers());
+  ClusterCoordinatorOptions options = kept_in(folder.path(), 10);
+  options.journal = [&](std::span<const std::byte> record) {
+    records.insert(records.end(), record.begin(), record.end());
+  };
+  for (int life = 0; life < 3; ++life) {
+    ClusterCoordinator coordinator(strategy, options);
+    coordinator.define("nothing", [] {});
+    coordinator.start();
+    for (int i = 0; i < 25; ++i) (void)coordinator.schedule("nothing");
+    if (life < 2) continue;
+    coordinator.join();
+    coordinator.save_snapshot();
+    const internal::ClosureLedger ledger = coordinator.closures().ledger();
+    const auto replayed = internal::ClosureLedger::replay(records, {1000, 1000, true});
+    EXPECT_EQ(replayed.bytes(), ledger.bytes());
+    EXPECT_EQ(replayed.next_number(), 75U);
+    EXPECT_EQ(replayed.term(), 5U);  // three coordinators, two of which sent servers back
+  }
+}
+
 TEST(ServerRecovery, TheJournalStaysShort) {
   const HangWatchdog watchdog("short journal");
   const OwnFolder folder("short");

@@ -1,0 +1,168 @@
+// One thread connects, asks whether the server is there, and connects again.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/remote_server.h"
+
+#include <utility>
+
+#include "tutti/core/logging.h"
+
+namespace tutti::internal {
+namespace {
+
+/// Of a server that is simply not there.
+constexpr Duration kComplainEvery = std::chrono::seconds(30);
+
+}  // namespace
+
+RemoteServer::RemoteServer(RemoteServerOptions options, std::function<void()> changed)
+    : options_(std::move(options)), changed_(std::move(changed)) {
+  if (options_.when_lost) {
+    subscription_ = options_.when_lost(
+        [this](std::uint64_t incarnation, const Error& error) { give_up(incarnation, error); });
+  }
+  thread_ = Executor::system().start("ps-order-link", [this] { run(); });
+}
+
+RemoteServer::~RemoteServer() {
+  subscription_.reset();
+  stop_.set();
+  std::shared_ptr<RpcClient> client;
+  {
+    const MutexLock lock(mutex_);
+    client = client_;
+  }
+  if (client) client->fail_all(Error(ErrorCode::kCancelled, "the coordinator was stopped"));
+  client.reset();
+  thread_->join();
+}
+
+std::uint64_t RemoteServer::life() const {
+  const MutexLock lock(mutex_);
+  return life_;
+}
+
+std::string RemoteServer::why_gone() const {
+  const MutexLock lock(mutex_);
+  return concat(options_.name, ": ", why_gone_);
+}
+
+void RemoteServer::end_set_up() {
+  const MutexLock lock(mutex_);
+  sets_up_ = false;
+}
+
+std::shared_ptr<RpcReply> RemoteServer::start(ServerOrder order) {
+  std::shared_ptr<RpcClient> client;
+  std::string why;
+  {
+    const MutexLock lock(mutex_);
+    if (life_ == order.life) client = client_;
+    why = life_ == 0 ? why_gone_ : "was started again";
+  }
+  if (client) return client->start(encode(order));
+  fail(ErrorCode::kUnavailable, options_.name, ": ", why);
+}
+
+void RemoteServer::give_up(std::uint64_t incarnation, const Error& error) {
+  std::shared_ptr<RpcClient> client;
+  {
+    const MutexLock lock(mutex_);
+    const bool is_that_life = client_ != nullptr && client_->server_incarnation() <= incarnation;
+    if (!is_that_life) return;  // news of a former one
+    client = client_;
+  }
+  client->fail_all(error);
+}
+
+void RemoteServer::run() {
+  while (!stop_.is_set()) {
+    if (open()) {
+      changed_();
+      look_after();
+      changed_();
+    }
+    stop_.wait_until(deadline_after(Clock::system().now(), options_.between_tries));
+  }
+}
+
+bool RemoteServer::open() {
+  try {
+    std::shared_ptr<RpcClient> client = options_.connect();
+    const std::uint64_t life = meet(*client);
+    const MutexLock lock(mutex_);
+    client_ = std::move(client);
+    life_ = life;
+  } catch (const Error& error) {
+    complain(error);
+    return false;
+  }
+  last_complaint_.clear();
+  complain_at_ = {};
+  return true;
+}
+
+/// Looks now and then, for the link may end meanwhile.
+std::uint64_t RemoteServer::meet(RpcClient& client) {
+  bool sets_up = false;
+  {
+    const MutexLock lock(mutex_);
+    sets_up = sets_up_;
+  }
+  const auto reply = client.start(encode(ServerOrder{0, orders::Meet{options_.run, sets_up}}));
+  const TimePoint end = deadline_after(Clock::system().now(), options_.answer_timeout);
+  while (!reply->is_ready() && Clock::system().now() < end) {
+    if (stop_.wait_until(deadline_after(Clock::system().now(), std::chrono::milliseconds(2)))) {
+      break;
+    }
+  }
+  return decode_life(reply->wait(Clock::system().now()));
+}
+
+void RemoteServer::look_after() {
+  std::shared_ptr<RpcClient> client;
+  std::uint64_t life = 0;
+  {
+    const MutexLock lock(mutex_);
+    client = client_;
+    life = life_;
+  }
+  try {
+    while (!stop_.wait_until(deadline_after(Clock::system().now(), options_.look_every))) {
+      if (meet(*client) == life) continue;
+      return end_life(Error(ErrorCode::kUnavailable, "it died, and was started again"));
+    }
+    end_life(Error(ErrorCode::kCancelled, "the coordinator was stopped"));
+  } catch (const Error& error) {
+    end_life(error);
+  }
+}
+
+void RemoteServer::end_life(const Error& error) {
+  std::shared_ptr<RpcClient> client;
+  {
+    const MutexLock lock(mutex_);
+    client.swap(client_);
+    life_ = 0;
+    why_gone_ = error.message();
+  }
+  // Who waits for its answers must not wait for those of the next life.
+  client->fail_all(Error(ErrorCode::kUnavailable, concat(options_.name, ": ", error.message())));
+}
+
+void RemoteServer::complain(const Error& error) {
+  if (stop_.is_set()) return;
+  const bool is_absent =
+      error.code() == ErrorCode::kDeadlineExceeded || error.code() == ErrorCode::kUnavailable;
+  {
+    const MutexLock lock(mutex_);
+    why_gone_ = error.message();
+  }
+  const TimePoint now = Clock::system().now();
+  if (complain_at_ == TimePoint{}) complain_at_ = deadline_after(now, kComplainEvery);
+  const bool is_news = std::exchange(last_complaint_, error.message()) != error.message();
+  if (is_absent ? now < complain_at_ : !is_news) return;
+  complain_at_ = deadline_after(now, kComplainEvery);
+  log_warning(concat("coordinator: no connection to ", options_.name, ": ", error.message()));
+}
+
+}  // namespace tutti::internal

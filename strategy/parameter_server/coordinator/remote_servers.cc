@@ -1,0 +1,279 @@
+// Orders to all servers at once; a life that was lost is followed by the next one.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "tutti/cluster/control/health_rules.h"
+#include "tutti/core/logging.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr Duration kLookEvery = std::chrono::milliseconds(2);
+constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
+
+}  // namespace
+
+RemoteServers::RemoteServers(std::vector<RemoteServerOptions> servers, Durability durability,
+                             Duration patience)
+    : durability_(durability), patience_(patience), members_(servers.size()) {
+  const MutexLock lock(mutex_);  // the first link's thread looks at all of them
+  for (std::size_t i = 0; i < servers.size(); ++i) {
+    members_[i].link =
+        std::make_unique<RemoteServer>(std::move(servers[i]), [this] { tell_change(); });
+  }
+}
+
+RemoteServers::~RemoteServers() {
+  {
+    const MutexLock lock(mutex_);
+    is_ending_ = true;
+  }
+  members_.clear();
+}
+
+void RemoteServers::tell_change() {
+  {
+    const MutexLock lock(mutex_);
+    if (is_ending_) return;
+    changed_.notify_all();
+    const bool are_here = std::ranges::all_of(
+        members_, [](const Member& each) { return each.link->life() == each.life; });
+    if (are_here) return;
+  }
+  const MutexLock lock(told_mutex_);
+  if (on_loss_) on_loss_();
+}
+
+/// Those that were lost are followed by who is there now.
+void RemoteServers::take_lives(TimePoint deadline, const char* who) {
+  const TimePoint begin = Clock::system().now();
+  TimePoint say_at = deadline_after(begin, kSayEvery);
+  for (;;) {
+    std::vector<std::string> missing;
+    bool is_interrupted = false;
+    {
+      const MutexLock lock(mutex_);
+      (void)changed_.wait_until(
+          mutex_, std::min(deadline, say_at), [this]() TUTTI_REQUIRES(mutex_) {
+            return is_interrupted_ || std::ranges::all_of(members_, [](const Member& each) {
+                     return each.link->life() != 0;
+                   });
+          });
+      is_interrupted = is_interrupted_;
+      for (Member& each : members_) {
+        each.life = each.link->life();
+        if (each.life == 0) missing.push_back(each.link->why_gone());
+      }
+    }
+    if (is_interrupted) fail(ErrorCode::kCancelled, who, ": the coordinator was stopped");
+    if (missing.empty()) return;
+    const TimePoint now = Clock::system().now();
+    const std::string since = concat("since ", seconds_text(now - begin), " s");
+    if (now >= deadline) {
+      fail(ErrorCode::kDeadlineExceeded, who, ": servers are missing ", since, ": ",
+           tutti::join(missing), "; start them again, or read their logs");
+    }
+    log_info(concat("coordinator: waits for servers ", since, ": ", tutti::join(missing)));
+    say_at = deadline_after(now, kSayEvery);
+  }
+}
+
+void RemoteServers::wait_for_all(TimePoint deadline) { take_lives(deadline, "set-up"); }
+
+std::uint64_t RemoteServers::await(std::shared_ptr<RpcReply> reply, const std::string& name) {
+  const TimePoint end = deadline_after(Clock::system().now(), patience_);
+  for (;;) {
+    const TimePoint now = Clock::system().now();
+    if (reply->is_ready()) return decode_life(reply->wait(now));
+    if (now >= end) {
+      fail(ErrorCode::kDeadlineExceeded, name, ": an order of the coordinator was not answered ",
+           "within ", seconds_text(patience_), " s; read its log");
+    }
+    const MutexLock lock(mutex_);
+    if (changed_.wait_until(mutex_, deadline_after(now, kLookEvery),
+                            [this]() TUTTI_REQUIRES(mutex_) { return is_interrupted_; })) {
+      fail(ErrorCode::kCancelled, name, ": the coordinator was stopped");
+    }
+  }
+}
+
+void RemoteServers::order_all(const What& what) {
+  order_each([&](std::size_t) { return what; });
+}
+
+bool RemoteServers::is_new(std::size_t server) const {
+  const MutexLock lock(mutex_);
+  return members_[server].life != members_[server].whole_life;
+}
+
+/// Answers of all are waited for, also where one failed: no order is under way afterwards.
+void RemoteServers::order_each(
+    const std::function<std::optional<What>(std::size_t server)>& what_of,
+    const std::function<void(std::size_t server)>& obeyed) {
+  std::vector<std::shared_ptr<RpcReply>> replies;
+  std::optional<Error> first;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    replies.push_back(nullptr);
+    auto what = what_of(i);
+    if (!what) continue;
+    std::uint64_t life = 0;
+    {
+      const MutexLock lock(mutex_);
+      life = members_[i].life;
+    }
+    try {
+      replies.back() = members_[i].link->start({life, std::move(*what)});
+    } catch (const Error& error) {
+      if (!first) first = error;
+    }
+  }
+  for (std::size_t i = 0; i < replies.size(); ++i) {
+    if (replies[i] == nullptr) continue;
+    try {
+      (void)await(replies[i], members_[i].link->name());
+      const MutexLock lock(mutex_);
+      if (obeyed) obeyed(i);
+    } catch (const Error& error) {
+      if (!first) first = error;
+    }
+  }
+  if (first) throw *first;
+}
+
+void RemoteServers::keep_in(const std::string& folder, const std::string& job_id) {
+  {
+    const MutexLock lock(mutex_);
+    is_interrupted_ = false;
+  }
+  const bool ends_set_up = folder_.empty();
+  folder_ = std::filesystem::absolute(folder).string();
+  job_id_ = job_id;
+  for (const Member& each : members_) each.link->end_set_up();
+  if (!ends_set_up) {
+    take_lives(deadline_after(Clock::system().now(), patience_), "ClusterCoordinator::start");
+  } else if (const auto who = lost()) {
+    fail(ErrorCode::kUnavailable, "ClusterCoordinator::start: ", *who,
+         "; variables were made there; expected servers to live until start(); try it again");
+  }
+  order_all(orders::KeepIn{folder_, job_id_, durability_});
+}
+
+void RemoteServers::save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) {
+  order_all(orders::SaveCut{cut, term, keep});
+}
+
+void RemoteServers::begin_bringing_back() {
+  {
+    const MutexLock lock(mutex_);
+    is_unfinished_ = true;
+  }
+  take_lives(deadline_after(Clock::system().now(), patience_), "bringing servers back");
+  order_all(orders::KeepIn{folder_, job_id_, durability_});
+}
+
+void RemoteServers::end_bringing_back() {
+  const MutexLock lock(mutex_);
+  is_unfinished_ = false;
+  for (Member& each : members_) each.whole_life = each.life;
+}
+
+void RemoteServers::go_back(std::uint64_t cut, std::uint64_t term) {
+  begin_bringing_back();
+  order_all(orders::PrepareCut{cut, term});
+  const auto go = [&](std::size_t) { return orders::GoBack{cut, term}; };
+  order_each(go, [this](std::size_t i) TUTTI_REQUIRES(mutex_) {
+    members_[i].whole_life = members_[i].life;
+    members_[i].copied_life = 0;  // it is of another state
+  });
+  begin_copies(term);
+  end_bringing_back();
+  const MutexLock lock(told_mutex_);
+  if (when_back_) when_back_();
+}
+
+/// Nobody has to count anew: what clients were told was done still is.
+void RemoteServers::come_back(std::uint64_t cut, std::uint64_t term) {
+  begin_bringing_back();
+  order_each([&](std::size_t i) -> std::optional<What> {
+    if (!is_new(i)) return orders::Fence{term};
+    if (durability_ == Durability::kReplicated) return orders::PrepareCopy{cut, term};
+    return orders::PrepareCut{cut, term};
+  });
+  const auto go = [&](std::size_t i) -> std::optional<What> {
+    if (is_new(i)) return orders::GoBack{cut, term};
+    return std::nullopt;
+  };
+  order_each(go, [this](std::size_t i)
+                     TUTTI_REQUIRES(mutex_) { members_[i].whole_life = members_[i].life; });
+  begin_copies(term);
+  end_bringing_back();
+}
+
+void RemoteServers::fence(std::uint64_t term) {
+  order_all(orders::Fence{term});
+  begin_copies(term);
+  end_bringing_back();
+}
+
+/// Of those whose copy nobody keeps.
+void RemoteServers::begin_copies(std::uint64_t term) {
+  if (durability_ != Durability::kReplicated) return;
+  const auto what_of = [&](std::size_t i) -> std::optional<What> {
+    const MutexLock lock(mutex_);
+    const Member& own = members_[i];
+    const bool is_kept =
+        own.copied_life == own.life && own.keeper_life == members_[keeper_of(i)].life;
+    if (is_kept) return std::nullopt;
+    return orders::BeginCopy{term};
+  };
+  order_each(what_of, [this](std::size_t i) TUTTI_REQUIRES(mutex_) {
+    members_[i].copied_life = members_[i].life;
+    members_[i].keeper_life = members_[keeper_of(i)].life;
+  });
+}
+
+bool RemoteServers::keeps_confirmed() const {
+  if (durability_ != Durability::kReplicated) return durability_ == Durability::kLogged;
+  const MutexLock lock(mutex_);
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const Member& own = members_[i];
+    if (own.whole_life == 0) return false;
+    if (own.link->life() == own.whole_life) continue;
+    const bool is_kept =
+        own.copied_life == own.whole_life && own.keeper_life == members_[keeper_of(i)].link->life();
+    if (!is_kept) return false;
+  }
+  return true;
+}
+
+std::optional<std::string> RemoteServers::lost() const {
+  const MutexLock lock(mutex_);
+  for (const Member& each : members_) {
+    const std::uint64_t life = each.link->life();
+    if (life == 0) return each.link->why_gone();
+    if (life != each.life) return concat(each.link->name(), ": died, and was started again");
+  }
+  if (is_unfinished_) return "servers: not all of them have gone back";
+  return std::nullopt;
+}
+
+void RemoteServers::watch(std::function<void()> on_loss) {
+  {
+    const MutexLock lock(mutex_);
+    is_interrupted_ = !on_loss;
+    changed_.notify_all();
+  }
+  const MutexLock lock(told_mutex_);
+  on_loss_ = std::move(on_loss);
+}
+
+void RemoteServers::when_back(std::function<void()> told) {
+  const MutexLock lock(told_mutex_);
+  when_back_ = std::move(told);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,79 @@
+// The changes of a server since its cuts, in files: what a process that was killed had confirmed.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/checkpoint/folder.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/server/change_keeper.h"
+
+namespace tutti::internal {
+
+/// Beside a server's snapshots, files `ps_0_of_2.log_<cut>_<part>`: what came after the snapshot of
+/// this cut was taken, one part per process. Each begins with the job and the server in checked
+/// blocks (checked_blocks.h); each record has its number, lengths and checksums, so that a changed,
+/// missing or moved one is found. A record that was being written when the process died is left
+/// out: nobody was told of it. What was written outlives the process at once, and a power cut
+/// `sync_within` later. Threads: keep() any; the others one.
+class ChangeLog final : public ChangeKeeper {
+ public:
+  /// Makes the folder if it is missing.
+  ChangeLog(const std::string& folder, std::string job_id, int server, int num_servers,
+            Duration sync_within = std::chrono::milliseconds(5));
+  ~ChangeLog() override;
+
+  /// A new file for what comes after the snapshot of this cut; it is written from switch_over() on.
+  /// Before the first of these nothing is kept.
+  void prepare(std::uint64_t cut);
+  void switch_over();
+  /// Throws, and so does each later call, what the disk said; a later switch_over() ends that.
+  bool keep(const OperationBatch& batch, Kept kept) override;
+  /// Deletes what came before this cut.
+  void forget_before(std::uint64_t cut) const;
+
+  /// Gives the batches since this cut, in order; returns how many. Throws kFailedPrecondition when
+  /// there is no file of this cut; kDataLoss naming path, offset, what was expected and found.
+  std::uint64_t replay(std::uint64_t cut, const std::function<void(OperationBatch)>& take) const;
+
+ private:
+  struct Part {
+    std::uint64_t cut = 0;
+    std::uint64_t number = 0;
+    auto operator<=>(const Part&) const = default;
+  };
+  struct File {
+    File(const Folder& folder, const std::string& name) : out(folder.append_to(name)) {}
+    FileAppender out;
+    std::uint64_t num_records = 0;
+  };
+
+  std::string name_of(const Part& part) const;
+  std::vector<Part> parts() const;
+  std::vector<std::byte> head() const;
+  std::uint64_t replay_part(const Part& part,
+                            const std::function<void(OperationBatch)>& take) const;
+  void sync();
+  void run();
+
+  const Folder folder_;
+  const std::string begin_;  // of the names of its files
+  const std::string job_id_;
+  const Duration sync_within_;
+  std::shared_ptr<File> next_;  // prepared
+  Mutex mutex_;
+  CondVar changed_;
+  std::shared_ptr<File> file_ TUTTI_GUARDED_BY(mutex_);
+  std::string why_broken_ TUTTI_GUARDED_BY(mutex_);
+  bool has_unsynced_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool is_closing_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Thread> thread_;
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,104 @@
+// A server process whose variables outlive it: it obeys a coordinator, and lets others wait.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "tutti/cluster/rpc/rpc_client.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/server/backup_copies.h"
+#include "tutti/strategy/parameter_server/server/change_log.h"
+#include "tutti/strategy/parameter_server/server/server_order.h"
+#include "tutti/strategy/parameter_server/server/snapshot_file.h"
+#include "tutti/strategy/parameter_server/server/variable_handler.h"
+
+namespace tutti::internal {
+
+/// Batches wait, unanswered, until a coordinator has said what this process is: while its program
+/// is being set up, closures wait and all else is served; a server that was started again in a job
+/// that goes on serves nobody before it has the state that it is told to load. What it serves then
+/// is a store of its own; calls that the former one still works on count for nothing (snapshot
+/// files, terms and numbers of changes see to that). Orders are obeyed in their order, by a thread.
+/// Threads: as RpcHandler.
+class DurableHandler final : public RpcHandler {
+ public:
+  /// Opens a connection to the server that keeps this one's copy.
+  using ConnectBackup = std::function<std::unique_ptr<RpcClient>()>;
+
+  /// `name`: "ps 1", of `num_servers`.
+  DurableHandler(std::string name, int server, int num_servers, ConnectBackup connect_backup = {});
+  ~DurableHandler() override;
+
+  void take(std::shared_ptr<RpcCall> call) override;
+  void client_left(const RpcPeer& peer) override;
+
+  /// What it serves now.
+  std::shared_ptr<VariableStore> store() const;
+  /// Of this process, unlike that of any other one.
+  std::uint64_t life() const { return life_; }
+
+ private:
+  enum class Phase : std::uint8_t { kAlone, kSetUp, kActive };
+  using Call = std::shared_ptr<RpcCall>;
+  /// One state after another: what a cut is loaded into is a new one.
+  struct Variables {
+    Variables(const std::string& name, std::uint64_t incarnation)
+        : store(name, incarnation), handler(store) {}
+    VariableStore store;
+    VariableHandler handler;
+  };
+  struct Prepared {
+    std::uint64_t cut = 0;
+    std::uint64_t term = 0;
+    std::shared_ptr<Variables> variables = {};
+  };
+
+  bool may_serve(const RpcCall& call) const TUTTI_REQUIRES(mutex_);
+  void serve_those_that_wait();
+  Call next_to_serve(std::shared_ptr<Variables>& variables);
+  void run();
+  void obey(RpcCall& call);
+  void on(const orders::Meet& order);
+  void on(const orders::KeepIn& order);
+  void on(const orders::SaveCut& order);
+  void on(const orders::PrepareCut& order);
+  void on(const orders::PrepareCopy& order);
+  void on(const orders::BeginCopy& order);
+  void on(const orders::GoBack& order);
+  void on(const orders::Fence& order);
+  const SnapshotFolder& folder() const;
+  void prepare(std::uint64_t cut, std::uint64_t term, const StoreSnapshot& state);
+  void replay_log(VariableStore& store, std::uint64_t cut) const;
+  std::unique_ptr<RpcClient> connect_backup() const;
+  void enter(Phase phase, std::shared_ptr<Variables> variables);
+
+  const std::string name_;
+  const int server_, num_servers_;
+  const std::uint64_t life_;
+  const ConnectBackup connect_backup_;
+  BackupCopies copies_;  // of other servers
+  // Of the thread that obeys.
+  std::uint64_t run_ = 0;
+  std::optional<SnapshotFolder> folder_;
+  std::shared_ptr<ChangeLog> log_;  // where changes are logged
+  std::optional<Prepared> prepared_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  Phase phase_ TUTTI_GUARDED_BY(mutex_) = Phase::kAlone;
+  std::shared_ptr<Variables> variables_ TUTTI_GUARDED_BY(mutex_);
+  std::deque<Call> waiting_ TUTTI_GUARDED_BY(mutex_);  // batches
+  bool serves_waiting_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::deque<Call> orders_ TUTTI_GUARDED_BY(mutex_);
+  bool is_ended_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Thread> thread_;
+};
+
+}  // namespace tutti::internal

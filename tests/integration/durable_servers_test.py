@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+# Workers, servers and the coordinator are killed at random, and connections reset: the counts are exact.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: durable_servers_test.py COUNTER TUTTI [--closures N] [--kills N] [--only NAMES]
+
+COUNTER is coordinated_counter. REL_G5, REL_G5b and REL_G6 over processes.
+"""
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+
+import tcp_proxy
+from coordinator_test import all_text, Cluster, Failure, Launch, LONG_ENOUGH, LONGEST, require, say
+from multi_worker_test import free_ports
+
+JOBS = ("ps", "worker", "chief", "ps", "worker")  # who is killed, in turn; which of them, and when, is chance
+
+
+class Durable(Launch):
+    """A launched job, any process of which is killed now and then."""
+
+    def kill_some(self, chance, job):
+        """SIGKILL for one that lives for long enough; its task, or None when the job has ended."""
+        while self.process.poll() is None:
+            now = time.monotonic()
+            old_enough = [(task, pid) for task, (pid, since) in list(self.pids.items())
+                          if task[0] == job and now - since > LONG_ENOUGH and os.path.exists(f"/proc/{pid}")]
+            if old_enough and self.all_are_here(now):
+                task, pid = chance.choice(old_enough)
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    return task
+                except ProcessLookupError:
+                    pass
+            time.sleep(0.02)
+        return None
+
+    def all_are_here(self, now):
+        """Whether training goes on: everybody lives for a while."""
+        return all(now - since > LONG_ENOUGH for _, since in self.pids.values()) and self.num_done > 0
+
+
+def run_flags(folder, closures, pause_ms, durability, every=50):
+    return ["--closures", str(closures), "--pause-ms", str(pause_ms), "--durability", durability, "--folder", folder,
+            "--every-closures", str(every)]
+
+
+def check_kills(tutti, counter, closures, kills, durability, jobs=JOBS, seed=11):
+    """REL_G5b, REL_G6: whoever is killed when, each closure counts once."""
+    begin = time.monotonic()
+    chance = random.Random(seed)
+    folder = tempfile.mkdtemp(prefix="tutti_durable_")
+    # Time for every kill, and for what comes back to be old enough for the next one.
+    pause_ms = max(1, round(3 * 1000 * 2.5 * kills / closures))
+    job = Durable(tutti, ["--chief", "--workers", "3", "--ps", "2", "--max-restarts", "1000"],
+                  [counter, *run_flags(folder, closures, pause_ms, durability)])
+    killed = []
+    try:
+        require(job.is_started.wait(LONGEST), "the job did not start", job.text())
+        while len(killed) < kills:
+            time.sleep(chance.random() * 0.5)
+            task = job.kill_some(chance, jobs[len(killed) % len(jobs)])
+            if task is None:
+                break
+            killed.append(task)
+        code = job.finish()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    names = ", ".join(f"{job_name} {index}" for job_name, index in killed)
+    require(code == 0, f"the job ended with {code} after these were killed: {names}", job.text())
+    require(f"counted {closures} of {closures}" in job.text(), f"the count is not exact; killed: {names}", job.text())
+    require(len(killed) == kills, f"only {len(killed)} processes were killed; try more closures", job.text())
+    say(f"{durability}: {closures} closures, killed: {names}", begin)
+    return job
+
+
+# --- By hand, with TF_CONFIG, through a proxy.
+
+class Tasks:
+    """One process per task, started again when it dies; connections to servers and workers pass a proxy."""
+
+    def __init__(self, program, workers, servers):
+        self.program = program
+        ports = free_ports(1 + workers + servers)
+        counts = {"chief": 1, "worker": workers, "ps": servers}
+        self.own = {(job, i): ports.pop() for job, count in counts.items() for i in range(count)}
+        self.proxy = tcp_proxy.Proxy()
+        self.routes = {task: self.proxy.add_route(f"{task[0]} {task[1]}", lambda port=port: ("127.0.0.1", port))
+                       for task, port in self.own.items() if task[0] != "chief"}
+        self.proxy.start()
+        self.lock, self.is_over, self.num_started, self.num_done = threading.Lock(), False, {}, 0
+        self.processes, self.lines, self.threads = {}, [], []
+        for task in self.own:
+            thread = threading.Thread(target=self.keep, args=(task,), daemon=True)
+            self.threads.append(thread)
+            thread.start()
+
+    def config(self, task):
+        """The own port as it is, all others by the proxy."""
+        cluster = {}
+        for (job, index), port in sorted(self.own.items()):
+            through = (job, index) in self.routes and (job, index) != task
+            cluster.setdefault(job, []).append(f"127.0.0.1:{self.routes[job, index].port if through else port}")
+        return json.dumps({"cluster": cluster, "task": {"type": task[0], "index": task[1]}})
+
+    def keep(self, task):
+        while not self.is_over:
+            process = subprocess.Popen(self.program, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       env={**os.environ, "TF_CONFIG": self.config(task),
+                                            "TUTTI_RESTART": str(self.num_started.get(task, 0))})
+            with self.lock:
+                self.processes[task] = process
+                self.num_started[task] = self.num_started.get(task, 0) + 1
+            for line in process.stdout:
+                self.lines.append(f"[{task[0]}-{task[1]}]: {line}")
+                found = re.match(r"at (\d+)", line) if task[0] == "chief" else None
+                if found:
+                    self.num_done = int(found[1])
+            if process.wait() == 0 and task[0] == "chief":
+                self.is_over = True
+            time.sleep(0.05)
+
+    def text(self):
+        return "".join(self.lines[-400:])
+
+    def wait_for(self, what, condition):
+        end = time.monotonic() + LONGEST
+        while not condition():
+            require(time.monotonic() < end, f"{what} took longer than {LONGEST} s", self.text())
+            time.sleep(0.02)
+
+    def stop(self):
+        self.is_over = True
+        for _ in range(100):
+            with self.lock:
+                for process in self.processes.values():
+                    if process.poll() is None:
+                        process.kill()
+            if not any(thread.is_alive() for thread in self.threads):
+                break
+            time.sleep(0.05)
+        self.proxy.stop()
+
+
+def check_resets(counter, closures, resets, kills, durability, seed=5):
+    """REL_G5b with TF_CONFIG: connections are reset in the middle of frames, servers and workers killed."""
+    begin = time.monotonic()
+    chance = random.Random(seed)
+    folder = tempfile.mkdtemp(prefix="tutti_durable_")
+    pause_ms = max(1, round(2 * 1000 * (0.3 * resets + 2 * kills) / closures))
+    tasks = Tasks([counter, *run_flags(folder, closures, pause_ms, durability)], 2, 2)
+    try:
+        tasks.wait_for("the first closures", lambda: tasks.num_done > 0 or tasks.is_over)
+        kill_at = {round((i + 1) * resets / (kills + 1)) for i in range(kills)}
+        num_reset = 0
+        for i in range(resets):
+            if tasks.is_over:
+                break
+            damage = tcp_proxy.Damage("reset", chance.randrange(3000))
+            num_reset += tasks.proxy.damage_one(chance, damage)
+            time.sleep(0.2)
+            if i in kill_at:
+                task = chance.choice([each for each in tasks.own if each[0] != "chief"])
+                with tasks.lock:
+                    tasks.processes[task].kill()
+                time.sleep(1.0)
+        tasks.wait_for("the end", lambda: tasks.is_over)
+        text = tasks.text()
+    finally:
+        tasks.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    require(f"counted {closures} of {closures}" in text, "the count is not exact", text)
+    require(num_reset >= resets // 2, f"only {num_reset} connections were reset; try more closures", text)
+    say(f"{durability}: {closures} closures, {num_reset} connections reset, {kills} killed, TF_CONFIG", begin)
+
+
+def check_refusals(counter):
+    """What cannot be kept is refused, with what to do."""
+    begin = time.monotonic()
+    for more, expected in ((["--durability", "snapshot"], "snapshots.folder"),
+                           (["--folder", "/nonexistent_but_not_used"], "durability = Durability::kSnapshot"),
+                           (["--durability", "replicated"], "ps 0 is alone"),
+                           (["--durability", "eternal"], "expected one of none, snapshot, logged, replicated")):
+        ends = Cluster([counter, "--closures", "10", "--join-timeout-s", "5", *more], 1, 1).finish()
+        code, text = ends["chief", 0]
+        require(code == 1 and expected in text, f"{more}: expected '{expected}'", all_text(ends))
+    say("refusals", begin)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("counter")
+    parser.add_argument("tutti")
+    parser.add_argument("--closures", type=int, default=400)
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--resets", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    counter, tutti, closures, kills = arguments.counter, arguments.tutti, arguments.closures, arguments.kills
+    checks = {
+        **{durability: lambda durability=durability: check_kills(tutti, counter, closures, kills, durability,
+                                                                  seed=arguments.seed)
+           for durability in ("snapshot", "logged", "replicated")},
+        "resets": lambda: check_resets(counter, closures, arguments.resets, 2, "snapshot", seed=arguments.seed),
+        "resets_logged": lambda: check_resets(counter, closures, arguments.resets, 2, "logged", seed=arguments.seed + 1),
+        "refusals": lambda: check_refusals(counter),
+    }
+    for name, check in checks.items():
+        if arguments.only and name not in arguments.only.split(","):
+            continue
+        try:
+            check()
+        except Failure as failure:
+            print(f"FAILED: {name}: {failure}", flush=True)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,414 @@
+// Server processes that die: who waits, who is refused, all go back, and every change counts once.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
+
+#include <array>
+#include <set>
+
+#include "tests/strategy/parameter_server/durable_process_kit.h"
+
+namespace tutti::remote_servers_tests {
+
+using durable_tests::DurableJob;
+using durable_tests::KeptWarnings;
+using durable_tests::OwnFolder;
+using durable_tests::ServerProcesses;
+using internal::ServerOrder;
+using store_tests::AssignShard;
+using store_tests::Client;
+using store_tests::CreateShard;
+using store_tests::OperationBatch;
+using store_tests::ReadShard;
+using store_tests::soon;
+using store_tests::UpdateStream;
+using store_tests::VariableService;
+using store_tests::whole;
+using ::testing::Contains;
+using testing::expect_error;
+using testing::HangWatchdog;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+namespace orders = internal::orders;
+
+/// A change of a closure, given out under a term.
+std::shared_ptr<internal::PendingAnswers> add_one(VariableService& service, std::uint64_t closure,
+                                                  std::uint64_t term) {
+  OperationBatch batch;
+  batch.term = term;
+  batch.stream = {UpdateStream::Kind::kClosure, closure, 0};
+  batch.operations = {AssignShard{whole("w", {}, DType::kInt64).id(), AssignOp::kAdd,
+                                  Tensor::scalar(1, DType::kInt64)}};
+  return service.start(std::move(batch));
+}
+
+void make_w(VariableService& service) {
+  Client client(service, 1);
+  client.call({CreateShard{whole("w", {}, DType::kInt64), Tensor::scalar(0, DType::kInt64)}});
+}
+
+std::int64_t value_of_w(VariableService& service) {
+  return Client(service, 2).read(whole("w", {}, DType::kInt64).id()).item_int();
+}
+
+void expect_waits(internal::PendingAnswers& answers) {
+  Clock::system().sleep_for(20ms);
+  EXPECT_FALSE(answers.is_ready());
+}
+
+TEST(ServerOrder, IsTheSameAfterwardsAndNothingElse) {
+  const std::vector<ServerOrder> all = {
+      {0, orders::Meet{7, true}},    {3, orders::KeepIn{"/some/folder", "job"}},
+      {3, orders::SaveCut{4, 5, 3}}, {3, orders::PrepareCut{4, 6}},
+      {3, orders::GoBack{4, 6}},     {~std::uint64_t{0}, orders::Fence{9}}};
+  for (const ServerOrder& order : all) {
+    const Packet packet = internal::encode(order);
+    EXPECT_TRUE(internal::is_order(packet));
+    EXPECT_EQ(internal::decode_order(packet), order);
+    for (std::size_t length = 0; length < packet.head.size(); ++length) {
+      Packet cut = packet;
+      cut.head.resize(length);
+      expect_error(ErrorCode::kDataLoss, {"an order of a coordinator"},
+                   [&] { (void)internal::decode_order(cut); });
+    }
+    Packet longer = packet;
+    longer.head.push_back(std::byte{0});
+    expect_error(ErrorCode::kDataLoss, {"an order"}, [&] { (void)internal::decode_order(longer); });
+  }
+  EXPECT_FALSE(internal::is_order(internal::encode(OperationBatch())));
+  EXPECT_EQ(internal::decode_life(internal::encode_life(12)), 12U);
+  expect_error(ErrorCode::kDataLoss, {"the life of a server"},
+               [] { (void)internal::decode_life(internal::encode(OperationBatch())); });
+}
+
+TEST(RemoteServers, ServersAnswerWhenTheyKnowWhatTheyAre) {
+  const HangWatchdog watchdog("who may be served");
+  const OwnFolder folder("phases");
+  ServerProcesses processes(1);
+  const auto service = processes.services().front();
+  Client client(*service, 1);
+  const auto made =
+      client.start({CreateShard{whole("w", {}, DType::kInt64), Tensor::scalar(0, DType::kInt64)}});
+  expect_waits(*made);  // nobody has said that a program is being set up
+  const auto group = processes.group();
+  group->wait_for_all(soon());
+  (void)made->wait(soon());
+  const auto late = add_one(*service, 5, 1);  // of a former run
+  const auto added = add_one(*processes.services().front(), 7, 3);
+  expect_waits(*added);  // closures come later
+  EXPECT_EQ(value_of_w(*processes.services().front()), 0);
+  group->keep_in(folder.path(), "job");
+  group->save(1, 3, 0);
+  EXPECT_FALSE(added->is_ready());
+  group->fence(3);
+  (void)added->wait(soon());
+  expect_error(ErrorCode::kAborted, {"ps 0", "term 1", "term 3"},
+               [&] { (void)late->wait(soon()); });
+  EXPECT_EQ(value_of_w(*service), 1);
+}
+
+TEST(RemoteServers, REL_G5_AServerThatIsBackHasTheStateOfTheCut) {
+  const HangWatchdog watchdog("a server that is back");
+  const OwnFolder folder("back");
+  ServerProcesses processes(2);
+  auto group = processes.group();
+  group->wait_for_all(soon());
+  const auto services = processes.services();
+  for (const auto& each : services) make_w(*each);
+  group->keep_in(folder.path(), "job");
+  group->save(1, 1, 0);
+  group->fence(1);
+  for (const auto& each : services) (void)add_one(*each, 0, 1)->wait(soon());
+  group->save(2, 1, 1);
+  for (const auto& each : services) (void)add_one(*each, 1, 1)->wait(soon());
+  Event lost;
+  group->watch([&] { lost.set(); });
+  processes.kill(1);
+  EXPECT_TRUE(lost.wait_until(soon()));
+  EXPECT_THAT(group->lost().value_or(""), HasSubstr("ps 1"));
+  // What comes meanwhile waits, and is of a term that nobody works under any more.
+  const auto late = add_one(*services[1], 2, 1);
+  processes.start(1);
+  const auto of_new_term = add_one(*processes.services()[1], 2, 2);
+  const auto early_read = Client(*services[1], 3).start({ReadShard{whole("w", {}).id()}});
+  expect_waits(*early_read);
+  group->go_back(2, 2);
+  EXPECT_EQ(group->lost(), std::nullopt);
+  expect_error(ErrorCode::kAborted, {"ps 1", "term 1 was replaced"},
+               [&] { (void)late->wait(soon()); });
+  (void)of_new_term->wait(soon());
+  (void)early_read->wait(soon());
+  EXPECT_EQ(value_of_w(*services[0]), 1);
+  EXPECT_EQ(value_of_w(*services[1]), 2);
+  // Closure 0 is in the cut, closure 1 is not.
+  for (const auto& each : services) {
+    EXPECT_TRUE(add_one(*each, 0, 2)->wait(soon()).front().was_applied_before);
+    EXPECT_FALSE(add_one(*each, 1, 2)->wait(soon()).front().was_applied_before);
+  }
+  group->watch({});
+}
+
+/// The server that lived on went back, too: versions never say that an older value is the present.
+TEST(RemoteServers, ValuesOfATimeThatIsUndoneAreNotTakenForPresentOnes) {
+  const HangWatchdog watchdog("versions");
+  const OwnFolder folder("versions");
+  ServerProcesses processes(1);
+  const auto group = processes.group();
+  group->wait_for_all(soon());
+  const auto service = processes.services().front();
+  make_w(*service);
+  group->keep_in(folder.path(), "job");
+  group->save(1, 1, 0);
+  group->fence(1);
+  std::set<std::uint64_t> versions;
+  for (std::uint64_t term = 1; term < 5; ++term) {
+    versions.insert(add_one(*service, term, term)->wait(soon()).front().version);
+    if (term % 2 == 0) {
+      processes.kill(0);
+      processes.start(0);
+      while (!group->lost()) Clock::system().sleep_for(1ms);
+    }
+    group->go_back(1, term + 1);
+  }
+  EXPECT_EQ(versions.size(), 4U);
+}
+
+TEST(RemoteServers, AServerThatDiesBeforeStartEndsStart) {
+  const HangWatchdog watchdog("set-up");
+  const OwnFolder folder("set_up");
+  ServerProcesses processes(2);
+  const auto group = processes.group();
+  group->wait_for_all(soon());
+  processes.kill(1);
+  processes.start(1);
+  while (!group->lost()) Clock::system().sleep_for(1ms);
+  expect_error(ErrorCode::kUnavailable,
+               {"ClusterCoordinator::start", "ps 1", "variables were made"},
+               [&] { group->keep_in(folder.path(), "job"); });
+}
+
+TEST(RemoteServers, AServerOfAnotherRunIsNotUsed) {
+  const HangWatchdog watchdog("another run");
+  const KeptWarnings warnings;
+  ServerProcesses processes(1);
+  const auto first = processes.group(1);
+  first->wait_for_all(soon());
+  const auto second = processes.group(2);
+  expect_error(ErrorCode::kDeadlineExceeded, {"ps 0", "a run whose chief is gone"},
+               [&] { second->wait_for_all(deadline_after(Clock::system().now(), 100ms)); });
+}
+
+TEST(RemoteServers, AServerThatDoesNotComeBackIsNamed) {
+  const HangWatchdog watchdog("not back");
+  const OwnFolder folder("not_back");
+  ServerProcesses processes(2);
+  const auto group = processes.group(1, 200ms);
+  group->wait_for_all(soon());
+  group->keep_in(folder.path(), "job");
+  group->save(1, 1, 0);
+  group->fence(1);
+  processes.kill(1);
+  while (!group->lost()) Clock::system().sleep_for(1ms);
+  expect_error(ErrorCode::kDeadlineExceeded,
+               {"bringing servers back", "servers are missing", "ps 1"},
+               [&] { group->go_back(1, 2); });
+  EXPECT_TRUE(group->lost());
+}
+
+TEST(RemoteServers, ADamagedSnapshotChangesNoServer) {
+  const HangWatchdog watchdog("a damaged snapshot");
+  const OwnFolder folder("damaged");
+  ServerProcesses processes(2);
+  const auto group = processes.group();
+  group->wait_for_all(soon());
+  const auto services = processes.services();
+  for (const auto& each : services) make_w(*each);
+  group->keep_in(folder.path(), "job");
+  group->save(1, 1, 0);
+  group->fence(1);
+  for (const auto& each : services) (void)add_one(*each, 0, 1)->wait(soon());
+  std::filesystem::resize_file(folder.path() + "/ps_1_of_2.cut_1", 100);
+  expect_error(ErrorCode::kDataLoss, {"ps 1", "ps_1_of_2.cut_1"}, [&] { group->go_back(1, 2); });
+  EXPECT_EQ(value_of_w(*services[0]), 1);
+  EXPECT_EQ(value_of_w(*services[1]), 1);
+}
+
+class DurableServers : public ::testing::TestWithParam<Durability> {};
+INSTANTIATE_TEST_SUITE_P(Levels, DurableServers,
+                         ::testing::Values(Durability::kSnapshot, Durability::kLogged,
+                                           Durability::kReplicated),
+                         [](const auto& tested) { return to_string(tested.param); });
+
+TEST_P(DurableServers, REL_G5_SomeServersDieAndNothingIsLost) {
+  const HangWatchdog watchdog("servers die", 120s);
+  const OwnFolder folder("die");
+  const KeptWarnings warnings;
+  constexpr int kClosures = 400;
+  ServerProcesses processes(3, GetParam());
+  DurableJob job(processes);
+  ClusterCoordinator coordinator = job.begin(folder.path(), 60);
+  std::vector<RemoteValue> results;
+  for (int i = 0; i < kClosures; ++i) {
+    results.push_back(DurableJob::schedule(coordinator));
+    if (i % 80 == 40) job.replace(i / 80 % 3);
+  }
+  coordinator.join();
+  job.expect_counted(kClosures);
+  for (std::int64_t i = 0; i < kClosures; ++i) {
+    EXPECT_EQ(results[static_cast<std::size_t>(i)].fetch<std::int64_t>(), i * i);
+  }
+  if (GetParam() == Durability::kSnapshot) {
+    EXPECT_THAT(warnings.lines, Contains(HasSubstr("all servers go back to cut ")));
+    EXPECT_EQ(job.num_rolled_back, 5);
+  } else {
+    EXPECT_THAT(warnings.lines, Contains(HasSubstr("it comes back, the others stay")));
+    EXPECT_EQ(job.num_rolled_back, 0);  // nothing that was confirmed is done again
+  }
+}
+
+/// What is changed outside steps is confirmed, too; it is not in the cut.
+TEST_P(DurableServers, REL_G5_WhatWasConfirmedIsThereAgain) {
+  if (GetParam() == Durability::kSnapshot) return;  // is for the others
+  const HangWatchdog watchdog("what was confirmed");
+  const OwnFolder folder("confirmed");
+  const KeptWarnings quiet;
+  ServerProcesses processes(2, GetParam());
+  auto group = processes.group();
+  group->wait_for_all(soon());
+  const auto services = processes.services();
+  for (const auto& each : services) make_w(*each);
+  group->keep_in(folder.path(), "job");
+  group->save(1, 1, 0);
+  group->fence(1);
+  EXPECT_TRUE(group->keeps_confirmed());
+  std::array<Client, 2> outside = {Client(*services[0], 9), Client(*services[1], 9)};
+  const auto id = whole("w", {}, DType::kInt64).id();
+  std::set<std::uint64_t> versions;
+  for (std::uint64_t life = 0; life < 4; ++life) {
+    const std::size_t dies = life % 2;
+    for (Client& each : outside) {
+      each.call({AssignShard{id, AssignOp::kAdd, Tensor::scalar(100, DType::kInt64)}});
+    }
+    for (const auto& each : services) (void)add_one(*each, life, life + 1)->wait(soon());
+    processes.kill(static_cast<int>(dies));
+    processes.start(static_cast<int>(dies));
+    while (!group->lost()) Clock::system().sleep_for(1ms);
+    EXPECT_TRUE(group->keeps_confirmed());
+    const auto late = add_one(*services[dies], 50, life + 1);
+    group->come_back(1, life + 2);
+    EXPECT_EQ(group->lost(), std::nullopt);
+    expect_error(ErrorCode::kAborted, {concat("ps ", dies), "was replaced"},
+                 [&] { (void)late->wait(soon()); });
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(value_of_w(*services[i]), static_cast<std::int64_t>(101 * (life + 1))) << i;
+      EXPECT_TRUE(add_one(*services[i], life, life + 2)->wait(soon()).front().was_applied_before);
+      EXPECT_EQ(processes.handler(static_cast<int>(i)).store()->term(), life + 2);
+    }
+  }
+}
+
+/// A server and the one that keeps its copy: there is nobody to ask but the disk.
+TEST(RemoteServers, REL_G5_WhereTheCopyIsLostAllGoBack) {
+  const HangWatchdog watchdog("both are lost", 120s);
+  const OwnFolder folder("both");
+  const KeptWarnings warnings;
+  ServerProcesses processes(3, Durability::kReplicated);
+  DurableJob job(processes);
+  ClusterCoordinator coordinator = job.begin(folder.path(), 60);
+  for (int i = 0; i < 200; ++i) {
+    (void)DurableJob::schedule(coordinator);
+    if (i != 100) continue;
+    for (const int server : {1, 2}) processes.kill(server);
+    for (const int server : {1, 2}) processes.start(server);
+    while (job.num_rolled_back == 0) Clock::system().sleep_for(1ms);
+  }
+  job.wait_until_all_live();
+  job.replace(0);  // copies are kept again
+  coordinator.join();
+  job.expect_counted(200);
+  EXPECT_THAT(warnings.lines, Contains(HasSubstr("all servers go back to cut ")));
+}
+
+TEST(RemoteServers, WhatCannotBeKeptIsRefused) {
+  using internal::check_durability;
+  expect_error(ErrorCode::kInvalidArgument, {"replicated", "ps 0 is alone", "logged"},
+               [] { check_durability(Durability::kReplicated, true, true, 1); });
+  expect_error(ErrorCode::kInvalidArgument, {"logged", "coordinated = true", "checkpoints"},
+               [] { check_durability(Durability::kLogged, false, true, 2); });
+  expect_error(ErrorCode::kUnimplemented, {"logged", "the 2 servers", "snapshot"},
+               [] { check_durability(Durability::kLogged, true, false, 2); });
+  check_durability(Durability::kSnapshot, true, false, 1);
+  check_durability(Durability::kReplicated, true, true, 2);
+  check_durability(Durability::kNone, false, true, 1);
+  for (const auto each :
+       {Durability::kNone, Durability::kSnapshot, Durability::kLogged, Durability::kReplicated}) {
+    EXPECT_EQ(parse_durability(to_string(each)), each);
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"'eternal'", "none, snapshot, logged, replicated"},
+               [] { (void)parse_durability("eternal"); });
+}
+
+TEST(RemoteServers, ALogOfAnotherRunIsNotTakenForWhatCameSince) {
+  const HangWatchdog watchdog("a log of before");
+  const OwnFolder folder("log_of_before");
+  const KeptWarnings quiet;
+  const auto begin = [&](Durability durability, std::uint64_t cut) {
+    ServerProcesses processes(1, durability);
+    const auto group = processes.group();
+    group->wait_for_all(soon());
+    make_w(*processes.services().front());
+    group->keep_in(folder.path(), "job");
+    if (cut != 0) return group->come_back(cut, 9);
+    group->save(1, 1, 0);
+    group->fence(1);
+  };
+  begin(Durability::kLogged, 0);
+  begin(Durability::kLogged, 1);
+  begin(Durability::kSnapshot, 1);
+  expect_error(ErrorCode::kFailedPrecondition, {"ps 0", "the run before kept no log"},
+               [&] { begin(Durability::kLogged, 1); });
+}
+
+/// Some calls come twice, and everybody dies now and then.
+TEST_P(DurableServers, REL_G5b_CountsAreExactWhoeverDies) {
+  const HangWatchdog watchdog("everybody dies", 300s);
+  const OwnFolder folder("everybody_remote");
+  const KeptWarnings quiet;
+  constexpr std::int64_t kClosures = 2000, kKills = 20;
+  const RandomStream random({.seed = 21});
+  ServerProcesses processes(3, GetParam());
+  DurableJob job(processes, /*repeated=*/0.05);
+  std::optional<ClusterCoordinator> coordinator = job.begin(folder.path(), 150);
+  std::int64_t next_kill = kClosures / kKills;
+  for (std::int64_t i = 0; i < kClosures; ++i) {
+    (void)DurableJob::schedule(*coordinator);
+    if (i + 1 != next_kill) continue;
+    next_kill += kClosures / kKills;
+    const auto place = static_cast<std::uint64_t>(i);
+    const auto victim = static_cast<int>(random.below(2 * place + 1, 3));
+    switch (random.below(2 * place, 4)) {
+      case 0: {
+        auto& worker = dynamic_cast<internal::EmbeddedWorker&>(coordinator->worker(victim));
+        worker.kill();
+        worker.restart();
+        break;
+      }
+      case 1:
+        coordinator.reset();
+        coordinator = job.begin(folder.path(), 150);
+        break;
+      case 2:  // two at once
+        processes.kill(victim);
+        processes.kill((victim + 1) % 3);
+        processes.start((victim + 1) % 3);
+        processes.start(victim);
+        break;
+      default:
+        processes.kill(victim);
+        processes.start(victim);
+    }
+  }
+  coordinator->join();
+  job.expect_counted(kClosures);
+}
+
+}  // namespace tutti::remote_servers_tests
