@@ -61,8 +61,11 @@
 #include "tutti/strategy/mirrored_strategy.h"             // variables on every device
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"                    // several processes
 #include "tutti/strategy/one_device_strategy.h"                               // a single device
+#include "tutti/strategy/parameter_server/cached_reads.h"                     // reading once
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"  // steps on any worker
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"  // variables on servers
+#include "tutti/strategy/parameter_server/session/session.h"            // steps on named tasks
+#include "tutti/strategy/parameter_server/session/task_optimizer.h"     // updates on their tasks
 #include "tutti/strategy/parameter_server/sharded_variable.h"           // several as one
 #include "tutti/strategy/recovery.h"     // going on when a worker dies
 #include "tutti/tensor/device_memory.h"  // memory per device

@@ -27,7 +27,8 @@ TimePoint now() { return Clock::system().now(); }
 ClientSession::ClientSession(const std::string& target, const RpcClientOptions& options)
     : target_(parse_rpc_target(target)),
       options_(options),
-      server_name_(concat(options.server, " (", target_.address, ")")),
+      server_name_(options.server.job.empty() ? concat("the server at ", target_.address)
+                                              : concat(options.server, " (", target_.address, ")")),
       what_(std::make_shared<const std::string>(concat(options.self, ": ", server_name_))),
       client_(new_run_nonce()) {}
 

@@ -15,7 +15,8 @@
 namespace tutti {
 
 struct RpcClientOptions {
-  /// Who calls, and who is to answer, for proofs and messages.
+  /// Who calls, and who is to answer, for proofs and messages. A server without job: whoever of the
+  /// job answers there.
   MemberTask self = {};
   MemberTask server = {"ps", 0, ""};
   std::uint64_t incarnation = 0;

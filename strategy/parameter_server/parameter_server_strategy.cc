@@ -10,6 +10,7 @@
 #include "tutti/strategy/mirrored_variable.h"
 #include "tutti/strategy/multi_worker/same_variable.h"
 #include "tutti/strategy/multi_worker/team_setup.h"
+#include "tutti/strategy/parameter_server/cached_reads.h"
 #include "tutti/strategy/parameter_server/coordinated_job.h"
 #include "tutti/strategy/parameter_server/coordination.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_context.h"
@@ -326,6 +327,7 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
   const Step step(*impl_->servers);
   // Replicas change variables in the name of the closure that runs them.
   const ClosureContext* const closure = ClosureContext::current();
+  internal::CachedReads* const cached_reads = internal::CachedReads::current();
   const internal::StrategyMode* const around = internal::current_mode();
   const bool is_nested = around && around->merging;
   const bool is_apart = impl_->pace && !closure && !is_nested;
@@ -333,6 +335,7 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
   LocalStrategy::run_on_replicas([&](ReplicaContext& context) {
     std::optional<ClosureScope> scope;
     if (closure) scope.emplace(*closure, static_cast<std::uint32_t>(context.replica_id()));
+    const internal::UseCachedReads use(cached_reads);
     body(context);
   });
   if (is_apart) return impl_->servers->end_apart();

@@ -10,6 +10,8 @@
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/server/variable_handler.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
+#include "tutti/strategy/parameter_server/session/task_peers.h"
+#include "tutti/strategy/parameter_server/session/task_sessions.h"
 
 namespace tutti {
 namespace {
@@ -53,10 +55,26 @@ struct Server::Impl final : RpcHandler {
         task(std::move(self)),
         store(std::make_shared<internal::VariableStore>(task.to_string(), restarts_of_task())),
         variables(*store),
+        steps(options.steps),
+        peers(cluster, task, options),
+        sessions(
+            {task, *store, steps.registry(), [this](const Task& other) { return peers.to(other); }},
+            [this] { return welcome(); }),
         missing(clients_of(cluster, task)),
         rpc(RpcServer::start(internal::rpc_server_options(cluster, task, options), *this)) {}
 
+  ~Impl() override {
+    rpc.reset();
+    peers.fail_all(Error(ErrorCode::kCancelled, concat(task, ": the server was stopped")));
+  }
+
+  internal::TaskWelcome welcome() const {
+    return {task, cluster.to_json().dump(), internal::devices_of_task(task),
+            steps.registry().text()};
+  }
+
   void take(std::shared_ptr<RpcCall> call) override {
+    if (internal::is_task_request(call->request())) return sessions.take(std::move(call));
     {
       MutexLock lock(mutex);
       missing.erase(call->peer().task.to_string());
@@ -68,6 +86,7 @@ struct Server::Impl final : RpcHandler {
 
   void client_left(const RpcPeer& peer) override {
     variables.client_left(peer);
+    sessions.client_left(peer);
     MutexLock lock(mutex);
     here.erase(peer.client);
     changed.notify_all();
@@ -82,7 +101,7 @@ struct Server::Impl final : RpcHandler {
   void join() {
     MutexLock lock(mutex);
     const auto is_over = [this]() TUTTI_REQUIRES(mutex) {
-      return stopped || (any_came && missing.empty() && here.empty());
+      return stopped || sessions.are_over() || (any_came && missing.empty() && here.empty());
     };
     while (!changed.wait_for(mutex, std::chrono::hours(1), is_over)) {
     }
@@ -92,6 +111,9 @@ struct Server::Impl final : RpcHandler {
   const Task task;
   const std::shared_ptr<internal::VariableStore> store;
   internal::VariableHandler variables;
+  const TaskSteps steps;
+  internal::TaskPeers peers;
+  internal::TaskSessions sessions;
   Mutex mutex;
   CondVar changed;
   std::set<std::string> missing TUTTI_GUARDED_BY(mutex);  // tasks that have not come yet

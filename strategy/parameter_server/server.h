@@ -1,4 +1,4 @@
-// A task of a cluster that holds variables for others. tf.distribute.Server.
+// A task of a cluster that holds variables for others, and runs steps. tf.distribute.Server.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,6 +7,7 @@
 
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/rpc/rpc_server.h"
+#include "tutti/strategy/parameter_server/session/task_steps.h"
 
 namespace tutti {
 
@@ -18,6 +19,8 @@ struct ServerOptions {
   TlsFiles tls = {};
   /// Listens at an address that other machines reach without a secret: closed laboratory networks.
   bool allow_insecure_network = false;
+  /// What sessions (session/session.h) may run here.
+  TaskSteps steps = {};
 };
 
 namespace internal {
@@ -46,7 +49,7 @@ class Server {
   const ClusterSpec& cluster() const;
   const Task& task() const;
   /// Serves until stop(), or until every other task that does not serve itself (not of job "ps")
-  /// has come and has said good-bye.
+  /// has come and has said good-bye; where sessions were opened, until the last of them has ended.
   void join();
   void stop();
 

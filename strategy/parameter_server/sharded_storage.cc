@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/strategy/parameter_server/cached_reads.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti::internal {
@@ -53,6 +54,12 @@ ShardedStorage::ShardedStorage(const Shape& shape, DType dtype, VariableOptions 
     : MirroredStorage(shape, dtype, std::move(options), owner, std::move(placement), work_number,
                       one_component(servers, std::move(shards))),
       servers_(std::move(servers)) {}
+
+Tensor ShardedStorage::read() const {
+  CachedReads* const cached = CachedReads::current();
+  return cached ? cached->get(*this, [this] { return MirroredStorage::read(); })
+                : MirroredStorage::read();
+}
 
 /// Outside run all workers call it, and one changes the values; in a replica the one to whom the
 /// work falls does, and all meet in updates_done().

@@ -167,6 +167,16 @@ class Examples(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("Finished epoch 2, accuracy is ", result.stdout)
 
+    def test_parameter_server_fit_learns_in_one_process(self):
+        result = run("parameter_server_fit", "--epochs", "2")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("in the first epoch", result.stdout)
+
+    def test_in_graph_trainer_learns_alone(self):
+        result = run("in_graph_trainer", "--steps", "20")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertRegex(result.stdout, r"step 20 loss [01]\.")
+
     def test_swap_strategy_gives_the_same_bits(self):
         result = run("swap_strategy", "--steps", "10")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)

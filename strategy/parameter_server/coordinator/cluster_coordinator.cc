@@ -73,10 +73,11 @@ PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(const Dataset& da
   return create_per_worker_dataset([dataset](const InputContext&) { return dataset; });
 }
 
-PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(
-    std::function<Dataset(const InputContext&)> make) {
+template <class Iterator>
+PerWorkerDatasetOf<Iterator> ClusterCoordinator::define_dataset(
+    std::function<std::shared_ptr<Iterator>(const InputContext&, std::uint64_t epoch)> make) {
   const int num_workers = core_->strategy().num_workers();
-  const std::string type = internal::type_name(typeid(DatasetIterator));
+  const std::string type = internal::type_name(typeid(Iterator));
   const std::uint64_t id = define_resource(
       type, "over a dataset",
       [make = std::move(make), num_workers](int worker,
@@ -86,18 +87,33 @@ PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(
         const InputContext context{num_workers, worker, 1};
         // Another pass, and another worker, shuffles in another order.
         const auto workers = static_cast<std::uint64_t>(num_workers);
-        const std::uint64_t epoch = instance * workers + static_cast<std::uint64_t>(worker);
-        return std::make_shared<DatasetIterator>(make(context), epoch);
+        return make(context, instance * workers + static_cast<std::uint64_t>(worker));
       });
   // Weakly: a dataset that somebody keeps does not keep the coordinator's threads.
-  return PerWorkerDataset([core = std::weak_ptr(core_), id, type] {
+  return PerWorkerDatasetOf<Iterator>([core = std::weak_ptr(core_), id, type] {
     const auto alive = core.lock();
     if (alive == nullptr) {
       fail(ErrorCode::kFailedPrecondition,
            "PerWorkerDataset::iterate: its coordinator is gone; expected it to live");
     }
-    return PerWorkerValues<DatasetIterator>(alive->new_handle(id, type));
+    return PerWorkerValues<Iterator>(alive->new_handle(id, type));
   });
+}
+
+PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(
+    std::function<Dataset(const InputContext&)> make) {
+  return define_dataset<DatasetIterator>(
+      [make = std::move(make)](const InputContext& context, std::uint64_t epoch) {
+        return std::make_shared<DatasetIterator>(make(context), epoch);
+      });
+}
+
+PerWorkerDistributedDataset ClusterCoordinator::create_per_worker_dataset(
+    std::function<DistributedDataset(const InputContext&)> make) {
+  return define_dataset<DistributedIterator>(
+      [make = std::move(make)](const InputContext& context, std::uint64_t) {
+        return std::make_shared<DistributedIterator>(make(context));
+      });
 }
 
 std::vector<Nest> ClusterCoordinator::run_nest_on_each(std::string_view step, Nest arguments) {

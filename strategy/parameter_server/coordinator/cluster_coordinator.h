@@ -119,6 +119,10 @@ class ClusterCoordinator {
   /// function may not make variables (input error). As create_per_worker() for other processes.
   PerWorkerDataset create_per_worker_dataset(const Dataset& dataset);
   PerWorkerDataset create_per_worker_dataset(std::function<Dataset(const InputContext&)> make);
+  /// The same of what Strategy::distribute_dataset() gives, called in the function on each worker:
+  /// batches for its replicas. Every pass is the dataset's first epoch.
+  PerWorkerDistributedDataset create_per_worker_dataset(
+      std::function<DistributedDataset(const InputContext&)> make);
 
   /// Runs the step once on each worker that lives, outside closures, and returns what each gave, by
   /// worker; nothing for those that do not live. For reading per-worker values.
@@ -148,6 +152,10 @@ class ClusterCoordinator {
       std::string type, std::string text,
       std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make);
   PerWorkerHandle new_handle(std::uint64_t id, std::string type);
+  /// `make` gets the worker's context and a number unlike that of any other worker's pass.
+  template <class Iterator>
+  PerWorkerDatasetOf<Iterator> define_dataset(
+      std::function<std::shared_ptr<Iterator>(const InputContext&, std::uint64_t epoch)> make);
   std::vector<Nest> run_nest_on_each(std::string_view step, Nest arguments);
 
   std::shared_ptr<internal::CoordinatorCore> core_;

@@ -18,4 +18,21 @@ Batch DatasetIterator::next() {
        "DatasetIterator::next: the dataset of this worker has ended; try repeat(), or try_next()");
 }
 
+std::optional<PerReplica<Batch>> DistributedIterator::try_next() {
+  if (!place_) {
+    place_ = dataset_.begin();
+  } else if (*place_ != dataset_.end()) {
+    ++*place_;
+  }
+  if (*place_ == dataset_.end()) return std::nullopt;
+  return **place_;
+}
+
+PerReplica<Batch> DistributedIterator::next() {
+  if (auto batches = try_next()) return std::move(*batches);
+  fail(ErrorCode::kOutOfRange,
+       "DistributedIterator::next: the dataset of this worker has ended; try repeat(), or "
+       "try_next()");
+}
+
 }  // namespace tutti

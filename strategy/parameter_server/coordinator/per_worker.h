@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/data/dataset.h"
+#include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
 
 namespace tutti {
@@ -41,18 +42,36 @@ class DatasetIterator {
   std::shared_ptr<ElementIterator> elements_;
 };
 
+/// One worker's pass over a dataset that is distributed over the replicas of the worker: a batch
+/// for each of them. A handle. Used by one thread at a time.
+class DistributedIterator {
+ public:
+  explicit DistributedIterator(DistributedDataset dataset) : dataset_(std::move(dataset)) {}
+  /// Throws kOutOfRange at the end.
+  PerReplica<Batch> next();
+  /// Nothing at the end.
+  std::optional<PerReplica<Batch>> try_next();
+
+ private:
+  DistributedDataset dataset_;                         // lives as long as its pass
+  std::optional<DistributedDataset::Iterator> place_;  // nothing before the first batch
+};
+
 /// A dataset that each worker reads for itself. Made by create_per_worker_dataset(). A handle.
-class PerWorkerDataset {
+template <class Iterator>
+class PerWorkerDatasetOf {
  public:
   /// A new pass on each worker; the order of shuffles differs from worker to worker and from pass
   /// to pass.
-  PerWorkerValues<DatasetIterator> iterate() const { return iterate_(); }
+  PerWorkerValues<Iterator> iterate() const { return iterate_(); }
 
  private:
   friend class ClusterCoordinator;
-  explicit PerWorkerDataset(std::function<PerWorkerValues<DatasetIterator>()> iterate)
+  explicit PerWorkerDatasetOf(std::function<PerWorkerValues<Iterator>()> iterate)
       : iterate_(std::move(iterate)) {}
-  std::function<PerWorkerValues<DatasetIterator>()> iterate_;
+  std::function<PerWorkerValues<Iterator>()> iterate_;
 };
+using PerWorkerDataset = PerWorkerDatasetOf<DatasetIterator>;
+using PerWorkerDistributedDataset = PerWorkerDatasetOf<DistributedIterator>;
 
 }  // namespace tutti

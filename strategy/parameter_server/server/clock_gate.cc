@@ -44,6 +44,11 @@ std::vector<HeldRead> ClockGate::leave(std::uint64_t client) {
   return released;
 }
 
+std::set<int> ClockGate::ended() const {
+  const MutexLock lock(mutex_);
+  return table_.ended();
+}
+
 void ClockGate::drop_reads_of(std::uint64_t owner) {
   std::vector<HeldRead> dropped;  // destroyed after the lock: their answers go where they go
   const MutexLock lock(mutex_);

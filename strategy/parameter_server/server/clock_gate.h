@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "tutti/core/sync.h"
@@ -32,6 +33,8 @@ class ClockGate {
                        std::vector<HeldRead>& released);
   /// The client is gone, and nobody waits for it any more.
   std::vector<HeldRead> leave(std::uint64_t client);
+  /// See ClockTable.
+  std::set<int> ended() const;
   /// Nobody wants the answers of this owner's reads any more.
   void drop_reads_of(std::uint64_t owner);
   std::vector<HeldRead> take_all();

@@ -22,6 +22,7 @@ ClockTable::Worker& ClockTable::join(std::uint64_t client, const TellClock& tell
          " do not agree about the staleness that they allow: ", bound_text(worker.staleness),
          " and ", bound_text(tell.staleness), "; expected one bound, try the same options on all");
   }
+  ended_.erase(tell.worker);
   return workers_.insert_or_assign(client, Worker{tell.worker, clock, tell.staleness})
       .first->second;
 }
@@ -32,7 +33,7 @@ OperationAnswer ClockTable::tell(std::uint64_t client, const TellClock& tell) {
   OperationAnswer answer;
   answer.num_steps = tell.clock;
   if (tell.event == Event::kLeave) {
-    leave(client);
+    if (leave(client)) ended_.insert(tell.worker);
   } else if (tell.event == Event::kAsk) {
     answer.value = all();
     answer.num_steps = known == workers_.end() ? 0 : known->second.clock;

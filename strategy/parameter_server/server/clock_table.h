@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "tutti/strategy/parameter_server/protocol/operation.h"
@@ -21,6 +22,9 @@ class ClockTable {
   OperationAnswer tell(std::uint64_t client, const TellClock& tell);
   /// Whether it was there.
   bool leave(std::uint64_t client) { return workers_.erase(client) != 0; }
+  /// Numbers of workers that said that they end (kLeave) and have not joined since. One whose
+  /// connection broke is not among them: it may be started again.
+  const std::set<int>& ended() const { return ended_; }
 
   /// The clock that all workers must have reached before this client may read; 0: any.
   std::uint64_t wanted_by(std::uint64_t client) const;
@@ -42,6 +46,7 @@ class ClockTable {
   Tensor all() const;
 
   std::map<std::uint64_t, Worker> workers_;  // by client
+  std::set<int> ended_;
 };
 
 }  // namespace tutti::internal

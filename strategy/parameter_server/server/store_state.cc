@@ -49,6 +49,22 @@ void VariableStore::fail_waiting_reads(const Error& error) {
   for (const HeldRead& each : clocks_.take_all()) each.read.answers->fail(error);
 }
 
+/// Those of steps for which too few workers are left.
+void VariableStore::fail_hopeless_reads() {
+  const std::set<int> ended = clocks_.ended();
+  for (const auto& shard : all_shards()) {
+    std::vector<WaitingRead> failed;
+    std::optional<Error> why;
+    {
+      const ShardLocks lock({shard.get()});
+      if (shard->waiting.empty()) continue;
+      why = shard->why_no_step(ended);
+      if (why) failed.swap(shard->waiting);
+    }
+    for (const WaitingRead& each : failed) each.answers->fail(*why);
+  }
+}
+
 void VariableStore::end_client(std::uint64_t client) {
   {
     const MutexLock lock(mutex_);

@@ -51,6 +51,22 @@ void StoredShard::update(const UpdateRule& rule, std::span<StoredShard* const> s
   for (StoredShard* slot : slots) ++slot->version;
 }
 
+std::optional<Error> StoredShard::why_no_step(const std::set<int>& ended) const {
+  std::vector<int> gone;
+  for (const int rank : ended) {
+    if (rank < num_ranks && !accumulator.has_given(num_steps, rank)) gone.push_back(rank);
+  }
+  const int num_left = num_ranks - static_cast<int>(gone.size());
+  if (num_left >= num_to_aggregate) return std::nullopt;
+  return Error(ErrorCode::kOutOfRange,
+               concat(spec.to_string(), ": step ", num_steps,
+                      " will not be made: ", gone.size() == 1 ? "worker " : "workers ", join(gone),
+                      gone.size() == 1 ? " has" : " have", " ended; expected gradients of ",
+                      num_to_aggregate, " of ", num_ranks, " workers, got ", num_left,
+                      " at most; this is the end of training (try ending by the number of steps ",
+                      "made, which optimizer.iterations() counts, on all workers)"));
+}
+
 void StoredShard::end_waiting(std::vector<EndedRead>& ended) {
   std::erase_if(waiting, [&](WaitingRead& each) {
     if (each.at_least_steps > num_steps) return false;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -39,6 +41,9 @@ struct StoredShard {
   /// Applies the rule, and counts a version on the shard and its slots.
   void update(const UpdateRule& rule, std::span<StoredShard* const> slots,
               const UpdateShard& update);
+  /// Why the next synchronous step will never be made: without the ranks that have `ended` too few
+  /// are left that gave for it or may still. Nothing: it may be, or nobody has given to this shard.
+  std::optional<Error> why_no_step(const std::set<int>& ended) const;
   /// Reads that waited for what there is now.
   void end_waiting(std::vector<EndedRead>& ended);
 
@@ -49,6 +54,9 @@ struct StoredShard {
   std::uint64_t version;
   std::uint64_t num_steps = 0;
   SyncAccumulator accumulator;
+  // Of the newest gradient of a synchronous step; 0: there was none.
+  int num_ranks = 0;
+  int num_to_aggregate = 0;
   std::vector<WaitingRead> waiting;
 };
 

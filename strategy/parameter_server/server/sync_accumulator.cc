@@ -105,6 +105,11 @@ std::optional<UpdateShard> SyncAccumulator::take_complete(std::uint64_t num_step
   return update;
 }
 
+bool SyncAccumulator::has_given(std::uint64_t step, int rank) const {
+  const auto held = steps_.find(step);
+  return held != steps_.end() && held->second.contains(rank);
+}
+
 std::size_t SyncAccumulator::num_held() const {
   std::size_t count = 0;
   for (const auto& [step, given] : steps_) count += given.size();

@@ -106,8 +106,10 @@ void VariableStore::run(const OperationBatch& batch, Call& call) {
     statistics_.num_applied_before += num_applied_before;
   }
   call.answers->let_go();
+  if (call.hopeless) call.answers->fail(*call.hopeless);
   for (EndedRead& read : call.ended) read.answers->set(read.index, std::move(read.answer));
   go_on_with(std::move(call.released));
+  if (call.has_left) fail_hopeless_reads();
 }
 
 CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num_applied_before,
@@ -179,7 +181,7 @@ void VariableStore::apply_one(const CheckedOperation& checked, std::size_t index
   const Operation& operation = *checked.operation;
   if (auto read = read_of(operation, call.answers, index, call.owner)) {
     HeldRead held{call.client, checked.shard, std::move(*read)};
-    if (clocks_.passes(held)) read_now_or_later(*checked.shard, std::move(held.read));
+    if (clocks_.passes(held)) read_now_or_later(*checked.shard, std::move(held.read), call);
     return;
   }
   OperationAnswer answer;
@@ -188,6 +190,7 @@ void VariableStore::apply_one(const CheckedOperation& checked, std::size_t index
   } else if (const auto* tell = std::get_if<TellClock>(&operation)) {
     try {
       answer = clocks_.tell(call.client, *tell, call.released);
+      call.has_left |= tell->event == TellClock::Event::kLeave;
     } catch (const Error& error) {  // refused; the batch changes nothing
       return call.answers->fail(error);
     }
@@ -200,9 +203,11 @@ void VariableStore::apply_one(const CheckedOperation& checked, std::size_t index
 }
 
 /// The shard is locked. The batch has not been let go, so that nobody is called here.
-void VariableStore::read_now_or_later(StoredShard& shard, WaitingRead read) {
+void VariableStore::read_now_or_later(StoredShard& shard, WaitingRead read, Call& call) {
   if (read.at_least_steps > shard.num_steps) {
-    shard.waiting.push_back(std::move(read));
+    auto why = shard.why_no_step(clocks_.ended());
+    if (!why) return shard.waiting.push_back(std::move(read));
+    call.hopeless = std::move(why);
     return;
   }
   OperationAnswer answer =
@@ -254,6 +259,8 @@ void VariableStore::take_sync(const CheckedOperation& operation, const UpdateSha
   std::vector<StoredShard*> slots = operation.shards();
   slots.erase(slots.begin());
   const SyncAccumulator::Taken taken = shard.accumulator.take(update, shard.num_steps);
+  shard.num_ranks = update.sync->num_ranks;
+  shard.num_to_aggregate = update.sync->num_to_aggregate;
   std::uint64_t num_complete = 0;
   while (auto complete = shard.accumulator.take_complete(shard.num_steps, shard.spec.shape())) {
     if (operation.rule) {

@@ -85,14 +85,17 @@ class VariableStore final : public VariableService {
     std::vector<EndedRead> ended = {};
     std::vector<HeldRead> released = {};
     std::unique_ptr<ShardLocks> locks = {};  // of all its shards, where a keeper got it
+    std::optional<Error> hopeless = {};  // why a read of this batch would wait for ever
+    bool has_left = false;               // a worker said that it ends
   };
   void run(const OperationBatch& batch, Call& call);
   CheckedBatch check(const OperationBatch& batch, std::uint64_t num_applied_before, Call& call);
   void keep(const OperationBatch& batch, const CheckedBatch& checked, Call& call);
   void apply_checked(const CheckedBatch& batch, Call& call);
   void apply_one(const CheckedOperation& operation, std::size_t index, Call& call);
-  void read_now_or_later(StoredShard& shard, WaitingRead read);
+  void read_now_or_later(StoredShard& shard, WaitingRead read, Call& call);
   void go_on_with(std::vector<HeldRead> released);
+  void fail_hopeless_reads();
   void change(const CheckedOperation& operation, std::vector<EndedRead>& ended);
   void take_sync(const CheckedOperation& operation, const UpdateShard& update,
                  std::vector<EndedRead>& ended);

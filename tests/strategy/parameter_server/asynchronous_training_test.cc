@@ -5,6 +5,7 @@
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"
+#include "tutti/strategy/parameter_server/cached_reads.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
@@ -82,6 +83,89 @@ TEST(AsynchronousTraining, CCO_15_RunAndReduceWithinAStep) {
   for (int i = 0; i < 2; ++i) (void)coordinator.schedule("add");
   coordinator.join();
   EXPECT_EQ(first.value().item(), 6.0F);
+}
+
+TEST(AsynchronousTraining, CCO_17_WhatWasReadInAScopeStays) {
+  const testing::HangWatchdog watchdog("CCO-17");
+  ParameterServerStrategy strategy(with_workers(1, 2, 2));
+  const auto scope = strategy.scope();
+  Variable v(num(1.0), {.name = "v"});
+  ClusterCoordinator coordinator(strategy);
+  coordinator.define("read", [&] {
+    std::vector<Tensor> values;
+    {
+      const CachedReadsScope cached;
+      values.push_back(v.value());
+      v.assign(num(5.0));
+      values.push_back(v.value());
+      const auto each = strategy.run([&] { return v.value(); });
+      values.insert(values.end(), each.begin(), each.end());
+    }
+    values.push_back(v.value());
+    return values;
+  });
+  coordinator.define("nest", [&] {
+    const CachedReadsScope outer;
+    const CachedReadsScope inner;
+  });
+  coordinator.start();
+  std::vector<double> values;
+  for (const Tensor& each : coordinator.schedule("read").fetch<std::vector<Tensor>>()) {
+    values.push_back(each.item());
+  }
+  EXPECT_THAT(values, ElementsAre(1, 1, 1, 1, 5));
+  (void)coordinator.schedule("nest");
+  const Error error = error_of([&] { coordinator.join(); });
+  EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(error.message(), ::testing::HasSubstr("CachedReadsScope: made inside another one"));
+  EXPECT_EQ(coordinator.schedule("read").fetch<std::vector<Tensor>>().front().item(), 5.0F)
+      << "a scope that failed has ended";
+}
+
+TEST(AsynchronousTraining, CCO_18_EachWorkersBatchesAreCutForItsReplicas) {
+  const testing::HangWatchdog watchdog("CCO-18");
+  for (const int replicas : {1, 2, 4}) {
+    ParameterServerStrategy strategy(with_workers(2, 2, replicas));
+    ClusterCoordinator coordinator(strategy);
+    coordinator.define("local results", [&](DistributedIterator& iterator) {
+      std::vector<Tensor> results;
+      for (const Tensor& each :
+           strategy.run([](const Batch& batch) { return batch.features(); }, iterator.next())) {
+        results.push_back(each);
+      }
+      return results;
+    });
+    const auto cut = coordinator.create_per_worker_dataset([&](const InputContext& context) {
+      EXPECT_EQ(context.num_input_pipelines, 2);
+      return strategy.distribute_dataset(Dataset::range(1, 11).batch(4));
+    });
+    const auto by_function = coordinator.create_per_worker_dataset([&](const InputContext&) {
+      return strategy.distribute_datasets_from_function(
+          [](const InputContext&) { return Dataset::range(1, 11).batch(1); });
+    });
+    coordinator.start();
+    const auto lists = [](const Nest& nest) {
+      std::vector<std::vector<double>> values;
+      for (const Nest& each : *nest.list()) values.push_back(each.tensor()->to_doubles());
+      return values;
+    };
+    std::vector<std::vector<double>> split, single;
+    for (int r = 0; r < replicas; ++r) {
+      split.emplace_back();
+      for (int i = 0; i < 4 / replicas; ++i) split.back().push_back(1 + r * (4 / replicas) + i);
+      single.push_back({1.0 + r});
+    }
+    for (const Nest& each : coordinator.run_on_each("local results", cut.iterate())) {
+      EXPECT_EQ(lists(each), split) << replicas << " replicas";
+    }
+    for (const Nest& each : coordinator.run_on_each("local results", by_function.iterate())) {
+      EXPECT_EQ(lists(each), single) << replicas << " replicas";
+    }
+    const auto iterator = cut.iterate();
+    for (int i = 0; i < 7; ++i) (void)coordinator.schedule("local results", iterator);
+    const Error error = error_of([&] { coordinator.join(); });
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfRange) << "two workers have three batches each";
+  }
 }
 
 TEST(AsynchronousTraining, StepsMayNotMakeVariables) {

@@ -71,6 +71,48 @@ TEST(ParameterServerStrategy, PS2_01_S2_12_S3_22_VariablesOfTheScopeGoRoundTheSe
   }
 }
 
+/// Puts variables on a device of its own choice, unless it hands them on to another creator.
+class ChoosingCreator final : public VariableCreator {
+ public:
+  explicit ChoosingCreator(VariableCreator* next = nullptr) : next_(next) {}
+  std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
+                                          const RandomKey& key, VariableOptions options) override {
+    ++num_asked;
+    if (next_ != nullptr) return next_->create(initializer, key, std::move(options));
+    const Device chosen{DeviceType::kCpu, 5};
+    return make_local_storage(initializer({chosen, key}), chosen, std::move(options));
+  }
+  int num_asked = 0;
+
+ private:
+  VariableCreator* const next_;
+};
+
+TEST(ParameterServerStrategy, PS2_03_TheInnermostCreatorDecides) {
+  ParameterServerStrategy strategy(with_servers(3));
+  const Device chosen{DeviceType::kCpu, 5};
+  const auto make = [](const char* name) { return Variable(counting({2}), {.name = name}); };
+  ChoosingCreator around;
+  const VariableCreatorScope around_scope(around);
+  EXPECT_THAT(make("outside").storage().devices(), ElementsAre(chosen));
+  const auto scope = strategy.scope();
+  EXPECT_THAT(devices_of(strategy, make("of the scope")), ElementsAre(task(0)));
+  EXPECT_EQ(around.num_asked, 1) << "the strategy's scope is the inner one";
+  {
+    ChoosingCreator handing_on(&VariableCreator::current());
+    const VariableCreatorScope inside(handing_on);
+    EXPECT_THAT(devices_of(strategy, make("handed on")), ElementsAre(task(1)));
+    EXPECT_EQ(handing_on.num_asked, 1);
+    ChoosingCreator choosing;
+    const VariableCreatorScope innermost(choosing);
+    EXPECT_THAT(make("chosen").storage().devices(), ElementsAre(chosen));
+  }
+  const Variable last = make("last");
+  EXPECT_THAT(devices_of(strategy, last), ElementsAre(task(2))) << "the count goes on";
+  const ParameterServerStrategy::ColocationScope beside(strategy, last);
+  EXPECT_THAT(devices_of(strategy, make("beside")), ElementsAre(task(2)));
+}
+
 TEST(ParameterServerStrategy, PS2_05_ShardsOfRowsTheFirstOnesLonger) {
   ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(2)));
   const auto scope = strategy.scope();
@@ -123,6 +165,24 @@ TEST(ParameterServerStrategy, PS2_10_AColocatedVariableIsWholeAndBesideThatShard
   EXPECT_THAT(devices_of(strategy, after), ElementsAre(task(2), task(0)));
   EXPECT_TUTTI_ERROR(ParameterServerStrategy::ColocationScope(strategy, variable, 2),
                      ErrorCode::kInvalidArgument, "expected 0 .. 1");
+}
+
+TEST(ParameterServerStrategy, PS2_13_WhatReplicasAssignIsAddedUp) {
+  const testing::HangWatchdog watchdog("PS2-13");
+  for (const int replicas : {1, 2, 3}) {
+    ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(3), replicas));
+    const auto scope = strategy.scope();
+    Variable v(Tensor::zeros({8}), {.name = "v", .aggregation = VariableAggregation::kSum});
+    strategy.run([&] {
+      const auto replica = static_cast<float>(ReplicaContext::current().replica_id());
+      v.assign(Tensor::from<float>({8}, {replica + 10, 1, 2, 3, 4, 5, 6, 7},
+                                   ReplicaContext::current().device()));
+    });
+    std::vector<double> expected;
+    for (int i = 0; i < 8; ++i) expected.push_back(i * replicas);
+    for (int r = 0; r < replicas; ++r) expected[0] += r + 10;
+    EXPECT_EQ(numbers(v.value()), expected) << replicas << " replicas";
+  }
 }
 
 TEST(ParameterServerStrategy, PS2_11_InitialValuesDoNotDependOnTheNumberOfShards) {

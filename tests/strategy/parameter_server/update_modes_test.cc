@@ -131,6 +131,40 @@ TEST(UpdateModes, S3_23_AsynchronousWorkersLoseNoUpdate) {
   EXPECT_EQ(num_gradients, static_cast<std::uint64_t>(kWorkers * kSteps));
 }
 
+/// What replica_device_setter did: clients that never met agree by the order of creation.
+TEST(UpdateModes, S3_22_AClientPerWorkerPlacesVariablesAlike) {
+  const Services servers = make_servers(3);
+  const auto places = [&](int worker, VariablePlacement placement) {
+    ParameterServerOptions options = options_of(UpdateMode::kAsync);
+    options.placement = placement;
+    ParameterServerStrategy strategy(worker, 2, servers, options);
+    const auto scope = strategy.scope();
+    const bool is_round = placement == VariablePlacement::kRoundRobin;
+    std::vector<std::string> devices;
+    for (const int rows : {8, 2, 4, 1, 1, 6}) {
+      const Tensor first = Tensor::full({rows}, worker + 1.0);
+      const Variable variable(first,
+                              {.name = concat(is_round ? "round " : "bytes ", devices.size())});
+      // The first client's values, for both.
+      EXPECT_EQ(variable.value().to_doubles()[0], 1.0);
+      devices.push_back(strategy.shards_of(variable).front().device);
+    }
+    return devices;
+  };
+  const auto on = [](std::vector<int> tasks) {
+    std::vector<std::string> devices;
+    for (const int task : tasks) {
+      devices.push_back(concat("/job:ps/replica:0/task:", task, "/device:CPU:0"));
+    }
+    return devices;
+  };
+  for (const int worker : {0, 1}) {
+    EXPECT_EQ(places(worker, VariablePlacement::kRoundRobin), on({0, 1, 2, 0, 1, 2}));
+    // By what they have so far: 8 | 2 | 4, then 1 and 1 to the second, 6 as well.
+    EXPECT_EQ(places(worker, VariablePlacement::kLeastBytes), on({0, 1, 2, 1, 1, 1}));
+  }
+}
+
 /// By counts, for times would depend on the machine: whenever the slow worker has read, two others
 /// make five steps more before it goes on.
 TEST(UpdateModes, S2_03_ASlowAsynchronousWorkerSlowsNobody) {
@@ -370,6 +404,59 @@ TEST(UpdateModes, S3_25_GradientsOfALateBackupWorkerAreDroppedAndCounted) {
   const auto told = statistics_of(servers);
   EXPECT_EQ(told.num_stale_dropped, 2u);  // of w and of the iterations
   EXPECT_EQ(told.num_sync_steps, 8u);     // four of each
+}
+
+/// Two of three make a step. Each counts its own steps; when two have ended, the third has a step
+/// left that nobody else gives for: tf's token queue says OutOfRange then.
+TEST(UpdateModes, S3_25_AReadOfAStepThatNobodyIsLeftForFailsAtOnce) {
+  const testing::HangWatchdog watchdog("the last worker", std::chrono::seconds(30));
+  ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
+  options.replicas_to_aggregate = 2;
+  const Services servers = make_servers(2);
+  Gathering gathering(3);
+  std::atomic<int> num_ended = 0;
+  const auto begin = Clock::system().now();
+  const auto errors = errors_of_ranks(3, [&](int worker) {
+    {
+      ParameterServerStrategy strategy(worker, 3, servers, options);
+      const auto scope = strategy.scope();
+      Countdown countdown;
+      for (int i = 0; i < 4; ++i) {
+        countdown.step(strategy, [&] {
+          if (i == 0) gathering.meet();
+          if (i == 0 && worker == 2) wait_for(num_ended, 2);
+        });
+      }
+    }
+    ++num_ended;
+  });
+  EXPECT_EQ(errors[0], "");
+  EXPECT_EQ(errors[1], "");
+  // Worker 2's first gradient came late; its second one is of step 4, alone.
+  EXPECT_THAT(errors[2], AllOf(HasSubstr("step 4 will not be made: workers 0, 1 have ended"),
+                               HasSubstr("expected gradients of 2 of 3 workers, got 1 at most")));
+  EXPECT_EQ(statistics_of(servers).num_sync_steps, 8u);  // four of w and of the iterations
+  EXPECT_LT(seconds_between(begin, Clock::system().now()), 20.0) << "patience is ten minutes";
+}
+
+/// The same for one that waits already when the other ends.
+TEST(UpdateModes, S3_25_AReadThatWaitsFailsWhenTooFewAreLeft) {
+  const testing::HangWatchdog watchdog("a waiting worker", std::chrono::seconds(30));
+  const Services servers = make_servers(1);
+  Gathering gathering(2);
+  Event gave;
+  const auto errors =
+      run_apart(2, servers, options_of(UpdateMode::kSyncReplicas), [&](Strategy& strategy) {
+        const auto scope = strategy.scope();
+        Countdown countdown;
+        const bool ends = strategy.worker() == 1;
+        countdown.step(strategy, [&] { gathering.meet(); });
+        if (ends) return (void)gave.wait_until(TimePoint::max());
+        countdown.step(strategy, [&] { gave.set(); });
+        countdown.step(strategy);
+      });
+  EXPECT_THAT(errors[0], HasSubstr("step 1 will not be made: worker 1 has ended"));
+  EXPECT_EQ(errors[1], "");
 }
 
 TEST(UpdateModes, AWorkerApartStopsAlone) {

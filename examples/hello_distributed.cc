@@ -1,0 +1,63 @@
+// The hello program of the Distributed TensorFlow guide: a server, and a session on its target.
+// SPDX-License-Identifier: Apache-2.0
+//
+// In one process:    hello_distributed
+// In two:            hello_distributed --serve 2222        (ends when its last session has ended)
+//                    hello_distributed --target grpc://127.0.0.1:2222
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "examples/common/example_options.h"
+#include "tutti/tutti.h"
+
+using namespace tutti;
+using namespace tutti::examples;
+
+namespace {
+
+/// A step of the server's program: a session asks for it by name.
+ServerOptions with_steps() {
+  ServerOptions options;
+  options.steps.define("add", [](const Tensor& a, const Tensor& b) { return a + b; });
+  return options;
+}
+
+void say_hello(const std::string& target, double timeout = 30.0) {
+  const auto milliseconds = static_cast<std::int64_t>(timeout * 1000.0);
+  Session session(target, {.connect_timeout = std::chrono::milliseconds(milliseconds)});
+  const TaskValue constant = session.constant("Hello, distributed TensorFlow!");
+  std::printf("%s\n", constant.fetch<std::string>().c_str());
+  const TaskValue sum = session.run("add", Tensor(1.0f), session.constant(Tensor(2.0f)));
+  std::fprintf(stderr, "1 + 2 on %s: %g\n", sum.device().c_str(), sum.fetch<float>());
+}
+
+int serve(std::int64_t port) {
+  Server server(ClusterSpec({{"local", {concat("127.0.0.1:", port)}}}), "local", 0, with_steps());
+  server.join();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::int64_t port = 0;
+  double timeout = 30.0;
+  std::string target;
+  Flags flags("Says hello by way of a server");
+  flags.add("--serve", port, "serves at this port of 127.0.0.1");
+  flags.add("--target", target, "a server that runs already: grpc://host:port");
+  flags.add("--timeout", timeout, "seconds that the server is waited for");
+  const int code = flags.parse(argc, argv);
+  if (code >= 0) return code;
+  return run_example([&] {
+    if (port != 0) return serve(port);
+    if (!target.empty()) {
+      say_hello(target, timeout);
+      return 0;
+    }
+    const auto server = Server::create_local_server(with_steps());
+    say_hello(server->target());
+    return 0;
+  });
+}

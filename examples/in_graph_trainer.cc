@@ -1,0 +1,117 @@
+// In-graph replication as in the Distributed TensorFlow guide: one client drives copies of the
+// computation on all workers, on one set of variables that lives on parameter servers.
+// SPDX-License-Identifier: Apache-2.0
+//
+// In one command: tutti run --chief --workers 2 --ps 1 -- in_graph_trainer
+// Alone: a server in this process is everything.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "examples/common/example_options.h"
+#include "tutti/tutti.h"
+
+using namespace tutti;
+using namespace tutti::examples;
+
+namespace {
+
+struct TrainerOptions {
+  std::int64_t steps = 100;
+  std::int64_t batch_size = 64;
+  double learning_rate = 0.1;
+};
+
+/// What every worker can do. Gradients and the replica's share of the loss.
+TaskSteps worker_steps() {
+  TaskSteps steps;
+  steps.define("train", [](const Tensor& kernel, const Tensor& bias, const Tensor& images,
+                           const Tensor& labels, std::int64_t global_batch) {
+    GradientTape tape;
+    tape.watch(kernel), tape.watch(bias);
+    const Tensor logits = matmul(reshape(images, {images.shape()[0], 784}), kernel) + bias;
+    const Tensor per_example = losses::sparse_categorical_crossentropy(labels, logits);
+    const Tensor loss = compute_average_loss(per_example, global_batch);
+    const std::vector<Tensor> sources{kernel, bias};
+    const std::vector<Gradient> gradients = tape.gradient(loss, sources);
+    return std::pair(std::vector<Tensor>{gradients[0].dense(), gradients[1].dense()}, loss);
+  });
+  return steps;
+}
+
+int train(const std::string& target, const TrainerOptions& options) {
+  Session session(target);
+  const int replicas = std::max(1, session.cluster().count("worker"));
+  const auto on = [&](const std::string& job, int task) {
+    return session.cluster().has_job(job) ? concat("/job:", job, "/task:", task) : "";
+  };
+  std::vector<TaskVariable> variables;
+  for (const auto& [name, shape] : {std::pair("kernel", Shape{784, 10}), {"bias", Shape{10}}}) {
+    const Tensor zeros = Tensor::zeros(shape);
+    const DeviceScope ps(on("ps", 0));
+    variables.push_back(session.variable(name, zeros));
+  }
+  TaskOptimizer optimizer(session, variables, std::make_shared<SgdRule>(), options.learning_rate);
+
+  float first = 0.0f, last = 0.0f;
+  std::int64_t step = 0;
+  for (const auto& batch :
+       load_mnist("", Split::kTrain).shuffle(60'000, 1).batch(options.batch_size).repeat()) {
+    if (step++ == options.steps) break;
+    const std::int64_t global = batch[0].shape()[0];
+    const std::int64_t rows = (global + replicas - 1) / replicas;
+    std::vector<TaskValue> gradients, losses;
+    for (int r = 0; r < replicas; ++r) {
+      const std::int64_t begin = std::min(r * rows, global);
+      const std::int64_t count = std::min(rows, global - begin);
+      const Tensor images = batch[0].rows(begin, count), labels = batch[1].rows(begin, count);
+      const DeviceScope worker(on("worker", r));
+      const TaskValue result =
+          session.run("train", variables[0], variables[1], images, labels, global);
+      gradients.push_back(result.element(0));
+      losses.push_back(result.element(1));
+    }
+    optimizer.apply_gradients(gradients);  // all that was asked so far runs on the tasks
+    last = 0.0f;
+    for (const TaskValue& each : losses) last += each.fetch<float>();
+    if (step == 1) first = last;
+    if (step % 20 == 0) std::printf("step %d loss %.4f\n", static_cast<int>(step), last);
+  }
+  session.wait();
+  for (const SessionTransfer& each : session.transfers()) {
+    std::printf("%s -> %s: %d values, %.1f MB\n", each.from.c_str(), each.to.c_str(),
+                static_cast<int>(each.values), static_cast<double>(each.bytes) / 1e6);
+  }
+  return last < first ? 0 : 1;
+}
+
+int run(const TrainerOptions& options) {
+  const auto resolver = resolver_from_environment();
+  ServerOptions how;
+  how.steps = worker_steps();
+  if (resolver->cluster_spec().empty()) {
+    const auto server = Server::create_local_server(how);
+    return train(server->target(), options);
+  }
+  ClusterSpec::Jobs serving = resolver->cluster_spec().as_dict();
+  serving.erase("chief");  // the client
+  const ClusterSpec cluster(serving);
+  const Task self = resolver->task().value();
+  if (self.type == "chief") {
+    return train(concat(to_string(how.wire), "://", cluster.task_address("worker", 0)), options);
+  }
+  Server(cluster, self.type, self.index, how).join();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  TrainerOptions options;
+  Flags flags("Trains on Fashion-MNIST with one client for all workers");
+  flags.add("--steps", options.steps, "global batches");
+  flags.add("--batch-size", options.batch_size, "rows of a global batch");
+  flags.add("--learning-rate", options.learning_rate, "of gradient descent");
+  const int code = flags.parse(argc, argv);
+  return code >= 0 ? code : run_example([&] { return run(options); });
+}

@@ -1,0 +1,93 @@
+// What a session asks of the tasks of its cluster, and these of each other.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/cluster_spec.h"
+#include "tutti/cluster/rpc/packet.h"
+#include "tutti/strategy/parameter_server/coordinator/nest.h"
+
+namespace tutti::internal {
+
+/// A value on a task: what the session's operation number `op` gave there, or the part of it that
+/// `path` leads to (places in lists within lists).
+struct ValueAddress {
+  Task task = {};
+  std::uint64_t op = 0;  // from 1; 0: none
+  std::vector<int> path = {};
+  auto operator<=>(const ValueAddress&) const = default;
+};
+
+/// A value, or where it is.
+struct TaskArgument {
+  ValueAddress from = {};  // op 0: `value`
+  Nest value = {};
+};
+
+/// kOpen begins a session, and is answered with TaskWelcome. kPut to kUpdate are operations:
+/// numbered in the order of the program, done in the order in which they come, one at a time, and
+/// answered when they are done. kFetch is answered with a value when it is there; kTransfers with
+/// what came from other tasks.
+enum class TaskRequestKind : std::uint8_t {
+  kOpen,
+  kPut,             // arguments: the value
+  kRun,             // a step
+  kCreateVariable,  // arguments: the initial value; none: details are dtype, shape, a number
+  kReadVariable,
+  kAssignVariable,  // arguments: the value; details: AssignOp
+  kUpdateVariable,  // arguments: a gradient per replica; details: UpdateDetails
+  kFetch,           // arguments: where the value is
+  kRelease,         // arguments: values that nobody needs any more
+  kTransfers
+};
+
+struct TaskRequest {
+  TaskRequestKind kind = TaskRequestKind::kOpen;
+  std::uint64_t session = 0;  // random; below 2^63
+  std::uint64_t op = 0;
+  std::string name = {};    // of a step or variable; of who fetches
+  std::string device = {};  // of the task, for a step: "/device:CPU:1"; "": any
+  std::vector<TaskArgument> arguments = {};
+  Nest details = {};
+};
+
+/// Who answers, and what there is.
+struct TaskWelcome {
+  Task task = {};
+  std::string cluster = {};  // JSON
+  std::vector<std::string> devices = {};
+  std::string steps = {};  // StepRegistry::text()
+};
+
+/// How the server updates a variable with gradients.
+struct UpdateDetails {
+  std::string rule = {};  // describe_update_rule()
+  std::vector<std::string> slots = {};
+  double learning_rate = 0.0;
+  std::int64_t iteration = 0;
+};
+
+/// Whether the packet is a request of a session (and no batch of operations).
+bool is_task_request(const Packet& packet);
+/// Throws as encode_nest().
+Packet encode(const TaskRequest& request);
+/// Throws kDataLoss or kInvalidArgument for packets that encode() does not write.
+TaskRequest decode_task_request(const Packet& packet);
+
+/// Answers.
+Packet encode_answer(const Nest& nest);
+Nest decode_answer(const Packet& packet);
+Nest to_answer(const TaskWelcome& welcome);
+TaskWelcome to_welcome(const Nest& answer);
+Nest to_details(const UpdateDetails& details);
+UpdateDetails to_update_details(const Nest& details);
+
+/// The part of a value. Throws kInvalidArgument naming path and structure when there is none.
+Nest part_of(const Nest& value, const std::vector<int>& path);
+/// Of tensors and texts.
+std::size_t bytes_of(const Nest& nest);
+
+}  // namespace tutti::internal

@@ -1,0 +1,98 @@
+// Requests to sessions by number; sessions that end.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/session/task_sessions.h"
+
+#include <chrono>
+#include <utility>
+
+#include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
+
+namespace tutti::internal {
+
+std::vector<std::string> devices_of_task(const Task& task) {
+  std::vector<std::string> names{concat(task.device_prefix(), "/device:CPU:0")};
+  for (const Device& device : default_devices()) {
+    if (device.type != DeviceType::kGpu) continue;
+    names.push_back(concat(task.device_prefix(), "/device:GPU:", device.index));
+  }
+  return names;
+}
+
+TaskSessions::TaskSessions(TaskParts parts, std::function<TaskWelcome()> welcome)
+    : parts_(std::move(parts)), welcome_(std::move(welcome)) {}
+
+TaskSessions::~TaskSessions() {
+  std::map<std::uint64_t, Open> open;
+  std::vector<std::shared_ptr<TaskSession>> ended;
+  {
+    const MutexLock lock(mutex_);
+    open.swap(open_);
+    ended.swap(ended_);
+  }
+  for (const auto& [number, each] : open) each.session->end();
+}
+
+void TaskSessions::take(std::shared_ptr<RpcCall> call) {
+  TaskRequest request = decode_task_request(call->request());
+  if (request.kind == TaskRequestKind::kOpen) return open(*call, request);
+  const std::shared_ptr<TaskSession> session = find(request);
+  if (request.kind == TaskRequestKind::kFetch) {
+    session->fetch(request, std::move(call));
+  } else if (request.kind == TaskRequestKind::kRelease) {
+    session->release(request);
+    call->reply({});
+  } else if (request.kind == TaskRequestKind::kTransfers) {
+    call->reply(encode_answer(session->transfers()));
+  } else {
+    session->post(std::move(request), std::move(call));
+  }
+}
+
+void TaskSessions::open(RpcCall& call, const TaskRequest& request) {
+  const auto timeout = std::chrono::milliseconds(
+      integer_of(request.details, "session", "a timeout in milliseconds", 1, 1'000'000'000));
+  std::vector<std::shared_ptr<TaskSession>> reaped;  // destroyed without the lock
+  {
+    const MutexLock lock(mutex_);
+    std::erase_if(ended_, [&](std::shared_ptr<TaskSession>& each) {
+      if (!each->has_ended()) return false;
+      reaped.push_back(std::move(each));
+      return true;
+    });
+    had_one_ = true;
+    Open& own = open_[request.session];
+    if (own.session == nullptr) {
+      own = {call.peer().client, std::make_shared<TaskSession>(parts_, request.session, timeout)};
+    } else if (own.client != call.peer().client) {
+      fail(ErrorCode::kAlreadyExists, parts_.task, ": another client has a session of the number ",
+           request.session);
+    }
+  }
+  call.reply(encode_answer(to_answer(welcome_())));
+}
+
+std::shared_ptr<TaskSession> TaskSessions::find(const TaskRequest& request) const {
+  const MutexLock lock(mutex_);
+  const auto found = open_.find(request.session);
+  if (found != open_.end()) return found->second.session;
+  fail(ErrorCode::kAborted, parts_.task,
+       ": the session is not open here; expected one that lives: it has ended, or this task was "
+       "started again since it began; try a new Session");
+}
+
+void TaskSessions::client_left(const RpcPeer& peer) {
+  const MutexLock lock(mutex_);
+  std::erase_if(open_, [&](auto& each) TUTTI_REQUIRES(mutex_) {
+    if (each.second.client != peer.client) return false;
+    each.second.session->end();
+    ended_.push_back(std::move(each.second.session));
+    return true;
+  });
+}
+
+bool TaskSessions::are_over() const {
+  const MutexLock lock(mutex_);
+  return had_one_ && open_.empty();
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,52 @@
+// All sessions on one task.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/rpc/rpc_server.h"
+#include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/session/task_session.h"
+
+namespace tutti::internal {
+
+/// "/job:worker/replica:0/task:1/device:CPU:0", and the GPUs that this process may use.
+std::vector<std::string> devices_of_task(const Task& task);
+
+/// Opens sessions, hands requests to them, and ends those whose client has left. Threads: as
+/// RpcHandler.
+class TaskSessions final : public RpcHandler {
+ public:
+  /// `welcome`: what kOpen is answered with. `parts` refers to what outlives this object.
+  TaskSessions(TaskParts parts, std::function<TaskWelcome()> welcome);
+  ~TaskSessions() override;
+
+  /// A request for which is_task_request() holds.
+  void take(std::shared_ptr<RpcCall> call) override;
+  void client_left(const RpcPeer& peer) override;
+  /// A session was here, and none is any more.
+  bool are_over() const;
+
+ private:
+  struct Open {
+    std::uint64_t client = 0;  // RpcPeer::client
+    std::shared_ptr<TaskSession> session = {};
+  };
+  void open(RpcCall& call, const TaskRequest& request);
+  std::shared_ptr<TaskSession> find(const TaskRequest& request) const;
+
+  const TaskParts parts_;
+  const std::function<TaskWelcome()> welcome_;
+  mutable Mutex mutex_;
+  std::map<std::uint64_t, Open> open_ TUTTI_GUARDED_BY(mutex_);
+  /// Their threads may still do something.
+  std::vector<std::shared_ptr<TaskSession>> ended_ TUTTI_GUARDED_BY(mutex_);
+  bool had_one_ TUTTI_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace tutti::internal
