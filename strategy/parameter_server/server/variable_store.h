@@ -85,8 +85,8 @@ class VariableStore final : public VariableService {
     std::vector<EndedRead> ended = {};
     std::vector<HeldRead> released = {};
     std::unique_ptr<ShardLocks> locks = {};  // of all its shards, where a keeper got it
-    std::optional<Error> hopeless = {};  // why a read of this batch would wait for ever
-    bool has_left = false;               // a worker said that it ends
+    std::optional<Error> hopeless = {};      // why a read of this batch would wait for ever
+    bool has_left = false;                   // a worker said that it ends
   };
   void run(const OperationBatch& batch, Call& call);
   CheckedBatch check(const OperationBatch& batch, std::uint64_t num_applied_before, Call& call);
