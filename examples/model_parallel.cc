@@ -25,8 +25,8 @@ const SgdOptions kOptimizer{.learning_rate = 0.05, .momentum = 0.9};
 Tensor examples() { return random_normal({kBatch, kFeatures}, {.seed = 5}); }
 Tensor classes() { return argmax(slice(examples(), {0, 0}, {-1, kClasses}), 1); }
 
-// Trains any model on the one batch; the loss of the last step.
-double fit(Model model, const Options& options) {
+// Trains on the one batch; the loss of the last step.
+double fit(Sequential model, const Options& options) {
   model.compile({.optimizer = kOptimizer, .loss = "sparse_categorical_crossentropy"});
   return model
       .fit(examples(), classes(),

@@ -103,7 +103,7 @@ class FakeGpuMath final : public DeviceMath {
   }
   void fill(const DeviceTensor& tensor, double value) override {
     state_.note(concat(name_, " fill"));
-    const Tensor filled = Tensor::full(tensor.shape, value, tensor.dtype);
+    const Tensor filled = Tensor::full(tensor.shape, value, tensor.dtype, Device{});
     const FakeGpuAccess access(state_);
     std::memcpy(tensor.data, filled.bytes().data(), filled.num_bytes());
   }
