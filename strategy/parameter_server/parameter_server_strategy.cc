@@ -11,6 +11,7 @@
 #include "tutti/strategy/multi_worker/same_variable.h"
 #include "tutti/strategy/multi_worker/team_setup.h"
 #include "tutti/strategy/parameter_server/cached_reads.h"
+#include "tutti/strategy/parameter_server/client/first_values.h"
 #include "tutti/strategy/parameter_server/coordinated_job.h"
 #include "tutti/strategy/parameter_server/coordination.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_context.h"
@@ -107,9 +108,11 @@ struct ParameterServerStrategy::Parts {
     auto job = std::make_unique<internal::CoordinatedJob>(resolver, options.cluster, options.server,
                                                           options.durability);
     Parts parts{options.local, nullptr, job->servers()};
-    // A server makes the program's variables for itself, and never uses them.
-    if (parts.servers.empty())
-      parts.servers = internal::EmbeddedServers(job->cluster().count("ps")).services();
+    if (job->role() == internal::ParameterServerRole::kServer) {
+      for (int i = 0; i < job->cluster().count("ps"); ++i) {
+        parts.servers.push_back(std::make_shared<internal::FirstValues>(concat("ps ", i)));
+      }
+    }
     parts.coordinated = std::move(job);
     return parts;
   }

@@ -189,6 +189,8 @@ void CoordinatorCore::go_on_from_folder() {
 }
 
 void CoordinatorCore::write_journal(std::span<const std::byte> record) {
+  // The folder says where it goes on; the queue was made before.
+  if (journal_ == nullptr && !options_.snapshots.folder.empty()) return;
   if (journal_ != nullptr) {
     journal_->append(record);
     if (is_of_all_servers(record)) journal_->sync();

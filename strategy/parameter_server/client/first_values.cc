@@ -1,0 +1,61 @@
+// A shard lives as long as it is read.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/client/first_values.h"
+
+#include <utility>
+
+#include "tutti/strategy/parameter_server/server/stored_shard.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::uint64_t kVersion = 1;  // values never change
+
+Tensor value_of(const CreateShard& made) {
+  if (const auto* value = std::get_if<Tensor>(&made.initial_value)) return *value;
+  return std::get<ValueGenerator>(made.initial_value).rows(made.spec.first_row, made.spec.num_rows);
+}
+
+}  // namespace
+
+CreateShard FirstValues::find(ShardId shard) const {
+  const MutexLock lock(mutex_);
+  const auto found = made_.find(shard);
+  if (found != made_.end()) return found->second;
+  fail(ErrorCode::kNotFound, "there is no shard of the id ", shard, "; expected one that was ",
+       "created here");
+}
+
+OperationAnswer FirstValues::answer(const Operation& operation) {
+  OperationAnswer answer;
+  answer.version = kVersion;
+  if (const auto* create = std::get_if<CreateShard>(&operation)) {
+    const MutexLock lock(mutex_);
+    made_.try_emplace(create->spec.id(), *create);
+    return answer;
+  }
+  if (const auto* read = std::get_if<ReadShard>(&operation)) {
+    if (read->have_version != kVersion) answer.value = value_of(find(read->shard));
+    return answer;
+  }
+  if (const auto* read = std::get_if<ReadRows>(&operation)) {
+    const CreateShard made = find(read->shard);
+    return StoredShard(made.spec, value_of(made), kVersion).read(*read);
+  }
+  fail(ErrorCode::kFailedPrecondition, "the program of a server changes nothing; expected the ",
+       "chief, or a closure, to do that");
+}
+
+std::shared_ptr<PendingAnswers> FirstValues::start(OperationBatch batch) {
+  auto awaited = std::make_shared<AwaitedAnswers>(name_);
+  BatchResult result;
+  try {
+    for (const Operation& each : batch.operations) result.answers.push_back(answer(each));
+  } catch (const Error& error) {
+    result = {{}, error};
+  }
+  awaited->give(std::move(result));
+  return awaited;
+}
+
+}  // namespace tutti::internal
