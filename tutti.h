@@ -44,6 +44,8 @@
 #include "tutti/model/layers/layers.h"                    // Dense, Conv2D, ...
 #include "tutti/model/layers/loss_classes.h"              // loss functions and objects
 #include "tutti/model/layers/metric_classes.h"            // accuracy, mean, ...
+#include "tutti/model/parallel/parallel_dense.h"          // layers cut over devices
+#include "tutti/model/parallel/pipeline.h"                // models split over devices by layers
 #include "tutti/model/sequential.h"                       // models: compile, fit, evaluate, predict
 #include "tutti/optimizer/cosine_decay.h"                 // learning rates over time
 #include "tutti/optimizer/exponential_moving_average.h"   // averages of variables and numbers
@@ -64,5 +66,9 @@
 #include "tutti/strategy/parameter_server/session/session.h"            // steps on named tasks
 #include "tutti/strategy/parameter_server/session/task_optimizer.h"     // updates on their tasks
 #include "tutti/strategy/parameter_server/sharded_variable.h"           // several as one
-#include "tutti/strategy/recovery.h"  // going on when a worker dies
-#include "tutti/tensor/tensor_ops.h"  // operations on tensors
+#include "tutti/strategy/recovery.h"     // going on when a worker dies
+#include "tutti/tensor/device_memory.h"  // memory per device
+#include "tutti/tensor/device_scope.h"   // where things are made and run
+#include "tutti/tensor/placement_log.h"  // which operation runs where
+#include "tutti/tensor/tensor_ops.h"     // operations on tensors
+#include "tutti/tensor/transfers.h"      // what moves between devices

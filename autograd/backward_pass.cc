@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "tutti/autograd/gradients.h"
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/operand.h"
 
 namespace tutti::internal {
@@ -57,6 +58,7 @@ BackwardPass::BackwardPass(Recording& recording, std::vector<int> source_slots,
 
 std::vector<Gradient> BackwardPass::run(int target_slot, const Tensor& initial,
                                         const GradientTape::OnReady& on_ready) {
+  const NoDeviceScope where_the_operations_were;
   mark_dependents();
   mark_active(target_slot);
   order_sources();

@@ -89,12 +89,23 @@ Gradient GradientTape::gradient(const Tensor& target, const Tensor& source) {
 std::vector<Gradient> GradientTape::gradient_with(const Tensor& target,
                                                   const Tensor& output_gradient,
                                                   std::span<const Variable> sources) {
+  return gradient_with(target, output_gradient, sources, {});
+}
+
+std::vector<Gradient> GradientTape::gradient_with(const Tensor& target,
+                                                  const Tensor& output_gradient,
+                                                  std::span<const Variable> variables,
+                                                  std::span<const Tensor> values) {
   if (!output_gradient.defined()) {
     fail(ErrorCode::kInvalidArgument,
          "GradientTape::gradient_with: the output gradient is undefined; try gradient()");
   }
-  return impl_->gradient(target, output_gradient, impl_->slots(sources), {});
+  std::vector<int> slots = impl_->slots(variables);
+  for (const int slot : impl_->slots(values)) slots.push_back(slot);
+  return impl_->gradient(target, output_gradient, std::move(slots), {});
 }
+
+void GradientTape::stop() { impl_->recording.end(); }
 
 std::vector<Variable> GradientTape::watched_variables() const {
   return impl_->recording.variables();

@@ -51,6 +51,13 @@ class GradientTape {
   /// The same with d(something) / d target given instead of ones.
   std::vector<Gradient> gradient_with(const Tensor& target, const Tensor& output_gradient,
                                       std::span<const Variable> sources);
+  /// With respect to variables and to tensors in one walk: those of `values` stand last.
+  std::vector<Gradient> gradient_with(const Tensor& target, const Tensor& output_gradient,
+                                      std::span<const Variable> variables,
+                                      std::span<const Tensor> values);
+
+  /// Ends the recording; gradients can be asked for as before, from now on on any thread.
+  void stop();
 
   /// The variables that were watched, in order of first use.
   std::vector<Variable> watched_variables() const;

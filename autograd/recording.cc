@@ -6,6 +6,7 @@
 
 #include "tutti/autograd/gradient_functions.h"
 #include "tutti/autograd/tape_stack.h"
+#include "tutti/tensor/transfers.h"
 
 namespace tutti::internal {
 namespace {
@@ -124,6 +125,14 @@ void Recording::on_op(const OpCall& call, std::span<const Tensor> outputs) {
   node.call.inputs = selected(call.inputs, used_inputs(call));
   node.outputs = selected(outputs, used_outputs(call));
   add(std::move(node), call.inputs, outputs);
+}
+
+void Recording::on_transfer(const Tensor& from, const Tensor& to, const SourceLocation& where) {
+  if (recording_stopped() || slot_of(from) == kNoSlot) return;
+  on_custom(std::span(&from, 1), std::span(&to, 1),
+            [device = from.device(), where](std::span<const Tensor> dy) {
+              return std::vector{Gradient(transfer(Operand(dy[0], where), device))};
+            });
 }
 
 void Recording::on_custom(std::span<const Tensor> inputs, std::span<const Tensor> outputs,

@@ -45,6 +45,7 @@ class Recording final : public OpObserver {
   void on_read_of_rows(const Variable& variable, const Tensor& rows,
                        const BackwardFunction& backward);
   void on_op(const OpCall& call, std::span<const Tensor> outputs) override;
+  void on_transfer(const Tensor& from, const Tensor& to, const SourceLocation& where) override;
   void on_custom(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                  const BackwardFunction& backward);
 

@@ -13,7 +13,7 @@ class LocalVariableCreator final : public VariableCreator {
  public:
   std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
                                           const RandomKey& key, VariableOptions options) override {
-    const Device device;
+    const Device device = current_device();
     return make_local_storage(initializer({device, key}), device, std::move(options));
   }
 };

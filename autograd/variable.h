@@ -69,7 +69,7 @@ class Variable {
 };
 
 /// Decides where new variables live. The scope of a strategy installs its own; the default keeps
-/// one component on cpu:0.
+/// one component on current_device(): cpu:0 outside of device scopes.
 class VariableCreator {
  public:
   virtual ~VariableCreator() = default;

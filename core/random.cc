@@ -12,6 +12,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "tutti/core/error.h"
+
 namespace tutti {
 namespace {
 
@@ -157,6 +159,7 @@ std::atomic<std::uint64_t> variable_counter{0};
 std::atomic<std::uint64_t> layer_counter{0};
 std::atomic<std::uint64_t> seed_changes{0};
 thread_local RandomContextScope* current_scope = nullptr;
+thread_local OneVariableNumber* shared_number = nullptr;
 thread_local RandomContext outside_replicas;
 
 using Ordinals = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
@@ -202,7 +205,20 @@ void set_random_seed(std::uint64_t seed) {
 }
 
 std::uint64_t random_seed() { return global_seed.load(); }
-std::uint64_t next_variable_number() { return variable_counter.fetch_add(1); }
+
+std::uint64_t next_variable_number() {
+  if (!shared_number) return variable_counter.fetch_add(1);
+  if (!shared_number->number_) shared_number->number_ = variable_counter.fetch_add(1);
+  return *shared_number->number_;
+}
+
+OneVariableNumber::OneVariableNumber() {
+  TUTTI_CHECK(!shared_number, "OneVariableNumber: another one lives on this thread");
+  shared_number = this;
+}
+
+OneVariableNumber::~OneVariableNumber() { shared_number = nullptr; }
+
 std::uint64_t next_layer_number() { return layer_counter.fetch_add(1); }
 
 }  // namespace tutti

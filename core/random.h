@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -108,5 +109,19 @@ std::uint64_t random_seed();
 /// layer.
 std::uint64_t next_variable_number();
 std::uint64_t next_layer_number();
+
+/// While it lives all variables that this thread makes have one number, that of the first: parts of
+/// one variable, with the initial values of the whole. Not nested.
+class OneVariableNumber {
+ public:
+  OneVariableNumber();
+  ~OneVariableNumber();
+  OneVariableNumber(const OneVariableNumber&) = delete;
+  OneVariableNumber& operator=(const OneVariableNumber&) = delete;
+
+ private:
+  friend std::uint64_t next_variable_number();
+  std::optional<std::uint64_t> number_;
+};
 
 }  // namespace tutti

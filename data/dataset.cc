@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "tutti/tensor/device_scope.h"
+
 namespace tutti {
 
 void ElementIterator::skip(std::int64_t count) {
@@ -24,6 +26,7 @@ Dataset::Iterator::Iterator(std::shared_ptr<ElementIterator> elements)
 }
 
 Dataset::Iterator& Dataset::Iterator::operator++() {
+  const NoDeviceScope elements_are_on_the_host;
   current_ = elements_->next();
   return *this;
 }

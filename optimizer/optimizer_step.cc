@@ -7,6 +7,7 @@
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/loss_scale.h"
 #include "tutti/optimizer/optimizer.h"
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/step_recorder.h"
 
@@ -182,6 +183,7 @@ void Optimizer::check_gradients(std::span<const Gradient> gradients) const {
 void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool finite) {
   const TraceSpan span("update", "compute");
   const GradientTape::StopRecording stop;
+  const NoDeviceScope where_the_variables_are;
   if (accumulator_) accumulator_->clear();
   if (dynamic_loss_scale_) dynamic_loss_scale_->update(step.loss_scale, finite);
   if (!finite) return;

@@ -15,6 +15,7 @@
 #include "tutti/strategy/replica_threads.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/strategy/sync_on_read_variable.h"
+#include "tutti/tensor/device_scope.h"
 
 namespace tutti {
 namespace {
@@ -226,6 +227,7 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
   internal::LocalReplicaContext context(services, rendezvous, nested, replica);
   internal::GradientBucketer bucketer(context, exchange);
   const internal::StrategyModeScope mode({&services.strategy, &context, false});
+  const NoDeviceScope same_for_all_replicas;  // replica 0 runs on the caller's thread
   const VariableCreatorScope creator(forbidden);
   const ReplicaGroupScope group(&context.group());
   const GradientReducerScope reducer(&bucketer);

@@ -7,12 +7,14 @@
 #include "tutti/core/logging.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/strategy/strategy_mode.h"
+#include "tutti/tensor/device_scope.h"
 
 namespace tutti {
 namespace internal {
 
 std::shared_ptr<VariableStorage> StrategyVariableCreator::create(
     const Variable::Initializer& initializer, const RandomKey& key, VariableOptions options) {
+  const NoDeviceScope placed_by_the_strategy;
   return strategy_.create_storage_from(initializer, key, std::move(options));
 }
 

@@ -22,7 +22,7 @@ Buffer::~Buffer() {
 
 BufferAllocator::BufferAllocator(std::unique_ptr<MemorySource> source,
                                  BufferAllocatorOptions options)
-    : source_(std::move(source)), options_(std::move(options)) {}
+    : source_(std::move(source)), options_(std::move(options)), limit_(options_.limit) {}
 
 BufferAllocator::~BufferAllocator() { trim(); }
 
@@ -93,12 +93,12 @@ bool BufferAllocator::fits_limit() {
   MutexLock lock(mutex_);
   const auto held = [this]()
                         TUTTI_REQUIRES(mutex_) { return statistics_.in_use + statistics_.cached; };
-  while (statistics_.cached > 0 && held() > options_.limit) evict_oldest(evicted);
-  return held() <= options_.limit;
+  while (statistics_.cached > 0 && held() > limit()) evict_oldest(evicted);
+  return held() <= limit();
 }
 
 void BufferAllocator::stay_within_limit(std::size_t wanted) {
-  if (options_.limit == BufferAllocatorOptions::kUnlimited || fits_limit()) return;
+  if (limit() == BufferAllocatorOptions::kUnlimited || fits_limit()) return;
   if (options_.on_shortage) options_.on_shortage();
   if (fits_limit()) return;
   MutexLock lock(mutex_);
@@ -107,11 +107,10 @@ void BufferAllocator::stay_within_limit(std::size_t wanted) {
 }
 
 void BufferAllocator::fail_memory(std::size_t wanted) const {
-  const std::string limit = options_.limit == BufferAllocatorOptions::kUnlimited
-                                ? std::string()
-                                : concat(", limit ", options_.limit);
+  const std::string allowed =
+      limit() == BufferAllocatorOptions::kUnlimited ? std::string() : concat(", limit ", limit());
   fail(ErrorCode::kResourceExhausted, options_.name, ": no memory for ", wanted, " bytes; ",
-       statistics_.in_use, " in use, ", statistics_.cached, " cached", limit, "; ",
+       statistics_.in_use, " in use, ", statistics_.cached, " cached", allowed, "; ",
        options_.advice);
 }
 
@@ -137,6 +136,11 @@ void BufferAllocator::recycle(Buffer* handed_out) {
 AllocatorStatistics BufferAllocator::statistics() const {
   MutexLock lock(mutex_);
   return statistics_;
+}
+
+void BufferAllocator::reset_peak() {
+  MutexLock lock(mutex_);
+  statistics_.peak_in_use = statistics_.in_use;
 }
 
 void BufferAllocator::trim() {

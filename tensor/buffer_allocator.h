@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -50,6 +51,11 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   /// Throws kResourceExhausted saying how much is in use, waits and is allowed.
   BufferRef allocate(std::size_t size);
   AllocatorStatistics statistics() const;
+  /// The peak starts anew at what is in use.
+  void reset_peak();
+  std::size_t limit() const { return limit_.load(std::memory_order_relaxed); }
+  /// Instead of BufferAllocatorOptions::limit. What is in use beyond it stays.
+  void set_limit(std::size_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
   /// Gives the memory that waits back to its source.
   void trim();
 
@@ -79,6 +85,7 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
 
   const std::unique_ptr<MemorySource> source_;
   const BufferAllocatorOptions options_;
+  std::atomic<std::size_t> limit_;
   mutable Mutex mutex_;
   std::array<FreeList, kNumClasses> lists_ TUTTI_GUARDED_BY(mutex_);
   AllocatorStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
@@ -87,5 +94,7 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
 
 /// That of the host's memory.
 BufferAllocator& host_allocator();
+/// The host's memory, for another allocator.
+std::unique_ptr<MemorySource> make_host_memory();
 
 }  // namespace tutti

@@ -40,6 +40,10 @@ void require_available(const Device& device);
 /// empty lists are errors.
 std::vector<Device> parse_devices(std::string_view list);
 
+/// Where this thread makes tensors that name no device: cpu:0, or the device of the innermost
+/// DeviceScope (device_scope.h). Throws kUnavailable in a scope of another process.
+Device current_device();
+
 /// Every GPU this build can use, or cpu:0 when there is none: what strategies take when no devices
 /// are named.
 std::vector<Device> default_devices();

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <optional>
 
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/kernel_table.h"
 #include "tutti/tensor/ops/checks.h"
+#include "tutti/tensor/placement_log.h"
+#include "tutti/tensor/transfers.h"
 
 namespace tutti {
 namespace {
@@ -17,14 +20,30 @@ std::vector<OpObserver*>& observers() {
 }
 
 void check_devices(const OpCall& call) {
-  TUTTI_CHECK(call.op < OpId::kCount, "dispatch: a call without operation");
-  TUTTI_CHECK(!call.inputs.empty(), to_string(call.op), ": a call without inputs");
   const Device device = call.inputs[0].device();
   for (const Tensor& input : call.inputs) {
     if (input.device() == device) continue;
     internal::fail_op(call.op, call.where, "inputs are on several devices; expected one, got ",
-                      device, " and ", input.device(), "; try to()");
+                      device, " and ", input.device(), "; try to(), or a DeviceScope");
   }
+}
+
+void move_inputs(OpCall& call, Device device) {
+  for (Tensor& input : call.inputs) {
+    if (input.device() != device) input = internal::transferred(input, device, call.where);
+  }
+}
+
+/// In a device scope the inputs go to its device; outside they must be on one.
+void bring_inputs_together(OpCall& call) {
+  TUTTI_CHECK(call.op < OpId::kCount, "dispatch: a call without operation");
+  TUTTI_CHECK(!call.inputs.empty(), to_string(call.op), ": a call without inputs");
+  if (const DeviceScope* const scope = DeviceScope::current()) [[unlikely]] {
+    const std::optional<Device> device =
+        scope->device(scope->is_remote() ? internal::who(call.op, call.where) : "");
+    if (device) return move_inputs(call, *device);
+  }
+  check_devices(call);
 }
 
 /// The rows that a slice of whole rows takes, as a view; nothing for other slices.
@@ -51,6 +70,28 @@ std::optional<Tensor> view(const OpCall& call) {
 
 }  // namespace
 
+void OpObserver::on_transfer(const Tensor&, const Tensor&, const SourceLocation&) {}
+
+namespace internal {
+
+Tensor transferred(const Tensor& value, Device device, const SourceLocation& where) {
+  Tensor moved = value.to(device);
+  const std::vector<OpObserver*>& stack = observers();
+  for (std::size_t i = 0; i < stack.size(); ++i) stack[i]->on_transfer(value, moved, where);
+  return moved;
+}
+
+}  // namespace internal
+
+Tensor transfer(const Operand& value, Device device) {
+  if (!value.tensor.defined()) {
+    fail(ErrorCode::kFailedPrecondition, internal::who("transfer", value.where),
+         ": the value is undefined (default constructed); assign a value first");
+  }
+  if (value.tensor.device() == device) return value.tensor;
+  return internal::transferred(value.tensor, device, value.where);
+}
+
 SeparateObservers::SeparateObservers() { observers_.swap(observers()); }
 SeparateObservers::~SeparateObservers() { observers_.swap(observers()); }
 
@@ -66,13 +107,15 @@ ObserverScope::~ObserverScope() {
 }
 
 std::vector<Tensor> dispatch(OpCall call) {
-  check_devices(call);
+  bring_inputs_together(call);
   std::vector<Tensor> outputs;
   if (std::optional<Tensor> result = view(call)) {
     outputs.push_back(std::move(*result));
   } else {
     outputs = compute(call);
   }
+  if (internal::placement_is_logged()) [[unlikely]]
+    internal::log_placement(call, outputs);
   const std::vector<OpObserver*>& stack = observers();
   for (std::size_t i = 0; i < stack.size(); ++i) stack[i]->on_op(call, outputs);
   return outputs;

@@ -32,13 +32,14 @@ class HostMemory final : public MemorySource {
 
 }  // namespace
 
+std::unique_ptr<MemorySource> make_host_memory() { return std::make_unique<HostMemory>(); }
+
 BufferAllocator& host_allocator() {
   // Never destroyed: tensors in static storage may outlive every other static object.
   static BufferAllocator& allocator =
       *std::make_unique<BufferAllocator>(
-           std::make_unique<HostMemory>(),
-           BufferAllocatorOptions{.granularity = HostMemory::kAlignment,
-                                  .max_cached = kMaxCachedBytes})
+           make_host_memory(), BufferAllocatorOptions{.granularity = HostMemory::kAlignment,
+                                                      .max_cached = kMaxCachedBytes})
            .release();
   return allocator;
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/tensor_impl.h"
 
@@ -127,9 +128,8 @@ void MutableTensor::assign(const Tensor& value) {
     internal::copy_bytes(device_, buffer_->data(), source.device, value.address(), num_bytes());
     return;
   }
-  const bool same_memory =
-      on_gpu ? source.device == device_ : source.device.type == DeviceType::kCpu;
-  if (same_memory && source.offset == 0 && source.buffer->size() == num_bytes()) {
+  if (internal::share_memory(source.device, device_) && source.offset == 0 &&
+      source.buffer->size() == num_bytes()) {
     buffer_ = source.buffer;
     return;
   }

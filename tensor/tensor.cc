@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/tensor_impl.h"
 
@@ -43,8 +44,13 @@ std::uint64_t Tensor::Impl::next_id() {
 }
 
 Tensor::Tensor(float scalar) {
-  MutableTensor tensor({}, DType::kFloat32, {});
-  tensor.span<float>()[0] = scalar;
+  const Device device = current_device();
+  MutableTensor tensor({}, DType::kFloat32, device);
+  if (device.type == DeviceType::kCpu) [[likely]] {
+    tensor.span<float>()[0] = scalar;
+  } else {
+    internal::fill(tensor, scalar, "Tensor");
+  }
   *this = tensor.freeze();
 }
 
@@ -121,7 +127,7 @@ Tensor Tensor::to(Device device) const {
     impl->device = device;
     return Tensor(std::move(impl));
   }
-  if (!to_host || from.type != DeviceType::kCpu) {
+  if (!internal::share_memory(from, device)) {
     MutableTensor copy(shape(), dtype(), device);
     internal::copy_bytes(device, copy.address(), from, address(), num_bytes());
     return copy.freeze();

@@ -24,31 +24,35 @@ class Tensor {
  public:
   /// Names no array: defined() is false, everything else throws kFailedPrecondition.
   Tensor() = default;
-  Tensor(
-      float scalar);  // shape [], float32, cpu:0 (implicit, so that `x * 2.0f` reads as it should)
+  Tensor(float scalar);  // shape [], float32 (implicit, so that `x * 2.0f` reads as it should)
 
-  static Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32, Device device = {});
-  static Tensor ones(const Shape& shape, DType dtype = DType::kFloat32, Device device = {});
+  // Without a device: on current_device(), cpu:0 outside of device scopes.
+  static Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32,
+                      Device device = current_device());
+  static Tensor ones(const Shape& shape, DType dtype = DType::kFloat32,
+                     Device device = current_device());
   static Tensor full(const Shape& shape, double value, DType dtype = DType::kFloat32,
-                     Device device = {});
+                     Device device = current_device());
   /// Copies `values`, row-major. Throws kInvalidArgument unless their number is
   /// shape.num_elements().
   template <class T>
-  static Tensor from(const Shape& shape, std::span<const T> values, Device device = {}) {
+  static Tensor from(const Shape& shape, std::span<const T> values,
+                     Device device = current_device()) {
     return from_bytes(shape, dtype_of<T>(), std::as_bytes(values), device);
   }
   template <class T>
-  static Tensor from(const Shape& shape, std::initializer_list<T> values, Device device = {}) {
+  static Tensor from(const Shape& shape, std::initializer_list<T> values,
+                     Device device = current_device()) {
     return from(shape, std::span<const T>(values.begin(), values.size()), device);
   }
   template <class T>
   static Tensor from(const Shape& shape, const std::vector<T>& values,
-                     Device device = {}) requires(!std::is_same_v<T, bool>) {
+                     Device device = current_device()) requires(!std::is_same_v<T, bool>) {
     return from(shape, std::span<const T>(values), device);
   }
   static Tensor from_bytes(const Shape& shape, DType dtype, std::span<const std::byte> bytes,
-                           Device device = {});
-  static Tensor scalar(double value, DType dtype, Device device = {}) {
+                           Device device = current_device());
+  static Tensor scalar(double value, DType dtype, Device device = current_device()) {
     return full({}, value, dtype, device);
   }
 
@@ -61,8 +65,9 @@ class Tensor {
   std::size_t num_bytes() const;
 
   /// This value on `device`; no copy when already there (virtual CPU devices share the host's
-  /// memory). Not recorded on tapes: no gradient flows back through it. From a GPU to the host it
-  /// waits for the value; to a GPU, and between GPUs that reach each other, it waits for nothing.
+  /// memory, unless one has its own: device_memory.h). Not recorded on tapes: no gradient flows
+  /// back through it. From a GPU to the host it waits for the value; to a GPU, and between GPUs
+  /// that reach each other, it waits for nothing.
   Tensor to(Device device) const;
   /// The same elements in memory of their own, under a new identity. Not recorded on tapes.
   Tensor copy() const;

@@ -6,8 +6,11 @@
 
 namespace tutti {
 
-VariableMemory::VariableMemory(const Tensor& initial_value, Device device)
-    : value_(initial_value.shape(), initial_value.dtype(), device) {
+VariableMemory::VariableMemory(const Tensor& initial_value, Device device) {
+  // On CPUs the initial value's elements become the variable's: nothing else is needed meanwhile.
+  if (device.type != DeviceType::kCpu) {
+    value_ = MutableTensor(initial_value.shape(), initial_value.dtype(), device);
+  }
   value_.assign(initial_value.to(device));
 }
 

@@ -3,13 +3,10 @@
 #include "examples/cifar10/placement_log.h"
 
 #include "tutti/core/text.h"
+#include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/placement_log.h"
 
 namespace tutti::examples::cifar10 {
-
-std::string full_device_name(const Device& device) {
-  return concat("/job:localhost/replica:0/task:0/device:",
-                device.type == DeviceType::kGpu ? "GPU:" : "CPU:", device.index);
-}
 
 std::vector<std::string> placement_of(std::span<const Variable> variables) {
   std::vector<std::string> lines;
@@ -23,7 +20,7 @@ std::vector<std::string> placement_of(std::span<const Variable> variables) {
 
 void PlacementLog::on_op(const OpCall& call, std::span<const Tensor> outputs) {
   if (outputs.empty()) return;
-  const std::string_view op = to_string(call.op);
+  const std::string_view op = tf_op_name(call.op);
   std::string name = is_backward_ ? concat(tower_.name(), "/gradients/", op) : tower_.full_name(op);
   const int earlier = uses_[name]++;
   if (earlier > 0) name += concat("_", earlier);

@@ -13,14 +13,11 @@
 
 namespace tutti::examples::cifar10 {
 
-/// "/job:localhost/replica:0/task:0/device:GPU:0".
-std::string full_device_name(const Device& device);
-
 /// "conv1/weights: (Variable): /job:...": a line for each device of each variable.
 std::vector<std::string> placement_of(std::span<const Variable> variables);
 
 /// While it lives, notes the operations that this thread runs for `tower`: lines
-/// "tower_0/conv1/conv2d: (conv2d): /job:..."; the second of a name is "conv2d_1". Operations of
+/// "tower_0/conv1/Conv2D: (Conv2D): /job:..."; the second of a name is "Conv2D_1". Operations of
 /// the backward pass stand below "tower_0/gradients/".
 class PlacementLog final : public OpObserver {
  public:

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 
+#include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/gpu/downloads.h"
 #include "tutti/tensor/gpu/graph_memory.h"
 #include "tutti/tensor/gpu/peer_work.h"
@@ -332,7 +333,7 @@ void GpuDevice::flush_updates() {
 }
 
 BufferRef BufferRef::allocate(std::size_t size, Device device) {
-  if (device.type == DeviceType::kCpu) return allocate(size);
+  if (device.type == DeviceType::kCpu) return internal::cpu_allocator(device).allocate(size);
   if (GraphMemory* const graph = GraphMemory::current(device)) {
     return graph->allocator().allocate(size);
   }
@@ -340,12 +341,13 @@ BufferRef BufferRef::allocate(std::size_t size, Device device) {
 }
 
 AllocatorStatistics allocator_statistics(Device device) {
-  return device.type == DeviceType::kCpu ? host_allocator().statistics()
+  return device.type == DeviceType::kCpu ? internal::cpu_allocator(device).statistics()
                                          : GpuDevice::of(device).statistics();
 }
 
 void trim_allocator_cache(Device device) {
-  device.type == DeviceType::kCpu ? host_allocator().trim() : GpuDevice::of(device).trim();
+  device.type == DeviceType::kCpu ? internal::cpu_allocator(device).trim()
+                                  : GpuDevice::of(device).trim();
 }
 
 }  // namespace tutti

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/checks.h"
 
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/tensor_impl.h"
 
 namespace tutti::internal {
@@ -22,8 +23,10 @@ const Tensor& defined(OpId op, const Operand& operand) {
 
 Tensor number_like(OpId op, const Operand& operand, const Tensor& like) {
   if (!operand.is_number) return defined(op, operand);
-  MutableTensor scalar({}, like.dtype(), like.device());
-  if (like.dtype() == DType::kFloat32 && like.device().type == DeviceType::kCpu) {
+  const bool is_placed = DeviceScope::current() && DeviceScope::current()->merged().type;
+  const Device device = is_placed ? current_device() : like.device();
+  MutableTensor scalar({}, like.dtype(), device);
+  if (like.dtype() == DType::kFloat32 && device.type == DeviceType::kCpu) {
     scalar.span<float>()[0] = static_cast<float>(operand.number);
   } else {
     try {

@@ -25,7 +25,7 @@ template <class... Parts>
 const Tensor& defined(OpId op, const Operand& operand);
 const Tensor& defined(OpId op, const Operand&& operand) = delete;  // the result would dangle
 /// The tensor of an operand; a plain number becomes a scalar of `like`'s dtype and device. Throws
-/// kInvalidArgument when that dtype cannot hold the number.
+/// kInvalidArgument when that dtype cannot hold the number. In a device scope it is made there.
 Tensor number_like(OpId op, const Operand& operand, const Tensor& like);
 
 void require_floating(OpId op, const Operand& x);

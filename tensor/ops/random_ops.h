@@ -9,24 +9,26 @@ namespace tutti {
 
 /// Uniform in [low, high). Element i depends on the key and i alone. A floating dtype.
 Tensor random_uniform(const Shape& shape, const RandomKey& key, double low = 0.0, double high = 1.0,
-                      DType dtype = DType::kFloat32, Device device = {});
+                      DType dtype = DType::kFloat32, Device device = current_device());
 Tensor random_normal(const Shape& shape, const RandomKey& key, double mean = 0.0,
-                     double stddev = 1.0, DType dtype = DType::kFloat32, Device device = {});
+                     double stddev = 1.0, DType dtype = DType::kFloat32,
+                     Device device = current_device());
 /// Normal, values beyond two standard deviations drawn again.
 Tensor truncated_normal(const Shape& shape, const RandomKey& key, double mean = 0.0,
-                        double stddev = 1.0, DType dtype = DType::kFloat32, Device device = {});
+                        double stddev = 1.0, DType dtype = DType::kFloat32,
+                        Device device = current_device());
 
 /// Elements first, first + 1, ... of the tensors above, whatever size these have: a part gives the
 /// bits of the whole.
 Tensor random_uniform_from(std::uint64_t first, const Shape& shape, const RandomKey& key,
                            double low, double high, DType dtype = DType::kFloat32,
-                           Device device = {});
+                           Device device = current_device());
 Tensor random_normal_from(std::uint64_t first, const Shape& shape, const RandomKey& key,
                           double mean, double stddev, DType dtype = DType::kFloat32,
-                          Device device = {});
+                          Device device = current_device());
 Tensor truncated_normal_from(std::uint64_t first, const Shape& shape, const RandomKey& key,
                              double mean, double stddev, DType dtype = DType::kFloat32,
-                             Device device = {});
+                             Device device = current_device());
 
 /// Each element is 0 with probability `rate`, else x / (1 - rate). The mask is a function of `key`
 /// and the element's index, so the gradient is dropout of dy with the same key. rate in [0, 1).

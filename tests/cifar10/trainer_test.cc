@@ -163,7 +163,7 @@ TEST(TowerTrainer, S1_07_NamesFollowTheNumbersOfTheDevices) {
   const StepResult result = train(*trainer, 1, {.with_placement = true})[0];
   EXPECT_EQ(result.tower_losses[1][0].name, "tower_2/conv1/weight_loss");
   EXPECT_THAT(result.placement,
-              ::testing::Contains("tower_3/conv2/conv2d: (conv2d): "
+              ::testing::Contains("tower_3/conv2/Conv2D: (Conv2D): "
                                   "/job:localhost/replica:0/task:0/device:CPU:3"));
 }
 

@@ -88,8 +88,8 @@ class Cifar10(unittest.TestCase):
         lines = set(output.splitlines())
         place = "/job:localhost/replica:0/task:0/device:CPU:"
         self.assertIn(f"conv1/weights: (Variable): {place}0", lines)
-        self.assertIn(f"tower_0/conv1/conv2d: (conv2d): {place}0", lines)
-        self.assertIn(f"tower_2/conv1/conv2d: (conv2d): {place}2", lines)
+        self.assertIn(f"tower_0/conv1/Conv2D: (Conv2D): {place}0", lines)
+        self.assertIn(f"tower_2/conv1/Conv2D: (Conv2D): {place}2", lines)
         self.assertEqual(sum("(Variable)" in line for line in lines), 10)
 
     def test_real_data_is_proven_or_unproven(self):

@@ -193,6 +193,21 @@ class Examples(unittest.TestCase):
             hashes.add(metrics["weights_hash"])
         self.assertEqual(len(hashes), 1)
 
+    def test_model_parallel_trains_what_data_parallelism_cannot(self):
+        result = run("model_parallel", "--steps", "5")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertRegex(result.stdout, r"data parallel +refused: .*cpu:[01]: no memory for \d+ bytes; \d+ in use, "
+                                        r"\d+ cached, limit 5734400; try a smaller batch, or parts of the model")
+        rows = {line[:18].strip(): line[18:].split() for line in result.stdout.splitlines()}
+        for way in ("split by layers", "cut within layers"):
+            self.assertAlmostEqual(float(rows[way][0]), float(rows["one device"][0]), delta=1e-4)
+            for peak in rows[way][1:3]:
+                self.assertLess(int(peak), int(rows["one device"][3]))
+        self.assertIn("the same model", result.stdout)
+        roomy = run("model_parallel", "--steps", "2", "--memory-kib", "100000")
+        self.assertEqual(roomy.returncode, 1, roomy.stdout)  # nothing is refused
+        self.assertRegex(roomy.stdout, r"data parallel +\d\.\d+ ")
+
     def test_between_graph_trainer_learns_alone(self):
         result = run("between_graph_trainer", "--train_steps", "150", "--min-accuracy", "0.6")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)

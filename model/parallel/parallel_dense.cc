@@ -1,0 +1,215 @@
+// Dense layers in parts: each device computes with its part, results are joined or added.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/parallel/parallel_dense.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "tutti/core/random.h"
+#include "tutti/model/parallel/parts.h"
+#include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/matmul.h"
+#include "tutti/tensor/ops/shape_ops.h"
+#include "tutti/tensor/transfers.h"
+
+namespace tutti {
+namespace {
+
+using internal::canonical_sum;
+using internal::Part;
+using internal::parts_of;
+
+ActivationFunction elementwise(std::string_view who, const std::string& name) {
+  if (name == "softmax" || name == "log_softmax") {
+    fail(ErrorCode::kInvalidArgument, who, ": the activation ", name,
+         " needs all features of a row; expected an elementwise one; try a Softmax() behind it");
+  }
+  return find_activation(name);
+}
+
+void check_units(std::string_view who, std::int64_t units, const ParallelDenseOptions& options) {
+  if (units <= 0) fail(ErrorCode::kInvalidArgument, who, ": expected positive units, got ", units);
+  (void)parts_of(who, units, options.devices.devices.size());
+}
+
+void check_example(const Shape& input) {
+  if (input.rank() > 0) return;
+  fail(ErrorCode::kInvalidArgument,
+       "expected examples of shape [..., features], got scalars; try Flatten() or Input{{1}}");
+}
+
+/// [batch, ..., features] -> [rows, features], on x's device.
+Tensor as_matrix(const Tensor& x, std::int64_t features) {
+  if (x.rank() < 2 || x.shape()[-1] != features) {
+    fail(ErrorCode::kInvalidArgument, "its weights were made for ", features,
+         " features; expected inputs [batch, ..., ", features, "], got ", x.shape());
+  }
+  if (x.rank() == 2) return x;
+  return reshape(x, Shape{x.num_elements() / std::max<std::int64_t>(1, features), features});
+}
+
+/// [rows, features] -> the shape of `like` but for the last dimension.
+Tensor like_input(const Tensor& y, const Tensor& like) {
+  return like.rank() == 2 ? y : reshape(y, like.shape().with_dim(-1, y.shape()[1]));
+}
+
+Tensor product(const Tensor& x, const Variable& kernel, const Variable* bias,
+               const ActivationFunction& activation) {
+  if (!bias) return activation(matmul(x, kernel.value()));
+  const Tensor y = dense(x, kernel.value(), bias->value(), activation.fused);
+  return activation.fused == FusedActivation::kNone ? activation(y) : y;
+}
+
+/// Some features of the rows of x, cut out where x is.
+Tensor features_of(const Tensor& x, Part part) {
+  return slice(x, {0, part.first}, {-1, part.count});
+}
+
+/// Makes "<name>/part_0", ... by make(initializer, shape, name) on the device of each.
+void make_parts(const std::string& name, const Initializer& initializer, const Shape& whole,
+                int axis, const std::vector<Device>& devices,
+                const std::function<void(const Initializer&, const Shape&, std::string)>& make) {
+  const std::vector<Part> parts = parts_of(name, whole[axis], devices.size());
+  const OneVariableNumber parts_of_one;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const DeviceScope scope(devices[i]);
+    make(internal::part_initializer(initializer, whole, axis, parts[i]),
+         whole.with_dim(axis, parts[i].count), concat(name, "/part_", i));
+  }
+}
+
+}  // namespace
+
+ColumnParallelDense::ColumnParallelDense(std::int64_t units, ParallelDenseOptions options)
+    : LayerOf(options.name, options.input_shape),
+      units_(units),
+      options_(std::move(options)),
+      activation_(elementwise("ColumnParallelDense", options_.activation)) {
+  check_units("ColumnParallelDense", units, options_);
+}
+
+Shape ColumnParallelDense::build(const Shape& input) {
+  internal::require_no_strategy("ColumnParallelDense");
+  check_example(input);
+  const auto make = [&](const Initializer& initializer, const Shape& shape, std::string name) {
+    add_weight(initializer, shape, {.name = std::move(name)});
+  };
+  const std::vector<Device>& devices = options_.devices.devices;
+  make_parts("kernel", options_.kernel_initializer, {input[-1], units_}, 1, devices, make);
+  if (options_.use_bias) {
+    make_parts("bias", options_.bias_initializer, {units_}, 0, devices, make);
+  }
+  set_output_activation(activation_.name);
+  return input.with_dim(-1, units_);
+}
+
+Tensor ColumnParallelDense::call(const Tensor& input, CallContext) const {
+  const std::size_t count = options_.devices.devices.size();
+  const Tensor x = as_matrix(input, weight(0).shape()[0]);
+  std::vector<Tensor> columns;
+  for (std::size_t i = 0; i < count; ++i) {
+    const DeviceScope scope(options_.devices.devices[i]);
+    const Variable* bias = options_.use_bias ? &weight(count + i) : nullptr;
+    columns.push_back(product(x, weight(i), bias, activation_));
+  }
+  const DeviceScope scope(input.device());
+  return like_input(concat(columns, 1), input);
+}
+
+RowParallelDense::RowParallelDense(std::int64_t units, ParallelDenseOptions options)
+    : LayerOf(options.name, options.input_shape),
+      units_(units),
+      options_(std::move(options)),
+      activation_(elementwise("RowParallelDense", options_.activation)) {
+  if (units <= 0 || options_.devices.devices.empty()) {
+    fail(ErrorCode::kInvalidArgument, "RowParallelDense: expected positive units and one device ",
+         "or more, got ", units, " and ", options_.devices.devices.size());
+  }
+}
+
+Shape RowParallelDense::build(const Shape& input) {
+  internal::require_no_strategy("RowParallelDense");
+  check_example(input);
+  const std::vector<Device>& devices = options_.devices.devices;
+  make_parts("kernel", options_.kernel_initializer, {input[-1], units_}, 0, devices,
+             [&](const Initializer& initializer, const Shape& shape, std::string name) {
+               add_weight(initializer, shape, {.name = std::move(name)});
+             });
+  if (options_.use_bias) {
+    const DeviceScope scope(devices.front());
+    add_weight(options_.bias_initializer, {units_}, {.name = "bias"});
+  }
+  set_output_activation(activation_.name);
+  return input.with_dim(-1, units_);
+}
+
+Tensor RowParallelDense::call(const Tensor& input, CallContext) const {
+  const std::vector<Device>& devices = options_.devices.devices;
+  const std::int64_t features = input_shape()[-1];
+  const NoDeviceScope where_the_input_is;
+  const Tensor x = as_matrix(input, features);
+  const std::vector<Part> parts = parts_of("RowParallelDense", features, devices.size());
+  std::vector<Tensor> sums;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const Tensor own = transfer(features_of(x, parts[i]), devices[i]);
+    sums.push_back(matmul(own, weight(i).value()));
+  }
+  const Tensor sum = canonical_sum(std::move(sums), input.device());
+  const DeviceScope scope(input.device());
+  const Tensor y = options_.use_bias ? sum + weight(devices.size()).value() : sum;
+  return like_input(activation_(y), input);
+}
+
+ParallelDensePair::ParallelDensePair(std::int64_t hidden, std::int64_t units,
+                                     ParallelDenseOptions options)
+    : LayerOf(options.name, options.input_shape),
+      hidden_(hidden),
+      units_(units),
+      options_(std::move(options)),
+      activation_(elementwise("ParallelDensePair", options_.activation)) {
+  check_units("ParallelDensePair", hidden, options_);
+  if (units <= 0) {
+    fail(ErrorCode::kInvalidArgument, "ParallelDensePair: expected positive units, got ", units);
+  }
+}
+
+Shape ParallelDensePair::build(const Shape& input) {
+  internal::require_no_strategy("ParallelDensePair");
+  check_example(input);
+  const auto make = [&](const Initializer& initializer, const Shape& shape, std::string name) {
+    add_weight(initializer, shape, {.name = std::move(name)});
+  };
+  const std::vector<Device>& devices = options_.devices.devices;
+  const Initializer& kernel = options_.kernel_initializer;
+  make_parts("hidden_kernel", kernel, {input[-1], hidden_}, 1, devices, make);
+  if (options_.use_bias) {
+    make_parts("hidden_bias", options_.bias_initializer, {hidden_}, 0, devices, make);
+  }
+  make_parts("kernel", kernel, {hidden_, units_}, 0, devices, make);
+  if (options_.use_bias) {
+    const DeviceScope scope(devices.front());
+    add_weight(options_.bias_initializer, {units_}, {.name = "bias"});
+  }
+  return input.with_dim(-1, units_);
+}
+
+Tensor ParallelDensePair::call(const Tensor& input, CallContext) const {
+  const std::vector<Device>& devices = options_.devices.devices;
+  const std::size_t count = devices.size();
+  const std::size_t second = options_.use_bias ? 2 * count : count;  // the first of its kernels
+  const Tensor x = as_matrix(input, weight(0).shape()[0]);
+  std::vector<Tensor> sums;
+  for (std::size_t i = 0; i < count; ++i) {
+    const DeviceScope scope(devices[i]);
+    const Variable* bias = options_.use_bias ? &weight(count + i) : nullptr;
+    const Tensor hidden = product(transfer(x, devices[i]), weight(i), bias, activation_);
+    sums.push_back(matmul(hidden, weight(second + i).value()));
+  }
+  const Tensor sum = canonical_sum(std::move(sums), input.device());
+  const DeviceScope scope(input.device());
+  const Tensor y = options_.use_bias ? sum + weight(second + count).value() : sum;
+  return like_input(y, input);
+}
+
+}  // namespace tutti

@@ -1,0 +1,174 @@
+// Threads of a pipeline, and one batch through all of them.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/parallel/pipeline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/core/executor.h"
+#include "tutti/core/random.h"
+#include "tutti/model/parallel/pipeline_stage.h"
+#include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/ops/elementwise.h"
+
+namespace tutti {
+
+using internal::PipelineStage;
+
+struct Pipeline::Impl {
+  /// One batch. Shared with the threads: one that is stuck may outlive the call.
+  struct Batch {
+    Batch(const Impl& impl, internal::MicroBatches micro_batches);
+    const internal::MicroBatches parts;
+    internal::PipelineMail mail;
+    std::vector<std::unique_ptr<PipelineStage>> stages;
+    const std::uint64_t step;
+  };
+
+  Impl(StagedSequential staged, LossFunction loss_function, PipelineOptions given);
+  ~Impl();
+  void serve(std::size_t stage);
+  void run_stage(Batch& batch, std::size_t stage) const;
+  std::shared_ptr<Batch> next_batch(std::uint64_t& last);
+  PipelineResult result_of(const Batch& batch) const;
+
+  const StagedSequential model;
+  const LossFunction loss;
+  const PipelineOptions options;
+  std::vector<std::vector<PipelineTask>> tasks;  // by stage
+  std::uint64_t num_steps = 0;
+
+  Mutex mutex;
+  CondVar condition;
+  std::shared_ptr<Batch> batch TUTTI_GUARDED_BY(mutex);
+  std::uint64_t batch_number TUTTI_GUARDED_BY(mutex) = 0;
+  bool stopping TUTTI_GUARDED_BY(mutex) = false;
+  std::vector<std::unique_ptr<Thread>> threads;  // last: joined first
+};
+
+namespace {
+
+std::vector<Device> devices_of(const StagedSequential& model) {
+  std::vector<Device> devices;
+  for (std::size_t s = 0; s < model.num_stages(); ++s) devices.push_back(model.device(s));
+  return devices;
+}
+
+}  // namespace
+
+Pipeline::Impl::Batch::Batch(const Impl& impl, internal::MicroBatches micro_batches)
+    : parts(std::move(micro_batches)),
+      mail(devices_of(impl.model), parts.features.size(), impl.options.timeout),
+      step(impl.num_steps) {
+  for (std::size_t s = 0; s < impl.model.num_stages(); ++s) {
+    stages.push_back(std::make_unique<PipelineStage>(impl.model, impl.loss, parts, mail, s));
+  }
+}
+
+Pipeline::Impl::Impl(StagedSequential staged, LossFunction loss_function, PipelineOptions given)
+    : model(std::move(staged)), loss(std::move(loss_function)), options(given) {
+  if (!loss || options.micro_batches < 1 || options.timeout.count() <= 0) {
+    fail(ErrorCode::kInvalidArgument, "Pipeline: expected a loss function, micro_batches of 1 or ",
+         "more and a positive timeout, got ", loss ? "a" : "no", " loss function, ",
+         options.micro_batches, " and ", options.timeout.count(), " ms");
+  }
+  const auto num_stages = static_cast<int>(model.num_stages());
+  for (int s = 0; s < num_stages; ++s) {
+    tasks.push_back(pipeline_schedule(options.order, s, num_stages, options.micro_batches));
+  }
+  for (std::size_t s = 0; s < model.num_stages(); ++s) {
+    threads.push_back(Executor::system().start(concat("stage-", s), [this, s] { serve(s); }));
+  }
+}
+
+Pipeline::Impl::~Impl() {
+  {
+    MutexLock lock(mutex);
+    stopping = true;
+  }
+  condition.notify_all();
+  for (auto& thread : threads) thread->join();
+}
+
+/// Waits for a batch after number `last`; nullptr at the end.
+std::shared_ptr<Pipeline::Impl::Batch> Pipeline::Impl::next_batch(std::uint64_t& last) {
+  MutexLock lock(mutex);
+  const auto is_there = [&]() TUTTI_REQUIRES(mutex) { return stopping || batch_number > last; };
+  while (!condition.wait_for(mutex, std::chrono::hours(1), is_there)) {
+  }
+  if (stopping) return nullptr;
+  last = batch_number;
+  return batch;
+}
+
+void Pipeline::Impl::serve(std::size_t stage) {
+  std::uint64_t last = 0;
+  while (const std::shared_ptr<Batch> next = next_batch(last)) run_stage(*next, stage);
+}
+
+void Pipeline::Impl::run_stage(Batch& current, std::size_t stage) const {
+  std::exception_ptr error;
+  try {
+    const RandomContextScope random({random_seed(), current.step, 0});
+    current.stages[stage]->run(tasks[stage]);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  current.mail.end(std::move(error));
+}
+
+PipelineResult Pipeline::Impl::result_of(const Batch& done) const {
+  const NoDeviceScope where_things_are;
+  PipelineResult result;
+  result.loss = done.stages.back()->loss();
+  for (const auto& stage : done.stages) {
+    if (stage->regularization().defined()) {
+      result.loss = result.loss + stage->regularization().to(result.loss.device());
+    }
+    result.transfers.insert(result.transfers.end(), stage->transfers().begin(),
+                            stage->transfers().end());
+  }
+  for (const Variable& variable : model.trainable_variables()) {
+    for (const auto& stage : done.stages) {
+      const auto found = std::ranges::find(stage->variables(), variable);
+      if (found == stage->variables().end()) continue;
+      result.gradients.push_back(
+          stage->gradient(static_cast<std::size_t>(found - stage->variables().begin())));
+    }
+  }
+  return result;
+}
+
+Pipeline::Pipeline(StagedSequential model, LossFunction loss, PipelineOptions options)
+    : impl_(std::make_unique<Impl>(std::move(model), std::move(loss), options)) {}
+Pipeline::~Pipeline() = default;
+
+PipelineResult Pipeline::gradients(const Tensor& features, const Tensor& labels) {
+  internal::MicroBatches parts =
+      internal::cut_into_micro_batches(features, labels, impl_->options.micro_batches);
+  std::shared_ptr<Impl::Batch> batch;
+  {
+    MutexLock lock(impl_->mutex);
+    if (impl_->batch && !impl_->batch->mail.has_ended()) {
+      fail(ErrorCode::kFailedPrecondition,
+           "Pipeline::gradients: a stage still works on an earlier batch that failed; expected all "
+           "to have ended; try a new Pipeline");
+    }
+    impl_->batch = batch = std::make_shared<Impl::Batch>(*impl_, std::move(parts));
+    ++impl_->batch_number;
+  }
+  impl_->condition.notify_all();
+  (void)batch->mail.wait_for_end();
+  if (const std::exception_ptr error = batch->mail.error()) std::rethrow_exception(error);
+  ++impl_->num_steps;
+  PipelineResult result = impl_->result_of(*batch);
+  MutexLock lock(impl_->mutex);
+  impl_->batch = nullptr;  // nothing of it is kept until the next
+  return result;
+}
+
+const StagedSequential& Pipeline::model() const { return impl_->model; }
+std::uint64_t Pipeline::num_steps() const { return impl_->num_steps; }
+void Pipeline::set_num_steps(std::uint64_t steps) { impl_->num_steps = steps; }
+
+}  // namespace tutti

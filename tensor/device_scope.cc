@@ -1,0 +1,111 @@
+// Nesting of device scopes, and what they mean for this process.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/tensor/device_scope.h"
+
+#include <string>
+#include <utility>
+
+#include "tutti/core/error.h"
+#include "tutti/core/sync.h"
+
+namespace tutti {
+namespace {
+
+const DeviceScope*& innermost() {
+  thread_local const DeviceScope* scope = nullptr;
+  return scope;
+}
+
+struct Process {
+  Mutex mutex;
+  DeviceSpec spec TUTTI_GUARDED_BY(mutex) = {.job = "localhost", .replica = 0, .task = 0};
+};
+
+Process& process() {
+  static Process one;
+  return one;
+}
+
+/// "cpu:2" is "/cpu:2".
+DeviceSpec parsed(std::string_view text) {
+  if (text.empty() || text.starts_with('/')) return DeviceSpec::parse(text);
+  return DeviceSpec::parse("/" + std::string(text));
+}
+
+template <class T>
+bool differs(const std::optional<T>& named, const std::optional<T>& own) {
+  return named && named != own;
+}
+
+}  // namespace
+
+DeviceScope::DeviceScope(std::string_view spec) : DeviceScope(parsed(spec)) {}
+
+DeviceScope::DeviceScope(Device device)
+    : DeviceScope(DeviceSpec{.type = device.type, .index = device.index}) {}
+
+DeviceScope::DeviceScope(const DeviceSpec& spec)
+    : merged_(current_device_scope().merged_with(spec)),
+      is_remote_(!is_of_this_process(merged_)),
+      outer_(innermost()) {
+  if (!is_remote_ && merged_.type) device_ = resolve(merged_);
+  innermost() = this;
+}
+
+DeviceScope::~DeviceScope() { innermost() = outer_; }
+
+std::optional<Device> DeviceScope::device(std::string_view who) const {
+  if (is_remote_) {
+    fail(ErrorCode::kUnavailable, who, ": the device scope '", merged_.to_string(),
+         "' is in another process; expected a device of this one, '", process_spec().to_string(),
+         "'; try a strategy with that task in its cluster (ParameterServerStrategy, "
+         "ClusterCoordinator::schedule), or a scope without job and task");
+  }
+  return device_;
+}
+
+const DeviceScope* DeviceScope::current() { return innermost(); }
+
+NoDeviceScope::NoDeviceScope() : outer_(std::exchange(innermost(), nullptr)) {}
+NoDeviceScope::~NoDeviceScope() { innermost() = outer_; }
+
+DeviceSpec current_device_scope() {
+  const DeviceScope* const scope = DeviceScope::current();
+  return scope ? scope->merged() : DeviceSpec();
+}
+
+Device current_device() {
+  const DeviceScope* const scope = innermost();
+  if (!scope) [[likely]]
+    return Device{};
+  return scope->device("a new tensor or variable").value_or(Device{});
+}
+
+DeviceSpec process_spec() {
+  MutexLock lock(process().mutex);
+  return process().spec;
+}
+
+void set_process_spec(const DeviceSpec& spec) {
+  MutexLock lock(process().mutex);
+  process().spec = {.job = spec.job.value_or("localhost"),
+                    .replica = spec.replica.value_or(0),
+                    .task = spec.task.value_or(0)};
+}
+
+bool is_of_this_process(const DeviceSpec& spec) {
+  if (!spec.job && !spec.replica && !spec.task) return true;
+  const DeviceSpec own = process_spec();
+  if (differs(spec.replica, own.replica)) return false;
+  if (spec.job == "localhost") return spec.task.value_or(0) == 0;
+  return !differs(spec.job, own.job) && !differs(spec.task, own.task);
+}
+
+std::string full_device_name(const Device& device) {
+  DeviceSpec spec = process_spec();
+  spec.type = device.type;
+  spec.index = device.index;
+  return spec.to_string();
+}
+
+}  // namespace tutti

@@ -1,0 +1,80 @@
+// Where a block of the program makes tensors and variables and runs operations: tf.device.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "tutti/tensor/device_spec.h"
+
+namespace tutti {
+
+/// While it lives, what this thread makes without naming a device is made on the scope's device:
+/// tensors (Tensor::full() and its kin, random tensors), variables and therefore layers. Operations
+/// run there too; inputs from other devices are moved first (transfers.h), and gradients flow back
+/// to where the inputs were. Scopes nest: parts that the inner one names override the outer's, as
+/// DeviceSpec::merged_with(). A scope that names no device type (the empty text, a job alone)
+/// changes nothing by itself.
+///
+/// A strategy decides where its variables live and where its replicas compute: its variables take
+/// no notice of device scopes, and a replica starts without those that were open around run().
+/// Threads: holds for the thread that made it; other threads start without a scope (hand them
+/// current_device_scope()). Scopes of a thread are destroyed in the reverse order. tf.device.
+class DeviceScope {
+ public:
+  /// "/cpu:0", "cpu:2", "/gpu:1", "/device:GPU:1", "/job:worker/task:1", ...; a missing index is 0.
+  /// Throws kInvalidArgument for a text that cannot be read, kUnavailable for a device of this
+  /// process that it does not have. Devices of other processes are not looked for.
+  explicit DeviceScope(std::string_view spec);
+  explicit DeviceScope(const DeviceSpec& spec);
+  explicit DeviceScope(Device device);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+  /// With the parts of the scopes around it.
+  const DeviceSpec& merged() const { return merged_; }
+  /// The device of this process; nothing when no type is named. Throws kUnavailable, naming `who`
+  /// and the other process, when the scope is one of another process (is_remote()).
+  std::optional<Device> device(std::string_view who) const;
+  /// Whether job, replica or task are those of another process.
+  bool is_remote() const { return is_remote_; }
+
+  /// The innermost one of this thread, or nullptr.
+  static const DeviceScope* current();
+
+ private:
+  DeviceSpec merged_;
+  std::optional<Device> device_;
+  bool is_remote_ = false;
+  const DeviceScope* outer_;
+};
+
+/// While it lives this thread has no device scope: tf.device(None).
+class NoDeviceScope {
+ public:
+  NoDeviceScope();
+  ~NoDeviceScope();
+  NoDeviceScope(const NoDeviceScope&) = delete;
+  NoDeviceScope& operator=(const NoDeviceScope&) = delete;
+
+ private:
+  const DeviceScope* outer_;
+};
+
+/// The parts that the scopes of this thread name together; none outside of all.
+DeviceSpec current_device_scope();
+
+/// Job, replica and task of this process: /job:localhost/replica:0/task:0 unless it was told.
+/// "/job:localhost" always means this process. Any thread.
+DeviceSpec process_spec();
+/// For programs that are a task of a cluster. Before scopes are made; parts left out are those of
+/// the default, type and index count for nothing.
+void set_process_spec(const DeviceSpec& spec);
+/// Whether job, replica and task, as far as `spec` names them, are this process's.
+bool is_of_this_process(const DeviceSpec& spec);
+
+/// "/job:localhost/replica:0/task:0/device:CPU:0": tf's full name of a device of this process.
+std::string full_device_name(const Device& device);
+
+}  // namespace tutti

@@ -1,0 +1,350 @@
+// Models split by layers: the same bits as on one device, real concurrency, memory, errors.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/parallel/pipeline.h"
+
+#include <atomic>
+
+#include "tests/model/parallel/parallel_helpers.h"
+#include "tutti/tensor/device_memory.h"
+#include "tutti/tensor/device_scope.h"
+
+namespace tutti {
+namespace {
+
+using namespace parallel_tests;
+using ::testing::ElementsAre;
+using testing::expect_error;
+
+namespace pipeline_test {
+
+/// Dropout and batch normalisation, so that random numbers and statistics count.
+Sequential whole_network() {
+  set_random_seed(7);
+  return Sequential(Input{{10}}, Dense(16, {.activation = "tanh"}), Dropout(0.25), Dense(12),
+                    BatchNormalization(), Relu(), Dense(3));
+}
+StagedSequential split_network(StageOptions options) {
+  set_random_seed(7);
+  return StagedSequential(std::move(options), Input{{10}}, Dense(16, {.activation = "tanh"}),
+                          Dropout(0.25), Dense(12), BatchNormalization(), Relu(), Dense(3));
+}
+
+/// Waits until `happened`, or for 5 s.
+void meet(Event& mine, Event& other) {
+  mine.set();
+  if (!other.wait_until(deadline_after(Clock::system().now(), std::chrono::seconds(5)))) {
+    fail(ErrorCode::kDeadlineExceeded, "the other stage does not work at the same time");
+  }
+}
+
+/// Identity; its second call in training meets the first one of the other stage's.
+class Meeting : public LayerOf<Meeting> {
+ public:
+  Meeting(int at_call, std::shared_ptr<Event> mine, std::shared_ptr<Event> other)
+      : LayerOf(""), at_call_(at_call), mine_(std::move(mine)), other_(std::move(other)) {}
+
+ protected:
+  Shape build(const Shape& input) override { return input; }
+  Tensor call(const Tensor& input, CallContext) const override {
+    if ((*calls_)++ == at_call_) meet(*mine_, *other_);
+    return input * 1.0f;
+  }
+
+ private:
+  int at_call_;
+  std::shared_ptr<Event> mine_, other_;
+  std::shared_ptr<std::atomic<int>> calls_ = std::make_shared<std::atomic<int>>(0);
+};
+
+/// Identity that throws at its call number `at_call`.
+class Failing : public LayerOf<Failing> {
+ public:
+  explicit Failing(int at_call) : LayerOf(""), at_call_(at_call) {}
+
+ protected:
+  Shape build(const Shape& input) override { return input; }
+  Tensor call(const Tensor& input, CallContext) const override {
+    if ((*calls_)++ == at_call_) fail(ErrorCode::kOutOfRange, "made to fail");
+    return input * 1.0f;
+  }
+
+ private:
+  int at_call_;
+  std::shared_ptr<std::atomic<int>> calls_ = std::make_shared<std::atomic<int>>(0);
+};
+
+/// Most bytes that each of two devices held while training, and the loss at the end.
+struct Peaks {
+  std::vector<std::size_t> bytes;
+  float loss = 0.0f;
+};
+
+constexpr int kFirstDevice = 40;  // nobody else's
+
+template <class Train>
+Peaks peaks_of(int num_devices, const Train& train) {
+  for (int i = 0; i < num_devices; ++i) {
+    set_memory_limit(on_cpu(kFirstDevice + i), kUnlimitedMemory);
+    trim_allocator_cache(on_cpu(kFirstDevice + i));
+    reset_peak_memory(on_cpu(kFirstDevice + i));
+  }
+  Peaks peaks;
+  peaks.loss = train();
+  for (int i = 0; i < num_devices; ++i) {
+    peaks.bytes.push_back(device_memory(on_cpu(kFirstDevice + i)).peak);
+    clear_memory_limit(on_cpu(kFirstDevice + i));
+  }
+  return peaks;
+}
+
+float train_wide(const std::vector<Device>& devices, PipelineOptions options) {
+  set_random_seed(3);
+  StagedSequential model({.devices = devices}, Input{{64}}, Dense(256, {.activation = "relu"}),
+                         Dense(256, {.activation = "relu"}), Dense(256, {.activation = "relu"}),
+                         Dense(4));
+  const Tensor x = noise({64, 64}, 5).to(devices.front());
+  const Tensor y = Tensor::zeros({64}, DType::kInt64);
+  return train_in_a_pipeline(model, x, y, options, 4).losses.back();
+}
+
+}  // namespace pipeline_test
+
+using namespace pipeline_test;
+
+TEST(PipelineSchedule, AllForwardFirstAndOneForwardOneBackward) {
+  const auto text = [](PipelineOrder order, int stage, int stages, int micro_batches) {
+    std::string result;
+    for (const PipelineTask& task : pipeline_schedule(order, stage, stages, micro_batches)) {
+      result += concat(task.is_forward ? "F" : "B", task.micro_batch);
+    }
+    return result;
+  };
+  constexpr auto kGpipe = PipelineOrder::kAllForwardFirst;
+  constexpr auto kAlternate = PipelineOrder::kOneForwardOneBackward;
+  EXPECT_EQ(text(kGpipe, 0, 2, 3), "F0F1F2B0B1B2");
+  EXPECT_EQ(text(kGpipe, 1, 2, 3), "F0F1F2B0B1B2");
+  EXPECT_EQ(text(kAlternate, 0, 3, 4), "F0F1F2B0F3B1B2B3");
+  EXPECT_EQ(text(kAlternate, 1, 3, 4), "F0F1B0F2B1F3B2B3");
+  EXPECT_EQ(text(kAlternate, 2, 3, 4), "F0B0F1B1F2B2F3B3");
+  EXPECT_EQ(text(kAlternate, 0, 4, 2), "F0F1B0B1");
+  expect_error(ErrorCode::kInvalidArgument, {"stage of 0 .. 1", "got stage 2"},
+               [] { pipeline_schedule(kGpipe, 2, 2, 1); });
+}
+
+TEST(StagedSequential, S0_01_LayersAndWeightsAreWhereTheirStageIs) {
+  const StagedSequential model = split_network({.devices = "cpu:0-2", .cuts = {1, 4}});
+  std::vector<std::string> devices;
+  for (const Variable& variable : model.variables()) {
+    devices.push_back(concat(variable.name(), " ", variable.storage().devices().at(0)));
+  }
+  EXPECT_THAT(devices,
+              ElementsAre("dense/kernel cpu:0", "dense/bias cpu:0", "dense_1/kernel cpu:1",
+                          "dense_1/bias cpu:1", "batch_normalization/gamma cpu:1",
+                          "batch_normalization/beta cpu:1", "batch_normalization/moving_mean cpu:1",
+                          "batch_normalization/moving_variance cpu:1", "dense_2/kernel cpu:2",
+                          "dense_2/bias cpu:2"));
+  EXPECT_EQ(model.trainable_variables(1).size(), 4u);
+  EXPECT_EQ(model.layers(1).size(), 3u);
+  EXPECT_EQ(model(sample_rows()).device(), on_cpu(0));  // back where the input is
+  const Sequential whole = whole_network();
+  testing::expect_same_bits(model(sample_rows()), whole(sample_rows()));
+  const StagedSequential even = split_network({.devices = "cpu:0-3"});
+  EXPECT_EQ(even.layers(0).size(), 2u);
+  EXPECT_EQ(even.layers(3).size(), 1u);
+}
+
+TEST(StagedSequential, RefusesWhatIsNoSplit) {
+  const auto make = [](StageOptions options) { split_network(std::move(options)); };
+  expect_error(ErrorCode::kInvalidArgument, {"one device or more"}, [&] { make({}); });
+  expect_error(ErrorCode::kInvalidArgument, {"cuts", "1 to 5", "[4, 2]"}, [&] {
+    make({.devices = "cpu:0-2", .cuts = {4, 2}});
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"cuts", "for 2 devices", "[1, 2]"}, [&] {
+    make({.devices = "cpu:0-1", .cuts = {1, 2}});
+  });
+  expect_error(ErrorCode::kOutOfRange, {"0 .. 1", "got 2"},
+               [] { split_network({.devices = "cpu:0-1"}).device(2); });
+  MirroredStrategy strategy({.devices = "cpu:0-1"});
+  const auto scope = strategy.scope();
+  expect_error(ErrorCode::kFailedPrecondition, {"StagedSequential", "'mirrored'", "outside"},
+               [&] { make({.devices = "cpu:0-1"}); });
+}
+
+TEST(StagedSequential, S0_01_FitEvaluateAndPredictWorkAsEver) {
+  const testing::HangWatchdog watchdog("fit of a split model", std::chrono::seconds(60));
+  const auto fitted = [](auto model) {
+    model.compile({.optimizer = SgdOptions{.learning_rate = 0.1},
+                   .loss = "sparse_categorical_crossentropy",
+                   .metrics = {"accuracy"}});
+    return model
+        .fit(sample_rows(), sample_classes(),
+             {.epochs = 3, .batch_size = 8, .verbose = Verbosity::kSilent})
+        .at("loss");
+  };
+  EXPECT_EQ(fitted(split_network({.devices = "cpu:1-2"})), fitted(whole_network()));
+}
+
+TEST(Pipeline, S0_01_S1_01_S3_27_SplitByLayersHasTheBitsOfOneDevice) {
+  const testing::HangWatchdog watchdog("pipelines", std::chrono::seconds(100));
+  constexpr int kSteps = 50;
+  const Training one = train_plainly(whole_network(), sample_rows(), sample_classes(), 4, kSteps);
+  for (const PipelineOrder order :
+       {PipelineOrder::kAllForwardFirst, PipelineOrder::kOneForwardOneBackward}) {
+    for (const char* devices : {"cpu:0-1", "cpu:0-2"}) {
+      SCOPED_TRACE(concat(to_string(order), " on ", devices));
+      expect_same_training(
+          train_in_a_pipeline(split_network({.devices = devices}), sample_rows(), sample_classes(),
+                              {.micro_batches = 4, .order = order}, kSteps),
+          one);
+    }
+  }
+  EXPECT_LT(one.losses.back(), 0.7 * one.losses.front());
+}
+
+// (c): replicated over two devices, at the same global batch.
+TEST(Pipeline, S0_01_S1_01_ReplicatedOverTwoDevicesItIsTheSameTraining) {
+  const testing::HangWatchdog watchdog("replicas", std::chrono::seconds(60));
+  constexpr int kSteps = 50;
+  const auto make = [] {
+    set_random_seed(7);
+    return Sequential(Input{{10}}, Dense(16, {.activation = "tanh"}), Dense(12), Relu(), Dense(3));
+  };
+  const Training one = train_plainly(make(), sample_rows(), sample_classes(), 1, kSteps);
+  MirroredStrategy strategy({.devices = "cpu:0-1"});
+  DistributedDataset batches = strategy.distribute_dataset(
+      Dataset::from_tensor_slices({sample_rows(), sample_classes()}).batch(24).repeat(kSteps));
+  const auto scope = strategy.scope();
+  const Sequential model = make();
+  Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1, .momentum = 0.9});
+  Training replicated;
+  for (const PerReplica<Batch>& batch : batches) {
+    const PerReplica<Tensor> loss = strategy.run(
+        [&](const Batch& part) {
+          GradientTape tape;
+          const Tensor own = compute_average_loss(
+              cross_entropy(part.labels(), model(part.features(), {.training = true})),
+              part.global_rows());
+          optimizer.minimize(tape, own);
+          return own;
+        },
+        batch);
+    replicated.losses.push_back(strategy.reduce(ReduceOp::kSum, loss).item());
+  }
+  EXPECT_EQ(replicated.losses.size(), 50u);
+  expect_close_training(replicated, one, 1e-5);
+}
+
+TEST(Pipeline, S3_27_StagesWorkAtTheSameTime) {
+  const testing::HangWatchdog watchdog("stages at the same time", std::chrono::seconds(30));
+  // Stage 0 with micro-batch 1 and stage 1 with micro-batch 0 each wait for the other to be there.
+  const auto first = std::make_shared<Event>(), second = std::make_shared<Event>();
+  StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Meeting(1, first, second), Dense(8),
+                         Meeting(0, second, first), Dense(3));
+  Pipeline pipeline(model, cross_entropy, {.micro_batches = 2});
+  EXPECT_EQ(pipeline.gradients(sample_rows(), sample_classes()).gradients.size(), 4u);
+  EXPECT_TRUE(first->is_set());
+  EXPECT_TRUE(second->is_set());
+}
+
+TEST(Pipeline, S3_07_OnlyActivationsAndTheirGradientsMove) {
+  const testing::HangWatchdog watchdog("transfers of a pipeline", std::chrono::seconds(30));
+  set_random_seed(1);
+  StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(3));
+  Pipeline pipeline(model, cross_entropy, {.micro_batches = 2});
+  std::vector<std::string> moved;
+  for (const Transfer& transfer : pipeline.gradients(sample_rows(4), sample_classes(4)).transfers) {
+    moved.push_back(transfer.to_string());
+  }
+  EXPECT_THAT(moved, ElementsAre("cpu:1 -> cpu:0: float32 [2, 8], 64 bytes",
+                                 "cpu:1 -> cpu:0: float32 [2, 8], 64 bytes",
+                                 "cpu:0 -> cpu:1: float32 [2, 8], 64 bytes",
+                                 "cpu:0 -> cpu:1: int64 [2], 16 bytes",
+                                 "cpu:0 -> cpu:1: float32 [2, 8], 64 bytes",
+                                 "cpu:0 -> cpu:1: int64 [2], 16 bytes"));
+}
+
+TEST(Pipeline, S3_27_PeakMemoryPerDeviceFalls) {
+  const testing::HangWatchdog watchdog("peak memory", std::chrono::seconds(60));
+  const Device a = on_cpu(kFirstDevice), b = on_cpu(kFirstDevice + 1);
+  const Peaks one = peaks_of(1, [&] { return train_wide({a}, {.micro_batches = 8}); });
+  const Peaks two = peaks_of(2, [&] { return train_wide({a, b}, {.micro_batches = 8}); });
+  const Peaks alternating = peaks_of(2, [&] {
+    return train_wide({a, b}, {.micro_batches = 8, .order = PipelineOrder::kOneForwardOneBackward});
+  });
+  EXPECT_EQ(two.loss, one.loss);
+  EXPECT_EQ(alternating.loss, one.loss);
+  EXPECT_LT(std::max(two.bytes[0], two.bytes[1]), one.bytes[0] * 3 / 4);
+  EXPECT_LT(alternating.bytes[0], two.bytes[0]);
+  EXPECT_LT(alternating.bytes[1], two.bytes[1]);
+}
+
+TEST(Pipeline, RegularizationCountsOnce) {
+  const testing::HangWatchdog watchdog("regularized pipeline", std::chrono::seconds(30));
+  set_random_seed(1);
+  const StagedSequential model({.devices = "cpu:0-1"}, Input{{10}},
+                               Dense(8, {.kernel_regularizer = regularizers::l2(0.5)}),
+                               Dense(3, {.kernel_regularizer = regularizers::l2(0.25)}));
+  const PipelineResult result = Pipeline(model, cross_entropy, {.micro_batches = 3})
+                                    .gradients(sample_rows(), sample_classes());
+  const std::vector<Variable> variables = model.trainable_variables();
+  GradientTape tape;
+  const Tensor loss =
+      compute_average_loss(cross_entropy(sample_classes(), model(sample_rows())), std::int64_t{24});
+  const std::vector<Gradient> plain = tape.gradient(loss, variables);
+  double regularization = 0.0;
+  for (const std::size_t i : {0, 2}) {
+    const double factor = i == 0 ? 0.5 : 0.25;
+    const std::vector<double> w = variables[i].value().to_doubles();
+    const std::vector<double> own = plain[i].dense().to_doubles();
+    const std::vector<double> actual = result.gradients[i].dense().to_doubles();
+    for (std::size_t k = 0; k < w.size(); ++k) {
+      regularization += factor * w[k] * w[k];
+      ASSERT_NEAR(actual[k], own[k] + 2.0 * factor * w[k], 1e-5);
+    }
+  }
+  EXPECT_NEAR(result.loss.item(), loss.item() + regularization, 1e-4);
+}
+
+TEST(Pipeline, AnErrorNamesStageDeviceAndMicroBatchAndTheNextBatchWorks) {
+  const testing::HangWatchdog watchdog("a stage that fails", std::chrono::seconds(30));
+  StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(6), Failing(1),
+                         Dense(3));
+  Pipeline pipeline(model, cross_entropy, {.micro_batches = 3});
+  expect_error(ErrorCode::kOutOfRange, {"stage 1 (cpu:1), micro-batch 1, forward", "made to fail"},
+               [&] { pipeline.gradients(sample_rows(), sample_classes()); });
+  EXPECT_EQ(pipeline.num_steps(), 0u);
+  EXPECT_EQ(pipeline.gradients(sample_rows(), sample_classes()).gradients.size(), 6u);
+  EXPECT_EQ(pipeline.num_steps(), 1u);
+}
+
+TEST(Pipeline, AStageThatStaysAwayIsNamed) {
+  const testing::HangWatchdog watchdog("a stage that waits", std::chrono::seconds(30));
+  const auto never = std::make_shared<Event>(), mine = std::make_shared<Event>();
+  StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Meeting(0, mine, never), Dense(3));
+  {
+    Pipeline pipeline(model, cross_entropy,
+                      {.micro_batches = 2, .timeout = std::chrono::milliseconds(50)});
+    expect_error(ErrorCode::kDeadlineExceeded,
+                 {"no activations of micro-batch 0 came from stage 0 (cpu:0)", "0.05 s"},
+                 [&] { pipeline.gradients(sample_rows(), sample_classes()); });
+    expect_error(ErrorCode::kFailedPrecondition, {"still works on an earlier batch"},
+                 [&] { pipeline.gradients(sample_rows(), sample_classes()); });
+    never->set();  // lets the stage's thread end
+  }
+}
+
+TEST(Pipeline, RefusesBatchesAndOptionsThatDoNotFit) {
+  const testing::HangWatchdog watchdog("wrong batches", std::chrono::seconds(30));
+  StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(3));
+  expect_error(ErrorCode::kInvalidArgument, {"micro_batches of 1 or more"},
+               [&] { Pipeline(model, cross_entropy, {.micro_batches = 0}); });
+  expect_error(ErrorCode::kInvalidArgument, {"no loss function"}, [&] { Pipeline(model, {}); });
+  Pipeline pipeline(model, cross_entropy, {.micro_batches = 4});
+  expect_error(ErrorCode::kInvalidArgument, {"4 micro-batches", "[3, 10]"},
+               [&] { pipeline.gradients(sample_rows(3), sample_classes(3)); });
+  expect_error(ErrorCode::kInvalidArgument, {"[24, 10]", "[23]"},
+               [&] { pipeline.gradients(sample_rows(), sample_classes(23)); });
+}
+
+}  // namespace
+}  // namespace tutti
