@@ -22,17 +22,17 @@ class Sums {
   void add(Device device, std::size_t group, std::uint64_t bytes) {
     row_of(device).bytes[group] += bytes;
   }
-  std::vector<DeviceMemory> take() { return std::move(rows_); }
+  std::vector<DeviceBytes> take() { return std::move(rows_); }
 
  private:
-  DeviceMemory& row_of(const Device& device) {
-    const auto found = std::ranges::find(rows_, device, &DeviceMemory::device);
+  DeviceBytes& row_of(const Device& device) {
+    const auto found = std::ranges::find(rows_, device, &DeviceBytes::device);
     if (found != rows_.end()) return *found;
-    return rows_.emplace_back(DeviceMemory{device, std::vector<std::uint64_t>(num_groups_, 0)});
+    return rows_.emplace_back(DeviceBytes{device, std::vector<std::uint64_t>(num_groups_, 0)});
   }
 
   std::size_t num_groups_;
-  std::vector<DeviceMemory> rows_;
+  std::vector<DeviceBytes> rows_;
 };
 
 std::vector<Device> unique(std::span<const Device> devices) {
@@ -84,7 +84,7 @@ int width_of(const VariableGroup& group) {
 }
 
 void write_rows(std::ostream& out, std::string_view name, std::span<const VariableGroup> groups,
-                const std::vector<DeviceMemory>& rows) {
+                const std::vector<DeviceBytes>& rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     out << std::left << std::setw(kNameWidth) << (i == 0 ? name : "") << std::setw(kDeviceWidth)
         << rows[i].device.to_string() << std::right;
@@ -109,12 +109,12 @@ std::string_view to_string(VariablePolicy policy) {
   return "?";
 }
 
-std::uint64_t DeviceMemory::total() const {
+std::uint64_t DeviceBytes::total() const {
   return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
 }
 
-std::vector<DeviceMemory> memory_by_device(std::span<const VariableGroup> groups,
-                                           std::span<const Device> replica_devices) {
+std::vector<DeviceBytes> memory_by_device(std::span<const VariableGroup> groups,
+                                          std::span<const Device> replica_devices) {
   require_replicas(replica_devices);
   Sums sums(groups.size(), replica_devices);
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -127,8 +127,8 @@ std::vector<DeviceMemory> memory_by_device(std::span<const VariableGroup> groups
   return sums.take();
 }
 
-std::vector<DeviceMemory> memory_under(VariablePolicy policy, std::span<const VariableGroup> groups,
-                                       std::span<const Device> replica_devices) {
+std::vector<DeviceBytes> memory_under(VariablePolicy policy, std::span<const VariableGroup> groups,
+                                      std::span<const Device> replica_devices) {
   require_replicas(replica_devices);
   Sums sums(groups.size(), replica_devices);
   for (std::size_t g = 0; g < groups.size(); ++g) {

@@ -26,7 +26,7 @@ enum class VariablePolicy { kFirstDevice, kCpu, kMirrored };
 std::string_view to_string(VariablePolicy policy);
 
 /// Bytes on one device, by group in the order in which groups were given.
-struct DeviceMemory {
+struct DeviceBytes {
   Device device;
   std::vector<std::uint64_t> bytes;
   std::uint64_t total() const;
@@ -35,14 +35,14 @@ struct DeviceMemory {
 /// Where the components of these variables are now: of `replica_devices`, each once in that order
 /// whatever it holds, then of other devices that hold something. What a step copies or makes on the
 /// way is not counted, nor what other processes hold.
-std::vector<DeviceMemory> memory_by_device(std::span<const VariableGroup> groups,
-                                           std::span<const Device> replica_devices);
+std::vector<DeviceBytes> memory_by_device(std::span<const VariableGroup> groups,
+                                          std::span<const Device> replica_devices);
 
 /// Where they would be under `policy` with these replicas. ON_READ variables have a component for
 /// each replica under every policy; those for the host (VariableOptions::on_host) stay on cpu:0
 /// where replicas are on GPUs.
-std::vector<DeviceMemory> memory_under(VariablePolicy policy, std::span<const VariableGroup> groups,
-                                       std::span<const Device> replica_devices);
+std::vector<DeviceBytes> memory_under(VariablePolicy policy, std::span<const VariableGroup> groups,
+                                      std::span<const Device> replica_devices);
 
 /// The table of all three policies, a line for each device of each, and of the variables as they
 /// are: ends in a newline.

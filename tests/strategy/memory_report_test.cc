@@ -38,9 +38,9 @@ struct Training {
 
 /// {device: bytes of each group}.
 std::vector<std::pair<std::string, std::vector<std::uint64_t>>> table_of(
-    const std::vector<DeviceMemory>& rows) {
+    const std::vector<DeviceBytes>& rows) {
   std::vector<std::pair<std::string, std::vector<std::uint64_t>>> table;
-  for (const DeviceMemory& row : rows) table.emplace_back(row.device.to_string(), row.bytes);
+  for (const DeviceBytes& row : rows) table.emplace_back(row.device.to_string(), row.bytes);
   return table;
 }
 

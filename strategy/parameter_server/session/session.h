@@ -18,7 +18,7 @@ namespace tutti {
 struct SessionOptions {
   /// For reaching the target and then all other tasks of its cluster.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(30);
-  /// For every value that is waited for, here and between tasks.
+  /// For every value that is waited for here; between tasks three quarters of it.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   /// Not set: of TUTTI_JOB_ID and TUTTI_JOB_SECRET_FILE.
   std::string job_id = {};

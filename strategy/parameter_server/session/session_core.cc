@@ -60,7 +60,8 @@ std::shared_ptr<RpcClient> SessionCore::connect_to(const std::string& target,
 /// `task`: who is expected; nullptr: whoever answers.
 void SessionCore::open(const Task* task, std::shared_ptr<RpcClient> client) {
   TaskRequest request{TaskRequestKind::kOpen, session_};
-  request.details = nest_of_integer(options_.timeout.count());
+  // Less than here, so that the error is that of who waits for a value, and names it.
+  request.details = nest_of_integer(std::max<std::int64_t>(1, options_.timeout.count() * 3 / 4));
   Link link;
   link.welcome = to_welcome(decode_answer(client->call(encode(request), deadline())));
   link.client = std::move(client);

@@ -11,7 +11,7 @@ namespace tutti::internal {
 namespace {
 
 /// The session has met all tasks already, so that one that is not there is gone.
-constexpr Duration kConnectTimeout = std::chrono::seconds(10);
+constexpr Duration kConnectTimeout = std::chrono::seconds(3);
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tools/launch/free_ports.h"
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/executor.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/server.h"
