@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/random_ops.h"
 
@@ -67,6 +68,9 @@ Tensor GeneratedInitializer::operator()(const InitializerContext& context) const
     return converted(Tensor::full(whole.shape, whole.a, DType::kFloat32, context.device),
                      whole.dtype);
   }
+  // On a CPU there, so that no other device holds it meanwhile.
+  const bool on_cpu = context.device.type == DeviceType::kCpu;
+  const DeviceScope scope(on_cpu ? context.device : Device{});
   return whole.rows(0, whole.shape.rank() == 0 ? 1 : whole.shape[0]).to(context.device);
 }
 

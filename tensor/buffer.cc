@@ -59,8 +59,8 @@ std::unique_ptr<Buffer> BufferAllocator::take_cached(const SizeClass& wanted) {
   FreeList& list = lists_[wanted.index];
   ++statistics_.allocations;
   statistics_.in_use += wanted.bytes;
-  statistics_.peak_in_use = std::max(statistics_.peak_in_use, statistics_.in_use);
   if (list.buffers.empty()) return nullptr;
+  statistics_.peak_in_use = std::max(statistics_.peak_in_use, statistics_.in_use);
   std::unique_ptr<Buffer> buffer = std::move(list.buffers.back());
   list.buffers.pop_back();
   list.last_use = ++clock_;
@@ -85,6 +85,8 @@ std::unique_ptr<Buffer> BufferAllocator::make_buffer(const SizeClass& wanted) {
     statistics_.in_use -= wanted.bytes;
     fail_memory(wanted.bytes);
   }
+  MutexLock lock(mutex_);  // here, so that what was refused does not count
+  statistics_.peak_in_use = std::max(statistics_.peak_in_use, statistics_.in_use);
   return buffer;
 }
 

@@ -19,7 +19,7 @@ using namespace internal;
 template <class Function>
 Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dtype, Device device,
               const Function& value) {
-  MutableTensor result(shape, dtype, Device{});
+  MutableTensor result(shape, dtype, device.type == DeviceType::kCpu ? device : Device{});
   visit_floating(dtype, who, [&]<class T>() {
     std::uint64_t i = first;
     for (T& element : result.span<T>()) element = static_cast<T>(value(i++));
@@ -92,7 +92,7 @@ Tensor random_uniform_from(std::uint64_t first, const Shape& shape, const Random
       return std::min(low + (high - low) * stream.uniform64(i), below(low, high));
     });
   }
-  MutableTensor result(shape, dtype, Device{});
+  MutableTensor result(shape, dtype, device.type == DeviceType::kCpu ? device : Device{});
   const auto values = result.span<float>();
   stream.fill_uniform(first, values);
   const float lowest = static_cast<float>(low);

@@ -72,6 +72,7 @@ TEST(DeviceMemory, S3_26_ARequestBeyondTheLimitIsRefusedWithNumbers) {
                 "try a smaller batch, or parts of the model on several devices"},
                [] { zeros_there(8); });
   EXPECT_EQ(device_memory(kOwn).in_use, 12u << 10);  // the failure took nothing
+  EXPECT_EQ(device_memory(kOwn).peak, 12u << 10);
   first.reset();
   EXPECT_NO_THROW(zeros_there(8));  // what waits in the cache makes room
 }
