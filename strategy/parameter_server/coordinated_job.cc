@@ -102,8 +102,7 @@ void CoordinatedJob::meet_servers() {
     };
     all.push_back(std::move(options));
   }
-  server_group_ =
-      std::make_unique<RemoteServers>(std::move(all), durability_, group_.join_timeout);
+  server_group_ = std::make_unique<RemoteServers>(std::move(all), durability_, group_.join_timeout);
   server_group_->wait_for_all(deadline_after(Clock::system().now(), group_.join_timeout));
 }
 
