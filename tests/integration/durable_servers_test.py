@@ -85,6 +85,26 @@ def check_kills(tutti, counter, closures, kills, durability, jobs=JOBS, seed=11)
     return job
 
 
+def check_stopped_server(tutti, counter, durability):
+    """A server that says nothing is given up, killed by the launcher, and another one has its place."""
+    begin = time.monotonic()
+    folder = tempfile.mkdtemp(prefix="tutti_durable_")
+    job = Durable(tutti, ["--chief", "--workers", "2", "--ps", "2", "--max-restarts", "5"],
+                  [counter, *run_flags(folder, 600, 10, durability)])
+    try:
+        require(job.is_started.wait(LONGEST), "the job did not start", job.text())
+        time.sleep(LONG_ENOUGH)
+        os.kill(job.pids["ps", 1][0], signal.SIGSTOP)
+        code = job.finish()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    require(code == 0, f"the job ended with {code}", job.text())
+    require("counted 600 of 600" in job.text(), "the count is not exact", job.text())
+    require(re.search(r"ps 1 \(.*\) is stopped: state T", job.text()), "nobody said who is stopped", job.text())
+    require(job.text().count("[chief-0]: started") == 1, "the chief was started again", job.text())
+    say(f"{durability}: a stopped server", begin)
+
+
 # --- By hand, with TF_CONFIG, through a proxy.
 
 class Tasks:
@@ -215,6 +235,7 @@ def main():
            for durability in ("snapshot", "logged", "replicated")},
         "resets": lambda: check_resets(counter, closures, arguments.resets, 2, "snapshot", seed=arguments.seed),
         "resets_logged": lambda: check_resets(counter, closures, arguments.resets, 2, "logged", seed=arguments.seed + 1),
+        "stopped": lambda: check_stopped_server(tutti, counter, "replicated"),
         "refusals": lambda: check_refusals(counter),
     }
     for name, check in checks.items():

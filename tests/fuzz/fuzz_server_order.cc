@@ -1,0 +1,47 @@
+// Fuzzes what a server process reads beside batches: orders of a coordinator, messages about
+// copies.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <utility>
+
+#include "tutti/core/error.h"
+#include "tutti/strategy/parameter_server/server/backup_message.h"
+#include "tutti/strategy/parameter_server/server/server_order.h"
+
+namespace {
+
+using namespace tutti;
+using namespace tutti::internal;
+
+/// Runs `read`; bytes that nobody wrote are kDataLoss.
+template <class Read>
+void refuse_or(const Read& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDataLoss) std::abort();
+  }
+}
+
+}  // namespace
+
+/// All bytes are a head: what is accepted is what encoding gives back, byte by byte.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto bytes = std::as_bytes(std::span(data, size));
+  const Packet packet{{bytes.begin(), bytes.end()}, {}};
+  refuse_or([&] {
+    if (encode(decode_order(packet)).head != packet.head) std::abort();
+  });
+  refuse_or([&] {
+    if (encode_life(decode_life(packet)).head != packet.head) std::abort();
+  });
+  refuse_or([&] {
+    Packet content = packet;
+    const BackupMessage message = decode_backup_message(content);
+    if (encode(message, std::move(content)).head != packet.head) std::abort();
+  });
+  return 0;
+}
