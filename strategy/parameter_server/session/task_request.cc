@@ -7,6 +7,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
+#include "tutti/tensor/device_scope.h"
 
 namespace tutti::internal {
 namespace {
@@ -29,7 +30,10 @@ bool is_task_request(const Packet& packet) {
   return !packet.head.empty() && packet.head.front() == kFirstByte;
 }
 
+// Numbers travel as tensors, which cannot be made in the scope of another process's device.
+
 Packet encode(const TaskRequest& request) {
+  const NoDeviceScope here;
   std::vector<ArgumentTuple> arguments;
   for (const auto& [from, value] : request.arguments) {
     arguments.emplace_back(AddressTuple(from.task.type, from.task.index, from.op, from.path),
@@ -44,6 +48,7 @@ Packet encode(const TaskRequest& request) {
 }
 
 TaskRequest decode_task_request(const Packet& packet) {
+  const NoDeviceScope here;
   std::size_t place = 1, payload_place = 0;
   const Nest nest = decode_nest(packet, place, payload_place);
   if (place != packet.head.size() || payload_place != packet.payload_bytes()) {
@@ -75,6 +80,7 @@ Packet encode_answer(const Nest& nest) {
 }
 
 Nest decode_answer(const Packet& packet) {
+  const NoDeviceScope here;
   std::size_t place = 0, payload_place = 0;
   return decode_nest(packet, place, payload_place);
 }
@@ -90,6 +96,7 @@ TaskWelcome to_welcome(const Nest& answer) {
 }
 
 Nest to_details(const UpdateDetails& details) {
+  const NoDeviceScope here;
   return to_nest(
       UpdateTuple(details.rule, details.slots, details.learning_rate, details.iteration));
 }
