@@ -120,8 +120,7 @@ void SessionReceiver::check_place(const ChunkHeader& header) const {
 /// False: the socket has nothing now, or the lane has no room.
 bool SessionReceiver::fill(std::size_t connection, const FileDescriptor& socket) {
   Lane& lane = lanes_[connection];
-  const bool is_given = ready_.empty() && ready_lane_ == kNone;
-  if (!socket.is_open() || !is_given || lane.has_ended || lane.failure) return false;
+  if (!socket.is_open() || !is_given() || lane.has_ended || lane.failure) return false;
   if (lane.bytes.empty()) lane.bytes.resize(kRoom);
   if (lane.begin > 0) {
     std::memmove(lane.bytes.data(), lane.bytes.data() + lane.begin, lane.end - lane.begin);

@@ -27,6 +27,11 @@ class SessionReceiver {
   std::size_t give(std::span<const iovec> places);
   /// Reads what the socket of a connection has now, when give() has given all; false: nothing.
   bool fill(std::size_t connection, const FileDescriptor& socket);
+  /// Whether fill() would look: all was given, and the connection's chunks leave room.
+  bool has_room(std::size_t connection) const {
+    const Lane& lane = lanes_[connection];
+    return is_given() && lane.end - lane.begin < kRoom;
+  }
   /// Makes room on connections whose chunks are early; false: there are none.
   bool set_aside();
   /// Whether a chunk waits for an earlier one, which another connection brings.
@@ -60,6 +65,7 @@ class SessionReceiver {
     void drop_head();
   };
 
+  bool is_given() const { return ready_.empty() && ready_lane_ == kNone; }
   bool has_head(Lane& lane);
   bool take_head(Lane& lane);
   void check_place(const ChunkHeader& header) const;

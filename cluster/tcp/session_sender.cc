@@ -200,6 +200,7 @@ void SessionSender::restart(std::size_t connection, std::uint64_t received) {
     fail(ErrorCode::kDataLoss, "tcp: a peer that connects again says that it has ", received,
          " bytes; expected ", acked_, " to ", next_);
   }
+  turn_ = connection;  // what is sent again goes where something arrives
   forget(received);
 }
 

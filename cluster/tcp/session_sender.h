@@ -40,6 +40,8 @@ class SessionSender {
   /// Whether bytes wait for a socket; the second: for this one.
   bool has_pending() const;
   bool has_pending(std::size_t connection) const { return lines_[connection].in_chunk; }
+  /// Whether the peer may lack something that was taken.
+  bool has_unacknowledged() const { return ack_heard_ < taken_; }
   /// Whether the peer should hear how much has arrived although there is nothing else to send.
   bool owes_ack(std::uint64_t received) const { return received >= ack_said_ + room_ / 4; }
   /// The peer has all bytes before this one.

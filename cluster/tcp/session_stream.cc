@@ -20,6 +20,8 @@ constexpr std::uint64_t kTimesSaid = 10;  // each; later every hundredth time
 constexpr Duration kSilence = std::chrono::seconds(2);
 /// coarse_now() lags behind by less.
 constexpr Duration kCoarseness = std::chrono::milliseconds(10);
+/// Who waits for bytes looks at least this often.
+constexpr Duration kAway = 2 * kSilence;
 /// So often all connections are read after one but the first has brought something.
 constexpr int kEagerReads = 32;
 
@@ -43,6 +45,7 @@ class SessionStream final : public ByteStream, private SignOfLife {
 
   std::size_t read(std::span<const iovec> places) override {
     MutexLock lock(mutex_);
+    looked_at_ = coarse_now();
     step();
     std::size_t total = receiver_.give(places);
     while (total == 0) {
@@ -139,7 +142,23 @@ class SessionStream final : public ByteStream, private SignOfLife {
 
   void beat() override {
     MutexLock lock(mutex_);
+    // A peer may wait for what this rank gave to a connection that is broken now, while the rank
+    // computes. Only then: who sleeps until there are bytes would not hear of those read here.
+    const bool is_away = looked_at_ <= coarse_now() - kAway;
+    if (is_away && sender_.has_unacknowledged()) look_after();
     sender_.beat(ways_.sockets(), receiver_.received());
+  }
+
+  void look_after() TUTTI_REQUIRES(mutex_) {
+    if (ways_.is_gone() || receiver_.has_said_bye()) return;
+    step();
+    for (std::size_t i = 0; i < ways_.size(); ++i) {
+      if (receiver_.has_room(i)) look_at(i);
+      look_for_failure(i);
+    }
+    (void)receiver_.set_aside();  // takes acknowledgements
+    sender_.forget(receiver_.acked());
+    push();
   }
 
   void push() TUTTI_REQUIRES(mutex_) { sender_.push(ways_.sockets(), receiver_.received()); }
@@ -252,6 +271,7 @@ class SessionStream final : public ByteStream, private SignOfLife {
   StreamCounters counters_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t times_silent_ TUTTI_GUARDED_BY(mutex_) = 0;
   int eager_ TUTTI_GUARDED_BY(mutex_) = 0;
+  TimePoint looked_at_ TUTTI_GUARDED_BY(mutex_) = coarse_now();
 };
 
 }  // namespace

@@ -314,6 +314,23 @@ TEST(TcpHalfOpen, REL_G1c_ConnectionsOnWhichPacketsVanishAreReplaced) {
   }
 }
 
+TEST(TcpHalfOpen, REL_G1c_ARankThatIsBusyElsewhereSendsAgainWhatVanished) {
+  const testing::HangWatchdog watchdog("away", 110s);
+  for (const int num_connections : {1, 3}) {
+    Proxied ranks({}, {.tcp_connections = num_connections});
+    (void)seconds_to_exchange(ranks);
+    ranks.proxy().swallow();
+    const TimePoint begin = Clock::system().now();
+    const std::array<std::byte, 1> byte{std::byte{5}};
+    std::array<std::byte, 1> got{};
+    const auto send = ranks.one->send(0, 9, {}, byte);  // and no wait
+    ranks.zero->recv(1, 9, {}, got)->wait(in(30s));
+    EXPECT_EQ(got, byte);
+    std::printf("half-open | %d TCP connections, nobody looks | arrived after %.2f s\n",
+                num_connections, seconds_between(begin, Clock::system().now()));
+  }
+}
+
 TEST(TcpHalfOpen, REL_G1c_APeerBehindANetworkThatSwallowsAllIsNamedAfterThePatience) {
   const testing::HangWatchdog watchdog("black hole", 110s);
   Proxied ranks({}, {.patience = 1s});
