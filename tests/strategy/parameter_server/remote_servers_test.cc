@@ -186,6 +186,36 @@ TEST(RemoteServers, AServerThatDiesBeforeStartEndsStart) {
                [&] { group->keep_in(folder.path(), "job"); });
 }
 
+/// The connection finds out before the link does, which looks now and then.
+TEST(RemoteServers, REL_G5_AnOrderThatFindsAnotherProcessTellsWhoIsLost) {
+  const HangWatchdog watchdog("found out by an order");
+  const OwnFolder folder("found_out");
+  const KeptWarnings quiet;
+  ServerProcesses processes(2);
+  const auto group = processes.group(1, 60s, /*look_every=*/1h);
+  group->wait_for_all(soon());
+  const auto services = processes.services();
+  for (const auto& each : services) make_w(*each);
+  group->keep_in(folder.path(), "job");
+  group->save(1, 1, 0);
+  group->fence(1);
+  for (const auto& each : services) (void)add_one(*each, 0, 1)->wait(soon());
+  const auto replace = [&](int server) {
+    processes.kill(server);
+    processes.start(server);
+  };
+  replace(0);
+  EXPECT_THROW(group->save(2, 1, 1), Error);
+  EXPECT_THAT(group->lost().value_or(""), HasSubstr("ps 0"));
+  group->go_back(1, 2);
+  EXPECT_EQ(group->lost(), std::nullopt);
+  replace(1);
+  group->keep_in(folder.path(), "job");  // the next coordinator of this process
+  group->go_back(1, 3);
+  EXPECT_EQ(group->lost(), std::nullopt);
+  for (const auto& each : services) EXPECT_EQ(value_of_w(*each), 0);
+}
+
 TEST(RemoteServers, AServerOfAnotherRunIsNotUsed) {
   const HangWatchdog watchdog("another run");
   const KeptWarnings warnings;
