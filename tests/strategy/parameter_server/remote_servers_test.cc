@@ -336,6 +336,49 @@ TEST_P(DurableServers, REL_G5_WhatWasConfirmedIsThereAgain) {
   }
 }
 
+/// Its client would take a change that failed for one that was not made, and count the next one
+/// under its number: that one would be left out.
+TEST(RemoteServers, REL_G5_ChangesWaitWhileNobodyKeepsTheCopy) {
+  const HangWatchdog watchdog("nobody keeps the copy");
+  const OwnFolder folder("no_copy");
+  const KeptWarnings quiet;
+  ServerProcesses processes(2, Durability::kReplicated);
+  const auto group = processes.group();
+  group->wait_for_all(soon());
+  const auto services = processes.services();
+  for (const auto& each : services) make_w(*each);
+  group->keep_in(folder.path(), "job");
+  group->save(1, 1, 0);
+  group->fence(1);
+  Client outside(*services[0], 9);
+  const auto add = [&](std::int64_t value) {
+    return outside.start({AssignShard{whole("w", {}, DType::kInt64).id(), AssignOp::kAdd,
+                                      Tensor::scalar(value, DType::kInt64)}});
+  };
+  (void)add(1)->wait(soon());
+  for (std::uint64_t term = 2; term < 4; ++term) {
+    processes.kill(1);
+    const auto first = add(10);
+    Clock::system().sleep_for(150ms);  // longer than the connection between them is patient
+    const auto second = add(100);
+    expect_waits(*first);
+    expect_waits(*second);
+    processes.start(1);
+    while (!group->lost()) Clock::system().sleep_for(1ms);
+    group->come_back(1, term);
+    (void)first->wait(soon());
+    (void)second->wait(soon());
+    (void)add(1000)->wait(soon());
+    EXPECT_EQ(value_of_w(*services[0]), static_cast<std::int64_t>(1110 * (term - 1) + 1));
+  }
+  // What waited is in the copy, too.
+  processes.kill(0);
+  processes.start(0);
+  while (!group->lost()) Clock::system().sleep_for(1ms);
+  group->come_back(1, 4);
+  EXPECT_EQ(value_of_w(*services[0]), 2221);
+}
+
 /// A server and the one that keeps its copy: there is nobody to ask but the disk.
 TEST(RemoteServers, REL_G5_WhereTheCopyIsLostAllGoBack) {
   const HangWatchdog watchdog("both are lost", 120s);
