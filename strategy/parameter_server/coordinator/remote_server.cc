@@ -30,6 +30,7 @@ RemoteServer::~RemoteServer() {
   {
     const MutexLock lock(mutex_);
     client = client_;
+    look_wanted_.notify_all();
   }
   if (client) client->fail_all(Error(ErrorCode::kCancelled, "the coordinator was stopped"));
   client.reset();
@@ -63,6 +64,17 @@ std::shared_ptr<RpcReply> RemoteServer::start(ServerOrder order) {
   fail(ErrorCode::kUnavailable, options_.name, ": ", why);
 }
 
+std::uint64_t RemoteServer::begin_look() {
+  const MutexLock lock(mutex_);
+  look_wanted_.notify_all();
+  return ++last_look_;
+}
+
+bool RemoteServer::has_looked(std::uint64_t look) const {
+  const MutexLock lock(mutex_);
+  return life_ == 0 || num_looked_ >= look;
+}
+
 void RemoteServer::give_up(std::uint64_t incarnation, const Error& error) {
   std::shared_ptr<RpcClient> client;
   {
@@ -92,6 +104,7 @@ bool RemoteServer::open() {
     const MutexLock lock(mutex_);
     client_ = std::move(client);
     life_ = life;
+    num_looked_ = last_look_;  // none was there when they began
   } catch (const Error& error) {
     complain(error);
     return false;
@@ -118,6 +131,16 @@ std::uint64_t RemoteServer::meet(RpcClient& client) {
   return decode_life(reply->wait(Clock::system().now()));
 }
 
+/// Waits until it is time for it; nothing: the link ends.
+std::optional<std::uint64_t> RemoteServer::next_look() {
+  const MutexLock lock(mutex_);
+  (void)look_wanted_.wait_until(
+      mutex_, deadline_after(Clock::system().now(), options_.look_every),
+      [this]() TUTTI_REQUIRES(mutex_) { return stop_.is_set() || last_look_ > num_looked_; });
+  if (stop_.is_set()) return std::nullopt;
+  return last_look_;
+}
+
 void RemoteServer::look_after() {
   std::shared_ptr<RpcClient> client;
   std::uint64_t life = 0;
@@ -127,9 +150,12 @@ void RemoteServer::look_after() {
     life = life_;
   }
   try {
-    while (!stop_.wait_until(deadline_after(Clock::system().now(), options_.look_every))) {
-      if (meet(*client) == life) continue;
-      return end_life(Error(ErrorCode::kUnavailable, "it died, and was started again"));
+    while (const auto look = next_look()) {
+      if (meet(*client) != life) {
+        return end_life(Error(ErrorCode::kUnavailable, "it died, and was started again"));
+      }
+      const MutexLock lock(mutex_);
+      num_looked_ = *look;
     }
     end_life(Error(ErrorCode::kCancelled, "the coordinator was stopped"));
   } catch (const Error& error) {

@@ -51,6 +51,10 @@ class RemoteServer {
   void end_set_up();
   /// Its answer is decode_life(). Throws kUnavailable when this life does not answer now.
   std::shared_ptr<RpcReply> start(ServerOrder order);
+  /// Asks at once whether it is there. Until has_looked() says so of this look, life() may be of
+  /// a process that is gone.
+  std::uint64_t begin_look();
+  bool has_looked(std::uint64_t look) const;
 
   /// The job found out that the server is gone, of which this was the life or a later one: meets
   /// whoever is there then.
@@ -60,6 +64,7 @@ class RemoteServer {
   void run();
   bool open();
   void look_after();
+  std::optional<std::uint64_t> next_look();
   std::uint64_t meet(RpcClient& client);
   void end_life(const Error& error);
   void complain(const Error& error);
@@ -72,6 +77,9 @@ class RemoteServer {
   std::shared_ptr<RpcClient> client_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t life_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::string why_gone_ TUTTI_GUARDED_BY(mutex_) = "was not met yet";
+  CondVar look_wanted_;
+  std::uint64_t last_look_ TUTTI_GUARDED_BY(mutex_) = 0;   // begin_look()
+  std::uint64_t num_looked_ TUTTI_GUARDED_BY(mutex_) = 0;  // of these
   // Of the thread.
   std::string last_complaint_;
   TimePoint complain_at_ = {};

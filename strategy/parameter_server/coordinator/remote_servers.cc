@@ -110,6 +110,28 @@ bool RemoteServers::is_new(std::size_t server) const {
   return members_[server].life != members_[server].whole_life;
 }
 
+/// The links find out by and by that a process is another one; a connection that broke knows it
+/// before. Whoever asks lost() after an order failed has to hear what is so now.
+void RemoteServers::look_at_all() {
+  std::vector<std::uint64_t> looks;
+  for (const Member& each : members_) looks.push_back(each.link->begin_look());
+  const TimePoint end = deadline_after(Clock::system().now(), patience_);
+  const auto have_looked = [&] {
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (!members_[i].link->has_looked(looks[i])) return false;
+    }
+    return true;
+  };
+  for (TimePoint now = Clock::system().now(); now < end && !have_looked();
+       now = Clock::system().now()) {
+    const MutexLock lock(mutex_);
+    if (changed_.wait_until(mutex_, deadline_after(now, kLookEvery),
+                            [this]() TUTTI_REQUIRES(mutex_) { return is_interrupted_; })) {
+      return;
+    }
+  }
+}
+
 /// Answers of all are waited for, also where one failed: no order is under way afterwards.
 void RemoteServers::order_each(
     const std::function<std::optional<What>(std::size_t server)>& what_of,
@@ -141,7 +163,9 @@ void RemoteServers::order_each(
       if (!first) first = error;
     }
   }
-  if (first) throw *first;
+  if (!first) return;
+  if (may_be_loss(first->code())) look_at_all();
+  throw *first;
 }
 
 void RemoteServers::keep_in(const std::string& folder, const std::string& job_id) {
@@ -153,13 +177,21 @@ void RemoteServers::keep_in(const std::string& folder, const std::string& job_id
   folder_ = std::filesystem::absolute(folder).string();
   job_id_ = job_id;
   for (const Member& each : members_) each.link->end_set_up();
-  if (!ends_set_up) {
-    take_lives(deadline_after(Clock::system().now(), patience_), "ClusterCoordinator::start");
-  } else if (const auto who = lost()) {
-    fail(ErrorCode::kUnavailable, "ClusterCoordinator::start: ", *who,
-         "; variables were made there; expected servers to live until start(); try it again");
+  const TimePoint end = deadline_after(Clock::system().now(), patience_);
+  for (;;) {
+    if (!ends_set_up) {
+      take_lives(end, "ClusterCoordinator::start");
+    } else if (const auto who = lost()) {
+      fail(ErrorCode::kUnavailable, "ClusterCoordinator::start: ", *who,
+           "; variables were made there; expected servers to live until start(); try it again");
+    }
+    try {
+      return order_all(orders::KeepIn{folder_, job_id_, durability_});
+    } catch (const Error& error) {
+      const bool may_try_again = may_be_loss(error.code()) && lost();
+      if (!may_try_again || Clock::system().now() >= end) throw;
+    }
   }
-  order_all(orders::KeepIn{folder_, job_id_, durability_});
 }
 
 void RemoteServers::save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) {

@@ -61,6 +61,7 @@ class RemoteServers final : public ServerGroup {
   std::size_t keeper_of(std::size_t server) const { return (server + 1) % members_.size(); }
   void begin_bringing_back();
   void end_bringing_back();
+  void look_at_all();
   std::uint64_t await(std::shared_ptr<RpcReply> reply, const std::string& name);
   void take_lives(TimePoint deadline, const char* who);
   void tell_change();

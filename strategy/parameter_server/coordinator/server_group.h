@@ -7,7 +7,14 @@
 #include <optional>
 #include <string>
 
+#include "tutti/core/error.h"
+
 namespace tutti::internal {
+
+/// Whether an order may have failed because a server was lost: then lost() says so.
+inline bool may_be_loss(ErrorCode code) {
+  return code == ErrorCode::kUnavailable || code == ErrorCode::kAborted;
+}
 
 /// All servers of a job. A cut is one snapshot per server under the same number. Errors name the
 /// server. Threads: any; save() and go_back() from one.
@@ -15,6 +22,7 @@ class ServerGroup {
  public:
   virtual ~ServerGroup() = default;
   /// Where they save, and for which job. Throws as SnapshotFolder. Before the other functions.
+  /// Servers that are lost meanwhile are waited for, unless the program was just set up.
   virtual void keep_in(const std::string& folder, const std::string& job_id) = 0;
   /// Every server has saved its values and its table of what was applied under this number when it
   /// returns. What is older than cut `keep` is deleted. Throws for a server that is lost, and as

@@ -224,9 +224,7 @@ void ServerRecovery::bring_back(bool is_kept) {
       const std::uint64_t cut = queue_.last_cut(), term = queue_.term();
       return is_kept ? servers_.come_back(cut, term) : servers_.go_back(cut, term);
     } catch (const Error& error) {
-      const bool is_loss =
-          error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kAborted;
-      if (!is_loss || !servers_.lost()) throw;
+      if (!may_be_loss(error.code()) || !servers_.lost()) throw;
       is_kept = begin_term(error.message());
     }
   }

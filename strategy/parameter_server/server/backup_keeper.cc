@@ -10,8 +10,12 @@
 namespace tutti::internal {
 
 BackupKeeper::BackupKeeper(std::unique_ptr<RpcClient> backup, int server, std::uint64_t term,
-                           Duration timeout)
-    : backup_(std::move(backup)), server_(server), term_(term), timeout_(timeout) {
+                           Duration timeout, Duration patience)
+    : backup_(std::move(backup)),
+      server_(server),
+      term_(term),
+      timeout_(timeout),
+      patience_(patience) {
   thread_ = Executor::system().start("ps-backup", [this] { run(); });
 }
 
@@ -39,7 +43,9 @@ std::optional<Error> BackupKeeper::wait_for(RpcReply& reply) {
     (void)reply.wait(deadline_after(Clock::system().now(), timeout_));
     return std::nullopt;
   } catch (const Error& error) {
-    return Error(ErrorCode::kUnavailable,
+    // That it is not there is of another kind than that it refuses.
+    const bool is_refused = error.code() == ErrorCode::kDataLoss;
+    return Error(is_refused ? ErrorCode::kDataLoss : ErrorCode::kUnavailable,
                  concat("its backup does not confirm changes: ", error.message()));
   }
 }
@@ -47,8 +53,8 @@ std::optional<Error> BackupKeeper::wait_for(RpcReply& reply) {
 bool BackupKeeper::keep(const OperationBatch& batch, Kept kept) {
   Packet packet = encode({BackupMessage::Kind::kBatch, server_, term_}, encode(batch));
   const MutexLock lock(mutex_);
-  if (problem_) throw *problem_;
-  sent_.push_back({backup_->start(std::move(packet)), std::move(kept)});
+  if (has_given_up_) throw *problem_;
+  sent_.push_back({problem_ ? nullptr : backup_->start(std::move(packet)), std::move(kept)});
   changed_.notify_all();
   return false;
 }
@@ -56,7 +62,6 @@ bool BackupKeeper::keep(const OperationBatch& batch, Kept kept) {
 void BackupKeeper::run() {
   for (;;) {
     Sent next;
-    std::optional<Error> problem;
     {
       const MutexLock lock(mutex_);
       changed_.wait_until(mutex_, TimePoint::max(),
@@ -64,15 +69,37 @@ void BackupKeeper::run() {
       if (sent_.empty()) return;
       next = std::move(sent_.front());
       sent_.pop_front();
-      problem = problem_;
     }
-    if (!problem) problem = wait_for(*next.reply);
-    if (problem) {
-      const MutexLock lock(mutex_);
-      problem_ = problem;
-    }
-    next.kept(problem);
+    next.kept(outcome_of(next));
   }
+}
+
+std::optional<Error> BackupKeeper::outcome_of(const Sent& sent) {
+  bool is_gone = false;
+  {
+    const MutexLock lock(mutex_);
+    is_gone = problem_.has_value();
+  }
+  const auto problem = is_gone ? std::nullopt : wait_for(*sent.reply);
+  if (!is_gone && !problem) return std::nullopt;
+  const MutexLock lock(mutex_);
+  if (problem) {
+    problem_ = problem;
+    const bool may_come_back = problem->code() == ErrorCode::kUnavailable;
+    give_up_at_ =
+        deadline_after(Clock::system().now(), may_come_back ? patience_ : Duration::zero());
+  }
+  (void)changed_.wait_until(
+      mutex_, give_up_at_, [this]() TUTTI_REQUIRES(mutex_) { return is_ended_ || is_superseded_; });
+  if (is_superseded_) return std::nullopt;
+  has_given_up_ = true;
+  return problem_;
+}
+
+void BackupKeeper::supersede() {
+  const MutexLock lock(mutex_);
+  is_superseded_ = true;
+  changed_.notify_all();
 }
 
 }  // namespace tutti::internal

@@ -245,9 +245,15 @@ void DurableHandler::on(const orders::BeginCopy& order) {
       keeper->begin_with(state);
       variables->set_keeper(keeper);
     });
+    backups_.push_back(keeper);
     keeper->wait_for_state();
   } catch (const Error& error) {
     fail(ErrorCode::kAborted, "cannot have its copy kept: ", error.message());
+  }
+  // The state that it began with has all that came before.
+  while (backups_.size() > 1) {
+    backups_.front()->supersede();
+    backups_.erase(backups_.begin());
   }
 }
 
@@ -276,6 +282,7 @@ void DurableHandler::on(const orders::GoBack& order) {
     variables->store.set_keeper(log_);
   }
   enter(Phase::kActive, variables);
+  backups_.clear();  // of what is undone
   log_info(concat(name_, ": is at cut ", order.cut, ", term ", order.term));
 }
 

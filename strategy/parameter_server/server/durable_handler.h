@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tutti/cluster/rpc/rpc_client.h"
 #include "tutti/core/executor.h"
@@ -20,6 +21,8 @@
 #include "tutti/strategy/parameter_server/server/variable_handler.h"
 
 namespace tutti::internal {
+
+class BackupKeeper;
 
 /// Batches wait, unanswered, until a coordinator has said what this process is: while its program
 /// is being set up, closures wait and all else is served; a server that was started again in a job
@@ -89,6 +92,8 @@ class DurableHandler final : public RpcHandler {
   std::optional<SnapshotFolder> folder_;
   std::shared_ptr<ChangeLog> log_;  // where changes are logged
   std::optional<Prepared> prepared_;
+  /// The last one gets changes; those before it have some that nobody has confirmed.
+  std::vector<std::shared_ptr<BackupKeeper>> backups_;
 
   mutable Mutex mutex_;
   CondVar changed_;

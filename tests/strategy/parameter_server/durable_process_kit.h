@@ -100,8 +100,8 @@ class ServerProcesses {
     }
     return services;
   }
-  std::unique_ptr<internal::RemoteServers> group(std::uint64_t run = 1,
-                                                 Duration patience = 60s) const {
+  std::unique_ptr<internal::RemoteServers> group(std::uint64_t run = 1, Duration patience = 60s,
+                                                 Duration look_every = 5ms) const {
     std::vector<internal::RemoteServerOptions> all;
     for (int i = 0; i < count(); ++i) {
       internal::RemoteServerOptions options;
@@ -111,7 +111,7 @@ class ServerProcesses {
       client.patience = 100ms;
       options.connect = [client, target = target(i)] { return RpcClient::connect(target, client); };
       options.between_tries = 2ms;
-      options.look_every = 5ms;
+      options.look_every = look_every;
       all.push_back(std::move(options));
     }
     return std::make_unique<internal::RemoteServers>(std::move(all), durability_, patience);

@@ -186,6 +186,36 @@ TEST(RemoteServers, AServerThatDiesBeforeStartEndsStart) {
                [&] { group->keep_in(folder.path(), "job"); });
 }
 
+/// The connection finds out before the link does, which looks now and then.
+TEST(RemoteServers, REL_G5_AnOrderThatFindsAnotherProcessTellsWhoIsLost) {
+  const HangWatchdog watchdog("found out by an order");
+  const OwnFolder folder("found_out");
+  const KeptWarnings quiet;
+  ServerProcesses processes(2);
+  const auto group = processes.group(1, 60s, /*look_every=*/1h);
+  group->wait_for_all(soon());
+  const auto services = processes.services();
+  for (const auto& each : services) make_w(*each);
+  group->keep_in(folder.path(), "job");
+  group->save(1, 1, 0);
+  group->fence(1);
+  for (const auto& each : services) (void)add_one(*each, 0, 1)->wait(soon());
+  const auto replace = [&](int server) {
+    processes.kill(server);
+    processes.start(server);
+  };
+  replace(0);
+  EXPECT_THROW(group->save(2, 1, 1), Error);
+  EXPECT_THAT(group->lost().value_or(""), HasSubstr("ps 0"));
+  group->go_back(1, 2);
+  EXPECT_EQ(group->lost(), std::nullopt);
+  replace(1);
+  group->keep_in(folder.path(), "job");  // the next coordinator of this process
+  group->go_back(1, 3);
+  EXPECT_EQ(group->lost(), std::nullopt);
+  for (const auto& each : services) EXPECT_EQ(value_of_w(*each), 0);
+}
+
 TEST(RemoteServers, AServerOfAnotherRunIsNotUsed) {
   const HangWatchdog watchdog("another run");
   const KeptWarnings warnings;
@@ -304,6 +334,49 @@ TEST_P(DurableServers, REL_G5_WhatWasConfirmedIsThereAgain) {
       EXPECT_EQ(processes.handler(static_cast<int>(i)).store()->term(), life + 2);
     }
   }
+}
+
+/// Its client would take a change that failed for one that was not made, and count the next one
+/// under its number: that one would be left out.
+TEST(RemoteServers, REL_G5_ChangesWaitWhileNobodyKeepsTheCopy) {
+  const HangWatchdog watchdog("nobody keeps the copy");
+  const OwnFolder folder("no_copy");
+  const KeptWarnings quiet;
+  ServerProcesses processes(2, Durability::kReplicated);
+  const auto group = processes.group();
+  group->wait_for_all(soon());
+  const auto services = processes.services();
+  for (const auto& each : services) make_w(*each);
+  group->keep_in(folder.path(), "job");
+  group->save(1, 1, 0);
+  group->fence(1);
+  Client outside(*services[0], 9);
+  const auto add = [&](std::int64_t value) {
+    return outside.start({AssignShard{whole("w", {}, DType::kInt64).id(), AssignOp::kAdd,
+                                      Tensor::scalar(value, DType::kInt64)}});
+  };
+  (void)add(1)->wait(soon());
+  for (std::uint64_t term = 2; term < 4; ++term) {
+    processes.kill(1);
+    const auto first = add(10);
+    Clock::system().sleep_for(150ms);  // longer than the connection between them is patient
+    const auto second = add(100);
+    expect_waits(*first);
+    expect_waits(*second);
+    processes.start(1);
+    while (!group->lost()) Clock::system().sleep_for(1ms);
+    group->come_back(1, term);
+    (void)first->wait(soon());
+    (void)second->wait(soon());
+    (void)add(1000)->wait(soon());
+    EXPECT_EQ(value_of_w(*services[0]), static_cast<std::int64_t>(1110 * (term - 1) + 1));
+  }
+  // What waited is in the copy, too.
+  processes.kill(0);
+  processes.start(0);
+  while (!group->lost()) Clock::system().sleep_for(1ms);
+  group->come_back(1, 4);
+  EXPECT_EQ(value_of_w(*services[0]), 2221);
 }
 
 /// A server and the one that keeps its copy: there is nobody to ask but the disk.
