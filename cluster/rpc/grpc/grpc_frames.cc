@@ -18,6 +18,16 @@ namespace {
 /// Shorter pieces are cheaper to copy than to keep.
 constexpr std::size_t kWorthKeeping = 4096;
 constexpr std::size_t kPrefixBytes = 8;
+/// Each message wakes threads on both sides: large payloads travel in few of them. One with a long
+/// head or many numbers has less of the payload, so that it is no longer than a message may be.
+constexpr std::size_t kLongestPiece = std::size_t{4} << 20;
+constexpr std::size_t kLongFront = std::size_t{1} << 20;
+
+std::size_t room_in_message(const RpcFrame& frame, bool has_front) {
+  constexpr std::size_t kLongestNumber = 10;
+  const std::size_t front = frame.packet.head.size() + kLongestNumber * frame.numbers.size();
+  return has_front && front > kLongFront ? kPieceBytes : kLongestPiece;
+}
 
 std::span<const std::byte> bytes_in(const grpc::Slice& slice) {
   return std::as_bytes(std::span(slice.begin(), slice.size()));
@@ -140,11 +150,13 @@ grpc::ByteBuffer GrpcFrameWriter::next(std::vector<RpcFrame>& sent) {
   Outgoing& out = frames_.front();
   const auto& pieces = out.frame.packet.payload;
   rpc::Envelope envelope;
-  if (!std::exchange(out.has_begun, true)) {
+  const bool has_front = !std::exchange(out.has_begun, true);
+  if (has_front) {
     put(out.frame, out.frame.packet.payload_bytes(), *envelope.mutable_frame());
   }
   std::vector<grpc::Slice> slices(1);
-  std::size_t room = kPieceBytes;
+  const std::size_t all_room = room_in_message(out.frame, has_front);
+  std::size_t room = all_room;
   std::uint32_t sum = 0;
   while (out.piece < pieces.size() && room > 0) {
     const SharedBytes& piece = pieces[out.piece];
@@ -156,7 +168,7 @@ grpc::ByteBuffer GrpcFrameWriter::next(std::vector<RpcFrame>& sent) {
     out.offset += bytes.size();
     if (bytes.size() == left.size()) ++out.piece, out.offset = 0;
   }
-  envelope.set_piece_bytes(static_cast<std::uint32_t>(kPieceBytes - room));
+  envelope.set_piece_bytes(static_cast<std::uint32_t>(all_room - room));
   envelope.set_piece_sum(sum);
   slices.front() = envelope_slice(envelope, begin_of_sum(key_, count_++));
   if (out.piece == pieces.size()) {
