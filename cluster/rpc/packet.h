@@ -17,10 +17,8 @@ struct SharedBytes {
 
 /// The head is what the receiver parses (at most kLongestHead bytes); the payload is handed on as
 /// it lies, in pieces. Lengths of the pieces are not kept: the receiver gets the same bytes in
-/// order, cut as they came (pieces of at least 16 bytes, but the last one, start at multiples of 64
-/// bytes in the payload; within a process they are those of the sender, who keeps to this itself).
-/// Addresses are aligned to 64 bytes over tcp and to nothing over grpc. What is in the payload
-/// stands in the head. A value.
+/// order, in one piece that is aligned to 64 bytes (within a process: in those of the sender). What
+/// is in the payload stands in the head. A value.
 struct Packet {
   std::vector<std::byte> head = {};
   std::vector<SharedBytes> payload = {};

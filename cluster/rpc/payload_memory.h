@@ -7,6 +7,7 @@
 #include <span>
 
 #include "tutti/cluster/rpc/packet.h"
+#include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {
 
@@ -25,6 +26,9 @@ class PayloadMemory {
   std::span<std::byte> bytes_;
   std::shared_ptr<const void> owner_;
 };
+
+/// The memory that received bytes are a part of: null for those that are in no PayloadMemory.
+BufferRef buffer_of(const SharedBytes& bytes);
 
 /// The bytes of all pieces in new memory.
 SharedBytes copied(std::span<const SharedBytes> pieces);

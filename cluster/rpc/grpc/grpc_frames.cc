@@ -1,25 +1,33 @@
-// Envelopes, slices that keep what they point to, and payloads cut at multiples of 64 bytes.
+// Envelopes, slices that keep what they point to, and payloads put together.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/rpc/grpc/grpc_frames.h"
 
 #include <google/protobuf/io/coded_stream.h>
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "rpc.pb.h"
 #include "tutti/cluster/handshake/byte_stream.h"
-#include "tutti/cluster/rpc/payload_memory.h"
 #include "tutti/cluster/tcp/crc32c.h"
 
 namespace tutti::internal {
 namespace {
 
-constexpr std::size_t kBlock = 64;
 /// Shorter pieces are cheaper to copy than to keep.
 constexpr std::size_t kWorthKeeping = 4096;
 constexpr std::size_t kPrefixBytes = 8;
+/// Each message wakes threads on both sides: large payloads travel in few of them. One with a long
+/// head or many numbers has less of the payload, so that it is no longer than a message may be.
+constexpr std::size_t kLongestPiece = std::size_t{4} << 20;
+constexpr std::size_t kLongFront = std::size_t{1} << 20;
+
+std::size_t room_in_message(const RpcFrame& frame, bool has_front) {
+  constexpr std::size_t kLongestNumber = 10;
+  const std::size_t front = frame.packet.head.size() + kLongestNumber * frame.numbers.size();
+  return has_front && front > kLongFront ? kPieceBytes : kLongestPiece;
+}
 
 std::span<const std::byte> bytes_in(const grpc::Slice& slice) {
   return std::as_bytes(std::span(slice.begin(), slice.size()));
@@ -142,11 +150,13 @@ grpc::ByteBuffer GrpcFrameWriter::next(std::vector<RpcFrame>& sent) {
   Outgoing& out = frames_.front();
   const auto& pieces = out.frame.packet.payload;
   rpc::Envelope envelope;
-  if (!std::exchange(out.has_begun, true)) {
+  const bool has_front = !std::exchange(out.has_begun, true);
+  if (has_front) {
     put(out.frame, out.frame.packet.payload_bytes(), *envelope.mutable_frame());
   }
   std::vector<grpc::Slice> slices(1);
-  std::size_t room = kPieceBytes;
+  const std::size_t all_room = room_in_message(out.frame, has_front);
+  std::size_t room = all_room;
   std::uint32_t sum = 0;
   while (out.piece < pieces.size() && room > 0) {
     const SharedBytes& piece = pieces[out.piece];
@@ -158,7 +168,7 @@ grpc::ByteBuffer GrpcFrameWriter::next(std::vector<RpcFrame>& sent) {
     out.offset += bytes.size();
     if (bytes.size() == left.size()) ++out.piece, out.offset = 0;
   }
-  envelope.set_piece_bytes(static_cast<std::uint32_t>(kPieceBytes - room));
+  envelope.set_piece_bytes(static_cast<std::uint32_t>(all_room - room));
   envelope.set_piece_sum(sum);
   slices.front() = envelope_slice(envelope, begin_of_sum(key_, count_++));
   if (out.piece == pieces.size()) {
@@ -188,6 +198,7 @@ void GrpcFrameReader::take(const grpc::ByteBuffer& message) {
     head_bytes_ = in.head().size();
     received_ = 0;
     is_leased_ = false;
+    waiting_.clear();
     RpcFrame frame;
     frame.kind = static_cast<RpcFrame::Kind>(std::min(in.kind(), 255u));
     frame.code = static_cast<ErrorCode>(std::min(in.code(), 65535u));
@@ -205,46 +216,19 @@ void GrpcFrameReader::take(const grpc::ByteBuffer& message) {
   if (bytes == 0 && received_ < payload_bytes_) {
     fail(ErrorCode::kDataLoss, "rpc: a piece of a payload without bytes");
   }
-  for (grpc::Slice& slice : slices) {
-    // Short slices lie in the object itself.
-    const auto owner = std::make_shared<const grpc::Slice>(std::move(slice));
-    append(bytes_in(*owner), owner);
-  }
   received_ += bytes;
-  if (received_ == payload_bytes_) end_payload();
-}
-
-void GrpcFrameReader::append_block(std::span<const std::byte> bytes) {
-  const PayloadMemory memory(bytes.size());
-  std::ranges::copy(bytes, memory.bytes().begin());
-  frame_->packet.payload.push_back(memory.shared());
-}
-
-void GrpcFrameReader::append(std::span<const std::byte> bytes,
-                             const std::shared_ptr<const void>& owner) {
-  if (!rest_.empty()) {
-    const std::size_t n = std::min(kBlock - rest_.size(), bytes.size());
-    rest_.insert(rest_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
-    bytes = bytes.subspan(n);
-    if (rest_.size() < kBlock) return;
-    append_block(rest_);
-    rest_.clear();
+  if (is_leased_) {
+    copy(slices);
+  } else {
+    std::ranges::move(slices, std::back_inserter(waiting_));
   }
-  const auto whole = bytes.first(bytes.size() / kBlock * kBlock);
-  if (whole.size() >= kWorthKeeping) {
-    frame_->packet.payload.push_back({whole, owner});
-  } else if (!whole.empty()) {
-    append_block(whole);
-  }
-  const auto rest = bytes.subspan(whole.size());
-  rest_.assign(rest.begin(), rest.end());
 }
 
-void GrpcFrameReader::end_payload() {
-  if (!rest_.empty()) append_block(rest_);
-  rest_.clear();
-  auto& pieces = frame_->packet.payload;
-  if (pieces.size() > 1 && payload_bytes_ < kSmallPayload) pieces = {copied(pieces)};
+void GrpcFrameReader::copy(const std::vector<grpc::Slice>& slices) {
+  for (const grpc::Slice& slice : slices) {
+    std::ranges::copy(bytes_in(slice), payload_.bytes().subspan(copied_).begin());
+    copied_ += slice.size();
+  }
 }
 
 std::optional<RpcFrame> GrpcFrameReader::next(const Lease& lease) {
@@ -255,8 +239,13 @@ std::optional<RpcFrame> GrpcFrameReader::next(const Lease& lease) {
     waits_ = frame_->lease == nullptr;
     if (waits_) return std::nullopt;
   }
-  is_leased_ = true;
+  if (!std::exchange(is_leased_, true)) {
+    payload_ = PayloadMemory(payload_bytes_);
+    copied_ = 0;
+    copy(std::exchange(waiting_, {}));
+  }
   if (received_ < payload_bytes_) return std::nullopt;
+  if (payload_bytes_ > 0) frame_->packet.payload = {std::exchange(payload_, {}).shared()};
   return std::exchange(frame_, std::nullopt);
 }
 

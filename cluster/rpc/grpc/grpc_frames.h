@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tutti/cluster/handshake/sha256.h"
+#include "tutti/cluster/rpc/payload_memory.h"
 #include "tutti/cluster/rpc/rpc_frame.h"
 
 namespace tutti::internal {
@@ -62,8 +63,9 @@ class GrpcFrameWriter {
   std::deque<Outgoing> frames_;
 };
 
-/// Puts frames together. Payloads are what gRPC received, cut at multiples of 64 bytes; small ones
-/// are copied, lest they keep memory that is much larger.
+/// Puts frames together. Payloads are copied out of what gRPC received, piece by piece while it is
+/// in the caches, to one place: gRPC's memory is small, scattered and new for every message where
+/// it is kept, and whoever uses the payload would copy it then.
 class GrpcFrameReader {
  public:
   using Lease = std::function<std::shared_ptr<void>(std::size_t bytes)>;
@@ -78,9 +80,7 @@ class GrpcFrameReader {
   void limit_payload(std::size_t longest) { longest_payload_ = longest; }
 
  private:
-  void append(std::span<const std::byte> bytes, const std::shared_ptr<const void>& owner);
-  void append_block(std::span<const std::byte> bytes);
-  void end_payload();
+  void copy(const std::vector<grpc::Slice>& slices);
 
   const Digest256 key_;
   std::size_t longest_payload_;
@@ -88,7 +88,9 @@ class GrpcFrameReader {
   std::optional<RpcFrame> frame_;
   bool is_leased_ = false, waits_ = false;
   std::size_t head_bytes_ = 0, payload_bytes_ = 0, received_ = 0;
-  std::vector<std::byte> rest_;  // less than 64 bytes, until the next ones come
+  std::vector<grpc::Slice> waiting_;  // of the payload, until there is room for all of it
+  PayloadMemory payload_;
+  std::size_t copied_ = 0;
 };
 
 }  // namespace tutti::internal

@@ -7,7 +7,9 @@
 #include <memory>
 #include <utility>
 
+#include "tutti/cluster/rpc/payload_memory.h"
 #include "tutti/core/error.h"
+#include "tutti/tensor/tensor_in_buffer.h"
 
 namespace tutti::internal {
 namespace {
@@ -15,6 +17,9 @@ namespace {
 constexpr std::size_t kPlace = 64;
 /// Tensors below this are copied together: a piece of its own costs more.
 constexpr std::size_t kSmall = 4096;
+/// Tensors from here on stay where they were received, in a buffer at most so many times as large.
+constexpr std::size_t kWorthSharing = 65536;
+constexpr std::size_t kLargestPart = 4;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 48;
 
 std::size_t padded(std::size_t size) { return (size + kPlace - 1) / kPlace * kPlace; }
@@ -81,15 +86,32 @@ Tensor PayloadReader::take(std::uint64_t dtype_number, std::span<const std::int6
     refuse("a tensor ", shape, " of ", dtype, " needs ", padded(size), " bytes; ", left_,
            " are left");
   }
-  MutableTensor tensor(shape, dtype, Device{});
-  copy(tensor.data(), size);
+  Tensor tensor = take_in_place(shape, dtype, size);
+  if (!tensor.defined()) {
+    MutableTensor own(shape, dtype, Device{});
+    copy(own.data(), size);
+    tensor = own.freeze();
+  }
   copy(nullptr, padded(size) - size);
-  const auto bytes = std::span<const std::byte>(tensor.data(), size);
   if (dtype == DType::kBool &&
-      std::ranges::any_of(bytes, [](std::byte each) { return each > std::byte{1}; })) {
+      std::ranges::any_of(tensor.bytes(), [](std::byte each) { return each > std::byte{1}; })) {
     refuse("a bool that is neither 0 nor 1");
   }
-  return tensor.freeze();
+  return tensor;
+}
+
+/// Where it was received, if that is its memory for the most part: else a tensor that is kept would
+/// keep much more than itself. Undefined: elsewhere.
+Tensor PayloadReader::take_in_place(const Shape& shape, DType dtype, std::size_t size) {
+  if (size < kWorthSharing || pieces_.empty()) return {};
+  if (size > pieces_.front().bytes.size() - offset_) return {};
+  const BufferRef buffer = buffer_of(pieces_.front());
+  if (!buffer || size < buffer->size() / kLargestPart) return {};
+  const std::byte* const place = pieces_.front().bytes.data() + offset_;
+  const auto offset = static_cast<std::size_t>(place - buffer->data());
+  if (offset % kPlace != 0) return {};
+  copy(nullptr, size);
+  return tensor_in_buffer(buffer, offset, shape, dtype);
 }
 
 /// To `out`, or nowhere. `count` bytes are left.

@@ -1,4 +1,5 @@
-// Tensors in the payload of a packet: sent from where they lie, received into memory of their own.
+// Tensors in the payload of a packet: sent from where they lie, large ones used where they were
+// received.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -38,6 +39,7 @@ class PayloadReader {
   void finish() const;
 
  private:
+  Tensor take_in_place(const Shape& shape, DType dtype, std::size_t size);
   void copy(std::byte* out, std::size_t count);
   std::span<const SharedBytes> pieces_;
   std::size_t offset_ = 0;  // in the first piece
