@@ -103,7 +103,9 @@ def check_example(tutti, example):
         require(result.returncode == 0, f"the example ended with {result.returncode}", text)
         epochs = re.findall(r"Finished epoch (\d), accuracy is ([0-9.]+)\.$", text, re.MULTILINE)
         require([number for number, _ in epochs] == ["0", "1", "2", "3"], "expected four epochs", text)
-        require(float(epochs[-1][1]) >= 0.75, "it has not learnt", text)
+        # Of an epoch's accuracy nothing is said: on a busy machine a worker's gradient may be many steps late.
+        evaluation = re.search(r"Evaluation accuracy: ([0-9.]+)$", text, re.MULTILINE)
+        require(evaluation and float(evaluation.group(1)) >= 0.75, "it has not learnt", text)
         for server in range(2):
             require(f"on /job:ps/replica:0/task:{server}/device:CPU:0" in text, f"nothing is on ps {server}", text)
         require("Evaluation accuracy: 1.0" in text or "Evaluation accuracy: 0." in text, "no evaluation", text)
