@@ -8,8 +8,9 @@
 namespace tutti::internal {
 namespace {
 
-/// What is gathered before it is sent although nobody reads.
-constexpr std::size_t kMostGatheredBytes = std::size_t{4} << 20;
+/// What is gathered before it is sent although nobody reads: the server applies it while more is
+/// gathered.
+constexpr std::size_t kMostGatheredBytes = std::size_t{1} << 20;
 constexpr std::size_t kMostGathered = 1024;
 
 std::size_t bytes_of(const Operation& operation) {

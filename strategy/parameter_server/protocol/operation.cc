@@ -13,7 +13,7 @@ namespace tutti::internal {
 ShardId shard_id(const std::string& variable, int shard) {
   Hasher hasher;
   hasher.update(variable);
-  hasher.update(concat("#", shard));
+  hasher.update("#" + std::to_string(shard));
   const std::string digits = hasher.hex_digest();
   ShardId id = 0;
   std::from_chars(digits.data(), digits.data() + 16, id, 16);

@@ -3,6 +3,7 @@
 #include "tutti/strategy/parameter_server/protocol/encoding.h"
 
 #include "tests/strategy/parameter_server/packet_helpers.h"
+#include "tutti/cluster/rpc/payload_memory.h"
 
 namespace tutti {
 namespace {
@@ -28,6 +29,42 @@ TEST(BatchEncoding, EveryOperationComesBackHoweverItWasCut) {
     for (const std::size_t size : {1, 7, 64, 4096, 1 << 20}) {
       expect_equal(decode_batch(cut(packet, size)), batch);
     }
+  }
+}
+
+/// Whether both are in the same memory.
+bool lies_in(const Tensor& tensor, const SharedBytes& bytes) {
+  return tensor.bytes().data() >= bytes.bytes.data() &&
+         tensor.bytes().data() < bytes.bytes.data() + bytes.bytes.size();
+}
+
+TEST(BatchEncoding, LargeTensorsStayWhereTheyWereReceived) {
+  const Tensor large = Tensor::full({40000}, 1.5), small = Tensor::full({10000}, 2.5);
+  for (const HeadFormat format : head_formats()) {
+    OperationBatch batch;
+    batch.operations = {AssignShard{1, AssignOp::kAssign, large},
+                        AssignShard{2, AssignOp::kAssign, small}};
+    const Packet sent = encode(batch, format);
+    const SharedBytes payload = internal::copied(sent.payload);
+    std::optional<Packet> received = Packet{sent.head, {payload}};
+    const auto assigned = [](const OperationBatch& from, std::size_t i) {
+      return std::get<AssignShard>(from.operations[i]).value;
+    };
+    const OperationBatch decoded = decode_batch(*received);
+    EXPECT_TRUE(lies_in(assigned(decoded, 0), payload));
+    // Kept, it would keep five times its memory.
+    EXPECT_FALSE(lies_in(assigned(decoded, 1), payload));
+    // In the memory of somebody else who may not know that it is shared, or in pieces.
+    const auto bytes =
+        std::make_shared<std::vector<std::byte>>(payload.bytes.begin(), payload.bytes.end());
+    const SharedBytes foreign{*bytes, bytes};
+    EXPECT_FALSE(lies_in(assigned(decode_batch({sent.head, {foreign}}), 0), foreign));
+    const SharedBytes first{payload.bytes.first(6400), payload.owner};
+    const SharedBytes rest{payload.bytes.subspan(6400), payload.owner};
+    EXPECT_FALSE(lies_in(assigned(decode_batch({sent.head, {first, rest}}), 0), payload));
+    received.reset();
+    expect_same_bits(assigned(decoded, 0), large);
+    expect_same_bits(assigned(decoded, 1), small);
   }
 }
 

@@ -1,5 +1,7 @@
 // Heads as messages of batch.proto.
 // SPDX-License-Identifier: Apache-2.0
+#include <google/protobuf/arena.h>
+
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -238,11 +240,22 @@ std::vector<std::byte> bytes_of(const Message& message) {
   return bytes;
 }
 
+/// A message in an arena: a batch has several parts per operation, each of which would be memory of
+/// its own.
 template <class Message>
-Message parsed(std::span<const std::byte> head) {
-  Message message;
+class InArena {
+ public:
+  Message& operator*() { return *message_; }
+
+ private:
+  google::protobuf::Arena arena_;
+  Message* const message_ = google::protobuf::Arena::CreateMessage<Message>(&arena_);
+};
+
+template <class Message>
+void parse(std::span<const std::byte> head, Message& message) {
   const bool fits = head.size() <= static_cast<std::size_t>(std::numeric_limits<int>::max());
-  if (fits && message.ParseFromArray(head.data(), static_cast<int>(head.size()))) return message;
+  if (fits && message.ParseFromArray(head.data(), static_cast<int>(head.size()))) return;
   refuse(head.size(), " bytes that are no message of batch.proto");
 }
 
@@ -256,7 +269,8 @@ void check_count(int count) {
 bool has_protobuf_heads() { return true; }
 
 std::vector<std::byte> write_protobuf_head(const OperationBatch& batch, PayloadWriter& payload) {
-  ps::Batch out;
+  InArena<ps::Batch> message;
+  ps::Batch& out = *message;
   out.set_term(batch.term);
   out.set_stream_kind(static_cast<std::uint32_t>(batch.stream.kind));
   out.set_stream_id(batch.stream.id);
@@ -271,7 +285,9 @@ std::vector<std::byte> write_protobuf_head(const OperationBatch& batch, PayloadW
 }
 
 OperationBatch read_protobuf_batch(std::span<const std::byte> head, PayloadReader& payload) {
-  const auto in = parsed<ps::Batch>(head);
+  InArena<ps::Batch> message;
+  ps::Batch& in = *message;
+  parse(head, in);
   check_count(in.operations_size());
   OperationBatch batch;
   batch.term = in.term();
@@ -282,6 +298,7 @@ OperationBatch read_protobuf_batch(std::span<const std::byte> head, PayloadReade
   batch.first_ordinal = in.first_ordinal();
   batch.finished_below = in.finished_below();
   Reader reader(payload);
+  batch.operations.reserve(static_cast<std::size_t>(in.operations_size()));
   for (const ps::Operation& operation : in.operations()) {
     batch.operations.push_back(reader.get(operation));
   }
@@ -290,7 +307,8 @@ OperationBatch read_protobuf_batch(std::span<const std::byte> head, PayloadReade
 
 std::vector<std::byte> write_protobuf_head(const std::vector<OperationAnswer>& answers,
                                            PayloadWriter& payload) {
-  ps::Answers out;
+  InArena<ps::Answers> message;
+  ps::Answers& out = *message;
   Writer writer(payload);
   for (const OperationAnswer& answer : answers) {
     ps::Answer* each = out.add_answers();
@@ -304,10 +322,13 @@ std::vector<std::byte> write_protobuf_head(const std::vector<OperationAnswer>& a
 
 std::vector<OperationAnswer> read_protobuf_answers(std::span<const std::byte> head,
                                                    PayloadReader& payload) {
-  const auto in = parsed<ps::Answers>(head);
+  InArena<ps::Answers> message;
+  ps::Answers& in = *message;
+  parse(head, in);
   check_count(in.answers_size());
   Reader reader(payload);
   std::vector<OperationAnswer> answers;
+  answers.reserve(static_cast<std::size_t>(in.answers_size()));
   for (const ps::Answer& each : in.answers()) {
     OperationAnswer& answer = answers.emplace_back();
     if (each.has_value()) answer.value = reader.get(each.value());
