@@ -68,6 +68,8 @@ int count(const CounterOptions& options) {
   servers.num_servers = 2;
   servers.variable_partitioner = FixedShardsPartitioner(2);
   servers.durability = parse_durability(options.durability);
+  // A worker that is late may find that all others have ended already.
+  servers.cluster.join_timeout = std::chrono::seconds(options.join_timeout_s);
   ParameterServerStrategy strategy(*resolver, servers);
   const auto scope = strategy.scope();
   Variable total(Tensor::scalar(0, DType::kInt64), {.name = "total"});
