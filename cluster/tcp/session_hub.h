@@ -18,7 +18,8 @@ namespace tutti::internal {
 class SignOfLife {
  public:
   virtual ~SignOfLife() = default;
-  /// Returns at once. By the door's thread.
+  /// Also looks after what the rank has sent, if it has not looked itself for long. Waits for
+  /// nothing. By the door's thread.
   virtual void beat() = 0;
 };
 
