@@ -268,6 +268,12 @@ INSTANTIATE_TEST_SUITE_P(Levels, DurableServers,
                                            Durability::kReplicated),
                          [](const auto& tested) { return to_string(tested.param); });
 
+/// Those that keep what came after the last cut.
+class ConfirmingServers : public DurableServers {};
+INSTANTIATE_TEST_SUITE_P(Levels, ConfirmingServers,
+                         ::testing::Values(Durability::kLogged, Durability::kReplicated),
+                         [](const auto& tested) { return to_string(tested.param); });
+
 TEST_P(DurableServers, REL_G5_SomeServersDieAndNothingIsLost) {
   const HangWatchdog watchdog("servers die", 120s);
   const OwnFolder folder("die");
@@ -296,8 +302,7 @@ TEST_P(DurableServers, REL_G5_SomeServersDieAndNothingIsLost) {
 }
 
 /// What is changed outside steps is confirmed, too; it is not in the cut.
-TEST_P(DurableServers, REL_G5_WhatWasConfirmedIsThereAgain) {
-  if (GetParam() == Durability::kSnapshot) return;  // is for the others
+TEST_P(ConfirmingServers, REL_G5_WhatWasConfirmedIsThereAgain) {
   const HangWatchdog watchdog("what was confirmed");
   const OwnFolder folder("confirmed");
   const KeptWarnings quiet;
