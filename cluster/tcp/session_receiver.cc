@@ -180,7 +180,7 @@ void SessionReceiver::restart(std::size_t connection) {
   Lane& lane = lanes_[connection];
   lane.failure.reset();
   lane.has_ended = false;
-  if (ready_lane_ == connection && lane.head) {  // it counts as received
+  if (ready_lane_ == connection) {  // it counts as received
     lane.end = lane.begin + kChunkHeaderBytes + lane.head->length;
     return;
   }
