@@ -89,70 +89,77 @@ class Communicator {
   std::shared_ptr<BufferAllocator> allocator() const;
 
   /// In place; afterwards every rank's buffer holds the combination of all.
-  void all_reduce(ReduceOp op, Elements data, CallOptions options = {},
-                  SourceLocation where = SourceLocation::current());
-  void all_reduce(ReduceOp op, ConstElements input, Elements output, CallOptions options = {},
-                  SourceLocation where = SourceLocation::current());
+  void all_reduce(ReduceOp op, const Elements& data, const CallOptions& options = {},
+                  const SourceLocation& where = SourceLocation::current());
+  void all_reduce(ReduceOp op, const ConstElements& input, const Elements& output,
+                  const CallOptions& options = {},
+                  const SourceLocation& where = SourceLocation::current());
   /// Several buffers of one dtype, in place, as if they were one: a list of gradients.
-  void all_reduce(ReduceOp op, std::span<const Elements> list, CallOptions options = {},
-                  SourceLocation where = SourceLocation::current());
+  void all_reduce(ReduceOp op, std::span<const Elements> list, const CallOptions& options = {},
+                  const SourceLocation& where = SourceLocation::current());
   /// SUM or MEAN of the gradients, given to update.rule for the weights, in one pass: every weight
   /// is read once and written to all ranks. The same bits as all_reduce and the rule's apply() on
   /// every rank; gradients stay as they are. Where the algorithm cannot do both at once, it does
   /// just that, with a copy of the gradients.
   void all_reduce_and_update(ReduceOp op, std::span<const ConstElements> gradients,
-                             const FusedUpdate& update, CallOptions options = {},
-                             SourceLocation where = SourceLocation::current());
+                             const FusedUpdate& update, const CallOptions& options = {},
+                             const SourceLocation& where = SourceLocation::current());
   /// `output` counts on rank `root` alone, where it has input's length and may be input's memory.
-  void reduce(ReduceOp op, ConstElements input, Elements output, int root, CallOptions options = {},
-              SourceLocation where = SourceLocation::current());
-  void broadcast(Elements data, int root, CallOptions options = {},
-                 SourceLocation where = SourceLocation::current());
+  void reduce(ReduceOp op, const ConstElements& input, const Elements& output, int root,
+              const CallOptions& options = {},
+              const SourceLocation& where = SourceLocation::current());
+  void broadcast(const Elements& data, int root, const CallOptions& options = {},
+                 const SourceLocation& where = SourceLocation::current());
   /// Concatenates all inputs in rank order. counts[r] is the length of rank r's input; empty: all
   /// equal. output.count is their sum.
-  void all_gather(ConstElements input, Elements output, std::span<const std::size_t> counts = {},
-                  CallOptions options = {}, SourceLocation where = SourceLocation::current());
+  void all_gather(const ConstElements& input, const Elements& output,
+                  std::span<const std::size_t> counts = {}, const CallOptions& options = {},
+                  const SourceLocation& where = SourceLocation::current());
   /// Combines all inputs; rank r gets part r. counts[r] is that part's length; empty: input cut
   /// evenly, kInvalidArgument when size() does not divide it.
-  void reduce_scatter(ReduceOp op, ConstElements input, Elements output,
-                      std::span<const std::size_t> counts = {}, CallOptions options = {},
-                      SourceLocation where = SourceLocation::current());
+  void reduce_scatter(ReduceOp op, const ConstElements& input, const Elements& output,
+                      std::span<const std::size_t> counts = {}, const CallOptions& options = {},
+                      const SourceLocation& where = SourceLocation::current());
   /// Part s of rank r's input becomes part r of rank s's output. Empty counts: even parts.
-  void all_to_all(ConstElements input, Elements output,
+  void all_to_all(const ConstElements& input, const Elements& output,
                   std::span<const std::size_t> send_counts = {},
-                  std::span<const std::size_t> receive_counts = {}, CallOptions options = {},
-                  SourceLocation where = SourceLocation::current());
-  void barrier(CallOptions options = {}, SourceLocation where = SourceLocation::current());
+                  std::span<const std::size_t> receive_counts = {}, const CallOptions& options = {},
+                  const SourceLocation& where = SourceLocation::current());
+  void barrier(const CallOptions& options = {},
+               const SourceLocation& where = SourceLocation::current());
 
   /// The same without waiting: run in the order of starting by a thread of the communicator.
   /// Memory must stay as it is until the handle's wait() returned.
-  CollectiveHandle start_all_reduce(ReduceOp op, Elements data, CallOptions options = {},
-                                    SourceLocation where = SourceLocation::current());
-  CollectiveHandle start_reduce(ReduceOp op, ConstElements input, Elements output, int root,
-                                CallOptions options = {},
-                                SourceLocation where = SourceLocation::current());
-  CollectiveHandle start_broadcast(Elements data, int root, CallOptions options = {},
-                                   SourceLocation where = SourceLocation::current());
-  CollectiveHandle start_all_gather(ConstElements input, Elements output,
+  CollectiveHandle start_all_reduce(ReduceOp op, const Elements& data,
+                                    const CallOptions& options = {},
+                                    const SourceLocation& where = SourceLocation::current());
+  CollectiveHandle start_reduce(ReduceOp op, const ConstElements& input, const Elements& output,
+                                int root, const CallOptions& options = {},
+                                const SourceLocation& where = SourceLocation::current());
+  CollectiveHandle start_broadcast(const Elements& data, int root, const CallOptions& options = {},
+                                   const SourceLocation& where = SourceLocation::current());
+  CollectiveHandle start_all_gather(const ConstElements& input, const Elements& output,
                                     std::span<const std::size_t> counts = {},
-                                    CallOptions options = {},
-                                    SourceLocation where = SourceLocation::current());
-  CollectiveHandle start_reduce_scatter(ReduceOp op, ConstElements input, Elements output,
+                                    const CallOptions& options = {},
+                                    const SourceLocation& where = SourceLocation::current());
+  CollectiveHandle start_reduce_scatter(ReduceOp op, const ConstElements& input,
+                                        const Elements& output,
                                         std::span<const std::size_t> counts = {},
-                                        CallOptions options = {},
-                                        SourceLocation where = SourceLocation::current());
-  CollectiveHandle start_all_to_all(ConstElements input, Elements output,
+                                        const CallOptions& options = {},
+                                        const SourceLocation& where = SourceLocation::current());
+  CollectiveHandle start_all_to_all(const ConstElements& input, const Elements& output,
                                     std::span<const std::size_t> send_counts = {},
                                     std::span<const std::size_t> receive_counts = {},
-                                    CallOptions options = {},
-                                    SourceLocation where = SourceLocation::current());
+                                    const CallOptions& options = {},
+                                    const SourceLocation& where = SourceLocation::current());
 
   /// Groups of some of the ranks, whose calls are independent of this communicator's and of each
   /// other's. Called by every rank with the members (increasing) of the group that it is to be in;
   /// none: it is in none and gets nullptr. Throws kInvalidArgument on every rank when two ranks
   /// name each other in different groups.
-  std::unique_ptr<Communicator> group(const std::vector<int>& members, CallOptions options = {},
-                                      SourceLocation where = SourceLocation::current());
+  std::unique_ptr<Communicator> group(const std::vector<int>& members,
+                                      const CallOptions& options = {},
+                                      const SourceLocation& where = SourceLocation::current());
 
   /// Ends the calls of all ranks, running and later, with kAborted and this reason.
   void abort(const Error& reason) noexcept;

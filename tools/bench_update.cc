@@ -7,6 +7,7 @@
 
 #include "tools/bench_memory.h"
 #include "tools/bench_team.h"
+#include "tools/bench_update_floor.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/optimizer/sgd.h"
 
@@ -81,7 +82,7 @@ class UpdateMeasurement {
     for (const std::size_t count : counts) row.count += count;
     row.num_bytes = row.count * sizeof(float);
     row.same_bits = compare(counts);
-    std::vector<double> all_reduce, separate, fused, gain, of_all_reduce;
+    std::vector<double> all_reduce, separate, fused, gain, of_all_reduce, of_floor;
     const CallPlan plan = plan_calls(options_.iterations, options_.warm_up, num_bytes);
     for (int round = 0; round < options_.rounds; ++round) {
       all_reduce.push_back(time([&](int rank) { reduce(rank, replica(rank)); }, plan));
@@ -89,12 +90,17 @@ class UpdateMeasurement {
       fused.push_back(time([&](int rank) { run_fused(rank, replica(rank)); }, plan));
       gain.push_back(separate.back() / fused.back());
       of_all_reduce.push_back(fused.back() / all_reduce.back());
+      if (!has_slot_) {
+        const double floor = time([&](int rank) { run_floor(rank); }, plan);
+        of_floor.push_back(floor / fused.back());
+      }
     }
     row.all_reduce = summary_of(all_reduce);
     row.separate = summary_of(separate);
     row.fused = summary_of(fused);
     row.gain = summary_of(gain);
     row.of_all_reduce = summary_of(of_all_reduce);
+    if (!has_slot_) row.of_floor = summary_of(of_floor);
     return row;
   }
 
@@ -130,6 +136,20 @@ class UpdateMeasurement {
     communicators_[static_cast<std::size_t>(rank)]->all_reduce_and_update(
         ReduceOp::kSum, replica.inputs,
         {.rule = &rule_, .scalars = scalars_, .weights = replica.weights, .slots = replica.slots});
+  }
+
+  /// The lists as one buffer each: their gaps are a few bytes.
+  void run_floor(int rank) {
+    std::vector<const float*> gradients;
+    std::vector<float*> weights;
+    for (const Replica& each : replicas_) {
+      gradients.push_back(reinterpret_cast<const float*>(each.gradients.front().data));
+      weights.push_back(reinterpret_cast<float*>(each.weights.front().data));
+    }
+    const Elements& last = replicas_.front().weights.back();
+    const auto count = static_cast<std::size_t>(reinterpret_cast<const float*>(last.data) -
+                                                weights.front() + last.count);
+    update_floor_pass(team_, rank, {gradients, weights, count}, 1e-3f);
   }
 
   /// Three steps of each, from the same start.

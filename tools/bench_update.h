@@ -16,7 +16,10 @@ struct UpdateRow {
   BenchTime fused;          // all_reduce_and_update
   BenchTime gain;           // separate by fused, within one round
   BenchTime of_all_reduce;  // fused by all_reduce, within one round
-  bool same_bits = false;   // of weights and slots of all ranks, after three steps of each
+  /// The time of the floor (bench_update_floor.h) by fused, within one round. Plain SGD alone; with
+  /// momentum zeros.
+  BenchTime of_floor;
+  bool same_bits = false;  // of weights and slots of all ranks, after three steps of each
 };
 
 struct UpdateResults {

@@ -15,21 +15,25 @@ void print_head(const BenchOptions& options, double momentum, const UpdateResult
   std::printf("# tutti bench update: %d ranks on %d cores, gradients of %s, SGD with momentum %g\n",
               options.replicas, num_hardware_threads(), options.gradients.c_str(), momentum);
   std::printf("# separate: all_reduce, then a step on every rank; fused: all_reduce_and_update\n");
+  std::printf("# of floor: the time of one pass with nothing of the library in it, by fused\n");
   std::printf("# cores before: %s (%.0f ns)\n", place_of_cores(results.ping_pong_before),
               results.ping_pong_before);
-  std::printf("#%11s %12s %12s %12s %12s %18s %24s %9s\n", "size", "count", "all_reduce",
-              "separate", "fused", "separate / fused", "fused / all_reduce", "same bits");
-  std::printf("#%11s %12s %12s %12s %12s %18s %24s\n", "(B)", "(elements)", "(us)", "(us)", "(us)",
-              "(min .. max)", "(min .. max)");
+  std::printf("#%11s %12s %12s %12s %12s %18s %24s %21s %9s\n", "size", "count", "all_reduce",
+              "separate", "fused", "separate / fused", "fused / all_reduce", "of floor",
+              "same bits");
+  std::printf("#%11s %12s %12s %12s %12s %18s %24s %21s\n", "(B)", "(elements)", "(us)", "(us)",
+              "(us)", "(min .. max)", "(min .. max)", "(min .. max)");
   std::fflush(stdout);
 }
 
 void print_row(const UpdateRow& row) {
-  std::printf("%12zu %12zu %12.2f %12.2f %12.2f %6.2f (%.2f .. %.2f) %10.2f (%.2f .. %.2f) %9s\n",
-              row.num_bytes, row.count, 1e6 * row.all_reduce.median, 1e6 * row.separate.median,
-              1e6 * row.fused.median, row.gain.median, row.gain.min, row.gain.max,
-              row.of_all_reduce.median, row.of_all_reduce.min, row.of_all_reduce.max,
-              row.same_bits ? "yes" : "NO");
+  std::printf(
+      "%12zu %12zu %12.2f %12.2f %12.2f %6.2f (%.2f .. %.2f) %10.2f (%.2f .. %.2f) %6.2f (%.2f .. "
+      "%.2f) %9s\n",
+      row.num_bytes, row.count, 1e6 * row.all_reduce.median, 1e6 * row.separate.median,
+      1e6 * row.fused.median, row.gain.median, row.gain.min, row.gain.max, row.of_all_reduce.median,
+      row.of_all_reduce.min, row.of_all_reduce.max, row.of_floor.median, row.of_floor.min,
+      row.of_floor.max, row.same_bits ? "yes" : "NO");
   std::fflush(stdout);
 }
 
@@ -48,6 +52,7 @@ Json to_json(const BenchOptions& options, double momentum, const UpdateResults& 
                                      {"fused_us", to_json(row.fused, 1e6)},
                                      {"separate_by_fused", to_json(row.gain)},
                                      {"fused_by_all_reduce", to_json(row.of_all_reduce)},
+                                     {"of_floor", to_json(row.of_floor)},
                                      {"same_bits", row.same_bits}}));
   }
   return Json(Json::Object{{"benchmark", "update"},

@@ -10,7 +10,8 @@
 
 namespace tutti::internal {
 
-/// What the caller said. Spans are the caller's memory.
+/// What the caller said. Spans, options and place are the caller's memory: to copy what has just
+/// been written would cost more than all checks of a call.
 struct CallRequest {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
@@ -20,8 +21,8 @@ struct CallRequest {
   std::span<const std::size_t> counts = {};
   std::span<const std::size_t> receive_counts = {};
   const FusedUpdate* update = nullptr;  // then there are no outputs
-  CallOptions options = {};
-  SourceLocation where = {};
+  const CallOptions& options;
+  const SourceLocation& where;
 };
 
 /// A copy of a request that needs nothing of the caller but the elements.
@@ -32,14 +33,23 @@ struct OwnedRequest {
         counts(other.counts.begin(), other.counts.end()),
         receive_counts(other.receive_counts.begin(), other.receive_counts.end()),
         name(other.options.name),
-        request(other) {
-    if (other.options.shape != nullptr) shape = *other.options.shape;
-    request.inputs = inputs;
-    request.outputs = outputs;
-    request.counts = counts;
-    request.receive_counts = receive_counts;
-    request.options.name = name;
-    if (other.options.shape != nullptr) request.options.shape = &shape;
+        options(other.options),
+        where(other.where),
+        request{.collective = other.collective,
+                .op = other.op,
+                .root = other.root,
+                .inputs = inputs,
+                .outputs = outputs,
+                .counts = counts,
+                .receive_counts = receive_counts,
+                .update = other.update,
+                .options = options,
+                .where = where} {
+    options.name = name;
+    if (options.shape != nullptr) {
+      shape = *options.shape;
+      options.shape = &shape;
+    }
   }
   OwnedRequest(const OwnedRequest&) = delete;
   OwnedRequest& operator=(const OwnedRequest&) = delete;
@@ -50,7 +60,9 @@ struct OwnedRequest {
   std::vector<std::size_t> receive_counts;
   std::string name;
   Shape shape;
-  CallRequest request;
+  CallOptions options;
+  SourceLocation where;
+  CallRequest request;  // of all these
 };
 
 /// Throws kInvalidArgument naming rank and call for a request that no group of `size` ranks can

@@ -16,57 +16,66 @@ namespace {
 std::span<const Elements> one(const Elements& elements) { return {&elements, 1}; }
 std::span<const ConstElements> one(const ConstElements& elements) { return {&elements, 1}; }
 
-// The requests of the public functions. They point at their arguments.
-CallRequest reduction(Collective collective, ReduceOp op, const ConstElements& input,
-                      const Elements& output, int root = 0) {
-  return {.collective = collective,
-          .op = op,
-          .root = root,
-          .inputs = one(input),
-          .outputs = one(output)};
-}
-
-CallRequest broadcast_of(const Elements& data, int root) {
-  return {.collective = Collective::kBroadcast, .root = root, .outputs = one(data)};
-}
-
 using Counts = std::span<const std::size_t>;
 
-CallRequest gather_of(CommunicatorState& state, const ConstElements& input, const Elements& output,
-                      Counts counts) {
-  return {.collective = Collective::kAllGather,
-          .inputs = one(input),
-          .outputs = one(output),
-          .counts = state.counts_or_even(counts, output.count, 0)};
-}
+// Makes the requests of the public functions. They point at their arguments.
+struct Asked {
+  const CallOptions& options;
+  const SourceLocation& where;
 
-CallRequest scatter_of(CommunicatorState& state, ReduceOp op, const ConstElements& input,
-                       const Elements& output, Counts counts) {
-  CallRequest request = reduction(Collective::kReduceScatter, op, input, output);
-  request.counts = state.counts_or_even(counts, input.count, 0);
-  return request;
-}
-
-CallRequest exchange_of(CommunicatorState& state, const ConstElements& input,
-                        const Elements& output, Counts send_counts, Counts receive_counts) {
-  return {.collective = Collective::kAllToAll,
-          .inputs = one(input),
-          .outputs = one(output),
-          .counts = state.counts_or_even(send_counts, input.count, 0),
-          .receive_counts = state.counts_or_even(receive_counts, output.count, 1)};
-}
-
-CallRequest said(CallRequest request, const CallOptions& options, SourceLocation where) {
-  request.options = options;
-  request.where = where;
-  return request;
-}
+  CallRequest reduction(Collective collective, ReduceOp op, const ConstElements& input,
+                        const Elements& output, int root = 0) const {
+    return {.collective = collective,
+            .op = op,
+            .root = root,
+            .inputs = one(input),
+            .outputs = one(output),
+            .options = options,
+            .where = where};
+  }
+  CallRequest broadcast(const Elements& data, int root) const {
+    return {.collective = Collective::kBroadcast,
+            .root = root,
+            .outputs = one(data),
+            .options = options,
+            .where = where};
+  }
+  CallRequest gather(CommunicatorState& state, const ConstElements& input, const Elements& output,
+                     Counts counts) const {
+    return {.collective = Collective::kAllGather,
+            .inputs = one(input),
+            .outputs = one(output),
+            .counts = state.counts_or_even(counts, output.count, 0),
+            .options = options,
+            .where = where};
+  }
+  CallRequest scatter(CommunicatorState& state, ReduceOp op, const ConstElements& input,
+                      const Elements& output, Counts counts) const {
+    return {.collective = Collective::kReduceScatter,
+            .op = op,
+            .inputs = one(input),
+            .outputs = one(output),
+            .counts = state.counts_or_even(counts, input.count, 0),
+            .options = options,
+            .where = where};
+  }
+  CallRequest exchange(CommunicatorState& state, const ConstElements& input, const Elements& output,
+                       Counts send_counts, Counts receive_counts) const {
+    return {.collective = Collective::kAllToAll,
+            .inputs = one(input),
+            .outputs = one(output),
+            .counts = state.counts_or_even(send_counts, input.count, 0),
+            .receive_counts = state.counts_or_even(receive_counts, output.count, 1),
+            .options = options,
+            .where = where};
+  }
+};
 
 // Who is with whom: row r has a 1 for each member of the group that rank r named.
 class Memberships {
  public:
-  Memberships(Communicator& communicator, const std::vector<int>& members, CallOptions options,
-              SourceLocation where)
+  Memberships(Communicator& communicator, const std::vector<int>& members,
+              const CallOptions& options, const SourceLocation& where)
       : size_(static_cast<std::size_t>(communicator.size())), table_(size_ * size_) {
     const int rank = communicator.rank();
     std::vector<std::uint8_t> own(size_);
@@ -163,13 +172,13 @@ bool Communicator::supports(Collective collective, ReduceOp op, DType dtype) con
                                    combined);
 }
 
-void Communicator::all_reduce(ReduceOp op, Elements data, CallOptions options,
-                              SourceLocation where) {
+void Communicator::all_reduce(ReduceOp op, const Elements& data, const CallOptions& options,
+                              const SourceLocation& where) {
   all_reduce(op, data, data, options, where);
 }
 
-void Communicator::all_reduce(ReduceOp op, std::span<const Elements> list, CallOptions options,
-                              SourceLocation where) {
+void Communicator::all_reduce(ReduceOp op, std::span<const Elements> list,
+                              const CallOptions& options, const SourceLocation& where) {
   state_->run({.op = op,
                .inputs = state_->as_inputs(list),
                .outputs = list,
@@ -177,87 +186,97 @@ void Communicator::all_reduce(ReduceOp op, std::span<const Elements> list, CallO
                .where = where});
 }
 
-CollectiveHandle Communicator::start_all_reduce(ReduceOp op, Elements data, CallOptions options,
-                                                SourceLocation where) {
+CollectiveHandle Communicator::start_all_reduce(ReduceOp op, const Elements& data,
+                                                const CallOptions& options,
+                                                const SourceLocation& where) {
   const ConstElements input = data;
   return CollectiveHandle(
-      state_->start(said(reduction(Collective::kAllReduce, op, input, data), options, where)));
+      state_->start(Asked{options, where}.reduction(Collective::kAllReduce, op, input, data)));
 }
 
-void Communicator::all_reduce(ReduceOp op, ConstElements input, Elements output,
-                              CallOptions options, SourceLocation where) {
-  state_->run(said(reduction(Collective::kAllReduce, op, input, output), options, where));
+void Communicator::all_reduce(ReduceOp op, const ConstElements& input, const Elements& output,
+                              const CallOptions& options, const SourceLocation& where) {
+  state_->run(Asked{options, where}.reduction(Collective::kAllReduce, op, input, output));
 }
 
 void Communicator::all_reduce_and_update(ReduceOp op, std::span<const ConstElements> gradients,
-                                         const FusedUpdate& update, CallOptions options,
-                                         SourceLocation where) {
+                                         const FusedUpdate& update, const CallOptions& options,
+                                         const SourceLocation& where) {
   state_->run(
       {.op = op, .inputs = gradients, .update = &update, .options = options, .where = where});
 }
 
-void Communicator::reduce(ReduceOp op, ConstElements input, Elements output, int root,
-                          CallOptions options, SourceLocation where) {
-  state_->run(said(reduction(Collective::kReduce, op, input, output, root), options, where));
+void Communicator::reduce(ReduceOp op, const ConstElements& input, const Elements& output, int root,
+                          const CallOptions& options, const SourceLocation& where) {
+  state_->run(Asked{options, where}.reduction(Collective::kReduce, op, input, output, root));
 }
 
-CollectiveHandle Communicator::start_reduce(ReduceOp op, ConstElements input, Elements output,
-                                            int root, CallOptions options, SourceLocation where) {
+CollectiveHandle Communicator::start_reduce(ReduceOp op, const ConstElements& input,
+                                            const Elements& output, int root,
+                                            const CallOptions& options,
+                                            const SourceLocation& where) {
   return CollectiveHandle(
-      state_->start(said(reduction(Collective::kReduce, op, input, output, root), options, where)));
+      state_->start(Asked{options, where}.reduction(Collective::kReduce, op, input, output, root)));
 }
 
-void Communicator::broadcast(Elements data, int root, CallOptions options, SourceLocation where) {
-  state_->run(said(broadcast_of(data, root), options, where));
+void Communicator::broadcast(const Elements& data, int root, const CallOptions& options,
+                             const SourceLocation& where) {
+  state_->run(Asked{options, where}.broadcast(data, root));
 }
 
-CollectiveHandle Communicator::start_broadcast(Elements data, int root, CallOptions options,
-                                               SourceLocation where) {
-  return CollectiveHandle(state_->start(said(broadcast_of(data, root), options, where)));
+CollectiveHandle Communicator::start_broadcast(const Elements& data, int root,
+                                               const CallOptions& options,
+                                               const SourceLocation& where) {
+  return CollectiveHandle(state_->start(Asked{options, where}.broadcast(data, root)));
 }
 
-void Communicator::all_gather(ConstElements input, Elements output, Counts counts,
-                              CallOptions options, SourceLocation where) {
-  state_->run(said(gather_of(*state_, input, output, counts), options, where));
+void Communicator::all_gather(const ConstElements& input, const Elements& output, Counts counts,
+                              const CallOptions& options, const SourceLocation& where) {
+  state_->run(Asked{options, where}.gather(*state_, input, output, counts));
 }
 
-CollectiveHandle Communicator::start_all_gather(ConstElements input, Elements output, Counts counts,
-                                                CallOptions options, SourceLocation where) {
+CollectiveHandle Communicator::start_all_gather(const ConstElements& input, const Elements& output,
+                                                Counts counts, const CallOptions& options,
+                                                const SourceLocation& where) {
   return CollectiveHandle(
-      state_->start(said(gather_of(*state_, input, output, counts), options, where)));
+      state_->start(Asked{options, where}.gather(*state_, input, output, counts)));
 }
 
-void Communicator::reduce_scatter(ReduceOp op, ConstElements input, Elements output, Counts counts,
-                                  CallOptions options, SourceLocation where) {
-  state_->run(said(scatter_of(*state_, op, input, output, counts), options, where));
+void Communicator::reduce_scatter(ReduceOp op, const ConstElements& input, const Elements& output,
+                                  Counts counts, const CallOptions& options,
+                                  const SourceLocation& where) {
+  state_->run(Asked{options, where}.scatter(*state_, op, input, output, counts));
 }
 
-CollectiveHandle Communicator::start_reduce_scatter(ReduceOp op, ConstElements input,
-                                                    Elements output, Counts counts,
-                                                    CallOptions options, SourceLocation where) {
+CollectiveHandle Communicator::start_reduce_scatter(ReduceOp op, const ConstElements& input,
+                                                    const Elements& output, Counts counts,
+                                                    const CallOptions& options,
+                                                    const SourceLocation& where) {
   return CollectiveHandle(
-      state_->start(said(scatter_of(*state_, op, input, output, counts), options, where)));
+      state_->start(Asked{options, where}.scatter(*state_, op, input, output, counts)));
 }
 
-void Communicator::all_to_all(ConstElements input, Elements output, Counts send_counts,
-                              Counts receive_counts, CallOptions options, SourceLocation where) {
-  state_->run(
-      said(exchange_of(*state_, input, output, send_counts, receive_counts), options, where));
+void Communicator::all_to_all(const ConstElements& input, const Elements& output,
+                              Counts send_counts, Counts receive_counts, const CallOptions& options,
+                              const SourceLocation& where) {
+  state_->run(Asked{options, where}.exchange(*state_, input, output, send_counts, receive_counts));
 }
 
-CollectiveHandle Communicator::start_all_to_all(ConstElements input, Elements output,
+CollectiveHandle Communicator::start_all_to_all(const ConstElements& input, const Elements& output,
                                                 Counts send_counts, Counts receive_counts,
-                                                CallOptions options, SourceLocation where) {
+                                                const CallOptions& options,
+                                                const SourceLocation& where) {
   return CollectiveHandle(state_->start(
-      said(exchange_of(*state_, input, output, send_counts, receive_counts), options, where)));
+      Asked{options, where}.exchange(*state_, input, output, send_counts, receive_counts)));
 }
 
-void Communicator::barrier(CallOptions options, SourceLocation where) {
-  state_->run(said({.collective = Collective::kBarrier}, options, where));
+void Communicator::barrier(const CallOptions& options, const SourceLocation& where) {
+  state_->run({.collective = Collective::kBarrier, .options = options, .where = where});
 }
 
 std::unique_ptr<Communicator> Communicator::group(const std::vector<int>& members,
-                                                  CallOptions options, SourceLocation where) {
+                                                  const CallOptions& options,
+                                                  const SourceLocation& where) {
   const Memberships memberships(*this, members, options, where);
   memberships.require_consistent();
   const std::uint32_t number = state_->next_group();

@@ -97,12 +97,12 @@ void CommunicatorState::run(const CallRequest& request) {
     if (call->error) std::rethrow_exception(call->error);
     return;
   }
-  check_request(request, engine_->rank(), size_);
+  check_request(request, header_.rank, size_);
   execute(request);
 }
 
 std::shared_ptr<PendingCall> CommunicatorState::start(const CallRequest& request) {
-  check_request(request, engine_->rank(), size_);
+  check_request(request, header_.rank, size_);
   auto call = std::make_shared<PendingCall>(request);
   MutexLock lock(mutex_);
   if (!thread_) {
@@ -138,9 +138,11 @@ void CommunicatorState::run_started_calls() {
 
 void CommunicatorState::fill_text(const CallRequest& request) {
   const std::string_view name = request.options.name.substr(0, header_.name.size() - 1);
-  if (name != std::string_view(header_.name.data()) || name.size() < request.options.name.size()) {
+  const std::string_view last(header_.name.data(), name_size_);
+  if (name != last || name.size() < request.options.name.size()) {
     header_.name.fill('\0');
     std::ranges::copy(name, header_.name.begin());
+    name_size_ = name.size();
     header_.name_hash = name.empty() ? 0 : hash_of(std::as_bytes(std::span(request.options.name)));
   }
   if (request.where.file_name() != header_file_) {

@@ -59,6 +59,7 @@ class CommunicatorState {
   const int size_;
   CollectiveHeader header_;  // of the call that runs; parts that stay are not written anew
   const char* header_file_ = nullptr;  // whose end stands in header_.file
+  std::size_t name_size_ = 0;          // of header_.name
   std::uint32_t num_groups_ = 0;
   std::vector<std::size_t> even_counts_[2];
   std::vector<ConstElements> list_inputs_;

@@ -60,7 +60,7 @@ void divide_values(const Elements& elements, int divisor) {
 }  // namespace
 
 PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& engine)
-    : request_(request), rank_(engine.rank()), size_(engine.size()) {
+    : request_(request), engine_(engine) {
   call_.collective = request.collective;
   call_.root = request.root;
   call_.inputs = request.inputs;
@@ -82,7 +82,7 @@ PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& e
   call_.op = request.op == ReduceOp::kMean ? ReduceOp::kSum : request.op;
   if (const std::optional<DType>& wire = request.options.compression) {
     if (!engine.supports(call_.collective, call_.op, *wire)) {
-      fail(ErrorCode::kUnimplemented, "rank ", rank_, ": ", engine.name(), ": adds ", *wire,
+      fail(ErrorCode::kUnimplemented, "rank ", engine.rank(), ": ", engine.name(), ": adds ", *wire,
            " in several steps, which would round each time; try canonical, or no compression");
     }
     replace(*wire);
@@ -97,7 +97,7 @@ PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& e
 }
 
 bool PreparedCall::has_result() const {
-  return request_.collective != Collective::kReduce || rank_ == request_.root;
+  return request_.collective != Collective::kReduce || engine_.rank() == request_.root;
 }
 
 std::byte* PreparedCall::scratch(std::size_t count, DType dtype) {
@@ -125,9 +125,11 @@ void PreparedCall::finish() {
   for (std::size_t i = 0; i < call_.outputs.size(); ++i) {
     // A compressed sum has been rounded by its call; the quotient is not rounded again.
     const bool is_compressed = request_.options.compression.has_value();
-    if (request_.op == ReduceOp::kMean && !is_compressed) divide_values(call_.outputs[i], size_);
+    if (request_.op == ReduceOp::kMean && !is_compressed)
+      divide_values(call_.outputs[i], engine_.size());
     if (replaced_) copy_as(call_.outputs[i], request_.outputs[i]);
-    if (request_.op == ReduceOp::kMean && is_compressed) divide_values(request_.outputs[i], size_);
+    if (request_.op == ReduceOp::kMean && is_compressed)
+      divide_values(request_.outputs[i], engine_.size());
   }
 }
 

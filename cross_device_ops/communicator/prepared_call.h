@@ -29,8 +29,7 @@ class PreparedCall {
   std::byte* scratch(std::size_t count, DType dtype);
 
   const CallRequest& request_;
-  const int rank_;
-  const int size_;
+  const CollectiveEngine& engine_;
   CollectiveCall call_;
   bool replaced_ = false;
   std::vector<ConstElements> inputs_;

@@ -14,6 +14,7 @@
 #endif
 
 #include "tutti/cross_device_ops/shared/reduce_to_all.h"
+#include "tutti/cross_device_ops/shared/sgd_pass.h"
 #include "tutti/tensor/cpu/vectorized.h"
 
 namespace tutti::internal {
@@ -137,6 +138,7 @@ class Pass {
 
 void sum_and_update(const UpdateRule& rule, const UpdateScalars& scalars, bool mean,
                     bool past_caches, const UpdateRange& range) {
+  if (past_caches && sum_and_sgd_past_caches(rule, scalars, mean, range)) return;
   Pass(rule, scalars, mean, past_caches, range).run();
 }
 

@@ -174,7 +174,9 @@ class TuttiProgram(unittest.TestCase):
             self.assertEqual([r["size"] for r in report["results"]], [1024, 65536])
             for row in report["results"]:
                 self.assertTrue(row["same_bits"])
-                for key in ("all_reduce_us", "separate_us", "fused_us", "separate_by_fused", "fused_by_all_reduce"):
+                self.assertEqual(row["of_floor"]["min"] > 0, not flags)  # plain SGD has a floor
+                for key in ("all_reduce_us", "separate_us", "fused_us", "separate_by_fused", "fused_by_all_reduce",
+                            "of_floor"):
                     self.assertLessEqual(row[key]["min"], row[key]["median"])
                     self.assertLessEqual(row[key]["median"], row[key]["max"])
         code, _, errors = run("bench", "update", "--momentum", "2")
