@@ -38,7 +38,7 @@ class Checker {
 
  private:
   template <class... Parts>
-  [[noreturn]] void wrong(const Parts&... parts) const {
+  [[noreturn, gnu::cold, gnu::noinline]] void wrong(const Parts&... parts) const {
     fail(ErrorCode::kInvalidArgument, "rank ", rank_, ": ", to_string(request_.collective),
          request_.options.name.empty() ? "" : " '", request_.options.name,
          request_.options.name.empty() ? "" : "'", ": ", parts...);
@@ -99,14 +99,15 @@ class Checker {
     check_op();
     check_compression();
     if (request_.update != nullptr) return check_update(*request_.update);
-    for (std::size_t i = 0; i < request_.inputs.size(); ++i) {
-      const ConstElements& in = request_.inputs[i];
-      const Elements& out = request_.outputs[i];
-      if (in.count != out.count) {
-        wrong("expected an output of ", in.count, " elements, got ", out.count);
-      }
-      require_disjoint(in, out, in.data == out.data ? in.data : nullptr);
+    const Elements* out = request_.outputs.data();
+    for (const ConstElements& in : request_.inputs) check_pair(in, *out++);
+  }
+
+  void check_pair(const ConstElements& in, const Elements& out) const {
+    if (in.count != out.count) {
+      wrong("expected an output of ", in.count, " elements, got ", out.count);
     }
+    if (in.data != out.data) require_disjoint(in, out);
   }
 
   void check_compression() const {

@@ -120,7 +120,7 @@ void PreparedCall::replace(DType dtype) {
   call_.outputs = outputs_;
 }
 
-void PreparedCall::finish() {
+void PreparedCall::finish_results() {
   if (!combines(request_.collective) || !has_result() || request_.update != nullptr) return;
   for (std::size_t i = 0; i < call_.outputs.size(); ++i) {
     // A compressed sum has been rounded by its call; the quotient is not rounded again.

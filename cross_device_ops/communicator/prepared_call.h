@@ -21,9 +21,12 @@ class PreparedCall {
 
   const CollectiveCall& call() const { return call_; }
   /// After the engine has run: MEAN's division, and results into the caller's memory.
-  void finish();
+  void finish() {
+    if (replaced_ || request_.op == ReduceOp::kMean) finish_results();
+  }
 
  private:
+  void finish_results();
   bool has_result() const;
   void replace(DType dtype);
   std::byte* scratch(std::size_t count, DType dtype);
