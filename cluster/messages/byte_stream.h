@@ -30,6 +30,12 @@ class ByteStream {
   /// What is there, into `places` one after the other, as far as they reach; 0: nothing now. Throws
   /// kUnavailable naming the peer once it is gone and all of its bytes were read; kDataLoss.
   virtual std::size_t read(std::span<const iovec> places) = 0;
+  /// The same, and behind the bytes that it counts others may lie in the first place that are not
+  /// sure yet, or overwritten later. The next call names the same place from there on, unless
+  /// leave() comes before.
+  virtual std::size_t read_in_place(std::span<const iovec> places) { return read(places); }
+  /// The place of read_in_place() is not touched afterwards.
+  virtual void leave() {}
   /// As many bytes as there is room for; 0: none now. Nothing: the peer is gone, and read() says
   /// why after its last bytes.
   virtual std::optional<std::size_t> write(std::span<const iovec> parts) = 0;

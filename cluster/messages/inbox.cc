@@ -70,7 +70,9 @@ std::size_t Inbox::read_bytes(std::size_t& wanted) {
   const std::size_t room = reaches_end ? kStagedBytes - num_staged_ : 0;
   if (room > 0) places[num_places++] = {staged_.data() + num_staged_, room};
   wanted = body + room;
-  const std::size_t count = stream_.read(std::span(places).first(num_places));
+  const auto used = std::span(places).first(num_places);
+  const bool stays = reading_ && reading_->target && body > 0;
+  const std::size_t count = stays ? stream_.read_in_place(used) : stream_.read(used);
   const std::size_t to_body = std::min(count, body);
   if (reading_) reading_->arrived += to_body;
   num_staged_ += count - to_body;
@@ -149,6 +151,7 @@ void Inbox::finish_message(News& news) {
 
 /// From now on the message goes to `receiver`, as far as it fits.
 void Inbox::attach(Message& message, const std::shared_ptr<Incoming>& receiver) {
+  if (&message == reading_.get() && message.kept) stream_.leave();
   message.receiver = receiver;
   const std::size_t head = std::min<std::size_t>(message.header.head_bytes, receiver->head.size());
   if (head > 0) std::memcpy(receiver->head.data(), message.head.data(), head);
@@ -197,6 +200,7 @@ void Inbox::cancel(const std::shared_ptr<Incoming>& receiver) {
   MutexLock lock(mutex_);
   std::erase(receivers_, receiver);
   if (!reading_ || reading_->receiver != receiver) return;
+  stream_.leave();
   reading_->receiver = nullptr;
   reading_->target = nullptr;
 }
@@ -206,6 +210,7 @@ void Inbox::fail(const Error& reason) {
   const bool is_abort = reason.code() == ErrorCode::kAborted;
   if (!failure_ || (is_abort && failure_->code() != ErrorCode::kAborted)) failure_ = reason;
   if (reading_) {  // it will not be complete
+    stream_.leave();
     std::erase(messages_, reading_);
     if (reading_->receiver) reading_->receiver->end(failure_);
     release_body(*reading_);

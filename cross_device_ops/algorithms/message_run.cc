@@ -128,7 +128,8 @@ bool MessageRun::is_in_the_way(std::size_t step) const {
     if (touches(steps_[i].range) || touches(steps_[i].own)) return true;
     if (std::ranges::any_of(plan_.schedule.operands_of(steps_[i]), touches)) return true;
   }
-  return std::ranges::any_of(sent_, [&](const Sent& s) { return s.bytes.overlaps(into); });
+  return std::ranges::any_of(
+      sent_, [&](const Sent& s) { return s.bytes.overlaps(into) && !s.work->test(); });
 }
 
 void MessageRun::post(std::size_t index) {
