@@ -16,6 +16,8 @@ namespace {
 
 // Then others have their turn.
 constexpr std::size_t kReadAtOnce = std::size_t{4} << 20;
+// Smaller blocks are cheap to get, larger ones too much to hold on to.
+constexpr std::size_t kLeastSpare = std::size_t{32} << 10, kMostSpare = std::size_t{1} << 20;
 // Where a body goes that nobody wants.
 constexpr std::size_t kDroppedAtOnce = std::size_t{64} << 10;
 
@@ -25,6 +27,21 @@ std::span<std::byte> dropped_bytes() {
 }
 
 }  // namespace
+
+std::unique_ptr<std::byte[]> KeptBlocks::take(std::size_t bytes) {
+  if (bytes >= kLeastSpare && bytes <= spare_bytes_) {
+    spare_bytes_ = 0;
+    return std::move(spare_);
+  }
+  return std::make_unique_for_overwrite<std::byte[]>(bytes);
+}
+
+/// `bytes`: what was asked for, which may be less than there is.
+void KeptBlocks::give_back(std::unique_ptr<std::byte[]> block, std::size_t bytes) {
+  if (bytes < kLeastSpare || bytes > kMostSpare || bytes < spare_bytes_) return;
+  spare_ = std::move(block);
+  spare_bytes_ = bytes;
+}
 
 Inbox::Inbox(ByteStream& stream, std::string peer, KeptBytes& kept)
     : stream_(stream), peer_(std::move(peer)), kept_(kept) {}
@@ -128,13 +145,14 @@ void Inbox::keep_body(Message& message) {
                 " sends messages that nobody receives; expected at most ", kept_.limit,
                 " bytes to be kept, got ", bytes, " more with tag ", message.header.tag);
   }
-  message.kept = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  message.kept = blocks_.take(bytes);
   message.target = message.kept.get();
 }
 
 void Inbox::release_body(Message& message) {
-  if (message.kept) kept_.now.fetch_sub(message.header.body_bytes);
-  message.kept.reset();
+  if (!message.kept) return;
+  kept_.now.fetch_sub(message.header.body_bytes);
+  blocks_.give_back(std::move(message.kept), message.header.body_bytes);
 }
 
 void Inbox::finish_message(News& news) {

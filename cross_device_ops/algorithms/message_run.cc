@@ -26,7 +26,8 @@ constexpr auto kVerdictTime = std::chrono::milliseconds(200);
 }  // namespace
 
 MessageRun::MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
-                       const CollectiveHeader& header, TimePoint deadline)
+                       const CollectiveHeader& header, TimePoint deadline,
+                       std::vector<BufferRef>& spare_staging)
     : link_(link),
       plan_(plan),
       steps_(plan.schedule.steps),
@@ -36,7 +37,8 @@ MessageRun::MessageRun(const RankLink& link, const CallPlan& plan, const RankMem
       own_header_(encode(header)),
       header_is_due_(link.size() > 1),
       left_is_due_(link.size() > 1 && plan.left_greets_with_data),
-      verified_(link.size() == 1) {}
+      verified_(link.size() == 1),
+      spare_staging_(spare_staging) {}
 
 void MessageRun::run() {
   greet();
@@ -94,6 +96,7 @@ void MessageRun::receive(const Step& step) {
   wait_for_message(received);
   if (received.staging) {
     memory_.take(step, received.staging->data());
+    if (spare_staging_.size() == kAhead) spare_staging_.erase(spare_staging_.begin());
     spare_staging_.push_back(std::move(received.staging));
   }
   received_.pop_front();
