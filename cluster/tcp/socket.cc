@@ -55,29 +55,6 @@ void hand_over_at_once(const FileDescriptor& socket) {
   (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-bool is_same_address(const sockaddr_storage& a, const sockaddr_storage& b) {
-  if (a.ss_family != b.ss_family) return false;
-  if (a.ss_family == AF_INET) {
-    const auto& own = reinterpret_cast<const sockaddr_in&>(a).sin_addr;
-    return std::memcmp(&own, &reinterpret_cast<const sockaddr_in&>(b).sin_addr, sizeof(own)) == 0;
-  }
-  if (a.ss_family != AF_INET6) return false;
-  const auto& own = reinterpret_cast<const sockaddr_in6&>(a).sin6_addr;
-  return std::memcmp(&own, &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr, sizeof(own)) == 0;
-}
-
-/// Nothing is lost within a machine, so there is nothing to be careful about. What some systems use
-/// by default (bbr) lets bytes go at a measured pace: a third of the speed from 4 MiB on. Every
-/// system has reno, for everybody; one that has not keeps what it uses.
-void hurry_within_machine(const FileDescriptor& socket, const sockaddr_storage& peer) {
-  sockaddr_storage own{};
-  socklen_t length = sizeof(own);
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) return;
-  if (!is_same_address(own, peer)) return;
-  constexpr std::string_view kName = "reno";
-  (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, kName.data(), kName.size());
-}
-
 int port_of(const FileDescriptor& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof(address);
@@ -173,13 +150,8 @@ Listener listen_locally() {
 }
 
 FileDescriptor accept_from(const FileDescriptor& listener) {
-  sockaddr_storage peer{};
-  socklen_t length = sizeof(peer);
-  FileDescriptor socket(::accept4(listener.get(), reinterpret_cast<sockaddr*>(&peer), &length,
-                                  SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket.is_open()) return socket;
-  hand_over_at_once(socket);
-  hurry_within_machine(socket, peer);
+  FileDescriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (socket.is_open()) hand_over_at_once(socket);
   return socket;
 }
 
@@ -212,10 +184,6 @@ FileDescriptor start_connecting(const Endpoint& endpoint) {
       errno != EINPROGRESS) {
     return FileDescriptor();
   }
-  sockaddr_storage peer{};
-  std::memcpy(&peer, addresses->ai_addr,
-              std::min<std::size_t>(addresses->ai_addrlen, sizeof(peer)));
-  hurry_within_machine(socket, peer);
   return socket;
 }
 
