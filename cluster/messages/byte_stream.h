@@ -40,6 +40,14 @@ class ByteStream {
   /// why after its last bytes.
   virtual std::optional<std::size_t> write(std::span<const iovec> parts) = 0;
 
+  /// The same, and some of the bytes may stay where they are: their memory is not changed until
+  /// all_returned() or take_back().
+  virtual std::optional<std::size_t> lend(std::span<const iovec> parts) { return write(parts); }
+  /// Whether none of the first `count` bytes that were written is lent any more.
+  virtual bool all_returned(std::uint64_t /*count*/) const { return true; }
+  /// After this it is so.
+  virtual void take_back(std::uint64_t /*count*/) {}
+
   /// Hands on what write() has taken; true: nothing of it is left in this process.
   virtual bool flush() { return true; }
 

@@ -228,11 +228,23 @@ bool SessionReceiver::receive(Lane& lane, const FileDescriptor& socket) {
   const std::size_t landed = std::min(to_land, static_cast<std::size_t>(count));
   lane.landed += landed;
   lane.end += static_cast<std::size_t>(count) - landed;
+  if (to_land > 0) glance_behind(lane);
   // Many short chunks: the next call takes more of them.
   if (to_land == 0 && static_cast<std::size_t>(count) == wanted) {
     lane.look = std::min(2 * lane.look, kRoom);
   }
   return true;
+}
+
+/// What the chunk after one that lands acknowledges may free the memory for its own payload.
+void SessionReceiver::glance_behind(const Lane& lane) {
+  if (lane.end < kChunkHeaderBytes) return;
+  try {
+    const auto bytes = std::span<const std::byte>(lane.bytes).first<kChunkHeaderBytes>();
+    acked_ = std::max(acked_, decode_chunk_header(bytes).ack);
+  } catch (const Error&) {
+    // It is found again in its turn.
+  }
 }
 
 bool SessionReceiver::may_land(const Lane& lane, const ChunkHeader& header) const {

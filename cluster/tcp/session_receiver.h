@@ -86,6 +86,7 @@ class SessionReceiver {
   bool may_land(const Lane& lane, const ChunkHeader& header) const;
   void begin_landing(Lane& lane);
   bool receive(Lane& lane, const FileDescriptor& socket);
+  void glance_behind(const Lane& lane);
   void check_place(const ChunkHeader& header) const;
   bool is_early(const Lane& lane) const { return lane.head && lane.head->offset > received_; }
   bool next_in_order(Lane& lane);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "tutti/cluster/tcp/crc32c.h"
@@ -26,37 +25,30 @@ std::size_t session_window(std::size_t num_connections) {
 }
 
 SessionSender::SessionSender(std::size_t num_connections)
-    : room_(session_window(num_connections)), lines_(num_connections) {}
+    : room_(session_window(num_connections)), bytes_(room_), lines_(num_connections) {}
 
-std::array<std::span<std::byte>, 2> SessionSender::places(std::uint64_t offset, std::size_t count) {
-  const std::size_t begin = offset & (room_ - 1);
-  const std::size_t first = std::min(count, room_ - begin);
-  return {std::span(bytes_).subspan(begin, first), std::span(bytes_).first(count - first)};
-}
-
-std::size_t SessionSender::take(std::span<const iovec> parts, std::size_t skip, std::size_t most) {
-  if (bytes_.empty()) bytes_.resize(room_);
+std::size_t SessionSender::take(std::span<const iovec> parts, std::size_t skip, std::size_t most,
+                                bool lends) {
   std::size_t total = 0;
   for (const iovec& part : parts) {
     const std::size_t skipped = std::min<std::size_t>(skip, part.iov_len);
     skip -= skipped;
     const std::size_t rest = part.iov_len - skipped;
     const bool is_long = part.iov_len >= kLongPart;
-    if (is_long && skipped == 0) end_chunk_at(taken_);
     const std::size_t count = std::min({rest, room_ - (taken_ - acked_), most - total});
-    copy({static_cast<const std::byte*>(part.iov_base) + skipped, count});
+    const std::span bytes(static_cast<const std::byte*>(part.iov_base) + skipped, count);
+    if (is_long && (skipped == 0 || lends)) end_chunk_at(taken_);
+    if (is_long && lends) {
+      bytes_.lend(taken_, bytes);
+    } else {
+      bytes_.copy(taken_, bytes);
+    }
+    taken_ += count;
     total += count;
-    if (is_long && count == rest) end_chunk_at(taken_);
+    if (is_long && (count == rest || lends)) end_chunk_at(taken_);
     if (count < rest) break;
   }
   return total;
-}
-
-void SessionSender::copy(std::span<const std::byte> bytes) {
-  const auto [first, second] = places(taken_, bytes.size());
-  if (!first.empty()) std::memcpy(first.data(), bytes.data(), first.size());
-  if (!second.empty()) std::memcpy(second.data(), bytes.data() + first.size(), second.size());
-  taken_ += bytes.size();
 }
 
 void SessionSender::end_chunk_at(std::uint64_t offset) {
@@ -96,7 +88,7 @@ SessionSender::Piece& SessionSender::next_piece() {
   const std::uint64_t end = borders_.empty() ? taken_ : borders_.front();
   const auto length =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(end - next_, kLongestChunk));
-  const auto [first, second] = places(next_, length);
+  const auto [first, second] = bytes_.places(next_, length);
   pieces_.push_back({next_, length, crc32c_of(second, crc32c_of(first)), kNone});
   next_ += length;
   return pieces_.back();
@@ -141,17 +133,17 @@ void SessionSender::write(std::size_t connection, const FileDescriptor& socket) 
 bool SessionSender::write_some(Line& line, const FileDescriptor& socket) {
   std::array<iovec, 3 * kTogether> parts{};
   std::size_t num_parts = 0, skip = line.written;
-  const auto add = [&](std::span<std::byte> bytes) {
+  const auto add = [&](std::span<const std::byte> bytes) {
     const std::size_t skipped = std::min(skip, bytes.size());
     skip -= skipped;
-    if (skipped < bytes.size()) {
-      parts[num_parts++] = {bytes.data() + skipped, bytes.size() - skipped};
+    if (skipped < bytes.size()) {  // they are not changed
+      parts[num_parts++] = {const_cast<std::byte*>(bytes.data()) + skipped, bytes.size() - skipped};
     }
   };
   for (std::size_t i = 0; i < line.num_chunks; ++i) {
     const ChunkHeader& chunk = line.chunks[i];
     add(line.headers[i]);
-    for (const std::span<std::byte> place : places(chunk.offset, chunk.length)) add(place);
+    for (const auto place : bytes_.places(chunk.offset, chunk.length)) add(place);
   }
   msghdr call{};
   call.msg_iov = parts.data();
@@ -211,6 +203,7 @@ void SessionSender::trim() {
     if (!again_.empty() && again_.front() == pieces_.front().offset) again_.pop_front();
     pieces_.pop_front();
   }
+  bytes_.forget(acked_);
 }
 
 void SessionSender::lose(std::size_t connection) {

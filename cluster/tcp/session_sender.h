@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tutti/cluster/tcp/chunk.h"
+#include "tutti/cluster/tcp/sent_bytes.h"
 #include "tutti/cluster/tcp/socket.h"
 
 namespace tutti::internal {
@@ -31,9 +32,20 @@ class SessionSender {
 
  public:
   explicit SessionSender(std::size_t num_connections = 1);
-  /// Copies `most` bytes of `parts` after the first `skip`, as far as there is room. A part of
+  /// Takes `most` bytes of `parts` after the first `skip`, as far as there is room. A part of
   /// kLongPart bytes or more has chunks of its own, so that it may be read to its place.
-  std::size_t take(std::span<const iovec> parts, std::size_t skip = 0, std::size_t most = kNone);
+  std::size_t take(std::span<const iovec> parts, std::size_t skip = 0, std::size_t most = kNone) {
+    return take(parts, skip, most, false);
+  }
+  /// The same, and long parts are not copied: their memory stays as it is until all_returned() or
+  /// take_back().
+  std::size_t lend(std::span<const iovec> parts, std::size_t skip, std::size_t most) {
+    return take(parts, skip, most, true);
+  }
+  /// Whether nothing before this byte of the stream is lent.
+  bool all_returned(std::uint64_t end) const { return end <= bytes_.first_lent(); }
+  /// What is lent before this byte is copied.
+  void take_back(std::uint64_t end) { bytes_.take_back(end); }
   /// Writes chunks as far as the sockets take them; all of them and those that come say that
   /// everything before `ack` has arrived. A connection that is broken gets no more: reading it
   /// fails, too, after the peer's last words.
@@ -84,7 +96,7 @@ class SessionSender {
     std::size_t num_bytes = 0;
   };
 
-  void copy(std::span<const std::byte> bytes);
+  std::size_t take(std::span<const iovec> parts, std::size_t skip, std::size_t most, bool lends);
   void end_chunk_at(std::uint64_t offset);
   bool has_data() const { return !again_.empty() || next_ < taken_; }
   /// Of those that are open and not within a chunk; kNone: there is none.
@@ -97,11 +109,9 @@ class SessionSender {
   bool write_some(Line& line, const FileDescriptor& socket);
   Piece& piece_at(std::uint64_t offset);
   void trim();
-  /// The two places of a range of the stream.
-  std::array<std::span<std::byte>, 2> places(std::uint64_t offset, std::size_t count);
 
-  const std::size_t room_;        // a power of two
-  std::vector<std::byte> bytes_;  // of [acked_, taken_)
+  const std::size_t room_;
+  SentBytes bytes_;  // of [acked_, taken_)
   std::uint64_t taken_ = 0, next_ = 0, acked_ = 0;
   std::deque<Piece> pieces_;           // of [acked_, next_), one after the other
   std::deque<std::uint64_t> borders_;  // beyond next_ where a chunk has to end

@@ -68,19 +68,18 @@ class SessionStream final : public ByteStream, private SignOfLife {
   }
 
   std::optional<std::size_t> write(std::span<const iovec> parts) override {
+    return take(parts, &SessionSender::take);
+  }
+  std::optional<std::size_t> lend(std::span<const iovec> parts) override {
+    return take(parts, &SessionSender::lend);
+  }
+  bool all_returned(std::uint64_t count) const override {
     MutexLock lock(mutex_);
-    step_if_down();
-    if (ways_.is_gone() || receiver_.has_said_bye()) return std::nullopt;
-    // A chunk is on its way while the next one is copied. Several connections share the chunks of
-    // what there is.
-    const std::size_t most = ways_.size() == 1 ? kLongestChunk : num_bytes(parts);
-    std::size_t total = 0;
-    for (std::size_t count = 1; count > 0;) {
-      count = sender_.take(parts, total, most);
-      total += count;
-      push();
-    }
-    return total;
+    return sender_.all_returned(count);
+  }
+  void take_back(std::uint64_t count) override {
+    MutexLock lock(mutex_);
+    sender_.take_back(count);
   }
 
   bool flush() override {
@@ -148,6 +147,24 @@ class SessionStream final : public ByteStream, private SignOfLife {
     bool is_ready = false;  // poll() says
     std::optional<Loss> lost;
   };
+
+  using Take = std::size_t (SessionSender::*)(std::span<const iovec>, std::size_t, std::size_t);
+
+  std::optional<std::size_t> take(std::span<const iovec> parts, Take how) {
+    MutexLock lock(mutex_);
+    step_if_down();
+    if (ways_.is_gone() || receiver_.has_said_bye()) return std::nullopt;
+    // A chunk is on its way while the next one is made. Several connections share the chunks of
+    // what there is.
+    const std::size_t most = ways_.size() == 1 ? kLongestChunk : num_bytes(parts);
+    std::size_t total = 0;
+    for (std::size_t count = 1; count > 0;) {
+      count = (sender_.*how)(parts, total, most);
+      total += count;
+      push();
+    }
+    return total;
+  }
 
   void beat() override {
     MutexLock lock(mutex_);

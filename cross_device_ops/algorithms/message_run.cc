@@ -132,7 +132,7 @@ bool MessageRun::is_in_the_way(std::size_t step) const {
     if (std::ranges::any_of(plan_.schedule.operands_of(steps_[i]), touches)) return true;
   }
   return std::ranges::any_of(
-      sent_, [&](const Sent& s) { return s.bytes.overlaps(into) && !s.work->test(); });
+      sent_, [&](const Sent& s) { return s.bytes.overlaps(into) && !s.work->ended_by_now(); });
 }
 
 void MessageRun::post(std::size_t index) {
@@ -170,7 +170,7 @@ void MessageRun::wait_for_readers(const ByteRange& range) {
 
 void MessageRun::forget_ended_sends() {
   if (sent_.size() < kSendsToForget) return;
-  std::erase_if(sent_, [](const Sent& sent) { return sent.work->test(); });
+  std::erase_if(sent_, [](const Sent& sent) { return sent.work->ended_by_now(); });
 }
 
 // Until the left neighbour's header has been seen, a rank waits for that as well: a mismatch may be
