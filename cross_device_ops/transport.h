@@ -22,6 +22,9 @@ class Work {
   virtual ~Work() = default;
   /// Makes progress without blocking; returns whether it ended. Throws as wait() does.
   virtual bool test() = 0;
+  /// The same for who is in no hurry: nothing is done to bring the end about. A send may then go on
+  /// until the peer has said that it has the message, which saves a copy of it.
+  virtual bool ended_by_now() { return test(); }
   /// Throws kDeadlineExceeded naming the peer, kAborted (the reason of Transport::abort),
   /// kUnavailable when the peer is gone, kInvalidArgument naming both lengths when the peer's body
   /// has another length than the one given to recv(); its head has arrived nevertheless.

@@ -30,9 +30,23 @@ class ByteStream {
   /// What is there, into `places` one after the other, as far as they reach; 0: nothing now. Throws
   /// kUnavailable naming the peer once it is gone and all of its bytes were read; kDataLoss.
   virtual std::size_t read(std::span<const iovec> places) = 0;
+  /// The same, and behind the bytes that it counts others may lie in the first place that are not
+  /// sure yet, or overwritten later. The next call names the same place from there on, unless
+  /// leave() comes before.
+  virtual std::size_t read_in_place(std::span<const iovec> places) { return read(places); }
+  /// The place of read_in_place() is not touched afterwards.
+  virtual void leave() {}
   /// As many bytes as there is room for; 0: none now. Nothing: the peer is gone, and read() says
   /// why after its last bytes.
   virtual std::optional<std::size_t> write(std::span<const iovec> parts) = 0;
+
+  /// The same, and some of the bytes may stay where they are: their memory is not changed until
+  /// all_returned() or take_back().
+  virtual std::optional<std::size_t> lend(std::span<const iovec> parts) { return write(parts); }
+  /// Whether none of the first `count` bytes that were written is lent any more.
+  virtual bool all_returned(std::uint64_t /*count*/) const { return true; }
+  /// After this it is so.
+  virtual void take_back(std::uint64_t /*count*/) {}
 
   /// Hands on what write() has taken; true: nothing of it is left in this process.
   virtual bool flush() { return true; }

@@ -16,6 +16,8 @@ namespace {
 
 // Then others have their turn.
 constexpr std::size_t kReadAtOnce = std::size_t{4} << 20;
+// Smaller blocks are cheap to get, larger ones too much to hold on to.
+constexpr std::size_t kLeastSpare = std::size_t{32} << 10, kMostSpare = std::size_t{1} << 20;
 // Where a body goes that nobody wants.
 constexpr std::size_t kDroppedAtOnce = std::size_t{64} << 10;
 
@@ -25,6 +27,21 @@ std::span<std::byte> dropped_bytes() {
 }
 
 }  // namespace
+
+std::unique_ptr<std::byte[]> KeptBlocks::take(std::size_t bytes) {
+  if (bytes >= kLeastSpare && bytes <= spare_bytes_) {
+    spare_bytes_ = 0;
+    return std::move(spare_);
+  }
+  return std::make_unique_for_overwrite<std::byte[]>(bytes);
+}
+
+/// `bytes`: what was asked for, which may be less than there is.
+void KeptBlocks::give_back(std::unique_ptr<std::byte[]> block, std::size_t bytes) {
+  if (bytes < kLeastSpare || bytes > kMostSpare || bytes < spare_bytes_) return;
+  spare_ = std::move(block);
+  spare_bytes_ = bytes;
+}
 
 Inbox::Inbox(ByteStream& stream, std::string peer, KeptBytes& kept)
     : stream_(stream), peer_(std::move(peer)), kept_(kept) {}
@@ -70,7 +87,9 @@ std::size_t Inbox::read_bytes(std::size_t& wanted) {
   const std::size_t room = reaches_end ? kStagedBytes - num_staged_ : 0;
   if (room > 0) places[num_places++] = {staged_.data() + num_staged_, room};
   wanted = body + room;
-  const std::size_t count = stream_.read(std::span(places).first(num_places));
+  const auto used = std::span(places).first(num_places);
+  const bool stays = reading_ && reading_->target && body > 0;
+  const std::size_t count = stays ? stream_.read_in_place(used) : stream_.read(used);
   const std::size_t to_body = std::min(count, body);
   if (reading_) reading_->arrived += to_body;
   num_staged_ += count - to_body;
@@ -126,13 +145,14 @@ void Inbox::keep_body(Message& message) {
                 " sends messages that nobody receives; expected at most ", kept_.limit,
                 " bytes to be kept, got ", bytes, " more with tag ", message.header.tag);
   }
-  message.kept = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  message.kept = blocks_.take(bytes);
   message.target = message.kept.get();
 }
 
 void Inbox::release_body(Message& message) {
-  if (message.kept) kept_.now.fetch_sub(message.header.body_bytes);
-  message.kept.reset();
+  if (!message.kept) return;
+  kept_.now.fetch_sub(message.header.body_bytes);
+  blocks_.give_back(std::move(message.kept), message.header.body_bytes);
 }
 
 void Inbox::finish_message(News& news) {
@@ -149,6 +169,7 @@ void Inbox::finish_message(News& news) {
 
 /// From now on the message goes to `receiver`, as far as it fits.
 void Inbox::attach(Message& message, const std::shared_ptr<Incoming>& receiver) {
+  if (&message == reading_.get() && message.kept) stream_.leave();
   message.receiver = receiver;
   const std::size_t head = std::min<std::size_t>(message.header.head_bytes, receiver->head.size());
   if (head > 0) std::memcpy(receiver->head.data(), message.head.data(), head);
@@ -197,6 +218,7 @@ void Inbox::cancel(const std::shared_ptr<Incoming>& receiver) {
   MutexLock lock(mutex_);
   std::erase(receivers_, receiver);
   if (!reading_ || reading_->receiver != receiver) return;
+  stream_.leave();
   reading_->receiver = nullptr;
   reading_->target = nullptr;
 }
@@ -206,6 +228,7 @@ void Inbox::fail(const Error& reason) {
   const bool is_abort = reason.code() == ErrorCode::kAborted;
   if (!failure_ || (is_abort && failure_->code() != ErrorCode::kAborted)) failure_ = reason;
   if (reading_) {  // it will not be complete
+    stream_.leave();
     std::erase(messages_, reading_);
     if (reading_->receiver) reading_->receiver->end(failure_);
     release_body(*reading_);

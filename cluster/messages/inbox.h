@@ -29,6 +29,18 @@ struct KeptBytes {
   std::atomic<std::size_t> now{0};
 };
 
+/// Memory for such a message; the last block of middle size is used again, for fresh pages cost
+/// more than the bytes that they hold. One thread at a time.
+class KeptBlocks {
+ public:
+  std::unique_ptr<std::byte[]> take(std::size_t bytes);
+  void give_back(std::unique_ptr<std::byte[]> block, std::size_t bytes);
+
+ private:
+  std::unique_ptr<std::byte[]> spare_;
+  std::size_t spare_bytes_ = 0;
+};
+
 /// Threads: any.
 class Inbox {
  public:
@@ -81,6 +93,7 @@ class Inbox {
   std::list<std::shared_ptr<Incoming>> receivers_ TUTTI_GUARDED_BY(mutex_);
   Messages messages_ TUTTI_GUARDED_BY(mutex_);  // without receiver
   std::shared_ptr<Message> reading_ TUTTI_GUARDED_BY(mutex_);
+  KeptBlocks blocks_ TUTTI_GUARDED_BY(mutex_);
   std::array<std::byte, kStagedBytes> staged_ TUTTI_GUARDED_BY(mutex_);
   std::size_t num_staged_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::optional<Error> failure_ TUTTI_GUARDED_BY(mutex_);

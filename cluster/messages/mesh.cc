@@ -194,6 +194,7 @@ bool Mesh::look(TimePoint deadline) {
 
 bool Mesh::read(Peer& peer) {
   const Inbox::News news = peer.inbox.read();
+  if (peer.outbox.has_lent()) peer.outbox.end_returned();
   if (news.abort) {
     // Told on: who sees this rank's connection close must have read the reason before.
     abort(*news.abort);

@@ -25,11 +25,15 @@ class MessageWork final : public Work {
   }
 
   bool test() override {
+    take_back();
     if (!side_->has_ended()) mesh_->test(*side_, peer_);
     return has_ended();
   }
 
+  bool ended_by_now() override { return has_ended(); }
+
   void wait(TimePoint deadline) override {
+    take_back();
     mesh_->wait(*side_, peer_, deadline);
     if (has_ended()) return;
     const Peer& peer = mesh_->peer(peer_);
@@ -39,6 +43,13 @@ class MessageWork final : public Work {
   }
 
  private:
+  /// A peer says that a message has come when it has something else to say: not waited for.
+  void take_back() {
+    if constexpr (kIsSend) {
+      if (!side_->has_ended()) mesh_->peer(peer_).outbox.take_back(side_);
+    }
+  }
+
   bool has_ended() const {
     if (!side_->has_ended()) return false;
     if (side_->error()) throw *side_->error();

@@ -21,7 +21,8 @@ std::optional<std::size_t> write_rest(ByteStream& stream, const Outgoing& messag
   }
   const std::size_t body_written = message.written - std::min(message.written, message.front_bytes);
   add(message.body.subspan(body_written));
-  return stream.write(std::span(parts).first(num_parts));
+  const auto used = std::span(parts).first(num_parts);
+  return message.is_owned ? stream.write(used) : stream.lend(used);
 }
 
 }  // namespace
@@ -79,6 +80,7 @@ bool Outbox::flush_locked() {
       if (count.value_or(0) == 0) break;
       wrote = true;
       message.written += *count;
+      written_ += *count;
       if (message.written < message.num_bytes()) continue;
     }
     if (!stream_.flush()) break;
@@ -87,15 +89,55 @@ bool Outbox::flush_locked() {
       messages_.fetch_add(1);
       bytes_.fetch_add(message.front_bytes - kFrameHeaderBytes + message.body_bytes);
     }
-    if (!message.has_ended()) message.end();
+    finish(queue_.front());
     queue_.pop_front();
   }
   return wrote;
 }
 
+/// All of it was written.
+void Outbox::finish(const std::shared_ptr<Outgoing>& message) {
+  if (message->has_ended()) return;
+  message->end_at = written_;
+  if (message->is_awaited) stream_.take_back(written_);
+  if (stream_.all_returned(written_)) {
+    message->end();
+    return;
+  }
+  lent_.push_back(message);
+  has_lent_ = true;
+}
+
+void Outbox::end_returned() {
+  MutexLock lock(mutex_);
+  end_returned_locked();
+}
+
+void Outbox::end_returned_locked() {
+  while (!lent_.empty() && stream_.all_returned(lent_.front()->end_at)) {
+    lent_.front()->end();
+    lent_.pop_front();
+  }
+  has_lent_ = !lent_.empty();
+}
+
+void Outbox::take_back(const std::shared_ptr<Outgoing>& message) {
+  MutexLock lock(mutex_);
+  message->is_awaited = true;
+  if (std::ranges::find(lent_, message) == lent_.end()) return;
+  stream_.take_back(message->end_at);
+  end_returned_locked();
+}
+
+void Outbox::take_back_all() {
+  stream_.take_back(written_);
+  end_returned_locked();
+}
+
 void Outbox::cancel(const std::shared_ptr<Outgoing>& message) {
   MutexLock lock(mutex_);
   const auto found = std::ranges::find(queue_, message);
+  if (found == queue_.end() || message->written > 0) take_back_all();
   if (found == queue_.end()) return;
   if (message->written == 0) {
     queue_.erase(found);
@@ -113,6 +155,7 @@ void Outbox::fail(const Error& reason) {
 }
 
 void Outbox::fail_locked(const Error& reason) {
+  take_back_all();
   if (!failure_ ||
       (reason.code() == ErrorCode::kAborted && failure_->code() != ErrorCode::kAborted)) {
     failure_ = reason;

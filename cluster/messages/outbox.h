@@ -32,6 +32,8 @@ struct Outgoing final : Operation {
   std::vector<std::byte> owned;
   bool is_owned = false;
   bool is_counted = false;
+  bool is_awaited = false;   // its sender waits for the end
+  std::uint64_t end_at = 0;  // in the stream, once it is written
 };
 
 /// Threads: any.
@@ -46,6 +48,11 @@ class Outbox {
   bool flush();
   /// Whether flush() has something to do.
   bool has_bytes() const { return has_bytes_.load(); }
+  /// Ends messages whose memory the stream has returned. Whether flush() or this may end one.
+  void end_returned();
+  bool has_lent() const { return has_lent_.load(); }
+  /// Its sender wants its memory back: what the stream still needs of it is copied.
+  void take_back(const std::shared_ptr<Outgoing>& message);
   /// Not begun: removed. Begun: its rest is copied, for a frame cannot be left half written.
   void cancel(const std::shared_ptr<Outgoing>& message);
   /// Ends what is queued, and what comes later, with `reason`; kAborted replaces other reasons.
@@ -57,14 +64,20 @@ class Outbox {
  private:
   bool flush_locked() TUTTI_REQUIRES(mutex_);
   void fail_locked(const Error& reason) TUTTI_REQUIRES(mutex_);
+  void finish(const std::shared_ptr<Outgoing>& message) TUTTI_REQUIRES(mutex_);
+  void end_returned_locked() TUTTI_REQUIRES(mutex_);
+  void take_back_all() TUTTI_REQUIRES(mutex_);
   void note_bytes() TUTTI_REQUIRES(mutex_) { has_bytes_ = !queue_.empty() && !is_broken_; }
 
   ByteStream& stream_;
   Mutex mutex_;
   std::deque<std::shared_ptr<Outgoing>> queue_ TUTTI_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Outgoing>> lent_ TUTTI_GUARDED_BY(mutex_);  // written, not returned
+  std::uint64_t written_ TUTTI_GUARDED_BY(mutex_) = 0;                   // to the stream
   std::optional<Error> failure_ TUTTI_GUARDED_BY(mutex_);
   bool is_broken_ TUTTI_GUARDED_BY(mutex_) = false;
   std::atomic<bool> has_bytes_{false};
+  std::atomic<bool> has_lent_{false};
   std::atomic<std::uint64_t> messages_{0};
   std::atomic<std::uint64_t> bytes_{0};
 };

@@ -25,6 +25,11 @@ class SessionReceiver {
 
   /// Verified bytes into `places`, as far as they are here.
   std::size_t give(std::span<const iovec> places);
+  /// Where the bytes that come next will be given to: until the next call a long chunk may *land*
+  /// there at once. What give() has not counted is not sure. Empty: nowhere, but a landing goes on.
+  void aim(std::span<std::byte> place) { aim_ = place; }
+  /// What has landed, and was not given, moves; its place is not touched afterwards.
+  void leave();
   /// Reads what the socket of a connection has now, when give() has given all; false: nothing.
   bool fill(std::size_t connection, const FileDescriptor& socket);
   /// Whether fill() would look: all was given, and the connection's chunks leave room.
@@ -50,24 +55,38 @@ class SessionReceiver {
 
  private:
   static constexpr std::size_t kRoom = std::size_t{256} << 10;
+  static constexpr std::size_t kShortLook = std::size_t{4} << 10;
   static constexpr std::size_t kNone = ~std::size_t{0};
 
   /// What one connection has brought: [begin, end) of `bytes`, beginning with a chunk.
   struct Lane {
     std::vector<std::byte> bytes;
     std::size_t begin = 0, end = 0;
-    std::optional<ChunkHeader> head;  // of the chunk at `begin`, once it is complete and right
+    std::optional<ChunkHeader> head;     // of the first chunk, once it is complete and right
+    std::optional<ChunkHeader> landing;  // of the first chunk, while it is not
+    std::byte* place = nullptr;          // of the payload of either; null: it is at `begin`
+    std::size_t landed = 0;              // of that payload
+    std::size_t whole = 0;  // bytes of the first chunk, if it does not land and is not complete
+    std::size_t look = kShortLook;  // bytes to read where no long chunk is expected
     std::optional<Error> failure;
     bool has_ended = false;  // the peer's good-bye came here
     std::span<const std::byte> payload() const {
+      if (place) return {place, head->length};
       return std::span(bytes).subspan(begin + kChunkHeaderBytes, head->length);
     }
     void drop_head();
+    void put_back();
   };
 
   bool is_given() const { return ready_.empty() && ready_lane_ == kNone; }
   bool has_head(Lane& lane);
   bool take_head(Lane& lane);
+  bool take_landed(Lane& lane);
+  void take_over(Lane& lane, const ChunkHeader& header, std::span<const std::byte> payload);
+  bool may_land(const Lane& lane, const ChunkHeader& header) const;
+  void begin_landing(Lane& lane);
+  bool receive(Lane& lane, const FileDescriptor& socket);
+  void glance_behind(const Lane& lane);
   void check_place(const ChunkHeader& header) const;
   bool is_early(const Lane& lane) const { return lane.head && lane.head->offset > received_; }
   bool next_in_order(Lane& lane);
@@ -79,6 +98,7 @@ class SessionReceiver {
   std::span<const std::byte> ready_;
   std::size_t ready_lane_ = kNone;
   std::vector<std::byte> ready_bytes_;
+  std::span<std::byte> aim_;
   std::map<std::uint64_t, std::vector<std::byte>> early_;  // by offset
   std::uint64_t received_ = 0, acked_ = 0;
   std::optional<std::uint64_t> bye_at_;

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "tutti/cluster/tcp/crc32c.h"
@@ -15,33 +14,45 @@
 
 namespace tutti::internal {
 
+namespace {
+
+constexpr std::uint32_t kShortFront = 1024;
+
+}  // namespace
+
 std::size_t session_window(std::size_t num_connections) {
   return (std::size_t{1} << 20) * std::bit_ceil(num_connections);
 }
 
 SessionSender::SessionSender(std::size_t num_connections)
-    : room_(session_window(num_connections)), lines_(num_connections) {}
+    : room_(session_window(num_connections)), bytes_(room_), lines_(num_connections) {}
 
-std::array<std::span<std::byte>, 2> SessionSender::places(std::uint64_t offset, std::size_t count) {
-  const std::size_t begin = offset & (room_ - 1);
-  const std::size_t first = std::min(count, room_ - begin);
-  return {std::span(bytes_).subspan(begin, first), std::span(bytes_).first(count - first)};
-}
-
-std::size_t SessionSender::take(std::span<const iovec> parts) {
-  if (bytes_.empty()) bytes_.resize(room_);
+std::size_t SessionSender::take(std::span<const iovec> parts, std::size_t skip, std::size_t most,
+                                bool lends) {
   std::size_t total = 0;
   for (const iovec& part : parts) {
-    const std::size_t count = std::min<std::size_t>(part.iov_len, room_ - (taken_ - acked_));
-    const auto* const from = static_cast<const std::byte*>(part.iov_base);
-    const auto [first, second] = places(taken_, count);
-    if (!first.empty()) std::memcpy(first.data(), from, first.size());
-    if (!second.empty()) std::memcpy(second.data(), from + first.size(), second.size());
+    const std::size_t skipped = std::min<std::size_t>(skip, part.iov_len);
+    skip -= skipped;
+    const std::size_t rest = part.iov_len - skipped;
+    const bool is_long = part.iov_len >= kLongPart;
+    const std::size_t count = std::min({rest, room_ - (taken_ - acked_), most - total});
+    const std::span bytes(static_cast<const std::byte*>(part.iov_base) + skipped, count);
+    if (is_long && (skipped == 0 || lends)) end_chunk_at(taken_);
+    if (is_long && lends) {
+      bytes_.lend(taken_, bytes);
+    } else {
+      bytes_.copy(taken_, bytes);
+    }
     taken_ += count;
     total += count;
-    if (count < part.iov_len) break;
+    if (is_long && (count == rest || lends)) end_chunk_at(taken_);
+    if (count < rest) break;
   }
   return total;
+}
+
+void SessionSender::end_chunk_at(std::uint64_t offset) {
+  if (offset > next_ && (borders_.empty() || borders_.back() < offset)) borders_.push_back(offset);
 }
 
 bool SessionSender::has_pending() const {
@@ -73,9 +84,11 @@ SessionSender::Piece& SessionSender::next_piece() {
     again_.pop_front();
     return piece;
   }
+  while (!borders_.empty() && borders_.front() <= next_) borders_.pop_front();
+  const std::uint64_t end = borders_.empty() ? taken_ : borders_.front();
   const auto length =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(taken_ - next_, kLongestChunk));
-  const auto [first, second] = places(next_, length);
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(end - next_, kLongestChunk));
+  const auto [first, second] = bytes_.places(next_, length);
   pieces_.push_back({next_, length, crc32c_of(second, crc32c_of(first)), kNone});
   next_ += length;
   return pieces_.back();
@@ -94,18 +107,23 @@ ChunkHeader SessionSender::next_chunk(std::size_t connection, std::uint64_t ack)
 
 void SessionSender::begin(std::size_t connection, const ChunkHeader& chunk) {
   Line& line = lines_[connection];
-  line.chunk = chunk;
-  line.header = encode(chunk);
-  line.written = 0;
+  line.num_chunks = line.num_bytes = line.written = 0;
   line.in_chunk = line.has_spoken = true;
+  add(line, chunk);
+}
+
+void SessionSender::add(Line& line, const ChunkHeader& chunk) {
+  line.chunks[line.num_chunks] = chunk;
+  line.headers[line.num_chunks] = encode(chunk);
+  line.num_chunks += 1;
+  line.num_bytes += kChunkHeaderBytes + chunk.length;
   ack_said_ = chunk.ack;
 }
 
 void SessionSender::write(std::size_t connection, const FileDescriptor& socket) {
   Line& line = lines_[connection];
   if (line.has_failed || !socket.is_open()) return;
-  const std::size_t all = kChunkHeaderBytes + line.chunk.length;
-  while (line.written < all) {
+  while (line.written < line.num_bytes) {
     if (!write_some(line, socket)) return;
   }
   line.in_chunk = false;
@@ -113,17 +131,20 @@ void SessionSender::write(std::size_t connection, const FileDescriptor& socket) 
 
 /// False: the socket is full, or broken.
 bool SessionSender::write_some(Line& line, const FileDescriptor& socket) {
-  std::array<iovec, 3> parts{};
+  std::array<iovec, 3 * kTogether> parts{};
   std::size_t num_parts = 0, skip = line.written;
-  const auto add = [&](std::span<std::byte> bytes) {
+  const auto add = [&](std::span<const std::byte> bytes) {
     const std::size_t skipped = std::min(skip, bytes.size());
     skip -= skipped;
-    if (skipped < bytes.size()) {
-      parts[num_parts++] = {bytes.data() + skipped, bytes.size() - skipped};
+    if (skipped < bytes.size()) {  // they are not changed
+      parts[num_parts++] = {const_cast<std::byte*>(bytes.data()) + skipped, bytes.size() - skipped};
     }
   };
-  add(line.header);
-  for (const std::span<std::byte> place : places(line.chunk.offset, line.chunk.length)) add(place);
+  for (std::size_t i = 0; i < line.num_chunks; ++i) {
+    const ChunkHeader& chunk = line.chunks[i];
+    add(line.headers[i]);
+    for (const auto place : bytes_.places(chunk.offset, chunk.length)) add(place);
+  }
   msghdr call{};
   call.msg_iov = parts.data();
   call.msg_iovlen = num_parts;
@@ -146,6 +167,10 @@ void SessionSender::push(Sockets sockets, std::uint64_t ack) {
     const std::size_t connection = free_line(sockets);
     if (connection == kNone) return;
     begin(connection, next_chunk(connection, ack));
+    Line& line = lines_[connection];
+    // What stands before a long part goes with it.
+    const bool is_front = line.chunks[0].length < kShortFront && again_.empty();
+    if (is_front && has_data()) add(line, next_chunk(connection, ack));
     write(connection, *sockets[connection]);
   }
 }
@@ -171,13 +196,14 @@ void SessionSender::forget(std::uint64_t acked) {
 void SessionSender::trim() {
   std::uint64_t end = ack_heard_;
   for (const Line& line : lines_) {
-    if (line.in_chunk) end = std::min(end, line.chunk.offset);
+    if (line.in_chunk) end = std::min(end, line.chunks[0].offset);
   }
   while (!pieces_.empty() && pieces_.front().end() <= end) {
     acked_ = pieces_.front().end();
     if (!again_.empty() && again_.front() == pieces_.front().offset) again_.pop_front();
     pieces_.pop_front();
   }
+  bytes_.forget(acked_);
 }
 
 void SessionSender::lose(std::size_t connection) {

@@ -11,12 +11,15 @@
 #include <vector>
 
 #include "tutti/cluster/tcp/chunk.h"
+#include "tutti/cluster/tcp/sent_bytes.h"
 #include "tutti/cluster/tcp/socket.h"
 
 namespace tutti::internal {
 
 /// The connections of a session, those that are broken not open.
 using Sockets = std::span<const FileDescriptor* const>;
+
+inline constexpr std::size_t kLongPart = std::size_t{32} << 10;
 
 /// The most bytes of a session with so many connections that the peer has not acknowledged.
 std::size_t session_window(std::size_t num_connections);
@@ -25,10 +28,24 @@ std::size_t session_window(std::size_t num_connections);
 /// first one alone; with more than kStripedBytes all take turns. Chunks keep their borders when
 /// they are sent again. Offsets count the bytes of the stream from its start. One thread at a time.
 class SessionSender {
+  static constexpr std::size_t kNone = ~std::size_t{0};
+
  public:
   explicit SessionSender(std::size_t num_connections = 1);
-  /// Copies what there is room for.
-  std::size_t take(std::span<const iovec> parts);
+  /// Takes `most` bytes of `parts` after the first `skip`, as far as there is room. A part of
+  /// kLongPart bytes or more has chunks of its own, so that it may be read to its place.
+  std::size_t take(std::span<const iovec> parts, std::size_t skip = 0, std::size_t most = kNone) {
+    return take(parts, skip, most, false);
+  }
+  /// The same, and long parts are not copied: their memory stays as it is until all_returned() or
+  /// take_back().
+  std::size_t lend(std::span<const iovec> parts, std::size_t skip, std::size_t most) {
+    return take(parts, skip, most, true);
+  }
+  /// Whether nothing before this byte of the stream is lent.
+  bool all_returned(std::uint64_t end) const { return end <= bytes_.first_lent(); }
+  /// What is lent before this byte is copied.
+  void take_back(std::uint64_t end) { bytes_.take_back(end); }
   /// Writes chunks as far as the sockets take them; all of them and those that come say that
   /// everything before `ack` has arrived. A connection that is broken gets no more: reading it
   /// fails, too, after the peer's last words.
@@ -57,7 +74,7 @@ class SessionSender {
  private:
   /// Below it several connections cost more than they bring (measured on loopback).
   static constexpr std::size_t kStripedBytes = std::size_t{256} << 10;
-  static constexpr std::size_t kNone = ~std::size_t{0};
+  static constexpr std::size_t kTogether = 2;
 
   /// A part of the stream that has been a chunk.
   struct Piece {
@@ -72,31 +89,35 @@ class SessionSender {
     bool in_chunk = false;
     bool has_failed = false;
     bool has_spoken = false;  // since the last beat()
-    ChunkHeader chunk;
-    std::array<std::byte, kChunkHeaderBytes> header{};
-    std::size_t written = 0;  // of header and payload
+    std::size_t num_chunks = 0;
+    std::array<ChunkHeader, kTogether> chunks{};  // that are written together
+    std::array<std::array<std::byte, kChunkHeaderBytes>, kTogether> headers{};
+    std::size_t written = 0;  // of all of them
+    std::size_t num_bytes = 0;
   };
 
+  std::size_t take(std::span<const iovec> parts, std::size_t skip, std::size_t most, bool lends);
+  void end_chunk_at(std::uint64_t offset);
   bool has_data() const { return !again_.empty() || next_ < taken_; }
   /// Of those that are open and not within a chunk; kNone: there is none.
   std::size_t free_line(Sockets sockets);
   Piece& next_piece();
   ChunkHeader next_chunk(std::size_t connection, std::uint64_t ack);
   void begin(std::size_t connection, const ChunkHeader& chunk);
+  void add(Line& line, const ChunkHeader& chunk);
   void write(std::size_t connection, const FileDescriptor& socket);
   bool write_some(Line& line, const FileDescriptor& socket);
   Piece& piece_at(std::uint64_t offset);
   void trim();
-  /// The two places of a range of the stream.
-  std::array<std::span<std::byte>, 2> places(std::uint64_t offset, std::size_t count);
 
-  const std::size_t room_;        // a power of two
-  std::vector<std::byte> bytes_;  // of [acked_, taken_)
+  const std::size_t room_;
+  SentBytes bytes_;  // of [acked_, taken_)
   std::uint64_t taken_ = 0, next_ = 0, acked_ = 0;
-  std::deque<Piece> pieces_;         // of [acked_, next_), one after the other
-  std::deque<std::uint64_t> again_;  // where pieces begin that wait; in order
-  std::vector<Line> lines_;          // by connection
-  std::size_t turn_ = 0;             // whose it is where all take turns
+  std::deque<Piece> pieces_;           // of [acked_, next_), one after the other
+  std::deque<std::uint64_t> borders_;  // beyond next_ where a chunk has to end
+  std::deque<std::uint64_t> again_;    // where pieces begin that wait; in order
+  std::vector<Line> lines_;            // by connection
+  std::size_t turn_ = 0;               // whose it is where all take turns
   std::uint64_t ack_said_ = 0, ack_heard_ = 0;
   bool bye_due_ = false;
 };

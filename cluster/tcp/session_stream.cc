@@ -29,6 +29,12 @@ std::int64_t milliseconds_since(TimePoint time) {
   return (Clock::system().now() - time) / std::chrono::milliseconds(1);
 }
 
+std::size_t num_bytes(std::span<const iovec> parts) {
+  std::size_t total = 0;
+  for (const iovec& part : parts) total += part.iov_len;
+  return total;
+}
+
 class SessionStream final : public ByteStream, private SignOfLife {
  public:
   explicit SessionStream(SessionParts parts)
@@ -45,33 +51,35 @@ class SessionStream final : public ByteStream, private SignOfLife {
 
   std::size_t read(std::span<const iovec> places) override {
     MutexLock lock(mutex_);
-    looked_at_ = coarse_now();
-    step();
-    std::size_t total = receiver_.give(places);
-    while (total == 0) {
-      // Chunks that are early are moved only when there is nothing better to do.
-      if (!look_at_all() && !receiver_.set_aside()) break;
-      total = receiver_.give(places);
-    }
-    for (std::size_t i = 0; i < ways_.size(); ++i) look_for_failure(i);
-    sender_.forget(receiver_.acked());
-    if (sender_.owes_ack(receiver_.received())) push();
-    if (total == 0 && receiver_.has_said_bye()) {
-      fail(ErrorCode::kUnavailable, "tcp: ", name_, " is gone: it closed the connection");
-    }
-    if (total == 0 && ways_.is_gone()) {
-      fail(ErrorCode::kUnavailable, "tcp: ", name_, ways_.reason());
-    }
+    return read_locked(places);
+  }
+
+  std::size_t read_in_place(std::span<const iovec> places) override {
+    MutexLock lock(mutex_);
+    receiver_.aim({static_cast<std::byte*>(places[0].iov_base), places[0].iov_len});
+    const std::size_t total = read_locked(places);
+    receiver_.aim({});
     return total;
   }
 
-  std::optional<std::size_t> write(std::span<const iovec> parts) override {
+  void leave() override {
     MutexLock lock(mutex_);
-    step_if_down();
-    if (ways_.is_gone() || receiver_.has_said_bye()) return std::nullopt;
-    const std::size_t count = sender_.take(parts);
-    push();
-    return count;
+    receiver_.leave();
+  }
+
+  std::optional<std::size_t> write(std::span<const iovec> parts) override {
+    return take(parts, &SessionSender::take);
+  }
+  std::optional<std::size_t> lend(std::span<const iovec> parts) override {
+    return take(parts, &SessionSender::lend);
+  }
+  bool all_returned(std::uint64_t count) const override {
+    MutexLock lock(mutex_);
+    return sender_.all_returned(count);
+  }
+  void take_back(std::uint64_t count) override {
+    MutexLock lock(mutex_);
+    sender_.take_back(count);
   }
 
   bool flush() override {
@@ -140,6 +148,24 @@ class SessionStream final : public ByteStream, private SignOfLife {
     std::optional<Loss> lost;
   };
 
+  using Take = std::size_t (SessionSender::*)(std::span<const iovec>, std::size_t, std::size_t);
+
+  std::optional<std::size_t> take(std::span<const iovec> parts, Take how) {
+    MutexLock lock(mutex_);
+    step_if_down();
+    if (ways_.is_gone() || receiver_.has_said_bye()) return std::nullopt;
+    // A chunk is on its way while the next one is made. Several connections share the chunks of
+    // what there is.
+    const std::size_t most = ways_.size() == 1 ? kLongestChunk : num_bytes(parts);
+    std::size_t total = 0;
+    for (std::size_t count = 1; count > 0;) {
+      count = (sender_.*how)(parts, total, most);
+      total += count;
+      push();
+    }
+    return total;
+  }
+
   void beat() override {
     MutexLock lock(mutex_);
     // A peer may wait for what this rank gave to a connection that is broken now, while the rank
@@ -147,6 +173,27 @@ class SessionStream final : public ByteStream, private SignOfLife {
     const bool is_away = looked_at_ <= coarse_now() - kAway;
     if (is_away && sender_.has_unacknowledged()) look_after();
     sender_.beat(ways_.sockets(), receiver_.received());
+  }
+
+  std::size_t read_locked(std::span<const iovec> places) TUTTI_REQUIRES(mutex_) {
+    looked_at_ = coarse_now();
+    step();
+    std::size_t total = receiver_.give(places);
+    while (total == 0) {
+      // Chunks that are early are moved only when there is nothing better to do.
+      if (!look_at_all() && !receiver_.set_aside()) break;
+      total = receiver_.give(places);
+    }
+    for (std::size_t i = 0; i < ways_.size(); ++i) look_for_failure(i);
+    sender_.forget(receiver_.acked());
+    if (sender_.owes_ack(receiver_.received())) push();
+    if (total == 0 && receiver_.has_said_bye()) {
+      fail(ErrorCode::kUnavailable, "tcp: ", name_, " is gone: it closed the connection");
+    }
+    if (total == 0 && ways_.is_gone()) {
+      fail(ErrorCode::kUnavailable, "tcp: ", name_, ways_.reason());
+    }
+    return total;
   }
 
   void look_after() TUTTI_REQUIRES(mutex_) {

@@ -61,6 +61,7 @@ class MessageEngine final : public CollectiveEngine {
   CallPlans plans_;
   ChoiceLog choices_;
   BufferRef scratch_;
+  std::vector<BufferRef> staging_;  // spare
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
 };
@@ -126,7 +127,7 @@ void MessageEngine::run_flat(const CollectiveCall& call, const CollectiveHeader&
   RankMemory memory{.scratch = scratch_->data(), .op = call.op, .dtype = call.dtype};
   if (!call.inputs.empty()) memory.input = call.inputs[0].data;
   if (!call.outputs.empty()) memory.output = call.outputs[0].data;
-  MessageRun run(link_, plan, memory, header, deadline);
+  MessageRun run(link_, plan, memory, header, deadline, staging_);
   try {
     run.run();
   } catch (const Error& error) {

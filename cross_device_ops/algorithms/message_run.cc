@@ -26,7 +26,8 @@ constexpr auto kVerdictTime = std::chrono::milliseconds(200);
 }  // namespace
 
 MessageRun::MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
-                       const CollectiveHeader& header, TimePoint deadline)
+                       const CollectiveHeader& header, TimePoint deadline,
+                       std::vector<BufferRef>& spare_staging)
     : link_(link),
       plan_(plan),
       steps_(plan.schedule.steps),
@@ -36,7 +37,8 @@ MessageRun::MessageRun(const RankLink& link, const CallPlan& plan, const RankMem
       own_header_(encode(header)),
       header_is_due_(link.size() > 1),
       left_is_due_(link.size() > 1 && plan.left_greets_with_data),
-      verified_(link.size() == 1) {}
+      verified_(link.size() == 1),
+      spare_staging_(spare_staging) {}
 
 void MessageRun::run() {
   greet();
@@ -94,6 +96,7 @@ void MessageRun::receive(const Step& step) {
   wait_for_message(received);
   if (received.staging) {
     memory_.take(step, received.staging->data());
+    if (spare_staging_.size() == kAhead) spare_staging_.erase(spare_staging_.begin());
     spare_staging_.push_back(std::move(received.staging));
   }
   received_.pop_front();
@@ -128,7 +131,8 @@ bool MessageRun::is_in_the_way(std::size_t step) const {
     if (touches(steps_[i].range) || touches(steps_[i].own)) return true;
     if (std::ranges::any_of(plan_.schedule.operands_of(steps_[i]), touches)) return true;
   }
-  return std::ranges::any_of(sent_, [&](const Sent& s) { return s.bytes.overlaps(into); });
+  return std::ranges::any_of(
+      sent_, [&](const Sent& s) { return s.bytes.overlaps(into) && !s.work->ended_by_now(); });
 }
 
 void MessageRun::post(std::size_t index) {
@@ -166,7 +170,7 @@ void MessageRun::wait_for_readers(const ByteRange& range) {
 
 void MessageRun::forget_ended_sends() {
   if (sent_.size() < kSendsToForget) return;
-  std::erase_if(sent_, [](const Sent& sent) { return sent.work->test(); });
+  std::erase_if(sent_, [](const Sent& sent) { return sent.work->ended_by_now(); });
 }
 
 // Until the left neighbour's header has been seen, a rank waits for that as well: a mismatch may be

@@ -26,7 +26,8 @@ struct CallPlan {
 class MessageRun {
  public:
   MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
-             const CollectiveHeader& header, TimePoint deadline);
+             const CollectiveHeader& header, TimePoint deadline,
+             std::vector<BufferRef>& spare_staging);
   /// Throws kInvalidArgument with "collective mismatch (...", kDeadlineExceeded, kAborted,
   /// kUnavailable; then the messages under way are cancelled, and the others do not know yet.
   void run();
@@ -79,7 +80,7 @@ class MessageRun {
   std::size_t next_to_post_ = 0;
   std::deque<Received> received_;  // posted, in order
   std::vector<Sent> sent_;
-  std::vector<BufferRef> spare_staging_;
+  std::vector<BufferRef>& spare_staging_;  // of this call and those before it
 };
 
 }  // namespace tutti::internal
