@@ -1,10 +1,11 @@
 // Pushing to a parameter server and pulling from it beside a bare gRPC stream of the same bytes.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: push_pull_bench [ROUNDS]. Client and server are threads of this process; the job has a
-// secret, so that both prove who they are and every byte is covered by a checksum. In each round
-// everybody has their turn; the table has medians, and ratios to the bare stream made within a
-// round.
+// Usage: push_pull_bench [ROUNDS [JOB [TURN]]]. Client and server are threads of this process; the
+// job has a secret, so that both prove who they are and every byte is covered by a checksum. In
+// each round everybody has their turn; the table has medians, and ratios to the bare stream made
+// within a round. JOB: a part of a job's name ("1,000"), TURN: of a turn's ("tcp update"); others
+// are left out, but not the bare stream.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -165,13 +166,14 @@ void measure(const Job& job, std::vector<Turn> turns, int rounds) {
   for (const Turn& turn : turns) print(job, turn);
 }
 
-void run(int rounds) {
+void run(int rounds, const std::string& wanted_job, const std::string& wanted_turn) {
   const auto bare = bare_grpc_stream();
   std::vector<std::unique_ptr<Servant>> servants;
   if (bare) servants.push_back(std::make_unique<Servant>(RpcWire::kGrpc));
   servants.push_back(std::make_unique<Servant>(RpcWire::kTcp));
   servants.push_back(std::make_unique<Servant>(RpcWire::kInProcess));
   for (const Job& job : {kDense, kDenseSingle, kMany, kSmall}) {
+    if (std::string(job.name).find(wanted_job) == std::string::npos) continue;
     std::vector<Turn> turns;
     if (bare) {
       const auto bytes = static_cast<std::size_t>(job.bytes * job.variables);
@@ -186,7 +188,11 @@ void run(int rounds) {
       turns.push_back({own.name() + " assign", [&] { own.assign(job); }});
       turns.push_back({own.name() + " pull", [&] { own.pull(job); }});
     }
-    measure(job, std::move(turns), rounds);
+    std::erase_if(turns, [&](const Turn& turn) {
+      const bool is_bare = bare && turn.name == bare->name();
+      return !is_bare && turn.name.find(wanted_turn) == std::string::npos;
+    });
+    if (!turns.empty()) measure(job, std::move(turns), rounds);
   }
   std::printf(
       "goals: grpc at 64 MiB at most 1.18 of the bare stream's time (0.85 of its speed), 1,000\n"
@@ -198,12 +204,12 @@ void run(int rounds) {
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 7;
-  if (argc > 2 || rounds < 1) {
-    std::fprintf(stderr, "usage: %s [ROUNDS]\n", argv[0]);
+  if (argc > 4 || rounds < 1) {
+    std::fprintf(stderr, "usage: %s [ROUNDS [JOB [TURN]]]\n", argv[0]);
     return 2;
   }
   try {
-    tutti::rpc_bench::run(rounds);
+    tutti::rpc_bench::run(rounds, argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : "");
     return 0;
   } catch (const tutti::Error& error) {
     std::fprintf(stderr, "push_pull_bench: %s\n", error.what());
