@@ -30,6 +30,7 @@ using internal::AssignShard;
 using internal::CreateShard;
 using internal::Operation;
 using internal::ReadShard;
+using internal::ShardId;
 using internal::ShardSpec;
 using internal::UpdateShard;
 
@@ -68,12 +69,12 @@ class Servant {
   std::string name() const { return std::string(to_string(wire_)); }
 
   void create(const Job& job) {
-    specs_.clear();
+    ids_.clear();
     const Shape shape{job.bytes / 4};
     std::vector<Operation> operations;
     for (int i = 0; i < job.variables; ++i) {
       const ShardSpec spec{concat(job.name, i), DType::kFloat32, shape, 0, 1, 0, shape.dim(0)};
-      specs_.push_back(spec);
+      ids_.push_back(spec.id());  // clients of variables know these, too
       operations.push_back(CreateShard{spec, Tensor::zeros(shape)});
     }
     (void)link_->read(std::move(operations))->wait(soon());
@@ -81,9 +82,9 @@ class Servant {
   }
   void update(const Job& job) {
     for (int i = 0; i < job.in_a_row; ++i) {
-      for (const ShardSpec& spec : specs_) {
+      for (const ShardId id : ids_) {
         UpdateShard update;
-        update.shard = spec.id();
+        update.shard = id;
         update.rule = rule_;
         update.scalars.learning_rate = 0.1;
         update.gradient = value_;
@@ -95,8 +96,8 @@ class Servant {
   }
   void assign(const Job& job) {
     for (int i = 0; i < job.in_a_row; ++i) {
-      for (const ShardSpec& spec : specs_) {
-        link_->change(AssignShard{spec.id(), AssignOp::kAssign, value_});
+      for (const ShardId id : ids_) {
+        link_->change(AssignShard{id, AssignOp::kAssign, value_});
       }
       link_->send_changes();
     }
@@ -106,7 +107,7 @@ class Servant {
     std::vector<std::shared_ptr<internal::PendingAnswers>> pending;
     for (int i = 0; i < job.in_a_row; ++i) {
       std::vector<Operation> reads;
-      for (const ShardSpec& spec : specs_) reads.push_back(ReadShard{spec.id()});
+      for (const ShardId id : ids_) reads.push_back(ReadShard{id});
       pending.push_back(link_->read(std::move(reads)));
     }
     for (const auto& each : pending) {
@@ -124,7 +125,7 @@ class Servant {
   std::unique_ptr<RpcServer> server_;
   std::shared_ptr<internal::RemoteService> service_;
   std::unique_ptr<internal::ServerLink> link_;
-  std::vector<ShardSpec> specs_;
+  std::vector<ShardId> ids_;
   Tensor value_;
 };
 
