@@ -44,6 +44,7 @@ class RpcTcpConnection {
  private:
   bool flush();
   void wait(TimePoint deadline);
+  void set_least_to_wake();
   bool read_some();
   bool step(TimePoint deadline);
   bool is_finished();
@@ -56,6 +57,7 @@ class RpcTcpConnection {
   // Of the thread that has the role.
   RpcReader reader_;
   bool is_readable_ = false, has_more_ = true;
+  int least_to_wake_ = 1;  // bytes
   std::string reason_;
   RpcReader::Lease lease_;
   std::function<void(RpcFrame)> take_;

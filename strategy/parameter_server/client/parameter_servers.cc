@@ -215,8 +215,7 @@ void ParameterServers::fetch_once(const Caches& caches, std::uint64_t at_least_s
     Fetched& each = fetched[v];
     for (std::size_t i = 0; i < each.cache->shards.size(); ++i) {
       const auto server = static_cast<std::size_t>(each.cache->shards[i].server);
-      reads[server].push_back(
-          ReadShard{each.cache->shards[i].id, each.versions[i], at_least[v]});
+      reads[server].push_back(ReadShard{each.cache->shards[i].id, each.versions[i], at_least[v]});
       wanted[server].push_back({&each, i});
     }
   }
