@@ -108,11 +108,13 @@ class Servant {
     for (int i = 0; i < job.in_a_row; ++i) {
       std::vector<Operation> reads;
       for (const ShardId id : ids_) reads.push_back(ReadShard{id});
-      pending.push_back(link_->read(std::move(reads)));
+      const std::vector<std::size_t> bytes(reads.size(), static_cast<std::size_t>(job.bytes));
+      pending.push_back(link_->read(std::move(reads), bytes));
     }
     for (const auto& each : pending) {
       const auto answers = each->wait(soon());
-      const bool is_whole = answers.front().value->num_elements() * 4 == job.bytes;
+      const bool is_whole =
+          answers.size() == ids_.size() && answers.back().value->num_elements() * 4 == job.bytes;
       if (!is_whole) fail(ErrorCode::kDataLoss, "push_pull_bench: not the variable's value");
     }
   }

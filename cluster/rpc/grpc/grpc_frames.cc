@@ -20,17 +20,6 @@ constexpr std::size_t kWorthKeeping = 4096;
 /// Pieces that are shorter go together: each slice costs gRPC more than copying so much.
 constexpr std::size_t kWorthSlice = std::size_t{16} << 10;
 constexpr std::size_t kPrefixBytes = 8;
-/// Each message wakes threads on both sides: large payloads travel in few of them. One with a long
-/// head or many numbers has less of the payload, so that it is no longer than a message may be.
-constexpr std::size_t kLongestPiece = std::size_t{4} << 20;
-constexpr std::size_t kLongFront = std::size_t{1} << 20;
-
-std::size_t room_in_message(const RpcFrame& frame, bool has_front) {
-  constexpr std::size_t kLongestNumber = 10;
-  const std::size_t front = frame.packet.head.size() + kLongestNumber * frame.numbers.size();
-  return has_front && front > kLongFront ? kPieceBytes : kLongestPiece;
-}
-
 /// Copies in blocks that are in the first cache when they are summed. The sum of what is there.
 std::uint32_t copy_and_sum(std::span<const std::byte> from, std::byte* to, std::uint32_t sum) {
   constexpr std::size_t kBlock = std::size_t{16} << 10;
@@ -205,13 +194,11 @@ grpc::ByteBuffer GrpcFrameWriter::next(std::vector<RpcFrame>& sent) {
   Outgoing& out = frames_.front();
   const auto& pieces = out.frame.packet.payload;
   rpc::Envelope envelope;
-  const bool has_front = !std::exchange(out.has_begun, true);
-  if (has_front) {
+  if (!std::exchange(out.has_begun, true)) {
     put(out.frame, out.frame.packet.payload_bytes(), *envelope.mutable_frame());
   }
   std::vector<grpc::Slice> slices(1);
-  const std::size_t all_room = room_in_message(out.frame, has_front);
-  std::size_t room = all_room;
+  std::size_t room = kPieceBytes;  // what the second cache holds from one pass to the next
   std::uint32_t sum = 0;
   while (out.piece < pieces.size() && room > 0) {
     const std::size_t small = small_run(out, room);
@@ -219,7 +206,7 @@ grpc::ByteBuffer GrpcFrameWriter::next(std::vector<RpcFrame>& sent) {
     if (!bytes.bytes.empty()) slices.push_back(slice_of(bytes.bytes, bytes.owner));
     room -= bytes.bytes.size();
   }
-  envelope.set_piece_bytes(static_cast<std::uint32_t>(all_room - room));
+  envelope.set_piece_bytes(static_cast<std::uint32_t>(kPieceBytes - room));
   envelope.set_piece_sum(sum);
   slices.front() = envelope_slice(envelope, begin_of_sum(key_, count_++));
   if (out.piece == pieces.size()) {
