@@ -10,6 +10,7 @@
 #include "tutti/cluster/handshake/handshake.h"
 #include "tutti/cluster/rpc/tcp_bytes.h"
 #include "tutti/cluster/tcp/socket.h"
+#include "tutti/core/spinning.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {
@@ -45,6 +46,7 @@ class RpcTcpConnection {
   bool flush();
   void wait(TimePoint deadline);
   void set_least_to_wake();
+  void look_or_sleep(std::span<pollfd> descriptors, TimePoint deadline);
   bool read_some();
   bool step(TimePoint deadline);
   bool is_finished();
@@ -58,6 +60,7 @@ class RpcTcpConnection {
   RpcReader reader_;
   bool is_readable_ = false, has_more_ = true;
   int least_to_wake_ = 1;  // bytes
+  SpinningHabit habit_;
   std::string reason_;
   RpcReader::Lease lease_;
   std::function<void(RpcFrame)> take_;
