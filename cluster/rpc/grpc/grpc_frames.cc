@@ -11,6 +11,7 @@
 #include "rpc.pb.h"
 #include "tutti/cluster/handshake/byte_stream.h"
 #include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/tensor/cpu/copy_past_caches.h"
 
 namespace tutti::internal {
 namespace {
@@ -20,13 +21,21 @@ constexpr std::size_t kWorthKeeping = 4096;
 /// Pieces that are shorter go together: each slice costs gRPC more than copying so much.
 constexpr std::size_t kWorthSlice = std::size_t{16} << 10;
 constexpr std::size_t kPrefixBytes = 8;
-/// Copies in blocks that are in the first cache when they are summed. The sum of what is there.
-std::uint32_t copy_and_sum(std::span<const std::byte> from, std::byte* to, std::uint32_t sum) {
+/// Payloads from here on have left the caches when they are whole.
+constexpr std::size_t kPastCaches = std::size_t{8} << 20;
+
+/// Sums and copies in blocks that stay in the first cache in between.
+std::uint32_t copy_and_sum(std::span<const std::byte> from, std::byte* to, std::uint32_t sum,
+                           bool past_caches) {
   constexpr std::size_t kBlock = std::size_t{16} << 10;
   while (!from.empty()) {
     const auto block = from.first(std::min(from.size(), kBlock));
-    std::memcpy(to, block.data(), block.size());
-    sum = crc32c_of({to, block.size()}, sum);
+    sum = crc32c_of(block, sum);
+    if (past_caches) {
+      copy_past_caches(to, block.data(), block.size());
+    } else {
+      std::memcpy(to, block.data(), block.size());
+    }
     to += block.size();
     from = from.subspan(block.size());
   }
@@ -182,7 +191,7 @@ SharedBytes GrpcFrameWriter::gathered(Outgoing& out, std::size_t count, std::uin
   for (std::size_t done = 0; done < count;) {
     const auto left = out.frame.packet.payload[out.piece].bytes.subspan(out.offset);
     const auto bytes = left.first(std::min(left.size(), count - done));
-    sum = copy_and_sum(bytes, memory.bytes().data() + done, sum);
+    sum = copy_and_sum(bytes, memory.bytes().data() + done, sum, false);
     done += bytes.size();
     out.offset += bytes.size();
     if (bytes.size() == left.size()) ++out.piece, out.offset = 0;
@@ -260,11 +269,13 @@ void GrpcFrameReader::take(const grpc::ByteBuffer& message) {
 
 /// And compares the checksum.
 void GrpcFrameReader::copy(const std::vector<grpc::Slice>& slices) {
+  const bool past_caches = payload_bytes_ >= kPastCaches;
   std::uint32_t sum = 0;
   for (const grpc::Slice& slice : slices) {
-    sum = copy_and_sum(bytes_in(slice), payload_.bytes().data() + copied_, sum);
+    sum = copy_and_sum(bytes_in(slice), payload_.bytes().data() + copied_, sum, past_caches);
     copied_ += slice.size();
   }
+  if (past_caches) finish_copies();
   if (sum != sum_) fail_damaged();
 }
 
