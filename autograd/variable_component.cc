@@ -127,14 +127,15 @@ SummedRows sum_duplicates(const IndexedSlices& slices, const std::vector<std::in
   return result;
 }
 
-void check_dense(const Tensor& gradient, const Shape& shape, DType dtype, const std::string& who) {
-  if (gradient.shape() == shape && gradient.dtype() == dtype) return;
-  fail(ErrorCode::kInvalidArgument, who, ": the gradient does not fit; expected ", shape, " of ",
-       dtype, ", got ", gradient.shape(), " of ", gradient.dtype());
-}
-
+/// For messages alone: making it takes as long as updating a small variable.
 std::string who_updates(const UpdateRule& rule) {
   return concat("VariableComponent::update (", rule.name(), ")");
+}
+
+void check_dense(const Tensor& gradient, const Shape& shape, DType dtype, const UpdateRule& rule) {
+  if (gradient.shape() == shape && gradient.dtype() == dtype) return;
+  fail(ErrorCode::kInvalidArgument, who_updates(rule), ": the gradient does not fit; expected ",
+       shape, " of ", dtype, ", got ", gradient.shape(), " of ", gradient.dtype());
 }
 
 void apply_with_norms(const UpdateRule& rule, UpdateArgs args) {
@@ -206,12 +207,11 @@ void VariableComponent::update(VariableComponent& weights,
     return update_on_gpu(weights, slots, rule, gradient, scalars);
   }
   const MutableTensor& value = weights.memory_->writable();
-  const std::string who = who_updates(rule);
   const std::size_t element_size = size_of(value.dtype());
   std::vector<std::byte*> slot_data;
   for (VariableComponent* slot : slots) {
     const MutableTensor& own = slot->memory_->writable();
-    TUTTI_CHECK(own.shape() == value.shape() && own.dtype() == value.dtype(), who,
+    TUTTI_CHECK(own.shape() == value.shape() && own.dtype() == value.dtype(), who_updates(rule),
                 ": a slot of shape ", own.shape(), " for weights of shape ", value.shape());
     slot_data.push_back(own.data());
   }
@@ -225,6 +225,7 @@ void VariableComponent::update(VariableComponent& weights,
   };
 
   if (gradient.is_slices() && rule.skips_zero_gradient()) {
+    const std::string who = who_updates(rule);
     IndexedSlices slices = gradient.slices();
     check_slices(slices, value.shape(), value.dtype(), who);
     slices = {slices.values.to(weights.device()), slices.indices.to(weights.device()),
@@ -242,7 +243,7 @@ void VariableComponent::update(VariableComponent& weights,
     return;
   }
   const Tensor dense = gradient.to_dense().to(weights.device());
-  check_dense(dense, value.shape(), value.dtype(), who);
+  check_dense(dense, value.shape(), value.dtype(), rule);
   const auto count = static_cast<std::size_t>(dense.num_elements());
   if (count == 0) return;
   if (!rule.uses_norms()) {
@@ -258,11 +259,12 @@ void VariableComponent::update_on_gpu(VariableComponent& weights,
                                       std::span<VariableComponent* const> slots,
                                       const UpdateRule& rule, const Gradient& gradient,
                                       const UpdateScalars& scalars) {
-  const std::string who = who_updates(rule);
   const VariableMemory& own = *weights.memory_;
-  if (gradient.is_slices()) check_slices(gradient.slices(), own.shape(), own.dtype(), who);
+  if (gradient.is_slices()) {
+    check_slices(gradient.slices(), own.shape(), own.dtype(), who_updates(rule));
+  }
   const Tensor dense = gradient.to_dense().to(weights.device());
-  check_dense(dense, own.shape(), own.dtype(), who);
+  check_dense(dense, own.shape(), own.dtype(), rule);
   if (dense.num_elements() == 0) return;
   std::vector<VariableMemory*> values = {weights.memory_.get()};
   for (VariableComponent* slot : slots) values.push_back(slot->memory_.get());

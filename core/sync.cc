@@ -11,27 +11,12 @@
 
 #include "tutti/core/executor.h"
 #include "tutti/core/run_token.h"
+#include "tutti/core/spinning.h"
 
 namespace tutti {
 namespace {
 
 using MutexHold = std::unique_lock<std::mutex>;
-
-/// Whether every thread that is awake, and one that the user started unless that sleeps, can have a
-/// core of its own.
-bool cores_to_spare() {
-  static const int cores = num_hardware_threads();
-  return num_awake_threads() + (user_thread_sleeps() ? 0 : 1) <= cores;
-}
-
-/// Some tens of nanoseconds in which the other thread of the core may work.
-void pause_briefly() {
-#if defined(__x86_64__) || defined(__i386__)
-  for (int i = 0; i < 8; ++i) __builtin_ia32_pause();
-#else
-  for (int i = 0; i < 64; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
-#endif
-}
 
 /// A sleeping thread costs tens of microseconds to wake. Looking again for about that long is
 /// cheaper, but only where the thread waited for has a core of its own.
@@ -52,21 +37,6 @@ bool spin_until(MutexHold& hold, const std::atomic<unsigned>& notifications, Tim
     if (!in_time) return false;
   }
 }
-
-/// Looking again was in vain when what was waited for took longer, or when other programs wanted
-/// the core: then this thread sleeps at once for the next waits, for more of them each time.
-class SpinningHabit {
- public:
-  bool worth_it() { return to_skip_ == 0 || --to_skip_ == 0; }
-  void learn(bool was_in_vain) {
-    penalty_ = was_in_vain ? std::min(2 * penalty_ + 8, 512) : penalty_ / 2;
-    if (was_in_vain) to_skip_ = penalty_;
-  }
-
- private:
-  int penalty_ = 0;
-  int to_skip_ = 0;
-};
 
 bool sleep_until(std::condition_variable& condition, MutexHold& hold,
                  const std::atomic<unsigned>& notifications, TimePoint deadline,

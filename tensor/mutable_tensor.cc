@@ -134,6 +134,10 @@ void MutableTensor::assign(const Tensor& value) {
     return;
   }
   // A part of a larger buffer: sharing it would keep the whole alive, and writes assume offset 0.
+  if (!on_gpu && buffer_ && buffer_.unique()) {
+    internal::copy_bytes(device_, buffer_->data(), source.device, value.address(), num_bytes());
+    return;
+  }
   BufferRef copy = BufferRef::allocate(num_bytes(), device_);
   internal::copy_bytes(device_, copy->data(), source.device, value.address(), num_bytes());
   buffer_ = std::move(copy);

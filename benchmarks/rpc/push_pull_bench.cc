@@ -1,10 +1,11 @@
 // Pushing to a parameter server and pulling from it beside a bare gRPC stream of the same bytes.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: push_pull_bench [ROUNDS]. Client and server are threads of this process; the job has a
-// secret, so that both prove who they are and every byte is covered by a checksum. In each round
-// everybody has their turn; the table has medians, and ratios to the bare stream made within a
-// round.
+// Usage: push_pull_bench [ROUNDS [JOB [TURN]]]. Client and server are threads of this process; the
+// job has a secret, so that both prove who they are and every byte is covered by a checksum. In
+// each round everybody has their turn; the table has medians, and ratios to the bare stream made
+// within a round. JOB: a part of a job's name ("1,000"), TURN: of a turn's ("tcp update"); others
+// are left out, but not the bare stream.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -29,6 +30,7 @@ using internal::AssignShard;
 using internal::CreateShard;
 using internal::Operation;
 using internal::ReadShard;
+using internal::ShardId;
 using internal::ShardSpec;
 using internal::UpdateShard;
 
@@ -67,12 +69,12 @@ class Servant {
   std::string name() const { return std::string(to_string(wire_)); }
 
   void create(const Job& job) {
-    specs_.clear();
+    ids_.clear();
     const Shape shape{job.bytes / 4};
     std::vector<Operation> operations;
     for (int i = 0; i < job.variables; ++i) {
       const ShardSpec spec{concat(job.name, i), DType::kFloat32, shape, 0, 1, 0, shape.dim(0)};
-      specs_.push_back(spec);
+      ids_.push_back(spec.id());  // clients of variables know these, too
       operations.push_back(CreateShard{spec, Tensor::zeros(shape)});
     }
     (void)link_->read(std::move(operations))->wait(soon());
@@ -80,9 +82,9 @@ class Servant {
   }
   void update(const Job& job) {
     for (int i = 0; i < job.in_a_row; ++i) {
-      for (const ShardSpec& spec : specs_) {
+      for (const ShardId id : ids_) {
         UpdateShard update;
-        update.shard = spec.id();
+        update.shard = id;
         update.rule = rule_;
         update.scalars.learning_rate = 0.1;
         update.gradient = value_;
@@ -94,8 +96,8 @@ class Servant {
   }
   void assign(const Job& job) {
     for (int i = 0; i < job.in_a_row; ++i) {
-      for (const ShardSpec& spec : specs_) {
-        link_->change(AssignShard{spec.id(), AssignOp::kAssign, value_});
+      for (const ShardId id : ids_) {
+        link_->change(AssignShard{id, AssignOp::kAssign, value_});
       }
       link_->send_changes();
     }
@@ -105,12 +107,14 @@ class Servant {
     std::vector<std::shared_ptr<internal::PendingAnswers>> pending;
     for (int i = 0; i < job.in_a_row; ++i) {
       std::vector<Operation> reads;
-      for (const ShardSpec& spec : specs_) reads.push_back(ReadShard{spec.id()});
-      pending.push_back(link_->read(std::move(reads)));
+      for (const ShardId id : ids_) reads.push_back(ReadShard{id});
+      const std::vector<std::size_t> bytes(reads.size(), static_cast<std::size_t>(job.bytes));
+      pending.push_back(link_->read(std::move(reads), bytes));
     }
     for (const auto& each : pending) {
       const auto answers = each->wait(soon());
-      const bool is_whole = answers.front().value->num_elements() * 4 == job.bytes;
+      const bool is_whole =
+          answers.size() == ids_.size() && answers.back().value->num_elements() * 4 == job.bytes;
       if (!is_whole) fail(ErrorCode::kDataLoss, "push_pull_bench: not the variable's value");
     }
   }
@@ -123,7 +127,7 @@ class Servant {
   std::unique_ptr<RpcServer> server_;
   std::shared_ptr<internal::RemoteService> service_;
   std::unique_ptr<internal::ServerLink> link_;
-  std::vector<ShardSpec> specs_;
+  std::vector<ShardId> ids_;
   Tensor value_;
 };
 
@@ -165,13 +169,14 @@ void measure(const Job& job, std::vector<Turn> turns, int rounds) {
   for (const Turn& turn : turns) print(job, turn);
 }
 
-void run(int rounds) {
+void run(int rounds, const std::string& wanted_job, const std::string& wanted_turn) {
   const auto bare = bare_grpc_stream();
   std::vector<std::unique_ptr<Servant>> servants;
   if (bare) servants.push_back(std::make_unique<Servant>(RpcWire::kGrpc));
   servants.push_back(std::make_unique<Servant>(RpcWire::kTcp));
   servants.push_back(std::make_unique<Servant>(RpcWire::kInProcess));
   for (const Job& job : {kDense, kDenseSingle, kMany, kSmall}) {
+    if (std::string(job.name).find(wanted_job) == std::string::npos) continue;
     std::vector<Turn> turns;
     if (bare) {
       const auto bytes = static_cast<std::size_t>(job.bytes * job.variables);
@@ -186,7 +191,11 @@ void run(int rounds) {
       turns.push_back({own.name() + " assign", [&] { own.assign(job); }});
       turns.push_back({own.name() + " pull", [&] { own.pull(job); }});
     }
-    measure(job, std::move(turns), rounds);
+    std::erase_if(turns, [&](const Turn& turn) {
+      const bool is_bare = bare && turn.name == bare->name();
+      return !is_bare && turn.name.find(wanted_turn) == std::string::npos;
+    });
+    if (!turns.empty()) measure(job, std::move(turns), rounds);
   }
   std::printf(
       "goals: grpc at 64 MiB at most 1.18 of the bare stream's time (0.85 of its speed), 1,000\n"
@@ -198,12 +207,12 @@ void run(int rounds) {
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 7;
-  if (argc > 2 || rounds < 1) {
-    std::fprintf(stderr, "usage: %s [ROUNDS]\n", argv[0]);
+  if (argc > 4 || rounds < 1) {
+    std::fprintf(stderr, "usage: %s [ROUNDS [JOB [TURN]]]\n", argv[0]);
     return 2;
   }
   try {
-    tutti::rpc_bench::run(rounds);
+    tutti::rpc_bench::run(rounds, argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : "");
     return 0;
   } catch (const tutti::Error& error) {
     std::fprintf(stderr, "push_pull_bench: %s\n", error.what());

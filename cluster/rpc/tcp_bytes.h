@@ -75,6 +75,10 @@ class RpcReader {
   std::optional<RpcFrame> next(const Lease& lease);
   bool waits_for_room() const { return waits_; }
   void limit_payload(std::size_t longest) { longest_payload_ = longest; }
+  /// How much of the payload under way has still to come, at least.
+  std::size_t payload_left() const {
+    return stage_ == Stage::kPayload ? payload_.bytes().size() - done_ : 0;
+  }
 
  private:
   enum class Stage { kFixed, kRoom, kBody, kPayload, kSums };

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/rpc/tcp_connection.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,8 @@ constexpr std::string_view kClosed = "the connection was closed";
 constexpr int kReadsInARow = 32;  // then what is to be sent gets its turn
 /// So long the thread that serves leaves its role to those who come and wait now and then.
 constexpr Duration kHelpersPause = std::chrono::milliseconds(2);
+constexpr std::size_t kLeastToWake = std::size_t{256} << 10;
+constexpr Duration kSpin = std::chrono::microseconds(50);
 constexpr int kWritesInARow = 2;  // of 2 MiB: whoever sends leaves the rest to the thread
 
 }  // namespace
@@ -91,17 +94,35 @@ bool RpcTcpConnection::is_finished() {
   return writer_.is_empty() || !can_write_ || Clock::system().now() >= *finish_at_;
 }
 
+/// In the middle of a long payload it does not pay to wake for every segment.
+void RpcTcpConnection::set_least_to_wake() {
+  const std::size_t left = reader_.payload_left();
+  const int least = left > kLeastToWake ? static_cast<int>(kLeastToWake) : 1;
+  if (least == least_to_wake_) return;
+  (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVLOWAT, &least, sizeof(least));
+  least_to_wake_ = least;
+}
+
+/// Small calls come and go within microseconds: waking would take longer than they do.
+void RpcTcpConnection::look_or_sleep(std::span<pollfd> descriptors, TimePoint deadline) {
+  const bool may_spin = deadline != TimePoint::min() && least_to_wake_ == 1;
+  const auto has_news = [&] { return poll_until(descriptors, TimePoint::min()) != 0; };
+  if (may_spin && spin_for(kSpin, habit_, has_news)) return;
+  (void)poll_until(descriptors, deadline);
+}
+
 /// For something to read or to write, wake() or the deadline.
 void RpcTcpConnection::wait(TimePoint deadline) {
   const bool writes = flush();
   const bool reads = !reader_.waits_for_room();
+  if (reads) set_least_to_wake();
   {
     MutexLock lock(mutex_);
     if (finish_at_) deadline = std::min(deadline, *finish_at_);
   }
   const auto events = static_cast<short>((reads ? POLLIN : 0) | (writes ? POLLOUT : 0));
   std::array<pollfd, 2> descriptors{{{socket_.get(), events, 0}, {wake_.get(), POLLIN, 0}}};
-  (void)poll_until(descriptors, deadline);
+  look_or_sleep(descriptors, deadline);
   std::uint64_t count = 0;
   if (descriptors[1].revents != 0) (void)!::read(wake_.get(), &count, sizeof(count));
   const bool is_broken = (descriptors[0].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0;

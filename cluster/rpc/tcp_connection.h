@@ -10,6 +10,7 @@
 #include "tutti/cluster/handshake/handshake.h"
 #include "tutti/cluster/rpc/tcp_bytes.h"
 #include "tutti/cluster/tcp/socket.h"
+#include "tutti/core/spinning.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {
@@ -44,6 +45,8 @@ class RpcTcpConnection {
  private:
   bool flush();
   void wait(TimePoint deadline);
+  void set_least_to_wake();
+  void look_or_sleep(std::span<pollfd> descriptors, TimePoint deadline);
   bool read_some();
   bool step(TimePoint deadline);
   bool is_finished();
@@ -56,6 +59,8 @@ class RpcTcpConnection {
   // Of the thread that has the role.
   RpcReader reader_;
   bool is_readable_ = false, has_more_ = true;
+  int least_to_wake_ = 1;  // bytes
+  SpinningHabit habit_;
   std::string reason_;
   RpcReader::Lease lease_;
   std::function<void(RpcFrame)> take_;

@@ -169,13 +169,12 @@ std::vector<internal::RemoteShard> ParameterServerStrategy::Impl::place(const st
   const std::string unique = servers->unique_name(name);
   std::vector<internal::RemoteShard> shards;
   for (const auto& rows : internal::cut_rows(num_rows, count)) {
-    internal::RemoteShard shard;
-    shard.server =
+    const int server =
         colocated_with ? *colocated_with : picker.next(bytes_of_rows(shape, dtype, rows.count));
-    shard.spec = {
-        unique,     dtype,     shape, static_cast<int>(shards.size()), static_cast<int>(count),
-        rows.first, rows.count};
-    shards.push_back(std::move(shard));
+    const int number = static_cast<int>(shards.size());
+    shards.emplace_back(server,
+                        internal::ShardSpec{unique, dtype, shape, number, static_cast<int>(count),
+                                            rows.first, rows.count});
   }
   return shards;
 }

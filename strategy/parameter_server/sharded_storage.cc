@@ -90,9 +90,13 @@ void ShardedStorage::restore(const TensorLookup& lookup) {
 }
 
 Variable ShardedStorage::create_slot(const std::string& slot_name, double initial_value) {
-  std::vector<RemoteShard> own = shards();
   const std::string unique = servers_->unique_name(slot_name);
-  for (RemoteShard& shard : own) shard.spec.variable = unique;
+  std::vector<RemoteShard> own;
+  for (const RemoteShard& shard : shards()) {
+    ShardSpec spec = shard.spec;
+    spec.variable = unique;
+    own.emplace_back(shard.server, std::move(spec));
+  }
   ValueGenerator constant;
   constant.a = initial_value;
   constant.dtype = dtype();

@@ -5,28 +5,41 @@
 #include <google/protobuf/io/coded_stream.h>
 
 #include <algorithm>
-#include <iterator>
+#include <cstring>
 #include <utility>
 
 #include "rpc.pb.h"
 #include "tutti/cluster/handshake/byte_stream.h"
 #include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/tensor/cpu/copy_past_caches.h"
 
 namespace tutti::internal {
 namespace {
 
 /// Shorter pieces are cheaper to copy than to keep.
 constexpr std::size_t kWorthKeeping = 4096;
+/// Pieces that are shorter go together: each slice costs gRPC more than copying so much.
+constexpr std::size_t kWorthSlice = std::size_t{16} << 10;
 constexpr std::size_t kPrefixBytes = 8;
-/// Each message wakes threads on both sides: large payloads travel in few of them. One with a long
-/// head or many numbers has less of the payload, so that it is no longer than a message may be.
-constexpr std::size_t kLongestPiece = std::size_t{4} << 20;
-constexpr std::size_t kLongFront = std::size_t{1} << 20;
+/// Payloads from here on have left the caches when they are whole.
+constexpr std::size_t kPastCaches = std::size_t{8} << 20;
 
-std::size_t room_in_message(const RpcFrame& frame, bool has_front) {
-  constexpr std::size_t kLongestNumber = 10;
-  const std::size_t front = frame.packet.head.size() + kLongestNumber * frame.numbers.size();
-  return has_front && front > kLongFront ? kPieceBytes : kLongestPiece;
+/// Sums and copies in blocks that stay in the first cache in between.
+std::uint32_t copy_and_sum(std::span<const std::byte> from, std::byte* to, std::uint32_t sum,
+                           bool past_caches) {
+  constexpr std::size_t kBlock = std::size_t{16} << 10;
+  while (!from.empty()) {
+    const auto block = from.first(std::min(from.size(), kBlock));
+    sum = crc32c_of(block, sum);
+    if (past_caches) {
+      copy_past_caches(to, block.data(), block.size());
+    } else {
+      std::memcpy(to, block.data(), block.size());
+    }
+    to += block.size();
+    from = from.subspan(block.size());
+  }
+  return sum;
 }
 
 std::span<const std::byte> bytes_in(const grpc::Slice& slice) {
@@ -103,6 +116,10 @@ rpc::Envelope open(const grpc::ByteBuffer& message, std::vector<grpc::Slice>& sl
   return envelope;
 }
 
+[[noreturn]] void fail_damaged() {
+  fail(ErrorCode::kDataLoss, "rpc: a piece of a payload was damaged on its way");
+}
+
 void put(const RpcFrame& frame, std::size_t payload_bytes, rpc::Frame& out) {
   out.set_kind(static_cast<std::uint32_t>(frame.kind));
   out.set_code(static_cast<std::uint32_t>(frame.code));
@@ -146,29 +163,59 @@ std::optional<std::vector<std::byte>> handshake_of(const grpc::ByteBuffer& messa
   }
 }
 
+/// Of one piece, as it lies.
+SharedBytes GrpcFrameWriter::next_piece(Outgoing& out, std::size_t room, std::uint32_t& sum) {
+  const SharedBytes& piece = out.frame.packet.payload[out.piece];
+  const auto left = piece.bytes.subspan(out.offset);
+  const auto bytes = left.first(std::min(left.size(), room));
+  sum = crc32c_of(bytes, sum);
+  out.offset += bytes.size();
+  if (bytes.size() == left.size()) ++out.piece, out.offset = 0;
+  return {bytes, piece.owner};
+}
+
+/// Bytes of short pieces in a row; 0: there are not two of them.
+std::size_t GrpcFrameWriter::small_run(const Outgoing& out, std::size_t room) {
+  const auto& pieces = out.frame.packet.payload;
+  std::size_t bytes = 0, piece = out.piece, offset = out.offset;
+  for (; piece < pieces.size() && bytes < room; ++piece, offset = 0) {
+    const std::size_t left = pieces[piece].bytes.size() - offset;
+    if (left >= kWorthSlice) break;
+    bytes += left;
+  }
+  return piece - out.piece > 1 ? std::min(bytes, room) : 0;
+}
+
+SharedBytes GrpcFrameWriter::gathered(Outgoing& out, std::size_t count, std::uint32_t& sum) {
+  const PayloadMemory memory(count);
+  for (std::size_t done = 0; done < count;) {
+    const auto left = out.frame.packet.payload[out.piece].bytes.subspan(out.offset);
+    const auto bytes = left.first(std::min(left.size(), count - done));
+    sum = copy_and_sum(bytes, memory.bytes().data() + done, sum, false);
+    done += bytes.size();
+    out.offset += bytes.size();
+    if (bytes.size() == left.size()) ++out.piece, out.offset = 0;
+  }
+  return memory.shared();
+}
+
 grpc::ByteBuffer GrpcFrameWriter::next(std::vector<RpcFrame>& sent) {
   Outgoing& out = frames_.front();
   const auto& pieces = out.frame.packet.payload;
   rpc::Envelope envelope;
-  const bool has_front = !std::exchange(out.has_begun, true);
-  if (has_front) {
+  if (!std::exchange(out.has_begun, true)) {
     put(out.frame, out.frame.packet.payload_bytes(), *envelope.mutable_frame());
   }
   std::vector<grpc::Slice> slices(1);
-  const std::size_t all_room = room_in_message(out.frame, has_front);
-  std::size_t room = all_room;
+  std::size_t room = kPieceBytes;  // what the second cache holds from one pass to the next
   std::uint32_t sum = 0;
   while (out.piece < pieces.size() && room > 0) {
-    const SharedBytes& piece = pieces[out.piece];
-    const auto left = piece.bytes.subspan(out.offset);
-    const auto bytes = left.first(std::min(left.size(), room));
-    if (!bytes.empty()) slices.push_back(slice_of(bytes, piece.owner));
-    sum = crc32c_of(bytes, sum);
-    room -= bytes.size();
-    out.offset += bytes.size();
-    if (bytes.size() == left.size()) ++out.piece, out.offset = 0;
+    const std::size_t small = small_run(out, room);
+    const SharedBytes bytes = small > 0 ? gathered(out, small, sum) : next_piece(out, room, sum);
+    if (!bytes.bytes.empty()) slices.push_back(slice_of(bytes.bytes, bytes.owner));
+    room -= bytes.bytes.size();
   }
-  envelope.set_piece_bytes(static_cast<std::uint32_t>(all_room - room));
+  envelope.set_piece_bytes(static_cast<std::uint32_t>(kPieceBytes - room));
   envelope.set_piece_sum(sum);
   slices.front() = envelope_slice(envelope, begin_of_sum(key_, count_++));
   if (out.piece == pieces.size()) {
@@ -182,13 +229,8 @@ void GrpcFrameReader::take(const grpc::ByteBuffer& message) {
   std::vector<grpc::Slice> slices;
   const rpc::Envelope envelope = open(message, slices, begin_of_sum(key_, count_++));
   std::size_t bytes = 0;
-  std::uint32_t sum = 0;
-  for (const grpc::Slice& slice : slices) {
-    bytes += slice.size();
-    sum = crc32c_of(bytes_in(slice), sum);
-  }
-  const bool is_whole = bytes == envelope.piece_bytes() && sum == envelope.piece_sum();
-  if (!is_whole) fail(ErrorCode::kDataLoss, "rpc: a piece of a payload was damaged on its way");
+  for (const grpc::Slice& slice : slices) bytes += slice.size();
+  if (bytes != envelope.piece_bytes()) fail_damaged();
   if (envelope.has_frame() == frame_.has_value() || !envelope.handshake().empty()) {
     fail(ErrorCode::kDataLoss, "rpc: a frame that begins, or goes on, at the wrong place");
   }
@@ -217,18 +259,24 @@ void GrpcFrameReader::take(const grpc::ByteBuffer& message) {
     fail(ErrorCode::kDataLoss, "rpc: a piece of a payload without bytes");
   }
   received_ += bytes;
+  sum_ = envelope.piece_sum();
   if (is_leased_) {
     copy(slices);
   } else {
-    std::ranges::move(slices, std::back_inserter(waiting_));
+    waiting_ = std::move(slices);
   }
 }
 
+/// And compares the checksum.
 void GrpcFrameReader::copy(const std::vector<grpc::Slice>& slices) {
+  const bool past_caches = payload_bytes_ >= kPastCaches;
+  std::uint32_t sum = 0;
   for (const grpc::Slice& slice : slices) {
-    std::ranges::copy(bytes_in(slice), payload_.bytes().subspan(copied_).begin());
+    sum = copy_and_sum(bytes_in(slice), payload_.bytes().data() + copied_, sum, past_caches);
     copied_ += slice.size();
   }
+  if (past_caches) finish_copies();
+  if (sum != sum_) fail_damaged();
 }
 
 std::optional<RpcFrame> GrpcFrameReader::next(const Lease& lease) {

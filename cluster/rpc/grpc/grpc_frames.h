@@ -43,7 +43,7 @@ grpc::ByteBuffer handshake_message(std::span<const std::byte> bytes);
 /// Nothing: another message.
 std::optional<std::vector<std::byte>> handshake_of(const grpc::ByteBuffer& message);
 
-/// Cuts frames into messages; payloads are not copied, but for very small pieces.
+/// Cuts frames into messages; payloads are not copied, but for small pieces.
 class GrpcFrameWriter {
  public:
   explicit GrpcFrameWriter(const Digest256& key) : key_(key) {}
@@ -58,6 +58,10 @@ class GrpcFrameWriter {
     bool has_begun = false;
     std::size_t piece = 0, offset = 0;  // where the payload goes on
   };
+  static SharedBytes next_piece(Outgoing& out, std::size_t room, std::uint32_t& sum);
+  static std::size_t small_run(const Outgoing& out, std::size_t room);
+  static SharedBytes gathered(Outgoing& out, std::size_t count, std::uint32_t& sum);
+
   const Digest256 key_;
   std::uint64_t count_ = 0;
   std::deque<Outgoing> frames_;
@@ -73,7 +77,8 @@ class GrpcFrameReader {
       : key_(key), longest_payload_(longest_payload) {}
   /// Throws kDataLoss for what is no message, or not the next one: drop the connection.
   void take(const grpc::ByteBuffer& message);
-  /// The frame, once it is whole. Asks for room before more of it is to be read.
+  /// The frame, once it is whole. Asks for room before more of it is to be read. Throws kDataLoss
+  /// for bytes that were damaged: those of a frame's first message wait for their room unseen.
   std::optional<RpcFrame> next(const Lease& lease);
   /// Do not read on before next() found room.
   bool waits_for_room() const { return waits_; }
@@ -89,6 +94,7 @@ class GrpcFrameReader {
   bool is_leased_ = false, waits_ = false;
   std::size_t head_bytes_ = 0, payload_bytes_ = 0, received_ = 0;
   std::vector<grpc::Slice> waiting_;  // of the payload, until there is room for all of it
+  std::uint32_t sum_ = 0;             // of the last message's part of the payload
   PayloadMemory payload_;
   std::size_t copied_ = 0;
 };

@@ -29,6 +29,10 @@ Tensor joined(const std::vector<Tensor>& shards) {
   return concat(std::span<const Tensor>(shards), 0);
 }
 
+std::size_t bytes_of(const ShardSpec& spec) {
+  return static_cast<std::size_t>(spec.shape().num_elements()) * size_of(spec.dtype);
+}
+
 std::vector<std::unique_ptr<ServerLink>> links_to(
     std::vector<std::shared_ptr<VariableService>> services, std::uint64_t client) {
   std::vector<std::unique_ptr<ServerLink>> links;
@@ -210,19 +214,20 @@ void ParameterServers::fetch_once(const Caches& caches, std::uint64_t at_least_s
     }
   }
   std::vector<std::vector<Operation>> reads(links_.size());
+  std::vector<std::vector<std::size_t>> answer_bytes(links_.size());
   std::vector<std::vector<Wanted>> wanted(links_.size());
   for (std::size_t v = 0; v < fetched.size(); ++v) {
     Fetched& each = fetched[v];
     for (std::size_t i = 0; i < each.cache->shards.size(); ++i) {
       const auto server = static_cast<std::size_t>(each.cache->shards[i].server);
-      reads[server].push_back(
-          ReadShard{each.cache->shards[i].spec.id(), each.versions[i], at_least[v]});
+      reads[server].push_back(ReadShard{each.cache->shards[i].id, each.versions[i], at_least[v]});
+      answer_bytes[server].push_back(bytes_of(each.cache->shards[i].spec));
       wanted[server].push_back({&each, i});
     }
   }
   std::vector<std::shared_ptr<PendingAnswers>> pending(links_.size());
   for (std::size_t s = 0; s < links_.size(); ++s) {
-    if (!reads[s].empty()) pending[s] = links_[s]->read(std::move(reads[s]));
+    if (!reads[s].empty()) pending[s] = links_[s]->read(std::move(reads[s]), answer_bytes[s]);
   }
   for (std::size_t s = 0; s < links_.size(); ++s) {
     if (!pending[s]) continue;

@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/core/sync.h"
@@ -22,10 +23,13 @@
 
 namespace tutti::internal {
 
-/// A shard, where it is, and what was last read of it.
+/// A shard, and where it is.
 struct RemoteShard {
-  int server = 0;
-  ShardSpec spec = {};
+  RemoteShard(int on_server, ShardSpec of_spec)
+      : server(on_server), spec(std::move(of_spec)), id(spec.id()) {}
+  int server;
+  ShardSpec spec;
+  ShardId id;  // the spec's, made once: it is in every operation
 };
 
 /// The values of a variable as read; but for `shards`, which stay, guarded by ParameterServers.

@@ -2,16 +2,56 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/client/server_link.h"
 
+#include <algorithm>
 #include <exception>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 namespace tutti::internal {
 namespace {
 
 /// What is gathered before it is sent although nobody reads: the server applies it while more is
-/// gathered.
+/// gathered. Answers come in as large parts.
 constexpr std::size_t kMostGatheredBytes = std::size_t{1} << 20;
 constexpr std::size_t kMostGathered = 1024;
+
+/// Answers that come in several messages.
+class AnswersInParts final : public PendingAnswers {
+ public:
+  void add(std::shared_ptr<PendingAnswers> part) { parts_.push_back(std::move(part)); }
+  bool is_ready() const override {
+    return std::ranges::all_of(parts_, [](const auto& part) { return part->is_ready(); });
+  }
+  std::vector<OperationAnswer> wait(TimePoint deadline) override {
+    std::vector<OperationAnswer> all;
+    for (const auto& part : parts_) {
+      std::vector<OperationAnswer> answers = part->wait(deadline);
+      std::ranges::move(answers, std::back_inserter(all));
+    }
+    return all;
+  }
+
+ private:
+  std::vector<std::shared_ptr<PendingAnswers>> parts_;
+};
+
+/// Where each message of reads ends. Many values that have not changed cost messages in vain.
+std::vector<std::size_t> ends_of_parts(std::size_t num_reads, std::span<const std::size_t> bytes) {
+  constexpr std::size_t kMostParts = 32;
+  const std::size_t total = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
+  const std::size_t most = std::max(kMostGatheredBytes, total / kMostParts);
+  std::vector<std::size_t> ends;
+  std::size_t gathered = 0, begin = 0;
+  for (std::size_t i = 0; i < num_reads; ++i) {
+    gathered += bytes.empty() ? 0 : bytes[i];
+    if (gathered < most && i + 1 - begin < kMostGathered && i + 1 < num_reads) continue;
+    ends.push_back(i + 1);
+    begin = i + 1;
+    gathered = 0;
+  }
+  return ends;
+}
 
 std::size_t bytes_of(const Operation& operation) {
   const auto bytes = [](const Tensor& tensor) {
@@ -47,11 +87,7 @@ void ServerLink::change(Operation operation) {
 
 void ServerLink::send(Lane& lane) {
   if (lane.gathered.empty()) return;
-  OperationBatch batch;
-  batch.term = lane.origin.term;
-  batch.stream = lane.origin.stream;
-  batch.finished_below = lane.origin.finished_below;
-  batch.first_ordinal = lane.next_ordinal;
+  OperationBatch batch = batch_of(lane);
   for (const Operation& each : lane.gathered) lane.next_ordinal += changes_values(each) ? 1 : 0;
   const std::uint64_t first = batch.first_ordinal;
   batch.operations = std::exchange(lane.gathered, {});
@@ -64,17 +100,35 @@ void ServerLink::send_changes() {
   for (auto& [key, lane] : lanes_) send(lane);
 }
 
-std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads) {
-  MutexLock lock(mutex_);
-  for (auto& [key, lane] : lanes_) send(lane);
-  const Lane& lane = lane_of_thread();
+OperationBatch ServerLink::batch_of(const Lane& lane) {
   OperationBatch batch;
   batch.term = lane.origin.term;
   batch.stream = lane.origin.stream;
   batch.finished_below = lane.origin.finished_below;
   batch.first_ordinal = lane.next_ordinal;
-  batch.operations = std::move(reads);
-  return service_->start(std::move(batch));
+  return batch;
+}
+
+std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads,
+                                                 std::span<const std::size_t> answer_bytes) {
+  MutexLock lock(mutex_);
+  for (auto& [key, lane] : lanes_) send(lane);
+  const Lane& lane = lane_of_thread();
+  const auto start = [&](std::vector<Operation> part) {
+    OperationBatch batch = batch_of(lane);
+    batch.operations = std::move(part);
+    return service_->start(std::move(batch));
+  };
+  const std::vector<std::size_t> ends = ends_of_parts(reads.size(), answer_bytes);
+  if (ends.size() <= 1) return start(std::move(reads));
+  auto parts = std::make_shared<AnswersInParts>();
+  auto first = std::move_iterator(reads.begin());
+  for (const std::size_t end : ends) {
+    const auto last = std::move_iterator(reads.begin() + static_cast<std::ptrdiff_t>(end));
+    parts->add(start({first, last}));
+    first = last;
+  }
+  return parts;
 }
 
 void ServerLink::settle(TimePoint deadline) {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,8 +30,11 @@ class ServerLink {
   /// send_changes(), or when many were gathered.
   void change(Operation operation);
   void send_changes();
-  /// Sends all changes, then these reads.
-  std::shared_ptr<PendingAnswers> read(std::vector<Operation> reads);
+  /// Sends all changes, then these reads. `answer_bytes`: how long the answer to each may be, or
+  /// nothing; long answers come in several messages, so that one is made while another is on its
+  /// way.
+  std::shared_ptr<PendingAnswers> read(std::vector<Operation> reads,
+                                       std::span<const std::size_t> answer_bytes = {});
   /// Waits until the server has applied all changes of this client, or of the closure that the
   /// calling thread works on. Throws what the first of them that failed was answered; those after
   /// it were sent, too.
@@ -56,6 +60,7 @@ class ServerLink {
   };
   Lane& lane_of_thread() TUTTI_REQUIRES(mutex_);
   void send(Lane& lane) TUTTI_REQUIRES(mutex_);
+  static OperationBatch batch_of(const Lane& lane);
   void go_back(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal);
 
   const std::shared_ptr<VariableService> service_;

@@ -115,7 +115,7 @@ Tensor ShardedComponent::read_rows(const Tensor& rows) const {
     const ShardRows own = rows_in(shard(i).spec, numbers);
     if (own.rows.empty()) continue;
     std::vector<Operation> reads;
-    reads.push_back(ReadRows{shard(i).spec.id(), tensor_of(own.rows), num_steps});
+    reads.push_back(ReadRows{shard(i).id, tensor_of(own.rows), num_steps});
     pending.push_back(servers_->link(shard(i).server).read(std::move(reads)));
     indices.push_back(i);
   }
@@ -143,7 +143,7 @@ void ShardedComponent::assign_by_one(AssignOp op, const Tensor& value) {
   const GradientTape::StopRecording stop;
   const Tensor host = on_host(value);
   for (int i = 0; i < num_shards(); ++i) {
-    change(i, AssignShard{shard(i).spec.id(), op, rows_of(host, i)});
+    change(i, AssignShard{shard(i).id, op, rows_of(host, i)});
   }
 }
 
@@ -159,7 +159,7 @@ void ShardedComponent::scatter(ScatterOp op, const IndexedSlices& slices,
     for (int i = 0; i < num_shards(); ++i) {
       const ShardRows own = rows_in(shard(i).spec, rows);
       if (own.rows.empty()) continue;
-      change(i, ScatterShard{shard(i).spec.id(), op, tensor_of(own.rows), picked(values, own)});
+      change(i, ScatterShard{shard(i).id, op, tensor_of(own.rows), picked(values, own)});
     }
   };
   servers_->change_together(scatter_all, concat("'", name(), "'.", op));
@@ -201,12 +201,12 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
   }
   for (int i = 0; i < num_shards(); ++i) {
     UpdateShard own = update;
-    own.shard = shard(i).spec.id();
+    own.shard = shard(i).id;
     for (Component* slot : slots) {
       const auto* sharded = dynamic_cast<const ShardedComponent*>(slot);
       TUTTI_CHECK(sharded && sharded->num_shards() == num_shards(), who,
                   ": a slot that is cut otherwise than its variable");
-      own.slots.push_back(sharded->shard(i).spec.id());
+      own.slots.push_back(sharded->shard(i).id);
     }
     if (gradient.is_slices()) {
       const ShardRows found = rows_in(shard(i).spec, rows);
@@ -228,7 +228,7 @@ void ShardedComponent::add_once(const Tensor& value) {
   if (!sync) return;
   const Tensor host = on_host(value);
   for (int i = 0; i < num_shards(); ++i) {
-    UpdateShard update{shard(i).spec.id(), {}, kAddOnce};
+    UpdateShard update{shard(i).id, {}, kAddOnce};
     update.gradient = rows_of(host, i);
     update.sync = sync;
     change(i, std::move(update));

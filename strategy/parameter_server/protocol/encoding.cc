@@ -89,7 +89,7 @@ Packet encode(const std::vector<OperationAnswer>& answers, HeadFormat format) {
 
 OperationBatch decode_batch(const Packet& packet) {
   const auto head = head_of(packet, kBatch, "a batch of operations");
-  PayloadReader payload(packet);
+  PayloadReader payload(packet, InPlace::kAll);
   OperationBatch batch = head_format(packet) == HeadFormat::kBytes
                              ? read_bytes_batch(head, payload)
                              : read_protobuf_batch(head, payload);

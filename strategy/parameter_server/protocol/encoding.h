@@ -25,7 +25,8 @@ HeadFormat default_head_format();
 Packet encode(const OperationBatch& batch, HeadFormat format = default_head_format());
 /// Throws kDataLoss for a packet that encode() did not write: what stands in the head is compared
 /// with the payload before memory is taken for it. kUnimplemented for a head in a format that this
-/// build does not have.
+/// build does not have. Tensors stay in the memory that the payload was received in: whoever keeps
+/// one for longer than the batch copies it (VariableComponent does).
 OperationBatch decode_batch(const Packet& packet);
 
 Packet encode(const std::vector<OperationAnswer>& answers,

@@ -56,8 +56,8 @@ std::vector<SharedBytes> PayloadWriter::take() {
   return std::exchange(pieces_, {});
 }
 
-PayloadReader::PayloadReader(const Packet& packet)
-    : pieces_(packet.payload), left_(packet.payload_bytes()) {}
+PayloadReader::PayloadReader(const Packet& packet, InPlace in_place)
+    : pieces_(packet.payload), in_place_(in_place), left_(packet.payload_bytes()) {}
 
 Shape checked_shape(std::span<const std::int64_t> dims) {
   if (dims.size() > static_cast<std::size_t>(Shape::kMaxRank)) {
@@ -100,13 +100,15 @@ Tensor PayloadReader::take(std::uint64_t dtype_number, std::span<const std::int6
   return tensor;
 }
 
-/// Where it was received, if that is its memory for the most part: else a tensor that is kept would
-/// keep much more than itself. Undefined: elsewhere.
+/// Where it was received; of InPlace::kLarge, if that is its memory for the most part: else a
+/// tensor that is kept would keep much more than itself. Undefined: elsewhere.
 Tensor PayloadReader::take_in_place(const Shape& shape, DType dtype, std::size_t size) {
-  if (size < kWorthSharing || pieces_.empty()) return {};
+  if (pieces_.empty() || size == 0) return {};
+  if (in_place_ == InPlace::kLarge && size < kWorthSharing) return {};
   if (size > pieces_.front().bytes.size() - offset_) return {};
   const BufferRef buffer = buffer_of(pieces_.front());
-  if (!buffer || size < buffer->size() / kLargestPart) return {};
+  if (!buffer) return {};
+  if (in_place_ == InPlace::kLarge && size < buffer->size() / kLargestPart) return {};
   const std::byte* const place = pieces_.front().bytes.data() + offset_;
   const auto offset = static_cast<std::size_t>(place - buffer->data());
   if (offset % kPlace != 0) return {};

@@ -28,10 +28,15 @@ class PayloadWriter {
   std::vector<std::byte> small_;  // small tensors and ends of large ones, since the last piece
 };
 
+/// Which tensors stay where they were received, in memory that they share with all of the payload.
+/// kLarge: those that are most of it, so that who keeps one keeps little else. kAll: for who uses
+/// them up, or copies what is kept.
+enum class InPlace { kLarge, kAll };
+
 /// Reads what PayloadWriter wrote, however it was cut on the way.
 class PayloadReader {
  public:
-  explicit PayloadReader(const Packet& packet);
+  explicit PayloadReader(const Packet& packet, InPlace in_place = InPlace::kLarge);
   /// The next tensor. Throws kDataLoss, before it takes memory, for one that is longer than the
   /// rest, an unknown type, a shape that is none, and for bools that are neither 0 nor 1.
   Tensor take(std::uint64_t dtype, std::span<const std::int64_t> dims);
@@ -42,6 +47,7 @@ class PayloadReader {
   Tensor take_in_place(const Shape& shape, DType dtype, std::size_t size);
   void copy(std::byte* out, std::size_t count);
   std::span<const SharedBytes> pieces_;
+  const InPlace in_place_;
   std::size_t offset_ = 0;  // in the first piece
   std::size_t left_ = 0;
 };

@@ -10,30 +10,36 @@ BatchAnswers::BatchAnswers(std::size_t num_operations, Done done)
     : answers_(num_operations), num_missing_(num_operations + 1), done_(std::move(done)) {}
 
 void BatchAnswers::set(std::size_t index, OperationAnswer answer) {
+  std::optional<BatchResult> result;
+  Done done;
   {
     const MutexLock lock(mutex_);
     answers_[index] = std::move(answer);
+    result = count_down(done);
   }
-  count_down();
+  if (result) done(*std::move(result));
 }
 
-void BatchAnswers::let_go() { count_down(); }
+void BatchAnswers::let_go() {
+  std::optional<BatchResult> result;
+  Done done;
+  {
+    const MutexLock lock(mutex_);
+    result = count_down(done);
+  }
+  if (result) done(*std::move(result));
+}
 
 void BatchAnswers::hold() {
   const MutexLock lock(mutex_);
   ++num_missing_;
 }
 
-void BatchAnswers::count_down() {
-  BatchResult result;
-  Done done;
-  {
-    const MutexLock lock(mutex_);
-    if (--num_missing_ > 0 || !done_) return;
-    done = std::exchange(done_, nullptr);
-    result.answers = std::move(answers_);
-  }
-  done(std::move(result));
+/// What is to be given to `done` when the mutex is released, if this was the last one.
+std::optional<BatchResult> BatchAnswers::count_down(Done& done) {
+  if (--num_missing_ > 0 || !done_) return std::nullopt;
+  done = std::exchange(done_, nullptr);
+  return BatchResult{std::move(answers_)};
 }
 
 void BatchAnswers::fail(const Error& error) {

@@ -34,7 +34,7 @@ class BatchAnswers {
   void hold();
 
  private:
-  void count_down();
+  std::optional<BatchResult> count_down(Done& done) TUTTI_REQUIRES(mutex_);
 
   Mutex mutex_;
   std::vector<OperationAnswer> answers_ TUTTI_GUARDED_BY(mutex_);

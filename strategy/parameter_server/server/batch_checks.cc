@@ -105,6 +105,7 @@ class Checker {
     batch_.operations.push_back(std::move(checked));
   }
 
+  void expect(std::size_t num_operations) { batch_.operations.reserve(num_operations); }
   CheckedBatch take() { return std::move(batch_); }
 
  private:
@@ -189,7 +190,7 @@ class Checker {
   void check(const UpdateShard& update, CheckedOperation& checked) {
     checked.shard = shard_of(update);
     if (update.rule == kAddOnce) return check_add_once(update, checked);
-    checked.rule = lookups_.find_rule(update.rule);
+    checked.rule = rule_of(update);
     const ShardSpec& spec = checked.shard->spec;
     if (spec.dtype != DType::kFloat32 && spec.dtype != DType::kFloat64) {
       refuse(spec, ": expected float32 or float64 for ", checked.rule->name(), ", got ",
@@ -211,13 +212,22 @@ class Checker {
     check_sync(spec, *update.sync);
     batch_.has_sync = true;
   }
+  /// Most batches have one rule.
+  std::shared_ptr<const UpdateRule> rule_of(const UpdateShard& update) {
+    if (!rule_ || update.rule != description_) {
+      rule_ = lookups_.find_rule(update.rule);
+      description_ = update.rule;
+      num_slots_ = rule_->slots().size();
+    }
+    return rule_;
+  }
   void check_slots(const UpdateShard& update, CheckedOperation& checked) const {
     const ShardSpec& spec = checked.shard->spec;
-    const auto wanted = checked.rule->slots();
-    if (wanted.size() != update.slots.size()) {
-      refuse(spec, ": ", checked.rule->name(), " has ", wanted.size(), " slots, got ",
+    if (num_slots_ != update.slots.size()) {
+      refuse(spec, ": ", checked.rule->name(), " has ", num_slots_, " slots, got ",
              update.slots.size());
     }
+    if (num_slots_ == 0) return;
     std::set<ShardId> seen = {update.shard};
     for (const ShardId id : update.slots) {
       auto slot = find(id);
@@ -235,6 +245,9 @@ class Checker {
 
   std::uint64_t num_left_out_;
   const BatchLookups& lookups_;
+  std::shared_ptr<const UpdateRule> rule_;  // of the last update, with what is asked of it
+  std::string description_;
+  std::size_t num_slots_ = 0;
   CheckedBatch batch_;
   std::map<ShardId, std::shared_ptr<StoredShard>> created_;
 };
@@ -243,9 +256,29 @@ class Checker {
 
 std::vector<StoredShard*> CheckedOperation::shards() const {
   if (!shard) return {};
-  std::vector<StoredShard*> all = {shard.get()};
+  std::vector<StoredShard*> all = slot_shards();
+  all.insert(all.begin(), shard.get());
+  return all;
+}
+
+std::vector<StoredShard*> CheckedOperation::slot_shards() const {
+  std::vector<StoredShard*> all;
   for (const auto& slot : slots) all.push_back(slot.get());
   return all;
+}
+
+OperationLock::OperationLock(const CheckedOperation* operation) {
+  if (operation == nullptr) return;
+  if (!operation->slots.empty()) {
+    several_.lock(operation->shards());
+  } else if (operation->shard) {
+    one_ = operation->shard.get();
+    one_->mutex.lock();
+  }
+}
+
+OperationLock::~OperationLock() {
+  if (one_ != nullptr) one_->mutex.unlock();
 }
 
 namespace {
@@ -266,6 +299,7 @@ void check_clocks(const OperationBatch& batch) {
 CheckedBatch check_batch(const OperationBatch& batch, std::uint64_t num_applied_before,
                          const BatchLookups& lookups) {
   Checker checker(num_applied_before, lookups);
+  checker.expect(batch.operations.size());
   for (std::size_t i = 0; i < batch.operations.size(); ++i) {
     try {
       checker.check(batch.operations[i]);

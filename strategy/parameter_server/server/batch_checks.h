@@ -21,6 +21,21 @@ struct CheckedOperation {
 
   /// The shard and its slots.
   std::vector<StoredShard*> shards() const;
+  std::vector<StoredShard*> slot_shards() const;
+};
+
+/// Holds what an operation needs; nullptr: nothing.
+class OperationLock {
+ public:
+  explicit OperationLock(const CheckedOperation* operation)
+      TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
+  ~OperationLock() TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
+  OperationLock(const OperationLock&) = delete;
+  OperationLock& operator=(const OperationLock&) = delete;
+
+ private:
+  StoredShard* one_ = nullptr;  // the common case
+  ShardLocks several_;
 };
 
 struct BatchLookups {

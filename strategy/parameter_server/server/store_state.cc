@@ -32,6 +32,7 @@ std::vector<std::shared_ptr<StoredShard>> VariableStore::all_shards() const {
   const MutexLock lock(mutex_);
   std::vector<std::shared_ptr<StoredShard>> shards;
   for (const auto& [id, shard] : shards_) shards.push_back(shard);
+  std::ranges::sort(shards, {}, [](const auto& shard) { return shard->id; });
   return shards;
 }
 

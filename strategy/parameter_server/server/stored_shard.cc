@@ -77,7 +77,8 @@ void StoredShard::end_waiting(std::vector<EndedRead>& ended) {
   });
 }
 
-ShardLocks::ShardLocks(std::vector<StoredShard*> shards) : shards_(std::move(shards)) {
+void ShardLocks::lock(std::vector<StoredShard*> shards) {
+  shards_ = std::move(shards);
   std::ranges::sort(shards_, {}, &StoredShard::id);
   shards_.erase(std::unique(shards_.begin(), shards_.end()), shards_.end());
   for (StoredShard* shard : shards_) shard->mutex.lock();

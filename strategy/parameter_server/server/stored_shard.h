@@ -64,11 +64,12 @@ struct StoredShard {
 class ShardLocks {
  public:
   ShardLocks() = default;
-  explicit ShardLocks(std::vector<StoredShard*> shards)
-      TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
+  explicit ShardLocks(std::vector<StoredShard*> shards) { lock(std::move(shards)); }
   ~ShardLocks() { unlock(); }
   ShardLocks(const ShardLocks&) = delete;
   ShardLocks& operator=(const ShardLocks&) = delete;
+  /// Of one that holds none.
+  void lock(std::vector<StoredShard*> shards) TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
   void unlock() TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
 
  private:

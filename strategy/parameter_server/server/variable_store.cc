@@ -34,6 +34,19 @@ std::vector<StoredShard*> shards_of(const CheckedBatch& batch) {
   return shards;
 }
 
+/// For who keeps it: tensors of a batch may share the memory of all that came with it.
+UpdateShard in_own_memory(const UpdateShard& update) {
+  const auto own = [](const Tensor& tensor) {
+    MutableTensor copy;
+    copy.assign(tensor);  // a copy of what is a part of a buffer, and else the same
+    return copy.freeze();
+  };
+  UpdateShard kept = update;
+  kept.gradient = own(update.gradient);
+  if (update.rows) kept.rows = own(*update.rows);
+  return kept;
+}
+
 /// A read as it is held; nothing for other operations.
 std::optional<WaitingRead> read_of(const Operation& operation,
                                    const std::shared_ptr<BatchAnswers>& answers, std::size_t index,
@@ -102,6 +115,8 @@ void VariableStore::run(const OperationBatch& batch, Call& call) {
     const MutexLock lock(mutex_);
     table_.note_applied(identity);
     ++statistics_.num_batches;
+    statistics_.num_reads += call.num_reads;
+    statistics_.num_reads_unchanged += call.num_reads_unchanged;
     statistics_.num_changes += identity.num_changes - num_applied_before;
     statistics_.num_applied_before += num_applied_before;
   }
@@ -166,9 +181,9 @@ void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
   if (locks_all) try_sync_updates(batch);
   try {
     for (std::size_t i = 0; i < batch.operations.size(); ++i) {
-      const ShardLocks own(locks_all || is_locked ? std::vector<StoredShard*>{}
-                                                  : batch.operations[i].shards());
-      apply_one(batch.operations[i], i, call);
+      const CheckedOperation& each = batch.operations[i];
+      const OperationLock own(locks_all || is_locked ? nullptr : &each);
+      apply_one(each, i, call);
     }
   } catch (const std::exception& error) {
     const MutexLock lock(mutex_);
@@ -186,6 +201,7 @@ void VariableStore::apply_one(const CheckedOperation& checked, std::size_t index
   }
   OperationAnswer answer;
   if (std::holds_alternative<ReadStatistics>(operation)) {
+    count_reads(std::exchange(call.num_reads, 0), std::exchange(call.num_reads_unchanged, 0));
     answer.value = statistics().to_tensor();
   } else if (const auto* tell = std::get_if<TellClock>(&operation)) {
     try {
@@ -212,7 +228,8 @@ void VariableStore::read_now_or_later(StoredShard& shard, WaitingRead read, Call
   }
   OperationAnswer answer =
       std::visit([&](const auto& each) { return shard.read(each); }, read.read);
-  count_read(!answer.value);
+  ++call.num_reads;
+  call.num_reads_unchanged += answer.value ? 0 : 1;
   read.answers->set(read.index, std::move(answer));
 }
 
@@ -228,7 +245,7 @@ void VariableStore::go_on_with(std::vector<HeldRead> released) {
       }
       answer = std::visit([&](const auto& read) { return shard.read(read); }, each.read.read);
     }
-    count_read(!answer.value);
+    count_reads(1, answer.value ? 0 : 1);
     each.read.answers->set(each.read.index, std::move(answer));
   }
 }
@@ -238,9 +255,7 @@ void VariableStore::change(const CheckedOperation& operation, std::vector<EndedR
   if (const auto* update = std::get_if<UpdateShard>(operation.operation)) {
     if (update->sync) return take_sync(operation, *update, ended);
     count_staleness(*update, shard.version);
-    std::vector<StoredShard*> slots = operation.shards();
-    slots.erase(slots.begin());
-    return shard.update(*operation.rule, slots, *update);
+    return shard.update(*operation.rule, operation.slot_shards(), *update);
   }
   if (const auto* assign = std::get_if<AssignShard>(operation.operation)) {
     shard.value.assign(assign->op, assign->value);
@@ -256,9 +271,9 @@ void VariableStore::change(const CheckedOperation& operation, std::vector<EndedR
 void VariableStore::take_sync(const CheckedOperation& operation, const UpdateShard& update,
                               std::vector<EndedRead>& ended) {
   StoredShard& shard = *operation.shard;
-  std::vector<StoredShard*> slots = operation.shards();
-  slots.erase(slots.begin());
-  const SyncAccumulator::Taken taken = shard.accumulator.take(update, shard.num_steps);
+  const std::vector<StoredShard*> slots = operation.slot_shards();
+  const SyncAccumulator::Taken taken =
+      shard.accumulator.take(in_own_memory(update), shard.num_steps);
   shard.num_ranks = update.sync->num_ranks;
   shard.num_to_aggregate = update.sync->num_to_aggregate;
   std::uint64_t num_complete = 0;
@@ -290,10 +305,10 @@ void VariableStore::count_staleness(const UpdateShard& update, std::uint64_t ver
   count_difference(statistics_.staleness, now - then);
 }
 
-void VariableStore::count_read(bool is_unchanged) {
+void VariableStore::count_reads(std::uint64_t num_reads, std::uint64_t num_unchanged) {
   const MutexLock lock(mutex_);
-  ++statistics_.num_reads;
-  statistics_.num_reads_unchanged += is_unchanged ? 1 : 0;
+  statistics_.num_reads += num_reads;
+  statistics_.num_reads_unchanged += num_unchanged;
 }
 
 void VariableStore::fail_if_broken() const {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tutti/core/sync.h"
@@ -85,6 +86,8 @@ class VariableStore final : public VariableService {
     std::vector<EndedRead> ended = {};
     std::vector<HeldRead> released = {};
     std::unique_ptr<ShardLocks> locks = {};  // of all its shards, where a keeper got it
+    std::uint64_t num_reads = 0;             // answered at once
+    std::uint64_t num_reads_unchanged = 0;   // of those, without a value
     std::optional<Error> hopeless = {};      // why a read of this batch would wait for ever
     bool has_left = false;                   // a worker said that it ends
   };
@@ -99,7 +102,7 @@ class VariableStore final : public VariableService {
   void change(const CheckedOperation& operation, std::vector<EndedRead>& ended);
   void take_sync(const CheckedOperation& operation, const UpdateShard& update,
                  std::vector<EndedRead>& ended);
-  void count_read(bool is_unchanged);
+  void count_reads(std::uint64_t num_reads, std::uint64_t num_unchanged);
   void count_staleness(const UpdateShard& update, std::uint64_t version);
   std::shared_ptr<StoredShard> find_shard(ShardId id) const;
   std::shared_ptr<const UpdateRule> find_rule(const std::string& description);
@@ -114,7 +117,7 @@ class VariableStore final : public VariableService {
   mutable Mutex creation_;                          // held while a batch that creates is checked
   Mutex keeping_;                                   // held while a keeper gets a batch
   mutable Mutex mutex_;                             // held shortly: of what follows
-  std::map<ShardId, std::shared_ptr<StoredShard>> shards_ TUTTI_GUARDED_BY(mutex_);
+  std::unordered_map<ShardId, std::shared_ptr<StoredShard>> shards_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
   AppliedTable table_ TUTTI_GUARDED_BY(mutex_);
   StoreStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
