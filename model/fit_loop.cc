@@ -190,7 +190,7 @@ void FitLoop::run_epoch() {
     std::int64_t rows = 0;
     for (std::int64_t taken = 0; batch;) {
       run_step(*batch);
-      rows = (*batch)[0].global_rows();
+      rows += (*batch)[0].global_rows();
       ++at_.point.batches;
       ++at_.point.steps;
       batch = ++taken < compiled_.steps_per_execution ? feed_.next() : nullptr;

@@ -33,7 +33,7 @@ class Progress {
 
   void begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
                    std::optional<std::int64_t> num_steps);
-  /// `step` steps of the epoch are done; `examples`: rows of the last one.
+  /// `step` steps of the epoch are done; `examples`: rows of those since the last call.
   void step(std::int64_t step, std::int64_t examples, LogValues values);
   /// Whether step() would show its values if it came now.
   bool due(std::int64_t step) const;

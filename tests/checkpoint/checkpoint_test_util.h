@@ -10,10 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "tutti/core/error.h"
+#include "tests/support/thrown.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::checkpoint_test_util {
+
+using thrown::expect_error;
 
 /// A folder that is empty at the start of the test.
 inline std::string empty_folder() {
@@ -24,18 +26,6 @@ inline std::string empty_folder() {
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
   return path.string();
-}
-
-/// Expects that `body` throws Error with `code` and a message that has all of `parts`.
-inline void expect_error(ErrorCode code, const std::vector<std::string>& parts,
-                         const std::function<void()>& body) {
-  try {
-    body();
-    ADD_FAILURE() << "nothing was thrown; expected " << to_string(code);
-  } catch (const Error& error) {
-    EXPECT_EQ(to_string(error.code()), to_string(code)) << error.what();
-    for (const std::string& part : parts) EXPECT_THAT(error.message(), testing::HasSubstr(part));
-  }
 }
 
 }  // namespace tutti::checkpoint_test_util

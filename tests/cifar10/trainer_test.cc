@@ -13,6 +13,7 @@
 #include "examples/cifar10/placement_log.h"
 #include "examples/cifar10/train_summaries.h"
 #include "tests/support/hang_watchdog.h"
+#include "tests/support/protobuf_fields.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/file.h"
 #include "tutti/data/tfrecord.h"
@@ -25,6 +26,8 @@ using namespace examples::cifar10;
 using ::testing::ElementsAre;
 
 namespace trainer_test {
+
+using protobuf_fields::fields_of;
 
 constexpr auto kLimit = std::chrono::seconds(110);
 
@@ -73,33 +76,6 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return largest;
 }
 
-std::uint64_t take_varint(std::string_view& bytes) {
-  std::uint64_t value = 0;
-  for (int shift = 0;; shift += 7) {
-    const auto byte = static_cast<unsigned char>(bytes.front());
-    bytes.remove_prefix(1);
-    value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
-    if (byte < 0x80) return value;
-  }
-}
-
-/// The last content of field `number` of a protocol buffer whose fields are numbers or bytes.
-std::string_view field_of(std::string_view message, std::uint64_t number) {
-  std::string_view found;
-  while (!message.empty()) {
-    const std::uint64_t tag = take_varint(message);
-    std::size_t length = (tag & 7) == 1 ? 8 : 4;
-    if ((tag & 7) == 0) {
-      take_varint(message);
-      continue;
-    }
-    if ((tag & 7) == 2) length = take_varint(message);
-    if (tag >> 3 == number) found = message.substr(0, length);
-    message.remove_prefix(length);
-  }
-  return found;
-}
-
 /// The tags of all event files of a folder.
 std::multiset<std::string> tags_in(const std::string& folder) {
   std::multiset<std::string> tags;
@@ -107,8 +83,8 @@ std::multiset<std::string> tags_in(const std::string& folder) {
     for (const Element& record : tfrecord_dataset({entry.path().string()})) {
       const auto bytes = record[0].host_span<std::uint8_t>();
       const std::string_view event(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-      const std::string_view value = field_of(field_of(event, 5), 1);
-      if (!value.empty()) tags.emplace(field_of(value, 1));
+      const std::string_view value = fields_of(fields_of(event)[5])[1];
+      if (!value.empty()) tags.emplace(fields_of(value)[1]);
     }
   }
   return tags;

@@ -12,10 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "tutti/core/error.h"
+#include "tests/support/thrown.h"
 #include "tutti/data/dataset.h"
 
 namespace tutti::data_test {
+
+using thrown::expect_error;
 
 /// One list of numbers per element: the elements of its first component.
 using Rows = std::vector<std::vector<std::int64_t>>;
@@ -55,20 +57,6 @@ inline std::vector<std::int64_t> first_numbers(std::int64_t count) {
 inline Tensor number(std::int64_t value) { return Tensor::from<std::int64_t>({}, {value}); }
 
 inline std::int64_t number_in(const Element& element) { return element[0].item_int(); }
-
-/// Expects that `body` throws Error with `code` and a message that has all of `parts`.
-inline void expect_error(ErrorCode code, const std::vector<std::string>& parts,
-                         const std::function<void()>& body) {
-  try {
-    body();
-    ADD_FAILURE() << "nothing was thrown; expected " << to_string(code);
-  } catch (const Error& error) {
-    EXPECT_EQ(to_string(error.code()), to_string(code)) << error.what();
-    for (const std::string& part : parts) {
-      EXPECT_THAT(error.message(), testing::HasSubstr(part));
-    }
-  }
-}
 
 /// A folder that is empty at the start of the test that names it.
 inline std::string empty_folder(const std::string& name) {

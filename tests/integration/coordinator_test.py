@@ -36,6 +36,19 @@ def say(what, begin):
     print(f"  {what}: {time.monotonic() - begin:.1f} s", flush=True)
 
 
+def run_checks(checks, only):
+    """Runs those that `only` names, with commas between, or all; the program's exit code."""
+    for name, check in checks.items():
+        if only and name not in only.split(","):
+            continue
+        try:
+            check()
+        except Failure as failure:
+            print(f"FAILED: {name}: {failure}", flush=True)
+            return 1
+    return 0
+
+
 # --- Under `tutti run`.
 
 class Launch:
@@ -390,15 +403,7 @@ def main():
         "early_write": lambda: check_early_write(counter),
         "no_chief": lambda: check_no_chief(counter, tutti),
     }
-    for name, check in checks.items():
-        if arguments.only and name not in arguments.only.split(","):
-            continue
-        try:
-            check()
-        except Failure as failure:
-            print(f"FAILED: {name}: {failure}", flush=True)
-            return 1
-    return 0
+    return run_checks(checks, arguments.only)
 
 
 if __name__ == "__main__":

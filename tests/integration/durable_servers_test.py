@@ -21,7 +21,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import tcp_proxy
-from coordinator_test import all_text, Cluster, Failure, Launch, LONG_ENOUGH, LONGEST, require, say
+from coordinator_test import all_text, Cluster, Launch, LONG_ENOUGH, LONGEST, require, run_checks, say
 from multi_worker_test import free_ports
 
 JOBS = ("ps", "worker", "chief", "ps", "worker")  # who is killed, in turn; which of them, and when, is chance
@@ -238,15 +238,7 @@ def main():
         "stopped": lambda: check_stopped_server(tutti, counter, "replicated"),
         "refusals": lambda: check_refusals(counter),
     }
-    for name, check in checks.items():
-        if arguments.only and name not in arguments.only.split(","):
-            continue
-        try:
-            check()
-        except Failure as failure:
-            print(f"FAILED: {name}: {failure}", flush=True)
-            return 1
-    return 0
+    return run_checks(checks, arguments.only)
 
 
 if __name__ == "__main__":

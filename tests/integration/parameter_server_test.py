@@ -15,7 +15,8 @@ import sys
 import tempfile
 import time
 
-from multi_worker_test import FLAGS, COMPARED, free_ports, run_mirrored
+import multi_worker_test
+from multi_worker_test import FLAGS, free_ports, run_mirrored
 
 # Name, workers, servers, further arguments of the launcher, flags of the program.
 LAUNCHED = [
@@ -27,13 +28,7 @@ LAUNCHED = [
 
 
 def compare(name, reference, replicas, got):
-    """Prints a line; 1 when they differ."""
-    differing = [key for key in COMPARED if reference[key] != got[key]]
-    if got["num_replicas"] != replicas or got["strategy"] != "parameter_server":
-        differing.append(f"{got['num_replicas']} replicas of {got['strategy']}")
-    print(f"  {'same' if not differing else 'DIFFERENT':9} {got['weights_hash']}  {name}"
-          f"{': ' if differing else ''}{', '.join(differing)}", flush=True)
-    return 1 if differing else 0
+    return multi_worker_test.compare(name, reference, replicas, got, strategy="parameter_server")
 
 
 def run_launched(arguments, case, folder):

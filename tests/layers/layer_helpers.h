@@ -10,12 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/thrown.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/replica_group.h"
-#include "tutti/core/error.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::layer_tests {
+
+using thrown::error_of;
 
 inline void expect_values(const Tensor& actual, const std::vector<double>& expected,
                           double tolerance = 1e-6) {
@@ -23,17 +25,6 @@ inline void expect_values(const Tensor& actual, const std::vector<double>& expec
   ASSERT_EQ(values.size(), expected.size());
   for (std::size_t i = 0; i < values.size(); ++i)
     EXPECT_NEAR(values[i], expected[i], tolerance) << "element " << i;
-}
-
-/// The message of the Error that `action` throws; fails when it throws none.
-inline std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  ADD_FAILURE() << "no Error was thrown";
-  return "";
 }
 
 /// One of `replicas` replicas, alone: all_reduce(SUM) gives its value times the number of replicas,

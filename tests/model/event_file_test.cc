@@ -8,14 +8,17 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <map>
 #include <vector>
 
+#include "tests/support/protobuf_fields.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 
 namespace tutti {
 namespace {
+
+using protobuf_fields::fields_of;
+using protobuf_fields::take_varint;
 
 /// CRC-32C bit by bit: the polynomial 0x1edc6f41, reflected. Shares nothing with the writer.
 std::uint32_t slow_crc32c(std::string_view bytes) {
@@ -43,44 +46,6 @@ T take(std::string_view& bytes) {
 std::uint32_t unmasked(std::uint32_t crc) {
   const std::uint32_t rotated = crc - 0xa282ead8u;
   return (rotated >> 17) | (rotated << 15);
-}
-
-std::uint64_t take_varint(std::string_view& bytes) {
-  std::uint64_t value = 0;
-  for (int shift = 0;; shift += 7) {
-    const auto byte = static_cast<unsigned char>(bytes.front());
-    bytes.remove_prefix(1);
-    value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
-    if (byte < 0x80) return value;
-  }
-}
-
-/// The fields of a protocol buffer: number -> raw content (of a repeated field the last).
-std::map<std::uint64_t, std::string_view> fields_of(std::string_view message) {
-  std::map<std::uint64_t, std::string_view> fields;
-  while (!message.empty()) {
-    const std::uint64_t tag = take_varint(message);
-    const std::string_view before = message;
-    std::size_t length = 0;
-    switch (tag & 7) {
-      case 0:
-        take_varint(message);
-        length = before.size() - message.size();
-        message = before;
-        break;
-      case 1:
-        length = 8;
-        break;
-      case 5:
-        length = 4;
-        break;
-      default:
-        length = take_varint(message);
-    }
-    fields[tag >> 3] = message.substr(0, length);
-    message.remove_prefix(length);
-  }
-  return fields;
 }
 
 /// The events of a file; checks both checksums of each record.

@@ -328,6 +328,39 @@ TEST(FitTest, StepsPerExecutionChangeWhatCallbacksSeeAlone) {
   EXPECT_THAT(error_of([&] { run(0, each); }), HasSubstr("positive steps_per_execution, got 0"));
 }
 
+/// Examples per second in the last line of an epoch that `line` printed.
+double printed_rate(const std::string& text) {
+  const std::size_t end = text.rfind(" examples/s");
+  if (end == std::string::npos) return -1.0;
+  return std::stod(text.substr(text.rfind(' ', end - 1)));
+}
+
+TEST(FitTest, TheProgressLineCountsEveryStepOfAnExecution) {
+  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto scope = strategy->scope();
+  Sequential model(Input{{1}}, Dense(1));
+  model.compile({.loss = "mse", .steps_per_execution = 3});
+  const Tensor x = alternating(24);
+  TimePoint begin;
+  double seconds = 0.0;
+  LambdaCallback stopwatch(
+      {.on_epoch_begin = [&](std::int64_t) { begin = Clock::system().now(); },
+       .on_epoch_end =
+           [&](std::int64_t, const Logs&) {
+             seconds = seconds_between(begin, Clock::system().now());
+           },
+       // So long that what is outside of the steps does not matter.
+       .on_train_batch_begin =
+           [](std::int64_t) { Clock::system().sleep_for(std::chrono::milliseconds(25)); }});
+  ::testing::internal::CaptureStdout();
+  model.fit(x, x, {.batch_size = 2, .callbacks = {stopwatch}});
+  const std::string text = ::testing::internal::GetCapturedStdout();
+  EXPECT_THAT(text, HasSubstr(" 3/12  loss "));
+  EXPECT_THAT(text, HasSubstr(" 12/12  loss "));
+  // The line's time is within that of the callbacks; half of a unit is rounding.
+  EXPECT_GE(printed_rate(text), 24.0 / seconds - 0.5) << text;
+}
+
 TEST(FitTest, ValidationTakesPlaceEverySoManyEpochs) {
   Sequential model = correctness_model(nullptr);
   auto recorder = std::make_shared<Recorder>();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/hang_watchdog.h"
+#include "tests/support/thrown.h"
 #include "tutti/model/callbacks.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/sequential.h"
@@ -20,6 +21,8 @@
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::model_tests {
+
+using thrown::error_of;
 
 inline constexpr Verbosity kSilent = Verbosity::kSilent;
 
@@ -46,16 +49,6 @@ inline std::vector<std::unique_ptr<Strategy>> several_strategies() {
 
 inline std::string label_of(const Strategy& strategy) {
   return concat(strategy.name(), " with ", strategy.num_replicas_in_sync());
-}
-
-inline std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  ADD_FAILURE() << "no Error was thrown";
-  return "";
 }
 
 inline void expect_near(const std::vector<double>& actual, const std::vector<double>& expected,

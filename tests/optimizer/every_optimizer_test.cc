@@ -95,19 +95,7 @@ TEST_P(EveryOptimizer, Float32IsNearFloat64) {
 }
 
 TEST_P(EveryOptimizer, SparseGradientsGiveTheBitsOfDenseOnes) {
-  const std::vector<double> start = {1, 2, 3, 4, 5, 6, 7, 8};
-  const auto for_dense = make(Variable(Tensor::from<double>({4, 2}, start), {.name = "dense"}));
-  const auto for_sparse = make(Variable(Tensor::from<double>({4, 2}, start), {.name = "sparse"}));
-  for (int step = 0; step < 5; ++step) {
-    const double d = step;
-    const Gradient rows(IndexedSlices{Tensor::from<double>({3, 2}, {1 + d, -2, 0.5, d, 0.25, -1}),
-                                      Tensor::from<std::int64_t>({3}, {step % 4, 2, step % 4}),
-                                      {4, 2}});
-    const Gradient full(rows.to_dense());
-    for_sparse->apply_gradients({&rows, 1});
-    for_dense->apply_gradients({&full, 1});
-    expect_same_bits(for_sparse->variables()[0].value(), for_dense->variables()[0].value());
-  }
+  expect_sparse_equals_dense([this](const Variable& variable) { return make(variable); });
 }
 
 TEST_P(EveryOptimizer, StateContinuesWhereItStopped) {

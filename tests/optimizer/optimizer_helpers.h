@@ -102,4 +102,25 @@ class RecordingReducer final : public GradientReducer {
   std::vector<Gradient> gradients_;
 };
 
+/// A sparse gradient, with rows that come twice, changes weights as the dense one of the same
+/// values.
+template <class MakeOptimizer>
+void expect_sparse_equals_dense(const MakeOptimizer& make) {
+  const std::vector<double> start = {1, 2, 3, 4, 5, 6, 7, 8};
+  const Variable dense(Tensor::from<double>({4, 2}, start), {.name = "dense"});
+  const Variable sparse(Tensor::from<double>({4, 2}, start), {.name = "sparse"});
+  const auto for_dense = make(dense);
+  const auto for_sparse = make(sparse);
+  for (int step = 0; step < 5; ++step) {
+    const double d = step;
+    const Gradient rows(IndexedSlices{Tensor::from<double>({3, 2}, {1 + d, -2, 0.5, d, 0.25, -1}),
+                                      Tensor::from<std::int64_t>({3}, {step % 4, 2, step % 4}),
+                                      {4, 2}});
+    const Gradient full(rows.to_dense());
+    for_sparse->apply_gradients({&rows, 1});
+    for_dense->apply_gradients({&full, 1});
+    expect_same_bits(sparse.value(), dense.value());
+  }
+}
+
 }  // namespace tutti::optimizer_tests

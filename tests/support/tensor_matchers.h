@@ -9,10 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "tutti/core/error.h"
+#include "tests/support/thrown.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::testing {
+
+using thrown::expect_error;
 
 /// Shape and elements; each element within tolerance * max(1, |expected|). NaN equals NaN.
 inline void expect_tensor(const Tensor& actual, const Shape& shape,
@@ -38,22 +40,6 @@ inline void expect_same_bits(const Tensor& actual, const Tensor& expected) {
   ASSERT_EQ(actual.shape(), expected.shape());
   EXPECT_TRUE(std::ranges::equal(actual.bytes(), expected.bytes())) << actual << "\ndiffers from\n"
                                                                     << expected;
-}
-
-/// `body` must throw Error of `code` whose message holds every one of `parts`.
-template <class Body>
-void expect_error(ErrorCode code, const std::vector<std::string>& parts, const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    for (const std::string& part : parts) {
-      EXPECT_NE(error.message().find(part), std::string::npos)
-          << "no '" << part << "' in: " << error.what();
-    }
-    return;
-  }
-  ADD_FAILURE() << "expected an error with '" << (parts.empty() ? "" : parts[0]) << "'";
 }
 
 }  // namespace tutti::testing

@@ -9,10 +9,14 @@
 
 namespace tutti::remote_servers_tests {
 
+using durable_tests::begin_with_w;
 using durable_tests::DurableJob;
 using durable_tests::KeptWarnings;
+using durable_tests::make_w;
 using durable_tests::OwnFolder;
 using durable_tests::ServerProcesses;
+using durable_tests::spec_of_w;
+using durable_tests::wait_until_lost;
 using internal::ServerOrder;
 using store_tests::AssignShard;
 using store_tests::Client;
@@ -22,7 +26,6 @@ using store_tests::ReadShard;
 using store_tests::soon;
 using store_tests::UpdateStream;
 using store_tests::VariableService;
-using store_tests::whole;
 using ::testing::Contains;
 using testing::expect_error;
 using testing::HangWatchdog;
@@ -36,18 +39,13 @@ std::shared_ptr<internal::PendingAnswers> add_one(VariableService& service, std:
   OperationBatch batch;
   batch.term = term;
   batch.stream = {UpdateStream::Kind::kClosure, closure, 0};
-  batch.operations = {AssignShard{whole("w", {}, DType::kInt64).id(), AssignOp::kAdd,
-                                  Tensor::scalar(1, DType::kInt64)}};
+  batch.operations = {
+      AssignShard{spec_of_w().id(), AssignOp::kAdd, Tensor::scalar(1, DType::kInt64)}};
   return service.start(std::move(batch));
 }
 
-void make_w(VariableService& service) {
-  Client client(service, 1);
-  client.call({CreateShard{whole("w", {}, DType::kInt64), Tensor::scalar(0, DType::kInt64)}});
-}
-
 std::int64_t value_of_w(VariableService& service) {
-  return Client(service, 2).read(whole("w", {}, DType::kInt64).id()).item_int();
+  return Client(service, 2).read(spec_of_w().id()).item_int();
 }
 
 void expect_waits(internal::PendingAnswers& answers) {
@@ -86,8 +84,7 @@ TEST(RemoteServers, ServersAnswerWhenTheyKnowWhatTheyAre) {
   ServerProcesses processes(1);
   const auto service = processes.services().front();
   Client client(*service, 1);
-  const auto made =
-      client.start({CreateShard{whole("w", {}, DType::kInt64), Tensor::scalar(0, DType::kInt64)}});
+  const auto made = client.start({CreateShard{spec_of_w(), Tensor::scalar(0, DType::kInt64)}});
   expect_waits(*made);  // nobody has said that a program is being set up
   const auto group = processes.group();
   group->wait_for_all(soon());
@@ -111,12 +108,7 @@ TEST(RemoteServers, REL_G5_AServerThatIsBackHasTheStateOfTheCut) {
   const OwnFolder folder("back");
   ServerProcesses processes(2);
   auto group = processes.group();
-  group->wait_for_all(soon());
-  const auto services = processes.services();
-  for (const auto& each : services) make_w(*each);
-  group->keep_in(folder.path(), "job");
-  group->save(1, 1, 0);
-  group->fence(1);
+  const auto services = begin_with_w(processes, *group, folder);
   for (const auto& each : services) (void)add_one(*each, 0, 1)->wait(soon());
   group->save(2, 1, 1);
   for (const auto& each : services) (void)add_one(*each, 1, 1)->wait(soon());
@@ -129,7 +121,7 @@ TEST(RemoteServers, REL_G5_AServerThatIsBackHasTheStateOfTheCut) {
   const auto late = add_one(*services[1], 2, 1);
   processes.start(1);
   const auto of_new_term = add_one(*processes.services()[1], 2, 2);
-  const auto early_read = Client(*services[1], 3).start({ReadShard{whole("w", {}).id()}});
+  const auto early_read = Client(*services[1], 3).start({ReadShard{spec_of_w().id()}});
   expect_waits(*early_read);
   group->go_back(2, 2);
   EXPECT_EQ(group->lost(), std::nullopt);
@@ -153,19 +145,13 @@ TEST(RemoteServers, ValuesOfATimeThatIsUndoneAreNotTakenForPresentOnes) {
   const OwnFolder folder("versions");
   ServerProcesses processes(1);
   const auto group = processes.group();
-  group->wait_for_all(soon());
-  const auto service = processes.services().front();
-  make_w(*service);
-  group->keep_in(folder.path(), "job");
-  group->save(1, 1, 0);
-  group->fence(1);
+  const auto service = begin_with_w(processes, *group, folder).front();
   std::set<std::uint64_t> versions;
   for (std::uint64_t term = 1; term < 5; ++term) {
     versions.insert(add_one(*service, term, term)->wait(soon()).front().version);
     if (term % 2 == 0) {
-      processes.kill(0);
-      processes.start(0);
-      while (!group->lost()) Clock::system().sleep_for(1ms);
+      processes.restart(0);
+      wait_until_lost(*group);
     }
     group->go_back(1, term + 1);
   }
@@ -178,9 +164,8 @@ TEST(RemoteServers, AServerThatDiesBeforeStartEndsStart) {
   ServerProcesses processes(2);
   const auto group = processes.group();
   group->wait_for_all(soon());
-  processes.kill(1);
-  processes.start(1);
-  while (!group->lost()) Clock::system().sleep_for(1ms);
+  processes.restart(1);
+  wait_until_lost(*group);
   expect_error(ErrorCode::kUnavailable,
                {"ClusterCoordinator::start", "ps 1", "variables were made"},
                [&] { group->keep_in(folder.path(), "job"); });
@@ -193,23 +178,14 @@ TEST(RemoteServers, REL_G5_AnOrderThatFindsAnotherProcessTellsWhoIsLost) {
   const KeptWarnings quiet;
   ServerProcesses processes(2);
   const auto group = processes.group(1, 60s, /*look_every=*/1h);
-  group->wait_for_all(soon());
-  const auto services = processes.services();
-  for (const auto& each : services) make_w(*each);
-  group->keep_in(folder.path(), "job");
-  group->save(1, 1, 0);
-  group->fence(1);
+  const auto services = begin_with_w(processes, *group, folder);
   for (const auto& each : services) (void)add_one(*each, 0, 1)->wait(soon());
-  const auto replace = [&](int server) {
-    processes.kill(server);
-    processes.start(server);
-  };
-  replace(0);
+  processes.restart(0);
   EXPECT_THROW(group->save(2, 1, 1), Error);
   EXPECT_THAT(group->lost().value_or(""), HasSubstr("ps 0"));
   group->go_back(1, 2);
   EXPECT_EQ(group->lost(), std::nullopt);
-  replace(1);
+  processes.restart(1);
   group->keep_in(folder.path(), "job");  // the next coordinator of this process
   group->go_back(1, 3);
   EXPECT_EQ(group->lost(), std::nullopt);
@@ -237,7 +213,7 @@ TEST(RemoteServers, AServerThatDoesNotComeBackIsNamed) {
   group->save(1, 1, 0);
   group->fence(1);
   processes.kill(1);
-  while (!group->lost()) Clock::system().sleep_for(1ms);
+  wait_until_lost(*group);
   expect_error(ErrorCode::kDeadlineExceeded,
                {"bringing servers back", "servers are missing", "ps 1"},
                [&] { group->go_back(1, 2); });
@@ -249,12 +225,7 @@ TEST(RemoteServers, ADamagedSnapshotChangesNoServer) {
   const OwnFolder folder("damaged");
   ServerProcesses processes(2);
   const auto group = processes.group();
-  group->wait_for_all(soon());
-  const auto services = processes.services();
-  for (const auto& each : services) make_w(*each);
-  group->keep_in(folder.path(), "job");
-  group->save(1, 1, 0);
-  group->fence(1);
+  const auto services = begin_with_w(processes, *group, folder);
   for (const auto& each : services) (void)add_one(*each, 0, 1)->wait(soon());
   std::filesystem::resize_file(folder.path() + "/ps_1_of_2.cut_1", 100);
   expect_error(ErrorCode::kDataLoss, {"ps 1", "ps_1_of_2.cut_1"}, [&] { group->go_back(1, 2); });
@@ -308,15 +279,10 @@ TEST_P(ConfirmingServers, REL_G5_WhatWasConfirmedIsThereAgain) {
   const KeptWarnings quiet;
   ServerProcesses processes(2, GetParam());
   auto group = processes.group();
-  group->wait_for_all(soon());
-  const auto services = processes.services();
-  for (const auto& each : services) make_w(*each);
-  group->keep_in(folder.path(), "job");
-  group->save(1, 1, 0);
-  group->fence(1);
+  const auto services = begin_with_w(processes, *group, folder);
   EXPECT_TRUE(group->keeps_confirmed());
   std::array<Client, 2> outside = {Client(*services[0], 9), Client(*services[1], 9)};
-  const auto id = whole("w", {}, DType::kInt64).id();
+  const auto id = spec_of_w().id();
   std::set<std::uint64_t> versions;
   for (std::uint64_t life = 0; life < 4; ++life) {
     const std::size_t dies = life % 2;
@@ -324,9 +290,8 @@ TEST_P(ConfirmingServers, REL_G5_WhatWasConfirmedIsThereAgain) {
       each.call({AssignShard{id, AssignOp::kAdd, Tensor::scalar(100, DType::kInt64)}});
     }
     for (const auto& each : services) (void)add_one(*each, life, life + 1)->wait(soon());
-    processes.kill(static_cast<int>(dies));
-    processes.start(static_cast<int>(dies));
-    while (!group->lost()) Clock::system().sleep_for(1ms);
+    processes.restart(static_cast<int>(dies));
+    wait_until_lost(*group);
     EXPECT_TRUE(group->keeps_confirmed());
     const auto late = add_one(*services[dies], 50, life + 1);
     group->come_back(1, life + 2);
@@ -349,16 +314,11 @@ TEST(RemoteServers, REL_G5_ChangesWaitWhileNobodyKeepsTheCopy) {
   const KeptWarnings quiet;
   ServerProcesses processes(2, Durability::kReplicated);
   const auto group = processes.group();
-  group->wait_for_all(soon());
-  const auto services = processes.services();
-  for (const auto& each : services) make_w(*each);
-  group->keep_in(folder.path(), "job");
-  group->save(1, 1, 0);
-  group->fence(1);
+  const auto services = begin_with_w(processes, *group, folder);
   Client outside(*services[0], 9);
   const auto add = [&](std::int64_t value) {
-    return outside.start({AssignShard{whole("w", {}, DType::kInt64).id(), AssignOp::kAdd,
-                                      Tensor::scalar(value, DType::kInt64)}});
+    return outside.start(
+        {AssignShard{spec_of_w().id(), AssignOp::kAdd, Tensor::scalar(value, DType::kInt64)}});
   };
   (void)add(1)->wait(soon());
   for (std::uint64_t term = 2; term < 4; ++term) {
@@ -369,7 +329,7 @@ TEST(RemoteServers, REL_G5_ChangesWaitWhileNobodyKeepsTheCopy) {
     expect_waits(*first);
     expect_waits(*second);
     processes.start(1);
-    while (!group->lost()) Clock::system().sleep_for(1ms);
+    wait_until_lost(*group);
     group->come_back(1, term);
     (void)first->wait(soon());
     (void)second->wait(soon());
@@ -377,9 +337,8 @@ TEST(RemoteServers, REL_G5_ChangesWaitWhileNobodyKeepsTheCopy) {
     EXPECT_EQ(value_of_w(*services[0]), static_cast<std::int64_t>(1110 * (term - 1) + 1));
   }
   // What waited is in the copy, too.
-  processes.kill(0);
-  processes.start(0);
-  while (!group->lost()) Clock::system().sleep_for(1ms);
+  processes.restart(0);
+  wait_until_lost(*group);
   group->come_back(1, 4);
   EXPECT_EQ(value_of_w(*services[0]), 2221);
 }
@@ -481,8 +440,7 @@ TEST_P(DurableServers, REL_G5b_CountsAreExactWhoeverDies) {
         processes.start(victim);
         break;
       default:
-        processes.kill(victim);
-        processes.start(victim);
+        processes.restart(victim);
     }
   }
   coordinator->join();

@@ -1,0 +1,42 @@
+// What an action throws, for tests. Not in namespace testing: names of GoogleTest stay as they are.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tutti/core/error.h"
+
+namespace tutti::thrown {
+
+/// `body` must throw Error of `code` whose message holds every one of `parts`.
+template <class Body>
+void expect_error(ErrorCode code, const std::vector<std::string>& parts, const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(to_string(error.code()), to_string(code)) << error.what();
+    for (const std::string& part : parts) {
+      EXPECT_NE(error.message().find(part), std::string::npos)
+          << "no '" << part << "' in: " << error.what();
+    }
+    return;
+  }
+  ADD_FAILURE() << "expected an error with '" << (parts.empty() ? "" : parts[0]) << "'";
+}
+
+/// The message of the Error that `action` throws; fails when it throws none.
+inline std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  ADD_FAILURE() << "no Error was thrown";
+  return "";
+}
+
+}  // namespace tutti::thrown
