@@ -75,7 +75,8 @@ TEST(ServerOrder, IsTheSameAfterwardsAndNothingElse) {
     expect_error(ErrorCode::kDataLoss, {"an order"}, [&] { (void)internal::decode_order(longer); });
   }
   EXPECT_FALSE(internal::is_order(internal::encode(OperationBatch())));
-  EXPECT_EQ(internal::decode_life(internal::encode_life(12)), 12U);
+  EXPECT_EQ(internal::decode_life(internal::encode_life({12, "a text"})),
+            (internal::ServerLife{12, "a text"}));
   expect_error(ErrorCode::kDataLoss, {"the life of a server"},
                [] { (void)internal::decode_life(internal::encode(OperationBatch())); });
 }
@@ -314,7 +315,7 @@ TEST_P(ConfirmingServers, REL_G5_WhatWasConfirmedIsThereAgain) {
   group->keep_in(folder.path(), "job");
   group->save(1, 1, 0);
   group->fence(1);
-  EXPECT_TRUE(group->keeps_confirmed());
+  EXPECT_TRUE(group->keeps_confirmed("job"));
   std::array<Client, 2> outside = {Client(*services[0], 9), Client(*services[1], 9)};
   const auto id = whole("w", {}, DType::kInt64).id();
   std::set<std::uint64_t> versions;
@@ -327,7 +328,7 @@ TEST_P(ConfirmingServers, REL_G5_WhatWasConfirmedIsThereAgain) {
     processes.kill(static_cast<int>(dies));
     processes.start(static_cast<int>(dies));
     while (!group->lost()) Clock::system().sleep_for(1ms);
-    EXPECT_TRUE(group->keeps_confirmed());
+    EXPECT_TRUE(group->keeps_confirmed("job"));
     const auto late = add_one(*services[dies], 50, life + 1);
     group->come_back(1, life + 2);
     EXPECT_EQ(group->lost(), std::nullopt);
