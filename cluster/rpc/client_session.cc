@@ -220,6 +220,7 @@ void ClientSession::run(std::shared_ptr<RpcClientWire> wire) {
     {
       MutexLock lock(mutex_);
       wire_.reset();
+      why_away_ = why;
     }
     wire.reset();  // the old connection ends before there is a new one
     wire = reconnect(why);
@@ -251,6 +252,10 @@ std::shared_ptr<RpcClientWire> ClientSession::reconnect(const std::string& why) 
       return attempt.wire;
     }
     reason = attempt.reason;
+    {
+      MutexLock lock(mutex_);
+      why_away_ = reason;
+    }
     if (attempt.is_final && ++num_refusals >= kRefusals) {
       give_up(Error(ErrorCode::kFailedPrecondition,
                     concat("rpc: ", *what_, " takes no calls any more: ", reason)),
@@ -311,6 +316,12 @@ void ClientSession::leave() {
   stop_.set();
   if (wire) wire->finish(deadline_after(now(), kLongestGoodBye));
   if (thread_) thread_->join();
+}
+
+std::optional<std::string> ClientSession::why_away() const {
+  MutexLock lock(mutex_);
+  if (wire_) return std::nullopt;
+  return why_away_;
 }
 
 std::uint64_t ClientSession::server_incarnation() const {

@@ -69,6 +69,7 @@ class ClientSession final : public RpcFrameSink,
 
   std::uint64_t server_incarnation() const;
   const std::string& server_name() const { return server_name_; }
+  std::optional<std::string> why_away() const;
   void received(RpcFrame frame) override;
 
  private:
@@ -108,6 +109,7 @@ class ClientSession final : public RpcFrameSink,
   std::uint64_t server_run_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::uint64_t server_incarnation_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::size_t longest_payload_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::string why_away_ TUTTI_GUARDED_BY(mutex_);        // while there is no wire
   std::optional<Error> away_ TUTTI_GUARDED_BY(mutex_);   // for too long: until it is back
   std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);  // for good
   std::unique_ptr<Thread> thread_;

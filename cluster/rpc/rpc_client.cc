@@ -63,6 +63,7 @@ class SessionClient final : public RpcClient {
   void fail_all(const Error& error) override { session_->fail_all(error); }
   std::uint64_t server_incarnation() const override { return session_->server_incarnation(); }
   std::string server_name() const override { return session_->server_name(); }
+  std::optional<std::string> why_away() const override { return session_->why_away(); }
 
  private:
   const std::shared_ptr<ClientSession> session_;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tutti/cluster/control/control_client.h"
@@ -69,6 +70,8 @@ class RpcClient {
   virtual std::uint64_t server_incarnation() const = 0;
   /// "ps 1 (127.0.0.1:4711)".
   virtual std::string server_name() const = 0;
+  /// Why there is no connection now, while it is tried again; nothing: there is one.
+  virtual std::optional<std::string> why_away() const { return std::nullopt; }
 };
 
 }  // namespace tutti

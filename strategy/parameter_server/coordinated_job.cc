@@ -71,7 +71,8 @@ void CoordinatedJob::serve_variables() {
     const std::string& address = cluster_.task_address("ps", next);
     RpcClientOptions client = rpc_client_options(task_, {"ps", next, address}, group_, options_);
     client.connect_timeout = kOrderPatience;
-    client.patience = kOrderPatience;
+    // While both live; otherwise the coordinator knows, and has another copy begun.
+    client.patience = group_.join_timeout;
     connect_backup = [client, target = concat(to_string(options_.wire), "://", address)] {
       return RpcClient::connect(target, client);
     };

@@ -41,6 +41,8 @@ void each_part(Event& event, Each&& each) {
     each(event.term);
   } else if constexpr (std::is_same_v<T, events::CutBegan> || std::is_same_v<T, events::CutTaken>) {
     each(event.id);
+  } else if constexpr (std::is_same_v<T, events::BeganAfter>) {
+    each(event.term), each(event.number);
   } else {
     static_assert(std::is_same_v<T, events::ErrorRaised>);
   }

@@ -31,8 +31,8 @@ struct AttemptReport {
 
 namespace events {
 
-/// Closures are numbered from 0 in this order. `content`: what a later coordinator needs to
-/// schedule it again (the step's name and arguments); opaque here.
+/// Closures are numbered from 0 (but for BeganAfter) in this order. `content`: what a later
+/// coordinator needs to schedule it again (the step's name and arguments); opaque here.
 struct Scheduled {
   std::uint64_t number = 0;
   std::string content = {};
@@ -92,12 +92,20 @@ struct RolledBack {
   bool operator==(const RolledBack&) const = default;
 };
 
+/// The first of a journal whose servers have worked for another coordinator: what they know of its
+/// closures must not be taken for something about these.
+struct BeganAfter {
+  std::uint64_t term = 0;    // of the last one
+  std::uint64_t number = 0;  // closures are numbered from here on
+  bool operator==(const BeganAfter&) const = default;
+};
+
 }  // namespace events
 
 using ClosureEvent =
     std::variant<events::Scheduled, events::Started, events::Finished, events::PutBack,
                  events::Failed, events::Stopped, events::ErrorRaised, events::TookOver,
-                 events::CutBegan, events::CutTaken, events::RolledBack>;
+                 events::CutBegan, events::CutTaken, events::RolledBack, events::BeganAfter>;
 
 /// A record: length, checksum, and the event.
 std::vector<std::byte> encode_record(const ClosureEvent& event);

@@ -179,6 +179,12 @@ void ClosureLedger::on(const events::RolledBack& event) {
   }
 }
 
+void ClosureLedger::on(const events::BeganAfter& event) {
+  expect(term_ == 0 && next_number_ == 0, "begin after", event.number, "it has begun already");
+  term_ = event.term;
+  next_number_ = finished_below_ = event.number;
+}
+
 void ClosureLedger::take_term(std::uint64_t term, const char* what) {
   expect(term == term_ + 1, what, term, "not one higher than the last");
   term_ = term;

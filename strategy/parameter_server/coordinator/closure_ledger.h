@@ -111,6 +111,7 @@ class ClosureLedger {
   void on(const events::CutBegan& event);
   void on(const events::CutTaken& event);
   void on(const events::RolledBack& event);
+  void on(const events::BeganAfter& event);
 
   Closure& running(std::uint64_t number, int attempt, const char* what);
   void take_term(std::uint64_t term, const char* what);

@@ -26,7 +26,7 @@ ClusterCoordinator::ClusterCoordinator(CoordinatedStrategy& strategy,
   MutexLock lock(slot.mutex);
   core_ = std::static_pointer_cast<internal::CoordinatorCore>(slot.coordinator.lock());
   if (core_ != nullptr) return;
-  core_ = std::make_shared<internal::CoordinatorCore>(strategy, std::move(options));
+  core_ = std::make_shared<internal::CoordinatorCore>(strategy, std::move(options), slot.former);
   slot.coordinator = core_;
 }
 

@@ -135,8 +135,8 @@ class ClusterCoordinator {
   /// in it. Throws what kept the servers from saving; kDeadlineExceeded; kFailedPrecondition
   /// without a folder.
   void save_snapshot(TimePoint deadline = TimePoint::max());
-  /// Closures scheduled so far, also by earlier coordinators with the same folder: where a program
-  /// that was started again goes on.
+  /// Closures scheduled so far, also by earlier coordinators with the same folder, or of the same
+  /// strategy: where a program that was started again goes on.
   std::uint64_t num_scheduled() const;
 
   /// What runs, what each worker does: for people.

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "tutti/strategy/parameter_server/coordinator/closure_context.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_event.h"
 
 namespace tutti {
 
@@ -51,6 +52,8 @@ class CoordinatedStrategy {
   struct CoordinatorSlot {
     Mutex mutex;
     std::weak_ptr<void> coordinator TUTTI_GUARDED_BY(mutex);
+    /// How far the coordinators came that there were: what servers heard of them goes on to count.
+    internal::events::BeganAfter former TUTTI_GUARDED_BY(mutex);
   };
   CoordinatorSlot& coordinator_slot() { return slot_; }
 

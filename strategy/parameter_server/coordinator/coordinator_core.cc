@@ -15,6 +15,11 @@ namespace {
 
 constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
 
+LedgerRules rules_of(const ClusterCoordinatorOptions& options) {
+  return {options.most_attempts, options.most_workers_lost,
+          options.keeps_for_rollback || !options.snapshots.folder.empty()};
+}
+
 /// With a journal if there is one to write.
 ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options,
                                   std::function<void(std::span<const std::byte>)> journal) {
@@ -23,13 +28,8 @@ ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options,
          "ClusterCoordinator: expected most_queued and window of at least 1, got ",
          options.most_queued, " and ", options.window);
   }
-  const bool is_on_disk = !options.snapshots.folder.empty();
-  if (!is_on_disk && !options.journal) journal = nullptr;
-  return {
-      options.most_queued,
-      options.window,
-      {options.most_attempts, options.most_workers_lost, options.keeps_for_rollback || is_on_disk},
-      std::move(journal)};
+  if (options.snapshots.folder.empty() && !options.journal) journal = nullptr;
+  return {options.most_queued, options.window, rules_of(options), std::move(journal)};
 }
 
 }  // namespace
@@ -62,11 +62,14 @@ void ScheduledWork::ended(const Error& error) {
   result_->abort(own != nullptr ? std::make_exception_ptr(*own) : std::make_exception_ptr(error));
 }
 
-CoordinatorCore::CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options)
+CoordinatorCore::CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options,
+                                 const events::BeganAfter& former)
     : strategy_(strategy),
       options_(std::move(options)),
+      former_(former),
       queue_(queue_options(options_,
-                           [this](std::span<const std::byte> record) { write_journal(record); })) {
+                           [this](std::span<const std::byte> record) { write_journal(record); }),
+             first_ledger(), {}) {
   MutexLock lock(desk_->mutex);
   desk_->core = this;
 }
@@ -83,6 +86,29 @@ CoordinatorCore::~CoordinatorCore() {
   if (recovery_ != nullptr) recovery_->stop();
   threads_.clear();
   links_.clear();
+  const MutexLock lock(strategy_.coordinator_slot().mutex);
+  events::BeganAfter& former = strategy_.coordinator_slot().former;
+  former.term = std::max(former.term, queue_.term());
+  former.number = std::max(former.number, queue_.num_scheduled());
+}
+
+/// With a folder the queue learns of its ledger later, and has told nobody of another one.
+ClosureLedger CoordinatorCore::first_ledger() {
+  ClosureLedger ledger(rules_of(options_));
+  return options_.snapshots.folder.empty() ? begin_after_former(std::move(ledger)) : ledger;
+}
+
+/// Also for a folder of before that another one came between: its servers go back to what is there,
+/// but no late call of the other one may count for this one's.
+ClosureLedger CoordinatorCore::begin_after_former(ClosureLedger ledger) {
+  const auto note = [&](const ClosureEvent& event) {
+    ledger.apply(event);
+    write_journal(encode_record(event));
+  };
+  const bool has_begun = ledger.term() != 0 || ledger.next_number() != 0;
+  if (!has_begun && former_ != events::BeganAfter()) note(former_);
+  while (ledger.term() < former_.term) note(events::TookOver{ledger.term() + 1});
+  return ledger;
 }
 
 void CoordinatorCore::start() {
@@ -101,6 +127,8 @@ void CoordinatorCore::start() {
     fail(ErrorCode::kInvalidArgument, "ClusterCoordinator: the strategy's durability needs a ",
          "folder; try ClusterCoordinatorOptions::snapshots.folder, or durability kNone");
   }
+  // Per-worker values of earlier coordinators are not those of this one.
+  next_instance_.store((queue_.term() - 1) << 32);
   for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
     auto link = strategy_.connect_worker(worker, registry_);
     if (link != nullptr) {
@@ -169,10 +197,9 @@ void CoordinatorCore::go_on_from_folder() {
          "processes; try ParameterServerOptions::durability = Durability::kSnapshot on all tasks, ",
          "or no folder");
   }
-  const LedgerRules rules{options_.most_attempts, options_.most_workers_lost, true};
-  journal_ = std::make_unique<JournalFile>(options_.snapshots.folder, rules);
-  ClosureLedger ledger = journal_->ledger();
-  const bool is_kept = servers->keeps_confirmed();
+  journal_ = std::make_unique<JournalFile>(options_.snapshots.folder, rules_of(options_));
+  ClosureLedger ledger = begin_after_former(journal_->ledger());
+  const bool is_kept = servers->keeps_confirmed(journal_->job_id());
   if (ledger.last_cut() != 0 && !is_kept) {
     // What finished since the cut is done again: servers have it no more.
     const events::RolledBack back{ledger.term() + 1};
@@ -182,8 +209,6 @@ void CoordinatorCore::go_on_from_folder() {
   queue_.go_on(std::move(ledger), [](std::uint64_t, const std::string& content) {
     return ScheduledWork::of_content(content);
   });
-  // Per-worker values of earlier coordinators are not those of this one.
-  next_instance_.store((queue_.term() - 1) << 32);
   recovery_ =
       std::make_unique<ServerRecovery>(queue_, *servers, *journal_, options_.snapshots, is_kept);
 }

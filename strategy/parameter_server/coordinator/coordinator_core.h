@@ -45,7 +45,9 @@ struct ReleaseDesk {
 /// Threads: any.
 class CoordinatorCore {
  public:
-  CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options);
+  /// `former`: how far others of this strategy came, in the same servers.
+  CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options,
+                  const events::BeganAfter& former = {});
   /// Cancels what is left, and ends all threads.
   ~CoordinatorCore();
 
@@ -75,10 +77,13 @@ class CoordinatorCore {
   bool any_lives_but(int worker) const;
   void require_started(const char* who) const;
   void go_on_from_folder();
+  ClosureLedger first_ledger();
+  ClosureLedger begin_after_former(ClosureLedger ledger);
   void write_journal(std::span<const std::byte> record);
 
   CoordinatedStrategy& strategy_;
   const ClusterCoordinatorOptions options_;
+  const events::BeganAfter former_;
   StepRegistry registry_;
   std::unique_ptr<JournalFile> journal_;  // made by start()
   ClosureQueue queue_;

@@ -110,6 +110,13 @@ void EmbeddedServers::keep_in(const std::string& folder, const std::string& job_
   folders_ = std::move(folders);
 }
 
+void EmbeddedServers::require_state() {
+  if (const auto who = lost()) {
+    fail(ErrorCode::kUnavailable, "ClusterCoordinator::start: ", *who, "; its variables are gone, ",
+         "and must not be saved as the first of another folder; try the folder of before");
+  }
+}
+
 void EmbeddedServers::save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) {
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     folders_[i]->save(cut, term, servers_[i]->snapshot(), keep);

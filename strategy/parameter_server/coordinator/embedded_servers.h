@@ -57,6 +57,7 @@ class EmbeddedServers final : public ServerGroup {
   void when_back(std::function<void()> told);
 
   void keep_in(const std::string& folder, const std::string& job_id) override;
+  void require_state() override;
   void save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) override;
   void go_back(std::uint64_t cut, std::uint64_t term) override;
   void fence(std::uint64_t term) override;

@@ -100,11 +100,12 @@ void RemoteServer::run() {
 bool RemoteServer::open() {
   try {
     std::shared_ptr<RpcClient> client = options_.connect();
-    const std::uint64_t life = meet(*client);
+    const std::uint64_t life = meet(*client).life;
     const MutexLock lock(mutex_);
     client_ = std::move(client);
     life_ = life;
     num_looked_ = last_look_;  // none was there when they began
+    num_troubled_ = 0;
   } catch (const Error& error) {
     complain(error);
     return false;
@@ -115,7 +116,7 @@ bool RemoteServer::open() {
 }
 
 /// Looks now and then, for the link may end meanwhile.
-std::uint64_t RemoteServer::meet(RpcClient& client) {
+ServerLife RemoteServer::meet(RpcClient& client) {
   bool sets_up = false;
   {
     const MutexLock lock(mutex_);
@@ -151,16 +152,42 @@ void RemoteServer::look_after() {
   }
   try {
     while (const auto look = next_look()) {
-      if (meet(*client) != life) {
+      const ServerLife found = meet(*client);
+      if (found.life != life) {
         return end_life(Error(ErrorCode::kUnavailable, "it died, and was started again"));
       }
-      const MutexLock lock(mutex_);
-      num_looked_ = *look;
+      if (note_look(*look, found.trouble)) changed_();
     }
     end_life(Error(ErrorCode::kCancelled, "the coordinator was stopped"));
   } catch (const Error& error) {
     end_life(error);
   }
+}
+
+/// Whether that is one look too many that finds it in trouble.
+bool RemoteServer::note_look(std::uint64_t look, const std::string& trouble) {
+  bool is_first = false, is_last = false;
+  {
+    const MutexLock lock(mutex_);
+    num_looked_ = look;
+    trouble_ = trouble;
+    num_troubled_ = trouble.empty() ? 0 : num_troubled_ + 1;
+    is_first = num_troubled_ == 1;
+    is_last = num_troubled_ == options_.most_troubled_looks;
+  }
+  if (is_first) log_warning(concat("coordinator: ", options_.name, ": ", trouble));
+  return is_last;
+}
+
+std::optional<std::string> RemoteServer::trouble() const {
+  const MutexLock lock(mutex_);
+  if (num_troubled_ < options_.most_troubled_looks) return std::nullopt;
+  return concat(options_.name, ": ", trouble_);
+}
+
+void RemoteServer::forget_trouble() {
+  const MutexLock lock(mutex_);
+  num_troubled_ = 0;
 }
 
 void RemoteServer::end_life(const Error& error) {

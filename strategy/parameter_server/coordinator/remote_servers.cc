@@ -40,12 +40,29 @@ void RemoteServers::tell_change() {
     const MutexLock lock(mutex_);
     if (is_ending_) return;
     changed_.notify_all();
-    const bool are_here = std::ranges::all_of(
-        members_, [](const Member& each) { return each.link->life() == each.life; });
-    if (are_here) return;
+    const auto is_in_trouble = [](const Member& each) { return each.link->trouble().has_value(); };
+    if (are_here() && std::ranges::none_of(members_, is_in_trouble)) return;
   }
   const MutexLock lock(told_mutex_);
   if (on_loss_) on_loss_();
+}
+
+bool RemoteServers::are_here() const {
+  return std::ranges::all_of(members_,
+                             [](const Member& each) { return each.link->life() == each.life; });
+}
+
+bool RemoteServers::are_all_here() const {
+  const MutexLock lock(mutex_);
+  return are_here();
+}
+
+std::optional<std::string> RemoteServers::broken() const {
+  const MutexLock lock(mutex_);
+  for (const Member& each : members_) {
+    if (auto trouble = each.link->trouble()) return trouble;
+  }
+  return std::nullopt;
 }
 
 /// Those that were lost are followed by who is there now.
@@ -88,7 +105,7 @@ std::uint64_t RemoteServers::await(std::shared_ptr<RpcReply> reply, const std::s
   const TimePoint end = deadline_after(Clock::system().now(), patience_);
   for (;;) {
     const TimePoint now = Clock::system().now();
-    if (reply->is_ready()) return decode_life(reply->wait(now));
+    if (reply->is_ready()) return decode_life(reply->wait(now)).life;
     if (now >= end) {
       fail(ErrorCode::kDeadlineExceeded, name, ": an order of the coordinator was not answered ",
            "within ", seconds_text(patience_), " s; read its log");
@@ -174,8 +191,11 @@ void RemoteServers::keep_in(const std::string& folder, const std::string& job_id
     is_interrupted_ = false;
   }
   const bool ends_set_up = folder_.empty();
+  const bool is_of_another_job = !ends_set_up && job_id != job_id_;
+  if (is_of_another_job) former_folder_ = folder_;
   folder_ = std::filesystem::absolute(folder).string();
   job_id_ = job_id;
+  if (is_of_another_job) forget_job();
   for (const Member& each : members_) each.link->end_set_up();
   const TimePoint end = deadline_after(Clock::system().now(), patience_);
   for (;;) {
@@ -186,12 +206,42 @@ void RemoteServers::keep_in(const std::string& folder, const std::string& job_id
            "; variables were made there; expected servers to live until start(); try it again");
     }
     try {
-      return order_all(orders::KeepIn{folder_, job_id_, durability_});
+      order_all(orders::KeepIn{folder_, job_id_, durability_});
+      break;
     } catch (const Error& error) {
       const bool may_try_again = may_be_loss(error.code()) && lost();
       if (!may_try_again || Clock::system().now() >= end) throw;
     }
   }
+  if (!ends_set_up) return;
+  const MutexLock lock(mutex_);
+  for (Member& each : members_) each.begun_life = each.life;
+}
+
+/// What servers have is what another job begins with; nobody can have it again.
+void RemoteServers::forget_job() {
+  const MutexLock lock(mutex_);
+  for (Member& each : members_) {
+    if (each.whole_life != 0) each.begun_life = each.whole_life;
+    each.whole_life = each.copied_life = each.keeper_life = 0;
+  }
+  clients_begin_anew_ = true;
+}
+
+void RemoteServers::require_state() {
+  const MutexLock lock(mutex_);
+  const std::string before = former_folder_.empty() ? "" : concat(" '", former_folder_, "'");
+  for (const Member& each : members_) {
+    if (each.life == each.whole_life || each.life == each.begun_life) continue;
+    fail(ErrorCode::kUnavailable, "ClusterCoordinator::start: ", each.link->name(),
+         ": died, and was started again without its variables, which must not be saved as the ",
+         "first of '", folder_, "'; try the folder of before", before, ", where they are");
+  }
+  if (!is_unfinished_) return;
+  fail(ErrorCode::kUnavailable,
+       "ClusterCoordinator::start: not all servers have gone back to what ",
+       "is in the folder of before", before,
+       "; expected them to have done so before the first cut ", "in '", folder_, "'; try that one");
 }
 
 void RemoteServers::save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) {
@@ -210,7 +260,10 @@ void RemoteServers::begin_bringing_back() {
 void RemoteServers::end_bringing_back() {
   const MutexLock lock(mutex_);
   is_unfinished_ = false;
-  for (Member& each : members_) each.whole_life = each.life;
+  for (Member& each : members_) {
+    each.whole_life = each.life;
+    each.link->forget_trouble();  // it was of another copy
+  }
 }
 
 void RemoteServers::go_back(std::uint64_t cut, std::uint64_t term) {
@@ -227,7 +280,7 @@ void RemoteServers::go_back(std::uint64_t cut, std::uint64_t term) {
   if (when_back_) when_back_();
 }
 
-/// Nobody has to count anew: what clients were told was done still is.
+/// Nobody has to count anew: what clients were told was done still is. (But for another job.)
 void RemoteServers::come_back(std::uint64_t cut, std::uint64_t term) {
   begin_bringing_back();
   order_each([&](std::size_t i) -> std::optional<What> {
@@ -243,6 +296,9 @@ void RemoteServers::come_back(std::uint64_t cut, std::uint64_t term) {
                      TUTTI_REQUIRES(mutex_) { members_[i].whole_life = members_[i].life; });
   begin_copies(term);
   end_bringing_back();
+  if (!std::exchange(clients_begin_anew_, false)) return;
+  const MutexLock lock(told_mutex_);
+  if (when_back_) when_back_();
 }
 
 void RemoteServers::fence(std::uint64_t term) {
@@ -268,8 +324,9 @@ void RemoteServers::begin_copies(std::uint64_t term) {
   });
 }
 
-bool RemoteServers::keeps_confirmed() const {
+bool RemoteServers::keeps_confirmed(const std::string& job_id) const {
   if (durability_ != Durability::kReplicated) return durability_ == Durability::kLogged;
+  if (!job_id_.empty() && job_id != job_id_) return false;  // copies are of another job
   const MutexLock lock(mutex_);
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const Member& own = members_[i];

@@ -34,10 +34,13 @@ class RemoteServers final : public ServerGroup {
   void keep_in(const std::string& folder, const std::string& job_id) override;
   void save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) override;
   void go_back(std::uint64_t cut, std::uint64_t term) override;
-  bool keeps_confirmed() const override;
+  void require_state() override;
+  bool keeps_confirmed(const std::string& job_id) const override;
   void come_back(std::uint64_t cut, std::uint64_t term) override;
   void fence(std::uint64_t term) override;
   std::optional<std::string> lost() const override;
+  bool are_all_here() const override;
+  std::optional<std::string> broken() const override;
   void watch(std::function<void()> on_loss) override;
   bool needs_folder() const override { return true; }
 
@@ -46,6 +49,8 @@ class RemoteServers final : public ServerGroup {
   struct Member {
     std::unique_ptr<RemoteServer> link = {};
     std::uint64_t life = 0;
+    /// The one that has what the job begins with: what the program, or another job, gave it.
+    std::uint64_t begun_life = 0;
     std::uint64_t whole_life = 0;  // the last one that has the job's state
     // Of the last copy that was begun: whose it is, and who keeps it.
     std::uint64_t copied_life = 0, keeper_life = 0;
@@ -57,6 +62,8 @@ class RemoteServers final : public ServerGroup {
   void order_each(const std::function<std::optional<What>(std::size_t server)>& what_of,
                   const std::function<void(std::size_t server)>& obeyed = {});
   bool is_new(std::size_t server) const;
+  void forget_job();
+  bool are_here() const TUTTI_REQUIRES(mutex_);
   void begin_copies(std::uint64_t term);
   std::size_t keeper_of(std::size_t server) const { return (server + 1) % members_.size(); }
   void begin_bringing_back();
@@ -68,8 +75,10 @@ class RemoteServers final : public ServerGroup {
 
   const Durability durability_;
   const Duration patience_;
-  std::string folder_, job_id_;  // of the thread that gives orders
-  Mutex told_mutex_;             // held while somebody is told; before mutex_
+  // Of the thread that gives orders.
+  std::string folder_, job_id_, former_folder_;
+  bool clients_begin_anew_ = false;  // what servers told them was of another job
+  Mutex told_mutex_;                 // held while somebody is told; before mutex_
   std::function<void()> on_loss_ TUTTI_GUARDED_BY(told_mutex_);
   std::function<void()> when_back_ TUTTI_GUARDED_BY(told_mutex_);
   mutable Mutex mutex_;

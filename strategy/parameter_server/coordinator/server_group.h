@@ -35,9 +35,13 @@ class ServerGroup {
   /// has succeeded); kDeadlineExceeded naming one that did not come back; kCancelled after
   /// watch({}).
   virtual void go_back(std::uint64_t cut, std::uint64_t term) = 0;
+  /// After keep_in(), for a job without cuts: throws for a server that has not what the program and
+  /// the coordinators before this one gave it, and so must not be saved as the first cut: lost() or
+  /// one that was started again.
+  virtual void require_state() = 0;
   /// Whether those that are lost now, or all of them after the coordinator was, can have again what
-  /// they confirmed since the last cut.
-  virtual bool keeps_confirmed() const { return false; }
+  /// they confirmed since the last cut of this job.
+  virtual bool keeps_confirmed(const std::string& /*job_id*/) const { return false; }
   /// For such servers: those that are lost are waited for and have all that they confirmed, the
   /// others stay as they are; all refuse what is older than this term. Throws as go_back().
   virtual void come_back(std::uint64_t cut, std::uint64_t term) { go_back(cut, term); }
@@ -46,8 +50,13 @@ class ServerGroup {
   virtual void fence(std::uint64_t term) = 0;
   /// "ps 1: killed"; nothing while all live.
   virtual std::optional<std::string> lost() const = 0;
-  /// `on_loss` is called after a server was lost, with locks held; empty: nobody any more, and
-  /// waits of this object end.
+  /// Whether none was lost since the last order, even if not all of them have obeyed.
+  virtual bool are_all_here() const { return !lost(); }
+  /// While all live: "ps 1: ..." why they cannot keep what was confirmed, and waiting will not
+  /// help.
+  virtual std::optional<std::string> broken() const { return std::nullopt; }
+  /// `on_loss` is called after a server was lost, or something broke, with locks held; empty:
+  /// nobody any more, and waits of this object end.
   virtual void watch(std::function<void()> on_loss) = 0;
   /// Whether the job was set up to outlive its servers, so that it has to be told where they save.
   virtual bool needs_folder() const { return false; }

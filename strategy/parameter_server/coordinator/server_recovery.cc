@@ -12,6 +12,8 @@ namespace {
 
 /// A disk that refused a cut is asked again.
 constexpr Duration kTryAgainAfter = std::chrono::seconds(1);
+/// To bring servers back that all live, and yet cannot do what they are told.
+constexpr int kMostTries = 5;
 constexpr Duration kLookAgainAfter = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -32,6 +34,7 @@ ServerRecovery::ServerRecovery(ClosureQueue& queue, ServerGroup& servers, Journa
                     is_kept ? " and what came since, " : ", ", queue_.num_queued(),
                     " closures are queued, term ", queue_.term()));
   } else {
+    servers_.require_state();
     take_cut();  // what the program began with
     servers_.fence(queue_.term());
   }
@@ -180,6 +183,9 @@ void ServerRecovery::take_cut() {
 /// Nothing is given out meanwhile.
 void ServerRecovery::recover() {
   bring_back_until_all_live();
+  if (const auto why = servers_.broken()) {
+    fail(ErrorCode::kUnavailable, *why, "; both of them live: look at the network between them");
+  }
   std::vector<Failed> failed;
   {
     const MutexLock lock(mutex_);
@@ -203,7 +209,7 @@ void ServerRecovery::recover() {
 
 /// Under a new term, in which what servers have is kept, or undone.
 bool ServerRecovery::begin_term(const std::string& why) {
-  const bool is_kept = servers_.keeps_confirmed();
+  const bool is_kept = servers_.keeps_confirmed(journal_.job_id());
   const std::uint64_t term = is_kept ? queue_.take_over() : queue_.roll_back();
   log_warning(
       concat("coordinator: ", why,
@@ -219,12 +225,15 @@ void ServerRecovery::bring_back_until_all_live() {
 
 /// Again, under a later term, as long as servers are lost on the way.
 void ServerRecovery::bring_back(bool is_kept) {
-  for (;;) {
+  for (int num_tries = 0;;) {
     try {
       const std::uint64_t cut = queue_.last_cut(), term = queue_.term();
       return is_kept ? servers_.come_back(cut, term) : servers_.go_back(cut, term);
     } catch (const Error& error) {
       if (!may_be_loss(error.code()) || !servers_.lost()) throw;
+      if (servers_.are_all_here() && ++num_tries == kMostTries) {
+        throw error.with_context(concat("all servers live, but ", kMostTries, " times in a row"));
+      }
       is_kept = begin_term(error.message());
     }
   }

@@ -4,10 +4,24 @@
 
 #include <utility>
 
+#include "tutti/cluster/control/health_rules.h"
 #include "tutti/strategy/parameter_server/protocol/encoding.h"
 #include "tutti/strategy/parameter_server/server/backup_message.h"
 
 namespace tutti::internal {
+namespace {
+
+/// Without a connection; a break of a moment is nobody's business.
+constexpr Duration kAwayForLong = std::chrono::seconds(1);
+/// With one: a batch of gigabytes takes its time.
+constexpr Duration kSilentForLong = std::chrono::seconds(30);
+/// Of the state that a copy begins with: whoever ordered it tries again.
+constexpr Duration kAwayFromState = std::chrono::seconds(2);
+constexpr Duration kLookEvery = std::chrono::milliseconds(2);
+
+TimePoint now() { return Clock::system().now(); }
+
+}  // namespace
 
 BackupKeeper::BackupKeeper(std::unique_ptr<RpcClient> backup, int server, std::uint64_t term,
                            Duration timeout, Duration patience)
@@ -35,12 +49,34 @@ void BackupKeeper::begin_with(const StoreSnapshot& state) {
 }
 
 void BackupKeeper::wait_for_state() {
-  if (const auto problem = wait_for(*state_reply_)) throw *problem;
+  TimePoint here_at = now();
+  const TimePoint end = deadline_after(here_at, timeout_);
+  while (!state_reply_->is_ready() && now() < end) {
+    const auto away = backup_->why_away();
+    if (!away) here_at = now();
+    if (away && now() - here_at >= kAwayFromState) {
+      fail(ErrorCode::kUnavailable, backup_->server_name(), ": ", *away);
+    }
+    Clock::system().sleep_for(kLookEvery);
+  }
+  if (const auto problem = wait_for(*state_reply_, end)) throw *problem;
 }
 
-std::optional<Error> BackupKeeper::wait_for(RpcReply& reply) {
+std::optional<std::string> BackupKeeper::trouble() const {
+  const auto away = backup_->why_away();
+  const MutexLock lock(mutex_);
+  if (!waits_since_ || is_superseded_) return std::nullopt;
+  const Duration waited = now() - *waits_since_;
+  const bool is_long = problem_ || waited >= (away ? kAwayForLong : kSilentForLong);
+  if (!is_long) return std::nullopt;
+  return concat(backup_->server_name(), ", which keeps its copy, has not confirmed changes for ",
+                seconds_text(waited),
+                " s: ", problem_ ? problem_->message() : away.value_or("it does not answer"));
+}
+
+std::optional<Error> BackupKeeper::wait_for(RpcReply& reply, TimePoint deadline) {
   try {
-    (void)reply.wait(deadline_after(Clock::system().now(), timeout_));
+    (void)reply.wait(deadline);
     return std::nullopt;
   } catch (const Error& error) {
     // That it is not there is of another kind than that it refuses.
@@ -69,8 +105,14 @@ void BackupKeeper::run() {
       if (sent_.empty()) return;
       next = std::move(sent_.front());
       sent_.pop_front();
+      waits_since_ = now();
     }
-    next.kept(outcome_of(next));
+    const auto outcome = outcome_of(next);
+    {
+      const MutexLock lock(mutex_);
+      waits_since_.reset();
+    }
+    next.kept(outcome);
   }
 }
 
@@ -80,14 +122,14 @@ std::optional<Error> BackupKeeper::outcome_of(const Sent& sent) {
     const MutexLock lock(mutex_);
     is_gone = problem_.has_value();
   }
-  const auto problem = is_gone ? std::nullopt : wait_for(*sent.reply);
+  const auto problem =
+      is_gone ? std::nullopt : wait_for(*sent.reply, deadline_after(now(), timeout_));
   if (!is_gone && !problem) return std::nullopt;
   const MutexLock lock(mutex_);
   if (problem) {
     problem_ = problem;
     const bool may_come_back = problem->code() == ErrorCode::kUnavailable;
-    give_up_at_ =
-        deadline_after(Clock::system().now(), may_come_back ? patience_ : Duration::zero());
+    give_up_at_ = deadline_after(now(), may_come_back ? patience_ : Duration::zero());
   }
   (void)changed_.wait_until(
       mutex_, give_up_at_, [this]() TUTTI_REQUIRES(mutex_) { return is_ended_ || is_superseded_; });

@@ -149,7 +149,8 @@ void DurableHandler::obey(RpcCall& call) {
            "the process that was started again");
     }
     std::visit([this](const auto& each) { on(each); }, order.what);
-    call.reply(encode_life(life_));
+    const auto trouble = backups_.empty() ? std::nullopt : backups_.back()->trouble();
+    call.reply(encode_life({life_, trouble.value_or("")}));
   } catch (const Error& error) {
     // That the disk is not there does not mean that this server is not.
     const bool is_of_disk = error.code() == ErrorCode::kUnavailable;
@@ -175,7 +176,8 @@ void DurableHandler::on(const orders::Meet& order) {
 void DurableHandler::on(const orders::KeepIn& order) {
   folder_.emplace(order.folder, order.job_id, server_, num_servers_);
   const bool is_logged = order.durability == Durability::kLogged;
-  if (is_logged && log_) return;
+  if (is_logged && log_ && kept_in_ == order) return;
+  kept_in_ = order;
   log_.reset();
   auto log = std::make_shared<ChangeLog>(order.folder, order.job_id, server_, num_servers_);
   if (is_logged) {

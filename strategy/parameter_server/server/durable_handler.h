@@ -89,6 +89,7 @@ class DurableHandler final : public RpcHandler {
   BackupCopies copies_;  // of other servers
   // Of the thread that obeys.
   std::uint64_t run_ = 0;
+  orders::KeepIn kept_in_;
   std::optional<SnapshotFolder> folder_;
   std::shared_ptr<ChangeLog> log_;  // where changes are logged
   std::optional<Prepared> prepared_;

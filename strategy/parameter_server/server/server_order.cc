@@ -13,6 +13,7 @@ namespace {
 
 constexpr auto kOrder = std::byte{0x30};  // batches and their answers: 0x1., 0x2. (encoding.cc)
 constexpr auto kLife = std::byte{0x40};
+constexpr std::size_t kLongestTrouble = 4096;
 constexpr std::size_t kLongestFolder = 4096, kLongestJobId = 64;
 
 class Writer {
@@ -106,19 +107,22 @@ ServerOrder decode_order(const Packet& packet) {
   return order;
 }
 
-Packet encode_life(std::uint64_t life) {
+Packet encode_life(const ServerLife& life) {
   ByteWriter out;
   out.raw({&kLife, 1});
-  out.number(life);
+  out.number(life.life);
+  out.text(life.trouble.substr(0, kLongestTrouble));
   return {std::move(out.bytes()), {}};
 }
 
-std::uint64_t decode_life(const Packet& packet) {
+ServerLife decode_life(const Packet& packet) {
   ByteReader in(packet.head);
   const auto kind = in.number<std::uint8_t>();
-  const auto life = in.number<std::uint64_t>();
+  ServerLife life;
+  life.life = in.number<std::uint64_t>();
+  life.trouble = in.text(kLongestTrouble);
   const bool is_life = kind == std::to_integer<std::uint8_t>(kLife) && in.is_complete() &&
-                       packet.payload_bytes() == 0 && life != 0;
+                       packet.payload_bytes() == 0 && life.life != 0;
   if (!is_life) refuse(packet, "the life of a server");
   return life;
 }

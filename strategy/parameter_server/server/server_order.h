@@ -82,8 +82,15 @@ Packet encode(const ServerOrder& order);
 /// Throws kDataLoss for packets that encode() does not write.
 ServerOrder decode_order(const Packet& packet);
 
-/// The answer: which life obeyed.
-Packet encode_life(std::uint64_t life);
-std::uint64_t decode_life(const Packet& packet);
+/// The answer: which life obeyed, and what it cannot mend alone ("": nothing): "ps 1 (address),
+/// which keeps its copy, ...".
+struct ServerLife {
+  std::uint64_t life = 0;
+  std::string trouble = {};
+  bool operator==(const ServerLife&) const = default;
+};
+Packet encode_life(const ServerLife& life);
+/// Throws kDataLoss for packets that encode_life() does not write.
+ServerLife decode_life(const Packet& packet);
 
 }  // namespace tutti::internal

@@ -85,12 +85,30 @@ TEST(ClosureLedger, RefusesWhatCannotHappenAndStaysAsItWas) {
       events::Started{9, 1, 0}, events::Finished{0, 2, ""}, events::Finished{1, 1, ""},
       events::Stopped{5, 1},    events::ErrorRaised{},      events::TookOver{1},
       events::TookOver{3},      events::CutBegan{0},        events::CutTaken{1},
-      events::RolledBack{2},    events::PutBack{1, 1, {}},  events::Failed{{1, 1}}};
+      events::RolledBack{2},    events::PutBack{1, 1, {}},  events::Failed{{1, 1}},
+      events::BeganAfter{1, 1}};
   for (const ClosureEvent& event : impossible) {
     expect_error(ErrorCode::kFailedPrecondition, {"closure ledger"},
                  [&] { book.ledger.apply(event); });
     EXPECT_EQ(book.ledger, before) << event.index();
   }
+}
+
+TEST(ClosureLedger, NumbersOnAfterAnotherCoordinator) {
+  const std::vector<ClosureEvent> story = {events::BeganAfter{3, 40}, events::TookOver{4},
+                                           events::Scheduled{40, "x"}, events::Started{40, 1, 0}};
+  ClosureLedger ledger;
+  std::vector<std::byte> journal;
+  for (const ClosureEvent& event : story) {
+    ledger.apply(event);
+    const auto record = internal::encode_record(event);
+    journal.insert(journal.end(), record.begin(), record.end());
+    EXPECT_EQ(ClosureLedger::restore(ledger.bytes(), {}), ledger);
+  }
+  EXPECT_EQ(ClosureLedger::replay(journal), ledger);
+  EXPECT_EQ(ledger.finished_below(), 40u);  // nobody does those below again
+  EXPECT_EQ(ledger.next_number(), 41u);
+  EXPECT_EQ(ledger.term(), 4u);
 }
 
 TEST(ClosureLedger, TheFirstFailureCancelsTheQueueAndIsRaisedWhenNothingRuns) {

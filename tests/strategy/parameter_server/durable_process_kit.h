@@ -39,6 +39,7 @@ class RepeatingClient final : public RpcClient {
   void fail_all(const Error& error) override { client_->fail_all(error); }
   std::uint64_t server_incarnation() const override { return client_->server_incarnation(); }
   std::string server_name() const override { return client_->server_name(); }
+  std::optional<std::string> why_away() const override { return client_->why_away(); }
 
  private:
   const std::unique_ptr<RpcClient> client_;
@@ -47,11 +48,97 @@ class RepeatingClient final : public RpcClient {
   std::atomic<std::uint64_t> num_calls_{0};
 };
 
+/// A connection that can be broken for a while: what is sent meanwhile goes out when it is back.
+class Breakable {
+ public:
+  void set_broken(bool is_broken) {
+    const MutexLock lock(mutex_);
+    is_broken_ = is_broken;
+    if (is_broken) return;
+    for (auto& [client, held] : held_) held->reply = client->start(std::move(held->request));
+    held_.clear();
+  }
+  bool is_broken() const {
+    const MutexLock lock(mutex_);
+    return is_broken_;
+  }
+  std::unique_ptr<RpcClient> connect(const std::string& target, const RpcClientOptions& options) {
+    if (is_broken()) {
+      fail(ErrorCode::kDeadlineExceeded, options.self, " did not reach ", options.server);
+    }
+    return std::make_unique<Client>(*this, RpcClient::connect(target, options));
+  }
+
+ private:
+  struct Held {
+    Packet request = {};
+    std::shared_ptr<RpcReply> reply = {};
+    std::optional<Error> error = {};
+  };
+  class Reply final : public RpcReply {
+   public:
+    Reply(Breakable& way, std::shared_ptr<Held> held) : way_(way), held_(std::move(held)) {}
+    bool is_ready() const override {
+      const MutexLock lock(way_.mutex_);
+      return held_->error || (held_->reply && held_->reply->is_ready());
+    }
+    Packet wait(TimePoint deadline) override {
+      while (!is_ready() && Clock::system().now() < deadline) Clock::system().sleep_for(1ms);
+      const MutexLock lock(way_.mutex_);
+      if (held_->error) throw *held_->error;
+      if (held_->reply) return held_->reply->wait(Clock::system().now());
+      fail(ErrorCode::kDeadlineExceeded, "the connection is broken");
+    }
+
+   private:
+    Breakable& way_;
+    const std::shared_ptr<Held> held_;
+  };
+  class Client final : public RpcClient {
+   public:
+    Client(Breakable& way, std::shared_ptr<RpcClient> client)
+        : way_(way), client_(std::move(client)) {}
+    std::shared_ptr<RpcReply> start(Packet request) override {
+      const MutexLock lock(way_.mutex_);
+      if (!way_.is_broken_) return client_->start(std::move(request));
+      way_.held_.emplace_back(client_, std::make_shared<Held>(Held{std::move(request)}));
+      return std::make_shared<Reply>(way_, way_.held_.back().second);
+    }
+    void fail_all(const Error& error) override {
+      {
+        const MutexLock lock(way_.mutex_);
+        for (auto& [client, held] : way_.held_) {
+          if (client == client_) held->error = error;
+        }
+        std::erase_if(way_.held_, [&](const auto& each) { return each.first == client_; });
+      }
+      client_->fail_all(error);
+    }
+    std::uint64_t server_incarnation() const override { return client_->server_incarnation(); }
+    std::string server_name() const override { return client_->server_name(); }
+    std::optional<std::string> why_away() const override {
+      if (way_.is_broken()) return "connection refused";
+      return client_->why_away();
+    }
+
+   private:
+    Breakable& way_;
+    const std::shared_ptr<RpcClient> client_;
+  };
+
+  mutable Mutex mutex_;
+  bool is_broken_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::vector<std::pair<std::shared_ptr<RpcClient>, std::shared_ptr<Held>>> held_
+      TUTTI_GUARDED_BY(mutex_);
+};
+
 /// All processes of job ps. Threads: any.
 class ServerProcesses {
  public:
   explicit ServerProcesses(int count, Durability durability = Durability::kSnapshot)
-      : durability_(durability), lives_(static_cast<std::size_t>(count)) {
+      : durability_(durability),
+        to_next_(static_cast<std::size_t>(count)),
+        lives_(static_cast<std::size_t>(count)) {
     for (int i = 0; i < count; ++i) start(i);
   }
   int count() const { return static_cast<int>(lives_.size()); }
@@ -61,7 +148,7 @@ class ServerProcesses {
       RpcClientOptions client = client_options(next);
       client.self = {"ps", server, ""};
       client.patience = 100ms;
-      return RpcClient::connect(target(next), client);
+      return to_next(server).connect(target(next), client);
     });
     RpcServerOptions options;
     options.wire = RpcWire::kInProcess;
@@ -72,6 +159,8 @@ class ServerProcesses {
     life->rpc = RpcServer::start(options, life->handler);
     lives_[static_cast<std::size_t>(server)] = std::move(life);
   }
+  /// Its way to the server that keeps its copy.
+  Breakable& to_next(int server) { return to_next_[static_cast<std::size_t>(server)]; }
   void kill(int server) { lives_[static_cast<std::size_t>(server)].reset(); }
   void restart(int server) {
     kill(server);
@@ -105,7 +194,8 @@ class ServerProcesses {
     return services;
   }
   std::unique_ptr<internal::RemoteServers> group(std::uint64_t run = 1, Duration patience = 60s,
-                                                 Duration look_every = 5ms) const {
+                                                 Duration look_every = 5ms,
+                                                 int most_troubled_looks = 50) const {
     std::vector<internal::RemoteServerOptions> all;
     for (int i = 0; i < count(); ++i) {
       internal::RemoteServerOptions options;
@@ -116,6 +206,7 @@ class ServerProcesses {
       options.connect = [client, target = target(i)] { return RpcClient::connect(target, client); };
       options.between_tries = 2ms;
       options.look_every = look_every;
+      options.most_troubled_looks = most_troubled_looks;
       all.push_back(std::move(options));
     }
     return std::make_unique<internal::RemoteServers>(std::move(all), durability_, patience);
@@ -134,6 +225,7 @@ class ServerProcesses {
 
   const Durability durability_;
   std::atomic<std::uint64_t> num_started_{0};
+  std::vector<Breakable> to_next_;
   std::vector<std::unique_ptr<Life>> lives_;
 };
 
@@ -168,8 +260,9 @@ class DurableJob final : public CoordinatedStrategy {
  public:
   static constexpr std::int64_t kRows = 7;
 
-  explicit DurableJob(ServerProcesses& processes, double repeated = 0.0)
-      : processes_(processes), group_(processes.group()) {
+  explicit DurableJob(ServerProcesses& processes, double repeated = 0.0,
+                      int most_troubled_looks = 50)
+      : processes_(processes), group_(processes.group(1, 60s, 5ms, most_troubled_looks)) {
     group_->wait_for_all(store_tests::soon());
     servers_ = std::make_shared<internal::ParameterServers>(processes.services(repeated), 1s);
     group_->when_back([servers = servers_] { servers->begin_anew(); });

@@ -73,7 +73,8 @@ TEST(ServerOrder, IsTheSameAfterwardsAndNothingElse) {
     expect_error(ErrorCode::kDataLoss, {"an order"}, [&] { (void)internal::decode_order(longer); });
   }
   EXPECT_FALSE(internal::is_order(internal::encode(OperationBatch())));
-  EXPECT_EQ(internal::decode_life(internal::encode_life(12)), 12U);
+  EXPECT_EQ(internal::decode_life(internal::encode_life({12, "a text"})),
+            (internal::ServerLife{12, "a text"}));
   expect_error(ErrorCode::kDataLoss, {"the life of a server"},
                [] { (void)internal::decode_life(internal::encode(OperationBatch())); });
 }
@@ -280,7 +281,7 @@ TEST_P(ConfirmingServers, REL_G5_WhatWasConfirmedIsThereAgain) {
   ServerProcesses processes(2, GetParam());
   auto group = processes.group();
   const auto services = begin_with_w(processes, *group, folder);
-  EXPECT_TRUE(group->keeps_confirmed());
+  EXPECT_TRUE(group->keeps_confirmed("job"));
   std::array<Client, 2> outside = {Client(*services[0], 9), Client(*services[1], 9)};
   const auto id = spec_of_w().id();
   std::set<std::uint64_t> versions;
@@ -292,7 +293,7 @@ TEST_P(ConfirmingServers, REL_G5_WhatWasConfirmedIsThereAgain) {
     for (const auto& each : services) (void)add_one(*each, life, life + 1)->wait(soon());
     processes.restart(static_cast<int>(dies));
     wait_until_lost(*group);
-    EXPECT_TRUE(group->keeps_confirmed());
+    EXPECT_TRUE(group->keeps_confirmed("job"));
     const auto late = add_one(*services[dies], 50, life + 1);
     group->come_back(1, life + 2);
     EXPECT_EQ(group->lost(), std::nullopt);

@@ -1,0 +1,165 @@
+// A second coordinator of the same strategy: closures are numbered on, and no empty store is saved.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/strategy/parameter_server/durable_process_kit.h"
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
+#include "tutti/strategy/parameter_server/coordinator/embedded_servers.h"
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
+
+namespace tutti::second_coordinator_tests {
+
+using durable_tests::DurableJob;
+using durable_tests::KeptWarnings;
+using durable_tests::OwnFolder;
+using durable_tests::ServerProcesses;
+using strategy_tests::on_cpus;
+using testing::expect_error;
+using testing::HangWatchdog;
+using namespace std::chrono_literals;
+
+/// Schedules so many, and waits for them.
+void count_more(ClusterCoordinator& coordinator, int closures) {
+  for (int i = 0; i < closures; ++i) (void)DurableJob::schedule(coordinator);
+  coordinator.join();
+}
+
+class SecondCoordinator : public ::testing::TestWithParam<Durability> {};
+INSTANTIATE_TEST_SUITE_P(Levels, SecondCoordinator,
+                         ::testing::Values(Durability::kSnapshot, Durability::kLogged,
+                                           Durability::kReplicated),
+                         [](const auto& tested) { return to_string(tested.param); });
+
+/// Servers remember the first one's closures: those of the second are others.
+TEST_P(SecondCoordinator, WithANewFolderGoesOnWithWhatServersHave) {
+  const HangWatchdog watchdog("a new folder");
+  const OwnFolder first("second_a"), second("second_b");
+  const KeptWarnings quiet;
+  ServerProcesses processes(2, GetParam());
+  DurableJob job(processes);
+  {
+    ClusterCoordinator coordinator = job.begin(first.path(), 20);
+    count_more(coordinator, 50);
+  }
+  ClusterCoordinator coordinator = job.begin(second.path(), 20);
+  EXPECT_EQ(coordinator.num_scheduled(), 50U);
+  count_more(coordinator, 49);
+  job.expect_counted(99);
+  job.replace(1);  // what the second one did is in its own folder, or in the copy
+  count_more(coordinator, 10);
+  job.expect_counted(109);
+}
+
+TEST_P(SecondCoordinator, REL_G5_ANewFolderDoesNotBeginWithAnEmptyServer) {
+  const HangWatchdog watchdog("an empty server");
+  const OwnFolder first("second_c"), second("second_d");
+  const KeptWarnings quiet;
+  ServerProcesses processes(2, GetParam());
+  DurableJob job(processes);
+  {
+    ClusterCoordinator coordinator = job.begin(first.path(), 20);
+    count_more(coordinator, 50);
+  }
+  processes.kill(1);
+  processes.start(1);
+  for (int time = 0; time < 2; ++time) {  // trying again changes nothing
+    expect_error(ErrorCode::kUnavailable,
+                 {"ClusterCoordinator::start", "ps 1", "died", second.path(), first.path()},
+                 [&] { (void)job.begin(second.path(), 20); });
+    for (const std::string& name : second.names()) EXPECT_EQ(name.find(".cut_"), name.npos) << name;
+  }
+  // The folder that the error names has everything.
+  ClusterCoordinator coordinator = job.begin(first.path(), 20);
+  EXPECT_EQ(coordinator.num_scheduled(), 50U);
+  coordinator.join();
+  job.expect_counted(50);
+  count_more(coordinator, 20);
+  job.expect_counted(70);
+}
+
+/// What the folder of before has counts, not what came to servers in between.
+TEST_P(SecondCoordinator, WithTheFirstOnesFolderAfterAnotherGoesBackToIt) {
+  const HangWatchdog watchdog("there and back");
+  const OwnFolder first("second_e"), second("second_f");
+  const KeptWarnings quiet;
+  ServerProcesses processes(2, GetParam());
+  DurableJob job(processes);
+  std::uint64_t term = 0;
+  {
+    ClusterCoordinator coordinator = job.begin(first.path(), 20);
+    count_more(coordinator, 50);
+  }
+  {
+    ClusterCoordinator coordinator = job.begin(second.path(), 20);
+    count_more(coordinator, 7);
+    job.replace(0);
+    term = coordinator.closures().term();
+  }
+  ClusterCoordinator coordinator = job.begin(first.path(), 20);
+  EXPECT_GT(coordinator.closures().term(), term);  // nothing late of the second one counts
+  EXPECT_EQ(coordinator.num_scheduled(), 50U);
+  coordinator.join();
+  job.expect_counted(50);
+  job.replace(1);
+  count_more(coordinator, 6);
+  job.expect_counted(56);
+}
+
+ParameterServerOptions second_options() {
+  ParameterServerOptions options;
+  options.local = on_cpus(1);
+  options.num_servers = options.num_workers = 2;
+  return options;
+}
+
+/// Counts 30 closures; returns the count.
+std::int64_t count_30(ParameterServerStrategy& strategy, Variable& count,
+                      const ClusterCoordinatorOptions& options) {
+  ClusterCoordinator coordinator(strategy, options);
+  coordinator.define("count", [&] { count.assign_add(Tensor::scalar(1, DType::kInt64)); });
+  coordinator.start();
+  for (int i = 0; i < 30; ++i) (void)coordinator.schedule("count");
+  coordinator.join();
+  return count.value().item_int();
+}
+
+TEST(SecondCoordinatorInOneProcess, CountsWithAndWithoutFolders) {
+  const HangWatchdog watchdog("several coordinators");
+  const OwnFolder first("second_g"), second("second_h");
+  ParameterServerStrategy strategy(second_options());
+  const auto scope = strategy.scope();
+  Variable count(Tensor::scalar(0, DType::kInt64), {.name = "count"});
+  ClusterCoordinatorOptions kept;
+  std::vector<std::byte> records;
+  kept.journal = [&](std::span<const std::byte> record) {
+    records.insert(records.end(), record.begin(), record.end());
+  };
+  EXPECT_EQ(count_30(strategy, count, {}), 30);
+  EXPECT_EQ(count_30(strategy, count, kept), 60);
+  EXPECT_EQ(internal::ClosureLedger::replay(records).next_number(), 60U);
+  kept.snapshots.folder = first.path();
+  EXPECT_EQ(count_30(strategy, count, kept), 90);
+  kept.snapshots.folder = second.path();
+  EXPECT_EQ(count_30(strategy, count, kept), 120);
+  EXPECT_EQ(count_30(strategy, count, {}), 150);
+}
+
+TEST(SecondCoordinatorInOneProcess, ALostServerIsNotSavedIntoANewFolder) {
+  const HangWatchdog watchdog("a lost server");
+  const OwnFolder first("second_i"), second("second_j");
+  const KeptWarnings quiet;
+  ParameterServerStrategy strategy(second_options());
+  const auto scope = strategy.scope();
+  Variable count(Tensor::scalar(0, DType::kInt64), {.name = "count"});
+  ClusterCoordinatorOptions options;
+  options.snapshots.folder = first.path();
+  EXPECT_EQ(count_30(strategy, count, options), 30);
+  CoordinatedStrategy& coordinated = strategy;
+  dynamic_cast<internal::EmbeddedServers&>(*coordinated.server_group()).kill(0);
+  options.snapshots.folder = second.path();
+  expect_error(ErrorCode::kUnavailable, {"ClusterCoordinator::start", "ps 0: killed", "folder"},
+               [&] { (void)count_30(strategy, count, options); });
+  options.snapshots.folder = first.path();
+  EXPECT_EQ(count_30(strategy, count, options), 60);
+}
+
+}  // namespace tutti::second_coordinator_tests
