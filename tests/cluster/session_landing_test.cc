@@ -19,7 +19,6 @@ namespace session_landing_test {
 using internal::ChunkHeader;
 using internal::FileDescriptor;
 using internal::kChunkHeaderBytes;
-using internal::kLongestChunk;
 using internal::SessionReceiver;
 using internal::SessionSender;
 using Bytes = std::vector<std::byte>;
@@ -232,7 +231,7 @@ TEST(SessionLanding, WhatAnotherConnectionBroughtMeanwhileIsNotOverwritten) {
 /// One rank that sends messages, and one that reads them as an inbox does.
 struct Pair {
   Pair(std::size_t num_connections, std::uint64_t seed)
-      : sender(num_connections), reader(num_connections), dice(seed) {}
+      : sender(num_connections), reader(num_connections), dice(seed), lends(seed % 2 == 0) {}
 
   void push() {
     std::vector<const FileDescriptor*> sockets;
@@ -245,8 +244,9 @@ struct Pair {
                  std::size_t& written) {
     const iovec parts[] = {{const_cast<std::byte*>(front.data()), front.size()},
                            {const_cast<std::byte*>(body.data()), body.size()}};
-    const std::size_t most = dice.below(3) == 0 ? dice.below(100'000) + 1 : kLongestChunk;
-    written += sender.take(parts, written, most);
+    using Amount = SessionSender::Amount;
+    const Amount amount = dice.below(3) == 0 ? Amount::kAll : Amount::kChunk;
+    written += lends ? sender.lend(parts, written, amount) : sender.take(parts, written, amount);
     push();
   }
   void disturb() {
@@ -273,6 +273,7 @@ struct Pair {
   SessionSender sender;
   Reader reader;
   Dice dice;
+  const bool lends;
 };
 
 TEST(SessionLanding, MessagesArriveWholeWhateverIsCutMovedAndBroken) {
