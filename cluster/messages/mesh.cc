@@ -101,7 +101,8 @@ void Mesh::test(const Operation& operation, int peer) {
     has_leader_ = true;
   }
   const Leadership leadership(*this);
-  if (!look_at(this->peer(peer)) || !operation.has_ended()) look(TimePoint::min());
+  if (look_at(this->peer(peer)) && operation.has_ended()) return;
+  if (size() > 2) look(TimePoint::min());
 }
 
 bool Mesh::may_spin() const {
