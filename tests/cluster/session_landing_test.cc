@@ -257,6 +257,11 @@ struct Pair {
     sender.restart(connection, reader.receiver.received());
     push();
   }
+  /// The sender wants to use its memory for something else.
+  void reclaim(Bytes& memory) {
+    sender.take_back(~std::uint64_t{0});
+    std::ranges::fill(memory, kUntouched);
+  }
   /// The place may be changed for another one, in the middle.
   void receive(Bytes& place, std::size_t& count) {
     const bool lands = dice.below(4) > 0;
@@ -282,12 +287,14 @@ TEST(SessionLanding, MessagesArriveWholeWhateverIsCutMovedAndBroken) {
     for (int message = 0; message < 6; ++message) {
       const Bytes front = payload_of(20 + pair.dice.below(200), seed + 1);
       const Bytes body = payload_of(pair.dice.below(400'000), seed + 2);
+      Bytes memory = body;  // the sender's
       const std::size_t total = front.size() + body.size();
       Bytes place_of_front(front.size()), place_of_body(body.size(), kUntouched);
       std::size_t written = 0, in_front = 0, in_body = 0;
       for (int turns = 0; in_front + in_body < total; ++turns) {
         ASSERT_LT(turns, 100'000) << "seed " << seed;
-        if (written < total) pair.send_some(front, body, written);
+        if (written < total) pair.send_some(front, memory, written);
+        if (written == total && pair.dice.below(30) == 0) pair.reclaim(memory);
         if (pair.dice.below(40) == 0) pair.disturb();
         pair.push();
         if (in_front < front.size()) {
@@ -299,6 +306,8 @@ TEST(SessionLanding, MessagesArriveWholeWhateverIsCutMovedAndBroken) {
       }
       ASSERT_TRUE(place_of_front == front) << "seed " << seed;
       ASSERT_TRUE(place_of_body == body) << "seed " << seed;
+      pair.push();  // the peer has said that it has all
+      ASSERT_TRUE(pair.sender.all_returned(pair.reader.receiver.received())) << "seed " << seed;
     }
   }
 }
