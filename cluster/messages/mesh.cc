@@ -8,6 +8,7 @@
 // others, who add a wish before they look at leader_sleeps_.
 #include "tutti/cluster/messages/mesh.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,9 @@ namespace {
 
 // Waking a sleeping thread costs about as much.
 constexpr Duration kSpin = std::chrono::microseconds(100);
+// A core that nobody wants goes to sleep, and takes longer to wake than this (measured with 4 ranks
+// on 2 cores: 1 KiB 145 us without, 58 us with 20, up to 100 us with 100).
+constexpr Duration kYield = std::chrono::microseconds(20);
 // Between two questions to the system while memory alone brings bytes: who is gone shows there.
 constexpr Duration kAskSystem = std::chrono::milliseconds(20);
 constexpr Duration kLastWords = std::chrono::milliseconds(200);
@@ -97,7 +101,8 @@ void Mesh::test(const Operation& operation, int peer) {
     has_leader_ = true;
   }
   const Leadership leadership(*this);
-  if (!look_at(this->peer(peer)) || !operation.has_ended()) look(TimePoint::min());
+  if (look_at(this->peer(peer)) && operation.has_ended()) return;
+  if (size() > 2) look(TimePoint::min());
 }
 
 bool Mesh::may_spin() const {
@@ -105,12 +110,17 @@ bool Mesh::may_spin() const {
   return spins_ && num_awake_threads() + 1 <= cores && !BlockedScope::current_thread_holds_token();
 }
 
+/// Who may not spin lets others have the core, and looks again when they have had it: the rank that
+/// is waited for is often one of them.
+bool Mesh::may_yield() { return !BlockedScope::current_thread_holds_token(); }
+
 void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {
   Clock& clock = Clock::system();
   Peer& awaited = this->peer(peer);
   const bool others_in_sockets = num_memory_ + 1 < peers_.size() && size() > 2;
   TimePoint now = clock.now();
-  TimePoint spin_end = deadline_after(now, kSpin), ask_at = deadline_after(now, kAskSystem);
+  TimePoint spin_end = deadline_after(now, kSpin), yield_end = deadline_after(now, kYield);
+  TimePoint ask_at = deadline_after(now, kAskSystem);
   for (;;) {
     const std::uint64_t seen = wishes_.load();
     bool moved = look_at(awaited) || look_at_memory();
@@ -124,15 +134,22 @@ void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {
     if (now >= deadline) return;
     if (moved) {
       spin_end = deadline_after(now, kSpin);
+      yield_end = deadline_after(now, kYield);
       continue;
     }
     if (now < spin_end && may_spin()) continue;
+    if (now < yield_end && may_yield()) {
+      ::sched_yield();
+      continue;
+    }
     leader_sleeps_ = true;
     const bool nothing_new = wishes_ == seen && !operation.has_ended();
     if (nothing_new && look(deadline) && followers_ > 0) tell_waiters();
     leader_sleeps_ = false;
     if (operation.has_ended()) return;
-    spin_end = deadline_after(clock.now(), kSpin);
+    now = clock.now();
+    spin_end = deadline_after(now, kSpin);
+    yield_end = deadline_after(now, kYield);
   }
 }
 

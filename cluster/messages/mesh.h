@@ -79,6 +79,7 @@ class Mesh {
   bool look_at(Peer& peer);
   bool look_at_memory();
   bool may_spin() const;
+  static bool may_yield();
   /// Something that a thread waits for may have ended.
   void tell_waiters();
   void flush_for(Duration duration) noexcept;

@@ -17,6 +17,12 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::uint32_t kShortFront = 1024;
+// With what stands before it, one packet of a loopback device (65,483 bytes); more would cost a
+// second one for a few bytes.
+constexpr std::uint32_t kBestChunk = 65280;
+
+/// How long the next chunk of so many bytes is. A short one behind it would cost more.
+std::uint64_t chunk_of(std::uint64_t bytes) { return bytes <= kLongestChunk ? bytes : kBestChunk; }
 
 }  // namespace
 
@@ -27,7 +33,7 @@ std::size_t session_window(std::size_t num_connections) {
 SessionSender::SessionSender(std::size_t num_connections)
     : room_(session_window(num_connections)), bytes_(room_), lines_(num_connections) {}
 
-std::size_t SessionSender::take(std::span<const iovec> parts, std::size_t skip, std::size_t most,
+std::size_t SessionSender::take(std::span<const iovec> parts, std::size_t skip, Amount amount,
                                 bool lends) {
   std::size_t total = 0;
   for (const iovec& part : parts) {
@@ -35,7 +41,8 @@ std::size_t SessionSender::take(std::span<const iovec> parts, std::size_t skip, 
     skip -= skipped;
     const std::size_t rest = part.iov_len - skipped;
     const bool is_long = part.iov_len >= kLongPart;
-    const std::size_t count = std::min({rest, room_ - (taken_ - acked_), most - total});
+    const bool is_cut = is_long && amount == Amount::kChunk;
+    const std::size_t count = std::min(is_cut ? chunk_of(rest) : rest, room_ - (taken_ - acked_));
     const std::span bytes(static_cast<const std::byte*>(part.iov_base) + skipped, count);
     if (is_long && (skipped == 0 || lends)) end_chunk_at(taken_);
     if (is_long && lends) {
@@ -86,8 +93,7 @@ SessionSender::Piece& SessionSender::next_piece() {
   }
   while (!borders_.empty() && borders_.front() <= next_) borders_.pop_front();
   const std::uint64_t end = borders_.empty() ? taken_ : borders_.front();
-  const auto length =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(end - next_, kLongestChunk));
+  const auto length = static_cast<std::uint32_t>(chunk_of(end - next_));
   const auto [first, second] = bytes_.places(next_, length);
   pieces_.push_back({next_, length, crc32c_of(second, crc32c_of(first)), kNone});
   next_ += length;

@@ -28,19 +28,22 @@ std::size_t session_window(std::size_t num_connections);
 /// first one alone; with more than kStripedBytes all take turns. Chunks keep their borders when
 /// they are sent again. Offsets count the bytes of the stream from its start. One thread at a time.
 class SessionSender {
-  static constexpr std::size_t kNone = ~std::size_t{0};
-
  public:
   explicit SessionSender(std::size_t num_connections = 1);
-  /// Takes `most` bytes of `parts` after the first `skip`, as far as there is room. A part of
-  /// kLongPart bytes or more has chunks of its own, so that it may be read to its place.
-  std::size_t take(std::span<const iovec> parts, std::size_t skip = 0, std::size_t most = kNone) {
-    return take(parts, skip, most, false);
+  enum class Amount : std::uint8_t {
+    kAll,    // that there is room for
+    kChunk,  // of a long part at most one chunk: then it is on its way while the next is made
+  };
+  /// Copies `parts` after the first `skip` bytes. A part of kLongPart bytes or more has chunks of
+  /// its own, so that it may be read to its place.
+  std::size_t take(std::span<const iovec> parts, std::size_t skip = 0,
+                   Amount amount = Amount::kAll) {
+    return take(parts, skip, amount, false);
   }
   /// The same, and long parts are not copied: their memory stays as it is until all_returned() or
   /// take_back().
-  std::size_t lend(std::span<const iovec> parts, std::size_t skip, std::size_t most) {
-    return take(parts, skip, most, true);
+  std::size_t lend(std::span<const iovec> parts, std::size_t skip, Amount amount) {
+    return take(parts, skip, amount, true);
   }
   /// Whether nothing before this byte of the stream is lent.
   bool all_returned(std::uint64_t end) const { return end <= bytes_.first_lent(); }
@@ -74,6 +77,7 @@ class SessionSender {
  private:
   /// Below it several connections cost more than they bring (measured on loopback).
   static constexpr std::size_t kStripedBytes = std::size_t{256} << 10;
+  static constexpr std::size_t kNone = ~std::size_t{0};
   static constexpr std::size_t kTogether = 2;
 
   /// A part of the stream that has been a chunk.
@@ -96,7 +100,7 @@ class SessionSender {
     std::size_t num_bytes = 0;
   };
 
-  std::size_t take(std::span<const iovec> parts, std::size_t skip, std::size_t most, bool lends);
+  std::size_t take(std::span<const iovec> parts, std::size_t skip, Amount amount, bool lends);
   void end_chunk_at(std::uint64_t offset);
   bool has_data() const { return !again_.empty() || next_ < taken_; }
   /// Of those that are open and not within a chunk; kNone: there is none.

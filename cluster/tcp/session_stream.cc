@@ -29,12 +29,6 @@ std::int64_t milliseconds_since(TimePoint time) {
   return (Clock::system().now() - time) / std::chrono::milliseconds(1);
 }
 
-std::size_t num_bytes(std::span<const iovec> parts) {
-  std::size_t total = 0;
-  for (const iovec& part : parts) total += part.iov_len;
-  return total;
-}
-
 class SessionStream final : public ByteStream, private SignOfLife {
  public:
   explicit SessionStream(SessionParts parts)
@@ -148,18 +142,19 @@ class SessionStream final : public ByteStream, private SignOfLife {
     std::optional<Loss> lost;
   };
 
-  using Take = std::size_t (SessionSender::*)(std::span<const iovec>, std::size_t, std::size_t);
+  using Take = std::size_t (SessionSender::*)(std::span<const iovec>, std::size_t,
+                                              SessionSender::Amount);
 
   std::optional<std::size_t> take(std::span<const iovec> parts, Take how) {
     MutexLock lock(mutex_);
     step_if_down();
     if (ways_.is_gone() || receiver_.has_said_bye()) return std::nullopt;
-    // A chunk is on its way while the next one is made. Several connections share the chunks of
-    // what there is.
-    const std::size_t most = ways_.size() == 1 ? kLongestChunk : num_bytes(parts);
+    // Several connections share the chunks of what there is.
+    using Amount = SessionSender::Amount;
+    const Amount amount = ways_.size() == 1 ? Amount::kChunk : Amount::kAll;
     std::size_t total = 0;
     for (std::size_t count = 1; count > 0;) {
-      count = (sender_.*how)(parts, total, most);
+      count = (sender_.*how)(parts, total, amount);
       total += count;
       push();
     }

@@ -24,6 +24,7 @@ const CallPlan& CallPlans::plan_for(const Algorithm& algorithm, int rank, int si
                   .root = call.root,
                   .count = call.count,
                   .element_bytes = size_of(call.dtype),
+                  .segment_bytes = segment_bytes_,
                   .counts = call.counts,
                   .receive_counts = call.receive_counts};
   CallPlan plan{.schedule = make_schedule(algorithm, shape)};

@@ -13,6 +13,7 @@ namespace tutti::internal {
 /// Training makes the same calls in every step. Threads: one at a time.
 class CallPlans {
  public:
+  explicit CallPlans(std::size_t segment_bytes) : segment_bytes_(segment_bytes) {}
   /// Valid until the next call.
   const CallPlan& plan_for(const Algorithm& algorithm, int rank, int size,
                            const CollectiveCall& call);
@@ -33,6 +34,7 @@ class CallPlans {
     bool is_for(const Algorithm& other, const CollectiveCall& call) const;
   };
 
+  const std::size_t segment_bytes_;
   std::vector<std::unique_ptr<Entry>> entries_;
   std::size_t next_ = 0;  // to be replaced
 };

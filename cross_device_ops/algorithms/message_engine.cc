@@ -18,13 +18,20 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::string_view kAuto = "auto";
+constexpr std::string_view kInProcess = "in_process";
+// Two chunks of a TCP stream, each of them one packet of a loopback device. Measured with 2 ranks
+// at 4 MiB: 1100 us; 128 KiB 1190, 64 KiB 1250, 256 KiB 1310.
+constexpr std::size_t kNetworkSegmentBytes = 2 * 65280;
 constexpr auto kTimeToAsk = std::chrono::milliseconds(300);
 
 class MessageEngine final : public CollectiveEngine {
  public:
   /// `algorithm`: nullptr for auto.
   MessageEngine(RankLink link, const Algorithm* algorithm)
-      : link_(std::move(link)), algorithm_(algorithm), states_(link_) {}
+      : link_(std::move(link)),
+        algorithm_(algorithm),
+        states_(link_),
+        plans_(is_in_process() ? CallShape().segment_bytes : kNetworkSegmentBytes) {}
 
   int rank() const override { return link_.rank; }
   int size() const override { return link_.size(); }
@@ -45,6 +52,7 @@ class MessageEngine final : public CollectiveEngine {
   std::vector<std::string> whereabouts(TimePoint deadline) override;
 
  private:
+  bool is_in_process() const { return link_.transport->name() == kInProcess; }
   const Algorithm& algorithm_for(const CollectiveCall& call);
   void run_packed(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
   void run_flat(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
@@ -75,12 +83,11 @@ bool MessageEngine::supports(Collective collective, ReduceOp op, DType dtype) co
 
 const Algorithm& MessageEngine::algorithm_for(const CollectiveCall& call) {
   if (algorithm_ != nullptr) return *algorithm_;
-  const bool in_process = link_.transport->name() == "in_process";
   const AlgorithmQuery query{.collective = call.collective,
                              .size = size(),
                              .bytes = call.count * size_of(call.dtype),
                              .dtype = call.dtype,
-                             .medium = in_process ? Medium::kInProcess : Medium::kNetwork};
+                             .medium = is_in_process() ? Medium::kInProcess : Medium::kNetwork};
   const std::string_view chosen = chosen_name(query);
   choices_.note(query, chosen);
   return *find_algorithm(chosen);

@@ -176,7 +176,8 @@ void MessageRun::forget_ended_sends() {
 // Until the left neighbour's header has been seen, a rank waits for that as well: a mismatch may be
 // why the message does not come.
 void MessageRun::wait(Work& work) {
-  while (!verified_) {
+  // The header comes with what is waited for, or there is something else to look at.
+  while (!verified_ && header_work() != &work) {
     if (work.test()) return;
     if (look_at_header()) break;
     const TimePoint pause = deadline_after(Clock::system().now(), kHeaderInterval);

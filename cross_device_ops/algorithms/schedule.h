@@ -70,7 +70,7 @@ struct CallShape {
   int root = 0;
   std::size_t count = 0;          // as CollectiveHeader::count
   std::size_t element_bytes = 4;  // of one element
-  std::size_t segment_bytes = 128 * 1024;
+  std::size_t segment_bytes = 256 * 1024;
   std::span<const std::size_t> counts = {};          // see CollectiveCall
   std::span<const std::size_t> receive_counts = {};  // all_to_all
 

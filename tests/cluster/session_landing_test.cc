@@ -19,7 +19,6 @@ namespace session_landing_test {
 using internal::ChunkHeader;
 using internal::FileDescriptor;
 using internal::kChunkHeaderBytes;
-using internal::kLongestChunk;
 using internal::SessionReceiver;
 using internal::SessionSender;
 using Bytes = std::vector<std::byte>;
@@ -232,7 +231,7 @@ TEST(SessionLanding, WhatAnotherConnectionBroughtMeanwhileIsNotOverwritten) {
 /// One rank that sends messages, and one that reads them as an inbox does.
 struct Pair {
   Pair(std::size_t num_connections, std::uint64_t seed)
-      : sender(num_connections), reader(num_connections), dice(seed) {}
+      : sender(num_connections), reader(num_connections), dice(seed), lends(seed % 2 == 0) {}
 
   void push() {
     std::vector<const FileDescriptor*> sockets;
@@ -245,8 +244,9 @@ struct Pair {
                  std::size_t& written) {
     const iovec parts[] = {{const_cast<std::byte*>(front.data()), front.size()},
                            {const_cast<std::byte*>(body.data()), body.size()}};
-    const std::size_t most = dice.below(3) == 0 ? dice.below(100'000) + 1 : kLongestChunk;
-    written += sender.take(parts, written, most);
+    using Amount = SessionSender::Amount;
+    const Amount amount = dice.below(3) == 0 ? Amount::kAll : Amount::kChunk;
+    written += lends ? sender.lend(parts, written, amount) : sender.take(parts, written, amount);
     push();
   }
   void disturb() {
@@ -256,6 +256,11 @@ struct Pair {
     reader.receiver.restart(connection);
     sender.restart(connection, reader.receiver.received());
     push();
+  }
+  /// The sender wants to use its memory for something else.
+  void reclaim(Bytes& memory) {
+    sender.take_back(~std::uint64_t{0});
+    std::ranges::fill(memory, kUntouched);
   }
   /// The place may be changed for another one, in the middle.
   void receive(Bytes& place, std::size_t& count) {
@@ -273,6 +278,7 @@ struct Pair {
   SessionSender sender;
   Reader reader;
   Dice dice;
+  const bool lends;
 };
 
 TEST(SessionLanding, MessagesArriveWholeWhateverIsCutMovedAndBroken) {
@@ -281,12 +287,14 @@ TEST(SessionLanding, MessagesArriveWholeWhateverIsCutMovedAndBroken) {
     for (int message = 0; message < 6; ++message) {
       const Bytes front = payload_of(20 + pair.dice.below(200), seed + 1);
       const Bytes body = payload_of(pair.dice.below(400'000), seed + 2);
+      Bytes memory = body;  // the sender's
       const std::size_t total = front.size() + body.size();
       Bytes place_of_front(front.size()), place_of_body(body.size(), kUntouched);
       std::size_t written = 0, in_front = 0, in_body = 0;
       for (int turns = 0; in_front + in_body < total; ++turns) {
         ASSERT_LT(turns, 100'000) << "seed " << seed;
-        if (written < total) pair.send_some(front, body, written);
+        if (written < total) pair.send_some(front, memory, written);
+        if (written == total && pair.dice.below(30) == 0) pair.reclaim(memory);
         if (pair.dice.below(40) == 0) pair.disturb();
         pair.push();
         if (in_front < front.size()) {
@@ -298,6 +306,8 @@ TEST(SessionLanding, MessagesArriveWholeWhateverIsCutMovedAndBroken) {
       }
       ASSERT_TRUE(place_of_front == front) << "seed " << seed;
       ASSERT_TRUE(place_of_body == body) << "seed " << seed;
+      pair.push();  // the peer has said that it has all
+      ASSERT_TRUE(pair.sender.all_returned(pair.reader.receiver.received())) << "seed " << seed;
     }
   }
 }
