@@ -78,6 +78,7 @@ ServerLink::Lane& ServerLink::lane_of_thread() {
 void ServerLink::change(Operation operation) {
   MutexLock lock(mutex_);
   Lane& lane = lane_of_thread();
+  if (lane.gathered.empty()) lane.gathered.reserve(lane.num_sent_last);
   lane.gathered_bytes += bytes_of(operation);
   lane.gathered.push_back(std::move(operation));
   if (lane.gathered_bytes >= kMostGatheredBytes || lane.gathered.size() >= kMostGathered) {
@@ -90,6 +91,7 @@ void ServerLink::send(Lane& lane) {
   OperationBatch batch = batch_of(lane);
   for (const Operation& each : lane.gathered) lane.next_ordinal += changes_values(each) ? 1 : 0;
   const std::uint64_t first = batch.first_ordinal;
+  lane.num_sent_last = lane.gathered.size();
   batch.operations = std::exchange(lane.gathered, {});
   lane.gathered_bytes = 0;
   lane.under_way.push_back({service_->start(std::move(batch)), first});

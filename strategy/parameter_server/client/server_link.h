@@ -55,6 +55,7 @@ class ServerLink {
     UpdateOrigin origin = {};
     std::uint64_t next_ordinal = 0;
     std::vector<Operation> gathered = {};
+    std::size_t num_sent_last = 0;  // as many come again
     std::size_t gathered_bytes = 0;
     std::deque<Message> under_way = {};
   };

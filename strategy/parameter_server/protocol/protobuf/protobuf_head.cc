@@ -248,7 +248,13 @@ class InArena {
   Message& operator*() { return *message_; }
 
  private:
-  google::protobuf::Arena arena_;
+  static google::protobuf::ArenaOptions in_large_blocks() {
+    google::protobuf::ArenaOptions options;
+    options.start_block_size = std::size_t{4} << 10;
+    options.max_block_size = std::size_t{256} << 10;
+    return options;
+  }
+  google::protobuf::Arena arena_{in_large_blocks()};
   Message* const message_ = google::protobuf::Arena::CreateMessage<Message>(&arena_);
 };
 
