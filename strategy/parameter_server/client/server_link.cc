@@ -133,6 +133,16 @@ std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads,
   return parts;
 }
 
+/// They are answered in their order: who waits for the last one wakes once. What it throws is thrown
+/// again by whoever asks it in its turn.
+void ServerLink::wait_for_last(const std::deque<Message>& messages, TimePoint deadline) {
+  if (messages.size() < 2) return;
+  try {
+    (void)messages.back().answers->wait(deadline);
+  } catch (const Error&) {
+  }
+}
+
 void ServerLink::settle(TimePoint deadline) {
   std::vector<std::pair<std::pair<UpdateStream, int>, std::deque<Message>>> under_way;
   {
@@ -147,6 +157,7 @@ void ServerLink::settle(TimePoint deadline) {
   std::exception_ptr first;
   for (const auto& [key, messages] : under_way) {
     bool has_failed = false;
+    wait_for_last(messages, deadline);
     for (const Message& each : messages) {
       try {
         (void)each.answers->wait(deadline);

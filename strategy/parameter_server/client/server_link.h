@@ -62,6 +62,7 @@ class ServerLink {
   Lane& lane_of_thread() TUTTI_REQUIRES(mutex_);
   void send(Lane& lane) TUTTI_REQUIRES(mutex_);
   static OperationBatch batch_of(const Lane& lane);
+  static void wait_for_last(const std::deque<Message>& messages, TimePoint deadline);
   void go_back(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal);
 
   const std::shared_ptr<VariableService> service_;
