@@ -250,8 +250,7 @@ class InArena {
  private:
   static google::protobuf::ArenaOptions in_large_blocks() {
     google::protobuf::ArenaOptions options;
-    options.start_block_size = std::size_t{4} << 10;
-    options.max_block_size = std::size_t{256} << 10;
+    options.max_block_size = std::size_t{64} << 10;  // the first ones are small
     return options;
   }
   google::protobuf::Arena arena_{in_large_blocks()};
