@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x31637074;  // "tpc1"
 constexpr std::size_t kMostAtOnce = std::size_t{2} << 20;
-constexpr std::size_t kMostPlaces = 64;
+constexpr std::size_t kMostPlaces = 256;
 
 std::size_t num_pieces(std::size_t payload) { return (payload + kPieceBytes - 1) / kPieceBytes; }
 

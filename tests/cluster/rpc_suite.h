@@ -95,6 +95,21 @@ TYPED_TEST_P(RpcSuite, PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64
                [&] { (void)payload_range(answer, 1, all.size()); });
 }
 
+TYPED_TEST_P(RpcSuite, ThousandsOfSmallPiecesBetweenLargeOnesComeWhole) {
+  Handler handler;
+  const auto server = this->serve(handler);
+  const auto client = this->connect(*server);
+  Packet request = packet("pieces");
+  for (unsigned i = 0; i < 3000; ++i) {
+    const bool is_large = i % 700 == 699;  // small ones in a row are more than a message holds
+    const std::size_t size = is_large ? (1 << 20) + 64 * i : 64 * (i * 37 % 150 + 1);
+    request.payload.push_back(shared(pattern(size, i)));
+  }
+  request.payload.push_back(shared(pattern(11, 9)));
+  const Packet answer = client->call(request, late());
+  EXPECT_TRUE(all_of(answer) == all_of(request));
+}
+
 TYPED_TEST_P(RpcSuite, CallsUnderWayAreAnsweredInAnyOrder) {
   Keeper keeper;
   Handler handler(keeper.take());
@@ -360,7 +375,8 @@ TYPED_TEST_P(RpcSuite, AServerThatNeverComesIsNamed) {
 
 REGISTER_TYPED_TEST_SUITE_P(
     RpcSuite, HeadsAndPayloadsOfAllLengthsComeBack,
-    PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64, CallsUnderWayAreAnsweredInAnyOrder,
+    PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64,
+    ThousandsOfSmallPiecesBetweenLargeOnesComeWhole, CallsUnderWayAreAnsweredInAnyOrder,
     CallsOfAClientComeInTheirOrderOneAtATime, ClientsAreServedAtOnceAndKnownByNameAndNumber,
     ErrorsArriveWithTheirCodeAndTheServersName, AnAnswerAfterTheDeadlineCanStillBeTaken,
     WhoLeavesIsToldToTheHandlerAfterItsCalls, AllCallsCanBeEndedAtOnce,

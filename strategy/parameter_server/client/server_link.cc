@@ -78,6 +78,7 @@ ServerLink::Lane& ServerLink::lane_of_thread() {
 void ServerLink::change(Operation operation) {
   MutexLock lock(mutex_);
   Lane& lane = lane_of_thread();
+  if (lane.gathered.empty()) lane.gathered.reserve(lane.num_sent_last);
   lane.gathered_bytes += bytes_of(operation);
   lane.gathered.push_back(std::move(operation));
   if (lane.gathered_bytes >= kMostGatheredBytes || lane.gathered.size() >= kMostGathered) {
@@ -90,6 +91,7 @@ void ServerLink::send(Lane& lane) {
   OperationBatch batch = batch_of(lane);
   for (const Operation& each : lane.gathered) lane.next_ordinal += changes_values(each) ? 1 : 0;
   const std::uint64_t first = batch.first_ordinal;
+  lane.num_sent_last = lane.gathered.size();
   batch.operations = std::exchange(lane.gathered, {});
   lane.gathered_bytes = 0;
   lane.under_way.push_back({service_->start(std::move(batch)), first});
@@ -131,6 +133,16 @@ std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads,
   return parts;
 }
 
+/// They are answered in their order: who waits for the last one wakes once. What it throws is thrown
+/// again by whoever asks it in its turn.
+void ServerLink::wait_for_last(const std::deque<Message>& messages, TimePoint deadline) {
+  if (messages.size() < 2) return;
+  try {
+    (void)messages.back().answers->wait(deadline);
+  } catch (const Error&) {
+  }
+}
+
 void ServerLink::settle(TimePoint deadline) {
   std::vector<std::pair<std::pair<UpdateStream, int>, std::deque<Message>>> under_way;
   {
@@ -145,6 +157,7 @@ void ServerLink::settle(TimePoint deadline) {
   std::exception_ptr first;
   for (const auto& [key, messages] : under_way) {
     bool has_failed = false;
+    wait_for_last(messages, deadline);
     for (const Message& each : messages) {
       try {
         (void)each.answers->wait(deadline);

@@ -55,12 +55,14 @@ class ServerLink {
     UpdateOrigin origin = {};
     std::uint64_t next_ordinal = 0;
     std::vector<Operation> gathered = {};
+    std::size_t num_sent_last = 0;  // as many come again
     std::size_t gathered_bytes = 0;
     std::deque<Message> under_way = {};
   };
   Lane& lane_of_thread() TUTTI_REQUIRES(mutex_);
   void send(Lane& lane) TUTTI_REQUIRES(mutex_);
   static OperationBatch batch_of(const Lane& lane);
+  static void wait_for_last(const std::deque<Message>& messages, TimePoint deadline);
   void go_back(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal);
 
   const std::shared_ptr<VariableService> service_;

@@ -129,6 +129,7 @@ void VariableStore::run(const OperationBatch& batch, Call& call) {
 
 CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num_applied_before,
                                   Call& call) {
+  ask_for_shards(batch);
   const BatchLookups lookups{
       [this](ShardId id) { return find_shard(id); },
       [this](const std::string& description) { return find_rule(description); }, first_version_};
@@ -316,6 +317,23 @@ void VariableStore::fail_if_broken() const {
   fail(ErrorCode::kDataLoss,
        "a batch was applied in part, because an update failed that had passed all checks (",
        why_broken_, "); the values are not whole any more; expected a restart from a checkpoint");
+}
+
+/// Many shards are in no cache: asked for one after the other, each would be waited for.
+void VariableStore::ask_for_shards(const OperationBatch& batch) const {
+  constexpr std::size_t kWorthIt = 16;
+  if (batch.operations.size() < kWorthIt) return;
+  const MutexLock lock(mutex_);
+  for (const Operation& operation : batch.operations) {
+    const auto* const update = std::get_if<UpdateShard>(&operation);
+    const auto* const read = std::get_if<ReadShard>(&operation);
+    const auto* const assign = std::get_if<AssignShard>(&operation);
+    const ShardId id = update ? update->shard : read ? read->shard : assign ? assign->shard : 0;
+    if (const auto found = shards_.find(id); found != shards_.end()) {
+      __builtin_prefetch(found->second.get());
+      __builtin_prefetch(&found->second->value);
+    }
+  }
 }
 
 std::shared_ptr<StoredShard> VariableStore::find_shard(ShardId id) const {

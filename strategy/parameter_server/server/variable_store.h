@@ -105,6 +105,7 @@ class VariableStore final : public VariableService {
   void count_reads(std::uint64_t num_reads, std::uint64_t num_unchanged);
   void count_staleness(const UpdateShard& update, std::uint64_t version);
   std::shared_ptr<StoredShard> find_shard(ShardId id) const;
+  void ask_for_shards(const OperationBatch& batch) const;
   std::shared_ptr<const UpdateRule> find_rule(const std::string& description);
   std::vector<std::shared_ptr<StoredShard>> all_shards() const;
   void fail_if_broken() const TUTTI_REQUIRES(mutex_);

@@ -38,7 +38,7 @@ bool lies_in(const Tensor& tensor, const SharedBytes& bytes) {
          tensor.bytes().data() < bytes.bytes.data() + bytes.bytes.size();
 }
 
-TEST(BatchEncoding, LargeTensorsStayWhereTheyWereReceived) {
+TEST(BatchEncoding, TensorsOfABatchStayWhereTheyWereReceived) {
   const Tensor large = Tensor::full({40000}, 1.5), small = Tensor::full({10000}, 2.5);
   for (const HeadFormat format : head_formats()) {
     OperationBatch batch;
@@ -52,8 +52,12 @@ TEST(BatchEncoding, LargeTensorsStayWhereTheyWereReceived) {
     };
     const OperationBatch decoded = decode_batch(*received);
     EXPECT_TRUE(lies_in(assigned(decoded, 0), payload));
-    // Kept, it would keep five times its memory.
-    EXPECT_FALSE(lies_in(assigned(decoded, 1), payload));
+    EXPECT_TRUE(lies_in(assigned(decoded, 1), payload));
+    // A variable that takes it over does not keep five times its memory.
+    VariableComponent component(Tensor::zeros({10000}), Device{});
+    component.assign(AssignOp::kAssign, assigned(decoded, 1));
+    EXPECT_FALSE(lies_in(component.read(), payload));
+    expect_same_bits(component.read(), small);
     // In the memory of somebody else who may not know that it is shared, or in pieces.
     const auto bytes =
         std::make_shared<std::vector<std::byte>>(payload.bytes.begin(), payload.bytes.end());
@@ -65,6 +69,19 @@ TEST(BatchEncoding, LargeTensorsStayWhereTheyWereReceived) {
     received.reset();
     expect_same_bits(assigned(decoded, 0), large);
     expect_same_bits(assigned(decoded, 1), small);
+  }
+}
+
+TEST(BatchEncoding, OfAnswersLargeTensorsAloneStayWhereTheyWereReceived) {
+  const Tensor large = Tensor::full({40000}, 1.5), small = Tensor::full({10000}, 2.5);
+  for (const HeadFormat format : head_formats()) {
+    const Packet sent = encode(std::vector<OperationAnswer>{{large}, {small}}, format);
+    const SharedBytes payload = internal::copied(sent.payload);
+    const auto decoded = decode_answers({sent.head, {payload}});
+    EXPECT_TRUE(lies_in(*decoded[0].value, payload));
+    // Programs keep what they read: it would keep five times its memory.
+    EXPECT_FALSE(lies_in(*decoded[1].value, payload));
+    expect_same_bits(*decoded[1].value, small);
   }
 }
 

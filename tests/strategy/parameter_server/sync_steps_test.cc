@@ -13,6 +13,7 @@
 #include "tutti/optimizer/sgd.h"
 #include "tutti/optimizer/update_rule_spec.h"
 #include "tutti/tensor/ops/random_ops.h"
+#include "tutti/tensor/tensor_in_buffer.h"
 
 namespace tutti {
 namespace {
@@ -49,6 +50,21 @@ struct Job {
   std::vector<Client> clients;
   const ShardId id = whole("w", kShape).id();
 };
+
+TEST(SyncSteps, AHeldGradientKeepsNothingOfTheBatchBesides) {
+  Job job(2);
+  const BufferRef buffer = BufferRef::allocate(std::size_t{1} << 20);
+  std::ranges::fill(std::span(buffer->data(), buffer->size()), std::byte{0});
+  UpdateShard update = update_of(0, 0, 2, 2);
+  update.gradient = tensor_in_buffer(buffer, 4096, kShape, DType::kFloat32);
+  job.clients[0].call({update});
+  update.gradient = Tensor();
+  EXPECT_TRUE(buffer.unique());
+  job.clients[1].call({update_of(1, 0, 2, 2)});
+  Variable expected(Tensor::zeros(kShape));
+  expected.storage().update(SgdRule(), {}, gradient_of(1, 0), {.learning_rate = 1.0});
+  expect_same_bits(job.read(), expected.value());
+}
 
 TEST(SyncSteps, TheSumIsThatOfTheCanonicalTreeInAnyOrderOfArrival) {
   constexpr int kRanks = 5;

@@ -248,7 +248,12 @@ class InArena {
   Message& operator*() { return *message_; }
 
  private:
-  google::protobuf::Arena arena_;
+  static google::protobuf::ArenaOptions in_large_blocks() {
+    google::protobuf::ArenaOptions options;
+    options.max_block_size = std::size_t{64} << 10;  // the first ones are small
+    return options;
+  }
+  google::protobuf::Arena arena_{in_large_blocks()};
   Message* const message_ = google::protobuf::Arena::CreateMessage<Message>(&arena_);
 };
 

@@ -1,0 +1,54 @@
+// Looking again: it ends with the condition or in time, and is given up where it was in vain.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/spinning.h"
+
+#include <gtest/gtest.h>
+
+namespace tutti {
+namespace {
+
+TEST(SpinningTest, WhatIsReadyIsSeenAtOnce) {
+  SpinningHabit habit;
+  int looks = 0;
+  EXPECT_TRUE(spin_for(std::chrono::seconds(10), habit, [&] { return ++looks == 1; }));
+  EXPECT_EQ(looks, 1);
+}
+
+TEST(SpinningTest, WhatNeverComesIsNotWaitedForForLong) {
+  SpinningHabit habit;
+  const TimePoint begin = Clock::system().now();
+  EXPECT_FALSE(spin_for(std::chrono::microseconds(50), habit, [] { return false; }));
+  EXPECT_LT(seconds_between(begin, Clock::system().now()), 10.0);
+}
+
+TEST(SpinningTest, AfterSpinningInVainTheNextWaitsDoNot) {
+  SpinningHabit habit;
+  EXPECT_TRUE(habit.worth_it());
+  habit.learn(true);
+  for (int i = 0; i < 7; ++i) EXPECT_FALSE(habit.worth_it()) << i;
+  EXPECT_TRUE(habit.worth_it());
+  habit.learn(true);  // again: three times as many
+  for (int i = 0; i < 23; ++i) EXPECT_FALSE(habit.worth_it()) << i;
+  EXPECT_TRUE(habit.worth_it());
+  habit.learn(false);
+  EXPECT_TRUE(habit.worth_it());
+}
+
+TEST(SpinningTest, TheHabitIsBounded) {
+  SpinningHabit habit;
+  for (int i = 0; i < 100; ++i) habit.learn(true);
+  int skipped = 0;
+  while (!habit.worth_it()) ++skipped;
+  EXPECT_EQ(skipped, 511);
+}
+
+TEST(SpinningTest, LooksOnceWhereItWasInVain) {
+  SpinningHabit habit;
+  habit.learn(true);
+  int looks = 0;
+  EXPECT_FALSE(spin_for(std::chrono::seconds(10), habit, [&] { return ++looks > 1; }));
+  EXPECT_EQ(looks, 1);
+}
+
+}  // namespace
+}  // namespace tutti
