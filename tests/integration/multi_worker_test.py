@@ -15,7 +15,9 @@ import sys
 import tempfile
 
 COMPARED = ("losses_hex", "weights_hash", "slots_hash")
-FLAGS = ["--batch-size", "130", "--train-examples", "1000", "--regularized", "--seed", "1", "--epochs", "1000"]
+# Epochs of 8 steps, with a short evaluation: nothing that is compared depends on it.
+FLAGS = ["--batch-size", "130", "--train-examples", "1000", "--test-examples", "1000", "--regularized", "--seed", "1",
+         "--epochs", "1000"]
 
 # Name, replicas in all, devices of each worker, further flags.
 RUNS = [
@@ -97,10 +99,10 @@ def run_mirrored(program, replicas, flags, folder, timeout=300):
         return json.load(file)
 
 
-def compare(name, reference, replicas, got):
-    """Prints a line; 1 when they differ."""
+def compare(name, reference, replicas, got, strategy="multi_worker_mirrored"):
+    """Prints a line; 1 when they differ, or `got` is not of so many replicas of `strategy`."""
     differing = [key for key in COMPARED if reference[key] != got[key]]
-    if got["num_replicas"] != replicas or got["strategy"] != "multi_worker_mirrored":
+    if got["num_replicas"] != replicas or got["strategy"] != strategy:
         differing.append(f"{got['num_replicas']} replicas of {got['strategy']}")
     print(f"  {'same' if not differing else 'DIFFERENT':9} {got['weights_hash']}  {name}"
           f"{': ' if differing else ''}{', '.join(differing)}", flush=True)
