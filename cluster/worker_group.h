@@ -52,7 +52,8 @@ class WorkerGroup {
   int num_workers() const { return static_cast<int>(tasks_.size()); }
   /// "worker 2", as the cluster calls it.
   std::string name_of(int worker) const;
-  /// nullptr for a process alone, and for those that MPI connects.
+  /// nullptr for a process alone, and for those that MPI connects over machines without
+  /// TUTTI_CONTROL.
   ControlClient* control() const { return plane_.client.get(); }
 
   /// Whether this process takes the place of one that died while the others went on.
@@ -93,6 +94,7 @@ class WorkerGroup {
   WorkerGroup(Private, std::vector<MemberTask> tasks, int worker);
 
  private:
+  JoinOptions join_options(const WorkerGroupOptions& options) const;
   void join_job(const WorkerGroupOptions& options);
   void join_mpi(const WorkerGroupOptions& options);
   bool has_addresses() const;
