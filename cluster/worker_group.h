@@ -17,6 +17,7 @@
 
 namespace tutti {
 
+/// How the workers of a job find, reach and watch each other.
 struct WorkerGroupOptions {
   /// How long the workers wait for each other at the start.
   Duration join_timeout = std::chrono::seconds(300);
