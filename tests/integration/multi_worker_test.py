@@ -134,7 +134,8 @@ def main():
             failures += compare(name, references[replicas], replicas, got)
         if arguments.keras:
             # compile and fit: no example is read twice, and one worker alone prints.
-            few = ["--batch-size", "250", "--seed", "1", "--epochs", "1", "--steps", "20"]
+            few = ["--batch-size", "250", "--seed", "1", "--epochs", "1", "--steps", "20",
+                   "--test-examples", "1003"]  # a ragged last batch
             reference = run_mirrored(arguments.keras, 2, few, folder)
             got = run_workers(arguments.keras, ["cpu:0", "cpu:0"], few, folder)
             failures += compare("2 processes, compile and fit", reference, 2, got)

@@ -156,7 +156,7 @@ def kill_custom_loop(arguments, flags, calm, folder, chance, kills, checkpoints=
 
 def kill_fit(arguments, folder, chance):
     """The same program text as without recovery: fit() does it, and BackupAndRestore when all are killed."""
-    flags = ["--batch-size", "32", "--steps", "400", "--seed", "1"]
+    flags = ["--batch-size", "32", "--steps", "400", "--seed", "1", "--test-examples", "1000"]
     calm = workers_of.run_mirrored(arguments.fit, arguments.workers, flags, folder)
     checkpoints = os.path.join(folder, "of-fit")
     run = Launched(arguments, arguments.fit, flags + ["--checkpoint-dir", checkpoints], folder)
