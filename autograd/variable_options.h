@@ -18,6 +18,7 @@ enum class VariableAggregation { kNone = 0, kSum = 1, kMean = 2, kOnlyFirstRepli
 std::ostream& operator<<(std::ostream& out, VariableSynchronization synchronization);
 std::ostream& operator<<(std::ostream& out, VariableAggregation aggregation);
 
+/// How a variable is called, trained and kept equal over replicas: the arguments of tf.Variable.
 struct VariableOptions {
   std::string name = "";  // empty: "variable_<number>"
   /// Default: true for floating types, except ON_READ variables.

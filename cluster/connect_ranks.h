@@ -14,6 +14,8 @@ namespace tutti {
 
 inline constexpr int kMostTcpConnections = 16;
 
+/// How ranks find and reach each other. `way`, `tcp_connections`, `key_prefix`, `secret` and
+/// `job_id` are the same on all ranks; addresses and times are each rank's own.
 struct ConnectOptions {
   /// kAuto: shared memory with ranks of the same machine, user and network namespace, if there is
   /// memory for it; TCP with the others. The other two force one of them.

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "tutti/cluster/control/communicator_progress.h"
+#include "tutti/cluster/control/meet_for_job.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/mpi/mpi_transport.h"
 #include "tutti/cluster/multi_worker_util.h"
@@ -208,32 +209,46 @@ std::shared_ptr<WorkerGroup> WorkerGroup::join(const ClusterResolver& resolver,
   return group;
 }
 
-/// MPI's launchers do not say where the processes are: their messages go by MPI, and the launcher
-/// watches them and ends the job when one dies.
+/// MPI's launchers do not say where the processes are: their messages go by MPI, by which they also
+/// learn where the control server is. A launcher ends the job when a process dies; it does not see
+/// that one is stopped or stuck.
 void WorkerGroup::join_mpi(const WorkerGroupOptions& options) {
   transport_ = mpi_transport({.name = "workers", .timeout = options.join_timeout});
-  if (transport_->size() == num_workers() && transport_->rank() == worker_) {
-    log_info(concat("workers: rank ", worker_, " of ", num_workers(), ": all by MPI"));
-    return;
+  if (transport_->size() != num_workers() || transport_->rank() != worker_) {
+    fail(ErrorCode::kFailedPrecondition, "workers: this is worker ", worker_, " of ", num_workers(),
+         ", but rank ", transport_->rank(), " of ", transport_->size(),
+         " of the MPI job; expected the same; try TF_CONFIG with the addresses of the workers");
   }
-  fail(ErrorCode::kFailedPrecondition, "workers: this is worker ", worker_, " of ", num_workers(),
-       ", but rank ", transport_->rank(), " of ", transport_->size(),
-       " of the MPI job; expected the same; try TF_CONFIG with the addresses of the workers");
+  const auto meeting = tutti::make_communicator(
+      Group{.world_size = num_workers(),
+            .first_rank = worker_,
+            .local_devices = {Device{}},
+            .transport = mpi_transport({.name = "control", .timeout = options.join_timeout})},
+      {.timeout = options.join_timeout});
+  plane_ = meet_for_job(tasks_, *meeting, join_options(options));
+  if (plane_.client && !alarm_->watch(transport_, 0)) {
+    fail(ErrorCode::kUnavailable, "connecting the workers: another one was lost meanwhile");
+  }
+  log_info(concat("workers: rank ", worker_, " of ", num_workers(), ": all by MPI"));
 }
 
 bool WorkerGroup::has_addresses() const {
   return std::ranges::none_of(tasks_, [](const MemberTask& task) { return task.address.empty(); });
 }
 
-void WorkerGroup::join_job(const WorkerGroupOptions& options) {
-  connect_ = connect_options(options, tasks_[static_cast<std::size_t>(worker_)].address);
+JoinOptions WorkerGroup::join_options(const WorkerGroupOptions& options) const {
   JoinOptions join = options.join;
   // A step may take long; collectives have deadlines of their own.
   join.health.abort_stuck_after = std::max<Duration>(join.health.abort_stuck_after, kLongestStep);
   join.client.timeout = options.join_timeout;
   join.client.progress = progress_;
   join.client.on_verdict = [alarm = alarm_](const Verdict& verdict) { alarm->raise(verdict); };
-  plane_ = tutti::join_job(tasks_, static_cast<std::size_t>(worker_), join);
+  return join;
+}
+
+void WorkerGroup::join_job(const WorkerGroupOptions& options) {
+  connect_ = connect_options(options, tasks_[static_cast<std::size_t>(worker_)].address);
+  plane_ = tutti::join_job(tasks_, static_cast<std::size_t>(worker_), join_options(options));
   is_replacement_ =
       plane_.client->self().incarnation > 0 && plane_.client->get(kConnectedKey).has_value();
   if (is_replacement_) return;
@@ -294,10 +309,10 @@ bool WorkerGroup::has_lost_a_worker(Duration patience) const {
 
 void WorkerGroup::reconnect(TimePoint deadline) {
   progress_->forget_ended();
-  if (!plane_.client) {
+  if (!has_addresses()) {
     fail(ErrorCode::kFailedPrecondition,
-         "workers: MPI cannot connect processes anew; expected a job with a control server; try "
-         "tutti run");
+         "workers: MPI cannot connect processes anew; expected workers with addresses; try tutti "
+         "run");
   }
   connect(deadline);
   is_replacement_ = false;

@@ -17,6 +17,7 @@
 
 namespace tutti {
 
+/// How the workers of a job find, reach and watch each other.
 struct WorkerGroupOptions {
   /// How long the workers wait for each other at the start.
   Duration join_timeout = std::chrono::seconds(300);
@@ -52,7 +53,8 @@ class WorkerGroup {
   int num_workers() const { return static_cast<int>(tasks_.size()); }
   /// "worker 2", as the cluster calls it.
   std::string name_of(int worker) const;
-  /// nullptr for a process alone, and for those that MPI connects.
+  /// nullptr for a process alone, and for those that MPI connects over machines without
+  /// TUTTI_CONTROL.
   ControlClient* control() const { return plane_.client.get(); }
 
   /// Whether this process takes the place of one that died while the others went on.
@@ -93,6 +95,7 @@ class WorkerGroup {
   WorkerGroup(Private, std::vector<MemberTask> tasks, int worker);
 
  private:
+  JoinOptions join_options(const WorkerGroupOptions& options) const;
   void join_job(const WorkerGroupOptions& options);
   void join_mpi(const WorkerGroupOptions& options);
   bool has_addresses() const;

@@ -51,6 +51,7 @@ struct ConstElements {
   std::size_t num_bytes() const { return count * size_of(dtype); }
 };
 
+/// The same, to be written. Not owned: they must outlive the call, of a started one its handle.
 struct Elements {
   std::byte* data = nullptr;
   std::size_t count = 0;  // elements

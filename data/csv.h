@@ -27,6 +27,8 @@ struct CsvColumn {
   std::optional<std::int64_t> unknown_value = {};
 };
 
+/// What the fields of a file mean: names, types, quotes, missing values. Checked by csv_dataset()
+/// (kInvalidArgument).
 struct CsvOptions {
   /// The first record of each file holds the names of the columns; all files must have the same.
   bool header = true;

@@ -20,6 +20,7 @@ enum class LabelMode { kInt, kBinary, kCategorical, kNone };
 /// The part of the pictures that is read.
 enum class Subset { kAll, kTraining, kValidation };
 
+/// What image_folder() reads and in which form: keras.utils.image_dataset_from_directory.
 struct ImageFolderOptions {
   ImageSize image_size = {256, 256};
   /// kGrayscale, kRgb or kRgba: all pictures get the same.

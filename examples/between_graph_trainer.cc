@@ -7,9 +7,9 @@
 // In one command:            tutti run --workers 2 --ps 2 -- between_graph_trainer
 // Without either:            one worker and a server in this process.
 #include <cstdio>
-#include <sstream>
 
 #include "examples/common/example_options.h"
+#include "examples/common/task_flags.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -17,31 +17,11 @@ using namespace tutti::examples;
 
 namespace {
 
-struct TaskOptions {
-  std::string ps_hosts, worker_hosts, job_name;
-  std::int64_t task_index = 0, train_steps = 200;
+struct TrainerOptions {
+  std::int64_t train_steps = 200;
   bool sync = false;
   double learning_rate = 0.1, min_accuracy = 0.0;
 };
-
-std::vector<std::string> split(const std::string& hosts) {
-  std::vector<std::string> result;
-  std::istringstream in(hosts);
-  for (std::string host; std::getline(in, host, ',');) result.push_back(host);
-  return result;
-}
-
-std::unique_ptr<ClusterResolver> make_resolver(const TaskOptions& task) {
-  if (task.job_name.empty()) {
-    if (task.ps_hosts.empty() && task.worker_hosts.empty()) return resolver_from_environment();
-    fail(ErrorCode::kInvalidArgument, "--ps_hosts, --worker_hosts: expected --job_name, too");
-  }
-  const ClusterSpec cluster({{"ps", split(task.ps_hosts)}, {"worker", split(task.worker_hosts)}});
-  StaticResolverOptions self;
-  self.task_type = task.job_name;
-  self.task_id = static_cast<int>(task.task_index);
-  return std::make_unique<StaticResolver>(cluster, self);
-}
 
 // What the servers saw: printed by the worker that evaluates.
 void print_statistics(ParameterServerStrategy& strategy) {
@@ -54,20 +34,17 @@ void print_statistics(ParameterServerStrategy& strategy) {
 }
 
 double test_accuracy(const Sequential& model, const std::string& data_dir) {
-  std::int64_t num_right = 0, num_rows = 0;
-  for (const auto& batch : load_mnist(data_dir, Split::kTest).batch(500)) {
-    const Tensor labels = cast(batch[1], DType::kInt64);
-    const Tensor hits = equal(argmax(model(batch[0]), 1), labels);
-    num_right += reduce_sum(cast(hits, DType::kInt64)).item_int();
-    num_rows += labels.num_elements();
-  }
-  return static_cast<double>(num_right) / static_cast<double>(num_rows);
+  const Dataset all = load_mnist(data_dir, Split::kTest).batch(10'000);  // in one batch
+  const Element test = *all.begin();
+  const Tensor hits = equal(argmax(model(test[0]), 1), cast(test[1], DType::kInt64));
+  return reduce_mean(cast(hits, DType::kFloat64)).item_double();
 }
 
-int train(const ClusterResolver& resolver, const ExampleOptions& options, const TaskOptions& task) {
+int train(const ClusterResolver& resolver, const ExampleOptions& options,
+          const TrainerOptions& trainer) {
   ParameterServerOptions servers;
   servers.local.devices = options.devices;
-  servers.update_mode = parse_update_mode(task.sync ? "sync_replicas" : options.update_mode);
+  servers.update_mode = parse_update_mode(trainer.sync ? "sync_replicas" : options.update_mode);
   servers.staleness = static_cast<int>(options.staleness);
   servers.replicas_to_aggregate = static_cast<int>(options.replicas_to_aggregate);
   ParameterServerStrategy strategy(resolver, servers);
@@ -86,7 +63,7 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options, const 
 
   const auto scope = strategy.scope();
   Sequential model(Input{{28, 28, 1}}, Flatten(), Dense(64, {.activation = "relu"}), Dense(10));
-  Sgd optimizer(model.trainable_variables(), {.learning_rate = task.learning_rate});
+  Sgd optimizer(model.trainable_variables(), {.learning_rate = trainer.learning_rate});
   const Variable& global_step = optimizer.iterations();  // on a server, of all workers
 
   // One worker's batch is a step, unless the servers add up those of several.
@@ -99,15 +76,15 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options, const 
     const Tensor loss = compute_average_loss(per_example, batch.global_rows() * batches_per_step);
     // Read behind the weights, in the same step: a gradient for a step after the last one would
     // wait for workers that have ended.
-    if (global_step.value().item_int() < task.train_steps) optimizer.minimize(tape, loss);
+    if (global_step.value().item_int() < trainer.train_steps) optimizer.minimize(tape, loss);
     return loss;
   };
 
   std::int64_t own_steps = 0, step = 0;
-  for (auto batch = batches.begin(); step < task.train_steps; ++batch) {
+  for (auto batch = batches.begin(); step < trainer.train_steps; ++batch) {
     const PerReplica<Tensor> losses = strategy.run(train_step, *batch);
     step = global_step.value().item_int();
-    if (++own_steps % 20 != 0 && step < task.train_steps) continue;
+    if (++own_steps % 20 != 0 && step < trainer.train_steps) continue;
     std::printf(
         "worker %d   step %lld done (global step %lld), loss %.4f\n", worker,
         static_cast<long long>(own_steps), static_cast<long long>(step),
@@ -120,7 +97,7 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options, const 
   print_statistics(strategy);
   std::printf("result     global step %lld, test accuracy %.4f\n",
               static_cast<long long>(global_step.value().item_int()), accuracy);
-  return accuracy >= task.min_accuracy ? 0 : 1;
+  return accuracy >= trainer.min_accuracy ? 0 : 1;
 }
 
 }  // namespace
@@ -128,27 +105,22 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options, const 
 int main(int argc, char** argv) {
   ExampleOptions options{
       .strategy = "parameter_server", .devices = "cpu:0", .update_mode = "async"};
-  TaskOptions task;
+  TaskFlags task;
+  TrainerOptions trainer;
   const int code = parse_options(
       argc, argv, "Trains on Fashion-MNIST with parameter servers, each worker by itself", options,
       [&](Flags& flags) {
-        flags.add("--ps_hosts", task.ps_hosts, "addresses of the servers, with commas between");
-        flags.add("--worker_hosts", task.worker_hosts, "addresses of the workers");
-        flags.add("--job_name", task.job_name, "ps or worker; without it TF_CONFIG says");
-        flags.add("--task_index", task.task_index, "number of this task in its job");
-        flags.add("--train_steps", task.train_steps, "ends at this global step");
-        flags.add("--sync", task.sync, "as --update-mode sync_replicas");
-        flags.add("--learning-rate", task.learning_rate, "of gradient descent");
-        flags.add("--min-accuracy", task.min_accuracy, "fails below this test accuracy");
+        task.add_to(flags);
+        flags.add("--train_steps", trainer.train_steps, "ends at this global step");
+        flags.add("--sync", trainer.sync, "as --update-mode sync_replicas");
+        flags.add("--learning-rate", trainer.learning_rate, "of gradient descent");
+        flags.add("--min-accuracy", trainer.min_accuracy, "fails below this test accuracy");
       });
   if (code >= 0) return code;
   return run_example([&] {
-    const auto resolver = make_resolver(task);
-    if (resolver->task_type() != "ps") return train(*resolver, options, task);
-    ServerOptions how;
-    if (!resolver->rpc_layer().empty()) how.wire = parse_rpc_wire(resolver->rpc_layer());
-    Server server(resolver->cluster_spec(), "ps", resolver->task()->index, how);
-    server.join();
+    const auto resolver = task.resolver();
+    if (resolver->task_type() != "ps") return train(*resolver, options, trainer);
+    Server(*resolver).join();  // until the last worker has ended
     return 0;
   });
 }

@@ -28,17 +28,23 @@ Sequential make_model(bool regularized) {
                     MaxPooling2D(), Flatten(), Dense(64, hidden), Dense(10, logits));
 }
 
-int train(const ExampleOptions& options, bool regularized, std::int64_t train_examples,
+struct Examples {
+  std::int64_t train = 0, test = 0;  // 0: all
+};
+
+int train(const ExampleOptions& options, bool regularized, const Examples& examples,
           double min_accuracy) {
   std::unique_ptr<Strategy> strategy = make_strategy(options);
   print_setup(options, *strategy);
 
   Dataset train_data = load_mnist(options.data_dir, Split::kTrain);
-  if (train_examples > 0) train_data = train_data.take(train_examples);
+  if (examples.train > 0) train_data = train_data.take(examples.train);
+  Dataset test_data = load_mnist(options.data_dir, Split::kTest);
+  if (examples.test > 0) test_data = test_data.take(examples.test);
   DistributedDataset train_batches = strategy->distribute_dataset(
       train_data.cache().shuffle(60'000, /*seed=*/options.seed).batch(options.batch_size));
-  DistributedDataset test_batches = strategy->distribute_dataset(
-      load_mnist(options.data_dir, Split::kTest).batch(options.batch_size));
+  DistributedDataset test_batches =
+      strategy->distribute_dataset(test_data.batch(options.batch_size));
 
   auto scope = strategy->scope();  // variables made from here on belong to the strategy
   Sequential model = make_model(regularized);
@@ -82,15 +88,16 @@ int train(const ExampleOptions& options, bool regularized, std::int64_t train_ex
 int main(int argc, char** argv) {
   ExampleOptions options;
   bool regularized = false;
-  std::int64_t train_examples = 0;
+  Examples examples;
   double min_accuracy = 0.0;
   const int code = parse_options(
       argc, argv, "Trains on Fashion-MNIST with a loop written by hand", options,
       [&](Flags& flags) {
         flags.add("--regularized", regularized, "adds Dropout and BatchNormalization");
-        flags.add("--train-examples", train_examples, "uses the first N examples; 0: all");
+        flags.add("--train-examples", examples.train, "trains on the first N examples; 0: all");
+        flags.add("--test-examples", examples.test, "evaluates the first N examples; 0: all");
         flags.add("--min-accuracy", min_accuracy, "fails below this test accuracy");
       });
   if (code >= 0) return code;
-  return run_example([&] { return train(options, regularized, train_examples, min_accuracy); });
+  return run_example([&] { return train(options, regularized, examples, min_accuracy); });
 }

@@ -11,11 +11,13 @@ namespace {
 
 constexpr std::int64_t kBatchesBetweenBackups = 100;
 
-int train(const ExampleOptions& options, double min_accuracy) {
+int train(const ExampleOptions& options, std::int64_t test_examples, double min_accuracy) {
   std::unique_ptr<Strategy> strategy = make_strategy(options);
   print_setup(options, *strategy);
   const Dataset data = load_mnist(options.data_dir, Split::kTrain);
-  const Dataset test = load_mnist(options.data_dir, Split::kTest).batch(options.batch_size);
+  Dataset test = load_mnist(options.data_dir, Split::kTest);
+  if (test_examples > 0) test = test.take(test_examples);
+  test = test.batch(options.batch_size);
 
   auto scope = strategy->scope();
   Sequential model(Input{{28, 28, 1}}, Conv2D(32, 3, {.activation = "relu"}), MaxPooling2D(),
@@ -49,10 +51,13 @@ int train(const ExampleOptions& options, double min_accuracy) {
 
 int main(int argc, char** argv) {
   ExampleOptions options;
+  std::int64_t test_examples = 0;
   double min_accuracy = 0.0;
   const int code = parse_options(
       argc, argv, "Trains on Fashion-MNIST with compile and fit", options, [&](Flags& flags) {
+        flags.add("--test-examples", test_examples, "evaluates the first N examples; 0: all");
         flags.add("--min-accuracy", min_accuracy, "fails below this test accuracy");
       });
-  return code >= 0 ? code : run_example([&] { return train(options, min_accuracy); });
+  return code >= 0 ? code
+                   : run_example([&] { return train(options, test_examples, min_accuracy); });
 }

@@ -24,6 +24,8 @@ struct CompiledModel;
 class FitLoop;
 }  // namespace internal
 
+/// What Model::compile() takes: tf.keras.Model.compile. Names are looked up at once
+/// (kInvalidArgument lists those there are).
 struct CompileOptions {
   OptimizerSpec optimizer = "sgd";
   /// None: only what layers add with add_loss() and regularizers is minimised.
@@ -55,6 +57,8 @@ struct ValidationData {
 /// kProgress: one line per epoch (a terminal: rewritten while it runs).
 enum class Verbosity { kSilent, kProgress };
 
+/// What Model::fit() takes: tf.keras.Model.fit. The same on all workers: what is shown is
+/// fetched from all of them.
 struct FitOptions {
   /// Number of the last epoch, plus one; numbers start at initial_epoch.
   std::int64_t epochs = 1;

@@ -18,6 +18,8 @@ struct TeamSetup;
 class StateDigest;
 }  // namespace internal
 
+/// This worker's replicas, and how workers find, watch and compare each other. The same on all
+/// workers but for the devices in `local`.
 struct MultiWorkerOptions {
   /// Of this worker, but for `replicas` (of all workers, shared out evenly, the first workers
   /// getting one more; 0: one per local device) and `replica_weights` (of all replicas).

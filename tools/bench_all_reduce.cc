@@ -10,11 +10,6 @@
 namespace tutti::tools {
 namespace {
 
-BenchTime summary_of(const std::vector<double>& rounds) {
-  const auto [least, most] = std::ranges::minmax(rounds);
-  return {median_of(rounds), least, most};
-}
-
 /// The memory of all ranks for the largest size.
 class Ranks {
  public:
@@ -188,6 +183,11 @@ class Measurement {
 };
 
 }  // namespace
+
+BenchTime summary_of(const std::vector<double>& rounds) {
+  const auto [least, most] = std::ranges::minmax(rounds);
+  return {median_of(rounds), least, most};
+}
 
 double algorithm_bandwidth(std::size_t num_bytes, double seconds) {
   return static_cast<double>(num_bytes) / seconds / 1e9;

@@ -34,6 +34,9 @@ struct BenchRow {
   BenchTime of_floor;  // fractions: the floor's time by the time in place, within one round
 };
 
+/// Of the seconds of all rounds.
+BenchTime summary_of(const std::vector<double>& rounds);
+
 /// GB/s of one rank's bytes; with `busbw`, times 2 (n - 1) / n: what a link carries in a ring.
 double algorithm_bandwidth(std::size_t num_bytes, double seconds);
 double bus_bandwidth(std::size_t num_bytes, double seconds, int num_ranks);
@@ -44,6 +47,7 @@ struct BenchSkipped {
 };
 
 struct BenchResults {
+  int rank = 0;                   // of this process
   double ping_pong_before = 0.0;  // nanoseconds
   double ping_pong_after = 0.0;
   std::vector<BenchRow> rows;

@@ -3,8 +3,11 @@
 #include <cstdio>
 
 #include "tools/bench_all_reduce.h"
+#include "tools/bench_processes.h"
 #include "tools/bench_team.h"
 #include "tools/commands.h"
+#include "tutti/cluster/multi_worker_util.h"
+#include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 
@@ -40,19 +43,29 @@ const char* short_name(ReduceOp op) {
   return "?";
 }
 
-const char* name_of(BenchShape shape) { return shape == BenchShape::kLocal ? "local" : "spread"; }
+const char* name_of(BenchShape shape) {
+  return shape == BenchShape::kLocal    ? "local"
+         : shape == BenchShape::kSpread ? "spread"
+                                        : "processes";
+}
 
-void print_head(const BenchOptions& options, const BenchResults& results) {
-  std::printf(
-      "# tutti bench all_reduce: %s, %d ranks on %d cores, gradients of %s, %s\n",
-      name_of(options.shape), options.replicas, num_hardware_threads(), options.gradients.c_str(),
-      options.shape == BenchShape::kSpread ? "a list of them in place, one buffer out of place"
-                                           : "one call for each of them");
-  std::printf("# cores before: %s (%.0f ns)\n", place_of_cores(results.ping_pong_before),
-              results.ping_pong_before);
+void print_left_out(const BenchResults& results) {
   for (const BenchSkipped& each : results.skipped) {
     std::printf("# left out: %s: %s\n", each.name.c_str(), each.reason.c_str());
   }
+}
+
+void print_head(const BenchOptions& options, const BenchResults& results,
+                const std::string& connections) {
+  std::printf(
+      "# tutti bench all_reduce: %s, %d ranks on %d cores, gradients of %s, %s\n",
+      name_of(options.shape), options.replicas, num_hardware_threads(), options.gradients.c_str(),
+      options.shape == BenchShape::kLocal ? "one call for each of them"
+                                          : "a list of them in place, one buffer out of place");
+  if (!connections.empty()) std::printf("# %s\n", connections.c_str());
+  std::printf("# cores before: %s (%.0f ns)\n", place_of_cores(results.ping_pong_before),
+              results.ping_pong_before);
+  print_left_out(results);
   std::printf("#%59s %39s\n", "out-of-place", "in-place");
   std::printf("#%11s %12s %8s %6s %5s %9s %7s %7s %6s %9s %7s %7s %6s %9s %8s %15s  %s\n", "size",
               "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw",
@@ -148,6 +161,7 @@ Json to_json(const BenchOptions& options, const BenchResults& results) {
 }
 
 void print_end(const BenchOptions& options, const BenchResults& results) {
+  if (options.shape == BenchShape::kProcesses) print_left_out(results);  // known by now
   for (const std::string& name : options.op_names) {
     double sum = 0.0;
     int num_rows = 0;
@@ -163,6 +177,21 @@ void print_end(const BenchOptions& options, const BenchResults& results) {
               results.ping_pong_after);
 }
 
+/// `job`: of the processes that are the ranks; nullptr: threads of this one.
+BenchResults measured(const BenchOptions& options, const ClusterResolver* job) {
+  const auto row = [&](const BenchRow& each) { print_row(options, each); };
+  if (job != nullptr) {
+    return bench_processes(
+        options, *job,
+        [&](const BenchResults& begun, const std::string& connections) {
+          print_head(options, begun, connections);
+        },
+        row);
+  }
+  return bench_all_reduce(
+      options, [&](const BenchResults& begun) { print_head(options, begun, ""); }, row);
+}
+
 }  // namespace
 
 int bench_all_reduce_command(const BenchFlags& flags) {
@@ -173,9 +202,20 @@ int bench_all_reduce_command(const BenchFlags& flags) {
     std::fprintf(stderr, "tutti: %s\n", error.what());
     return 2;
   }
-  const BenchResults results = bench_all_reduce(
-      options, [&](const BenchResults& begun) { print_head(options, begun); },
-      [&](const BenchRow& row) { print_row(options, row); });
+  const std::unique_ptr<ClusterResolver> resolver = resolver_from_environment();
+  const std::size_t num_workers = training_tasks(resolver->cluster_spec()).size();
+  const bool is_job = num_workers > 1;
+  if (is_job && options.shape == BenchShape::kLocal) {
+    std::fprintf(stderr, "tutti: --shape local: expected one process, this is one of %zu\n",
+                 num_workers);
+    return 2;
+  }
+  if (is_job) {
+    options.shape = BenchShape::kProcesses;
+    options.replicas = static_cast<int>(num_workers);
+  }
+  const BenchResults results = measured(options, is_job ? resolver.get() : nullptr);
+  if (results.rank != 0) return 0;  // process 0 has the same, and says it
   print_end(options, results);
   if (!flags.json.empty()) {
     write_file_atomically(flags.json, to_json(options, results).dump(1) + "\n");

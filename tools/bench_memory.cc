@@ -153,10 +153,14 @@ std::size_t bytes_of_list(std::span<const std::size_t> counts, DType dtype) {
 
 std::vector<Elements> list_in(const BenchMemory& memory, std::span<const std::size_t> counts,
                               DType dtype) {
+  return list_at(memory.data(), counts, dtype);
+}
+
+std::vector<Elements> list_at(std::byte* memory, std::span<const std::size_t> counts, DType dtype) {
   std::vector<Elements> list;
   std::size_t offset = 0;
   for (const std::size_t count : counts) {
-    list.emplace_back(memory.data() + offset, count, dtype);
+    list.emplace_back(memory + offset, count, dtype);
     offset += rounded_up(count * size_of(dtype));
   }
   return list;

@@ -35,6 +35,7 @@ std::vector<std::string> known_gradients();
 std::vector<std::size_t> scaled_gradients(std::string_view network, std::size_t total);
 /// Bytes that a list needs when each gradient begins at a multiple of 64 bytes, as tensors do.
 std::size_t bytes_of_list(std::span<const std::size_t> counts, DType dtype);
+std::vector<Elements> list_at(std::byte* memory, std::span<const std::size_t> counts, DType dtype);
 std::vector<Elements> list_in(const BenchMemory& memory, std::span<const std::size_t> counts,
                               DType dtype);
 

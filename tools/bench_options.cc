@@ -108,11 +108,14 @@ void BenchFlags::declare_all_reduce(Flags& flags) {
   flags.add("-c,--check", check, "1: results are checked; 0: not");
   flags.add("-d,--datatype", dtype, "float, double, half, bfloat16, int32, ...");
   flags.add("-o,--op", op, "sum, prod, min, max or avg");
-  flags.add("--replicas", replicas, "ranks (threads) or local replicas");
+  flags.add(
+      "--replicas", replicas,
+      "ranks (threads) or local replicas; in a job of several processes: these are the ranks");
   flags.add("--op-names", op_names, "names between commas; empty: all that are registered");
   flags.add("--plugin", plugin, "shared library with a cross-device operation");
   flags.add_choice("--shape", shape, {"spread", "local"},
                    "spread: each rank is a thread with its own memory; local: one call for all");
+  flags.add_choice("--transport", transport, {"auto", "shm", "tcp"}, "between processes of a job");
 }
 
 void BenchFlags::declare_update(Flags& flags) {
@@ -149,6 +152,7 @@ BenchOptions parse_bench_options(const BenchFlags& flags) {
   options.replicas = whole("--replicas", flags.replicas, 2, 64);
   options.rounds = whole("--rounds", flags.rounds, 1, 10'000);
   options.shape = flags.shape == "local" ? BenchShape::kLocal : BenchShape::kSpread;
+  options.way = parse_way(flags.transport);
   options.gradients = flags.gradients;
   options.op_names = names_of(flags);
   return options;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cluster/connect_ranks.h"
 #include "tutti/core/flags.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/reduce_op.h"
@@ -13,8 +14,8 @@
 namespace tutti::tools {
 
 /// kLocal: one object gets the buffers of all replicas in one call. kSpread: each rank is a thread
-/// with memory of its own and its own communicator.
-enum class BenchShape { kLocal, kSpread };
+/// with memory of its own and its own communicator. kProcesses: each rank is a process.
+enum class BenchShape { kLocal, kSpread, kProcesses };
 
 /// As typed; names and defaults of nccl-tests where they have one.
 struct BenchFlags {
@@ -32,6 +33,7 @@ struct BenchFlags {
   std::string op_names = "";
   std::string plugin = "";
   std::string shape = "spread";
+  std::string transport = "auto";
   std::string gradients = "cifar10_cnn";
   std::string json = "";
   double momentum = 0.0;
@@ -55,6 +57,7 @@ struct BenchOptions {
   int rounds = 5;
   std::vector<std::string> op_names;
   BenchShape shape = BenchShape::kSpread;
+  ConnectOptions::Way way = ConnectOptions::Way::kAuto;  // between processes
   std::string gradients;
 };
 

@@ -24,11 +24,15 @@ std::vector<int> usable_cores() {
 }
 
 // A thread that cannot be pinned runs where it is: slower, not wrong.
-void pin_to(int core) {
+void pin_to(const std::vector<int>& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(core, &set);
+  for (const int core : cores) CPU_SET(core, &set);
   sched_setaffinity(0, sizeof set, &set);
+}
+
+int core_of(int number, const std::vector<int>& cores) {
+  return cores[static_cast<std::size_t>(number) % cores.size()];
 }
 
 void pause_once() {
@@ -43,6 +47,12 @@ struct Ball {
 };
 
 }  // namespace
+
+PinnedThread::PinnedThread(int number) : before_(usable_cores()) {
+  pin_to({core_of(number, before_)});
+}
+
+PinnedThread::~PinnedThread() { pin_to(before_); }
 
 SpinBarrier::SpinBarrier(int num_threads)
     : num_threads_(num_threads), num_spins_(num_threads <= num_hardware_threads() ? 2'000 : 0) {}
@@ -67,9 +77,9 @@ void SpinBarrier::wait() {
 BenchTeam::BenchTeam(int size) {
   const std::vector<int> cores = usable_cores();
   for (int t = 0; t < size; ++t) {
-    const int core = cores[static_cast<std::size_t>(t) % cores.size()];
+    const int core = core_of(t, cores);
     threads_.push_back(Executor::system().start(concat("bench-", t), [this, t, core] {
-      pin_to(core);
+      pin_to({core});
       work(t);
     }));
   }

@@ -60,6 +60,19 @@ class BenchTeam {
   std::vector<std::unique_ptr<Thread>> threads_;  // last: joined first
 };
 
+/// Binds the thread that makes it to the core with this number (modulo their number) among those
+/// that it may use, as long as it lives.
+class PinnedThread {
+ public:
+  explicit PinnedThread(int number);
+  ~PinnedThread();
+  PinnedThread(const PinnedThread&) = delete;
+  PinnedThread& operator=(const PinnedThread&) = delete;
+
+ private:
+  std::vector<int> before_;
+};
+
 /// How calls are timed: `warm_up` without, then `batches` times `calls` calls in a row.
 struct CallPlan {
   int warm_up = 0;

@@ -33,6 +33,7 @@ struct HealthOptions {
   static HealthOptions fast_detect();
 };
 
+/// Where a control server listens, whom it lets in, and when a member counts as lost.
 struct ControlServerOptions {
   /// Of this machine; port 0: a free one. Loopback, unless there is a secret or TLS.
   std::string address = "127.0.0.1:0";

@@ -25,7 +25,15 @@ std::uint64_t restarts() {
   fail(ErrorCode::kInvalidArgument, "TUTTI_RESTART: expected a number, got '", text, "'");
 }
 
-ControlOptions client_options(const JoinOptions& options) {
+}  // namespace
+
+void internal::check_task(const std::vector<MemberTask>& tasks, std::size_t self) {
+  if (self < tasks.size()) return;
+  fail(ErrorCode::kInvalidArgument, "join_job: task ", self, " of ", tasks.size(),
+       "; expected a number below");
+}
+
+ControlOptions internal::control_options(const JoinOptions& options) {
   ControlOptions client = options.client;
   if (client.job_id.empty()) client.job_id = variable("TUTTI_JOB_ID");
   if (!client.secret.is_set()) client.secret = JobSecret::from_environment();
@@ -33,12 +41,14 @@ ControlOptions client_options(const JoinOptions& options) {
   return client;
 }
 
-std::unique_ptr<ControlServer> host_server(const std::vector<MemberTask>& tasks,
-                                           const JoinOptions& options,
-                                           const ControlOptions& client) {
+std::unique_ptr<ControlServer> internal::host_control_server(const std::vector<MemberTask>& tasks,
+                                                             const std::string& address,
+                                                             const std::string& wire,
+                                                             const JoinOptions& options,
+                                                             const ControlOptions& client) {
   ControlServerOptions server;
-  server.address = tasks.front().address;
-  server.wire = options.wire;
+  server.address = address;
+  server.wire = wire;
   server.job_id = client.job_id;
   server.secret = client.secret;
   server.tls = client.tls;
@@ -50,22 +60,18 @@ std::unique_ptr<ControlServer> host_server(const std::vector<MemberTask>& tasks,
   return ControlServer::start(server);
 }
 
-}  // namespace
-
 ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
                       const JoinOptions& options) {
-  if (self >= tasks.size()) {
-    fail(ErrorCode::kInvalidArgument, "join_job: task ", self, " of ", tasks.size(),
-         "; expected a number below");
-  }
-  ControlOptions client = client_options(options);
+  internal::check_task(tasks, self);
+  ControlOptions client = internal::control_options(options);
   ControlPlane plane;
   std::string target = variable("TUTTI_CONTROL");
   if (target.empty()) {
     target = concat(options.wire, "://", tasks.front().address);
     client.hosted_by = tasks.front().to_string();
     if (self == 0) {
-      plane.server = host_server(tasks, options, client);
+      plane.server = internal::host_control_server(tasks, tasks.front().address, options.wire,
+                                                   options, client);
       target = plane.server->target();
     }
   }

@@ -28,6 +28,19 @@ struct ControlPlane {
   std::string job_id = {};
 };
 
+namespace internal {
+/// kInvalidArgument where there is no tasks[self].
+void check_task(const std::vector<MemberTask>& tasks, std::size_t self);
+/// `options.client` with what the environment adds to it.
+ControlOptions control_options(const JoinOptions& options);
+/// In the process of the first task.
+std::unique_ptr<ControlServer> host_control_server(const std::vector<MemberTask>& tasks,
+                                                   const std::string& address,
+                                                   const std::string& wire,
+                                                   const JoinOptions& options,
+                                                   const ControlOptions& client);
+}  // namespace internal
+
 /// Joins the job as tasks[self]. The server is where TUTTI_CONTROL says; without it the first task
 /// (the chief, or worker 0) hosts it at its own address and the others find it there. Reads
 /// TUTTI_JOB_SECRET_FILE, TUTTI_JOB_ID and TUTTI_RESTART. Throws as ControlServer::start() and

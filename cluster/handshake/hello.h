@@ -17,6 +17,7 @@ enum class ConnectionPurpose : std::uint8_t { kControl = 1, kData = 2, kRpc = 3 
 inline constexpr std::uint16_t kOldestWireVersion = 1;
 inline constexpr std::uint16_t kNewestWireVersion = 1;
 
+/// What both sides of a new connection say of themselves before anything else is read.
 struct PeerHello {
   ConnectionPurpose purpose = ConnectionPurpose::kControl;
   std::uint16_t oldest_version = kOldestWireVersion;

@@ -20,8 +20,8 @@ struct MpiResolverOptions {
 /// Rank and size under mpirun of Open MPI (OMPI_COMM_WORLD_RANK, _SIZE), of MPICH and its relatives
 /// (PMI_RANK, PMI_SIZE) or of a PMIx launcher (PMIX_RANK with SLURM_STEP_NUM_TASKS or PMIX_SIZE).
 ///
-/// Launchers do not tell a rank where the others are, so every address is "": the ranks meet at
-/// control_address(), or through MPI itself where the build has it, and tell each other. Throws
+/// Launchers do not tell a rank where the others are, so every address is "": the ranks meet
+/// through MPI itself, where the build has it, and tell each other. Throws
 /// kFailedPrecondition without a launcher's variables, kInvalidArgument for numbers that make no
 /// sense.
 class MpiResolver : public ClusterResolver {

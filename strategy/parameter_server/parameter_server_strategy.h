@@ -24,6 +24,8 @@ namespace internal {
 class VariableService;
 }  // namespace internal
 
+/// Where variables lie and how workers keep pace; the same on all tasks but for `local` and
+/// `server`. What makes no sense is kInvalidArgument when the strategy is made.
 struct ParameterServerOptions {
   /// Of this worker. cross_device_ops sum the gradients of a synchronous step.
   LocalStrategyOptions local = {};

@@ -26,6 +26,18 @@ std::set<std::string> clients_of(const ClusterSpec& cluster, const Task& self) {
   return clients;
 }
 
+Task own_task(const ClusterResolver& resolver) {
+  if (const auto task = resolver.task()) return *task;
+  fail(ErrorCode::kInvalidArgument, "Server: ", resolver.name(),
+       " does not say which task this process is; expected a task of job ps; set its task_type and "
+       "task_id");
+}
+
+ServerOptions with_wire_of(const ClusterResolver& resolver, ServerOptions options) {
+  if (!resolver.rpc_layer().empty()) options.wire = parse_rpc_wire(resolver.rpc_layer());
+  return options;
+}
+
 std::uint64_t restarts_of_task() {
   return static_cast<std::uint64_t>(
       Environment::of_process().find_int("TUTTI_RESTART", 0, 1 << 30).value_or(0));
@@ -128,6 +140,10 @@ Server::Server(const ClusterSpec& cluster, const std::string& job_name, int task
     : impl_(std::make_unique<Impl>(cluster, Task{job_name, task_index}, options)) {
   log_info(concat("server: ", impl_->task, " serves at ", target()));
 }
+
+Server::Server(const ClusterResolver& resolver, ServerOptions options)
+    : Server(resolver.cluster_spec(), own_task(resolver).type, own_task(resolver).index,
+             with_wire_of(resolver, std::move(options))) {}
 
 std::unique_ptr<Server> Server::create_local_server(ServerOptions options) {
   return std::make_unique<Server>(ClusterSpec({{"local", {"127.0.0.1:0"}}}), "local", 0,

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "tutti/cluster/cluster_spec.h"
+#include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/strategy/parameter_server/session/task_steps.h"
 
@@ -38,6 +38,9 @@ class Server {
   /// one that would let strangers in.
   Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,
          ServerOptions options = {});
+  /// The task that `resolver` says; its rpc_layer(), if it names one, instead of `options.wire`.
+  /// Throws kInvalidArgument besides where the resolver knows no task.
+  explicit Server(const ClusterResolver& resolver, ServerOptions options = {});
   /// The one task of a cluster of its own ("local"), at a free port of this machine.
   static std::unique_ptr<Server> create_local_server(ServerOptions options = {});
   ~Server();

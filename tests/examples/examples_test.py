@@ -17,6 +17,8 @@ KEYS = {"strategy", "num_replicas", "cross_device_ops", "numerics", "steps", "ex
 
 
 def run(program, *flags):
+    if program in NETWORKS:  # after a few steps: on a few examples
+        flags += ("--test-examples", "500")
     return subprocess.run([os.path.join(FOLDER, program), *flags], text=True, capture_output=True, timeout=240)
 
 

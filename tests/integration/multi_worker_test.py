@@ -15,7 +15,9 @@ import sys
 import tempfile
 
 COMPARED = ("losses_hex", "weights_hash", "slots_hash")
-FLAGS = ["--batch-size", "130", "--train-examples", "1000", "--regularized", "--seed", "1", "--epochs", "1000"]
+# Epochs of 8 steps, with a short evaluation: nothing that is compared depends on it.
+FLAGS = ["--batch-size", "130", "--train-examples", "1000", "--test-examples", "1000", "--regularized", "--seed", "1",
+         "--epochs", "1000"]
 
 # Name, replicas in all, devices of each worker, further flags.
 RUNS = [
@@ -97,10 +99,10 @@ def run_mirrored(program, replicas, flags, folder, timeout=300):
         return json.load(file)
 
 
-def compare(name, reference, replicas, got):
-    """Prints a line; 1 when they differ."""
+def compare(name, reference, replicas, got, strategy="multi_worker_mirrored"):
+    """Prints a line; 1 when they differ, or `got` is not of so many replicas of `strategy`."""
     differing = [key for key in COMPARED if reference[key] != got[key]]
-    if got["num_replicas"] != replicas or got["strategy"] != "multi_worker_mirrored":
+    if got["num_replicas"] != replicas or got["strategy"] != strategy:
         differing.append(f"{got['num_replicas']} replicas of {got['strategy']}")
     print(f"  {'same' if not differing else 'DIFFERENT':9} {got['weights_hash']}  {name}"
           f"{': ' if differing else ''}{', '.join(differing)}", flush=True)
@@ -132,7 +134,8 @@ def main():
             failures += compare(name, references[replicas], replicas, got)
         if arguments.keras:
             # compile and fit: no example is read twice, and one worker alone prints.
-            few = ["--batch-size", "250", "--seed", "1", "--epochs", "1", "--steps", "20"]
+            few = ["--batch-size", "250", "--seed", "1", "--epochs", "1", "--steps", "20",
+                   "--test-examples", "1003"]  # a ragged last batch
             reference = run_mirrored(arguments.keras, 2, few, folder)
             got = run_workers(arguments.keras, ["cpu:0", "cpu:0"], few, folder)
             failures += compare("2 processes, compile and fit", reference, 2, got)

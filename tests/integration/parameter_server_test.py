@@ -111,7 +111,7 @@ def main():
             got = run_by_hand(arguments.program, FLAGS + steps, folder, rpc_layer)
             failures += compare(f"by hand, {rpc_layer or 'default'}", references[2], 2, got)
         if arguments.keras:
-            keras = ["--seed", "1", "--epochs", "1", *steps]
+            keras = ["--seed", "1", "--epochs", "1", "--test-examples", "1003", *steps]
             reference = run_mirrored(arguments.keras, 2, keras, folder)
             failures += compare("fit", reference, 2, run_by_hand(arguments.keras, keras, folder, None))
         check_dead_server(arguments.program)

@@ -156,7 +156,7 @@ def kill_custom_loop(arguments, flags, calm, folder, chance, kills, checkpoints=
 
 def kill_fit(arguments, folder, chance):
     """The same program text as without recovery: fit() does it, and BackupAndRestore when all are killed."""
-    flags = ["--batch-size", "32", "--steps", "400", "--seed", "1"]
+    flags = ["--batch-size", "32", "--steps", "400", "--seed", "1", "--test-examples", "1000"]
     calm = workers_of.run_mirrored(arguments.fit, arguments.workers, flags, folder)
     checkpoints = os.path.join(folder, "of-fit")
     run = Launched(arguments, arguments.fit, flags + ["--checkpoint-dir", checkpoints], folder)
@@ -173,7 +173,7 @@ def kill_fit(arguments, folder, chance):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program")
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
@@ -206,7 +206,7 @@ def main():
             fail(workers, f"FAILED: after {arguments.kills} kills different: {', '.join(differing)}")
         print(f"  same      {got['weights_hash']}  {arguments.kills} kills in {got['steps']} steps")
         if arguments.tutti:
-            longer = workers_of.FLAGS + ["--steps", str(5 * arguments.steps)]
+            longer = workers_of.FLAGS + ["--steps", str(2 * arguments.steps)]
             calm = workers_of.run_mirrored(arguments.program, arguments.workers, longer, folder)
             kill_custom_loop(arguments, longer, calm, folder, chance, arguments.kills)
             kill_custom_loop(arguments, longer, calm, folder, chance, 1, os.path.join(folder, "checkpoints"))

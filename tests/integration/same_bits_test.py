@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # Runs one training program under many strategies and compares the bits of losses and weights.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: same_bits_test.py PROGRAM [--steps N] [--variants a,b,...]
+"""Usage: same_bits_test.py PROGRAM [--steps N] [--variants a,b,...] [--jobs N]
 
-Every run of a variant must report the same losses_hex, weights_hash and slots_hash (docs/determinism.md).
+Every run of a variant must report the same losses_hex, weights_hash and slots_hash (docs/determinism.md). N runs are
+under way at a time; what they print comes in the same order for any N.
 """
 import argparse
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -50,11 +52,12 @@ COMPARED = ("losses_hex", "weights_hash", "slots_hash")
 
 
 def run(program, flags, environment, folder):
-    metrics = os.path.join(folder, "metrics.json")
-    if os.path.exists(metrics):
-        os.remove(metrics)
-    # --steps alone ends a run: 1000 examples have only 8 batches an epoch.
-    command = [program, "--seed", "1", "--epochs", "1000", "--metrics-json", metrics] + flags
+    """One run with a file of metrics of its own, which is returned."""
+    handle, metrics = tempfile.mkstemp(suffix=".json", dir=folder)
+    os.close(handle)
+    # --steps alone ends a run: 1000 examples have only 8 batches an epoch. What is compared does not depend on the
+    # evaluation after each.
+    command = [program, "--seed", "1", "--epochs", "1000", "--test-examples", "500", "--metrics-json", metrics] + flags
     result = subprocess.run(command, env={**os.environ, **environment}, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
     if result.returncode != 0:
@@ -76,37 +79,55 @@ def compare(variant, name, reference, got):
     return 1
 
 
-def check_resume(program, variant, flags, steps, folder, reference):
+def run_resumed(program, variant, flags, steps, folder):
     checkpoints = ["--checkpoint-dir", os.path.join(folder, "checkpoints-" + variant)]
     run(program, flags + FOUR + checkpoints + ["--steps", str(steps // 2)], {}, folder)
-    resumed = run(program, flags + FOUR + checkpoints + ["--steps", str(steps), "--resume"], {}, folder)
-    return compare(variant, f"stopped at step {steps // 2} and resumed", reference, resumed)
+    return run(program, flags + FOUR + checkpoints + ["--steps", str(steps), "--resume"], {}, folder)
+
+
+def start_variant(pool, arguments, variant, folder):
+    """All runs of a variant, as two lists of (name, future): those of four replicas, those of one."""
+    flags = VARIANTS[variant]
+    steps = ["--steps", str(arguments.steps)]
+
+    def start(runs):
+        return [(name, pool.submit(run, arguments.program, flags + steps + more, environment, folder))
+                for name, more, environment in runs]
+
+    four = start(RUNS)
+    four.append((f"stopped at step {arguments.steps // 2} and resumed",
+                 pool.submit(run_resumed, arguments.program, variant, flags, arguments.steps, folder)))
+    return four, start(ONE_REPLICA)
+
+
+def check_variant(variant, steps, lists_of_runs):
+    """How many runs differ from the first of their list."""
+    print(f"{variant}, {steps} steps", flush=True)
+    failures = 0
+    for runs in lists_of_runs:
+        reference = runs[0][1].result()
+        if reference["steps"] != steps or len(reference["losses_hex"]) != steps:
+            sys.exit(f"{runs[0][0]}: expected {steps} steps, got {reference['steps']}")
+        failures += sum(compare(variant, name, reference, future.result()) for name, future in runs)
+    return failures
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program")
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
     failures = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for variant in arguments.variants.split(","):
-            flags = VARIANTS[variant]
-            steps = ["--steps", str(arguments.steps)]
-            print(f"{variant}, {arguments.steps} steps", flush=True)
-            for runs in (RUNS, ONE_REPLICA):
-                reference = None
-                for name, more, environment in runs:
-                    got = run(arguments.program, flags + steps + more, environment, folder)
-                    if reference is None:
-                        reference = got
-                        if got["steps"] != arguments.steps or len(got["losses_hex"]) != arguments.steps:
-                            sys.exit(f"{name}: expected {arguments.steps} steps, got {got['steps']}")
-                    failures += compare(variant, name, reference, got)
-                if runs is RUNS:
-                    failures += check_resume(arguments.program, variant, flags, arguments.steps, folder,
-                                             reference)
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        try:
+            started = [(variant, start_variant(pool, arguments, variant, folder))
+                       for variant in arguments.variants.split(",")]
+            for variant, lists_of_runs in started:
+                failures += check_variant(variant, arguments.steps, lists_of_runs)
+        finally:
+            pool.shutdown(cancel_futures=True)  # after a failure nobody waits for the rest
     print("all the same" if failures == 0 else f"{failures} runs differ")
     return 1 if failures else 0
 

@@ -66,24 +66,26 @@ IndexedSlices one_row() { return {vec({1.0f}), Tensor::from<std::int64_t>({1}, {
 
 TEST(MultiWorkerScenarios, CDO_23_S2_11_ACallThatTheOtherWorkerDoesNotMakeEndsAtItsTimeout) {
   const auto value = [] { return PerReplica<Tensor>({num(1.0)}); };
-  EXPECT_EQ(code_of_call_alone([&](auto& strategy) { strategy.reduce(ReduceOp::kSum, value()); }),
-            ErrorCode::kDeadlineExceeded);
-  EXPECT_EQ(code_of_call_alone([&](auto& strategy) {
-              const std::pair<PerReplica<Tensor>, std::vector<Device>> pairs[] = {
-                  {value(), {Device{}}}, {value(), {Device{}}}};
-              strategy.batch_reduce_to(ReduceOp::kSum, pairs);
-            }),
-            ErrorCode::kDeadlineExceeded);
-  for (const std::size_t count : {1u, 2u}) {
-    EXPECT_EQ(code_of_call_alone([&](auto& strategy) {
-                strategy.run([&] {
-                  const std::vector<Gradient> sparse(count, Gradient(one_row()));
-                  ReplicaContext::current().all_reduce(ReduceOp::kSum, sparse);
-                });
-              }),
-              ErrorCode::kDeadlineExceeded)
-        << count << " sparse values";
-  }
+  const auto all_reduce = [](std::size_t count) {
+    return [count](MultiWorkerMirroredStrategy& strategy) {
+      strategy.run([&] {
+        const std::vector<Gradient> sparse(count, Gradient(one_row()));
+        ReplicaContext::current().all_reduce(ReduceOp::kSum, sparse);
+      });
+    };
+  };
+  const TwoWorkersBody calls[] = {
+      [&](auto& strategy) { strategy.reduce(ReduceOp::kSum, value()); },
+      [&](auto& strategy) {
+        const std::pair<PerReplica<Tensor>, std::vector<Device>> pairs[] = {{value(), {Device{}}},
+                                                                            {value(), {Device{}}}};
+        strategy.batch_reduce_to(ReduceOp::kSum, pairs);
+      },
+      all_reduce(1), all_reduce(2)};
+  const auto errors = errors_of_ranks(4, [&](int call) {  // at once: each waits for its timeout
+    EXPECT_EQ(code_of_call_alone(calls[call]), ErrorCode::kDeadlineExceeded) << "call " << call;
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(4));
 }
 
 }  // namespace

@@ -139,6 +139,37 @@ class TuttiProgram(unittest.TestCase):
         self.assertTrue(all(r["out_of_place"] is None for r in report["results"]))
         self.assertEqual(rows[0][5:9], ["-"] * 4)
 
+    def test_bench_measures_the_processes_of_a_job(self):
+        for ranks, transport, word in ((2, "shm", "shared memory"), (3, "tcp", "tcp 127.0.0.1:")):
+            with self.subTest(transport), tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "bench.json")
+                code, text, errors = run(
+                    "run", "-n", str(ranks), "--", PROGRAM, "bench", "all_reduce", "-b", "1K", "-e", "64K", "-f", "64", "-n", "3",
+                    "--rounds", "2", "--op-names", "canonical,ring", "--transport", transport, "--json", path)
+                self.assertEqual(code, 0, text + errors)
+                self.assertIn(f"processes, {ranks} ranks on", text)
+                self.assertIn(f"rank 1: {word}", text)
+                lines = [line.split() for line in text.splitlines() if "]: #" not in line]
+                self.assertEqual({words[0] for words in lines}, {"[worker-0]:"})  # nobody else prints
+                with open(path, encoding="utf-8") as file:
+                    report = json.load(file)
+                self.assertEqual((report["shape"], report["ranks"]), ("processes", ranks))
+                self.assertEqual([(row["name"], row["size"]) for row in report["results"]],
+                                 [(name, size) for name in ("canonical", "ring") for size in (1024, 65536)])
+                for words, row in zip(lines, report["results"]):
+                    self.check_cell(row["out_of_place"], words[6:10], row["size"], ranks)
+                    self.check_cell(row["in_place"], words[10:14], row["size"], ranks)
+
+    def test_bench_of_a_job_leaves_out_what_cannot_be(self):
+        job = ("run", "-n", "2", "--", PROGRAM, "bench", "all_reduce", "-e", "1K", "--rounds", "1", "-n", "1")
+        code, text, errors = run(*job, "-d", "bool", "-o", "sum", "--op-names", "ring")
+        self.assertEqual(code, 1, text + errors)
+        self.assertIn("# left out: ring: does not support SUM of bool", text)
+        self.assertIn("every name was left out", errors)
+        code, _, errors = run(*job, "--shape", "local")
+        self.assertEqual(code, 2)
+        self.assertIn("expected one process, this is one of 2", errors)
+
     def test_bench_without_check_says_so(self):
         rows, report = self.bench("-b", "64", "-e", "64", "-n", "1", "-c", "0", "--op-names", "canonical")
         self.assertEqual(rows[0][12], "N/A")

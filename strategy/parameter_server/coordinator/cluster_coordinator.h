@@ -21,6 +21,8 @@
 
 namespace tutti {
 
+/// How a coordinator gives closures out, how often it tries again, and what it keeps. What
+/// makes no sense is kInvalidArgument when the coordinator is made.
 struct ClusterCoordinatorOptions {
   /// schedule() waits while so many closures are queued.
   std::size_t most_queued = 4096;

@@ -1,0 +1,25 @@
+// The flags by which the Distributed TensorFlow guide's programs say which task a process is.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tutti/cluster/cluster_resolver.h"
+#include "tutti/core/flags.h"
+
+namespace tutti::examples {
+
+/// --ps_hosts a:1,b:1 --worker_hosts c:1,d:1 --job_name ps|worker --task_index 0|1
+struct TaskFlags {
+  std::string ps_hosts, worker_hosts, job_name;
+  std::int64_t task_index = 0;
+
+  void add_to(Flags& flags);
+  /// Of the flags; without any of them, of the environment (TF_CONFIG, `tutti run`). Throws
+  /// kInvalidArgument for hosts without a job name.
+  std::unique_ptr<ClusterResolver> resolver() const;
+};
+
+}  // namespace tutti::examples
