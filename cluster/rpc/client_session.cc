@@ -13,6 +13,8 @@ namespace tutti::internal {
 namespace {
 
 constexpr Duration kTryAgain = std::chrono::milliseconds(20);
+/// As long as it takes to start a process on a busy machine.
+constexpr Duration kTryOftenFor = std::chrono::seconds(3);
 constexpr Duration kTryMuchLater = std::chrono::milliseconds(250);
 constexpr Duration kLongestAttempt = std::chrono::seconds(2);
 constexpr Duration kLongestGoodBye = std::chrono::milliseconds(500);
@@ -271,7 +273,7 @@ std::shared_ptr<RpcClientWire> ClientSession::reconnect(const std::string& why) 
                       seconds_text(away), " s: ", reason));
       say_at = deadline_after(now(), options_.say_every);
     }
-    const bool is_young = away < std::chrono::seconds(1);
+    const bool is_young = away < kTryOftenFor;
     stop_.wait_until(deadline_after(now(), is_young ? kTryAgain : kTryMuchLater));
   }
   return nullptr;

@@ -57,12 +57,13 @@ class Launch:
     def __init__(self, tutti, flags, program):
         self.process = subprocess.Popen([tutti, "run", *flags, "--", *program], text=True, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT)
-        self.lines, self.pids, self.is_started, self.num_done = [], {}, threading.Event(), 0
+        self.times, self.lines, self.pids, self.is_started, self.num_done = [], [], {}, threading.Event(), 0
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
 
     def read(self):
         for line in self.process.stdout:
+            self.times.append(time.monotonic())
             self.lines.append(line)
             found = re.search(r"task (chief|worker|ps) (\d+) pid (\d+)", line)
             if found:

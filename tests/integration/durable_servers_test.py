@@ -105,6 +105,60 @@ def check_stopped_server(tutti, counter, durability):
     say(f"{durability}: a stopped server", begin)
 
 
+MOST_QUEUED = 4000  # closures that a coordinator takes at once; what it has done is printed after that
+MOST_RECOVERY = 5.0  # seconds; goal G5 is 0.5 on a quiet machine, and tests run on busy ones
+
+
+def recovery_of_one(job, victim):
+    """Kills ps `victim`; seconds until its process is there again, until it has its state, until steps are done."""
+    pid, _ = job.pids["ps", victim]
+    num_lines, begin = len(job.lines), time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+
+    def when(pattern, after):
+        end = begin + LONGEST
+        while time.monotonic() < end and job.process.poll() is None:
+            for place in range(after, len(job.lines)):
+                if re.search(pattern, job.lines[place]):
+                    return job.times[place] - begin, place + 1
+            time.sleep(0.002)
+        raise Failure(f"'{pattern}' did not come after ps {victim} was killed\n{job.text()}")
+
+    process_at, _ = when(rf"task ps {victim} pid", num_lines)
+    state_at, place = when(rf"ps {victim}: is at cut", num_lines)
+    # A line is printed every ten closures.
+    step_at, _ = when(r"\[chief-0\]: at \d+", place)
+    return process_at, state_at, step_at
+
+
+def check_recovery(tutti, counter, kills):
+    """REL_G5: how long a killed server process is missed, by level. The table is what matters; the bound is generous."""
+    begin = time.monotonic()
+    print("  recovery of a killed server, median (worst) in s: process there, state there, the next step done", flush=True)
+    for durability in ("snapshot", "logged", "replicated"):
+        folder = tempfile.mkdtemp(prefix="tutti_durable_")
+        job = Durable(tutti, ["--chief", "--workers", "2", "--ps", "2", "--max-restarts", "1000"],
+                      [counter, *run_flags(folder, MOST_QUEUED, 6, durability, every=500)])
+        times = []
+        try:
+            require(job.is_started.wait(LONGEST), "the job did not start", job.text())
+            for i in range(kills):
+                end = time.monotonic() + LONGEST
+                while not job.all_are_here(time.monotonic()):
+                    require(job.process.poll() is None and time.monotonic() < end, "the job ended", job.text())
+                    time.sleep(0.02)
+                times.append(recovery_of_one(job, i % 2))
+        finally:
+            job.process.send_signal(signal.SIGTERM)
+            job.finish()
+            shutil.rmtree(folder, ignore_errors=True)
+        columns = [sorted(column) for column in zip(*times)]
+        print(f"    {durability:<11}" + "".join(f"{column[len(column) // 2]:7.2f} ({column[-1]:.2f})" for column in columns),
+              flush=True)
+        require(columns[2][len(columns[2]) // 2] < MOST_RECOVERY, f"{durability}: expected less than {MOST_RECOVERY} s")
+    say("recovery", begin)
+
+
 # --- By hand, with TF_CONFIG, through a proxy.
 
 class Tasks:
@@ -118,6 +172,10 @@ class Tasks:
         self.proxy = tcp_proxy.Proxy()
         self.routes = {task: self.proxy.add_route(f"{task[0]} {task[1]}", lambda port=port: ("127.0.0.1", port))
                        for task, port in self.own.items() if task[0] != "chief"}
+        # From one server to the one that keeps its copy.
+        self.is_cut = False
+        self.copy_route = self.proxy.add_route(
+            "ps 0 to its copy", lambda: ("127.0.0.1", 1 if self.is_cut else self.own["ps", 1])) if servers > 1 else None
         self.proxy.start()
         self.lock, self.is_over, self.num_started, self.num_done = threading.Lock(), False, {}, 0
         self.processes, self.lines, self.threads = {}, [], []
@@ -130,9 +188,18 @@ class Tasks:
         """The own port as it is, all others by the proxy."""
         cluster = {}
         for (job, index), port in sorted(self.own.items()):
-            through = (job, index) in self.routes and (job, index) != task
-            cluster.setdefault(job, []).append(f"127.0.0.1:{self.routes[job, index].port if through else port}")
+            route = self.routes.get((job, index)) if (job, index) != task else None
+            if task == ("ps", 0) and (job, index) == ("ps", 1):
+                route = self.copy_route
+            cluster.setdefault(job, []).append(f"127.0.0.1:{route.port if route else port}")
         return json.dumps({"cluster": cluster, "task": {"type": task[0], "index": task[1]}})
+
+    def cut_copies(self, is_cut):
+        """Whether ps 0 reaches ps 1, which keeps its copy; everybody else does."""
+        self.is_cut = is_cut
+        with self.proxy.lock:
+            for connection in list(self.copy_route.connections) if is_cut else []:
+                self.proxy.close(connection, with_reset=True)
 
     def keep(self, task):
         while not self.is_over:
@@ -205,6 +272,33 @@ def check_resets(counter, closures, resets, kills, durability, seed=5):
     say(f"{durability}: {closures} closures, {num_reset} connections reset, {kills} killed, TF_CONFIG", begin)
 
 
+def check_between(counter):
+    """REL_G5: two living servers that cannot reach each other: it heals in time, or the run ends with both names."""
+    begin = time.monotonic()
+    folder = tempfile.mkdtemp(prefix="tutti_durable_")
+    tasks = Tasks([counter, *run_flags(folder, MOST_QUEUED, 8, "replicated")], 2, 2)
+    try:
+        tasks.wait_for("the first closures", lambda: tasks.num_done > 50)
+        tasks.cut_copies(True)
+        time.sleep(3.0)
+        done = tasks.num_done
+        time.sleep(1.0)
+        require(tasks.num_done == done, "steps were confirmed without a copy", tasks.text())
+        tasks.cut_copies(False)
+        tasks.wait_for("steps after the cut", lambda: tasks.num_done > done + 100)
+        require(tasks.num_started["chief", 0] == 1 and "it comes back" not in tasks.text(), "it did not heal", tasks.text())
+        healed = time.monotonic()
+        tasks.cut_copies(True)
+        tasks.wait_for("an error", lambda: "both of them live" in tasks.text() or tasks.num_started["chief", 0] > 1)
+        took, text = time.monotonic() - healed, tasks.text()
+    finally:
+        tasks.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    expected = r"ps 0 \(127.0.0.1:\d+\): ps 1 \(127.0.0.1:\d+\), which keeps its copy, has not confirmed changes for .*both of them live"
+    require(re.search(expected, text), "the error does not name both", text)
+    say(f"replicated: a broken connection between servers healed, then ended the run after {took:.1f} s", begin)
+
+
 def check_refusals(counter):
     """What cannot be kept is refused, with what to do."""
     begin = time.monotonic()
@@ -236,6 +330,8 @@ def main():
         "resets": lambda: check_resets(counter, closures, arguments.resets, 2, "snapshot", seed=arguments.seed),
         "resets_logged": lambda: check_resets(counter, closures, arguments.resets, 2, "logged", seed=arguments.seed + 1),
         "stopped": lambda: check_stopped_server(tutti, counter, "replicated"),
+        "between": lambda: check_between(counter),
+        "recovery": lambda: check_recovery(tutti, counter, kills + 1),
         "refusals": lambda: check_refusals(counter),
     }
     return run_checks(checks, arguments.only)

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/remote_server.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tutti/core/logging.h"
@@ -9,6 +10,13 @@
 namespace tutti::internal {
 namespace {
 
+/// Whether the connection is another one: then somebody else may answer.
+constexpr Duration kGlanceEvery = std::chrono::milliseconds(10);
+/// After a life, before the next one is looked for.
+constexpr Duration kBetweenLives = std::chrono::milliseconds(2);
+/// Looks in a row that find a server in trouble, before that is told: one that keeps copies may
+/// just have died.
+constexpr int kToldAfter = 5;
 /// Of a server that is simply not there.
 constexpr Duration kComplainEvery = std::chrono::seconds(30);
 
@@ -84,16 +92,19 @@ void RemoteServer::give_up(std::uint64_t incarnation, const Error& error) {
     client = client_;
   }
   client->fail_all(error);
+  (void)begin_look();  // finds that out
 }
 
 void RemoteServer::run() {
   while (!stop_.is_set()) {
-    if (open()) {
+    const bool had_life = open();
+    if (had_life) {
       changed_();
       look_after();
       changed_();
     }
-    stop_.wait_until(deadline_after(Clock::system().now(), options_.between_tries));
+    const Duration pause = had_life ? kBetweenLives : options_.between_tries;
+    stop_.wait_until(deadline_after(Clock::system().now(), pause));
   }
 }
 
@@ -132,14 +143,21 @@ ServerLife RemoteServer::meet(RpcClient& client) {
   return decode_life(reply->wait(Clock::system().now()));
 }
 
-/// Waits until it is time for it; nothing: the link ends.
-std::optional<std::uint64_t> RemoteServer::next_look() {
-  const MutexLock lock(mutex_);
-  (void)look_wanted_.wait_until(
-      mutex_, deadline_after(Clock::system().now(), options_.look_every),
-      [this]() TUTTI_REQUIRES(mutex_) { return stop_.is_set() || last_look_ > num_looked_; });
-  if (stop_.is_set()) return std::nullopt;
-  return last_look_;
+/// Waits until it is time for it, or the connection was away and is back; nothing: the link ends.
+std::optional<std::uint64_t> RemoteServer::next_look(const RpcClient& client) {
+  const TimePoint look_at = deadline_after(Clock::system().now(), options_.look_every);
+  for (bool was_away = false;;) {
+    const bool is_away = client.why_away().has_value();
+    const bool is_back = was_away && !is_away;
+    was_away = is_away;
+    const TimePoint now = Clock::system().now();
+    const MutexLock lock(mutex_);
+    if (stop_.is_set()) return std::nullopt;
+    if (is_back || now >= look_at || last_look_ > num_looked_) return last_look_;
+    (void)look_wanted_.wait_until(
+        mutex_, std::min(look_at, deadline_after(now, kGlanceEvery)),
+        [this]() TUTTI_REQUIRES(mutex_) { return stop_.is_set() || last_look_ > num_looked_; });
+  }
 }
 
 void RemoteServer::look_after() {
@@ -151,7 +169,7 @@ void RemoteServer::look_after() {
     life = life_;
   }
   try {
-    while (const auto look = next_look()) {
+    while (const auto look = next_look(*client)) {
       const ServerLife found = meet(*client);
       if (found.life != life) {
         return end_life(Error(ErrorCode::kUnavailable, "it died, and was started again"));
@@ -166,16 +184,16 @@ void RemoteServer::look_after() {
 
 /// Whether that is one look too many that finds it in trouble.
 bool RemoteServer::note_look(std::uint64_t look, const std::string& trouble) {
-  bool is_first = false, is_last = false;
+  bool is_told = false, is_last = false;
   {
     const MutexLock lock(mutex_);
     num_looked_ = look;
     trouble_ = trouble;
     num_troubled_ = trouble.empty() ? 0 : num_troubled_ + 1;
-    is_first = num_troubled_ == 1;
+    is_told = num_troubled_ == kToldAfter;
     is_last = num_troubled_ == options_.most_troubled_looks;
   }
-  if (is_first) log_warning(concat("coordinator: ", options_.name, ": ", trouble));
+  if (is_told) log_warning(concat("coordinator: ", options_.name, ": ", trouble));
   return is_last;
 }
 

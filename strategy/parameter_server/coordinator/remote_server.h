@@ -71,7 +71,7 @@ class RemoteServer {
   void run();
   bool open();
   void look_after();
-  std::optional<std::uint64_t> next_look();
+  std::optional<std::uint64_t> next_look(const RpcClient& client);
   ServerLife meet(RpcClient& client);
   bool note_look(std::uint64_t look, const std::string& trouble);
   void end_life(const Error& error);
