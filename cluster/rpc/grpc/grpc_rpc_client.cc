@@ -49,7 +49,7 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
     is_writing_ = false;
     if (!ok) can_write_ = false;  // what the server said before it left is still to be read
     write_next(sent);
-    changed_.notify_all();
+    if (!ok || finish_at_) changed_.notify_all();  // nobody else waits for writes
   }
   void OnDone(const grpc::Status& status) override {
     {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tutti/strategy/parameter_server/server/halved_rule.h"
+
 namespace tutti::internal {
 
 StoredShard::StoredShard(ShardSpec shard_spec, const Tensor& initial_value,
@@ -46,7 +48,9 @@ void StoredShard::update(const UpdateRule& rule, std::span<StoredShard* const> s
   const Gradient gradient =
       update.rows ? Gradient(IndexedSlices{update.gradient, *update.rows, spec.shape()})
                   : Gradient(update.gradient);
-  VariableComponent::update(value, components, rule, gradient, update.scalars);
+  const HalvedRule halved(rule);
+  const UpdateRule& applied = rule.uses_norms() ? rule : halved;
+  VariableComponent::update(value, components, applied, gradient, update.scalars);
   ++version;
   for (StoredShard* slot : slots) ++slot->version;
 }
