@@ -267,6 +267,11 @@ void RemoteServers::end_bringing_back() {
 }
 
 void RemoteServers::go_back(std::uint64_t cut, std::uint64_t term) {
+  {
+    // A copy of what is undone must not bring back who dies on the way.
+    const MutexLock lock(mutex_);
+    for (Member& each : members_) each.whole_life = 0;
+  }
   begin_bringing_back();
   order_all(orders::PrepareCut{cut, term});
   const auto go = [&](std::size_t) { return orders::GoBack{cut, term}; };

@@ -24,6 +24,11 @@ using WelcomeTuple =
     std::tuple<std::string, int, std::string, std::vector<std::string>, std::string>;
 using UpdateTuple = std::tuple<std::string, std::vector<std::string>, double, std::int64_t>;
 
+bool needs_argument(TaskRequestKind kind) {
+  return kind == TaskRequestKind::kPut || kind == TaskRequestKind::kAssignVariable ||
+         kind == TaskRequestKind::kUpdateVariable || kind == TaskRequestKind::kFetch;
+}
+
 }  // namespace
 
 bool is_task_request(const Packet& packet) {
@@ -69,6 +74,9 @@ TaskRequest decode_task_request(const Packet& packet) {
     auto& [job, index, from_op, path] = from;
     request.arguments.push_back(
         {{{std::move(job), index}, from_op, std::move(path)}, std::move(value)});
+  }
+  if (request.arguments.empty() && needs_argument(request.kind)) {
+    fail(ErrorCode::kDataLoss, kWho, ": kind ", kind, " without arguments; expected one at least");
   }
   return request;
 }

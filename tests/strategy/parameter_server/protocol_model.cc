@@ -55,6 +55,13 @@ ModelState ProtocolModel::initial() const {
     server.restored_term = 1;
     server.saved = {{0, server.table, server.counts}};  // cut 0: the beginning
   }
+  if (options_.durability == Durability::kReplicated) {
+    for (ModelServer& server : state.servers) {
+      server.has_copy = true;
+      server.copy = {server.table, server.counts};
+    }
+    state.copied = kAllServers;
+  }
   for (int i = 0; i < options_.num_closures; ++i) {
     record(state,
            events::Scheduled{static_cast<std::uint64_t>(i), std::string(1, static_cast<char>(i))});
@@ -76,6 +83,7 @@ class ProtocolModel::Successors {
     }
     for (std::size_t i = 0; i < from_.tasks.size(); ++i) task_steps(i);
     for (int server = 0; server < kModelServers; ++server) server_steps(server);
+    for (std::size_t server = 0; server < kModelServers; ++server) keep_steps(server);
     coordinator_steps();
     return has_free_step_;
   }
@@ -84,6 +92,9 @@ class ProtocolModel::Successors {
   bool has_fault() const { return from_.faults_left > 0; }
   const ModelServer& server(int s) const { return from_.servers[static_cast<std::size_t>(s)]; }
   Await await(int s) const { return from_.await[static_cast<std::size_t>(s)]; }
+  bool is_replicated() const { return options_.durability == Durability::kReplicated; }
+  bool is_logged() const { return options_.durability == Durability::kLogged; }
+  static std::size_t other(std::size_t s) { return s ^ 1; }
   bool is_ready() const {
     return from_.coordinator_is_up &&
            std::ranges::all_of(from_.await, [](Await a) { return a == Await::kNothing; });
@@ -137,8 +148,12 @@ class ProtocolModel::Successors {
         return m.term <= server.table.term() &&
                (next.await[m.server] != Await::kFence || !is_of_present);
       case Message::Kind::kRestore:
+        // One thread gives these orders: there is none of an earlier term under way.
+        if (options_.durability != Durability::kSnapshot && !is_of_present) return true;
         return server.is_up && m.term <= server.restored_term &&
                (next.await[m.server] != Await::kRestore || !is_of_present);
+      case Message::Kind::kBeginCopy:
+        return next.await[m.server] != Await::kCopy || !is_of_present;
       case Message::Kind::kSnapshot:
         if (m.term < server.table.term()) return true;
         if (options_.bug == PlantedBug::kLateSnapshotOverwrites) return false;
@@ -189,7 +204,17 @@ class ProtocolModel::Successors {
 
   bool is_deliverable(const Message& m) const {
     if (m.kind == Message::Kind::kDone) return from_.coordinator_is_up;
-    return server(m.server).is_up || m.kind == Message::Kind::kRestore;
+    const ModelServer& keeper = from_.servers[other(m.server)];
+    if (m.kind == Message::Kind::kBeginCopy) return server(m.server).is_up && keeper.is_up;
+    if (m.kind != Message::Kind::kRestore) return server(m.server).is_up;
+    return !is_from_copy(m) || (keeper.is_up && keeper.has_copy);
+  }
+
+  /// A restore of a term in which nothing was undone.
+  bool keeps_confirmed(const Message& m) const { return m.term != from_.ledger.rollback_term(); }
+  bool is_from_copy(const Message& m) const {
+    return is_replicated() && m.kind == Message::Kind::kRestore && keeps_confirmed(m) &&
+           m.term == from_.ledger.term() && !server(m.server).is_up;
   }
 
   void deliver(ModelState& next, const Message& m, bool is_answered) const {
@@ -207,6 +232,8 @@ class ProtocolModel::Successors {
         return deliver_restore(next, m, is_answered);
       case Message::Kind::kSnapshot:
         return deliver_snapshot(next, m, is_answered);
+      case Message::Kind::kBeginCopy:
+        return deliver_begin_copy(next, m, is_answered);
     }
   }
 
@@ -217,8 +244,10 @@ class ProtocolModel::Successors {
     const auto is_of_it = [&](const ModelTask& task) {
       return task.number == m.number && task.attempt == m.attempt;
     };
+    bool is_new = false;
     try {
-      if (server.table.num_applied_before(identity) == 0) ++server.counts[m.content];
+      is_new = server.table.num_applied_before(identity) == 0;
+      if (is_new) ++server.counts[m.content];
       server.table.note_applied(identity);
     } catch (const Error& error) {
       // Whoever sent it gives up; nobody waits for it, unless the protocol is wrong.
@@ -231,12 +260,90 @@ class ProtocolModel::Successors {
       std::erase_if(next.tasks, is_of_it);
       return;
     }
-    if (!is_answered) return;
+    if (!keep(next, m, is_new, is_answered) || !is_answered) return;
+    confirm(next, m.server, m.number, m.attempt);
+  }
+
+  void confirm(ModelState& next, int s, std::uint8_t number, std::uint8_t attempt) const {
     for (ModelTask& task : next.tasks) {
-      if (is_of_it(task)) task.confirmed_by |= bit(m.server);
+      if (task.number == number && task.attempt == attempt) task.confirmed_by |= bit(s);
     }
     std::ranges::sort(next.tasks);
     report_finished(next);
+  }
+
+  /// Also what came before, for the first may still be on its way to the copy. Returns whether it
+  /// may be confirmed now.
+  bool keep(ModelState& next, const Message& m, bool is_new, bool is_answered) const {
+    if (options_.durability == Durability::kSnapshot) return true;
+    ModelServer& server = next.servers[m.server];
+    if (!is_new && options_.bug == PlantedBug::kRepeatedNotKept) return true;
+    ModelChange change{m.number, m.attempt, m.content, m.term, m.below, server.saved.back().cut, 0};
+    const bool is_early = options_.bug == PlantedBug::kAcknowledgeBeforeKept;
+    if (is_logged() && !is_early) {
+      server.log.push_back(change);
+      return true;
+    }
+    change.is_awaited = is_answered && !is_early ? 1 : 0;
+    server.sent.push_back(change);
+    return is_early;
+  }
+
+  /// The first change that is on its way to where it is kept gets there.
+  void keep_steps(std::size_t s) {
+    const ModelServer& own = from_.servers[s];
+    const ModelServer& keeper = from_.servers[other(s)];
+    const bool can_be_kept = is_logged() || (keeper.is_up && keeper.has_copy);
+    if (!own.is_up || own.sent.empty() || !can_be_kept) return;
+    step(Kind::kKeep, s, Cost::kFree,
+         say("the change of closure ", static_cast<int>(own.sent.front().number), " on ps ", s,
+             " is in its ", is_logged() ? "log" : "copy"),
+         [&](ModelState& next) {
+           std::vector<ModelChange>& sent = next.servers[s].sent;
+           const ModelChange change = sent.front();
+           sent.erase(sent.begin());
+           if (is_logged()) {
+             next.servers[s].log.push_back(change);
+           } else {
+             const auto bug = options_.bug;
+             next.violation = apply_again(next.servers[other(s)].copy, change, bug);
+           }
+           confirm_kept(next, s, change);
+         });
+  }
+
+  void confirm_kept(ModelState& next, std::size_t s, const ModelChange& change) const {
+    if (change.is_awaited == 0) return;
+    confirm(next, static_cast<int>(s), change.number, change.attempt);
+  }
+
+  /// The copy begins with a state in which everything is that was on its way.
+  void deliver_begin_copy(ModelState& next, const Message& m, bool is_answered) const {
+    ModelServer& server = next.servers[m.server];
+    if (m.term < server.table.term()) return;
+    ModelServer& keeper = next.servers[other(m.server)];
+    keeper.has_copy = true;
+    keeper.copy = {server.table, server.counts};
+    for (const ModelChange& change : std::exchange(server.sent, {})) {
+      confirm_kept(next, m.server, change);
+    }
+    if (!is_heard(next, m, is_answered) || next.await[m.server] != Await::kCopy) return;
+    next.await[m.server] = Await::kNothing;
+    next.copied |= bit(m.server);
+  }
+
+  /// When all are back, copies are begun of those that have none.
+  void begin_copies(ModelState& next) const {
+    if (!is_replicated()) return;
+    for (const Await each : next.await) {
+      if (each == Await::kFence || each == Await::kRestore) return;
+    }
+    for (int s = 0; s < kModelServers; ++s) {
+      Await& await = next.await[static_cast<std::size_t>(s)];
+      if (await != Await::kNothing || (next.copied & bit(s)) != 0) continue;
+      await = Await::kCopy;
+      send_control(next, s);
+    }
   }
 
   /// Workers report at once: waiting adds nothing, for the report may stay on its way.
@@ -264,6 +371,7 @@ class ProtocolModel::Successors {
     if (!is_heard(next, m, is_answered) || next.await[m.server] != Await::kFence) return;
     next.await[m.server] =
         server.restored_term < next.ledger.rollback_term() ? Await::kRestore : Await::kNothing;
+    begin_copies(next);
   }
 
   void deliver_restore(ModelState& next, const Message& m, bool is_answered) const {
@@ -272,21 +380,35 @@ class ProtocolModel::Successors {
     const bool is_new = server.is_up ? m.term > server.restored_term : true;
     if (m.term < server.restored_term) return;
     if (is_new) {
-      const auto saved = std::ranges::find(server.saved, m.cut, &ModelServer::Saved::cut);
-      if (saved == server.saved.end()) {
-        next.violation = "a cut that was taken is not there";
-        return;
-      }
+      next.violation = take_state(next, m);
+      if (!next.violation.empty()) return;
       server.is_up = true;
-      server.table =
-          options_.bug == PlantedBug::kSnapshotWithoutTable ? AppliedTable() : saved->table;
-      server.counts = saved->counts;
+      server.sent.clear();  // of what is undone, or of a process that is gone
       server.restored_term = m.term;
       fence(server.table, m.term);
     }
     if (is_heard(next, m, is_answered) && next.await[m.server] == Await::kRestore) {
       next.await[m.server] = Await::kNothing;
+      begin_copies(next);
     }
+  }
+
+  /// "", or why it cannot have the state that it is told to take.
+  std::string take_state(ModelState& next, const Message& m) const {
+    ModelServer& server = next.servers[m.server];
+    if (is_logged() && keeps_confirmed(m)) return replay_log(server, m.cut, options_.bug);
+    if (is_from_copy(m)) {
+      const ModelServer::Variables& copy = next.servers[other(m.server)].copy;
+      server.table = copy.table;
+      server.counts = copy.counts;
+      return "";
+    }
+    const auto saved = std::ranges::find(server.saved, m.cut, &ModelServer::Saved::cut);
+    if (saved == server.saved.end()) return "a cut that was taken is not there";
+    server.table =
+        options_.bug == PlantedBug::kSnapshotWithoutTable ? AppliedTable() : saved->table;
+    server.counts = saved->counts;
+    return "";
   }
 
   void deliver_snapshot(ModelState& next, const Message& m, bool is_answered) const {
@@ -321,6 +443,7 @@ class ProtocolModel::Successors {
     const auto closure = static_cast<int>(task.number);
     for (int s = 0; s < kModelServers; ++s) {
       if ((task.confirmed_by & bit(s)) != 0 || is_on_its_way(task, s)) continue;
+      if (is_being_kept(task, s)) continue;
       step(Kind::kResend, index * 2 + static_cast<std::size_t>(s), Cost::kFree,
            say("closure ", closure, " sends to ps ", s, " again"),
            [&](ModelState& next) { insert(next.network, push_of(next, task, s)); });
@@ -335,6 +458,13 @@ class ProtocolModel::Successors {
            say("TAKEN FOR DEAD: the worker of closure ", closure),
            [&](ModelState& next) { put_back(next, task.number, task.attempt); });
     }
+  }
+
+  bool is_being_kept(const ModelTask& task, int s) const {
+    return std::ranges::any_of(server(s).sent, [&](const ModelChange& change) {
+      return change.is_awaited != 0 && change.number == task.number &&
+             change.attempt == task.attempt;
+    });
   }
 
   bool is_on_its_way(const ModelTask& task, int s) const {
@@ -367,24 +497,54 @@ class ProtocolModel::Successors {
         fresh.is_up = false;
         fresh.restored_term = dead.restored_term;  // stands beside what was saved
         fresh.saved = std::move(dead.saved);
+        fresh.log = std::move(dead.log);
         dead = std::move(fresh);
       });
     }
     if (!from_.coordinator_is_up) return;
     if (!server(s).is_up && await(s) != Await::kRestore) {
       step(Kind::kNoticeServer, index, Cost::kFree,
-           say("the coordinator notices that ps ", s, " is gone: all servers go back"),
+           say("the coordinator notices that ps ", s,
+               " is gone: ", can_keep_confirmed() ? "it comes back" : "all servers go back"),
            [&](ModelState& next) {
-             record(next, events::RolledBack{next.ledger.term() + 1});
-             next.takes_cut = false;
-             next.saved_by = 0;
-             next.await.fill(Await::kRestore);
+             bring_back(next);
              for (int each = 0; each < kModelServers; ++each) send_control(next, each);
            });
     }
     if (!is_control_on_its_way(s) && (await(s) != Await::kNothing || lacks_snapshot(s))) {
       step(Kind::kResend, 100 + index, Cost::kFree, say("the coordinator asks ps ", s, " again"),
            [&](ModelState& next) { send_control(next, s); });
+    }
+  }
+
+  /// Whether those that are lost can have again what they confirmed.
+  bool can_keep_confirmed() const {
+    if (!is_replicated()) return is_logged();
+    for (std::size_t s = 0; s < kModelServers; ++s) {
+      const ModelServer& own = from_.servers[s];
+      const ModelServer& keeper = from_.servers[other(s)];
+      if (own.restored_term < from_.ledger.rollback_term()) return false;
+      const bool is_copied = (from_.copied & bit(static_cast<int>(s))) != 0;
+      if (!own.is_up && !(is_copied && keeper.is_up && keeper.has_copy)) return false;
+    }
+    return true;
+  }
+
+  void bring_back(ModelState& next) const {
+    const std::uint64_t term = next.ledger.term() + 1;
+    next.takes_cut = false;
+    next.saved_by = 0;
+    if (!can_keep_confirmed()) {
+      record(next, events::RolledBack{term});
+      next.await.fill(Await::kRestore);
+      next.copied = 0;
+      return;
+    }
+    record(next, events::TookOver{term});
+    for (std::size_t s = 0; s < kModelServers; ++s) {
+      next.await[s] = next.servers[s].is_up ? Await::kFence : Await::kRestore;
+      // Neither its own copy is one of its next life, nor is there the one that it kept.
+      if (!next.servers[s].is_up) next.copied = 0;
     }
   }
 
@@ -411,6 +571,7 @@ class ProtocolModel::Successors {
       step(Kind::kKillCoordinator, 0, Cost::kFault, say("KILLED: the coordinator"),
            [](ModelState& next) {
              next.coordinator_is_up = false;
+             next.copied = 0;
              next.takes_cut = false;
              next.saved_by = 0;
              next.await.fill(Await::kFence);

@@ -7,6 +7,10 @@
 // message or an answer, delivering one twice, giving out a task twice, killing an actor, and taking
 // a living worker for dead. Answers of servers are part of the delivery; a lost one is a fault.
 //
+// Servers keep what they confirm as Durability says: in the last cut alone, in a log that outlives
+// them, or in a copy that the other server keeps. What goes to a copy is a queue: the connection
+// loses nothing while both live. The coordinator has copies begun after whoever was lost is back.
+//
 // Every closure changes each server once. A closure's *content* tells which call of schedule() it
 // is; servers count contents, their tables know numbers.
 #pragma once
@@ -18,6 +22,7 @@
 #include <vector>
 
 #include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
+#include "tutti/strategy/parameter_server/durability.h"
 #include "tutti/strategy/parameter_server/protocol/applied_table.h"
 
 namespace tutti::testing {
@@ -35,10 +40,14 @@ enum class PlantedBug {
   kOldTermAccepted,          // servers do not look at terms
   kWatermarkMovesDuringCut,  // servers hear of closures that finish while a cut is taken
   kLateSnapshotOverwrites,   // a request that comes twice saves again under the same cut
+  // Of logs and copies:
+  kAcknowledgeBeforeKept,  // the answer goes out before the log or the copy has the change
+  kReplayWithoutTable,     // every record of a log is applied, also those that came twice
+  kRepeatedNotKept,        // a change that comes again is confirmed before the copy has the first
 };
 
 struct ModelMessage {
-  enum class Kind : std::uint8_t { kPush = 1, kDone, kFence, kRestore, kSnapshot };
+  enum class Kind : std::uint8_t { kPush = 1, kDone, kFence, kRestore, kSnapshot, kBeginCopy };
   Kind kind = Kind::kPush;
   std::uint8_t server = 0;
   std::uint8_t number = 0, attempt = 0, content = 0;  // pushes and reports of finished tasks
@@ -59,8 +68,21 @@ struct ModelTask {
   auto operator<=>(const ModelTask&) const = default;
 };
 
+/// A change that a server took: of its log, or on its way to its copy.
+struct ModelChange {
+  std::uint8_t number = 0, attempt = 0, content = 0, term = 0, below = 0;
+  std::uint8_t after_cut = 0;   // of a log: the last one that was saved before
+  std::uint8_t is_awaited = 0;  // who sent it hears when it is kept
+  auto operator<=>(const ModelChange&) const = default;
+};
+
 struct ModelServer {
   using Counts = std::array<std::uint8_t, kMostContents>;
+  /// What changes change.
+  struct Variables {
+    internal::AppliedTable table = {};
+    Counts counts = {};
+  };
   struct Saved {
     std::uint8_t cut = 0;
     internal::AppliedTable table = {};
@@ -70,12 +92,24 @@ struct ModelServer {
   internal::AppliedTable table = {};
   Counts counts = {};
   std::uint8_t restored_term = 0;
-  std::vector<Saved> saved = {};  // survives a kill
+  std::vector<Saved> saved = {};       // survives a kill
+  std::vector<ModelChange> log = {};   // too
+  std::vector<ModelChange> sent = {};  // applied, and not kept yet, in order
+  /// The state of the other server, as far as it was sent.
+  bool has_copy = false;
+  Variables copy = {};
 };
+
+/// Applies what a log or a queue brings to a copy or an older state, as the server did. Returns ""
+/// or why it was refused.
+std::string apply_again(ModelServer::Variables& variables, const ModelChange& change,
+                        PlantedBug bug);
+/// The server's state: of the cut and its log, with the log's refusal if there is one.
+std::string replay_log(ModelServer& server, std::uint8_t cut, PlantedBug bug);
 
 struct ModelState {
   /// What the coordinator has still to hear from a server before it gives out anything.
-  enum class Await : std::uint8_t { kFence, kRestore, kNothing };
+  enum class Await : std::uint8_t { kFence, kRestore, kCopy, kNothing };
 
   internal::ClosureLedger ledger;
   std::vector<std::byte> journal = {};  // leads to the ledger, hence no part of bytes()
@@ -83,6 +117,7 @@ struct ModelState {
   std::array<Await, kModelServers> await = {};
   bool takes_cut = false;
   std::uint8_t saved_by = 0;  // a bit per server
+  std::uint8_t copied = 0;    // a bit per server whose copy is kept, as the coordinator knows
   std::array<ModelServer, kModelServers> servers = {};
   std::vector<ModelTask> tasks = {};       // sorted
   std::vector<ModelMessage> network = {};  // sorted
@@ -113,6 +148,7 @@ struct ModelStep {
     kRestartCoordinator,
     kBeginCut,
     kDispatchTwice,
+    kKeep,
   };
   Kind kind = Kind::kDispatch;
   std::uint8_t index = 0;  // of the message, task, server or closure that it concerns
@@ -126,6 +162,7 @@ struct ModelOptions {
   PlantedBug bug = PlantedBug::kNone;
   /// Faults of other kinds do not happen; empty: all do.
   std::vector<ModelStep::Kind> kinds_of_faults = {};
+  Durability durability = Durability::kSnapshot;
 };
 
 class ProtocolModel {
@@ -145,6 +182,7 @@ class ProtocolModel {
 
  private:
   class Successors;
+  std::string lost_confirmation(const ModelState& state) const;
   ModelOptions options_;
 };
 

@@ -15,9 +15,11 @@ namespace protocol_model_test {
 
 constexpr std::size_t kMostStates = std::size_t{400} << 20;
 
+/// Other bounds are for all kinds of faults.
 ModelOptions bounds(ModelOptions usual) {
   const char* text = std::getenv("TUTTI_MODEL_BOUNDS");
   if (text == nullptr) return usual;
+  usual.kinds_of_faults.clear();
   std::istringstream in(text);
   in >> usual.num_closures >> usual.num_faults >> usual.num_cuts;
   return usual;
@@ -29,10 +31,10 @@ std::string trace_of(const ModelCheckResult& result) {
 
 void print(const ModelOptions& options, const ModelCheckResult& result) {
   std::printf(
-      "model: 2 workers, 2 servers, %d closures, %d faults, %d cuts: %zu states, %zu steps, "
+      "model: 2 workers, 2 servers (%s), %d closures, %d faults, %d cuts: %zu states, %zu steps, "
       "depth %zu\n",
-      options.num_closures, options.num_faults, options.num_cuts, result.num_states,
-      result.num_steps, result.depth);
+      to_string(options.durability).c_str(), options.num_closures, options.num_faults,
+      options.num_cuts, result.num_states, result.num_steps, result.depth);
 }
 
 TEST(ProtocolModel, NoStateBreaksExactlyOnceAndEveryScheduleEnds) {
@@ -52,6 +54,47 @@ TEST(ProtocolModel, CutsAreConsistent) {
   EXPECT_TRUE(result.is_exhausted);
 }
 
+/// What was confirmed is there, whoever dies; nothing is applied twice. TUTTI_MODEL_BOUNDS sets
+/// other bounds here, too.
+class ModelOfDurability : public ::testing::TestWithParam<Durability> {};
+INSTANTIATE_TEST_SUITE_P(Levels, ModelOfDurability,
+                         ::testing::Values(Durability::kLogged, Durability::kReplicated),
+                         [](const auto& tested) { return to_string(tested.param); });
+
+TEST_P(ModelOfDurability, REL_G5_NoStateLosesWhatWasConfirmed) {
+  using Kind = ModelStep::Kind;
+  ModelOptions options{2, 2, 0, PlantedBug::kNone, {Kind::kKillServer, Kind::kDeliverAnswerLost}};
+  options = bounds(options);
+  options.durability = GetParam();
+  const ModelCheckResult result = check_model(options, kMostStates);
+  print(options, result);
+  EXPECT_EQ(result.violation, "") << trace_of(result);
+  EXPECT_TRUE(result.is_exhausted);
+  EXPECT_GT(result.num_states, 1000u);
+}
+
+TEST_P(ModelOfDurability, REL_G5_NorWithCuts) {
+  using Kind = ModelStep::Kind;
+  ModelOptions options{
+      1,
+      2,
+      1,
+      PlantedBug::kNone,
+      {Kind::kKillServer, Kind::kDeliverAnswerLost, Kind::kKillCoordinator, Kind::kDuplicate}};
+  options.durability = GetParam();
+  const ModelCheckResult result = check_model(options, kMostStates);
+  print(options, result);
+  EXPECT_EQ(result.violation, "") << trace_of(result);
+  EXPECT_TRUE(result.is_exhausted);
+}
+
+/// What one server is told, kept and killed for is all that such a bug needs.
+ModelOptions of_durability(Durability durability, int closures, int faults) {
+  ModelOptions options{closures, faults, 0};
+  options.durability = durability;
+  return options;
+}
+
 class PlantedBugTest : public ::testing::TestWithParam<std::tuple<PlantedBug, ModelOptions>> {};
 
 TEST_P(PlantedBugTest, IsFoundWithTheFewestSteps) {
@@ -66,18 +109,23 @@ TEST_P(PlantedBugTest, IsFoundWithTheFewestSteps) {
 
 INSTANTIATE_TEST_SUITE_P(
     EachBug, PlantedBugTest,
-    ::testing::Values(std::tuple(PlantedBug::kSnapshotWithoutTable, ModelOptions{1, 1, 1}),
-                      std::tuple(PlantedBug::kFinishedBeforeConfirmed, ModelOptions{1, 0, 0}),
-                      std::tuple(PlantedBug::kRetryTakesNewNumber, ModelOptions{1, 1, 0}),
-                      std::tuple(PlantedBug::kOldTermAccepted, ModelOptions{2, 2, 0}),
-                      std::tuple(PlantedBug::kWatermarkMovesDuringCut, ModelOptions{2, 1, 1}),
-                      std::tuple(PlantedBug::kLateSnapshotOverwrites,
-                                 ModelOptions{2,
-                                              2,
-                                              1,
-                                              PlantedBug::kNone,
-                                              {ModelStep::Kind::kDuplicate,
-                                               ModelStep::Kind::kKillServer}})));
+    ::testing::Values(
+        std::tuple(PlantedBug::kSnapshotWithoutTable, ModelOptions{1, 1, 1}),
+        std::tuple(PlantedBug::kFinishedBeforeConfirmed, ModelOptions{1, 0, 0}),
+        std::tuple(PlantedBug::kRetryTakesNewNumber, ModelOptions{1, 1, 0}),
+        std::tuple(PlantedBug::kOldTermAccepted, ModelOptions{2, 2, 0}),
+        std::tuple(PlantedBug::kWatermarkMovesDuringCut, ModelOptions{2, 1, 1}),
+        std::tuple(PlantedBug::kAcknowledgeBeforeKept, of_durability(Durability::kLogged, 1, 1)),
+        std::tuple(PlantedBug::kAcknowledgeBeforeKept,
+                   of_durability(Durability::kReplicated, 1, 1)),
+        std::tuple(PlantedBug::kReplayWithoutTable, of_durability(Durability::kLogged, 1, 2)),
+        std::tuple(PlantedBug::kRepeatedNotKept, of_durability(Durability::kReplicated, 1, 2)),
+        std::tuple(PlantedBug::kLateSnapshotOverwrites,
+                   ModelOptions{2,
+                                2,
+                                1,
+                                PlantedBug::kNone,
+                                {ModelStep::Kind::kDuplicate, ModelStep::Kind::kKillServer}})));
 
 }  // namespace protocol_model_test
 }  // namespace tutti::testing

@@ -28,6 +28,17 @@ void write(internal::ByteWriter& bytes, const ModelServer& server) {
   for (const ModelServer::Saved& saved : server.saved) {
     bytes.number(saved.cut), bytes.raw(saved.table.save()), write(bytes, saved.counts);
   }
+  for (const auto* changes : {&server.log, &server.sent}) {
+    bytes.number(model_byte(changes->size()));
+    for (const ModelChange& c : *changes) {
+      for (const std::uint8_t part :
+           {c.number, c.attempt, c.content, c.term, c.below, c.after_cut, c.is_awaited}) {
+        bytes.number(part);
+      }
+    }
+  }
+  bytes.number(static_cast<std::uint8_t>(server.has_copy));
+  if (server.has_copy) bytes.raw(server.copy.table.save()), write(bytes, server.copy.counts);
 }
 
 /// All but the ledger, with the servers in this order or the other.
@@ -36,6 +47,7 @@ std::vector<std::byte> bytes_of(const ModelState& state, bool swap) {
   bytes.number(static_cast<std::uint8_t>(state.coordinator_is_up));
   bytes.number(static_cast<std::uint8_t>(state.takes_cut));
   bytes.number(swap ? swapped(state.saved_by) : state.saved_by);
+  bytes.number(swap ? swapped(state.copied) : state.copied);
   bytes.number(state.faults_left), bytes.number(state.cuts_left);
   for (int i = 0; i < kModelServers; ++i) {
     const auto s = static_cast<std::size_t>(swap ? kModelServers - 1 - i : i);
@@ -89,6 +101,8 @@ std::string to_string(const ModelMessage& m) {
       return concat("fence for", server, term);
     case Message::Kind::kRestore:
       return concat("restore of", server, " to cut ", static_cast<int>(m.cut), term);
+    case Message::Kind::kBeginCopy:
+      return concat("order to begin a copy of", server, term);
     case Message::Kind::kSnapshot:
       return concat("snapshot of", server, " for cut ", static_cast<int>(m.cut), term);
   }
@@ -108,6 +122,9 @@ ModelMessage control_message(const ModelState& state, int server) {
       m.kind = Message::Kind::kRestore;
       m.cut = model_byte(state.ledger.last_cut());
       break;
+    case Await::kCopy:
+      m.kind = Message::Kind::kBeginCopy;
+      break;
     case Await::kNothing:
       m.kind = Message::Kind::kSnapshot;
       m.cut = model_byte(state.ledger.last_cut_begun());
@@ -122,8 +139,25 @@ std::vector<std::byte> ModelState::bytes() const {
   return bytes;
 }
 
+/// What a worker was told is there: closures may not be finished by it, nor be reported yet.
+std::string ProtocolModel::lost_confirmation(const ModelState& state) const {
+  if (options_.durability == Durability::kSnapshot) return "";
+  for (const ModelTask& task : state.tasks) {
+    if (task.term < state.ledger.rollback_term()) continue;
+    for (int s = 0; s < kModelServers; ++s) {
+      const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
+      const bool is_confirmed = ((task.confirmed_by >> s) & 1) != 0;
+      if (!is_confirmed || !server.is_up || server.counts[task.content] > 0) continue;
+      return concat("ps ", s, " confirmed closure ", static_cast<int>(task.number),
+                    ", and lost it");
+    }
+  }
+  return "";
+}
+
 std::string ProtocolModel::violation(const ModelState& state) const {
   if (!state.violation.empty()) return state.violation;
+  if (auto lost = lost_confirmation(state); !lost.empty()) return lost;
   for (int s = 0; s < kModelServers; ++s) {
     const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
     if (!server.is_up) continue;

@@ -1,0 +1,177 @@
+// Fuzzes what a task reads from clients of sessions: requests, and what they make it do.
+// SPDX-License-Identifier: Apache-2.0
+//
+// An input is some requests: two bytes with the length of the head, two with that of the payload,
+// head and payload. What decoding takes is done by a task that has two steps, in one session.
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/core/error.h"
+#include "tutti/core/logging.h"
+#include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
+#include "tutti/strategy/parameter_server/server/variable_store.h"
+#include "tutti/strategy/parameter_server/session/task_request.h"
+#include "tutti/strategy/parameter_server/session/task_sessions.h"
+#include "tutti/strategy/parameter_server/session/task_steps.h"
+#include "tutti/tensor/ops/elementwise.h"
+
+namespace {
+
+using namespace tutti;
+using namespace tutti::internal;
+using Kind = TaskRequestKind;
+
+constexpr std::uint64_t kSession = 7;
+constexpr std::size_t kMostRequests = 8;
+
+std::size_t take_length(std::span<const std::byte>& bytes) {
+  const std::size_t length =
+      std::to_integer<std::size_t>(bytes[0]) | std::to_integer<std::size_t>(bytes[1]) << 8;
+  bytes = bytes.subspan(2);
+  return length;
+}
+
+std::optional<Packet> next_packet(std::span<const std::byte>& bytes) {
+  if (bytes.size() < 4) return std::nullopt;
+  const std::size_t head = take_length(bytes), payload = take_length(bytes);
+  Packet packet;
+  const auto head_bytes = bytes.first(std::min(head, bytes.size()));
+  packet.head.assign(head_bytes.begin(), head_bytes.end());
+  bytes = bytes.subspan(head_bytes.size());
+  const auto payload_bytes = bytes.first(std::min(payload, bytes.size()));
+  if (!payload_bytes.empty()) packet.payload.push_back({payload_bytes, nullptr});
+  bytes = bytes.subspan(payload_bytes.size());
+  return packet;
+}
+
+std::string bytes_of_packet(const Packet& packet) {
+  std::string bytes(reinterpret_cast<const char*>(packet.head.data()), packet.head.size());
+  for (const SharedBytes& piece : packet.payload) {
+    bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+  }
+  return bytes;
+}
+
+class Call final : public RpcCall {
+ public:
+  Call(Packet packet, std::shared_ptr<Event> answered)
+      : packet_(std::move(packet)), answered_(std::move(answered)) {}
+  const RpcPeer& peer() const override { return peer_; }
+  const Packet& request() const override { return packet_; }
+  void reply(Packet answer) override {
+    // What a task answers a client can read.
+    if (!answer.head.empty()) (void)decode_answer(answer);
+    answered_->set();
+  }
+  void fail(const Error& error) override {
+    if (error.message().empty()) std::abort();
+    answered_->set();
+  }
+
+ private:
+  const Packet packet_;
+  const RpcPeer peer_ = {};
+  const std::shared_ptr<Event> answered_;
+};
+
+/// What was accepted is what encoding gives back, read again.
+std::optional<TaskRequest> read(const Packet& packet) {
+  try {
+    TaskRequest request = decode_task_request(packet);
+    const Packet again = encode(request);
+    if (bytes_of_packet(encode(decode_task_request(again))) != bytes_of_packet(again)) std::abort();
+    return request;
+  } catch (const Error& error) {
+    const bool is_refusal =
+        error.code() == ErrorCode::kDataLoss || error.code() == ErrorCode::kInvalidArgument;
+    if (!is_refusal) std::abort();
+    return std::nullopt;
+  }
+}
+
+/// A variable of gigabytes is no fault of the reader.
+bool is_small(const TaskRequest& request) {
+  if (request.kind != Kind::kCreateVariable || !request.arguments.empty()) return true;
+  try {
+    const auto [dtype, dims, number] =
+        from_nest<std::tuple<int, std::vector<std::int64_t>, double>>(request.details, "size");
+    double elements = 1.0;
+    for (const std::int64_t dim : dims)
+      elements *= static_cast<double>(std::max<std::int64_t>(dim, 1));
+    return elements < 100'000;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+bool is_operation(Kind kind) { return kind >= Kind::kPut && kind <= Kind::kUpdateVariable; }
+
+TaskSteps steps_of_task() {
+  TaskSteps steps;
+  steps.define("scale", [](const Tensor& w, float by) { return std::vector<Tensor>{w * by}; });
+  steps.define("greet", [](const std::string& who) { return "hello " + who; });
+  return steps;
+}
+
+class FuzzedTask {
+ public:
+  FuzzedTask() {
+    TaskRequest open;
+    open.session = kSession;
+    open.details = to_nest(std::int64_t{1000});
+    send(open);
+  }
+
+  void send(const TaskRequest& request) {
+    const auto answered = std::make_shared<Event>();
+    try {
+      sessions_.take(std::make_shared<Call>(encode(request), answered));
+    } catch (const Error&) {  // refused; what else is thrown is a crash
+      return;
+    }
+    if (!is_operation(request.kind) || request.op <= last_op_) return;
+    last_op_ = request.op;
+    // Operations are done in their order, and none waits for anything here.
+    const auto deadline = deadline_after(Clock::system().now(), std::chrono::seconds(100));
+    if (!answered->wait_until(deadline)) std::abort();
+  }
+
+ private:
+  TaskParts parts() {
+    return {Task{"worker", 0}, store_, steps_.registry(), [](const Task& task) {
+              fail(ErrorCode::kUnavailable, task, " is not there");
+              return std::shared_ptr<RpcClient>();
+            }};
+  }
+
+  VariableStore store_{"worker 0"};
+  const TaskSteps steps_ = steps_of_task();
+  TaskSessions sessions_{parts(), [] { return TaskWelcome{Task{"worker", 0}}; }};
+  std::uint64_t last_op_ = 0;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  auto bytes = std::as_bytes(std::span(data, size));
+  FuzzedTask task;
+  for (std::size_t i = 0; i < kMostRequests; ++i) {
+    const auto packet = next_packet(bytes);
+    if (!packet) break;
+    auto request = read(*packet);
+    if (!request || !is_small(*request)) continue;
+    request->session = kSession;
+    task.send(*request);
+  }
+  return 0;
+}
