@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,6 +11,11 @@
 #include "tutti/cross_device_ops/collective_engine.h"
 
 namespace tutti::internal {
+
+/// In what pieces calls are made where messages go between processes: two chunks of a TCP stream,
+/// each of them one packet of a loopback device. Measured with 2 ranks at 4 MiB: 1,100 us; 128 KiB
+/// 1,190, 64 KiB 1,250, 256 KiB 1,310.
+inline constexpr std::size_t kNetworkSegmentBytes = 2 * 65280;
 
 /// The names that message_engine() knows: the algorithms, and "auto".
 std::vector<std::string> message_algorithms();

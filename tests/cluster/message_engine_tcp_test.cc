@@ -53,6 +53,7 @@ TEST(MessageEngineOverTcp, SumsAndSendsWhatItsScheduleSays) {
           expect_sum(data, size);
           internal::CallShape shape{.size = size, .rank = transport->rank(), .count = count};
           shape.element_bytes = 8;
+          shape.segment_bytes = internal::kNetworkSegmentBytes;
           const internal::Schedule schedule = make_schedule(algorithm, shape);
           const std::uint64_t bytes =
               traffic_of(schedule).elements * 8 + internal::kEncodedHeaderBytes;
