@@ -37,7 +37,9 @@ void PayloadWriter::put(const Tensor& tensor) {
   if (bytes.size() >= kSmall) {
     flush();
     const std::size_t whole = bytes.size() / kPlace * kPlace;
-    pieces_.push_back({bytes.first(whole), std::make_shared<const Tensor>(host)});
+    if (!tensors_) tensors_ = std::make_shared<std::vector<Tensor>>();
+    tensors_->push_back(host);
+    pieces_.push_back({bytes.first(whole), tensors_});
     bytes = bytes.subspan(whole);
   }
   small_.insert(small_.end(), bytes.begin(), bytes.end());
@@ -53,6 +55,7 @@ void PayloadWriter::flush() {
 
 std::vector<SharedBytes> PayloadWriter::take() {
   flush();
+  tensors_.reset();
   return std::exchange(pieces_, {});
 }
 

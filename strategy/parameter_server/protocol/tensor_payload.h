@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -18,13 +19,15 @@ namespace tutti::internal {
 /// multiple.
 class PayloadWriter {
  public:
-  /// Large elements are not copied: the payload keeps the tensor's buffer.
+  /// Large elements are not copied: the payload keeps the tensor's buffer, until all of its pieces
+  /// have gone.
   void put(const Tensor& tensor);
   std::vector<SharedBytes> take();
 
  private:
   void flush();
   std::vector<SharedBytes> pieces_;
+  std::shared_ptr<std::vector<Tensor>> tensors_;  // what the pieces lie in; kept by each of them
   std::vector<std::byte> small_;  // small tensors and ends of large ones, since the last piece
 };
 
