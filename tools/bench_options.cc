@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <sstream>
 
 #include "tools/bench_memory.h"
+#include "tutti/core/split_text.h"
 #include "tutti/cross_device_ops/plugin.h"
 #include "tutti/cross_device_ops/registry.h"
 
@@ -62,13 +62,6 @@ ReduceOp op_of_flag(const std::string& text) {
   }
 }
 
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> names;
-  std::istringstream stream(list);
-  for (std::string name; std::getline(stream, name, ',');) names.push_back(name);
-  return names;
-}
-
 std::vector<std::string> names_of(const BenchFlags& flags) {
   if (!flags.plugin.empty()) {
     try {
@@ -79,7 +72,7 @@ std::vector<std::string> names_of(const BenchFlags& flags) {
   }
   const std::vector<std::string> known = registered_cross_device_ops(DeviceType::kCpu);
   if (flags.op_names.empty()) return known;
-  std::vector<std::string> names = split(flags.op_names);
+  std::vector<std::string> names = split_text(flags.op_names);
   for (const std::string& name : names) {
     if (std::ranges::find(known, name) != known.end()) continue;
     fail(ErrorCode::kInvalidArgument, "--op-names: expected some of ", join(known), ", got '", name,

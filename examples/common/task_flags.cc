@@ -2,25 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/task_flags.h"
 
-#include <sstream>
-#include <vector>
-
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/error.h"
+#include "tutti/core/split_text.h"
 
 namespace tutti::examples {
-namespace {
-
-std::vector<std::string> split(const std::string& hosts) {
-  std::vector<std::string> result;
-  std::istringstream in(hosts);
-  for (std::string host; std::getline(in, host, ',');) result.push_back(host);
-  return result;
-}
-
-}  // namespace
-
 void TaskFlags::add_to(Flags& flags) {
   flags.add("--ps_hosts", ps_hosts, "addresses of the servers, with commas between");
   flags.add("--worker_hosts", worker_hosts, "addresses of the workers");
@@ -33,7 +20,7 @@ std::unique_ptr<ClusterResolver> TaskFlags::resolver() const {
     if (ps_hosts.empty() && worker_hosts.empty()) return resolver_from_environment();
     fail(ErrorCode::kInvalidArgument, "--ps_hosts, --worker_hosts: expected --job_name, too");
   }
-  const ClusterSpec cluster({{"ps", split(ps_hosts)}, {"worker", split(worker_hosts)}});
+  const ClusterSpec cluster({{"ps", split_text(ps_hosts)}, {"worker", split_text(worker_hosts)}});
   StaticResolverOptions self;
   self.task_type = job_name;
   self.task_id = static_cast<int>(task_index);

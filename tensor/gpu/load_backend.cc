@@ -8,9 +8,9 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <sstream>
 
 #include "tutti/core/error.h"
+#include "tutti/core/split_text.h"
 
 namespace tutti {
 namespace {
@@ -37,13 +37,6 @@ fs::path own_folder() {
 fs::path program_folder() {
   std::error_code error;
   return fs::read_symlink("/proc/self/exe", error).parent_path();
-}
-
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> words;
-  std::istringstream in(list);
-  for (std::string word; std::getline(in, word, ',');) words.push_back(word);
-  return words;
 }
 
 /// The module's own answer.
@@ -161,7 +154,7 @@ std::vector<FoundLibrary> find_libraries(std::span<const std::string> names) {
   for (const std::string& name : names) {
     FoundLibrary library{name, ""};
     void* handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
-    for (const std::string& folder : split(TUTTI_CUDA_LIBRARY_FOLDERS)) {
+    for (const std::string& folder : split_text(TUTTI_CUDA_LIBRARY_FOLDERS)) {
       if (!handle) handle = dlopen((fs::path(folder) / name).c_str(), RTLD_LAZY | RTLD_LOCAL);
     }
     link_map* map = nullptr;
@@ -172,7 +165,7 @@ std::vector<FoundLibrary> find_libraries(std::span<const std::string> names) {
   return found;
 }
 
-std::vector<std::string> needed_libraries() { return split(TUTTI_CUDA_LIBRARIES); }
+std::vector<std::string> needed_libraries() { return split_text(TUTTI_CUDA_LIBRARIES); }
 
 std::vector<std::string> module_candidates() {
   std::vector<std::string> paths;
