@@ -303,6 +303,7 @@ void WorkerGroup::connect_generation(std::uint64_t number, TimePoint deadline) {
 }
 
 bool WorkerGroup::has_lost_a_worker(Duration patience) const {
+  if (!has_addresses()) return false;  // nobody comes back to a job of MPI: the error is the end
   const std::optional<Verdict> verdict = alarm_->verdict(patience);
   return verdict && verdict->kind != VerdictKind::kFailed;
 }

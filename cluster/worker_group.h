@@ -60,7 +60,8 @@ class WorkerGroup {
   /// Whether this process takes the place of one that died while the others went on.
   bool is_replacement() const { return is_replacement_; }
   /// Whether the job found that a worker is dead, stopped or stuck since the last reconnect().
-  /// Also true when it finds out within `patience`: a connection may break before it has.
+  /// Also true when it finds out within `patience`: a connection may break before it has. False
+  /// where MPI connects them, which nobody can come back to.
   bool has_lost_a_worker(Duration patience) const;
   /// Waits until all workers are here, those that were started again among them, and connects them
   /// anew. Called by all, when all communicators are destroyed. Throws kDeadlineExceeded naming who

@@ -5,7 +5,7 @@
 #include <array>
 #include <set>
 
-#include "tests/strategy/parameter_server/durable_process_kit.h"
+#include "tests/strategy/parameter_server/counting_servers.h"
 
 namespace tutti::remote_servers_tests {
 
