@@ -115,7 +115,10 @@ struct Server::Impl final : RpcHandler {
     const auto is_over = [this]() TUTTI_REQUIRES(mutex) {
       return stopped || sessions.are_over() || (any_came && missing.empty() && here.empty());
     };
-    while (!changed.wait_for(mutex, std::chrono::hours(1), is_over)) {
+    for (;;) {
+      const TimePoint now = Clock::system().now(), stays_until = sessions.stays_until();
+      const TimePoint later = deadline_after(now, std::chrono::hours(1));
+      if (changed.wait_until(mutex, stays_until > now ? stays_until : later, is_over)) return;
     }
   }
 

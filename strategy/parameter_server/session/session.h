@@ -47,8 +47,10 @@ struct SessionTransfer {
 ///     Session session(server.target());
 ///     std::printf("%s\n", session.constant("Hello").fetch<std::string>().c_str());
 ///
-/// Threads: any; the order of the calls counts. A handle: copies are the same session, which ends,
-/// after what was asked is done, with the last copy, value and variable.
+/// A task that dies takes its values and variables along: errors name them, and a new session goes
+/// on with those of the others. Threads: any; the order of the calls counts. A handle: copies are
+/// the same session, which ends, after what was asked is done, with the last copy, value and
+/// variable.
 class Session {
  public:
   /// `target`: Server::target() of any task of the cluster, "grpc://host:port". Throws kUnavailable
@@ -82,7 +84,8 @@ class Session {
     return run_step(step, std::move(inputs));
   }
 
-  /// Until all that was asked is done. Throws the first error of any of it since the last call.
+  /// Until all that was asked is done. Throws the first error of any of it since the last call;
+  /// where tasks died, with their names and the variables that are gone.
   void wait();
   /// By where from, then where to.
   std::vector<SessionTransfer> transfers() const;

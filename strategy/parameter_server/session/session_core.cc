@@ -34,6 +34,7 @@ SessionCore::~SessionCore() {
   } catch (const std::exception& error) {
     log_warning(concat("Session: ended with an error that nobody has seen: ", error.what()));
   }
+  announce_return();
 }
 
 TimePoint SessionCore::deadline() const { return deadline_after(now(), options_.timeout); }
@@ -227,7 +228,7 @@ void SessionCore::wait() {
     const MutexLock lock(mutex_);
     first.swap(first_error_);
   }
-  if (first) throw *first;
+  if (first) throw explained(*first);
 }
 
 TaskVariable SessionCore::make_variable(const Place& place, const std::string& name,
@@ -235,7 +236,7 @@ TaskVariable SessionCore::make_variable(const Place& place, const std::string& n
                                         const std::vector<TaskInput>& initial, Nest details) {
   {
     const MutexLock lock(mutex_);
-    if (!variables_.insert(name).second) {
+    if (!variables_.emplace(name, place.task).second) {
       fail(ErrorCode::kAlreadyExists, "Session::variable: '", name,
            "' was made in this session before; expected another name, or the variable itself");
     }
@@ -275,7 +276,12 @@ Nest SessionCore::fetch(const ValueAddress& address) {
   TaskRequest request{TaskRequestKind::kFetch, session_};
   request.name = kClient;
   request.arguments.push_back({address, {}});
-  Nest value = decode_answer(link(address.task).client->call(encode(request), deadline()));
+  Nest value;
+  try {
+    value = decode_answer(link(address.task).client->call(encode(request), deadline()));
+  } catch (const Error& error) {
+    throw explained(error);
+  }
   std::vector<UnderWay> swept;
   const MutexLock lock(mutex_);
   sweep(swept);

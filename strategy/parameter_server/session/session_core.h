@@ -85,6 +85,10 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   void count(const std::string& from, const std::string& to, const Nest& value)
       TUTTI_REQUIRES(mutex_);
   TimePoint deadline() const;
+  std::optional<std::string> why_lost(const Task& task, const Link& link) const;
+  /// With the tasks that were lost, and what was lost with them, if that is why.
+  Error explained(const Error& error);
+  void announce_return() noexcept;
 
   const std::string target_;
   const SessionOptions options_;
@@ -97,7 +101,8 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   Mutex waiting_;  // held by who waits for all
   mutable Mutex mutex_;
   std::uint64_t last_op_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::set<std::string> variables_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::string, Task> variables_ TUTTI_GUARDED_BY(mutex_);
+  bool has_lost_a_task_ TUTTI_GUARDED_BY(mutex_) = false;
   /// Of variables that have not changed since.
   std::map<std::string, TaskInput> reads_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, std::string>, Counted> counted_ TUTTI_GUARDED_BY(mutex_);

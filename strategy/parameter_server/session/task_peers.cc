@@ -12,6 +12,8 @@ namespace {
 
 /// The session has met all tasks already, so that one that is not there is gone.
 constexpr Duration kConnectTimeout = std::chrono::seconds(3);
+/// For a connection that broke. A task that is started again is another one.
+constexpr Duration kPatience = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -35,6 +37,7 @@ std::shared_ptr<RpcClient> TaskPeers::to(const Task& task) {
     RpcClientOptions client =
         rpc_client_options(self_, {task.type, task.index, address}, {}, options_);
     client.connect_timeout = kConnectTimeout;
+    client.patience = kPatience;
     peer->client = RpcClient::connect(concat(to_string(options_.wire), "://", address), client);
   }
   return peer->client;

@@ -60,7 +60,7 @@ TaskRequest decode_task_request(const Packet& packet) {
     fail(ErrorCode::kDataLoss, kWho, ": goes on behind its end");
   }
   auto [kind, session, op, name, device, arguments, details] = from_nest<RequestTuple>(nest, kWho);
-  if (kind < 0 || kind > static_cast<int>(TaskRequestKind::kTransfers)) {
+  if (kind < 0 || kind > static_cast<int>(TaskRequestKind::kStay)) {
     fail(ErrorCode::kDataLoss, kWho, ": there is no kind ", kind);
   }
   TaskRequest request{static_cast<TaskRequestKind>(kind),

@@ -30,7 +30,8 @@ struct TaskArgument {
 /// kOpen begins a session, and is answered with TaskWelcome. kPut to kUpdate are operations:
 /// numbered in the order of the program, done in the order in which they come, one at a time, and
 /// answered when they are done. kFetch is answered with a value when it is there; kTransfers with
-/// what came from other tasks.
+/// what came from other tasks. kStay: the client has lost a task, and comes back with another
+/// session; the server does not end for so many milliseconds (details).
 enum class TaskRequestKind : std::uint8_t {
   kOpen,
   kPut,             // arguments: the value
@@ -41,7 +42,8 @@ enum class TaskRequestKind : std::uint8_t {
   kUpdateVariable,  // arguments: a gradient per replica; details: UpdateDetails
   kFetch,           // arguments: where the value is
   kRelease,         // arguments: values that nobody needs any more
-  kTransfers
+  kTransfers,
+  kStay
 };
 
 struct TaskRequest {

@@ -43,6 +43,9 @@ void TaskSessions::take(std::shared_ptr<RpcCall> call) {
     call->reply({});
   } else if (request.kind == TaskRequestKind::kTransfers) {
     call->reply(encode_answer(session->transfers()));
+  } else if (request.kind == TaskRequestKind::kStay) {
+    stay(request);
+    call->reply({});
   } else {
     session->post(std::move(request), std::move(call));
   }
@@ -60,6 +63,7 @@ void TaskSessions::open(RpcCall& call, const TaskRequest& request) {
       return true;
     });
     had_one_ = true;
+    stays_until_ = {};
     Open& own = open_[request.session];
     if (own.session == nullptr) {
       own = {call.peer().client, std::make_shared<TaskSession>(parts_, request.session, timeout)};
@@ -69,6 +73,13 @@ void TaskSessions::open(RpcCall& call, const TaskRequest& request) {
     }
   }
   call.reply(encode_answer(to_answer(welcome_())));
+}
+
+void TaskSessions::stay(const TaskRequest& request) {
+  const auto time = std::chrono::milliseconds(
+      integer_of(request.details, "session", "a time to stay in milliseconds", 0, 1'000'000'000));
+  const MutexLock lock(mutex_);
+  stays_until_ = deadline_after(Clock::system().now(), time);
 }
 
 std::shared_ptr<TaskSession> TaskSessions::find(const TaskRequest& request) const {
@@ -92,7 +103,12 @@ void TaskSessions::client_left(const RpcPeer& peer) {
 
 bool TaskSessions::are_over() const {
   const MutexLock lock(mutex_);
-  return had_one_ && open_.empty();
+  return had_one_ && open_.empty() && Clock::system().now() >= stays_until_;
+}
+
+TimePoint TaskSessions::stays_until() const {
+  const MutexLock lock(mutex_);
+  return stays_until_;
 }
 
 }  // namespace tutti::internal

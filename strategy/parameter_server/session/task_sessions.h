@@ -29,8 +29,10 @@ class TaskSessions final : public RpcHandler {
   /// A request for which is_task_request() holds.
   void take(std::shared_ptr<RpcCall> call) override;
   void client_left(const RpcPeer& peer) override;
-  /// A session was here, and none is any more.
+  /// A session was here, and none is any more, nor announced.
   bool are_over() const;
+  /// Until when a session is waited for that was announced.
+  TimePoint stays_until() const;
 
  private:
   struct Open {
@@ -38,6 +40,7 @@ class TaskSessions final : public RpcHandler {
     std::shared_ptr<TaskSession> session = {};
   };
   void open(RpcCall& call, const TaskRequest& request);
+  void stay(const TaskRequest& request);
   std::shared_ptr<TaskSession> find(const TaskRequest& request) const;
 
   const TaskParts parts_;
@@ -46,6 +49,7 @@ class TaskSessions final : public RpcHandler {
   std::map<std::uint64_t, Open> open_ TUTTI_GUARDED_BY(mutex_);
   /// Their threads may still do something.
   std::vector<std::shared_ptr<TaskSession>> ended_ TUTTI_GUARDED_BY(mutex_);
+  TimePoint stays_until_ TUTTI_GUARDED_BY(mutex_) = {};
   bool had_one_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 

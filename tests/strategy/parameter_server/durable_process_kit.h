@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/strategy/parameter_server/breakable_connection.h"
 #include "tests/strategy/parameter_server/durable_helpers.h"
 #include "tests/support/hang_watchdog.h"
 #include "tutti/cluster/rpc/rpc_server.h"
@@ -46,90 +47,6 @@ class RepeatingClient final : public RpcClient {
   const double share_;
   const RandomStream random_;
   std::atomic<std::uint64_t> num_calls_{0};
-};
-
-/// A connection that can be broken for a while: what is sent meanwhile goes out when it is back.
-class Breakable {
- public:
-  void set_broken(bool is_broken) {
-    const MutexLock lock(mutex_);
-    is_broken_ = is_broken;
-    if (is_broken) return;
-    for (auto& [client, held] : held_) held->reply = client->start(std::move(held->request));
-    held_.clear();
-  }
-  bool is_broken() const {
-    const MutexLock lock(mutex_);
-    return is_broken_;
-  }
-  std::unique_ptr<RpcClient> connect(const std::string& target, const RpcClientOptions& options) {
-    if (is_broken()) {
-      fail(ErrorCode::kDeadlineExceeded, options.self, " did not reach ", options.server);
-    }
-    return std::make_unique<Client>(*this, RpcClient::connect(target, options));
-  }
-
- private:
-  struct Held {
-    Packet request = {};
-    std::shared_ptr<RpcReply> reply = {};
-    std::optional<Error> error = {};
-  };
-  class Reply final : public RpcReply {
-   public:
-    Reply(Breakable& way, std::shared_ptr<Held> held) : way_(way), held_(std::move(held)) {}
-    bool is_ready() const override {
-      const MutexLock lock(way_.mutex_);
-      return held_->error || (held_->reply && held_->reply->is_ready());
-    }
-    Packet wait(TimePoint deadline) override {
-      while (!is_ready() && Clock::system().now() < deadline) Clock::system().sleep_for(1ms);
-      const MutexLock lock(way_.mutex_);
-      if (held_->error) throw *held_->error;
-      if (held_->reply) return held_->reply->wait(Clock::system().now());
-      fail(ErrorCode::kDeadlineExceeded, "the connection is broken");
-    }
-
-   private:
-    Breakable& way_;
-    const std::shared_ptr<Held> held_;
-  };
-  class Client final : public RpcClient {
-   public:
-    Client(Breakable& way, std::shared_ptr<RpcClient> client)
-        : way_(way), client_(std::move(client)) {}
-    std::shared_ptr<RpcReply> start(Packet request) override {
-      const MutexLock lock(way_.mutex_);
-      if (!way_.is_broken_) return client_->start(std::move(request));
-      way_.held_.emplace_back(client_, std::make_shared<Held>(Held{std::move(request)}));
-      return std::make_shared<Reply>(way_, way_.held_.back().second);
-    }
-    void fail_all(const Error& error) override {
-      {
-        const MutexLock lock(way_.mutex_);
-        for (auto& [client, held] : way_.held_) {
-          if (client == client_) held->error = error;
-        }
-        std::erase_if(way_.held_, [&](const auto& each) { return each.first == client_; });
-      }
-      client_->fail_all(error);
-    }
-    std::uint64_t server_incarnation() const override { return client_->server_incarnation(); }
-    std::string server_name() const override { return client_->server_name(); }
-    std::optional<std::string> why_away() const override {
-      if (way_.is_broken()) return "connection refused";
-      return client_->why_away();
-    }
-
-   private:
-    Breakable& way_;
-    const std::shared_ptr<RpcClient> client_;
-  };
-
-  mutable Mutex mutex_;
-  bool is_broken_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::vector<std::pair<std::shared_ptr<RpcClient>, std::shared_ptr<Held>>> held_
-      TUTTI_GUARDED_BY(mutex_);
 };
 
 /// All processes of job ps. Threads: any.
