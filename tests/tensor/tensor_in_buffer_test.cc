@@ -45,6 +45,20 @@ TEST(TensorInBuffer, WhoeverTakesItOverCopiesItWhileOthersHaveIt) {
   EXPECT_EQ(kept, 3.0f);
 }
 
+TEST(TensorInBuffer, APartIsCopiedToMemoryThatNobodyElseHas) {
+  const BufferRef buffer = numbered_buffer();
+  MutableTensor variable({4}, DType::kFloat32, Device{});
+  const std::byte* const own = variable.data();
+  variable.assign(tensor_in_buffer(buffer, 64, {4}, DType::kFloat32));
+  EXPECT_EQ(variable.data(), own);
+  const Tensor read = variable.freeze();
+  variable.assign(tensor_in_buffer(buffer, 128, {4}, DType::kFloat32));
+  EXPECT_NE(variable.data(), own);
+  EXPECT_NE(variable.data(), buffer->data() + 128);
+  expect_tensor(read, {4}, {16, 17, 18, 19});
+  expect_tensor(variable.freeze(), {4}, {32, 33, 34, 35});
+}
+
 TEST(TensorInBuffer, RefusesPlacesThatAreNone) {
   const BufferRef buffer = numbered_buffer();
   const auto make = [&](std::size_t offset, const Shape& shape) {
