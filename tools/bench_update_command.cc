@@ -1,6 +1,8 @@
 // `tutti bench update`: what one pass over memory gains.
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <cstdio>
+#include <string>
 
 #include "tools/bench_team.h"
 #include "tools/bench_update.h"
@@ -18,22 +20,26 @@ void print_head(const BenchOptions& options, double momentum, const UpdateResult
   std::printf("# of floor: the time of one pass with nothing of the library in it, by fused\n");
   std::printf("# cores before: %s (%.0f ns)\n", place_of_cores(results.ping_pong_before),
               results.ping_pong_before);
-  std::printf("#%11s %12s %12s %12s %12s %18s %24s %21s %9s\n", "size", "count", "all_reduce",
+  std::printf("#%11s %12s %12s %12s %12s %21s %21s %21s %9s\n", "size", "count", "all_reduce",
               "separate", "fused", "separate / fused", "fused / all_reduce", "of floor",
               "same bits");
-  std::printf("#%11s %12s %12s %12s %12s %18s %24s %21s\n", "(B)", "(elements)", "(us)", "(us)",
+  std::printf("#%11s %12s %12s %12s %12s %21s %21s %21s\n", "(B)", "(elements)", "(us)", "(us)",
               "(us)", "(min .. max)", "(min .. max)", "(min .. max)");
   std::fflush(stdout);
 }
 
+std::string range_of(const BenchTime& time) {
+  if (time.max == 0.0) return "-";
+  std::array<char, 64> text;
+  std::snprintf(text.data(), text.size(), "%.2f (%.2f .. %.2f)", time.median, time.min, time.max);
+  return text.data();
+}
+
 void print_row(const UpdateRow& row) {
-  std::printf(
-      "%12zu %12zu %12.2f %12.2f %12.2f %6.2f (%.2f .. %.2f) %10.2f (%.2f .. %.2f) %6.2f (%.2f .. "
-      "%.2f) %9s\n",
-      row.num_bytes, row.count, 1e6 * row.all_reduce.median, 1e6 * row.separate.median,
-      1e6 * row.fused.median, row.gain.median, row.gain.min, row.gain.max, row.of_all_reduce.median,
-      row.of_all_reduce.min, row.of_all_reduce.max, row.of_floor.median, row.of_floor.min,
-      row.of_floor.max, row.same_bits ? "yes" : "NO");
+  std::printf("%12zu %12zu %12.2f %12.2f %12.2f %21s %21s %21s %9s\n", row.num_bytes, row.count,
+              1e6 * row.all_reduce.median, 1e6 * row.separate.median, 1e6 * row.fused.median,
+              range_of(row.gain).c_str(), range_of(row.of_all_reduce).c_str(),
+              range_of(row.of_floor).c_str(), row.same_bits ? "yes" : "NO");
   std::fflush(stdout);
 }
 

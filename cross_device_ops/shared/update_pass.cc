@@ -9,13 +9,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "tutti/cross_device_ops/shared/reduce_to_all.h"
 #include "tutti/cross_device_ops/shared/sgd_pass.h"
-#include "tutti/tensor/cpu/vectorized.h"
+#include "tutti/tensor/cpu/copy_past_caches.h"
 
 namespace tutti::internal {
 namespace {
@@ -26,33 +23,6 @@ constexpr std::size_t kBlockBytes = 8192;
 constexpr std::size_t kBlockBytesPastCaches = 512;
 // How far ahead memory is asked for: while a block is stored, the next ones are on their way.
 constexpr std::size_t kAheadBytes = 3072;
-
-#if defined(__x86_64__)
-[[gnu::target("avx")]] void stream_lines(const std::byte* from, std::byte* to, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; i += 32) {
-    const auto* line = reinterpret_cast<const __m256i*>(from + i);
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i), _mm256_loadu_si256(line));
-  }
-}
-
-void copy_past_caches(const std::byte* from, std::byte* to, std::size_t bytes) {
-  const std::size_t head = std::min(bytes, (32 - reinterpret_cast<std::uintptr_t>(to) % 32) % 32);
-  const std::size_t lines = (bytes - head) / 32 * 32;
-  std::memcpy(to, from, head);
-  stream_lines(from + head, to + head, lines);
-  std::memcpy(to + head + lines, from + head + lines, bytes - head - lines);
-}
-
-bool can_go_past_caches() { return widest_vectors() != Vectors::kBaseline; }
-// Other threads must see the stores before they see that the part is done.
-void finish_stores() { _mm_sfence(); }
-#else
-void copy_past_caches(const std::byte* from, std::byte* to, std::size_t bytes) {
-  std::memcpy(to, from, bytes);
-}
-bool can_go_past_caches() { return false; }
-void finish_stores() {}
-#endif
 
 void divide(DType dtype, std::byte* values, std::size_t count, std::size_t divisor) {
   visit_arithmetic_floating(dtype, "all_reduce_and_update", [&]<class T>() {
@@ -69,7 +39,7 @@ class Pass {
       : rule_(rule),
         scalars_(scalars),
         mean_(mean),
-        past_caches_(past_caches && can_go_past_caches()),
+        past_caches_(past_caches),
         range_(range),
         element_(size_of(range.dtype)),
         starts_(range.gradients.size()),
@@ -85,7 +55,7 @@ class Pass {
     for (std::size_t first = 0; first < range_.count; first += most) {
       step(first * element_, std::min(most, range_.count - first));
     }
-    if (past_caches_) finish_stores();
+    if (past_caches_) finish_copies();
   }
 
  private:
@@ -114,7 +84,7 @@ class Pass {
     for (std::size_t r = 0; r < copies.size(); ++r) {
       if (r == range_.reader || copies[r] == copies[range_.reader]) continue;
       if (past_caches_) {
-        copy_past_caches(from, copies[r] + offset, bytes);
+        copy_past_caches(copies[r] + offset, from, bytes);
       } else {
         std::memcpy(copies[r] + offset, from, bytes);
       }
