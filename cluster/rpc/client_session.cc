@@ -326,6 +326,11 @@ std::optional<std::string> ClientSession::why_away() const {
   return why_away_;
 }
 
+bool ClientSession::takes_calls() const {
+  MutexLock lock(mutex_);
+  return !ended_ && !away_;
+}
+
 std::uint64_t ClientSession::server_incarnation() const {
   MutexLock lock(mutex_);
   return server_incarnation_;

@@ -70,6 +70,7 @@ class ClientSession final : public RpcFrameSink,
   std::uint64_t server_incarnation() const;
   const std::string& server_name() const { return server_name_; }
   std::optional<std::string> why_away() const;
+  bool takes_calls() const;
   void received(RpcFrame frame) override;
 
  private:

@@ -64,6 +64,7 @@ class SessionClient final : public RpcClient {
   std::uint64_t server_incarnation() const override { return session_->server_incarnation(); }
   std::string server_name() const override { return session_->server_name(); }
   std::optional<std::string> why_away() const override { return session_->why_away(); }
+  bool takes_calls() const override { return session_->takes_calls(); }
 
  private:
   const std::shared_ptr<ClientSession> session_;

@@ -72,6 +72,9 @@ class RpcClient {
   virtual std::string server_name() const = 0;
   /// Why there is no connection now, while it is tried again; nothing: there is one.
   virtual std::optional<std::string> why_away() const { return std::nullopt; }
+  /// false: the server was away for longer than `patience` and is not back, or this client has
+  /// ended; calls fail at once.
+  virtual bool takes_calls() const { return true; }
 };
 
 }  // namespace tutti

@@ -32,7 +32,8 @@ std::shared_ptr<RpcClient> TaskPeers::to(const Task& task) {
     peer = place;
   }
   const MutexLock lock(peer->connecting);
-  if (peer->client == nullptr) {
+  // A new session may ask before the old connection has found that the task is back.
+  if (peer->client == nullptr || !peer->client->takes_calls()) {
     const std::string& address = cluster_.task_address(task.type, task.index);
     RpcClientOptions client =
         rpc_client_options(self_, {task.type, task.index, address}, {}, options_);

@@ -12,7 +12,8 @@
 
 namespace tutti::internal {
 
-/// Connections, each opened when it is first asked for. Threads: any.
+/// Connections, each opened when it is first asked for, and anew where the last one was given up.
+/// Threads: any.
 class TaskPeers {
  public:
   TaskPeers(ClusterSpec cluster, Task self, ServerOptions options);
