@@ -61,8 +61,8 @@ def check_kills(tutti, counter, closures, kills, durability, jobs=JOBS, seed=11)
     begin = time.monotonic()
     chance = random.Random(seed)
     folder = tempfile.mkdtemp(prefix="tutti_durable_")
-    # Time for every kill, and for what comes back to be old enough for the next one.
-    pause_ms = max(1, round(3 * 1000 * 2.5 * kills / closures))
+    # Time for every kill, and for what comes back to be old enough for the next one, also on a busy machine.
+    pause_ms = max(1, round(3 * 1000 * 3.5 * kills / closures))
     job = Durable(tutti, ["--chief", "--workers", "3", "--ps", "2", "--max-restarts", "1000"],
                   [counter, *run_flags(folder, closures, pause_ms, durability)])
     killed = []
