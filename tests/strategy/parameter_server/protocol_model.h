@@ -31,6 +31,9 @@ inline constexpr int kModelServers = 2;
 inline constexpr int kModelWorkers = 2;
 inline constexpr int kMostContents = 6;
 
+/// In masks of servers.
+inline std::uint8_t server_bit(int server) { return static_cast<std::uint8_t>(1 << server); }
+
 /// Mistakes that a protocol could have.
 enum class PlantedBug {
   kNone,
@@ -57,8 +60,6 @@ struct ModelMessage {
   auto operator<=>(const ModelMessage&) const = default;
 };
 
-/// "push of closure 1 attempt 2 to ps 0 ..."
-std::string to_string(const ModelMessage& message);
 /// Throws kInternal for 256 and above: the model counts in bytes.
 std::uint8_t model_byte(std::uint64_t value);
 
@@ -100,13 +101,6 @@ struct ModelServer {
   Variables copy = {};
 };
 
-/// Applies what a log or a queue brings to a copy or an older state, as the server did. Returns ""
-/// or why it was refused.
-std::string apply_again(ModelServer::Variables& variables, const ModelChange& change,
-                        PlantedBug bug);
-/// The server's state: of the cut and its log, with the log's refusal if there is one.
-std::string replay_log(ModelServer& server, std::uint8_t cut, PlantedBug bug);
-
 struct ModelState {
   /// What the coordinator has still to hear from a server before it gives out anything.
   enum class Await : std::uint8_t { kFence, kRestore, kCopy, kNothing };
@@ -127,9 +121,6 @@ struct ModelState {
   /// Equal for states that are the same but for the names of the servers.
   std::vector<std::byte> bytes() const;
 };
-
-/// What the coordinator has to ask of a server now.
-ModelMessage control_message(const ModelState& state, int server);
 
 struct ModelStep {
   enum class Kind : std::uint8_t {

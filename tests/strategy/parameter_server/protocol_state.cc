@@ -86,52 +86,6 @@ std::uint8_t model_byte(std::uint64_t value) {
   return static_cast<std::uint8_t>(value);
 }
 
-std::string to_string(const ModelMessage& m) {
-  const std::string server = concat(" ps ", static_cast<int>(m.server));
-  const std::string term = concat(" (term ", static_cast<int>(m.term), ")");
-  switch (m.kind) {
-    case Message::Kind::kPush:
-      return concat("push of closure ", static_cast<int>(m.number), " attempt ",
-                    static_cast<int>(m.attempt), " to", server, ", finished below ",
-                    static_cast<int>(m.below), term);
-    case Message::Kind::kDone:
-      return concat("report that closure ", static_cast<int>(m.number), " attempt ",
-                    static_cast<int>(m.attempt), " finished");
-    case Message::Kind::kFence:
-      return concat("fence for", server, term);
-    case Message::Kind::kRestore:
-      return concat("restore of", server, " to cut ", static_cast<int>(m.cut), term);
-    case Message::Kind::kBeginCopy:
-      return concat("order to begin a copy of", server, term);
-    case Message::Kind::kSnapshot:
-      return concat("snapshot of", server, " for cut ", static_cast<int>(m.cut), term);
-  }
-  return "?";
-}
-
-ModelMessage control_message(const ModelState& state, int server) {
-  using Await = ModelState::Await;
-  Message m;
-  m.server = model_byte(static_cast<std::uint64_t>(server));
-  m.term = model_byte(state.ledger.term());
-  switch (state.await[m.server]) {
-    case Await::kFence:
-      m.kind = Message::Kind::kFence;
-      break;
-    case Await::kRestore:
-      m.kind = Message::Kind::kRestore;
-      m.cut = model_byte(state.ledger.last_cut());
-      break;
-    case Await::kCopy:
-      m.kind = Message::Kind::kBeginCopy;
-      break;
-    case Await::kNothing:
-      m.kind = Message::Kind::kSnapshot;
-      m.cut = model_byte(state.ledger.last_cut_begun());
-  }
-  return m;
-}
-
 std::vector<std::byte> ModelState::bytes() const {
   auto bytes = std::min(bytes_of(*this, false), bytes_of(*this, true));
   const auto of_ledger = ledger.bytes();
