@@ -11,55 +11,18 @@
 namespace tutti::testing {
 namespace {
 
-using internal::AppliedTable;
 using internal::ClosureLedger;
 using Await = ModelState::Await;
 using Kind = ModelStep::Kind;
 using Message = ModelMessage;
 namespace events = internal::events;
 
-constexpr std::uint8_t kAllServers = (1 << kModelServers) - 1;
-
 template <class T>
 void insert(std::vector<T>& sorted, const T& value) {
   sorted.insert(std::upper_bound(sorted.begin(), sorted.end(), value), value);
 }
 
-/// Write-ahead: the journal has the event before anybody hears of it.
-void record(ModelState& state, const internal::ClosureEvent& event) {
-  state.ledger.apply(event);
-  const auto bytes = internal::encode_record(event);
-  state.journal.insert(state.journal.end(), bytes.begin(), bytes.end());
-}
-
 }  // namespace
-
-ModelState ProtocolModel::initial() const {
-  ModelState state;
-  // No verdict on closures: here it is chance alone that ends attempts.
-  state.ledger = ClosureLedger({100, 100, true});
-  state.faults_left = model_byte(static_cast<std::uint64_t>(options_.num_faults));
-  state.cuts_left = model_byte(static_cast<std::uint64_t>(options_.num_cuts));
-  state.await.fill(Await::kNothing);
-  record(state, events::TookOver{1});
-  for (ModelServer& server : state.servers) {
-    fence(server.table, 1);
-    server.restored_term = 1;
-    server.saved = {{0, server.table, server.counts}};  // cut 0: the beginning
-  }
-  if (options_.durability == Durability::kReplicated) {
-    for (ModelServer& server : state.servers) {
-      server.has_copy = true;
-      server.copy = {server.table, server.counts};
-    }
-    state.copied = kAllServers;
-  }
-  for (int i = 0; i < options_.num_closures; ++i) {
-    record(state,
-           events::Scheduled{static_cast<std::uint64_t>(i), std::string(1, static_cast<char>(i))});
-  }
-  return state;
-}
 
 /// The steps out of one state.
 class ProtocolModel::Successors {
@@ -74,8 +37,8 @@ class ProtocolModel::Successors {
       if (i == 0 || from_.network[i] != from_.network[i - 1]) message_steps(i);
     }
     for (std::size_t i = 0; i < from_.tasks.size(); ++i) task_steps(i);
-    for (int server = 0; server < kModelServers; ++server) server_steps(server);
-    for (std::size_t server = 0; server < kModelServers; ++server) keep_steps(server);
+    for (int s = 0; s < options_.num_servers; ++s) server_steps(s);
+    for (std::size_t s = 0; s < from_.servers.size(); ++s) keep_steps(s);
     coordinator_steps();
     return has_free_step_;
   }
@@ -148,7 +111,7 @@ class ProtocolModel::Successors {
 
   bool is_deliverable(const Message& m) const {
     if (m.kind == Message::Kind::kDone) return from_.coordinator_is_up;
-    const ModelServer& keeper = from_.servers[keeper_of(m.server)];
+    const ModelServer& keeper = from_.servers[keeper_of(from_, m.server)];
     if (m.kind == Message::Kind::kBeginCopy) return server(m.server).is_up && keeper.is_up;
     if (m.kind != Message::Kind::kRestore) return server(m.server).is_up;
     return !is_from_copy(options_, from_, m) || (keeper.is_up && keeper.has_copy);
@@ -164,14 +127,17 @@ class ProtocolModel::Successors {
         return hear(next, m, servers.take_push(m, is_answered));
       case Message::Kind::kDone:
         if (next.ledger.is_current(m.number, m.attempt)) {
-          record(next, events::Finished{m.number, m.attempt, ""});
+          next.record(events::Finished{m.number, m.attempt, ""});
         }
         return;
       case Message::Kind::kFence:
         if (servers.take_fence(m) && is_heard()) hear_of_fence(next, m);
         return;
       case Message::Kind::kRestore:
-        if (servers.take_restore(m) && is_heard()) hear_of_restore(next, m);
+        if (!servers.take_restore(m)) return;
+        // What is kept of its former life, or state, is no copy of this one.
+        if (is_new_to(m)) next.copied &= static_cast<std::uint8_t>(~server_bit(m.server));
+        if (is_heard()) hear_of_restore(next, m);
         return;
       case Message::Kind::kSnapshot:
         if (servers.take_snapshot(m) && is_heard()) hear_of_snapshot(next, m);
@@ -182,6 +148,11 @@ class ProtocolModel::Successors {
         for (const ModelChange& change : kept) confirm_kept(next, m.server, change);
         if (has_begun && is_heard()) hear_of_copy(next, m);
     }
+  }
+
+  bool is_new_to(const Message& restore) const {
+    const ModelServer& own = server(restore.server);
+    return !own.is_up || own.restored_term < restore.term;
   }
 
   /// The worker of a push does.
@@ -237,7 +208,7 @@ class ProtocolModel::Successors {
     for (const Await each : next.await) {
       if (each == Await::kFence || each == Await::kRestore) return;
     }
-    for (int s = 0; s < kModelServers; ++s) {
+    for (int s = 0; s < options_.num_servers; ++s) {
       Await& await = next.await[static_cast<std::size_t>(s)];
       if (await != Await::kNothing || (next.copied & server_bit(s)) != 0) continue;
       await = Await::kCopy;
@@ -249,7 +220,8 @@ class ProtocolModel::Successors {
   void report_finished(ModelState& next) const {
     const bool is_early = options_.bug == PlantedBug::kFinishedBeforeConfirmed;
     std::erase_if(next.tasks, [&](const ModelTask& task) {
-      const bool is_done = is_early ? task.confirmed_by != 0 : task.confirmed_by == kAllServers;
+      const bool is_done = is_early ? task.confirmed_by != 0
+                                    : task.confirmed_by == all_servers(options_.num_servers);
       if (!is_done) return false;
       Message done;
       done.kind = Message::Kind::kDone;
@@ -275,19 +247,19 @@ class ProtocolModel::Successors {
   void hear_of_snapshot(ModelState& next, const Message& m) const {
     if (!next.takes_cut || next.ledger.last_cut_begun() != m.cut) return;
     next.saved_by |= server_bit(m.server);
-    if (next.saved_by != kAllServers) return;
+    if (next.saved_by != all_servers(options_.num_servers)) return;
     next.takes_cut = false;
     next.saved_by = 0;
-    record(next, events::CutTaken{m.cut});
+    next.record(events::CutTaken{m.cut});
   }
 
   void task_steps(std::size_t index) {
     const ModelTask task = from_.tasks[index];
     const auto closure = static_cast<int>(task.number);
-    for (int s = 0; s < kModelServers; ++s) {
+    for (int s = 0; s < options_.num_servers; ++s) {
       if ((task.confirmed_by & server_bit(s)) != 0 || is_on_its_way(task, s)) continue;
       if (is_being_kept(task, s)) continue;
-      step(Kind::kResend, index * 2 + static_cast<std::size_t>(s), Cost::kFree,
+      step(Kind::kResend, index * from_.servers.size() + static_cast<std::size_t>(s), Cost::kFree,
            say("closure ", closure, " sends to ps ", s, " again"),
            [&](ModelState& next) { insert(next.network, push_message(options_, next, task, s)); });
     }
@@ -320,24 +292,34 @@ class ProtocolModel::Successors {
   void put_back(ModelState& next, std::uint64_t number, int attempt) const {
     if (options_.bug == PlantedBug::kRetryTakesNewNumber) {
       const std::string content = next.ledger.find(number)->content;
-      record(next, events::Stopped{number, attempt});
-      record(next, events::Scheduled{next.ledger.next_number(), content});
+      next.record(events::Stopped{number, attempt});
+      next.record(events::Scheduled{next.ledger.next_number(), content});
       return;
     }
-    record(next, events::PutBack{number, attempt, {}});
+    next.record(events::PutBack{number, attempt, {}});
+  }
+
+  void kill_steps(int s) {
+    const bool is_on_its_way = await(s) == Await::kRestore;
+    if (!has_fault() || !(server(s).is_up || is_on_its_way)) return;
+    const auto index = static_cast<std::size_t>(s);
+    step(Kind::kKillServer, index, Cost::kFault,
+         say("KILLED: ps ", s, is_on_its_way ? ", on its way back" : ""), [&](ModelState& next) {
+           // Control calls are addressed to a process, and end with it; pushes are sent again.
+           std::erase_if(next.network, [s](const Message& m) {
+             const bool is_control =
+                 m.kind != Message::Kind::kPush && m.kind != Message::Kind::kDone;
+             return m.server == s && is_control;
+           });
+           ModelServers(options_, next).kill(index);
+           // An order that failed: the coordinator looks who is there.
+           if (is_on_its_way) next.await[index] = Await::kFence;
+         });
   }
 
   void server_steps(int s) {
     const auto index = static_cast<std::size_t>(s);
-    if (has_fault() && server(s).is_up) {
-      step(Kind::kKillServer, index, Cost::kFault, say("KILLED: ps ", s), [&](ModelState& next) {
-        // Control calls are addressed to a process, and end with it; pushes are sent again.
-        std::erase_if(next.network, [s](const Message& m) {
-          return m.server == s && m.kind != Message::Kind::kPush && m.kind != Message::Kind::kDone;
-        });
-        ModelServers(options_, next).kill(index);
-      });
-    }
+    kill_steps(s);
     if (!from_.coordinator_is_up) return;
     if (!server(s).is_up && await(s) != Await::kRestore) {
       step(Kind::kNoticeServer, index, Cost::kFree,
@@ -345,7 +327,7 @@ class ProtocolModel::Successors {
                " is gone: ", can_keep_confirmed() ? "it comes back" : "all servers go back"),
            [&](ModelState& next) {
              bring_back(next);
-             for (int each = 0; each < kModelServers; ++each) send_control(next, each);
+             for (int each = 0; each < options_.num_servers; ++each) send_control(next, each);
            });
     }
     if (!is_control_on_its_way(s) && (await(s) != Await::kNothing || lacks_snapshot(s))) {
@@ -357,10 +339,11 @@ class ProtocolModel::Successors {
   /// Whether those that are lost can have again what they confirmed.
   bool can_keep_confirmed() const {
     if (!is_replicated()) return is_logged();
-    for (std::size_t s = 0; s < kModelServers; ++s) {
+    const bool is_blind = options_.bug == PlantedBug::kUndoneCopyBringsBack;
+    for (std::size_t s = 0; s < from_.servers.size(); ++s) {
       const ModelServer& own = from_.servers[s];
-      const ModelServer& keeper = from_.servers[keeper_of(s)];
-      if (own.restored_term < from_.ledger.rollback_term()) return false;
+      const ModelServer& keeper = from_.servers[keeper_of(from_, s)];
+      if (own.restored_term < from_.ledger.rollback_term() && !is_blind) return false;
       const bool is_copied = (from_.copied & server_bit(static_cast<int>(s))) != 0;
       if (!own.is_up && !(is_copied && keeper.is_up && keeper.has_copy)) return false;
     }
@@ -371,17 +354,24 @@ class ProtocolModel::Successors {
     const std::uint64_t term = next.ledger.term() + 1;
     next.takes_cut = false;
     next.saved_by = 0;
+    forget_lost_copies(next);
     if (!can_keep_confirmed()) {
-      record(next, events::RolledBack{term});
-      next.await.fill(Await::kRestore);
-      next.copied = 0;
+      next.record(events::RolledBack{term});
+      std::ranges::fill(next.await, Await::kRestore);
+      if (options_.bug != PlantedBug::kUndoneCopyBringsBack) next.copied = 0;
       return;
     }
-    record(next, events::TookOver{term});
-    for (std::size_t s = 0; s < kModelServers; ++s) {
+    next.record(events::TookOver{term});
+    for (std::size_t s = 0; s < from_.servers.size(); ++s) {
       next.await[s] = next.servers[s].is_up ? Await::kFence : Await::kRestore;
-      // Neither its own copy is one of its next life, nor is there the one that it kept.
-      if (!next.servers[s].is_up) next.copied = 0;
+    }
+  }
+
+  /// Those that were kept by who is lost.
+  void forget_lost_copies(ModelState& next) const {
+    for (std::size_t s = 0; s < next.servers.size(); ++s) {
+      if (next.servers[keeper_of(next, s)].is_up) continue;
+      next.copied &= static_cast<std::uint8_t>(~server_bit(static_cast<int>(s)));
     }
   }
 
@@ -411,7 +401,7 @@ class ProtocolModel::Successors {
              next.copied = 0;
              next.takes_cut = false;
              next.saved_by = 0;
-             next.await.fill(Await::kFence);
+             std::ranges::fill(next.await, Await::kFence);
            });
     }
     notice_lost_tasks();
@@ -419,12 +409,13 @@ class ProtocolModel::Successors {
     if (from_.cuts_left > 0 && !from_.takes_cut) {
       step(Kind::kBeginCut, 0, Cost::kFree, say("a cut begins"), [&](ModelState& next) {
         --next.cuts_left;
-        record(next, events::CutBegan{next.ledger.last_cut_begun() + 1});
+        next.record(events::CutBegan{next.ledger.last_cut_begun() + 1});
         next.takes_cut = true;
-        for (int s = 0; s < kModelServers; ++s) send_control(next, s);
+        for (int s = 0; s < options_.num_servers; ++s) send_control(next, s);
       });
     }
-    if (!from_.ledger.next_queued() || from_.ledger.num_running() >= kModelWorkers) return;
+    if (!from_.ledger.next_queued()) return;
+    if (std::cmp_greater_equal(from_.ledger.num_running(), options_.num_workers)) return;
     const std::uint64_t number = *from_.ledger.next_queued();
     step(Kind::kDispatch, 0, Cost::kFree, say("closure ", number, " is given out"),
          [&](ModelState& next) { dispatch(next, number, 1); });
@@ -437,8 +428,8 @@ class ProtocolModel::Successors {
     const ClosureLedger replayed = ClosureLedger::replay(next.journal, {100, 100, true});
     if (replayed != next.ledger) next.violation = "the journal leads to another state";
     next.coordinator_is_up = true;
-    record(next, events::TookOver{next.ledger.term() + 1});
-    for (int s = 0; s < kModelServers; ++s) send_control(next, s);
+    next.record(events::TookOver{next.ledger.term() + 1});
+    for (int s = 0; s < options_.num_servers; ++s) send_control(next, s);
   }
 
   void dispatch(ModelState& next, std::uint64_t number, int copies) const {
@@ -448,10 +439,10 @@ class ProtocolModel::Successors {
     task.attempt = model_byte(static_cast<std::uint64_t>(closure->attempts) + 1);
     task.content = static_cast<std::uint8_t>(closure->content.at(0));
     task.term = model_byte(next.ledger.term());
-    record(next, events::Started{number, task.attempt, 0});
+    next.record(events::Started{number, task.attempt, 0});
     for (; copies > 0; --copies) {
       insert(next.tasks, task);
-      for (int s = 0; s < kModelServers; ++s)
+      for (int s = 0; s < options_.num_servers; ++s)
         insert(next.network, push_message(options_, next, task, s));
     }
   }

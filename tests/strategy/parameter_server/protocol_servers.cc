@@ -57,7 +57,7 @@ bool can_keep_first(const ModelOptions& options, const ModelState& state, std::s
   const ModelServer& own = state.servers[server];
   if (!own.is_up || own.sent.empty()) return false;
   if (options.durability == Durability::kLogged) return true;
-  const ModelServer& keeper = state.servers[keeper_of(server)];
+  const ModelServer& keeper = state.servers[keeper_of(state, server)];
   return keeper.is_up && keeper.has_copy;
 }
 
@@ -100,7 +100,7 @@ ModelChange ModelServers::keep_first(std::size_t s) {
   if (options_.durability == Durability::kLogged) {
     own.log.push_back(change);
   } else {
-    state_.violation = apply_again(server(keeper_of(s)).copy, change, options_.bug);
+    state_.violation = apply_again(server(keeper_of(state_, s)).copy, change, options_.bug);
   }
   return change;
 }
@@ -108,7 +108,7 @@ ModelChange ModelServers::keep_first(std::size_t s) {
 bool ModelServers::take_begin_copy(const ModelMessage& order, std::vector<ModelChange>& kept) {
   ModelServer& own = server(order.server);
   if (order.term < own.table.term()) return false;
-  ModelServer& keeper = server(keeper_of(order.server));
+  ModelServer& keeper = server(keeper_of(state_, order.server));
   keeper.has_copy = true;
   keeper.copy = {own.table, own.counts};
   kept = std::exchange(own.sent, {});
@@ -140,7 +140,7 @@ bool ModelServers::take_restore(const ModelMessage& order) {
 std::string ModelServers::take_state(const ModelMessage& order) {
   ModelServer& own = server(order.server);
   if (is_from_copy(options_, state_, order)) {
-    const ModelServer::Variables& copy = server(keeper_of(order.server)).copy;
+    const ModelServer::Variables& copy = server(keeper_of(state_, order.server)).copy;
     own.table = copy.table;
     own.counts = copy.counts;
     return "";

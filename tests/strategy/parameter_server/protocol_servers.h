@@ -11,7 +11,9 @@
 namespace tutti::testing {
 
 /// The server that keeps the copy of this one.
-inline std::size_t keeper_of(std::size_t server) { return (server + 1) % kModelServers; }
+inline std::size_t keeper_of(const ModelState& state, std::size_t server) {
+  return (server + 1) % state.servers.size();
+}
 
 internal::ChangeIdentity identity_of(const ModelMessage& push);
 /// The table takes the changes of this term, and of later ones, from here on.
