@@ -68,6 +68,20 @@ Inbox::News Inbox::read() {
   return news;
 }
 
+void Inbox::drop() noexcept {
+  const MutexLock lock(mutex_);
+  if (!failure_) return;
+  const iovec place{dropped_bytes().data(), dropped_bytes().size()};
+  try {
+    for (std::size_t total = 0; total < kReadAtOnce;) {
+      const std::size_t count = stream_.read({&place, 1});
+      if (count == 0) return;
+      total += count;
+    }
+  } catch (const Error&) {  // it has ended; writing to it finds that, too
+  }
+}
+
 /// One call of the stream; num_staged_ and reading_->arrived then say where the bytes are.
 std::size_t Inbox::read_bytes(std::size_t& wanted) {
   std::array<iovec, 2> places{};

@@ -61,6 +61,9 @@ class Inbox {
   /// Ends who waits, and who comes later and finds no message, with `reason`. kAborted replaces
   /// other reasons, and drops the messages.
   void fail(const Error& reason);
+  /// After fail(): reads what is there for nobody. With it comes what the stream itself has to
+  /// hear, such as that there is room for more.
+  void drop() noexcept;
 
  private:
   /// A message of which the header and the head were read.

@@ -28,6 +28,8 @@ constexpr Duration kYield = std::chrono::microseconds(20);
 // Between two questions to the system while memory alone brings bytes: who is gone shows there.
 constexpr Duration kAskSystem = std::chrono::milliseconds(20);
 constexpr Duration kLastWords = std::chrono::milliseconds(200);
+/// With a long message in front of them.
+constexpr Duration kLongestWords = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -250,20 +252,28 @@ void Mesh::abort(const Error& reason) noexcept {
   flush_for(kLastWords);
 }
 
+/// As long as peers take something again and again, within kLongestWords.
 void Mesh::flush_for(Duration duration) noexcept {
-  const TimePoint end = deadline_after(Clock::system().now(), duration);
+  const TimePoint begin = Clock::system().now();
+  const TimePoint last = deadline_after(begin, kLongestWords);
+  TimePoint end = deadline_after(begin, duration);
   for (;;) {
     std::vector<pollfd> descriptors;
+    bool moved = false;
     for (const auto& peer : peers_) {
       if (!peer || !peer->outbox.has_bytes()) continue;
-      peer->outbox.flush();
+      // A stream may have room when it has read that its bytes arrived. Nobody else reads now.
+      if (!peer->is_open) peer->inbox.drop();
+      if (peer->outbox.flush()) moved = true;
       if (peer->outbox.has_bytes()) peer->stream().watch(descriptors, true);
     }
     const TimePoint now = Clock::system().now();
+    if (moved) end = std::min(last, deadline_after(now, duration));
     if (descriptors.empty() || now >= end) return;
-    // What the peers say is not read any more: their bytes must not keep this thread awake.
+    // What the peers say is not read any more, or dropped: it must not keep this thread awake.
     for (pollfd& descriptor : descriptors) descriptor.events &= ~POLLIN;
-    poll_until(descriptors, std::min(end, deadline_after(now, std::chrono::milliseconds(1))));
+    const Duration nap = std::chrono::microseconds(moved ? 0 : 1000);
+    poll_until(descriptors, std::min(end, deadline_after(now, nap)));
   }
 }
 

@@ -223,6 +223,7 @@ void ClientSession::run(std::shared_ptr<RpcClientWire> wire) {
       MutexLock lock(mutex_);
       wire_.reset();
       why_away_ = why;
+      away_since_ = now();
     }
     wire.reset();  // the old connection ends before there is a new one
     wire = reconnect(why);
@@ -324,6 +325,12 @@ std::optional<std::string> ClientSession::why_away() const {
   MutexLock lock(mutex_);
   if (wire_) return std::nullopt;
   return why_away_;
+}
+
+std::optional<TimePoint> ClientSession::away_since() const {
+  MutexLock lock(mutex_);
+  if (wire_) return std::nullopt;
+  return away_since_;
 }
 
 bool ClientSession::takes_calls() const {

@@ -37,6 +37,7 @@ class PendingReply final : public RpcReply {
   /// `what`: "worker 0: ps 1 (127.0.0.1:4711)", for messages.
   PendingReply(std::shared_ptr<const std::string> what, std::shared_ptr<CurrentWire> wire);
   bool is_ready() const override;
+  bool wait_until_ready(TimePoint deadline) override;
   Packet wait(TimePoint deadline) override;
   /// The first of these counts.
   void set(Packet answer);
@@ -70,6 +71,7 @@ class ClientSession final : public RpcFrameSink,
   std::uint64_t server_incarnation() const;
   const std::string& server_name() const { return server_name_; }
   std::optional<std::string> why_away() const;
+  std::optional<TimePoint> away_since() const;
   bool takes_calls() const;
   void received(RpcFrame frame) override;
 
@@ -111,6 +113,7 @@ class ClientSession final : public RpcFrameSink,
   std::uint64_t server_incarnation_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::size_t longest_payload_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::string why_away_ TUTTI_GUARDED_BY(mutex_);        // while there is no wire
+  TimePoint away_since_ TUTTI_GUARDED_BY(mutex_);        // too
   std::optional<Error> away_ TUTTI_GUARDED_BY(mutex_);   // for too long: until it is back
   std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);  // for good
   std::unique_ptr<Thread> thread_;

@@ -19,11 +19,17 @@ bool PendingReply::is_ready() const {
   return is_ready_;
 }
 
-Packet PendingReply::wait(TimePoint deadline) {
+bool PendingReply::wait_until_ready(TimePoint deadline) {
   const auto wire = is_ready() ? nullptr : wire_->get();
   if (wire) wire->serve_until(deadline, [this] { return is_ready(); });
   MutexLock lock(mutex_);
-  changed_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) { return is_ready_; });
+  return changed_.wait_until(mutex_, deadline,
+                             [this]() TUTTI_REQUIRES(mutex_) { return is_ready_; });
+}
+
+Packet PendingReply::wait(TimePoint deadline) {
+  (void)wait_until_ready(deadline);
+  MutexLock lock(mutex_);
   if (!is_ready_) {
     fail(ErrorCode::kDeadlineExceeded, "rpc: ", *what_, " did not answer within ",
          seconds_text(Clock::system().now() - begin_), " s");
@@ -64,6 +70,7 @@ class SessionClient final : public RpcClient {
   std::uint64_t server_incarnation() const override { return session_->server_incarnation(); }
   std::string server_name() const override { return session_->server_name(); }
   std::optional<std::string> why_away() const override { return session_->why_away(); }
+  std::optional<TimePoint> away_since() const override { return session_->away_since(); }
   bool takes_calls() const override { return session_->takes_calls(); }
 
  private:

@@ -40,6 +40,8 @@ class RpcReply {
  public:
   virtual ~RpcReply() = default;  // not waited for: the answer is dropped
   virtual bool is_ready() const = 0;
+  /// Returns is_ready(); takes nothing, and throws nothing.
+  virtual bool wait_until_ready(TimePoint deadline) = 0;
   /// The answer. Throws what the server answered (its code, "ps 1 (address): " in front),
   /// kDeadlineExceeded naming the server, kUnavailable when it is gone, kAborted as fail_all()
   /// says.
@@ -72,6 +74,8 @@ class RpcClient {
   virtual std::string server_name() const = 0;
   /// Why there is no connection now, while it is tried again; nothing: there is one.
   virtual std::optional<std::string> why_away() const { return std::nullopt; }
+  /// Since when; nothing: there is one.
+  virtual std::optional<TimePoint> away_since() const { return std::nullopt; }
   /// false: the server was away for longer than `patience` and is not back, or this client has
   /// ended; calls fail at once.
   virtual bool takes_calls() const { return true; }

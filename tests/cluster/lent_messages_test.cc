@@ -171,6 +171,33 @@ TEST(LentMessages, AnAbortReturnsTheMemory) {
                         [&] { ranks.one->recv(0, 6, {}, word)->wait(by(20s)); });
 }
 
+// The peer reads on, for it waits for something else; nothing but its reading makes room.
+TEST(LentMessages, AnAbortBehindALongMessageIsHeardAtOnce) {
+  const testing::HangWatchdog watchdog("abort behind a long message", 100s);
+  for (const int num_connections : {1, 2}) {
+    Two ranks(num_connections);
+    const Bytes memory = counted(std::size_t{8} << 20, 16);
+    const auto send = ranks.zero->send(1, 5, {}, memory);  // nobody receives it
+    std::string heard;
+    TimePoint heard_at;
+    const auto waits = Executor::system().start("rank-1", [&] {
+      std::array<std::byte, 1> word{};
+      try {
+        ranks.one->recv(0, 6, {}, word)->wait(by(10s));
+      } catch (const Error& error) {
+        heard = error.message();
+      }
+      heard_at = Clock::system().now();
+    });
+    const TimePoint begin = Clock::system().now();
+    ranks.zero->abort(Error(ErrorCode::kAborted, "rank 0: the disk is full"));
+    waits->join();  // rank 0 is still there: its end tells nothing
+    EXPECT_NE(heard.find("rank 0: the disk is full"), std::string::npos) << heard;
+    EXPECT_LT(heard_at - begin, 1s);
+    testing::expect_error(ErrorCode::kAborted, {"the disk is full"}, [&] { send->wait(by(1s)); });
+  }
+}
+
 // Its memory goes away in the middle of the body; the next message comes whole.
 TEST(LentMessages, AReceiverMayLeaveInTheMiddle) {
   const testing::HangWatchdog watchdog("left", 100s);

@@ -3,10 +3,13 @@
 //
 // coordinated_counter --closures N: each closure adds 1 to a number on one server and to one of 16
 // rows that two servers share. The chief compares both with N at the end: exit code 0, or 3. With
-// --folder a chief that is started again goes on where the last one was.
+// --folder a chief that is started again goes on where the last one was. With --ballast-mib the
+// servers share so many MiB of float32, too, and each closure adds 1 to a row of 64 KiB of that.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +21,7 @@ namespace {
 using namespace tutti;
 
 constexpr std::int64_t kRows = 16;
+constexpr std::int64_t kBallastRow = 16384;  // 64 KiB of float32
 
 struct CounterOptions {
   std::int64_t closures = 1000;
@@ -30,6 +34,8 @@ struct CounterOptions {
   std::string folder = "";
   std::int64_t every_closures = 100;
   std::int64_t reads = 0;
+  std::int64_t ballast_mib = 0;
+  std::int64_t ballast_rows() const { return ballast_mib * 16; }
 };
 
 void say(const std::string& text) {
@@ -47,6 +53,24 @@ bool is_exact(std::int64_t closures, const Variable& total, const Variable& rows
   }
   say(concat("counted ", total.value().item_int(), " of ", closures));
   return exact;
+}
+
+/// Row r has been added to by closures r, r + number of rows, ...
+bool is_ballast_exact(std::int64_t closures, const CounterOptions& options,
+                      const Variable& ballast) {
+  const std::int64_t num_rows = options.ballast_rows();
+  const Tensor values = ballast.value();
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    const std::int64_t expected = closures / num_rows + (row < closures % num_rows ? 1 : 0);
+    const auto counted =
+        values.host_span<float>().subspan(static_cast<std::size_t>(row * kBallastRow), kBallastRow);
+    const auto is_wrong = [&](float value) { return value != static_cast<float>(expected); };
+    const auto wrong = std::ranges::find_if(counted, is_wrong);
+    if (wrong == counted.end()) continue;
+    say(concat("row ", row, " of the ballast has ", *wrong, "; expected ", expected));
+    return false;
+  }
+  return true;
 }
 
 /// Of a variable on a server, while others may come and go.
@@ -74,6 +98,11 @@ int count(const CounterOptions& options) {
   const auto scope = strategy.scope();
   Variable total(Tensor::scalar(0, DType::kInt64), {.name = "total"});
   Variable rows(Tensor::zeros({kRows}, DType::kInt64), {.name = "rows"});
+  std::optional<Variable> ballast;
+  if (options.ballast_mib > 0) {
+    ballast.emplace(Tensor::zeros({options.ballast_rows(), kBallastRow}),
+                    VariableOptions{.name = "ballast"});
+  }
   if (options.writes_early) total.assign(Tensor::scalar(7, DType::kInt64));
 
   ClusterCoordinatorOptions coordinating;
@@ -91,6 +120,11 @@ int count(const CounterOptions& options) {
     }
     rows.scatter_add({Tensor::from<std::int64_t>({1}, {1}),
                       Tensor::from<std::int64_t>({1}, {number % kRows}), Shape{kRows}});
+    if (ballast) {
+      ballast->scatter_add({Tensor::ones({1, kBallastRow}),
+                            Tensor::from<std::int64_t>({1}, {number % options.ballast_rows()}),
+                            Shape{options.ballast_rows(), kBallastRow}});
+    }
     return number * number;
   });
   if (!options.another_step.empty()) coordinator.define(options.another_step, [] {});
@@ -112,6 +146,7 @@ int count(const CounterOptions& options) {
   coordinator.join();
   if (!reads_the_same(options.reads, options.closures, total)) return 3;
   if (options.throws_at_end) fail(ErrorCode::kInternal, "the chief was asked to fail");
+  if (ballast && !is_ballast_exact(options.closures, options, *ballast)) return 3;
   return is_exact(options.closures, total, rows) ? 0 : 3;
 }
 
@@ -128,6 +163,7 @@ int main(int argc, char** argv) {
   flags.add("--throws-at-end", options.throws_at_end, "ends with an exception");
   flags.add("--durability", options.durability, "none, or what becomes of a server that dies");
   flags.add("--reads", options.reads, "of a variable, one after the other, at the end");
+  flags.add("--ballast-mib", options.ballast_mib, "of float32 on the servers together");
   flags.add("--folder", options.folder, "for the journal and snapshots");
   flags.add("--every-closures", options.every_closures, "from cut to cut");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/server/backup_keeper.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tutti/cluster/control/health_rules.h"
@@ -17,13 +18,12 @@ constexpr Duration kAwayForLong = std::chrono::seconds(1);
 constexpr Duration kSilentForLong = std::chrono::seconds(30);
 /// Of the state that a copy begins with: whoever ordered it tries again.
 constexpr Duration kAwayFromState = std::chrono::seconds(2);
-constexpr Duration kLookEvery = std::chrono::milliseconds(2);
 
 TimePoint now() { return Clock::system().now(); }
 
 }  // namespace
 
-BackupKeeper::BackupKeeper(std::unique_ptr<RpcClient> backup, int server, std::uint64_t term,
+BackupKeeper::BackupKeeper(std::shared_ptr<RpcClient> backup, int server, std::uint64_t term,
                            Duration timeout, Duration patience)
     : backup_(std::move(backup)),
       server_(server),
@@ -48,16 +48,17 @@ void BackupKeeper::begin_with(const StoreSnapshot& state) {
       backup_->start(encode({BackupMessage::Kind::kState, server_, term_}, state_packet(state)));
 }
 
+/// Wakes for the answer, or when it is time to ask for how long there has been no connection.
 void BackupKeeper::wait_for_state() {
-  TimePoint here_at = now();
-  const TimePoint end = deadline_after(here_at, timeout_);
-  while (!state_reply_->is_ready() && now() < end) {
-    const auto away = backup_->why_away();
-    if (!away) here_at = now();
-    if (away && now() - here_at >= kAwayFromState) {
-      fail(ErrorCode::kUnavailable, backup_->server_name(), ": ", *away);
+  const TimePoint end = deadline_after(now(), timeout_);
+  for (;;) {
+    const auto away_since = backup_->away_since();
+    const TimePoint look_at = deadline_after(away_since.value_or(now()), kAwayFromState);
+    if (state_reply_->wait_until_ready(std::min(look_at, end)) || now() >= end) break;
+    if (away_since && away_since == backup_->away_since()) {
+      fail(ErrorCode::kUnavailable, backup_->server_name(), ": ",
+           backup_->why_away().value_or("it was away for too long"));
     }
-    Clock::system().sleep_for(kLookEvery);
   }
   if (const auto problem = wait_for(*state_reply_, end)) throw *problem;
 }

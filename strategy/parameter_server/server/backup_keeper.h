@@ -24,7 +24,7 @@ namespace tutti::internal {
 class BackupKeeper final : public ChangeKeeper {
  public:
   /// `term`: under which the copy begins.
-  BackupKeeper(std::unique_ptr<RpcClient> backup, int server, std::uint64_t term,
+  BackupKeeper(std::shared_ptr<RpcClient> backup, int server, std::uint64_t term,
                Duration timeout = std::chrono::seconds(60),
                Duration patience = std::chrono::seconds(300));
   ~BackupKeeper() override;

@@ -51,6 +51,7 @@ BackupMessage decode_backup_message(Packet& packet) {
 
 Packet state_packet(const StoreSnapshot& state) {
   const auto bytes = std::make_shared<std::vector<std::byte>>();
+  bytes->reserve(about_size(state));
   write_snapshot({{}, state}, [&](std::span<const std::byte> piece) {
     bytes->insert(bytes->end(), piece.begin(), piece.end());
   });

@@ -40,11 +40,15 @@ DurableHandler::DurableHandler(std::string name, int server, int num_servers,
 }
 
 DurableHandler::~DurableHandler() {
+  std::shared_ptr<RpcClient> to_backup;
   {
     const MutexLock lock(mutex_);
     is_ended_ = true;
+    to_backup = to_backup_.lock();
     changed_.notify_all();
   }
+  // Whoever waits there for the state of a copy waits no longer.
+  if (to_backup) to_backup->fail_all(Error(ErrorCode::kCancelled, name_ + ": the server ends"));
   thread_->join();
 }
 
@@ -222,9 +226,15 @@ void DurableHandler::prepare(std::uint64_t cut, std::uint64_t term, const StoreS
   prepared_ = Prepared{cut, term, std::move(variables)};
 }
 
-std::unique_ptr<RpcClient> DurableHandler::connect_backup() const {
-  if (connect_backup_) return connect_backup_();
-  fail(ErrorCode::kFailedPrecondition, "no other server keeps a copy of this one");
+std::shared_ptr<RpcClient> DurableHandler::connect_backup() {
+  if (!connect_backup_) {
+    fail(ErrorCode::kFailedPrecondition, "no other server keeps a copy of this one");
+  }
+  std::shared_ptr<RpcClient> backup = connect_backup_();
+  const MutexLock lock(mutex_);
+  if (is_ended_) fail(ErrorCode::kCancelled, name_, ": the server ends");
+  to_backup_ = backup;
+  return backup;
 }
 
 /// What goes wrong on the way to the backup is its loss: the coordinator looks who is there.

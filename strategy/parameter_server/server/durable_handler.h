@@ -79,7 +79,7 @@ class DurableHandler final : public RpcHandler {
   const SnapshotFolder& folder() const;
   void prepare(std::uint64_t cut, std::uint64_t term, const StoreSnapshot& state);
   void replay_log(VariableStore& store, std::uint64_t cut) const;
-  std::unique_ptr<RpcClient> connect_backup() const;
+  std::shared_ptr<RpcClient> connect_backup();
   void enter(Phase phase, std::shared_ptr<Variables> variables);
 
   const std::string name_;
@@ -103,6 +103,7 @@ class DurableHandler final : public RpcHandler {
   std::deque<Call> waiting_ TUTTI_GUARDED_BY(mutex_);  // batches
   bool serves_waiting_ TUTTI_GUARDED_BY(mutex_) = false;
   std::deque<Call> orders_ TUTTI_GUARDED_BY(mutex_);
+  std::weak_ptr<RpcClient> to_backup_ TUTTI_GUARDED_BY(mutex_);  // the last connection
   bool is_ended_ TUTTI_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Thread> thread_;
 };

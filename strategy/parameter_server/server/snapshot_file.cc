@@ -124,13 +124,13 @@ CheckedReader::Source source_of(const FileReader& file) {
   return [&file](std::uint64_t offset, std::span<std::byte> bytes) { file.read(offset, bytes); };
 }
 
+}  // namespace
+
 std::uint64_t about_size(const StoreSnapshot& snapshot) {
   std::uint64_t size = 4096;
   for (const ShardSnapshot& each : snapshot.shards) size += each.value.num_bytes() + 512;
-  return size;
+  return size + size / CheckedWriter::kLongestBlock * 8;  // and what stands around each block
 }
-
-}  // namespace
 
 FileKind snapshot_kind() { return {"TUTTIPSS", 1}; }
 

@@ -29,6 +29,8 @@ struct SavedSnapshot {
   StoreSnapshot snapshot = {};
 };
 
+/// Of its bytes in a file: not less, but for what many held gradients take.
+std::uint64_t about_size(const StoreSnapshot& snapshot);
 /// The bytes of a file, in order; tensors are not copied as a whole.
 void write_snapshot(const SavedSnapshot& saved, const CheckedWriter::Sink& sink);
 /// Throws kDataLoss naming path, offset, what was expected and what was found, unless every byte is

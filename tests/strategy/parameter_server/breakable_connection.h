@@ -22,20 +22,28 @@ class Breakable {
  public:
   void set_broken(bool is_broken) {
     const MutexLock lock(mutex_);
-    is_broken_ = is_broken;
+    broken_since_.reset();
+    if (is_broken) broken_since_ = Clock::system().now();
     if (is_broken) return;
     for (auto& [client, held] : held_) held->reply = client->start(std::move(held->request));
     held_.clear();
   }
   bool is_broken() const {
     const MutexLock lock(mutex_);
-    return is_broken_;
+    return broken_since_.has_value();
   }
   std::unique_ptr<RpcClient> connect(const std::string& target, const RpcClientOptions& options) {
     if (is_broken()) {
       fail(ErrorCode::kDeadlineExceeded, options.self, " did not reach ", options.server);
     }
     return std::make_unique<Client>(*this, RpcClient::connect(target, options));
+  }
+  /// Connects, and breaks before anything is sent.
+  std::unique_ptr<RpcClient> connect_and_break(const std::string& target,
+                                               const RpcClientOptions& options) {
+    auto client = connect(target, options);
+    set_broken(true);
+    return client;
   }
 
  private:
@@ -51,8 +59,12 @@ class Breakable {
       const MutexLock lock(way_.mutex_);
       return held_->error || (held_->reply && held_->reply->is_ready());
     }
-    Packet wait(TimePoint deadline) override {
+    bool wait_until_ready(TimePoint deadline) override {
       while (!is_ready() && Clock::system().now() < deadline) Clock::system().sleep_for(1ms);
+      return is_ready();
+    }
+    Packet wait(TimePoint deadline) override {
+      (void)wait_until_ready(deadline);
       const MutexLock lock(way_.mutex_);
       if (held_->error) throw *held_->error;
       if (held_->reply) return held_->reply->wait(Clock::system().now());
@@ -69,7 +81,7 @@ class Breakable {
         : way_(way), client_(std::move(client)) {}
     std::shared_ptr<RpcReply> start(Packet request) override {
       const MutexLock lock(way_.mutex_);
-      if (!way_.is_broken_) return client_->start(std::move(request));
+      if (!way_.broken_since_) return client_->start(std::move(request));
       way_.held_.emplace_back(client_, std::make_shared<Held>(Held{std::move(request)}));
       return std::make_shared<Reply>(way_, way_.held_.back().second);
     }
@@ -89,6 +101,10 @@ class Breakable {
       if (way_.is_broken()) return "connection refused";
       return client_->why_away();
     }
+    std::optional<TimePoint> away_since() const override {
+      const MutexLock lock(way_.mutex_);
+      return way_.broken_since_ ? way_.broken_since_ : client_->away_since();
+    }
 
    private:
     Breakable& way_;
@@ -96,7 +112,7 @@ class Breakable {
   };
 
   mutable Mutex mutex_;
-  bool is_broken_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::optional<TimePoint> broken_since_ TUTTI_GUARDED_BY(mutex_);
   std::vector<std::pair<std::shared_ptr<RpcClient>, std::shared_ptr<Held>>> held_
       TUTTI_GUARDED_BY(mutex_);
 };

@@ -41,6 +41,7 @@ class RepeatingClient final : public RpcClient {
   std::uint64_t server_incarnation() const override { return client_->server_incarnation(); }
   std::string server_name() const override { return client_->server_name(); }
   std::optional<std::string> why_away() const override { return client_->why_away(); }
+  std::optional<TimePoint> away_since() const override { return client_->away_since(); }
 
  private:
   const std::unique_ptr<RpcClient> client_;

@@ -5,69 +5,24 @@
 #include <algorithm>
 #include <utility>
 
+#include "tests/strategy/parameter_server/protocol_messages.h"
+#include "tests/strategy/parameter_server/protocol_servers.h"
+
 namespace tutti::testing {
 namespace {
 
-using internal::AppliedTable;
 using internal::ClosureLedger;
 using Await = ModelState::Await;
 using Kind = ModelStep::Kind;
 using Message = ModelMessage;
 namespace events = internal::events;
 
-constexpr std::uint8_t kAllServers = (1 << kModelServers) - 1;
-
-std::uint8_t bit(int server) { return static_cast<std::uint8_t>(1 << server); }
 template <class T>
 void insert(std::vector<T>& sorted, const T& value) {
   sorted.insert(std::upper_bound(sorted.begin(), sorted.end(), value), value);
 }
 
-/// Write-ahead: the journal has the event before anybody hears of it.
-void record(ModelState& state, const internal::ClosureEvent& event) {
-  state.ledger.apply(event);
-  const auto bytes = internal::encode_record(event);
-  state.journal.insert(state.journal.end(), bytes.begin(), bytes.end());
-}
-
-internal::ChangeIdentity identity_of(const Message& push) {
-  return {push.term, {internal::UpdateStream::Kind::kClosure, push.number, 0}, 0, 1, push.below};
-}
-
-void fence(AppliedTable& table, std::uint64_t term) {
-  internal::ChangeIdentity nothing;
-  nothing.term = term;
-  table.note_applied(nothing);
-}
-
 }  // namespace
-
-ModelState ProtocolModel::initial() const {
-  ModelState state;
-  // No verdict on closures: here it is chance alone that ends attempts.
-  state.ledger = ClosureLedger({100, 100, true});
-  state.faults_left = model_byte(static_cast<std::uint64_t>(options_.num_faults));
-  state.cuts_left = model_byte(static_cast<std::uint64_t>(options_.num_cuts));
-  state.await.fill(Await::kNothing);
-  record(state, events::TookOver{1});
-  for (ModelServer& server : state.servers) {
-    fence(server.table, 1);
-    server.restored_term = 1;
-    server.saved = {{0, server.table, server.counts}};  // cut 0: the beginning
-  }
-  if (options_.durability == Durability::kReplicated) {
-    for (ModelServer& server : state.servers) {
-      server.has_copy = true;
-      server.copy = {server.table, server.counts};
-    }
-    state.copied = kAllServers;
-  }
-  for (int i = 0; i < options_.num_closures; ++i) {
-    record(state,
-           events::Scheduled{static_cast<std::uint64_t>(i), std::string(1, static_cast<char>(i))});
-  }
-  return state;
-}
 
 /// The steps out of one state.
 class ProtocolModel::Successors {
@@ -82,8 +37,8 @@ class ProtocolModel::Successors {
       if (i == 0 || from_.network[i] != from_.network[i - 1]) message_steps(i);
     }
     for (std::size_t i = 0; i < from_.tasks.size(); ++i) task_steps(i);
-    for (int server = 0; server < kModelServers; ++server) server_steps(server);
-    for (std::size_t server = 0; server < kModelServers; ++server) keep_steps(server);
+    for (int s = 0; s < options_.num_servers; ++s) server_steps(s);
+    for (std::size_t s = 0; s < from_.servers.size(); ++s) keep_steps(s);
     coordinator_steps();
     return has_free_step_;
   }
@@ -94,17 +49,10 @@ class ProtocolModel::Successors {
   Await await(int s) const { return from_.await[static_cast<std::size_t>(s)]; }
   bool is_replicated() const { return options_.durability == Durability::kReplicated; }
   bool is_logged() const { return options_.durability == Durability::kLogged; }
-  static std::size_t other(std::size_t s) { return s ^ 1; }
   bool is_ready() const {
     return from_.coordinator_is_up &&
            std::ranges::all_of(from_.await, [](Await a) { return a == Await::kNothing; });
   }
-  std::uint8_t published(const ModelState& state) const {
-    return model_byte(options_.bug == PlantedBug::kWatermarkMovesDuringCut
-                          ? state.ledger.finished_below()
-                          : state.ledger.published_below());
-  }
-
   enum class Cost { kFree, kFault };
   template <class Change>
   void step(Kind kind, std::size_t index, Cost cost, const std::string& text,
@@ -127,54 +75,13 @@ class ProtocolModel::Successors {
   /// Takes off what could change nothing any more, whenever it came: fewer states, the same
   /// behaviours.
   void tidy(ModelState& next) const {
-    std::erase_if(next.network, [&](const Message& m) { return is_void(next, m); });
+    std::erase_if(next.network, [&](const Message& m) { return is_void(options_, next, m); });
     if (options_.bug == PlantedBug::kOldTermAccepted) return;
     const auto is_fenced = [&](const ModelTask& task) {
       return std::ranges::all_of(next.servers,
                                  [&](const ModelServer& s) { return task.term < s.table.term(); });
     };
     std::erase_if(next.tasks, is_fenced);
-  }
-
-  bool is_void(const ModelState& next, const Message& m) const {
-    const ModelServer& server = next.servers[m.server];
-    const bool is_of_present = m.term == next.ledger.term();
-    switch (m.kind) {
-      case Message::Kind::kDone:
-        return !next.ledger.is_current(m.number, m.attempt);
-      case Message::Kind::kPush:
-        return server.is_up && is_void_push(next, server, m);
-      case Message::Kind::kFence:
-        return m.term <= server.table.term() &&
-               (next.await[m.server] != Await::kFence || !is_of_present);
-      case Message::Kind::kRestore:
-        // One thread gives these orders: there is none of an earlier term under way.
-        if (options_.durability != Durability::kSnapshot && !is_of_present) return true;
-        return server.is_up && m.term <= server.restored_term &&
-               (next.await[m.server] != Await::kRestore || !is_of_present);
-      case Message::Kind::kBeginCopy:
-        return next.await[m.server] != Await::kCopy || !is_of_present;
-      case Message::Kind::kSnapshot:
-        if (m.term < server.table.term()) return true;
-        if (options_.bug == PlantedBug::kLateSnapshotOverwrites) return false;
-        return std::ranges::find(server.saved, m.cut, &ModelServer::Saved::cut) !=
-                   server.saved.end() &&
-               (!next.takes_cut || (next.saved_by & bit(m.server)) != 0 || !is_of_present);
-    }
-    return false;
-  }
-
-  bool is_void_push(const ModelState& next, const ModelServer& server, const Message& m) const {
-    if (options_.bug != PlantedBug::kOldTermAccepted && m.term < server.table.term()) return true;
-    const bool is_awaited = std::ranges::any_of(next.tasks, [&](const ModelTask& task) {
-      return task.number == m.number && task.attempt == m.attempt;
-    });
-    if (is_awaited || m.term > server.table.term()) return false;
-    if (m.number < server.table.finished_below()) return true;
-    internal::ChangeIdentity identity = identity_of(m);
-    identity.term = 0;
-    return m.below <= server.table.finished_below() &&
-           server.table.num_applied_before(identity) == 1;
   }
 
   void message_steps(std::size_t index) {
@@ -204,112 +111,73 @@ class ProtocolModel::Successors {
 
   bool is_deliverable(const Message& m) const {
     if (m.kind == Message::Kind::kDone) return from_.coordinator_is_up;
-    const ModelServer& keeper = from_.servers[other(m.server)];
+    const ModelServer& keeper = from_.servers[keeper_of(from_, m.server)];
     if (m.kind == Message::Kind::kBeginCopy) return server(m.server).is_up && keeper.is_up;
     if (m.kind != Message::Kind::kRestore) return server(m.server).is_up;
-    return !is_from_copy(m) || (keeper.is_up && keeper.has_copy);
-  }
-
-  /// A restore of a term in which nothing was undone.
-  bool keeps_confirmed(const Message& m) const { return m.term != from_.ledger.rollback_term(); }
-  bool is_from_copy(const Message& m) const {
-    return is_replicated() && m.kind == Message::Kind::kRestore && keeps_confirmed(m) &&
-           m.term == from_.ledger.term() && !server(m.server).is_up;
+    return !is_from_copy(options_, from_, m) || (keeper.is_up && keeper.has_copy);
   }
 
   void deliver(ModelState& next, const Message& m, bool is_answered) const {
+    ModelServers servers(options_, next);
+    const auto is_heard = [&] {
+      return is_answered && next.coordinator_is_up && next.ledger.term() == m.term;
+    };
     switch (m.kind) {
       case Message::Kind::kPush:
-        return deliver_push(next, m, is_answered);
+        return hear(next, m, servers.take_push(m, is_answered));
       case Message::Kind::kDone:
         if (next.ledger.is_current(m.number, m.attempt)) {
-          record(next, events::Finished{m.number, m.attempt, ""});
+          next.record(events::Finished{m.number, m.attempt, ""});
         }
         return;
       case Message::Kind::kFence:
-        return deliver_fence(next, m, is_answered);
+        if (servers.take_fence(m) && is_heard()) hear_of_fence(next, m);
+        return;
       case Message::Kind::kRestore:
-        return deliver_restore(next, m, is_answered);
+        if (!servers.take_restore(m)) return;
+        // What is kept of its former life, or state, is no copy of this one.
+        if (is_new_to(m)) next.copied &= static_cast<std::uint8_t>(~server_bit(m.server));
+        if (is_heard()) hear_of_restore(next, m);
+        return;
       case Message::Kind::kSnapshot:
-        return deliver_snapshot(next, m, is_answered);
+        if (servers.take_snapshot(m) && is_heard()) hear_of_snapshot(next, m);
+        return;
       case Message::Kind::kBeginCopy:
-        return deliver_begin_copy(next, m, is_answered);
+        std::vector<ModelChange> kept;
+        const bool has_begun = servers.take_begin_copy(m, kept);
+        for (const ModelChange& change : kept) confirm_kept(next, m.server, change);
+        if (has_begun && is_heard()) hear_of_copy(next, m);
     }
   }
 
-  void deliver_push(ModelState& next, const Message& m, bool is_answered) const {
-    ModelServer& server = next.servers[m.server];
-    internal::ChangeIdentity identity = identity_of(m);
-    if (options_.bug == PlantedBug::kOldTermAccepted) identity.term = 0;
+  bool is_new_to(const Message& restore) const {
+    const ModelServer& own = server(restore.server);
+    return !own.is_up || own.restored_term < restore.term;
+  }
+
+  /// The worker of a push does.
+  void hear(ModelState& next, const Message& push, const ModelServers::Answer& answer) const {
+    if (answer.is_confirmed) return confirm(next, push.server, push.number, push.attempt);
+    if (answer.refusal.empty()) return;
+    // Whoever sent it gives up; nobody waits for it, unless the protocol is wrong.
     const auto is_of_it = [&](const ModelTask& task) {
-      return task.number == m.number && task.attempt == m.attempt;
+      return task.number == push.number && task.attempt == push.attempt;
     };
-    bool is_new = false;
-    try {
-      is_new = server.table.num_applied_before(identity) == 0;
-      if (is_new) ++server.counts[m.content];
-      server.table.note_applied(identity);
-    } catch (const Error& error) {
-      // Whoever sent it gives up; nobody waits for it, unless the protocol is wrong.
-      const bool is_wanted = std::ranges::any_of(next.tasks, is_of_it) &&
-                             next.ledger.is_current(m.number, m.attempt) &&
-                             next.servers[m.server].restored_term >= next.ledger.rollback_term();
-      if (is_wanted && next.ledger.term() == m.term) {
-        next.violation = concat("an attempt that is under way was refused: ", error.message());
-      }
-      std::erase_if(next.tasks, is_of_it);
-      return;
+    const bool is_wanted = std::ranges::any_of(next.tasks, is_of_it) &&
+                           next.ledger.is_current(push.number, push.attempt) &&
+                           next.servers[push.server].restored_term >= next.ledger.rollback_term();
+    if (is_wanted && next.ledger.term() == push.term) {
+      next.violation = concat("an attempt that is under way was refused: ", answer.refusal);
     }
-    if (!keep(next, m, is_new, is_answered) || !is_answered) return;
-    confirm(next, m.server, m.number, m.attempt);
+    std::erase_if(next.tasks, is_of_it);
   }
 
   void confirm(ModelState& next, int s, std::uint8_t number, std::uint8_t attempt) const {
     for (ModelTask& task : next.tasks) {
-      if (task.number == number && task.attempt == attempt) task.confirmed_by |= bit(s);
+      if (task.number == number && task.attempt == attempt) task.confirmed_by |= server_bit(s);
     }
     std::ranges::sort(next.tasks);
     report_finished(next);
-  }
-
-  /// Also what came before, for the first may still be on its way to the copy. Returns whether it
-  /// may be confirmed now.
-  bool keep(ModelState& next, const Message& m, bool is_new, bool is_answered) const {
-    if (options_.durability == Durability::kSnapshot) return true;
-    ModelServer& server = next.servers[m.server];
-    if (!is_new && options_.bug == PlantedBug::kRepeatedNotKept) return true;
-    ModelChange change{m.number, m.attempt, m.content, m.term, m.below, server.saved.back().cut, 0};
-    const bool is_early = options_.bug == PlantedBug::kAcknowledgeBeforeKept;
-    if (is_logged() && !is_early) {
-      server.log.push_back(change);
-      return true;
-    }
-    change.is_awaited = is_answered && !is_early ? 1 : 0;
-    server.sent.push_back(change);
-    return is_early;
-  }
-
-  /// The first change that is on its way to where it is kept gets there.
-  void keep_steps(std::size_t s) {
-    const ModelServer& own = from_.servers[s];
-    const ModelServer& keeper = from_.servers[other(s)];
-    const bool can_be_kept = is_logged() || (keeper.is_up && keeper.has_copy);
-    if (!own.is_up || own.sent.empty() || !can_be_kept) return;
-    step(Kind::kKeep, s, Cost::kFree,
-         say("the change of closure ", static_cast<int>(own.sent.front().number), " on ps ", s,
-             " is in its ", is_logged() ? "log" : "copy"),
-         [&](ModelState& next) {
-           std::vector<ModelChange>& sent = next.servers[s].sent;
-           const ModelChange change = sent.front();
-           sent.erase(sent.begin());
-           if (is_logged()) {
-             next.servers[s].log.push_back(change);
-           } else {
-             const auto bug = options_.bug;
-             next.violation = apply_again(next.servers[other(s)].copy, change, bug);
-           }
-           confirm_kept(next, s, change);
-         });
   }
 
   void confirm_kept(ModelState& next, std::size_t s, const ModelChange& change) const {
@@ -317,19 +185,21 @@ class ProtocolModel::Successors {
     confirm(next, static_cast<int>(s), change.number, change.attempt);
   }
 
-  /// The copy begins with a state in which everything is that was on its way.
-  void deliver_begin_copy(ModelState& next, const Message& m, bool is_answered) const {
-    ModelServer& server = next.servers[m.server];
-    if (m.term < server.table.term()) return;
-    ModelServer& keeper = next.servers[other(m.server)];
-    keeper.has_copy = true;
-    keeper.copy = {server.table, server.counts};
-    for (const ModelChange& change : std::exchange(server.sent, {})) {
-      confirm_kept(next, m.server, change);
-    }
-    if (!is_heard(next, m, is_answered) || next.await[m.server] != Await::kCopy) return;
+  void keep_steps(std::size_t s) {
+    if (!can_keep_first(options_, from_, s)) return;
+    const auto closure = static_cast<int>(from_.servers[s].sent.front().number);
+    step(Kind::kKeep, s, Cost::kFree,
+         say("the change of closure ", closure, " on ps ", s, " is in its ",
+             is_logged() ? "log" : "copy"),
+         [&](ModelState& next) {
+           confirm_kept(next, s, ModelServers(options_, next).keep_first(s));
+         });
+  }
+
+  void hear_of_copy(ModelState& next, const Message& m) const {
+    if (next.await[m.server] != Await::kCopy) return;
     next.await[m.server] = Await::kNothing;
-    next.copied |= bit(m.server);
+    next.copied |= server_bit(m.server);
   }
 
   /// When all are back, copies are begun of those that have none.
@@ -338,9 +208,9 @@ class ProtocolModel::Successors {
     for (const Await each : next.await) {
       if (each == Await::kFence || each == Await::kRestore) return;
     }
-    for (int s = 0; s < kModelServers; ++s) {
+    for (int s = 0; s < options_.num_servers; ++s) {
       Await& await = next.await[static_cast<std::size_t>(s)];
-      if (await != Await::kNothing || (next.copied & bit(s)) != 0) continue;
+      if (await != Await::kNothing || (next.copied & server_bit(s)) != 0) continue;
       await = Await::kCopy;
       send_control(next, s);
     }
@@ -350,7 +220,8 @@ class ProtocolModel::Successors {
   void report_finished(ModelState& next) const {
     const bool is_early = options_.bug == PlantedBug::kFinishedBeforeConfirmed;
     std::erase_if(next.tasks, [&](const ModelTask& task) {
-      const bool is_done = is_early ? task.confirmed_by != 0 : task.confirmed_by == kAllServers;
+      const bool is_done = is_early ? task.confirmed_by != 0
+                                    : task.confirmed_by == all_servers(options_.num_servers);
       if (!is_done) return false;
       Message done;
       done.kind = Message::Kind::kDone;
@@ -360,93 +231,37 @@ class ProtocolModel::Successors {
     });
   }
 
-  bool is_heard(const ModelState& next, const Message& m, bool is_answered) const {
-    return is_answered && next.coordinator_is_up && next.ledger.term() == m.term;
-  }
-
-  void deliver_fence(ModelState& next, const Message& m, bool is_answered) const {
-    ModelServer& server = next.servers[m.server];
-    if (m.term < server.table.term()) return;
-    fence(server.table, m.term);
-    if (!is_heard(next, m, is_answered) || next.await[m.server] != Await::kFence) return;
-    next.await[m.server] =
-        server.restored_term < next.ledger.rollback_term() ? Await::kRestore : Await::kNothing;
+  void hear_of_fence(ModelState& next, const Message& m) const {
+    if (next.await[m.server] != Await::kFence) return;
+    const bool has_gone_back = next.servers[m.server].restored_term >= next.ledger.rollback_term();
+    next.await[m.server] = has_gone_back ? Await::kNothing : Await::kRestore;
     begin_copies(next);
   }
 
-  void deliver_restore(ModelState& next, const Message& m, bool is_answered) const {
-    ModelServer& server = next.servers[m.server];
-    // One that comes late or again must not undo what was done since.
-    const bool is_new = server.is_up ? m.term > server.restored_term : true;
-    if (m.term < server.restored_term) return;
-    if (is_new) {
-      next.violation = take_state(next, m);
-      if (!next.violation.empty()) return;
-      server.is_up = true;
-      server.sent.clear();  // of what is undone, or of a process that is gone
-      server.restored_term = m.term;
-      fence(server.table, m.term);
-    }
-    if (is_heard(next, m, is_answered) && next.await[m.server] == Await::kRestore) {
-      next.await[m.server] = Await::kNothing;
-      begin_copies(next);
-    }
+  void hear_of_restore(ModelState& next, const Message& m) const {
+    if (next.await[m.server] != Await::kRestore) return;
+    next.await[m.server] = Await::kNothing;
+    begin_copies(next);
   }
 
-  /// "", or why it cannot have the state that it is told to take.
-  std::string take_state(ModelState& next, const Message& m) const {
-    ModelServer& server = next.servers[m.server];
-    if (is_logged() && keeps_confirmed(m)) return replay_log(server, m.cut, options_.bug);
-    if (is_from_copy(m)) {
-      const ModelServer::Variables& copy = next.servers[other(m.server)].copy;
-      server.table = copy.table;
-      server.counts = copy.counts;
-      return "";
-    }
-    const auto saved = std::ranges::find(server.saved, m.cut, &ModelServer::Saved::cut);
-    if (saved == server.saved.end()) return "a cut that was taken is not there";
-    server.table =
-        options_.bug == PlantedBug::kSnapshotWithoutTable ? AppliedTable() : saved->table;
-    server.counts = saved->counts;
-    return "";
-  }
-
-  void deliver_snapshot(ModelState& next, const Message& m, bool is_answered) const {
-    ModelServer& server = next.servers[m.server];
-    if (m.term != server.table.term()) return;
-    const auto saved = std::ranges::find(server.saved, m.cut, &ModelServer::Saved::cut);
-    if (saved == server.saved.end()) {
-      server.saved.push_back({m.cut, server.table, server.counts});
-    } else if (options_.bug == PlantedBug::kLateSnapshotOverwrites) {
-      *saved = {m.cut, server.table, server.counts};
-    }
-    if (!is_heard(next, m, is_answered) || !next.takes_cut) return;
-    if (next.ledger.last_cut_begun() != m.cut) return;
-    next.saved_by |= bit(m.server);
-    if (next.saved_by != kAllServers) return;
+  void hear_of_snapshot(ModelState& next, const Message& m) const {
+    if (!next.takes_cut || next.ledger.last_cut_begun() != m.cut) return;
+    next.saved_by |= server_bit(m.server);
+    if (next.saved_by != all_servers(options_.num_servers)) return;
     next.takes_cut = false;
     next.saved_by = 0;
-    record(next, events::CutTaken{m.cut});
-  }
-
-  Message push_of(const ModelState& next, const ModelTask& task, int server) const {
-    Message push;
-    push.server = model_byte(static_cast<std::uint64_t>(server));
-    push.number = task.number, push.attempt = task.attempt, push.content = task.content;
-    push.term = task.term;
-    push.below = task.term == next.ledger.term() ? published(next) : 0;
-    return push;
+    next.record(events::CutTaken{m.cut});
   }
 
   void task_steps(std::size_t index) {
     const ModelTask task = from_.tasks[index];
     const auto closure = static_cast<int>(task.number);
-    for (int s = 0; s < kModelServers; ++s) {
-      if ((task.confirmed_by & bit(s)) != 0 || is_on_its_way(task, s)) continue;
+    for (int s = 0; s < options_.num_servers; ++s) {
+      if ((task.confirmed_by & server_bit(s)) != 0 || is_on_its_way(task, s)) continue;
       if (is_being_kept(task, s)) continue;
-      step(Kind::kResend, index * 2 + static_cast<std::size_t>(s), Cost::kFree,
+      step(Kind::kResend, index * from_.servers.size() + static_cast<std::size_t>(s), Cost::kFree,
            say("closure ", closure, " sends to ps ", s, " again"),
-           [&](ModelState& next) { insert(next.network, push_of(next, task, s)); });
+           [&](ModelState& next) { insert(next.network, push_message(options_, next, task, s)); });
     }
     if (!has_fault()) return;
     step(Kind::kKillTask, index, Cost::kFault, say("KILLED: the worker of closure ", closure),
@@ -477,30 +292,34 @@ class ProtocolModel::Successors {
   void put_back(ModelState& next, std::uint64_t number, int attempt) const {
     if (options_.bug == PlantedBug::kRetryTakesNewNumber) {
       const std::string content = next.ledger.find(number)->content;
-      record(next, events::Stopped{number, attempt});
-      record(next, events::Scheduled{next.ledger.next_number(), content});
+      next.record(events::Stopped{number, attempt});
+      next.record(events::Scheduled{next.ledger.next_number(), content});
       return;
     }
-    record(next, events::PutBack{number, attempt, {}});
+    next.record(events::PutBack{number, attempt, {}});
+  }
+
+  void kill_steps(int s) {
+    const bool is_on_its_way = await(s) == Await::kRestore;
+    if (!has_fault() || !(server(s).is_up || is_on_its_way)) return;
+    const auto index = static_cast<std::size_t>(s);
+    step(Kind::kKillServer, index, Cost::kFault,
+         say("KILLED: ps ", s, is_on_its_way ? ", on its way back" : ""), [&](ModelState& next) {
+           // Control calls are addressed to a process, and end with it; pushes are sent again.
+           std::erase_if(next.network, [s](const Message& m) {
+             const bool is_control =
+                 m.kind != Message::Kind::kPush && m.kind != Message::Kind::kDone;
+             return m.server == s && is_control;
+           });
+           ModelServers(options_, next).kill(index);
+           // An order that failed: the coordinator looks who is there.
+           if (is_on_its_way) next.await[index] = Await::kFence;
+         });
   }
 
   void server_steps(int s) {
     const auto index = static_cast<std::size_t>(s);
-    if (has_fault() && server(s).is_up) {
-      step(Kind::kKillServer, index, Cost::kFault, say("KILLED: ps ", s), [&](ModelState& next) {
-        // Control calls are addressed to a process, and end with it; pushes are sent again.
-        std::erase_if(next.network, [s](const Message& m) {
-          return m.server == s && m.kind != Message::Kind::kPush && m.kind != Message::Kind::kDone;
-        });
-        ModelServer& dead = next.servers[index];
-        ModelServer fresh;
-        fresh.is_up = false;
-        fresh.restored_term = dead.restored_term;  // stands beside what was saved
-        fresh.saved = std::move(dead.saved);
-        fresh.log = std::move(dead.log);
-        dead = std::move(fresh);
-      });
-    }
+    kill_steps(s);
     if (!from_.coordinator_is_up) return;
     if (!server(s).is_up && await(s) != Await::kRestore) {
       step(Kind::kNoticeServer, index, Cost::kFree,
@@ -508,7 +327,7 @@ class ProtocolModel::Successors {
                " is gone: ", can_keep_confirmed() ? "it comes back" : "all servers go back"),
            [&](ModelState& next) {
              bring_back(next);
-             for (int each = 0; each < kModelServers; ++each) send_control(next, each);
+             for (int each = 0; each < options_.num_servers; ++each) send_control(next, each);
            });
     }
     if (!is_control_on_its_way(s) && (await(s) != Await::kNothing || lacks_snapshot(s))) {
@@ -520,11 +339,12 @@ class ProtocolModel::Successors {
   /// Whether those that are lost can have again what they confirmed.
   bool can_keep_confirmed() const {
     if (!is_replicated()) return is_logged();
-    for (std::size_t s = 0; s < kModelServers; ++s) {
+    const bool is_blind = options_.bug == PlantedBug::kUndoneCopyBringsBack;
+    for (std::size_t s = 0; s < from_.servers.size(); ++s) {
       const ModelServer& own = from_.servers[s];
-      const ModelServer& keeper = from_.servers[other(s)];
-      if (own.restored_term < from_.ledger.rollback_term()) return false;
-      const bool is_copied = (from_.copied & bit(static_cast<int>(s))) != 0;
+      const ModelServer& keeper = from_.servers[keeper_of(from_, s)];
+      if (own.restored_term < from_.ledger.rollback_term() && !is_blind) return false;
+      const bool is_copied = (from_.copied & server_bit(static_cast<int>(s))) != 0;
       if (!own.is_up && !(is_copied && keeper.is_up && keeper.has_copy)) return false;
     }
     return true;
@@ -534,22 +354,29 @@ class ProtocolModel::Successors {
     const std::uint64_t term = next.ledger.term() + 1;
     next.takes_cut = false;
     next.saved_by = 0;
+    forget_lost_copies(next);
     if (!can_keep_confirmed()) {
-      record(next, events::RolledBack{term});
-      next.await.fill(Await::kRestore);
-      next.copied = 0;
+      next.record(events::RolledBack{term});
+      std::ranges::fill(next.await, Await::kRestore);
+      if (options_.bug != PlantedBug::kUndoneCopyBringsBack) next.copied = 0;
       return;
     }
-    record(next, events::TookOver{term});
-    for (std::size_t s = 0; s < kModelServers; ++s) {
+    next.record(events::TookOver{term});
+    for (std::size_t s = 0; s < from_.servers.size(); ++s) {
       next.await[s] = next.servers[s].is_up ? Await::kFence : Await::kRestore;
-      // Neither its own copy is one of its next life, nor is there the one that it kept.
-      if (!next.servers[s].is_up) next.copied = 0;
+    }
+  }
+
+  /// Those that were kept by who is lost.
+  void forget_lost_copies(ModelState& next) const {
+    for (std::size_t s = 0; s < next.servers.size(); ++s) {
+      if (next.servers[keeper_of(next, s)].is_up) continue;
+      next.copied &= static_cast<std::uint8_t>(~server_bit(static_cast<int>(s)));
     }
   }
 
   bool lacks_snapshot(int s) const {
-    return from_.takes_cut && (from_.saved_by & bit(s)) == 0 && server(s).is_up;
+    return from_.takes_cut && (from_.saved_by & server_bit(s)) == 0 && server(s).is_up;
   }
 
   bool is_control_on_its_way(int s) const {
@@ -574,7 +401,7 @@ class ProtocolModel::Successors {
              next.copied = 0;
              next.takes_cut = false;
              next.saved_by = 0;
-             next.await.fill(Await::kFence);
+             std::ranges::fill(next.await, Await::kFence);
            });
     }
     notice_lost_tasks();
@@ -582,12 +409,13 @@ class ProtocolModel::Successors {
     if (from_.cuts_left > 0 && !from_.takes_cut) {
       step(Kind::kBeginCut, 0, Cost::kFree, say("a cut begins"), [&](ModelState& next) {
         --next.cuts_left;
-        record(next, events::CutBegan{next.ledger.last_cut_begun() + 1});
+        next.record(events::CutBegan{next.ledger.last_cut_begun() + 1});
         next.takes_cut = true;
-        for (int s = 0; s < kModelServers; ++s) send_control(next, s);
+        for (int s = 0; s < options_.num_servers; ++s) send_control(next, s);
       });
     }
-    if (!from_.ledger.next_queued() || from_.ledger.num_running() >= kModelWorkers) return;
+    if (!from_.ledger.next_queued()) return;
+    if (std::cmp_greater_equal(from_.ledger.num_running(), options_.num_workers)) return;
     const std::uint64_t number = *from_.ledger.next_queued();
     step(Kind::kDispatch, 0, Cost::kFree, say("closure ", number, " is given out"),
          [&](ModelState& next) { dispatch(next, number, 1); });
@@ -600,8 +428,8 @@ class ProtocolModel::Successors {
     const ClosureLedger replayed = ClosureLedger::replay(next.journal, {100, 100, true});
     if (replayed != next.ledger) next.violation = "the journal leads to another state";
     next.coordinator_is_up = true;
-    record(next, events::TookOver{next.ledger.term() + 1});
-    for (int s = 0; s < kModelServers; ++s) send_control(next, s);
+    next.record(events::TookOver{next.ledger.term() + 1});
+    for (int s = 0; s < options_.num_servers; ++s) send_control(next, s);
   }
 
   void dispatch(ModelState& next, std::uint64_t number, int copies) const {
@@ -611,10 +439,11 @@ class ProtocolModel::Successors {
     task.attempt = model_byte(static_cast<std::uint64_t>(closure->attempts) + 1);
     task.content = static_cast<std::uint8_t>(closure->content.at(0));
     task.term = model_byte(next.ledger.term());
-    record(next, events::Started{number, task.attempt, 0});
+    next.record(events::Started{number, task.attempt, 0});
     for (; copies > 0; --copies) {
       insert(next.tasks, task);
-      for (int s = 0; s < kModelServers; ++s) insert(next.network, push_of(next, task, s));
+      for (int s = 0; s < options_.num_servers; ++s)
+        insert(next.network, push_message(options_, next, task, s));
     }
   }
 

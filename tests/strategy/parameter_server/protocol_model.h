@@ -8,7 +8,7 @@
 // a living worker for dead. Answers of servers are part of the delivery; a lost one is a fault.
 //
 // Servers keep what they confirm as Durability says: in the last cut alone, in a log that outlives
-// them, or in a copy that the other server keeps. What goes to a copy is a queue: the connection
+// them, or in a copy that the next server keeps. What goes to a copy is a queue: the connection
 // loses nothing while both live. The coordinator has copies begun after whoever was lost is back.
 //
 // Every closure changes each server once. A closure's *content* tells which call of schedule() it
@@ -27,9 +27,13 @@
 
 namespace tutti::testing {
 
-inline constexpr int kModelServers = 2;
-inline constexpr int kModelWorkers = 2;
 inline constexpr int kMostContents = 6;
+
+/// In masks of servers.
+inline std::uint8_t server_bit(int server) { return static_cast<std::uint8_t>(1 << server); }
+inline std::uint8_t all_servers(int num_servers) {
+  return static_cast<std::uint8_t>(server_bit(num_servers) - 1);
+}
 
 /// Mistakes that a protocol could have.
 enum class PlantedBug {
@@ -44,6 +48,7 @@ enum class PlantedBug {
   kAcknowledgeBeforeKept,  // the answer goes out before the log or the copy has the change
   kReplayWithoutTable,     // every record of a log is applied, also those that came twice
   kRepeatedNotKept,        // a change that comes again is confirmed before the copy has the first
+  kUndoneCopyBringsBack,   // who dies while all go back gets the copy of the time that is undone
 };
 
 struct ModelMessage {
@@ -57,8 +62,6 @@ struct ModelMessage {
   auto operator<=>(const ModelMessage&) const = default;
 };
 
-/// "push of closure 1 attempt 2 to ps 0 ..."
-std::string to_string(const ModelMessage& message);
 /// Throws kInternal for 256 and above: the model counts in bytes.
 std::uint8_t model_byte(std::uint64_t value);
 
@@ -95,17 +98,10 @@ struct ModelServer {
   std::vector<Saved> saved = {};       // survives a kill
   std::vector<ModelChange> log = {};   // too
   std::vector<ModelChange> sent = {};  // applied, and not kept yet, in order
-  /// The state of the other server, as far as it was sent.
+  /// The state of the server before it, as far as it was sent.
   bool has_copy = false;
   Variables copy = {};
 };
-
-/// Applies what a log or a queue brings to a copy or an older state, as the server did. Returns ""
-/// or why it was refused.
-std::string apply_again(ModelServer::Variables& variables, const ModelChange& change,
-                        PlantedBug bug);
-/// The server's state: of the cut and its log, with the log's refusal if there is one.
-std::string replay_log(ModelServer& server, std::uint8_t cut, PlantedBug bug);
 
 struct ModelState {
   /// What the coordinator has still to hear from a server before it gives out anything.
@@ -114,22 +110,21 @@ struct ModelState {
   internal::ClosureLedger ledger;
   std::vector<std::byte> journal = {};  // leads to the ledger, hence no part of bytes()
   bool coordinator_is_up = true;
-  std::array<Await, kModelServers> await = {};
+  std::vector<Await> await = {};  // of each server
   bool takes_cut = false;
   std::uint8_t saved_by = 0;  // a bit per server
   std::uint8_t copied = 0;    // a bit per server whose copy is kept, as the coordinator knows
-  std::array<ModelServer, kModelServers> servers = {};
+  std::vector<ModelServer> servers = {};
   std::vector<ModelTask> tasks = {};       // sorted
   std::vector<ModelMessage> network = {};  // sorted
   std::uint8_t faults_left = 0, cuts_left = 0;
   std::string violation = {};  // of the step that led here
 
-  /// Equal for states that are the same but for the names of the servers.
+  /// Write-ahead: the journal has the event before anybody hears of it.
+  void record(const internal::ClosureEvent& event);
+  /// Equal for states that are the same but for the number of the first server.
   std::vector<std::byte> bytes() const;
 };
-
-/// What the coordinator has to ask of a server now.
-ModelMessage control_message(const ModelState& state, int server);
 
 struct ModelStep {
   enum class Kind : std::uint8_t {
@@ -163,6 +158,8 @@ struct ModelOptions {
   /// Faults of other kinds do not happen; empty: all do.
   std::vector<ModelStep::Kind> kinds_of_faults = {};
   Durability durability = Durability::kSnapshot;
+  int num_servers = 2;  // each keeps the copy of the one before
+  int num_workers = 2;
 };
 
 class ProtocolModel {

@@ -1,4 +1,4 @@
-// The coordinator's protocol in every state that two workers and two servers can reach.
+// The coordinator's protocol in every state that a few workers and servers can reach.
 // SPDX-License-Identifier: Apache-2.0
 //
 // TUTTI_MODEL_BOUNDS="closures faults cuts" sets other bounds than 3, 2, 0.
@@ -31,10 +31,11 @@ std::string trace_of(const ModelCheckResult& result) {
 
 void print(const ModelOptions& options, const ModelCheckResult& result) {
   std::printf(
-      "model: 2 workers, 2 servers (%s), %d closures, %d faults, %d cuts: %zu states, %zu steps, "
+      "model: %d workers, %d servers (%s), %d closures, %d faults, %d cuts: %zu states, %zu steps, "
       "depth %zu\n",
-      to_string(options.durability).c_str(), options.num_closures, options.num_faults,
-      options.num_cuts, result.num_states, result.num_steps, result.depth);
+      options.num_workers, options.num_servers, to_string(options.durability).c_str(),
+      options.num_closures, options.num_faults, options.num_cuts, result.num_states,
+      result.num_steps, result.depth);
 }
 
 TEST(ProtocolModel, NoStateBreaksExactlyOnceAndEveryScheduleEnds) {
@@ -88,6 +89,27 @@ TEST_P(ModelOfDurability, REL_G5_NorWithCuts) {
   EXPECT_TRUE(result.is_exhausted);
 }
 
+/// Each server's copy is with the next one, so that not all copies are lost where two servers are.
+ModelOptions of_three_servers() {
+  ModelOptions options{2, 3, 0, PlantedBug::kNone, {ModelStep::Kind::kKillServer}};
+  options.durability = Durability::kReplicated;
+  options.num_servers = 3;
+  options.num_workers = 1;
+  return options;
+}
+
+TEST_P(ModelOfDurability, REL_G5_NorWithThreeServers) {
+  ModelOptions options = of_three_servers();
+  options.durability = GetParam();
+  // Whose file is whose makes no difference to the others.
+  if (options.durability == Durability::kLogged) options.num_faults = 2;
+  const ModelCheckResult result = check_model(options, kMostStates);
+  print(options, result);
+  EXPECT_EQ(result.violation, "") << trace_of(result);
+  EXPECT_TRUE(result.is_exhausted);
+  EXPECT_GT(result.num_states, 1000u);
+}
+
 /// What one server is told, kept and killed for is all that such a bug needs.
 ModelOptions of_durability(Durability durability, int closures, int faults) {
   ModelOptions options{closures, faults, 0};
@@ -120,12 +142,14 @@ INSTANTIATE_TEST_SUITE_P(
                    of_durability(Durability::kReplicated, 1, 1)),
         std::tuple(PlantedBug::kReplayWithoutTable, of_durability(Durability::kLogged, 1, 2)),
         std::tuple(PlantedBug::kRepeatedNotKept, of_durability(Durability::kReplicated, 1, 2)),
+        std::tuple(PlantedBug::kUndoneCopyBringsBack, of_three_servers()),
         std::tuple(PlantedBug::kLateSnapshotOverwrites,
-                   ModelOptions{2,
-                                2,
-                                1,
-                                PlantedBug::kNone,
-                                {ModelStep::Kind::kDuplicate, ModelStep::Kind::kKillServer}})));
+                   ModelOptions{
+                       2,
+                       2,
+                       1,
+                       PlantedBug::kNone,
+                       {ModelStep::Kind::kDuplicate, ModelStep::Kind::kKillServer}})));
 
 }  // namespace protocol_model_test
 }  // namespace tutti::testing

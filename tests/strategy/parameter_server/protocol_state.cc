@@ -1,9 +1,10 @@
-// States of the model: as bytes, in words, and whether they are sound.
+// States of the model: the first one, as bytes, in words, and whether they are sound.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <utility>
 
 #include "tests/strategy/parameter_server/protocol_model.h"
+#include "tests/strategy/parameter_server/protocol_servers.h"
 #include "tutti/cluster/handshake/byte_stream.h"
 
 namespace tutti::testing {
@@ -12,8 +13,10 @@ namespace {
 using internal::ClosureLedger;
 using Message = ModelMessage;
 
-std::uint8_t swapped(std::uint8_t mask) {
-  return static_cast<std::uint8_t>(((mask & 1) << 1) | ((mask >> 1) & 1));
+/// The mask with each server's bit at the place of the one that stands `by` later.
+std::uint8_t turned(std::uint8_t mask, int by, int num_servers) {
+  const int wide = mask << by;
+  return static_cast<std::uint8_t>((wide | (wide >> num_servers)) & all_servers(num_servers));
 }
 
 void write(internal::ByteWriter& bytes, const ModelServer::Counts& counts) {
@@ -41,25 +44,27 @@ void write(internal::ByteWriter& bytes, const ModelServer& server) {
   if (server.has_copy) bytes.raw(server.copy.table.save()), write(bytes, server.copy.counts);
 }
 
-/// All but the ledger, with the servers in this order or the other.
-std::vector<std::byte> bytes_of(const ModelState& state, bool swap) {
+/// All but the ledger, with each server at the place of the one that stands `by` later.
+std::vector<std::byte> bytes_of(const ModelState& state, int by) {
+  const auto n = static_cast<int>(state.servers.size());
   internal::ByteWriter bytes;
   bytes.number(static_cast<std::uint8_t>(state.coordinator_is_up));
   bytes.number(static_cast<std::uint8_t>(state.takes_cut));
-  bytes.number(swap ? swapped(state.saved_by) : state.saved_by);
-  bytes.number(swap ? swapped(state.copied) : state.copied);
+  bytes.number(turned(state.saved_by, by, n));
+  bytes.number(turned(state.copied, by, n));
   bytes.number(state.faults_left), bytes.number(state.cuts_left);
-  for (int i = 0; i < kModelServers; ++i) {
-    const auto s = static_cast<std::size_t>(swap ? kModelServers - 1 - i : i);
+  for (int place = 0; place < n; ++place) {
+    const auto s = static_cast<std::size_t>((place + n - by) % n);
     bytes.number(static_cast<std::uint8_t>(state.await[s]));
     write(bytes, state.servers[s]);
   }
   std::vector<ModelTask> tasks = state.tasks;
   std::vector<Message> network = state.network;
-  if (swap) {
-    for (ModelTask& task : tasks) task.confirmed_by = swapped(task.confirmed_by);
+  if (by != 0) {
+    for (ModelTask& task : tasks) task.confirmed_by = turned(task.confirmed_by, by, n);
     for (Message& message : network) {
-      if (message.kind != Message::Kind::kDone) message.server ^= 1;
+      if (message.kind == Message::Kind::kDone) continue;
+      message.server = static_cast<std::uint8_t>((message.server + by) % n);
     }
     std::ranges::sort(tasks), std::ranges::sort(network);
   }
@@ -86,57 +91,48 @@ std::uint8_t model_byte(std::uint64_t value) {
   return static_cast<std::uint8_t>(value);
 }
 
-std::string to_string(const ModelMessage& m) {
-  const std::string server = concat(" ps ", static_cast<int>(m.server));
-  const std::string term = concat(" (term ", static_cast<int>(m.term), ")");
-  switch (m.kind) {
-    case Message::Kind::kPush:
-      return concat("push of closure ", static_cast<int>(m.number), " attempt ",
-                    static_cast<int>(m.attempt), " to", server, ", finished below ",
-                    static_cast<int>(m.below), term);
-    case Message::Kind::kDone:
-      return concat("report that closure ", static_cast<int>(m.number), " attempt ",
-                    static_cast<int>(m.attempt), " finished");
-    case Message::Kind::kFence:
-      return concat("fence for", server, term);
-    case Message::Kind::kRestore:
-      return concat("restore of", server, " to cut ", static_cast<int>(m.cut), term);
-    case Message::Kind::kBeginCopy:
-      return concat("order to begin a copy of", server, term);
-    case Message::Kind::kSnapshot:
-      return concat("snapshot of", server, " for cut ", static_cast<int>(m.cut), term);
-  }
-  return "?";
-}
-
-ModelMessage control_message(const ModelState& state, int server) {
-  using Await = ModelState::Await;
-  Message m;
-  m.server = model_byte(static_cast<std::uint64_t>(server));
-  m.term = model_byte(state.ledger.term());
-  switch (state.await[m.server]) {
-    case Await::kFence:
-      m.kind = Message::Kind::kFence;
-      break;
-    case Await::kRestore:
-      m.kind = Message::Kind::kRestore;
-      m.cut = model_byte(state.ledger.last_cut());
-      break;
-    case Await::kCopy:
-      m.kind = Message::Kind::kBeginCopy;
-      break;
-    case Await::kNothing:
-      m.kind = Message::Kind::kSnapshot;
-      m.cut = model_byte(state.ledger.last_cut_begun());
-  }
-  return m;
+void ModelState::record(const internal::ClosureEvent& event) {
+  ledger.apply(event);
+  const auto record = internal::encode_record(event);
+  journal.insert(journal.end(), record.begin(), record.end());
 }
 
 std::vector<std::byte> ModelState::bytes() const {
-  auto bytes = std::min(bytes_of(*this, false), bytes_of(*this, true));
+  auto bytes = bytes_of(*this, 0);
+  for (int by = 1; std::cmp_less(by, servers.size()); ++by) {
+    bytes = std::min(bytes, bytes_of(*this, by));
+  }
   const auto of_ledger = ledger.bytes();
   bytes.insert(bytes.end(), of_ledger.begin(), of_ledger.end());
   return bytes;
+}
+
+ModelState ProtocolModel::initial() const {
+  ModelState state;
+  // No verdict on closures: here it is chance alone that ends attempts.
+  state.ledger = ClosureLedger({100, 100, true});
+  state.faults_left = model_byte(static_cast<std::uint64_t>(options_.num_faults));
+  state.cuts_left = model_byte(static_cast<std::uint64_t>(options_.num_cuts));
+  state.await.assign(static_cast<std::size_t>(options_.num_servers), ModelState::Await::kNothing);
+  state.servers.resize(state.await.size());
+  state.record(internal::events::TookOver{1});
+  for (ModelServer& server : state.servers) {
+    fence(server.table, 1);
+    server.restored_term = 1;
+    server.saved = {{0, server.table, server.counts}};  // cut 0: the beginning
+  }
+  if (options_.durability == Durability::kReplicated) {
+    for (ModelServer& server : state.servers) {
+      server.has_copy = true;
+      server.copy = {server.table, server.counts};
+    }
+    state.copied = all_servers(options_.num_servers);
+  }
+  for (int i = 0; i < options_.num_closures; ++i) {
+    state.record(internal::events::Scheduled{static_cast<std::uint64_t>(i),
+                                             std::string(1, static_cast<char>(i))});
+  }
+  return state;
 }
 
 /// What a worker was told is there: closures may not be finished by it, nor be reported yet.
@@ -144,7 +140,7 @@ std::string ProtocolModel::lost_confirmation(const ModelState& state) const {
   if (options_.durability == Durability::kSnapshot) return "";
   for (const ModelTask& task : state.tasks) {
     if (task.term < state.ledger.rollback_term()) continue;
-    for (int s = 0; s < kModelServers; ++s) {
+    for (int s = 0; s < options_.num_servers; ++s) {
       const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
       const bool is_confirmed = ((task.confirmed_by >> s) & 1) != 0;
       if (!is_confirmed || !server.is_up || server.counts[task.content] > 0) continue;
@@ -158,7 +154,7 @@ std::string ProtocolModel::lost_confirmation(const ModelState& state) const {
 std::string ProtocolModel::violation(const ModelState& state) const {
   if (!state.violation.empty()) return state.violation;
   if (auto lost = lost_confirmation(state); !lost.empty()) return lost;
-  for (int s = 0; s < kModelServers; ++s) {
+  for (int s = 0; s < options_.num_servers; ++s) {
     const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
     if (!server.is_up) continue;
     const bool is_current = server.restored_term >= state.ledger.rollback_term();
@@ -181,7 +177,7 @@ std::string ProtocolModel::violation(const ModelState& state) const {
 std::string ProtocolModel::why_not_ended(const ModelState& state) const {
   if (!state.coordinator_is_up) return "there is no coordinator";
   if (!state.ledger.is_drained()) return "closures wait or run";
-  for (int s = 0; s < kModelServers; ++s) {
+  for (int s = 0; s < options_.num_servers; ++s) {
     const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
     if (!server.is_up) return concat("ps ", s, " is not there");
     for (int c = 0; c < options_.num_closures; ++c) {
