@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 
@@ -40,6 +41,14 @@ std::vector<std::int64_t> steps_of(const std::string& text) {
     next = after == end ? end : after + 1;
   }
   return steps;
+}
+
+void say_rate(int worker, int giver, std::size_t bytes, Duration duration) {
+  const double mb = static_cast<double>(bytes) / 1e6;
+  const double seconds = std::max(std::chrono::duration<double>(duration).count(), 1e-6);
+  char text[96];
+  std::snprintf(text, sizeof text, "%.1f MB in %.3f s, %.0f MB/s", mb, seconds, mb / seconds);
+  log_info(concat("worker ", worker, ": has the state of worker ", giver, ": ", text));
 }
 
 }  // namespace
@@ -145,6 +154,7 @@ void Recovery::begin_anew() {
 
 void Recovery::restore(std::int64_t step, int giver, bool any_without) {
   const auto own = std::ranges::find(kept_, step, &Kept::step);
+  const TimePoint begin = Clock::system().now();
   std::string bytes;
   if (any_without) {
     if (team_->worker() == giver) bytes = state_.to_bytes(own->state);
@@ -154,6 +164,7 @@ void Recovery::restore(std::int64_t step, int giver, bool any_without) {
     state_.restore(own->state);
   } else {
     state_.restore_from_bytes(bytes, concat("the state of worker ", giver));
+    say_rate(team_->worker(), giver, bytes.size(), Clock::system().now() - begin);
   }
   kept_ = {{step, state_.snapshot(step)}};  // by all: it may be a meeting
 }
