@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 
 #include "tutti/checkpoint/snapshot_pieces.h"
 #include "tutti/core/clock.h"
@@ -14,6 +15,10 @@ namespace tutti::internal {
 namespace {
 
 constexpr const char* kName = "state of a commit";
+/// Tensors up to this size go together: each message more costs the way there and back.
+constexpr std::size_t kTogether = std::size_t{128} << 10;
+
+bool goes_alone(std::size_t num_bytes) { return num_bytes > kTogether; }
 
 Elements bytes_of(std::byte* data, std::size_t size) { return {data, size, DType::kUInt8}; }
 
@@ -33,10 +38,33 @@ void give(Communicator& group, int root, const CheckpointSnapshot& own) {
   Sizes sizes = {pieces.head.size(), pieces.num_bytes};
   group.broadcast(bytes_of(sizes), root, {.name = kName});
   group.broadcast(bytes_of(pieces.head), root, {.name = kName});
+  std::string together;
   for (const NamedTensor& tensor : pieces.tensors) {
+    const auto bytes = tensor.value.bytes();
+    if (goes_alone(bytes.size())) continue;
+    together.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  group.broadcast(bytes_of(together), root, {.name = kName});
+  for (const NamedTensor& tensor : pieces.tensors) {
+    if (!goes_alone(tensor.value.num_bytes())) continue;
     // The root's memory is read alone.
     auto* const data = const_cast<std::byte*>(tensor.value.bytes().data());
     group.broadcast(bytes_of(data, tensor.value.num_bytes()), root, {.name = kName});
+  }
+}
+
+void take_those_together(Communicator& group, int root, const ArrivingSnapshot& arriving) {
+  std::size_t size = 0;
+  for (const MutableTensor& tensor : arriving.tensors()) {
+    if (!goes_alone(tensor.num_bytes())) size += tensor.num_bytes();
+  }
+  std::string together(size, '\0');
+  group.broadcast(bytes_of(together), root, {.name = kName});
+  const char* next = together.data();
+  for (const MutableTensor& tensor : arriving.tensors()) {
+    if (goes_alone(tensor.num_bytes()) || tensor.num_bytes() == 0) continue;
+    std::memcpy(tensor.data(), next, tensor.num_bytes());
+    next += tensor.num_bytes();
   }
 }
 
@@ -48,7 +76,9 @@ CheckpointSnapshot take(Communicator& group, int root, const std::string& source
   group.broadcast(bytes_of(head), root, {.name = kName});
   num_bytes = sizes[1];
   ArrivingSnapshot arriving(head, num_bytes, source);
+  take_those_together(group, root, arriving);
   for (const MutableTensor& tensor : arriving.tensors()) {
+    if (!goes_alone(tensor.num_bytes())) continue;
     group.broadcast(bytes_of(tensor.data(), tensor.num_bytes()), root, {.name = kName});
   }
   return arriving.finish();

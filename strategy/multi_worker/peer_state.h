@@ -11,8 +11,9 @@
 namespace tutti::internal {
 
 /// Called by all workers: `giver` has `own`, the `takers` (increasing, without the giver) get it,
-/// from its memory into theirs, tensor by tensor; all others, and a giver without takers, go on at
-/// once. Returns what a taker got: kDataLoss where that is damaged; as collectives.
+/// from its memory into theirs, small tensors together, others one by one; all others, and a giver
+/// without takers, go on at once. Returns what a taker got: kDataLoss where that is damaged; as
+/// collectives.
 std::optional<CheckpointSnapshot> hand_over_state(WorkerTeam& team, int giver,
                                                   const std::vector<int>& takers,
                                                   const CheckpointSnapshot* own);

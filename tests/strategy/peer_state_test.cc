@@ -26,7 +26,8 @@ std::vector<double> values_after(int workers, int giver, const std::vector<int>&
     WorkerTeam team(std::move(communicators[w]), {.devices = std::vector<Device>(1)});
     const Variable large(Tensor::full({70'000}, worker), {.name = "large"});
     const Variable small(Tensor::full({1}, worker), {.name = "small"});
-    const Checkpoint state({large, small});
+    const Variable empty(Tensor::full({0}, worker), {.name = "empty"});
+    const Checkpoint state({large, small, empty});
     const CheckpointSnapshot own = state.snapshot(worker);
     const auto taken = hand_over_state(team, giver, takers, worker == giver ? &own : nullptr);
     EXPECT_EQ(taken.has_value(), std::ranges::count(takers, worker) == 1) << "worker " << worker;
