@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # REL_G3: from the death of a worker with 100 MB of state to the next finished step, and where the time goes.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: recovery_time_test.py PROGRAM TUTTI [--kills N] [--state-mb M] [--workers N] [--transport auto|tcp] [--json FILE]
+"""Usage: recovery_time_test.py PROGRAM TUTTI [--kills N] [--state-mb M] [--workers N] [--transport auto|tcp] [--json FILE] [--log FILE]
 
 `tutti run --max-restarts` starts the workers of `recovering_state`; one after the other is killed (SIGKILL) in a random moment. The new
 process gets the state from another one's memory. Judged: exit code 0, the bits of a calm run of as many workers, at most one step repeated,
@@ -151,6 +151,7 @@ def main():
     parser.add_argument("--transport", choices=["auto", "tcp"], default="auto")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", help="write the times there")
+    parser.add_argument("--log", help="write the lines of all workers there")
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
     steps = STEPS_PER_KILL * (arguments.kills + 1)
@@ -163,6 +164,9 @@ def main():
         others = [worker for worker in range(arguments.workers) if worker != victim]
         kills.append({"victim": victim, **kill_one(job, victim, others)})
     got = job.end()
+    if arguments.log:
+        with open(arguments.log, "w", encoding="utf-8") as file:
+            file.writelines(f"{when:.3f} {text}\n" for when, text in job.lines)
     print_table(kills)
     if got != calm:
         job.fail(f"the bits differ: {calm} calm, {got} with {arguments.kills} kills")
