@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <optional>
 
-#include "tutti/checkpoint/safetensors.h"
 #include "tutti/checkpoint/version.h"
 #include "tutti/core/file.h"
 #include "tutti/core/hash.h"
@@ -133,7 +132,7 @@ bool is_ours(const Metadata& metadata) {
 
 }  // namespace
 
-std::string format_checkpoint_file(const CheckpointFile& file) {
+SafetensorsFile to_safetensors(const CheckpointFile& file) {
   SafetensorsFile out;
   out.metadata = {{std::string(kFormatKey), concat(kFormatVersion)},
                   {std::string(kVersionKey), TUTTI_VERSION},
@@ -149,7 +148,11 @@ std::string format_checkpoint_file(const CheckpointFile& file) {
                               checksum_of(out.tensors.back().value));
   }
   out.metadata.emplace_back(kChecksumKey, checksum_of(out.metadata, file.tensors));
-  return format_safetensors(out);
+  return out;
+}
+
+std::string format_checkpoint_file(const CheckpointFile& file) {
+  return format_safetensors(to_safetensors(file));
 }
 
 void write_checkpoint_file(const std::string& path, const CheckpointFile& file) {
@@ -157,7 +160,10 @@ void write_checkpoint_file(const std::string& path, const CheckpointFile& file) 
 }
 
 CheckpointFile parse_checkpoint_file(std::string_view bytes, const std::string& source) {
-  SafetensorsFile in = parse_safetensors(bytes, source);
+  return from_safetensors(parse_safetensors(bytes, source), source);
+}
+
+CheckpointFile from_safetensors(SafetensorsFile in, const std::string& source) {
   CheckpointFile file;
   for (NamedTensor& tensor : in.tensors) file.tensors[tensor.name] = std::move(tensor.value);
   if (!is_ours(in.metadata)) return file;

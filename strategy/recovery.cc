@@ -14,6 +14,7 @@
 #include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/multi_worker/peer_state.h"
 #include "tutti/strategy/multi_worker/worker_team.h"
 
 namespace tutti {
@@ -40,6 +41,16 @@ std::vector<std::int64_t> steps_of(const std::string& text) {
     next = after == end ? end : after + 1;
   }
   return steps;
+}
+
+/// The newest commit that all workers have which have any.
+std::optional<std::int64_t> newest_of_all(const std::vector<std::string>& commits) {
+  std::optional<std::int64_t> newest;
+  for (const std::string& of_worker : commits) {
+    const std::vector<std::int64_t> steps = steps_of(of_worker);
+    if (!steps.empty()) newest = std::min(newest.value_or(steps.front()), steps.front());
+  }
+  return newest;
 }
 
 }  // namespace
@@ -104,18 +115,8 @@ bool Recovery::go_back_once(TimePoint deadline) {
       own += concat(own.empty() ? "" : " ", kept->step);
     }
     const std::vector<std::string> all = team_->gather_texts(own, "commits");
-    std::optional<std::int64_t> step;
-    int giver = 0;
-    bool any_without = false;
-    for (std::size_t w = 0; w < all.size(); ++w) {
-      const std::vector<std::int64_t> steps = steps_of(all[w]);
-      any_without = any_without || steps.empty();
-      if (steps.empty() || (step && *step <= steps.front())) continue;
-      step = steps.front();
-      giver = static_cast<int>(w);
-    }
-    if (step) {
-      restore(*step, giver, any_without);
+    if (const auto step = newest_of_all(all)) {
+      restore(*step, all);
       log_info(concat("worker ", team_->worker(), ": goes on after step ", *step));
     } else {
       begin_anew();
@@ -143,18 +144,18 @@ void Recovery::begin_anew() {
   }
 }
 
-void Recovery::restore(std::int64_t step, int giver, bool any_without) {
+void Recovery::restore(std::int64_t step, const std::vector<std::string>& commits) {
+  std::vector<int> takers;
+  int giver = -1;  // the first that has it
+  for (std::size_t w = 0; w < commits.size(); ++w) {
+    const bool has_it = std::ranges::count(steps_of(commits[w]), step) > 0;
+    if (!has_it) takers.push_back(static_cast<int>(w));
+    if (has_it && giver < 0) giver = static_cast<int>(w);
+  }
   const auto own = std::ranges::find(kept_, step, &Kept::step);
-  std::string bytes;
-  if (any_without) {
-    if (team_->worker() == giver) bytes = state_.to_bytes(own->state);
-    bytes = team_->broadcast_text(bytes, giver, "state of a commit");
-  }
-  if (own != kept_.end()) {
-    state_.restore(own->state);
-  } else {
-    state_.restore_from_bytes(bytes, concat("the state of worker ", giver));
-  }
+  const auto taken =
+      internal::hand_over_state(*team_, giver, takers, own == kept_.end() ? nullptr : &own->state);
+  state_.restore(taken ? *taken : own->state);
   kept_ = {{step, state_.snapshot(step)}};  // by all: it may be a meeting
 }
 

@@ -7,6 +7,8 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/core/clock.h"
@@ -71,7 +73,7 @@ class Recovery {
   bool is_of_a_lost_worker(const std::exception& error) const;
   void go_back();
   bool go_back_once(TimePoint deadline);
-  void restore(std::int64_t step, int giver, bool any_without);
+  void restore(std::int64_t step, const std::vector<std::string>& commits);
   void begin_anew();
 
   Strategy& strategy_;

@@ -4,7 +4,7 @@
 # Each tree has the preset of the same name and lies beside the main build folder. A part that
 # fails does not keep the others from running; what failed is listed at the end.
 
-all_parts=(release format asan tsan minimal fuzzers conformance protocol same_bits chaos durable strangers)
+all_parts=(release format asan tsan minimal fuzzers conformance protocol same_bits chaos bad_wire recovery durable strangers)
 
 test_tree() {
   step "configure $build-$1" cmake -S . -B "$build-$1" --preset "$1"
@@ -58,6 +58,20 @@ part_same_bits() {  # two runs at a time: replicas often wait for one another
 part_chaos() {
   step "chaos, 100 faults" \
     python3 tests/integration/chaos_test.py "$build/examples/fashion_mnist_custom_loop" "$build/bin/tutti" --faults 100
+}
+
+part_bad_wire() {  # REL_G4b
+  step "a bad wire between three workers" \
+    python3 tests/integration/bad_wire_test.py "$build/examples/fashion_mnist_custom_loop" "$build/bin/tutti" --full
+}
+
+part_recovery() {  # REL_G3
+  local transport
+  for transport in auto tcp; do
+    step "10 kills of workers with 100 MB of state, transport $transport" \
+      python3 tests/integration/recovery_time_test.py "$build/bin/recovering_state" "$build/bin/tutti" \
+      --workers 3 --kills 10 --transport "$transport"
+  done
 }
 
 part_durable() {  # REL_G5b over processes

@@ -25,6 +25,9 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 #ifndef MADV_POPULATE_WRITE
 constexpr int MADV_POPULATE_WRITE = 23;  // of Linux 5.14; older ones refuse it
 #endif
+#ifndef MADV_COLLAPSE
+constexpr int MADV_COLLAPSE = 25;  // of Linux 6.1
+#endif
 
 std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -161,7 +164,19 @@ Ring Segment::ring_to(int peer) const {
   return Ring(reinterpret_cast<RingControl*>(start), start + kRingControlBytes, layout_.ring_bytes);
 }
 
+// The system makes a large page only where there is a small one, whose content it takes over.
+void Segment::populate_large(std::size_t offset, std::size_t bytes) noexcept {
+  const std::size_t first = rounded_up(offset, kHugePage);
+  const std::size_t end = (offset + bytes) / kHugePage * kHugePage;
+  if (first >= end) return;
+  for (std::size_t at = first; at < end; at += kHugePage) {
+    if (::madvise(data_ + at, kPage, MADV_POPULATE_WRITE) != 0) return;
+  }
+  ::madvise(data_ + first, end - first, MADV_COLLAPSE);
+}
+
 void Segment::populate(std::size_t offset, std::size_t bytes) {
+  populate_large(offset, bytes);
   if (bytes == 0 || ::madvise(data_ + offset, bytes, MADV_POPULATE_WRITE) == 0) return;
   // Where the system does not know that, the file gets its pages instead.
   if (errno == EINVAL &&

@@ -48,8 +48,8 @@ class Segment {
   std::byte* data() const { return data_; }
   Ring ring_to(int peer) const;
 
-  /// Makes a range of the file present: afterwards touching it cannot fail. Throws
-  /// kResourceExhausted.
+  /// Makes a range of the file present: afterwards touching it cannot fail. Where the system can,
+  /// in large pages, which all who map the file have then. Throws kResourceExhausted.
   void populate(std::size_t offset, std::size_t bytes);
   /// Gives a range back to the system; it reads as zeros afterwards.
   void discard(std::size_t offset, std::size_t bytes) noexcept;
@@ -58,6 +58,8 @@ class Segment {
 
  private:
   void map();
+  /// Large pages where whole ones fit; what it leaves out, populate() makes of small ones.
+  void populate_large(std::size_t offset, std::size_t bytes) noexcept;
 
   const SegmentLayout layout_;
   const std::string folder_;

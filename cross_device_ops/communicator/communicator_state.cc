@@ -210,15 +210,28 @@ void CommunicatorState::execute(const CallRequest& request) {
     return sum_then_update(request);
   }
   if (size_ == 1) return run_alone(request);
+  if (const auto refusal = refusal_of(request, *engine_)) {
+    // Not alone: ranks that call something else would wait for this one until their deadline.
+    CollectiveCall meeting;
+    meeting.collective = Collective::kBarrier;
+    for (const ConstElements& input : request.inputs) meeting.count += input.count;
+    run_recorded(request, meeting);
+    throw *refusal;
+  }
   PreparedCall prepared(request, *engine_);
-  fill_header(request, prepared.call());
+  run_recorded(request, prepared.call());
+  prepared.finish();
+}
+
+void CommunicatorState::run_recorded(const CallRequest& request, const CollectiveCall& call) {
+  fill_header(request, call);
   const TimePoint now = coarse_now();
   recorder_.begin(header_, request.where.file_name(), now);
   const Duration timeout = request.options.timeout.value_or(options_.timeout);
   // The coarse clock may be behind by some milliseconds.
   const TimePoint deadline = deadline_after(now + std::chrono::milliseconds(4), timeout);
   try {
-    engine_->run(prepared.call(), header_, deadline);
+    engine_->run(call, header_, deadline);
   } catch (const Error& error) {
     recorder_.end(CallState::kFailed);
     ++header_.sequence;
@@ -229,7 +242,6 @@ void CommunicatorState::execute(const CallRequest& request) {
   recorder_.end(CallState::kDone);
   ++header_.sequence;
   header_.remember_name();
-  prepared.finish();
 }
 
 }  // namespace tutti::internal

@@ -47,6 +47,8 @@ class CommunicatorState {
 
  private:
   void execute(const CallRequest& request);
+  /// The engine runs `call`; the other ranks compare `request` with theirs.
+  void run_recorded(const CallRequest& request, const CollectiveCall& call);
   void sum_then_update(const CallRequest& request);
   void run_alone(const CallRequest& request);
   void fill_header(const CallRequest& request, const CollectiveCall& call);

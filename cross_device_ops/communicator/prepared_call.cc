@@ -59,6 +59,15 @@ void divide_values(const Elements& elements, int divisor) {
 
 }  // namespace
 
+std::optional<Error> refusal_of(const CallRequest& request, const CollectiveEngine& engine) {
+  const std::optional<DType>& wire = request.options.compression;
+  if (!wire || engine.supports(request.collective, ReduceOp::kSum, *wire)) return std::nullopt;
+  return Error(ErrorCode::kUnimplemented,
+               concat("rank ", engine.rank(), ": ", engine.name(), ": adds ", *wire,
+                      " in several steps, which would round each time; try canonical, or no "
+                      "compression"));
+}
+
 PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& engine)
     : request_(request), engine_(engine) {
   call_.collective = request.collective;
@@ -81,10 +90,6 @@ PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& e
 
   call_.op = request.op == ReduceOp::kMean ? ReduceOp::kSum : request.op;
   if (const std::optional<DType>& wire = request.options.compression) {
-    if (!engine.supports(call_.collective, call_.op, *wire)) {
-      fail(ErrorCode::kUnimplemented, "rank ", engine.rank(), ": ", engine.name(), ": adds ", *wire,
-           " in several steps, which would round each time; try canonical, or no compression");
-    }
     replace(*wire);
     return;
   }

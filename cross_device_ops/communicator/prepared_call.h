@@ -10,6 +10,10 @@
 
 namespace tutti::internal {
 
+/// Why the engine cannot do what the call asks for: compression where it would round more than
+/// once. Nothing if it can.
+std::optional<Error> refusal_of(const CallRequest& request, const CollectiveEngine& engine);
+
 /// The call of a checked request. 16-bit numbers that the engine does not combine (and all, for
 /// MEAN) become floats for the time of the call; memory that is not aligned to its elements is
 /// copied. Costs nothing where neither is needed.

@@ -12,6 +12,8 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kGrain = 64;  // elements
+// Of all ranks together: what is larger comes from memory in every call.
+constexpr std::size_t kCaches = 16 << 20;
 
 void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
   if (bytes > 0 && from != to) std::memcpy(to, from, bytes);
@@ -93,7 +95,9 @@ void GroupParts::combine(const CollectiveCall& call, std::size_t buffer, std::si
     inputs_[index(r)] = calls_.call(r).inputs[buffer].data + offset;
   }
   if (call.collective == Collective::kAllReduce) {
-    return reduce_to_all(call.op, call.dtype, inputs_, outputs_, end - begin);
+    const bool past_caches = call.count * size_of_element * index(size_) > kCaches;
+    return reduce_to_all(call.op, call.dtype, inputs_, outputs_, end - begin,
+                         past_caches ? kAheadBytes : 0);
   }
   std::byte* const result = calls_.call(call.root).outputs[0].data + offset;
   reduce_along_tree(call.op, call.dtype, inputs_, result, end - begin);
@@ -112,7 +116,6 @@ void GroupParts::update(const CollectiveCall& call, std::size_t buffer, std::siz
     }
   }
   // Weights that no cache holds until their next use are better stored past them.
-  constexpr std::size_t kCaches = 16 << 20;
   const std::size_t copies = index(size_) * (1 + slots_.size());
   sum_and_update(*call.update->rule, call.update->scalars, call.mean,
                  call.count * size_of(call.dtype) * copies > kCaches,

@@ -32,20 +32,48 @@ template <std::size_t first, std::size_t n, class T>
 }
 
 template <std::size_t n, class T>
-void sum_in_registers(std::span<std::byte* const> buffers, std::size_t count) {
+void sum_in_registers(std::span<std::byte* const> buffers, std::size_t first, std::size_t end) {
   std::array<T*, n> at;
   for (std::size_t r = 0; r < n; ++r) at[r] = reinterpret_cast<T*>(buffers[r]);
   vectorized([=]() __attribute__((always_inline)) {
 #if !defined(__clang__)
 #pragma GCC ivdep
 #endif
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = first; i < end; ++i) {
       T values[n];
       for (std::size_t r = 0; r < n; ++r) values[r] = at[r][i];
       const T sum = tree_sum<0, n>(values);
       for (std::size_t r = 0; r < n; ++r) at[r][i] = sum;
     }
   });
+}
+
+/// sum_in_registers() of whole lines, asking for those that are `ahead` bytes further on. Returns
+/// how many elements that were.
+template <std::size_t n, class T>
+std::size_t sum_lines_ahead(std::span<std::byte* const> buffers, std::size_t count,
+                            std::size_t ahead) {
+  constexpr std::size_t kLineBytes = 64, kLine = kLineBytes / sizeof(T);
+  const std::size_t num_lines = count / kLine;
+  std::array<std::byte*, n> at;
+  for (std::size_t r = 0; r < n; ++r) at[r] = buffers[r];
+  vectorized([=]() __attribute__((always_inline)) {
+    for (std::size_t place = 0; place < num_lines * kLineBytes; place += kLineBytes) {
+      T lines[n][kLine];
+      for (std::size_t r = 0; r < n; ++r) {
+        __builtin_prefetch(at[r] + place + ahead);
+        std::memcpy(lines[r], at[r] + place, kLineBytes);
+      }
+      T sums[kLine];
+      for (std::size_t i = 0; i < kLine; ++i) {
+        T values[n];
+        for (std::size_t r = 0; r < n; ++r) values[r] = lines[r][i];
+        sums[i] = tree_sum<0, n>(values);
+      }
+      for (std::size_t r = 0; r < n; ++r) std::memcpy(at[r] + place, sums, kLineBytes);
+    }
+  });
+  return num_lines * kLine;
 }
 
 template <std::size_t n, class T>
@@ -148,10 +176,13 @@ bool fits_two_outputs(ReduceOp op, DType dtype, std::span<const std::byte* const
 }  // namespace
 
 void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
-                   std::span<std::byte* const> outputs, std::size_t count) {
+                   std::span<std::byte* const> outputs, std::size_t count, std::size_t ahead) {
   if (fits_registers(op, dtype, inputs, outputs)) {
     return visit_arithmetic_floating(dtype, "reduce_to_all", [&]<class T>() {
-      with_size(outputs.size(), [&]<std::size_t n>() { sum_in_registers<n, T>(outputs, count); });
+      with_size(outputs.size(), [&]<std::size_t n>() {
+        const std::size_t done = ahead > 0 ? sum_lines_ahead<n, T>(outputs, count, ahead) : 0;
+        sum_in_registers<n, T>(outputs, done, count);
+      });
     });
   }
   if (fits_two_outputs(op, dtype, inputs, outputs)) {

@@ -10,11 +10,15 @@
 
 namespace tutti::internal {
 
+/// How far ahead memory that no cache holds is best asked for: less than a small page.
+inline constexpr std::size_t kAheadBytes = 3072;
+
 /// Combines `inputs` along the canonical tree, as reduce_along_tree does and with the same bits,
 /// into every one of `outputs`; outputs[i] may be one of the inputs. Each cache line is read and
-/// written once. Memory of any alignment.
+/// written once. Memory of any alignment. Of up to eight floating inputs in place it asks for
+/// memory `ahead` bytes further on while it sums; 0: for nothing.
 void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
-                   std::span<std::byte* const> outputs, std::size_t count);
+                   std::span<std::byte* const> outputs, std::size_t count, std::size_t ahead = 0);
 
 /// SUM of floating inputs along the canonical tree into `output`, which is none of them; all
 /// aligned to the elements. Asks for memory `ahead` bytes further on, of the inputs and of `also`,

@@ -21,8 +21,6 @@ namespace {
 // once, unless the rule has slots, and so more to set up for each.
 constexpr std::size_t kBlockBytes = 8192;
 constexpr std::size_t kBlockBytesPastCaches = 512;
-// How far ahead memory is asked for: while a block is stored, the next ones are on their way.
-constexpr std::size_t kAheadBytes = 3072;
 
 void divide(DType dtype, std::byte* values, std::size_t count, std::size_t divisor) {
   visit_arithmetic_floating(dtype, "all_reduce_and_update", [&]<class T>() {

@@ -25,7 +25,7 @@ struct StragglerOptions {
 /// A worker that is slower than the others.
 struct Straggler {
   int worker = 0;
-  double share = 0.0;             // of the time, that the others waited for it, on average
+  double share = 0.0;  // of the time by this worker's clock, that the others waited for it
   double seconds_per_step = 0.0;  // that they waited
   std::int64_t step = 0;          // sums of gradients so far
 };

@@ -205,6 +205,12 @@ std::string WorkerTeam::broadcast_text(const std::string& own, int giver, std::s
   return text;
 }
 
+std::unique_ptr<Communicator> WorkerTeam::make_group(const std::vector<int>& members,
+                                                     std::string_view name) {
+  const StragglerWatch::Waiting waiting(stragglers_);
+  return values().group(members, {.name = name});
+}
+
 ReplicaValues WorkerTeam::gather(const ReplicaValues& local, std::string_view name) {
   ReplicaValues all;
   const std::vector<std::string> encoded = exchange(encode_values(local), name);

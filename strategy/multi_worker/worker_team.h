@@ -69,6 +69,8 @@ class WorkerTeam {
   std::vector<std::string> gather_texts(std::string_view own, std::string_view name);
   /// The text of worker `giver`; `own` of the others does not count.
   std::string broadcast_text(const std::string& own, int giver, std::string_view name);
+  /// Communicator::group() of values that are no sums: nullptr for those who name nobody.
+  std::unique_ptr<Communicator> make_group(const std::vector<int>& members, std::string_view name);
   /// Values of all replicas, in replica order, on the host; `local`: of this worker's.
   ReplicaValues gather(const ReplicaValues& local, std::string_view name);
   /// The same for one dense value per replica.

@@ -82,7 +82,12 @@ TEST_P(DiskErrors, LeaveTheVersionBeforeAndGoOnAfterwards) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, DiskErrors,
-                         testing::Values(Action::kNoSpace, Action::kIoError, Action::kReadOnly));
+                         testing::Values(Action::kNoSpace, Action::kIoError, Action::kReadOnly),
+                         [](const auto& of) {
+                           return of.param == Action::kNoSpace   ? "NoSpace"
+                                  : of.param == Action::kIoError ? "IoError"
+                                                                 : "ReadOnly";
+                         });
 
 using DiskErrorsOnce = DiskErrors;
 

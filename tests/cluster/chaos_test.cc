@@ -228,7 +228,8 @@ TEST(TcpChaos, HalfClosedAndTricklingConnectionsAreEndured) {
 }
 
 class SeveralConnections : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(TcpChaos, SeveralConnections, ::testing::Values(1, 2, 4));
+INSTANTIATE_TEST_SUITE_P(TcpChaos, SeveralConnections, ::testing::Values(1, 2, 4),
+                         ::testing::PrintToStringParamName());
 
 TEST_P(SeveralConnections, CollectivesGiveTheSameBitsAsWithoutDisturbance) {
   const testing::HangWatchdog watchdog("collectives", 110s);

@@ -12,7 +12,10 @@ namespace spin_wait_test {
 TimePoint in(std::chrono::milliseconds time) { return Clock::system().now() + time; }
 
 class SpinWaits : public ::testing::TestWithParam<SpinPolicy> {};
-INSTANTIATE_TEST_SUITE_P(All, SpinWaits, ::testing::Values(SpinPolicy::kSpin, SpinPolicy::kYield));
+INSTANTIATE_TEST_SUITE_P(All, SpinWaits, ::testing::Values(SpinPolicy::kSpin, SpinPolicy::kYield),
+                         [](const auto& of) {
+                           return of.param == SpinPolicy::kSpin ? "Spin" : "Yield";
+                         });
 
 TEST_P(SpinWaits, ReturnsAtOnceWhenReadyAndFalseAtTheDeadline) {
   SpinWait wait(GetParam());

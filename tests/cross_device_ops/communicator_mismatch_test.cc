@@ -76,6 +76,36 @@ TEST(CommunicatorMismatch, IsAnErrorOnEveryRankNamingBothSides) {
   });
 }
 
+TEST(CommunicatorMismatch, REL_G12_WhatOneRankMayNotAskForDoesNotLeaveTheOthersWaiting) {
+  for (const char* algorithm : {"ring", "tree", "halving_doubling"}) {
+    for (const int size : {2, 3, 5}) {
+      const Communicators all = in_process_communicators(size, {.algorithm = algorithm});
+      const auto errors = errors_of_ranks(size, [&](int rank) {
+        std::vector<float> a(12, 1.0f);
+        CallOptions options;
+        if (rank == 1) options.compression = DType::kFloat16;
+        of(all, rank).all_reduce(ReduceOp::kSum, std::span(a), options);
+      });
+      EXPECT_THAT(errors, Each(AllOf(HasSubstr("collective mismatch (compression)"),
+                                     HasSubstr("rank 1 calls"), HasSubstr("float16"))))
+          << algorithm;
+    }
+  }
+}
+
+TEST(CommunicatorMismatch, WhatAllRanksMayNotAskForIsRefusedAndTheyGoOn) {
+  const Communicators all = in_process_communicators(3, {.algorithm = "ring"});
+  const auto errors = errors_of_ranks(3, [&](int rank) {
+    std::vector<float> a(12, 1.0f);
+    EXPECT_THROW(
+        of(all, rank).all_reduce(ReduceOp::kSum, std::span(a), {.compression = DType::kFloat16}),
+        Error);
+    of(all, rank).all_reduce(ReduceOp::kSum, std::span(a));
+    EXPECT_THAT(a, Each(3.0f));
+  });
+  EXPECT_THAT(errors, Each(std::string()));
+}
+
 TEST(CommunicatorMismatch, OrderIsNamedWhenTheOtherCallIsKnown) {
   const Communicators all = in_process_communicators(2);
   const auto errors = errors_of_ranks(2, [&](int rank) {

@@ -53,7 +53,8 @@ std::vector<float> tree_sum(int size, std::size_t count) {
 }
 
 class CommunicatorSizes : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(All, CommunicatorSizes, ::testing::Values(1, 2, 3, 4, 5, 7, 8, 9, 16));
+INSTANTIATE_TEST_SUITE_P(All, CommunicatorSizes, ::testing::Values(1, 2, 3, 4, 5, 7, 8, 9, 16),
+                         ::testing::PrintToStringParamName());
 
 TEST_P(CommunicatorSizes, AllReduceAddsAlongTheTreeInEveryRanksMemory) {
   const int size = GetParam();

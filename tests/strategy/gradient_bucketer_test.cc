@@ -82,7 +82,11 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
 class BucketerLayouts : public ::testing::TestWithParam<std::tuple<int, int>> {};
 INSTANTIATE_TEST_SUITE_P(, BucketerLayouts,
                          ::testing::Values(std::tuple(1, 1), std::tuple(2, 2), std::tuple(3, 3),
-                                           std::tuple(1, 3), std::tuple(2, 5), std::tuple(8, 8)));
+                                           std::tuple(1, 3), std::tuple(2, 5), std::tuple(8, 8)),
+                         [](const auto& of) {
+                           return std::to_string(std::get<0>(of.param)) + "_devices_" +
+                                  std::to_string(std::get<1>(of.param)) + "_replicas";
+                         });
 
 TEST_P(BucketerLayouts, CanonicalSumsHaveTheBitsOfTheTree) {
   const auto [devices, replicas] = GetParam();

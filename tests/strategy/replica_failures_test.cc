@@ -175,7 +175,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 class FaultMatrix : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(, FaultMatrix,
-                         ::testing::ValuesIn(registered_cross_device_ops(DeviceType::kCpu)));
+                         ::testing::ValuesIn(registered_cross_device_ops(DeviceType::kCpu)),
+                         [](const auto& of) { return of.param; });
 
 TEST_P(FaultMatrix, EveryFaultIsNamedWithinASecond) {
   for (const int replicas : {2, 3, 8}) {

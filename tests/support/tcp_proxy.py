@@ -1,7 +1,9 @@
-# A TCP proxy in user space that resets connections, flips bits and lets packets vanish where it is told to.
+# A TCP proxy in user space that delays, stalls, resets connections, flips bits and lets packets vanish where it is told to.
 # SPDX-License-Identifier: Apache-2.0
 """One thread serves any number of routes: each listens at a port of its own and connects what comes to a target."""
+import collections
 import os
+import random
 import selectors
 import socket
 import struct
@@ -10,13 +12,31 @@ import time
 
 PIECE = 65536
 MOST_WAITING = 4 * PIECE
+MOST_HELD = 128 * PIECE  # under way on a slow wire, in one direction
+END = None               # of a connection, as a piece under way
+
+
+class Wire:
+    """What TCP makes of a bad wire: a piece arrives `delay` +- `jitter` seconds after it was sent, those of one connection in order. With the
+    probability `loss` it is lost, and comes when it was sent again: after 0.2 s more, after 0.4 s more when that was lost, too, and so on."""
+
+    def __init__(self, delay, jitter, loss=0.0, seed=1):
+        self.delay, self.jitter, self.loss, self.chance = delay, jitter, loss, random.Random(seed)
+        self.num_lost = 0
+
+    def seconds(self):
+        seconds, again = self.delay + self.chance.uniform(-self.jitter, self.jitter), 0.2
+        while self.chance.random() < self.loss:
+            seconds, again, self.num_lost = seconds + again, 2 * again, self.num_lost + 1
+        return seconds
 
 
 class Damage:
-    """A reset or a flipped bit after so many more bytes of one connection, both directions together."""
+    """A reset or a flipped bit after so many more bytes of one connection, both directions together. Or "orphan": the end that sent them
+    sees a reset, and will send again what nobody has told it was received; the other end gets what is under way, late."""
 
     def __init__(self, kind, after_bytes, bit=0):
-        assert kind in ("reset", "flip")
+        assert kind in ("reset", "flip", "orphan")
         self.kind, self.after_bytes, self.bit = kind, after_bytes, bit
         self.at = None        # when it was done
         self.where = ""       # "connection 7 of worker 0, byte 4711"
@@ -31,6 +51,9 @@ class Connection:
         self.passed = 0
         self.damage = None
         self.is_swallowed = False  # nothing passes, and neither end hears of the other's
+        self.held = {client: collections.deque(), server: collections.deque()}  # (due, number, piece) under way there
+        self.num_held = {client: 0, server: 0}
+        self.orphan = None  # the end that is left, of a connection that the other one has lost
 
     def other(self, end):
         return self.server if end is self.client else self.client
@@ -49,6 +72,12 @@ class Route:
         self.next_damage = None  # of the next connection that comes
         self.unreplaced = []     # damages whose connection was not replaced yet
         self.swallows = False    # also what comes
+        self.wire = None
+        self.stalled_until = 0.0  # nothing arrives before
+        self.latest = {}          # by direction: the number of the piece that was sent last of those that arrived
+
+    def is_slow(self):
+        return self.wire is not None or time.monotonic() < self.stalled_until
 
 
 class Proxy:
@@ -61,6 +90,7 @@ class Proxy:
         self.selector.register(self.wake_read, selectors.EVENT_READ, None)
         self.stops = False
         self.bytes_passed = 0
+        self.num_pieces, self.num_overtaken, self.late_bytes = 0, 0, 0
         self.thread = threading.Thread(target=self.run, name="proxy", daemon=True)
 
     def add_route(self, name, target):
@@ -84,10 +114,13 @@ class Proxy:
             all_open = [c for c in all_open if c.damage is None]
             if not all_open:
                 return False
-            connection = chance.choice(all_open)
+            self.damage_connection(chance.choice(all_open), damage)
+            return True
+
+    def damage_connection(self, connection, damage):
+        with self.lock:
             damage.after_bytes += connection.passed
             connection.damage = damage
-            return True
 
     def swallow(self, connections):
         """From now on nothing passes on them, in either direction, and nothing is closed: packets vanish."""
@@ -113,6 +146,18 @@ class Proxy:
                 for connection in [c for c in route.connections if c.is_swallowed]:
                     self.close(connection, with_reset=True)
 
+    def set_wire(self, routes, wire):
+        """None: a good one; what is under way then arrives as it would have."""
+        with self.lock:
+            for route in routes:
+                route.wire = wire
+
+    def stall(self, routes, seconds):
+        """For so long nothing arrives on their connections, nor on those that come; then all of it does."""
+        with self.lock:
+            for route in routes:
+                route.stalled_until = time.monotonic() + seconds
+
     def damage_next(self, route, damage):
         """Damages the next connection that comes on a route, or one that comes later, if the next one does not live long enough."""
         with self.lock:
@@ -122,13 +167,61 @@ class Proxy:
 
     def run(self):
         while not self.stops:
-            for key, events in self.selector.select(timeout=1.0):
+            for key, events in self.selector.select(timeout=self.until_next()):
                 with self.lock:
                     self.handle(key, events)
+            with self.lock:
+                self.deliver()
         for route in self.routes:
             for connection in list(route.connections):
                 self.close(connection)
             route.listener.close()
+
+    def with_held(self):
+        return [c for route in self.routes for c in route.connections if any(c.held.values())]
+
+    def until_next(self):
+        with self.lock:
+            due = [max(held[0][0], c.route.stalled_until) for c in self.with_held() for held in c.held.values() if held]
+        return max(0.0, min(1.0, min(due, default=1e9) - time.monotonic()))
+
+    def hold(self, connection, end, piece):
+        """A piece on its way to an end."""
+        held, wire, now = connection.held[end], connection.route.wire, time.monotonic()
+        due = now + (wire.seconds() if wire else 0.0)
+        self.num_pieces += 1
+        held.append((max(due, held[-1][0]) if held else due, self.num_pieces, piece))
+        connection.num_held[end] += len(piece or b"")
+        self.watch(connection, connection.other(end))
+
+    def deliver(self):
+        """What has arrived by now."""
+        now = time.monotonic()
+        for connection in self.with_held():
+            for end, held in connection.held.items():
+                is_open = connection in connection.route.connections and now >= connection.route.stalled_until
+                while is_open and held and held[0][0] <= now:
+                    _, number, piece = held.popleft()
+                    is_open = self.arrive(connection, end, number, piece)
+
+    def arrive(self, connection, end, number, piece):
+        """False: the connection has ended."""
+        latest, direction = connection.route.latest, end is connection.client
+        self.num_overtaken += number < latest.get(direction, 0)
+        latest[direction] = max(number, latest.get(direction, 0))
+        try:
+            if piece is END:
+                self.drain(connection, end)
+                self.close(connection)
+                return False
+            self.late_bytes += len(piece) if connection.orphan else 0
+            connection.num_held[end] -= len(piece)
+            connection.waiting[end] += piece
+            self.write(connection, end)
+            return True
+        except OSError:
+            self.close(connection, with_reset=True)
+            return False
 
     def handle(self, key, events):
         if key.data is None:
@@ -169,10 +262,22 @@ class Proxy:
 
     def read(self, connection, end):
         other = connection.other(end)
-        if connection.is_swallowed:
+        if connection.is_swallowed or connection.orphan:
             self.forget(end)
             return
-        data = end.recv(PIECE)
+        is_slow = connection.route.is_slow() or connection.held[other]
+        try:
+            data = end.recv(PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            if not is_slow:
+                raise
+            data = b""
+        if not data and is_slow:  # its end is on its way, too
+            self.orphan(connection, end)
+            self.hold(connection, other, END)
+            return
         if not data:
             self.drain(connection, other)
             self.close(connection)
@@ -190,9 +295,25 @@ class Proxy:
                 self.drain(connection, other)
                 self.close(connection, with_reset=True)
                 return
+            if damage.kind == "orphan":
+                self.hold(connection, other, data)
+                self.hold(connection, other, END)
+                self.orphan(connection, end)
+                reset(end)
+                return
             data = data[:place] + bytes([data[place] ^ (1 << damage.bit)]) + data[place + 1:]
+        if is_slow:
+            self.hold(connection, other, data)
+            return
         connection.waiting[other] += data
         self.write(connection, other)
+
+    def orphan(self, connection, end):
+        """This end is gone; the other one gets what is under way."""
+        connection.orphan = connection.other(end)
+        connection.held[end].clear()
+        connection.waiting[end] = b""
+        self.selector.unregister(end)
 
     def forget(self, end):
         """What a swallowed connection brings; of its end nobody hears."""
@@ -217,8 +338,11 @@ class Proxy:
 
     def watch(self, connection, end):
         events = selectors.EVENT_WRITE if connection.waiting[end] else 0
-        if len(connection.waiting[connection.other(end)]) < MOST_WAITING:
+        other = connection.other(end)
+        if len(connection.waiting[other]) < MOST_WAITING and connection.num_held[other] < MOST_HELD:
             events |= selectors.EVENT_READ
+        if end.fileno() < 0 or connection.orphan and end is not connection.orphan:
+            return  # of an end that is gone nothing is expected
         try:
             now = self.selector.get_key(end).events
         except KeyError:
@@ -250,8 +374,10 @@ class Proxy:
         for end in (connection.client, connection.server):
             try:
                 self.selector.unregister(end)
-            except KeyError:
+            except (KeyError, ValueError):  # not watched, or gone already
                 pass
+            if end.fileno() < 0:
+                continue
             if with_reset:
                 reset(end)
             else:

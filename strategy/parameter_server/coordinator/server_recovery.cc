@@ -180,8 +180,9 @@ void ServerRecovery::take_cut() {
   queue_.look_at_ledger([this](const ClosureLedger& ledger) { journal_.begin_with(ledger); });
 }
 
-/// Nothing is given out meanwhile.
+/// Nothing is given out meanwhile: who is to come back may be seen before watch() told of the loss.
 void ServerRecovery::recover() {
+  is_troubled_.store(true);
   bring_back_until_all_live();
   if (const auto why = servers_.broken()) {
     fail(ErrorCode::kUnavailable, *why, "; both of them live: look at the network between them");

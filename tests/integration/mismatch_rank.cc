@@ -1,0 +1,200 @@
+// One rank of a group whose calls differ on purpose, in every way, under every algorithm: says what
+// error it got, and when.
+// SPDX-License-Identifier: Apache-2.0
+//
+// mismatch_rank --transport shm|tcp --rank R --size N --folder F: as a process of its own; mpi:
+// under mpirun; in_process: all ranks as threads. A line per case and rank, of JSON.
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/connect_ranks.h"
+#include "tutti/cluster/file_key_value_store.h"
+#include "tutti/cluster/mpi/mpi_transport.h"
+#include "tutti/core/clock.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/flags.h"
+#include "tutti/core/json.h"
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/in_process/in_process_transport.h"
+
+namespace {
+
+using namespace tutti;
+
+struct RankOptions {
+  std::string transport = "shm";
+  std::int64_t rank = 0;
+  std::int64_t size = 3;
+  std::string folder = "";
+};
+
+/// Makes a rank's transport of a group with this name; called by all ranks in the same order.
+using Connect = std::function<std::shared_ptr<Transport>(const std::string& name)>;
+
+using Floats = std::span<float>;
+struct Kind {
+  const char* name;
+  /// `odd`: the rank that does something else.
+  void (*call)(Communicator& own, bool odd, Floats a, Floats b);
+};
+
+std::vector<int> all_of(const Communicator& own) {
+  std::vector<int> ranks;
+  for (int r = 0; r < own.size(); ++r) ranks.push_back(r);
+  return ranks;
+}
+
+const Kind kKinds[] = {
+    {"operation", [](Communicator& c, bool odd, Floats a,
+                     Floats b) { odd ? c.broadcast(a, 0) : c.all_reduce(ReduceOp::kSum, a, b); }},
+    {"reduce op", [](Communicator& c, bool odd, Floats a,
+                     Floats) { c.all_reduce(odd ? ReduceOp::kMax : ReduceOp::kSum, a); }},
+    {"dtype",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       std::vector<std::int32_t> integers(a.size());
+       odd ? c.all_reduce(ReduceOp::kSum, std::span(integers)) : c.all_reduce(ReduceOp::kSum, a);
+     }},
+    {"count", [](Communicator& c, bool odd, Floats a,
+                 Floats) { c.all_reduce(ReduceOp::kSum, odd ? a.first(a.size() - 1) : a); }},
+    {"shape",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       const auto rows = static_cast<std::int64_t>(a.size() / 4);
+       const Shape shape = odd ? Shape{rows, 4} : Shape{4, rows};
+       c.all_reduce(ReduceOp::kSum, a, {.shape = &shape});
+     }},
+    {"root", [](Communicator& c, bool odd, Floats a, Floats) { c.broadcast(a, odd ? 1 : 0); }},
+    {"name",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       c.all_reduce(ReduceOp::kSum, a, {.name = odd ? "dense/bias" : "dense/kernel"});
+     }},
+    {"order",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       for (int step = 0; step < 3; ++step) {  // what comes next is known by then
+         const bool swaps = odd && step == 2;
+         c.all_reduce(ReduceOp::kSum, a, {.name = swaps ? "bias" : "kernel"});
+         c.all_reduce(ReduceOp::kSum, a, {.name = swaps ? "kernel" : "bias"});
+       }
+     }},
+    {"group",
+     [](Communicator& c, bool odd, Floats, Floats) {
+       const std::vector<int> members = odd ? std::vector<int>{c.rank()} : all_of(c);
+       (void)c.group(members);
+     }},
+    {"compression",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       CallOptions options;
+       if (odd) options.compression = DType::kFloat16;
+       c.all_reduce(ReduceOp::kSum, a, options);
+     }},
+};
+
+constexpr const char* kAlgorithms[] = {"canonical", "ring", "tree", "halving_doubling"};
+/// Less and more than what goes in one message with its head.
+constexpr std::size_t kCounts[] = {12, 120'000};
+
+std::unique_ptr<Communicator> make(std::shared_ptr<Transport> transport,
+                                   const std::string& algorithm) {
+  return make_communicator(std::move(transport),
+                           {.algorithm = algorithm, .timeout = std::chrono::seconds(10)});
+}
+
+/// What the rank got: a line for the test.
+void report(const Communicator& own, const std::string& algorithm, const Kind& kind,
+            std::size_t count, int odd, double seconds, const std::string& error) {
+  Json line = Json::object();
+  line.set("rank", own.rank()).set("algorithm", algorithm).set("kind", kind.name);
+  line.set("count", std::uint64_t{count}).set("odd", odd);
+  line.set("seconds", seconds).set("error", error);
+  std::printf("%s\n", line.dump().c_str());
+}
+
+void play(Communicator& own, const std::string& algorithm, const Kind& kind, std::size_t count,
+          int odd) {
+  std::vector<float> a(count, 1.0f), b(count);
+  std::string message;
+  const TimePoint begin = Clock::system().now();
+  try {
+    kind.call(own, own.rank() == odd, std::span(a), std::span(b));
+  } catch (const Error& error) {
+    message = concat(to_string(error.code()), ": ", error.message());
+  }
+  const std::chrono::duration<double> seconds = Clock::system().now() - begin;
+  report(own, algorithm, kind, count, odd, seconds.count(), message);
+}
+
+/// Every case on a group of its own, which all ranks enter at once.
+void play_all(const Connect& connect) {
+  const auto meeting = make(connect("meeting"), "canonical");
+  int number = 0;
+  for (const char* algorithm : kAlgorithms) {
+    for (const Kind& kind : kKinds) {
+      for (const std::size_t count : kCounts) {
+        const auto own = make(connect(concat("case-", number)), algorithm);
+        meeting->barrier();
+        play(*own, algorithm, kind, count, number++ % own->size());
+        meeting->barrier();
+      }
+    }
+  }
+}
+
+void play_in_process(int size) {
+  // By name, so that all ranks take theirs of the same group.
+  Mutex mutex;
+  std::map<std::string, std::vector<std::shared_ptr<Transport>>> groups;
+  std::vector<std::unique_ptr<Thread>> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.push_back(Executor::system().start(concat("rank-", rank), [&, rank] {
+      play_all([&](const std::string& name) {
+        MutexLock lock(mutex);
+        auto& group = groups[name];
+        if (group.empty()) {
+          for (auto& transport : in_process_transports(size)) group.push_back(std::move(transport));
+        }
+        return std::move(group[static_cast<std::size_t>(rank)]);
+      });
+    }));
+  }
+  for (const auto& rank : ranks) rank->join();
+}
+
+void play_between_processes(const RankOptions& options) {
+  if (options.transport == "mpi") {
+    play_all([](const std::string& name) { return mpi_transport({.name = name}); });
+    return;
+  }
+  FileKeyValueStore store(options.folder);
+  play_all([&](const std::string& name) {
+    return connect_ranks(static_cast<int>(options.rank), static_cast<int>(options.size), store,
+                         {.way = parse_way(options.transport), .key_prefix = name})
+        .transport;
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  RankOptions options;
+  Flags flags("A rank whose calls differ from the others'");
+  flags.add_choice("--transport", options.transport, {"shm", "tcp", "mpi", "in_process"}, "which");
+  flags.add("--rank", options.rank, "of this process: shm, tcp");
+  flags.add("--size", options.size, "how many ranks there are");
+  flags.add("--folder", options.folder, "where the processes find each other: shm, tcp");
+  if (const int code = flags.parse(argc, argv); code >= 0) return code;
+  try {
+    if (options.transport == "in_process") {
+      play_in_process(static_cast<int>(options.size));
+    } else {
+      play_between_processes(options);
+    }
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# REL_G12: ten kinds of different calls x four algorithms x one transport: every rank gets an error that names both sides.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: mismatch_test.py PROGRAM TRANSPORT [--ranks N] [--mpirun MPIRUN]
+
+Starts `mismatch_rank`: N processes over shm, tcp or mpi, or one with N threads (in_process). In each case one of the ranks makes another call
+than the others, with few numbers and with many. Every rank must get INVALID_ARGUMENT, "collective mismatch" of this kind, which names the
+rank that differs, another one, and the calls of both; nobody may get a result. The longest time is printed beside the goal (250 ms); judged is
+TOO_LONG, for other programs may have the cores.
+"""
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+KINDS = ["operation", "reduce op", "dtype", "count", "shape", "root", "name", "order", "group", "compression"]
+ALGORITHMS = ["canonical", "ring", "tree", "halving_doubling"]
+# What the two calls say where they differ: of the rank that differs, and of another one.
+SAID = {"operation": (r"broadcast\(", r"all_reduce\(SUM"), "reduce op": (r"all_reduce\(MAX", r"all_reduce\(SUM"), "dtype": ("int32", "float32"),
+        "count": (r"x (11|119999)\b", r"x (12|120000)\b"), "shape": (r"\[(3|30000), 4\]", r"\[4, (3|30000)\]"), "root": ("root 1", "root 0"),
+        "name": ("'dense/bias'", "'dense/kernel'"), "order": ("'bias'", "'kernel'"), "group": (r"names \d;|names \d$", "the group of ranks 0, 1, 2"),
+        "compression": ("float16", "all_reduce")}
+GOAL, TOO_LONG = 0.25, 5.0
+
+
+def run_ranks(arguments, folder):
+    """The lines of all ranks."""
+    program = [arguments.program, "--transport", arguments.transport, "--size", str(arguments.ranks), "--folder", folder]
+    if arguments.transport == "mpi":
+        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                       "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_base_warn_component_unused": "0"}
+        commands = [[arguments.mpirun, "-n", str(arguments.ranks)] + program]
+    else:
+        environment = dict(os.environ)
+        ranks = range(1 if arguments.transport == "in_process" else arguments.ranks)
+        commands = [program + ["--rank", str(rank)] for rank in ranks]
+    processes = [subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE) for command in commands]
+    texts = [process.communicate(timeout=110)[0] for process in processes]
+    codes = [process.returncode for process in processes]
+    if any(codes):
+        sys.exit(f"FAILED: {arguments.transport}: exit codes {codes}\n" + "".join(text[-1500:] for text in texts))
+    return [json.loads(line) for text in texts for line in text.splitlines() if line.startswith("{")]
+
+
+def mistake(case):
+    """Nothing, or what is wrong with what a rank got."""
+    kind, error, odd = case["kind"], case["error"], case["odd"]
+    if not error:
+        return "no error: a wrong result, without a word"
+    if not error.startswith("INVALID_ARGUMENT") or f"collective mismatch ({kind})" not in error:
+        return "another error"
+    named = {int(rank) for rank in re.findall(r"rank (\d+) (?:calls|names)", error)}
+    if odd not in named or len(named) < 2:
+        return f"it names the ranks {sorted(named)}; expected {odd}, which differs, and another one"
+    lines = 2 if kind != "group" else 0  # groups are compared, not calls
+    if not all(re.search(said, error) for said in SAID[kind]) or error.count("mismatch_rank.cc:") < lines:
+        return f"it does not show both calls, with {' and '.join(SAID[kind])} and their lines"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("transport", choices=["shm", "tcp", "mpi", "in_process"])
+    parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--mpirun", default="mpirun")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        cases = run_ranks(arguments, folder)
+    expected = len(KINDS) * len(ALGORITHMS) * 2 * arguments.ranks
+    mistakes = [] if len(cases) == expected else [f"{len(cases)} errors or results; expected {expected}"]
+    for algorithm in ALGORITHMS:
+        own = [case for case in cases if case["algorithm"] == algorithm]
+        missing = [kind for kind in KINDS if kind not in {case["kind"] for case in own}]
+        mistakes += [f"{algorithm}: no case of {', '.join(missing)}"] if missing else []
+        worst = max(own, key=lambda case: case["seconds"])
+        print(f"  {arguments.transport:10} {algorithm:17} {len(own)} errors of {len(KINDS)} kinds, the last after {1000 * worst['seconds']:.1f} ms "
+              f"({worst['kind']}; goal {1000 * GOAL:.0f})")
+        mistakes += [f"{algorithm}: {worst['kind']} was seen after {worst['seconds']:.1f} s"] if worst["seconds"] > TOO_LONG else []
+    for case in cases:
+        wrong = mistake(case)
+        if wrong:
+            mistakes.append(f"{case['algorithm']}, {case['kind']} x {case['count']} of rank {case['odd']}: rank {case['rank']}: {wrong}: {case['error']}")
+    if mistakes:
+        sys.exit(f"FAILED: {len(mistakes)} mistakes\n" + "\n".join(mistakes[:20]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+// Trains a model of a given size, commits each step and says when it was where: for tests that kill
+// its processes.
+// SPDX-License-Identifier: Apache-2.0
+//
+// recovering_state --steps N --state-mb M: eight matrices and Adam's slots, M MB together. Every
+// replica's gradient depends on its number and the step. At the end the hash of all of it.
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/core/flags.h"
+#include "tutti/tutti.h"
+
+namespace {
+
+using namespace tutti;
+
+constexpr int kMatrices = 8;
+
+struct StateOptions {
+  std::int64_t steps = 20;
+  double state_mb = 100.0;
+  std::int64_t least_step_ms = 50;
+  std::string transport = "auto";
+};
+
+void say(const std::string& text) {
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+}
+
+std::unique_ptr<Strategy> make_strategy(const StateOptions& options) {
+  const auto resolver = resolver_from_environment();
+  MultiWorkerOptions workers{.local = {.devices = "cpu:0"}};
+  if (options.transport == "tcp") workers.cluster.way = ConnectOptions::Way::kTcp;
+  return std::make_unique<MultiWorkerMirroredStrategy>(*resolver, workers);
+}
+
+/// Weights, momentum and velocity: three numbers of four bytes each.
+std::vector<Variable> make_weights(double state_mb) {
+  const double count = state_mb * 1e6 / (3 * sizeof(float)) / kMatrices;
+  const auto columns = static_cast<std::int64_t>(std::ceil(count / 1024));
+  std::vector<Variable> weights;
+  for (int i = 0; i < kMatrices; ++i) {
+    const auto seed = static_cast<std::uint64_t>(i + 1);
+    weights.emplace_back(random_normal({1024, columns}, {.seed = seed}),
+                         VariableOptions{.name = concat("weights_", i)});
+  }
+  return weights;
+}
+
+void train(const StateOptions& options) {
+  say("process is here");
+  const std::unique_ptr<Strategy> strategy = make_strategy(options);
+  const auto scope = strategy->scope();
+  say("strategy is made");
+  const std::vector<Variable> weights = make_weights(options.state_mb);
+  Adam optimizer(weights, {.learning_rate = 0.01});
+  std::int64_t step = 0;
+  Checkpoint state(weights);
+  state.add(optimizer.state_variables());
+  state.add_state("step", {.save = [&] { return Json(step); },
+                           .restore = [&](const Json& saved) { step = saved.as_int(); }});
+  say("variables are made");
+
+  const auto train_step = [&] {
+    const int replica = ReplicaContext::current().replica_id();
+    std::vector<Gradient> gradients;
+    for (const Variable& weight : weights) {
+      gradients.emplace_back(weight.value() * static_cast<float>(replica + 1) -
+                             static_cast<float>(step % 7));
+    }
+    optimizer.apply_gradients(gradients);
+  };
+  Recovery recovery(*strategy, state);
+  recovery.run([&] {
+    while (step < options.steps) {
+      const TimePoint begin = Clock::system().now();
+      strategy->run(train_step);
+      Clock::system().sleep_until(
+          deadline_after(begin, std::chrono::milliseconds(options.least_step_ms)));
+      ++step;
+      recovery.commit(step);
+      say(concat("finished step ", step));
+    }
+  });
+  say(concat("hash ", hash_variables(state.variables())));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  StateOptions options;
+  Flags flags("Trains a model of a given size");
+  flags.add("--steps", options.steps, "how many");
+  flags.add("--state-mb", options.state_mb, "parameters and slots together, in 1e6 bytes");
+  flags.add("--least-step-ms", options.least_step_ms, "a step takes so long at least");
+  flags.add_choice("--transport", options.transport, {"auto", "tcp"}, "between workers");
+  if (const int code = flags.parse(argc, argv); code >= 0) return code;
+  try {
+    train(options);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

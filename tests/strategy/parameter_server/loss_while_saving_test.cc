@@ -1,0 +1,82 @@
+// A server that is lost while it saves, before anybody has told of it.
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <optional>
+#include <string>
+
+#include "tests/strategy/parameter_server/durable_helpers.h"
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/strategy/parameter_server/coordinator/server_recovery.h"
+
+namespace tutti::loss_while_saving_tests {
+
+using durable_tests::KeptWarnings;
+using durable_tests::OwnFolder;
+using internal::ClosureQueue;
+using internal::ServerRecovery;
+using testing::HangWatchdog;
+
+/// One server, which dies in the second cut; watch() is told nothing. Says whether closures could
+/// be given out, and whether join() would have returned, while it went back.
+class ServerThatDiesSaving final : public internal::ServerGroup {
+ public:
+  void keep_in(const std::string&, const std::string&) override {}
+  void save(std::uint64_t cut, std::uint64_t, std::uint64_t) override {
+    if (cut == 1) return;
+    if (!was_back.load()) is_lost_.store(true);
+    if (is_lost_.load()) fail(ErrorCode::kUnavailable, "ps 0: killed");
+  }
+  void go_back(std::uint64_t, std::uint64_t) override {
+    gave_out_meanwhile.store(recovery->may_give_out());
+    was_back.store(true);
+    is_lost_.store(false);
+  }
+  void require_state() override {}
+  void fence(std::uint64_t) override {}
+  std::optional<std::string> lost() const override {
+    return is_lost_.load() ? std::optional<std::string>("ps 0: killed") : std::nullopt;
+  }
+  void watch(std::function<void()>) override {}
+
+  ServerRecovery* recovery = nullptr;
+  std::atomic<bool> gave_out_meanwhile = false, was_back = false;
+
+ private:
+  std::atomic<bool> is_lost_ = false;
+};
+
+class NoWork final : public internal::QueuedWork {
+ public:
+  void ended(const Error&) override {}
+};
+
+/// A closure that is done again must not come to a server that has not gone back yet: there it is
+/// finished, and refused.
+TEST(LossWhileSaving, NothingIsGivenOutUntilServersAreBack) {
+  const HangWatchdog watchdog("a server that dies while it saves");
+  const KeptWarnings quiet;
+  const OwnFolder folder("loss_while_saving");
+  const internal::LedgerRules rules{.keeps_for_rollback = true};
+  internal::JournalFile journal(folder.path(), rules);
+  ClosureQueue queue({.rules = rules, .journal = [&](std::span<const std::byte> record) {
+                        journal.append(record);
+                      }});
+  ServerThatDiesSaving servers;
+  ServerRecovery recovery(queue, servers, journal, {.folder = folder.path()});
+  servers.recovery = &recovery;
+  (void)queue.put(std::make_shared<NoWork>());
+  const auto first = queue.get(0);
+  ASSERT_TRUE(queue.mark_finished(*first));
+
+  recovery.save_now(TimePoint::max());
+
+  EXPECT_TRUE(servers.was_back.load());
+  EXPECT_FALSE(servers.gave_out_meanwhile.load());
+  EXPECT_TRUE(recovery.may_give_out());
+  const auto again = queue.get(0);  // it was undone
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(again->number, first->number);
+  EXPECT_GT(again->term, first->term);
+}
+
+}  // namespace tutti::loss_while_saving_tests
