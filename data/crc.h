@@ -1,4 +1,4 @@
-// Checksums of file formats: CRC-32C (TFRecord) and CRC-32 (zip).
+// Checksums of file formats: masked CRC-32C (TFRecord) and CRC-32 (zip).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,9 +7,7 @@
 
 namespace tutti::internal {
 
-/// CRC-32C (Castagnoli; RFC 3720, appendix B.4).
-std::uint32_t crc32c(std::string_view bytes);
-/// TFRecord's masked form of it, which keeps checksums of checksums apart.
+/// TFRecord's masked form of CRC-32C (core/crc32c.h), which keeps checksums of checksums apart.
 std::uint32_t masked_crc32c(std::string_view bytes);
 /// CRC-32 (ISO 3309) of zip files.
 std::uint32_t crc32(std::string_view bytes);

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -21,24 +20,12 @@
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
+#include "tutti/data/crc.h"
 
 namespace tutti {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
-
-constexpr std::array<std::uint32_t, 256> make_crc_table() {
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t i = 0; i < 256; ++i) {
-    std::uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = crc & 1 ? (crc >> 1) ^ 0x82f63b78u : crc >> 1;
-    table[i] = crc;
-  }
-  return table;
-}
-constexpr auto kCrcTable = make_crc_table();
-
-std::uint32_t masked(std::uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; }
 
 template <class T>
 void append_raw(std::string& out, T value) {
@@ -120,12 +107,6 @@ Buckets fill_buckets(std::span<const double> values) {
 
 }  // namespace
 
-std::uint32_t crc32c(std::string_view bytes) {
-  std::uint32_t crc = 0xffffffffu;
-  for (unsigned char byte : bytes) crc = kCrcTable[(crc ^ byte) & 0xff] ^ (crc >> 8);
-  return ~crc;
-}
-
 EventFileWriter::EventFileWriter(const std::string& directory) : path_(event_path(directory)) {
   std::error_code ignored;  // opening the file says what is wrong
   std::filesystem::create_directories(directory, ignored);
@@ -184,9 +165,9 @@ void EventFileWriter::write_summary(std::string_view value, std::int64_t step) {
 void EventFileWriter::write_record(std::string_view event) {
   std::string record;
   append_raw(record, static_cast<std::uint64_t>(event.size()));
-  append_raw(record, masked(crc32c(record)));
+  append_raw(record, internal::masked_crc32c(record));
   record.append(event);
-  append_raw(record, masked(crc32c(event)));
+  append_raw(record, internal::masked_crc32c(event));
   file_.write(record.data(), static_cast<std::streamsize>(record.size()));
   file_.flush();
   if (!file_) {

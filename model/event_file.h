@@ -31,7 +31,4 @@ class EventFileWriter {
   std::ofstream file_;
 };
 
-/// CRC-32C (Castagnoli), as in RFC 3720: crc32c("123456789") == 0xe3069283.
-std::uint32_t crc32c(std::string_view bytes);
-
 }  // namespace tutti

@@ -3,7 +3,7 @@
 #include "tutti/cluster/control/control_frame.h"
 
 #include "tutti/cluster/handshake/byte_stream.h"
-#include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/core/crc32c.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

@@ -5,7 +5,7 @@
 #include <concepts>
 #include <cstring>
 
-#include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/core/crc32c.h"
 
 namespace tutti::internal {
 namespace {

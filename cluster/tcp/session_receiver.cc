@@ -21,8 +21,8 @@
 #include <cstring>
 #include <utility>
 
-#include "tutti/cluster/tcp/crc32c.h"
 #include "tutti/cluster/tcp/session_sender.h"
+#include "tutti/core/crc32c.h"
 
 namespace tutti::internal {
 

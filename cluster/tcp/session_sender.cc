@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/core/crc32c.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <vector>
 
-#include "tutti/cluster/tcp/crc32c.h"
 #include "tutti/cluster/tcp/session_receiver.h"
 #include "tutti/cluster/tcp/session_sender.h"
+#include "tutti/core/crc32c.h"
 
 namespace tutti {
 namespace session_landing_test {

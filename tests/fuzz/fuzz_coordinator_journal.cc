@@ -9,7 +9,7 @@
 
 #include "tests/fuzz/plain_or_checked.h"
 #include "tutti/cluster/handshake/byte_stream.h"
-#include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/core/crc32c.h"
 #include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/coordinator/journal_file.h"
 #include "tutti/strategy/parameter_server/protocol/checked_blocks.h"

@@ -9,7 +9,7 @@
 
 #include "tutti/cluster/handshake/byte_stream.h"
 #include "tutti/cluster/rpc/tcp_bytes.h"
-#include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/core/crc32c.h"
 #include "tutti/core/error.h"
 
 namespace {

@@ -12,9 +12,9 @@
 
 #include "tutti/cluster/shm/segment.h"
 #include "tutti/cluster/tcp/chunk.h"
-#include "tutti/cluster/tcp/crc32c.h"
 #include "tutti/cluster/tcp/opening.h"
 #include "tutti/cluster/tcp/session_receiver.h"
+#include "tutti/core/crc32c.h"
 
 namespace {
 

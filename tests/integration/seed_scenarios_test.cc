@@ -153,6 +153,72 @@ TEST(SeedScenarios, S1_14_EveryKindOfLayerIsTheSameUnderReplication) {
   }
 }
 
+/// 25 batches, the same in each epoch.
+Dataset rows_of_s2_01() {
+  return Dataset::from_tensor_slices({noise({250, 5}, 7), noise({250, 1}, 8)}).batch(10);
+}
+Sequential model_of_s2_01() {
+  set_random_seed(3);
+  return Sequential(Input{{5}}, Dense(16, {.activation = "tanh"}), Dropout(0.2), Dense(1));
+}
+
+// tf's third front end, the Estimator, is not there.
+TEST(SeedScenarios, S2_01_FitAndALoopByHandAreOneEngineUnderEveryStrategy) {
+  const std::map<std::string, std::function<std::unique_ptr<Strategy>()>> strategies = {
+      {"one device", [] { return std::make_unique<OneDeviceStrategy>("cpu:0"); }},
+      {"mirrored",
+       [] {
+         return std::make_unique<MirroredStrategy>(LocalStrategyOptions{.devices = "cpu:0-1"});
+       }},
+      {"central",
+       [] {
+         return std::make_unique<CentralStorageStrategy>(
+             CentralStorageOptions{{.devices = "cpu:0-1"}, std::nullopt});
+       }},
+      {"servers",
+       [] {
+         return std::make_unique<ParameterServerStrategy>(
+             ParameterServerOptions{.local = {.devices = "cpu:0-1"}, .num_servers = 2});
+       }},
+  };
+  const auto weights_of = [](const Sequential& model) {
+    std::vector<std::vector<double>> weights;
+    for (const Variable& weight : model.variables()) weights.push_back(weight.value().to_doubles());
+    return weights;
+  };
+  for (const auto& [name, make] : strategies) {
+    SCOPED_TRACE(name);
+    std::vector<std::vector<double>> fitted, by_hand;
+    {
+      const auto strategy = make();
+      const auto scope = strategy->scope();
+      Sequential model = model_of_s2_01();
+      model.compile({.optimizer = AdamOptions{.learning_rate = 0.01}, .loss = "mse"});
+      model.fit(rows_of_s2_01(), {.epochs = 4, .verbose = Verbosity::kSilent});
+      fitted = weights_of(model);
+    }
+    {
+      const auto strategy = make();
+      DistributedDataset batches = strategy->distribute_dataset(rows_of_s2_01().repeat(4));
+      const auto scope = strategy->scope();
+      Sequential model = model_of_s2_01();
+      EXPECT_NE(fitted, weights_of(model));  // not yet
+      Adam optimizer(model.trainable_variables(), {.learning_rate = 0.01});
+      const auto step = [&](const Batch& batch) {
+        GradientTape tape;
+        const Tensor each =
+            losses::mean_squared_error(batch.labels(), model(batch.features(), {.training = true}));
+        optimizer.minimize(tape, compute_average_loss(each, batch.global_rows()));
+      };
+      for (const PerReplica<Batch>& batch : batches) strategy->run(step, batch);
+      EXPECT_EQ(optimizer.iterations().value().item_int(), 100);
+      by_hand = weights_of(model);
+    }
+    ASSERT_EQ(fitted.size(), 4u);
+    EXPECT_EQ(fitted, by_hand);
+  }
+}
+
 TEST(SeedScenarios, S2_02_CopiesAreBitIdenticalAfterEveryStep) {
   MirroredStrategy strategy({.devices = "cpu:0-2"});
   DistributedDataset batches = strategy.distribute_dataset(

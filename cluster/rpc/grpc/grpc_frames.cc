@@ -10,7 +10,7 @@
 
 #include "rpc.pb.h"
 #include "tutti/cluster/handshake/byte_stream.h"
-#include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/core/crc32c.h"
 #include "tutti/tensor/cpu/copy_past_caches.h"
 
 namespace tutti::internal {

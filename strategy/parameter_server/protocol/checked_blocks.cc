@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tutti/cluster/handshake/byte_stream.h"
-#include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/core/crc32c.h"
 
 namespace tutti::internal {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "tutti/cluster/handshake/byte_stream.h"
-#include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/core/crc32c.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/protocol/checked_blocks.h"
 #include "tutti/strategy/parameter_server/protocol/encoding.h"

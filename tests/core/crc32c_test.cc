@@ -1,6 +1,6 @@
 // CRC32C of every kind of processor against a computation bit by bit.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/core/crc32c.h"
 
 #include <gtest/gtest.h>
 
@@ -24,6 +24,10 @@ TEST(Crc32c, HasThePublishedValues) {
   const std::vector<std::byte> zeros(32, std::byte{0}), ones(32, std::byte{0xff});
   EXPECT_EQ(internal::crc32c_of(zeros), 0x8A9136AAu);
   EXPECT_EQ(internal::crc32c_of(ones), 0x62A8AB43u);
+  EXPECT_EQ(internal::crc32c_of({}), 0u);
+  std::vector<std::byte> increasing(32);
+  for (std::size_t i = 0; i < increasing.size(); ++i) increasing[i] = static_cast<std::byte>(i);
+  EXPECT_EQ(internal::crc32c_of(increasing), 0x46DD794Eu);
   constexpr std::string_view kDigits = "123456789";
   EXPECT_EQ(internal::crc32c_of(std::as_bytes(std::span(kDigits))), 0xE3069283u);
 }

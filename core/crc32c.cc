@@ -10,7 +10,7 @@
 // constant of 33 bits, so they can be added to the data D bits further on (Gopal et al., "Fast CRC
 // Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009). The last 16 bytes are a short
 // block with the same sum.
-#include "tutti/cluster/tcp/crc32c.h"
+#include "tutti/core/crc32c.h"
 
 #include <array>
 #include <cstring>
