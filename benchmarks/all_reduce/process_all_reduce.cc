@@ -3,15 +3,18 @@
 //
 // process_all_reduce RANKS HOW FIRST LAST (bytes, by factors of 4). HOW: shm-shared (buffers in
 // memory that the ranks share), shm-private (buffers of their own), tcp (with as many connections
-// per pair of ranks as TUTTI_TCP_CONNECTIONS says). A barrier before each call; a call's time is
-// the slowest process's, the result the median.
+// per pair of ranks as TUTTI_TCP_CONNECTIONS says), tcp-bare (2 ranks: the same exchange and sum
+// over a connection with nothing of the library in it, the floor of tcp). A barrier before each
+// call; a call's time is the slowest process's, the result the median.
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <iostream>
+#include <optional>
 
+#include "benchmarks/all_reduce/bare_exchange.h"
 #include "benchmarks/all_reduce/call_plan.h"
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/file_key_value_store.h"
@@ -23,6 +26,8 @@ namespace {
 
 using namespace tutti;
 using namespace tutti::benchmarks;
+
+constexpr std::string_view kBare = "tcp-bare";
 
 class Rank {
  public:
@@ -81,6 +86,42 @@ class Rank {
   BufferRef memory_;
 };
 
+/// The floor of "tcp", measured in the same way.
+class BareRank {
+ public:
+  BareRank(int rank, BareExchange& exchange, std::size_t most)
+      : rank_(rank), exchange_(exchange), values_(most / sizeof(float)) {}
+
+  double time_of(std::size_t bytes, int calls) {
+    std::vector<double> times;
+    std::fill(values_.begin(), values_.end(), 0.0f);
+    for (int i = 0; i < calls + calls / 10 + 2; ++i) {
+      exchange_.barrier(rank_);
+      const TimePoint begin = Clock::system().now();
+      exchange_.sum(rank_, values_.data(), bytes / sizeof(float));
+      const double seconds = seconds_between(begin, Clock::system().now());
+      const double slowest = exchange_.largest(rank_, seconds);
+      if (i >= calls / 10 + 2) times.push_back(slowest);
+    }
+    return median(times);
+  }
+
+  bool is_right(std::size_t bytes) {
+    const std::size_t count = bytes / sizeof(float);
+    const auto value = [](std::size_t i) { return static_cast<float>(i % 7); };
+    for (std::size_t i = 0; i < count; ++i) values_[i] = static_cast<float>(rank_ + 1) + value(i);
+    exchange_.sum(rank_, values_.data(), count);
+    bool right = true;
+    for (std::size_t i = 0; i < count; ++i) right = right && values_[i] == 3 + 2 * value(i);
+    return exchange_.largest(rank_, right ? 0.0 : 1.0) == 0.0;
+  }
+
+ private:
+  const int rank_;
+  BareExchange& exchange_;
+  std::vector<float> values_;
+};
+
 void pin_to_core(int rank) {
   cpu_set_t allowed, own;
   ::sched_getaffinity(0, sizeof(allowed), &allowed);
@@ -94,17 +135,22 @@ void pin_to_core(int rank) {
   ::sched_setaffinity(0, sizeof(own), &own);
 }
 
-void run(int rank, int size, const std::string& how, const std::string& folder,
-         const std::vector<std::size_t>& sizes) {
-  const int num_cores = num_hardware_threads();
-  Rank own(rank, size, how, folder, sizes.back());
+template <class AnyRank>
+void measure(AnyRank& own, int rank, int size, const std::string& how,
+             const std::vector<std::size_t>& sizes) {
   // Not before: who is bound to one core does not know that the other ranks have others.
-  if (size <= num_cores) pin_to_core(rank);
+  if (size <= num_hardware_threads()) pin_to_core(rank);
   for (const std::size_t bytes : sizes) {
     const bool right = own.is_right(bytes);
     const double seconds = own.time_of(bytes, num_calls(bytes));
-    if (rank == 0) report("tutti/" + how, bytes, seconds, right);
+    if (rank == 0) report(how, bytes, seconds, right);
   }
+}
+
+void run(int rank, int size, const std::string& how, const std::string& folder,
+         const std::vector<std::size_t>& sizes) {
+  Rank own(rank, size, how, folder, sizes.back());
+  measure(own, rank, size, "tutti/" + how, sizes);
 }
 
 }  // namespace
@@ -112,21 +158,30 @@ void run(int rank, int size, const std::string& how, const std::string& folder,
 int main(int argc, char** argv) {
   const std::vector<std::size_t> sizes = sizes_from(argc, argv, 3);
   const int size = argc > 2 ? std::atoi(argv[1]) : 0;
-  if (sizes.empty() || size < 2) {
-    std::cerr << "usage: process_all_reduce RANKS shm-shared|shm-private|tcp FIRST LAST\n";
+  const std::string how = argc > 2 ? argv[2] : "";
+  if (sizes.empty() || size < 2 || (how == kBare && size != 2)) {
+    std::cerr << "usage: process_all_reduce RANKS shm-shared|shm-private|tcp|tcp-bare FIRST LAST "
+                 "(tcp-bare: 2 ranks)\n";
     return 2;
   }
   const auto folder =
       std::filesystem::temp_directory_path() / ("process_all_reduce-" + std::to_string(::getpid()));
+  std::optional<BareExchange> bare;
+  if (how == kBare) bare.emplace();
   int rank = 0;
   for (int r = 1; r < size && rank == 0; ++r) {
     if (::fork() == 0) rank = r;
   }
   int status = 0;
   try {
-    run(rank, size, argv[2], folder.string(), sizes);
-  } catch (const Error& error) {
-    std::cerr << error.message() << "\n";
+    if (bare) {
+      BareRank own(rank, *bare, sizes.back());
+      measure(own, rank, size, how, sizes);
+    } else {
+      run(rank, size, how, folder.string(), sizes);
+    }
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << "\n";
     status = 1;
   }
   while (rank == 0 && ::wait(nullptr) > 0) continue;

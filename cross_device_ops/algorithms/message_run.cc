@@ -93,6 +93,7 @@ void MessageRun::receive(const Step& step) {
   }
   Received& received = received_.front();
   TUTTI_CHECK(received.step == current_, "receives are posted in the order of steps");
+  free_next_result();
   wait_for_message(received);
   if (received.staging) {
     memory_.take(step, received.staging->data());
@@ -165,6 +166,17 @@ void MessageRun::wait_for_readers(const ByteRange& range) {
     if (!sent.bytes.overlaps(range)) continue;
     wait(*sent.work);
     sent.bytes = {};
+  }
+}
+
+/// What the next step overwrites while the peer may lack it has to be copied. Who waits for an
+/// operand has time for it now, and none when the operand is there.
+void MessageRun::free_next_result() {
+  const std::size_t next = current_ + 1;
+  if (next >= steps_.size() || steps_[next].kind != StepKind::kCombine) return;
+  const ByteRange result = memory_.bytes_of(steps_[next].range);
+  for (Sent& sent : sent_) {
+    if (sent.bytes.overlaps(result) && !sent.work->ended_by_now()) (void)sent.work->test();
   }
 }
 

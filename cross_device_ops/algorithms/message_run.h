@@ -56,6 +56,7 @@ class MessageRun {
   bool is_in_the_way(std::size_t step) const;
   void post(std::size_t step);
   void wait_for_readers(const ByteRange& range);
+  void free_next_result();
   void forget_ended_sends();
   void wait(Work& work);
   void verify();

@@ -45,8 +45,13 @@ void RankMemory::apply(const Schedule& schedule, const Step& step) const {
     }
     return;
   }
+  const std::span<const Range> operands = schedule.operands_of(step);
+  if (operands.size() == 2) {  // the tree of two, in place without a copy of the result
+    return combine(op, dtype, read(operands[0]), read(operands[1]), write(step.range),
+                   step.range.count);
+  }
   std::vector<const std::byte*> inputs;
-  for (const Range& operand : schedule.operands_of(step)) inputs.push_back(read(operand));
+  for (const Range& operand : operands) inputs.push_back(read(operand));
   reduce_along_tree(op, dtype, inputs, write(step.range), step.range.count);
 }
 

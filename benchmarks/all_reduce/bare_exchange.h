@@ -1,0 +1,108 @@
+// The floor of an all_reduce between two processes over TCP: system calls, and the sum.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <stdexcept>
+#include <vector>
+
+namespace tutti::benchmarks {
+
+/// Two ends of a connection over loopback, made before the processes part. Each end sends all of
+/// its values and adds those that come: no headers, no checksums, nothing that could be sent again,
+/// no deadline. Both processes spin.
+class BareExchange {
+ public:
+  BareExchange() {
+    const int door = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    auto* const name = reinterpret_cast<sockaddr*>(&address);
+    ends_[1] = ::socket(AF_INET, SOCK_STREAM, 0);
+    const bool is_open = ::bind(door, name, length) == 0 && ::listen(door, 1) == 0 &&
+                         ::getsockname(door, name, &length) == 0 &&
+                         ::connect(ends_[1], name, length) == 0;
+    ends_[0] = is_open ? ::accept(door, nullptr, nullptr) : -1;
+    ::close(door);
+    if (ends_[0] < 0) throw std::runtime_error("tcp-bare: no connection over 127.0.0.1");
+    const int on = 1;
+    for (const int end : ends_) ::setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  }
+  ~BareExchange() {
+    for (const int end : ends_) ::close(end);
+  }
+  BareExchange(const BareExchange&) = delete;
+  BareExchange& operator=(const BareExchange&) = delete;
+
+  void barrier(int rank) {
+    char byte = 0, other = 0;
+    exchange(rank, &byte, &other, 1, 1, [](std::size_t) {});
+  }
+
+  double largest(int rank, double value) {
+    double other = 0;
+    exchange(rank, reinterpret_cast<char*>(&value), reinterpret_cast<char*>(&other), sizeof(value),
+             sizeof(value), [](std::size_t) {});
+    return std::max(value, other);
+  }
+
+  /// In place.
+  void sum(int rank, float* values, std::size_t count) {
+    const std::size_t bytes = count * sizeof(float);
+    received_.resize(std::max(received_.size(), count));
+    std::size_t summed = 0;
+    exchange(rank, reinterpret_cast<char*>(values), reinterpret_cast<char*>(received_.data()),
+             bytes, piece_of(bytes), [&](std::size_t got) {
+               // What has left may change.
+               const std::size_t end = got / sizeof(float);
+               for (std::size_t i = summed; i < end; ++i) values[i] += received_[i];
+               summed = std::max(summed, end);
+             });
+  }
+
+ private:
+  // A packet of a loopback device holds 65,483 bytes. A little more is best cut evenly.
+  static std::size_t piece_of(std::size_t bytes) {
+    constexpr std::size_t kPacket = 65'483;
+    return bytes > kPacket && bytes <= 2 * kPacket ? bytes / 2 : kPacket;
+  }
+
+  template <class Take>
+  void exchange(int rank, const char* own, char* other, std::size_t bytes, std::size_t piece,
+                const Take& take) {
+    const int end = ends_[static_cast<std::size_t>(rank)];
+    for (std::size_t sent = 0, got = 0; sent < bytes || got < bytes;) {
+      const ssize_t out = sent == bytes ? 0
+                                        : ::send(end, own + sent, std::min(piece, bytes - sent),
+                                                 MSG_DONTWAIT | MSG_NOSIGNAL);
+      check(out);
+      sent += static_cast<std::size_t>(std::max<ssize_t>(out, 0));
+      if (sent < bytes && out > 0) continue;  // the peer's bytes come meanwhile
+      const ssize_t in = got == bytes ? -1 : ::recv(end, other + got, bytes - got, MSG_DONTWAIT);
+      if (got < bytes) check(in == 0 ? -2 : in);
+      got += static_cast<std::size_t>(std::max<ssize_t>(in, 0));
+      take(std::min(got, sent));
+    }
+  }
+
+  static void check(ssize_t result) {
+    const bool is_lost = result == -2 || (result == -1 && errno != EAGAIN && errno != EINTR);
+    if (is_lost) throw std::runtime_error("tcp-bare: the other process is gone");
+  }
+
+  std::array<int, 2> ends_{-1, -1};
+  std::vector<float> received_;
+};
+
+}  // namespace tutti::benchmarks
