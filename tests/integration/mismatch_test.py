@@ -31,7 +31,8 @@ def run_ranks(arguments, folder):
     program = [arguments.program, "--transport", arguments.transport, "--size", str(arguments.ranks), "--folder", folder]
     if arguments.transport == "mpi":
         environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                       "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_base_warn_component_unused": "0"}
+                       "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_base_warn_component_unused": "0",
+                       "ASAN_OPTIONS": "detect_leaks=0"}  # Open MPI keeps memory until the process ends
         commands = [[arguments.mpirun, "-n", str(arguments.ranks)] + program]
     else:
         environment = dict(os.environ)
