@@ -2,18 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
+#include <span>
 #include <stdexcept>
 #include <vector>
+
+#include "tutti/cluster/tcp/socket.h"
+#include "tutti/core/clock.h"
 
 namespace tutti::benchmarks {
 
@@ -23,24 +24,15 @@ namespace tutti::benchmarks {
 class BareExchange {
  public:
   BareExchange() {
-    const int door = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    auto* const name = reinterpret_cast<sockaddr*>(&address);
-    ends_[1] = ::socket(AF_INET, SOCK_STREAM, 0);
-    const bool is_open = ::bind(door, name, length) == 0 && ::listen(door, 1) == 0 &&
-                         ::getsockname(door, name, &length) == 0 &&
-                         ::connect(ends_[1], name, length) == 0;
-    ends_[0] = is_open ? ::accept(door, nullptr, nullptr) : -1;
-    ::close(door);
-    if (ends_[0] < 0) throw std::runtime_error("tcp-bare: no connection over 127.0.0.1");
-    const int on = 1;
-    for (const int end : ends_) ::setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  }
-  ~BareExchange() {
-    for (const int end : ends_) ::close(end);
+    const internal::Listener door = internal::listen_on("127.0.0.1");
+    ends_[1] = internal::start_connecting(door.endpoint);
+    pollfd descriptor{door.socket.get(), POLLIN, 0};
+    internal::poll_until(std::span(&descriptor, 1),
+                         deadline_after(Clock::system().now(), std::chrono::seconds(5)));
+    ends_[0] = internal::accept_from(door.socket);
+    for (const internal::FileDescriptor& end : ends_) {
+      if (!end.is_open()) throw std::runtime_error("tcp-bare: no connection over 127.0.0.1");
+    }
   }
   BareExchange(const BareExchange&) = delete;
   BareExchange& operator=(const BareExchange&) = delete;
@@ -81,7 +73,7 @@ class BareExchange {
   template <class Take>
   void exchange(int rank, const char* own, char* other, std::size_t bytes, std::size_t piece,
                 const Take& take) {
-    const int end = ends_[static_cast<std::size_t>(rank)];
+    const int end = ends_[static_cast<std::size_t>(rank)].get();
     for (std::size_t sent = 0, got = 0; sent < bytes || got < bytes;) {
       const ssize_t out = sent == bytes ? 0
                                         : ::send(end, own + sent, std::min(piece, bytes - sent),
@@ -101,7 +93,7 @@ class BareExchange {
     if (is_lost) throw std::runtime_error("tcp-bare: the other process is gone");
   }
 
-  std::array<int, 2> ends_{-1, -1};
+  std::array<internal::FileDescriptor, 2> ends_;
   std::vector<float> received_;
 };
 

@@ -110,6 +110,66 @@ TEST(TcpChaos, AHundredResetsAtAnyByteDisturbNoMessage) {
   EXPECT_EQ(ranks.zero->stats().damaged_chunks + ranks.one->stats().damaged_chunks, 0u);
 }
 
+/// Whole numbers, other ones in each call.
+float operand_of(int rank, int call, std::size_t i) {
+  return static_cast<float>((i * 31 + static_cast<std::size_t>(call * 7 + rank * 1'013)) % 4'093);
+}
+
+// Rank 0 has the operand of rank 1 and overwrites its own with the result, and then the connection
+// breaks, over which its own has not arrived: rank 1 gets what it was, not the result.
+TEST(TcpChaos, ABreakAfterTheResultHasOverwrittenItsOperandBringsTheOldBytesAgain) {
+  const testing::HangWatchdog watchdog("overwritten", 110s);
+  for (const std::size_t count : {std::size_t{64} << 10, std::size_t{200'000}}) {
+    Proxied ranks({.seed = 14});
+    const auto first = pattern_of(count, 1), second = pattern_of(count, 2);
+    auto memory = first;
+    std::vector<std::byte> theirs(count), got(count);
+    ranks.one->send(0, 1, {}, second)->wait(in(20s));
+    ranks.zero->recv(1, 1, {}, theirs)->wait(in(20s));
+    ASSERT_TRUE(theirs == second);
+    ranks.proxy().swallow();  // what is sent from now on does not arrive
+    const auto send = ranks.zero->send(1, 1, {}, memory);
+    EXPECT_FALSE(send->ended_by_now());
+    ASSERT_TRUE(send->test());
+    for (std::size_t i = 0; i < count; ++i) memory[i] ^= theirs[i];
+    ranks.proxy().cut_all();
+    const auto recv = ranks.one->recv(0, 1, {}, got);
+    const auto drives = Executor::system().start("rank-0", [&] {
+      std::array<std::byte, 1> word{};
+      ranks.zero->recv(1, 2, {}, word)->wait(in(30s));
+    });
+    recv->wait(in(30s));
+    EXPECT_TRUE(got == first);
+    ranks.one->send(0, 2, {}, std::array<std::byte, 1>{})->wait(in(20s));
+    drives->join();
+    EXPECT_EQ(ranks.one->stats().reconnects, 1u);
+    EXPECT_EQ(ranks.one->stats().damaged_chunks, 0u);  // the checksum is that of the old bytes
+  }
+}
+
+TEST(TcpChaos, SumsInPlaceAreRightWhateverBreaks) {
+  const testing::HangWatchdog watchdog("sums in place", 110s);
+  Proxied ranks({.seed = 15, .cut_every = 200'000, .most_events = 60});
+  const auto error = error_of_ranks(2, [&](int rank) {
+    const auto communicator = make_communicator(ranks.rank(rank), {});
+    std::vector<float> values(16 << 10);  // 64 KiB: one message, in place
+    for (int call = 0; call < 150; ++call) {
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = operand_of(rank, call, i);
+      communicator->all_reduce(ReduceOp::kSum, Elements(std::span(values)));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const float expected = operand_of(0, call, i) + operand_of(1, call, i);
+        if (values[i] != expected) {
+          fail(ErrorCode::kInternal, "call ", call, ", element ", i, ": expected ", expected,
+               ", got ", values[i]);
+        }
+      }
+    }
+  });
+  EXPECT_EQ(error, "");
+  EXPECT_EQ(ranks.proxy().num_cuts(), 60);
+  EXPECT_EQ(ranks.zero->stats().damaged_chunks + ranks.one->stats().damaged_chunks, 0u);
+}
+
 TEST(TcpChaos, ResetsOfOneOfSeveralConnectionsDisturbNoMessage) {
   const testing::HangWatchdog watchdog("resets of several", 110s);
   for (const int num_connections : {2, 4}) {
