@@ -54,10 +54,10 @@ void StagedReduction::run(const CollectiveCall& call, TimePoint deadline) {
   }
   std::size_t longest = 0;
   for (int r = 0; r < group_.size(); ++r) longest = std::max(longest, slice(r).count);
-  // Short slices in a few steps, so that ranks work at the same time; long ones in steps that fit
-  // the caches.
+  // Short slices in a few steps, so that ranks work at the same time, but of 16 KiB, for shorter
+  // ones cost more than they hide; long ones in steps that fit the caches.
   const std::size_t most = group_.layout().slot_bytes / element_;
-  step_ = std::clamp((longest / 4 + kGrain - 1) / kGrain * kGrain, std::min(most, 4096 / element_),
+  step_ = std::clamp((longest / 4 + kGrain - 1) / kGrain * kGrain, std::min(most, 16384 / element_),
                      longest * element_ > (std::size_t{8} << 20) ? most : (most + 1) / 2);
   const std::size_t num_steps = (longest + step_ - 1) / step_;
   for (std::size_t k = 0; k < num_steps + 2; ++k) {
