@@ -16,7 +16,7 @@ proxy. What it does, in user space and so to streams, not to packets:
 
 A packet that is doubled or overtaken within a connection cannot be had this way: the system's TCP puts that right before any program sees it.
 With --full: the wire is bad from the start, three workers, more of each, and 5 s of silence between a worker and the control server. That is longer than the limit (4 s where
-the server can see that the process runs, docs/decisions/0036), so the worker is named, its place taken, and the bits are the same still.
+the server can see that the process runs, docs/decisions/0034), so the worker is named, its place taken, and the bits are the same still.
 """
 import argparse
 import os
