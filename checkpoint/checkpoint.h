@@ -112,8 +112,8 @@ class Checkpoint {
   /// file, offset and tensor where bytes are damaged.
   CheckpointInfo restore(const std::string& path, RestoreOptions options = {}) const;
 
-  /// The file of save() as bytes: what a worker sends to one that lost its state. Every process of
-  /// a strategy calls it.
+  /// The file of save() as bytes, for who sends or keeps it elsewhere. Every process of a strategy
+  /// calls it.
   std::string save_to_bytes(std::int64_t step = 0) const;
   static std::string to_bytes(const CheckpointSnapshot& snapshot);
   /// Like save(), into memory. Every process of a strategy calls both.

@@ -32,7 +32,7 @@ constexpr std::string_view kBare = "tcp-bare";
 class Rank {
  public:
   Rank(int rank, int size, const std::string& how, const std::string& folder, std::size_t most)
-      : rank_(rank), size_(size), store_(folder) {
+      : store_(folder) {
     const ConnectOptions options{.way = parse_way(how.substr(0, 3))};
     transport_ = connect_ranks(rank, size, store_, options).transport;
     communicator_ = make_communicator(transport_, {});
@@ -42,85 +42,69 @@ class Rank {
     std::fill_n(memory_->data(), most, std::byte{0});
   }
 
-  double time_of(std::size_t bytes, int calls) {
-    std::vector<double> times;
-    for (int i = 0; i < calls + calls / 10 + 2; ++i) {
-      communicator_->barrier();
-      const TimePoint begin = Clock::system().now();
-      sum(bytes);
-      double seconds = seconds_between(begin, Clock::system().now());
-      communicator_->all_reduce(ReduceOp::kMax, Elements(std::span(&seconds, 1)));
-      if (i >= calls / 10 + 2) times.push_back(seconds);
-    }
-    return median(times);
-  }
-
-  bool is_right(std::size_t bytes) {
-    auto* const values = reinterpret_cast<float*>(memory_->data());
-    const std::size_t count = bytes / sizeof(float);
-    const auto own = [&](std::size_t i) { return static_cast<float>(rank_ + 1) + float(i % 7); };
-    for (std::size_t i = 0; i < count; ++i) values[i] = own(i);
-    sum(bytes);
-    bool right = true;
-    const auto n = static_cast<float>(size_);
-    for (std::size_t i = 0; i < count; ++i) {
-      right = right && values[i] == n * (n + 1) / 2 + n * float(i % 7);
-    }
-    std::fill_n(values, count, 0.0f);
-    float wrong = right ? 0.0f : 1.0f;
-    communicator_->all_reduce(ReduceOp::kMax, Elements(std::span(&wrong, 1)));
-    return wrong == 0.0f;
-  }
-
- private:
+  float* values() const { return reinterpret_cast<float*>(memory_->data()); }
+  void barrier() { communicator_->barrier(); }
   void sum(std::size_t bytes) {
     communicator_->all_reduce(ReduceOp::kSum,
                               Elements(memory_->data(), bytes / sizeof(float), DType::kFloat32));
   }
+  double largest(double value) {
+    communicator_->all_reduce(ReduceOp::kMax, Elements(std::span(&value, 1)));
+    return value;
+  }
 
-  const int rank_;
-  const int size_;
+ private:
   FileKeyValueStore store_;
   std::shared_ptr<Transport> transport_;
   std::unique_ptr<Communicator> communicator_;
   BufferRef memory_;
 };
 
-/// The floor of "tcp", measured in the same way.
+/// The floor of "tcp".
 class BareRank {
  public:
   BareRank(int rank, BareExchange& exchange, std::size_t most)
       : rank_(rank), exchange_(exchange), values_(most / sizeof(float)) {}
 
-  double time_of(std::size_t bytes, int calls) {
-    std::vector<double> times;
-    std::fill(values_.begin(), values_.end(), 0.0f);
-    for (int i = 0; i < calls + calls / 10 + 2; ++i) {
-      exchange_.barrier(rank_);
-      const TimePoint begin = Clock::system().now();
-      exchange_.sum(rank_, values_.data(), bytes / sizeof(float));
-      const double seconds = seconds_between(begin, Clock::system().now());
-      const double slowest = exchange_.largest(rank_, seconds);
-      if (i >= calls / 10 + 2) times.push_back(slowest);
-    }
-    return median(times);
-  }
-
-  bool is_right(std::size_t bytes) {
-    const std::size_t count = bytes / sizeof(float);
-    const auto value = [](std::size_t i) { return static_cast<float>(i % 7); };
-    for (std::size_t i = 0; i < count; ++i) values_[i] = static_cast<float>(rank_ + 1) + value(i);
-    exchange_.sum(rank_, values_.data(), count);
-    bool right = true;
-    for (std::size_t i = 0; i < count; ++i) right = right && values_[i] == 3 + 2 * value(i);
-    return exchange_.largest(rank_, right ? 0.0 : 1.0) == 0.0;
-  }
+  float* values() { return values_.data(); }
+  void barrier() { exchange_.barrier(rank_); }
+  void sum(std::size_t bytes) { exchange_.sum(rank_, values_.data(), bytes / sizeof(float)); }
+  double largest(double value) { return exchange_.largest(rank_, value); }
 
  private:
   const int rank_;
   BareExchange& exchange_;
   std::vector<float> values_;
 };
+
+template <class AnyRank>
+double time_of(AnyRank& own, std::size_t bytes, int calls) {
+  std::vector<double> times;
+  for (int i = 0; i < calls + calls / 10 + 2; ++i) {
+    own.barrier();
+    const TimePoint begin = Clock::system().now();
+    own.sum(bytes);
+    const double seconds = own.largest(seconds_between(begin, Clock::system().now()));
+    if (i >= calls / 10 + 2) times.push_back(seconds);
+  }
+  return median(times);
+}
+
+/// Leaves zeros behind.
+template <class AnyRank>
+bool is_right(AnyRank& own, int rank, int size, std::size_t bytes) {
+  float* const values = own.values();
+  const std::size_t count = bytes / sizeof(float);
+  for (std::size_t i = 0; i < count; ++i) values[i] = float(rank + 1) + float(i % 7);
+  own.sum(bytes);
+  bool right = true;
+  const auto n = static_cast<float>(size);
+  for (std::size_t i = 0; i < count; ++i) {
+    right = right && values[i] == n * (n + 1) / 2 + n * float(i % 7);
+  }
+  std::fill_n(values, count, 0.0f);
+  return own.largest(right ? 0.0 : 1.0) == 0.0;
+}
 
 void pin_to_core(int rank) {
   cpu_set_t allowed, own;
@@ -141,8 +125,8 @@ void measure(AnyRank& own, int rank, int size, const std::string& how,
   // Not before: who is bound to one core does not know that the other ranks have others.
   if (size <= num_hardware_threads()) pin_to_core(rank);
   for (const std::size_t bytes : sizes) {
-    const bool right = own.is_right(bytes);
-    const double seconds = own.time_of(bytes, num_calls(bytes));
+    const bool right = is_right(own, rank, size, bytes);
+    const double seconds = time_of(own, bytes, num_calls(bytes));
     if (rank == 0) report(how, bytes, seconds, right);
   }
 }

@@ -210,17 +210,21 @@ void CommunicatorState::execute(const CallRequest& request) {
     return sum_then_update(request);
   }
   if (size_ == 1) return run_alone(request);
-  if (const auto refusal = refusal_of(request, *engine_)) {
-    // Not alone: ranks that call something else would wait for this one until their deadline.
-    CollectiveCall meeting;
-    meeting.collective = Collective::kBarrier;
-    for (const ConstElements& input : request.inputs) meeting.count += input.count;
-    run_recorded(request, meeting);
-    throw *refusal;
-  }
+  if (request.options.compression) meet_before_refusing(request);
   PreparedCall prepared(request, *engine_);
   run_recorded(request, prepared.call());
   prepared.finish();
+}
+
+/// Not alone: ranks that call something else would wait for this one until their deadline.
+void CommunicatorState::meet_before_refusing(const CallRequest& request) {
+  const auto refusal = refusal_of(request, *engine_);
+  if (!refusal) return;
+  CollectiveCall meeting;
+  meeting.collective = Collective::kBarrier;
+  for (const ConstElements& input : request.inputs) meeting.count += input.count;
+  run_recorded(request, meeting);
+  throw *refusal;
 }
 
 void CommunicatorState::run_recorded(const CallRequest& request, const CollectiveCall& call) {

@@ -47,6 +47,7 @@ class CommunicatorState {
 
  private:
   void execute(const CallRequest& request);
+  void meet_before_refusing(const CallRequest& request);
   /// The engine runs `call`; the other ranks compare `request` with theirs.
   void run_recorded(const CallRequest& request, const CollectiveCall& call);
   void sum_then_update(const CallRequest& request);

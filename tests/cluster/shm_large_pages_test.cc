@@ -8,7 +8,9 @@
 #include <cinttypes>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
@@ -69,27 +71,31 @@ bool makes_large_pages() {
   return done;
 }
 
-TEST(ShmLargePages, AllWhoMapTheMemoryHaveThem) {
-  const testing::HangWatchdog watchdog("large pages", std::chrono::seconds(100));
-  const auto ranks = two_ranks();
-  const auto memory = ranks[0]->host_memory();
+/// A buffer of rank 0, and where rank 1 sees it.
+struct ShmLargePages : ::testing::Test {
+  const testing::HangWatchdog watchdog{"large pages", std::chrono::seconds(100)};
+  const std::vector<std::shared_ptr<Transport>> ranks = two_ranks();
+  const std::shared_ptr<HostMemory> memory = ranks[0]->host_memory();
   const std::size_t offset = memory->allocate(kBytes, HostMemory::Use::kBuffers);
   std::byte* const own = memory->place(0) + offset;
   std::byte* const seen_by_peer = ranks[1]->host_memory()->place(0) + offset;
+};
+
+TEST_F(ShmLargePages, PeersSeeZerosAndThenWhatIsWritten) {
   EXPECT_EQ(std::count(seen_by_peer, seen_by_peer + kBytes, std::byte{0}), kBytes);
   std::fill_n(own, kBytes, std::byte{3});
   EXPECT_EQ(std::count(seen_by_peer, seen_by_peer + kBytes, std::byte{3}), kBytes);
-  if (!makes_large_pages()) return;
+}
+
+TEST_F(ShmLargePages, AllWhoMapTheMemoryHaveThem) {
+  if (!makes_large_pages()) GTEST_SKIP() << "this system makes no large pages of shared memory";
+  std::fill_n(own, kBytes, std::byte{3});
+  EXPECT_EQ(std::count(seen_by_peer, seen_by_peer + kBytes, std::byte{3}), kBytes);
   EXPECT_GE(bytes_in_large_pages(own), 2 * kLarge);
   EXPECT_GE(bytes_in_large_pages(seen_by_peer), 2 * kLarge);
 }
 
-TEST(ShmLargePages, MemoryThatWasGivenBackIsZerosAgain) {
-  const testing::HangWatchdog watchdog("large pages", std::chrono::seconds(100));
-  const auto ranks = two_ranks();
-  const auto memory = ranks[0]->host_memory();
-  const std::size_t offset = memory->allocate(kBytes, HostMemory::Use::kBuffers);
-  std::byte* const own = memory->place(0) + offset;
+TEST_F(ShmLargePages, MemoryThatWasGivenBackIsZerosAgain) {
   std::fill_n(own, kBytes, std::byte{3});
   memory->release(offset);
   // Less: a large page of before is not whole any more.
@@ -101,13 +107,7 @@ TEST(ShmLargePages, MemoryThatWasGivenBackIsZerosAgain) {
   EXPECT_EQ(std::count(own, own + kBytes, std::byte{0}), kBytes);
 }
 
-TEST(ShmLargePages, ARankThatGivesUpKeepsItsBuffersInThem) {
-  const testing::HangWatchdog watchdog("large pages", std::chrono::seconds(100));
-  const auto ranks = two_ranks();
-  const auto memory = ranks[0]->host_memory();
-  const std::size_t offset = memory->allocate(kBytes, HostMemory::Use::kBuffers);
-  std::byte* const own = memory->place(0) + offset;
-  std::byte* const seen_by_peer = ranks[1]->host_memory()->place(0) + offset;
+TEST_F(ShmLargePages, ARankThatGivesUpKeepsItsBuffersInThem) {
   std::fill_n(own, kBytes, std::byte{3});
   memory->detach();
   std::fill_n(seen_by_peer, kBytes, std::byte{9});
@@ -115,7 +115,7 @@ TEST(ShmLargePages, ARankThatGivesUpKeepsItsBuffersInThem) {
 }
 
 // Larger than what is taken as the caches' size, so with memory asked for ahead.
-TEST(ShmLargePages, LargeBuffersInThemAreSummed) {
+TEST(ShmLargeSums, LargeBuffersInThemAreSummed) {
   const testing::HangWatchdog watchdog("large pages", std::chrono::seconds(100));
   const auto ranks = two_ranks();
   const std::size_t count = (std::size_t{9} << 20) / sizeof(float) + 5;
