@@ -73,7 +73,7 @@ void ClientSession::connect_at_start() {
   for (;;) {
     const RpcAttempt attempt = connect_once(deadline);
     if (attempt.wire) {
-      adopt(attempt);
+      (void)adopt(attempt);  // nobody can have ended it yet
       thread_ = Executor::system().start("rpc-client", [this, wire = attempt.wire] { run(wire); });
       return;
     }
@@ -95,11 +95,13 @@ void ClientSession::connect_at_start() {
   }
 }
 
-void ClientSession::adopt(const RpcAttempt& attempt) {
+/// False: the session ended while this connection was made.
+bool ClientSession::adopt(const RpcAttempt& attempt) {
   Calls aborted;
   MutexLock send_lock(send_mutex_);
   {
     MutexLock lock(mutex_);
+    if (ended_) return false;
     const bool was_restarted =
         server_run_ != 0 &&
         (server_run_ != attempt.welcome.call || server_incarnation_ != attempt.server_incarnation);
@@ -119,6 +121,7 @@ void ClientSession::adopt(const RpcAttempt& attempt) {
         concat("rpc: ", *what_, " was started again (incarnation ", attempt.server_incarnation,
                ") before it answered; what the call changed may be lost: read its state anew")));
   }
+  return true;
 }
 
 void ClientSession::send_all_again(const std::shared_ptr<RpcClientWire>& wire) {
@@ -249,7 +252,7 @@ std::shared_ptr<RpcClientWire> ClientSession::reconnect(const std::string& why) 
     }
     const Duration away = now() - begin;
     if (attempt.wire) {
-      adopt(attempt);
+      if (!adopt(attempt)) break;
       log_info(concat("rpc: ", options_.self, " is connected to ", server_name_, " again after ",
                       seconds_text(away), " s (", why, ")"));
       return attempt.wire;

@@ -86,7 +86,7 @@ class ClientSession final : public RpcFrameSink,
   void run(std::shared_ptr<RpcClientWire> wire);
   std::shared_ptr<RpcClientWire> reconnect(const std::string& why);
   /// Takes the new connection into use; sends again what has no answer.
-  void adopt(const RpcAttempt& attempt);
+  bool adopt(const RpcAttempt& attempt);
   void send_all_again(const std::shared_ptr<RpcClientWire>& wire) TUTTI_REQUIRES(send_mutex_);
   /// Ends the calls under way, and later ones as long as `lasts`.
   void give_up(const Error& error, bool lasts);

@@ -220,7 +220,7 @@ void RpcTcpConnection::make_way() {
 /// Whether this thread has the role now.
 bool RpcTcpConnection::take_role(TimePoint deadline, const std::function<bool()>& is_done) {
   MutexLock lock(role_mutex_);
-  if (!is_served_) return false;
+  if (!is_served_ || !is_open_) return false;
   ++num_helpers_;
   if (is_taken_ && num_helpers_ == 1) {  // by serve(), in poll()
     const std::uint64_t one = 1;
@@ -229,7 +229,8 @@ bool RpcTcpConnection::take_role(TimePoint deadline, const std::function<bool()>
   role_changed_.wait_until(role_mutex_, deadline, [&]() TUTTI_REQUIRES(role_mutex_) {
     return !is_served_ || !is_taken_ || is_done();
   });
-  const bool takes = is_served_ && !is_taken_ && !is_done();
+  // One that has broken is left to serve(): nothing would end a wait for bytes of it.
+  const bool takes = is_served_ && is_open_ && !is_taken_ && !is_done();
   if (takes) is_taken_ = true;
   if (!takes) --num_helpers_;
   return takes;

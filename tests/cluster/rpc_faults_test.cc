@@ -101,6 +101,54 @@ TEST_P(RpcFaults, G7_CutsDamageAndHalfClosedConnectionsLoseAndRepeatNothing) {
   EXPECT_GE(proxy.num_cuts() + proxy.num_flips() + proxy.num_half_closes(), 3);
 }
 
+/// An answer that is whole and a damaged one behind it come in one piece again and again: whoever
+/// took the first must not stay to wait for the second on a connection that has broken.
+TEST_P(RpcFaults, G7_ADamagedAnswerBehindAWholeOneHoldsNobodyUp) {
+  Counts counts;
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    counts.note(text_of(call->request().head));
+    Handler::echo(call);
+  });
+  const auto server = RpcServer::start(server_options(GetParam()), handler);
+  // HTTP/2 whose opening is damaged waits until its attempt ends.
+  const unsigned num_seeds = GetParam() == RpcWire::kGrpc ? 4 : 30;
+  int num_events = 0;
+  for (unsigned seed = 1; seed <= num_seeds; ++seed) {
+    ChaosPlan plan;
+    plan.seed = seed;
+    plan.flip_every = 30000;
+    plan.cut_every = plan.half_close_every = 100000;
+    plan.most_events = 20;
+    const ChaosProxy proxy(endpoint_of(*server), plan);
+    const auto client = RpcClient::connect(target_of(proxy), client_options());
+    std::list<std::pair<std::string, std::shared_ptr<RpcReply>>> replies;
+    for (unsigned i = 0; i < 60; ++i) {
+      const std::string name = concat(seed, ".", i);
+      replies.emplace_back(name, client->start(packet(name, pattern(i * 7919 % 5000, i))));
+      if (replies.size() < 6) continue;
+      EXPECT_EQ(text_of(replies.front().second->wait(late()).head), replies.front().first);
+      replies.pop_front();
+    }
+    for (const auto& [name, reply] : replies) EXPECT_EQ(text_of(reply->wait(late()).head), name);
+    for (unsigned i = 0; i < 60; ++i) EXPECT_EQ(counts.of(concat(seed, ".", i)), 1);
+    num_events += proxy.num_cuts() + proxy.num_flips() + proxy.num_half_closes();
+  }
+  EXPECT_GE(num_events, static_cast<int>(2 * num_seeds));
+}
+
+TEST_P(RpcFaults, AClientThatEndsWhileItConnectsAgainEndsAtOnce) {
+  Handler handler;
+  const auto server = RpcServer::start(server_options(GetParam()), handler);
+  ChaosProxy proxy(endpoint_of(*server), {});
+  for (int i = 0; i < 100; ++i) {
+    const auto client = RpcClient::connect(target_of(proxy), client_options());
+    (void)client->call(packet("here"), late());
+    proxy.cut_all();
+    // From before it knows to after it is back.
+    Clock::system().sleep_for(std::chrono::microseconds(i % 25 * 100));
+  }
+}
+
 TEST_P(RpcFaults, AResetInTheMiddleOfARequestBringsItOnce) {
   Counts counts;
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
