@@ -75,7 +75,8 @@ class Linker {
         .key_prefix = options_.key_prefix,
         .secret = options_.secret,
         .job_id = options_.job_id,
-        .tcp_connections = num_connections_};
+        .tcp_connections = num_connections_,
+        .interruption = options_.interruption.get()};
     if (!options.secret.is_set()) options.secret = JobSecret::from_environment();
     if (options.job_id.empty()) {
       options.job_id = Environment::of_process().find("TUTTI_JOB_ID").value_or("");
@@ -138,9 +139,9 @@ class Linker {
     }
     for (std::size_t peer = 0; peer < connections.size(); ++peer) {
       if (!connections[peer].is_local) continue;
-      segments_[peer] =
-          internal::receive_segment(connections[peer].socket, static_cast<int>(peer), size_,
-                                    name_of_peer(peer, connections[peer]), deadline_);
+      segments_[peer] = internal::receive_segment(connections[peer].socket, static_cast<int>(peer),
+                                                  size_, name_of_peer(peer, connections[peer]),
+                                                  deadline_, options_.interruption.get());
     }
   }
 

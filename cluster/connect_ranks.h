@@ -12,6 +12,8 @@
 
 namespace tutti {
 
+class Interruption;  // cluster/interruption.h
+
 inline constexpr int kMostTcpConnections = 16;
 
 /// How ranks find and reach each other. `way`, `tcp_connections`, `key_prefix`, `secret` and
@@ -48,6 +50,9 @@ struct ConnectOptions {
   std::string job_id = {};
   /// Listens at such an address without a secret: for closed laboratory networks.
   bool allow_insecure_network = false;
+  /// Another thread ends connecting by it: connect_ranks() throws its reason at once. (Waiting for
+  /// a value of the store is the store's own.) May be null.
+  std::shared_ptr<const Interruption> interruption = nullptr;
 };
 /// "auto", "shm" or "tcp"; throws kInvalidArgument listing them.
 ConnectOptions::Way parse_way(std::string_view text);

@@ -8,6 +8,7 @@
 #include "tutti/cluster/control/communicator_progress.h"
 #include "tutti/cluster/control/meet_for_job.h"
 #include "tutti/cluster/environment.h"
+#include "tutti/cluster/interruption.h"
 #include "tutti/cluster/mpi/mpi_transport.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/tcp/stream.h"
@@ -42,6 +43,11 @@ constexpr Duration kLongestStep = std::chrono::minutes(10);
 constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// Set once the workers were connected for the first time.
 constexpr const char* kConnectedKey = "workers/connected";
+
+/// connect() tries again after this.
+Error while_connecting(const std::string& what) {
+  return Error(ErrorCode::kUnavailable, concat("connecting the workers: ", what));
+}
 
 /// "10.0.0.2" of "10.0.0.2:2222".
 std::string host_of(const std::string& address) {
@@ -101,6 +107,7 @@ class WorkerGroup::Alarm {
       MutexLock lock(mutex_);
       last_number_ = verdict.number;
       changed_.notify_all();
+      if (connecting_) connecting_->raise(while_connecting(verdict.message));
       transport = transport_.lock();
       if (!transport || first_) return;
       first_ = verdict;
@@ -125,14 +132,18 @@ class WorkerGroup::Alarm {
     action_ = std::move(action);
   }
 
-  std::uint64_t last_number() const {
+  /// The workers are about to be connected, as the generation after the verdict whose number is
+  /// returned; a newer one raises `connecting`.
+  std::uint64_t begin(std::shared_ptr<Interruption> connecting) {
     MutexLock lock(mutex_);
+    connecting_ = std::move(connecting);
     return last_number_;
   }
 
   /// `transport` belongs to the generation after verdict `number`; false: there is a newer one.
   bool watch(const std::shared_ptr<Transport>& transport, std::uint64_t number) {
     MutexLock lock(mutex_);
+    connecting_.reset();
     if (last_number_ != number) return false;
     transport_ = transport;
     first_.reset();
@@ -151,6 +162,7 @@ class WorkerGroup::Alarm {
   mutable Mutex mutex_;
   CondVar changed_;
   std::weak_ptr<Transport> transport_ TUTTI_GUARDED_BY(mutex_);
+  std::shared_ptr<Interruption> connecting_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t last_number_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::optional<Verdict> first_ TUTTI_GUARDED_BY(mutex_);
   std::function<void(const Error&)> action_ TUTTI_GUARDED_BY(mutex_);
@@ -161,31 +173,20 @@ class WorkerGroup::Alarm {
 /// The job's store for the time of connecting: waiting ends when a worker is lost meanwhile.
 class WorkerGroup::GenerationStore final : public KeyValueStore {
  public:
-  GenerationStore(KeyValueStore& store, const Alarm& alarm, std::uint64_t number)
-      : store_(store), alarm_(alarm), number_(number) {}
+  GenerationStore(ControlClient& store, const Interruption& interruption, std::uint64_t number)
+      : store_(store), interruption_(interruption), number_(number) {}
   void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
   std::optional<std::string> get(std::string_view key) override {
-    if (alarm_.last_number() != number_) {
-      fail(ErrorCode::kUnavailable, "connecting the workers: another one was lost meanwhile");
-    }
+    interruption_.check();
     return store_.get(key);
   }
   std::string wait(std::string_view key, TimePoint deadline) override {
-    for (;;) {
-      if (const auto value = get(key)) return *value;
-      const TimePoint soon =
-          std::min(deadline, deadline_after(Clock::system().now(), std::chrono::milliseconds(100)));
-      try {
-        return store_.wait(key, soon);
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::kDeadlineExceeded || soon == deadline) throw;
-      }
-    }
+    return store_.wait_unless_lost(key, number_, deadline);
   }
 
  private:
-  KeyValueStore& store_;
-  const Alarm& alarm_;
+  ControlClient& store_;
+  const Interruption& interruption_;
   const std::uint64_t number_;
 };
 
@@ -259,10 +260,9 @@ void WorkerGroup::join_job(const WorkerGroupOptions& options) {
 void WorkerGroup::connect(TimePoint deadline) {
   for (;;) {
     wait_for_workers(deadline);
-    const std::uint64_t number = alarm_->last_number();
     try {
-      connect_generation(number, deadline);
-      if (alarm_->watch(transport_, number)) return;
+      connect_generation(deadline);
+      if (alarm_->watch(transport_, generation_)) return;
     } catch (const Error& error) {
       // A worker that has not noticed yet that another one was lost comes later.
       const bool may_come =
@@ -286,19 +286,21 @@ void WorkerGroup::wait_for_workers(TimePoint deadline) {
   }
 }
 
-void WorkerGroup::connect_generation(std::uint64_t number, TimePoint deadline) {
+void WorkerGroup::connect_generation(TimePoint deadline) {
   alarm_->settle();
   transport_.reset();
+  const auto interruption = std::make_shared<Interruption>();
+  generation_ = alarm_->begin(interruption);
   const TimePoint now = Clock::system().now();
   ConnectOptions connect = connect_;
   connect.timeout = std::min<Duration>(deadline - now, std::chrono::seconds(10));
-  connect.key_prefix = concat("workers/", number);
+  connect.key_prefix = concat("workers/", generation_);
   connect.secret = plane_.secret;
   connect.job_id = plane_.job_id;
-  GenerationStore store(*plane_.client, *alarm_, number);
+  connect.interruption = interruption;
+  GenerationStore store(*plane_.client, *interruption, generation_);
   ConnectedRanks connected = connect_ranks(worker_, num_workers(), store, connect);
   transport_ = std::move(connected.transport);
-  generation_ = number;
   log_info(concat("workers: ", connected.line));
 }
 

@@ -102,7 +102,7 @@ class WorkerGroup {
   bool has_addresses() const;
   void connect(TimePoint deadline);
   void wait_for_workers(TimePoint deadline);
-  void connect_generation(std::uint64_t number, TimePoint deadline);
+  void connect_generation(TimePoint deadline);
 
   const std::vector<MemberTask> tasks_;
   const int worker_;

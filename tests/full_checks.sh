@@ -71,6 +71,9 @@ part_recovery() {  # REL_G3
     step "10 kills of workers with 100 MB of state, transport $transport" \
       python3 tests/integration/recovery_time_test.py "$build/bin/recovering_state" "$build/bin/tutti" \
       --workers 3 --kills 10 --transport "$transport"
+    step "new processes killed again while they come up, transport $transport" \
+      python3 tests/integration/killed_again_test.py "$build/bin/recovering_state" "$build/bin/tutti" \
+      --rounds 4 --state-mb 100 --transport "$transport"
   done
 }
 

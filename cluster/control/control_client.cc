@@ -67,12 +67,22 @@ std::optional<std::string> ControlClient::get(std::string_view key) {
 }
 
 std::string ControlClient::wait(std::string_view key, TimePoint deadline) {
+  return wait_for_value(key, deadline, std::nullopt);
+}
+
+std::string ControlClient::wait_unless_lost(std::string_view key, std::uint64_t last_verdict,
+                                            TimePoint deadline) {
+  return wait_for_value(key, deadline, last_verdict);
+}
+
+std::string ControlClient::wait_for_value(std::string_view key, TimePoint deadline,
+                                          std::optional<std::uint64_t> last_verdict) {
   check(key);
   try {
     const auto value =
         session_
             ->ask(StoreRequest{Action::kWait, std::string(key), "", std::nullopt}, deadline,
-                  concat("control store: nobody has set '", key, "' in time"))
+                  concat("control store: nobody has set '", key, "' in time"), last_verdict)
             .value;
     TUTTI_CHECK(value.has_value(), "a wait ended without a value");
     return *value;

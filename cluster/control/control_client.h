@@ -64,6 +64,10 @@ class ControlClient final : public KeyValueStore {
   void set(std::string_view key, std::string_view value) override;
   std::optional<std::string> get(std::string_view key) override;
   std::string wait(std::string_view key, TimePoint deadline) override;
+  /// wait() that ends, too, when the job loses a member: kUnavailable with the first fatal verdict
+  /// of a higher number than `last_verdict`, also one that was there before.
+  std::string wait_unless_lost(std::string_view key, std::uint64_t last_verdict,
+                               TimePoint deadline);
   /// Whether it was there.
   bool remove(std::string_view key);
   /// Sets the value if the present one is `expected` (nothing: if there is none), all at once.
@@ -100,6 +104,9 @@ class ControlClient final : public KeyValueStore {
   void leave() noexcept;
 
  private:
+  std::string wait_for_value(std::string_view key, TimePoint deadline,
+                             std::optional<std::uint64_t> last_verdict);
+
   std::unique_ptr<internal::ControlSession> session_;
   int exceptions_at_begin_ = 0;
 };

@@ -301,6 +301,7 @@ void ControlSession::take_verdict(Verdict verdict) {
     const auto is_it = [&](const Verdict& v) { return v.number == verdict.number; };
     if (verdict.number != 0 && std::ranges::any_of(verdicts_, is_it)) return;
     verdicts_.push_back(verdict);
+    if (verdict.is_fatal) changed_.notify_all();
   }
   const bool is_self = verdict.who.task.same_task(joined_.who.task) &&
                        verdict.who.pid == joined_.who.pid &&
@@ -341,15 +342,28 @@ void ControlSession::end(ErrorCode code, const std::string& reason) {
   changed_.notify_all();
 }
 
+const Verdict* ControlSession::fatal_after(std::uint64_t number) const {
+  const auto found = std::ranges::find_if(verdicts_, [number](const Verdict& verdict) {
+    return verdict.is_fatal && verdict.number > number;
+  });
+  return found == verdicts_.end() ? nullptr : &*found;
+}
+
 Message ControlSession::wait_for_answer(const decltype(Message::body)& body, TimePoint deadline,
-                                        const std::string& what) {
+                                        const std::string& what,
+                                        std::optional<std::uint64_t> last_verdict) {
   MutexLock lock(mutex_);
   if (ended_) throw *ended_;
   const std::uint64_t id = ++num_questions_ + 1;
   Question& question = questions_[id];
   question.message = {id, body};
   wire_->send(question.message);
-  const auto is_over = [&]() TUTTI_REQUIRES(mutex_) { return question.answer || ended_; };
+  const auto lost = [&]() TUTTI_REQUIRES(mutex_) {
+    return last_verdict ? fatal_after(*last_verdict) : nullptr;
+  };
+  const auto is_over = [&]() TUTTI_REQUIRES(mutex_) {
+    return question.answer || ended_ || lost() != nullptr;
+  };
   changed_.wait_until(mutex_, deadline, is_over);
   std::optional<Message> answer = std::move(question.answer);
   questions_.erase(id);
@@ -360,12 +374,13 @@ Message ControlSession::wait_for_answer(const decltype(Message::body)& body, Tim
     cancel.action = StoreRequest::Action::kCancelWait;
     wire_->send({id, cancel});
   }
+  if (const Verdict* const verdict = lost()) fail(ErrorCode::kUnavailable, verdict->message);
   fail(ErrorCode::kDeadlineExceeded, "control: ", joined_.who.task.to_string(), ": ", what);
 }
 
 StoreReply ControlSession::ask(const decltype(Message::body)& body, TimePoint deadline,
-                               const std::string& what) {
-  const Message answer = wait_for_answer(body, deadline, what);
+                               const std::string& what, std::optional<std::uint64_t> last_verdict) {
+  const Message answer = wait_for_answer(body, deadline, what, last_verdict);
   const auto* const reply = std::get_if<StoreReply>(&answer.body);
   TUTTI_CHECK(reply != nullptr, "an answer of another kind");
   if (reply->code != ErrorCode::kOk) throw Error(reply->code, reply->text);
@@ -373,8 +388,8 @@ StoreReply ControlSession::ask(const decltype(Message::body)& body, TimePoint de
 }
 
 std::vector<Member> ControlSession::members(bool until_all_are_here, TimePoint deadline) {
-  const Message answer =
-      wait_for_answer(MembersRequest{until_all_are_here}, deadline, "no list of members in time");
+  const Message answer = wait_for_answer(MembersRequest{until_all_are_here}, deadline,
+                                         "no list of members in time", std::nullopt);
   if (const auto* refused = std::get_if<StoreReply>(&answer.body)) {
     throw Error(refused->code, refused->text);
   }

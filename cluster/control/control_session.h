@@ -25,8 +25,10 @@ class ControlSession {
   ~ControlSession();
 
   /// Asks and waits for the answer. Throws what the server answers, kDeadlineExceeded as `what`,
-  /// kUnavailable when the server is gone.
-  StoreReply ask(const decltype(Message::body)& body, TimePoint deadline, const std::string& what);
+  /// kUnavailable when the server is gone, or a fatal verdict after `last_verdict` is there
+  /// (nothing: verdicts do not matter).
+  StoreReply ask(const decltype(Message::body)& body, TimePoint deadline, const std::string& what,
+                 std::optional<std::uint64_t> last_verdict = std::nullopt);
   std::vector<Member> members(bool until_all_are_here, TimePoint deadline);
   /// Nothing: it left or lost the server before.
   void leave() noexcept;
@@ -60,7 +62,8 @@ class ControlSession {
   Verdict verdict_on_server(VerdictKind kind, const std::string& what) const;
   void end(ErrorCode code, const std::string& reason);
   Message wait_for_answer(const decltype(Message::body)& body, TimePoint deadline,
-                          const std::string& what);
+                          const std::string& what, std::optional<std::uint64_t> last_verdict);
+  const Verdict* fatal_after(std::uint64_t number) const TUTTI_REQUIRES(mutex_);
 
   const ControlTarget target_;
   const ControlOptions options_;

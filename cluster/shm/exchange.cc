@@ -56,13 +56,15 @@ void send_segment(const FileDescriptor& socket, const Segment& own, const std::s
 }
 
 std::shared_ptr<Segment> receive_segment(const FileDescriptor& socket, int peer_rank, int size,
-                                         const std::string& peer, TimePoint deadline) {
+                                         const std::string& peer, TimePoint deadline,
+                                         const Interruption* interruption) {
   std::array<std::byte, kLayoutBytes> bytes{};
   Control control{};
   FileDescriptor file;
   for (std::size_t filled = 0; filled < bytes.size();) {
     pollfd ready{socket.get(), POLLIN, 0};
-    if (poll_until(std::span(&ready, 1), deadline) <= 0 && Clock::system().now() >= deadline) {
+    if (poll_unless_interrupted(ready, deadline, interruption) <= 0 &&
+        Clock::system().now() >= deadline) {
       fail(ErrorCode::kDeadlineExceeded, "shm: ", peer, " has not sent its segment in time");
     }
     iovec part{bytes.data() + filled, bytes.size() - filled};

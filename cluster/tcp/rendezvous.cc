@@ -112,8 +112,13 @@ class Rendezvous {
       const auto announced = parse_announcement(announcement_of(peer));
       if (announced && try_to_connect(peer, *announced)) return;
       if (Clock::system().now() >= deadline_) fail_to_reach(peer, announced);
-      Clock::system().sleep_for(kLookAgain);
+      pollfd nothing{-1, 0, 0};
+      (void)poll_unless_interrupted(nothing, look_again(), options_.interruption);
     }
+  }
+
+  TimePoint look_again() const {
+    return std::min(deadline_, deadline_after(Clock::system().now(), kLookAgain));
   }
 
   std::string announcement_of(int peer) {
@@ -239,9 +244,7 @@ class Rendezvous {
                 const Announcement& announced) {
     for (;;) {
       pollfd descriptor{socket.get(), events, 0};
-      const TimePoint now = Clock::system().now();
-      const TimePoint end = std::min(deadline_, deadline_after(now, kLookAgain));
-      if (poll_until(std::span(&descriptor, 1), end) > 0) return true;
+      if (poll_unless_interrupted(descriptor, look_again(), options_.interruption) > 0) return true;
       if (Clock::system().now() >= deadline_) return false;
       const auto latest = store_.get(key_of(peer));
       if (latest && *latest != to_text(announced)) return false;
@@ -252,7 +255,8 @@ class Rendezvous {
     Door& door = *found_.door;
     while (!missing().empty()) {
       pollfd bell{door.bell().get(), POLLIN, 0};
-      if (poll_until(std::span(&bell, 1), deadline_) <= 0 && Clock::system().now() >= deadline_) {
+      if (poll_unless_interrupted(bell, deadline_, options_.interruption) <= 0 &&
+          Clock::system().now() >= deadline_) {
         const std::string refusal = door.last_refusal();
         fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(missing()),
              " did not come within ", seconds(), " s to ", address_of(own_),

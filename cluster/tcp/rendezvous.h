@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/cluster/interruption.h"
 #include "tutti/cluster/tcp/door.h"
 #include "tutti/core/clock.h"
 #include "tutti/cross_device_ops/key_value_store.h"
@@ -59,6 +60,8 @@ struct RendezvousOptions {
   std::string job_id = {};
   /// Of a session between two machines, all told; the same on all ranks.
   int tcp_connections = 1;
+  /// As in ConnectOptions.
+  const Interruption* interruption = nullptr;
 };
 
 /// Connects to every lower rank, in their order, then accepts every higher one, each with proofs of

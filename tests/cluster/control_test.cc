@@ -72,6 +72,29 @@ TEST_P(Control, WaitsForAValueOrTheDeadline) {
                [&] { a->wait("missing", after(5ms)); });
 }
 
+TEST_P(Control, WaitingForAValueEndsWhenAMemberIsLost) {
+  const auto server = ControlServer::start(server_options(GetParam()));
+  const auto a = join(*server, 0);
+  auto b = join(*server, 1);
+  const TimePoint begin = Clock::system().now();
+  const auto failing = Executor::system().start("failing", [&] {
+    Clock::system().sleep_for(50ms);
+    b->report_failure(Error(ErrorCode::kInternal, "out of luck"));
+  });
+  expect_error(ErrorCode::kUnavailable, {"worker 1: out of luck"},
+               [&] { a->wait_unless_lost("missing", 0, after(60s)); });
+  EXPECT_LT(Clock::system().now() - begin, 30s);
+  failing->join();
+  const std::uint64_t last = a->fatal_verdict().value().number;
+  // It is there already, or known already, or what is waited for has come.
+  expect_error(ErrorCode::kUnavailable, {"worker 1: out of luck"},
+               [&] { a->wait_unless_lost("missing", last - 1, after(60s)); });
+  expect_error(ErrorCode::kDeadlineExceeded, {"nobody has set 'missing'"},
+               [&] { a->wait_unless_lost("missing", last, after(5ms)); });
+  a->set("present", "here");
+  EXPECT_EQ(a->wait_unless_lost("present", last, after(20s)), "here");
+}
+
 TEST_P(Control, ManyThreadsAskAtOnce) {
   const auto server = ControlServer::start(server_options(GetParam()));
   const auto client = join(*server, 0);

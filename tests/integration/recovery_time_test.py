@@ -79,12 +79,19 @@ class Job:
                     self.fail(f"{what}: no line '{pattern}'")
                 self.changed.wait(0.5)
 
-    def pid_of(self, worker):
+    def pid_now(self, worker):
+        """Of the process that runs the program as this worker; None: there is none at the moment."""
         for pid in recovery_test.pids_of_workers(self.launcher.pid, self.program):
-            with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as variables:
-                if re.search(rf'"index": *{worker}\b', variables.read()):
-                    return pid
-        return self.fail(f"no process of worker {worker}")
+            try:
+                with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as variables:
+                    if re.search(rf'"index": *{worker}\b', variables.read()):
+                        return pid
+            except OSError:  # it is gone again
+                continue
+        return None
+
+    def pid_of(self, worker):
+        return self.pid_now(worker) or self.fail(f"no process of worker {worker}")
 
     def end(self):
         """The hash that all workers have at the end."""

@@ -1,0 +1,111 @@
+// Connecting ends when somebody learns that a peer is lost, whatever this rank waits for.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/interruption.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "tests/cluster/control_job.h"
+#include "tests/support/hang_watchdog.h"
+#include "tests/support/thrown.h"
+#include "tutti/cluster/connect_ranks.h"
+#include "tutti/cluster/shm/exchange.h"
+#include "tutti/cluster/tcp/rendezvous.h"
+#include "tutti/core/executor.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
+
+namespace tutti {
+namespace interruption_test {
+
+using control_job::after;
+using thrown::expect_error;
+using namespace std::chrono_literals;
+
+const Error kReason(ErrorCode::kUnavailable, "worker 1 (pid 4711) died");
+
+/// `wait` is under way for a while, then the reason comes; it does not sit out its 60 s.
+template <class Wait>
+void expect_that_it_ends(const Wait& wait) {
+  const testing::HangWatchdog watchdog("interruption", 120s);
+  const auto interruption = std::make_shared<Interruption>();
+  const TimePoint begin = Clock::system().now();
+  const auto other = Executor::system().start("alarm", [&] {
+    Clock::system().sleep_for(100ms);
+    interruption->raise(kReason);
+    interruption->raise(Error(ErrorCode::kInternal, "the second one does not count"));
+  });
+  expect_error(ErrorCode::kUnavailable, {"worker 1 (pid 4711) died"},
+               [&] { wait(std::shared_ptr<const Interruption>(interruption)); });
+  EXPECT_GE(Clock::system().now() - begin, 100ms);
+  EXPECT_LT(Clock::system().now() - begin, 30s);
+}
+
+class InterruptedConnecting : public ::testing::TestWithParam<ConnectOptions::Way> {};
+
+/// It has been told that rank 1 comes.
+TEST_P(InterruptedConnecting, TheLowestRankWaitsForNobodyWhoDied) {
+  expect_that_it_ends([](const std::shared_ptr<const Interruption>& interruption) {
+    InProcessStore store;
+    (void)connect_ranks(0, 2, store,
+                        {.way = GetParam(), .timeout = 60s, .interruption = interruption});
+  });
+}
+
+/// It listens, and never answers.
+TEST_P(InterruptedConnecting, AHigherRankWaitsForNoAnswerOfOneWhoDied) {
+  InProcessStore store;
+  const internal::Listener far = internal::listen_on("127.0.0.1");
+  const internal::Listener near = internal::listen_locally();
+  const auto own = connect_ranks(0, 1, store, {.way = ConnectOptions::Way::kTcp});
+  const auto announced = internal::parse_announcement(store.get("ranks/0").value()).value();
+  store.set("ranks/0", internal::to_text({7, announced.machine, far.endpoint, near.endpoint}));
+  expect_that_it_ends([&](const std::shared_ptr<const Interruption>& interruption) {
+    (void)connect_ranks(1, 2, store,
+                        {.way = GetParam(), .timeout = 60s, .interruption = interruption});
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, InterruptedConnecting,
+                         ::testing::Values(ConnectOptions::Way::kTcp,
+                                           ConnectOptions::Way::kSharedMemory,
+                                           ConnectOptions::Way::kAuto),
+                         [](const auto& info) {
+                           return info.param == ConnectOptions::Way::kTcp            ? "tcp"
+                                  : info.param == ConnectOptions::Way::kSharedMemory ? "shm"
+                                                                                     : "any";
+                         });
+
+/// One who is stopped keeps its connections open.
+TEST(Interruption, NobodyWaitsForMemoryThatIsNotSent) {
+  const testing::HangWatchdog watchdog("no segment", 120s);
+  InProcessStore store;
+  const internal::RendezvousOptions options{
+      .local = internal::RendezvousOptions::Local::kYes, .timeout = 60s, .key_prefix = "ranks"};
+  internal::Connections silent;
+  const auto peer = Executor::system().start(
+      "rank-1", [&] { silent = internal::connect_all(1, 2, store, options); });
+  expect_that_it_ends([&](const std::shared_ptr<const Interruption>& interruption) {
+    (void)connect_ranks(
+        0, 2, store,
+        {.way = ConnectOptions::Way::kSharedMemory, .timeout = 60s, .interruption = interruption});
+  });
+  peer->join();
+}
+
+TEST(Interruption, SaysItsReasonAgainAndAgain) {
+  Interruption interruption;
+  interruption.check();
+  pollfd nothing{-1, 0, 0};
+  EXPECT_EQ(internal::poll_unless_interrupted(nothing, after(1ms), &interruption), 0);
+  interruption.raise(kReason);
+  for (int i = 0; i < 2; ++i) {
+    expect_error(ErrorCode::kUnavailable, {"worker 1"}, [&] { interruption.check(); });
+    expect_error(ErrorCode::kUnavailable, {"worker 1"}, [&] {
+      (void)internal::poll_unless_interrupted(nothing, after(60s), &interruption);
+    });
+  }
+}
+
+}  // namespace interruption_test
+}  // namespace tutti
