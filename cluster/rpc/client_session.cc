@@ -19,6 +19,7 @@ constexpr Duration kTryMuchLater = std::chrono::milliseconds(250);
 constexpr Duration kLongestAttempt = std::chrono::seconds(2);
 constexpr Duration kLongestGoodBye = std::chrono::milliseconds(500);
 constexpr std::size_t kMostUnacknowledged = 64;
+constexpr int kMostSilentLooks = 1 << 20;
 /// Once or twice a damaged handshake may look like it.
 constexpr int kRefusals = 3;
 
@@ -111,6 +112,7 @@ bool ClientSession::adopt(const RpcAttempt& attempt) {
     longest_payload_ = attempt.welcome.numbers.front();
     arrived_.clear();  // the server knows what has no answer, and so all the rest
     away_.reset();
+    silent_looks_ = 0;
     wire_ = attempt.wire;
     current_->set(wire_);
   }
@@ -180,6 +182,7 @@ std::shared_ptr<RpcReply> ClientSession::start(Packet request) {
 }
 
 void ClientSession::received(RpcFrame frame) {
+  if (frame.kind == RpcFrame::Kind::kProbe) return;
   const bool is_reply = frame.kind == RpcFrame::Kind::kReply;
   if (!is_reply && frame.kind != RpcFrame::Kind::kError) {
     fail(ErrorCode::kDataLoss, "rpc: ", server_name_, " sent a frame that no server sends");
@@ -190,6 +193,7 @@ void ClientSession::received(RpcFrame frame) {
   {
     MutexLock lock(mutex_);
     const auto found = calls_.find(frame.call);
+    most_silent_looks_ = kSilentLooks;
     if (wire_ && wire_->can_break()) arrived_.push_back(frame.call);
     acknowledges = !arrived_.empty() && (keeps_much || arrived_.size() >= kMostUnacknowledged);
     if (found != calls_.end()) {
@@ -217,6 +221,24 @@ void ClientSession::acknowledge() {
     if (wire) frame.numbers.swap(arrived_);
   }
   if (wire && !frame.numbers.empty()) wire->send(std::move(frame));
+}
+
+bool ClientSession::look_for_gaps(bool has_moved) {
+  MutexLock send_lock(send_mutex_);
+  std::shared_ptr<RpcClientWire> wire;
+  {
+    MutexLock lock(mutex_);
+    silent_looks_ = has_moved || calls_.empty() ? 0 : silent_looks_ + 1;
+    if (silent_looks_ >= most_silent_looks_) {
+      most_silent_looks_ = std::min(2 * most_silent_looks_, kMostSilentLooks);
+      return true;
+    }
+    if (!calls_.empty()) wire = wire_;
+  }
+  RpcFrame frame;
+  frame.kind = RpcFrame::Kind::kProbe;
+  if (wire) wire->send(std::move(frame));
+  return false;
 }
 
 void ClientSession::run(std::shared_ptr<RpcClientWire> wire) {

@@ -74,8 +74,13 @@ class ClientSession final : public RpcFrameSink,
   std::optional<TimePoint> away_since() const;
   bool takes_calls() const;
   void received(RpcFrame frame) override;
+  /// Sends a probe while calls have no answer.
+  bool look_for_gaps(bool has_moved) override;
 
  private:
+  /// About a second each. A server that has no room, or whose handler keeps it from reading, is
+  /// silent, too: the next connections have twice as many each, until an answer comes.
+  static constexpr int kSilentLooks = 5;
   struct Call {
     Packet request;
     std::shared_ptr<PendingReply> reply;
@@ -116,6 +121,8 @@ class ClientSession final : public RpcFrameSink,
   TimePoint away_since_ TUTTI_GUARDED_BY(mutex_);        // too
   std::optional<Error> away_ TUTTI_GUARDED_BY(mutex_);   // for too long: until it is back
   std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);  // for good
+  int silent_looks_ TUTTI_GUARDED_BY(mutex_) = 0;        // in a row, while calls have no answer
+  int most_silent_looks_ TUTTI_GUARDED_BY(mutex_) = kSilentLooks;
   std::unique_ptr<Thread> thread_;
 };
 

@@ -22,7 +22,7 @@ bool has_numbers(Kind kind) {
 
 void check_announced(Kind kind, ErrorCode code, const RpcFrameSizes& sizes,
                      std::size_t longest_payload) {
-  const bool is_kind = kind >= Kind::kOpen && kind <= Kind::kGoodBye;
+  const bool is_kind = kind >= Kind::kOpen && kind <= Kind::kProbe;
   const bool has_packet = kind == Kind::kRequest || kind == Kind::kReply;
   const bool is_error = kind == Kind::kError;
   const bool is_sound = is_kind && (is_error ? is_error_code(code) : code == ErrorCode::kOk) &&

@@ -4,7 +4,9 @@
 // A client opens with its number and the calls that it will send again; the server welcomes it with
 // the number of its run. Then come requests, in ascending order of their numbers, and answers, in
 // any order. The client tells with its frames which answers it has: until then the server keeps
-// them, because the connection that carried them may break.
+// them, because the connection that carried them may break. Checksums count the frames of each
+// direction, so one that got lost without a word is missed when the next one comes. A client that
+// waits for answers sends probes, and the server returns them, so that there is a next one.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +30,7 @@ struct RpcFrame {
     kError = 5,        // the answer is `code` with the text in the head
     kAcknowledge = 6,  // numbers as in kRequest
     kGoodBye = 7,      // the client leaves
+    kProbe = 8,        // nothing but a frame; the server answers with the same
   };
   Kind kind = Kind::kGoodBye;
   ErrorCode code = ErrorCode::kOk;

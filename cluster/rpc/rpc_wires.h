@@ -37,6 +37,13 @@ class RpcFrameSink {
   /// Any thread, one at a time. Throws kDataLoss for a frame that no server sends: drop the
   /// connection.
   virtual void received(RpcFrame frame) = 0;
+  /// From serve(), about every second, where the wire may drop a message, or wait for the rest of
+  /// one, without a word: `has_moved` says whether anything came, or much went, since the last
+  /// time. True: drop the connection, it is stuck.
+  virtual bool look_for_gaps(bool has_moved) {
+    (void)has_moved;
+    return false;
+  }
 };
 
 /// The client's end of a connection, after handshake and welcome.

@@ -176,9 +176,22 @@ void ServerSession::received(const RpcLink& link, RpcFrame frame) {
     case RpcFrame::Kind::kGoodBye:
       leave();
       return;
+    case RpcFrame::Kind::kProbe:
+      return_probe(link, std::move(frame));
+      return;
     default:
       fail(ErrorCode::kDataLoss, "rpc: ", peer_, " sent a frame that no client sends");
   }
+}
+
+/// An answer that got lost is missed when this comes.
+void ServerSession::return_probe(const RpcLink& link, RpcFrame frame) {
+  std::shared_ptr<RpcLink> own;
+  {
+    MutexLock lock(mutex_);
+    if (link_.get() == &link) own = link_;
+  }
+  if (own) own->send(std::move(frame));
 }
 
 void ServerSession::take_request(const RpcLink& link, RpcFrame frame) {

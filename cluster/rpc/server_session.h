@@ -62,6 +62,7 @@ class ServerSession final : public std::enable_shared_from_this<ServerSession> {
     std::size_t bytes = 0;
   };
   void take_request(const RpcLink& link, RpcFrame frame);
+  void return_probe(const RpcLink& link, RpcFrame frame);
   bool answer(std::uint64_t call, RpcFrame frame);
   bool answers_may_get_lost() const;
   void keep(std::uint64_t call, const Kept& kept, std::vector<Kept>& dropped)

@@ -110,12 +110,13 @@ TEST_P(RpcFaults, G7_ADamagedAnswerBehindAWholeOneHoldsNobodyUp) {
     Handler::echo(call);
   });
   const auto server = RpcServer::start(server_options(GetParam()), handler);
+  // An attempt to connect ends after 2 s where the opening of HTTP/2 was damaged.
+  const unsigned num_seeds = GetParam() == RpcWire::kGrpc ? 3 : 30;
   int num_events = 0;
-  for (unsigned seed = 1; seed <= 30; ++seed) {
+  for (unsigned seed = 1; seed <= num_seeds; ++seed) {
     ChaosPlan plan;
     plan.seed = seed;
-    // HTTP/2 drops a message whose stream's number is damaged and says nothing.
-    plan.flip_every = GetParam() == RpcWire::kTcp ? 30000 : 0;
+    plan.flip_every = 30000;
     plan.cut_every = plan.half_close_every = 100000;
     plan.most_events = 20;
     const ChaosProxy proxy(endpoint_of(*server), plan);
@@ -132,7 +133,7 @@ TEST_P(RpcFaults, G7_ADamagedAnswerBehindAWholeOneHoldsNobodyUp) {
     for (unsigned i = 0; i < 60; ++i) EXPECT_EQ(counts.of(concat(seed, ".", i)), 1);
     num_events += proxy.num_cuts() + proxy.num_flips() + proxy.num_half_closes();
   }
-  EXPECT_GE(num_events, 60);
+  EXPECT_GE(num_events, static_cast<int>(2 * num_seeds));
 }
 
 TEST_P(RpcFaults, AClientThatEndsWhileItConnectsAgainEndsAtOnce) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <grpcpp/generic/generic_stub.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <utility>
@@ -18,6 +19,12 @@ namespace {
 
 using Stub = grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer>;
 
+/// HTTP/2 drops a message whose stream's number was damaged on its way, and gRPC waits for the rest
+/// of one whose length was.
+constexpr Duration kLookEvery = std::chrono::seconds(1);
+constexpr std::size_t kMuch = 4096;  // bytes of a message; a probe has few
+constexpr std::string_view kStuck = "the server says nothing, not even to probes";
+
 /// The stream, with gRPC's threads calling On...(). It ends in OnDone(), for which serve() and the
 /// destructor wait: not on one of gRPC's threads, which must not end the last channel. (Those that
 /// bring answers may hold a wire, but not longer than OnDone().)
@@ -33,6 +40,7 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
   ~RpcClientStream() override { end(); }
 
   void OnReadDone(bool ok) override {
+    has_moved_ = true;
     if (ok && take()) {
       incoming_.Clear();
       StartRead(&incoming_);
@@ -47,6 +55,7 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
     const OwnersEndLater later;
     MutexLock lock(mutex_);
     is_writing_ = false;
+    if (outgoing_.Length() >= kMuch) has_moved_ = true;
     if (!ok) can_write_ = false;  // what the server said before it left is still to be read
     write_next(sent);
     if (!ok || finish_at_) changed_.notify_all();  // nobody else waits for writes
@@ -98,17 +107,15 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
   }
   /// Until the stream has ended, or finish() was asked for and all has been sent.
   std::string serve() {
-    bool says_end = false;
+    bool is_stuck = false, says_end = false;
+    while (!is_stuck && !wait_until_over(deadline_after(Clock::system().now(), kLookEvery))) {
+      const auto sink = sink_.lock();
+      is_stuck = sink && sink->look_for_gaps(has_moved_.exchange(false));
+    }
     {
       MutexLock lock(mutex_);
-      while (!is_over()) {
-        const TimePoint until = finish_at_.value_or(TimePoint::max());
-        if (Clock::system().now() >= until) break;
-        changed_.wait_until(mutex_, until, [&]() TUTTI_REQUIRES(mutex_) {
-          return is_over() || finish_at_.value_or(TimePoint::max()) != until;
-        });
-      }
-      says_end = is_open_ && can_write_ && !is_writing_ && !has_released_;
+      if (is_stuck && reason_.empty()) reason_ = kStuck;
+      says_end = !is_stuck && is_open_ && can_write_ && !is_writing_ && !has_released_;
     }
     if (says_end) end_gently();
     end();
@@ -160,6 +167,19 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
       changed_.notify_all();
     } else if (const auto sink = sink_.lock()) {
       sink->received(std::move(frame));
+    }
+  }
+  /// False: it goes on at `until`.
+  bool wait_until_over(TimePoint until) {
+    MutexLock lock(mutex_);
+    for (;;) {
+      const TimePoint now = Clock::system().now();
+      const TimePoint end = finish_at_.value_or(TimePoint::max());
+      if (is_over() || now >= end) return true;
+      if (now >= until) return false;
+      changed_.wait_until(mutex_, std::min(until, end), [&]() TUTTI_REQUIRES(mutex_) {
+        return is_over() || finish_at_.value_or(TimePoint::max()) != end;
+      });
     }
   }
   bool is_over() const TUTTI_REQUIRES(mutex_) {
@@ -214,7 +234,7 @@ class RpcClientStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, g
   grpc::ClientContext context_;
   grpc::ByteBuffer incoming_;
   Event done_;
-  std::atomic<bool> has_begun_{false};
+  std::atomic<bool> has_begun_{false}, has_moved_{false};
   std::optional<GrpcFrameReader> reader_;  // gRPC's reading thread's
 
   Mutex mutex_;
