@@ -73,7 +73,7 @@ part_recovery() {  # REL_G3
       --workers 3 --kills 10 --transport "$transport"
     step "new processes killed again while they come up, transport $transport" \
       python3 tests/integration/killed_again_test.py "$build/bin/recovering_state" "$build/bin/tutti" \
-      --rounds 4 --state-mb 100 --transport "$transport"
+      --rounds 4 --transport "$transport"
   done
 }
 

@@ -324,6 +324,7 @@ void ControlCore::declare(MemberRecord& record, const Finding& finding) {
 
 void ControlCore::give_up(MemberRecord& record, MemberRecord::Status status) {
   record.status = status;
+  left_.notify_all();
   store_.forget(record.number);
   std::erase_if(waiters_, [&](const Waiter& waiter) { return waiter.member == record.number; });
   broadcast(stop_.forget(record.number));
@@ -339,11 +340,16 @@ void ControlCore::broadcast(const std::optional<StopProposal>& proposal) {
   if (proposal) broadcast(Message{0, *proposal});
 }
 
-bool ControlCore::has_members() const {
-  MutexLock lock(mutex_);
+bool ControlCore::is_anybody_here() const {
   return std::ranges::any_of(records_, [](const auto& entry) {
     return entry.second->status == MemberRecord::Status::kHere;
   });
+}
+
+void ControlCore::wait_until_all_have_left(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  (void)left_.wait_until(mutex_, deadline,
+                         [this]() TUTTI_REQUIRES(mutex_) { return !is_anybody_here(); });
 }
 
 void ControlCore::say_server_leaves() {

@@ -42,8 +42,8 @@ class ControlCore {
   void tick(TimePoint now);
   Duration poll_after() const;
 
-  /// Whether anybody has joined and has neither left nor been given up.
-  bool has_members() const;
+  /// Everybody who has joined has left, or was given up.
+  void wait_until_all_have_left(TimePoint deadline);
   void say_server_leaves();
   std::vector<Member> members() const;
   std::vector<Verdict> verdicts_after(std::uint64_t number) const;
@@ -79,6 +79,7 @@ class ControlCore {
       TUTTI_REQUIRES(mutex_);
 
   void let_in(Link& link, const JoinRequest& request) TUTTI_REQUIRES(mutex_);
+  bool is_anybody_here() const TUTTI_REQUIRES(mutex_);
   bool is_fenced(const Link& link, const Message& message) TUTTI_REQUIRES(mutex_);
   MemberRecord& add_record(const Link& link, const JoinRequest& request, TimePoint now)
       TUTTI_REQUIRES(mutex_);
@@ -93,6 +94,7 @@ class ControlCore {
   const ControlServerOptions options_;
   const ProcessProbe probe_;
   mutable Mutex mutex_;
+  CondVar left_;  // somebody has, or was given up
   std::vector<Link> links_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::unique_ptr<MemberRecord>> records_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t num_joined_ TUTTI_GUARDED_BY(mutex_) = 0;

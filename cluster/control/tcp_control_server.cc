@@ -85,10 +85,7 @@ class TcpControlServer final : public ControlServer {
   }
 
   ~TcpControlServer() override {
-    const TimePoint end = deadline_after(Clock::system().now(), options_.linger);
-    while (core_.has_members() && Clock::system().now() < end) {
-      Clock::system().sleep_for(std::chrono::milliseconds(5));
-    }
+    core_.wait_until_all_have_left(deadline_after(Clock::system().now(), options_.linger));
     core_.say_server_leaves();
     stopping_ = true;
     const std::uint64_t one = 1;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,6 +39,7 @@ class PendingReply final : public RpcReply {
   PendingReply(std::shared_ptr<const std::string> what, std::shared_ptr<CurrentWire> wire);
   bool is_ready() const override;
   bool wait_until_ready(TimePoint deadline) override;
+  void when_ready(std::function<void()> told) override;
   Packet wait(TimePoint deadline) override;
   /// The first of these counts.
   void set(Packet answer);
@@ -53,6 +55,7 @@ class PendingReply final : public RpcReply {
   bool is_taken_ TUTTI_GUARDED_BY(mutex_) = false;
   Packet answer_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> error_ TUTTI_GUARDED_BY(mutex_);
+  std::function<void()> told_ TUTTI_GUARDED_BY(mutex_);
 };
 
 /// Threads: any.

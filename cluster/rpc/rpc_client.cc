@@ -27,6 +27,17 @@ bool PendingReply::wait_until_ready(TimePoint deadline) {
                              [this]() TUTTI_REQUIRES(mutex_) { return is_ready_; });
 }
 
+void PendingReply::when_ready(std::function<void()> told) {
+  {
+    MutexLock lock(mutex_);
+    if (!is_ready_) {
+      told_ = std::move(told);
+      return;
+    }
+  }
+  told();
+}
+
 Packet PendingReply::wait(TimePoint deadline) {
   (void)wait_until_ready(deadline);
   MutexLock lock(mutex_);
@@ -43,17 +54,27 @@ Packet PendingReply::wait(TimePoint deadline) {
 }
 
 void PendingReply::set(Packet answer) {
-  MutexLock lock(mutex_);
-  if (std::exchange(is_ready_, true)) return;
-  answer_ = std::move(answer);
-  changed_.notify_all();
+  std::function<void()> told;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(is_ready_, true)) return;
+    answer_ = std::move(answer);
+    changed_.notify_all();
+    told.swap(told_);
+  }
+  if (told) told();
 }
 
 void PendingReply::set_error(Error error) {
-  MutexLock lock(mutex_);
-  if (std::exchange(is_ready_, true)) return;
-  error_ = std::move(error);
-  changed_.notify_all();
+  std::function<void()> told;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(is_ready_, true)) return;
+    error_ = std::move(error);
+    changed_.notify_all();
+    told.swap(told_);
+  }
+  if (told) told();
 }
 
 namespace {

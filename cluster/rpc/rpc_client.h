@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,6 +43,9 @@ class RpcReply {
   virtual bool is_ready() const = 0;
   /// Returns is_ready(); takes nothing, and throws nothing.
   virtual bool wait_until_ready(TimePoint deadline) = 0;
+  /// Calls `told` once it is ready, at once if it is: for those who wait for something else, too.
+  /// By the thread that brings it, so return soon, and call nothing of the client. One per reply.
+  virtual void when_ready(std::function<void()> told) = 0;
   /// The answer. Throws what the server answered (its code, "ps 1 (address): " in front),
   /// kDeadlineExceeded naming the server, kUnavailable when it is gone, kAborted as fail_all()
   /// says.

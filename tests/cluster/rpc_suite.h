@@ -134,6 +134,28 @@ TYPED_TEST_P(RpcSuite, CallsUnderWayAreAnsweredInAnyOrder) {
                [&] { (void)replies.front()->wait(late()); });
 }
 
+TYPED_TEST_P(RpcSuite, WhoWaitsForSomethingElseTooIsToldOfTheAnswer) {
+  Keeper keeper;
+  Handler handler(keeper.take());
+  const auto server = this->serve(handler);
+  const auto client = this->connect(*server);
+  const auto answered = client->start(packet("a")), failed = client->start(packet("b"));
+  Event told, told_of_failure, told_late;
+  answered->when_ready([&] { told.set(); });
+  failed->when_ready([&] { told_of_failure.set(); });
+  EXPECT_TRUE(comes_true([&] { return keeper.size() == 2; }));
+  EXPECT_FALSE(told.is_set() || told_of_failure.is_set());
+  const auto calls = keeper.release();
+  calls.front()->reply(packet("answer"));
+  EXPECT_TRUE(told.wait_until(late()));
+  EXPECT_EQ(text_of(answered->wait(late()).head), "answer");
+  answered->when_ready([&] { told_late.set(); });
+  EXPECT_TRUE(told_late.is_set());
+  client->fail_all(Error(ErrorCode::kUnavailable, "it is gone"));
+  EXPECT_TRUE(told_of_failure.wait_until(late()));
+  expect_error(ErrorCode::kUnavailable, {"it is gone"}, [&] { (void)failed->wait(late()); });
+}
+
 TYPED_TEST_P(RpcSuite, CallsOfAClientComeInTheirOrderOneAtATime) {
   std::atomic<int> inside{0};
   std::vector<std::string> heads;
@@ -377,10 +399,11 @@ REGISTER_TYPED_TEST_SUITE_P(
     RpcSuite, HeadsAndPayloadsOfAllLengthsComeBack,
     PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64,
     ThousandsOfSmallPiecesBetweenLargeOnesComeWhole, CallsUnderWayAreAnsweredInAnyOrder,
-    CallsOfAClientComeInTheirOrderOneAtATime, ClientsAreServedAtOnceAndKnownByNameAndNumber,
-    ErrorsArriveWithTheirCodeAndTheServersName, AnAnswerAfterTheDeadlineCanStillBeTaken,
-    WhoLeavesIsToldToTheHandlerAfterItsCalls, AllCallsCanBeEndedAtOnce,
-    CallsEndWhenTheServerStaysAway, ARestartedServerEndsCallsUnlessTheyOutliveIt,
-    StrangersAreRefusedAndTold, ArgumentsAreChecked, AServerThatNeverComesIsNamed);
+    WhoWaitsForSomethingElseTooIsToldOfTheAnswer, CallsOfAClientComeInTheirOrderOneAtATime,
+    ClientsAreServedAtOnceAndKnownByNameAndNumber, ErrorsArriveWithTheirCodeAndTheServersName,
+    AnAnswerAfterTheDeadlineCanStillBeTaken, WhoLeavesIsToldToTheHandlerAfterItsCalls,
+    AllCallsCanBeEndedAtOnce, CallsEndWhenTheServerStaysAway,
+    ARestartedServerEndsCallsUnlessTheyOutliveIt, StrangersAreRefusedAndTold, ArgumentsAreChecked,
+    AServerThatNeverComesIsNamed);
 
 }  // namespace tutti::rpc_suite

@@ -280,10 +280,7 @@ class GrpcControlServer final : public ControlServer {
   }
 
   ~GrpcControlServer() override {
-    const TimePoint end = deadline_after(now(), streams_.options().linger);
-    while (streams_.core().has_members() && now() < end) {
-      Clock::system().sleep_for(std::chrono::milliseconds(5));
-    }
+    streams_.core().wait_until_all_have_left(deadline_after(now(), streams_.options().linger));
     streams_.core().say_server_leaves();
     stop_.set();
     ticker_->join();

@@ -37,7 +37,7 @@ RemoteServer::~RemoteServer() {
   std::shared_ptr<RpcClient> client;
   {
     const MutexLock lock(mutex_);
-    client = client_;
+    client = client_ ? client_ : meeting_;
     look_wanted_.notify_all();
   }
   if (client) client->fail_all(Error(ErrorCode::kCancelled, "the coordinator was stopped"));
@@ -87,9 +87,9 @@ void RemoteServer::give_up(std::uint64_t incarnation, const Error& error) {
   std::shared_ptr<RpcClient> client;
   {
     const MutexLock lock(mutex_);
-    const bool is_that_life = client_ != nullptr && client_->server_incarnation() <= incarnation;
+    client = client_ ? client_ : meeting_;
+    const bool is_that_life = client != nullptr && client->server_incarnation() <= incarnation;
     if (!is_that_life) return;  // news of a former one
-    client = client_;
   }
   client->fail_all(error);
   (void)begin_look();  // finds that out
@@ -108,16 +108,29 @@ void RemoteServer::run() {
   }
 }
 
+/// Its destructor, and the job, end the meeting by it.
+void RemoteServer::begin_meeting(std::shared_ptr<RpcClient> client) {
+  const MutexLock lock(mutex_);
+  if (stop_.is_set()) fail(ErrorCode::kCancelled, "the coordinator was stopped");
+  meeting_ = std::move(client);
+}
+
 bool RemoteServer::open() {
+  std::shared_ptr<RpcClient> client;  // destroyed without the lock
   try {
-    std::shared_ptr<RpcClient> client = options_.connect();
+    client = options_.connect();
+    begin_meeting(client);
     const std::uint64_t life = meet(*client).life;
     const MutexLock lock(mutex_);
-    client_ = std::move(client);
+    client_ = std::move(meeting_);
     life_ = life;
     num_looked_ = last_look_;  // none was there when they began
     num_troubled_ = 0;
   } catch (const Error& error) {
+    {
+      const MutexLock lock(mutex_);
+      meeting_.reset();
+    }
     complain(error);
     return false;
   }
@@ -126,21 +139,14 @@ bool RemoteServer::open() {
   return true;
 }
 
-/// Looks now and then, for the link may end meanwhile.
 ServerLife RemoteServer::meet(RpcClient& client) {
   bool sets_up = false;
   {
     const MutexLock lock(mutex_);
     sets_up = sets_up_;
   }
-  const auto reply = client.start(encode(ServerOrder{0, orders::Meet{options_.run, sets_up}}));
-  const TimePoint end = deadline_after(Clock::system().now(), options_.answer_timeout);
-  while (!reply->is_ready() && Clock::system().now() < end) {
-    if (stop_.wait_until(deadline_after(Clock::system().now(), std::chrono::milliseconds(2)))) {
-      break;
-    }
-  }
-  return decode_life(reply->wait(Clock::system().now()));
+  return decode_life(client.call(encode(ServerOrder{0, orders::Meet{options_.run, sets_up}}),
+                                 deadline_after(Clock::system().now(), options_.answer_timeout)));
 }
 
 /// Waits until it is time for it, or the connection was away and is back; nothing: the link ends.
@@ -182,11 +188,12 @@ void RemoteServer::look_after() {
   }
 }
 
-/// Whether that is one look too many that finds it in trouble.
+/// Whether somebody is to hear of it: it was asked for, or one too many that finds it in trouble.
 bool RemoteServer::note_look(std::uint64_t look, const std::string& trouble) {
-  bool is_told = false, is_last = false;
+  bool is_told = false, is_last = false, was_asked = false;
   {
     const MutexLock lock(mutex_);
+    was_asked = num_looked_ < look;
     num_looked_ = look;
     trouble_ = trouble;
     num_troubled_ = trouble.empty() ? 0 : num_troubled_ + 1;
@@ -194,7 +201,7 @@ bool RemoteServer::note_look(std::uint64_t look, const std::string& trouble) {
     is_last = num_troubled_ == options_.most_troubled_looks;
   }
   if (is_told) log_warning(concat("coordinator: ", options_.name, ": ", trouble));
-  return is_last;
+  return is_last || was_asked;
 }
 
 std::optional<std::string> RemoteServer::trouble() const {

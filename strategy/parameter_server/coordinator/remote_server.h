@@ -38,7 +38,8 @@ struct RemoteServerOptions {
 /// A thread meets the server, asks it now and then, and meets the next one. Threads: any.
 class RemoteServer {
  public:
-  /// `changed` is called, by the thread, when another life is there or none, and holds no locks.
+  /// `changed` is called, by the thread, when another life is there or none, or a look was asked
+  /// for and has ended; it holds no locks.
   RemoteServer(RemoteServerOptions options, std::function<void()> changed);
   ~RemoteServer();
   RemoteServer(const RemoteServer&) = delete;
@@ -70,6 +71,7 @@ class RemoteServer {
  private:
   void run();
   bool open();
+  void begin_meeting(std::shared_ptr<RpcClient> client);
   void look_after();
   std::optional<std::uint64_t> next_look(const RpcClient& client);
   ServerLife meet(RpcClient& client);
@@ -83,6 +85,7 @@ class RemoteServer {
   mutable Mutex mutex_;
   bool sets_up_ TUTTI_GUARDED_BY(mutex_) = true;
   std::shared_ptr<RpcClient> client_ TUTTI_GUARDED_BY(mutex_);
+  std::shared_ptr<RpcClient> meeting_ TUTTI_GUARDED_BY(mutex_);  // before it is client_
   std::uint64_t life_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::string why_gone_ TUTTI_GUARDED_BY(mutex_) = "was not met yet";
   CondVar look_wanted_;

@@ -12,7 +12,6 @@
 namespace tutti::internal {
 namespace {
 
-constexpr Duration kLookEvery = std::chrono::milliseconds(2);
 constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
 
 }  // namespace
@@ -103,19 +102,22 @@ void RemoteServers::wait_for_all(TimePoint deadline) { take_lives(deadline, "set
 
 std::uint64_t RemoteServers::await(std::shared_ptr<RpcReply> reply, const std::string& name) {
   const TimePoint end = deadline_after(Clock::system().now(), patience_);
-  for (;;) {
-    const TimePoint now = Clock::system().now();
-    if (reply->is_ready()) return decode_life(reply->wait(now)).life;
-    if (now >= end) {
-      fail(ErrorCode::kDeadlineExceeded, name, ": an order of the coordinator was not answered ",
-           "within ", seconds_text(patience_), " s; read its log");
-    }
+  // It ends with its link at the latest, which this object outlives.
+  reply->when_ready([this] {
     const MutexLock lock(mutex_);
-    if (changed_.wait_until(mutex_, deadline_after(now, kLookEvery),
-                            [this]() TUTTI_REQUIRES(mutex_) { return is_interrupted_; })) {
-      fail(ErrorCode::kCancelled, name, ": the coordinator was stopped");
-    }
+    changed_.notify_all();
+  });
+  bool is_interrupted = false;
+  {
+    const MutexLock lock(mutex_);
+    (void)changed_.wait_until(
+        mutex_, end, [&]() TUTTI_REQUIRES(mutex_) { return is_interrupted_ || reply->is_ready(); });
+    is_interrupted = is_interrupted_;
   }
+  if (reply->is_ready()) return decode_life(reply->wait(TimePoint::min())).life;
+  if (is_interrupted) fail(ErrorCode::kCancelled, name, ": the coordinator was stopped");
+  fail(ErrorCode::kDeadlineExceeded, name, ": an order of the coordinator was not answered ",
+       "within ", seconds_text(patience_), " s; read its log");
 }
 
 void RemoteServers::order_all(const What& what) {
@@ -132,21 +134,15 @@ bool RemoteServers::is_new(std::size_t server) const {
 void RemoteServers::look_at_all() {
   std::vector<std::uint64_t> looks;
   for (const Member& each : members_) looks.push_back(each.link->begin_look());
-  const TimePoint end = deadline_after(Clock::system().now(), patience_);
   const auto have_looked = [&] {
     for (std::size_t i = 0; i < members_.size(); ++i) {
       if (!members_[i].link->has_looked(looks[i])) return false;
     }
     return true;
   };
-  for (TimePoint now = Clock::system().now(); now < end && !have_looked();
-       now = Clock::system().now()) {
-    const MutexLock lock(mutex_);
-    if (changed_.wait_until(mutex_, deadline_after(now, kLookEvery),
-                            [this]() TUTTI_REQUIRES(mutex_) { return is_interrupted_; })) {
-      return;
-    }
-  }
+  const MutexLock lock(mutex_);
+  (void)changed_.wait_for(
+      mutex_, patience_, [&]() TUTTI_REQUIRES(mutex_) { return is_interrupted_ || have_looked(); });
 }
 
 /// Answers of all are waited for, also where one failed: no order is under way afterwards.

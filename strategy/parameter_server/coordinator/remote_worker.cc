@@ -40,9 +40,9 @@ void RemoteWorker::give_up(std::uint64_t incarnation, const Error& error) {
   std::shared_ptr<RpcClient> client;
   {
     MutexLock lock(mutex_);
-    const bool is_that_life = client_ != nullptr && client_->server_incarnation() <= incarnation;
+    client = client_ ? client_ : greeted_;
+    const bool is_that_life = client != nullptr && client->server_incarnation() <= incarnation;
     if (!is_that_life) return;  // news of a former one
-    client = client_;
     loss_ = error;
     condition_.notify_all();
   }
@@ -166,28 +166,34 @@ void RemoteWorker::run() {
   }
 }
 
-/// Looks now and then, for the link may end meanwhile.
 void RemoteWorker::greet(RpcClient& client) {
-  const auto reply = client.start(encode(WorkerHello{options_.steps()}));
-  const TimePoint end = deadline_after(Clock::system().now(), options_.hello_timeout);
-  while (!reply->is_ready() && Clock::system().now() < end) {
-    if (stop_.wait_until(deadline_after(Clock::system().now(), std::chrono::milliseconds(2)))) {
-      break;
-    }
-  }
-  (void)reply->wait(Clock::system().now());
+  (void)client.call(encode(WorkerHello{options_.steps()}),
+                    deadline_after(Clock::system().now(), options_.hello_timeout));
+}
+
+/// Its destructor, and the job, end the greeting by it.
+void RemoteWorker::begin_greeting(std::shared_ptr<RpcClient> client) {
+  MutexLock lock(mutex_);
+  if (stop_.is_set()) fail(ErrorCode::kCancelled, "the coordinator was stopped");
+  greeted_ = std::move(client);
+  loss_.reset();
 }
 
 bool RemoteWorker::open() {
+  std::shared_ptr<RpcClient> client;  // destroyed without the lock
   try {
-    std::shared_ptr<RpcClient> client = options_.connect();
+    client = options_.connect();
+    begin_greeting(client);
     greet(*client);
     MutexLock lock(mutex_);
-    client_ = std::move(client);
-    loss_.reset();
+    client_ = std::move(greeted_);
     refusal_.reset();
     is_alive_.store(true);
   } catch (const Error& error) {
+    {
+      MutexLock lock(mutex_);
+      greeted_.reset();
+    }
     complain(error);
     return false;
   }
@@ -199,6 +205,7 @@ bool RemoteWorker::open() {
 }
 
 void RemoteWorker::complain(const Error& error) {
+  if (stop_.is_set()) return;
   const bool is_absent = error.code() == ErrorCode::kDeadlineExceeded;
   {
     MutexLock lock(mutex_);

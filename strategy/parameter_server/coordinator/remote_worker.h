@@ -61,6 +61,7 @@ class RemoteWorker final : public WorkerLink {
 
   void run();
   bool open();
+  void begin_greeting(std::shared_ptr<RpcClient> client);
   void greet(RpcClient& client);
   void complain(const Error& error);
   void take_answers();
@@ -75,6 +76,7 @@ class RemoteWorker final : public WorkerLink {
   mutable Mutex mutex_;
   CondVar condition_;
   std::shared_ptr<RpcClient> client_ TUTTI_GUARDED_BY(mutex_);
+  std::shared_ptr<RpcClient> greeted_ TUTTI_GUARDED_BY(mutex_);  // before it is client_
   std::deque<Sent> sent_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t next_call_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::function<void()> on_change_ TUTTI_GUARDED_BY(mutex_);

@@ -63,6 +63,9 @@ class Breakable {
       while (!is_ready() && Clock::system().now() < deadline) Clock::system().sleep_for(1ms);
       return is_ready();
     }
+    void when_ready(std::function<void()>) override {
+      TUTTI_CHECK(false, "nobody asks for it here");
+    }
     Packet wait(TimePoint deadline) override {
       (void)wait_until_ready(deadline);
       const MutexLock lock(way_.mutex_);

@@ -40,6 +40,7 @@ class CutReply final : public RpcReply {
   explicit CutReply(std::shared_ptr<CutCall> call) : call_(std::move(call)) {}
   bool is_ready() const override { return call_->answer || call_->error; }
   bool wait_until_ready(TimePoint) override { return is_ready(); }
+  void when_ready(std::function<void()>) override { TUTTI_CHECK(false, "nobody asks for it here"); }
   Packet wait(TimePoint) override {
     if (call_->error) throw call_->error->with_context("ps 3 (nowhere)");
     TUTTI_CHECK(call_->answer, "no answer yet");
