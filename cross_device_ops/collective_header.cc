@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/collective_header.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "tutti/core/text.h"
@@ -87,7 +88,7 @@ void require_valid(const CollectiveHeader& h) {
   if (h.collective > Collective::kBarrier) damaged("collective", static_cast<int>(h.collective));
   if (h.op > ReduceOp::kProduct) damaged("reduction", static_cast<int>(h.op));
   if (h.dtype > DType::kFloat16) damaged("type", static_cast<int>(h.dtype));
-  if (h.compression > 1 + static_cast<int>(DType::kFloat16)) {
+  if (h.compression > 1 + static_cast<int>(DType::kFloat16) && !h.is_refused()) {
     damaged("compression", static_cast<int>(h.compression));
   }
   using Text = std::span<const char>;
@@ -106,7 +107,7 @@ bool has_seen(const CollectiveHeader& header, std::uint64_t name_hash) {
 }
 
 std::string compression_of(const CollectiveHeader& h) {
-  return h.compression == 0
+  return h.compression == 0 || h.is_refused()
              ? ""
              : concat(", compressed to ", to_string(static_cast<DType>(h.compression - 1)));
 }
@@ -135,6 +136,8 @@ std::string_view to_string(Mismatch mismatch) {
       return "name";
     case Mismatch::kCompression:
       return "compression";
+    case Mismatch::kArguments:
+      return "arguments";
   }
   return "unknown";
 }
@@ -151,6 +154,16 @@ std::uint64_t CollectiveHeader::fingerprint() const {
   return a ^ b;
 }
 
+void CollectiveHeader::refuse(std::string_view reason) {
+  compression = kRefused;
+  name.fill('\0');
+  shape.fill('\0');
+  const std::string_view first = reason.substr(0, name.size() - 1);
+  const std::string_view rest = reason.substr(first.size(), shape.size() - 1);
+  std::ranges::copy(first, name.begin());
+  std::ranges::copy(rest, shape.begin());
+}
+
 void CollectiveHeader::remember_name() {
   if (name_hash != 0) names_seen |= bits_of_name(name_hash);
 }
@@ -158,6 +171,7 @@ void CollectiveHeader::remember_name() {
 std::optional<Mismatch> CollectiveHeader::difference(const CollectiveHeader& other) const {
   if (group != other.group) return Mismatch::kGroup;
   if (sequence != other.sequence) return Mismatch::kOrder;
+  if (is_refused() != other.is_refused()) return Mismatch::kArguments;
   if (name_hash != other.name_hash && has_seen(other, name_hash) &&
       has_seen(*this, other.name_hash)) {
     return Mismatch::kOrder;
@@ -181,13 +195,14 @@ std::string CollectiveHeader::describe() const {
   if (combines(collective)) text += concat(op, ", ");
   if (collective != Collective::kBarrier) text += concat(dtype, " x ", count);
   if (counts_hash != 0) text += " in uneven parts";
-  if (shape[0] != '\0') text += concat(" ", text_of(shape));
+  if (shape[0] != '\0' && !is_refused()) text += concat(" ", text_of(shape));
   if (has_root(collective)) text += concat(", root ", root);
-  if (name[0] != '\0') {
+  if (name[0] != '\0' && !is_refused()) {
     text += concat(text.back() == '(' ? "'" : ", '", text_of(name), "'");
   }
   text += concat(compression_of(*this), ") #", sequence);
   if (file[0] != '\0') text += concat(" at ", text_of(file), ":", line);
+  if (is_refused()) text += concat(", which it refuses: ", text_of(name), text_of(shape));
   return text;
 }
 

@@ -14,7 +14,7 @@
 
 namespace tutti::internal {
 
-/// The ten ways in which two ranks' calls can differ.
+/// The ways in which two ranks' calls can differ.
 enum class Mismatch {
   kGroup,
   kOrder,
@@ -26,6 +26,7 @@ enum class Mismatch {
   kRoot,
   kName,
   kCompression,
+  kArguments,  // one of them refuses its own call
 };
 std::string_view to_string(Mismatch mismatch);
 
@@ -48,11 +49,16 @@ struct CollectiveHeader {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
-  std::uint8_t compression = 0;  // 0, or 1 + the DType of the wire
+  std::uint8_t compression = 0;  // 0, or 1 + the DType of the wire; or kRefused
   std::array<char, 48> name{};   // cut, ended by 0
   std::array<char, 40> file{};   // the end of the path
   std::array<char, 40> shape{};  // text, cut
 
+  static constexpr std::uint8_t kRefused = 255;
+  /// This rank cannot make this call, and meets the others to say so. The reason stands where name
+  /// and shape do, as far as there is room.
+  void refuse(std::string_view reason);
+  bool is_refused() const { return compression == kRefused; }
   /// One number for all that must be equal: equal headers have equal ones.
   std::uint64_t fingerprint() const;
   /// Notes the name as seen: two bits of 64, enough to tell an order from a new name.

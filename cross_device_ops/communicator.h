@@ -62,13 +62,16 @@ struct CallProgress {
 
 /// The collectives of one rank. Every rank of the group makes the same calls in the same order;
 /// operation, reduction, type, count, shape, root and name are compared, and a difference is
-/// kInvalidArgument on every rank, naming both sides and their lines. Buffers are CPU memory, of
+/// kInvalidArgument on every rank, naming both sides and their lines. So are arguments that are
+/// wrong on one rank alone: that rank throws its own error, the others one that names it and the
+/// reason. What all ranks refuse (their calls are compared, and they come within 2 s) changes
+/// nothing: they may go on. Buffers are CPU memory, of
 /// any alignment. bfloat16 and float16 are combined as float32 and rounded once; MEAN is SUM
 /// divided by size() (floating types only, kInvalidArgument for others); bool has MIN and MAX only.
 ///
 /// Errors of every call besides: kDeadlineExceeded naming the ranks that did not come, kAborted,
-/// kUnavailable (a peer is gone). After an error the communicator cannot be used: later calls throw
-/// the same reason.
+/// kUnavailable (a peer is gone). After any other error the communicator cannot be used: later
+/// calls throw the same reason.
 ///
 /// Threads: one call at a time (start_* included); abort() from any thread.
 class Communicator {
@@ -161,6 +164,11 @@ class Communicator {
                                       const CallOptions& options = {},
                                       const SourceLocation& where = SourceLocation::current());
 
+  /// In the place of a call that this rank cannot make, for a reason of its own: as for arguments
+  /// that are wrong on this rank alone. Throws `reason`.
+  [[noreturn]] void refuse(Collective collective, const Error& reason,
+                           const CallOptions& options = {},
+                           const SourceLocation& where = SourceLocation::current());
   /// Ends the calls of all ranks, running and later, with kAborted and this reason.
   void abort(const Error& reason) noexcept;
 

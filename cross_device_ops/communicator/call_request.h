@@ -68,5 +68,7 @@ struct OwnedRequest {
 /// Throws kInvalidArgument naming rank and call for a request that no group of `size` ranks can
 /// carry out: types, counts, roots, a reduction that the type has not, memory that overlaps.
 void check_request(const CallRequest& request, int rank, int size);
+/// "rank 1: broadcast 'kernel': ": what such errors begin with.
+std::string beginning_of_refusal(const CallRequest& request, int rank);
 
 }  // namespace tutti::internal

@@ -39,9 +39,7 @@ class Checker {
  private:
   template <class... Parts>
   [[noreturn, gnu::cold, gnu::noinline]] void wrong(const Parts&... parts) const {
-    fail(ErrorCode::kInvalidArgument, "rank ", rank_, ": ", to_string(request_.collective),
-         request_.options.name.empty() ? "" : " '", request_.options.name,
-         request_.options.name.empty() ? "" : "'", ": ", parts...);
+    fail(ErrorCode::kInvalidArgument, beginning_of_refusal(request_, rank_), parts...);
   }
 
   void check_dtypes() const {
@@ -231,6 +229,12 @@ class Checker {
 };
 
 }  // namespace
+
+std::string beginning_of_refusal(const CallRequest& request, int rank) {
+  const std::string_view name = request.options.name;
+  return concat("rank ", rank, ": ", to_string(request.collective),
+                name.empty() ? "" : concat(" '", name, "'"), ": ");
+}
 
 void check_request(const CallRequest& request, int rank, int size) {
   Checker(request, rank, size).check();

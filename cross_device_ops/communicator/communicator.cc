@@ -82,20 +82,31 @@ class Memberships {
     for (std::size_t i = 0; i < members.size(); ++i) {
       const int member = members[i];
       if (member < 0 || member >= communicator.size() || (i > 0 && member <= members[i - 1])) {
-        fail(ErrorCode::kInvalidArgument, "rank ", rank,
-             ": group: expected increasing ranks from 0 to ", size_ - 1, ", got ", join(members));
+        mistake_ = concat("rank ", rank, ": group: expected increasing ranks from 0 to ", size_ - 1,
+                          ", got ", join(members));
+        break;
       }
       own[static_cast<std::size_t>(member)] = 1;
     }
-    if (!members.empty() && own[static_cast<std::size_t>(rank)] == 0) {
-      fail(ErrorCode::kInvalidArgument, "rank ", rank,
-           ": group: expected a group with this rank in it, got ", join(members));
+    if (mistake_.empty() && !members.empty() && own[static_cast<std::size_t>(rank)] == 0) {
+      mistake_ = concat("rank ", rank, ": group: expected a group with this rank in it, got ",
+                        join(members));
     }
+    // The others wait for what this rank names.
+    if (!mistake_.empty()) std::ranges::fill(own, kNoGroup);
     communicator.all_gather(std::span(own), std::span(table_), {}, options, where);
   }
 
-  // The same on every rank.
+  // All ranks throw, or none.
   void require_consistent() const {
+    if (!mistake_.empty()) throw Error(ErrorCode::kInvalidArgument, mistake_);
+    for (std::size_t r = 0; r < size_; ++r) {
+      if (row(r).front() == kNoGroup) {
+        fail(ErrorCode::kInvalidArgument, "collective mismatch (group): rank ", r,
+             " names no group; expected increasing ranks from 0 to ", size_ - 1,
+             ", its own among them; its own error says what it named");
+      }
+    }
     for (std::size_t r = 0; r < size_; ++r) {
       for (std::size_t s = 0; s < size_; ++s) {
         if (row(r)[s] == 0 || std::ranges::equal(row(r), row(s))) continue;
@@ -119,8 +130,10 @@ class Memberships {
     return members;
   }
 
+  static constexpr std::uint8_t kNoGroup = 2;
   const std::size_t size_;
   std::vector<std::uint8_t> table_;
+  std::string mistake_;  // of this rank
 };
 
 }  // namespace
@@ -283,6 +296,11 @@ std::unique_ptr<Communicator> Communicator::group(const std::vector<int>& member
   if (members.empty()) return nullptr;
   return std::make_unique<Communicator>(state_->engine().subgroup(members, number),
                                         state_->options());
+}
+
+void Communicator::refuse(Collective collective, const Error& reason, const CallOptions& options,
+                          const SourceLocation& where) {
+  state_->refuse({.collective = collective, .options = options, .where = where}, reason);
 }
 
 void Communicator::abort(const Error& reason) noexcept { state_->engine().abort(reason); }

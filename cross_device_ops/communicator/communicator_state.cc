@@ -11,6 +11,9 @@
 namespace tutti::internal {
 namespace {
 
+/// For the others to come to a call that this rank refuses; who comes later finds the group closed.
+constexpr Duration kTimeToTell = std::chrono::seconds(2);
+
 std::uint64_t hash_of(std::span<const std::byte> bytes) {
   // FNV-1a over words: names and counts are short.
   std::uint64_t hash = 0xcbf29ce484222325u;
@@ -32,6 +35,7 @@ std::uint64_t hash_of_list(std::span<const ConstElements> list) {
 }
 
 std::uint64_t hash_of(const FusedUpdate& update) {
+  if (update.rule == nullptr) return 1;  // it is refused
   const UpdateScalars& scalars = update.scalars;
   const double numbers[] = {scalars.learning_rate, static_cast<double>(scalars.iteration),
                             scalars.gradient_scale, scalars.weight_decay};
@@ -47,6 +51,22 @@ std::uint64_t count_of(const CallRequest& request, const CollectiveCall& call) {
   if (request.collective == Collective::kAllToAll) return 0;  // differs from rank to rank
   if (request.collective != Collective::kAllGather) return call.count;
   return std::accumulate(call.counts.begin(), call.counts.end(), std::uint64_t{0});
+}
+
+/// Elements of a call that is refused, whatever is wrong with it.
+std::uint64_t count_of(const CallRequest& request) {
+  std::uint64_t count = 0;
+  for (const ConstElements& input : request.inputs) count += input.count;
+  if (request.collective == Collective::kBroadcast && !request.outputs.empty()) {
+    count = request.outputs.front().count;
+  }
+  return count;
+}
+
+DType dtype_of(const CallRequest& request) {
+  if (request.collective == Collective::kBarrier) return DType::kFloat32;
+  if (!request.inputs.empty()) return request.inputs.front().dtype;
+  return request.outputs.empty() ? DType::kFloat32 : request.outputs.front().dtype;
 }
 
 void copy_alone(const ConstElements& from, const Elements& to) {
@@ -97,12 +117,41 @@ void CommunicatorState::run(const CallRequest& request) {
     if (call->error) std::rethrow_exception(call->error);
     return;
   }
-  check_request(request, header_.rank, size_);
+  check(request);
   execute(request);
 }
 
+void CommunicatorState::check(const CallRequest& request) {
+  try {
+    check_request(request, header_.rank, size_);
+  } catch (const Error& error) {
+    refuse(request, error);
+  }
+}
+
+void CommunicatorState::refuse(const CallRequest& request, const Error& reason) {
+  if (size_ == 1) throw Error(reason);
+  if (last_started_) last_started_->ended.wait_until(TimePoint::max());
+  CollectiveCall meeting;
+  meeting.collective = Collective::kBarrier;
+  fill_header(request, meeting);
+  header_.count = count_of(request);
+  const std::string beginning = beginning_of_refusal(request, header_.rank);
+  const std::string& text = reason.message();
+  header_.refuse(text.starts_with(beginning) ? text.substr(beginning.size()) : text);
+  try {
+    const Duration timeout = request.options.timeout.value_or(options_.timeout);
+    run_with_header(request, meeting, std::min<Duration>(timeout, kTimeToTell));
+  } catch (const Error&) {  // the others have it, or will have it; this rank knows why
+  }
+  name_size_ = 0;  // it held the reason
+  header_.name.fill('\0');
+  header_.name_hash = 0;
+  throw Error(reason);
+}
+
 std::shared_ptr<PendingCall> CommunicatorState::start(const CallRequest& request) {
-  check_request(request, header_.rank, size_);
+  check(request);
   auto call = std::make_shared<PendingCall>(request);
   MutexLock lock(mutex_);
   if (!thread_) {
@@ -163,9 +212,7 @@ void CommunicatorState::fill_text(const CallRequest& request) {
 void CommunicatorState::fill_header(const CallRequest& request, const CollectiveCall& call) {
   header_.collective = request.collective;
   header_.op = request.op;
-  header_.dtype = request.collective == Collective::kBarrier ? DType::kFloat32
-                  : request.inputs.empty()                   ? request.outputs.front().dtype
-                                                             : request.inputs.front().dtype;
+  header_.dtype = dtype_of(request);
   header_.root = request.root;
   header_.count = count_of(request, call);
   const bool uneven = request.collective != Collective::kAllToAll && !are_even(call.counts);
@@ -229,23 +276,31 @@ void CommunicatorState::meet_before_refusing(const CallRequest& request) {
 
 void CommunicatorState::run_recorded(const CallRequest& request, const CollectiveCall& call) {
   fill_header(request, call);
-  const TimePoint now = coarse_now();
-  recorder_.begin(header_, request.where.file_name(), now);
-  const Duration timeout = request.options.timeout.value_or(options_.timeout);
-  // The coarse clock may be behind by some milliseconds.
-  const TimePoint deadline = deadline_after(now + std::chrono::milliseconds(4), timeout);
   try {
-    engine_->run(call, header_, deadline);
+    run_with_header(request, call, request.options.timeout.value_or(options_.timeout));
   } catch (const Error& error) {
-    recorder_.end(CallState::kFailed);
-    ++header_.sequence;
     if (error.code() != ErrorCode::kDeadlineExceeded) throw;
     throw Error(error.code(),
                 concat(error.message(), "; ", StallWatch::states_of_others(*engine_)));
   }
+  header_.remember_name();
+}
+
+void CommunicatorState::run_with_header(const CallRequest& request, const CollectiveCall& call,
+                                        Duration timeout) {
+  const TimePoint now = coarse_now();
+  recorder_.begin(header_, request.where.file_name(), now);
+  // The coarse clock may be behind by some milliseconds.
+  const TimePoint deadline = deadline_after(now + std::chrono::milliseconds(4), timeout);
+  try {
+    engine_->run(call, header_, deadline);
+  } catch (const Error&) {
+    recorder_.end(CallState::kFailed);
+    ++header_.sequence;
+    throw;
+  }
   recorder_.end(CallState::kDone);
   ++header_.sequence;
-  header_.remember_name();
 }
 
 }  // namespace tutti::internal

@@ -36,6 +36,9 @@ class CommunicatorState {
   /// Checks, runs and records a call; after the started ones.
   void run(const CallRequest& request);
   std::shared_ptr<PendingCall> start(const CallRequest& request);
+  /// Tells the others, who may wait in theirs, that this rank cannot make its next call; after the
+  /// started ones. Throws `reason`.
+  [[noreturn]] void refuse(const CallRequest& request, const Error& reason);
   /// A number for the next group, equal on all ranks.
   std::uint32_t next_group() { return ++num_groups_; }
   /// counts, or even parts of `total` when there are none. The memory is this object's, until the
@@ -46,10 +49,13 @@ class CommunicatorState {
   std::span<const ConstElements> as_inputs(std::span<const Elements> list);
 
  private:
+  void check(const CallRequest& request);
   void execute(const CallRequest& request);
   void meet_before_refusing(const CallRequest& request);
   /// The engine runs `call`; the other ranks compare `request` with theirs.
   void run_recorded(const CallRequest& request, const CollectiveCall& call);
+  /// The same with header_ as it is.
+  void run_with_header(const CallRequest& request, const CollectiveCall& call, Duration timeout);
   void sum_then_update(const CallRequest& request);
   void run_alone(const CallRequest& request);
   void fill_header(const CallRequest& request, const CollectiveCall& call);

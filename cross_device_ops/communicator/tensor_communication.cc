@@ -54,9 +54,12 @@ Tensor broadcast(Communicator& communicator, const Tensor& value, int root, Call
 Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions options,
                   SourceLocation where) {
   if (value.rank() == 0) {
-    fail(ErrorCode::kInvalidArgument, "rank ", communicator.rank(),
-         ": all_gather: scalars cannot be concatenated; expected a rank of 1 or more; try "
-         "expand_dims()");
+    communicator.refuse(Collective::kAllGather,
+                        Error(ErrorCode::kInvalidArgument,
+                              concat("rank ", communicator.rank(),
+                                     ": all_gather: scalars cannot be concatenated; expected a "
+                                     "rank of 1 or more; try expand_dims()")),
+                        options, where);
   }
   const Tensor own = on_host(communicator, value);
   // Everything but the first dimension is equal, and so compared; that is exchanged.
@@ -79,8 +82,12 @@ Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions o
 IndexedSlices all_reduce(Communicator& communicator, ReduceOp op, const IndexedSlices& value,
                          CallOptions options, SourceLocation where) {
   if (op != ReduceOp::kSum && op != ReduceOp::kMean) {
-    fail(ErrorCode::kInvalidArgument, "rank ", communicator.rank(),
-         ": all_reduce: IndexedSlices have SUM and MEAN, got ", op, "; try to_dense() first");
+    communicator.refuse(Collective::kAllReduce,
+                        Error(ErrorCode::kInvalidArgument,
+                              concat("rank ", communicator.rank(),
+                                     ": all_reduce: IndexedSlices have SUM and MEAN, got ", op,
+                                     "; try to_dense() first")),
+                        options, where);
   }
   IndexedSlices all{all_gather(communicator, value.values, options, where),
                     all_gather(communicator, value.indices, options, where), value.dense_shape};

@@ -100,6 +100,26 @@ TEST(CollectiveHeader, AMismatchNamesTheLowerRankFirst) {
   EXPECT_THAT(message, HasSubstr("rank 2 calls"));
 }
 
+TEST(CollectiveHeader, ACallThatIsRefusedTellsWhy) {
+  CollectiveHeader refused = sample();
+  refused.refuse("expected a root from 0 to 2, got 7");
+  const CollectiveHeader got = decode_header(internal::encode(refused));
+  EXPECT_TRUE(got.is_refused());
+  EXPECT_FALSE(sample().is_refused());
+  EXPECT_EQ(got.describe(),
+            "all_reduce(SUM, float32 x 4096) #17 at app/step.cc:41, which it refuses: expected a "
+            "root from 0 to 2, got 7");
+  EXPECT_EQ(got.difference(sample()), Mismatch::kArguments);
+  EXPECT_NE(got.fingerprint(), sample().fingerprint());
+  EXPECT_EQ(got.difference(refused), std::nullopt);  // alike
+  EXPECT_EQ(got.fingerprint(), refused.fingerprint());
+  CollectiveHeader later = refused;
+  ++later.sequence;
+  EXPECT_EQ(later.difference(sample()), Mismatch::kOrder);
+  refused.refuse(std::string(86, 'a') + "b");
+  EXPECT_THAT(refused.describe(), ::testing::EndsWith(": " + std::string(86, 'a')));
+}
+
 TEST(CollectiveHeader, DamagedBytesAreRefused) {
   const auto good = internal::encode(sample());
   EXPECT_THAT(data_loss_of(std::span(good).first(100)), HasSubstr("expected 216 bytes, got 100"));

@@ -106,6 +106,160 @@ TEST(CommunicatorMismatch, WhatAllRanksMayNotAskForIsRefusedAndTheyGoOn) {
   EXPECT_THAT(errors, Each(std::string()));
 }
 
+/// What a rank must not ask for, whatever the others do.
+struct WrongCall {
+  const char* reason;  // as it reaches the others
+  void (*call)(Communicator& own, bool wrong, Floats a, Floats b);
+};
+
+const WrongCall kWrongCalls[] = {
+    {"expected a root from 0 to ",
+     [](Communicator& c, bool wrong, Floats a, Floats) { c.broadcast(a, wrong ? c.size() : 0); }},
+    {"expected a root from 0 to ",
+     [](Communicator& c, bool wrong, Floats a, Floats b) {
+       c.reduce(ReduceOp::kSum, a, b, wrong ? -1 : 0, {.name = "kernel"});
+     }},
+    // The calls are alike but for the memory.
+    {"input and output overlap; expected the same memory where the call can work in place",
+     [](Communicator& c, bool wrong, Floats a, Floats b) {
+       c.all_reduce(ReduceOp::kSum, a.first(6), wrong ? a.subspan(3, 6) : b.first(6));
+     }},
+    {"expected memory for 12 elements, got a null pointer",
+     [](Communicator& c, bool wrong, Floats a, Floats) {
+       Elements elements(a);
+       if (wrong) elements.data = nullptr;
+       c.all_reduce(ReduceOp::kSum, elements);
+     }},
+    {"MEAN needs a floating type, got int32",
+     [](Communicator& c, bool wrong, Floats a, Floats) {
+       std::vector<std::int32_t> integers(12);
+       wrong ? c.all_reduce(ReduceOp::kMean, std::span(integers))
+             : c.all_reduce(ReduceOp::kMean, a);
+     }},
+    {"expected an output of ",
+     [](Communicator& c, bool wrong, Floats a, Floats) {
+       std::vector<float> all(12 * static_cast<std::size_t>(c.size()));
+       const std::vector<std::size_t> counts(static_cast<std::size_t>(c.size()), 12);
+       c.all_gather(a, std::span(all).first(all.size() - (wrong ? 1 : 0)), counts);
+     }},
+    {"expected a buffer, got none",
+     [](Communicator& c, bool wrong, Floats a, Floats) {
+       const std::vector<Elements> one{a};
+       c.all_reduce(ReduceOp::kSum, wrong ? std::span<const Elements>() : std::span(one));
+     }},
+    {"expected an update rule without norms, got none",
+     [](Communicator& c, bool wrong, Floats a, Floats b) {
+       const std::vector<ConstElements> gradients{std::span<const float>(a)};
+       const std::vector<Elements> weights{b};
+       const FusedUpdate update{.rule = nullptr, .weights = weights};
+       if (wrong) return c.all_reduce_and_update(ReduceOp::kSum, gradients, update);
+       c.all_reduce(ReduceOp::kSum, a);
+     }},
+    {"expected a root from 0 to ",
+     [](Communicator& c, bool wrong, Floats a, Floats b) {
+       CollectiveHandle before = c.start_all_reduce(ReduceOp::kSum, a);
+       c.start_broadcast(b, wrong ? 77 : 0).wait();
+       before.wait();
+     }},
+};
+
+constexpr const char* kAlgorithms[] = {"canonical", "auto", "ring", "tree", "halving_doubling"};
+
+TEST(CommunicatorMismatch, REL_G12_ArgumentsThatAreWrongOnOneRankAreAnErrorOnAll) {
+  for (const char* algorithm : kAlgorithms) {
+    for (const WrongCall& wrong : kWrongCalls) {
+      for (const int size : {2, 3, 5}) {
+        const Communicators all = in_process_communicators(size, {.algorithm = algorithm});
+        const TimePoint begin = Clock::system().now();
+        auto errors = errors_of_ranks(size, [&](int rank) {
+          std::vector<float> a(12, 1.0f), b(12);
+          try {
+            wrong.call(of(all, rank), rank == 1, std::span(a), std::span(b));
+          } catch (const Error& error) {
+            EXPECT_EQ(to_string(error.code()), to_string(ErrorCode::kInvalidArgument));
+            throw;
+          }
+        });
+        EXPECT_LT(Clock::system().now() - begin, std::chrono::seconds(30));  // of 120
+        EXPECT_THAT(errors[1], AllOf(HasSubstr("rank 1: "), HasSubstr(wrong.reason))) << algorithm;
+        errors.erase(errors.begin() + 1);
+        const auto is_told =
+            AllOf(HasSubstr("collective mismatch (arguments)"), HasSubstr("rank 1 calls"),
+                  HasSubstr("which it refuses: "), HasSubstr(wrong.reason),
+                  HasSubstr("communicator_mismatch_test.cc:"));
+        EXPECT_THAT(errors, Each(is_told)) << algorithm;
+        // Nothing works afterwards, and says why.
+        const auto later = errors_of_ranks(size, [&](int rank) { of(all, rank).barrier(); });
+        EXPECT_THAT(later, Each(is_told)) << algorithm;
+      }
+    }
+  }
+}
+
+TEST(CommunicatorMismatch, ArgumentsThatAreWrongOnAllRanksAreRefusedAndTheyGoOn) {
+  for (const char* algorithm : kAlgorithms) {
+    for (const WrongCall& wrong : kWrongCalls) {
+      const Communicators all = in_process_communicators(3, {.algorithm = algorithm});
+      const auto errors = errors_of_ranks(3, [&](int rank) {
+        std::vector<float> a(12, 1.0f), b(12);
+        Communicator& own = of(all, rank);
+        for (const char* name : {"first", "second"}) {
+          own.all_reduce(ReduceOp::kMax, std::span(b), {.name = name});
+          EXPECT_THROW(wrong.call(own, true, std::span(a), std::span(b)), Error);
+        }
+        std::vector<float> ones(12, 1.0f);
+        own.all_reduce(ReduceOp::kSum, std::span(ones), {.name = "second"});
+        EXPECT_THAT(ones, Each(3.0f));
+        own.barrier();
+      });
+      EXPECT_THAT(errors, Each(std::string())) << algorithm << ": " << wrong.reason;
+    }
+  }
+}
+
+TEST(CommunicatorMismatch, WhoRefusesDoesNotWaitForRanksThatDoNotCome) {
+  for (const char* algorithm : kAlgorithms) {
+    const Communicators all = in_process_communicators(2, {.algorithm = algorithm});
+    std::vector<float> a(12);
+    const std::chrono::milliseconds timeout(50);
+    const auto errors = errors_of_ranks(
+        1, [&](int) { of(all, 0).broadcast(std::span(a), 7, {.timeout = timeout}); });
+    EXPECT_THAT(errors, Each(HasSubstr("rank 0: broadcast: expected a root from 0 to 1, got 7")));
+    const auto late = errors_of_ranks(1, [&](int) { of(all, 1).broadcast(std::span(a), 0); });
+    EXPECT_THAT(late, Each(HasSubstr("which it refuses: expected a root from 0 to 1, got 7")))
+        << algorithm;
+  }
+}
+
+TEST(CommunicatorMismatch, AGroupThatIsNoneIsAnErrorOnEveryRank) {
+  for (const std::vector<int>& wrong : {std::vector{0, 0}, {0, 2}, {1, 3}, {2, 1}}) {
+    const Communicators all = in_process_communicators(3);
+    auto errors = errors_of_ranks(3, [&](int rank) {
+      of(all, rank).group(rank == 1 ? wrong : std::vector{0, 1, 2});
+    });
+    EXPECT_THAT(errors[1], HasSubstr("rank 1: group: expected "));
+    errors.erase(errors.begin() + 1);
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("collective mismatch (group)"),
+                                   HasSubstr("rank 1 names no group"))));
+    EXPECT_EQ(error_of_ranks(3, [&](int rank) { of(all, rank).barrier(); }), "");
+  }
+}
+
+TEST(CommunicatorMismatch, AReasonOfTheCallersOwnReachesTheOthers) {
+  const Communicators all = in_process_communicators(3);
+  auto errors = errors_of_ranks(3, [&](int rank) {
+    std::vector<float> a(12);
+    if (rank != 1) return of(all, rank).all_reduce(ReduceOp::kSum, std::span(a));
+    of(all, rank).refuse(
+        Collective::kAllReduce,
+        Error(ErrorCode::kDataLoss, concat("no numbers left; ", std::string(200, 'x'))));
+  });
+  EXPECT_THAT(errors[1], HasSubstr("no numbers left; xxx"));
+  errors.erase(errors.begin() + 1);
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("collective mismatch (arguments)"),
+                                 HasSubstr("which it refuses: no numbers left; xxx"))));
+}
+
 TEST(CommunicatorMismatch, OrderIsNamedWhenTheOtherCallIsKnown) {
   const Communicators all = in_process_communicators(2);
   const auto errors = errors_of_ranks(2, [&](int rank) {

@@ -13,6 +13,7 @@ namespace tensor_communication_test {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
 Communicator& of(const Communicators& all, int rank) {
@@ -46,6 +47,24 @@ TEST(TensorCommunication, TensorsAndSlicesOfRanks) {
             expect(mean.indices.to_doubles() == std::vector<double>{4, 4, 4}, "indices");
           }),
       "");
+}
+
+TEST(TensorCommunication, WhatOneRankMayNotAskForReachesTheOthers) {
+  const auto expect_told = [](const std::string& reason, const auto& call) {
+    const Communicators all = in_process_communicators(2);
+    const auto errors = errors_of_ranks(2, [&](int rank) { call(of(all, rank), rank == 1); });
+    EXPECT_THAT(errors, Each(HasSubstr(reason)));
+    EXPECT_THAT(errors[0], HasSubstr("collective mismatch (arguments)"));
+    EXPECT_THAT(errors[1], Not(HasSubstr("mismatch")));
+  };
+  expect_told("scalars cannot be concatenated", [](Communicator& own, bool wrong) {
+    all_gather(own, wrong ? Tensor::zeros(Shape{}) : Tensor::zeros({2}));
+  });
+  expect_told("IndexedSlices have SUM and MEAN, got MAX", [](Communicator& own, bool wrong) {
+    const IndexedSlices slices{Tensor::zeros({1, 2}), Tensor::from<std::int64_t>({1}, {4}),
+                               Shape{9, 2}};
+    all_reduce(own, wrong ? ReduceOp::kMax : ReduceOp::kSum, slices);
+  });
 }
 
 TEST(TensorCommunication, ShapesThatDifferAreAMismatch) {

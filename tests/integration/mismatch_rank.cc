@@ -91,6 +91,29 @@ const Kind kKinds[] = {
        if (odd) options.compression = DType::kFloat16;
        c.all_reduce(ReduceOp::kSum, a, options);
      }},
+    // What no rank may ask for.
+    {"arguments: root",
+     [](Communicator& c, bool odd, Floats a, Floats) { c.broadcast(a, odd ? c.size() : 0); }},
+    {"arguments: memory",
+     [](Communicator& c, bool odd, Floats a, Floats b) {
+       const std::size_t half = a.size() / 2;
+       c.all_reduce(ReduceOp::kSum, a.first(half), odd ? a.subspan(1, half) : b.first(half));
+     }},
+    {"arguments: type",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       std::vector<std::int32_t> integers(a.size());
+       odd ? c.all_reduce(ReduceOp::kMean, std::span(integers)) : c.all_reduce(ReduceOp::kMean, a);
+     }},
+    {"arguments: length",
+     [](Communicator& c, bool odd, Floats a, Floats) {
+       std::vector<float> all(a.size() * static_cast<std::size_t>(c.size()));
+       const std::vector<std::size_t> counts(static_cast<std::size_t>(c.size()), a.size());
+       c.all_gather(a, std::span(all).first(all.size() - (odd ? 1 : 0)), counts);
+     }},
+    {"arguments: group",
+     [](Communicator& c, bool odd, Floats, Floats) {
+       (void)c.group(odd ? std::vector<int>{c.rank(), c.size()} : all_of(c));
+     }},
 };
 
 constexpr const char* kAlgorithms[] = {"canonical", "ring", "tree", "halving_doubling"};
@@ -127,6 +150,32 @@ void play(Communicator& own, const std::string& algorithm, const Kind& kind, std
   report(own, algorithm, kind, count, odd, seconds.count(), message);
 }
 
+/// All ranks ask for what none may ask for, and go on.
+void play_alike(Communicator& own, const std::string& algorithm) {
+  std::vector<float> a(12, 1.0f), b(12);
+  std::string message;
+  const TimePoint begin = Clock::system().now();
+  for (const Kind& kind : kKinds) {
+    if (!std::string_view(kind.name).starts_with("arguments")) continue;
+    try {
+      kind.call(own, true, std::span(a), std::span(b));
+      message += concat(kind.name, ": no error; ");
+    } catch (const Error& error) {
+      const bool is_own = error.message().starts_with(concat("rank ", own.rank(), ": "));
+      if (!is_own) message += concat(kind.name, ": ", error.message(), "; ");
+    }
+  }
+  try {
+    own.all_reduce(ReduceOp::kSum, std::span(a));
+    if (a.front() != static_cast<float>(own.size())) message += concat("the sum is ", a.front());
+  } catch (const Error& error) {
+    message += error.message();
+  }
+  const std::chrono::duration<double> seconds = Clock::system().now() - begin;
+  report(own, algorithm, {.name = "alike", .call = nullptr}, a.size(), -1, seconds.count(),
+         message);
+}
+
 /// Every case on a group of its own, which all ranks enter at once.
 void play_all(const Connect& connect) {
   const auto meeting = make(connect("meeting"), "canonical");
@@ -140,6 +189,9 @@ void play_all(const Connect& connect) {
         meeting->barrier();
       }
     }
+    const auto own = make(connect(concat("alike-", algorithm)), algorithm);
+    play_alike(*own, algorithm);
+    meeting->barrier();
   }
 }
 

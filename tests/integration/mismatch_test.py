@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-# REL_G12: ten kinds of different calls x four algorithms x one transport: every rank gets an error that names both sides.
+# REL_G12: calls that differ, or are wrong on one rank, x four algorithms x one transport: every rank gets an error that names both sides.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: mismatch_test.py PROGRAM TRANSPORT [--ranks N] [--mpirun MPIRUN]
 
 Starts `mismatch_rank`: N processes over shm, tcp or mpi, or one with N threads (in_process). In each case one of the ranks makes another call
 than the others, with few numbers and with many. Every rank must get INVALID_ARGUMENT, "collective mismatch" of this kind, which names the
-rank that differs, another one, and the calls of both; nobody may get a result. The longest time is printed beside the goal (250 ms); judged is
+rank that differs, another one, and the calls of both; nobody may get a result. Of arguments that are wrong on one rank alone ("arguments")
+that rank gets its own error, and the others the reason; where all ranks ask for the same wrong things they go on ("alike"). The longest time is printed beside the goal (250 ms); judged is
 TOO_LONG, for other programs may have the cores.
 """
 import argparse
@@ -23,6 +24,9 @@ SAID = {"operation": (r"broadcast\(", r"all_reduce\(SUM"), "reduce op": (r"all_r
         "count": (r"x (11|119999)\b", r"x (12|120000)\b"), "shape": (r"\[(3|30000), 4\]", r"\[4, (3|30000)\]"), "root": ("root 1", "root 0"),
         "name": ("'dense/bias'", "'dense/kernel'"), "order": ("'bias'", "'kernel'"), "group": (r"names \d;|names \d$", "the group of ranks 0, 1, 2"),
         "compression": ("float16", "all_reduce")}
+# What is wrong with a call of one rank, as all ranks get it.
+WRONG = {"arguments: root": "expected a root from 0 to 2, got 3", "arguments: memory": "input and output overlap",
+         "arguments: type": "MEAN needs a floating type, got int32", "arguments: length": "expected an output of ", "arguments: group": "expected increasing ranks from 0 to 2"}
 GOAL, TOO_LONG = 0.25, 5.0
 
 
@@ -46,9 +50,25 @@ def run_ranks(arguments, folder):
     return [json.loads(line) for text in texts for line in text.splitlines() if line.startswith("{")]
 
 
+def mistake_of_refusal(case):
+    """Who asks for what it may not ask for hears it from itself, the others what it is."""
+    kind, error, odd = case["kind"], case["error"], case["odd"]
+    if WRONG[kind] not in error:
+        return f"it does not say why: '{WRONG[kind]}'"
+    if case["rank"] == odd:
+        return None if error.startswith(f"INVALID_ARGUMENT: rank {odd}: ") and "mismatch" not in error else "not its own error"
+    said = rf"mismatch \(group\): rank {odd} names no group" if kind == "arguments: group" else \
+        rf"mismatch \(arguments\): .*rank {odd} calls .*mismatch_rank.cc:\d+, which it refuses: "
+    return None if re.search(said, error) else f"it does not name rank {odd} and its call"
+
+
 def mistake(case):
     """Nothing, or what is wrong with what a rank got."""
     kind, error, odd = case["kind"], case["error"], case["odd"]
+    if kind == "alike":
+        return "they cannot go on" if error else None
+    if kind in WRONG and error:
+        return mistake_of_refusal(case)
     if not error:
         return "no error: a wrong result, without a word"
     if not error.startswith("INVALID_ARGUMENT") or f"collective mismatch ({kind})" not in error:
@@ -71,14 +91,15 @@ def main():
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cases = run_ranks(arguments, folder)
-    expected = len(KINDS) * len(ALGORITHMS) * 2 * arguments.ranks
+    kinds = KINDS + list(WRONG)
+    expected = (len(kinds) * 2 + 1) * len(ALGORITHMS) * arguments.ranks
     mistakes = [] if len(cases) == expected else [f"{len(cases)} errors or results; expected {expected}"]
     for algorithm in ALGORITHMS:
         own = [case for case in cases if case["algorithm"] == algorithm]
-        missing = [kind for kind in KINDS if kind not in {case["kind"] for case in own}]
+        missing = [kind for kind in kinds + ["alike"] if kind not in {case["kind"] for case in own}]
         mistakes += [f"{algorithm}: no case of {', '.join(missing)}"] if missing else []
         worst = max(own, key=lambda case: case["seconds"])
-        print(f"  {arguments.transport:10} {algorithm:17} {len(own)} errors of {len(KINDS)} kinds, the last after {1000 * worst['seconds']:.1f} ms "
+        print(f"  {arguments.transport:10} {algorithm:17} {len(own)} errors of {len(kinds)} kinds, the last after {1000 * worst['seconds']:.1f} ms "
               f"({worst['kind']}; goal {1000 * GOAL:.0f})")
         mistakes += [f"{algorithm}: {worst['kind']} was seen after {worst['seconds']:.1f} s"] if worst["seconds"] > TOO_LONG else []
     for case in cases:
