@@ -16,6 +16,7 @@ constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// Once or twice a damaged handshake may look like it.
 constexpr int kRefusals = 3;
 constexpr Duration kLongestAttempt = std::chrono::seconds(2);
+constexpr Duration kShortestAttempt = std::chrono::milliseconds(50);
 /// A server on another machine whose port refuses connections for this long is gone.
 constexpr Duration kRefusedLongEnough = std::chrono::milliseconds(150);
 
@@ -185,7 +186,10 @@ bool ControlSession::reconnect() {
     }
     Attempt attempt;
     try {
-      attempt = join_once(deadline_after(begin, limit));
+      // Half of what is left: where the opening was damaged on its way, or its packets vanished,
+      // nothing but the end of the attempt ends it.
+      const Duration left = limit - (now() - begin);
+      attempt = join_once(deadline_after(now(), std::max(left / 2, kShortestAttempt)));
     } catch (const Error& error) {  // a certificate that has gone, for example
       attempt.reason = error.message();
     }

@@ -241,6 +241,26 @@ TEST_P(ControlProcesses, REL_G1c_AConnectionOnWhichPacketsVanishIsOpenedAnew) {
   }
 }
 
+// The opening of the new connection may be damaged, or vanish: it is not all that is tried.
+TEST_P(ControlProcesses, REL_G1c_AMemberWhoseNewConnectionIsSilentTriesAnother) {
+  const testing::HangWatchdog watchdog("silent opening", std::chrono::seconds(90));
+  ProxiedJob job(GetParam());
+  const int before = job.proxy->num_accepted();
+  const TimePoint begin = now();
+  job.proxy->swallow_next();
+  job.proxy->cut_all();
+  while (job.proxy->num_accepted() < before + 2 && seconds_between(begin, now()) < 30) {
+    Clock::system().sleep_for(5ms);
+  }
+  ASSERT_GE(job.proxy->num_accepted(), before + 2);
+  print_time("silent opening", GetParam(), {1e3 * seconds_between(begin, now())});
+  job.workers[1]->tell("fail on purpose");
+  EXPECT_EQ(hear(*job.workers[0], "failed", begin).message, "worker 1: on purpose");
+  for (const Verdict& verdict : job.server->verdicts()) {
+    EXPECT_TRUE(!verdict.is_fatal || verdict.kind == VerdictKind::kFailed) << verdict.message;
+  }
+}
+
 // On one machine, where its process can be seen to run, a silent member has twice the time.
 TEST_P(ControlProcesses, REL_G1c_AMemberWhosePacketsVanishIsNamedOnBothSides) {
   const testing::HangWatchdog watchdog("half-open network", std::chrono::seconds(90));

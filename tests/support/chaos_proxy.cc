@@ -66,7 +66,7 @@ void ChaosProxy::accept_all() {
     Pair& pair = pairs_.emplace_back();
     pair.client = std::move(client);
     pair.server = std::move(server);
-    pair.is_swallowed = swallows_new_;
+    pair.is_swallowed = swallow_next_.exchange(false) || swallows_new_;
     pair.ways.push_back({&pair.client, &pair.server, {}, false});
     pair.ways.push_back({&pair.server, &pair.client, {}, false});
   }

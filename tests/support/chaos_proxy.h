@@ -44,6 +44,8 @@ class ChaosProxy {
   void swallow() { swallow_now_ = true; }
   /// The same, also for connections that come.
   void swallow_for_good() { swallows_new_ = swallow_now_ = true; }
+  /// The same, for the next connection that comes alone.
+  void swallow_next() { swallow_next_ = true; }
   /// Connections that came so far, all told.
   int num_accepted() const { return accepted_; }
 
@@ -80,7 +82,7 @@ class ChaosProxy {
   std::atomic<int> cuts_{0}, half_closes_{0}, flips_{0};
   std::atomic<int> accepted_{0};
   std::atomic<bool> stops_{false}, cut_now_{false}, cut_one_now_{false}, swallow_now_{false};
-  std::atomic<bool> swallows_new_{false};
+  std::atomic<bool> swallows_new_{false}, swallow_next_{false};
   bool cuts_new_ = false;
   std::unique_ptr<Thread> thread_;
 };
