@@ -81,6 +81,14 @@ class ClosureLedger {
   /// coordinator died while they did, still has to.
   std::uint64_t rollback_term() const { return rollback_term_; }
 
+  /// find() has forgotten all below it.
+  std::uint64_t kept_from() const {
+    return closures_.empty() ? next_number_ : closures_.begin()->first;
+  }
+  /// Whether it finished, and roll back would queue it again.
+  bool may_be_redone(const Closure& closure) const {
+    return rules_.keeps_for_rollback && closure.state == State::kFinished && !closure.is_in_cut;
+  }
   /// nullptr: not scheduled yet, or ended and forgotten.
   const Closure* find(std::uint64_t number) const;
   /// Whether this attempt is the one under way: what others report is late, and void.

@@ -49,11 +49,12 @@ void ClosureQueue::go_on(
     const std::function<std::shared_ptr<QueuedWork>(std::uint64_t, const std::string&)>& work_of) {
   MutexLock lock(mutex_);
   ledger_ = std::move(before);
-  for (std::uint64_t n = ledger_.finished_below(); n < ledger_.next_number(); ++n) {
+  for (std::uint64_t n = ledger_.kept_from(); n < ledger_.next_number(); ++n) {
     const ClosureLedger::Closure* closure = ledger_.find(n);
-    if (closure != nullptr && !is_over(closure)) {
-      entries_[n].work = work_of(n, closure->content);
-    }
+    const bool is_done = closure != nullptr && ledger_.may_be_redone(*closure);
+    if (is_over(closure) && !is_done) continue;
+    entries_[n].work = work_of(n, closure->content);
+    entries_[n].is_settled = is_done;
   }
   apply(events::TookOver{ledger_.term() + 1});
   tell();

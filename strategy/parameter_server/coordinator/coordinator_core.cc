@@ -267,8 +267,7 @@ void CoordinatorCore::dispatch(int worker) {
       give_up_if_nobody_comes(worker, absent_since);
     }
   } catch (const std::exception& error) {
-    // Its journal: the queue has stopped, and whoever waits for it has been told.
-    log(LogLevel::kError, concat("coordinator: ", error.what()));
+    cannot_go_on(concat("worker ", worker), error);
   }
 }
 
@@ -327,9 +326,16 @@ void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOut
       queue_.mark_stopped(handout);
     }
   } catch (const std::exception& error) {
-    // Its journal: the queue has stopped, and whoever waits for it has been told.
-    log(LogLevel::kError, concat("coordinator: closure ", handout.number, ": ", error.what()));
+    cannot_go_on(concat("closure ", handout.number), error);
   }
+}
+
+/// Mostly its journal, which has stopped the queue. Whatever it is, nobody else would tell those
+/// who wait.
+void CoordinatorCore::cannot_go_on(const std::string& where, const std::exception& error) {
+  const std::string text = concat("coordinator: ", where, ": ", error.what());
+  log(LogLevel::kError, text);
+  queue_.stop(Error(ErrorCode::kInternal, text));
 }
 
 void CoordinatorCore::require_started(const char* who) const {

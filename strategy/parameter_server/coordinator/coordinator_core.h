@@ -73,6 +73,7 @@ class CoordinatorCore {
   void dispatch(int worker);
   void give_out(int worker, const ClosureQueue::Handout& handout);
   void take_outcome(const ClosureQueue::Handout& handout, TaskOutcome outcome);
+  void cannot_go_on(const std::string& where, const std::exception& error);
   void give_up_if_nobody_comes(int worker, TimePoint& absent_since);
   bool any_lives_but(int worker) const;
   void require_started(const char* who) const;

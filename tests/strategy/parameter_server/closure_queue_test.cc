@@ -343,6 +343,44 @@ TEST(ClosureQueue, AJournalGivesTheNextCoordinatorItsClosures) {
   EXPECT_EQ(ClosureLedger::replay(journal), next.ledger());
 }
 
+/// What one coordinator finished after the cut, the next one has to do again if servers go back.
+TEST(ClosureQueue, REL_G6_WhatFinishedBeforeAnotherCoordinatorIsDoneAgain) {
+  const HangWatchdog watchdog("done again");
+  std::vector<std::byte> journal;
+  ClosureQueueOptions options;
+  options.rules.keeps_for_rollback = true;
+  options.journal = [&](std::span<const std::byte> record) {
+    journal.insert(journal.end(), record.begin(), record.end());
+  };
+  {
+    ClosureQueue first(options);
+    for (const char* content : {"in the cut", "one", "two", "three"}) {
+      first.put(std::make_shared<CountedWork>(content));
+    }
+    EXPECT_TRUE(first.mark_finished(*first.get(0)));
+    first.end_cut(first.begin_cut());
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(first.mark_finished(*first.get(0)));
+  }
+  const ClosureLedger before = ClosureLedger::replay(journal, options.rules);
+  EXPECT_EQ(before.finished_below(), 3U);
+  std::vector<std::shared_ptr<CountedWork>> made;
+  ClosureQueue second(options, before, [&](std::uint64_t, const std::string& content) {
+    return made.emplace_back(std::make_shared<CountedWork>(content));
+  });
+  EXPECT_EQ(second.num_queued(), 1U);
+  (void)second.roll_back();
+  EXPECT_EQ(second.num_queued(), 3U);
+  for (const char* content : {"one", "two", "three"}) {
+    const auto handout = second.get(0, soon());
+    ASSERT_TRUE(handout.has_value()) << content;
+    EXPECT_EQ(handout->work->content(), content);
+    EXPECT_TRUE(second.mark_finished(*handout));
+  }
+  second.wait(soon());
+  EXPECT_EQ(made.size(), 3U);
+  for (const auto& work : made) EXPECT_EQ(work->num_ended, 0);
+}
+
 TEST(ClosureQueue, AJournalThatCannotBeWrittenStopsIt) {
   int left = 3;
   ClosureQueueOptions options;

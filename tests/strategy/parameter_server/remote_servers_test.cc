@@ -366,6 +366,28 @@ TEST(RemoteServers, REL_G5_WhereTheCopyIsLostAllGoBack) {
   EXPECT_THAT(warnings.lines, Contains(HasSubstr("all servers go back to cut ")));
 }
 
+/// What the coordinator before had finished was kept by servers that are lost now.
+TEST(RemoteServers, REL_G6_ANewCoordinatorDoesAgainWhatTheOneBeforeFinished) {
+  const HangWatchdog watchdog("again after another", 120s);
+  const OwnFolder folder("again");
+  const KeptWarnings warnings;
+  ServerProcesses processes(3, Durability::kReplicated);
+  DurableJob job(processes);
+  {
+    ClusterCoordinator first = job.begin(folder.path(), 10000);
+    for (int i = 0; i < 50; ++i) (void)DurableJob::schedule(first);
+    first.join();
+  }
+  ClusterCoordinator second = job.begin(folder.path(), 10000);
+  EXPECT_EQ(job.num_rolled_back, 0);
+  for (const int server : {1, 2}) processes.kill(server);
+  for (const int server : {1, 2}) processes.start(server);
+  while (job.num_rolled_back == 0) Clock::system().sleep_for(1ms);
+  (void)DurableJob::schedule(second);
+  second.join();
+  job.expect_counted(51);
+}
+
 TEST(RemoteServers, WhatCannotBeKeptIsRefused) {
   using internal::check_durability;
   expect_error(ErrorCode::kInvalidArgument, {"replicated", "ps 0 is alone", "logged"},
