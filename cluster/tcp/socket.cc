@@ -113,8 +113,8 @@ std::optional<Endpoint> parse_endpoint(const std::string& text) {
   const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, endpoint.port);
   const bool is_port =
       error == std::errc() && rest == end && endpoint.port > 0 && endpoint.port < 65536;
-  const bool is_host =
-      !endpoint.host.empty() && endpoint.host.find_first_of("[]") == std::string::npos;
+  const bool is_host = !endpoint.host.empty() && !endpoint.is_local() &&  // a name that is none
+                       endpoint.host.find_first_of("[]") == std::string::npos;
   if (!is_port || !is_host) return std::nullopt;
   return endpoint;
 }

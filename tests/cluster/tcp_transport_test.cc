@@ -67,8 +67,8 @@ TEST(TcpFrame, AnnouncementsAreTextThatIsChecked) {
   const auto parsed = internal::parse_announcement(internal::to_text(mine));
   ASSERT_TRUE(parsed);
   EXPECT_EQ(internal::to_text(*parsed), internal::to_text(mine));
-  for (const char* text :
-       {"", "1", "1 m", "x m a:1", "1 m a", "1 m a:0", "1 m a:70000", "1 m :5", "1 m a:5x"}) {
+  for (const char* text : {"", "1", "1 m", "x m a:1", "1 m a", "1 m a:0", "1 m a:70000", "1 m :5",
+                           "1 m a:5x", "1 m a:5 @xyz:6", "1 m @xyz:6"}) {
     EXPECT_FALSE(internal::parse_announcement(text)) << text;
   }
 }
