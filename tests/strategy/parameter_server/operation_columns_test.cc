@@ -150,12 +150,11 @@ std::string bytes(int field, std::string_view text) {
   return varint(field << 3 | 2) + varint(text.size()) + std::string(text);
 }
 std::string shards(std::size_t count) { return bytes(1, std::string(8 * count, 'i')); }
-/// Types and ranks of as many tensors of uint8: scalars, or with these dimensions of rank 1.
-std::string heads(int field, std::size_t num_types, std::size_t num_ranks,
-                  const std::string& dims = "") {
-  return bytes(field, bytes(1, std::string(num_types, '\4')) +
-                          bytes(2, std::string(num_ranks, dims.empty() ? '\0' : '\1')) +
-                          (dims.empty() ? "" : bytes(3, dims)));
+/// Types and ranks of so many tensors of uint8: scalars, or with these dimensions of rank 1.
+std::string heads(int field, std::size_t count, const std::string& dims = "") {
+  std::string kinds;
+  for (std::size_t i = 0; i < count; ++i) kinds += std::string{'\4', dims.empty() ? '\0' : '\1'};
+  return bytes(field, bytes(1, kinds) + (dims.empty() ? "" : bytes(2, dims)));
 }
 Packet packet_of(char first, const std::string& message, std::size_t payload = 128) {
   Packet packet;
@@ -186,15 +185,15 @@ TEST(OperationColumns, ColumnsThatDoNotFitAreRefused) {
   expect_refused(batch_packet(reads(shards(2) + bytes(2, three)), 0), "expected 2 versions");
   expect_refused(batch_packet(reads(shards(2)), 0), "got 0");
 
-  const std::string good_assigns = assigns(shards(2) + number(2, 1) + heads(3, 2, 2));
+  const std::string good_assigns = assigns(shards(2) + number(2, 1) + heads(3, 2));
   const OperationBatch assigned = decode_batch(batch_packet(good_assigns));
   EXPECT_EQ(std::get<AssignShard>(assigned.operations.at(1)).op, AssignOp::kAdd);
-  expect_refused(batch_packet(assigns(shards(2) + number(2, 3) + heads(3, 2, 2))), "3 names");
-  expect_refused(batch_packet(assigns(shards(2) + heads(3, 1, 2))), "expected 2 types");
-  expect_refused(batch_packet(assigns(shards(2) + heads(3, 2, 3))), "expected 2 ranks");
-  expect_refused(batch_packet(assigns(shards(2) + heads(3, 2, 2, "\1"))), "2 dimensions");
-  expect_refused(batch_packet(assigns(shards(2) + heads(3, 2, 2, "\1\1\1"))), "2 dimensions");
-  expect_refused(batch_packet(assigns(shards(2))), "expected 2 types");
+  expect_refused(batch_packet(assigns(shards(2) + number(2, 3) + heads(3, 2))), "3 names");
+  expect_refused(batch_packet(assigns(shards(2) + heads(3, 1))), "expected 4 types");
+  expect_refused(batch_packet(assigns(shards(2) + heads(3, 3))), "expected 4 types");
+  expect_refused(batch_packet(assigns(shards(2) + heads(3, 2, "\1"))), "2 dimensions");
+  expect_refused(batch_packet(assigns(shards(2) + heads(3, 2, "\1\1\1"))), "2 dimensions");
+  expect_refused(batch_packet(assigns(shards(2))), "expected 4 types");
   expect_refused(batch_packet(good_assigns, 64), "0 are left");
   expect_refused(batch_packet(good_assigns, 192), "64 bytes more");
 
@@ -202,7 +201,7 @@ TEST(OperationColumns, ColumnsThatDoNotFitAreRefused) {
                           const std::string& rule) {
     return batch_packet(updates(shards(2) + number(2, num_slots) +
                                 bytes(3, std::string(8 * slots, 's')) + bytes(4, rule) +
-                                heads(6, 2, 2) + bytes(8, versions)));
+                                heads(6, 2) + bytes(8, versions)));
   };
   EXPECT_EQ(decode_batch(update(3, 6, two, "r")).operations.size(), 2u);
   expect_refused(update(3, 7, two, "r"), "expected 6 slots");
@@ -228,8 +227,8 @@ TEST(OperationColumns, AnswersThatDoNotFitAreRefused) {
   const auto answers = [](const std::string& flags, std::size_t values, std::size_t versions,
                           std::size_t steps) {
     return packet_of('\x22',
-                     bytes(1, flags) + heads(2, values, values) +
-                         bytes(3, std::string(versions, '\1')) + bytes(4, std::string(steps, '\2')),
+                     bytes(1, flags) + heads(2, values) + bytes(3, std::string(versions, '\1')) +
+                         bytes(4, std::string(steps, '\2')),
                      64 * values);
   };
   const auto refused = [&](const Packet& packet, const std::string& part) {
@@ -241,7 +240,7 @@ TEST(OperationColumns, AnswersThatDoNotFitAreRefused) {
   EXPECT_TRUE(!good[0].was_applied_before && good[1].was_applied_before);
   EXPECT_EQ(good[2].num_steps, 2u);
   refused(answers("\1\4\3", 2, 3, 3), "no kind");
-  refused(answers("\1\2\3", 1, 3, 3), "expected 2 types");
+  refused(answers("\1\2\3", 1, 3, 3), "expected 4 types");
   refused(answers("\1\2\3", 2, 2, 3), "expected 3 versions");
   refused(answers("\1\2\3", 2, 3, 4), "expected 3 numbers of steps");
   const std::size_t many = internal::kMostOperations + 1;

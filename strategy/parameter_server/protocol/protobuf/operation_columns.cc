@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -72,24 +73,18 @@ std::size_t run_of(std::span<const Operation> operations) {
 class HeadWriter {
  public:
   HeadWriter(std::size_t count, PayloadWriter& payload, ps::TensorHeads& out)
-      : payload_(payload), dims_(*out.mutable_dims()), out_(out) {
-    dtypes_.reserve(count), ranks_.reserve(count);
+      : payload_(payload), dims_(*out.mutable_dims()), kinds_(*out.mutable_kinds()) {
     dims_.Reserve(static_cast<int>(count));
+    kinds_.reserve(2 * count);
   }
-  ~HeadWriter() {
-    out_.set_dtypes(std::move(dtypes_));
-    out_.set_ranks(std::move(ranks_));
-  }
-  HeadWriter(const HeadWriter&) = delete;
-  HeadWriter& operator=(const HeadWriter&) = delete;
 
   void put(const Tensor& tensor) {
     if (!tensor.defined()) {
       fail(ErrorCode::kInvalidArgument, "a batch of operations: a tensor is undefined");
     }
     const Shape& shape = tensor.shape();
-    dtypes_.push_back(static_cast<char>(tensor.dtype()));
-    ranks_.push_back(static_cast<char>(shape.rank()));
+    kinds_.push_back(static_cast<char>(tensor.dtype()));
+    kinds_.push_back(static_cast<char>(shape.rank()));
     for (const std::int64_t dim : shape) dims_.Add(dim);
     payload_.put(tensor);
   }
@@ -97,34 +92,30 @@ class HeadWriter {
  private:
   PayloadWriter& payload_;
   google::protobuf::RepeatedField<std::int64_t>& dims_;
-  ps::TensorHeads& out_;
-  std::string dtypes_, ranks_;
+  std::string& kinds_;
 };
 
 /// Reads such a column, one tensor after the other.
 class HeadReader {
  public:
   HeadReader(const ps::TensorHeads& in, std::size_t count, PayloadReader& payload)
-      : dtypes_(in.dtypes()),
-        ranks_(in.ranks()),
-        dims_(in.dims().data(), length(in.dims())),
-        payload_(payload) {
-    check_length(dtypes_.size(), count, "types");
-    check_length(ranks_.size(), count, "ranks");
+      : kinds_(in.kinds()), dims_(in.dims().data(), length(in.dims())), payload_(payload) {
+    check_length(kinds_.size(), 2 * count, "types and ranks");
     std::size_t num_dims = 0;
-    for (const char rank : ranks_) num_dims += static_cast<unsigned char>(rank);
+    for (std::size_t i = 0; i < count; ++i) num_dims += byte_at(2 * i + 1);
     check_length(dims_.size(), num_dims, "dimensions");
   }
   Tensor take() {
-    const std::size_t rank = static_cast<unsigned char>(ranks_[next_]);
+    const std::size_t dtype = byte_at(next_), rank = byte_at(next_ + 1);
     const auto dims = dims_.first(rank);
     dims_ = dims_.subspan(rank);
-    return payload_.take(static_cast<unsigned char>(dtypes_[next_++]), dims);
+    next_ += 2;
+    return payload_.take(dtype, dims);
   }
 
  private:
-  const std::string& dtypes_;
-  const std::string& ranks_;
+  std::size_t byte_at(std::size_t place) const { return static_cast<unsigned char>(kinds_[place]); }
+  const std::string& kinds_;
   std::span<const std::int64_t> dims_;
   PayloadReader& payload_;
   std::size_t next_ = 0;
@@ -245,18 +236,22 @@ void get_run(const ps::UpdateShards& in, PayloadReader& payload, std::vector<Ope
 
 void put_answers(std::span<const OperationAnswer> answers, PayloadWriter& payload,
                  ps::Answers& out) {
-  std::string flags;
+  const auto num_values =
+      std::ranges::count_if(answers, [](const auto& answer) { return answer.value.has_value(); });
+  std::optional<HeadWriter> values;  // most answers to changes have none
+  if (num_values > 0) {
+    values.emplace(static_cast<std::size_t>(num_values), payload, *out.mutable_values());
+  }
+  std::string& flags = *out.mutable_flags();
   flags.reserve(answers.size());
   out.mutable_versions()->Reserve(static_cast<int>(answers.size()));
   out.mutable_num_steps()->Reserve(static_cast<int>(answers.size()));
-  HeadWriter values(answers.size(), payload, *out.mutable_values());
   for (const OperationAnswer& answer : answers) {
     flags.push_back(static_cast<char>((answer.value ? kHasValue : 0) |
                                       (answer.was_applied_before ? kWasAppliedBefore : 0)));
     out.add_versions(answer.version), out.add_num_steps(answer.num_steps);
-    if (answer.value) values.put(*answer.value);
+    if (answer.value) values->put(*answer.value);
   }
-  out.set_flags(std::move(flags));
 }
 
 std::vector<OperationAnswer> get_answers(const ps::Answers& in, PayloadReader& payload) {
