@@ -1,5 +1,8 @@
 // The floor: a gRPC stream of raw messages whose bytes are slices of memory that is there.
 // SPDX-License-Identifier: Apache-2.0
+//
+// Each exchange is one message of one slice, however long, without checksums; the server looks at
+// none of it, and answers long ones with a byte. A stricter measure than any real service can be.
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>

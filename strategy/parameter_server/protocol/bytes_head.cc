@@ -25,6 +25,7 @@ class Writer {
   void put(std::uint32_t value) { out_.number(value); }
   void put(double value) { out_.number(std::bit_cast<std::uint64_t>(value)); }
   void put(const std::string& text) { out_.text(text); }
+  void put(const SharedText& text) { out_.text(text.text()); }
   void put(DType dtype) { u8(static_cast<std::uint8_t>(dtype)); }
   void put(const Shape& shape) {
     u8(static_cast<std::uint64_t>(shape.rank()));
@@ -118,6 +119,13 @@ class Reader {
   void get(int& value) { value = static_cast<int>(in_.number<std::uint32_t>()), check(); }
   void get(double& value) { value = std::bit_cast<double>(in_.number<std::uint64_t>()), check(); }
   void get(std::string& text, std::size_t longest) { text = in_.text(longest), check(); }
+  /// Most batches have one rule.
+  void get_rule(SharedText& rule) {
+    std::string text;
+    get(text, kLongestRule);
+    if (text != rule_.text()) rule_ = std::move(text);
+    rule = rule_;
+  }
   template <class Enum>
   void get_enum(Enum& value, Enum last) {
     value = static_cast<Enum>(u8(static_cast<std::uint64_t>(last)));
@@ -167,7 +175,7 @@ class Reader {
     get(o.shard);
     o.slots.resize(u8(kMostSlots));
     for (ShardId& slot : o.slots) get(slot);
-    get(o.rule, kLongestRule), get(o.scalars), get(o.rows), get(o.gradient), get(o.sync);
+    get_rule(o.rule), get(o.scalars), get(o.rows), get(o.gradient), get(o.sync);
     get(o.computed_at_version);
   }
   void get(RestoreShard& o) { get(o.shard), get(o.value); }
@@ -195,6 +203,7 @@ class Reader {
 
   ByteReader in_;
   PayloadReader& payload_;
+  SharedText rule_;
   std::int64_t dims_[Shape::kMaxRank] = {};
 };
 

@@ -29,6 +29,11 @@ std::string ShardSpec::to_string() const {
   return concat("'", variable, "' (shard ", shard, " of ", num_shards, ")");
 }
 
+const std::string& SharedText::text() const {
+  static const std::string nothing;
+  return text_ ? *text_ : nothing;
+}
+
 bool changes_values(const Operation& operation) {
   return std::holds_alternative<AssignShard>(operation) ||
          std::holds_alternative<ScatterShard>(operation) ||

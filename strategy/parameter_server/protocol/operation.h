@@ -3,9 +3,12 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -79,6 +82,24 @@ struct SyncSpec {
   double divisor = 1.0;
 };
 
+/// A text that many operations share: copies name the same memory. A value.
+class SharedText {
+ public:
+  SharedText() = default;
+  SharedText(std::string text) : text_(std::make_shared<const std::string>(std::move(text))) {}
+  SharedText(const char* text) : SharedText(std::string(text)) {}
+  const std::string& text() const;
+  operator const std::string&() const { return text(); }
+  std::size_t size() const { return text().size(); }
+  friend bool operator==(const SharedText& a, const SharedText& b) {
+    return a.text_ == b.text_ || a.text() == b.text();
+  }
+  friend bool operator==(const SharedText& a, const char* b) { return a.text() == b; }
+
+ private:
+  std::shared_ptr<const std::string> text_;  // null: ""
+};
+
 /// Applies the rule to the shard and its slots, which are shards of the same rows on this server,
 /// in the order of UpdateRule::slots(). `rule`: describe_update_rule(). Gradient: dense values of
 /// the shard's shape, or rows (int64 [n], of the shard, in any order, repeated ones added in
@@ -90,7 +111,7 @@ inline constexpr const char* kAddOnce = "add once";
 struct UpdateShard {
   ShardId shard = 0;
   std::vector<ShardId> slots = {};
-  std::string rule = {};
+  SharedText rule = {};
   UpdateScalars scalars = {};
   std::optional<Tensor> rows = {};
   Tensor gradient = {};

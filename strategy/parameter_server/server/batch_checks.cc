@@ -214,7 +214,7 @@ class Checker {
   }
   /// Most batches have one rule.
   std::shared_ptr<const UpdateRule> rule_of(const UpdateShard& update) {
-    if (!rule_ || update.rule != description_) {
+    if (!rule_ || !(update.rule == description_)) {
       rule_ = lookups_.find_rule(update.rule);
       description_ = update.rule;
       num_slots_ = rule_->slots().size();
@@ -246,7 +246,7 @@ class Checker {
   std::uint64_t num_left_out_;
   const BatchLookups& lookups_;
   std::shared_ptr<const UpdateRule> rule_;  // of the last update, with what is asked of it
-  std::string description_;
+  SharedText description_;
   std::size_t num_slots_ = 0;
   CheckedBatch batch_;
   std::map<ShardId, std::shared_ptr<StoredShard>> created_;

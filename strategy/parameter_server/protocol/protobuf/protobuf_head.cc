@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <google/protobuf/arena.h>
 
+#include <algorithm>
 #include <limits>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "batch.pb.h"
 #include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/protocol/head_codec.h"
+#include "tutti/strategy/parameter_server/protocol/protobuf/operation_columns.h"
 
 namespace tutti::internal {
 namespace {
@@ -96,21 +99,13 @@ class Writer {
   }
   void put(ps::Operation* out, const UpdateShard& o) {
     ps::UpdateShard* update = out->mutable_update();
-    update->set_shard(o.shard), update->set_rule(o.rule);
+    update->set_shard(o.shard), update->set_rule(o.rule.text());
     for (const ShardId slot : o.slots) update->add_slots(slot);
-    ps::Scalars* scalars = update->mutable_scalars();
-    scalars->set_learning_rate(o.scalars.learning_rate);
-    scalars->set_iteration(o.scalars.iteration);
-    scalars->set_gradient_scale(o.scalars.gradient_scale);
-    scalars->set_weight_decay(o.scalars.weight_decay);
+    put_scalars(o.scalars, *update->mutable_scalars());
     if (o.rows) put(update->mutable_rows(), *o.rows);
     put(update->mutable_gradient(), o.gradient);
-    if (o.sync) put(update->mutable_sync(), *o.sync);
+    if (o.sync) put_sync(*o.sync, *update->mutable_sync());
     update->set_computed_at_version(o.computed_at_version);
-  }
-  void put(ps::Sync* out, const SyncSpec& sync) {
-    out->set_step(sync.step), out->set_rank(sync.rank), out->set_num_ranks(sync.num_ranks);
-    out->set_num_to_aggregate(sync.num_to_aggregate), out->set_divisor(sync.divisor);
   }
   void put(ps::Operation* out, const RestoreShard& o) {
     ps::RestoreShard* restore = out->mutable_restore();
@@ -181,17 +176,10 @@ class Reader {
     update.shard = in.shard();
     update.slots.assign(in.slots().begin(), in.slots().end());
     update.rule = checked_text(in.rule(), kLongestRule);
-    update.scalars.learning_rate = in.scalars().learning_rate();
-    update.scalars.iteration = in.scalars().iteration();
-    update.scalars.gradient_scale = in.scalars().gradient_scale();
-    update.scalars.weight_decay = in.scalars().weight_decay();
+    update.scalars = get_scalars(in.scalars());
     if (in.has_rows()) update.rows = get(in.rows());
     update.gradient = get(in.gradient());
-    if (in.has_sync()) {
-      const ps::Sync& sync = in.sync();
-      update.sync = SyncSpec{sync.step(), sync.rank(), sync.num_ranks(), sync.num_to_aggregate(),
-                             sync.divisor()};
-    }
+    if (in.has_sync()) update.sync = get_sync(in.sync());
     update.computed_at_version = in.computed_at_version();
     return update;
   }
@@ -201,26 +189,41 @@ class Reader {
                      in.staleness()};
   }
 
-  Operation get(const ps::Operation& in) {
+  void get(const ps::Operation& in, std::vector<Operation>& out) {
     switch (in.kind_case()) {
       case ps::Operation::kCreate:
-        return get(in.create());
+        out.push_back(get(in.create()));
+        return;
       case ps::Operation::kRead:
-        return get(in.read());
+        out.push_back(get(in.read()));
+        return;
       case ps::Operation::kReadRows:
-        return get(in.read_rows());
+        out.push_back(get(in.read_rows()));
+        return;
       case ps::Operation::kAssign:
-        return get(in.assign());
+        out.push_back(get(in.assign()));
+        return;
       case ps::Operation::kScatter:
-        return get(in.scatter());
+        out.push_back(get(in.scatter()));
+        return;
       case ps::Operation::kUpdate:
-        return get(in.update());
+        out.push_back(get(in.update()));
+        return;
       case ps::Operation::kRestore:
-        return get(in.restore());
+        out.push_back(get(in.restore()));
+        return;
       case ps::Operation::kReadStatistics:
-        return ReadStatistics{};
+        out.push_back(ReadStatistics{});
+        return;
       case ps::Operation::kTellClock:
-        return get(in.tell_clock());
+        out.push_back(get(in.tell_clock()));
+        return;
+      case ps::Operation::kReads:
+        return get_run(in.reads(), out);
+      case ps::Operation::kAssigns:
+        return get_run(in.assigns(), payload_, out);
+      case ps::Operation::kUpdates:
+        return get_run(in.updates(), payload_, out);
       case ps::Operation::KIND_NOT_SET:
         break;
     }
@@ -264,9 +267,21 @@ void parse(std::span<const std::byte> head, Message& message) {
   refuse(head.size(), " bytes that are no message of batch.proto");
 }
 
-void check_count(int count) {
-  if (static_cast<std::size_t>(count) <= kMostOperations) return;
+void check_count(std::size_t count) {
+  if (count <= kMostOperations) return;
   refuse("at most ", kMostOperations, " operations were expected, got ", count);
+}
+
+/// Those in columns, too; of what may be refused later at most kMostOperations.
+std::size_t num_operations(const ps::Batch& in) {
+  int count = 0;
+  for (const ps::Operation& each : in.operations()) {
+    const int run =
+        each.reads().shards_size() + each.assigns().shards_size() + each.updates().shards_size();
+    count += std::min(std::max(run, 1), static_cast<int>(kMostOperations));
+    if (count > static_cast<int>(kMostOperations)) return kMostOperations;
+  }
+  return static_cast<std::size_t>(count);
 }
 
 }  // namespace
@@ -283,8 +298,15 @@ std::vector<std::byte> write_protobuf_head(const OperationBatch& batch, PayloadW
   out.set_first_ordinal(batch.first_ordinal);
   out.set_finished_below(batch.finished_below);
   Writer writer(payload);
-  for (const Operation& operation : batch.operations) {
-    std::visit([&](const auto& each) { writer.put(out.add_operations(), each); }, operation);
+  for (std::span<const Operation> left = batch.operations; !left.empty();) {
+    const std::size_t run = length_of_run(left);
+    ps::Operation* const next = out.add_operations();
+    if (run > 0) {
+      put_run(left.first(run), payload, *next);
+    } else {
+      std::visit([&](const auto& each) { writer.put(next, each); }, left.front());
+    }
+    left = left.subspan(std::max<std::size_t>(run, 1));
   }
   return bytes_of(out);
 }
@@ -293,7 +315,7 @@ OperationBatch read_protobuf_batch(std::span<const std::byte> head, PayloadReade
   InArena<ps::Batch> message;
   ps::Batch& in = *message;
   parse(head, in);
-  check_count(in.operations_size());
+  check_count(static_cast<std::size_t>(in.operations_size()));
   OperationBatch batch;
   batch.term = in.term();
   batch.stream.kind = checked_enum(in.stream_kind(), UpdateStream::Kind::kClosure);
@@ -303,9 +325,10 @@ OperationBatch read_protobuf_batch(std::span<const std::byte> head, PayloadReade
   batch.first_ordinal = in.first_ordinal();
   batch.finished_below = in.finished_below();
   Reader reader(payload);
-  batch.operations.reserve(static_cast<std::size_t>(in.operations_size()));
+  batch.operations.reserve(num_operations(in));
   for (const ps::Operation& operation : in.operations()) {
-    batch.operations.push_back(reader.get(operation));
+    reader.get(operation, batch.operations);
+    check_count(batch.operations.size());
   }
   return batch;
 }
@@ -314,14 +337,7 @@ std::vector<std::byte> write_protobuf_head(const std::vector<OperationAnswer>& a
                                            PayloadWriter& payload) {
   InArena<ps::Answers> message;
   ps::Answers& out = *message;
-  Writer writer(payload);
-  for (const OperationAnswer& answer : answers) {
-    ps::Answer* each = out.add_answers();
-    if (answer.value) writer.put(each->mutable_value(), *answer.value);
-    each->set_version(answer.version);
-    each->set_num_steps(answer.num_steps);
-    each->set_was_applied_before(answer.was_applied_before);
-  }
+  put_answers(answers, payload, out);
   return bytes_of(out);
 }
 
@@ -330,18 +346,7 @@ std::vector<OperationAnswer> read_protobuf_answers(std::span<const std::byte> he
   InArena<ps::Answers> message;
   ps::Answers& in = *message;
   parse(head, in);
-  check_count(in.answers_size());
-  Reader reader(payload);
-  std::vector<OperationAnswer> answers;
-  answers.reserve(static_cast<std::size_t>(in.answers_size()));
-  for (const ps::Answer& each : in.answers()) {
-    OperationAnswer& answer = answers.emplace_back();
-    if (each.has_value()) answer.value = reader.get(each.value());
-    answer.version = each.version();
-    answer.num_steps = each.num_steps();
-    answer.was_applied_before = each.was_applied_before();
-  }
-  return answers;
+  return get_answers(in, payload);
 }
 
 }  // namespace tutti::internal
