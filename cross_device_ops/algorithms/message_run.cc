@@ -72,6 +72,14 @@ void MessageRun::execute(const Step& step) {
   memory_.apply(plan_.schedule, step);
 }
 
+/// Who sends before it has compared headers must not be taken for one that makes another call: not
+/// every call has closing rounds, which would tell. Headers go to everybody.
+Purpose MessageRun::purpose(bool with_header) const {
+  if (with_header) return Purpose::kData;
+  return static_cast<Purpose>(static_cast<std::uint16_t>(Purpose::kDataOf) +
+                              static_cast<std::uint16_t>(header_.collective));
+}
+
 void MessageRun::send(const Step& step) {
   forget_ended_sends();
   const bool with_header = header_is_due_ && step.peer == link_.right();
@@ -79,8 +87,8 @@ void MessageRun::send(const Step& step) {
   const std::span<const std::byte> head =
       with_header ? std::span<const std::byte>(own_header_) : std::span<const std::byte>();
   const ByteRange bytes = memory_.bytes_of(step.range);
-  sent_.push_back(
-      {step.peer, bytes, link_.send(step.peer, Purpose::kData, head, {bytes.begin, bytes.end})});
+  sent_.push_back({step.peer, bytes,
+                   link_.send(step.peer, purpose(with_header), head, {bytes.begin, bytes.end})});
 }
 
 void MessageRun::receive(const Step& step) {
@@ -156,7 +164,7 @@ void MessageRun::post(std::size_t index) {
   if (with_header) left_is_due_ = false;
   const std::span<std::byte> head =
       with_header ? std::span<std::byte>(left_header_) : std::span<std::byte>();
-  received.work = link_.recv(step.peer, Purpose::kData, head, {into, num_bytes});
+  received.work = link_.recv(step.peer, purpose(with_header), head, {into, num_bytes});
   received.brings_header = with_header;
   received_.push_back(std::move(received));
 }

@@ -49,6 +49,7 @@ class MessageRun {
 
   void greet();
   void execute(const Step& step);
+  Purpose purpose(bool with_header) const;
   void send(const Step& step);
   void receive(const Step& step);
   void wait_for_message(Received& received);

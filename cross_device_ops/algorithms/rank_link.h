@@ -19,6 +19,7 @@ enum class Purpose : std::uint16_t {
   kNothing = 3,
   kWindow = 4,
   kIntroduction = 5,
+  kDataOf = 16,  // + Collective: data that no header stands before
 };
 
 /// Some ranks of a transport as a group: numbers from 0. A value.

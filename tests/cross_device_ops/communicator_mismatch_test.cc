@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tutti/cross_device_ops/communicator.h"
 
@@ -259,6 +260,66 @@ TEST(CommunicatorMismatch, AReasonOfTheCallersOwnReachesTheOthers) {
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("collective mismatch (arguments)"),
                                  HasSubstr("which it refuses: no numbers left; xxx"))));
 }
+
+/// What one rank calls while all others call something else; parts of 4 floats of each.
+struct Plain {
+  const char* name;
+  void (*call)(Communicator& own, Floats a, Floats b);
+  bool is_of_last = false;  // of two ranks that is 1
+};
+const Plain kPlain[] = {
+    {"all_reduce", [](Communicator& c, Floats a,
+                      Floats b) { c.all_reduce(ReduceOp::kSum, a.first(4), b.first(4)); }},
+    {"reduce to 0", [](Communicator& c, Floats a,
+                       Floats b) { c.reduce(ReduceOp::kSum, a.first(4), b.first(4), 0); }},
+    {"reduce to 1", [](Communicator& c, Floats a,
+                       Floats b) { c.reduce(ReduceOp::kSum, a.first(4), b.first(4), 1); }},
+    {"broadcast of 0", [](Communicator& c, Floats a, Floats) { c.broadcast(a.first(4), 0); }},
+    {"broadcast of 1", [](Communicator& c, Floats a, Floats) { c.broadcast(a.first(4), 1); }},
+    {"broadcast of the last",
+     [](Communicator& c, Floats a, Floats) { c.broadcast(a.first(4), c.size() - 1); }, true},
+    {"all_gather", [](Communicator& c, Floats a, Floats b) { c.all_gather(a.first(4), b); }},
+    {"reduce_scatter",
+     [](Communicator& c, Floats a, Floats b) { c.reduce_scatter(ReduceOp::kSum, a, b.first(4)); }},
+    {"all_to_all", [](Communicator& c, Floats a, Floats b) { c.all_to_all(a, b); }},
+    {"barrier", [](Communicator& c, Floats, Floats) { c.barrier(); }},
+};
+
+/// Messages of both have the same lengths, so nothing but the headers can tell; a rank that gets a
+/// result of the other call is worse than one that waits. `who`: a bit for each rank that makes
+/// `one`.
+void expect_no_result(const char* algorithm, int size, unsigned who, const Plain& one,
+                      const Plain& other) {
+  const Communicators all = in_process_communicators(size, {.algorithm = algorithm});
+  const auto errors = errors_of_ranks(size, [&](int rank) {
+    std::vector<float> a(4 * static_cast<std::size_t>(size), 1.0f), b(a.size());
+    const bool makes_one = (who >> rank & 1) != 0;
+    (makes_one ? one : other).call(of(all, rank), std::span(a), std::span(b));
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("collective mismatch (")))
+      << algorithm << ", " << size << " ranks: " << one.name << " on the ranks of " << who << ", "
+      << other.name << " on the others";
+}
+
+class MixedCalls : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(MixedCalls, REL_G12_GiveNobodyAResult) {
+  const testing::HangWatchdog watchdog("mixed calls", std::chrono::seconds(300));
+  for (const int size : {2, 3, 4, 5}) {
+    for (unsigned who = 1; who < (1u << size) - 1; who += 2) {  // rank 0 and some others
+      for (const Plain& one : kPlain) {
+        for (const Plain& other : kPlain) {
+          const bool has_last = one.is_of_last || other.is_of_last;
+          if (&one == &other || (size == 2 && has_last)) continue;
+          expect_no_result(GetParam(), size, who, one, other);
+        }
+      }
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Algorithms, MixedCalls,
+                         ::testing::Values("canonical", "ring", "tree", "halving_doubling"),
+                         [](const auto& param) { return std::string(param.param); });
 
 TEST(CommunicatorMismatch, OrderIsNamedWhenTheOtherCallIsKnown) {
   const Communicators all = in_process_communicators(2);
