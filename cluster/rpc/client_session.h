@@ -46,6 +46,8 @@ class PendingReply final : public RpcReply {
   void set_error(Error error);
 
  private:
+  void settle(Packet answer, std::optional<Error> error);
+
   const std::shared_ptr<const std::string> what_;
   const std::shared_ptr<CurrentWire> wire_;
   const TimePoint begin_;

@@ -53,23 +53,16 @@ Packet PendingReply::wait(TimePoint deadline) {
   return std::move(answer_);
 }
 
-void PendingReply::set(Packet answer) {
+void PendingReply::set(Packet answer) { settle(std::move(answer), std::nullopt); }
+
+void PendingReply::set_error(Error error) { settle({}, std::move(error)); }
+
+void PendingReply::settle(Packet answer, std::optional<Error> error) {
   std::function<void()> told;
   {
     MutexLock lock(mutex_);
     if (std::exchange(is_ready_, true)) return;
     answer_ = std::move(answer);
-    changed_.notify_all();
-    told.swap(told_);
-  }
-  if (told) told();
-}
-
-void PendingReply::set_error(Error error) {
-  std::function<void()> told;
-  {
-    MutexLock lock(mutex_);
-    if (std::exchange(is_ready_, true)) return;
     error_ = std::move(error);
     changed_.notify_all();
     told.swap(told_);

@@ -13,7 +13,7 @@ namespace tutti::internal {
 
 /// What messages of a group are for: the lowest 16 bits of their tags.
 enum class Purpose : std::uint16_t {
-  kData = 0,
+  kData = 0,  // headers, and data behind one in the same message
   kQuery = 1,
   kAnswer = 2,
   kNothing = 3,

@@ -16,8 +16,6 @@ using internal::decode_answers;
 using internal::decode_batch;
 using internal::encode;
 
-bool has_columns() { return internal::default_head_format() == HeadFormat::kProtobuf; }
-
 void expect_comes_back(const OperationBatch& batch) {
   for (const std::size_t size : {7, 4096, 1 << 20}) {
     const OperationBatch again = decode_batch(cut(encode(batch, HeadFormat::kProtobuf), size));
@@ -43,7 +41,6 @@ OperationBatch batch_with(std::vector<Operation> operations) {
 }
 
 TEST(OperationColumns, RunsOfAllKindsComeBackInOrder) {
-  if (!has_columns()) GTEST_SKIP() << "built without protobuf";
   std::vector<Operation> operations;
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(update_of(i));
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(ReadShard{i, i % 3, 4});
@@ -62,7 +59,6 @@ TEST(OperationColumns, RunsOfAllKindsComeBackInOrder) {
 
 /// Each second update differs from its neighbours in one thing that a run shares.
 TEST(OperationColumns, WhatDiffersSharesNothing) {
-  if (!has_columns()) GTEST_SKIP() << "built without protobuf";
   const std::vector<std::function<void(UpdateShard&)>> changes = {
       [](UpdateShard& u) { u.rule = "another"; },
       [](UpdateShard& u) { u.slots.pop_back(); },
@@ -108,7 +104,6 @@ TEST(OperationColumns, WhatDiffersSharesNothing) {
 }
 
 TEST(OperationColumns, ARunCostsAFewBytesForEachVariable) {
-  if (!has_columns()) GTEST_SKIP() << "built without protobuf";
   std::vector<Operation> operations;
   for (ShardId i = 0; i < 256; ++i) {
     operations.emplace_back(update_of(i));
@@ -125,7 +120,6 @@ TEST(OperationColumns, ARunCostsAFewBytesForEachVariable) {
 }
 
 TEST(OperationColumns, AnswersWithAndWithoutValuesComeBack) {
-  if (!has_columns()) GTEST_SKIP() << "built without protobuf";
   std::vector<OperationAnswer> answers(50);
   for (std::size_t i = 0; i < answers.size(); ++i) {
     if (i % 3 != 0) answers[i].value = Tensor::full({static_cast<std::int64_t>(i % 4), 2}, 1.5);
@@ -174,7 +168,6 @@ void expect_refused(const Packet& packet, const std::string& part) {
 }
 
 TEST(OperationColumns, ColumnsThatDoNotFitAreRefused) {
-  if (!has_columns()) GTEST_SKIP() << "built without protobuf";
   const auto reads = [](const std::string& message) { return operation(10, message); };
   const auto assigns = [](const std::string& message) { return operation(11, message); };
   const auto updates = [](const std::string& message) { return operation(12, message); };
@@ -211,7 +204,6 @@ TEST(OperationColumns, ColumnsThatDoNotFitAreRefused) {
 }
 
 TEST(OperationColumns, SoManyThatMemoryWouldRunOutAreRefused) {
-  if (!has_columns()) GTEST_SKIP() << "built without protobuf";
   const auto reads = [](std::size_t count) {
     return operation(10, shards(count) + bytes(2, std::string(count, '\0')));
   };
@@ -223,7 +215,6 @@ TEST(OperationColumns, SoManyThatMemoryWouldRunOutAreRefused) {
 }
 
 TEST(OperationColumns, AnswersThatDoNotFitAreRefused) {
-  if (!has_columns()) GTEST_SKIP() << "built without protobuf";
   const auto answers = [](const std::string& flags, std::size_t values, std::size_t versions,
                           std::size_t steps) {
     return packet_of('\x22',
