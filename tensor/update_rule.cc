@@ -1,10 +1,17 @@
-// What a rule that describes itself to nobody answers.
+// Numbers of rules, and what a rule that describes itself to nobody answers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/update_rule.h"
+
+#include <atomic>
 
 #include "tutti/core/json.h"
 
 namespace tutti {
+
+std::uint64_t UpdateRule::next_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
 
 Json UpdateRule::describe() const {
   fail(

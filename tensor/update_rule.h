@@ -67,7 +67,16 @@ struct SlotSpec {
 /// gives the same bits. Immutable; threads: any, at once.
 class UpdateRule {
  public:
+  UpdateRule() : number_(next_number()) {}
+  UpdateRule(const UpdateRule&) : UpdateRule() {}
+  UpdateRule& operator=(const UpdateRule&) {
+    number_ = next_number();
+    return *this;
+  }
   virtual ~UpdateRule() = default;
+  /// Unlike that of any other rule that this process ever had: what is made of a rule may be kept
+  /// under it.
+  std::uint64_t number() const { return number_; }
   /// "sgd", "adam": stands in checkpoints and error messages.
   virtual std::string_view name() const = 0;
   virtual std::vector<SlotSpec> slots() const = 0;
@@ -101,6 +110,10 @@ class UpdateRule {
   /// optimizer/update_rule_spec.h, then its numbers}. Rules that do not say it stay in this
   /// process: the default throws kUnimplemented naming the rule.
   virtual Json describe() const;
+
+ private:
+  static std::uint64_t next_number();
+  std::uint64_t number_;
 };
 
 }  // namespace tutti

@@ -17,8 +17,9 @@ struct SharedBytes {
 
 /// The head is what the receiver parses (at most kLongestHead bytes); the payload is handed on as
 /// it lies, in pieces. Lengths of the pieces are not kept: the receiver gets the same bytes in
-/// order, in one piece that is aligned to 64 bytes (within a process: in those of the sender). What
-/// is in the payload stands in the head. A value.
+/// order: mostly in one piece that is aligned to 64 bytes, within a process in those of the sender,
+/// and as answers of the wire grpc in such as came. What is in the payload stands in the head. A
+/// value.
 struct Packet {
   std::vector<std::byte> head = {};
   std::vector<SharedBytes> payload = {};

@@ -6,8 +6,12 @@
 
 #include <cmath>
 #include <functional>
+#include <memory>
+#include <set>
+#include <vector>
 
 #include "tests/support/tensor_matchers.h"
+#include "tutti/core/executor.h"
 #include "tutti/tensor/gradient.h"
 
 namespace tutti {
@@ -28,6 +32,21 @@ TEST(Tensor, IsMadeFromValues) {
   expect_error(ErrorCode::kInvalidArgument, {"expected 6 elements", "[2, 3]", "got 5"}, [] {
     Tensor::from<float>({2, 3}, {1, 2, 3, 4, 5});
   });
+}
+
+TEST(Tensor, HasANumberOfItsOwnWhicheverThreadMadeIt) {
+  constexpr std::size_t kThreads = 4, kEach = 3000;
+  std::vector<std::vector<std::uint64_t>> ids(kThreads);
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (auto& own : ids) {
+    threads.push_back(Executor::system().start("makes-tensors", [&own] {
+      for (std::size_t i = 0; i < kEach; ++i) own.push_back(Tensor(1.0f).id());
+    }));
+  }
+  for (const auto& thread : threads) thread->join();
+  std::set<std::uint64_t> all = {0};  // that of no tensor
+  for (const auto& own : ids) all.insert(own.begin(), own.end());
+  EXPECT_EQ(all.size(), kThreads * kEach + 1);
 }
 
 TEST(Tensor, IsFilledInEveryType) {

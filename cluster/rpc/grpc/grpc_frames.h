@@ -69,7 +69,8 @@ class GrpcFrameWriter {
 
 /// Puts frames together. Payloads are copied out of what gRPC received, piece by piece while it is
 /// in the caches, to one place: gRPC's memory is small, scattered and new for every message where
-/// it is kept, and whoever uses the payload would copy it then.
+/// it is kept, and whoever uses the payload would copy it then. Only an answer that came in one
+/// message stays as it came: who waits for it copies what it keeps.
 class GrpcFrameReader {
  public:
   using Lease = std::function<std::shared_ptr<void>(std::size_t bytes)>;
@@ -86,6 +87,7 @@ class GrpcFrameReader {
 
  private:
   void copy(const std::vector<grpc::Slice>& slices);
+  std::vector<SharedBytes> pieces_of(std::vector<grpc::Slice> slices) const;
 
   const Digest256 key_;
   std::size_t longest_payload_;

@@ -17,6 +17,7 @@
 #include "tutti/strategy/multi_worker/worker_team.h"
 #include "tutti/strategy/parameter_server/client/read_versions.h"
 #include "tutti/strategy/parameter_server/client/replica_steps.h"
+#include "tutti/strategy/parameter_server/client/rule_texts.h"
 #include "tutti/strategy/parameter_server/client/server_link.h"
 #include "tutti/strategy/parameter_server/client/worker_pace.h"
 #include "tutti/strategy/parameter_server/server_statistics.h"
@@ -99,6 +100,8 @@ class ParameterServers {
   /// Of every server.
   std::vector<ServerStatistics> statistics();
 
+  /// What servers are told of the rule.
+  SharedText rule_text(const UpdateRule& rule) { return rule_texts_.of(rule); }
   /// Asked before each change; what it throws refuses that. Set before all else.
   void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
   /// Notes a change of a shard: what was read does not count any more.
@@ -135,6 +138,7 @@ class ParameterServers {
   const Duration timeout_;
   const std::shared_ptr<WorkerTeam> team_;
   const std::optional<WorkerPace> pace_;  // of a worker that trains apart
+  RuleTexts rule_texts_;
   Mutex mutex_;
   CondVar fetched_;
   std::uint64_t epoch_ TUTTI_GUARDED_BY(mutex_) = 1;

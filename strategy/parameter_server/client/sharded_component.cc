@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/optimizer/update_rule_spec.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -182,7 +181,7 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
     update.sync = servers_->give(cache_);
     if (!update.sync) return;
   }
-  update.rule = describe_update_rule(rule);
+  update.rule = servers_->rule_text(rule);
   update.scalars = scalars;
   update.scalars.live = nullptr;
   std::vector<std::int64_t> rows;
