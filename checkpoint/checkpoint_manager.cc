@@ -23,10 +23,18 @@ std::vector<FoundVersion> versions_in(const std::string& directory) {
   return run ? internal::find_versions(*run) : std::vector<FoundVersion>();
 }
 
-bool is_there(const FoundVersion& version) {
-  const std::filesystem::path path = version.shown.path;
-  std::error_code error;
-  return std::filesystem::exists(version.manifest ? path / internal::kManifestName : path, error);
+/// Another process may have deleted it since, or saved that step anew.
+bool is_as_found(const FoundVersion& version) {
+  if (!version.manifest) {
+    std::error_code error;
+    return std::filesystem::exists(version.shown.path, error);
+  }
+  try {
+    const auto folder = internal::Folder::open_if_there(version.shown.path);
+    return folder && internal::read_manifest(*folder) == version.manifest;
+  } catch (const Error&) {
+    return false;  // damaged since: the next look says so
+  }
 }
 
 /// What restore_latest() found: values, or what kept it from every version.
@@ -34,7 +42,7 @@ struct Found {
   std::optional<internal::CheckpointFile> file;
   std::vector<std::string> problems;
   std::vector<std::string> damaged;  // names
-  bool disturbed = false;            // a version went away while it was read
+  bool disturbed = false;            // a version went away, or was replaced, while it was read
 };
 
 /// Errors that are no damage (of rights, of a later format, of memory) are thrown.
@@ -50,7 +58,7 @@ Found read_newest(const std::vector<FoundVersion>& versions) {
       found.file = internal::read_checkpoint(version->shown.path);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kDataLoss && error.code() != ErrorCode::kNotFound) throw;
-      found.disturbed = found.disturbed || !is_there(*version);
+      found.disturbed = found.disturbed || !is_as_found(*version);
       found.problems.push_back(error.message());
       found.damaged.push_back(version->name);
     }

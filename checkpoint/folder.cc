@@ -17,6 +17,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
+#include "tutti/core/file_size_limit.h"
 
 namespace tutti::internal {
 namespace {
@@ -67,6 +68,7 @@ bool sync_descriptor(int fd) {
 }
 
 bool write_all(int fd, std::span<const std::byte> bytes) {
+  const FileSizeLimitScope error_instead_of_signal;
   while (!bytes.empty()) {
     const ssize_t count = ::write(fd, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
@@ -127,6 +129,7 @@ FileWriter::~FileWriter() {
 // A disk that is too full says so before a minute was spent on writing.
 void FileWriter::reserve() {
   if (num_bytes_ == 0) return;
+  const FileSizeLimitScope error_instead_of_signal;
   if (::fallocate(file_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(num_bytes_)) == 0) return;
   if (is_full(errno) || errno == EIO) fail_to_write(path_, num_bytes_, folder_, errno);
 }

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "tutti/core/error.h"
+#include "tutti/core/one_line.h"
 
 namespace tutti::internal {
 namespace {
@@ -16,13 +17,6 @@ bool is_plain(std::string_view name) {
   return !name.empty() && name.size() <= kMaxShown && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
   });
-}
-
-// Line breaks that JSON does not escape would make two lines of one.
-bool breaks_line(std::string_view text, std::size_t at) {
-  const std::string_view rest = text.substr(at);
-  return rest.starts_with("\x7f") || rest.starts_with("\xc2\x85") ||
-         rest.starts_with("\xe2\x80\xa8") || rest.starts_with("\xe2\x80\xa9");
 }
 
 // What `dump()` would give, without writing all of a large value first.
@@ -43,14 +37,7 @@ Json shortened(const Json& value) {
 }  // namespace
 
 std::string shown(const Json& value) {
-  std::string text = shortened(value).dump();
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (breaks_line(text, i)) text[i] = '?';
-  }
-  if (text.size() <= kMaxShown) return text;
-  std::size_t end = kMaxShown;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // whole letters
-  return text.substr(0, end) + "...";
+  return one_line(shortened(value).dump(), kMaxShown);  // JSON does not escape all line breaks
 }
 
 std::string member_path(std::string_view path, std::string_view name) {
@@ -73,11 +60,9 @@ Json parse_json(std::string_view text, std::string_view source, std::string_view
     return Json::parse(text, source);
   } catch (const Error& error) {
     // The reader quotes what it last read, however long that is.
-    const bool is_long = error.message().size() > kMaxMessage;
     const bool is_python = text.find("{'") != text.npos || text.find("['") != text.npos;
-    tutti::fail(error.code(), error.message().substr(0, kMaxMessage), is_long ? "..." : "",
-                "; expected ", expected, " as JSON",
-                is_python ? "; try double quotes, as json.dumps() writes them" : "");
+    tutti::fail(error.code(), one_line(error.message(), kMaxMessage), "; expected ", expected,
+                " as JSON", is_python ? "; try double quotes, as json.dumps() writes them" : "");
   }
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "tutti/core/error.h"
+#include "tutti/core/file_size_limit.h"
 
 namespace tutti {
 namespace {
@@ -43,6 +44,7 @@ class FileDescriptor {
 };
 
 bool write_all(int fd, std::string_view bytes) {
+  const FileSizeLimitScope error_instead_of_signal;
   while (!bytes.empty()) {
     const ssize_t count = ::write(fd, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;

@@ -122,8 +122,9 @@ class Model : public Layer {
   Logs evaluate(const std::vector<Tensor>& x, const std::vector<Tensor>& y,
                 EvaluateOptions options = {});
 
-  /// Outputs for all examples [rows, ...], in their order, in the host's memory. Needs no
-  /// compile().
+  /// Outputs for all examples [rows, ...], in their order, in the host's memory. (Of data sharded
+  /// by an AutoShardPolicy: in the order of steps, and in each of the replicas of all workers.)
+  /// Needs no compile().
   Tensor predict(const Dataset& data, PredictOptions options = {});
   Tensor predict(DistributedDataset data);
   Tensor predict(const Tensor& x, PredictOptions options = {});

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "tutti/core/error.h"
+#include "tutti/core/one_line.h"
 #include "tutti/tensor/device_spec.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/gpu/gpus.h"
@@ -28,7 +29,7 @@ std::string_view trimmed(std::string_view text) {
 }
 
 [[noreturn]] void fail_list(std::string_view list, std::string_view reason) {
-  fail(ErrorCode::kInvalidArgument, "parse_devices: cannot read '", list, "': ", reason,
+  fail(ErrorCode::kInvalidArgument, "parse_devices: cannot read '", one_line(list), "': ", reason,
        "; expected a list such as 'cpu:0-3' or 'gpu:0,gpu:2'");
 }
 
@@ -64,7 +65,7 @@ Device Device::parse(std::string_view text) {
   if (!spec || spec->job || spec->replica || spec->task || !spec->type || !spec->index) {
     fail(ErrorCode::kInvalidArgument,
          "Device::parse: cannot read a device name; expected 'cpu:0' or '/device:GPU:1', got '",
-         text, "'");
+         one_line(text), "'");
   }
   const Device device{*spec->type, *spec->index};
   require_available(device);

@@ -8,14 +8,16 @@
 #include <vector>
 
 #include "tutti/core/error.h"
+#include "tutti/core/one_line.h"
 
 namespace tutti {
 namespace {
 
 [[noreturn]] void fail_part(std::string_view text, std::string_view part,
                             std::string_view reason = "no such part") {
-  fail(ErrorCode::kInvalidArgument, "DeviceSpec::parse: cannot read '", part, "' in '", text,
-       "': ", reason, "; expected parts of /job:<name>/replica:<n>/task:<n>/device:<CPU|GPU>:<n>");
+  fail(ErrorCode::kInvalidArgument, "DeviceSpec::parse: cannot read '", one_line(part), "' in '",
+       one_line(text), "': ", reason,
+       "; expected parts of /job:<name>/replica:<n>/task:<n>/device:<CPU|GPU>:<n>");
 }
 
 std::string lower(std::string_view text) {

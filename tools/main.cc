@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tools/commands.h"
+#include "tools/launch/open_files.h"
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/error.h"
 #include "tutti/core/flags.h"
@@ -111,6 +112,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tutti::launch::open_standard_streams();
   try {
     return run(argc, argv);
   } catch (const tutti::Error& error) {

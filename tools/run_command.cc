@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tools/commands.h"
+#include "tools/launch/open_files.h"
 #include "tools/launch/secret_folder.h"
 #include "tools/run_options.h"
 #include "tutti/cluster/control/control_server.h"
@@ -65,7 +66,8 @@ std::function<std::vector<launch::GivenUp>()> find_given_up(const ControlServer&
 int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format) {
   launch::SignalQueue signals;
   const launch::SecretFolder secret;
-  launch::Guard guard(secret.folder(), secret.file());
+  launch::Guard guard(secret.folder(), secret.file(),
+                      concat("TUTTI_JOB_ID=", *plan.variable("TUTTI_JOB_ID")));
   plan.add_variable("TUTTI_JOB_SECRET_FILE", secret.file());
   plan.add_variable("TUTTI_MAX_RESTARTS", concat(options.supervisor.restarts.per_task));
   const std::unique_ptr<ControlServer> control = host_control(plan, options.control);
@@ -80,6 +82,7 @@ int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format
   launch::Supervisor supervisor(plan, supervising, signals, guard, reporter);
   const launch::JobOutcome outcome = supervisor.run();
   reporter.summarize(outcome);
+  supervisor.hand_over_output();
   if (format == OutputFormat::kJson) {
     Json json = launch::to_json(outcome);
     json.set("job_id", plan.job_id);
@@ -94,6 +97,7 @@ int run_command(const RunFlags& flags, OutputFormat format) {
   RunOptions options;
   try {
     options = parse_run_options(flags);
+    if (!options.dry_run) launch::allow_open_files_for(options.job.counts.total());
   } catch (const Error& error) {
     std::fprintf(stderr, "tutti: %s\n", error.what());
     return 2;

@@ -7,8 +7,10 @@
 #include <optional>
 
 #include "tutti/cluster/json_place.h"
+#include "tutti/cluster/resolvers/checked_addresses.h"
 #include "tutti/cluster/resolvers/job_filling.h"
 #include "tutti/core/error.h"
+#include "tutti/core/one_line.h"
 
 namespace tutti {
 namespace {
@@ -70,7 +72,7 @@ int port_from(const KubernetesResolverOptions& options, const Environment& envir
 void check_jobs_have_names(const PodName& own, const internal::JobCounts& jobs) {
   if (own.job || jobs.size() == 1) return;
   internal::fail_place("HOSTNAME", "a pod's name with its job, such as train-worker-0",
-                       concat(own.set, "-", own.index), "name the pods after their jobs");
+                       one_line(concat(own.set, "-", own.index)), "name the pods after their jobs");
 }
 
 }  // namespace
@@ -93,13 +95,16 @@ KubernetesResolver::KubernetesResolver(const KubernetesResolverOptions& options,
     }
     tasks.emplace(job, addresses);
   }
-  cluster_ = ClusterSpec(std::move(tasks));
+  cluster_ = internal::checked_addresses(ClusterSpec(std::move(tasks)), "Kubernetes.cluster");
   const Task task{own.job.value_or(jobs.front().first), own.index};
   if (!cluster_.has_task(task)) {
-    internal::fail_place(
-        "HOSTNAME",
-        concat("a number from 0 to ", cluster_.num_tasks(task.type) - 1, " of ", task.type),
-        concat(task.index), "raise the number of tasks");
+    const int tasks = cluster_.num_tasks(task.type);
+    const std::string job = one_line(task.type);
+    internal::fail_place("HOSTNAME",
+                         tasks > 0
+                             ? concat("a number from 0 to ", tasks - 1, " of ", job)
+                             : concat("a pod of another job than ", job, ", which has no tasks"),
+                         concat(task.index), "raise the number of tasks");
   }
   apply({task.type, task.index, options.rpc_layer, {}});
 }
@@ -168,11 +173,12 @@ std::vector<Pod> select(const std::vector<Pod>& pods, std::string_view selector)
 
 std::string address_of(const Pod& pod, int port) {
   if (pod.phase != "Running") {
-    fail(ErrorCode::kFailedPrecondition, "Kubernetes: the pod '", pod.name,
-         "' is not running; expected the phase Running, got '", pod.phase, "'");
+    fail(ErrorCode::kFailedPrecondition, "Kubernetes: the pod '", one_line(pod.name),
+         "' is not running; expected the phase Running, got '", one_line(pod.phase), "'");
   }
   if (pod.ip.empty()) {
-    fail(ErrorCode::kFailedPrecondition, "Kubernetes: the pod '", pod.name, "' has no address yet");
+    fail(ErrorCode::kFailedPrecondition, "Kubernetes: the pod '", one_line(pod.name),
+         "' has no address yet; expected status.podIP, got none");
   }
   const bool is_ipv6 = pod.ip.find(':') != pod.ip.npos;
   return is_ipv6 ? concat("[", pod.ip, "]:", port) : concat(pod.ip, ":", port);
@@ -204,7 +210,7 @@ KubernetesPodsResolver::KubernetesPodsResolver(const std::vector<Pod>& pods,
     }
     jobs.emplace(job, addresses);
   }
-  cluster_ = ClusterSpec(std::move(jobs));
+  cluster_ = internal::checked_addresses(ClusterSpec(std::move(jobs)), "Kubernetes.cluster");
   apply({{}, {}, options.rpc_layer, {}});
   apply(options.overrides);
 }

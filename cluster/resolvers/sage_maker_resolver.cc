@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/cluster/json_place.h"
+#include "tutti/cluster/resolvers/checked_addresses.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
@@ -34,7 +35,7 @@ SageMakerResolver::SageMakerResolver(int port, const ResolverOverrides& override
   if (own != hosts.end()) {
     std::vector<std::string> addresses;
     for (const std::string& host : hosts) addresses.push_back(concat(host, ":", port));
-    cluster_ = ClusterSpec({{"worker", addresses}});
+    cluster_ = internal::checked_addresses(ClusterSpec({{"worker", addresses}}), "SM_HOSTS");
     apply({"worker", static_cast<int>(own - hosts.begin()), {}, {}});
   }
   apply(overrides);

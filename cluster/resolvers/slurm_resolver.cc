@@ -6,13 +6,16 @@
 #include "tutti/cluster/resolvers/slurm_resolver.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 
 #include "tutti/cluster/brief_list.h"
 #include "tutti/cluster/json_place.h"
+#include "tutti/cluster/resolvers/checked_addresses.h"
 #include "tutti/cluster/resolvers/job_filling.h"
 #include "tutti/cluster/resolvers/slurm_grammar.h"
 #include "tutti/core/error.h"
+#include "tutti/core/one_line.h"
 
 namespace tutti {
 namespace {
@@ -88,7 +91,14 @@ SlurmResolver::Layout::Layout(const SlurmResolverOptions& options, const Environ
   const int num_tasks = require_int(environment, "SLURM_STEP_NUM_TASKS", 1);
   nodes = expand_node_list(environment.at(kWho, "SLURM_STEP_NODELIST", kRemedy));
   read_tasks_per_node(options, environment);
-  const int placed = std::accumulate(tasks_per_node.begin(), tasks_per_node.end(), 0);
+  // Each number may be large: all together are more than an int has.
+  const auto placed =
+      std::accumulate(tasks_per_node.begin(), tasks_per_node.end(), std::int64_t{0});
+  if (placed > kMaxTasks) {
+    internal::fail_place(options.tasks_per_node ? "tasks_per_node" : "SLURM_STEP_TASKS_PER_NODE",
+                         concat("at most ", kMaxTasks, " tasks in all"),
+                         concat(placed, " on ", nodes.size(), " nodes"));
+  }
   if (!options.tasks_per_node && placed != num_tasks) {
     internal::fail_place("SLURM_STEP_TASKS_PER_NODE", concat(num_tasks, " tasks in all"),
                          concat(placed, " in ", internal::brief_list(tasks_per_node)));
@@ -118,8 +128,8 @@ void SlurmResolver::Layout::read_tasks_per_node(const SlurmResolverOptions& opti
       expand_tasks_per_node(environment.at(kWho, "SLURM_STEP_TASKS_PER_NODE", kRemedy));
   if (tasks_per_node.size() == nodes.size()) return;
   internal::fail_place("SLURM_STEP_TASKS_PER_NODE",
-                       concat("a number for each of ", nodes.size(), " nodes (", nodes.front(),
-                              nodes.size() > 1 ? ", ...)" : ")"),
+                       concat("a number for each of ", nodes.size(), " nodes (",
+                              one_line(nodes.front()), nodes.size() > 1 ? ", ...)" : ")"),
                        concat(tasks_per_node.size(), " numbers"));
 }
 
@@ -169,7 +179,7 @@ SlurmResolver::SlurmResolver(const SlurmResolverOptions& options, const Environm
   const Layout layout(options, environment);
   internal::FilledJobs filled =
       internal::fill_jobs(options.jobs, layout.addresses(options.port_base), layout.rank, kWho);
-  cluster_ = std::move(filled.cluster);
+  cluster_ = internal::checked_addresses(filled.cluster, "Slurm.cluster");
   apply({filled.own ? std::optional(filled.own->type) : std::nullopt,
          filled.own ? std::optional(filled.own->index) : std::nullopt, options.rpc_layer, ""});
   const std::optional<std::string> job = environment.first_of({"TUTTI_JOB_ID", "SLURM_JOB_ID"});

@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <utility>
 
-#include "tutti/cluster/address.h"
 #include "tutti/cluster/brief_list.h"
 #include "tutti/cluster/json_place.h"
+#include "tutti/cluster/resolvers/checked_addresses.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
@@ -58,39 +57,6 @@ void check_spelling(const JsonPlace& place, const std::array<std::string_view, k
   }
 }
 
-// host:port; each address once in the whole cluster.
-class AddressChecker {
- public:
-  void check(std::string_view address, const std::string& path) {
-    if (const auto problem = internal::find_address_problem(address)) {
-      internal::fail_place(path, problem->expected, internal::shown(Json(address)),
-                           problem->remedy);
-    }
-    const auto [known, is_new] = paths_.emplace(lower(address), path);
-    if (is_new) return;
-    internal::fail_place(path, "an address that no other task has",
-                         concat(internal::shown(Json(address)), ", which is also ", known->second),
-                         "give each task a port of its own");
-  }
-
- private:
-  std::map<std::string, std::string> paths_;  // by address
-};
-
-void check_addresses(const ClusterSpec& cluster, const std::string& path) {
-  AddressChecker checker;
-  for (const auto& [job, tasks] : cluster.as_dict()) {
-    const std::string at = internal::member_path(path, job);
-    for (const auto& [index, address] : tasks.addresses()) {
-      checker.check(address, internal::element_path(at, static_cast<std::size_t>(index)));
-    }
-    if ((job == "chief" || job == "evaluator") && tasks.addresses().size() > 1) {
-      internal::fail_place(at, concat("at most one ", job),
-                           concat(tasks.addresses().size(), " addresses"));
-    }
-  }
-}
-
 ClusterSpec read_cluster(const JsonPlace& config) {
   if (const std::optional<JsonPlace> sparse = config.find("sparseCluster")) {
     internal::fail_place(sparse->path(), "the member cluster, with all tasks", "a part of them",
@@ -98,9 +64,8 @@ ClusterSpec read_cluster(const JsonPlace& config) {
   }
   const std::optional<JsonPlace> place = config.find("cluster");
   if (!place) return ClusterSpec();
-  ClusterSpec cluster = ClusterSpec::from_json(place->value(), place->path());
-  check_addresses(cluster, place->path());
-  return cluster;
+  return internal::checked_addresses(ClusterSpec::from_json(place->value(), place->path()),
+                                     place->path());
 }
 
 // tf takes numbers for a type, since names of jobs may look like some.

@@ -27,8 +27,9 @@ std::int64_t num_bytes(const Shape& shape, DType dtype) {
   return shape.num_elements() * static_cast<std::int64_t>(size_of(dtype));
 }
 
+/// Rounded up; a divisor may be as large as there are numbers.
 std::int64_t ceil_divide(std::int64_t value, std::int64_t divisor) {
-  return (value + divisor - 1) / divisor;
+  return value / divisor + (value % divisor != 0 ? 1 : 0);
 }
 
 }  // namespace

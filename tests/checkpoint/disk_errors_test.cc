@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "tests/checkpoint/saved_series.h"
@@ -145,6 +146,32 @@ TEST_P(DiskErrorsOnce, OfABackgroundSaveAreThrownByTheNextCall) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, DiskErrorsOnce, testing::Values(Action::kNoSpace));
+
+// `ulimit -f`: the system would end the program by a signal, at the first save that is too large.
+TEST_P(DiskErrorsOnce, FilesThatMayNotGrowSoLargeAreAFullDisk) {
+  for (const bool asynchronous : {false, true}) {
+    std::filesystem::remove_all(folder_);
+    Series series;
+    CheckpointManager manager(series.checkpoint(), folder_,
+                              {.asynchronous = asynchronous, .on_error = OnSaveError::kContinue});
+    series.save(manager, 1, 1);
+    manager.wait();
+    rlimit before = {};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+    const rlimit small = {1000, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+    series.save(manager, 2, 2);
+    manager.wait();
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    ASSERT_TRUE(manager.last_error());
+    EXPECT_EQ(manager.last_error()->code(), ErrorCode::kResourceExhausted);
+    EXPECT_THAT(manager.last_error()->message(), HasSubstr("File too large"));
+    EXPECT_EQ(restored_number(folder_), 1);
+    series.save(manager, 3, 3);
+    manager.wait();
+    EXPECT_EQ(restored_number(folder_), 3);
+  }
+}
 
 /// What the child of the next test does. 0: as it should be; 77: this machine cannot.
 int fill_a_real_disk(const std::string& folder) {

@@ -1,8 +1,8 @@
-// Fuzzes cluster descriptions: TF_CONFIG (and ClusterDef), Slurm's lists, lists of pods.
+// Fuzzes cluster descriptions: TF_CONFIG (and ClusterDef), Slurm's lists, lists of pods, devices.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A text that is accepted must be written and read back to an equal cluster and obey the rules; one
-// that is refused must be refused in one line.
+// that is refused must be refused in one line of valid UTF-8.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -14,6 +14,8 @@
 #include "tutti/cluster/resolvers/slurm_grammar.h"
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 #include "tutti/core/error.h"
+#include "tutti/core/one_line.h"
+#include "tutti/tensor/device_spec.h"
 
 namespace {
 
@@ -23,8 +25,7 @@ void expect_one_line_at_most(const Body& body) {
     body();
   } catch (const tutti::Error& error) {
     if (error.code() == tutti::ErrorCode::kInternal) std::abort();
-    if (error.message().find('\n') != std::string::npos) std::abort();
-    if (error.message().size() > 1000) std::abort();
+    if (error.message() != tutti::one_line(error.message(), 1000)) std::abort();
   }
 }
 
@@ -47,6 +48,8 @@ void read_tf_config(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   expect_one_line_at_most([&] { read_tf_config(text); });
+  expect_one_line_at_most([&] { static_cast<void>(tutti::DeviceSpec::parse(text).to_string()); });
+  expect_one_line_at_most([&] { tutti::parse_devices(text); });
   expect_one_line_at_most([&] { tutti::expand_node_list(text); });
   expect_one_line_at_most([&] { tutti::expand_tasks_per_node(text); });
   expect_one_line_at_most([&] {

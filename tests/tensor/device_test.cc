@@ -4,13 +4,33 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "tests/support/tensor_matchers.h"
+#include "tutti/core/one_line.h"
 #include "tutti/tensor/device_spec.h"
 
 namespace tutti {
 namespace {
 
 using testing::expect_error;
+
+TEST(DeviceTest, WhateverTheTextErrorsAreOneShortLine) {
+  const std::string strange = std::string(5000, 'x') + "\n\xff";
+  for (const std::string& text : {std::string("cpu\n0"), std::string("\xe2\x80\xa8"), strange}) {
+    for (const auto& read : std::vector<std::function<void()>>{
+             [&] { Device::parse(text); }, [&] { parse_devices(text); },
+             [&] { DeviceSpec::parse(text); }, [&] { DeviceSpec::parse("/" + text); }}) {
+      try {
+        read();
+        ADD_FAILURE() << text;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+        EXPECT_EQ(error.message(), one_line(error.message(), 400));
+      }
+    }
+  }
+}
 
 TEST(Device, ReadsTfsSpellings) {
   const Device expected{DeviceType::kCpu, 3};

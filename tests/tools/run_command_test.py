@@ -9,6 +9,7 @@ import os
 import pathlib
 import pty
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -93,6 +94,17 @@ def runs(pid):
     except FileNotFoundError:
         return False
     return text.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def children_of(parent, program):
+    """Numbers of those that run the program."""
+    found = []
+    for folder in glob.glob(f"/proc/{parent}/task/*/children"):
+        for pid in pathlib.Path(folder).read_text(encoding="utf-8").split():
+            with contextlib.suppress(FileNotFoundError):
+                if runs(pid) and os.path.samefile(f"/proc/{pid}/exe", program):
+                    found.append(int(pid))
+    return found
 
 
 def wait_until(condition, what):
@@ -245,6 +257,52 @@ class Output(unittest.TestCase):
         self.assertEqual(process.wait(LIMIT), 75)
 
 
+    def test_closed_streams_take_nobodys_place(self):
+        for closed in ((0,), (1,), (2,), (0, 1), (0, 1, 2)):
+            with self.subTest(closed), tempfile.NamedTemporaryFile() as lines:
+                # Had the job's own pipes these numbers, lines would go into them.
+                body = f'open("{lines.name}", "a").write(sys.stdin.read() + task); say("x"); say("y", sys.stderr)'
+                result = subprocess.run([PROGRAM, "run", "-n", "2", "--", *python(body)], capture_output=True,
+                                        timeout=LIMIT, env=ENVIRONMENT,
+                                        preexec_fn=lambda fds=closed: [os.close(fd) for fd in fds])
+                self.assertEqual((result.returncode, lines.read()), (0, b"workerworker"))
+                self.assertEqual(result.stdout.count(b"x"), 0 if 1 in closed else 2)
+                self.assertEqual(result.stderr.count(b"y"), 0 if 2 in closed else 2)
+
+    def test_a_slow_reader_gets_everything(self):
+        body = 'print("\\n".join(f"line {i}" for i in range(300000))); say("last", sys.stderr)'
+        process = subprocess.Popen([PROGRAM, "run", "-n", "1", "--", *python(body)], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        time.sleep(0.5)  # more than pipes and launcher hold has been written
+        output, errors = process.communicate(timeout=LIMIT)
+        self.assertEqual((process.returncode, errors), (0, "[worker-0]: last\n"))
+        self.assertEqual(output, "".join(f"[worker-0]: line {i}\n" for i in range(300000)))
+
+    def test_a_reader_who_does_not_read_delays_no_signal_and_no_deadline(self):
+        flood = python('say("here", sys.stderr)\nwhile True: say("x" * 1000)')
+        for flags, number, expected in (((), signal.SIGTERM, 143), (("--timeout", "0.5"), None, 124),
+                                        (("--max-restarts", "1"), signal.SIGKILL, 137)):
+            with self.subTest(flags):
+                process = subprocess.Popen([PROGRAM, "run", "-n", "1", "--grace", "0.2", *flags, "--", *flood],
+                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+                self.assertIn("here", process.stderr.readline())
+                time.sleep(0.3)  # until all pipes are full
+                if number == signal.SIGTERM:
+                    process.send_signal(number)
+                elif number:
+                    # The process is started again, killed again, and then the job ends: at the latest when it is asked to.
+                    for _ in range(2):
+                        wait_until(lambda: children_of(process.pid, sys.executable), "a start")
+                        killed = children_of(process.pid, sys.executable)[0]
+                        os.kill(killed, signal.SIGKILL)
+                        wait_until(lambda pid=killed: not runs(pid), "its end")
+                    self.assertIn("failed first", "".join(process.stderr.readline() for _ in range(4)))
+                    process.send_signal(signal.SIGTERM)
+                self.assertEqual(process.wait(10), expected)
+                process.stdout.close()
+                process.stderr.close()
+
+
 class Failures(unittest.TestCase):
     def test_the_first_failure_is_named_first_and_ends_all(self):
         body = 'say(f"pid={os.getpid()}")\nif index != 2: time.sleep(100)\n' \
@@ -333,6 +391,21 @@ def memory_group(mebibytes):
     yield None
 
 
+    def test_more_processes_than_open_files(self):
+        def limit(soft, hard):
+            return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        words = [PROGRAM, "run", "-n", "30", "--control", "none", "--"]
+        result = subprocess.run(words + ["sh", "-c", "ulimit -Sn"], capture_output=True, text=True, timeout=LIMIT,
+                                env=ENVIRONMENT, preexec_fn=limit(64, 256))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(re.findall(r": (\d+)$", result.stdout, re.MULTILINE), ["64"] * 30)
+        result = subprocess.run(words + ["true"], capture_output=True, text=True, timeout=LIMIT, env=ENVIRONMENT,
+                                preexec_fn=limit(64, 64))
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertEqual(result.stderr, "tutti: run: 30 processes: expected a limit of 184 open files, got 64; try a higher "
+                                        "hard limit (ulimit -Hn 184), or fewer processes\n")
+
+
 class Restarts(unittest.TestCase):
     def test_a_failed_process_is_started_again_as_the_same_task(self):
         body = 'say(f"config{restart}=" + os.environ["TF_CONFIG"])\n' \
@@ -370,6 +443,29 @@ class Restarts(unittest.TestCase):
         code, _, errors = tutti_run("-n", "1", "--max-restarts", "3", "--", "sh", "-c", "exit 2")
         self.assertEqual(code, 2)
         self.assertIn("not started again: wrong usage is wrong again", errors)
+
+
+    def test_a_program_that_is_gone_fails_the_job_in_good_order(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder, "program")
+            program.write_text(f"#!/bin/sh\nexec {sys.executable} -S {folder}/body \"$@\"\n", encoding="utf-8")
+            program.chmod(0o755)
+            pathlib.Path(folder, "body").write_text(HEAD + f'''
+if index == 0:
+    wait_for("ready")
+    say("the reason"); os.unlink("{program}"); sys.exit(5)
+signal.signal(signal.SIGTERM, lambda *_: (say("saved"), os._exit(0)))
+if os.fork() == 0:
+    os.setsid(); say(f"daemon={{os.getpid()}}"); mark("ready"); time.sleep(1000)
+time.sleep(1000)
+''', encoding="utf-8")
+            code, output, errors = tutti_run("-n", "2", "--max-restarts", "3", "--", str(program))
+        self.assertEqual(code, 5)
+        self.assertIn("worker-0 failed first: exited with code 5", errors)
+        self.assertIn("not started again: run: expected a program behind --", errors)
+        self.assertIn("    [worker-0]: the reason\n", errors)
+        self.assertIn("[worker-1]: saved", output)
+        self.assertFalse(runs(int(said(output, "daemon")["worker-1"])))
 
 
 class Requests(unittest.TestCase):
@@ -457,15 +553,16 @@ class NoOrphans(unittest.TestCase):
                 self.assertFalse(runs(pid))
 
     def test_nothing_survives_a_killed_launcher(self):
-        with tempfile.TemporaryDirectory() as folder:
-            body = self.CHILD.replace("{how}", "") + 'signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)'
-            with launcher("-n", "2", "--", *python(body), env={"TMPDIR": folder}) as job:
-                job.wait_for(*(f"[worker-{i}]: {what}=" for i in (0, 1) for what in ("pid", "helper")))
-                pids = self.pids("".join(job.lines))
-                self.assertEqual(len(glob.glob(folder + "/tutti-*/secret")), 1)
-                job.process.kill()
-                wait_until(lambda: not any(runs(pid) for pid in pids), f"end of {pids}")
-                wait_until(lambda: os.listdir(folder) == [], "the secret is removed")
+        for how in ("", ", start_new_session=True"):
+            with self.subTest(how), tempfile.TemporaryDirectory() as folder:
+                body = self.CHILD.replace("{how}", how) + 'signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)'
+                with launcher("-n", "2", "--", *python(body), env={"TMPDIR": folder}) as job:
+                    job.wait_for(*(f"[worker-{i}]: {what}=" for i in (0, 1) for what in ("pid", "helper")))
+                    pids = self.pids("".join(job.lines))
+                    self.assertEqual(len(glob.glob(folder + "/tutti-*/secret")), 1)
+                    job.process.kill()
+                    wait_until(lambda: not any(runs(pid) for pid in pids), f"end of {pids}")
+                    wait_until(lambda: os.listdir(folder) == [], "the secret is removed")
 
 
 class DryRun(unittest.TestCase):

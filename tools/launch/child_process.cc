@@ -18,6 +18,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "tools/launch/open_files.h"
 #include "tutti/core/error.h"
 
 namespace tutti::launch {
@@ -71,6 +72,7 @@ struct Prepared {
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::signal(SIGPIPE, SIG_DFL);
+  restore_open_files_limit();
   const int input = ::open("/dev/null", O_RDONLY);
   ::dup2(input, STDIN_FILENO);
   if (input > STDERR_FILENO) ::close(input);

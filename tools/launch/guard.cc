@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -13,6 +14,8 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <set>
 #include <vector>
 
@@ -20,6 +23,9 @@
 
 namespace tutti::launch {
 namespace {
+
+constexpr const char* kName = "tutti guard";
+constexpr int kMostPasses = 1000;
 
 /// Of another process everything would look as if the launcher still had it open.
 void close_all_but(int kept) {
@@ -34,12 +40,42 @@ void close_all_but(int kept) {
   ::closedir(folder);
 }
 
-[[noreturn]] void stand_guard(int pipe, const std::string& folder, const std::string& file) {
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Whether the process was started with `mark` and is no guard: one of another launcher that ran
+/// within this job has work of its own to do.
+bool is_marked(const std::string& process, const std::string& mark) {
+  const std::string environment = '\0' + text_of("/proc/" + process + "/environ");
+  if (environment.find('\0' + mark + '\0') == std::string::npos) return false;
+  return text_of("/proc/" + process + "/comm") != std::string(kName) + "\n";
+}
+
+/// They may start others meanwhile, so it looks until there is none.
+void kill_marked(const std::string& mark) {
+  for (int pass = 0, found = 1; found > 0 && pass < kMostPasses; ++pass) {
+    found = 0;
+    DIR* const folder = ::opendir("/proc");
+    if (!folder) return;
+    while (const dirent* const entry = ::readdir(folder)) {
+      const pid_t pid = std::atoi(entry->d_name);
+      if (pid <= 0 || pid == ::getpid() || !is_marked(entry->d_name, mark)) continue;
+      found += ::kill(pid, SIGKILL) == 0 ? 1 : 0;
+    }
+    ::closedir(folder);
+    ::poll(nullptr, 0, found > 0 ? 1 : 0);  // until they are gone
+  }
+}
+
+[[noreturn]] void stand_guard(int pipe, const std::string& folder, const std::string& file,
+                              const std::string& mark) {
   ::setsid();  // signals of the terminal are not for the guard
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  ::prctl(PR_SET_NAME, "tutti guard");
+  ::prctl(PR_SET_NAME, kName);
   close_all_but(pipe);
   std::set<pid_t> groups;
   for (pid_t number = 0;;) {
@@ -54,6 +90,7 @@ void close_all_but(int kept) {
     }
   }
   for (const pid_t group : groups) ::kill(-group, SIGKILL);
+  kill_marked(mark);
   ::unlink(file.c_str());
   ::rmdir(folder.c_str());
   ::_exit(0);
@@ -61,7 +98,8 @@ void close_all_but(int kept) {
 
 }  // namespace
 
-Guard::Guard(const std::string& secret_folder, const std::string& secret_file) {
+Guard::Guard(const std::string& secret_folder, const std::string& secret_file,
+             const std::string& mark) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     fail(ErrorCode::kResourceExhausted, "run: cannot make a pipe: ", ::strerror(errno));
@@ -69,7 +107,7 @@ Guard::Guard(const std::string& secret_folder, const std::string& secret_file) {
   pid_ = ::fork();
   if (pid_ == 0) {
     ::close(ends[1]);
-    stand_guard(ends[0], secret_folder, secret_file);
+    stand_guard(ends[0], secret_folder, secret_file, mark);
   }
   ::close(ends[0]);
   pipe_ = ends[1];

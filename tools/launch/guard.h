@@ -9,12 +9,13 @@
 namespace tutti::launch {
 
 /// A small process beside this one, waiting for its end. When this process ends without destroying
-/// the object (kill -9), the guard kills every watched process group and removes the file and its
-/// folder. Make it before any thread is started.
+/// the object (kill -9), the guard kills every watched process group, then whatever else was
+/// started with the job's mark in its environment (processes of the job that left their group), and
+/// removes the file and its folder. Make it before any thread is started.
 class Guard {
  public:
-  /// `secret_folder` holds one file, `secret_file`.
-  Guard(const std::string& secret_folder, const std::string& secret_file);
+  /// `secret_folder` holds one file, `secret_file`. `mark`: "NAME=value", of this job alone.
+  Guard(const std::string& secret_folder, const std::string& secret_file, const std::string& mark);
   ~Guard();
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;

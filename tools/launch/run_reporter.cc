@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/run_reporter.h"
 
-#include <poll.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "tools/launch/patient_writer.h"
 #include "tutti/core/error.h"
 
 namespace tutti::launch {
@@ -28,6 +29,12 @@ constexpr std::array kColors{36, 33, 32, 35, 34, 96, 93, 92, 95, 94};
 bool wants_colors(int fd) {
   const char* const terminal = std::getenv("TERM");
   return ::isatty(fd) && !std::getenv("NO_COLOR") && terminal && std::string(terminal) != "dumb";
+}
+
+bool same_file(int a, int b) {
+  struct stat of_a = {}, of_b = {};
+  return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
+         of_a.st_ino == of_b.st_ino;
 }
 
 double seconds_of(Duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -48,27 +55,25 @@ struct RunReporter::Impl {
          ::strerror(errno));
   }
 
-  /// Whole text, also into a pipe that does not block. When nobody reads any more, the job is asked
-  /// to stop.
-  void write(int fd, std::string_view text) {
-    bool& gone = reader_gone[fd == STDERR_FILENO ? 1 : 0];
-    while (!text.empty() && !gone) {
-      const ssize_t size = ::write(fd, text.data(), text.size());
-      if (size >= 0) {
-        text.remove_prefix(static_cast<std::size_t>(size));
-      } else if (errno == EAGAIN) {
-        pollfd writable{fd, POLLOUT, 0};
-        ::poll(&writable, 1, 1000);
-      } else if (errno != EINTR) {
-        gone = true;
-        ::kill(::getpid(), SIGTERM);
-      }
-    }
+  PatientWriter& writer(bool to_error) { return to_error && !is_one_file ? error : output; }
+
+  /// Lines of both reach a terminal, or one file, in their order.
+  void write(bool to_error, std::string_view text) {
+    if (to_error != last_was_error) flush(writer(last_was_error));
+    last_was_error = to_error;
+    PatientWriter& own = writer(to_error);
+    own.add(text);
+    if (own.is_full()) flush(own);
   }
 
-  void say(const std::string& message) {
-    write(STDERR_FILENO, concat("tutti run: ", message, "\n"));
+  /// Nobody reads any more: the job is asked to stop, once.
+  void flush(PatientWriter& writer) {
+    if (writer.write_some() || is_reader_gone) return;
+    is_reader_gone = true;
+    ::kill(::getpid(), SIGTERM);
   }
+
+  void say(const std::string& message) { write(true, concat("tutti run: ", message, "\n")); }
 
   std::string names(const std::vector<int>& ranks) const {
     std::vector<std::string> all;
@@ -86,7 +91,9 @@ struct RunReporter::Impl {
   ReporterOptions options;
   std::vector<Shown> tasks;
   std::array<bool, 2> colors{};
-  std::array<bool, 2> reader_gone{};
+  const bool is_one_file = same_file(STDOUT_FILENO, STDERR_FILENO);
+  PatientWriter output{STDOUT_FILENO}, error{STDERR_FILENO};
+  bool last_was_error = false, is_reader_gone = false;
 };
 
 RunReporter::RunReporter(const JobPlan& plan, ReporterOptions options)
@@ -107,7 +114,24 @@ RunReporter::RunReporter(const JobPlan& plan, ReporterOptions options)
   }
 }
 
-RunReporter::~RunReporter() = default;
+RunReporter::~RunReporter() { write_more(); }
+
+bool RunReporter::takes_lines() const {
+  return !impl_->output.is_full() && !impl_->error.is_full();
+}
+
+std::vector<int> RunReporter::waits_for_room() const {
+  std::vector<int> waiting;
+  for (const PatientWriter* const writer : {&impl_->output, &impl_->error}) {
+    if (!writer->is_empty()) waiting.push_back(writer->fd());
+  }
+  return waiting;
+}
+
+void RunReporter::write_more() {
+  impl_->flush(impl_->output);
+  impl_->flush(impl_->error);
+}
 
 void RunReporter::on_start(int rank, pid_t, int restarts) {
   std::FILE* const log = impl_->at(rank).log.get();
@@ -120,7 +144,7 @@ void RunReporter::on_line(int rank, Stream stream, std::string_view line) {
   const bool colored = impl_->colors[to_error ? 1 : 0];
   std::string text = colored ? shown.color_prefix : shown.plain_prefix;
   text.append(line).push_back('\n');
-  impl_->write(to_error ? STDERR_FILENO : STDOUT_FILENO, text);
+  impl_->write(to_error, text);
   if (!shown.log) return;
   std::fwrite(line.data(), 1, line.size(), shown.log.get());
   std::fputc('\n', shown.log.get());

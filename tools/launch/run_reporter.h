@@ -19,7 +19,8 @@ struct ReporterOptions {
 
 /// Writes to standard output and standard error: each line whole, after "[worker-0]: ". Names have
 /// colours on a terminal (unless NO_COLOR is set). Messages of the launcher itself begin with
-/// "tutti run: " and go to standard error.
+/// "tutti run: " and go to standard error. Nothing waits for who reads them: what is not read yet
+/// is written by write_more(). When nobody reads any more, this process gets SIGTERM.
 class RunReporter final : public JobListener {
  public:
   /// Makes the folder and the files of logs. Throws kUnavailable naming what cannot be made.
@@ -36,6 +37,9 @@ class RunReporter final : public JobListener {
   void on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks) override;
   void on_given_up(int rank, const std::string& why) override;
   void on_kill(const std::vector<int>& ranks) override;
+  bool takes_lines() const override;
+  std::vector<int> waits_for_room() const override;
+  void write_more() override;
 
   /// The end of each task, when the job has not simply succeeded.
   void summarize(const JobOutcome& outcome);

@@ -62,14 +62,24 @@ struct Supervisor::Impl {
       if (name == "TUTTI_RESTART") value = std::to_string(restarts);
     }
     slot.restart_at.reset();
-    slot.last_lines.clear();
     slot.process = std::make_unique<ChildProcess>(child);
+    slot.last_lines.clear();
     guard.watch(slot.process->pid());
     slot.running = true;
     slot.started = now();
     slot.outcome.pid = slot.process->pid();
     slot.outcome.restarts = restarts;
     listener.on_start(slot.rank, slot.process->pid(), restarts);
+  }
+
+  /// The program may be gone meanwhile, or just being built anew.
+  void start_again(Slot& slot) {
+    try {
+      start(slot);
+    } catch (const Error& error) {
+      fail_job(slot, error.message());
+      end_for_good(slot);
+    }
   }
 
   ChildProcess::OnLine line_sink(Slot& slot) {
@@ -150,6 +160,10 @@ struct Supervisor::Impl {
     } else if (reason == StopReason::kNone && status.code == kStoppedOnRequest) {
       stop(StopReason::kTaskAsked, SIGTERM);
     }
+    end_for_good(slot);
+  }
+
+  void end_for_good(Slot& slot) {
     listener.on_end(slot.rank, slot.outcome);
     slot.outcome.order = num_ended++;
   }
@@ -234,30 +248,55 @@ struct Supervisor::Impl {
     }
     if (kill_at && time >= *kill_at) kill_all();
     for (Slot& slot : slots) {
-      if (slot.restart_at && time >= *slot.restart_at) start(slot);
+      if (slot.restart_at && time >= *slot.restart_at) start_again(slot);
     }
   }
 
   int poll_milliseconds() const {
     const std::optional<TimePoint> next = next_deadline();
-    if (!next) return -1;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - now()).count();
+    return next ? milliseconds_until(*next) : -1;
+  }
+
+  int milliseconds_until(TimePoint time) const {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(time - now()).count();
     return static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));
+  }
+
+  /// Its signals, and what it has not been able to write yet.
+  std::vector<pollfd> fds_of_launcher() const {
+    std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
+    for (const int fd : listener.waits_for_room()) fds.push_back({fd, POLLOUT, 0});
+    return fds;
+  }
+
+  void hand_over_output() {
+    const bool was_stopped = reason == StopReason::kSignal || reason == StopReason::kTimeout;
+    std::optional<TimePoint> deadline = job_deadline;
+    if (was_stopped) deadline = deadline_after(now(), options.grace);
+    for (listener.write_more(); !listener.waits_for_room().empty(); listener.write_more()) {
+      std::vector<pollfd> fds = fds_of_launcher();
+      ::poll(fds.data(), fds.size(), deadline ? milliseconds_until(*deadline) : -1);
+      const std::vector<int> numbers = signals.take();
+      const bool is_asked = std::ranges::any_of(numbers, is_stop_signal);
+      if (is_asked || (deadline && now() >= *deadline)) return;
+    }
   }
 
   /// Waits for the next event and handles what there is.
   void turn() {
-    std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
+    listener.write_more();
+    std::vector<pollfd> fds = fds_of_launcher();
+    std::size_t next = fds.size();
+    const bool reads = listener.takes_lines();
     for (const Slot& slot : slots) {
-      if (!slot.running) continue;
+      if (!slot.running || !reads) continue;
       for (const Stream stream : {Stream::kOutput, Stream::kError}) {
         fds.push_back({slot.process->fd(stream), POLLIN, 0});
       }
     }
     ::poll(fds.data(), fds.size(), poll_milliseconds());
-    std::size_t next = 1;
     for (Slot& slot : slots) {
-      if (!slot.running) continue;
+      if (!slot.running || !reads) continue;
       const bool readable = fds[next].revents != 0 || fds[next + 1].revents != 0;
       next += 2;
       if (readable) slot.process->read_lines(line_sink(slot));
@@ -309,10 +348,18 @@ JobOutcome Supervisor::run() {
   // What loses its parent comes to this process, which can then end it.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   if (job.options.timeout) job.job_deadline = deadline_after(job.now(), *job.options.timeout);
-  for (Slot& slot : job.slots) job.start(slot);
-  while (job.active()) job.turn();
+  try {
+    for (Slot& slot : job.slots) job.start(slot);
+    while (job.active()) job.turn();
+  } catch (...) {
+    for (Slot& slot : job.slots) slot.process.reset();
+    end_adopted({job.guard.pid()});
+    throw;
+  }
   end_adopted({job.guard.pid()});
   return job.outcome();
 }
+
+void Supervisor::hand_over_output() { impl_->hand_over_output(); }
 
 }  // namespace tutti::launch

@@ -57,6 +57,12 @@ class JobListener {
   virtual void on_given_up(int rank, const std::string& why) = 0;
   /// Those of `ranks` get SIGKILL now.
   virtual void on_kill(const std::vector<int>& ranks) = 0;
+  /// Whether lines may come; while they may not, the processes keep them in their pipes.
+  virtual bool takes_lines() const { return true; }
+  /// Descriptors that something could not be written to yet. write_more() tries again; it is called
+  /// before each wait.
+  virtual std::vector<int> waits_for_room() const { return {}; }
+  virtual void write_more() {}
 };
 
 /// Starts the processes of a plan, passes signals on, starts failed ones again as the limits say,
@@ -72,6 +78,9 @@ class Supervisor {
 
   /// Throws kNotFound or kUnavailable when a process cannot be started.
   JobOutcome run();
+  /// After run(): waits until all that was said has been read. A signal to stop ends that; after a
+  /// stop on request or for time it lasts no longer than the grace.
+  void hand_over_output();
 
  private:
   struct Impl;

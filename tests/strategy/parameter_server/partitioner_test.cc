@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/partitioner.h"
 
+#include <limits>
 #include <numeric>
 
 #include "gmock/gmock.h"
@@ -43,6 +44,15 @@ TEST(Partitioner, MinSizeRoundsUpAndDoesNotCutByDefault) {
 TEST(Partitioner, MaxSizeDoesNotCutARow) {
   EXPECT_THAT(MaxSizePartitioner(3)({4, 100}, kFloat), ElementsAre(4, 1));
   EXPECT_THAT(MaxSizePartitioner(10)({7}, kFloat), ElementsAre(4));  // two rows of 4 bytes each
+}
+
+TEST(Partitioner, TheLargestSizesDoNotCut) {
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t rows : {1, 2, 3, 100}) {
+    EXPECT_THAT(MaxSizePartitioner(kLargest)({rows}, DType::kUInt8), ElementsAre(1)) << rows;
+    EXPECT_THAT(MaxSizePartitioner(kLargest - 1, 3)({rows, 0}, kFloat), ElementsAre(1, 1)) << rows;
+    EXPECT_THAT(MinSizePartitioner(kLargest, 3)({rows, 2}, kFloat), ElementsAre(1, 1)) << rows;
+  }
 }
 
 TEST(Partitioner, NumbersBelowOneAreRefused) {
