@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-# Checks lengths, first lines and folder READMEs.
+# Checks lengths, first lines, folder READMEs, and that no file lies where none of its kind belongs.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: file_style_test.py [ROOT]
 
 Warns about headers over 250 and sources over 500 lines; fails beyond 700, on lines over 100 columns in C++, on a
-missing first sentence or licence line, on a header without #pragma once, and on a library folder without README.md.
+missing first sentence or licence line, on a header without #pragma once, on a library folder without README.md, and
+on a tracked file that lies in the root or at the top of a folder without being on the lists below.
 """
 import pathlib
+import subprocess
 import sys
 
 WARN = {".h": 250, ".cc": 500}
@@ -16,6 +18,17 @@ LIBRARIES = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_op
              "model", "model/layers", "cross_device_ops/conformance")
 FOLDERS = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy",
            "model", "tools", "examples", "benchmarks", "tests")
+# What may lie in the root, and right below it: a whole name, or how a name ends. What a program prints belongs into a
+# build folder; a measured number into benchmarks/results/ or a page of docs/.
+ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CMakeLists.txt",
+              "CMakePresets.json", "CONTRIBUTING.md", "LICENSE", "README.md", "run", "test", "tutti.h"}
+SOURCES = ("CMakeLists.txt", "README.md", ".h", ".cc")
+TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
+             ".ci": ("run",),
+             "cmake": (".cmake", ".cmake.in"),
+             "docs": (".md", "coverage_rows.csv"),
+             "tests": SOURCES + (".py", ".sh"),
+             "tools": SOURCES + (".py", ".sh", "gpu_check")}
 LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 
 
@@ -39,6 +52,38 @@ def check_file(name, text):
     return errors, warnings
 
 
+def belongs(name, known):
+    return any(name == entry or (entry.startswith(".") and name.endswith(entry)) for entry in known)
+
+
+def check_place(name):
+    """Deeper files are their folder's own business."""
+    folder, _, rest = name.partition("/")
+    if not rest:
+        if name in ROOT_FILES:
+            return []
+        return [f"{name}: lies in the root, where only {', '.join(sorted(ROOT_FILES))} belong; "
+                "move it to its folder, or add its name to ROOT_FILES in tests/file_style_test.py"]
+    if folder not in TOP_FILES:
+        return [f"{name}: unknown folder {folder}/; expected one of {', '.join(sorted(TOP_FILES))}; "
+                "move it, or add the folder to TOP_FILES in tests/file_style_test.py"]
+    if "/" in rest or belongs(rest, TOP_FILES[folder]):
+        return []
+    return [f"{name}: lies at the top of {folder}/, where only {', '.join(TOP_FILES[folder])} belong; "
+            "move it, or add its name to TOP_FILES in tests/file_style_test.py"]
+
+
+def check_places(root):
+    """What git does not track (build folders, what an editor leaves) may lie anywhere."""
+    if not (root / ".git").exists():
+        print(f"file style: {root} is no git checkout, so that places of files are not checked")
+        return []
+    listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True)
+    if listed.returncode != 0:
+        return [f"git ls-files in {root}: expected the names of tracked files, got: {listed.stderr.strip()}"]
+    return [error for name in listed.stdout.split("\0") if name for error in check_place(name)]
+
+
 def self_test():
     head = "// What it is.\n" + LICENSE + "\n"
     assert check_file("a.cc", head) == ([], [])
@@ -47,6 +92,12 @@ def self_test():
     assert len(check_file("a.cc", "int a;\n")[0]) == 1
     assert len(check_file("a.cc", head + "\n" * 600)[1]) == 1
     assert len(check_file("a.cc", head + "\n" * 800)[0]) == 1
+    for name in ("LICENSE", "tutti.h", "core/error.h", "core/README.md", "core/CMakeLists.txt", "docs/gpu.md", "tools/gpu_check",
+                 "tests/full_checks.sh", "cmake/tuttiConfig.cmake.in", "benchmarks/results/a.txt", ".ci/run"):
+        assert not check_place(name), name
+    for name in ("table.txt", "a.md", "a.cc", "tutti.h.orig", "core/notes.txt", "core/a.py", "core/a.md", "docs/a.txt",
+                 "tools/other_check", "results/a.txt", "tests/aCMakeLists.txt", ".ci/a.h"):
+        assert len(check_place(name)) == 1 and name in check_place(name)[0], name
 
 
 def main():
@@ -64,6 +115,7 @@ def main():
     for folder in LIBRARIES:
         if not (root / folder / "README.md").exists():
             errors.append(f"{folder}/README.md is missing")
+    errors += check_places(root)
     for line in [f"warning: {warning}" for warning in warnings] + errors:
         print(line)
     print(f"file style: {num_files} files, {len(warnings)} warnings, {len(errors)} errors")

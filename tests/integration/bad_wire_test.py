@@ -37,6 +37,7 @@ DELAY, JITTER, LOSS = 0.020, 0.010, 0.01
 TOO_BUSY = 0.5  # seconds that a thread of this test had to wait for its turn
 DATA_IS_SILENT = r"tcp: rank \d .*: nothing came for \d+ ms, not even a sign of life"
 DATA_IS_BACK = r"tcp: rank \d .* is connected again"
+SAID_FOR_LONG = r"tcp: rank \d .* is connected again .*\(\d+ times so far\)"  # from then on every hundredth time is said
 
 
 class Weather:
@@ -61,6 +62,18 @@ class Weather:
     def end(self, since):
         print(f"; next step after {self.run.wait_for_next_step(since) - since:.2f} s", flush=True)
 
+    def num_accepted(self):
+        return sum(route.num_accepted for route in self.run.data_routes)
+
+    def wait_for_news(self, pattern, since, is_replaced):
+        """A line. Two workers who have said it ten times say it no more; then the proxy tells of the new connection."""
+        def find():
+            line = self.run.find_line(pattern, since)
+            if line or not self.run.find_line(SAID_FOR_LONG, 0.0):
+                return line
+            return is_replaced() or None
+        self.run.wait_for(find, f"a line that says '{pattern}'")
+
     def lose_a_tenth(self):
         since = self.begin(f"10 % lost for {self.loss_seconds} s")
         worse = tcp_proxy.Wire(DELAY, JITTER, 0.1, seed=2)
@@ -72,12 +85,12 @@ class Weather:
 
     def stall_data(self):
         workers = f"{self.workers - 2} and {self.workers - 1}"
-        since = self.begin(f"nothing between workers {workers} for 5 s")
+        since, accepted = self.begin(f"nothing between workers {workers} for 5 s"), self.num_accepted()
         self.run.proxy.stall(self.pair, 5.0)
         time.sleep(5.0)
         for pattern in (DATA_IS_SILENT, DATA_IS_BACK):
             if self.run.most_late_since(since) < TOO_BUSY:  # else the silence may have passed while this test slept
-                self.run.wait_for_line(pattern, since, f"a line that says '{pattern}'")
+                self.wait_for_news(pattern, since, lambda: self.num_accepted() > accepted)
         self.end(since + 5.0)
 
     def stall_control(self):
@@ -107,7 +120,7 @@ class Weather:
             self.run.proxy.damage_connection(connection, damage)
             self.run.wait_for(lambda: damage.at or self.run.steps[-1].number > done + 3 or None, "the proxy damaging a connection")
             damage = damage if damage.at else self.take_back(connection)
-        self.run.wait_for_line(DATA_IS_BACK, damage.at, "a line about the new connection")
+        self.wait_for_news(DATA_IS_BACK, damage.at, lambda: damage.replaced)
         print(f", {self.run.proxy.late_bytes - before} bytes late", end="")
         self.end(since)
 
