@@ -148,8 +148,8 @@ Outcome leave_in_chaos(Ending ending) {
   outcome.error = error_of_ranks(ending.size, [&](int rank) {
     const auto communicator = make_communicator(
         tcp_transport(rank, ending.size, store,
-                      {.patience = 60s, .tcp_connections = ending.num_connections}),
-        {.algorithm = "canonical", .timeout = 60s});
+                      {.patience = 30s, .tcp_connections = ending.num_connections}),
+        {.algorithm = "canonical", .timeout = 20s});
     check_sum(*communicator, 0, ending.count);
     meeting.meet([&] {
       look_at_proxies([&](int r, ChaosProxy& proxy) {
