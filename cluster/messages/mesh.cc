@@ -221,6 +221,8 @@ bool Mesh::read(Peer& peer) {
     // Told on: who sees this rank's connection close must have read the reason before.
     abort(*news.abort);
   } else if (news.failure) {
+    // A peer that has all and leaves may have said so with its last bytes.
+    if (peer.outbox.has_bytes()) peer.outbox.flush();
     peer.fail(*news.failure);
   }
   return news.moved || news.failure;

@@ -172,10 +172,7 @@ void SessionReceiver::take_over(Lane& lane, const ChunkHeader& header,
   }
   if (header.kind != ChunkHeader::Kind::kAck) check_place(header);
   acked_ = std::max(acked_, header.ack);
-  if (header.kind == ChunkHeader::Kind::kBye) {
-    bye_at_ = header.offset;
-    lane.has_ended = true;
-  }
+  if (header.kind == ChunkHeader::Kind::kBye) bye_at_ = header.offset;
   lane.head = header;
 }
 
@@ -194,7 +191,7 @@ void SessionReceiver::check_place(const ChunkHeader& header) const {
 bool SessionReceiver::fill(std::size_t connection, const FileDescriptor& socket) {
   Lane& lane = lanes_[connection];
   const bool is_in_use = ready_lane_ != kNone;
-  if (!socket.is_open() || is_in_use || lane.has_ended || lane.failure) return false;
+  if (!socket.is_open() || is_in_use || has_bye() || lane.failure) return false;
   if (lane.bytes.empty()) lane.bytes.resize(kRoom);
   if (lane.begin > 0) {
     std::memmove(lane.bytes.data(), lane.bytes.data() + lane.begin, lane.end - lane.begin);
@@ -335,7 +332,6 @@ const Error* SessionReceiver::failure(std::size_t connection) const {
 void SessionReceiver::restart(std::size_t connection) {
   Lane& lane = lanes_[connection];
   lane.failure.reset();
-  lane.has_ended = false;
   lane.landing.reset();
   if (ready_lane_ == connection) {  // it counts as received
     lane.end = lane.begin + (lane.place ? 0 : kChunkHeaderBytes + lane.head->length);

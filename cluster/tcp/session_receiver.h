@@ -73,7 +73,6 @@ class SessionReceiver {
     std::size_t whole = 0;  // bytes of the first chunk, if it does not land and is not complete
     std::size_t look = kShortLook;  // bytes to read where no long chunk is expected
     std::optional<Error> failure;
-    bool has_ended = false;  // the peer's good-bye came here
     std::span<const std::byte> payload() const {
       if (place) return {place, head->length};
       return std::span(bytes).subspan(begin + kChunkHeaderBytes, head->length);

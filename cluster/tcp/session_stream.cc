@@ -26,7 +26,7 @@ constexpr Duration kAway = std::chrono::seconds(1);
 constexpr Duration kOpening = std::chrono::milliseconds(2);
 /// Who leaves waits so long for a peer to answer before it knocks, and so long before it does
 /// again.
-constexpr Duration kBeforeKnocking = std::chrono::milliseconds(2);
+constexpr Duration kBeforeKnocking = std::chrono::milliseconds(1);
 constexpr Duration kBetweenKnocks = std::chrono::milliseconds(500);
 /// A peer that lives opens a new connection sooner.
 constexpr Duration kReturn = std::chrono::seconds(1);
@@ -90,7 +90,7 @@ class SessionStream final : public ByteStream, private TendedSession {
     MutexLock lock(mutex_);
     step_if_down();
     push();
-    return ways_.any_up() && !sender_.has_pending();
+    return (ways_.any_up() && !sender_.has_pending()) || !sender_.has_unacknowledged();
   }
 
   void watch(std::vector<pollfd>& descriptors, bool wants_room) const override {
@@ -127,7 +127,9 @@ class SessionStream final : public ByteStream, private TendedSession {
 
   bool has_unsent() const override {
     MutexLock lock(mutex_);
-    return ways_.any_up() && (sender_.has_pending() || ways_.has_unsent());
+    // Who has left takes no more; the system may still have the answer for it.
+    const bool has_pending = sender_.has_pending() && !receiver_.has_bye();
+    return ways_.any_up() && (has_pending || ways_.has_unsent());
   }
   void say_bye() noexcept override {
     MutexLock lock(mutex_);
