@@ -24,10 +24,10 @@ constexpr Duration kCoarseness = std::chrono::milliseconds(10);
 constexpr Duration kAway = std::chrono::seconds(1);
 /// Between two looks at a connection that is being opened.
 constexpr Duration kOpening = std::chrono::milliseconds(2);
-/// Who leaves waits so long for a peer to answer before it knocks, and so long before it does
-/// again.
+/// Who leaves waits so long for a peer to answer before it knocks, and four times as long each time
+/// before it does again.
 constexpr Duration kBeforeKnocking = std::chrono::milliseconds(1);
-constexpr Duration kBetweenKnocks = std::chrono::milliseconds(500);
+constexpr Duration kLongestPause = std::chrono::milliseconds(500);
 /// A peer that lives opens a new connection sooner.
 constexpr Duration kReturn = std::chrono::seconds(1);
 /// So long a peer that has left may come again to ask whether its last bytes have arrived.
@@ -135,7 +135,7 @@ class SessionStream final : public ByteStream, private TendedSession {
     MutexLock lock(mutex_);
     sender_.say_bye();
     push();
-    knock_at_ = deadline_after(Clock::system().now(), kBeforeKnocking);
+    knock_soon();
   }
   bool is_missed() const override {
     MutexLock lock(mutex_);
@@ -272,8 +272,14 @@ class SessionStream final : public ByteStream, private TendedSession {
       knock_at_ = TimePoint::max();
     } else if (now >= knock_at_) {
       ways_.knock();
-      knock_at_ = deadline_after(now, kBetweenKnocks);
+      knock_pause_ = std::min(4 * knock_pause_, kLongestPause);
+      knock_at_ = deadline_after(now, knock_pause_);
     }
+  }
+
+  void knock_soon() TUTTI_REQUIRES(mutex_) {
+    knock_pause_ = kBeforeKnocking;
+    knock_at_ = deadline_after(Clock::system().now(), knock_pause_);
   }
 
   void push() TUTTI_REQUIRES(mutex_) { sender_.push(ways_.sockets(), receiver_.received()); }
@@ -341,6 +347,7 @@ class SessionStream final : public ByteStream, private TendedSession {
       } catch (const Error& error) {
         lose(news->connection, error.message());
       }
+      if (sender_.has_left()) knock_soon();
       push();
     }
   }
@@ -391,6 +398,7 @@ class SessionStream final : public ByteStream, private TendedSession {
   TimePoint looked_at_ TUTTI_GUARDED_BY(mutex_) = coarse_now();
   TimePoint tend_at_ TUTTI_GUARDED_BY(mutex_) = TimePoint::max();
   TimePoint knock_at_ TUTTI_GUARDED_BY(mutex_) = TimePoint::max();
+  Duration knock_pause_ TUTTI_GUARDED_BY(mutex_){};
   TimePoint down_since_ TUTTI_GUARDED_BY(mutex_){};
   std::optional<TimePoint> bye_came_at_ TUTTI_GUARDED_BY(mutex_);
   bool is_closed_ TUTTI_GUARDED_BY(mutex_) = false;
