@@ -194,9 +194,10 @@ class SessionStream final : public ByteStream, private TendedSession {
 
   TimePoint tend(bool has_visitors) override {
     MutexLock lock(mutex_);
+    if (is_closed_) return TimePoint::max();
     const TimePoint now = Clock::system().now();
     const bool is_due = now >= tend_at_ || looked_at_ <= coarse_now() - kAway;
-    if (is_closed_ || !(has_visitors || is_due)) return tend_at_;
+    if (!has_visitors && !is_due) return tend_at_;
     if (look_after(has_visitors)) hub_->call();
     tend_at_ = TimePoint::max();
     if (ways_.is_opening()) {
