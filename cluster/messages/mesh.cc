@@ -32,6 +32,7 @@ constexpr Duration kLastWords = std::chrono::milliseconds(200);
 constexpr Duration kLongestWords = std::chrono::seconds(2);
 /// Of who leaves, for peers that do not answer.
 constexpr Duration kLongestStay = std::chrono::seconds(2);
+constexpr Duration kLongestLook = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -303,19 +304,23 @@ void Mesh::stay_while_missed() noexcept {
   for (const auto& peer : peers_) {
     if (peer) peer->stream().say_bye();
   }
-  const TimePoint end = deadline_after(Clock::system().now(), kLongestStay);
-  while (is_missed() && Clock::system().now() < end) {
+  Clock& clock = Clock::system();
+  TimePoint begin = clock.now();
+  for (Duration left = kLongestStay; left > Duration::zero() && is_missed();) {
+    // Time in which the process itself stood still is none in which peers did not answer.
+    const TimePoint before = std::exchange(begin, clock.now());
+    left -= std::min(begin - before, kLongestLook);
     {
       MutexLock lock(mutex_);
       // Who leads reads for this thread, too.
-      const TimePoint soon = deadline_after(Clock::system().now(), std::chrono::milliseconds(1));
+      const TimePoint soon = deadline_after(begin, std::chrono::milliseconds(1));
       const bool may_lead = changed_.wait_until(
           mutex_, soon, [this]() TUTTI_REQUIRES(mutex_) { return !has_leader_; });
       if (!may_lead) continue;
       has_leader_ = true;
     }
     const Leadership leadership(*this);
-    look(end);
+    look(deadline_after(begin, kLongestLook));
   }
 }
 

@@ -141,7 +141,7 @@ class SessionStream final : public ByteStream, private TendedSession {
     MutexLock lock(mutex_);
     // Who has said good-bye itself lacks nothing.
     if (ways_.is_gone() || receiver_.has_bye() || sender_.is_bye_heard()) return false;
-    return ways_.any_up() || Clock::system().now() < deadline_after(down_since_, kReturn);
+    return ways_.any_up() || down_for_ < kReturn;
   }
   void close() noexcept override {
     MutexLock lock(mutex_);
@@ -221,7 +221,7 @@ class SessionStream final : public ByteStream, private TendedSession {
     take_note();
     const bool is_leaving = sender_.has_left() && sender_.has_pending();
     if (is_leaving || sender_.owes_ack(receiver_.received())) push();
-    if (knock_at_ != TimePoint::max()) knock();
+    if (knock_at_ != TimePoint::max()) await_answer();
     if (total == 0 && receiver_.has_said_bye()) {
       fail(ErrorCode::kUnavailable, "tcp: ", name_, " is gone: it closed the connection");
     }
@@ -267,8 +267,11 @@ class SessionStream final : public ByteStream, private TendedSession {
   }
 
   /// A rank that computes does not look; its door's thread does when somebody comes.
-  void knock() TUTTI_REQUIRES(mutex_) {
+  void await_answer() TUTTI_REQUIRES(mutex_) {
     const TimePoint now = Clock::system().now();
+    const Duration since = now - std::exchange(awaited_at_, now);
+    // This process may have stood still.
+    down_for_ = ways_.any_up() ? Duration::zero() : down_for_ + std::min(since, kLongestPause);
     if (receiver_.has_bye() || sender_.is_bye_heard()) {
       knock_at_ = TimePoint::max();
     } else if (now >= knock_at_) {
@@ -279,8 +282,9 @@ class SessionStream final : public ByteStream, private TendedSession {
   }
 
   void knock_soon() TUTTI_REQUIRES(mutex_) {
+    awaited_at_ = Clock::system().now();
     knock_pause_ = kBeforeKnocking;
-    knock_at_ = deadline_after(Clock::system().now(), knock_pause_);
+    knock_at_ = deadline_after(awaited_at_, knock_pause_);
   }
 
   void push() TUTTI_REQUIRES(mutex_) { sender_.push(ways_.sockets(), receiver_.received()); }
@@ -364,7 +368,6 @@ class SessionStream final : public ByteStream, private TendedSession {
     if (ways_.is_up(connection)) places_[connection].lost = {Clock::system().now(), why};
     ways_.lose(connection, why);
     sender_.lose(connection);
-    if (!ways_.any_up()) down_since_ = Clock::system().now();
     push();
   }
 
@@ -400,7 +403,8 @@ class SessionStream final : public ByteStream, private TendedSession {
   TimePoint tend_at_ TUTTI_GUARDED_BY(mutex_) = TimePoint::max();
   TimePoint knock_at_ TUTTI_GUARDED_BY(mutex_) = TimePoint::max();
   Duration knock_pause_ TUTTI_GUARDED_BY(mutex_){};
-  TimePoint down_since_ TUTTI_GUARDED_BY(mutex_){};
+  TimePoint awaited_at_ TUTTI_GUARDED_BY(mutex_){};
+  Duration down_for_ TUTTI_GUARDED_BY(mutex_){};  // while this rank stays for the peer
   std::optional<TimePoint> bye_came_at_ TUTTI_GUARDED_BY(mutex_);
   bool is_closed_ TUTTI_GUARDED_BY(mutex_) = false;
 };
