@@ -68,7 +68,7 @@ class Mesh {
   /// The first one counts and is told to all peers, also when a peer has said it.
   void abort(const Error& reason) noexcept;
   /// Says good-bye to all: they read end-of-file after what was written. Unless the group was
-  /// aborted, stays until each peer has all of it or is gone, for kLongestStay at most.
+  /// aborted, stays until each peer has all of it or is gone, for 2 s at most.
   void close() noexcept;
 
  private:
