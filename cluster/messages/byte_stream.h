@@ -66,6 +66,11 @@ class ByteStream {
 
   /// Whether written bytes may still be lost when this side closes.
   virtual bool has_unsent() const { return false; }
+  /// Says that nothing more will be written; read() goes on.
+  virtual void say_bye() noexcept {}
+  /// After that: whether the peer is there and may lack something, so that whoever closes now could
+  /// not send it again. Who reads finds out that it does not.
+  virtual bool is_missed() const { return false; }
   virtual StreamCounters counters() const { return {}; }
   /// The peer's read() ends after what was written.
   virtual void close() noexcept = 0;

@@ -30,6 +30,9 @@ constexpr Duration kAskSystem = std::chrono::milliseconds(20);
 constexpr Duration kLastWords = std::chrono::milliseconds(200);
 /// With a long message in front of them.
 constexpr Duration kLongestWords = std::chrono::seconds(2);
+/// Of who leaves, for peers that do not answer.
+constexpr Duration kLongestStay = std::chrono::seconds(2);
+constexpr Duration kLongestLook = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -219,6 +222,8 @@ bool Mesh::read(Peer& peer) {
     // Told on: who sees this rank's connection close must have read the reason before.
     abort(*news.abort);
   } else if (news.failure) {
+    // A peer that has all and leaves may have said so with its last bytes.
+    if (peer.outbox.has_bytes()) peer.outbox.flush();
     peer.fail(*news.failure);
   }
   return news.moved || news.failure;
@@ -288,8 +293,40 @@ void Mesh::wait_until_sent(Duration duration) noexcept {
   }
 }
 
+bool Mesh::is_missed() const {
+  return !is_aborted_ && std::ranges::any_of(peers_, [](const auto& peer) {
+    return peer && peer->is_open && peer->stream().is_missed();
+  });
+}
+
+/// What the network loses of the last bytes only this rank can send again.
+void Mesh::stay_while_missed() noexcept {
+  for (const auto& peer : peers_) {
+    if (peer) peer->stream().say_bye();
+  }
+  Clock& clock = Clock::system();
+  TimePoint begin = clock.now();
+  for (Duration left = kLongestStay; left > Duration::zero() && is_missed();) {
+    // Time in which the process itself stood still is none in which peers did not answer.
+    const TimePoint before = std::exchange(begin, clock.now());
+    left -= std::min(begin - before, kLongestLook);
+    {
+      MutexLock lock(mutex_);
+      // Who leads reads for this thread, too.
+      const TimePoint soon = deadline_after(begin, std::chrono::milliseconds(1));
+      const bool may_lead = changed_.wait_until(
+          mutex_, soon, [this]() TUTTI_REQUIRES(mutex_) { return !has_leader_; });
+      if (!may_lead) continue;
+      has_leader_ = true;
+    }
+    const Leadership leadership(*this);
+    look(deadline_after(begin, kLongestLook));
+  }
+}
+
 void Mesh::close() noexcept {
   flush_for(kLastWords);
+  if (!is_aborted_) stay_while_missed();
   wait_until_sent(kLastWords);
   const Error closed(ErrorCode::kUnavailable, concat("rank ", rank_, " has closed its transport"));
   for (const auto& peer : peers_) {

@@ -67,7 +67,8 @@ class Mesh {
   void test(const Operation& operation, int peer);
   /// The first one counts and is told to all peers, also when a peer has said it.
   void abort(const Error& reason) noexcept;
-  /// Says good-bye to all: they read end-of-file after what was written.
+  /// Says good-bye to all: they read end-of-file after what was written. Unless the group was
+  /// aborted, stays until each peer has all of it or is gone, for 2 s at most.
   void close() noexcept;
 
  private:
@@ -83,6 +84,8 @@ class Mesh {
   /// Something that a thread waits for may have ended.
   void tell_waiters();
   void flush_for(Duration duration) noexcept;
+  void stay_while_missed() noexcept;
+  bool is_missed() const;
   void wait_until_sent(Duration duration) noexcept;
 
   const int rank_;

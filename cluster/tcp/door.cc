@@ -80,6 +80,7 @@ void Door::ring(Arrival arrival) {
   }
   arrivals_.push_back(std::move(arrival));
   num_arrivals_.fetch_add(1);
+  has_visitors_ = true;
   strike(bell_);
 }
 
@@ -88,27 +89,24 @@ std::string Door::last_refusal() const {
   return last_refusal_;
 }
 
-void Door::call_every(Duration pause, std::function<void()> action) {
+void Door::call(std::function<TimePoint(bool)> action) {
   MutexLock lock(mutex_);
   action_ = std::move(action);
-  action_pause_ = pause;
-  action_at_ = deadline_after(Clock::system().now(), pause);
+  action_at_ = TimePoint::min();
   strike(wake_);
 }
 
 /// When the next one is due.
 TimePoint Door::act() {
-  std::function<void()> action;
-  TimePoint next;
+  std::function<TimePoint(bool)> action;
   {
     MutexLock lock(mutex_);
-    const TimePoint now = Clock::system().now();
-    if (now < action_at_) return action_at_;
+    if (!action_ || (!has_visitors_ && Clock::system().now() < action_at_)) return action_at_;
     action = action_;
-    next = action_at_ = deadline_after(now, action_pause_);
   }
-  action();
-  return next;
+  const TimePoint next = action(std::exchange(has_visitors_, false));
+  MutexLock lock(mutex_);
+  return action_at_ = next;
 }
 
 void Door::serve() {
@@ -252,6 +250,7 @@ void Door::admit(FileDescriptor socket, bool is_local, TimePoint now) {
   newcomer.is_local = is_local;
   newcomer.address = address;
   newcomer.end = deadline_after(now, kPatience);
+  has_visitors_ = true;
 }
 
 }  // namespace tutti::internal

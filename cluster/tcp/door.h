@@ -46,8 +46,9 @@ class Door {
   const FileDescriptor& bell() const { return bell_; }
   /// Why the last one was refused that was no mere stranger; "": there was none.
   std::string last_refusal() const;
-  /// Its thread calls `action` from now on, again and again: return soon. Once.
-  void call_every(Duration pause, std::function<void()> action);
+  /// From now on its thread calls `action` whenever somebody has come, and at the time that the
+  /// last call returned; it says whether somebody has. Return soon. Once.
+  void call(std::function<TimePoint(bool has_visitors)> action);
 
  private:
   struct Newcomer;
@@ -75,12 +76,12 @@ class Door {
   AddressLimit limit_;
   RefusalLog refusals_, strangers_;
   TimePoint accept_again_{};
+  bool has_visitors_ = false;  // since the last action
 
   mutable Mutex mutex_;
   std::list<Arrival> arrivals_ TUTTI_GUARDED_BY(mutex_);
   std::string last_refusal_ TUTTI_GUARDED_BY(mutex_);
-  std::function<void()> action_ TUTTI_GUARDED_BY(mutex_);
-  Duration action_pause_ TUTTI_GUARDED_BY(mutex_){};
+  std::function<TimePoint(bool)> action_ TUTTI_GUARDED_BY(mutex_);
   TimePoint action_at_ TUTTI_GUARDED_BY(mutex_) = TimePoint::max();
   std::unique_ptr<Thread> thread_;
 };

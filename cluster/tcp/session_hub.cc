@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/tcp/session_hub.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "tutti/core/error.h"
@@ -18,23 +21,44 @@ SessionHub::SessionHub(std::vector<std::uint64_t> nonces, std::unique_ptr<Door> 
     : nonces_(std::move(nonces)),
       num_connections_(num_connections),
       arrivals_(nonces_.size() * num_connections),
+      called_(make_wake_event()),
+      beat_at_(deadline_after(Clock::system().now(), kBeat)),
       door_(std::move(door)) {
-  door_->call_every(kBeat, [this] { beat(); });
+  door_->call([this](bool has_visitors) { return tend(has_visitors); });
 }
 
-void SessionHub::add(SignOfLife& sign) {
-  MutexLock lock(signs_mutex_);
-  signs_.insert(&sign);
+void SessionHub::add(TendedSession& session) {
+  MutexLock lock(sessions_mutex_);
+  sessions_.insert(&session);
 }
 
-void SessionHub::remove(SignOfLife& sign) {
-  MutexLock lock(signs_mutex_);
-  signs_.erase(&sign);
+void SessionHub::remove(TendedSession& session) {
+  MutexLock lock(sessions_mutex_);
+  sessions_.erase(&session);
 }
 
-void SessionHub::beat() {
-  MutexLock lock(signs_mutex_);
-  for (SignOfLife* const sign : signs_) sign->beat();
+TimePoint SessionHub::tend(bool has_visitors) {
+  const TimePoint now = Clock::system().now();
+  const bool beats = now >= beat_at_;
+  if (beats) beat_at_ = deadline_after(now, kBeat);
+  TimePoint next = beat_at_;
+  MutexLock lock(sessions_mutex_);
+  for (TendedSession* const session : sessions_) {
+    next = std::min(next, session->tend(has_visitors));
+    if (beats) session->beat();
+  }
+  return next;
+}
+
+void SessionHub::call() {
+  const std::uint64_t one = 1;
+  (void)!::write(called_.get(), &one, sizeof(one));
+}
+
+void SessionHub::hear(std::span<const pollfd> descriptors) {
+  if (descriptors.back().revents == 0) return;
+  std::uint64_t count = 0;
+  (void)!::read(called_.get(), &count, sizeof(count));
 }
 
 void SessionHub::look() {
@@ -81,6 +105,7 @@ std::optional<SessionHub::Arrival> SessionHub::take(int rank, std::size_t connec
 
 void SessionHub::watch(std::vector<pollfd>& descriptors) const {
   descriptors.push_back({door_->bell().get(), POLLIN, 0});
+  descriptors.push_back({called_.get(), POLLIN, 0});
 }
 
 }  // namespace tutti::internal

@@ -13,14 +13,16 @@
 
 namespace tutti::internal {
 
-/// What a rank says without being asked, twice a second: a session that hears nothing at all for
-/// much longer has a broken connection, whatever the system thinks of it.
-class SignOfLife {
+/// A session, as the door's thread sees it. Both functions wait for nothing.
+class TendedSession {
  public:
-  virtual ~SignOfLife() = default;
-  /// Also looks after what the rank has sent, if it has not looked itself for long. Waits for
-  /// nothing. By the door's thread.
+  virtual ~TendedSession() = default;
+  /// Twice a second: says that the rank is there. A session that hears nothing at all for much
+  /// longer has a broken connection, whatever the system thinks of it.
   virtual void beat() = 0;
+  /// Does what the rank's own threads do when they look, if they have not for long, or if somebody
+  /// is at the door: perhaps a peer that wants to leave. Returns when it wants to be called again.
+  virtual TimePoint tend(bool has_visitors) = 0;
 };
 
 /// A rank's door after all have connected. Connections of ranks of this run wait here for their
@@ -42,10 +44,15 @@ class SessionHub {
   /// The latest connection of a rank with this number in its session.
   std::optional<Arrival> take(int rank, std::size_t connection);
   bool has_arrivals() const { return door_->has_arrivals() || num_waiting_.load() > 0; }
+  /// For who sleeps until there is something to read: also what call() says.
   void watch(std::vector<pollfd>& descriptors) const;
-  /// From now on, until remove(), which waits for a beat under way.
-  void add(SignOfLife& sign);
-  void remove(SignOfLife& sign);
+  /// The door's thread has changed what a sleeping thread should know.
+  void call();
+  /// Who was asleep looks now; `descriptors` end with those of watch().
+  void hear(std::span<const pollfd> descriptors);
+  /// From now on, until remove(), which waits for a call under way.
+  void add(TendedSession& session);
+  void remove(TendedSession& session);
 
   const RankIdentity& own() const { return door_->own(); }
   int rank() const { return own().rank; }
@@ -60,15 +67,17 @@ class SessionHub {
   std::size_t place_of(int rank, std::size_t connection) const {
     return static_cast<std::size_t>(rank) * num_connections_ + connection;
   }
-  void beat();
+  TimePoint tend(bool has_visitors);
 
   const std::vector<std::uint64_t> nonces_;
   const std::size_t num_connections_;
   std::atomic<int> num_waiting_{0};
   mutable Mutex mutex_;
   std::vector<std::optional<Arrival>> arrivals_ TUTTI_GUARDED_BY(mutex_);  // by place_of()
-  Mutex signs_mutex_;  // held while they beat; before those of sessions
-  std::set<SignOfLife*> signs_ TUTTI_GUARDED_BY(signs_mutex_);
+  const FileDescriptor called_;
+  Mutex sessions_mutex_;  // held while they are tended; before their own
+  std::set<TendedSession*> sessions_ TUTTI_GUARDED_BY(sessions_mutex_);
+  TimePoint beat_at_;                 // the door's thread's own
   const std::unique_ptr<Door> door_;  // its thread uses all of the above
 };
 

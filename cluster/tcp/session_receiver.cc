@@ -92,23 +92,24 @@ std::size_t SessionReceiver::give(std::span<const iovec> places) {
 
 bool SessionReceiver::next_ready() {
   if (ready_lane_ != kNone) lanes_[std::exchange(ready_lane_, kNone)].drop_head();
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+  for (std::size_t i = 0; given_ == received_ && i < lanes_.size(); ++i) {
     if (!next_in_order(lanes_[i])) continue;
     // The same bytes may be landing from another connection, which was slower.
     if (!lanes_[i].place) leave();
     ready_ = lanes_[i].payload();
     ready_lane_ = i;
-    received_ += ready_.size();
+    given_ = received_ += ready_.size();
     return true;
   }
-  early_.erase(early_.begin(), early_.lower_bound(received_));  // a lane had them, too
-  const auto found = early_.find(received_);
+  early_.erase(early_.begin(), early_.lower_bound(given_));  // a lane had them, too
+  const auto found = early_.find(given_);
   if (found == early_.end()) return false;
   leave();
   ready_bytes_ = std::move(found->second);
   early_.erase(found);
   ready_ = ready_bytes_;
-  received_ += ready_.size();
+  given_ += ready_.size();
+  received_ = std::max(received_, given_);
   return true;
 }
 
@@ -171,10 +172,7 @@ void SessionReceiver::take_over(Lane& lane, const ChunkHeader& header,
   }
   if (header.kind != ChunkHeader::Kind::kAck) check_place(header);
   acked_ = std::max(acked_, header.ack);
-  if (header.kind == ChunkHeader::Kind::kBye) {
-    bye_at_ = header.offset;
-    lane.has_ended = true;
-  }
+  if (header.kind == ChunkHeader::Kind::kBye) bye_at_ = header.offset;
   lane.head = header;
 }
 
@@ -192,7 +190,8 @@ void SessionReceiver::check_place(const ChunkHeader& header) const {
 /// False: the socket has nothing now, or the lane has no room.
 bool SessionReceiver::fill(std::size_t connection, const FileDescriptor& socket) {
   Lane& lane = lanes_[connection];
-  if (!socket.is_open() || !is_given() || lane.has_ended || lane.failure) return false;
+  const bool is_in_use = ready_lane_ != kNone;
+  if (!socket.is_open() || is_in_use || has_bye() || lane.failure) return false;
   if (lane.bytes.empty()) lane.bytes.resize(kRoom);
   if (lane.begin > 0) {
     std::memmove(lane.bytes.data(), lane.bytes.data() + lane.begin, lane.end - lane.begin);
@@ -282,6 +281,33 @@ bool SessionReceiver::set_aside() {
   return was_any;
 }
 
+bool SessionReceiver::keep() {
+  keep_ready();
+  for (Lane& lane : lanes_) {
+    while (has_head(lane)) {
+      if (lane.head->offset >= received_ && lane.head->length > 0) keep_early(lane);
+      lane.drop_head();
+      count_kept();
+    }
+  }
+  return received_ - given_ < session_window(lanes_.size());
+}
+
+/// Of what is given now the rest, so that its lane can be read on.
+void SessionReceiver::keep_ready() {
+  if (ready_lane_ == kNone) return;
+  ready_bytes_.assign(ready_.begin(), ready_.end());
+  ready_ = ready_bytes_;
+  lanes_[std::exchange(ready_lane_, kNone)].drop_head();
+}
+
+void SessionReceiver::count_kept() {
+  for (auto next = early_.find(received_); next != early_.end() && next->first == received_;
+       ++next) {
+    received_ += next->second.size();
+  }
+}
+
 /// Once; of others only their borders are known, so none may lie over another.
 void SessionReceiver::keep_early(const Lane& lane) {
   const std::uint64_t begin = lane.head->offset, end = begin + lane.head->length;
@@ -306,7 +332,6 @@ const Error* SessionReceiver::failure(std::size_t connection) const {
 void SessionReceiver::restart(std::size_t connection) {
   Lane& lane = lanes_[connection];
   lane.failure.reset();
-  lane.has_ended = false;
   lane.landing.reset();
   if (ready_lane_ == connection) {  // it counts as received
     lane.end = lane.begin + (lane.place ? 0 : kChunkHeaderBytes + lane.head->length);

@@ -30,13 +30,12 @@ class SessionReceiver {
   void aim(std::span<std::byte> place) { aim_ = place; }
   /// What has landed, and was not given, moves; its place is not touched afterwards.
   void leave();
-  /// Reads what the socket of a connection has now, when give() has given all; false: nothing.
+  /// Reads what the socket of a connection has now, when give() has given all or after keep();
+  /// false: nothing.
   bool fill(std::size_t connection, const FileDescriptor& socket);
-  /// Whether fill() would look: all was given, and the connection's chunks leave room.
-  bool has_room(std::size_t connection) const {
-    const Lane& lane = lanes_[connection];
-    return is_given() && lane.end - lane.begin < kRoom;
-  }
+  /// Takes what has come to memory of its own, although nobody reads: so it counts as received.
+  /// False: there is as much of it as a peer may send unacknowledged.
+  bool keep();
   /// Makes room on connections whose chunks are early; false: there are none.
   bool set_aside();
   /// Whether a chunk waits for an earlier one, which another connection brings.
@@ -47,11 +46,16 @@ class SessionReceiver {
   /// Forgets what else a connection has brought; the next one begins with a chunk.
   void restart(std::size_t connection);
 
-  /// Bytes of the stream that have arrived and were verified, none missing before them.
-  std::uint64_t received() const { return received_; }
+  /// Bytes of the stream that have arrived and were verified, none missing before them; the peer's
+  /// good-bye behind them counts as one more.
+  std::uint64_t received() const { return received_ + (has_bye() ? 1 : 0); }
   /// What the peer has of the other direction.
   std::uint64_t acked() const { return acked_; }
-  bool has_said_bye() const { return bye_at_ == received_ && ready_.empty(); }
+  /// Whether the peer's good-bye has come; has_bye(): and all that stands before it;
+  /// has_said_bye(): and all of that was given.
+  bool is_ending() const { return bye_at_.has_value(); }
+  bool has_bye() const { return bye_at_ == received_; }
+  bool has_said_bye() const { return has_bye() && given_ == received_ && ready_.empty(); }
 
  private:
   static constexpr std::size_t kRoom = std::size_t{256} << 10;
@@ -69,7 +73,6 @@ class SessionReceiver {
     std::size_t whole = 0;  // bytes of the first chunk, if it does not land and is not complete
     std::size_t look = kShortLook;  // bytes to read where no long chunk is expected
     std::optional<Error> failure;
-    bool has_ended = false;  // the peer's good-bye came here
     std::span<const std::byte> payload() const {
       if (place) return {place, head->length};
       return std::span(bytes).subspan(begin + kChunkHeaderBytes, head->length);
@@ -78,7 +81,6 @@ class SessionReceiver {
     void put_back();
   };
 
-  bool is_given() const { return ready_.empty() && ready_lane_ == kNone; }
   bool has_head(Lane& lane);
   bool take_head(Lane& lane);
   bool take_landed(Lane& lane);
@@ -91,7 +93,9 @@ class SessionReceiver {
   bool is_early(const Lane& lane) const { return lane.head && lane.head->offset > received_; }
   bool next_in_order(Lane& lane);
   bool next_ready();
+  void keep_ready();
   void keep_early(const Lane& lane);
+  void count_kept();
 
   std::vector<Lane> lanes_;  // by connection
   // What is given now: of the head of a lane, or, if that is kNone, of ready_bytes_.
@@ -99,7 +103,9 @@ class SessionReceiver {
   std::size_t ready_lane_ = kNone;
   std::vector<std::byte> ready_bytes_;
   std::span<std::byte> aim_;
-  std::map<std::uint64_t, std::vector<std::byte>> early_;  // by offset
+  // By offset: chunks from received_ on, and those between given_ and received_.
+  std::map<std::uint64_t, std::vector<std::byte>> early_;
+  std::uint64_t given_ = 0;  // up to the end of what is given now
   std::uint64_t received_ = 0, acked_ = 0;
   std::optional<std::uint64_t> bye_at_;
 };

@@ -215,6 +215,7 @@ void SessionSender::trim() {
 void SessionSender::lose(std::size_t connection) {
   lines_[connection] = {};
   ack_said_ = 0;  // it may have been said there
+  bye_due_ = has_left_ && !is_bye_heard();
   for (Piece& piece : pieces_) {
     if (piece.connection == connection) piece.connection = kNone;
   }
@@ -228,12 +229,13 @@ void SessionSender::restart(std::size_t connection, std::uint64_t received) {
   lose(connection);
   // With several connections a newer number may have come over another one meanwhile.
   const bool is_too_old = lines_.size() == 1 && received < acked_;
-  if (is_too_old || received > next_) {
+  if (is_too_old || received > next_ + (has_left_ ? 1 : 0)) {
     fail(ErrorCode::kDataLoss, "tcp: a peer that connects again says that it has ", received,
          " bytes; expected ", acked_, " to ", next_);
   }
   turn_ = connection;  // what is sent again goes where something arrives
   forget(received);
+  bye_due_ = bye_due_ && !is_bye_heard();
 }
 
 }  // namespace tutti::internal

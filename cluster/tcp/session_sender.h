@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tutti/cluster/tcp/chunk.h"
@@ -63,8 +64,12 @@ class SessionSender {
   /// Whether the peer may lack something that was taken.
   bool has_unacknowledged() const { return ack_heard_ < taken_; }
   /// Whether the peer should hear how much has arrived although there is nothing else to send.
-  bool owes_ack(std::uint64_t received) const { return received >= ack_said_ + room_ / 4; }
-  /// The peer has all bytes before this one.
+  bool owes_ack(std::uint64_t received) const {
+    return received >= ack_said_ + (is_hurried_ ? 1 : room_ / 4);
+  }
+  /// From now on it should hear of everything at once: it waits for nothing else.
+  void hurry() { is_hurried_ = true; }
+  /// The peer has all bytes before this one; one more than there are: and the good-bye.
   void forget(std::uint64_t acked);
   /// What went over this connection and is not acknowledged goes over the others, or over the next
   /// one that comes.
@@ -72,7 +77,11 @@ class SessionSender {
   /// There is a new one in its place, whose peer has so many bytes. Throws kDataLoss for a number
   /// that cannot be.
   void restart(std::size_t connection, std::uint64_t received);
-  void say_bye() { bye_due_ = true; }
+  /// Says good-bye behind all bytes, again and again until the peer has heard it; take() is not
+  /// called afterwards.
+  void say_bye() { bye_due_ = !std::exchange(has_left_, true) || bye_due_; }
+  bool has_left() const { return has_left_; }
+  bool is_bye_heard() const { return has_left_ && ack_heard_ > taken_; }
 
  private:
   /// Below it several connections cost more than they bring (measured on loopback).
@@ -123,7 +132,7 @@ class SessionSender {
   std::vector<Line> lines_;            // by connection
   std::size_t turn_ = 0;               // whose it is where all take turns
   std::uint64_t ack_said_ = 0, ack_heard_ = 0;
-  bool bye_due_ = false;
+  bool has_left_ = false, bye_due_ = false, is_hurried_ = false;
 };
 
 }  // namespace tutti::internal

@@ -20,8 +20,18 @@ constexpr std::uint64_t kTimesSaid = 10;  // each; later every hundredth time
 constexpr Duration kSilence = std::chrono::seconds(2);
 /// coarse_now() lags behind by less.
 constexpr Duration kCoarseness = std::chrono::milliseconds(10);
-/// Who waits for bytes looks at least this often.
-constexpr Duration kAway = 2 * kSilence;
+/// A rank that has not looked for so long computes, or waits for others.
+constexpr Duration kAway = std::chrono::seconds(1);
+/// Between two looks at a connection that is being opened.
+constexpr Duration kOpening = std::chrono::milliseconds(2);
+/// Who leaves waits so long for a peer to answer before it knocks, and four times as long each time
+/// before it does again.
+constexpr Duration kBeforeKnocking = std::chrono::milliseconds(1);
+constexpr Duration kLongestPause = std::chrono::milliseconds(500);
+/// A peer that lives opens a new connection sooner.
+constexpr Duration kReturn = std::chrono::seconds(1);
+/// So long a peer that has left may come again to ask whether its last bytes have arrived.
+constexpr Duration kFarewell = std::chrono::seconds(2);
 /// So often all connections are read after one but the first has brought something.
 constexpr int kEagerReads = 32;
 
@@ -29,7 +39,7 @@ std::int64_t milliseconds_since(TimePoint time) {
   return (Clock::system().now() - time) / std::chrono::milliseconds(1);
 }
 
-class SessionStream final : public ByteStream, private SignOfLife {
+class SessionStream final : public ByteStream, private TendedSession {
  public:
   explicit SessionStream(SessionParts parts)
       : name_(parts.name),
@@ -80,7 +90,7 @@ class SessionStream final : public ByteStream, private SignOfLife {
     MutexLock lock(mutex_);
     step_if_down();
     push();
-    return ways_.any_up() && !sender_.has_pending();
+    return (ways_.any_up() && !sender_.has_pending()) || !sender_.has_unacknowledged();
   }
 
   void watch(std::vector<pollfd>& descriptors, bool wants_room) const override {
@@ -95,6 +105,7 @@ class SessionStream final : public ByteStream, private SignOfLife {
   }
 
   bool on_ready(std::span<const pollfd> descriptors) override {
+    hub_->hear(descriptors);
     hub_->look();
     MutexLock lock(mutex_);
     for (const pollfd& descriptor : descriptors) {
@@ -107,7 +118,7 @@ class SessionStream final : public ByteStream, private SignOfLife {
 
   TimePoint wake_at() const override {
     MutexLock lock(mutex_);
-    TimePoint first = ways_.wake_at();
+    TimePoint first = std::min(ways_.wake_at(), knock_at_);
     for (std::size_t i = 0; i < ways_.size(); ++i) {
       if (ways_.is_up(i)) first = std::min(first, places_[i].heard_at + kSilence + kCoarseness);
     }
@@ -116,10 +127,25 @@ class SessionStream final : public ByteStream, private SignOfLife {
 
   bool has_unsent() const override {
     MutexLock lock(mutex_);
-    return ways_.any_up() && (sender_.has_pending() || ways_.has_unsent());
+    // Who has left takes no more; the system may still have the answer for it.
+    const bool has_pending = sender_.has_pending() && !receiver_.has_bye();
+    return ways_.any_up() && (has_pending || ways_.has_unsent());
+  }
+  void say_bye() noexcept override {
+    MutexLock lock(mutex_);
+    sender_.say_bye();
+    push();
+    knock_soon();
+  }
+  bool is_missed() const override {
+    MutexLock lock(mutex_);
+    // Who has said good-bye itself lacks nothing.
+    if (ways_.is_gone() || receiver_.has_bye() || sender_.is_bye_heard()) return false;
+    return ways_.any_up() || down_for_ < kReturn;
   }
   void close() noexcept override {
     MutexLock lock(mutex_);
+    is_closed_ = true;
     if (!ways_.any_up()) return;
     sender_.say_bye();
     push();
@@ -163,11 +189,23 @@ class SessionStream final : public ByteStream, private SignOfLife {
 
   void beat() override {
     MutexLock lock(mutex_);
-    // A peer may wait for what this rank gave to a connection that is broken now, while the rank
-    // computes. Only then: who sleeps until there are bytes would not hear of those read here.
-    const bool is_away = looked_at_ <= coarse_now() - kAway;
-    if (is_away && sender_.has_unacknowledged()) look_after();
-    sender_.beat(ways_.sockets(), receiver_.received());
+    if (!is_closed_) sender_.beat(ways_.sockets(), receiver_.received());
+  }
+
+  TimePoint tend(bool has_visitors) override {
+    MutexLock lock(mutex_);
+    if (is_closed_) return TimePoint::max();
+    const TimePoint now = Clock::system().now();
+    const bool is_due = now >= tend_at_ || looked_at_ <= coarse_now() - kAway;
+    if (!has_visitors && !is_due) return tend_at_;
+    if (look_after(has_visitors)) hub_->call();
+    tend_at_ = TimePoint::max();
+    if (ways_.is_opening()) {
+      tend_at_ = deadline_after(now, kOpening);
+    } else if (!ways_.is_gone() && !ways_.any_up() && !is_over()) {
+      tend_at_ = std::max(ways_.wake_at(), deadline_after(now, kOpening));
+    }
+    return tend_at_;
   }
 
   std::size_t read_locked(std::span<const iovec> places) TUTTI_REQUIRES(mutex_) {
@@ -180,8 +218,10 @@ class SessionStream final : public ByteStream, private SignOfLife {
       total = receiver_.give(places);
     }
     for (std::size_t i = 0; i < ways_.size(); ++i) look_for_failure(i);
-    sender_.forget(receiver_.acked());
-    if (sender_.owes_ack(receiver_.received())) push();
+    take_note();
+    const bool is_leaving = sender_.has_left() && sender_.has_pending();
+    if (is_leaving || sender_.owes_ack(receiver_.received())) push();
+    if (knock_at_ != TimePoint::max()) await_answer();
     if (total == 0 && receiver_.has_said_bye()) {
       fail(ErrorCode::kUnavailable, "tcp: ", name_, " is gone: it closed the connection");
     }
@@ -191,16 +231,60 @@ class SessionStream final : public ByteStream, private SignOfLife {
     return total;
   }
 
-  void look_after() TUTTI_REQUIRES(mutex_) {
-    if (ways_.is_gone() || receiver_.has_said_bye()) return;
+  /// What the peer says of the end and of what has arrived.
+  void take_note() TUTTI_REQUIRES(mutex_) {
+    sender_.forget(receiver_.acked());
+    if (!receiver_.is_ending()) return;
+    sender_.hurry();
+    if (receiver_.has_bye() && !bye_came_at_) bye_came_at_ = Clock::system().now();
+  }
+
+  /// Whether the peer has left, and has had the time to ask whether its last bytes have arrived.
+  bool is_over() const TUTTI_REQUIRES(mutex_) {
+    return bye_came_at_ && Clock::system().now() >= *bye_came_at_ + kFarewell;
+  }
+
+  /// Keeps what comes for the rank. Whether anything has changed.
+  bool look_after(bool has_visitors) TUTTI_REQUIRES(mutex_) {
+    if (ways_.is_gone() || is_over()) return false;
+    for (std::size_t i = 0; has_visitors && receiver_.has_bye() && i < ways_.size(); ++i) {
+      // Perhaps this side's last answer went with the connection.
+      if (ways_.has_ended(i)) lose(i, "it closed the connection");
+    }
+    bool came = !ways_.all_up();
     step();
+    bool has_room = receiver_.keep();
     for (std::size_t i = 0; i < ways_.size(); ++i) {
-      if (receiver_.has_room(i)) look_at(i);
+      while (has_room && look_at(i)) {
+        came = true;
+        has_room = receiver_.keep();
+      }
       look_for_failure(i);
     }
-    (void)receiver_.set_aside();  // takes acknowledgements
-    sender_.forget(receiver_.acked());
+    take_note();
     push();
+    return came;
+  }
+
+  /// A rank that computes does not look; its door's thread does when somebody comes.
+  void await_answer() TUTTI_REQUIRES(mutex_) {
+    const TimePoint now = Clock::system().now();
+    const Duration since = now - std::exchange(awaited_at_, now);
+    // This process may have stood still.
+    down_for_ = ways_.any_up() ? Duration::zero() : down_for_ + std::min(since, kLongestPause);
+    if (receiver_.has_bye() || sender_.is_bye_heard()) {
+      knock_at_ = TimePoint::max();
+    } else if (now >= knock_at_) {
+      ways_.knock();
+      knock_pause_ = std::min(4 * knock_pause_, kLongestPause);
+      knock_at_ = deadline_after(now, knock_pause_);
+    }
+  }
+
+  void knock_soon() TUTTI_REQUIRES(mutex_) {
+    awaited_at_ = Clock::system().now();
+    knock_pause_ = kBeforeKnocking;
+    knock_at_ = deadline_after(awaited_at_, knock_pause_);
   }
 
   void push() TUTTI_REQUIRES(mutex_) { sender_.push(ways_.sockets(), receiver_.received()); }
@@ -229,8 +313,9 @@ class SessionStream final : public ByteStream, private SignOfLife {
       place.heard_at = coarse_now();
       return true;
     }
-    const bool is_silent = ways_.is_up(connection) && !receiver_.failure(connection) &&
-                           place.heard_at <= coarse_now() - kSilence;
+    const bool may_speak =
+        ways_.is_up(connection) && !receiver_.failure(connection) && !receiver_.has_bye();
+    const bool is_silent = may_speak && place.heard_at <= coarse_now() - kSilence;
     if (is_silent) lose_silent(connection);
     return false;
   }
@@ -267,6 +352,7 @@ class SessionStream final : public ByteStream, private SignOfLife {
       } catch (const Error& error) {
         lose(news->connection, error.message());
       }
+      if (sender_.has_left()) knock_soon();
       push();
     }
   }
@@ -314,6 +400,13 @@ class SessionStream final : public ByteStream, private SignOfLife {
   std::uint64_t times_silent_ TUTTI_GUARDED_BY(mutex_) = 0;
   int eager_ TUTTI_GUARDED_BY(mutex_) = 0;
   TimePoint looked_at_ TUTTI_GUARDED_BY(mutex_) = coarse_now();
+  TimePoint tend_at_ TUTTI_GUARDED_BY(mutex_) = TimePoint::max();
+  TimePoint knock_at_ TUTTI_GUARDED_BY(mutex_) = TimePoint::max();
+  Duration knock_pause_ TUTTI_GUARDED_BY(mutex_){};
+  TimePoint awaited_at_ TUTTI_GUARDED_BY(mutex_){};
+  Duration down_for_ TUTTI_GUARDED_BY(mutex_){};  // while this rank stays for the peer
+  std::optional<TimePoint> bye_came_at_ TUTTI_GUARDED_BY(mutex_);
+  bool is_closed_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace

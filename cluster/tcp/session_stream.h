@@ -25,8 +25,9 @@ struct SessionParts {
 /// twice a second, whatever their ranks do) is replaced by a new one, which the higher rank opens.
 /// The chunks that did not arrive are sent again: over the other connections at once where a
 /// session has several, else over the new one. While there is none, read() and write() move
-/// nothing. A peer is gone when it said good-bye, when nobody listens at its address any more, or
-/// when no connection to it could be opened for `patience`.
+/// nothing. A good-bye is acknowledged as bytes are, so that who leaves knows whether it may. A
+/// peer is gone when it said good-bye, when nobody listens at its address any more, or when no
+/// connection to it could be opened for `patience`.
 std::unique_ptr<ByteStream> session_stream(SessionParts parts);
 
 }  // namespace tutti::internal

@@ -221,6 +221,13 @@ void SessionWay::watch(std::vector<pollfd>& descriptors, bool wants_room) const 
       {socket_.get(), static_cast<short>(to_write ? POLLIN | POLLOUT : POLLIN), 0});
 }
 
+bool SessionWay::has_ended() const {
+  if (!is_up()) return false;
+  std::byte next{};
+  const ssize_t count = ::recv(socket_.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 bool SessionWay::has_unsent() const {
   int left = 0;
   return is_up() && ::ioctl(socket_.get(), SIOCOUTQNSD, &left) == 0 && left > 0;

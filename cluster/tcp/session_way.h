@@ -34,6 +34,12 @@ class SessionWay {
   const FileDescriptor& socket() const { return is_up() ? socket_ : none_; }
   /// Whether it has never been there.
   bool is_new() const { return is_new_; }
+  /// Whether step() should soon look again how far an attempt has come.
+  bool is_opening() const {
+    return state_ != State::kUp && state_ != State::kDown && state_ != State::kGone;
+  }
+  /// Whether it is up and the system knows that the other end has closed it.
+  bool has_ended() const;
 
   /// The connection is broken: the next step() looks for another one.
   void lose(const std::string& why);

@@ -8,7 +8,8 @@
 
 namespace tutti::internal {
 
-SessionWays::SessionWays(SessionParts parts) : sockets_(parts.hub->num_connections()) {
+SessionWays::SessionWays(SessionParts parts)
+    : endpoint_(parts.endpoint), sockets_(parts.hub->num_connections()) {
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
     ways_.emplace_back(parts, i, i == 0 ? std::move(parts.socket) : FileDescriptor(), signs_);
   }

@@ -44,6 +44,10 @@ class SessionWays {
   /// Does what can be done without waiting, until there is news; again until there is none.
   std::optional<News> step(std::uint64_t received);
   TimePoint wake_at() const;
+  bool is_opening() const { return std::ranges::any_of(ways_, &SessionWay::is_opening); }
+  bool has_ended(std::size_t connection) const { return ways_[connection].has_ended(); }
+  /// Connects to the peer's door and says nothing: its thread looks up.
+  void knock() { knocks_ = start_connecting(endpoint_); }
   bool has_unsent() const { return std::ranges::any_of(ways_, &SessionWay::has_unsent); }
   void watch(std::size_t connection, std::vector<pollfd>& descriptors, bool wants_room) const {
     ways_[connection].watch(descriptors, wants_room);
@@ -51,6 +55,8 @@ class SessionWays {
   void close() noexcept;
 
  private:
+  const Endpoint endpoint_;
+  FileDescriptor knocks_;
   PeerSigns signs_;
   std::deque<SessionWay> ways_;
   std::vector<const FileDescriptor*> sockets_;

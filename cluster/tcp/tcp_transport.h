@@ -50,7 +50,10 @@ struct TcpOptions {
 /// counts that. Large messages use all connections with a peer, and go on over those that are left
 /// when one breaks. A peer that is gone (nobody listens at its address any more, or
 /// `patience`) is kUnavailable, naming rank and address, after its last message was received.
-/// abort() and the destructor may take 0.2 s when a peer reads slowly.
+/// The destructor returns when each peer has acknowledged all that was sent, has left or is gone:
+/// at once where they leave, too, after about a millisecond where they compute, and after 2 s at
+/// most (0.2 s more when a peer reads slowly). After abort() it waits for nobody. abort() itself
+/// may take 0.2 s when a peer reads slowly.
 std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& store,
                                          const TcpOptions& options = {});
 

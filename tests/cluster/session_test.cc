@@ -267,6 +267,103 @@ TEST(Session, WhatNobodyMaySendIsRefused) {
                [&] { session.sender.restart(0, 101); });
 }
 
+TEST(Session, WhatIsKeptForARankThatDoesNotReadCountsAsReceived) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Session session(1 + seed % 4);
+    Chance chance(seed);
+    const auto sent = bytes_of(100'000 + chance() % 900'000, seed);
+    ASSERT_EQ(session.take(sent), sent.size());
+    if (seed % 2 == 0) {  // some of it is being given
+      session.push();
+      session.fill(0);
+      session.give();
+    }
+    const std::uint64_t given = session.arrived.size();
+    for (int i = 0; i < 400; ++i) {
+      session.push();
+      session.fill(chance() % session.far.size());
+      EXPECT_TRUE(session.receiver.keep());
+    }
+    EXPECT_EQ(session.receiver.received(), sent.size()) << "seed " << seed;
+    EXPECT_EQ(session.arrived.size(), given);
+    session.sender.forget(session.receiver.received());
+    EXPECT_FALSE(session.sender.has_unacknowledged());
+    session.give_all();
+    EXPECT_TRUE(session.arrived == sent) << "seed " << seed;
+    session.expect_no_failures();
+  }
+}
+
+TEST(Session, NoMoreIsKeptThanAPeerMaySendUnacknowledged) {
+  Session session(1);
+  const auto sent = bytes_of(internal::session_window(1), 1);
+  bool has_room = true;
+  for (int i = 0; has_room && i < 1000; ++i) {
+    session.take(std::span(sent).first(sent.size() / 2));
+    session.push();
+    session.fill(0);
+    has_room = session.receiver.keep();
+    session.sender.forget(session.receiver.received());
+  }
+  EXPECT_FALSE(has_room);
+  EXPECT_GE(session.receiver.received(), internal::session_window(1));
+  EXPECT_LE(session.receiver.received(), 2 * internal::session_window(1));
+  session.give_all();
+  EXPECT_EQ(session.arrived.size(), session.receiver.received());
+  EXPECT_TRUE(session.receiver.keep());
+}
+
+TEST(Session, AGoodByeIsAcknowledgedAndSaidAgainUntilThen) {
+  for (const std::size_t num_connections : {1, 3}) {
+    Session session(num_connections);
+    EXPECT_EQ(session.take(bytes_of(500'000, 1)), 500'000u);
+    session.sender.say_bye();
+    session.push();
+    for (std::size_t i = 0; i < num_connections; ++i) session.break_connection(i);
+    session.connect(num_connections - 1);
+    session.sender.restart(num_connections - 1, session.receiver.received());
+    session.push();
+    session.receive_all(1);
+    EXPECT_EQ(session.arrived.size(), 500'000u);
+    EXPECT_TRUE(session.receiver.has_said_bye());
+    EXPECT_EQ(session.receiver.received(), 500'001u);
+    session.sender.forget(500'000);
+    EXPECT_FALSE(session.sender.is_bye_heard());
+    // The answer is lost; a new connection begins with it.
+    session.sender.restart(num_connections - 1, session.receiver.received());
+    EXPECT_TRUE(session.sender.is_bye_heard());
+    session.sender.say_bye();
+    session.connect(num_connections - 1);
+    session.push();
+    EXPECT_EQ(session.waiting(num_connections - 1), 0u);
+    expect_error(ErrorCode::kDataLoss, {"has 500002 bytes"},
+                 [&] { session.sender.restart(0, 500'002); });
+  }
+}
+
+// It goes over a connection that has nothing else to say.
+TEST(Session, AGoodByeThatOvertakesOtherBytesWaitsForThem) {
+  Session session(2);
+  const auto sent = bytes_of(1'000'000, 2);
+  ASSERT_EQ(session.take(sent), sent.size());
+  session.push();
+  session.sender.say_bye();
+  // What the second connection brings is lost, and comes behind the good-bye on the first one.
+  for (int i = 0; i < 1000 && !session.receiver.is_ending(); ++i) {
+    session.push();
+    session.fill(0);
+    session.receiver.set_aside();
+    session.give_all();
+  }
+  ASSERT_TRUE(session.receiver.is_ending());
+  EXPECT_FALSE(session.receiver.has_bye());
+  session.break_connection(1);
+  session.receive_all(2);
+  EXPECT_TRUE(session.arrived == sent);
+  EXPECT_TRUE(session.receiver.has_said_bye());
+  session.expect_no_failures();
+}
+
 TEST(Session, ABeatIsSaidOnConnectionsThatAreSilent) {
   Session session(2);
   std::vector<const FileDescriptor*> sockets{&session.near[0], &session.near[1]};

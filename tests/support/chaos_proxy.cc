@@ -33,7 +33,7 @@ ChaosProxy::~ChaosProxy() {
 }
 
 std::uint64_t ChaosProxy::next_distance(std::uint64_t mean) {
-  if (mean == 0) return std::uint64_t{1} << 62;
+  if (mean == 0) return kNever;
   state_ ^= state_ << 13;  // xorshift
   state_ ^= state_ >> 7;
   state_ ^= state_ << 17;
@@ -74,8 +74,10 @@ void ChaosProxy::accept_all() {
 
 /// Whatever the plan has for the `count` bytes that were just read to the end of way.waiting.
 void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
-  const std::uint64_t begin = passed_, end = passed_ + count;
+  const std::uint64_t begin = passed_, end = begin + count;
   passed_ = end;
+  if (const auto after = cut_after_.exchange(kNever); after != kNever) cut_at_ = begin + after;
+  if (const auto after = flip_after_.exchange(kNever); after != kNever) flip_at_ = begin + after;
   const auto may = [this] { return cuts_ + half_closes_ + flips_ < plan_.most_events; };
   for (; flip_at_ < end; flip_at_ += next_distance(plan_.flip_every)) {
     if (flip_at_ < begin || !may()) continue;

@@ -46,8 +46,13 @@ class ChaosProxy {
   void swallow_for_good() { swallows_new_ = swallow_now_ = true; }
   /// The same, for the next connection that comes alone.
   void swallow_next() { swallow_next_ = true; }
+  /// Cuts, or changes a bit, when so many more bytes have passed; counts as an event of the plan.
+  void cut_after(std::uint64_t bytes) { cut_after_ = bytes; }
+  void flip_after(std::uint64_t bytes) { flip_after_ = bytes; }
   /// Connections that came so far, all told.
   int num_accepted() const { return accepted_; }
+  /// Bytes that came so far, of both directions of all connections.
+  std::uint64_t num_passed() const { return passed_; }
 
  private:
   struct Direction {
@@ -71,13 +76,15 @@ class ChaosProxy {
   void disturb(Pair& pair, Direction& way, std::size_t count);
   std::uint64_t next_distance(std::uint64_t mean);
   static void reset(internal::FileDescriptor& socket);
+  static constexpr std::uint64_t kNever = std::uint64_t{1} << 62;
 
   const internal::Endpoint target_;
   const ChaosPlan plan_;
   internal::Listener listener_;
   internal::FileDescriptor stop_event_;
   std::uint64_t state_;
-  std::uint64_t passed_ = 0, cut_at_ = 0, half_close_at_ = 0, flip_at_ = 0;
+  std::atomic<std::uint64_t> passed_{0}, cut_after_{kNever}, flip_after_{kNever};
+  std::uint64_t cut_at_ = 0, half_close_at_ = 0, flip_at_ = 0;
   std::list<Pair> pairs_;
   std::atomic<int> cuts_{0}, half_closes_{0}, flips_{0};
   std::atomic<int> accepted_{0};
