@@ -41,8 +41,10 @@ int number_of(const ClusterResolver& resolver) {
 
 constexpr Duration kLongestStep = std::chrono::minutes(10);
 constexpr Duration kTryAgain = std::chrono::milliseconds(20);
-/// Set once the workers were connected for the first time.
-constexpr const char* kConnectedKey = "workers/connected";
+/// Set once the workers have found out together what a replacement has to know. That this process's
+/// predecessor was connected is not enough: the others may have lost it before they were, and then
+/// wait for this one to be connected for the first time.
+constexpr const char* kReadyKey = "workers/ready";
 
 /// connect() tries again after this.
 Error while_connecting(const std::string& what) {
@@ -251,10 +253,8 @@ void WorkerGroup::join_job(const WorkerGroupOptions& options) {
   connect_ = connect_options(options, tasks_[static_cast<std::size_t>(worker_)].address);
   plane_ = tutti::join_job(tasks_, static_cast<std::size_t>(worker_), join_options(options));
   is_replacement_ =
-      plane_.client->self().incarnation > 0 && plane_.client->get(kConnectedKey).has_value();
-  if (is_replacement_) return;
-  connect(deadline_after(Clock::system().now(), options.join_timeout));
-  plane_.client->set(kConnectedKey, "yes");
+      plane_.client->self().incarnation > 0 && plane_.client->get(kReadyKey).has_value();
+  if (!is_replacement_) connect(deadline_after(Clock::system().now(), options.join_timeout));
 }
 
 void WorkerGroup::connect(TimePoint deadline) {
@@ -337,7 +337,9 @@ void WorkerGroup::when_lost(std::function<void(const Error&)> action) {
 void WorkerGroup::set_step(std::uint64_t step) { progress_->set_step(step); }
 
 void WorkerGroup::remember(const std::string& key, std::string_view value) {
-  if (plane_.client && worker_ == 0) plane_.client->set(key, value);
+  if (!plane_.client || worker_ != 0) return;
+  plane_.client->set(key, value);
+  plane_.client->set(kReadyKey, "yes");
 }
 
 std::string WorkerGroup::remembered(const std::string& key) {

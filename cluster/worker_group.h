@@ -57,7 +57,8 @@ class WorkerGroup {
   /// TUTTI_CONTROL.
   ControlClient* control() const { return plane_.client.get(); }
 
-  /// Whether this process takes the place of one that died while the others went on.
+  /// Whether this process takes the place of one that died after all had found out together what
+  /// they remember(). Until then who is started again is connected as if it had not been there.
   bool is_replacement() const { return is_replacement_; }
   /// Whether the job found that a worker is dead, stopped or stuck since the last reconnect().
   /// Also true when it finds out within `patience`: a connection may break before it has. False
@@ -80,7 +81,8 @@ class WorkerGroup {
   /// The step that this worker is in.
   void set_step(std::uint64_t step);
 
-  /// What the workers found out together at their start, for those that come later.
+  /// What the workers found out together at their start, for those that come later: the last thing
+  /// that they do before any of them may go on without another one. Called by all.
   void remember(const std::string& key, std::string_view value);
   std::string remembered(const std::string& key);
 

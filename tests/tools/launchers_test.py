@@ -62,6 +62,13 @@ class Launchers(unittest.TestCase):
         own = [line for line in result.stderr.splitlines() if line.startswith("tutti run:")]
         self.assertRegex(own[0], r"^tutti run: worker-1 failed first: killed by signal 9 \(SIGKILL\) after")
 
+    def test_a_worker_that_dies_before_the_others_are_connected_is_connected_with_them(self):
+        # The new process took itself for one that the others go on with, while these waited for it.
+        for _ in range(3):
+            result = self.tutti_run("-n", "3", "--max-restarts", "20", "--", PROGRAM, "worker 1")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(sums(result.stdout)[0], {f"worker {i}": "of 3: sum 6" for i in range(3)})
+
     def test_a_tf_config_written_by_hand(self):
         addresses = free_addresses(3)
         processes = []
