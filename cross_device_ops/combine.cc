@@ -48,7 +48,6 @@ void combine_typed(const std::byte* left, const std::byte* right, std::byte* out
                       reinterpret_cast<T*>(out), count);
 }
 
-/// Of two numbers that are none the left one's bits stay: the order matters.
 template <bool own_is_left>
 void swap_sums(float* __restrict own, float* __restrict other, std::size_t count) {
   vectorized([=]() __attribute__((always_inline)) {
