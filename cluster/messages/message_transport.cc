@@ -33,7 +33,9 @@ class MessageWork final : public Work {
   bool ended_by_now() override { return has_ended(); }
 
   bool can_move_body() const override {
-    if constexpr (kIsSend) return mesh_->peer(peer_).outbox.is_lent(side_);
+    if constexpr (kIsSend) {
+      return !side_->has_ended() && mesh_->peer(peer_).outbox.is_lent(side_);
+    }
     return false;
   }
 
