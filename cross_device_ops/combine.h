@@ -21,7 +21,7 @@ inline bool can_swap(ReduceOp op, DType dtype) {
   return op == ReduceOp::kSum && dtype == DType::kFloat32;
 }
 /// What combine() does with the two, to `own`; and `other` gets what `own` was. `own_is_left`: it
-/// is the left operand. Memory that is aligned for the type.
+/// is the left operand. Memory that is aligned for the type. Which of two NaNs stays is not said.
 void combine_and_swap(ReduceOp op, DType dtype, std::byte* own, std::byte* other, bool own_is_left,
                       std::size_t count);
 
