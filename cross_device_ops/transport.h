@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -25,6 +26,13 @@ class Work {
   /// The same for who is in no hurry: nothing is done to bring the end about. A send may then go on
   /// until the peer has said that it has the message, which saves a copy of it.
   virtual bool ended_by_now() { return test(); }
+  /// Whether this is a send that still needs its body, but not where it is now.
+  virtual bool can_move_body() const { return false; }
+  /// Only then. Calls `move`, which puts the body to `to` (of the same length) and may change the
+  /// memory where it was; nothing is read meanwhile.
+  virtual void move_body(std::span<const std::byte> /*to*/, const std::function<void()>& move) {
+    move();
+  }
   /// Throws kDeadlineExceeded naming the peer, kAborted (the reason of Transport::abort),
   /// kUnavailable when the peer is gone, kInvalidArgument naming both lengths when the peer's body
   /// has another length than the one given to recv(); its head has arrived nevertheless.

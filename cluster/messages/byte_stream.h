@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -47,6 +48,12 @@ class ByteStream {
   virtual bool all_returned(std::uint64_t /*count*/) const { return true; }
   /// After this it is so.
   virtual void take_back(std::uint64_t /*count*/) {}
+  /// `move` puts the last bytes before that, as many as `to` has, to `to`; those of them that are
+  /// lent are lent from there afterwards. Nothing of them is read meanwhile.
+  virtual void move_lent(std::uint64_t /*count*/, std::span<const std::byte> /*to*/,
+                         const std::function<void()>& move) {
+    move();
+  }
 
   /// Hands on what write() has taken; true: nothing of it is left in this process.
   virtual bool flush() { return true; }

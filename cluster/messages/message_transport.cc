@@ -32,6 +32,17 @@ class MessageWork final : public Work {
 
   bool ended_by_now() override { return has_ended(); }
 
+  bool can_move_body() const override {
+    if constexpr (kIsSend) {
+      return !side_->has_ended() && mesh_->peer(peer_).outbox.is_lent(side_);
+    }
+    return false;
+  }
+
+  void move_body(std::span<const std::byte> to, const std::function<void()>& move) override {
+    if constexpr (kIsSend) mesh_->peer(peer_).outbox.move_lent(side_, to, move);
+  }
+
   void wait(TimePoint deadline) override {
     take_back();
     mesh_->wait(*side_, peer_, deadline);

@@ -129,6 +129,17 @@ void Outbox::take_back(const std::shared_ptr<Outgoing>& message) {
   end_returned_locked();
 }
 
+bool Outbox::is_lent(const std::shared_ptr<Outgoing>& message) {
+  MutexLock lock(mutex_);
+  return std::ranges::find(lent_, message) != lent_.end();
+}
+
+void Outbox::move_lent(const std::shared_ptr<Outgoing>& message, std::span<const std::byte> to,
+                       const std::function<void()>& move) {
+  MutexLock lock(mutex_);
+  stream_.move_lent(message->end_at, to, move);
+}
+
 void Outbox::take_back_all() {
   stream_.take_back(written_);
   end_returned_locked();

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,11 @@ class Outbox {
   bool has_lent() const { return has_lent_.load(); }
   /// Its sender wants its memory back: what the stream still needs of it is copied.
   void take_back(const std::shared_ptr<Outgoing>& message);
+  /// Whether all of it was written, and the stream may need its body again.
+  bool is_lent(const std::shared_ptr<Outgoing>& message);
+  /// See Work::move_body.
+  void move_lent(const std::shared_ptr<Outgoing>& message, std::span<const std::byte> to,
+                 const std::function<void()>& move);
   /// Not begun: removed. Begun: its rest is copied, for a frame cannot be left half written.
   void cancel(const std::shared_ptr<Outgoing>& message);
   /// Ends what is queued, and what comes later, with `reason`; kAborted replaces other reasons.

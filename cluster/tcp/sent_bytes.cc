@@ -58,6 +58,14 @@ void SentBytes::take_back(std::uint64_t end) {
   }
 }
 
+void SentBytes::move_lent(std::uint64_t end, std::span<const std::byte> to) {
+  const std::uint64_t begin = end - to.size();
+  for (Loan& loan : loans_) {
+    if (loan.begin < begin || loan.end() > end) continue;
+    loan.bytes = to.subspan(loan.begin - begin, loan.bytes.size());
+  }
+}
+
 void SentBytes::forget(std::uint64_t end) {
   while (!loans_.empty() && loans_.front().end() <= end) loans_.pop_front();
   if (loans_.empty() || loans_.front().begin >= end) return;

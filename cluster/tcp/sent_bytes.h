@@ -29,6 +29,8 @@ class SentBytes {
   std::uint64_t first_lent() const;
   /// Loans that begin before `end` are copied; their memory is not touched afterwards.
   void take_back(std::uint64_t end);
+  /// What is lent of the last bytes before `end`, as many as `to` has, lies in `to` now.
+  void move_lent(std::uint64_t end, std::span<const std::byte> to);
   /// Bytes before `end` are not needed any more.
   void forget(std::uint64_t end);
 

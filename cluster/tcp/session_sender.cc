@@ -24,6 +24,13 @@ constexpr std::uint32_t kBestChunk = 65280;
 /// How long the next chunk of so many bytes is. A short one behind it would cost more.
 std::uint64_t chunk_of(std::uint64_t bytes) { return bytes <= kLongestChunk ? bytes : kBestChunk; }
 
+/// How much of a body of so many bytes goes ahead, with what stands before it, so that the rest is
+/// one packet. It is on its way while the checksum of the rest is made, and the rest acknowledges
+/// the peer's: more than a packet that nothing acknowledges would have one of its own for that.
+std::uint64_t ahead_of(std::uint64_t bytes) {
+  return bytes > kBestChunk && bytes <= kLongestChunk ? bytes - kBestChunk : 0;
+}
+
 }  // namespace
 
 std::size_t session_window(std::size_t num_connections) {
@@ -42,10 +49,13 @@ std::size_t SessionSender::take(std::span<const iovec> parts, std::size_t skip, 
     const std::size_t rest = part.iov_len - skipped;
     const bool is_long = part.iov_len >= kLongPart;
     const bool is_cut = is_long && amount == Amount::kChunk;
-    const std::size_t count = std::min(is_cut ? chunk_of(rest) : rest, room_ - (taken_ - acked_));
+    const std::uint64_t ahead = is_cut && lends && skipped == 0 ? ahead_of(rest) : 0;
+    const std::uint64_t wanted = ahead > 0 ? ahead : is_cut ? chunk_of(rest) : rest;
+    const std::size_t count = std::min(wanted, room_ - (taken_ - acked_));
     const std::span bytes(static_cast<const std::byte*>(part.iov_base) + skipped, count);
-    if (is_long && (skipped == 0 || lends)) end_chunk_at(taken_);
-    if (is_long && lends) {
+    const bool is_own = is_long && ahead == 0;  // chunks of its own
+    if (is_own && (skipped == 0 || lends)) end_chunk_at(taken_);
+    if (is_own && lends) {
       bytes_.lend(taken_, bytes);
     } else {
       bytes_.copy(taken_, bytes);

@@ -50,6 +50,8 @@ class SessionSender {
   bool all_returned(std::uint64_t end) const { return end <= bytes_.first_lent(); }
   /// What is lent before this byte is copied.
   void take_back(std::uint64_t end) { bytes_.take_back(end); }
+  /// See SentBytes.
+  void move_lent(std::uint64_t end, std::span<const std::byte> to) { bytes_.move_lent(end, to); }
   /// Writes chunks as far as the sockets take them; all of them and those that come say that
   /// everything before `ack` has arrived. A connection that is broken gets no more: reading it
   /// fails, too, after the peer's last words.

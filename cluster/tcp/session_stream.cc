@@ -86,6 +86,13 @@ class SessionStream final : public ByteStream, private TendedSession {
     sender_.take_back(count);
   }
 
+  void move_lent(std::uint64_t count, std::span<const std::byte> to,
+                 const std::function<void()>& move) override {
+    MutexLock lock(mutex_);
+    move();
+    sender_.move_lent(count, to);
+  }
+
   bool flush() override {
     MutexLock lock(mutex_);
     step_if_down();

@@ -3,6 +3,7 @@
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 
@@ -49,10 +50,16 @@ class MessageEngine final : public CollectiveEngine {
   std::vector<std::string> whereabouts(TimePoint deadline) override;
 
  private:
+  struct Scratch {
+    BufferRef memory;
+    std::vector<std::unique_ptr<Work>> lent;  // sends that may need it; ends before the memory
+  };
+
   bool is_in_process() const { return link_.transport->name() == kInProcess; }
   const Algorithm& algorithm_for(const CollectiveCall& call);
   void run_packed(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
   void run_flat(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
+  Scratch& scratch_of(std::size_t bytes);
   Error reason_of(const Error& error, const CollectiveHeader& header,
                   const std::vector<int>& awaited);
   std::optional<Error> told_by_others() const;
@@ -65,7 +72,7 @@ class MessageEngine final : public CollectiveEngine {
   RankStates states_;
   CallPlans plans_;
   ChoiceLog choices_;
-  BufferRef scratch_;
+  std::array<Scratch, 2> scratches_;
   std::vector<BufferRef> staging_;  // spare
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
@@ -126,19 +133,31 @@ void MessageEngine::run_packed(const CollectiveCall& call, const CollectiveHeade
 void MessageEngine::run_flat(const CollectiveCall& call, const CollectiveHeader& header,
                              TimePoint deadline) {
   const CallPlan& plan = plans_.plan_for(algorithm_for(call), link_.rank, link_.size(), call);
-  const std::size_t scratch_bytes = plan.schedule.scratch_elements * size_of(call.dtype);
-  if (!scratch_ || scratch_->size() < scratch_bytes) scratch_ = BufferRef::allocate(scratch_bytes);
-  RankMemory memory{.scratch = scratch_->data(), .op = call.op, .dtype = call.dtype};
+  Scratch& scratch = scratch_of(plan.schedule.scratch_elements * size_of(call.dtype));
+  RankMemory memory{.scratch = scratch.memory->data(), .op = call.op, .dtype = call.dtype};
   if (!call.inputs.empty()) memory.input = call.inputs[0].data;
   if (!call.outputs.empty()) memory.output = call.outputs[0].data;
   MessageRun run(link_, plan, memory, header, deadline, staging_);
   try {
     run.run();
+    scratch.lent = run.take_lent();
   } catch (const Error& error) {
     const Error reason = reason_of(error, header, run.awaited());
     close(reason);
     throw reason;
   }
+}
+
+/// Not the one whose bytes may have to be sent again, if there are any: that the peer has them it
+/// says with its next message.
+MessageEngine::Scratch& MessageEngine::scratch_of(std::size_t bytes) {
+  if (!scratches_[0].lent.empty()) std::swap(scratches_[0], scratches_[1]);
+  Scratch& scratch = scratches_[0];
+  scratch.lent.clear();
+  if (!scratch.memory || scratch.memory->size() < bytes) {
+    scratch.memory = BufferRef::allocate(bytes);
+  }
+  return scratch;
 }
 
 Error MessageEngine::reason_of(const Error& error, const CollectiveHeader& header,

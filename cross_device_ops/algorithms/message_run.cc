@@ -47,7 +47,17 @@ void MessageRun::run() {
     execute(steps_[current_]);
   }
   verify();
-  for (Sent& sent : sent_) wait(*sent.work);
+  for (Sent& sent : sent_) {
+    if (!sent.is_moved) wait(*sent.work);
+  }
+}
+
+std::vector<std::unique_ptr<Work>> MessageRun::take_lent() {
+  std::vector<std::unique_ptr<Work>> lent;
+  for (Sent& sent : sent_) {
+    if (sent.is_moved) lent.push_back(std::move(sent.work));
+  }
+  return lent;
 }
 
 void MessageRun::greet() {
@@ -68,6 +78,7 @@ void MessageRun::execute(const Step& step) {
   if (receives(step)) return receive(step);
   // In place a copy writes nothing; to wait for its readers would stop ranks that wait for us.
   if (step.kind == StepKind::kCopy && memory_.read(step.own) == memory_.write(step.range)) return;
+  if (step.kind == StepKind::kCombine && combine_and_move(step)) return;
   wait_for_readers(memory_.bytes_of(step.range));
   memory_.apply(plan_.schedule, step);
 }
@@ -182,10 +193,35 @@ void MessageRun::wait_for_readers(const ByteRange& range) {
 void MessageRun::free_next_result() {
   const std::size_t next = current_ + 1;
   if (next >= steps_.size() || steps_[next].kind != StepKind::kCombine) return;
+  if (to_be_moved(steps_[next]) != nullptr) return;
   const ByteRange result = memory_.bytes_of(steps_[next].range);
   for (Sent& sent : sent_) {
     if (sent.bytes.overlaps(result) && !sent.work->ended_by_now()) (void)sent.work->test();
   }
+}
+
+/// The send whose body a step overwrites with the sum of it and what lies in the scratch memory,
+/// if both can change places.
+MessageRun::Sent* MessageRun::to_be_moved(const Step& step) {
+  if (!memory_.can_swap(plan_.schedule, step)) return nullptr;
+  const ByteRange result = memory_.bytes_of(step.range);
+  Sent* found = nullptr;
+  for (Sent& sent : sent_) {
+    if (!sent.bytes.overlaps(result)) continue;
+    if (found != nullptr || sent.bytes != result) return nullptr;
+    found = &sent;
+  }
+  return found != nullptr && found->work->can_move_body() ? found : nullptr;
+}
+
+bool MessageRun::combine_and_move(const Step& step) {
+  Sent* const sent = to_be_moved(step);
+  if (sent == nullptr) return false;
+  const ByteRange to = memory_.bytes_of(memory_.other_operand(plan_.schedule, step));
+  sent->work->move_body({to.begin, to.end}, [&] { memory_.swap(plan_.schedule, step); });
+  sent->bytes = to;
+  sent->is_moved = true;
+  return true;
 }
 
 void MessageRun::forget_ended_sends() {

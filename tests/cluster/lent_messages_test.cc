@@ -81,6 +81,40 @@ TEST(SentBytes, OnlyLoansThatBeginBeforeTheEndAreTakenBack) {
   EXPECT_EQ(sent.first_lent(), ~std::uint64_t{0});
 }
 
+TEST(SentBytes, ALoanThatMovesIsReadAndTakenBackWhereItLiesThen) {
+  SentBytes sent(64);
+  const Bytes all = counted(60, 1);
+  Bytes before(all.begin() + 30, all.begin() + 50), after(25, kOther);
+  sent.lend(0, std::span(all).first(20));
+  sent.copy(20, std::span(all).subspan(20, 10));
+  sent.lend(30, before);
+  sent.copy(50, std::span(all).subspan(50, 10));
+  sent.forget(33);  // the peer has a part
+  // The bytes [25, 50), of which the first are copies.
+  std::copy(before.begin(), before.end(), after.begin() + 5);
+  std::ranges::fill(before, kOther);
+  sent.move_lent(50, after);
+  EXPECT_EQ(sent.places(33, 17)[0].data(), after.data() + 8);
+  EXPECT_EQ(at(sent, 33, 17), Bytes(all.begin() + 33, all.begin() + 50));
+  sent.take_back(50);
+  std::ranges::fill(after, kOther);
+  EXPECT_EQ(at(sent, 33, 17), Bytes(all.begin() + 33, all.begin() + 50));
+  EXPECT_EQ(at(sent, 50, 10), Bytes(all.begin() + 50, all.end()));
+}
+
+TEST(SentBytes, OtherLoansStayWhereTheyAre) {
+  SentBytes sent(64);
+  const Bytes first = counted(10, 1), second = counted(10, 50), third = counted(10, 90);
+  const Bytes moved = second;
+  sent.lend(0, first);
+  sent.lend(10, second);
+  sent.lend(20, third);
+  sent.move_lent(20, moved);
+  EXPECT_EQ(sent.places(0, 10)[0].data(), first.data());
+  EXPECT_EQ(sent.places(10, 10)[0].data(), moved.data());
+  EXPECT_EQ(sent.places(20, 10)[0].data(), third.data());
+}
+
 /// Two ranks of this process, connected over TCP.
 struct Two {
   explicit Two(int num_connections = 1) {

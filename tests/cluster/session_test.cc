@@ -140,6 +140,42 @@ TEST(Session, FewBytesGoOverTheFirstConnectionAlone) {
   session.expect_no_failures();
 }
 
+TEST(Session, WhatOnePacketCannotHoldGoesAheadOfALongBody) {
+  constexpr std::size_t kPacket = 65'483;  // of a loopback device
+  using enum SessionSender::Amount;
+  Session session(1);
+  const auto front = bytes_of(240, 7);
+  auto body = bytes_of(std::size_t{64} << 10, 8);
+  const std::vector<iovec> parts{{const_cast<std::byte*>(front.data()), front.size()},
+                                 {body.data(), body.size()}};
+  const std::size_t ahead = session.sender.lend(parts, 0, kChunk);
+  session.push();
+  EXPECT_EQ(ahead, 240u + 256u);
+  EXPECT_EQ(session.waiting(0), kChunkHeaderBytes + ahead);
+  EXPECT_TRUE(session.sender.all_returned(ahead)) << "a short piece is copied";
+  EXPECT_EQ(session.sender.lend(parts, ahead, kChunk), front.size() + body.size() - ahead);
+  session.push();
+  EXPECT_LE(session.waiting(0) - kChunkHeaderBytes - ahead, kPacket);
+  EXPECT_FALSE(session.sender.all_returned(front.size() + body.size()));
+  session.receive_all(9);
+  auto sent = front;
+  sent.insert(sent.end(), body.begin(), body.end());
+  EXPECT_EQ(session.arrived, sent);
+  session.expect_no_failures();
+}
+
+TEST(Session, BodiesOfAPacketOrOfSeveralHaveNothingGoAhead) {
+  for (const std::size_t count :
+       {std::size_t{32} << 10, std::size_t{65'280}, std::size_t{2 * 65'280}}) {
+    Session session(1);
+    const auto front = bytes_of(240, 7), body = bytes_of(count, 8);
+    const std::vector<iovec> parts{{const_cast<std::byte*>(front.data()), front.size()},
+                                   {const_cast<std::byte*>(body.data()), body.size()}};
+    EXPECT_EQ(session.sender.lend(parts, 0, SessionSender::Amount::kChunk),
+              front.size() + std::min<std::size_t>(count, 65'280));
+  }
+}
+
 TEST(Session, ManyBytesUseAllConnections) {
   Session session(4);
   const auto sent = bytes_of(std::size_t{1} << 20, 1);

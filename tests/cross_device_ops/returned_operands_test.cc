@@ -34,6 +34,7 @@ class LendingTransport final : public Transport {
   TransportStats stats() const override { return inner_->stats(); }
 
   std::string events;
+  bool can_move = false;
 
  private:
   struct Loan final : Work {
@@ -45,10 +46,19 @@ class LendingTransport final : public Transport {
       }
       return true;
     }
+    ~Loan() override {
+      if (!has_ended) owner.events += std::ranges::equal(body, sent) ? "dropped " : "changed ";
+    }
     bool ended_by_now() override { return has_ended; }
     void wait(TimePoint) override { test(); }
+    bool can_move_body() const override { return owner.can_move && !has_ended; }
+    void move_body(std::span<const std::byte> to, const std::function<void()>& move) override {
+      move();
+      body = to;
+      owner.events += "moved ";
+    }
     LendingTransport& owner;
-    const std::span<const std::byte> body;
+    std::span<const std::byte> body;
     const std::vector<std::byte> sent;
     bool has_ended = false;
   };
@@ -85,6 +95,46 @@ TEST(MessageEngine, AnOperandThatTheResultOverwritesIsReturnedWhileTheOtherOneIs
       fail(ErrorCode::kInternal, "expected 'returned waited ', got '", lending->events, "'");
     }
   }));
+}
+
+/// In place or not; what the engine asked of its sends.
+std::string events_of_sums(int calls, DType dtype, bool in_place) {
+  std::array<std::string, 2> events;
+  const Transports transports = in_process_transports(2);
+  expect_no_errors(on_ranks(2, [&](int rank) {
+    const auto place = static_cast<std::size_t>(rank);
+    const auto lending = std::make_shared<LendingTransport>(transports[place]);
+    lending->can_move = true;
+    const auto engine = message_engine(lending, "canonical");
+    for (int call = 0; call < calls; ++call) {
+      TypedBytes data(dtype, 1000), result(dtype, 1000);
+      for (std::size_t i = 0; i < 1000; ++i) data.set(i, static_cast<double>(i) + call + rank);
+      TestCall sum = all_reduce_call(data);
+      if (!in_place) sum.outputs = {result.elements()};
+      sum.run(*engine, static_cast<std::uint64_t>(call));
+      for (std::size_t i = 0; i < 1000; ++i) {
+        const double got = (in_place ? data : result).get(i);
+        if (got != 2.0 * (static_cast<double>(i) + call) + 1) fail(ErrorCode::kInternal, i, got);
+      }
+    }
+    events[place] = lending->events;
+  }));
+  EXPECT_EQ(events[0], events[1]);
+  return events[0];
+}
+
+// What has moved stays as it is until the call after the next one needs its place.
+TEST(MessageEngine, AnOperandThatMayMoveChangesPlacesWithTheSum) {
+  const testing::HangWatchdog watchdog("moved operands", std::chrono::seconds(60));
+  EXPECT_EQ(events_of_sums(1, DType::kFloat32, true), "waited moved ");
+  EXPECT_EQ(events_of_sums(4, DType::kFloat32, true),
+            "waited moved waited moved dropped waited moved dropped waited moved ");
+}
+
+TEST(MessageEngine, OtherOperandsStayWhereTheyAre) {
+  const testing::HangWatchdog watchdog("operands that stay", std::chrono::seconds(60));
+  EXPECT_EQ(events_of_sums(2, DType::kFloat64, true), "returned waited returned waited ");
+  EXPECT_EQ(events_of_sums(2, DType::kFloat32, false), "waited returned waited returned ");
 }
 
 }  // namespace returned_operands_test
