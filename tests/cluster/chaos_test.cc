@@ -408,6 +408,11 @@ TEST(TcpHalfOpen, REL_G1c_ConnectionsOnWhichPacketsVanishAreReplaced) {
     std::printf("half-open | %d TCP connections | replaced after %.2f s (goal 2.5)\n",
                 num_connections, seconds);
     EXPECT_LT(seconds, 20);
+    // Of several connections another one may bring the bytes before the new one is there.
+    const TimePoint end = in(20s);
+    while (ranks.one->stats().reconnects == 0 && Clock::system().now() < end) {
+      EXPECT_LT(seconds_to_exchange(ranks), 20);
+    }
     EXPECT_GE(ranks.one->stats().reconnects, 1u);
     EXPECT_LT(seconds_to_exchange(ranks), 20);
   }
