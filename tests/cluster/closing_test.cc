@@ -208,7 +208,7 @@ TEST(TcpClosing, WhatIsCutOrDamagedWhileRanksLeaveStillArrives) {
   std::printf("leaving | %.0f seeds | %d faults | %.3f s each, slowest %.2f s\n", seeds, faults,
               sum / seeds, slowest);
   EXPECT_GE(faults, static_cast<int>(seeds));
-  EXPECT_LE(slow, 1);  // the machine may have stood still
+  EXPECT_LE(slow, 1 + static_cast<int>(seeds / 500));  // the machine may have stood still
 }
 
 /// Two ranks whose connections go through proxies.
