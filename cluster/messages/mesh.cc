@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "tutti/core/executor.h"
+#include "tutti/core/logging.h"
 #include "tutti/core/run_token.h"
 
 namespace tutti::internal {
@@ -300,7 +301,7 @@ bool Mesh::is_missed() const {
 }
 
 /// What the network loses of the last bytes only this rank can send again.
-void Mesh::stay_while_missed() noexcept {
+void Mesh::stay_while_missed() {
   for (const auto& peer : peers_) {
     if (peer) peer->stream().say_bye();
   }
@@ -326,7 +327,11 @@ void Mesh::stay_while_missed() noexcept {
 
 void Mesh::close() noexcept {
   flush_for(kLastWords);
-  if (!is_aborted_) stay_while_missed();
+  try {
+    if (!is_aborted_) stay_while_missed();
+  } catch (const std::exception& error) {
+    log_warning(concat("rank ", rank_, " leaves before its peers have all: ", error.what()));
+  }
   wait_until_sent(kLastWords);
   const Error closed(ErrorCode::kUnavailable, concat("rank ", rank_, " has closed its transport"));
   for (const auto& peer : peers_) {

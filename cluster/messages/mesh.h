@@ -84,7 +84,7 @@ class Mesh {
   /// Something that a thread waits for may have ended.
   void tell_waiters();
   void flush_for(Duration duration) noexcept;
-  void stay_while_missed() noexcept;
+  void stay_while_missed();
   bool is_missed() const;
   void wait_until_sent(Duration duration) noexcept;
 

@@ -258,7 +258,7 @@ TEST(TcpClosing, ARankThatComputesHasTheLastBytesBeforeTheirSenderIsGone) {
           if (fault == std::string("late cut")) proxy.cut_after(count + 100);
           pair.send(leaver, count);
           const double seconds = pair.leave(leaver);
-          slow += seconds < 1.5 ? 0 : 1;
+          slow += seconds < 0.5 ? 0 : 1;  // without knocking: up to 1.5
           slowest = std::max(slowest, seconds);
           pair.expect_from_other(1 - leaver, count);
           std::byte more{};
@@ -273,7 +273,7 @@ TEST(TcpClosing, ARankThatComputesHasTheLastBytesBeforeTheirSenderIsGone) {
     }
   }
   std::printf("leaving | 48 times one that computes | slowest %.3f s\n", slowest);
-  EXPECT_LE(slow, 1);  // the machine may have stood still
+  EXPECT_LE(slow, 2);  // the machine may have stood still
 }
 
 TEST(TcpClosing, NobodyStaysForAPeerThatIsGoneOrWasToldOfAnAbort) {
