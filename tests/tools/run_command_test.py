@@ -269,6 +269,20 @@ class Output(unittest.TestCase):
                 self.assertEqual(result.stdout.count(b"x"), 0 if 1 in closed else 2)
                 self.assertEqual(result.stderr.count(b"y"), 0 if 2 in closed else 2)
 
+    def test_a_full_disk_ends_no_job(self):
+        body = 'say("x" * 5000); say("there", sys.stderr)'
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run([PROGRAM, "run", "-n", "2", "--", *python(body)], stdout=full, stderr=subprocess.PIPE,
+                                    text=True, timeout=LIMIT, env=ENVIRONMENT)
+        self.assertEqual((result.returncode, sorted(result.stderr.splitlines())),
+                         (0, ["[worker-0]: there", "[worker-1]: there"]))
+        with tempfile.TemporaryDirectory() as folder, open(folder + "/output", "w+", encoding="utf-8") as output:
+            result = subprocess.run([PROGRAM, "run", "-n", "2", "--log-dir", folder, "--", *python(body)], stdout=output,
+                                    stderr=subprocess.PIPE, text=True, timeout=LIMIT, env=ENVIRONMENT,
+                                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(os.path.getsize(folder + "/worker-0.log"), 1000)
+
     def test_a_slow_reader_gets_everything(self):
         body = 'print("\\n".join(f"line {i}" for i in range(300000))); say("last", sys.stderr)'
         process = subprocess.Popen([PROGRAM, "run", "-n", "1", "--", *python(body)], stdout=subprocess.PIPE,

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "tutti/core/file_size_limit.h"
+
 namespace tutti::launch {
 
 void PatientWriter::add(std::string_view text) {
@@ -18,6 +20,8 @@ void PatientWriter::add(std::string_view text) {
 // The descriptor is shared with whoever gave it to us, so it stays one that blocks: a pipe that
 // says it has room takes PIPE_BUF bytes without.
 bool PatientWriter::write_some() {
+  if (is_empty()) return !is_gone_;
+  const FileSizeLimitScope error_instead_of_signal;
   while (!is_empty() && !is_gone_) {
     pollfd room{fd_, POLLOUT, 0};
     const int ready = ::poll(&room, 1, 0);
@@ -29,6 +33,8 @@ bool PatientWriter::write_some() {
       begin_ += static_cast<std::size_t>(written);
     } else if (errno == EAGAIN) {
       break;
+    } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
+      begin_ = text_.size();  // a file that can take no more: the job is worth more than its lines
     } else if (errno != EINTR) {
       is_gone_ = true;
       begin_ = text_.size();

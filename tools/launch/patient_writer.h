@@ -16,7 +16,8 @@ class PatientWriter {
   int fd() const { return fd_; }
   /// Dropped when the reader is gone.
   void add(std::string_view text);
-  /// Writes what there is room for. False once nobody reads any more.
+  /// Writes what there is room for; into a file on a full disk: nothing. False once nobody reads
+  /// any more.
   bool write_some();
   bool is_empty() const { return begin_ == text_.size(); }
   /// Whether so much waits that no more should come.

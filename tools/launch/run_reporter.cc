@@ -14,6 +14,7 @@
 
 #include "tools/launch/patient_writer.h"
 #include "tutti/core/error.h"
+#include "tutti/core/file_size_limit.h"
 
 namespace tutti::launch {
 namespace {
@@ -146,6 +147,7 @@ void RunReporter::on_line(int rank, Stream stream, std::string_view line) {
   text.append(line).push_back('\n');
   impl_->write(to_error, text);
   if (!shown.log) return;
+  const FileSizeLimitScope error_instead_of_signal;
   std::fwrite(line.data(), 1, line.size(), shown.log.get());
   std::fputc('\n', shown.log.get());
   std::fflush(shown.log.get());
