@@ -2,15 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/update_rule.h"
 
-#include <atomic>
-
 #include "tutti/core/json.h"
 
 namespace tutti {
 
-std::uint64_t UpdateRule::next_number() {
+/// Servers make a rule for each update and never ask: only who asks pays for a number.
+std::uint64_t UpdateRule::number() const {
   static std::atomic<std::uint64_t> last{0};
-  return ++last;
+  std::uint64_t number = number_.load();
+  if (number != 0) return number;
+  const std::uint64_t own = ++last;
+  return number_.compare_exchange_strong(number, own) ? own : number;
 }
 
 Json UpdateRule::describe() const {

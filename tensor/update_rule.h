@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -67,16 +68,16 @@ struct SlotSpec {
 /// gives the same bits. Immutable; threads: any, at once.
 class UpdateRule {
  public:
-  UpdateRule() : number_(next_number()) {}
-  UpdateRule(const UpdateRule&) : UpdateRule() {}
+  UpdateRule() = default;
+  UpdateRule(const UpdateRule&) {}
   UpdateRule& operator=(const UpdateRule&) {
-    number_ = next_number();
+    number_ = 0;
     return *this;
   }
   virtual ~UpdateRule() = default;
   /// Unlike that of any other rule that this process ever had: what is made of a rule may be kept
   /// under it.
-  std::uint64_t number() const { return number_; }
+  std::uint64_t number() const;
   /// "sgd", "adam": stands in checkpoints and error messages.
   virtual std::string_view name() const = 0;
   virtual std::vector<SlotSpec> slots() const = 0;
@@ -112,8 +113,7 @@ class UpdateRule {
   virtual Json describe() const;
 
  private:
-  static std::uint64_t next_number();
-  std::uint64_t number_;
+  mutable std::atomic<std::uint64_t> number_{0};  // 0: nobody has asked for it
 };
 
 }  // namespace tutti

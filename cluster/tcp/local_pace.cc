@@ -12,35 +12,34 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace tutti::internal {
 namespace {
 
 constexpr std::string_view kWithoutPauses = "reno";
 
-/// One end of a connection; no port: there is none, or it is no TCP.
+/// One end of a connection.
 struct End {
-  std::string address;
-  int port = 0;
+  sockaddr_storage address{};  // without the port
+  int port = 0;                // 0: there is no such end, or it is no TCP
 };
 
 using NameOf = int (*)(int, sockaddr*, socklen_t*);
 
 End end_of(int socket, NameOf name_of) {
-  sockaddr_storage name{};
-  socklen_t length = sizeof(name);
-  if (name_of(socket, reinterpret_cast<sockaddr*>(&name), &length) != 0) return {};
-  if (name.ss_family == AF_INET) {
-    const auto& in = reinterpret_cast<const sockaddr_in&>(name);
-    return {std::string(reinterpret_cast<const char*>(&in.sin_addr), sizeof(in.sin_addr)),
-            ntohs(in.sin_port)};
-  }
-  if (name.ss_family == AF_INET6) {
-    const auto& in = reinterpret_cast<const sockaddr_in6&>(name);
-    return {std::string(reinterpret_cast<const char*>(&in.sin6_addr), sizeof(in.sin6_addr)),
-            ntohs(in.sin6_port)};
-  }
-  return {};
+  End end;
+  socklen_t length = sizeof(end.address);
+  if (name_of(socket, reinterpret_cast<sockaddr*>(&end.address), &length) != 0) return {};
+  if (end.address.ss_family != AF_INET && end.address.ss_family != AF_INET6) return {};
+  // Where both kinds of address have it.
+  end.port =
+      ntohs(std::exchange(reinterpret_cast<sockaddr_in&>(end.address).sin_port, in_port_t{0}));
+  return end;
+}
+
+bool is_one_address(const End& a, const End& b) {
+  return std::memcmp(&a.address, &b.address, sizeof(a.address)) == 0;
 }
 
 bool is_paced(int socket) {
@@ -53,7 +52,7 @@ bool is_paced(int socket) {
 /// `port` 0: any.
 void look_at(int socket, int port) {
   const End here = end_of(socket, ::getsockname), there = end_of(socket, ::getpeername);
-  if (there.port == 0 || here.address != there.address) return;
+  if (there.port == 0 || !is_one_address(here, there)) return;
   if (port != 0 && here.port != port && there.port != port) return;
   if (!is_paced(socket)) return;
   // Refused: it goes on with pauses, as without us.
@@ -66,12 +65,13 @@ void look_at(int socket, int port) {
 void send_without_pauses_if_local(int socket) { look_at(socket, 0); }
 
 void send_without_pauses_if_local_at(int port) {
-  std::error_code no_such_thing;  // then there is nothing to find
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", no_such_thing)) {
-    const std::string name = entry.path().filename();
+  std::error_code error;  // what cannot be listed cannot be found
+  std::filesystem::directory_iterator entry("/proc/self/fd", error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename();
     int socket = -1;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), socket);
-    if (error == std::errc()) look_at(socket, port);
+    const auto end = std::from_chars(name.data(), name.data() + name.size(), socket);
+    if (end.ec == std::errc()) look_at(socket, port);
   }
 }
 

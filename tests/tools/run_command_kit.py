@@ -1,0 +1,113 @@
+# What the tests of `tutti run` share: starting it, reading its lines, looking for processes.
+# SPDX-License-Identifier: Apache-2.0
+"""Imported by programs whose first argument is the path of tutti."""
+import contextlib
+import glob
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+ENVIRONMENT = {name: value for name, value in os.environ.items()
+               if name not in ("OMP_NUM_THREADS", "TF_CONFIG", "NO_COLOR", "XDG_RUNTIME_DIR")}
+LIMIT = 100  # seconds; nothing here takes so long
+
+# What the started processes run: Python with some names at hand.
+HEAD = """
+import json, os, signal, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+task, index = config["task"]["type"], config["task"]["index"]
+restart = int(os.environ["TUTTI_RESTART"])
+def say(text, file=sys.stdout): print(text, file=file, flush=True)
+def mark(name): open(os.path.join(os.environ["MARKS"], name), "w").close()
+def wait_for(name):
+    while not os.path.exists(os.path.join(os.environ["MARKS"], name)): time.sleep(0.005)
+"""
+
+
+def python(body):
+    return [sys.executable, "-S", "-c", HEAD + body]
+
+
+def tutti_run(*words, env=None):
+    """Flags and, behind "--", the program. Exit code, standard output and standard error."""
+    with tempfile.TemporaryDirectory() as marks:  # where processes tell each other how far they are
+        result = subprocess.run([PROGRAM, "run", *words], text=True, capture_output=True, timeout=LIMIT,
+                                env={**ENVIRONMENT, "MARKS": marks, **(env or {})})
+    return result.returncode, result.stdout, result.stderr
+
+
+class Launcher:
+    """A running `tutti run`; its output is read line by line."""
+
+    def __init__(self, *words, env=None):
+        self.process = subprocess.Popen([PROGRAM, "run", *words], text=True, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, env={**ENVIRONMENT, **(env or {})})
+        self.lines = []
+
+    def wait_for(self, *parts):
+        """Reads until each part was in some line; gives the lines."""
+        missing = list(parts)
+        while missing:
+            line = self.process.stdout.readline()
+            if not line:
+                raise AssertionError(f"ended without {missing}: {self.lines}")
+            self.lines.append(line)
+            missing = [part for part in missing if part not in line]
+        return self.lines
+
+    def end(self):
+        """Exit code, and everything that was written."""
+        self.lines += self.process.stdout.readlines()
+        return self.process.wait(LIMIT), "".join(self.lines)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def launcher(*words, env=None):
+    started = Launcher(*words, env=env)
+    try:
+        yield started
+    finally:
+        started.kill()
+
+
+def runs(pid):
+    """Whether there is such a process, not counting ended ones that nobody has taken leave of."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def children_of(parent, program):
+    """Numbers of those that run the program."""
+    found = []
+    for folder in glob.glob(f"/proc/{parent}/task/*/children"):
+        for pid in pathlib.Path(folder).read_text(encoding="utf-8").split():
+            with contextlib.suppress(FileNotFoundError):
+                if runs(pid) and os.path.samefile(f"/proc/{pid}/exe", program):
+                    found.append(int(pid))
+    return found
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never happened: {what}")
+        time.sleep(0.005)
+
+
+def said(output, what):
+    """The values of lines "[task]: what=value", by task."""
+    return dict(re.findall(rf"^\[([a-z]+-\d+)\]: {what}=(.*)$", output, re.MULTILINE))

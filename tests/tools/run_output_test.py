@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+# What `tutti run` shows: whole lines with names, streams and files that are closed, full or slow.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: run_output_test.py PROGRAM"""
+import json
+import os
+import pathlib
+import pty
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from run_command_kit import (PROGRAM, ENVIRONMENT, LIMIT, python, tutti_run, runs,
+                             children_of, wait_until)
+
+
+class Output(unittest.TestCase):
+    def test_lines_are_whole_and_named_and_keep_their_stream(self):
+        body = 'sys.stdout.write("first\\n" + "x" * 100000 + "\\nlast, without end"); sys.stdout.flush()\n' \
+               'say("an error", sys.stderr)'
+        code, output, errors = tutti_run("-n", "2", "--", *python(body))
+        self.assertEqual(code, 0)
+        for name in ("worker-0", "worker-1"):
+            lines = [line for line in output.splitlines() if line.startswith(f"[{name}]: ")]
+            texts = [line[len(name) + 4:] for line in lines]
+            self.assertEqual("\n".join(texts[:1] + ["".join(texts[1:-1])] + texts[-1:]),
+                             "first\n" + "x" * 100000 + "\nlast, without end")
+        self.assertEqual(sorted(errors.splitlines()), ["[worker-0]: an error", "[worker-1]: an error"])
+
+    def test_log_files_have_each_processs_lines(self):
+        with tempfile.TemporaryDirectory() as folder:
+            logs = os.path.join(folder, "new", "logs")
+            code, _, errors = tutti_run("-n", "2", "--log-dir", logs, "--max-restarts", "1", "--", *python(
+                'say(f"{task} {index}, try {restart}"); sys.exit(4 if index == 1 and restart == 0 else 0)'))
+            self.assertEqual(code, 0, errors)
+            texts = {path.name: path.read_text(encoding="utf-8") for path in pathlib.Path(logs).iterdir()}
+        self.assertEqual(texts, {"worker-0.log": "worker 0, try 0\n",
+                                 "worker-1.log": "worker 1, try 0\n--- started again, restart 1\nworker 1, try 1\n"})
+
+    def test_a_log_folder_that_cannot_be_made_is_an_error(self):
+        code, _, errors = tutti_run("-n", "1", "--log-dir", "/proc/none", "--", "true")
+        self.assertEqual(code, 1)
+        self.assertRegex(errors, "^tutti: run: cannot write log /proc/none/worker-0.log: No such file")
+
+    def on_terminal(self, env):
+        mine, theirs = pty.openpty()
+        process = subprocess.Popen([PROGRAM, "run", "-n", "1", "--", "echo", "hello"], stdout=theirs, stdin=theirs,
+                                   env={**ENVIRONMENT, "TERM": "xterm", **env})
+        self.assertEqual(process.wait(LIMIT), 0)
+        text = os.read(mine, 1000).decode()
+        os.close(mine)
+        os.close(theirs)
+        return text
+
+    def test_names_have_colors_on_a_terminal_only(self):
+        self.assertEqual(self.on_terminal({}), "\033[36m[worker-0]:\033[0m hello\r\n")
+        self.assertEqual(self.on_terminal({"NO_COLOR": "1"}), "[worker-0]: hello\r\n")
+        self.assertEqual(tutti_run("-n", "1", "--", "echo", "hello")[1], "[worker-0]: hello\n")
+
+    def test_json_is_the_only_standard_output(self):
+        code, output, errors = tutti_run("-n", "2", "--json", "--grace", "20", "--", *python(
+            'say("hello")\nif index == 1: sys.exit(3)\ntime.sleep(100)'))
+        self.assertEqual(code, 3)
+        report = json.loads(output)
+        self.assertEqual(report["exit_code"], 3)
+        self.assertEqual(report["first_failure"], "worker-1")
+        self.assertEqual(report["stopped_by"], "failure")
+        self.assertEqual([task["exit_code"] for task in report["tasks"]], [None, 3])
+        self.assertEqual([task["signal"] for task in report["tasks"]], [signal.SIGTERM, None])
+        self.assertIn("[worker-1]: hello\n", errors)
+
+    def test_when_nobody_reads_any_more_the_job_is_asked_to_stop(self):
+        body = 'signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nwhile True: say("line"); time.sleep(0.001)'
+        process = subprocess.Popen([PROGRAM, "run", "-n", "2", "--", *python(body)], stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+        lines = iter(process.stdout.readline, b"")
+        for name in (b"[worker-0]", b"[worker-1]"):
+            next(line for line in lines if name in line)
+        process.stdout.close()
+        self.assertEqual(process.wait(LIMIT), 75)
+
+
+    def test_closed_streams_take_nobodys_place(self):
+        for closed in ((0,), (1,), (2,), (0, 1), (0, 1, 2)):
+            with self.subTest(closed), tempfile.NamedTemporaryFile() as lines:
+                # Had the job's own pipes these numbers, lines would go into them.
+                body = f'open("{lines.name}", "a").write(sys.stdin.read() + task); say("x"); say("y", sys.stderr)'
+                result = subprocess.run([PROGRAM, "run", "-n", "2", "--", *python(body)], capture_output=True,
+                                        timeout=LIMIT, env=ENVIRONMENT,
+                                        preexec_fn=lambda fds=closed: [os.close(fd) for fd in fds])
+                self.assertEqual((result.returncode, lines.read()), (0, b"workerworker"))
+                self.assertEqual(result.stdout.count(b"x"), 0 if 1 in closed else 2)
+                self.assertEqual(result.stderr.count(b"y"), 0 if 2 in closed else 2)
+
+    def test_a_full_disk_ends_no_job(self):
+        body = 'say("x" * 5000); say("there", sys.stderr)'
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run([PROGRAM, "run", "-n", "2", "--", *python(body)], stdout=full, stderr=subprocess.PIPE,
+                                    text=True, timeout=LIMIT, env=ENVIRONMENT)
+        self.assertEqual((result.returncode, sorted(result.stderr.splitlines())),
+                         (0, ["[worker-0]: there", "[worker-1]: there"]))
+        with tempfile.TemporaryDirectory() as folder, open(folder + "/output", "w+", encoding="utf-8") as output:
+            result = subprocess.run([PROGRAM, "run", "-n", "2", "--log-dir", folder, "--", *python(body)], stdout=output,
+                                    stderr=subprocess.PIPE, text=True, timeout=LIMIT, env=ENVIRONMENT,
+                                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(os.path.getsize(folder + "/worker-0.log"), 1000)
+
+    def test_a_slow_reader_gets_everything(self):
+        body = 'print("\\n".join(f"line {i}" for i in range(300000))); say("last", sys.stderr)'
+        process = subprocess.Popen([PROGRAM, "run", "-n", "1", "--", *python(body)], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        time.sleep(0.5)  # more than pipes and launcher hold has been written
+        output, errors = process.communicate(timeout=LIMIT)
+        self.assertEqual((process.returncode, errors), (0, "[worker-0]: last\n"))
+        self.assertEqual(output, "".join(f"[worker-0]: line {i}\n" for i in range(300000)))
+
+    def test_a_reader_who_does_not_read_delays_no_signal_and_no_deadline(self):
+        flood = python('say("here", sys.stderr)\nwhile True: say("x" * 1000)')
+        for flags, number, expected in (((), signal.SIGTERM, 143), (("--timeout", "0.5"), None, 124),
+                                        (("--max-restarts", "1"), signal.SIGKILL, 137)):
+            with self.subTest(flags):
+                process = subprocess.Popen([PROGRAM, "run", "-n", "1", "--grace", "0.2", *flags, "--", *flood],
+                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+                self.assertIn("here", process.stderr.readline())
+                time.sleep(0.3)  # until all pipes are full
+                if number == signal.SIGTERM:
+                    process.send_signal(number)
+                elif number:
+                    # The process is started again, killed again, and then the job ends: at the latest when it is asked to.
+                    for _ in range(2):
+                        wait_until(lambda: children_of(process.pid, sys.executable), "a start")
+                        killed = children_of(process.pid, sys.executable)[0]
+                        os.kill(killed, signal.SIGKILL)
+                        wait_until(lambda pid=killed: not runs(pid), "its end")
+                    self.assertIn("failed first", "".join(process.stderr.readline() for _ in range(4)))
+                    process.send_signal(signal.SIGTERM)
+                self.assertEqual(process.wait(10), expected)
+                process.stdout.close()
+                process.stderr.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
