@@ -8,6 +8,8 @@
 #include "tutti/autograd/autocast.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/tape_stack.h"
+#include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/ops/checks.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -52,6 +54,7 @@ void record(const Variable& params, const Tensor& indices, const Tensor& values)
   Tensor flat;
   {
     const GradientTape::StopRecording stop;
+    const NoDeviceScope on_the_host;
     flat = reshape(indices, {-1});
   }
   const Shape shape = params.shape();
@@ -69,12 +72,14 @@ Tensor embedding_lookup(const Variable& params, const Tensor& indices) {
   Tensor wanted, values;
   {
     const GradientTape::StopRecording stop;
+    const Device device = internal::device_beside(indices);
+    const NoDeviceScope on_the_host;
     wanted = as_int64(indices);
     const auto rows = unique_rows(wanted.host_span<std::int64_t>());
     check_indices(params, wanted, rows);
     const Tensor numbers = Tensor::from(Shape{static_cast<std::int64_t>(rows.size())}, rows);
-    values = gather(params.storage().read_rows(numbers), places(wanted, rows));
-    values = values.to(indices.device());
+    values = params.storage().read_rows(numbers);
+    values = gather(values, places(wanted, rows).to(values.device())).to(device);
   }
   record(params, wanted, values);
   const std::optional<DType> type = AutocastScope::current();

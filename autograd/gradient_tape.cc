@@ -7,6 +7,7 @@
 #include "tutti/autograd/backward_pass.h"
 #include "tutti/autograd/recording.h"
 #include "tutti/autograd/tape_stack.h"
+#include "tutti/tensor/device_scope.h"
 
 namespace tutti {
 
@@ -125,8 +126,14 @@ void record_custom_gradient(std::span<const Tensor> inputs, std::span<const Tens
       }
     }
   }
+  const BackwardFunction in_this_scope =
+      [scope = current_device_scope(),
+       backward = std::move(backward)](std::span<const Tensor> output_gradients) {
+        const DeviceScope where_it_was_recorded(scope);
+        return backward(output_gradients);
+      };
   internal::for_each_recording(
-      [&](internal::Recording& recording) { recording.on_custom(inputs, outputs, backward); });
+      [&](internal::Recording& recording) { recording.on_custom(inputs, outputs, in_this_scope); });
 }
 
 }  // namespace tutti

@@ -155,13 +155,15 @@ void VariableComponent::assign(AssignOp op, const Tensor& value) {
     memory_->assign(value);
     return;
   }
-  const Tensor local = value.to(device());
-  TUTTI_CHECK(local.shape() == memory_->shape() && local.dtype() == memory_->dtype(),
+  TUTTI_CHECK(value.shape() == memory_->shape() && value.dtype() == memory_->dtype(),
               "VariableComponent::assign: expected ", memory_->shape(), " of ", memory_->dtype(),
-              ", got ", local.shape(), " of ", local.dtype());
-  if (local.dtype() == DType::kBool) fail_bool("VariableComponent::assign");
-  if (device().type != DeviceType::kCpu) return internal::accumulate_on_gpu(*memory_, op, local);
-  const MutableTensor& own = memory_->writable();
+              ", got ", value.shape(), " of ", value.dtype());
+  if (value.dtype() == DType::kBool) fail_bool("VariableComponent::assign");
+  if (device().type != DeviceType::kCpu) {
+    return internal::accumulate_on_gpu(*memory_, op, value.to(device()));
+  }
+  const MutableTensor& own = memory_->writable();  // first: a captured step refuses it by its name
+  const Tensor local = value.to(device());
   visit_dtype(own.dtype(), [&]<class T>() {
     if constexpr (!std::is_same_v<T, bool>) {
       accumulate<T>(own.span<T>(), local.host_span<T>(), op);

@@ -6,6 +6,7 @@
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/random.h"
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -76,7 +77,9 @@ VariableStorage::VariableStorage(const Shape& shape, DType dtype, VariableOption
 
 Tensor VariableStorage::read_rows(const Tensor& rows) const {
   const GradientTape::StopRecording stop;
-  return gather(read(), rows);
+  const NoDeviceScope where_the_value_is;
+  const Tensor value = read();
+  return gather(value, rows.to(value.device()));
 }
 
 Tensor VariableStorage::checked_value(const Tensor& value, const char* method) const {
@@ -90,6 +93,7 @@ Tensor VariableStorage::checked_value(const Tensor& value, const char* method) c
   }
   if (value.dtype() == dtype_) return value;
   const GradientTape::StopRecording stop;  // what is stored is a constant for every tape
+  const NoDeviceScope where_it_is;         // which may be another device than the variable's
   return cast(value, dtype_);
 }
 

@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/file_size_limit.h"
 
+#include <sys/resource.h>
+
 #include <cerrno>
 #include <ctime>
+#include <limits>
 
 namespace tutti {
 namespace {
@@ -16,6 +19,12 @@ sigset_t the_signal() {
 }
 
 }  // namespace
+
+std::uint64_t file_size_limit() {
+  rlimit limit = {};
+  const bool is_known = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return is_known ? limit.rlim_cur : std::numeric_limits<std::uint64_t>::max();
+}
 
 FileSizeLimitScope::FileSizeLimitScope() {
   const sigset_t own = the_signal();

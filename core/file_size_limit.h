@@ -4,7 +4,12 @@
 
 #include <signal.h>
 
+#include <cstdint>
+
 namespace tutti {
+
+/// Of this process's files (`ulimit -f`), in bytes. Files of memory are files, too.
+std::uint64_t file_size_limit();
 
 /// While it lives, a call of this thread that makes a file larger than allowed (`ulimit -f`) fails
 /// with EFBIG, as a full disk fails with ENOSPC; the signal SIGXFSZ, which ends programs, is taken

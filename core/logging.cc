@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "tutti/core/file_size_limit.h"
 #include "tutti/core/sync.h"
 
 namespace tutti {
@@ -93,6 +94,7 @@ void log(LogLevel level, std::string_view line) {
       return;
     }
   }
+  const FileSizeLimitScope error_instead_of_signal;
   state.standard_error->log(to_spdlog(level), "{}", line);
 }
 

@@ -76,8 +76,7 @@ DeviceSpec current_device_scope() {
 
 Device current_device() {
   const DeviceScope* const scope = innermost();
-  if (!scope) [[likely]]
-    return Device{};
+  if (!scope) return Device{};
   return scope->device("a new tensor or variable").value_or(Device{});
 }
 

@@ -17,7 +17,8 @@ namespace tutti {
 /// changes nothing by itself.
 ///
 /// A strategy decides where its variables live and where its replicas compute: its variables take
-/// no notice of device scopes, and a replica starts without those that were open around run().
+/// no notice of device scopes, and a replica starts in one of its device instead of those that were
+/// open around run().
 /// Threads: holds for the thread that made it; other threads start without a scope (hand them
 /// current_device_scope()). Scopes of a thread are destroyed in the reverse order. tf.device.
 class DeviceScope {

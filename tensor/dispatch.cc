@@ -34,11 +34,12 @@ void move_inputs(OpCall& call, Device device) {
   }
 }
 
-/// In a device scope the inputs go to its device; outside they must be on one.
+/// In a device scope, as every replica has one, inputs go to its device; outside they must be on
+/// one.
 void bring_inputs_together(OpCall& call) {
   TUTTI_CHECK(call.op < OpId::kCount, "dispatch: a call without operation");
   TUTTI_CHECK(!call.inputs.empty(), to_string(call.op), ": a call without inputs");
-  if (const DeviceScope* const scope = DeviceScope::current()) [[unlikely]] {
+  if (const DeviceScope* const scope = DeviceScope::current()) {
     const std::optional<Device> device =
         scope->device(scope->is_remote() ? internal::who(call.op, call.where) : "");
     if (device) return move_inputs(call, *device);

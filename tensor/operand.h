@@ -16,7 +16,7 @@ struct Operand {
   template <class T>
   requires(std::convertible_to<const T&, Tensor> && !std::same_as<T, Operand>)
       Operand(const T& value, SourceLocation location = SourceLocation::current())  // NOLINT
-      : tensor(value), where(location) {
+      : tensor(tensor_of(value)), where(location) {
     if constexpr (std::is_arithmetic_v<T>) {
       is_number = true;
       number = static_cast<double>(value);
@@ -32,6 +32,17 @@ struct Operand {
 
   const Shape& shape() const { return tensor.shape(); }
   DType dtype() const { return tensor.dtype(); }
+
+ private:
+  /// A number is put on a device where it is known which: here that would be work for a GPU.
+  template <class T>
+  static Tensor tensor_of(const T& value) {
+    if constexpr (std::is_arithmetic_v<T>) {
+      return Tensor::from<float>({}, {static_cast<float>(value)}, Device{});
+    } else {
+      return value;
+    }
+  }
 };
 
 /// "train.cc:41".

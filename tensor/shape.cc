@@ -20,6 +20,10 @@ Shape::Shape(std::span<const std::int64_t> dims) {
     fail(ErrorCode::kInvalidArgument, "Shape: expected dimensions of 0 or more, got [", join(dims),
          "]");
   }
+  if (!count(dims)) {
+    fail(ErrorCode::kInvalidArgument,
+         "Shape: expected no more elements than an int64 can count, got [", join(dims), "]");
+  }
   std::copy(dims.begin(), dims.end(), dims_.begin());
   rank_ = static_cast<int>(dims.size());
 }
@@ -29,15 +33,17 @@ std::int64_t Shape::dim(int axis) const {
 }
 
 std::int64_t Shape::num_elements() const {
-  if (std::find(begin(), end(), 0) != end()) return 0;
-  std::int64_t count = 1;
-  for (std::int64_t dim : dims()) {
-    if (__builtin_mul_overflow(count, dim, &count)) {
-      fail(ErrorCode::kInvalidArgument, "Shape: ", to_string(),
-           " has more elements than an int64 can count");
-    }
+  std::int64_t product = 1;
+  for (std::int64_t dim : dims()) product *= dim;
+  return product;
+}
+
+std::optional<std::int64_t> Shape::count(std::span<const std::int64_t> dims) {
+  std::int64_t product = 1;
+  for (std::int64_t dim : dims) {
+    if (dim != 0 && __builtin_mul_overflow(product, dim, &product)) return std::nullopt;
   }
-  return count;
+  return product;
 }
 
 int Shape::normalized_axis(int axis, std::string_view who) const {

@@ -19,7 +19,8 @@ class Shape {
   static constexpr int kMaxRank = 8;
 
   Shape() = default;
-  /// Throws kInvalidArgument for a negative dimension or more than kMaxRank of them.
+  /// Throws kInvalidArgument for a negative dimension, more than kMaxRank of them, or more elements
+  /// than an int64 can count (see count()).
   Shape(std::initializer_list<std::int64_t> dims);
   explicit Shape(std::span<const std::int64_t> dims);
 
@@ -30,6 +31,9 @@ class Shape {
   std::int64_t operator[](int axis) const { return dim(axis); }
   /// The product of the dimensions; 1 for [].
   std::int64_t num_elements() const;
+  /// The product of the dimensions that are not 0, so that products of some of them fit, too;
+  /// nothing where an int64 cannot hold it. What is read from elsewhere is looked at with this.
+  static std::optional<std::int64_t> count(std::span<const std::int64_t> dims);
 
   const std::int64_t* begin() const { return dims_.data(); }
   const std::int64_t* end() const { return dims_.data() + rank_; }

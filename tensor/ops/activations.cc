@@ -42,17 +42,17 @@ Tensor leaky_relu(const Operand& x, double slope) {
 Tensor selu(const Operand& x) {
   check("selu", x);
   constexpr double kAlpha = 1.6732632423543772, kScale = 1.0507009873554805;
-  return where(greater(x, 0.0), x.tensor * kScale, elu(x) * (kAlpha * kScale));
+  return where(greater_equal(x, 0.0), x.tensor * kScale, elu(x) * (kAlpha * kScale));
 }
 
 Tensor relu6(const Operand& x) {
   check("relu6", x);
-  return clip(x, 0.0, 6.0);
+  return minimum(6.0, relu(x));  // not clip(), whose derivative is 1 at both ends
 }
 
 Tensor hard_sigmoid(const Operand& x) {
   check("hard_sigmoid", x);
-  return clip(x.tensor + 3.0, 0.0, 6.0) / 6.0;
+  return relu6(x.tensor + 3.0) / 6.0;
 }
 
 Tensor hard_silu(const Operand& x) {

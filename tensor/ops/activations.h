@@ -6,7 +6,9 @@
 
 namespace tutti {
 
-/// All of these: x of a floating type and any shape -> the same. Names and constants are Keras's.
+/// All of these: x of a floating type and any shape -> the same. Names and constants are Keras's,
+/// the derivatives at corners TensorFlow's: that of the flat side, for leaky_relu() of the slope
+/// below.
 
 /// x * sigmoid(x), also called swish.
 Tensor silu(const Operand& x);
@@ -14,7 +16,7 @@ Tensor silu(const Operand& x);
 Tensor gelu_tanh(const Operand& x);
 /// x where it is positive, else slope * x.
 Tensor leaky_relu(const Operand& x, double slope = 0.2);
-/// 1.0507 * (x where it is positive, else 1.67326 * (exp(x) - 1)).
+/// 1.0507 * (x where it is positive, else 1.67326 * (exp(x) - 1)); the derivative at 0 is 1.0507.
 Tensor selu(const Operand& x);
 /// min(max(x, 0), 6).
 Tensor relu6(const Operand& x);

@@ -21,10 +21,14 @@ const Tensor& defined(OpId op, const Operand& operand) {
   return operand.tensor;
 }
 
+Device device_beside(const Tensor& like) {
+  const bool is_placed = DeviceScope::current() && DeviceScope::current()->merged().type;
+  return is_placed ? current_device() : like.device();
+}
+
 Tensor number_like(OpId op, const Operand& operand, const Tensor& like) {
   if (!operand.is_number) return defined(op, operand);
-  const bool is_placed = DeviceScope::current() && DeviceScope::current()->merged().type;
-  const Device device = is_placed ? current_device() : like.device();
+  const Device device = device_beside(like);
   MutableTensor scalar({}, like.dtype(), device);
   if (like.dtype() == DType::kFloat32 && device.type == DeviceType::kCpu) {
     scalar.span<float>()[0] = static_cast<float>(operand.number);

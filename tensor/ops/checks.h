@@ -24,6 +24,8 @@ template <class... Parts>
 /// The tensor of an operand. Throws kFailedPrecondition naming `op` when it is undefined.
 const Tensor& defined(OpId op, const Operand& operand);
 const Tensor& defined(OpId op, const Operand&& operand) = delete;  // the result would dangle
+/// Where a value made beside `like` goes: the device scope's device, otherwise that of `like`.
+Device device_beside(const Tensor& like);
 /// The tensor of an operand; a plain number becomes a scalar of `like`'s dtype and device. Throws
 /// kInvalidArgument when that dtype cannot hold the number. In a device scope it is made there.
 Tensor number_like(OpId op, const Operand& operand, const Tensor& like);
