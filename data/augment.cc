@@ -36,6 +36,9 @@ class AugmentSource : public DatasetSource {
   std::optional<std::int64_t> batch_size() const override {
     return rows_ == Rows::kKept ? below_.batch_size() : std::nullopt;
   }
+  std::optional<int> batch_depth() const override {
+    return rows_ == Rows::kKept ? below_.source().batch_depth() : std::nullopt;
+  }
   bool may_end_in_partial_batch() const override {
     return below_.source().may_end_in_partial_batch();
   }

@@ -57,6 +57,9 @@ class BatchSource : public internal::ForwardingSource {
   }
 
   std::optional<std::int64_t> batch_size() const override { return size_; }
+  std::optional<int> batch_depth() const override {
+    return internal::one_deeper(below().batch_depth());
+  }
 
   bool may_end_in_partial_batch() const override {
     if (options_.drop_remainder) return false;

@@ -141,7 +141,8 @@ ImageData parse_cifar10(std::string_view bytes, const std::string& source) {
 }
 
 ImageData read_cifar10_file(const std::string& path) {
-  return parse_cifar10(internal::read_plain_or_gzip(path), path);
+  return internal::name_when_out_of_memory(
+      path, [&] { return parse_cifar10(internal::read_plain_or_gzip(path), path); });
 }
 
 ImageData read_cifar10(const std::string& directory, Split split) {
@@ -151,7 +152,8 @@ ImageData read_cifar10(const std::string& directory, Split split) {
   }
   const fs::path archive = find_archive(directory);
   if (archive.empty()) fail_not_found(files.front(), directory);
-  return concatenate(read_archive(archive, files));
+  return internal::name_when_out_of_memory(
+      archive.string(), [&] { return concatenate(read_archive(archive, files)); });
 }
 
 }  // namespace tutti

@@ -74,6 +74,11 @@ class ConcatenateSource : public DatasetSource {
     return size == second_.batch_size() ? size : std::nullopt;
   }
 
+  std::optional<int> batch_depth() const override {
+    const std::optional<int> depth = first_.source().batch_depth();
+    return depth == second_.source().batch_depth() ? depth : std::nullopt;
+  }
+
   bool may_end_in_partial_batch() const override {
     return first_.source().may_end_in_partial_batch() ||
            second_.source().may_end_in_partial_batch();

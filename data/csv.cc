@@ -137,12 +137,15 @@ CsvTable read_csv(const std::vector<std::string>& paths, CsvOptions options) {
   RowBuffer rows(schema);
   std::int64_t count = 0;
   for (const std::string& path : paths) {
-    CsvReader reader = open_csv(schema, path);
-    for (CsvRecord record; next_record(schema, reader, record); ++count) {
-      rows.add(record, path);
-    }
+    internal::name_when_out_of_memory(path, [&] {
+      CsvReader reader = open_csv(schema, path);
+      for (CsvRecord record; next_record(schema, reader, record); ++count) {
+        rows.add(record, path);
+      }
+    });
   }
-  CsvTable table{rows.element(count), {}};
+  CsvTable table{
+      internal::name_when_out_of_memory(paths.back(), [&] { return rows.element(count); }), {}};
   for (CsvField& field : schema.fields) table.columns.push_back(std::move(field.column));
   return table;
 }

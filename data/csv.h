@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/data/dataset.h"
+#include "tutti/data/input_limits.h"
 
 namespace tutti {
 
@@ -53,6 +54,11 @@ struct CsvOptions {
   std::vector<std::string> na_values = {""};
   /// csv_dataset() finds types in so many records of the first file.
   std::int64_t num_rows_for_inference = 100;
+  /// Bytes of a record (a line, where no quoted field holds the end of one). A longer one is
+  /// refused with kResourceExhausted, and so is all that stands behind it.
+  std::int64_t max_line_bytes = std::int64_t{1} << 21;
+  /// Of .gz files.
+  InputLimits limits = {};
 };
 
 /// The records of the files, one file after the other, read as they are asked for (a .gz file is
@@ -64,7 +70,8 @@ struct CsvOptions {
 /// Throws here kNotFound and kInvalidArgument for files, columns and types that do not fit, such as
 /// a column of texts without vocabulary; while reading, naming path, line and column: kDataLoss for
 /// records that are no CSV or have another number of fields, kInvalidArgument for a field that is
-/// not what its column should be. The pass can go on behind such a record.
+/// not what its column should be. The pass can go on behind such a record. kResourceExhausted for
+/// files beyond max_line_bytes and limits.
 Dataset csv_dataset(std::vector<std::string> paths, CsvOptions options = {});
 
 /// Whole CSV files in memory.

@@ -24,11 +24,13 @@ template <class Look>
 void for_each_record(const CsvSchema& schema, std::size_t num_files, std::int64_t max_rows,
                      Look look) {
   for (std::size_t i = 0; i < num_files; ++i) {
-    CsvReader reader = open_csv(schema, schema.paths[i]);
-    CsvRecord record;
-    for (std::int64_t row = 0; row < max_rows && next_record(schema, reader, record); ++row) {
-      look(record);
-    }
+    name_when_out_of_memory(schema.paths[i], [&] {
+      CsvReader reader = open_csv(schema, schema.paths[i]);
+      CsvRecord record;
+      for (std::int64_t row = 0; row < max_rows && next_record(schema, reader, record); ++row) {
+        look(record);
+      }
+    });
   }
 }
 

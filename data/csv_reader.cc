@@ -37,6 +37,18 @@ void CsvReader::refuse(const Parts&... parts) {
   fail(ErrorCode::kDataLoss, source(), ":", line, ": ", parts...);
 }
 
+// What is taken as a record has no end, perhaps: its rest is not looked for.
+void CsvReader::require_short(const CsvRecord& record) {
+  if (too_long_ == 0) {
+    if (record.text_.size() + record.ends_.size() < dialect_.max_line_bytes) return;
+    too_long_ = record.line_;
+  }
+  fail(ErrorCode::kResourceExhausted, source(), ":", too_long_, ": expected a record of at most ",
+       dialect_.max_line_bytes,
+       " bytes, got a longer one; is this a CSV file? If it is, try "
+       "CsvOptions::max_line_bytes");
+}
+
 CsvReader::Stop CsvReader::stop_at(int byte) {
   if (byte < 0) return Stop::kEnd;
   if (byte == delimiter_) return Stop::kDelimiter;
@@ -50,6 +62,7 @@ void CsvReader::skip_empty_lines() {
 }
 
 bool CsvReader::next(CsvRecord& record) {
+  if (too_long_ != 0) require_short(record);
   skip_empty_lines();
   record.text_.clear();
   record.ends_.clear();
@@ -64,6 +77,7 @@ CsvReader::Stop CsvReader::read_field(CsvRecord& record) {
   while (dialect_.skip_initial_space && file_.peek() == ' ') file_.get();
   const Stop stop =
       dialect_.quotes && file_.peek() == '"' ? read_quoted(record) : read_plain(record);
+  require_short(record);
   record.ends_.push_back(record.text_.size());
   return stop;
 }
@@ -77,6 +91,7 @@ CsvReader::Stop CsvReader::read_plain(CsvRecord& record) {
              ": expected a quote at the begin of a field only, got one within; try to write the "
              "field as \"...\" with \"\" for the quote, or CsvOptions::quotes = false");
     }
+    require_short(record);
     record.text_.push_back(static_cast<char>(byte));
   }
 }
@@ -94,6 +109,7 @@ CsvReader::Stop CsvReader::read_quoted(CsvRecord& record) {
     if (byte == '"') file_.get();
     // A line end within a field stays as it is; CR LF counts once.
     if (byte == '\n' || (byte == '\r' && file_.peek() != '\n')) ++line_;
+    require_short(record);
     record.text_.push_back(static_cast<char>(byte));
   }
   if (!is_stop(file_.peek())) {

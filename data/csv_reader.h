@@ -35,6 +35,7 @@ struct CsvDialect {
   char delimiter = ',';
   bool quotes = true;
   bool skip_initial_space = false;
+  std::uint64_t max_line_bytes = UINT64_MAX;
 };
 
 /// Reads records by RFC 4180 (see csv_dataset()). Used by one thread.
@@ -44,7 +45,8 @@ class CsvReader {
 
   const std::string& source() const { return file_.source(); }
   /// False at the end. Throws kDataLoss naming source and line for misplaced quotes; the next call
-  /// goes on with the next line.
+  /// goes on with the next line. kResourceExhausted for a record beyond max_line_bytes, and again
+  /// in each call that follows.
   bool next(CsvRecord& record);
 
  private:
@@ -60,11 +62,13 @@ class CsvReader {
   }
   template <class... Parts>
   [[noreturn]] void refuse(const Parts&... parts);
+  void require_short(const CsvRecord& record);
 
   InputFile file_;
   CsvDialect dialect_;
   int delimiter_;
   std::int64_t line_ = 1;
+  std::int64_t too_long_ = 0;  // the line that was
 };
 
 }  // namespace tutti::internal

@@ -17,8 +17,9 @@ template <class... Parts>
 }
 
 CsvReader open_reader(const CsvOptions& options, const std::string& path) {
-  return CsvReader(InputFile(path),
-                   {options.delimiter, options.quotes, options.skip_initial_space});
+  return CsvReader(InputFile(path, options.limits),
+                   {options.delimiter, options.quotes, options.skip_initial_space,
+                    static_cast<std::uint64_t>(options.max_line_bytes)});
 }
 
 std::vector<std::string> read_first(CsvReader& reader, const char* what) {
@@ -153,8 +154,12 @@ CsvSchema select_columns(std::vector<std::string> paths, CsvOptions options) {
   if (reserved.find(options.delimiter) != std::string_view::npos) {
     fail_options("expected a delimiter such as ',', got a quote or the end of a line");
   }
+  if (options.max_line_bytes < 1) {
+    fail_options("expected max_line_bytes of at least 1, got ", options.max_line_bytes);
+  }
   CsvSchema schema{std::move(options), std::move(paths), {}, 0, {}};
-  const std::vector<std::string> names = find_names(schema);
+  const std::vector<std::string> names =
+      name_when_out_of_memory(schema.paths[0], [&] { return find_names(schema); });
   for (std::size_t index : find_selection(schema.options, names)) {
     CsvField field;
     field.column.name = names[index];

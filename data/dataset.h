@@ -47,6 +47,10 @@ class DatasetSource {
   /// Rows of a full batch, found by tf's rule: set by batch(), kept by what only selects or
   /// reorders, unknown after map().
   virtual std::optional<std::int64_t> batch_size() const { return std::nullopt; }
+  /// How many times examples were batched into an element: 0 for single examples, 1 for batches.
+  /// Nothing when unknown: after map() and interleave(), of generators and from_tensors(), of
+  /// sources that do not tell.
+  virtual std::optional<int> batch_depth() const { return std::nullopt; }
   /// Whether the last batch may have fewer rows.
   virtual bool may_end_in_partial_batch() const { return false; }
 

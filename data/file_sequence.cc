@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "tutti/data/input_limits.h"
+
 namespace tutti::internal {
 namespace {
 
@@ -18,7 +20,8 @@ class FilesIterator : public ElementIterator {
 
   std::optional<Element> next() override {
     while (open_ || open_next()) {
-      if (std::optional<Element> element = open_->next()) return element;
+      auto element = name_when_out_of_memory(path(), [&] { return open_->next(); });
+      if (element) return element;
       open_.reset();
     }
     return std::nullopt;
@@ -26,7 +29,7 @@ class FilesIterator : public ElementIterator {
 
   void skip(std::int64_t count) override {
     while (count > 0 && (open_ || open_next())) {
-      count -= open_->skip(count);
+      count -= name_when_out_of_memory(path(), [&] { return open_->skip(count); });
       if (count > 0) open_.reset();
     }
   }
@@ -34,10 +37,14 @@ class FilesIterator : public ElementIterator {
  private:
   bool open_next() {
     if (file_ == files_->paths.size()) return false;
-    open_ = files_->open(files_->paths[file_]);
+    const std::string& path = files_->paths[file_];
+    open_ = name_when_out_of_memory(path, [&] { return files_->open(path); });
     ++file_;
     return true;
   }
+
+  /// Of the open file.
+  const std::string& path() const { return files_->paths[file_ - 1]; }
 
   std::shared_ptr<const Files> files_;
   std::size_t file_ = 0;
@@ -52,6 +59,7 @@ class FilesSource : public DatasetSource {
     return std::make_unique<FilesIterator>(files_);
   }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
+  std::optional<int> batch_depth() const override { return 0; }
   std::optional<SourceFiles> files() const override {
     return SourceFiles{std::ssize(files_->paths), [files = files_](auto count, auto index) {
                          return std::make_shared<FilesSource>(

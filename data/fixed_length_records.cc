@@ -17,7 +17,8 @@ struct Layout {
 
 class FixedLengthRecords : public internal::FileElements {
  public:
-  FixedLengthRecords(const std::string& path, const Layout& layout) : file_(path), layout_(layout) {
+  FixedLengthRecords(const std::string& path, const Layout& layout, const InputLimits& limits)
+      : file_(path, limits), layout_(layout) {
     left_ = count_records();
     file_.skip(layout_.header);
   }
@@ -88,8 +89,8 @@ Dataset fixed_length_record_dataset(std::vector<std::string> paths, std::int64_t
                       static_cast<std::uint64_t>(options.footer_bytes)};
   return internal::dataset_of_files(
       std::move(paths),
-      [layout](const std::string& path) {
-        return std::make_unique<FixedLengthRecords>(path, layout);
+      [layout, limits = options.limits](const std::string& path) {
+        return std::make_unique<FixedLengthRecords>(path, layout, limits);
       },
       kWho);
 }

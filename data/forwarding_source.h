@@ -9,7 +9,8 @@
 
 namespace tutti::internal {
 
-/// A source over another one. Cardinality and batch size are those of the source below.
+/// A source over another one. Cardinality and what is said of batches are those of the source
+/// below.
 class ForwardingSource : public DatasetSource {
  public:
   explicit ForwardingSource(SourcePtr below) : below_(std::move(below)) {}
@@ -24,6 +25,7 @@ class ForwardingSource : public DatasetSource {
 
   std::optional<std::int64_t> cardinality() const override { return below_->cardinality(); }
   std::optional<std::int64_t> batch_size() const override { return below_->batch_size(); }
+  std::optional<int> batch_depth() const override { return below_->batch_depth(); }
   bool may_end_in_partial_batch() const override { return below_->may_end_in_partial_batch(); }
 
  protected:
@@ -46,6 +48,11 @@ class ForwardingIterator : public ElementIterator {
  private:
   std::unique_ptr<ElementIterator> below_;
 };
+
+/// The depth after one more batch(), if it is known.
+inline std::optional<int> one_deeper(std::optional<int> depth) {
+  return depth ? std::optional(*depth + 1) : depth;
+}
 
 /// a * b, or the largest number when that does not fit. Both >= 0.
 inline std::int64_t saturating_product(std::int64_t a, std::int64_t b) {

@@ -29,8 +29,8 @@ int window_bits(DeflateFormat format) {
 class Inflater {
  public:
   Inflater(std::string_view bytes, DeflateFormat format, const std::string& source,
-           std::size_t max_bytes)
-      : bytes_(bytes), source_(source), max_bytes_(max_bytes) {
+           const InputLimits& limits, std::size_t stated_bytes)
+      : bytes_(bytes), source_(source), limits_(limits), stated_bytes_(stated_bytes) {
     const int status = inflateInit2(&stream_, window_bits(format));
     if (status != Z_OK) fail(ErrorCode::kInternal, "gunzip: zlib does not start: status ", status);
   }
@@ -56,8 +56,10 @@ class Inflater {
       stream_.avail_out = static_cast<uInt>(kChunk);
       status = inflate(&stream_, Z_NO_FLUSH);
       offset_ += in - stream_.avail_in;
-      content.append(buffer_.data(), kChunk - stream_.avail_out);
-      if (content.size() > max_bytes_) fail_too_large();
+      const std::size_t out = kChunk - stream_.avail_out;
+      if (out > stated_bytes_ - content.size()) fail_too_large();
+      require_within(limits_, content.size() + out, bytes_.size(), source_);
+      content.append(buffer_.data(), out);
       if (status == Z_BUF_ERROR) fail_truncated();
       if (status != Z_OK && status != Z_STREAM_END) fail_damaged();
     }
@@ -76,13 +78,14 @@ class Inflater {
 
   [[noreturn]] void fail_too_large() const {
     fail(ErrorCode::kDataLoss, source_, ": offset ", offset_,
-         ": expected compressed data of at most ", max_bytes_, " bytes, got more");
+         ": expected compressed data of at most ", stated_bytes_, " bytes, got more");
   }
 
   static constexpr std::size_t kChunk = std::size_t{1} << 20;
   std::string_view bytes_;
   const std::string& source_;
-  std::size_t max_bytes_;
+  const InputLimits& limits_;
+  std::size_t stated_bytes_;
   std::size_t offset_ = 0;
   std::string buffer_;
   z_stream stream_{};
@@ -90,13 +93,13 @@ class Inflater {
 
 }  // namespace
 
-std::string gunzip(std::string_view bytes, const std::string& source) {
-  return inflate_bytes(bytes, DeflateFormat::kGzip, source);
+std::string gunzip(std::string_view bytes, const std::string& source, const InputLimits& limits) {
+  return inflate_bytes(bytes, DeflateFormat::kGzip, source, limits);
 }
 
 std::string inflate_bytes(std::string_view bytes, DeflateFormat format, const std::string& source,
-                          std::size_t max_bytes) {
-  return Inflater(bytes, format, source, max_bytes).run();
+                          const InputLimits& limits, std::size_t stated_bytes) {
+  return Inflater(bytes, format, source, limits, stated_bytes).run();
 }
 
 std::string deflate_bytes(std::string_view bytes, DeflateFormat format) {
@@ -126,13 +129,14 @@ std::string deflate_bytes(std::string_view bytes, DeflateFormat format) {
 
 #else
 
-std::string gunzip(std::string_view, const std::string& source) {
+std::string gunzip(std::string_view, const std::string& source, const InputLimits&) {
   fail(ErrorCode::kUnimplemented, source,
        ": this build reads no compressed files; expected a plain file, got a .gz file; try gunzip, "
        "or apt-get install zlib1g-dev and build with TUTTI_ZLIB=ON");
 }
 
-std::string inflate_bytes(std::string_view, DeflateFormat, const std::string& source, std::size_t) {
+std::string inflate_bytes(std::string_view, DeflateFormat, const std::string& source,
+                          const InputLimits&, std::size_t) {
   fail(ErrorCode::kUnimplemented, source,
        ": this build reads no compressed data; expected plain data; try apt-get install "
        "zlib1g-dev and build with TUTTI_ZLIB=ON");
@@ -146,9 +150,9 @@ std::string deflate_bytes(std::string_view, DeflateFormat) {
 
 #endif
 
-std::string read_plain_or_gzip(const std::string& path) {
+std::string read_plain_or_gzip(const std::string& path, const InputLimits& limits) {
   std::string bytes = read_file(path);
-  return is_gzip(bytes) ? gunzip(bytes, path) : std::move(bytes);
+  return is_gzip(bytes) ? gunzip(bytes, path, limits) : std::move(bytes);
 }
 
 }  // namespace tutti::internal

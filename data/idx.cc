@@ -63,21 +63,21 @@ Shape read_shape(std::string_view bytes, const std::string& source) {
       dims[i] = dims[i] << 8 | byte_at(bytes, kMagicBytes + 4 * i + j);
     }
   }
-  return Shape(std::span<const std::int64_t>(dims.data(), rank));
+  const std::span<const std::int64_t> all(dims.data(), rank);
+  if (!Shape::count(all)) {
+    fail_at(source, kMagicBytes, "expected dimensions of a file that exists, got [", join(all),
+            "]");
+  }
+  return Shape(all);
 }
 
-// The product of the dimensions can be larger than any number.
 std::size_t checked_data_bytes(const Shape& shape, DType dtype, const std::string& source) {
-  std::size_t size = size_of(dtype);
-  bool too_large = false;
-  for (std::int64_t dim : shape) {
-    too_large |= __builtin_mul_overflow(size, static_cast<std::size_t>(dim), &size);
-  }
-  const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
-  if (too_large && !empty) {
+  std::size_t size = 0;
+  if (__builtin_mul_overflow(static_cast<std::size_t>(shape.num_elements()), size_of(dtype),
+                             &size)) {
     fail_at(source, kMagicBytes, "expected dimensions of a file that exists, got ", shape);
   }
-  return empty ? 0 : size;
+  return size;
 }
 
 template <class Bits>
@@ -122,8 +122,9 @@ Tensor parse_idx(std::string_view bytes, const std::string& source) {
   return tensor.freeze();
 }
 
-Tensor read_idx(const std::string& path) {
-  return parse_idx(internal::read_plain_or_gzip(path), path);
+Tensor read_idx(const std::string& path, const InputLimits& limits) {
+  return internal::name_when_out_of_memory(
+      path, [&] { return parse_idx(internal::read_plain_or_gzip(path, limits), path); });
 }
 
 }  // namespace tutti

@@ -25,7 +25,7 @@ constexpr std::size_t kChunk = std::size_t{1} << 16;
 
 }  // namespace
 
-InputFile::InputFile(const std::string& path)
+InputFile::InputFile(const std::string& path, const InputLimits& limits)
     : source_(path), file_(std::fopen(path.c_str(), "rbe")) {
   if (!file_) fail_with_errno(path);
   struct stat information {};
@@ -40,7 +40,7 @@ InputFile::InputFile(const std::string& path)
     packed += buffer_;
     place_ = buffer_.size();
   }
-  *this = of_bytes(gunzip(packed, path), path);
+  *this = of_bytes(gunzip(packed, path, limits), path);
 }
 
 InputFile InputFile::of_bytes(std::string bytes, std::string source) {

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "tutti/data/input_limits.h"
+
 namespace tutti::internal {
 
 /// A file that is read from its begin to its end. A .gz file is unpacked when it is opened, whole:
@@ -15,8 +17,8 @@ namespace tutti::internal {
 class InputFile {
  public:
   /// Throws kNotFound or kUnavailable naming the path and the system's reason; as gunzip() for a
-  /// damaged .gz file.
-  explicit InputFile(const std::string& path);
+  /// damaged .gz file, or one beyond `limits`.
+  explicit InputFile(const std::string& path, const InputLimits& limits = {});
   /// Reads `bytes`, which `source` names in errors.
   static InputFile of_bytes(std::string bytes, std::string source);
 

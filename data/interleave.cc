@@ -90,6 +90,7 @@ class InterleaveSource : public internal::ForwardingSource {
   }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
+  std::optional<int> batch_depth() const override { return std::nullopt; }
 
   /// Where the datasets read files, each element below stands for its files.
   std::optional<SourceFiles> files() const override {

@@ -48,8 +48,9 @@ class MapSource : public internal::ForwardingSource {
     return std::make_shared<MapSource>(std::move(below), fn_, num_parallel_calls_);
   }
 
-  /// The function may change the rows.
+  /// The function may change the rows, or make batches.
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
+  std::optional<int> batch_depth() const override { return std::nullopt; }
 
  private:
   NumberedFunction fn_;

@@ -161,6 +161,9 @@ class HeaderParser {
     if (dims.size() > static_cast<std::size_t>(Shape::kMaxRank)) {
       fail_at(start, "expected at most ", Shape::kMaxRank, " dimensions, got ", dims.size());
     }
+    if (!Shape::count(dims)) {
+      fail_at(start, "expected dimensions of a file that exists, got (", tutti::join(dims), ")");
+    }
     return Shape(std::span<const std::int64_t>(dims));
   }
 
@@ -194,15 +197,12 @@ Header read_header(std::string_view bytes, const std::string& source) {
   return HeaderParser(bytes, begin, begin + length, source).run();
 }
 
-// The product of the dimensions can be larger than any number.
 std::size_t data_bytes(const Header& header, const std::string& source) {
-  const auto dims = header.shape;
-  if (std::find(dims.begin(), dims.end(), 0) != dims.end()) return 0;
-  std::size_t size = size_of(header.dtype);
-  for (std::int64_t dim : dims) {
-    if (__builtin_mul_overflow(size, static_cast<std::size_t>(dim), &size)) {
-      fail(ErrorCode::kDataLoss, source, ": expected dimensions of a file that exists, got ", dims);
-    }
+  std::size_t size = 0;
+  if (__builtin_mul_overflow(static_cast<std::size_t>(header.shape.num_elements()),
+                             size_of(header.dtype), &size)) {
+    fail(ErrorCode::kDataLoss, source, ": expected dimensions of a file that exists, got ",
+         header.shape);
   }
   return size;
 }
@@ -285,7 +285,9 @@ std::string format_npy(const Tensor& tensor) {
   return bytes;
 }
 
-Tensor read_npy(const std::string& path) { return parse_npy(read_file(path), path); }
+Tensor read_npy(const std::string& path) {
+  return internal::name_when_out_of_memory(path, [&] { return parse_npy(read_file(path), path); });
+}
 
 void write_npy(const std::string& path, const Tensor& tensor) {
   write_file_atomically(path, format_npy(tensor));

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/data/input_limits.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
@@ -23,8 +24,10 @@ using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
 /// Parses the bytes of a .npz file: a zip file of .npy files, stored (numpy.savez) or deflated
 /// (numpy.savez_compressed). Names are without ".npy". Errors as parse_npy(), naming the member;
-/// kDataLoss where a checksum is wrong; kUnimplemented for zip64, encryption and other methods.
-NamedTensors parse_npz(std::string_view bytes, const std::string& source);
+/// kDataLoss where a checksum is wrong or members overlap; kResourceExhausted beyond `limits`, the
+/// expansion being that of all members; kUnimplemented for zip64, encryption and other methods.
+NamedTensors parse_npz(std::string_view bytes, const std::string& source,
+                       const InputLimits& limits = {});
 /// The bytes of a .npz file, as numpy.savez writes them. Throws kInvalidArgument for a name that is
 /// empty or occurs twice, or 4 GiB or more.
 std::string format_npz(const NamedTensors& tensors);
@@ -32,7 +35,7 @@ std::string format_npz(const NamedTensors& tensors);
 /// The same for files. Throw kNotFound or kUnavailable naming the path.
 Tensor read_npy(const std::string& path);
 void write_npy(const std::string& path, const Tensor& tensor);
-NamedTensors read_npz(const std::string& path);
+NamedTensors read_npz(const std::string& path, const InputLimits& limits = {});
 void write_npz(const std::string& path, const NamedTensors& tensors);
 
 }  // namespace tutti

@@ -1,6 +1,8 @@
 // Several arrays of numpy in a zip file.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <set>
+#include <vector>
 
 #include "tutti/core/file.h"
 #include "tutti/data/crc.h"
@@ -38,6 +40,9 @@ struct Entry {
   std::uint32_t packed_bytes = 0;
   std::uint32_t bytes = 0;
   std::uint32_t local_offset = 0;
+  std::size_t data_offset = 0;  // behind the local header
+
+  std::size_t end() const { return data_offset + packed_bytes; }
 };
 
 void require_record(std::string_view bytes, std::size_t offset, std::string_view magic,
@@ -75,7 +80,8 @@ Entry read_entry(std::string_view bytes, std::size_t& offset, const std::string&
   return entry;
 }
 
-std::string member_bytes(std::string_view bytes, const Entry& entry, const std::string& source) {
+// Reads the local header, too, and looks whether the file holds the data.
+void find_data(std::string_view bytes, Entry& entry, const std::string& source) {
   const std::size_t offset = entry.local_offset;
   if ((entry.flags & 1) != 0 || entry.packed_bytes == UINT32_MAX || entry.bytes == UINT32_MAX ||
       (entry.method != 0 && entry.method != 8)) {
@@ -91,11 +97,54 @@ std::string member_bytes(std::string_view bytes, const Entry& entry, const std::
     fail_at(source, begin, "the file ends within a member; expected ", entry.packed_bytes,
             " bytes");
   }
+  entry.data_offset = begin;
+}
+
+std::string member_name(const Entry& entry, const std::string& source) {
+  return concat(source, ": member '", entry.name, "'");
+}
+
+// Members that share their bytes let a small file unpack to anything.
+void require_no_overlap(const std::vector<Entry>& entries, const std::string& source) {
+  std::vector<const Entry*> by_place;
+  for (const Entry& entry : entries) by_place.push_back(&entry);
+  std::ranges::sort(by_place, {}, &Entry::local_offset);
+  for (std::size_t i = 1; i < by_place.size(); ++i) {
+    const Entry& before = *by_place[i - 1];
+    if (by_place[i]->local_offset >= before.end()) continue;
+    fail_at(member_name(*by_place[i], source), by_place[i]->local_offset,
+            "members overlap; expected it behind the end of '", before.name, "' at ", before.end());
+  }
+}
+
+// What the directory lists, all of it looked at before the first member is unpacked.
+std::vector<Entry> read_entries(std::string_view bytes, const std::string& source,
+                                const InputLimits& limits) {
+  const std::size_t end = find_end_record(bytes, source);
+  const std::size_t count = get_little_endian<std::uint16_t>(bytes, end + 10);
+  std::size_t offset = get_little_endian<std::uint32_t>(bytes, end + 16);
+  std::vector<Entry> entries;
+  std::uint64_t unpacked = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    Entry entry = read_entry(bytes, offset, source);
+    find_data(bytes, entry, member_name(entry, source));
+    internal::require_within(limits, entry.bytes, 0, member_name(entry, source));
+    unpacked += entry.bytes;
+    entries.push_back(std::move(entry));
+  }
+  require_no_overlap(entries, source);
+  internal::require_within({limits.max_expansion, INT64_MAX}, unpacked, bytes.size(), source);
+  return entries;
+}
+
+std::string member_bytes(std::string_view bytes, const Entry& entry, const std::string& source,
+                         const InputLimits& limits) {
+  const std::size_t begin = entry.data_offset;
   const std::string_view packed = bytes.substr(begin, entry.packed_bytes);
-  std::string content =
-      entry.method == 0
-          ? std::string(packed)
-          : internal::inflate_bytes(packed, internal::DeflateFormat::kRaw, source, entry.bytes);
+  std::string content = entry.method == 0
+                            ? std::string(packed)
+                            : internal::inflate_bytes(packed, internal::DeflateFormat::kRaw, source,
+                                                      limits, entry.bytes);
   if (content.size() != entry.bytes) {
     fail_at(source, begin, "expected a member of ", entry.bytes, " bytes, got ", content.size());
   }
@@ -140,17 +189,15 @@ void require_name(const std::string& name, std::set<std::string>& seen) {
 
 }  // namespace
 
-NamedTensors parse_npz(std::string_view bytes, const std::string& source) {
-  const std::size_t end = find_end_record(bytes, source);
-  const std::size_t count = get_little_endian<std::uint16_t>(bytes, end + 10);
-  std::size_t offset = get_little_endian<std::uint32_t>(bytes, end + 16);
+NamedTensors parse_npz(std::string_view bytes, const std::string& source,
+                       const InputLimits& limits) {
   NamedTensors tensors;
-  for (std::size_t i = 0; i < count; ++i) {
-    const Entry entry = read_entry(bytes, offset, source);
-    const std::string member = concat(source, ": member '", entry.name, "'");
+  for (const Entry& entry : read_entries(bytes, source, limits)) {
+    const std::string member = member_name(entry, source);
     std::string name = entry.name;
     if (name.ends_with(kSuffix)) name.resize(name.size() - kSuffix.size());
-    tensors.emplace_back(std::move(name), parse_npy(member_bytes(bytes, entry, member), member));
+    tensors.emplace_back(std::move(name),
+                         parse_npy(member_bytes(bytes, entry, member, limits), member));
   }
   return tensors;
 }
@@ -190,7 +237,10 @@ std::string format_npz(const NamedTensors& tensors) {
   return bytes;
 }
 
-NamedTensors read_npz(const std::string& path) { return parse_npz(read_file(path), path); }
+NamedTensors read_npz(const std::string& path, const InputLimits& limits) {
+  return internal::name_when_out_of_memory(
+      path, [&] { return parse_npz(read_file(path), path, limits); });
+}
 
 void write_npz(const std::string& path, const NamedTensors& tensors) {
   write_file_atomically(path, format_npz(tensors));

@@ -157,6 +157,9 @@ class PaddedBatchSource : public internal::ForwardingSource {
   }
   std::optional<std::int64_t> cardinality() const override { return plain_.cardinality(); }
   std::optional<std::int64_t> batch_size() const override { return size_; }
+  std::optional<int> batch_depth() const override {
+    return internal::one_deeper(below().batch_depth());
+  }
   bool may_end_in_partial_batch() const override {
     return plain_.source().may_end_in_partial_batch();
   }

@@ -49,6 +49,7 @@ class RangeSource : public DatasetSource {
     return std::make_unique<RangeIterator>(begin_, step_, length_);
   }
   std::optional<std::int64_t> cardinality() const override { return length_; }
+  std::optional<int> batch_depth() const override { return 0; }
 
  private:
   std::int64_t begin_;

@@ -5,13 +5,14 @@
 #include <string>
 
 #include "tutti/data/dataset.h"
+#include "tutti/data/input_limits.h"
 
 namespace tutti {
 
 /// Reads an IDX file (plain or .gz; LeCun's format): the tensor of its type and shape. Throws
 /// kNotFound naming the path, kDataLoss naming path, offset, expected and found for a wrong magic
-/// number, a truncated or an overlong file.
-Tensor read_idx(const std::string& path);
+/// number, a truncated or an overlong file, kResourceExhausted for a .gz beyond `limits`.
+Tensor read_idx(const std::string& path, const InputLimits& limits = {});
 
 /// Pictures and their classes.
 struct ImageData {

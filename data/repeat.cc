@@ -89,6 +89,7 @@ class RepeatSource : public DatasetSource {
   }
 
   std::optional<std::int64_t> batch_size() const override { return below_->batch_size(); }
+  std::optional<int> batch_depth() const override { return below_->batch_depth(); }
   bool may_end_in_partial_batch() const override { return below_->may_end_in_partial_batch(); }
 
   std::vector<SourcePtr> inputs() const override { return {below_}; }

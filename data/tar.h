@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tutti/data/dataset.h"
+#include "tutti/data/input_limits.h"
 
 namespace tutti {
 
@@ -27,6 +28,8 @@ struct TarSample {
 struct TarOptions {
   /// Samples decoded at once; 1: on the caller's thread.
   int num_parallel_calls = 1;
+  /// Of .tar.gz files, and of the bytes of each file in them.
+  InputLimits limits = {};
 };
 
 /// The samples of the files, one file after the other, read as they are asked for (a .tar.gz file
@@ -34,8 +37,8 @@ struct TarOptions {
 /// in ascending order. Files without a dot, or with one in front, folders, links and "__...__" are
 /// left out, as in WebDataset. Throws kInvalidArgument for no path; while reading, naming path and
 /// offset: kDataLoss for damaged or truncated files and where a sample has two files of one
-/// extension, kUnimplemented for sparse files and volumes.
-Dataset tar_dataset(std::vector<std::string> paths);
+/// extension, kResourceExhausted beyond `limits`, kUnimplemented for sparse files and volumes.
+Dataset tar_dataset(std::vector<std::string> paths, InputLimits limits = {});
 /// What `decode` makes of each sample. It must be a function of the sample alone and, with several
 /// calls at once, safe on several threads. What it throws comes out of next(), with the sample's
 /// key in front where it is an Error.

@@ -112,8 +112,8 @@ TarSample sample_of(const Element& element) {
 
 class TarElements : public internal::FileElements {
  public:
-  explicit TarElements(const std::string& path)
-      : samples_(internal::TarReader(internal::InputFile(path))) {}
+  TarElements(const std::string& path, const InputLimits& limits)
+      : samples_(internal::TarReader(internal::InputFile(path, limits), limits)) {}
 
   std::optional<Element> next() override {
     const std::optional<TarSample> sample = samples_.next();
@@ -128,16 +128,17 @@ class TarElements : public internal::FileElements {
 
 }  // namespace
 
-Dataset tar_dataset(std::vector<std::string> paths) {
+Dataset tar_dataset(std::vector<std::string> paths, InputLimits limits) {
   return internal::dataset_of_files(
-      std::move(paths), [](const std::string& path) { return std::make_unique<TarElements>(path); },
+      std::move(paths),
+      [limits](const std::string& path) { return std::make_unique<TarElements>(path, limits); },
       "tar_dataset");
 }
 
 Dataset tar_dataset(std::vector<std::string> paths, std::function<Element(const TarSample&)> decode,
                     TarOptions options) {
   if (!decode) fail(ErrorCode::kInvalidArgument, "tar_dataset: expected a function, got none");
-  return tar_dataset(std::move(paths))
+  return tar_dataset(std::move(paths), options.limits)
       .map(
           [decode = std::move(decode)](const Element& element) {
             const TarSample sample = sample_of(element);

@@ -121,7 +121,10 @@ void TarReader::skip_content() {
   content_ = padding_ = 0;
 }
 
-std::string TarReader::read() { return read_content(content_, "a file"); }
+std::string TarReader::read() {
+  require_within(limits_, content_, 0, source());
+  return read_content(content_, "a file");
+}
 
 // Records "<length> <key>=<value>\n", whose length counts all of it.
 void TarReader::parse_pax(std::string_view records, Extra& extra) {

@@ -26,7 +26,8 @@ struct TarEntry {
 /// Used by one thread. Errors as tar_dataset(); after one, nothing more can be read.
 class TarReader {
  public:
-  explicit TarReader(InputFile file) : file_(std::move(file)) {}
+  explicit TarReader(InputFile file, InputLimits limits = {})
+      : file_(std::move(file)), limits_(limits) {}
 
   const std::string& source() const { return file_.source(); }
   /// The next file; nothing at the end.
@@ -52,6 +53,7 @@ class TarReader {
   [[noreturn]] void fail_at(std::uint64_t offset, const Parts&... parts) const;
 
   InputFile file_;
+  InputLimits limits_;
   std::uint64_t header_ = 0;   // offset of the last header
   std::uint64_t content_ = 0;  // bytes of the last file that were not read
   std::uint64_t padding_ = 0;  // bytes behind them

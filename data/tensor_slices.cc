@@ -40,6 +40,7 @@ class SlicesSource : public DatasetSource {
     return std::make_unique<SlicesIterator>(whole_);
   }
   std::optional<std::int64_t> cardinality() const override { return whole_.rows(); }
+  std::optional<int> batch_depth() const override { return 0; }
 
  private:
   Element whole_;

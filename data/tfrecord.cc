@@ -20,14 +20,14 @@ constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kSumBytes = 4;
 constexpr std::size_t kHeaderBytes = kLengthBytes + kSumBytes;
 
-std::string read_unpacked(const std::string& path, Compression compression) {
+std::string read_unpacked(const std::string& path, const TFRecordOptions& options) {
   std::string bytes = read_file(path);
   // An empty file has no records, however it is packed.
-  if (compression == Compression::kNone || bytes.empty()) return bytes;
-  return internal::inflate_bytes(bytes,
-                                 compression == Compression::kGzip ? internal::DeflateFormat::kGzip
-                                                                   : internal::DeflateFormat::kZlib,
-                                 path);
+  if (options.compression == Compression::kNone || bytes.empty()) return bytes;
+  const bool is_gzip = options.compression == Compression::kGzip;
+  return internal::inflate_bytes(
+      bytes, is_gzip ? internal::DeflateFormat::kGzip : internal::DeflateFormat::kZlib, path,
+      options.limits);
 }
 
 class TFRecordIterator : public ElementIterator {
@@ -58,7 +58,7 @@ class TFRecordIterator : public ElementIterator {
   bool open_next() {
     if (file_ == paths_->size()) return false;
     const std::string& path = (*paths_)[file_];
-    bytes_ = read_unpacked(path, options_.compression);
+    bytes_ = internal::name_when_out_of_memory(path, [&] { return read_unpacked(path, options_); });
     ++file_;
     parser_.emplace(bytes_, path);
     return true;
@@ -81,6 +81,7 @@ class TFRecordSource : public DatasetSource {
     return std::make_unique<TFRecordIterator>(paths_, options_);
   }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
+  std::optional<int> batch_depth() const override { return 0; }
   std::optional<SourceFiles> files() const override {
     return SourceFiles{std::ssize(*paths_),
                        [paths = paths_, options = options_](auto count, auto index) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/data/dataset.h"
+#include "tutti/data/input_limits.h"
 
 namespace tutti {
 
@@ -17,6 +18,8 @@ enum class Compression { kNone, kGzip, kZlib };
 
 struct TFRecordOptions {
   Compression compression = Compression::kNone;
+  /// Of compressed files that are read.
+  InputLimits limits = {};
 };
 
 /// Walks over the records of an unpacked file in memory. A record is length (8 bytes, little

@@ -64,6 +64,10 @@ class UnbatchSource : public internal::ForwardingSource {
     return length == kInfinite || length == 0 ? length : std::nullopt;
   }
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
+  std::optional<int> batch_depth() const override {
+    const std::optional<int> depth = below().batch_depth();
+    return depth ? std::optional(std::max(*depth - 1, 0)) : depth;
+  }
   bool may_end_in_partial_batch() const override { return false; }
 };
 

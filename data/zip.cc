@@ -78,6 +78,14 @@ class ZipSource : public DatasetSource {
     return first;
   }
 
+  std::optional<int> batch_depth() const override {
+    const std::optional<int> first = parts_.front().source().batch_depth();
+    for (const Dataset& part : parts_) {
+      if (part.source().batch_depth() != first) return std::nullopt;
+    }
+    return first;
+  }
+
   bool may_end_in_partial_batch() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const Dataset& part) {
       return part.source().may_end_in_partial_batch();

@@ -1,0 +1,46 @@
+// What reading a file may cost.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <new>
+#include <string>
+
+#include "tutti/core/error.h"
+
+namespace tutti {
+
+/// Small files can unpack to anything. A file that goes beyond these limits is refused with
+/// kResourceExhausted, naming the path and the field to raise.
+struct InputLimits {
+  /// Unpacked bytes per byte of a compressed file, where they are more than 256 MiB. Text comes to
+  /// 5 to 20, a file of zeros to 1,030.
+  std::int64_t max_expansion = 250;
+  /// Bytes of a compressed file once it is unpacked, or of one member of a tar or .npz file.
+  std::int64_t max_bytes = std::int64_t{1} << 36;
+};
+
+namespace internal {
+
+/// Throws kResourceExhausted naming `source` where `packed` bytes may not become `unpacked` ones.
+void require_within(const InputLimits& limits, std::uint64_t unpacked, std::uint64_t packed,
+                    const std::string& source);
+
+/// What `read` gives. Memory that runs out meanwhile becomes kResourceExhausted naming `source`.
+template <class Read>
+auto name_when_out_of_memory(const std::string& source, Read read) {
+  try {
+    return read();
+  } catch (const std::bad_alloc&) {
+    fail(ErrorCode::kResourceExhausted, source,
+         ": not enough memory to read the file; expected it to fit, got std::bad_alloc; try "
+         "smaller files");
+  } catch (const Error& error) {
+    const bool unnamed = std::string(error.what()).find(source) == std::string::npos;
+    if (error.code() != ErrorCode::kResourceExhausted || !unnamed) throw;
+    throw error.with_context(source);
+  }
+}
+
+}  // namespace internal
+}  // namespace tutti
