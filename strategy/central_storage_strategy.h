@@ -23,6 +23,9 @@ struct CentralStorageOptions {
 class CentralStorageStrategy final : public LocalStrategy {
  public:
   explicit CentralStorageStrategy(CentralStorageOptions options = {});
+  /// With the default parameter device: what MirroredStrategy takes.
+  explicit CentralStorageStrategy(LocalStrategyOptions local)
+      : CentralStorageStrategy(CentralStorageOptions{.local = std::move(local)}) {}
   ~CentralStorageStrategy() override;
   std::string_view name() const override { return "central_storage"; }
   std::vector<Device> parameter_devices() const override { return {parameter_device_}; }

@@ -12,9 +12,8 @@ namespace {
 int num_local(const InputPlan& plan) { return static_cast<int>(plan.replica_devices.size()); }
 
 bool shards(const InputPlan& plan) {
-  return plan.num_workers > 1 && plan.cut == InputCut::kSplit &&
-         (plan.options.sharding_rule == ShardingRule::kTensorFlow ||
-          plan.options.auto_shard_policy.has_value());
+  return plan.cut == InputCut::kSplit && (plan.options.sharding_rule == ShardingRule::kTensorFlow ||
+                                          plan.options.auto_shard_policy.has_value());
 }
 
 void require_numbers(const InputPlan& plan) {
@@ -44,7 +43,7 @@ void require_numbers(const InputPlan& plan) {
 void require_equal_workers(const InputPlan& plan) {
   const int local = num_local(plan);
   if (plan.num_replicas_in_sync != local * plan.num_workers ||
-      plan.first_replica != local * plan.worker || !plan.weights.empty() ||
+      plan.first_replica != local * plan.worker || !plan.weights.empty() || plan.current_weights ||
       !plan.max_rows.empty()) {
     fail(ErrorCode::kInvalidArgument,
          "distribute_dataset: ShardingRule::kTensorFlow expected as many replicas on every worker, "
@@ -57,10 +56,11 @@ void require_equal_workers(const InputPlan& plan) {
 
 InputPart sharded_part(const Dataset& dataset, const InputPlan& plan) {
   require_equal_workers(plan);
-  const AutoShardPolicy policy =
-      choose_auto_shard(dataset, plan.num_workers,
-                        plan.options.auto_shard_policy.value_or(AutoShardPolicy::kAuto))
-          .policy;
+  AutoShardPolicy policy = plan.options.auto_shard_policy.value_or(AutoShardPolicy::kAuto);
+  // One worker shares nothing out, so FILE needs no files: it names the cut alone.
+  if (plan.num_workers > 1 || policy == AutoShardPolicy::kAuto) {
+    policy = choose_auto_shard(dataset, plan.num_workers, policy).policy;
+  }
   const std::optional<std::int64_t> batch = dataset.batch_size();
   InputPart part{
       .dataset = dataset, .cut = InputCut::kWhole, .whole = dataset, .global_batch_size = batch};
@@ -92,11 +92,21 @@ InputPart unsharded_part(const Dataset& dataset, const InputPlan& plan) {
   return part;
 }
 
+// What is not known to be single examples is taken for batches.
+void require_batches(const Dataset& dataset) {
+  if (dataset.source().batch_depth() != 0) return;
+  fail(ErrorCode::kInvalidArgument,
+       "distribute_dataset: the dataset is not batched; expected elements that are global batches, "
+       "got single examples; try dataset.batch(global_batch_size), after unbatch() where each "
+       "already holds many rows");
+}
+
 }  // namespace
 
 InputPart part_of_worker(const Dataset& dataset, InputPlan& plan) {
   if (plan.num_replicas_in_sync == 0) plan.num_replicas_in_sync = num_local(plan);
   require_numbers(plan);
+  if (plan.cut == InputCut::kSplit) require_batches(dataset);
   const bool own_parts = shards(plan) || plan.cut == InputCut::kWhole;
   if (plan.num_workers > 1 && own_parts && !plan.rows_of_workers) {
     fail(ErrorCode::kFailedPrecondition,

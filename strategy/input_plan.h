@@ -19,14 +19,15 @@ enum class ShardingRule {
   /// the batches, and so the bits, of one process with as many replicas.
   kCanonical,
   /// tf's: each worker reads its part of the dataset (AutoShardPolicy) and cuts batches into pieces
-  /// by batch_sizes_for_worker(), or rebatch_evenly() when sharded by DATA.
+  /// by batch_sizes_for_worker(), or rebatch_evenly() when sharded by DATA. A single worker reads
+  /// everything and cuts it so: 10 rows for 3 replicas are 4, 3, 3, by DATA 4, 4, 2.
   kTensorFlow
 };
 
 struct InputOptions {
   /// Global batches read and cut ahead by a thread of their own; 0: on the caller's thread.
   int prefetch = 2;
-  /// Both are without effect for a single worker, and for datasets made by function.
+  /// Both are without effect for datasets made by function.
   ShardingRule sharding_rule = ShardingRule::kCanonical;
   /// Naming a policy chooses kTensorFlow, whose policy is otherwise AUTO.
   std::optional<AutoShardPolicy> auto_shard_policy = std::nullopt;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/local_replica.h"
 
+#include "tutti/core/call_site.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/strategy/strategy_mode.h"
@@ -112,6 +113,7 @@ std::shared_ptr<const void> LocalReplicaContext::merge_erased(const void* local,
                                                               SourceLocation where) {
   MeetingHeader header = header_of(MeetingKind::kMergeCall, where);
   header.type = &type;
+  const CallSite site(where);
   require_own_thread(header);
   const Rendezvous::Action action = [this, &merge](std::span<void* const> arguments) {
     std::vector<const void*> locals;
@@ -134,6 +136,7 @@ std::vector<Gradient> LocalReplicaContext::all_reduce_values(ReduceOp op,
   for (const Gradient& value : values) header.values.push_back(spec_of(value));
   Reduction own{values, {}};
   const std::string call = header.signature();
+  const CallSite site(where);
   meet<Reduction>(std::move(header), own, [&](const std::vector<Reduction*>& replicas) {
     all_reduce_together(services_, op, call, replicas);
   });
@@ -148,6 +151,7 @@ LocalReplicaContext::Gathered LocalReplicaContext::all_gather_value(const Tensor
                            false});  // lengths along the axis may differ
   Gathering own{&value, {}, 0};
   const std::string call = header.signature();
+  const CallSite site(where);
   meet<Gathering>(std::move(header), own, [&](const std::vector<Gathering*>& replicas) {
     gather_together(services_, axis, call, replicas);
   });

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <typeinfo>
 
+#include "tutti/core/call_site.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
@@ -137,8 +138,10 @@ void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) 
   const TimePoint begin = Clock::system().now();
   if (services.team) services.team->set_step(step);
   internal::GradientExchange exchange(services, plans, step);
+  const SourceLocation where = CallSite::current();  // of who calls run(): fit() says where it is
   internal::RunOutcome outcome =
       threads.run([&](int replica, Rendezvous& rendezvous, internal::IdleWork& parked) {
+        const CallSite site(where);
         run_replica(replica, rendezvous, parked, exchange, body);
       });
   if (outcome.error) {
@@ -161,6 +164,7 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
   internal::GradientBucketer bucketer(context, exchange);
   const internal::StrategyModeScope mode({&services.strategy, &context, false});
   const NoDeviceScope same_for_all_replicas;  // replica 0 runs on the caller's thread
+  const DeviceScope own_device(context.device());
   const VariableCreatorScope creator(forbidden);
   const ReplicaGroupScope group(&context.group());
   const GradientReducerScope reducer(&bucketer);

@@ -34,6 +34,7 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(internal::TeamSetup set
   const auto devices = replica_devices();
   placement_ = std::make_shared<const internal::Placement>(
       internal::Placement::mirrored({devices.begin(), devices.end()}));
+  team()->may_begin_anew();
 }
 
 MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
@@ -61,6 +62,7 @@ std::shared_ptr<VariableStorage> MultiWorkerMirroredStrategy::create_storage(
 
 void MultiWorkerMirroredStrategy::run_on_replicas(
     const std::function<void(ReplicaContext&)>& body) {
+  team()->require_connection();  // before the replicas' threads ask for it
   LocalStrategy::run_on_replicas(body);
   const internal::StrategyMode* const mode = internal::current_mode();
   const bool is_nested = mode && mode->merging;

@@ -62,7 +62,8 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
   std::string_view name() const override { return "multi_worker_mirrored"; }
 
   /// Whether this process takes the place of one that died while the others went on; it can make
-  /// variables and datasets, and trains once Recovery::run() has connected it.
+  /// variables and datasets, and trains once Recovery::run() has connected it. Without Recovery the
+  /// others end as well; when all were started again, the first step connects them as a new job.
   bool is_replacement() const;
   /// The worker that a warning named last: the others wait for it, step after step. The same on all
   /// workers.

@@ -12,8 +12,8 @@
 namespace tutti {
 
 /// Row counts of the replicas for a batch of `rows` rows: ceil(rows / V) each while they last, so
-/// that the last replicas may get fewer or none. What tf.distribute.MirroredStrategy does with
-/// every batch, full or not.
+/// that the last replicas may get fewer or none, of every batch, full or not: the canonical rule.
+/// tf.distribute.MirroredStrategy does so with datasets that do not begin at files.
 std::vector<std::int64_t> replica_rows(std::int64_t rows, int num_replicas);
 
 /// The same for explicit shares: sizes proportional to `weights` by largest remainder (ties: lower

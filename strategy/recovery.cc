@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "tutti/core/call_site.h"
 #include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/local_strategy.h"
@@ -65,7 +66,8 @@ bool starts_workers_again() {
 
 bool Recovery::is_replacement() const { return team_ && !team_->is_connected(); }
 
-void Recovery::commit(std::int64_t step) {
+void Recovery::commit(std::int64_t step, const SourceLocation& where) {
+  const CallSite site(where);
   if (!team_) return;
   kept_.push_back({step, state_.snapshot(step)});
   team_->gather_texts("", "commit");  // without ON_READ variables nobody has met yet

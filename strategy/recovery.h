@@ -57,7 +57,7 @@ class Recovery {
   void run(const std::function<void()>& loop);
   /// Keeps the state after `step`. A call of all workers, after each step that is to count: a loss
   /// repeats what came after the last one.
-  void commit(std::int64_t step);
+  void commit(std::int64_t step, const SourceLocation& where = SourceLocation::current());
   /// Whether this process takes the place of one that died: run() gets its state from the others,
   /// and nothing is to be restored before.
   bool is_replacement() const;

@@ -10,6 +10,7 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/core/run_token.h"
+#include "tutti/tensor/device_scope.h"
 
 namespace tutti::internal {
 namespace {
@@ -124,7 +125,8 @@ void Rendezvous::run_action() {
   for (const Seat& each : seats_) arguments.push_back(each.argument);
   std::exception_ptr failure;
   try {
-    const BlockedScope without_token;  // a merge function may run another strategy on this thread
+    const BlockedScope without_token;   // a merge function may run another strategy on this thread
+    const NoDeviceScope of_no_replica;  // which of them leads is chance
     (*seat(leader_).action)(arguments);
   } catch (...) {
     failure = std::current_exception();

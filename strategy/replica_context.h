@@ -52,7 +52,7 @@ class ReplicaContext {
 
   /// Stops until every replica is here, runs `fn(strategy, PerReplica<T>)` ONCE on the thread that
   /// called run(), and returns this replica's element of its result when that is a PerReplica, the
-  /// result itself otherwise. `fn` may call strategy.run().
+  /// result itself otherwise. `fn` may call strategy.run(), and has no device scope.
   template <class Fn, class T>
   auto merge_call(Fn&& fn, const T& local, SourceLocation where = SourceLocation::current()) {
     using R = std::invoke_result_t<Fn&, Strategy&, const PerReplica<T>&>;

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 
+#include "tutti/core/call_site.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/strategy/distributed_variable.h"
 #include "tutti/strategy/strategy_mode.h"
+#include "tutti/tensor/device_scope.h"
 
 namespace tutti {
 
@@ -60,7 +62,9 @@ PerReplica<Gradient> Strategy::of_all_replicas(const PerReplica<Tensor>& value,
 }
 
 PerReplica<Tensor> Strategy::reduce_to(ReduceOp op, const PerReplica<Tensor>& value,
-                                       std::span<const Device> destinations) {
+                                       std::span<const Device> destinations,
+                                       const SourceLocation& where) {
+  const CallSite site(where);
   require_cross_replica(*this, "Strategy::reduce_to");
   require_destinations(destinations, "Strategy::reduce_to");
   check_argument_count(value.size());
@@ -72,7 +76,9 @@ PerReplica<Tensor> Strategy::reduce_to(ReduceOp op, const PerReplica<Tensor>& va
 
 std::vector<PerReplica<Tensor>> Strategy::batch_reduce_to(
     ReduceOp op,
-    std::span<const std::pair<PerReplica<Tensor>, std::vector<Device>>> value_destination_pairs) {
+    std::span<const std::pair<PerReplica<Tensor>, std::vector<Device>>> value_destination_pairs,
+    const SourceLocation& where) {
+  const CallSite site(where);
   require_cross_replica(*this, "Strategy::batch_reduce_to");
   std::vector<PerReplica<Gradient>> values;
   for (const auto& [value, destinations] : value_destination_pairs) {
@@ -100,7 +106,8 @@ PerReplica<Tensor> Strategy::broadcast_to(const Tensor& value,
   return cross_device_ops().broadcast(value, destinations);
 }
 
-Tensor Strategy::gather(const PerReplica<Tensor>& value, int axis) {
+Tensor Strategy::gather(const PerReplica<Tensor>& value, int axis, const SourceLocation& where) {
+  const CallSite site(where);
   require_cross_replica(*this, "Strategy::gather");
   check_argument_count(value.size());
   const PerReplica<Tensor> all(values_of_all_replicas(value, "gather"));
@@ -144,6 +151,7 @@ void Strategy::update(const Variable& variable,
     }
     Variable component(
         std::make_shared<internal::ComponentStorage>(variable.shared_storage(), *storage, c));
+    const DeviceScope colocated(component.storage().devices().front());
     fn(component, argument[static_cast<std::size_t>(element)]);
   }
 }

@@ -12,6 +12,7 @@
 
 #include "tutti/autograd/variable.h"
 #include "tutti/core/json.h"
+#include "tutti/core/source_location.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/per_replica.h"
 #include "tutti/data/dataset.h"
@@ -56,6 +57,11 @@ class Strategy {
   virtual int first_replica() const { return 0; }
   /// Whether this process writes checkpoints, logs and reports: of several workers, worker 0.
   virtual bool is_chief() const { return worker() == 0; }
+  /// On a task that does not train (a parameter server, or a chief whose workers train by
+  /// themselves): serves, or waits, until those that train are done, and returns the exit code for
+  /// this process. On all other tasks: nothing, at once. A program that may run on several tasks
+  /// begins with `if (const auto code = strategy.serve()) return *code;`.
+  virtual std::optional<int> serve() { return std::nullopt; }
   /// The devices that compute, each once, in order; and those that hold variables.
   std::vector<Device> worker_devices() const;
   virtual std::vector<Device> parameter_devices() const { return worker_devices(); }
@@ -69,11 +75,12 @@ class Strategy {
   /// inside another strategy's scope ("Mixing different strategies").
   [[nodiscard]] Scope scope();
 
-  /// Calls fn once per replica, each in its own ReplicaContext; PerReplica<T> arguments are split,
-  /// others passed to all. Returns PerReplica of what fn returns (void: nothing). If a replica
-  /// throws, the others are aborted and the original exception of the lowest-numbered replica that
-  /// did not merely see kAborted is thrown again (a tutti::Error with "replica r, step s: " in
-  /// front); see last_failure(). kFailedPrecondition inside a replica.
+  /// Calls fn once per replica, each in its own ReplicaContext and in a DeviceScope of its device:
+  /// tensors are made there, and operations move there what is elsewhere. PerReplica<T> arguments
+  /// are split, others passed to all. Returns PerReplica of what fn returns (void: nothing). If a
+  /// replica throws, the others are aborted and the original exception of the lowest-numbered
+  /// replica that did not merely see kAborted is thrown again (a tutti::Error with "replica r,
+  /// step s: " in front); see last_failure(). kFailedPrecondition inside a replica.
   template <class Fn, class... Args>
   auto run(Fn&& fn, const Args&... args) {
     using R = std::invoke_result_t<Fn&, decltype(internal::argument_of_replica(args, 0))...>;
@@ -102,27 +109,34 @@ class Strategy {
   /// sum over replicas and over that axis; MEAN divides by the total length of the axis, so it is
   /// exact for uneven replicas, and integers give float32. Without: elementwise, shapes must be
   /// equal. Always along the canonical tree. Cross-replica or default context only.
-  Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<int> axis = {});
-  Tensor reduce(std::string_view op, const PerReplica<Tensor>& value, std::optional<int> axis = {});
+  Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<int> axis = {},
+                const SourceLocation& where = SourceLocation::current());
+  Tensor reduce(std::string_view op, const PerReplica<Tensor>& value, std::optional<int> axis = {},
+                const SourceLocation& where = SourceLocation::current());
   /// Several axes at once.
-  Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<const int> axes);
+  Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<const int> axes,
+                const SourceLocation& where = SourceLocation::current());
   /// A value that is not distributed: MEAN gives it back, SUM is an error with more than one
   /// replica (kInvalidArgument).
   Tensor reduce(ReduceOp op, const Tensor& value, std::optional<int> axis = {});
   /// The reduced value on each device of `destinations`.
   PerReplica<Tensor> reduce_to(ReduceOp op, const PerReplica<Tensor>& value,
-                               std::span<const Device> destinations);
+                               std::span<const Device> destinations,
+                               const SourceLocation& where = SourceLocation::current());
   std::vector<PerReplica<Tensor>> batch_reduce_to(
       ReduceOp op,
-      std::span<const std::pair<PerReplica<Tensor>, std::vector<Device>>> value_destination_pairs);
+      std::span<const std::pair<PerReplica<Tensor>, std::vector<Device>>> value_destination_pairs,
+      const SourceLocation& where = SourceLocation::current());
   PerReplica<Tensor> broadcast_to(const Tensor& value, std::span<const Device> destinations);
   /// Concatenates over replicas in replica order along `axis`.
-  Tensor gather(const PerReplica<Tensor>& value, int axis);
+  Tensor gather(const PerReplica<Tensor>& value, int axis,
+                const SourceLocation& where = SourceLocation::current());
   /// Names the API in its kUnimplemented.
   Tensor gather(const PerReplica<IndexedSlices>& value, int axis);
 
-  /// Calls fn(component, argument) for each component of `variable`, one after the other; the
-  /// component is a Variable that reads and writes that component alone.
+  /// Calls fn(component, argument) for each component of `variable`, one after the other, in a
+  /// DeviceScope of the component's device; the component is a Variable that reads and writes that
+  /// component alone.
   void update(const Variable& variable, const std::function<void(Variable&, const Tensor&)>& fn,
               const PerReplica<Tensor>& argument);
   void update(const Variable& variable, const std::function<void(Variable&, const Tensor&)>& fn,
@@ -141,7 +155,8 @@ class Strategy {
 
   /// `global` is batched by the GLOBAL batch; each replica gets its slice, also of several workers,
   /// which must give the same dataset (docs/deviations.md: one cutting rule). Throws
-  /// kInvalidArgument ("call batch()") for a dataset that is not batched.
+  /// kInvalidArgument ("try dataset.batch()") for a dataset known to yield single examples
+  /// (DatasetSource::batch_depth()).
   DistributedDataset distribute_dataset(const Dataset& global, InputOptions options = {});
   /// fn is called once (one input pipeline per worker) and returns a dataset batched by the
   /// PER-REPLICA batch; consecutive elements go to consecutive replicas.

@@ -1,6 +1,7 @@
 // Strategy::reduce: values of replicas as one, exact for replicas with unequal numbers of rows.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/call_site.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/strategy/strategy_mode.h"
@@ -43,8 +44,10 @@ std::vector<Tensor> sums_over_axes(std::span<const Tensor> values, std::span<con
 
 }  // namespace
 
-Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<int> axis) {
-  if (axis) return reduce(op, value, std::span<const int>(&*axis, 1));
+Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<int> axis,
+                        const SourceLocation& where) {
+  if (axis) return reduce(op, value, std::span<const int>(&*axis, 1), where);
+  const CallSite site(where);
   internal::require_cross_replica(*this, kWho);
   require_sum_or_mean(op);
   check_argument_count(value.size());
@@ -53,11 +56,13 @@ Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optio
                                    parameter_devices().front());
 }
 
-Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<const int> axes) {
+Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<const int> axes,
+                        const SourceLocation& where) {
+  const CallSite site(where);
   internal::require_cross_replica(*this, kWho);
   require_sum_or_mean(op);
   check_argument_count(value.size());
-  if (axes.empty()) return reduce(op, value);
+  if (axes.empty()) return reduce(op, value, std::nullopt, where);
   const GradientTape::StopRecording stop;
   const PerReplica<Tensor> sums(sums_over_axes(value.values(), axes));
   const Tensor sum = reduce_tensors_along_tree(
@@ -76,8 +81,8 @@ Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::span<
 }
 
 Tensor Strategy::reduce(std::string_view op, const PerReplica<Tensor>& value,
-                        std::optional<int> axis) {
-  return reduce(parse_reduce_op(op), value, axis);
+                        std::optional<int> axis, const SourceLocation& where) {
+  return reduce(parse_reduce_op(op), value, axis, where);
 }
 
 Tensor Strategy::reduce(ReduceOp op, const Tensor& value, std::optional<int> axis) {

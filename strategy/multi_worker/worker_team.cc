@@ -17,6 +17,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "tutti/core/call_site.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/buffer.h"
@@ -142,14 +143,23 @@ void WorkerTeam::reconnect(TimePoint deadline) {
   sums_.reset();
   values_.reset();
   group_->reconnect(deadline);
+  if (ControlClient* const job = control()) job->note_failure("");
   begin(group_->make_communicator(options_));
 }
 
-Communicator& WorkerTeam::values() const {
-  if (values_) return *values_;
-  fail(ErrorCode::kFailedPrecondition, "worker ", worker_,
-       ": this process takes the place of one that died, and has not got its state yet; expected "
-       "Recovery::run() first; try it around the training loop");
+void WorkerTeam::require_connection() {
+  if (sums_) return;
+  if (!group_ || !may_begin_anew_ || !group_->begin_anew()) {
+    fail(ErrorCode::kFailedPrecondition, "worker ", worker_,
+         ": this process takes the place of one that died, and has not got its state yet; expected "
+         "Recovery::run() first; try it around the training loop");
+  }
+  begin(group_->make_communicator(options_));
+}
+
+Communicator& WorkerTeam::values() {
+  require_connection();
+  return *values_;
 }
 
 std::vector<CanonicalNode> WorkerTeam::nodes_of(int worker) const {
@@ -171,7 +181,8 @@ std::vector<std::string> WorkerTeam::exchange(std::string_view own, std::string_
   std::memcpy(announcement.first, own.data(), std::min(own.size(), kInlineBytes));
   std::vector<Announcement> all(to_size(num_workers()));
   values().all_gather(bytes_of(&announcement, sizeof announcement),
-                      bytes_of(all.data(), all.size() * sizeof announcement), {}, {.name = name});
+                      bytes_of(all.data(), all.size() * sizeof announcement), {}, {.name = name},
+                      CallSite::current());
   const bool is_short =
       std::ranges::all_of(all, [](const Announcement& each) { return each.size <= kInlineBytes; });
   std::vector<std::size_t> sizes;
@@ -183,7 +194,7 @@ std::vector<std::string> WorkerTeam::exchange(std::string_view own, std::string_
   }
   std::string joined(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}), '\0');
   values().all_gather(bytes_of(own.data(), own.size()), bytes_of(joined.data(), joined.size()),
-                      sizes, {.name = name});
+                      sizes, {.name = name}, CallSite::current());
   std::size_t first = 0;
   for (const std::size_t size : sizes) {
     texts.push_back(joined.substr(first, size));
@@ -199,16 +210,17 @@ std::vector<std::string> WorkerTeam::gather_texts(std::string_view own, std::str
 std::string WorkerTeam::broadcast_text(const std::string& own, int giver, std::string_view name) {
   const StragglerWatch::Waiting waiting(stragglers_);
   std::uint64_t size = own.size();
-  values().broadcast(bytes_of(&size, sizeof size), giver, {.name = name});
+  values().broadcast(bytes_of(&size, sizeof size), giver, {.name = name}, CallSite::current());
   std::string text = worker() == giver ? own : std::string(size, '\0');
-  values().broadcast(bytes_of(text.data(), text.size()), giver, {.name = name});
+  values().broadcast(bytes_of(text.data(), text.size()), giver, {.name = name},
+                     CallSite::current());
   return text;
 }
 
 std::unique_ptr<Communicator> WorkerTeam::make_group(const std::vector<int>& members,
                                                      std::string_view name) {
   const StragglerWatch::Waiting waiting(stragglers_);
-  return values().group(members, {.name = name});
+  return values().group(members, {.name = name}, CallSite::current());
 }
 
 ReplicaValues WorkerTeam::gather(const ReplicaValues& local, std::string_view name) {
@@ -267,9 +279,11 @@ bool WorkerTeam::any_single_replica() const {
 
 CollectiveHandle WorkerTeam::start_sum(std::span<const Elements> partials, std::string_view name,
                                        std::optional<DType> wire) {
+  require_connection();
   const bool is_shorter = wire && num_workers() > 1 && any_single_replica();
   if (!by_parts_ && !is_shorter) {
-    return sums_->start_all_reduce(ReduceOp::kSum, partials[0], {.name = name});
+    return sums_->start_all_reduce(ReduceOp::kSum, partials[0], {.name = name},
+                                   CallSite::current());
   }
   const StragglerWatch::Waiting waiting(stragglers_);
   sum_by_parts(partials, name, wire);
@@ -322,7 +336,7 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
   const BufferRef received = allocate(received_bytes);
   sums_->all_to_all(bytes_of(sent->data(), static_cast<std::size_t>(place - sent->data())),
                     bytes_of(received->data(), received_bytes), send_bytes, receive_bytes,
-                    {.name = name});
+                    {.name = name}, CallSite::current());
   std::vector<const std::byte*> inputs;
   std::vector<BufferRef> widened;
   const std::byte* from = received->data();
@@ -344,7 +358,8 @@ void WorkerTeam::sum_by_parts(std::span<const Elements> partials, std::string_vi
   for (std::size_t w = 0; w < workers; ++w) slices.push_back(slice_of(w));
   const BufferRef own_slice = allocate(slice_of(own) * element);
   copy_bytes(result, own_slice->data(), slice_of(own) * element);
-  sums_->all_gather({own_slice->data(), slice_of(own), dtype}, partials[0], slices, {.name = name});
+  sums_->all_gather({own_slice->data(), slice_of(own), dtype}, partials[0], slices, {.name = name},
+                    CallSite::current());
 }
 
 void WorkerTeam::note_waits(std::span<const double> waits) {
@@ -360,6 +375,8 @@ void WorkerTeam::set_step(std::uint64_t step) {
 }
 
 void WorkerTeam::abort(const Error& reason) noexcept {
+  // What ends the calls may not reach all: a connection may be what is broken.
+  if (ControlClient* const job = control()) job->note_failure(reason.message());
   if (values_) values_->abort(reason);
   if (sums_) sums_->abort(reason);
   if (gpu_sums_) gpu_sums_->abort(reason);

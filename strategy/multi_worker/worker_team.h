@@ -34,8 +34,7 @@ class WorkerTeam {
   /// NCCL.
   WorkerTeam(std::unique_ptr<Communicator> communicator, WorkerGpus gpus);
   /// The same for the workers of a job. A process that takes the place of one that died is not
-  /// connected until reconnect(), which the others call, too: gather functions and sums throw
-  /// kFailedPrecondition before.
+  /// connected until reconnect(), which the others call, too, or require_connection().
   WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOptions& options,
              WorkerGpus gpus, const StragglerOptions& stragglers = {});
   ~WorkerTeam();
@@ -63,6 +62,12 @@ class WorkerTeam {
   /// all other calls. Throws kDeadlineExceeded naming who is missing; when another worker is lost
   /// meanwhile, has_lost_a_worker() says so.
   void reconnect(TimePoint deadline);
+  /// Nothing on connected workers. A replacement is connected when all others were started again,
+  /// too, if may_begin_anew(); otherwise throws kFailedPrecondition. All calls of all workers begin
+  /// with it; it is called before threads make several at once.
+  void require_connection();
+  /// All state of the training is in the workers: new processes of all of them are a new job.
+  void may_begin_anew() { may_begin_anew_ = true; }
 
   /// A text of each worker, by worker. `name` (as in all calls, its first 47 characters) is
   /// compared.
@@ -106,7 +111,7 @@ class WorkerTeam {
  private:
   void begin(std::unique_ptr<Communicator> communicator);
   void set_replicas(const std::vector<std::int32_t>& counts);
-  Communicator& values() const;
+  Communicator& values();
   std::vector<std::string> exchange(std::string_view own, std::string_view name);
   void sum_by_parts(std::span<const Elements> partials, std::string_view name,
                     std::optional<DType> wire);
@@ -130,6 +135,7 @@ class WorkerTeam {
   std::vector<int> first_of_;                   // by worker, and one more: V
   std::vector<CanonicalNode> partial_sums_;
   StragglerWatch stragglers_;
+  bool may_begin_anew_ = false;
   bool by_parts_ = false;  // workers' replicas are no whole halves of the canonical tree
 };
 

@@ -1,4 +1,4 @@
-// Chief, workers and servers part ways in start(); the job's verdicts bring them to an end
+// Chief, workers and servers part ways in serve(); the job's verdicts bring them to an end
 // together.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinated_job.h"
@@ -48,14 +48,13 @@ CoordinatedJob::CoordinatedJob(const ClusterResolver& resolver, const WorkerGrou
   if (role_ == ParameterServerRole::kServer) return;
   const bool outlives_servers = durability_ != Durability::kNone;
   if (is_chief() && outlives_servers) meet_servers();
-  servers_ = connect_to_servers(cluster_, task_, group_, options_, outlives_servers);
+  servers_.connect(cluster_, task_, group_, options_, outlives_servers);
 }
 
 /// Connections first: servers end when the chief has left.
 CoordinatedJob::~CoordinatedJob() {
   rpc_.reset();
   service_.reset();
-  servers_.clear();
   server_group_.reset();
 }
 
@@ -143,14 +142,17 @@ int CoordinatedJob::serve(CoordinatedStrategy& strategy, const StepRegistry& reg
   const RunEnd end = watch_->wait_for_end(group_.join_timeout);
   if (end.code != 0) log(LogLevel::kError, concat(task_, ": ends: ", end.text));
   watch_->leave();
+  servers_.fail_all(Error(ErrorCode::kCancelled, concat(task_, ": the run has ended")));
+  rpc_.reset();
+  service_.reset();
   return end.code;
 }
 
 void CoordinatedJob::require_closure_or_chief(const std::string& what) const {
   if (is_chief() || is_serving_.load()) return;
   fail(ErrorCode::kFailedPrecondition, task_, ": ", what,
-       " before ClusterCoordinator::start(); expected the chief alone, or a closure, to do that; ",
-       "try it after start(), which returns on the chief only");
+       " before ClusterCoordinator::serve(); expected the chief alone, or a closure, to do that; ",
+       "try it after `if (const auto code = coordinator.serve()) return *code;`");
 }
 
 }  // namespace tutti::internal

@@ -39,7 +39,7 @@ class CoordinatedJob {
   const ClusterSpec& cluster() const { return cluster_; }
   const Task& task() const { return task_; }
   /// Of the chief and of workers.
-  const std::vector<std::shared_ptr<VariableService>>& servers() const { return servers_; }
+  std::vector<std::shared_ptr<VariableService>> servers() const { return servers_.services(); }
 
   /// Of the chief, where the job outlives its servers; else nullptr.
   RemoteServers* server_group() const { return server_group_.get(); }
@@ -51,8 +51,9 @@ class CoordinatedJob {
 
   /// On the chief: the way to a worker, which may come later, and again. `registry` outlives it.
   std::unique_ptr<WorkerLink> connect_worker(int worker, const StepRegistry& registry);
-  /// On workers and servers: until the chief is done or lost. Returns the exit code of this
-  /// process, and logs why it is not 0. The tasks of a worker may still run.
+  /// On workers and servers: until the chief is done or lost, and the closure that a worker is in
+  /// has ended, which its calls of servers do not hold up. Returns the exit code of this process,
+  /// and logs why it is not 0.
   int serve(CoordinatedStrategy& strategy, const StepRegistry& registry);
   /// Throws kFailedPrecondition, with `what`, on a worker or server before serve(): what is changed
   /// there would be changed again by each of them, and by each that is started again.
@@ -72,7 +73,7 @@ class CoordinatedJob {
   std::unique_ptr<Server> server_;  // of job ps, which ends with its variables
   std::unique_ptr<JobWatch> watch_;
   std::unique_ptr<RemoteServers> server_group_;
-  std::vector<std::shared_ptr<VariableService>> servers_;
+  ServerConnections servers_;
   std::unique_ptr<WorkerService> service_;
   std::unique_ptr<DurableHandler> variables_;  // of job ps, which outlive it
   std::unique_ptr<RpcServer> rpc_;             // calls one of these two

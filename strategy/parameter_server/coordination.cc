@@ -49,10 +49,7 @@ std::unique_ptr<WorkerLink> Coordination::connect_worker(int worker, StepRegistr
   return job_ ? job_->connect_worker(worker, registry) : nullptr;
 }
 
-bool Coordination::serve(StepRegistry& registry) {
-  if (!job_ || job_->is_chief()) return false;
-  end_process(job_->serve(*this, registry));
-}
+int Coordination::serve(StepRegistry& registry) { return job_->serve(*this, registry); }
 
 std::shared_ptr<void> Coordination::when_over(std::function<void(const std::string&)> told) {
   return job_ ? job_->watch().when_over(std::move(told)) : nullptr;

@@ -25,8 +25,8 @@ class Coordination final : public CoordinatedStrategy {
   void run_closure(const ClosureContext& closure, const std::function<void()>& body) override;
   void run_on_worker(int worker, const std::function<void()>& body) override;
   std::unique_ptr<WorkerLink> connect_worker(int worker, StepRegistry& registry) override;
-  /// Ends the process of a worker or server when the chief is done.
-  bool serve(StepRegistry& registry) override;
+  bool must_serve() const override { return job_ && !job_->is_chief(); }
+  int serve(StepRegistry& registry) override;
   std::shared_ptr<void> when_over(std::function<void(const std::string& why)> told) override;
   ServerGroup* server_group() override;
 

@@ -2,19 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/job.h"
 
-#include <cstdio>
-#include <cstdlib>
 #include <set>
 #include <utility>
 
-#include "tutti/cluster/control/join_job.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
-#include "tutti/cluster/rpc/rpc_client.h"
 #include "tutti/core/logging.h"
-#include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/client/remote_service.h"
+#include "tutti/strategy/recovery.h"
 
 namespace tutti::internal {
 namespace {
@@ -31,14 +26,6 @@ StaticResolver workers_alone(const ClusterResolver& resolver) {
   options.task_id = resolver.task()->index;
   options.name = resolver.name();
   return StaticResolver(ClusterSpec({{"worker", cluster.as_dict().at("worker")}}), options);
-}
-
-std::vector<MemberTask> members_of(const ClusterSpec& cluster) {
-  std::vector<MemberTask> members;
-  for (const Task& task : training_tasks(cluster)) {
-    members.push_back({task.type, task.index, cluster.task_address(task.type, task.index)});
-  }
-  return members;
 }
 
 }  // namespace
@@ -62,28 +49,34 @@ RpcClientOptions rpc_client_options(const Task& self, const MemberTask& server,
   return client;
 }
 
-std::vector<std::shared_ptr<VariableService>> connect_to_servers(const ClusterSpec& cluster,
-                                                                 const Task& self,
-                                                                 const WorkerGroupOptions& group,
-                                                                 const ServerOptions& options,
-                                                                 bool outlives_servers) {
-  std::vector<std::shared_ptr<VariableService>> servers;
+void ServerConnections::connect(const ClusterSpec& cluster, const Task& self,
+                                const WorkerGroupOptions& group, const ServerOptions& options,
+                                bool outlives_servers) {
   for (const int index : cluster.task_indices("ps")) {
     const std::string& address = cluster.task_address("ps", index);
     RpcClientOptions client = rpc_client_options(self, {"ps", index, address}, group, options);
+    client.interruption = interruption_;
     if (outlives_servers) {
       client.survives_restarts = true;
       client.patience = kPatienceWithServers;
     }
-    servers.push_back(std::make_shared<RemoteService>(
-        RpcClient::connect(concat(to_string(options.wire), "://", address), client)));
+    auto service = std::make_shared<RemoteService>(
+        RpcClient::connect(concat(to_string(options.wire), "://", address), client));
+    const MutexLock lock(mutex_);
+    services_.push_back(std::move(service));
   }
-  return servers;
+  interruption_->check();
 }
 
-void end_process(int code) {
-  std::fflush(nullptr);
-  std::_Exit(code);
+void ServerConnections::fail_all(const Error& error) {
+  interruption_->raise(error);
+  const MutexLock lock(mutex_);
+  for (const auto& each : services_) each->client().fail_all(error);
+}
+
+std::vector<std::shared_ptr<VariableService>> ServerConnections::services() const {
+  const MutexLock lock(mutex_);
+  return {services_.begin(), services_.end()};
 }
 
 ParameterServerRole parameter_server_role(const ClusterResolver& resolver) {
@@ -116,82 +109,65 @@ ParameterServerRole parameter_server_role(const ClusterResolver& resolver) {
   return type == "chief" ? ParameterServerRole::kChief : ParameterServerRole::kWorker;
 }
 
-/// A chief's place in the job, where there is a launcher who expects it: says good-bye when the
-/// workers have.
-class ParameterServerJob::Bystander {
- public:
-  Bystander(const ClusterSpec& cluster, WorkerGroupOptions group)
-      : num_workers_(cluster.count("worker")) {
-    JoinOptions options = std::move(group.join);
-    options.client.on_verdict = [this](const Verdict& verdict) { take(verdict); };
-    plane_ = join_job(members_of(cluster), 0, options);
-    plane_.client->wait_for_members(deadline_after(Clock::system().now(), group.join_timeout));
-  }
-
-  int wait() {
-    MutexLock lock(mutex_);
-    const auto is_over = [this]() TUTTI_REQUIRES(mutex_) {
-      return failed_ || static_cast<int>(gone_.size()) == num_workers_;
-    };
-    while (!changed_.wait_for(mutex_, std::chrono::hours(1), is_over)) {
-    }
-    return failed_ ? 1 : 0;
-  }
-
- private:
-  void take(const Verdict& verdict) {
-    MutexLock lock(mutex_);
-    if (verdict.kind == VerdictKind::kLeft) gone_.insert(verdict.who.task.to_string());
-    failed_ = failed_ || verdict.is_fatal;
-    changed_.notify_all();
-  }
-
-  const int num_workers_;
-  Mutex mutex_;
-  CondVar changed_;
-  std::set<std::string> gone_ TUTTI_GUARDED_BY(mutex_);
-  bool failed_ TUTTI_GUARDED_BY(mutex_) = false;
-  ControlPlane plane_;
-};
-
 ParameterServerJob::ParameterServerJob(const ClusterResolver& resolver,
                                        const WorkerGroupOptions& cluster, ServerOptions server,
-                                       bool trains_apart)
-    : role_(parameter_server_role(resolver)), task_(resolver.task()->to_string()) {
+                                       bool trains_apart, int workers_needed)
+    : role_(parameter_server_role(resolver)), task_(resolver.task()->to_string()), group_(cluster) {
   const ClusterSpec spec = resolver.cluster_spec();
   const Task self = *resolver.task();
+  const int num_workers = spec.count("worker");
   if (!resolver.rpc_layer().empty()) server.wire = parse_rpc_wire(resolver.rpc_layer());
-  switch (role_) {
-    case ParameterServerRole::kServer:
-      server_ = std::make_unique<Server>(spec, self.type, self.index, server);
-      return;
-    case ParameterServerRole::kChief:
-      if (Environment::of_process().has("TUTTI_CONTROL")) {
-        bystander_ = std::make_unique<Bystander>(spec, cluster);
-      }
-      return;
-    case ParameterServerRole::kWorker:
-      break;
+  if (role_ == ParameterServerRole::kServer) {
+    server_ = std::make_unique<Server>(spec, self.type, self.index, server);
   }
-  if (!trains_apart) workers_ = WorkerGroup::join(workers_alone(resolver), cluster);
-  servers_ = connect_to_servers(spec, self, cluster, server);
+  const bool has_group = role_ == ParameterServerRole::kWorker && !trains_apart && num_workers > 1;
+  const RunRules rules{false, num_workers, workers_needed, starts_workers_again()};
+  WorkerGroupOptions group = cluster;
+  if (Environment::of_process().has("TUTTI_CONTROL")) {
+    // A group is a member for itself, and hears what the watch is to know.
+    watch_ = has_group ? std::make_shared<JobWatch>(self, group_, rules)
+                       : std::make_shared<JobWatch>(spec, self, group_, rules);
+    group.ends_calls = [watch = watch_](const Verdict& verdict) { return watch->hear(verdict); };
+    subscribe(num_workers);
+  }
+  if (role_ != ParameterServerRole::kWorker) return;
+  if (!trains_apart) workers_ = WorkerGroup::join(workers_alone(resolver), group);
+  if (watch_) watch_->wait_for_servers(group_.join_timeout);
+  servers_.connect(spec, self, group_, server);
 }
 
 ParameterServerJob::~ParameterServerJob() = default;
 
-int ParameterServerJob::stand_aside() {
-  TUTTI_CHECK(role_ != ParameterServerRole::kWorker, "stand_aside: a worker trains");
+void ParameterServerJob::subscribe(int num_workers) {
+  if (role_ == ParameterServerRole::kWorker) {
+    subscriptions_.push_back(watch_->when_over([this](const std::string& why) {
+      servers_.fail_all(Error(ErrorCode::kUnavailable, why));
+    }));
+  }
+  for (int worker = 0; server_ && worker < num_workers; ++worker) {
+    subscriptions_.push_back(
+        watch_->when_worker_lost(worker, [this, worker](std::uint64_t incarnation, const Error&) {
+          server_->give_up({"worker", worker}, incarnation);
+        }));
+  }
+}
+
+int ParameterServerJob::serve() {
+  TUTTI_CHECK(role_ != ParameterServerRole::kWorker, "serve: a worker trains");
   log_info(concat(task_, role_ == ParameterServerRole::kServer
                              ? ": serves variables until the workers are done"
                              : ": the workers train by themselves; waits until they are done"));
-  if (server_) {
-    server_->join();
+  if (!watch_) {
+    if (server_) server_->join();
     server_.reset();
     return 0;
   }
-  const int code = bystander_ ? bystander_->wait() : 0;
-  bystander_.reset();
-  return code;
+  const RunEnd end = watch_->wait_for_end(group_.join_timeout);
+  if (end.code != 0) log(LogLevel::kError, concat(task_, ": ends: ", end.text));
+  watch_->leave();
+  subscriptions_.clear();
+  server_.reset();
+  return end.code;
 }
 
 }  // namespace tutti::internal

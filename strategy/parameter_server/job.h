@@ -1,4 +1,4 @@
-// This process's part in a job with parameter servers that trains synchronously.
+// This process's part in a job with parameter servers whose workers train by themselves.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,8 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cluster/interruption.h"
 #include "tutti/cluster/rpc/rpc_client.h"
 #include "tutti/cluster/worker_group.h"
+#include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/client/remote_service.h"
+#include "tutti/strategy/parameter_server/job_watch.h"
 #include "tutti/strategy/parameter_server/protocol/variable_service.h"
 #include "tutti/strategy/parameter_server/server.h"
 
@@ -25,44 +29,57 @@ ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
 RpcClientOptions rpc_client_options(const Task& self, const MemberTask& server,
                                     const WorkerGroupOptions& cluster,
                                     const ServerOptions& options);
-/// Waits for all servers of the cluster, as RpcClient::connect(). `outlives_servers`: calls wait
-/// for a server that is started again, which knows what it has done already.
-std::vector<std::shared_ptr<VariableService>> connect_to_servers(const ClusterSpec& cluster,
-                                                                 const Task& self,
-                                                                 const WorkerGroupOptions& group,
-                                                                 const ServerOptions& options,
-                                                                 bool outlives_servers = false);
-/// Other threads of the program may still run, so that destructors of its globals must not.
-[[noreturn]] void end_process(int code);
 
-/// One per process.
+/// The servers of a cluster behind connections, all of which can be ended at once. Threads: any.
+class ServerConnections {
+ public:
+  /// Connects to all of them, as RpcClient::connect(). `outlives_servers`: calls wait for a server
+  /// that is started again, which knows what it has done already. Throws what fail_all() was given.
+  void connect(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& group,
+               const ServerOptions& options, bool outlives_servers = false);
+  /// Connecting, and calls under way and later, end with this error.
+  void fail_all(const Error& error);
+  /// Once connected.
+  std::vector<std::shared_ptr<VariableService>> services() const;
+
+ private:
+  const std::shared_ptr<Interruption> interruption_ = std::make_shared<Interruption>();
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<RemoteService>> services_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// One per process, in a job without a coordinator.
 class ParameterServerJob {
  public:
-  /// Workers wait for each other, unless they train apart, and for all servers. The resolver's
-  /// rpc_layer(), if it names one, is the wire ("grpc", "tcp"). Throws as WorkerGroup::join(),
-  /// Server and RpcClient::connect().
+  /// Workers wait for each other, unless they train apart, and for all servers. With fewer than
+  /// `workers_needed` workers left the run is lost. The resolver's rpc_layer(), if it names one, is
+  /// the wire ("grpc", "tcp"). Throws as WorkerGroup::join(), Server and RpcClient::connect().
   ParameterServerJob(const ClusterResolver& resolver, const WorkerGroupOptions& cluster,
-                     ServerOptions server, bool trains_apart = false);
+                     ServerOptions server, bool trains_apart, int workers_needed);
   ~ParameterServerJob();
 
   ParameterServerRole role() const { return role_; }
+  const std::string& task() const { return task_; }
   /// A worker's; nullptr where they train apart.
   std::shared_ptr<WorkerGroup> workers() const { return workers_; }
-  const std::vector<std::shared_ptr<VariableService>>& servers() const { return servers_; }
+  std::vector<std::shared_ptr<VariableService>> servers() const { return servers_.services(); }
 
-  /// Of a server: serves until the workers are done; of a chief: waits until they are. Returns the
-  /// exit code of this process.
-  int stand_aside();
+  /// Of a server: serves until the workers are done; of a chief: waits until they are; or until the
+  /// run is lost, as the job finds out where there is a launcher. Returns the exit code of this
+  /// process, and logs why it is not 0.
+  int serve();
 
  private:
-  class Bystander;
+  void subscribe(int num_workers);
 
   const ParameterServerRole role_;
-  std::string task_;
+  const std::string task_;
+  const WorkerGroupOptions group_;
+  ServerConnections servers_;  // of a worker
   std::unique_ptr<Server> server_;
-  std::unique_ptr<Bystander> bystander_;
-  std::shared_ptr<WorkerGroup> workers_;
-  std::vector<std::shared_ptr<VariableService>> servers_;
+  std::shared_ptr<JobWatch> watch_;                   // nullptr: nobody watches over the job
+  std::vector<std::shared_ptr<void>> subscriptions_;  // they call the three before
+  std::shared_ptr<WorkerGroup> workers_;              // calls the watch
 };
 
 }  // namespace tutti::internal

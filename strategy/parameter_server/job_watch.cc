@@ -1,4 +1,4 @@
-// Verdicts go to who waits for the end, and to the links of lost workers.
+// Verdicts go to who waits for the end, and to those who asked about a task.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/job_watch.h"
 
@@ -50,15 +50,21 @@ class JobWatch::Subscription {
   const std::function<void()> end_;
 };
 
-JobWatch::JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& options)
-    : who_(self.to_string()), verdicts_(member_of(self, options.join)) {
+JobWatch::JobWatch(const Task& self, const WorkerGroupOptions& options, RunRules rules)
+    : who_(self.to_string()),
+      has_coordinator_(rules.has_coordinator),
+      verdicts_(member_of(self, options.join), rules) {}
+
+JobWatch::JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& options,
+                   RunRules rules)
+    : JobWatch(self, options, rules) {
   const std::vector<MemberTask> tasks = tasks_of(cluster);
   const auto own = std::ranges::find_if(tasks, [&](const MemberTask& task) {
     return task.job == self.type && task.index == self.index;
   });
   JoinOptions join = options.join;
   join.client.timeout = std::min(join.client.timeout, options.join_timeout);
-  join.client.on_verdict = [this](const Verdict& verdict) { take(verdict); };
+  join.client.on_verdict = [this](const Verdict& verdict) { (void)hear(verdict); };
   plane_ = join_job(tasks, static_cast<std::size_t>(own - tasks.begin()), join);
 }
 
@@ -82,17 +88,20 @@ std::shared_ptr<void> JobWatch::when_over(std::function<void(const std::string&)
   });
 }
 
-void JobWatch::take(const Verdict& verdict) {
-  bool is_news = false;
+bool JobWatch::hear(const Verdict& verdict) {
+  bool is_news = false, has_ended = false;
   std::optional<RunEnd> end;
   {
     MutexLock lock(mutex_);
+    const bool had_ended = verdicts_.end().has_value();
     verdicts_.take(verdict);
     is_news = verdicts_.is_present();
     end = verdicts_.end();
+    has_ended = end.has_value() && !had_ended;
     changed_.notify_all();
   }
   if (is_news) tell(verdict, end);
+  return has_ended;
 }
 
 void JobWatch::tell(const Verdict& verdict, const std::optional<RunEnd>& end) {
@@ -107,24 +116,50 @@ void JobWatch::tell(const Verdict& verdict, const std::optional<RunEnd>& end) {
 
 RunEnd JobWatch::wait_for_end(Duration patience) {
   Clock& clock = Clock::system();
+  const std::string awaited = has_coordinator_ ? "the chief" : "a worker";
   TimePoint here_at = clock.now(), say_at = deadline_after(here_at, kSayEvery);
   MutexLock lock(mutex_);
   const auto is_over = [this]() TUTTI_REQUIRES(mutex_) { return verdicts_.end().has_value(); };
   while (!changed_.wait_until(mutex_, say_at, is_over)) {
     const TimePoint now = clock.now();
     say_at = deadline_after(now, kSayEvery);
-    if (verdicts_.chief_is_here()) {
+    if (verdicts_.has_work()) {
       here_at = now;
     } else if (now - here_at >= patience) {
-      return {1, concat("the chief did not come within ", seconds_text(now - here_at),
+      return {1, concat(awaited, " did not come within ", seconds_text(now - here_at),
                         " s; start it, or check its log")};
     } else {
-      log_info(concat(who_, ": waits for the chief since ", seconds_text(now - here_at), " s"));
+      log_info(concat(who_, ": waits for ", awaited, " since ", seconds_text(now - here_at), " s"));
     }
   }
   return *verdicts_.end();
 }
 
-void JobWatch::leave() { plane_.client->leave(); }
+void JobWatch::wait_for_servers(Duration patience) {
+  const TimePoint begin = Clock::system().now(), deadline = deadline_after(begin, patience);
+  TimePoint say_at = deadline_after(begin, kSayEvery);
+  MutexLock lock(mutex_);
+  // Its own joining is the last verdict of the past.
+  const auto is_over = [this]() TUTTI_REQUIRES(mutex_) {
+    return verdicts_.end().has_value() ||
+           (verdicts_.is_present() && verdicts_.awaited_servers().empty());
+  };
+  while (!changed_.wait_until(mutex_, std::min(say_at, deadline), is_over)) {
+    const TimePoint now = Clock::system().now();
+    const std::string what = concat(join(verdicts_.awaited_servers()),
+                                    " to be started again since ", seconds_text(now - begin), " s");
+    if (now >= deadline) {
+      fail(ErrorCode::kDeadlineExceeded, who_, ": waited for ", what,
+           "; start it, or check its log");
+    }
+    log_info(concat(who_, ": waits for ", what));
+    say_at = deadline_after(now, kSayEvery);
+  }
+  if (const auto& end = verdicts_.end()) fail(ErrorCode::kUnavailable, who_, ": ", end->text);
+}
+
+void JobWatch::leave() {
+  if (plane_.client) plane_.client->leave();
+}
 
 }  // namespace tutti::internal

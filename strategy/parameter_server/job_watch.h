@@ -1,4 +1,4 @@
-// A task's membership of a coordinator's job: how the run ends, and whom the chief has lost.
+// A task's membership of a job with parameter servers: how the run ends, and who is lost.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,11 +24,17 @@ class JobWatch {
 
   /// The chief hosts the control server unless TUTTI_CONTROL says where it is; the others wait for
   /// it. Throws as join_job().
-  JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& options);
+  JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& options,
+           RunRules rules = {});
+  /// Of a task that is a member by a WorkerGroup: hears what that tells it.
+  JobWatch(const Task& self, const WorkerGroupOptions& options, RunRules rules);
   ~JobWatch();
 
-  /// For the chief: who calls when a worker, a server, or this process itself, is given up. As long
-  /// as the returned object lives, which no call outlives.
+  /// Returns whether the run ends by this verdict.
+  bool hear(const Verdict& verdict);
+
+  /// `lost` is called when a worker, a server, or the run, is lost, as long as the returned object
+  /// lives; no call outlives it.
   [[nodiscard]] std::shared_ptr<void> when_worker_lost(int worker, Lost lost) {
     return when_task_lost({"worker", worker}, std::move(lost));
   }
@@ -36,18 +42,21 @@ class JobWatch {
     return when_task_lost({"ps", server}, std::move(lost));
   }
   [[nodiscard]] std::shared_ptr<void> when_over(std::function<void(const std::string& why)> over);
-  /// Of workers and servers. A chief that does not come within `patience` ends it, too.
+  /// Of tasks that serve. It ends, too, when nobody who has work for them comes within `patience`.
   RunEnd wait_for_end(Duration patience);
+  /// Of tasks without a coordinator: until servers that were lost, or belong to a run that was, are
+  /// there again. Throws kUnavailable when the run ends, kDeadlineExceeded naming the servers.
+  void wait_for_servers(Duration patience);
   void leave();
 
  private:
   class Subscription;
   using TaskName = std::pair<std::string, int>;
   std::shared_ptr<void> when_task_lost(const TaskName& task, Lost lost);
-  void take(const Verdict& verdict);
   void tell(const Verdict& verdict, const std::optional<RunEnd>& end);
 
   const std::string who_;
+  const bool has_coordinator_;
   Mutex mutex_;
   CondVar changed_;
   RunVerdicts verdicts_ TUTTI_GUARDED_BY(mutex_);

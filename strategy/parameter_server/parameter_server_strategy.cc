@@ -42,6 +42,13 @@ std::size_t bytes_of_rows(const Shape& shape, DType dtype, std::int64_t num_rows
   return static_cast<std::size_t>(elements) * size_of(dtype);
 }
 
+/// With fewer of them nobody makes a step.
+int workers_needed(const ParameterServerOptions& options, int num_workers) {
+  if (options.update_mode == UpdateMode::kSync) return num_workers;
+  if (options.update_mode != UpdateMode::kSyncReplicas || num_workers == 0) return 0;
+  return internal::pace_of(options, 0, num_workers)->num_to_aggregate;
+}
+
 /// For comparing what workers make.
 std::string describe(const std::string& name, const std::vector<internal::RemoteShard>& shards,
                      const InitialValue& initial) {
@@ -81,9 +88,10 @@ struct ParameterServerStrategy::Parts {
     if (options.coordinated) return of_coordinated_job(resolver, options);
     internal::check_durability(options.durability, false, true,
                                resolver.cluster_spec().count("ps"));
-    const bool trains_apart = options.update_mode != UpdateMode::kSync;
-    auto job = std::make_unique<internal::ParameterServerJob>(resolver, options.cluster,
-                                                              options.server, trains_apart);
+    const int num_workers = resolver.cluster_spec().count("worker");
+    auto job = std::make_unique<internal::ParameterServerJob>(
+        resolver, options.cluster, options.server, options.update_mode != UpdateMode::kSync,
+        workers_needed(options, num_workers));
     if (job->role() != internal::ParameterServerRole::kWorker) {
       // It makes the program's variables for itself, and never uses them.
       Parts aside{options.local, nullptr,
@@ -93,8 +101,7 @@ struct ParameterServerStrategy::Parts {
       return aside;
     }
     auto servers = job->servers();
-    if (trains_apart) {
-      const int num_workers = resolver.cluster_spec().count("worker");
+    if (options.update_mode != UpdateMode::kSync) {
       Parts apart{options.local, nullptr, std::move(servers), std::move(job)};
       apart.pace = internal::pace_of(options, resolver.task()->index, num_workers);
       return apart;
@@ -238,6 +245,11 @@ bool ParameterServerStrategy::is_chief() const {
   return !impl_->stands_aside() && LocalStrategy::is_chief();
 }
 
+std::optional<int> ParameterServerStrategy::serve() {
+  if (!impl_->stands_aside()) return std::nullopt;
+  return impl_->job->serve();
+}
+
 int ParameterServerStrategy::num_workers() const {
   return impl_->pace ? impl_->pace->num_workers : LocalStrategy::num_workers();
 }
@@ -319,7 +331,11 @@ std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage_from(
 }
 
 void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
-  if (impl_->stands_aside()) internal::end_process(impl_->job->stand_aside());
+  if (impl_->stands_aside()) {
+    fail(ErrorCode::kFailedPrecondition, kName, ": run() on ", impl_->job->task(),
+         ", which does not train; try `if (const auto code = strategy.serve()) return *code;` ",
+         "before it");
+  }
   if (impl_->coordinated_job) impl_->coordinated_job->require_closure_or_chief("run()");
   struct Step {
     explicit Step(internal::ParameterServers& servers) : servers(servers) { servers.begin_step(); }

@@ -85,10 +85,10 @@ class ParameterServerStrategy final : public LocalStrategy {
   explicit ParameterServerStrategy(ParameterServerOptions options = {});
   /// The tasks of the cluster, an empty one as above. All run the same program: workers train, with
   /// `local.replicas` over all of them; tasks of job ps, and a chief, do what the program does up
-  /// to the first run(), in which they serve, or wait, until the workers are done; then the process
-  /// ends. With `coordinated`, workers and servers do what the program does up to
-  /// ClusterCoordinator::start(), `local.replicas` are of each worker, and the end of this object
-  /// on the chief is the end of the run. Throws kInvalidArgument for a cluster without worker or
+  /// to serve(), in which they serve, or wait, until the workers are done. With `coordinated`,
+  /// workers and servers do what the program does up to ClusterCoordinator::serve(),
+  /// `local.replicas` are of each worker, and the end of this object on the chief is the end of the
+  /// run. Throws kInvalidArgument for a cluster without worker or
   /// ps, or coordinated without chief, and as MultiWorkerMirroredStrategy.
   explicit ParameterServerStrategy(const ClusterResolver& resolver,
                                    ParameterServerOptions options = {});
@@ -108,6 +108,9 @@ class ParameterServerStrategy final : public LocalStrategy {
   bool is_chief() const override;
   int num_workers() const override;
   int worker() const override;
+  /// With `coordinated` nothing on all tasks: see ClusterCoordinator::serve(). A run that was lost
+  /// (docs/parameter_server.md, "When something dies") gives 1, and a log line that says why.
+  std::optional<int> serve() override;
 
   UpdateMode update_mode() const;
   int num_parameter_servers() const;

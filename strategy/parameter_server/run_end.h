@@ -1,10 +1,13 @@
-// How a coordinator's run ended for one of its workers or servers.
+// How a run with parameter servers ended for one of its tasks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tutti/cluster/control/verdict.h"
 
@@ -17,27 +20,57 @@ struct RunEnd {
   bool operator==(const RunEnd&) const = default;
 };
 
+/// Whose loss ends a run. Its defaults are those of a job with a coordinator: the chief's.
+struct RunRules {
+  bool has_coordinator = true;
+  /// Without a coordinator: a server's, for its variables are gone; a worker's, when fewer than
+  /// `workers_needed` of `num_workers` are left.
+  int num_workers = 0;
+  int workers_needed = 0;
+  /// Whether a worker that was lost is started again.
+  bool workers_come_back = false;
+};
+
 /// Hears the job's verdicts one after the other and knows when this task has nothing to do any
-/// more: the chief has left, is lost or failed; this process was given up; nobody watches over the
-/// job. A task that was started again hears what was before it, which ends nothing. A value.
+/// more: the run was lost, as the rules say; who gives or does the work has left; this process was
+/// given up; nobody watches over the job. A task that was started again hears what was before it,
+/// which ends nothing. Nor does the end of a task that was there when an earlier run was lost: it
+/// ends with that run, perhaps later than this one began. A value.
 class RunVerdicts {
  public:
   /// `self`: task, incarnation and pid.
-  explicit RunVerdicts(Member self) : self_(std::move(self)) {}
+  explicit RunVerdicts(Member self, RunRules rules = {}) : self_(std::move(self)), rules_(rules) {}
 
   void take(const Verdict& verdict);
   const std::optional<RunEnd>& end() const { return end_; }
-  bool chief_is_here() const { return chief_is_here_; }
+  /// The chief of a coordinator; without one, any worker.
+  bool has_work() const;
   /// Whether what this process hears now is news.
   bool is_present() const { return is_present_; }
+  /// Servers that were of this job and are to be started again, for they were lost or belong to a
+  /// run that was: "ps 1".
+  std::vector<std::string> awaited_servers() const;
 
  private:
+  struct Peer {
+    enum class State : std::uint8_t { kHere, kLeft, kLost };
+    State state = State::kHere;
+    Member process = {};
+    std::uint64_t joined = 0;  // the verdict's number
+  };
   void take_of_chief(const Verdict& verdict);
+  void take_of_peer(const Verdict& verdict);
+  bool is_run_lost(const std::string& job) const;
+  int count_workers(Peer::State state) const;
+  void end_if_workers_are_done();
   void end(const std::string& why);
 
   Member self_;
+  RunRules rules_;
   bool is_present_ = false;
   bool chief_is_here_ = false;
+  std::map<std::pair<std::string, int>, Peer> peers_ = {};  // by job and index
+  std::uint64_t last_loss_ = 0;  // the number of the verdict by which a run was lost
   std::optional<RunEnd> end_;
 };
 

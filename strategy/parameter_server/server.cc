@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/server.h"
 
+#include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "tutti/cluster/environment.h"
 #include "tutti/core/logging.h"
@@ -90,7 +92,7 @@ struct Server::Impl final : RpcHandler {
     {
       MutexLock lock(mutex);
       missing.erase(call->peer().task.to_string());
-      here.insert(call->peer().client);
+      here.insert_or_assign(call->peer().client, call->peer());
       any_came = true;
     }
     variables.take(std::move(call));
@@ -102,6 +104,18 @@ struct Server::Impl final : RpcHandler {
     MutexLock lock(mutex);
     here.erase(peer.client);
     changed.notify_all();
+  }
+
+  void give_up(const Task& task, std::uint64_t incarnation) {
+    std::vector<RpcPeer> gone;
+    {
+      MutexLock lock(mutex);
+      for (const auto& [client, peer] : here) {
+        const bool is_its = peer.task.job == task.type && peer.task.index == task.index;
+        if (is_its && peer.incarnation <= incarnation) gone.push_back(peer);
+      }
+    }
+    for (const RpcPeer& peer : gone) client_left(peer);
   }
 
   void stop() {
@@ -131,8 +145,8 @@ struct Server::Impl final : RpcHandler {
   internal::TaskSessions sessions;
   Mutex mutex;
   CondVar changed;
-  std::set<std::string> missing TUTTI_GUARDED_BY(mutex);  // tasks that have not come yet
-  std::set<std::uint64_t> here TUTTI_GUARDED_BY(mutex);   // clients
+  std::set<std::string> missing TUTTI_GUARDED_BY(mutex);          // tasks that have not come yet
+  std::map<std::uint64_t, RpcPeer> here TUTTI_GUARDED_BY(mutex);  // by client
   bool any_came TUTTI_GUARDED_BY(mutex) = false;
   bool stopped TUTTI_GUARDED_BY(mutex) = false;
   std::unique_ptr<RpcServer> rpc;  // last: it calls this
@@ -160,6 +174,9 @@ const ClusterSpec& Server::cluster() const { return impl_->cluster; }
 const Task& Server::task() const { return impl_->task; }
 void Server::join() { impl_->join(); }
 void Server::stop() { impl_->stop(); }
+void Server::give_up(const Task& task, std::uint64_t incarnation) {
+  impl_->give_up(task, incarnation);
+}
 internal::VariableStore& Server::store() { return *impl_->store; }
 
 }  // namespace tutti

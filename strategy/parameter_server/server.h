@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -55,6 +56,8 @@ class Server {
   /// has come and has said good-bye; where sessions were opened, until the last of them has ended.
   void join();
   void stop();
+  /// The job has lost this process of a task, and earlier ones: nothing waits for them any more.
+  void give_up(const Task& task, std::uint64_t incarnation);
 
   internal::VariableStore& store();
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -46,8 +47,8 @@ struct Rows {
   std::vector<std::int64_t> rows;       // of the part
 };
 
-Tensor numbers(const std::vector<std::int64_t>& values) {
-  return Tensor::from(Shape{static_cast<std::int64_t>(values.size())}, values);
+Tensor numbers(const std::vector<std::int64_t>& values, Device device = {}) {
+  return Tensor::from(Shape{static_cast<std::int64_t>(values.size())}, values, device);
 }
 
 class JoinedStorage final : public VariableStorage {
@@ -99,6 +100,7 @@ class JoinedStorage final : public VariableStorage {
 
   Tensor joined(const std::function<Tensor(const Variable&)>& value_of) const {
     const GradientTape::StopRecording stop;
+    const NoDeviceScope where_parts_are;
     std::vector<Tensor> values;
     for (const Variable& part : parts_) values.push_back(value_of(part));
     return tutti::concat(std::span<const Tensor>(values), 0);
@@ -107,6 +109,7 @@ class JoinedStorage final : public VariableStorage {
   void for_each_part(const Tensor& value,
                      const std::function<void(VariableStorage&, const Tensor&)>& fn) {
     const GradientTape::StopRecording stop;
+    const NoDeviceScope where_the_value_is;
     for (std::size_t i = 0; i < parts_.size(); ++i) fn(parts_[i].storage(), rows_of(value, i));
   }
 
@@ -121,6 +124,7 @@ class JoinedStorage final : public VariableStorage {
   /// Throws kInvalidArgument naming a row that this variable has not.
   std::vector<std::int64_t> checked_rows(const Tensor& indices) const {
     const GradientTape::StopRecording stop;
+    const NoDeviceScope on_the_host;
     const Tensor as_int64 = cast(indices.to(Device{}), DType::kInt64);
     const auto span = as_int64.host_span<std::int64_t>();
     const std::vector<std::int64_t> rows(span.begin(), span.end());
@@ -147,8 +151,10 @@ class JoinedStorage final : public VariableStorage {
 
   IndexedSlices slices_of(const IndexedSlices& slices, std::size_t part) const {
     const GradientTape::StopRecording stop;
+    const NoDeviceScope where_values_are;
     const Rows own = rows_in(checked_rows(slices.indices), part);
-    return {gather(slices.values, numbers(own.positions)), numbers(own.rows), parts_[part].shape()};
+    return {gather(slices.values, numbers(own.positions, slices.values.device())),
+            numbers(own.rows), parts_[part].shape()};
   }
 
   std::vector<Variable> parts_;
@@ -156,6 +162,7 @@ class JoinedStorage final : public VariableStorage {
 
 Tensor JoinedStorage::read_rows(const Tensor& rows) const {
   const GradientTape::StopRecording stop;
+  const NoDeviceScope where_parts_are;
   const auto wanted = checked_rows(rows);
   std::vector<Tensor> values;
   for (std::size_t i = 0; i < parts_.size(); ++i) {

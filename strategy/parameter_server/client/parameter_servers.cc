@@ -10,6 +10,7 @@
 #include "tutti/cluster/handshake/hello.h"
 #include "tutti/core/clock.h"
 #include "tutti/strategy/parameter_server/client/server_failure.h"
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti::internal {
@@ -26,6 +27,7 @@ std::uint64_t new_client_number() {
 Tensor joined(const std::vector<Tensor>& shards) {
   if (shards.size() == 1) return shards.front();
   const GradientTape::StopRecording stop;
+  const NoDeviceScope on_the_host;  // all replicas share it
   return concat(std::span<const Tensor>(shards), 0);
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -105,6 +106,7 @@ Tensor ShardedComponent::rows_of(const Tensor& whole, int index) const {
 
 Tensor ShardedComponent::read_rows(const Tensor& rows) const {
   const GradientTape::StopRecording stop;
+  const NoDeviceScope on_the_host;
   const auto numbers = row_numbers(rows, concat("Variable '", name(), "'.read_rows"),
                                    shard(0).spec.whole_shape.dim(0));
   const std::uint64_t num_steps = servers_->steps_to_wait_for(cache_);
@@ -140,6 +142,7 @@ void ShardedComponent::assign(AssignOp op, const Tensor& value) {
 
 void ShardedComponent::assign_by_one(AssignOp op, const Tensor& value) {
   const GradientTape::StopRecording stop;
+  const NoDeviceScope on_the_host;
   const Tensor host = on_host(value);
   for (int i = 0; i < num_shards(); ++i) {
     change(i, AssignShard{shard(i).id, op, rows_of(host, i)});
@@ -149,6 +152,7 @@ void ShardedComponent::assign_by_one(AssignOp op, const Tensor& value) {
 void ShardedComponent::scatter(ScatterOp op, const IndexedSlices& slices,
                                const std::string& variable) {
   const GradientTape::StopRecording stop;
+  const NoDeviceScope on_the_host;
   const std::string who = concat("Variable '", variable, "'.", op);
   const Shape& shape = shard(0).spec.whole_shape;
   check_slices(slices, shape, shard(0).spec.dtype, who);
@@ -168,6 +172,7 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
                               const Gradient& gradient, const UpdateScalars& scalars) {
   if (gradient.is_none()) return;
   const GradientTape::StopRecording stop;
+  const NoDeviceScope on_the_host;
   const std::string who = concat("Variable '", name(), "'.update (", rule.name(), ")");
   if (rule.uses_norms() && num_shards() > 1) {
     fail(ErrorCode::kUnimplemented, who,
@@ -223,6 +228,7 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
 
 void ShardedComponent::add_once(const Tensor& value) {
   const GradientTape::StopRecording stop;
+  const NoDeviceScope on_the_host;
   const std::optional<SyncSpec> sync = servers_->give(cache_);
   if (!sync) return;
   const Tensor host = on_host(value);

@@ -131,8 +131,8 @@ std::vector<OperationAnswer> ParameterServers::wait_for_read(int server, Pending
 void ParameterServers::fail_stalled(int server, const Error& error) {
   const TellClock ask{TellClock::Event::kAsk, pace_->worker, 0, pace_->staleness};
   const auto answer = link(server).read({Operation(ask)})->wait(deadline()).front();
-  const SlowWorker slow =
-      slowest_other(answer.value.value_or(Tensor::zeros({0}, DType::kInt64)), pace_->worker);
+  const SlowWorker slow = slowest_other(
+      answer.value.value_or(Tensor::zeros({0}, DType::kInt64, Device{})), pace_->worker);
   const std::string own =
       concat("worker ", pace_->worker, " has ended ", answer.num_steps, " steps and waits to read");
   if (slow.worker < 0) {

@@ -38,6 +38,7 @@ internal::StepRegistry& ClusterCoordinator::registry_to_define(std::string_view 
   return core_->registry();
 }
 
+std::optional<int> ClusterCoordinator::serve() { return core_->serve(); }
 void ClusterCoordinator::start() { core_->start(); }
 
 RemoteValue ClusterCoordinator::schedule_nest(std::string_view step, Nest arguments) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -76,11 +77,15 @@ class ClusterCoordinator {
   void define(std::string_view step, Fn fn) {
     registry_to_define(step).define(step, std::move(fn));
   }
-  /// On the chief: returns when the workers can be given closures. With SnapshotOptions the
-  /// variables, all made before, then have the values of the last cut in the folder. On workers
-  /// and servers: serves until the chief is done, and ends the process with the run's code: 0, or
-  /// 1 when the chief was lost or failed. Throws kDeadlineExceeded when no worker came;
-  /// kFailedPrecondition naming the steps that a worker defines otherwise.
+  /// On workers and servers of a chief elsewhere: serves until the chief is done, and returns the
+  /// exit code for this process: 0, or 1 when the chief was lost or failed. On the chief, and where
+  /// all is in one process: nothing, at once. Call it when all steps are defined, before start():
+  /// `if (const auto code = coordinator.serve()) return *code;`.
+  std::optional<int> serve();
+  /// Returns when the workers can be given closures. With SnapshotOptions the variables, all made
+  /// before, then have the values of the last cut in the folder. Throws kDeadlineExceeded when no
+  /// worker came; kFailedPrecondition on a task that has to serve(), and naming the steps that a
+  /// worker defines otherwise.
   void start();
 
   /// Gives the step to the next worker that is free, and returns at once (waits while the queue is

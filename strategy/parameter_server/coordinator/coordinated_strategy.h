@@ -36,8 +36,10 @@ class CoordinatedStrategy {
   /// How to reach a worker; nullptr: it is a thread of this process.
   virtual std::unique_ptr<internal::WorkerLink> connect_worker(int worker,
                                                                internal::StepRegistry& registry);
-  /// On a worker or server: serves until shutdown, then true. On the chief: false, at once.
-  virtual bool serve(internal::StepRegistry&) { return false; }
+  /// Whether this task is a worker or a server of a chief elsewhere.
+  virtual bool must_serve() const { return false; }
+  /// There: serves until the chief is done or lost; the exit code for this process.
+  virtual int serve(internal::StepRegistry&) { return 0; }
 
   /// On the chief: calls `told`, from any thread, when the job goes on without it: nobody works for
   /// this coordinator any more. As long as the returned object lives, which no call outlives.

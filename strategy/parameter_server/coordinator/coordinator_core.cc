@@ -111,11 +111,23 @@ ClosureLedger CoordinatorCore::begin_after_former(ClosureLedger ledger) {
   return ledger;
 }
 
+std::optional<int> CoordinatorCore::serve() {
+  if (!strategy_.must_serve()) return std::nullopt;
+  if (is_starting_.exchange(true)) {
+    fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator::serve: was called already");
+  }
+  return strategy_.serve(registry_);
+}
+
 void CoordinatorCore::start() {
+  if (strategy_.must_serve()) {
+    fail(ErrorCode::kFailedPrecondition,
+         "ClusterCoordinator::start: this task works for a chief elsewhere; try `if (const auto ",
+         "code = coordinator.serve()) return *code;` before it");
+  }
   if (is_starting_.exchange(true)) {
     fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator::start: was called already");
   }
-  if (strategy_.serve(registry_)) return;
   over_ = strategy_.when_over([this](const std::string& why) {
     log(LogLevel::kError, concat("coordinator: ", why));
     stop_.set();

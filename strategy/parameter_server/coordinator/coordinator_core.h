@@ -51,6 +51,7 @@ class CoordinatorCore {
   /// Cancels what is left, and ends all threads.
   ~CoordinatorCore();
 
+  std::optional<int> serve();
   void start();
   bool has_started() const { return has_started_.load(std::memory_order_acquire); }
   RemoteValue schedule(std::string_view step, Nest arguments);

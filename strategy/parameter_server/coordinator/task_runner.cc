@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 
 namespace tutti::internal {
 namespace {
+
+constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
 
 AttemptReport report_of(AttemptReport::Kind kind, int worker, ErrorCode code,
                         const std::string& text) {
@@ -77,7 +80,15 @@ TaskRunner::TaskRunner(int worker, CoordinatedStrategy& strategy, const StepRegi
       thread_(Executor::system().start(concat("ps-worker-", worker), [this] { run(); })) {}
 
 TaskRunner::~TaskRunner() {
+  const std::string last = doing();
   die(ErrorCode::kCancelled, "the worker was shut down");
+  {
+    MutexLock lock(mutex_);
+    const auto has_ended = [this]() TUTTI_REQUIRES(mutex_) { return has_ended_; };
+    while (!condition_.wait_for(mutex_, kSayEvery, has_ended)) {
+      log_warning(concat("worker ", worker_, ": is shut down, and still waits for ", last));
+    }
+  }
   thread_->join();
 }
 
@@ -159,6 +170,7 @@ void TaskRunner::run() {
       });
       if (is_dead_) {
         has_ended_ = true;
+        condition_.notify_all();
         return;
       }
       if (waiting_.empty()) {

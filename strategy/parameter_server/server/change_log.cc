@@ -120,7 +120,7 @@ std::vector<std::byte> ChangeLog::head() const {
 void ChangeLog::prepare(std::uint64_t cut) {
   Part part{cut, 0};
   for (const Part& each : parts()) {
-    if (each.cut == cut) part.number = each.number + 1;
+    if (each.cut >= part.cut) part = {each.cut, each.number + 1};
   }
   const std::string name = name_of(part);
   const std::string unfinished = name + ".new";

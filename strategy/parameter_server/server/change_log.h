@@ -17,11 +17,11 @@
 namespace tutti::internal {
 
 /// Beside a server's snapshots, files `ps_0_of_2.log_<cut>_<part>`: what came after the snapshot of
-/// this cut was taken, one part per process. Each begins with the job and the server in checked
-/// blocks (checked_blocks.h); each record has its number, lengths and checksums, so that a changed,
-/// missing or moved one is found. A record that was being written when the process died is left
-/// out: nobody was told of it. What was written outlives the process at once, and a power cut
-/// `sync_within` later. Threads: keep() any; the others one.
+/// this cut was taken, one part per process, in the order of their names. Each begins with the job
+/// and the server in checked blocks (checked_blocks.h); each record has its number, lengths and
+/// checksums, so that a changed, missing or moved one is found. A record that was being written
+/// when the process died is left out: nobody was told of it. What was written outlives the process
+/// at once, and a power cut `sync_within` later. Threads: keep() any; the others one.
 class ChangeLog final : public ChangeKeeper {
  public:
   /// Makes the folder if it is missing.
@@ -30,7 +30,8 @@ class ChangeLog final : public ChangeKeeper {
   ~ChangeLog() override;
 
   /// A new file for what comes after the snapshot of this cut; it is written from switch_over() on.
-  /// Before the first of these nothing is kept.
+  /// Before the first of these nothing is kept. Where there are files of a later cut, one that was
+  /// begun and never taken, it goes on behind the last of them: files are read in their order.
   void prepare(std::uint64_t cut);
   void switch_over();
   /// Throws, and so does each later call, what the disk said; a later switch_over() ends that.

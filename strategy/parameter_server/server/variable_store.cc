@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "tutti/optimizer/update_rule_spec.h"
+#include "tutti/tensor/device_scope.h"
 
 namespace tutti::internal {
 namespace {
@@ -76,6 +77,7 @@ std::shared_ptr<PendingAnswers> VariableStore::start(OperationBatch batch) {
 }
 
 void VariableStore::apply(OperationBatch batch, std::uint64_t owner, BatchAnswers::Done done) {
+  const NoDeviceScope values_are_on_the_host;  // of a server in a replica's process, too
   Call call;
   call.client = batch.stream.kind == UpdateStream::Kind::kClient ? batch.stream.id : 0;
   call.owner = owner;
