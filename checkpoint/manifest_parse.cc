@@ -1,7 +1,6 @@
 // Reading manifests. The checksum comes first, but a right one proves nothing about the author:
 // every number is compared with the others before anything is made from it.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -84,13 +83,10 @@ Shape read_shape(const Json::Array& json) {
   return Shape(dims);
 }
 
-/// The product of the dimensions can be larger than any number, even where one of them is 0.
 void require_countable(const ManifestTensor& tensor) {
-  std::int64_t size = static_cast<std::int64_t>(size_of(tensor.dtype));
-  for (const std::int64_t dim : tensor.shape) {
-    if (__builtin_mul_overflow(size, std::max<std::int64_t>(dim, 1), &size)) {
-      refuse("shape ", tensor.shape, " has more bytes than there are");
-    }
+  if (*Shape::count(tensor.shape.dims()) >
+      INT64_MAX / static_cast<std::int64_t>(size_of(tensor.dtype))) {
+    refuse("shape ", tensor.shape, " has more bytes than there are");
   }
 }
 

@@ -130,11 +130,10 @@ class HeaderParser {
 
   DType read_dtype(const std::string& tensor, const std::string& name) const {
     if (const auto dtype = internal::dtype_of_safetensors_name(name)) return *dtype;
-    for (const char* other :
-         {"F16", "BF16", "F8_E4M3", "F8_E5M2", "I8", "I16", "U16", "U32", "U64"}) {
+    for (const char* other : {"F8_E4M3", "F8_E5M2", "I8", "I16", "U16", "U32", "U64"}) {
       if (other != name) continue;
       fail(ErrorCode::kUnimplemented, source_, ": tensor '", tensor, "' has elements of type ",
-           name, "; expected F32, F64, I32, I64, U8 or BOOL; try to convert the file");
+           name, "; expected F16, BF16, F32, F64, I32, I64, U8 or BOOL; try to convert the file");
     }
     fail(ErrorCode::kInvalidArgument, "expected a dtype of safetensors, got '", name, "'");
   }
@@ -150,17 +149,10 @@ class HeaderParser {
     return Shape(dims);
   }
 
-  // The product of the dimensions can be larger than any number.
   static void require_size(const SafetensorsEntry& entry) {
-    std::size_t size = size_of(entry.dtype);
-    bool too_large = false;
-    for (std::int64_t dim : entry.shape) {
-      too_large |= __builtin_mul_overflow(size, static_cast<std::size_t>(dim), &size);
-    }
-    if (std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end()) {
-      size = 0;
-      too_large = false;
-    }
+    std::size_t size = 0;
+    const bool too_large = __builtin_mul_overflow(
+        static_cast<std::size_t>(entry.shape.num_elements()), size_of(entry.dtype), &size);
     if (!too_large && entry.begin <= entry.end && entry.end - entry.begin == size) return;
     fail(ErrorCode::kInvalidArgument, "expected data_offsets that span ",
          too_large ? std::string("more bytes than there are") : concat(size, " bytes"),

@@ -41,7 +41,7 @@ Tensor with_class_weights(const Tensor& labels, const Tensor& weights,
 }  // namespace
 
 LossTracker::LossTracker(const std::string& name)
-    : Metric(name), total_(add_sum("total")), rows_(add_sum("rows")) {}
+    : Metric(name, MetricDirection::kDown), total_(add_sum("total")), rows_(add_sum("rows")) {}
 
 void LossTracker::update_state(const Tensor& loss, std::int64_t rows, std::int64_t global_rows) {
   const GradientTape::StopRecording no_gradient;
@@ -118,8 +118,8 @@ Tensor ReplicaStep::total_loss(const Batch& batch, const Parts& parts,
   for (std::size_t i = 0; i < compiled_.losses.size(); ++i) {
     const OutputLoss& entry = compiled_.losses[i];
     if (!parts.labels[i].defined()) (void)batch.labels();  // says what the dataset holds
-    const Tensor examples = weighted(entry.loss.per_example(parts.labels[i], predictions[i]),
-                                     parts.weights[i], "Model");
+    const Tensor examples =
+        entry.loss.per_example(parts.labels[i], predictions[i], parts.weights[i]);
     const bool is_sum = entry.loss.reduction() == LossReduction::kSum;
     shares.push_back(is_sum ? reduce_sum(examples)
                             : compute_average_loss(examples, batch.global_rows()));
@@ -156,7 +156,7 @@ void ReplicaStep::train(const Batch& batch) {
   const std::vector<Tensor> predictions =
       call_model(parts, {.training = true, .added_losses = &added});
   const Tensor loss = total_loss(batch, parts, predictions, added, shares);
-  compiled_.optimizer->minimize(tape, loss);
+  compiled_.optimizer->minimize(tape, loss, SourceLocation());  // fit() has said for whom
   update_metrics(batch, parts, predictions, loss, shares);
 }
 

@@ -8,6 +8,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
+#include "tutti/core/file_size_limit.h"
 #include "tutti/model/cut_file.h"
 
 namespace tutti {
@@ -54,6 +55,7 @@ void CsvLogger::write_line(const std::string& line, std::ios::openmode mode) {
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
   std::error_code ignored;  // opening the file says what is wrong
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+  const FileSizeLimitScope error_instead_of_signal;
   std::ofstream file(path_, mode);
   file << line << '\n';
   file.flush();

@@ -2,33 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/early_stopping.h"
 
-#include <limits>
+#include <map>
 
 #include "tutti/model/exact_number.h"
 #include "tutti/model/model.h"
-#include "tutti/model/monitored_value.h"
 
 namespace tutti {
-namespace {
 
-bool larger_is_better(MonitorMode mode, const std::string& monitor) {
-  return mode == MonitorMode::kMax ||
-         (mode == MonitorMode::kAuto && monitor.find("acc") != std::string::npos);
-}
-
-}  // namespace
-
-bool is_better(MonitorMode mode, const std::string& monitor, double value, double best,
-               double min_delta) {
-  return larger_is_better(mode, monitor) ? value - min_delta > best : value + min_delta < best;
-}
-
-double worst_value(MonitorMode mode, const std::string& monitor) {
-  const double infinity = std::numeric_limits<double>::infinity();
-  return larger_is_better(mode, monitor) ? -infinity : infinity;
-}
-
-EarlyStopping::EarlyStopping(EarlyStoppingOptions options) : options_(std::move(options)) {
+EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
+    : options_(std::move(options)), monitor_("EarlyStopping", options_.monitor, options_.mode) {
   if (options_.patience < 0 || options_.min_delta < 0.0) {
     fail(ErrorCode::kInvalidArgument,
          "EarlyStopping: expected patience and min_delta of at least 0, got ", options_.patience,
@@ -37,23 +19,28 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options) : options_(std::move(
 }
 
 void EarlyStopping::on_train_begin() {
-  best_ = worst_value(options_.mode, options_.monitor);
+  (void)monitor_.larger_is_better(model());  // is refused before the first epoch
+  best_ = internal::Monitor::kNothing;
   best_epoch_ = waited_ = 0;
   stopped_epoch_.reset();
   best_weights_.clear();
+  best_names_.clear();
 }
 
 void EarlyStopping::on_epoch_end(std::int64_t epoch, const Logs& logs) {
-  const std::optional<double> value =
-      internal::monitored_value("EarlyStopping", options_.monitor, logs);
-  if (!value) return;
+  const std::optional<double> value = monitor_.value(logs);
+  if (!value || epoch < options_.start_from_epoch) return;
   ++waited_;
-  if (is_better(options_.mode, options_.monitor, *value, best_, options_.min_delta)) {
+  const bool better = monitor_.is_better(model(), *value, best_, options_.min_delta);
+  if (options_.restore_best_weights && (better || best_weights_.empty())) {
+    keep_weights();
+    best_epoch_ = epoch;
+  }
+  if (better) {
     best_ = *value;
     best_epoch_ = epoch;
-    if (options_.restore_best_weights) keep_weights();
     if (!options_.baseline ||
-        is_better(options_.mode, options_.monitor, *value, *options_.baseline, 0.0)) {
+        monitor_.is_better(model(), *value, *options_.baseline, options_.min_delta)) {
       waited_ = 0;
     }
   }
@@ -61,24 +48,39 @@ void EarlyStopping::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   if (waited_ == 0 || waited_ < options_.patience || epoch == 0) return;
   stopped_epoch_ = epoch;
   model().stop_training();
-  if (options_.restore_best_weights) restore_weights();
+}
+
+/// Behind the optimizer's last word: with `.ema` it writes averages into the weights.
+void EarlyStopping::on_train_end(const Logs&) {
+  if (!options_.restore_best_weights || best_weights_.empty()) return;
+  std::map<std::string, Tensor> best;
+  for (std::size_t i = 0; i < best_names_.size(); ++i) best[best_names_[i]] = best_weights_[i];
+  for (const Variable& variable : model().variables()) {
+    variable.storage().restore([&](const std::string& name) {
+      const auto found = best.find(name);
+      return found == best.end() ? Tensor() : found->second;
+    });
+  }
 }
 
 void EarlyStopping::keep_weights() {
   best_weights_.clear();
-  for (const Variable& variable : model().variables()) best_weights_.push_back(variable.value());
-}
-
-void EarlyStopping::restore_weights() {
-  std::vector<Variable> variables = model().variables();
-  for (std::size_t i = 0; i < best_weights_.size(); ++i) variables[i].assign(best_weights_[i]);
+  best_names_.clear();
+  for (const Variable& variable : model().variables()) {
+    for (const NamedTensor& part : variable.storage().save()) {
+      best_names_.push_back(part.name);
+      best_weights_.push_back(part.value);
+    }
+  }
 }
 
 Json EarlyStopping::save_state() const {
   Json state = Json::object();
   state.set("best", internal::exact_number(best_)).set("best_epoch", best_epoch_);
   state.set("waited", waited_).set("stopped_epoch", stopped_epoch_.value_or(-1));
-  return state;
+  Json names = Json::array();
+  for (const std::string& name : best_names_) names.push_back(name);
+  return state.set("best_names", std::move(names));
 }
 
 void EarlyStopping::restore_state(const Json& state) {
@@ -87,6 +89,9 @@ void EarlyStopping::restore_state(const Json& state) {
   waited_ = state.at("waited").as_int();
   const std::int64_t stopped = state.at("stopped_epoch").as_int();
   stopped_epoch_ = stopped >= 0 ? std::optional(stopped) : std::nullopt;
+  best_names_.clear();
+  for (const Json& name : state.at("best_names").as_array())
+    best_names_.push_back(name.as_string());
 }
 
 }  // namespace tutti

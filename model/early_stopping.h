@@ -7,18 +7,10 @@
 #include <vector>
 
 #include "tutti/model/callback.h"
+#include "tutti/model/monitored_value.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
-
-/// What is better: kAuto takes the larger value for names with "acc", else the smaller.
-enum class MonitorMode { kAuto, kMin, kMax };
-
-/// Whether `value` is better than `best` by more than `min_delta`.
-bool is_better(MonitorMode mode, const std::string& monitor, double value, double best,
-               double min_delta);
-/// The worst value: what every number is better than.
-double worst_value(MonitorMode mode, const std::string& monitor);
 
 struct EarlyStoppingOptions {
   std::string monitor = "val_loss";
@@ -29,8 +21,11 @@ struct EarlyStoppingOptions {
   MonitorMode mode = MonitorMode::kAuto;
   /// An epoch that is not better than this does not count as improvement either.
   std::optional<double> baseline = std::nullopt;
-  /// After stopping the weights are those of the best epoch.
+  /// When fit ends, stopped or not, the weights are those of the best epoch: each replica's own,
+  /// and not averages that an optimizer with `.ema` writes last.
   bool restore_best_weights = false;
+  /// Epochs before this one are not looked at.
+  std::int64_t start_from_epoch = 0;
 };
 
 /// Keras's EarlyStopping. A monitored name that the logs lack gives a warning that lists the names.
@@ -38,6 +33,7 @@ class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(EarlyStoppingOptions options = {});
   void on_train_begin() override;
+  void on_train_end(const Logs& logs) override;
   void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
   Json save_state() const override;
   void restore_state(const Json& state) override;
@@ -50,14 +46,15 @@ class EarlyStopping : public Callback {
 
  private:
   void keep_weights();
-  void restore_weights();
 
   EarlyStoppingOptions options_;
-  double best_ = 0.0;
+  internal::Monitor monitor_;
+  double best_ = internal::Monitor::kNothing;
   std::int64_t best_epoch_ = 0;
   std::int64_t waited_ = 0;
   std::optional<std::int64_t> stopped_epoch_;
-  std::vector<Tensor> best_weights_;  // in the order of Model::variables()
+  std::vector<Tensor> best_weights_;     // as the variables save themselves,
+  std::vector<std::string> best_names_;  // under these names
 };
 
 }  // namespace tutti

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -20,6 +21,7 @@
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
+#include "tutti/core/file_size_limit.h"
 #include "tutti/data/crc.h"
 
 namespace tutti {
@@ -168,11 +170,14 @@ void EventFileWriter::write_record(std::string_view event) {
   append_raw(record, internal::masked_crc32c(record));
   record.append(event);
   append_raw(record, internal::masked_crc32c(event));
+  const FileSizeLimitScope error_instead_of_signal;
   file_.write(record.data(), static_cast<std::streamsize>(record.size()));
   file_.flush();
   if (!file_) {
+    const int reason = errno;
+    file_.close();  // which tries once more
     fail(ErrorCode::kUnavailable, "EventFileWriter: cannot write ", path_, ": ",
-         std::strerror(errno), "; is the folder writable and the disk not full?");
+         std::strerror(reason), "; is the folder writable and the disk not full?");
   }
 }
 

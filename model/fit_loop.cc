@@ -171,7 +171,7 @@ void FitLoop::run_epochs() {
 void FitLoop::tell_state_is_whole() {
   for (const AnyCallback& callback : options_.callbacks) callback->on_can_save(at_.point);
   // The end of an epoch is the state after its last batch once more.
-  if (recovery_ && at_.point.batches > 0) recovery_->commit(at_.point.steps);
+  if (recovery_ && at_.point.batches > 0) recovery_->commit(at_.point.steps, SourceLocation());
 }
 
 void FitLoop::run_epoch() {
@@ -217,7 +217,7 @@ void FitLoop::run_step(const PerReplica<Batch>& batch) {
 }
 
 Logs FitLoop::validated() {
-  return model_.evaluate(*validation_, {.callbacks = options_.callbacks});
+  return model_.evaluate(*validation_, {.callbacks = options_.callbacks}, SourceLocation());
 }
 
 void FitLoop::finish_epoch() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tutti/core/call_site.h"
 #include "tutti/core/random.h"
 #include "tutti/model/fit_loop.h"
 #include "tutti/model/model_state.h"
@@ -33,6 +34,20 @@ Loss fitted_loss(const Loss& loss, const std::string& activation) {
   const bool probabilities = activation == "softmax" || activation == "sigmoid";
   return loss.for_predictions(probabilities ? PredictionKind::kProbabilities
                                             : PredictionKind::kLogits);
+}
+
+/// The name of a metric in logs, Keras's where it would be there twice.
+std::string free_name(const std::string& prefix, const std::string& name, bool weighted,
+                      const std::vector<internal::OutputMetric>& others) {
+  const auto is_taken = [&](const std::string& shown) {
+    return std::any_of(others.begin(), others.end(),
+                       [&](const auto& other) { return other.shown_name == shown; });
+  };
+  std::string shown = prefix + name;
+  if (weighted && is_taken(shown)) shown = prefix + "weighted_" + name;
+  const std::string first = shown;
+  for (int number = 1; is_taken(shown); ++number) shown = concat(first, '_', number);
+  return shown;
 }
 
 void require_made_in_scope(const Strategy& strategy, const Metric& metric) {
@@ -139,9 +154,9 @@ void Model::compile_metrics(const CompileOptions& options,
   auto add = [&](const MetricSpec& spec, std::size_t output, bool weighted) {
     const Loss loss = compiled.losses.empty() ? Loss("mse") : compiled.losses[output].loss;
     auto metric = spec.make(loss);
-    const std::string shown =
-        several ? concat(results[output].name, '_', metric->name()) : metric->name();
-    compiled.metrics.push_back({std::move(metric), shown, output, weighted});
+    const std::string prefix = several ? results[output].name + "_" : "";
+    std::string shown = free_name(prefix, metric->name(), weighted, compiled.metrics);
+    compiled.metrics.push_back({std::move(metric), std::move(shown), output, weighted});
   };
   for (const MetricSpec& spec : options.metrics) add(spec, 0, false);
   for (std::size_t i = 0; i < options.output_metrics.size(); ++i)
@@ -183,6 +198,13 @@ std::vector<std::string> Model::metrics_names() const {
   return names;
 }
 
+MetricDirection Model::metric_direction(std::string_view name) const {
+  if (name.starts_with("val_")) name.remove_prefix(4);
+  for (const auto& [shown, metric] : compiled_model("Model::metric_direction").all_metrics())
+    if (shown == name) return metric->direction();
+  return MetricDirection::kUnknown;
+}
+
 std::vector<int> Model::replicas_without_finite_loss() const {
   const std::vector<double> parts =
       compiled_model("Model::replicas_without_finite_loss").loss_tracker.totals_of_replicas();
@@ -196,18 +218,20 @@ void Model::stop_training() { model_state_->stop_requested = true; }
 void Model::interrupt_training() { model_state_->is_interrupted = true; }
 std::int64_t Model::epochs_trained() const { return model_state_->epochs_trained; }
 
-History Model::fit(const Tensor& x, const Tensor& y, FitOptions options) {
-  return fit(std::vector<Tensor>{x}, std::vector<Tensor>{y}, std::move(options));
+History Model::fit(const Tensor& x, const Tensor& y, FitOptions options,
+                   const SourceLocation& where) {
+  return fit(std::vector<Tensor>{x}, std::vector<Tensor>{y}, std::move(options), where);
 }
 
-History Model::fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, FitOptions options) {
+History Model::fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, FitOptions options,
+                   const SourceLocation& where) {
   Dataset data = dataset_of(x, y, options.sample_weight);
   if (options.shuffle)
     data = data.shuffle(std::max<std::int64_t>(1, x.at(0).shape()[0]), random_seed());
-  return fit(data.batch(options.batch_size), std::move(options));
+  return fit(data.batch(options.batch_size), std::move(options), where);
 }
 
-History Model::fit(const Dataset& data, FitOptions options) {
+History Model::fit(const Dataset& data, FitOptions options, const SourceLocation& where) {
   require_own_strategy("Model::fit");
   DistributedDataset batches = strategy().distribute_dataset(data);
   // A shuffle's order depends on the number of the pass.
@@ -215,10 +239,11 @@ History Model::fit(const Dataset& data, FitOptions options) {
   position.set("epoch", std::max(options.initial_epoch, epochs_trained()));
   position.set("batches", 0);
   batches.restore(position);
-  return fit(std::move(batches), std::move(options));
+  return fit(std::move(batches), std::move(options), where);
 }
 
-History Model::fit(DistributedDataset data, FitOptions options) {
+History Model::fit(DistributedDataset data, FitOptions options, const SourceLocation& where) {
+  const CallSite site(where);
   require_own_strategy("Model::fit");
   internal::CompiledModel& compiled = compiled_model("Model::fit");
   (void)optimizer();
@@ -233,21 +258,25 @@ History Model::fit(DistributedDataset data, FitOptions options) {
   return internal::FitLoop(*this, compiled, std::move(data), options, std::move(validation)).run();
 }
 
-Logs Model::evaluate(const Tensor& x, const Tensor& y, EvaluateOptions options) {
-  return evaluate(std::vector<Tensor>{x}, std::vector<Tensor>{y}, std::move(options));
+Logs Model::evaluate(const Tensor& x, const Tensor& y, EvaluateOptions options,
+                     const SourceLocation& where) {
+  return evaluate(std::vector<Tensor>{x}, std::vector<Tensor>{y}, std::move(options), where);
 }
 
 Logs Model::evaluate(const std::vector<Tensor>& x, const std::vector<Tensor>& y,
-                     EvaluateOptions options) {
-  return evaluate(dataset_of(x, y, options.sample_weight).batch(options.batch_size), options);
+                     EvaluateOptions options, const SourceLocation& where) {
+  return evaluate(dataset_of(x, y, options.sample_weight).batch(options.batch_size), options,
+                  where);
 }
 
-Logs Model::evaluate(const Dataset& data, EvaluateOptions options) {
+Logs Model::evaluate(const Dataset& data, EvaluateOptions options, const SourceLocation& where) {
   require_own_strategy("Model::evaluate");
-  return evaluate(strategy().distribute_dataset(data), std::move(options));
+  return evaluate(strategy().distribute_dataset(data), std::move(options), where);
 }
 
-Logs Model::evaluate(DistributedDataset data, EvaluateOptions options) {
+Logs Model::evaluate(DistributedDataset data, EvaluateOptions options,
+                     const SourceLocation& where) {
+  const CallSite site(where);
   require_own_strategy("Model::evaluate");
   return internal::run_evaluation(*this, compiled_model("Model::evaluate"), std::move(data),
                                   options);

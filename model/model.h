@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,8 @@ struct CompileOptions {
   OptimizerSpec optimizer = "sgd";
   /// None: only what layers add with add_loss() and regularizers is minimised.
   std::optional<Loss> loss = std::nullopt;
-  /// These do not use sample weights, the weighted ones do (Keras's rule).
+  /// These do not use sample weights, the weighted ones do; means of both leave out the steps that
+  /// masks leave out (Keras's rules). A name that is taken gets "weighted_" in front, or a number.
   std::vector<MetricSpec> metrics = {};
   std::vector<MetricSpec> weighted_metrics = {};
   /// For models with several outputs, in their order: their losses, the factors with which they add
@@ -54,7 +56,8 @@ struct ValidationData {
   Tensor labels = {};
 };
 
-/// kProgress: one line per epoch (a terminal: rewritten while it runs).
+/// kProgress: two lines per epoch, its number and its values; the second one is rewritten while the
+/// epoch runs (a terminal), or written after each tenth of it (a file).
 enum class Verbosity { kSilent, kProgress };
 
 /// What Model::fit() takes: tf.keras.Model.fit. The same on all workers: what is shown is
@@ -73,7 +76,7 @@ struct FitOptions {
   Verbosity verbose = Verbosity::kProgress;
   /// Tensors are shuffled, differently each epoch, by the global seed.
   bool shuffle = true;
-  /// Of tensors: [rows].
+  /// Of tensors: [rows], or [rows, steps] for outputs [rows, steps, ...].
   Tensor sample_weight = {};
   /// Examples of a class count as much as it weighs (1 when it is not listed), in the loss of
   /// training and in weighted metrics. Labels are class numbers or one-hot; one output.
@@ -108,19 +111,27 @@ class Model : public Layer {
   /// the true number of rows of the global batch, gradients are summed. `data` is batched by the
   /// GLOBAL batch. Reports "loss" (mean over examples, regularisation included), metrics, and both
   /// with "val_".
-  History fit(const Dataset& data, FitOptions options = {});
-  History fit(DistributedDataset data, FitOptions options = {});
-  History fit(const Tensor& x, const Tensor& y, FitOptions options = {});
+  History fit(const Dataset& data, FitOptions options = {},
+              const SourceLocation& where = SourceLocation::current());
+  History fit(DistributedDataset data, FitOptions options = {},
+              const SourceLocation& where = SourceLocation::current());
+  History fit(const Tensor& x, const Tensor& y, FitOptions options = {},
+              const SourceLocation& where = SourceLocation::current());
   /// Several inputs or outputs: elements of a dataset are inputs, labels, then weights (one for all
   /// outputs, or one each).
-  History fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, FitOptions options = {});
+  History fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, FitOptions options = {},
+              const SourceLocation& where = SourceLocation::current());
 
   /// Loss and metrics over all examples, each counted once, exact also with a ragged last batch.
-  Logs evaluate(const Dataset& data, EvaluateOptions options = {});
-  Logs evaluate(DistributedDataset data, EvaluateOptions options = {});
-  Logs evaluate(const Tensor& x, const Tensor& y, EvaluateOptions options = {});
+  Logs evaluate(const Dataset& data, EvaluateOptions options = {},
+                const SourceLocation& where = SourceLocation::current());
+  Logs evaluate(DistributedDataset data, EvaluateOptions options = {},
+                const SourceLocation& where = SourceLocation::current());
+  Logs evaluate(const Tensor& x, const Tensor& y, EvaluateOptions options = {},
+                const SourceLocation& where = SourceLocation::current());
   Logs evaluate(const std::vector<Tensor>& x, const std::vector<Tensor>& y,
-                EvaluateOptions options = {});
+                EvaluateOptions options = {},
+                const SourceLocation& where = SourceLocation::current());
 
   /// Outputs for all examples [rows, ...], in their order, in the host's memory. (Of data sharded
   /// by an AutoShardPolicy: in the order of steps, and in each of the replicas of all workers.)
@@ -155,6 +166,9 @@ class Model : public Layer {
   const Loss& loss() const;
   /// "loss", then the metrics: what evaluate() reports.
   std::vector<std::string> metrics_names() const;
+  /// Which values of this name of the logs ("loss", "val_auc") are better; kUnknown for names that
+  /// are not among metrics_names(), and for metrics that do not say.
+  MetricDirection metric_direction(std::string_view name) const;
 
   /// The replicas whose part of the loss of this epoch (or evaluation) is NaN or infinite.
   std::vector<int> replicas_without_finite_loss() const;

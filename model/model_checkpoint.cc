@@ -7,7 +7,6 @@
 
 #include "tutti/model/exact_number.h"
 #include "tutti/model/model.h"
-#include "tutti/model/monitored_value.h"
 
 namespace tutti {
 namespace {
@@ -42,13 +41,17 @@ std::string filled_in(const std::string& path, std::int64_t epoch, std::int64_t 
 ModelCheckpoint::ModelCheckpoint(std::string path, ModelCheckpointOptions options)
     : path_(std::move(path)),
       options_(std::move(options)),
-      best_(
-          options_.initial_value_threshold.value_or(worst_value(options_.mode, options_.monitor))) {
+      monitor_("ModelCheckpoint", options_.monitor, options_.mode),
+      best_(options_.initial_value_threshold.value_or(internal::Monitor::kNothing)) {
   if (options_.max_to_keep < 0 || options_.save_freq.value_or(1) <= 0) {
     fail(ErrorCode::kInvalidArgument,
          "ModelCheckpoint: expected max_to_keep of at least 0 and a positive save_freq, got ",
          options_.max_to_keep, " and ", options_.save_freq.value_or(1));
   }
+}
+
+void ModelCheckpoint::on_train_begin() {
+  if (options_.save_best_only) (void)monitor_.larger_is_better(model());  // or is refused
 }
 
 void ModelCheckpoint::on_train_batch_end(std::int64_t batch, const Logs& logs) {
@@ -64,9 +67,8 @@ void ModelCheckpoint::on_epoch_end(std::int64_t epoch, const Logs& logs) {
 
 void ModelCheckpoint::save(std::int64_t batch, const Logs& logs) {
   if (options_.save_best_only) {
-    const std::optional<double> value =
-        internal::monitored_value("ModelCheckpoint", options_.monitor, logs);
-    if (!value || !is_better(options_.mode, options_.monitor, *value, best_, 0.0)) return;
+    const std::optional<double> value = monitor_.value(logs);
+    if (!value || !monitor_.is_better(model(), *value, best_)) return;
     best_ = *value;
   }
   last_path_ = filled_in(path_, epoch_, batch, logs);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tutti/model/callback.h"
-#include "tutti/model/early_stopping.h"
+#include "tutti/model/monitored_value.h"
 
 namespace tutti {
 
@@ -34,6 +34,7 @@ struct ModelCheckpointOptions {
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(std::string path, ModelCheckpointOptions options = {});
+  void on_train_begin() override;
   void on_epoch_begin(std::int64_t epoch) override { epoch_ = epoch; }
   void on_train_batch_end(std::int64_t batch, const Logs& logs) override;
   void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
@@ -51,6 +52,7 @@ class ModelCheckpoint : public Callback {
 
   std::string path_;
   ModelCheckpointOptions options_;
+  internal::Monitor monitor_;
   double best_;
   std::string last_path_;
   std::vector<std::string> paths_;

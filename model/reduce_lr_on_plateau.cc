@@ -6,12 +6,11 @@
 
 #include "tutti/model/exact_number.h"
 #include "tutti/model/model.h"
-#include "tutti/model/monitored_value.h"
 
 namespace tutti {
 
 ReduceLROnPlateau::ReduceLROnPlateau(ReduceLROnPlateauOptions options)
-    : options_(std::move(options)) {
+    : options_(std::move(options)), monitor_("ReduceLROnPlateau", options_.monitor, options_.mode) {
   if (!(options_.factor > 0.0 && options_.factor < 1.0)) {
     fail(ErrorCode::kInvalidArgument, "ReduceLROnPlateau: expected a factor in (0, 1), got ",
          options_.factor);
@@ -24,7 +23,8 @@ ReduceLROnPlateau::ReduceLROnPlateau(ReduceLROnPlateauOptions options)
 }
 
 void ReduceLROnPlateau::on_train_begin() {
-  best_ = worst_value(options_.mode, options_.monitor);
+  (void)monitor_.larger_is_better(model());  // is refused before the first epoch
+  best_ = internal::Monitor::kNothing;
   waited_ = cooling_ = 0;
 }
 
@@ -33,14 +33,13 @@ void ReduceLROnPlateau::add_to_logs(std::int64_t, Logs& logs) {
 }
 
 void ReduceLROnPlateau::on_epoch_end(std::int64_t, const Logs& logs) {
-  const std::optional<double> value =
-      internal::monitored_value("ReduceLROnPlateau", options_.monitor, logs);
+  const std::optional<double> value = monitor_.value(logs);
   if (!value) return;
   if (cooling_ > 0) {
     --cooling_;
     waited_ = 0;
   }
-  if (is_better(options_.mode, options_.monitor, *value, best_, options_.min_delta)) {
+  if (monitor_.is_better(model(), *value, best_, options_.min_delta)) {
     best_ = *value;
     waited_ = 0;
   } else if (cooling_ == 0 && ++waited_ >= options_.patience) {

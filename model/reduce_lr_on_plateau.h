@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tutti/model/callback.h"
-#include "tutti/model/early_stopping.h"
+#include "tutti/model/monitored_value.h"
 
 namespace tutti {
 
@@ -39,7 +39,8 @@ class ReduceLROnPlateau : public Callback {
   void reduce();
 
   ReduceLROnPlateauOptions options_;
-  double best_ = 0.0;
+  internal::Monitor monitor_;
+  double best_ = internal::Monitor::kNothing;
   std::int64_t waited_ = 0;
   std::int64_t cooling_ = 0;
 };

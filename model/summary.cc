@@ -66,6 +66,10 @@ std::string Model::summary() const {
             "\n";
   }
   const std::int64_t all = num_parameters();
+  std::int64_t own = all;  // but for those of layers
+  for (const Summary& row : sublayers()) own -= row.num_parameters;
+  if (own > 0)
+    text += padded(" (weights of the model)", kNameWidth + kShapeWidth) + with_commas(own) + "\n";
   const std::int64_t trainable = num_trainable_parameters();
   return text + concat(thick, "\nTotal params: ", with_commas(all),
                        "\nTrainable params: ", with_commas(trainable),

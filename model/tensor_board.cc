@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "tutti/core/file_size_limit.h"
 #include "tutti/core/json.h"
 #include "tutti/model/cut_file.h"
 #include "tutti/model/model.h"
@@ -53,6 +54,7 @@ void JsonLog::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   for (const auto& [name, value] : logs) line.set(name, value);
   std::error_code ignored;  // opening the file says what is wrong
   std::filesystem::create_directories(log_dir_, ignored);
+  const FileSizeLimitScope error_instead_of_signal;
   std::ofstream file(path(), std::ios::app);
   file << line.dump() << '\n';
   file.flush();

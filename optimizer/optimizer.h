@@ -9,6 +9,7 @@
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/variable.h"
+#include "tutti/core/source_location.h"
 #include "tutti/optimizer/optimizer_options.h"
 #include "tutti/tensor/update_rule.h"
 
@@ -46,11 +47,13 @@ class Optimizer {
 
   /// Gradients of `loss` (times the loss scale) by `tape`, their sum over replicas (overlapped with
   /// the backward pass) and the update.
-  void minimize(GradientTape& tape, const Tensor& loss);
+  void minimize(GradientTape& tape, const Tensor& loss,
+                const SourceLocation& where = SourceLocation::current());
   /// The same for gradients that exist, of scale_loss(loss), in the order of variables(). Throws
   /// kInvalidArgument naming a variable whose gradient has another shape, or the numbers when there
   /// are too few or too many.
-  void apply_gradients(std::span<const Gradient> gradients, ApplyOptions options = {});
+  void apply_gradients(std::span<const Gradient> gradients, ApplyOptions options = {},
+                       const SourceLocation& where = SourceLocation::current());
 
   /// `loss` times the loss scale, differentiable. For apply_gradients(); minimize() does it itself.
   Tensor scale_loss(const Tensor& loss) const;

@@ -1,6 +1,7 @@
 // A step of the optimizer: gradients become one update.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/replica_group.h"
+#include "tutti/core/call_site.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 #include "tutti/optimizer/gradient_accumulator.h"
@@ -82,8 +83,10 @@ Tensor Optimizer::scale_loss(const Tensor& loss) const {
   return scale == 1.0 ? loss : multiply(loss, scale);
 }
 
-void Optimizer::minimize(GradientTape& tape, const Tensor& loss) {
+void Optimizer::minimize(GradientTape& tape, const Tensor& loss, const SourceLocation& where) {
+  const CallSite site(where);
   require_replica_context(name_, "minimize");
+  const NoDeviceScope where_things_are;
   const Step step = read_step();
   const Tensor target = scale_loss(loss);
   if (holds_back(step)) return hold_back(tape.gradient(target, variables_), step);
@@ -104,8 +107,11 @@ void Optimizer::minimize(GradientTape& tape, const Tensor& loss) {
   update_with_sums(*reducer, step);
 }
 
-void Optimizer::apply_gradients(std::span<const Gradient> gradients, ApplyOptions options) {
+void Optimizer::apply_gradients(std::span<const Gradient> gradients, ApplyOptions options,
+                                const SourceLocation& where) {
+  const CallSite site(where);
   require_replica_context(name_, "apply_gradients");
+  const NoDeviceScope where_things_are;
   check_gradients(gradients);
   const Step step = read_step();
   if (holds_back(step)) return hold_back(gradients, step);
@@ -183,7 +189,6 @@ void Optimizer::check_gradients(std::span<const Gradient> gradients) const {
 void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool finite) {
   const TraceSpan span("update", "compute");
   const GradientTape::StopRecording stop;
-  const NoDeviceScope where_the_variables_are;
   if (accumulator_) accumulator_->clear();
   if (dynamic_loss_scale_) dynamic_loss_scale_->update(step.loss_scale, finite);
   if (!finite) return;

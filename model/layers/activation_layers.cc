@@ -20,20 +20,25 @@ Tensor Activation::call(const Tensor& input, CallContext) const { return functio
 Relu::Relu(ReluOptions options)
     : LayerOf("relu", ActivationOptions{options.name, options.input_shape}),
       options_(std::move(options)) {
-  if (options_.negative_slope < 0.0 || options_.max_value.value_or(0.0) < 0.0) {
-    fail(ErrorCode::kInvalidArgument, "Relu: expected max_value and negative_slope of 0 or more, ",
-         "got ", options_.max_value.value_or(0.0), " and ", options_.negative_slope);
+  if (options_.negative_slope < 0.0 || options_.max_value.value_or(0.0) < 0.0 ||
+      options_.threshold < 0.0) {
+    fail(ErrorCode::kInvalidArgument,
+         "Relu: expected max_value, negative_slope and threshold of 0 or more, got ",
+         options_.max_value.value_or(0.0), ", ", options_.negative_slope, " and ",
+         options_.threshold);
   }
 }
 
 Tensor Relu::call(const Tensor& input, CallContext context) const {
+  // Keras's operations in its order: they decide the derivatives at corners.
   const double threshold = options_.threshold, slope = options_.negative_slope;
-  if (threshold == 0.0 && slope == 0.0) {
-    const Tensor positive = Activation::call(input, context);
-    return options_.max_value ? minimum(positive, *options_.max_value) : positive;
-  }
-  const Tensor cut = options_.max_value ? minimum(input, *options_.max_value) : input;
-  return where(greater_equal(input, threshold), cut, (input - threshold) * slope);
+  const std::optional<double>& largest = options_.max_value;
+  if (threshold == 0.0 && slope != 0.0 && !largest) return leaky_relu(input, slope);
+  Tensor y = threshold != 0.0 ? where(greater(input, threshold), input, 0.0)
+             : largest == 6.0 ? relu6(input)
+                              : Activation::call(input, context);
+  if (largest && (threshold != 0.0 || largest != 6.0)) y = clip(y, 0.0, *largest);
+  return slope == 0.0 ? y : y - slope * relu(threshold - input);
 }
 
 Elu::Elu(EluOptions options)

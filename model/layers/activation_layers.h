@@ -32,7 +32,8 @@ class Activation : public LayerOf<Activation> {
 struct ReluOptions {
   /// Larger results become this one.
   std::optional<double> max_value = std::nullopt;
-  /// Below the threshold: negative_slope * (x - threshold).
+  /// Up to the threshold: negative_slope * (x - threshold). At the threshold that is 0, as Keras
+  /// computes; its text says x.
   double negative_slope = 0.0;
   double threshold = 0.0;
   std::string name = "";

@@ -40,7 +40,8 @@ double area_under_precision_recall(const std::vector<double>& counts, std::size_
 
 }  // namespace
 
-Auc::Auc(AucOptions options) : PredictionMetric(options.name), options_(std::move(options)) {
+Auc::Auc(AucOptions options)
+    : PredictionMetric(options.name, MetricDirection::kUp), options_(std::move(options)) {
   const int count = options_.num_thresholds;
   if (count < 2)
     fail(ErrorCode::kInvalidArgument, "Auc: expected at least 2 thresholds, got ", count);

@@ -21,7 +21,9 @@ Bidirectional::Bidirectional(const Recurrent& layer, const std::string& layer_na
          "Bidirectional: the layer returns its states, which cannot be merged; try .return_state = "
          "false");
   }
-  RecurrentOptions forward = layer.options(), backward = layer.options();
+  RecurrentOptions forward = layer.options();
+  forward.zero_output_for_mask = forward.return_sequences;
+  RecurrentOptions backward = forward;
   forward.name = "forward_" + layer_name;
   backward.name = "backward_" + layer_name;
   backward.go_backwards = !forward.go_backwards;

@@ -19,7 +19,8 @@ struct BidirectionalOptions {
 
 /// `Bidirectional(LSTM(64))`: two layers of this kind, "forward_<name>" and "backward_<name>", the
 /// second over the steps from last to first; its sequence is turned round again before both results
-/// are merged. Layers that return states are refused.
+/// are merged. Steps of sequences that do not count (masks.h) are 0. Layers that return states are
+/// refused.
 class Bidirectional : public LayerOf<Bidirectional> {
  public:
   template <std::derived_from<Recurrent> L>

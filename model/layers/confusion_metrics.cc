@@ -3,7 +3,9 @@
 #include "tutti/model/layers/confusion_metrics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <span>
 
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
@@ -25,6 +27,18 @@ std::vector<bool> largest(const double* row, std::size_t width, int k) {
   return chosen;
 }
 
+/// Not a number when one of them is not.
+double maximum_of(const double* row, std::size_t width) {
+  double largest = row[0];
+  for (const double value : std::span(row, width)) {
+    if (!std::isnan(largest) && !(value <= largest)) largest = value;
+  }
+  return largest;
+}
+
+/// Keras's: a largest prediction that is no further from 0 says yes to no class.
+constexpr double kNoPrediction = 1e-9;
+
 std::size_t row_width(const Tensor& predictions) {
   return predictions.rank() < 2
              ? 1
@@ -37,8 +51,9 @@ Tensor as_sum(const Shape& shape, const std::vector<double>& values, const Tenso
 
 }  // namespace
 
-ConfusionMetric::ConfusionMetric(ConfusionOptions options, const char* default_name)
-    : PredictionMetric(options.name.empty() ? default_name : options.name),
+ConfusionMetric::ConfusionMetric(ConfusionOptions options, const char* default_name,
+                                 MetricDirection direction)
+    : PredictionMetric(options.name.empty() ? default_name : options.name, direction),
       options_(std::move(options)),
       counts_(add_sum("counts", {4})) {
   if (options_.top_k && *options_.top_k <= 0) {
@@ -79,12 +94,14 @@ Tensor ConfusionMetric::scalar(double value) const {
   return Tensor::scalar(value, DType::kFloat64);
 }
 
-Precision::Precision(ConfusionOptions options) : ConfusionMetric(std::move(options), "precision") {}
+Precision::Precision(ConfusionOptions options)
+    : ConfusionMetric(std::move(options), "precision", MetricDirection::kUp) {}
 Tensor Precision::result() const {
   const Counts c = counts();
   return scalar(divided(c.true_positives, c.true_positives + c.false_positives));
 }
-Recall::Recall(ConfusionOptions options) : ConfusionMetric(std::move(options), "recall") {}
+Recall::Recall(ConfusionOptions options)
+    : ConfusionMetric(std::move(options), "recall", MetricDirection::kUp) {}
 Tensor Recall::result() const {
   const Counts c = counts();
   return scalar(divided(c.true_positives, c.true_positives + c.false_negatives));
@@ -103,7 +120,7 @@ FalseNegatives::FalseNegatives(ConfusionOptions options)
 Tensor FalseNegatives::result() const { return scalar(counts().false_negatives); }
 
 F1Score::F1Score(F1ScoreOptions options)
-    : PredictionMetric(options.name), options_(std::move(options)) {
+    : PredictionMetric(options.name, MetricDirection::kUp), options_(std::move(options)) {
   if (options_.num_classes <= 0 || !(options_.beta > 0.0)) {
     fail(ErrorCode::kInvalidArgument, "F1Score: expected at least one class and a positive beta, ",
          "got ", options_.num_classes, " and ", options_.beta);
@@ -122,12 +139,13 @@ void F1Score::update(const Tensor& labels, const Tensor& predictions, const Tens
   const internal::PlainPairs pairs =
       internal::plain_pairs(labels, predictions, sample_weight, name());
   std::vector<double> counts(3 * classes, 0.0);
-  std::vector<bool> chosen;
+  double threshold = options_.threshold.value_or(0.0);
   for (std::size_t i = 0; i < pairs.labels.size(); ++i) {
     const std::size_t column = i % width;
-    if (!options_.threshold && column == 0) chosen = largest(&pairs.predictions[i], width, 1);
-    const bool yes =
-        options_.threshold ? pairs.predictions[i] > *options_.threshold : chosen[column];
+    const double value = pairs.predictions[i];
+    if (!options_.threshold && column == 0) threshold = maximum_of(&pairs.predictions[i], width);
+    const bool yes = options_.threshold ? value > threshold
+                                        : value >= threshold && std::abs(value) > kNoPrediction;
     const bool label = pairs.labels[i] != 0.0;
     if (yes || label) counts[(yes ? (label ? 0 : 1) : 2) * classes + column] += pairs.weights[i];
   }
@@ -169,7 +187,9 @@ Tensor F1Score::result() const {
 }
 
 MeanIoU::MeanIoU(std::int64_t num_classes, MeanIoUOptions options)
-    : PredictionMetric(options.name), num_classes_(num_classes), options_(std::move(options)) {
+    : PredictionMetric(options.name, MetricDirection::kUp),
+      num_classes_(num_classes),
+      options_(std::move(options)) {
   if (num_classes <= 0)
     fail(ErrorCode::kInvalidArgument, "MeanIoU: expected a positive number of classes, got ",
          num_classes);

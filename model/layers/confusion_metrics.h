@@ -23,7 +23,8 @@ struct ConfusionOptions {
 /// Weighted numbers of decisions; labels are 0 or 1, of the shape of the predictions.
 class ConfusionMetric : public PredictionMetric {
  protected:
-  ConfusionMetric(ConfusionOptions options, const char* default_name);
+  ConfusionMetric(ConfusionOptions options, const char* default_name,
+                  MetricDirection direction = MetricDirection::kUnknown);
   void update(const Tensor& labels, const Tensor& predictions,
               const Tensor& sample_weight) override;
 
@@ -84,7 +85,8 @@ struct F1ScoreOptions {
   /// Columns of labels (one-hot) and predictions; 1 is a binary decision.
   std::int64_t num_classes = 1;
   ScoreAverage average = ScoreAverage::kMacro;
-  /// Default: 0.5 for one column; otherwise the largest prediction of a row says yes.
+  /// Default: 0.5 for one column; otherwise the largest prediction of a row says yes: of equal ones
+  /// all, of those that are 0 none.
   std::optional<double> threshold = std::nullopt;
   /// Recall counts beta times as much as precision.
   double beta = 1.0;

@@ -14,8 +14,8 @@ namespace {
 /// Keeps quotients by a norm of 0 finite (Keras's epsilon).
 constexpr double kEpsilon = 1e-7;
 
-Tensor norms_of(const Tensor& weight, int axis) {
-  return sqrt(reduce_sum(square(weight), {.axes = {axis}, .keep_dims = true}));
+Tensor norms_of(const Tensor& weight, const constraints::NormAxes& axis) {
+  return sqrt(reduce_sum(square(weight), {.axes = axis.axes, .keep_dims = true}));
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ Constraint non_neg() {
   return Constraint([](const Tensor& weight) { return maximum(weight, 0.0); });
 }
 
-Constraint unit_norm(int axis) {
+Constraint unit_norm(NormAxes axis) {
   return Constraint(
       [axis](const Tensor& weight) { return weight / (norms_of(weight, axis) + kEpsilon); });
 }

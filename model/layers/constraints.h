@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "tutti/tensor/tensor.h"
 
@@ -30,17 +32,26 @@ class Constraint {
 
 namespace constraints {
 
-/// Norms are those along `axis`: 0 for the columns of a Dense kernel.
+/// One axis, or several that make one norm.
+struct NormAxes {
+  NormAxes(int axis) : axes{axis} {}
+  NormAxes(std::initializer_list<int> several) : axes(several) {}
+
+  std::vector<int> axes;
+};
+
+/// Norms are those along `axis`: 0 for the columns of a Dense kernel, {0, 1, 2} for the filters of
+/// a Conv2D kernel.
 struct MaxNormOptions {
   double max_value = 2.0;
-  int axis = 0;
+  NormAxes axis = 0;
 };
 struct MinMaxNormOptions {
   double min_value = 0.0;
   double max_value = 1.0;
   /// How far towards the allowed norm a weight goes at once: 1 all the way.
   double rate = 1.0;
-  int axis = 0;
+  NormAxes axis = 0;
 };
 
 /// Longer vectors are cut to max_value.
@@ -48,7 +59,7 @@ Constraint max_norm(MaxNormOptions options = {});
 /// Values below 0 become 0.
 Constraint non_neg();
 /// Vectors of length 1.
-Constraint unit_norm(int axis = 0);
+Constraint unit_norm(NormAxes axis = 0);
 /// Vectors of a length between the two.
 Constraint min_max_norm(MinMaxNormOptions options = {});
 

@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/label_shapes.h"
 
+#include <string>
 #include <vector>
 
+#include "tutti/core/text.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
@@ -11,10 +13,22 @@
 namespace tutti::internal {
 namespace {
 
+/// What to try where class numbers were given instead of one-hot labels.
+std::string remedy(const Tensor& labels, const Tensor& predictions, std::string_view who) {
+  const int classes = predictions.rank() - 1;
+  const bool numbers = labels.rank() == classes ||
+                       (labels.rank() == classes + 1 && classes > 0 && labels.shape()[-1] == 1);
+  if (who.find("categorical") == who.npos || who.starts_with("sparse") || !numbers) return "";
+  const bool has_sparse = who == "categorical_crossentropy" || who.ends_with("_accuracy");
+  return concat("; try ", has_sparse ? concat("sparse_", who, ", or ") : std::string(),
+                "one_hot() of class numbers");
+}
+
 [[noreturn]] void fail_shapes(const Tensor& labels, const Tensor& predictions, std::string_view who,
                               std::string_view expected) {
   fail(ErrorCode::kInvalidArgument, who, ": labels and predictions do not fit; expected ", expected,
-       ", got labels ", labels.shape(), " and predictions ", predictions.shape());
+       ", got labels ", labels.shape(), " and predictions ", predictions.shape(),
+       remedy(labels, predictions, who));
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "tutti/autograd/replica_group.h"
-#include "tutti/model/layers/masks.h"
 #include "tutti/model/layers/sample_weight.h"
+#include "tutti/model/layers/step_weights.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
@@ -85,16 +85,6 @@ Loss::Function bound(CrossentropyFunction function, CrossentropyOptions options)
   };
 }
 
-/// [batch, steps, ...] -> [batch * steps, ...].
-Tensor merged_steps(const Tensor& x, const Tensor& mask, const std::string& name) {
-  const Shape& shape = x.shape();
-  if (shape.rank() < 2 || shape[0] != mask.shape()[0] || shape[1] != mask.shape()[1]) {
-    fail(ErrorCode::kInvalidArgument, "Loss '", name, "': the predictions have a mask ",
-         mask.shape(), "; expected labels and predictions [batch, steps, ...], got ", shape);
-  }
-  return reshape(x, shape.without_axis(0).with_dim(0, shape[0] * shape[1]));
-}
-
 void refuse_local_mean(const std::string& name, LossReduction reduction) {
   const int replicas = ReplicaGroup::current(concat("Loss '", name, "'")).num_replicas();
   if (replicas <= 1) return;
@@ -147,15 +137,12 @@ Loss Loss::for_predictions(PredictionKind kind) const {
   return loss;
 }
 
-Tensor Loss::per_example(const Tensor& labels, const Tensor& predictions) const {
-  const Tensor mask = MaskScope::mask_of(predictions);
+Tensor Loss::per_example(const Tensor& labels, const Tensor& predictions,
+                         const Tensor& sample_weight) const {
+  const internal::StepWeights steps(predictions, sample_weight, name_);
   const Tensor p = is_half(predictions.dtype()) ? cast(predictions, DType::kFloat32) : predictions;
-  if (!mask.defined()) return per_example_(labels, p);
-  // Each step is an example of its own first.
-  const Tensor values = reshape(
-      per_example_(merged_steps(labels, mask, name_), merged_steps(p, mask, name_)), mask.shape());
-  const Tensor count = reduce_sum(cast(mask, values.dtype()), {.axes = {1}});
-  return reduce_sum(where(mask, values, 0.0), {.axes = {1}}) / maximum(count, 1.0);
+  if (!steps.any()) return internal::weighted(per_example_(labels, p), sample_weight, name_);
+  return steps.mean_of_examples(steps.values(per_example_, labels, p));
 }
 
 Tensor Loss::operator()(const Tensor& labels, const Tensor& predictions,
@@ -163,7 +150,7 @@ Tensor Loss::operator()(const Tensor& labels, const Tensor& predictions,
   const bool mean =
       reduction_ == LossReduction::kAuto || reduction_ == LossReduction::kSumOverBatchSize;
   if (mean) refuse_local_mean(name_, reduction_);
-  const Tensor values = internal::weighted(per_example(labels, predictions), sample_weight, name_);
+  const Tensor values = per_example(labels, predictions, sample_weight);
   if (reduction_ == LossReduction::kNone) return values;
   const Tensor sum = reduce_sum(values);
   if (!mean) return sum;

@@ -33,8 +33,10 @@ class Loss {
   LossReduction reduction() const { return reduction_; }
 
   /// One loss per example, [batch]. Where predictions [batch, steps, ...] have a mask (masks.h):
-  /// the mean over the steps that count, 0 when none does.
-  Tensor per_example(const Tensor& labels, const Tensor& predictions) const;
+  /// the mean over the steps that count, 0 when none does. `sample_weight` [], [batch] or, for such
+  /// predictions, [batch, steps] multiplies.
+  Tensor per_example(const Tensor& labels, const Tensor& predictions,
+                     const Tensor& sample_weight = {}) const;
 
   /// kNone: [batch]; kSum: their sum []; kAuto, kSumOverBatchSize: the sum (of losses times
   /// weights) divided by the number of examples [], 0 for none. Inside a step of several replicas

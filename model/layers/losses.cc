@@ -35,9 +35,10 @@ Tensor smoothed(const Tensor& target, double smoothing, double classes) {
   return smoothing == 0.0 ? target : target * (1.0 - smoothing) + smoothing / classes;
 }
 
-/// Vectors along the last axis of length 1 (0 stays 0).
+/// Vectors along the last axis of length 1; those shorter than kEpsilon are divided by it.
 Tensor unit_vectors(const Tensor& x) {
-  return x * rsqrt(maximum(reduce_sum(square(x), {.axes = {-1}, .keep_dims = true}), 1e-12));
+  const Tensor squares = reduce_sum(square(x), {.axes = {-1}, .keep_dims = true});
+  return x * rsqrt(maximum(squares, kEpsilon * kEpsilon));
 }
 
 void require_classes(const Tensor& predictions, const char* who) {
@@ -102,12 +103,15 @@ Tensor binary_focal_crossentropy(const Tensor& labels, const Tensor& predictions
   const Tensor target =
       smoothed(same_shape_labels(labels, predictions, "binary_focal_crossentropy"),
                options.label_smoothing, 2.0);
-  const Tensor p = clipped(options.from_logits ? sigmoid(predictions) : predictions);
-  const Tensor p_of_label = target * p + (1.0 - target) * (1.0 - p);
+  const Tensor unclipped = options.from_logits ? sigmoid(predictions) : predictions;
+  const Tensor p = clipped(unclipped);
+  const Tensor p_of_label = target * unclipped + (1.0 - target) * (1.0 - unclipped);
   const Tensor crossentropy = options.from_logits
                                   ? sigmoid_cross_entropy(target, predictions)
                                   : negate(target * log(p) + (1.0 - target) * log(1.0 - p));
-  Tensor loss = pow(1.0 - p_of_label, options.gamma) * crossentropy;
+  // Keras has no limit here; where it matters the cross-entropy is almost 0, and gradients stay
+  // finite for every gamma.
+  Tensor loss = pow(maximum(1.0 - p_of_label, kEpsilon), options.gamma) * crossentropy;
   if (options.apply_class_balancing)
     loss = loss * (target * options.alpha + (1.0 - target) * (1.0 - options.alpha));
   return mean_per_example(loss);

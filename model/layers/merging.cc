@@ -23,7 +23,7 @@ Tensor axis_last(const Tensor& x, int axis) {
 Tensor unit_rows(const Tensor& x) {
   return internal::in_float32(x, [](const Tensor& wide) {
     const Tensor squares = reduce_sum(square(wide), {.axes = {-1}, .keep_dims = true});
-    return wide * rsqrt(maximum(squares, 1e-12));
+    return wide * rsqrt(maximum(squares, 1e-14));  // rows shorter than Keras's 1e-7 stay short
   });
 }
 

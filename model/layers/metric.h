@@ -9,6 +9,10 @@
 
 namespace tutti {
 
+/// Which of a metric's values are better: kUp the larger, kDown the smaller ones; kUnknown: it does
+/// not say (counts, plain means and sums).
+enum class MetricDirection { kUnknown, kUp, kDown };
+
 /// Gathers a number over many calls of update_state(). Its variables are ON_READ with aggregation
 /// SUM, so replicas update their own component without waiting, and result() is that of all
 /// replicas together. Make it inside the strategy's scope. Copies share the variables. Updates of
@@ -19,6 +23,8 @@ class Metric {
   virtual ~Metric() = default;
 
   const std::string& name() const { return name_; }
+  /// What callbacks that watch this metric go by (MonitorMode::kAuto).
+  MetricDirection direction() const { return direction_; }
   /// [] float64, over all replicas; 0 before the first update. Inside run every replica must ask.
   virtual Tensor result() const = 0;
   /// Back to nothing gathered. Outside run: on all replicas.
@@ -26,7 +32,8 @@ class Metric {
   const std::vector<Variable>& variables() const { return variables_; }
 
  protected:
-  explicit Metric(std::string name) : name_(std::move(name)) {}
+  explicit Metric(std::string name, MetricDirection direction = MetricDirection::kUnknown)
+      : name_(std::move(name)), direction_(direction) {}
   Metric(const Metric&) = default;
   Metric& operator=(const Metric&) = default;
 
@@ -41,6 +48,7 @@ class Metric {
 
  private:
   std::string name_;
+  MetricDirection direction_;
   std::vector<Variable> variables_;
 };
 

@@ -51,7 +51,8 @@ Made accuracy(const std::string& name, const Loss& loss) {
     return std::make_shared<CategoricalAccuracy>(name);
   if (kind == "binary_crossentropy" || kind == "bce" || kind == "binary_focal_crossentropy")
     return std::make_shared<BinaryAccuracy>(name, threshold_for(loss));
-  return std::make_shared<MeanPredictionMetric>(name, internal::hits_by_shape());
+  return std::make_shared<MeanPredictionMetric>(name, internal::hits_by_shape(),
+                                                MetricDirection::kUp);
 }
 
 const std::vector<NamedMetric>& named_metrics() {
@@ -108,9 +109,11 @@ std::shared_ptr<PredictionMetric> MetricSpec::make(const Loss& loss) const {
   const bool same_kind = named.prediction_kind_is_open() && !loss.takes_logits();
   const Loss function = same_kind ? named.for_predictions(PredictionKind::kProbabilities) : named;
   return std::make_shared<MeanPredictionMetric>(
-      name_, [function](const Tensor& labels, const Tensor& predictions) {
+      name_,
+      [function](const Tensor& labels, const Tensor& predictions) {
         return function.per_example(labels, predictions);
-      });
+      },
+      MetricDirection::kDown);
 }
 
 }  // namespace tutti

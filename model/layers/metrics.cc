@@ -76,48 +76,64 @@ MeanPredictionMetric::Function binary_hits(double threshold) {
 }  // namespace internal
 
 SparseCategoricalAccuracy::SparseCategoricalAccuracy(std::string name)
-    : MeanPredictionMetric(std::move(name), &sparse_hits_of) {}
+    : MeanPredictionMetric(std::move(name), &sparse_hits_of, MetricDirection::kUp) {}
 CategoricalAccuracy::CategoricalAccuracy(std::string name)
-    : MeanPredictionMetric(std::move(name), &one_hot_hits_of) {}
+    : MeanPredictionMetric(std::move(name), &one_hot_hits_of, MetricDirection::kUp) {}
 BinaryAccuracy::BinaryAccuracy(std::string name, double threshold)
-    : MeanPredictionMetric(std::move(name), internal::binary_hits(threshold)) {}
+    : MeanPredictionMetric(std::move(name), internal::binary_hits(threshold),
+                           MetricDirection::kUp) {}
 MeanSquaredErrorMetric::MeanSquaredErrorMetric(std::string name)
-    : MeanPredictionMetric(std::move(name), &losses::mean_squared_error) {}
+    : MeanPredictionMetric(std::move(name), &losses::mean_squared_error, MetricDirection::kDown) {}
 MeanAbsoluteErrorMetric::MeanAbsoluteErrorMetric(std::string name)
-    : MeanPredictionMetric(std::move(name), &losses::mean_absolute_error) {}
+    : MeanPredictionMetric(std::move(name), &losses::mean_absolute_error, MetricDirection::kDown) {}
 CosineSimilarityMetric::CosineSimilarityMetric(std::string name)
-    : MeanPredictionMetric(std::move(name), [](const Tensor& labels, const Tensor& predictions) {
-        return negate(losses::cosine_similarity(labels, predictions));
-      }) {}
+    : MeanPredictionMetric(
+          std::move(name),
+          [](const Tensor& labels, const Tensor& predictions) {
+            return negate(losses::cosine_similarity(labels, predictions));
+          },
+          MetricDirection::kUp) {}
 
 RootMeanSquaredError::RootMeanSquaredError(std::string name)
-    : PredictionMetric(name), squares_(name) {
+    : PredictionMetric(name, MetricDirection::kDown), squares_(name) {
   adopt(squares_);
 }
 
 void RootMeanSquaredError::update(const Tensor& labels, const Tensor& predictions,
                                   const Tensor& sample_weight) {
   const Tensor target = internal::same_shape_labels(labels, predictions, name());
-  squares_.update_state(square(cast(predictions - target, DType::kFloat64)), sample_weight);
+  const Tensor squares = square(cast(predictions - target, DType::kFloat64));
+  // As in Keras examples count alike, however many elements those of a batch have.
+  const double elements =
+      std::max(1.0, static_cast<double>(squares.shape().without_axis(0).num_elements()));
+  const Tensor one = Tensor::scalar(1.0, DType::kFloat64, squares.device());
+  const Tensor weight = sample_weight.defined() ? cast(sample_weight, DType::kFloat64) : one;
+  squares_.update_state(squares, weight / elements);
 }
 
 Tensor RootMeanSquaredError::result() const { return sqrt(squares_.result()); }
 
 TopKCategoricalAccuracy::TopKCategoricalAccuracy(int k, std::string name)
-    : MeanPredictionMetric(std::move(name), [k](const Tensor& labels, const Tensor& predictions) {
-        const Tensor fitted =
-            internal::same_shape_labels(labels, predictions, "top_k_categorical_accuracy");
-        return top_k_hits(argmax(fitted, -1), predictions, k);
-      }) {
+    : MeanPredictionMetric(
+          std::move(name),
+          [k](const Tensor& labels, const Tensor& predictions) {
+            const Tensor fitted =
+                internal::same_shape_labels(labels, predictions, "top_k_categorical_accuracy");
+            return top_k_hits(argmax(fitted, -1), predictions, k);
+          },
+          MetricDirection::kUp) {
   require_positive_k(k);
 }
 
 SparseTopKCategoricalAccuracy::SparseTopKCategoricalAccuracy(int k, std::string name)
-    : MeanPredictionMetric(std::move(name), [k](const Tensor& labels, const Tensor& predictions) {
-        return top_k_hits(
-            internal::class_numbers(labels, predictions, "sparse_top_k_categorical_accuracy"),
-            predictions, k);
-      }) {
+    : MeanPredictionMetric(
+          std::move(name),
+          [k](const Tensor& labels, const Tensor& predictions) {
+            return top_k_hits(
+                internal::class_numbers(labels, predictions, "sparse_top_k_categorical_accuracy"),
+                predictions, k);
+          },
+          MetricDirection::kUp) {
   require_positive_k(k);
 }
 

@@ -36,7 +36,7 @@ class CosineSimilarityMetric : public MeanPredictionMetric {
  public:
   explicit CosineSimilarityMetric(std::string name = "cosine_similarity");
 };
-/// The root of the mean over all elements.
+/// The root of the mean over examples of the mean over their elements.
 class RootMeanSquaredError : public PredictionMetric {
  public:
   explicit RootMeanSquaredError(std::string name = "root_mean_squared_error");

@@ -14,9 +14,7 @@
 namespace tutti {
 namespace {
 
-/// What is added to the score of something that may not be seen (Keras's number).
-/// What is added to the scores of unseen steps: large, but finite in every type (float16 ends at
-/// 65504), for 0 times infinity is no number.
+/// The score of unseen steps (Keras's number): finite in every type, float16 ends at 65504.
 double unseen(DType dtype) { return dtype == DType::kFloat16 ? -3e4 : -1e9; }
 
 /// [query steps, value steps]: 1 up to the diagonal.
@@ -25,7 +23,7 @@ Tensor causal_mask(std::int64_t rows, std::int64_t columns, const Tensor& like) 
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j <= i && j < columns; ++j)
       mask[static_cast<std::size_t>(i * columns + j)] = 1.0;
-  return cast(Tensor::from(Shape{rows, columns}, mask, like.device()), like.dtype());
+  return cast(Tensor::from(Shape{rows, columns}, mask, like.device()), DType::kBool);
 }
 
 /// [batch, steps, features] as one matrix.
@@ -113,8 +111,8 @@ Tensor MultiHeadAttention::seen_by(std::span<const Tensor> inputs, const Tensor&
   const std::size_t sequences = inputs.size() - (options_.with_mask ? 1 : 0);
   Tensor seen;
   const auto also = [&](const Tensor& mask) {
-    const Tensor numbers = cast(mask, scores.dtype());
-    seen = seen.defined() ? seen * numbers : numbers;
+    const Tensor bits = cast(mask, DType::kBool);
+    seen = seen.defined() ? logical_and(seen, bits) : bits;
   };
   if (options_.use_causal_mask) also(causal_mask(scores.shape()[2], scores.shape()[3], scores));
   if (options_.with_mask) also(expand_dims(inputs.back(), 1));
@@ -138,8 +136,9 @@ std::vector<Tensor> MultiHeadAttention::call_all(std::span<const Tensor> inputs,
   const Tensor value = project(value_input, 2);
   const Tensor scores = matmul(query, key, {.transpose_b = true});
   const Tensor seen = seen_by(inputs, scores);
-  Tensor attention =
-      softmax(seen.defined() ? scores + (1.0 - seen) * unseen(scores.dtype()) : scores);
+  Tensor attention = softmax(seen.defined() ? where(seen, scores, unseen(scores.dtype())) : scores);
+  // Where a query sees nothing the softmax shares out equally what is hidden.
+  if (seen.defined()) attention = where(seen, attention, 0.0);
   if (context.training && options_.dropout > 0.0)
     attention = dropout(attention, options_.dropout, next_random_key());
   const Tensor heads = transpose(matmul(attention, value), {0, 2, 1, 3});

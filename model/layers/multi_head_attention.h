@@ -34,7 +34,8 @@ struct MultiHeadAttentionOptions {
 /// `attention({query, value})`, `({query, value, key})` or, of itself, `(x)`; each [batch, steps,
 /// features] -> [batch, query steps, features]. Weights query/kernel [features, heads, key_dim],
 /// query/bias [heads, key_dim], likewise key and value; attention_output/kernel [heads, value_dim,
-/// features], attention_output/bias [features]. Steps that do not count (masks.h) are not seen.
+/// features], attention_output/bias [features]. Steps that do not count (masks.h) are not seen. A
+/// query that sees nothing gets 0, that is, attention_output/bias.
 class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
  public:
   MultiHeadAttention(std::int64_t num_heads, std::int64_t key_dim,
@@ -49,8 +50,8 @@ class MultiHeadAttention : public LayerOf<MultiHeadAttention, MultiLayer> {
   /// A kernel and, with .use_bias, a bias of these shapes.
   void add_projection(const std::string& name, const Shape& kernel, const Shape& bias);
   Tensor project(const Tensor& x, std::size_t number) const;
-  /// 1 where a value may be seen, 0 elsewhere; broadcasts to the scores [batch, heads, query steps,
-  /// value steps]. Undefined: everywhere.
+  /// Whether a value may be seen; broadcasts to the scores [batch, heads, query steps, value
+  /// steps]. Undefined: everywhere.
   Tensor seen_by(std::span<const Tensor> inputs, const Tensor& scores) const;
 
   std::int64_t num_heads_;

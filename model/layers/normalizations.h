@@ -80,7 +80,8 @@ struct UnitNormalizationOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// x scaled so that its vectors along the axes have length 1 (0 stays 0).
+/// x scaled so that its vectors along the axes have length 1; those shorter than 1e-12 are
+/// divided by that.
 class UnitNormalization : public LayerOf<UnitNormalization> {
  public:
   explicit UnitNormalization(UnitNormalizationOptions options = {});

@@ -4,7 +4,9 @@
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/layers/label_shapes.h"
+#include "tutti/model/layers/masks.h"
 #include "tutti/model/layers/sample_weight.h"
+#include "tutti/model/layers/step_weights.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -13,18 +15,27 @@ namespace tutti {
 void PredictionMetric::update_state(const Tensor& labels, const Tensor& predictions,
                                     const Tensor& sample_weight) {
   const GradientTape::StopRecording no_gradient;
-  update(labels, is_half(predictions.dtype()) ? cast(predictions, DType::kFloat32) : predictions,
-         sample_weight);
+  if (!is_half(predictions.dtype())) return update(labels, predictions, sample_weight);
+  const Tensor wide = cast(predictions, DType::kFloat32);
+  MaskScope::set_mask(wide, MaskScope::mask_of(predictions));
+  update(labels, wide, sample_weight);
 }
 
-MeanPredictionMetric::MeanPredictionMetric(std::string name, Function per_example)
-    : PredictionMetric(name), per_example_(std::move(per_example)), mean_(name) {
+MeanPredictionMetric::MeanPredictionMetric(std::string name, Function per_example,
+                                           MetricDirection direction)
+    : PredictionMetric(name, direction), per_example_(std::move(per_example)), mean_(name) {
   adopt(mean_);
 }
 
 void MeanPredictionMetric::update(const Tensor& labels, const Tensor& predictions,
                                   const Tensor& sample_weight) {
-  mean_.update_state(per_example_(labels, predictions), sample_weight);
+  const internal::StepWeights steps(predictions, sample_weight, name());
+  if (!steps.any()) return mean_.update_state(per_example_(labels, predictions), sample_weight);
+  const Tensor values = steps.values(per_example_, labels, predictions);
+  // Keras's mean over the steps of each example first: where batches differ in length, a step of a
+  // long one counts less.
+  const double length = static_cast<double>(steps.per_example());
+  mean_.update_state(values, steps.weights() / length);
 }
 
 namespace internal {

@@ -15,7 +15,8 @@ namespace tutti {
 class PredictionMetric : public Metric {
  public:
   /// labels and predictions [batch, ...]; 0 rows change nothing. sample_weight: [batch], [] or
-  /// undefined. Throws kInvalidArgument naming the metric when they do not fit.
+  /// undefined; for predictions [batch, steps, ...] also [batch, steps]. Throws kInvalidArgument
+  /// naming the metric when they do not fit.
   void update_state(const Tensor& labels, const Tensor& predictions,
                     const Tensor& sample_weight = {});
 
@@ -26,13 +27,16 @@ class PredictionMetric : public Metric {
                       const Tensor& sample_weight) = 0;
 };
 
-/// The mean over examples of a function of labels and predictions.
+/// The mean over examples of a function of labels and predictions. Steps that weights or a mask of
+/// the predictions (masks.h) tell apart are examples of their own, as in Keras; metrics that are no
+/// such mean do not read masks, there or here.
 class MeanPredictionMetric : public PredictionMetric {
  public:
   /// labels and predictions [batch, ...] -> one value per example, [batch].
   using Function = std::function<Tensor(const Tensor& labels, const Tensor& predictions)>;
 
-  MeanPredictionMetric(std::string name, Function per_example);
+  MeanPredictionMetric(std::string name, Function per_example,
+                       MetricDirection direction = MetricDirection::kUnknown);
   Tensor result() const override { return mean_.result(); }
 
  protected:

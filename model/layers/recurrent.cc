@@ -118,9 +118,10 @@ std::vector<Tensor> Recurrent::call_all(std::span<const Tensor> inputs, CallCont
   }
   const Tensor mask = MaskScope::mask_of(inputs[0]);
   const std::vector<Tensor> masks = masks_of_steps(mask);
-  Tensor result = masks.empty()
-                      ? states[0]
-                      : Tensor::zeros(states[0].shape(), states[0].dtype(), states[0].device());
+  Tensor zeros;
+  if (!masks.empty())
+    zeros = Tensor::zeros(states[0].shape(), states[0].dtype(), states[0].device());
+  Tensor result = masks.empty() ? states[0] : zeros;
   std::vector<Tensor> results;
   std::size_t number = 0;
   for (const Tensor& x : inputs_of_steps(inputs[0], context)) {
@@ -130,7 +131,7 @@ std::vector<Tensor> Recurrent::call_all(std::span<const Tensor> inputs, CallCont
     if (masks.empty()) {
       result = after[0];
     } else {
-      result = where(masks[number], after[0], result);
+      result = where(masks[number], after[0], options_.zero_output_for_mask ? zeros : result);
       for (std::size_t i = 0; i < after.size(); ++i)
         after[i] = where(masks[number], after[i], states[i]);
       ++number;

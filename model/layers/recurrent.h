@@ -31,6 +31,8 @@ struct RecurrentOptions {
   bool return_sequences = false;
   /// The states after the last step are results, too (use apply()).
   bool return_state = false;
+  /// The result of a step that does not count is 0, not that of the step before it.
+  bool zero_output_for_mask = false;
   /// Steps are taken from the last to the first; sequences come in that order.
   bool go_backwards = false;
   /// LSTM: the bias of the forget gate starts at 1.
@@ -45,7 +47,8 @@ struct RecurrentOptions {
 /// x [batch, steps, features], and optionally the first states [batch, units] each -> the results
 /// that the options choose. Weights "<layer>_cell/kernel" [features, gates * units],
 /// "recurrent_kernel" [units, gates * units], "bias" [gates * units]. 0 steps give zeros. Steps
-/// that do not count (masks.h) leave states and results as they were.
+/// that do not count (masks.h) leave states and, without .zero_output_for_mask, results as they
+/// were.
 class Recurrent : public MultiLayer {
  public:
   const RecurrentOptions& options() const { return options_; }
