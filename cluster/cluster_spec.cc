@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/cluster_spec.h"
 
-#include "tutti/cluster/brief_list.h"
+#include "tutti/core/brief_list.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

@@ -18,6 +18,7 @@
 #include "tutti/cluster/tcp/stream.h"
 #include "tutti/cluster/tcp/tcp_transport.h"
 #include "tutti/core/error.h"
+#include "tutti/core/file_size_limit.h"
 #include "tutti/core/logging.h"
 
 namespace tutti {
@@ -114,10 +115,19 @@ class Linker {
                     .allow_any_address = listens_at.has_value()});
   }
 
+  /// What does not fit in a smaller place is copied; windows of the groups have to.
+  std::size_t place_bytes(std::size_t offset) const {
+    constexpr std::size_t kPage = 4096, kLeast = std::size_t{64} << 20;
+    const std::size_t wanted = (options_.place_bytes + kPage - 1) / kPage * kPage;
+    const std::uint64_t limit = file_size_limit();
+    if (limit <= offset || limit - offset < std::min(wanted, kLeast)) return wanted;  // is refused
+    return std::min<std::size_t>(wanted, (limit - offset) / kPage * kPage);
+  }
+
   void make_segment() {
     internal::SegmentLayout layout{
         .ring_bytes = ring_bytes_of(size_, options_), .rank = rank_, .size = size_};
-    layout.num_bytes = layout.place_offset() + (options_.place_bytes + 4095) / 4096 * 4096;
+    layout.num_bytes = layout.place_offset() + place_bytes(layout.place_offset());
     try {
       own_segment() = std::make_shared<Segment>(layout, options_.folder);
     } catch (const Error& error) {

@@ -41,7 +41,7 @@ struct ConnectOptions {
   /// See TcpOptions and ShmOptions.
   std::size_t bytes_kept = std::size_t{1} << 30;
   std::size_t ring_bytes = 0;
-  std::size_t place_bytes = std::size_t{1} << 34;
+  std::size_t place_bytes = std::size_t{1} << 34;  // less where files may not be so large
   std::string folder = "";
   /// The job's: every connection begins with proofs of both sides that they know it. Not set: that
   /// of TUTTI_JOB_SECRET_FILE, if there is one. Addresses that other machines reach need one.
@@ -66,7 +66,8 @@ struct ConnectedRanks {
 /// Connects this rank with all others, who call it too with the same way. Every rank may use
 /// another kind of connection to each peer; messages, errors and promises are those of
 /// tcp_transport() and shm_transport(). Throws as they do; kInvalidArgument with the one-line
-/// remedy for an address that other machines reach, without a secret. kAuto does without shared
+/// remedy for an address that other machines reach, without a secret; kNotFound for a rank whose
+/// address this machine cannot reach, however long it waits. kAuto does without shared
 /// memory, and says so in the log, where there is not enough of it.
 ConnectedRanks connect_ranks(int rank, int size, KeyValueStore& store,
                              const ConnectOptions& options = {});

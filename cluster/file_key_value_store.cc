@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "tutti/core/error.h"
+#include "tutti/core/file_size_limit.h"
 
 namespace tutti {
 namespace {
@@ -49,6 +50,7 @@ void FileKeyValueStore::set(std::string_view key, std::string_view value) {
   const std::string path = path_of(key);
   internal::check_store_value(name(), key, value);
   const std::string temporary = concat(folder_, "/new=", ::getpid(), "-", next_temporary_number());
+  const FileSizeLimitScope error_instead_of_signal;
   std::ofstream file(temporary, std::ios::binary);
   file.write(value.data(), static_cast<std::streamsize>(value.size()));
   file.close();

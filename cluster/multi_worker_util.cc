@@ -6,8 +6,8 @@
 #include <array>
 
 #include "tutti/cluster/address.h"
-#include "tutti/cluster/brief_list.h"
 #include "tutti/cluster/json_place.h"
+#include "tutti/core/brief_list.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
@@ -68,6 +68,11 @@ bool is_chief_of_valid(const ClusterSpec& cluster, const Task& task) {
   return cluster.count("chief") == 0 && task.type == "worker" && task.index == 0;
 }
 
+[[noreturn]] void fail_no_task(const ClusterResolver& resolver) {
+  internal::fail_place(resolver.name() + ".task", "the task that this process is", "nothing",
+                       "add {\"type\": \"worker\", \"index\": 0}");
+}
+
 [[noreturn]] void fail_ps(std::string_view who, std::string_view type) {
   fail(ErrorCode::kInvalidArgument, who, ": expected a task that trains or evaluates, got ", type);
 }
@@ -88,9 +93,14 @@ void validate_cluster(const ClusterResolver& resolver) {
   if (const std::optional<Task> task = resolver.task()) {
     validate_task(cluster, *task, source + ".task");
   } else if (cluster.total_tasks() > 1) {
-    internal::fail_place(source + ".task", "the task that this process is", "nothing",
-                         "add {\"type\": \"worker\", \"index\": 0}");
+    fail_no_task(resolver);
   }
+}
+
+Task require_task(const ClusterResolver& resolver) {
+  validate_cluster(resolver);
+  if (const std::optional<Task> task = resolver.task()) return *task;
+  fail_no_task(resolver);
 }
 
 std::vector<std::string> doubts_about(const ClusterResolver& resolver) {

@@ -21,6 +21,9 @@ void validate_cluster(const ClusterSpec& cluster, const Task& task,
 /// The same for a resolver's cluster and task; a cluster of several tasks needs a task. An empty
 /// cluster is one local worker and valid.
 void validate_cluster(const ClusterResolver& resolver);
+/// The task of a process that does its task's work, in a cluster that is not empty. Throws as
+/// validate_cluster(resolver), and for no task also where the cluster has only one.
+Task require_task(const ClusterResolver& resolver);
 
 /// What is valid but looks wrong, a line each: addresses of this machine alone beside others, which
 /// every machine would take for itself.

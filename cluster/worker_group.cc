@@ -30,8 +30,7 @@ std::vector<MemberTask> members_of(const ClusterSpec& cluster) {
 
 int number_of(const ClusterResolver& resolver) {
   if (resolver.cluster_spec().empty()) return 0;
-  validate_cluster(resolver);
-  const Task task = *resolver.task();
+  const Task task = require_task(resolver);
   if (task.type != "chief" && task.type != "worker") {
     fail(ErrorCode::kInvalidArgument, resolver.name(), ": this process is ", task,
          ", which does not train; expected chief or worker");
@@ -45,6 +44,10 @@ constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// predecessor was connected is not enough: the others may have lost it before they were, and then
 /// wait for this one to be connected for the first time.
 constexpr const char* kReadyKey = "workers/ready";
+/// Of each worker's last connection: the number of restarts of the process that made it, or that it
+/// is to be replaced by another one of the same process.
+constexpr const char* kConnectedKey = "workers/connected/";
+constexpr const char* kGoesBack = "goes back";
 
 /// connect() tries again after this.
 Error while_connecting(const std::string& what) {
@@ -71,6 +74,7 @@ void check_listen_address(const std::string& address, const WorkerGroupOptions& 
                  {.has_secret = has_secret,
                   .allow_insecure_network = options.join.allow_insecure_network,
                   .allow_any_address = true});
+  internal::check_can_listen("workers: TUTTI_DATA_LISTEN", *endpoint);
 }
 
 ConnectOptions connect_options(const WorkerGroupOptions& options, const std::string& address) {
@@ -85,7 +89,12 @@ ConnectOptions connect_options(const WorkerGroupOptions& options, const std::str
   if (!host.empty()) connect.address = host;
   connect.listen_at = text_of(options.listen_at, "TUTTI_DATA_LISTEN");
   connect.reached_at = text_of(options.reached_at, "TUTTI_DATA_ADDRESS");
-  if (!connect.listen_at.empty()) check_listen_address(connect.listen_at, options);
+  if (!connect.listen_at.empty()) {
+    check_listen_address(connect.listen_at, options);
+  } else if (options.way != ConnectOptions::Way::kSharedMemory) {
+    internal::check_can_listen("workers: this task's address in the cluster (or TUTTI_DATA_LISTEN)",
+                               {connect.address, 0});
+  }
   if (!connect.reached_at.empty() && !internal::parse_endpoint(connect.reached_at)) {
     fail(ErrorCode::kInvalidArgument,
          "workers: TUTTI_DATA_ADDRESS: expected host:port, such as 203.0.113.7:31000, got '",
@@ -101,7 +110,6 @@ ConnectOptions connect_options(const WorkerGroupOptions& options, const std::str
 class WorkerGroup::Alarm {
  public:
   void raise(const Verdict& verdict) {
-    if (!verdict.is_fatal) return;  // the client has said it
     std::shared_ptr<Transport> transport;
     const Error error = to_error(verdict);
     std::function<void(const Error&)> action;
@@ -245,28 +253,39 @@ JoinOptions WorkerGroup::join_options(const WorkerGroupOptions& options) const {
   join.health.abort_stuck_after = std::max<Duration>(join.health.abort_stuck_after, kLongestStep);
   join.client.timeout = options.join_timeout;
   join.client.progress = progress_;
-  join.client.on_verdict = [alarm = alarm_](const Verdict& verdict) { alarm->raise(verdict); };
+  join.client.on_verdict = [alarm = alarm_, tasks = tasks_,
+                            also_ends = options.ends_calls](const Verdict& verdict) {
+    const bool ends = also_ends && also_ends(verdict);
+    const auto is_its = [&](const MemberTask& own) { return own.same_task(verdict.who.task); };
+    const bool is_own = !also_ends || verdict.number == 0 || std::ranges::any_of(tasks, is_its);
+    if (ends || (is_own && verdict.is_fatal)) alarm->raise(verdict);
+  };
   return join;
 }
 
 void WorkerGroup::join_job(const WorkerGroupOptions& options) {
+  join_timeout_ = options.join_timeout;
   connect_ = connect_options(options, tasks_[static_cast<std::size_t>(worker_)].address);
   plane_ = tutti::join_job(tasks_, static_cast<std::size_t>(worker_), join_options(options));
-  is_replacement_ =
-      plane_.client->self().incarnation > 0 && plane_.client->get(kReadyKey).has_value();
-  if (!is_replacement_) connect(deadline_after(Clock::system().now(), options.join_timeout));
+  is_replacement_ = !options.ends_calls && plane_.client->self().incarnation > 0 &&
+                    plane_.client->get(kReadyKey).has_value();
+  if (!is_replacement_) connect(deadline_after(Clock::system().now(), join_timeout_));
 }
 
-void WorkerGroup::connect(TimePoint deadline) {
+void WorkerGroup::connect(TimePoint deadline, bool goes_back) {
   for (;;) {
-    wait_for_workers(deadline);
+    wait_for_workers(deadline, goes_back);
     try {
       connect_generation(deadline);
-      if (alarm_->watch(transport_, generation_)) return;
+      if (!alarm_->watch(transport_, generation_)) continue;
+      was_connected_ = true;
+      say_connected(concat(plane_.client->self().incarnation));
+      return;
     } catch (const Error& error) {
       // A worker that has not noticed yet that another one was lost comes later.
-      const bool may_come =
-          error.code() == ErrorCode::kDeadlineExceeded || error.code() == ErrorCode::kUnavailable;
+      const bool may_come = error.code() == ErrorCode::kDeadlineExceeded ||
+                            error.code() == ErrorCode::kUnavailable ||
+                            (error.code() == ErrorCode::kNotFound && was_connected_);
       if (!may_come || Clock::system().now() >= deadline) throw;
       log_warning(concat(tasks_[static_cast<std::size_t>(worker_)].to_string(), ": ",
                          error.message(), "; tries again"));
@@ -276,8 +295,9 @@ void WorkerGroup::connect(TimePoint deadline) {
 }
 
 /// Without its place in the job nothing brings this process back, however often it tries.
-void WorkerGroup::wait_for_workers(TimePoint deadline) {
+void WorkerGroup::wait_for_workers(TimePoint deadline, bool goes_back) {
   try {
+    if (goes_back) say_connected(kGoesBack);
     plane_.client->wait_for_members(deadline);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnavailable) throw;
@@ -307,7 +327,9 @@ void WorkerGroup::connect_generation(TimePoint deadline) {
 bool WorkerGroup::has_lost_a_worker(Duration patience) const {
   if (!has_addresses()) return false;  // nobody comes back to a job of MPI: the error is the end
   const std::optional<Verdict> verdict = alarm_->verdict(patience);
-  return verdict && verdict->kind != VerdictKind::kFailed;
+  // Calls that do not fit together would not do so the next time either.
+  return verdict && verdict->kind != VerdictKind::kFailed &&
+         verdict->code != ErrorCode::kInvalidArgument;
 }
 
 void WorkerGroup::reconnect(TimePoint deadline) {
@@ -317,8 +339,41 @@ void WorkerGroup::reconnect(TimePoint deadline) {
          "workers: MPI cannot connect processes anew; expected workers with addresses; try tutti "
          "run");
   }
+  connect(deadline, true);
+  is_replacement_ = false;
+}
+
+void WorkerGroup::say_connected(std::string_view how) {
+  plane_.client->set(concat(kConnectedKey, worker_), how);
+}
+
+bool WorkerGroup::begin_anew() {
+  const TimePoint deadline = deadline_after(Clock::system().now(), join_timeout_);
+  const std::string self = tasks_[static_cast<std::size_t>(worker_)].to_string();
+  for (bool is_first = true;; is_first = false) {
+    std::vector<std::string> connected;
+    for (const Member& member : plane_.client->members()) {
+      const auto is_it = [&](const MemberTask& task) { return task.same_task(member.task); };
+      const auto task = std::ranges::find_if(tasks_, is_it);
+      if (!member.is_here || task == tasks_.end()) continue;
+      const auto how = plane_.client->get(concat(kConnectedKey, task - tasks_.begin()));
+      if (how == kGoesBack) return false;
+      if (how == concat(member.incarnation)) connected.push_back(member.to_string());
+    }
+    if (connected.empty()) break;
+    if (Clock::system().now() >= deadline) {
+      fail(ErrorCode::kDeadlineExceeded, "workers: ", self, " was started again, but ",
+           tutti::join(connected), " did not end; try Recovery::run() around the training loop");
+    }
+    if (is_first) {
+      log_info(concat("workers: ", self, " was started again and begins anew with all others; ",
+                      "waits for the end of ", tutti::join(connected)));
+    }
+    Clock::system().sleep_for(kTryAgain);
+  }
   connect(deadline);
   is_replacement_ = false;
+  return true;
 }
 
 std::shared_ptr<void> WorkerGroup::watch(const Communicator& communicator,

@@ -32,6 +32,10 @@ struct WorkerGroupOptions {
   int tcp_connections = 0;
   /// Secret, health, where the control server is: see there.
   JoinOptions join = {};
+  /// Of a group in a larger job, which begins anew as a whole: nobody is a replacement there. Hears
+  /// every verdict, by a thread of the job, and returns whether that ends the group's calls. Those
+  /// on its own workers do so anyhow.
+  std::function<bool(const Verdict&)> ends_calls = {};
 };
 
 /// The tasks that train together (chief, then workers), seen from one of them. Made by all of them
@@ -69,6 +73,11 @@ class WorkerGroup {
   /// is missing, kUnavailable when another worker is lost meanwhile, kFailedPrecondition when the
   /// others have given this process up, or the control server is gone.
   void reconnect(TimePoint deadline);
+  /// The same for a replacement in a program that never calls reconnect(), where one loss ends all
+  /// workers: waits until every worker that was connected has ended, and connects those that were
+  /// started again as at the start. False: the others reconnect(). Throws kDeadlineExceeded naming
+  /// who has not ended, or not come, within `join_timeout` of the options.
+  bool begin_anew();
 
   /// Tells the job how far this communicator's calls have come, as long as the returned object
   /// lives (which the communicator must outlive): a worker that does not come where the others wait
@@ -102,9 +111,10 @@ class WorkerGroup {
   void join_job(const WorkerGroupOptions& options);
   void join_mpi(const WorkerGroupOptions& options);
   bool has_addresses() const;
-  void connect(TimePoint deadline);
-  void wait_for_workers(TimePoint deadline);
+  void connect(TimePoint deadline, bool goes_back = false);
+  void wait_for_workers(TimePoint deadline, bool goes_back);
   void connect_generation(TimePoint deadline);
+  void say_connected(std::string_view how);
 
   const std::vector<MemberTask> tasks_;
   const int worker_;
@@ -112,8 +122,10 @@ class WorkerGroup {
   std::shared_ptr<Alarm> alarm_;
   ControlPlane plane_;
   bool is_replacement_ = false;
+  bool was_connected_ = false;
   std::uint64_t generation_ = 0;  // of the connections: the number of the last fatal verdict
   ConnectOptions connect_;        // the same each time
+  Duration join_timeout_{};
   std::shared_ptr<Transport> transport_;
 };
 

@@ -46,9 +46,16 @@ ControlClient::ControlClient(std::unique_ptr<internal::ControlSession> session)
 
 ControlClient::~ControlClient() {
   if (std::uncaught_exceptions() > exceptions_at_begin_) {
-    report_failure(Error(ErrorCode::kAborted, "ended by an exception; its log says which"));
+    MutexLock lock(mutex_);
+    const std::string why = failure_.empty() ? "; its log says which" : concat(": ", failure_);
+    report_failure(Error(ErrorCode::kAborted, concat("ended by an exception", why)));
   }
   leave();
+}
+
+void ControlClient::note_failure(std::string_view text) {
+  MutexLock lock(mutex_);
+  failure_ = text;
 }
 
 void ControlClient::set(std::string_view key, std::string_view value) {

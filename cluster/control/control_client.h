@@ -15,6 +15,7 @@
 #include "tutti/cluster/control/progress.h"
 #include "tutti/cluster/control/verdict.h"
 #include "tutti/cluster/handshake/job_secret.h"
+#include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
@@ -58,7 +59,8 @@ struct ControlOptions {
 class ControlClient final : public KeyValueStore {
  public:
   explicit ControlClient(std::unique_ptr<internal::ControlSession> session);
-  /// leave(); when an exception ends the scope instead, the others get a kFailed verdict.
+  /// leave(); when an exception ends the scope instead, the others get a kFailed verdict, with what
+  /// note_failure() said last.
   ~ControlClient() override;
 
   void set(std::string_view key, std::string_view value) override;
@@ -88,6 +90,9 @@ class ControlClient final : public KeyValueStore {
   /// Tells the others "worker 2: <message>". Returns when the server has it, or after 1 s.
   void report_failure(const Error& error) noexcept;
 
+  /// Why an exception may be about to end this process; "": it goes on. Tells nobody yet.
+  void note_failure(std::string_view text);
+
   /// Asks all members to stop after one step that they agree on. Returns at once; asking again
   /// changes nothing. (Not for signal handlers: these set a flag that the training loop reads.)
   void request_stop(std::string_view reason);
@@ -109,10 +114,13 @@ class ControlClient final : public KeyValueStore {
 
   std::unique_ptr<internal::ControlSession> session_;
   int exceptions_at_begin_ = 0;
+  Mutex mutex_;
+  std::string failure_ TUTTI_GUARDED_BY(mutex_);
 };
 
 /// Joins the job at "tcp://127.0.0.1:4711" or "grpc://...". Throws kDeadlineExceeded naming address
-/// and the last refusal, kInvalidArgument for targets that are none, kFailedPrecondition for a
+/// and the last refusal, kUnavailable within seconds where this machine cannot reach the address
+/// however long it waits, kInvalidArgument for targets that are none, kFailedPrecondition for a
 /// server that refuses (versions, numerics, job or secret differ, or the task is here already),
 /// kUnimplemented for grpc:// in a build without gRPC.
 std::unique_ptr<ControlClient> connect_control(const std::string& target, const MemberTask& self,

@@ -126,6 +126,8 @@ void ControlCore::take(Link& link, std::uint64_t id, const JoinRequest& request,
       static_cast<std::uint64_t>(options_.health.heartbeat_every / std::chrono::milliseconds(1));
   reply.silent_ms =
       static_cast<std::uint64_t>(options_.health.silent_after / std::chrono::milliseconds(1));
+  reply.unreachable_ms =
+      static_cast<std::uint64_t>(options_.health.unreachable_after / std::chrono::milliseconds(1));
   const MemberTask& task = request.who.task;
   const auto refuse = [&](const std::string& why) TUTTI_REQUIRES(mutex_) {
     reply.code = ErrorCode::kFailedPrecondition;
@@ -165,6 +167,12 @@ void ControlCore::take(Link& link, std::uint64_t id, const JoinRequest& request,
 }
 
 MemberRecord& ControlCore::add_record(const Link& link, const JoinRequest& request, TimePoint now) {
+  // A process that was started again counts its collectives anew: nobody misses the one before it.
+  const MemberTask& task = request.who.task;
+  MemberRecord* const before = newest_of(task.job, task.index);
+  if (before && before->joined.who.incarnation < request.who.incarnation) {
+    before->progress.groups.clear();
+  }
   auto record = std::make_unique<MemberRecord>();
   record->number = ++num_joined_;
   record->joined = request;
@@ -215,8 +223,10 @@ void ControlCore::answer_if_all_are_here() {
 }
 
 void ControlCore::take(Link& link, std::uint64_t, const Heartbeat& heartbeat, TimePoint now) {
-  link.record->progress = heartbeat.progress;
-  link.record->progress_at = now;
+  MemberRecord& record = *link.record;
+  record.has_stood_still = has_same_calls(record.progress, heartbeat.progress);
+  record.progress = heartbeat.progress;
+  record.progress_at = now;
   link.link->send({0, HeartbeatReply{}});
 }
 
@@ -293,6 +303,9 @@ void ControlCore::tick(TimePoint now) {
     if (record->status != MemberRecord::Status::kHere) continue;
     const auto finding = judge_silence(*record, now, options_.health, probe_);
     if (finding) declare(*record, *finding);
+  }
+  if (const auto finding = find_deadlock(all, now, options_.health)) {
+    declare(*records_.at(finding->number), *finding);
   }
   for (const Finding& finding : find_stuck(all, now, options_.health)) {
     declare(*records_.at(finding.number), finding);
@@ -380,6 +393,14 @@ std::vector<Member> ControlCore::list_members() const {
 std::vector<Member> ControlCore::members() const {
   MutexLock lock(mutex_);
   return list_members();
+}
+
+std::vector<Member> ControlCore::missing() const {
+  MutexLock lock(mutex_);
+  if (waiters_.empty()) return {};
+  std::vector<Member> members = list_members();
+  std::erase_if(members, [](const Member& member) { return member.is_here; });
+  return members;
 }
 
 std::vector<Verdict> ControlCore::verdicts_after(std::uint64_t number) const {

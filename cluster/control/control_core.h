@@ -47,6 +47,7 @@ class ControlCore {
   void say_server_leaves();
   std::vector<Member> members() const;
   std::vector<Verdict> verdicts_after(std::uint64_t number) const;
+  std::vector<Member> missing() const;
 
  private:
   struct Link {

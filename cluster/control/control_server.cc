@@ -12,12 +12,14 @@ namespace {
 void check_durations(const HealthOptions& health) {
   const bool in_order = health.heartbeat_every > Duration::zero() &&
                         health.silent_after >= 2 * health.heartbeat_every &&
+                        health.unreachable_after >= health.silent_after &&
                         health.warn_stuck_after > Duration::zero() &&
                         health.abort_stuck_after >= health.warn_stuck_after;
   if (in_order) return;
   fail(ErrorCode::kInvalidArgument,
-       "ControlServer: expected heartbeat_every above 0, silent_after at least twice that, and "
-       "abort_stuck_after not below warn_stuck_after");
+       "ControlServer: expected heartbeat_every above 0, silent_after at least twice that, "
+       "unreachable_after not below silent_after, and abort_stuck_after not below "
+       "warn_stuck_after");
 }
 
 }  // namespace
@@ -26,6 +28,7 @@ HealthOptions HealthOptions::fast_detect() {
   HealthOptions options;
   options.heartbeat_every = std::chrono::milliseconds(100);
   options.silent_after = std::chrono::milliseconds(400);
+  options.unreachable_after = std::chrono::seconds(1);
   return options;
 }
 

@@ -15,13 +15,23 @@
 
 namespace tutti {
 
-/// When a member counts as what. Members learn `heartbeat_every` and `silent_after` when they join.
+/// When a member counts as what. Members learn the first three when they join, and judge the
+/// server by them.
 struct HealthOptions {
   Duration heartbeat_every = std::chrono::milliseconds(250);
-  /// Without a heartbeat for this long: stopped.
+  /// Without a heartbeat for this long, and the system says that the process is stopped (on the
+  /// server's machine, where it can be asked): eight heartbeats, so that one late does not count.
   Duration silent_after = std::chrono::seconds(2);
-  /// On another machine, where no process list tells: without a connection for this long: dead.
+  /// Without a heartbeat for this long, and nothing says why: the process runs and gets no time, or
+  /// it is on another machine, and that or a link is silent. A switch that starts again, a queue
+  /// that is full, packets lost several times in a row pass in less.
+  Duration unreachable_after = std::chrono::seconds(5);
+  /// On another machine a connection that closed, and none opened anew, for this long: dead. The
+  /// system closes the connections of a process that ends; silence closes none.
   Duration reconnect_within = std::chrono::milliseconds(150);
+  /// Members wait for each other, each in another collective: fatal. Longer than a busy machine
+  /// needs to begin a call that the program has started.
+  Duration abort_deadlock_after = std::chrono::seconds(1);
   /// Others wait in a collective for this long, and it does not come: a warning.
   Duration warn_stuck_after = std::chrono::milliseconds(4500);
   /// The same, and fatal.
@@ -29,7 +39,7 @@ struct HealthOptions {
   /// Members that do not acknowledge the step to stop at: not waited for any longer.
   Duration acknowledge_within = std::chrono::seconds(2);
 
-  /// 100 ms and 400 ms instead of 250 ms and 2 s.
+  /// 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5 s.
   static HealthOptions fast_detect();
 };
 
@@ -70,6 +80,8 @@ class ControlServer {
   std::vector<Verdict> verdicts() const { return verdicts_after(0); }
   /// Those with higher numbers.
   virtual std::vector<Verdict> verdicts_after(std::uint64_t number) const = 0;
+  /// Expected tasks that are not here while a member waits for all of them.
+  virtual std::vector<Member> missing() const = 0;
 };
 
 /// Whether this build has the wire "grpc".

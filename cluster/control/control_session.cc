@@ -7,6 +7,7 @@
 
 #include "tutti/cluster/control/health_rules.h"
 #include "tutti/cluster/control/process_probe.h"
+#include "tutti/cluster/tcp/stream.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
@@ -16,6 +17,8 @@ constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// Once or twice a damaged handshake may look like it.
 constexpr int kRefusals = 3;
 constexpr Duration kLongestAttempt = std::chrono::seconds(2);
+/// Interfaces, routes and name servers of a machine that has just started may come a little later.
+constexpr Duration kHopelessLongEnough = std::chrono::seconds(10);
 constexpr Duration kShortestAttempt = std::chrono::milliseconds(50);
 /// A server on another machine whose port refuses connections for this long is gone.
 constexpr Duration kRefusedLongEnough = std::chrono::milliseconds(150);
@@ -58,7 +61,12 @@ Attempt ControlSession::connect_once(TimePoint deadline) {
   parameters.secret = options_.secret;
   parameters.tls = options_.tls;
   parameters.deadline = std::min(deadline, deadline_after(now(), kLongestAttempt));
-  return target_.wire == "grpc" ? connect_grpc(parameters) : connect_tcp(parameters);
+  if (target_.wire == "tcp") return connect_tcp(parameters);
+  Attempt attempt = connect_grpc(parameters);
+  if (!attempt.wire && attempt.is_nobody_there) {  // gRPC does not say why
+    attempt.is_hopeless = connect_until(parameters.endpoint, parameters.deadline).is_hopeless;
+  }
+  return attempt;
 }
 
 Attempt ControlSession::join_once(TimePoint deadline) {
@@ -116,12 +124,20 @@ void ControlSession::connect_at_start() {
   const TimePoint begin = now();
   const TimePoint deadline = deadline_after(begin, options_.timeout);
   TimePoint say_at = deadline_after(begin, options_.say_every);
+  TimePoint last_hope = begin;
   for (;;) {
     const Attempt attempt = join_once(deadline);
     if (attempt.reason.empty()) return;
     if (attempt.is_final) {
       fail(ErrorCode::kFailedPrecondition, "control: ", joined_.who.task.to_string(),
            " cannot join at ", target_.endpoint.to_string(), ": ", attempt.reason);
+    }
+    if (!attempt.is_hopeless) last_hope = now();
+    if (now() - last_hope >= kHopelessLongEnough) {
+      fail(ErrorCode::kUnavailable, "control: ", joined_.who.task.to_string(), " cannot reach ",
+           server_name(), ": ", attempt.reason, "; waiting does not help; correct ",
+           options_.hosted_by.empty() ? "TUTTI_CONTROL" : "its address in the cluster",
+           ", or this machine's names, interfaces, routes or range of ports");
     }
     if (now() >= deadline) {
       fail(ErrorCode::kDeadlineExceeded, "control: ", joined_.who.task.to_string(),
@@ -176,7 +192,7 @@ void ControlSession::run() {
 
 bool ControlSession::reconnect() {
   const TimePoint begin = now();
-  const Duration limit = std::chrono::milliseconds(welcome_.silent_ms);
+  const Duration limit = unreachable_after();
   const bool is_near = welcome_.host_machine == this_process().machine;
   int num_refusals = 0;
   for (;;) {
@@ -189,7 +205,9 @@ bool ControlSession::reconnect() {
       // Half of what is left: where the opening was damaged on its way, or its packets vanished,
       // nothing but the end of the attempt ends it.
       const Duration left = limit - (now() - begin);
-      attempt = join_once(deadline_after(now(), std::max(left / 2, kShortestAttempt)));
+      attempt = join_once(deadline_after(
+          now(),
+          std::clamp(left / 2, kShortestAttempt, std::max(silent_after() / 2, kShortestAttempt))));
     } catch (const Error& error) {  // a certificate that has gone, for example
       attempt.reason = error.message();
     }
@@ -231,8 +249,7 @@ bool ControlSession::hosts_the_server() const {
 /// Heartbeats are answered at once. Where packets vanish on the way no end of the connection is
 /// ever told: it may be this connection alone, with nothing wrong at its ends.
 bool ControlSession::may_be_cut_off(TimePoint time) const {
-  return !hosts_the_server() &&
-         time - last_heard_ >= std::chrono::milliseconds(welcome_.silent_ms) / 2;
+  return !hosts_the_server() && time - last_heard_ >= silent_after() / 2;
 }
 
 /// Tries another connection beside the silent one, until there is more to judge by.
@@ -240,7 +257,7 @@ void ControlSession::renew() {
   const Duration silence = now() - last_heard_;
   Attempt attempt;
   try {
-    attempt = join_once(deadline_after(now(), std::chrono::milliseconds(welcome_.silent_ms) / 2));
+    attempt = join_once(deadline_after(now(), silent_after() / 2));
   } catch (const Error& error) {
     attempt.reason = error.message();
   }
@@ -253,8 +270,7 @@ void ControlSession::renew() {
 std::optional<Verdict> ControlSession::judge_server(TimePoint time) const {
   if (hosts_the_server()) return std::nullopt;
   const Duration silence = time - last_heard_;
-  const Duration limit = std::chrono::milliseconds(welcome_.silent_ms);
-  if (silence < limit) return std::nullopt;
+  if (silence < silent_after()) return std::nullopt;
   ProcessState state;
   if (welcome_.host_machine == this_process().machine) {
     state = look_at_process(welcome_.host.pid, welcome_.host_start_time);
@@ -269,7 +285,7 @@ std::optional<Verdict> ControlSession::judge_server(TimePoint time) const {
                              concat("is stopped: state ", state.letter, ", silent for ", time_text,
                                     " s; try: kill -CONT ", welcome_.host.pid));
   }
-  if (state.kind == Kind::kRuns && silence < 2 * limit) return std::nullopt;
+  if (silence < longest_silence(state, silent_after(), unreachable_after())) return std::nullopt;
   return verdict_on_server(VerdictKind::kStopped, concat("is silent for ", time_text, " s"));
 }
 

@@ -51,6 +51,8 @@ class ControlSession {
 
   void run();
   bool reconnect();
+  Duration silent_after() const { return std::chrono::milliseconds(welcome_.silent_ms); }
+  Duration unreachable_after() const { return std::chrono::milliseconds(welcome_.unreachable_ms); }
   bool may_be_cut_off(TimePoint now) const;
   void renew();
   bool hosts_the_server() const;

@@ -29,8 +29,9 @@ std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint 
     return dead(record, "its connection closed and the process is gone");
   }
   // A process of this machine that still is there lost its connection alone: it may come back.
-  const Duration limit =
-      state.kind == Kind::kUnknown ? options.reconnect_within : options.silent_after;
+  const Duration limit = state.kind == Kind::kUnknown ? options.reconnect_within
+                                                      : longest_silence(state, options.silent_after,
+                                                                        options.unreachable_after);
   if (away < limit) return std::nullopt;
   const std::string letter =
       state.kind == Kind::kUnknown ? "" : concat(" (its process is in state ", state.letter, ")");
@@ -121,6 +122,13 @@ std::string seconds_text(Duration duration) {
   return out.str();
 }
 
+Duration longest_silence(const ProcessState& state, Duration silent_after,
+                         Duration unreachable_after) {
+  const bool is_known = state.kind == Kind::kIsStopped || state.kind == Kind::kIsGone;
+  // Else it gets little time, has just been continued, or a link is silent, which passes.
+  return is_known ? silent_after : unreachable_after;
+}
+
 std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
                                      const HealthOptions& options, const ProcessProbe& probe) {
   if (!record.is_connected) return judge_disconnected(record, now, options, probe(record.joined));
@@ -135,8 +143,9 @@ std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
                    concat(who, " is stopped: state ", state.letter, ", no heartbeat for ", time,
                           " s; try: kill -CONT ", record.joined.who.pid)};
   }
-  // It runs, so it gets little time, or has just been continued.
-  if (state.kind == Kind::kRuns && silence < 2 * options.silent_after) return std::nullopt;
+  if (silence < longest_silence(state, options.silent_after, options.unreachable_after)) {
+    return std::nullopt;
+  }
   const std::string letter = state.kind == Kind::kRuns
                                  ? concat(", though its process is in state ", state.letter)
                                  : std::string(", and its machine cannot be asked from here");

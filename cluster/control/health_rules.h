@@ -29,6 +29,7 @@ struct MemberRecord {
   TimePoint disconnected_at;
   MemberProgress progress;
   TimePoint progress_at;
+  bool has_stood_still = false;  // the last two reports name the same calls
   std::set<std::pair<std::string, std::uint64_t>> warned, aborted;  // (group, collective)
 };
 
@@ -43,6 +44,10 @@ struct Finding {
   std::string message;
 };
 
+/// How long a process in this state may say nothing.
+Duration longest_silence(const ProcessState& state, Duration silent_after,
+                         Duration unreachable_after);
+
 /// A member that is here: dead, stopped, or nothing wrong with it.
 std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
                                      const HealthOptions& options, const ProcessProbe& probe);
@@ -51,6 +56,17 @@ std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
 /// so that it is found once.
 std::vector<Finding> find_stuck(const std::vector<MemberRecord*>& records, TimePoint now,
                                 const HealthOptions& options);
+
+/// Whether both name the same calls. A report shows its groups at slightly different moments, so
+/// one alone may show a state that never was.
+bool has_same_calls(const MemberProgress& a, const MemberProgress& b);
+
+/// Members of which each waits in a collective that others of them have not begun, while these wait
+/// in another one: none of them will ever come, since all make the same calls in the same order.
+/// A member that computes, or is still within an older call of the group, does not count. One
+/// finding, of all of them, noted in the records.
+std::optional<Finding> find_deadlock(const std::vector<MemberRecord*>& records, TimePoint now,
+                                     const HealthOptions& options);
 
 /// "1.5".
 std::string seconds_text(Duration duration);

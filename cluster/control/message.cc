@@ -64,6 +64,7 @@ class Writer {
   void put(const JoinReply& m) {
     put(m.code), put(m.text), put(m.host), put(m.host_start_time);
     put(m.host_machine, kLongestName), put(m.heartbeat_ms), put(m.silent_ms);
+    put(m.unreachable_ms);
   }
   void put(const StoreReply& m) { put(m.code), put(m.text), put_optional(m.value), put(m.changed); }
   void put(const MembersReply& m) {
@@ -150,6 +151,7 @@ class Reader {
   void get(JoinReply& m) {
     get(m.code), get(m.text), get(m.host), get(m.host_start_time);
     get(m.host_machine, kLongestName), get(m.heartbeat_ms), get(m.silent_ms);
+    get(m.unreachable_ms);
   }
   void get(StoreReply& m) { get(m.code), get(m.text), get(m.value), get(m.changed); }
   void get(MembersReply& m) { get_list(m.members, kMostMembers); }

@@ -71,6 +71,7 @@ struct JoinReply {
   std::string host_machine;
   std::uint64_t heartbeat_ms = 250;
   std::uint64_t silent_ms = 2000;
+  std::uint64_t unreachable_ms = 5000;
   bool operator==(const JoinReply&) const = default;
 };
 struct StoreReply {

@@ -102,6 +102,7 @@ Attempt connect_tcp(const ConnectParameters& parameters) {
   OpenedConnection opened = connect_until(parameters.endpoint, parameters.deadline);
   attempt.reason = opened.reason;
   attempt.is_nobody_there = opened.is_nobody_there;
+  attempt.is_hopeless = opened.is_hopeless;
   if (!opened.socket.is_open()) return attempt;
   FileDescriptor& socket = opened.socket;
   Handshake handshake(Handshake::Side::kClient, parameters.hello, parameters.secret);

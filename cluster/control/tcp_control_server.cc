@@ -98,6 +98,7 @@ class TcpControlServer final : public ControlServer {
   std::vector<Verdict> verdicts_after(std::uint64_t number) const override {
     return core_.verdicts_after(number);
   }
+  std::vector<Member> missing() const override { return core_.missing(); }
 
  private:
   void serve() {
@@ -206,7 +207,7 @@ class TcpControlServer final : public ControlServer {
         refusals_.note(concat(address, " opens too many"), now);
         continue;
       }
-      limit_unacknowledged(socket, options_.health.silent_after);
+      limit_unacknowledged(socket, options_.health.unreachable_after);
       TcpPeer& peer = peers_.emplace_back();
       peer.socket = std::move(socket);
       peer.address = std::move(address);

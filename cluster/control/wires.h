@@ -35,6 +35,7 @@ struct Attempt {
   std::string reason;
   bool is_final = false;         // the server refuses, or is none: no use in trying again
   bool is_nobody_there = false;  // the system says that nobody listens
+  bool is_hopeless = false;      // as OpenedConnection's
 };
 
 /// "tcp://127.0.0.1:4711" in its parts. Throws kInvalidArgument for other texts.

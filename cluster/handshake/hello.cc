@@ -28,8 +28,10 @@ std::uint64_t layout_of_this_machine() {
   return layout | std::uint64_t{sizeof(void*)} << 32 | std::uint64_t{sizeof(long)} << 40;
 }
 
+/// A hello has room for short plain texts; others, too, are to be compared.
 std::string short_id(const std::string& id) {
-  if (id.size() < kJobIdWidth) return id;
+  const bool is_plain = std::ranges::all_of(id, [](char c) { return c >= ' ' && c <= '~'; });
+  if (id.size() < kJobIdWidth && is_plain) return id;
   Hasher hasher;
   hasher.update(id);
   return hasher.hex_digest();

@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <numeric>
 
-#include "tutti/cluster/brief_list.h"
 #include "tutti/cluster/json_place.h"
 #include "tutti/cluster/resolvers/checked_addresses.h"
 #include "tutti/cluster/resolvers/job_filling.h"
 #include "tutti/cluster/resolvers/slurm_grammar.h"
+#include "tutti/core/brief_list.h"
 #include "tutti/core/error.h"
 #include "tutti/core/one_line.h"
 

@@ -6,9 +6,9 @@
 #include <array>
 #include <utility>
 
-#include "tutti/cluster/brief_list.h"
 #include "tutti/cluster/json_place.h"
 #include "tutti/cluster/resolvers/checked_addresses.h"
+#include "tutti/core/brief_list.h"
 #include "tutti/core/error.h"
 
 namespace tutti {

@@ -72,6 +72,7 @@ void ClientSession::connect_at_start() {
   const TimePoint deadline = deadline_after(begin, options_.connect_timeout);
   TimePoint say_at = deadline_after(begin, options_.say_every);
   for (;;) {
+    if (options_.interruption) options_.interruption->check();
     const RpcAttempt attempt = connect_once(deadline);
     if (attempt.wire) {
       (void)adopt(attempt);  // nobody can have ended it yet

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "tutti/cluster/control/control_client.h"
+#include "tutti/cluster/interruption.h"
 #include "tutti/cluster/rpc/packet.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
@@ -25,8 +26,10 @@ struct RpcClientOptions {
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// For reaching the server at first; meanwhile a line every `say_every` names it.
+  /// For reaching the server at first; meanwhile a line every `say_every` names it. Raised, the
+  /// interruption ends that.
   Duration connect_timeout = std::chrono::seconds(300);
+  std::shared_ptr<const Interruption> interruption = {};
   Duration say_every = std::chrono::milliseconds(4500);
   /// A connection that broke is opened anew, and calls without an answer are sent again in their
   /// order; only after this long without one they end with kUnavailable. A server that was started

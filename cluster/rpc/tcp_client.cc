@@ -4,7 +4,6 @@
 
 #include "tutti/cluster/rpc/rpc_wires.h"
 #include "tutti/cluster/rpc/tcp_connection.h"
-#include "tutti/cluster/tcp/local_pace.h"
 #include "tutti/cluster/tcp/stream.h"
 
 namespace tutti::internal {
@@ -63,7 +62,6 @@ RpcAttempt connect_rpc_tcp(const RpcConnectParameters& parameters) {
   if (!is_admitted(handshake, parameters.server, attempt)) return attempt;
   try {
     if (!rest.empty()) fail(ErrorCode::kDataLoss, "it spoke before it was asked");
-    send_without_pauses_if_local(opened.socket.get());
     auto wire =
         std::make_shared<TcpRpcClientWire>(std::move(opened.socket), handshake, parameters.sink);
     wire->send(parameters.open);

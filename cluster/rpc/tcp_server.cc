@@ -17,7 +17,6 @@
 #include "tutti/cluster/rpc/server_core.h"
 #include "tutti/cluster/rpc/tcp_connection.h"
 #include "tutti/cluster/tcp/address_limit.h"
-#include "tutti/cluster/tcp/local_pace.h"
 #include "tutti/cluster/tcp/stream.h"
 
 namespace tutti::internal {
@@ -175,7 +174,6 @@ class TcpRpcServer final : public RpcServer {
 
   void admit(Newcomer& newcomer) {
     limit_.give_back(newcomer.address);
-    send_without_pauses_if_local(newcomer.socket.get());
     peers_.emplace_back(core_, std::move(newcomer.socket), newcomer.handshake, newcomer.address,
                         [this] { wake(); });
   }

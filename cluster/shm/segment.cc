@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "tutti/core/error.h"
+#include "tutti/core/file_size_limit.h"
 
 namespace tutti::internal {
 namespace {
@@ -38,7 +39,9 @@ std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
   fail(ErrorCode::kResourceExhausted, "shm: ", what, " ", bytes, " bytes of shared memory ",
        folder.empty() ? std::string("failed") : concat("in '", folder, "' failed"), ": ",
        std::strerror(reason),
-       "; try fewer ranks on this host, smaller rings, or a larger limit of memory");
+       reason == EFBIG
+           ? "; try a larger limit of file sizes (ulimit -f unlimited)"
+           : "; try fewer ranks on this host, smaller rings, or a larger limit of memory");
 }
 
 FileDescriptor make_file(const std::string& folder) {
@@ -101,6 +104,10 @@ SegmentLayout decode_layout(std::span<const std::byte, kLayoutBytes> bytes) {
 Segment::Segment(const SegmentLayout& layout, const std::string& folder)
     : layout_(layout), folder_(folder), file_(make_file(folder)) {
   if (!file_.is_open()) fail_memory(folder, "making", layout.num_bytes);
+  if (layout.num_bytes > file_size_limit()) {
+    errno = EFBIG;  // where the system would end this process
+    fail_memory(folder, "making", layout.num_bytes);
+  }
   if (::ftruncate(file_.get(), static_cast<off_t>(layout.num_bytes)) != 0) {
     fail_memory(folder, "making", layout.num_bytes);
   }

@@ -17,7 +17,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -139,10 +141,12 @@ class Rendezvous {
   }
 
   [[noreturn]] void fail_to_reach(int peer, const std::optional<Announcement>& announced) const {
-    fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", peer, " did not answer within ", seconds(),
-         " s at ", announced ? address_of(*announced) : "no address that can be read",
+    const ErrorCode code = is_hopeless_ ? ErrorCode::kNotFound : ErrorCode::kDeadlineExceeded;
+    fail(code, who(), ": rank ", peer, " did not answer within ", seconds(), " s at ",
+         announced ? address_of(*announced) : "no address that can be read",
          last_refusal_.empty() ? "" : "; last answer: ", last_refusal_,
-         "; try another address or a longer timeout (what an earlier run left in the store looks "
+         "; try another address (TUTTI_DATA_ADDRESS of that rank) or a longer timeout (what an "
+         "earlier run left in the store looks "
          "like this until the rank has replaced it)");
   }
 
@@ -158,8 +162,28 @@ class Rendezvous {
     return socket;
   }
 
+  FileDescriptor connect_far(const Endpoint& endpoint) {
+    try {
+      FileDescriptor socket = start_connecting(endpoint);
+      if (!socket.is_open()) note(errno);
+      return socket;
+    } catch (const Error& unknown_name) {
+      last_refusal_ = unknown_name.message();
+      is_hopeless_ = unknown_name.code() == ErrorCode::kNotFound;
+      return FileDescriptor();
+    }
+  }
+
+  /// False: as try_to_connect().
+  bool note(int error) {
+    last_refusal_ = std::strerror(error);
+    is_hopeless_ = lies_in_this_machine(error);
+    return false;
+  }
+
   /// False: nobody there, or somebody else; the store may know more later.
   bool try_to_connect(int peer, const Announcement& announced) {
+    is_hopeless_ = false;
     FileDescriptor socket = connect_locally(announced);
     const bool is_local = socket.is_open();
     if (!is_local && (announced.endpoint.host.empty() || !options_.address)) {
@@ -167,9 +191,10 @@ class Rendezvous {
       fail(ErrorCode::kUnavailable, who(), ": rank ", peer,
            " is on another machine, which shared memory does not reach; try TCP");
     }
-    if (!is_local) socket = start_connecting(announced.endpoint);
+    if (!is_local) socket = connect_far(announced.endpoint);
     if (!socket.is_open() || !wait_for(socket, POLLOUT, peer, announced)) return false;
-    if (connect_result(socket) != 0 || is_connected_to_itself(socket)) return false;
+    if (const int error = connect_result(socket); error != 0) return note(error);
+    if (is_connected_to_itself(socket)) return false;
     Handshake handshake = rank_handshake(Handshake::Side::kClient, identity_);
     if (!shake_hands(handshake, socket, peer, announced)) return false;
     const Resume opening{{rank_, peer, size_, own_.nonce, announced.nonce},
@@ -328,6 +353,7 @@ class Rendezvous {
   Announcement own_;
   Connections found_;
   std::string last_refusal_;
+  bool is_hopeless_ = false;  // the last attempt, however often it is repeated
 };
 
 }  // namespace

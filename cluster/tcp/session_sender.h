@@ -65,6 +65,8 @@ class SessionSender {
   bool has_pending(std::size_t connection) const { return lines_[connection].in_chunk; }
   /// Whether the peer may lack something that was taken.
   bool has_unacknowledged() const { return ack_heard_ < taken_; }
+  /// Bytes that it has, as far as it has said.
+  std::uint64_t acknowledged() const { return ack_heard_; }
   /// Whether the peer should hear how much has arrived although there is nothing else to send.
   bool owes_ack(std::uint64_t received) const {
     return received >= ack_said_ + (is_hurried_ ? 1 : room_ / 4);

@@ -32,6 +32,10 @@ constexpr Duration kLongestPause = std::chrono::milliseconds(500);
 constexpr Duration kReturn = std::chrono::seconds(1);
 /// So long a peer that has left may come again to ask whether its last bytes have arrived.
 constexpr Duration kFarewell = std::chrono::seconds(2);
+/// A path that swallows large packets alone breaks each connection that comes after kSilence.
+constexpr int kLossesWithoutProgress = 3;
+/// A peer that cannot be reached at all is found by the attempts themselves before.
+constexpr Duration kReopening = std::chrono::seconds(2);
 /// So often all connections are read after one but the first has brought something.
 constexpr int kEagerReads = 32;
 
@@ -43,6 +47,7 @@ class SessionStream final : public ByteStream, private TendedSession {
  public:
   explicit SessionStream(SessionParts parts)
       : name_(parts.name),
+        patience_(parts.patience),
         hub_(parts.hub),
         ways_(std::move(parts)),
         sender_(ways_.size()),
@@ -115,6 +120,9 @@ class SessionStream final : public ByteStream, private TendedSession {
     hub_->hear(descriptors);
     hub_->look();
     MutexLock lock(mutex_);
+    // What is sent again was given to the session before: no caller has anything to write.
+    const auto has_room = [](const pollfd& descriptor) { return descriptor.revents & POLLOUT; };
+    if (std::ranges::any_of(descriptors, has_room)) push();
     for (const pollfd& descriptor : descriptors) {
       for (std::size_t i = 0; descriptor.revents != 0 && i < ways_.size(); ++i) {
         if (ways_.socket(i).get() == descriptor.fd) places_[i].is_ready = true;
@@ -167,6 +175,12 @@ class SessionStream final : public ByteStream, private TendedSession {
   struct Loss {
     TimePoint at;
     std::string why;
+  };
+  /// Losses of connections since which the peer has acknowledged nothing.
+  struct Stall {
+    TimePoint since, lost_at;  // the first one and the last one
+    std::uint64_t acknowledged = 0;
+    int losses = 0;
   };
   /// What is known of one connection.
   struct Place {
@@ -362,6 +376,7 @@ class SessionStream final : public ByteStream, private TendedSession {
       if (sender_.has_left()) knock_soon();
       push();
     }
+    if (!ways_.any_up()) give_up_without_progress(false);
   }
 
   /// Who sleeps in poll() does not know of connections that others take; so whoever reads takes
@@ -375,7 +390,28 @@ class SessionStream final : public ByteStream, private TendedSession {
     if (ways_.is_up(connection)) places_[connection].lost = {Clock::system().now(), why};
     ways_.lose(connection, why);
     sender_.lose(connection);
+    give_up_without_progress(true);
     push();
+  }
+
+  /// Its address takes connections, and nothing that is sent over them arrives: it never will.
+  void give_up_without_progress(bool is_loss) TUTTI_REQUIRES(mutex_) {
+    if (!sender_.has_unacknowledged()) return stall_.reset();
+    const TimePoint now = Clock::system().now();
+    const std::uint64_t acknowledged = sender_.acknowledged();
+    if (!stall_ || stall_->acknowledged != acknowledged) stall_ = {now, now, acknowledged, 0};
+    if (is_loss) stall_->lost_at = now;
+    if (is_loss) stall_->losses += 1;
+    const bool all_break =
+        stall_->losses >= kLossesWithoutProgress && now - stall_->since >= patience_;
+    const bool none_opens = !ways_.any_up() && now - stall_->lost_at >= patience_ + kReopening;
+    if (ways_.is_gone() || (!all_break && !none_opens)) return;
+    ways_.give_up(
+        concat("it can be reached, but nothing that was sent has arrived for ",
+               milliseconds_since(stall_->since) / 1000, " s",
+               all_break ? concat(", over ", stall_->losses, " connections") : std::string(),
+               ": small packets pass, large ones seem to vanish; check the path MTU (ping -M do -s "
+               "1472), try a smaller one (ip link set dev ... mtu 1400)"));
   }
 
   /// A network that breaks or changes what it carries is news for people, though nothing is lost.
@@ -397,6 +433,7 @@ class SessionStream final : public ByteStream, private TendedSession {
   }
 
   const std::string name_;
+  const Duration patience_;
   const std::shared_ptr<SessionHub> hub_;
   mutable Mutex mutex_;
   SessionWays ways_ TUTTI_GUARDED_BY(mutex_);
@@ -404,6 +441,7 @@ class SessionStream final : public ByteStream, private TendedSession {
   SessionReceiver receiver_ TUTTI_GUARDED_BY(mutex_);
   std::vector<Place> places_ TUTTI_GUARDED_BY(mutex_);  // by connection
   StreamCounters counters_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<Stall> stall_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t times_silent_ TUTTI_GUARDED_BY(mutex_) = 0;
   int eager_ TUTTI_GUARDED_BY(mutex_) = 0;
   TimePoint looked_at_ TUTTI_GUARDED_BY(mutex_) = coarse_now();

@@ -26,8 +26,9 @@ struct SessionParts {
 /// The chunks that did not arrive are sent again: over the other connections at once where a
 /// session has several, else over the new one. While there is none, read() and write() move
 /// nothing. A good-bye is acknowledged as bytes are, so that who leaves knows whether it may. A
-/// peer is gone when it said good-bye, when nobody listens at its address any more, or when no
-/// connection to it could be opened for `patience`.
+/// peer is gone when it closed in good order, when nothing listens at its address any more, when no
+/// connection to it could be opened for `patience`, or when several were opened in that time and
+/// nothing that was sent over them arrived.
 std::unique_ptr<ByteStream> session_stream(SessionParts parts);
 
 }  // namespace tutti::internal

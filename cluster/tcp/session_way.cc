@@ -60,6 +60,12 @@ void SessionWay::lose(const std::string& why) {
   times_refused_ = 0;
 }
 
+void SessionWay::give_up(const std::string& reason) {
+  lose(reason);
+  state_ = State::kGone;
+  reason_ = concat(" is gone: ", reason);
+}
+
 std::optional<std::uint64_t> SessionWay::step(std::uint64_t received) {
   if (is_gone()) return std::nullopt;
   hub_->look();

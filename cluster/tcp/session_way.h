@@ -43,6 +43,8 @@ class SessionWay {
 
   /// The connection is broken: the next step() looks for another one.
   void lose(const std::string& why);
+  /// The peer is gone, whatever connections may be opened.
+  void give_up(const std::string& reason);
   /// Does what can be done without waiting. A number: there is a new connection, and the peer has
   /// so many bytes. `received`: this rank has so many.
   std::optional<std::uint64_t> step(std::uint64_t received);

@@ -35,6 +35,7 @@ class SessionWays {
   Sockets sockets();
 
   void lose(std::size_t connection, const std::string& why) { ways_[connection].lose(why); }
+  void give_up(const std::string& reason) { ways_.front().give_up(reason); }
   /// A new connection.
   struct News {
     std::size_t connection = 0;

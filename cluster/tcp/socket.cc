@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/tcp/socket.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <memory>
@@ -27,21 +29,10 @@
 namespace tutti::internal {
 namespace {
 
-struct FreeAddresses {
-  void operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
-};
-using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
-
-Addresses look_up(const std::string& host, int port, int flags) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const std::string service = std::to_string(port);
-  const int error = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
-  if (error == 0) return Addresses(found);
-  fail(ErrorCode::kUnavailable, "tcp: the address '", host,
-       "' cannot be looked up: ", ::gai_strerror(error));
+/// A pod's name is known once the pod is ready.
+bool may_be_known_later(int error) {
+  if (error == EAI_AGAIN || error == EAI_MEMORY || error == EAI_SYSTEM) return true;
+  return error == EAI_NONAME && std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
 }
 
 FileDescriptor open_socket(const addrinfo& address) {
@@ -55,16 +46,6 @@ void hand_over_at_once(const FileDescriptor& socket) {
   (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-int port_of(const FileDescriptor& socket) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
-  if (address.ss_family == AF_INET6) {
-    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
-  }
-  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
-}
-
 /// "@0001f" as the system wants it: a zero, then the name without an end.
 socklen_t local_address(const std::string& name, sockaddr_un& address) {
   address.sun_family = AF_UNIX;
@@ -76,6 +57,13 @@ socklen_t local_address(const std::string& name, sockaddr_un& address) {
 
 FileDescriptor open_local_socket() {
   return FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+/// "10.0.0.300": a text of numbers that is no address is no name either.
+bool is_no_host(const std::string& host) {
+  in_addr address{};
+  return host.find_first_not_of("0123456789.") == host.npos &&
+         ::inet_aton(host.c_str(), &address) == 0;
 }
 
 bool is_local_name(const std::string& text) {
@@ -113,14 +101,43 @@ std::optional<Endpoint> parse_endpoint(const std::string& text) {
   const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, endpoint.port);
   const bool is_port =
       error == std::errc() && rest == end && endpoint.port > 0 && endpoint.port < 65536;
-  const bool is_host = !endpoint.host.empty() && !endpoint.is_local() &&  // a name that is none
+  const bool is_host = !is_no_host(endpoint.host) && !endpoint.is_local() &&  // a name that is none
                        endpoint.host.find_first_of("[]") == std::string::npos;
   if (!is_port || !is_host) return std::nullopt;
   return endpoint;
 }
 
+void FreeAddresses::operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
+
+std::unique_ptr<addrinfo, FreeAddresses> look_up(const Endpoint& endpoint, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const std::string service = std::to_string(endpoint.port);
+  const int error = ::getaddrinfo(endpoint.host.c_str(), service.c_str(), &hints, &found);
+  if (error == 0) return std::unique_ptr<addrinfo, FreeAddresses>(found);
+  fail(may_be_known_later(error) ? ErrorCode::kUnavailable : ErrorCode::kNotFound,
+       "tcp: the address '", endpoint.host, "' cannot be looked up: ", ::gai_strerror(error));
+}
+
+bool lies_in_this_machine(int error) {
+  return error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EINVAL || error == EACCES ||
+         error == ENETUNREACH;
+}
+
+int port_of(const FileDescriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+  if (address.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  }
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
 Listener listen_on(const std::string& host) {
-  const Addresses addresses = look_up(host, 0, AI_PASSIVE);
+  const auto addresses = look_up({host, 0}, AI_PASSIVE);
   FileDescriptor socket = open_socket(*addresses);
   if (!socket.is_open() || ::bind(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
       ::listen(socket.get(), 1024) != 0) {
@@ -176,13 +193,15 @@ FileDescriptor start_connecting(const Endpoint& endpoint) {
         ::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) == 0;
     return connected ? std::move(socket) : FileDescriptor();
   }
-  const Addresses addresses = look_up(endpoint.host, endpoint.port, 0);
+  const auto addresses = look_up(endpoint, 0);
   FileDescriptor socket = open_socket(*addresses);
   if (!socket.is_open()) return socket;
   hand_over_at_once(socket);
   if (::connect(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 &&
       errno != EINPROGRESS) {
-    return FileDescriptor();
+    const int reason = errno;
+    socket = FileDescriptor();
+    errno = reason;
   }
   return socket;
 }

@@ -4,11 +4,14 @@
 
 #include <poll.h>
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 
 #include "tutti/core/clock.h"
+
+struct addrinfo;
 
 namespace tutti::internal {
 
@@ -35,24 +38,37 @@ struct Endpoint {
   bool is_local() const { return host.starts_with('@'); }
   std::string to_string() const;
 };
-/// Nothing: no such text.
+/// Nothing: no such text, or numbers that are no address.
 std::optional<Endpoint> parse_endpoint(const std::string& text);
+
+struct FreeAddresses {
+  void operator()(addrinfo* addresses) const;
+};
+/// Of getaddrinfo(), `flags` too. Throws kNotFound for a host that no look-up will find,
+/// kUnavailable for one that may be found later.
+std::unique_ptr<addrinfo, FreeAddresses> look_up(const Endpoint& endpoint, int flags);
+/// Whether it is this machine, as it is set up, that cannot connect or listen there: it has no such
+/// address or kind of address, no way there, or no port left.
+bool lies_in_this_machine(int error);
 
 /// All sockets here do not block and hand small messages over at once (TCP_NODELAY).
 struct Listener {
   FileDescriptor socket;
   Endpoint endpoint;
 };
-/// On a free port of `host`. Throws kUnavailable naming it and the system's reason.
+/// On a free port of `host`. Throws as listen_at().
 Listener listen_on(const std::string& host);
 /// On a local name that the system chooses. Throws kUnavailable.
 Listener listen_locally();
+/// Of a socket that is bound.
+int port_of(const FileDescriptor& socket);
 /// The next connection, if there is one.
 FileDescriptor accept_from(const FileDescriptor& listener);
 /// Notices in seconds when the other machine does not answer any more (keepalive,
 /// TCP_USER_TIMEOUT).
 void keep_watch(const FileDescriptor& socket);
-/// Starts connecting; poll for POLLOUT, then ask connect_result(). Not open: it failed at once.
+/// Starts connecting; poll for POLLOUT, then ask connect_result(). Not open: it failed at once, and
+/// errno says why. Throws as look_up().
 FileDescriptor start_connecting(const Endpoint& endpoint);
 /// 0 or the system's errno.
 int connect_result(const FileDescriptor& socket);

@@ -18,33 +18,6 @@
 namespace tutti::internal {
 namespace {
 
-struct FreeFoundAddresses {
-  void operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
-};
-using FoundAddresses = std::unique_ptr<addrinfo, FreeFoundAddresses>;
-
-FoundAddresses find_addresses(const Endpoint& endpoint) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error =
-      ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
-  if (error == 0) return FoundAddresses(found);
-  fail(ErrorCode::kUnavailable, "tcp: the address '", endpoint.host,
-       "' cannot be looked up: ", ::gai_strerror(error));
-}
-
-int bound_port(const FileDescriptor& socket) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
-  if (address.ss_family == AF_INET6) {
-    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
-  }
-  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
-}
-
 /// Not open: errno says why.
 FileDescriptor try_to_listen(const addrinfo& address) {
   FileDescriptor socket(::socket(
@@ -73,7 +46,7 @@ std::optional<Endpoint> parse_listen_address(const std::string& text) {
 }
 
 Listener listen_at(const Endpoint& endpoint) {
-  const FoundAddresses addresses = find_addresses(endpoint);
+  const auto addresses = look_up(endpoint, AI_PASSIVE);
   FileDescriptor socket = try_to_listen(*addresses);
   if (!socket.is_open()) {
     const int reason = errno;
@@ -84,8 +57,23 @@ Listener listen_at(const Endpoint& endpoint) {
          is_taken ? "; end that process or try another port (0 takes a free one)"
                   : "; expected an address of this machine");
   }
-  const int port = bound_port(socket);
+  const int port = port_of(socket);
   return {std::move(socket), {endpoint.host, port}};
+}
+
+void check_can_listen(const std::string& where, const Endpoint& endpoint) {
+  std::string reason;
+  try {
+    const auto addresses = look_up(endpoint, AI_PASSIVE);
+    if (try_to_listen(*addresses).is_open() || !lies_in_this_machine(errno)) return;
+    reason = std::strerror(errno);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) return;
+    reason = error.message();
+  }
+  fail(ErrorCode::kInvalidArgument, where,
+       ": expected an address of this machine where it may listen, got '", endpoint.to_string(),
+       "': ", reason);
 }
 
 ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std::size_t& count) {
@@ -130,12 +118,14 @@ OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline) {
   const auto give_up = [&](int error) {
     opened.reason = std::strerror(error);
     opened.is_nobody_there = error == ECONNREFUSED;
+    opened.is_hopeless = lies_in_this_machine(error);
     opened.socket = FileDescriptor();
   };
   try {
     opened.socket = start_connecting(endpoint);
   } catch (const Error& unknown_name) {
     opened.reason = unknown_name.message();
+    opened.is_hopeless = unknown_name.code() == ErrorCode::kNotFound;
     return opened;
   }
   if (!opened.socket.is_open()) {

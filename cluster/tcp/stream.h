@@ -22,6 +22,10 @@ std::optional<Endpoint> parse_listen_address(const std::string& text);
 /// system's reason and, when the port is taken, the process that has it (if the system tells).
 Listener listen_at(const Endpoint& endpoint);
 
+/// Throws kInvalidArgument "<where>: expected an address of this machine ..." where listening fails
+/// and waiting is no remedy: a port that is taken may become free.
+void check_can_listen(const std::string& where, const Endpoint& endpoint);
+
 enum class ByteFlow { kOpen, kClosed };
 /// Reads what is there, at most `bytes`; `count` says how much it was.
 ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std::size_t& count);
@@ -37,6 +41,7 @@ struct OpenedConnection {
   FileDescriptor socket = {};    // not open: it failed
   std::string reason = {};       // why
   bool is_nobody_there = false;  // the system says that nobody listens
+  bool is_hopeless = false;      // no such host, or lies_in_this_machine(): waiting is no remedy
 };
 OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline);
 

@@ -279,9 +279,14 @@ void CommunicatorState::run_recorded(const CallRequest& request, const Collectiv
   try {
     run_with_header(request, call, request.options.timeout.value_or(options_.timeout));
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kDeadlineExceeded) throw;
-    throw Error(error.code(),
-                concat(error.message(), "; ", StallWatch::states_of_others(*engine_)));
+    if (error.code() == ErrorCode::kDeadlineExceeded) {
+      throw Error(error.code(),
+                  concat(error.message(), "; ", StallWatch::states_of_others(*engine_)));
+    }
+    const auto call = recorder_.last();  // header_ has the number of the next one already
+    if (error.code() != ErrorCode::kUnavailable || !call) throw;
+    throw Error(error.code(), concat(error.message(), "; rank ", header_.rank, " was in ",
+                                     call->header.describe()));
   }
   header_.remember_name();
 }

@@ -297,6 +297,7 @@ class GrpcControlServer final : public ControlServer {
   std::vector<Verdict> verdicts_after(std::uint64_t number) const override {
     return streams_.core().verdicts_after(number);
   }
+  std::vector<Member> missing() const override { return streams_.core().missing(); }
 
  private:
   void tick() {

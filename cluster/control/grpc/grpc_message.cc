@@ -89,6 +89,7 @@ struct Put {
     out.set_host_machine(m.host_machine);
     out.set_heartbeat_ms(m.heartbeat_ms);
     out.set_silent_ms(m.silent_ms);
+    out.set_unreachable_ms(m.unreachable_ms);
   }
   void operator()(const StoreReply& m) const {
     auto& out = *to.mutable_store_reply();
@@ -144,7 +145,7 @@ StoreRequest get(const control::StoreRequest& m) {
 
 JoinReply get(const control::JoinReply& m) {
   return {code_of(m.code()), m.text(),         get(m.host()), m.host_start_time(),
-          m.host_machine(),  m.heartbeat_ms(), m.silent_ms()};
+          m.host_machine(),  m.heartbeat_ms(), m.silent_ms(), m.unreachable_ms()};
 }
 
 StoreReply get(const control::StoreReply& m) {

@@ -12,8 +12,6 @@
 #include "tutti/cluster/rpc/grpc/grpc_frames.h"
 #include "tutti/cluster/rpc/grpc/grpc_rpc_options.h"
 #include "tutti/cluster/rpc/rpc_wires.h"
-#include "tutti/cluster/tcp/local_pace.h"
-#include "tutti/cluster/tcp/socket.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {
@@ -303,9 +301,6 @@ RpcAttempt connect_rpc_grpc(const RpcConnectParameters& parameters) {
       is_done ? other_server(parameters.server, *handshake.peer()) : handshake.reason();
   attempt.is_final = !attempt.reason.empty();
   if (attempt.is_final) return attempt;
-  if (const auto server = parse_endpoint(parameters.address)) {
-    send_without_pauses_if_local_at(server->port);
-  }
   stream.begin(handshake);
   stream.send(parameters.open);
   auto welcome = stream.receive_welcome(parameters.deadline);

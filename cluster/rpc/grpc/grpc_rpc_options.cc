@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/rpc/grpc/grpc_rpc_options.h"
 
-#include <cstdlib>
-#include <mutex>
 #include <utility>
 
 #include "tutti/cluster/rpc/grpc/grpc_frames.h"
@@ -24,24 +22,9 @@ constexpr std::pair<const char*, int> kArguments[] = {
     {GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
 };
 
-/// gRPC takes memory for each message that it receives and frees it soon. glibc gives such memory
-/// back to the system, finds pages for the next message anew, and interrupts the other cores each
-/// time: a third of the time of a large payload. It keeps twice as much as the largest block that
-/// it ever mapped alone and got back, so it gets one, which nobody touches. Where a program has set
-/// the limits of malloc itself, they stay.
-void let_malloc_keep_memory() {
-  constexpr std::size_t kLargestThatCounts = (std::size_t{32} << 20) - 65536;
-  static std::once_flag once;
-  std::call_once(once, [] {
-    void* volatile block = std::malloc(kLargestThatCounts);
-    std::free(block);
-  });
-}
-
 }  // namespace
 
 grpc::ChannelArguments rpc_channel_arguments() {
-  let_malloc_keep_memory();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);          // tasks are reached directly
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
@@ -53,7 +36,6 @@ grpc::ChannelArguments rpc_channel_arguments() {
 }
 
 void set_rpc_arguments(grpc::ServerBuilder& builder) {
-  let_malloc_keep_memory();
   builder.SetMaxReceiveMessageSize(kLongestGrpcMessage);
   builder.SetMaxSendMessageSize(kLongestGrpcMessage);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a taken port is an error

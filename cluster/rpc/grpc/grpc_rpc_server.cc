@@ -19,7 +19,6 @@
 #include "tutti/cluster/rpc/grpc/grpc_frames.h"
 #include "tutti/cluster/rpc/grpc/grpc_rpc_options.h"
 #include "tutti/cluster/rpc/server_core.h"
-#include "tutti/cluster/tcp/local_pace.h"
 #include "tutti/cluster/tcp/stream.h"
 #include "tutti/core/sync.h"
 
@@ -288,9 +287,6 @@ RpcStream::Next RpcStream::greet() {
       return Next::kEnd;
     case Handshake::State::kDone:
       break;
-  }
-  if (const auto client = parse_endpoint(address_in(context_->peer()))) {
-    send_without_pauses_if_local_at(client->port);
   }
   link_ = std::make_shared<RpcStreamLink>(shared_from_this());
   reader_.emplace(handshake_.session_key(Handshake::Side::kClient),
