@@ -38,15 +38,16 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan, const s
   options.health.abort_stuck_after = std::chrono::minutes(10);
   for (const launch::ProcessPlan& process : plan.processes) {
     const launch::Task& task = process.task;
-    // Servers come where there is a coordinator.
+    // Servers come where the program's strategy serves.
     auto& members = task.type == "ps" ? options.welcome : options.expected;
     members.push_back({task.type, task.index, task.address});
   }
   options.linger = Duration::zero();  // it ends when all have ended
-  return options.expected.size() > 1 ? ControlServer::start(options) : nullptr;
+  return plan.processes.size() > 1 ? ControlServer::start(options) : nullptr;
 }
 
-/// A process that is stopped stays, and keeps its task: without this nobody would take its place.
+/// A process that is stopped stays, and keeps its task: without this nobody would take its place,
+/// and the job would not end.
 std::function<std::vector<launch::GivenUp>()> find_given_up(const ControlServer& control) {
   return [&control, seen = std::uint64_t{0}]() mutable {
     std::vector<launch::GivenUp> found;
@@ -59,6 +60,16 @@ std::function<std::vector<launch::GivenUp>()> find_given_up(const ControlServer&
       found.push_back({task.name(), static_cast<int>(verdict.who.incarnation), verdict.message});
     }
     return found;
+  };
+}
+
+std::function<std::vector<std::string>()> find_waited_for(const ControlServer& control) {
+  return [&control] {
+    std::vector<std::string> names;
+    for (const Member& member : control.missing()) {
+      names.push_back(launch::Task{member.task.job, member.task.index, ""}.name());
+    }
+    return names;
   };
 }
 
@@ -76,8 +87,9 @@ int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format
   reporting.output_to_error = format == OutputFormat::kJson;
   launch::RunReporter reporter(plan, reporting);
   launch::SupervisorOptions supervising = options.supervisor;
+  if (control) supervising.find_given_up = find_given_up(*control);
   if (control && supervising.restarts.per_task > 0) {
-    supervising.find_given_up = find_given_up(*control);
+    supervising.find_waited_for = find_waited_for(*control);
   }
   launch::Supervisor supervisor(plan, supervising, signals, guard, reporter);
   const launch::JobOutcome outcome = supervisor.run();

@@ -160,6 +160,11 @@ void RunReporter::on_restart(int, const TaskOutcome& ended, Duration delay) {
                     ended.restarts + 1, " of ", impl_->options.max_restarts, ")"));
 }
 
+void RunReporter::on_waited_for(int rank, int waiting) {
+  impl_->say(concat(impl_->at(rank).name, " had finished, but ", impl_->at(waiting).name,
+                    ", which was started again, waits for it"));
+}
+
 void RunReporter::on_end(int rank, const TaskOutcome&) {
   if (std::FILE* const log = impl_->at(rank).log.get()) std::fflush(log);
 }
@@ -198,7 +203,7 @@ void RunReporter::on_stop(StopReason reason, int signal_number, const std::vecto
 }
 
 void RunReporter::on_given_up(int rank, const std::string& why) {
-  impl_->say(concat(impl_->at(rank).name, " is killed, for the others go on without it: ", why));
+  impl_->say(concat(impl_->at(rank).name, " is killed, for the job has given it up: ", why));
 }
 
 void RunReporter::on_kill(const std::vector<int>& ranks) {

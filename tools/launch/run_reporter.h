@@ -30,6 +30,7 @@ class RunReporter final : public JobListener {
   void on_start(int rank, pid_t pid, int restarts) override;
   void on_line(int rank, Stream stream, std::string_view line) override;
   void on_restart(int rank, const TaskOutcome& ended, Duration delay) override;
+  void on_waited_for(int rank, int waiting) override;
   void on_end(int rank, const TaskOutcome& ended) override;
   void on_first_failure(int rank, const TaskOutcome& ended,
                         const std::vector<std::string>& last_lines,

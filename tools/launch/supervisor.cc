@@ -228,6 +228,43 @@ struct Supervisor::Impl {
     }
   }
 
+  bool has_parameter_servers() const {
+    return std::ranges::any_of(slots,
+                               [](const Slot& slot) { return slot.plan->task.type == "ps"; });
+  }
+
+  void start_waited_for() {
+    if (!options.find_waited_for || reason != StopReason::kNone) return;
+    const auto waiting = std::ranges::find_if(
+        slots, [](const Slot& slot) { return slot.running && slot.outcome.restarts > 0; });
+    if (waiting == slots.end()) return;
+    for (const std::string& task : options.find_waited_for()) {
+      const auto has_finished = [&](const Slot& slot) {
+        return slot.outcome.task == task && !slot.running && !slot.restart_at;
+      };
+      const auto slot = std::ranges::find_if(slots, has_finished);
+      if (slot != slots.end() && reason == StopReason::kNone) bring_back(*slot, *waiting);
+    }
+  }
+
+  void bring_back(Slot& finished, Slot& waiting) {
+    // Servers have its updates already, which a second process would add once more.
+    const RestartBudget::Decision decision =
+        has_parameter_servers()
+            ? RestartBudget::Decision{{}, "the parameter servers have its updates"}
+            : budget.decide(finished.rank, finished.outcome.status, Duration::max());
+    if (decision.delay) {
+      finished.restart_at = deadline_after(now(), *decision.delay);
+      listener.on_waited_for(finished.rank, waiting.rank);
+      listener.on_restart(finished.rank, finished.outcome, *decision.delay);
+      return;
+    }
+    waiting.process->send(SIGKILL);
+    fail_job(waiting,
+             concat(finished.outcome.task,
+                    " has finished and cannot repeat the last steps with it: ", decision.reason));
+  }
+
   // --- Time.
 
   std::optional<TimePoint> next_deadline() const {
@@ -311,6 +348,7 @@ struct Supervisor::Impl {
     }
     if (child_ended) reap();
     kill_given_up();
+    start_waited_for();
     check_deadlines();
   }
 

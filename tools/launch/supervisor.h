@@ -34,6 +34,10 @@ struct SupervisorOptions {
   /// Asked some times a second, if it is there, for those given up since the last time: they are
   /// killed, which is a failure like any other.
   std::function<std::vector<GivenUp>()> find_given_up = {};
+  /// Asked likewise, for the tasks ("worker-0") that running processes wait for. One that has ended
+  /// well is started again when a process waits that was started again itself: it comes too late to
+  /// go through the last steps with the others.
+  std::function<std::vector<std::string>()> find_waited_for = {};
 };
 
 /// Is told what happens. All calls come from Supervisor::run().
@@ -44,6 +48,8 @@ class JobListener {
   virtual void on_line(int rank, Stream stream, std::string_view line) = 0;
   /// A process has ended and is started again after `delay`.
   virtual void on_restart(int rank, const TaskOutcome& ended, Duration delay) = 0;
+  /// The same for a process that had ended well, and that the process of `waiting` waits for.
+  virtual void on_waited_for(int rank, int waiting) = 0;
   /// A process has ended for good.
   virtual void on_end(int rank, const TaskOutcome& ended) = 0;
   /// The failure that ends the job, before on_stop(). `why_final`: why the process is not started
