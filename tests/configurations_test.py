@@ -31,7 +31,7 @@ def configure(*options, prefix=()):
         result = subprocess.run(
             [*prefix, "cmake", "-G", "Ninja", "-S", SOURCE, "-B", folder, f"-DCMAKE_CXX_COMPILER={COMPILER}",
              "-DTUTTI_BUILD_TESTS=OFF", "-DTUTTI_BUILD_EXAMPLES=OFF", *options],
-            text=True, capture_output=True, timeout=280, check=False)
+            text=True, capture_output=True, timeout=600, check=False)
         made = os.path.exists(os.path.join(folder, "build.ninja"))
     assert result.returncode == 0 and made, result.stdout + result.stderr
     rows = re.findall(r"^--   (\S+) +(off|not found|found|headers|[0-9][0-9.]*) +(.*)$", result.stdout, re.MULTILINE)

@@ -27,7 +27,7 @@ TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              ".ci": ("run",),
              "cmake": (".cmake", ".cmake.in"),
              "docs": (".md", "coverage_rows.csv"),
-             "tests": SOURCES + (".py", ".sh"),
+             "tests": SOURCES + (".py", ".sh", "layering_knots.txt"),
              "tools": SOURCES + (".py", ".sh", "gpu_check")}
 LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 

@@ -4,7 +4,7 @@
 # Each tree has the preset of the same name and lies beside the main build folder. A part that
 # fails does not keep the others from running; what failed is listed at the end.
 
-all_parts=(release format asan tsan minimal fuzzers conformance protocol same_bits chaos bad_wire recovery durable strangers)
+all_parts=(release run format asan tsan minimal fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers)
 
 test_tree() {
   step "configure $build-$1" cmake -S . -B "$build-$1" --preset "$1"
@@ -23,6 +23,8 @@ fuzz() {
 }
 
 part_release() { run_tests "$build"; }
+
+part_run() { step "./run reaches its accuracy" env TUTTI_BUILD_DIR="$build" ./run; }
 
 check_format() { git ls-files '*.h' '*.cc' | xargs clang-format --dry-run --Werror; }
 part_format() { step "check the format" check_format; }
@@ -87,6 +89,12 @@ part_durable() {  # REL_G5b over processes
   step "100 connections reset, TF_CONFIG" \
     python3 tests/integration/durable_servers_test.py "$build/bin/coordinated_counter" "$build/bin/tutti" \
     --closures 3000 --resets 100 --only resets,resets_logged
+}
+
+part_lost_tasks() {
+  step "tasks of parameter servers killed and stopped, every mode, with restarts and without" \
+    python3 tests/integration/lost_tasks_test.py "$build/examples/between_graph_trainer" \
+    "$build/examples/fashion_mnist_custom_loop" "$build/bin/tutti" --full
 }
 
 part_strangers() {

@@ -6,6 +6,8 @@
 Each library folder states its edges once, in its CMakeLists.txt: tutti_module(strategy DEPENDS autograd data).
 A folder may include the folders it depends on, and whatever those depend on. Programs (tools, examples,
 benchmarks, tests) stand on top and may include everything below; no library folder may include them.
+Sub-folders have an order too: without the edges of layering_knots.txt their includes form no cycle. That list may
+only shrink: an edge that is not needed any more, or has fewer includes than it says, is an error as well.
 Each third-party header that is slow to compile may be included by one file only.
 """
 import pathlib
@@ -15,6 +17,7 @@ import tempfile
 
 MODULE = re.compile(r"tutti_module\(\s*(\w+)([^)]*)\)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
+KNOTS = "tests/layering_knots.txt"
 KEYWORDS = {"LIBRARIES", "EXCLUDE"}
 PROGRAMS = ("tools", "examples", "benchmarks", "tests")
 ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "zlib.h", "png.h", "jpeglib.h")
@@ -115,6 +118,68 @@ def check_include(root, file, include, modules, reachable):
     return []
 
 
+def folder_edges(root, modules):
+    """{(folder, included folder): number of #include lines}, for all folders that hold sources."""
+    edges = {}
+    for top in sorted({folder.split("/")[0] for folder in modules}):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix not in (".h", ".cc", ".cu"):
+                continue
+            folder = path.parent.relative_to(root).as_posix()
+            for include in INCLUDE.findall(path.read_text(encoding="utf-8")):
+                target = pathlib.PurePosixPath(include).parent.as_posix().removeprefix("tutti/")
+                if include.startswith("tutti/") and target not in (folder, "tutti"):
+                    edges[folder, target] = edges.get((folder, target), 0) + 1
+    return edges
+
+
+def read_knots(root):
+    """{(folder, included folder): number of #include lines that are tolerated}"""
+    knots = {}
+    path = root / KNOTS
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        if line and not line.startswith("#"):
+            folder, arrow, target, count = line.split()
+            assert arrow == "->", line
+            knots[folder, target] = int(count)
+    return knots
+
+
+def find_cycle(edges):
+    """Some cycle of the edges as a list of folders, or None."""
+    order, state = {}, {}
+    for folder, target in sorted(edges):
+        order.setdefault(folder, []).append(target)
+
+    def visit(folder, path):
+        if state.get(folder) == "done":
+            return None
+        if folder in path:
+            return path[path.index(folder):] + [folder]
+        for target in order.get(folder, []):
+            cycle = visit(target, path + [folder])
+            if cycle:
+                return cycle
+        state[folder] = "done"
+        return None
+
+    return next(filter(None, (visit(folder, []) for folder in sorted(order))), None)
+
+
+def check_folders(root, modules):
+    edges, knots, errors = folder_edges(root, modules), read_knots(root), []
+    for (folder, target), allowed in sorted(knots.items()):
+        count = edges.get((folder, target), 0)
+        if count > allowed:
+            errors.append(f"{folder} includes {target} {count} times; expected at most {allowed} ({KNOTS}), better none")
+        elif count < allowed:
+            errors.append(f"{folder} includes {target} {count} times, no longer {allowed}: write that into {KNOTS}")
+    cycle = find_cycle({edge for edge in edges if edge not in knots})
+    if cycle:
+        errors.append("cycle of sub-folders: " + " -> ".join(cycle) + "; move what is shared to the lower one")
+    return errors
+
+
 def self_test():
     """The checker itself must see what it is there to see."""
     with tempfile.TemporaryDirectory() as folder:
@@ -142,6 +207,18 @@ def self_test():
         write("low/up.cc", "")
         write("low/mpi/down.cc", "#include <mpi.h>\n")
         assert check(root)[0] == [], check(root)
+        modules = read_modules(root)
+        write("low/mpi/down.cc", '#include "tutti/low/a.h"\n')
+        assert check_folders(root, modules) == []
+        write("low/up.cc", '#include "tutti/low/mpi/down.h"\n')
+        assert "cycle of sub-folders: low -> low/mpi -> low" in check_folders(root, modules)[0]
+        write(KNOTS, "# edges\nlow -> low/mpi 1\n")
+        assert check_folders(root, modules) == []
+        write("low/more.cc", '#include "tutti/low/mpi/down.h"\n')
+        assert "at most 1" in check_folders(root, modules)[0]
+        write("low/up.cc", "")
+        write("low/more.cc", "")
+        assert "no longer 1" in check_folders(root, modules)[0]
         write("low/CMakeLists.txt", "tutti_module(low DEPENDS top)")
         assert any("cycle" in error for error in check(root)[0])
 
@@ -150,6 +227,7 @@ def main():
     self_test()
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
     errors, num_modules = check(root)
+    errors += check_folders(root, read_modules(root))
     if num_modules < 5:
         errors.append(f"{root}: found {num_modules} tutti_module() lines; is this the root of the repository?")
     for error in errors:

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-# Counts what ctest ran per label, and fails when something failed, or was skipped that needs neither GPU nor Slurm.
+# Counts what ctest ran per label, and fails when something failed, or was skipped that may not be.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: summarize_results.py JUNIT.xml TESTS.json OUTPUT.log
+"""Usage: summarize_results.py JUNIT.xml TESTS.json OUTPUT.log [TESTS_NOT_BUILT.txt]
 
-TESTS.json is what `ctest --show-only=json-v1` prints: JUnit files of ctest name no labels before CMake 3.27.
+TESTS.json is what `ctest --show-only=json-v1` prints: JUnit files of ctest name no labels before CMake 3.27. TESTS_NOT_BUILT.txt
+is what cmake/TuttiTestsNotBuilt.cmake writes: tests that this build does not have are shown, for they are not run either.
 """
 import collections
 import json
 import sys
 import xml.etree.ElementTree
 
-ALLOWED_TO_SKIP = {"gpu", "slurm"}
+ALLOWED_TO_SKIP = {"gpu", "slurm", "cgroup"}
 
 
 def read_labels(path):
@@ -49,6 +50,13 @@ def print_table(results):
         print(f"  {label:14} {run:6} {count['passed']:7} {count['failed']:7} {count['skipped']:8}")
 
 
+def not_built(path):
+    if not path:
+        return []
+    with open(path, encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
 def tail(path, length):
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()[-length:]
@@ -61,6 +69,8 @@ def main():
         print(f"no results: {error}; the output was:\n{tail(sys.argv[3], 4000)}")
         return 1
     print_table(results)
+    for line in not_built(sys.argv[4] if len(sys.argv) > 4 else None):
+        print(f"  not built here: {line}")
     failed = [name for name, _, outcome in results if outcome == "failed"]
     skipped = [name for name, labels, outcome in results if outcome == "skipped" and not ALLOWED_TO_SKIP & set(labels)]
     if failed:

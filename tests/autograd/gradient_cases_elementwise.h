@@ -48,8 +48,8 @@ inline std::vector<Case> unary_cases() {
   add_unary(cases, OpId::kMultiply, any, silu);
   add_unary(cases, OpId::kTanh, any, gelu_tanh);
   add_unary(cases, OpId::kElu, no_kink, selu);
-  add_unary(cases, OpId::kClip, any, relu6);
-  add_unary(cases, OpId::kClip, any, hard_sigmoid);
+  add_unary(cases, OpId::kMinimum, any, relu6);
+  add_unary(cases, OpId::kMinimum, any, hard_sigmoid);
   add_unary(cases, OpId::kMultiply, any, hard_silu);
   add_unary(cases, OpId::kDivide, no_kink, softsign);
   const Input batch{{3, 4}, -1.5, 1.5, true};

@@ -159,7 +159,7 @@ TEST(Manifest, ThatLiesIsRefused) {
       {"\"F32\"", "\"F31\"", {"'F31'"}},
       {"\"F32\"", "\"F64\"", {"bytes by its tensors"}},
       {"   \"shape\": [\n    10,", "   \"shape\": [\n    -10,", {"-10"}},
-      {"   \"shape\": [\n    10,", "   \"shape\": [\n    4611686018427387904,", {"more bytes"}},
+      {"   \"shape\": [\n    10,", "   \"shape\": [\n    4611686018427387904,", {"more elements"}},
       {"\"rows\": [\n      0,\n      10", "\"rows\": [\n      0,\n      11", {"rows", "11"}},
       {"\"rows\": [\n      0,\n      10", "\"rows\": [\n      3,\n      2", {"rows"}},
       {"\"rows\": [\n      0,\n      10", "\"rows\": [\n      0", {"2 rows"}},

@@ -34,7 +34,7 @@ inline ControlServerOptions server_options(const std::string& wire) {
 
 inline std::unique_ptr<ControlClient> join(const ControlServer& server, int index,
                                            ControlOptions options = {}) {
-  options.timeout = 20s;
+  options.timeout = 60s;
   return connect_control(server.target(), tasks_of(index + 1).back(), options);
 }
 
@@ -61,7 +61,7 @@ class Lines {
 };
 
 inline bool comes_true(const std::function<bool()>& condition) {
-  const TimePoint end = after(20s);
+  const TimePoint end = after(60s);
   while (!condition()) {
     if (Clock::system().now() > end) return false;
     Clock::system().sleep_for(2ms);

@@ -39,7 +39,7 @@ std::vector<Message> one_of_each() {
           {5, internal::StopRequest{"SIGTERM"}},
           {0, internal::StopAnswer{2, 9, true}},
           {6, internal::GoodBye{}},
-          {1, internal::JoinReply{ErrorCode::kOk, "", some_member(), 5, "m", 250, 2000}},
+          {1, internal::JoinReply{ErrorCode::kOk, "", some_member(), 5, "m", 250, 2000, 5000}},
           {2, internal::StoreReply{ErrorCode::kOk, "", std::string("\xfe"), true}},
           {3, internal::MembersReply{{some_member(), some_member()}}},
           {0, internal::HeartbeatReply{}},
@@ -176,13 +176,15 @@ TEST(HealthRules, G1_SayWhoIsStoppedSilentOrDead) {
   EXPECT_EQ(silence_of(record, 2100ms, {Kind::kIsStopped, 'T'}),
             "stopped: worker 2 (127.0.0.1:4712, pid 812) is stopped: state T, no heartbeat for 2.1 "
             "s; try: kill -CONT 812");
-  EXPECT_EQ(silence_of(record, 2100ms, {Kind::kRuns, 'R'}), "");  // it may just have been continued
-  EXPECT_EQ(silence_of(record, 4100ms, {Kind::kRuns, 'D'}),
-            "stopped: worker 2 (127.0.0.1:4712, pid 812) is silent: no heartbeat for 4.1 s, though "
+  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // it may just have been continued
+  EXPECT_EQ(silence_of(record, 5100ms, {Kind::kRuns, 'D'}),
+            "stopped: worker 2 (127.0.0.1:4712, pid 812) is silent: no heartbeat for 5.1 s, though "
             "its process is in state D");
+  // Of another machine nothing is known: its packets may be lost for a while.
+  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kUnknown, '?'}), "");
   EXPECT_EQ(
-      silence_of(record, 2100ms, {Kind::kUnknown, '?'}),
-      "stopped: worker 2 (127.0.0.1:4712, pid 812) is silent: no heartbeat for 2.1 s, and its "
+      silence_of(record, 5100ms, {Kind::kUnknown, '?'}),
+      "stopped: worker 2 (127.0.0.1:4712, pid 812) is silent: no heartbeat for 5.1 s, and its "
       "machine cannot be asked from here");
   record.is_connected = false;
   EXPECT_EQ(silence_of(record, 10ms, {Kind::kIsGone, 'Z'}),
@@ -192,10 +194,14 @@ TEST(HealthRules, G1_SayWhoIsStoppedSilentOrDead) {
   EXPECT_EQ(silence_of(record, 200ms, {Kind::kUnknown, '?'}),
             "dead: worker 2 (127.0.0.1:4712, pid 812) died: its connection closed, and it did not "
             "open a new one within 0.2 s");
-  EXPECT_EQ(silence_of(record, 1900ms, {Kind::kRuns, 'S'}), "");
-  EXPECT_EQ(silence_of(record, 2100ms, {Kind::kRuns, 'S'}),
+  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'S'}), "");
+  EXPECT_EQ(silence_of(record, 5100ms, {Kind::kRuns, 'S'}),
             "dead: worker 2 (127.0.0.1:4712, pid 812) died: its connection closed, and it did not "
-            "open a new one within 2.1 s (its process is in state S)");
+            "open a new one within 5.1 s (its process is in state S)");
+  EXPECT_EQ(silence_of(record, 1900ms, {Kind::kIsStopped, 'T'}), "");
+  EXPECT_EQ(silence_of(record, 2100ms, {Kind::kIsStopped, 'T'}),
+            "dead: worker 2 (127.0.0.1:4712, pid 812) died: its connection closed, and it did not "
+            "open a new one within 2.1 s (its process is in state T)");
 }
 
 /// Workers 0 and 1 wait in collective 3; worker 2 has finished 2.
@@ -260,6 +266,123 @@ TEST(HealthRules, NobodyIsLateWhenNobodyWaits) {
   auto records = a_stall();
   for (int i = 0; i < 2; ++i) records[static_cast<std::size_t>(i)].progress.groups[0].finished = 3;
   EXPECT_THAT(stuck_at(records, 100s), ElementsAre());
+}
+
+using Groups = std::vector<GroupProgress>;
+
+/// Members 0, 1, ... whose last two reports, at 0 s, named these calls.
+std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups) {
+  std::vector<internal::MemberRecord> records;
+  for (const Groups& each : groups) {
+    records.push_back(record_of(static_cast<int>(records.size())));
+    records.back().progress = {12, "training", each};
+    records.back().has_stood_still = true;
+  }
+  return records;
+}
+
+/// What the rule says of members with these progresses at 2 s.
+std::string deadlock_of(std::vector<internal::MemberRecord>& records) {
+  std::vector<internal::MemberRecord*> pointers;
+  for (auto& record : records) pointers.push_back(&record);
+  const auto finding = internal::find_deadlock(pointers, at(2s), {});
+  if (!finding) return "";
+  EXPECT_TRUE(finding->is_fatal);
+  EXPECT_EQ(finding->code, ErrorCode::kInvalidArgument);
+  return finding->message;
+}
+
+GroupProgress waits(const std::string& group, std::uint64_t call, const std::string& text) {
+  return {group, call, call - 1, text, 100ms};
+}
+GroupProgress outside(const std::string& group, std::uint64_t calls) {
+  return {group, calls, calls, "", 100ms};
+}
+
+/// Worker 0 gathers values, worker 1 sums gradients: each for the other.
+std::vector<Groups> a_deadlock() {
+  return {{waits("values", 3, "reduce #3 at a.cc:7"), outside("gradients", 8)},
+          {outside("values", 2), waits("gradients", 9, "sum #9 at a.cc:5")}};
+}
+
+TEST(HealthRules, G12_MembersThatWaitForEachOtherAreNamedWithTheirCallsOnce) {
+  auto records = members_in(a_deadlock());
+  EXPECT_EQ(deadlock_of(records),
+            "worker 0, worker 1 wait for each other: worker 1 waits in sum #9 at a.cc:5 since 2.1 "
+            "s for worker 0; worker 0 waits in reduce #3 at a.cc:7 since 2.1 s for worker 1; "
+            "expected the same calls in the same order on every worker; try to make these on all "
+            "of them, not only where is_chief() says so");
+  EXPECT_EQ(deadlock_of(records), "");
+}
+
+TEST(HealthRules, G12_ACircleOfThreeAndWhoWaitsForItAreNamed) {
+  auto records =
+      members_in({{waits("a", 1, "A"), outside("b", 0), outside("c", 1), outside("d", 4)},
+                  {outside("a", 0), waits("b", 1, "B"), outside("c", 1), outside("d", 4)},
+                  {outside("a", 1), outside("b", 0), waits("c", 2, "C"), outside("d", 4)},
+                  {outside("a", 1), outside("b", 1), outside("c", 2), waits("d", 5, "D")}});
+  // 0 waits for 1, 1 for 0 and 2, 2 for 0 and 1, 3 for all of them.
+  EXPECT_THAT(deadlock_of(records),
+              ::testing::AllOf(
+                  ::testing::HasSubstr("worker 0 waits in A since 2.1 s for worker 1;"),
+                  ::testing::HasSubstr("worker 1 waits in B since 2.1 s for worker 0, worker 2;"),
+                  ::testing::HasSubstr("worker 2 waits in C since 2.1 s for worker 0, worker 1;"),
+                  ::testing::HasSubstr(
+                      "worker 3 waits in D since 2.1 s for worker 0, worker 1, worker 2;")));
+}
+
+TEST(HealthRules, AMemberThatComputesIsInNoDeadlock) {
+  auto groups = a_deadlock();
+  groups[1] = {outside("values", 2), outside("gradients", 8)};
+  auto records = members_in(groups);
+  EXPECT_EQ(deadlock_of(records), "");
+}
+
+// Worker 1 may be late with what it has to do of sum 8: then it begins 9, and comes to reduce.
+TEST(HealthRules, AMemberWithinAnOlderCallOfTheGroupIsInNoDeadlock) {
+  auto records = members_in({{outside("values", 2), waits("gradients", 9, "sum #9")},
+                             {waits("values", 3, "reduce #3"), waits("gradients", 8, "sum #8")}});
+  EXPECT_EQ(deadlock_of(records), "");
+}
+
+TEST(HealthRules, ReportsThatStillChangeAreNoDeadlock) {
+  for (const std::size_t changed : {0, 1}) {
+    auto records = members_in(a_deadlock());
+    records[changed].has_stood_still = false;
+    EXPECT_EQ(deadlock_of(records), "") << changed;
+  }
+}
+
+TEST(HealthRules, AWaitThatHasOnlyJustBegunIsNoDeadlock) {
+  auto groups = a_deadlock();
+  groups[0][0].since = -1500ms;  // at 2 s it has waited for 0.5 s
+  auto records = members_in(groups);
+  EXPECT_EQ(deadlock_of(records), "");
+}
+
+TEST(HealthRules, AMemberThatLeftOrWasGivenUpIsInNoDeadlock) {
+  using Status = internal::MemberRecord::Status;
+  for (const Status status : {Status::kLeft, Status::kGivenUp}) {
+    auto records = members_in(a_deadlock());
+    records[1].status = status;
+    EXPECT_EQ(deadlock_of(records), "");
+  }
+}
+
+TEST(HealthRules, ReportsAreTheSameIfTheyNameTheSameCalls) {
+  MemberProgress progress{12, "training", {{"all", 5, 4, "sum #5", 3ms}, {"b", 0, 0, "", 0s}}};
+  MemberProgress later = progress;
+  later.groups[0].since = 400ms;
+  EXPECT_TRUE(internal::has_same_calls(progress, later));
+  for (const auto& change : std::vector<std::function<void(MemberProgress&)>>{
+           [](MemberProgress& p) { p.groups[0].entered = 6; },
+           [](MemberProgress& p) { p.groups[0].finished = 5; },
+           [](MemberProgress& p) { p.groups[1].group = "c"; },
+           [](MemberProgress& p) { p.groups.pop_back(); }}) {
+    MemberProgress changed = later;
+    change(changed);
+    EXPECT_FALSE(internal::has_same_calls(progress, changed));
+  }
 }
 
 TEST(StopAgreement, G17_OneStepThatNobodyHasPassed) {
@@ -330,14 +453,14 @@ TEST(StopAgreement, G17_AnUnreachableMemberHoldsNobodyUp) {
 }
 
 TEST(StopGate, WaitsAtTheProposedStepForTheFinalWord) {
-  const testing::HangWatchdog watchdog("stop gate", std::chrono::seconds(30));
+  const testing::HangWatchdog watchdog("stop gate");
   internal::StopGate gate;
   (void)gate.take({1, 1, false, "x"});
   const auto server = Executor::system().start("server", [&gate] {
     Clock::system().sleep_for(20ms);
     (void)gate.take({1, 1, true, "x"});
   });
-  EXPECT_TRUE(gate.stops_after(1, deadline_after(Clock::system().now(), 20s)));
+  EXPECT_TRUE(gate.stops_after(1, deadline_after(Clock::system().now(), 60s)));
 }
 
 TEST(StopGate, GoesOnWhenNoFinalWordComes) {

@@ -157,7 +157,7 @@ TEST(ControlConnection, G7_AMemberComesBackAfterResetsAndDamage) {
   });
   try {
     const auto member = connect_control(concat("tcp://127.0.0.1:", listener.endpoint.port),
-                                        {"worker", 0, ""}, {.timeout = 20s});
+                                        {"worker", 0, ""}, {.timeout = 60s});
     const auto other = join(*server, 1);
     for (int i = 0; i < 60; ++i) {
       // Each is done exactly once, whatever happens to the connection.

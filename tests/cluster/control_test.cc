@@ -67,7 +67,7 @@ TEST_P(Control, WaitsForAValueOrTheDeadline) {
     Clock::system().sleep_for(20ms);
     b->set("address", "here");
   });
-  EXPECT_EQ(a->wait("address", after(20s)), "here");
+  EXPECT_EQ(a->wait("address", after(60s)), "here");
   expect_error(ErrorCode::kDeadlineExceeded, {"worker 0: control store: nobody has set 'missing'"},
                [&] { a->wait("missing", after(5ms)); });
 }
@@ -76,14 +76,12 @@ TEST_P(Control, WaitingForAValueEndsWhenAMemberIsLost) {
   const auto server = ControlServer::start(server_options(GetParam()));
   const auto a = join(*server, 0);
   auto b = join(*server, 1);
-  const TimePoint begin = Clock::system().now();
   const auto failing = Executor::system().start("failing", [&] {
     Clock::system().sleep_for(50ms);
     b->report_failure(Error(ErrorCode::kInternal, "out of luck"));
   });
   expect_error(ErrorCode::kUnavailable, {"worker 1: out of luck"},
                [&] { a->wait_unless_lost("missing", 0, after(60s)); });
-  EXPECT_LT(Clock::system().now() - begin, 30s);
   failing->join();
   const std::uint64_t last = a->fatal_verdict().value().number;
   // It is there already, or known already, or what is waited for has come.
@@ -92,7 +90,7 @@ TEST_P(Control, WaitingForAValueEndsWhenAMemberIsLost) {
   expect_error(ErrorCode::kDeadlineExceeded, {"nobody has set 'missing'"},
                [&] { a->wait_unless_lost("missing", last, after(5ms)); });
   a->set("present", "here");
-  EXPECT_EQ(a->wait_unless_lost("present", last, after(20s)), "here");
+  EXPECT_EQ(a->wait_unless_lost("present", last, after(60s)), "here");
 }
 
 TEST_P(Control, ManyThreadsAskAtOnce) {
@@ -105,7 +103,7 @@ TEST_P(Control, ManyThreadsAskAtOnce) {
       for (int i = 0; i < 25; ++i) {
         const std::string key = concat("lock/", i);
         if (client->compare_and_set(key, std::nullopt, concat(t))) ++won;
-        (void)client->wait(key, after(20s));
+        (void)client->wait(key, after(60s));
       }
     }));
   }
@@ -150,7 +148,7 @@ std::shared_ptr<ProgressBoard> board_of(std::uint64_t entered, std::uint64_t fin
 TEST_P(Control, WhoLeavesAfterTheLastCollectiveIsNotMissedByWhoIsStillInIt) {
   auto options = server_options(GetParam());
   options.health.heartbeat_every = 10min;  // but for the first one, and the one before a good-bye
-  options.health.silent_after = 20min;
+  options.health.silent_after = options.health.unreachable_after = 20min;
   const auto server = ControlServer::start(options);
   const auto late = board_of(0, 0);
   ControlOptions waiting, leaving;
@@ -207,6 +205,20 @@ TEST_P(Control, AnExceptionThatEndsAMembersScopeIsAFailure) {
   EXPECT_EQ(a->fatal_verdict()->message, "worker 1: ended by an exception; its log says which");
 }
 
+TEST_P(Control, WhatAMemberHasNotedIsWhyAnExceptionEndedIt) {
+  const auto server = ControlServer::start(server_options(GetParam()));
+  const auto a = join(*server, 0);
+  try {
+    const auto b = join(*server, 1);
+    b->note_failure("it went on after this");
+    b->note_failure("tcp: rank 0 is gone");
+    fail(ErrorCode::kInternal, "user code");
+  } catch (const Error&) {
+  }
+  ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
+  EXPECT_EQ(a->fatal_verdict()->message, "worker 1: ended by an exception: tcp: rank 0 is gone");
+}
+
 TEST_P(Control, G14_WaitsForMissingMembersAndNamesThem) {
   auto options = server_options(GetParam());
   options.expected = tasks_of(3);
@@ -217,14 +229,14 @@ TEST_P(Control, G14_WaitsForMissingMembersAndNamesThem) {
                {"control: worker 0: worker 1 (127.0.0.1:9011), worker 2 (127.0.0.1:9012) did not "
                 "come within ",
                 " s; start what is missing, or check its address and its log"},
-               [&] { a->wait_for_members(after(220ms)); });
+               [&] { a->wait_for_members(after(1s)); });
   EXPECT_THAT(lines.all(),
               HasSubstr("control: worker 0 waits for worker 1 (127.0.0.1:9011), worker "
                         "2 (127.0.0.1:9012) since "));
   const auto b = join(*server, 1);
-  const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(after(20s)); });
+  const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(after(60s)); });
   const auto c = join(*server, 2);
-  c->wait_for_members(after(20s));
+  c->wait_for_members(after(60s));
   waiter->join();  // before somebody leaves
 }
 
@@ -286,6 +298,58 @@ TEST_P(Control, G13_RefusesOtherSecretsAndJobsAtBothEnds) {
   good->set("k", "v");
 }
 
+TEST_P(Control, AnyTextIsAJobId) {
+  for (const std::string& id :
+       {std::string("two\nlines"), std::string("\xc3\xa4\x01"), std::string(5000, 'x')}) {
+    auto options = server_options(GetParam());
+    options.job_id = id;
+    const auto server = ControlServer::start(options);
+    join(*server, 1, {.job_id = id})->set("k", "v");
+    expect_error(ErrorCode::kFailedPrecondition, {"two jobs met: "},
+                 [&] { join(*server, 1, {.job_id = id + "2"}); });
+  }
+}
+
+TEST_P(Control, KnowsWhoIsMissingWhileAMemberWaitsForAll) {
+  auto options = server_options(GetParam());
+  options.expected = tasks_of(3);
+  const auto server = ControlServer::start(options);
+  const auto a = join(*server, 0);
+  join(*server, 1)->leave();
+  EXPECT_TRUE(server->missing().empty());  // nobody waits
+  const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(after(20s)); });
+  ASSERT_TRUE(comes_true([&] { return server->missing().size() == 2; }));
+  EXPECT_EQ(server->missing()[0].task, tasks_of(2)[1]);
+  EXPECT_EQ(server->missing()[1].task, tasks_of(3)[2]);
+  const auto b = join(*server, 1, {.incarnation = 1}), c = join(*server, 2);
+  waiter->join();
+  EXPECT_TRUE(server->missing().empty());
+}
+
+TEST_P(Control, AProcessThatWasStartedAgainIsNotMissedForItsPredecessorsCollectives) {
+  const auto server = ControlServer::start(server_options(GetParam()));
+  ControlOptions waiting, leaving, again;
+  leaving.progress = board_of(1, 1);
+  const auto leaver = join(*server, 1, leaving);
+  leaver->leave();
+  again.incarnation = 1;
+  again.progress = board_of(2, 2);
+  const auto successor = join(*server, 1, again);
+  waiting.progress = board_of(2, 1);
+  const auto waiter = join(*server, 0, waiting);
+  Clock::system().sleep_for(500ms);  // twice what a leaver is given
+  EXPECT_FALSE(waiter->fatal_verdict().has_value()) << waiter->fatal_verdict()->message;
+}
+
+TEST_P(Control, AnAddressThatNobodyCanReachEndsTheWaitForItWithinSeconds) {
+  // A connection to all machines: TCP has no such thing, and the system says so at once.
+  expect_error(
+      ErrorCode::kUnavailable,
+      {"control: worker 0 cannot reach the control server at 255.255.255.255:80: ",
+       "Network is unreachable; waiting does not help; correct TUTTI_CONTROL, or "},
+      [&] { (void)connect_control(GetParam() + "://255.255.255.255:80", {}, {.timeout = 50s}); });
+}
+
 TEST_P(Control, G17_MembersStopAfterTheSameStep) {
   const auto server = ControlServer::start(server_options(GetParam()));
   const auto a = join(*server, 0), b = join(*server, 1);
@@ -342,8 +406,8 @@ TEST_P(Control, TheNetworkNeedsASecret) {
 }
 
 TEST(ControlTargets, ThatAreNoneAreRefused) {
-  for (const char* target :
-       {"", "127.0.0.1:4711", "http://127.0.0.1:4711", "tcp://", "tcp://x:0"}) {
+  for (const char* target : {"", "127.0.0.1:4711", "http://127.0.0.1:4711", "tcp://", "tcp://x:0",
+                             "tcp://10.0.0.300:4711"}) {
     expect_error(
         ErrorCode::kInvalidArgument,
         {concat("control: the target '", target, "'; expected tcp://host:port or grpc://")},
@@ -365,11 +429,11 @@ TEST(ControlJoin, TheFirstTaskHostsTheServerAtItsOwnAddress) {
   const auto worker = Executor::system().start("worker", [&] {
     const ControlPlane plane = join_job(tasks, 1);
     EXPECT_EQ(plane.server, nullptr);
-    seen = plane.client->wait("k", after(20s));
+    seen = plane.client->wait("k", after(60s));
   });
   const ControlPlane plane = join_job(tasks, 0);
   EXPECT_EQ(plane.server->target(), concat("tcp://127.0.0.1:", port));
-  plane.client->wait_for_members(after(20s));
+  plane.client->wait_for_members(after(60s));
   plane.client->set("k", "v");
   worker->join();
   EXPECT_EQ(seen, "v");

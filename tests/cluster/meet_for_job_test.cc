@@ -44,13 +44,13 @@ struct Met {
 std::unique_ptr<Met> meet(bool on_one_machine) {
   std::vector<MemberTask> tasks;
   for (int task = 0; task < kTasks; ++task) tasks.push_back({"worker", task, ""});
-  auto communicators = in_process_communicators(kTasks, {.timeout = std::chrono::seconds(20)});
+  auto communicators = in_process_communicators(kTasks, {.timeout = std::chrono::seconds(60)});
   auto met = std::make_unique<Met>();
   met->errors = errors_of_ranks(kTasks, [&](int rank) {
     const auto self = static_cast<std::size_t>(rank);
     const auto communicator = std::move(communicators[self]);
     JoinOptions options;
-    options.client.timeout = std::chrono::seconds(20);
+    options.client.timeout = std::chrono::seconds(60);
     met->planes[self] =
         on_one_machine ? meet_for_job(tasks, *communicator, options)
                        : internal::meet_for_job(tasks, *communicator, options, /*machine=*/rank);

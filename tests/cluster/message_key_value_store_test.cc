@@ -31,7 +31,7 @@ std::vector<std::unique_ptr<MessageKeyValueStore>> stores(int size) {
 }
 
 TEST(MessageKeyValueStore, EveryRankGetsWhatOneHasSet) {
-  const testing::HangWatchdog watchdog("message store", std::chrono::seconds(30));
+  const testing::HangWatchdog watchdog("message store");
   const auto all = stores(3);
   const std::string large(1 << 20, 'x');
   EXPECT_EQ(all[1]->get("k"), std::nullopt);
@@ -76,7 +76,7 @@ TEST(MessageKeyValueStore, ARankThatIsGoneHasToldWhatItTold) {
 }
 
 TEST(MessageKeyValueStore, AnotherTransportIsConnectedThroughIt) {
-  const testing::HangWatchdog watchdog("message store", std::chrono::seconds(30));
+  const testing::HangWatchdog watchdog("message store");
   const auto all = stores(2);
   const auto sum = [&](int rank) {
     const auto tcp = tcp_transport(rank, 2, *all[static_cast<std::size_t>(rank)]);

@@ -27,7 +27,7 @@ inline TimePoint in(Duration duration) { return deadline_after(Clock::system().n
 inline TimePoint late() { return in(60s); }
 
 inline bool comes_true(const std::function<bool()>& condition) {
-  for (const TimePoint end = in(20s); !condition();) {
+  for (const TimePoint end = in(60s); !condition();) {
     if (Clock::system().now() > end) return false;
     Clock::system().sleep_for(2ms);
   }
@@ -124,7 +124,7 @@ inline RpcClientOptions client_options(int index = 0) {
   RpcClientOptions options;
   options.self = {"worker", index, ""};
   options.server = {"ps", 1, ""};
-  options.connect_timeout = 20s;
+  options.connect_timeout = 60s;
   return options;
 }
 

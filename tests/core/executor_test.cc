@@ -33,9 +33,11 @@ TEST(ExecutorTest, DestructorJoins) {
 }
 
 TEST(ExecutorTest, JoiningTwiceIsFine) {
-  auto thread = Executor::system().start("short", [] {});
+  int runs = 0;
+  auto thread = Executor::system().start("short", [&] { ++runs; });
   thread->join();
   thread->join();
+  EXPECT_EQ(runs, 1);
 }
 
 TEST(ExecutorDeathTest, AnExceptionThatLeavesTheBodyEndsTheProcessAndNamesTheThread) {

@@ -204,7 +204,7 @@ TEST(RunTokenTest, SleepingAndJoiningHandTheTokenOn) {
 // Threads with two tokens, one mutex and a bounded queue: producers and consumers, all of which
 // wait with token and mutex in the order that could lock them out.
 TEST(RunTokenTest, ManyThreadsTokensAndOneQueueDoNotDeadlock) {
-  HangWatchdog watchdog("token and mutex stress", std::chrono::seconds(30));
+  HangWatchdog watchdog("token and mutex stress");
   constexpr int kPairs = 6, kItems = 300;
   RunToken tokens[2];
   Mutex mutex;

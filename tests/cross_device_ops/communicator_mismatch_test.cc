@@ -171,7 +171,6 @@ TEST(CommunicatorMismatch, REL_G12_ArgumentsThatAreWrongOnOneRankAreAnErrorOnAll
     for (const WrongCall& wrong : kWrongCalls) {
       for (const int size : {2, 3, 5}) {
         const Communicators all = in_process_communicators(size, {.algorithm = algorithm});
-        const TimePoint begin = Clock::system().now();
         auto errors = errors_of_ranks(size, [&](int rank) {
           std::vector<float> a(12, 1.0f), b(12);
           try {
@@ -181,7 +180,6 @@ TEST(CommunicatorMismatch, REL_G12_ArgumentsThatAreWrongOnOneRankAreAnErrorOnAll
             throw;
           }
         });
-        EXPECT_LT(Clock::system().now() - begin, std::chrono::seconds(30));  // of 120
         EXPECT_THAT(errors[1], AllOf(HasSubstr("rank 1: "), HasSubstr(wrong.reason))) << algorithm;
         errors.erase(errors.begin() + 1);
         const auto is_told =

@@ -380,7 +380,8 @@ TEST(Communicator, ARankThatLeavesIsNamed) {
     if (rank == 1) return all[1].reset();
     of(all, 0).barrier();
   });
-  EXPECT_THAT(errors[0], HasSubstr("rank 1 has left the group"));
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1 has left the group"),
+                               HasSubstr("rank 0 was in barrier() #")));
 }
 
 TEST(Communicator, AStalledCallSaysWhoIsMissingAndWhere) {

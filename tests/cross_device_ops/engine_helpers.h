@@ -27,7 +27,7 @@ inline TimePoint in_time(Duration duration) {
   return deadline_after(Clock::system().now(), duration);
 }
 /// Long enough for every call that ends.
-inline TimePoint soon() { return in_time(std::chrono::seconds(30)); }
+inline TimePoint soon() { return in_time(std::chrono::seconds(60)); }
 
 /// body(rank) on a thread each; what it threw, by rank.
 inline std::vector<std::optional<Error>> on_ranks(int size, const std::function<void(int)>& body) {

@@ -23,7 +23,7 @@ class LendingTransport final : public Transport {
   std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
                              std::span<const std::byte> body) override {
     inner_->send(peer, tag, head, body)
-        ->wait(deadline_after(Clock::system().now(), std::chrono::seconds(20)));
+        ->wait(deadline_after(Clock::system().now(), std::chrono::seconds(60)));
     return std::make_unique<Loan>(*this, body);
   }
   std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,

@@ -130,7 +130,10 @@ bool has(const ConvolutionPlan& plan, cudnnBackendNumericalNote_t note) {
 /// Calls body(problem, graph, device) for all problems and described GPUs.
 template <class Body>
 void for_each_problem(const Body& body) {
-  if (cudnnGetVersion() < kFirstWithDescribedGpus) return;
+  if (cudnnGetVersion() < kFirstWithDescribedGpus) {
+    GTEST_SKIP() << "cuDNN " << cudnnGetVersion() << " plans for no GPU that is only described; "
+                 << "expected " << kFirstWithDescribedGpus << " or later";
+  }
   for (const std::string& description : described_gpus()) {
     const BackendDescriptor device = device_of(description);
     for (const ConvolutionProblem& problem : problems()) {

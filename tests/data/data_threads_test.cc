@@ -17,7 +17,7 @@ using data_test::rows_of;
 using data_test::scalars_of;
 using testing::ElementsAre;
 
-TimePoint soon() { return Clock::system().now() + std::chrono::seconds(20); }
+TimePoint soon() { return Clock::system().now() + std::chrono::seconds(60); }
 
 Dataset range_failing_at(std::int64_t end, std::int64_t bad) {
   return Dataset::range(end).map([bad](const Element& element) -> Element {

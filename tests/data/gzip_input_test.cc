@@ -5,8 +5,10 @@
 #include "tutti/data/csv.h"
 #include "tutti/data/fixed_length_records.h"
 #include "tutti/data/gzip_file.h"
+#include "tutti/data/npy.h"
 #include "tutti/data/readers.h"
 #include "tutti/data/tar.h"
+#include "tutti/data/tfrecord.h"
 
 namespace tutti {
 namespace gzip_input_test {
@@ -64,6 +66,32 @@ TEST(PackedInput, IsRefusedWhereItIsCut) {
   const std::string path = packed_file("a.csv.gz", "x\n1\n2\n");
   data_test::write_bytes(path, read_file(path).substr(0, 15));
   expect_error(ErrorCode::kDataLoss, {path, "ends early"}, [&] { csv_dataset({path}); });
+}
+
+// 300 MB of zeros in a third of a megabyte.
+TEST(PackedInput, BombsAreRefusedByEveryReader) {
+  const std::string path = packed_file("bomb.gz", std::string(300 << 20, '\0'));
+  ASSERT_LT(std::filesystem::file_size(path), 400000u);
+  const std::vector<std::function<void()>> readers = {
+      [&] { csv_dataset({path}); },
+      [&] { read_csv({path}); },
+      [&] { read_idx(path); },
+      [&] { read_cifar10_file(path); },
+      [&] { rows_of(tar_dataset({path})); },
+      [&] { rows_of(tfrecord_dataset({path}, {Compression::kGzip})); },
+      [&] { fixed_length_record_dataset({path}, 1024).iterate()->skip(1); },
+  };
+  for (const auto& read : readers) {
+    expect_error(ErrorCode::kResourceExhausted,
+                 {path, "compressed bytes become", "InputLimits::max_expansion"}, read);
+  }
+  const InputLimits raised{.max_expansion = 1100};
+  EXPECT_EQ(rows_of(tar_dataset({path}, raised)).size(), 0u);
+  expect_error(ErrorCode::kResourceExhausted, {path + ":1: ", "CsvOptions::max_line_bytes"},
+               [&] { csv_dataset({path}, {.limits = raised}); });
+  expect_error(ErrorCode::kResourceExhausted,
+               {path, "at most 1000 bytes", "InputLimits::max_bytes"},
+               [&] { read_idx(path, {.max_bytes = 1000}); });
 }
 
 }  // namespace gzip_input_test

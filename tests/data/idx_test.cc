@@ -109,6 +109,11 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"HugeDimensions",
                   bytes({0, 0, 14, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}),
                   ErrorCode::kDataLoss,
+                  {"offset 4", "4294967295"}},
+        Malformed{"HugeDimensionsAndZero",
+                  bytes({0,   0,   8,   4,   0,   0,   0,   0,   255, 255,
+                         255, 255, 255, 255, 255, 255, 255, 255, 255, 255}),
+                  ErrorCode::kDataLoss,
                   {"offset 4", "4294967295"}}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -69,6 +69,9 @@ TEST(Npy, RefusesDamagedFiles) {
                [] { parse_npy(file(header_of("<c8", "False", "()"), "12345678"), "f"); });
   expect_error(ErrorCode::kDataLoss, {"dimension"},
                [] { parse_npy(file(header_of("|u1", "False", "(-1,)"), ""), "f"); });
+  const std::string huge = "(0, 9223372036854775807, 9223372036854775807)";
+  expect_error(ErrorCode::kDataLoss, {"some.npy: offset", "9223372036854775807"},
+               [&] { parse_npy(file(header_of("|u1", "False", huge), ""), "some.npy"); });
   expect_error(ErrorCode::kDataLoss, {"True or False"},
                [] { parse_npy(file(header_of("|u1", "Maybe", "()"), "1"), "f"); });
   expect_error(ErrorCode::kDataLoss, {"lacks a key"}, [] { parse_npy(file("{}", ""), "f"); });

@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 BLOCK = re.compile(r"^```sh([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LIMIT = 100
+LIMIT = 600
 
 
 def check(line, marks, folder, environment):

@@ -185,7 +185,7 @@ class Cifar10(unittest.TestCase):
                 pass
             process.send_signal(signal.SIGINT)
             process.stdout.read()
-            self.assertEqual(process.wait(timeout=60), 75)
+            self.assertEqual(process.wait(timeout=600), 75)
         self.assertEqual(len(self.checkpoints()), 1)
 
 

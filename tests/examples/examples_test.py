@@ -19,7 +19,7 @@ KEYS = {"strategy", "num_replicas", "cross_device_ops", "numerics", "steps", "ex
 def run(program, *flags):
     if program in NETWORKS:  # after a few steps: on a few examples
         flags += ("--test-examples", "500")
-    return subprocess.run([os.path.join(FOLDER, program), *flags], text=True, capture_output=True, timeout=240)
+    return subprocess.run([os.path.join(FOLDER, program), *flags], text=True, capture_output=True, timeout=600)
 
 
 def run_with_metrics(program, *flags):
@@ -128,7 +128,7 @@ class Examples(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trace.json")
             result = subprocess.run([os.path.join(FOLDER, "linear_regression"), "--devices", "cpu:0-1"], text=True,
-                                    capture_output=True, timeout=60, env=dict(os.environ, TUTTI_TRACE=path))
+                                    capture_output=True, timeout=600, env=dict(os.environ, TUTTI_TRACE=path))
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
             with open(path, encoding="utf-8") as file:
                 self.assertTrue(any(e["name"] == "update" for e in self.check_trace(json.load(file))))
@@ -163,6 +163,22 @@ class Examples(unittest.TestCase):
         metrics, output = run_with_metrics("linear_regression")
         self.check_metrics(metrics, len(metrics["losses"]))
         self.assertIn("line", output)
+
+    def test_what_a_run_keeps_of_each_step_is_what_its_report_needs(self):
+        """Its checkpoints have the record: the same size after any number of steps, unless losses are asked for."""
+        for steps in (4, 120):
+            for flags, kept in (([], 0), (["--metrics-json"], 8 * steps)):
+                with self.subTest(steps=steps, kept=kept), tempfile.TemporaryDirectory() as folder:
+                    metrics = [*flags, os.path.join(folder, "metrics.json")] if flags else []
+                    result = run("fashion_mnist_custom_loop", "--devices", "cpu:0", "--train-examples", "16",
+                                 "--batch-size", "4", "--steps", str(steps), "--epochs", "100", "--checkpoint-dir",
+                                 os.path.join(folder, "saved"), *metrics)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+                    with open(os.path.join(folder, "saved", f"step_{steps}", "manifest.json"), encoding="utf-8") as file:
+                        record = json.load(file)["states"]["record"]
+                    self.assertEqual(record["steps"], steps)
+                    self.assertEqual(set(record), {"steps", "loss_bits"})
+                    self.assertEqual(len(record["loss_bits"]), kept)
 
     def test_parameter_server_custom_loop_learns_in_one_process(self):
         result = run("parameter_server_custom_loop", "--embedding", "64", "--epochs", "3")

@@ -26,7 +26,7 @@ def load(name):
 def resolve(resolver, variables):
     """What the program would find: the report of `tutti cluster`."""
     result = subprocess.run([TUTTI, "cluster", "--json", "--resolver", resolver], text=True, capture_output=True,
-                            timeout=60, env={"PATH": os.environ["PATH"], **variables})
+                            timeout=600, env={"PATH": os.environ["PATH"], **variables})
     if result.returncode != 0:
         raise AssertionError(result.stderr)
     return json.loads(result.stdout)
@@ -38,7 +38,7 @@ class Manifests(unittest.TestCase):
         self.assertTrue(words[0].startswith(INSTALLED), words)
         name = words[0][len(INSTALLED):]
         self.assertIn(f"build/examples/{name} ", self.dockerfile())
-        help_text = subprocess.run([EXAMPLES / name, "--help"], text=True, capture_output=True, timeout=60).stdout
+        help_text = subprocess.run([EXAMPLES / name, "--help"], text=True, capture_output=True, timeout=600).stdout
         for word in words[1:]:
             if word.startswith("--"):
                 self.assertIn(word, re.findall(r"--[\w-]+", help_text))
@@ -159,13 +159,13 @@ class Manifests(unittest.TestCase):
             elif words[0] in ("ENTRYPOINT", "CMD"):
                 json.loads(line.partition(" ")[2])
             elif words[0] == "RUN":
-                subprocess.run(["bash", "-n", "-c", line.partition(" ")[2]], check=True, timeout=60)
+                subprocess.run(["bash", "-n", "-c", line.partition(" ")[2]], check=True, timeout=600)
         for path in context:
             self.assertTrue((ROOT / path).exists(), path)
 
     def test_sbatch_is_a_script(self):
-        subprocess.run(["bash", "-n", CLUSTERS / "slurm.sbatch"], check=True, timeout=60)
-        result = subprocess.run(["bash", CLUSTERS / "slurm.sbatch"], text=True, capture_output=True, timeout=60)
+        subprocess.run(["bash", "-n", CLUSTERS / "slurm.sbatch"], check=True, timeout=600)
+        result = subprocess.run(["bash", CLUSTERS / "slurm.sbatch"], text=True, capture_output=True, timeout=600)
         self.assertEqual(result.returncode, 2)
         self.assertIn("expected a program", result.stderr)
 

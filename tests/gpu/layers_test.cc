@@ -7,6 +7,7 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/layers.h"
+#include "tutti/model/sequential.h"
 #include "tutti/strategy/one_device_strategy.h"
 
 namespace tutti {
@@ -79,6 +80,28 @@ TEST(GpuLayers, DenseAndActivationsAgreeWithTheCpu) {
   compare_layer(made<Dense>(3, DenseOptions{.activation = "softmax"}), x);
   compare_layer(made<Relu>(), x);
   compare_layer(made<Flatten>(), numbers({2, 3, 4}, 2));
+}
+
+TEST(GpuLayers, CornersOfActivationsAgreeWithTheCpu) {
+  const Tensor x = Tensor::from<float>({2, 5}, {-3, 0, 6, 7, 1, 3, -1, 5, -6, 0.5f});
+  for (const char* function : {"relu", "relu6", "selu", "elu", "hard_sigmoid", "hard_silu"})
+    compare_layer(made<Activation>(function), x);
+  compare_layer(made<Relu>(ReluOptions{.max_value = 6.0, .negative_slope = 0.25}), x);
+  compare_layer(made<Relu>(ReluOptions{.max_value = 5.0, .negative_slope = 0.25, .threshold = 1.0}),
+                x);
+}
+
+TEST(GpuLayers, MasksAgreeWithTheCpu) {
+  Tensor x = numbers({2, 5, 3}, 1);
+  // The second sequence begins with a gap, whose query sees nothing, and has one inside.
+  const Tensor counts = Tensor::from<float>({2, 5, 1}, {1, 1, 1, 0, 0, 0, 1, 0, 1, 1});
+  x = x * counts;
+  const auto make = [] {
+    return std::make_unique<Sequential>(Input{{5, 3}}, Masking(),
+                                        MultiHeadAttention(2, 4, {.use_causal_mask = true}),
+                                        Bidirectional(LSTM(3, {.return_sequences = true})));
+  };
+  compare_layer(make, x);
 }
 
 TEST(GpuLayers, ConvolutionsAndPoolingAgreeWithTheCpu) {

@@ -106,7 +106,7 @@ TEST(Nccl, ReplicasThatShareAGpuAreRefusedNamingBoth) {
 }
 
 TEST(Nccl, CommunicatorsThatAreNeverReadyEndAtTheDeadline) {
-  testing::HangWatchdog watchdog("deadline", std::chrono::seconds(30));
+  testing::HangWatchdog watchdog("deadline");
   const Environment faults("TUTTI_SIMULATED_NCCL", "init_never:1");
   take_nccl_notes();
   expect_error(ErrorCode::kDeadlineExceeded,
@@ -134,7 +134,7 @@ TEST(Nccl, AnAsynchronousErrorNamesRankAndDeviceAndClosesTheGroup) {
 }
 
 TEST(Nccl, AbortEndsALaunchThatWaitsAndLaterOnes) {
-  testing::HangWatchdog watchdog("abort", std::chrono::seconds(30));
+  testing::HangWatchdog watchdog("abort");
   const auto ops = make_on("nccl", gpus(2));
   const Environment faults("TUTTI_SIMULATED_NCCL", "launch_never:1");
   const auto thread = Executor::system().start("aborter", [&] {

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 constexpr std::chrono::milliseconds kShort{200}, kLong{100'000};
 
 TEST(PeerFailures, AReadEndsAtTheDeadlineWhenAPeerNeverJoins) {
-  testing::HangWatchdog watchdog("read beside a missing peer", std::chrono::seconds(30));
+  testing::HangWatchdog watchdog("read beside a missing peer");
   auto ops = make_on("nccl", gpus(2), {.timeout = kShort});
   const Environment faults("TUTTI_SIMULATED_NCCL", "peer_never:1");
   take_nccl_notes();
@@ -44,7 +44,7 @@ TEST(PeerFailures, AReadEndsAtTheDeadlineWhenAPeerNeverJoins) {
 }
 
 TEST(PeerFailures, AReadEndsWithTheAsynchronousErrorOfNccl) {
-  testing::HangWatchdog watchdog("read beside a dead peer", std::chrono::seconds(30));
+  testing::HangWatchdog watchdog("read beside a dead peer");
   const auto ops = make_on("nccl", gpus(2), {.timeout = kLong});
   const Environment faults("TUTTI_SIMULATED_NCCL", "peer_never:1,async_later:300");
   take_nccl_notes();
@@ -57,7 +57,7 @@ TEST(PeerFailures, AReadEndsWithTheAsynchronousErrorOfNccl) {
 }
 
 TEST(PeerFailures, AbortEndsARead) {
-  testing::HangWatchdog watchdog("abort beside a read", std::chrono::seconds(30));
+  testing::HangWatchdog watchdog("abort beside a read");
   const auto ops = make_on("nccl", gpus(2), {.timeout = kLong});
   const Environment faults("TUTTI_SIMULATED_NCCL", "peer_never:1");
   const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));

@@ -46,7 +46,7 @@ def run_ranks(program, world, store, *flags):
                                                       *flags)],
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
              for rank in range(world)]
-    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=600)[0] for rank in ranks]
     assert all(rank.returncode == 0 for rank in ranks), outputs
     return outputs[0]
 

@@ -144,7 +144,7 @@ def check_killed_worker(trainer):
 def check_launched(trainer, tutti):
     """In one command; the cluster comes by TF_CONFIG."""
     command = [tutti, "run", "--workers", "2", "--ps", "2", "--", trainer, "--train_steps", str(STEPS)]
-    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240)
+    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
     if result.returncode != 0 or global_step_of(result.stdout)[0] is None:
         fail(f"({result.returncode}) {' '.join(command)}", [("output", result.stdout)])
     print("  tutti run: one command", flush=True)
@@ -159,7 +159,7 @@ def check_same_bits(loop, tutti):
         metrics = os.path.join(folder, "replicas.json")
         command = [tutti, "run", "--workers", "2", "--ps", "2", "--", loop, "--strategy", "parameter_server",
                    "--update-mode", "sync_replicas", "--devices", "cpu:0", "--metrics-json", metrics, *flags]
-        result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240)
+        result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
         if result.returncode != 0:
             fail(f"({result.returncode}) {' '.join(command)}", [("output", result.stdout)])
         with open(metrics, encoding="utf-8") as file:
@@ -192,7 +192,7 @@ def check_stop(loop):
         outputs = []
         for (job, index), process in processes.items():
             try:
-                outputs.append((f"{job} {index}", process.communicate(timeout=60)[0]))
+                outputs.append((f"{job} {index}", process.communicate(timeout=600)[0]))
             except subprocess.TimeoutExpired:
                 for other in processes.values():
                     other.kill()

@@ -26,9 +26,6 @@ KINDS = list(WEIGHTS)
 KILL, KILL_TWO, KILL_AGAIN, KILL_RESET, KILL_FLIP, STOP, PULSE, RESET, FLIP, CONTROL_RESET, CONTROL_FLIP = KINDS
 AFTER_A_STOP = ["is continued", "is killed", "is left to the launcher"]
 
-# A heartbeat comes every 0.25 s, and a process counts as stopped after 2 s without one.
-LATE = 0.1
-
 
 class Fault:
     def __init__(self, number, kind, step, victims, seed):
@@ -161,7 +158,7 @@ def stop(run, fault, outcome):
 
 
 def pulse(run, fault, outcome):
-    """Shorter than what counts as stopped: nobody is given up."""
+    """Shorter than what counts as stopped: nobody is given up, unless this machine gives it no turn afterwards."""
     worker, length = fault.victims[0], fault.chance.uniform(0.3, 1.5)
     pid = run.pid_of(worker)
     begin = run.send(pid, signal.SIGSTOP, is_deadly=False)
@@ -174,11 +171,9 @@ def pulse(run, fault, outcome):
     if not hasattr(outcome_of, "text"):
         outcome.next_step = run.wait_for_next_step(end) - begin
         return
-    late = run.most_late_since(begin - 0.3)
-    if end - begin <= 1.6 and late <= LATE:
-        raise Failure(f"a pulse of {end - begin:.2f} s was taken for a death: {outcome_of.text}")
+    run.alarms.append(outcome_of.text)
     run.hit.add(pid)
-    outcome.note += f", taken for a death: this machine was {late:.2f} s late"
+    outcome.note += f", taken for a death: this machine was {run.most_late_since(begin - 0.3):.2f} s late"
     outcome.next_step = run.wait_for_recovery(begin) - begin
     outcome.recoveries = 1
 
@@ -218,4 +213,4 @@ FUNCTIONS = {KILL: kill, KILL_TWO: kill, KILL_AGAIN: kill_again, KILL_RESET: kil
 def false_alarms(run):
     """Lines that give up a process that nobody hit."""
     found = (re.search(r"control: worker \d+ \(.*pid (\d+)\) (died|is stopped|is silent)", line.text) for line in run.lines)
-    return [match.string for match in found if match and int(match.group(1)) not in run.hit]
+    return run.alarms + [match.string for match in found if match and int(match.group(1)) not in run.hit]

@@ -47,6 +47,7 @@ class Run:
         self.log = os.path.join(folder, "log", "log.jsonl")
         self.lines, self.steps = [], []
         self.hit = set()  # pids that were to die, or to be given up
+        self.alarms = []  # lines that gave up one that was not to
         self.changed = threading.Condition()
         self.log_copy = open(log_copy, "w", encoding="utf-8") if log_copy else None
         self.late, self.most_late = collections.deque(maxlen=10000), 0.0

@@ -6,7 +6,8 @@
 `tutti run --max-restarts` starts the workers; all connections between them, and those to the control server, go through a proxy.
 The seed gives the faults, in which step each comes, and whom it hits. Then: exit code 0, the weights, losses and optimizer's
 state of one calm process, no step lost, at most the step in flight repeated, and everybody who died or stopped was named. Times
-are printed as a table and not judged.
+are printed as a table and not judged, and so are false alarms: a process that gets no turn for seconds says nothing for seconds.
+tests/cluster/control_rules_test.cc judges these on a clock of its own.
 """
 import argparse
 import json
@@ -23,7 +24,6 @@ import chaos_run  # noqa: E402
 import multi_worker_test as workers_of  # noqa: E402
 
 FLAGS = ["--batch-size", "60", "--train-examples", "12000", "--regularized", "--seed", "1", "--epochs", "1000"]
-TOO_BUSY = 0.5  # seconds that a thread of this test had to wait for its turn
 FIRST_STEP, STEPS_PER_FAULT, STEPS_AFTERWARDS = 10, 12, 150
 
 
@@ -111,14 +111,11 @@ def main():
         print_table(outcomes)
         mistakes = [] if code == 0 else [f"exit code {code}"]
         mistakes += check_steps(steps_of(run.log), steps, outcomes)
-        alarms = [f"a false alarm: {line}" for line in chaos_faults.false_alarms(run)]
-        if run.most_late > TOO_BUSY:  # whoever gets no time for seconds says nothing for seconds
-            print("".join(f"  {alarm}\n" for alarm in alarms), end="")
-        else:
-            mistakes += alarms[:3]
+        alarms = chaos_faults.false_alarms(run)
+        print("".join(f"  a false alarm (not judged): {line}\n" for line in alarms), end="")
         got = run.metrics()
         mistakes += [f"different {key}" for key in workers_of.COMPARED if calm[key] != got.get(key)]
-        print(f"  {'DIFFERENT' if mistakes else 'same':9} {got.get('weights_hash')}  {len(outcomes)} faults, exit code {code}, "
+        print(f"  {'DIFFERENT' if mistakes else 'same':9} {got.get('weights_hash')}  {len(outcomes)} faults, {len(alarms)} false alarms, exit code {code}, "
               f"{seconds:.0f} s, the machine answered at most {run.most_late:.2f} s late")
         if arguments.json:
             with open(arguments.json, "w", encoding="utf-8") as file:

@@ -128,6 +128,7 @@ int count(const CounterOptions& options) {
     return number * number;
   });
   if (!options.another_step.empty()) coordinator.define(options.another_step, [] {});
+  if (const auto code = coordinator.serve()) return *code;
   coordinator.start();
   say("started");
 

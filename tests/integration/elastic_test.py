@@ -23,7 +23,7 @@ STOPPED_ON_REQUEST = 75
 def stop_one_worker(program, flags, folder):
     """Three workers, one of which is asked to stop in the middle; the exit codes and what they wrote."""
     addresses = [f"127.0.0.1:{port}" for port in workers_of.free_ports(3)]
-    own = flags + ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0"]
+    own = flags + ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0", "--metrics-json", os.path.join(folder, "stopped.json")]
     processes = [workers_of.start(program, own, i, addresses, {}) for i in range(3)]
     written = ""
     while "epoch 2/" not in written:
@@ -35,7 +35,7 @@ def stop_one_worker(program, flags, folder):
     processes[1].send_signal(signal.SIGTERM)
     outputs = [written] + ["", ""]
     for index, process in enumerate(processes):
-        outputs[index] += process.communicate(timeout=120)[0]
+        outputs[index] += process.communicate(timeout=600)[0]
     return [process.returncode for process in processes], outputs
 
 

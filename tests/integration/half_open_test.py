@@ -7,7 +7,7 @@
 ask whether a silent process still runs). All their connections go through a proxy, which swallows what passes, without closing anything: on
 the data connection, on a control connection, on both, and at last in all of worker 1's network, also on connections that come. The first
 three are healed by new connections, within the step; in the last one worker 1 is named, and started anew when its network is back. Times
-(goal: 2.5 s) are printed and not judged; weights, losses and optimizer's state must be those of one calm process.
+(goals: 2.5 s; in the last case 5.5 s) are printed and not judged; weights, losses and optimizer's state must be those of one calm process.
 """
 import argparse
 import os
@@ -23,7 +23,7 @@ import multi_worker_test as workers_of  # noqa: E402
 
 FLAGS = ["--batch-size", "60", "--train-examples", "12000", "--regularized", "--seed", "1", "--epochs", "1000"]
 STEPS = 600
-GOAL = 2.5
+GOAL = 2.5  # of a connection; 5.5 of the whole network of a worker
 DATA_IS_SILENT = r"tcp: rank \d .*: nothing came for \d+ ms, not even a sign of life"
 DATA_IS_BACK = r"tcp: rank \d .* is connected again"
 CONTROL_IS_BACK = r"control: worker 1 heard nothing from the control server .* has another connection now"
@@ -56,9 +56,9 @@ class Case:
     def find(self, pattern, since, what):
         self.found.append((what, self.run.wait_for_line(pattern, since, f"{self.name}: {what}").time - since))
 
-    def report(self, next_step):
+    def report(self, next_step, goal=GOAL):
         times = ", ".join(f"{what} after {seconds:.2f} s" for what, seconds in self.found)
-        print(f"  {self.name:38} {times}; next step after {next_step:.2f} s (goal {GOAL})", flush=True)
+        print(f"  {self.name:38} {times}; next step after {next_step:.2f} s (goal {goal})", flush=True)
 
 
 def swallow_existing(run, name, step, routes, lines):
@@ -79,7 +79,7 @@ def swallow_all(run, name, step):
     run.proxy.swallow_routes([run.control_routes[1], *run.data_routes])
     case.find(NAMED, since, "worker 1 named")
     run.proxy.heal()
-    case.report(run.wait_for_recovery(since) - since)
+    case.report(run.wait_for_recovery(since) - since, GOAL + 3)
 
 
 def main():
@@ -90,7 +90,7 @@ def main():
     arguments = parser.parse_args()
     flags = FLAGS + ["--steps", str(STEPS)]
     before = own_machine()
-    print(f"  each worker {'has a machine of its own' if before else 'is on this machine: silence counts after twice the time'}",
+    print(f"  each worker {'has a machine of its own' if before else 'is on this machine'}",
           flush=True)
     with tempfile.TemporaryDirectory() as folder:
         calm = workers_of.run_mirrored(arguments.program, 2, flags, folder, timeout=600)

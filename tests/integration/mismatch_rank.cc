@@ -3,8 +3,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mismatch_rank --transport shm|tcp --rank R --size N --folder F: as a process of its own; mpi:
-// under mpirun; in_process: all ranks as threads. A line per case and rank, of JSON.
+// under mpirun; in_process: all ranks as threads. A line of JSON per case, in a file of each rank:
+// F/seen-by-rank-R.
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -35,6 +37,8 @@ struct RankOptions {
 
 /// Makes a rank's transport of a group with this name; called by all ranks in the same order.
 using Connect = std::function<std::shared_ptr<Transport>(const std::string& name)>;
+
+std::string report_folder;
 
 using Floats = std::span<float>;
 struct Kind {
@@ -123,17 +127,18 @@ constexpr std::size_t kCounts[] = {12, 120'000};
 std::unique_ptr<Communicator> make(std::shared_ptr<Transport> transport,
                                    const std::string& algorithm) {
   return make_communicator(std::move(transport),
-                           {.algorithm = algorithm, .timeout = std::chrono::seconds(10)});
+                           {.algorithm = algorithm, .timeout = std::chrono::seconds(100)});
 }
 
-/// What the rank got: a line for the test.
+/// What the rank got, for the test.
 void report(const Communicator& own, const std::string& algorithm, const Kind& kind,
             std::size_t count, int odd, double seconds, const std::string& error) {
   Json line = Json::object();
   line.set("rank", own.rank()).set("algorithm", algorithm).set("kind", kind.name);
   line.set("count", std::uint64_t{count}).set("odd", odd);
   line.set("seconds", seconds).set("error", error);
-  std::printf("%s\n", line.dump().c_str());
+  std::ofstream file(concat(report_folder, "/seen-by-rank-", own.rank()), std::ios::app);
+  file << line.dump() << std::endl;
 }
 
 void play(Communicator& own, const std::string& algorithm, const Kind& kind, std::size_t count,
@@ -236,8 +241,9 @@ int main(int argc, char** argv) {
   flags.add_choice("--transport", options.transport, {"shm", "tcp", "mpi", "in_process"}, "which");
   flags.add("--rank", options.rank, "of this process: shm, tcp");
   flags.add("--size", options.size, "how many ranks there are");
-  flags.add("--folder", options.folder, "where the processes find each other: shm, tcp");
+  flags.add("--folder", options.folder, "where the processes find each other, and write to");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
+  report_folder = options.folder;
   try {
     if (options.transport == "in_process") {
       play_in_process(static_cast<int>(options.size));

@@ -82,7 +82,7 @@ def check_dead_server(program):
     time.sleep(3)
     processes["ps", 1].send_signal(signal.SIGKILL)
     begin = time.monotonic()
-    texts = [processes["worker", w].communicate(timeout=120)[0] for w in range(2)]
+    texts = [processes["worker", w].communicate(timeout=600)[0] for w in range(2)]
     seconds = time.monotonic() - begin
     codes = [processes["worker", w].returncode for w in range(2)]
     for server in range(2):

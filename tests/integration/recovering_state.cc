@@ -3,9 +3,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // recovering_state --steps N --state-mb M: eight matrices and Adam's slots, M MB together. Every
-// replica's gradient depends on its number and the step. At the end the hash of all of it.
+// replica's gradient depends on its number and the step. At the end the hash of all of it. With
+// --dies-after STEP the first process of worker 1 kills itself there.
+#include <signal.h>
+
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +28,8 @@ struct StateOptions {
   double state_mb = 100.0;
   std::int64_t least_step_ms = 50;
   std::string transport = "auto";
+  bool without_recovery = false;
+  std::int64_t dies_after = -1;
 };
 
 void say(const std::string& text) {
@@ -31,7 +37,7 @@ void say(const std::string& text) {
   std::fflush(stdout);
 }
 
-std::unique_ptr<Strategy> make_strategy(const StateOptions& options) {
+std::unique_ptr<MultiWorkerMirroredStrategy> make_strategy(const StateOptions& options) {
   const auto resolver = resolver_from_environment();
   MultiWorkerOptions workers{.local = {.devices = "cpu:0"}};
   if (options.transport == "tcp") workers.cluster.way = ConnectOptions::Way::kTcp;
@@ -51,9 +57,14 @@ std::vector<Variable> make_weights(double state_mb) {
   return weights;
 }
 
+void die_once(const MultiWorkerMirroredStrategy& strategy) {
+  const char* const restarts = std::getenv("TUTTI_RESTART");
+  if (strategy.worker() == 1 && restarts && std::string(restarts) == "0") ::raise(SIGKILL);
+}
+
 void train(const StateOptions& options) {
   say("process is here");
-  const std::unique_ptr<Strategy> strategy = make_strategy(options);
+  const auto strategy = make_strategy(options);
   const auto scope = strategy->scope();
   say("strategy is made");
   const std::vector<Variable> weights = make_weights(options.state_mb);
@@ -75,17 +86,19 @@ void train(const StateOptions& options) {
     optimizer.apply_gradients(gradients);
   };
   Recovery recovery(*strategy, state);
-  recovery.run([&] {
+  const auto loop = [&] {
     while (step < options.steps) {
       const TimePoint begin = Clock::system().now();
       strategy->run(train_step);
       Clock::system().sleep_until(
           deadline_after(begin, std::chrono::milliseconds(options.least_step_ms)));
       ++step;
-      recovery.commit(step);
+      if (!options.without_recovery) recovery.commit(step);
       say(concat("finished step ", step));
+      if (step == options.dies_after) die_once(*strategy);
     }
-  });
+  };
+  options.without_recovery ? loop() : recovery.run(loop);
   say(concat("hash ", hash_variables(state.variables())));
 }
 
@@ -97,6 +110,8 @@ int main(int argc, char** argv) {
   flags.add("--steps", options.steps, "how many");
   flags.add("--state-mb", options.state_mb, "parameters and slots together, in 1e6 bytes");
   flags.add("--least-step-ms", options.least_step_ms, "a step takes so long at least");
+  flags.add("--without-recovery", options.without_recovery, "the loop stands alone");
+  flags.add("--dies-after", options.dies_after, "step after which worker 1 dies, once");
   flags.add_choice("--transport", options.transport, {"auto", "tcp"}, "between workers");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   try {

@@ -4,9 +4,9 @@
 """Usage: recovery_time_test.py PROGRAM TUTTI [--kills N] [--state-mb M] [--workers N] [--transport auto|tcp] [--json FILE] [--log FILE]
 
 `tutti run --max-restarts` starts the workers of `recovering_state`; one after the other is killed (SIGKILL) in a random moment. The new
-process gets the state from another one's memory. Judged: exit code 0, the bits of a calm run of as many workers, at most one step repeated,
-and every recovery within TOO_LONG seconds. The goal (1.0 s, 500 MB/s) is printed beside the numbers: what else runs on this machine decides
-about it, too.
+process gets the state from another one's memory. Judged: exit code 0, the bits of a calm run of as many workers, and that no step is left out
+and at most one repeated. The times are printed beside the goal (1.0 s, 500 MB/s) and not judged: what else runs on this machine decides about
+them, too.
 """
 import argparse
 import json
@@ -22,7 +22,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import recovery_test  # noqa: E402
 
-GOAL, GOAL_RATE, TOO_LONG = 1.0, 500, 10.0
+GOAL, GOAL_RATE = 1.0, 500
 STEPS_PER_KILL = 8
 # What is said on the way, by whom ("new": the process in the victim's place), and what it is the end of.
 MILESTONES = [("found", "others", r"control: worker \d+ \(.*\) died"),
@@ -136,15 +136,16 @@ def print_table(kills):
           f"(least, median, most; goal {GOAL:.1f}), {rates[0]:.0f} MB/s at least (goal {GOAL_RATE})", flush=True)
 
 
-def check_steps(job, chief, steps):
-    """In the order in which the chief finished them: none is left out, one is repeated at most."""
-    previous = 0
-    for _, step in job.steps_of(chief):
-        if step not in (previous, previous + 1):
-            job.fail(f"step {step} came after step {previous}")
+def check_steps(job, worker, steps, deaths):
+    """As the worker said them: at most one is repeated, and none is left out but what it finished when it died, before it said so."""
+    previous, unsaid = 0, 0
+    for _, step in job.steps_of(worker):
+        unsaid += step == previous + 2
+        if not previous <= step <= previous + 2 or unsaid > deaths:
+            job.fail(f"worker {worker}: step {step} came after step {previous}")
         previous = step
     if previous != steps:
-        job.fail(f"the last step was {previous}, expected {steps}")
+        job.fail(f"worker {worker}: the last step was {previous}, expected {steps}")
 
 
 def main():
@@ -177,9 +178,8 @@ def main():
     print_table(kills)
     if got != calm:
         job.fail(f"the bits differ: {calm} calm, {got} with {arguments.kills} kills")
-    longest = max(kill["step"] for kill in kills)
-    if longest > TOO_LONG:
-        job.fail(f"a recovery took {longest:.1f} s; expected {TOO_LONG:.0f} s at most, whatever else runs here")
+    for worker in range(arguments.workers):
+        check_steps(job, worker, steps, sum(kill["victim"] == worker for kill in kills))
     print(f"  same      {got}  {arguments.kills} kills")
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:

@@ -104,6 +104,33 @@ TEST(MultiHeadAttentionTest, EqualsPlainLoopsWithAndWithoutMasks) {
   }
 }
 
+TEST(MultiHeadAttentionTest, AQueryThatSeesNothingGetsTheBiasAlone) {
+  // The second query of the first example, all of the second.
+  const Tensor mask = Tensor::from<float>({2, 2, 3}, {1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  for (const double dropout : {0.0, 0.5}) {
+    MultiHeadAttention layer(2, 3, {.dropout = dropout, .with_mask = true});
+    layer.build_for(std::vector<Shape>{{2, 4}, {3, 4}, {2, 3}});
+    for (Variable weight : layer.variables())
+      weight.assign(cast(spread(weight.shape(), 3), DType::kFloat32));
+    const Tensor query = cast(spread({2, 2, 4}, 11), DType::kFloat32);
+    const Tensor value = cast(spread({2, 3, 4}, 12), DType::kFloat32);
+    GradientTape tape;
+    tape.watch(value);
+    const Tensor y = layer(std::vector<Tensor>{query, value, mask}, {.training = true});
+    const Gradient gradient = tape.gradient(reduce_sum(y), value);
+    const std::vector<double> rows = y.to_doubles();
+    const std::vector<double> bias = layer.variables().back().value().to_doubles();
+    for (std::size_t i = 4; i < rows.size(); ++i) EXPECT_EQ(rows[i], bias[i % 4]) << i;
+    EXPECT_NE(std::vector<double>(rows.begin(), rows.begin() + 4), bias);
+    const std::vector<double> moved = gradient.to_dense().to_doubles();
+    for (std::size_t i = 0; i < moved.size(); ++i) {
+      const bool is_hidden = i / 4 == 1 || i / 4 > 2;
+      if (!is_hidden) continue;
+      EXPECT_EQ(moved[i], 0.0) << "hidden value " << i;
+    }
+  }
+}
+
 TEST(MultiHeadAttentionTest, HasKerasWeights) {
   MultiHeadAttention layer(2, 3);
   layer.build_for({4, 8});

@@ -154,6 +154,8 @@ TEST(ConvVariants, KeepPromisesAndGradients) {
   check_layer([] { return Conv2D(4, 2, {.groups = 2, .activation = "tanh"}); }, {{3, 3, 4}});
   check_layer([] { return Conv1D(2, 2, {.padding = "causal", .dilation_rate = 2}); }, {{5, 2}});
   check_layer([] { return Conv1D(4, 2, {.groups = 2}); }, {{4, 2}});
+  check_layer([] { return Conv1D(4, 2, {.padding = "causal", .dilation_rate = 2, .groups = 2}); },
+              {{5, 2}});
   check_layer([] { return DepthwiseConv2D(2, {.depth_multiplier = 2}); }, {{3, 3, 2}});
   check_layer([] { return DepthwiseConv2D(2, {.padding = "same", .use_bias = false}); },
               {{3, 3, 2}});

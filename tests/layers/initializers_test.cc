@@ -149,6 +149,12 @@ TEST(ConstraintTest, BringNormsAndSignsBack) {
                 {2.1, 0.45, 0, -2.8, -0.6, 0});
   expect_values(constraints::unit_norm(1)(w), {3 / std::sqrt(9.09), 0.3 / std::sqrt(9.09), 0,
                                                -4 / std::sqrt(16.16), -0.4 / std::sqrt(16.16), 0});
+  // Filters of a convolution: one norm over all of their elements, here 5 and 13.
+  const Tensor filters = Tensor::from<float>({2, 1, 2, 2}, {3, 0, 4, 12, 0, 3, 0, 4});
+  expect_values(constraints::unit_norm({0, 1, 2})(filters),
+                {3 / 5.0, 0, 4 / 5.0, 12 / 13.0, 0, 3 / 13.0, 0, 4 / 13.0});
+  expect_values(constraints::max_norm({.max_value = 10.0, .axis = {0, 1, 2}})(filters),
+                {3, 0, 4, 120 / 13.0, 0, 30 / 13.0, 0, 40 / 13.0});
   EXPECT_TRUE(Constraint("").empty());
   EXPECT_THAT(error_of([] { Constraint constraint("maxnorm"); }),
               HasSubstr("expected one of max_norm, non_neg, unit_norm, min_max_norm"));

@@ -89,6 +89,12 @@ TEST(LossFunctions, FitColumnsToRowsAndTakeNoRows) {
                 sparse_categorical_crossentropy(Tensor::zeros({2, 3}), Tensor::zeros({2, 3}));
               }),
               HasSubstr("got labels [2, 3] and predictions [2, 3]"));
+  const Tensor numbers = Tensor::zeros({8}, DType::kInt64), scores = Tensor::zeros({8, 3});
+  EXPECT_THAT(error_of([&] { categorical_crossentropy(numbers, scores); }),
+              HasSubstr("got labels [8] and predictions [8, 3]; try "
+                        "sparse_categorical_crossentropy, or one_hot() of class numbers"));
+  EXPECT_THAT(error_of([&] { categorical_hinge(expand_dims(numbers, -1), scores); }),
+              HasSubstr("predictions [8, 3]; try one_hot() of class numbers"));
 }
 
 TEST(LossFunctions, GradientOfTheSumIsSoftmaxMinusLabel) {

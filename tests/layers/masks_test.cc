@@ -101,6 +101,33 @@ TEST(MaskTest, StatesStayWhereAStepDoesNotCount) {
   EXPECT_FLOAT_EQ(masked[2].to_doubles()[2], single[2].to_doubles()[0]) << "the cell's state";
 }
 
+TEST(MaskTest, ResultsOfStepsThatDoNotCountAreZeroWhereAsked) {
+  const MaskScope masks;
+  const Tensor x = built(Masking())(gappy());
+  RecurrentOptions options{.return_sequences = true, .zero_output_for_mask = true};
+  const LSTM layer = built(LSTM(1, options));
+  const std::vector<double> zeroed = layer(x).to_doubles();
+  for (std::size_t step = 0; step < 6; ++step) EXPECT_EQ(zeroed[step] == 0.0, step >= 4) << step;
+  options.return_sequences = false;
+  const std::vector<double> last = built(GRU(1, options))(x).to_doubles();
+  EXPECT_NE(last[0], 0.0);
+  EXPECT_EQ(last[1], 0.0) << "Keras's rule: the last step is one that does not count";
+}
+
+TEST(MaskTest, BidirectionalSequencesAreZeroWhereAStepDoesNotCount) {
+  const MaskScope masks;
+  const Bidirectional layer =
+      built(Bidirectional(LSTM(1, {.kernel_initializer = initializers::constant(0.5),
+                                   .recurrent_initializer = initializers::constant(0.5),
+                                   .return_sequences = true,
+                                   .unit_forget_bias = false})));
+  const std::vector<double> y = layer(built(Masking())(gappy())).to_doubles();
+  for (std::size_t i = 0; i < 12; ++i) EXPECT_EQ(y[i] == 0.0, i >= 8) << i;
+  // Without sequences: the states after the steps that count.
+  const Bidirectional last = built(Bidirectional(GRU(1)));
+  EXPECT_THAT(last(built(Masking())(gappy())).to_doubles(), ::testing::Each(::testing::Ne(0.0)));
+}
+
 TEST(MaskTest, AveragePoolingTakesTheStepsThatCount) {
   const MaskScope masks;
   const GlobalAveragePooling1D pool = built(GlobalAveragePooling1D());

@@ -14,6 +14,7 @@ using layer_tests::check_layer;
 using layer_tests::counting;
 using layer_tests::error_of;
 using layer_tests::expect_values;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 /// What every layer must do: declared shape, 0 rows, gradients of the shape of the weights.
@@ -178,6 +179,49 @@ TEST(ActivationTest, FunctionsHaveTheirValues) {
   expect_values(leaky(x), {-0.1, 0, 2});
 }
 
+/// The derivatives of `function` at `x`, computed in `dtype`.
+std::vector<double> derivatives_of(const std::string& function, const std::vector<double>& x,
+                                   DType dtype) {
+  const Tensor points = cast(Tensor::from(Shape{static_cast<std::int64_t>(x.size())}, x), dtype);
+  GradientTape tape;
+  tape.watch(points);
+  const Tensor y = find_activation(function)(points);
+  return tape.gradient(reduce_sum(y), points).to_dense().to_doubles();
+}
+
+// TensorFlow's, of float64: tests/parity compares all functions with it.
+TEST(ActivationTest, DerivativesAtCornersAreThoseOfTheFlatSideInEveryType) {
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    SCOPED_TRACE(to_string(dtype));
+    using ::testing::DoubleNear;
+    EXPECT_THAT(derivatives_of("relu", {-1, 0, 1}, dtype), ElementsAre(0, 0, 1));
+    EXPECT_THAT(derivatives_of("relu6", {-1, 0, 3, 6, 7}, dtype), ElementsAre(0, 0, 1, 0, 0));
+    EXPECT_THAT(derivatives_of("leaky_relu", {0, 1}, dtype), ElementsAre(DoubleNear(0.2, 1e-3), 1));
+    EXPECT_THAT(derivatives_of("selu", {0, 1}, dtype),
+                ElementsAre(DoubleNear(1.0507, 4e-3), DoubleNear(1.0507, 4e-3)));
+    EXPECT_THAT(derivatives_of("elu", {0, 1}, dtype), ElementsAre(1, 1));
+    EXPECT_THAT(derivatives_of("hard_sigmoid", {-3, 0, 3}, dtype),
+                ElementsAre(0, DoubleNear(1.0 / 6, 1e-3), 0));
+    EXPECT_THAT(derivatives_of("hard_silu", {-3, 3}, dtype), ElementsAre(0, 1));
+    EXPECT_THAT(derivatives_of("softsign", {0}, dtype), ElementsAre(1));
+  }
+}
+
+// Borders of pictures are black and biases begin at 0, so this corner is met at the first step.
+TEST(ActivationTest, BlackPicturesMoveNoBiasThroughRelu) {
+  for (const char* activation : {"relu", "relu6"}) {
+    for (const std::int64_t filters : {1, 8}) {
+      Conv2D conv(filters, 3, {.padding = "same", .activation = activation});
+      conv.build_for({6, 6, 2});
+      GradientTape tape;
+      const Tensor y = conv(Tensor::zeros({2, 6, 6, 2}));
+      const std::vector<Gradient> gradients =
+          tape.gradient(reduce_sum(y), conv.trainable_variables());
+      EXPECT_THAT(gradients[1].to_dense().to_doubles(), ::testing::Each(0.0)) << activation;
+    }
+  }
+}
+
 TEST(ActivationLayersTest, TakeKerasOptions) {
   const Tensor x = Tensor::from<float>({1, 4}, {-2, 0.25f, 1, 7});
   Relu cut({.max_value = 6.0, .negative_slope = 0.5, .threshold = 0.5});
@@ -196,6 +240,7 @@ TEST(ActivationLayersTest, TakeKerasOptions) {
   check_layer([] { return Relu({.negative_slope = 0.5, .threshold = 0.1}); }, {{3}});
   EXPECT_THAT(error_of([] { LeakyRelu(-0.1); }), ::testing::HasSubstr("negative_slope"));
   EXPECT_THAT(error_of([] { Relu({.max_value = -1.0}); }), ::testing::HasSubstr("max_value"));
+  EXPECT_THAT(error_of([] { Relu({.threshold = -1.0}); }), ::testing::HasSubstr("threshold"));
 }
 
 TEST(EmbeddingTest, LooksUpRowsAndHasASparseGradient) {

@@ -19,6 +19,9 @@ namespace {
 using model_tests::alternating;
 using model_tests::error_of;
 using model_tests::kSilent;
+using model_tests::one_value;
+using model_tests::small_model;
+using model_tests::watched_model;
 using model_tests::weights_of;
 using ::testing::HasSubstr;
 
@@ -29,71 +32,6 @@ std::string fresh_folder() {
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
   return path;
-}
-
-Sequential small_model() {
-  set_random_seed(8);
-  Sequential model(Input{{1}}, Dense(4, {.activation = "tanh"}), Dense(1));
-  model.compile({.optimizer = SgdOptions{.learning_rate = 0.1, .momentum = 0.9}, .loss = "mse"});
-  return model;
-}
-
-Logs one_value(const std::string& name, double value) {
-  Logs logs;
-  logs.set(name, value);
-  return logs;
-}
-
-/// Feeds `values` of `monitor` to `callback`; the epoch in which it stopped, or -1.
-std::int64_t stopped_at(EarlyStopping callback, const std::string& monitor,
-                        const std::vector<double>& values) {
-  Sequential model = small_model();
-  callback.set_model(model);
-  callback.on_train_begin();
-  for (std::size_t epoch = 0; epoch < values.size(); ++epoch) {
-    callback.on_epoch_end(static_cast<std::int64_t>(epoch), one_value(monitor, values[epoch]));
-    if (callback.stopped_epoch()) return *callback.stopped_epoch();
-  }
-  return -1;
-}
-
-TEST(EarlyStoppingTest, StopsWhenTheValueStaysWorseForItsPatience) {
-  EXPECT_EQ(stopped_at(EarlyStopping(), "val_loss", {3, 2, 2.5, 1}), 2);
-  EXPECT_EQ(stopped_at(EarlyStopping({.patience = 2}), "val_loss", {3, 2, 2.5, 1, 1.5, 1.2, 0}), 5);
-  EXPECT_EQ(stopped_at(EarlyStopping({.min_delta = 0.5}), "val_loss", {3, 2, 1.6}), 2);
-  EXPECT_EQ(
-      stopped_at(EarlyStopping({.monitor = "val_accuracy"}), "val_accuracy", {0.5, 0.6, 0.7, 0.7}),
-      3);
-  EXPECT_EQ(stopped_at(EarlyStopping({.mode = MonitorMode::kMax}), "val_loss", {1, 2, 3}), -1);
-  EXPECT_EQ(stopped_at(EarlyStopping({.patience = 1, .baseline = 1.0}), "val_loss", {3, 2.9}), 1);
-  EXPECT_EQ(stopped_at(EarlyStopping(), "loss", {1, 2, 3}), -1) << "a missing name only warns";
-}
-
-TEST(EarlyStoppingTest, RestoresTheWeightsOfTheBestEpoch) {
-  Sequential model = small_model();
-  EarlyStopping callback({.patience = 2, .restore_best_weights = true});
-  callback.set_model(model);
-  callback.on_train_begin();
-  callback.on_epoch_end(0, one_value("val_loss", 1.0));
-  const std::vector<double> best = weights_of(model);
-  for (std::int64_t epoch = 1; epoch <= 2; ++epoch) {
-    model.fit(alternating(8), alternating(8), {.verbose = kSilent});
-    ASSERT_NE(weights_of(model), best);
-    callback.on_epoch_end(epoch, one_value("val_loss", 2.0));
-  }
-  EXPECT_EQ(callback.stopped_epoch(), 2);
-  EXPECT_EQ(callback.best_epoch(), 0);
-  EXPECT_EQ(weights_of(model), best);
-}
-
-TEST(EarlyStoppingTest, EndsFit) {
-  Sequential model = small_model();
-  auto stopping =
-      std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "loss", .min_delta = 10.0});
-  const History history = model.fit(alternating(8), alternating(8),
-                                    {.epochs = 9, .callbacks = {stopping}, .verbose = kSilent});
-  EXPECT_EQ(history.epochs().size(), 2u);
-  EXPECT_EQ(stopping->stopped_epoch(), 1);
 }
 
 TEST(LearningRateSchedulerTest, SetsTheRateOfEachEpoch) {
@@ -294,7 +232,8 @@ TEST(TerminateOnNaNTest, NamesReplicaAndStep) {
 /// The rates after epochs whose `monitor` has these values; at first 0.1.
 std::vector<double> plateau_rates(ReduceLROnPlateauOptions options,
                                   const std::vector<double>& values) {
-  Sequential model = small_model();
+  Sequential model = watched_model();
+  model.optimizer().set_learning_rate(0.1);
   ReduceLROnPlateau callback(options);
   callback.set_model(model);
   callback.on_train_begin();

@@ -3,14 +3,17 @@
 #include "tutti/model/event_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "tests/support/protobuf_fields.h"
+#include "tests/support/thrown.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 
@@ -84,6 +87,23 @@ TEST(EventFileTest, AnIndependentReaderFindsTheScalars) {
   EXPECT_EQ(value[1], "epoch_loss");
   std::string_view number = value[2];
   EXPECT_EQ(take<float>(number), -1.25f);
+}
+
+TEST(EventFileTest, AFileThatMayNotGrowIsAnError) {
+  const std::string folder = ::testing::TempDir() + "tutti_small_events";
+  std::filesystem::remove_all(folder);
+  std::optional<EventFileWriter> writer(folder);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 100;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string message = thrown::error_of([&] {
+    for (int step = 0; step < 10; ++step) writer->scalar("epoch_loss", step, 0.5);
+  });
+  writer.reset();  // has nothing left to write
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_NE(message.find("File too large"), std::string::npos) << message;
 }
 
 /// The numbers of a packed field.

@@ -79,4 +79,26 @@ inline Dataset three_classes(std::int64_t rows) {
   return Dataset::from_tensor_slices({x, y});
 }
 
+inline Sequential small_model() {
+  set_random_seed(8);
+  Sequential model(Input{{1}}, Dense(4, {.activation = "tanh"}), Dense(1));
+  model.compile({.optimizer = SgdOptions{.learning_rate = 0.1, .momentum = 0.9}, .loss = "mse"});
+  return model;
+}
+
+/// With metrics of which larger values are better, and one that does not say.
+inline Sequential watched_model() {
+  Sequential model = small_model();
+  model.compile({.loss = "mse",
+                 .metrics = {"accuracy", "auc", "precision", "mae", "true_positives"},
+                 .weighted_metrics = {"mae"}});
+  return model;
+}
+
+inline Logs one_value(const std::string& name, double value) {
+  Logs logs;
+  logs.set(name, value);
+  return logs;
+}
+
 }  // namespace tutti::model_tests

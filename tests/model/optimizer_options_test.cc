@@ -45,6 +45,23 @@ TEST(OptimizerOptionsTest, AccumulationInFitCountsUpdates) {
   EXPECT_EQ(model.optimizer().iterations().value().item_int(), 2);
 }
 
+TEST(OptimizerOptionsTest, TheSumOverReplicasIsClippedAsOneReplicaWouldClipIt) {
+  for (const int replicas : {1, 2}) {
+    auto strategy = model_tests::mirrored("cpu:0", replicas);
+    auto scope = strategy->scope();
+    const Variable weight(Tensor(0.0f));
+    Sgd optimizer(std::vector{weight}, {.learning_rate = 1.0, .clipping = {.clipvalue = 1.0}});
+    const std::vector<double> gradients =
+        replicas == 1 ? std::vector<double>{2.0} : std::vector<double>{3.0, -1.0};
+    strategy->run([&] {
+      const auto replica = static_cast<std::size_t>(ReplicaContext::current().replica_id());
+      GradientTape tape;
+      optimizer.minimize(tape, weight.value() * gradients[replica]);
+    });
+    EXPECT_EQ(weight.value().item_double(), -1.0) << replicas << " replicas; Keras 3 has 0 with 2";
+  }
+}
+
 TEST(OptimizerOptionsTest, LossScalingChangesNoBits) {
   const OptimizerSpec plain = SgdOptions{.learning_rate = 0.1};
   EXPECT_EQ(weights_of(fitted_line(with_dynamic_loss_scale(plain, {.growth_steps = 3}))),

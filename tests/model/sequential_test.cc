@@ -162,6 +162,28 @@ TEST(ModelTest, AUserClassComposesLayers) {
   EXPECT_THAT(model.summary(), HasSubstr("Model: \"two_paths\""));
 }
 
+/// A layer, and a weight of the model itself.
+class Scaled : public Model {
+ public:
+  Scaled() : dense_(3) {
+    add_layer(dense_, {4});
+    add_weight(initializers::ones(), {5}, {.name = "scale"});
+  }
+
+ protected:
+  Tensor call(const Tensor& x, CallContext context) const override { return dense_(x, context); }
+
+ private:
+  Dense dense_;
+};
+
+TEST(ModelTest, TheSummaryCountsTheModelsOwnWeights) {
+  const std::string text = Scaled().summary();
+  EXPECT_THAT(text, HasSubstr(concat(" (weights of the model)", std::string(33, ' '), "5\n===")));
+  EXPECT_THAT(text, HasSubstr("Total params: 20\n"));
+  EXPECT_THAT(TwoPaths().summary(), ::testing::Not(HasSubstr("weights of the model")));
+}
+
 TEST(ModelTest, CompileInsideAnotherScopeNamesBothStrategies) {
   auto first = model_tests::mirrored("cpu:0-1");
   auto second = model_tests::central("cpu:0-2");

@@ -25,7 +25,7 @@ using testing::expect_error;
 
 std::unique_ptr<Communicator> communicator_of(std::shared_ptr<Transport> transport,
                                               const std::string& algorithm,
-                                              Duration timeout = std::chrono::seconds(50)) {
+                                              Duration timeout = std::chrono::seconds(60)) {
   const Group group{.world_size = transport->size(),
                     .first_rank = transport->rank(),
                     .local_devices = {Device{}},

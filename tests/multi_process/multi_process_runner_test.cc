@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/multi_process_runner.h"
 
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -251,6 +252,33 @@ TUTTI_PROCESS_FUNCTION(mpr_fail_twice) {
   std::cout << "start " << testing::num_restarts() << std::endl;
   if (testing::this_process().index == 1 && testing::num_restarts() < 2) ::_exit(9);
   return Json(testing::num_restarts());
+}
+
+TUTTI_PROCESS_FUNCTION(mpr_failing_assertion) {
+  EXPECT_EQ(1 + 1, 3) << "wrong by one";
+  if (arguments.find("ends")) ::_exit(7);
+  if (arguments.find("waits")) std::cout << "it has failed" << std::endl;
+  while (arguments.find("waits")) Clock::system().sleep_for(std::chrono::milliseconds(50));
+  return Json(1);
+}
+
+TEST(MultiProcessRunner, AnAssertionThatFailsInAProcessFailsInTheTest) {
+  const HangWatchdog watchdog("failing assertion", kLimit);
+  const auto run = [](const char* argument) {
+    Json arguments = Json::object();
+    if (*argument) arguments.set(argument, true);
+    MultiProcessRunner runner("mpr_failing_assertion", {.num_workers = 1}, arguments);
+    runner.start();
+    if (std::string(argument) == "waits") {
+      runner.wait_for_line("worker", 0, "it has failed");
+      return;  // the process is killed
+    }
+    error_of([&] { runner.join(); });
+  };
+  EXPECT_NONFATAL_FAILURE(run(""), "in worker-0: ");
+  EXPECT_NONFATAL_FAILURE(run(""), "wrong by one");
+  EXPECT_NONFATAL_FAILURE(run("ends"), "wrong by one");
+  EXPECT_NONFATAL_FAILURE(run("waits"), "wrong by one");
 }
 
 TEST(MultiProcessRunner, AutoRestartStartsWhoFailedAgain) {

@@ -135,6 +135,19 @@ def cases(keras):
         "prelu_shared": (layers.PReLU(shared_axes=[1, 2]), image, {}),
         "batch_normalization_plain": (layers.BatchNormalization(center=False, scale=False), table, training),
         "dot_normalized": (layers.Dot(axes=(2, 1), normalize=True), [(2, 3, 4), (2, 4, 5)], {}),
+        # Read as they are, by nothing that knows of masks.
+        "masked_bidirectional_sequences": (masked(
+            keras, layers.Bidirectional(layers.LSTM(3, return_sequences=True)),
+            layers.Bidirectional(layers.GRU(2, return_sequences=True), merge_mode="ave")), gaps, {}),
+        "masked_bidirectional_last": (masked(
+            keras, layers.Bidirectional(layers.SimpleRNN(3, return_sequences=True), merge_mode="mul"),
+            layers.Bidirectional(layers.LSTM(2))), gaps, {}),
+        "masked_zero_outputs": (masked(keras, layers.LSTM(
+            3, return_sequences=True, zero_output_for_mask=True)), gaps, {}),
+        "masked_zero_output_last": (masked(keras, layers.GRU(3, zero_output_for_mask=True)), gaps, {}),
+        # Without dropout Keras takes another way, on which hidden values show (docs/deviations.md).
+        "multi_head_attention_of_nothing": (layers.MultiHeadAttention(2, 4, dropout=0.5),
+                                            [(2, 5, 3), (2, 4, 3), (2, 5, 4)], {}),
     }
 
 
@@ -153,10 +166,16 @@ def record(tf, keras):
             inputs = [tf.constant(with_gaps(inputs[0].numpy()))]
         if name.startswith("embedding"):
             inputs = [tf.constant(random.randint(0, 6, shape)) for shape in shapes]
+        if name == "multi_head_attention_of_nothing":
+            visible = (inputs[2].numpy() > 0.0).astype("int64")
+            visible[0, 1] = visible[1, 4] = 0
+            inputs[2] = tf.constant(visible)
         takes_a_list = len(inputs) > 1 and not name.startswith("multi_head_attention")
         arguments = [inputs] if takes_a_list else inputs
         if name == "lstm_from_states":
             arguments, options = inputs[:1], {"initial_state": inputs[1:]}
+        if name == "multi_head_attention_of_nothing":
+            arguments, options = inputs[:2], {"attention_mask": inputs[2]}
         layer(*arguments)  # makes the weights
         for weight in layer.weights:
             low = 0.2 if "variance" in weight.name else -0.7

@@ -29,6 +29,8 @@ def predictions_of(kind, random):
         return labels_of("distribution", random)
     if kind == "positive":
         return random.uniform(0.1, 2.0, (ROWS, CLASSES))
+    if kind == "wide_logits":
+        return random.uniform(-20.0, 20.0, (ROWS, CLASSES))
     return random.uniform(-2.0, 2.0, (ROWS, CLASSES))
 
 
@@ -76,6 +78,8 @@ def cases(keras):
         "mean_squared_logarithmic_error": (*pair("mean_squared_logarithmic_error"), {}, "positive", "numbers"),
         "cosine_similarity": (*pair("cosine_similarity"), {}, "numbers", "numbers"),
         "categorical_hinge": (*pair("categorical_hinge"), {}, "one_hot", "numbers"),
+        "binary_focal_crossentropy_wide": (*binary_focal, logits, "binary", "wide_logits"),
+        "categorical_focal_crossentropy_wide": (*categorical_focal, logits, "one_hot", "wide_logits"),
     }
 
 

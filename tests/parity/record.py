@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 # Records what TensorFlow and Keras compute, for the tests of this folder to compare with.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: record.py            makes a virtual environment with TensorFlow in .venv and writes records/
-          record.py --check    whether records/ was made by these scripts; needs no TensorFlow
+"""Usage: record.py [RECORD ...]  makes a virtual environment with TensorFlow in .venv and writes these files of records/,
+                               by default all
+          record.py --check    whether records/ was made by these scripts, and holds the numbers that they wrote; needs no
+                               TensorFlow
 """
+import ast
 import hashlib
+import importlib
 import json
 import os
 import pathlib
@@ -16,87 +20,119 @@ import venv
 HERE = pathlib.Path(__file__).resolve().parent
 RECORDS = HERE / "records"
 ENVIRONMENT = HERE.parent.parent / ".venv" / "parity"
-REQUIREMENTS = ["tensorflow-cpu"]
+REQUIREMENTS = ["tensorflow-cpu==2.21.0", "keras==3.15.1"]
+# file of records/: (script whose record(tf, keras) makes it, Keras's floatx)
+MADE_BY = {
+    "fit": ("fit_cases", "float64"),
+    "functions": ("function_cases", "float64"),
+    "initializers": ("initializer_cases", "float64"),
+    "layers": ("layer_cases", "float64"),
+    "losses": ("loss_cases", "float64"),
+    "metrics": ("metric_cases", "float64"),
+    "networks": ("network_cases", "float64"),
+    "optimizers": ("optimizer_cases", "float64"),
+    "replicas": ("replica_cases", "float64"),
+    "schedules": ("schedule_cases", "float64"),
+    "training_float32": ("training_cases", "float32"),
+    "training_float64": ("training_cases", "float64"),
+}
 
 
-def script_hash():
-    digest = hashlib.sha256()
-    for path in sorted(HERE.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+def scripts_of(module):
+    """The module's file and those of this folder that it imports."""
+    found, wanted = {}, [module]
+    while wanted:
+        path = HERE / f"{wanted.pop()}.py"
+        if not path.exists() or path in found:
+            continue
+        found[path] = path.read_bytes()
+        for node in ast.walk(ast.parse(found[path])):
+            if isinstance(node, ast.ImportFrom):
+                wanted.append(node.module)
+            elif isinstance(node, ast.Import):
+                wanted += [name.name for name in node.names]
+    return found
+
+
+def script_hash(name):
+    """Of what makes this record alone, so that other records may change beside it."""
+    module, floatx = MADE_BY[name]
+    digest = hashlib.sha256(floatx.encode())
+    for path, text in sorted(scripts_of(module).items()):
+        digest.update(path.name.encode() + b"\0" + text)
     return digest.hexdigest()
 
 
-def metadata_of(path):
+def content_of(path):
+    """(metadata, hash of everything else)."""
     with open(path, "rb") as file:
-        length = struct.unpack("<Q", file.read(8))[0]
-        return json.loads(file.read(length))["__metadata__"]
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        metadata = header.pop("__metadata__")
+        digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+        digest.update(file.read())
+    return metadata, digest.hexdigest()
 
 
 def check():
-    stale = [path.name for path in sorted(RECORDS.glob("*.safetensors"))
-             if metadata_of(path)["script_hash"] != script_hash()]
-    count = len(list(RECORDS.glob("*.safetensors")))
-    if stale or count == 0:
-        print(f"the records were made by other scripts: {stale or 'there are none'}; run tests/parity/record.py")
+    complaints = []
+    found = {path.stem: path for path in sorted(RECORDS.glob("*.safetensors"))}
+    for name in sorted(found.keys() | MADE_BY.keys()):
+        if name not in found or name not in MADE_BY:
+            complaints.append(f"{name}: {'made by no script' if name in found else 'missing'}")
+            continue
+        metadata, numbers = content_of(found[name])
+        if metadata["script_hash"] != script_hash(name):
+            complaints.append(f"{name}: made by other scripts")
+        if metadata.get("numbers_hash") != numbers:
+            complaints.append(f"{name}: not the numbers that were recorded")
+    if complaints:
+        print("\n".join(complaints) + "\nrun tests/parity/record.py with these names")
         return 1
-    print(f"{count} records fit the scripts")
+    print(f"{len(found)} records fit the scripts")
     return 0
 
 
-def record_all():
+def record(names):
     sys.path.insert(0, str(HERE))
     import keras
     import tensorflow as tf
 
-    import function_cases
-    import initializer_cases
-    import layer_cases
-    import loss_cases
-    import metric_cases
-    import optimizer_cases
     import safetensors_file
-    import schedule_cases
-    import training_cases
 
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0],
                                                [tf.config.LogicalDeviceConfiguration()] * 4)
-    metadata = {"tensorflow": tf.__version__, "keras": keras.__version__, "script_hash": script_hash()}
     RECORDS.mkdir(exist_ok=True)
-
-    def write(name, tensors):
+    for name in names:
+        module, floatx = MADE_BY[name]
+        keras.config.set_floatx(floatx)
+        keras.config.set_dtype_policy(floatx)  # or the first floatx of the process would serve all
+        tensors = importlib.import_module(module).record(tf, keras)
+        metadata = {"tensorflow": tf.__version__, "keras": keras.__version__, "script_hash": script_hash(name)}
         path = RECORDS / f"{name}.safetensors"
         safetensors_file.write(path, tensors, metadata)
+        safetensors_file.write(path, tensors, {**metadata, "numbers_hash": content_of(path)[1]})
         cases = {key.split("/")[0] for key in tensors if "/" in key}
-        print(f"{path.name}: {len(cases)} cases, {len(tensors)} tensors, {path.stat().st_size} bytes")
-
-    keras.config.set_floatx("float64")
-    write("layers", layer_cases.record(tf, keras))
-    write("losses", loss_cases.record(tf, keras))
-    write("functions", function_cases.record(tf, keras))
-    write("initializers", initializer_cases.record(keras))
-    write("metrics", metric_cases.record(tf, keras))
-    write("schedules", schedule_cases.record(keras))
-    write("optimizers", optimizer_cases.record(tf, keras))
-    for dtype in ("float64", "float32"):
-        keras.config.set_floatx(dtype)
-        write(f"training_{dtype}", training_cases.record(tf, keras, dtype))
-    print(f"TensorFlow {tf.__version__}, Keras {keras.__version__}, scripts {script_hash()[:16]}")
+        print(f"{path.name}: {len(cases)} cases, {len(tensors)} tensors, {path.stat().st_size} bytes", flush=True)
+    print(f"TensorFlow {tf.__version__}, Keras {keras.__version__}")
 
 
 def main():
-    if sys.argv[1:] == ["--check"]:
+    arguments = sys.argv[1:]
+    if arguments == ["--check"]:
         return check()
-    if sys.argv[1:] == ["--inside"]:
-        record_all()
+    inside = arguments[:1] == ["--inside"]
+    names = arguments[1:] if inside else arguments
+    if not set(names) <= MADE_BY.keys():
+        sys.exit(f"{__doc__}\nrecords: {', '.join(MADE_BY)}")
+    if inside:
+        record(names or MADE_BY)
         return 0
-    if sys.argv[1:]:
-        sys.exit(__doc__)
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
         venv.create(ENVIRONMENT, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet"] + REQUIREMENTS, check=True)
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
-    return subprocess.run([python, __file__, "--inside"], env=environment, check=False).returncode
+    return subprocess.run([python, __file__, "--inside"] + names, env=environment, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -29,6 +29,6 @@ def cases(keras):
     }
 
 
-def record(keras):
+def record(_, keras):
     return {f"{name}/rates": numpy.array([numpy.asarray(schedule(step), "float64") for step in range(STEPS)])
             for name, schedule in cases(keras).items()}

@@ -58,19 +58,13 @@ const Record& schedule_record() {
   return record;
 }
 
-/// Keras takes the power of the exponential decay's rate in float32.
-double tolerance_of_schedule(const std::string& name) {
-  return name == "exponential_decay" ? 1e-6 : 1e-9;
-}
-
 class ScheduleParity : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ScheduleParity, IsKerasStepByStep) {
   const LearningRate& schedule = schedule_table().at(GetParam());
   const std::vector<double> rates = schedule_record().at(GetParam() + "/rates").to_doubles();
   for (std::size_t step = 0; step < rates.size(); ++step) {
-    EXPECT_NEAR(schedule.at(static_cast<std::int64_t>(step)), rates[step],
-                tolerance_of_schedule(GetParam()) * rates[step])
+    EXPECT_NEAR(schedule.at(static_cast<std::int64_t>(step)), rates[step], 1e-9 * rates[step])
         << "step " << step;
   }
 }

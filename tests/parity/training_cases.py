@@ -66,7 +66,8 @@ def train(tf, keras, dtype, replicas, normalized):
     return initial, numpy.array(losses), final
 
 
-def record(tf, keras, dtype):
+def record(tf, keras):
+    dtype = keras.config.floatx()
     images, labels = data()
     tensors = {"images": images.astype(dtype), "labels": labels}
     for normalized in (False, True):

@@ -51,7 +51,7 @@ void train(Strategy& strategy, State& state) {
 }
 
 void expect_restored(const StrategyCase& to, const std::string& folder, const Read& expected) {
-  const testing::HangWatchdog watchdog(to.name, std::chrono::seconds(20));
+  const testing::HangWatchdog watchdog(to.name);
   const auto strategy = to.make();
   const auto scope = strategy->scope();
   State state;
@@ -63,7 +63,7 @@ void expect_restored(const StrategyCase& to, const std::string& folder, const Re
 }
 
 Read train_and_save(const StrategyCase& from, const std::string& folder) {
-  const testing::HangWatchdog watchdog(from.name, std::chrono::seconds(20));
+  const testing::HangWatchdog watchdog(from.name);
   const auto strategy = from.make();
   const auto scope = strategy->scope();
   State state;

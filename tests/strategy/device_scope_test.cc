@@ -59,7 +59,7 @@ TEST(StrategyDeviceScopes, PS2_02_TheTurnOfServersGoesOn) {
                                    "/job:ps/replica:0/task:0/device:CPU:0"));
 }
 
-TEST(StrategyDeviceScopes, ReplicasStartWithoutTheScopesAroundRun) {
+TEST(StrategyDeviceScopes, ReplicasStartInTheirOwnScopeInsteadOfThoseAroundRun) {
   const testing::HangWatchdog watchdog("replicas and device scopes");
   const auto strategy = mirrored(2);
   const DeviceScope around("cpu:7");
@@ -69,7 +69,7 @@ TEST(StrategyDeviceScopes, ReplicasStartWithoutTheScopesAroundRun) {
     return outside + " " + current_device().to_string();
   });
   EXPECT_EQ(devices[0], "cpu:0 cpu:3");
-  EXPECT_EQ(devices[1], "cpu:0 cpu:3");
+  EXPECT_EQ(devices[1], "cpu:1 cpu:3");
   EXPECT_EQ(current_device(), on_cpu(7));
 }
 

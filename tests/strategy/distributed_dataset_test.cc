@@ -5,6 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/thrown.h"
+#include "tutti/data/tar.h"
+#include "tutti/data/tfrecord.h"
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
 #include "tutti/tensor/tensor_ops.h"
@@ -285,16 +288,63 @@ TEST(DistributedDataset, S2_19_S4_15_DocumentsSplits) {
             (std::vector<Step>{{{0, 1}, {2, 3}, {}}, {{4, 5}, {6, 7}, {}}}));
 }
 
-TEST(DistributedDataset, UnbatchedByValueIsRefused) {
+void expect_refused(const Dataset& dataset) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
-  DistributedDataset dataset = strategy.distribute_dataset(Dataset::range(4));
-  try {
-    (void)dataset.begin();
-    FAIL() << "expected an error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(error.message().find("batch(global_batch_size)"), std::string::npos);
+  for (const InputOptions& options :
+       {InputOptions{}, InputOptions{.sharding_rule = ShardingRule::kTensorFlow}}) {
+    thrown::expect_error(ErrorCode::kInvalidArgument, {"not batched", "batch(global_batch_size)"},
+                         [&] { (void)strategy.distribute_dataset(dataset, options); });
   }
+}
+
+// Of scalars and of vectors, which could be cut; nothing is read.
+TEST(DistributedDataset, SingleExamplesAreRefusedWhereTheyAreDistributed) {
+  const Dataset pairs =
+      Dataset::from_tensor_slices({Tensor::ones({64, 10}), Tensor::ones({64, 10})});
+  expect_refused(Dataset::range(4));
+  expect_refused(pairs);
+  expect_refused(pairs.shuffle(64, 1).repeat(2).take(100).skip(3).shard(2, 0).cache().prefetch(2));
+  expect_refused(pairs.filter([](const Element&) { return true; }).enumerate());
+  expect_refused(pairs.take_while([](const Element&) { return true; }));
+  expect_refused(pairs.batch(8).unbatch());
+  expect_refused(Dataset::zip({pairs, Dataset::range(64)}));
+  expect_refused(pairs.concatenate(pairs.batch(4).unbatch()));
+  expect_refused(tfrecord_dataset({"no such file"}));
+  expect_refused(tar_dataset({"no such file"}));
+}
+
+// Whatever may be batches is taken for them.
+TEST(DistributedDataset, BatchesOfEverySourceAreTaken) {
+  MirroredStrategy strategy({.devices = "cpu:0-1"});
+  const Tensor ten = Tensor::from<float>({4}, {0, 1, 2, 3});
+  const Dataset rows = vector_dataset({0, 1, 2, 3});
+  const auto identity = [](const Element& element) { return element; };
+  const auto generator = [&](std::uint64_t) {
+    return [ten, left = 1]() mutable {
+      return left-- > 0 ? std::optional(Element({ten})) : std::nullopt;
+    };
+  };
+  const Dataset steps = Dataset::from_tensor_slices({ten.reshaped({1, 4})});  // [steps, rows]
+  for (const Dataset& dataset :
+       {rows.batch(4), rows.padded_batch(4), rows.batch(2).unbatch().batch(4),
+        rows.batch(4).batch(1).unbatch(), rows.batch(4).shuffle(2, 1).repeat(1),
+        Dataset::from_tensors({ten}), Dataset::from_generator(generator), steps.map(identity),
+        steps.unbatch().batch(4),
+        Dataset::range(1).map([&](const Element&) { return Element({ten}); }),
+        Dataset::range(1).interleave([&](const Element&) { return rows.batch(4); }),
+        Dataset::range(1).flat_map([&](const Element&) { return rows.batch(4); })}) {
+    EXPECT_EQ(steps_of(strategy.distribute_dataset(dataset)),
+              (std::vector<Step>{{{0, 1}, {2, 3}}}));
+  }
+}
+
+// Where it is not known before, scalars are found when they come.
+TEST(DistributedDataset, ScalarsBehindAMapAreRefusedWhenTheyCome) {
+  MirroredStrategy strategy({.devices = "cpu:0-1"});
+  DistributedDataset dataset = strategy.distribute_dataset(
+      Dataset::range(4).map([](const Element& element) { return element; }));
+  thrown::expect_error(ErrorCode::kInvalidArgument, {"not batched", "batch(global_batch_size)"},
+                       [&] { (void)dataset.begin(); });
 }
 
 TEST(DistributedDataset, PositionGoesOnInTheMiddleOfAnEpoch) {

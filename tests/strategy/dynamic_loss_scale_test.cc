@@ -38,7 +38,7 @@ void expect_scales(const DynamicLossScaleOptions& options, const std::string& st
                    const std::vector<double>& expected) {
   EXPECT_EQ(scales(default_strategy(), options, steps), expected);
   for (const StrategyCase& each : all_strategies()) {
-    const testing::HangWatchdog watchdog(each.name, std::chrono::seconds(20));
+    const testing::HangWatchdog watchdog(each.name);
     EXPECT_EQ(scales(*each.make(), options, steps), expected) << each.name;
   }
 }
@@ -75,7 +75,7 @@ TEST(DynamicLossScale, DLS_07_WithAnotherMultiplier) {
 TEST(DynamicLossScale, DLS_09_OneReplicaDecidesForAll) {
   for (const auto aggregation : {GradientAggregation::kSum, GradientAggregation::kNone}) {
     for (const StrategyCase& each : all_strategies()) {
-      const testing::HangWatchdog watchdog(each.name, std::chrono::seconds(20));
+      const testing::HangWatchdog watchdog(each.name);
       const auto strategy = each.make();
       const auto scope = strategy->scope();
       Variable w(Tensor::ones({2}), {.name = "w"});

@@ -100,7 +100,7 @@ TEST_P(BucketerLayouts, CanonicalSumsHaveTheBitsOfTheTree) {
                              : bytes_of(expected_sum<float>(variables[i], i, replicas)));
     }
   }
-  testing::HangWatchdog watchdog("buckets", std::chrono::seconds(20));
+  testing::HangWatchdog watchdog("buckets");
   for (const std::int64_t bytes_per_pack :
        {std::int64_t{0}, std::int64_t{1}, std::int64_t{100'000}}) {
     LocalStrategyOptions options = on_cpus(devices, replicas);
@@ -124,7 +124,7 @@ TEST_P(BucketerLayouts, CanonicalSumsHaveTheBitsOfTheTree) {
 TEST(GradientBucketer, EveryRegisteredOperationSums) {
   for (const std::string& name : registered_cross_device_ops(DeviceType::kCpu)) {
     for (const int replicas : {2, 3, 8}) {
-      testing::HangWatchdog watchdog(name, std::chrono::seconds(20));
+      testing::HangWatchdog watchdog(name);
       LocalStrategyOptions options = on_cpus(replicas);
       options.cross_device_ops = make_cross_device_ops(name);
       options.deterministic = false;

@@ -2,6 +2,7 @@
 // with several workers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/input_workers.h"
+#include "tests/support/thrown.h"
 
 namespace tutti {
 namespace input_sharding_test {
@@ -143,6 +144,48 @@ TEST(InputSharding, ASH_03_ASH_01_AutoSharesFilesOrElements) {
   EXPECT_EQ(by_file[1], (Steps{{{4, 5}}, {{6, 7}}}));
   const std::vector<Steps> by_data = passes_of(workers, Dataset::range(8).batch(4));
   EXPECT_EQ(by_data[1], (Steps{{{2, 3}}, {{6, 7}}}));
+}
+
+// The steps of TensorFlow 2 for MirroredStrategy with two and three CPU devices.
+TEST(InputSharding, OneWorkerCutsByTheRuleToo) {
+  const auto steps = [](int replicas, const Dataset& dataset, const InputOptions& options) {
+    return passes_of({.replicas = replicas, .options = options}, dataset).front();
+  };
+  const InputOptions automatic{.sharding_rule = ShardingRule::kTensorFlow};
+  const InputOptions file = named(AutoShardPolicy::kFile), off = named(AutoShardPolicy::kOff),
+                     data = named(AutoShardPolicy::kData);
+  const auto paths = files_of({9, 1, 4});
+  const Dataset numbers = Dataset::range(13), from_files = numbers_in(paths);
+  for (const InputOptions& options : {automatic, file, off}) {
+    EXPECT_EQ(
+        steps(3, from_files.batch(4), options),
+        (Steps{{{0, 1}, {2}, {3}}, {{4, 5}, {6}, {7}}, {{8, 9}, {10}, {11}}, {{12, 13}, {}, {}}}));
+    EXPECT_EQ(steps(3, from_files.take(10).batch(10), options),
+              (Steps{{{0, 1, 2, 3}, {4, 5, 6}, {7, 8, 9}}}));
+    EXPECT_EQ(steps(2, from_files.take(13).batch(5), options),
+              (Steps{{{0, 1, 2}, {3, 4}}, {{5, 6, 7}, {8, 9}}, {{10, 11, 12}, {}}}));
+  }
+  const Steps even = {{{0, 1}, {2, 3}, {4}}, {{5, 6}, {7, 8}, {9}}, {{10}, {11}, {12}}};
+  const Steps joined = {{{0, 1}, {2, 3}, {4}}, {{5, 6}, {7, 8}, {9}}, {{10, 11}, {12}, {}}};
+  for (const InputOptions& options : {InputOptions{}, automatic, data}) {
+    EXPECT_EQ(steps(3, numbers.batch(5), options), even);
+  }
+  for (const InputOptions& options : {file, off}) {
+    EXPECT_EQ(steps(3, numbers.batch(5), options), joined);
+  }
+  // Behind a map the size of a batch is not known.
+  const auto identity = [](const Element& element) { return element; };
+  EXPECT_EQ(steps(3, from_files.take(13).batch(5).map(identity), file), even);
+  EXPECT_EQ(steps(3, from_files.take(10).batch(10), InputOptions{}),
+            (Steps{{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9}}}));
+}
+
+TEST(InputSharding, OneWorkerWithSharesOfItsOwnRefusesTheRule) {
+  MirroredStrategy strategy({.devices = "cpu:0-1", .replica_weights = {2, 1}});
+  thrown::expect_error(
+      ErrorCode::kInvalidArgument, {"kTensorFlow", "equal shares", "kCanonical"}, [&] {
+        (void)strategy.distribute_dataset(Dataset::range(6).batch(6), named(AutoShardPolicy::kOff));
+      });
 }
 
 TEST(InputSharding, EveryExampleOnceUnderEveryRuleThatShards) {
@@ -382,8 +425,8 @@ TEST(InputSharding, ByFunctionAWorkerNeedsAnElementToKnowWhatIsEmpty) {
 TEST(InputSharding, UnbatchedByValueIsRefusedAlsoByTensorFlowsRule) {
   InputPlan plan = plan_of({.count = 2, .options = named(AutoShardPolicy::kData)}, 0);
   plan.rows_of_workers = [](std::int64_t rows) { return Rows{rows, rows}; };
-  DistributedDataset dataset = make_distributed_dataset(Dataset::range(8), std::move(plan));
-  EXPECT_EQ(code_of([&] { (void)dataset.begin(); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code_of([&] { make_distributed_dataset(Dataset::range(8), std::move(plan)); }),
+            ErrorCode::kInvalidArgument);
 }
 
 }  // namespace input_sharding_test

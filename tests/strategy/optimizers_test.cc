@@ -50,7 +50,7 @@ TrainedHashes train_network(Strategy& strategy, const OptimizerSpec& spec, int s
 }
 
 void expect_same_bits_everywhere(const OptimizerSpec& spec, const std::string& what) {
-  const testing::HangWatchdog watchdog(what, std::chrono::seconds(30));
+  const testing::HangWatchdog watchdog(what);
   for (const int replicas : {2, 3}) {
     const TrainedHashes expected = train_network(*mirrored(replicas), spec, 6);
     EXPECT_EQ(train_network(*mirrored(1, replicas), spec, 6), expected) << what;
@@ -139,7 +139,7 @@ TEST(OptimizersUnderStrategies, ACheckpointInTheMiddleOfAnAccumulationIsExact) {
     return variables;
   };
   for (const StrategyCase& each : all_strategies()) {
-    const testing::HangWatchdog watchdog(each.name, std::chrono::seconds(20));
+    const testing::HangWatchdog watchdog(each.name);
     const auto strategy = each.make();
     const auto scope = strategy->scope();
     const SmallNetwork whole, resumed;

@@ -336,14 +336,19 @@ TEST(RunThreads, CDO_21_RunsOfTwoUserThreadsTakeTurns) {
 
 TEST(RunThreads, TimesSayHowLongReplicasWaitedForEachOther) {
   auto strategy = mirrored(2);
-  strategy->run([] {
+  Event is_there;
+  strategy->run([&] {
     ReplicaContext& context = ReplicaContext::current();
-    if (context.replica_id() == 1) Clock::system().sleep_for(std::chrono::milliseconds(40));
+    if (context.replica_id() == 0) is_there.set();
+    if (context.replica_id() == 1) {
+      is_there.wait_until(TimePoint::max());
+      Clock::system().sleep_for(std::chrono::milliseconds(100));
+    }
     context.all_reduce(ReduceOp::kSum, num(1.0));
   });
   const Strategy::RunTimes times = strategy->take_run_times();
-  EXPECT_GE(times.run, 0.04);
-  EXPECT_GT(times.communication, 0.01);  // replica 0 waited most of 0.04 s; the mean is half of it
+  EXPECT_GE(times.run, 0.1);
+  EXPECT_GT(times.communication, 0.01);  // replica 0 waited most of 0.1 s; the mean is half of it
   EXPECT_LT(times.communication, times.run);
   const Strategy::RunTimes none = strategy->take_run_times();
   EXPECT_EQ(none.run, 0.0);

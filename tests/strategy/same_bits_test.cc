@@ -17,7 +17,7 @@ using Maker = std::function<std::unique_ptr<Strategy>()>;
 void expect_same(const std::map<std::string, Maker>& makers) {
   std::optional<Trained> first;
   for (const auto& [name, make] : makers) {
-    testing::HangWatchdog watchdog(name, std::chrono::seconds(20));
+    testing::HangWatchdog watchdog(name);
     const auto strategy = make();
     const Trained trained = train(*strategy);
     if (!first) first = trained;
@@ -75,7 +75,7 @@ TEST(SameBits, GRD_09_S2_36_TrainingUnderAnyStrategyIsThatOnOneDevice) {
   const std::vector<double> expected = train_line(default_strategy());
   for (const double each : {expected[0], expected[1], expected[2]}) EXPECT_NEAR(each, 1.0, 0.05);
   for (const StrategyCase& each : all_strategies()) {
-    testing::HangWatchdog watchdog(each.name, std::chrono::seconds(20));
+    testing::HangWatchdog watchdog(each.name);
     const std::vector<double> weights = train_line(*each.make());
     for (std::size_t i = 0; i < weights.size(); ++i) {
       EXPECT_NEAR(weights[i], expected[i], 1e-3) << each.name;

@@ -181,6 +181,17 @@ TEST(StrategyOptions, S2_06_DevicesByNameAndRange) {
                      "cpu:1");
 }
 
+// The first lines that README.md gives.
+TEST(StrategyOptions, EveryStrategyTakesDevices) {
+  const std::vector<Device> two = parse_devices("cpu:0-1");
+  CentralStorageStrategy central({.devices = "cpu:0-1"});
+  EXPECT_EQ(central.worker_devices(), two);
+  EXPECT_EQ(central.parameter_devices(), std::vector<Device>{Device{}});
+  EXPECT_EQ(CentralStorageStrategy({.local = {.devices = "cpu:0-1"}}).worker_devices(), two);
+  EXPECT_EQ(ParameterServerStrategy({.local = {.devices = "cpu:0-1"}}).worker_devices(), two);
+  EXPECT_EQ(OneDeviceStrategy("cpu:0").worker_devices(), std::vector<Device>{Device{}});
+}
+
 TEST(StrategyOptions, S2_21_ReplicasShareDevicesInOrder) {
   MirroredStrategy strategy({.devices = "cpu:0-1", .replicas = 5});
   std::vector<int> devices;

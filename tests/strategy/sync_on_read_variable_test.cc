@@ -52,8 +52,8 @@ TEST_F(SyncOnRead, VAR_21_WritesInReplicasAreLocal) {
 }
 
 TEST_F(SyncOnRead, VAR_22_CrossReplicaWritesGoToEveryComponent) {
-  for (const auto aggregation :
-       {VariableAggregation::kMean, VariableAggregation::kOnlyFirstReplica}) {
+  for (const auto aggregation : {VariableAggregation::kMean, VariableAggregation::kOnlyFirstReplica,
+                                 VariableAggregation::kNone}) {
     Variable v = make(0.0, aggregation);
     v.assign(1.0);
     EXPECT_EQ(components(v), two(1));

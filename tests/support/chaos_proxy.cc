@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/chaos_proxy.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,6 +21,9 @@ ChaosProxy::ChaosProxy(internal::Endpoint target, const ChaosPlan& plan)
       listener_(internal::listen_on("127.0.0.1")),
       stop_event_(internal::make_wake_event()),
       state_(plan.seed * 0x9E3779B97F4A7C15u + 1) {
+  if (const int longest = plan_.longest_segment; longest > 0) {
+    (void)::setsockopt(listener_.socket.get(), IPPROTO_TCP, TCP_MAXSEG, &longest, sizeof longest);
+  }
   cut_at_ = plan_.spares + next_distance(plan_.cut_every);
   half_close_at_ = plan_.spares + next_distance(plan_.half_close_every);
   flip_at_ = plan_.spares + next_distance(plan_.flip_every);
@@ -123,8 +128,10 @@ bool ChaosProxy::move(Pair& pair, Direction& way) {
     const ssize_t count = ::recv(way.from->get(), way.waiting.data() + old, 65536, MSG_DONTWAIT);
     way.waiting.resize(old + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
     if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) pair.is_broken = true;
-    if (count > 0 && way.is_closed) way.waiting.clear();
-    if (count > 0 && !way.is_closed) disturb(pair, way, static_cast<std::size_t>(count));
+    way.is_stuck = way.is_stuck || (count > 0 && static_cast<std::size_t>(count) > largest_);
+    if (count > 0 && (way.is_closed || way.is_stuck)) way.waiting.clear();
+    if (count > 0 && !way.is_closed && !way.is_stuck)
+      disturb(pair, way, static_cast<std::size_t>(count));
     moved = count > 0;
   }
   if (way.waiting.empty() || pair.is_broken) return moved;

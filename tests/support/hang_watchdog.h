@@ -15,7 +15,7 @@ namespace tutti::testing {
 ///     HangWatchdog watchdog("merge_call with a dead replica");
 class HangWatchdog {
  public:
-  explicit HangWatchdog(std::string what, std::chrono::seconds limit = std::chrono::seconds(10));
+  explicit HangWatchdog(std::string what, std::chrono::seconds limit = std::chrono::seconds(60));
   ~HangWatchdog();
   HangWatchdog(const HangWatchdog&) = delete;
   HangWatchdog& operator=(const HangWatchdog&) = delete;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/multi_process_runner.h"
 
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -133,8 +134,16 @@ struct MultiProcessRunner::Impl {
       at.status = at.process->try_wait();
       if (!at.status) continue;
       at.process->finish_lines(on_line);
+      report_failures(at);
       if (options.auto_restart && !at.status->success() && !at.terminated) start_process(at);
     }
+  }
+
+  /// What failed in the process that has ended fails here.
+  void report_failures(const Place& at) const {
+    const std::string path = failure_file(at.result_file);
+    if (!std::filesystem::exists(path)) return;
+    ADD_FAILURE() << "in " << at.task.name() << ": " << read_file(path);
   }
 
   void wait_a_little() {
@@ -217,7 +226,13 @@ MultiProcessRunner::MultiProcessRunner(std::string function, MultiProcessOptions
     : impl_(std::make_unique<Impl>(std::move(function), std::move(options), std::move(arguments))) {
 }
 
-MultiProcessRunner::~MultiProcessRunner() = default;
+MultiProcessRunner::~MultiProcessRunner() {
+  for (Impl::Place& at : impl_->places) {
+    if (!at.running()) continue;
+    at.process.reset();
+    impl_->report_failures(at);
+  }
+}
 
 void MultiProcessRunner::start() {
   for (Impl::Place& at : impl_->places) impl_->start(at, impl_->function, impl_->arguments);

@@ -44,7 +44,8 @@ int num_lines(const std::vector<std::string>& output, std::string_view part);
 
 /// The processes of one cluster, each with a TF_CONFIG of its own. Lines are read while a function
 /// of this object runs; until then a process may write 1 MiB before it waits. Threads: one, which
-/// must outlive the processes. When the test program ends, however it does, they end.
+/// must outlive the processes. When the test program ends, however it does, they end. An EXPECT_ or
+/// ASSERT_ that fails in a process makes the test fail that started it.
 class MultiProcessRunner {
  public:
   static constexpr Duration kTimeout = std::chrono::seconds(100);

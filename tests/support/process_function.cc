@@ -3,12 +3,14 @@
 #include "tests/support/process_function.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <new>
 
@@ -53,6 +55,17 @@ SharedBarrier& shared_barrier() {
   if (memory == MAP_FAILED) fail(ErrorCode::kUnavailable, "process_barrier: cannot map ", path);
   return *std::launder(reinterpret_cast<SharedBarrier*>(memory));
 }
+
+/// Writes down at once what fails, for the process may be killed right after.
+class FailureFile : public ::testing::EmptyTestEventListener {
+ public:
+  void OnTestPartResult(const ::testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    std::ofstream file(failure_file(variable(kResultVariable)), std::ios::app);
+    file << (result.file_name() ? result.file_name() : "?") << ':' << result.line_number() << ": "
+         << result.message() << std::endl;
+  }
+};
 
 Json call(const std::string& name) {
   const auto found = process_functions().find(name);
@@ -115,6 +128,7 @@ std::optional<int> run_process_function() {
   if (name.empty()) return std::nullopt;
   // A line is seen when it is written, also when the process is killed right after.
   std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
+  ::testing::UnitTest::GetInstance()->listeners().Append(new FailureFile);  // which owns it
   const Json outcome = call(name);
   write_file_atomically(variable(kResultVariable), outcome.dump());
   if (const Json* const message = outcome.find("message")) {

@@ -9,7 +9,7 @@
 //
 // At the scope of a namespace, under a name that is unique in the test program;
 // multi_process_runner.h starts it. Returning Json() is returning nothing; what it throws, the
-// test's join() throws.
+// test's join() throws; an assertion that fails there fails in the test.
 #pragma once
 
 #include <optional>

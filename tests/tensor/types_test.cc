@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "tests/support/tensor_matchers.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/op.h"
@@ -59,10 +62,28 @@ TEST(Shape, CountsElements) {
   EXPECT_EQ(Shape{}.num_elements(), 1);
   EXPECT_EQ((Shape{2, 3, 4}).num_elements(), 24);
   EXPECT_EQ((Shape{0, 3}).num_elements(), 0);
-  EXPECT_EQ((Shape{std::int64_t{1} << 62, 0, 8}).num_elements(), 0);
-  expect_error(ErrorCode::kInvalidArgument, {"more elements"}, [] {
-    (Shape{std::int64_t{1} << 62, 8}).num_elements();
+  EXPECT_EQ((Shape{std::int64_t{1} << 62, 0}).num_elements(), 0);
+  EXPECT_EQ((Shape{INT64_MAX, 1}).num_elements(), INT64_MAX);
+}
+
+// With 0 dimensions, too: products of the others are strides and rows of tensors.
+TEST(Shape, RefusesMoreElementsThanCanBeCounted) {
+  constexpr std::int64_t kHuge = INT64_MAX;
+  for (const std::vector<std::int64_t>& dims : std::vector<std::vector<std::int64_t>>{
+           {std::int64_t{1} << 62, 2}, {0, kHuge, kHuge}, {kHuge, 0, kHuge}, {kHuge, kHuge, 0}}) {
+    EXPECT_EQ(Shape::count(dims), std::nullopt);
+    expect_error(ErrorCode::kInvalidArgument, {concat("[", join(dims), "]"), "more elements"},
+                 [&] { const Shape shape{std::span<const std::int64_t>(dims)}; });
+  }
+  const Shape fits{0, kHuge};
+  expect_error(ErrorCode::kInvalidArgument, {"more elements"}, [&] { fits.with_front(2); });
+  expect_error(ErrorCode::kInvalidArgument, {"more elements"}, [&] { fits.with_dim(0, 2); });
+  expect_error(ErrorCode::kInvalidArgument, {"more elements"}, [&] {
+    broadcast({kHuge, 1}, {1, 2}, "test");
   });
+  const std::int64_t with_zero[] = {0, 3, 4};
+  EXPECT_EQ(Shape::count(with_zero), 12);
+  EXPECT_EQ(Shape::count({}), 1);
 }
 
 TEST(Shape, RefusesNegativeAndTooManyDimensions) {

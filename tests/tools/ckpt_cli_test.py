@@ -16,7 +16,7 @@ del sys.argv[1:3]
 
 
 def ckpt(*words):
-    result = subprocess.run([PROGRAM, "ckpt", *words], text=True, capture_output=True, timeout=60)
+    result = subprocess.run([PROGRAM, "ckpt", *words], text=True, capture_output=True, timeout=600)
     return result.returncode, result.stdout, result.stderr
 
 

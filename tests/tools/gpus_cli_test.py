@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # Runs `tutti devices` and `tutti doctor` with simulated GPUs, without a driver, and with a driver that is a stub.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: gpus_cli_test.py PROGRAM SIMULATED_MODULE FOLDER_OF_STUBS [REAL_MODULE]"""
+"""Usage: gpus_cli_test.py PROGRAM SIMULATED_MODULE FOLDER_OF_STUBS REAL_MODULE [TEST...]   (only StubDriver needs the last module)"""
 import json
 import os
 import pathlib
@@ -12,15 +12,18 @@ import sys
 import tempfile
 import unittest
 
-PROGRAM, MODULE, STUBS, *REAL_MODULE = (os.path.abspath(path) for path in sys.argv[1:])
-del sys.argv[1:]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import counted_unittest  # noqa: E402
+
+PROGRAM, MODULE, STUBS, REAL_MODULE = (os.path.abspath(path) for path in sys.argv[1:5])
+del sys.argv[1:5]
 
 
 def run(*words, program=PROGRAM, **environment):
     """Exit code, standard output, standard error; without the GPUs of this machine unless asked for."""
     own = {name: value for name, value in os.environ.items()
            if not name.startswith(("TUTTI_", "CUDA_")) or name == "TUTTI_DATA_DIR"}
-    result = subprocess.run([program, *words], text=True, capture_output=True, timeout=60, env={**own, **environment})
+    result = subprocess.run([program, *words], text=True, capture_output=True, timeout=600, env={**own, **environment})
     return result.returncode, result.stdout, result.stderr
 
 
@@ -121,7 +124,6 @@ class WithoutGpus(unittest.TestCase):
         self.assertRegex(text, r"gpu   none: TUTTI_CUDA_MODULE does not open: /nowhere/m\.so: [^\n]+\nA strategy")
 
 
-@unittest.skipUnless(REAL_MODULE, "this build has no module for real GPUs")
 class StubDriver(unittest.TestCase):
     """A libcuda.so.1 that answers every call with an error: the whole way up to CUDA's own refusal."""
 
@@ -150,9 +152,9 @@ class StubDriver(unittest.TestCase):
         (self.path / "lib").mkdir()
         (self.path / "lib" / "libtutti_cuda.so").write_text("no library")
         self.assertRegex(self.devices(program), "^the CUDA module does not open: .*(invalid ELF header|file too short)")
-        shutil.copy(REAL_MODULE[0], self.path / "lib" / "libtutti_cuda.so")
+        shutil.copy(REAL_MODULE, self.path / "lib" / "libtutti_cuda.so")
         self.assertRegex(self.devices(program), r"^CUDA cannot start: cudaErrorStubLibrary: ")
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    counted_unittest.main(apart=["StubDriver"])

@@ -14,7 +14,7 @@ import time
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 ENVIRONMENT = {name: value for name, value in os.environ.items()
                if name not in ("OMP_NUM_THREADS", "TF_CONFIG", "NO_COLOR", "XDG_RUNTIME_DIR")}
-LIMIT = 100  # seconds; nothing here takes so long
+LIMIT = 600  # seconds; nothing here takes so long
 
 # What the started processes run: Python with some names at hand.
 HEAD = """

@@ -19,6 +19,9 @@ import unittest
 from run_command_kit import (PROGRAM, ENVIRONMENT, LIMIT, HEAD, python, tutti_run, launcher, runs,
                              wait_until, said)
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import counted_unittest  # noqa: E402
+
 
 class Environments(unittest.TestCase):
     def test_each_process_has_its_own_tf_config_and_the_same_job(self):
@@ -128,19 +131,6 @@ class Failures(unittest.TestCase):
         self.assertEqual(code, 5)
         self.assertIn("worker-0: killed by signal 15 (SIGTERM)", errors)
 
-    def test_memory_kills_are_named(self):
-        """The kernel's counter is that of the group in which all of this runs."""
-        with memory_group(256) as enter:  # the launcher itself needs 100 when sanitizers watch it
-            if not enter:
-                self.skipTest("control groups may not be made here")
-            body = 'open("/proc/self/oom_score_adj", "w").write("1000")\nblocks = []\n' \
-                   'while True: blocks.append(bytearray(os.urandom(1 << 20)))'
-            words = [PROGRAM, "run", "-n", "1", "--", *python(body)]
-            result = subprocess.run(["sh", "-c", f"{enter}; exec {shlex.join(words)}"], text=True, capture_output=True,
-                                    timeout=LIMIT, env=ENVIRONMENT)
-        self.assertEqual(result.returncode, 137, result.stderr)
-        self.assertRegex(result.stderr, r"worker-0 failed first: killed by signal 9 \(SIGKILL\), cgroup oom_kill \+1 after")
-
     def test_the_deadline_of_the_job(self):
         code, _, errors = tutti_run("-n", "2", "--timeout", "2", "--", *python('time.sleep(100)'))
         self.assertEqual(code, 124)
@@ -155,6 +145,20 @@ class Failures(unittest.TestCase):
             'if task == "ps": sys.exit(6)\ntime.sleep(100)'))
         self.assertEqual(code, 6)
         self.assertIn("ps-0 failed first", errors)
+
+    def test_more_processes_than_open_files(self):
+        def limit(soft, hard):
+            return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        words = [PROGRAM, "run", "-n", "30", "--control", "none", "--"]
+        result = subprocess.run(words + ["sh", "-c", "ulimit -Sn"], capture_output=True, text=True, timeout=LIMIT,
+                                env=ENVIRONMENT, preexec_fn=limit(64, 256))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(re.findall(r": (\d+)$", result.stdout, re.MULTILINE), ["64"] * 30)
+        result = subprocess.run(words + ["true"], capture_output=True, text=True, timeout=LIMIT, env=ENVIRONMENT,
+                                preexec_fn=limit(64, 64))
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertEqual(result.stderr, "tutti: run: 30 processes: expected a limit of 184 open files, got 64; try a higher "
+                                        "hard limit (ulimit -Hn 184), or fewer processes\n")
 
 
 @contextlib.contextmanager
@@ -179,19 +183,19 @@ def memory_group(mebibytes):
     yield None
 
 
-    def test_more_processes_than_open_files(self):
-        def limit(soft, hard):
-            return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        words = [PROGRAM, "run", "-n", "30", "--control", "none", "--"]
-        result = subprocess.run(words + ["sh", "-c", "ulimit -Sn"], capture_output=True, text=True, timeout=LIMIT,
-                                env=ENVIRONMENT, preexec_fn=limit(64, 256))
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
-        self.assertEqual(re.findall(r": (\d+)$", result.stdout, re.MULTILINE), ["64"] * 30)
-        result = subprocess.run(words + ["true"], capture_output=True, text=True, timeout=LIMIT, env=ENVIRONMENT,
-                                preexec_fn=limit(64, 64))
-        self.assertEqual((result.returncode, result.stdout), (2, ""))
-        self.assertEqual(result.stderr, "tutti: run: 30 processes: expected a limit of 184 open files, got 64; try a higher "
-                                        "hard limit (ulimit -Hn 184), or fewer processes\n")
+class MemoryKills(unittest.TestCase):
+    def test_memory_kills_are_named(self):
+        """The kernel's counter is that of the group in which all of this runs."""
+        with memory_group(256) as enter:  # the launcher itself needs 100 when sanitizers watch it
+            if not enter:
+                self.skipTest("control groups may not be made here")
+            body = 'open("/proc/self/oom_score_adj", "w").write("1000")\nblocks = []\n' \
+                   'while True: blocks.append(bytearray(os.urandom(1 << 20)))'
+            words = [PROGRAM, "run", "-n", "1", "--", *python(body)]
+            result = subprocess.run(["sh", "-c", f"{enter}; exec {shlex.join(words)}"], text=True, capture_output=True,
+                                    timeout=LIMIT, env=ENVIRONMENT)
+        self.assertEqual(result.returncode, 137, result.stderr)
+        self.assertRegex(result.stderr, r"worker-0 failed first: killed by signal 9 \(SIGKILL\), cgroup oom_kill \+1 after")
 
 
 class Restarts(unittest.TestCase):
@@ -434,4 +438,4 @@ class WrongUsage(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    counted_unittest.main(apart=["MemoryKills"])

@@ -23,7 +23,7 @@ ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
 TUTTI = os.path.abspath(sys.argv.pop(1))
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 SBATCH = ROOT / "examples" / "clusters" / "slurm.sbatch"
-LIMIT = 150
+LIMIT = 600
 SKIPPED = 77
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
 

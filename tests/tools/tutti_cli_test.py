@@ -14,7 +14,7 @@ ENVIRONMENT = {**os.environ, "TUTTI_CUDA": "off"}  # the same on machines with G
 
 
 def run(*words):
-    result = subprocess.run([PROGRAM, *words], text=True, capture_output=True, timeout=60, env=ENVIRONMENT)
+    result = subprocess.run([PROGRAM, *words], text=True, capture_output=True, timeout=600, env=ENVIRONMENT)
     return result.returncode, result.stdout, result.stderr
 
 

@@ -255,8 +255,6 @@ TEST(WorkerFailures, PRE_01_PRE_02_AllWorkersStopAfterOneAgreedStepAndGoOnFromIt
 constexpr Duration kQuickStep = std::chrono::milliseconds(20);
 constexpr Duration kSlowStep = 5 * kQuickStep;
 
-double seconds_of(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 // Worker 1 sleeps five times as long as the others, whose sums wait for it.
 TUTTI_PROCESS_FUNCTION(a_worker_that_is_slow) {
   MultiWorkerMirroredStrategy strategy(
@@ -267,11 +265,8 @@ TUTTI_PROCESS_FUNCTION(a_worker_that_is_slow) {
   Sgd optimizer(std::vector<Variable>{weight}, {.learning_rate = 0.01});
   const Duration length = this_process().index == 1 ? kSlowStep : kQuickStep;
   const auto is_found = [&] { return strategy.straggler() && strategy.straggler()->worker == 1; };
-  Duration most_late{};
   for (int step = 0; step < 300 && !is_found(); ++step) {
-    const TimePoint begin = Clock::system().now();
     Clock::system().sleep_for(length);
-    most_late = std::max(most_late, Clock::system().now() - begin - length);
     strategy.run([&] {
       GradientTape tape;
       optimizer.minimize(tape, reduce_sum(square(weight.value() - 1.0f)));
@@ -280,11 +275,11 @@ TUTTI_PROCESS_FUNCTION(a_worker_that_is_slow) {
   Json result = Json::object();
   result.set("step", is_found() ? strategy.straggler()->step : 0);
   result.set("share", is_found() ? strategy.straggler()->share : 0.0);
-  result.set("late", seconds_of(most_late));
   return result;
 }
 
-TEST(WorkerFailures, G18_AWorkerThatIsFiveTimesSlowerIsNamedWithin20StepsWithItsShare) {
+// In which step, and with which share, is judged on a clock of its own: straggler_watch_test.cc.
+TEST(WorkerFailures, G18_AWorkerThatIsFiveTimesSlowerIsNamedByAllInTheSameStep) {
   MultiProcessRunner runner("a_worker_that_is_slow", {.num_workers = 3});
   runner.start();
   const std::string line = runner.wait_for_line("worker", 0, "worker 1 is slow: the others waited");
@@ -293,18 +288,12 @@ TEST(WorkerFailures, G18_AWorkerThatIsFiveTimesSlowerIsNamedWithin20StepsWithIts
   ASSERT_EQ(found.size(), 3u);
   const std::int64_t step = found[0].at("step").as_int();
   EXPECT_GT(step, 0);
-  double most_late = 0.0;
   for (const Json& worker : found) {
-    EXPECT_EQ(worker.at("step").as_int(), step) << "all find it in the same step";
-    most_late = std::max(most_late, worker.at("late").as_double());
+    EXPECT_EQ(worker.at("step").as_int(), step);
+    EXPECT_GE(worker.at("share").as_double(), StragglerOptions().share);
+    EXPECT_LE(worker.at("share").as_double(), 1.0);
   }
   RecordProperty("step", std::to_string(step));
-  // On a busy machine another worker may be late for a while.
-  if (most_late > seconds_of(kQuickStep) / 2) return;
-  EXPECT_LE(step, 20);
-  for (const Json& worker : found) {  // 4 of 5 parts of a step, by each worker's own clock
-    EXPECT_NEAR(worker.at("share").as_double(), 0.8, 0.15);
-  }
 }
 
 TUTTI_PROCESS_FUNCTION(a_step_that_fails_on_worker_1) {

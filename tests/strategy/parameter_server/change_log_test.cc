@@ -235,6 +235,38 @@ TEST(ChangeLog, PartsOfSeveralLivesFollowEachOther) {
                [&] { (void)log_in(folder, "other")->replay(2, [](const OperationBatch&) {}); });
 }
 
+/// Sets "w" under a coordinator's term.
+void set_in_term(VariableStore& store, std::uint64_t term, double value) {
+  Client client(store, term, UpdateStream::Kind::kClosure);
+  OperationBatch batch = client.batch(
+      {AssignShard{whole("w", {4000}).id(), AssignOp::kAssign, Tensor::full({4000}, value)}});
+  batch.term = term;
+  (void)store.start(std::move(batch))->wait(store_tests::soon());
+}
+
+/// Cut 2 is begun and never taken, for the server dies; its next life begins with cut 1 again.
+TEST(ChangeLog, GoesOnBehindWhatCameAfterACutThatWasNeverTaken) {
+  const OwnFolder folder("log_void_cut");
+  {
+    Logged logged(folder);
+    change_three_times(logged.store);
+    set_in_term(logged.store, 7, 1.0);
+    logged.log->prepare(2);
+    (void)logged.store.snapshot([&](const StoreSnapshot&) { logged.log->switch_over(); });
+    set_in_term(logged.store, 8, 2.0);
+  }
+  VariableStore store("ps 0");
+  const auto log = log_in(folder);
+  (void)log->replay(1, [&](OperationBatch batch) { (void)apply_again(store, std::move(batch)); });
+  log->prepare(1);
+  log->switch_over();
+  store.set_keeper(log);
+  set_in_term(store, 9, 3.0);
+  const auto [state, number] = replayed(folder);  // refuses what is older than what it had before
+  EXPECT_TRUE(state == state_of(store));
+  EXPECT_EQ(number, 6U);
+}
+
 TEST(ChangeLog, AFullDiskRefusesChangesUntilTheNextCut) {
   const OwnFolder folder("log_full");
   Logged logged(folder);

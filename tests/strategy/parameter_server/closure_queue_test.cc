@@ -178,7 +178,7 @@ TEST_P(ClosureQueueTest, CCQ_06_TheFirstErrorAloneAfterTheSecondEnded) {
 }
 
 TEST_P(ClosureQueueTest, CCQ_07_TenThreadsOfTwentyActionsLoseNoWakeUp) {
-  HangWatchdog watchdog("ten threads on a closure queue", 30s);
+  HangWatchdog watchdog("ten threads on a closure queue");
   ClosureQueue queue(options(1));
   std::vector<std::unique_ptr<Thread>> threads;
   for (int worker = 0; worker < 10; ++worker) {
@@ -249,9 +249,9 @@ TEST(ClosureQueue, AWorkerWithLessToDoGoesFirst) {
   queue.get(0);
   std::atomic<std::uint64_t> taken{0};
   const auto idle = Executor::system().start("idle", [&] { taken = queue.get(1)->number; });
-  ASSERT_TRUE(queue.wait_for_workers(1, deadline_after(Clock::system().now(), 10s)));
+  ASSERT_TRUE(queue.wait_for_workers(1, deadline_after(Clock::system().now(), 60s)));
   const auto busy = Executor::system().start("busy", [&] { EXPECT_EQ(queue.get(0)->number, 2u); });
-  ASSERT_TRUE(queue.wait_for_workers(2, deadline_after(Clock::system().now(), 10s)));
+  ASSERT_TRUE(queue.wait_for_workers(2, deadline_after(Clock::system().now(), 60s)));
   queue.put(counted());
   idle->join();
   EXPECT_EQ(taken, 1u);

@@ -196,7 +196,7 @@ TEST_P(CoordinatorTest, CCO_14_IteratorsAreReleasedWhenDropped) {
   }
   // This one, and those of the definition's function.
   const long of_definition = 2;
-  const TimePoint deadline = deadline_after(Clock::system().now(), 5s);
+  const TimePoint deadline = deadline_after(Clock::system().now(), 60s);
   while (alive.use_count() > of_definition && Clock::system().now() < deadline) {
     Clock::system().sleep_for(1ms);
   }

@@ -3,6 +3,7 @@
 #include "tutti/strategy/parameter_server/coordinated_job.h"
 
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "tests/strategy/strategy_helpers.h"
@@ -42,7 +43,7 @@ StaticResolver task_resolver(const ClusterSpec& cluster, const std::string& type
 
 WorkerGroupOptions patient_group() {
   WorkerGroupOptions group;
-  group.join_timeout = 20s;
+  group.join_timeout = 60s;
   return group;
 }
 
@@ -159,12 +160,64 @@ TEST(CoordinatedJob, AWorkerChangesNothingBeforeItServes) {
   Variable v(num(1.0), {.name = "v"});
   EXPECT_EQ(v.value().item(), 1.0F);
   expect_error(ErrorCode::kFailedPrecondition,
-               {"worker 0: a variable is changed", "ClusterCoordinator::start"},
+               {"worker 0: a variable is changed", "ClusterCoordinator::serve"},
                [&] { v.assign(num(2.0)); });
+  expect_error(ErrorCode::kFailedPrecondition,
+               {"works for a chief elsewhere", "if (const auto code = coordinator.serve())"},
+               [&] { ClusterCoordinator(strategy).start(); });
   expect_error(ErrorCode::kFailedPrecondition, {"worker 0: run()"}, [&] { strategy.run([] {}); });
   EXPECT_EQ(v.value().item(), 1.0F);
   chief.reset();
   EXPECT_EQ(server.exit_code(), 0);
+}
+
+TEST(ServerConnections, WhatTheJobLearnsEndsWaitingForAServer) {
+  const HangWatchdog watchdog("a server that does not come", 60s);
+  std::vector<int> ports = launch::free_ports(2);
+  const ClusterSpec cluster(
+      {{"worker", local_addresses(ports, 1)}, {"ps", local_addresses(ports, 1)}});
+  WorkerGroupOptions group;
+  group.join_timeout = std::chrono::hours(1);
+  ServerOptions options;
+  options.wire = RpcWire::kTcp;
+  internal::ServerConnections connections;
+  const auto job = Executor::system().start(
+      "job", [&] { connections.fail_all(Error(ErrorCode::kUnavailable, "ps 0 died")); });
+  expect_error(ErrorCode::kUnavailable, {"ps 0 died"}, [&] {
+    connections.connect(cluster, Task{"worker", 0}, group, options);
+  });
+}
+
+/// The program goes on after it; nothing ends the process.
+TEST(CoordinatedJob, TasksThatDoNotTrainReturnToTheirProgram) {
+  const HangWatchdog watchdog("serving without a coordinator", 60s);
+  std::vector<int> ports = launch::free_ports(3);
+  const ClusterSpec cluster({{"chief", local_addresses(ports, 1)},
+                             {"worker", local_addresses(ports, 1)},
+                             {"ps", local_addresses(ports, 1)}});
+  ParameterServerOptions options = coordinated_options();
+  options.coordinated = false;
+  std::optional<int> server_code, chief_code, worker_code = 7;
+  {
+    const auto run_task = [&](const std::string& type, std::optional<int>& code) {
+      ParameterServerStrategy strategy(task_resolver(cluster, type, 0), options);
+      expect_error(ErrorCode::kFailedPrecondition,
+                   {concat("run() on ", type, " 0"), "if (const auto code = strategy.serve())"},
+                   [&] { strategy.run([] {}); });
+      code = strategy.serve();
+    };
+    const auto server = Executor::system().start("ps", [&] { run_task("ps", server_code); });
+    run_task("chief", chief_code);
+    ParameterServerStrategy strategy(task_resolver(cluster, "worker", 0), options);
+    worker_code = strategy.serve();
+    const auto scope = strategy.scope();
+    Variable v(num(1.0), {.name = "v"});
+    strategy.run([&] { v.assign(num(2.0)); });
+    EXPECT_EQ(v.value().item(), 2.0F);
+  }
+  EXPECT_EQ(server_code, 0);
+  EXPECT_EQ(chief_code, 0);
+  EXPECT_EQ(worker_code, std::nullopt);
 }
 
 TEST(CoordinatedJob, ASynchronousJobHasNoCoordinator) {

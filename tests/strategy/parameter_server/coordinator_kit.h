@@ -120,7 +120,7 @@ class Gate {
   }
   void open() { open_.set(); }
   void expect_inside(int count) {
-    const TimePoint deadline = deadline_after(Clock::system().now(), std::chrono::seconds(5));
+    const TimePoint deadline = deadline_after(Clock::system().now(), std::chrono::seconds(60));
     while (num_inside < count && Clock::system().now() < deadline) {
       Clock::system().sleep_for(std::chrono::milliseconds(1));
     }

@@ -76,7 +76,7 @@ TEST(JournalCrashPoints, PutsRecordsOnTheDiskTogetherAndSoon) {
   const std::string path = folder.path() + "/journal";
   file_faults::arm(folder.path(), file_faults::Action::kCount);
   journal.append(internal::encode_record(events::TookOver{1}));
-  const TimePoint deadline = deadline_after(Clock::system().now(), std::chrono::seconds(10));
+  const TimePoint deadline = deadline_after(Clock::system().now(), std::chrono::seconds(60));
   while (num_syncs(path) == 0 && Clock::system().now() < deadline) {
     Clock::system().sleep_for(std::chrono::milliseconds(1));
   }

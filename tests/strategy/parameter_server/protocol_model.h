@@ -45,10 +45,11 @@ enum class PlantedBug {
   kWatermarkMovesDuringCut,  // servers hear of closures that finish while a cut is taken
   kLateSnapshotOverwrites,   // a request that comes twice saves again under the same cut
   // Of logs and copies:
-  kAcknowledgeBeforeKept,  // the answer goes out before the log or the copy has the change
-  kReplayWithoutTable,     // every record of a log is applied, also those that came twice
-  kRepeatedNotKept,        // a change that comes again is confirmed before the copy has the first
-  kUndoneCopyBringsBack,   // who dies while all go back gets the copy of the time that is undone
+  kAcknowledgeBeforeKept,   // the answer goes out before the log or the copy has the change
+  kReplayWithoutTable,      // every record of a log is applied, also those that came twice
+  kRepeatedNotKept,         // a change that comes again is confirmed before the copy has the first
+  kUndoneCopyBringsBack,    // who dies while all go back gets the copy of the time that is undone
+  kLogGoesOnBeforeVoidCut,  // a log goes on under its cut, before what came after a void later one
 };
 
 struct ModelMessage {

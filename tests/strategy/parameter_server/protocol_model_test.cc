@@ -117,6 +117,13 @@ ModelOptions of_durability(Durability durability, int closures, int faults) {
   return options;
 }
 
+/// A cut is begun and never taken: the server that saved it dies, and dies again.
+ModelOptions of_void_cut() {
+  ModelOptions options{1, 2, 1, PlantedBug::kNone, {ModelStep::Kind::kKillServer}};
+  options.durability = Durability::kLogged;
+  return options;
+}
+
 class PlantedBugTest : public ::testing::TestWithParam<std::tuple<PlantedBug, ModelOptions>> {};
 
 TEST_P(PlantedBugTest, IsFoundWithTheFewestSteps) {
@@ -143,6 +150,7 @@ INSTANTIATE_TEST_SUITE_P(
         std::tuple(PlantedBug::kReplayWithoutTable, of_durability(Durability::kLogged, 1, 2)),
         std::tuple(PlantedBug::kRepeatedNotKept, of_durability(Durability::kReplicated, 1, 2)),
         std::tuple(PlantedBug::kUndoneCopyBringsBack, of_three_servers()),
+        std::tuple(PlantedBug::kLogGoesOnBeforeVoidCut, of_void_cut()),
         std::tuple(PlantedBug::kLateSnapshotOverwrites,
                    ModelOptions{
                        2,

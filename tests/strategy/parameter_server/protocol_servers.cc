@@ -129,6 +129,9 @@ bool ModelServers::take_restore(const ModelMessage& order) {
   if (own.is_up && order.term == own.restored_term) return true;
   state_.violation = take_state(order);
   if (!state_.violation.empty()) return false;
+  if (options_.bug == PlantedBug::kLogGoesOnBeforeVoidCut) {
+    std::erase_if(own.saved, [&](const Saved& each) { return each.cut > order.cut; });
+  }
   own.is_up = true;
   own.sent.clear();  // of what is undone, or of a process that is gone
   own.restored_term = order.term;
@@ -158,7 +161,11 @@ std::string ModelServers::take_state(const ModelMessage& order) {
 
 std::string ModelServers::replay_log(ModelServer& own, const Saved& saved) const {
   ModelServer::Variables variables{saved.table, saved.counts};
-  for (const ModelChange& change : own.log) {
+  std::vector<ModelChange> log = own.log;
+  if (options_.bug == PlantedBug::kLogGoesOnBeforeVoidCut) {
+    std::ranges::stable_sort(log, {}, &ModelChange::after_cut);
+  }
+  for (const ModelChange& change : log) {
     if (change.after_cut < saved.cut) continue;
     if (auto refusal = apply_again(variables, change, options_.bug); !refusal.empty()) {
       return refusal;

@@ -107,7 +107,7 @@ class RemoteWorkerTest : public ::testing::Test {
     RemoteWorkerTest& test_;
   };
 
-  void start(Duration join_timeout = 30s) {
+  void start(Duration join_timeout = 60s) {
     ClusterCoordinatorOptions options;
     options.join_timeout = join_timeout;
     coordinator_ = std::make_unique<ClusterCoordinator>(connected_, options);
@@ -120,7 +120,7 @@ class RemoteWorkerTest : public ::testing::Test {
   }
 
   void wait_until_alive(int worker, bool is_alive) {
-    const TimePoint deadline = deadline_after(Clock::system().now(), 10s);
+    const TimePoint deadline = deadline_after(Clock::system().now(), 60s);
     while (coordinator_->worker(worker).is_alive() != is_alive) {
       ASSERT_LT(Clock::system().now(), deadline) << "worker " << worker;
       Clock::system().sleep_for(1ms);
@@ -204,7 +204,7 @@ TEST_F(RemoteWorkerTest, AWorkerThatComesBackWithOtherStepsGetsNothing) {
   for (int i = 0; i < 10; ++i) coordinator_->schedule("count");
   coordinator_->join();
   strategy_.expect_counted(10);
-  const TimePoint deadline = deadline_after(Clock::system().now(), 10s);
+  const TimePoint deadline = deadline_after(Clock::system().now(), 60s);
   while (!coordinator_->worker(0).refusal()) {
     ASSERT_LT(Clock::system().now(), deadline) << "nobody refused worker 0";
     Clock::system().sleep_for(1ms);

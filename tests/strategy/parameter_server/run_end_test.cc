@@ -1,9 +1,11 @@
-// When a worker or server of a coordinator's job has nothing to do any more, and with which code.
+// When a task of a job with parameter servers has nothing to do any more, and with which code.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/run_end.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <optional>
 
 #include "tutti/core/text.h"
 
@@ -38,7 +40,7 @@ class RunVerdictsTest : public ::testing::Test {
 TEST_F(RunVerdictsTest, AChiefThatLeavesEndsTheRunWell) {
   hear(VerdictKind::kJoined, chief_);
   hear(VerdictKind::kJoined, self_);
-  EXPECT_TRUE(verdicts_.chief_is_here());
+  EXPECT_TRUE(verdicts_.has_work());
   EXPECT_FALSE(verdicts_.end().has_value());
   hear(VerdictKind::kLeft, chief_);
   EXPECT_EQ(verdicts_.end(), (RunEnd{0, ""}));
@@ -63,9 +65,9 @@ TEST_F(RunVerdictsTest, WhatWasBeforeThisProcessEndsNothing) {
   hear(VerdictKind::kDead, chief_);
   hear(VerdictKind::kJoined, self_);
   EXPECT_FALSE(verdicts_.end().has_value());
-  EXPECT_FALSE(verdicts_.chief_is_here());  // another one is waited for
+  EXPECT_FALSE(verdicts_.has_work());  // another one is waited for
   hear(VerdictKind::kJoined, run_member("chief", 0, 1));
-  EXPECT_TRUE(verdicts_.chief_is_here());
+  EXPECT_TRUE(verdicts_.has_work());
   hear(VerdictKind::kLeft, run_member("chief", 0, 1));
   EXPECT_EQ(verdicts_.end(), (RunEnd{0, ""}));
 }
@@ -91,6 +93,105 @@ TEST_F(RunVerdictsTest, NobodyWatchesWithoutControlServer) {
   verdicts_.take({0, VerdictKind::kDead, run_member("launcher", 0), true, ErrorCode::kUnavailable,
                   "launcher 0, which hosts the control server, died"});
   expect_end("launcher 0, which hosts the control server, died");
+}
+
+/// A job without a coordinator: two workers, two servers, seen from one of them.
+class RunWithoutCoordinator : public ::testing::Test {
+ protected:
+  void begin(const Member& self, int workers_needed, bool workers_come_back = true) {
+    verdicts_.emplace(self, RunRules{false, 2, workers_needed, workers_come_back});
+    last_ = 0;
+    for (const Member& each : {w0_, w1_, ps0_, ps1_}) hear(VerdictKind::kJoined, each);
+  }
+  void hear(VerdictKind kind, const Member& who) {
+    const bool is_fatal =
+        kind == VerdictKind::kDead || kind == VerdictKind::kStopped || kind == VerdictKind::kFailed;
+    verdicts_->take({++last_, kind, who, is_fatal, ErrorCode::kUnavailable,
+                     concat(who.task.to_string(), ": ", to_string(kind))});
+  }
+  std::string lost() const {
+    return verdicts_->end() ? concat(verdicts_->end()->code, " ", verdicts_->end()->text)
+                            : "goes on";
+  }
+
+  const Member w0_ = run_member("worker", 0), w1_ = run_member("worker", 1);
+  const Member ps0_ = run_member("ps", 0), ps1_ = run_member("ps", 1);
+  std::optional<RunVerdicts> verdicts_;
+  std::uint64_t last_ = 0;
+};
+
+TEST_F(RunWithoutCoordinator, ALostServerEndsItForEveryTaskByName) {
+  for (const VerdictKind kind : {VerdictKind::kDead, VerdictKind::kStopped, VerdictKind::kFailed}) {
+    for (const Member& self : {w0_, w1_, ps0_}) {
+      begin(self, 0);
+      hear(kind, ps1_);
+      EXPECT_EQ(lost(), concat("1 ps 1: ", to_string(kind)));
+    }
+  }
+}
+
+TEST_F(RunWithoutCoordinator, ALostWorkerEndsItWhereTooFewAreLeft) {
+  for (const int needed : {0, 1, 2}) {
+    for (const Member& self : {w0_, ps0_}) {
+      begin(self, needed);
+      hear(VerdictKind::kDead, w1_);
+      EXPECT_EQ(lost(), needed == 2 ? "1 worker 1: dead" : "goes on") << needed;
+    }
+  }
+  // One that comes back counts again.
+  begin(ps0_, 1);
+  hear(VerdictKind::kDead, w1_);
+  hear(VerdictKind::kJoined, run_member("worker", 1, 1));
+  hear(VerdictKind::kDead, w0_);
+  EXPECT_EQ(lost(), "goes on");
+  hear(VerdictKind::kStopped, run_member("worker", 1, 1));
+  EXPECT_EQ(lost(), "1 worker 1: stopped");
+}
+
+TEST_F(RunWithoutCoordinator, WhoServesEndsWellWhenTheWorkersHaveLeft) {
+  begin(ps0_, 0);
+  hear(VerdictKind::kLeft, w0_);
+  EXPECT_EQ(lost(), "goes on");
+  EXPECT_TRUE(verdicts_->has_work());
+  hear(VerdictKind::kDead, w1_);
+  EXPECT_EQ(lost(), "goes on");  // it is started again
+  EXPECT_FALSE(verdicts_->has_work());
+  hear(VerdictKind::kJoined, run_member("worker", 1, 1));
+  hear(VerdictKind::kLeft, run_member("worker", 1, 1));
+  EXPECT_EQ(lost(), "0 ");
+}
+
+TEST_F(RunWithoutCoordinator, WorkersThatNobodyStartsAgainAreNotWaitedFor) {
+  begin(ps0_, 0, false);
+  hear(VerdictKind::kDead, w1_);
+  EXPECT_EQ(lost(), "goes on");
+  hear(VerdictKind::kLeft, w0_);
+  EXPECT_EQ(lost(), "0 ");
+  begin(ps0_, 0, false);
+  hear(VerdictKind::kDead, w1_);
+  hear(VerdictKind::kStopped, w0_);
+  EXPECT_EQ(lost(), "1 every worker is lost");
+}
+
+/// ps 1 is lost and started again; the others end after that, each in its time.
+TEST_F(RunWithoutCoordinator, LateEndsOfALostRunDoNotEndTheNextOne) {
+  const Member new_ps1 = run_member("ps", 1, 1), new_ps0 = run_member("ps", 0, 1);
+  begin(new_ps1, 2);
+  hear(VerdictKind::kDead, ps1_);
+  EXPECT_THAT(verdicts_->awaited_servers(), ::testing::ElementsAre("ps 0", "ps 1"));
+  hear(VerdictKind::kJoined, new_ps1);
+  hear(VerdictKind::kFailed, w0_);
+  hear(VerdictKind::kDead, w1_);
+  EXPECT_THAT(verdicts_->awaited_servers(), ::testing::ElementsAre("ps 0"));
+  hear(VerdictKind::kLeft, ps0_);
+  EXPECT_EQ(lost(), "goes on");
+  for (const Member& each : {run_member("worker", 0, 1), run_member("worker", 1, 1), new_ps0}) {
+    hear(VerdictKind::kJoined, each);
+  }
+  EXPECT_THAT(verdicts_->awaited_servers(), ::testing::IsEmpty());
+  EXPECT_EQ(lost(), "goes on");
+  hear(VerdictKind::kDead, new_ps0);  // of this run
+  EXPECT_EQ(lost(), "1 ps 0: dead");
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ TEST(UpdateModes, AWorkerAloneHasTheBitsOfOneDeviceInEveryMode) {
 
 /// Two of three make a step; the third has read before three steps were made, and is late for all.
 TEST(UpdateModes, S3_25_GradientsOfALateBackupWorkerAreDroppedAndCounted) {
-  const testing::HangWatchdog watchdog("backup workers", std::chrono::seconds(30));
+  const testing::HangWatchdog watchdog("backup workers");
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;
   options.total_num_replicas = 3;
@@ -146,13 +146,12 @@ TEST(UpdateModes, S3_25_GradientsOfALateBackupWorkerAreDroppedAndCounted) {
 /// Two of three make a step. Each counts its own steps; when two have ended, the third has a step
 /// left that nobody else gives for: tf's token queue says OutOfRange then.
 TEST(UpdateModes, S3_25_AReadOfAStepThatNobodyIsLeftForFailsAtOnce) {
-  const testing::HangWatchdog watchdog("the last worker", std::chrono::seconds(30));
+  const testing::HangWatchdog watchdog("the last worker");
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;
   const Services servers = make_servers(2);
   Gathering gathering(3);
   std::atomic<int> num_ended = 0;
-  const auto begin = Clock::system().now();
   const auto errors = errors_of_ranks(3, [&](int worker) {
     {
       ParameterServerStrategy strategy(worker, 3, servers, options);
@@ -173,12 +172,11 @@ TEST(UpdateModes, S3_25_AReadOfAStepThatNobodyIsLeftForFailsAtOnce) {
   EXPECT_THAT(errors[2], AllOf(HasSubstr("step 4 will not be made: workers 0, 1 have ended"),
                                HasSubstr("expected gradients of 2 of 3 workers, got 1 at most")));
   EXPECT_EQ(statistics_of(servers).num_sync_steps, 8u);  // four of w and of the iterations
-  EXPECT_LT(seconds_between(begin, Clock::system().now()), 20.0) << "patience is ten minutes";
 }
 
 /// The same for one that waits already when the other ends.
 TEST(UpdateModes, S3_25_AReadThatWaitsFailsWhenTooFewAreLeft) {
-  const testing::HangWatchdog watchdog("a waiting worker", std::chrono::seconds(30));
+  const testing::HangWatchdog watchdog("a waiting worker");
   const Services servers = make_servers(1);
   Gathering gathering(2);
   Event gave;

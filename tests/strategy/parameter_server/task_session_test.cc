@@ -30,7 +30,7 @@ class HeldCall final : public RpcCall {
     done_.set();
   }
   Packet answer() {
-    EXPECT_TRUE(done_.wait_until(deadline_after(Clock::system().now(), 10s)));
+    EXPECT_TRUE(done_.wait_until(deadline_after(Clock::system().now(), 60s)));
     if (error_) throw *error_;
     return answer_;
   }

@@ -45,7 +45,7 @@ TEST(CoordinatorWatchdog, WDG_01_WithoutATimeoutThereIsNoThread) {
 }
 
 TEST(CoordinatorWatchdog, WDG_01_WritesAllStacksOnceAndStartsTheTimeAnew) {
-  HangWatchdog hang("the coordinator's watchdog", 30s);
+  HangWatchdog hang("the coordinator's watchdog");
   KeptLog log;
   Event stop, twice;
   const auto stuck =
@@ -61,7 +61,7 @@ TEST(CoordinatorWatchdog, WDG_01_WritesAllStacksOnceAndStartsTheTimeAnew) {
   {
     const Watchdog watchdog(options, [] { return 5; });
     EXPECT_TRUE(watchdog.has_thread());
-    EXPECT_TRUE(twice.wait_until(deadline_after(Clock::system().now(), 20s)));
+    EXPECT_TRUE(twice.wait_until(deadline_after(Clock::system().now(), 60s)));
   }
   stop.set();
   EXPECT_GE(times[1] - times[0], 60ms);
@@ -73,22 +73,20 @@ TEST(CoordinatorWatchdog, WDG_01_WritesAllStacksOnceAndStartsTheTimeAnew) {
 }
 
 TEST(CoordinatorWatchdog, WDG_01_AFinishedClosureResetsIt) {
-  HangWatchdog hang("the coordinator's watchdog", 30s);
+  HangWatchdog hang("the coordinator's watchdog");
   KeptLog log;
   std::atomic<std::uint64_t> finished{0};
   std::atomic<int> num_alarms{0};
   WatchdogOptions options;
   options.timeout = 10s;
   options.on_timeout = [&] { ++num_alarms; };
-  const TimePoint begin = Clock::system().now();
   WatchdogOptions quick = options;
   quick.timeout = 40ms;
   {
     // Each look sees another count.
     const Watchdog watchdog(quick, [&] { return finished.fetch_add(1); });
-    while (Clock::system().now() - begin < 200ms) Clock::system().sleep_for(5ms);
+    while (finished < 5) Clock::system().sleep_for(5ms);
   }
-  EXPECT_GT(finished, 1u);
   EXPECT_EQ(num_alarms, 0);
 }
 

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+# What is not run is not counted as passed: parts of a file that are skipped, tests that a build does not have.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TESTS = pathlib.Path(__file__).resolve().parent
+PLANTED = """
+import sys, unittest
+sys.path.insert(0, {support!r})
+import counted_unittest
+class Passing(unittest.TestCase):
+    def test_it(self): pass
+class Skipping(unittest.TestCase):
+    def test_it(self): self.skipTest("it needs what is not here")
+class Failing(unittest.TestCase):
+    def test_it(self): self.fail("wrong")
+class Wanting(unittest.TestCase):
+    def test_it(self): pass
+counted_unittest.main(apart={apart!r})
+"""
+CASES = """<testsuite><testcase name="good" status="run"/><testcase name="cli" status="notrun"><skipped message=""/></testcase>
+<testcase name="on_gpu" status="notrun"><skipped message=""/></testcase></testsuite>"""
+
+
+class PartsOfAFile(unittest.TestCase):
+    def code_of(self, *names, apart=()):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "planted_test.py")
+            path.write_text(PLANTED.format(support=str(TESTS / "support"), apart=list(apart)), encoding="utf-8")
+            result = subprocess.run([sys.executable, path, *names], text=True, capture_output=True)
+        return result.returncode, result.stderr
+
+    def test_0_means_that_all_ran(self):
+        self.assertEqual(self.code_of("Passing")[0], 0)
+        code, errors = self.code_of("Passing", "Skipping")
+        self.assertEqual(code, 77)
+        self.assertIn("it needs what is not here", errors)
+        self.assertEqual(self.code_of("Skipping", "Failing")[0], 1)
+        self.assertEqual(self.code_of("Absent")[0], 1)
+
+    def test_what_has_a_ctest_of_its_own_runs_there(self):
+        self.assertEqual(self.code_of()[0], 1)
+        self.assertEqual(self.code_of(apart=["Skipping", "Failing"])[0], 0)
+        self.assertEqual(self.code_of("Skipping", apart=["Skipping", "Failing"])[0], 77)
+        self.assertEqual(self.code_of(apart=["Passing", "Skipping", "Failing", "Wanting"])[0], 1)
+
+    def test_every_file_that_skips_is_counted(self):
+        words = ("skip" + "Test(", "skip" + "Unless(", "skip" + "If(", "Skip" + "Test")
+        for path in TESTS.rglob("*_test.py"):
+            text = path.read_text(encoding="utf-8")
+            if path != pathlib.Path(__file__).resolve() and any(word in text for word in words):
+                self.assertIn("counted_unittest.main(", text, path)
+
+
+class Summary(unittest.TestCase):
+    def summary_of(self, label, lines):
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [pathlib.Path(folder, name) for name in ("junit.xml", "tests.json", "output.log", "not-built.txt")]
+            labels = {"good": "unit", "cli": label, "on_gpu": "gpu"}
+            tests = [{"name": name, "properties": [{"name": "LABELS", "value": [value]}]} for name, value in labels.items()]
+            for path, text in zip(paths, (CASES, json.dumps({"tests": tests}), "", lines)):
+                path.write_text(text, encoding="utf-8")
+            result = subprocess.run([sys.executable, TESTS / "summarize_results.py", *paths], text=True, capture_output=True)
+        return result.returncode, result.stdout
+
+    def test_skips_fail_where_they_may_not_be(self):
+        code, text = self.summary_of("integration", "")
+        self.assertEqual(code, 1, text)
+        self.assertIn("SKIPPED cli", text)
+        code, text = self.summary_of("cgroup", "")
+        self.assertEqual(code, 0, text)
+        self.assertRegex(text, r"cgroup +0 +0 +0 +1\n")
+
+    def test_tests_that_are_not_built_are_shown(self):
+        code, text = self.summary_of("cgroup", "258 tests of cuda, gpu (no CUDA toolkit)\n")
+        self.assertEqual(code, 0, text)
+        self.assertIn("  not built here: 258 tests of cuda, gpu (no CUDA toolkit)\n", text)
+
+
+if __name__ == "__main__":
+    unittest.main()

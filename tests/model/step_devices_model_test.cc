@@ -1,0 +1,199 @@
+// Losses, metrics, layers and fit use constants in steps, on devices beside cpu:0 too.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/model/model_helpers.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/model/layers/average_loss.h"
+#include "tutti/optimizer/sgd.h"
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
+
+namespace tutti {
+namespace {
+namespace step_devices_model {
+
+using namespace model_tests;
+
+std::unique_ptr<Strategy> parameter_server(const char* devices, int replicas = 0) {
+  ParameterServerOptions options;
+  options.local = {.devices = devices, .replicas = replicas};
+  options.num_servers = 2;
+  return std::make_unique<ParameterServerStrategy>(std::move(options));
+}
+
+std::vector<std::unique_ptr<Strategy>> strategies() {
+  std::vector<std::unique_ptr<Strategy>> all = several_strategies();
+  all.push_back(std::make_unique<OneDeviceStrategy>("cpu:2"));
+  all.push_back(central("cpu:0-2"));
+  all.push_back(parameter_server("cpu:0-1"));
+  return all;
+}
+
+Device here() { return ReplicaContext::current().device(); }
+
+const std::vector<const char*> kInitializers = {
+    "zeros",     "ones",          "glorot_uniform",  "glorot_normal", "he_uniform",
+    "he_normal", "lecun_uniform", "lecun_normal",    "orthogonal",    "identity",
+    "uniform",   "normal",        "truncated_normal"};
+
+using LossOf = std::function<Tensor(const Tensor& labels, const Tensor& predictions)>;
+std::vector<LossOf> losses_of_values() {
+  return {[](auto& y, auto& p) { return losses::categorical_crossentropy(y, p); },
+          [](auto& y, auto& p) { return losses::binary_crossentropy(y, p); },
+          [](auto& y, auto& p) { return losses::binary_focal_crossentropy(y, p); },
+          [](auto& y, auto& p) { return losses::categorical_focal_crossentropy(y, p); },
+          [](auto& y, auto& p) { return losses::huber(y, p); },
+          losses::mean_squared_error,
+          losses::mean_absolute_error,
+          losses::mean_absolute_percentage_error,
+          losses::mean_squared_logarithmic_error,
+          losses::cosine_similarity,
+          losses::log_cosh,
+          losses::hinge,
+          losses::squared_hinge,
+          losses::categorical_hinge,
+          losses::kl_divergence,
+          losses::poisson};
+}
+
+/// Constants of every kind, made and captured.
+Sequential with_constants() {
+  set_random_seed(5);
+  const Tensor captured = Tensor::from<float>({4}, {0.5f, 1.0f, 1.5f, 2.0f});
+  return Sequential(Input{{4}}, Dense(4, {.activation = "tanh"}),
+                    Lambda([captured](const Tensor& x) {
+                      const Tensor shifted = (x + Tensor::full({4}, 0.25)) * captured;
+                      Tensor total = 0.0f;
+                      total = total + reduce_sum(shifted, {{1}, true});
+                      const Tensor far = Tensor(-1e3f);
+                      return where(greater(total, far), shifted, far);
+                    }),
+                    Dropout(0.25), Dense(3));
+}
+
+std::vector<double> trained(std::unique_ptr<Strategy> strategy) {
+  const testing::HangWatchdog watchdog(label_of(*strategy), std::chrono::seconds(60));
+  const auto scope = strategy->scope();
+  Sequential model = with_constants();
+  model.compile(
+      {.optimizer = "sgd", .loss = "sparse_categorical_crossentropy", .metrics = {"accuracy"}});
+  model.fit(three_classes(48).batch(12), {.epochs = 2, .verbose = kSilent});
+  std::vector<double> numbers = weights_of(model);
+  for (const auto& [name, value] : model.evaluate(three_classes(48).batch(12)))
+    numbers.push_back(value);
+  const Tensor predictions = model.predict(three_classes(6).batch(6));
+  for (const double value : predictions.to_doubles()) numbers.push_back(value);
+  return numbers;
+}
+
+}  // namespace step_devices_model
+
+using namespace step_devices_model;
+
+TEST(StepDevicesOfModels, InitialValuesAreMadeThere) {
+  for (const auto& strategy : strategies()) {
+    strategy->run([] {
+      for (const char* name : kInitializers) {
+        const Tensor made =
+            Initializer(name).for_shape({3, 3})(InitializerContext{here(), {.seed = 4}});
+        EXPECT_EQ(made.device(), here()) << name;
+        EXPECT_EQ((made + Tensor::ones({3})).device(), here()) << name;
+      }
+    });
+  }
+}
+
+TEST(StepDevicesOfModels, NoRegularizationLossIsAddedToTheOthers) {
+  for (const auto& strategy : strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
+    const Tensor rows = Tensor::ones({2});
+    const auto totals = strategy->run([&] {
+      const Tensor none = scale_regularization_loss(std::span<const Tensor>());
+      EXPECT_EQ(none.device(), here());
+      return compute_average_loss(rows.to(here()), 4) + none +
+             compute_average_loss(Tensor::ones({0}), 0);
+    });
+    for (const Tensor& total : totals) EXPECT_EQ(total.item(), 0.5f);
+  }
+}
+
+// The labels are captured on the host, predictions are the replica's.
+TEST(StepDevicesOfModels, LossesTakeCapturedLabelsAndWeights) {
+  const Tensor labels = Tensor::from<float>({2, 2}, {1, 0, 0, 1});
+  const Tensor predictions = Tensor::from<float>({2, 2}, {0.25f, 0.75f, 0.5f, 0.5f});
+  const Tensor classes = Tensor::from<std::int64_t>({2}, {1, 0});
+  const Tensor weights = Tensor::from<double>({2}, {1.0, 3.0});
+  std::vector<LossOf> all = losses_of_values();
+  const auto value_of = [&](const LossOf& loss, const Tensor& y, const Tensor& p) {
+    return compute_average_loss(loss(y, p), {.global_batch_size = 2, .sample_weight = weights});
+  };
+  const LossOf sparse = [](auto& y, auto& p) {
+    return losses::sparse_categorical_crossentropy(y, p);
+  };
+  for (const auto& strategy : strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
+    const auto check = [&](const LossOf& loss, const Tensor& y, double expected) {
+      for (const Tensor& value :
+           strategy->run([&] { return value_of(loss, y, predictions.to(here())); })) {
+        EXPECT_EQ(value.item_double(), expected);
+      }
+    };
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      SCOPED_TRACE(i);
+      check(all[i], labels, value_of(all[i], labels, predictions).item_double());
+    }
+    check(sparse, classes, value_of(sparse, classes, predictions).item_double());
+  }
+}
+
+// Empty ones, too: whatever result() makes of no value can be added to the replica's tensors.
+TEST(StepDevicesOfModels, MetricsAreUpdatedWithAndGiveConstants) {
+  const Tensor labels = Tensor::from<float>({4}, {1, 0, 1, 0});
+  const Tensor predictions = Tensor::from<float>({4}, {0.9f, 0.2f, 0.3f, 0.4f});
+  const std::vector<const char*> names = {"auc",
+                                          "precision",
+                                          "recall",
+                                          "true_positives",
+                                          "true_negatives",
+                                          "binary_accuracy",
+                                          "false_positives",
+                                          "false_negatives",
+                                          "mean_squared_error",
+                                          "rmse"};
+  for (const auto& strategy : strategies()) {
+    const auto scope = strategy->scope();
+    for (const char* name : names) {
+      SCOPED_TRACE(concat(label_of(*strategy), ": ", name));
+      const Loss loss("mean_squared_error");
+      const auto metric = MetricSpec(name).make(loss), expected = MetricSpec(name).make(loss);
+      const auto sums = strategy->run([&] {
+        const Tensor none = cast(metric->result(), DType::kFloat32);
+        EXPECT_TRUE((none + Tensor::zeros({1}).to(here())).defined());
+        metric->update_state(labels, predictions);
+        return cast(metric->result(), DType::kFloat32) + Tensor::zeros({1}).to(here());
+      });
+      strategy->run([&] { expected->update_state(labels.to(here()), predictions.to(here())); });
+      const float value = static_cast<float>(expected->result().item_double());
+      for (const Tensor& sum : sums) EXPECT_EQ(sum.item(), value);
+    }
+    Mean mean("mean");
+    Sum sum("sum");
+    strategy->run([&] {
+      mean.update_state(Tensor(3.0f));
+      sum.update_state(Tensor(3.0f));
+    });
+    EXPECT_EQ(mean.result().item(), 3.0f);
+    EXPECT_EQ(sum.result().item(), 3.0f * static_cast<float>(strategy->num_replicas_in_sync()));
+  }
+}
+
+// Replicas that share cpu:0 never had to move anything.
+TEST(StepDevicesOfModels, FitEvaluateAndPredictGiveTheBitsOfOneDevice) {
+  const std::vector<double> expected = trained(mirrored("cpu:0", 2));
+  for (auto make :
+       {+[] { return mirrored("cpu:0-1"); }, +[] { return central("cpu:0-1"); },
+        +[] { return parameter_server("cpu:0-1"); }, +[] { return mirrored("cpu:3-4"); }}) {
+    EXPECT_EQ(trained(make()), expected);
+  }
+}
+
+}  // namespace
+}  // namespace tutti

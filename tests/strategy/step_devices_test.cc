@@ -1,0 +1,319 @@
+// What a step makes and what it captures is used on its replica's device, under every strategy.
+// SPDX-License-Identifier: Apache-2.0
+#include <map>
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tests/strategy/worker_threads.h"
+#include "tests/support/tensor_matchers.h"
+#include "tutti/autograd/embedding_lookup_sparse.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/autograd/value_generator.h"
+#include "tutti/core/random.h"
+#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/sgd.h"
+#include "tutti/strategy/parameter_server/sharded_variable.h"
+#include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/transfers.h"
+
+namespace tutti::strategy_tests {
+namespace {
+namespace step_devices {
+
+std::vector<StrategyCase> strategies() {
+  std::vector<StrategyCase> cases = all_strategies();
+  cases.push_back(
+      {"one_device_cpu_3", [] { return std::make_unique<OneDeviceStrategy>("cpu:3"); }});
+  cases.push_back({"central_3_devices_6_replicas", [] { return central(3, 6); }});
+  cases.push_back({"parameter_server_3", [] { return parameter_server(3); }});
+  return cases;
+}
+
+class StepDevices : public AllStrategies {};
+INSTANTIATE_TEST_SUITE_P(, StepDevices, ::testing::ValuesIn(strategies()), case_name);
+
+Device here() { return ReplicaContext::current().device(); }
+
+/// [2] float32 on the replica's device, as a batch has it.
+Tensor own_data() { return vec({1.0f, 2.0f}); }
+
+Variable mean_variable(const Tensor& initial, const char* name) {
+  return Variable(initial, {.name = name, .aggregation = VariableAggregation::kMean});
+}
+
+/// Whatever the library has that makes a tensor without being given one, by name.
+using Makers = std::map<std::string, std::function<Tensor()>>;
+Makers makers() {
+  const std::vector<float> two = {1.0f, 2.0f};
+  const RandomKey key{.seed = 3};
+  return {
+      {"Tensor(float)", [] { return Tensor(1.0f); }},
+      {"Tensor = 0.0f",
+       [] {
+         Tensor total = 0.0f;
+         return total;
+       }},
+      {"zeros", [] { return Tensor::zeros({2}); }},
+      {"ones", [] { return Tensor::ones({2}); }},
+      {"full", [] { return Tensor::full({2}, 3.0); }},
+      {"scalar", [] { return Tensor::scalar(3.0, DType::kFloat32); }},
+      {"from a span", [=] { return Tensor::from({2}, std::span<const float>(two)); }},
+      {"from a list",
+       [] {
+         return Tensor::from<float>({2}, {1.0f, 2.0f});
+       }},
+      {"from a vector", [=] { return Tensor::from({2}, two); }},
+      {"from_bytes",
+       [=] { return Tensor::from_bytes({2}, DType::kFloat32, std::as_bytes(std::span(two))); }},
+      {"random_uniform", [=] { return random_uniform({2}, key); }},
+      {"random_normal", [=] { return random_normal({2}, key); }},
+      {"truncated_normal", [=] { return truncated_normal({2}, key); }},
+      {"random_uniform_from", [=] { return random_uniform_from(4, {2}, key, 0.0, 1.0); }},
+      {"random_normal_from", [=] { return random_normal_from(4, {2}, key, 0.0, 1.0); }},
+      {"truncated_normal_from", [=] { return truncated_normal_from(4, {2}, key, 0.0, 1.0); }},
+      {"ValueGenerator", [] { return ValueGenerator{.a = 2.0, .shape = {2}}.rows(0, 2); }},
+      {"of two numbers", [] { return add(1.0f, 2.0f); }},
+      {"of one number", [] { return exp(1.0f); }},
+      {"where of two numbers", [] { return where(greater(own_data(), 1.5f), 1.0f, 0.0f); }},
+      {"where of a number and a tensor",
+       [] { return where(greater(own_data(), 1.5f), own_data(), Tensor(-1e9f)); }},
+      {"one_hot",
+       [] {
+         return one_hot(Tensor::from<std::int64_t>({2}, {0, 1}), 2);
+       }},
+      {"rows of a gradient",
+       [] {
+         return IndexedSlices{Tensor::ones({1}), Tensor::from<std::int64_t>({1}, {1}), Shape{2}}
+             .to_dense();
+       }},
+  };
+}
+
+void expect_makers_make_here() {
+  const Tensor x = own_data();
+  for (const auto& [name, make] : makers()) {
+    SCOPED_TRACE(concat(name, " in replica ", replica_number()));
+    const Tensor made = make();
+    EXPECT_EQ(made.device(), here());
+    const Tensor sum = x + made;
+    EXPECT_EQ(sum.device(), here());
+    const NoDeviceScope nothing_moves;
+    EXPECT_EQ(numbers(sum), numbers(x.to(Device{}) + made.to(Device{})));
+  }
+}
+
+}  // namespace step_devices
+
+using namespace step_devices;
+
+TEST_P(StepDevices, WhateverMakesATensorMakesItOnTheReplicasDevice) {
+  strategy_->run(expect_makers_make_here);
+}
+
+TEST(StepDevicesOfWorkers, WhateverMakesATensorMakesItOnTheReplicasDevice) {
+  const testing::HangWatchdog watchdog("two workers");
+  expect_no_error(run_workers(workers_with({2, 2}), [](MultiWorkerMirroredStrategy& strategy) {
+    strategy.run(expect_makers_make_here);
+  }));
+}
+
+TEST_P(StepDevices, ALossStartsFromANumber) {
+  const auto losses = strategy_->run([] {
+    Tensor total = 0.0f;
+    for (int i = 0; i < 3; ++i) total = total + reduce_sum(own_data() * Tensor(2.0f));
+    return total;
+  });
+  EXPECT_EQ(numbers(losses), copies_of(18.0, replicas()));
+}
+
+TEST_P(StepDevices, CapturedHostTensorsComeAlongAndGetTheirGradientsBack) {
+  const Tensor scale = Tensor::from<float>({2}, {3.0f, 5.0f});
+  const auto gradients = strategy_->run([&] {
+    GradientTape tape;
+    tape.watch(scale);
+    const Tensor loss = reduce_sum(scale * own_data());
+    EXPECT_EQ(loss.device(), here());
+    return tape.gradient(loss, scale).dense();
+  });
+  for (const Tensor& gradient : gradients) {
+    EXPECT_EQ(gradient.device(), scale.device());
+    EXPECT_EQ(numbers(gradient), (std::vector<double>{1.0, 2.0}));
+  }
+}
+
+TEST_P(StepDevices, CapturedHostTensorsAreWrittenToVariables) {
+  Variable equal, own, row, plain(Tensor(2.0f));
+  {
+    const auto scope = strategy_->scope();
+    equal = mean_variable(Tensor::zeros({2}), "equal");
+    own = Variable(Tensor::zeros({2}), {.name = "own",
+                                        .synchronization = VariableSynchronization::kOnRead,
+                                        .aggregation = VariableAggregation::kSum});
+    row = mean_variable(Tensor::zeros({3, 1}), "row");
+  }
+  const Tensor value = Tensor::from<double>({2}, {3.0, 5.0});  // to be converted, too
+  const IndexedSlices second{Tensor::full({1, 1}, 6.0), Tensor::from<std::int64_t>({1}, {1}),
+                             Shape{3, 1}};
+  const auto sums = strategy_->run([&] {
+    equal.assign(value);
+    own.assign_add(value);
+    row.scatter_add(second);
+    return equal.value() + own.value() + plain.value();
+  });
+  EXPECT_EQ(numbers(equal.value()), (std::vector<double>{3.0, 5.0}));
+  EXPECT_EQ(numbers(own.value()), (std::vector<double>{3.0 * replicas(), 5.0 * replicas()}));
+  EXPECT_EQ(numbers(row.value()), (std::vector<double>{0.0, 6.0, 0.0}));
+  for (const Tensor& sum : sums) EXPECT_EQ(numbers(sum), (std::vector<double>{8.0, 12.0}));
+}
+
+TEST_P(StepDevices, CapturedHostTensorsAreReducedAndGathered) {
+  const Tensor value = Tensor::from<float>({1}, {3.0f});
+  strategy_->run([&] {
+    ReplicaContext& context = ReplicaContext::current();
+    const Tensor sum = context.all_reduce(ReduceOp::kSum, value) + own_data();
+    const Tensor all = context.all_gather(value, 0) + Tensor(1.0f);
+    EXPECT_EQ(numbers(sum), (std::vector<double>{3.0 * replicas() + 1, 3.0 * replicas() + 2}));
+    EXPECT_EQ(numbers(all), copies_of(4.0, replicas()));
+  });
+}
+
+TEST_P(StepDevices, ACustomGradientMakesItsConstantsThereToo) {
+  const auto gradients = strategy_->run([] {
+    const Tensor x = own_data();
+    GradientTape tape;
+    tape.watch(x);
+    Tensor y;
+    {
+      const GradientTape::StopRecording stop;
+      y = x * 3.0f;
+    }
+    record_custom_gradient(std::span(&x, 1), std::span(&y, 1), [](std::span<const Tensor> dy) {
+      return std::vector<Gradient>{dy[0] * Tensor::from<float>({2}, {3.0f, 4.0f})};
+    });
+    return tape.gradient(reduce_sum(y), x).dense();
+  });
+  for (const Tensor& each : gradients) EXPECT_EQ(numbers(each), (std::vector<double>{3.0, 4.0}));
+}
+
+// Of a table in parts and of a whole one; ids are captured on the host, or are the replica's.
+TEST_P(StepDevices, RowsAreLookedUpByCapturedIds) {
+  const auto scope = strategy_->scope();
+  const Tensor values = Tensor::from<float>({4, 1}, {0.0f, 10.0f, 20.0f, 30.0f});
+  const Variable whole = mean_variable(values, "whole");
+  const Variable parts = ShardedVariable(
+      {mean_variable(values.rows(0, 2), "part_0"), mean_variable(values.rows(2, 2), "part_1")});
+  const Tensor ids = Tensor::from<std::int64_t>({3}, {3, 1, 3});
+  const SparseIds sparse{ids, Tensor::from<std::int64_t>({3}, {0, 0, 1}), 2};
+  strategy_->run([&] {
+    for (const Variable& table : {whole, parts}) {
+      SCOPED_TRACE(table.name());
+      for (const Tensor& wanted : {ids, ids.to(here())}) {
+        GradientTape tape;
+        const Tensor rows = embedding_lookup(table, wanted);
+        EXPECT_EQ(rows.device(), here());
+        EXPECT_EQ(numbers(rows), (std::vector<double>{30, 10, 30}));
+        const Gradient gradient = tape.gradient(reduce_sum(rows * 2.0f), table);
+        EXPECT_EQ(numbers(gradient.to_dense()), (std::vector<double>{0, 2, 0, 4}));
+      }
+      EXPECT_EQ(numbers(safe_embedding_lookup_sparse(table, sparse) + own_data().rows(0, 1)),
+                (std::vector<double>{21, 31}));
+    }
+  });
+}
+
+TEST_P(StepDevices, RowsOfATableInPartsAreTrained) {
+  const auto scope = strategy_->scope();
+  const Variable table = ShardedVariable({mean_variable(Tensor::ones({2, 1}), "part_0"),
+                                          mean_variable(Tensor::ones({2, 1}), "part_1")});
+  Sgd optimizer(std::vector<Variable>{table}, {.learning_rate = 0.5});
+  const Tensor ids = Tensor::from<std::int64_t>({2}, {0, 3});
+  strategy_->run([&] {
+    GradientTape tape;
+    optimizer.minimize(tape, reduce_sum(embedding_lookup(table, ids)));
+  });
+  const double trained = 1.0 - 0.5 * replicas();
+  EXPECT_EQ(numbers(table.value()), (std::vector<double>{trained, 1.0, 1.0, trained}));
+}
+
+TEST_P(StepDevices, TheScopesOfTheStepWin) {
+  const DeviceScope around("cpu:7");
+  strategy_->run([] {
+    EXPECT_EQ(current_device(), here());
+    {
+      const DeviceScope own("cpu:5");
+      EXPECT_EQ(Tensor(1.0f).device(), (Device{DeviceType::kCpu, 5}));
+      EXPECT_EQ((own_data() + 1.0f).device(), (Device{DeviceType::kCpu, 5}));
+    }
+    EXPECT_EQ(current_device(), here());
+    const NoDeviceScope none;
+    EXPECT_EQ(current_device(), Device{});
+  });
+  EXPECT_EQ(current_device(), (Device{DeviceType::kCpu, 7}));
+}
+
+// It is of no replica, whichever of them came last; update() is where each component is.
+TEST_P(StepDevices, MergeFunctionsHaveNoScopeAndUpdatesThatOfTheComponent) {
+  const auto scope = strategy_->scope();
+  Variable variable = mean_variable(Tensor::zeros({2}), "variable");
+  const Tensor factor = Tensor::from<float>({2}, {2.0f, 3.0f});
+  strategy_->run([&] {
+    ReplicaContext::current().merge_call(
+        [&](Strategy& strategy, const PerReplica<Tensor>& values) {
+          EXPECT_EQ(DeviceScope::current(), nullptr);
+          strategy.update(
+              variable,
+              [&](Variable& component, const Tensor& value) {
+                EXPECT_EQ(current_device(), component.storage().devices().front());
+                component.assign_add(value * factor + Tensor(1.0f));
+              },
+              values[0]);
+          strategy.run(expect_makers_make_here);
+        },
+        own_data());
+    EXPECT_EQ(current_device(), here());
+  });
+  EXPECT_EQ(numbers(variable.value()), (std::vector<double>{3.0, 7.0}));
+}
+
+// A step moves what it captures, once per use, and nothing besides.
+TEST_P(StepDevices, NothingMovesButWhatIsElsewhere) {
+  const auto scope = strategy_->scope();
+  Variable table = mean_variable(random_normal({6, 2}, {.seed = 1}), "table");
+  Variable bias = mean_variable(Tensor::zeros({2}), "bias");
+  Variable moving(Tensor::zeros({2}), {.name = "moving",
+                                       .synchronization = VariableSynchronization::kOnRead,
+                                       .aggregation = VariableAggregation::kMean});
+  AdamOptions options{.learning_rate = 0.1};
+  options.clipping.global_clipnorm = 1.0;
+  Adam optimizer(std::vector<Variable>{table, bias}, options);
+  DistributedDataset batches = strategy_->distribute_dataset(
+      Dataset::from_tensor_slices(
+          {Tensor::from<std::int64_t>({12}, {0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0}),
+           Tensor::ones({12, 2})})
+          .batch(12));
+  const Tensor captured = Tensor(0.5f);
+  for (const bool captures : {false, true}) {
+    for (const PerReplica<Batch>& batch : batches) {
+      const auto counts = strategy_->run(
+          [&](const Batch& own) {
+            const TransferLog log;
+            GradientTape tape;
+            const Tensor x = gather(table.value(), own.features()) + bias.value();
+            const Tensor dropped = dropout(x, 0.25, {.seed = 2}) + Tensor(1.0f);
+            Tensor loss = reduce_sum(square(dropped - own.labels())) / 12.0f;
+            if (captures) loss = loss * captured;
+            moving.assign(moving.value() * 0.9f + reduce_mean(x, {{0}}) * 0.1f);
+            optimizer.minimize(tape, loss);
+            (void)ReplicaContext::current().all_reduce(ReduceOp::kSum, loss);
+            return static_cast<int>(log.count());
+          },
+          batch);
+      for (std::size_t r = 0; r < counts.size(); ++r) {
+        const bool moves = captures && strategy_->replica_devices()[r] != captured.device();
+        EXPECT_EQ(counts[r], moves ? 1 : 0) << "replica " << r;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti::strategy_tests
