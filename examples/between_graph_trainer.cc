@@ -48,6 +48,7 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
   servers.staleness = static_cast<int>(options.staleness);
   servers.replicas_to_aggregate = static_cast<int>(options.replicas_to_aggregate);
   ParameterServerStrategy strategy(resolver, servers);
+  if (const auto code = strategy.serve()) return *code;  // until the last worker has ended
   const int worker = strategy.worker();
 
   DistributedDataset batches =
@@ -117,10 +118,5 @@ int main(int argc, char** argv) {
         flags.add("--min-accuracy", trainer.min_accuracy, "fails below this test accuracy");
       });
   if (code >= 0) return code;
-  return run_example([&] {
-    const auto resolver = task.resolver();
-    if (resolver->task_type() != "ps") return train(*resolver, options, trainer);
-    Server(*resolver).join();  // until the last worker has ended
-    return 0;
-  });
+  return run_example([&] { return train(*task.resolver(), options, trainer); });
 }

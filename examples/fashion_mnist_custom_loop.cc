@@ -35,6 +35,7 @@ struct Examples {
 int train(const ExampleOptions& options, bool regularized, const Examples& examples,
           double min_accuracy) {
   std::unique_ptr<Strategy> strategy = make_strategy(options);
+  if (const auto code = strategy->serve()) return *code;  // a task that does not train
   print_setup(options, *strategy);
 
   Dataset train_data = load_mnist(options.data_dir, Split::kTrain);

@@ -13,6 +13,7 @@ constexpr std::int64_t kBatchesBetweenBackups = 100;
 
 int train(const ExampleOptions& options, std::int64_t test_examples, double min_accuracy) {
   std::unique_ptr<Strategy> strategy = make_strategy(options);
+  if (const auto code = strategy->serve()) return *code;  // a task that does not train
   print_setup(options, *strategy);
   const Dataset data = load_mnist(options.data_dir, Split::kTrain);
   Dataset test = load_mnist(options.data_dir, Split::kTest);
@@ -27,7 +28,7 @@ int train(const ExampleOptions& options, std::int64_t test_examples, double min_
       {.optimizer = "adam", .loss = "sparse_categorical_crossentropy", .metrics = {"accuracy"}});
   if (strategy->is_chief()) std::printf("%s", model.summary().c_str());
 
-  TrainingRecord record;
+  TrainingRecord record(options);
   FitOptions fit = fit_options(options, record, data.cardinality().value());
   fit.validation_data = test;
   const std::string saved = options.checkpoint_dir + "/checkpoint.safetensors";

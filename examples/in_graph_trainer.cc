@@ -96,7 +96,7 @@ int run(const TrainerOptions& options) {
   ClusterSpec::Jobs serving = resolver->cluster_spec().as_dict();
   serving.erase("chief");  // the client
   const ClusterSpec cluster(serving);
-  const Task self = resolver->task().value();
+  const Task self = require_task(*resolver);
   if (self.type == "chief") {
     return train(concat(to_string(how.wire), "://", cluster.task_address("worker", 0)), options);
   }

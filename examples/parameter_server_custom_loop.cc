@@ -89,7 +89,8 @@ int train(const LoopOptions& options) {
       make_examples(200, 1).shuffle(200, /*seed=*/1).batch(32).repeat());
   const PerWorkerDataset evaluation =
       coordinator.create_per_worker_dataset(make_examples(16, 2).batch(8).repeat());
-  coordinator.start();  // goes on in the chief alone
+  if (const auto code = coordinator.serve()) return *code;  // workers and servers end here
+  coordinator.start();
 
   for (const ShardPlace& shard : strategy.shards_of(model.trainable_variables().front())) {
     std::printf("words %d to %d on %s\n", static_cast<int>(shard.first_row),

@@ -66,6 +66,7 @@ const std::map<std::string, Tutorial>& tutorials() {
 
 int train(const Tutorial& tutorial, const ExampleOptions& options, double min_accuracy) {
   std::unique_ptr<Strategy> strategy = make_strategy(options);
+  if (const auto code = strategy->serve()) return *code;  // a task that does not train
   print_setup(options, *strategy);
   const Dataset data = load_mnist(options.data_dir, Split::kTrain).take(tutorial.examples);
   const Dataset test = load_mnist(options.data_dir, Split::kTest).batch(1'000);
@@ -75,7 +76,7 @@ int train(const Tutorial& tutorial, const ExampleOptions& options, double min_ac
   model.compile({.optimizer = tutorial.optimizer,
                  .loss = "sparse_categorical_crossentropy",
                  .metrics = {"accuracy"}});
-  TrainingRecord record;
+  TrainingRecord record(options);
   FitOptions fit = fit_options(options, record, tutorial.examples);
   if (tutorial.rate_of_epoch)
     fit.callbacks.push_back(LearningRateScheduler(tutorial.rate_of_epoch));

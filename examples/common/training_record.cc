@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/training_record.h"
 
+#include <bit>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 
 #include "tutti/core/file.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
@@ -17,8 +20,11 @@ std::string hex_float(float value) {
   return text;
 }
 
-TrainingRecord::TrainingRecord(Clock& clock)
-    : clock_(clock), start_(clock.now()), last_step_(start_) {}
+TrainingRecord::TrainingRecord(const ExampleOptions& options, Clock& clock)
+    : keeps_losses_(!options.metrics_json.empty()),
+      clock_(clock),
+      start_(clock.now()),
+      last_step_(start_) {}
 
 void TrainingRecord::step(float loss, std::int64_t rows) {
   last_step_ = clock_.now();
@@ -27,7 +33,8 @@ void TrainingRecord::step(float loss, std::int64_t rows) {
   } else {
     first_step_ = last_step_;
   }
-  losses_.push_back(loss);
+  ++steps_;
+  if (keeps_losses_) losses_.push_back(loss);
 }
 
 double TrainingRecord::examples_per_second() const {
@@ -37,18 +44,28 @@ double TrainingRecord::examples_per_second() const {
 }
 
 Json TrainingRecord::save() const {
-  Json losses = Json::array();
-  for (float loss : losses_) losses.push_back(hex_float(loss));
+  std::string bits;  // eight digits each: this is written with every checkpoint
+  for (const float loss : losses_) {
+    char text[9];
+    std::snprintf(text, sizeof text, "%08x", std::bit_cast<std::uint32_t>(loss));
+    bits += text;
+  }
   Json state = Json::object();
-  state.set("losses_hex", std::move(losses));
+  state.set("steps", steps_);
+  state.set("loss_bits", std::move(bits));
   return state;
 }
 
 void TrainingRecord::restore(const Json& state) {
+  steps_ = state.at("steps").as_int();
   losses_.clear();
-  for (const Json& loss : state.at("losses_hex").as_array()) {
-    losses_.push_back(std::strtof(loss.as_string().c_str(), nullptr));
+  if (!keeps_losses_) return;
+  const std::string& bits = state.at("loss_bits").as_string();
+  for (std::size_t place = 0; place < bits.size(); place += 8) {
+    const auto number = std::strtoul(bits.substr(place, 8).c_str(), nullptr, 16);
+    losses_.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(number)));
   }
+  losses_.resize(static_cast<std::size_t>(steps_), std::numeric_limits<float>::quiet_NaN());
 }
 
 void TrainingRecord::write(const ExampleOptions& options, Strategy& strategy,

@@ -14,20 +14,21 @@
 
 namespace tutti::examples {
 
-/// Counts steps and keeps losses. Part of a checkpoint, so that a resumed run reports what a
-/// straight run would.
+/// Counts steps, and keeps their losses where --metrics-json reports them: without it a record has
+/// one size, however many steps there were. Part of a checkpoint, so that a resumed run reports
+/// what a straight run would.
 class TrainingRecord {
  public:
-  explicit TrainingRecord(Clock& clock = Clock::system());
+  explicit TrainingRecord(const ExampleOptions& options, Clock& clock = Clock::system());
 
   /// One step is done: its loss and the rows of its global batch.
   void step(float loss, std::int64_t rows);
-  std::int64_t steps() const { return static_cast<std::int64_t>(losses_.size()); }
-  std::span<const float> losses() const { return losses_; }
+  std::int64_t steps() const { return steps_; }
   void set_accuracy(double accuracy) { accuracy_ = accuracy; }
   double examples_per_second() const;
 
   Json save() const;
+  /// Losses that the run before did not keep are NaN.
   void restore(const Json& state);
 
   /// Writes --metrics-json (if it was given): one JSON object, atomically. `slots` are the
@@ -36,12 +37,14 @@ class TrainingRecord {
              std::span<const Variable> slots) const;
 
  private:
+  const bool keeps_losses_;
   Clock& clock_;
   TimePoint start_;
   std::optional<TimePoint> first_step_;
   TimePoint last_step_;
   std::int64_t timed_rows_ = 0;  // after the first step
-  std::vector<float> losses_;
+  std::int64_t steps_ = 0;
+  std::vector<float> losses_;  // of all steps, or none
   std::optional<double> accuracy_;
 };
 

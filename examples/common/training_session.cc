@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <fstream>
 
+#include "tutti/core/file_size_limit.h"
+
 namespace tutti::examples {
 namespace {
 
@@ -17,7 +19,7 @@ extern "C" void request_stop(int) { stop_requested = 1; }
 
 Checkpoint make_checkpoint(Strategy& strategy, const std::vector<Variable>& weights,
                            const Optimizer& optimizer, DistributedDataset batches,
-                           TrainingRecord& record) {
+                           TrainingRecord& record, std::int64_t& saved_step) {
   Checkpoint checkpoint(weights, checkpoint_options(strategy));
   checkpoint.add(optimizer.state_variables());
   checkpoint.set_about("strategy", strategy.name());
@@ -28,7 +30,12 @@ Checkpoint make_checkpoint(Strategy& strategy, const std::vector<Variable>& weig
   checkpoint.add_state("input", {[batches] { return batches.position(); },
                                  [batches](const Json& state) mutable { batches.restore(state); }});
   checkpoint.add_state("record", {[&record] { return record.save(); },
-                                  [&record](const Json& state) { record.restore(state); }});
+                                  [&record, &saved_step](const Json& state) {
+                                    record.restore(state);
+                                    // Saving is a call of all workers: one that takes another's
+                                    // place does not know what the others have saved.
+                                    saved_step = -1;
+                                  }});
   return checkpoint;
 }
 
@@ -42,13 +49,15 @@ TrainingSession::TrainingSession(const ExampleOptions& options, Strategy& strate
       weights_(std::move(weights)),
       optimizer_(optimizer),
       batches_(std::move(batches)),
+      record_(options),
       local_(dynamic_cast<LocalStrategy*>(&strategy)),
       workers_(dynamic_cast<MultiWorkerMirroredStrategy*>(&strategy)) {
   if (!options_.log_dir.empty() && strategy_.is_chief()) events_.emplace(options_.log_dir);
   if (strategy_.is_chief()) progress_.emplace();
   if (options_.checkpoint_dir.empty()) return;
   checkpoints_.emplace(
-      make_checkpoint(strategy_, weights_, optimizer_, batches_, record_), options_.checkpoint_dir,
+      make_checkpoint(strategy_, weights_, optimizer_, batches_, record_, saved_step_),
+      options_.checkpoint_dir,
       CheckpointManagerOptions{.asynchronous = true, .on_error = OnSaveError::kContinue});
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
@@ -73,9 +82,9 @@ std::int64_t TrainingSession::epoch() const { return batches_.position().at("epo
 
 void TrainingSession::train(const std::function<void()>& loop) {
   if (workers_ && starts_workers_again()) {
-    recovery_.emplace(strategy_,
-                      make_checkpoint(strategy_, weights_, optimizer_, batches_, record_),
-                      RecoveryOptions{.restore_from_disk = [this] { restore_latest(); }});
+    recovery_.emplace(
+        strategy_, make_checkpoint(strategy_, weights_, optimizer_, batches_, record_, saved_step_),
+        RecoveryOptions{.restore_from_disk = [this] { restore_latest(); }});
     return recovery_->run(loop);
   }
   loop();
@@ -147,6 +156,7 @@ void TrainingSession::log_scalar(const std::string& tag, double value) {
   Json line = Json::object();
   line.set("step", record_.steps());
   line.set(tag, value);
+  const FileSizeLimitScope error_instead_of_signal;
   std::ofstream(options_.log_dir + "/log.jsonl", std::ios::app) << line.dump() << '\n';
 }
 
