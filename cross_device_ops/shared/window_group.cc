@@ -44,11 +44,11 @@ WindowGroup::WindowGroup(RankLink link, std::shared_ptr<HostMemory> memory)
     : link_(std::move(link)), memory_(std::move(memory)), layout_(link_.size()) {}
 
 WindowGroup::~WindowGroup() {
+  const Error why = why_it_leaves();
   probes_.clear();
   if (windows_.empty()) return;
   if (is_connected_) {
-    close(Error(ErrorCode::kUnavailable,
-                concat("rank ", rank(), " has left the group of ", size(), " ranks")));
+    close(why);
     own().progress().has_left.store(1);
     notify();
   }
@@ -60,6 +60,18 @@ WindowGroup::~WindowGroup() {
              return member->has_left.load() != 0;
            });
   });
+}
+
+/// A rank whose transport was aborted leaves for that reason, which peers are to hear from it if
+/// they see it leave before their own transport is aborted.
+Error WindowGroup::why_it_leaves() const {
+  try {
+    probe();
+  } catch (const Error& error) {
+    return as_it_was(error);
+  }
+  return Error(ErrorCode::kUnavailable,
+               concat("rank ", rank(), " has left the group of ", size(), " ranks"));
 }
 
 std::uint64_t WindowGroup::begin_round(const CollectiveHeader& header, TimePoint deadline) {
@@ -221,7 +233,7 @@ void WindowGroup::close_late(const char* what) noexcept {
                             kMissing, "all came, but one of them has stopped on the way")));
 }
 
-void WindowGroup::probe() {
+void WindowGroup::probe() const {
   for (const auto& probe : probes_) probe->test();
 }
 

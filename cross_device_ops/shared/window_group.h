@@ -22,7 +22,7 @@ namespace tutti::internal {
 class WindowGroup {
  public:
   WindowGroup(RankLink link, std::shared_ptr<HostMemory> memory);
-  /// Says that this rank has left.
+  /// Says that this rank has left, and why if its transport was aborted.
   ~WindowGroup();
   WindowGroup(const WindowGroup&) = delete;
   WindowGroup& operator=(const WindowGroup&) = delete;
@@ -92,7 +92,8 @@ class WindowGroup {
   void close_late(const char* what) noexcept;
   Error reason();
   /// Throws when the transport was aborted or a member is gone.
-  void probe();
+  void probe() const;
+  Error why_it_leaves() const;
 
   const RankLink link_;
   const std::shared_ptr<HostMemory> memory_;
