@@ -192,6 +192,28 @@ TEST(WindowEngine, AMissingRankAMismatchAndAnAbortAreNamedOnAllRanks) {
   expect_all(aborted, "the loss is no number");
 }
 
+// A peer may see it leave before it hears of the abort itself.
+TEST(WindowEngine, ARankThatLeavesAfterAnAbortSaysWhy) {
+  const testing::HangWatchdog watchdog("leaving", 60s);
+  const auto group = transports(2);
+  Event has_left;
+  const auto errors = errors_of_ranks(2, [&](int rank) {
+    auto mine = make_communicator(group[static_cast<std::size_t>(rank)]);
+    mine->barrier();
+    if (rank == 0) {
+      group[0]->abort(Error(ErrorCode::kUnavailable, "worker 2 died"));
+      mine.reset();
+      has_left.set();
+      return;
+    }
+    EXPECT_TRUE(has_left.wait_until(deadline_after(Clock::system().now(), 50s)));
+    mine->barrier();
+  });
+  EXPECT_EQ(errors[0], "");
+  EXPECT_NE(errors[1].find("worker 2 died"), std::string::npos) << errors[1];
+  EXPECT_EQ(errors[1].find("has left the group"), std::string::npos) << errors[1];
+}
+
 TEST(WindowEngine, TheCommunicatorsAllocatorIsOfTheSharedMemory) {
   const auto group = transports(2);
   EXPECT_EQ(error_of_ranks(2,
