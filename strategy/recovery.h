@@ -56,7 +56,8 @@ class Recovery {
   /// that did not come back.
   void run(const std::function<void()>& loop);
   /// Keeps the state after `step`. A call of all workers, after each step that is to count: a loss
-  /// repeats what came after the last one.
+  /// repeats what came after the last one. If a worker is lost during the call, it throws, and the
+  /// step may count all the same: the loop then goes on after it, without what follows the call.
   void commit(std::int64_t step, const SourceLocation& where = SourceLocation::current());
   /// Whether this process takes the place of one that died: run() gets its state from the others,
   /// and nothing is to be restored before.
