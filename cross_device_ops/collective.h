@@ -69,8 +69,6 @@ struct Elements {
   std::size_t num_bytes() const { return count * size_of(dtype); }
 };
 
-struct FusedUpdate;
-
 /// What a caller may say about a call. Name and shape are compared between the ranks.
 struct CallOptions {
   std::string_view name = {};  // up to 47 characters count; valid until the call has ended
@@ -98,9 +96,6 @@ struct CollectiveCall {
   /// rank r and received from rank r, [size] each.
   std::span<const std::size_t> counts;
   std::span<const std::size_t> receive_counts;
-  /// all_reduce alone: the sums go into this step instead of into outputs, which are empty.
-  const FusedUpdate* update = nullptr;
-  bool mean = false;  // with an update: it gets the mean
 };
 
 }  // namespace tutti

@@ -29,8 +29,6 @@ class CollectiveEngine {
   virtual Determinism determinism() const = 0;
   /// Of buffers that run() reaches without a copy; nullptr where all memory is alike.
   virtual std::shared_ptr<BufferAllocator> allocator() { return nullptr; }
-  /// Whether run() takes calls with an update.
-  virtual bool fuses_updates() const { return false; }
 
   /// Blocks until this rank's part is done. Throws kInvalidArgument (mismatch), kDeadlineExceeded
   /// naming the ranks that did not come, kAborted, kUnavailable. After any of these the group

@@ -10,7 +10,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x31435454;  // "TTC1": layout 1
+constexpr std::uint32_t kMagic = 0x32435454;  // "TTC2": layout 2
 
 std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   // The multiply-fold of wyhash: a few cycles, every bit of the value reaches every bit.
@@ -75,8 +75,8 @@ class Reader {
 template <class Header, class Visitor>
 void visit_fields(Header& h, Visitor&& visit) {
   visit(h.sequence), visit(h.group), visit(h.count), visit(h.counts_hash), visit(h.shape_hash);
-  visit(h.name_hash), visit(h.update_hash), visit(h.names_seen), visit(h.root), visit(h.rank),
-      visit(h.line), visit(h.collective);
+  visit(h.name_hash), visit(h.names_seen), visit(h.root), visit(h.rank), visit(h.line);
+  visit(h.collective);
   visit(h.op), visit(h.dtype), visit(h.compression), visit(h.name), visit(h.file), visit(h.shape);
 }
 
@@ -149,8 +149,7 @@ std::uint64_t CollectiveHeader::fingerprint() const {
       static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32;
   // Two chains, so that the multiplications overlap.
   const std::uint64_t a = mixed(mixed(0x2545F4914F6CDD1Du, kinds ^ sequence), count ^ group);
-  const std::uint64_t b =
-      mixed(mixed(0x9E6C63D0876A9A35u, name_hash ^ update_hash), counts_hash ^ shape_hash);
+  const std::uint64_t b = mixed(mixed(0x9E6C63D0876A9A35u, name_hash), counts_hash ^ shape_hash);
   return a ^ b;
 }
 
@@ -176,9 +175,7 @@ std::optional<Mismatch> CollectiveHeader::difference(const CollectiveHeader& oth
       has_seen(*this, other.name_hash)) {
     return Mismatch::kOrder;
   }
-  if (collective != other.collective || update_hash != other.update_hash) {
-    return Mismatch::kOperation;
-  }
+  if (collective != other.collective) return Mismatch::kOperation;
   if (op != other.op && combines(collective)) return Mismatch::kReduceOp;
   if (dtype != other.dtype) return Mismatch::kDType;
   if (compression != other.compression) return Mismatch::kCompression;
@@ -191,7 +188,6 @@ std::optional<Mismatch> CollectiveHeader::difference(const CollectiveHeader& oth
 
 std::string CollectiveHeader::describe() const {
   std::string text = concat(to_string(collective), "(");
-  if (update_hash != 0) text = concat("all_reduce_and_update[", update_hash, "](");
   if (combines(collective)) text += concat(op, ", ");
   if (collective != Collective::kBarrier) text += concat(dtype, " x ", count);
   if (counts_hash != 0) text += " in uneven parts";

@@ -41,8 +41,7 @@ struct CollectiveHeader {
   std::uint64_t counts_hash = 0;  // of uneven parts
   std::uint64_t shape_hash = 0;   // 0: the caller gave none
   std::uint64_t name_hash = 0;
-  std::uint64_t update_hash = 0;  // of the rule and its scalars; 0: no update
-  std::uint64_t names_seen = 0;   // of this rank's calls so far, see remember_name()
+  std::uint64_t names_seen = 0;  // of this rank's calls so far, see remember_name()
   std::int32_t root = 0;
   std::int32_t rank = 0;
   std::uint32_t line = 0;
@@ -70,7 +69,7 @@ struct CollectiveHeader {
   std::string describe() const;
 };
 
-inline constexpr std::size_t kEncodedHeaderBytes = 216;
+inline constexpr std::size_t kEncodedHeaderBytes = 208;
 using EncodedHeader = std::array<std::byte, kEncodedHeaderBytes>;
 EncodedHeader encode(const CollectiveHeader& header);
 /// Throws kDataLoss for bytes that are no header: wrong magic, version, enumerators, unended text.

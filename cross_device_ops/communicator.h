@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/collective.h"
-#include "tutti/cross_device_ops/fused_update.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/cross_device_ops/transport.h"
 
@@ -100,13 +99,6 @@ class Communicator {
   /// Several buffers of one dtype, in place, as if they were one: a list of gradients.
   void all_reduce(ReduceOp op, std::span<const Elements> list, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
-  /// SUM or MEAN of the gradients, given to update.rule for the weights, in one pass: every weight
-  /// is read once and written to all ranks. The same bits as all_reduce and the rule's apply() on
-  /// every rank; gradients stay as they are. Where the algorithm cannot do both at once, it does
-  /// just that, with a copy of the gradients.
-  void all_reduce_and_update(ReduceOp op, std::span<const ConstElements> gradients,
-                             const FusedUpdate& update, const CallOptions& options = {},
-                             const SourceLocation& where = SourceLocation::current());
   /// `output` counts on rank `root` alone, where it has input's length and may be input's memory.
   void reduce(ReduceOp op, const ConstElements& input, const Elements& output, int root,
               const CallOptions& options = {},

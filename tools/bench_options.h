@@ -36,14 +36,8 @@ struct BenchFlags {
   std::string transport = "auto";
   std::string gradients = "cifar10_cnn";
   std::string json = "";
-  double momentum = 0.0;
   /// Those of `tutti bench all_reduce`.
   void declare_all_reduce(Flags& flags);
-  /// Those of `tutti bench update`.
-  void declare_update(Flags& flags);
-
- private:
-  void declare_sizes(Flags& flags);
 };
 
 struct BenchOptions {

@@ -51,10 +51,6 @@ int run_command(const RunFlags& flags, OutputFormat format);
 /// wrong, 2 for flags that make no sense.
 int bench_all_reduce_command(const BenchFlags& flags);
 
-/// Times all_reduce and SGD's step in one pass beside two. 1 when the bits differ, 2 for flags that
-/// make no sense.
-int bench_update_command(const BenchFlags& flags);
-
 /// What `tutti ckpt` is asked for.
 struct CkptOptions {
   std::string path;        // the folder of a run, a version in it, or a safetensors file

@@ -66,10 +66,6 @@ int run(int argc, char** argv) {
         "all_reduce", "sums of gradients, in nccl-tests' columns, beside this machine's floor",
         [&](tutti::Flags& all_reduce) { bench.declare_all_reduce(all_reduce); },
         [&] { return bench_all_reduce_command(bench); });
-    command.add_command(
-        "update", "sum of gradients and step of the optimizer in one pass, beside two passes",
-        [&](tutti::Flags& update) { bench.declare_update(update); },
-        [&] { return bench_update_command(bench); });
   };
   flags.add_command("bench", "measure", declare_bench, [] { return 2; });
   CkptOptions ckpt;

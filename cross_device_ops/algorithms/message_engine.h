@@ -22,7 +22,7 @@ std::vector<std::string> message_algorithms();
 
 /// The rank of `transport`. Throws kNotFound listing the names.
 ///
-/// Every message of a call is received within it. Each rank sends its header (216 bytes) to its
+/// Every message of a call is received within it. Each rank sends its header (208 bytes) to its
 /// right neighbour, with its first message where that goes there, and returns only when it knows
 /// that all headers are equal; docs/algorithms.md says what that costs. A rank that fails
 /// (mismatch, deadline, a peer that is gone) aborts the transport, so that the others fail with the

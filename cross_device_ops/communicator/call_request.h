@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/collective.h"
-#include "tutti/cross_device_ops/fused_update.h"
 
 namespace tutti::internal {
 
@@ -20,7 +19,6 @@ struct CallRequest {
   std::span<const Elements> outputs = {};
   std::span<const std::size_t> counts = {};
   std::span<const std::size_t> receive_counts = {};
-  const FusedUpdate* update = nullptr;  // then there are no outputs
   const CallOptions& options;
   const SourceLocation& where;
 };
@@ -42,7 +40,6 @@ struct OwnedRequest {
                 .outputs = outputs,
                 .counts = counts,
                 .receive_counts = receive_counts,
-                .update = other.update,
                 .options = options,
                 .where = where} {
     options.name = name;

@@ -212,13 +212,6 @@ void Communicator::all_reduce(ReduceOp op, const ConstElements& input, const Ele
   state_->run(Asked{options, where}.reduction(Collective::kAllReduce, op, input, output));
 }
 
-void Communicator::all_reduce_and_update(ReduceOp op, std::span<const ConstElements> gradients,
-                                         const FusedUpdate& update, const CallOptions& options,
-                                         const SourceLocation& where) {
-  state_->run(
-      {.op = op, .inputs = gradients, .update = &update, .options = options, .where = where});
-}
-
 void Communicator::reduce(ReduceOp op, const ConstElements& input, const Elements& output, int root,
                           const CallOptions& options, const SourceLocation& where) {
   state_->run(Asked{options, where}.reduction(Collective::kReduce, op, input, output, root));

@@ -34,15 +34,6 @@ std::uint64_t hash_of_list(std::span<const ConstElements> list) {
   return hash | 1;
 }
 
-std::uint64_t hash_of(const FusedUpdate& update) {
-  if (update.rule == nullptr) return 1;  // it is refused
-  const UpdateScalars& scalars = update.scalars;
-  const double numbers[] = {scalars.learning_rate, static_cast<double>(scalars.iteration),
-                            scalars.gradient_scale, scalars.weight_decay};
-  return hash_of(std::as_bytes(std::span(numbers))) ^
-         hash_of(std::as_bytes(std::span(update.rule->name())));
-}
-
 bool are_even(std::span<const std::size_t> counts) {
   return std::ranges::adjacent_find(counts, std::ranges::not_equal_to()) == counts.end();
 }
@@ -221,7 +212,6 @@ void CommunicatorState::fill_header(const CallRequest& request, const Collective
                                                     : 0;
   const std::optional<DType>& wire = request.options.compression;
   header_.compression = wire ? static_cast<std::uint8_t>(1 + static_cast<int>(*wire)) : 0;
-  header_.update_hash = request.update == nullptr ? 0 : hash_of(*request.update);
   fill_text(request);
 }
 
@@ -232,30 +222,7 @@ void CommunicatorState::run_alone(const CallRequest& request) {
   }
 }
 
-void CommunicatorState::sum_then_update(const CallRequest& request) {
-  std::vector<MutableTensor> copies;
-  std::vector<Elements> sums;
-  for (const ConstElements& gradient : request.inputs) {
-    copies.emplace_back(Shape{static_cast<std::int64_t>(gradient.count)}, gradient.dtype, Device{});
-    sums.emplace_back(copies.back().data(), gradient.count, gradient.dtype);
-  }
-  CallRequest sum = request;
-  sum.update = nullptr;
-  sum.outputs = sums;
-  execute(sum);
-  const FusedUpdate& update = *request.update;
-  std::vector<void*> slots(update.slots.size());
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    for (std::size_t s = 0; s < slots.size(); ++s) slots[s] = update.slots[s][i].data;
-    update.rule->apply({sums[i].dtype, sums[i].count, update.weights[i].data, slots, sums[i].data,
-                        update.scalars});
-  }
-}
-
 void CommunicatorState::execute(const CallRequest& request) {
-  if (request.update != nullptr && (size_ == 1 || !engine_->fuses_updates())) {
-    return sum_then_update(request);
-  }
   if (size_ == 1) return run_alone(request);
   if (request.options.compression) meet_before_refusing(request);
   PreparedCall prepared(request, *engine_);

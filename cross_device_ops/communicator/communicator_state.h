@@ -56,7 +56,6 @@ class CommunicatorState {
   void run_recorded(const CallRequest& request, const CollectiveCall& call);
   /// The same with header_ as it is.
   void run_with_header(const CallRequest& request, const CollectiveCall& call, Duration timeout);
-  void sum_then_update(const CallRequest& request);
   void run_alone(const CallRequest& request);
   void fill_header(const CallRequest& request, const CollectiveCall& call);
   void fill_text(const CallRequest& request);

@@ -82,12 +82,6 @@ PreparedCall::PreparedCall(const CallRequest& request, const CollectiveEngine& e
   for (const ConstElements& input : request.inputs) call_.count += input.count;
   if (request.collective == Collective::kBroadcast) call_.count = request.outputs.front().count;
   if (!combines(request.collective)) return;
-  if (request.update != nullptr) {
-    call_.update = request.update;
-    call_.mean = request.op == ReduceOp::kMean;
-    return;
-  }
-
   call_.op = request.op == ReduceOp::kMean ? ReduceOp::kSum : request.op;
   if (const std::optional<DType>& wire = request.options.compression) {
     replace(*wire);
@@ -126,7 +120,7 @@ void PreparedCall::replace(DType dtype) {
 }
 
 void PreparedCall::finish_results() {
-  if (!combines(request_.collective) || !has_result() || request_.update != nullptr) return;
+  if (!combines(request_.collective) || !has_result()) return;
   for (std::size_t i = 0; i < call_.outputs.size(); ++i) {
     // A compressed sum has been rounded by its call; the quotient is not rounded again.
     const bool is_compressed = request_.options.compression.has_value();

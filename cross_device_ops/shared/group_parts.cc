@@ -6,7 +6,6 @@
 
 #include "tutti/cross_device_ops/cross_device_ops.h"
 #include "tutti/cross_device_ops/shared/reduce_to_all.h"
-#include "tutti/cross_device_ops/shared/update_pass.h"
 
 namespace tutti::internal {
 namespace {
@@ -75,8 +74,7 @@ void GroupParts::combine_part(const CollectiveCall& call, int part) {
     };
     const std::size_t from = cut(begin);
     const std::size_t to = is_last ? count : cut(end);
-    if (from < to && call.update == nullptr) combine(call, b, from, to);
-    if (from < to && call.update != nullptr) update(call, b, from, to, part);
+    if (from < to) combine(call, b, from, to);
     first += count;
   }
 }
@@ -101,25 +99,6 @@ void GroupParts::combine(const CollectiveCall& call, std::size_t buffer, std::si
   }
   std::byte* const result = calls_.call(call.root).outputs[0].data + offset;
   reduce_along_tree(call.op, call.dtype, inputs_, result, end - begin);
-}
-
-void GroupParts::update(const CollectiveCall& call, std::size_t buffer, std::size_t begin,
-                        std::size_t end, int part) {
-  const std::size_t offset = begin * size_of(call.dtype);
-  slots_.resize(call.update->slots.size(), std::vector<std::byte*>(index(size_)));
-  for (int r = 0; r < size_; ++r) {
-    const CollectiveCall& other = calls_.call(r);
-    inputs_[index(r)] = other.inputs[buffer].data + offset;
-    outputs_[index(r)] = other.update->weights[buffer].data + offset;
-    for (std::size_t s = 0; s < slots_.size(); ++s) {
-      slots_[s][index(r)] = other.update->slots[s][buffer].data + offset;
-    }
-  }
-  // Weights that no cache holds until their next use are better stored past them.
-  const std::size_t copies = index(size_) * (1 + slots_.size());
-  sum_and_update(*call.update->rule, call.update->scalars, call.mean,
-                 call.count * size_of(call.dtype) * copies > kCaches,
-                 {call.dtype, end - begin, inputs_, outputs_, slots_, index(part)});
 }
 
 void GroupParts::combine_for(int rank) {

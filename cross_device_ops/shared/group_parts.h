@@ -36,8 +36,6 @@ class GroupParts {
  private:
   void combine_part(const CollectiveCall& call, int part);
   void combine(const CollectiveCall& call, std::size_t buffer, std::size_t begin, std::size_t end);
-  void update(const CollectiveCall& call, std::size_t buffer, std::size_t begin, std::size_t end,
-              int part);
   void combine_for(int rank);
   void gather_for(int rank) const;
   void exchange_for(int rank) const;
@@ -47,7 +45,6 @@ class GroupParts {
   // Starts of a range in every rank's memory, kept to spare the allocation.
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
-  std::vector<std::vector<std::byte*>> slots_;  // [slot][rank]
 };
 
 }  // namespace tutti::internal

@@ -89,31 +89,6 @@ void sum_into(std::span<const std::byte* const> inputs, T* __restrict output, st
   });
 }
 
-/// sum_into(), asking for the lines of all inputs and of `also` that are `ahead` bytes further on.
-/// Line by line: asked for at once, they would wait for each other.
-template <std::size_t n, class T>
-void sum_into_ahead(std::span<const std::byte* const> inputs, T* __restrict output,
-                    std::size_t count, std::span<const std::byte* const> also, std::size_t ahead) {
-  constexpr std::size_t kLine = 64 / sizeof(T);
-  std::array<const T*, n> at;
-  for (std::size_t r = 0; r < n; ++r) at[r] = reinterpret_cast<const T*>(inputs[r]);
-  vectorized([=]() __attribute__((always_inline)) {
-    const auto sum_at = [=](std::size_t i) __attribute__((always_inline)) {
-      T values[n];
-      for (std::size_t r = 0; r < n; ++r) values[r] = at[r][i];
-      output[i] = tree_sum<0, n>(values);
-    };
-    std::size_t i = 0;
-    for (; i + kLine <= count; i += kLine) {
-      const std::size_t place = i * sizeof(T) + ahead;
-      for (std::size_t r = 0; r < n; ++r) __builtin_prefetch(inputs[r] + place);
-      for (const std::byte* other : also) __builtin_prefetch(other + place);
-      for (std::size_t j = 0; j < kLine; ++j) sum_at(i + j);
-    }
-    for (; i < count; ++i) sum_at(i);
-  });
-}
-
 /// The sum to two places, each of which may be exactly one of the inputs.
 template <std::size_t n, class T>
 void sum_into_both(std::span<const std::byte* const> inputs, T* first, T* second,
@@ -213,15 +188,13 @@ void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> i
 }
 
 void sum_along_tree(DType dtype, std::span<const std::byte* const> inputs, std::byte* output,
-                    std::size_t count, std::span<const std::byte* const> also, std::size_t ahead) {
+                    std::size_t count) {
   if (inputs.size() < 2 || inputs.size() > kMostInRegisters) {
     return reduce_along_tree(ReduceOp::kSum, dtype, inputs, output, count);
   }
   visit_arithmetic_floating(dtype, "sum_along_tree", [&]<class T>() {
     with_size(inputs.size(), [&]<std::size_t n>() {
-      T* const sums = reinterpret_cast<T*>(output);
-      if (ahead == 0) return sum_into<n, T>(inputs, sums, count);
-      sum_into_ahead<n, T>(inputs, sums, count, also, ahead);
+      sum_into<n, T>(inputs, reinterpret_cast<T*>(output), count);
     });
   });
 }

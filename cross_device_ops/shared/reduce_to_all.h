@@ -21,10 +21,8 @@ void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> i
                    std::span<std::byte* const> outputs, std::size_t count, std::size_t ahead = 0);
 
 /// SUM of floating inputs along the canonical tree into `output`, which is none of them; all
-/// aligned to the elements. Asks for memory `ahead` bytes further on, of the inputs and of `also`,
-/// while it sums (up to eight inputs); 0: for nothing.
+/// aligned to the elements.
 void sum_along_tree(DType dtype, std::span<const std::byte* const> inputs, std::byte* output,
-                    std::size_t count, std::span<const std::byte* const> also = {},
-                    std::size_t ahead = 0);
+                    std::size_t count);
 
 }  // namespace tutti::internal

@@ -34,7 +34,6 @@ class SharedEngine final : public CollectiveEngine, private GroupCalls {
     return !combines || dtype != DType::kBool || op == ReduceOp::kMin || op == ReduceOp::kMax;
   }
   Determinism determinism() const override { return Determinism::kCanonical; }
-  bool fuses_updates() const override { return true; }
 
   void run(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline) override;
   void abort(const Error& reason) noexcept override {

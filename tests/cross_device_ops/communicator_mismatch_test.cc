@@ -148,14 +148,6 @@ const WrongCall kWrongCalls[] = {
        const std::vector<Elements> one{a};
        c.all_reduce(ReduceOp::kSum, wrong ? std::span<const Elements>() : std::span(one));
      }},
-    {"expected an update rule without norms, got none",
-     [](Communicator& c, bool wrong, Floats a, Floats b) {
-       const std::vector<ConstElements> gradients{std::span<const float>(a)};
-       const std::vector<Elements> weights{b};
-       const FusedUpdate update{.rule = nullptr, .weights = weights};
-       if (wrong) return c.all_reduce_and_update(ReduceOp::kSum, gradients, update);
-       c.all_reduce(ReduceOp::kSum, a);
-     }},
     {"expected a root from 0 to ",
      [](Communicator& c, bool wrong, Floats a, Floats b) {
        CollectiveHandle before = c.start_all_reduce(ReduceOp::kSum, a);
