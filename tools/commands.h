@@ -6,9 +6,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tools/bench_options.h"
-#include "tools/run_options.h"
+#include "tutti/core/flags.h"
 
 namespace tutti::tools {
 
@@ -42,6 +43,31 @@ struct ConformOptions {
 /// Runs the conformance kit against an operation. 1 when a case failed (or none could run), 2 for
 /// what is no operation, plugin or case.
 int conform_command(const ConformOptions& options);
+
+/// What `tutti run` is asked for, as typed.
+struct RunFlags {
+  std::int64_t processes = -1;  // -1: not given
+  std::int64_t workers = -1;
+  std::int64_t ps = 0;
+  bool chief = false;
+  std::string log_dir = "";
+  std::int64_t max_restarts = 0;
+  std::int64_t max_job_restarts = -1;
+  double grace = 30;
+  double timeout = 0;
+  std::vector<std::string> environment;
+  bool bind_cores = false;
+  std::string control = "tcp";
+  bool dry_run = false;
+  std::string hosts = "";
+  std::int64_t port = 20'000;
+  std::vector<std::string> program;  // what stands behind "--"
+
+  void declare(Flags& flags);
+  /// When the line is one of `tutti run`: cuts the program (what stands behind "--") off, for the
+  /// flags of the program are not ours. Returns 2 after a message when there is none, else 0.
+  int take_program(int& argc, char** argv);
+};
 
 /// Runs a program in several processes of this machine. The exit code is that of the job
 /// (docs/launching.md), 2 for flags that make no sense.

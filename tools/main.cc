@@ -4,7 +4,7 @@
 #include <string>
 
 #include "tools/commands.h"
-#include "tools/launch/open_files.h"
+#include "tools/launch/launcher_process.h"
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/error.h"
 #include "tutti/core/flags.h"

@@ -1,20 +1,145 @@
-// `tutti run`: a program in several processes of this machine.
+// `tutti run`: a program in several processes of this machine; its flags and their checks.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "tools/commands.h"
-#include "tools/launch/open_files.h"
-#include "tools/launch/secret_folder.h"
-#include "tools/run_options.h"
+#include "tools/launch/job_plan.h"
+#include "tools/launch/launcher_process.h"
+#include "tools/launch/run_reporter.h"
+#include "tools/launch/supervisor.h"
 #include "tutti/cluster/control/control_server.h"
 #include "tutti/core/error.h"
 
 namespace tutti::tools {
 namespace {
+
+constexpr std::int64_t kMaxProcesses = 1024;
+
+constexpr const char* kFooter = R"(Examples:
+  tutti run -n 4 -- ./train --epochs 3          four workers, each with its own TF_CONFIG
+  tutti run --workers 2 --ps 1 --chief -- ./train
+  tutti run -n 4 --max-restarts 3 -- ./train    start what fails again, up to 3 times each
+  tutti run -n 4 --hosts a,b --dry-run -- ./train    commands to paste on machines a and b
+
+Exit code: 0 when all succeeded; that of the process that failed first (128 + signal when a signal
+killed it); 75 when all stopped on request; 124 after --timeout; 2 for wrong usage.
+docs/launching.md has the whole story.)";
+
+/// What the flags mean, checked.
+struct RunOptions {
+  launch::JobRequest job;
+  launch::SupervisorOptions supervisor;
+  launch::ReporterOptions reporter;
+  std::string control;  // "tcp", "grpc", or "none"
+  bool dry_run = false;
+};
+
+Duration seconds(double number) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(number));
+}
+
+template <class Number>
+void check_range(const char* flag, Number value, Number min, Number max) {
+  if (value >= min && value <= max) return;
+  fail(ErrorCode::kInvalidArgument, "run: ", flag, ": expected ", min, " to ", max, ", got ",
+       value);
+}
+
+/// Workers follow from -n, or -n from the workers; given both, they must agree.
+launch::TaskCounts counts_of(const RunFlags& flags) {
+  const std::int64_t chiefs = flags.chief ? 1 : 0;
+  if (flags.processes < 0 && flags.workers < 0) {
+    fail(ErrorCode::kInvalidArgument, "run: expected -n N or --workers W, got neither; try -n 2");
+  }
+  if (flags.processes >= 0) check_range<std::int64_t>("-n", flags.processes, 1, kMaxProcesses);
+  if (flags.workers >= 0) check_range<std::int64_t>("--workers", flags.workers, 0, kMaxProcesses);
+  check_range<std::int64_t>("--ps", flags.ps, 0, kMaxProcesses);
+  const std::int64_t workers =
+      flags.workers >= 0 ? flags.workers : flags.processes - flags.ps - chiefs;
+  const std::int64_t total = workers + flags.ps + chiefs;
+  if (workers < 0 || workers + chiefs == 0 || (flags.processes >= 0 && total != flags.processes)) {
+    fail(ErrorCode::kInvalidArgument, "run: expected workers, parameter servers and chief to be ",
+         flags.processes >= 0 ? concat("-n ", flags.processes) : "at least one worker or chief",
+         ", got ", std::max<std::int64_t>(0, workers), " + ", flags.ps, " + ", chiefs);
+  }
+  check_range<std::int64_t>("-n", total, 1, kMaxProcesses);
+  return {static_cast<int>(chiefs), static_cast<int>(workers), static_cast<int>(flags.ps)};
+}
+
+launch::Variables variables_of(const std::vector<std::string>& texts) {
+  launch::Variables variables;
+  for (const std::string& text : texts) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      fail(ErrorCode::kInvalidArgument, "run: --env: expected NAME=VALUE, got '", text, "'");
+    }
+    variables.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return variables;
+}
+
+std::vector<std::string> hosts_of(const RunFlags& flags) {
+  std::vector<std::string> hosts;
+  std::istringstream words(flags.hosts);
+  for (std::string host; std::getline(words, host, ',');) {
+    if (host.empty() || host.find_first_of(" /'\"") != std::string::npos) {
+      fail(ErrorCode::kInvalidArgument, "run: --hosts: expected names with ',' between, got '",
+           flags.hosts, "'");
+    }
+    hosts.push_back(host);
+  }
+  if (!hosts.empty() && !flags.dry_run) {
+    fail(ErrorCode::kInvalidArgument,
+         "run: --hosts: processes are started on this machine only; try --dry-run and paste the "
+         "commands there");
+  }
+  if (!hosts.empty() && flags.bind_cores) {
+    fail(ErrorCode::kInvalidArgument,
+         "run: --bind-cores: the cores of other machines are not known; try without --hosts");
+  }
+  return hosts;
+}
+
+/// Throws kInvalidArgument naming the flag, or kNotFound naming the program.
+RunOptions parse_run_options(const RunFlags& flags) {
+  check_range<std::int64_t>("--max-restarts", flags.max_restarts, 0, 1'000'000);
+  check_range<std::int64_t>("--max-job-restarts", flags.max_job_restarts, -1, 1'000'000'000);
+  check_range("--grace", flags.grace, 0.0, 1e6);
+  check_range("--timeout", flags.timeout, 0.0, 1e9);
+  check_range<std::int64_t>("--port", flags.port, 1, 65'535 - kMaxProcesses);
+  RunOptions options;
+  options.job.arguments = flags.program;
+  options.job.counts = counts_of(flags);
+  options.job.environment = variables_of(flags.environment);
+  options.job.hosts = hosts_of(flags);
+  options.job.first_port = static_cast<int>(flags.port);
+  options.job.cores = launch::allowed_cores();
+  options.job.bind_cores = flags.bind_cores;
+  options.control = flags.control;
+  if (flags.control == "grpc" && !control_has_grpc()) {
+    fail(ErrorCode::kInvalidArgument, "run: --control grpc: this build has no gRPC; try tcp");
+  }
+  options.dry_run = flags.dry_run;
+  options.supervisor.grace = seconds(flags.grace);
+  if (flags.timeout > 0) options.supervisor.timeout = seconds(flags.timeout);
+  options.supervisor.restarts.per_task = static_cast<int>(flags.max_restarts);
+  options.supervisor.restarts.per_job = static_cast<int>(
+      flags.max_job_restarts >= 0 ? flags.max_job_restarts
+                                  : flags.max_restarts * options.job.counts.total());
+  options.reporter.log_dir = flags.log_dir;
+  options.reporter.grace = options.supervisor.grace;
+  options.reporter.max_restarts = options.supervisor.restarts.per_task;
+  // A dry run is often for machines that have the program where this one has not.
+  if (!flags.dry_run) launch::find_program(flags.program.front());
+  return options;
+}
 
 int print_plan(const launch::JobPlan& plan, OutputFormat format) {
   if (format == OutputFormat::kJson) {
@@ -46,18 +171,18 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan, const s
   return plan.processes.size() > 1 ? ControlServer::start(options) : nullptr;
 }
 
-/// A process that is stopped stays, and keeps its task: without this nobody would take its place,
+/// A process that is stopped stays, and keeps its task: without this no other would take its place,
 /// and the job would not end.
 std::function<std::vector<launch::GivenUp>()> find_given_up(const ControlServer& control) {
   return [&control, seen = std::uint64_t{0}]() mutable {
     std::vector<launch::GivenUp> found;
     for (const Verdict& verdict : control.verdicts_after(seen)) {
       seen = verdict.number;
-      const bool is_out =
-          verdict.kind == VerdictKind::kStopped || verdict.kind == VerdictKind::kDead;
+      const bool has_died = verdict.kind == VerdictKind::kDead;
+      if (!has_died && verdict.kind != VerdictKind::kStopped) continue;
       const launch::Task task{verdict.who.task.job, verdict.who.task.index, ""};
-      if (!is_out) continue;
-      found.push_back({task.name(), static_cast<int>(verdict.who.incarnation), verdict.message});
+      const int restarts = static_cast<int>(verdict.who.incarnation);
+      found.push_back({task.name(), restarts, has_died, verdict.message});
     }
     return found;
   };
@@ -104,6 +229,45 @@ int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format
 }
 
 }  // namespace
+
+void RunFlags::declare(Flags& flags) {
+  flags.add("-n", processes, "processes in all (chief, workers and parameter servers)");
+  flags.add("--workers", workers, "workers; default: what -n leaves");
+  flags.add("--ps", ps, "parameter servers; ended when chief and workers are done");
+  flags.add("--chief", chief, "one process is the chief, beside the workers");
+  flags.add("--log-dir", log_dir, "also write each process's lines to worker-0.log and so on here");
+  flags.add("--max-restarts", max_restarts, "start a failed process again, so often each");
+  flags.add("--max-job-restarts", max_job_restarts, "so often in all; -1: no limit of its own");
+  flags.add("--grace", grace, "seconds between SIGTERM and SIGKILL");
+  flags.add("--timeout", timeout, "seconds after which the job is ended; 0: no limit");
+  flags.add("--env", environment, "NAME=VALUE for all processes; may be repeated");
+  flags.add("--bind-cores", bind_cores, "bind each process to its share of the cores");
+  flags.add_choice("--control", control, {"tcp", "grpc", "none"},
+                   "how processes reach the job's control server in the launcher");
+  flags.add("--dry-run", dry_run, "print the commands with their environment; start nothing");
+  flags.add("--hosts", hosts, "machines for --dry-run, such as a,b");
+  flags.add("--port", port, "first port on each of --hosts");
+  flags.add_footer(kFooter);
+}
+
+int RunFlags::take_program(int& argc, char** argv) {
+  if (argc < 2 || std::string_view(argv[1]) != "run") return 0;
+  char** const end = argv + argc;
+  char** const dashes =
+      std::find_if(argv, end, [](const char* word) { return std::string_view(word) == "--"; });
+  const bool wants_help = std::any_of(
+      argv, dashes, [](std::string_view word) { return word == "--help" || word == "-h"; });
+  if (!wants_help && end - dashes < 2) {
+    std::fprintf(stderr,
+                 "tutti: run: expected a program behind --, got %s; try tutti run -n 2 -- "
+                 "./program\n",
+                 dashes == end ? "no --" : "nothing behind it");
+    return 2;
+  }
+  if (dashes != end) program.assign(dashes + 1, end);
+  argc = static_cast<int>(dashes - argv);
+  return 0;
+}
 
 int run_command(const RunFlags& flags, OutputFormat format) {
   RunOptions options;

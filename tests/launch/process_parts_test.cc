@@ -4,9 +4,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "tools/launch/child_process.h"
 #include "tools/launch/job_outcome.h"
-#include "tools/launch/line_buffer.h"
-#include "tools/launch/restart_budget.h"
 
 namespace tutti::launch {
 namespace process_parts_test {

@@ -15,7 +15,7 @@
 #include <optional>
 #include <string>
 
-#include "tools/launch/task.h"
+#include "tools/launch/job_plan.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/json.h"
 

@@ -18,7 +18,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "tools/launch/open_files.h"
+#include "tools/launch/launcher_process.h"
 #include "tutti/core/error.h"
 
 namespace tutti::launch {
@@ -136,6 +136,51 @@ void wait_for_exec(Pipe& report, pid_t pid, const std::string& file) {
 }
 
 }  // namespace
+
+std::string signal_name(int number) {
+  const char* const name = ::sigabbrev_np(number);
+  return name ? concat("SIG", name) : concat("signal ", number);
+}
+
+std::string ExitStatus::to_string() const {
+  if (signal != 0) return concat("killed by signal ", signal, " (", signal_name(signal), ")");
+  return concat("exited with code ", code);
+}
+
+ExitStatus exit_status_of(int wait_status) {
+  ExitStatus status;
+  if (WIFSIGNALED(wait_status)) {
+    status.signal = WTERMSIG(wait_status);
+  } else {
+    status.code = WEXITSTATUS(wait_status);
+  }
+  return status;
+}
+
+void LineBuffer::append(std::string_view bytes, const OnLine& on_line) {
+  while (!bytes.empty()) {
+    const std::size_t end = bytes.find('\n');
+    const bool whole = end != std::string_view::npos;
+    const std::string_view piece = bytes.substr(0, whole ? end : bytes.size());
+    const std::size_t room = kMaxLine - rest_.size();
+    rest_.append(piece.substr(0, room));
+    if (piece.size() > room) {
+      on_line(rest_);
+      rest_.clear();
+      bytes.remove_prefix(room);
+      continue;
+    }
+    bytes.remove_prefix(piece.size() + (whole ? 1 : 0));
+    if (!whole) break;
+    on_line(rest_);
+    rest_.clear();
+  }
+}
+
+void LineBuffer::finish(const OnLine& on_line) {
+  if (!rest_.empty()) on_line(rest_);
+  rest_.clear();
+}
 
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {

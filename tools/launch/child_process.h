@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <array>
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,10 +13,41 @@
 #include <utility>
 #include <vector>
 
-#include "tools/launch/exit_status.h"
-#include "tools/launch/line_buffer.h"
-
 namespace tutti::launch {
+
+/// The end of a process: a code, or the signal that killed it.
+struct ExitStatus {
+  int code = 0;
+  int signal = 0;  // 0: it ended by itself, with `code`
+
+  bool success() const { return code == 0 && signal == 0; }
+  /// What a shell reports: the code, or 128 + signal.
+  int shell_code() const { return signal == 0 ? code : 128 + signal; }
+  /// "exited with code 3", "killed by signal 9 (SIGKILL)".
+  std::string to_string() const;
+  bool operator==(const ExitStatus&) const = default;
+};
+
+/// "SIGKILL"; "signal 50" for one without a name.
+std::string signal_name(int number);
+
+/// From what waitpid() stored.
+ExitStatus exit_status_of(int wait_status);
+
+/// Collects bytes and hands out whole lines, without the newline. A line longer than kMaxLine is
+/// handed out in pieces: a process that never writes a newline cannot fill the memory.
+class LineBuffer {
+ public:
+  static constexpr std::size_t kMaxLine = 64 * 1024;
+  using OnLine = std::function<void(std::string_view line)>;
+
+  void append(std::string_view bytes, const OnLine& on_line);
+  /// Hands out what stands behind the last newline, if anything does.
+  void finish(const OnLine& on_line);
+
+ private:
+  std::string rest_;
+};
 
 /// Names with values, as of an environment.
 using Variables = std::vector<std::pair<std::string, std::string>>;

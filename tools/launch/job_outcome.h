@@ -1,4 +1,4 @@
-// How a job ended: each task, what stopped it, and the exit code that follows.
+// How the tasks of a job end: what is started again, and the exit code that follows.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,10 +8,61 @@
 #include <string>
 #include <vector>
 
-#include "tools/launch/exit_status.h"
+#include "tools/launch/child_process.h"
+#include "tutti/core/clock.h"
 #include "tutti/core/json.h"
 
 namespace tutti::launch {
+
+struct RestartLimits {
+  int per_task = 0;
+  int per_job = 0;
+  /// A process that lives shorter has failed at once; after `quick_failures` such ends in a row it
+  /// is not started again. In between the launcher waits longer each time.
+  Duration quick = std::chrono::seconds(1);
+  int quick_failures = 5;
+};
+
+/// What is left of the limits. Threads: one.
+class RestartBudget {
+ public:
+  struct Decision {
+    std::optional<Duration> delay;  // start again after that; empty: do not
+    std::string reason;             // why not
+  };
+
+  RestartBudget(RestartLimits limits, int num_tasks);
+  /// To be called once per failure; counts a restart when it allows one.
+  Decision decide(int rank, const ExitStatus& status, Duration lived);
+  int num_restarts(int rank) const;
+
+ private:
+  struct Task {
+    int restarts = 0;
+    int quick_failures = 0;  // in a row
+  };
+  RestartLimits limits_;
+  std::vector<Task> tasks_;
+  int restarts_ = 0;
+};
+
+/// Counts kills in the control group of this process (versions 1 and 2), or on the whole machine
+/// where groups do not tell.
+class OomCounter {
+ public:
+  OomCounter();
+  /// Kills since the last call, or since construction.
+  long take_new_kills();
+  /// "cgroup oom_kill +1", or "oom_kill +1 on this machine".
+  std::string describe(long kills) const;
+
+ private:
+  std::optional<long> read() const;
+
+  std::string file_;  // with a line "oom_kill N"; empty: none
+  bool of_cgroup_ = false;
+  long last_ = 0;
+};
 
 /// Exit code of a program that was asked to stop and left a checkpoint.
 inline constexpr int kStoppedOnRequest = 75;

@@ -2,13 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/job_plan.h"
 
+#include <fcntl.h>
 #include <sched.h>
+#include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
-#include <cstdio>
+#include <cerrno>
 #include <cstdlib>
 #include <ctime>
 
@@ -83,7 +86,62 @@ std::string command_of(const JobPlan& plan, const ProcessPlan& process,
   return line + join(words, " ");
 }
 
+std::string folder_for_private_files() {
+  for (const char* const name : {"XDG_RUNTIME_DIR", "TMPDIR"}) {
+    const char* const value = std::getenv(name);
+    if (value && *value == '/' && ::access(value, W_OK | X_OK) == 0) return value;
+  }
+  return "/tmp";
+}
+
+/// So many random bytes of the kernel, in hexadecimal.
+std::string random_digits(std::size_t num_bytes) {
+  std::vector<unsigned char> bytes(num_bytes);
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    fail(ErrorCode::kUnavailable, "run: the system gives no random numbers");
+  }
+  std::string digits;
+  for (const unsigned char byte : bytes) {
+    digits += "0123456789abcdef"[byte >> 4];
+    digits += "0123456789abcdef"[byte & 15];
+  }
+  return digits;
+}
+
 }  // namespace
+
+std::string Task::name() const { return concat(type, "-", index); }
+
+std::vector<Task> make_tasks(const TaskCounts& counts, const std::vector<std::string>& addresses) {
+  TUTTI_CHECK(static_cast<int>(addresses.size()) == counts.total(), addresses.size(), " addresses");
+  std::vector<Task> tasks;
+  const auto add = [&](const char* type, int count) {
+    for (int index = 0; index < count; ++index) {
+      tasks.push_back({type, index, addresses[tasks.size()]});
+    }
+  };
+  add("chief", counts.chiefs);
+  add("worker", counts.workers);
+  add("ps", counts.ps);
+  return tasks;
+}
+
+std::string tf_config(const std::vector<Task>& tasks, const Task& self) {
+  Json cluster = Json::object();
+  for (const Task& task : tasks) {
+    Json addresses = Json::array();
+    if (const Json* const earlier = cluster.find(task.type)) addresses = *earlier;
+    addresses.push_back(task.address);
+    cluster.set(task.type, std::move(addresses));
+  }
+  Json own = Json::object();
+  own.set("type", self.type);
+  own.set("index", self.index);
+  Json config = Json::object();
+  config.set("cluster", std::move(cluster));
+  config.set("task", std::move(own));
+  return config.dump();
+}
 
 void JobPlan::add_variable(const std::string& name, const std::string& value) {
   for (ProcessPlan& process : processes) {
@@ -96,17 +154,12 @@ const std::string* JobPlan::variable(const std::string& name) const {
 }
 
 std::string make_job_id() {
-  std::uint32_t chance = 0;
-  if (::getrandom(&chance, sizeof(chance), 0) != sizeof(chance)) {
-    fail(ErrorCode::kUnavailable, "run: the system gives no random numbers");
-  }
   const std::time_t now = std::time(nullptr);
   std::tm parts = {};
   ::gmtime_r(&now, &parts);
   std::array<char, 64> text{};
-  const std::size_t size = std::strftime(text.data(), text.size(), "%Y%m%d-%H%M%S-", &parts);
-  std::snprintf(text.data() + size, text.size() - size, "%06x", chance & 0xffffffu);
-  return text.data();
+  std::strftime(text.data(), text.size(), "%Y%m%d-%H%M%S-", &parts);
+  return text.data() + random_digits(3);
 }
 
 std::vector<int> allowed_cores() {
@@ -193,6 +246,27 @@ Json to_json(const JobPlan& plan) {
   json.set("arguments", std::move(arguments));
   json.set("processes", std::move(processes));
   return json;
+}
+
+SecretFolder::SecretFolder() : folder_(folder_for_private_files() + "/tutti-XXXXXX") {
+  if (!::mkdtemp(folder_.data())) {  // mode 0700
+    fail(ErrorCode::kUnavailable, "run: cannot make folder ", folder_, ": ", ::strerror(errno));
+  }
+  const std::string text = random_digits(32) + "\n";
+  const int fd = ::open(file().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const bool written =
+      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const int reason = errno;
+  if (fd >= 0) ::close(fd);
+  if (written) return;
+  ::unlink(file().c_str());
+  ::rmdir(folder_.c_str());
+  fail(ErrorCode::kUnavailable, "run: cannot write ", file(), ": ", ::strerror(reason));
+}
+
+SecretFolder::~SecretFolder() {
+  ::unlink(file().c_str());
+  ::rmdir(folder_.c_str());
 }
 
 }  // namespace tutti::launch

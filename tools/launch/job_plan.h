@@ -6,10 +6,34 @@
 #include <vector>
 
 #include "tools/launch/child_process.h"
-#include "tools/launch/task.h"
 #include "tutti/core/json.h"
 
 namespace tutti::launch {
+
+/// One process of a job, as TensorFlow names it.
+struct Task {
+  std::string type = "worker";  // "chief", "worker" or "ps"
+  int index = 0;                // within its type
+  std::string address;          // "127.0.0.1:4711"
+
+  /// "worker-0".
+  std::string name() const;
+};
+
+/// How many tasks of each type.
+struct TaskCounts {
+  int chiefs = 0;  // 0 or 1
+  int workers = 1;
+  int ps = 0;
+
+  int total() const { return chiefs + workers + ps; }
+};
+
+/// Chief, workers, parameter servers; `addresses` in the same order.
+std::vector<Task> make_tasks(const TaskCounts& counts, const std::vector<std::string>& addresses);
+
+/// The text of TF_CONFIG for `self`, on one line.
+std::string tf_config(const std::vector<Task>& tasks, const Task& self);
 
 /// What a job is made of, as asked for.
 struct JobRequest {
@@ -61,5 +85,22 @@ std::string shell_quote(const std::string& text);
 /// Lines for shells: the secret, then each process with its whole environment.
 std::string dry_run_text(const JobPlan& plan);
 Json to_json(const JobPlan& plan);
+
+/// Makes a folder (mode 0700) with a file (mode 0600) of 32 random bytes in hexadecimal, below
+/// XDG_RUNTIME_DIR, TMPDIR or /tmp. The destructor removes both. Throws kUnavailable naming the
+/// folder.
+class SecretFolder {
+ public:
+  SecretFolder();
+  ~SecretFolder();
+  SecretFolder(const SecretFolder&) = delete;
+  SecretFolder& operator=(const SecretFolder&) = delete;
+
+  const std::string& folder() const { return folder_; }
+  std::string file() const { return folder_ + "/secret"; }
+
+ private:
+  std::string folder_;
+};
 
 }  // namespace tutti::launch

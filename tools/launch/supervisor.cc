@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <deque>
 
-#include "tools/launch/oom_counter.h"
-#include "tools/launch/strays.h"
 #include "tutti/core/error.h"
 
 namespace tutti::launch {
@@ -17,6 +15,9 @@ namespace {
 
 constexpr std::size_t kLastLines = 12;
 constexpr Duration kAskWhoIsGivenUp = std::chrono::milliseconds(100);
+// From the last connection that the kernel closes to the end of the process; longer on a machine
+// that is short of cores.
+constexpr Duration kLongestEnd = std::chrono::seconds(1);
 
 bool is_stop_signal(int number) {
   return number == SIGINT || number == SIGTERM || number == SIGHUP;
@@ -29,6 +30,8 @@ struct Slot {
   std::unique_ptr<ChildProcess> process;
   TimePoint started;
   std::optional<TimePoint> restart_at;
+  std::optional<TimePoint> given_up_at;  // it is killed then
+  std::string why_given_up;
   bool running = false;
   std::deque<std::string> last_lines;
   TaskOutcome outcome;
@@ -38,12 +41,12 @@ struct Slot {
 
 struct Supervisor::Impl {
   Impl(const JobPlan& job, const SupervisorOptions& chosen, SignalQueue& queue, Guard& watcher,
-       JobListener& told)
+       RunReporter& shown)
       : plan(job),
         options(chosen),
         signals(queue),
         guard(watcher),
-        listener(told),
+        reporter(shown),
         budget(chosen.restarts, static_cast<int>(job.processes.size())),
         slots(job.processes.size()) {
     for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -62,6 +65,7 @@ struct Supervisor::Impl {
       if (name == "TUTTI_RESTART") value = std::to_string(restarts);
     }
     slot.restart_at.reset();
+    slot.given_up_at.reset();
     slot.process = std::make_unique<ChildProcess>(child);
     slot.last_lines.clear();
     guard.watch(slot.process->pid());
@@ -69,7 +73,7 @@ struct Supervisor::Impl {
     slot.started = now();
     slot.outcome.pid = slot.process->pid();
     slot.outcome.restarts = restarts;
-    listener.on_start(slot.rank, slot.process->pid(), restarts);
+    reporter.on_start(slot.rank, restarts);
   }
 
   /// The program may be gone meanwhile, or just being built anew.
@@ -86,7 +90,7 @@ struct Supervisor::Impl {
     return [this, &slot](Stream stream, std::string_view line) {
       if (slot.last_lines.size() == kLastLines) slot.last_lines.pop_front();
       slot.last_lines.emplace_back(line);
-      listener.on_line(slot.rank, stream, line);
+      reporter.on_line(slot.rank, stream, line);
     };
   }
 
@@ -115,7 +119,7 @@ struct Supervisor::Impl {
     reason = why;
     kill_at = deadline_after(now(), options.grace);
     for (Slot& slot : slots) slot.restart_at.reset();
-    listener.on_stop(why, number, running_ranks());
+    reporter.on_stop(why, number, running_ranks());
     send_to_all(number);
     send_to_all(SIGCONT);  // a stopped process would not see it
   }
@@ -123,7 +127,7 @@ struct Supervisor::Impl {
   void kill_all() {
     kill_at.reset();
     if (running_ranks().empty()) return;
-    listener.on_kill(running_ranks());
+    reporter.on_kill(running_ranks());
     send_to_all(SIGKILL);
   }
 
@@ -142,7 +146,7 @@ struct Supervisor::Impl {
 
   void fail_job(Slot& slot, const std::string& why_final) {
     first_failure = slot.rank;
-    listener.on_first_failure(slot.rank, slot.outcome,
+    reporter.on_first_failure(slot.rank, slot.outcome,
                               {slot.last_lines.begin(), slot.last_lines.end()}, why_final);
     stop(StopReason::kFailure, SIGTERM);
   }
@@ -153,7 +157,7 @@ struct Supervisor::Impl {
       const RestartBudget::Decision decision = budget.decide(slot.rank, status, lived);
       if (decision.delay) {
         slot.restart_at = deadline_after(now(), *decision.delay);
-        listener.on_restart(slot.rank, slot.outcome, *decision.delay);
+        reporter.on_restart(slot.outcome, *decision.delay);
         return;
       }
       fail_job(slot, decision.reason);
@@ -163,10 +167,7 @@ struct Supervisor::Impl {
     end_for_good(slot);
   }
 
-  void end_for_good(Slot& slot) {
-    listener.on_end(slot.rank, slot.outcome);
-    slot.outcome.order = num_ended++;
-  }
+  void end_for_good(Slot& slot) { slot.outcome.order = num_ended++; }
 
   void collect(Slot& slot, long oom_kills) {
     slot.process->finish_lines(line_sink(slot));
@@ -216,15 +217,23 @@ struct Supervisor::Impl {
 
   void kill_given_up() {
     if (!options.find_given_up || reason != StopReason::kNone) return;
-    for (const GivenUp& given_up : options.find_given_up()) {
+    for (GivenUp& given_up : options.find_given_up()) {
       const auto is_it = [&](const Slot& slot) {
         return slot.running && slot.outcome.task == given_up.task &&
                slot.outcome.restarts == given_up.restarts;
       };
       const auto slot = std::ranges::find_if(slots, is_it);
-      if (slot == slots.end() || slot->process->has_ended()) continue;
-      listener.on_given_up(slot->rank, given_up.why);
-      slot->process->send(SIGKILL);
+      if (slot == slots.end()) continue;
+      const Duration patience = given_up.is_ending ? kLongestEnd : Duration::zero();
+      slot->given_up_at = deadline_after(now(), patience);
+      slot->why_given_up = std::move(given_up.why);
+    }
+    for (Slot& slot : slots) {
+      if (!slot.running || !slot.given_up_at || now() < *slot.given_up_at) continue;
+      slot.given_up_at.reset();
+      if (slot.process->has_ended()) continue;
+      reporter.on_given_up(slot.rank, slot.why_given_up);
+      slot.process->send(SIGKILL);
     }
   }
 
@@ -255,8 +264,8 @@ struct Supervisor::Impl {
             : budget.decide(finished.rank, finished.outcome.status, Duration::max());
     if (decision.delay) {
       finished.restart_at = deadline_after(now(), *decision.delay);
-      listener.on_waited_for(finished.rank, waiting.rank);
-      listener.on_restart(finished.rank, finished.outcome, *decision.delay);
+      reporter.on_waited_for(finished.rank, waiting.rank);
+      reporter.on_restart(finished.outcome, *decision.delay);
       return;
     }
     waiting.process->send(SIGKILL);
@@ -302,7 +311,7 @@ struct Supervisor::Impl {
   /// Its signals, and what it has not been able to write yet.
   std::vector<pollfd> fds_of_launcher() const {
     std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
-    for (const int fd : listener.waits_for_room()) fds.push_back({fd, POLLOUT, 0});
+    for (const int fd : reporter.waits_for_room()) fds.push_back({fd, POLLOUT, 0});
     return fds;
   }
 
@@ -310,7 +319,7 @@ struct Supervisor::Impl {
     const bool was_stopped = reason == StopReason::kSignal || reason == StopReason::kTimeout;
     std::optional<TimePoint> deadline = job_deadline;
     if (was_stopped) deadline = deadline_after(now(), options.grace);
-    for (listener.write_more(); !listener.waits_for_room().empty(); listener.write_more()) {
+    for (reporter.write_more(); !reporter.waits_for_room().empty(); reporter.write_more()) {
       std::vector<pollfd> fds = fds_of_launcher();
       ::poll(fds.data(), fds.size(), deadline ? milliseconds_until(*deadline) : -1);
       const std::vector<int> numbers = signals.take();
@@ -321,10 +330,10 @@ struct Supervisor::Impl {
 
   /// Waits for the next event and handles what there is.
   void turn() {
-    listener.write_more();
+    reporter.write_more();
     std::vector<pollfd> fds = fds_of_launcher();
     std::size_t next = fds.size();
-    const bool reads = listener.takes_lines();
+    const bool reads = reporter.takes_lines();
     for (const Slot& slot : slots) {
       if (!slot.running || !reads) continue;
       for (const Stream stream : {Stream::kOutput, Stream::kError}) {
@@ -364,7 +373,7 @@ struct Supervisor::Impl {
   const SupervisorOptions options;
   SignalQueue& signals;
   Guard& guard;
-  JobListener& listener;
+  RunReporter& reporter;
   OomCounter oom;
   RestartBudget budget;
   std::vector<Slot> slots;
@@ -376,8 +385,8 @@ struct Supervisor::Impl {
 };
 
 Supervisor::Supervisor(const JobPlan& plan, const SupervisorOptions& options, SignalQueue& signals,
-                       Guard& guard, JobListener& listener)
-    : impl_(std::make_unique<Impl>(plan, options, signals, guard, listener)) {}
+                       Guard& guard, RunReporter& reporter)
+    : impl_(std::make_unique<Impl>(plan, options, signals, guard, reporter)) {}
 
 Supervisor::~Supervisor() = default;
 
