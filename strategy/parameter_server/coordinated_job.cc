@@ -41,7 +41,6 @@ CoordinatedJob::CoordinatedJob(const ClusterResolver& resolver, const WorkerGrou
       group_(group),
       options_(std::move(server)),
       durability_(durability) {
-  check_durability(durability_, true, true, cluster_.count("ps"));
   if (!resolver.rpc_layer().empty()) options_.wire = parse_rpc_wire(resolver.rpc_layer());
   if (role_ == ParameterServerRole::kServer) serve_variables();
   watch_ = std::make_unique<JobWatch>(cluster_, task_, group_);
@@ -63,21 +62,8 @@ void CoordinatedJob::serve_variables() {
     server_ = std::make_unique<Server>(cluster_, task_.type, task_.index, options_);
     return;
   }
-  const int count = cluster_.count("ps");
-  DurableHandler::ConnectBackup connect_backup;
-  if (durability_ == Durability::kReplicated) {
-    const int next = (task_.index + 1) % count;
-    const std::string& address = cluster_.task_address("ps", next);
-    RpcClientOptions client = rpc_client_options(task_, {"ps", next, address}, group_, options_);
-    client.connect_timeout = kOrderPatience;
-    // While both live; otherwise the coordinator knows, and has another copy begun.
-    client.patience = group_.join_timeout;
-    connect_backup = [client, target = concat(to_string(options_.wire), "://", address)] {
-      return RpcClient::connect(target, client);
-    };
-  }
-  variables_ = std::make_unique<DurableHandler>(task_.to_string(), task_.index, count,
-                                                std::move(connect_backup));
+  variables_ =
+      std::make_unique<DurableHandler>(task_.to_string(), task_.index, cluster_.count("ps"));
   rpc_ = RpcServer::start(rpc_server_options(cluster_, task_, options_), *variables_);
   log_info(concat("server: ", task_, " serves at ", rpc_->target(), ", durability ", durability_));
 }
@@ -102,7 +88,7 @@ void CoordinatedJob::meet_servers() {
     };
     all.push_back(std::move(options));
   }
-  server_group_ = std::make_unique<RemoteServers>(std::move(all), durability_, group_.join_timeout);
+  server_group_ = std::make_unique<RemoteServers>(std::move(all), group_.join_timeout);
   server_group_->wait_for_all(deadline_after(Clock::system().now(), group_.join_timeout));
 }
 

@@ -28,7 +28,7 @@ class WorkerService;
 class CoordinatedJob {
  public:
   /// Joins the job; chief and workers wait for all servers. Throws kInvalidArgument for a cluster
-  /// without chief, and as check_durability(), parameter_server_role(), Server, join_job() and
+  /// without chief, and as parameter_server_role(), Server, join_job() and
   /// RpcClient::connect().
   CoordinatedJob(const ClusterResolver& resolver, const WorkerGroupOptions& group,
                  ServerOptions server, Durability durability = Durability::kNone);

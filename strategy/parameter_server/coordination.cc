@@ -16,8 +16,8 @@ Coordination::Coordination(std::shared_ptr<ParameterServers> servers, int num_wo
       job_(job),
       embedded_(std::move(embedded)) {
   const auto begin_anew = [servers = servers_] { servers->begin_anew(); };
-  if (embedded_) embedded_->when_back(begin_anew);
-  if (job_ && job_->server_group()) job_->server_group()->when_back(begin_anew);
+  if (embedded_) embedded_->when_loaded(begin_anew);
+  if (job_ && job_->server_group()) job_->server_group()->when_loaded(begin_anew);
 }
 
 ServerGroup* Coordination::server_group() {

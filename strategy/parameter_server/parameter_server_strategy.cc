@@ -75,7 +75,6 @@ struct ParameterServerStrategy::Parts {
   std::optional<internal::WorkerPace> pace = {};
 
   static Parts in_process(const ParameterServerOptions& options) {
-    internal::check_durability(options.durability, true, false, options.num_servers);
     auto embedded = std::make_shared<internal::EmbeddedServers>(options.num_servers);
     Parts parts{options.local, nullptr, embedded->services()};
     parts.embedded = std::move(embedded);
@@ -86,8 +85,11 @@ struct ParameterServerStrategy::Parts {
   static Parts of_job(const ClusterResolver& resolver, const ParameterServerOptions& options) {
     if (resolver.cluster_spec().empty()) return in_process(options);
     if (options.coordinated) return of_coordinated_job(resolver, options);
-    internal::check_durability(options.durability, false, true,
-                               resolver.cluster_spec().count("ps"));
+    if (options.durability != Durability::kNone) {
+      fail(ErrorCode::kInvalidArgument, kName, ": durability ", options.durability,
+           ": expected a coordinator's job (coordinated = true on every task), got workers that ",
+           "train by themselves; try checkpoints, written between two steps");
+    }
     const int num_workers = resolver.cluster_spec().count("worker");
     auto job = std::make_unique<internal::ParameterServerJob>(
         resolver, options.cluster, options.server, options.update_mode != UpdateMode::kSync,

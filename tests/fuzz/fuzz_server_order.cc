@@ -1,14 +1,11 @@
-// Fuzzes what a server process reads beside batches: orders of a coordinator, messages about
-// copies.
+// Fuzzes what a server process reads beside batches: orders of a coordinator.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <span>
-#include <utility>
 
 #include "tutti/core/error.h"
-#include "tutti/strategy/parameter_server/server/backup_message.h"
 #include "tutti/strategy/parameter_server/server/server_order.h"
 
 namespace {
@@ -37,11 +34,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   });
   refuse_or([&] {
     if (encode_life(decode_life(packet)).head != packet.head) std::abort();
-  });
-  refuse_or([&] {
-    Packet content = packet;
-    const BackupMessage message = decode_backup_message(content);
-    if (encode(message, std::move(content)).head != packet.head) std::abort();
   });
   return 0;
 }

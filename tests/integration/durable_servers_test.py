@@ -51,12 +51,12 @@ class Durable(Launch):
         return all(now - since > LONG_ENOUGH for _, since in self.pids.values()) and self.num_done > 0
 
 
-def run_flags(folder, closures, pause_ms, durability, every=50):
-    return ["--closures", str(closures), "--pause-ms", str(pause_ms), "--durability", durability, "--folder", folder,
+def run_flags(folder, closures, pause_ms, every=50):
+    return ["--closures", str(closures), "--pause-ms", str(pause_ms), "--durability", "logged", "--folder", folder,
             "--every-closures", str(every)]
 
 
-def check_kills(tutti, counter, closures, kills, durability, jobs=JOBS, seed=11):
+def check_kills(tutti, counter, closures, kills, jobs=JOBS, seed=11):
     """REL_G5b, REL_G6: whoever is killed when, each closure counts once."""
     begin = time.monotonic()
     chance = random.Random(seed)
@@ -64,7 +64,7 @@ def check_kills(tutti, counter, closures, kills, durability, jobs=JOBS, seed=11)
     # Time for every kill, and for what comes back to be old enough for the next one, also on a busy machine.
     pause_ms = max(1, round(3 * 1000 * 3.5 * kills / closures))
     job = Durable(tutti, ["--chief", "--workers", "3", "--ps", "2", "--max-restarts", "1000"],
-                  [counter, *run_flags(folder, closures, pause_ms, durability)])
+                  [counter, *run_flags(folder, closures, pause_ms)])
     killed = []
     try:
         require(job.is_started.wait(LONGEST), "the job did not start", job.text())
@@ -81,16 +81,16 @@ def check_kills(tutti, counter, closures, kills, durability, jobs=JOBS, seed=11)
     require(code == 0, f"the job ended with {code} after these were killed: {names}", job.text())
     require(f"counted {closures} of {closures}" in job.text(), f"the count is not exact; killed: {names}", job.text())
     require(len(killed) == kills, f"only {len(killed)} processes were killed; try more closures", job.text())
-    say(f"{durability}: {closures} closures, killed: {names}", begin)
+    say(f"{closures} closures, killed: {names}", begin)
     return job
 
 
-def check_stopped_server(tutti, counter, durability):
+def check_stopped_server(tutti, counter):
     """A server that says nothing is given up, killed by the launcher, and another one has its place."""
     begin = time.monotonic()
     folder = tempfile.mkdtemp(prefix="tutti_durable_")
     job = Durable(tutti, ["--chief", "--workers", "2", "--ps", "2", "--max-restarts", "5"],
-                  [counter, *run_flags(folder, 600, 10, durability)])
+                  [counter, *run_flags(folder, 600, 10)])
     try:
         require(job.is_started.wait(LONGEST), "the job did not start", job.text())
         time.sleep(LONG_ENOUGH)
@@ -102,7 +102,7 @@ def check_stopped_server(tutti, counter, durability):
     require("counted 600 of 600" in job.text(), "the count is not exact", job.text())
     require(re.search(r"ps 1 \(.*\) is stopped: state T", job.text()), "nobody said who is stopped", job.text())
     require(job.text().count("[chief-0]: started") == 1, "the chief was started again", job.text())
-    say(f"{durability}: a stopped server", begin)
+    say("a stopped server", begin)
 
 
 MOST_QUEUED = 4000  # closures that a coordinator takes at once; what it has done is printed after that
@@ -131,15 +131,14 @@ def recovery_of_one(job, victim):
     return process_at, state_at, step_at
 
 
-LEVELS = ("snapshot", "logged", "replicated")
 LARGE = ["--ballast-mib", "96"]  # 100 MB of float32 on two servers, and changes of 64 KiB
 
 
-def recoveries(tutti, counter, durability, closures, kills, more=(), ends=False):
+def recoveries(tutti, counter, closures, kills, more=(), ends=False):
     """Rows of recovery_of_one(), each of another server of two in turn. `ends`: all closures are counted, too."""
     folder = tempfile.mkdtemp(prefix="tutti_durable_")
     job = Durable(tutti, ["--chief", "--workers", "2", "--ps", "2", "--max-restarts", "1000"],
-                  [counter, *run_flags(folder, closures, 6, durability, every=500), *more])
+                  [counter, *run_flags(folder, closures, 6, every=500), *more])
     times = []
     try:
         require(job.is_started.wait(LONGEST), "the job did not start", job.text())
@@ -151,7 +150,7 @@ def recoveries(tutti, counter, durability, closures, kills, more=(), ends=False)
             times.append(recovery_of_one(job, i % 2))
         if ends:
             code = job.finish()
-            require(code == 0, f"{durability}: the job ended with {code}", job.text())
+            require(code == 0, f"the job ended with {code}", job.text())
             require(f"counted {closures} of {closures}" in job.text(), "the count is not exact", job.text())
     finally:
         job.process.send_signal(signal.SIGTERM)
@@ -160,19 +159,18 @@ def recoveries(tutti, counter, durability, closures, kills, more=(), ends=False)
     return times
 
 
-def print_recoveries(durability, times):
+def print_recoveries(times):
     columns = [sorted(column) for column in zip(*times)]
-    print(f"    {durability:<11}" + "".join(f"{column[len(column) // 2]:7.2f} ({column[-1]:.2f})" for column in columns),
+    print("    " + "".join(f"{column[len(column) // 2]:7.2f} ({column[-1]:.2f})" for column in columns),
           flush=True)
 
 
 def check_recovery(tutti, counter, kills):
-    """REL_G5: how long a killed server process is missed, by level; judged is that all comes back."""
+    """REL_G5: how long a killed server process is missed; judged is that all comes back."""
     begin = time.monotonic()
     print(f"  recovery of a killed server, median (worst) in s: process there, state there, the next step done (goal {GOAL})",
           flush=True)
-    for durability in LEVELS:
-        print_recoveries(durability, recoveries(tutti, counter, durability, MOST_QUEUED, kills))
+    print_recoveries(recoveries(tutti, counter, MOST_QUEUED, kills))
     say("recovery", begin)
 
 
@@ -180,9 +178,7 @@ def check_large_recovery(tutti, counter, kills):
     """REL_G5: the same with 100 MB of variables, all changes of which are counted once."""
     begin = time.monotonic()
     print("  the same with 100 MB of variables", flush=True)
-    for durability in LEVELS:
-        times = recoveries(tutti, counter, durability, 400 * kills, kills, LARGE, ends=True)
-        print_recoveries(durability, times)
+    print_recoveries(recoveries(tutti, counter, 400 * kills, kills, LARGE, ends=True))
     say("recovery of 100 MB", begin)
 
 
@@ -199,10 +195,6 @@ class Tasks:
         self.proxy = tcp_proxy.Proxy()
         self.routes = {task: self.proxy.add_route(f"{task[0]} {task[1]}", lambda port=port: ("127.0.0.1", port))
                        for task, port in self.own.items() if task[0] != "chief"}
-        # From one server to the one that keeps its copy.
-        self.is_cut = False
-        self.copy_route = self.proxy.add_route(
-            "ps 0 to its copy", lambda: ("127.0.0.1", 1 if self.is_cut else self.own["ps", 1])) if servers > 1 else None
         self.proxy.start()
         self.lock, self.is_over, self.num_started, self.num_done = threading.Lock(), False, {}, 0
         self.processes, self.lines, self.threads = {}, [], []
@@ -216,17 +208,8 @@ class Tasks:
         cluster = {}
         for (job, index), port in sorted(self.own.items()):
             route = self.routes.get((job, index)) if (job, index) != task else None
-            if task == ("ps", 0) and (job, index) == ("ps", 1):
-                route = self.copy_route
             cluster.setdefault(job, []).append(f"127.0.0.1:{route.port if route else port}")
         return json.dumps({"cluster": cluster, "task": {"type": task[0], "index": task[1]}})
-
-    def cut_copies(self, is_cut):
-        """Whether ps 0 reaches ps 1, which keeps its copy; everybody else does."""
-        self.is_cut = is_cut
-        with self.proxy.lock:
-            for connection in list(self.copy_route.connections) if is_cut else []:
-                self.proxy.close(connection, with_reset=True)
 
     def keep(self, task):
         while not self.is_over:
@@ -267,13 +250,13 @@ class Tasks:
         self.proxy.stop()
 
 
-def check_resets(counter, closures, resets, kills, durability, seed=5):
+def check_resets(counter, closures, resets, kills, seed=5):
     """REL_G5b with TF_CONFIG: connections are reset in the middle of frames, servers and workers killed."""
     begin = time.monotonic()
     chance = random.Random(seed)
     folder = tempfile.mkdtemp(prefix="tutti_durable_")
     pause_ms = max(1, round(2 * 1000 * (0.3 * resets + 2 * kills) / closures))
-    tasks = Tasks([counter, *run_flags(folder, closures, pause_ms, durability)], 2, 2)
+    tasks = Tasks([counter, *run_flags(folder, closures, pause_ms)], 2, 2)
     try:
         tasks.wait_for("the first closures", lambda: tasks.num_done > 0 or tasks.is_over)
         kill_at = {round((i + 1) * resets / (kills + 1)) for i in range(kills)}
@@ -296,44 +279,15 @@ def check_resets(counter, closures, resets, kills, durability, seed=5):
         shutil.rmtree(folder, ignore_errors=True)
     require(f"counted {closures} of {closures}" in text, "the count is not exact", text)
     require(num_reset >= resets // 2, f"only {num_reset} connections were reset; try more closures", text)
-    say(f"{durability}: {closures} closures, {num_reset} connections reset, {kills} killed, TF_CONFIG", begin)
-
-
-def check_between(counter):
-    """REL_G5: two living servers that cannot reach each other: it heals in time, or the run ends with both names."""
-    begin = time.monotonic()
-    folder = tempfile.mkdtemp(prefix="tutti_durable_")
-    tasks = Tasks([counter, *run_flags(folder, MOST_QUEUED, 8, "replicated")], 2, 2)
-    try:
-        tasks.wait_for("the first closures", lambda: tasks.num_done > 50)
-        tasks.cut_copies(True)
-        done, end = -1, time.monotonic() + LONGEST
-        while tasks.num_done != done:  # what was under way is still confirmed
-            require(time.monotonic() < end, "steps were confirmed without a copy", tasks.text())
-            done = tasks.num_done
-            time.sleep(1.0)
-        tasks.cut_copies(False)
-        tasks.wait_for("steps after the cut", lambda: tasks.num_done > done + 100)
-        require(tasks.num_started["chief", 0] == 1 and "it comes back" not in tasks.text(), "it did not heal", tasks.text())
-        healed = time.monotonic()
-        tasks.cut_copies(True)
-        tasks.wait_for("an error", lambda: "both of them live" in tasks.text() or tasks.num_started["chief", 0] > 1)
-        took, text = time.monotonic() - healed, tasks.text()
-    finally:
-        tasks.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-    expected = r"ps 0 \(127.0.0.1:\d+\): ps 1 \(127.0.0.1:\d+\), which keeps its copy, has not confirmed changes for .*both of them live"
-    require(re.search(expected, text), "the error does not name both", text)
-    say(f"replicated: a broken connection between servers healed, then ended the run after {took:.1f} s", begin)
+    say(f"{closures} closures, {num_reset} connections reset, {kills} killed, TF_CONFIG", begin)
 
 
 def check_refusals(counter):
     """What cannot be kept is refused, with what to do."""
     begin = time.monotonic()
-    for more, expected in ((["--durability", "snapshot"], "snapshots.folder"),
-                           (["--folder", "/nonexistent_but_not_used"], "durability = Durability::kSnapshot"),
-                           (["--durability", "replicated"], "ps 0 is alone"),
-                           (["--durability", "eternal"], "expected one of none, snapshot, logged, replicated")):
+    for more, expected in ((["--durability", "logged"], "snapshots.folder"),
+                           (["--folder", "/nonexistent_but_not_used"], "durability = Durability::kLogged"),
+                           (["--durability", "snapshot"], "expected one of none, logged")):
         ends = Cluster([counter, "--closures", "10", "--join-timeout-s", "5", *more], 1, 1).finish()
         code, text = ends["chief", 0]
         require(code == 1 and expected in text, f"{more}: expected '{expected}'", all_text(ends))
@@ -352,13 +306,9 @@ def main():
     arguments = parser.parse_args()
     counter, tutti, closures, kills = arguments.counter, arguments.tutti, arguments.closures, arguments.kills
     checks = {
-        **{durability: lambda durability=durability: check_kills(tutti, counter, closures, kills, durability,
-                                                                  seed=arguments.seed)
-           for durability in LEVELS},
-        "resets": lambda: check_resets(counter, closures, arguments.resets, 2, "snapshot", seed=arguments.seed),
-        "resets_logged": lambda: check_resets(counter, closures, arguments.resets, 2, "logged", seed=arguments.seed + 1),
-        "stopped": lambda: check_stopped_server(tutti, counter, "replicated"),
-        "between": lambda: check_between(counter),
+        "logged": lambda: check_kills(tutti, counter, closures, kills, seed=arguments.seed),
+        "resets": lambda: check_resets(counter, closures, arguments.resets, 2, seed=arguments.seed),
+        "stopped": lambda: check_stopped_server(tutti, counter),
         "recovery": lambda: check_recovery(tutti, counter, kills + 1),
         "large_recovery": lambda: check_large_recovery(tutti, counter, kills),
         "refusals": lambda: check_refusals(counter),

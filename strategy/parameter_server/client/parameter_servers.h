@@ -116,7 +116,7 @@ class ParameterServers {
   void settle();
   /// The closure that the calling thread works on changes nothing more.
   void end_stream();
-  /// The servers went back: see ServerLink::begin_anew().
+  /// Servers have another state than before: see ServerLink::begin_anew().
   void begin_anew();
 
  private:

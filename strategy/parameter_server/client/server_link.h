@@ -41,8 +41,8 @@ class ServerLink {
   void settle(TimePoint deadline);
   /// Nobody changes anything more in this name; what was gathered is dropped.
   void end_stream();
-  /// The server went back: changes of this process that are no closure's are counted anew, under
-  /// this number. What was gathered of them is dropped.
+  /// The server has another state: changes of this process that are no closure's are counted anew,
+  /// under this number. What was gathered of them is dropped.
   void begin_anew(std::uint64_t client);
 
  private:

@@ -36,8 +36,7 @@ void each_part(Event& event, Each&& each) {
     each_part(event.failure, each);
   } else if constexpr (std::is_same_v<T, events::Stopped>) {
     each(event.number), each(event.attempt);
-  } else if constexpr (std::is_same_v<T, events::TookOver> ||
-                       std::is_same_v<T, events::RolledBack>) {
+  } else if constexpr (std::is_same_v<T, events::TookOver>) {
     each(event.term);
   } else if constexpr (std::is_same_v<T, events::CutBegan> || std::is_same_v<T, events::CutTaken>) {
     each(event.id);
@@ -118,8 +117,7 @@ bool is_of_all_servers(std::span<const std::byte> record) {
   const auto kind = std::to_integer<std::size_t>(record[kRecordHead]);
   return kind == ClosureEvent(events::TookOver()).index() ||
          kind == ClosureEvent(events::CutBegan()).index() ||
-         kind == ClosureEvent(events::CutTaken()).index() ||
-         kind == ClosureEvent(events::RolledBack()).index();
+         kind == ClosureEvent(events::CutTaken()).index();
 }
 
 std::vector<std::byte> encode_record(const ClosureEvent& event) {

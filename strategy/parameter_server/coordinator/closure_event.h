@@ -71,7 +71,8 @@ struct Stopped {
 struct ErrorRaised {
   bool operator==(const ErrorRaised&) const = default;
 };
-/// Another process goes on with this journal: attempts under way are void.
+/// Another process goes on with this journal, or a server was lost and is back with all that it
+/// confirmed: attempts under way are void.
 struct TookOver {
   std::uint64_t term = 1;
   bool operator==(const TookOver&) const = default;
@@ -81,17 +82,11 @@ struct CutBegan {
   std::uint64_t id = 1;
   bool operator==(const CutBegan&) const = default;
 };
-/// Every server has: from now on this is what servers go back to.
+/// Every server has: from now on this is what servers that come back begin with.
 struct CutTaken {
   std::uint64_t id = 1;
   bool operator==(const CutTaken&) const = default;
 };
-/// All servers went back to the last cut taken, under a new term.
-struct RolledBack {
-  std::uint64_t term = 1;
-  bool operator==(const RolledBack&) const = default;
-};
-
 /// The first of a journal whose servers have worked for another coordinator: what they know of its
 /// closures must not be taken for something about these.
 struct BeganAfter {
@@ -105,7 +100,7 @@ struct BeganAfter {
 using ClosureEvent =
     std::variant<events::Scheduled, events::Started, events::Finished, events::PutBack,
                  events::Failed, events::Stopped, events::ErrorRaised, events::TookOver,
-                 events::CutBegan, events::CutTaken, events::RolledBack, events::BeganAfter>;
+                 events::CutBegan, events::CutTaken, events::BeganAfter>;
 
 /// A record: length, checksum, and the event.
 std::vector<std::byte> encode_record(const ClosureEvent& event);

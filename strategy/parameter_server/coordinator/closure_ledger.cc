@@ -1,10 +1,10 @@
 // One function per event; each checks first and changes then.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Words: a closure *ends* when it finished, failed or was cancelled. A *cut* is a set of snapshots,
-// one per server, each with its dedup table; going back to it voids what finished after it began,
-// and those closures are *redone* under their own numbers. A late message of the time before is
-// told by its term, which every such turn raises.
+// Words: a closure *ends* when it finished, failed or was cancelled, and is forgotten when all
+// before it have ended. A *cut* is a set of snapshots, one per server, each with its dedup table.
+// A late message of the time before a server or a coordinator was lost is told by its term, which
+// every such turn raises.
 #include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
 
 #include <algorithm>
@@ -100,12 +100,7 @@ void ClosureLedger::on(const events::Finished& event) {
 void ClosureLedger::on(const events::Stopped& event) {
   Closure& closure = running(event.number, event.attempt, "stop");
   --num_running_;
-  // One that finished before has to be done again, whoever else failed.
-  if (closure.is_redone) {
-    queue_again(event.number, closure);
-  } else {
-    end(event.number, closure, State::kCancelled);
-  }
+  end(event.number, closure, State::kCancelled);
 }
 
 void ClosureLedger::on(const events::PutBack& event) {
@@ -117,7 +112,7 @@ void ClosureLedger::on(const events::PutBack& event) {
   if (auto failure = verdict(event.number, closure)) {
     end(event.number, closure, State::kFailed);
     add_failure(std::move(*failure));
-  } else if (!failures_.empty() && !closure.is_redone) {
+  } else if (!failures_.empty()) {
     end(event.number, closure, State::kCancelled);
   } else {
     queue_again(event.number, closure);
@@ -137,46 +132,34 @@ void ClosureLedger::on(const events::ErrorRaised&) {
   failures_.clear();
 }
 
+/// Those who work on closures have another term, or none: nothing that they report counts.
 void ClosureLedger::on(const events::TookOver& event) {
-  take_term(event.term, "take over with term");
-  new_cut_.reset();
-  for (auto& [number, closure] : closures_) closure.is_in_new_cut = false;
-  void_attempts();
+  expect(event.term == term_ + 1, "take over with term", event.term,
+         "not one higher than the last");
+  term_ = event.term;
+  is_taking_cut_ = false;
+  for (auto& [number, closure] : closures_) {
+    if (closure.state != State::kRunning) continue;
+    --num_running_;
+    if (failures_.empty()) {
+      queue_again(number, closure);
+    } else {
+      end(number, closure, State::kCancelled);
+    }
+  }
 }
 
 void ClosureLedger::on(const events::CutBegan& event) {
   expect(event.id > last_cut_begun_, "begin cut", event.id, "not a new number");
   last_cut_begun_ = event.id;
-  new_cut_ = NewCut{event.id, finished_below_};
-  for (auto& [number, closure] : closures_) {
-    closure.is_in_new_cut = closure.state == State::kFinished;
-  }
+  is_taking_cut_ = true;
 }
 
 void ClosureLedger::on(const events::CutTaken& event) {
-  expect(new_cut_ && new_cut_->id == event.id, "take cut", event.id, "it is not being taken");
+  expect(is_taking_cut_ && last_cut_begun_ == event.id, "take cut", event.id,
+         "it is not being taken");
   last_cut_ = event.id;
-  new_cut_.reset();
-  for (auto& [number, closure] : closures_) {
-    if (!std::exchange(closure.is_in_new_cut, false)) continue;
-    closure.is_in_cut = true;
-    closure.content.clear();
-  }
-}
-
-void ClosureLedger::on(const events::RolledBack& event) {
-  expect(rules_.keeps_for_rollback, "roll back to cut", last_cut_, "what finished was not kept");
-  take_term(event.term, "roll back with term");
-  rollback_term_ = event.term;
-  new_cut_.reset();
-  void_attempts();
-  for (auto& [number, closure] : closures_) {
-    closure.is_in_new_cut = false;
-    if (closure.state != State::kFinished || closure.is_in_cut) continue;
-    closure.is_redone = true;
-    queue_again(number, closure);
-    finished_below_ = std::min(finished_below_, number);
-  }
+  is_taking_cut_ = false;
 }
 
 void ClosureLedger::on(const events::BeganAfter& event) {
@@ -185,34 +168,16 @@ void ClosureLedger::on(const events::BeganAfter& event) {
   next_number_ = finished_below_ = event.number;
 }
 
-void ClosureLedger::take_term(std::uint64_t term, const char* what) {
-  expect(term == term_ + 1, what, term, "not one higher than the last");
-  term_ = term;
-}
-
 void ClosureLedger::queue_again(std::uint64_t number, Closure& closure) {
   closure.state = State::kQueued;
   queued_.insert(number);
-}
-
-/// Those who work on them have another term, or none: nothing that they report counts.
-void ClosureLedger::void_attempts() {
-  for (auto& [number, closure] : closures_) {
-    if (closure.state != State::kRunning) continue;
-    --num_running_;
-    if (failures_.empty() || closure.is_redone) {
-      queue_again(number, closure);
-    } else {
-      end(number, closure, State::kCancelled);
-    }
-  }
 }
 
 void ClosureLedger::end(std::uint64_t number, Closure& closure, State state) {
   queued_.erase(number);
   closure.state = state;
   closure.reports.clear();
-  if (state != State::kFinished || !rules_.keeps_for_rollback) closure.content.clear();
+  closure.content.clear();
   while (finished_below_ < next_number_) {
     const Closure* first = find(finished_below_);
     if (first != nullptr && !has_ended(first->state)) break;
@@ -220,14 +185,11 @@ void ClosureLedger::end(std::uint64_t number, Closure& closure, State state) {
   }
 }
 
-/// The first one cancels what is queued, but for what must be done again.
+/// The first one cancels what is queued.
 void ClosureLedger::add_failure(ClosureFailure failure) {
   failures_.push_back(std::move(failure));
   const std::set<std::uint64_t> queued = queued_;
-  for (const std::uint64_t number : queued) {
-    Closure& closure = closures_.at(number);
-    if (!closure.is_redone) end(number, closure, State::kCancelled);
-  }
+  for (const std::uint64_t number : queued) end(number, closures_.at(number), State::kCancelled);
 }
 
 std::optional<ClosureFailure> ClosureLedger::verdict(std::uint64_t number,
@@ -254,13 +216,8 @@ std::optional<ClosureFailure> ClosureLedger::verdict(std::uint64_t number,
                          " attempts; expected at most ", rules_.most_attempts - 1, ":", texts)};
 }
 
-bool ClosureLedger::is_forgettable(const Closure& closure) const {
-  if (!has_ended(closure.state)) return false;
-  return closure.state != State::kFinished || closure.is_in_cut || !rules_.keeps_for_rollback;
-}
-
 void ClosureLedger::forget() {
-  while (!closures_.empty() && is_forgettable(closures_.begin()->second)) {
+  while (!closures_.empty() && has_ended(closures_.begin()->second.state)) {
     closures_.erase(closures_.begin());
   }
 }

@@ -20,8 +20,6 @@ struct LedgerRules {
   /// A closure that was being worked on when so many different workers died fails: it may be what
   /// kills them.
   int most_workers_lost = 2;
-  /// Keeps what finished since the last cut, so that servers can go back to it.
-  bool keeps_for_rollback = false;
   bool operator==(const LedgerRules&) const = default;
 };
 
@@ -37,9 +35,6 @@ class ClosureLedger {
     int worker = -1;   // of the last attempt
     std::vector<AttemptReport> reports = {};
     std::string content = {};
-    bool is_in_cut = false;      // finished, and saved by every server
-    bool is_in_new_cut = false;  // finished when the cut that is being taken began
-    bool is_redone = false;      // finished before, but the servers went back
     bool operator==(const Closure&) const = default;
   };
 
@@ -71,23 +66,13 @@ class ClosureLedger {
 
   /// Every closure below it has ended.
   std::uint64_t finished_below() const { return finished_below_; }
-  /// What servers may be told of that: while a cut is taken it stays, for a server that saves its
-  /// table late must not have forgotten what another saved without.
-  std::uint64_t published_below() const { return new_cut_ ? new_cut_->below : finished_below_; }
   std::uint64_t last_cut() const { return last_cut_; }
   /// Of any that began: later ones have higher numbers, so that late answers are told apart.
   std::uint64_t last_cut_begun() const { return last_cut_begun_; }
-  /// The term under which servers went back last. One that has not since then, because the
-  /// coordinator died while they did, still has to.
-  std::uint64_t rollback_term() const { return rollback_term_; }
 
   /// find() has forgotten all below it.
   std::uint64_t kept_from() const {
     return closures_.empty() ? next_number_ : closures_.begin()->first;
-  }
-  /// Whether it finished, and roll back would queue it again.
-  bool may_be_redone(const Closure& closure) const {
-    return rules_.keeps_for_rollback && closure.state == State::kFinished && !closure.is_in_cut;
   }
   /// nullptr: not scheduled yet, or ended and forgotten.
   const Closure* find(std::uint64_t number) const;
@@ -102,12 +87,6 @@ class ClosureLedger {
   bool operator==(const ClosureLedger&) const = default;
 
  private:
-  struct NewCut {
-    std::uint64_t id = 0;
-    std::uint64_t below = 0;
-    bool operator==(const NewCut&) const = default;
-  };
-
   void on(const events::Scheduled& event);
   void on(const events::Started& event);
   void on(const events::Finished& event);
@@ -118,17 +97,13 @@ class ClosureLedger {
   void on(const events::TookOver& event);
   void on(const events::CutBegan& event);
   void on(const events::CutTaken& event);
-  void on(const events::RolledBack& event);
   void on(const events::BeganAfter& event);
 
   Closure& running(std::uint64_t number, int attempt, const char* what);
-  void take_term(std::uint64_t term, const char* what);
   void end(std::uint64_t number, Closure& closure, State state);
   void queue_again(std::uint64_t number, Closure& closure);
-  void void_attempts();
   void add_failure(ClosureFailure failure);
   std::optional<ClosureFailure> verdict(std::uint64_t number, const Closure& closure) const;
-  bool is_forgettable(const Closure& closure) const;
   bool are_numbers_sound() const;
   void forget();
 
@@ -138,8 +113,7 @@ class ClosureLedger {
   std::uint64_t finished_below_ = 0;
   std::uint64_t last_cut_ = 0;
   std::uint64_t last_cut_begun_ = 0;
-  std::uint64_t rollback_term_ = 0;
-  std::optional<NewCut> new_cut_;
+  bool is_taking_cut_ = false;  // the last that began
   std::map<std::uint64_t, Closure> closures_;
   std::set<std::uint64_t> queued_;
   std::size_t num_running_ = 0;

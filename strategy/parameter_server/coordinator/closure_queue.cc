@@ -51,17 +51,14 @@ void ClosureQueue::go_on(
   ledger_ = std::move(before);
   for (std::uint64_t n = ledger_.kept_from(); n < ledger_.next_number(); ++n) {
     const ClosureLedger::Closure* closure = ledger_.find(n);
-    const bool is_done = closure != nullptr && ledger_.may_be_redone(*closure);
-    if (is_over(closure) && !is_done) continue;
-    entries_[n].work = work_of(n, closure->content);
-    entries_[n].is_settled = is_done;
+    if (!is_over(closure)) entries_[n].work = work_of(n, closure->content);
   }
   apply(events::TookOver{ledger_.term() + 1});
   tell();
 }
 
 void ClosureQueue::apply(const ClosureEvent& event) {
-  const std::uint64_t below = ledger_.published_below();
+  const std::uint64_t below = ledger_.finished_below();
   const std::uint64_t term = ledger_.term();
   ledger_.apply(event);
   if (options_.journal) {
@@ -73,10 +70,10 @@ void ClosureQueue::apply(const ClosureEvent& event) {
       throw;
     }
   }
-  if (ledger_.published_below() != below || ledger_.term() != term) tell();
+  if (ledger_.finished_below() != below || ledger_.term() != term) tell();
 }
 
-void ClosureQueue::tell() { news_->hear({ledger_.term(), ledger_.published_below()}); }
+void ClosureQueue::tell() { news_->hear({ledger_.term(), ledger_.finished_below()}); }
 
 std::uint64_t ClosureQueue::put(std::shared_ptr<QueuedWork> work, TimePoint deadline) {
   MutexLock lock(mutex_);
@@ -190,7 +187,7 @@ void ClosureQueue::settle() {
   for (auto& [number, entry] : entries_) {
     const ClosureLedger::Closure* closure = ledger_.find(number);
     const bool runs = closure != nullptr && closure->state == State::kRunning;
-    const bool is_wanted = runs && (ledger_.failures().empty() || closure->is_redone);
+    const bool is_wanted = runs && ledger_.failures().empty();
     if (entry.token != nullptr && !is_wanted) entry.token->cancel();
     if (!runs) entry.token.reset();
     if (entry.is_settled || !is_over(closure)) continue;
@@ -344,21 +341,11 @@ std::uint64_t ClosureQueue::begin_cut() {
 void ClosureQueue::end_cut(std::uint64_t id) {
   MutexLock lock(mutex_);
   apply(events::CutTaken{id});
-  settle();
-}
-
-std::uint64_t ClosureQueue::roll_back() {
-  MutexLock lock(mutex_);
-  return void_attempts(events::RolledBack{ledger_.term() + 1});
 }
 
 std::uint64_t ClosureQueue::take_over() {
   MutexLock lock(mutex_);
-  return void_attempts(events::TookOver{ledger_.term() + 1});
-}
-
-std::uint64_t ClosureQueue::void_attempts(const ClosureEvent& event) {
-  apply(event);
+  apply(events::TookOver{ledger_.term() + 1});
   num_running_on_.clear();
   running_.clear();
   settle();

@@ -112,12 +112,11 @@ class ClosureQueue {
   void stop(std::optional<Error> why = std::nullopt);
   bool is_stopped() const;
 
-  // Snapshots of all servers (ClosureLedger). roll_back() voids what runs and returns the new term;
-  // so does take_over(), for servers that have everything that they confirmed.
+  // Snapshots of all servers (ClosureLedger), and a server that was lost: take_over() voids what
+  // runs, and returns the new term.
 
   std::uint64_t begin_cut();
   void end_cut(std::uint64_t id);
-  std::uint64_t roll_back();
   std::uint64_t take_over();
 
   /// The last one that was taken.
@@ -147,7 +146,6 @@ class ClosureQueue {
     bool is_spared = false;                         // this attempt, by spare()
   };
 
-  std::uint64_t void_attempts(const ClosureEvent& event) TUTTI_REQUIRES(mutex_);
   void apply(const ClosureEvent& event) TUTTI_REQUIRES(mutex_);
   std::optional<std::uint64_t> candidate_for(int worker, const ClosureTaker& taker)
       TUTTI_REQUIRES(mutex_);

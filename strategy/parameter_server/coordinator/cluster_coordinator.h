@@ -48,8 +48,6 @@ struct ClusterCoordinatorOptions {
   WatchdogOptions watchdog = {};
   /// Gets each record of the journal before anybody acts on it; empty: none is kept.
   std::function<void(std::span<const std::byte>)> journal = {};
-  /// What finished stays known until a cut has it, so that servers can go back to one.
-  bool keeps_for_rollback = false;
   /// What is kept on the disk, so that lost servers and coordinators lose nothing. Servers in
   /// processes of their own: ParameterServerOptions::durability.
   SnapshotOptions snapshots = {};

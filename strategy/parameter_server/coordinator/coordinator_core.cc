@@ -16,8 +16,7 @@ namespace {
 constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
 
 LedgerRules rules_of(const ClusterCoordinatorOptions& options) {
-  return {options.most_attempts, options.most_workers_lost,
-          options.keeps_for_rollback || !options.snapshots.folder.empty()};
+  return {options.most_attempts, options.most_workers_lost};
 }
 
 /// With a journal if there is one to write.
@@ -98,8 +97,8 @@ ClosureLedger CoordinatorCore::first_ledger() {
   return options_.snapshots.folder.empty() ? begin_after_former(std::move(ledger)) : ledger;
 }
 
-/// Also for a folder of before that another one came between: its servers go back to what is there,
-/// but no late call of the other one may count for this one's.
+/// Also for a folder of before that another one came between: servers load what is there, but no
+/// late call of the other one may count for this one's.
 ClosureLedger CoordinatorCore::begin_after_former(ClosureLedger ledger) {
   const auto note = [&](const ClosureEvent& event) {
     ledger.apply(event);
@@ -206,23 +205,14 @@ void CoordinatorCore::go_on_from_folder() {
   if (servers == nullptr) {
     fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator: snapshots in '",
          options_.snapshots.folder, "': the servers of this strategy are lost with their ",
-         "processes; try ParameterServerOptions::durability = Durability::kSnapshot on all tasks, ",
+         "processes; try ParameterServerOptions::durability = Durability::kLogged on all tasks, ",
          "or no folder");
   }
   journal_ = std::make_unique<JournalFile>(options_.snapshots.folder, rules_of(options_));
-  ClosureLedger ledger = begin_after_former(journal_->ledger());
-  const bool is_kept = servers->keeps_confirmed(journal_->job_id());
-  if (ledger.last_cut() != 0 && !is_kept) {
-    // What finished since the cut is done again: servers have it no more.
-    const events::RolledBack back{ledger.term() + 1};
-    ledger.apply(back);
-    write_journal(encode_record(back));
-  }
-  queue_.go_on(std::move(ledger), [](std::uint64_t, const std::string& content) {
-    return ScheduledWork::of_content(content);
-  });
-  recovery_ =
-      std::make_unique<ServerRecovery>(queue_, *servers, *journal_, options_.snapshots, is_kept);
+  queue_.go_on(
+      begin_after_former(journal_->ledger()),
+      [](std::uint64_t, const std::string& content) { return ScheduledWork::of_content(content); });
+  recovery_ = std::make_unique<ServerRecovery>(queue_, *servers, *journal_, options_.snapshots);
 }
 
 void CoordinatorCore::write_journal(std::span<const std::byte> record) {
@@ -235,17 +225,9 @@ void CoordinatorCore::write_journal(std::span<const std::byte> record) {
   if (options_.journal) options_.journal(record);
 }
 
-/// Servers that go back leave closures to do again.
-void CoordinatorCore::join(TimePoint deadline) {
-  do {
-    queue_.wait(deadline);
-  } while (recovery_ != nullptr && recovery_->wait_until_calm(deadline));
-}
+void CoordinatorCore::join(TimePoint deadline) { queue_.wait(deadline); }
 
-bool CoordinatorCore::done() {
-  const bool is_drained = queue_.done();
-  return is_drained && (recovery_ == nullptr || recovery_->may_give_out());
-}
+bool CoordinatorCore::done() { return queue_.done(); }
 
 void CoordinatorCore::save_snapshot(TimePoint deadline) {
   require_started("save_snapshot");

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kName = "journal";
 constexpr const char* kNewName = "journal.new";
-constexpr FileKind kKind{"TUTTIJNL", 1};
+constexpr FileKind kKind{"TUTTIJNL", 2};
 
 /// Unlike that of any other job.
 std::string new_job_id() {

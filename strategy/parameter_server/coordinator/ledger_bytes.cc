@@ -36,8 +36,6 @@ void write(ByteWriter& bytes, const AttemptReport& report) {
 void write(ByteWriter& bytes, const ClosureLedger::Closure& closure) {
   bytes.number(static_cast<std::uint8_t>(closure.state));
   write(bytes, closure.attempts), write(bytes, closure.worker);
-  write(bytes, closure.is_in_cut), write(bytes, closure.is_in_new_cut);
-  write(bytes, closure.is_redone);
   bytes.text(closure.content);
   bytes.number(static_cast<std::uint32_t>(closure.reports.size()));
   for (const AttemptReport& report : closure.reports) write(bytes, report);
@@ -78,8 +76,6 @@ ClosureLedger::Closure read_closure(ByteReader& bytes, bool& is_sound) {
   ClosureLedger::Closure closure;
   closure.state = read_enum<State>(bytes, 1, 5, is_sound);
   closure.attempts = read_int(bytes), closure.worker = read_int(bytes);
-  closure.is_in_cut = read_bool(bytes), closure.is_in_new_cut = read_bool(bytes);
-  closure.is_redone = read_bool(bytes);
   closure.content = bytes.text(kLongestText);
   for (auto left = bytes.number<std::uint32_t>(); left > 0 && !bytes.failed(); --left) {
     closure.reports.push_back(read_report(bytes, is_sound));
@@ -92,11 +88,9 @@ ClosureLedger::Closure read_closure(ByteReader& bytes, bool& is_sound) {
 std::vector<std::byte> ClosureLedger::bytes() const {
   ByteWriter bytes;
   write(bytes, rules_.most_attempts), write(bytes, rules_.most_workers_lost);
-  write(bytes, rules_.keeps_for_rollback);
   bytes.number(term_), bytes.number(next_number_), bytes.number(finished_below_);
-  bytes.number(last_cut_), bytes.number(last_cut_begun_), bytes.number(rollback_term_);
-  write(bytes, new_cut_.has_value());
-  if (new_cut_) bytes.number(new_cut_->id), bytes.number(new_cut_->below);
+  bytes.number(last_cut_), bytes.number(last_cut_begun_);
+  write(bytes, is_taking_cut_);
   bytes.number(static_cast<std::uint32_t>(closures_.size()));
   for (const auto& [number, closure] : closures_) bytes.number(number), write(bytes, closure);
   bytes.number(static_cast<std::uint32_t>(failures_.size()));
@@ -123,16 +117,11 @@ ClosureLedger ClosureLedger::restore(std::span<const std::byte> given, LedgerRul
   ClosureLedger ledger;
   ledger.rules_.most_attempts = read_int(bytes);
   ledger.rules_.most_workers_lost = read_int(bytes);
-  ledger.rules_.keeps_for_rollback = read_bool(bytes);
-  for (std::uint64_t* number :
-       {&ledger.term_, &ledger.next_number_, &ledger.finished_below_, &ledger.last_cut_,
-        &ledger.last_cut_begun_, &ledger.rollback_term_}) {
+  for (std::uint64_t* number : {&ledger.term_, &ledger.next_number_, &ledger.finished_below_,
+                                &ledger.last_cut_, &ledger.last_cut_begun_}) {
     *number = bytes.number<std::uint64_t>();
   }
-  if (read_bool(bytes)) {
-    const auto id = bytes.number<std::uint64_t>();
-    ledger.new_cut_ = NewCut{id, bytes.number<std::uint64_t>()};
-  }
+  ledger.is_taking_cut_ = read_bool(bytes);
   for (auto left = bytes.number<std::uint32_t>(); left > 0 && !bytes.failed(); --left) {
     const auto number = bytes.number<std::uint64_t>();
     const Closure& closure =

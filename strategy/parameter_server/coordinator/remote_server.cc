@@ -14,9 +14,6 @@ namespace {
 constexpr Duration kGlanceEvery = std::chrono::milliseconds(10);
 /// After a life, before the next one is looked for.
 constexpr Duration kBetweenLives = std::chrono::milliseconds(2);
-/// Looks in a row that find a server in trouble, before that is told: one that keeps copies may
-/// just have died.
-constexpr int kToldAfter = 5;
 /// Of a server that is simply not there.
 constexpr Duration kComplainEvery = std::chrono::seconds(30);
 
@@ -120,12 +117,11 @@ bool RemoteServer::open() {
   try {
     client = options_.connect();
     begin_meeting(client);
-    const std::uint64_t life = meet(*client).life;
+    const std::uint64_t life = meet(*client);
     const MutexLock lock(mutex_);
     client_ = std::move(meeting_);
     life_ = life;
     num_looked_ = last_look_;  // none was there when they began
-    num_troubled_ = 0;
   } catch (const Error& error) {
     {
       const MutexLock lock(mutex_);
@@ -139,7 +135,7 @@ bool RemoteServer::open() {
   return true;
 }
 
-ServerLife RemoteServer::meet(RpcClient& client) {
+std::uint64_t RemoteServer::meet(RpcClient& client) {
   bool sets_up = false;
   {
     const MutexLock lock(mutex_);
@@ -176,11 +172,10 @@ void RemoteServer::look_after() {
   }
   try {
     while (const auto look = next_look(*client)) {
-      const ServerLife found = meet(*client);
-      if (found.life != life) {
+      if (meet(*client) != life) {
         return end_life(Error(ErrorCode::kUnavailable, "it died, and was started again"));
       }
-      if (note_look(*look, found.trouble)) changed_();
+      if (note_look(*look)) changed_();
     }
     end_life(Error(ErrorCode::kCancelled, "the coordinator was stopped"));
   } catch (const Error& error) {
@@ -188,31 +183,10 @@ void RemoteServer::look_after() {
   }
 }
 
-/// Whether somebody is to hear of it: it was asked for, or one too many that finds it in trouble.
-bool RemoteServer::note_look(std::uint64_t look, const std::string& trouble) {
-  bool is_told = false, is_last = false, was_asked = false;
-  {
-    const MutexLock lock(mutex_);
-    was_asked = num_looked_ < look;
-    num_looked_ = look;
-    trouble_ = trouble;
-    num_troubled_ = trouble.empty() ? 0 : num_troubled_ + 1;
-    is_told = num_troubled_ == kToldAfter;
-    is_last = num_troubled_ == options_.most_troubled_looks;
-  }
-  if (is_told) log_warning(concat("coordinator: ", options_.name, ": ", trouble));
-  return is_last || was_asked;
-}
-
-std::optional<std::string> RemoteServer::trouble() const {
+/// Whether it was asked for, and somebody is to hear of it.
+bool RemoteServer::note_look(std::uint64_t look) {
   const MutexLock lock(mutex_);
-  if (num_troubled_ < options_.most_troubled_looks) return std::nullopt;
-  return concat(options_.name, ": ", trouble_);
-}
-
-void RemoteServer::forget_trouble() {
-  const MutexLock lock(mutex_);
-  num_troubled_ = 0;
+  return std::exchange(num_looked_, look) < look;
 }
 
 void RemoteServer::end_life(const Error& error) {

@@ -29,8 +29,6 @@ struct RemoteServerOptions {
   Duration between_tries = std::chrono::milliseconds(50);
   /// How often it is asked whether it is there.
   Duration look_every = std::chrono::milliseconds(200);
-  /// So many looks in a row that find it in trouble (ServerLife) are too many.
-  int most_troubled_looks = 50;
   /// It may be saving. (Who is gone the connection tells, and the job.)
   Duration answer_timeout = std::chrono::seconds(300);
 };
@@ -59,11 +57,6 @@ class RemoteServer {
   std::uint64_t begin_look();
   bool has_looked(std::uint64_t look) const;
 
-  /// "ps 1 (127.0.0.1:4711): ..." what it could not mend for too long; nothing: all is well, or was
-  /// a while ago.
-  std::optional<std::string> trouble() const;
-  void forget_trouble();
-
   /// The job found out that the server is gone, of which this was the life or a later one: meets
   /// whoever is there then.
   void give_up(std::uint64_t incarnation, const Error& error);
@@ -74,8 +67,8 @@ class RemoteServer {
   void begin_meeting(std::shared_ptr<RpcClient> client);
   void look_after();
   std::optional<std::uint64_t> next_look(const RpcClient& client);
-  ServerLife meet(RpcClient& client);
-  bool note_look(std::uint64_t look, const std::string& trouble);
+  std::uint64_t meet(RpcClient& client);
+  bool note_look(std::uint64_t look);
   void end_life(const Error& error);
   void complain(const Error& error);
 
@@ -91,8 +84,6 @@ class RemoteServer {
   CondVar look_wanted_;
   std::uint64_t last_look_ TUTTI_GUARDED_BY(mutex_) = 0;   // begin_look()
   std::uint64_t num_looked_ TUTTI_GUARDED_BY(mutex_) = 0;  // of these
-  std::string trouble_ TUTTI_GUARDED_BY(mutex_);
-  int num_troubled_ TUTTI_GUARDED_BY(mutex_) = 0;  // looks in a row
   // Of the thread.
   std::string last_complaint_;
   TimePoint complain_at_ = {};

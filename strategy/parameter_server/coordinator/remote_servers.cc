@@ -16,9 +16,8 @@ constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
 
 }  // namespace
 
-RemoteServers::RemoteServers(std::vector<RemoteServerOptions> servers, Durability durability,
-                             Duration patience)
-    : durability_(durability), patience_(patience), members_(servers.size()) {
+RemoteServers::RemoteServers(std::vector<RemoteServerOptions> servers, Duration patience)
+    : patience_(patience), members_(servers.size()) {
   const MutexLock lock(mutex_);  // the first link's thread looks at all of them
   for (std::size_t i = 0; i < servers.size(); ++i) {
     members_[i].link =
@@ -39,8 +38,7 @@ void RemoteServers::tell_change() {
     const MutexLock lock(mutex_);
     if (is_ending_) return;
     changed_.notify_all();
-    const auto is_in_trouble = [](const Member& each) { return each.link->trouble().has_value(); };
-    if (are_here() && std::ranges::none_of(members_, is_in_trouble)) return;
+    if (are_here()) return;
   }
   const MutexLock lock(told_mutex_);
   if (on_loss_) on_loss_();
@@ -54,14 +52,6 @@ bool RemoteServers::are_here() const {
 bool RemoteServers::are_all_here() const {
   const MutexLock lock(mutex_);
   return are_here();
-}
-
-std::optional<std::string> RemoteServers::broken() const {
-  const MutexLock lock(mutex_);
-  for (const Member& each : members_) {
-    if (auto trouble = each.link->trouble()) return trouble;
-  }
-  return std::nullopt;
 }
 
 /// Those that were lost are followed by who is there now.
@@ -114,7 +104,7 @@ std::uint64_t RemoteServers::await(std::shared_ptr<RpcReply> reply, const std::s
         mutex_, end, [&]() TUTTI_REQUIRES(mutex_) { return is_interrupted_ || reply->is_ready(); });
     is_interrupted = is_interrupted_;
   }
-  if (reply->is_ready()) return decode_life(reply->wait(TimePoint::min())).life;
+  if (reply->is_ready()) return decode_life(reply->wait(TimePoint::min()));
   if (is_interrupted) fail(ErrorCode::kCancelled, name, ": the coordinator was stopped");
   fail(ErrorCode::kDeadlineExceeded, name, ": an order of the coordinator was not answered ",
        "within ", seconds_text(patience_), " s; read its log");
@@ -146,22 +136,19 @@ void RemoteServers::look_at_all() {
 }
 
 /// Answers of all are waited for, also where one failed: no order is under way afterwards.
-void RemoteServers::order_each(
-    const std::function<std::optional<What>(std::size_t server)>& what_of,
-    const std::function<void(std::size_t server)>& obeyed) {
+void RemoteServers::order_each(const std::function<What(std::size_t server)>& what_of,
+                               const std::function<void(std::size_t server)>& obeyed) {
   std::vector<std::shared_ptr<RpcReply>> replies;
   std::optional<Error> first;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     replies.push_back(nullptr);
-    auto what = what_of(i);
-    if (!what) continue;
     std::uint64_t life = 0;
     {
       const MutexLock lock(mutex_);
       life = members_[i].life;
     }
     try {
-      replies.back() = members_[i].link->start({life, std::move(*what)});
+      replies.back() = members_[i].link->start({life, what_of(i)});
     } catch (const Error& error) {
       if (!first) first = error;
     }
@@ -191,6 +178,7 @@ void RemoteServers::keep_in(const std::string& folder, const std::string& job_id
   if (is_of_another_job) former_folder_ = folder_;
   folder_ = std::filesystem::absolute(folder).string();
   job_id_ = job_id;
+  clients_begin_anew_ |= ends_set_up || is_of_another_job;
   if (is_of_another_job) forget_job();
   for (const Member& each : members_) each.link->end_set_up();
   const TimePoint end = deadline_after(Clock::system().now(), patience_);
@@ -202,7 +190,7 @@ void RemoteServers::keep_in(const std::string& folder, const std::string& job_id
            "; variables were made there; expected servers to live until start(); try it again");
     }
     try {
-      order_all(orders::KeepIn{folder_, job_id_, durability_});
+      order_all(orders::KeepIn{folder_, job_id_});
       break;
     } catch (const Error& error) {
       const bool may_try_again = may_be_loss(error.code()) && lost();
@@ -219,9 +207,8 @@ void RemoteServers::forget_job() {
   const MutexLock lock(mutex_);
   for (Member& each : members_) {
     if (each.whole_life != 0) each.begun_life = each.whole_life;
-    each.whole_life = each.copied_life = each.keeper_life = 0;
+    each.whole_life = 0;
   }
-  clients_begin_anew_ = true;
 }
 
 void RemoteServers::require_state() {
@@ -235,109 +222,44 @@ void RemoteServers::require_state() {
   }
   if (!is_unfinished_) return;
   fail(ErrorCode::kUnavailable,
-       "ClusterCoordinator::start: not all servers have gone back to what ",
-       "is in the folder of before", before,
-       "; expected them to have done so before the first cut ", "in '", folder_, "'; try that one");
+       "ClusterCoordinator::start: not all servers have loaded what is in the folder of before",
+       before, "; expected them to have done so before the first cut in '", folder_,
+       "'; try that one");
 }
 
 void RemoteServers::save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) {
   order_all(orders::SaveCut{cut, term, keep});
 }
 
-void RemoteServers::begin_bringing_back() {
+void RemoteServers::end_bringing_back() {
+  const MutexLock lock(mutex_);
+  is_unfinished_ = false;
+  for (Member& each : members_) each.whole_life = each.life;
+}
+
+/// Nobody has to count anew for a server that is back: what clients were told was done still is.
+void RemoteServers::come_back(std::uint64_t cut, std::uint64_t term) {
   {
     const MutexLock lock(mutex_);
     is_unfinished_ = true;
   }
   take_lives(deadline_after(Clock::system().now(), patience_), "bringing servers back");
-  order_all(orders::KeepIn{folder_, job_id_, durability_});
-}
-
-void RemoteServers::end_bringing_back() {
-  const MutexLock lock(mutex_);
-  is_unfinished_ = false;
-  for (Member& each : members_) {
-    each.whole_life = each.life;
-    each.link->forget_trouble();  // it was of another copy
-  }
-}
-
-void RemoteServers::go_back(std::uint64_t cut, std::uint64_t term) {
-  {
-    // A copy of what is undone must not bring back who dies on the way.
-    const MutexLock lock(mutex_);
-    for (Member& each : members_) each.whole_life = 0;
-  }
-  begin_bringing_back();
-  order_all(orders::PrepareCut{cut, term});
-  const auto go = [&](std::size_t) { return orders::GoBack{cut, term}; };
-  order_each(go, [this](std::size_t i) TUTTI_REQUIRES(mutex_) {
-    members_[i].whole_life = members_[i].life;
-    members_[i].copied_life = 0;  // it is of another state
-  });
-  begin_copies(term);
-  end_bringing_back();
-  const MutexLock lock(told_mutex_);
-  if (when_back_) when_back_();
-}
-
-/// Nobody has to count anew: what clients were told was done still is. (But for another job.)
-void RemoteServers::come_back(std::uint64_t cut, std::uint64_t term) {
-  begin_bringing_back();
-  order_each([&](std::size_t i) -> std::optional<What> {
-    if (!is_new(i)) return orders::Fence{term};
-    if (durability_ == Durability::kReplicated) return orders::PrepareCopy{cut, term};
-    return orders::PrepareCut{cut, term};
-  });
-  const auto go = [&](std::size_t i) -> std::optional<What> {
-    if (is_new(i)) return orders::GoBack{cut, term};
-    return std::nullopt;
+  order_all(orders::KeepIn{folder_, job_id_});
+  const auto what_of = [&](std::size_t i) {
+    return is_new(i) ? What(orders::Load{cut, term}) : What(orders::Fence{term});
   };
-  order_each(go, [this](std::size_t i)
-                     TUTTI_REQUIRES(mutex_) { members_[i].whole_life = members_[i].life; });
-  begin_copies(term);
+  order_each(what_of, [this](std::size_t i)
+                          TUTTI_REQUIRES(mutex_) { members_[i].whole_life = members_[i].life; });
   end_bringing_back();
   if (!std::exchange(clients_begin_anew_, false)) return;
   const MutexLock lock(told_mutex_);
-  if (when_back_) when_back_();
+  if (when_loaded_) when_loaded_();
 }
 
 void RemoteServers::fence(std::uint64_t term) {
   order_all(orders::Fence{term});
-  begin_copies(term);
+  clients_begin_anew_ = false;
   end_bringing_back();
-}
-
-/// Of those whose copy nobody keeps.
-void RemoteServers::begin_copies(std::uint64_t term) {
-  if (durability_ != Durability::kReplicated) return;
-  const auto what_of = [&](std::size_t i) -> std::optional<What> {
-    const MutexLock lock(mutex_);
-    const Member& own = members_[i];
-    const bool is_kept =
-        own.copied_life == own.life && own.keeper_life == members_[keeper_of(i)].life;
-    if (is_kept) return std::nullopt;
-    return orders::BeginCopy{term};
-  };
-  order_each(what_of, [this](std::size_t i) TUTTI_REQUIRES(mutex_) {
-    members_[i].copied_life = members_[i].life;
-    members_[i].keeper_life = members_[keeper_of(i)].life;
-  });
-}
-
-bool RemoteServers::keeps_confirmed(const std::string& job_id) const {
-  if (durability_ != Durability::kReplicated) return durability_ == Durability::kLogged;
-  if (!job_id_.empty() && job_id != job_id_) return false;  // copies are of another job
-  const MutexLock lock(mutex_);
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    const Member& own = members_[i];
-    if (own.whole_life == 0) return false;
-    if (own.link->life() == own.whole_life) continue;
-    const bool is_kept =
-        own.copied_life == own.whole_life && own.keeper_life == members_[keeper_of(i)].link->life();
-    if (!is_kept) return false;
-  }
-  return true;
 }
 
 std::optional<std::string> RemoteServers::lost() const {
@@ -347,7 +269,7 @@ std::optional<std::string> RemoteServers::lost() const {
     if (life == 0) return each.link->why_gone();
     if (life != each.life) return concat(each.link->name(), ": died, and was started again");
   }
-  if (is_unfinished_) return "servers: not all of them have gone back";
+  if (is_unfinished_) return "servers: not all of them are back";
   return std::nullopt;
 }
 
@@ -361,9 +283,9 @@ void RemoteServers::watch(std::function<void()> on_loss) {
   on_loss_ = std::move(on_loss);
 }
 
-void RemoteServers::when_back(std::function<void()> told) {
+void RemoteServers::when_loaded(std::function<void()> told) {
   const MutexLock lock(told_mutex_);
-  when_back_ = std::move(told);
+  when_loaded_ = std::move(told);
 }
 
 }  // namespace tutti::internal

@@ -12,7 +12,6 @@
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_server.h"
 #include "tutti/strategy/parameter_server/coordinator/server_group.h"
-#include "tutti/strategy/parameter_server/durability.h"
 
 namespace tutti::internal {
 
@@ -21,26 +20,24 @@ namespace tutti::internal {
 class RemoteServers final : public ServerGroup {
  public:
   /// `patience`: for a server that was lost to be back, and for its answer to an order.
-  RemoteServers(std::vector<RemoteServerOptions> servers, Durability durability,
-                Duration patience = std::chrono::seconds(300));
+  explicit RemoteServers(std::vector<RemoteServerOptions> servers,
+                         Duration patience = std::chrono::seconds(300));
   ~RemoteServers() override;
 
   /// Until the processes that are there now can be used: the program is being set up. Throws
   /// kDeadlineExceeded naming those that are missing, and why.
   void wait_for_all(TimePoint deadline);
-  /// Called at the end of each go_back(): whoever talks to servers begins to count anew.
-  void when_back(std::function<void()> told);
+  /// Called at the end of a come_back() that gave servers another state than clients know: whoever
+  /// talks to them begins to count anew.
+  void when_loaded(std::function<void()> told);
 
   void keep_in(const std::string& folder, const std::string& job_id) override;
   void save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) override;
-  void go_back(std::uint64_t cut, std::uint64_t term) override;
   void require_state() override;
-  bool keeps_confirmed(const std::string& job_id) const override;
   void come_back(std::uint64_t cut, std::uint64_t term) override;
   void fence(std::uint64_t term) override;
   std::optional<std::string> lost() const override;
   bool are_all_here() const override;
-  std::optional<std::string> broken() const override;
   void watch(std::function<void()> on_loss) override;
   bool needs_folder() const override { return true; }
 
@@ -52,40 +49,34 @@ class RemoteServers final : public ServerGroup {
     /// The one that has what the job begins with: what the program, or another job, gave it.
     std::uint64_t begun_life = 0;
     std::uint64_t whole_life = 0;  // the last one that has the job's state
-    // Of the last copy that was begun: whose it is, and who keeps it.
-    std::uint64_t copied_life = 0, keeper_life = 0;
   };
   using What = decltype(ServerOrder::what);
   void order_all(const What& what);
-  /// Each server gets what `what_of` gives for it; nothing: no order. `obeyed`, if any, is called
-  /// for those that did, with mutex_ held.
-  void order_each(const std::function<std::optional<What>(std::size_t server)>& what_of,
+  /// Each server gets what `what_of` gives for it. `obeyed`, if any, is called for those that did,
+  /// with mutex_ held.
+  void order_each(const std::function<What(std::size_t server)>& what_of,
                   const std::function<void(std::size_t server)>& obeyed = {});
   bool is_new(std::size_t server) const;
   void forget_job();
   bool are_here() const TUTTI_REQUIRES(mutex_);
-  void begin_copies(std::uint64_t term);
-  std::size_t keeper_of(std::size_t server) const { return (server + 1) % members_.size(); }
-  void begin_bringing_back();
   void end_bringing_back();
   void look_at_all();
   std::uint64_t await(std::shared_ptr<RpcReply> reply, const std::string& name);
   void take_lives(TimePoint deadline, const char* who);
   void tell_change();
 
-  const Durability durability_;
   const Duration patience_;
   // Of the thread that gives orders.
   std::string folder_, job_id_, former_folder_;
-  bool clients_begin_anew_ = false;  // what servers told them was of another job
+  bool clients_begin_anew_ = false;  // what servers told them is of before the job's state
   Mutex told_mutex_;                 // held while somebody is told; before mutex_
   std::function<void()> on_loss_ TUTTI_GUARDED_BY(told_mutex_);
-  std::function<void()> when_back_ TUTTI_GUARDED_BY(told_mutex_);
+  std::function<void()> when_loaded_ TUTTI_GUARDED_BY(told_mutex_);
   mutable Mutex mutex_;
   CondVar changed_;
   bool is_interrupted_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_ending_ TUTTI_GUARDED_BY(mutex_) = false;
-  /// Some may have gone back, and some not.
+  /// Some may have the state and the term of the last call, and some not.
   bool is_unfinished_ TUTTI_GUARDED_BY(mutex_) = false;
   std::vector<Member> members_;  // lives: guarded by mutex_; links call this object
 };

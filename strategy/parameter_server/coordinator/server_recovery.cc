@@ -1,4 +1,4 @@
-// One thread takes cuts and goes back, so that neither happens during the other.
+// One thread takes cuts and brings servers back, so that neither happens during the other.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/server_recovery.h"
 
@@ -19,7 +19,7 @@ constexpr Duration kLookAgainAfter = std::chrono::milliseconds(100);
 }  // namespace
 
 ServerRecovery::ServerRecovery(ClosureQueue& queue, ServerGroup& servers, JournalFile& journal,
-                               const SnapshotOptions& options, bool is_kept)
+                               const SnapshotOptions& options)
     : queue_(queue), servers_(servers), journal_(journal), options_(options) {
   if (options_.every_closures == 0 || options_.every <= Duration::zero()) {
     fail(ErrorCode::kInvalidArgument,
@@ -29,10 +29,10 @@ ServerRecovery::ServerRecovery(ClosureQueue& queue, ServerGroup& servers, Journa
   }
   servers_.keep_in(options_.folder, journal_.job_id());
   if (const std::uint64_t cut = queue_.last_cut(); cut != 0) {
-    bring_back(is_kept);
-    log_info(concat("coordinator: goes on from '", options_.folder, "': servers are at cut ", cut,
-                    is_kept ? " and what came since, " : ", ", queue_.num_queued(),
-                    " closures are queued, term ", queue_.term()));
+    bring_back();
+    log_info(concat("coordinator: goes on from '", options_.folder, "': servers have cut ", cut,
+                    " and what came since, ", queue_.num_queued(), " closures are queued, term ",
+                    queue_.term()));
   } else {
     servers_.require_state();
     take_cut();  // what the program began with
@@ -58,19 +58,6 @@ void ServerRecovery::stop() {
   }
   servers_.watch({});
   thread_->join();
-}
-
-bool ServerRecovery::wait_until_calm(TimePoint deadline) {
-  if (may_give_out()) return false;
-  const MutexLock lock(mutex_);
-  const bool in_time = changed_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
-    return is_stopped_ || gave_up_ || may_give_out();
-  });
-  if (gave_up_) throw gave_up_->with_context("join: the coordinator was stopped");
-  if (is_stopped_) fail(ErrorCode::kCancelled, "join: the coordinator was stopped");
-  if (in_time) return true;
-  fail(ErrorCode::kDeadlineExceeded, "join: servers still go back to cut ", queue_.last_cut(),
-       "; try a later deadline");
 }
 
 void ServerRecovery::note_end() {
@@ -100,7 +87,7 @@ void ServerRecovery::save_now(TimePoint deadline) {
   if (gave_up_) throw *gave_up_;
   if (is_stopped_) fail(ErrorCode::kCancelled, "save_snapshot: the coordinator was stopped");
   fail(ErrorCode::kDeadlineExceeded,
-       "save_snapshot: servers still save, or go back; expected them ",
+       "save_snapshot: servers still save, or come back; expected them ",
        "to be done before the deadline; try a later one");
 }
 
@@ -160,7 +147,7 @@ std::optional<Error> ServerRecovery::try_cut() {
     } catch (const Error& error) {
       if (!servers_.lost()) {
         log_warning(concat("coordinator: could not save a cut: ", error.message(),
-                           "; servers could go back to the one before"));
+                           "; the one before and the logs since then still count"));
         next_cut_at_ = deadline_after(Clock::system().now(), kTryAgainAfter);
         return error;
       }
@@ -183,9 +170,9 @@ void ServerRecovery::take_cut() {
 /// Nothing is given out meanwhile: who is to come back may be seen before watch() told of the loss.
 void ServerRecovery::recover() {
   is_troubled_.store(true);
-  bring_back_until_all_live();
-  if (const auto why = servers_.broken()) {
-    fail(ErrorCode::kUnavailable, *why, "; both of them live: look at the network between them");
+  while (const auto lost = servers_.lost()) {
+    begin_term(*lost);
+    bring_back();
   }
   std::vector<Failed> failed;
   {
@@ -208,34 +195,24 @@ void ServerRecovery::recover() {
   queue_.wake_workers();
 }
 
-/// Under a new term, in which what servers have is kept, or undone.
-bool ServerRecovery::begin_term(const std::string& why) {
-  const bool is_kept = servers_.keeps_confirmed(journal_.job_id());
-  const std::uint64_t term = is_kept ? queue_.take_over() : queue_.roll_back();
-  log_warning(
-      concat("coordinator: ", why,
-             is_kept ? ": it comes back, the others stay at cut " : ": all servers go back to cut ",
-             queue_.last_cut(), is_kept ? " and what came since, " : ", ", queue_.num_queued(),
-             " closures are queued now, term ", term));
-  return is_kept;
-}
-
-void ServerRecovery::bring_back_until_all_live() {
-  while (const auto lost = servers_.lost()) bring_back(begin_term(*lost));
+void ServerRecovery::begin_term(const std::string& why) {
+  const std::uint64_t term = queue_.take_over();
+  log_warning(concat("coordinator: ", why, ": it comes back with cut ", queue_.last_cut(),
+                     " and what came since, the others stay as they are, ", queue_.num_queued(),
+                     " closures are queued now, term ", term));
 }
 
 /// Again, under a later term, as long as servers are lost on the way.
-void ServerRecovery::bring_back(bool is_kept) {
+void ServerRecovery::bring_back() {
   for (int num_tries = 0;;) {
     try {
-      const std::uint64_t cut = queue_.last_cut(), term = queue_.term();
-      return is_kept ? servers_.come_back(cut, term) : servers_.go_back(cut, term);
+      return servers_.come_back(queue_.last_cut(), queue_.term());
     } catch (const Error& error) {
       if (!may_be_loss(error.code()) || !servers_.lost()) throw;
       if (servers_.are_all_here() && ++num_tries == kMostTries) {
         throw error.with_context(concat("all servers live, but ", kMostTries, " times in a row"));
       }
-      is_kept = begin_term(error.message());
+      begin_term(error.message());
     }
   }
 }

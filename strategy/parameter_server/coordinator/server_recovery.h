@@ -1,4 +1,4 @@
-// Takes cuts of all servers, and sends them back to the last one when one of them is lost.
+// Takes cuts of all servers, and sees to it that one that was lost is back before work goes on.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,21 +24,18 @@ namespace tutti::internal {
 /// functions.
 class ServerRecovery {
  public:
-  /// All outlive it. The journal's ledger is the queue's already. Servers go back to the last cut,
-  /// or, with `is_kept`, to what they have confirmed since (ServerGroup::keeps_confirmed(), which
-  /// the ledger knows); without any they save the first one. Throws as ServerGroup and JournalFile;
-  /// kInvalidArgument for an interval of 0.
+  /// All outlive it. The journal's ledger is the queue's already. Servers come back to what they
+  /// have confirmed since the last cut; without any they save the first one. Throws as ServerGroup
+  /// and JournalFile; kInvalidArgument for an interval of 0.
   ServerRecovery(ClosureQueue& queue, ServerGroup& servers, JournalFile& journal,
-                 const SnapshotOptions& options, bool is_kept = false);
+                 const SnapshotOptions& options);
   ~ServerRecovery();
 
   /// Its thread has ended. What comes later is left out.
   void stop();
 
-  /// Whether all servers are there and stand at the same time.
+  /// Whether all servers are there.
   bool may_give_out() const { return !is_troubled_.load(std::memory_order_acquire); }
-  /// Waits while they are not; returns whether they were not. Throws kDeadlineExceeded.
-  bool wait_until_calm(TimePoint deadline);
   /// A closure ended.
   void note_end();
   /// A server's failure ended this attempt: it is voided if a server was lost, else put back.
@@ -55,9 +52,8 @@ class ServerRecovery {
   void run();
   void wait_for_work();
   void recover();
-  bool begin_term(const std::string& why);
-  void bring_back_until_all_live();
-  void bring_back(bool is_kept);
+  void begin_term(const std::string& why);
+  void bring_back();
   std::optional<Error> try_cut();
   void take_cut();
   bool is_due() const;

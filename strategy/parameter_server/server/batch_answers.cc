@@ -30,11 +30,6 @@ void BatchAnswers::let_go() {
   if (result) done(*std::move(result));
 }
 
-void BatchAnswers::hold() {
-  const MutexLock lock(mutex_);
-  ++num_missing_;
-}
-
 /// What is to be given to `done` when the mutex is released, if this was the last one.
 std::optional<BatchResult> BatchAnswers::count_down(Done& done) {
   if (--num_missing_ > 0 || !done_) return std::nullopt;

@@ -30,15 +30,13 @@ class BatchAnswers {
   void fail(const Error& error);
   /// The batch itself is done; reads of it may still wait.
   void let_go();
-  /// Before it is let go: it has to be let go once more.
-  void hold();
 
  private:
   std::optional<BatchResult> count_down(Done& done) TUTTI_REQUIRES(mutex_);
 
   Mutex mutex_;
   std::vector<OperationAnswer> answers_ TUTTI_GUARDED_BY(mutex_);
-  std::size_t num_missing_ TUTTI_GUARDED_BY(mutex_);  // and one per let_go() to come
+  std::size_t num_missing_ TUTTI_GUARDED_BY(mutex_);  // and one until let_go()
   Done done_ TUTTI_GUARDED_BY(mutex_);                // null after its call
 };
 

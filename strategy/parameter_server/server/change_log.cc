@@ -150,12 +150,12 @@ void ChangeLog::switch_over() {
   has_unsynced_ = false;
 }
 
-bool ChangeLog::keep(const OperationBatch& batch, Kept) {
+void ChangeLog::append(const OperationBatch& batch) {
   const Packet packet = encode(batch, HeadFormat::kBytes);
   ByteWriter end;
   end.number(checksum_of(packet));
   const MutexLock lock(mutex_);
-  if (!file_) return true;  // the first snapshot will have it
+  if (!file_) return;  // the first snapshot will have it
   if (!why_broken_.empty()) {
     fail(ErrorCode::kUnavailable, "its log of changes could not be written (", why_broken_,
          "); expected a cut to begin a new one");
@@ -180,7 +180,6 @@ bool ChangeLog::keep(const OperationBatch& batch, Kept) {
   }
   ++file_->num_records;
   if (!std::exchange(has_unsynced_, true)) changed_.notify_all();
-  return true;
 }
 
 void ChangeLog::forget_before(std::uint64_t cut) const {
@@ -200,8 +199,7 @@ std::uint64_t ChangeLog::replay(std::uint64_t cut,
   }
   if (has_cut) return num_batches;
   fail(ErrorCode::kFailedPrecondition, folder_.path_of(name_of({cut, 0})), ": expected the log ",
-       "of changes since cut ", cut, ", found none: the run before kept no log; try its ",
-       "durability, or the folder of a run with one");
+       "of changes since cut ", cut, ", found none; try a copy of the folder, or another one");
 }
 
 std::uint64_t ChangeLog::replay_part(const Part& part,

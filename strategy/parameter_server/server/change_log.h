@@ -12,7 +12,7 @@
 #include "tutti/checkpoint/folder.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/server/change_keeper.h"
+#include "tutti/strategy/parameter_server/protocol/operation.h"
 
 namespace tutti::internal {
 
@@ -21,21 +21,25 @@ namespace tutti::internal {
 /// and the server in checked blocks (checked_blocks.h); each record has its number, lengths and
 /// checksums, so that a changed, missing or moved one is found. A record that was being written
 /// when the process died is left out: nobody was told of it. What was written outlives the process
-/// at once, and a power cut `sync_within` later. Threads: keep() any; the others one.
-class ChangeLog final : public ChangeKeeper {
+/// at once, and a power cut `sync_within` later. Threads: append() any; the others one.
+class ChangeLog {
  public:
   /// Makes the folder if it is missing.
   ChangeLog(const std::string& folder, std::string job_id, int server, int num_servers,
             Duration sync_within = std::chrono::milliseconds(5));
-  ~ChangeLog() override;
+  ~ChangeLog();
+  ChangeLog(const ChangeLog&) = delete;
+  ChangeLog& operator=(const ChangeLog&) = delete;
 
   /// A new file for what comes after the snapshot of this cut; it is written from switch_over() on.
-  /// Before the first of these nothing is kept. Where there are files of a later cut, one that was
-  /// begun and never taken, it goes on behind the last of them: files are read in their order.
+  /// Before the first of these nothing is written. Where there are files of a later cut, one that
+  /// was begun and never taken, it goes on behind the last of them: files are read in their order.
   void prepare(std::uint64_t cut);
   void switch_over();
-  /// Throws, and so does each later call, what the disk said; a later switch_over() ends that.
-  bool keep(const OperationBatch& batch, Kept kept) override;
+  /// A batch that was checked, before it is applied. Batches that meet at a shard, or are of one
+  /// stream, come in the order in which they are applied: their locks are held. Throws, and so does
+  /// each later call, what the disk said; a later switch_over() ends that.
+  void append(const OperationBatch& batch);
   /// Deletes what came before this cut.
   void forget_before(std::uint64_t cut) const;
 

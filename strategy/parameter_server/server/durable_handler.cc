@@ -3,19 +3,14 @@
 #include "tutti/strategy/parameter_server/server/durable_handler.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "tutti/cluster/tcp/opening.h"
-#include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/protocol/encoding.h"
-#include "tutti/strategy/parameter_server/server/backup_keeper.h"
-#include "tutti/strategy/parameter_server/server/backup_message.h"
 
 namespace tutti::internal {
 namespace {
-
-/// For a state of many gigabytes.
-constexpr Duration kCopyTimeout = std::chrono::seconds(120);
 
 /// What cannot be read is served: it is refused there.
 bool is_of_closure(const RpcCall& call) {
@@ -28,27 +23,21 @@ bool is_of_closure(const RpcCall& call) {
 
 }  // namespace
 
-DurableHandler::DurableHandler(std::string name, int server, int num_servers,
-                               ConnectBackup connect_backup)
+DurableHandler::DurableHandler(std::string name, int server, int num_servers)
     : name_(std::move(name)),
       server_(server),
       num_servers_(num_servers),
       life_(new_run_nonce()),
-      connect_backup_(std::move(connect_backup)),
       variables_(std::make_shared<Variables>(name_, 0)) {
   thread_ = Executor::system().start("ps-orders", [this] { run(); });
 }
 
 DurableHandler::~DurableHandler() {
-  std::shared_ptr<RpcClient> to_backup;
   {
     const MutexLock lock(mutex_);
     is_ended_ = true;
-    to_backup = to_backup_.lock();
     changed_.notify_all();
   }
-  // Whoever waits there for the state of a copy waits no longer.
-  if (to_backup) to_backup->fail_all(Error(ErrorCode::kCancelled, name_ + ": the server ends"));
   thread_->join();
 }
 
@@ -58,7 +47,6 @@ std::shared_ptr<VariableStore> DurableHandler::store() const {
 }
 
 void DurableHandler::take(std::shared_ptr<RpcCall> call) {
-  if (is_backup_message(call->request())) return copies_.take(*call);
   std::shared_ptr<Variables> variables;
   {
     const MutexLock lock(mutex_);
@@ -153,8 +141,7 @@ void DurableHandler::obey(RpcCall& call) {
            "the process that was started again");
     }
     std::visit([this](const auto& each) { on(each); }, order.what);
-    const auto trouble = backups_.empty() ? std::nullopt : backups_.back()->trouble();
-    call.reply(encode_life({life_, trouble.value_or("")}));
+    call.reply(encode_life(life_));
   } catch (const Error& error) {
     // That the disk is not there does not mean that this server is not.
     const bool is_of_disk = error.code() == ErrorCode::kUnavailable;
@@ -178,124 +165,27 @@ void DurableHandler::on(const orders::Meet& order) {
 }
 
 void DurableHandler::on(const orders::KeepIn& order) {
-  folder_.emplace(order.folder, order.job_id, server_, num_servers_);
-  const bool is_logged = order.durability == Durability::kLogged;
-  if (is_logged && log_ && kept_in_ == order) return;
+  if (files_ && kept_in_ == order) return;  // its log goes on
+  files_.emplace(order.folder, order.job_id, server_, num_servers_);
   kept_in_ = order;
-  log_.reset();
-  auto log = std::make_shared<ChangeLog>(order.folder, order.job_id, server_, num_servers_);
-  if (is_logged) {
-    log_ = std::move(log);
-  } else {
-    // A later run that logs must not go on with the log of a time before this one.
-    log->forget_before(~std::uint64_t{0});
-  }
 }
 
-const SnapshotFolder& DurableHandler::folder() const {
-  if (folder_) return *folder_;
+ServerFiles& DurableHandler::files() {
+  if (files_) return *files_;
   fail(ErrorCode::kFailedPrecondition, "expected to be told a folder for snapshots first");
 }
 
 void DurableHandler::on(const orders::SaveCut& order) {
-  const auto variables = store();
-  if (log_) log_->prepare(order.cut);
-  const StoreSnapshot state = variables->snapshot([&](const StoreSnapshot&) {
-    if (!log_) return;
-    log_->switch_over();
-    variables->set_keeper(log_);
-  });
-  folder().save(order.cut, order.term, state, order.keep);
-  if (log_) log_->forget_before(order.keep);
+  files().save(*store(), order.cut, order.term, order.keep);
 }
 
-void DurableHandler::on(const orders::PrepareCut& order) {
-  prepare(order.cut, order.term, folder().load(order.cut).snapshot);
-}
-
-void DurableHandler::prepare(std::uint64_t cut, std::uint64_t term, const StoreSnapshot& state) {
-  check_has_all(name_, *store(), state);
+void DurableHandler::on(const orders::Load& order) {
+  if (order.term <= loaded_under_) return;  // a second time
   // Terms never come twice: neither do the versions that this state gives to its values.
-  auto variables = std::make_shared<Variables>(name_, term);
-  variables->store.restore(state);
-  if (log_) {
-    replay_log(variables->store, cut);
-    log_->prepare(cut);
-  }
-  variables->store.fence(term);
-  prepared_ = Prepared{cut, term, std::move(variables)};
-}
-
-std::shared_ptr<RpcClient> DurableHandler::connect_backup() {
-  if (!connect_backup_) {
-    fail(ErrorCode::kFailedPrecondition, "no other server keeps a copy of this one");
-  }
-  std::shared_ptr<RpcClient> backup = connect_backup_();
-  const MutexLock lock(mutex_);
-  if (is_ended_) fail(ErrorCode::kCancelled, name_, ": the server ends");
-  to_backup_ = backup;
-  return backup;
-}
-
-/// What goes wrong on the way to the backup is its loss: the coordinator looks who is there.
-void DurableHandler::on(const orders::PrepareCopy& order) {
-  Packet answer;
-  try {
-    answer = connect_backup()->call(encode({BackupMessage::Kind::kFetch, server_, order.term}),
-                                    deadline_after(Clock::system().now(), kCopyTimeout));
-  } catch (const Error& error) {
-    fail(ErrorCode::kAborted, "cannot get its copy: ", error.message());
-  }
-  prepare(order.cut, order.term, state_in(answer, concat("the copy of ", name_)));
-}
-
-void DurableHandler::on(const orders::BeginCopy& order) {
-  const auto variables = store();
-  try {
-    const auto keeper = std::make_shared<BackupKeeper>(connect_backup(), server_, order.term);
-    (void)variables->snapshot([&](const StoreSnapshot& state) {
-      keeper->begin_with(state);
-      variables->set_keeper(keeper);
-    });
-    backups_.push_back(keeper);
-    keeper->wait_for_state();
-  } catch (const Error& error) {
-    fail(ErrorCode::kAborted, "cannot have its copy kept: ", error.message());
-  }
-  // The state that it began with has all that came before.
-  while (backups_.size() > 1) {
-    backups_.front()->supersede();
-    backups_.erase(backups_.begin());
-  }
-}
-
-void DurableHandler::replay_log(VariableStore& store, std::uint64_t cut) const {
-  std::uint64_t number = 0;
-  (void)log_->replay(cut, [&](OperationBatch batch) {
-    ++number;
-    if (const auto problem = apply_again(store, std::move(batch))) {
-      fail(ErrorCode::kDataLoss, "log of changes since cut ", cut, ": expected batch ", number,
-           " to be what was applied before, but it was refused: ", problem->message());
-    }
-  });
-  log_info(concat(name_, ": has applied ", number, " batches since cut ", cut, " again"));
-}
-
-void DurableHandler::on(const orders::GoBack& order) {
-  if (!prepared_ || prepared_->cut != order.cut || prepared_->term != order.term) {
-    // A second time: it has gone back already.
-    if (store()->term() == order.term) return;
-    fail(ErrorCode::kFailedPrecondition, "expected to have prepared cut ", order.cut, " for term ",
-         order.term, " first");
-  }
-  const auto variables = std::exchange(prepared_, std::nullopt)->variables;
-  if (log_) {
-    log_->switch_over();
-    variables->store.set_keeper(log_);
-  }
+  const auto variables = std::make_shared<Variables>(name_, order.term);
+  files().load(variables->store, *store(), order.cut, order.term);
+  loaded_under_ = order.term;
   enter(Phase::kActive, variables);
-  backups_.clear();  // of what is undone
-  log_info(concat(name_, ": is at cut ", order.cut, ", term ", order.term));
 }
 
 void DurableHandler::on(const orders::Fence& order) {

@@ -4,25 +4,17 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
-#include <vector>
 
-#include "tutti/cluster/rpc/rpc_client.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/server/backup_copies.h"
-#include "tutti/strategy/parameter_server/server/change_log.h"
+#include "tutti/strategy/parameter_server/server/server_files.h"
 #include "tutti/strategy/parameter_server/server/server_order.h"
-#include "tutti/strategy/parameter_server/server/snapshot_file.h"
 #include "tutti/strategy/parameter_server/server/variable_handler.h"
 
 namespace tutti::internal {
-
-class BackupKeeper;
 
 /// Batches wait, unanswered, until a coordinator has said what this process is: while its program
 /// is being set up, closures wait and all else is served; a server that was started again in a job
@@ -32,11 +24,8 @@ class BackupKeeper;
 /// Threads: as RpcHandler.
 class DurableHandler final : public RpcHandler {
  public:
-  /// Opens a connection to the server that keeps this one's copy.
-  using ConnectBackup = std::function<std::unique_ptr<RpcClient>()>;
-
   /// `name`: "ps 1", of `num_servers`.
-  DurableHandler(std::string name, int server, int num_servers, ConnectBackup connect_backup = {});
+  DurableHandler(std::string name, int server, int num_servers);
   ~DurableHandler() override;
 
   void take(std::shared_ptr<RpcCall> call) override;
@@ -57,12 +46,6 @@ class DurableHandler final : public RpcHandler {
     VariableStore store;
     VariableHandler handler;
   };
-  struct Prepared {
-    std::uint64_t cut = 0;
-    std::uint64_t term = 0;
-    std::shared_ptr<Variables> variables = {};
-  };
-
   bool may_serve(const RpcCall& call) const TUTTI_REQUIRES(mutex_);
   void serve_those_that_wait();
   Call next_to_serve(std::shared_ptr<Variables>& variables);
@@ -71,30 +54,19 @@ class DurableHandler final : public RpcHandler {
   void on(const orders::Meet& order);
   void on(const orders::KeepIn& order);
   void on(const orders::SaveCut& order);
-  void on(const orders::PrepareCut& order);
-  void on(const orders::PrepareCopy& order);
-  void on(const orders::BeginCopy& order);
-  void on(const orders::GoBack& order);
+  void on(const orders::Load& order);
   void on(const orders::Fence& order);
-  const SnapshotFolder& folder() const;
-  void prepare(std::uint64_t cut, std::uint64_t term, const StoreSnapshot& state);
-  void replay_log(VariableStore& store, std::uint64_t cut) const;
-  std::shared_ptr<RpcClient> connect_backup();
+  ServerFiles& files();
   void enter(Phase phase, std::shared_ptr<Variables> variables);
 
   const std::string name_;
   const int server_, num_servers_;
   const std::uint64_t life_;
-  const ConnectBackup connect_backup_;
-  BackupCopies copies_;  // of other servers
   // Of the thread that obeys.
   std::uint64_t run_ = 0;
   orders::KeepIn kept_in_;
-  std::optional<SnapshotFolder> folder_;
-  std::shared_ptr<ChangeLog> log_;  // where changes are logged
-  std::optional<Prepared> prepared_;
-  /// The last one gets changes; those before it have some that nobody has confirmed.
-  std::vector<std::shared_ptr<BackupKeeper>> backups_;
+  std::optional<ServerFiles> files_;
+  std::uint64_t loaded_under_ = 0;  // the term
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -103,7 +75,6 @@ class DurableHandler final : public RpcHandler {
   std::deque<Call> waiting_ TUTTI_GUARDED_BY(mutex_);  // batches
   bool serves_waiting_ TUTTI_GUARDED_BY(mutex_) = false;
   std::deque<Call> orders_ TUTTI_GUARDED_BY(mutex_);
-  std::weak_ptr<RpcClient> to_backup_ TUTTI_GUARDED_BY(mutex_);  // the last connection
   bool is_ended_ TUTTI_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Thread> thread_;
 };

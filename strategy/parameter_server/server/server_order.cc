@@ -13,7 +13,6 @@ namespace {
 
 constexpr auto kOrder = std::byte{0x30};  // batches and their answers: 0x1., 0x2. (encoding.cc)
 constexpr auto kLife = std::byte{0x40};
-constexpr std::size_t kLongestTrouble = 4096;
 constexpr std::size_t kLongestFolder = 4096, kLongestJobId = 64;
 
 class Writer {
@@ -22,7 +21,6 @@ class Writer {
   void operator()(std::uint64_t value) { out_.number(value); }
   void operator()(bool value) { out_.number(static_cast<std::uint8_t>(value ? 1 : 0)); }
   void operator()(const std::string& text, std::size_t) { out_.text(text); }
-  void operator()(Durability value) { out_.number(static_cast<std::uint8_t>(value)); }
 
  private:
   ByteWriter& out_;
@@ -34,9 +32,6 @@ class Reader {
   void operator()(std::uint64_t& value) { value = in_.number<std::uint64_t>(); }
   void operator()(bool& value) { value = in_.number<std::uint8_t>() != 0; }
   void operator()(std::string& text, std::size_t longest) { text = in_.text(longest); }
-  void operator()(Durability& value) {
-    value = static_cast<Durability>(in_.number<std::uint8_t>());
-  }
 
  private:
   ByteReader& in_;
@@ -49,14 +44,14 @@ void each_part(Order& order, Part part) {
   if constexpr (std::is_same_v<Kind, orders::Meet>) {
     part(order.run), part(order.sets_up);
   } else if constexpr (std::is_same_v<Kind, orders::KeepIn>) {
-    part(order.folder, kLongestFolder), part(order.job_id, kLongestJobId), part(order.durability);
+    part(order.folder, kLongestFolder), part(order.job_id, kLongestJobId);
   } else if constexpr (std::is_same_v<Kind, orders::SaveCut>) {
     part(order.cut), part(order.term), part(order.keep);
-  } else if constexpr (std::is_same_v<Kind, orders::Fence> ||
-                       std::is_same_v<Kind, orders::BeginCopy>) {
-    part(order.term);
-  } else {
+  } else if constexpr (std::is_same_v<Kind, orders::Load>) {
     part(order.cut), part(order.term);
+  } else {
+    static_assert(std::is_same_v<Kind, orders::Fence>);
+    part(order.term);
   }
 }
 
@@ -99,30 +94,24 @@ ServerOrder decode_order(const Packet& packet) {
   const bool is_known = take_kind(order, in.number<std::uint8_t>());
   order.life = in.number<std::uint64_t>();
   std::visit([&](auto& each) { each_part(each, Reader(in)); }, order.what);
-  const auto* keeps = std::get_if<orders::KeepIn>(&order.what);
-  const bool is_known_durability = keeps == nullptr || to_string(keeps->durability) != "unknown";
-  const bool is_whole =
-      is_known && is_known_durability && in.is_complete() && packet.payload_bytes() == 0;
+  const bool is_whole = is_known && in.is_complete() && packet.payload_bytes() == 0;
   if (!is_whole || encode(order).head != packet.head) refuse(packet, "an order of a coordinator");
   return order;
 }
 
-Packet encode_life(const ServerLife& life) {
+Packet encode_life(std::uint64_t life) {
   ByteWriter out;
   out.raw({&kLife, 1});
-  out.number(life.life);
-  out.text(life.trouble.substr(0, kLongestTrouble));
+  out.number(life);
   return {std::move(out.bytes()), {}};
 }
 
-ServerLife decode_life(const Packet& packet) {
+std::uint64_t decode_life(const Packet& packet) {
   ByteReader in(packet.head);
   const auto kind = in.number<std::uint8_t>();
-  ServerLife life;
-  life.life = in.number<std::uint64_t>();
-  life.trouble = in.text(kLongestTrouble);
+  const auto life = in.number<std::uint64_t>();
   const bool is_life = kind == std::to_integer<std::uint8_t>(kLife) && in.is_complete() &&
-                       packet.payload_bytes() == 0 && life.life != 0;
+                       packet.payload_bytes() == 0 && life != 0;
   if (!is_life) refuse(packet, "the life of a server");
   return life;
 }

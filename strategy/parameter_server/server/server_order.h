@@ -1,4 +1,4 @@
-// What a coordinator orders of a server process: to save, to go back, to refuse what is older.
+// What a coordinator orders of a server process: to save, to load, to refuse what is older.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,7 +7,6 @@
 #include <variant>
 
 #include "tutti/cluster/rpc/packet.h"
-#include "tutti/strategy/parameter_server/durability.h"
 
 namespace tutti::internal {
 
@@ -21,11 +20,10 @@ struct Meet {
   bool sets_up = false;
   bool operator==(const Meet&) const = default;
 };
-/// Where it saves, on its own machine, for which job, and what. Errors as SnapshotFolder.
+/// Where it saves, on its own machine, and for which job. Errors as SnapshotFolder.
 struct KeepIn {
   std::string folder = {};
   std::string job_id = {};
-  Durability durability = Durability::kSnapshot;
   bool operator==(const KeepIn&) const = default;
 };
 /// ServerGroup::save(), of one server.
@@ -35,29 +33,12 @@ struct SaveCut {
   std::uint64_t keep = 0;
   bool operator==(const SaveCut&) const = default;
 };
-/// Reads the state that GoBack will take: of this cut, and, if it is logged, what came since. What
-/// it serves stays as it is.
-struct PrepareCut {
+/// Takes the state of this cut and what its log says came since, refuses what is older than the
+/// term, and answers those that wait. When it throws, the server is as it was.
+struct Load {
   std::uint64_t cut = 0;
   std::uint64_t term = 0;
-  bool operator==(const PrepareCut&) const = default;
-};
-/// The same, but takes the state from the server that keeps its copy. kAborted when that cannot be.
-struct PrepareCopy {
-  std::uint64_t cut = 0;
-  std::uint64_t term = 0;
-  bool operator==(const PrepareCopy&) const = default;
-};
-/// Has the next server keep a copy from now on. kAborted when that cannot be.
-struct BeginCopy {
-  std::uint64_t term = 0;
-  bool operator==(const BeginCopy&) const = default;
-};
-/// Takes the prepared state, refuses what is older than the term, and answers those that wait.
-struct GoBack {
-  std::uint64_t cut = 0;
-  std::uint64_t term = 0;
-  bool operator==(const GoBack&) const = default;
+  bool operator==(const Load&) const = default;
 };
 /// Keeps its state, refuses what is older than the term, and answers those that wait.
 struct Fence {
@@ -70,9 +51,8 @@ struct Fence {
 /// To one life of a server (0: whichever answers, of Meet alone). Done twice it is as done once.
 struct ServerOrder {
   std::uint64_t life = 0;
-  std::variant<orders::Meet, orders::KeepIn, orders::SaveCut, orders::PrepareCut, orders::GoBack,
-               orders::Fence, orders::PrepareCopy, orders::BeginCopy>
-      what = {};
+  std::variant<orders::Meet, orders::KeepIn, orders::SaveCut, orders::Load, orders::Fence> what =
+      {};
   bool operator==(const ServerOrder&) const = default;
 };
 
@@ -82,15 +62,9 @@ Packet encode(const ServerOrder& order);
 /// Throws kDataLoss for packets that encode() does not write.
 ServerOrder decode_order(const Packet& packet);
 
-/// The answer: which life obeyed, and what it cannot mend alone ("": nothing): "ps 1 (address),
-/// which keeps its copy, ...".
-struct ServerLife {
-  std::uint64_t life = 0;
-  std::string trouble = {};
-  bool operator==(const ServerLife&) const = default;
-};
-Packet encode_life(const ServerLife& life);
+/// The answer: which life obeyed.
+Packet encode_life(std::uint64_t life);
 /// Throws kDataLoss for packets that encode_life() does not write.
-ServerLife decode_life(const Packet& packet);
+std::uint64_t decode_life(const Packet& packet);
 
 }  // namespace tutti::internal

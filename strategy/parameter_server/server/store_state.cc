@@ -74,7 +74,7 @@ void VariableStore::end_client(std::uint64_t client) {
   go_on_with(clocks_.leave(client));
 }
 
-StoreSnapshot VariableStore::snapshot(const Moment& moment) const {
+StoreSnapshot VariableStore::snapshot(const std::function<void()>& moment) const {
   const MutexRow all_streams(streams_);
   const MutexLock creation(creation_);
   StoreSnapshot result;
@@ -88,13 +88,13 @@ StoreSnapshot VariableStore::snapshot(const Moment& moment) const {
     fail_if_broken();
     result.table = table_;
   }
-  if (moment) moment(result);
+  if (moment) moment();
   return result;
 }
 
-void VariableStore::set_keeper(std::shared_ptr<ChangeKeeper> keeper) {
+void VariableStore::set_log(std::shared_ptr<ChangeLog> log) {
   const MutexLock lock(mutex_);
-  keeper_ = std::move(keeper);
+  log_ = std::move(log);
 }
 
 void VariableStore::restore(const StoreSnapshot& snapshot) {

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "tutti/optimizer/update_rule_spec.h"
+#include "tutti/strategy/parameter_server/server/change_log.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti::internal {
@@ -137,43 +138,38 @@ CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num
       [this](const std::string& description) { return find_rule(description); }, first_version_};
   if (!creates(batch)) {
     CheckedBatch checked = check_batch(batch, num_applied_before, lookups);
-    if (num_changes(batch) > 0) keep(batch, checked, call);
+    if (num_changes(batch) > 0) log(batch, checked, call);
     return checked;
   }
   const MutexLock creation(creation_);
   CheckedBatch checked = check_batch(batch, num_applied_before, lookups);
-  keep(batch, checked, call);  // before anybody else sees what it makes
+  log(batch, checked, call);  // before anybody else sees what it makes
   const MutexLock lock(mutex_);
   for (const auto& shard : checked.created) shards_.emplace(shard->id, shard);
   return checked;
 }
 
-/// All shards are locked from here until the batch was applied, so that the keeper's order is that
-/// of the changes.
-void VariableStore::keep(const OperationBatch& batch, const CheckedBatch& checked, Call& call) {
-  std::shared_ptr<ChangeKeeper> keeper;
+/// All shards are locked from here until the batch was applied, so that the log's order is that of
+/// the changes.
+void VariableStore::log(const OperationBatch& batch, const CheckedBatch& checked, Call& call) {
+  std::shared_ptr<ChangeLog> log;
   {
     const MutexLock lock(mutex_);
-    keeper = keeper_;
+    log = log_;
   }
-  if (keeper == nullptr) return;
+  if (log == nullptr) return;
   call.locks = std::make_unique<ShardLocks>(shards_of(checked));
-  if (checked.has_sync) try_sync_updates(checked);  // what is refused is not kept
+  if (checked.has_sync) try_sync_updates(checked);  // what is refused is not logged
   const ChangeIdentity identity = identity_of(batch);
-  const MutexLock keeping(keeping_);
+  const MutexLock logging(logging_);
   {
-    // Asked again, for others may have told of a later term since: who gets the batches from the
-    // keeper, in its order, refuses none.
+    // Asked again, for others may have told of a later term since: applied again in the order of
+    // the log, none is refused.
     const MutexLock lock(mutex_);
     (void)table_.num_applied_before(identity);
     table_.note_heard(identity);
   }
-  call.answers->hold();
-  const bool is_kept =
-      keeper->keep(batch, [answers = call.answers](const std::optional<Error>& problem) {
-        problem ? answers->fail(*problem) : answers->let_go();
-      });
-  if (is_kept) call.answers->let_go();
+  log->append(batch);
 }
 
 void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {

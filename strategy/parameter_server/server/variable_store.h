@@ -14,11 +14,12 @@
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/protocol/applied_table.h"
 #include "tutti/strategy/parameter_server/server/batch_checks.h"
-#include "tutti/strategy/parameter_server/server/change_keeper.h"
 #include "tutti/strategy/parameter_server/server/clock_gate.h"
 #include "tutti/strategy/parameter_server/server/store_statistics.h"
 
 namespace tutti::internal {
+
+class ChangeLog;
 
 /// A shard at one moment.
 struct ShardSnapshot {
@@ -62,11 +63,10 @@ class VariableStore final : public VariableService {
   void end_client(std::uint64_t client);
 
   /// Between batches: waits for those that are being applied. `moment`, if any, is called then:
-  /// what a keeper got before is in the snapshot, and nothing of what comes after.
-  using Moment = std::function<void(const StoreSnapshot&)>;
-  StoreSnapshot snapshot(const Moment& moment = {}) const;
+  /// what was logged before is in the snapshot, and nothing of what comes after.
+  StoreSnapshot snapshot(const std::function<void()>& moment = {}) const;
   /// Gets every change from now on. Call it before anybody comes, or as `moment` of a snapshot.
-  void set_keeper(std::shared_ptr<ChangeKeeper> keeper);
+  void set_log(std::shared_ptr<ChangeLog> log);
   /// Into a store without shards; else kFailedPrecondition.
   void restore(const StoreSnapshot& snapshot);
   /// The highest that it has heard of. What comes under an earlier one is refused.
@@ -85,7 +85,7 @@ class VariableStore final : public VariableService {
     std::shared_ptr<BatchAnswers> answers = {};
     std::vector<EndedRead> ended = {};
     std::vector<HeldRead> released = {};
-    std::unique_ptr<ShardLocks> locks = {};  // of all its shards, where a keeper got it
+    std::unique_ptr<ShardLocks> locks = {};  // of all its shards, where it was logged
     std::uint64_t num_reads = 0;             // answered at once
     std::uint64_t num_reads_unchanged = 0;   // of those, without a value
     std::optional<Error> hopeless = {};      // why a read of this batch would wait for ever
@@ -93,7 +93,7 @@ class VariableStore final : public VariableService {
   };
   void run(const OperationBatch& batch, Call& call);
   CheckedBatch check(const OperationBatch& batch, std::uint64_t num_applied_before, Call& call);
-  void keep(const OperationBatch& batch, const CheckedBatch& checked, Call& call);
+  void log(const OperationBatch& batch, const CheckedBatch& checked, Call& call);
   void apply_checked(const CheckedBatch& batch, Call& call);
   void apply_one(const CheckedOperation& operation, std::size_t index, Call& call);
   void read_now_or_later(StoredShard& shard, WaitingRead read, Call& call);
@@ -116,17 +116,20 @@ class VariableStore final : public VariableService {
   // Taken in this order; shards' mutexes between creation_ and mutex_.
   mutable std::array<Mutex, kNumStripes> streams_;  // held while a batch that changes is applied
   mutable Mutex creation_;                          // held while a batch that creates is checked
-  Mutex keeping_;                                   // held while a keeper gets a batch
+  Mutex logging_;                                   // held while a batch is logged
   mutable Mutex mutex_;                             // held shortly: of what follows
   std::unordered_map<ShardId, std::shared_ptr<StoredShard>> shards_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
   AppliedTable table_ TUTTI_GUARDED_BY(mutex_);
   StoreStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
   std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // a batch was applied in part
-  std::shared_ptr<ChangeKeeper> keeper_ TUTTI_GUARDED_BY(mutex_);
+  std::shared_ptr<ChangeLog> log_ TUTTI_GUARDED_BY(mutex_);
 };
 
 /// Throws kFailedPrecondition naming a shard of `store` that `state` has not, or has otherwise.
 void check_has_all(const std::string& name, const VariableStore& store, const StoreSnapshot& state);
+/// What was logged, applied to the state of before: why it was refused, which is no state that the
+/// batch came to. In the order of the log it gives the same bits.
+std::optional<Error> apply_again(VariableStore& store, OperationBatch batch);
 
 }  // namespace tutti::internal

@@ -16,7 +16,6 @@ using durable_tests::KeptWarnings;
 using durable_tests::OwnFolder;
 using internal::ChangeLog;
 using internal::ScatterShard;
-using internal::StoreSnapshot;
 using store_tests::AssignShard;
 using store_tests::Client;
 using store_tests::CreateShard;
@@ -42,7 +41,7 @@ struct Logged {
   explicit Logged(const OwnFolder& folder) : log(log_in(folder)) {
     log->prepare(1);
     log->switch_over();
-    store.set_keeper(log);
+    store.set_log(log);
   }
   std::shared_ptr<ChangeLog> log;
   VariableStore store{"ps 0"};
@@ -205,7 +204,7 @@ TEST(ChangeLog, PartsOfSeveralLivesFollowEachOther) {
     change_three_times(logged.store);
     // The next cut begins; it is not finished.
     logged.log->prepare(2);
-    (void)logged.store.snapshot([&](const StoreSnapshot&) { logged.log->switch_over(); });
+    (void)logged.store.snapshot([&] { logged.log->switch_over(); });
     Client client(logged.store, 6, UpdateStream::Kind::kClosure);
     client.call({AssignShard{whole("w", {4000}).id(), AssignOp::kAdd, Tensor::ones({4000})}});
   }
@@ -219,7 +218,7 @@ TEST(ChangeLog, PartsOfSeveralLivesFollowEachOther) {
     EXPECT_TRUE(state_of(store) == state);
     log->prepare(2);
     log->switch_over();
-    store.set_keeper(log);
+    store.set_log(log);
     Client client(store, 7, UpdateStream::Kind::kClosure);
     client.call({AssignShard{whole("w", {4000}).id(), AssignOp::kAdd, Tensor::ones({4000})}});
   }
@@ -252,7 +251,7 @@ TEST(ChangeLog, GoesOnBehindWhatCameAfterACutThatWasNeverTaken) {
     change_three_times(logged.store);
     set_in_term(logged.store, 7, 1.0);
     logged.log->prepare(2);
-    (void)logged.store.snapshot([&](const StoreSnapshot&) { logged.log->switch_over(); });
+    (void)logged.store.snapshot([&] { logged.log->switch_over(); });
     set_in_term(logged.store, 8, 2.0);
   }
   VariableStore store("ps 0");
@@ -260,7 +259,7 @@ TEST(ChangeLog, GoesOnBehindWhatCameAfterACutThatWasNeverTaken) {
   (void)log->replay(1, [&](OperationBatch batch) { (void)apply_again(store, std::move(batch)); });
   log->prepare(1);
   log->switch_over();
-  store.set_keeper(log);
+  store.set_log(log);
   set_in_term(store, 9, 3.0);
   const auto [state, number] = replayed(folder);  // refuses what is older than what it had before
   EXPECT_TRUE(state == state_of(store));
@@ -283,7 +282,7 @@ TEST(ChangeLog, AFullDiskRefusesChangesUntilTheNextCut) {
   expect_error(ErrorCode::kUnavailable, {"ps 0", "its log of changes could not be written"}, add);
   EXPECT_TRUE(state_of(logged.store) == before);  // nothing was applied, neither time
   logged.log->prepare(2);
-  (void)logged.store.snapshot([&](const StoreSnapshot&) { logged.log->switch_over(); });
+  (void)logged.store.snapshot([&] { logged.log->switch_over(); });
   add();
   EXPECT_FALSE(state_of(logged.store) == before);
 }

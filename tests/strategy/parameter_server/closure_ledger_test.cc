@@ -81,12 +81,11 @@ TEST(ClosureLedger, RefusesWhatCannotHappenAndStaysAsItWas) {
   book.start(0);
   const ClosureLedger before = book.ledger;
   const std::vector<ClosureEvent> impossible = {
-      events::Scheduled{7, ""}, events::Started{0, 2, 0},   events::Started{1, 2, 0},
-      events::Started{9, 1, 0}, events::Finished{0, 2, ""}, events::Finished{1, 1, ""},
-      events::Stopped{5, 1},    events::ErrorRaised{},      events::TookOver{1},
-      events::TookOver{3},      events::CutBegan{0},        events::CutTaken{1},
-      events::RolledBack{2},    events::PutBack{1, 1, {}},  events::Failed{{1, 1}},
-      events::BeganAfter{1, 1}};
+      events::Scheduled{7, ""},  events::Started{0, 2, 0},   events::Started{1, 2, 0},
+      events::Started{9, 1, 0},  events::Finished{0, 2, ""}, events::Finished{1, 1, ""},
+      events::Stopped{5, 1},     events::ErrorRaised{},      events::TookOver{1},
+      events::TookOver{3},       events::CutBegan{0},        events::CutTaken{1},
+      events::PutBack{1, 1, {}}, events::Failed{{1, 1}},     events::BeganAfter{1, 1}};
   for (const ClosureEvent& event : impossible) {
     expect_error(ErrorCode::kFailedPrecondition, {"closure ledger"},
                  [&] { book.ledger.apply(event); });
@@ -177,54 +176,29 @@ TEST(ClosureLedger, ANewCoordinatorGoesOnUnderTheNextTerm) {
   EXPECT_FALSE(next.is_current(1, 1));  // what the lost coordinator gave out counts no more
 }
 
-TEST(ClosureLedger, ServersThatGoBackHaveTheRestDoneAgainUnderItsNumbers) {
-  Book book({.keeps_for_rollback = true});
-  book.schedule(5);
-  for (std::uint64_t n = 0; n < 4; ++n) book.start(n);
-  book.finish(0);
-  book.apply(events::CutBegan{1});
-  book.finish(1);
-  EXPECT_EQ(book.ledger.finished_below(), 2u);
-  EXPECT_EQ(book.ledger.published_below(), 1u);  // until every server has saved
-  book.apply(events::CutTaken{1});
-  EXPECT_EQ(book.ledger.published_below(), 2u);
-  book.finish(2);
-  book.apply(events::RolledBack{2});
-  EXPECT_EQ(book.ledger.term(), 2u);
-  EXPECT_EQ(book.ledger.finished_below(), 1u);
-  EXPECT_EQ(book.ledger.find(0), nullptr);  // in the cut
-  for (const std::uint64_t n : {1, 2, 3, 4}) EXPECT_EQ(book.state(n), State::kQueued) << n;
-  EXPECT_EQ(book.ledger.find(2)->content, "content 2");
-  // A failure does not keep them from being done again.
-  EXPECT_EQ(book.start(2), 2);
-  book.start(3);
-  book.fail(3);
-  EXPECT_EQ(book.state(1), State::kQueued);
-  EXPECT_EQ(book.state(4), State::kCancelled);
-  book.put_back(2, Kind::kTransient);
-  book.start(1), book.start(2);
-  book.finish(1), book.finish(2);
-  book.apply(events::ErrorRaised{});
-  EXPECT_EQ(book.ledger.finished_below(), 5u);
-}
-
-TEST(ClosureLedger, ANewCutForgetsWhatTheOldOneKept) {
-  Book book({.keeps_for_rollback = true});
-  book.schedule(3);
-  for (std::uint64_t n = 0; n < 3; ++n) book.start(n), book.finish(n);
-  EXPECT_NE(book.ledger.find(0), nullptr);
+TEST(ClosureLedger, ACutThatWasGivenUpIsNotTaken) {
+  Book book;
+  book.schedule(2);
+  book.start(0), book.start(1);
   book.apply(events::CutBegan{1});
   book.apply(events::CutBegan{2});  // the first one was given up
+  book.finish(0);
+  EXPECT_EQ(book.ledger.finished_below(), 1u);
+  EXPECT_EQ(book.ledger.find(0), nullptr);  // servers that come back have it
   expect_error(ErrorCode::kFailedPrecondition, {"not being taken"},
                [&] { book.apply(events::CutTaken{1}); });
   book.apply(events::CutTaken{2});
-  EXPECT_EQ(book.ledger.find(0), nullptr);
-  book.apply(events::RolledBack{2});
-  EXPECT_TRUE(book.ledger.is_drained());
+  EXPECT_EQ(book.ledger.last_cut(), 2u);
+  book.apply(events::CutBegan{3});
+  book.apply(events::TookOver{2});
+  EXPECT_EQ(book.ledger.last_cut(), 2u);
+  EXPECT_EQ(book.state(1), State::kQueued);
+  expect_error(ErrorCode::kFailedPrecondition, {"not being taken"},
+               [&] { book.apply(events::CutTaken{3}); });
 }
 
 TEST(ClosureLedger, EqualStatesHaveEqualBytesAndOthersDoNot) {
-  Book a({.keeps_for_rollback = true}), b({.keeps_for_rollback = true});
+  Book a, b;
   a.schedule(2), b.schedule(2);
   EXPECT_EQ(a.ledger.bytes(), b.ledger.bytes());
   a.start(0), a.start(1), b.start(1), b.start(0);  // another order, the same state
@@ -236,9 +210,10 @@ TEST(ClosureLedger, EqualStatesHaveEqualBytesAndOthersDoNot) {
 
 /// Something of everything, by chance.
 Book random_book(std::uint64_t seed) {
-  Book book({.keeps_for_rollback = true});
+  Book book;
   const RandomStream random({.seed = seed});
   std::uint64_t cuts = 0;
+  bool is_taking_cut = false;
   for (std::uint64_t i = 0; i < 60; ++i) {
     const std::uint64_t number = random.below(3 * i + 1, book.ledger.next_number() + 1);
     const auto* closure = book.ledger.find(number);
@@ -259,19 +234,18 @@ Book random_book(std::uint64_t seed) {
         break;
       case 4:
         book.apply(events::CutBegan{++cuts});
+        is_taking_cut = true;
         break;
       case 5:
-        if (book.ledger.published_below() != book.ledger.finished_below()) {
-          book.apply(events::CutTaken{cuts});
-        }
+        if (is_taking_cut) book.apply(events::CutTaken{cuts});
+        is_taking_cut = false;
         break;
       case 6:
-        if (i % 4 == 0) book.apply(events::RolledBack{book.ledger.term() + 1});
+        if (i % 4 != 0) break;
+        book.apply(events::TookOver{book.ledger.term() + 1});
+        is_taking_cut = false;
         break;
       case 7:
-        if (i % 4 == 0) book.apply(events::TookOver{book.ledger.term() + 1});
-        break;
-      case 8:
         if (!book.ledger.failures().empty() && book.ledger.is_drained()) {
           book.apply(events::ErrorRaised{});
         }
@@ -336,7 +310,7 @@ TEST(ClosureLedger, IsTheSameFromItsBytes) {
     on.ledger = ClosureLedger::restore(bytes, book.rules);
     Book expected = book;
     for (Book* each : {&on, &expected}) {
-      each->apply(events::RolledBack{each->ledger.term() + 1});
+      each->apply(events::TookOver{each->ledger.term() + 1});
       while (const auto next = each->ledger.next_queued()) each->start(*next);
     }
     EXPECT_EQ(on.ledger, expected.ledger);
@@ -352,7 +326,7 @@ TEST(ClosureLedger, RefusesBytesOfNoLedger) {
                  [&] { (void)ClosureLedger::restore(std::span(bytes).first(size), {}); });
   }
   auto flag = bytes;
-  flag[8] = std::byte{2};  // neither yes nor no
+  flag[48] = std::byte{2};  // neither yes nor no
   expect_error(ErrorCode::kDataLoss, {"no state"}, [&] { (void)ClosureLedger::restore(flag, {}); });
 }
 

@@ -290,26 +290,21 @@ TEST(ClosureQueue, StopEndsEveryWait) {
 }
 
 TEST(ClosureQueue, ALateResultOfAVoidedAttemptCountsForNothing) {
-  ClosureQueueOptions options;
-  options.rules.keeps_for_rollback = true;
-  ClosureQueue queue(options);
+  ClosureQueue queue;
   const auto a = counted(), b = counted();
   queue.put(a), queue.put(b);
   const auto first = queue.get(0), second = queue.get(0);
   int num_delivered = 0;
   queue.mark_finished(*first, [&] { ++num_delivered; });
   EXPECT_EQ(queue.news()->said(), (CoordinatorNews::Said{1, 1}));
-  EXPECT_EQ(queue.roll_back(), 2u);
+  EXPECT_EQ(queue.take_over(), 2u);
   EXPECT_TRUE(second->token->is_cancelled());
-  EXPECT_EQ(queue.news()->said(), (CoordinatorNews::Said{2, 0}));  // lower, under a later term
-  EXPECT_FALSE(queue.mark_finished(*second));
-  const auto redone = queue.get(0);
-  EXPECT_EQ(redone->number, 0u);
-  EXPECT_EQ(redone->work, a);
-  EXPECT_EQ(redone->term, 2u);
-  EXPECT_TRUE(queue.mark_finished(*redone, [&] { ++num_delivered; }));
-  EXPECT_EQ(num_delivered, 1);  // who has fetched the result keeps it
+  EXPECT_EQ(queue.news()->said(), (CoordinatorNews::Said{2, 1}));
+  EXPECT_FALSE(queue.mark_finished(*second, [&] { ++num_delivered; }));
   const auto again = queue.get(0);
+  EXPECT_EQ(again->number, 1u);
+  EXPECT_EQ(again->work, b);
+  EXPECT_EQ(again->term, 2u);
   EXPECT_TRUE(queue.mark_finished(*again, [&] { ++num_delivered; }));
   EXPECT_EQ(num_delivered, 2);
   queue.wait();
@@ -341,44 +336,6 @@ TEST(ClosureQueue, AJournalGivesTheNextCoordinatorItsClosures) {
   EXPECT_EQ(handout->number, 1u);
   EXPECT_EQ(handout->attempt, 2);
   EXPECT_EQ(ClosureLedger::replay(journal), next.ledger());
-}
-
-/// What one coordinator finished after the cut, the next one has to do again if servers go back.
-TEST(ClosureQueue, REL_G6_WhatFinishedBeforeAnotherCoordinatorIsDoneAgain) {
-  const HangWatchdog watchdog("done again");
-  std::vector<std::byte> journal;
-  ClosureQueueOptions options;
-  options.rules.keeps_for_rollback = true;
-  options.journal = [&](std::span<const std::byte> record) {
-    journal.insert(journal.end(), record.begin(), record.end());
-  };
-  {
-    ClosureQueue first(options);
-    for (const char* content : {"in the cut", "one", "two", "three"}) {
-      first.put(std::make_shared<CountedWork>(content));
-    }
-    EXPECT_TRUE(first.mark_finished(*first.get(0)));
-    first.end_cut(first.begin_cut());
-    for (int i = 0; i < 2; ++i) EXPECT_TRUE(first.mark_finished(*first.get(0)));
-  }
-  const ClosureLedger before = ClosureLedger::replay(journal, options.rules);
-  EXPECT_EQ(before.finished_below(), 3U);
-  std::vector<std::shared_ptr<CountedWork>> made;
-  ClosureQueue second(options, before, [&](std::uint64_t, const std::string& content) {
-    return made.emplace_back(std::make_shared<CountedWork>(content));
-  });
-  EXPECT_EQ(second.num_queued(), 1U);
-  (void)second.roll_back();
-  EXPECT_EQ(second.num_queued(), 3U);
-  for (const char* content : {"one", "two", "three"}) {
-    const auto handout = second.get(0, soon());
-    ASSERT_TRUE(handout.has_value()) << content;
-    EXPECT_EQ(handout->work->content(), content);
-    EXPECT_TRUE(second.mark_finished(*handout));
-  }
-  second.wait(soon());
-  EXPECT_EQ(made.size(), 3U);
-  for (const auto& work : made) EXPECT_EQ(work->num_ended, 0);
 }
 
 TEST(ClosureQueue, AJournalThatCannotBeWrittenStopsIt) {

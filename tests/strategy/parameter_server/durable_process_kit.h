@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "tests/strategy/parameter_server/breakable_connection.h"
 #include "tests/strategy/parameter_server/durable_helpers.h"
 #include "tests/support/hang_watchdog.h"
 #include "tutti/cluster/rpc/rpc_server.h"
@@ -53,21 +52,12 @@ class RepeatingClient final : public RpcClient {
 /// All processes of job ps. Threads: any.
 class ServerProcesses {
  public:
-  explicit ServerProcesses(int count, Durability durability = Durability::kSnapshot)
-      : durability_(durability),
-        to_next_(static_cast<std::size_t>(count)),
-        lives_(static_cast<std::size_t>(count)) {
+  explicit ServerProcesses(int count) : lives_(static_cast<std::size_t>(count)) {
     for (int i = 0; i < count; ++i) start(i);
   }
   int count() const { return static_cast<int>(lives_.size()); }
   void start(int server) {
-    const int next = (server + 1) % count();
-    auto life = std::make_unique<Life>(server, count(), [this, server, next] {
-      RpcClientOptions client = client_options(next);
-      client.self = {"ps", server, ""};
-      client.patience = 100ms;
-      return to_next(server).connect(target(next), client);
-    });
+    auto life = std::make_unique<Life>(server, count());
     RpcServerOptions options;
     options.wire = RpcWire::kInProcess;
     options.address = address(server);
@@ -77,8 +67,6 @@ class ServerProcesses {
     life->rpc = RpcServer::start(options, life->handler);
     lives_[static_cast<std::size_t>(server)] = std::move(life);
   }
-  /// Its way to the server that keeps its copy.
-  Breakable& to_next(int server) { return to_next_[static_cast<std::size_t>(server)]; }
   void kill(int server) { lives_[static_cast<std::size_t>(server)].reset(); }
   void restart(int server) {
     kill(server);
@@ -112,8 +100,7 @@ class ServerProcesses {
     return services;
   }
   std::unique_ptr<internal::RemoteServers> group(std::uint64_t run = 1, Duration patience = 60s,
-                                                 Duration look_every = 5ms,
-                                                 int most_troubled_looks = 50) const {
+                                                 Duration look_every = 5ms) const {
     std::vector<internal::RemoteServerOptions> all;
     for (int i = 0; i < count(); ++i) {
       internal::RemoteServerOptions options;
@@ -124,16 +111,14 @@ class ServerProcesses {
       options.connect = [client, target = target(i)] { return RpcClient::connect(target, client); };
       options.between_tries = 2ms;
       options.look_every = look_every;
-      options.most_troubled_looks = most_troubled_looks;
       all.push_back(std::move(options));
     }
-    return std::make_unique<internal::RemoteServers>(std::move(all), durability_, patience);
+    return std::make_unique<internal::RemoteServers>(std::move(all), patience);
   }
 
  private:
   struct Life {
-    Life(int server, int count, internal::DurableHandler::ConnectBackup backup)
-        : handler(concat("ps ", server), server, count, std::move(backup)) {}
+    Life(int server, int count) : handler(concat("ps ", server), server, count) {}
     internal::DurableHandler handler;
     std::unique_ptr<RpcServer> rpc;
   };
@@ -141,9 +126,7 @@ class ServerProcesses {
     return concat("durable-", reinterpret_cast<std::uintptr_t>(this), "-ps-", server);
   }
 
-  const Durability durability_;
   std::atomic<std::uint64_t> num_started_{0};
-  std::vector<Breakable> to_next_;
   std::vector<std::unique_ptr<Life>> lives_;
 };
 
@@ -153,12 +136,11 @@ class DurableJob final : public CoordinatedStrategy {
  public:
   static constexpr std::int64_t kRows = 7;
 
-  explicit DurableJob(ServerProcesses& processes, double repeated = 0.0,
-                      int most_troubled_looks = 50)
-      : processes_(processes), group_(processes.group(1, 60s, 5ms, most_troubled_looks)) {
+  explicit DurableJob(ServerProcesses& processes, double repeated = 0.0)
+      : processes_(processes), group_(processes.group()) {
     group_->wait_for_all(store_tests::soon());
     servers_ = std::make_shared<internal::ParameterServers>(processes.services(repeated), 1s);
-    group_->when_back([servers = servers_] { servers->begin_anew(); });
+    group_->when_loaded([servers = servers_] { servers->begin_anew(); });
     for (int i = 0; i < processes_.count(); ++i) {
       const auto made = servers_->link(i).read(
           {internal::CreateShard{number(i), Tensor::scalar(0, DType::kInt64)},
@@ -192,7 +174,6 @@ class DurableJob final : public CoordinatedStrategy {
     options.snapshots.every_closures = every_closures;
     options.journal = [this](std::span<const std::byte> record) {
       (void)internal::read_journal(record, [this](const internal::ClosureEvent& event) {
-        num_rolled_back += std::holds_alternative<internal::events::RolledBack>(event) ? 1 : 0;
         num_taken_over += std::holds_alternative<internal::events::TookOver>(event) ? 1 : 0;
       });
     };
@@ -238,12 +219,12 @@ class DurableJob final : public CoordinatedStrategy {
   }
   /// Kills and starts it, and waits until the job has got over it.
   void replace(int server) {
-    const int before = num_rolled_back + num_taken_over;
+    const int before = num_taken_over;
     processes_.restart(server);
-    while (num_rolled_back + num_taken_over == before) Clock::system().sleep_for(1ms);
+    while (num_taken_over == before) Clock::system().sleep_for(1ms);
     wait_until_all_live();
   }
-  std::atomic<int> num_rolled_back{0}, num_taken_over{0};
+  std::atomic<int> num_taken_over{0};
   static internal::ShardSpec number(int server) {
     return store_tests::whole(concat("number ", server), {}, DType::kInt64);
   }

@@ -40,10 +40,8 @@ std::string to_string(const ModelMessage& m) {
                     static_cast<int>(m.attempt), " finished");
     case Message::Kind::kFence:
       return concat("fence for", server, term);
-    case Message::Kind::kRestore:
-      return concat("restore of", server, " to cut ", static_cast<int>(m.cut), term);
-    case Message::Kind::kBeginCopy:
-      return concat("order to begin a copy of", server, term);
+    case Message::Kind::kLoad:
+      return concat("order to", server, " to load cut ", static_cast<int>(m.cut), term);
     case Message::Kind::kSnapshot:
       return concat("snapshot of", server, " for cut ", static_cast<int>(m.cut), term);
   }
@@ -58,12 +56,9 @@ ModelMessage control_message(const ModelState& state, int server) {
     case Await::kFence:
       m.kind = Message::Kind::kFence;
       break;
-    case Await::kRestore:
-      m.kind = Message::Kind::kRestore;
+    case Await::kLoad:
+      m.kind = Message::Kind::kLoad;
       m.cut = model_byte(state.ledger.last_cut());
-      break;
-    case Await::kCopy:
-      m.kind = Message::Kind::kBeginCopy;
       break;
     case Await::kNothing:
       m.kind = Message::Kind::kSnapshot;
@@ -72,15 +67,12 @@ ModelMessage control_message(const ModelState& state, int server) {
   return m;
 }
 
-ModelMessage push_message(const ModelOptions& options, const ModelState& state,
-                          const ModelTask& task, int server) {
-  const bool is_early = options.bug == PlantedBug::kWatermarkMovesDuringCut;
-  const auto below = is_early ? state.ledger.finished_below() : state.ledger.published_below();
+ModelMessage push_message(const ModelState& state, const ModelTask& task, int server) {
   Message push;
   push.server = model_byte(static_cast<std::uint64_t>(server));
   push.number = task.number, push.attempt = task.attempt, push.content = task.content;
   push.term = task.term;
-  push.below = task.term == state.ledger.term() ? model_byte(below) : 0;
+  push.below = task.term == state.ledger.term() ? model_byte(state.ledger.finished_below()) : 0;
   return push;
 }
 
@@ -95,13 +87,10 @@ bool is_void(const ModelOptions& options, const ModelState& state, const Message
     case Message::Kind::kFence:
       return m.term <= server.table.term() &&
              (state.await[m.server] != Await::kFence || !is_of_present);
-    case Message::Kind::kRestore:
+    case Message::Kind::kLoad:
       // One thread gives these orders: there is none of an earlier term under way.
-      if (options.durability != Durability::kSnapshot && !is_of_present) return true;
-      return server.is_up && m.term <= server.restored_term &&
-             (state.await[m.server] != Await::kRestore || !is_of_present);
-    case Message::Kind::kBeginCopy:
-      return state.await[m.server] != Await::kCopy || !is_of_present;
+      if (!is_of_present) return true;
+      return server.is_up && m.term <= server.loaded_term && state.await[m.server] != Await::kLoad;
     case Message::Kind::kSnapshot:
       if (m.term < server.table.term()) return true;
       if (options.bug == PlantedBug::kLateSnapshotOverwrites) return false;

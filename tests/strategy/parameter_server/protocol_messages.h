@@ -15,8 +15,7 @@ std::string to_string(const ModelMessage& message);
 ModelMessage control_message(const ModelState& state, int server);
 
 /// What a task sends to a server.
-ModelMessage push_message(const ModelOptions& options, const ModelState& state,
-                          const ModelTask& task, int server);
+ModelMessage push_message(const ModelState& state, const ModelTask& task, int server);
 
 /// Whether it could change nothing any more, whenever it came.
 bool is_void(const ModelOptions& options, const ModelState& state, const ModelMessage& message);

@@ -47,8 +47,6 @@ class ProtocolModel::Successors {
   bool has_fault() const { return from_.faults_left > 0; }
   const ModelServer& server(int s) const { return from_.servers[static_cast<std::size_t>(s)]; }
   Await await(int s) const { return from_.await[static_cast<std::size_t>(s)]; }
-  bool is_replicated() const { return options_.durability == Durability::kReplicated; }
-  bool is_logged() const { return options_.durability == Durability::kLogged; }
   bool is_ready() const {
     return from_.coordinator_is_up &&
            std::ranges::all_of(from_.await, [](Await a) { return a == Await::kNothing; });
@@ -111,10 +109,7 @@ class ProtocolModel::Successors {
 
   bool is_deliverable(const Message& m) const {
     if (m.kind == Message::Kind::kDone) return from_.coordinator_is_up;
-    const ModelServer& keeper = from_.servers[keeper_of(from_, m.server)];
-    if (m.kind == Message::Kind::kBeginCopy) return server(m.server).is_up && keeper.is_up;
-    if (m.kind != Message::Kind::kRestore) return server(m.server).is_up;
-    return !is_from_copy(options_, from_, m) || (keeper.is_up && keeper.has_copy);
+    return m.kind == Message::Kind::kLoad || server(m.server).is_up;
   }
 
   void deliver(ModelState& next, const Message& m, bool is_answered) const {
@@ -124,7 +119,7 @@ class ProtocolModel::Successors {
     };
     switch (m.kind) {
       case Message::Kind::kPush:
-        return hear(next, m, servers.take_push(m, is_answered));
+        return hear(next, m, servers.take_push(m), is_answered);
       case Message::Kind::kDone:
         if (next.ledger.is_current(m.number, m.attempt)) {
           next.record(events::Finished{m.number, m.attempt, ""});
@@ -133,41 +128,29 @@ class ProtocolModel::Successors {
       case Message::Kind::kFence:
         if (servers.take_fence(m) && is_heard()) hear_of_fence(next, m);
         return;
-      case Message::Kind::kRestore:
-        if (!servers.take_restore(m)) return;
-        // What is kept of its former life, or state, is no copy of this one.
-        if (is_new_to(m)) next.copied &= static_cast<std::uint8_t>(~server_bit(m.server));
-        if (is_heard()) hear_of_restore(next, m);
+      case Message::Kind::kLoad:
+        if (servers.take_load(m) && is_heard()) hear_of_load(next, m);
         return;
       case Message::Kind::kSnapshot:
         if (servers.take_snapshot(m) && is_heard()) hear_of_snapshot(next, m);
-        return;
-      case Message::Kind::kBeginCopy:
-        std::vector<ModelChange> kept;
-        const bool has_begun = servers.take_begin_copy(m, kept);
-        for (const ModelChange& change : kept) confirm_kept(next, m.server, change);
-        if (has_begun && is_heard()) hear_of_copy(next, m);
     }
   }
 
-  bool is_new_to(const Message& restore) const {
-    const ModelServer& own = server(restore.server);
-    return !own.is_up || own.restored_term < restore.term;
-  }
-
   /// The worker of a push does.
-  void hear(ModelState& next, const Message& push, const ModelServers::Answer& answer) const {
-    if (answer.is_confirmed) return confirm(next, push.server, push.number, push.attempt);
-    if (answer.refusal.empty()) return;
+  void hear(ModelState& next, const Message& push, const std::string& refusal,
+            bool is_answered) const {
+    if (refusal.empty()) {
+      if (is_answered) confirm(next, push.server, push.number, push.attempt);
+      return;
+    }
     // Whoever sent it gives up; nobody waits for it, unless the protocol is wrong.
     const auto is_of_it = [&](const ModelTask& task) {
       return task.number == push.number && task.attempt == push.attempt;
     };
     const bool is_wanted = std::ranges::any_of(next.tasks, is_of_it) &&
-                           next.ledger.is_current(push.number, push.attempt) &&
-                           next.servers[push.server].restored_term >= next.ledger.rollback_term();
+                           next.ledger.is_current(push.number, push.attempt);
     if (is_wanted && next.ledger.term() == push.term) {
-      next.violation = concat("an attempt that is under way was refused: ", answer.refusal);
+      next.violation = concat("an attempt that is under way was refused: ", refusal);
     }
     std::erase_if(next.tasks, is_of_it);
   }
@@ -180,40 +163,13 @@ class ProtocolModel::Successors {
     report_finished(next);
   }
 
-  void confirm_kept(ModelState& next, std::size_t s, const ModelChange& change) const {
-    if (change.is_awaited == 0) return;
-    confirm(next, static_cast<int>(s), change.number, change.attempt);
-  }
-
   void keep_steps(std::size_t s) {
-    if (!can_keep_first(options_, from_, s)) return;
-    const auto closure = static_cast<int>(from_.servers[s].sent.front().number);
+    const ModelServer& own = from_.servers[s];
+    if (!own.is_up || own.late.empty()) return;
+    const auto closure = static_cast<int>(own.late.front().number);
     step(Kind::kKeep, s, Cost::kFree,
-         say("the change of closure ", closure, " on ps ", s, " is in its ",
-             is_logged() ? "log" : "copy"),
-         [&](ModelState& next) {
-           confirm_kept(next, s, ModelServers(options_, next).keep_first(s));
-         });
-  }
-
-  void hear_of_copy(ModelState& next, const Message& m) const {
-    if (next.await[m.server] != Await::kCopy) return;
-    next.await[m.server] = Await::kNothing;
-    next.copied |= server_bit(m.server);
-  }
-
-  /// When all are back, copies are begun of those that have none.
-  void begin_copies(ModelState& next) const {
-    if (!is_replicated()) return;
-    for (const Await each : next.await) {
-      if (each == Await::kFence || each == Await::kRestore) return;
-    }
-    for (int s = 0; s < options_.num_servers; ++s) {
-      Await& await = next.await[static_cast<std::size_t>(s)];
-      if (await != Await::kNothing || (next.copied & server_bit(s)) != 0) continue;
-      await = Await::kCopy;
-      send_control(next, s);
-    }
+         say("the change of closure ", closure, " on ps ", s, " is in its log"),
+         [&](ModelState& next) { ModelServers(options_, next).keep_first(s); });
   }
 
   /// Workers report at once: waiting adds nothing, for the report may stay on its way.
@@ -232,16 +188,11 @@ class ProtocolModel::Successors {
   }
 
   void hear_of_fence(ModelState& next, const Message& m) const {
-    if (next.await[m.server] != Await::kFence) return;
-    const bool has_gone_back = next.servers[m.server].restored_term >= next.ledger.rollback_term();
-    next.await[m.server] = has_gone_back ? Await::kNothing : Await::kRestore;
-    begin_copies(next);
+    if (next.await[m.server] == Await::kFence) next.await[m.server] = Await::kNothing;
   }
 
-  void hear_of_restore(ModelState& next, const Message& m) const {
-    if (next.await[m.server] != Await::kRestore) return;
-    next.await[m.server] = Await::kNothing;
-    begin_copies(next);
+  void hear_of_load(ModelState& next, const Message& m) const {
+    if (next.await[m.server] == Await::kLoad) next.await[m.server] = Await::kNothing;
   }
 
   void hear_of_snapshot(ModelState& next, const Message& m) const {
@@ -258,10 +209,9 @@ class ProtocolModel::Successors {
     const auto closure = static_cast<int>(task.number);
     for (int s = 0; s < options_.num_servers; ++s) {
       if ((task.confirmed_by & server_bit(s)) != 0 || is_on_its_way(task, s)) continue;
-      if (is_being_kept(task, s)) continue;
       step(Kind::kResend, index * from_.servers.size() + static_cast<std::size_t>(s), Cost::kFree,
            say("closure ", closure, " sends to ps ", s, " again"),
-           [&](ModelState& next) { insert(next.network, push_message(options_, next, task, s)); });
+           [&](ModelState& next) { insert(next.network, push_message(next, task, s)); });
     }
     if (!has_fault()) return;
     step(Kind::kKillTask, index, Cost::kFault, say("KILLED: the worker of closure ", closure),
@@ -273,13 +223,6 @@ class ProtocolModel::Successors {
            say("TAKEN FOR DEAD: the worker of closure ", closure),
            [&](ModelState& next) { put_back(next, task.number, task.attempt); });
     }
-  }
-
-  bool is_being_kept(const ModelTask& task, int s) const {
-    return std::ranges::any_of(server(s).sent, [&](const ModelChange& change) {
-      return change.is_awaited != 0 && change.number == task.number &&
-             change.attempt == task.attempt;
-    });
   }
 
   bool is_on_its_way(const ModelTask& task, int s) const {
@@ -300,7 +243,7 @@ class ProtocolModel::Successors {
   }
 
   void kill_steps(int s) {
-    const bool is_on_its_way = await(s) == Await::kRestore;
+    const bool is_on_its_way = await(s) == Await::kLoad;
     if (!has_fault() || !(server(s).is_up || is_on_its_way)) return;
     const auto index = static_cast<std::size_t>(s);
     step(Kind::kKillServer, index, Cost::kFault,
@@ -321,10 +264,9 @@ class ProtocolModel::Successors {
     const auto index = static_cast<std::size_t>(s);
     kill_steps(s);
     if (!from_.coordinator_is_up) return;
-    if (!server(s).is_up && await(s) != Await::kRestore) {
+    if (!server(s).is_up && await(s) != Await::kLoad) {
       step(Kind::kNoticeServer, index, Cost::kFree,
-           say("the coordinator notices that ps ", s,
-               " is gone: ", can_keep_confirmed() ? "it comes back" : "all servers go back"),
+           say("the coordinator notices that ps ", s, " is gone: it comes back"),
            [&](ModelState& next) {
              bring_back(next);
              for (int each = 0; each < options_.num_servers; ++each) send_control(next, each);
@@ -336,42 +278,12 @@ class ProtocolModel::Successors {
     }
   }
 
-  /// Whether those that are lost can have again what they confirmed.
-  bool can_keep_confirmed() const {
-    if (!is_replicated()) return is_logged();
-    const bool is_blind = options_.bug == PlantedBug::kUndoneCopyBringsBack;
-    for (std::size_t s = 0; s < from_.servers.size(); ++s) {
-      const ModelServer& own = from_.servers[s];
-      const ModelServer& keeper = from_.servers[keeper_of(from_, s)];
-      if (own.restored_term < from_.ledger.rollback_term() && !is_blind) return false;
-      const bool is_copied = (from_.copied & server_bit(static_cast<int>(s))) != 0;
-      if (!own.is_up && !(is_copied && keeper.is_up && keeper.has_copy)) return false;
-    }
-    return true;
-  }
-
   void bring_back(ModelState& next) const {
-    const std::uint64_t term = next.ledger.term() + 1;
     next.takes_cut = false;
     next.saved_by = 0;
-    forget_lost_copies(next);
-    if (!can_keep_confirmed()) {
-      next.record(events::RolledBack{term});
-      std::ranges::fill(next.await, Await::kRestore);
-      if (options_.bug != PlantedBug::kUndoneCopyBringsBack) next.copied = 0;
-      return;
-    }
-    next.record(events::TookOver{term});
+    next.record(events::TookOver{next.ledger.term() + 1});
     for (std::size_t s = 0; s < from_.servers.size(); ++s) {
-      next.await[s] = next.servers[s].is_up ? Await::kFence : Await::kRestore;
-    }
-  }
-
-  /// Those that were kept by who is lost.
-  void forget_lost_copies(ModelState& next) const {
-    for (std::size_t s = 0; s < next.servers.size(); ++s) {
-      if (next.servers[keeper_of(next, s)].is_up) continue;
-      next.copied &= static_cast<std::uint8_t>(~server_bit(static_cast<int>(s)));
+      next.await[s] = next.servers[s].is_up ? Await::kFence : Await::kLoad;
     }
   }
 
@@ -398,7 +310,6 @@ class ProtocolModel::Successors {
       step(Kind::kKillCoordinator, 0, Cost::kFault, say("KILLED: the coordinator"),
            [](ModelState& next) {
              next.coordinator_is_up = false;
-             next.copied = 0;
              next.takes_cut = false;
              next.saved_by = 0;
              std::ranges::fill(next.await, Await::kFence);
@@ -425,7 +336,7 @@ class ProtocolModel::Successors {
   }
 
   void restart_coordinator(ModelState& next) const {
-    const ClosureLedger replayed = ClosureLedger::replay(next.journal, {100, 100, true});
+    const ClosureLedger replayed = ClosureLedger::replay(next.journal, {100, 100});
     if (replayed != next.ledger) next.violation = "the journal leads to another state";
     next.coordinator_is_up = true;
     next.record(events::TookOver{next.ledger.term() + 1});
@@ -443,7 +354,7 @@ class ProtocolModel::Successors {
     for (; copies > 0; --copies) {
       insert(next.tasks, task);
       for (int s = 0; s < options_.num_servers; ++s)
-        insert(next.network, push_message(options_, next, task, s));
+        insert(next.network, push_message(next, task, s));
     }
   }
 

@@ -7,9 +7,7 @@
 // message or an answer, delivering one twice, giving out a task twice, killing an actor, and taking
 // a living worker for dead. Answers of servers are part of the delivery; a lost one is a fault.
 //
-// Servers keep what they confirm as Durability says: in the last cut alone, in a log that outlives
-// them, or in a copy that the next server keeps. What goes to a copy is a queue: the connection
-// loses nothing while both live. The coordinator has copies begun after whoever was lost is back.
+// Servers keep what they confirm in snapshots, and in a log, both of which outlive them.
 //
 // Every closure changes each server once. A closure's *content* tells which call of schedule() it
 // is; servers count contents, their tables know numbers.
@@ -22,7 +20,6 @@
 #include <vector>
 
 #include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
-#include "tutti/strategy/parameter_server/durability.h"
 #include "tutti/strategy/parameter_server/protocol/applied_table.h"
 
 namespace tutti::testing {
@@ -42,24 +39,20 @@ enum class PlantedBug {
   kFinishedBeforeConfirmed,  // a closure counts as finished when one server has confirmed it
   kRetryTakesNewNumber,      // a closure that is tried again is numbered anew
   kOldTermAccepted,          // servers do not look at terms
-  kWatermarkMovesDuringCut,  // servers hear of closures that finish while a cut is taken
   kLateSnapshotOverwrites,   // a request that comes twice saves again under the same cut
-  // Of logs and copies:
-  kAcknowledgeBeforeKept,   // the answer goes out before the log or the copy has the change
-  kReplayWithoutTable,      // every record of a log is applied, also those that came twice
-  kRepeatedNotKept,         // a change that comes again is confirmed before the copy has the first
-  kUndoneCopyBringsBack,    // who dies while all go back gets the copy of the time that is undone
-  kLogGoesOnBeforeVoidCut,  // a log goes on under its cut, before what came after a void later one
+  kAcknowledgeBeforeKept,    // the answer goes out before the log has the change
+  kReplayWithoutTable,       // every record of a log is applied, also those that came twice
+  kLogGoesOnBeforeVoidCut,   // a log goes on under its cut, before what came after a void later one
 };
 
 struct ModelMessage {
-  enum class Kind : std::uint8_t { kPush = 1, kDone, kFence, kRestore, kSnapshot, kBeginCopy };
+  enum class Kind : std::uint8_t { kPush = 1, kDone, kFence, kLoad, kSnapshot };
   Kind kind = Kind::kPush;
   std::uint8_t server = 0;
   std::uint8_t number = 0, attempt = 0, content = 0;  // pushes and reports of finished tasks
   std::uint8_t term = 0;
   std::uint8_t below = 0;  // pushes
-  std::uint8_t cut = 0;    // restores and snapshots
+  std::uint8_t cut = 0;    // loads and snapshots
   auto operator<=>(const ModelMessage&) const = default;
 };
 
@@ -72,21 +65,15 @@ struct ModelTask {
   auto operator<=>(const ModelTask&) const = default;
 };
 
-/// A change that a server took: of its log, or on its way to its copy.
+/// A change that a server took, in its log.
 struct ModelChange {
   std::uint8_t number = 0, attempt = 0, content = 0, term = 0, below = 0;
-  std::uint8_t after_cut = 0;   // of a log: the last one that was saved before
-  std::uint8_t is_awaited = 0;  // who sent it hears when it is kept
+  std::uint8_t after_cut = 0;  // the last one that was saved before
   auto operator<=>(const ModelChange&) const = default;
 };
 
 struct ModelServer {
   using Counts = std::array<std::uint8_t, kMostContents>;
-  /// What changes change.
-  struct Variables {
-    internal::AppliedTable table = {};
-    Counts counts = {};
-  };
   struct Saved {
     std::uint8_t cut = 0;
     internal::AppliedTable table = {};
@@ -95,18 +82,15 @@ struct ModelServer {
   bool is_up = true;
   internal::AppliedTable table = {};
   Counts counts = {};
-  std::uint8_t restored_term = 0;
+  std::uint8_t loaded_term = 0;
   std::vector<Saved> saved = {};       // survives a kill
   std::vector<ModelChange> log = {};   // too
-  std::vector<ModelChange> sent = {};  // applied, and not kept yet, in order
-  /// The state of the server before it, as far as it was sent.
-  bool has_copy = false;
-  Variables copy = {};
+  std::vector<ModelChange> late = {};  // of kAcknowledgeBeforeKept: applied, and not in the log yet
 };
 
 struct ModelState {
   /// What the coordinator has still to hear from a server before it gives out anything.
-  enum class Await : std::uint8_t { kFence, kRestore, kCopy, kNothing };
+  enum class Await : std::uint8_t { kFence, kLoad, kNothing };
 
   internal::ClosureLedger ledger;
   std::vector<std::byte> journal = {};  // leads to the ledger, hence no part of bytes()
@@ -114,7 +98,6 @@ struct ModelState {
   std::vector<Await> await = {};  // of each server
   bool takes_cut = false;
   std::uint8_t saved_by = 0;  // a bit per server
-  std::uint8_t copied = 0;    // a bit per server whose copy is kept, as the coordinator knows
   std::vector<ModelServer> servers = {};
   std::vector<ModelTask> tasks = {};       // sorted
   std::vector<ModelMessage> network = {};  // sorted
@@ -144,7 +127,7 @@ struct ModelStep {
     kRestartCoordinator,
     kBeginCut,
     kDispatchTwice,
-    kKeep,
+    kKeep,  // of kAcknowledgeBeforeKept
   };
   Kind kind = Kind::kDispatch;
   std::uint8_t index = 0;  // of the message, task, server or closure that it concerns
@@ -158,8 +141,7 @@ struct ModelOptions {
   PlantedBug bug = PlantedBug::kNone;
   /// Faults of other kinds do not happen; empty: all do.
   std::vector<ModelStep::Kind> kinds_of_faults = {};
-  Durability durability = Durability::kSnapshot;
-  int num_servers = 2;  // each keeps the copy of the one before
+  int num_servers = 2;
   int num_workers = 2;
 };
 

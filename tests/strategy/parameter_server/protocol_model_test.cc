@@ -31,11 +31,10 @@ std::string trace_of(const ModelCheckResult& result) {
 
 void print(const ModelOptions& options, const ModelCheckResult& result) {
   std::printf(
-      "model: %d workers, %d servers (%s), %d closures, %d faults, %d cuts: %zu states, %zu steps, "
+      "model: %d workers, %d servers, %d closures, %d faults, %d cuts: %zu states, %zu steps, "
       "depth %zu\n",
-      options.num_workers, options.num_servers, to_string(options.durability).c_str(),
-      options.num_closures, options.num_faults, options.num_cuts, result.num_states,
-      result.num_steps, result.depth);
+      options.num_workers, options.num_servers, options.num_closures, options.num_faults,
+      options.num_cuts, result.num_states, result.num_steps, result.depth);
 }
 
 TEST(ProtocolModel, NoStateBreaksExactlyOnceAndEveryScheduleEnds) {
@@ -57,16 +56,10 @@ TEST(ProtocolModel, CutsAreConsistent) {
 
 /// What was confirmed is there, whoever dies; nothing is applied twice. TUTTI_MODEL_BOUNDS sets
 /// other bounds here, too.
-class ModelOfDurability : public ::testing::TestWithParam<Durability> {};
-INSTANTIATE_TEST_SUITE_P(Levels, ModelOfDurability,
-                         ::testing::Values(Durability::kLogged, Durability::kReplicated),
-                         [](const auto& tested) { return to_string(tested.param); });
-
-TEST_P(ModelOfDurability, REL_G5_NoStateLosesWhatWasConfirmed) {
+TEST(ProtocolModel, REL_G5_NoStateLosesWhatWasConfirmed) {
   using Kind = ModelStep::Kind;
   ModelOptions options{2, 2, 0, PlantedBug::kNone, {Kind::kKillServer, Kind::kDeliverAnswerLost}};
   options = bounds(options);
-  options.durability = GetParam();
   const ModelCheckResult result = check_model(options, kMostStates);
   print(options, result);
   EXPECT_EQ(result.violation, "") << trace_of(result);
@@ -74,35 +67,24 @@ TEST_P(ModelOfDurability, REL_G5_NoStateLosesWhatWasConfirmed) {
   EXPECT_GT(result.num_states, 1000u);
 }
 
-TEST_P(ModelOfDurability, REL_G5_NorWithCuts) {
+TEST(ProtocolModel, REL_G5_NorWithCuts) {
   using Kind = ModelStep::Kind;
-  ModelOptions options{
+  const ModelOptions options{
       1,
       2,
       1,
       PlantedBug::kNone,
       {Kind::kKillServer, Kind::kDeliverAnswerLost, Kind::kKillCoordinator, Kind::kDuplicate}};
-  options.durability = GetParam();
   const ModelCheckResult result = check_model(options, kMostStates);
   print(options, result);
   EXPECT_EQ(result.violation, "") << trace_of(result);
   EXPECT_TRUE(result.is_exhausted);
 }
 
-/// Each server's copy is with the next one, so that not all copies are lost where two servers are.
-ModelOptions of_three_servers() {
-  ModelOptions options{2, 3, 0, PlantedBug::kNone, {ModelStep::Kind::kKillServer}};
-  options.durability = Durability::kReplicated;
+TEST(ProtocolModel, REL_G5_NorWithThreeServers) {
+  ModelOptions options{2, 2, 0, PlantedBug::kNone, {ModelStep::Kind::kKillServer}};
   options.num_servers = 3;
   options.num_workers = 1;
-  return options;
-}
-
-TEST_P(ModelOfDurability, REL_G5_NorWithThreeServers) {
-  ModelOptions options = of_three_servers();
-  options.durability = GetParam();
-  // Whose file is whose makes no difference to the others.
-  if (options.durability == Durability::kLogged) options.num_faults = 2;
   const ModelCheckResult result = check_model(options, kMostStates);
   print(options, result);
   EXPECT_EQ(result.violation, "") << trace_of(result);
@@ -110,19 +92,8 @@ TEST_P(ModelOfDurability, REL_G5_NorWithThreeServers) {
   EXPECT_GT(result.num_states, 1000u);
 }
 
-/// What one server is told, kept and killed for is all that such a bug needs.
-ModelOptions of_durability(Durability durability, int closures, int faults) {
-  ModelOptions options{closures, faults, 0};
-  options.durability = durability;
-  return options;
-}
-
 /// A cut is begun and never taken: the server that saved it dies, and dies again.
-ModelOptions of_void_cut() {
-  ModelOptions options{1, 2, 1, PlantedBug::kNone, {ModelStep::Kind::kKillServer}};
-  options.durability = Durability::kLogged;
-  return options;
-}
+ModelOptions of_void_cut() { return {1, 2, 1, PlantedBug::kNone, {ModelStep::Kind::kKillServer}}; }
 
 class PlantedBugTest : public ::testing::TestWithParam<std::tuple<PlantedBug, ModelOptions>> {};
 
@@ -138,26 +109,20 @@ TEST_P(PlantedBugTest, IsFoundWithTheFewestSteps) {
 
 INSTANTIATE_TEST_SUITE_P(
     EachBug, PlantedBugTest,
-    ::testing::Values(
-        std::tuple(PlantedBug::kSnapshotWithoutTable, ModelOptions{1, 1, 1}),
-        std::tuple(PlantedBug::kFinishedBeforeConfirmed, ModelOptions{1, 0, 0}),
-        std::tuple(PlantedBug::kRetryTakesNewNumber, ModelOptions{1, 1, 0}),
-        std::tuple(PlantedBug::kOldTermAccepted, ModelOptions{2, 2, 0}),
-        std::tuple(PlantedBug::kWatermarkMovesDuringCut, ModelOptions{2, 1, 1}),
-        std::tuple(PlantedBug::kAcknowledgeBeforeKept, of_durability(Durability::kLogged, 1, 1)),
-        std::tuple(PlantedBug::kAcknowledgeBeforeKept,
-                   of_durability(Durability::kReplicated, 1, 1)),
-        std::tuple(PlantedBug::kReplayWithoutTable, of_durability(Durability::kLogged, 1, 2)),
-        std::tuple(PlantedBug::kRepeatedNotKept, of_durability(Durability::kReplicated, 1, 2)),
-        std::tuple(PlantedBug::kUndoneCopyBringsBack, of_three_servers()),
-        std::tuple(PlantedBug::kLogGoesOnBeforeVoidCut, of_void_cut()),
-        std::tuple(PlantedBug::kLateSnapshotOverwrites,
-                   ModelOptions{
-                       2,
-                       2,
-                       1,
-                       PlantedBug::kNone,
-                       {ModelStep::Kind::kDuplicate, ModelStep::Kind::kKillServer}})));
+    ::testing::Values(std::tuple(PlantedBug::kSnapshotWithoutTable, ModelOptions{1, 1, 1}),
+                      std::tuple(PlantedBug::kFinishedBeforeConfirmed, ModelOptions{1, 0, 0}),
+                      std::tuple(PlantedBug::kRetryTakesNewNumber, ModelOptions{1, 1, 0}),
+                      std::tuple(PlantedBug::kOldTermAccepted, ModelOptions{2, 2, 0}),
+                      std::tuple(PlantedBug::kAcknowledgeBeforeKept, ModelOptions{1, 1, 0}),
+                      std::tuple(PlantedBug::kReplayWithoutTable, ModelOptions{1, 2, 0}),
+                      std::tuple(PlantedBug::kLogGoesOnBeforeVoidCut, of_void_cut()),
+                      std::tuple(PlantedBug::kLateSnapshotOverwrites,
+                                 ModelOptions{2,
+                                              2,
+                                              1,
+                                              PlantedBug::kNone,
+                                              {ModelStep::Kind::kDuplicate,
+                                               ModelStep::Kind::kKillServer}})));
 
 }  // namespace protocol_model_test
 }  // namespace tutti::testing

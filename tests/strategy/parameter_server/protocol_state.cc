@@ -26,22 +26,20 @@ void write(internal::ByteWriter& bytes, const ModelServer& server) {
   bytes.number(static_cast<std::uint8_t>(server.is_up));
   bytes.raw(server.table.save());
   write(bytes, server.counts);
-  bytes.number(server.restored_term);
+  bytes.number(server.loaded_term);
   bytes.number(model_byte(server.saved.size()));
   for (const ModelServer::Saved& saved : server.saved) {
     bytes.number(saved.cut), bytes.raw(saved.table.save()), write(bytes, saved.counts);
   }
-  for (const auto* changes : {&server.log, &server.sent}) {
+  for (const auto* changes : {&server.log, &server.late}) {
     bytes.number(model_byte(changes->size()));
     for (const ModelChange& c : *changes) {
       for (const std::uint8_t part :
-           {c.number, c.attempt, c.content, c.term, c.below, c.after_cut, c.is_awaited}) {
+           {c.number, c.attempt, c.content, c.term, c.below, c.after_cut}) {
         bytes.number(part);
       }
     }
   }
-  bytes.number(static_cast<std::uint8_t>(server.has_copy));
-  if (server.has_copy) bytes.raw(server.copy.table.save()), write(bytes, server.copy.counts);
 }
 
 /// All but the ledger, with each server at the place of the one that stands `by` later.
@@ -51,7 +49,6 @@ std::vector<std::byte> bytes_of(const ModelState& state, int by) {
   bytes.number(static_cast<std::uint8_t>(state.coordinator_is_up));
   bytes.number(static_cast<std::uint8_t>(state.takes_cut));
   bytes.number(turned(state.saved_by, by, n));
-  bytes.number(turned(state.copied, by, n));
   bytes.number(state.faults_left), bytes.number(state.cuts_left);
   for (int place = 0; place < n; ++place) {
     const auto s = static_cast<std::size_t>((place + n - by) % n);
@@ -110,7 +107,7 @@ std::vector<std::byte> ModelState::bytes() const {
 ModelState ProtocolModel::initial() const {
   ModelState state;
   // No verdict on closures: here it is chance alone that ends attempts.
-  state.ledger = ClosureLedger({100, 100, true});
+  state.ledger = ClosureLedger({100, 100});
   state.faults_left = model_byte(static_cast<std::uint64_t>(options_.num_faults));
   state.cuts_left = model_byte(static_cast<std::uint64_t>(options_.num_cuts));
   state.await.assign(static_cast<std::size_t>(options_.num_servers), ModelState::Await::kNothing);
@@ -118,15 +115,8 @@ ModelState ProtocolModel::initial() const {
   state.record(internal::events::TookOver{1});
   for (ModelServer& server : state.servers) {
     fence(server.table, 1);
-    server.restored_term = 1;
+    server.loaded_term = 1;
     server.saved = {{0, server.table, server.counts}};  // cut 0: the beginning
-  }
-  if (options_.durability == Durability::kReplicated) {
-    for (ModelServer& server : state.servers) {
-      server.has_copy = true;
-      server.copy = {server.table, server.counts};
-    }
-    state.copied = all_servers(options_.num_servers);
   }
   for (int i = 0; i < options_.num_closures; ++i) {
     state.record(internal::events::Scheduled{static_cast<std::uint64_t>(i),
@@ -137,9 +127,7 @@ ModelState ProtocolModel::initial() const {
 
 /// What a worker was told is there: closures may not be finished by it, nor be reported yet.
 std::string ProtocolModel::lost_confirmation(const ModelState& state) const {
-  if (options_.durability == Durability::kSnapshot) return "";
   for (const ModelTask& task : state.tasks) {
-    if (task.term < state.ledger.rollback_term()) continue;
     for (int s = 0; s < options_.num_servers; ++s) {
       const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
       const bool is_confirmed = ((task.confirmed_by >> s) & 1) != 0;
@@ -157,7 +145,6 @@ std::string ProtocolModel::violation(const ModelState& state) const {
   for (int s = 0; s < options_.num_servers; ++s) {
     const ModelServer& server = state.servers[static_cast<std::size_t>(s)];
     if (!server.is_up) continue;
-    const bool is_current = server.restored_term >= state.ledger.rollback_term();
     for (int c = 0; c < options_.num_closures; ++c) {
       const int count = server.counts[static_cast<std::size_t>(c)];
       if (count > 1) return concat("ps ", s, " counted closure ", c, " ", count, " times");
@@ -166,7 +153,7 @@ std::string ProtocolModel::violation(const ModelState& state) const {
       const bool has_finished =
           options_.bug != PlantedBug::kRetryTakesNewNumber &&
           (closure == nullptr || closure->state == ClosureLedger::State::kFinished);
-      if (is_current && has_finished && count != 1) {
+      if (has_finished && count != 1) {
         return concat("closure ", c, " finished, and ps ", s, " did not count it");
       }
     }

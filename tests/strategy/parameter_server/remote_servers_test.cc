@@ -1,9 +1,8 @@
-// Server processes that die: who waits, who is refused, all go back, and every change counts once.
+// Server processes that die: who waits, who is refused, and every change counts once.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
 
 #include <array>
-#include <set>
 
 #include "tests/strategy/parameter_server/counting_servers.h"
 
@@ -54,10 +53,11 @@ void expect_waits(internal::PendingAnswers& answers) {
 }
 
 TEST(ServerOrder, IsTheSameAfterwardsAndNothingElse) {
-  const std::vector<ServerOrder> all = {
-      {0, orders::Meet{7, true}},    {3, orders::KeepIn{"/some/folder", "job"}},
-      {3, orders::SaveCut{4, 5, 3}}, {3, orders::PrepareCut{4, 6}},
-      {3, orders::GoBack{4, 6}},     {~std::uint64_t{0}, orders::Fence{9}}};
+  const std::vector<ServerOrder> all = {{0, orders::Meet{7, true}},
+                                        {3, orders::KeepIn{"/some/folder", "job"}},
+                                        {3, orders::SaveCut{4, 5, 3}},
+                                        {3, orders::Load{4, 6}},
+                                        {~std::uint64_t{0}, orders::Fence{9}}};
   for (const ServerOrder& order : all) {
     const Packet packet = internal::encode(order);
     EXPECT_TRUE(internal::is_order(packet));
@@ -73,8 +73,7 @@ TEST(ServerOrder, IsTheSameAfterwardsAndNothingElse) {
     expect_error(ErrorCode::kDataLoss, {"an order"}, [&] { (void)internal::decode_order(longer); });
   }
   EXPECT_FALSE(internal::is_order(internal::encode(OperationBatch())));
-  EXPECT_EQ(internal::decode_life(internal::encode_life({12, "a text"})),
-            (internal::ServerLife{12, "a text"}));
+  EXPECT_EQ(internal::decode_life(internal::encode_life(12)), 12U);
   expect_error(ErrorCode::kDataLoss, {"the life of a server"},
                [] { (void)internal::decode_life(internal::encode(OperationBatch())); });
 }
@@ -104,7 +103,7 @@ TEST(RemoteServers, ServersAnswerWhenTheyKnowWhatTheyAre) {
   EXPECT_EQ(value_of_w(*service), 1);
 }
 
-TEST(RemoteServers, REL_G5_AServerThatIsBackHasTheStateOfTheCut) {
+TEST(RemoteServers, REL_G5_AServerThatIsBackHasAllThatItConfirmed) {
   const HangWatchdog watchdog("a server that is back");
   const OwnFolder folder("back");
   ServerProcesses processes(2);
@@ -124,39 +123,20 @@ TEST(RemoteServers, REL_G5_AServerThatIsBackHasTheStateOfTheCut) {
   const auto of_new_term = add_one(*processes.services()[1], 2, 2);
   const auto early_read = Client(*services[1], 3).start({ReadShard{spec_of_w().id()}});
   expect_waits(*early_read);
-  group->go_back(2, 2);
+  group->come_back(2, 2);
   EXPECT_EQ(group->lost(), std::nullopt);
   expect_error(ErrorCode::kAborted, {"ps 1", "term 1 was replaced"},
                [&] { (void)late->wait(soon()); });
   (void)of_new_term->wait(soon());
   (void)early_read->wait(soon());
-  EXPECT_EQ(value_of_w(*services[0]), 1);
-  EXPECT_EQ(value_of_w(*services[1]), 2);
-  // Closure 0 is in the cut, closure 1 is not.
+  EXPECT_EQ(value_of_w(*services[0]), 2);
+  EXPECT_EQ(value_of_w(*services[1]), 3);
+  // Closure 0 is in the cut, closure 1 in the log.
   for (const auto& each : services) {
     EXPECT_TRUE(add_one(*each, 0, 2)->wait(soon()).front().was_applied_before);
-    EXPECT_FALSE(add_one(*each, 1, 2)->wait(soon()).front().was_applied_before);
+    EXPECT_TRUE(add_one(*each, 1, 2)->wait(soon()).front().was_applied_before);
   }
   group->watch({});
-}
-
-/// The server that lived on went back, too: versions never say that an older value is the present.
-TEST(RemoteServers, ValuesOfATimeThatIsUndoneAreNotTakenForPresentOnes) {
-  const HangWatchdog watchdog("versions");
-  const OwnFolder folder("versions");
-  ServerProcesses processes(1);
-  const auto group = processes.group();
-  const auto service = begin_with_w(processes, *group, folder).front();
-  std::set<std::uint64_t> versions;
-  for (std::uint64_t term = 1; term < 5; ++term) {
-    versions.insert(add_one(*service, term, term)->wait(soon()).front().version);
-    if (term % 2 == 0) {
-      processes.restart(0);
-      wait_until_lost(*group);
-    }
-    group->go_back(1, term + 1);
-  }
-  EXPECT_EQ(versions.size(), 4U);
 }
 
 TEST(RemoteServers, AServerThatDiesBeforeStartEndsStart) {
@@ -184,13 +164,13 @@ TEST(RemoteServers, REL_G5_AnOrderThatFindsAnotherProcessTellsWhoIsLost) {
   processes.restart(0);
   EXPECT_THROW(group->save(2, 1, 1), Error);
   EXPECT_THAT(group->lost().value_or(""), HasSubstr("ps 0"));
-  group->go_back(1, 2);
+  group->come_back(1, 2);
   EXPECT_EQ(group->lost(), std::nullopt);
   processes.restart(1);
   group->keep_in(folder.path(), "job");  // the next coordinator of this process
-  group->go_back(1, 3);
+  group->come_back(1, 3);
   EXPECT_EQ(group->lost(), std::nullopt);
-  for (const auto& each : services) EXPECT_EQ(value_of_w(*each), 0);
+  for (const auto& each : services) EXPECT_EQ(value_of_w(*each), 1);
 }
 
 TEST(RemoteServers, AServerOfAnotherRunIsNotUsed) {
@@ -217,11 +197,11 @@ TEST(RemoteServers, AServerThatDoesNotComeBackIsNamed) {
   wait_until_lost(*group);
   expect_error(ErrorCode::kDeadlineExceeded,
                {"bringing servers back", "servers are missing", "ps 1"},
-               [&] { group->go_back(1, 2); });
+               [&] { group->come_back(1, 2); });
   EXPECT_TRUE(group->lost());
 }
 
-TEST(RemoteServers, ADamagedSnapshotChangesNoServer) {
+TEST(RemoteServers, ADamagedSnapshotIsNamedAndTheOthersStayAsTheyAre) {
   const HangWatchdog watchdog("a damaged snapshot");
   const OwnFolder folder("damaged");
   ServerProcesses processes(2);
@@ -229,29 +209,18 @@ TEST(RemoteServers, ADamagedSnapshotChangesNoServer) {
   const auto services = begin_with_w(processes, *group, folder);
   for (const auto& each : services) (void)add_one(*each, 0, 1)->wait(soon());
   std::filesystem::resize_file(folder.path() + "/ps_1_of_2.cut_1", 100);
-  expect_error(ErrorCode::kDataLoss, {"ps 1", "ps_1_of_2.cut_1"}, [&] { group->go_back(1, 2); });
+  processes.restart(1);
+  wait_until_lost(*group);
+  expect_error(ErrorCode::kDataLoss, {"ps 1", "ps_1_of_2.cut_1"}, [&] { group->come_back(1, 2); });
   EXPECT_EQ(value_of_w(*services[0]), 1);
-  EXPECT_EQ(value_of_w(*services[1]), 1);
 }
 
-class DurableServers : public ::testing::TestWithParam<Durability> {};
-INSTANTIATE_TEST_SUITE_P(Levels, DurableServers,
-                         ::testing::Values(Durability::kSnapshot, Durability::kLogged,
-                                           Durability::kReplicated),
-                         [](const auto& tested) { return to_string(tested.param); });
-
-/// Those that keep what came after the last cut.
-class ConfirmingServers : public DurableServers {};
-INSTANTIATE_TEST_SUITE_P(Levels, ConfirmingServers,
-                         ::testing::Values(Durability::kLogged, Durability::kReplicated),
-                         [](const auto& tested) { return to_string(tested.param); });
-
-TEST_P(DurableServers, REL_G5_SomeServersDieAndNothingIsLost) {
+TEST(RemoteServers, REL_G5_SomeServersDieAndNothingIsLost) {
   const HangWatchdog watchdog("servers die", 120s);
   const OwnFolder folder("die");
   const KeptWarnings warnings;
   constexpr int kClosures = 400;
-  ServerProcesses processes(3, GetParam());
+  ServerProcesses processes(3);
   DurableJob job(processes);
   ClusterCoordinator coordinator = job.begin(folder.path(), 60);
   std::vector<RemoteValue> results;
@@ -264,27 +233,19 @@ TEST_P(DurableServers, REL_G5_SomeServersDieAndNothingIsLost) {
   for (std::int64_t i = 0; i < kClosures; ++i) {
     EXPECT_EQ(results[static_cast<std::size_t>(i)].fetch<std::int64_t>(), i * i);
   }
-  if (GetParam() == Durability::kSnapshot) {
-    EXPECT_THAT(warnings.lines, Contains(HasSubstr("all servers go back to cut ")));
-    EXPECT_EQ(job.num_rolled_back, 5);
-  } else {
-    EXPECT_THAT(warnings.lines, Contains(HasSubstr("it comes back, the others stay")));
-    EXPECT_EQ(job.num_rolled_back, 0);  // nothing that was confirmed is done again
-  }
+  EXPECT_THAT(warnings.lines, Contains(HasSubstr("it comes back with cut ")));
 }
 
 /// What is changed outside steps is confirmed, too; it is not in the cut.
-TEST_P(ConfirmingServers, REL_G5_WhatWasConfirmedIsThereAgain) {
+TEST(RemoteServers, REL_G5_WhatWasConfirmedIsThereAgain) {
   const HangWatchdog watchdog("what was confirmed");
   const OwnFolder folder("confirmed");
   const KeptWarnings quiet;
-  ServerProcesses processes(2, GetParam());
+  ServerProcesses processes(2);
   auto group = processes.group();
   const auto services = begin_with_w(processes, *group, folder);
-  EXPECT_TRUE(group->keeps_confirmed("job"));
   std::array<Client, 2> outside = {Client(*services[0], 9), Client(*services[1], 9)};
   const auto id = spec_of_w().id();
-  std::set<std::uint64_t> versions;
   for (std::uint64_t life = 0; life < 4; ++life) {
     const std::size_t dies = life % 2;
     for (Client& each : outside) {
@@ -293,7 +254,6 @@ TEST_P(ConfirmingServers, REL_G5_WhatWasConfirmedIsThereAgain) {
     for (const auto& each : services) (void)add_one(*each, life, life + 1)->wait(soon());
     processes.restart(static_cast<int>(dies));
     wait_until_lost(*group);
-    EXPECT_TRUE(group->keeps_confirmed("job"));
     const auto late = add_one(*services[dies], 50, life + 1);
     group->come_back(1, life + 2);
     EXPECT_EQ(group->lost(), std::nullopt);
@@ -307,135 +267,24 @@ TEST_P(ConfirmingServers, REL_G5_WhatWasConfirmedIsThereAgain) {
   }
 }
 
-/// Its client would take a change that failed for one that was not made, and count the next one
-/// under its number: that one would be left out.
-TEST(RemoteServers, REL_G5_ChangesWaitWhileNobodyKeepsTheCopy) {
-  const HangWatchdog watchdog("nobody keeps the copy");
-  const OwnFolder folder("no_copy");
-  const KeptWarnings quiet;
-  ServerProcesses processes(2, Durability::kReplicated);
-  const auto group = processes.group();
-  const auto services = begin_with_w(processes, *group, folder);
-  Client outside(*services[0], 9);
-  const auto add = [&](std::int64_t value) {
-    return outside.start(
-        {AssignShard{spec_of_w().id(), AssignOp::kAdd, Tensor::scalar(value, DType::kInt64)}});
-  };
-  (void)add(1)->wait(soon());
-  for (std::uint64_t term = 2; term < 4; ++term) {
-    processes.kill(1);
-    const auto first = add(10);
-    Clock::system().sleep_for(150ms);  // longer than the connection between them is patient
-    const auto second = add(100);
-    expect_waits(*first);
-    expect_waits(*second);
-    processes.start(1);
-    wait_until_lost(*group);
-    group->come_back(1, term);
-    (void)first->wait(soon());
-    (void)second->wait(soon());
-    (void)add(1000)->wait(soon());
-    EXPECT_EQ(value_of_w(*services[0]), static_cast<std::int64_t>(1110 * (term - 1) + 1));
-  }
-  // What waited is in the copy, too.
-  processes.restart(0);
-  wait_until_lost(*group);
-  group->come_back(1, 4);
-  EXPECT_EQ(value_of_w(*services[0]), 2221);
-}
-
-/// A server and the one that keeps its copy: there is nobody to ask but the disk.
-TEST(RemoteServers, REL_G5_WhereTheCopyIsLostAllGoBack) {
-  const HangWatchdog watchdog("both are lost", 120s);
-  const OwnFolder folder("both");
-  const KeptWarnings warnings;
-  ServerProcesses processes(3, Durability::kReplicated);
-  DurableJob job(processes);
-  ClusterCoordinator coordinator = job.begin(folder.path(), 60);
-  for (int i = 0; i < 200; ++i) {
-    (void)DurableJob::schedule(coordinator);
-    if (i != 100) continue;
-    for (const int server : {1, 2}) processes.kill(server);
-    for (const int server : {1, 2}) processes.start(server);
-    while (job.num_rolled_back == 0) Clock::system().sleep_for(1ms);
-  }
-  job.wait_until_all_live();
-  job.replace(0);  // copies are kept again
-  coordinator.join();
-  job.expect_counted(200);
-  EXPECT_THAT(warnings.lines, Contains(HasSubstr("all servers go back to cut ")));
-}
-
-/// What the coordinator before had finished was kept by servers that are lost now.
-TEST(RemoteServers, REL_G6_ANewCoordinatorDoesAgainWhatTheOneBeforeFinished) {
-  const HangWatchdog watchdog("again after another", 120s);
-  const OwnFolder folder("again");
-  const KeptWarnings warnings;
-  ServerProcesses processes(3, Durability::kReplicated);
-  DurableJob job(processes);
-  {
-    ClusterCoordinator first = job.begin(folder.path(), 10000);
-    for (int i = 0; i < 50; ++i) (void)DurableJob::schedule(first);
-    first.join();
-  }
-  ClusterCoordinator second = job.begin(folder.path(), 10000);
-  EXPECT_EQ(job.num_rolled_back, 0);
-  for (const int server : {1, 2}) processes.kill(server);
-  for (const int server : {1, 2}) processes.start(server);
-  while (job.num_rolled_back == 0) Clock::system().sleep_for(1ms);
-  (void)DurableJob::schedule(second);
-  second.join();
-  job.expect_counted(51);
-}
-
-TEST(RemoteServers, WhatCannotBeKeptIsRefused) {
-  using internal::check_durability;
-  expect_error(ErrorCode::kInvalidArgument, {"replicated", "ps 0 is alone", "logged"},
-               [] { check_durability(Durability::kReplicated, true, true, 1); });
-  expect_error(ErrorCode::kInvalidArgument, {"logged", "coordinated = true", "checkpoints"},
-               [] { check_durability(Durability::kLogged, false, true, 2); });
-  expect_error(ErrorCode::kUnimplemented, {"logged", "the 2 servers", "snapshot"},
-               [] { check_durability(Durability::kLogged, true, false, 2); });
-  check_durability(Durability::kSnapshot, true, false, 1);
-  check_durability(Durability::kReplicated, true, true, 2);
-  check_durability(Durability::kNone, false, true, 1);
-  for (const auto each :
-       {Durability::kNone, Durability::kSnapshot, Durability::kLogged, Durability::kReplicated}) {
+TEST(RemoteServers, DurabilitiesHaveNames) {
+  for (const auto each : {Durability::kNone, Durability::kLogged}) {
     EXPECT_EQ(parse_durability(to_string(each)), each);
   }
-  expect_error(ErrorCode::kInvalidArgument, {"'eternal'", "none, snapshot, logged, replicated"},
-               [] { (void)parse_durability("eternal"); });
-}
-
-TEST(RemoteServers, ALogOfAnotherRunIsNotTakenForWhatCameSince) {
-  const HangWatchdog watchdog("a log of before");
-  const OwnFolder folder("log_of_before");
-  const KeptWarnings quiet;
-  const auto begin = [&](Durability durability, std::uint64_t cut) {
-    ServerProcesses processes(1, durability);
-    const auto group = processes.group();
-    group->wait_for_all(soon());
-    make_w(*processes.services().front());
-    group->keep_in(folder.path(), "job");
-    if (cut != 0) return group->come_back(cut, 9);
-    group->save(1, 1, 0);
-    group->fence(1);
-  };
-  begin(Durability::kLogged, 0);
-  begin(Durability::kLogged, 1);
-  begin(Durability::kSnapshot, 1);
-  expect_error(ErrorCode::kFailedPrecondition, {"ps 0", "the run before kept no log"},
-               [&] { begin(Durability::kLogged, 1); });
+  for (const std::string gone : {"snapshot", "replicated", "eternal"}) {
+    expect_error(ErrorCode::kInvalidArgument, {concat("'", gone, "'"), "one of none, logged"},
+                 [&] { (void)parse_durability(gone); });
+  }
 }
 
 /// Some calls come twice, and everybody dies now and then.
-TEST_P(DurableServers, REL_G5b_CountsAreExactWhoeverDies) {
+TEST(RemoteServers, REL_G5b_CountsAreExactWhoeverDies) {
   const HangWatchdog watchdog("everybody dies", 300s);
   const OwnFolder folder("everybody_remote");
   const KeptWarnings quiet;
   constexpr std::int64_t kClosures = 2000, kKills = 20;
   const RandomStream random({.seed = 21});
-  ServerProcesses processes(3, GetParam());
+  ServerProcesses processes(3);
   DurableJob job(processes, /*repeated=*/0.05);
   std::optional<ClusterCoordinator> coordinator = job.begin(folder.path(), 150);
   std::int64_t next_kill = kClosures / kKills;
