@@ -41,7 +41,7 @@ void expect_same(const Message& message, const Packet& packet) {
 }
 
 void read_journal(std::span<const std::byte> bytes) {
-  const auto ledger = internal::ClosureLedger::replay(bytes, {4, 2, true});
+  const auto ledger = internal::ClosureLedger::replay(bytes, {4, 2});
   if (ledger.num_running() + ledger.num_queued() > ledger.next_number()) std::abort();
 }
 

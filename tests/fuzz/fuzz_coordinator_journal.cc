@@ -21,7 +21,7 @@ using namespace tutti::internal;
 
 using Bytes = std::vector<std::byte>;
 
-constexpr LedgerRules kRules{4, 2, true};
+constexpr LedgerRules kRules{4, 2};
 
 /// What was accepted is a ledger that another journal can begin with.
 void read_damaged(std::span<const std::byte> file) {
