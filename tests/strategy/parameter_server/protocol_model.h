@@ -67,7 +67,7 @@ struct ModelTask {
 
 /// A change that a server took, in its log.
 struct ModelChange {
-  std::uint8_t number = 0, attempt = 0, content = 0, term = 0, below = 0;
+  std::uint8_t number = 0, content = 0, term = 0, below = 0;
   std::uint8_t after_cut = 0;  // the last one that was saved before
   auto operator<=>(const ModelChange&) const = default;
 };

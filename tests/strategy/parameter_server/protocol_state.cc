@@ -34,8 +34,7 @@ void write(internal::ByteWriter& bytes, const ModelServer& server) {
   for (const auto* changes : {&server.log, &server.late}) {
     bytes.number(model_byte(changes->size()));
     for (const ModelChange& c : *changes) {
-      for (const std::uint8_t part :
-           {c.number, c.attempt, c.content, c.term, c.below, c.after_cut}) {
+      for (const std::uint8_t part : {c.number, c.content, c.term, c.below, c.after_cut}) {
         bytes.number(part);
       }
     }

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "tests/strategy/parameter_server/counting_servers.h"
+#include "tutti/strategy/parameter_server/durability.h"
 
 namespace tutti::remote_servers_tests {
 
