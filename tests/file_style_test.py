@@ -15,9 +15,9 @@ WARN = {".h": 250, ".cc": 500}
 FAIL = 700
 COLUMNS = 100
 LIBRARIES = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy",
-             "model", "model/layers", "cross_device_ops/conformance")
+             "testing", "model", "model/layers", "testing/cross_device_ops")
 FOLDERS = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy",
-           "model", "tools", "examples", "benchmarks", "tests")
+           "testing", "model", "tools", "examples", "benchmarks", "tests")
 # What may lie in the root, and right below it: a whole name, or how a name ends. What a program prints belongs into a
 # build folder; a measured number into benchmarks/results/ or a page of docs/.
 ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CMakeLists.txt",
