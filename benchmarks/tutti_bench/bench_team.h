@@ -10,7 +10,7 @@
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 
 /// Threads meet here within tens of nanoseconds: they spin, and give way to others after a while
 /// (at once where there are fewer cores than threads).
@@ -98,4 +98,4 @@ const char* place_of_cores(double nanoseconds);
 
 double median_of(std::vector<double> values);
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

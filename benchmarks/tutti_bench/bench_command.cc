@@ -2,16 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
-#include "tools/bench_all_reduce.h"
-#include "tools/bench_processes.h"
-#include "tools/bench_team.h"
-#include "tools/commands.h"
+#include "benchmarks/tutti_bench/bench_all_reduce.h"
+#include "benchmarks/tutti_bench/bench_processes.h"
+#include "benchmarks/tutti_bench/bench_team.h"
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 namespace {
 
 const char* short_name(DType dtype) {
@@ -233,4 +232,4 @@ int bench_all_reduce_command(const BenchFlags& flags) {
   return 0;
 }
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

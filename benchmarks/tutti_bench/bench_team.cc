@@ -1,6 +1,6 @@
 // Pinned threads, and the clock around what they do.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bench_team.h"
+#include "benchmarks/tutti_bench/bench_team.h"
 
 #include <sched.h>
 
@@ -9,7 +9,7 @@
 
 #include "tutti/core/clock.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 namespace {
 
 std::vector<int> usable_cores() {
@@ -243,4 +243,4 @@ double median_of(std::vector<double> values) {
   return *middle;
 }
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

@@ -5,10 +5,10 @@
 #include <functional>
 #include <string>
 
-#include "tools/bench_all_reduce.h"
+#include "benchmarks/tutti_bench/bench_all_reduce.h"
 #include "tutti/cluster/cluster_resolver.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 
 /// Called by every process of the cluster, with the same options but for `replicas`, which are the
 /// cluster's workers. Names are measured one after the other, within a round each beside the floor,
@@ -19,4 +19,4 @@ BenchResults bench_processes(
     const std::function<void(const BenchResults&, const std::string& connections)>& begin,
     const std::function<void(const BenchRow&)>& row);
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

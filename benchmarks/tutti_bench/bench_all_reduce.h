@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench_options.h"
+#include "benchmarks/tutti_bench/bench_options.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 
 /// Seconds: median over rounds, lowest and highest round.
 struct BenchTime {
@@ -60,4 +60,4 @@ BenchResults bench_all_reduce(const BenchOptions& options,
                               const std::function<void(const BenchResults&)>& begin,
                               const std::function<void(const BenchRow&)>& row);
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

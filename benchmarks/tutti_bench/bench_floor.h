@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <span>
 
-#include "tools/bench_team.h"
+#include "benchmarks/tutti_bench/bench_team.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 
 /// Adds `num_bytes` of float32 at each of `replicas` (at multiples of 64 bytes) and stores the sum
 /// to all of them: each of the team's threads a part, in one pass, between two barriers. Called by
@@ -16,4 +16,4 @@ namespace tutti::tools {
 void floor_pass(BenchTeam& team, int thread, std::span<float* const> replicas,
                 std::size_t num_bytes);
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

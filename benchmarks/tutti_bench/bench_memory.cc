@@ -1,6 +1,6 @@
 // Lists of gradients, and the values in them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bench_memory.h"
+#include "benchmarks/tutti_bench/bench_memory.h"
 
 #include <sys/mman.h>
 
@@ -9,7 +9,7 @@
 #include <numeric>
 #include <utility>
 
-namespace tutti::tools {
+namespace tutti::bench {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
@@ -188,4 +188,4 @@ std::size_t count_wrong(std::span<const Elements> list, int num_ranks, ReduceOp 
   return num_wrong;
 }
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

@@ -14,7 +14,7 @@ import programs
 LIMIT = 60 * 2**20  # of the archive
 # Of every Linux, or of the machine with the GPU.
 NOT_TAKEN = re.compile(r"(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|resolv|util)\.so)")
-SCRIPTS = ("tools/gpu_check", "tools/gpu/*.py", "benchmarks/gpu/resnet_torch.py")
+SCRIPTS = ("benchmarks/gpu/gpu_check", "benchmarks/gpu/check/*.py", "benchmarks/gpu/resnet_torch.py")
 
 
 def output_of(*command):
@@ -44,7 +44,7 @@ def copy_stripped(source, target):
 
 def pack(build, target):
     """0, or 1 after a line that says what is wrong."""
-    source = pathlib.Path(__file__).resolve().parents[2]
+    source = pathlib.Path(__file__).resolve().parents[3]
     binaries = [build / "bin" / name for name in programs.NAMES]
     missing = [path for path in binaries if not path.exists()]
     module = build / "lib" / "libtutti_cuda.so"
@@ -81,7 +81,7 @@ def finish(source, target, module):
                 "files": sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())}
     (target / programs.MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-    print(f"gpu_check: {len(manifest['files'])} files, {size / 2**20:.1f} MiB in {target}; there: {target.name}/tools/gpu_check")
+    print(f"gpu_check: {len(manifest['files'])} files, {size / 2**20:.1f} MiB in {target}; there: {target.name}/benchmarks/gpu/gpu_check")
     archive = target.with_name(target.name + ".tar.gz")
     with tarfile.open(archive, "w:gz", compresslevel=6) as tar:
         tar.add(target, arcname=target.name)

@@ -1,13 +1,13 @@
 // Rounds of all names and of the floor, in turn.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bench_all_reduce.h"
+#include "benchmarks/tutti_bench/bench_all_reduce.h"
 
 #include <algorithm>
 
-#include "tools/bench_floor.h"
-#include "tools/bench_subject.h"
+#include "benchmarks/tutti_bench/bench_floor.h"
+#include "benchmarks/tutti_bench/bench_subject.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 namespace {
 
 /// The memory of all ranks for the largest size.
@@ -215,4 +215,4 @@ BenchResults bench_all_reduce(const BenchOptions& options,
   return results;
 }
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

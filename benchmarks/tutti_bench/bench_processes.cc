@@ -1,17 +1,17 @@
 // One rank of a measurement between processes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bench_processes.h"
+#include "benchmarks/tutti_bench/bench_processes.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "tools/bench_floor.h"
-#include "tools/bench_subject.h"
+#include "benchmarks/tutti_bench/bench_floor.h"
+#include "benchmarks/tutti_bench/bench_subject.h"
 #include "tutti/cluster/worker_group.h"
 #include "tutti/core/executor.h"
 #include "tutti/tensor/buffer_allocator.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 namespace {
 
 /// Buffers of one rank: where calls reach them without a copy, if there is such memory.
@@ -238,4 +238,4 @@ BenchResults bench_processes(
   return results;
 }
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

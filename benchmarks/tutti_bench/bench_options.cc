@@ -1,16 +1,16 @@
 // Reading the flags of `tutti bench`.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bench_options.h"
+#include "benchmarks/tutti_bench/bench_options.h"
 
 #include <algorithm>
 #include <charconv>
 
-#include "tools/bench_memory.h"
+#include "benchmarks/tutti_bench/bench_memory.h"
 #include "tutti/core/split_text.h"
 #include "tutti/cross_device_ops/plugin.h"
 #include "tutti/cross_device_ops/registry.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 namespace {
 
 constexpr std::size_t kMostSizes = 1'000;
@@ -83,7 +83,7 @@ std::vector<std::string> names_of(const BenchFlags& flags) {
 
 }  // namespace
 
-void BenchFlags::declare_sizes(Flags& flags) {
+void BenchFlags::declare_all_reduce(Flags& flags) {
   flags.add("-b,--minbytes", min_bytes, "smallest size: bytes, or 1K, 4M, 1G");
   flags.add("-e,--maxbytes", max_bytes, "largest size");
   flags.add("-f,--stepfactor", step_factor, "factor from one size to the next");
@@ -94,10 +94,6 @@ void BenchFlags::declare_sizes(Flags& flags) {
   flags.add_choice("--gradients", gradients, known_gradients(),
                    "whose list of gradients is summed, scaled to the size");
   flags.add("--json", json, "file for the results");
-}
-
-void BenchFlags::declare_all_reduce(Flags& flags) {
-  declare_sizes(flags);
   flags.add("-c,--check", check, "1: results are checked; 0: not");
   flags.add("-d,--datatype", dtype, "float, double, half, bfloat16, int32, ...");
   flags.add("-o,--op", op, "sum, prod, min, max or avg");
@@ -109,12 +105,6 @@ void BenchFlags::declare_all_reduce(Flags& flags) {
   flags.add_choice("--shape", shape, {"spread", "local"},
                    "spread: each rank is a thread with its own memory; local: one call for all");
   flags.add_choice("--transport", transport, {"auto", "shm", "tcp"}, "between processes of a job");
-}
-
-void BenchFlags::declare_update(Flags& flags) {
-  declare_sizes(flags);
-  flags.add("--replicas", replicas, "ranks (threads)");
-  flags.add("--momentum", momentum, "of SGD; above 0 each weight has a slot");
 }
 
 std::size_t parse_size(const std::string& flag, const std::string& text) {
@@ -151,4 +141,4 @@ BenchOptions parse_bench_options(const BenchFlags& flags) {
   return options;
 }
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

@@ -1,14 +1,14 @@
 // Communicators and cross-device operations as subjects of a measurement.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bench_subject.h"
+#include "benchmarks/tutti_bench/bench_subject.h"
 
-#include "tools/bench_team.h"
+#include "benchmarks/tutti_bench/bench_team.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/cross_device_ops/registry.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 namespace {
 
 /// The communicators of threads: on each other's memory where the algorithm works so, else over
@@ -103,4 +103,4 @@ std::unique_ptr<BenchSubject> make_bench_subject(const std::string& name,
   return std::make_unique<SpreadSubject>(name, options);
 }
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

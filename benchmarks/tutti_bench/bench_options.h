@@ -11,7 +11,7 @@
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/reduce_op.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 
 /// kLocal: one object gets the buffers of all replicas in one call. kSpread: each rank is a thread
 /// with memory of its own and its own communicator. kProcesses: each rank is a process.
@@ -36,14 +36,8 @@ struct BenchFlags {
   std::string transport = "auto";
   std::string gradients = "cifar10_cnn";
   std::string json = "";
-  double momentum = 0.0;
   /// Those of `tutti bench all_reduce`.
   void declare_all_reduce(Flags& flags);
-  /// Those of `tutti bench update`.
-  void declare_update(Flags& flags);
-
- private:
-  void declare_sizes(Flags& flags);
 };
 
 struct BenchOptions {
@@ -67,4 +61,4 @@ BenchOptions parse_bench_options(const BenchFlags& flags);
 /// "1K", "4M", "1G", "512": powers of 1024. Throws kInvalidArgument naming the flag.
 std::size_t parse_size(const std::string& flag, const std::string& text);
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

@@ -1,13 +1,13 @@
 // The fused add.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bench_floor.h"
+#include "benchmarks/tutti_bench/bench_floor.h"
 
 #include <algorithm>
 #include <array>
 
 #include "tutti/tensor/cpu/vectorized.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 namespace {
 
 constexpr std::size_t kLine = 16;      // floats
@@ -74,4 +74,4 @@ void floor_pass(BenchTeam& team, int thread, std::span<float* const> replicas,
   team.barrier().wait();
 }
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

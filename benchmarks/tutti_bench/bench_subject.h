@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench_memory.h"
-#include "tools/bench_options.h"
+#include "benchmarks/tutti_bench/bench_memory.h"
+#include "benchmarks/tutti_bench/bench_options.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 
 /// The memory of one rank: its gradients as a list, and one flat result of the same length.
 struct BenchRank {
@@ -35,4 +35,4 @@ class BenchSubject {
 std::unique_ptr<BenchSubject> make_bench_subject(const std::string& name,
                                                  const BenchOptions& options);
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

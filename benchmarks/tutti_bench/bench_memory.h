@@ -10,7 +10,7 @@
 
 #include "tutti/cross_device_ops/collective.h"
 
-namespace tutti::tools {
+namespace tutti::bench {
 
 /// Pages of its own, large ones where the system has them; touched first by whoever writes first.
 class BenchMemory {
@@ -44,4 +44,4 @@ void fill(std::span<const Elements> list, int rank, ReduceOp op);
 /// How many elements are not the combination of what fill() gave all ranks.
 std::size_t count_wrong(std::span<const Elements> list, int num_ranks, ReduceOp op);
 
-}  // namespace tutti::tools
+}  // namespace tutti::bench

@@ -25,7 +25,7 @@ class Place:
 
     def __init__(self, flags, root, packed):
         self.flags, self.root, self.packed = flags, root, packed
-        self.source = pathlib.Path(__file__).resolve().parents[2]
+        self.source = pathlib.Path(__file__).resolve().parents[3]
         self.simulated = flags.simulate
         self.tiny = flags.simulate or flags.on_cpu
         self.gpu = "cpu:1" if flags.on_cpu else "gpu:0"
@@ -82,13 +82,13 @@ class Place:
 
 def find(flags, here, runner, table):
     """The place, after rows about it; None when there is nothing that could be run."""
-    own = here.parent
+    own = here.parents[1]
     if flags.prebuilt or (not flags.build and (own / MANIFEST).exists()):
         place = Place(flags, pathlib.Path(flags.prebuilt or own).resolve(), packed=True)
     else:
         place = Place(flags, pathlib.Path(flags.build or own / "build-gpu").resolve(), packed=False)
     if place.packed and not (place.root / MANIFEST).exists():
-        table.add(rows.failed(f"{place.root} is no pack; expected a folder that tools/gpu_check --pack made; try --build for "
+        table.add(rows.failed(f"{place.root} is no pack; expected a folder that benchmarks/gpu/gpu_check --pack made; try --build for "
                               "a build folder"), "programs")
         return None
     usable = True
@@ -99,7 +99,7 @@ def find(flags, here, runner, table):
         table.add(toolkit_row(place, runner), "toolkit")
     missing = [name for name in NAMES if not place.program(name).exists()]
     if missing and place.packed:
-        table.add(rows.failed(f"{place.root}: no program {missing[0]}; expected what tools/gpu_check --pack collects"),
+        table.add(rows.failed(f"{place.root}: no program {missing[0]}; expected what benchmarks/gpu/gpu_check --pack collects"),
                   "programs")
         return None
     if missing and not (usable and build(place, runner, table)):
@@ -279,5 +279,5 @@ def build_problem(outcome):
                     r"^.*\berror: .*$", r"^CMake Error.*$"):
         match = re.search(pattern, text, re.MULTILINE)
         if match:
-            return f"not built: {match.group(0).strip()}; or build elsewhere: tools/gpu_check --pack DIR, then DIR/tools/gpu_check"
+            return f"not built: {match.group(0).strip()}; or build elsewhere: benchmarks/gpu/gpu_check --pack DIR, then DIR/benchmarks/gpu/gpu_check"
     return f"not built: {outcome.why()}"
