@@ -28,7 +28,7 @@ ALLOWED = re.compile(r"(\.|->)(sleep_for|sleep_until)\(|\bClock\b.*sleep_|sleep_
 STRANGERS = "examples/plugins/"
 # Third parties or the kernel keep their own time there.
 EXEMPT = {"cluster/tcp": ("a Transport",), "cluster/shm": ("a Transport",), "tools/launch": ("a Transport",)}
-FOLDERS = ("tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy", "model",
+FOLDERS = ("tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy", "testing", "model",
            "tools", "examples", "benchmarks", "tests")
 COMMENT = re.compile(r"//.*")
 

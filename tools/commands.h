@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench_options.h"
 #include "tutti/core/flags.h"
 
 namespace tutti::tools {
@@ -72,10 +71,6 @@ struct RunFlags {
 /// Runs a program in several processes of this machine. The exit code is that of the job
 /// (docs/launching.md), 2 for flags that make no sense.
 int run_command(const RunFlags& flags, OutputFormat format);
-
-/// Times all_reduce of the registered operations beside this machine's floor. 1 when a result was
-/// wrong, 2 for flags that make no sense.
-int bench_all_reduce_command(const BenchFlags& flags);
 
 /// What `tutti ckpt` is asked for.
 struct CkptOptions {

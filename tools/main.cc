@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string>
 
+#include "benchmarks/tutti_bench/bench_command.h"
 #include "tools/commands.h"
 #include "tools/launch/launcher_process.h"
 #include "tutti/cluster/resolver_registry.h"
@@ -60,12 +61,12 @@ int run(int argc, char** argv) {
                       conform.format = format();
                       return conform_command(conform);
                     });
-  BenchFlags bench;
+  tutti::bench::BenchFlags bench;
   const auto declare_bench = [&](tutti::Flags& command) {
     command.add_command(
         "all_reduce", "sums of gradients, in nccl-tests' columns, beside this machine's floor",
         [&](tutti::Flags& all_reduce) { bench.declare_all_reduce(all_reduce); },
-        [&] { return bench_all_reduce_command(bench); });
+        [&] { return tutti::bench::bench_all_reduce_command(bench); });
   };
   flags.add_command("bench", "measure", declare_bench, [] { return 2; });
   CkptOptions ckpt;

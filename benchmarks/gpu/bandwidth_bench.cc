@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "benchmarks/gpu/gpu_bench_timing.h"
-#include "tools/bench_memory.h"
+#include "benchmarks/tutti_bench/bench_memory.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/one_device_strategy.h"
@@ -48,7 +48,7 @@ struct UpdateSubject {
 UpdateSubject make_subject(const BenchArguments& arguments, const Device& device) {
   UpdateSubject subject;
   for (const std::size_t count :
-       tools::scaled_gradients(arguments.gradients, static_cast<std::size_t>(arguments.elements))) {
+       bench::scaled_gradients(arguments.gradients, static_cast<std::size_t>(arguments.elements))) {
     const Shape shape{static_cast<std::int64_t>(count)};
     subject.variables.emplace_back(Tensor::full(shape, 1.0, DType::kFloat32, device));
     subject.gradients.emplace_back(Tensor::full(shape, 1e-3, DType::kFloat32, device));

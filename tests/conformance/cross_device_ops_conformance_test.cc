@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/hang_watchdog.h"
-#include "tutti/cross_device_ops/conformance/report.h"
+#include "tutti/testing/cross_device_ops/report.h"
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::conformance {

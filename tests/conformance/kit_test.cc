@@ -6,9 +6,9 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cross_device_ops/conformance/expected.h"
-#include "tutti/cross_device_ops/conformance/problem.h"
-#include "tutti/cross_device_ops/conformance/report.h"
+#include "tutti/testing/cross_device_ops/expected.h"
+#include "tutti/testing/cross_device_ops/problem.h"
+#include "tutti/testing/cross_device_ops/report.h"
 
 namespace tutti::conformance {
 namespace {

@@ -9,7 +9,7 @@
 #include "tests/conformance/planted_engine_bugs.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/sanitizers.h"
-#include "tutti/cross_device_ops/conformance/report.h"
+#include "tutti/testing/cross_device_ops/report.h"
 #include "tutti/cross_device_ops/shared/shared_engine.h"
 
 namespace tutti::planted_bugs {

@@ -5,7 +5,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/sanitizers.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cross_device_ops/conformance/report.h"
+#include "tutti/testing/cross_device_ops/report.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 
 namespace tutti::conformance {

@@ -99,13 +99,15 @@ def check_plugin(build, prefix, folder):
 
 
 def check_conformance(prefix, compiler, plugin, folder):
-    """The installed kit: as a project's own test, and as a program."""
+    """The installed kits: as a project's own tests, and as a program."""
     source = pathlib.Path(__file__).resolve().parent / "conformance"
     run("cmake", "-G", "Ninja", "-S", source, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}",
         f"-DCMAKE_CXX_COMPILER={compiler}")
     run("cmake", "--build", folder)
     output = run(folder / "plugin_conformance", plugin)
     assert "Conformance_tree_sum.local_values_all_reduce" in output and "FAILED" not in output, output
+    output = run(folder / "strategy_conformance")
+    assert "[       OK ] Strategy_mirrored.on_write_variables" in output, output
     output = run(prefix / "bin" / "tutti", "conform", "--plugin", plugin, "--sample", "500")
     assert "tree_sum: conforms" in output and "does not support" in output, output
 

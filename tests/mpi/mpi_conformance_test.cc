@@ -10,8 +10,8 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
-#include "tutti/cross_device_ops/conformance/checks.h"
-#include "tutti/cross_device_ops/conformance/plan.h"
+#include "tutti/testing/cross_device_ops/checks.h"
+#include "tutti/testing/cross_device_ops/plan.h"
 
 namespace tutti {
 namespace mpi_conformance_test {

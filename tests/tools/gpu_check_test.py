@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs tools/gpu_check: on simulated GPUs, packed and elsewhere, and where things are missing or wrong.
+# Runs benchmarks/gpu/gpu_check: on simulated GPUs, packed and elsewhere, and where things are missing or wrong.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: gpu_check_test.py SOURCE BUILD   (the build needs the programs of benchmarks/gpu)"""
 import argparse
@@ -21,7 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support
 import counted_unittest  # noqa: E402
 
 SOURCE, BUILD = pathlib.Path(sys.argv.pop(1)).resolve(), pathlib.Path(sys.argv.pop(1)).resolve()
-CHECK = SOURCE / "tools" / "gpu_check"
+CHECK = SOURCE / "benchmarks" / "gpu" / "gpu_check"
 SIMULATED = next((path for folder in ("lib", "tests/cuda_simulation", "bin")
                   for path in [BUILD / folder / "libtutti_cuda_simulated.so"] if path.exists()), None)
 GPU = "--simulate" if SIMULATED else "--on-cpu"
@@ -153,7 +153,7 @@ class WithoutDriver(WithPlantedPrograms):
 
 class Missing(WithPlantedPrograms):
     def test_without_nvcc_one_line_says_so(self):
-        sys.path.insert(0, str(SOURCE / "tools" / "gpu"))
+        sys.path.insert(0, str(SOURCE / "benchmarks" / "gpu" / "check"))
         import programs  # noqa: PLC0415
         place = programs.Place(argparse.Namespace(simulate=False, on_cpu=False), self.folder, packed=False)
         with mock.patch.dict(os.environ, {"PATH": "", "CUDACXX": ""}), mock.patch("glob.glob", return_value=[]):
@@ -175,7 +175,7 @@ class Missing(WithPlantedPrograms):
         self.assertIn("No module named 'torch'", row["measured"])
 
     def test_a_missing_library_is_named_with_what_is_there(self):
-        sys.path.insert(0, str(SOURCE / "tools" / "gpu"))
+        sys.path.insert(0, str(SOURCE / "benchmarks" / "gpu" / "check"))
         import programs  # noqa: PLC0415
         folder = self.folder / "cuda"
         folder.mkdir()
@@ -183,7 +183,7 @@ class Missing(WithPlantedPrograms):
         self.assertEqual(programs.other_versions("libcublas.so.13", [str(folder)]), ["libcublas.so.12"])
 
     def test_wheels_of_a_python_are_found(self):
-        sys.path.insert(0, str(SOURCE / "tools" / "gpu"))
+        sys.path.insert(0, str(SOURCE / "benchmarks" / "gpu" / "check"))
         import programs  # noqa: PLC0415
         lib = self.folder / "site" / "nvidia" / "cu13" / "lib"
         lib.mkdir(parents=True)
@@ -251,7 +251,7 @@ class OnAMachineWithAGpu(unittest.TestCase):
         shutil.rmtree(self.folder)
 
     def run_all(self, rate=0.9e12, errors="0", batch=10**6, simulated=False, failing=False, only=()):
-        sys.path.insert(0, str(SOURCE / "tools" / "gpu"))
+        sys.path.insert(0, str(SOURCE / "benchmarks" / "gpu" / "check"))
         import checks, commands, programs, rows, speed  # noqa: PLC0415, E401
         bin_folder = self.folder / "bin"
         bin_folder.mkdir()
@@ -330,7 +330,7 @@ class WholeFlow(unittest.TestCase):
             with tarfile.open(archive) as tar:
                 tar.extractall(moved.parent)
             (moved.parent / "pack").rename(moved)
-            code, rows, report, output = run_json(GPU, program=moved / "tools" / "gpu_check",
+            code, rows, report, output = run_json(GPU, program=moved / "benchmarks" / "gpu" / "gpu_check",
                                                   env={"PATH": "/usr/bin:/bin", "HOME": "/nowhere"})
             self.assertEqual(code, 0, output)
             self.check_flow(rows, report, output)

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "gtest/gtest.h"
-#include "tutti/cross_device_ops/conformance/gtest.h"
+#include "tutti/testing/cross_device_ops/gtest.h"
 #include "tutti/cross_device_ops/plugin.h"
 
 int main(int argc, char** argv) {

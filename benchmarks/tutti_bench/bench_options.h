@@ -1,0 +1,64 @@
+// What `tutti bench` is asked for.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/connect_ranks.h"
+#include "tutti/core/flags.h"
+#include "tutti/tensor/dtype.h"
+#include "tutti/tensor/reduce_op.h"
+
+namespace tutti::bench {
+
+/// kLocal: one object gets the buffers of all replicas in one call. kSpread: each rank is a thread
+/// with memory of its own and its own communicator. kProcesses: each rank is a process.
+enum class BenchShape { kLocal, kSpread, kProcesses };
+
+/// As typed; names and defaults of nccl-tests where they have one.
+struct BenchFlags {
+  std::string min_bytes = "1K";
+  std::string max_bytes = "64M";
+  std::int64_t step_factor = 4;
+  std::string step_bytes = "0";
+  std::int64_t iterations = 0;
+  std::int64_t warm_up = 3;
+  std::int64_t check = 1;
+  std::string dtype = "float";
+  std::string op = "sum";
+  std::int64_t replicas = 2;
+  std::int64_t rounds = 5;
+  std::string op_names = "";
+  std::string plugin = "";
+  std::string shape = "spread";
+  std::string transport = "auto";
+  std::string gradients = "cifar10_cnn";
+  std::string json = "";
+  /// Those of `tutti bench all_reduce`.
+  void declare_all_reduce(Flags& flags);
+};
+
+struct BenchOptions {
+  std::vector<std::size_t> sizes;  // bytes
+  int iterations = 0;              // calls per round; 0: by size
+  int warm_up = 0;
+  bool check = true;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  int replicas = 2;
+  int rounds = 5;
+  std::vector<std::string> op_names;
+  BenchShape shape = BenchShape::kSpread;
+  ConnectOptions::Way way = ConnectOptions::Way::kAuto;  // between processes
+  std::string gradients;
+};
+
+/// Checks, and loads the plugin. Throws kInvalidArgument naming the flag.
+BenchOptions parse_bench_options(const BenchFlags& flags);
+
+/// "1K", "4M", "1G", "512": powers of 1024. Throws kInvalidArgument naming the flag.
+std::size_t parse_size(const std::string& flag, const std::string& text);
+
+}  // namespace tutti::bench

@@ -1,0 +1,106 @@
+// Communicators and cross-device operations as subjects of a measurement.
+// SPDX-License-Identifier: Apache-2.0
+#include "benchmarks/tutti_bench/bench_subject.h"
+
+#include "benchmarks/tutti_bench/bench_team.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/cross_device_ops/in_process/in_process_transport.h"
+#include "tutti/cross_device_ops/registry.h"
+
+namespace tutti::bench {
+namespace {
+
+/// The communicators of threads: on each other's memory where the algorithm works so, else over
+/// messages.
+std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& name, int size) {
+  CommunicatorOptions options;
+  options.algorithm = name;
+  auto communicators = in_process_communicators(size, options);
+  if (communicators.front()->name() == name) return communicators;
+  // Some names meet their peers while they are made.
+  const auto transports = in_process_transports(size);
+  const auto store = std::make_shared<InProcessStore>();
+  BenchTeam team(size);
+  team.run([&](int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    communicators[r] =
+        make_communicator(Group{size, rank, {Device{}}, store, transports[r]}, options);
+  });
+  return communicators;
+}
+
+/// Each rank calls its own communicator, as a program of several threads or processes does.
+class SpreadSubject final : public BenchSubject {
+ public:
+  SpreadSubject(const std::string& name, const BenchOptions& options)
+      : op_(options.op), communicators_(communicators_of(name, options.replicas)) {
+    const Communicator& first = *communicators_.front();
+    if (!first.supports(Collective::kAllReduce, options.op, options.dtype)) {
+      fail(ErrorCode::kUnimplemented, "does not support ", options.op, " of ", options.dtype);
+    }
+  }
+  int num_threads() const override { return static_cast<int>(communicators_.size()); }
+  bool has_out_of_place() const override { return true; }
+  void in_place(std::span<const BenchRank> ranks, int thread) override {
+    const auto t = static_cast<std::size_t>(thread);
+    communicators_[t]->all_reduce(op_, std::span<const Elements>(ranks[t].list));
+  }
+  void out_of_place(std::span<const BenchRank> ranks, int thread) override {
+    const auto t = static_cast<std::size_t>(thread);
+    communicators_[t]->all_reduce(op_, ConstElements(ranks[t].flat_input), ranks[t].flat_output);
+  }
+
+ private:
+  const ReduceOp op_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+};
+
+/// One thread gives the buffers of all replicas, gradient by gradient.
+class LocalSubject final : public BenchSubject {
+ public:
+  LocalSubject(const std::string& name, const BenchOptions& options) : op_(options.op) {
+    Group group;
+    group.world_size = options.replicas;
+    for (int r = 0; r < options.replicas; ++r) {
+      group.local_devices.push_back({DeviceType::kCpu, r});
+    }
+    ops_ = build_cross_device_ops(make_cross_device_ops(name), group);
+    const ReduceOp needed = options.op == ReduceOp::kMean ? ReduceOp::kSum : options.op;
+    if (!ops_->supports(needed, options.dtype, DeviceType::kCpu)) {
+      fail(ErrorCode::kUnimplemented, "does not support ", options.op, " of ", options.dtype);
+    }
+    devices_ = group.local_devices;
+  }
+  int num_threads() const override { return 1; }
+  bool has_out_of_place() const override { return false; }
+  void in_place(std::span<const BenchRank> ranks, int) override {
+    for (std::size_t i = 0; i < ranks.front().list.size(); ++i) {
+      buffers_.clear();
+      for (std::size_t r = 0; r < ranks.size(); ++r) {
+        const Elements& each = ranks[r].list[i];
+        buffers_.push_back({each.data, each.count, each.dtype, devices_[r]});
+      }
+      ops_->all_reduce_in_place(op_, buffers_);
+    }
+  }
+  void out_of_place(std::span<const BenchRank>, int) override {
+    fail(ErrorCode::kInternal, "local operations work in place");
+  }
+
+ private:
+  const ReduceOp op_;
+  std::unique_ptr<CrossDeviceOps> ops_;
+  std::vector<Device> devices_;
+  std::vector<ReplicaBuffer> buffers_;
+};
+
+}  // namespace
+
+std::unique_ptr<BenchSubject> make_bench_subject(const std::string& name,
+                                                 const BenchOptions& options) {
+  if (options.shape == BenchShape::kLocal) return std::make_unique<LocalSubject>(name, options);
+  return std::make_unique<SpreadSubject>(name, options);
+}
+
+}  // namespace tutti::bench

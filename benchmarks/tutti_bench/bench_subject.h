@@ -1,0 +1,38 @@
+// What is measured: an operation in one of its two shapes.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "benchmarks/tutti_bench/bench_memory.h"
+#include "benchmarks/tutti_bench/bench_options.h"
+
+namespace tutti::bench {
+
+/// The memory of one rank: its gradients as a list, and one flat result of the same length.
+struct BenchRank {
+  std::vector<Elements> list;
+  Elements flat_input;
+  Elements flat_output;
+};
+
+class BenchSubject {
+ public:
+  virtual ~BenchSubject() = default;
+  /// Threads that call: the ranks, or one.
+  virtual int num_threads() const = 0;
+  virtual bool has_out_of_place() const = 0;
+  /// One all_reduce, by thread `thread`: of the lists in place, or of flat_input to flat_output.
+  virtual void in_place(std::span<const BenchRank> ranks, int thread) = 0;
+  virtual void out_of_place(std::span<const BenchRank> ranks, int thread) = 0;
+};
+
+/// Throws an Error that says why this name cannot be measured: it does not work in this shape, or
+/// not with this operation and type.
+std::unique_ptr<BenchSubject> make_bench_subject(const std::string& name,
+                                                 const BenchOptions& options);
+
+}  // namespace tutti::bench

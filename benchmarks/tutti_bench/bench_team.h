@@ -1,0 +1,101 @@
+// Threads that measure: each on a core of its own, started together, again and again.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tutti/core/executor.h"
+#include "tutti/core/sync.h"
+
+namespace tutti::bench {
+
+/// Threads meet here within tens of nanoseconds: they spin, and give way to others after a while
+/// (at once where there are fewer cores than threads).
+class SpinBarrier {
+ public:
+  explicit SpinBarrier(int num_threads);
+  /// Throws kAborted once abort() was called.
+  void wait();
+  void abort() noexcept { aborted_.store(true); }
+
+ private:
+  const int num_threads_;
+  const int num_spins_;
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<unsigned> generation_{0};
+  std::atomic<bool> aborted_{false};
+};
+
+/// `size` threads, number t on the t-th core (modulo their number) that this process may use. They
+/// sleep between jobs.
+class BenchTeam {
+ public:
+  explicit BenchTeam(int size);
+  ~BenchTeam();
+  BenchTeam(const BenchTeam&) = delete;
+  BenchTeam& operator=(const BenchTeam&) = delete;
+
+  int size() const { return static_cast<int>(threads_.size()); }
+  /// For the job that runs.
+  SpinBarrier& barrier() { return *barrier_; }
+  /// Runs job(0) ... job(size - 1), each on its thread, and waits for all. Throws what a job threw,
+  /// the first reason before the aborts that it caused.
+  void run(const std::function<void(int thread)>& job);
+
+ private:
+  void work(int thread);
+  void finish_job(std::exception_ptr failure);
+
+  std::unique_ptr<SpinBarrier> barrier_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::uint64_t job_number_ TUTTI_GUARDED_BY(mutex_) = 0;
+  int num_running_ TUTTI_GUARDED_BY(mutex_) = 0;
+  bool ends_ TUTTI_GUARDED_BY(mutex_) = false;
+  const std::function<void(int)>* job_ TUTTI_GUARDED_BY(mutex_) = nullptr;
+  std::exception_ptr failure_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Thread>> threads_;  // last: joined first
+};
+
+/// Binds the thread that makes it to the core with this number (modulo their number) among those
+/// that it may use, as long as it lives.
+class PinnedThread {
+ public:
+  explicit PinnedThread(int number);
+  ~PinnedThread();
+  PinnedThread(const PinnedThread&) = delete;
+  PinnedThread& operator=(const PinnedThread&) = delete;
+
+ private:
+  std::vector<int> before_;
+};
+
+/// How calls are timed: `warm_up` without, then `batches` times `calls` calls in a row.
+struct CallPlan {
+  int warm_up = 0;
+  int batches = 1;
+  int calls = 1;
+};
+/// `iterations` calls, or as many as take about 20 ms for 1 us + 8 GB/s; in batches of 0.1 ms or
+/// more, so that the clock costs nothing.
+CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes);
+
+/// Seconds per call of each batch, the slowest thread's: what counts is when all have the result.
+std::vector<double> time_calls(BenchTeam& team, const CallPlan& plan,
+                               const std::function<void(int thread)>& call);
+/// The same, with one call per batch and `prepare`, by each thread, before it and not timed.
+std::vector<double> time_prepared_calls(BenchTeam& team, const CallPlan& plan,
+                                        const std::function<void(int thread)>& prepare,
+                                        const std::function<void(int thread)>& call);
+
+/// Nanoseconds of a round trip of a cache line between the first two cores; 0: there is one alone.
+double ping_pong_nanoseconds();
+/// "near" (one cache), "far", "busy" (shared with the work of others) or "one core".
+const char* place_of_cores(double nanoseconds);
+
+double median_of(std::vector<double> values);
+
+}  // namespace tutti::bench

@@ -1,0 +1,50 @@
+// The parts of run(): one function for each kind of check.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/testing/cross_device_ops/problem.h"
+#include "tutti/testing/cross_device_ops/run_case.h"
+
+namespace tutti::conformance {
+
+inline Result passed() { return {}; }
+inline Result failed(std::string message) { return {Verdict::kFailed, std::move(message)}; }
+inline Result skipped(std::string message) { return {Verdict::kSkipped, std::move(message)}; }
+/// passed() for an empty message.
+inline Result verdict_of(std::string wrong) {
+  return wrong.empty() ? passed() : failed(std::move(wrong));
+}
+
+/// What became of a rank's part: nothing, or what it threw.
+using Outcomes = std::vector<std::optional<Error>>;
+
+/// Calls body(rank) on `size` threads and collects what they throw. After 20 s `rescue` is called,
+/// which is to wake those that wait.
+Outcomes run_ranks(Subject& subject, const Case& c, int size,
+                   const std::function<void(int rank)>& body, const std::function<void()>& rescue);
+/// The first error, with its rank; nothing: none.
+std::string first_error(const Outcomes& outcomes);
+
+// LOCAL: local_checks.cc.
+void call(CrossDeviceOps& ops, const Problem& problem);
+Result check_local(const Case& c, Subject& subject);
+
+// SPREAD and THREADS: rank_calls.cc, rank_checks.cc, error_checks.cc.
+void call(Communicator& communicator, const Problem& problem, CallOptions options = {});
+CollectiveHandle start(Communicator& communicator, const Problem& problem);
+void abort_all(const Communicators& communicators);
+Result check_ranks(const Case& c, Subject& subject);
+Result check_mismatch(const Case& c, Communicators& ranks, Subject& subject);
+Result check_deadline(const Case& c, Communicators& ranks, Subject& subject, Duration timeout);
+Result check_abort(const Case& c, Communicators& ranks, Subject& subject);
+Result check_peer_gone(const Case& c, Communicators& ranks, Subject& subject);
+
+/// The same case with other values (and uneven parts).
+Case with_seed(const Case& c, std::uint64_t seed);
+
+}  // namespace tutti::conformance

@@ -1,0 +1,277 @@
+// A strategy that mirrors variables on two or more CPUs, with one bug each, for the strategy suite.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/strategy/local_strategy.h"
+#include "tutti/strategy/mirrored_variable.h"
+#include "tutti/strategy/strategy_mode.h"
+#include "tutti/tensor/device_scope.h"
+
+namespace tutti::planted_bugs {
+
+enum class StrategyBug {
+  kNone,
+  kLeavesAReplicaOut,
+  kRunsAReplicaTwice,
+  kCountsOneMore,
+  kComputesOnTheFirstDevice,
+  kResultsBackwards,
+  kMergesPerReplica,
+  kMergesBackwards,
+  kGathersBackwards,
+  kMeanIsSum,
+  kAnotherOrder,
+  kReduceTwiceTheFirst,
+  kGatherBackwards,
+  kOpsKeepTheirOwn,
+  kInputBackwards,
+  kInputOfOneWorkerOfTwo,
+  kInputByElement,
+  kFunctionInputIsCut,
+  kVariablesOfNobody,
+  kScopeOfLocalVariables,
+  kOneComponentOther,
+  kSumForMean,
+  kFirstForAll,
+  kWritesOneComponent,
+  kOnReadAsOnWrite,
+  kTakesUnknownUse,
+  kSavesNothing,
+  kRestoresOneComponent,
+  kSwallowsErrors,
+  kDoesNotNameTheReplica,
+  kStaysBroken,
+  kForgetsTheFailure,
+  kStepNumberStands,
+  kUpdatesOneComponent,
+};
+
+/// Storage of the right kind that does one thing wrong.
+class PlantedStorage final : public internal::MirroredStorage {
+ public:
+  PlantedStorage(StrategyBug bug, const Tensor& initial_value, VariableOptions options,
+                 const void* owner, std::shared_ptr<const internal::Placement> placement)
+      : MirroredStorage(initial_value, std::move(options), owner, std::move(placement), 0),
+        bug_(bug) {
+    if (bug_ != StrategyBug::kOneComponentOther) return;
+    component(1).assign(AssignOp::kAssign, Tensor::full(shape(), 7.0, dtype()));
+  }
+
+  void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override {
+    const bool is_outside = !replica("assign");
+    if (bug_ == StrategyBug::kWritesOneComponent && is_outside) {
+      component(0).assign(op, checked_operand(op, value));
+    } else {
+      MirroredStorage::assign(op, value, origin);
+    }
+  }
+  void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
+              const UpdateScalars& scalars) override {
+    const internal::LocalReplicaContext* const context = replica("update");
+    const bool is_left_out = context && context->replica_id() > 0;
+    if (bug_ == StrategyBug::kUpdatesOneComponent && is_left_out) return;
+    MirroredStorage::update(rule, slots, gradient, scalars);
+  }
+  std::vector<NamedTensor> save() const override {
+    if (bug_ == StrategyBug::kSavesNothing) return {};
+    return MirroredStorage::save();
+  }
+  void restore(const TensorLookup& lookup) override {
+    if (bug_ != StrategyBug::kRestoresOneComponent) return MirroredStorage::restore(lookup);
+    component(0).assign(AssignOp::kAssign, checked_restore(lookup, name()));
+  }
+
+ private:
+  const StrategyBug bug_;
+};
+
+/// Each buffer keeps what it has.
+class KeepsItsOwn final : public CrossDeviceOps {
+ public:
+  std::string_view name() const override { return "keeps_its_own"; }
+  bool supports(ReduceOp, DType, DeviceType) const override { return true; }
+
+ protected:
+  void all_reduce_buffers(ReduceOp, std::span<const ReplicaBuffer>) override {}
+};
+
+/// A replica's context with one function wrong; only for checks that use no variables.
+class PlantedContext final : public ReplicaContext {
+ public:
+  PlantedContext(StrategyBug bug, ReplicaContext& right) : bug_(bug), right_(right) {}
+  int replica_id() const override { return right_.replica_id(); }
+  int num_replicas_in_sync() const override { return right_.num_replicas_in_sync(); }
+  Device device() const override { return right_.device(); }
+  Strategy& strategy() const override { return right_.strategy(); }
+
+ protected:
+  int local_index() const override {
+    const int last = num_replicas_in_sync() - 1;
+    return bug_ == StrategyBug::kResultsBackwards ? last - replica_id() : replica_id();
+  }
+  std::shared_ptr<const void> merge_erased(const void* local, const std::type_info&,
+                                           const ErasedMerge& merge,
+                                           SourceLocation where) override {
+    const auto merge_all = [&](Strategy& strategy, const PerReplica<const void*>& locals) {
+      std::vector<const void*> values = locals.values();
+      if (bug_ == StrategyBug::kMergesBackwards) std::ranges::reverse(values);
+      if (bug_ == StrategyBug::kMergesPerReplica) {
+        for (std::size_t i = 1; i < values.size(); ++i) merge(strategy, values);
+      }
+      return merge(strategy, values);
+    };
+    const internal::StrategyModeScope mode = right_mode();
+    return right_.merge_call(merge_all, local, where);
+  }
+  std::vector<Gradient> all_reduce_values(ReduceOp op, std::span<const Gradient> values,
+                                          SourceLocation where) override {
+    const bool is_wrong = bug_ == StrategyBug::kMeanIsSum && op == ReduceOp::kMean;
+    const internal::StrategyModeScope mode = right_mode();
+    return right_.all_reduce(is_wrong ? ReduceOp::kSum : op, values, where);
+  }
+  Gathered all_gather_value(const Tensor& value, int axis, SourceLocation where) override {
+    const auto gather = [&](Strategy& strategy, const PerReplica<Tensor>& all) {
+      std::vector<Tensor> values = all.values();
+      if (bug_ == StrategyBug::kGathersBackwards) std::ranges::reverse(values);
+      return strategy.gather(PerReplica<Tensor>(std::move(values)), axis);
+    };
+    const internal::StrategyModeScope mode = right_mode();
+    return {right_.merge_call(gather, value, where).to(device()), 0};
+  }
+
+ private:
+  /// The right context refuses to be called while another is the thread's.
+  internal::StrategyModeScope right_mode() const {
+    return internal::StrategyModeScope({&right_.strategy(), &right_});
+  }
+
+  const StrategyBug bug_;
+  ReplicaContext& right_;
+};
+
+/// Mirrors variables, as MirroredStrategy does.
+class PlantedStrategy final : public LocalStrategy {
+ public:
+  explicit PlantedStrategy(StrategyBug bug)
+      : LocalStrategy("planted", options_with(bug)),
+        bug_(bug),
+        placement_(std::make_shared<const internal::Placement>(
+            internal::Placement::mirrored({replica_devices().begin(), replica_devices().end()}))) {}
+  std::string_view name() const override { return "planted"; }
+
+  int num_replicas_in_sync() const override {
+    return LocalStrategy::num_replicas_in_sync() + (bug_ == StrategyBug::kCountsOneMore ? 1 : 0);
+  }
+  CrossDeviceOps& cross_device_ops() override {
+    if (bug_ == StrategyBug::kOpsKeepTheirOwn) return keeps_its_own_;
+    return LocalStrategy::cross_device_ops();
+  }
+  void restore_state(const Json& state) override {
+    if (bug_ != StrategyBug::kStepNumberStands) LocalStrategy::restore_state(state);
+  }
+  const Failure& last_failure() const override {
+    static const Failure none;
+    return bug_ == StrategyBug::kForgetsTheFailure ? none : LocalStrategy::last_failure();
+  }
+
+ protected:
+  std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
+                                             std::string_view who) override {
+    std::vector<Tensor> values = LocalStrategy::values_of_all_replicas(local, who);
+    if (bug_ == StrategyBug::kReduceTwiceTheFirst) values.back() = values.front();
+    if (bug_ == StrategyBug::kGatherBackwards) std::ranges::reverse(values);
+    return values;
+  }
+  void complete_input_plan(InputPlan& plan) override {
+    LocalStrategy::complete_input_plan(plan);
+    if (bug_ == StrategyBug::kInputBackwards) std::ranges::reverse(plan.replica_devices);
+    if (bug_ == StrategyBug::kInputByElement) plan.cut = InputCut::kWhole;
+    if (bug_ == StrategyBug::kFunctionInputIsCut) plan.cut = InputCut::kSplit;
+    if (bug_ == StrategyBug::kInputOfOneWorkerOfTwo) {
+      plan.num_workers = 2;
+      plan.num_replicas_in_sync *= 2;
+    }
+  }
+  std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
+                                                  VariableOptions options) override {
+    if (bug_ == StrategyBug::kTakesUnknownUse) options.synchronization = {};
+    if (bug_ == StrategyBug::kOnReadAsOnWrite) options.synchronization = {};
+    if (bug_ == StrategyBug::kOnReadAsOnWrite)
+      options.trainable = options.trainable.value_or(false);
+    if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
+    const bool is_mean = options.aggregation == VariableAggregation::kMean;
+    if (bug_ == StrategyBug::kSumForMean && is_mean) {
+      options.aggregation = VariableAggregation::kSum;
+    }
+    if (bug_ == StrategyBug::kFirstForAll && is_mean) {
+      options.aggregation = VariableAggregation::kOnlyFirstReplica;
+    }
+    const Strategy* const owner = bug_ == StrategyBug::kVariablesOfNobody ? nullptr : this;
+    if (bug_ == StrategyBug::kScopeOfLocalVariables || !owner) {
+      return make_local_storage(initial_value, replica_devices().front(), std::move(options),
+                                owner);
+    }
+    return std::make_shared<PlantedStorage>(bug_, initial_value, std::move(options), owner,
+                                            placement_);
+  }
+  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override {
+    if (std::exchange(is_broken_, false)) fail(ErrorCode::kInternal, "broken by an earlier step");
+    try {
+      LocalStrategy::run_on_replicas([&](ReplicaContext& context) { run_one(context, body); });
+    } catch (const Error& error) {
+      is_broken_ = bug_ == StrategyBug::kStaysBroken;
+      if (bug_ == StrategyBug::kDoesNotNameTheReplica)
+        throw Error(error.code(), without_name(error));
+      if (bug_ != StrategyBug::kSwallowsErrors) throw;
+    }
+  }
+
+ private:
+  static LocalStrategyOptions options_with(StrategyBug bug) {
+    LocalStrategyOptions options{.devices = "cpu:0-2", .timeout = std::chrono::seconds(20)};
+    // Without it replicas would write one place at the same time.
+    if (bug == StrategyBug::kScopeOfLocalVariables) {
+      options.execution = ReplicaExecution::kSequential;
+    }
+    if (bug == StrategyBug::kAnotherOrder) {
+      options.cross_device_ops = make_cross_device_ops("ring");
+      options.deterministic = false;
+    }
+    return options;
+  }
+  static std::string without_name(const Error& error) {
+    return error.message().substr(error.message().rfind(": ") + 2);
+  }
+  bool has_wrong_context() const {
+    return bug_ == StrategyBug::kResultsBackwards || bug_ == StrategyBug::kMergesPerReplica ||
+           bug_ == StrategyBug::kMergesBackwards || bug_ == StrategyBug::kGathersBackwards ||
+           bug_ == StrategyBug::kMeanIsSum;
+  }
+  void run_one(ReplicaContext& context, const std::function<void(ReplicaContext&)>& body) {
+    const int replica = context.replica_id();
+    if (bug_ == StrategyBug::kLeavesAReplicaOut && replica == 2) return;
+    if (bug_ == StrategyBug::kRunsAReplicaTwice && replica == 0) body(context);
+    if (bug_ == StrategyBug::kComputesOnTheFirstDevice) {
+      const DeviceScope first(replica_devices().front());
+      return body(context);
+    }
+    if (!has_wrong_context()) return body(context);
+    PlantedContext wrong(bug_, context);
+    const internal::StrategyModeScope mode({this, &wrong});
+    body(wrong);
+  }
+
+  const StrategyBug bug_;
+  std::shared_ptr<const internal::Placement> placement_;
+  KeepsItsOwn keeps_its_own_;
+  bool is_broken_ = false;
+};
+
+}  // namespace tutti::planted_bugs
