@@ -5,9 +5,9 @@
 
 #include "tools/commands.h"
 #include "tutti/core/error.h"
-#include "tutti/testing/cross_device_ops/report.h"
 #include "tutti/cross_device_ops/plugin.h"
 #include "tutti/cross_device_ops/registry.h"
+#include "tutti/testing/cross_device_ops/report.h"
 
 namespace tutti::tools {
 namespace {

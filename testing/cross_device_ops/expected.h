@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
-#include "tutti/testing/cross_device_ops/values.h"
 #include "tutti/cross_device_ops/replica_buffer.h"
+#include "tutti/testing/cross_device_ops/values.h"
 
 namespace tutti::conformance {
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "tutti/testing/cross_device_ops/layout.h"
-#include "tutti/testing/cross_device_ops/values.h"
 #include "tutti/cross_device_ops/replica_buffer.h"
 #include "tutti/tensor/tensor.h"
+#include "tutti/testing/cross_device_ops/layout.h"
+#include "tutti/testing/cross_device_ops/values.h"
 
 namespace tutti::conformance {
 

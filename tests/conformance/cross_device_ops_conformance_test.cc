@@ -5,8 +5,8 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/hang_watchdog.h"
-#include "tutti/testing/cross_device_ops/report.h"
 #include "tutti/cross_device_ops/registry.h"
+#include "tutti/testing/cross_device_ops/report.h"
 
 namespace tutti::conformance {
 namespace {

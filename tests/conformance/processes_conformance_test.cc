@@ -5,8 +5,8 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/sanitizers.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/testing/cross_device_ops/report.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
+#include "tutti/testing/cross_device_ops/report.h"
 
 namespace tutti::conformance {
 namespace processes_conformance_test {

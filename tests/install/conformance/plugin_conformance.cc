@@ -3,8 +3,8 @@
 #include <cstdio>
 
 #include "gtest/gtest.h"
-#include "tutti/testing/cross_device_ops/gtest.h"
 #include "tutti/cross_device_ops/plugin.h"
+#include "tutti/testing/cross_device_ops/gtest.h"
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
