@@ -132,7 +132,7 @@ void ClosureLedger::on(const events::ErrorRaised&) {
   failures_.clear();
 }
 
-/// Those who work on closures have another term, or none: nothing that they report counts.
+/// Reports of closures have another term, or none: they do not count.
 void ClosureLedger::on(const events::TookOver& event) {
   expect(event.term == term_ + 1, "take over with term", event.term,
          "not one higher than the last");

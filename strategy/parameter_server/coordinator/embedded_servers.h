@@ -22,8 +22,8 @@ class EmbeddedServers final : public ServerGroup {
   explicit EmbeddedServers(int count);
   ~EmbeddedServers() override;
   std::vector<std::shared_ptr<VariableService>> services() const;
-  /// Called at the end of a come_back() that gave servers another state: whoever talks to them
-  /// begins to count anew.
+  /// Called at the end of a come_back() that gave servers another state: their clients begin to
+  /// count anew.
   void when_loaded(std::function<void()> told);
 
   void keep_in(const std::string& folder, const std::string& job_id) override;

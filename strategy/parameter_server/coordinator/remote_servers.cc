@@ -237,7 +237,7 @@ void RemoteServers::end_bringing_back() {
   for (Member& each : members_) each.whole_life = each.life;
 }
 
-/// Nobody has to count anew for a server that is back: what clients were told was done still is.
+/// Clients of a server that is back go on counting: what they were told was done still is.
 void RemoteServers::come_back(std::uint64_t cut, std::uint64_t term) {
   {
     const MutexLock lock(mutex_);

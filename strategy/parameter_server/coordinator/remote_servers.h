@@ -27,8 +27,8 @@ class RemoteServers final : public ServerGroup {
   /// Until the processes that are there now can be used: the program is being set up. Throws
   /// kDeadlineExceeded naming those that are missing, and why.
   void wait_for_all(TimePoint deadline);
-  /// Called at the end of a come_back() that gave servers another state than clients know: whoever
-  /// talks to them begins to count anew.
+  /// Called at the end of a come_back() that gave servers another state than clients know: these
+  /// begin to count anew.
   void when_loaded(std::function<void()> told);
 
   void keep_in(const std::string& folder, const std::string& job_id) override;
