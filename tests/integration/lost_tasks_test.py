@@ -48,6 +48,7 @@ class Job:
             time.sleep(0.02)
 
     def pid_of(self, job, index):
+        """None: it has ended."""
         for path in os.listdir("/proc"):
             try:
                 with open(f"/proc/{path}/stat", encoding="utf-8") as file:
@@ -59,7 +60,7 @@ class Job:
             if parent == self.process.pid and "TF_CONFIG" in variables:
                 if json.loads(variables["TF_CONFIG"])["task"] == {"type": job, "index": index}:
                     return int(path)
-        return self.fail(f"there is no process of {job} {index}")
+        return None
 
     def finish(self):
         try:
@@ -97,9 +98,11 @@ def hit(arguments, mode, task, number, restarts):
         with tempfile.TemporaryDirectory() as folder:
             job = start(arguments, mode, restarts, steps, folder)
             if job:
-                os.kill(job.pid_of(*task), number)
-                if "result" not in job.text():
-                    return job, steps, job.finish()
+                pid = job.pid_of(*task)
+                if pid:
+                    os.kill(pid, number)
+                    if "result" not in job.text():
+                        return job, steps, job.finish()
                 job.process.kill()
         steps *= 4
 
