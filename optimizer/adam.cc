@@ -9,10 +9,10 @@
 #include "tutti/tensor/cpu/vectorized.h"
 
 namespace tutti {
-namespace {
+namespace internal {
 
 template <class T>
-struct Constants {
+struct AdamConstants {
   T alpha;
   T gradient_scale;
   T rest_1;  // 1 - beta_1
@@ -20,10 +20,14 @@ struct Constants {
   T epsilon;
 };
 
+}  // namespace internal
+
+namespace {
+
 template <class T, bool amsgrad>
-[[gnu::always_inline]] inline void update(const Constants<T>& constants, std::size_t count,
-                                          T* __restrict w, T* __restrict m, T* __restrict v,
-                                          [[maybe_unused]] T* __restrict v_hat,
+[[gnu::always_inline]] inline void update(const internal::AdamConstants<T>& constants,
+                                          std::size_t count, T* __restrict w, T* __restrict m,
+                                          T* __restrict v, [[maybe_unused]] T* __restrict v_hat,
                                           const T* __restrict gradient) {
   const auto [alpha, scale, rest_1, rest_2, epsilon] = constants;
   for (std::size_t i = 0; i < count; ++i) {
@@ -77,9 +81,9 @@ void AdamRule::apply_typed(const UpdateArgs& args) const {
   const double beta_1 = hyper_.beta_1;
   const double beta_2 = hyper_.beta_2;
   const double alpha = corrected_rate(hyper_, args.scalars);
-  const Constants<T> constants{static_cast<T>(alpha), static_cast<T>(args.scalars.gradient_scale),
-                               static_cast<T>(1.0 - beta_1), static_cast<T>(1.0 - beta_2),
-                               static_cast<T>(hyper_.epsilon)};
+  const internal::AdamConstants<T> constants{
+      static_cast<T>(alpha), static_cast<T>(args.scalars.gradient_scale),
+      static_cast<T>(1.0 - beta_1), static_cast<T>(1.0 - beta_2), static_cast<T>(hyper_.epsilon)};
   T* const w = args.weights<T>().data();
   T* const m = args.slot<T>(0).data();
   T* const v = args.slot<T>(1).data();

@@ -10,7 +10,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr std::size_t kGrain = 64;  // elements
+constexpr std::size_t kPartGrain = 64;  // elements
 // Of all ranks together: what is larger comes from memory in every call.
 constexpr std::size_t kCaches = 16 << 20;
 
@@ -70,7 +70,7 @@ void GroupParts::combine_part(const CollectiveCall& call, int part) {
     const auto cut = [&](std::size_t place) {
       return place >= first + count ? count
              : place <= first       ? 0
-                                    : (place - first) / kGrain * kGrain;
+                                    : (place - first) / kPartGrain * kPartGrain;
     };
     const std::size_t from = cut(begin);
     const std::size_t to = is_last ? count : cut(end);

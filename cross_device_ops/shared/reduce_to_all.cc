@@ -18,7 +18,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr std::size_t kBlockBytes = 8 * 1024;
+constexpr std::size_t kSumBlockBytes = 8 * 1024;
 
 // The sum of values[first], ..., values[first + n - 1] along the canonical tree.
 template <std::size_t first, std::size_t n, class T>
@@ -168,9 +168,9 @@ void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> i
       });
     });
   }
-  alignas(64) std::array<std::byte, kBlockBytes> block;
+  alignas(64) std::array<std::byte, kSumBlockBytes> block;
   const std::size_t size = size_of(dtype);
-  const std::size_t most = kBlockBytes / size;
+  const std::size_t most = kSumBlockBytes / size;
   std::array<const std::byte*, 64> few;
   std::vector<const std::byte*> many(inputs.size() > few.size() ? inputs.size() : 0);
   const std::span<const std::byte*> starts =

@@ -31,8 +31,6 @@ constexpr std::size_t kMostUnsent = std::size_t{64} << 20;
 constexpr Duration kHandshakeLimit = std::chrono::seconds(5);
 constexpr std::size_t kMostNewcomers = 256;
 
-TimePoint now() { return Clock::system().now(); }
-
 class Streams;
 
 /// One stream. gRPC calls On...() from its threads, one at a time for reads and for writes; it ends
@@ -135,7 +133,7 @@ class Streams final : public control::Control::CallbackService {
 
   void note_refusal(const std::string& reason) {
     MutexLock lock(mutex_);
-    refusals_.note(reason, now());
+    refusals_.note(reason, Clock::system().now());
   }
 
   const ControlServerOptions& options() const { return options_; }
@@ -160,7 +158,7 @@ class Streams final : public control::Control::CallbackService {
 Stream::Stream(Streams& streams, grpc::CallbackServerContext* context)
     : streams_(streams),
       context_(context),
-      deadline_(deadline_after(now(), kHandshakeLimit)),
+      deadline_(deadline_after(Clock::system().now(), kHandshakeLimit)),
       handshake_(Handshake::Side::kServer, server_hello(streams.options()),
                  streams.options().secret) {
   StartRead(&incoming_);
@@ -168,7 +166,7 @@ Stream::Stream(Streams& streams, grpc::CallbackServerContext* context)
 
 void Stream::OnReadDone(bool ok) {
   if (!ok) {  // the other side has gone, in whatever way
-    if (link_) streams_.core().closed(link_.get(), now());
+    if (link_) streams_.core().closed(link_.get(), Clock::system().now());
     finish(grpc::Status::OK);
     return;
   }
@@ -176,7 +174,7 @@ void Stream::OnReadDone(bool ok) {
     StartRead(&incoming_);
     return;
   }
-  if (link_) streams_.core().closed(link_.get(), now());
+  if (link_) streams_.core().closed(link_.get(), Clock::system().now());
   finish(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "refused"));
 }
 
@@ -187,7 +185,7 @@ bool Stream::take(const Envelope& envelope) {
     streams_.note_refusal("a damaged message");
     return false;
   }
-  return streams_.core().received(link_.get(), *message, now());
+  return streams_.core().received(link_.get(), *message, Clock::system().now());
 }
 
 bool Stream::greet(const Envelope& envelope) {
@@ -280,7 +278,8 @@ class GrpcControlServer final : public ControlServer {
   }
 
   ~GrpcControlServer() override {
-    streams_.core().wait_until_all_have_left(deadline_after(now(), streams_.options().linger));
+    streams_.core().wait_until_all_have_left(
+        deadline_after(Clock::system().now(), streams_.options().linger));
     streams_.core().say_server_leaves();
     stop_.set();
     ticker_->join();
@@ -301,9 +300,9 @@ class GrpcControlServer final : public ControlServer {
 
  private:
   void tick() {
-    while (!stop_.wait_until(deadline_after(now(), streams_.core().poll_after()))) {
-      streams_.core().tick(now());
-      streams_.cancel_late(now());
+    while (!stop_.wait_until(deadline_after(Clock::system().now(), streams_.core().poll_after()))) {
+      streams_.core().tick(Clock::system().now());
+      streams_.cancel_late(Clock::system().now());
     }
   }
 

@@ -37,7 +37,7 @@ void for_each_tap(const Shape& x, const Shape& filter, const Shape& y,
 }
 
 template <class T>
-void forward(const KernelArgs& args) {
+void convolve(const KernelArgs& args) {
   const auto& attributes = args.attributes_as<Conv2dAttributes>();
   const Shape& sx = args.inputs[0].shape();
   const Shape& sf = args.inputs[1].shape();
@@ -113,8 +113,8 @@ void bias_gradient(const KernelArgs& args) {
 }
 
 template <class T>
-void register_for(KernelTable& table) {
-  table.set(OpId::kConv2d, dtype_of<T>(), forward<T>);
+void register_convolution_for(KernelTable& table) {
+  table.set(OpId::kConv2d, dtype_of<T>(), convolve<T>);
   table.set(OpId::kConv2dBackwardInput, dtype_of<T>(), backward_input<T>);
   table.set(OpId::kConv2dBackwardFilter, dtype_of<T>(), backward_filter<T>);
   table.set(OpId::kBiasGrad, dtype_of<T>(), bias_gradient<T>);
@@ -123,8 +123,8 @@ void register_for(KernelTable& table) {
 }  // namespace
 
 void register_convolution_reference_kernels(KernelTable& table) {
-  register_for<float>(table);
-  register_for<double>(table);
+  register_convolution_for<float>(table);
+  register_convolution_for<double>(table);
 }
 
 }  // namespace tutti::internal

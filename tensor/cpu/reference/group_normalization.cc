@@ -33,7 +33,7 @@ struct Extent {
 };
 
 template <class T>
-void forward(const KernelArgs& args) {
+void normalize_groups(const KernelArgs& args) {
   const auto x = args.in<T>(0), gamma = args.in<T>(1), beta = args.in<T>(2);
   const auto y = args.out<T>(0), mean = args.out<T>(1), variance = args.out<T>(2);
   const double epsilon = args.attributes_as<GroupNormAttributes>().epsilon;
@@ -62,7 +62,7 @@ void forward(const KernelArgs& args) {
 // With z = (x - mean) / deviation and g = dy gamma: dbeta = sum dy, dgamma = sum dy z, and
 // dx = (g - mean of g - z * mean of (g z)) / deviation.
 template <class T>
-void backward(const KernelArgs& args) {
+void normalize_groups_gradient(const KernelArgs& args) {
   const auto x = args.in<T>(0), gamma = args.in<T>(1), mean = args.in<T>(2);
   const auto variance = args.in<T>(3), dy = args.in<T>(4);
   const auto dx = args.out<T>(0), dgamma = args.out<T>(1), dbeta = args.out<T>(2);
@@ -94,16 +94,16 @@ void backward(const KernelArgs& args) {
 }
 
 template <class T>
-void register_for(KernelTable& table) {
-  table.set(OpId::kGroupNorm, dtype_of<T>(), forward<T>);
-  table.set(OpId::kGroupNormGrad, dtype_of<T>(), backward<T>);
+void register_group_normalization_for(KernelTable& table) {
+  table.set(OpId::kGroupNorm, dtype_of<T>(), normalize_groups<T>);
+  table.set(OpId::kGroupNormGrad, dtype_of<T>(), normalize_groups_gradient<T>);
 }
 
 }  // namespace
 
 void register_group_normalization_kernels(KernelTable& table) {
-  register_for<float>(table);
-  register_for<double>(table);
+  register_group_normalization_for<float>(table);
+  register_group_normalization_for<double>(table);
 }
 
 }  // namespace tutti::internal

@@ -126,7 +126,7 @@ void lrn_grad(const KernelArgs& args) {
 }
 
 template <class T>
-void register_for(KernelTable& table) {
+void register_normalization_for(KernelTable& table) {
   table.set(OpId::kBatchNormTraining, dtype_of<T>(), batch_norm_training<T>);
   table.set(OpId::kBatchNormInference, dtype_of<T>(), batch_norm_inference<T>);
   table.set(OpId::kBatchNormGrad, dtype_of<T>(), batch_norm_grad<T>);
@@ -137,8 +137,8 @@ void register_for(KernelTable& table) {
 }  // namespace
 
 void register_normalization_reference_kernels(KernelTable& table) {
-  register_for<float>(table);
-  register_for<double>(table);
+  register_normalization_for<float>(table);
+  register_normalization_for<double>(table);
 }
 
 }  // namespace tutti::internal

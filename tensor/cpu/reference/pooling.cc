@@ -114,7 +114,7 @@ void average_pool_grad(const KernelArgs& args) {
 }
 
 template <class T>
-void register_for(KernelTable& table) {
+void register_pooling_for(KernelTable& table) {
   table.set(OpId::kMaxPool, dtype_of<T>(), max_pool<T>);
   table.set(OpId::kMaxPoolGrad, dtype_of<T>(), max_pool_grad<T>);
   table.set(OpId::kAveragePool, dtype_of<T>(), average_pool<T>);
@@ -124,8 +124,8 @@ void register_for(KernelTable& table) {
 }  // namespace
 
 void register_pooling_reference_kernels(KernelTable& table) {
-  register_for<float>(table);
-  register_for<double>(table);
+  register_pooling_for<float>(table);
+  register_pooling_for<double>(table);
 }
 
 }  // namespace tutti::internal

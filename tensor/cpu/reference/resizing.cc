@@ -9,7 +9,7 @@ namespace tutti::internal {
 namespace {
 
 template <class T>
-void forward(const KernelArgs& args) {
+void upsample(const KernelArgs& args) {
   const Shape& shape = args.inputs[0].shape();
   const std::int64_t channels = shape[3];
   const T* x = args.in<T>(0).data();
@@ -24,7 +24,7 @@ void forward(const KernelArgs& args) {
 }
 
 template <class T>
-void backward(const KernelArgs& args) {
+void upsample_gradient(const KernelArgs& args) {
   const Shape& shape = args.outputs[0].shape();
   const std::int64_t channels = shape[3];
   const T* dy = args.in<T>(0).data();
@@ -39,16 +39,16 @@ void backward(const KernelArgs& args) {
 }
 
 template <class T>
-void register_for(KernelTable& table) {
-  table.set(OpId::kUpsample, dtype_of<T>(), forward<T>);
-  table.set(OpId::kUpsampleGrad, dtype_of<T>(), backward<T>);
+void register_resizing_for(KernelTable& table) {
+  table.set(OpId::kUpsample, dtype_of<T>(), upsample<T>);
+  table.set(OpId::kUpsampleGrad, dtype_of<T>(), upsample_gradient<T>);
 }
 
 }  // namespace
 
 void register_resizing_kernels(KernelTable& table) {
-  register_for<float>(table);
-  register_for<double>(table);
+  register_resizing_for<float>(table);
+  register_resizing_for<double>(table);
 }
 
 }  // namespace tutti::internal

@@ -88,7 +88,7 @@ void reverse(const KernelArgs& args) {
 }
 
 template <class... Ts>
-void set_numbers(KernelTable& table) {
+void set_scans(KernelTable& table) {
   (table.set(OpId::kCumulativeSum, dtype_of<Ts>(), cumulative_sum<Ts>), ...);
   (table.set(OpId::kTopK, dtype_of<Ts>(), top_k<Ts>), ...);
   (table.set(OpId::kReverse, dtype_of<Ts>(), reverse<Ts>), ...);
@@ -97,7 +97,7 @@ void set_numbers(KernelTable& table) {
 }  // namespace
 
 void register_scanning_kernels(KernelTable& table) {
-  set_numbers<float, double, std::int32_t, std::int64_t, std::uint8_t>(table);
+  set_scans<float, double, std::int32_t, std::int64_t, std::uint8_t>(table);
   table.set(OpId::kReverse, DType::kBool, reverse<bool>);
 }
 

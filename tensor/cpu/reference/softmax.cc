@@ -144,7 +144,7 @@ void sigmoid_cross_entropy(const KernelArgs& args) {
 }
 
 template <class T>
-void register_for(KernelTable& table) {
+void register_softmax_for(KernelTable& table) {
   constexpr DType dtype = dtype_of<T>();
   table.set(OpId::kSoftmax, dtype, softmax<T>);
   table.set(OpId::kLogSoftmax, dtype, log_softmax<T>);
@@ -164,8 +164,8 @@ void register_sparse_for(KernelTable& table) {
 }  // namespace
 
 void register_softmax_reference_kernels(KernelTable& table) {
-  register_for<float>(table);
-  register_for<double>(table);
+  register_softmax_for<float>(table);
+  register_softmax_for<double>(table);
   register_sparse_for<std::int32_t>(table);
   register_sparse_for<std::int64_t>(table);
 }
