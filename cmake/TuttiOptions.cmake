@@ -31,6 +31,8 @@ set(TUTTI_COMPILE_OPTIONS -Wall -Wextra -Werror -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 gives both falsely for moved std::variant and concatenated std::string.
   list(APPEND TUTTI_COMPILE_OPTIONS -Wno-maybe-uninitialized -Wno-restrict)
+  # What it warns of in headers is meant in sources, which TUTTI_UNITY includes like headers.
+  list(APPEND TUTTI_COMPILE_OPTIONS -Wno-subobject-linkage)
 elseif(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   list(APPEND TUTTI_COMPILE_OPTIONS -Wthread-safety)
 endif()

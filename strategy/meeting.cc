@@ -7,14 +7,15 @@
 namespace tutti::internal {
 namespace {
 
-std::string describe(const ValueSpec& value) {
+std::string describe_specs(const ValueSpec& value) {
   return concat(to_string(value.dtype), " ", value.shape, value.sparse ? " (sparse)" : "");
 }
 
-std::string describe(const std::vector<ValueSpec>& values) {
+std::string describe_specs(const std::vector<ValueSpec>& values) {
   constexpr std::size_t kShown = 3;
   std::string text;
-  for (std::size_t i = 0; i < values.size() && i < kShown; ++i) text += ", " + describe(values[i]);
+  for (std::size_t i = 0; i < values.size() && i < kShown; ++i)
+    text += ", " + describe_specs(values[i]);
   if (values.size() > kShown) text += concat(", and ", values.size() - kShown, " more values");
   return text;
 }
@@ -61,9 +62,10 @@ std::string MeetingHeader::call() const {
 
 std::string MeetingHeader::signature() const {
   std::string text = call();
-  if (kind == MeetingKind::kAllReduce) text += concat("(", op, internal::describe(values), ")");
+  if (kind == MeetingKind::kAllReduce)
+    text += concat("(", op, internal::describe_specs(values), ")");
   if (kind == MeetingKind::kAllGather) {
-    text += concat("(axis ", axis, internal::describe(values), ")");
+    text += concat("(axis ", axis, internal::describe_specs(values), ")");
   }
   return text;
 }

@@ -11,13 +11,13 @@ namespace tutti {
 namespace {
 
 /// The ends are a little outside, so that 0 and 1 are inside (Keras's epsilon).
-constexpr double kEpsilon = 1e-7;
+constexpr double kBeyond = 1e-7;
 
-double divided(double a, double b) { return b == 0.0 ? 0.0 : a / b; }
+double ratio_of(double a, double b) { return b == 0.0 ? 0.0 : a / b; }
 
 double area_under_roc(const std::vector<double>& counts, std::size_t n, double yes, double no) {
-  auto recall = [&](std::size_t i) { return divided(counts[i], yes); };
-  auto fallout = [&](std::size_t i) { return divided(counts[n + i], no); };
+  auto recall = [&](std::size_t i) { return ratio_of(counts[i], yes); };
+  auto fallout = [&](std::size_t i) { return ratio_of(counts[n + i], no); };
   double area = 0.0;
   for (std::size_t i = 0; i + 1 < n; ++i)
     area += (fallout(i) - fallout(i + 1)) * (recall(i) + recall(i + 1)) / 2.0;
@@ -30,10 +30,10 @@ double area_under_precision_recall(const std::vector<double>& counts, std::size_
   for (std::size_t i = 0; i + 1 < n; ++i) {
     const double hits = counts[i], next_hits = counts[i + 1];
     const double all = hits + counts[n + i], next_all = next_hits + counts[n + i + 1];
-    const double slope = divided(hits - next_hits, std::max(all - next_all, 0.0));
+    const double slope = ratio_of(hits - next_hits, std::max(all - next_all, 0.0));
     const double intercept = next_hits - slope * next_all;
     const double ratio = all > 0.0 && next_all > 0.0 ? all / next_all : 1.0;
-    area += divided(slope * (hits - next_hits + intercept * std::log(ratio)), yes);
+    area += ratio_of(slope * (hits - next_hits + intercept * std::log(ratio)), yes);
   }
   return area;
 }
@@ -45,9 +45,9 @@ Auc::Auc(AucOptions options)
   const int count = options_.num_thresholds;
   if (count < 2)
     fail(ErrorCode::kInvalidArgument, "Auc: expected at least 2 thresholds, got ", count);
-  thresholds_.push_back(-kEpsilon);
+  thresholds_.push_back(-kBeyond);
   for (int i = 1; i + 1 < count; ++i) thresholds_.push_back(i / static_cast<double>(count - 1));
-  thresholds_.push_back(1.0 + kEpsilon);
+  thresholds_.push_back(1.0 + kBeyond);
   positives_ = add_sum("positives", {2, count});
   labels_ = add_sum("labels", {2});
 }

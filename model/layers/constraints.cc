@@ -12,7 +12,7 @@ namespace tutti {
 namespace {
 
 /// Keeps quotients by a norm of 0 finite (Keras's epsilon).
-constexpr double kEpsilon = 1e-7;
+constexpr double kSmallestNorm = 1e-7;
 
 Tensor norms_of(const Tensor& weight, const constraints::NormAxes& axis) {
   return sqrt(reduce_sum(square(weight), {.axes = axis.axes, .keep_dims = true}));
@@ -46,7 +46,7 @@ namespace constraints {
 Constraint max_norm(MaxNormOptions options) {
   return Constraint([options](const Tensor& weight) {
     const Tensor norms = norms_of(weight, options.axis);
-    return weight * (clip(norms, 0.0, options.max_value) / (norms + kEpsilon));
+    return weight * (clip(norms, 0.0, options.max_value) / (norms + kSmallestNorm));
   });
 }
 
@@ -56,7 +56,7 @@ Constraint non_neg() {
 
 Constraint unit_norm(NormAxes axis) {
   return Constraint(
-      [axis](const Tensor& weight) { return weight / (norms_of(weight, axis) + kEpsilon); });
+      [axis](const Tensor& weight) { return weight / (norms_of(weight, axis) + kSmallestNorm); });
 }
 
 Constraint min_max_norm(MinMaxNormOptions options) {
@@ -64,7 +64,7 @@ Constraint min_max_norm(MinMaxNormOptions options) {
     const Tensor norms = norms_of(weight, options.axis);
     const Tensor wanted = clip(norms, options.min_value, options.max_value) * options.rate +
                           norms * (1.0 - options.rate);
-    return weight * (wanted / (norms + kEpsilon));
+    return weight * (wanted / (norms + kSmallestNorm));
   });
 }
 

@@ -13,7 +13,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
+constexpr Duration kSayMissingEvery = std::chrono::milliseconds(4500);
 
 LedgerRules rules_of(const ClusterCoordinatorOptions& options) {
   return {options.most_attempts, options.most_workers_lost};
@@ -170,7 +170,7 @@ void CoordinatorCore::await_workers() {
   Clock& clock = Clock::system();
   const TimePoint begin = clock.now();
   const TimePoint deadline = deadline_after(begin, options_.join_timeout);
-  TimePoint say_at = deadline_after(begin, kSayEvery);
+  TimePoint say_at = deadline_after(begin, kSayMissingEvery);
   for (;;) {
     std::vector<std::string> missing;
     for (std::size_t i = 0; i < links_.size(); ++i) {
@@ -191,7 +191,7 @@ void CoordinatorCore::await_workers() {
     }
     if (now >= say_at) {
       log_info(concat("coordinator: waits for ", names));
-      say_at = deadline_after(now, kSayEvery);
+      say_at = deadline_after(now, kSayMissingEvery);
     }
     if (stop_.wait_until(deadline_after(now, std::chrono::milliseconds(5)))) {
       queue_.wait();  // throws why

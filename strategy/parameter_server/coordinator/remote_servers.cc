@@ -12,7 +12,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr Duration kSayEvery = std::chrono::milliseconds(4500);
+constexpr Duration kSayWaitingEvery = std::chrono::milliseconds(4500);
 
 }  // namespace
 
@@ -57,7 +57,7 @@ bool RemoteServers::are_all_here() const {
 /// Those that were lost are followed by who is there now.
 void RemoteServers::take_lives(TimePoint deadline, const char* who) {
   const TimePoint begin = Clock::system().now();
-  TimePoint say_at = deadline_after(begin, kSayEvery);
+  TimePoint say_at = deadline_after(begin, kSayWaitingEvery);
   for (;;) {
     std::vector<std::string> missing;
     bool is_interrupted = false;
@@ -84,7 +84,7 @@ void RemoteServers::take_lives(TimePoint deadline, const char* who) {
            tutti::join(missing), "; start them again, or read their logs");
     }
     log_info(concat("coordinator: waits for servers ", since, ": ", tutti::join(missing)));
-    say_at = deadline_after(now, kSayEvery);
+    say_at = deadline_after(now, kSayWaitingEvery);
   }
 }
 

@@ -13,7 +13,7 @@ namespace tutti::internal {
 namespace {
 
 /// Of a worker that is simply not there.
-constexpr Duration kComplainEvery = std::chrono::seconds(30);
+constexpr Duration kComplainOfWorkerEvery = std::chrono::seconds(30);
 
 }  // namespace
 
@@ -213,10 +213,10 @@ void RemoteWorker::complain(const Error& error) {
     if (error.code() == ErrorCode::kFailedPrecondition) refusal_ = error;
   }
   const TimePoint now = Clock::system().now();
-  if (complain_at_ == TimePoint{}) complain_at_ = deadline_after(now, kComplainEvery);
+  if (complain_at_ == TimePoint{}) complain_at_ = deadline_after(now, kComplainOfWorkerEvery);
   const bool is_news = std::exchange(last_complaint_, error.message()) != error.message();
   if (is_absent ? now < complain_at_ : !is_news) return;
-  complain_at_ = deadline_after(now, kComplainEvery);
+  complain_at_ = deadline_after(now, kComplainOfWorkerEvery);
   log_warning(
       concat("coordinator: no connection to worker ", options_.worker, ": ", error.message()));
 }

@@ -13,7 +13,7 @@ namespace tutti::internal {
 namespace {
 
 template <class... Parts>
-[[noreturn]] void refuse(const Parts&... parts) {
+[[noreturn]] void refuse_operation(const Parts&... parts) {
   fail(ErrorCode::kInvalidArgument, parts...);
 }
 
@@ -23,45 +23,45 @@ void check_spec(const ShardSpec& spec) {
                     spec.num_rows <= whole - spec.first_row;
   const bool is_whole_scalar = spec.whole_shape.rank() > 0 || spec.num_rows == 1;
   if (spec.shard >= 0 && spec.shard < spec.num_shards && fits && is_whole_scalar) return;
-  refuse(spec, ": no rows of shape ", spec.whole_shape, "; got ", spec.num_rows, " rows from ",
-         spec.first_row);
+  refuse_operation(spec, ": no rows of shape ", spec.whole_shape, "; got ", spec.num_rows,
+                   " rows from ", spec.first_row);
 }
 
 void check_value(const ShardSpec& spec, const Tensor& value) {
-  if (!value.defined()) refuse(spec, ": the value is undefined");
+  if (!value.defined()) refuse_operation(spec, ": the value is undefined");
   if (value.shape() == spec.shape() && value.dtype() == spec.dtype) return;
-  refuse(spec, ": the value does not fit; expected ", spec.shape(), " of ", spec.dtype, ", got ",
-         value.shape(), " of ", value.dtype());
+  refuse_operation(spec, ": the value does not fit; expected ", spec.shape(), " of ", spec.dtype,
+                   ", got ", value.shape(), " of ", value.dtype());
 }
 
 void check_rows(const ShardSpec& spec, const Tensor& rows) {
-  if (spec.whole_shape.rank() == 0) refuse(spec, ": a scalar has no rows");
+  if (spec.whole_shape.rank() == 0) refuse_operation(spec, ": a scalar has no rows");
   if (!rows.defined() || rows.rank() != 1 || rows.dtype() != DType::kInt64) {
-    refuse(spec, ": expected rows [n] of int64, got ",
-           rows.defined() ? concat(rows.shape(), " of ", rows.dtype()) : "none");
+    refuse_operation(spec, ": expected rows [n] of int64, got ",
+                     rows.defined() ? concat(rows.shape(), " of ", rows.dtype()) : "none");
   }
   const auto numbers = rows.host_span<std::int64_t>();
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] >= 0 && numbers[i] < spec.num_rows) continue;
-    refuse(spec, ": row out of range; expected 0 .. ", spec.num_rows - 1, ", got ", numbers[i],
-           " at position ", i);
+    refuse_operation(spec, ": row out of range; expected 0 .. ", spec.num_rows - 1, ", got ",
+                     numbers[i], " at position ", i);
   }
 }
 
 void check_row_values(const ShardSpec& spec, const Tensor& rows, const Tensor& values) {
   check_rows(spec, rows);
-  if (!values.defined()) refuse(spec, ": the rows' values are undefined");
+  if (!values.defined()) refuse_operation(spec, ": the rows' values are undefined");
   const Shape expected = spec.whole_shape.with_dim(0, rows.num_elements());
   if (values.shape() == expected && values.dtype() == spec.dtype) return;
-  refuse(spec, ": the rows' values do not fit; expected ", expected, " of ", spec.dtype, ", got ",
-         values.shape(), " of ", values.dtype());
+  refuse_operation(spec, ": the rows' values do not fit; expected ", expected, " of ", spec.dtype,
+                   ", got ", values.shape(), " of ", values.dtype());
 }
 
 void check_divisors(const ShardSpec& spec, const Tensor& values) {
   visit_dtype(values.dtype(), [&]<class T>() {
     if constexpr (std::is_integral_v<T>) {
       if (std::ranges::count(values.host_span<T>(), T{0}) == 0) return;
-      refuse(spec, ": division of integers by zero");
+      refuse_operation(spec, ": division of integers by zero");
     }
   });
 }
@@ -70,8 +70,8 @@ void check_sync(const ShardSpec& spec, const SyncSpec& sync) {
   const bool are_ranks = sync.num_ranks >= 1 && sync.rank >= 0 && sync.rank < sync.num_ranks;
   const bool is_number = sync.num_to_aggregate >= 1 && sync.num_to_aggregate <= sync.num_ranks;
   if (are_ranks && is_number && std::isfinite(sync.divisor) && sync.divisor != 0.0) return;
-  refuse(spec, ": no synchronous update: rank ", sync.rank, " of ", sync.num_ranks, ", ",
-         sync.num_to_aggregate, " to aggregate, divided by ", sync.divisor);
+  refuse_operation(spec, ": no synchronous update: rank ", sync.rank, " of ", sync.num_ranks, ", ",
+                   sync.num_to_aggregate, " to aggregate, divided by ", sync.divisor);
 }
 
 Tensor first_value(const CreateShard& create) {
@@ -81,8 +81,9 @@ Tensor first_value(const CreateShard& create) {
   }
   const ValueGenerator& generator = std::get<ValueGenerator>(create.initial_value);
   if (generator.shape != create.spec.whole_shape || generator.dtype != create.spec.dtype) {
-    refuse(create.spec, ": the generator makes ", generator.shape, " of ", generator.dtype,
-           "; expected ", create.spec.whole_shape, " of ", create.spec.dtype);
+    refuse_operation(create.spec, ": the generator makes ", generator.shape, " of ",
+                     generator.dtype, "; expected ", create.spec.whole_shape, " of ",
+                     create.spec.dtype);
   }
   return generator.rows(create.spec.first_row, create.spec.num_rows);
 }
@@ -142,11 +143,12 @@ class Checker {
     }
     const ShardSpec &have = checked.shard->spec, &want = create.spec;
     if (have == want) return;
-    refuse("two shards do not agree: ", have, " is there as rows ", have.first_row, " to ",
-           have.first_row + have.num_rows, " of ", have.whole_shape, " of ", have.dtype,
-           "; asked for was ", want, ", rows ", want.first_row, " to ",
-           want.first_row + want.num_rows, " of ", want.whole_shape, " of ", want.dtype,
-           have.variable == want.variable ? "" : " (their ids are equal: try another name)");
+    refuse_operation(
+        "two shards do not agree: ", have, " is there as rows ", have.first_row, " to ",
+        have.first_row + have.num_rows, " of ", have.whole_shape, " of ", have.dtype,
+        "; asked for was ", want, ", rows ", want.first_row, " to ", want.first_row + want.num_rows,
+        " of ", want.whole_shape, " of ", want.dtype,
+        have.variable == want.variable ? "" : " (their ids are equal: try another name)");
   }
   void check(const ReadShard& read, CheckedOperation& checked) { checked.shard = shard_of(read); }
   void check(const ReadRows& read, CheckedOperation& checked) {
@@ -158,7 +160,7 @@ class Checker {
     const ShardSpec& spec = checked.shard->spec;
     check_value(spec, assign.value);
     if (assign.op != AssignOp::kAssign && spec.dtype == DType::kBool) {
-      refuse(spec, ".", assign.op, ": expected a number type, got bool; try assign()");
+      refuse_operation(spec, ".", assign.op, ": expected a number type, got bool; try assign()");
     }
   }
   void check(const RestoreShard& restore, CheckedOperation& checked) {
@@ -170,18 +172,20 @@ class Checker {
     const ShardSpec& spec = checked.shard->spec;
     check_row_values(spec, scatter.rows, scatter.values);
     if (scatter.op != ScatterOp::kUpdate && spec.dtype == DType::kBool) {
-      refuse(spec, ".", scatter.op, ": expected a number type, got bool");
+      refuse_operation(spec, ".", scatter.op, ": expected a number type, got bool");
     }
     if (scatter.op == ScatterOp::kDivide) check_divisors(spec, scatter.values);
   }
   void check(const ReadStatistics&, CheckedOperation&) {}
   void check(const TellClock& tell, CheckedOperation&) {
-    if (tell.worker < 0) refuse("a clock of worker ", tell.worker, "; expected 0 or more");
+    if (tell.worker < 0)
+      refuse_operation("a clock of worker ", tell.worker, "; expected 0 or more");
   }
   void check_add_once(const UpdateShard& update, CheckedOperation& checked) {
     const ShardSpec& spec = checked.shard->spec;
     if (spec.dtype == DType::kBool || !update.sync || update.rows || !update.slots.empty()) {
-      refuse(spec, ": ", kAddOnce, ": expected a number of a synchronous step, without slots");
+      refuse_operation(spec, ": ", kAddOnce,
+                       ": expected a number of a synchronous step, without slots");
     }
     check_value(spec, update.gradient);
     check_sync(spec, *update.sync);
@@ -193,13 +197,14 @@ class Checker {
     checked.rule = rule_of(update);
     const ShardSpec& spec = checked.shard->spec;
     if (spec.dtype != DType::kFloat32 && spec.dtype != DType::kFloat64) {
-      refuse(spec, ": expected float32 or float64 for ", checked.rule->name(), ", got ",
-             spec.dtype);
+      refuse_operation(spec, ": expected float32 or float64 for ", checked.rule->name(), ", got ",
+                       spec.dtype);
     }
     if (checked.rule->uses_norms() && spec.num_shards > 1) {
-      refuse(spec, ": ", checked.rule->name(),
-             " needs the norm of the whole variable; expected one that is not cut; try a strategy "
-             "without partitioner");
+      refuse_operation(
+          spec, ": ", checked.rule->name(),
+          " needs the norm of the whole variable; expected one that is not cut; try a strategy "
+          "without partitioner");
     }
     check_slots(update, checked);
     if (update.rows) {
@@ -207,7 +212,7 @@ class Checker {
     } else {
       check_value(spec, update.gradient);
     }
-    if (update.scalars.live != nullptr) refuse(spec, ": scalars of a captured step");
+    if (update.scalars.live != nullptr) refuse_operation(spec, ": scalars of a captured step");
     if (!update.sync) return;
     check_sync(spec, *update.sync);
     batch_.has_sync = true;
@@ -224,8 +229,8 @@ class Checker {
   void check_slots(const UpdateShard& update, CheckedOperation& checked) const {
     const ShardSpec& spec = checked.shard->spec;
     if (num_slots_ != update.slots.size()) {
-      refuse(spec, ": ", checked.rule->name(), " has ", num_slots_, " slots, got ",
-             update.slots.size());
+      refuse_operation(spec, ": ", checked.rule->name(), " has ", num_slots_, " slots, got ",
+                       update.slots.size());
     }
     if (num_slots_ == 0) return;
     std::set<ShardId> seen = {update.shard};
@@ -236,8 +241,9 @@ class Checker {
       const bool fits = own.whole_shape == spec.whole_shape && own.dtype == spec.dtype &&
                         own.first_row == spec.first_row && own.num_rows == spec.num_rows;
       if (!fits || !seen.insert(id).second) {
-        refuse(spec, ": ", own, " is no slot of it; expected other shards of the same rows of ",
-               spec.whole_shape, " of ", spec.dtype);
+        refuse_operation(spec, ": ", own,
+                         " is no slot of it; expected other shards of the same rows of ",
+                         spec.whole_shape, " of ", spec.dtype);
       }
       checked.slots.push_back(std::move(slot));
     }
@@ -290,7 +296,7 @@ void check_clocks(const OperationBatch& batch) {
   });
   if (!tells) return;
   if (batch.stream.kind != UpdateStream::Kind::kClient || num_changes(batch) > 0) {
-    refuse("a clock is told by a client, in a batch without changes");
+    refuse_operation("a clock is told by a client, in a batch without changes");
   }
 }
 

@@ -19,7 +19,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr std::size_t kLongestJobId = 64;
+constexpr std::size_t kLongestLabel = 64;
 
 std::vector<std::byte> bytes_of(const SnapshotLabel& label) {
   ByteWriter bytes;
@@ -34,7 +34,7 @@ std::vector<std::byte> bytes_of(const SnapshotLabel& label) {
 SnapshotLabel label_in(const CheckedReader& in) {
   ByteReader bytes(in.head());
   SnapshotLabel label;
-  label.job_id = bytes.text(kLongestJobId);
+  label.job_id = bytes.text(kLongestLabel);
   label.server = static_cast<int>(bytes.number<std::uint32_t>());
   label.num_servers = static_cast<int>(bytes.number<std::uint32_t>());
   label.cut = bytes.number<std::uint64_t>();
@@ -135,7 +135,7 @@ std::uint64_t about_size(const StoreSnapshot& snapshot) {
 FileKind snapshot_kind() { return {"TUTTIPSS", 1}; }
 
 void write_snapshot(const SavedSnapshot& saved, const CheckedWriter::Sink& sink) {
-  TUTTI_CHECK(saved.label.job_id.size() <= kLongestJobId, "write_snapshot: a job id of ",
+  TUTTI_CHECK(saved.label.job_id.size() <= kLongestLabel, "write_snapshot: a job id of ",
               saved.label.job_id.size(), " characters");
   CheckedWriter out(snapshot_kind(), bytes_of(saved.label), sink);
   ByteWriter numbers;
