@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x32435454;  // "TTC2": layout 2
 
-std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
+std::uint64_t mixed_with(std::uint64_t hash, std::uint64_t value) {
   // The multiply-fold of wyhash: a few cycles, every bit of the value reaches every bit.
   const auto product = static_cast<unsigned __int128>(hash ^ value) * 0x9E3779B97F4A7C15u;
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
@@ -148,8 +148,10 @@ std::uint64_t CollectiveHeader::fingerprint() const {
       static_cast<std::uint64_t>(dtype) << 16 | static_cast<std::uint64_t>(compression) << 24 |
       static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32;
   // Two chains, so that the multiplications overlap.
-  const std::uint64_t a = mixed(mixed(0x2545F4914F6CDD1Du, kinds ^ sequence), count ^ group);
-  const std::uint64_t b = mixed(mixed(0x9E6C63D0876A9A35u, name_hash), counts_hash ^ shape_hash);
+  const std::uint64_t a =
+      mixed_with(mixed_with(0x2545F4914F6CDD1Du, kinds ^ sequence), count ^ group);
+  const std::uint64_t b =
+      mixed_with(mixed_with(0x9E6C63D0876A9A35u, name_hash), counts_hash ^ shape_hash);
   return a ^ b;
 }
 

@@ -28,7 +28,8 @@ constexpr std::size_t kEndBytes = 22;
 constexpr std::string_view kSuffix = ".npy";
 
 template <class... Parts>
-[[noreturn]] void fail_at(const std::string& source, std::size_t offset, const Parts&... parts) {
+[[noreturn]] void fail_in_archive(const std::string& source, std::size_t offset,
+                                  const Parts&... parts) {
   fail(ErrorCode::kDataLoss, source, ": offset ", offset, ": ", parts...);
 }
 
@@ -49,15 +50,16 @@ void require_record(std::string_view bytes, std::size_t offset, std::string_view
                     std::size_t size, const std::string& source) {
   const bool fits = offset <= bytes.size() && size <= bytes.size() - offset;
   if (fits && bytes.substr(offset, magic.size()) == magic) return;
-  fail_at(source, offset, "expected a zip record of ", size, " bytes that begins with PK, got ",
-          fits ? "other bytes" : "the end of the file");
+  fail_in_archive(source, offset, "expected a zip record of ", size,
+                  " bytes that begins with PK, got ", fits ? "other bytes" : "the end of the file");
 }
 
 std::size_t find_end_record(std::string_view bytes, const std::string& source) {
   const std::size_t found = bytes.rfind(kEndMagic);
   if (found == std::string_view::npos || bytes.size() - found < kEndBytes) {
-    fail_at(source, bytes.size(), "expected the end record of a zip file, got none; the file is ",
-            bytes.substr(0, 2) == "PK" ? "cut short" : "no .npz file");
+    fail_in_archive(source, bytes.size(),
+                    "expected the end record of a zip file, got none; the file is ",
+                    bytes.substr(0, 2) == "PK" ? "cut short" : "no .npz file");
   }
   return found;
 }
@@ -94,8 +96,8 @@ void find_data(std::string_view bytes, Entry& entry, const std::string& source) 
                             get_little_endian<std::uint16_t>(bytes, offset + 26) +
                             get_little_endian<std::uint16_t>(bytes, offset + 28);
   if (begin > bytes.size() || entry.packed_bytes > bytes.size() - begin) {
-    fail_at(source, begin, "the file ends within a member; expected ", entry.packed_bytes,
-            " bytes");
+    fail_in_archive(source, begin, "the file ends within a member; expected ", entry.packed_bytes,
+                    " bytes");
   }
   entry.data_offset = begin;
 }
@@ -112,8 +114,9 @@ void require_no_overlap(const std::vector<Entry>& entries, const std::string& so
   for (std::size_t i = 1; i < by_place.size(); ++i) {
     const Entry& before = *by_place[i - 1];
     if (by_place[i]->local_offset >= before.end()) continue;
-    fail_at(member_name(*by_place[i], source), by_place[i]->local_offset,
-            "members overlap; expected it behind the end of '", before.name, "' at ", before.end());
+    fail_in_archive(member_name(*by_place[i], source), by_place[i]->local_offset,
+                    "members overlap; expected it behind the end of '", before.name, "' at ",
+                    before.end());
   }
 }
 
@@ -146,11 +149,13 @@ std::string member_bytes(std::string_view bytes, const Entry& entry, const std::
                             : internal::inflate_bytes(packed, internal::DeflateFormat::kRaw, source,
                                                       limits, entry.bytes);
   if (content.size() != entry.bytes) {
-    fail_at(source, begin, "expected a member of ", entry.bytes, " bytes, got ", content.size());
+    fail_in_archive(source, begin, "expected a member of ", entry.bytes, " bytes, got ",
+                    content.size());
   }
   const std::uint32_t crc = internal::crc32(content);
   if (crc != entry.crc) {
-    fail_at(source, begin, "the member's checksum is wrong; expected ", entry.crc, ", got ", crc);
+    fail_in_archive(source, begin, "the member's checksum is wrong; expected ", entry.crc, ", got ",
+                    crc);
   }
   return content;
 }

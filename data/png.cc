@@ -12,7 +12,7 @@
 #include <vector>
 #endif
 
-// libpng reports errors by jumping out of its functions. So each member function of Reader that
+// libpng reports errors by jumping out of its functions. So each member function of PngReader that
 // calls setjmp() has no variables with destructors, and nothing else calls libpng's functions that
 // can fail.
 
@@ -21,9 +21,9 @@ namespace tutti {
 #ifdef TUTTI_WITH_PNG
 namespace {
 
-class Reader {
+class PngReader {
  public:
-  Reader(std::string_view bytes, const std::string& source, const DecodeImageOptions& options)
+  PngReader(std::string_view bytes, const std::string& source, const DecodeImageOptions& options)
       : bytes_(bytes), source_(source), options_(options) {
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning);
     if (png_) info_ = png_create_info_struct(png_);
@@ -32,9 +32,9 @@ class Reader {
       fail(ErrorCode::kResourceExhausted, source_, ": libpng does not start");
     }
   }
-  ~Reader() { png_destroy_read_struct(&png_, &info_, nullptr); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
+  ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
 
   Tensor run() {
     if (!read_header()) fail_damaged();
@@ -98,14 +98,14 @@ class Reader {
   }
 
   [[noreturn]] static void on_error(png_structp png, png_const_charp message) {
-    auto* reader = static_cast<Reader*>(png_get_error_ptr(png));
+    auto* reader = static_cast<PngReader*>(png_get_error_ptr(png));
     std::snprintf(reader->message_, sizeof(reader->message_), "%s", message);
     std::longjmp(reader->jump_, 1);
   }
   static void on_warning(png_structp, png_const_charp) {}
 
   static void on_read(png_structp png, png_bytep to, std::size_t count) {
-    auto* reader = static_cast<Reader*>(png_get_io_ptr(png));
+    auto* reader = static_cast<PngReader*>(png_get_io_ptr(png));
     if (count > reader->bytes_.size() - reader->offset_) png_error(png, "the file ends early");
     std::memcpy(to, reader->bytes_.data() + reader->offset_, count);
     reader->offset_ += count;
@@ -131,7 +131,7 @@ png_uint_32 format_of(std::int64_t channels) {
 }  // namespace
 
 Tensor decode_png(std::string_view bytes, const std::string& source, DecodeImageOptions options) {
-  return Reader(bytes, source, options).run();
+  return PngReader(bytes, source, options).run();
 }
 
 std::string encode_png(const Tensor& image) {

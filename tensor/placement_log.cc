@@ -75,7 +75,7 @@ bool placement_is_logged() { return is_logged.load(std::memory_order_relaxed); }
 
 void log_placement(const OpCall& call, std::span<const Tensor> outputs) {
   const Device device = outputs.empty() ? call.inputs[0].device() : outputs[0].device();
-  const std::string line = concat(tf_op_name(call.op), ": ", full_device_name(device));
+  const std::string line = tutti::concat(tf_op_name(call.op), ": ", full_device_name(device));
   MutexLock lock(sink().mutex);
   if (sink().function) return sink().function(line);
   log_info(line);

@@ -12,7 +12,7 @@
 namespace tutti::internal {
 namespace {
 
-bool is_in_place(const CollectiveCall& call) {
+bool works_in_place(const CollectiveCall& call) {
   return call.inputs.size() == call.outputs.size() &&
          std::ranges::equal(call.inputs, call.outputs, [](const auto& input, const auto& output) {
            return input.data == output.data;
@@ -70,7 +70,7 @@ void WindowCalls::show(const CollectiveCall& call, const CollectiveHeader& heade
   } else if (show_offsets(call)) {
     seat.flags = WindowSeat::kIsShared;
   }
-  if (is_in_place(call)) seat.flags |= WindowSeat::kIsInPlace;
+  if (works_in_place(call)) seat.flags |= WindowSeat::kIsInPlace;
 }
 
 bool WindowCalls::show_inline(const CollectiveCall& call) {

@@ -8,7 +8,7 @@
 namespace tutti::internal {
 
 std::string who(std::string_view operation, const SourceLocation& where) {
-  return concat(operation, " at ", to_string(where));
+  return tutti::concat(operation, " at ", to_string(where));
 }
 
 std::string who(OpId op, const SourceLocation& where) { return who(to_string(op), where); }

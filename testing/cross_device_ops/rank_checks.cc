@@ -32,7 +32,7 @@ Result check_repeated(const Case& c, Communicators& ranks, Subject& subject) {
   return passed();
 }
 
-Result check_concurrent(const Case& c, Subject& subject) {
+Result check_concurrent_ranks(const Case& c, Subject& subject) {
   constexpr int kGroups = 2, kCalls = 4;
   std::vector<Communicators> groups;
   std::vector<std::vector<std::unique_ptr<Problem>>> problems(kGroups);
@@ -149,7 +149,7 @@ Result check_ranks(const Case& c, Subject& subject) {
     case Check::kRepeated:
       return check_repeated(c, *ranks, subject);
     case Check::kConcurrent:
-      return check_concurrent(c, subject);
+      return check_concurrent_ranks(c, subject);
     case Check::kHandles:
       return check_handles(c, *ranks, subject);
     case Check::kSlices:
