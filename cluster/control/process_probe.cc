@@ -148,6 +148,10 @@ ProcessState look_at_process(std::int64_t pid, std::uint64_t start_time) {
   }
 }
 
+std::string process_text(std::int64_t pid) {
+  return concat("pid ", pid, " (", command_of(concat("/proc/", pid)), ")");
+}
+
 std::string owner_of_port(int port) {
   const std::vector<std::string> sockets = listening_sockets(port);
   if (sockets.empty()) return "";
@@ -157,7 +161,7 @@ std::string owner_of_port(int port) {
     const std::string name = entry->path().filename();
     if (name.find_first_not_of("0123456789") != name.npos) continue;
     if (!has_one_of(entry->path(), sockets)) continue;
-    return concat("pid ", name, " (", command_of(entry->path()), ")");
+    return process_text(std::stoll(name));
   }
   return "";
 }

@@ -25,8 +25,10 @@ struct ProcessState {
 /// kIsGone also when another process has the number by now.
 ProcessState look_at_process(std::int64_t pid, std::uint64_t start_time);
 
-/// "pid 812 (./train)": who listens at a TCP port of this machine; "" when the system does not
-/// tell.
+/// "pid 812 (./train)".
+std::string process_text(std::int64_t pid);
+/// The same of the process that listens at a TCP port of this machine; ""
+/// when the system does not tell.
 std::string owner_of_port(int port);
 
 }  // namespace tutti::internal

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/control/grpc/grpc_options.h"
+#include "tutti/cluster/rpc/grpc/grpc_options.h"
 #include "tutti/cluster/control/process_probe.h"
 #include "tutti/cluster/handshake/handshake.h"
 #include "tutti/cluster/handshake/refusal_log.h"

@@ -1,6 +1,6 @@
 // Credentials from files, and limits.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/grpc/grpc_options.h"
+#include "tutti/cluster/rpc/grpc/grpc_options.h"
 
 #include "tutti/core/file.h"
 

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "tutti/cluster/control/control_client.h"
+#include "tutti/cluster/handshake/job_secret.h"
 
 namespace tutti::internal {
 
