@@ -3,11 +3,14 @@
 #include "tutti/cluster/control/control_session.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "tutti/cluster/control/job_messages.h"
 #include "tutti/cluster/control/join_job.h"
 #include "tutti/cluster/control/process_probe.h"
+#include "tutti/cluster/grpc/local_socket.h"
 #include "tutti/cluster/tcp/stream.h"
 #include "tutti/core/logging.h"
 
@@ -74,8 +77,8 @@ ControlSession::Attempt ControlSession::failed_attempt(JobStream& stream, TimePo
   attempt.reason = attempt.is_final ? status.error_message()
                    : status.ok()    ? "it did not answer the request to join"
                                     : connect_reason(status);
-  const bool is_remote = !is_loopback(endpoint_.host) || options_.tls.is_set();
-  if (attempt.is_nobody_there && is_remote) {  // gRPC does not say how bad it is
+  const bool is_local = is_loopback(endpoint_.host) && !options_.tls.is_set();
+  if (attempt.is_nobody_there && !is_local) {  // gRPC does not say how bad it is
     const OpenedConnection opened = connect_until(endpoint_, deadline);
     attempt.is_hopeless = opened.is_hopeless;
     attempt.is_nobody_there = opened.is_nobody_there;

@@ -31,7 +31,7 @@ std::shared_ptr<grpc::Channel> open_channel(const GrpcChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // members are reached directly
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  if (is_loopback(options.endpoint.host) && !options.tls.is_set()) {
+  if (options.is_local()) {
     return grpc::CreateCustomChannel(concat("unix:", local_socket_path(options.endpoint)),
                                      grpc::InsecureChannelCredentials(), arguments);
   }

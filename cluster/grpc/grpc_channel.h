@@ -19,6 +19,8 @@ struct GrpcChannelOptions {
   TlsFiles tls = {};
   /// Of one message.
   int most_bytes = 4 << 20;
+  /// Whether it is a UNIX-domain socket: at loopback addresses, unless there are TLS files.
+  bool is_local() const { return is_loopback(endpoint.host) && !tls.is_set(); }
 };
 
 /// To where GrpcServer listens with the same options. Connects with the first call; each channel

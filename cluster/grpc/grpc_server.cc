@@ -4,7 +4,6 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/impl/server_builder_option.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -28,15 +27,6 @@ constexpr int kHandshakeMilliseconds = 5000;
 constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 
 using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
-
-/// gRPC's own switch turns reflection on for every server of the process.
-class WithReflection final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
-  }
-};
 
 /// While it lives servers get gRPC's health service; the process's own setting comes back.
 class HealthServiceOn {
@@ -73,7 +63,6 @@ class GrpcServer::Impl {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(options.most_bytes);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
-    builder.SetOption(std::make_unique<WithReflection>());
     const bool is_local = is_loopback(options.endpoint.host) && !options.tls.is_set();
     if (!is_local) {
       listener_ = listen_at(options.endpoint);
@@ -90,6 +79,7 @@ class GrpcServer::Impl {
     }
     for (grpc::Service* service : services) builder.RegisterService(service);
     const HealthServiceOn health;
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     server_ = builder.BuildAndStart();
     if (!server_) {
       fail(ErrorCode::kUnavailable, "grpc: listening at ", endpoint_.to_string(),

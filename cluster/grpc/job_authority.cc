@@ -142,12 +142,14 @@ Certificate make_certificate(EVP_PKEY* key, const char* name, X509* issuer, EVP_
   X509_NAME* const by = X509_get_subject_name(issuer == nullptr ? c : issuer);
   check(X509_set_issuer_name(c, by) == 1, "X509_set_issuer_name");
   X509* const signer = issuer == nullptr ? c : issuer;
+  add_extension(c, signer, NID_subject_key_identifier, "hash");
   if (issuer == nullptr) {
     add_extension(c, signer, NID_basic_constraints, "critical,CA:TRUE");
     add_extension(c, signer, NID_key_usage, "critical,keyCertSign");
   } else {
     add_extension(c, signer, NID_subject_alt_name, concat("DNS:", kDerivedName).c_str());
     add_extension(c, signer, NID_ext_key_usage, "serverAuth,clientAuth");
+    add_extension(c, signer, NID_authority_key_identifier, "keyid:always");
   }
   check(X509_sign(c, issuer_key, EVP_sha256()) > 0, "X509_sign");
   return certificate;

@@ -62,6 +62,11 @@ std::string local_socket_path(const Endpoint& endpoint) {
   return concat(network_folder(), "/", host, "_", endpoint.port);
 }
 
+bool has_local_socket(const Endpoint& endpoint) {
+  struct stat found {};
+  return ::stat(local_socket_path(endpoint).c_str(), &found) == 0 && S_ISSOCK(found.st_mode);
+}
+
 LocalSocketClaim::LocalSocketClaim(const Endpoint& endpoint) : endpoint_(endpoint) {
   make_private_folder(user_folder());
   make_private_folder(network_folder());

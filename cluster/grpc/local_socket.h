@@ -12,6 +12,9 @@ namespace tutti::internal {
 /// As ports do, paths belong to one network namespace.
 std::string local_socket_path(const Endpoint& endpoint);
 
+/// Whether there is a socket; that of a killed process, too.
+bool has_local_socket(const Endpoint& endpoint);
+
 /// The right to listen at a path, as long as it lives; removes the socket in the end. A lock file
 /// beside the socket decides, for the file of a socket outlives a killed process.
 class LocalSocketClaim {
