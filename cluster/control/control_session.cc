@@ -9,10 +9,10 @@
 
 #include "tutti/cluster/control/job_messages.h"
 #include "tutti/cluster/control/join_job.h"
-#include "tutti/cluster/control/process_probe.h"
 #include "tutti/cluster/grpc/local_socket.h"
 #include "tutti/cluster/tcp/stream.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/process_probe.h"
 
 namespace tutti::internal {
 namespace {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "tutti/cluster/control/control_server.h"
-#include "tutti/cluster/control/process_probe.h"
 #include "tutti/cluster/control/progress.h"
 #include "tutti/cluster/control/verdict.h"
+#include "tutti/core/process_probe.h"
 
 namespace tutti::internal {
 

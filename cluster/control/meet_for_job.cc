@@ -10,11 +10,11 @@
 #include <span>
 #include <string>
 
-#include "tutti/cluster/control/process_probe.h"
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/error.h"
 #include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/process_probe.h"
 
 namespace tutti {
 namespace {

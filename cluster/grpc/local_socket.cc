@@ -14,8 +14,8 @@
 #include <filesystem>
 #include <random>
 
-#include "tutti/cluster/control/process_probe.h"
 #include "tutti/core/error.h"
+#include "tutti/core/process_probe.h"
 
 namespace tutti::internal {
 namespace {

@@ -37,8 +37,8 @@ class JobSecret {
   std::shared_ptr<const Page> page_;
 };
 
-/// Paths of PEM files, in place of keys derived from the secret: both sides show a certificate that `authorities`
-/// signed.
+/// Paths of PEM files, in place of keys derived from the secret: both sides show a certificate that
+/// `authorities` signed.
 struct TlsFiles {
   std::string certificate = {};
   std::string private_key = {};

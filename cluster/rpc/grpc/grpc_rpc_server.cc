@@ -12,14 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/rpc/grpc/grpc_options.h"
-#include "tutti/cluster/control/process_probe.h"
 #include "tutti/cluster/handshake/handshake.h"
 #include "tutti/cluster/handshake/refusal_log.h"
 #include "tutti/cluster/rpc/grpc/grpc_frames.h"
+#include "tutti/cluster/rpc/grpc/grpc_options.h"
 #include "tutti/cluster/rpc/grpc/grpc_rpc_options.h"
 #include "tutti/cluster/rpc/server_core.h"
 #include "tutti/cluster/tcp/stream.h"
+#include "tutti/core/process_probe.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {

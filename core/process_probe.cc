@@ -1,6 +1,6 @@
 // Reading /proc.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/control/process_probe.h"
+#include "tutti/core/process_probe.h"
 
 #include <sys/random.h>
 #include <unistd.h>
