@@ -92,6 +92,7 @@ void run(int argc, char** argv) {
   board->watch("all", [calls] { return calls->progress(); });
   tutti::ControlOptions options;
   options.secret = tutti::JobSecret::from_environment();
+  if (const char* const job = std::getenv("TUTTI_JOB_ID")) options.job_id = job;
   options.timeout = std::chrono::seconds(std::atoi(argv[5]));
   options.progress = board;
   if (argc > 8) options.tls = {argv[7], argv[8], argv[7]};
