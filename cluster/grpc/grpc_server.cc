@@ -24,6 +24,8 @@ namespace tutti::internal {
 namespace {
 
 constexpr int kHandshakeMilliseconds = 5000;
+// gRPC writes a line for each TLS handshake that fails: fewer come than where we write them.
+constexpr double kMostConnections = 512, kConnectionsPerSecond = 16;  // of one address
 constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 
 using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
