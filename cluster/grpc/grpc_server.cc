@@ -146,8 +146,8 @@ class GrpcServer::Impl {
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   Event stop_;
-  AddressLimit limit_;           // the thread's
-  RefusalLog refusals_{"grpc"};  // the same
+  AddressLimit limit_{kMostConnections, kConnectionsPerSecond};  // the thread's
+  RefusalLog refusals_{"grpc"};                                  // the same
   std::unique_ptr<Thread> thread_;
 };
 
