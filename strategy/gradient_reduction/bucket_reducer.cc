@@ -1,4 +1,4 @@
-// One reduction of gradients: who fills buckets, publishes and reduces them, and when all is done.
+// One reduction of gradients: buckets are filled, published, reduced and done.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/gradient_reduction/bucket_reducer.h"
 
@@ -8,7 +8,7 @@
 namespace tutti::internal {
 namespace {
 
-/// The one place that decides who sums.
+/// The one place that decides how gradients are summed.
 std::unique_ptr<BucketSums> make_sums(GivenGradients& given, PlanInUse& plan) {
   const ReplicaServices& services = given.services;
   const bool on_gpus = services.replica_devices.front().type == DeviceType::kGpu;
@@ -19,7 +19,7 @@ std::unique_ptr<BucketSums> make_sums(GivenGradients& given, PlanInUse& plan) {
   if (on_gpus && !team) return gpu_sums(given);
   if (on_gpus) return team->gpu_sums() ? gpu_sums_by_nccl(given) : gpu_sums_by_hosts(given, plan);
   if (team) return worker_sums(given);
-  // Whoever adds in this order, slice by slice, gives these bits: no copies are needed for them.
+  // What adds in this order, slice by slice, gives these bits, for which no copies are needed.
   const bool in_tree_order =
       services.ops.determinism() == Determinism::kCanonical && services.ops.sliceable();
   return in_tree_order ? tree_sums(given) : operation_sums(given);

@@ -1,4 +1,4 @@
-// Who sums the buckets of a reduction: the interface, and its implementations by place.
+// Sums of a reduction's buckets: the interface, and its implementations by place.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -30,7 +30,7 @@ struct Piece {
 
 /// Gradients by replica of this process and variable, and what of them is decided for all: kinds,
 /// sums of slices, values that are not finite. Threads: of a bucket, each replica its own gradients
-/// until it has filled it; then whoever filled it last; then all, to read. note(), any.
+/// until it has filled it; then the one that filled it last; then all, to read. note(), any.
 struct GivenGradients {
   GivenGradients(ReplicaServices& all_services, const PlanInUse& in_use,
                  std::span<const Variable> of_variables);

@@ -12,8 +12,8 @@
 namespace tutti::internal {
 
 /// Gives buckets to the team in their order, whatever the order in which replicas fill them, and
-/// takes them from it once all are given. worker_sums.cc explains what travels with a bucket. Who
-/// derives from it calls wait_for_sums() before memory of partial sums goes away.
+/// takes them from it once all are given. worker_sums.cc explains what travels with a bucket.
+/// Derived classes call wait_for_sums() before memory of partial sums goes away.
 class WorkerSums : public BucketSums {
  public:
   explicit WorkerSums(GivenGradients& given);
