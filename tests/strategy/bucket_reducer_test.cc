@@ -12,6 +12,7 @@
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/plugin.h"
 #include "tutti/cross_device_ops/registry.h"
+#include "tutti/optimizer/gradient_reducer.h"
 
 namespace tutti::strategy_tests {
 namespace {
