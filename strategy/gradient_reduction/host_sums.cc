@@ -1,6 +1,6 @@
 // Host memory through which the sums of GPUs' gradients go to other workers and come back.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/multi_worker/host_sums.h"
+#include "tutti/strategy/gradient_reduction/host_sums.h"
 
 #include "tutti/core/logging.h"
 #include "tutti/strategy/multi_worker/worker_team.h"

@@ -1,7 +1,6 @@
-// The reducer of a replica thread: joins rounds, gives gradients, helps with slices, waits for the
-// rest.
+// The GradientReducer of a replica.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/gradient_bucketer.h"
+#include "tutti/strategy/replica_reducer.h"
 
 #include <algorithm>
 
@@ -12,14 +11,14 @@ namespace tutti::internal {
 namespace {
 
 [[noreturn]] void fail_different(int replica, std::span<const Variable> variables, int other,
-                                 const GradientRound& round) {
-  const std::size_t theirs = round.plan().variable_ids.size();
+                                 const BucketReducer& buckets) {
+  const std::size_t theirs = buckets.plan().variable_ids.size();
   const std::size_t common = std::min(variables.size(), theirs);
   for (std::size_t i = 0; i < common; ++i) {
-    if (variables[i] == round.variable(i)) continue;
+    if (variables[i] == buckets.variable(i)) continue;
     fail(ErrorCode::kInvalidArgument, "the reduction of gradients mismatch: position ", i,
          " of the list is Variable '", variables[i].name(), "' in replica ", replica, " and '",
-         round.variable(i).name(), "' in replica ", other,
+         buckets.variable(i).name(), "' in replica ", other,
          "; expected the same variables in the same order in all replicas");
   }
   fail(ErrorCode::kInvalidArgument, "the reduction of gradients mismatch: replica ", replica,
@@ -41,27 +40,27 @@ void check_gradient(const Variable& variable, const Gradient& gradient) {
 
 }  // namespace
 
-std::shared_ptr<GradientRound> GradientExchange::join(int replica,
-                                                      std::span<const Variable> variables,
-                                                      ReplicaMonitor& monitor) {
-  MutexLock lock(monitor.mutex());
+std::shared_ptr<BucketReducer> GradientExchange::join(int replica,
+                                                      std::span<const Variable> variables) {
+  MutexLock lock(monitor_.mutex());
   const std::size_t num_replicas = services_.replica_devices.size();
-  if (!round_ || round_->joined.size() == num_replicas) {
+  if (!buckets_ || joined_.size() == num_replicas) {
     const std::size_t senders = services_.num_replicas() > 1 ? num_replicas : 0;
-    round_ = std::make_shared<GradientRound>(
-        services_, monitor, plans_.find_or_make(variables, services_.communication, senders),
+    buckets_ = std::make_shared<BucketReducer>(
+        services_, monitor_, plans_.find_or_make(variables, services_.communication, senders),
         variables);
-  } else if (ids_of(variables) != round_->plan().variable_ids) {
-    fail_different(replica, variables, round_->joined.front(), *round_);
+    joined_.clear();
+  } else if (ids_of(variables) != buckets_->plan().variable_ids) {
+    fail_different(replica, variables, joined_.front(), *buckets_);
   }
-  round_->joined.push_back(replica);
-  return round_;
+  joined_.push_back(replica);
+  return buckets_;
 }
 
-void GradientExchange::judge(const GradientRound& round) {
-  const auto& found = round.non_finite();
+void GradientExchange::judge(const BucketReducer& buckets) {
+  const auto& found = buckets.non_finite();
   if (!found) return;
-  const std::string text = describe(*found, round.variable(found->variable), step_);
+  const std::string text = describe(*found, buckets.variable(found->variable), step_);
   const NonFinitePolicy policy = services_.communication.non_finite;
   if (policy == NonFinitePolicy::kError) {
     fail(ErrorCode::kOutOfRange, "the sum of gradients: ", text,
@@ -75,36 +74,36 @@ void GradientExchange::judge(const GradientRound& round) {
                      "; said once"));
 }
 
-void GradientBucketer::begin(std::span<const Variable> variables) {
+void ReplicaReducer::begin(std::span<const Variable> variables) {
   const LocalReplicaContext::CommunicationTimer timer(context_);
-  if (round_) {
+  if (buckets_) {
     fail(ErrorCode::kFailedPrecondition,
          "GradientReducer::begin: the reduction before is not "
          "finished; expected finish() first");
   }
   context_.rendezvous().check(context_.local_replica());
-  round_ = exchange_.join(context_.local_replica(), variables, context_.rendezvous().monitor());
+  buckets_ = exchange_.join(context_.local_replica(), variables);
   given_.assign(variables.size(), false);
 }
 
-void GradientBucketer::ready(std::size_t index, const Gradient& gradient) {
+void ReplicaReducer::ready(std::size_t index, const Gradient& gradient) {
   const LocalReplicaContext::CommunicationTimer timer(context_);
-  if (!round_ || index >= given_.size() || given_[index]) {
+  if (!buckets_ || index >= given_.size() || given_[index]) {
     fail(ErrorCode::kFailedPrecondition, "GradientReducer::ready: index ", index,
          "; expected each index below ", given_.size(), " once, between begin() and finish()");
   }
-  check_gradient(round_->variable(index), gradient);
+  check_gradient(buckets_->variable(index), gradient);
   given_[index] = true;
-  trace_instant("ready", "compute", round_->variable(index).name(),
+  trace_instant("ready", "compute", buckets_->variable(index).name(),
                 {{"replica", context_.replica_id()},
-                 {"bucket", static_cast<std::int64_t>(round_->plan().places[index].bucket)}});
-  round_->put(context_.local_replica(), index, gradient);
-  round_->work();
+                 {"bucket", static_cast<std::int64_t>(buckets_->plan().places[index].bucket)}});
+  buckets_->put(context_.local_replica(), index, gradient);
+  buckets_->work();
 }
 
-std::vector<Gradient> GradientBucketer::finish() {
+std::vector<Gradient> ReplicaReducer::finish() {
   const LocalReplicaContext::CommunicationTimer timer(context_);
-  if (!round_) {
+  if (!buckets_) {
     fail(ErrorCode::kFailedPrecondition,
          "GradientReducer::finish: no reduction began; expected "
          "begin() first");
@@ -113,31 +112,36 @@ std::vector<Gradient> GradientBucketer::finish() {
     if (!given_[i]) ready(i, Gradient());
   }
   const TraceSpan span("finish", "communication");
-  const Rendezvous::Action action = [this](std::span<void* const>) { finish_round(); };
+  const Rendezvous::Action action = [this](std::span<void* const>) { finish_buckets(); };
   const int replica = context_.local_replica();
   context_.rendezvous().meet(replica, header(MeetingKind::kFinishGradients), nullptr, action, this);
-  const std::shared_ptr<GradientRound> round = std::exchange(round_, nullptr);
-  skips_update_ =
-      round->non_finite() && context_.services().communication.non_finite == NonFinitePolicy::kSkip;
-  return round->results(replica);
+  const std::shared_ptr<BucketReducer> buckets = std::exchange(buckets_, nullptr);
+  skips_update_ = buckets->non_finite() &&
+                  context_.services().communication.non_finite == NonFinitePolicy::kSkip;
+  return buckets->results(replica);
 }
 
-void GradientBucketer::finish_round() {
+void ReplicaReducer::finish_buckets() {
   ReplicaMonitor& monitor = context_.rendezvous().monitor();
   for (;;) {
-    round_->work();
+    buckets_->work();
     context_.rendezvous().wait(
-        context_.local_replica(), [this] { return round_->is_finished() || round_->has_task(); },
+        context_.local_replica(),
+        [this] {
+          buckets_->assert_held();
+          return buckets_->is_finished() || buckets_->has_task();
+        },
         "the reduction of gradients");
     MutexLock lock(monitor.mutex());
-    if (round_->failure()) std::rethrow_exception(round_->failure());
-    if (round_->is_finished()) break;
+    buckets_->assert_held();
+    if (buckets_->failure()) std::rethrow_exception(buckets_->failure());
+    if (buckets_->is_finished()) break;
   }
-  round_->join();
-  exchange_.judge(*round_);
+  buckets_->join();
+  exchange_.judge(*buckets_);
 }
 
-void GradientBucketer::updates_done() {
+void ReplicaReducer::updates_done() {
   const LocalReplicaContext::CommunicationTimer timer(context_);
   const TraceSpan span("updates_done", "communication");
   const Rendezvous::Action action = [this](std::span<void* const>) {
@@ -147,7 +151,7 @@ void GradientBucketer::updates_done() {
                              action);
 }
 
-MeetingHeader GradientBucketer::header(MeetingKind kind) const {
+MeetingHeader ReplicaReducer::header(MeetingKind kind) const {
   MeetingHeader header;
   header.kind = kind;
   return header;

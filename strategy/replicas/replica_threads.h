@@ -8,7 +8,7 @@
 
 #include "tutti/core/executor.h"
 #include "tutti/core/run_token.h"
-#include "tutti/strategy/rendezvous.h"
+#include "tutti/strategy/replicas/rendezvous.h"
 
 namespace tutti::internal {
 
@@ -19,9 +19,8 @@ class ReplicaThreads {
  public:
   using Body = std::function<void(int replica, Rendezvous& rendezvous, IdleWork& nested)>;
 
-  /// `replica_devices`: one per replica.
-  ReplicaThreads(const std::vector<Device>& replica_devices, ReplicaExecution execution,
-                 Duration timeout);
+  /// `replica_devices`: one per replica. `sequential`: one at a time, each until it blocks.
+  ReplicaThreads(const std::vector<Device>& replica_devices, bool sequential, Duration timeout);
   /// Joins.
   ~ReplicaThreads();
   ReplicaThreads(const ReplicaThreads&) = delete;
@@ -30,6 +29,7 @@ class ReplicaThreads {
   /// Runs body(r, ...) for each replica and returns when all have ended. One outermost run at a
   /// time; nested ones come from merge functions on the same thread.
   RunOutcome run(const Body& body);
+  ReplicaMonitor& monitor() { return monitor_; }
 
  private:
   struct Frame {
@@ -44,7 +44,7 @@ class ReplicaThreads {
 
   void run_as_replica_0(Frame& frame, RunPlace place);
   void serve(int replica);
-  bool has_body(int replica) const;
+  bool has_body(int replica) TUTTI_REQUIRES(monitor_.mutex());
   void run_body(int replica);
 
   const int num_replicas_;
@@ -52,11 +52,11 @@ class ReplicaThreads {
   ReplicaMonitor monitor_;
   std::vector<std::unique_ptr<RunToken>> tokens_;
   std::vector<RunToken*> token_of_replica_;  // nullptr: the device is this replica's alone
-  // Guarded by monitor_.mutex().
-  std::vector<Frame*> frames_;             // innermost last
-  std::vector<std::uint64_t> last_taken_;  // per replica: number of the last frame it took up
-  std::uint64_t next_number_ = 1;
-  bool stopping_ = false;
+  std::vector<Frame*> frames_ TUTTI_GUARDED_BY(monitor_.mutex());  // innermost last
+  // Per replica: number of the last frame it took up.
+  std::vector<std::uint64_t> last_taken_ TUTTI_GUARDED_BY(monitor_.mutex());
+  std::uint64_t next_number_ TUTTI_GUARDED_BY(monitor_.mutex()) = 1;
+  bool stopping_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;
   std::vector<std::unique_ptr<Thread>> threads_;  // last: joined before the rest is destroyed
 };
 

@@ -1,6 +1,6 @@
 // Headers of meetings: comparing and describing them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/meeting.h"
+#include "tutti/strategy/replicas/meeting.h"
 
 #include "tutti/tensor/operand.h"
 

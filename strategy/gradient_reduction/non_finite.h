@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tutti/autograd/variable.h"
 #include "tutti/core/sync.h"
@@ -30,6 +31,8 @@ std::size_t clear_non_finite(DType dtype, std::byte* values, std::size_t count);
 /// The index of the first; nothing: all are finite.
 std::optional<std::size_t> first_non_finite(DType dtype, const std::byte* values,
                                             std::size_t count);
+/// Which of the tensors, all on one GPU, have any. Waits for the GPU.
+std::vector<std::size_t> indices_of_non_finite(std::span<const Tensor> on_gpu);
 /// A copy with zeros in their places; the same tensor when there are none.
 Tensor without_non_finite(const Tensor& tensor);
 

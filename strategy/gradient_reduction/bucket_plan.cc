@@ -1,11 +1,11 @@
 // Cutting lists of variables into buckets and buckets into slices.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/bucket_plan.h"
+#include "tutti/strategy/gradient_reduction/bucket_plan.h"
 
 #include <algorithm>
 #include <map>
 
-#include "tutti/strategy/error_feedback.h"
+#include "tutti/strategy/gradient_reduction/error_feedback.h"
 
 namespace tutti::internal {
 namespace {
@@ -87,7 +87,7 @@ PlanInUse& BucketPlans::find_or_make(std::span<const Variable> variables,
   made.plan = std::make_shared<const BucketPlan>(
       BucketPlan::make(variables, options.bytes_per_pack, options.first_bytes_per_pack));
   if (options.compression != WireCompression::kNone && num_senders > 0) {
-    made.residuals = std::make_shared<Residuals>(*made.plan, num_senders);
+    made.residuals = std::make_shared<Residuals>(options.compression, *made.plan, num_senders);
   }
   plans_.insert(plans_.begin(), std::move(made));
   if (plans_.size() > kMostPlans) plans_.pop_back();

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/collective.h"
-#include "tutti/strategy/bucket_plan.h"
+#include "tutti/strategy/gradient_reduction/bucket_plan.h"
 #include "tutti/tensor/buffer.h"
 #include "tutti/tensor/device_backend.h"
 

@@ -1,10 +1,11 @@
 // Looking for values that are not finite.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/non_finite.h"
+#include "tutti/strategy/gradient_reduction/non_finite.h"
 
 #include <cstring>
 
 #include "tutti/tensor/cpu/vectorized.h"
+#include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::internal {
@@ -74,6 +75,20 @@ std::optional<std::size_t> first_non_finite(DType dtype, const std::byte* values
     }
     return std::nullopt;
   });
+}
+
+std::vector<std::size_t> indices_of_non_finite(std::span<const Tensor> on_gpu) {
+  if (on_gpu.empty()) return {};
+  const Device device = on_gpu.front().device();
+  const MutableTensor counts({static_cast<std::int64_t>(on_gpu.size())}, DType::kInt64, device);
+  GpuDevice::of(device).count_non_finite(on_gpu, counts);
+  const Tensor on_host = counts.freeze().to(Device{});
+  const auto numbers = on_host.host_span<std::int64_t>();
+  std::vector<std::size_t> indices;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] > 0) indices.push_back(i);
+  }
+  return indices;
 }
 
 Tensor without_non_finite(const Tensor& tensor) {

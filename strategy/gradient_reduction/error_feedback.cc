@@ -1,6 +1,6 @@
 // Error feedback: the sum of what is sent over many steps is the sum of what was to be sent.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/error_feedback.h"
+#include "tutti/strategy/gradient_reduction/error_feedback.h"
 
 #include <algorithm>
 #include <array>
@@ -74,7 +74,8 @@ void require_compressible(WireCompression compression, std::span<const Variable>
   }
 }
 
-Residuals::Residuals(const BucketPlan& plan, std::size_t num_replicas) : values_(num_replicas) {
+Residuals::Residuals(WireCompression compression, const BucketPlan& plan, std::size_t num_replicas)
+    : compression_(compression), values_(num_replicas) {
   for (auto& buckets : values_) {
     for (const BucketPlan::Bucket& bucket : plan.buckets) {
       buckets.emplace_back(bucket.dtype == DType::kFloat32 ? bucket.count : 0, 0.0f);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/communication_options.h"
-#include "tutti/strategy/bucket_plan.h"
+#include "tutti/strategy/gradient_reduction/bucket_plan.h"
 
 namespace tutti::internal {
 
@@ -23,18 +23,22 @@ DType wire_type(WireCompression compression);
 /// Throws kUnimplemented naming a float64 variable, which cannot be compressed.
 void require_compressible(WireCompression compression, std::span<const Variable> variables);
 
-/// What is still to be sent of the float32 gradients of a plan, per replica. An element is used by
-/// one thread at a time.
+/// The compression of a plan's float32 gradients, and what is still to be sent of them, per
+/// replica. An element is used by one thread at a time.
 class Residuals {
  public:
   /// Zeros.
-  Residuals(const BucketPlan& plan, std::size_t num_replicas);
-  /// Of an element of a bucket of float32.
-  float* at(std::size_t replica, std::size_t bucket, std::size_t element) {
-    return values_[replica][bucket].data() + element;
+  Residuals(WireCompression compression, const BucketPlan& plan, std::size_t num_replicas);
+  WireCompression compression() const { return compression_; }
+  /// compress_with_feedback() of `count` elements of a bucket of float32, from `element` on.
+  void compress(std::size_t replica, std::size_t bucket, std::size_t element, const float* gradient,
+                float* sent, std::size_t count) {
+    compress_with_feedback(compression_, gradient, values_[replica][bucket].data() + element, sent,
+                           count);
   }
 
  private:
+  const WireCompression compression_;
   std::vector<std::vector<std::vector<float>>> values_;  // [replica][bucket]; of other types: empty
 };
 

@@ -4,7 +4,7 @@
 // A run is a *frame* (body and rendezvous) on a stack; a thread takes up the innermost frame
 // whenever it has not taken it up yet and is idle or parked in a merge call. A frame leaves the
 // stack after all replicas ended its body.
-#include "tutti/strategy/replica_threads.h"
+#include "tutti/strategy/replicas/replica_threads.h"
 
 #include <map>
 
@@ -16,7 +16,10 @@ namespace tutti::internal {
 class ReplicaThreads::NestedBodies final : public IdleWork {
  public:
   NestedBodies(ReplicaThreads& threads, int replica) : threads_(threads), replica_(replica) {}
-  bool available() override { return threads_.has_body(replica_); }
+  bool available() override {
+    threads_.monitor_.assert_held();
+    return threads_.has_body(replica_);
+  }
   void work() override { threads_.run_body(replica_); }
 
  private:
@@ -24,15 +27,15 @@ class ReplicaThreads::NestedBodies final : public IdleWork {
   const int replica_;
 };
 
-ReplicaThreads::ReplicaThreads(const std::vector<Device>& replica_devices,
-                               ReplicaExecution execution, Duration timeout)
+ReplicaThreads::ReplicaThreads(const std::vector<Device>& replica_devices, bool sequential,
+                               Duration timeout)
     : num_replicas_(static_cast<int>(replica_devices.size())),
       timeout_(timeout),
-      monitor_(num_replicas_, execution),
+      monitor_(num_replicas_, sequential),
       token_of_replica_(replica_devices.size(), nullptr),
       last_taken_(replica_devices.size(), 0) {
   if (num_replicas_ == 1) return;
-  if (execution == ReplicaExecution::kThreads) {
+  if (!sequential) {
     std::map<Device, std::vector<std::size_t>> replicas_of;
     for (std::size_t r = 0; r < replica_devices.size(); ++r) {
       replicas_of[replica_devices[r]].push_back(r);
@@ -101,7 +104,8 @@ void ReplicaThreads::serve(int replica) {
   for (;;) {
     {
       MutexLock lock(monitor_.mutex());
-      monitor_.wait_idle([&] { return stopping_ || has_body(replica); });
+      monitor_.wait_idle(
+          [&]() TUTTI_REQUIRES(monitor_.mutex()) { return stopping_ || has_body(replica); });
       if (stopping_) return;
       monitor_.enter(replica);
     }
@@ -109,7 +113,7 @@ void ReplicaThreads::serve(int replica) {
   }
 }
 
-bool ReplicaThreads::has_body(int replica) const {
+bool ReplicaThreads::has_body(int replica) {
   return !frames_.empty() &&
          last_taken_[static_cast<std::size_t>(replica)] < frames_.back()->number;
 }

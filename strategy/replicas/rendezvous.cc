@@ -3,7 +3,7 @@
 // is present or has ended: then headers are compared, and a replica that has ended is a mismatch,
 // so that a message names all replicas whatever the order in which they came.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/rendezvous.h"
+#include "tutti/strategy/replicas/rendezvous.h"
 
 #include <algorithm>
 #include <map>
@@ -37,36 +37,37 @@ Rendezvous::Rendezvous(ReplicaMonitor& monitor, int num_replicas, Duration timeo
     : monitor_(monitor),
       timeout_(timeout),
       place_(place),
+      num_replicas_(num_replicas),
       seats_(static_cast<std::size_t>(num_replicas)) {}
 
 void Rendezvous::meet(int replica, MeetingHeader header, void* argument, const Action& action,
                       IdleWork* idle) {
   Woken woken = Woken::kCompleted;
+  std::vector<void*> arguments;
   {
     // One critical section: in sequential mode the turn is handed on before anyone can answer.
     MutexLock lock(monitor_.mutex());
-    arrive(replica, std::move(header), argument, action);
-    woken = wait_for_others(replica, idle);
+    arrive(replica, std::move(header), argument);
+    woken = wait_for_others(replica, idle, arguments);
   }
   while (woken == Woken::kIdleWork) {
     idle->work();
     MutexLock lock(monitor_.mutex());
-    woken = wait_for_others(replica, idle);
+    woken = wait_for_others(replica, idle, arguments);
   }
-  if (woken == Woken::kLeads) run_action();
+  if (woken == Woken::kLeads) run_action(action, arguments);
   MutexLock lock(monitor_.mutex());
   std::exception_ptr failure = std::exchange(seat(replica).failure, nullptr);
   if (failure) std::rethrow_exception(std::move(failure));
   throw_if_aborted(replica);
 }
 
-void Rendezvous::arrive(int replica, MeetingHeader header, void* argument, const Action& action) {
+void Rendezvous::arrive(int replica, MeetingHeader header, void* argument) {
   throw_if_aborted(replica);
   Seat& own = seat(replica);
   own.present = true;
   own.header = std::move(header);
   own.argument = argument;
-  own.action = &action;
   ++num_present_;
   if (num_present_ + num_ended_ == num_replicas()) all_are_here(replica);
   if (abort_reason_) own.present = false;
@@ -74,7 +75,7 @@ void Rendezvous::arrive(int replica, MeetingHeader header, void* argument, const
 }
 
 void Rendezvous::all_are_here(int replica) {
-  const auto differs = [this](const Seat& other) {
+  const auto differs = [this](const Seat& other) TUTTI_REQUIRES(monitor_.mutex()) {
     return other.ended || !other.header.matches(seats_.front().header);
   };
   if (std::ranges::any_of(seats_, differs)) {
@@ -87,15 +88,18 @@ void Rendezvous::all_are_here(int replica) {
   if (leader_ != replica) monitor_.notify_replicas();
 }
 
-Rendezvous::Woken Rendezvous::wait_for_others(int replica, IdleWork* idle) {
+Rendezvous::Woken Rendezvous::wait_for_others(int replica, IdleWork* idle,
+                                              std::vector<void*>& arguments) {
   for (;;) {
-    const auto done = [this, replica] { return !seat(replica).present; };
+    const auto done = [this, replica]()
+                          TUTTI_REQUIRES(monitor_.mutex()) { return !seat(replica).present; };
     if (leads(replica)) {
       action_taken_ = true;
+      for (const Seat& each : seats_) arguments.push_back(each.argument);
       return Woken::kLeads;
     }
     const TimePoint deadline = deadline_after(Clock::system().now(), timeout_);
-    const bool woken = monitor_.wait(replica, deadline, [&] {
+    const bool woken = monitor_.wait(replica, deadline, [&]() TUTTI_REQUIRES(monitor_.mutex()) {
       return done() || leads(replica) || (abort_reason_ && !in_action_) ||
              (idle && idle->available());
     });
@@ -120,14 +124,12 @@ void Rendezvous::withdraw(int replica) {
   --num_present_;
 }
 
-void Rendezvous::run_action() {
-  std::vector<void*> arguments;
-  for (const Seat& each : seats_) arguments.push_back(each.argument);
+void Rendezvous::run_action(const Action& action, std::span<void* const> arguments) {
   std::exception_ptr failure;
   try {
     const BlockedScope without_token;   // a merge function may run another strategy on this thread
     const NoDeviceScope of_no_replica;  // which of them leads is chance
-    (*seat(leader_).action)(arguments);
+    action(arguments);
   } catch (...) {
     failure = std::current_exception();
   }
@@ -152,8 +154,9 @@ void Rendezvous::complete(std::exception_ptr failure) {
 void Rendezvous::wait(int replica, const std::function<bool()>& ready, std::string_view what) {
   MutexLock lock(monitor_.mutex());
   const TimePoint deadline = deadline_after(Clock::system().now(), timeout_);
-  const bool woken =
-      monitor_.wait(replica, deadline, [&] { return ready() || abort_reason_.has_value(); });
+  const bool woken = monitor_.wait(replica, deadline, [&]() TUTTI_REQUIRES(monitor_.mutex()) {
+    return ready() || abort_reason_.has_value();
+  });
   throw_if_aborted(replica);
   if (woken) return;
   const Error error(ErrorCode::kDeadlineExceeded,
@@ -202,7 +205,8 @@ void Rendezvous::ended(int replica, std::exception_ptr error) {
 
 void Rendezvous::wait_for_end() {
   MutexLock lock(monitor_.mutex());
-  monitor_.wait_as_caller([this] { return num_ended_ == num_replicas(); });
+  monitor_.wait_as_caller(
+      [this]() TUTTI_REQUIRES(monitor_.mutex()) { return num_ended_ == num_replicas(); });
 }
 
 RunOutcome Rendezvous::outcome() {

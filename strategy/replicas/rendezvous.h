@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/meeting.h"
-#include "tutti/strategy/replica_monitor.h"
+#include "tutti/strategy/replicas/meeting.h"
+#include "tutti/strategy/replicas/replica_monitor.h"
 
 namespace tutti::internal {
 
@@ -47,7 +47,7 @@ class Rendezvous {
 
   Rendezvous(ReplicaMonitor& monitor, int num_replicas, Duration timeout, RunPlace place);
 
-  int num_replicas() const { return static_cast<int>(seats_.size()); }
+  int num_replicas() const { return num_replicas_; }
   ReplicaMonitor& monitor() { return monitor_; }
 
   /// Waits for all replicas, has `action` run once, returns in all of them. `argument` must live
@@ -75,40 +75,43 @@ class Rendezvous {
     bool saw_abort = false;
     MeetingHeader header;
     void* argument = nullptr;
-    const Action* action = nullptr;
     std::exception_ptr failure;  // of the last meeting's action
     std::exception_ptr error;    // that ended the body
   };
 
-  Seat& seat(int replica) { return seats_[static_cast<std::size_t>(replica)]; }
-  void arrive(int replica, MeetingHeader header, void* argument, const Action& action)
-      TUTTI_REQUIRES(monitor_.mutex());
+  Seat& seat(int replica) TUTTI_REQUIRES(monitor_.mutex()) {
+    return seats_[static_cast<std::size_t>(replica)];
+  }
+  void arrive(int replica, MeetingHeader header, void* argument) TUTTI_REQUIRES(monitor_.mutex());
   void all_are_here(int replica) TUTTI_REQUIRES(monitor_.mutex());
   enum class Woken { kCompleted, kLeads, kIdleWork };
-  Woken wait_for_others(int replica, IdleWork* idle) TUTTI_REQUIRES(monitor_.mutex());
-  bool leads(int replica) const { return in_action_ && leader_ == replica && !action_taken_; }
+  /// `arguments`: of all, for the one who leads.
+  Woken wait_for_others(int replica, IdleWork* idle, std::vector<void*>& arguments)
+      TUTTI_REQUIRES(monitor_.mutex());
+  bool leads(int replica) const TUTTI_REQUIRES(monitor_.mutex()) {
+    return in_action_ && leader_ == replica && !action_taken_;
+  }
   void withdraw(int replica) TUTTI_REQUIRES(monitor_.mutex());
-  void run_action();
+  void run_action(const Action& action, std::span<void* const> arguments);
   void complete(std::exception_ptr failure) TUTTI_REQUIRES(monitor_.mutex());
   void abort(Error reason) TUTTI_REQUIRES(monitor_.mutex());
   void throw_if_aborted(int replica) TUTTI_REQUIRES(monitor_.mutex());
-  Error mismatch() const;
-  std::string late(int replica) const;
+  Error mismatch() const TUTTI_REQUIRES(monitor_.mutex());
+  std::string late(int replica) const TUTTI_REQUIRES(monitor_.mutex());
 
   ReplicaMonitor& monitor_;
   const Duration timeout_;
   const RunPlace place_;
-  // Guarded by monitor_.mutex(), except that a seat's argument and header belong to the action
-  // while it runs.
-  std::vector<Seat> seats_;
-  int num_present_ = 0;
-  int num_ended_ = 0;
-  bool in_action_ = false;
-  bool action_taken_ = false;
-  bool updating_ = false;
-  bool failed_in_update_ = false;
-  int leader_ = -1;
-  std::optional<Error> abort_reason_;
+  const int num_replicas_;
+  std::vector<Seat> seats_ TUTTI_GUARDED_BY(monitor_.mutex());
+  int num_present_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;
+  int num_ended_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;
+  bool in_action_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;
+  bool action_taken_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;
+  bool updating_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;
+  bool failed_in_update_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;
+  int leader_ TUTTI_GUARDED_BY(monitor_.mutex()) = -1;
+  std::optional<Error> abort_reason_ TUTTI_GUARDED_BY(monitor_.mutex());
 };
 
 /// The message of an exception: what(), or a phrase for one that is no std::exception.

@@ -6,20 +6,21 @@
 #include <vector>
 
 #include "tutti/core/sync.h"
-#include "tutti/strategy/local_strategy.h"
 
 namespace tutti::internal {
 
-/// Replicas and the thread that called run() meet here. With ReplicaExecution::kSequential a
-/// replica goes on only when it has the turn; it hands the turn to the next replica (cyclic order)
-/// that can go on when it waits or ends.
+/// Replicas and the thread that called run() meet here. In sequential mode a replica goes on only
+/// when it has the turn; it hands the turn to the next replica (cyclic order) that can go on when
+/// it waits or ends.
 class ReplicaMonitor {
  public:
-  ReplicaMonitor(int num_replicas, ReplicaExecution execution)
-      : sequential_(execution == ReplicaExecution::kSequential && num_replicas > 1),
+  ReplicaMonitor(int num_replicas, bool sequential)
+      : sequential_(sequential && num_replicas > 1),
         seats_(static_cast<std::size_t>(num_replicas)) {}
 
   Mutex& mutex() TUTTI_THREAD_ANNOTATION(lock_returned(mutex_)) { return mutex_; }
+  /// For conditions, which wait() calls with the mutex held: tells the thread-safety analysis.
+  void assert_held() const TUTTI_THREAD_ANNOTATION(assert_capability(mutex_)) {}
 
   /// Waits until `ready()` or the deadline; returns ready(). Called by replica `replica` between
   /// enter() and leave().

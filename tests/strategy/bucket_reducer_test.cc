@@ -1,15 +1,18 @@
 // Summing gradients over replicas in buckets.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/gradient_bucketer.h"
+#include "tutti/strategy/gradient_reduction/bucket_reducer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numeric>
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
+#include "tutti/cross_device_ops/plugin.h"
 #include "tutti/cross_device_ops/registry.h"
+#include "tutti/optimizer/gradient_reducer.h"
 
 namespace tutti::strategy_tests {
 namespace {
@@ -79,8 +82,8 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
   return {bytes.begin(), bytes.end()};
 }
 
-class BucketerLayouts : public ::testing::TestWithParam<std::tuple<int, int>> {};
-INSTANTIATE_TEST_SUITE_P(, BucketerLayouts,
+class ReducerLayouts : public ::testing::TestWithParam<std::tuple<int, int>> {};
+INSTANTIATE_TEST_SUITE_P(, ReducerLayouts,
                          ::testing::Values(std::tuple(1, 1), std::tuple(2, 2), std::tuple(3, 3),
                                            std::tuple(1, 3), std::tuple(2, 5), std::tuple(8, 8)),
                          [](const auto& of) {
@@ -88,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(, BucketerLayouts,
                                   std::to_string(std::get<1>(of.param)) + "_replicas";
                          });
 
-TEST_P(BucketerLayouts, CanonicalSumsHaveTheBitsOfTheTree) {
+TEST_P(ReducerLayouts, CanonicalSumsHaveTheBitsOfTheTree) {
   const auto [devices, replicas] = GetParam();
   std::vector<std::vector<std::byte>> expected;
   {
@@ -121,7 +124,7 @@ TEST_P(BucketerLayouts, CanonicalSumsHaveTheBitsOfTheTree) {
   }
 }
 
-TEST(GradientBucketer, EveryRegisteredOperationSums) {
+TEST(BucketReducer, EveryRegisteredOperationSums) {
   for (const std::string& name : registered_cross_device_ops(DeviceType::kCpu)) {
     for (const int replicas : {2, 3, 8}) {
       testing::HangWatchdog watchdog(name);
@@ -146,7 +149,75 @@ TEST(GradientBucketer, EveryRegisteredOperationSums) {
   }
 }
 
-TEST(GradientBucketer, AResultOfAnEarlierStepDoesNotChange) {
+/// Adds along the tree, and counts how often it is asked to.
+class CountedSums final : public CrossDeviceOps {
+ public:
+  CountedSums(bool sliceable, std::atomic<int>& calls) : sliceable_(sliceable), calls_(calls) {}
+  std::string_view name() const override { return sliceable_ ? "counted_slices" : "counted_sums"; }
+  bool supports(ReduceOp, DType, DeviceType) const override { return true; }
+  Determinism determinism() const override { return Determinism::kCanonical; }
+  bool sliceable() const override { return sliceable_; }
+
+ protected:
+  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override {
+    ++calls_;
+    std::vector<const std::byte*> inputs;
+    for (const ReplicaBuffer& buffer : buffers) inputs.push_back(buffer.data);
+    const ReplicaBuffer& first = buffers.front();
+    reduce_along_tree(op, first.dtype, inputs, first.data, first.count);
+    for (const ReplicaBuffer& buffer : buffers.subspan(1)) {
+      std::copy_n(first.data, first.num_bytes(), buffer.data);
+    }
+  }
+
+ private:
+  const bool sliceable_;
+  std::atomic<int>& calls_;
+};
+
+/// The bytes of all sums of a step with 3 replicas, replica by replica.
+std::vector<std::byte> sums_by(const std::string& name) {
+  testing::HangWatchdog watchdog(name);
+  LocalStrategyOptions options = on_cpus(3);
+  options.cross_device_ops = make_cross_device_ops(name);
+  MirroredStrategy strategy(options);
+  const std::vector<Variable> variables = make_variables(strategy);
+  std::vector<std::byte> bytes;
+  for (const auto& of_replica : strategy.run([&] { return reduce_in_replica(variables); })) {
+    for (const Gradient& sum : of_replica) {
+      const auto each = sum.dense().bytes();
+      bytes.insert(bytes.end(), each.begin(), each.end());
+    }
+  }
+  return bytes;
+}
+
+TEST(BucketReducer, WhatIsCanonicalAndSliceableIsAddedWithoutCopiesWhateverItsName) {
+  static std::atomic<int> calls{0};
+  static const bool once = [] {
+    for (const bool sliceable : {true, false}) {
+      register_cross_device_ops(sliceable ? "counted_slices" : "counted_sums",
+                                [sliceable](const Group&, const CommunicationOptions&) {
+                                  return std::make_unique<CountedSums>(sliceable, calls);
+                                });
+    }
+    return true;
+  }();
+  EXPECT_TRUE(once);
+  const std::vector<std::byte> expected = sums_by("canonical");
+  EXPECT_EQ(sums_by("counted_slices"), expected);
+  EXPECT_EQ(calls, 0);
+  EXPECT_EQ(sums_by("counted_sums"), expected);
+  EXPECT_GT(calls, 0);
+}
+
+TEST(BucketReducer, APluginThatIsCanonicalAndSliceableIsNotAskedForGradients) {
+  // Its all_reduce fails.
+  const auto name = load_cross_device_ops_plugin(TUTTI_TEST_PLUGINS "/canonical.so");
+  EXPECT_EQ(sums_by(name), sums_by("canonical"));
+}
+
+TEST(BucketReducer, AResultOfAnEarlierStepDoesNotChange) {
   auto strategy = mirrored(2);
   const std::vector<Variable> variables = make_variables(*strategy);
   const auto kept = strategy->run([&] { return reduce_in_replica(variables); });
@@ -164,7 +235,7 @@ TEST(GradientBucketer, AResultOfAnEarlierStepDoesNotChange) {
   EXPECT_EQ(numbers(kept[0][1].dense()), before);
 }
 
-TEST(GradientBucketer, MissingGradientsAreNoneOrZeros) {
+TEST(BucketReducer, MissingGradientsAreNoneOrZeros) {
   auto strategy = mirrored(3);
   static int repetition = 0;  // a warning is given once in the life of a process
   const std::string prefix = concat("missing_", repetition++, "_");
@@ -194,7 +265,7 @@ TEST(GradientBucketer, MissingGradientsAreNoneOrZeros) {
                                                        "2' has no gradient on replicas 0, 2")));
 }
 
-TEST(GradientBucketer, SparseGradientsAddLikeDenseOnes) {
+TEST(BucketReducer, SparseGradientsAddLikeDenseOnes) {
   auto strategy = mirrored(3);
   Variable table;
   {
@@ -230,7 +301,7 @@ TEST(GradientBucketer, SparseGradientsAddLikeDenseOnes) {
   }
 }
 
-TEST(GradientBucketer, DifferentVariablesNameTheReplicas) {
+TEST(BucketReducer, DifferentVariablesNameTheReplicas) {
   auto strategy = mirrored(2);
   const std::vector<Variable> variables = make_variables(*strategy);
   const auto reversed = std::vector<Variable>(variables.rbegin(), variables.rend());
@@ -247,7 +318,7 @@ TEST(GradientBucketer, DifferentVariablesNameTheReplicas) {
                      ErrorCode::kInvalidArgument, "variables and replica");
 }
 
-TEST(GradientBucketer, AWrongShapeNamesTheVariable) {
+TEST(BucketReducer, AWrongShapeNamesTheVariable) {
   auto strategy = mirrored(2);
   const std::vector<Variable> variables = make_variables(*strategy);
   EXPECT_TUTTI_ERROR(strategy->run([&] {
