@@ -443,8 +443,6 @@ class GrpcRpcServer final : public RpcServer {
 
 }  // namespace
 
-bool rpc_has_grpc() { return true; }
-
 std::unique_ptr<RpcServer> start_rpc_grpc(const RpcServerOptions& options, RpcHandler& handler) {
   return std::make_unique<GrpcRpcServer>(options, handler,
                                          parse_listen_address(options.address).value());
