@@ -38,7 +38,7 @@ ChosenResolver choose_resolver(const Environment& environment = Environment::of_
 std::unique_ptr<ClusterResolver> resolver_from_environment(
     const Environment& environment = Environment::of_process());
 
-/// Where the tasks meet when that is not the chief's address: TUTTI_CONTROL ("tcp://a:2222"), or
+/// Where the tasks meet when that is not the chief's address: TUTTI_CONTROL ("grpc://a:2222"), or
 /// "".
 std::string control_address(const Environment& environment = Environment::of_process());
 

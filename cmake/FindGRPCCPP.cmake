@@ -1,5 +1,5 @@
 # Finds gRPC for C++ with protobuf and both compilers. Result: GRPCCPP_FOUND, GRPCCPP_VERSION, targets gRPC::grpc++,
-# gRPC::grpc_cpp_plugin, protobuf::libprotobuf, protobuf::protoc. (gRPC's own package file stops with an error where
+# gRPC::grpc_cpp_plugin, protobuf::libprotobuf, protobuf::protoc, OpenSSL::Crypto. (gRPC's own package file stops with an error where
 # the plugin of the compiler is not installed, hence this module.)
 find_program(GRPCCPP_PLUGIN grpc_cpp_plugin)
 find_program(GRPCCPP_PROTOC protoc)
@@ -7,7 +7,8 @@ set(GRPCCPP_VERSION "")
 if(GRPCCPP_PLUGIN AND GRPCCPP_PROTOC)
   find_package(Protobuf 3.12 QUIET)
   find_package(gRPC CONFIG QUIET)
-  if(Protobuf_FOUND AND gRPC_FOUND)
+  find_package(OpenSSL 3 QUIET)
+  if(Protobuf_FOUND AND gRPC_FOUND AND OPENSSL_FOUND)
     set(GRPCCPP_VERSION ${gRPC_VERSION})
   endif()
 endif()

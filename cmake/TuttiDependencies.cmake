@@ -57,7 +57,7 @@ tutti_dependency(NAME PNG PACKAGE PNG APT libpng-dev GIVES "PNG pictures" MODE $
 set(ZLIB_FOUND ${tutti_zlib_found})  # FindPNG looks for zlib, also where TUTTI_ZLIB is OFF
 tutti_dependency(NAME JPEG PACKAGE JPEG APT libjpeg-dev GIVES "JPEG pictures" MODE ${TUTTI_JPEG})
 tutti_dependency(NAME gRPC PACKAGE GRPCCPP VERSION 1.30 APT "libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev"
-                 GIVES "grpc:// for the control plane (tcp:// is always there)" MODE ${TUTTI_GRPC})
+                 GIVES "jobs of several processes without mpirun" MODE ${TUTTI_GRPC})
 set(MPI_CXX_SKIP_MPICXX ON)  # MPI's own C++ classes, long withdrawn: slow to compile
 tutti_dependency(NAME MPI PACKAGE MPI VERSION 3.0 APT "libopenmpi-dev openmpi-bin" GIVES "collectives and messages by MPI"
                  MODE ${TUTTI_MPI})

@@ -27,7 +27,7 @@ std::vector<CanonicalNode> canonical_nodes(int first, int count, int num_replica
 /// The root's value of the values of `nodes`, which are disjoint, in order, and together all
 /// replicas: the same bits as reduce_along_tree() of all replicas' values, for types that are not
 /// rounded in between (16-bit ones are combined as float32: convert them first). `output` may be
-/// one of the inputs.
+/// one of the inputs. kInternal for nodes that are no whole parts of the tree. canonical_tree.cc.
 void combine_nodes(ReduceOp op, DType dtype, std::span<const CanonicalNode> nodes,
                    std::span<const std::byte* const> inputs, std::byte* output, std::size_t count);
 

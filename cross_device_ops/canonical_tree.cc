@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: *inputs* are the values of replicas 0, 1, ..., V-1. In each *round* input 2i+1 is
-// combined into input 2i, and an odd last one passes up. The result of inputs [first, first + n) is
-// therefore left(first half, a power of two) combined with right(the rest), where the left half has
-// the largest power of two below n. A *block* is a run of elements that fits the cache; blocks do
-// not change the order.
+// combined into input 2i, and an odd last one passes up: left_half() says the same from the root. A
+// *block* is a run of elements that fits the cache; blocks do not change the order. Few floating
+// inputs are summed in registers.
 #include "tutti/cross_device_ops/canonical_tree.h"
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "tutti/cross_device_ops/canonical_nodes.h"
 #include "tutti/cross_device_ops/element_arithmetic.h"
 #include "tutti/cross_device_ops/gpu/reductions.h"
 #include "tutti/tensor/buffer.h"
@@ -31,10 +31,23 @@ using internal::is_aligned;
 
 constexpr std::size_t kBlockBytes = 16 * 1024;
 
-// Reduces inputs [first, first + n) of a block into `out`; scratch has one block per further level
-// of the tree.
+/// How many of the inputs are in the left half of their part of the tree. No nodes: one per
+/// replica.
+std::size_t inputs_on_left(std::size_t num_inputs, std::span<const CanonicalNode> nodes) {
+  if (nodes.empty()) return internal::left_half(num_inputs);
+  const int first = nodes.front().first, end = nodes.back().first + nodes.back().count;
+  const int middle =
+      first + static_cast<int>(internal::left_half(static_cast<std::size_t>(end - first)));
+  const auto right = std::ranges::find(nodes, middle, &CanonicalNode::first);
+  TUTTI_CHECK(right != nodes.end(), "combine_nodes: the nodes are no whole parts of the tree");
+  return static_cast<std::size_t>(right - nodes.begin());
+}
+
+/// Reduces inputs, each of a replica or of a node, into `out`; scratch has one block per further
+/// level of the tree.
 template <ReduceOp op, class T>
-void reduce_block(std::span<const T* const> inputs, T* out, std::size_t count, T* scratch) {
+void reduce_block(std::span<const T* const> inputs, std::span<const CanonicalNode> nodes, T* out,
+                  std::size_t count, T* scratch) {
   const std::size_t n = inputs.size();
   if (n == 1) {
     std::memcpy(out, inputs[0], count * sizeof(T));
@@ -44,13 +57,15 @@ void reduce_block(std::span<const T* const> inputs, T* out, std::size_t count, T
     combine_to<op>(out, inputs[0], inputs[1], count);
     return;
   }
-  const std::size_t half = std::bit_floor(n - 1);
-  reduce_block<op>(inputs.first(half), out, count, scratch);
-  if (n - half == 1) {
-    combine_into_left<op>(out, inputs[half], count);
+  const std::size_t left = inputs_on_left(n, nodes);
+  const std::size_t nodes_on_left = nodes.empty() ? 0 : left;
+  reduce_block<op>(inputs.first(left), nodes.first(nodes_on_left), out, count, scratch);
+  if (n - left == 1) {
+    combine_into_left<op>(out, inputs[left], count);
     return;
   }
-  reduce_block<op>(inputs.subspan(half), scratch, count, scratch + count);
+  reduce_block<op>(inputs.subspan(left), nodes.subspan(nodes_on_left), scratch, count,
+                   scratch + count);
   combine_into_left<op>(out, scratch, count);
 }
 
@@ -72,10 +87,49 @@ class BlockOf {
   std::vector<BufferRef> copies_;
 };
 
+using Inputs = std::span<const std::byte* const>;
+using Nodes = std::span<const CanonicalNode>;
+
+/// More than the tree has.
+std::size_t most_levels(Inputs inputs, Nodes nodes) {
+  const auto replicas = nodes.empty()
+                            ? inputs.size()
+                            : static_cast<std::size_t>(nodes.back().first + nodes.back().count);
+  return static_cast<std::size_t>(std::bit_width(replicas)) + 1;
+}
+
+template <std::size_t n, class T>
+void sum_in_registers(Inputs inputs, T* __restrict output, std::size_t count) {
+  std::array<const T*, n> at;
+  for (std::size_t r = 0; r < n; ++r) at[r] = reinterpret_cast<const T*>(inputs[r]);
+  internal::vectorized([=]() __attribute__((always_inline)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      T values[n];
+      for (std::size_t r = 0; r < n; ++r) values[r] = at[r][i];
+      output[i] = internal::sum_of_tree<0, n>(values);
+    }
+  });
+}
+
+template <class T>
+bool fits_registers(Inputs inputs, const std::byte* output) {
+  return inputs.size() >= 2 && inputs.size() <= internal::kMostInRegisters &&
+         is_aligned<T>(output) && std::ranges::all_of(inputs, [&](const std::byte* input) {
+           return is_aligned<T>(input) && input != output;
+         });
+}
+
 template <ReduceOp op, class T>
-void reduce_typed(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
+void reduce_typed(Inputs inputs, Nodes nodes, std::byte* output, std::size_t count) {
+  if constexpr (op == ReduceOp::kSum && std::is_floating_point_v<T>) {
+    if (nodes.empty() && fits_registers<T>(inputs, output)) {
+      return internal::with_size(inputs.size(), [&]<std::size_t n>() {
+        sum_in_registers<n>(inputs, reinterpret_cast<T*>(output), count);
+      });
+    }
+  }
   const std::size_t block = std::min(count, kBlockBytes / sizeof(T));
-  const std::size_t levels = static_cast<std::size_t>(std::bit_width(inputs.size())) + 1;
+  const std::size_t levels = most_levels(inputs, nodes);
   const BufferRef scratch = BufferRef::allocate((levels + 1) * block * sizeof(T));
   std::vector<const T*> starts(inputs.size());
   BlockOf<T> readable(block);
@@ -89,7 +143,7 @@ void reduce_typed(std::span<const std::byte* const> inputs, std::byte* output, s
     T* const spare = reinterpret_cast<T*>(scratch->data());
     std::byte* const result = output + first * sizeof(T);
     T* const work = beside ? spare : reinterpret_cast<T*>(result);
-    reduce_block<op, T>(starts, work, n, spare + n);
+    reduce_block<op, T>(starts, nodes, work, n, spare + n);
     if (beside) std::memcpy(result, work, n * sizeof(T));
     readable.next_block();
   }
@@ -97,10 +151,10 @@ void reduce_typed(std::span<const std::byte* const> inputs, std::byte* output, s
 
 // 16-bit numbers are combined as floats and rounded once, at the end.
 template <ReduceOp op, class T>
-void reduce_half(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
+void reduce_half(Inputs inputs, Nodes nodes, std::byte* output, std::size_t count) {
   constexpr DType kType = dtype_of<T>();
   const std::size_t block = std::min(count, kBlockBytes / sizeof(float));
-  const std::size_t levels = static_cast<std::size_t>(std::bit_width(inputs.size())) + 1;
+  const std::size_t levels = most_levels(inputs, nodes);
   std::vector<float> scratch((inputs.size() + levels + 1) * block);
   std::vector<const float*> starts(inputs.size());
   std::vector<T> result(block);
@@ -114,7 +168,7 @@ void reduce_half(std::span<const std::byte* const> inputs, std::byte* output, st
       starts[r] = wide;
     }
     float* const work = scratch.data() + inputs.size() * block;
-    reduce_block<op, float>(starts, work, n, work + n);
+    reduce_block<op, float>(starts, nodes, work, n, work + n);
     narrow(work, kType, reinterpret_cast<std::byte*>(result.data()), n);
     std::memcpy(output + first * sizeof(T), result.data(), n * sizeof(T));
     readable.next_block();
@@ -122,26 +176,25 @@ void reduce_half(std::span<const std::byte* const> inputs, std::byte* output, st
 }
 
 template <ReduceOp op, class T>
-void reduce_any(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
+void reduce_any(Inputs inputs, Nodes nodes, std::byte* output, std::size_t count) {
   if constexpr (Half<T>) {
-    reduce_half<op, T>(inputs, output, count);
+    reduce_half<op, T>(inputs, nodes, output, count);
   } else {
-    reduce_typed<op, T>(inputs, output, count);
+    reduce_typed<op, T>(inputs, nodes, output, count);
   }
 }
 
 template <class T>
-void reduce_with(ReduceOp op, std::span<const std::byte* const> inputs, std::byte* output,
-                 std::size_t count) {
+void reduce_with(ReduceOp op, Inputs inputs, Nodes nodes, std::byte* output, std::size_t count) {
   switch (op) {
     case ReduceOp::kSum:
-      return reduce_any<ReduceOp::kSum, T>(inputs, output, count);
+      return reduce_any<ReduceOp::kSum, T>(inputs, nodes, output, count);
     case ReduceOp::kMin:
-      return reduce_any<ReduceOp::kMin, T>(inputs, output, count);
+      return reduce_any<ReduceOp::kMin, T>(inputs, nodes, output, count);
     case ReduceOp::kMax:
-      return reduce_any<ReduceOp::kMax, T>(inputs, output, count);
+      return reduce_any<ReduceOp::kMax, T>(inputs, nodes, output, count);
     case ReduceOp::kProduct:
-      return reduce_any<ReduceOp::kProduct, T>(inputs, output, count);
+      return reduce_any<ReduceOp::kProduct, T>(inputs, nodes, output, count);
     case ReduceOp::kMean:
       break;
   }
@@ -151,6 +204,20 @@ void reduce_with(ReduceOp op, std::span<const std::byte* const> inputs, std::byt
 [[noreturn]] void fail_bool(ReduceOp op) {
   fail(ErrorCode::kInvalidArgument, "reduce: bool has MIN and MAX only, got ", op,
        "; try cast() first");
+}
+
+void reduce_inputs(ReduceOp op, DType dtype, Inputs inputs, Nodes nodes, std::byte* output,
+                   std::size_t count) {
+  if (count == 0) return;
+  visit_dtype(dtype, [&]<class T>() {
+    if constexpr (std::is_same_v<T, bool>) {
+      if (op != ReduceOp::kMin && op != ReduceOp::kMax) fail_bool(op);
+      // A bool is a byte of 0 or 1.
+      reduce_with<std::uint8_t>(op, inputs, nodes, output, count);
+    } else {
+      reduce_with<T>(op, inputs, nodes, output, count);
+    }
+  });
 }
 
 void require_same(std::span<const Tensor> values) {
@@ -217,19 +284,24 @@ Tensor reduce_with_gpu(ReduceOp op, std::span<const Tensor> values, Device desti
 
 }  // namespace
 
-void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
-                       std::byte* output, std::size_t count) {
+void reduce_along_tree(ReduceOp op, DType dtype, Inputs inputs, std::byte* output,
+                       std::size_t count) {
   TUTTI_CHECK(!inputs.empty(), "reduce_along_tree needs an input");
-  if (count == 0) return;
-  visit_dtype(dtype, [&]<class T>() {
-    if constexpr (std::is_same_v<T, bool>) {
-      if (op != ReduceOp::kMin && op != ReduceOp::kMax) fail_bool(op);
-      // A bool is a byte of 0 or 1.
-      reduce_with<std::uint8_t>(op, inputs, output, count);
-    } else {
-      reduce_with<T>(op, inputs, output, count);
-    }
-  });
+  reduce_inputs(op, dtype, inputs, {}, output, count);
+}
+
+void combine_nodes(ReduceOp op, DType dtype, Nodes nodes, Inputs inputs, std::byte* output,
+                   std::size_t count) {
+  if (nodes.empty() || nodes.size() != inputs.size()) {
+    fail(ErrorCode::kInvalidArgument, "combine_nodes: ", nodes.size(), " nodes and ", inputs.size(),
+         " inputs; expected one input per node, and one node or more");
+  }
+  int next = 0;
+  for (const CanonicalNode& node : nodes) {
+    TUTTI_CHECK(node.first == next, "combine_nodes: the value of replica ", next, " is missing");
+    next += node.count;
+  }
+  reduce_inputs(op, dtype, inputs, nodes, output, count);
 }
 
 Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, Device destination) {

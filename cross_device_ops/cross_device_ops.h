@@ -46,7 +46,7 @@ class CrossDeviceOps {
   virtual bool supports(ReduceOp op, DType dtype, DeviceType device) const = 0;
   virtual Determinism determinism() const { return Determinism::kNone; }
   /// Whether all_reduce_buffers may be called by several threads at once on disjoint ranges of the
-  /// same buffers.
+  /// same buffers. Strategies add gradients themselves where it is kCanonical, too: the same bits.
   virtual bool sliceable() const { return false; }
   /// Whether the group that it was made for may have members in other processes. Then the
   /// `*_buffers` functions get this process's replicas alone, roots and counts are those of the

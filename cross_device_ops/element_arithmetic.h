@@ -1,7 +1,8 @@
-// How two elements are combined, written once for the tree and for single pairs.
+// How two elements are combined, and in which order many are: the arithmetic of host memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -47,6 +48,29 @@ void combine_to(T* __restrict out, const T* __restrict a, const T* __restrict b,
   vectorized([=]() __attribute__((always_inline)) {
     for (std::size_t i = 0; i < count; ++i) out[i] = combined<op>(a[i], b[i]);
   });
+}
+
+/// The canonical tree: values of `n` replicas, two or more, are those of the first left_half(n)
+/// combined with those of the rest; each side likewise.
+constexpr std::size_t left_half(std::size_t n) { return std::bit_floor(n - 1); }
+
+/// The sum of values[first], ..., values[first + n - 1] along the tree.
+template <std::size_t first, std::size_t n, class T>
+[[gnu::always_inline]] inline T sum_of_tree(const T* values) {
+  if constexpr (n == 1) {
+    return values[first];
+  } else {
+    constexpr std::size_t half = left_half(n);
+    return sum_of_tree<first, half>(values) + sum_of_tree<first + half, n - half>(values);
+  }
+}
+
+/// So many values are summed in registers. with_size() calls body.operator()<n>() for n == size.
+inline constexpr std::size_t kMostInRegisters = 8;
+template <std::size_t n = 2, class Body>
+void with_size(std::size_t size, const Body& body) {
+  if (size == n) return body.template operator()<n>();
+  if constexpr (n < kMostInRegisters) with_size<n + 1>(size, body);
 }
 
 /// Whether memory may be read as T.

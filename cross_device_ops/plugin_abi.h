@@ -159,6 +159,11 @@ typedef struct tutti_cross_device_ops_v1 {
   // why. Any thread. tutti makes no calls but destroy afterwards. Default: a running call ends by
   // itself.
   void (*abort)(void* self, int32_t code, const char* message);
+
+  // 1: all_reduce may be called by several threads at once on disjoint ranges of the same buffers.
+  // An operation that says so and is TUTTI_GRADE_CANONICAL may not be asked at all where tutti has
+  // the values in reach: the bits are the same. Default: 0.
+  int32_t (*sliceable)(void* self);
 } tutti_cross_device_ops_v1;
 
 // The one function that a plugin exports: returns its table, which must stay as it is for ever.

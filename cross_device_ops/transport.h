@@ -61,6 +61,8 @@ class Transport {
   virtual int size() const = 0;
   /// "tcp", "shm", "in_process".
   virtual std::string_view name() const = 0;
+  /// Whether ranks are processes, so that bytes are copied between them; else threads of this one.
+  virtual bool spans_processes() const { return true; }
 
   /// To another rank, 0 <= peer < size(), peer != rank(); else kInvalidArgument.
   virtual std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,

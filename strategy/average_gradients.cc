@@ -87,6 +87,18 @@ std::vector<std::vector<GradientAndVariable>> scaled_gradients(TowerGradients to
   return scaled;
 }
 
+/// Per variable the sum over towers by `divisor`.
+std::vector<GradientAndVariable> divided_sums(TowerGradients towers, double divisor) {
+  std::vector<GradientAndVariable> results;
+  for (std::size_t i = 0; i < towers[0].size(); ++i) {
+    const std::vector<Gradient> gradients = gradients_of_variable(towers, i);
+    Gradient sum;
+    if (!gradients[0].is_none()) sum = aggregate(gradients);
+    results.push_back({divisor == 1.0 ? sum : divide_by(sum, divisor), towers[0][i].variable});
+  }
+  return results;
+}
+
 }  // namespace
 
 std::vector<GradientAndVariable> average_gradients(TowerGradients tower_gradients,
@@ -96,29 +108,13 @@ std::vector<GradientAndVariable> average_gradients(TowerGradients tower_gradient
   const GradientTape::StopRecording stop;
   const auto is_first = [&](double weight) { return weight == tower_weights.front(); };
   if (std::ranges::all_of(tower_weights, is_first)) return average_gradients(tower_gradients);
-  const auto scaled = scaled_gradients(tower_gradients, tower_weights);
-  std::vector<GradientAndVariable> means;
-  for (std::size_t i = 0; i < scaled[0].size(); ++i) {
-    const std::vector<Gradient> gradients = gradients_of_variable(scaled, i);
-    const bool is_none = gradients[0].is_none();
-    means.push_back({is_none ? Gradient() : aggregate(gradients), tower_gradients[0][i].variable});
-  }
-  return means;
+  return divided_sums(scaled_gradients(tower_gradients, tower_weights), 1.0);
 }
 
 std::vector<GradientAndVariable> average_gradients(TowerGradients tower_gradients) {
   check_lists(tower_gradients);
   const GradientTape::StopRecording stop;
-  std::vector<GradientAndVariable> means;
-  for (std::size_t i = 0; i < tower_gradients[0].size(); ++i) {
-    const std::vector<Gradient> gradients = gradients_of_variable(tower_gradients, i);
-    Gradient mean;
-    if (!gradients[0].is_none()) {
-      mean = divide_by(aggregate(gradients), static_cast<double>(gradients.size()));
-    }
-    means.push_back({mean, tower_gradients[0][i].variable});
-  }
-  return means;
+  return divided_sums(tower_gradients, static_cast<double>(tower_gradients.size()));
 }
 
 std::vector<Gradient> gradients_of(std::span<const GradientAndVariable> pairs) {

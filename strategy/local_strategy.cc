@@ -11,10 +11,10 @@
 #include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 #include "tutti/core/trace.h"
-#include "tutti/strategy/gradient_bucketer.h"
 #include "tutti/strategy/local_options.h"
 #include "tutti/strategy/mirrored_variable.h"
-#include "tutti/strategy/replica_threads.h"
+#include "tutti/strategy/replica_reducer.h"
+#include "tutti/strategy/replicas/replica_threads.h"
 #include "tutti/strategy/share_balancer.h"
 #include "tutti/strategy/strategy_mode.h"
 #include "tutti/strategy/sync_on_read_variable.h"
@@ -42,7 +42,8 @@ struct LocalStrategy::Impl {
                  std::move(team)},
         work_bytes(services.replica_devices.size(), 0),
         notes(services.replica_devices.size()),
-        threads(services.replica_devices, options.execution, options.timeout) {
+        threads(services.replica_devices, options.execution == ReplicaExecution::kSequential,
+                options.timeout) {
     internal::check_shares(name, options, services.num_replicas(), services.team != nullptr);
     if (!options.auto_balance) return;
     services.clock = options.auto_balance->clock;
@@ -137,7 +138,7 @@ void LocalStrategy::Impl::run(const std::function<void(ReplicaContext&)>& body) 
   require_intact();
   const TimePoint begin = Clock::system().now();
   if (services.team) services.team->set_step(step);
-  internal::GradientExchange exchange(services, plans, step);
+  internal::GradientExchange exchange(services, plans, threads.monitor(), step);
   const SourceLocation where = CallSite::current();  // of who calls run(): fit() says where it is
   internal::RunOutcome outcome =
       threads.run([&](int replica, Rendezvous& rendezvous, internal::IdleWork& parked) {
@@ -161,13 +162,13 @@ void LocalStrategy::Impl::run_replica(int replica, Rendezvous& rendezvous,
                                       internal::GradientExchange& exchange,
                                       const std::function<void(ReplicaContext&)>& body) {
   internal::LocalReplicaContext context(services, rendezvous, nested, replica);
-  internal::GradientBucketer bucketer(context, exchange);
+  internal::ReplicaReducer reducer(context, exchange);
   const internal::StrategyModeScope mode({&services.strategy, &context, false});
   const NoDeviceScope same_for_all_replicas;  // replica 0 runs on the caller's thread
   const DeviceScope own_device(context.device());
   const VariableCreatorScope creator(forbidden);
   const ReplicaGroupScope group(&context.group());
-  const GradientReducerScope reducer(&bucketer);
+  const GradientReducerScope reducing(&reducer);
   const TraceSpan span(
       "step", "step",
       {{"replica", context.replica_id()}, {"step", static_cast<std::int64_t>(step)}});

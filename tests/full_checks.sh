@@ -4,7 +4,7 @@
 # Each tree has the preset of the same name and lies beside the main build folder. A part that
 # fails does not keep the others from running; what failed is listed at the end.
 
-all_parts=(release run format asan tsan minimal fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers)
+all_parts=(release run format asan tsan minimal no_grpc fuzzers conformance protocol same_bits chaos bad_wire recovery durable lost_tasks strangers)
 
 test_tree() {
   step "configure $build-$1" cmake -S . -B "$build-$1" --preset "$1"
@@ -32,6 +32,27 @@ part_format() { step "check the format" check_format; }
 part_asan() { test_tree asan; }
 part_tsan() { test_tree tsan; }
 part_minimal() { test_tree minimal; }
+
+refuses_several_processes() {  # EXECUTABLE
+  local output
+  if output=$(TF_CONFIG='{"cluster":{"worker":["127.0.0.1:20001","127.0.0.1:20002"]},"task":{"type":"worker","index":0}}' \
+    "$@" --strategy multi_worker_mirrored --steps 1 2>&1); then
+    echo "$output"
+    return 1
+  fi
+  grep "this build has no gRPC, so it has one process, or those of mpirun" <<< "$output"
+}
+
+part_no_grpc() {
+  local tree=$build-no_grpc loop=$build-no_grpc/examples/fashion_mnist_custom_loop
+  local flags=(--devices cpu:0 --steps 20 --train-examples 2000 --test-examples 500)
+  step "configure $tree" cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_GRPC=OFF -DTUTTI_BUILD_TESTS=OFF
+  step "build $tree" cmake --build "$tree" --target fashion_mnist_keras fashion_mnist_custom_loop
+  step "one process trains" env TUTTI_BUILD_DIR="$tree" ./run --epochs 1 --min-accuracy 0.8
+  step "two processes of mpirun train" mpirun --allow-run-as-root --oversubscribe -n 2 "$loop" \
+    --strategy multi_worker_mirrored "${flags[@]}"
+  step "other processes are refused, with the remedy" refuses_several_processes "$loop"
+}
 
 part_fuzzers() {  # built in asan's tree
   local fuzzer seconds

@@ -56,7 +56,7 @@ struct RunFlags {
   double timeout = 0;
   std::vector<std::string> environment;
   bool bind_cores = false;
-  std::string control = "tcp";
+  std::string control = "grpc";
   bool dry_run = false;
   std::string hosts = "";
   std::int64_t port = 20'000;

@@ -37,7 +37,7 @@ struct RunOptions {
   launch::JobRequest job;
   launch::SupervisorOptions supervisor;
   launch::ReporterOptions reporter;
-  std::string control;  // "tcp", "grpc", or "none"
+  bool has_control = true;
   bool dry_run = false;
 };
 
@@ -122,9 +122,9 @@ RunOptions parse_run_options(const RunFlags& flags) {
   options.job.first_port = static_cast<int>(flags.port);
   options.job.cores = launch::allowed_cores();
   options.job.bind_cores = flags.bind_cores;
-  options.control = flags.control;
-  if (flags.control == "grpc" && !control_has_grpc()) {
-    fail(ErrorCode::kInvalidArgument, "run: --control grpc: this build has no gRPC; try tcp");
+  options.has_control = flags.control != "none";
+  if (options.has_control && !control_has_grpc()) {
+    fail(ErrorCode::kUnimplemented, "run: --control grpc: this build has no gRPC; try mpirun");
   }
   options.dry_run = flags.dry_run;
   options.supervisor.grace = seconds(flags.grace);
@@ -153,10 +153,9 @@ int print_plan(const launch::JobPlan& plan, OutputFormat format) {
 /// The job's store and its watch over the members, in a process that outlives all of theirs: who is
 /// started again finds what was there. nullptr when the job brings its own, or there is nobody to
 /// meet.
-std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan, const std::string& wire) {
-  if (wire == "none" || plan.variable("TUTTI_CONTROL") || std::getenv("TUTTI_CONTROL")) return {};
+std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
+  if (plan.variable("TUTTI_CONTROL") || std::getenv("TUTTI_CONTROL")) return {};
   ControlServerOptions options;
-  options.wire = wire;
   options.job_id = *plan.variable("TUTTI_JOB_ID");
   options.secret = JobSecret::from_file(*plan.variable("TUTTI_JOB_SECRET_FILE"));
   // A step may take long; collectives have deadlines of their own.
@@ -206,7 +205,7 @@ int run_job(launch::JobPlan plan, const RunOptions& options, OutputFormat format
                       concat("TUTTI_JOB_ID=", *plan.variable("TUTTI_JOB_ID")));
   plan.add_variable("TUTTI_JOB_SECRET_FILE", secret.file());
   plan.add_variable("TUTTI_MAX_RESTARTS", concat(options.supervisor.restarts.per_task));
-  const std::unique_ptr<ControlServer> control = host_control(plan, options.control);
+  const std::unique_ptr<ControlServer> control = options.has_control ? host_control(plan) : nullptr;
   if (control) plan.add_variable("TUTTI_CONTROL", control->target());
   launch::ReporterOptions reporting = options.reporter;
   reporting.output_to_error = format == OutputFormat::kJson;
@@ -242,8 +241,8 @@ void RunFlags::declare(Flags& flags) {
   flags.add("--timeout", timeout, "seconds after which the job is ended; 0: no limit");
   flags.add("--env", environment, "NAME=VALUE for all processes; may be repeated");
   flags.add("--bind-cores", bind_cores, "bind each process to its share of the cores");
-  flags.add_choice("--control", control, {"tcp", "grpc", "none"},
-                   "how processes reach the job's control server in the launcher");
+  flags.add_choice("--control", control, {"grpc", "none"},
+                   "whether the launcher hosts the job's control server");
   flags.add("--dry-run", dry_run, "print the commands with their environment; start nothing");
   flags.add("--hosts", hosts, "machines for --dry-run, such as a,b");
   flags.add("--port", port, "first port on each of --hosts");

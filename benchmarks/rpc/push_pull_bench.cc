@@ -184,7 +184,6 @@ void run(int rounds, const std::string& wanted_job, const std::string& wanted_tu
   const auto bare = bare_grpc_stream();
   std::vector<std::unique_ptr<Servant>> servants;
   if (bare) servants.push_back(std::make_unique<Servant>(RpcWire::kGrpc));
-  servants.push_back(std::make_unique<Servant>(RpcWire::kTcp));
   servants.push_back(std::make_unique<Servant>(RpcWire::kInProcess));
   for (const Job& job : {kDense, kDenseSingle, kMany, kSmall}) {
     if (std::string(job.name).find(wanted_job) == std::string::npos) continue;

@@ -96,10 +96,8 @@ std::string speed(const Load& load, double seconds) {
 
 void run(int rounds) {
   std::vector<std::unique_ptr<Contender>> contenders;
-  const bool has_grpc = default_rpc_wire() == RpcWire::kGrpc;
   if (auto bare = bare_grpc_stream()) contenders.push_back(std::move(bare));
-  if (has_grpc) contenders.push_back(std::make_unique<Calls>(RpcWire::kGrpc));
-  contenders.push_back(std::make_unique<Calls>(RpcWire::kTcp));
+  if (!contenders.empty()) contenders.push_back(std::make_unique<Calls>(RpcWire::kGrpc));
   contenders.push_back(std::make_unique<Calls>(RpcWire::kInProcess));
   for (const Load& load : kLoads) {
     std::vector<std::vector<double>> seconds(contenders.size()), ratios(contenders.size());

@@ -8,22 +8,21 @@
 
 #include "tutti/cluster/control/control_session.h"
 #include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/control/job_messages.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 
 namespace tutti {
 namespace {
 
-using internal::MembersRequest;
-using internal::StoreReply;
-using internal::StoreRequest;
-using Action = internal::StoreRequest::Action;
+using Job = class v1::Job::Stub::async;
 
 /// The server answers at once, or it is lost long before this.
 constexpr Duration kLongestAnswer = std::chrono::seconds(60);
 constexpr Duration kLongestAgreement = std::chrono::seconds(4);
 
-TimePoint soon() { return deadline_after(Clock::system().now(), kLongestAnswer); }
+TimePoint after(Duration duration) { return deadline_after(Clock::system().now(), duration); }
+TimePoint soon() { return after(kLongestAnswer); }
 
 void check(std::string_view key, std::string_view value = "") {
   internal::check_store_key("control store", key);
@@ -39,12 +38,52 @@ std::string missing_names(const std::vector<Member>& members) {
   return join(never.empty() ? gone : never);
 }
 
-}  // namespace
+/// See ControlClient.
+class JobMember final : public ControlClient {
+ public:
+  JobMember(const std::string& target, const MemberTask& self, const ControlOptions& options)
+      : session_(target, self, options) {}
+  ~JobMember() override;
 
-ControlClient::ControlClient(std::unique_ptr<internal::ControlSession> session)
-    : session_(std::move(session)), exceptions_at_begin_(std::uncaught_exceptions()) {}
+  void set(std::string_view key, std::string_view value) override;
+  std::optional<std::string> get(std::string_view key) override;
+  std::string wait(std::string_view key, TimePoint deadline) override {
+    return wait_for_value(key, deadline, std::nullopt);
+  }
+  std::string wait_unless_lost(std::string_view key, std::uint64_t last_verdict,
+                               TimePoint deadline) override {
+    return wait_for_value(key, deadline, last_verdict);
+  }
+  bool remove(std::string_view key) override;
+  bool compare_and_set(std::string_view key, std::optional<std::string_view> expected,
+                       std::string_view value) override;
+  void wait_for_members(TimePoint deadline) override;
+  std::vector<Member> members() override;
+  Member self() const override { return session_.self(); }
+  std::vector<Verdict> verdicts() const override { return session_.verdicts(); }
+  void report_failure(const Error& error) noexcept override;
+  void note_failure(std::string_view text) override;
+  void request_stop(std::string_view reason) override;
+  std::optional<std::uint64_t> agreed_stop_step() const override {
+    return session_.gate().final_step();
+  }
+  bool stops_after(std::uint64_t step) override {
+    return session_.gate().stops_after(step, after(kLongestAgreement));
+  }
+  std::string stop_reason() const override { return session_.gate().reason(); }
+  void leave() noexcept override { session_.leave(); }
 
-ControlClient::~ControlClient() {
+ private:
+  std::string wait_for_value(std::string_view key, TimePoint deadline,
+                             std::optional<std::uint64_t> last_verdict);
+
+  const int exceptions_at_begin_ = std::uncaught_exceptions();
+  internal::ControlSession session_;
+  Mutex mutex_;
+  std::string failure_ TUTTI_GUARDED_BY(mutex_);
+};
+
+JobMember::~JobMember() {
   if (std::uncaught_exceptions() > exceptions_at_begin_) {
     MutexLock lock(mutex_);
     const std::string why = failure_.empty() ? "; its log says which" : concat(": ", failure_);
@@ -53,46 +92,42 @@ ControlClient::~ControlClient() {
   leave();
 }
 
-void ControlClient::note_failure(std::string_view text) {
+void JobMember::note_failure(std::string_view text) {
   MutexLock lock(mutex_);
   failure_ = text;
 }
 
-void ControlClient::set(std::string_view key, std::string_view value) {
+void JobMember::set(std::string_view key, std::string_view value) {
   check(key, value);
-  (void)session_->ask(
-      StoreRequest{Action::kSet, std::string(key), std::string(value), std::nullopt}, soon(),
-      concat("no answer to setting '", key, "'"));
+  v1::PutRequest request;
+  request.set_request(session_.next_request());
+  request.set_key(std::string(key));
+  request.set_value(std::string(value));
+  (void)session_.call(&Job::Put, std::move(request), soon(),
+                      concat("no answer to setting '", key, "'"));
 }
 
-std::optional<std::string> ControlClient::get(std::string_view key) {
+std::optional<std::string> JobMember::get(std::string_view key) {
   check(key);
-  return session_
-      ->ask(StoreRequest{Action::kGet, std::string(key), "", std::nullopt}, soon(),
-            concat("no answer to reading '", key, "'"))
-      .value;
+  v1::GetRequest request;
+  request.set_key(std::string(key));
+  const auto reply = session_.call(&Job::Get, std::move(request), soon(),
+                                   concat("no answer to reading '", key, "'"));
+  if (!reply.has_value()) return std::nullopt;
+  return reply.value();
 }
 
-std::string ControlClient::wait(std::string_view key, TimePoint deadline) {
-  return wait_for_value(key, deadline, std::nullopt);
-}
-
-std::string ControlClient::wait_unless_lost(std::string_view key, std::uint64_t last_verdict,
-                                            TimePoint deadline) {
-  return wait_for_value(key, deadline, last_verdict);
-}
-
-std::string ControlClient::wait_for_value(std::string_view key, TimePoint deadline,
-                                          std::optional<std::uint64_t> last_verdict) {
+std::string JobMember::wait_for_value(std::string_view key, TimePoint deadline,
+                                      std::optional<std::uint64_t> last_verdict) {
   check(key);
+  v1::GetRequest request;
+  request.set_key(std::string(key));
+  request.set_until_set(true);
   try {
-    const auto value =
-        session_
-            ->ask(StoreRequest{Action::kWait, std::string(key), "", std::nullopt}, deadline,
-                  concat("control store: nobody has set '", key, "' in time"), last_verdict)
-            .value;
-    TUTTI_CHECK(value.has_value(), "a wait ended without a value");
-    return *value;
+    return session_
+        .call(&Job::Get, std::move(request), deadline,
+              concat("control store: nobody has set '", key, "' in time"), last_verdict)
+        .value();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kDeadlineExceeded) throw;
     // What is there is found, however late the question was.
@@ -101,33 +136,44 @@ std::string ControlClient::wait_for_value(std::string_view key, TimePoint deadli
   }
 }
 
-bool ControlClient::remove(std::string_view key) {
+bool JobMember::remove(std::string_view key) {
   check(key);
+  v1::DeleteRequest request;
+  request.set_request(session_.next_request());
+  request.set_key(std::string(key));
   return session_
-      ->ask(StoreRequest{Action::kRemove, std::string(key), "", std::nullopt}, soon(),
-            concat("no answer to removing '", key, "'"))
-      .changed;
+      .call(&Job::Delete, std::move(request), soon(), concat("no answer to removing '", key, "'"))
+      .was_there();
 }
 
-bool ControlClient::compare_and_set(std::string_view key, std::optional<std::string_view> expected,
-                                    std::string_view value) {
+bool JobMember::compare_and_set(std::string_view key, std::optional<std::string_view> expected,
+                                std::string_view value) {
   check(key, value);
-  StoreRequest request{Action::kCompareAndSet, std::string(key), std::string(value), std::nullopt};
+  v1::CompareAndSetRequest request;
+  request.set_request(session_.next_request());
+  request.set_key(std::string(key));
+  request.set_value(std::string(value));
   if (expected) {
     internal::check_store_value("control store", key, *expected);
-    request.expected = std::string(*expected);
+    request.set_expected(std::string(*expected));
   }
-  return session_->ask(request, soon(), concat("no answer to changing '", key, "'")).changed;
+  return session_
+      .call(&Job::CompareAndSet, std::move(request), soon(),
+            concat("no answer to changing '", key, "'"))
+      .is_set();
 }
 
-void ControlClient::wait_for_members(TimePoint deadline) {
+void JobMember::wait_for_members(TimePoint deadline) {
   Clock& clock = Clock::system();
   const TimePoint begin = clock.now();
-  const std::string self = session_->self().task.to_string();
+  const std::string self = session_.self().task.to_string();
   for (;;) {
-    const TimePoint say_at = deadline_after(clock.now(), session_->options().say_every);
+    const TimePoint say_at = deadline_after(clock.now(), session_.options().say_every);
     try {
-      (void)session_->members(true, std::min(deadline, say_at));
+      v1::ListMembersRequest request;
+      request.set_until_all_are_here(true);
+      (void)session_.call(&Job::ListMembers, std::move(request), std::min(deadline, say_at),
+                          "no list of members in time");
       return;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kDeadlineExceeded) throw;
@@ -143,50 +189,37 @@ void ControlClient::wait_for_members(TimePoint deadline) {
   }
 }
 
-std::vector<Member> ControlClient::members() { return session_->members(false, soon()); }
-
-Member ControlClient::self() const { return session_->self(); }
-
-std::vector<Verdict> ControlClient::verdicts() const { return session_->verdicts(); }
-
-std::optional<Verdict> ControlClient::fatal_verdict() const {
-  for (const Verdict& verdict : session_->verdicts()) {
-    if (verdict.is_fatal) return verdict;
-  }
-  return std::nullopt;
+std::vector<Member> JobMember::members() {
+  const auto reply = session_.call(&Job::ListMembers, v1::ListMembersRequest(), soon(),
+                                   "no list of members in time");
+  std::vector<Member> members;
+  for (const v1::Member& member : reply.members()) members.push_back(internal::from_proto(member));
+  return members;
 }
 
-void ControlClient::report_failure(const Error& error) noexcept {
+void JobMember::report_failure(const Error& error) noexcept {
   try {
-    (void)session_->ask(internal::FailureReport{error.code(), error.message()},
-                        deadline_after(Clock::system().now(), std::chrono::seconds(1)),
+    v1::ReportFailureRequest request;
+    request.set_code(static_cast<std::uint32_t>(error.code()));
+    request.set_message(internal::proto_text(error.message()));
+    (void)session_.call(&Job::ReportFailure, std::move(request), after(std::chrono::seconds(1)),
                         "no answer to the report of a failure");
   } catch (const std::exception&) {  // the server is gone, which is news of its own
   }
 }
 
-void ControlClient::request_stop(std::string_view reason) {
-  (void)session_->ask(internal::StopRequest{std::string(reason)}, soon(),
+void JobMember::request_stop(std::string_view reason) {
+  v1::RequestStopRequest request;
+  request.set_reason(internal::proto_text(reason));
+  (void)session_.call(&Job::RequestStop, std::move(request), soon(),
                       "no answer to the request to stop");
 }
 
-std::optional<std::uint64_t> ControlClient::agreed_stop_step() const {
-  return session_->gate().final_step();
-}
-
-bool ControlClient::stops_after(std::uint64_t step) {
-  return session_->gate().stops_after(step,
-                                      deadline_after(Clock::system().now(), kLongestAgreement));
-}
-
-std::string ControlClient::stop_reason() const { return session_->gate().reason(); }
-
-void ControlClient::leave() noexcept { session_->leave(); }
+}  // namespace
 
 std::unique_ptr<ControlClient> connect_control(const std::string& target, const MemberTask& self,
                                                const ControlOptions& options) {
-  return std::make_unique<ControlClient>(
-      std::make_unique<internal::ControlSession>(target, self, options));
+  return std::make_unique<JobMember>(target, self, options);
 }
 
 }  // namespace tutti

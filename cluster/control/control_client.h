@@ -9,29 +9,17 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tutti/cluster/control/member.h"
 #include "tutti/cluster/control/progress.h"
 #include "tutti/cluster/control/verdict.h"
 #include "tutti/cluster/handshake/job_secret.h"
-#include "tutti/core/sync.h"
+#include "tutti/core/clock.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
-
-namespace internal {
-class ControlSession;
-}  // namespace internal
-
-/// Paths of PEM files, for grpc:// targets: both sides show a certificate that `authorities`
-/// signed.
-struct TlsFiles {
-  std::string certificate = {};
-  std::string private_key = {};
-  std::string authorities = {};
-  bool is_set() const { return !certificate.empty(); }
-};
 
 struct ControlOptions {
   std::string job_id = {};
@@ -53,76 +41,68 @@ struct ControlOptions {
 
 /// A member of a job. Its thread tells the server every 250 ms how far this process has come (the
 /// server says how often) and takes verdicts. A broken connection is opened anew, and calls under
-/// way are asked again, as long as the server takes this process for alive. When the server itself
+/// way are made again, as long as the server takes this process for alive. When the server itself
 /// is gone or silent that is a verdict too, on the task that hosts it; afterwards calls throw
 /// kUnavailable. Threads: any, all functions.
-class ControlClient final : public KeyValueStore {
+class ControlClient : public KeyValueStore {
  public:
-  explicit ControlClient(std::unique_ptr<internal::ControlSession> session);
   /// leave(); when an exception ends the scope instead, the others get a kFailed verdict, with what
   /// note_failure() said last.
-  ~ControlClient() override;
+  ~ControlClient() override = default;
 
-  void set(std::string_view key, std::string_view value) override;
-  std::optional<std::string> get(std::string_view key) override;
-  std::string wait(std::string_view key, TimePoint deadline) override;
   /// wait() that ends, too, when the job loses a member: kUnavailable with the first fatal verdict
   /// of a higher number than `last_verdict`, also one that was there before.
-  std::string wait_unless_lost(std::string_view key, std::uint64_t last_verdict,
-                               TimePoint deadline);
+  virtual std::string wait_unless_lost(std::string_view key, std::uint64_t last_verdict,
+                                       TimePoint deadline) = 0;
   /// Whether it was there.
-  bool remove(std::string_view key);
+  virtual bool remove(std::string_view key) = 0;
   /// Sets the value if the present one is `expected` (nothing: if there is none), all at once.
-  bool compare_and_set(std::string_view key, std::optional<std::string_view> expected,
-                       std::string_view value);
+  virtual bool compare_and_set(std::string_view key, std::optional<std::string_view> expected,
+                               std::string_view value) = 0;
 
   /// Waits until all tasks that the server expects have joined, with a line every `say_every` that
   /// names the missing ones and their addresses. Throws kDeadlineExceeded naming them.
-  void wait_for_members(TimePoint deadline);
-  /// All expected tasks and all who ever joined, by job and index.
-  std::vector<Member> members();
-  Member self() const;
+  virtual void wait_for_members(TimePoint deadline) = 0;
+  /// All expected tasks and all that ever joined, by job and index.
+  virtual std::vector<Member> members() = 0;
+  virtual Member self() const = 0;
 
   /// All verdicts so far; errors that others reported are all there, not only the first.
-  std::vector<Verdict> verdicts() const;
+  virtual std::vector<Verdict> verdicts() const = 0;
   /// The first fatal one.
-  std::optional<Verdict> fatal_verdict() const;
+  std::optional<Verdict> fatal_verdict() const {
+    for (Verdict& verdict : verdicts()) {
+      if (verdict.is_fatal) return std::move(verdict);
+    }
+    return std::nullopt;
+  }
   /// Tells the others "worker 2: <message>". Returns when the server has it, or after 1 s.
-  void report_failure(const Error& error) noexcept;
+  virtual void report_failure(const Error& error) noexcept = 0;
 
   /// Why an exception may be about to end this process; "": it goes on. Tells nobody yet.
-  void note_failure(std::string_view text);
+  virtual void note_failure(std::string_view text) = 0;
 
   /// Asks all members to stop after one step that they agree on. Returns at once; asking again
   /// changes nothing. (Not for signal handlers: these set a flag that the training loop reads.)
-  void request_stop(std::string_view reason);
+  virtual void request_stop(std::string_view reason) = 0;
   /// After this step every member stops; nothing: nobody has asked, or the members still agree.
-  std::optional<std::uint64_t> agreed_stop_step() const;
+  virtual std::optional<std::uint64_t> agreed_stop_step() const = 0;
   /// Call it when a step (1, 2, 3, ...) is done and before the next: whether to stop here. Every
   /// member gets true after the same step. Waits (at most 4 s) while the members are about to agree
   /// on this very step.
-  bool stops_after(std::uint64_t step);
+  virtual bool stops_after(std::uint64_t step) = 0;
   /// Why: "worker 2: SIGTERM".
-  std::string stop_reason() const;
+  virtual std::string stop_reason() const = 0;
 
-  /// Says good-bye: from now on nobody waits for this process. Calls throw kFailedPrecondition.
-  void leave() noexcept;
-
- private:
-  std::string wait_for_value(std::string_view key, TimePoint deadline,
-                             std::optional<std::uint64_t> last_verdict);
-
-  std::unique_ptr<internal::ControlSession> session_;
-  int exceptions_at_begin_ = 0;
-  Mutex mutex_;
-  std::string failure_ TUTTI_GUARDED_BY(mutex_);
+  /// Leaves the job: from now on no member waits for this process. Calls throw kFailedPrecondition.
+  virtual void leave() noexcept = 0;
 };
 
-/// Joins the job at "tcp://127.0.0.1:4711" or "grpc://...". Throws kDeadlineExceeded naming address
+/// Joins the job at "grpc://127.0.0.1:4711". Throws kDeadlineExceeded naming address
 /// and the last refusal, kUnavailable within seconds where this machine cannot reach the address
 /// however long it waits, kInvalidArgument for targets that are none, kFailedPrecondition for a
 /// server that refuses (versions, numerics, job or secret differ, or the task is here already),
-/// kUnimplemented for grpc:// in a build without gRPC.
+/// kUnimplemented in a build without gRPC.
 std::unique_ptr<ControlClient> connect_control(const std::string& target, const MemberTask& self,
                                                const ControlOptions& options = {});
 

@@ -1,26 +1,58 @@
-// Messages of members, taken one at a time, and what follows from them.
+// Members come, ask, stay away and go, and what follows from it.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A *record* is a process that has joined, for as long as the server lives; a *link* is a
-// connection of it. A process that lost its connection opens a new one and goes on with the same
-// record; a task that was started anew is a new process with a record of its own.
+// A *record* is a process that has joined, for as long as the server lives; a *link* is a stream of
+// it. A process that lost its stream opens a new one and goes on with the same record; a task that
+// was started anew is a new process with a record of its own.
 #include "tutti/cluster/control/control_core.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "tutti/cluster/control/job_messages.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
 namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(50);
-constexpr Duration kTickWhileSomebodyIsAway = std::chrono::milliseconds(10);
+constexpr Duration kTickWhileOneIsAway = std::chrono::milliseconds(10);
 
-bool may_come(const ControlServerOptions& options, const std::string& job, int index) {
-  const auto is_it = [&](const MemberTask& task) { return task.job == job && task.index == index; };
+bool may_come(const ControlServerOptions& options, const MemberTask& task) {
+  const auto is_it = [&](const MemberTask& other) { return task.same_task(other); };
   return options.expected.empty() || std::ranges::any_of(options.expected, is_it) ||
          std::ranges::any_of(options.welcome, is_it);
+}
+
+v1::Build build_of_server(const ControlServerOptions& options) {
+  v1::Build build = make_build(options.job_id, options.secret);
+  // A launcher does not train: its processor may be another one.
+  if (options.host.job == "launcher") build.clear_numerics();
+  return build;
+}
+
+grpc::Status refused(const std::string& why) {
+  return {grpc::StatusCode::FAILED_PRECONDITION, proto_text(why)};
+}
+
+grpc::Status status_of(const Error& error) {
+  return {static_cast<grpc::StatusCode>(error.code()), proto_text(error.message())};
+}
+
+std::uint64_t milliseconds_of(Duration duration) {
+  return static_cast<std::uint64_t>(duration / std::chrono::milliseconds(1));
+}
+
+v1::JobEvent event_of(const Verdict& verdict) {
+  v1::JobEvent event;
+  *event.mutable_verdict() = to_proto(verdict);
+  return event;
+}
+
+v1::JobEvent event_of(const StopProposal& proposal) {
+  v1::JobEvent event;
+  *event.mutable_stop_proposal() = to_proto(proposal);
+  return event;
 }
 
 }  // namespace
@@ -28,36 +60,34 @@ bool may_come(const ControlServerOptions& options, const std::string& job, int i
 ControlCore::ControlCore(ControlServerOptions options, ProcessProbe probe)
     : options_(std::move(options)),
       probe_(std::move(probe)),
+      build_(build_of_server(options_)),
       stop_(options_.health.acknowledge_within) {}
 
-std::string ControlCore::refusal_of(const PeerHello& hello) {
-  MutexLock lock(mutex_);
-  const std::string who = concat(hello.job, " ", hello.index);
-  if (!may_come(options_, hello.job, hello.index)) {
-    return concat(who, " is no task of this job; expected one of ", join(options_.expected),
-                  "; check the task in TF_CONFIG");
+std::string ControlCore::refusal_of(const v1::Build& build, const JoiningProcess& process) {
+  const MemberTask& task = process.who.task;
+  const PeerHello theirs = hello_of(build, task);
+  if (auto reason = incompatibility(hello_of(build_, options_.host), theirs)) return *reason;
+  if (build.secret_tag() != build_.secret_tag()) {
+    return concat(task.to_string(), " does not know this job's secret (that of ",
+                  options_.host.to_string(), "); give all its processes one TUTTI_JOB_SECRET_FILE");
+  }
+  if (!may_come(options_, task)) {
+    return concat(task.to_string(), " is no task of this job; expected one of ",
+                  tutti::join(options_.expected), "; check the task in TF_CONFIG");
   }
   for (const auto& [number, record] : records_) {
-    const bool counts = record->status == MemberRecord::Status::kHere && !record->numerics.empty();
-    if (!counts || hello.numerics.empty() || record->numerics == hello.numerics) continue;
-    PeerHello other = hello;
-    other.job = record->joined.who.task.job;
-    other.index = record->joined.who.task.index;
-    other.numerics = record->numerics;
-    return incompatibility(other, hello).value_or("numerics differ");
+    if (record->status != MemberRecord::Status::kHere) continue;
+    v1::Build other = build;
+    other.set_numerics(record->numerics);
+    const auto reason = incompatibility(hello_of(other, record->joined.who.task), theirs);
+    if (reason) return *reason;
   }
-  MemberRecord* const before = newest_of(hello.job, hello.index);
-  if (before == nullptr) return "";
-  if (hello.incarnation < before->joined.who.incarnation) {
-    return concat(who, " was restarted ", before->joined.who.incarnation,
-                  " times already; this process is an older one (", hello.incarnation, ")");
+  const MemberRecord* const before = newest_of(task);
+  if (before != nullptr && process.who.incarnation < before->joined.who.incarnation) {
+    return concat(task.to_string(), " was restarted ", before->joined.who.incarnation,
+                  " times already; this process is an older one (", process.who.incarnation, ")");
   }
   return "";
-}
-
-void ControlCore::opened(std::shared_ptr<MemberLink> link, const PeerHello& hello) {
-  MutexLock lock(mutex_);
-  links_.push_back({std::move(link), hello, nullptr});
 }
 
 ControlCore::Link* ControlCore::find(const MemberLink* link) {
@@ -66,207 +96,308 @@ ControlCore::Link* ControlCore::find(const MemberLink* link) {
   return found == links_.end() ? nullptr : &*found;
 }
 
-ControlCore::Link* ControlCore::find(std::uint64_t member) {
-  const auto found = std::ranges::find_if(links_, [member](const Link& l) {
-    return l.record != nullptr && l.record->number == member;
-  });
+ControlCore::Link* ControlCore::find(const MemberRecord& record) {
+  const auto found =
+      std::ranges::find_if(links_, [&record](const Link& l) { return l.record == &record; });
   return found == links_.end() ? nullptr : &*found;
 }
 
-MemberRecord* ControlCore::newest_of(const std::string& job, int index) {
+MemberRecord* ControlCore::newest_of(const MemberTask& task) {
   MemberRecord* newest = nullptr;
   for (const auto& [number, record] : records_) {
-    const MemberTask& task = record->joined.who.task;
-    if (task.job == job && task.index == index) newest = record.get();
+    if (record->joined.who.task.same_task(task)) newest = record.get();
   }
   return newest;
 }
 
-bool ControlCore::received(const MemberLink* link, const Message& message, TimePoint now) {
+v1::JoinReply ControlCore::reply_to(const MemberRecord* record) const {
+  const ProcessIdentity& self = this_process();
+  v1::JoinReply reply;
+  if (record != nullptr) reply.set_member(record->number);
+  *reply.mutable_host() = to_proto(Member{options_.host, 0, self.host, self.pid, true});
+  reply.set_host_start_time(self.start_time);
+  reply.set_host_machine(proto_text(self.machine));
+  reply.set_heartbeat_ms(milliseconds_of(options_.health.heartbeat_every));
+  reply.set_silent_ms(milliseconds_of(options_.health.silent_after));
+  reply.set_unreachable_ms(milliseconds_of(options_.health.unreachable_after));
+  return reply;
+}
+
+void ControlCore::tell_state(MemberLink& link, std::uint64_t num_verdicts) {
+  for (const Verdict& verdict : verdicts_) {
+    if (verdict.number > num_verdicts) link.send(event_of(verdict));
+  }
+  if (stop_.current()) link.send(event_of(*stop_.current()));
+}
+
+grpc::Status ControlCore::join(std::shared_ptr<MemberLink> link, const v1::JoinRequest& request,
+                               TimePoint now) {
   MutexLock lock(mutex_);
-  Link* const from = find(link);
-  if (from == nullptr) return false;
-  const bool is_join = std::holds_alternative<JoinRequest>(message.body);
-  if (is_join == (from->record != nullptr)) return false;  // first, and only then
-  if (from->record) from->record->last_heard = now;
-  if (is_fenced(*from, message)) return true;
-  return std::visit(
-      [&](const auto& body) TUTTI_REQUIRES(mutex_) {
-        if constexpr (requires { take(*from, message.id, body, now); }) {
-          take(*from, message.id, body, now);
-          return true;
-        } else {
-          return false;  // what only a server says
-        }
-      },
-      message.body);
-}
-
-bool ControlCore::is_fenced(const Link& link, const Message& message) {
-  const MemberRecord* const record = link.record;
-  if (!record || record->status != MemberRecord::Status::kGivenUp) return false;
-  // Others may have taken its place meanwhile: it can no longer change anything.
-  if (message.id != 0) {
-    link.link->send({message.id, StoreReply{ErrorCode::kUnavailable,
-                                            concat("control: ", record->joined.who.to_string(),
-                                                   " was given up by the job; start it anew"),
-                                            std::nullopt, false}});
+  v1::JobEvent welcome;
+  if (request.observes()) {
+    *welcome.mutable_joined() = reply_to(nullptr);
+    link->send(welcome);
+    tell_state(*link, request.num_verdicts());
+    links_.push_back({std::move(link), nullptr});
+    return grpc::Status::OK;
   }
-  return true;
-}
-
-void ControlCore::take(Link& link, std::uint64_t id, const JoinRequest& request, TimePoint now) {
-  JoinReply reply;
-  reply.host.task = options_.host;
-  reply.host.pid = this_process().pid;
-  reply.host.host = this_process().host;
-  reply.host_start_time = this_process().start_time;
-  reply.host_machine = this_process().machine;
-  reply.heartbeat_ms =
-      static_cast<std::uint64_t>(options_.health.heartbeat_every / std::chrono::milliseconds(1));
-  reply.silent_ms =
-      static_cast<std::uint64_t>(options_.health.silent_after / std::chrono::milliseconds(1));
-  reply.unreachable_ms =
-      static_cast<std::uint64_t>(options_.health.unreachable_after / std::chrono::milliseconds(1));
-  const MemberTask& task = request.who.task;
-  const auto refuse = [&](const std::string& why) TUTTI_REQUIRES(mutex_) {
-    reply.code = ErrorCode::kFailedPrecondition;
-    reply.text = why;
-    link.link->send({id, reply});
-  };
-  if (task.job != link.hello.job || task.index != link.hello.index) {
-    return refuse("the task is not the one of the handshake");
-  }
-  MemberRecord* record = newest_of(task.job, task.index);
-  const bool is_same_process = record && record->joined.process == request.process;
+  const JoiningProcess process = from_proto(request);
+  const std::string refusal = refusal_of(request.build(), process);
+  if (!refusal.empty()) return refused(refusal);
+  MemberRecord* record = newest_of(process.who.task);
+  const bool is_same_process = record && record->joined.process == process.process;
   if (is_same_process && record->status != MemberRecord::Status::kHere) {
-    return refuse(concat(record->joined.who.to_string(),
-                         " was given up and cannot come back; "
-                         "start it anew"));
+    return refused(concat(record->joined.who.to_string(),
+                          " was given up and cannot come back; start it anew"));
   }
   if (record && !is_same_process && record->status == MemberRecord::Status::kHere) {
     const bool is_gone = probe_(record->joined).kind == ProcessState::Kind::kIsGone;
-    if (!is_gone && request.who.incarnation <= record->joined.who.incarnation) {
-      return refuse(concat(record->joined.who.to_string(),
-                           " is here already; expected one process per task; check the task index "
-                           "in TF_CONFIG, or end that process"));
+    if (!is_gone && process.who.incarnation <= record->joined.who.incarnation) {
+      return refused(concat(record->joined.who.to_string(),
+                            " is here already; expected one process per task; check the task "
+                            "index in TF_CONFIG, or end that process"));
     }
     declare(*record, {record->number, VerdictKind::kDead, true, ErrorCode::kUnavailable,
                       concat(record->joined.who.to_string(), " died: a new process has its task")});
   }
-  if (!is_same_process) record = &add_record(link, request, now);
-  if (Link* const old = find(record->number)) {  // its end has not been seen yet
+  if (!is_same_process) record = &add_record(request.build(), process, now);
+  if (Link* const old = find(*record)) {  // its end has not been seen yet
     old->record = nullptr;
     old->link->close();
   }
-  link.record = record;
   record->is_connected = true;
   record->last_heard = now;
-  link.link->send({id, reply});
-  let_in(link, request);
+  *welcome.mutable_joined() = reply_to(record);
+  link->send(welcome);
+  // The verdict on its own joining has been broadcast before it had a link.
+  tell_state(*link, request.num_verdicts());
+  links_.push_back({std::move(link), record});
+  answer_if_all_are_here();
+  return grpc::Status::OK;
 }
 
-MemberRecord& ControlCore::add_record(const Link& link, const JoinRequest& request, TimePoint now) {
-  // A process that was started again counts its collectives anew: nobody misses the one before it.
-  const MemberTask& task = request.who.task;
-  MemberRecord* const before = newest_of(task.job, task.index);
-  if (before && before->joined.who.incarnation < request.who.incarnation) {
-    before->progress.groups.clear();
-  }
+MemberRecord& ControlCore::add_record(const v1::Build& build, const JoiningProcess& process,
+                                      TimePoint now) {
+  // A process that was started again counts its collectives anew: nothing of the one before it is
+  // missed.
+  const std::uint64_t restarts = process.who.incarnation;
+  MemberRecord* const before = newest_of(process.who.task);
+  if (before && before->joined.who.incarnation < restarts) before->progress.groups.clear();
   auto record = std::make_unique<MemberRecord>();
-  record->number = ++num_joined_;
-  record->joined = request;
+  record->number = records_.size() + 1;
+  record->joined = process;
   record->joined.who.is_here = true;
-  record->numerics = link.hello.numerics;
+  record->numerics = build.numerics();
   record->progress_at = now;
   MemberRecord& added = *record;
   records_.emplace(added.number, std::move(record));
-  const std::uint64_t restarts = request.who.incarnation;
   declare(added, {added.number, VerdictKind::kJoined, false, ErrorCode::kOk,
                   concat(added.joined.who.to_string(), " joined",
                          restarts > 0 ? concat(" after restart ", restarts) : "")});
   return added;
 }
 
-void ControlCore::let_in(Link& link, const JoinRequest& request) {
-  // The verdict on its own joining has been broadcast before it had a link.
-  for (const Verdict& verdict : verdicts_) {
-    if (verdict.number > request.num_verdicts) link.link->send({0, VerdictNews{verdict}});
-  }
-  if (stop_.current()) link.link->send({0, *stop_.current()});
-  answer_if_all_are_here();
+void ControlCore::note(MemberRecord& record, const MemberProgress& progress, TimePoint now) {
+  record.has_stood_still = has_same_calls(record.progress, progress);
+  record.progress = progress;
+  record.progress_at = now;
 }
 
-void ControlCore::take(Link& link, std::uint64_t id, const StoreRequest& request, TimePoint) {
-  for (const StoreTable::Answer& answer : store_.apply(link.record->number, id, request)) {
-    if (Link* const to = find(answer.member)) to->link->send({answer.id, answer.reply});
+bool ControlCore::report(const MemberLink* link, const v1::MemberReport& report, TimePoint now) {
+  MutexLock lock(mutex_);
+  Link* const from = find(link);
+  if (from == nullptr || from->record == nullptr) return false;
+  MemberRecord& record = *from->record;
+  record.last_heard = now;
+  // Others may have taken the place of one that was given up: it can no longer change anything.
+  if (record.status == MemberRecord::Status::kGivenUp) return true;
+  if (report.has_progress()) {
+    note(record, from_proto(report.progress()), now);
+    v1::JobEvent heard;
+    heard.mutable_progress();
+    from->link->send(heard);
+    return true;
+  }
+  if (!report.has_stop_answer()) return false;
+  const v1::StopAnswer& answer = report.stop_answer();
+  broadcast(
+      stop_.answer(record.number, {answer.round(), answer.current_step(), answer.accepts()}, now));
+  return true;
+}
+
+MemberRecord& ControlCore::caller(std::uint64_t member, TimePoint now) {
+  const auto found = records_.find(member);
+  if (found == records_.end()) {
+    fail(ErrorCode::kInvalidArgument, "control: there is no member number ", member,
+         "; expected the one that Join gave");
+  }
+  MemberRecord& record = *found->second;
+  record.last_heard = now;
+  if (record.status == MemberRecord::Status::kGivenUp) {
+    fail(ErrorCode::kUnavailable, "control: ", record.joined.who.to_string(),
+         " was given up by the job; start it anew");
+  }
+  return record;
+}
+
+void ControlCore::check_caller_or_observer(std::uint64_t member, TimePoint now) {
+  if (member != 0) (void)caller(member, now);
+}
+
+grpc::Status ControlCore::change(std::uint64_t member, TimePoint now, const std::string& key,
+                                 const std::function<void()>& body) {
+  try {
+    (void)caller(member, now);
+    body();
+    answer_waiters(key);
+    return grpc::Status::OK;
+  } catch (const Error& error) {
+    return status_of(error);
   }
 }
 
-void ControlCore::take(Link& link, std::uint64_t id, const MembersRequest& request, TimePoint) {
-  if (!request.until_all_are_here) {
-    link.link->send({id, MembersReply{list_members()}});
+grpc::Status ControlCore::put(const v1::PutRequest& request, TimePoint now) {
+  MutexLock lock(mutex_);
+  return change(request.member(), now, request.key(), [&]() TUTTI_REQUIRES(mutex_) {
+    store_.put({request.member(), request.request()}, request.key(), request.value());
+  });
+}
+
+grpc::Status ControlCore::remove(const v1::DeleteRequest& request, v1::DeleteReply& reply,
+                                 TimePoint now) {
+  MutexLock lock(mutex_);
+  return change(request.member(), now, request.key(), [&]() TUTTI_REQUIRES(mutex_) {
+    reply.set_was_there(store_.remove({request.member(), request.request()}, request.key()));
+  });
+}
+
+grpc::Status ControlCore::compare_and_set(const v1::CompareAndSetRequest& request,
+                                          v1::CompareAndSetReply& reply, TimePoint now) {
+  MutexLock lock(mutex_);
+  return change(request.member(), now, request.key(), [&]() TUTTI_REQUIRES(mutex_) {
+    std::optional<std::string> expected;
+    if (request.has_expected()) expected = request.expected();
+    reply.set_is_set(store_.compare_and_set({request.member(), request.request()}, request.key(),
+                                            expected, request.value()));
+  });
+}
+
+void ControlCore::get(const v1::GetRequest& request, v1::GetReply& reply, const Answer& answer,
+                      TimePoint now) {
+  MutexLock lock(mutex_);
+  try {
+    check_caller_or_observer(request.member(), now);
+  } catch (const Error& error) {
+    return answer(status_of(error));
+  }
+  const std::string* const value = store_.find(request.key());
+  if (value == nullptr && request.until_set()) {
+    key_waiters_.push_back({request.member(), request.key(), &reply, answer});
     return;
   }
-  const std::uint64_t member = link.record->number;
-  const auto is_it = [&](const Waiter& w) { return w.member == member && w.id == id; };
-  if (std::ranges::none_of(waiters_, is_it)) waiters_.push_back({member, id});
-  answer_if_all_are_here();
+  if (value != nullptr) reply.set_value(*value);
+  answer(grpc::Status::OK);
+}
+
+void ControlCore::answer_waiters(const std::string& key) {
+  const std::string* const value = store_.find(key);
+  if (value == nullptr) return;
+  for (const KeyWaiter& waiter : key_waiters_) {
+    if (waiter.key != key) continue;
+    waiter.reply->set_value(*value);
+    waiter.answer(grpc::Status::OK);
+  }
+  std::erase_if(key_waiters_, [&key](const KeyWaiter& waiter) { return waiter.key == key; });
+}
+
+void ControlCore::list_members(const v1::ListMembersRequest& request, v1::ListMembersReply& reply,
+                               const Answer& answer, TimePoint now) {
+  MutexLock lock(mutex_);
+  try {
+    check_caller_or_observer(request.member(), now);
+  } catch (const Error& error) {
+    return answer(status_of(error));
+  }
+  if (request.until_all_are_here()) {
+    members_waiters_.push_back({request.member(), &reply, answer});
+    return answer_if_all_are_here();
+  }
+  for (const Member& member : list_members()) *reply.add_members() = to_proto(member);
+  answer(grpc::Status::OK);
 }
 
 void ControlCore::answer_if_all_are_here() {
   const std::vector<Member> list = list_members();
   if (!std::ranges::all_of(list, [](const Member& member) { return member.is_here; })) return;
-  for (const Waiter& waiter : std::exchange(waiters_, {})) {
-    if (Link* const to = find(waiter.member)) to->link->send({waiter.id, MembersReply{list}});
+  for (const MembersWaiter& waiter : std::exchange(members_waiters_, {})) {
+    for (const Member& member : list) *waiter.reply->add_members() = to_proto(member);
+    waiter.answer(grpc::Status::OK);
   }
 }
 
-void ControlCore::take(Link& link, std::uint64_t, const Heartbeat& heartbeat, TimePoint now) {
-  MemberRecord& record = *link.record;
-  record.has_stood_still = has_same_calls(record.progress, heartbeat.progress);
-  record.progress = heartbeat.progress;
-  record.progress_at = now;
-  link.link->send({0, HeartbeatReply{}});
+void ControlCore::cancel(const void* reply) {
+  MutexLock lock(mutex_);
+  const auto ends = [reply](const auto& waiter) {
+    if (waiter.reply != reply) return false;
+    waiter.answer(grpc::Status::CANCELLED);
+    return true;
+  };
+  std::erase_if(key_waiters_, ends);
+  std::erase_if(members_waiters_, ends);
 }
 
-void ControlCore::take(Link& link, std::uint64_t id, const FailureReport& report, TimePoint) {
-  MemberRecord& record = *link.record;
-  record.has_failed = true;
-  const std::string text = concat(record.joined.who.task.to_string(), ": ", report.text);
-  // After a broken connection it may come twice.
-  const auto is_it = [&](const Verdict& verdict) { return verdict.message == text; };
-  if (std::ranges::none_of(verdicts_, is_it)) {
-    declare(record, {record.number, VerdictKind::kFailed, true, report.code, text});
+grpc::Status ControlCore::report_failure(const v1::ReportFailureRequest& request, TimePoint now) {
+  MutexLock lock(mutex_);
+  try {
+    MemberRecord& record = caller(request.member(), now);
+    record.has_failed = true;
+    const std::string text = concat(record.joined.who.task.to_string(), ": ", request.message());
+    // After a broken connection it may come twice.
+    const auto is_it = [&](const Verdict& verdict) { return verdict.message == text; };
+    if (std::ranges::none_of(verdicts_, is_it)) {
+      declare(record, {record.number, VerdictKind::kFailed, true,
+                       static_cast<ErrorCode>(request.code()), text});
+    }
+    return grpc::Status::OK;
+  } catch (const Error& error) {
+    return status_of(error);
   }
-  link.link->send({id, StoreReply{}});
 }
 
-void ControlCore::take(Link& link, std::uint64_t id, const StopRequest& request, TimePoint now) {
-  std::map<std::uint64_t, std::uint64_t> steps;
-  for (const auto& [number, record] : records_) {
-    // Not the progress: its steps count evaluation, too, those of stops_after() do not. Members
-    // that are further answer with their own step.
-    if (record->status == MemberRecord::Status::kHere) steps[number] = 1;
+grpc::Status ControlCore::request_stop(const v1::RequestStopRequest& request, TimePoint now) {
+  MutexLock lock(mutex_);
+  try {
+    const MemberRecord& from = caller(request.member(), now);
+    std::map<std::uint64_t, std::uint64_t> steps;
+    for (const auto& [number, record] : records_) {
+      // Not the progress: its steps count evaluation, too, those of stops_after() do not. Members
+      // that are further answer with their own step.
+      if (record->status == MemberRecord::Status::kHere) steps[number] = 1;
+    }
+    const std::string reason = concat(from.joined.who.task.to_string(), ": ", request.reason());
+    broadcast(stop_.request(reason, steps, now));
+    return grpc::Status::OK;
+  } catch (const Error& error) {
+    return status_of(error);
   }
-  const std::string reason = concat(link.record->joined.who.task.to_string(), ": ", request.reason);
-  broadcast(stop_.request(reason, steps, now));
-  link.link->send({id, StoreReply{}});
 }
 
-void ControlCore::take(Link& link, std::uint64_t, const StopAnswer& answer, TimePoint now) {
-  broadcast(stop_.answer(link.record->number, answer, now));
-}
-
-void ControlCore::take(Link& link, std::uint64_t id, const GoodBye&, TimePoint) {
-  MemberRecord& record = *link.record;
-  const std::string who = record.joined.who.to_string();
-  give_up(record, MemberRecord::Status::kLeft);
-  if (!record.has_failed) {
-    declare(record, {record.number, VerdictKind::kLeft, false, ErrorCode::kOk,
-                     concat(who, " left after step ", record.progress.step)});
+grpc::Status ControlCore::leave(const v1::LeaveRequest& request, TimePoint now) {
+  MutexLock lock(mutex_);
+  try {
+    MemberRecord& record = caller(request.member(), now);
+    if (record.status == MemberRecord::Status::kLeft) return grpc::Status::OK;
+    if (request.has_progress()) note(record, from_proto(request.progress()), now);
+    give_up(record, MemberRecord::Status::kLeft);
+    if (!record.has_failed) {
+      declare(record,
+              {record.number, VerdictKind::kLeft, false, ErrorCode::kOk,
+               concat(record.joined.who.to_string(), " left after step ", record.progress.step)});
+    }
+    return grpc::Status::OK;
+  } catch (const Error& error) {
+    return status_of(error);
   }
-  link.link->send({id, StoreReply{}});
 }
 
 void ControlCore::closed(const MemberLink* link, TimePoint now) {
@@ -287,7 +418,7 @@ void ControlCore::closed(const MemberLink* link, TimePoint now) {
 
 void ControlCore::tick(TimePoint now) {
   MutexLock lock(mutex_);
-  // A server that was paused itself heard nobody meanwhile, which is nobody's fault.
+  // A server that was paused itself heard nothing meanwhile, for which no member is to blame.
   const Duration pause = last_tick_ ? now - *last_tick_ : Duration::zero();
   last_tick_ = now;
   const bool was_paused = pause > 4 * kTick;
@@ -315,10 +446,10 @@ void ControlCore::tick(TimePoint now) {
 
 Duration ControlCore::poll_after() const {
   MutexLock lock(mutex_);
-  const bool somebody_is_away = std::ranges::any_of(records_, [](const auto& entry) {
+  const bool one_is_away = std::ranges::any_of(records_, [](const auto& entry) {
     return entry.second->status == MemberRecord::Status::kHere && !entry.second->is_connected;
   });
-  return somebody_is_away ? kTickWhileSomebodyIsAway : kTick;
+  return one_is_away ? kTickWhileOneIsAway : kTick;
 }
 
 void ControlCore::declare(MemberRecord& record, const Finding& finding) {
@@ -332,25 +463,31 @@ void ControlCore::declare(MemberRecord& record, const Finding& finding) {
   verdict.code = finding.code;
   verdict.message = finding.message;
   verdicts_.push_back(verdict);
-  broadcast(Message{0, VerdictNews{verdict}});
+  broadcast(event_of(verdict));
 }
 
 void ControlCore::give_up(MemberRecord& record, MemberRecord::Status status) {
   record.status = status;
   left_.notify_all();
   store_.forget(record.number);
-  std::erase_if(waiters_, [&](const Waiter& waiter) { return waiter.member == record.number; });
+  const auto ends = [&](const auto& waiter) {
+    if (waiter.member != record.number) return false;
+    waiter.answer(status_of(
+        Error(ErrorCode::kUnavailable, concat("control: ", record.joined.who.to_string(),
+                                              " was given up by the job; start it anew"))));
+    return true;
+  };
+  std::erase_if(key_waiters_, ends);
+  std::erase_if(members_waiters_, ends);
   broadcast(stop_.forget(record.number));
 }
 
-void ControlCore::broadcast(const Message& message) {
-  for (const Link& link : links_) {
-    if (link.record != nullptr) link.link->send(message);
-  }
+void ControlCore::broadcast(const v1::JobEvent& event) {
+  for (const Link& link : links_) link.link->send(event);
 }
 
 void ControlCore::broadcast(const std::optional<StopProposal>& proposal) {
-  if (proposal) broadcast(Message{0, *proposal});
+  if (proposal) broadcast(event_of(*proposal));
 }
 
 bool ControlCore::is_anybody_here() const {
@@ -365,9 +502,11 @@ void ControlCore::wait_until_all_have_left(TimePoint deadline) {
                          [this]() TUTTI_REQUIRES(mutex_) { return !is_anybody_here(); });
 }
 
-void ControlCore::say_server_leaves() {
+void ControlCore::say_server_ends() {
   MutexLock lock(mutex_);
-  broadcast(Message{0, ServerLeaves{}});
+  v1::JobEvent event;
+  event.mutable_server_ends();
+  broadcast(event);
 }
 
 Member ControlCore::member_of(const MemberRecord& record) const {
@@ -397,7 +536,7 @@ std::vector<Member> ControlCore::members() const {
 
 std::vector<Member> ControlCore::missing() const {
   MutexLock lock(mutex_);
-  if (waiters_.empty()) return {};
+  if (members_waiters_.empty()) return {};
   std::vector<Member> members = list_members();
   std::erase_if(members, [](const Member& member) { return member.is_here; });
   return members;

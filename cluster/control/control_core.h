@@ -1,50 +1,70 @@
-// The control server without its wire: members, store, verdicts, the step to stop at.
+// What the server of a job knows and decides: members, store, verdicts, the step to stop at.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <grpcpp/support/status.h>
+
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "job.pb.h"
 #include "tutti/cluster/control/control_server.h"
 #include "tutti/cluster/control/health_rules.h"
-#include "tutti/cluster/control/message.h"
 #include "tutti/cluster/control/stop_agreement.h"
 #include "tutti/cluster/control/store_table.h"
-#include "tutti/cluster/handshake/hello.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {
 
-/// A way to one member, given by the wire. Both functions return at once and never call back.
+/// The stream to one member. Both functions return at once and never call back.
 class MemberLink {
  public:
   virtual ~MemberLink() = default;
-  virtual void send(const Message& message) = 0;
+  virtual void send(const v1::JobEvent& event) = 0;
   virtual void close() = 0;
 };
 
-/// Threads: any. Links are called with the core's mutex held.
+/// The methods of the service Job, without gRPC's threads. Threads: any. Links and answers are
+/// called with the core's mutex held.
 class ControlCore {
  public:
+  using Answer = std::function<void(const grpc::Status&)>;
+
   ControlCore(ControlServerOptions options, ProcessProbe probe);
 
-  /// Whether a process that has proven who it is may come in: "" or the reason against it.
-  std::string refusal_of(const PeerHello& hello);
-  void opened(std::shared_ptr<MemberLink> link, const PeerHello& hello);
-  /// False: it makes no sense; close the connection.
-  bool received(const MemberLink* link, const Message& message, TimePoint now);
+  /// A member's stream begins; not OK: it is refused, with the reason.
+  grpc::Status join(std::shared_ptr<MemberLink> link, const v1::JoinRequest& request,
+                    TimePoint now);
+  /// False: it makes no sense; close the stream.
+  bool report(const MemberLink* link, const v1::MemberReport& report, TimePoint now);
   void closed(const MemberLink* link, TimePoint now);
+
+  grpc::Status leave(const v1::LeaveRequest& request, TimePoint now);
+  grpc::Status report_failure(const v1::ReportFailureRequest& request, TimePoint now);
+  grpc::Status request_stop(const v1::RequestStopRequest& request, TimePoint now);
+  grpc::Status put(const v1::PutRequest& request, TimePoint now);
+  grpc::Status remove(const v1::DeleteRequest& request, v1::DeleteReply& reply, TimePoint now);
+  grpc::Status compare_and_set(const v1::CompareAndSetRequest& request,
+                               v1::CompareAndSetReply& reply, TimePoint now);
+  /// Answered now, or when there is something to say. `reply` stays until then.
+  void get(const v1::GetRequest& request, v1::GetReply& reply, const Answer& answer, TimePoint now);
+  void list_members(const v1::ListMembersRequest& request, v1::ListMembersReply& reply,
+                    const Answer& answer, TimePoint now);
+  /// The caller has gone. If it was not answered it is now.
+  void cancel(const void* reply);
+
   /// Looks for the silent, the stuck and the late. Call it when poll_after() has passed.
   void tick(TimePoint now);
   Duration poll_after() const;
 
-  /// Everybody who has joined has left, or was given up.
+  /// All who have joined have left, or were given up.
   void wait_until_all_have_left(TimePoint deadline);
-  void say_server_leaves();
+  void say_server_ends();
   std::vector<Member> members() const;
   std::vector<Verdict> verdicts_after(std::uint64_t number) const;
   std::vector<Member> missing() const;
@@ -52,55 +72,58 @@ class ControlCore {
  private:
   struct Link {
     std::shared_ptr<MemberLink> link;
-    PeerHello hello;
-    MemberRecord* record = nullptr;
+    MemberRecord* record = nullptr;  // null: an observer
   };
-  struct Waiter {  // for all members
-    std::uint64_t member, id;
+  struct KeyWaiter {
+    std::uint64_t member;
+    std::string key;
+    v1::GetReply* reply;
+    Answer answer;
+  };
+  struct MembersWaiter {
+    std::uint64_t member;
+    v1::ListMembersReply* reply;
+    Answer answer;
   };
   Link* find(const MemberLink* link) TUTTI_REQUIRES(mutex_);
-  Link* find(std::uint64_t member) TUTTI_REQUIRES(mutex_);
-  MemberRecord* newest_of(const std::string& job, int index) TUTTI_REQUIRES(mutex_);
+  Link* find(const MemberRecord& record) TUTTI_REQUIRES(mutex_);
+  MemberRecord* newest_of(const MemberTask& task) TUTTI_REQUIRES(mutex_);
 
-  void take(Link& link, std::uint64_t id, const JoinRequest& request, TimePoint now)
+  std::string refusal_of(const v1::Build& build, const JoiningProcess& process)
       TUTTI_REQUIRES(mutex_);
-  void take(Link& link, std::uint64_t id, const StoreRequest& request, TimePoint now)
+  v1::JoinReply reply_to(const MemberRecord* record) const TUTTI_REQUIRES(mutex_);
+  void tell_state(MemberLink& link, std::uint64_t num_verdicts) TUTTI_REQUIRES(mutex_);
+  MemberRecord& add_record(const v1::Build& build, const JoiningProcess& process, TimePoint now)
       TUTTI_REQUIRES(mutex_);
-  void take(Link& link, std::uint64_t id, const MembersRequest& request, TimePoint now)
+  void note(MemberRecord& record, const MemberProgress& progress, TimePoint now)
       TUTTI_REQUIRES(mutex_);
-  void take(Link& link, std::uint64_t id, const Heartbeat& heartbeat, TimePoint now)
-      TUTTI_REQUIRES(mutex_);
-  void take(Link& link, std::uint64_t id, const FailureReport& report, TimePoint now)
-      TUTTI_REQUIRES(mutex_);
-  void take(Link& link, std::uint64_t id, const StopRequest& request, TimePoint now)
-      TUTTI_REQUIRES(mutex_);
-  void take(Link& link, std::uint64_t id, const StopAnswer& answer, TimePoint now)
-      TUTTI_REQUIRES(mutex_);
-  void take(Link& link, std::uint64_t id, const GoodBye& good_bye, TimePoint now)
-      TUTTI_REQUIRES(mutex_);
+  /// The record of a member that may ask for something. Throws kInvalidArgument for a number that
+  /// is none, kUnavailable for a member that was given up.
+  MemberRecord& caller(std::uint64_t member, TimePoint now) TUTTI_REQUIRES(mutex_);
+  void check_caller_or_observer(std::uint64_t member, TimePoint now) TUTTI_REQUIRES(mutex_);
+  grpc::Status change(std::uint64_t member, TimePoint now, const std::string& key,
+                      const std::function<void()>& body) TUTTI_REQUIRES(mutex_);
 
-  void let_in(Link& link, const JoinRequest& request) TUTTI_REQUIRES(mutex_);
   bool is_anybody_here() const TUTTI_REQUIRES(mutex_);
-  bool is_fenced(const Link& link, const Message& message) TUTTI_REQUIRES(mutex_);
-  MemberRecord& add_record(const Link& link, const JoinRequest& request, TimePoint now)
-      TUTTI_REQUIRES(mutex_);
   void declare(MemberRecord& record, const Finding& finding) TUTTI_REQUIRES(mutex_);
   void give_up(MemberRecord& record, MemberRecord::Status status) TUTTI_REQUIRES(mutex_);
-  void broadcast(const Message& message) TUTTI_REQUIRES(mutex_);
+  void broadcast(const v1::JobEvent& event) TUTTI_REQUIRES(mutex_);
   void broadcast(const std::optional<StopProposal>& proposal) TUTTI_REQUIRES(mutex_);
+  void answer_waiters(const std::string& key) TUTTI_REQUIRES(mutex_);
   void answer_if_all_are_here() TUTTI_REQUIRES(mutex_);
   std::vector<Member> list_members() const TUTTI_REQUIRES(mutex_);
   Member member_of(const MemberRecord& record) const TUTTI_REQUIRES(mutex_);
 
   const ControlServerOptions options_;
   const ProcessProbe probe_;
+  const v1::Build build_;
   mutable Mutex mutex_;
-  CondVar left_;  // somebody has, or was given up
+  CondVar left_;  // a member has, or was given up
   std::vector<Link> links_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::unique_ptr<MemberRecord>> records_ TUTTI_GUARDED_BY(mutex_);
-  std::uint64_t num_joined_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::vector<Verdict> verdicts_ TUTTI_GUARDED_BY(mutex_);
-  std::vector<Waiter> waiters_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<KeyWaiter> key_waiters_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<MembersWaiter> members_waiters_ TUTTI_GUARDED_BY(mutex_);
   StoreTable store_ TUTTI_GUARDED_BY(mutex_);
   StopAgreement stop_ TUTTI_GUARDED_BY(mutex_);
   std::optional<TimePoint> last_tick_ TUTTI_GUARDED_BY(mutex_);

@@ -1,13 +1,20 @@
-// Starting a server: what holds for both wires.
+// A job's server: the service, what it knows, and the thread that looks for the silent.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/control/control_server.h"
 
-#include "tutti/cluster/control/wires.h"
+#include "tutti/cluster/control/job_service.h"
+#include "tutti/cluster/grpc/grpc_server.h"
 #include "tutti/cluster/tcp/stream.h"
 #include "tutti/core/error.h"
+#include "tutti/core/executor.h"
 
 namespace tutti {
+
+bool control_has_grpc() { return true; }
+
 namespace {
+
+constexpr Duration kEndOfStreams = std::chrono::seconds(2);
 
 void check_durations(const HealthOptions& health) {
   const bool in_order = health.heartbeat_every > Duration::zero() &&
@@ -22,15 +29,55 @@ void check_durations(const HealthOptions& health) {
        "warn_stuck_after");
 }
 
-}  // namespace
-
-HealthOptions HealthOptions::fast_detect() {
-  HealthOptions options;
-  options.heartbeat_every = std::chrono::milliseconds(100);
-  options.silent_after = std::chrono::milliseconds(400);
-  options.unreachable_after = std::chrono::seconds(1);
-  return options;
+/// Asks the system about processes of this machine.
+internal::ProcessState probe_process(const internal::JoiningProcess& joined) {
+  if (joined.machine != internal::this_process().machine) return {};
+  return internal::look_at_process(joined.who.pid, joined.start_time);
 }
+
+class GrpcControlServer final : public ControlServer {
+ public:
+  GrpcControlServer(const ControlServerOptions& options, const internal::Endpoint& endpoint)
+      : linger_(options.linger),
+        core_(options, probe_process),
+        service_(core_),
+        server_({endpoint, options.secret, options.tls}, {&service_}) {
+    ticker_ = Executor::system().start("control-server", [this] { tick(); });
+  }
+
+  ~GrpcControlServer() override {
+    core_.wait_until_all_have_left(deadline_after(Clock::system().now(), linger_));
+    core_.say_server_ends();
+    stop_.set();
+    ticker_->join();
+    service_.finish_all();
+    server_.shutdown(kEndOfStreams);
+  }
+
+  std::string target() const override { return concat("grpc://", server_.endpoint().to_string()); }
+  std::vector<Member> members() const override { return core_.members(); }
+  std::vector<Verdict> verdicts_after(std::uint64_t number) const override {
+    return core_.verdicts_after(number);
+  }
+  std::vector<Member> missing() const override { return core_.missing(); }
+
+ private:
+  void tick() {
+    while (!stop_.wait_until(deadline_after(Clock::system().now(), core_.poll_after()))) {
+      core_.tick(Clock::system().now());
+      service_.cancel_late(Clock::system().now());
+    }
+  }
+
+  const Duration linger_;
+  internal::ControlCore core_;
+  internal::JobService service_;
+  internal::GrpcServer server_;
+  Event stop_;
+  std::unique_ptr<Thread> ticker_;
+};
+
+}  // namespace
 
 std::unique_ptr<ControlServer> ControlServer::start(const ControlServerOptions& options) {
   const auto endpoint = internal::parse_listen_address(options.address);
@@ -44,41 +91,7 @@ std::unique_ptr<ControlServer> ControlServer::start(const ControlServerOptions& 
                   .has_tls = options.tls.is_set(),
                   .allow_insecure_network = options.allow_insecure_network,
                   .allow_any_address = options.allow_any_address});
-  if (options.wire == "grpc") return internal::start_grpc_server(options, *endpoint);
-  if (options.wire == "tcp") return internal::start_tcp_server(options, *endpoint);
-  fail(ErrorCode::kInvalidArgument, "ControlServer: the wire '", options.wire,
-       "'; expected tcp or grpc");
+  return std::make_unique<GrpcControlServer>(options, *endpoint);
 }
 
-namespace internal {
-
-ControlTarget parse_target(const std::string& text) {
-  const std::size_t slashes = text.find("://");
-  ControlTarget target;
-  if (slashes != text.npos) {
-    target.wire = text.substr(0, slashes);
-    const auto endpoint = parse_endpoint(text.substr(slashes + 3));
-    if (endpoint && (target.wire == "tcp" || target.wire == "grpc")) {
-      target.endpoint = *endpoint;
-      return target;
-    }
-  }
-  fail(ErrorCode::kInvalidArgument, "control: the target '", text,
-       "'; expected tcp://host:port or grpc://host:port");
-}
-
-PeerHello server_hello(const ControlServerOptions& options) {
-  PeerHello hello = make_hello(ConnectionPurpose::kControl, options.host.job, options.host.index);
-  hello.job_id = options.job_id;
-  // A launcher does not train: its processor may be another one.
-  if (options.host.job == "launcher") hello.numerics.clear();
-  return hello;
-}
-
-ProcessState probe_member(const JoinRequest& joined) {
-  if (joined.machine != this_process().machine) return {};
-  return look_at_process(joined.who.pid, joined.start_time);
-}
-
-}  // namespace internal
 }  // namespace tutti

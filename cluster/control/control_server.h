@@ -40,15 +40,19 @@ struct HealthOptions {
   Duration acknowledge_within = std::chrono::seconds(2);
 
   /// 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5 s.
-  static HealthOptions fast_detect();
+  static HealthOptions fast_detect() {
+    HealthOptions options;
+    options.heartbeat_every = std::chrono::milliseconds(100);
+    options.silent_after = std::chrono::milliseconds(400);
+    options.unreachable_after = std::chrono::seconds(1);
+    return options;
+  }
 };
 
-/// Where a control server listens, whom it lets in, and when a member counts as lost.
+/// Where a control server listens, which tasks may join, and when a member counts as lost.
 struct ControlServerOptions {
   /// Of this machine; port 0: a free one. Loopback, unless there is a secret or TLS.
   std::string address = "127.0.0.1:0";
-  /// "tcp" or "grpc".
-  std::string wire = "tcp";
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
@@ -61,20 +65,22 @@ struct ControlServerOptions {
   /// In whose process it runs; the launcher is "launcher".
   MemberTask host{"launcher", 0, ""};
   HealthOptions health = {};
-  /// The destructor waits this long for members that have not said good-bye.
+  /// The destructor waits this long for members that have not left.
   Duration linger = std::chrono::seconds(2);
 };
 
-/// A running server; its threads end with it. Threads: any, all functions.
+/// A running server of the gRPC service tutti.v1.Job (cluster/proto/job.proto), which any gRPC
+/// client of the job can call. At a loopback address it listens on a UNIX-domain socket that only
+/// this user reaches, and on no port. Its threads end with it. Threads: any, all functions.
 class ControlServer {
  public:
   /// Throws kUnavailable for an address that cannot be used (naming the process that has the port,
   /// when the system tells), kInvalidArgument for one that would let strangers in,
-  /// kUnimplemented for "grpc" in a build without gRPC.
+  /// kUnimplemented in a build without gRPC.
   static std::unique_ptr<ControlServer> start(const ControlServerOptions& options = {});
   virtual ~ControlServer() = default;
 
-  /// "tcp://127.0.0.1:4711".
+  /// "grpc://127.0.0.1:4711".
   virtual std::string target() const = 0;
   virtual std::vector<Member> members() const = 0;
   std::vector<Verdict> verdicts() const { return verdicts_after(0); }
@@ -84,7 +90,7 @@ class ControlServer {
   virtual std::vector<Member> missing() const = 0;
 };
 
-/// Whether this build has the wire "grpc".
+/// Whether this build has gRPC, and with it control servers and clients.
 bool control_has_grpc();
 
 }  // namespace tutti

@@ -1,14 +1,18 @@
-// Connecting, asking, heartbeats, and what happens when the connection or the server is gone.
+// Joining, calling, heartbeats, and what happens when the connection or the server is gone.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/control/control_session.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
-#include "tutti/cluster/control/health_rules.h"
-#include "tutti/cluster/control/process_probe.h"
+#include "tutti/cluster/control/job_messages.h"
+#include "tutti/cluster/control/join_job.h"
+#include "tutti/cluster/grpc/local_socket.h"
 #include "tutti/cluster/tcp/stream.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/process_probe.h"
 
 namespace tutti::internal {
 namespace {
@@ -16,6 +20,8 @@ namespace {
 constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// Once or twice a damaged handshake may look like it.
 constexpr int kRefusals = 3;
+/// So many TLS handshakes that failed one after the other were not damaged on their way.
+constexpr int kTlsFailures = 10;
 constexpr Duration kLongestAttempt = std::chrono::seconds(2);
 /// Interfaces, routes and name servers of a machine that has just started may come a little later.
 constexpr Duration kHopelessLongEnough = std::chrono::seconds(10);
@@ -25,18 +31,29 @@ constexpr Duration kRefusedLongEnough = std::chrono::milliseconds(150);
 
 TimePoint now() { return Clock::system().now(); }
 
+/// Whether a call may be made again on another connection: not where the message itself is at
+/// fault.
+bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& context) {
+  if (is_of_handler(context)) return false;
+  const grpc::StatusCode code = status.error_code();
+  return code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::CANCELLED ||
+         code == grpc::StatusCode::INTERNAL || code == grpc::StatusCode::UNKNOWN;
+}
+
 }  // namespace
 
 ControlSession::ControlSession(const std::string& target, const MemberTask& self,
                                const ControlOptions& options)
-    : target_(parse_target(target)), options_(options) {
+    : endpoint_(parse_control_target(target)), options_(options) {
   const ProcessIdentity& process = this_process();
-  joined_.who = {self, options.incarnation, process.host, process.pid, true};
-  joined_.start_time = process.start_time;
-  joined_.machine = process.machine;
+  self_ = {self, options.incarnation, process.host, process.pid, true};
+  *request_.mutable_member() = to_proto(self_);
+  *request_.mutable_build() = make_build(options.job_id, options.secret);
+  request_.set_start_time(process.start_time);
+  request_.set_machine(proto_text(process.machine));
   // One process may be several members (tests): each has its own name.
-  joined_.process =
-      concat(process.unique, "/", self.to_string(), "/", now().time_since_epoch().count());
+  request_.set_process(
+      concat(process.unique, "/", self.to_string(), "/", now().time_since_epoch().count()));
   connect_at_start();
   last_heard_ = now();
   thread_ = Executor::system().start("control-client", [this] { run(); });
@@ -46,78 +63,68 @@ ControlSession::~ControlSession() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    if (wire_) wire_->wake();
+    if (stream_) stream_->wake();
   }
   thread_->join();
 }
 
-Attempt ControlSession::connect_once(TimePoint deadline) {
-  ConnectParameters parameters;
-  parameters.endpoint = target_.endpoint;
-  parameters.hello =
-      make_hello(ConnectionPurpose::kControl, joined_.who.task.job, joined_.who.task.index);
-  parameters.hello.job_id = options_.job_id;
-  parameters.hello.incarnation = options_.incarnation;
-  parameters.secret = options_.secret;
-  parameters.tls = options_.tls;
-  parameters.deadline = std::min(deadline, deadline_after(now(), kLongestAttempt));
-  if (target_.wire == "tcp") return connect_tcp(parameters);
-  Attempt attempt = connect_grpc(parameters);
-  if (!attempt.wire && attempt.is_nobody_there) {  // gRPC does not say why
-    attempt.is_hopeless = connect_until(parameters.endpoint, parameters.deadline).is_hopeless;
+ControlSession::Attempt ControlSession::failed_attempt(JobStream& stream, TimePoint deadline) {
+  Attempt attempt;
+  const grpc::Status status = stream.wait_for_end(deadline);
+  attempt.is_final =
+      status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED && stream.is_refused();
+  attempt.is_nobody_there = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  attempt.reason = attempt.is_final ? status.error_message()
+                   : status.ok()    ? "it did not answer the request to join"
+                                    : connect_reason(status);
+  const bool is_local = is_loopback(endpoint_.host) && !options_.tls.is_set();
+  if (attempt.is_nobody_there && !is_local) {  // gRPC does not say how bad it is
+    const OpenedConnection opened = connect_until(endpoint_, deadline);
+    attempt.is_hopeless = opened.is_hopeless;
+    attempt.is_nobody_there = opened.is_nobody_there;
+    attempt.is_other_job =
+        opened.socket.is_open() && (options_.secret.is_set() || options_.tls.is_set());
+    if (!opened.reason.empty()) attempt.reason = opened.reason;
   }
   return attempt;
 }
 
-Attempt ControlSession::join_once(TimePoint deadline) {
-  Attempt attempt = connect_once(deadline);
-  if (!attempt.wire) return attempt;
-  {
-    MutexLock lock(mutex_);
-    joined_.num_verdicts = 0;
-    for (const Verdict& v : verdicts_)
-      joined_.num_verdicts = std::max(joined_.num_verdicts, v.number);
-  }
-  attempt.wire->send({1, joined_});
+ControlSession::Attempt ControlSession::join_once(TimePoint deadline) {
   const TimePoint end = std::min(deadline, deadline_after(now(), kLongestAttempt));
-  std::vector<Message> came;
-  while (came.empty() && attempt.wire->is_open() && now() < end) came = attempt.wire->receive(end);
-  const auto* const reply = came.empty() ? nullptr : std::get_if<JoinReply>(&came.front().body);
-  if (reply == nullptr) {
-    attempt.wire = nullptr;
-    attempt.reason = "it did not answer the request to join";
-    return attempt;
-  }
-  if (reply->code != ErrorCode::kOk) {
-    attempt.wire = nullptr;
-    attempt.is_final = true;
-    attempt.reason = reply->text;
-    return attempt;
-  }
-  welcome_ = *reply;
-  if (welcome_.host.task.address.empty()) {
-    welcome_.host.task.address = target_.endpoint.to_string();
-  }
+  auto stream =
+      std::make_shared<JobStream>(GrpcChannelOptions{endpoint_, options_.secret, options_.tls});
   {
     MutexLock lock(mutex_);
-    wire_ = std::move(attempt.wire);
-    for (const auto& [id, question] : questions_) {
-      if (!question.answer) wire_->send(question.message);
-    }
+    std::uint64_t newest = 0;
+    for (const Verdict& verdict : verdicts_) newest = std::max(newest, verdict.number);
+    request_.set_num_verdicts(newest);
+  }
+  v1::MemberReport report;
+  *report.mutable_join() = request_;
+  stream->send(std::move(report));
+  std::vector<v1::JobEvent> came;
+  while (came.empty() && stream->is_open() && now() < end) came = stream->receive(end);
+  if (came.empty() || !came.front().has_joined()) return failed_attempt(*stream, end);
+  welcome_ = came.front().joined();
+  host_ = from_proto(welcome_.host());
+  if (host_.task.address.empty()) host_.task.address = endpoint_.to_string();
+  {
+    MutexLock lock(mutex_);
+    stream_ = std::move(stream);
+    changed_.notify_all();
   }
   for (std::size_t i = 1; i < came.size(); ++i) take(came[i]);
-  attempt.reason.clear();
-  return attempt;
+  return {.is_done = true};
 }
 
 std::string ControlSession::server_name() const {
-  return concat("the control server at ", target_.endpoint.to_string(),
+  return concat("the control server at ", endpoint_.to_string(),
                 options_.hosted_by.empty() ? "" : concat(" (", options_.hosted_by, ")"));
 }
 
 void ControlSession::say_waiting(TimePoint begin, const std::string& reason) const {
-  log_info(concat("control: ", joined_.who.task.to_string(), " waits for ", server_name(),
-                  " since ", seconds_text(now() - begin), " s: ", reason));
+  log_info(concat("control: ", self_.task.to_string(), " waits for ", server_name(), " since ",
+                  seconds_text(now() - begin), " s: ", reason));
 }
 
 void ControlSession::connect_at_start() {
@@ -125,24 +132,32 @@ void ControlSession::connect_at_start() {
   const TimePoint deadline = deadline_after(begin, options_.timeout);
   TimePoint say_at = deadline_after(begin, options_.say_every);
   TimePoint last_hope = begin;
+  int num_tls_failures = 0;
   for (;;) {
     const Attempt attempt = join_once(deadline);
-    if (attempt.reason.empty()) return;
+    if (attempt.is_done) return;
     if (attempt.is_final) {
-      fail(ErrorCode::kFailedPrecondition, "control: ", joined_.who.task.to_string(),
-           " cannot join at ", target_.endpoint.to_string(), ": ", attempt.reason);
+      fail(ErrorCode::kFailedPrecondition, "control: ", self_.task.to_string(), " cannot join at ",
+           endpoint_.to_string(), ": ", attempt.reason);
+    }
+    num_tls_failures = attempt.is_other_job ? num_tls_failures + 1 : 0;
+    if (num_tls_failures == kTlsFailures) {
+      fail(ErrorCode::kFailedPrecondition, "control: ", self_.task.to_string(), " cannot join at ",
+           endpoint_.to_string(), ": the TLS handshake fails: ", attempt.reason,
+           "; expected a server that knows this job's secret (or has a "
+           "certificate of its authority); check TUTTI_JOB_SECRET_FILE and the address");
     }
     if (!attempt.is_hopeless) last_hope = now();
     if (now() - last_hope >= kHopelessLongEnough) {
-      fail(ErrorCode::kUnavailable, "control: ", joined_.who.task.to_string(), " cannot reach ",
+      fail(ErrorCode::kUnavailable, "control: ", self_.task.to_string(), " cannot reach ",
            server_name(), ": ", attempt.reason, "; waiting does not help; correct ",
            options_.hosted_by.empty() ? "TUTTI_CONTROL" : "its address in the cluster",
            ", or this machine's names, interfaces, routes or range of ports");
     }
     if (now() >= deadline) {
-      fail(ErrorCode::kDeadlineExceeded, "control: ", joined_.who.task.to_string(),
-           " did not reach ", server_name(), " within ", seconds_text(options_.timeout),
-           " s: ", attempt.reason, "; start it, or check the address and its log");
+      fail(ErrorCode::kDeadlineExceeded, "control: ", self_.task.to_string(), " did not reach ",
+           server_name(), " within ", seconds_text(options_.timeout), " s: ", attempt.reason,
+           "; start it, or check the address and its log");
     }
     if (now() >= say_at) {
       say_waiting(begin, attempt.reason);
@@ -153,25 +168,25 @@ void ControlSession::connect_at_start() {
 }
 
 void ControlSession::run() {
-  const Duration every = std::chrono::milliseconds(welcome_.heartbeat_ms);
+  const Duration every = std::chrono::milliseconds(welcome_.heartbeat_ms());
   TimePoint next_heartbeat = now();
   TimePoint last_round = now();
   for (;;) {
-    std::shared_ptr<ClientWire> wire;
+    std::shared_ptr<JobStream> stream;
     {
       MutexLock lock(mutex_);
       if (stopping_ || ended_) return;
-      wire = wire_;
+      stream = stream_;
     }
-    const std::vector<Message> messages = wire->receive(next_heartbeat);
+    const std::vector<v1::JobEvent> events = stream->receive(next_heartbeat);
     const TimePoint time = now();
-    // Whoever was paused itself heard nobody meanwhile.
+    // A process that was paused itself heard nothing meanwhile.
     if (time - last_round > 2 * every)
       last_heard_ = std::min(time, last_heard_ + (time - last_round));
     last_round = time;
-    if (!messages.empty()) last_heard_ = time;
-    for (const Message& message : messages) take(message);
-    if (!wire->is_open()) {
+    if (!events.empty()) last_heard_ = time;
+    for (const v1::JobEvent& event : events) take(event);
+    if (!stream->is_open()) {
       if (!reconnect()) return;
       last_heard_ = last_round = now();
     }
@@ -180,7 +195,9 @@ void ControlSession::run() {
       last_round = now();
     }
     if (now() >= next_heartbeat) {
-      send_heartbeat();
+      v1::MemberReport heartbeat;
+      *heartbeat.mutable_progress() = progress();
+      send(std::move(heartbeat));
       next_heartbeat = deadline_after(now(), every);
     }
     if (const auto verdict = judge_server(now())) {
@@ -193,7 +210,7 @@ void ControlSession::run() {
 bool ControlSession::reconnect() {
   const TimePoint begin = now();
   const Duration limit = unreachable_after();
-  const bool is_near = welcome_.host_machine == this_process().machine;
+  const bool is_near = is_on_its_machine();
   int num_refusals = 0;
   for (;;) {
     {
@@ -211,8 +228,8 @@ bool ControlSession::reconnect() {
     } catch (const Error& error) {  // a certificate that has gone, for example
       attempt.reason = error.message();
     }
-    if (attempt.reason.empty()) {
-      log_info(concat("control: ", joined_.who.task.to_string(), " is connected to ", server_name(),
+    if (attempt.is_done) {
+      log_info(concat("control: ", self_.task.to_string(), " is connected to ", server_name(),
                       " again after ", seconds_text(now() - begin), " s"));
       return true;
     }
@@ -220,7 +237,7 @@ bool ControlSession::reconnect() {
     std::optional<Verdict> verdict;
     if (attempt.is_final && ++num_refusals == kRefusals) {
       verdict = verdict_on_server(VerdictKind::kDead, concat("it refuses: ", attempt.reason));
-    } else if (is_near && look_at_process(welcome_.host.pid, welcome_.host_start_time).kind ==
+    } else if (is_near && look_at_process(host_.pid, welcome_.host_start_time()).kind ==
                               ProcessState::Kind::kIsGone) {
       verdict = verdict_on_server(VerdictKind::kDead,
                                   "died: its connection closed and the process is gone");
@@ -241,9 +258,13 @@ bool ControlSession::reconnect() {
   }
 }
 
+bool ControlSession::is_on_its_machine() const {
+  return welcome_.host_machine() == this_process().machine;
+}
+
 /// A server in this process is as alive as this thread.
 bool ControlSession::hosts_the_server() const {
-  return welcome_.host.pid == this_process().pid && welcome_.host_machine == this_process().machine;
+  return host_.pid == this_process().pid && is_on_its_machine();
 }
 
 /// Heartbeats are answered at once. Where packets vanish on the way no end of the connection is
@@ -261,9 +282,9 @@ void ControlSession::renew() {
   } catch (const Error& error) {
     attempt.reason = error.message();
   }
-  if (!attempt.reason.empty()) return;
+  if (!attempt.is_done) return;
   last_heard_ = now();
-  log_info(concat("control: ", joined_.who.task.to_string(), " heard nothing from ", server_name(),
+  log_info(concat("control: ", self_.task.to_string(), " heard nothing from ", server_name(),
                   " for ", seconds_text(silence), " s, and has another connection now"));
 }
 
@@ -272,8 +293,8 @@ std::optional<Verdict> ControlSession::judge_server(TimePoint time) const {
   const Duration silence = time - last_heard_;
   if (silence < silent_after()) return std::nullopt;
   ProcessState state;
-  if (welcome_.host_machine == this_process().machine) {
-    state = look_at_process(welcome_.host.pid, welcome_.host_start_time);
+  if (is_on_its_machine()) {
+    state = look_at_process(host_.pid, welcome_.host_start_time());
   }
   using Kind = ProcessState::Kind;
   const std::string time_text = seconds_text(silence);
@@ -283,7 +304,7 @@ std::optional<Verdict> ControlSession::judge_server(TimePoint time) const {
   if (state.kind == Kind::kIsStopped) {
     return verdict_on_server(VerdictKind::kStopped,
                              concat("is stopped: state ", state.letter, ", silent for ", time_text,
-                                    " s; try: kill -CONT ", welcome_.host.pid));
+                                    " s; try: kill -CONT ", host_.pid));
   }
   if (silence < longest_silence(state, silent_after(), unreachable_after())) return std::nullopt;
   return verdict_on_server(VerdictKind::kStopped, concat("is silent for ", time_text, " s"));
@@ -292,26 +313,31 @@ std::optional<Verdict> ControlSession::judge_server(TimePoint time) const {
 Verdict ControlSession::verdict_on_server(VerdictKind kind, const std::string& what) const {
   Verdict verdict;
   verdict.kind = kind;
-  verdict.who = welcome_.host;
+  verdict.who = host_;
   verdict.is_fatal = true;
   verdict.code = ErrorCode::kUnavailable;
-  verdict.message = concat(welcome_.host.to_string(), ", which hosts the control server, ", what);
+  verdict.message = concat(host_.to_string(), ", which hosts the control server, ", what);
   return verdict;
 }
 
-void ControlSession::take(const Message& message) {
-  if (const auto* news = std::get_if<VerdictNews>(&message.body)) {
-    take_verdict(news->verdict);
-  } else if (const auto* proposal = std::get_if<StopProposal>(&message.body)) {
-    if (const auto answer = gate_.take(*proposal)) send({0, *answer});
-  } else if (std::holds_alternative<ServerLeaves>(message.body)) {
-    end(ErrorCode::kUnavailable, concat(server_name(), " has ended"));
-  } else if (message.id != 0) {
-    MutexLock lock(mutex_);
-    const auto found = questions_.find(message.id);
-    if (found == questions_.end()) return;
-    found->second.answer = message;
-    changed_.notify_all();
+void ControlSession::take(const v1::JobEvent& event) {
+  switch (event.event_case()) {
+    case v1::JobEvent::kVerdict:
+      return take_verdict(from_proto(event.verdict()));
+    case v1::JobEvent::kStopProposal: {
+      const auto answer = gate_.take(from_proto(event.stop_proposal()));
+      if (!answer) return;
+      v1::MemberReport report;
+      v1::StopAnswer& proto = *report.mutable_stop_answer();
+      proto.set_round(answer->round);
+      proto.set_current_step(answer->current_step);
+      proto.set_accepts(answer->accepts);
+      return send(std::move(report));
+    }
+    case v1::JobEvent::kServerEnds:
+      return end(ErrorCode::kUnavailable, concat(server_name(), " has ended"));
+    default:  // heartbeats were heard
+      return;
   }
 }
 
@@ -323,9 +349,8 @@ void ControlSession::take_verdict(Verdict verdict) {
     verdicts_.push_back(verdict);
     if (verdict.is_fatal) changed_.notify_all();
   }
-  const bool is_self = verdict.who.task.same_task(joined_.who.task) &&
-                       verdict.who.pid == joined_.who.pid &&
-                       verdict.who.incarnation == joined_.who.incarnation;
+  const bool is_self = verdict.who.task.same_task(self_.task) && verdict.who.pid == self_.pid &&
+                       verdict.who.incarnation == self_.incarnation;
   // What was before this process is told to it, too; its log need not repeat it.
   if (is_self && verdict.kind == VerdictKind::kJoined) knows_history_ = true;
   if ((knows_history_ || verdict.number == 0) &&
@@ -340,20 +365,20 @@ void ControlSession::take_verdict(Verdict verdict) {
   }
 }
 
-void ControlSession::send(const Message& message) {
+void ControlSession::send(v1::MemberReport report) {
   MutexLock lock(mutex_);
-  if (wire_) wire_->send(message);
+  if (stream_) stream_->send(std::move(report));
 }
 
-void ControlSession::send_heartbeat() {
-  Heartbeat heartbeat;
+v1::Progress ControlSession::progress() const {
+  MemberProgress progress;
   try {
-    if (options_.progress) heartbeat.progress = options_.progress->progress();
+    if (options_.progress) progress = options_.progress->progress();
   } catch (const std::exception& error) {  // alive it is nevertheless
-    heartbeat.progress.phase = concat("unknown: ", error.what());
+    progress.phase = concat("unknown: ", error.what());
   }
-  heartbeat.progress.step = std::max(heartbeat.progress.step, gate_.current_step());
-  send({0, std::move(heartbeat)});
+  progress.step = std::max(progress.step, gate_.current_step());
+  return to_proto(progress);
 }
 
 void ControlSession::end(ErrorCode code, const std::string& reason) {
@@ -369,63 +394,59 @@ const Verdict* ControlSession::fatal_after(std::uint64_t number) const {
   return found == verdicts_.end() ? nullptr : &*found;
 }
 
-Message ControlSession::wait_for_answer(const decltype(Message::body)& body, TimePoint deadline,
-                                        const std::string& what,
-                                        std::optional<std::uint64_t> last_verdict) {
-  MutexLock lock(mutex_);
-  if (ended_) throw *ended_;
-  const std::uint64_t id = ++num_questions_ + 1;
-  Question& question = questions_[id];
-  question.message = {id, body};
-  wire_->send(question.message);
+void ControlSession::perform(const Start& start, TimePoint deadline, const std::string& what,
+                             std::optional<std::uint64_t> last_verdict) {
   const auto lost = [&]() TUTTI_REQUIRES(mutex_) {
     return last_verdict ? fatal_after(*last_verdict) : nullptr;
   };
-  const auto is_over = [&]() TUTTI_REQUIRES(mutex_) {
-    return question.answer || ended_ || lost() != nullptr;
-  };
-  changed_.wait_until(mutex_, deadline, is_over);
-  std::optional<Message> answer = std::move(question.answer);
-  questions_.erase(id);
-  if (answer) return *std::move(answer);
-  if (ended_) throw *ended_;
-  if (std::holds_alternative<StoreRequest>(body)) {
-    StoreRequest cancel;
-    cancel.action = StoreRequest::Action::kCancelWait;
-    wire_->send({id, cancel});
+  for (;;) {
+    grpc::ClientContext context;
+    std::optional<grpc::Status> status;
+    std::shared_ptr<JobStream> stream;
+    {
+      MutexLock lock(mutex_);
+      if (ended_) throw *ended_;
+      stream = stream_;
+    }
+    start(stream->stub(), context, [&](grpc::Status result) {
+      MutexLock lock(mutex_);
+      status = std::move(result);
+      changed_.notify_all();
+    });
+    MutexLock lock(mutex_);
+    const auto is_over = [&]() TUTTI_REQUIRES(mutex_) {
+      return status || ended_ || stream != stream_ || lost() != nullptr;
+    };
+    changed_.wait_until(mutex_, deadline, is_over);
+    if (!status) {  // gRPC holds the request until it says how the call ended
+      context.TryCancel();
+      changed_.wait_until(mutex_, TimePoint::max(),
+                          [&]() TUTTI_REQUIRES(mutex_) { return status.has_value(); });
+    }
+    if (status->ok()) return;
+    if (!is_of_connection(*status, context)) throw to_error(*status);
+    const auto goes_on = [&]() TUTTI_REQUIRES(mutex_) {
+      return ended_ || stream != stream_ || lost() != nullptr;
+    };
+    changed_.wait_until(mutex_, std::min(deadline, deadline_after(now(), kTryAgain)), goes_on);
+    if (ended_) throw *ended_;
+    if (const Verdict* const verdict = lost()) fail(ErrorCode::kUnavailable, verdict->message);
+    if (now() >= deadline) {
+      fail(ErrorCode::kDeadlineExceeded, "control: ", self_.task.to_string(), ": ", what);
+    }
   }
-  if (const Verdict* const verdict = lost()) fail(ErrorCode::kUnavailable, verdict->message);
-  fail(ErrorCode::kDeadlineExceeded, "control: ", joined_.who.task.to_string(), ": ", what);
-}
-
-StoreReply ControlSession::ask(const decltype(Message::body)& body, TimePoint deadline,
-                               const std::string& what, std::optional<std::uint64_t> last_verdict) {
-  const Message answer = wait_for_answer(body, deadline, what, last_verdict);
-  const auto* const reply = std::get_if<StoreReply>(&answer.body);
-  TUTTI_CHECK(reply != nullptr, "an answer of another kind");
-  if (reply->code != ErrorCode::kOk) throw Error(reply->code, reply->text);
-  return *reply;
-}
-
-std::vector<Member> ControlSession::members(bool until_all_are_here, TimePoint deadline) {
-  const Message answer = wait_for_answer(MembersRequest{until_all_are_here}, deadline,
-                                         "no list of members in time", std::nullopt);
-  if (const auto* refused = std::get_if<StoreReply>(&answer.body)) {
-    throw Error(refused->code, refused->text);
-  }
-  const auto* const reply = std::get_if<MembersReply>(&answer.body);
-  TUTTI_CHECK(reply != nullptr, "an answer of another kind");
-  return reply->members;
 }
 
 void ControlSession::leave() noexcept {
   try {
-    send_heartbeat();  // all its calls: the last regular one may have come before the last of them
-    (void)ask(GoodBye{}, deadline_after(now(), std::chrono::seconds(1)), "no answer to good-bye");
+    v1::LeaveRequest request;
+    *request.mutable_progress() = progress();
+    (void)call(&v1::Job::Stub::async::Leave, std::move(request),
+               deadline_after(now(), std::chrono::seconds(1)), "no answer to leaving");
   } catch (const Error&) {  // nobody there to say it to
   }
   end(ErrorCode::kFailedPrecondition,
-      concat(joined_.who.task.to_string(), " has left the job; ask before leaving"));
+      concat(self_.task.to_string(), " has left the job; ask before leaving"));
 }
 
 std::vector<Verdict> ControlSession::verdicts() const {

@@ -1,17 +1,17 @@
-// What is behind a ControlClient: its thread, its connection and the questions under way.
+// What is behind a ControlClient: its thread, its stream and the calls under way.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/cluster/control/control_client.h"
-#include "tutti/cluster/control/message.h"
+#include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/control/job_stream.h"
 #include "tutti/cluster/control/stop_agreement.h"
-#include "tutti/cluster/control/wires.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 
@@ -24,62 +24,91 @@ class ControlSession {
   ControlSession(const std::string& target, const MemberTask& self, const ControlOptions& options);
   ~ControlSession();
 
-  /// Asks and waits for the answer. Throws what the server answers, kDeadlineExceeded as `what`,
-  /// kUnavailable when the server is gone, or a fatal verdict after `last_verdict` is there
-  /// (nothing: verdicts do not matter).
-  StoreReply ask(const decltype(Message::body)& body, TimePoint deadline, const std::string& what,
-                 std::optional<std::uint64_t> last_verdict = std::nullopt);
-  std::vector<Member> members(bool until_all_are_here, TimePoint deadline);
+  template <class Request, class Reply>
+  using Method = void (v1::Job::Stub::async::*)(grpc::ClientContext*, const Request*, Reply*,
+                                                std::function<void(grpc::Status)>);
+  /// Calls the server and waits for its answer; a call that a broken connection ended is made again
+  /// on the next one. Throws what the server answers, kDeadlineExceeded as `what`, kUnavailable
+  /// when the server is gone, or a fatal verdict after `last_verdict` is there (nothing: verdicts
+  /// do not matter).
+  template <class Request, class Reply>
+  Reply call(Method<Request, Reply> method, Request request, TimePoint deadline,
+             const std::string& what, std::optional<std::uint64_t> last_verdict = std::nullopt) {
+    request.set_member(welcome_.member());
+    Reply reply;
+    const Start start = [&](v1::Job::Stub& stub, grpc::ClientContext& context,
+                            std::function<void(grpc::Status)> done) {
+      reply.Clear();
+      (stub.async()->*method)(&context, &request, &reply, std::move(done));
+    };
+    perform(start, deadline, what, last_verdict);
+    return reply;
+  }
+  /// For requests that change something.
+  std::uint64_t next_request() { return ++num_requests_; }
   /// Nothing: it left or lost the server before.
   void leave() noexcept;
 
   std::vector<Verdict> verdicts() const;
-  const Member& self() const { return joined_.who; }
+  const Member& self() const { return self_; }
   const ControlOptions& options() const { return options_; }
   StopGate& gate() { return gate_; }
+  const StopGate& gate() const { return gate_; }
 
  private:
-  struct Question {
-    Message message;
-    std::optional<Message> answer;
+  /// What came of an attempt to join.
+  struct Attempt {
+    bool is_done = false;
+    std::string reason = {};       // why not
+    bool is_final = false;         // the server refuses: no use in trying again
+    bool is_nobody_there = false;  // the system says that nobody listens
+    bool is_hopeless = false;      // this machine cannot reach the address
+    bool is_other_job = false;     // the TLS handshake fails
   };
-  Attempt connect_once(TimePoint deadline);
+  using Start =
+      std::function<void(v1::Job::Stub&, grpc::ClientContext&, std::function<void(grpc::Status)>)>;
+  void perform(const Start& start, TimePoint deadline, const std::string& what,
+               std::optional<std::uint64_t> last_verdict);
+
   Attempt join_once(TimePoint deadline);
+  Attempt failed_attempt(JobStream& stream, TimePoint deadline);
   void connect_at_start();
   void say_waiting(TimePoint begin, const std::string& reason) const;
   std::string server_name() const;
 
   void run();
   bool reconnect();
-  Duration silent_after() const { return std::chrono::milliseconds(welcome_.silent_ms); }
-  Duration unreachable_after() const { return std::chrono::milliseconds(welcome_.unreachable_ms); }
-  bool may_be_cut_off(TimePoint now) const;
-  void renew();
+  Duration silent_after() const { return std::chrono::milliseconds(welcome_.silent_ms()); }
+  Duration unreachable_after() const {
+    return std::chrono::milliseconds(welcome_.unreachable_ms());
+  }
+  bool is_on_its_machine() const;
   bool hosts_the_server() const;
-  void take(const Message& message);
+  bool may_be_cut_off(TimePoint time) const;
+  void renew();
+  void take(const v1::JobEvent& event);
   void take_verdict(Verdict verdict);
-  void send(const Message& message);
-  void send_heartbeat();
+  void send(v1::MemberReport report);
+  v1::Progress progress() const;
   std::optional<Verdict> judge_server(TimePoint now) const;
   Verdict verdict_on_server(VerdictKind kind, const std::string& what) const;
   void end(ErrorCode code, const std::string& reason);
-  Message wait_for_answer(const decltype(Message::body)& body, TimePoint deadline,
-                          const std::string& what, std::optional<std::uint64_t> last_verdict);
   const Verdict* fatal_after(std::uint64_t number) const TUTTI_REQUIRES(mutex_);
 
-  const ControlTarget target_;
+  const Endpoint endpoint_;
   const ControlOptions options_;
-  JoinRequest joined_;
-  JoinReply welcome_;
+  Member self_;
+  v1::JoinRequest request_;
+  v1::JoinReply welcome_;  // the last one; its numbers stay
+  Member host_;
   StopGate gate_;
   TimePoint last_heard_;        // of the server; the thread's
   bool knows_history_ = false;  // the same
+  std::atomic<std::uint64_t> num_requests_{0};
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::shared_ptr<ClientWire> wire_ TUTTI_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, Question> questions_ TUTTI_GUARDED_BY(mutex_);
-  std::uint64_t num_questions_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<JobStream> stream_ TUTTI_GUARDED_BY(mutex_);
   std::vector<Verdict> verdicts_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);  // why there are no more answers
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;

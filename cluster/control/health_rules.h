@@ -11,16 +11,25 @@
 #include <vector>
 
 #include "tutti/cluster/control/control_server.h"
-#include "tutti/cluster/control/message.h"
-#include "tutti/cluster/control/process_probe.h"
+#include "tutti/cluster/control/progress.h"
+#include "tutti/cluster/control/verdict.h"
+#include "tutti/core/process_probe.h"
 
 namespace tutti::internal {
+
+/// What a process says of itself when it joins.
+struct JoiningProcess {
+  Member who;
+  std::uint64_t start_time = 0;  // tells it from a later one with its pid
+  std::string machine;           // equal where process numbers mean the same
+  std::string process;           // unique: a new connection of the same process goes on
+};
 
 /// What the server knows of a process that has joined.
 struct MemberRecord {
   enum class Status { kHere, kLeft, kGivenUp };
   std::uint64_t number = 0;  // of joining
-  JoinRequest joined;
+  JoiningProcess joined;
   std::string numerics;
   Status status = Status::kHere;
   bool is_connected = true;
@@ -34,7 +43,7 @@ struct MemberRecord {
 };
 
 /// Asks the system about a member's process; kUnknown for those of other machines.
-using ProcessProbe = std::function<ProcessState(const JoinRequest&)>;
+using ProcessProbe = std::function<ProcessState(const JoiningProcess&)>;
 
 struct Finding {
   std::uint64_t number = 0;  // of the record

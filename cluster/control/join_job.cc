@@ -5,11 +5,14 @@
 #include <charconv>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
 #include "tutti/core/error.h"
 
 namespace tutti {
 namespace {
+
+constexpr std::string_view kScheme = "grpc://";
 
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
@@ -27,6 +30,14 @@ std::uint64_t restarts() {
 
 }  // namespace
 
+internal::Endpoint internal::parse_control_target(const std::string& text) {
+  if (text.starts_with(kScheme)) {
+    if (const auto endpoint = parse_endpoint(text.substr(kScheme.size()))) return *endpoint;
+  }
+  fail(ErrorCode::kInvalidArgument, "control: the target '", text,
+       "'; expected grpc://host:port, for example grpc://127.0.0.1:4711");
+}
+
 void internal::check_task(const std::vector<MemberTask>& tasks, std::size_t self) {
   if (self < tasks.size()) return;
   fail(ErrorCode::kInvalidArgument, "join_job: task ", self, " of ", tasks.size(),
@@ -43,12 +54,10 @@ ControlOptions internal::control_options(const JoinOptions& options) {
 
 std::unique_ptr<ControlServer> internal::host_control_server(const std::vector<MemberTask>& tasks,
                                                              const std::string& address,
-                                                             const std::string& wire,
                                                              const JoinOptions& options,
                                                              const ControlOptions& client) {
   ControlServerOptions server;
   server.address = address;
-  server.wire = wire;
   server.job_id = client.job_id;
   server.secret = client.secret;
   server.tls = client.tls;
@@ -67,11 +76,10 @@ ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
   ControlPlane plane;
   std::string target = variable("TUTTI_CONTROL");
   if (target.empty()) {
-    target = concat(options.wire, "://", tasks.front().address);
+    target = concat(kScheme, tasks.front().address);
     client.hosted_by = tasks.front().to_string();
     if (self == 0) {
-      plane.server = internal::host_control_server(tasks, tasks.front().address, options.wire,
-                                                   options, client);
+      plane.server = internal::host_control_server(tasks, tasks.front().address, options, client);
       target = plane.server->target();
     }
   }

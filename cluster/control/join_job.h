@@ -8,6 +8,7 @@
 
 #include "tutti/cluster/control/control_client.h"
 #include "tutti/cluster/control/control_server.h"
+#include "tutti/cluster/tcp/socket.h"
 
 namespace tutti {
 
@@ -15,7 +16,6 @@ struct JoinOptions {
   /// Over those of the environment: job_id, secret and incarnation count when they are set.
   ControlOptions client = {};
   HealthOptions health = {};
-  std::string wire = "tcp";  // of a server hosted here
   bool allow_insecure_network = false;
   Duration linger = std::chrono::seconds(2);
 };
@@ -29,6 +29,8 @@ struct ControlPlane {
 };
 
 namespace internal {
+/// "grpc://127.0.0.1:4711". Throws kInvalidArgument for other texts.
+Endpoint parse_control_target(const std::string& text);
 /// kInvalidArgument where there is no tasks[self].
 void check_task(const std::vector<MemberTask>& tasks, std::size_t self);
 /// `options.client` with what the environment adds to it.
@@ -36,7 +38,6 @@ ControlOptions control_options(const JoinOptions& options);
 /// In the process of the first task.
 std::unique_ptr<ControlServer> host_control_server(const std::vector<MemberTask>& tasks,
                                                    const std::string& address,
-                                                   const std::string& wire,
                                                    const JoinOptions& options,
                                                    const ControlOptions& client);
 }  // namespace internal

@@ -10,12 +10,11 @@
 #include <span>
 #include <string>
 
-#include "tutti/cluster/control/process_probe.h"
-#include "tutti/cluster/control/wires.h"
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/core/error.h"
 #include "tutti/core/hash.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/process_probe.h"
 
 namespace tutti {
 namespace {
@@ -51,23 +50,25 @@ Invitation host(const std::vector<MemberTask>& tasks, const JoinOptions& options
                 std::unique_ptr<ControlServer>& server) {
   Invitation invitation;
   const std::string asked = control_address();
+  if (asked.empty() && !control_has_grpc()) {
+    log_warning(
+        "workers: this build has no gRPC, so nothing watches them: one that is stopped or "
+        "stuck is found at the deadline of a call");
+    return invitation;
+  }
   if (asked.empty() && machines > 1) {
     log_warning(concat("workers: they are on ", machines,
                        " machines, and nobody watches them: one that is stopped or stuck is found "
-                       "at the deadline of a call; try TUTTI_CONTROL=tcp://host:port with a free "
+                       "at the deadline of a call; try TUTTI_CONTROL=grpc://host:port with a free "
                        "port of the machine of ",
                        tasks.front().to_string()));
     return invitation;
   }
   try {
     if (!client.secret.is_set()) client.secret = JobSecret::generate();
-    std::string wire = options.wire, address = "127.0.0.1:0";
-    if (!asked.empty()) {
-      const internal::ControlTarget target = internal::parse_target(asked);
-      wire = target.wire;
-      address = target.endpoint.to_string();
-    }
-    server = internal::host_control_server(tasks, address, wire, options, client);
+    const std::string address =
+        asked.empty() ? "127.0.0.1:0" : internal::parse_control_target(asked).to_string();
+    server = internal::host_control_server(tasks, address, options, client);
     invitation.set_text(Invitation::Kind::kAt, server->target());
     invitation.set_secret(client.secret);
   } catch (const Error& error) {

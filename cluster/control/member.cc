@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/control/member.h"
 
-#include "tutti/cluster/control/process_probe.h"
 #include "tutti/cluster/control/verdict.h"
+#include "tutti/core/process_probe.h"
 
 namespace tutti {
 

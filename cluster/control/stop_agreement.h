@@ -11,11 +11,24 @@
 #include <optional>
 #include <string>
 
-#include "tutti/cluster/control/message.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {
+
+struct StopProposal {
+  std::uint64_t round = 0;
+  std::uint64_t step = 0;
+  bool is_final = false;
+  std::string reason = {};
+  bool operator==(const StopProposal&) const = default;
+};
+struct StopAnswer {
+  std::uint64_t round = 0;
+  std::uint64_t current_step = 0;  // that the member works on
+  bool accepts = false;
+  bool operator==(const StopAnswer&) const = default;
+};
 
 /// The server's side. Threads: one at a time. Functions that return a proposal: send it to all.
 class StopAgreement {

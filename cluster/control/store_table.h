@@ -1,52 +1,55 @@
-// The values of a job's key-value store, and who waits for one.
+// The job's shared values: reading and changing them, each change once.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "tutti/cluster/control/message.h"
+#include "tutti/core/error.h"
 
 namespace tutti::internal {
 
-/// The server's part of the store. Threads: one at a time.
+/// Which request of which member: one that comes again is answered as before.
+struct RequestId {
+  std::uint64_t member = 0;
+  std::uint64_t number = 0;
+};
+
+/// The server's part of the store. Functions throw what the member is to be told: kInvalidArgument
+/// for keys and values that are none, kResourceExhausted for a value that has no room. Threads: one
+/// at a time.
 class StoreTable {
  public:
-  /// `most_bytes` of keys and values together; a value beyond it is refused with
-  /// kResourceExhausted.
+  /// `most_bytes` of keys and values together.
   explicit StoreTable(std::size_t most_bytes = std::size_t{256} << 20) : most_bytes_(most_bytes) {}
 
-  struct Answer {
-    std::uint64_t member = 0;
-    std::uint64_t id = 0;
-    StoreReply reply;
-  };
-  /// The answers that a request leads to: its own, unless it waits, and those of waiters whose
-  /// value has come. A request that changes something may come twice (a member that got no answer
-  /// asks again): it is done once.
-  std::vector<Answer> apply(std::uint64_t member, std::uint64_t id, const StoreRequest& request);
-  /// Forgets what `member` waits for, and its old answers.
-  void forget(std::uint64_t member);
-  std::size_t num_waiting() const { return waiters_.size(); }
+  /// Null: there is none.
+  const std::string* find(const std::string& key) const;
+  void put(const RequestId& id, const std::string& key, const std::string& value);
+  /// Whether it was there.
+  bool remove(const RequestId& id, const std::string& key);
+  /// Whether the present value was `expected` (nothing: there was none), and is `value` now.
+  bool compare_and_set(const RequestId& id, const std::string& key,
+                       const std::optional<std::string>& expected, const std::string& value);
+  /// Forgets what was answered to `member`.
+  void forget(std::uint64_t member) { done_.erase(member); }
 
  private:
-  struct Waiter {
-    std::uint64_t member, id;
-    std::string key;
+  struct Outcome {
+    bool value = false;
+    std::optional<Error> error = {};
   };
-  StoreReply change(const StoreRequest& request);
-  StoreReply put(const std::string& key, const std::string& value);
-  void erase(const std::string& key);
-  void answer_waiters(const std::string& key, std::vector<Answer>& answers);
+  bool once(const RequestId& id, const std::function<bool()>& change);
+  void set(const std::string& key, const std::string& value);
 
   const std::size_t most_bytes_;
   std::size_t bytes_ = 0;
   std::map<std::string, std::string> values_;
-  std::vector<Waiter> waiters_;
-  std::map<std::uint64_t, std::map<std::uint64_t, StoreReply>> done_;  // by member and id
+  std::map<std::uint64_t, std::map<std::uint64_t, Outcome>> done_;  // by member and number
 };
 
 }  // namespace tutti::internal

@@ -28,15 +28,6 @@ std::uint64_t layout_of_this_machine() {
   return layout | std::uint64_t{sizeof(void*)} << 32 | std::uint64_t{sizeof(long)} << 40;
 }
 
-/// A hello has room for short plain texts; others, too, are to be compared.
-std::string short_id(const std::string& id) {
-  const bool is_plain = std::ranges::all_of(id, [](char c) { return c >= ' ' && c <= '~'; });
-  if (id.size() < kJobIdWidth && is_plain) return id;
-  Hasher hasher;
-  hasher.update(id);
-  return hasher.hex_digest();
-}
-
 std::string_view name_of(ConnectionPurpose purpose) {
   switch (purpose) {
     case ConnectionPurpose::kControl:
@@ -60,6 +51,14 @@ std::string both(const PeerHello& mine, const std::string& of_mine, const PeerHe
 }
 
 }  // namespace
+
+std::string job_id_text(const std::string& id) {
+  const bool is_plain = std::ranges::all_of(id, [](char c) { return c >= ' ' && c <= '~'; });
+  if (id.size() < kJobIdWidth && is_plain) return id;
+  Hasher hasher;
+  hasher.update(id);
+  return hasher.hex_digest();
+}
 
 std::string PeerHello::to_string() const {
   return concat(job, " ", index, " (", build, ", ", versions(*this), ")");
@@ -94,7 +93,7 @@ PeerHelloBytes encode(const PeerHello& hello) {
   writer.number(hello.features);
   writer.number(hello.layout);
   writer.field(hello.job, kJobWidth);
-  writer.field(short_id(hello.job_id), kJobIdWidth);
+  writer.field(job_id_text(hello.job_id), kJobIdWidth);
   writer.field(hello.build, kBuildWidth);
   writer.field(hello.numerics, kNumericsWidth);
   PeerHelloBytes bytes{};
@@ -153,10 +152,10 @@ std::optional<std::string> incompatibility(const PeerHello& mine, const PeerHell
         both(mine, mine.has_secret ? "one" : "none", theirs, theirs.has_secret ? "one" : "none"),
         "; set TUTTI_JOB_SECRET_FILE for all processes, or for none");
   }
-  if (short_id(mine.job_id) != short_id(theirs.job_id)) {
+  if (job_id_text(mine.job_id) != job_id_text(theirs.job_id)) {
     return concat("two jobs met: ",
-                  both(mine, concat("the job id '", short_id(mine.job_id), "'"), theirs,
-                       concat("'", short_id(theirs.job_id), "'")),
+                  both(mine, concat("the job id '", job_id_text(mine.job_id), "'"), theirs,
+                       concat("'", job_id_text(theirs.job_id), "'")),
                   "; give each job its own addresses, or all its processes one TUTTI_JOB_ID");
   }
   if (mine.layout != theirs.layout) {

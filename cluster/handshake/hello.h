@@ -50,6 +50,9 @@ std::optional<PeerHello> decode_peer_hello(std::span<const std::byte, kPeerHello
 /// Whether these first bytes of a connection can still become a hello.
 bool may_become_hello(std::span<const std::byte> bytes);
 
+/// A job id as it is compared: itself if it is short plain text, else its hash.
+std::string job_id_text(const std::string& id);
+
 /// Why the two cannot work together, naming both sides' versions or fingerprints and the remedy;
 /// nothing: they can. Either end comes to the same answer.
 std::optional<std::string> incompatibility(const PeerHello& mine, const PeerHello& theirs);

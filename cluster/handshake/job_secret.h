@@ -37,6 +37,15 @@ class JobSecret {
   std::shared_ptr<const Page> page_;
 };
 
+/// Paths of PEM files, in place of keys derived from the secret: both sides show a certificate that
+/// `authorities` signed.
+struct TlsFiles {
+  std::string certificate = {};
+  std::string private_key = {};
+  std::string authorities = {};
+  bool is_set() const { return !certificate.empty(); }
+};
+
 /// Writes a new secret to `path` with mode 0600. Throws kAlreadyExists, kUnavailable.
 void write_job_secret_file(const std::string& path);
 

@@ -56,15 +56,8 @@ RpcAttempt ClientSession::connect_once(TimePoint deadline) {
   parameters.open = open_frame();
   parameters.deadline = std::min(deadline, deadline_after(now(), kLongestAttempt));
   parameters.sink = shared_from_this();
-  switch (target_.wire) {
-    case RpcWire::kGrpc:
-      return connect_rpc_grpc(parameters);
-    case RpcWire::kTcp:
-      return connect_rpc_tcp(parameters);
-    case RpcWire::kInProcess:
-      break;
-  }
-  return connect_rpc_in_process(parameters);
+  return target_.wire == RpcWire::kGrpc ? connect_rpc_grpc(parameters)
+                                        : connect_rpc_in_process(parameters);
 }
 
 void ClientSession::connect_at_start() {
@@ -115,7 +108,6 @@ bool ClientSession::adopt(const RpcAttempt& attempt) {
     away_.reset();
     silent_looks_ = 0;
     wire_ = attempt.wire;
-    current_->set(wire_);
   }
   send_all_again(attempt.wire);
   for (auto& [number, call] : aborted) {
@@ -147,7 +139,7 @@ RpcFrame ClientSession::request_frame(std::uint64_t number, const Packet& reques
 }
 
 std::shared_ptr<RpcReply> ClientSession::start(Packet request) {
-  auto reply = std::make_shared<PendingReply>(what_, current_);
+  auto reply = std::make_shared<PendingReply>(what_);
   const std::size_t bytes = request.payload_bytes();
   MutexLock send_lock(send_mutex_);
   std::shared_ptr<RpcClientWire> wire;

@@ -15,28 +15,11 @@
 
 namespace tutti::internal {
 
-/// The wire of a client that may end, or get another one, while somebody waits for an answer.
-class CurrentWire {
- public:
-  void set(const std::shared_ptr<RpcClientWire>& wire) {
-    MutexLock lock(mutex_);
-    wire_ = wire;
-  }
-  std::shared_ptr<RpcClientWire> get() const {
-    MutexLock lock(mutex_);
-    return wire_.lock();
-  }
-
- private:
-  mutable Mutex mutex_;
-  std::weak_ptr<RpcClientWire> wire_ TUTTI_GUARDED_BY(mutex_);
-};
-
 /// An answer on its way, or here.
 class PendingReply final : public RpcReply {
  public:
   /// `what`: "worker 0: ps 1 (127.0.0.1:4711)", for messages.
-  PendingReply(std::shared_ptr<const std::string> what, std::shared_ptr<CurrentWire> wire);
+  explicit PendingReply(std::shared_ptr<const std::string> what);
   bool is_ready() const override;
   bool wait_until_ready(TimePoint deadline) override;
   void when_ready(std::function<void()> told) override;
@@ -49,7 +32,6 @@ class PendingReply final : public RpcReply {
   void settle(Packet answer, std::optional<Error> error);
 
   const std::shared_ptr<const std::string> what_;
-  const std::shared_ptr<CurrentWire> wire_;
   const TimePoint begin_;
   mutable Mutex mutex_;
   CondVar changed_;
@@ -109,7 +91,6 @@ class ClientSession final : public RpcFrameSink,
   const std::string server_name_;
   const std::shared_ptr<const std::string> what_;
   const std::uint64_t client_;
-  const std::shared_ptr<CurrentWire> current_ = std::make_shared<CurrentWire>();
   Event stop_;
 
   /// Held while frames are handed to the wire, so that they keep their order; before mutex_.

@@ -10,9 +10,8 @@
 namespace tutti {
 namespace internal {
 
-PendingReply::PendingReply(std::shared_ptr<const std::string> what,
-                           std::shared_ptr<CurrentWire> wire)
-    : what_(std::move(what)), wire_(std::move(wire)), begin_(Clock::system().now()) {}
+PendingReply::PendingReply(std::shared_ptr<const std::string> what)
+    : what_(std::move(what)), begin_(Clock::system().now()) {}
 
 bool PendingReply::is_ready() const {
   MutexLock lock(mutex_);
@@ -20,8 +19,6 @@ bool PendingReply::is_ready() const {
 }
 
 bool PendingReply::wait_until_ready(TimePoint deadline) {
-  const auto wire = is_ready() ? nullptr : wire_->get();
-  if (wire) wire->serve_until(deadline, [this] { return is_ready(); });
   MutexLock lock(mutex_);
   return changed_.wait_until(mutex_, deadline,
                              [this]() TUTTI_REQUIRES(mutex_) { return is_ready_; });

@@ -33,8 +33,6 @@ std::string_view to_string(RpcWire wire) {
   switch (wire) {
     case RpcWire::kGrpc:
       return "grpc";
-    case RpcWire::kTcp:
-      return "tcp";
     case RpcWire::kInProcess:
       return "inproc";
   }
@@ -42,13 +40,11 @@ std::string_view to_string(RpcWire wire) {
 }
 
 RpcWire parse_rpc_wire(std::string_view text) {
-  for (const RpcWire wire : {RpcWire::kGrpc, RpcWire::kTcp, RpcWire::kInProcess}) {
+  for (const RpcWire wire : {RpcWire::kGrpc, RpcWire::kInProcess}) {
     if (text == to_string(wire)) return wire;
   }
-  fail(ErrorCode::kInvalidArgument, "rpc: the wire '", text, "'; expected grpc, tcp or inproc");
+  fail(ErrorCode::kInvalidArgument, "rpc: the wire '", text, "'; expected grpc or inproc");
 }
-
-RpcWire default_rpc_wire() { return internal::rpc_has_grpc() ? RpcWire::kGrpc : RpcWire::kTcp; }
 
 std::string RpcPeer::to_string() const {
   return address.empty() ? task.to_string() : concat(task, " (", address, ")");
@@ -58,8 +54,7 @@ std::unique_ptr<RpcServer> RpcServer::start(const RpcServerOptions& options, Rpc
   check(options);
   if (options.wire == RpcWire::kInProcess) return internal::start_rpc_in_process(options, handler);
   check_address(options);
-  return options.wire == RpcWire::kGrpc ? internal::start_rpc_grpc(options, handler)
-                                        : internal::start_rpc_tcp(options, handler);
+  return internal::start_rpc_grpc(options, handler);
 }
 
 namespace internal {
@@ -99,7 +94,7 @@ RpcTarget parse_rpc_target(const std::string& text) {
     RpcTarget target;
     target.address = text.substr(colon + 3);
     const std::string wire = text.substr(0, colon);
-    const bool is_wire = wire == "grpc" || wire == "tcp" || wire == "inproc";
+    const bool is_wire = wire == "grpc" || wire == "inproc";
     if (is_wire) target.wire = parse_rpc_wire(wire);
     const bool is_sound = target.wire == RpcWire::kInProcess
                               ? !target.address.empty()
@@ -107,8 +102,7 @@ RpcTarget parse_rpc_target(const std::string& text) {
     if (is_wire && is_sound) return target;
   }
   fail(ErrorCode::kInvalidArgument, "rpc: the target '", text,
-       "'; expected grpc://host:port, tcp://host:port or inproc://name, as RpcServer::target() "
-       "gives it");
+       "'; expected grpc://host:port or inproc://name, as RpcServer::target() gives it");
 }
 
 }  // namespace internal

@@ -15,14 +15,12 @@
 
 namespace tutti {
 
-/// Which way packets travel: "grpc" where the build has it, "tcp" (the same packets on a socket of
-/// our own) and "inproc" (threads of one process). All three give the same promises.
-enum class RpcWire { kGrpc, kTcp, kInProcess };
-/// "grpc", "tcp", "inproc"; parse throws kInvalidArgument listing them.
+/// Which way packets travel: "grpc" between processes, and "inproc" between threads of one. Both
+/// give the same promises.
+enum class RpcWire { kGrpc, kInProcess };
+/// "grpc", "inproc"; parse throws kInvalidArgument listing them.
 std::string_view to_string(RpcWire wire);
 RpcWire parse_rpc_wire(std::string_view text);
-/// kGrpc in builds that have it, else kTcp.
-RpcWire default_rpc_wire();
 
 /// Who calls: a task that has proven to belong to the job.
 struct RpcPeer {
@@ -63,7 +61,7 @@ class RpcHandler {
 };
 
 struct RpcServerOptions {
-  RpcWire wire = default_rpc_wire();
+  RpcWire wire = RpcWire::kGrpc;
   /// Of this machine; port 0: a free one. For kInProcess any text, unique in the process; "" gives
   /// one. Loopback, unless there is a secret or TLS.
   std::string address = "127.0.0.1:0";
@@ -86,7 +84,7 @@ class RpcServer {
   /// `handler` outlives the server. Throws as ControlServer::start().
   static std::unique_ptr<RpcServer> start(const RpcServerOptions& options, RpcHandler& handler);
   virtual ~RpcServer() = default;
-  /// "grpc://127.0.0.1:4711", "tcp://...", "inproc://name".
+  /// "grpc://127.0.0.1:4711", "inproc://name".
   virtual std::string target() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// The three wires: what a server and a client need of them.
+// The two wires: what a server and a client need of them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -57,9 +57,6 @@ class RpcClientWire {
   /// Ends serve() as soon as all that was sent has gone, at `deadline` at the latest. Any thread.
   virtual void finish(TimePoint deadline) = 0;
   virtual bool can_break() const { return true; }
-  /// For whoever waits for an answer: brings what comes in this thread until `is_done()`, where
-  /// that saves waking another. May do nothing.
-  virtual void serve_until(TimePoint, const std::function<bool()>&) {}
 };
 
 /// What came of an attempt to connect.
@@ -82,15 +79,12 @@ struct RpcConnectParameters {
   std::shared_ptr<RpcFrameSink> sink = {};
 };
 RpcAttempt connect_rpc_in_process(const RpcConnectParameters& parameters);
-RpcAttempt connect_rpc_tcp(const RpcConnectParameters& parameters);
 /// Throws kUnimplemented in a build without gRPC.
 RpcAttempt connect_rpc_grpc(const RpcConnectParameters& parameters);
 
 std::unique_ptr<RpcServer> start_rpc_in_process(const RpcServerOptions& options,
                                                 RpcHandler& handler);
-std::unique_ptr<RpcServer> start_rpc_tcp(const RpcServerOptions& options, RpcHandler& handler);
 std::unique_ptr<RpcServer> start_rpc_grpc(const RpcServerOptions& options, RpcHandler& handler);
-bool rpc_has_grpc();
 
 /// The hello of a server with these options.
 PeerHello server_hello(const RpcServerOptions& options);
@@ -100,9 +94,9 @@ std::string other_server(const MemberTask& expected, const PeerHello& met);
 void take_welcome(RpcAttempt& attempt, RpcFrame frame);
 RpcPeer peer_of(const PeerHello& hello, std::string address);
 
-/// "tcp://127.0.0.1:4711" in its parts. Throws kInvalidArgument for other texts.
+/// "grpc://127.0.0.1:4711" in its parts. Throws kInvalidArgument for other texts.
 struct RpcTarget {
-  RpcWire wire = RpcWire::kTcp;
+  RpcWire wire = RpcWire::kGrpc;
   std::string address = {};
 };
 RpcTarget parse_rpc_target(const std::string& text);

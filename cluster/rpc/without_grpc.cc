@@ -7,13 +7,11 @@ namespace {
 
 [[noreturn]] void fail_without_grpc() {
   fail(ErrorCode::kUnimplemented,
-       "rpc: this build has no gRPC; use tcp:// (the wire tcp), or build with libgrpc++-dev and "
-       "protobuf-compiler-grpc");
+       "rpc: this build has no gRPC, so calls stay in the process; build with libgrpc++-dev and "
+       "protobuf-compiler-grpc for more");
 }
 
 }  // namespace
-
-bool rpc_has_grpc() { return false; }
 
 RpcAttempt connect_rpc_grpc(const RpcConnectParameters&) { fail_without_grpc(); }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "tutti/core/clock.h"
 
@@ -25,6 +26,8 @@ class FileDescriptor {
   FileDescriptor& operator=(FileDescriptor&& other) noexcept;
   int get() const { return number_; }
   bool is_open() const { return number_ >= 0; }
+  /// The caller closes it.
+  int release() { return std::exchange(number_, -1); }
 
  private:
   int number_ = -1;

@@ -12,8 +12,8 @@
 #include <cstring>
 #include <memory>
 
-#include "tutti/cluster/control/process_probe.h"
 #include "tutti/core/error.h"
+#include "tutti/core/process_probe.h"
 
 namespace tutti::internal {
 namespace {

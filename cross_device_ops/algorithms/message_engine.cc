@@ -12,6 +12,7 @@
 #include "tutti/cross_device_ops/algorithms/message_run.h"
 #include "tutti/cross_device_ops/algorithms/rank_states.h"
 #include "tutti/cross_device_ops/algorithms/select_algorithm.h"
+#include "tutti/cross_device_ops/packed_call.h"
 #include "tutti/cross_device_ops/told_reason.h"
 #include "tutti/tensor/buffer.h"
 
@@ -19,7 +20,6 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::string_view kAuto = "auto";
-constexpr std::string_view kInProcess = "in_process";
 constexpr auto kTimeToAsk = std::chrono::milliseconds(300);
 
 class MessageEngine final : public CollectiveEngine {
@@ -29,7 +29,7 @@ class MessageEngine final : public CollectiveEngine {
       : link_(std::move(link)),
         algorithm_(algorithm),
         states_(link_),
-        plans_(is_in_process() ? CallShape().segment_bytes : kNetworkSegmentBytes) {}
+        plans_(spans_processes() ? kNetworkSegmentBytes : CallShape().segment_bytes) {}
 
   int rank() const override { return link_.rank; }
   int size() const override { return link_.size(); }
@@ -55,9 +55,8 @@ class MessageEngine final : public CollectiveEngine {
     std::vector<std::unique_ptr<Work>> lent;  // sends that may need it; ends before the memory
   };
 
-  bool is_in_process() const { return link_.transport->name() == kInProcess; }
+  bool spans_processes() const { return link_.transport->spans_processes(); }
   const Algorithm& algorithm_for(const CollectiveCall& call);
-  void run_packed(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
   void run_flat(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
   Scratch& scratch_of(std::size_t bytes);
   Error reason_of(const Error& error, const CollectiveHeader& header,
@@ -91,7 +90,7 @@ const Algorithm& MessageEngine::algorithm_for(const CollectiveCall& call) {
                              .size = size(),
                              .bytes = call.count * size_of(call.dtype),
                              .dtype = call.dtype,
-                             .medium = is_in_process() ? Medium::kInProcess : Medium::kNetwork};
+                             .medium = spans_processes() ? Medium::kNetwork : Medium::kInProcess};
   const std::string_view chosen = chosen_name(query);
   choices_.note(query, chosen);
   return *find_algorithm(chosen);
@@ -101,33 +100,9 @@ void MessageEngine::run(const CollectiveCall& call, const CollectiveHeader& head
                         TimePoint deadline) {
   throw_if_closed();
   states_.begin_call(header.sequence);
-  if (call.outputs.size() > 1) {
-    run_packed(call, header, deadline);
-  } else {
-    run_flat(call, header, deadline);
-  }
-}
-
-// Several buffers travel as one: each message would else be cut where buffers are.
-void MessageEngine::run_packed(const CollectiveCall& call, const CollectiveHeader& header,
-                               TimePoint deadline) {
-  const BufferRef packed = BufferRef::allocate(call.count * size_of(call.dtype));
-  std::byte* place = packed->data();
-  for (const ConstElements& input : call.inputs) {
-    if (input.count > 0) std::memcpy(place, input.data, input.num_bytes());
-    place += input.num_bytes();
-  }
-  const Elements all{packed->data(), call.count, call.dtype};
-  const ConstElements all_input = all;
-  CollectiveCall flat = call;
-  flat.inputs = {&all_input, 1};
-  flat.outputs = {&all, 1};
-  run_flat(flat, header, deadline);
-  place = packed->data();
-  for (const Elements& output : call.outputs) {
-    if (output.count > 0) std::memcpy(output.data, place, output.num_bytes());
-    place += output.num_bytes();
-  }
+  if (call.outputs.size() <= 1) return run_flat(call, header, deadline);
+  // Each message would else be cut where buffers are.
+  run_packed(call, [&](const CollectiveCall& flat) { run_flat(flat, header, deadline); });
 }
 
 void MessageEngine::run_flat(const CollectiveCall& call, const CollectiveHeader& header,

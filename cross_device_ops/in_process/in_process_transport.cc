@@ -163,6 +163,7 @@ class InProcessTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return hub_->size; }
   std::string_view name() const override { return "in_process"; }
+  bool spans_processes() const override { return false; }
 
   std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
                              std::span<const std::byte> body) override {

@@ -16,6 +16,7 @@
 #include "tutti/cross_device_ops/algorithms/rank_link.h"
 #include "tutti/cross_device_ops/mpi/mpi_call.h"
 #include "tutti/cross_device_ops/mpi/mpi_runtime.h"
+#include "tutti/cross_device_ops/packed_call.h"
 #include "tutti/cross_device_ops/plugin/abort_watch.h"
 #include "tutti/cross_device_ops/told_reason.h"
 #include "tutti/tensor/buffer.h"
@@ -141,7 +142,6 @@ class MpiEngine final : public CollectiveEngine {
   bool is_native(const CollectiveCall& call, const CollectiveHeader& header) const;
   void meet(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
   void stand_in(const CollectiveCall& call);
-  void run_packed(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
   void run_native(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
   void give_up(MpiCall& call, const CollectiveHeader& header);
   void close(const Error& reason) noexcept;
@@ -172,8 +172,9 @@ void MpiEngine::run(const CollectiveCall& call, const CollectiveHeader& header,
     runtime_.require_usable();
     if (!is_native(call, header)) return messages_->run(call, header, deadline);
     meet(call, header, deadline);
-    if (call.outputs.size() > 1) return run_packed(call, header, deadline);
-    run_native(call, header, deadline);
+    if (call.outputs.size() <= 1) return run_native(call, header, deadline);
+    // MPI would pay for each buffer.
+    run_packed(call, [&](const CollectiveCall& flat) { run_native(flat, header, deadline); });
   } catch (const Error& error) {
     close(error);
     throw;
@@ -201,28 +202,6 @@ void MpiEngine::stand_in(const CollectiveCall& call) {
   stand_in->running().start();
   poll_until(deadline_after(Clock::system().now(), kStandInTime),
              [&] { return stand_in->running().test(); });
-}
-
-// MPI would pay for each.
-void MpiEngine::run_packed(const CollectiveCall& call, const CollectiveHeader& header,
-                           TimePoint deadline) {
-  const BufferRef packed = BufferRef::allocate(call.count * size_of(call.dtype));
-  const auto copy = [place = packed->data()](std::byte* list, std::size_t bytes, bool in) mutable {
-    if (bytes > 0) std::memcpy(in ? place : list, in ? list : place, bytes);
-    place += bytes;
-  };
-  auto gather = copy;
-  for (const ConstElements& part : call.inputs) {
-    gather(const_cast<std::byte*>(part.data), part.num_bytes(), true);
-  }
-  const Elements all(packed->data(), call.count, call.dtype);
-  const ConstElements all_input = all;
-  CollectiveCall flat = call;
-  flat.inputs = {&all_input, 1};
-  flat.outputs = {&all, 1};
-  run_native(flat, header, deadline);
-  auto scatter = copy;
-  for (const Elements& part : call.outputs) scatter(part.data, part.num_bytes(), false);
 }
 
 // All ranks have come, so all begin, whatever has happened since.

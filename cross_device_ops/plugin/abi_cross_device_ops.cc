@@ -73,6 +73,7 @@ AbiCrossDeviceOps::AbiCrossDeviceOps(std::shared_ptr<const PluginTable> table, c
   if (!self_) fail_with("create", error.code, error);
   try {
     determinism_ = read_determinism();
+    sliceable_ = table_->sliceable && table_->sliceable(self_) != 0;
   } catch (...) {
     table_->destroy(self_);
     throw;

@@ -28,6 +28,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
   /// On CPUs: version 1 of the interface knows no streams.
   bool supports(ReduceOp op, DType dtype, DeviceType device) const override;
   Determinism determinism() const override { return determinism_; }
+  bool sliceable() const override { return sliceable_; }
   bool spans_processes() const override;
   bool provides(Collective collective) const override;
   void abort(const Error& reason) noexcept override;
@@ -63,6 +64,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
   std::int64_t timeout_ms_;
   void* self_ = nullptr;
   Determinism determinism_ = Determinism::kNone;
+  bool sliceable_ = false;
   mutable Mutex mutex_;
   std::optional<Error> aborted_ TUTTI_GUARDED_BY(mutex_);
 };

@@ -13,6 +13,7 @@
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
 #include "tutti/cross_device_ops/cross_device_ops_access.h"
+#include "tutti/cross_device_ops/packed_call.h"
 #include "tutti/cross_device_ops/plugin/abort_watch.h"
 #include "tutti/cross_device_ops/plugin/prefix_store.h"
 #include "tutti/tensor/buffer.h"
@@ -153,29 +154,17 @@ void OpsEngine::run_native(const CollectiveCall& call) {
   TUTTI_CHECK(false, "run_native: ", to_string(call.collective), " is done with messages");
 }
 
-// In place. Several buffers are packed: an operation pays for each call.
+// In place.
 void OpsEngine::all_reduce(const CollectiveCall& call) {
-  const auto copy = [](const std::byte* from, std::byte* to, std::size_t bytes) {
-    if (bytes > 0 && from != to) std::memcpy(to, from, bytes);
-  };
-  if (call.outputs.size() == 1) {
-    copy(call.inputs[0].data, call.outputs[0].data, call.outputs[0].num_bytes());
-    const ReplicaBuffer buffer = buffer_of(call.outputs[0]);
-    return CrossDeviceOpsAccess::all_reduce(*ops_, call.op, std::span(&buffer, 1));
+  if (call.outputs.size() > 1) {  // an operation pays for each call
+    return run_packed(call, [this](const CollectiveCall& flat) { all_reduce(flat); });
   }
-  const BufferRef packed = BufferRef::allocate(call.count * size_of(call.dtype));
-  std::byte* place = packed->data();
-  for (const ConstElements& part : call.inputs) {
-    copy(part.data, place, part.num_bytes());
-    place += part.num_bytes();
+  const ConstElements& from = call.inputs[0];
+  const ReplicaBuffer buffer = buffer_of(call.outputs[0]);
+  if (from.count > 0 && from.data != buffer.data) {
+    std::memcpy(buffer.data, from.data, from.num_bytes());
   }
-  const ReplicaBuffer buffer{packed->data(), call.count, call.dtype, {}};
   CrossDeviceOpsAccess::all_reduce(*ops_, call.op, std::span(&buffer, 1));
-  place = packed->data();
-  for (const Elements& part : call.outputs) {
-    copy(place, part.data, part.num_bytes());
-    place += part.num_bytes();
-  }
 }
 
 void OpsEngine::close(const Error& reason) noexcept {

@@ -75,6 +75,7 @@ PluginTable checked_plugin_table(const Table* table, const std::string& path) {
   checked.reduce_scatter = known.reduce_scatter;
   checked.all_to_all = known.all_to_all;
   checked.abort = known.abort;
+  checked.sliceable = known.sliceable;
   require(known.create != nullptr, "create", checked);
   require(known.destroy != nullptr, "destroy", checked);
   require(known.supports != nullptr, "supports", checked);

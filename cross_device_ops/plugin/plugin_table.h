@@ -25,6 +25,7 @@ struct PluginTable {
   decltype(tutti_cross_device_ops_v1::reduce_scatter) reduce_scatter = nullptr;
   decltype(tutti_cross_device_ops_v1::all_to_all) all_to_all = nullptr;
   decltype(tutti_cross_device_ops_v1::abort) abort = nullptr;
+  decltype(tutti_cross_device_ops_v1::sliceable) sliceable = nullptr;
 };
 
 /// Reads no more of `table` than its struct_size says. Throws kInvalidArgument naming path and

@@ -8,28 +8,16 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
-#include <utility>
 
-#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/cross_device_ops/canonical_tree.h"
+#include "tutti/cross_device_ops/element_arithmetic.h"
 #include "tutti/tensor/cpu/vectorized.h"
 
 namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kSumBlockBytes = 8 * 1024;
-
-// The sum of values[first], ..., values[first + n - 1] along the canonical tree.
-template <std::size_t first, std::size_t n, class T>
-[[gnu::always_inline]] inline T tree_sum(const T* values) {
-  if constexpr (n == 1) {
-    return values[first];
-  } else {
-    constexpr std::size_t half = std::bit_floor(n - 1);
-    return tree_sum<first, half>(values) + tree_sum<first + half, n - half>(values);
-  }
-}
 
 template <std::size_t n, class T>
 void sum_in_registers(std::span<std::byte* const> buffers, std::size_t first, std::size_t end) {
@@ -42,7 +30,7 @@ void sum_in_registers(std::span<std::byte* const> buffers, std::size_t first, st
     for (std::size_t i = first; i < end; ++i) {
       T values[n];
       for (std::size_t r = 0; r < n; ++r) values[r] = at[r][i];
-      const T sum = tree_sum<0, n>(values);
+      const T sum = sum_of_tree<0, n>(values);
       for (std::size_t r = 0; r < n; ++r) at[r][i] = sum;
     }
   });
@@ -68,25 +56,12 @@ std::size_t sum_lines_ahead(std::span<std::byte* const> buffers, std::size_t cou
       for (std::size_t i = 0; i < kLine; ++i) {
         T values[n];
         for (std::size_t r = 0; r < n; ++r) values[r] = lines[r][i];
-        sums[i] = tree_sum<0, n>(values);
+        sums[i] = sum_of_tree<0, n>(values);
       }
       for (std::size_t r = 0; r < n; ++r) std::memcpy(at[r] + place, sums, kLineBytes);
     }
   });
   return num_lines * kLine;
-}
-
-template <std::size_t n, class T>
-void sum_into(std::span<const std::byte* const> inputs, T* __restrict output, std::size_t count) {
-  std::array<const T*, n> at;
-  for (std::size_t r = 0; r < n; ++r) at[r] = reinterpret_cast<const T*>(inputs[r]);
-  vectorized([=]() __attribute__((always_inline)) {
-    for (std::size_t i = 0; i < count; ++i) {
-      T values[n];
-      for (std::size_t r = 0; r < n; ++r) values[r] = at[r][i];
-      output[i] = tree_sum<0, n>(values);
-    }
-  });
 }
 
 /// The sum to two places, each of which may be exactly one of the inputs.
@@ -102,18 +77,9 @@ void sum_into_both(std::span<const std::byte* const> inputs, T* first, T* second
     for (std::size_t i = 0; i < count; ++i) {
       T values[n];
       for (std::size_t r = 0; r < n; ++r) values[r] = at[r][i];
-      first[i] = second[i] = tree_sum<0, n>(values);
+      first[i] = second[i] = sum_of_tree<0, n>(values);
     }
   });
-}
-
-constexpr std::size_t kMostInRegisters = 8;
-
-// Calls body.operator()<n>() for n == size.
-template <std::size_t n = 2, class Body>
-void with_size(std::size_t size, const Body& body) {
-  if (size == n) return body.template operator()<n>();
-  if constexpr (n < kMostInRegisters) with_size<n + 1>(size, body);
 }
 
 template <class Pointer>
@@ -178,25 +144,9 @@ void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> i
   for (std::size_t first = 0; first < count; first += most) {
     const std::size_t n = std::min(most, count - first);
     for (std::size_t i = 0; i < inputs.size(); ++i) starts[i] = inputs[i] + first * size;
-    if (is_float_sum(op, dtype, starts)) {
-      sum_along_tree(dtype, starts, block.data(), n);
-    } else {
-      reduce_along_tree(op, dtype, starts, block.data(), n);
-    }
+    reduce_along_tree(op, dtype, starts, block.data(), n);
     for (std::byte* output : outputs) std::memcpy(output + first * size, block.data(), n * size);
   }
-}
-
-void sum_along_tree(DType dtype, std::span<const std::byte* const> inputs, std::byte* output,
-                    std::size_t count) {
-  if (inputs.size() < 2 || inputs.size() > kMostInRegisters) {
-    return reduce_along_tree(ReduceOp::kSum, dtype, inputs, output, count);
-  }
-  visit_arithmetic_floating(dtype, "sum_along_tree", [&]<class T>() {
-    with_size(inputs.size(), [&]<std::size_t n>() {
-      sum_into<n, T>(inputs, reinterpret_cast<T*>(output), count);
-    });
-  });
 }
 
 }  // namespace tutti::internal

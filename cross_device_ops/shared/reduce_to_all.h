@@ -20,9 +20,4 @@ inline constexpr std::size_t kAheadBytes = 3072;
 void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> inputs,
                    std::span<std::byte* const> outputs, std::size_t count, std::size_t ahead = 0);
 
-/// SUM of floating inputs along the canonical tree into `output`, which is none of them; all
-/// aligned to the elements.
-void sum_along_tree(DType dtype, std::span<const std::byte* const> inputs, std::byte* output,
-                    std::size_t count);
-
 }  // namespace tutti::internal

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "tutti/cross_device_ops/cross_device_ops.h"
-#include "tutti/cross_device_ops/shared/reduce_to_all.h"
 
 namespace tutti::internal {
 namespace {
@@ -176,13 +175,7 @@ void WindowCalls::combine_inline(const CollectiveCall& call, std::size_t begin,
     for (int r = 0; r < group_.size(); ++r) {
       inputs_[index(r)] = group_.window(r).inline_data(group_.round()) + begin * element;
     }
-    const bool is_float = call.dtype == DType::kFloat32 || call.dtype == DType::kFloat64;
-    const bool is_aligned = reinterpret_cast<std::uintptr_t>(output.data) % element == 0;
-    if (is_float && is_aligned && call.op == ReduceOp::kSum) {
-      sum_along_tree(call.dtype, inputs_, output.data, output.count);
-    } else {
-      reduce_along_tree(call.op, call.dtype, inputs_, output.data, output.count);
-    }
+    reduce_along_tree(call.op, call.dtype, inputs_, output.data, output.count);
     begin += output.count;
   }
 }

@@ -86,10 +86,10 @@ bool are_gpus(const LocalStrategyOptions& options) {
   return options.devices.devices.front().type == DeviceType::kGpu;
 }
 
-/// This worker's replicas, and whether NCCL may sum their gradients over `workers`. `algorithm`
-/// does it otherwise.
+/// This worker's replicas, and whether NCCL may sum their gradients over `workers`. `order`: of
+/// what does it otherwise, where the options name nothing.
 WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, int workers,
-                   std::string_view algorithm) {
+                   Determinism order) {
   const std::string wanted = wanted_by(who, options.cross_device_ops);
   WorkerGpus gpus;
   const auto num_devices = static_cast<int>(options.devices.devices.size());
@@ -98,7 +98,7 @@ WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, in
     require_available(gpus.devices.emplace_back(options.devices.devices[device]));
   }
   const bool is_open =
-      wanted.empty() && algorithm == "canonical" && !options.deterministic.value_or(false);
+      wanted.empty() && order == Determinism::kCanonical && !options.deterministic.value_or(false);
   if (workers == 1 && are_gpus(options)) return gpus;  // as MirroredStrategy
   gpus.use = wanted == "nccl" ? NcclUse::kAlways : is_open ? NcclUse::kIfAllCan : NcclUse::kNever;
   gpus.timeout = options.cross_device_ops.options.timeout.value_or(gpus.timeout);
@@ -139,7 +139,7 @@ TeamSetup join_team(std::string_view who, std::shared_ptr<WorkerGroup> group,
   const int workers = group->num_workers();
   LocalStrategyOptions own = options_of_worker(who, group->worker(), workers, options);
   const CommunicatorOptions communication = communication_of(who, own);
-  WorkerGpus gpus = gpus_of(who, own, workers, communication.algorithm);
+  WorkerGpus gpus = gpus_of(who, own, workers, Determinism::kCanonical);
   auto team =
       std::make_shared<WorkerTeam>(std::move(group), communication, std::move(gpus), stragglers);
   return checked(who, std::move(own), std::move(team));
@@ -149,7 +149,7 @@ TeamSetup join_team(std::string_view who, std::unique_ptr<Communicator> communic
                     const LocalStrategyOptions& options) {
   const int workers = communicator->size();
   LocalStrategyOptions own = options_of_worker(who, communicator->rank(), workers, options);
-  WorkerGpus gpus = gpus_of(who, own, workers, communicator->name());
+  WorkerGpus gpus = gpus_of(who, own, workers, communicator->determinism());
   auto team = std::make_shared<WorkerTeam>(std::move(communicator), std::move(gpus));
   return checked(who, std::move(own), std::move(team));
 }

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "tutti/cluster/control/health_rules.h"
-#include "tutti/cluster/control/process_probe.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/process_probe.h"
 
 namespace tutti::internal {
 namespace {

@@ -13,7 +13,7 @@
 namespace tutti {
 
 struct ServerOptions {
-  RpcWire wire = default_rpc_wire();
+  RpcWire wire = RpcWire::kGrpc;
   /// Not set: of TUTTI_JOB_ID, TUTTI_JOB_SECRET_FILE and TUTTI_RESTART.
   std::string job_id = {};
   JobSecret secret = {};

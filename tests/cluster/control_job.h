@@ -25,9 +25,8 @@ inline std::vector<MemberTask> tasks_of(int n) {
   return tasks;
 }
 
-inline ControlServerOptions server_options(const std::string& wire) {
+inline ControlServerOptions server_options() {
   ControlServerOptions options;
-  options.wire = wire;
   options.linger = 0s;
   return options;
 }

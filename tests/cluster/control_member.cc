@@ -1,14 +1,14 @@
 // A member of a job as a process of its own, for control_processes_test.cc.
 // SPDX-License-Identifier: Apache-2.0
 //
-// control_member TARGET JOB INDEX ADDRESS TIMEOUT_S [WAIT_S]: joins and writes "joined"; with
-// WAIT_S it waits for all members first and writes "all". Then it writes each verdict ("verdict
-// KIND FATAL NANOSECONDS MESSAGE") and obeys the lines of its standard input:
+// control_member TARGET JOB INDEX ADDRESS TIMEOUT_S [WAIT_S [CERTIFICATE KEY]]: joins and writes
+// "joined"; with WAIT_S it waits for all members first and writes "all". Then it writes each
+// verdict ("verdict KIND FATAL NANOSECONDS MESSAGE") and obeys the lines of its standard input:
 //   enter N, finish N   collective N of group "all" begins, ends
 //   fail TEXT           reports a failure
 //   stop TEXT           asks all to stop
 //   steps MS            runs steps of so many milliseconds until told to stop: "stopped N REASON"
-//   leave               says good-bye and ends;  end of input: ends
+//   leave               leaves the job and ends;  end of input: ends
 #include <cstdlib>
 #include <iostream>
 #include <sstream>
@@ -92,8 +92,10 @@ void run(int argc, char** argv) {
   board->watch("all", [calls] { return calls->progress(); });
   tutti::ControlOptions options;
   options.secret = tutti::JobSecret::from_environment();
+  if (const char* const job = std::getenv("TUTTI_JOB_ID")) options.job_id = job;
   options.timeout = std::chrono::seconds(std::atoi(argv[5]));
   options.progress = board;
+  if (argc > 8) options.tls = {argv[7], argv[8], argv[7]};
   options.on_verdict = [](const tutti::Verdict& verdict) {
     say(tutti::concat("verdict ", to_string(verdict.kind), " ", verdict.is_fatal ? 1 : 0, " ",
                       now().time_since_epoch().count(), " ", verdict.message));

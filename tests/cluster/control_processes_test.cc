@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cluster/tls_files.h"
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/hang_watchdog.h"
 #include "tutti/cluster/control/control_server.h"
@@ -108,9 +109,8 @@ struct Job {
   std::vector<std::unique_ptr<MemberProcess>> workers;
 };
 
-Job job_of(const std::string& wire, int n, const HealthOptions& health = {}) {
+Job job_of(int n, const HealthOptions& health = {}) {
   ControlServerOptions options;
-  options.wire = wire;
   options.health = health;
   options.linger = 0s;
   for (int i = 0; i < n; ++i)
@@ -143,25 +143,13 @@ Heard hear(MemberProcess& worker, const std::string& kind, TimePoint since) {
   return heard;
 }
 
-void print_time(const std::string& what, const std::string& wire,
-                const std::vector<double>& times) {
-  std::printf("detection | %-34s | %-4s | %s ms\n", what.c_str(), wire.c_str(),
-              join(times).c_str());
+void print_time(const std::string& what, const std::vector<double>& times) {
+  std::printf("detection | %-34s | %s ms\n", what.c_str(), join(times).c_str());
 }
 
-class ControlProcesses : public ::testing::TestWithParam<std::string> {};
-
-std::vector<std::string> wires() {
-  std::vector<std::string> names{"tcp"};
-  if (control_has_grpc()) names.push_back("grpc");
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(Wires, ControlProcesses, ::testing::ValuesIn(wires()),
-                         [](const auto& info) { return info.param; });
-
-TEST_P(ControlProcesses, G1_EverySurvivorLearnsOfAKill) {
+TEST(ControlProcesses, G1_EverySurvivorLearnsOfAKill) {
   const testing::HangWatchdog watchdog("killed member", std::chrono::seconds(90));
-  Job job = job_of(GetParam(), 4);
+  Job job = job_of(4);
   const pid_t pid = job.workers[2]->pid();
   const TimePoint begin = now();
   job.workers[2]->signal(SIGKILL);
@@ -172,13 +160,13 @@ TEST_P(ControlProcesses, G1_EverySurvivorLearnsOfAKill) {
                                     ") died: its connection closed and the process is gone"));
     times.push_back(heard.milliseconds);
   }
-  print_time("kill -9 (goal 250)", GetParam(), times);
+  print_time("kill -9 (goal 250)", times);
 }
 
-TEST_P(ControlProcesses, G1_AStoppedMemberIsNamedWithItsState) {
+TEST(ControlProcesses, G1_AStoppedMemberIsNamedWithItsState) {
   const testing::HangWatchdog watchdog("stopped member", std::chrono::seconds(90));
   for (const bool fast : {false, true}) {
-    Job job = job_of(GetParam(), 3, fast ? HealthOptions::fast_detect() : HealthOptions{});
+    Job job = job_of(3, fast ? HealthOptions::fast_detect() : HealthOptions{});
     const TimePoint begin = now();
     job.workers[1]->signal(SIGSTOP);
     std::vector<double> times;
@@ -188,30 +176,33 @@ TEST_P(ControlProcesses, G1_AStoppedMemberIsNamedWithItsState) {
       EXPECT_THAT(heard.message, HasSubstr(concat("kill -CONT ", job.workers[1]->pid())));
       times.push_back(heard.milliseconds);
     }
-    print_time(fast ? "SIGSTOP, fast_detect (goal 600)" : "SIGSTOP (goal 2500)", GetParam(), times);
+    print_time(fast ? "SIGSTOP, fast_detect (goal 600)" : "SIGSTOP (goal 2500)", times);
     // Continued, it learns what the others think of it.
     job.workers[1]->signal(SIGCONT);
     EXPECT_THAT(hear(*job.workers[1], "stopped", begin).message, HasSubstr("worker 1"));
   }
 }
 
-/// Workers 0 and 2 reach the server, worker 1 reaches a proxy in front of it.
+/// Workers 0 and 2 reach the server, worker 1 reaches a proxy in front of it. Certificates make it
+/// TCP, as between machines.
 struct ProxiedJob {
-  explicit ProxiedJob(const std::string& wire) {
+  ProxiedJob() {
     ControlServerOptions options;
-    options.wire = wire;
+    options.tls = testing::make_certificate("proxied");
+    const std::vector<std::string> more{"30", "30", options.tls.certificate,
+                                        options.tls.private_key};
     options.linger = 0s;
     for (int i = 0; i < 3; ++i) {
       options.expected.push_back({"worker", i, concat("127.0.0.1:90", 10 + i)});
     }
     server = ControlServer::start(options);
-    const std::string place = server->target().substr(wire.size() + 3);
+    const std::string place = server->target().substr(7);
     proxy = std::make_unique<testing::ChaosProxy>(internal::parse_endpoint(place).value(),
                                                   testing::ChaosPlan{});
     for (int i = 0; i < 3; ++i) {
-      const std::string proxied = concat(wire, "://", proxy->endpoint());
-      workers.push_back(std::make_unique<MemberProcess>(
-          i == 1 ? proxied : server->target(), "worker", i, std::vector<std::string>{"30", "30"}));
+      const std::string proxied = concat("grpc://", proxy->endpoint());
+      workers.push_back(
+          std::make_unique<MemberProcess>(i == 1 ? proxied : server->target(), "worker", i, more));
     }
     for (auto& worker : workers) EXPECT_EQ(worker->line_with("all"), "all");
   }
@@ -220,9 +211,9 @@ struct ProxiedJob {
   std::vector<std::unique_ptr<MemberProcess>> workers;
 };
 
-TEST_P(ControlProcesses, REL_G1c_AConnectionOnWhichPacketsVanishIsOpenedAnew) {
+TEST(ControlProcesses, REL_G1c_AConnectionOnWhichPacketsVanishIsOpenedAnew) {
   const testing::HangWatchdog watchdog("half-open connection", std::chrono::seconds(90));
-  ProxiedJob job(GetParam());
+  ProxiedJob job;
   const int before = job.proxy->num_accepted();
   const TimePoint begin = now();
   job.proxy->swallow();
@@ -230,8 +221,7 @@ TEST_P(ControlProcesses, REL_G1c_AConnectionOnWhichPacketsVanishIsOpenedAnew) {
     Clock::system().sleep_for(5ms);
   }
   EXPECT_GT(job.proxy->num_accepted(), before);
-  print_time("half-open, one connection (goal 2500)", GetParam(),
-             {1e3 * seconds_between(begin, now())});
+  print_time("half-open, one connection (goal 2500)", {1e3 * seconds_between(begin, now())});
   // It is as if nothing had been.
   job.workers[1]->tell("fail on purpose");
   EXPECT_EQ(hear(*job.workers[0], "failed", begin).message, "worker 1: on purpose");
@@ -241,9 +231,9 @@ TEST_P(ControlProcesses, REL_G1c_AConnectionOnWhichPacketsVanishIsOpenedAnew) {
 }
 
 // The opening of the new connection may be damaged, or vanish: it is not all that is tried.
-TEST_P(ControlProcesses, REL_G1c_AMemberWhoseNewConnectionIsSilentTriesAnother) {
+TEST(ControlProcesses, REL_G1c_AMemberWhoseNewConnectionIsSilentTriesAnother) {
   const testing::HangWatchdog watchdog("silent opening", std::chrono::seconds(90));
-  ProxiedJob job(GetParam());
+  ProxiedJob job;
   const int before = job.proxy->num_accepted();
   const TimePoint begin = now();
   job.proxy->swallow_next();
@@ -252,7 +242,7 @@ TEST_P(ControlProcesses, REL_G1c_AMemberWhoseNewConnectionIsSilentTriesAnother) 
     Clock::system().sleep_for(5ms);
   }
   ASSERT_GE(job.proxy->num_accepted(), before + 2);
-  print_time("silent opening", GetParam(), {1e3 * seconds_between(begin, now())});
+  print_time("silent opening", {1e3 * seconds_between(begin, now())});
   job.workers[1]->tell("fail on purpose");
   EXPECT_EQ(hear(*job.workers[0], "failed", begin).message, "worker 1: on purpose");
   for (const Verdict& verdict : job.server->verdicts()) {
@@ -261,9 +251,9 @@ TEST_P(ControlProcesses, REL_G1c_AMemberWhoseNewConnectionIsSilentTriesAnother) 
 }
 
 // Its process can be seen to run: what is silent is the way to it, which may pass.
-TEST_P(ControlProcesses, REL_G1c_AMemberWhosePacketsVanishIsNamedOnBothSides) {
+TEST(ControlProcesses, REL_G1c_AMemberWhosePacketsVanishIsNamedOnBothSides) {
   const testing::HangWatchdog watchdog("half-open network", std::chrono::seconds(90));
-  ProxiedJob job(GetParam());
+  ProxiedJob job;
   const TimePoint begin = now();
   job.proxy->swallow_for_good();
   std::vector<double> times;
@@ -276,12 +266,12 @@ TEST_P(ControlProcesses, REL_G1c_AMemberWhosePacketsVanishIsNamedOnBothSides) {
   const Heard heard = hear(*job.workers[1], "stopped", begin);
   EXPECT_THAT(heard.message, HasSubstr("which hosts the control server, is silent for"));
   times.push_back(heard.milliseconds);
-  print_time("half-open (goal 5500)", GetParam(), times);
+  print_time("half-open (goal 5500)", times);
 }
 
-TEST_P(ControlProcesses, G1e_AFailureReachesAllAndAllAreKept) {
+TEST(ControlProcesses, G1e_AFailureReachesAllAndAllAreKept) {
   const testing::HangWatchdog watchdog("failing members", std::chrono::seconds(90));
-  Job job = job_of(GetParam(), 3);
+  Job job = job_of(3);
   const TimePoint begin = now();
   job.workers[1]->tell("fail the loss is NaN");
   std::vector<double> times;
@@ -290,7 +280,7 @@ TEST_P(ControlProcesses, G1e_AFailureReachesAllAndAllAreKept) {
     EXPECT_EQ(heard.message, "worker 1: the loss is NaN");
     times.push_back(heard.milliseconds);
   }
-  print_time("exception (goal 250)", GetParam(), times);
+  print_time("exception (goal 250)", times);
   job.workers[2]->tell("fail no space left");
   EXPECT_EQ(hear(*job.workers[0], "failed", begin).message, "worker 2: no space left");
   int failures = 0;
@@ -300,11 +290,11 @@ TEST_P(ControlProcesses, G1e_AFailureReachesAllAndAllAreKept) {
   EXPECT_EQ(failures, 2);
 }
 
-TEST_P(ControlProcesses, G1b_ALateMemberIsNamedWithTheCallAndItsTime) {
+TEST(ControlProcesses, G1b_ALateMemberIsNamedWithTheCallAndItsTime) {
   const testing::HangWatchdog watchdog("late member", std::chrono::seconds(90));
   HealthOptions health;
   health.abort_stuck_after = 6s;
-  Job job = job_of(GetParam(), 3, health);
+  Job job = job_of(3, health);
   for (auto& worker : job.workers) worker->tell("enter 1");
   for (auto& worker : job.workers) worker->tell("finish 1");
   const TimePoint begin = now();
@@ -315,13 +305,12 @@ TEST_P(ControlProcesses, G1b_ALateMemberIsNamedWithTheCallAndItsTime) {
   EXPECT_THAT(warning.message, HasSubstr("worker 1 is in user code for 4."));
   const Heard end = hear(*job.workers[0], "stuck", begin);
   EXPECT_THAT(end.message, HasSubstr("did not come: worker 0, worker 2 wait in"));
-  print_time("stuck: warning (goal 5000), abort", GetParam(),
-             {warning.milliseconds, end.milliseconds});
+  print_time("stuck: warning (goal 5000), abort", {warning.milliseconds, end.milliseconds});
 }
 
-TEST_P(ControlProcesses, G17_AllStopAfterOneAgreedStepThoughOneIsStopped) {
+TEST(ControlProcesses, G17_AllStopAfterOneAgreedStepThoughOneIsStopped) {
   const testing::HangWatchdog watchdog("agreed stop", std::chrono::seconds(90));
-  Job job = job_of(GetParam(), 5);
+  Job job = job_of(5);
   for (std::size_t i = 0; i < 3; ++i) job.workers[i]->tell(concat("steps ", 5 + 10 * i));
   Clock::system().sleep_for(100ms);
   job.workers[4]->signal(SIGSTOP);
@@ -331,13 +320,12 @@ TEST_P(ControlProcesses, G17_AllStopAfterOneAgreedStepThoughOneIsStopped) {
   EXPECT_THAT(first, HasSubstr(" worker 3: SIGTERM"));
   EXPECT_EQ(job.workers[1]->line_with("stopped"), first);
   EXPECT_EQ(job.workers[2]->line_with("stopped"), first);
-  print_time("agreed stop, one unreachable (goal 2000)", GetParam(),
-             {1e3 * seconds_between(begin, now())});
+  print_time("agreed stop, one unreachable (goal 2000)", {1e3 * seconds_between(begin, now())});
 }
 
 TEST(ControlPulses, G1d_ShortPausesOnBusyCoresAreRiddenOut) {
   const testing::HangWatchdog watchdog("pulses", std::chrono::seconds(110));
-  Job job = job_of("tcp", 4);
+  Job job = job_of(4);
   std::atomic<bool> done{false};
   std::vector<std::unique_ptr<Thread>> burners;
   for (int i = 0; i < num_hardware_threads(); ++i) {
@@ -380,7 +368,7 @@ TEST(ControlStart, G14_TheMissingOneIsNamedAndAllEndWithAnError) {
 }
 
 TEST(ControlStart, G14_AMissingServerIsNamed) {
-  MemberProcess worker("tcp://127.0.0.1:1", "worker", 1, {"1"});
+  MemberProcess worker("grpc://127.0.0.1:1", "worker", 1, {"1"});
   const std::string line = worker.line_with("error");
   EXPECT_THAT(line, HasSubstr("control: worker 1 did not reach the control server at 127.0.0.1:1 "
                               "within 1.0 s: Connection refused; start it, or check"));
@@ -389,7 +377,7 @@ TEST(ControlStart, G14_AMissingServerIsNamed) {
 
 TEST(ControlRestart, ANewProcessTakesTheTaskOfADeadOne) {
   const testing::HangWatchdog watchdog("restart", std::chrono::seconds(60));
-  Job job = job_of("tcp", 2);
+  Job job = job_of(2);
   job.workers[1]->signal(SIGKILL);
   EXPECT_THAT(hear(*job.workers[0], "dead", now()).message, HasSubstr("worker 1"));
   job.workers[1] = std::make_unique<MemberProcess>(job.server->target(), "worker", 1);

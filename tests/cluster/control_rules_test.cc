@@ -1,14 +1,11 @@
-// The control plane's parts without wires: messages, store, rules on silence and stalls,
-// agreements.
+// The control plane's parts without gRPC: store, rules on silence and stalls, agreements.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/control/control_frame.h"
 #include "tutti/cluster/control/health_rules.h"
-#include "tutti/cluster/control/message.h"
 #include "tutti/cluster/control/stop_agreement.h"
 #include "tutti/cluster/control/store_table.h"
 #include "tutti/core/executor.h"
@@ -16,142 +13,52 @@
 namespace tutti {
 namespace control_rules_test {
 
-using internal::Message;
 using ::testing::ElementsAre;
 using testing::expect_error;
 using namespace std::chrono_literals;
 
 TimePoint at(Duration time) { return TimePoint(Duration(1000s)) + time; }
 
-Member some_member() { return {{"worker", 2, "127.0.0.1:4713"}, 1, "", 812, true}; }
-
-std::vector<Message> one_of_each() {
-  const Verdict verdict{3, VerdictKind::kStuck, some_member(), true, ErrorCode::kAborted, "late"};
-  internal::Heartbeat heartbeat;
-  heartbeat.progress = {
-      7, "training", {{"all", 5, 4, "all_reduce(SUM)", 3ms}, {"b", 0, 0, "", 0s}}};
-  return {{1, internal::JoinRequest{some_member(), 99, "m", "p", 4}},
-          {2, internal::StoreRequest{internal::StoreRequest::Action::kCompareAndSet, "k",
-                                     std::string("\0\xff", 2), "old"}},
-          {3, internal::MembersRequest{true}},
-          {0, heartbeat},
-          {4, internal::FailureReport{ErrorCode::kInternal, "boom"}},
-          {5, internal::StopRequest{"SIGTERM"}},
-          {0, internal::StopAnswer{2, 9, true}},
-          {6, internal::GoodBye{}},
-          {1, internal::JoinReply{ErrorCode::kOk, "", some_member(), 5, "m", 250, 2000, 5000}},
-          {2, internal::StoreReply{ErrorCode::kOk, "", std::string("\xfe"), true}},
-          {3, internal::MembersReply{{some_member(), some_member()}}},
-          {0, internal::HeartbeatReply{}},
-          {0, internal::VerdictNews{verdict}},
-          {0, internal::StopProposal{2, 9, true, "worker 2: SIGTERM"}},
-          {0, internal::ServerLeaves{}}};
-}
-
-TEST(ControlMessage, IsReadAsItWasWritten) {
-  const std::vector<Message> messages = one_of_each();
-  EXPECT_EQ(messages.size(), std::variant_size_v<decltype(Message::body)>);
-  for (const Message& message : messages) {
-    const auto bytes = internal::encode(message);
-    EXPECT_EQ(internal::decode_message(bytes), message) << message.body.index();
-    for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
-      EXPECT_FALSE(internal::decode_message(std::span(bytes).first(cut)));
-    }
-    auto longer = bytes;
-    longer.push_back(std::byte{0});
-    EXPECT_FALSE(internal::decode_message(longer));
-  }
-}
-
-TEST(ControlMessage, PromisesOfLengthsReserveNothing) {
-  internal::MembersReply reply;
-  auto bytes = internal::encode({0, reply});
-  for (int i = 0; i < 4; ++i) bytes[9 + static_cast<std::size_t>(i)] = std::byte{0xff};
-  EXPECT_FALSE(internal::decode_message(bytes));
-}
-
-TEST(ControlFrame, FindsMessagesHoweverTheBytesCome) {
-  const Digest256 key{std::byte{7}};
-  for (const std::size_t piece : {1, 3, 64, 100000}) {
-    FrameSeals seals(key);
-    std::vector<std::byte> bytes;
-    const std::vector<Message> sent = one_of_each();
-    for (const Message& message : sent) internal::append_frame(bytes, message, seals);
-    internal::FrameReader reader{FrameSeals(key)};
-    std::vector<Message> came;
-    for (std::size_t i = 0; i < bytes.size(); i += piece) {
-      reader.take(std::span(bytes).subspan(i, std::min(piece, bytes.size() - i)));
-      while (auto message = reader.next()) came.push_back(*message);
-    }
-    EXPECT_EQ(came, sent) << piece;
-  }
-}
-
-TEST(ControlFrame, G7_EveryFlippedBitIsSeen) {
-  const Digest256 key{std::byte{7}};
-  FrameSeals seals(key);
-  std::vector<std::byte> good;
-  internal::append_frame(good, one_of_each()[4], seals);
-  for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
-    std::vector<std::byte> bad = good;
-    bad[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
-    internal::FrameReader reader{FrameSeals(key)};
-    reader.take(bad);
-    // A length that grew, too, does not wait for more.
-    expect_error(ErrorCode::kDataLoss, {"control: "}, [&] { reader.next(); });
-    EXPECT_THROW(reader.next(), Error) << bit;
-  }
-}
-
-internal::StoreReply only(const std::vector<internal::StoreTable::Answer>& answers) {
-  EXPECT_EQ(answers.size(), 1u);
-  return answers.empty() ? internal::StoreReply{} : answers.front().reply;
-}
-
-TEST(StoreTable, SetsComparesRemovesAndAnswersWaiters) {
-  using Action = internal::StoreRequest::Action;
+TEST(StoreTable, SetsComparesAndRemoves) {
   internal::StoreTable store;
-  EXPECT_TRUE(store.apply(1, 1, {Action::kWait, "k", "", {}}).empty());
-  EXPECT_TRUE(store.apply(2, 1, {Action::kWait, "k", "", {}}).empty());
-  EXPECT_TRUE(store.apply(2, 1, {Action::kCancelWait, "", "", {}}).empty());
-  const auto answers = store.apply(3, 1, {Action::kSet, "k", "v", {}});
-  ASSERT_EQ(answers.size(), 2u);
-  EXPECT_EQ(answers[1].member, 1u);
-  EXPECT_EQ(answers[1].reply.value, "v");
-  EXPECT_EQ(store.num_waiting(), 0u);
-  EXPECT_EQ(only(store.apply(1, 2, {Action::kGet, "k", "", {}})).value, "v");
-  EXPECT_EQ(only(store.apply(1, 3, {Action::kWait, "k", "", {}})).value, "v");
-  EXPECT_FALSE(only(store.apply(1, 4, {Action::kCompareAndSet, "k", "w", {}})).changed);
-  EXPECT_FALSE(only(store.apply(1, 5, {Action::kCompareAndSet, "k", "w", "x"})).changed);
-  EXPECT_TRUE(only(store.apply(1, 6, {Action::kCompareAndSet, "k", "w", "v"})).changed);
-  EXPECT_TRUE(only(store.apply(1, 7, {Action::kRemove, "k", "", {}})).changed);
-  EXPECT_FALSE(only(store.apply(1, 8, {Action::kRemove, "k", "", {}})).changed);
-  EXPECT_TRUE(only(store.apply(1, 9, {Action::kCompareAndSet, "k", "n", {}})).changed);
+  EXPECT_EQ(store.find("k"), nullptr);
+  store.put({3, 1}, "k", "v");
+  EXPECT_EQ(*store.find("k"), "v");
+  EXPECT_FALSE(store.compare_and_set({1, 4}, "k", std::nullopt, "w"));
+  EXPECT_FALSE(store.compare_and_set({1, 5}, "k", "x", "w"));
+  EXPECT_TRUE(store.compare_and_set({1, 6}, "k", "v", "w"));
+  EXPECT_EQ(*store.find("k"), "w");
+  EXPECT_TRUE(store.remove({1, 7}, "k"));
+  EXPECT_FALSE(store.remove({1, 8}, "k"));
+  EXPECT_TRUE(store.compare_and_set({1, 9}, "k", std::nullopt, "n"));
 }
 
-TEST(StoreTable, AQuestionAskedTwiceIsDoneOnce) {
-  using Action = internal::StoreRequest::Action;
+TEST(StoreTable, ARequestThatComesTwiceIsDoneOnce) {
   internal::StoreTable store;
-  const internal::StoreRequest take{Action::kCompareAndSet, "lock", "mine", {}};
-  EXPECT_TRUE(only(store.apply(1, 7, take)).changed);
-  EXPECT_TRUE(only(store.apply(1, 7, take)).changed);  // the same answer, not a second try
-  EXPECT_FALSE(only(store.apply(2, 7, take)).changed);
+  EXPECT_TRUE(store.compare_and_set({1, 7}, "lock", std::nullopt, "mine"));
+  EXPECT_TRUE(store.compare_and_set({1, 7}, "lock", std::nullopt, "mine"));  // the same answer
+  EXPECT_FALSE(store.compare_and_set({2, 7}, "lock", std::nullopt, "mine"));
+  store.put({1, 8}, "k", "first");
+  store.put({2, 8}, "k", "second");
+  store.put({1, 8}, "k", "first");  // it came late, and was done before
+  EXPECT_EQ(*store.find("k"), "second");
 }
 
 TEST(StoreTable, RefusesBadKeysAndTooMuch) {
-  using Action = internal::StoreRequest::Action;
   internal::StoreTable store(100);
-  EXPECT_EQ(only(store.apply(1, 1, {Action::kSet, "a key", "", {}})).code,
-            ErrorCode::kInvalidArgument);
-  const auto reply = only(store.apply(1, 2, {Action::kSet, "k", std::string(200, 'x'), {}}));
-  EXPECT_EQ(reply.code, ErrorCode::kResourceExhausted);
-  EXPECT_EQ(reply.text,
-            "control store: no room for 'k'; expected at most 100 bytes in all, got 201; try files "
-            "for large values");
-  EXPECT_EQ(only(store.apply(1, 3, {Action::kSet, "k", std::string(90, 'x'), {}})).code,
-            ErrorCode::kOk);
-  EXPECT_EQ(only(store.apply(1, 4, {Action::kSet, "k", std::string(95, 'x'), {}})).code,
-            ErrorCode::kOk);  // in place of the first
+  expect_error(ErrorCode::kInvalidArgument, {"the key 'a key'"}, [&] {
+    store.put({1, 1}, "a key", "");
+  });
+  for (int time = 0; time < 2; ++time) {  // the same answer both times
+    expect_error(ErrorCode::kResourceExhausted,
+                 {"control store: no room for 'k'; expected at most 100 bytes in all, got 201; try "
+                  "files for large values"},
+                 [&] {
+                   store.put({1, 2}, "k", std::string(200, 'x'));
+                 });
+  }
+  store.put({1, 3}, "k", std::string(90, 'x'));
+  store.put({1, 4}, "k", std::string(95, 'x'));  // in place of the first
 }
 
 internal::MemberRecord record_of(int index) {
@@ -165,7 +72,7 @@ internal::MemberRecord record_of(int index) {
 std::string silence_of(const internal::MemberRecord& record, Duration time,
                        internal::ProcessState state) {
   const auto finding = internal::judge_silence(
-      record, at(time), {}, [state](const internal::JoinRequest&) { return state; });
+      record, at(time), {}, [state](const internal::JoiningProcess&) { return state; });
   return finding ? concat(to_string(finding->kind), ": ", finding->message) : "";
 }
 

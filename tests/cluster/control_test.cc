@@ -1,4 +1,4 @@
-// Server and members in one process, on both wires: store, members, refusals, restarts.
+// Server and members in one process: store, members, refusals, restarts.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,11 +11,10 @@
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/control/control_server.h"
 #include "tutti/cluster/control/join_job.h"
-#include "tutti/cluster/control/process_probe.h"
-#include "tutti/cluster/handshake/handshake.h"
 #include "tutti/cluster/tcp/stream.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/process_probe.h"
 
 namespace tutti {
 namespace control_test {
@@ -26,21 +25,13 @@ using namespace std::chrono_literals;
 
 using namespace control_job;
 
-class Control : public ::testing::TestWithParam<std::string> {
+class Control : public ::testing::Test {
   const testing::HangWatchdog watchdog_{"control", std::chrono::seconds(60)};
 };
 
-std::vector<std::string> all_wires() {
-  std::vector<std::string> names{"tcp"};
-  if (control_has_grpc()) names.push_back("grpc");
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(Wires, Control, ::testing::ValuesIn(all_wires()),
-                         [](const auto& info) { return info.param; });
-
-TEST_P(Control, KeepsValuesForAllMembers) {
-  const auto server = ControlServer::start(server_options(GetParam()));
-  EXPECT_THAT(server->target(), HasSubstr(GetParam() + "://127.0.0.1:"));
+TEST_F(Control, KeepsValuesForAllMembers) {
+  const auto server = ControlServer::start(server_options());
+  EXPECT_THAT(server->target(), HasSubstr("grpc://127.0.0.1:"));
   const auto a = join(*server, 0), b = join(*server, 1);
   EXPECT_EQ(a->get("k"), std::nullopt);
   const std::string large(1 << 20, '\xfe');
@@ -60,8 +51,8 @@ TEST_P(Control, KeepsValuesForAllMembers) {
                [&] { a->set("k", std::string((1 << 20) + 1, 'x')); });
 }
 
-TEST_P(Control, WaitsForAValueOrTheDeadline) {
-  const auto server = ControlServer::start(server_options(GetParam()));
+TEST_F(Control, WaitsForAValueOrTheDeadline) {
+  const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0), b = join(*server, 1);
   const auto setter = Executor::system().start("setter", [&] {
     Clock::system().sleep_for(20ms);
@@ -72,8 +63,8 @@ TEST_P(Control, WaitsForAValueOrTheDeadline) {
                [&] { a->wait("missing", after(5ms)); });
 }
 
-TEST_P(Control, WaitingForAValueEndsWhenAMemberIsLost) {
-  const auto server = ControlServer::start(server_options(GetParam()));
+TEST_F(Control, WaitingForAValueEndsWhenAMemberIsLost) {
+  const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);
   auto b = join(*server, 1);
   const auto failing = Executor::system().start("failing", [&] {
@@ -93,8 +84,8 @@ TEST_P(Control, WaitingForAValueEndsWhenAMemberIsLost) {
   EXPECT_EQ(a->wait_unless_lost("present", last, after(60s)), "here");
 }
 
-TEST_P(Control, ManyThreadsAskAtOnce) {
-  const auto server = ControlServer::start(server_options(GetParam()));
+TEST_F(Control, ManyThreadsAskAtOnce) {
+  const auto server = ControlServer::start(server_options());
   const auto client = join(*server, 0);
   std::atomic<int> won{0};
   std::vector<std::unique_ptr<Thread>> threads;
@@ -111,8 +102,8 @@ TEST_P(Control, ManyThreadsAskAtOnce) {
   EXPECT_EQ(won, 25);
 }
 
-TEST_P(Control, TellsWhoIsHereWhoLeftAndWhoFailed) {
-  auto options = server_options(GetParam());
+TEST_F(Control, TellsWhoIsHereWhoLeftAndWhoFailed) {
+  auto options = server_options();
   options.expected = tasks_of(3);
   const auto server = ControlServer::start(options);
   auto a = join(*server, 0), b = join(*server, 1);
@@ -145,8 +136,8 @@ std::shared_ptr<ProgressBoard> board_of(std::uint64_t entered, std::uint64_t fin
 }
 
 // On a busy machine the news of the others' last collective may be older than the good-bye.
-TEST_P(Control, WhoLeavesAfterTheLastCollectiveIsNotMissedByWhoIsStillInIt) {
-  auto options = server_options(GetParam());
+TEST_F(Control, WhoLeavesAfterTheLastCollectiveIsNotMissedByWhoIsStillInIt) {
+  auto options = server_options();
   options.health.heartbeat_every = 10min;  // but for the first one, and the one before a good-bye
   options.health.silent_after = options.health.unreachable_after = 20min;
   const auto server = ControlServer::start(options);
@@ -165,8 +156,8 @@ TEST_P(Control, WhoLeavesAfterTheLastCollectiveIsNotMissedByWhoIsStillInIt) {
   EXPECT_FALSE(waiter->fatal_verdict().has_value()) << waiter->fatal_verdict()->message;
 }
 
-TEST_P(Control, WhoLeavesBeforeACollectiveOfTheOthersIsMissed) {
-  const auto server = ControlServer::start(server_options(GetParam()));
+TEST_F(Control, WhoLeavesBeforeACollectiveOfTheOthersIsMissed) {
+  const auto server = ControlServer::start(server_options());
   ControlOptions waiting, leaving;
   waiting.progress = board_of(2, 1);
   const auto board = board_of(1, 1);
@@ -179,8 +170,8 @@ TEST_P(Control, WhoLeavesBeforeACollectiveOfTheOthersIsMissed) {
   EXPECT_THAT(waiter->fatal_verdict()->message, HasSubstr("worker 0 waits in barrier() #1"));
 }
 
-TEST_P(Control, ANewProcessDoesNotRepeatWhatWasBeforeIt) {
-  const auto server = ControlServer::start(server_options(GetParam()));
+TEST_F(Control, ANewProcessDoesNotRepeatWhatWasBeforeIt) {
+  const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);
   join(*server, 1)->report_failure(Error(ErrorCode::kDataLoss, "an old story"));
   ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
@@ -193,8 +184,8 @@ TEST_P(Control, ANewProcessDoesNotRepeatWhatWasBeforeIt) {
   EXPECT_THAT(lines.all(), ::testing::Not(HasSubstr("an old story")));
 }
 
-TEST_P(Control, AnExceptionThatEndsAMembersScopeIsAFailure) {
-  const auto server = ControlServer::start(server_options(GetParam()));
+TEST_F(Control, AnExceptionThatEndsAMembersScopeIsAFailure) {
+  const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);
   try {
     const auto b = join(*server, 1);
@@ -205,8 +196,8 @@ TEST_P(Control, AnExceptionThatEndsAMembersScopeIsAFailure) {
   EXPECT_EQ(a->fatal_verdict()->message, "worker 1: ended by an exception; its log says which");
 }
 
-TEST_P(Control, WhatAMemberHasNotedIsWhyAnExceptionEndedIt) {
-  const auto server = ControlServer::start(server_options(GetParam()));
+TEST_F(Control, WhatAMemberHasNotedIsWhyAnExceptionEndedIt) {
+  const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);
   try {
     const auto b = join(*server, 1);
@@ -219,8 +210,8 @@ TEST_P(Control, WhatAMemberHasNotedIsWhyAnExceptionEndedIt) {
   EXPECT_EQ(a->fatal_verdict()->message, "worker 1: ended by an exception: tcp: rank 0 is gone");
 }
 
-TEST_P(Control, G14_WaitsForMissingMembersAndNamesThem) {
-  auto options = server_options(GetParam());
+TEST_F(Control, G14_WaitsForMissingMembersAndNamesThem) {
+  auto options = server_options();
   options.expected = tasks_of(3);
   const auto server = ControlServer::start(options);
   const auto a = join(*server, 0, {.say_every = 50ms});
@@ -240,8 +231,8 @@ TEST_P(Control, G14_WaitsForMissingMembersAndNamesThem) {
   waiter->join();  // before somebody leaves
 }
 
-TEST_P(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
-  auto options = server_options(GetParam());
+TEST_F(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
+  auto options = server_options();
   options.expected = tasks_of(2);
   const auto server = ControlServer::start(options);
   const auto a = join(*server, 0);
@@ -256,8 +247,8 @@ TEST_P(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
   EXPECT_EQ(a->get("still"), std::nullopt);
 }
 
-TEST_P(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
-  const auto server = ControlServer::start(server_options(GetParam()));
+TEST_F(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
+  const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);
   const auto old = join(*server, 1);
   const auto young = join(*server, 1, {.incarnation = 1});
@@ -276,8 +267,8 @@ TEST_P(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
                [&] { join(*server, 1); });
 }
 
-TEST_P(Control, G13_RefusesOtherSecretsAndJobsAtBothEnds) {
-  auto options = server_options(GetParam());
+TEST_F(Control, G13_RefusesOtherSecretsAndJobsAtBothEnds) {
+  auto options = server_options();
   options.secret = JobSecret::generate();
   options.job_id = "job-1";
   const auto server = ControlServer::start(options);
@@ -298,10 +289,10 @@ TEST_P(Control, G13_RefusesOtherSecretsAndJobsAtBothEnds) {
   good->set("k", "v");
 }
 
-TEST_P(Control, AnyTextIsAJobId) {
+TEST_F(Control, AnyTextIsAJobId) {
   for (const std::string& id :
        {std::string("two\nlines"), std::string("\xc3\xa4\x01"), std::string(5000, 'x')}) {
-    auto options = server_options(GetParam());
+    auto options = server_options();
     options.job_id = id;
     const auto server = ControlServer::start(options);
     join(*server, 1, {.job_id = id})->set("k", "v");
@@ -310,8 +301,8 @@ TEST_P(Control, AnyTextIsAJobId) {
   }
 }
 
-TEST_P(Control, KnowsWhoIsMissingWhileAMemberWaitsForAll) {
-  auto options = server_options(GetParam());
+TEST_F(Control, KnowsWhoIsMissingWhileAMemberWaitsForAll) {
+  auto options = server_options();
   options.expected = tasks_of(3);
   const auto server = ControlServer::start(options);
   const auto a = join(*server, 0);
@@ -326,8 +317,8 @@ TEST_P(Control, KnowsWhoIsMissingWhileAMemberWaitsForAll) {
   EXPECT_TRUE(server->missing().empty());
 }
 
-TEST_P(Control, AProcessThatWasStartedAgainIsNotMissedForItsPredecessorsCollectives) {
-  const auto server = ControlServer::start(server_options(GetParam()));
+TEST_F(Control, AProcessThatWasStartedAgainIsNotMissedForItsPredecessorsCollectives) {
+  const auto server = ControlServer::start(server_options());
   ControlOptions waiting, leaving, again;
   leaving.progress = board_of(1, 1);
   const auto leaver = join(*server, 1, leaving);
@@ -341,17 +332,16 @@ TEST_P(Control, AProcessThatWasStartedAgainIsNotMissedForItsPredecessorsCollecti
   EXPECT_FALSE(waiter->fatal_verdict().has_value()) << waiter->fatal_verdict()->message;
 }
 
-TEST_P(Control, AnAddressThatNobodyCanReachEndsTheWaitForItWithinSeconds) {
+TEST_F(Control, AnAddressThatNobodyCanReachEndsTheWaitForItWithinSeconds) {
   // A connection to all machines: TCP has no such thing, and the system says so at once.
-  expect_error(
-      ErrorCode::kUnavailable,
-      {"control: worker 0 cannot reach the control server at 255.255.255.255:80: ",
-       "Network is unreachable; waiting does not help; correct TUTTI_CONTROL, or "},
-      [&] { (void)connect_control(GetParam() + "://255.255.255.255:80", {}, {.timeout = 50s}); });
+  expect_error(ErrorCode::kUnavailable,
+               {"control: worker 0 cannot reach the control server at 255.255.255.255:80: ",
+                "Network is unreachable; waiting does not help; correct TUTTI_CONTROL, or "},
+               [&] { (void)connect_control("grpc://255.255.255.255:80", {}, {.timeout = 50s}); });
 }
 
-TEST_P(Control, G17_MembersStopAfterTheSameStep) {
-  const auto server = ControlServer::start(server_options(GetParam()));
+TEST_F(Control, G17_MembersStopAfterTheSameStep) {
+  const auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0), b = join(*server, 1);
   std::atomic<std::uint64_t> stopped_a{0}, stopped_b{0};
   const auto train = [](ControlClient& client, std::atomic<std::uint64_t>& stopped, Duration pace) {
@@ -371,8 +361,8 @@ TEST_P(Control, G17_MembersStopAfterTheSameStep) {
   EXPECT_EQ(a->stop_reason(), "worker 1: SIGTERM");
 }
 
-TEST_P(Control, MembersSeeTheServerEndInAnOrderlyWay) {
-  auto server = ControlServer::start(server_options(GetParam()));
+TEST_F(Control, MembersSeeTheServerEndInAnOrderlyWay) {
+  auto server = ControlServer::start(server_options());
   const auto a = join(*server, 0);
   server.reset();
   ASSERT_TRUE(comes_true([&] {
@@ -386,9 +376,9 @@ TEST_P(Control, MembersSeeTheServerEndInAnOrderlyWay) {
   EXPECT_FALSE(a->fatal_verdict());
 }
 
-TEST_P(Control, G14_ATakenPortIsNamedWithItsOwner) {
-  const auto server = ControlServer::start(server_options(GetParam()));
-  auto options = server_options(GetParam());
+TEST_F(Control, G14_ATakenPortIsNamedWithItsOwner) {
+  const auto server = ControlServer::start(server_options());
+  auto options = server_options();
   options.address = server->target().substr(server->target().rfind('/') + 1);
   expect_error(ErrorCode::kUnavailable,
                {concat("listening at ", options.address, " failed: Address already in use by pid ",
@@ -397,8 +387,8 @@ TEST_P(Control, G14_ATakenPortIsNamedWithItsOwner) {
                [&] { (void)ControlServer::start(options); });
 }
 
-TEST_P(Control, TheNetworkNeedsASecret) {
-  auto options = server_options(GetParam());
+TEST_F(Control, TheNetworkNeedsASecret) {
+  auto options = server_options();
   options.address = "10.1.2.3:0";
   expect_error(ErrorCode::kInvalidArgument,
                {"ControlServer: other machines reach '10.1.2.3'", "TUTTI_JOB_SECRET_FILE"},
@@ -406,17 +396,14 @@ TEST_P(Control, TheNetworkNeedsASecret) {
 }
 
 TEST(ControlTargets, ThatAreNoneAreRefused) {
-  for (const char* target : {"", "127.0.0.1:4711", "http://127.0.0.1:4711", "tcp://", "tcp://x:0",
-                             "tcp://10.0.0.300:4711"}) {
-    expect_error(
-        ErrorCode::kInvalidArgument,
-        {concat("control: the target '", target, "'; expected tcp://host:port or grpc://")},
-        [&] { (void)connect_control(target, {}, {.timeout = 0s}); });
+  for (const char* target : {"", "127.0.0.1:4711", "http://127.0.0.1:4711", "grpc://", "grpc://x:0",
+                             "grpc://10.0.0.300:4711", "tcp://127.0.0.1:4711"}) {
+    expect_error(ErrorCode::kInvalidArgument,
+                 {concat("control: the target '", target, "'; expected grpc://host:port")},
+                 [&] { (void)connect_control(target, {}, {.timeout = 0s}); });
   }
   expect_error(ErrorCode::kInvalidArgument, {"'localhost'; expected host:port"},
                [] { (void)ControlServer::start({.address = "localhost"}); });
-  expect_error(ErrorCode::kInvalidArgument, {"the wire 'pigeon'; expected tcp or grpc"},
-               [] { (void)ControlServer::start({.wire = "pigeon"}); });
 }
 
 TEST(ControlJoin, TheFirstTaskHostsTheServerAtItsOwnAddress) {
@@ -432,7 +419,7 @@ TEST(ControlJoin, TheFirstTaskHostsTheServerAtItsOwnAddress) {
     seen = plane.client->wait("k", after(60s));
   });
   const ControlPlane plane = join_job(tasks, 0);
-  EXPECT_EQ(plane.server->target(), concat("tcp://127.0.0.1:", port));
+  EXPECT_EQ(plane.server->target(), concat("grpc://127.0.0.1:", port));
   plane.client->wait_for_members(after(60s));
   plane.client->set("k", "v");
   worker->join();

@@ -62,7 +62,7 @@ TEST(MeetForJob, OnOneMachineTheFirstTaskHostsWithASecretOfItsOwn) {
   const testing::HangWatchdog watchdog("meeting on one machine", std::chrono::seconds(60));
   const auto met = meet(true);
   EXPECT_THAT(met->errors, Each(""));
-  EXPECT_THAT(met->first_target(), StartsWith("tcp://127.0.0.1:"));
+  EXPECT_THAT(met->first_target(), StartsWith("grpc://127.0.0.1:"));
   const auto secret = met->planes[0].secret.bytes();
   EXPECT_EQ(secret.size(), 32u);
   for (const ControlPlane& plane : met->planes) {
@@ -79,7 +79,7 @@ TEST(MeetForJob, OverMachinesNobodyHostsUnlessTheUserSaysWhere) {
   const auto without = meet(false);
   EXPECT_THAT(without->errors, Each(""));
   for (const ControlPlane& plane : without->planes) EXPECT_FALSE(plane.client || plane.server);
-  EXPECT_THAT(lines.all(), AllOf(HasSubstr("on 3 machines"), HasSubstr("TUTTI_CONTROL=tcp://")));
+  EXPECT_THAT(lines.all(), AllOf(HasSubstr("on 3 machines"), HasSubstr("TUTTI_CONTROL=grpc://")));
   const std::string free = ControlServer::start()->target();
   const ControlVariable where(free);
   const auto met = meet(false);

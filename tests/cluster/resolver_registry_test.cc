@@ -97,7 +97,7 @@ TEST(ResolverRegistry, TakesResolversOfOthers) {
 }
 
 TEST(ResolverRegistry, KnowsWhereTheTasksMeet) {
-  EXPECT_EQ(control_address(with({{"TUTTI_CONTROL", "tcp://a:1"}})), "tcp://a:1");
+  EXPECT_EQ(control_address(with({{"TUTTI_CONTROL", "grpc://a:1"}})), "grpc://a:1");
   EXPECT_EQ(control_address(Environment()), "");
 }
 

@@ -15,25 +15,16 @@ namespace {
 using testing::ChaosPlan;
 using testing::ChaosProxy;
 
-/// The wires of this build that have connections.
-std::vector<RpcWire> broken_wires() {
-  if (default_rpc_wire() == RpcWire::kGrpc) return {RpcWire::kTcp, RpcWire::kGrpc};
-  return {RpcWire::kTcp};
-}
-
-class RpcFaults : public ::testing::TestWithParam<RpcWire> {
+class RpcFaults : public ::testing::Test {
  protected:
   static internal::Endpoint endpoint_of(const RpcServer& server) {
     return *internal::parse_endpoint(server.target().substr(server.target().find("://") + 3));
   }
   static std::string target_of(const ChaosProxy& proxy) {
-    return concat(to_string(GetParam()), "://", proxy.endpoint().to_string());
+    return concat("grpc://", proxy.endpoint().to_string());
   }
   testing::HangWatchdog watchdog_{"rpc faults", std::chrono::seconds(100)};
 };
-INSTANTIATE_TEST_SUITE_P(Wires, RpcFaults, ::testing::ValuesIn(broken_wires()),
-                         [](const auto& param) { return std::string(to_string(param.param)); });
-
 /// Counts how often each request came, and in which order.
 class Counts {
  public:
@@ -57,13 +48,13 @@ class Counts {
   std::vector<std::string> order_ TUTTI_GUARDED_BY(mutex_);
 };
 
-TEST_P(RpcFaults, G7_CutsDamageAndHalfClosedConnectionsLoseAndRepeatNothing) {
+TEST_F(RpcFaults, G7_CutsDamageAndHalfClosedConnectionsLoseAndRepeatNothing) {
   Counts counts;
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     counts.note(text_of(call->request().head));
     Handler::echo(call);
   });
-  const auto server = RpcServer::start(server_options(GetParam()), handler);
+  const auto server = RpcServer::start(server_options(RpcWire::kGrpc), handler);
   ChaosPlan plan;
   plan.seed = 7;
   plan.cut_every = 4 << 20;
@@ -103,17 +94,17 @@ TEST_P(RpcFaults, G7_CutsDamageAndHalfClosedConnectionsLoseAndRepeatNothing) {
 
 /// An answer that is whole and a damaged one behind it come in one piece again and again: whoever
 /// took the first must not stay to wait for the second on a connection that has broken.
-TEST_P(RpcFaults, G7_ADamagedAnswerBehindAWholeOneHoldsNobodyUp) {
+TEST_F(RpcFaults, G7_ADamagedAnswerBehindAWholeOneHoldsNobodyUp) {
   Counts counts;
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     counts.note(text_of(call->request().head));
     Handler::echo(call);
   });
-  auto options = server_options(GetParam());
+  auto options = server_options(RpcWire::kGrpc);
   options.linger = 60s;  // three damaged openings in a row take longer than the usual time
   const auto server = RpcServer::start(options, handler);
   // An attempt to connect ends after 2 s where the opening of HTTP/2 was damaged.
-  const unsigned num_seeds = GetParam() == RpcWire::kGrpc ? 3 : 30;
+  const unsigned num_seeds = 3;
   int num_events = 0;
   for (unsigned seed = 1; seed <= num_seeds; ++seed) {
     ChaosPlan plan;
@@ -138,9 +129,9 @@ TEST_P(RpcFaults, G7_ADamagedAnswerBehindAWholeOneHoldsNobodyUp) {
   EXPECT_GE(num_events, static_cast<int>(2 * num_seeds));
 }
 
-TEST_P(RpcFaults, AClientThatEndsWhileItConnectsAgainEndsAtOnce) {
+TEST_F(RpcFaults, AClientThatEndsWhileItConnectsAgainEndsAtOnce) {
   Handler handler;
-  const auto server = RpcServer::start(server_options(GetParam()), handler);
+  const auto server = RpcServer::start(server_options(RpcWire::kGrpc), handler);
   ChaosProxy proxy(endpoint_of(*server), {});
   for (int i = 0; i < 100; ++i) {
     const auto client = RpcClient::connect(target_of(proxy), client_options());
@@ -151,13 +142,13 @@ TEST_P(RpcFaults, AClientThatEndsWhileItConnectsAgainEndsAtOnce) {
   }
 }
 
-TEST_P(RpcFaults, AResetInTheMiddleOfARequestBringsItOnce) {
+TEST_F(RpcFaults, AResetInTheMiddleOfARequestBringsItOnce) {
   Counts counts;
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     counts.note(text_of(call->request().head));
     call->reply({bytes_of(std::to_string(call->request().payload_bytes())), {}});
   });
-  const auto server = RpcServer::start(server_options(GetParam()), handler);
+  const auto server = RpcServer::start(server_options(RpcWire::kGrpc), handler);
   ChaosPlan plan;
   plan.cut_every = 1;
   plan.most_events = 1;
@@ -170,13 +161,13 @@ TEST_P(RpcFaults, AResetInTheMiddleOfARequestBringsItOnce) {
   EXPECT_EQ(proxy.num_cuts(), 1);
 }
 
-TEST_P(RpcFaults, AnAnswerThatGotLostIsSentAgainWithoutTheHandler) {
+TEST_F(RpcFaults, AnAnswerThatGotLostIsSentAgainWithoutTheHandler) {
   Counts counts;
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     counts.note(text_of(call->request().head));
     call->reply(packet("answer", pattern(16 << 20, 3)));
   });
-  const auto server = RpcServer::start(server_options(GetParam()), handler);
+  const auto server = RpcServer::start(server_options(RpcWire::kGrpc), handler);
   ChaosPlan plan;
   plan.cut_every = 1;
   plan.most_events = 1;
@@ -188,14 +179,14 @@ TEST_P(RpcFaults, AnAnswerThatGotLostIsSentAgainWithoutTheHandler) {
   EXPECT_EQ(proxy.num_cuts(), 1);
 }
 
-TEST_P(RpcFaults, AnAnswerGivenWhileTheConnectionIsAwayArrives) {
+TEST_F(RpcFaults, AnAnswerGivenWhileTheConnectionIsAwayArrives) {
   Keeper keeper;
   Counts counts;
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     counts.note(text_of(call->request().head));
     keeper.take()(call);
   });
-  const auto server = RpcServer::start(server_options(GetParam()), handler);
+  const auto server = RpcServer::start(server_options(RpcWire::kGrpc), handler);
   ChaosProxy proxy(endpoint_of(*server), {});
   const auto client = RpcClient::connect(target_of(proxy), client_options());
   for (int i = 0; i < 5; ++i) {
@@ -209,9 +200,9 @@ TEST_P(RpcFaults, AnAnswerGivenWhileTheConnectionIsAwayArrives) {
   }
 }
 
-TEST_P(RpcFaults, AClientThatStaysAwayHasLeft) {
+TEST_F(RpcFaults, AClientThatStaysAwayHasLeft) {
   Handler handler;
-  auto options = server_options(GetParam());
+  auto options = server_options(RpcWire::kGrpc);
   options.linger = 200ms;
   const auto server = RpcServer::start(options, handler);
   auto proxy = std::make_unique<ChaosProxy>(endpoint_of(*server), ChaosPlan());
@@ -224,10 +215,10 @@ TEST_P(RpcFaults, AClientThatStaysAwayHasLeft) {
   client->fail_all(Error(ErrorCode::kCancelled, "the test is over"));
 }
 
-TEST_P(RpcFaults, NoMoreOfAClientIsReadThanTheServerHasRoomFor) {
+TEST_F(RpcFaults, NoMoreOfAClientIsReadThanTheServerHasRoomFor) {
   Keeper keeper;
   Handler handler(keeper.take());
-  auto options = server_options(GetParam());
+  auto options = server_options(RpcWire::kGrpc);
   options.bytes_per_client = 1 << 20;
   const auto server = RpcServer::start(options, handler);
   const auto client = RpcClient::connect(server->target(), client_options());
@@ -256,7 +247,7 @@ TEST_P(RpcFaults, NoMoreOfAClientIsReadThanTheServerHasRoomFor) {
   EXPECT_EQ(text_of(replies.back()->wait(late()).head), "long");
 }
 
-TEST_P(RpcFaults, AnswersMayKeepTheCallsThatTheyAreMadeFrom) {
+TEST_F(RpcFaults, AnswersMayKeepTheCallsThatTheyAreMadeFrom) {
   Handler handler([](const std::shared_ptr<RpcCall>& call) {
     Packet answer{call->request().head, {}};
     for (const SharedBytes& piece : call->request().payload) {
@@ -264,7 +255,7 @@ TEST_P(RpcFaults, AnswersMayKeepTheCallsThatTheyAreMadeFrom) {
     }
     call->reply(std::move(answer));
   });
-  auto options = server_options(GetParam());
+  auto options = server_options(RpcWire::kGrpc);
   options.bytes_per_client = 1 << 20;
   const auto server = RpcServer::start(options, handler);
   const auto client = RpcClient::connect(server->target(), client_options());
@@ -275,53 +266,6 @@ TEST_P(RpcFaults, AnswersMayKeepTheCallsThatTheyAreMadeFrom) {
   for (unsigned i = 0; i < 20; ++i) {
     EXPECT_TRUE(all_of(replies[i]->wait(late())) == pattern(300000, i)) << i;
   }
-}
-
-TEST(RpcStrangers, G15_HundredsOfThemDisturbNobody) {
-  const testing::HangWatchdog watchdog("rpc strangers", std::chrono::seconds(100));
-  Handler handler;
-  auto options = server_options(RpcWire::kTcp);
-  options.secret = JobSecret::generate();
-  const auto server = RpcServer::start(options, handler);
-  auto asking = client_options();
-  asking.secret = options.secret;
-  const auto client = RpcClient::connect(server->target(), asking);
-  const auto endpoint = *internal::parse_endpoint(server->target().substr(6));
-  std::list<internal::FileDescriptor> crowd;
-  const std::vector<std::string> words{"", "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-                                       std::string("\x16\x03\x01\x02\x00\x01", 6),
-                                       std::string(5000, '\xff'), "\x93tutti"};
-  for (std::size_t i = 0; i < 400; ++i) {
-    crowd.push_back(internal::start_connecting(endpoint));
-    std::size_t count = 0;
-    (void)internal::write_now(crowd.back(), std::as_bytes(std::span(words[i % words.size()])),
-                              count);
-    if (i % 50 != 0) continue;
-    EXPECT_EQ(client->call(packet("on"), late()).head, bytes_of("on"));
-  }
-  const auto second = RpcClient::connect(server->target(), asking);
-  EXPECT_EQ(second->call(packet("two"), late()).head, bytes_of("two"));
-  EXPECT_TRUE(comes_true([&] {
-    std::erase_if(crowd, [](const internal::FileDescriptor& socket) {
-      std::array<std::byte, 4096> bytes{};
-      std::size_t count = 0;
-      return internal::read_now(socket, std::span<std::byte>(bytes), count) ==
-             internal::ByteFlow::kClosed;
-    });
-    return crowd.empty();
-  })) << crowd.size()
-      << " still there";
-  EXPECT_EQ(client->call(packet("on"), late()).head, bytes_of("on"));
-}
-
-TEST(RpcStrangers, AMemberAtTheWrongDoorIsTold) {
-  Handler handler;
-  const auto server = RpcServer::start(server_options(RpcWire::kTcp), handler);
-  expect_error(ErrorCode::kFailedPrecondition, {"met the port for"}, [&] {
-    ControlOptions options;
-    options.timeout = 60s;
-    (void)connect_control(server->target(), {"worker", 0, ""}, options);
-  });
 }
 
 }  // namespace

@@ -13,8 +13,6 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Grpc, RpcSuite, Grpc);
 
 namespace {
 
-TEST(RpcGrpc, IsTheDefault) { EXPECT_EQ(default_rpc_wire(), RpcWire::kGrpc); }
-
 TEST(RpcGrpc, WithCertificatesThoseOfTheAuthorityComeIn) {
   const testing::HangWatchdog watchdog("rpc tls", std::chrono::seconds(60));
   Handler handler;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 //     struct Tcp {
-//       static constexpr RpcWire kWire = RpcWire::kTcp;
+//       static constexpr RpcWire kWire = RpcWire::kGrpc;
 //     };
 //     INSTANTIATE_TYPED_TEST_SUITE_P(Tcp, RpcSuite, Tcp);
 #pragma once
@@ -376,8 +376,8 @@ TYPED_TEST_P(RpcSuite, ArgumentsAreChecked) {
   });
   expect_error(ErrorCode::kResourceExhausted, {"ps 1 (", "5000 of payload"},
                [&] { (void)client->call(packet("x"), late()); });
-  for (const char* target : {"", "127.0.0.1:1", "ftp://127.0.0.1:1", "tcp://127.0.0.1", "inproc://",
-                             "tcp://127.0.0.1:0"}) {
+  for (const char* target : {"", "127.0.0.1:1", "ftp://127.0.0.1:1", "grpc://127.0.0.1",
+                             "inproc://", "grpc://127.0.0.1:0", "tcp://127.0.0.1:1"}) {
     expect_error(ErrorCode::kInvalidArgument, {"rpc: the target '", "expected grpc://host:port"},
                  [&] { (void)RpcClient::connect(target, client_options()); });
   }

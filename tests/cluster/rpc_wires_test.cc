@@ -11,30 +11,9 @@ struct InProcess {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(InProcess, RpcSuite, InProcess);
 
-struct Tcp {
-  static constexpr RpcWire kWire = RpcWire::kTcp;
-};
-INSTANTIATE_TYPED_TEST_SUITE_P(Tcp, RpcSuite, Tcp);
-
-TEST(RpcWires, OverTcpAPayloadLiesInOnePieceAlignedTo64) {
-  Handler handler([](const std::shared_ptr<RpcCall>& call) {
-    ASSERT_EQ(call->request().payload.size(), 1u);
-    const std::byte* const data = call->request().payload[0].bytes.data();
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 64, 0u);
-    Handler::echo(call);
-  });
-  const auto server = RpcServer::start(server_options(RpcWire::kTcp), handler);
-  const auto client = RpcClient::connect(server->target(), client_options());
-  for (const std::size_t size : {1, 100, 100000, 3 << 20}) {
-    Packet request = packet("", pattern(size, 1));
-    request.payload.push_back(shared(pattern(99, 2)));
-    EXPECT_EQ(all_of(client->call(request, late())), all_of(request));
-  }
-}
-
 TEST(RpcWires, OtherMachinesNeedASecret) {
   Handler handler;
-  auto options = server_options(RpcWire::kTcp);
+  auto options = server_options(RpcWire::kGrpc);
   options.address = "192.0.2.1:0";  // of no machine: refused before it is tried
   expect_error(ErrorCode::kInvalidArgument, {"RpcServer: other machines reach '192.0.2.1'"},
                [&] { (void)RpcServer::start(options, handler); });
@@ -44,14 +23,6 @@ TEST(RpcWires, OtherMachinesNeedASecret) {
   options.address = "127.0.0.1";
   expect_error(ErrorCode::kInvalidArgument, {"the address '127.0.0.1'", "expected host:port"},
                [&] { (void)RpcServer::start(options, handler); });
-  options.address = "127.0.0.1:0";
-  options.tls = {"cert.pem", "key.pem", "cert.pem"};
-  expect_error(ErrorCode::kUnimplemented, {"the wire tcp has no TLS; use the wire grpc"},
-               [&] { (void)RpcServer::start(options, handler); });
-  auto asking = client_options();
-  asking.tls = options.tls;
-  expect_error(ErrorCode::kUnimplemented, {"the wire tcp has no TLS; use a grpc:// target"},
-               [&] { (void)RpcClient::connect("tcp://127.0.0.1:1", asking); });
 }
 
 TEST(RpcWires, InAProcessNothingIsCopied) {
@@ -85,10 +56,10 @@ TEST(RpcWires, NamesOfServersInAProcessAreUnique) {
 }
 
 TEST(RpcWires, HaveNames) {
-  for (const RpcWire wire : {RpcWire::kGrpc, RpcWire::kTcp, RpcWire::kInProcess}) {
+  for (const RpcWire wire : {RpcWire::kGrpc, RpcWire::kInProcess}) {
     EXPECT_EQ(parse_rpc_wire(to_string(wire)), wire);
   }
-  expect_error(ErrorCode::kInvalidArgument, {"'udp'", "grpc, tcp or inproc"},
+  expect_error(ErrorCode::kInvalidArgument, {"'udp'", "grpc or inproc"},
                [] { (void)parse_rpc_wire("udp"); });
 }
 

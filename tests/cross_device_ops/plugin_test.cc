@@ -51,6 +51,15 @@ TEST(Plugin, IsAnOperationLikeAnyOther) {
   EXPECT_EQ(sums_of(name, 2, DType::kFloat16), (std::vector<float>{3, 3}));
 }
 
+TEST(Plugin, SaysWhetherItIsSliceable) {
+  const auto canonical = make_op(load_cross_device_ops_plugin(path_of("canonical")), 2);
+  EXPECT_TRUE(canonical->sliceable());
+  EXPECT_EQ(canonical->determinism(), Determinism::kCanonical);
+  for (const char* const kind : {"good", "older"}) {
+    EXPECT_FALSE(make_op(load_cross_device_ops_plugin(path_of(kind)), 2)->sliceable()) << kind;
+  }
+}
+
 TEST(Plugin, IsToldGroupAndOptionsAndWritesIntoTheLog) {
   std::vector<std::string> lines;
   const LogSink before =

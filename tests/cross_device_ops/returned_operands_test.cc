@@ -20,6 +20,7 @@ class LendingTransport final : public Transport {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::string_view name() const override { return inner_->name(); }
+  bool spans_processes() const override { return inner_->spans_processes(); }
   std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
                              std::span<const std::byte> body) override {
     inner_->send(peer, tag, head, body)

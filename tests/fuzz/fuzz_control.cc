@@ -1,4 +1,4 @@
-// Fuzzes what the control plane reads from connections: handshakes, messages, frames.
+// Fuzzes what is read from a connection first: handshakes.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
@@ -6,8 +6,6 @@
 #include <cstdlib>
 #include <span>
 
-#include "tutti/cluster/control/control_frame.h"
-#include "tutti/cluster/control/message.h"
 #include "tutti/cluster/handshake/handshake.h"
 #include "tutti/core/error.h"
 
@@ -32,26 +30,6 @@ void read_hello(std::span<const std::byte> bytes) {
   if (hello && decode_peer_hello(encode(*hello)) != hello) std::abort();
 }
 
-void read_message(std::span<const std::byte> bytes) {
-  const auto message = internal::decode_message(bytes);
-  // What was accepted is what encoding gives back, byte by byte.
-  if (message && !std::ranges::equal(internal::encode(*message), bytes)) std::abort();
-}
-
-void read_frames(std::span<const std::byte> bytes, std::size_t cut) {
-  internal::FrameReader reader{FrameSeals(Digest256{})};
-  try {
-    reader.take(bytes.first(cut));
-    while (reader.next()) {
-    }
-    reader.take(bytes.subspan(cut));
-    while (reader.next()) {
-    }
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kDataLoss) std::abort();
-  }
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -59,7 +37,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t cut = size == 0 ? 0 : data[0] % (size + 1);
   knock(bytes, cut);
   read_hello(bytes);
-  read_message(bytes);
-  read_frames(bytes, cut);
   return 0;
 }

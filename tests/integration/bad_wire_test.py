@@ -17,7 +17,7 @@ proxy. What it does, in user space and so to streams, not to packets:
 False alarms are printed and not judged: a process that gets no turn for seconds says nothing for seconds.
 A packet that is doubled or overtaken within a connection cannot be had this way: the system's TCP puts that right before any program sees it.
 With --full: the wire is bad from the start, three workers, more of each, and 8 s of silence between a worker and the control server. That is longer than the limit (5 s,
-docs/decisions/0034), so the worker is named, its place taken, and the bits are the same still.
+docs/decisions/0026), so the worker is named, its place taken, and the bits are the same still.
 """
 import argparse
 import os

@@ -19,11 +19,10 @@ WEIGHTS = {
     "pulse (stop of 0.3 to 1.5 s)": 12,
     "reset": 12,
     "bit flip": 12,
-    "reset to the control server": 5,
-    "bit flip to the control server": 5,
+    "reset to the control server": 10,  # by a UNIX-domain socket, which damages nothing
 }
 KINDS = list(WEIGHTS)
-KILL, KILL_TWO, KILL_AGAIN, KILL_RESET, KILL_FLIP, STOP, PULSE, RESET, FLIP, CONTROL_RESET, CONTROL_FLIP = KINDS
+KILL, KILL_TWO, KILL_AGAIN, KILL_RESET, KILL_FLIP, STOP, PULSE, RESET, FLIP, CONTROL_RESET = KINDS
 AFTER_A_STOP = ["is continued", "is killed", "is left to the launcher"]
 
 
@@ -193,8 +192,7 @@ def damage_data(run, fault, outcome):
 def damage_control(run, fault, outcome):
     """Heartbeats go there: training does not wait for them."""
     worker = fault.victims[0]
-    kind = "reset" if fault.kind == CONTROL_RESET else "flip"
-    damage = tcp_proxy.Damage(kind, fault.chance.randrange(400), fault.chance.randrange(8))
+    damage = tcp_proxy.Damage("reset", fault.chance.randrange(400), fault.chance.randrange(8))
     pid = run.pid_of(worker)
     run.wait_for(lambda: run.proxy.damage_one(fault.chance, damage, [run.control_routes[worker]]) or None, "an open connection")
     run.wait_for(lambda: damage.at, "the proxy damaging a connection")
@@ -207,7 +205,7 @@ def damage_control(run, fault, outcome):
 
 
 FUNCTIONS = {KILL: kill, KILL_TWO: kill, KILL_AGAIN: kill_again, KILL_RESET: kill_and_damage, KILL_FLIP: kill_and_damage, STOP: stop,
-             PULSE: pulse, RESET: damage_data, FLIP: damage_data, CONTROL_RESET: damage_control, CONTROL_FLIP: damage_control}
+             PULSE: pulse, RESET: damage_data, FLIP: damage_data, CONTROL_RESET: damage_control}
 
 
 def false_alarms(run):

@@ -18,7 +18,7 @@ LONGEST_WAIT = 240.0  # seconds; nothing here is judged by its time, but a hang 
 WRAPPER = """#!/bin/sh
 index=${{TF_CONFIG##*\\"index\\":}}
 index=${{index%%[!0-9]*}}
-echo "${{TUTTI_CONTROL#tcp://}}" > {folder}/control.$index.new
+echo "${{TUTTI_CONTROL#grpc://}}" > {folder}/control.$index.new
 mv {folder}/control.$index.new {folder}/control.$index
 case $index in
 {cases}
@@ -26,7 +26,7 @@ esac
 export TUTTI_DATA_LISTEN TUTTI_DATA_ADDRESS TUTTI_CONTROL
 exec {before} "$@"
 """
-CASE = "{index}) TUTTI_DATA_LISTEN={listen} TUTTI_DATA_ADDRESS=127.0.0.1:{data} TUTTI_CONTROL=tcp://127.0.0.1:{control};;"
+CASE = "{index}) TUTTI_DATA_LISTEN={listen} TUTTI_DATA_ADDRESS=127.0.0.1:{data} TUTTI_CONTROL=grpc://{control};;"
 
 Line = collections.namedtuple("Line", "time text")
 Step = collections.namedtuple("Step", "time number")
@@ -69,7 +69,7 @@ class Run:
         self.listen = [(host, 20000 + index) for index in range(self.num_workers)]
         self.proxy = tcp_proxy.Proxy()
         self.data_routes = [self.proxy.add_route(f"worker {i}", lambda i=i: self.listen[i]) for i in range(self.num_workers)]
-        self.control_routes = [self.proxy.add_route(f"control of worker {i}", lambda i=i: self.control_of(i))
+        self.control_routes = [self.proxy.add_route(f"control of worker {i}", lambda i=i: self.control_of(i), is_local=True)
                                for i in range(self.num_workers)]
         self.proxy.start()
 
@@ -80,7 +80,7 @@ class Run:
 
     def write_wrapper(self):
         cases = [CASE.format(index=i, listen="{}:{}".format(*self.listen[i]), data=self.data_routes[i].port,
-                             control=self.control_routes[i].port) for i in range(self.num_workers)]
+                             control="{0.host}:{0.port}".format(self.control_routes[i])) for i in range(self.num_workers)]
         path = os.path.join(self.folder, "worker.sh")
         with open(path, "w", encoding="utf-8") as file:
             file.write(WRAPPER.format(folder=self.folder, before=self.before, cases="\n".join(cases)))

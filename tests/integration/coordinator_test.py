@@ -180,10 +180,10 @@ def check_restarted_chief(tutti, counter):
 class Cluster:
     """One process per task. {(job, index): process}"""
 
-    def __init__(self, program, workers, servers, rpc_layer="", more_flags=None):
+    def __init__(self, program, workers, servers, more_flags=None):
         ports = [f"127.0.0.1:{port}" for port in free_ports(1 + workers + servers)]
         self.cluster = {"chief": ports[:1], "worker": ports[1:1 + workers], "ps": ports[1 + workers:]}
-        self.program, self.rpc_layer, self.more_flags = program, rpc_layer, more_flags or {}
+        self.program, self.more_flags = program, more_flags or {}
         self.processes = {}
         for job, addresses in self.cluster.items():
             for index in range(len(addresses)):
@@ -191,8 +191,6 @@ class Cluster:
 
     def start(self, job, index):
         config = {"cluster": self.cluster, "task": {"type": job, "index": index}}
-        if self.rpc_layer:
-            config["rpc_layer"] = self.rpc_layer
         self.processes[job, index] = subprocess.Popen(
             [*self.program, *self.more_flags.get((job, index), [])], text=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, env={**os.environ, "TF_CONFIG": json.dumps(config)})
@@ -221,13 +219,13 @@ def all_text(ends):
     return "\n".join(f"--- {task}: exit code {code}\n{text}" for task, (code, text) in ends.items())
 
 
-def check_by_hand(counter, rpc_layer):
+def check_by_hand(counter):
     """Every process ends with 0 by itself."""
     begin = time.monotonic()
-    ends = Cluster([counter, "--closures", "100"], 2, 2, rpc_layer).finish()
+    ends = Cluster([counter, "--closures", "100"], 2, 2).finish()
     require(all(code == 0 for code, _ in ends.values()), "not every process ended well", all_text(ends))
     require("counted 100 of 100" in ends["chief", 0][1], "the count is not exact", all_text(ends))
-    say(f"TF_CONFIG by hand, {rpc_layer or 'default wire'}", begin)
+    say("TF_CONFIG by hand", begin)
 
 
 def check_worker_killed_by_hand(counter):
@@ -384,12 +382,11 @@ def main():
     counter, tutti = arguments.counter, arguments.tutti
     checks = {
         "example": lambda: check_example(tutti, arguments.example),
-        "grpc": lambda: check_by_hand(counter, ""),
-        "tcp": lambda: check_by_hand(counter, "tcp"),
+        "by_hand": lambda: check_by_hand(counter),
         "kills": lambda: check_killed_workers(tutti, counter, arguments.closures, arguments.kills),
         "stopped": lambda: check_stopped_worker(tutti, counter),
         "chief_again": lambda: check_restarted_chief(tutti, counter),
-        "by_hand": lambda: check_worker_killed_by_hand(counter),
+        "killed_by_hand": lambda: check_worker_killed_by_hand(counter),
         "continued": lambda: check_continued_worker(counter),
         "chief_killed": lambda: check_lost_chief(counter, signal.SIGKILL, "died"),
         "chief_stopped": lambda: check_lost_chief(counter, signal.SIGSTOP, "is stopped: state T"),

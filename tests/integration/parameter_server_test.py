@@ -46,7 +46,7 @@ def run_launched(arguments, case, folder):
         return json.load(file)
 
 
-def start_by_hand(program, flags, workers, servers, rpc_layer):
+def start_by_hand(program, flags, workers, servers):
     """One process per task, each with TF_CONFIG. {(job, index): process}"""
     ports = free_ports(workers + servers)
     addresses = [f"127.0.0.1:{port}" for port in ports]
@@ -55,8 +55,6 @@ def start_by_hand(program, flags, workers, servers, rpc_layer):
     for job, tasks in cluster.items():
         for index in range(len(tasks)):
             config = {"cluster": cluster, "task": {"type": job, "index": index}}
-            if rpc_layer:
-                config["rpc_layer"] = rpc_layer
             processes[job, index] = subprocess.Popen(
                 [program, "--strategy", "parameter_server", "--devices", "cpu:0", *flags], text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -64,10 +62,10 @@ def start_by_hand(program, flags, workers, servers, rpc_layer):
     return processes
 
 
-def run_by_hand(program, flags, folder, rpc_layer):
+def run_by_hand(program, flags, folder):
     """2 workers and 2 servers; every process must end with 0 by itself. Returns worker 0's metrics."""
     metrics = os.path.join(folder, "by_hand.json")
-    processes = start_by_hand(program, [*flags, "--metrics-json", metrics], 2, 2, rpc_layer)
+    processes = start_by_hand(program, [*flags, "--metrics-json", metrics], 2, 2)
     outputs = {task: process.communicate(timeout=300)[0] for task, process in processes.items()}
     failed = {task: process.returncode for task, process in processes.items() if process.returncode != 0}
     if failed:
@@ -78,7 +76,7 @@ def run_by_hand(program, flags, folder, rpc_layer):
 
 def check_dead_server(program):
     """A server that is killed ends the workers with an error that names it."""
-    processes = start_by_hand(program, [*FLAGS, "--steps", "100000"], 2, 2, None)
+    processes = start_by_hand(program, [*FLAGS, "--steps", "100000"], 2, 2)
     time.sleep(3)
     processes["ps", 1].send_signal(signal.SIGKILL)
     begin = time.monotonic()
@@ -107,13 +105,11 @@ def main():
         for case in LAUNCHED:
             replicas = case[1] * (2 if "--devices" in case[4] else 1)
             failures += compare(case[0], references[replicas], replicas, run_launched(arguments, case, folder))
-        for rpc_layer in (None, "tcp"):
-            got = run_by_hand(arguments.program, FLAGS + steps, folder, rpc_layer)
-            failures += compare(f"by hand, {rpc_layer or 'default'}", references[2], 2, got)
+        failures += compare("by hand", references[2], 2, run_by_hand(arguments.program, FLAGS + steps, folder))
         if arguments.keras:
             keras = ["--seed", "1", "--epochs", "1", "--test-examples", "1003", *steps]
             reference = run_mirrored(arguments.keras, 2, keras, folder)
-            failures += compare("fit", reference, 2, run_by_hand(arguments.keras, keras, folder, None))
+            failures += compare("fit", reference, 2, run_by_hand(arguments.keras, keras, folder))
         check_dead_server(arguments.program)
     print("all the same" if failures == 0 else f"{failures} runs differ")
     return 1 if failures else 0

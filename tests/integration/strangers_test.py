@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: strangers_test.py PROGRAM [--workers N] [--strangers N] [--seconds S]
 
-Trains over TCP with a job secret. Meanwhile N strangers at a time knock at the data port of each worker and at the control port: silent
-ones, slow ones, random bytes, HTTP, TLS, lengths beyond all limits, and recordings of openings that were valid once. Each must be closed in
+Trains over TCP with a job secret. Meanwhile N strangers at a time connect to the data port of each worker (the control server, at a
+loopback address, has no port): silent ones, slow ones, random bytes, HTTP, TLS, lengths beyond all limits, and recordings of openings that were valid once. Each must be closed in
 time (the longest stay is printed; judged is that it ends), the workers must keep their descriptors and memory, and after SIGTERM the state must be that of a calm run of as many steps.
 """
 import argparse
@@ -29,7 +29,7 @@ import multi_worker_test as workers_of  # noqa: E402
 STOPPED_ON_REQUEST = 75
 MAGIC = b"\x93tutti\r\n"
 ACCEPTED = b"tutisey1"
-CONTROL, DATA = 1, 2
+DATA = 2
 HANG = 120.0          # s; the door closes after 5, on a machine that has nothing else to do
 MOST_GROWTH = 64      # MiB of each worker
 HEAD = "<8sHHBBHIIQ16sQQ16s48s32s96s"
@@ -242,12 +242,11 @@ class Run:
 def record_openings(run, data_ports):
     """An opening per port that its owner accepts; what does not know the secret is not accepted."""
     recordings = {}
-    for port in data_ports + run.ports[:1]:
-        purpose, job, index = (DATA, "rank", 1) if port in data_ports else (CONTROL, "worker", 1)
-        verdict, knows_secret, words = open_as_peer(port, purpose, job, index, run.job_id, run.secret)
+    for port in data_ports:
+        verdict, knows_secret, words = open_as_peer(port, DATA, "rank", 1, run.job_id, run.secret)
         if verdict != ACCEPTED or not knows_secret:
             run.fail(f"a peer with the secret is not accepted at port {port}: {verdict}, {knows_secret}")
-        verdict, knows_secret, _ = open_as_peer(port, purpose, job, index, run.job_id, secrets.token_bytes(32))
+        verdict, knows_secret, _ = open_as_peer(port, DATA, "rank", 1, run.job_id, secrets.token_bytes(32))
         if verdict == ACCEPTED or knows_secret:
             run.fail(f"a peer with another secret is accepted at port {port}")
         recordings[port] = words
@@ -258,12 +257,12 @@ def disturb(run, arguments):
     """Strangers for so many seconds; whether the workers kept what they had."""
     data_ports = []
     for index, process in enumerate(run.processes):
-        ports = [port for port in listening_ports(process.pid) if port != run.ports[0]]
+        ports = listening_ports(process.pid)
         if len(ports) != 1:
             run.fail(f"worker {index} listens at {ports}; expected one data port")
         data_ports += ports
     pids = [process.pid for process in run.processes]
-    crowd = Crowd(arguments.strangers, data_ports + run.ports[:1], record_openings(run, data_ports))
+    crowd = Crowd(arguments.strangers, data_ports, record_openings(run, data_ports))
     time.sleep(0.5)
     descriptors, resident = [num_descriptors(pid) for pid in pids], [resident_mib(pid) for pid in pids]
     calm_epochs, begin = run.num_epochs(), time.monotonic()

@@ -42,7 +42,7 @@ int32_t supports(void*, int32_t op, int32_t dtype, int32_t device_type) {
 
 int32_t all_reduce(void*, int32_t op, const tutti_buffer_v1* replicas, uint32_t num_replicas,
                    int64_t timeout_ms, tutti_error_v1* error) {
-#if defined(PLUGIN_REDUCE_FAILS)
+#if defined(PLUGIN_REDUCE_FAILS) || defined(PLUGIN_CANONICAL)
   (void)op, (void)replicas, (void)num_replicas;
   char text[64];
   std::snprintf(text, sizeof(text), "peer 3 is silent for %d ms", static_cast<int>(timeout_ms));
@@ -70,10 +70,14 @@ int32_t all_reduce(void*, int32_t op, const tutti_buffer_v1* replicas, uint32_t 
 int32_t determinism(void*) {
 #if defined(PLUGIN_ODD_GRADE)
   return 7;
+#elif defined(PLUGIN_CANONICAL)
+  return TUTTI_GRADE_CANONICAL;
 #else
   return TUTTI_GRADE_RUN_TO_RUN;
 #endif
 }
+
+[[maybe_unused]] int32_t sliceable(void*) { return 1; }
 
 // A table of a later version: it has a member that this one does not know.
 struct NewerTable {
@@ -96,6 +100,8 @@ const tutti_cross_device_ops_v1* table() {
   t.struct_size = offsetof(tutti_cross_device_ops_v1, determinism);
 #elif defined(PLUGIN_ONE_PROCESS)
   t.struct_size = offsetof(tutti_cross_device_ops_v1, spans_processes);
+#elif defined(PLUGIN_CANONICAL)
+  t.sliceable = sliceable;
 #elif defined(PLUGIN_NEWER)
   t.struct_size = sizeof(NewerTable);
 #elif defined(PLUGIN_TINY)

@@ -59,14 +59,31 @@ class Connection:
         return self.server if end is self.client else self.client
 
 
-class Route:
-    """`target` gives (host, port), each time that somebody connects."""
+def local_socket_path(host, port):
+    """Where gRPC listens for a loopback address, as cluster/grpc/local_socket.h has it."""
+    network = os.readlink("/proc/self/ns/net")[len("net:["):-1]
+    return f"/tmp/tutti-{os.geteuid()}/{network}/{host}_{port}"
 
-    def __init__(self, name, target):
-        self.name, self.target = name, target
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+
+class Route:
+    """`target` gives (host, port), each time that somebody connects. A local route stands for a UNIX-domain socket: it listens at that
+    of a loopback address of its own, and connects to that of the target."""
+
+    def __init__(self, name, target, is_local=False):
+        self.name, self.target, self.is_local = name, target, is_local
+        self.host = "127.0.0.1"
+        if is_local:
+            self.host, self.port = f"127.{random.randrange(1, 255)}.{random.randrange(1, 255)}.2", random.randrange(20000, 30000)
+            folder = os.path.dirname(local_socket_path(self.host, self.port))
+            for each in (os.path.dirname(folder), folder):
+                os.makedirs(each, mode=0o700, exist_ok=True)
+            self.listener = socket.socket(socket.AF_UNIX)
+            self.listener.bind(local_socket_path(self.host, self.port))
+            self.listener.listen(64)
+        else:
+            self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+            self.port = self.listener.getsockname()[1]
         self.listener.setblocking(False)
-        self.port = self.listener.getsockname()[1]
         self.connections = []
         self.num_accepted = 0
         self.next_damage = None  # of the next connection that comes
@@ -93,8 +110,8 @@ class Proxy:
         self.num_pieces, self.num_overtaken, self.late_bytes = 0, 0, 0
         self.thread = threading.Thread(target=self.run, name="proxy", daemon=True)
 
-    def add_route(self, name, target):
-        route = Route(name, target)
+    def add_route(self, name, target, is_local=False):
+        route = Route(name, target, is_local)
         self.routes.append(route)
         self.selector.register(route.listener, selectors.EVENT_READ, route)
         return route
@@ -176,6 +193,8 @@ class Proxy:
             for connection in list(route.connections):
                 self.close(connection)
             route.listener.close()
+            if route.is_local:
+                os.unlink(local_socket_path(route.host, route.port))
 
     def with_held(self):
         return [c for route in self.routes for c in route.connections if any(c.held.values())]
@@ -243,7 +262,11 @@ class Proxy:
         except OSError:
             return
         try:
-            server = socket.create_connection(route.target(), timeout=1.0)
+            if route.is_local:
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(local_socket_path(*route.target()))
+            else:
+                server = socket.create_connection(route.target(), timeout=1.0)
         except OSError:
             reset(client)
             return
@@ -257,7 +280,8 @@ class Proxy:
         route.connections.append(connection)
         for end in (client, server):
             end.setblocking(False)
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not route.is_local:
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.selector.register(end, selectors.EVENT_READ, connection)
 
     def read(self, connection, end):

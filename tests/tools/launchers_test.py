@@ -40,7 +40,7 @@ class Launchers(unittest.TestCase):
         return subprocess.run([TUTTI, "run", *words], text=True, capture_output=True, timeout=LIMIT, env=ENVIRONMENT)
 
     def test_tutti_run(self):
-        for control in ("tcp", "none"):  # in the launcher, or in worker 0
+        for control in ("grpc", "none"):  # in the launcher, or in worker 0
             result = self.tutti_run("-n", "3", "--control", control, "--", PROGRAM)
             self.assertEqual(result.returncode, 0, result.stderr)
             found, jobs = sums(result.stdout)
@@ -51,13 +51,6 @@ class Launchers(unittest.TestCase):
         result = self.tutti_run("-n", "2", "--chief", "--", PROGRAM)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(sums(result.stdout)[0], {"chief 0": "of 2: sum 3", "worker 0": "of 2: sum 3"})
-
-    def test_grpc_is_there_or_refused(self):
-        result = self.tutti_run("-n", "2", "--control", "grpc", "--", PROGRAM)
-        if result.returncode == 2:
-            self.assertEqual(result.stderr, "tutti: run: --control grpc: this build has no gRPC; try tcp\n")
-        else:
-            self.assertEqual(sums(result.stdout)[0], {"worker 0": "of 2: sum 3", "worker 1": "of 2: sum 3"}, result.stderr)
 
     def test_a_killed_worker_is_named_by_the_launcher_and_by_the_others(self):
         result = self.tutti_run("-n", "3", "--", PROGRAM, "worker 1")

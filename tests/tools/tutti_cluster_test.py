@@ -55,7 +55,7 @@ class TuttiCluster(unittest.TestCase):
                           ["worker", "0", "10.0.0.2:2222"], ["worker", "1", "10.0.0.3:2222", "this", "process"]])
 
     def test_json_tells_the_task_and_its_rank(self):
-        code, text, _ = run({**tf_config({"type": "worker", "index": "1"}), "TUTTI_CONTROL": "tcp://10.0.0.9:1",
+        code, text, _ = run({**tf_config({"type": "worker", "index": "1"}), "TUTTI_CONTROL": "grpc://10.0.0.9:1",
                              "TUTTI_JOB_ID": "j7"}, "--json")
         report = json.loads(text)
         self.assertEqual(code, 0)
@@ -63,7 +63,7 @@ class TuttiCluster(unittest.TestCase):
         self.assertEqual(report["task"], {"type": "worker", "index": 1, "is_chief": False, "id_in_cluster": 2,
                                           "worker_count": 3, "collective_leader": "/job:chief/replica:0/task:0"})
         self.assertEqual((report["master"], report["control"], report["job_id"], report["warnings"]),
-                         ("10.0.0.3:2222", "tcp://10.0.0.9:1", "j7", []))
+                         ("10.0.0.3:2222", "grpc://10.0.0.9:1", "j7", []))
 
     def test_parameter_servers_have_no_rank(self):
         _, text, _ = run(tf_config({"type": "ps", "index": 0}), "--json")
@@ -90,9 +90,9 @@ class TuttiCluster(unittest.TestCase):
         self.assertIn("expected one of auto, tf_config, slurm, mpi, kubernetes, sagemaker, local", errors)
 
     def test_ranks_of_mpi_meet_before_they_have_addresses(self):
-        _, text, _ = run({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "TUTTI_CONTROL": "tcp://a:1"})
+        _, text, _ = run({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "TUTTI_CONTROL": "grpc://a:1"})
         self.assertIn("worker 1       (known when the tasks meet)\n", text)
-        self.assertIn("They meet at tcp://a:1.\n", text)
+        self.assertIn("They meet at grpc://a:1.\n", text)
 
     def test_a_loopback_address_beside_others_is_doubted(self):
         cluster = {"worker": ["localhost:2222", "10.0.0.2:2222"]}

@@ -7,7 +7,7 @@
 #include <deque>
 #include <utility>
 
-#include "tutti/cluster/control/grpc/grpc_options.h"
+#include "tutti/cluster/rpc/grpc/grpc_options.h"
 #include "tutti/cluster/handshake/handshake.h"
 #include "tutti/cluster/rpc/grpc/grpc_frames.h"
 #include "tutti/cluster/rpc/grpc/grpc_rpc_options.h"

@@ -12,14 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/control/grpc/grpc_options.h"
-#include "tutti/cluster/control/process_probe.h"
 #include "tutti/cluster/handshake/handshake.h"
 #include "tutti/cluster/handshake/refusal_log.h"
 #include "tutti/cluster/rpc/grpc/grpc_frames.h"
+#include "tutti/cluster/rpc/grpc/grpc_options.h"
 #include "tutti/cluster/rpc/grpc/grpc_rpc_options.h"
 #include "tutti/cluster/rpc/server_core.h"
 #include "tutti/cluster/tcp/stream.h"
+#include "tutti/core/process_probe.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {
@@ -442,8 +442,6 @@ class GrpcRpcServer final : public RpcServer {
 };
 
 }  // namespace
-
-bool rpc_has_grpc() { return true; }
 
 std::unique_ptr<RpcServer> start_rpc_grpc(const RpcServerOptions& options, RpcHandler& handler) {
   return std::make_unique<GrpcRpcServer>(options, handler,

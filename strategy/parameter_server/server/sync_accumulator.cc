@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/canonical_tree.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/cross_device_ops/sparse.h"
 
 namespace tutti::internal {
@@ -32,17 +33,6 @@ const char* difference(const UpdateShard& a, const UpdateShard& b) {
     return "what is added";
   }
   return nullptr;
-}
-
-Tensor divided(const Tensor& sum, double divisor) {
-  if (divisor == 1.0) return sum;
-  MutableTensor quotient(sum.shape(), sum.dtype(), Device{});
-  visit_arithmetic_floating(sum.dtype(), "SyncAccumulator", [&]<class T>() {
-    const auto in = sum.host_span<T>();
-    const auto out = quotient.span<T>();
-    for (std::size_t i = 0; i < in.size(); ++i) out[i] = in[i] / static_cast<T>(divisor);
-  });
-  return quotient.freeze();
 }
 
 }  // namespace
@@ -85,7 +75,9 @@ std::optional<UpdateShard> SyncAccumulator::take_complete(std::uint64_t num_step
   const GivenByRank given = std::exchange(steps_[num_steps], {});
   steps_.erase(num_steps);
   UpdateShard update = *given.begin()->second;
-  const double divisor = update.sync->divisor;
+  const auto divided = [divisor = update.sync->divisor](const Tensor& sum) {
+    return divisor == 1.0 ? sum : divide_by(sum, divisor).dense();
+  };
   if (update.rule == kAddOnce) {
     // The first one's value stands for all.
   } else if (update.rows) {
@@ -95,11 +87,11 @@ std::optional<UpdateShard> SyncAccumulator::take_complete(std::uint64_t num_step
     }
     const IndexedSlices sum = sum_slices_canonically(slices, Device{});
     update.rows = sum.indices;
-    update.gradient = divided(sum.values, divisor);
+    update.gradient = divided(sum.values);
   } else {
     std::vector<Tensor> values;
     for (const auto& [rank, each] : given) values.push_back(each->gradient);
-    update.gradient = divided(reduce_tensors_along_tree(ReduceOp::kSum, values, Device{}), divisor);
+    update.gradient = divided(reduce_tensors_along_tree(ReduceOp::kSum, values, Device{}));
   }
   update.sync.reset();
   return update;

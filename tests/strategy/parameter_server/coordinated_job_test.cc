@@ -38,7 +38,7 @@ ClusterSpec coordinated_cluster(int workers, int servers) {
 }
 
 StaticResolver task_resolver(const ClusterSpec& cluster, const std::string& type, int index) {
-  return StaticResolver(cluster, {.task_type = type, .task_id = index, .rpc_layer = "tcp"});
+  return StaticResolver(cluster, {.task_type = type, .task_id = index, .rpc_layer = "grpc"});
 }
 
 WorkerGroupOptions patient_group() {
@@ -179,7 +179,7 @@ TEST(ServerConnections, WhatTheJobLearnsEndsWaitingForAServer) {
   WorkerGroupOptions group;
   group.join_timeout = std::chrono::hours(1);
   ServerOptions options;
-  options.wire = RpcWire::kTcp;
+  options.wire = RpcWire::kGrpc;
   internal::ServerConnections connections;
   const auto job = Executor::system().start(
       "job", [&] { connections.fail_all(Error(ErrorCode::kUnavailable, "ps 0 died")); });
@@ -226,7 +226,7 @@ TEST(CoordinatedJob, ASynchronousJobHasNoCoordinator) {
   const ClusterSpec cluster(
       {{"worker", local_addresses(ports, 1)}, {"ps", local_addresses(ports, 1)}});
   ServerOptions wire;
-  wire.wire = RpcWire::kTcp;
+  wire.wire = RpcWire::kGrpc;
   const Server server(cluster, "ps", 0, wire);
   ParameterServerOptions options = coordinated_options();
   options.coordinated = false;

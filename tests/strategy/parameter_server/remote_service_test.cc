@@ -187,11 +187,7 @@ struct Served {
   std::unique_ptr<RpcServer> server;
 };
 
-std::vector<RpcWire> wires() {
-  std::vector<RpcWire> all = {RpcWire::kInProcess, RpcWire::kTcp};
-  if (default_rpc_wire() == RpcWire::kGrpc) all.push_back(RpcWire::kGrpc);
-  return all;
-}
+std::vector<RpcWire> wires() { return {RpcWire::kInProcess, RpcWire::kGrpc}; }
 
 TEST(RemoteService, TwoClientsCountToTwoThousandOverEveryWire) {
   for (const RpcWire wire : wires()) {

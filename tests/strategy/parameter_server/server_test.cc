@@ -21,10 +21,10 @@ TEST(Server, TheResolverSaysWhichTaskItIsAndByWhichWire) {
   StaticResolverOptions self;
   self.task_type = "ps";
   self.task_id = 1;
-  self.rpc_layer = "tcp";
+  self.rpc_layer = "grpc";
   const Server server(StaticResolver(local_cluster(), self));
   EXPECT_EQ(server.task().to_string(), "ps 1");
-  EXPECT_THAT(server.target(), ::testing::StartsWith("tcp://127.0.0.1:"));
+  EXPECT_THAT(server.target(), ::testing::StartsWith("grpc://127.0.0.1:"));
   EXPECT_EQ(server.cluster(), local_cluster());
 }
 

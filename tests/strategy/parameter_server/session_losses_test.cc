@@ -41,9 +41,7 @@ class ServedCluster {
       runner_.wait_for_line(job, index, "serving, life 0");
     }
   }
-  std::string target() const {
-    return concat(to_string(default_rpc_wire()), "://", runner_.address("worker", 0));
-  }
+  std::string target() const { return concat("grpc://", runner_.address("worker", 0)); }
   void start_ps_again() {
     runner_.start_single_process("ps", 0);
     runner_.wait_for_line("ps", 0, "serving, life 1");

@@ -30,7 +30,7 @@ constexpr const char* kHello = "Hello, distributed TensorFlow!";
 class SessionCluster {
  public:
   explicit SessionCluster(const std::map<std::string, int>& jobs, const TaskSteps& steps = {},
-                          RpcWire wire = default_rpc_wire()) {
+                          RpcWire wire = RpcWire::kGrpc) {
     int total = 0;
     for (const auto& [job, count] : jobs) total += count;
     std::vector<int> ports = launch::free_ports(total);
@@ -82,21 +82,14 @@ TaskSteps arithmetic() {
   return steps;
 }
 
-std::vector<RpcWire> wires() {
-  if (default_rpc_wire() == RpcWire::kTcp) return {RpcWire::kTcp};
-  return {RpcWire::kGrpc, RpcWire::kTcp};
-}
-
 TEST(SessionTest, S3_11_HelloByWayOfALocalServer) {
   const HangWatchdog watchdog("hello");
-  for (const RpcWire wire : wires()) {
-    const auto server = Server::create_local_server({.wire = wire});
-    Session session(server->target());
-    const TaskValue hello = session.constant(kHello);
-    EXPECT_EQ(hello.fetch<std::string>(), kHello);
-    EXPECT_EQ(hello.device(), "/job:local/replica:0/task:0");
-    EXPECT_THAT(session.list_devices(), ElementsAre("/job:local/replica:0/task:0/device:CPU:0"));
-  }
+  const auto server = Server::create_local_server();
+  Session session(server->target());
+  const TaskValue hello = session.constant(kHello);
+  EXPECT_EQ(hello.fetch<std::string>(), kHello);
+  EXPECT_EQ(hello.device(), "/job:local/replica:0/task:0");
+  EXPECT_THAT(session.list_devices(), ElementsAre("/job:local/replica:0/task:0/device:CPU:0"));
 }
 
 TEST(SessionTest, S3_11_TheServerEndsWithItsLastSession) {
@@ -163,12 +156,10 @@ TEST(SessionTest, S3_17_EveryTaskKnowsTheDevicesOfAll) {
 
 TEST(SessionTest, S3_19_AWrongPortIsUnavailableInTime) {
   const HangWatchdog watchdog("a wrong port");
-  for (const RpcWire wire : wires()) {
-    const std::string address = concat("127.0.0.1:", launch::free_ports(1).front());
-    const std::string target = concat(to_string(wire), "://", address);
-    expect_error(ErrorCode::kUnavailable, {concat("Session(\"", target, "\")"), address, "0.4 s"},
-                 [&] { Session(target, {.connect_timeout = 400ms}); });
-  }
+  const std::string address = concat("127.0.0.1:", launch::free_ports(1).front());
+  const std::string target = concat("grpc://", address);
+  expect_error(ErrorCode::kUnavailable, {concat("Session(\"", target, "\")"), address, "0.4 s"},
+               [&] { Session(target, {.connect_timeout = 400ms}); });
   expect_error(ErrorCode::kInvalidArgument, {"expected grpc://host:port"},
                [] { Session("worker7.example.com:2222"); });
 }

@@ -1,0 +1,38 @@
+// Members, verdicts and progress as the messages of job.proto.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "job.pb.h"
+#include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/control/member.h"
+#include "tutti/cluster/control/progress.h"
+#include "tutti/cluster/control/stop_agreement.h"
+#include "tutti/cluster/control/verdict.h"
+#include "tutti/cluster/handshake/hello.h"
+#include "tutti/cluster/handshake/job_secret.h"
+
+namespace tutti::internal {
+
+/// At most so many bytes, and valid UTF-8, as a `string` of protobuf must be: what is not becomes
+/// question marks.
+std::string proto_text(std::string_view text, std::size_t longest = 4096);
+
+v1::Member to_proto(const Member& member);
+Member from_proto(const v1::Member& member);
+v1::Verdict to_proto(const Verdict& verdict);
+Verdict from_proto(const v1::Verdict& verdict);
+v1::Progress to_proto(const MemberProgress& progress);
+MemberProgress from_proto(const v1::Progress& progress);
+v1::StopProposal to_proto(const StopProposal& proposal);
+StopProposal from_proto(const v1::StopProposal& proposal);
+JoiningProcess from_proto(const v1::JoinRequest& request);
+
+/// Of this process.
+v1::Build make_build(const std::string& job_id, const JobSecret& secret);
+/// What incompatibility() compares.
+PeerHello hello_of(const v1::Build& build, const MemberTask& task);
+
+}  // namespace tutti::internal

@@ -1,0 +1,70 @@
+// Credentials of the caller, limits, and gRPC's sentences taken apart.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/grpc/grpc_channel.h"
+
+#include <string_view>
+
+#include "tutti/cluster/grpc/job_authority.h"
+#include "tutti/cluster/grpc/local_socket.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr const char* kErrorMark = "tutti-error";
+
+std::shared_ptr<grpc::ChannelCredentials> network_credentials(const GrpcChannelOptions& options) {
+  if (!options.tls.is_set() && !options.secret.is_set()) {
+    return grpc::InsecureChannelCredentials();
+  }
+  TlsIdentity identity =
+      options.tls.is_set() ? read_identity(options.tls) : derive_identity(options.secret);
+  return grpc::SslCredentials({std::move(identity.authorities), std::move(identity.private_key),
+                               std::move(identity.certificate)});
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> open_channel(const GrpcChannelOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(options.most_bytes);
+  arguments.SetMaxSendMessageSize(options.most_bytes);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // members are reached directly
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  if (options.is_local()) {
+    return grpc::CreateCustomChannel(concat("unix:", local_socket_path(options.endpoint)),
+                                     grpc::InsecureChannelCredentials(), arguments);
+  }
+  if (!options.tls.is_set()) arguments.SetSslTargetNameOverride(kDerivedName);
+  return grpc::CreateCustomChannel(options.endpoint.to_string(), network_credentials(options),
+                                   arguments);
+}
+
+grpc::Status to_status(grpc::ServerContextBase& context, const Error& error) {
+  context.AddTrailingMetadata(kErrorMark, "1");
+  return {static_cast<grpc::StatusCode>(error.code()), error.message()};
+}
+
+bool is_of_handler(const grpc::ClientContext& context) {
+  return context.GetServerTrailingMetadata().contains(kErrorMark);
+}
+
+Error to_error(const grpc::Status& status) {
+  return Error(static_cast<ErrorCode>(status.error_code()), status.error_message());
+}
+
+std::string connect_reason(const grpc::Status& status) {
+  std::string text = status.error_message();
+  for (const std::string_view begin :
+       {"last error: ", "UNKNOWN: ", "Failed to connect to remote host: "}) {
+    const std::size_t place = text.find(begin);
+    if (place != text.npos) text = text.substr(place + begin.size());
+  }
+  // "unix:/tmp/tutti-0/4026531840/127.0.0.1_4711: No such file or directory"
+  const bool is_absent =
+      text.starts_with("unix:") &&
+      (text.ends_with("No such file or directory") || text.ends_with("Connection refused"));
+  return is_absent ? "Connection refused" : text;
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,169 @@
+// Reading /proc.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/core/process_probe.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include "tutti/core/text.h"
+
+namespace tutti::internal {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct StatLine {
+  char letter = '?';
+  std::uint64_t start_time = 0;
+};
+
+/// "812 (name) S 1 ...": the name may hold anything, so the fields count from its last bracket.
+std::optional<StatLine> read_stat(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  const std::size_t bracket = line.rfind(')');
+  if (bracket == line.npos) return std::nullopt;
+  std::istringstream words(line.substr(bracket + 1));
+  StatLine found;
+  words >> found.letter;
+  std::string word;
+  for (int field = 4; field < 22; ++field) words >> word;
+  if (!(words >> found.start_time)) return std::nullopt;
+  return found;
+}
+
+std::string read_word(const char* path) {
+  std::ifstream file(path);
+  std::string word;
+  file >> word;
+  return word;
+}
+
+std::string read_link(const fs::path& path) {
+  std::error_code error;
+  const fs::path target = fs::read_symlink(path, error);
+  return error ? "" : target.string();
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  (void)::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+std::string random_name() {
+  std::array<unsigned char, 16> bytes{};
+  while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+  }
+  std::string name;
+  for (const unsigned char byte : bytes) {
+    name += "0123456789abcdef"[byte >> 4];
+    name += "0123456789abcdef"[byte & 15];
+  }
+  return name;
+}
+
+ProcessIdentity find_out() {
+  ProcessIdentity self;
+  self.pid = ::getpid();
+  if (const auto stat = read_stat("/proc/self/stat")) self.start_time = stat->start_time;
+  self.host = host_name();
+  // Containers of one machine have process numbers of their own.
+  self.machine =
+      concat(read_word("/proc/sys/kernel/random/boot_id"), " ", read_link("/proc/self/ns/pid"));
+  self.unique = random_name();
+  return self;
+}
+
+/// The sockets that listen at `port`, as /proc/<pid>/fd shows them: "socket:[4711]".
+std::vector<std::string> listening_sockets(int port) {
+  std::vector<std::string> found;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    std::string line;
+    std::getline(file, line);
+    while (std::getline(file, line)) {
+      std::istringstream words(line);
+      std::array<std::string, 10> field;
+      for (std::string& word : field) words >> word;
+      const std::size_t colon = field[1].rfind(':');
+      const bool listens = field[3] == "0A" && colon != std::string::npos;
+      if (listens && std::strtol(field[1].c_str() + colon + 1, nullptr, 16) == port) {
+        found.push_back(concat("socket:[", field[9], "]"));
+      }
+    }
+  }
+  return found;
+}
+
+bool has_one_of(const fs::path& process, const std::vector<std::string>& sockets) {
+  std::error_code error;
+  for (fs::directory_iterator file(process / "fd", error), end; !error && file != end;
+       file.increment(error)) {
+    if (std::ranges::find(sockets, read_link(file->path())) != sockets.end()) return true;
+  }
+  return false;
+}
+
+std::string command_of(const fs::path& process) {
+  std::ifstream file(process / "cmdline");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::ranges::replace(text, '\0', ' ');
+  while (!text.empty() && text.back() == ' ') text.pop_back();
+  return text.substr(0, 120);
+}
+
+}  // namespace
+
+const ProcessIdentity& this_process() {
+  static const ProcessIdentity self = find_out();
+  return self;
+}
+
+ProcessState look_at_process(std::int64_t pid, std::uint64_t start_time) {
+  using Kind = ProcessState::Kind;
+  const auto stat = read_stat(concat("/proc/", pid, "/stat"));
+  if (!stat) return {::access("/proc/self/stat", R_OK) == 0 ? Kind::kIsGone : Kind::kUnknown, '?'};
+  if (stat->start_time != start_time) return {Kind::kIsGone, '?'};
+  switch (stat->letter) {
+    case 'T':
+    case 't':
+      return {Kind::kIsStopped, stat->letter};
+    case 'Z':
+    case 'X':
+    case 'x':
+      return {Kind::kIsGone, stat->letter};
+    default:
+      return {Kind::kRuns, stat->letter};
+  }
+}
+
+std::string process_text(std::int64_t pid) {
+  return concat("pid ", pid, " (", command_of(concat("/proc/", pid)), ")");
+}
+
+std::string owner_of_port(int port) {
+  const std::vector<std::string> sockets = listening_sockets(port);
+  if (sockets.empty()) return "";
+  std::error_code error;
+  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (name.find_first_not_of("0123456789") != name.npos) continue;
+    if (!has_one_of(entry->path(), sockets)) continue;
+    return process_text(std::stoll(name));
+  }
+  return "";
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,34 @@
+// What the system tells of processes of this machine: who runs, who is stopped, who has a port.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tutti::internal {
+
+/// Of this process. Numbers of processes compare where `machine` is equal.
+struct ProcessIdentity {
+  std::int64_t pid = 0;
+  std::uint64_t start_time = 0;  // in the system's ticks since it started
+  std::string machine;
+  std::string host;
+  std::string unique;  // differs from every other process anywhere
+};
+const ProcessIdentity& this_process();
+
+struct ProcessState {
+  enum class Kind { kUnknown, kRuns, kIsStopped, kIsGone };
+  Kind kind = Kind::kUnknown;
+  char letter = '?';  // of /proc/<pid>/stat: R, S, D, T, t, Z, X
+};
+/// kIsGone also when another process has the number by now.
+ProcessState look_at_process(std::int64_t pid, std::uint64_t start_time);
+
+/// "pid 812 (./train)".
+std::string process_text(std::int64_t pid);
+/// The same of the process that listens at a TCP port of this machine; ""
+/// when the system does not tell.
+std::string owner_of_port(int port);
+
+}  // namespace tutti::internal

@@ -1,0 +1,212 @@
+// What the replicas of this process gave in one reduction, and what is known of it.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Infinities and NaNs survive every sum, so sums alone are searched; where one has some, the
+// replicas' gradients tell whose they were.
+#include "tutti/strategy/gradient_reduction/given_gradients.h"
+
+#include <cstring>
+
+#include "tutti/core/logging.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
+#include "tutti/cross_device_ops/sparse.h"
+
+namespace tutti::internal {
+namespace {
+
+GradientKind kind_of(const Gradient& gradient) {
+  return gradient.is_dense()    ? GradientKind::kDense
+         : gradient.is_slices() ? GradientKind::kSparse
+                                : GradientKind::kNone;
+}
+
+}  // namespace
+
+Elements elements_of(MutableTensor& flat) {
+  return {flat.data(), static_cast<std::size_t>(flat.num_elements()), flat.dtype()};
+}
+
+Gradient on_host(const Gradient& gradient) {
+  const bool is_on_gpu = device_of(gradient).type == DeviceType::kGpu;
+  return is_on_gpu ? copy_to(gradient, Device{}) : gradient;
+}
+
+GivenGradients::GivenGradients(ReplicaServices& all_services, const PlanInUse& in_use,
+                               std::span<const Variable> of_variables)
+    : services(all_services),
+      plan(in_use.plan),
+      residuals(in_use.residuals),
+      variables(of_variables.begin(), of_variables.end()),
+      num_replicas(services.replica_devices.size()),
+      policy(services.communication.non_finite),
+      kinds(variables.size()),
+      sparse_sums(variables.size()),
+      gradients(num_replicas * variables.size()),
+      given_kinds(num_replicas * variables.size()) {}
+
+void GivenGradients::put(std::size_t replica, std::size_t variable, const Gradient& gradient) {
+  of(replica, variable) = gradient;
+  given_kinds[replica * variables.size() + variable] = kind_of(gradient);
+}
+
+const BucketPlan::Item& GivenGradients::item_of(std::size_t variable) const {
+  const auto [bucket, item] = plan->places[variable];
+  return plan->buckets[bucket].items[item];
+}
+
+bool GivenGradients::has_dense(std::size_t index) const {
+  return std::ranges::any_of(bucket(index).items, [&](const BucketPlan::Item& item) {
+    return kinds[item.variable] == GradientKind::kDense;
+  });
+}
+
+GradientKind GivenGradients::unify(std::size_t variable) {
+  bool any_dense = false, any_sparse = false;
+  std::vector<std::size_t> without;
+  for (std::size_t r = 0; r < num_replicas; ++r) {
+    const GradientKind kind = given_kind(r, variable);
+    any_dense = any_dense || kind == GradientKind::kDense;
+    any_sparse = any_sparse || kind == GradientKind::kSparse;
+    if (kind == GradientKind::kNone) without.push_back(r);
+  }
+  if (!any_dense && !any_sparse) return kinds[variable] = GradientKind::kNone;
+  if (!without.empty()) {
+    log_warning_once(concat("Variable '", variables[variable].name(),
+                            "' has no gradient on replicas ", tutti::join(without),
+                            " but has one on others; zeros are used there"));
+  }
+  if (any_dense) make_dense(variable);
+  return kinds[variable] = any_dense ? GradientKind::kDense : GradientKind::kSparse;
+}
+
+void GivenGradients::make_dense(std::size_t variable) {
+  for (std::size_t r = 0; r < num_replicas; ++r) {
+    Gradient& gradient = of(r, variable);
+    if (gradient.is_dense()) continue;
+    gradient = gradient.is_slices()
+                   ? gradient.to_dense()
+                   : Tensor::zeros(variables[variable].shape(), variables[variable].dtype(),
+                                   services.replica_devices[r]);
+  }
+}
+
+std::vector<IndexedSlices> GivenGradients::slices_of(std::size_t variable) const {
+  const Shape& shape = variables[variable].shape();
+  std::vector<IndexedSlices> slices;
+  for (std::size_t r = 0; r < num_replicas; ++r) {
+    const Gradient& gradient = of(r, variable);
+    if (gradient.is_slices()) {
+      slices.push_back(on_host(gradient).slices());
+      continue;
+    }
+    slices.push_back({Tensor::zeros(shape.with_dim(0, 0), variables[variable].dtype()),
+                      Tensor::zeros({0}, DType::kInt64), shape});
+  }
+  return slices;
+}
+
+void GivenGradients::sum_slices(std::size_t variable, std::vector<IndexedSlices> slices) {
+  // Rows are sorted by the host.
+  const Device first = services.replica_devices.front();
+  const Device where = first.type == DeviceType::kGpu ? Device{} : first;
+  IndexedSlices sum = sum_slices_canonically(slices, where);
+  const auto count = static_cast<std::size_t>(sum.values.num_elements());
+  if (checks() && count_non_finite(sum.values.dtype(), sum.values.bytes().data(), count) > 0) {
+    note_slices(item_of(variable), slices, sum);
+    if (zeroes()) {
+      for (IndexedSlices& each : slices) each.values = without_non_finite(each.values);
+      sum = sum_slices_canonically(slices, where);
+      sum.values = without_non_finite(sum.values);
+    }
+  }
+  sparse_sums[variable] = std::move(sum);
+}
+
+const std::byte* GivenGradients::prepared(std::size_t replica, const Piece& piece, bool clean,
+                                          std::byte* copy) {
+  const Tensor& gradient = of(replica, piece.item.variable).dense();
+  const DType dtype = gradient.dtype();
+  const std::byte* values = gradient.bytes().data() + piece.offset() * size_of(dtype);
+  if (clean && count_non_finite(dtype, values, piece.count()) > 0) {
+    note(piece.item, piece.offset() + *first_non_finite(dtype, values, piece.count()),
+         services.first_replica() + static_cast<int>(replica));
+    std::memcpy(copy, values, piece.count() * size_of(dtype));
+    clear_non_finite(dtype, copy, piece.count());
+    values = copy;
+  }
+  if (!compresses(piece.bucket)) return values;
+  residuals->compress(replica, piece.bucket, piece.begin, reinterpret_cast<const float*>(values),
+                      reinterpret_cast<float*>(copy), piece.count());
+  return copy;
+}
+
+void GivenGradients::note(const BucketPlan::Item& item, std::size_t index, int replica) {
+  non_finite.note({item.variable, static_cast<std::int64_t>(index), replica});
+}
+
+void GivenGradients::note_first(const Piece& piece, const std::byte* sum) {
+  const DType dtype = bucket(piece.bucket).dtype;
+  bool any = false;
+  for (std::size_t r = 0; r < num_replicas; ++r) {
+    const Gradient& gradient = of(r, piece.item.variable);
+    if (!gradient.is_dense()) continue;  // another worker's is
+    const Tensor values = on_host(gradient).dense();
+    const auto found = first_non_finite(
+        dtype, values.bytes().data() + piece.offset() * size_of(dtype), piece.count());
+    if (!found) continue;
+    note(piece.item, piece.offset() + *found, services.first_replica() + static_cast<int>(r));
+    any = true;
+  }
+  if (any) return;
+  const auto found = first_non_finite(dtype, sum, piece.count());
+  if (found) note(piece.item, piece.offset() + *found, NonFiniteValue::kSum);
+}
+
+void GivenGradients::note_slices(const BucketPlan::Item& item,
+                                 std::span<const IndexedSlices> slices, const IndexedSlices& sum) {
+  const auto note_in = [&](const IndexedSlices& each, int replica) {
+    const auto count = static_cast<std::size_t>(each.values.num_elements());
+    const auto found = first_non_finite(each.values.dtype(), each.values.bytes().data(), count);
+    if (!found) return false;
+    const std::size_t rows = static_cast<std::size_t>(each.indices.num_elements());
+    const std::size_t width = count / rows;
+    const auto row =
+        static_cast<std::size_t>(each.indices.host_span<std::int64_t>()[*found / width]);
+    note(item, row * width + *found % width, replica);
+    return true;
+  };
+  bool any = false;
+  for (std::size_t r = 0; r < slices.size(); ++r) {
+    any = note_in(slices[r], static_cast<int>(r)) || any;
+  }
+  if (!any) note_in(sum, NonFiniteValue::kSum);
+}
+
+void GivenGradients::clean(std::size_t index) {
+  for (const BucketPlan::Item& item : bucket(index).items) {
+    for (std::size_t r = 0; r < num_replicas; ++r) {
+      Gradient& gradient = of(r, item.variable);
+      if (!gradient.is_dense()) continue;
+      const Tensor values = on_host(gradient).dense();
+      const auto found = first_non_finite(values.dtype(), values.bytes().data(), item.count);
+      if (!found) continue;
+      note(item, *found, services.first_replica() + static_cast<int>(r));
+      gradient = without_non_finite(values);
+    }
+  }
+}
+
+void GivenGradients::zero_unused(std::size_t index, std::span<const Elements> buffers) const {
+  const std::vector<BucketPlan::Item>& items = bucket(index).items;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const bool is_dense = kinds[items[i].variable] == GradientKind::kDense;
+    const std::size_t begin = items[i].first + (is_dense ? items[i].count : 0);
+    const std::size_t end = i + 1 < items.size() ? items[i + 1].first : bucket(index).count;
+    for (const Elements& buffer : buffers) {
+      const std::size_t size = size_of(buffer.dtype);
+      if (begin < end) std::memset(buffer.data + begin * size, 0, (end - begin) * size);
+    }
+  }
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,116 @@
+// Looking for values that are not finite.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/gradient_reduction/non_finite.h"
+
+#include <cstring>
+
+#include "tutti/tensor/cpu/vectorized.h"
+#include "tutti/tensor/gpu/gpu_device.h"
+#include "tutti/tensor/tensor.h"
+
+namespace tutti::internal {
+namespace {
+
+template <class T>
+inline bool is_finite(T value) {
+  const auto wide = static_cast<std::conditional_t<Half<T>, float, T>>(value);
+  return wide - wide == 0;
+}
+
+template <class T>
+constexpr bool kIsFloating = Half<T> || std::is_floating_point_v<T>;
+
+/// Calls `visitor` with the elements when they are floating numbers; otherwise returns `otherwise`.
+template <class Byte, class Result, class Visitor>
+Result visit_elements(DType dtype, Byte* values, std::size_t count, Result otherwise,
+                      const Visitor& visitor) {
+  return visit_dtype(dtype, [&]<class T>() -> Result {
+    if constexpr (kIsFloating<T>) {
+      using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
+      return visitor(std::span(reinterpret_cast<Element*>(values), count));
+    }
+    return otherwise;
+  });
+}
+
+}  // namespace
+
+std::size_t count_non_finite(DType dtype, const std::byte* values, std::size_t count) {
+  return visit_elements(dtype, values, count, std::size_t{0}, [](auto elements) {
+    // Counts instead of leaving early, in as many bits as an element has: so the loop is
+    // vectorised.
+    using Element = typename decltype(elements)::value_type;
+    using Count = std::conditional_t<sizeof(Element) == 8, std::uint64_t, std::uint32_t>;
+    Count num_bad = 0;
+    const Element* const at = elements.data();
+    const std::size_t n = elements.size();
+    vectorized([ =, &num_bad ]() __attribute__((always_inline)) {
+      Count bad = 0;
+      for (std::size_t i = 0; i < n; ++i) bad += is_finite(at[i]) ? 0U : 1U;
+      num_bad = bad;
+    });
+    return static_cast<std::size_t>(num_bad);
+  });
+}
+
+std::size_t clear_non_finite(DType dtype, std::byte* values, std::size_t count) {
+  if (count_non_finite(dtype, values, count) == 0) return 0;
+  return visit_elements(dtype, values, count, std::size_t{0}, [](auto elements) {
+    std::size_t num_bad = 0;
+    for (auto& value : elements) {
+      if (is_finite(value)) continue;
+      value = {};
+      ++num_bad;
+    }
+    return num_bad;
+  });
+}
+
+std::optional<std::size_t> first_non_finite(DType dtype, const std::byte* values,
+                                            std::size_t count) {
+  using Place = std::optional<std::size_t>;
+  return visit_elements(dtype, values, count, Place(), [](auto elements) -> Place {
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      if (!is_finite(elements[i])) return i;
+    }
+    return std::nullopt;
+  });
+}
+
+std::vector<std::size_t> indices_of_non_finite(std::span<const Tensor> on_gpu) {
+  if (on_gpu.empty()) return {};
+  const Device device = on_gpu.front().device();
+  const MutableTensor counts({static_cast<std::int64_t>(on_gpu.size())}, DType::kInt64, device);
+  GpuDevice::of(device).count_non_finite(on_gpu, counts);
+  const Tensor on_host = counts.freeze().to(Device{});
+  const auto numbers = on_host.host_span<std::int64_t>();
+  std::vector<std::size_t> indices;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] > 0) indices.push_back(i);
+  }
+  return indices;
+}
+
+Tensor without_non_finite(const Tensor& tensor) {
+  const auto count = static_cast<std::size_t>(tensor.num_elements());
+  if (count_non_finite(tensor.dtype(), tensor.bytes().data(), count) == 0) return tensor;
+  MutableTensor copy(tensor.shape(), tensor.dtype(), tensor.device());
+  std::memcpy(copy.data(), tensor.bytes().data(), tensor.num_bytes());
+  clear_non_finite(copy.dtype(), copy.data(), count);
+  return copy.freeze();
+}
+
+void NonFiniteFindings::note(const NonFiniteValue& value) {
+  MutexLock lock(mutex_);
+  if (!lowest_ || value < *lowest_) lowest_ = value;
+}
+
+std::string describe(const NonFiniteValue& value, const Variable& variable, std::uint64_t step) {
+  const bool is_sum = value.replica == NonFiniteValue::kSum;
+  return concat(
+      "the gradient of Variable '", variable.name(), "' is not finite at flat index ", value.index,
+      is_sum ? " of the sum, though on every replica it is" : concat(" on replica ", value.replica),
+      ", in step ", step);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,328 @@
+// Buckets that are summed over workers, too.
+// SPDX-License-Identifier: Apache-2.0
+//
+// A bucket's *partial sums* are what the team wants of this worker (WorkerTeam::partial_sums), in
+// buffers of WorkerTeam::sum_dtype(). Behind the bucket's elements stand two *counters* per
+// variable: how many replicas have a dense gradient, and how many have slices. They are summed like
+// the rest, so that every worker learns what the others have without another message. So is, behind
+// the counters of one bucket, what each worker has waited (straggler_watch.h); the others leave 0.
+// What only some workers would do is decided by sums, which are equal everywhere.
+#include "tutti/strategy/gradient_reduction/worker_sums.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "tutti/core/logging.h"
+#include "tutti/core/trace.h"
+#include "tutti/strategy/gradient_reduction/tree_adder.h"
+#include "tutti/tensor/half_conversion.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::size_t kCountersPerItem = BucketPlan::kCountersPerItem;
+constexpr std::size_t kBucketWithWaits = BucketPlan::kBucketWithWaits;
+
+/// A counter: float32 or float64, both exact for any number of replicas.
+double counter(const Elements& partial, std::size_t index) {
+  if (partial.dtype == DType::kFloat64) return reinterpret_cast<const double*>(partial.data)[index];
+  return reinterpret_cast<const float*>(partial.data)[index];
+}
+void set_counter(const Elements& partial, std::size_t index, double value) {
+  if (partial.dtype == DType::kFloat64) {
+    reinterpret_cast<double*>(partial.data)[index] = value;
+  } else {
+    reinterpret_cast<float*>(partial.data)[index] = static_cast<float>(value);
+  }
+}
+
+}  // namespace
+
+WorkerSums::WorkerSums(GivenGradients& given)
+    : BucketSums(given),
+      team_(*given.services.team),
+      buckets_(given.plan->buckets.size()),
+      summed_(buckets_.size()) {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const BucketPlan::Bucket& plan = given.bucket(b);
+    if (!is_floating(plan.dtype)) {
+      fail(ErrorCode::kUnimplemented, "gradients of ", plan.dtype,
+           " with several workers; expected a floating type; try a cast");
+    }
+    const Variable& first = given.variables[plan.items.front().variable];
+    buckets_[b].name = concat("gradients ", b + 1, "/", buckets_.size(), " ", first.name());
+    buckets_[b].first_counter = plan.count;
+  }
+}
+
+void WorkerSums::wait_for_sums() {
+  for (Bucket& bucket : buckets_) bucket.sum = {};
+}
+
+void WorkerSums::count_kinds(std::size_t bucket) {
+  const BucketPlan::Bucket& plan = given_.bucket(bucket);
+  const Bucket& state = buckets_[bucket];
+  for (std::size_t p = 0; p < state.partials.size(); ++p) {
+    const CanonicalNode node = team_.partial_sums()[p];
+    for (std::size_t i = 0; i < plan.items.size(); ++i) {
+      double dense = 0.0, sparse = 0.0;
+      for (int r = node.first; r < node.first + node.count; ++r) {
+        const GradientKind kind =
+            given_.given_kind(static_cast<std::size_t>(r), plan.items[i].variable);
+        dense += kind == GradientKind::kDense ? 1.0 : 0.0;
+        sparse += kind == GradientKind::kSparse ? 1.0 : 0.0;
+      }
+      const std::size_t first = state.first_counter + kCountersPerItem * i;
+      set_counter(state.partials[p], first, dense);
+      set_counter(state.partials[p], first + 1, sparse);
+    }
+  }
+  if (bucket == kBucketWithWaits) tell_wait();
+}
+
+std::size_t WorkerSums::first_wait() const {
+  return buckets_[kBucketWithWaits].first_counter +
+         kCountersPerItem * given_.bucket(kBucketWithWaits).items.size();
+}
+
+void WorkerSums::tell_wait() {
+  const double own_wait = team_.stragglers().take_wait();
+  const std::vector<Elements>& partials = buckets_[kBucketWithWaits].partials;
+  for (std::size_t p = 0; p < partials.size(); ++p) {
+    for (int w = 0; w < team_.num_workers(); ++w) {
+      set_counter(partials[p], first_wait() + static_cast<std::size_t>(w),
+                  p == 0 && w == team_.worker() ? own_wait : 0.0);
+    }
+  }
+}
+
+void WorkerSums::note_waits() {
+  std::vector<double> waits;
+  for (std::size_t w = 0; w < static_cast<std::size_t>(team_.num_workers()); ++w) {
+    waits.push_back(counter(buckets_[kBucketWithWaits].partials[0], first_wait() + w));
+  }
+  team_.note_waits(waits);
+}
+
+void WorkerSums::end(std::size_t bucket) {
+  MutexLock lock(mutex_);
+  summed_[bucket] = true;
+  give_summed();
+}
+
+void WorkerSums::give_summed() {
+  for (; next_to_give_ < buckets_.size() && summed_[next_to_give_]; ++next_to_give_) {
+    if (!can_go(next_to_give_)) return;  // by give_all()
+    give(next_to_give_);
+  }
+}
+
+void WorkerSums::give_all() {
+  MutexLock lock(mutex_);
+  for (; next_to_give_ < buckets_.size(); ++next_to_give_) {
+    make_ready(next_to_give_);
+    give(next_to_give_);
+  }
+}
+
+void WorkerSums::give(std::size_t bucket) {
+  Bucket& state = buckets_[bucket];
+  const TraceSpan span("give", "communication", {{"bucket", static_cast<std::int64_t>(bucket)}});
+  std::optional<DType> wire;
+  if (given_.compresses(bucket)) wire = wire_type(given_.residuals->compression());
+  state.sum = team_.start_sum(state.partials, state.name, wire);
+}
+
+void WorkerSums::join() {
+  {
+    const TraceSpan span("workers", "communication");
+    give_all();
+    for (std::size_t b = 0; b < buckets_.size(); ++b) take_bucket(b);
+  }
+  finish();
+  if (given_.checks() && !given_.zeroes()) share_findings();
+}
+
+void WorkerSums::take_bucket(std::size_t bucket) {
+  Bucket& state = buckets_[bucket];
+  {
+    const StragglerWatch::Waiting waiting(team_.stragglers());
+    state.sum.wait();
+  }
+  if (bucket == kBucketWithWaits) note_waits();
+  std::size_t place = state.first_counter;
+  for (const BucketPlan::Item& item : given_.bucket(bucket).items) {
+    take_item(bucket, item, counter(state.partials[0], place),
+              counter(state.partials[0], place + 1));
+    place += kCountersPerItem;
+  }
+  take(bucket);
+}
+
+void WorkerSums::take_item(std::size_t bucket, const BucketPlan::Item& item, double num_dense,
+                           double num_sparse) {
+  const Variable& variable = given_.variables[item.variable];
+  GradientKind& kind = given_.kinds[item.variable];
+  if (kind == GradientKind::kNone && num_dense + num_sparse > 0.0) {
+    log_warning_once(concat("Variable '", variable.name(),
+                            "' has no gradient on the replicas of worker ", team_.worker(),
+                            " but has one on others; zeros are used there"));
+  }
+  if (num_dense > 0.0 && num_sparse > 0.0) {
+    // Workers that had slices alone have given zeros.
+    if (given_.compresses(bucket)) {
+      fail(ErrorCode::kUnimplemented, "compression ", to_string(given_.residuals->compression()),
+           ": Variable '", variable.name(), "' has slices on some replicas and dense gradients on ",
+           "others; expected one kind; try WireCompression::kNone");
+    }
+    given_.make_dense(item.variable);
+    repeat(item, bucket);
+  }
+  if (num_dense > 0.0) {
+    kind = GradientKind::kDense;
+  } else if (num_sparse > 0.0) {
+    given_.sum_slices(item.variable, slices_of_all_replicas(item.variable));
+    kind = GradientKind::kSparse;
+  }
+}
+
+void WorkerSums::sum_again(const BucketPlan::Item& item, std::span<const Elements> partials) {
+  const std::string name = concat("mixed gradients of ", given_.variables[item.variable].name());
+  team_.start_sum(partials, name).wait();
+}
+
+std::vector<IndexedSlices> WorkerSums::slices_of_all_replicas(std::size_t variable) {
+  ReplicaValues local;
+  for (IndexedSlices& slices : given_.slices_of(variable)) local.push_back({std::move(slices)});
+  std::vector<IndexedSlices> all;
+  const std::string name = concat("slices of ", given_.variables[variable].name());
+  for (const std::vector<Gradient>& replica : team_.gather(local, name)) {
+    all.push_back(replica.at(0).slices());
+  }
+  return all;
+}
+
+void WorkerSums::round_sum(std::size_t bucket, const Elements& rounded) {
+  std::vector<Elements>& partials = buckets_[bucket].partials;
+  const Elements sum = partials[0];
+  partials.resize(1);
+  const BucketPlan::Bucket& plan = given_.bucket(bucket);
+  if (plan.dtype == sum.dtype) return;
+  partials[0] = rounded;
+  narrow(reinterpret_cast<const float*>(sum.data), plan.dtype, rounded.data, plan.count);
+}
+
+void WorkerSums::search_sum(std::size_t bucket) {
+  if (!given_.checks()) return;
+  const Elements sum = buckets_[bucket].partials[0];
+  given_.for_dense_items(bucket, [&](const Piece& piece) {
+    std::byte* const values = sum.data + piece.begin * size_of(sum.dtype);
+    if (count_non_finite(sum.dtype, values, piece.count()) == 0) return;
+    given_.note_first(piece, values);
+    if (given_.zeroes()) clear_non_finite(sum.dtype, values, piece.count());
+  });
+}
+
+/// Every worker found the same sums, but may know different replicas whose fault they are: the
+/// lowest place of all is told to all.
+void WorkerSums::share_findings() {
+  const auto& own = given_.non_finite.lowest();
+  if (!own) return;
+  // A replica's fault is lower than a sum's everywhere, also where only the sum shows it.
+  const std::string text = own->replica == NonFiniteValue::kSum
+                               ? std::string()
+                               : concat(own->variable, " ", own->index, " ", own->replica);
+  NonFiniteFindings findings;
+  bool any = false;
+  for (const std::string& each : team_.gather_texts(text, "gradients that are not finite")) {
+    if (each.empty()) continue;
+    NonFiniteValue value;
+    const char* const end = each.data() + each.size();
+    const char* next = std::from_chars(each.data(), end, value.variable).ptr;
+    next = std::from_chars(next + 1, end, value.index).ptr;
+    std::from_chars(next + 1, end, value.replica);
+    findings.note(value);
+    any = true;
+  }
+  if (any) given_.non_finite.replace(*findings.lowest());
+}
+
+namespace {
+
+/// Partial sums in host memory, added straight from the gradients.
+class CpuWorkerSums final : public WorkerSums {
+ public:
+  explicit CpuWorkerSums(GivenGradients& given);
+  ~CpuWorkerSums() override { wait_for_sums(); }
+
+  std::vector<SliceRange> begin(std::size_t bucket) override;
+  void reduce(std::size_t bucket, SliceRange slice) override;
+  std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const override {
+    return flat_[bucket].front().freeze().to(given_.services.replica_devices[replica]);
+  }
+
+ private:
+  void add(std::size_t bucket, SliceRange slice);
+  void repeat(const BucketPlan::Item& item, std::size_t bucket) override;
+  void take(std::size_t bucket) override;
+
+  std::vector<std::vector<MutableTensor>> flat_;  // of each bucket's partial sums
+};
+
+CpuWorkerSums::CpuWorkerSums(GivenGradients& given) : WorkerSums(given), flat_(buckets_.size()) {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const BucketPlan::Bucket& plan = given.bucket(b);
+    const std::size_t count = plan.count + given.plan->num_counters(b, team_.num_workers());
+    for (std::size_t p = 0; p < team_.partial_sums().size(); ++p) {
+      flat_[b].push_back(team_.make_buffer(count, WorkerTeam::sum_dtype(plan.dtype)));
+      buckets_[b].partials.push_back(elements_of(flat_[b].back()));
+    }
+  }
+}
+
+std::vector<SliceRange> CpuWorkerSums::begin(std::size_t bucket) {
+  const BucketPlan::Bucket& plan = given_.bucket(bucket);
+  count_kinds(bucket);
+  given_.zero_unused(bucket, buckets_[bucket].partials);
+  return cut_slices(given_.has_dense(bucket) ? plan.count : 0, size_of(plan.dtype),
+                    static_cast<int>(given_.num_replicas));
+}
+
+void CpuWorkerSums::reduce(std::size_t bucket, SliceRange slice) {
+  TreeAdder adder(given_, bucket, team_.partial_sums(), buckets_[bucket].partials);
+  given_.for_dense_pieces(bucket, slice,
+                          [&](const Piece& piece) { adder.add(piece, given_.zeroes()); });
+}
+
+void CpuWorkerSums::repeat(const BucketPlan::Item& item, std::size_t bucket) {
+  TreeAdder adder(given_, bucket, team_.partial_sums(), buckets_[bucket].partials);
+  adder.add({item, bucket, item.first, item.first + item.count}, given_.zeroes());
+  std::vector<Elements> partials;
+  for (const Elements& each : buckets_[bucket].partials) {
+    partials.push_back({each.data + item.first * size_of(each.dtype), item.count, each.dtype});
+  }
+  sum_again(item, partials);
+}
+
+/// The result alone stays.
+void CpuWorkerSums::take(std::size_t bucket) {
+  const BucketPlan::Bucket& plan = given_.bucket(bucket);
+  std::vector<MutableTensor>& flat = flat_[bucket];
+  flat.resize(1);
+  if (plan.dtype == flat[0].dtype()) {
+    round_sum(bucket, {});
+  } else {
+    MutableTensor rounded({static_cast<std::int64_t>(plan.count)}, plan.dtype, Device{});
+    round_sum(bucket, elements_of(rounded));
+    flat[0] = std::move(rounded);
+  }
+  search_sum(bucket);
+}
+
+}  // namespace
+
+std::unique_ptr<BucketSums> worker_sums(GivenGradients& given) {
+  return std::make_unique<CpuWorkerSums>(given);
+}
+
+}  // namespace tutti::internal

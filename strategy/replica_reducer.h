@@ -1,0 +1,66 @@
+// The GradientReducer of a replica: sums over all replicas while the backward pass still runs.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "tutti/optimizer/gradient_reducer.h"
+#include "tutti/strategy/gradient_reduction/bucket_reducer.h"
+#include "tutti/strategy/local_replica.h"
+
+namespace tutti::internal {
+
+/// Where the replicas of one run find the reduction that they are in.
+class GradientExchange {
+ public:
+  GradientExchange(ReplicaServices& services, BucketPlans& plans, ReplicaMonitor& monitor,
+                   std::uint64_t step)
+      : services_(services), plans_(plans), monitor_(monitor), step_(step) {}
+  /// The reduction of these variables. Throws kInvalidArgument when a replica that joined earlier
+  /// gave others.
+  std::shared_ptr<BucketReducer> join(int replica, std::span<const Variable> variables);
+  /// Carries out the policy for what was found not finite: throws, or warns once. Called by one
+  /// replica, when the reduction is done.
+  void judge(const BucketReducer& buckets);
+
+ private:
+  ReplicaServices& services_;
+  BucketPlans& plans_;
+  ReplicaMonitor& monitor_;
+  const std::uint64_t step_;
+  std::shared_ptr<BucketReducer> buckets_ TUTTI_GUARDED_BY(monitor_.mutex());
+  std::vector<int> joined_ TUTTI_GUARDED_BY(monitor_.mutex());  // the replicas in it
+};
+
+/// Joins reductions, gives gradients, helps with slices, waits for the rest.
+class ReplicaReducer final : public GradientReducer, private IdleWork {
+ public:
+  ReplicaReducer(LocalReplicaContext& context, GradientExchange& exchange)
+      : context_(context), exchange_(exchange) {}
+
+  void begin(std::span<const Variable> variables) override;
+  void ready(std::size_t index, const Gradient& gradient) override;
+  std::vector<Gradient> finish() override;
+  bool skips_update() const override { return skips_update_; }
+  void updates_done() override;
+
+ private:
+  bool available() override {
+    buckets_->assert_held();
+    return buckets_->has_task();
+  }
+  void work() override { buckets_->work(); }
+  void finish_buckets();
+  MeetingHeader header(MeetingKind kind) const;
+
+  LocalReplicaContext& context_;
+  GradientExchange& exchange_;
+  std::shared_ptr<BucketReducer> buckets_;
+  std::vector<bool> given_;  // per variable
+  bool skips_update_ = false;
+};
+
+}  // namespace tutti::internal

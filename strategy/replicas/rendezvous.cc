@@ -1,0 +1,274 @@
+// Meetings of replicas. Vocabulary: a replica *arrives*, is *present* until the meeting
+// *completes*, and *ends* when its body returns or throws. A meeting is decided when every replica
+// is present or has ended: then headers are compared, and a replica that has ended is a mismatch,
+// so that a message names all replicas whatever the order in which they came.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/replicas/rendezvous.h"
+
+#include <algorithm>
+#include <map>
+
+#include "tutti/core/logging.h"
+#include "tutti/core/run_token.h"
+#include "tutti/tensor/device_scope.h"
+
+namespace tutti::internal {
+namespace {
+
+/// "replica 1" or "replicas 0, 2".
+std::string replicas(const std::vector<int>& numbers) {
+  return concat(numbers.size() == 1 ? "replica " : "replicas ", join(numbers));
+}
+
+}  // namespace
+
+std::string message_of(const std::exception_ptr& error) {
+  if (!error) return "";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return exception.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+Rendezvous::Rendezvous(ReplicaMonitor& monitor, int num_replicas, Duration timeout, RunPlace place)
+    : monitor_(monitor),
+      timeout_(timeout),
+      place_(place),
+      num_replicas_(num_replicas),
+      seats_(static_cast<std::size_t>(num_replicas)) {}
+
+void Rendezvous::meet(int replica, MeetingHeader header, void* argument, const Action& action,
+                      IdleWork* idle) {
+  Woken woken = Woken::kCompleted;
+  std::vector<void*> arguments;
+  {
+    // One critical section: in sequential mode the turn is handed on before anyone can answer.
+    MutexLock lock(monitor_.mutex());
+    arrive(replica, std::move(header), argument);
+    woken = wait_for_others(replica, idle, arguments);
+  }
+  while (woken == Woken::kIdleWork) {
+    idle->work();
+    MutexLock lock(monitor_.mutex());
+    woken = wait_for_others(replica, idle, arguments);
+  }
+  if (woken == Woken::kLeads) run_action(action, arguments);
+  MutexLock lock(monitor_.mutex());
+  std::exception_ptr failure = std::exchange(seat(replica).failure, nullptr);
+  if (failure) std::rethrow_exception(std::move(failure));
+  throw_if_aborted(replica);
+}
+
+void Rendezvous::arrive(int replica, MeetingHeader header, void* argument) {
+  throw_if_aborted(replica);
+  Seat& own = seat(replica);
+  own.present = true;
+  own.header = std::move(header);
+  own.argument = argument;
+  ++num_present_;
+  if (num_present_ + num_ended_ == num_replicas()) all_are_here(replica);
+  if (abort_reason_) own.present = false;
+  throw_if_aborted(replica);
+}
+
+void Rendezvous::all_are_here(int replica) {
+  const auto differs = [this](const Seat& other) TUTTI_REQUIRES(monitor_.mutex()) {
+    return other.ended || !other.header.matches(seats_.front().header);
+  };
+  if (std::ranges::any_of(seats_, differs)) {
+    abort(mismatch());
+    return;
+  }
+  in_action_ = true;
+  action_taken_ = false;
+  leader_ = seats_.front().header.kind == MeetingKind::kMergeCall ? 0 : replica;
+  if (leader_ != replica) monitor_.notify_replicas();
+}
+
+Rendezvous::Woken Rendezvous::wait_for_others(int replica, IdleWork* idle,
+                                              std::vector<void*>& arguments) {
+  for (;;) {
+    const auto done = [this, replica]()
+                          TUTTI_REQUIRES(monitor_.mutex()) { return !seat(replica).present; };
+    if (leads(replica)) {
+      action_taken_ = true;
+      for (const Seat& each : seats_) arguments.push_back(each.argument);
+      return Woken::kLeads;
+    }
+    const TimePoint deadline = deadline_after(Clock::system().now(), timeout_);
+    const bool woken = monitor_.wait(replica, deadline, [&]() TUTTI_REQUIRES(monitor_.mutex()) {
+      return done() || leads(replica) || (abort_reason_ && !in_action_) ||
+             (idle && idle->available());
+    });
+    if (done()) return Woken::kCompleted;
+    if (leads(replica)) continue;
+    if (abort_reason_ && !in_action_) {
+      withdraw(replica);
+      throw_if_aborted(replica);
+    }
+    if (idle && idle->available()) return Woken::kIdleWork;
+    if (woken || in_action_) continue;
+    const Error error(ErrorCode::kDeadlineExceeded, late(replica));
+    withdraw(replica);
+    log(LogLevel::kError, error.message());
+    abort(error);
+    throw error;
+  }
+}
+
+void Rendezvous::withdraw(int replica) {
+  seat(replica).present = false;
+  --num_present_;
+}
+
+void Rendezvous::run_action(const Action& action, std::span<void* const> arguments) {
+  std::exception_ptr failure;
+  try {
+    const BlockedScope without_token;   // a merge function may run another strategy on this thread
+    const NoDeviceScope of_no_replica;  // which of them leads is chance
+    action(arguments);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  MutexLock lock(monitor_.mutex());
+  complete(std::move(failure));
+}
+
+void Rendezvous::complete(std::exception_ptr failure) {
+  if (abort_reason_) failure = nullptr;  // everybody is told of the abort instead
+  const MeetingKind kind = seats_.front().header.kind;
+  if (!failure && !abort_reason_ && kind == MeetingKind::kFinishGradients) updating_ = true;
+  if (!failure && kind == MeetingKind::kUpdatesDone) updating_ = false;
+  for (Seat& each : seats_) {
+    each.present = false;
+    each.failure = failure;
+  }
+  num_present_ = 0;
+  in_action_ = false;
+  monitor_.notify_replicas();
+}
+
+void Rendezvous::wait(int replica, const std::function<bool()>& ready, std::string_view what) {
+  MutexLock lock(monitor_.mutex());
+  const TimePoint deadline = deadline_after(Clock::system().now(), timeout_);
+  const bool woken = monitor_.wait(replica, deadline, [&]() TUTTI_REQUIRES(monitor_.mutex()) {
+    return ready() || abort_reason_.has_value();
+  });
+  throw_if_aborted(replica);
+  if (woken) return;
+  const Error error(ErrorCode::kDeadlineExceeded,
+                    concat(what, ": waited ", std::chrono::duration<double>(timeout_).count(),
+                           " s for the other replicas"));
+  log(LogLevel::kError, error.message());
+  abort(error);
+  throw error;
+}
+
+void Rendezvous::check(int replica) {
+  MutexLock lock(monitor_.mutex());
+  throw_if_aborted(replica);
+}
+
+void Rendezvous::abort(Error reason) {
+  if (abort_reason_) return;
+  abort_reason_ = std::move(reason);
+  failed_in_update_ = updating_;
+  monitor_.notify_replicas();
+}
+
+void Rendezvous::throw_if_aborted(int replica) {
+  if (!abort_reason_) return;
+  seat(replica).saw_abort = true;
+  throw Error(
+      ErrorCode::kAborted,
+      concat("replica ", replica, ": stopped because the run failed: ", abort_reason_->message()));
+}
+
+void Rendezvous::ended(int replica, std::exception_ptr error) {
+  MutexLock lock(monitor_.mutex());
+  seat(replica).ended = true;
+  ++num_ended_;
+  if (error && !abort_reason_) {
+    abort(Error(ErrorCode::kAborted, concat("replica ", replica, ": ", message_of(error))));
+  }
+  seat(replica).error = std::move(error);
+  if (!abort_reason_ && num_present_ > 0 && num_present_ + num_ended_ == num_replicas()) {
+    abort(mismatch());
+  }
+  if (place_ == RunPlace::kReplicaThreads) monitor_.leave(replica);
+  if (place_ == RunPlace::kNested) monitor_.yield(replica);
+  if (num_ended_ == num_replicas()) monitor_.notify_caller();
+}
+
+void Rendezvous::wait_for_end() {
+  MutexLock lock(monitor_.mutex());
+  monitor_.wait_as_caller(
+      [this]() TUTTI_REQUIRES(monitor_.mutex()) { return num_ended_ == num_replicas(); });
+}
+
+RunOutcome Rendezvous::outcome() {
+  MutexLock lock(monitor_.mutex());
+  RunOutcome result;
+  if (!abort_reason_) return result;
+  result.failed_in_update = failed_in_update_;
+  for (int r = 0; r < num_replicas(); ++r) {
+    Seat& each = seat(r);
+    result.messages.push_back(message_of(each.error));
+    if (!each.error || each.saw_abort || result.error) continue;
+    result.error = each.error;
+    result.replica = r;
+  }
+  if (!result.error) result.error = std::make_exception_ptr(*abort_reason_);
+  // What an action threw in all of them is of none alone.
+  const auto has_it = [&](const Seat& each) { return each.error == result.error; };
+  if (num_replicas() > 1 && std::ranges::all_of(seats_, has_it)) result.replica = -1;
+  for (Seat& each : seats_) each.error = nullptr;
+  return result;
+}
+
+Error Rendezvous::mismatch() const {
+  std::map<std::string, std::vector<int>> callers;  // by what they do
+  std::vector<int> returned;
+  std::string call;
+  bool same_kind = true;
+  for (int r = 0; r < num_replicas(); ++r) {
+    const Seat& each = seats_[static_cast<std::size_t>(r)];
+    if (each.ended) {
+      returned.push_back(r);
+    } else if (each.present) {
+      if (call.empty()) call = each.header.call();
+      same_kind = same_kind && each.header.call() == call;
+      callers[each.header.describe()].push_back(r);
+    }
+  }
+  std::vector<std::pair<std::vector<int>, std::string>> groups;
+  for (const auto& [text, numbers] : callers) groups.emplace_back(numbers, text);
+  std::ranges::sort(groups);
+  std::string text = call + " mismatch: ";
+  if (!returned.empty()) text += replicas(returned) + " returned; ";
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const auto& [numbers, what] = groups[i];
+    text += concat(i ? "; " : "", replicas(numbers),
+                   numbers.size() == 1 ? " waits in " : " wait in ", what);
+  }
+  return Error(
+      same_kind && returned.empty() ? ErrorCode::kInvalidArgument : ErrorCode::kFailedPrecondition,
+      text + "; expected the same calls in the same order in all replicas");
+}
+
+std::string Rendezvous::late(int replica) const {
+  std::vector<int> missing;
+  for (int r = 0; r < num_replicas(); ++r) {
+    const Seat& each = seats_[static_cast<std::size_t>(r)];
+    if (!each.present && !each.ended && r != replica) missing.push_back(r);
+  }
+  return concat(seats_[static_cast<std::size_t>(replica)].header.describe(), ": waited ",
+                std::chrono::duration<double>(timeout_).count(), " s for ", replicas(missing),
+                "; expected all ", num_replicas(),
+                " replicas; try a longer timeout or look at what they do");
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,120 @@
+// Where the replicas of one run meet: collectives, merge calls, failures.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/strategy/replicas/meeting.h"
+#include "tutti/strategy/replicas/replica_monitor.h"
+
+namespace tutti::internal {
+
+/// Work that a replica does while it waits in a meeting: slices of gradients, a nested run's body.
+class IdleWork {
+ public:
+  virtual ~IdleWork() = default;
+  /// Called with the monitor's mutex held.
+  virtual bool available() = 0;
+  /// Called without it.
+  virtual void work() = 0;
+};
+
+/// Where the replicas of a run are: replica 0 on the thread that called run(), the others on their
+/// own; the same threads inside a merge call; or (one replica) the caller's thread alone.
+enum class RunPlace { kReplicaThreads, kNested, kCaller };
+
+/// How a run ended.
+struct RunOutcome {
+  std::exception_ptr error;  // what run() throws; nullptr: every replica succeeded
+  int replica = -1;          // whose error it is; -1: of none alone
+  std::vector<std::string> messages;
+  bool failed_in_update = false;
+};
+
+/// The meetings of one run, one after the other. The last replica to arrive compares the headers
+/// and is the leader: it runs the action alone while the others sleep (a merge call's action is run
+/// by replica 0, on the thread that called run()). If anything fails the run is aborted: every
+/// replica that waits or arrives later gets kAborted.
+class Rendezvous {
+ public:
+  /// One pointer per replica: what it passed to meet().
+  using Action = std::function<void(std::span<void* const> arguments)>;
+
+  Rendezvous(ReplicaMonitor& monitor, int num_replicas, Duration timeout, RunPlace place);
+
+  int num_replicas() const { return num_replicas_; }
+  ReplicaMonitor& monitor() { return monitor_; }
+
+  /// Waits for all replicas, has `action` run once, returns in all of them. `argument` must live
+  /// until then. Throws what `action` threw (in every replica), kAborted, or kDeadlineExceeded
+  /// naming the replicas that did not come.
+  void meet(int replica, MeetingHeader header, void* argument, const Action& action,
+            IdleWork* idle = nullptr);
+
+  /// For the action of a meeting, and for work: waits until `ready()`, throws kAborted when the run
+  /// was aborted.
+  void wait(int replica, const std::function<bool()>& ready, std::string_view what);
+  /// Throws kAborted when the run was aborted.
+  void check(int replica);
+  /// The body of `replica` ended, with an exception or (nullptr) without.
+  void ended(int replica, std::exception_ptr error);
+
+  /// For the caller of run(): waits until all replicas have ended.
+  void wait_for_end();
+  RunOutcome outcome();
+
+ private:
+  struct Seat {
+    bool present = false;
+    bool ended = false;
+    bool saw_abort = false;
+    MeetingHeader header;
+    void* argument = nullptr;
+    std::exception_ptr failure;  // of the last meeting's action
+    std::exception_ptr error;    // that ended the body
+  };
+
+  Seat& seat(int replica) TUTTI_REQUIRES(monitor_.mutex()) {
+    return seats_[static_cast<std::size_t>(replica)];
+  }
+  void arrive(int replica, MeetingHeader header, void* argument) TUTTI_REQUIRES(monitor_.mutex());
+  void all_are_here(int replica) TUTTI_REQUIRES(monitor_.mutex());
+  enum class Woken { kCompleted, kLeads, kIdleWork };
+  /// `arguments`: of all, for the one who leads.
+  Woken wait_for_others(int replica, IdleWork* idle, std::vector<void*>& arguments)
+      TUTTI_REQUIRES(monitor_.mutex());
+  bool leads(int replica) const TUTTI_REQUIRES(monitor_.mutex()) {
+    return in_action_ && leader_ == replica && !action_taken_;
+  }
+  void withdraw(int replica) TUTTI_REQUIRES(monitor_.mutex());
+  void run_action(const Action& action, std::span<void* const> arguments);
+  void complete(std::exception_ptr failure) TUTTI_REQUIRES(monitor_.mutex());
+  void abort(Error reason) TUTTI_REQUIRES(monitor_.mutex());
+  void throw_if_aborted(int replica) TUTTI_REQUIRES(monitor_.mutex());
+  Error mismatch() const TUTTI_REQUIRES(monitor_.mutex());
+  std::string late(int replica) const TUTTI_REQUIRES(monitor_.mutex());
+
+  ReplicaMonitor& monitor_;
+  const Duration timeout_;
+  const RunPlace place_;
+  const int num_replicas_;
+  std::vector<Seat> seats_ TUTTI_GUARDED_BY(monitor_.mutex());
+  int num_present_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;
+  int num_ended_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;
+  bool in_action_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;
+  bool action_taken_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;
+  bool updating_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;
+  bool failed_in_update_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;
+  int leader_ TUTTI_GUARDED_BY(monitor_.mutex()) = -1;
+  std::optional<Error> abort_reason_ TUTTI_GUARDED_BY(monitor_.mutex());
+};
+
+/// The message of an exception: what(), or a phrase for one that is no std::exception.
+std::string message_of(const std::exception_ptr& error);
+
+}  // namespace tutti::internal

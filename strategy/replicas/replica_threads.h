@@ -1,0 +1,63 @@
+// The threads of the replicas: persistent, named, one body at a time.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tutti/core/executor.h"
+#include "tutti/core/run_token.h"
+#include "tutti/strategy/replicas/rendezvous.h"
+
+namespace tutti::internal {
+
+/// Replica 0 runs on the thread that calls run(), each other one on a thread of its own, named
+/// "replica-<r>", for the life of the strategy. Replicas of one device take turns by its run token.
+/// A replica parked in a merge call takes up the body of a nested run.
+class ReplicaThreads {
+ public:
+  using Body = std::function<void(int replica, Rendezvous& rendezvous, IdleWork& nested)>;
+
+  /// `replica_devices`: one per replica. `sequential`: one at a time, each until it blocks.
+  ReplicaThreads(const std::vector<Device>& replica_devices, bool sequential, Duration timeout);
+  /// Joins.
+  ~ReplicaThreads();
+  ReplicaThreads(const ReplicaThreads&) = delete;
+  ReplicaThreads& operator=(const ReplicaThreads&) = delete;
+
+  /// Runs body(r, ...) for each replica and returns when all have ended. One outermost run at a
+  /// time; nested ones come from merge functions on the same thread.
+  RunOutcome run(const Body& body);
+  ReplicaMonitor& monitor() { return monitor_; }
+
+ private:
+  struct Frame {
+    Frame(ReplicaMonitor& monitor, int num_replicas, Duration timeout, RunPlace place,
+          const Body& frame_body)
+        : body(frame_body), rendezvous(monitor, num_replicas, timeout, place) {}
+    std::uint64_t number = 0;
+    const Body& body;
+    Rendezvous rendezvous;
+  };
+  class NestedBodies;
+
+  void run_as_replica_0(Frame& frame, RunPlace place);
+  void serve(int replica);
+  bool has_body(int replica) TUTTI_REQUIRES(monitor_.mutex());
+  void run_body(int replica);
+
+  const int num_replicas_;
+  const Duration timeout_;
+  ReplicaMonitor monitor_;
+  std::vector<std::unique_ptr<RunToken>> tokens_;
+  std::vector<RunToken*> token_of_replica_;  // nullptr: the device is this replica's alone
+  std::vector<Frame*> frames_ TUTTI_GUARDED_BY(monitor_.mutex());  // innermost last
+  // Per replica: number of the last frame it took up.
+  std::vector<std::uint64_t> last_taken_ TUTTI_GUARDED_BY(monitor_.mutex());
+  std::uint64_t next_number_ TUTTI_GUARDED_BY(monitor_.mutex()) = 1;
+  bool stopping_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;
+  std::vector<std::unique_ptr<Thread>> threads_;  // last: joined before the rest is destroyed
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+# A client of another language, with nothing but gRPC and the .proto files, looks into a running job.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: any_client_test.py TUTTI CONTROL_MEMBER PROTO_FOLDER
+
+`tutti run` starts two members; this program finds the services by reflection, asks the health service, observes the
+job, lists its members, reads a value of its store, and is refused where it would change one without having joined.
+"""
+import importlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+try:
+    import grpc
+except ImportError:  # the system's Python has the packaged one
+    if os.path.realpath(sys.executable) == os.path.realpath("/usr/bin/python3"):
+        raise
+    os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
+
+LIMIT = 60  # seconds
+# Of grpc.reflection.v1alpha and grpc.health.v1 what is used here.
+REFLECTION = """syntax = "proto3";
+package grpc.reflection.v1alpha;
+message ServerReflectionRequest { oneof message_request { string file_containing_symbol = 4; string list_services = 7; } }
+message ServiceResponse { string name = 1; }
+message ListServiceResponse { repeated ServiceResponse service = 1; }
+message FileDescriptorResponse { repeated bytes file_descriptor_proto = 1; }
+message ServerReflectionResponse {
+  oneof message_response { FileDescriptorResponse file_descriptor_response = 4; ListServiceResponse list_services_response = 6; } }
+"""
+HEALTH = """syntax = "proto3";
+package grpc.health.v1;
+message HealthCheckRequest { string service = 1; }
+message HealthCheckResponse { enum ServingStatus { UNKNOWN = 0; SERVING = 1; NOT_SERVING = 2; } ServingStatus status = 1; }
+"""
+MEMBER = """index=${TF_CONFIG##*'"index":'}; index=${index%%[!0-9 ]*}
+echo "control=$TUTTI_CONTROL"; tail -f /dev/null | "$0" "$TUTTI_CONTROL" worker $index "" 30 30"""
+
+
+def load(folder, proto_folder, name):
+    subprocess.run(["protoc", f"--python_out={folder}", f"-I{proto_folder}", f"{name}.proto"], check=True)
+    sys.path.insert(0, folder)
+    return importlib.import_module(f"{name}_pb2")
+
+
+def path_of(target):
+    """Where gRPC listens for grpc://127.0.0.1:4711, as docs/security.md has it."""
+    host, port = re.fullmatch(r"grpc://([\d.]+):(\d+)", target).groups()
+    network = os.readlink("/proc/self/ns/net")[len("net:["):-1]
+    return f"unix:/tmp/tutti-{os.geteuid()}/{network}/{host}_{port}"
+
+
+def method(channel, kind, service, name, request, reply):
+    return getattr(channel, kind)(f"/{service}/{name}", request_serializer=request.SerializeToString,
+                                  response_deserializer=reply.FromString)
+
+
+def check(name, got, expected):
+    if got != expected:
+        sys.exit(f"FAILED: {name}: expected {expected!r}, got {got!r}")
+    print(f"  {name}: {got}")
+
+
+def look_around(channel, folder, proto_folder):
+    for name, text in (("reflection", REFLECTION), ("health", HEALTH)):
+        with open(os.path.join(folder, f"{name}.proto"), "w", encoding="utf-8") as file:
+            file.write(text)
+    reflection, health = load(folder, folder, "reflection"), load(folder, folder, "health")
+    info = method(channel, "stream_stream", "grpc.reflection.v1alpha.ServerReflection", "ServerReflectionInfo",
+                  reflection.ServerReflectionRequest, reflection.ServerReflectionResponse)
+    listed = next(info(iter([reflection.ServerReflectionRequest(list_services="")]), timeout=LIMIT))
+    services = sorted(each.name for each in listed.list_services_response.service)
+    check("services", services, ["grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "tutti.v1.Job"])
+    health_of = method(channel, "unary_unary", "grpc.health.v1.Health", "Check", health.HealthCheckRequest,
+                       health.HealthCheckResponse)
+    check("health", health_of(health.HealthCheckRequest(), timeout=LIMIT).status, health.HealthCheckResponse.SERVING)
+
+    job = load(folder, proto_folder, "job")
+
+    def call(name, request, reply):
+        return method(channel, "unary_unary", "tutti.v1.Job", name, type(request), reply)(request, timeout=LIMIT)
+
+    members = call("ListMembers", job.ListMembersRequest(until_all_are_here=True), job.ListMembersReply).members
+    check("members", [f"{each.job} {each.index} {each.is_here}" for each in members], ["worker 0 True", "worker 1 True"])
+    join = method(channel, "stream_stream", "tutti.v1.Job", "Join", job.MemberReport, job.JobEvent)
+    events = join(iter([job.MemberReport(join=job.JoinRequest(observes=True))]), timeout=LIMIT)
+    check("welcome", next(events).joined.member, 0)
+    seen = sorted(next(events).verdict.message.split(" (")[0] for _ in range(2))
+    check("joined so far", seen, ["worker 0", "worker 1"])
+    check("a value that is not there", call("Get", job.GetRequest(key="k"), job.GetReply).HasField("value"), False)
+    try:
+        call("Put", job.PutRequest(key="k", value=b"v"), job.PutReply)
+        sys.exit("FAILED: an observer changed a value")
+    except grpc.RpcError as error:
+        check("a change by an observer", error.code(), grpc.StatusCode.INVALID_ARGUMENT)
+        check("its mark", ("tutti-error", "1") in tuple(tuple(each) for each in error.trailing_metadata()), True)
+
+
+def main():
+    tutti, member, proto_folder = sys.argv[1:]
+    command = [tutti, "run", "-n", "2", "--", "sh", "-c", MEMBER, member]
+    with tempfile.TemporaryDirectory() as folder, \
+            subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as launcher:
+        try:
+            target, lines = None, []
+            while not target:
+                lines.append(launcher.stdout.readline())
+                if not lines[-1]:
+                    sys.exit(f"FAILED: the job ended: {lines}")
+                found = re.search(r"control=(\S+)", lines[-1])
+                target = found and found.group(1)
+            with grpc.insecure_channel(path_of(target)) as channel:
+                look_around(channel, folder, proto_folder)
+        finally:
+            launcher.terminate()
+    print("all as expected")
+
+
+if __name__ == "__main__":
+    main()

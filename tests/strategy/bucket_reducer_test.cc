@@ -1,0 +1,396 @@
+// Summing gradients over replicas in buckets.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/gradient_reduction/bucket_reducer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <numeric>
+
+#include "tests/strategy/strategy_helpers.h"
+#include "tutti/core/logging.h"
+#include "tutti/core/random.h"
+#include "tutti/cross_device_ops/plugin.h"
+#include "tutti/cross_device_ops/registry.h"
+#include "tutti/optimizer/gradient_reducer.h"
+
+namespace tutti::strategy_tests {
+namespace {
+
+/// Variables of odd sizes, some larger than a slice.
+std::vector<Variable> make_variables(Strategy& strategy, const std::string& prefix = "v") {
+  const auto scope = strategy.scope();
+  std::vector<Variable> variables;
+  for (const std::int64_t size : {5, 20'011, 1, 0, 8'192, 133'333}) {
+    variables.emplace_back(Tensor::zeros({size}),
+                           VariableOptions{.name = concat(prefix, variables.size())});
+  }
+  variables.emplace_back(Tensor::zeros({3, 7}, DType::kFloat64), VariableOptions{.name = "d"});
+  return variables;
+}
+
+/// What replica r gives for variable i: the same in every strategy.
+Tensor gradient_of(const Variable& variable, std::size_t i, int r, Device device) {
+  return random_uniform(variable.shape(),
+                        RandomKey{1, kUserPurpose, i, static_cast<std::uint64_t>(r), 0}, -1.0, 1.0,
+                        variable.dtype(), device);
+}
+
+std::vector<Gradient> reduce_in_replica(std::span<const Variable> variables) {
+  ReplicaContext& context = ReplicaContext::current();
+  GradientReducer& reducer = *GradientReducer::current();
+  reducer.begin(variables);
+  for (std::size_t i = variables.size(); i-- > 0;) {
+    reducer.ready(i, gradient_of(variables[i], i, context.replica_id(), context.device()));
+  }
+  std::vector<Gradient> sums = reducer.finish();
+  reducer.updates_done();
+  return sums;
+}
+
+/// The sum along the canonical tree, element by element.
+template <class T>
+std::vector<T> tree_sum(const std::vector<std::vector<T>>& replicas) {
+  std::vector<std::vector<T>> level = replicas;
+  while (level.size() > 1) {
+    std::vector<std::vector<T>> next;
+    for (std::size_t i = 0; i < level.size(); i += 2) {
+      next.push_back(level[i]);
+      for (std::size_t k = 0; i + 1 < level.size() && k < next.back().size(); ++k) {
+        next.back()[k] += level[i + 1][k];
+      }
+    }
+    level = std::move(next);
+  }
+  return level.front();
+}
+
+template <class T>
+std::vector<T> expected_sum(const Variable& variable, std::size_t i, int num_replicas) {
+  std::vector<std::vector<T>> values;
+  for (int r = 0; r < num_replicas; ++r) {
+    const Tensor gradient = gradient_of(variable, i, r, Device{});
+    const auto span = gradient.host_span<T>();
+    values.emplace_back(span.begin(), span.end());
+  }
+  return tree_sum(values);
+}
+
+template <class T>
+std::vector<std::byte> bytes_of(const std::vector<T>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
+
+class ReducerLayouts : public ::testing::TestWithParam<std::tuple<int, int>> {};
+INSTANTIATE_TEST_SUITE_P(, ReducerLayouts,
+                         ::testing::Values(std::tuple(1, 1), std::tuple(2, 2), std::tuple(3, 3),
+                                           std::tuple(1, 3), std::tuple(2, 5), std::tuple(8, 8)),
+                         [](const auto& of) {
+                           return std::to_string(std::get<0>(of.param)) + "_devices_" +
+                                  std::to_string(std::get<1>(of.param)) + "_replicas";
+                         });
+
+TEST_P(ReducerLayouts, CanonicalSumsHaveTheBitsOfTheTree) {
+  const auto [devices, replicas] = GetParam();
+  std::vector<std::vector<std::byte>> expected;
+  {
+    auto strategy = mirrored(1);
+    const std::vector<Variable> variables = make_variables(*strategy);
+    for (std::size_t i = 0; i < variables.size(); ++i) {
+      expected.push_back(variables[i].dtype() == DType::kFloat64
+                             ? bytes_of(expected_sum<double>(variables[i], i, replicas))
+                             : bytes_of(expected_sum<float>(variables[i], i, replicas)));
+    }
+  }
+  testing::HangWatchdog watchdog("buckets");
+  for (const std::int64_t bytes_per_pack :
+       {std::int64_t{0}, std::int64_t{1}, std::int64_t{100'000}}) {
+    LocalStrategyOptions options = on_cpus(devices, replicas);
+    options.cross_device_ops.options.bytes_per_pack = bytes_per_pack;
+    MirroredStrategy strategy(options);
+    const std::vector<Variable> variables = make_variables(strategy);
+    for (int step = 0; step < 2; ++step) {
+      const auto sums = strategy.run([&] { return reduce_in_replica(variables); });
+      for (const std::vector<Gradient>& of_replica : sums) {
+        ASSERT_EQ(of_replica.size(), variables.size());
+        for (std::size_t i = 0; i < variables.size(); ++i) {
+          const Tensor& sum = of_replica[i].dense();
+          EXPECT_EQ(sum.shape(), variables[i].shape());
+          EXPECT_TRUE(std::ranges::equal(sum.bytes(), expected[i])) << variables[i].name();
+        }
+      }
+    }
+  }
+}
+
+TEST(BucketReducer, EveryRegisteredOperationSums) {
+  for (const std::string& name : registered_cross_device_ops(DeviceType::kCpu)) {
+    for (const int replicas : {2, 3, 8}) {
+      testing::HangWatchdog watchdog(name);
+      LocalStrategyOptions options = on_cpus(replicas);
+      options.cross_device_ops = make_cross_device_ops(name);
+      options.deterministic = false;
+      MirroredStrategy strategy(options);
+      const std::vector<Variable> variables = make_variables(strategy);
+      const auto sums = strategy.run([&] { return reduce_in_replica(variables); });
+      for (std::size_t i = 0; i + 1 < variables.size(); ++i) {
+        const std::vector<float> expected = expected_sum<float>(variables[i], i, replicas);
+        for (const std::vector<Gradient>& of_replica : sums) {
+          const auto span = of_replica[i].dense().host_span<float>();
+          double worst = 0;
+          for (std::size_t k = 0; k < span.size(); ++k) {
+            worst = std::max(worst, std::abs(double{span[k]} - expected[k]));
+          }
+          EXPECT_LT(worst, 1e-5) << name;
+        }
+      }
+    }
+  }
+}
+
+/// Adds along the tree, and counts how often it is asked to.
+class CountedSums final : public CrossDeviceOps {
+ public:
+  CountedSums(bool sliceable, std::atomic<int>& calls) : sliceable_(sliceable), calls_(calls) {}
+  std::string_view name() const override { return sliceable_ ? "counted_slices" : "counted_sums"; }
+  bool supports(ReduceOp, DType, DeviceType) const override { return true; }
+  Determinism determinism() const override { return Determinism::kCanonical; }
+  bool sliceable() const override { return sliceable_; }
+
+ protected:
+  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override {
+    ++calls_;
+    std::vector<const std::byte*> inputs;
+    for (const ReplicaBuffer& buffer : buffers) inputs.push_back(buffer.data);
+    const ReplicaBuffer& first = buffers.front();
+    reduce_along_tree(op, first.dtype, inputs, first.data, first.count);
+    for (const ReplicaBuffer& buffer : buffers.subspan(1)) {
+      std::copy_n(first.data, first.num_bytes(), buffer.data);
+    }
+  }
+
+ private:
+  const bool sliceable_;
+  std::atomic<int>& calls_;
+};
+
+/// The bytes of all sums of a step with 3 replicas, replica by replica.
+std::vector<std::byte> sums_by(const std::string& name) {
+  testing::HangWatchdog watchdog(name);
+  LocalStrategyOptions options = on_cpus(3);
+  options.cross_device_ops = make_cross_device_ops(name);
+  MirroredStrategy strategy(options);
+  const std::vector<Variable> variables = make_variables(strategy);
+  std::vector<std::byte> bytes;
+  for (const auto& of_replica : strategy.run([&] { return reduce_in_replica(variables); })) {
+    for (const Gradient& sum : of_replica) {
+      const auto each = sum.dense().bytes();
+      bytes.insert(bytes.end(), each.begin(), each.end());
+    }
+  }
+  return bytes;
+}
+
+TEST(BucketReducer, WhatIsCanonicalAndSliceableIsAddedWithoutCopiesWhateverItsName) {
+  static std::atomic<int> calls{0};
+  static const bool once = [] {
+    for (const bool sliceable : {true, false}) {
+      register_cross_device_ops(sliceable ? "counted_slices" : "counted_sums",
+                                [sliceable](const Group&, const CommunicationOptions&) {
+                                  return std::make_unique<CountedSums>(sliceable, calls);
+                                });
+    }
+    return true;
+  }();
+  EXPECT_TRUE(once);
+  const std::vector<std::byte> expected = sums_by("canonical");
+  EXPECT_EQ(sums_by("counted_slices"), expected);
+  EXPECT_EQ(calls, 0);
+  EXPECT_EQ(sums_by("counted_sums"), expected);
+  EXPECT_GT(calls, 0);
+}
+
+TEST(BucketReducer, APluginThatIsCanonicalAndSliceableIsNotAskedForGradients) {
+  // Its all_reduce fails.
+  const auto name = load_cross_device_ops_plugin(TUTTI_TEST_PLUGINS "/canonical.so");
+  EXPECT_EQ(sums_by(name), sums_by("canonical"));
+}
+
+TEST(BucketReducer, AResultOfAnEarlierStepDoesNotChange) {
+  auto strategy = mirrored(2);
+  const std::vector<Variable> variables = make_variables(*strategy);
+  const auto kept = strategy->run([&] { return reduce_in_replica(variables); });
+  const std::vector<double> before = numbers(kept[0][1].dense());
+  strategy->run([&] {
+    GradientReducer& reducer = *GradientReducer::current();
+    reducer.begin(variables);
+    for (std::size_t i = 0; i < variables.size(); ++i) {
+      reducer.ready(i, Tensor::ones(variables[i].shape(), variables[i].dtype(),
+                                    ReplicaContext::current().device()));
+    }
+    reducer.finish();
+    reducer.updates_done();
+  });
+  EXPECT_EQ(numbers(kept[0][1].dense()), before);
+}
+
+TEST(BucketReducer, MissingGradientsAreNoneOrZeros) {
+  auto strategy = mirrored(3);
+  static int repetition = 0;  // a warning is given once in the life of a process
+  const std::string prefix = concat("missing_", repetition++, "_");
+  const std::vector<Variable> variables = make_variables(*strategy, prefix);
+  std::vector<std::string> warnings;
+  const LogSink previous = set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) warnings.emplace_back(line);
+  });
+  const auto sums = strategy->run([&] {
+    GradientReducer& reducer = *GradientReducer::current();
+    reducer.begin(variables);
+    // Variable 0 has none anywhere; variable 2 has one on replica 1 alone.
+    reducer.ready(0, Gradient());
+    if (ReplicaContext::current().replica_id() == 1) reducer.ready(2, vec({4}));
+    std::vector<Gradient> result = reducer.finish();
+    reducer.updates_done();
+    return result;
+  });
+  set_log_sink(previous);
+  for (const std::vector<Gradient>& of_replica : sums) {
+    EXPECT_TRUE(of_replica[0].is_none());
+    EXPECT_TRUE(of_replica[1].is_none());
+    EXPECT_EQ(numbers(of_replica[2].dense()), std::vector<double>{4});
+  }
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_THAT(warnings[0], ::testing::HasSubstr(concat("Variable '", prefix,
+                                                       "2' has no gradient on replicas 0, 2")));
+}
+
+TEST(BucketReducer, SparseGradientsAddLikeDenseOnes) {
+  auto strategy = mirrored(3);
+  Variable table;
+  {
+    const auto scope = strategy->scope();
+    table = Variable(Tensor::zeros({6, 2}), {.name = "table"});
+  }
+  const std::vector<Variable> variables = {table};
+  const auto run = [&](bool one_is_dense) {
+    return strategy->run([&, one_is_dense] {
+      const int r = ReplicaContext::current().replica_id();
+      const Device device = ReplicaContext::current().device();
+      const IndexedSlices slices{Tensor::from<float>({3, 2}, {0.1f, 1, 0.2f, 2, 0.7f, 3}, device),
+                                 Tensor::from<std::int64_t>({3}, {r, 5, 5}, device), Shape{6, 2}};
+      GradientReducer& reducer = *GradientReducer::current();
+      reducer.begin(variables);
+      if (r == 2 && one_is_dense) {
+        reducer.ready(0, slices.to_dense());
+      } else {
+        reducer.ready(0, slices);
+      }
+      std::vector<Gradient> result = reducer.finish();
+      reducer.updates_done();
+      return result;
+    });
+  };
+  const auto sparse = run(false);
+  const auto mixed = run(true);
+  for (std::size_t r = 0; r < 3; ++r) {
+    ASSERT_TRUE(sparse[r][0].is_slices());
+    EXPECT_EQ(sparse[r][0].slices().indices.num_elements(), 4);
+    ASSERT_TRUE(mixed[r][0].is_dense());
+    EXPECT_EQ(numbers(sparse[r][0].to_dense()), numbers(mixed[r][0].dense()));
+  }
+}
+
+TEST(BucketReducer, DifferentVariablesNameTheReplicas) {
+  auto strategy = mirrored(2);
+  const std::vector<Variable> variables = make_variables(*strategy);
+  const auto reversed = std::vector<Variable>(variables.rbegin(), variables.rend());
+  testing::HangWatchdog watchdog("different variables");
+  EXPECT_TUTTI_ERROR(strategy->run([&] {
+    reduce_in_replica(ReplicaContext::current().replica_id() == 0 ? variables : reversed);
+  }),
+                     ErrorCode::kInvalidArgument, "position 0 of the list is Variable");
+  EXPECT_TUTTI_ERROR(strategy->run([&] {
+    std::vector<Variable> some = variables;
+    if (ReplicaContext::current().replica_id() == 1) some.pop_back();
+    reduce_in_replica(some);
+  }),
+                     ErrorCode::kInvalidArgument, "variables and replica");
+}
+
+TEST(BucketReducer, AWrongShapeNamesTheVariable) {
+  auto strategy = mirrored(2);
+  const std::vector<Variable> variables = make_variables(*strategy);
+  EXPECT_TUTTI_ERROR(strategy->run([&] {
+    GradientReducer::current()->begin(variables);
+    GradientReducer::current()->ready(0, vec({1, 2}));
+  }),
+                     ErrorCode::kInvalidArgument, "the gradient of Variable 'v0'");
+  EXPECT_TUTTI_ERROR(strategy->run([] { GradientReducer::current()->finish(); }),
+                     ErrorCode::kFailedPrecondition, "begin() first");
+}
+
+TEST(BucketPlan, ReverseOrderFirstBucketSmallOneDTypeEach) {
+  auto strategy = mirrored(1);
+  const auto scope = strategy->scope();
+  std::vector<Variable> variables;
+  for (int i = 0; i < 6; ++i) variables.emplace_back(Tensor::zeros({150'000}));
+  variables.emplace_back(Tensor::zeros({10}, DType::kFloat64));
+  const internal::BucketPlan plan = internal::BucketPlan::make(variables, 0);
+  ASSERT_EQ(plan.buckets.size(), 3U);
+  EXPECT_EQ(plan.buckets[0].dtype, DType::kFloat64);
+  EXPECT_EQ(plan.buckets[1].items.front().variable, 5U);
+  std::size_t placed = 0;
+  for (const auto& bucket : plan.buckets) {
+    placed += bucket.items.size();
+    for (const auto& item : bucket.items) {
+      EXPECT_EQ(item.first * size_of(bucket.dtype) % 64, 0U);
+      EXPECT_LE(item.first + item.count, bucket.count);
+    }
+  }
+  EXPECT_EQ(placed, variables.size());
+}
+
+TEST(BucketPlan, SizesOfTheFirstBucketAndTheOthers) {
+  auto strategy = mirrored(1);
+  const auto scope = strategy->scope();
+  std::vector<Variable> variables;
+  for (int i = 0; i < 40; ++i) variables.emplace_back(Tensor::zeros({65'536}));  // 256 KiB each
+  const auto items = [&](std::int64_t bytes_per_pack, std::int64_t first_bytes_per_pack) {
+    std::vector<std::size_t> result;
+    std::size_t next = variables.size();
+    for (const auto& bucket :
+         internal::BucketPlan::make(variables, bytes_per_pack, first_bytes_per_pack).buckets) {
+      result.push_back(bucket.items.size());
+      for (const auto& item : bucket.items) EXPECT_EQ(item.variable, --next);  // reverse order
+    }
+    return result;
+  };
+  using Sizes = std::vector<std::size_t>;
+  EXPECT_EQ(items(0, 0), (Sizes{4, 16, 16, 4}));  // 1 MiB, then 4 MiB
+  EXPECT_EQ(items(512 << 10, 0), Sizes(20, 2));
+  EXPECT_EQ(items(2 << 20, 0), (Sizes{4, 8, 8, 8, 8, 4}));
+  EXPECT_EQ(items(2 << 20, 256 << 10), (Sizes{1, 8, 8, 8, 8, 7}));
+  EXPECT_EQ(items(2 << 20, 4 << 20), (Sizes{16, 8, 8, 8}));
+  EXPECT_EQ(items(1 << 30, 1), (Sizes{1, 39}));
+}
+
+TEST(BucketPlan, SlicesCoverTheBucketAtMultiplesOf64Bytes) {
+  for (const std::size_t count : {0U, 1U, 16U, 4'096U, 4'097U, 1'000'003U}) {
+    for (const int replicas : {1, 2, 3, 8}) {
+      std::size_t position = 0;
+      for (const auto& slice : internal::cut_slices(count, 4, replicas)) {
+        EXPECT_EQ(slice.begin, position);
+        EXPECT_EQ(slice.begin * 4 % 64, 0U);
+        EXPECT_LT(slice.begin, slice.end);
+        position = slice.end;
+      }
+      EXPECT_EQ(position, count);
+      EXPECT_LE(internal::cut_slices(count, 4, replicas).size(),
+                static_cast<std::size_t>(replicas));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti::strategy_tests
