@@ -7,9 +7,9 @@
 #include <deque>
 #include <utility>
 
-#include "tutti/cluster/rpc/grpc/grpc_options.h"
 #include "tutti/cluster/handshake/handshake.h"
 #include "tutti/cluster/rpc/grpc/grpc_frames.h"
+#include "tutti/cluster/rpc/grpc/grpc_options.h"
 #include "tutti/cluster/rpc/grpc/grpc_rpc_options.h"
 #include "tutti/cluster/rpc/rpc_wires.h"
 #include "tutti/core/sync.h"
