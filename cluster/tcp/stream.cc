@@ -167,34 +167,4 @@ std::string address_of_peer(const FileDescriptor& socket) {
   return text.data();
 }
 
-void limit_unacknowledged(const FileDescriptor& socket, Duration limit) {
-  const unsigned milliseconds = static_cast<unsigned>(limit / std::chrono::milliseconds(1));
-  (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds,
-                     sizeof(milliseconds));
-}
-
-std::vector<std::byte> run_handshake(const FileDescriptor& socket, Handshake& handshake,
-                                     TimePoint deadline) {
-  std::vector<std::byte> rest;
-  std::array<std::byte, 1024> bytes{};
-  for (;;) {
-    // A few hundred bytes always fit into the empty buffer of a new connection.
-    std::size_t count = 0;
-    const auto to_send = handshake.bytes_to_send();
-    const ByteFlow sent = write_now(socket, to_send, count);
-    if (handshake.state() != Handshake::State::kRunning || handshake.is_proven()) return rest;
-    if (sent == ByteFlow::kClosed || count < to_send.size()) return rest;
-    pollfd descriptor{socket.get(), POLLIN, 0};
-    if (poll_until(std::span(&descriptor, 1), deadline) <= 0) {
-      if (Clock::system().now() >= deadline) return rest;
-      continue;
-    }
-    const ByteFlow flow = read_now(socket, bytes, count);
-    const auto piece = std::span<const std::byte>(bytes).first(count);
-    const std::size_t taken = handshake.take(piece);
-    rest.assign(piece.begin() + static_cast<std::ptrdiff_t>(taken), piece.end());
-    if (flow == ByteFlow::kClosed) return rest;
-  }
-}
-
 }  // namespace tutti::internal

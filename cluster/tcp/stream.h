@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 
-#include "tutti/cluster/handshake/handshake.h"
 #include "tutti/cluster/tcp/socket.h"
 
 namespace tutti::internal {
@@ -51,12 +50,5 @@ void end_connection(const FileDescriptor& socket);
 bool is_connected_to_itself(const FileDescriptor& socket);
 /// "10.0.0.9": where the other end is, without the port, which differs each time.
 std::string address_of_peer(const FileDescriptor& socket);
-/// The socket gives up on a peer that acknowledges nothing for this long.
-void limit_unacknowledged(const FileDescriptor& socket, Duration limit);
-
-/// Runs a handshake until it ends, the peer closes or the deadline; returns bytes that came after
-/// it. Look at handshake.state(): kRunning means that the peer closed or was too slow.
-std::vector<std::byte> run_handshake(const FileDescriptor& socket, Handshake& handshake,
-                                     TimePoint deadline);
 
 }  // namespace tutti::internal

@@ -56,9 +56,18 @@ inline bool gets_closed(const internal::FileDescriptor& socket,
 inline Handshake shake_hands(const internal::FileDescriptor& socket, const PeerHello& hello,
                              const JobSecret& secret) {
   Handshake handshake(Handshake::Side::kClient, hello, secret);
-  (void)internal::run_handshake(socket, handshake,
-                                deadline_after(Clock::system().now(), std::chrono::seconds(60)));
-  return handshake;
+  const TimePoint end = deadline_after(Clock::system().now(), std::chrono::seconds(60));
+  std::array<std::byte, 1024> bytes{};
+  for (;;) {
+    say(socket, handshake.bytes_to_send());
+    if (handshake.state() != Handshake::State::kRunning) return handshake;
+    pollfd ready{socket.get(), POLLIN, 0};
+    (void)internal::poll_until(std::span(&ready, 1), end);
+    std::size_t count = 0;
+    const internal::ByteFlow flow = internal::read_now(socket, bytes, count);
+    (void)handshake.take(std::span<const std::byte>(bytes).first(count));
+    if (flow == internal::ByteFlow::kClosed || Clock::system().now() >= end) return handshake;
+  }
 }
 
 /// The hello of a rank.
