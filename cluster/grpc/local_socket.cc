@@ -12,7 +12,7 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <random>
+#include <functional>
 
 #include "tutti/core/error.h"
 #include "tutti/core/process_probe.h"
@@ -20,8 +20,8 @@
 namespace tutti::internal {
 namespace {
 
-constexpr int kFirstFreePort = 32768, kLastFreePort = 60999;  // as Linux gives them
-constexpr int kTries = 1000;
+constexpr int kFirstFreePort = 32768;  // as Linux gives them
+constexpr std::size_t kNumFreePorts = 28232, kTries = 1000;
 
 std::string user_folder() { return concat("/tmp/tutti-", ::geteuid()); }
 
@@ -75,10 +75,10 @@ LocalSocketClaim::LocalSocketClaim(const Endpoint& endpoint) : endpoint_(endpoin
     path_ = local_socket_path(endpoint_);
     owner = try_to_lock();
   } else {
-    std::random_device random;
-    std::uniform_int_distribution<int> port(kFirstFreePort, kLastFreePort);
-    for (int i = 0; i < kTries && !lock_.is_open(); ++i) {
-      endpoint_.port = port(random);
+    // Where a process begins to look differs, so that many at once do not meet.
+    const std::size_t begin = std::hash<std::string>{}(this_process().unique);
+    for (std::size_t i = 0; i < kTries && !lock_.is_open(); ++i) {
+      endpoint_.port = kFirstFreePort + static_cast<int>((begin + i) % kNumFreePorts);
       path_ = local_socket_path(endpoint_);
       owner = try_to_lock();
     }

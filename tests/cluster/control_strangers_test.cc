@@ -1,8 +1,6 @@
 // The control plane among strangers and on connections that break, with real sockets and TLS.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include <array>
 #include <filesystem>
@@ -12,6 +10,7 @@
 #include "tests/cluster/tls_files.h"
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/hang_watchdog.h"
+#include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/grpc/local_socket.h"
 #include "tutti/cluster/tcp/stream.h"
 
@@ -20,6 +19,7 @@ namespace control_strangers_test {
 
 using namespace control_job;
 using internal::FileDescriptor;
+using testing::expect_error;
 
 internal::Endpoint place_of(const ControlServer& server) {
   return internal::parse_endpoint(server.target().substr(server.target().rfind('/') + 1)).value();
@@ -95,18 +95,18 @@ TEST(ControlStrangers, AtALoopbackAddressThereIsNoPortAndOnlyThisUserComesIn) {
 // and one that lives is not robbed of its own.
 TEST(ControlStrangers, ASocketOfADeadProcessIsTakenOver) {
   std::string target;
-  std::filesystem::path path;
+  std::filesystem::path path, kept;
   {
     const auto server = ControlServer::start(server_options());
     target = server->target();
     path = internal::local_socket_path(place_of(*server));
+    kept = path.string() + ".kept";
+    std::filesystem::create_hard_link(path, kept);
   }
   EXPECT_FALSE(std::filesystem::exists(path));
-  const FileDescriptor left_behind(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  path.string().copy(name.sun_path, sizeof(name.sun_path) - 1);
-  ASSERT_EQ(::bind(left_behind.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+  std::filesystem::rename(kept, path);
+  expect_error(ErrorCode::kDeadlineExceeded, {"Connection refused"},
+               [&] { (void)connect_control(target, {}, {.timeout = 100ms}); });
   auto options = server_options();
   options.address = target.substr(target.rfind('/') + 1);
   const auto server = ControlServer::start(options);
