@@ -10,15 +10,75 @@
 #include <algorithm>
 #include <functional>
 
+#include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/cross_device_ops_access.h"
 #include "tutti/cross_device_ops/gpu/gpu_elements.h"
 #include "tutti/cross_device_ops/gpu/host_exchange.h"
 #include "tutti/strategy/gradient_reduction/gpu_sums.h"
-#include "tutti/strategy/gradient_reduction/host_sums.h"
 #include "tutti/strategy/gradient_reduction/worker_sums.h"
+#include "tutti/tensor/gpu/pinned_memory.h"
 
 namespace tutti::internal {
+
+/// Pinned memory for the buckets of a plan, used by one step after the other: copies of the step
+/// before may still be under way when the next one begins. One thread at a time uses a bucket.
+class HostSums {
+ public:
+  struct Bucket {
+    std::vector<Elements> partials;  // per partial sum of this worker: elements, then counters
+    Elements rounded;                // of 16-bit types: elements of the sum in that type
+    std::vector<std::shared_ptr<DeviceEvent>> copies;  // come after the last copies
+  };
+
+  HostSums(const BucketPlan& plan, std::size_t num_partials, int num_workers);
+  /// Waits for the last copies.
+  ~HostSums();
+  HostSums(const HostSums&) = delete;
+  HostSums& operator=(const HostSums&) = delete;
+
+  std::size_t num_partials() const { return num_partials_; }
+  Bucket& bucket(std::size_t index) { return buckets_[index]; }
+
+ private:
+  Elements allocate(std::size_t count, DType dtype);
+
+  const std::size_t num_partials_;
+  std::vector<BufferRef> memory_;
+  std::vector<Bucket> buckets_;
+};
+
+Elements HostSums::allocate(std::size_t count, DType dtype) {
+  memory_.push_back(allocate_pinned(count * size_of(dtype)));
+  return {memory_.back()->data(), count, dtype};
+}
+
+HostSums::HostSums(const BucketPlan& plan, std::size_t num_partials, int num_workers)
+    : num_partials_(num_partials) {
+  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    const BucketPlan::Bucket& each = plan.buckets[b];
+    const std::size_t count = each.count + plan.num_counters(b, num_workers);
+    const DType dtype = WorkerTeam::sum_dtype(each.dtype);
+    Bucket& bucket = buckets_.emplace_back();
+    for (std::size_t p = 0; p < num_partials; ++p) {
+      bucket.partials.push_back(allocate(count, dtype));
+    }
+    if (dtype != each.dtype) bucket.rounded = allocate(each.count, each.dtype);
+  }
+}
+
+HostSums::~HostSums() {
+  for (const Bucket& bucket : buckets_) {
+    for (const auto& copy : bucket.copies) {
+      try {
+        copy->synchronize();
+      } catch (const std::exception& error) {  // a GPU that has failed copies nothing more
+        log(LogLevel::kError, concat("sums of gradients on the host: ", error.what()));
+      }
+    }
+  }
+}
+
 namespace {
 
 using Event = GpuBuckets::Event;
