@@ -71,8 +71,8 @@ ControlSession::~ControlSession() {
 ControlSession::Attempt ControlSession::failed_attempt(JobStream& stream, TimePoint deadline) {
   Attempt attempt;
   const grpc::Status status = stream.wait_for_end(deadline);
-  attempt.is_final =
-      status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED && stream.is_refused();
+  attempt.is_cut_short = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+  attempt.is_final = !attempt.is_cut_short && stream.is_refused();
   attempt.is_nobody_there = status.error_code() == grpc::StatusCode::UNAVAILABLE;
   attempt.reason = attempt.is_final ? status.error_message()
                    : status.ok()    ? "it did not answer the request to join"
@@ -91,8 +91,11 @@ ControlSession::Attempt ControlSession::failed_attempt(JobStream& stream, TimePo
 
 ControlSession::Attempt ControlSession::join_once(TimePoint deadline) {
   const TimePoint end = std::min(deadline, deadline_after(now(), kLongestAttempt));
-  auto stream =
-      std::make_shared<JobStream>(GrpcChannelOptions{endpoint_, options_.secret, options_.tls});
+  const GrpcChannelOptions channel{endpoint_, options_.secret, options_.tls};
+  if (channel.is_local() && !has_local_socket(endpoint_)) {
+    return {.reason = std::strerror(ECONNREFUSED), .is_nobody_there = true};
+  }
+  auto stream = std::make_shared<JobStream>(channel);
   {
     MutexLock lock(mutex_);
     std::uint64_t newest = 0;
@@ -133,9 +136,12 @@ void ControlSession::connect_at_start() {
   TimePoint say_at = deadline_after(begin, options_.say_every);
   TimePoint last_hope = begin;
   int num_tls_failures = 0;
+  std::string reason;
   for (;;) {
-    const Attempt attempt = join_once(deadline);
+    Attempt attempt = join_once(deadline);
     if (attempt.is_done) return;
+    if (attempt.is_cut_short && !reason.empty()) attempt.reason = reason;
+    reason = attempt.reason;
     if (attempt.is_final) {
       fail(ErrorCode::kFailedPrecondition, "control: ", self_.task.to_string(), " cannot join at ",
            endpoint_.to_string(), ": ", attempt.reason);

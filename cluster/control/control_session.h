@@ -64,6 +64,7 @@ class ControlSession {
     bool is_nobody_there = false;  // the system says that nobody listens
     bool is_hopeless = false;      // this machine cannot reach the address
     bool is_other_job = false;     // the TLS handshake fails
+    bool is_cut_short = false;     // the deadline ended it, whatever came before
   };
   using Start =
       std::function<void(v1::Job::Stub&, grpc::ClientContext&, std::function<void(grpc::Status)>)>;

@@ -45,6 +45,19 @@ void make_private_folder(const std::string& path) {
        is_made ? concat("one of user ", found.st_uid) : std::strerror(errno), "; remove it");
 }
 
+/// Sockets and locks of processes that were killed.
+void remove_orphans(const std::string& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().extension() != ".lock") continue;
+    const FileDescriptor lock(::open(entry->path().c_str(), O_RDWR | O_CLOEXEC));
+    if (!lock.is_open() || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    ::unlink(std::filesystem::path(entry->path()).replace_extension().c_str());
+    ::unlink(entry->path().c_str());
+  }
+}
+
 std::string read_owner(const FileDescriptor& lock) {
   std::array<char, 32> text{};
   const ssize_t size = ::pread(lock.get(), text.data(), text.size() - 1, 0);
@@ -70,6 +83,7 @@ bool has_local_socket(const Endpoint& endpoint) {
 LocalSocketClaim::LocalSocketClaim(const Endpoint& endpoint) : endpoint_(endpoint) {
   make_private_folder(user_folder());
   make_private_folder(network_folder());
+  remove_orphans(network_folder());
   std::string owner;
   if (endpoint.port != 0) {
     path_ = local_socket_path(endpoint_);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -60,7 +61,7 @@ TEST(ControlTls, OneSecretInTheEnvironmentIsAllThatANetworkNeeds) {
 }
 
 std::string text_file(const std::string& name, const std::string& text) {
-  const std::string path = concat(::testing::TempDir(), "/tutti_authority_", name);
+  const std::string path = concat(::testing::TempDir(), "/tutti_authority_", name, "_", ::getpid());
   std::ofstream(path) << text;
   return path;
 }

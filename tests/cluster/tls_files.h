@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -16,7 +17,8 @@ namespace tutti::testing {
 
 /// A new key and a certificate that is its own authority, in a folder of this name.
 inline TlsFiles make_certificate(const std::string& name) {
-  const std::string folder = ::testing::TempDir() + "/tutti_tls_" + name;
+  // Other tests run at the same time, and members read the files again when they connect again.
+  const std::string folder = concat(::testing::TempDir(), "/tutti_tls_", name, "_", ::getpid());
   std::filesystem::create_directories(folder);
   const TlsFiles files{folder + "/cert.pem", folder + "/key.pem", folder + "/cert.pem"};
   const std::string command =
