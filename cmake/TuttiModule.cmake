@@ -5,7 +5,21 @@
 # #include "tutti/strategy/strategy.h" reads the same in the tree and after installation.
 set(TUTTI_INCLUDE_DIR ${CMAKE_BINARY_DIR}/include)
 file(MAKE_DIRECTORY ${TUTTI_INCLUDE_DIR}/tutti)
-file(CREATE_LINK ${PROJECT_SOURCE_DIR}/tutti.h ${TUTTI_INCLUDE_DIR}/tutti/tutti.h SYMBOLIC)
+
+# The headers of this folder that programs may include, and what these include: installed, all others are not.
+# ON_THEIR_OWN: those that no subject header (tutti.h and its neighbours) leads to. tests/public_headers_test.py
+# compares the lists with the #include lines.
+function(tutti_public_headers)
+  cmake_parse_arguments(arg "" "" "ON_THEIR_OWN" ${ARGN})
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  foreach(header IN LISTS arg_UNPARSED_ARGUMENTS arg_ON_THEIR_OWN)
+    cmake_path(APPEND folder ${header} OUTPUT_VARIABLE path)
+    set_property(GLOBAL APPEND PROPERTY TUTTI_PUBLIC_HEADERS ${path})
+    if(folder STREQUAL "")  # a subject
+      file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${header} ${TUTTI_INCLUDE_DIR}/tutti/${header} SYMBOLIC)
+    endif()
+  endforeach()
+endfunction()
 
 # FILE_BY_FILE: its sources have equal names in anonymous namespaces, so no unity build.
 function(tutti_module name)
@@ -37,10 +51,6 @@ function(tutti_module name)
     target_link_libraries(tutti_${name} PUBLIC tutti_${dependency})
   endforeach()
   set_property(GLOBAL APPEND PROPERTY TUTTI_MODULES ${name})
-  get_property(folders GLOBAL PROPERTY TUTTI_HEADER_FOLDERS)
-  if(NOT top IN_LIST folders)
-    set_property(GLOBAL APPEND PROPERTY TUTTI_HEADER_FOLDERS ${top})
-  endif()
 endfunction()
 
 # The sources of a folder, and no others, see MPI's header.
