@@ -13,30 +13,10 @@
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/control/join_job.h"
+#include "tutti/cluster/worker_group_options.h"
 #include "tutti/cross_device_ops/communicator.h"
 
 namespace tutti {
-
-/// How the workers of a job find, reach and watch each other.
-struct WorkerGroupOptions {
-  /// How long the workers wait for each other at the start.
-  Duration join_timeout = std::chrono::seconds(300);
-  /// How bytes get from worker to worker.
-  ConnectOptions::Way way = ConnectOptions::Way::kAuto;
-  /// Where this worker listens for the others' messages ("0.0.0.0:5000"), and where they reach it
-  /// ("203.0.113.7:31000"): for ports that are mapped on the way. Empty: as TUTTI_DATA_LISTEN and
-  /// TUTTI_DATA_ADDRESS say; without those a free port of the task's own address.
-  std::string listen_at = "";
-  std::string reached_at = "";
-  /// With each other worker over TCP, used at once. 0: as TUTTI_TCP_CONNECTIONS says, else one.
-  int tcp_connections = 0;
-  /// Secret, health, where the control server is: see there.
-  JoinOptions join = {};
-  /// Of a group in a larger job, which begins anew as a whole: nobody is a replacement there. Hears
-  /// every verdict, by a thread of the job, and returns whether that ends the group's calls. Those
-  /// on its own workers do so anyhow.
-  std::function<bool(const Verdict&)> ends_calls = {};
-};
 
 /// The tasks that train together (chief, then workers), seen from one of them. Made by all of them
 /// at the start; a worker that is missing is named every 5 s. From then on a worker that dies,

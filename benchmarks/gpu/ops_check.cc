@@ -6,6 +6,7 @@
 
 #include "benchmarks/gpu/device_check.h"
 #include "tutti/core/text.h"
+#include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/kernel_table.h"

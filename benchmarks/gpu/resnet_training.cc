@@ -3,6 +3,7 @@
 #include "benchmarks/gpu/resnet_training.h"
 
 #include "examples/common/resnet.h"
+#include "tutti/readers.h"
 
 namespace tutti::benchmarks {
 namespace {

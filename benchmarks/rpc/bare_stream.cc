@@ -17,7 +17,7 @@
 namespace tutti::rpc_bench {
 namespace {
 
-/// As the wire "grpc" is set.
+/// As the connections of cluster/grpc are set.
 constexpr std::pair<const char*, int> kArguments[] = {
     {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 20) + 4096},
     {GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 4 << 20},

@@ -52,21 +52,20 @@ constexpr Job kSmall = {"1 KiB there and back", 1024, 1, 1, 200};
 /// A server with variables, and a process that uses it.
 class Servant {
  public:
-  explicit Servant(RpcWire wire) : wire_(wire), handler_(store_) {
+  Servant() : handler_(store_) {
     const JobSecret secret = JobSecret::generate();
     RpcServerOptions serving;
-    serving.wire = wire;
     serving.secret = secret;
-    server_ = RpcServer::start(serving, handler_);
+    server_ = RpcServer::start(serving, {{RpcMethod::kApply, &handler_}});
     RpcClientOptions calling;
     calling.self = {"worker", 0, ""};
     calling.secret = secret;
-    service_ =
-        std::make_shared<internal::RemoteService>(RpcClient::connect(server_->target(), calling));
+    service_ = std::make_shared<internal::RemoteService>(
+        RpcClient::connect(server_->target(), RpcMethod::kApply, calling));
     link_ = std::make_unique<internal::ServerLink>(service_, 1);
   }
 
-  std::string name() const { return std::string(to_string(wire_)); }
+  std::string name() const { return "calls"; }
 
   void create(const Job& job) {
     ids_.clear();
@@ -130,7 +129,6 @@ class Servant {
     if (!is_whole) fail(ErrorCode::kDataLoss, "push_pull_bench: not the variable's value");
   }
 
-  const RpcWire wire_;
   const internal::SharedText rule_ = describe_update_rule(SgdRule());  // shared, as optimizers do
   internal::VariableStore store_{"ps 0"};
   internal::VariableHandler handler_;
@@ -183,8 +181,7 @@ void measure(const Job& job, std::vector<Turn> turns, int rounds) {
 void run(int rounds, const std::string& wanted_job, const std::string& wanted_turn) {
   const auto bare = bare_grpc_stream();
   std::vector<std::unique_ptr<Servant>> servants;
-  if (bare) servants.push_back(std::make_unique<Servant>(RpcWire::kGrpc));
-  servants.push_back(std::make_unique<Servant>(RpcWire::kInProcess));
+  servants.push_back(std::make_unique<Servant>());
   for (const Job& job : {kDense, kDenseSingle, kMany, kSmall}) {
     if (std::string(job.name).find(wanted_job) == std::string::npos) continue;
     std::vector<Turn> turns;
@@ -211,8 +208,7 @@ void run(int rounds, const std::string& wanted_job, const std::string& wanted_tu
   }
   std::printf(
       "goals: grpc at 64 MiB at most 1.18 of the bare stream's time (0.85 of its speed), 1,000\n"
-      "variables pushed and pulled at most 1.50, a push of 1 KiB at most 135 us over grpc and 54 "
-      "us over tcp\n");
+      "variables pushed and pulled at most 1.50, a push of 1 KiB at most 135 us\n");
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// Calls over each wire beside a bare gRPC stream: time of a small one, bytes per second of large
-// ones.
+// Calls beside a bare gRPC stream: time of a small one, bytes per second of large ones.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: rpc_bench [ROUNDS]. Client and server are threads of this process. In each round everybody
@@ -20,17 +19,15 @@ namespace {
 
 class Calls final : public Contender, private RpcHandler {
  public:
-  explicit Calls(RpcWire wire) : wire_(wire) {
-    RpcServerOptions options;
-    options.wire = wire;
-    server_ = RpcServer::start(options, *this);
-    client_ = RpcClient::connect(server_->target(), {});
+  Calls() {
+    server_ = RpcServer::start({}, {{RpcMethod::kApply, this}});
+    client_ = RpcClient::connect(server_->target(), RpcMethod::kApply, {});
   }
   ~Calls() override {
     client_.reset();
     server_.reset();
   }
-  std::string name() const override { return std::string(to_string(wire_)); }
+  std::string name() const override { return "calls"; }
 
   void exchange(std::size_t bytes, int count, int at_once) override {
     if (memory_->size() < bytes) memory_ = std::make_shared<std::vector<std::byte>>(bytes);
@@ -53,7 +50,6 @@ class Calls final : public Contender, private RpcHandler {
     call->reply({{}, echoes ? call->request().payload : std::vector<SharedBytes>()});
   }
 
-  const RpcWire wire_;
   std::shared_ptr<std::vector<std::byte>> memory_ = std::make_shared<std::vector<std::byte>>();
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<RpcClient> client_;
@@ -97,8 +93,7 @@ std::string speed(const Load& load, double seconds) {
 void run(int rounds) {
   std::vector<std::unique_ptr<Contender>> contenders;
   if (auto bare = bare_grpc_stream()) contenders.push_back(std::move(bare));
-  if (!contenders.empty()) contenders.push_back(std::make_unique<Calls>(RpcWire::kGrpc));
-  contenders.push_back(std::make_unique<Calls>(RpcWire::kInProcess));
+  contenders.push_back(std::make_unique<Calls>());
   for (const Load& load : kLoads) {
     std::vector<std::vector<double>> seconds(contenders.size()), ratios(contenders.size());
     for (int round = -1; round < rounds; ++round) {  // the first warms up

@@ -12,32 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/cluster/control/join_options.h"
 #include "tutti/cluster/control/member.h"
 #include "tutti/cluster/control/progress.h"
 #include "tutti/cluster/control/verdict.h"
-#include "tutti/cluster/handshake/job_secret.h"
 #include "tutti/core/clock.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
-
-struct ControlOptions {
-  std::string job_id = {};
-  JobSecret secret = {};
-  TlsFiles tls = {};
-  /// Restarts of this task before this process.
-  std::uint64_t incarnation = 0;
-  /// Whose process hosts the server, for messages: "chief 0".
-  std::string hosted_by = {};
-  /// For reaching the server; meanwhile a line every `say_every` names what it waits for.
-  Duration timeout = std::chrono::seconds(300);
-  Duration say_every = std::chrono::milliseconds(4500);
-  /// Asked before each heartbeat; may be null.
-  std::shared_ptr<ProgressSource> progress = {};
-  /// Called for each new verdict by the thread that sends heartbeats: return soon, and call nothing
-  /// of the client but verdicts().
-  std::function<void(const Verdict&)> on_verdict = {};
-};
 
 /// A member of a job. Its thread tells the server every 250 ms how far this process has come (the
 /// server says how often) and takes verdicts. A broken connection is opened anew, and calls under

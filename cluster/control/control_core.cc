@@ -66,10 +66,8 @@ ControlCore::ControlCore(ControlServerOptions options, ProcessProbe probe)
 std::string ControlCore::refusal_of(const v1::Build& build, const JoiningProcess& process) {
   const MemberTask& task = process.who.task;
   const PeerHello theirs = hello_of(build, task);
-  if (auto reason = incompatibility(hello_of(build_, options_.host), theirs)) return *reason;
-  if (build.secret_tag() != build_.secret_tag()) {
-    return concat(task.to_string(), " does not know this job's secret (that of ",
-                  options_.host.to_string(), "); give all its processes one TUTTI_JOB_SECRET_FILE");
+  if (auto reason = internal::refusal_of(build_, options_.host, build, task); !reason.empty()) {
+    return reason;
   }
   if (!may_come(options_, task)) {
     return concat(task.to_string(), " is no task of this job; expected one of ",

@@ -8,46 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cluster/control/control_client.h"
+#include "tutti/cluster/control/join_options.h"
 #include "tutti/cluster/control/member.h"
 #include "tutti/cluster/control/verdict.h"
 #include "tutti/cluster/handshake/job_secret.h"
 
 namespace tutti {
-
-/// When a member counts as what. Members learn the first three when they join, and judge the
-/// server by them.
-struct HealthOptions {
-  Duration heartbeat_every = std::chrono::milliseconds(250);
-  /// Without a heartbeat for this long, and the system says that the process is stopped (on the
-  /// server's machine, where it can be asked): eight heartbeats, so that one late does not count.
-  Duration silent_after = std::chrono::seconds(2);
-  /// Without a heartbeat for this long, and nothing says why: the process runs and gets no time, or
-  /// it is on another machine, and that or a link is silent. A switch that starts again, a queue
-  /// that is full, packets lost several times in a row pass in less.
-  Duration unreachable_after = std::chrono::seconds(5);
-  /// On another machine a connection that closed, and none opened anew, for this long: dead. The
-  /// system closes the connections of a process that ends; silence closes none.
-  Duration reconnect_within = std::chrono::milliseconds(150);
-  /// Members wait for each other, each in another collective: fatal. Longer than a busy machine
-  /// needs to begin a call that the program has started.
-  Duration abort_deadlock_after = std::chrono::seconds(1);
-  /// Others wait in a collective for this long, and it does not come: a warning.
-  Duration warn_stuck_after = std::chrono::milliseconds(4500);
-  /// The same, and fatal.
-  Duration abort_stuck_after = std::chrono::seconds(60);
-  /// Members that do not acknowledge the step to stop at: not waited for any longer.
-  Duration acknowledge_within = std::chrono::seconds(2);
-
-  /// 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5 s.
-  static HealthOptions fast_detect() {
-    HealthOptions options;
-    options.heartbeat_every = std::chrono::milliseconds(100);
-    options.silent_after = std::chrono::milliseconds(400);
-    options.unreachable_after = std::chrono::seconds(1);
-    return options;
-  }
-};
 
 /// Where a control server listens, which tasks may join, and when a member counts as lost.
 struct ControlServerOptions {

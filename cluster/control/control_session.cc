@@ -73,19 +73,14 @@ ControlSession::Attempt ControlSession::failed_attempt(JobStream& stream, TimePo
   const grpc::Status status = stream.wait_for_end(deadline);
   attempt.is_cut_short = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
   attempt.is_final = !attempt.is_cut_short && stream.is_refused();
-  attempt.is_nobody_there = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  const GrpcChannelOptions channel{endpoint_, options_.secret, options_.tls};
+  const ConnectFailure failure = connect_failure(status, channel, deadline);
+  attempt.is_nobody_there = failure.is_nobody_there;
+  attempt.is_hopeless = failure.is_hopeless;
+  attempt.is_other_job = failure.is_other_job;
   attempt.reason = attempt.is_final ? status.error_message()
                    : status.ok()    ? "it did not answer the request to join"
-                                    : connect_reason(status);
-  const bool is_local = is_loopback(endpoint_.host) && !options_.tls.is_set();
-  if (attempt.is_nobody_there && !is_local) {  // gRPC does not say how bad it is
-    const OpenedConnection opened = connect_until(endpoint_, deadline);
-    attempt.is_hopeless = opened.is_hopeless;
-    attempt.is_nobody_there = opened.is_nobody_there;
-    attempt.is_other_job =
-        opened.socket.is_open() && (options_.secret.is_set() || options_.tls.is_set());
-    if (!opened.reason.empty()) attempt.reason = opened.reason;
-  }
+                                    : failure.reason;
   return attempt;
 }
 

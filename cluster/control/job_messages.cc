@@ -165,4 +165,12 @@ PeerHello hello_of(const v1::Build& build, const MemberTask& task) {
   return hello;
 }
 
+std::string refusal_of(const v1::Build& own, const MemberTask& server, const v1::Build& theirs,
+                       const MemberTask& task) {
+  if (auto reason = incompatibility(hello_of(own, server), hello_of(theirs, task))) return *reason;
+  if (theirs.secret_tag() == own.secret_tag()) return "";
+  return concat(task.to_string(), " does not know this job's secret (that of ", server.to_string(),
+                "); give all its processes one TUTTI_JOB_SECRET_FILE");
+}
+
 }  // namespace tutti::internal

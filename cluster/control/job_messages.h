@@ -34,5 +34,8 @@ JoiningProcess from_proto(const v1::JoinRequest& request);
 v1::Build make_build(const std::string& job_id, const JobSecret& secret);
 /// What incompatibility() compares.
 PeerHello hello_of(const v1::Build& build, const MemberTask& task);
+/// Why two processes cannot work together, one of them this server's; "": they can.
+std::string refusal_of(const v1::Build& own, const MemberTask& server, const v1::Build& theirs,
+                       const MemberTask& task);
 
 }  // namespace tutti::internal

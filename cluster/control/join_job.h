@@ -8,17 +8,10 @@
 
 #include "tutti/cluster/control/control_client.h"
 #include "tutti/cluster/control/control_server.h"
+#include "tutti/cluster/control/join_options.h"
 #include "tutti/cluster/tcp/socket.h"
 
 namespace tutti {
-
-struct JoinOptions {
-  /// Over those of the environment: job_id, secret and incarnation count when they are set.
-  ControlOptions client = {};
-  HealthOptions health = {};
-  bool allow_insecure_network = false;
-  Duration linger = std::chrono::seconds(2);
-};
 
 struct ControlPlane {
   std::unique_ptr<ControlServer> server;  // only where it is hosted; outlives the client

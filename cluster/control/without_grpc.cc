@@ -1,5 +1,6 @@
 // What takes the place of the service Job in builds without gRPC: a clear error.
 // SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/control/control_client.h"
 #include "tutti/cluster/control/control_server.h"
 #include "tutti/core/error.h"
 

@@ -6,6 +6,7 @@
 
 #include "tutti/cluster/grpc/job_authority.h"
 #include "tutti/cluster/grpc/local_socket.h"
+#include "tutti/cluster/tcp/stream.h"
 
 namespace tutti::internal {
 namespace {
@@ -31,6 +32,10 @@ std::shared_ptr<grpc::Channel> open_channel(const GrpcChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // members are reached directly
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  for (const auto& [name, value] : kConnectionArguments) arguments.SetInt(name, value);
+  if (options.keeps_alive) {
+    for (const auto& [name, value] : kKeepAliveArguments) arguments.SetInt(name, value);
+  }
   if (options.is_local()) {
     return grpc::CreateCustomChannel(concat("unix:", local_socket_path(options.endpoint)),
                                      grpc::InsecureChannelCredentials(), arguments);
@@ -65,6 +70,20 @@ std::string connect_reason(const grpc::Status& status) {
       text.starts_with("unix:") &&
       (text.ends_with("No such file or directory") || text.ends_with("Connection refused"));
   return is_absent ? "Connection refused" : text;
+}
+
+ConnectFailure connect_failure(const grpc::Status& status, const GrpcChannelOptions& options,
+                               TimePoint deadline) {
+  ConnectFailure failure{.reason = connect_reason(status)};
+  failure.is_nobody_there = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  if (!failure.is_nobody_there || options.is_local()) return failure;
+  const OpenedConnection opened = connect_until(options.endpoint, deadline);
+  failure.is_hopeless = opened.is_hopeless;
+  failure.is_nobody_there = opened.is_nobody_there;
+  failure.is_other_job =
+      opened.socket.is_open() && (options.secret.is_set() || options.tls.is_set());
+  if (!opened.reason.empty()) failure.reason = opened.reason;
+  return failure;
 }
 
 }  // namespace tutti::internal

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "tutti/cluster/handshake/job_secret.h"
 #include "tutti/cluster/tcp/socket.h"
@@ -19,6 +20,8 @@ struct GrpcChannelOptions {
   TlsFiles tls = {};
   /// Of one message.
   int most_bytes = 4 << 20;
+  /// Pings notice a silent host or link within 5 s, and end the connection.
+  bool keeps_alive = false;
   /// Whether it is a UNIX-domain socket: at loopback addresses, unless there are TLS files.
   bool is_local() const { return is_loopback(endpoint.host) && !tls.is_set(); }
 };
@@ -35,5 +38,28 @@ Error to_error(const grpc::Status& status);
 
 /// Why a channel could not connect, in the system's words.
 std::string connect_reason(const grpc::Status& status);
+
+/// What ended a call with UNAVAILABLE, before the server took it.
+struct ConnectFailure {
+  std::string reason = {};
+  bool is_nobody_there = false;  // the system says that nobody listens
+  bool is_hopeless = false;      // this machine cannot reach the address
+  bool is_other_job = false;     // the TLS handshake fails
+};
+/// Connects once more between machines, for gRPC does not say how bad it is.
+ConnectFailure connect_failure(const grpc::Status& status, const GrpcChannelOptions& options,
+                               TimePoint deadline);
+
+/// For channels and servers alike: frames of HTTP/2 that hold a message of a mebibyte.
+inline constexpr std::pair<const char*, int> kConnectionArguments[] = {
+    {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 20) + 4096},
+    {GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 4 << 20},
+    {GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 8 << 20},
+};
+inline constexpr std::pair<const char*, int> kKeepAliveArguments[] = {
+    {GRPC_ARG_KEEPALIVE_TIME_MS, 2000},           {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000},
+    {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1}, {GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
+    {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0},
+};
 
 }  // namespace tutti::internal

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "tutti/cluster/grpc/grpc_channel.h"
 #include "tutti/cluster/grpc/job_authority.h"
 #include "tutti/cluster/grpc/local_socket.h"
 #include "tutti/cluster/handshake/refusal_log.h"
@@ -64,7 +65,13 @@ class GrpcServer::Impl {
       : endpoint_(options.endpoint), wake_(make_wake_event()) {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(options.most_bytes);
+    builder.SetMaxSendMessageSize(options.most_bytes);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
+    for (const auto& [name, value] : kConnectionArguments) builder.AddChannelArgument(name, value);
+    if (options.keeps_alive) {
+      builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+      for (const auto& [name, value] : kKeepAliveArguments) builder.AddChannelArgument(name, value);
+    }
     const bool is_local = is_loopback(options.endpoint.host) && !options.tls.is_set();
     if (!is_local) {
       listener_ = listen_at(options.endpoint);
@@ -93,7 +100,6 @@ class GrpcServer::Impl {
   ~Impl() { shutdown(Duration::zero()); }
 
   const Endpoint& endpoint() const { return endpoint_; }
-  grpc::Server& server() { return *server_; }
 
   void shutdown(Duration grace) {
     if (!server_) return;
@@ -157,9 +163,6 @@ GrpcServer::GrpcServer(const GrpcServerOptions& options,
 GrpcServer::~GrpcServer() = default;
 
 const Endpoint& GrpcServer::endpoint() const { return impl_->endpoint(); }
-std::shared_ptr<grpc::Channel> GrpcServer::in_process_channel() {
-  return impl_->server().InProcessChannel(grpc::ChannelArguments());
-}
 void GrpcServer::shutdown(Duration grace) { impl_->shutdown(grace); }
 
 }  // namespace tutti::internal

@@ -19,6 +19,8 @@ struct GrpcServerOptions {
   TlsFiles tls = {};
   /// Of one message.
   int most_bytes = 4 << 20;
+  /// As GrpcChannelOptions has it.
+  bool keeps_alive = false;
 };
 
 /// Serves until shutdown(), with health checking and reflection. At a loopback address it listens
@@ -35,8 +37,6 @@ class GrpcServer {
 
   /// With the port that it got.
   const Endpoint& endpoint() const;
-  /// For callers in this process: nothing is copied to a socket.
-  std::shared_ptr<grpc::Channel> in_process_channel();
   /// Takes no more calls, and cancels those that do not end in time.
   void shutdown(Duration grace);
 

@@ -3,78 +3,111 @@
 #include "tutti/cluster/rpc/client_session.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "tutti/cluster/control/health_rules.h"
+#include "tutti/cluster/grpc/local_socket.h"
+#include "tutti/cluster/rpc/call_identity.h"
 #include "tutti/cluster/tcp/opening.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
 namespace {
 
+/// Calls of a client without an answer.
+constexpr std::size_t kMostCalls = 65536;
 constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 /// As long as it takes to start a process on a busy machine.
 constexpr Duration kTryOftenFor = std::chrono::seconds(3);
 constexpr Duration kTryMuchLater = std::chrono::milliseconds(250);
 constexpr Duration kLongestAttempt = std::chrono::seconds(2);
 constexpr Duration kLongestGoodBye = std::chrono::milliseconds(500);
-constexpr std::size_t kMostUnacknowledged = 64;
-constexpr int kMostSilentLooks = 1 << 20;
-/// Once or twice a damaged handshake may look like it.
+/// Once or twice a server that is just ending may refuse.
 constexpr int kRefusals = 3;
+/// So many TLS handshakes that failed one after the other were not damaged on their way.
+constexpr int kTlsFailures = 10;
 
 TimePoint now() { return Clock::system().now(); }
 
-}  // namespace
-
-ClientSession::ClientSession(const std::string& target, const RpcClientOptions& options)
-    : target_(parse_rpc_target(target)),
-      options_(options),
-      server_name_(options.server.job.empty() ? concat("the server at ", target_.address)
-                                              : concat(options.server, " (", target_.address, ")")),
-      what_(std::make_shared<const std::string>(concat(options.self, ": ", server_name_))),
-      client_(new_run_nonce()) {}
-
-RpcFrame ClientSession::open_frame() const {
-  RpcFrame frame;
-  frame.kind = RpcFrame::Kind::kOpen;
-  frame.call = client_;
-  MutexLock lock(mutex_);
-  for (const auto& [number, call] : calls_) frame.numbers.push_back(number);
-  return frame;
+Endpoint parse_target(const std::string& text) {
+  constexpr std::string_view kScheme = "grpc://";
+  if (text.starts_with(kScheme)) {
+    if (const auto endpoint = parse_endpoint(text.substr(kScheme.size()))) return *endpoint;
+  }
+  fail(ErrorCode::kInvalidArgument, "rpc: the target '", text,
+       "'; expected grpc://host:port, as RpcServer::target() gives it");
 }
 
-RpcAttempt ClientSession::connect_once(TimePoint deadline) {
-  RpcConnectParameters parameters;
-  parameters.address = target_.address;
-  parameters.hello = make_hello(ConnectionPurpose::kRpc, options_.self.job, options_.self.index);
-  parameters.hello.job_id = options_.job_id;
-  parameters.hello.incarnation = options_.incarnation;
-  parameters.secret = options_.secret;
-  parameters.tls = options_.tls;
-  parameters.server = options_.server;
-  parameters.open = open_frame();
-  parameters.deadline = std::min(deadline, deadline_after(now(), kLongestAttempt));
-  parameters.sink = shared_from_this();
-  return target_.wire == RpcWire::kGrpc ? connect_rpc_grpc(parameters)
-                                        : connect_rpc_in_process(parameters);
+}  // namespace
+
+ClientSession::ClientSession(const std::string& target, RpcMethod method,
+                             const RpcClientOptions& options)
+    : endpoint_(parse_target(target)),
+      method_(method),
+      options_(options),
+      server_name_(options.server.job.empty()
+                       ? concat("the server at ", endpoint_.to_string())
+                       : concat(options.server, " (", endpoint_.to_string(), ")")),
+      what_(std::make_shared<const std::string>(concat(options.self, ": ", server_name_))),
+      caller_(make_caller(options, new_run_nonce())) {}
+
+ClientSession::Attempt ClientSession::connect_once(TimePoint deadline) {
+  const TimePoint end = std::min(deadline, deadline_after(now(), kLongestAttempt));
+  const GrpcChannelOptions channel{endpoint_, options_.secret, options_.tls, kLongestMessage, true};
+  if (channel.is_local() && !has_local_socket(endpoint_)) {
+    return {.reason = std::strerror(ECONNREFUSED)};
+  }
+  auto stream = std::make_shared<ClientStream>(open_channel(channel), method_, caller_,
+                                               [weak = weak_from_this()](CallMessage message) {
+                                                 if (const auto self = weak.lock())
+                                                   self->take(std::move(message));
+                                               });
+  auto server = stream->wait_for_server(end);
+  if (!server) return failed_attempt(*stream, end);
+  return {.stream = std::move(stream), .server = *std::move(server)};
+}
+
+ClientSession::Attempt ClientSession::failed_attempt(ClientStream& stream, TimePoint deadline) {
+  const grpc::Status status = stream.wait_for_end(deadline);
+  if (stream.is_refused()) {
+    const bool may_pass = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+    return {.reason = status.error_message(), .is_final = !may_pass};
+  }
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return {.reason = "it does not answer"};
+  }
+  const GrpcChannelOptions channel{endpoint_, options_.secret, options_.tls};
+  const ConnectFailure failure = connect_failure(status, channel, deadline);
+  return {.reason = status.ok() ? "it is no server of calls" : failure.reason,
+          .is_other_job = failure.is_other_job};
 }
 
 void ClientSession::connect_at_start() {
   const TimePoint begin = now();
   const TimePoint deadline = deadline_after(begin, options_.connect_timeout);
   TimePoint say_at = deadline_after(begin, options_.say_every);
+  int num_tls_failures = 0;
   for (;;) {
     if (options_.interruption) options_.interruption->check();
-    const RpcAttempt attempt = connect_once(deadline);
-    if (attempt.wire) {
+    const Attempt attempt = connect_once(deadline);
+    if (attempt.stream) {
       (void)adopt(attempt);  // nobody can have ended it yet
-      thread_ = Executor::system().start("rpc-client", [this, wire = attempt.wire] { run(wire); });
+      thread_ =
+          Executor::system().start("rpc-client", [this, stream = attempt.stream] { run(stream); });
       return;
     }
+    num_tls_failures = attempt.is_other_job ? num_tls_failures + 1 : 0;
     if (attempt.is_final) {
       fail(ErrorCode::kFailedPrecondition, "rpc: ", options_.self, " cannot call ", server_name_,
            ": ", attempt.reason);
+    }
+    if (num_tls_failures == kTlsFailures) {
+      fail(ErrorCode::kFailedPrecondition, "rpc: ", options_.self, " cannot call ", server_name_,
+           ": the TLS handshake fails: ", attempt.reason,
+           "; expected a server that knows this job's secret (or has a certificate of its "
+           "authority); check TUTTI_JOB_SECRET_FILE and the address");
     }
     if (now() >= deadline) {
       fail(ErrorCode::kDeadlineExceeded, "rpc: ", options_.self, " did not reach ", server_name_,
@@ -91,59 +124,46 @@ void ClientSession::connect_at_start() {
 }
 
 /// False: the session ended while this connection was made.
-bool ClientSession::adopt(const RpcAttempt& attempt) {
+bool ClientSession::adopt(const Attempt& attempt) {
   Calls aborted;
   MutexLock send_lock(send_mutex_);
   {
     MutexLock lock(mutex_);
     if (ended_) return false;
-    const bool was_restarted =
-        server_run_ != 0 &&
-        (server_run_ != attempt.welcome.call || server_incarnation_ != attempt.server_incarnation);
+    const std::uint64_t incarnation = attempt.server.task().incarnation();
+    const bool was_restarted = server_.run() != 0 && (server_.run() != attempt.server.run() ||
+                                                      server_.task().incarnation() != incarnation);
     if (was_restarted && !options_.survives_restarts) aborted.swap(calls_);
-    server_run_ = attempt.welcome.call;
-    server_incarnation_ = attempt.server_incarnation;
-    longest_payload_ = attempt.welcome.numbers.front();
-    arrived_.clear();  // the server knows what has no answer, and so all the rest
+    server_ = attempt.server;
     away_.reset();
-    silent_looks_ = 0;
-    wire_ = attempt.wire;
+    stream_ = attempt.stream;
   }
-  send_all_again(attempt.wire);
+  send_all_again(*attempt.stream);
   for (auto& [number, call] : aborted) {
     call.reply->set_error(Error(
         ErrorCode::kAborted,
-        concat("rpc: ", *what_, " was started again (incarnation ", attempt.server_incarnation,
+        concat("rpc: ", *what_, " was started again (incarnation ",
+               attempt.server.task().incarnation(),
                ") before it answered; what the call changed may be lost: read its state anew")));
   }
   return true;
 }
 
-void ClientSession::send_all_again(const std::shared_ptr<RpcClientWire>& wire) {
-  std::vector<RpcFrame> frames;
+void ClientSession::send_all_again(ClientStream& stream) {
+  std::vector<CallMessage> messages;
   {
     MutexLock lock(mutex_);
-    for (const auto& [number, call] : calls_) {
-      frames.push_back(request_frame(number, call.request));
-    }
+    for (const auto& [number, call] : calls_) messages.push_back({number, call.request});
   }
-  for (RpcFrame& frame : frames) wire->send(std::move(frame));
-}
-
-RpcFrame ClientSession::request_frame(std::uint64_t number, const Packet& request) {
-  RpcFrame frame;
-  frame.kind = RpcFrame::Kind::kRequest;
-  frame.call = number;
-  frame.packet = request;
-  return frame;
+  for (CallMessage& message : messages) stream.send(std::move(message));
 }
 
 std::shared_ptr<RpcReply> ClientSession::start(Packet request) {
   auto reply = std::make_shared<PendingReply>(what_);
   const std::size_t bytes = request.payload_bytes();
   MutexLock send_lock(send_mutex_);
-  std::shared_ptr<RpcClientWire> wire;
-  RpcFrame frame;
+  std::shared_ptr<ClientStream> stream;
+  CallMessage message;
   {
     MutexLock lock(mutex_);
     const auto& reason = ended_ ? ended_ : away_;
@@ -151,100 +171,50 @@ std::shared_ptr<RpcReply> ClientSession::start(Packet request) {
       reply->set_error(*reason);
       return reply;
     }
-    if (request.head.size() > tutti::kLongestHead || bytes > longest_payload_) {
+    if (request.head.size() > tutti::kLongestHead || bytes > server_.longest_tensors()) {
       fail(ErrorCode::kInvalidArgument, "rpc: ", *what_, ": a request with ", request.head.size(),
            " bytes of head and ", bytes, " of payload; expected at most ", tutti::kLongestHead,
-           " and ", longest_payload_, "; send it in parts");
+           " and ", server_.longest_tensors(), "; send it in parts");
     }
     if (calls_.size() >= kMostCalls) {
       fail(ErrorCode::kResourceExhausted, "rpc: ", *what_, ": ", calls_.size(),
            " calls have no answer; expected fewer than ", kMostCalls, "; wait for some first");
     }
-    const std::uint64_t number = ++last_call_;
-    Call& call = calls_[number];
+    message.call = ++last_call_;
+    Call& call = calls_[message.call];
     call.request = std::move(request);
     call.reply = reply;
-    wire = wire_;
-    if (wire) {
-      frame = request_frame(number, call.request);
-      frame.numbers.swap(arrived_);
-    }
+    stream = stream_;
+    if (stream) message.packet = call.request;
   }
-  if (wire) wire->send(std::move(frame));
+  if (stream) stream->send(std::move(message));
   return reply;
 }
 
-void ClientSession::received(RpcFrame frame) {
-  if (frame.kind == RpcFrame::Kind::kProbe) return;
-  const bool is_reply = frame.kind == RpcFrame::Kind::kReply;
-  if (!is_reply && frame.kind != RpcFrame::Kind::kError) {
-    fail(ErrorCode::kDataLoss, "rpc: ", server_name_, " sent a frame that no server sends");
-  }
-  const bool keeps_much = frame.packet.payload_bytes() >= kSmallPayload;
-  bool acknowledges = false;
+void ClientSession::take(CallMessage message) {
   Call call;
   {
     MutexLock lock(mutex_);
-    const auto found = calls_.find(frame.call);
-    most_silent_looks_ = kSilentLooks;
-    if (wire_ && wire_->can_break()) arrived_.push_back(frame.call);
-    acknowledges = !arrived_.empty() && (keeps_much || arrived_.size() >= kMostUnacknowledged);
-    if (found != calls_.end()) {
-      call = std::move(found->second);
-      calls_.erase(found);
-    }
+    const auto found = calls_.find(message.call);
+    if (found == calls_.end()) return;  // answered before, on the last stream
+    call = std::move(found->second);
+    calls_.erase(found);
   }
-  if (call.reply && is_reply) {
-    call.reply->set(std::move(frame.packet));
-  } else if (call.reply) {
-    call.reply->set_error(
-        Error(frame.code, concat(server_name_, ": ", text_of(frame.packet.head))));
-  }
-  if (acknowledges) acknowledge();
+  if (!message.error) return call.reply->set(std::move(message.packet));
+  call.reply->set_error(message.error->with_context(server_name_));
 }
 
-void ClientSession::acknowledge() {
-  RpcFrame frame;
-  frame.kind = RpcFrame::Kind::kAcknowledge;
-  MutexLock send_lock(send_mutex_);
-  std::shared_ptr<RpcClientWire> wire;
-  {
-    MutexLock lock(mutex_);
-    wire = wire_;
-    if (wire) frame.numbers.swap(arrived_);
-  }
-  if (wire && !frame.numbers.empty()) wire->send(std::move(frame));
-}
-
-bool ClientSession::look_for_gaps(bool has_moved) {
-  MutexLock send_lock(send_mutex_);
-  std::shared_ptr<RpcClientWire> wire;
-  {
-    MutexLock lock(mutex_);
-    silent_looks_ = has_moved || calls_.empty() ? 0 : silent_looks_ + 1;
-    if (silent_looks_ >= most_silent_looks_) {
-      most_silent_looks_ = std::min(2 * most_silent_looks_, kMostSilentLooks);
-      return true;
-    }
-    if (!calls_.empty()) wire = wire_;
-  }
-  RpcFrame frame;
-  frame.kind = RpcFrame::Kind::kProbe;
-  if (wire) wire->send(std::move(frame));
-  return false;
-}
-
-void ClientSession::run(std::shared_ptr<RpcClientWire> wire) {
-  while (wire) {
-    const std::string why = wire->serve();
+void ClientSession::run(std::shared_ptr<ClientStream> stream) {
+  while (stream) {
+    const std::string why = stream->serve();
     {
       MutexLock lock(mutex_);
-      wire_.reset();
+      stream_.reset();
       why_away_ = why;
       away_since_ = now();
     }
-    wire.reset();  // the old connection ends before there is a new one
-    wire = reconnect(why);
+    stream.reset();  // the old connection ends before there is a new one
+    stream = reconnect(why);
   }
 }
 
@@ -253,24 +223,24 @@ bool ClientSession::is_over() const {
   return ended_.has_value();
 }
 
-std::shared_ptr<RpcClientWire> ClientSession::reconnect(const std::string& why) {
+std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
   const TimePoint begin = now();
   TimePoint say_at = deadline_after(begin, options_.say_every);
   std::string reason = why;
   int num_refusals = 0;
   while (!is_over()) {
-    RpcAttempt attempt;
+    Attempt attempt;
     try {
       attempt = connect_once(TimePoint::max());
     } catch (const Error& error) {  // a certificate that has gone, for example
       attempt.reason = error.message();
     }
     const Duration away = now() - begin;
-    if (attempt.wire) {
+    if (attempt.stream) {
       if (!adopt(attempt)) break;
       log_info(concat("rpc: ", options_.self, " is connected to ", server_name_, " again after ",
                       seconds_text(away), " s (", why, ")"));
-      return attempt.wire;
+      return attempt.stream;
     }
     reason = attempt.reason;
     {
@@ -300,54 +270,49 @@ std::shared_ptr<RpcClientWire> ClientSession::reconnect(const std::string& why) 
 
 void ClientSession::give_up(const Error& error, bool lasts) {
   Calls calls;
-  std::shared_ptr<RpcClientWire> wire;
+  std::shared_ptr<ClientStream> stream;
   {
     MutexLock lock(mutex_);
     calls.swap(calls_);
     if (!lasts) away_ = error;
     if (lasts && !ended_) ended_ = error;
-    if (lasts) wire = wire_;
+    if (lasts) stream = stream_;
   }
   for (auto& [number, call] : calls) call.reply->set_error(error);
   if (!lasts) return;
   stop_.set();
-  if (wire) wire->finish(TimePoint::min());
+  if (stream) stream->cancel();
 }
 
 void ClientSession::fail_all(const Error& error) { give_up(error, true); }
 
 void ClientSession::leave() {
-  std::shared_ptr<RpcClientWire> wire;
+  std::shared_ptr<ClientStream> stream;
   Calls calls;
   const Error cancelled(ErrorCode::kCancelled,
                         concat("rpc: ", *what_, ": the client was ended before the answer came"));
   {
     MutexLock send_lock(send_mutex_);
-    {
-      MutexLock lock(mutex_);
-      wire = wire_;
-      calls.swap(calls_);
-      if (!ended_) ended_ = cancelled;
-    }
-    RpcFrame frame;
-    frame.kind = RpcFrame::Kind::kGoodBye;
-    if (wire) wire->send(std::move(frame));
+    MutexLock lock(mutex_);
+    stream = stream_;
+    calls.swap(calls_);
+    if (!ended_) ended_ = cancelled;
   }
+  if (stream) stream->leave(deadline_after(now(), kLongestGoodBye));
   for (auto& [number, call] : calls) call.reply->set_error(cancelled);
   stop_.set();
-  if (wire) wire->finish(deadline_after(now(), kLongestGoodBye));
   if (thread_) thread_->join();
 }
 
 std::optional<std::string> ClientSession::why_away() const {
   MutexLock lock(mutex_);
-  if (wire_) return std::nullopt;
+  if (stream_) return std::nullopt;
   return why_away_;
 }
 
 std::optional<TimePoint> ClientSession::away_since() const {
   MutexLock lock(mutex_);
-  if (wire_) return std::nullopt;
+  if (stream_) return std::nullopt;
   return away_since_;
 }
 
@@ -358,7 +323,7 @@ bool ClientSession::takes_calls() const {
 
 std::uint64_t ClientSession::server_incarnation() const {
   MutexLock lock(mutex_);
-  return server_incarnation_;
+  return server_.task().incarnation();
 }
 
 }  // namespace tutti::internal

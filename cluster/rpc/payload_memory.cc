@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/rpc/payload_memory.h"
 
-#include <cstring>
 #include <utility>
 
 namespace tutti::internal {
@@ -26,19 +25,6 @@ PayloadMemory::PayloadMemory(std::size_t count) {
 BufferRef buffer_of(const SharedBytes& bytes) {
   const auto* const keeper = std::get_deleter<BufferKeeper>(bytes.owner);
   return keeper ? keeper->buffer : BufferRef();
-}
-
-SharedBytes copied(std::span<const SharedBytes> pieces) {
-  std::size_t total = 0;
-  for (const SharedBytes& piece : pieces) total += piece.bytes.size();
-  const PayloadMemory memory(total);
-  std::size_t done = 0;
-  for (const SharedBytes& piece : pieces) {
-    const std::size_t n = piece.bytes.size();
-    if (n > 0) std::memcpy(memory.bytes().data() + done, piece.bytes.data(), n);
-    done += n;
-  }
-  return memory.shared();
 }
 
 }  // namespace tutti::internal

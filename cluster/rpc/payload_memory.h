@@ -30,7 +30,4 @@ class PayloadMemory {
 /// The memory that received bytes are a part of: null for those that are in no PayloadMemory.
 BufferRef buffer_of(const SharedBytes& bytes);
 
-/// The bytes of all pieces in new memory.
-SharedBytes copied(std::span<const SharedBytes> pieces);
-
 }  // namespace tutti::internal

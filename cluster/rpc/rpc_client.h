@@ -12,14 +12,14 @@
 #include "tutti/cluster/control/control_client.h"
 #include "tutti/cluster/interruption.h"
 #include "tutti/cluster/rpc/packet.h"
+#include "tutti/cluster/rpc/rpc_method.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
 
 struct RpcClientOptions {
-  /// Who calls, and who is to answer, for proofs and messages. A server without job: whoever of the
-  /// job answers there.
+  /// This task, and the one that is to answer; a server without a job: any task of this job.
   MemberTask self = {};
   MemberTask server = {"ps", 0, ""};
   std::uint64_t incarnation = 0;
@@ -59,8 +59,8 @@ class RpcReply {
 /// any, all functions.
 class RpcClient {
  public:
-  /// Throws as connect_control(). Returns when connected.
-  static std::unique_ptr<RpcClient> connect(const std::string& target,
+  /// `target`: "grpc://host:port". Throws as connect_control(). Returns when connected.
+  static std::unique_ptr<RpcClient> connect(const std::string& target, RpcMethod method,
                                             const RpcClientOptions& options);
   /// Says good-bye; calls under way end with kCancelled.
   virtual ~RpcClient() = default;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -11,24 +12,22 @@
 #include "tutti/cluster/control/member.h"
 #include "tutti/cluster/handshake/job_secret.h"
 #include "tutti/cluster/rpc/packet.h"
+#include "tutti/cluster/rpc/rpc_method.h"
 #include "tutti/core/error.h"
 
 namespace tutti {
 
-/// Which way packets travel: "grpc" between processes, and "inproc" between threads of one. Both
-/// give the same promises.
-enum class RpcWire { kGrpc, kInProcess };
-/// "grpc", "inproc"; parse throws kInvalidArgument listing them.
-std::string_view to_string(RpcWire wire);
-RpcWire parse_rpc_wire(std::string_view text);
-
-/// Who calls: a task that has proven to belong to the job.
+/// The client that calls: a task of the job, or "client 0", which did not say (a tool of another
+/// language, for example).
 struct RpcPeer {
   MemberTask task = {};
   std::uint64_t incarnation = 0;  // restarts of the task before this process
-  std::uint64_t client = 0;       // random, one per RpcClient: the same over its connections
+  std::uint64_t client = 0;       // random, one per RpcClient: the same over its streams
   std::string address = {};       // where from, for messages
-  std::string to_string() const;  // "worker 1 (127.0.0.1:4711)"
+  /// "worker 1 (192.0.2.7:4711)", within a machine "worker 1".
+  std::string to_string() const {
+    return address.empty() ? task.to_string() : concat(task, " (", address, ")");
+  }
 };
 
 /// A request that waits for its answer. Whoever holds it answers once, from any thread, at any
@@ -51,19 +50,19 @@ class RpcHandler {
   virtual ~RpcHandler() = default;
   /// Calls of one client come in the order of RpcClient::start(), one at a time; those of different
   /// clients at once. A call whose connection broke comes again, with the same bytes, even if its
-  /// first answer was given: the handler sees to it that it does nothing twice. (The
-  /// server answers from memory as long as it can: see README.md.) Return soon: other calls of the
-  /// client wait (keep the call and answer later instead). Do not wait for other calls in here: the
-  /// thread may be the one that brings their answers. What it throws is answered.
+  /// first answer was given: the handler sees to it that it does nothing twice. Return soon: other
+  /// calls of the client wait (keep the call and answer later instead). Do not wait for other calls
+  /// in here: the thread may be the one that brings their answers. What it throws is answered.
   virtual void take(std::shared_ptr<RpcCall> call) = 0;
-  /// The client said good-bye, or its last connection broke `linger` ago.
+  /// The client has closed its stream, or its last one broke `linger` ago.
   virtual void client_left(const RpcPeer&) {}
 };
 
+/// They outlive the server.
+using RpcHandlers = std::map<RpcMethod, RpcHandler*>;
+
 struct RpcServerOptions {
-  RpcWire wire = RpcWire::kGrpc;
-  /// Of this machine; port 0: a free one. For kInProcess any text, unique in the process; "" gives
-  /// one. Loopback, unless there is a secret or TLS.
+  /// Of this machine; port 0: a free one. Loopback, unless there is a secret or TLS.
   std::string address = "127.0.0.1:0";
   MemberTask self = {"ps", 0, ""};
   std::uint64_t incarnation = 0;
@@ -78,13 +77,14 @@ struct RpcServerOptions {
   Duration linger = std::chrono::seconds(5);
 };
 
-/// A running server; no handler function runs after its destructor. Threads: any.
+/// A running server, with health checking and reflection; methods without a handler answer
+/// UNIMPLEMENTED. No handler function runs after its destructor. Threads: any.
 class RpcServer {
  public:
-  /// `handler` outlives the server. Throws as ControlServer::start().
-  static std::unique_ptr<RpcServer> start(const RpcServerOptions& options, RpcHandler& handler);
+  /// Throws as ControlServer::start().
+  static std::unique_ptr<RpcServer> start(const RpcServerOptions& options, RpcHandlers handlers);
   virtual ~RpcServer() = default;
-  /// "grpc://127.0.0.1:4711", "inproc://name".
+  /// "grpc://127.0.0.1:4711".
   virtual std::string target() const = 0;
 };
 

@@ -3,8 +3,9 @@
 #include "tutti/cluster/rpc/server_core.h"
 
 #include <algorithm>
-#include <utility>
 
+#include "tutti/cluster/control/job_messages.h"
+#include "tutti/cluster/rpc/call_identity.h"
 #include "tutti/cluster/tcp/opening.h"
 
 namespace tutti::internal {
@@ -12,50 +13,120 @@ namespace {
 
 constexpr std::size_t kMostClients = 4096;
 
+/// "127.0.0.1:4711" of "ipv4:127.0.0.1:4711"; "" within a machine.
+std::string address_of(const std::string& peer) {
+  return peer.starts_with("ipv4:") || peer.starts_with("ipv6:") ? peer.substr(5) : "";
+}
+
 }  // namespace
 
-ServerCore::ServerCore(const RpcServerOptions& options, RpcHandler& handler)
-    : options_(options), handler_(handler), run_(new_run_nonce()) {
+ServerCore::ServerCore(const RpcServerOptions& options, RpcHandlers handlers)
+    : options_(options), handlers_(std::move(handlers)), run_(new_run_nonce()) {
   keeper_ = Executor::system().start("rpc-keeper", [this] { keep(); });
 }
 
-std::shared_ptr<ServerSession> ServerCore::open(const std::shared_ptr<RpcLink>& link, RpcPeer peer,
-                                                const RpcFrame& frame) {
-  const bool is_open = frame.kind == RpcFrame::Kind::kOpen && frame.call != 0 &&
-                       std::ranges::is_sorted(frame.numbers);
-  if (!is_open) fail(ErrorCode::kDataLoss, "rpc: ", peer, " began with a frame that opens nothing");
-  peer.client = frame.call;
+ServerCore::~ServerCore() {
+  {
+    MutexLock lock(mutex_);
+    stops_ = looks_ = true;
+    changed_.notify_all();
+  }
+  keeper_->join();
+  for (const auto& [key, session] : sessions()) session->end();
+}
+
+ServerStream* ServerCore::accept(RpcMethod method, grpc::CallbackServerContext& context) {
+  auto stream = std::make_shared<ServerStream>(*this, context, options_.longest_payload);
+  {
+    MutexLock lock(mutex_);
+    streams_.insert(stream);
+  }
+  try {
+    const std::shared_ptr<ServerSession> session = open(method, context);
+    context.AddInitialMetadata(kServerKey, make_called_server(options_, run_).SerializeAsString());
+    stream->welcome(session);  // before answers that wait for a stream
+    if (!session->attach(stream)) fail(ErrorCode::kUnavailable, "this client is just leaving");
+    stream->begin();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kFailedPrecondition) note_refusal(error.message());
+    stream->refuse(error);
+  }
+  return stream.get();
+}
+
+std::shared_ptr<ServerSession> ServerCore::open(RpcMethod method,
+                                                grpc::CallbackServerContext& context) {
+  if (!handlers_.contains(method)) {
+    fail(ErrorCode::kUnimplemented, options_.self, ": does not serve ", path_of(method));
+  }
+  RpcPeer peer;
+  peer.address = address_of(context.peer());
+  if (const auto caller = caller_in(context.client_metadata())) {
+    const Member member = from_proto(caller->task());
+    peer.task = {member.task.job, member.task.index, peer.address};
+    peer.incarnation = member.incarnation;
+    peer.client = caller->client();
+    if (const std::string why = refusal_of(*caller, options_); !why.empty()) {
+      fail(ErrorCode::kFailedPrecondition, why);
+    }
+  } else {
+    peer.task = {"client", 0, peer.address};
+    peer.client = new_run_nonce();
+  }
+  return session_of(method, peer);
+}
+
+std::shared_ptr<ServerSession> ServerCore::session_of(RpcMethod method, const RpcPeer& peer) {
+  const Key key(method, peer.client);
   std::shared_ptr<ServerSession> session;
   {
     MutexLock lock(mutex_);
-    if (stops_ || (sessions_.size() >= kMostClients && !sessions_.contains(frame.call))) {
-      return nullptr;
+    if (takes_none_) fail(ErrorCode::kUnavailable, options_.self, ": the server ends");
+    if (sessions_.size() >= kMostClients && !sessions_.contains(key)) {
+      fail(ErrorCode::kUnavailable, options_.self, ": has ", kMostClients, " clients");
     }
-    auto& place = sessions_[frame.call];
+    auto& place = sessions_[key];
     if (!place) {
-      place = std::make_shared<ServerSession>(
-          handler_, peer,
-          ServerSession::Limits{options_.bytes_per_client, options_.longest_payload},
-          [this] { look_now(); });
+      place = std::make_shared<ServerSession>(*handlers_.at(method), peer, options_,
+                                              [this] { look_now(); });
     }
     session = place;
   }
-  if (!session->peer().task.same_task(peer.task)) {
-    fail(ErrorCode::kFailedPrecondition, "rpc: ", peer, " has the number of ", session->peer());
-  }
-  RpcFrame welcome;
-  welcome.kind = RpcFrame::Kind::kWelcome;
-  welcome.call = run_;
-  welcome.numbers = {options_.longest_payload};
-  const bool is_attached = session->attach(link, frame.numbers, std::move(welcome));
-  return is_attached ? session : nullptr;
+  if (session->peer().task.same_task(peer.task)) return session;
+  fail(ErrorCode::kFailedPrecondition, "rpc: ", peer, " has the number of ", session->peer());
 }
 
-std::vector<std::shared_ptr<ServerSession>> ServerCore::sessions() const {
-  std::vector<std::shared_ptr<ServerSession>> all;
+void ServerCore::remove(const std::shared_ptr<ServerStream>& stream) {
   MutexLock lock(mutex_);
-  for (const auto& [number, session] : sessions_) all.push_back(session);
-  return all;
+  streams_.erase(stream);
+}
+
+void ServerCore::resume_soon(std::shared_ptr<ServerStream> stream) {
+  MutexLock lock(mutex_);
+  resumable_.insert(std::move(stream));
+  looks_ = true;
+  changed_.notify_all();
+}
+
+void ServerCore::note_refusal(const std::string& reason) {
+  MutexLock lock(mutex_);
+  refusals_.note(reason, Clock::system().now());
+}
+
+void ServerCore::cancel_all() {
+  std::set<std::shared_ptr<ServerStream>> streams;
+  {
+    MutexLock lock(mutex_);
+    takes_none_ = true;
+    streams = streams_;
+  }
+  for (const auto& stream : streams) stream->cancel();
+}
+
+std::vector<std::pair<ServerCore::Key, std::shared_ptr<ServerSession>>> ServerCore::sessions()
+    const {
+  MutexLock lock(mutex_);
+  return {sessions_.begin(), sessions_.end()};
 }
 
 void ServerCore::look_now() {
@@ -66,7 +137,7 @@ void ServerCore::look_now() {
 
 TimePoint ServerCore::look_again() const {
   TimePoint next = TimePoint::max();
-  for (const auto& session : sessions()) {
+  for (const auto& [key, session] : sessions()) {
     if (const auto since = session->away_since()) {
       next = std::min(next, deadline_after(*since, options_.linger));
     }
@@ -75,41 +146,30 @@ TimePoint ServerCore::look_again() const {
 }
 
 void ServerCore::let_go(TimePoint now) {
-  for (const auto& session : sessions()) {
+  for (const auto& [key, session] : sessions()) {
     const auto since = session->away_since();
     if (since && now >= deadline_after(*since, options_.linger)) session->leave();
     if (!session->has_left()) continue;
     session->end();
     MutexLock lock(mutex_);
-    sessions_.erase(session->peer().client);
+    sessions_.erase(key);
   }
 }
 
 void ServerCore::keep() {
   for (;;) {
     const TimePoint next = look_again();
+    std::set<std::shared_ptr<ServerStream>> resumable;
     {
       MutexLock lock(mutex_);
       changed_.wait_until(mutex_, next, [this]() TUTTI_REQUIRES(mutex_) { return looks_; });
       looks_ = false;
       if (stops_) return;
+      resumable.swap(resumable_);
     }
+    for (const auto& stream : resumable) stream->resume();
     let_go(Clock::system().now());
   }
-}
-
-void ServerCore::stop() {
-  {
-    MutexLock lock(mutex_);
-    if (stops_) return;
-    stops_ = true;
-    looks_ = true;
-    changed_.notify_all();
-  }
-  keeper_->join();
-  for (const auto& session : sessions()) session->end();
-  MutexLock lock(mutex_);
-  sessions_.clear();
 }
 
 }  // namespace tutti::internal

@@ -1,8 +1,9 @@
-// What takes the place of grpc/ in builds without gRPC: a clear error.
+// What takes the place of calls in builds without gRPC: a clear error.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/rpc/rpc_wires.h"
+#include "tutti/cluster/rpc/rpc_client.h"
+#include "tutti/cluster/rpc/rpc_server.h"
 
-namespace tutti::internal {
+namespace tutti {
 namespace {
 
 [[noreturn]] void fail_without_grpc() {
@@ -13,10 +14,13 @@ namespace {
 
 }  // namespace
 
-RpcAttempt connect_rpc_grpc(const RpcConnectParameters&) { fail_without_grpc(); }
-
-std::unique_ptr<RpcServer> start_rpc_grpc(const RpcServerOptions&, RpcHandler&) {
+std::unique_ptr<RpcClient> RpcClient::connect(const std::string&, RpcMethod,
+                                              const RpcClientOptions&) {
   fail_without_grpc();
 }
 
-}  // namespace tutti::internal
+std::unique_ptr<RpcServer> RpcServer::start(const RpcServerOptions&, RpcHandlers) {
+  fail_without_grpc();
+}
+
+}  // namespace tutti

@@ -12,6 +12,7 @@
 #include "tutti/strategy/parameter_server/coordinator/step_registry.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_service.h"
 #include "tutti/strategy/parameter_server/server/durable_handler.h"
+#include "tutti/strategy/parameter_server/server_address.h"
 
 namespace tutti::internal {
 namespace {
@@ -41,7 +42,7 @@ CoordinatedJob::CoordinatedJob(const ClusterResolver& resolver, const WorkerGrou
       group_(group),
       options_(std::move(server)),
       durability_(durability) {
-  if (!resolver.rpc_layer().empty()) options_.wire = parse_rpc_wire(resolver.rpc_layer());
+  check_rpc_layer(resolver);
   if (role_ == ParameterServerRole::kServer) serve_variables();
   watch_ = std::make_unique<JobWatch>(cluster_, task_, group_);
   if (role_ == ParameterServerRole::kServer) return;
@@ -64,7 +65,9 @@ void CoordinatedJob::serve_variables() {
   }
   variables_ =
       std::make_unique<DurableHandler>(task_.to_string(), task_.index, cluster_.count("ps"));
-  rpc_ = RpcServer::start(rpc_server_options(cluster_, task_, options_), *variables_);
+  rpc_ = RpcServer::start(
+      rpc_server_options(cluster_, task_, options_),
+      {{RpcMethod::kApply, variables_.get()}, {RpcMethod::kOrder, &variables_->orders()}});
   log_info(concat("server: ", task_, " serves at ", rpc_->target(), ", durability ", durability_));
 }
 
@@ -80,8 +83,8 @@ void CoordinatedJob::meet_servers() {
     RemoteServerOptions options;
     options.name = concat("ps ", index, " (", address, ")");
     options.run = run;
-    options.connect = [client, target = concat(to_string(options_.wire), "://", address)] {
-      return RpcClient::connect(target, client);
+    options.connect = [client, target = concat("grpc://", address)] {
+      return RpcClient::connect(target, RpcMethod::kOrder, client);
     };
     options.when_lost = [this, index](auto lost) {
       return watch_->when_server_lost(index, std::move(lost));
@@ -106,8 +109,8 @@ std::unique_ptr<WorkerLink> CoordinatedJob::connect_worker(int worker,
   RemoteWorkerOptions options;
   options.worker = worker;
   options.steps = [&registry] { return registry.text(); };
-  options.connect = [client, target = concat(to_string(options_.wire), "://", address)] {
-    return RpcClient::connect(target, client);
+  options.connect = [client, target = concat("grpc://", address)] {
+    return RpcClient::connect(target, RpcMethod::kRun, client);
   };
   options.when_lost = [this, worker](auto lost) {
     return watch_->when_worker_lost(worker, std::move(lost));
@@ -120,7 +123,8 @@ int CoordinatedJob::serve(CoordinatedStrategy& strategy, const StepRegistry& reg
   is_serving_.store(true);
   if (role_ == ParameterServerRole::kWorker) {
     service_ = std::make_unique<WorkerService>(task_.index, strategy, registry);
-    rpc_ = RpcServer::start(rpc_server_options(cluster_, task_, options_), *service_);
+    rpc_ = RpcServer::start(rpc_server_options(cluster_, task_, options_),
+                            {{RpcMethod::kRun, service_.get()}});
   }
   log_info(concat(task_, ": serves ",
                   role_ == ParameterServerRole::kServer ? "variables" : "closures",

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 #include "tutti/strategy/parameter_server/durability.h"
 #include "tutti/strategy/parameter_server/job.h"

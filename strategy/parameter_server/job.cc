@@ -9,6 +9,7 @@
 #include "tutti/cluster/multi_worker_util.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/logging.h"
+#include "tutti/strategy/parameter_server/server_address.h"
 #include "tutti/strategy/recovery.h"
 
 namespace tutti::internal {
@@ -61,7 +62,7 @@ void ServerConnections::connect(const ClusterSpec& cluster, const Task& self,
       client.patience = kPatienceWithServers;
     }
     auto service = std::make_shared<RemoteService>(
-        RpcClient::connect(concat(to_string(options.wire), "://", address), client));
+        RpcClient::connect(concat("grpc://", address), RpcMethod::kApply, client));
     const MutexLock lock(mutex_);
     services_.push_back(std::move(service));
   }
@@ -116,7 +117,7 @@ ParameterServerJob::ParameterServerJob(const ClusterResolver& resolver,
   const ClusterSpec spec = resolver.cluster_spec();
   const Task self = *resolver.task();
   const int num_workers = spec.count("worker");
-  if (!resolver.rpc_layer().empty()) server.wire = parse_rpc_wire(resolver.rpc_layer());
+  check_rpc_layer(resolver);
   if (role_ == ParameterServerRole::kServer) {
     server_ = std::make_unique<Server>(spec, self.type, self.index, server);
   }

@@ -52,8 +52,8 @@ class ServerConnections {
 class ParameterServerJob {
  public:
   /// Workers wait for each other, unless they train apart, and for all servers. With fewer than
-  /// `workers_needed` workers left the run is lost. The resolver's rpc_layer(), if it names one, is
-  /// the wire ("grpc"). Throws as WorkerGroup::join(), Server and RpcClient::connect().
+  /// `workers_needed` workers left the run is lost. Throws as WorkerGroup::join(),
+  /// Server and RpcClient::connect().
   ParameterServerJob(const ClusterResolver& resolver, const WorkerGroupOptions& cluster,
                      ServerOptions server, bool trains_apart, int workers_needed);
   ~ParameterServerJob();

@@ -17,7 +17,9 @@
 #include "tutti/strategy/parameter_server/coordinator/closure_context.h"
 #include "tutti/strategy/parameter_server/job.h"
 #include "tutti/strategy/parameter_server/pace_options.h"
+#include "tutti/strategy/parameter_server/row_ranges.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
+#include "tutti/strategy/parameter_server/server_picker.h"
 #include "tutti/strategy/parameter_server/sharded_storage.h"
 #include "tutti/strategy/strategy_mode.h"
 
@@ -128,7 +130,7 @@ struct ParameterServerStrategy::Parts {
 };
 
 struct ParameterServerStrategy::Impl {
-  Impl(Parts parts, const ParameterServerOptions& options, internal::Placement central)
+  Impl(Parts parts, const ParameterServerOptions& options, Placement central)
       : partitioner(options.variable_partitioner),
         picker(options.placement, static_cast<int>(parts.servers.size())),
         job(std::move(parts.job)),
@@ -140,7 +142,7 @@ struct ParameterServerStrategy::Impl {
                                                                     options.timeout, *pace)
                      : std::make_shared<internal::ParameterServers>(std::move(parts.servers),
                                                                     options.timeout, team)),
-        placement(std::make_shared<const internal::Placement>(std::move(central))),
+        placement(std::make_shared<const Placement>(std::move(central))),
         coordination(servers, options.num_workers, std::move(parts.embedded),
                      coordinated_job.get()),
         has_coordinator(options.coordinated) {
@@ -163,7 +165,7 @@ struct ParameterServerStrategy::Impl {
   const UpdateMode mode;
   const std::optional<internal::WorkerPace> pace;  // nothing: workers make each step together
   const std::shared_ptr<internal::ParameterServers> servers;
-  const std::shared_ptr<const internal::Placement> placement;
+  const std::shared_ptr<const Placement> placement;
   internal::Coordination coordination;
   const bool has_coordinator;
   std::optional<int> colocated_with;  // a server
@@ -224,8 +226,8 @@ ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterSer
   require_cpus(replica_devices());
   const auto devices = replica_devices();
   const int first = parts.team ? parts.team->first_replica() : 0;
-  internal::Placement central = internal::Placement::central(
-      {devices.begin(), devices.end()}, Device{}, first, num_replicas_in_sync());
+  Placement central =
+      Placement::central({devices.begin(), devices.end()}, Device{}, first, num_replicas_in_sync());
   impl_ = std::make_unique<Impl>(std::move(parts), options, std::move(central));
   if (const auto& pace = impl_->pace) {
     const auto own = static_cast<int>(devices.size());

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/core/error.h"
+#include "tutti/strategy/parameter_server/row_ranges.h"
 
 namespace tutti {
 namespace {

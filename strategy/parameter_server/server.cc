@@ -12,6 +12,7 @@
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/server/variable_handler.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
+#include "tutti/strategy/parameter_server/server_address.h"
 #include "tutti/strategy/parameter_server/session/task_peers.h"
 #include "tutti/strategy/parameter_server/session/task_sessions.h"
 
@@ -35,11 +36,6 @@ Task own_task(const ClusterResolver& resolver) {
        "task_id");
 }
 
-ServerOptions with_wire_of(const ClusterResolver& resolver, ServerOptions options) {
-  if (!resolver.rpc_layer().empty()) options.wire = parse_rpc_wire(resolver.rpc_layer());
-  return options;
-}
-
 std::uint64_t restarts_of_task() {
   return static_cast<std::uint64_t>(
       Environment::of_process().find_int("TUTTI_RESTART", 0, 1 << 30).value_or(0));
@@ -47,11 +43,16 @@ std::uint64_t restarts_of_task() {
 
 }  // namespace
 
+void internal::check_rpc_layer(const ClusterResolver& resolver) {
+  if (resolver.rpc_layer().empty() || resolver.rpc_layer() == "grpc") return;
+  fail(ErrorCode::kInvalidArgument, resolver.name(), ": the rpc_layer '", resolver.rpc_layer(),
+       "'; expected grpc");
+}
+
 RpcServerOptions internal::rpc_server_options(const ClusterSpec& cluster, const Task& task,
                                               const ServerOptions& options) {
   const Environment environment = Environment::of_process();
   RpcServerOptions rpc;
-  rpc.wire = options.wire;
   rpc.address = cluster.task_address(task.type, task.index);
   rpc.self = {task.type, task.index, rpc.address};
   rpc.incarnation = restarts_of_task();
@@ -64,6 +65,18 @@ RpcServerOptions internal::rpc_server_options(const ClusterSpec& cluster, const 
 }
 
 struct Server::Impl final : RpcHandler {
+  /// Clients of sessions; those of variables are this object's.
+  struct Operate final : RpcHandler {
+    explicit Operate(Impl& of) : impl(of) {}
+    void take(std::shared_ptr<RpcCall> call) override { impl.sessions.take(std::move(call)); }
+    void client_left(const RpcPeer& peer) override {
+      impl.sessions.client_left(peer);
+      MutexLock lock(impl.mutex);
+      impl.changed.notify_all();
+    }
+    Impl& impl;
+  };
+
   Impl(const ClusterSpec& given, Task self, const ServerOptions& options)
       : cluster(given),
         task(std::move(self)),
@@ -75,7 +88,8 @@ struct Server::Impl final : RpcHandler {
             {task, *store, steps.registry(), [this](const Task& other) { return peers.to(other); }},
             [this] { return welcome(); }),
         missing(clients_of(cluster, task)),
-        rpc(RpcServer::start(internal::rpc_server_options(cluster, task, options), *this)) {}
+        rpc(RpcServer::start(internal::rpc_server_options(cluster, task, options),
+                             {{RpcMethod::kApply, this}, {RpcMethod::kOperate, &operate}})) {}
 
   ~Impl() override {
     rpc.reset();
@@ -88,7 +102,6 @@ struct Server::Impl final : RpcHandler {
   }
 
   void take(std::shared_ptr<RpcCall> call) override {
-    if (internal::is_task_request(call->request())) return sessions.take(std::move(call));
     {
       MutexLock lock(mutex);
       missing.erase(call->peer().task.to_string());
@@ -100,7 +113,6 @@ struct Server::Impl final : RpcHandler {
 
   void client_left(const RpcPeer& peer) override {
     variables.client_left(peer);
-    sessions.client_left(peer);
     MutexLock lock(mutex);
     here.erase(peer.client);
     changed.notify_all();
@@ -143,6 +155,7 @@ struct Server::Impl final : RpcHandler {
   const TaskSteps steps;
   internal::TaskPeers peers;
   internal::TaskSessions sessions;
+  Operate operate{*this};
   Mutex mutex;
   CondVar changed;
   std::set<std::string> missing TUTTI_GUARDED_BY(mutex);          // tasks that have not come yet
@@ -159,8 +172,8 @@ Server::Server(const ClusterSpec& cluster, const std::string& job_name, int task
 }
 
 Server::Server(const ClusterResolver& resolver, ServerOptions options)
-    : Server(resolver.cluster_spec(), own_task(resolver).type, own_task(resolver).index,
-             with_wire_of(resolver, std::move(options))) {}
+    : Server((internal::check_rpc_layer(resolver), resolver.cluster_spec()),
+             own_task(resolver).type, own_task(resolver).index, std::move(options)) {}
 
 std::unique_ptr<Server> Server::create_local_server(ServerOptions options) {
   return std::make_unique<Server>(ClusterSpec({{"local", {"127.0.0.1:0"}}}), "local", 0,
@@ -177,6 +190,5 @@ void Server::stop() { impl_->stop(); }
 void Server::give_up(const Task& task, std::uint64_t incarnation) {
   impl_->give_up(task, incarnation);
 }
-internal::VariableStore& Server::store() { return *impl_->store; }
 
 }  // namespace tutti

@@ -7,13 +7,12 @@
 #include <string>
 
 #include "tutti/cluster/cluster_resolver.h"
-#include "tutti/cluster/rpc/rpc_server.h"
+#include "tutti/cluster/handshake/job_secret.h"
 #include "tutti/strategy/parameter_server/session/task_steps.h"
 
 namespace tutti {
 
 struct ServerOptions {
-  RpcWire wire = RpcWire::kGrpc;
   /// Not set: of TUTTI_JOB_ID, TUTTI_JOB_SECRET_FILE and TUTTI_RESTART.
   std::string job_id = {};
   JobSecret secret = {};
@@ -24,13 +23,6 @@ struct ServerOptions {
   TaskSteps steps = {};
 };
 
-namespace internal {
-class VariableStore;
-/// For a server at the address of its task.
-RpcServerOptions rpc_server_options(const ClusterSpec& cluster, const Task& task,
-                                    const ServerOptions& options);
-}  // namespace internal
-
 /// Listens at its task's address from construction on. Threads: any.
 class Server {
  public:
@@ -39,8 +31,8 @@ class Server {
   /// one that would let strangers in.
   Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,
          ServerOptions options = {});
-  /// The task that `resolver` says; its rpc_layer(), if it names one, instead of `options.wire`.
-  /// Throws kInvalidArgument besides where the resolver knows no task.
+  /// The task that `resolver` says. Throws kInvalidArgument besides where the resolver knows no
+  /// task, or names another rpc_layer() than "grpc".
   explicit Server(const ClusterResolver& resolver, ServerOptions options = {});
   /// The one task of a cluster of its own ("local"), at a free port of this machine.
   static std::unique_ptr<Server> create_local_server(ServerOptions options = {});
@@ -58,8 +50,6 @@ class Server {
   void stop();
   /// The job has lost this process of a task, and earlier ones: nothing waits for them any more.
   void give_up(const Task& task, std::uint64_t incarnation);
-
-  internal::VariableStore& store();
 
  private:
   struct Impl;

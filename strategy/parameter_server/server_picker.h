@@ -3,19 +3,11 @@
 #pragma once
 
 #include <cstddef>
-#include <ostream>
 #include <vector>
 
-namespace tutti {
+#include "tutti/strategy/parameter_server/variable_placement.h"
 
-/// kRoundRobin: ps 0, ps 1, ... in order of creation, as tf does. kLeastBytes: the one that holds
-/// the fewest bytes so far (of equal ones the first): tf's GreedyLoadBalancingStrategy with
-/// byte_size_load_fn. Both depend on the order of creation alone, so that clients that build the
-/// same variables agree.
-enum class VariablePlacement { kRoundRobin, kLeastBytes };
-std::ostream& operator<<(std::ostream& out, VariablePlacement placement);
-
-namespace internal {
+namespace tutti::internal {
 
 /// Threads: one at a time.
 class ServerPicker {
@@ -31,5 +23,4 @@ class ServerPicker {
   int next_ = 0;
 };
 
-}  // namespace internal
-}  // namespace tutti
+}  // namespace tutti::internal

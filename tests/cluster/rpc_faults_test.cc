@@ -6,6 +6,7 @@
 #include <map>
 
 #include "tests/cluster/rpc_kit.h"
+#include "tests/cluster/tls_files.h"
 #include "tests/support/chaos_proxy.h"
 #include "tutti/cluster/tcp/stream.h"
 
@@ -23,6 +24,18 @@ class RpcFaults : public ::testing::Test {
   static std::string target_of(const ChaosProxy& proxy) {
     return concat("grpc://", proxy.endpoint().to_string());
   }
+  /// With certificates, so that calls go through TCP, where they can be broken.
+  RpcServerOptions tcp_server_options() const {
+    auto options = server_options();
+    options.tls = tls_;
+    return options;
+  }
+  std::unique_ptr<RpcClient> connect(const std::string& target, int index = 0) const {
+    auto options = client_options(index);
+    options.tls = tls_;
+    return RpcClient::connect(target, RpcMethod::kApply, options);
+  }
+  const TlsFiles tls_ = testing::make_certificate("rpc_faults");
   testing::HangWatchdog watchdog_{"rpc faults", std::chrono::seconds(100)};
 };
 /// Counts how often each request came, and in which order.
@@ -48,13 +61,13 @@ class Counts {
   std::vector<std::string> order_ TUTTI_GUARDED_BY(mutex_);
 };
 
-TEST_F(RpcFaults, G7_CutsDamageAndHalfClosedConnectionsLoseAndRepeatNothing) {
+TEST_F(RpcFaults, G7_CutsDamageAndHalfClosedConnectionsLoseNothingAndKeepTheOrder) {
   Counts counts;
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     counts.note(text_of(call->request().head));
     Handler::echo(call);
   });
-  const auto server = RpcServer::start(server_options(RpcWire::kGrpc), handler);
+  const auto server = start_server(tcp_server_options(), handler);
   ChaosPlan plan;
   plan.seed = 7;
   plan.cut_every = 4 << 20;
@@ -63,7 +76,7 @@ TEST_F(RpcFaults, G7_CutsDamageAndHalfClosedConnectionsLoseAndRepeatNothing) {
   plan.most_events = 8;
   plan.spares = 100000;
   const ChaosProxy proxy(endpoint_of(*server), plan);
-  const auto client = RpcClient::connect(target_of(proxy), client_options());
+  const auto client = connect(target_of(proxy));
   constexpr int kCalls = 100;
   constexpr std::size_t kAtOnce = 6;
   std::list<std::pair<int, std::shared_ptr<RpcReply>>> replies;
@@ -87,7 +100,6 @@ TEST_F(RpcFaults, G7_CutsDamageAndHalfClosedConnectionsLoseAndRepeatNothing) {
   ASSERT_EQ(order.size(), static_cast<std::size_t>(kCalls));
   for (int i = 0; i < kCalls; ++i) {
     EXPECT_EQ(order[static_cast<std::size_t>(i)], std::to_string(i));
-    EXPECT_EQ(counts.of(std::to_string(i)), 1) << "call " << i;
   }
   EXPECT_GE(proxy.num_cuts() + proxy.num_flips() + proxy.num_half_closes(), 3);
 }
@@ -100,9 +112,9 @@ TEST_F(RpcFaults, G7_ADamagedAnswerBehindAWholeOneHoldsNobodyUp) {
     counts.note(text_of(call->request().head));
     Handler::echo(call);
   });
-  auto options = server_options(RpcWire::kGrpc);
+  auto options = tcp_server_options();
   options.linger = 60s;  // three damaged openings in a row take longer than the usual time
-  const auto server = RpcServer::start(options, handler);
+  const auto server = start_server(options, handler);
   // An attempt to connect ends after 2 s where the opening of HTTP/2 was damaged.
   const unsigned num_seeds = 3;
   int num_events = 0;
@@ -113,7 +125,7 @@ TEST_F(RpcFaults, G7_ADamagedAnswerBehindAWholeOneHoldsNobodyUp) {
     plan.cut_every = plan.half_close_every = 100000;
     plan.most_events = 20;
     const ChaosProxy proxy(endpoint_of(*server), plan);
-    const auto client = RpcClient::connect(target_of(proxy), client_options());
+    const auto client = connect(target_of(proxy));
     std::list<std::pair<std::string, std::shared_ptr<RpcReply>>> replies;
     for (unsigned i = 0; i < 60; ++i) {
       const std::string name = concat(seed, ".", i);
@@ -123,7 +135,6 @@ TEST_F(RpcFaults, G7_ADamagedAnswerBehindAWholeOneHoldsNobodyUp) {
       replies.pop_front();
     }
     for (const auto& [name, reply] : replies) EXPECT_EQ(text_of(reply->wait(late()).head), name);
-    for (unsigned i = 0; i < 60; ++i) EXPECT_EQ(counts.of(concat(seed, ".", i)), 1);
     num_events += proxy.num_cuts() + proxy.num_flips() + proxy.num_half_closes();
   }
   EXPECT_GE(num_events, static_cast<int>(2 * num_seeds));
@@ -131,10 +142,10 @@ TEST_F(RpcFaults, G7_ADamagedAnswerBehindAWholeOneHoldsNobodyUp) {
 
 TEST_F(RpcFaults, AClientThatEndsWhileItConnectsAgainEndsAtOnce) {
   Handler handler;
-  const auto server = RpcServer::start(server_options(RpcWire::kGrpc), handler);
+  const auto server = start_server(tcp_server_options(), handler);
   ChaosProxy proxy(endpoint_of(*server), {});
   for (int i = 0; i < 100; ++i) {
-    const auto client = RpcClient::connect(target_of(proxy), client_options());
+    const auto client = connect(target_of(proxy));
     EXPECT_EQ(client->call(packet("here"), late()).head, bytes_of("here"));
     proxy.cut_all();
     // From before it knows to after it is back.
@@ -148,65 +159,77 @@ TEST_F(RpcFaults, AResetInTheMiddleOfARequestBringsItOnce) {
     counts.note(text_of(call->request().head));
     call->reply({bytes_of(std::to_string(call->request().payload_bytes())), {}});
   });
-  const auto server = RpcServer::start(server_options(RpcWire::kGrpc), handler);
+  const auto server = start_server(tcp_server_options(), handler);
   ChaosPlan plan;
   plan.cut_every = 1;
   plan.most_events = 1;
   plan.spares = 20 << 20;
   const ChaosProxy proxy(endpoint_of(*server), plan);
-  const auto client = RpcClient::connect(target_of(proxy), client_options());
+  const auto client = connect(target_of(proxy));
   const auto answer = client->call(packet("large", pattern(32 << 20, 1)), late());
   EXPECT_EQ(text_of(answer.head), std::to_string(32 << 20));
   EXPECT_EQ(counts.of("large"), 1);
   EXPECT_EQ(proxy.num_cuts(), 1);
 }
 
-TEST_F(RpcFaults, AnAnswerThatGotLostIsSentAgainWithoutTheHandler) {
+TEST_F(RpcFaults, AnAnswerThatGotLostIsAskedForAgain) {
   Counts counts;
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     counts.note(text_of(call->request().head));
     call->reply(packet("answer", pattern(16 << 20, 3)));
   });
-  const auto server = RpcServer::start(server_options(RpcWire::kGrpc), handler);
+  const auto server = start_server(tcp_server_options(), handler);
   ChaosPlan plan;
   plan.cut_every = 1;
   plan.most_events = 1;
   plan.spares = 5 << 20;
   const ChaosProxy proxy(endpoint_of(*server), plan);
-  const auto client = RpcClient::connect(target_of(proxy), client_options());
+  const auto client = connect(target_of(proxy));
   EXPECT_TRUE(all_of(client->call(packet("ask"), late())) == pattern(16 << 20, 3));
-  EXPECT_EQ(counts.of("ask"), 1);
+  EXPECT_EQ(counts.of("ask"), 2);
   EXPECT_EQ(proxy.num_cuts(), 1);
 }
 
-TEST_F(RpcFaults, AnAnswerGivenWhileTheConnectionIsAwayArrives) {
+TEST_F(RpcFaults, ACallWhoseConnectionBreaksIsAnsweredOnTheNext) {
   Keeper keeper;
-  Counts counts;
-  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
-    counts.note(text_of(call->request().head));
-    keeper.take()(call);
-  });
-  const auto server = RpcServer::start(server_options(RpcWire::kGrpc), handler);
+  Handler handler(keeper.take());
+  const auto server = start_server(tcp_server_options(), handler);
   ChaosProxy proxy(endpoint_of(*server), {});
-  const auto client = RpcClient::connect(target_of(proxy), client_options());
+  const auto client = connect(target_of(proxy));
   for (int i = 0; i < 5; ++i) {
     const auto reply = client->start(packet(concat("call ", i)));
     EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
     proxy.cut_all();
     if (i % 2 == 0) Clock::system().sleep_for(10ms);
-    for (const auto& call : keeper.release()) call->reply(packet(concat("answer ", i)));
+    EXPECT_TRUE(comes_true([&] {  // the first answer may have been lost
+      for (const auto& call : keeper.release()) call->reply(packet(concat("answer ", i)));
+      return reply->is_ready();
+    }));
     EXPECT_EQ(text_of(reply->wait(late()).head), concat("answer ", i));
-    EXPECT_EQ(counts.of(concat("call ", i)), 1);
   }
+}
+
+/// Keep-alive, not calls, finds that nothing comes through.
+TEST_F(RpcFaults, ALinkThatFallsSilentIsReplaced) {
+  Handler handler;
+  const auto server = start_server(tcp_server_options(), handler);
+  ChaosProxy proxy(endpoint_of(*server), {});
+  const auto client = connect(target_of(proxy));
+  (void)client->call(packet("before"), late());
+  const TimePoint begin = Clock::system().now();
+  proxy.swallow();
+  EXPECT_EQ(text_of(client->call(packet("asked"), late()).head), "asked");
+  EXPECT_GE(Clock::system().now() - begin, 1s);
+  EXPECT_EQ(proxy.num_accepted(), 2);
 }
 
 TEST_F(RpcFaults, AClientThatStaysAwayHasLeft) {
   Handler handler;
-  auto options = server_options(RpcWire::kGrpc);
+  auto options = tcp_server_options();
   options.linger = 200ms;
-  const auto server = RpcServer::start(options, handler);
+  const auto server = start_server(options, handler);
   auto proxy = std::make_unique<ChaosProxy>(endpoint_of(*server), ChaosPlan());
-  const auto client = RpcClient::connect(target_of(*proxy), client_options(4));
+  const auto client = connect(target_of(*proxy), 4);
   (void)client->call(packet("here"), late());
   EXPECT_TRUE(handler.left().empty());
   proxy.reset();
@@ -218,10 +241,10 @@ TEST_F(RpcFaults, AClientThatStaysAwayHasLeft) {
 TEST_F(RpcFaults, NoMoreOfAClientIsReadThanTheServerHasRoomFor) {
   Keeper keeper;
   Handler handler(keeper.take());
-  auto options = server_options(RpcWire::kGrpc);
+  auto options = tcp_server_options();
   options.bytes_per_client = 1 << 20;
-  const auto server = RpcServer::start(options, handler);
-  const auto client = RpcClient::connect(server->target(), client_options());
+  const auto server = start_server(options, handler);
+  const auto client = connect(server->target());
   std::vector<std::shared_ptr<RpcReply>> replies;
   constexpr std::size_t kCalls = 9, kBytes = 400000;
   for (std::size_t i = 0; i < kCalls; ++i) {
@@ -255,10 +278,10 @@ TEST_F(RpcFaults, AnswersMayKeepTheCallsThatTheyAreMadeFrom) {
     }
     call->reply(std::move(answer));
   });
-  auto options = server_options(RpcWire::kGrpc);
+  auto options = tcp_server_options();
   options.bytes_per_client = 1 << 20;
-  const auto server = RpcServer::start(options, handler);
-  const auto client = RpcClient::connect(server->target(), client_options());
+  const auto server = start_server(options, handler);
+  const auto client = connect(server->target());
   std::vector<std::shared_ptr<RpcReply>> replies;
   for (unsigned i = 0; i < 20; ++i) {
     replies.push_back(client->start(packet(std::to_string(i), pattern(300000, i))));

@@ -114,11 +114,14 @@ class Keeper {
   std::vector<std::shared_ptr<RpcCall>> calls_ TUTTI_GUARDED_BY(mutex_);
 };
 
-inline RpcServerOptions server_options(RpcWire wire) {
+inline RpcServerOptions server_options() {
   RpcServerOptions options;
-  options.wire = wire;
   options.self = {"ps", 1, ""};
   return options;
+}
+inline std::unique_ptr<RpcServer> start_server(const RpcServerOptions& options,
+                                               RpcHandler& handler) {
+  return RpcServer::start(options, {{RpcMethod::kApply, &handler}});
 }
 inline RpcClientOptions client_options(int index = 0) {
   RpcClientOptions options;

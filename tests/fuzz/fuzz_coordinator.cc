@@ -24,20 +24,13 @@ Packet packet_of(std::span<const std::byte> bytes) {
   return {{head.begin(), head.end()}, {{bytes.subspan(head.size()), nullptr}}};
 }
 
-/// What was accepted is what encoding gives back, byte by byte.
-void read_nest(const Packet& packet) {
-  std::size_t place = 0, payload_place = 0;
-  const Nest nest = internal::decode_nest(packet, place, payload_place);
-  Packet again;
-  internal::encode_nest(nest, again);
-  if (!std::ranges::equal(again.head, std::span(packet.head).first(place))) std::abort();
-  if (again.payload_bytes() != payload_place) std::abort();
-}
-
-template <class Message>
-void expect_same(const Message& message, const Packet& packet) {
-  const Packet again = internal::encode(message);
-  if (again.head != packet.head || again.payload_bytes() != packet.payload_bytes()) std::abort();
+/// What was accepted can be sent on, and is the same then.
+template <class Decode, class Encode>
+void read_and_send_on(const Packet& packet, const Decode& decode, const Encode& encode) {
+  const Packet again = encode(decode(packet));
+  const Packet once_more = encode(decode(again));
+  if (once_more.head != again.head) std::abort();
+  if (once_more.payload_bytes() != again.payload_bytes()) std::abort();
 }
 
 void read_journal(std::span<const std::byte> bytes) {
@@ -48,9 +41,10 @@ void read_journal(std::span<const std::byte> bytes) {
 void read(int kind, std::span<const std::byte> bytes) {
   if (kind == 1) return read_journal(bytes);
   const Packet packet = packet_of(bytes);
-  if (kind == 0) return read_nest(packet);
-  if (kind == 2) return expect_same(internal::decode_worker_request(packet), packet);
-  expect_same(internal::decode_outcome(packet), packet);
+  const auto encode = [](const auto& each) { return internal::encode(each); };
+  if (kind == 0) return read_and_send_on(packet, internal::decode_nest, internal::encode_nest);
+  if (kind == 2) return read_and_send_on(packet, internal::decode_worker_request, encode);
+  read_and_send_on(packet, internal::decode_outcome, encode);
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ std::size_t take_length(std::span<const std::byte>& input) {
 /// bytes), the state, and for each record its length and its body.
 Bytes checked(std::span<const std::byte> input) {
   Bytes file;
-  CheckedWriter out({"TUTTIJNL", 1}, {}, [&](std::span<const std::byte> piece) {
+  CheckedWriter out(journal_kind(), {}, [&](std::span<const std::byte> piece) {
     file.insert(file.end(), piece.begin(), piece.end());
   });
   const auto state = take(input, take_length(input));

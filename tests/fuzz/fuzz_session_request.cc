@@ -70,7 +70,7 @@ class Call final : public RpcCall {
   const Packet& request() const override { return packet_; }
   void reply(Packet answer) override {
     // What a task answers a client can read.
-    if (!answer.head.empty()) (void)decode_answer(answer);
+    if (!answer.head.empty()) (void)decode_nest(answer);
     answered_->set();
   }
   void fail(const Error& error) override {
@@ -92,9 +92,7 @@ std::optional<TaskRequest> read(const Packet& packet) {
     if (bytes_of_packet(encode(decode_task_request(again))) != bytes_of_packet(again)) std::abort();
     return request;
   } catch (const Error& error) {
-    const bool is_refusal =
-        error.code() == ErrorCode::kDataLoss || error.code() == ErrorCode::kInvalidArgument;
-    if (!is_refusal) std::abort();
+    if (error.code() != ErrorCode::kDataLoss) std::abort();
     return std::nullopt;
   }
 }

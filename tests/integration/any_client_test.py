@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # A client of another language, with nothing but gRPC and the .proto files, looks into a running job.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: any_client_test.py TUTTI CONTROL_MEMBER PROTO_FOLDER
+"""Usage: any_client_test.py TUTTI CONTROL_MEMBER VARIABLE_SERVER PROTO_FOLDER
 
 `tutti run` starts two members; this program finds the services by reflection, asks the health service, observes the
 job, lists its members, reads a value of its store, and is refused where it would change one without having joined.
+Then it makes a variable on a parameter server, adds to it and reads it.
 """
 import importlib
 import os
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -64,7 +66,7 @@ def check(name, got, expected):
     print(f"  {name}: {got}")
 
 
-def look_around(channel, folder, proto_folder):
+def services_of(channel, folder):
     for name, text in (("reflection", REFLECTION), ("health", HEALTH)):
         with open(os.path.join(folder, f"{name}.proto"), "w", encoding="utf-8") as file:
             file.write(text)
@@ -73,11 +75,14 @@ def look_around(channel, folder, proto_folder):
                   reflection.ServerReflectionRequest, reflection.ServerReflectionResponse)
     listed = next(info(iter([reflection.ServerReflectionRequest(list_services="")]), timeout=LIMIT))
     services = sorted(each.name for each in listed.list_services_response.service)
-    check("services", services, ["grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "tutti.v1.Job"])
     health_of = method(channel, "unary_unary", "grpc.health.v1.Health", "Check", health.HealthCheckRequest,
                        health.HealthCheckResponse)
     check("health", health_of(health.HealthCheckRequest(), timeout=LIMIT).status, health.HealthCheckResponse.SERVING)
+    return [each for each in services if each.startswith("tutti.")]
 
+
+def look_around(channel, folder, proto_folder):
+    check("services", services_of(channel, folder), ["tutti.v1.Job"])
     job = load(folder, proto_folder, "job")
 
     def call(name, request, reply):
@@ -99,8 +104,50 @@ def look_around(channel, folder, proto_folder):
         check("its mark", ("tutti-error", "1") in tuple(tuple(each) for each in error.trailing_metadata()), True)
 
 
+def use_variable(channel, folder, proto_folder, shard):
+    check("services", services_of(channel, folder),
+          ["tutti.v1.ParameterServer", "tutti.v1.Session", "tutti.v1.Worker"])
+    for name in ("job", "calls"):
+        load(folder, proto_folder, name)
+    ps = load(folder, proto_folder, "parameter_server")
+    head = {"dtype": 0, "dims": [2]}
+    spec = ps.ShardSpec(variable=b"w", whole_dims=[2], num_shards=1, num_rows=2)
+    batches = [
+        (ps.OperationBatch(stream_kind=1, stream_id=7, operations=[
+            ps.Operation(create=ps.CreateShard(spec=spec, value=head))]), [1.5, -2.0]),
+        (ps.OperationBatch(stream_kind=1, stream_id=7, operations=[
+            ps.Operation(assign=ps.AssignShard(shard=shard, op=1, value=head))]), [0.25, 4.0]),
+        (ps.OperationBatch(stream_kind=1, stream_id=7, first_ordinal=1, operations=[
+            ps.Operation(read=ps.ReadShard(shard=shard))]), []),
+    ]
+    requests = []
+    for batch, values in batches:
+        tensors = struct.pack(f"<{len(values)}f", *values)
+        tensors += bytes(-len(tensors) % 64)
+        requests.append(ps.ApplyRequest(call=len(requests) + 1, batch=batch, tensor_bytes=len(tensors), tensors=tensors))
+    apply = method(channel, "stream_stream", "tutti.v1.ParameterServer", "Apply", ps.ApplyRequest, ps.ApplyReply)
+    replies = list(apply(iter(requests), timeout=LIMIT))  # a half-closed stream has its answers
+    check("errors", [each.error.message for each in replies], ["", "", ""])
+    read = next(each for each in replies if each.call == 3)
+    check("the variable", struct.unpack("<2f", read.tensors[:8]), (1.75, 2.0))
+    wrong = ps.OperationBatch(stream_kind=1, stream_id=8, operations=[
+        ps.Operation(read=ps.ReadShard(shard=shard + 1))])
+    refused = next(apply(iter([ps.ApplyRequest(call=1, batch=wrong)]), timeout=LIMIT))
+    check("a shard that is not there", refused.error.code, grpc.StatusCode.NOT_FOUND.value[0])
+
+
+def test_variables(program, folder, proto_folder):
+    with subprocess.Popen([program], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        try:
+            target, shard = re.fullmatch(r"server=(\S+) shard=(\d+)\n", server.stdout.readline()).groups()
+            with grpc.insecure_channel(path_of(target)) as channel:
+                use_variable(channel, folder, proto_folder, int(shard))
+        finally:
+            server.stdin.close()
+
+
 def main():
-    tutti, member, proto_folder = sys.argv[1:]
+    tutti, member, variable_server, proto_folder = sys.argv[1:]
     command = [tutti, "run", "-n", "2", "--", "sh", "-c", MEMBER, member]
     with tempfile.TemporaryDirectory() as folder, \
             subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as launcher:
@@ -116,6 +163,7 @@ def main():
                 look_around(channel, folder, proto_folder)
         finally:
             launcher.terminate()
+        test_variables(variable_server, folder, proto_folder)
     print("all as expected")
 
 

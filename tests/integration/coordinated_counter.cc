@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tutti/core/flags.h"
+#include "tutti/parameter_server.h"
 #include "tutti/tutti.h"
 
 namespace {

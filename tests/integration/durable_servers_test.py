@@ -193,7 +193,7 @@ class Tasks:
         counts = {"chief": 1, "worker": workers, "ps": servers}
         self.own = {(job, i): ports.pop() for job, count in counts.items() for i in range(count)}
         self.proxy = tcp_proxy.Proxy()
-        self.routes = {task: self.proxy.add_route(f"{task[0]} {task[1]}", lambda port=port: ("127.0.0.1", port))
+        self.routes = {task: self.proxy.add_route(f"{task[0]} {task[1]}", lambda port=port: ("127.0.0.1", port), is_local=True)
                        for task, port in self.own.items() if task[0] != "chief"}
         self.proxy.start()
         self.lock, self.is_over, self.num_started, self.num_done = threading.Lock(), False, {}, 0
@@ -208,7 +208,7 @@ class Tasks:
         cluster = {}
         for (job, index), port in sorted(self.own.items()):
             route = self.routes.get((job, index)) if (job, index) != task else None
-            cluster.setdefault(job, []).append(f"127.0.0.1:{route.port if route else port}")
+            cluster.setdefault(job, []).append(f"{route.host}:{route.port}" if route else f"127.0.0.1:{port}")
         return json.dumps({"cluster": cluster, "task": {"type": task[0], "index": task[1]}})
 
     def keep(self, task):

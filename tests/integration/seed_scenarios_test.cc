@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "gtest/gtest.h"
+#include "tutti/parameter_server.h"
 #include "tutti/tutti.h"
 
 namespace tutti {

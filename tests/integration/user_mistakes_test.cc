@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tutti/checkpoint/checkpoint_manager.h"
+#include "tutti/readers.h"
 #include "tutti/tutti.h"
 
 namespace tutti {

@@ -55,7 +55,7 @@ class FailedAnswers final : public PendingAnswers {
 
 std::shared_ptr<PendingAnswers> RemoteService::start(OperationBatch batch) {
   try {
-    auto reply = client_->start(encode(batch, format_));
+    auto reply = client_->start(encode(batch));
     return std::make_shared<RemoteAnswers>(client_, std::move(reply), batch.operations.size());
   } catch (const Error& error) {
     return std::make_shared<FailedAnswers>(error.with_context(client_->server_name()));

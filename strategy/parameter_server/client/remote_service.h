@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "tutti/cluster/rpc/rpc_client.h"
 #include "tutti/strategy/parameter_server/protocol/encoding.h"
@@ -16,9 +17,7 @@ namespace tutti::internal {
 /// waits at a time. Threads: any.
 class RemoteService final : public VariableService {
  public:
-  explicit RemoteService(std::shared_ptr<RpcClient> client,
-                         HeadFormat format = default_head_format())
-      : client_(std::move(client)), format_(format) {}
+  explicit RemoteService(std::shared_ptr<RpcClient> client) : client_(std::move(client)) {}
 
   std::string name() const override { return client_->server_name(); }
   std::shared_ptr<PendingAnswers> start(OperationBatch batch) override;
@@ -26,7 +25,6 @@ class RemoteService final : public VariableService {
 
  private:
   const std::shared_ptr<RpcClient> client_;
-  const HeadFormat format_;
 };
 
 }  // namespace tutti::internal

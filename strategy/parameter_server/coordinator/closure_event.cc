@@ -1,92 +1,102 @@
-// Records of the journal: u32 length, u32 CRC32C of what follows, u8 kind, the parts in order.
+// Records of the journal: u32 length, u32 CRC32C of what follows, a message ClosureEvent.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/closure_event.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <utility>
 
 #include "tutti/cluster/handshake/byte_stream.h"
 #include "tutti/core/crc32c.h"
+#include "tutti/strategy/parameter_server/coordinator/report_message.h"
 
 namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kRecordHead = 8;
-constexpr std::size_t kLongestPart = std::numeric_limits<std::uint32_t>::max();
 
-/// Each event lists its parts once; Writer and Reader are called with them.
-template <class Event, class Each>
-void each_part(Event& event, Each&& each) {
-  using T = std::remove_const_t<Event>;
-  if constexpr (std::is_same_v<T, AttemptReport>) {
-    each(event.kind), each(event.worker), each(event.origin), each(event.code), each(event.text);
-  } else if constexpr (std::is_same_v<T, ClosureFailure>) {
-    each(event.closure), each(event.attempt), each(event.worker), each(event.origin);
-    each(event.code), each(event.text);
-  } else if constexpr (std::is_same_v<T, events::Scheduled>) {
-    each(event.number), each(event.content);
-  } else if constexpr (std::is_same_v<T, events::Started>) {
-    each(event.number), each(event.attempt), each(event.worker);
-  } else if constexpr (std::is_same_v<T, events::Finished>) {
-    each(event.number), each(event.attempt), each(event.result);
-  } else if constexpr (std::is_same_v<T, events::PutBack>) {
-    each(event.number), each(event.attempt), each_part(event.report, each);
-  } else if constexpr (std::is_same_v<T, events::Failed>) {
-    each_part(event.failure, each);
-  } else if constexpr (std::is_same_v<T, events::Stopped>) {
-    each(event.number), each(event.attempt);
-  } else if constexpr (std::is_same_v<T, events::TookOver>) {
-    each(event.term);
-  } else if constexpr (std::is_same_v<T, events::CutBegan> || std::is_same_v<T, events::CutTaken>) {
-    each(event.id);
-  } else if constexpr (std::is_same_v<T, events::BeganAfter>) {
-    each(event.term), each(event.number);
-  } else {
-    static_assert(std::is_same_v<T, events::ErrorRaised>);
-  }
+void put(const events::Scheduled& event, v1::ClosureEvent& out) {
+  out.mutable_scheduled()->set_number(event.number);
+  out.mutable_scheduled()->set_content(event.content);
+}
+void put(const events::Started& event, v1::ClosureEvent& out) {
+  v1::ClosureEvent::Started& started = *out.mutable_started();
+  started.set_number(event.number), started.set_attempt(event.attempt);
+  started.set_worker(event.worker);
+}
+void put(const events::Finished& event, v1::ClosureEvent& out) {
+  v1::ClosureEvent::Finished& finished = *out.mutable_finished();
+  finished.set_number(event.number), finished.set_attempt(event.attempt);
+  finished.set_result(event.result);
+}
+void put(const events::PutBack& event, v1::ClosureEvent& out) {
+  v1::ClosureEvent::PutBack& put_back = *out.mutable_put_back();
+  put_back.set_number(event.number), put_back.set_attempt(event.attempt);
+  put_report(event.report, *put_back.mutable_report());
+}
+void put(const events::Failed& event, v1::ClosureEvent& out) {
+  put_failure(event.failure, *out.mutable_failed());
+}
+void put(const events::Stopped& event, v1::ClosureEvent& out) {
+  out.mutable_stopped()->set_number(event.number);
+  out.mutable_stopped()->set_attempt(event.attempt);
+}
+void put(const events::ErrorRaised&, v1::ClosureEvent& out) { out.mutable_error_raised(); }
+void put(const events::TookOver& event, v1::ClosureEvent& out) {
+  out.mutable_took_over()->set_term(event.term);
+}
+void put(const events::CutBegan& event, v1::ClosureEvent& out) {
+  out.mutable_cut_began()->set_id(event.id);
+}
+void put(const events::CutTaken& event, v1::ClosureEvent& out) {
+  out.mutable_cut_taken()->set_id(event.id);
+}
+void put(const events::BeganAfter& event, v1::ClosureEvent& out) {
+  out.mutable_began_after()->set_term(event.term);
+  out.mutable_began_after()->set_number(event.number);
 }
 
-struct PartWriter {
-  ByteWriter& bytes;
-  void operator()(std::uint64_t value) { bytes.number(value); }
-  void operator()(int value) { bytes.number(static_cast<std::uint32_t>(value)); }
-  void operator()(const std::string& value) { bytes.text(value); }
-  void operator()(ErrorCode value) { bytes.number(static_cast<std::uint8_t>(value)); }
-  void operator()(ErrorOrigin value) { bytes.number(static_cast<std::uint8_t>(value)); }
-  void operator()(AttemptReport::Kind value) { bytes.number(static_cast<std::uint8_t>(value)); }
-};
-
-struct PartReader {
-  ByteReader& bytes;
-  bool& is_sound;
-  void operator()(std::uint64_t& value) { value = bytes.number<std::uint64_t>(); }
-  void operator()(int& value) { value = static_cast<int>(bytes.number<std::uint32_t>()); }
-  void operator()(std::string& value) { value = bytes.text(kLongestPart); }
-  void operator()(ErrorCode& value) { one_of(value, 0, 15); }
-  void operator()(ErrorOrigin& value) { one_of(value, 1, 4); }
-  void operator()(AttemptReport::Kind& value) { one_of(value, 1, 3); }
-
-  template <class T>
-  void one_of(T& value, std::uint8_t first, std::uint8_t last) {
-    const auto byte = bytes.number<std::uint8_t>();
-    value = static_cast<T>(byte);
-    if (byte < first || byte > last) is_sound = false;
+ClosureEvent get(const v1::ClosureEvent& in) {
+  switch (in.what_case()) {
+    case v1::ClosureEvent::kScheduled:
+      return events::Scheduled{in.scheduled().number(), in.scheduled().content()};
+    case v1::ClosureEvent::kStarted:
+      return events::Started{in.started().number(), in.started().attempt(), in.started().worker()};
+    case v1::ClosureEvent::kFinished:
+      return events::Finished{in.finished().number(), in.finished().attempt(),
+                              in.finished().result()};
+    case v1::ClosureEvent::kPutBack:
+      return events::PutBack{in.put_back().number(), in.put_back().attempt(),
+                             get_report(in.put_back().report())};
+    case v1::ClosureEvent::kFailed:
+      return events::Failed{get_failure(in.failed())};
+    case v1::ClosureEvent::kStopped:
+      return events::Stopped{in.stopped().number(), in.stopped().attempt()};
+    case v1::ClosureEvent::kErrorRaised:
+      return events::ErrorRaised{};
+    case v1::ClosureEvent::kTookOver:
+      return events::TookOver{in.took_over().term()};
+    case v1::ClosureEvent::kCutBegan:
+      return events::CutBegan{in.cut_began().id()};
+    case v1::ClosureEvent::kCutTaken:
+      return events::CutTaken{in.cut_taken().id()};
+    case v1::ClosureEvent::kBeganAfter:
+      return events::BeganAfter{in.began_after().term(), in.began_after().number()};
+    case v1::ClosureEvent::WHAT_NOT_SET:
+      break;
   }
-};
+  fail(ErrorCode::kDataLoss, "coordinator's journal: an event of no kind");
+}
 
-template <std::size_t kIndex = 0>
-std::optional<ClosureEvent> decode_event(std::size_t kind, ByteReader& bytes) {
-  if constexpr (kIndex == std::variant_size_v<ClosureEvent>) {
+/// Nothing: no event was written so.
+std::optional<ClosureEvent> event_in(std::span<const std::byte> body) {
+  InArena<v1::ClosureEvent> message;
+  try {
+    parse(body, *message);
+    return get(*message);
+  } catch (const Error&) {
     return std::nullopt;
-  } else if (kind != kIndex) {
-    return decode_event<kIndex + 1>(kind, bytes);
-  } else {
-    std::variant_alternative_t<kIndex, ClosureEvent> event;
-    bool is_sound = true;
-    each_part(event, PartReader{bytes, is_sound});
-    if (!is_sound || !bytes.is_complete()) return std::nullopt;
-    return ClosureEvent(std::move(event));
   }
 }
 
@@ -103,10 +113,8 @@ std::optional<Record> record_at(std::span<const std::byte> journal, std::size_t 
   const auto checksum = head.number<std::uint32_t>();
   if (length == 0 || length > journal.size() - place - kRecordHead) return std::nullopt;
   const auto body = journal.subspan(place + kRecordHead, length);
-  ByteReader bytes(body);
-  const auto kind = bytes.number<std::uint8_t>();
-  if (kind >= std::variant_size_v<ClosureEvent> || crc32c_of(body) != checksum) return std::nullopt;
-  auto event = decode_event(kind, bytes);
+  if (crc32c_of(body) != checksum) return std::nullopt;
+  auto event = event_in(body);
   if (!event) return std::nullopt;
   return Record{std::move(*event), place + kRecordHead + length};
 }
@@ -114,21 +122,24 @@ std::optional<Record> record_at(std::span<const std::byte> journal, std::size_t 
 }  // namespace
 
 bool is_of_all_servers(std::span<const std::byte> record) {
-  const auto kind = std::to_integer<std::size_t>(record[kRecordHead]);
-  return kind == ClosureEvent(events::TookOver()).index() ||
-         kind == ClosureEvent(events::CutBegan()).index() ||
-         kind == ClosureEvent(events::CutTaken()).index();
+  // A message begins with the number of its one field, and the field is a message, too.
+  const int field = std::to_integer<int>(record[kRecordHead]) >> 3;
+  return field == v1::ClosureEvent::kTookOverFieldNumber ||
+         field == v1::ClosureEvent::kCutBeganFieldNumber ||
+         field == v1::ClosureEvent::kCutTakenFieldNumber;
 }
 
 std::vector<std::byte> encode_record(const ClosureEvent& event) {
-  ByteWriter body;
-  body.number(static_cast<std::uint8_t>(event.index()));
-  std::visit([&](const auto& each) { each_part(each, PartWriter{body}); }, event);
-  ByteWriter record;
-  record.number(static_cast<std::uint32_t>(body.bytes().size()));
-  record.number(crc32c_of(body.bytes()));
-  record.raw(body.bytes());
-  return std::move(record.bytes());
+  InArena<v1::ClosureEvent> message;
+  std::visit([&](const auto& each) { put(each, *message); }, event);
+  std::vector<std::byte> record = serialized(*message, std::numeric_limits<std::uint32_t>::max());
+  record.insert(record.begin(), kRecordHead, std::byte{0});
+  const auto body = std::span(record).subspan(kRecordHead);
+  ByteWriter head;
+  head.number(static_cast<std::uint32_t>(body.size()));
+  head.number(crc32c_of(body));
+  std::ranges::copy(head.bytes(), record.begin());
+  return record;
 }
 
 std::size_t read_journal(std::span<const std::byte> journal,

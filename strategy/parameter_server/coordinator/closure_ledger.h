@@ -104,7 +104,7 @@ class ClosureLedger {
   void queue_again(std::uint64_t number, Closure& closure);
   void add_failure(ClosureFailure failure);
   std::optional<ClosureFailure> verdict(std::uint64_t number, const Closure& closure) const;
-  bool are_numbers_sound() const;
+  bool is_watermark_sound() const;
   void forget();
 
   LedgerRules rules_;

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/core/clock.h"
 #include "tutti/strategy/input_context.h"
-#include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "tutti/strategy/parameter_server/coordinator/per_worker.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_value.h"
 #include "tutti/strategy/parameter_server/coordinator/snapshot_options.h"
@@ -21,6 +21,8 @@
 #include "tutti/strategy/parameter_server/coordinator/watchdog.h"
 
 namespace tutti {
+
+class CoordinatedStrategy;
 
 /// How a coordinator gives closures out, how often it tries again, and what it keeps. What
 /// makes no sense is kInvalidArgument when the coordinator is made.
@@ -54,8 +56,10 @@ struct ClusterCoordinatorOptions {
 };
 
 namespace internal {
-class CoordinatorCore;
 class ClosureQueue;
+class CoordinatorCore;
+class WorkerLink;
+struct CoordinatorInside;
 }  // namespace internal
 
 /// A handle: there is one coordinator per strategy, and copies, and coordinators made of the same
@@ -146,12 +150,12 @@ class ClusterCoordinator {
 
   /// What runs, what each worker does: for people.
   std::string describe() const;
-  /// For the strategy's recovery.
-  internal::ClosureQueue& closures() const;
-  internal::WorkerLink& worker(int index) const;
   bool operator==(const ClusterCoordinator&) const = default;
 
  private:
+  friend struct internal::CoordinatorInside;
+  internal::ClosureQueue& closures() const;
+  internal::WorkerLink& worker(int index) const;
   internal::StepRegistry& registry_to_define(std::string_view step);
   std::uint64_t define_resource(
       std::string type, std::string text,

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "tutti/strategy/parameter_server/coordinator/closure_context.h"
-#include "tutti/strategy/parameter_server/coordinator/closure_event.h"
 
 namespace tutti {
 
@@ -19,7 +18,8 @@ class WorkerLink;
 /// Implemented by ParameterServerStrategy. Threads: any, all functions.
 class CoordinatedStrategy {
  public:
-  virtual ~CoordinatedStrategy() = default;
+  CoordinatedStrategy();
+  virtual ~CoordinatedStrategy();
   virtual int num_workers() const = 0;
   /// "worker 1 (127.0.0.1:4711)".
   virtual std::string worker_name(int worker) const = 0;
@@ -51,16 +51,11 @@ class CoordinatedStrategy {
   virtual internal::ServerGroup* server_group() { return nullptr; }
 
   /// Where coordinators of this strategy find each other: there is one per strategy.
-  struct CoordinatorSlot {
-    Mutex mutex;
-    std::weak_ptr<void> coordinator TUTTI_GUARDED_BY(mutex);
-    /// How far the coordinators came that there were: what servers heard of them goes on to count.
-    internal::events::BeganAfter former TUTTI_GUARDED_BY(mutex);
-  };
-  CoordinatorSlot& coordinator_slot() { return slot_; }
+  struct CoordinatorSlot;
+  CoordinatorSlot& coordinator_slot() { return *slot_; }
 
  private:
-  CoordinatorSlot slot_;
+  const std::unique_ptr<CoordinatorSlot> slot_;
 };
 
 }  // namespace tutti

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "tutti/cluster/control/health_rules.h"
-#include "tutti/cluster/handshake/byte_stream.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
+#include "tutti/strategy/parameter_server/coordinator/worker_message.h"
 
 namespace tutti::internal {
 namespace {
@@ -33,27 +33,11 @@ ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options,
 
 }  // namespace
 
-std::string ScheduledWork::content() const {
-  ByteWriter bytes;
-  bytes.text(step_);
-  Packet packet;
-  encode_nest(arguments_, packet);
-  bytes.number(static_cast<std::uint32_t>(packet.head.size()));
-  bytes.raw(packet.head);
-  for (const SharedBytes& piece : packet.payload) bytes.raw(piece.bytes);
-  return {reinterpret_cast<const char*>(bytes.bytes().data()), bytes.bytes().size()};
-}
+std::string ScheduledWork::content() const { return scheduled_content(step_, arguments_); }
 
 std::shared_ptr<ScheduledWork> ScheduledWork::of_content(const std::string& content) {
-  ByteReader bytes(std::as_bytes(std::span(content)));
-  std::string step = bytes.text(content.size());
-  const auto head = bytes.raw(bytes.number<std::uint32_t>());
-  const auto rest = bytes.raw(bytes.num_left());
-  if (bytes.failed()) fail(ErrorCode::kDataLoss, "coordinator's journal: a closure is cut short");
-  Packet packet{{head.begin(), head.end()}, {{rest, nullptr}}};
-  std::size_t place = 0, payload_place = 0;
-  return std::make_shared<ScheduledWork>(std::move(step),
-                                         decode_nest(packet, place, payload_place));
+  auto [step, arguments] = decode_scheduled(content);
+  return std::make_shared<ScheduledWork>(std::move(step), std::move(arguments));
 }
 
 void ScheduledWork::ended(const Error& error) {

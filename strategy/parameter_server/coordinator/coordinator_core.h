@@ -10,6 +10,7 @@
 #include "tutti/core/executor.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinator_slot.h"
 #include "tutti/strategy/parameter_server/coordinator/server_recovery.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_link.h"
 
@@ -100,6 +101,16 @@ class CoordinatorCore {
   std::vector<std::unique_ptr<Thread>> threads_;
   std::unique_ptr<Watchdog> watchdog_;
   std::shared_ptr<void> over_;
+};
+
+/// What a test may look at.
+struct CoordinatorInside {
+  static ClosureQueue& closures(const ClusterCoordinator& coordinator) {
+    return coordinator.closures();
+  }
+  static WorkerLink& worker(const ClusterCoordinator& coordinator, int index) {
+    return coordinator.worker(index);
+  }
 };
 
 }  // namespace tutti::internal

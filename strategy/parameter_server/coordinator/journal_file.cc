@@ -9,14 +9,12 @@
 #include "tutti/cluster/handshake/byte_stream.h"
 #include "tutti/cluster/handshake/hello.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/protocol/checked_blocks.h"
 
 namespace tutti::internal {
 namespace {
 
 constexpr const char* kName = "journal";
 constexpr const char* kNewName = "journal.new";
-constexpr FileKind kKind{"TUTTIJNL", 2};
 
 /// Unlike that of any other job.
 std::string new_job_id() {
@@ -52,12 +50,15 @@ Folder locked(const std::string& path) {
 
 }  // namespace
 
+FileKind journal_kind() { return {"TUTTIJNL", 3}; }
+
 FoundJournal read_journal_file(const std::string& path, std::span<const std::byte> file,
                                LedgerRules rules) {
-  CheckedReader in(kKind, path, file.size(), [&](std::uint64_t offset, std::span<std::byte> bytes) {
-    const auto piece = file.subspan(static_cast<std::size_t>(offset));
-    std::ranges::copy(piece.first(bytes.size()), bytes.begin());
-  });
+  CheckedReader in(journal_kind(), path, file.size(),
+                   [&](std::uint64_t offset, std::span<std::byte> bytes) {
+                     const auto piece = file.subspan(static_cast<std::size_t>(offset));
+                     std::ranges::copy(piece.first(bytes.size()), bytes.begin());
+                   });
   FoundJournal found;
   for (const std::byte each : in.head()) found.job_id += static_cast<char>(each);
   std::byte length[sizeof(std::uint64_t)];
@@ -84,9 +85,10 @@ FoundJournal read_journal_file(const std::string& path, std::span<const std::byt
 std::vector<std::byte> journal_head(const std::string& job_id, const ClosureLedger& ledger) {
   const std::vector<std::byte> state = ledger.bytes();
   std::vector<std::byte> head;
-  CheckedWriter out(kKind, std::as_bytes(std::span(job_id)), [&](std::span<const std::byte> bytes) {
-    head.insert(head.end(), bytes.begin(), bytes.end());
-  });
+  CheckedWriter out(journal_kind(), std::as_bytes(std::span(job_id)),
+                    [&](std::span<const std::byte> bytes) {
+                      head.insert(head.end(), bytes.begin(), bytes.end());
+                    });
   ByteWriter length;
   length.number(std::uint64_t{state.size()});
   out.put(length.bytes());

@@ -13,6 +13,7 @@
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_ledger.h"
+#include "tutti/strategy/parameter_server/protocol/checked_blocks.h"
 
 namespace tutti::internal {
 
@@ -27,6 +28,8 @@ FoundJournal read_journal_file(const std::string& path, std::span<const std::byt
                                LedgerRules rules);
 /// The head of a file that begins with this state; records may follow.
 std::vector<std::byte> journal_head(const std::string& job_id, const ClosureLedger& ledger);
+/// Magic and format.
+FileKind journal_kind();
 
 /// The file `journal` of a folder: a ledger's state in checked blocks (checked_blocks.h), with the
 /// job's random name in their head, then the records of what happened since. What was appended

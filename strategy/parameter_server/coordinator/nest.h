@@ -72,13 +72,13 @@ class Nest {
 
 namespace internal {
 
-/// Appended to `packet`: structure, texts and small tensors to the head, larger tensors to the
-/// payload without a copy (those of GPUs are copied to the host). Throws kResourceExhausted for a
-/// head beyond kLongestHead, kInvalidArgument for one deeper than Nest::kDeepest.
-void encode_nest(const Nest& nest, Packet& packet);
-/// The nest at byte `place` of the head, which moves behind it, with tensors of the payload from
-/// byte `payload_place`, likewise. Throws kDataLoss for anything that encode_nest() does not write.
-Nest decode_nest(const Packet& packet, std::size_t& place, std::size_t& payload_place);
+/// The head is a message Nest (cluster/proto/nest.proto) with texts and small tensors; larger ones
+/// are in the payload, which shares their memory (those of GPUs are copied to the host). Throws
+/// kResourceExhausted for a head beyond kLongestHead, kInvalidArgument for one deeper than
+/// Nest::kDeepest.
+Packet encode_nest(const Nest& nest);
+/// Throws kDataLoss for anything that encode_nest() does not write.
+Nest decode_nest(const Packet& packet);
 
 }  // namespace internal
 }  // namespace tutti

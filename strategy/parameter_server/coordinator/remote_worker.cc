@@ -108,7 +108,7 @@ void RemoteWorker::recall(std::uint64_t number, int attempt) {
     const Packet answer =
         client->call(encode(RecallTask{number, attempt}),
                      deadline_after(Clock::system().now(), options_.recall_timeout));
-    if (answer.head.empty()) return;  // it has begun, or ended
+    if (!std::holds_alternative<Nest>(decode_outcome(answer))) return;  // it has begun, or ended
   } catch (const Error&) {
     return;  // lost, or slow: its own answer will say what became of it
   }

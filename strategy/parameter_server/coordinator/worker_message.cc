@@ -1,11 +1,14 @@
-// Requests and outcomes as packets: a kind, numbers and texts, then a nest where there is one.
+// Requests and outcomes as messages of worker.proto.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/worker_message.h"
 
-#include <utility>
+#include <memory>
 
-#include "tutti/cluster/handshake/byte_stream.h"
+#include "coordinator.pb.h"
 #include "tutti/core/error.h"
+#include "tutti/strategy/parameter_server/coordinator/nest_message.h"
+#include "tutti/strategy/parameter_server/coordinator/report_message.h"
+#include "worker.pb.h"
 
 namespace tutti::internal {
 namespace {
@@ -14,167 +17,128 @@ namespace {
   fail(ErrorCode::kDataLoss, "message between coordinator and worker: ", what);
 }
 
-/// Reads numbers and texts in front of a nest.
-class MessageReader {
- public:
-  explicit MessageReader(const Packet& packet) : packet_(packet), bytes_(packet.head) {}
-
-  std::uint8_t byte(std::uint8_t least, std::uint8_t most) {
-    const auto value = bytes_.number<std::uint8_t>();
-    if (value < least || value > most) fail_message("a number is out of its range");
-    return value;
-  }
-  std::uint64_t number() { return bytes_.number<std::uint64_t>(); }
-  int integer() { return static_cast<int>(bytes_.number<std::uint32_t>()); }
-  std::string text() { return bytes_.text(kLongestHead); }
-  Nest nest() {
-    if (bytes_.failed()) fail_message("it ends too early");
-    std::size_t place = packet_.head.size() - bytes_.num_left(), payload_place = 0;
-    Nest nest = decode_nest(packet_, place, payload_place);
-    if (place != packet_.head.size() || payload_place != packet_.payload_bytes()) {
-      fail_message("it goes on behind its end");
-    }
-    return nest;
-  }
-  /// Of a message without nest.
-  void finish() const {
-    if (!bytes_.is_complete() || packet_.payload_bytes() != 0)
-      fail_message("it has another length");
-  }
-
- private:
-  const Packet& packet_;
-  ByteReader bytes_;
-};
-
-void put(ByteWriter& bytes, int value) { bytes.number(static_cast<std::uint32_t>(value)); }
-template <class Enum>
-void put_enum(ByteWriter& bytes, Enum value) {
-  bytes.number(static_cast<std::uint8_t>(value));
+void put(const WorkerHello& hello, PayloadWriter&, v1::WorkerRequest& out) {
+  out.mutable_hello()->set_steps(hello.steps);
+}
+void put(const RunTask& run, PayloadWriter& payload, v1::WorkerRequest& out) {
+  v1::WorkerRequest::RunTask& task = *out.mutable_run();
+  task.set_task(run.call), task.set_number(run.number), task.set_attempt(run.attempt);
+  task.set_term(run.term), task.set_finished_below(run.finished_below), task.set_step(run.step);
+  put_nest(run.arguments, payload, *task.mutable_arguments());
+}
+void put(const CancelTask& cancel, PayloadWriter&, v1::WorkerRequest& out) {
+  out.mutable_cancel()->set_task(cancel.call);
+}
+void put(const RecallTask& recall, PayloadWriter&, v1::WorkerRequest& out) {
+  out.mutable_recall()->set_number(recall.number);
+  out.mutable_recall()->set_attempt(recall.attempt);
+}
+void put(const ReleaseValue& release, PayloadWriter&, v1::WorkerRequest& out) {
+  put_handle(release.handle, *out.mutable_release()->mutable_handle());
 }
 
-/// A kind, and what `write` adds; `nest`, if any, behind it.
-template <class Write>
-Packet packet_of(std::size_t kind, const Write& write, const Nest* nest = nullptr) {
-  ByteWriter bytes;
-  bytes.number(static_cast<std::uint8_t>(kind));
-  write(bytes);
-  Packet packet{std::move(bytes.bytes()), {}};
-  if (nest != nullptr) encode_nest(*nest, packet);
-  return packet;
+void put(const Nest& value, PayloadWriter& payload, v1::TaskOutcome& out) {
+  put_nest(value, payload, *out.mutable_value());
+}
+void put(const TaskFailure& failure, PayloadWriter&, v1::TaskOutcome& out) {
+  put_cause(failure, *out.mutable_failure());
+}
+void put(const TaskStopped&, PayloadWriter&, v1::TaskOutcome& out) { out.mutable_stopped(); }
+void put(const AttemptReport& report, PayloadWriter&, v1::TaskOutcome& out) {
+  put_report(report, *out.mutable_report());
+}
+
+WorkerRequest get_request(const v1::WorkerRequest& in, PayloadReader& payload) {
+  switch (in.what_case()) {
+    case v1::WorkerRequest::kHello:
+      return WorkerHello{in.hello().steps()};
+    case v1::WorkerRequest::kRun: {
+      const v1::WorkerRequest::RunTask& task = in.run();
+      if (!task.has_arguments()) fail_message("a task without arguments");
+      return RunTask{task.task(),
+                     task.number(),
+                     task.attempt(),
+                     task.term(),
+                     task.finished_below(),
+                     task.step(),
+                     get_nest(task.arguments(), payload)};
+    }
+    case v1::WorkerRequest::kCancel:
+      return CancelTask{in.cancel().task()};
+    case v1::WorkerRequest::kRecall:
+      return RecallTask{in.recall().number(), in.recall().attempt()};
+    case v1::WorkerRequest::kRelease:
+      return ReleaseValue{get_handle(in.release().handle())};
+    case v1::WorkerRequest::WHAT_NOT_SET:
+      break;
+  }
+  fail_message("a request of no kind");
+}
+
+TaskOutcome get_outcome(const v1::TaskOutcome& in, PayloadReader& payload) {
+  switch (in.what_case()) {
+    case v1::TaskOutcome::kValue:
+      return get_nest(in.value(), payload);
+    case v1::TaskOutcome::kFailure: {
+      TaskFailure failure;
+      get_cause(in.failure(), failure);
+      return failure;
+    }
+    case v1::TaskOutcome::kStopped:
+      return TaskStopped();
+    case v1::TaskOutcome::kReport:
+      return get_report(in.report());
+    case v1::TaskOutcome::WHAT_NOT_SET:
+      break;
+  }
+  fail_message("an outcome of no kind");
+}
+
+template <class Message, class Variant>
+Packet packet_with(const Variant& any) {
+  return packet_of<Message>([&](auto& message, auto& payload) {
+    std::visit([&](const auto& each) { put(each, payload, message); }, any);
+  });
 }
 
 }  // namespace
 
-Packet encode(const WorkerRequest& request) {
-  const std::size_t kind = request.index();
-  if (const auto* hello = std::get_if<WorkerHello>(&request)) {
-    return packet_of(kind, [&](ByteWriter& bytes) { bytes.text(hello->steps); });
-  }
-  if (const auto* run = std::get_if<RunTask>(&request)) {
-    const auto write = [&](ByteWriter& bytes) {
-      bytes.number(run->call), bytes.number(run->number), put(bytes, run->attempt);
-      bytes.number(run->term), bytes.number(run->finished_below), bytes.text(run->step);
-    };
-    return packet_of(kind, write, &run->arguments);
-  }
-  if (const auto* cancel = std::get_if<CancelTask>(&request)) {
-    return packet_of(kind, [&](ByteWriter& bytes) { bytes.number(cancel->call); });
-  }
-  if (const auto* recall = std::get_if<RecallTask>(&request)) {
-    return packet_of(kind, [&](ByteWriter& bytes) {
-      bytes.number(recall->number), put(bytes, recall->attempt);
-    });
-  }
-  const PerWorkerHandle& handle = std::get<ReleaseValue>(request).handle;
-  return packet_of(kind, [&](ByteWriter& bytes) {
-    bytes.number(handle.id), bytes.number(handle.instance), bytes.text(handle.type);
-  });
-}
-
+Packet encode(const WorkerRequest& request) { return packet_with<v1::WorkerRequest>(request); }
 WorkerRequest decode_worker_request(const Packet& packet) {
-  MessageReader reader(packet);
-  switch (reader.byte(0, 4)) {
-    case 0: {
-      WorkerHello hello{reader.text()};
-      reader.finish();
-      return hello;
-    }
-    case 1: {
-      RunTask run;
-      run.call = reader.number(), run.number = reader.number(), run.attempt = reader.integer();
-      run.term = reader.number(), run.finished_below = reader.number(), run.step = reader.text();
-      run.arguments = reader.nest();
-      return run;
-    }
-    case 2: {
-      CancelTask cancel{reader.number()};
-      reader.finish();
-      return cancel;
-    }
-    case 3: {
-      RecallTask recall;
-      recall.number = reader.number(), recall.attempt = reader.integer();
-      reader.finish();
-      return recall;
-    }
-    default: {
-      ReleaseValue release;
-      release.handle.id = reader.number(), release.handle.instance = reader.number();
-      release.handle.type = reader.text();
-      reader.finish();
-      return release;
-    }
-  }
+  return read_packet<v1::WorkerRequest>(packet, get_request);
 }
 
-Packet encode(const TaskOutcome& outcome) {
-  const std::size_t kind = outcome.index();
-  if (const auto* value = std::get_if<Nest>(&outcome)) {
-    return packet_of(
-        kind, [](ByteWriter&) {}, value);
-  }
-  if (const auto* failure = std::get_if<TaskFailure>(&outcome)) {
-    return packet_of(kind, [&](ByteWriter& bytes) {
-      put_enum(bytes, failure->origin), put_enum(bytes, failure->code), bytes.text(failure->text);
-    });
-  }
-  if (const auto* report = std::get_if<AttemptReport>(&outcome)) {
-    return packet_of(kind, [&](ByteWriter& bytes) {
-      put_enum(bytes, report->kind), put(bytes, report->worker), put_enum(bytes, report->origin);
-      put_enum(bytes, report->code), bytes.text(report->text);
-    });
-  }
-  return packet_of(kind, [](ByteWriter&) {});
-}
-
+Packet encode(const TaskOutcome& outcome) { return packet_with<v1::TaskOutcome>(outcome); }
 TaskOutcome decode_outcome(const Packet& packet) {
-  MessageReader reader(packet);
-  switch (reader.byte(0, 3)) {
-    case 0:
-      return reader.nest();
-    case 1: {
-      TaskFailure failure;
-      failure.origin = static_cast<ErrorOrigin>(reader.byte(1, 4));
-      failure.code = static_cast<ErrorCode>(reader.byte(0, 15));
-      failure.text = reader.text();
-      reader.finish();
-      return failure;
-    }
-    case 2:
-      reader.finish();
-      return TaskStopped();
-    default: {
-      AttemptReport report;
-      report.kind = static_cast<AttemptReport::Kind>(reader.byte(1, 3));
-      report.worker = reader.integer();
-      report.origin = static_cast<ErrorOrigin>(reader.byte(1, 4));
-      report.code = static_cast<ErrorCode>(reader.byte(0, 15));
-      report.text = reader.text();
-      reader.finish();
-      return report;
-    }
+  return read_packet<v1::TaskOutcome>(packet, get_outcome);
+}
+
+std::string scheduled_content(const std::string& step, const Nest& arguments) {
+  InArena<v1::ScheduledStep> message;
+  PayloadWriter payload;
+  message->set_step(step);
+  put_nest(arguments, payload, *message->mutable_arguments());
+  const std::vector<SharedBytes> pieces = payload.take();
+  std::string& tensors = *message->mutable_tensors();
+  tensors.reserve(Packet{{}, pieces}.payload_bytes());
+  for (const SharedBytes& piece : pieces) {
+    tensors.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
   }
+  std::string content;
+  if (message->SerializeToString(&content)) return content;
+  fail(ErrorCode::kResourceExhausted, "coordinator's journal: '", step, "' has ", tensors.size(),
+       " bytes of tensors as arguments; expected less than 2 GiB; try variables for them");
+}
+
+std::pair<std::string, Nest> decode_scheduled(const std::string& content) {
+  InArena<v1::ScheduledStep> message;
+  parse(std::as_bytes(std::span(content)), *message);
+  if (!message->has_arguments()) fail_message("a scheduled step without arguments");
+  const Packet tensors{{}, {{std::as_bytes(std::span(message->tensors())), nullptr}}};
+  PayloadReader payload(tensors);
+  Nest arguments = get_nest(message->arguments(), payload);
+  payload.finish();
+  return {message->step(), std::move(arguments)};
 }
 
 }  // namespace tutti::internal

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "tutti/cluster/rpc/packet.h"
@@ -28,7 +29,7 @@ struct RunTask {
 struct CancelTask {
   std::uint64_t call = 0;
 };
-/// Answered with a head of one byte when the task had not begun, else with an empty one.
+/// Answered with a value when the task had not begun, else with TaskStopped.
 struct RecallTask {
   std::uint64_t number = 0;
   int attempt = 1;
@@ -38,12 +39,17 @@ struct ReleaseValue {
 };
 using WorkerRequest = std::variant<WorkerHello, RunTask, CancelTask, RecallTask, ReleaseValue>;
 
-/// Throws as encode_nest().
+/// Messages of cluster/proto/worker.proto. Throws as encode_nest().
 Packet encode(const WorkerRequest& request);
 /// Throws kDataLoss for packets that encode() does not write.
 WorkerRequest decode_worker_request(const Packet& packet);
 
 Packet encode(const TaskOutcome& outcome);
 TaskOutcome decode_outcome(const Packet& packet);
+
+/// A step and its arguments as a coordinator's journal keeps them.
+std::string scheduled_content(const std::string& step, const Nest& arguments);
+/// Throws kDataLoss for what scheduled_content() does not write.
+std::pair<std::string, Nest> decode_scheduled(const std::string& content);
 
 }  // namespace tutti::internal

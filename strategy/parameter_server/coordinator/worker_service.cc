@@ -22,7 +22,7 @@ void WorkerService::take(std::shared_ptr<RpcCall> call) {
     cancel({call->peer().client, cancelled->call});
   } else if (const auto* recalled = std::get_if<RecallTask>(&request)) {
     const bool had_not_begun = runner_->recall(recalled->number, recalled->attempt);
-    return call->reply({std::vector<std::byte>(had_not_begun ? 1 : 0), {}});
+    return call->reply(encode(had_not_begun ? TaskOutcome(Nest()) : TaskStopped()));
   } else {
     runner_->release(std::get<ReleaseValue>(request).handle);
   }

@@ -1,17 +1,15 @@
-// Which changes a server has applied: decisions, forgetting, bytes.
+// Which changes a server has applied: decisions, forgetting.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/protocol/applied_table.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "tutti/cluster/handshake/byte_stream.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
 namespace {
 
-constexpr std::uint32_t kFormat = 1;
 using Kind = UpdateStream::Kind;
 
 bool is_finished(const UpdateStream& stream, std::uint64_t finished_below) {
@@ -91,47 +89,6 @@ void AppliedTable::forget_client(std::uint64_t client) {
 void AppliedTable::forget_finished() {
   next_.erase(next_.lower_bound({Kind::kClosure, 0, 0}),
               next_.lower_bound({Kind::kClosure, finished_below_, 0}));
-}
-
-std::vector<std::byte> AppliedTable::save() const {
-  ByteWriter out;
-  out.number(kFormat);
-  out.number(term_);
-  out.number(finished_below_);
-  out.number(std::uint64_t{next_.size()});
-  for (const auto& [stream, next] : next_) {
-    out.number(static_cast<std::uint8_t>(stream.kind));
-    out.number(stream.id);
-    out.number(stream.replica);
-    out.number(next);
-  }
-  out.number(std::uint64_t{ended_clients_.size()});
-  for (const std::uint64_t client : ended_clients_) out.number(client);
-  return std::move(out.bytes());
-}
-
-AppliedTable AppliedTable::restore(std::span<const std::byte> bytes) {
-  ByteReader in(bytes);
-  AppliedTable table;
-  const bool is_known = in.number<std::uint32_t>() == kFormat;
-  table.term_ = in.number<std::uint64_t>();
-  table.finished_below_ = in.number<std::uint64_t>();
-  for (auto n = in.number<std::uint64_t>(); n > 0 && !in.failed(); --n) {
-    UpdateStream stream;
-    stream.kind = static_cast<Kind>(in.number<std::uint8_t>());
-    stream.id = in.number<std::uint64_t>();
-    stream.replica = in.number<std::uint32_t>();
-    table.next_.emplace(stream, in.number<std::uint64_t>());
-  }
-  for (auto n = in.number<std::uint64_t>(); n > 0 && !in.failed(); --n) {
-    table.ended_clients_.push_back(in.number<std::uint64_t>());
-  }
-  // What is read is written as the same bytes: order, kinds and doubles are checked by that.
-  if (!is_known || !in.is_complete() || !std::ranges::equal(table.save(), bytes)) {
-    fail(ErrorCode::kDataLoss, "AppliedTable::restore: ", bytes.size(),
-         " bytes that are no table of applied changes");
-  }
-  return table;
 }
 
 }  // namespace tutti::internal

@@ -29,6 +29,14 @@ template <class... Parts>
   fail(ErrorCode::kDataLoss, "payload of tensors: ", parts...);
 }
 
+/// Other bools would be neither true nor false.
+void check_values(const Tensor& tensor) {
+  if (tensor.dtype() == DType::kBool &&
+      std::ranges::any_of(tensor.bytes(), [](std::byte each) { return each > std::byte{1}; })) {
+    refuse("a bool that is neither 0 nor 1");
+  }
+}
+
 }  // namespace
 
 void PayloadWriter::put(const Tensor& tensor) {
@@ -96,11 +104,23 @@ Tensor PayloadReader::take(std::uint64_t dtype_number, std::span<const std::int6
     tensor = own.freeze();
   }
   copy(nullptr, padded(size) - size);
-  if (dtype == DType::kBool &&
-      std::ranges::any_of(tensor.bytes(), [](std::byte each) { return each > std::byte{1}; })) {
-    refuse("a bool that is neither 0 nor 1");
-  }
+  check_values(tensor);
   return tensor;
+}
+
+Tensor tensor_of_bytes(std::uint64_t dtype_number, std::span<const std::int64_t> dims,
+                       std::span<const std::byte> bytes) {
+  const DType dtype = checked_dtype(dtype_number);
+  const Shape shape = checked_shape(dims);
+  const std::size_t size = static_cast<std::size_t>(shape.num_elements()) * size_of(dtype);
+  if (size != bytes.size()) {
+    refuse("a tensor ", shape, " of ", dtype, " has ", size, " bytes; ", bytes.size(), " came");
+  }
+  MutableTensor tensor(shape, dtype, Device{});
+  if (size > 0) std::memcpy(tensor.data(), bytes.data(), size);
+  const Tensor result = tensor.freeze();
+  check_values(result);
+  return result;
 }
 
 /// Where it was received; of InPlace::kLarge, if that is its memory for the most part: else a

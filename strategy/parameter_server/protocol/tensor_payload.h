@@ -55,6 +55,10 @@ class PayloadReader {
   std::size_t left_ = 0;
 };
 
+/// A tensor of these bytes, copied. Throws kDataLoss as PayloadReader::take(), and for bytes that
+/// are not exactly its elements.
+Tensor tensor_of_bytes(std::uint64_t dtype, std::span<const std::int64_t> dims,
+                       std::span<const std::byte> bytes);
 /// Throws kDataLoss unless `dims` are a shape whose elements can be counted.
 Shape checked_shape(std::span<const std::int64_t> dims);
 /// Throws kDataLoss for a number that is no dtype.

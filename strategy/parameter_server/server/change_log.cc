@@ -16,9 +16,9 @@
 namespace tutti::internal {
 namespace {
 
-constexpr FileKind kKind{"TUTTIPSL", 1};
+constexpr FileKind kKind{"TUTTIPSL", 2};
 /// u64 number in the file, u32 and u64 lengths of head and payload, u32 checksum of these; then
-/// head, payload, u32 checksum of both.
+/// a message OperationBatch, its tensors, u32 checksum of both.
 constexpr std::size_t kRecordHead = 24, kRecordEnd = 4;
 /// Records up to this length are written by one call.
 constexpr std::size_t kShort = std::size_t{64} << 10;
@@ -108,11 +108,10 @@ std::vector<ChangeLog::Part> ChangeLog::parts() const {
 
 std::vector<std::byte> ChangeLog::head() const {
   std::vector<std::byte> bytes;
-  ByteWriter label;
-  label.text(job_id_);
-  CheckedWriter out(kKind, label.bytes(), [&](std::span<const std::byte> piece) {
-    bytes.insert(bytes.end(), piece.begin(), piece.end());
-  });
+  CheckedWriter out(kKind, std::as_bytes(std::span(job_id_)),
+                    [&](std::span<const std::byte> piece) {
+                      bytes.insert(bytes.end(), piece.begin(), piece.end());
+                    });
   out.finish();
   return bytes;
 }
@@ -151,7 +150,7 @@ void ChangeLog::switch_over() {
 }
 
 void ChangeLog::append(const OperationBatch& batch) {
-  const Packet packet = encode(batch, HeadFormat::kBytes);
+  const Packet packet = encode(batch);
   ByteWriter end;
   end.number(checksum_of(packet));
   const MutexLock lock(mutex_);
@@ -212,8 +211,9 @@ std::uint64_t ChangeLog::replay_part(const Part& part,
   };
   CheckedReader in(kKind, file.path(), file.size(),
                    [&](std::uint64_t offset, std::span<std::byte> out) { file.read(offset, out); });
-  ByteReader label(in.head());
-  if (const std::string job_id = label.text(64); job_id != job_id_ || !label.is_complete()) {
+  std::string job_id;
+  for (const std::byte each : in.head()) job_id += static_cast<char>(each);
+  if (job_id != job_id_) {
     fail(ErrorCode::kFailedPrecondition, file.path(), ": expected changes of job '", job_id_,
          "', found those of '", job_id, "'; try another folder, or delete what is of other jobs");
   }

@@ -18,7 +18,7 @@ namespace tutti::internal {
 
 /// Beside a server's snapshots, files `ps_0_of_2.log_<cut>_<part>`: what came after the snapshot of
 /// this cut was taken, one part per process, in the order of their names. Each begins with the job
-/// and the server in checked blocks (checked_blocks.h); each record has its number, lengths and
+/// in checked blocks (checked_blocks.h); each record has its number, lengths and
 /// checksums, so that a changed, missing or moved one is found. A record that was being written
 /// when the process died is left out: nobody was told of it. What was written outlives the process
 /// at once, and a power cut `sync_within` later. Threads: append() any; the others one.

@@ -46,14 +46,16 @@ std::shared_ptr<VariableStore> DurableHandler::store() const {
   return {variables_, &variables_->store};
 }
 
+void DurableHandler::OrderHandler::take(std::shared_ptr<RpcCall> call) {
+  const MutexLock lock(of_.mutex_);
+  of_.orders_.push_back(std::move(call));
+  of_.changed_.notify_all();
+}
+
 void DurableHandler::take(std::shared_ptr<RpcCall> call) {
   std::shared_ptr<Variables> variables;
   {
     const MutexLock lock(mutex_);
-    if (is_order(call->request())) {
-      orders_.push_back(std::move(call));
-      return changed_.notify_all();
-    }
     // Calls of one client stay in their order.
     const bool others_wait =
         serves_waiting_ || std::ranges::any_of(waiting_, [&](const Call& each) {

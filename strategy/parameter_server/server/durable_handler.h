@@ -30,6 +30,8 @@ class DurableHandler final : public RpcHandler {
 
   void take(std::shared_ptr<RpcCall> call) override;
   void client_left(const RpcPeer& peer) override;
+  /// Takes the coordinator's orders.
+  RpcHandler& orders() { return order_handler_; }
 
   /// What it serves now.
   std::shared_ptr<VariableStore> store() const;
@@ -45,6 +47,14 @@ class DurableHandler final : public RpcHandler {
         : store(name, incarnation), handler(store) {}
     VariableStore store;
     VariableHandler handler;
+  };
+  class OrderHandler final : public RpcHandler {
+   public:
+    explicit OrderHandler(DurableHandler& of) : of_(of) {}
+    void take(std::shared_ptr<RpcCall> call) override;
+
+   private:
+    DurableHandler& of_;
   };
   bool may_serve(const RpcCall& call) const TUTTI_REQUIRES(mutex_);
   void serve_those_that_wait();
@@ -62,6 +72,7 @@ class DurableHandler final : public RpcHandler {
   const std::string name_;
   const int server_, num_servers_;
   const std::uint64_t life_;
+  OrderHandler order_handler_{*this};
   // Of the thread that obeys.
   std::uint64_t run_ = 0;
   orders::KeepIn kept_in_;

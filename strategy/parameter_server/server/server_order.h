@@ -56,8 +56,6 @@ struct ServerOrder {
   bool operator==(const ServerOrder&) const = default;
 };
 
-/// Whether the packet is an order, and no batch of operations.
-bool is_order(const Packet& packet);
 Packet encode(const ServerOrder& order);
 /// Throws kDataLoss for packets that encode() does not write.
 ServerOrder decode_order(const Packet& packet);

@@ -1,10 +1,8 @@
-// A shard is written as the operations that would make it: its creation, and the gradients it
-// holds.
+// A snapshot is a label, shards and a table, each a message with its tensors behind it.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Behind the label (checked_blocks.h): u64 number of shards; for each u64 version, u64 steps, u32
-// and u64 lengths of head and payload of a batch (encoding.h, kBytes), head, payload; u64 length of
-// the table, the table.
+// In checked blocks (checked_blocks.h) whose head is the label: u64 number of shards; for each of
+// them, and for the table, u32 and u64 lengths of message and tensors, the message, the tensors.
 #include "tutti/strategy/parameter_server/server/snapshot_file.h"
 
 #include <algorithm>
@@ -14,33 +12,17 @@
 
 #include "tutti/cluster/handshake/byte_stream.h"
 #include "tutti/core/logging.h"
-#include "tutti/strategy/parameter_server/protocol/encoding.h"
+#include "tutti/strategy/parameter_server/server/snapshot_message.h"
 
 namespace tutti::internal {
 namespace {
 
-constexpr std::size_t kLongestLabel = 64;
-
-std::vector<std::byte> bytes_of(const SnapshotLabel& label) {
-  ByteWriter bytes;
-  bytes.text(label.job_id);
-  bytes.number(static_cast<std::uint32_t>(label.server));
-  bytes.number(static_cast<std::uint32_t>(label.num_servers));
-  bytes.number(label.cut);
-  bytes.number(label.term);
-  return std::move(bytes.bytes());
-}
-
 SnapshotLabel label_in(const CheckedReader& in) {
-  ByteReader bytes(in.head());
-  SnapshotLabel label;
-  label.job_id = bytes.text(kLongestLabel);
-  label.server = static_cast<int>(bytes.number<std::uint32_t>());
-  label.num_servers = static_cast<int>(bytes.number<std::uint32_t>());
-  label.cut = bytes.number<std::uint64_t>();
-  label.term = bytes.number<std::uint64_t>();
-  if (!bytes.is_complete()) in.refuse(16, "expected a label, found ", in.head().size(), " bytes");
-  return label;
+  try {
+    return decode_label(in.head());
+  } catch (const Error& error) {
+    in.refuse(16, "expected a label, found ", error.message());
+  }
 }
 
 template <class Number>
@@ -50,74 +32,29 @@ Number number_in(CheckedReader& in) {
   return ByteReader(bytes).number<Number>();
 }
 
-Packet packet_of(const ShardSnapshot& shard) {
-  OperationBatch batch;
-  batch.operations.push_back(CreateShard{shard.spec, shard.value});
-  for (const auto& update : shard.accumulator.held()) batch.operations.push_back(*update);
-  return encode(batch, HeadFormat::kBytes);
-}
-
-void put_shard(const ShardSnapshot& shard, CheckedWriter& out) {
-  const Packet packet = packet_of(shard);
-  ByteWriter numbers;
-  numbers.number(shard.version);
-  numbers.number(shard.num_steps);
-  numbers.number(static_cast<std::uint32_t>(packet.head.size()));
-  numbers.number(std::uint64_t{packet.payload_bytes()});
-  out.put(numbers.bytes());
+void put(const Packet& packet, CheckedWriter& out) {
+  ByteWriter lengths;
+  lengths.number(static_cast<std::uint32_t>(packet.head.size()));
+  lengths.number(std::uint64_t{packet.payload_bytes()});
+  out.put(lengths.bytes());
   out.put(packet.head);
   for (const SharedBytes& piece : packet.payload) out.put(piece.bytes);
 }
 
-/// What stands in the batch of a shard, if that is what put_shard() writes.
-const char* take_batch(const OperationBatch& batch, ShardSnapshot& shard) {
-  const auto* create =
-      batch.operations.empty() ? nullptr : std::get_if<CreateShard>(&batch.operations.front());
-  const auto* value = create ? std::get_if<Tensor>(&create->initial_value) : nullptr;
-  if (value == nullptr) return "no values";
-  const ShardSpec& spec = create->spec;
-  const std::int64_t whole_rows = spec.whole_shape.rank() == 0 ? 1 : spec.whole_shape.dim(0);
-  const bool are_rows = spec.first_row >= 0 && spec.num_rows >= 0 && spec.first_row <= whole_rows &&
-                        spec.num_rows <= whole_rows - spec.first_row;
-  if (!are_rows || value->dtype() != spec.dtype || value->shape() != spec.shape()) {
-    return "values that do not fit the shard";
-  }
-  shard.spec = spec;
-  shard.value = *value;
-  for (std::size_t i = 1; i < batch.operations.size(); ++i) {
-    const auto* update = std::get_if<UpdateShard>(&batch.operations[i]);
-    const bool is_held =
-        update && update->sync && update->shard == spec.id() &&
-        shard.accumulator.take(*update, shard.num_steps) == SyncAccumulator::Taken::kHeld;
-    if (!is_held) return "an operation that is no held gradient";
-  }
-  return nullptr;
-}
-
-ShardSnapshot shard_in(CheckedReader& in) {
+/// What `decode` makes of the next packet.
+template <class Decode>
+auto next_in(CheckedReader& in, const char* what, const Decode& decode) {
   const std::uint64_t first = in.offset();
-  ShardSnapshot shard;
-  shard.version = number_in<std::uint64_t>(in);
-  shard.num_steps = number_in<std::uint64_t>(in);
   const auto head_bytes = number_in<std::uint32_t>(in);
   const auto payload_bytes = number_in<std::uint64_t>(in);
   Packet packet{in.get(head_bytes), {}};
   const auto payload = std::make_shared<const std::vector<std::byte>>(in.get(payload_bytes));
   packet.payload.push_back({*payload, payload});
-  std::string problem;
   try {
-    const bool is_plain = head_format(packet) == HeadFormat::kBytes;
-    const char* what = is_plain ? take_batch(decode_batch(packet), shard) : "a head of protobuf";
-    if (what) {
-      problem = what;
-    } else if (packet_of(shard).head != packet.head) {
-      problem = "the same in another order";
-    }
+    return decode(packet);
   } catch (const Error& error) {
-    problem = error.message();
+    in.refuse(first, "expected ", what, ", found ", error.message());
   }
-  if (!problem.empty()) in.refuse(first, "expected a shard, found ", problem);
-  return shard;
 }
 
 CheckedReader::Source source_of(const FileReader& file) {
@@ -132,21 +69,15 @@ std::uint64_t about_size(const StoreSnapshot& snapshot) {
   return size + size / CheckedWriter::kLongestBlock * 8;  // and what stands around each block
 }
 
-FileKind snapshot_kind() { return {"TUTTIPSS", 1}; }
+FileKind snapshot_kind() { return {"TUTTIPSS", 2}; }
 
 void write_snapshot(const SavedSnapshot& saved, const CheckedWriter::Sink& sink) {
-  TUTTI_CHECK(saved.label.job_id.size() <= kLongestLabel, "write_snapshot: a job id of ",
-              saved.label.job_id.size(), " characters");
-  CheckedWriter out(snapshot_kind(), bytes_of(saved.label), sink);
-  ByteWriter numbers;
-  numbers.number(std::uint64_t{saved.snapshot.shards.size()});
-  out.put(numbers.bytes());
-  for (const ShardSnapshot& each : saved.snapshot.shards) put_shard(each, out);
-  const std::vector<std::byte> table = saved.snapshot.table.save();
-  ByteWriter end;
-  end.number(std::uint64_t{table.size()});
-  out.put(end.bytes());
-  out.put(table);
+  CheckedWriter out(snapshot_kind(), encode_for_file(saved.label), sink);
+  ByteWriter number;
+  number.number(std::uint64_t{saved.snapshot.shards.size()});
+  out.put(number.bytes());
+  for (const ShardSnapshot& each : saved.snapshot.shards) put(encode_for_file(each), out);
+  put({saved.snapshot.table.save(), {}}, out);
   out.finish();
 }
 
@@ -157,7 +88,7 @@ SavedSnapshot read_snapshot(const std::string& path, std::uint64_t size,
   saved.label = label_in(in);
   for (auto left = number_in<std::uint64_t>(in); left > 0; --left) {
     const std::uint64_t first = in.offset();
-    ShardSnapshot shard = shard_in(in);
+    ShardSnapshot shard = next_in(in, "a shard", decode_shard);
     auto& shards = saved.snapshot.shards;
     if (!shards.empty() && shards.back().spec.id() >= shard.spec.id()) {
       in.refuse(first, "expected shards in the order of their ids, found ", shard.spec.to_string(),
@@ -165,13 +96,10 @@ SavedSnapshot read_snapshot(const std::string& path, std::uint64_t size,
     }
     shards.push_back(std::move(shard));
   }
-  const std::uint64_t first = in.offset();
-  const std::vector<std::byte> table = in.get(number_in<std::uint64_t>(in));
-  try {
-    saved.snapshot.table = AppliedTable::restore(table);
-  } catch (const Error& error) {
-    in.refuse(first, "expected a table of applied changes, found ", error.message());
-  }
+  saved.snapshot.table = next_in(in, "a table of applied changes", [](const Packet& packet) {
+    if (packet.payload_bytes() != 0) fail(ErrorCode::kDataLoss, "tensors behind it");
+    return AppliedTable::restore(packet.head);
+  });
   in.finish();
   return saved;
 }

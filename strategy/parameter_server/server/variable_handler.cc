@@ -9,10 +9,10 @@
 namespace tutti::internal {
 namespace {
 
-void answer(RpcCall& call, const BatchResult& result, HeadFormat format) {
+void answer(RpcCall& call, const BatchResult& result) {
   if (result.error) return call.fail(*result.error);
   try {
-    call.reply(encode(result.answers, format));
+    call.reply(encode(result.answers));
   } catch (const Error& error) {
     call.fail(error);
   }
@@ -21,13 +21,11 @@ void answer(RpcCall& call, const BatchResult& result, HeadFormat format) {
 }  // namespace
 
 void VariableHandler::take(std::shared_ptr<RpcCall> call) {
-  const HeadFormat format = head_format(call->request());
   OperationBatch batch = decode_batch(call->request());
   const std::uint64_t client = call->peer().client;
   note_stream(call->peer(), batch.stream);
-  store_.apply(std::move(batch), client, [call = std::move(call), format](BatchResult result) {
-    answer(*call, result, format);
-  });
+  store_.apply(std::move(batch), client,
+               [call = std::move(call)](BatchResult result) { answer(*call, result); });
 }
 
 void VariableHandler::note_stream(const RpcPeer& peer, const UpdateStream& stream) {

@@ -12,8 +12,8 @@
 
 namespace tutti::internal {
 
-/// Decodes batches, answers in the format of the request, and forgets what belonged to clients that
-/// left. Calls that come twice are the store's business. Threads: as RpcHandler.
+/// Decodes batches, answers them, and forgets what belonged to clients that left. Calls that come
+/// twice are the store's business. Threads: as RpcHandler.
 class VariableHandler final : public RpcHandler {
  public:
   /// `store` outlives the handler and the server that calls it.

@@ -26,7 +26,7 @@ HeldValue::~HeldValue() {
 }
 
 SessionCore::SessionCore(std::string target, SessionOptions options)
-    : target_(std::move(target)), options_(std::move(options)), session_(new_run_nonce() >> 1) {}
+    : target_(std::move(target)), options_(std::move(options)), session_(new_run_nonce()) {}
 
 SessionCore::~SessionCore() {
   try {
@@ -50,7 +50,7 @@ std::shared_ptr<RpcClient> SessionCore::connect_to(const std::string& target,
   client.connect_timeout = std::max<Duration>(deadline - now(), Duration::zero());
   client.patience = kPatience;
   try {
-    return RpcClient::connect(target, client);
+    return RpcClient::connect(target, RpcMethod::kOperate, client);
   } catch (const Error& error) {
     const bool is_absent = error.code() == ErrorCode::kDeadlineExceeded;
     throw Error(is_absent ? ErrorCode::kUnavailable : error.code(),
@@ -64,7 +64,7 @@ void SessionCore::open(const Task* task, std::shared_ptr<RpcClient> client) {
   // Less than here, so that the error is that of who waits for a value, and names it.
   request.details = nest_of_integer(std::max<std::int64_t>(1, options_.timeout.count() * 3 / 4));
   Link link;
-  link.welcome = to_welcome(decode_answer(client->call(encode(request), deadline())));
+  link.welcome = to_welcome(decode_nest(client->call(encode(request), deadline())));
   link.client = std::move(client);
   if (task == nullptr) {
     own_task_ = link.welcome.task;
@@ -278,7 +278,7 @@ Nest SessionCore::fetch(const ValueAddress& address) {
   request.arguments.push_back({address, {}});
   Nest value;
   try {
-    value = decode_answer(link(address.task).client->call(encode(request), deadline()));
+    value = decode_nest(link(address.task).client->call(encode(request), deadline()));
   } catch (const Error& error) {
     throw explained(error);
   }
@@ -309,7 +309,7 @@ std::vector<SessionTransfer> SessionCore::transfers() {
     const Packet request = encode(TaskRequest{TaskRequestKind::kTransfers, session_});
     using Came = std::tuple<std::string, int, std::uint64_t, std::uint64_t>;
     for (const auto& [job, index, values, bytes] : from_nest<std::vector<Came>>(
-             decode_answer(link.client->call(request, deadline())), "transfers")) {
+             decode_nest(link.client->call(request, deadline())), "transfers")) {
       all.push_back({Task{job, index}.device_prefix(), task.device_prefix(), values, bytes});
     }
   }

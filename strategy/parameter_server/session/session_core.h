@@ -14,6 +14,7 @@
 #include "tutti/cluster/rpc/rpc_client.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/session/session.h"
+#include "tutti/strategy/parameter_server/session/task_request.h"
 
 namespace tutti::internal {
 

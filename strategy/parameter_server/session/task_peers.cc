@@ -39,7 +39,7 @@ std::shared_ptr<RpcClient> TaskPeers::to(const Task& task) {
         rpc_client_options(self_, {task.type, task.index, address}, {}, options_);
     client.connect_timeout = kConnectTimeout;
     client.patience = kPatience;
-    peer->client = RpcClient::connect(concat(to_string(options_.wire), "://", address), client);
+    peer->client = RpcClient::connect(concat("grpc://", address), RpcMethod::kOperate, client);
   }
   return peer->client;
 }

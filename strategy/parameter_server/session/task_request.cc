@@ -1,4 +1,4 @@
-// Requests of sessions as nests behind one byte.
+// What answers and details of sessions are as nests.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/session/task_request.h"
 
@@ -12,86 +12,11 @@
 namespace tutti::internal {
 namespace {
 
-/// Unlike the first byte of a batch of operations (encoding.h).
-constexpr std::byte kFirstByte{0x31};
-constexpr const char* kWho = "request of a session";
-
-using AddressTuple = std::tuple<std::string, int, std::uint64_t, std::vector<int>>;
-using ArgumentTuple = std::tuple<AddressTuple, Nest>;
-using RequestTuple = std::tuple<int, std::uint64_t, std::uint64_t, std::string, std::string,
-                                std::vector<ArgumentTuple>, Nest>;
 using WelcomeTuple =
     std::tuple<std::string, int, std::string, std::vector<std::string>, std::string>;
 using UpdateTuple = std::tuple<std::string, std::vector<std::string>, double, std::int64_t>;
 
-bool needs_argument(TaskRequestKind kind) {
-  return kind == TaskRequestKind::kPut || kind == TaskRequestKind::kAssignVariable ||
-         kind == TaskRequestKind::kUpdateVariable || kind == TaskRequestKind::kFetch;
-}
-
 }  // namespace
-
-bool is_task_request(const Packet& packet) {
-  return !packet.head.empty() && packet.head.front() == kFirstByte;
-}
-
-// Numbers travel as tensors, which cannot be made in the scope of another process's device.
-
-Packet encode(const TaskRequest& request) {
-  const NoDeviceScope here;
-  std::vector<ArgumentTuple> arguments;
-  for (const auto& [from, value] : request.arguments) {
-    arguments.emplace_back(AddressTuple(from.task.type, from.task.index, from.op, from.path),
-                           value);
-  }
-  Packet packet{{kFirstByte}, {}};
-  encode_nest(
-      to_nest(RequestTuple(static_cast<int>(request.kind), request.session, request.op,
-                           request.name, request.device, std::move(arguments), request.details)),
-      packet);
-  return packet;
-}
-
-TaskRequest decode_task_request(const Packet& packet) {
-  const NoDeviceScope here;
-  std::size_t place = 1, payload_place = 0;
-  const Nest nest = decode_nest(packet, place, payload_place);
-  if (place != packet.head.size() || payload_place != packet.payload_bytes()) {
-    fail(ErrorCode::kDataLoss, kWho, ": goes on behind its end");
-  }
-  auto [kind, session, op, name, device, arguments, details] = from_nest<RequestTuple>(nest, kWho);
-  if (kind < 0 || kind > static_cast<int>(TaskRequestKind::kStay)) {
-    fail(ErrorCode::kDataLoss, kWho, ": there is no kind ", kind);
-  }
-  TaskRequest request{static_cast<TaskRequestKind>(kind),
-                      session,
-                      op,
-                      std::move(name),
-                      std::move(device),
-                      {},
-                      std::move(details)};
-  for (auto& [from, value] : arguments) {
-    auto& [job, index, from_op, path] = from;
-    request.arguments.push_back(
-        {{{std::move(job), index}, from_op, std::move(path)}, std::move(value)});
-  }
-  if (request.arguments.empty() && needs_argument(request.kind)) {
-    fail(ErrorCode::kDataLoss, kWho, ": kind ", kind, " without arguments; expected one at least");
-  }
-  return request;
-}
-
-Packet encode_answer(const Nest& nest) {
-  Packet packet;
-  encode_nest(nest, packet);
-  return packet;
-}
-
-Nest decode_answer(const Packet& packet) {
-  const NoDeviceScope here;
-  std::size_t place = 0, payload_place = 0;
-  return decode_nest(packet, place, payload_place);
-}
 
 Nest to_answer(const TaskWelcome& welcome) {
   return to_nest(WelcomeTuple(welcome.task.type, welcome.task.index, welcome.cluster,

@@ -48,7 +48,7 @@ enum class TaskRequestKind : std::uint8_t {
 
 struct TaskRequest {
   TaskRequestKind kind = TaskRequestKind::kOpen;
-  std::uint64_t session = 0;  // random; below 2^63
+  std::uint64_t session = 0;  // random
   std::uint64_t op = 0;
   std::string name = {};    // of a step or variable; of who fetches
   std::string device = {};  // of the task, for a step: "/device:CPU:1"; "": any
@@ -72,16 +72,12 @@ struct UpdateDetails {
   std::int64_t iteration = 0;
 };
 
-/// Whether the packet is a request of a session (and no batch of operations).
-bool is_task_request(const Packet& packet);
-/// Throws as encode_nest().
+/// A message of cluster/proto/session.proto. Throws as encode_nest().
 Packet encode(const TaskRequest& request);
-/// Throws kDataLoss or kInvalidArgument for packets that encode() does not write.
+/// Throws kDataLoss for packets that encode() does not write.
 TaskRequest decode_task_request(const Packet& packet);
 
-/// Answers.
-Packet encode_answer(const Nest& nest);
-Nest decode_answer(const Packet& packet);
+/// Answers: encode_nest() and decode_nest().
 Nest to_answer(const TaskWelcome& welcome);
 TaskWelcome to_welcome(const Nest& answer);
 Nest to_details(const UpdateDetails& details);

@@ -40,7 +40,7 @@ Error ended_error(const Task& task) {
 void answer(RpcCall& call, const OpOutcome& outcome, const std::vector<int>& path) {
   try {
     if (outcome.error) return call.fail(*outcome.error);
-    call.reply(encode_answer(part_of(outcome.value, path)));
+    call.reply(encode_nest(part_of(outcome.value, path)));
   } catch (const Error& error) {
     call.fail(error);
   }
@@ -236,7 +236,7 @@ Nest TaskSession::value_at(const ValueAddress& address, TimePoint deadline) {
   }
   OpOutcome outcome;
   try {
-    outcome.value = decode_answer(reply->wait(deadline));
+    outcome.value = decode_nest(reply->wait(deadline));
   } catch (const Error& error) {
     outcome.error = error;
   }

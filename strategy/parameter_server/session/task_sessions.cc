@@ -42,7 +42,7 @@ void TaskSessions::take(std::shared_ptr<RpcCall> call) {
     session->release(request);
     call->reply({});
   } else if (request.kind == TaskRequestKind::kTransfers) {
-    call->reply(encode_answer(session->transfers()));
+    call->reply(encode_nest(session->transfers()));
   } else if (request.kind == TaskRequestKind::kStay) {
     stay(request);
     call->reply({});
@@ -72,7 +72,7 @@ void TaskSessions::open(RpcCall& call, const TaskRequest& request) {
            request.session);
     }
   }
-  call.reply(encode_answer(to_answer(welcome_())));
+  call.reply(encode_nest(to_answer(welcome_())));
 }
 
 void TaskSessions::stay(const TaskRequest& request) {

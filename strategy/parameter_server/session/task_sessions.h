@@ -26,7 +26,6 @@ class TaskSessions final : public RpcHandler {
   TaskSessions(TaskParts parts, std::function<TaskWelcome()> welcome);
   ~TaskSessions() override;
 
-  /// A request for which is_task_request() holds.
   void take(std::shared_ptr<RpcCall> call) override;
   void client_left(const RpcPeer& peer) override;
   /// A session was here, and none is any more, nor announced.

@@ -11,7 +11,6 @@
 #include "tutti/autograd/variable_storage.h"
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
-#include "tutti/strategy/parameter_server/session/task_request.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti {

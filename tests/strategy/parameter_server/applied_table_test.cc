@@ -124,10 +124,18 @@ TEST(AppliedTable, IsSavedAndRestoredAsAValue) {
     expect_error(ErrorCode::kDataLoss, {"AppliedTable"},
                  [&] { (void)AppliedTable::restore(std::span(bytes).first(size)); });
   }
-  std::vector<std::byte> damaged = bytes;
-  damaged[28] = std::byte{77};  // the kind of the first stream
-  expect_error(ErrorCode::kDataLoss, {"AppliedTable"},
-               [&] { (void)AppliedTable::restore(damaged); });
+  int num_refused = 0;
+  for (std::size_t place = 0; place < bytes.size(); ++place) {
+    std::vector<std::byte> damaged = bytes;
+    damaged[place] = std::byte{77};  // the kind of a stream, for one
+    try {
+      (void)AppliedTable::restore(damaged);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+      ++num_refused;
+    }
+  }
+  EXPECT_GT(num_refused, 10);
 }
 
 }  // namespace applied_table

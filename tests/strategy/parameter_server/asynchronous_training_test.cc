@@ -7,6 +7,7 @@
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/cached_reads.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
@@ -235,7 +236,8 @@ TEST(AsynchronousTraining, REL_G5b_KilledWorkersChangeNoCount) {
   });
   coordinator.start();
   const auto worker = [&](int index) -> internal::EmbeddedWorker& {
-    return dynamic_cast<internal::EmbeddedWorker&>(coordinator.worker(index));
+    return dynamic_cast<internal::EmbeddedWorker&>(
+        internal::CoordinatorInside::worker(coordinator, index));
   };
   std::vector<int> killed;
   for (std::int64_t number = 0; number < kClosures; ++number) {

@@ -197,6 +197,19 @@ TEST(ChangeLog, EveryChangedByteIsFound) {
   EXPECT_GT(num_at_end, 0);
 }
 
+TEST(ChangeLog, AFileOfAnotherFormatIsRefusedByItsNumber) {
+  const OwnFolder folder("log_format");
+  { const Logged logged(folder); }
+  std::string bytes;
+  internal::CheckedWriter out({"TUTTIPSL", 1}, {}, [&](std::span<const std::byte> piece) {
+    bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  });
+  out.finish();
+  put_file(only_file(folder), bytes);
+  expect_error(ErrorCode::kUnimplemented, {only_file(folder), "expected format 2, found 1", "try"},
+               [&] { (void)replayed(folder); });
+}
+
 TEST(ChangeLog, PartsOfSeveralLivesFollowEachOther) {
   const OwnFolder folder("log_parts");
   {

@@ -12,6 +12,7 @@
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/executor.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinated_strategy.h"
 
 namespace tutti::coordinated_job_tests {
 
@@ -179,7 +180,6 @@ TEST(ServerConnections, WhatTheJobLearnsEndsWaitingForAServer) {
   WorkerGroupOptions group;
   group.join_timeout = std::chrono::hours(1);
   ServerOptions options;
-  options.wire = RpcWire::kGrpc;
   internal::ServerConnections connections;
   const auto job = Executor::system().start(
       "job", [&] { connections.fail_all(Error(ErrorCode::kUnavailable, "ps 0 died")); });
@@ -225,9 +225,7 @@ TEST(CoordinatedJob, ASynchronousJobHasNoCoordinator) {
   std::vector<int> ports = launch::free_ports(2);
   const ClusterSpec cluster(
       {{"worker", local_addresses(ports, 1)}, {"ps", local_addresses(ports, 1)}});
-  ServerOptions wire;
-  wire.wire = RpcWire::kGrpc;
-  const Server server(cluster, "ps", 0, wire);
+  const Server server(cluster, "ps", 0);
   ParameterServerOptions options = coordinated_options();
   options.coordinated = false;
   ParameterServerStrategy strategy(task_resolver(cluster, "worker", 0), options);

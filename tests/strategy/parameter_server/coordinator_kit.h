@@ -16,6 +16,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
 #include "tutti/strategy/parameter_server/server/variable_store.h"
 
@@ -108,7 +109,8 @@ inline std::vector<CoordinatorKind> all_coordinator_kinds() {
 }
 
 inline internal::EmbeddedWorker& embedded(const ClusterCoordinator& coordinator, int worker) {
-  return static_cast<internal::EmbeddedWorker&>(coordinator.worker(worker));
+  return static_cast<internal::EmbeddedWorker&>(
+      internal::CoordinatorInside::worker(coordinator, worker));
 }
 
 /// A step that waits until it is let go, whoever cancels it: what a thread of a killed worker is.

@@ -10,6 +10,7 @@
 
 #include "tests/strategy/parameter_server/durable_helpers.h"
 #include "tests/support/hang_watchdog.h"
+#include "tools/launch/free_ports.h"
 #include "tutti/cluster/rpc/rpc_server.h"
 #include "tutti/core/random.h"
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
@@ -52,19 +53,20 @@ class RepeatingClient final : public RpcClient {
 /// All processes of job ps. Threads: any.
 class ServerProcesses {
  public:
-  explicit ServerProcesses(int count) : lives_(static_cast<std::size_t>(count)) {
+  explicit ServerProcesses(int count)
+      : ports_(launch::free_ports(count)), lives_(static_cast<std::size_t>(count)) {
     for (int i = 0; i < count; ++i) start(i);
   }
   int count() const { return static_cast<int>(lives_.size()); }
   void start(int server) {
     auto life = std::make_unique<Life>(server, count());
     RpcServerOptions options;
-    options.wire = RpcWire::kInProcess;
     options.address = address(server);
     options.self = {"ps", server, options.address};
     options.job_id = "test";
     options.incarnation = num_started_.fetch_add(1);
-    life->rpc = RpcServer::start(options, life->handler);
+    life->rpc = RpcServer::start(options, {{RpcMethod::kApply, &life->handler},
+                                           {RpcMethod::kOrder, &life->handler.orders()}});
     lives_[static_cast<std::size_t>(server)] = std::move(life);
   }
   void kill(int server) { lives_[static_cast<std::size_t>(server)].reset(); }
@@ -84,7 +86,7 @@ class ServerProcesses {
     client.connect_timeout = 50ms;
     return client;
   }
-  std::string target(int server) const { return "inproc://" + address(server); }
+  std::string target(int server) const { return "grpc://" + address(server); }
   /// As data of workers and chief travel.
   std::vector<std::shared_ptr<internal::VariableService>> services(double repeated = 0.0) const {
     std::vector<std::shared_ptr<internal::VariableService>> services;
@@ -95,7 +97,8 @@ class ServerProcesses {
       client.survives_restarts = true;
       services.push_back(
           std::make_shared<internal::RemoteService>(std::make_shared<RepeatingClient>(
-              RpcClient::connect(target(i), client), repeated, static_cast<std::uint64_t>(i))));
+              RpcClient::connect(target(i), RpcMethod::kApply, client), repeated,
+              static_cast<std::uint64_t>(i))));
     }
     return services;
   }
@@ -108,7 +111,9 @@ class ServerProcesses {
       options.run = run;
       RpcClientOptions client = client_options(i);
       client.patience = 100ms;
-      options.connect = [client, target = target(i)] { return RpcClient::connect(target, client); };
+      options.connect = [client, target = target(i)] {
+        return RpcClient::connect(target, RpcMethod::kOrder, client);
+      };
       options.between_tries = 2ms;
       options.look_every = look_every;
       all.push_back(std::move(options));
@@ -123,9 +128,10 @@ class ServerProcesses {
     std::unique_ptr<RpcServer> rpc;
   };
   std::string address(int server) const {
-    return concat("durable-", reinterpret_cast<std::uintptr_t>(this), "-ps-", server);
+    return concat("127.0.0.1:", ports_[static_cast<std::size_t>(server)]);
   }
 
+  const std::vector<int> ports_;
   std::atomic<std::uint64_t> num_started_{0};
   std::vector<std::unique_ptr<Life>> lives_;
 };

@@ -3,6 +3,7 @@
 #include "tests/strategy/parameter_server/coordinator_kit.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/core/executor.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
 namespace tutti {
@@ -105,7 +106,7 @@ TEST_F(FaultToleranceTest, FTB_05_TwoWorkersAtOnceAndOneTwiceInARow) {
   gate_.expect_inside(7);
   gate_.open();
   coordinator_.join();
-  EXPECT_EQ(coordinator_.closures().num_ended(), 10u);
+  EXPECT_EQ(internal::CoordinatorInside::closures(coordinator_).num_ended(), 10u);
   strategy_.expect_counted(10);
 }
 
@@ -210,7 +211,7 @@ TEST_F(FaultToleranceTest, AClosureThatKillsWorkersFailsInsteadOfEatingAll) {
   for (int death = 1; death <= 2; ++death) {
     gate_.expect_inside(death);
     for (int worker = 0; worker < 4; ++worker) {
-      if (coordinator_.worker(worker).doing() != "nothing" &&
+      if (internal::CoordinatorInside::worker(coordinator_, worker).doing() != "nothing" &&
           embedded(coordinator_, worker).is_alive()) {
         kill(worker);
         break;

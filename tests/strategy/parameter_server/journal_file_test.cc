@@ -97,6 +97,20 @@ TEST(JournalFile, REL_G8_DamageInTheMiddleIsRefusedWithItsPlace) {
   }
 }
 
+TEST(JournalFile, AFileOfAnotherFormatIsRefusedByItsNumber) {
+  const HangWatchdog watchdog("old journal");
+  const OwnFolder folder("journal_format");
+  (void)journal_with({}, folder.path());
+  std::string bytes;
+  internal::CheckedWriter out({"TUTTIJNL", 2}, {}, [&](std::span<const std::byte> piece) {
+    bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  });
+  out.finish();
+  write_file_atomically(folder.path() + "/journal", bytes);
+  expect_error(ErrorCode::kUnimplemented, {"/journal", "expected format 3, found 2", "try"},
+               [&] { (void)ledger_in(folder.path()); });
+}
+
 TEST(JournalFile, OneCoordinatorAtATime) {
   const HangWatchdog watchdog("two journals");
   const OwnFolder folder("journal_locked");

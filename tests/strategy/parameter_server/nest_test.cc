@@ -1,10 +1,10 @@
-// Nests: conversions, bytes, and what is wrong with bytes that are none.
+// Nests: conversions, messages, and what is wrong with messages that are none.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
 
 #include <gtest/gtest.h>
 
-#include "tests/support/tensor_matchers.h"
+#include "tests/strategy/parameter_server/packet_helpers.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
 #include "tutti/strategy/parameter_server/coordinator/per_worker.h"
 
@@ -15,19 +15,14 @@ using internal::decode_nest;
 using internal::encode_nest;
 using internal::from_nest;
 using internal::to_nest;
+using store_tests::bytes;
+using store_tests::number;
+using store_tests::packet_of;
+using store_tests::varint;
 using testing::expect_error;
 using testing::expect_same_bits;
 
-Nest through_bytes(const Nest& nest) {
-  Packet packet;
-  packet.head.resize(3);  // behind something else
-  encode_nest(nest, packet);
-  std::size_t place = 3, payload_place = 0;
-  Nest read = decode_nest(packet, place, payload_place);
-  EXPECT_EQ(place, packet.head.size());
-  EXPECT_EQ(payload_place, packet.payload_bytes());
-  return read;
-}
+Nest through_bytes(const Nest& nest) { return decode_nest(encode_nest(nest)); }
 
 template <class T>
 T there_and_back(const T& value) {
@@ -57,9 +52,8 @@ TEST(Nest, TensorsOfEveryTypeAndSizeComeBack) {
 }
 
 TEST(Nest, LargeTensorsAreNotCopiedIntoTheHead) {
-  const Tensor large = Tensor::ones({1000});
-  Packet packet;
-  encode_nest(to_nest(std::vector<Tensor>{large, Tensor(1.0f), large}), packet);
+  const Tensor large = Tensor::ones({10'000});
+  const Packet packet = encode_nest(to_nest(std::vector<Tensor>{large, Tensor(1.0f), large}));
   EXPECT_LT(packet.head.size(), 100u);
   ASSERT_EQ(packet.payload.size(), 2u);
   EXPECT_EQ(packet.payload[0].bytes.data(), large.bytes().data());
@@ -101,8 +95,17 @@ TEST(Nest, ANestDeeperThanAllowedIsRefused) {
   for (int i = 0; i < Nest::kDeepest; ++i) nest = Nest(Nest::List{nest});
   EXPECT_EQ(through_bytes(nest).structure().size(), nest.structure().size());
   nest = Nest(Nest::List{nest});
-  Packet packet;
-  expect_error(ErrorCode::kInvalidArgument, {"deeper than 32"}, [&] { encode_nest(nest, packet); });
+  expect_error(ErrorCode::kInvalidArgument, {"deeper than 32"}, [&] { encode_nest(nest); });
+  // Messages by hand: 32 lists within each other are read, one more is not, nor a thousand.
+  const auto lists = [](int depth) {
+    std::string message = bytes(1, "");
+    for (int i = 0; i < depth; ++i) message = bytes(6, bytes(1, message));
+    return packet_of(message);
+  };
+  EXPECT_EQ(decode_nest(lists(Nest::kDeepest)).structure().size(), 2u * 32 + 7);
+  expect_error(ErrorCode::kDataLoss, {"nest: too deep"},
+               [&] { decode_nest(lists(Nest::kDeepest + 1)); });
+  expect_error(ErrorCode::kDataLoss, {"no such message"}, [&] { decode_nest(lists(1000)); });
 }
 
 TEST(Nest, HandlesTravelWithoutTheirOwner) {
@@ -120,35 +123,59 @@ TEST(Nest, HandlesTravelWithoutTheirOwner) {
 }
 
 TEST(Nest, EveryCutAndEveryDamagedLengthIsFound) {
-  Packet packet;
-  encode_nest(to_nest(std::tuple(std::string("text"), Tensor::ones({2, 3}), Tensor::ones({100}),
-                                 std::map<std::string, int>{{"a", 1}})),
-              packet);
+  const Packet packet =
+      encode_nest(to_nest(std::tuple(std::string("text"), Tensor::ones({2, 3}), Tensor::ones({100}),
+                                     std::map<std::string, int>{{"a", 1}})));
   for (std::size_t cut = 0; cut < packet.head.size(); ++cut) {
     Packet part = packet;
     part.head.resize(cut);
-    std::size_t place = 0, payload_place = 0;
-    expect_error(ErrorCode::kDataLoss, {"nest: "},
-                 [&] { decode_nest(part, place, payload_place); });
+    expect_error(ErrorCode::kDataLoss, {cut == 0 ? "no kind" : "no such message"},
+                 [&] { decode_nest(part); });
   }
   Packet without_payload = packet;
   without_payload.payload.clear();
-  std::size_t place = 0, payload_place = 0;
-  expect_error(ErrorCode::kDataLoss, {"larger than what came"},
-               [&] { decode_nest(without_payload, place, payload_place); });
+  expect_error(ErrorCode::kDataLoss, {"0 are left"}, [&] { decode_nest(without_payload); });
+  Packet with_more = packet;
+  with_more.payload.push_back(with_more.payload.front());
+  expect_error(ErrorCode::kDataLoss, {"bytes more"}, [&] { decode_nest(with_more); });
   // Any byte may change: it is an error or another nest, and nothing is read beyond the end.
   for (std::size_t i = 0; i < packet.head.size(); ++i) {
-    Packet damaged = packet;
-    damaged.head[i] ^= std::byte{0x81};
-    place = payload_place = 0;
-    try {
-      decode_nest(damaged, place, payload_place);
-      EXPECT_LE(place, damaged.head.size());
-      EXPECT_LE(payload_place, damaged.payload_bytes());
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+    for (const std::byte change : {std::byte{0x81}, std::byte{0x08}, std::byte{0x01}}) {
+      Packet damaged = packet;
+      damaged.head[i] ^= change;
+      try {
+        decode_nest(damaged);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+      }
     }
   }
+}
+
+TEST(Nest, MessagesThatContradictThemselvesAreRefused) {
+  const auto refused = [](const std::string& message, const std::string& part,
+                          std::size_t payload = 0) {
+    expect_error(ErrorCode::kDataLoss, {part}, [&] { decode_nest(packet_of(message, payload)); });
+  };
+  const auto head = [](DType dtype, std::uint64_t dim) {
+    return number(1, static_cast<std::uint64_t>(dtype)) + bytes(2, varint(dim));
+  };
+  const auto small = [&](DType dtype, std::uint64_t dim, const std::string& elements) {
+    return bytes(2, bytes(1, head(dtype, dim)) + bytes(2, elements));
+  };
+  EXPECT_EQ(decode_nest(packet_of(small(DType::kBool, 2, "\1\1"))).structure(), "bool [2]");
+  refused(small(DType::kBool, 2, "\1\2"), "neither 0 nor 1");
+  refused(small(DType::kBool, 3, "\1\1"), "3 bytes; 2 came");
+  refused(small(DType::kUInt8, 257, std::string(257, 'x')), "wrong place");
+  refused(small(static_cast<DType>(99), 1, "x"), "no type has number 99");
+  refused(small(DType::kUInt8, ~std::uint64_t{0}, "x"), "no shape");
+  refused(bytes(3, head(DType::kUInt8, 256)), "wrong place", 256);
+  refused(bytes(3, head(DType::kUInt8, std::uint64_t{1} << 40)), "are left", 64);
+  const std::string name = bytes(1, "a"), nothing = bytes(2, bytes(1, ""));
+  EXPECT_EQ(decode_nest(packet_of(bytes(7, name + nothing))).structure(), "{a: nothing}");
+  refused(bytes(7, name + name + nothing), "2 names and 1 values");
+  refused(bytes(7, name + name + nothing + nothing), "'a' stands twice");
+  refused(bytes(6, bytes(1, "")), "no kind");
 }
 
 }  // namespace nest_test

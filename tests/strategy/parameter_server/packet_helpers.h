@@ -3,7 +3,12 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,13 +16,6 @@
 #include "tutti/strategy/parameter_server/protocol/encoding.h"
 
 namespace tutti::store_tests {
-
-using internal::HeadFormat;
-
-inline std::vector<HeadFormat> head_formats() {
-  if (internal::default_head_format() == HeadFormat::kBytes) return {HeadFormat::kBytes};
-  return {HeadFormat::kBytes, HeadFormat::kProtobuf};
-}
 
 /// Every operation with every part, none of them at its default.
 inline OperationBatch batch_of_everything() {
@@ -53,6 +51,104 @@ inline OperationBatch batch_of_everything() {
   batch.operations.push_back(internal::ReadStatistics{});
   batch.operations.push_back(internal::TellClock{internal::TellClock::Event::kAdvance, 3, 1000, 2});
   return batch;
+}
+
+/// Every part of a batch or of answers as text: slow and obvious, and nothing of it is what is
+/// tested.
+class Shown {
+ public:
+  explicit Shown(const OperationBatch& batch) {
+    put(batch.term, static_cast<int>(batch.stream.kind), batch.stream.id, batch.stream.replica,
+        batch.first_ordinal, batch.finished_below);
+    for (const Operation& each : batch.operations) {
+      text += concat("\n", each.index(), ": ");
+      std::visit([this](const auto& operation) { show(operation); }, each);
+    }
+  }
+  explicit Shown(const std::vector<OperationAnswer>& answers) {
+    for (const OperationAnswer& each : answers) {
+      text += "\n";
+      show(each.value), put(each.version, each.num_steps, each.was_applied_before);
+    }
+  }
+  bool operator==(const Shown& other) const { return text == other.text; }
+  friend std::ostream& operator<<(std::ostream& out, const Shown& shown) {
+    return out << shown.text;
+  }
+  std::string text;
+
+ private:
+  template <class... Values>
+  void put(const Values&... values) {
+    ((text += concat(values, " ")), ...);
+  }
+  void put_bits(double value) { put(std::bit_cast<std::uint64_t>(value)); }
+  void show(const Tensor& tensor) {
+    put(tensor.dtype(), tensor.shape());
+    for (const std::byte each : tensor.bytes()) put(std::to_integer<int>(each));
+  }
+  void show(const std::optional<Tensor>& tensor) {
+    put(tensor.has_value());
+    if (tensor) show(*tensor);
+  }
+  void show(const ValueGenerator& generator) {
+    const RandomKey& key = generator.key;
+    put(static_cast<int>(generator.kind), key.seed, key.purpose, key.a, key.b, key.c);
+    put_bits(generator.a), put_bits(generator.b), put(generator.dtype, generator.shape);
+  }
+  void show(const CreateShard& o) {
+    const ShardSpec& spec = o.spec;
+    put(spec.variable, spec.dtype, spec.whole_shape, spec.shard, spec.num_shards, spec.first_row,
+        spec.num_rows, o.initial_value.index());
+    std::visit([this](const auto& value) { show(value); }, o.initial_value);
+  }
+  void show(const ReadShard& o) { put(o.shard, o.have_version, o.at_least_steps); }
+  void show(const ReadRows& o) { put(o.shard, o.at_least_steps), show(o.rows); }
+  void show(const AssignShard& o) { put(o.shard, static_cast<int>(o.op)), show(o.value); }
+  void show(const ScatterShard& o) {
+    put(o.shard, static_cast<int>(o.op)), show(o.rows), show(o.values);
+  }
+  void show(const UpdateShard& o) {
+    put(o.shard, join(o.slots), o.rule.text(), o.scalars.iteration, o.computed_at_version);
+    put_bits(o.scalars.learning_rate), put_bits(o.scalars.gradient_scale);
+    put_bits(o.scalars.weight_decay), show(o.rows), show(o.gradient), put(o.sync.has_value());
+    if (!o.sync) return;
+    put(o.sync->step, o.sync->rank, o.sync->num_ranks, o.sync->num_to_aggregate);
+    put_bits(o.sync->divisor);
+  }
+  void show(const RestoreShard& o) { put(o.shard), show(o.value); }
+  void show(const internal::ReadStatistics&) {}
+  void show(const internal::TellClock& o) {
+    put(static_cast<int>(o.event), o.worker, o.clock, o.staleness);
+  }
+};
+
+// Messages of cluster/proto by hand: fields of a number, of 8 bytes, or of a text or message.
+inline std::string varint(std::uint64_t value) {
+  std::string out;
+  for (; value >= 128; value >>= 7) out += static_cast<char>(value | 128);
+  return out + static_cast<char>(value);
+}
+inline std::string number(int field, std::uint64_t value) {
+  return varint(static_cast<std::uint64_t>(field) << 3) + varint(value);
+}
+inline std::string bytes(int field, std::string_view text) {
+  return varint(static_cast<std::uint64_t>(field) << 3 | 2) + varint(text.size()) +
+         std::string(text);
+}
+inline Packet packet_of(const std::string& message, std::size_t payload = 0) {
+  Packet packet;
+  for (const char each : message) packet.head.push_back(static_cast<std::byte>(each));
+  const auto zeros = std::make_shared<const std::vector<std::byte>>(payload);
+  if (payload > 0) packet.payload = {{*zeros, zeros}};
+  return packet;
+}
+/// A batch of a client whose operations are these messages.
+inline Packet batch_packet(const std::string& operations, std::size_t payload = 128) {
+  return packet_of(number(2, 1) + operations, payload);
+}
+inline std::string operation(int kind, const std::string& message) {
+  return bytes(7, bytes(kind, message));
 }
 
 inline std::vector<std::byte> payload_of(const Packet& packet) {

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/strategy/strategy_helpers.h"
+#include "tutti/strategy/parameter_server/row_ranges.h"
 #include "tutti/strategy/parameter_server/server_picker.h"
 
 namespace tutti::partitioner_tests {

@@ -77,23 +77,21 @@ class CutClient final : public RpcClient {
   const int repeats_;
 };
 
-TEST(RemoteService, GivesTheAnswersOfTheStoreInBothForms) {
-  for (const HeadFormat format : head_formats()) {
-    VariableStore store("ps 3");
-    VariableHandler handler(store);
-    RemoteService service(std::make_shared<CutClient>(handler, 1), format);
-    EXPECT_EQ(service.name(), "ps 3 (nowhere)");
-    Client client(service, 1);
-    const ShardSpec spec = whole("w", {50, 70});
-    const Tensor value = Tensor::full({50, 70}, 1.5);
-    client.call({CreateShard{spec, Tensor::zeros({50, 70})}});
-    const auto answers = client.call({AssignShard{spec.id(), AssignOp::kAdd, value},
-                                      ReadShard{spec.id()}, ReadRows{spec.id(), rows_of({7})}});
-    expect_same_bits(*answers[1].value, value);
-    expect_same_bits(*answers[2].value, value.rows(7, 1));
-    EXPECT_EQ(answers[0].version, 2u);
-    EXPECT_FALSE(client.call({ReadShard{spec.id(), 2}})[0].value.has_value());
-  }
+TEST(RemoteService, GivesTheAnswersOfTheStore) {
+  VariableStore store("ps 3");
+  VariableHandler handler(store);
+  RemoteService service(std::make_shared<CutClient>(handler, 1));
+  EXPECT_EQ(service.name(), "ps 3 (nowhere)");
+  Client client(service, 1);
+  const ShardSpec spec = whole("w", {50, 70});
+  const Tensor value = Tensor::full({50, 70}, 1.5);
+  client.call({CreateShard{spec, Tensor::zeros({50, 70})}});
+  const auto answers = client.call({AssignShard{spec.id(), AssignOp::kAdd, value},
+                                    ReadShard{spec.id()}, ReadRows{spec.id(), rows_of({7})}});
+  expect_same_bits(*answers[1].value, value);
+  expect_same_bits(*answers[2].value, value.rows(7, 1));
+  EXPECT_EQ(answers[0].version, 2u);
+  EXPECT_FALSE(client.call({ReadShard{spec.id(), 2}})[0].value.has_value());
 }
 
 TEST(RemoteService, CallsThatComeAgainChangeNothing) {
@@ -111,25 +109,23 @@ TEST(RemoteService, CallsThatComeAgainChangeNothing) {
 TEST(RemoteService, AWorkerWhoseConnectionEndsIsNotWaitedFor) {
   using internal::TellClock;
   using Event = TellClock::Event;
-  for (const HeadFormat format : head_formats()) {
-    VariableStore store("ps 3");
-    VariableHandler handler(store);
-    RemoteService service(std::make_shared<CutClient>(handler, 3), format);
-    Client remote(service, 1), here(store, 2);
-    const ShardId id = whole("w", {}).id();
-    here.call({CreateShard{whole("w", {}), Tensor(2.0f)}});
-    remote.call({TellClock{Event::kJoin, 1, 0, 0}});
-    here.call({TellClock{Event::kJoin, 0, 0, 0}});
-    here.call({TellClock{Event::kAdvance, 0, 1, 0}});
-    const auto told =
-        ServerStatistics::from_tensor(*remote.call({internal::ReadStatistics{}}).front().value);
-    EXPECT_EQ(told.clocks, (std::map<int, std::uint64_t>{{0, 1}, {1, 0}}));
-    const auto held = here.start({ReadShard{id}});
-    EXPECT_FALSE(held->is_ready());
-    handler.client_left(CutClient::peer());
-    EXPECT_TRUE(held->is_ready());
-    EXPECT_EQ(store.statistics().clocks, (std::map<int, std::uint64_t>{{0, 1}}));
-  }
+  VariableStore store("ps 3");
+  VariableHandler handler(store);
+  RemoteService service(std::make_shared<CutClient>(handler, 3));
+  Client remote(service, 1), here(store, 2);
+  const ShardId id = whole("w", {}).id();
+  here.call({CreateShard{whole("w", {}), Tensor(2.0f)}});
+  remote.call({TellClock{Event::kJoin, 1, 0, 0}});
+  here.call({TellClock{Event::kJoin, 0, 0, 0}});
+  here.call({TellClock{Event::kAdvance, 0, 1, 0}});
+  const auto told =
+      ServerStatistics::from_tensor(*remote.call({internal::ReadStatistics{}}).front().value);
+  EXPECT_EQ(told.clocks, (std::map<int, std::uint64_t>{{0, 1}, {1, 0}}));
+  const auto held = here.start({ReadShard{id}});
+  EXPECT_FALSE(held->is_ready());
+  handler.client_left(CutClient::peer());
+  EXPECT_TRUE(held->is_ready());
+  EXPECT_EQ(store.statistics().clocks, (std::map<int, std::uint64_t>{{0, 1}}));
 }
 
 TEST(RemoteService, ErrorsNameTheServer) {
@@ -144,7 +140,7 @@ TEST(RemoteService, ErrorsNameTheServer) {
   expect_error(ErrorCode::kInvalidArgument, {"ps 3 (nowhere)", "undefined"},
                [&] { (void)unsendable->wait(soon()); });
   CutCall garbage(CutClient::peer(), Packet{{std::byte{9}}, {}});
-  expect_error(ErrorCode::kDataLoss, {"batch"},
+  expect_error(ErrorCode::kDataLoss, {"OperationBatch"},
                [&] { handler.take(std::make_shared<CutCall>(garbage)); });
 }
 
@@ -168,73 +164,59 @@ TEST(RemoteService, AClientThatLeftIsForgotten) {
   EXPECT_TRUE(store.start(late)->wait(soon())[0].was_applied_before);
 }
 
-/// A server of variables, reached by a wire.
+/// A server of variables, reached by calls.
 struct Served {
-  explicit Served(RpcWire wire) : server(RpcServer::start(options(wire), handler)) {}
-  static RpcServerOptions options(RpcWire wire) {
-    RpcServerOptions options;
-    options.wire = wire;
-    if (wire == RpcWire::kInProcess) options.address = "";
-    return options;
-  }
   std::shared_ptr<RemoteService> connect() const {
     RpcClientOptions options;
     options.self = {"worker", 0, ""};
-    return std::make_shared<RemoteService>(RpcClient::connect(server->target(), options));
+    return std::make_shared<RemoteService>(
+        RpcClient::connect(server->target(), RpcMethod::kApply, options));
   }
   VariableStore store{"ps 0"};
   VariableHandler handler{store};
-  std::unique_ptr<RpcServer> server;
+  std::unique_ptr<RpcServer> server = RpcServer::start({}, {{RpcMethod::kApply, &handler}});
 };
 
-std::vector<RpcWire> wires() { return {RpcWire::kInProcess, RpcWire::kGrpc}; }
-
-TEST(RemoteService, TwoClientsCountToTwoThousandOverEveryWire) {
-  for (const RpcWire wire : wires()) {
-    SCOPED_TRACE(to_string(wire));
-    Served served(wire);
-    const ShardSpec spec = whole("w", {1000});
-    std::vector<std::unique_ptr<Thread>> threads;
-    for (int number = 0; number < 2; ++number) {
-      threads.push_back(Executor::system().start("client", [&served, &spec, number] {
-        const auto service = served.connect();
-        Client client(*service, static_cast<std::uint64_t>(number + 1));
-        client.call({CreateShard{spec, Tensor::zeros({1000})}});
-        std::vector<std::shared_ptr<PendingAnswers>> pending;
-        for (int i = 0; i < 1000; ++i) {
-          pending.push_back(
-              client.start({AssignShard{spec.id(), AssignOp::kAdd, Tensor::ones({1000})}}));
-        }
-        for (const auto& each : pending) (void)each->wait(soon());
-      }));
-    }
-    for (const auto& thread : threads) thread->join();
-    Client reader(served.store, 9);
-    expect_same_bits(reader.read(spec.id()), Tensor::full({1000}, 2000.0));
+TEST(RemoteService, TwoClientsCountToTwoThousandOverGrpc) {
+  Served served;
+  const ShardSpec spec = whole("w", {1000});
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (int number = 0; number < 2; ++number) {
+    threads.push_back(Executor::system().start("client", [&served, &spec, number] {
+      const auto service = served.connect();
+      Client client(*service, static_cast<std::uint64_t>(number + 1));
+      client.call({CreateShard{spec, Tensor::zeros({1000})}});
+      std::vector<std::shared_ptr<PendingAnswers>> pending;
+      for (int i = 0; i < 1000; ++i) {
+        pending.push_back(
+            client.start({AssignShard{spec.id(), AssignOp::kAdd, Tensor::ones({1000})}}));
+      }
+      for (const auto& each : pending) (void)each->wait(soon());
+    }));
   }
+  for (const auto& thread : threads) thread->join();
+  Client reader(served.store, 9);
+  expect_same_bits(reader.read(spec.id()), Tensor::full({1000}, 2000.0));
 }
 
-TEST(RemoteService, ReadsWaitForAStepOverEveryWire) {
-  for (const RpcWire wire : wires()) {
-    SCOPED_TRACE(to_string(wire));
-    Served served(wire);
-    const auto one = served.connect(), two = served.connect();
-    Client first(*one, 1), second(*two, 2);
-    const ShardSpec spec = whole("w", {3});
-    first.call({CreateShard{spec, Tensor::zeros({3})}});
-    const auto gradient = [&](int rank) {
-      UpdateShard update{spec.id(), {}, R"({"rule":"sgd","momentum":0.0,"nesterov":false})"};
-      update.scalars.learning_rate = 1.0;
-      update.gradient = Tensor::full({3}, rank + 1.0);
-      update.sync = SyncSpec{0, rank, 2, 2, 2.0};
-      return update;
-    };
-    const auto waiting = first.start({gradient(0), ReadShard{spec.id(), 0, 1}});
-    (void)first.read(spec.id());  // later calls are answered first
-    EXPECT_FALSE(waiting->is_ready());
-    second.call({gradient(1)});
-    expect_tensor(*waiting->wait(soon())[1].value, {3}, {-1.5, -1.5, -1.5});
-  }
+TEST(RemoteService, ReadsWaitForAStepOverGrpc) {
+  Served served;
+  const auto one = served.connect(), two = served.connect();
+  Client first(*one, 1), second(*two, 2);
+  const ShardSpec spec = whole("w", {3});
+  first.call({CreateShard{spec, Tensor::zeros({3})}});
+  const auto gradient = [&](int rank) {
+    UpdateShard update{spec.id(), {}, R"({"rule":"sgd","momentum":0.0,"nesterov":false})"};
+    update.scalars.learning_rate = 1.0;
+    update.gradient = Tensor::full({3}, rank + 1.0);
+    update.sync = SyncSpec{0, rank, 2, 2, 2.0};
+    return update;
+  };
+  const auto waiting = first.start({gradient(0), ReadShard{spec.id(), 0, 1}});
+  (void)first.read(spec.id());  // later calls are answered first
+  EXPECT_FALSE(waiting->is_ready());
+  second.call({gradient(1)});
+  expect_tensor(*waiting->wait(soon())[1].value, {3}, {-1.5, -1.5, -1.5});
 }
 
 }  // namespace remote_service

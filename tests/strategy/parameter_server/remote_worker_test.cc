@@ -1,6 +1,8 @@
 // Workers behind connections: the same closures, workers that go and come, other programs.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/remote_worker.h"
+#include "tools/launch/free_ports.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
 
 #include "tests/strategy/parameter_server/coordinator_kit.h"
 #include "tutti/strategy/parameter_server/coordinator/worker_message.h"
@@ -40,12 +42,11 @@ class WorkerProcess {
     if (!extra_step.empty()) registry_.define(extra_step, [] {});
     service_ = std::make_unique<internal::WorkerService>(worker, strategy, registry_);
     RpcServerOptions options;
-    options.wire = RpcWire::kInProcess;
     options.address = address;
     options.self = {"worker", worker, address};
     options.incarnation = incarnation;
     options.job_id = "test";
-    server_ = RpcServer::start(options, *service_);
+    server_ = RpcServer::start(options, {{RpcMethod::kRun, service_.get()}});
   }
   std::string target() const { return server_->target(); }
 
@@ -59,7 +60,9 @@ class RemoteWorkerTest : public ::testing::Test {
  protected:
   static constexpr int kWorkers = 2;
 
-  std::string address(int worker) const { return concat("coordinator-test-worker-", worker); }
+  std::string address(int worker) const {
+    return concat("127.0.0.1:", ports_[static_cast<std::size_t>(worker)]);
+  }
   void begin(int worker, const std::string& extra_step = "") {
     const auto w = static_cast<std::size_t>(worker);
     processes_[w] = std::make_unique<WorkerProcess>(worker, incarnations_[w]++, address(worker),
@@ -87,14 +90,14 @@ class RemoteWorkerTest : public ::testing::Test {
         test_.lost_[static_cast<std::size_t>(worker)] = std::move(lost);
         return nullptr;
       };
-      options.connect = [worker, target = "inproc://" + test_.address(worker)] {
+      options.connect = [worker, target = "grpc://" + test_.address(worker)] {
         RpcClientOptions client;
         client.self = {"chief", 0, ""};
         client.server = {"worker", worker, ""};
         client.job_id = "test";
         client.connect_timeout = 50ms;
         client.patience = 100ms;
-        return RpcClient::connect(target, client);
+        return RpcClient::connect(target, RpcMethod::kRun, client);
       };
       return std::make_unique<internal::RemoteWorker>(std::move(options));
     }
@@ -121,7 +124,7 @@ class RemoteWorkerTest : public ::testing::Test {
 
   void wait_until_alive(int worker, bool is_alive) {
     const TimePoint deadline = deadline_after(Clock::system().now(), 60s);
-    while (coordinator_->worker(worker).is_alive() != is_alive) {
+    while (internal::CoordinatorInside::worker(*coordinator_, worker).is_alive() != is_alive) {
       ASSERT_LT(Clock::system().now(), deadline) << "worker " << worker;
       Clock::system().sleep_for(1ms);
     }
@@ -136,6 +139,7 @@ class RemoteWorkerTest : public ::testing::Test {
   Gate gate_;
   CountingStrategy strategy_{kWorkers};
   Connected connected_{*this};
+  const std::vector<int> ports_ = launch::free_ports(kWorkers);
   std::array<std::uint64_t, kWorkers> incarnations_{};
   std::array<std::unique_ptr<WorkerProcess>, kWorkers> processes_;
   std::array<internal::RemoteWorkerOptions::Lost, kWorkers> lost_;
@@ -205,12 +209,12 @@ TEST_F(RemoteWorkerTest, AWorkerThatComesBackWithOtherStepsGetsNothing) {
   coordinator_->join();
   strategy_.expect_counted(10);
   const TimePoint deadline = deadline_after(Clock::system().now(), 60s);
-  while (!coordinator_->worker(0).refusal()) {
+  while (!internal::CoordinatorInside::worker(*coordinator_, 0).refusal()) {
     ASSERT_LT(Clock::system().now(), deadline) << "nobody refused worker 0";
     Clock::system().sleep_for(1ms);
   }
-  EXPECT_FALSE(coordinator_->worker(0).is_alive());
-  EXPECT_TRUE(coordinator_->worker(1).is_alive());
+  EXPECT_FALSE(internal::CoordinatorInside::worker(*coordinator_, 0).is_alive());
+  EXPECT_TRUE(internal::CoordinatorInside::worker(*coordinator_, 1).is_alive());
 }
 
 TEST_F(RemoteWorkerTest, StartGoesOnWithTheWorkersThatCame) {
@@ -241,7 +245,7 @@ TEST_F(RemoteWorkerTest, AnIdleWorkerIsGoneAsSoonAsTheJobSaysSo) {
   gate_.open();
   for (int i = 0; i < 10; ++i) coordinator_->schedule("long");
   coordinator_->join();
-  EXPECT_TRUE(coordinator_->worker(0).is_alive());
+  EXPECT_TRUE(internal::CoordinatorInside::worker(*coordinator_, 0).is_alive());
   strategy_.expect_counted(10);
   EXPECT_EQ(strategy_.num_calls, 10);  // nothing was done twice
 }

@@ -3,6 +3,7 @@
 #include "tests/strategy/parameter_server/durable_process_kit.h"
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
 namespace tutti::second_coordinator_tests {
@@ -85,10 +86,11 @@ TEST(SecondCoordinator, WithTheFirstOnesFolderAfterAnotherGoesBackToIt) {
     ClusterCoordinator coordinator = job.begin(second.path(), 20);
     count_more(coordinator, 7);
     job.replace(0);
-    term = coordinator.closures().term();
+    term = internal::CoordinatorInside::closures(coordinator).term();
   }
   ClusterCoordinator coordinator = job.begin(first.path(), 20);
-  EXPECT_GT(coordinator.closures().term(), term);  // nothing late of the second one counts
+  EXPECT_GT(internal::CoordinatorInside::closures(coordinator).term(),
+            term);  // nothing late of the second one counts
   EXPECT_EQ(coordinator.num_scheduled(), 50U);
   coordinator.join();
   job.expect_counted(50);

@@ -9,6 +9,7 @@
 #include "tutti/core/random.h"
 #include "tutti/strategy/parameter_server/coordinator/closure_queue.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
+#include "tutti/strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tutti/strategy/parameter_server/coordinator/embedded_worker.h"
 #include "tutti/strategy/parameter_server/coordinator/journal_file.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
@@ -67,7 +68,8 @@ struct Counting {
   std::int64_t next() const { return static_cast<std::int64_t>(coordinator->num_scheduled()); }
   RemoteValue schedule() { return coordinator->schedule("count", next()); }
   void kill_worker(int index) {
-    auto& worker = dynamic_cast<internal::EmbeddedWorker&>(coordinator->worker(index));
+    auto& worker = dynamic_cast<internal::EmbeddedWorker&>(
+        internal::CoordinatorInside::worker(*coordinator, index));
     worker.kill();
     worker.restart();
   }
@@ -140,11 +142,11 @@ TEST(ServerRecovery, REL_G6_ANewCoordinatorRunsWhatWasQueued) {
   {
     Counting program(folder.path());
     for (int i = 0; i < 300; ++i) (void)program.schedule();
-    term = program.coordinator->closures().term();
+    term = internal::CoordinatorInside::closures(*program.coordinator).term();
   }
   Counting program(folder.path());
   EXPECT_EQ(program.next(), 300);
-  EXPECT_GT(program.coordinator->closures().term(), term);
+  EXPECT_GT(internal::CoordinatorInside::closures(*program.coordinator).term(), term);
   program.coordinator->join();
   program.expect_counted(300);
   EXPECT_EQ(program.schedule().fetch<std::int64_t>(), 300 * 300);
@@ -169,7 +171,8 @@ TEST(ServerRecovery, TheUsersJournalHearsEverything) {
     if (life < 2) continue;
     coordinator.join();
     coordinator.save_snapshot();
-    const internal::ClosureLedger ledger = coordinator.closures().ledger();
+    const internal::ClosureLedger ledger =
+        internal::CoordinatorInside::closures(coordinator).ledger();
     const auto replayed = internal::ClosureLedger::replay(records, {1000, 1000});
     EXPECT_EQ(replayed.bytes(), ledger.bytes());
     EXPECT_EQ(replayed.next_number(), 75U);

@@ -29,8 +29,7 @@ constexpr const char* kHello = "Hello, distributed TensorFlow!";
 /// A server per task, each at a port of its own, with the same steps.
 class SessionCluster {
  public:
-  explicit SessionCluster(const std::map<std::string, int>& jobs, const TaskSteps& steps = {},
-                          RpcWire wire = RpcWire::kGrpc) {
+  explicit SessionCluster(const std::map<std::string, int>& jobs, const TaskSteps& steps = {}) {
     int total = 0;
     for (const auto& [job, count] : jobs) total += count;
     std::vector<int> ports = launch::free_ports(total);
@@ -44,8 +43,8 @@ class SessionCluster {
     }
     const ClusterSpec cluster(std::move(tasks));
     for (const Task& task : cluster.tasks()) {
-      servers_.push_back(std::make_unique<Server>(cluster, task.type, task.index,
-                                                  ServerOptions{.wire = wire, .steps = steps}));
+      servers_.push_back(
+          std::make_unique<Server>(cluster, task.type, task.index, ServerOptions{.steps = steps}));
     }
   }
   std::size_t size() const { return servers_.size(); }

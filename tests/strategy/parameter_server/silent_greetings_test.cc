@@ -43,8 +43,6 @@ class SilentGreetings : public ::testing::Test {
  protected:
   static RpcServerOptions options() {
     RpcServerOptions options;
-    options.wire = RpcWire::kInProcess;
-    options.address = "silent-greetings-test";
     options.self = {"ps", 0, "nowhere"};
     options.incarnation = 3;
     return options;
@@ -52,7 +50,8 @@ class SilentGreetings : public ::testing::Test {
   std::unique_ptr<RpcClient> connect() {
     RpcClientOptions own;
     own.self = {"chief", 0, ""};
-    return RpcClient::connect(server_->target(), own);
+    own.server = {"ps", 0, ""};
+    return RpcClient::connect(server_->target(), method_, own);
   }
   template <class Lost>
   std::function<std::shared_ptr<void>(Lost)> when_lost() {
@@ -69,8 +68,10 @@ class SilentGreetings : public ::testing::Test {
 
   const testing::HangWatchdog watchdog_{"silent greetings", 120s};
   Silence silence_;
-  const std::unique_ptr<RpcServer> server_ = RpcServer::start(options(), silence_);
+  const std::unique_ptr<RpcServer> server_ =
+      RpcServer::start(options(), {{RpcMethod::kOrder, &silence_}, {RpcMethod::kRun, &silence_}});
   std::function<void(std::uint64_t, const Error&)> lost_;
+  RpcMethod method_ = RpcMethod::kOrder;
   const Error died_{ErrorCode::kUnavailable, "ps 0 died"};
 };
 
@@ -91,6 +92,7 @@ TEST_F(SilentGreetings, AServerOfWhichTheJobKnowsThatItIsGoneIsGreetedNoMore) {
 }
 
 TEST_F(SilentGreetings, AWorkerOfWhichTheJobKnowsThatItIsGoneIsGreetedNoMore) {
+  method_ = RpcMethod::kRun;
   internal::RemoteWorkerOptions options;
   options.connect = [this] { return connect(); };
   options.steps = [] { return std::string("steps"); };

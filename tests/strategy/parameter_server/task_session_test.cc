@@ -68,7 +68,7 @@ TEST(TaskSession, OperationsThatComeAgainAreNotDoneAgainAndReleasedValuesGo) {
   EXPECT_EQ(num_runs, 2);
   const auto fetched = std::make_shared<HeldCall>();
   session.fetch(request(TaskRequestKind::kFetch, 2), fetched);
-  EXPECT_EQ(internal::from_nest<int>(internal::decode_answer(fetched->answer()), "fetched"), 2);
+  EXPECT_EQ(internal::from_nest<int>(internal::decode_nest(fetched->answer()), "fetched"), 2);
   EXPECT_EQ(session.num_held(), 2u);
   session.release(request(TaskRequestKind::kRelease, 1));
   EXPECT_EQ(session.num_held(), 1u);
@@ -85,21 +85,29 @@ TEST(TaskSession, RequestsOfStrangersAreRefused) {
   request.arguments.push_back({{{"worker", 1}, 4, {0, 2}}, {}});
   request.arguments.push_back({{}, Nest(Tensor::ones({100}))});
   Packet packet = internal::encode(request);
-  EXPECT_TRUE(internal::is_task_request(packet));
   const TaskRequest same = internal::decode_task_request(packet);
   EXPECT_EQ(same.arguments[0].from, request.arguments[0].from);
   EXPECT_EQ(same.device, request.device);
   expect_tensor(*same.arguments[1].value.tensor(), {100}, std::vector<double>(100, 1.0));
   packet.head.push_back(std::byte{0});
-  expect_error(ErrorCode::kDataLoss, {"goes on behind its end"},
+  expect_error(ErrorCode::kDataLoss, {"no such message"},
                [&] { (void)internal::decode_task_request(packet); });
   packet.head.resize(packet.head.size() / 2);
   EXPECT_EQ(error_of([&] { (void)internal::decode_task_request(packet); }).code(),
             ErrorCode::kDataLoss);
-  Packet other{{std::byte{0x31}}, {}};
-  internal::encode_nest(Nest("a text"), other);
-  EXPECT_EQ(error_of([&] { (void)internal::decode_task_request(other); }).code(),
-            ErrorCode::kInvalidArgument);
+  packet = internal::encode(request);
+  packet.payload.push_back(packet.payload.front());
+  expect_error(ErrorCode::kDataLoss, {"bytes more"},
+               [&] { (void)internal::decode_task_request(packet); });
+  // Messages by hand: of no kind, an argument that is neither a value nor somewhere, none at all.
+  const auto refused = [](std::vector<int> message, const std::string& part) {
+    Packet made;
+    for (const int each : message) made.head.push_back(static_cast<std::byte>(each));
+    expect_error(ErrorCode::kDataLoss, {part}, [&] { (void)internal::decode_task_request(made); });
+  };
+  refused({0x08, 11}, "11 names nothing");
+  refused({0x08, 2, 0x32, 0}, "a value or where it is");
+  refused({0x08, 1}, "without arguments");
 }
 
 }  // namespace task_session_tests

@@ -1,0 +1,79 @@
+// How a process joins its job, and when a member of the job counts as lost.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tutti/cluster/handshake/job_secret.h"
+#include "tutti/core/clock.h"
+
+namespace tutti {
+
+class ProgressSource;
+struct Verdict;
+
+struct ControlOptions {
+  std::string job_id = {};
+  JobSecret secret = {};
+  TlsFiles tls = {};
+  /// Restarts of this task before this process.
+  std::uint64_t incarnation = 0;
+  /// Whose process hosts the server, for messages: "chief 0".
+  std::string hosted_by = {};
+  /// For reaching the server; meanwhile a line every `say_every` names what it waits for.
+  Duration timeout = std::chrono::seconds(300);
+  Duration say_every = std::chrono::milliseconds(4500);
+  /// Asked before each heartbeat; may be null.
+  std::shared_ptr<ProgressSource> progress = {};
+  /// Called for each new verdict by the thread that sends heartbeats: return soon, and call nothing
+  /// of the client but verdicts().
+  std::function<void(const Verdict&)> on_verdict = {};
+};
+
+/// When a member counts as what. Members learn the first three when they join, and judge the
+/// server by them.
+struct HealthOptions {
+  Duration heartbeat_every = std::chrono::milliseconds(250);
+  /// Without a heartbeat for this long, and the system says that the process is stopped (on the
+  /// server's machine, where it can be asked): eight heartbeats, so that one late does not count.
+  Duration silent_after = std::chrono::seconds(2);
+  /// Without a heartbeat for this long, and nothing says why: the process runs and gets no time, or
+  /// it is on another machine, and that or a link is silent. A switch that starts again, a queue
+  /// that is full, packets lost several times in a row pass in less.
+  Duration unreachable_after = std::chrono::seconds(5);
+  /// On another machine a connection that closed, and none opened anew, for this long: dead. The
+  /// system closes the connections of a process that ends; silence closes none.
+  Duration reconnect_within = std::chrono::milliseconds(150);
+  /// Members wait for each other, each in another collective: fatal. Longer than a busy machine
+  /// needs to begin a call that the program has started.
+  Duration abort_deadlock_after = std::chrono::seconds(1);
+  /// Others wait in a collective for this long, and it does not come: a warning.
+  Duration warn_stuck_after = std::chrono::milliseconds(4500);
+  /// The same, and fatal.
+  Duration abort_stuck_after = std::chrono::seconds(60);
+  /// Members that do not acknowledge the step to stop at: not waited for any longer.
+  Duration acknowledge_within = std::chrono::seconds(2);
+
+  /// 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5 s.
+  static HealthOptions fast_detect() {
+    HealthOptions options;
+    options.heartbeat_every = std::chrono::milliseconds(100);
+    options.silent_after = std::chrono::milliseconds(400);
+    options.unreachable_after = std::chrono::seconds(1);
+    return options;
+  }
+};
+
+struct JoinOptions {
+  /// Over those of the environment: job_id, secret and incarnation count when they are set.
+  ControlOptions client = {};
+  HealthOptions health = {};
+  bool allow_insecure_network = false;
+  Duration linger = std::chrono::seconds(2);
+};
+
+}  // namespace tutti

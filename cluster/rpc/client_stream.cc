@@ -1,0 +1,161 @@
+// One read and one write at a time; the end is waited for outside of gRPC's threads.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/rpc/client_stream.h"
+
+#include <utility>
+
+#include "tutti/cluster/grpc/grpc_channel.h"
+#include "tutti/cluster/rpc/call_identity.h"
+
+namespace tutti::internal {
+
+ClientStream::ClientStream(const std::shared_ptr<grpc::Channel>& channel, RpcMethod method,
+                           const v1::Caller& caller, std::function<void(CallMessage)> received)
+    : path_(path_of(method)),
+      received_(std::move(received)),
+      stub_(channel),
+      reader_(CallReader::Side::kClient, 0) {
+  context_.AddMetadata(kCallerKey, caller.SerializeAsString());
+  stub_.PrepareBidiStreamingCall(&context_, path_, grpc::StubOptions(), this);
+  AddHold();  // for writes that are started outside of On...()
+  StartCall();
+}
+
+ClientStream::~ClientStream() {
+  cancel();
+  {
+    MutexLock lock(mutex_);
+    release();
+  }
+  (void)done_.wait_until(TimePoint::max());
+}
+
+void ClientStream::OnReadInitialMetadataDone(bool ok) {
+  auto server = ok ? called_server_in(context_.GetServerInitialMetadata()) : std::nullopt;
+  if (server) reader_.limit_payload(server->longest_tensors());
+  MutexLock lock(mutex_);
+  server_ = std::move(server);
+  is_open_ = server_.has_value();
+  if (!is_open_) release();
+  changed_.notify_all();
+  if (is_open_) StartRead(&incoming_);
+}
+
+void ClientStream::OnReadDone(bool ok) {
+  std::string reason;
+  try {
+    if (ok) {
+      reader_.take(incoming_);
+      if (auto message = reader_.next()) received_(*std::move(message));
+      incoming_.Clear();
+      StartRead(&incoming_);
+      return;
+    }
+  } catch (const std::exception& damaged) {  // a new stream makes it good
+    reason = damaged.what();
+    context_.TryCancel();
+  }
+  MutexLock lock(mutex_);
+  reason_ = reason;
+  is_open_ = false;
+  release();
+  changed_.notify_all();
+}
+
+void ClientStream::OnWriteDone(bool ok) {
+  std::vector<CallMessage> sent;
+  const OwnersEndLater later;
+  MutexLock lock(mutex_);
+  is_writing_ = false;
+  if (!ok) can_write_ = false;  // what the server said before it left is still to be read
+  write_next(sent);
+}
+
+void ClientStream::OnWritesDoneDone(bool) {}
+
+void ClientStream::OnDone(const grpc::Status& status) {
+  {
+    MutexLock lock(mutex_);
+    status_ = status;
+    is_open_ = false;
+    changed_.notify_all();
+  }
+  done_.set();
+}
+
+std::optional<v1::CalledServer> ClientStream::wait_for_server(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  changed_.wait_until(mutex_, deadline,
+                      [this]() TUTTI_REQUIRES(mutex_) { return server_ || !is_open_; });
+  return server_;
+}
+
+void ClientStream::send(CallMessage message) {
+  std::vector<CallMessage> sent;  // ends after the lock
+  const OwnersEndLater later;
+  MutexLock lock(mutex_);
+  if (!is_open_ || !can_write_ || has_released_) return;
+  writer_.push(std::move(message));
+  if (!is_writing_) write_next(sent);
+}
+
+void ClientStream::write_next(std::vector<CallMessage>& sent) {
+  if (has_released_) return;
+  if (can_write_ && (prepared_ || !writer_.is_empty())) {
+    outgoing_ = prepared_ ? *std::exchange(prepared_, std::nullopt) : writer_.next(sent);
+    is_writing_ = true;
+    StartWrite(&outgoing_);
+    // Made while the last one is on its way.
+    if (!writer_.is_empty()) prepared_ = writer_.next(sent);
+  } else if (leaves_by_) {
+    StartWritesDone();
+    release();
+  }
+}
+
+std::string ClientStream::serve() {
+  {
+    MutexLock lock(mutex_);
+    changed_.wait_until(mutex_, TimePoint::max(),
+                        [this]() TUTTI_REQUIRES(mutex_) { return !is_open_ || leaves_by_; });
+    changed_.wait_until(mutex_, leaves_by_.value_or(TimePoint::max()),
+                        [this]() TUTTI_REQUIRES(mutex_) { return !is_open_; });
+    release();
+  }
+  context_.TryCancel();
+  (void)done_.wait_until(TimePoint::max());
+  MutexLock lock(mutex_);
+  if (!reason_.empty()) return reason_;
+  return status_.ok() ? "the connection was closed" : connect_reason(status_);
+}
+
+void ClientStream::leave(TimePoint deadline) {
+  std::vector<CallMessage> sent;
+  const OwnersEndLater later;
+  MutexLock lock(mutex_);
+  if (leaves_by_) return;
+  leaves_by_ = deadline;
+  writer_.push(CallMessage{});
+  if (!is_writing_) write_next(sent);
+  changed_.notify_all();
+}
+
+void ClientStream::cancel() { context_.TryCancel(); }
+
+grpc::Status ClientStream::wait_for_end(TimePoint deadline) {
+  {
+    MutexLock lock(mutex_);
+    release();
+  }
+  if (!done_.wait_until(deadline)) return {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer"};
+  MutexLock lock(mutex_);
+  return status_;
+}
+
+bool ClientStream::is_refused() const { return is_of_handler(context_); }
+
+void ClientStream::release() {
+  if (!std::exchange(has_released_, true)) RemoveHold();
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,196 @@
+// Reads while there is room, writes one message after the other, and finishes once.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/rpc/server_stream.h"
+
+#include <utility>
+
+#include "tutti/cluster/grpc/grpc_channel.h"
+#include "tutti/cluster/rpc/server_core.h"
+#include "tutti/cluster/rpc/server_session.h"
+
+namespace tutti::internal {
+
+ServerStream::ServerStream(ServerCore& core, grpc::CallbackServerContext& context,
+                           std::size_t longest_payload)
+    : core_(core), context_(context), reader_(CallReader::Side::kServer, longest_payload) {}
+
+void ServerStream::welcome(std::shared_ptr<ServerSession> session) {
+  session_ = std::move(session);
+  StartSendInitialMetadata();
+}
+
+void ServerStream::begin() { StartRead(&incoming_); }
+
+void ServerStream::refuse(const Error& error) { end(to_status(context_, error)); }
+
+void ServerStream::OnReadDone(bool ok) {
+  if (!ok) return half_close();
+  Next next = Next::kEnd;
+  try {
+    reader_.take(incoming_);
+    next = hand_on();
+  } catch (const std::exception& damaged) {
+    core_.note_refusal(damaged.what());
+  }
+  go(next);
+}
+
+void ServerStream::go(Next next) {
+  if (next == Next::kPause) return;  // from now on it is resume()'s
+  if (next == Next::kEnd) {
+    return end({grpc::StatusCode::INVALID_ARGUMENT, "expected messages of calls.proto"});
+  }
+  incoming_.Clear();
+  StartRead(&incoming_);
+}
+
+ServerStream::Next ServerStream::hand_on() {
+  const auto lease = [this](std::size_t bytes) { return session_->lease(*this, bytes); };
+  std::optional<CallMessage> message;
+  for (;;) {
+    {
+      MutexLock lock(mutex_);
+      has_news_ = false;
+    }
+    message = reader_.next(lease);
+    if (!reader_.waits_for_room()) break;
+    MutexLock lock(mutex_);
+    if (is_cancelled_) return Next::kEnd;
+    is_paused_ = !has_news_;
+    if (is_paused_) return Next::kPause;
+  }
+  if (!message) return Next::kRead;
+  if (message->call == 0) {
+    session_->leave();
+    return Next::kRead;  // it half-closes next
+  }
+  {
+    MutexLock lock(mutex_);
+    unanswered_.insert(message->call);
+  }
+  session_->take(*this, *std::move(message));
+  return Next::kRead;
+}
+
+void ServerStream::read_on() {
+  MutexLock lock(mutex_);
+  has_news_ = true;
+  if (is_paused_) core_.resume_soon(shared_from_this());
+}
+
+void ServerStream::resume() {
+  {
+    MutexLock lock(mutex_);
+    if (!std::exchange(is_paused_, false)) return;
+  }
+  Next next = Next::kEnd;
+  try {
+    next = hand_on();
+  } catch (const std::exception& damaged) {
+    core_.note_refusal(damaged.what());
+  }
+  go(next);
+}
+
+void ServerStream::OnCancel() {
+  bool ends = false;
+  {
+    MutexLock lock(mutex_);
+    is_cancelled_ = true;
+    ends = is_half_closed_;  // else the reading thread sees it
+  }
+  if (ends) end(grpc::Status::CANCELLED);
+  read_on();
+}
+
+/// Or the connection broke: what of both, the end tells.
+void ServerStream::half_close() {
+  bool ends = false, is_cancelled = false;
+  {
+    MutexLock lock(mutex_);
+    is_half_closed_ = true;
+    is_cancelled = is_cancelled_;
+    ends = is_cancelled || unanswered_.empty() || session_->is_leaving();
+  }
+  if (ends) end(is_cancelled ? grpc::Status::CANCELLED : grpc::Status::OK);
+}
+
+void ServerStream::send(CallMessage message) {
+  std::vector<CallMessage> sent;
+  const OwnersEndLater later;
+  bool ends = false;
+  {
+    MutexLock lock(mutex_);
+    if (finish_with_) {
+      sent.push_back(std::move(message));
+      return;
+    }
+    unanswered_.erase(message.call);
+    ends = is_half_closed_ && unanswered_.empty();
+    writer_.push(std::move(message));
+    if (!is_writing_) write_next(sent);
+  }
+  if (ends) end(grpc::Status::OK);
+}
+
+void ServerStream::write_next(std::vector<CallMessage>& sent) {
+  if (is_finished_) return;
+  is_writing_ = prepared_ || !writer_.is_empty();
+  if (is_writing_) {
+    outgoing_ = prepared_ ? *std::exchange(prepared_, std::nullopt) : writer_.next(sent);
+    StartWrite(&outgoing_);
+    // Made while the last one is on its way.
+    if (!writer_.is_empty()) prepared_ = writer_.next(sent);
+  } else if (finish_with_) {
+    is_finished_ = true;
+    Finish(*finish_with_);
+  }
+}
+
+void ServerStream::OnWriteDone(bool ok) {
+  std::vector<CallMessage> sent;
+  CallWriter unsent;
+  const OwnersEndLater later;
+  MutexLock lock(mutex_);
+  if (!ok) {  // the reading side notices, too
+    std::swap(unsent, writer_);
+    prepared_.reset();
+  }
+  write_next(sent);
+}
+
+void ServerStream::end(const grpc::Status& status) {
+  std::vector<CallMessage> sent;
+  CallWriter unsent;
+  const OwnersEndLater later;
+  MutexLock lock(mutex_);
+  if (finish_with_) return;
+  finish_with_ = status;
+  if (!status.ok()) {
+    std::swap(unsent, writer_);
+    prepared_.reset();
+  }
+  if (!is_writing_) write_next(sent);
+}
+
+void ServerStream::cancel() {
+  const OwnersEndLater later;
+  MutexLock lock(mutex_);
+  if (!is_done_) context_.TryCancel();
+}
+
+void ServerStream::OnDone() {
+  const auto self = shared_from_this();
+  bool leaves = false;
+  {
+    MutexLock lock(mutex_);
+    is_done_ = true;
+    leaves = finish_with_ && finish_with_->ok() && !context_.IsCancelled();
+  }
+  if (session_ && leaves) session_->leave();
+  if (session_) session_->detach(*this);
+  session_.reset();  // which knows this stream
+  core_.remove(self);
+}
+
+}  // namespace tutti::internal

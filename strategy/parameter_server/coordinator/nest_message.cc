@@ -1,0 +1,133 @@
+// Nests as messages of nest.proto.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/coordinator/nest_message.h"
+
+#include <utility>
+
+#include "tutti/core/error.h"
+#include "tutti/strategy/parameter_server/protocol/message.h"
+
+namespace tutti::internal {
+namespace {
+
+/// Tensors up to here travel in the head: a place in the payload costs more.
+constexpr std::size_t kSmall = 256;
+// Protobuf reads messages within each other up to 100: two for each list, and what is around.
+static_assert(2 * Nest::kDeepest + 16 < 100);
+
+template <class... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  fail(ErrorCode::kDataLoss, "nest: ", parts..., "; expected what encode_nest() writes");
+}
+
+void put_tensor_of_nest(const Tensor& anywhere, PayloadWriter& payload, v1::Nest& out) {
+  const Tensor tensor = anywhere.to(Device{});
+  if (tensor.num_bytes() > kSmall) return put_tensor(tensor, payload, *out.mutable_tensor());
+  v1::Nest::SmallTensor& small = *out.mutable_small_tensor();
+  small.mutable_head()->set_dtype(static_cast<std::uint32_t>(tensor.dtype()));
+  for (const std::int64_t dim : tensor.shape()) small.mutable_head()->add_dims(dim);
+  small.set_elements(tensor.bytes().data(), tensor.num_bytes());
+}
+
+void put(const Nest& nest, int depth, PayloadWriter& payload, v1::Nest& out) {
+  if (depth > Nest::kDeepest) {
+    fail(ErrorCode::kInvalidArgument, "nest: deeper than ", Nest::kDeepest, " lists and maps");
+  }
+  if (const Tensor* tensor = nest.tensor()) return put_tensor_of_nest(*tensor, payload, out);
+  if (const std::string* text = nest.text()) return out.set_text(*text);
+  if (const PerWorkerHandle* handle = nest.handle()) {
+    put_handle(*handle, *out.mutable_handle());
+  } else if (const Nest::List* list = nest.list()) {
+    auto& elements = *out.mutable_list()->mutable_elements();
+    elements.Reserve(static_cast<int>(list->size()));
+    for (const Nest& each : *list) put(each, depth + 1, payload, *elements.Add());
+  } else if (const Nest::Map* map = nest.map()) {
+    v1::Nest::Map& members = *out.mutable_map();
+    for (const auto& [name, each] : *map) {
+      members.add_names(name);
+      put(each, depth + 1, payload, *members.add_values());
+    }
+  } else {
+    out.mutable_nothing();
+  }
+}
+
+Nest get(const v1::Nest& in, int depth, PayloadReader& payload);
+
+Nest get_map(const v1::Nest::Map& in, int depth, PayloadReader& payload) {
+  if (in.names_size() != in.values_size()) {
+    refuse("a map with ", in.names_size(), " names and ", in.values_size(), " values");
+  }
+  Nest::Map map;
+  map.reserve(static_cast<std::size_t>(in.names_size()));
+  for (int i = 0; i < in.names_size(); ++i) {
+    map.emplace_back(in.names(i), get(in.values(i), depth, payload));
+  }
+  try {
+    return Nest(std::move(map));
+  } catch (const Error& error) {
+    refuse(error.message());
+  }
+}
+
+Nest get(const v1::Nest& in, int depth, PayloadReader& payload) {
+  if (depth > Nest::kDeepest) refuse("too deep");
+  switch (in.value_case()) {
+    case v1::Nest::kNothing:
+      return Nest();
+    case v1::Nest::kSmallTensor: {
+      const v1::Nest::SmallTensor& small = in.small_tensor();
+      const auto& dims = small.head().dims();
+      if (small.elements().size() > kSmall) refuse("a tensor in the wrong place");
+      return Nest(tensor_of_bytes(small.head().dtype(),
+                                  {dims.data(), static_cast<std::size_t>(dims.size())},
+                                  std::as_bytes(std::span(small.elements()))));
+    }
+    case v1::Nest::kTensor: {
+      Tensor tensor = get_tensor(in.tensor(), payload);
+      if (tensor.num_bytes() <= kSmall) refuse("a tensor in the wrong place");
+      return Nest(std::move(tensor));
+    }
+    case v1::Nest::kText:
+      return Nest(in.text());
+    case v1::Nest::kHandle:
+      return Nest(get_handle(in.handle()));
+    case v1::Nest::kList: {
+      Nest::List list;
+      list.reserve(static_cast<std::size_t>(in.list().elements_size()));
+      for (const v1::Nest& each : in.list().elements()) {
+        list.push_back(get(each, depth + 1, payload));
+      }
+      return Nest(std::move(list));
+    }
+    case v1::Nest::kMap:
+      return get_map(in.map(), depth + 1, payload);
+    case v1::Nest::VALUE_NOT_SET:
+      break;
+  }
+  refuse("a value of no kind");
+}
+
+}  // namespace
+
+void put_nest(const Nest& nest, PayloadWriter& payload, v1::Nest& out) {
+  put(nest, 0, payload, out);
+}
+
+Nest get_nest(const v1::Nest& in, PayloadReader& payload) { return get(in, 0, payload); }
+
+void put_handle(const PerWorkerHandle& handle, v1::Nest::PerWorkerHandle& out) {
+  out.set_id(handle.id), out.set_instance(handle.instance), out.set_type(handle.type);
+}
+
+PerWorkerHandle get_handle(const v1::Nest::PerWorkerHandle& in) {
+  return {in.id(), in.instance(), in.type(), {}};
+}
+
+Packet encode_nest(const Nest& nest) {
+  return packet_of<v1::Nest>(
+      [&](auto& message, auto& payload) { put_nest(nest, payload, message); });
+}
+Nest decode_nest(const Packet& packet) { return read_packet<v1::Nest>(packet, get_nest); }
+
+}  // namespace tutti::internal

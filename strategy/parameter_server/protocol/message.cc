@@ -1,0 +1,44 @@
+// Messages as bytes, with every length checked first.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/parameter_server/protocol/message.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace tutti::internal {
+
+std::vector<std::byte> serialized(const google::protobuf::MessageLite& message,
+                                  std::size_t longest) {
+  const std::size_t size = message.ByteSizeLong();
+  constexpr std::size_t kMost = std::numeric_limits<int>::max();  // of protobuf
+  if (size > std::min(longest, kMost)) {
+    fail(ErrorCode::kResourceExhausted, message.GetTypeName(), ": a message of ", size,
+         " bytes; expected at most ", std::min(longest, kMost),
+         "; try tensors for large data, or several requests");
+  }
+  std::vector<std::byte> bytes(size);
+  message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(bytes.data()));
+  return bytes;
+}
+
+void parse(std::span<const std::byte> bytes, google::protobuf::MessageLite& message) {
+  const bool fits = bytes.size() <= static_cast<std::size_t>(std::numeric_limits<int>::max());
+  if (fits && message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
+  fail(ErrorCode::kDataLoss, message.GetTypeName(), ": ", bytes.size(),
+       " bytes that are no such message");
+}
+
+void put_tensor(const Tensor& tensor, PayloadWriter& payload, v1::TensorHead& out) {
+  if (!tensor.defined()) {
+    fail(ErrorCode::kInvalidArgument, "message: a tensor is undefined; expected one with a value");
+  }
+  out.set_dtype(static_cast<std::uint32_t>(tensor.dtype()));
+  for (const std::int64_t dim : tensor.shape()) out.add_dims(dim);
+  payload.put(tensor);
+}
+
+Tensor get_tensor(const v1::TensorHead& in, PayloadReader& payload) {
+  return payload.take(in.dtype(), {in.dims().data(), static_cast<std::size_t>(in.dims_size())});
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,83 @@
+// Messages of cluster/proto: made in an arena, written and read; elements of tensors go beside
+// them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <google/protobuf/arena.h>
+#include <google/protobuf/message_lite.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "calls.pb.h"
+#include "tutti/core/error.h"
+#include "tutti/strategy/parameter_server/protocol/tensor_payload.h"
+
+namespace tutti::internal {
+
+/// A message whose parts lie in one arena. A short one needs no other memory than this.
+template <class Message>
+class InArena {
+ public:
+  InArena() = default;
+  InArena(const InArena&) = delete;
+  InArena& operator=(const InArena&) = delete;
+  Message& operator*() { return *message_; }
+  Message* operator->() { return message_; }
+
+ private:
+  google::protobuf::ArenaOptions options() {
+    google::protobuf::ArenaOptions options;
+    options.initial_block = first_block_;
+    options.initial_block_size = sizeof(first_block_);
+    options.max_block_size = std::size_t{64} << 10;  // the first ones are small
+    return options;
+  }
+  alignas(std::max_align_t) char first_block_[1024];
+  google::protobuf::Arena arena_{options()};
+  Message* const message_ = google::protobuf::Arena::CreateMessage<Message>(&arena_);
+};
+
+/// The bytes of a message. Throws kResourceExhausted beyond `longest` bytes.
+std::vector<std::byte> serialized(const google::protobuf::MessageLite& message,
+                                  std::size_t longest = kLongestHead);
+/// The packet that `put(message, payload)` fills.
+template <class Message, class Put>
+Packet packet_of(const Put& put, std::size_t longest = kLongestHead) {
+  InArena<Message> message;
+  PayloadWriter payload;
+  put(*message, payload);
+  return {serialized(*message, longest), payload.take()};
+}
+
+/// Throws kDataLoss naming the message for bytes that are none.
+void parse(std::span<const std::byte> bytes, google::protobuf::MessageLite& message);
+/// What `get(message, payload)` makes of a packet. Throws kDataLoss for more payload than that.
+template <class Message, class Get>
+auto read_packet(const Packet& packet, const Get& get, InPlace in_place = InPlace::kLarge) {
+  InArena<Message> message;
+  parse(packet.head, *message);
+  PayloadReader payload(packet, in_place);
+  auto result = get(*message, payload);
+  payload.finish();
+  return result;
+}
+
+/// The elements go into the payload. Throws kInvalidArgument for an undefined tensor.
+void put_tensor(const Tensor& tensor, PayloadWriter& payload, v1::TensorHead& out);
+/// Throws as PayloadReader::take().
+Tensor get_tensor(const v1::TensorHead& in, PayloadReader& payload);
+
+/// Throws kDataLoss for a number that names nothing.
+template <class Enum>
+Enum checked_enum(std::uint32_t number, Enum first, Enum last) {
+  if (number < static_cast<std::uint32_t>(first) || number > static_cast<std::uint32_t>(last)) {
+    fail(ErrorCode::kDataLoss, "message: ", number, " names nothing; expected ",
+         static_cast<std::uint32_t>(first), " to ", static_cast<std::uint32_t>(last));
+  }
+  return static_cast<Enum>(number);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,443 @@
+// What calls between tasks do.
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cluster/rpc_kit.h"
+#include "tests/cluster/tls_files.h"
+
+namespace tutti::rpc_suite {
+namespace {
+
+class RpcCalls : public ::testing::Test {
+ protected:
+  static std::unique_ptr<RpcServer> serve(RpcHandler& handler) {
+    return start_server(server_options(), handler);
+  }
+  static std::unique_ptr<RpcClient> connect(const RpcServer& server, int index = 0) {
+    return RpcClient::connect(server.target(), RpcMethod::kApply, client_options(index));
+  }
+  /// The address to start a server at again.
+  static std::string address_of(const RpcServer& server) {
+    return server.target().substr(server.target().find("://") + 3);
+  }
+  testing::HangWatchdog watchdog_{"rpc calls", std::chrono::seconds(90)};
+};
+
+TEST_F(RpcCalls, HeadsAndPayloadsOfAllLengthsComeBack) {
+  Handler handler;
+  const auto server = serve(handler);
+  const auto client = connect(*server);
+  unsigned seed = 0;
+  for (const std::size_t head : {0, 1, 100, 70000}) {
+    for (const std::size_t size : {0, 1, 63, 64, 65, 4097, 65535, 65536, 1 << 20, (5 << 20) + 3}) {
+      const Packet request{pattern(head, ++seed), {shared(pattern(size, ++seed))}};
+      const Packet answer = client->call(request, late());
+      EXPECT_EQ(answer.head, request.head) << head << ", " << size;
+      EXPECT_EQ(all_of(answer), all_of(request)) << head << ", " << size;
+    }
+  }
+  const Packet large{pattern(4 << 20, 6), {shared(pattern(64 << 20, 7))}};
+  const Packet answer = client->call(large, late());
+  EXPECT_TRUE(answer.head == large.head);
+  EXPECT_TRUE(all_of(answer) == all_of(large));
+}
+
+TEST_F(RpcCalls, PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64) {
+  const auto check_pieces = [](const Packet& packet) {
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < packet.payload.size(); ++i) {
+      const SharedBytes& piece = packet.payload[i];
+      EXPECT_EQ(at % 64, 0u) << "piece " << i;
+      EXPECT_TRUE(piece.bytes.size() >= 16 || i + 1 == packet.payload.size());
+      EXPECT_TRUE(piece.owner != nullptr || piece.bytes.empty());
+      at += piece.bytes.size();
+    }
+  };
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    check_pieces(call->request());
+    Handler::echo(call);
+  });
+  const auto server = serve(handler);
+  const auto client = connect(*server);
+  Packet request = packet("many");
+  for (const std::size_t size : {64, 128, 65536, 192, 3 << 20, 64, 1 << 20, 11}) {
+    request.payload.push_back(shared(pattern(size, static_cast<unsigned>(size))));
+  }
+  const Packet answer = client->call(request, late());
+  check_pieces(answer);
+  EXPECT_EQ(all_of(answer), all_of(request));
+  // Parts of it, wherever the pieces end.
+  const Bytes all = all_of(request);
+  for (const auto& [first, count] :
+       {std::pair<std::size_t, std::size_t>{0, 64}, {100, 65600}, {65000, 3 << 20}, {0, 0}}) {
+    const SharedBytes part = payload_range(answer, first, count);
+    EXPECT_TRUE(std::equal(part.bytes.begin(), part.bytes.end(),
+                           all.begin() + static_cast<std::ptrdiff_t>(first)));
+    EXPECT_EQ(part.bytes.size(), count);
+  }
+  expect_error(ErrorCode::kDataLoss, {"payload_range"},
+               [&] { (void)payload_range(answer, 1, all.size()); });
+}
+
+TEST_F(RpcCalls, ThousandsOfSmallPiecesBetweenLargeOnesComeWhole) {
+  Handler handler;
+  const auto server = serve(handler);
+  const auto client = connect(*server);
+  Packet request = packet("pieces");
+  for (unsigned i = 0; i < 3000; ++i) {
+    const bool is_large = i % 700 == 699;  // small ones in a row are more than a message holds
+    const std::size_t size = is_large ? (1 << 20) + 64 * i : 64 * (i * 37 % 150 + 1);
+    request.payload.push_back(shared(pattern(size, i)));
+  }
+  request.payload.push_back(shared(pattern(11, 9)));
+  const Packet answer = client->call(request, late());
+  EXPECT_TRUE(all_of(answer) == all_of(request));
+}
+
+TEST_F(RpcCalls, CallsUnderWayAreAnsweredInAnyOrder) {
+  Keeper keeper;
+  Handler handler(keeper.take());
+  const auto server = serve(handler);
+  const auto client = connect(*server);
+  std::vector<std::shared_ptr<RpcReply>> replies;
+  for (int i = 0; i < 300; ++i) replies.push_back(client->start(packet(concat("call ", i))));
+  EXPECT_TRUE(comes_true([&] { return keeper.size() == 300; })) << keeper.size();
+  auto calls = keeper.release();
+  for (const auto& reply : replies) EXPECT_FALSE(reply->is_ready());
+  const auto answering = Executor::system().start("answering", [&] {
+    for (auto call = calls.rbegin(); call != calls.rend(); ++call) {
+      (*call)->reply(packet(concat("answer to ", text_of((*call)->request().head))));
+    }
+  });
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_EQ(text_of(replies[static_cast<std::size_t>(i)]->wait(late()).head),
+              concat("answer to call ", i));
+  }
+  EXPECT_TRUE(replies.front()->is_ready());
+  expect_error(ErrorCode::kFailedPrecondition, {"was taken before"},
+               [&] { (void)replies.front()->wait(late()); });
+}
+
+TEST_F(RpcCalls, WhoWaitsForSomethingElseTooIsToldOfTheAnswer) {
+  Keeper keeper;
+  Handler handler(keeper.take());
+  const auto server = serve(handler);
+  const auto client = connect(*server);
+  const auto answered = client->start(packet("a")), failed = client->start(packet("b"));
+  Event told, told_of_failure, told_late;
+  answered->when_ready([&] { told.set(); });
+  failed->when_ready([&] { told_of_failure.set(); });
+  EXPECT_TRUE(comes_true([&] { return keeper.size() == 2; }));
+  EXPECT_FALSE(told.is_set() || told_of_failure.is_set());
+  const auto calls = keeper.release();
+  calls.front()->reply(packet("answer"));
+  EXPECT_TRUE(told.wait_until(late()));
+  EXPECT_EQ(text_of(answered->wait(late()).head), "answer");
+  answered->when_ready([&] { told_late.set(); });
+  EXPECT_TRUE(told_late.is_set());
+  client->fail_all(Error(ErrorCode::kUnavailable, "it is gone"));
+  EXPECT_TRUE(told_of_failure.wait_until(late()));
+  expect_error(ErrorCode::kUnavailable, {"it is gone"}, [&] { (void)failed->wait(late()); });
+}
+
+TEST_F(RpcCalls, CallsOfAClientComeInTheirOrderOneAtATime) {
+  std::atomic<int> inside{0};
+  std::vector<std::string> heads;
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    EXPECT_EQ(++inside, 1);
+    heads.push_back(text_of(call->request().head));  // no mutex: one at a time
+    if (heads.size() % 50 == 0) Clock::system().sleep_for(1ms);
+    --inside;
+    call->reply({});
+  });
+  const auto server = serve(handler);
+  const auto client = connect(*server);
+  std::vector<std::shared_ptr<RpcReply>> replies;
+  for (int i = 0; i < 400; ++i) {
+    const std::size_t size = i % 10 == 3 ? 300000 : i % 10 == 5 ? 70000 : 10;
+    replies.push_back(client->start(packet(std::to_string(i), pattern(size, 1))));
+  }
+  for (const auto& reply : replies) (void)reply->wait(late());
+  ASSERT_EQ(heads.size(), 400u);
+  for (int i = 0; i < 400; ++i) {
+    EXPECT_EQ(heads[static_cast<std::size_t>(i)], std::to_string(i));
+  }
+}
+
+TEST_F(RpcCalls, ClientsAreServedAtOnceAndKnownByNameAndNumber) {
+  Event second_came;
+  Mutex mutex;
+  std::map<std::string, RpcPeer> peers;
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    {
+      MutexLock lock(mutex);
+      peers[text_of(call->request().head)] = call->peer();
+    }
+    // The first client's function ends only after the second client's.
+    const bool is_first = text_of(call->request().head) == "one";
+    if (!is_first) second_came.set();
+    EXPECT_TRUE(second_came.wait_until(late()));
+    call->reply({});
+  });
+  const auto server = serve(handler);
+  const auto first = connect(*server, 0);
+  const auto second = connect(*server, 3);
+  // Large, so that no thread of gRPC's is what waits.
+  const auto one = first->start(packet("one", pattern(100000, 1)));
+  (void)second->call(packet("two", pattern(100000, 1)), late());
+  (void)one->wait(late());
+  EXPECT_EQ(peers.at("one").task.to_string(), "worker 0");
+  EXPECT_EQ(peers.at("two").task.to_string(), "worker 3");
+  EXPECT_NE(peers.at("one").client, peers.at("two").client);
+  EXPECT_EQ(peers.at("two").to_string(), "worker 3");
+}
+
+TEST_F(RpcCalls, ErrorsArriveWithTheirCodeAndTheServersName) {
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    const std::string what = text_of(call->request().head);
+    if (what == "fail") call->fail(Error(ErrorCode::kNotFound, "no variable 'w'"));
+    if (what == "throw") fail(ErrorCode::kOutOfRange, "row 9 of 3");
+    if (what == "other") throw std::runtime_error("something else");
+    if (what == "twice") {
+      call->reply({});
+      expect_error(ErrorCode::kFailedPrecondition, {"worker 0", "one answer per call"},
+                   [&] { call->reply({}); });
+    }
+  });
+  const auto server = serve(handler);
+  const auto client = connect(*server);
+  const auto ask = [&](std::string_view what) { (void)client->call(packet(what), late()); };
+  const std::string name = client->server_name();
+  EXPECT_EQ(name, concat("ps 1 (", address_of(*server), ")"));
+  expect_error(ErrorCode::kNotFound, {name + ": no variable 'w'"}, [&] { ask("fail"); });
+  expect_error(ErrorCode::kOutOfRange, {name + ": row 9 of 3"}, [&] { ask("throw"); });
+  expect_error(ErrorCode::kInternal, {name, "something else"}, [&] { ask("other"); });
+  expect_error(ErrorCode::kInternal, {name, "dropped without an answer"}, [&] { ask("drop"); });
+  ask("twice");
+}
+
+TEST_F(RpcCalls, AnAnswerAfterTheDeadlineCanStillBeTaken) {
+  Keeper keeper;
+  Handler handler(keeper.take());
+  const auto server = serve(handler);
+  const auto client = connect(*server);
+  const auto reply = client->start(packet("slow"));
+  expect_error(ErrorCode::kDeadlineExceeded, {"worker 0: ps 1 (", "did not answer within"},
+               [&] { (void)reply->wait(in(50ms)); });
+  EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
+  keeper.release().front()->reply(packet("at last"));
+  EXPECT_EQ(text_of(reply->wait(late()).head), "at last");
+  (void)client->start(packet("nobody waits"));  // the answer goes nowhere
+  EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
+  for (const auto& call : keeper.release()) call->reply({});
+}
+
+TEST_F(RpcCalls, WhoLeavesIsToldToTheHandlerAfterItsCalls) {
+  Keeper keeper;
+  Handler handler(keeper.take());
+  const auto server = serve(handler);
+  std::shared_ptr<RpcReply> reply;
+  {
+    const auto client = connect(*server, 2);
+    reply = client->start(packet("last words"));
+    EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
+  }
+  expect_error(ErrorCode::kCancelled, {"worker 2", "ps 1 ("}, [&] { (void)reply->wait(late()); });
+  EXPECT_TRUE(comes_true([&] { return handler.left().size() == 1; }));
+  EXPECT_EQ(handler.left().front().task.to_string(), "worker 2");
+  for (const auto& call : keeper.release()) call->reply(packet("to nobody"));
+}
+
+TEST_F(RpcCalls, AllCallsCanBeEndedAtOnce) {
+  Keeper keeper;
+  Handler handler(keeper.take());
+  const auto server = serve(handler);
+  const auto client = connect(*server);
+  const auto before = client->start(packet("before"));
+  client->fail_all(Error(ErrorCode::kUnavailable, "ps 1 died: its process is gone"));
+  const auto after = client->start(packet("after"));
+  for (const auto& reply : {before, after}) {
+    expect_error(ErrorCode::kUnavailable, {"ps 1 died: its process is gone"},
+                 [&] { (void)reply->wait(late()); });
+  }
+}
+
+TEST_F(RpcCalls, CallsEndWhenTheServerStaysAway) {
+  Keeper keeper;
+  Handler handler(keeper.take()), echo;
+  auto server = serve(handler);
+  auto options = client_options();
+  options.patience = 300ms;
+  const auto client = RpcClient::connect(server->target(), RpcMethod::kApply, options);
+  const auto reply = client->start(packet("unanswered"));
+  EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
+  const std::string address = address_of(*server);
+  server.reset();
+  for (const auto& call : keeper.release()) call->reply({});  // goes nowhere
+  expect_error(ErrorCode::kUnavailable, {"worker 0: ps 1 (" + address + ") is gone since"},
+               [&] { (void)reply->wait(late()); });
+  expect_error(ErrorCode::kUnavailable, {"worker 0: ps 1 ("},
+               [&] { (void)client->call(packet("later"), late()); });
+  // It comes back after all: new calls reach it.
+  auto again = server_options();
+  again.address = address;
+  server = start_server(again, echo);
+  EXPECT_TRUE(comes_true([&] {
+    try {
+      return text_of(client->call(packet("back"), late()).head) == "back";
+    } catch (const Error&) {
+      return false;
+    }
+  }));
+}
+
+TEST_F(RpcCalls, ARestartedServerEndsCallsUnlessTheyOutliveIt) {
+  for (const bool survives : {false, true}) {
+    Keeper keeper;
+    Handler handler(keeper.take()), echo;
+    auto server = serve(handler);
+    auto options = client_options();
+    options.survives_restarts = survives;
+    const auto client = RpcClient::connect(server->target(), RpcMethod::kApply, options);
+    EXPECT_EQ(client->server_incarnation(), 0u);
+    const auto reply = client->start(packet("asked"));
+    EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
+    auto again = server_options();
+    again.address = address_of(*server);
+    again.incarnation = 1;
+    server.reset();
+    keeper.release();
+    server = start_server(again, echo);
+    if (survives) {
+      EXPECT_EQ(text_of(reply->wait(late()).head), "asked");
+    } else {
+      expect_error(ErrorCode::kAborted, {"ps 1 (", "was started again (incarnation 1)"},
+                   [&] { (void)reply->wait(late()); });
+    }
+    EXPECT_EQ(text_of(client->call(packet("new"), late()).head), "new");
+    EXPECT_EQ(client->server_incarnation(), 1u);
+  }
+}
+
+TEST_F(RpcCalls, StrangersAreRefusedAndTold) {
+  Handler handler([](const std::shared_ptr<RpcCall>& call) {
+    ADD_FAILURE() << "a call of " << call->peer().to_string();
+  });
+  auto options = server_options();
+  options.job_id = "job a";
+  options.secret = JobSecret::generate();
+  const auto server = start_server(options, handler);
+  const auto expect_refusal = [&](const std::vector<std::string>& parts, const auto& change) {
+    auto asking = client_options();
+    asking.job_id = options.job_id;
+    asking.secret = options.secret;
+    change(asking);
+    expect_error(ErrorCode::kFailedPrecondition, parts,
+                 [&] { (void)RpcClient::connect(server->target(), RpcMethod::kApply, asking); });
+  };
+  using Options = RpcClientOptions;
+  expect_refusal({"worker 0 cannot call ps 1 (", "secret"},
+                 [](Options& asking) { asking.secret = JobSecret::generate(); });
+  expect_refusal({"worker 0 cannot call ps 1 (", "secret"},
+                 [](Options& asking) { asking.secret = JobSecret(); });
+  expect_refusal({"two jobs met", "job a", "job b"},
+                 [](Options& asking) { asking.job_id = "job b"; });
+  expect_refusal({"cannot call ps 2 (", "ps 1 answers there, expected ps 2"},
+                 [](Options& asking) { asking.server.index = 2; });
+}
+
+TEST_F(RpcCalls, ArgumentsAreChecked) {
+  Handler handler(
+      [](const std::shared_ptr<RpcCall>& call) { call->reply(packet("long", pattern(5000, 1))); });
+  auto options = server_options();
+  options.longest_payload = 4096;
+  const auto server = start_server(options, handler);
+  const auto client = connect(*server);
+  expect_error(ErrorCode::kInvalidArgument, {"worker 0: ps 1 (", "4097 of payload", "4096"},
+               [&] { (void)client->start(packet("", pattern(4097, 1))); });
+  expect_error(ErrorCode::kInvalidArgument, {"bytes of head"}, [&] {
+    (void)client->start({Bytes((4 << 20) + 1), {}});
+  });
+  expect_error(ErrorCode::kResourceExhausted, {"ps 1 (", "5000 of payload"},
+               [&] { (void)client->call(packet("x"), late()); });
+  for (const char* target : {"", "127.0.0.1:1", "ftp://127.0.0.1:1", "grpc://127.0.0.1",
+                             "inproc://", "grpc://127.0.0.1:0", "tcp://127.0.0.1:1"}) {
+    expect_error(ErrorCode::kInvalidArgument, {"rpc: the target '", "expected grpc://host:port"},
+                 [&] { (void)RpcClient::connect(target, RpcMethod::kApply, client_options()); });
+  }
+}
+
+TEST_F(RpcCalls, AServerThatNeverComesIsNamed) {
+  Handler handler;
+  auto server = serve(handler);
+  const std::string target = server->target(), address = address_of(*server);
+  server.reset();
+  auto options = client_options();
+  options.connect_timeout = 100ms;
+  expect_error(ErrorCode::kDeadlineExceeded,
+               {"worker 0 did not reach ps 1 (" + address + ") within 0.1 s"},
+               [&] { (void)RpcClient::connect(target, RpcMethod::kApply, options); });
+}
+
+TEST_F(RpcCalls, MethodsThatATaskDoesNotServeAreNamed) {
+  Handler handler;
+  const auto server = serve(handler);
+  expect_error(
+      ErrorCode::kFailedPrecondition, {"cannot call ps 1 (", "does not serve /tutti.v1.Worker/Run"},
+      [&] { (void)RpcClient::connect(server->target(), RpcMethod::kRun, client_options()); });
+}
+
+TEST_F(RpcCalls, OtherMachinesNeedASecret) {
+  Handler handler;
+  auto options = server_options();
+  options.address = "192.0.2.1:0";  // of no machine: refused before it is tried
+  expect_error(ErrorCode::kInvalidArgument, {"RpcServer: other machines reach '192.0.2.1'"},
+               [&] { (void)start_server(options, handler); });
+  options.secret = JobSecret::generate();
+  expect_error(ErrorCode::kUnavailable, {"192.0.2.1"},
+               [&] { (void)start_server(options, handler); });
+  options.address = "127.0.0.1";
+  expect_error(ErrorCode::kInvalidArgument, {"the address '127.0.0.1'", "expected host:port"},
+               [&] { (void)start_server(options, handler); });
+}
+
+TEST_F(RpcCalls, ATakenPortIsAnError) {
+  Handler handler;
+  auto options = server_options();
+  const auto server = start_server(options, handler);
+  options.address = address_of(*server);
+  expect_error(ErrorCode::kUnavailable, {options.address},
+               [&] { (void)start_server(options, handler); });
+}
+
+TEST_F(RpcCalls, WithCertificatesThoseOfTheAuthorityComeIn) {
+  Handler handler;
+  auto options = server_options();
+  options.tls = testing::make_certificate("rpc_job");
+  const auto server = start_server(options, handler);
+  auto asking = client_options();
+  asking.tls = options.tls;
+  const auto client = RpcClient::connect(server->target(), RpcMethod::kApply, asking);
+  const Packet request = packet("sealed", pattern(3 << 20, 5));
+  EXPECT_EQ(all_of(client->call(request, late())), all_of(request));
+  auto stranger = client_options();
+  stranger.connect_timeout = 500ms;  // at a loopback address it looks for a local socket
+  expect_error(ErrorCode::kDeadlineExceeded, {"worker 0 did not reach ps 1 ("},
+               [&] { (void)RpcClient::connect(server->target(), RpcMethod::kApply, stranger); });
+  stranger.connect_timeout = 60s;
+  stranger.tls = testing::make_certificate("rpc_other");
+  expect_error(ErrorCode::kFailedPrecondition,
+               {"worker 0 cannot call ps 1 (", "the TLS handshake fails"},
+               [&] { (void)RpcClient::connect(server->target(), RpcMethod::kApply, stranger); });
+}
+
+}  // namespace
+}  // namespace tutti::rpc_suite

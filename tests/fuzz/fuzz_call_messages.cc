@@ -1,0 +1,50 @@
+// Fuzzes the messages of calls that a server or client gets: a sequence of them, in slices.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "tutti/cluster/rpc/call_messages.h"
+
+namespace {
+
+using namespace tutti::internal;
+
+constexpr std::size_t kLongestPayload = 1 << 20;
+
+grpc::ByteBuffer in_slices(const std::uint8_t* data, std::size_t size, std::size_t cut) {
+  std::vector<grpc::Slice> slices;
+  for (std::size_t i = 0; i < size; i += cut) {
+    slices.emplace_back(data + i, std::min(cut, size - i));
+  }
+  return {slices.data(), slices.size()};
+}
+
+}  // namespace
+
+/// The first byte: which side reads, and how long slices are. Then messages, each behind a byte
+/// with its length.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const auto side = data[0] % 2 == 0 ? CallReader::Side::kServer : CallReader::Side::kClient;
+  const std::size_t cut = 1 + data[0] / 2;
+  CallReader reader(side, kLongestPayload);
+  const auto lease = [](std::size_t bytes) -> std::shared_ptr<void> {
+    if (bytes > kLongestPayload + tutti::kLongestHead) std::abort();
+    return std::make_shared<int>(0);
+  };
+  try {
+    for (std::size_t at = 1; at < size;) {
+      const std::size_t length = std::min<std::size_t>(data[at], size - at - 1);
+      reader.take(in_slices(data + at + 1, length, cut));
+      const auto message = reader.next(lease);
+      if (message && message->packet.payload_bytes() > kLongestPayload) std::abort();
+      at += 1 + length;
+    }
+  } catch (const tutti::Error& error) {
+    if (error.code() != tutti::ErrorCode::kDataLoss) std::abort();
+  }
+  return 0;
+}
