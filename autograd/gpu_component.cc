@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "tutti/core/logging.h"
+#include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/kernel_table.h"
 #include "tutti/tensor/step_recorder.h"

@@ -10,6 +10,8 @@
 
 #include "examples/common/example_options.h"
 #include "examples/common/task_flags.h"
+#include "tutti/parameter_server.h"
+#include "tutti/readers.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;

@@ -6,6 +6,7 @@
 #include "examples/common/example_options.h"
 #include "examples/common/training_record.h"
 #include "examples/common/training_session.h"
+#include "tutti/readers.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "examples/common/fit_recorder.h"
+#include "tutti/readers.h"
 
 using namespace tutti;
 using namespace tutti::examples;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "examples/common/example_options.h"
+#include "tutti/parameter_server.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;

@@ -9,6 +9,9 @@
 #include <string>
 
 #include "examples/common/example_options.h"
+#include "tutti/cluster.h"
+#include "tutti/parameter_server.h"
+#include "tutti/readers.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;
@@ -98,7 +101,7 @@ int run(const TrainerOptions& options) {
   const ClusterSpec cluster(serving);
   const Task self = require_task(*resolver);
   if (self.type == "chief") {
-    return train(concat(to_string(how.wire), "://", cluster.task_address("worker", 0)), options);
+    return train(concat("grpc://", cluster.task_address("worker", 0)), options);
   }
   Server(cluster, self.type, self.index, how).join();
   return 0;

@@ -5,6 +5,8 @@
 #include <cstdio>
 
 #include "examples/common/example_options.h"
+#include "tutti/gpu.h"
+#include "tutti/model_parallel.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;

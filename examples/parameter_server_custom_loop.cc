@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "examples/common/example_options.h"
+#include "tutti/parameter_server.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;

@@ -10,6 +10,7 @@
 
 #include "examples/common/example_options.h"
 #include "tutti/model/callbacks.h"
+#include "tutti/parameter_server.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "examples/common/example_options.h"
+#include "tutti/readers.h"
 #include "tutti/tutti.h"
 
 using namespace tutti;

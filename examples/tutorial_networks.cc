@@ -5,6 +5,7 @@
 #include <map>
 
 #include "examples/common/fit_recorder.h"
+#include "tutti/readers.h"
 
 using namespace tutti;
 using namespace tutti::examples;

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/model/input.h"
+#include "tutti/model/layers/input.h"
 #include "tutti/model/layers/layer_of.h"
 #include "tutti/model/model.h"
 

@@ -7,6 +7,7 @@
 
 #include "tutti/core/json.h"
 #include "tutti/tensor/cpu/vectorized.h"
+#include "tutti/tensor/device_backend.h"
 
 namespace tutti {
 namespace internal {

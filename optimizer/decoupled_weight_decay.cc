@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/core/json.h"
+#include "tutti/tensor/device_backend.h"
 
 namespace tutti::internal {
 namespace {

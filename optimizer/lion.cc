@@ -3,6 +3,7 @@
 #include "tutti/optimizer/lion.h"
 
 #include "tutti/core/json.h"
+#include "tutti/tensor/device_backend.h"
 
 namespace tutti {
 namespace {

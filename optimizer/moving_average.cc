@@ -3,6 +3,7 @@
 #include "tutti/optimizer/moving_average.h"
 
 #include "tutti/core/json.h"
+#include "tutti/tensor/device_backend.h"
 
 namespace tutti::internal {
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tutti/core/json.h"
+#include "tutti/tensor/device_backend.h"
 
 namespace tutti {
 namespace {

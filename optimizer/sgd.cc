@@ -4,6 +4,7 @@
 
 #include "tutti/core/json.h"
 #include "tutti/tensor/cpu/vectorized.h"
+#include "tutti/tensor/device_backend.h"
 
 namespace tutti {
 

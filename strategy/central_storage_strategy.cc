@@ -3,8 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/central_storage_strategy.h"
 
-#include "tutti/strategy/mirrored_variable.h"
-
 namespace tutti {
 namespace {
 
@@ -25,8 +23,8 @@ CentralStorageStrategy::CentralStorageStrategy(CentralStorageOptions options)
     : LocalStrategy("central_storage", std::move(options.local)),
       parameter_device_(parameter_device_for(*this, options.parameter_device)) {
   const auto devices = replica_devices();
-  placement_ = std::make_shared<const internal::Placement>(
-      internal::Placement::central({devices.begin(), devices.end()}, parameter_device_));
+  placement_ = std::make_shared<const Placement>(
+      Placement::central({devices.begin(), devices.end()}, parameter_device_));
 }
 
 CentralStorageStrategy::~CentralStorageStrategy() = default;
@@ -34,10 +32,7 @@ CentralStorageStrategy::~CentralStorageStrategy() = default;
 std::shared_ptr<VariableStorage> CentralStorageStrategy::create_storage(const Tensor& initial_value,
                                                                         VariableOptions options) {
   if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
-  const auto placement = placement_for(options, placement_);
-  return std::make_shared<internal::MirroredStorage>(initial_value, std::move(options),
-                                                     static_cast<const Strategy*>(this), placement,
-                                                     next_work_number(initial_value.num_bytes()));
+  return create_mirrored_storage(initial_value, std::move(options), placement_);
 }
 
 }  // namespace tutti

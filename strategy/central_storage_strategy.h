@@ -8,10 +8,6 @@
 
 namespace tutti {
 
-namespace internal {
-struct Placement;
-}  // namespace internal
-
 struct CentralStorageOptions {
   LocalStrategyOptions local = {};
   /// Default: the CPU, or the GPU when it is the only device.
@@ -36,7 +32,7 @@ class CentralStorageStrategy final : public LocalStrategy {
 
  private:
   Device parameter_device_;
-  std::shared_ptr<const internal::Placement> placement_;
+  std::shared_ptr<const Placement> placement_;
 };
 
 }  // namespace tutti

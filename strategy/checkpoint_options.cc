@@ -10,8 +10,8 @@ namespace tutti {
 CheckpointOptions checkpoint_options(Strategy& strategy) {
   CheckpointOptions options{.writes = strategy.is_chief()};
   auto* const local = dynamic_cast<LocalStrategy*>(&strategy);
-  if (!local || local->num_workers() == 1 || !local->team()) return options;
-  options.from_writer = [team = local->team()](const std::string& own) {
+  if (!local || local->num_workers() == 1 || !internal::team_of(*local)) return options;
+  options.from_writer = [team = internal::team_of(*local)](const std::string& own) {
     return team->broadcast_text(own, 0, "restore a checkpoint");
   };
   return options;

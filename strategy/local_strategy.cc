@@ -275,6 +275,7 @@ int LocalStrategy::first_replica() const { return impl_->services.first_number()
 int LocalStrategy::num_workers() const { return team() ? team()->num_workers() : 1; }
 int LocalStrategy::worker() const { return team() ? team()->worker() : 0; }
 internal::WorkerTeam* LocalStrategy::team() const { return impl_->services.team.get(); }
+internal::WorkerTeam* internal::team_of(const LocalStrategy& strategy) { return strategy.team(); }
 
 void LocalStrategy::request_stop(std::string_view reason) {
   if (ControlClient* const control = team() ? team()->control() : nullptr) {
@@ -413,14 +414,18 @@ int LocalStrategy::next_work_number(std::size_t num_bytes) {
   return static_cast<int>(least - impl_->work_bytes.begin());
 }
 
-std::shared_ptr<const internal::Placement> LocalStrategy::placement_for(
-    const VariableOptions& options, const std::shared_ptr<const internal::Placement>& usual) const {
+std::shared_ptr<VariableStorage> LocalStrategy::create_mirrored_storage(
+    const Tensor& initial_value, VariableOptions options,
+    const std::shared_ptr<const Placement>& placement) {
   const std::vector<Device>& devices = impl_->services.replica_devices;
   const bool any_gpu = std::ranges::any_of(
       devices, [](const Device& device) { return device.type == DeviceType::kGpu; });
-  if (!options.on_host || !any_gpu) return usual;
-  return std::make_shared<const internal::Placement>(
-      internal::Placement::central(devices, Device{}));
+  const bool is_on_host = options.on_host && any_gpu;
+  return std::make_shared<internal::MirroredStorage>(
+      initial_value, std::move(options), static_cast<const Strategy*>(this),
+      is_on_host ? std::make_shared<const Placement>(Placement::central(devices, Device{}))
+                 : placement,
+      next_work_number(initial_value.num_bytes()));
 }
 
 }  // namespace tutti

@@ -13,13 +13,15 @@
 
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/strategy/auto_balance.h"
+#include "tutti/strategy/placement.h"
 #include "tutti/strategy/strategy.h"
 
 namespace tutti {
 
+class LocalStrategy;
 namespace internal {
-struct Placement;
 class WorkerTeam;
+WorkerTeam* team_of(const LocalStrategy& strategy);
 }  // namespace internal
 
 /// Devices by value or by name: `{"gpu:0", "gpu:1"}`, "cpu:0-3".
@@ -91,10 +93,11 @@ class LocalStrategy : public Strategy {
   /// all, once one has asked. Waits 4 s at most, and only while they agree. Where this process
   /// trains alone, or apart from the others: whether it was asked since the last call.
   bool stops_after(std::int64_t step);
-  /// The workers that train together; nullptr where this process trains alone. For Recovery.
-  internal::WorkerTeam* team() const;
 
  protected:
+  /// The workers that train together; nullptr where this process trains alone.
+  internal::WorkerTeam* team() const;
+  friend internal::WorkerTeam* internal::team_of(const LocalStrategy& strategy);
   /// `team`: the workers that train together, of which this process is one. Then a run that fails
   /// here ends theirs, and the other way round; replica_weights are those of all replicas.
   LocalStrategy(std::string_view strategy_name, LocalStrategyOptions options,
@@ -103,9 +106,15 @@ class LocalStrategy : public Strategy {
   std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
                                              std::string_view who) override;
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
-  /// The storage of an ON_READ variable: one component per replica. ON_WRITE is the subclass's.
+  /// The storage of an ON_READ variable: one component per replica.
   std::shared_ptr<VariableStorage> create_on_read_storage(const Tensor& initial_value,
                                                           VariableOptions options);
+  /// The storage of an ON_WRITE variable: equal components where `placement` says (on GPUs with
+  /// options.on_host: one, in the host's memory), kept equal by every write. The replicas that
+  /// share a component share the work of its updates.
+  std::shared_ptr<VariableStorage> create_mirrored_storage(
+      const Tensor& initial_value, VariableOptions options,
+      const std::shared_ptr<const Placement>& placement);
   /// Throws kInvalidArgument naming the variable unless synchronization and aggregation are known
   /// and not NONE; whether ON_READ.
   bool is_on_read(const VariableOptions& options) const;
@@ -120,10 +129,6 @@ class LocalStrategy : public Strategy {
   /// Which replica is to apply updates of a variable of `num_bytes`: spreads bytes over replicas in
   /// order of creation.
   int next_work_number(std::size_t num_bytes);
-  /// `usual`, or one component in the host's memory for options.on_host on GPUs.
-  std::shared_ptr<const internal::Placement> placement_for(
-      const VariableOptions& options,
-      const std::shared_ptr<const internal::Placement>& usual) const;
 
  private:
   struct Impl;

@@ -2,15 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/mirrored_strategy.h"
 
-#include "tutti/strategy/mirrored_variable.h"
-
 namespace tutti {
 
 MirroredStrategy::MirroredStrategy(LocalStrategyOptions options)
     : LocalStrategy("mirrored", std::move(options)) {
   const auto devices = replica_devices();
-  placement_ = std::make_shared<const internal::Placement>(
-      internal::Placement::mirrored({devices.begin(), devices.end()}));
+  placement_ =
+      std::make_shared<const Placement>(Placement::mirrored({devices.begin(), devices.end()}));
 }
 
 MirroredStrategy::~MirroredStrategy() = default;
@@ -18,10 +16,7 @@ MirroredStrategy::~MirroredStrategy() = default;
 std::shared_ptr<VariableStorage> MirroredStrategy::create_storage(const Tensor& initial_value,
                                                                   VariableOptions options) {
   if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
-  const auto placement = placement_for(options, placement_);
-  return std::make_shared<internal::MirroredStorage>(initial_value, std::move(options),
-                                                     static_cast<const Strategy*>(this), placement,
-                                                     next_work_number(initial_value.num_bytes()));
+  return create_mirrored_storage(initial_value, std::move(options), placement_);
 }
 
 }  // namespace tutti

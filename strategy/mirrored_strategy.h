@@ -8,10 +8,6 @@
 
 namespace tutti {
 
-namespace internal {
-struct Placement;
-}  // namespace internal
-
 /// Every device holds a copy of every variable; gradients are summed over replicas by
 /// CrossDeviceOps and each copy is updated from equal values: mirrored variables stay
 /// bit-identical. tf.distribute.MirroredStrategy.
@@ -27,7 +23,7 @@ class MirroredStrategy final : public LocalStrategy {
                                                   VariableOptions options) override;
 
  private:
-  std::shared_ptr<const internal::Placement> placement_;
+  std::shared_ptr<const Placement> placement_;
 };
 
 }  // namespace tutti

@@ -32,8 +32,8 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(internal::TeamSetup set
     : LocalStrategy(kWho, std::move(setup.options), std::move(setup.team)),
       digest_(std::make_unique<internal::StateDigest>(kWho, digest_steps)) {
   const auto devices = replica_devices();
-  placement_ = std::make_shared<const internal::Placement>(
-      internal::Placement::mirrored({devices.begin(), devices.end()}));
+  placement_ =
+      std::make_shared<const Placement>(Placement::mirrored({devices.begin(), devices.end()}));
   team()->may_begin_anew();
 }
 
@@ -52,11 +52,8 @@ std::shared_ptr<VariableStorage> MultiWorkerMirroredStrategy::create_storage(
                                     internal::describe_variable(options.name, initial_value));
   }
   if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
-  const auto placement = placement_for(options, placement_);
-  const auto storage = std::make_shared<internal::MirroredStorage>(
-      initial_value, std::move(options), static_cast<const Strategy*>(this), placement,
-      next_work_number(initial_value.num_bytes()));
-  digest_->add(storage);
+  const auto storage = create_mirrored_storage(initial_value, std::move(options), placement_);
+  digest_->add(std::static_pointer_cast<const internal::DistributedStorage>(storage));
   return storage;
 }
 

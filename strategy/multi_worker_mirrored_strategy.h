@@ -5,15 +5,15 @@
 #include <memory>
 #include <optional>
 
-#include "tutti/cluster/worker_group.h"
+#include "tutti/cluster/cluster_resolver.h"
+#include "tutti/cluster/worker_group_options.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/strategy/local_strategy.h"
-#include "tutti/strategy/multi_worker/straggler_watch.h"
+#include "tutti/strategy/multi_worker/straggler.h"
 
 namespace tutti {
 
 namespace internal {
-struct Placement;
 struct TeamSetup;
 class StateDigest;
 }  // namespace internal
@@ -77,7 +77,7 @@ class MultiWorkerMirroredStrategy final : public LocalStrategy {
  private:
   MultiWorkerMirroredStrategy(internal::TeamSetup setup, int digest_steps);
 
-  std::shared_ptr<const internal::Placement> placement_;
+  std::shared_ptr<const Placement> placement_;
   std::unique_ptr<internal::StateDigest> digest_;
 };
 

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/one_device_strategy.h"
 
-#include "tutti/strategy/mirrored_variable.h"
-
 namespace tutti {
 namespace {
 
@@ -18,17 +16,14 @@ LocalStrategyOptions options_for(Device device, const CommunicationOptions& comm
 
 OneDeviceStrategy::OneDeviceStrategy(Device device, const CommunicationOptions& communication)
     : LocalStrategy("one_device", options_for(device, communication)),
-      placement_(
-          std::make_shared<const internal::Placement>(internal::Placement::mirrored({device}))) {}
+      placement_(std::make_shared<const Placement>(Placement::mirrored({device}))) {}
 
 OneDeviceStrategy::~OneDeviceStrategy() = default;
 
 std::shared_ptr<VariableStorage> OneDeviceStrategy::create_storage(const Tensor& initial_value,
                                                                    VariableOptions options) {
   if (is_on_read(options)) return create_on_read_storage(initial_value, std::move(options));
-  const auto placement = placement_for(options, placement_);
-  return std::make_shared<internal::MirroredStorage>(
-      initial_value, std::move(options), static_cast<const Strategy*>(this), placement, 0);
+  return create_mirrored_storage(initial_value, std::move(options), placement_);
 }
 
 }  // namespace tutti

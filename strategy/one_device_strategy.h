@@ -6,10 +6,6 @@
 
 namespace tutti {
 
-namespace internal {
-struct Placement;
-}  // namespace internal
-
 /// One replica on `device`, variables there too. Nothing travels; of the communication options its
 /// policy for values that are not finite counts. tf.distribute.OneDeviceStrategy.
 class OneDeviceStrategy final : public LocalStrategy {
@@ -26,7 +22,7 @@ class OneDeviceStrategy final : public LocalStrategy {
                                                   VariableOptions options) override;
 
  private:
-  std::shared_ptr<const internal::Placement> placement_;
+  std::shared_ptr<const Placement> placement_;
 };
 
 }  // namespace tutti

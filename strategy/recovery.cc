@@ -27,7 +27,7 @@ constexpr Duration kPatience = std::chrono::seconds(4);
 
 internal::WorkerTeam* team_of(Strategy& strategy) {
   auto* const local = dynamic_cast<LocalStrategy*>(&strategy);
-  return local && local->num_workers() > 1 ? local->team() : nullptr;
+  return local && local->num_workers() > 1 ? internal::team_of(*local) : nullptr;
 }
 
 /// The commits of a worker, newest first: "42 41"; "" for a new process.

@@ -122,4 +122,10 @@ std::vector<Tensor> ReplicaContext::all_gather(std::span<const Tensor> values, i
   return results;
 }
 
+ReplicaScope::ReplicaScope(Strategy& strategy, ReplicaContext& replica)
+    : mode_(std::make_unique<internal::StrategyModeScope>(
+          internal::StrategyMode{&strategy, &replica, false})) {}
+
+ReplicaScope::~ReplicaScope() = default;
+
 }  // namespace tutti

@@ -18,6 +18,9 @@
 namespace tutti {
 
 class Strategy;
+namespace internal {
+class StrategyModeScope;
+}  // namespace internal
 
 /// One replica of a running step; the default context (outside every scope) is a replica alone. All
 /// replicas must make the same calls of all_reduce, all_gather and merge_call in the same order; a
@@ -97,6 +100,19 @@ class ReplicaContext {
   virtual void note_batch(const Batch&) {}
 
   friend class Strategy;
+};
+
+/// For strategies that schedule replicas of their own: until it is destroyed, `replica` is what
+/// this thread runs.
+class ReplicaScope {
+ public:
+  ReplicaScope(Strategy& strategy, ReplicaContext& replica);
+  ~ReplicaScope();
+  ReplicaScope(const ReplicaScope&) = delete;
+  ReplicaScope& operator=(const ReplicaScope&) = delete;
+
+ private:
+  const std::unique_ptr<internal::StrategyModeScope> mode_;
 };
 
 /// tf's questions about the calling thread. Outside every scope: replica context, default strategy,

@@ -14,20 +14,11 @@
 #include <vector>
 
 #include "tutti/tensor/op.h"
+#include "tutti/tensor/physical_device.h"
 #include "tutti/tensor/reduce_op.h"
 #include "tutti/tensor/scatter_op.h"
 
 namespace tutti {
-
-/// One GPU of the machine, as the log and `tutti devices` name it. Memory in bytes.
-struct PhysicalDevice {
-  std::string name;  // "NVIDIA H200"
-  int major = 0, minor = 0;
-  double memory_clock_ghz = 0.0;
-  std::string pci_bus_id;  // "0000:02:00.0"
-  std::int64_t total_bytes = 0, free_bytes = 0;
-  int num_multiprocessors = 0;
-};
 
 /// Where work of a logical device queues: each stream runs in order, streams run side by side.
 enum class StreamId { kCompute, kCopy, kCommunication };

@@ -13,6 +13,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
+#include "tutti/tensor/buffer_allocator.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/gpu/gpus.h"
 

@@ -5,12 +5,13 @@
 #include <cstddef>
 #include <limits>
 
-#include "tutti/tensor/buffer_allocator.h"
 #include "tutti/tensor/device.h"
 
 namespace tutti {
 
-inline constexpr std::size_t kUnlimitedMemory = BufferAllocatorOptions::kUnlimited;
+class BufferAllocator;
+
+inline constexpr std::size_t kUnlimitedMemory = std::numeric_limits<std::size_t>::max();
 
 /// What tensors of a device take now, took at most since reset_peak_memory(), and may take: bytes,
 /// rounded up to size classes (at most a quarter above what was asked for).

@@ -3,6 +3,7 @@
 #include "tutti/tensor/update_rule.h"
 
 #include "tutti/core/json.h"
+#include "tutti/tensor/device_backend.h"
 
 namespace tutti {
 
@@ -13,6 +14,10 @@ std::uint64_t UpdateRule::number() const {
   if (number != 0) return number;
   const std::uint64_t own = ++last;
   return number_.compare_exchange_strong(number, own) ? own : number;
+}
+
+std::optional<DeviceRule> UpdateRule::device_rule(const UpdateScalars&) const {
+  return std::nullopt;
 }
 
 Json UpdateRule::describe() const {

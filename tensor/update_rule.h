@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "tutti/core/error.h"
-#include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/dtype.h"
 
 namespace tutti {
 
 class Json;
+struct DeviceRule;
 
 /// What an update uses besides the elements. `iteration` counts updates from 0: the first update
 /// sees 0.
@@ -84,10 +84,7 @@ class UpdateRule {
   virtual void apply(const UpdateArgs& args) const = 0;
   /// The same as kernels of GPUs know it, with the numbers of this step (their order:
   /// tensor/cuda/update_rules.h); nothing for a rule that they do not know.
-  virtual std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const {
-    (void)scalars;
-    return std::nullopt;
-  }
+  virtual std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const;
   /// Whether an element with gradient 0 stays as it is, slots included: then a sparse gradient
   /// touches its rows alone.
   virtual bool skips_zero_gradient() const { return false; }

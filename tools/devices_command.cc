@@ -9,6 +9,7 @@
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
 #include "tutti/tensor/device.h"
+#include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/gpu/gpus.h"
 #include "tutti/tensor/gpu/inventory.h"
 

@@ -16,7 +16,7 @@
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
-#include "tutti/tensor/gpu/inventory.h"
+#include "tutti/tensor/gpu/gpus.h"
 
 namespace tutti::examples {
 namespace {

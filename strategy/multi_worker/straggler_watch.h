@@ -11,26 +11,9 @@
 
 #include "tutti/core/clock.h"
 #include "tutti/core/sync.h"
+#include "tutti/strategy/multi_worker/straggler.h"
 
-namespace tutti {
-
-struct StragglerOptions {
-  /// A worker for which the others wait at least this part of the time is named in a warning of the
-  /// chief; above 1: none is.
-  double share = 0.4;
-  /// The next warning comes so many steps later at the earliest.
-  std::int64_t repeat_after_steps = 500;
-};
-
-/// A worker that is slower than the others.
-struct Straggler {
-  int worker = 0;
-  double share = 0.0;  // of the time by this worker's clock, that the others waited for it
-  double seconds_per_step = 0.0;  // that they waited
-  std::int64_t step = 0;          // sums of gradients so far
-};
-
-namespace internal {
+namespace tutti::internal {
 
 /// One worker's part. All learn what each has waited with the sums of gradients, where it is a few
 /// numbers more: there is no further message. Who is slow waits least: what the others wait beyond
@@ -93,5 +76,4 @@ class StragglerWatch {
 /// "worker 2 is slow: the others waited 78 % of the last 15 steps for it, 41.0 ms a step; ...".
 std::string to_string(const Straggler& straggler, const std::string& name);
 
-}  // namespace internal
-}  // namespace tutti
+}  // namespace tutti::internal

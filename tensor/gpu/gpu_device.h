@@ -12,6 +12,7 @@
 
 #include "tutti/core/sync.h"
 #include "tutti/tensor/buffer_allocator.h"
+#include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/gpu/gpus.h"
 #include "tutti/tensor/tensor.h"
 

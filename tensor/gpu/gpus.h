@@ -5,11 +5,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "tutti/tensor/device_backend.h"
+#include "tutti/tensor/physical_device.h"
 
 namespace tutti {
+
+class DeviceBackend;
 
 /// Device gpu:<index>: one of `num_parts` equal parts of a GPU (tf's logical devices).
 struct LogicalGpu {
@@ -28,6 +31,9 @@ struct VirtualGpus {
   int per_gpu = 1;
   std::int64_t memory_limit = 0;
 };
+
+/// "4" or "4:512": parts of each GPU, and MiB of each part. Throws kInvalidArgument naming `who`.
+VirtualGpus parse_virtual_gpus(std::string_view who, const std::string& text);
 
 /// Takes effect for the whole process. Throws kFailedPrecondition once the GPUs are in use,
 /// kInvalidArgument for numbers below 1. Otherwise the environment variable TUTTI_VIRTUAL_GPUS

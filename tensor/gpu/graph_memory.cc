@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/gpu/memory_of_allocator.h"
 

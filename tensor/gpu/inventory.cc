@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "tutti/core/error.h"
+#include "tutti/tensor/device_backend.h"
 #include "tutti/tensor/gpu/visible_devices.h"
 
 namespace tutti {

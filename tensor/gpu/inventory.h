@@ -12,8 +12,6 @@
 
 namespace tutti {
 
-/// "4" or "4:512": parts of each GPU, and MiB of each part. Throws kInvalidArgument naming `who`.
-VirtualGpus parse_virtual_gpus(std::string_view who, const std::string& text);
 /// Throws kInvalidArgument naming `who` for numbers below 1.
 void check_virtual_gpus(std::string_view who, const VirtualGpus& virtual_gpus);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/support/hang_watchdog.h"
+#include "tutti/model_parallel.h"
 #include "tutti/tutti.h"
 
 namespace tutti {

@@ -100,20 +100,26 @@ std::multiset<std::string> tags_with(const std::string& devices) {
 
 }  // namespace trainer_test
 
-// 20 steps; a float32 weight of 0.1 has steps of 7e-9.
+// A float32 weight of 0.1 has steps of 7e-9. Labels are random, and a sum in another order (which
+// depends on the processor, too) may choose another largest value of a pool: from then on the two
+// drift apart, so weights are compared after a few steps.
 TEST(TowerTrainer, S0_24_S3_09_TwoTowersEqualOneTowerOfTheWholeBatch) {
   using namespace trainer_test;
   const testing::HangWatchdog watchdog("two towers and one", kLimit);
   const auto one = trainer_on("cpu:0", 8);
   const auto two = trainer_on("cpu:0-1", 4);
-  const std::vector<StepResult> losses_of_one = train(*one, 20), losses_of_two = train(*two, 20);
+  const std::vector<StepResult> first_of_one = train(*one, 3), first_of_two = train(*two, 3);
   EXPECT_LT(largest_difference(all_values(one->variables().variables()),
                                all_values(two->variables().variables())),
             1e-6);
-  for (std::size_t step = 0; step < 20; ++step) {
-    EXPECT_NEAR(losses_of_one[step].loss, losses_of_two[step].loss, 1e-4) << step;
+  for (std::size_t step = 0; step < 3; ++step) {
+    EXPECT_NEAR(first_of_one[step].loss, first_of_two[step].loss, 1e-5) << step;
   }
-  EXPECT_NE(losses_of_one[19].loss, losses_of_one[0].loss);
+  const std::vector<StepResult> losses_of_one = train(*one, 17), losses_of_two = train(*two, 17);
+  for (std::size_t step = 0; step < 17; ++step) {
+    EXPECT_NEAR(losses_of_one[step].loss, losses_of_two[step].loss, 0.01) << step;
+  }
+  EXPECT_NE(losses_of_one[16].loss, first_of_one[0].loss);
 }
 
 TEST(TowerTrainer, S0_17_S0_22_TowersShareTenVariablesAndOneStepCounter) {

@@ -57,7 +57,7 @@ enum class StrategyBug {
 class PlantedStorage final : public internal::MirroredStorage {
  public:
   PlantedStorage(StrategyBug bug, const Tensor& initial_value, VariableOptions options,
-                 const void* owner, std::shared_ptr<const internal::Placement> placement)
+                 const void* owner, std::shared_ptr<const Placement> placement)
       : MirroredStorage(initial_value, std::move(options), owner, std::move(placement), 0),
         bug_(bug) {
     if (bug_ != StrategyBug::kOneComponentOther) return;
@@ -162,8 +162,8 @@ class PlantedStrategy final : public LocalStrategy {
   explicit PlantedStrategy(StrategyBug bug)
       : LocalStrategy("planted", options_with(bug)),
         bug_(bug),
-        placement_(std::make_shared<const internal::Placement>(
-            internal::Placement::mirrored({replica_devices().begin(), replica_devices().end()}))) {}
+        placement_(std::make_shared<const Placement>(
+            Placement::mirrored({replica_devices().begin(), replica_devices().end()}))) {}
   std::string_view name() const override { return "planted"; }
 
   int num_replicas_in_sync() const override {
@@ -269,7 +269,7 @@ class PlantedStrategy final : public LocalStrategy {
   }
 
   const StrategyBug bug_;
-  std::shared_ptr<const internal::Placement> placement_;
+  std::shared_ptr<const Placement> placement_;
   KeepsItsOwn keeps_its_own_;
   bool is_broken_ = false;
 };

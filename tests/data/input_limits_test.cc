@@ -36,15 +36,15 @@ TEST(InputLimits, AreForWhatIsLargeAndUnlikely) {
 }
 
 TEST(InputLimits, ALineOfCsvEndsSomewhere) {
-  const std::string number(20, '7');
+  const std::string number(18, '7');
   const std::string path = file_of("x\n" + number + "\n1\n");
   EXPECT_EQ(rows_of(csv_dataset({path}, {.columns = {{.name = "x", .dtype = DType::kFloat64}},
-                                         .max_line_bytes = 21}))
+                                         .max_line_bytes = 19}))
                 .size(),
             2u);
   expect_error(ErrorCode::kResourceExhausted,
-               {path + ":2: ", "at most 20 bytes", "CsvOptions::max_line_bytes"},
-               [&] { read_csv({path}, {.max_line_bytes = 20}); });
+               {path + ":2: ", "at most 18 bytes", "CsvOptions::max_line_bytes"},
+               [&] { read_csv({path}, {.max_line_bytes = 18}); });
   expect_error(ErrorCode::kInvalidArgument, {"max_line_bytes of at least 1"},
                [&] { read_csv({path}, {.max_line_bytes = 0}); });
   // Empty fields and quoted line ends take memory, too.

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/multi_process_runner.h"
+#include "tutti/cluster.h"
 #include "tutti/tutti.h"
 
 namespace tutti::worker_tests {

@@ -9,6 +9,7 @@
 
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
+#include "tutti/model_parallel.h"
 #include "tutti/tutti.h"
 
 namespace tutti::parallel_tests {

@@ -1,0 +1,11 @@
+// Variables on parameter servers, and who drives the steps that change them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/strategy/parameter_server/cached_reads.h"                 // reading once
+#include "tutti/strategy/parameter_server/coordinator/closure_context.h"  // the closure of a thread
+#include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"  // steps on any worker
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"  // variables on servers
+#include "tutti/strategy/parameter_server/session/session.h"            // steps on named tasks
+#include "tutti/strategy/parameter_server/session/task_optimizer.h"     // updates on their tasks
+#include "tutti/strategy/parameter_server/sharded_variable.h"           // several as one
