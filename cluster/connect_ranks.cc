@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "tutti/cluster/environment.h"
-#include "tutti/cluster/messages/message_transport.h"
-#include "tutti/cluster/shm/exchange.h"
-#include "tutti/cluster/shm/ring_stream.h"
-#include "tutti/cluster/shm/shm_memory.h"
-#include "tutti/cluster/shm/shm_transport.h"
-#include "tutti/cluster/tcp/rendezvous.h"
-#include "tutti/cluster/tcp/session_stream.h"
-#include "tutti/cluster/tcp/stream.h"
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cluster/net/exchange.h"
+#include "tutti/cluster/net/message_transport.h"
+#include "tutti/cluster/net/rendezvous.h"
+#include "tutti/cluster/net/ring_stream.h"
+#include "tutti/cluster/net/shm_memory.h"
+#include "tutti/cluster/net/shm_transport.h"
+#include "tutti/cluster/net/socket.h"
+#include "tutti/cluster/net/tcp_stream.h"
+#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file_size_limit.h"
 #include "tutti/core/logging.h"
@@ -43,17 +43,6 @@ std::size_t ring_bytes_of(int size, const ConnectOptions& options) {
   return bytes;
 }
 
-int connections_of(int asked) {
-  if (asked == 0) {
-    return Environment::of_process()
-        .find_int("TUTTI_TCP_CONNECTIONS", 1, kMostTcpConnections)
-        .value_or(1);
-  }
-  if (asked >= 1 && asked <= kMostTcpConnections) return asked;
-  fail(ErrorCode::kInvalidArgument, "connect_ranks: tcp_connections; expected 1 to ",
-       kMostTcpConnections, ", or 0 for what TUTTI_TCP_CONNECTIONS says, got ", asked);
-}
-
 /// Turns the connections of one rank into links.
 class Linker {
  public:
@@ -62,7 +51,6 @@ class Linker {
         size_(size),
         options_(options),
         deadline_(deadline_after(Clock::system().now(), options.timeout)),
-        num_connections_(connections_of(options.tcp_connections)),
         segments_(static_cast<std::size_t>(std::max(size, 0))) {
     if (is_member() && options.way != Way::kTcp) make_segment();
   }
@@ -76,7 +64,6 @@ class Linker {
         .key_prefix = options_.key_prefix,
         .secret = options_.secret,
         .job_id = options_.job_id,
-        .tcp_connections = num_connections_,
         .interruption = options_.interruption.get()};
     if (!options.secret.is_set()) options.secret = JobSecret::from_environment();
     if (options.job_id.empty()) {
@@ -88,7 +75,6 @@ class Linker {
     options.reached_at = options_.reached_at;
     internal::Connections connections = internal::connect_all(rank_, size_, store, options);
     share_segments(connections.by_rank);
-    make_hub(connections);
     std::vector<internal::PeerLink> links(segments_.size());
     for (std::size_t peer = 0; peer < links.size(); ++peer) {
       if (peer != index()) links[peer] = link_to(peer, std::move(connections.by_rank[peer]));
@@ -155,30 +141,11 @@ class Linker {
     }
   }
 
-  void make_hub(internal::Connections& connections) {
-    const bool needs_tcp = std::ranges::any_of(connections.by_rank, [](const Connection& each) {
-      return each.socket.is_open() && !each.is_local;
-    });
-    if (!needs_tcp) return;
-    std::vector<std::uint64_t> nonces;
-    for (const Connection& connection : connections.by_rank) nonces.push_back(connection.nonce);
-    nonces[index()] = connections.nonce;
-    hub_ = std::make_shared<internal::SessionHub>(std::move(nonces), std::move(connections.door),
-                                                  static_cast<std::size_t>(num_connections_));
-  }
-
   internal::PeerLink link_to(std::size_t peer, Connection connection) {
     std::string name = name_of_peer(peer, connection);
     if (!connection.is_local) {
-      words_.push_back(concat("rank ", peer, ": tcp ", connection.address,
-                              num_connections_ > 1 ? concat(" x ", num_connections_) : ""));
-      return {internal::session_stream({.hub = hub_,
-                                        .socket = std::move(connection.socket),
-                                        .peer = static_cast<int>(peer),
-                                        .endpoint = connection.endpoint,
-                                        .name = name,
-                                        .patience = options_.patience}),
-              "tcp", name};
+      words_.push_back(concat("rank ", peer, ": tcp ", connection.address));
+      return {internal::tcp_stream(std::move(connection.socket), name), "tcp", name};
     }
     words_.push_back(concat("rank ", peer, ": shared memory (", connection.address, ")"));
     return {
@@ -197,9 +164,7 @@ class Linker {
   const int size_;
   const ConnectOptions& options_;
   const TimePoint deadline_;
-  const int num_connections_;
   std::vector<std::shared_ptr<Segment>> segments_;  // by rank
-  std::shared_ptr<internal::SessionHub> hub_;
   std::vector<std::string> words_;
 };
 
@@ -237,8 +202,6 @@ std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& stor
                        {.way = Way::kTcp,
                         .address = options.address,
                         .timeout = options.timeout,
-                        .patience = options.patience,
-                        .tcp_connections = options.tcp_connections,
                         .key_prefix = options.key_prefix,
                         .bytes_kept = options.bytes_kept,
                         .secret = options.secret,

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "tutti/cluster/handshake/job_secret.h"
+#include "tutti/cluster/net/job_secret.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 #include "tutti/cross_device_ops/transport.h"
 
@@ -14,10 +14,8 @@ namespace tutti {
 
 class Interruption;  // cluster/interruption.h
 
-inline constexpr int kMostTcpConnections = 16;
-
-/// How ranks find and reach each other. `way`, `tcp_connections`, `key_prefix`, `secret` and
-/// `job_id` are the same on all ranks; addresses and times are each rank's own.
+/// How ranks find and reach each other. `way`, `key_prefix`, `secret` and `job_id` are the same on
+/// all ranks; addresses and times are each rank's own.
 struct ConnectOptions {
   /// kAuto: shared memory with ranks of the same machine, user and network namespace, if there is
   /// memory for it; TCP with the others. The other two force one of them.
@@ -31,11 +29,6 @@ struct ConnectOptions {
   std::string reached_at = "";
   /// For finding and connecting all ranks.
   Duration timeout = std::chrono::seconds(30);
-  /// For a peer whose connection broke and that cannot be reached: then it counts as gone.
-  Duration patience = std::chrono::seconds(10);
-  /// Between two ranks that TCP connects, used at once; the same on all ranks, at most
-  /// kMostTcpConnections. 0: as TUTTI_TCP_CONNECTIONS says, else one.
-  int tcp_connections = 0;
   /// In front of the group's keys in the store. Groups that exist at once need different ones.
   std::string key_prefix = "ranks";
   /// See TcpOptions and ShmOptions.

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "tutti/cluster/tcp/socket.h"
+#include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
 

@@ -11,7 +11,7 @@
 #include "tutti/cluster/interruption.h"
 #include "tutti/cluster/mpi/mpi_transport.h"
 #include "tutti/cluster/multi_worker_util.h"
-#include "tutti/cluster/tcp/stream.h"
+#include "tutti/cluster/net/socket.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
@@ -83,7 +83,6 @@ ConnectOptions connect_options(const WorkerGroupOptions& options, const std::str
     return own.empty() ? environment.find(name).value_or("") : own;
   };
   ConnectOptions connect{.way = options.way,
-                         .tcp_connections = options.tcp_connections,
                          .allow_insecure_network = options.join.allow_insecure_network};
   const std::string host = host_of(address);
   if (!host.empty()) connect.address = host;

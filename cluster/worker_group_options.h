@@ -22,8 +22,6 @@ struct WorkerGroupOptions {
   /// TUTTI_DATA_ADDRESS say; without those a free port of the task's own address.
   std::string listen_at = "";
   std::string reached_at = "";
-  /// With each other worker over TCP, used at once. 0: as TUTTI_TCP_CONNECTIONS says, else one.
-  int tcp_connections = 0;
   /// Secret, health, where the control server is: see there.
   JoinOptions join = {};
   /// Of a group in a larger job, which begins anew as a whole: nobody is a replacement there. Hears

@@ -48,17 +48,6 @@ void combine_typed(const std::byte* left, const std::byte* right, std::byte* out
                       reinterpret_cast<T*>(out), count);
 }
 
-template <bool own_is_left>
-void swap_sums(float* __restrict own, float* __restrict other, std::size_t count) {
-  vectorized([=]() __attribute__((always_inline)) {
-    for (std::size_t i = 0; i < count; ++i) {
-      const float before = own[i];
-      own[i] = own_is_left ? before + other[i] : other[i] + before;
-      other[i] = before;
-    }
-  });
-}
-
 template <class T>
 void combine_with(ReduceOp op, const std::byte* left, const std::byte* right, std::byte* out,
                   std::size_t count) {
@@ -91,18 +80,6 @@ void combine(ReduceOp op, DType dtype, const std::byte* left, const std::byte* r
       combine_with<T>(op, left, right, out, count);
     }
   });
-}
-
-void combine_and_swap(ReduceOp op, DType dtype, std::byte* own, std::byte* other, bool own_is_left,
-                      std::size_t count) {
-  TUTTI_CHECK(can_swap(op, dtype), "only float32 sums swap");
-  float* const __restrict a = reinterpret_cast<float*>(own);
-  float* const __restrict b = reinterpret_cast<float*>(other);
-  if (own_is_left) {
-    swap_sums<true>(a, b, count);
-  } else {
-    swap_sums<false>(a, b, count);
-  }
 }
 
 }  // namespace tutti::internal

@@ -16,13 +16,4 @@ namespace tutti::internal {
 void combine(ReduceOp op, DType dtype, const std::byte* left, const std::byte* right,
              std::byte* out, std::size_t count);
 
-/// Whether combine_and_swap() knows the type and the operation.
-inline bool can_swap(ReduceOp op, DType dtype) {
-  return op == ReduceOp::kSum && dtype == DType::kFloat32;
-}
-/// What combine() does with the two, to `own`; and `other` gets what `own` was. `own_is_left`: it
-/// is the left operand. Memory that is aligned for the type. Which of two NaNs stays is not said.
-void combine_and_swap(ReduceOp op, DType dtype, std::byte* own, std::byte* other, bool own_is_left,
-                      std::size_t count);
-
 }  // namespace tutti::internal

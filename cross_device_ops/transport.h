@@ -4,8 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -23,29 +23,16 @@ class Work {
   virtual ~Work() = default;
   /// Makes progress without blocking; returns whether it ended. Throws as wait() does.
   virtual bool test() = 0;
-  /// The same for who is in no hurry: nothing is done to bring the end about. A send may then go on
-  /// until the peer has said that it has the message, which saves a copy of it.
-  virtual bool ended_by_now() { return test(); }
-  /// Whether this is a send that still needs its body, but not where it is now.
-  virtual bool can_move_body() const { return false; }
-  /// Only then. Calls `move`, which puts the body to `to` (of the same length) and may change the
-  /// memory where it was; nothing is read meanwhile.
-  virtual void move_body(std::span<const std::byte> /*to*/, const std::function<void()>& move) {
-    move();
-  }
   /// Throws kDeadlineExceeded naming the peer, kAborted (the reason of Transport::abort),
   /// kUnavailable when the peer is gone, kInvalidArgument naming both lengths when the peer's body
   /// has another length than the one given to recv(); its head has arrived nevertheless.
   virtual void wait(TimePoint deadline) = 0;
 };
 
-/// What a rank has sent so far: bodies and heads of messages, without the transport's own framing;
-/// and what went wrong below messages and was repaired.
+/// What a rank has sent so far: bodies and heads of messages, without the transport's own framing.
 struct TransportStats {
   std::uint64_t messages_sent = 0;
   std::uint64_t bytes_sent = 0;
-  std::uint64_t reconnects = 0;
-  std::uint64_t damaged_chunks = 0;  // whose checksum was wrong; they were sent again
 };
 
 /// The n ranks of a group and the ways between them. A message is a small *head* of a length that
@@ -73,6 +60,9 @@ class Transport {
   /// Wakes every waiter, here and at the peers: their Work, running and later, fails with kAborted
   /// and this reason's message. The first reason counts.
   virtual void abort(const Error& reason) noexcept = 0;
+  /// The first peer whose connection ended although nothing was aborted here: a value once a call
+  /// has failed because of it.
+  virtual std::optional<int> lost_peer() const { return std::nullopt; }
 
   virtual TransportStats stats() const = 0;
 

@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "tutti/cluster/tcp/socket.h"
+#include "tutti/cluster/net/socket.h"
 #include "tutti/core/clock.h"
 
 namespace tutti::benchmarks {
@@ -24,7 +24,7 @@ namespace tutti::benchmarks {
 class BareExchange {
  public:
   BareExchange() {
-    const internal::Listener door = internal::listen_on("127.0.0.1");
+    const internal::Listener door = internal::listen_at({"127.0.0.1", 0});
     ends_[1] = internal::start_connecting(door.endpoint);
     pollfd descriptor{door.socket.get(), POLLIN, 0};
     internal::poll_until(std::span(&descriptor, 1),

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tutti/cluster/file_key_value_store.h"
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/algorithms/algorithm.h"
 #include "tutti/cross_device_ops/algorithms/message_engine.h"

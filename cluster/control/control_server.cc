@@ -4,7 +4,7 @@
 
 #include "tutti/cluster/control/job_service.h"
 #include "tutti/cluster/grpc/grpc_server.h"
-#include "tutti/cluster/tcp/stream.h"
+#include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 

@@ -10,7 +10,7 @@
 #include "tutti/cluster/control/job_messages.h"
 #include "tutti/cluster/control/join_job.h"
 #include "tutti/cluster/grpc/local_socket.h"
-#include "tutti/cluster/tcp/stream.h"
+#include "tutti/cluster/net/socket.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/process_probe.h"
 

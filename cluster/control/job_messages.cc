@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tutti/cluster/handshake/sha256.h"
+#include "tutti/cluster/net/handshake.h"
 
 namespace tutti::internal {
 namespace {
@@ -134,7 +134,7 @@ JoiningProcess from_proto(const v1::JoinRequest& request) {
 }
 
 v1::Build make_build(const std::string& job_id, const JobSecret& secret) {
-  const PeerHello hello = make_hello(ConnectionPurpose::kControl, "tool", 0);
+  const PeerHello hello = make_hello("tool", 0);
   v1::Build build;
   build.set_version(hello.build);
   build.set_oldest_protocol(hello.oldest_version);
@@ -143,9 +143,8 @@ v1::Build make_build(const std::string& job_id, const JobSecret& secret) {
   build.set_numerics(hello.numerics);
   build.set_job_id(job_id_text(job_id));
   if (secret.is_set()) {
-    HmacSha256 tag(secret.bytes());
-    tag.update("tutti job");
-    const Digest256 digest = tag.digest();
+    constexpr std::string_view kLabel = "tutti job";
+    const Digest256 digest = hmac_sha256(secret.bytes(), {std::as_bytes(std::span(kLabel))});
     build.set_secret_tag(digest.data(), 16);
   }
   return build;

@@ -11,8 +11,8 @@
 #include "tutti/cluster/control/progress.h"
 #include "tutti/cluster/control/stop_agreement.h"
 #include "tutti/cluster/control/verdict.h"
-#include "tutti/cluster/handshake/hello.h"
-#include "tutti/cluster/handshake/job_secret.h"
+#include "tutti/cluster/net/hello.h"
+#include "tutti/cluster/net/job_secret.h"
 
 namespace tutti::internal {
 

@@ -9,7 +9,7 @@
 #include "tutti/cluster/control/control_client.h"
 #include "tutti/cluster/control/control_server.h"
 #include "tutti/cluster/control/join_options.h"
-#include "tutti/cluster/tcp/socket.h"
+#include "tutti/cluster/net/socket.h"
 
 namespace tutti {
 

@@ -6,7 +6,7 @@
 
 #include "tutti/cluster/grpc/job_authority.h"
 #include "tutti/cluster/grpc/local_socket.h"
-#include "tutti/cluster/tcp/stream.h"
+#include "tutti/cluster/net/socket.h"
 
 namespace tutti::internal {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "tutti/cluster/handshake/job_secret.h"
-#include "tutti/cluster/tcp/socket.h"
+#include "tutti/cluster/net/job_secret.h"
+#include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

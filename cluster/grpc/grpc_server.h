@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "tutti/cluster/handshake/job_secret.h"
-#include "tutti/cluster/tcp/socket.h"
+#include "tutti/cluster/net/job_secret.h"
+#include "tutti/cluster/net/socket.h"
 
 namespace tutti::internal {
 

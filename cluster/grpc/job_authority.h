@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tutti/cluster/handshake/job_secret.h"
+#include "tutti/cluster/net/job_secret.h"
 
 namespace tutti::internal {
 

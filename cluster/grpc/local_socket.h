@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tutti/cluster/tcp/socket.h"
+#include "tutti/cluster/net/socket.h"
 
 namespace tutti::internal {
 

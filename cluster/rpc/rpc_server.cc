@@ -9,7 +9,7 @@
 #include "tutti/cluster/address.h"
 #include "tutti/cluster/grpc/grpc_server.h"
 #include "tutti/cluster/rpc/server_core.h"
-#include "tutti/cluster/tcp/stream.h"
+#include "tutti/cluster/net/socket.h"
 #include "worker.grpc.pb.h"
 
 namespace tutti {

@@ -10,7 +10,7 @@
 
 #include "tutti/cluster/control/control_client.h"
 #include "tutti/cluster/control/member.h"
-#include "tutti/cluster/handshake/job_secret.h"
+#include "tutti/cluster/net/job_secret.h"
 #include "tutti/cluster/rpc/packet.h"
 #include "tutti/cluster/rpc/rpc_method.h"
 #include "tutti/core/error.h"

@@ -6,7 +6,7 @@
 
 #include "tutti/cluster/control/job_messages.h"
 #include "tutti/cluster/rpc/call_identity.h"
-#include "tutti/cluster/tcp/opening.h"
+#include "tutti/cluster/net/hello.h"
 
 namespace tutti::internal {
 namespace {

@@ -3,7 +3,6 @@
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 
@@ -50,15 +49,10 @@ class MessageEngine final : public CollectiveEngine {
   std::vector<std::string> whereabouts(TimePoint deadline) override;
 
  private:
-  struct Scratch {
-    BufferRef memory;
-    std::vector<std::unique_ptr<Work>> lent;  // sends that may need it; ends before the memory
-  };
-
   bool spans_processes() const { return link_.transport->spans_processes(); }
   const Algorithm& algorithm_for(const CollectiveCall& call);
   void run_flat(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
-  Scratch& scratch_of(std::size_t bytes);
+  std::byte* scratch_of(std::size_t bytes);
   Error reason_of(const Error& error, const CollectiveHeader& header,
                   const std::vector<int>& awaited);
   std::optional<Error> told_by_others() const;
@@ -71,7 +65,7 @@ class MessageEngine final : public CollectiveEngine {
   RankStates states_;
   CallPlans plans_;
   ChoiceLog choices_;
-  std::array<Scratch, 2> scratches_;
+  BufferRef scratch_;
   std::vector<BufferRef> staging_;  // spare
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
@@ -108,14 +102,14 @@ void MessageEngine::run(const CollectiveCall& call, const CollectiveHeader& head
 void MessageEngine::run_flat(const CollectiveCall& call, const CollectiveHeader& header,
                              TimePoint deadline) {
   const CallPlan& plan = plans_.plan_for(algorithm_for(call), link_.rank, link_.size(), call);
-  Scratch& scratch = scratch_of(plan.schedule.scratch_elements * size_of(call.dtype));
-  RankMemory memory{.scratch = scratch.memory->data(), .op = call.op, .dtype = call.dtype};
+  RankMemory memory{.scratch = scratch_of(plan.schedule.scratch_elements * size_of(call.dtype)),
+                    .op = call.op,
+                    .dtype = call.dtype};
   if (!call.inputs.empty()) memory.input = call.inputs[0].data;
   if (!call.outputs.empty()) memory.output = call.outputs[0].data;
   MessageRun run(link_, plan, memory, header, deadline, staging_);
   try {
     run.run();
-    scratch.lent = run.take_lent();
   } catch (const Error& error) {
     const Error reason = reason_of(error, header, run.awaited());
     close(reason);
@@ -123,16 +117,9 @@ void MessageEngine::run_flat(const CollectiveCall& call, const CollectiveHeader&
   }
 }
 
-/// Not the one whose bytes may have to be sent again, if there are any: that the peer has them it
-/// says with its next message.
-MessageEngine::Scratch& MessageEngine::scratch_of(std::size_t bytes) {
-  if (!scratches_[0].lent.empty()) std::swap(scratches_[0], scratches_[1]);
-  Scratch& scratch = scratches_[0];
-  scratch.lent.clear();
-  if (!scratch.memory || scratch.memory->size() < bytes) {
-    scratch.memory = BufferRef::allocate(bytes);
-  }
-  return scratch;
+std::byte* MessageEngine::scratch_of(std::size_t bytes) {
+  if (!scratch_ || scratch_->size() < bytes) scratch_ = BufferRef::allocate(bytes);
+  return scratch_->data();
 }
 
 Error MessageEngine::reason_of(const Error& error, const CollectiveHeader& header,

@@ -47,17 +47,7 @@ void MessageRun::run() {
     execute(steps_[current_]);
   }
   verify();
-  for (Sent& sent : sent_) {
-    if (!sent.is_moved) wait(*sent.work);
-  }
-}
-
-std::vector<std::unique_ptr<Work>> MessageRun::take_lent() {
-  std::vector<std::unique_ptr<Work>> lent;
-  for (Sent& sent : sent_) {
-    if (sent.is_moved) lent.push_back(std::move(sent.work));
-  }
-  return lent;
+  for (const Sent& sent : sent_) wait(*sent.work);
 }
 
 void MessageRun::greet() {
@@ -78,7 +68,6 @@ void MessageRun::execute(const Step& step) {
   if (receives(step)) return receive(step);
   // In place a copy writes nothing; to wait for its readers would stop ranks that wait for us.
   if (step.kind == StepKind::kCopy && memory_.read(step.own) == memory_.write(step.range)) return;
-  if (step.kind == StepKind::kCombine && combine_and_move(step)) return;
   wait_for_readers(memory_.bytes_of(step.range));
   memory_.apply(plan_.schedule, step);
 }
@@ -112,7 +101,6 @@ void MessageRun::receive(const Step& step) {
   }
   Received& received = received_.front();
   TUTTI_CHECK(received.step == current_, "receives are posted in the order of steps");
-  free_next_result();
   wait_for_message(received);
   if (received.staging) {
     memory_.take(step, received.staging->data());
@@ -152,7 +140,7 @@ bool MessageRun::is_in_the_way(std::size_t step) const {
     if (std::ranges::any_of(plan_.schedule.operands_of(steps_[i]), touches)) return true;
   }
   return std::ranges::any_of(
-      sent_, [&](const Sent& s) { return s.bytes.overlaps(into) && !s.work->ended_by_now(); });
+      sent_, [&](const Sent& s) { return s.bytes.overlaps(into) && !s.work->test(); });
 }
 
 void MessageRun::post(std::size_t index) {
@@ -188,45 +176,9 @@ void MessageRun::wait_for_readers(const ByteRange& range) {
   }
 }
 
-/// What the next step overwrites while the peer may lack it has to be copied. Who waits for an
-/// operand has time for it now, and none when the operand is there.
-void MessageRun::free_next_result() {
-  const std::size_t next = current_ + 1;
-  if (next >= steps_.size() || steps_[next].kind != StepKind::kCombine) return;
-  if (to_be_moved(steps_[next]) != nullptr) return;
-  const ByteRange result = memory_.bytes_of(steps_[next].range);
-  for (Sent& sent : sent_) {
-    if (sent.bytes.overlaps(result) && !sent.work->ended_by_now()) (void)sent.work->test();
-  }
-}
-
-/// The send whose body a step overwrites with the sum of it and what lies in the scratch memory,
-/// if both can change places.
-MessageRun::Sent* MessageRun::to_be_moved(const Step& step) {
-  if (!memory_.can_swap(plan_.schedule, step)) return nullptr;
-  const ByteRange result = memory_.bytes_of(step.range);
-  Sent* found = nullptr;
-  for (Sent& sent : sent_) {
-    if (!sent.bytes.overlaps(result)) continue;
-    if (found != nullptr || sent.bytes != result) return nullptr;
-    found = &sent;
-  }
-  return found != nullptr && found->work->can_move_body() ? found : nullptr;
-}
-
-bool MessageRun::combine_and_move(const Step& step) {
-  Sent* const sent = to_be_moved(step);
-  if (sent == nullptr) return false;
-  const ByteRange to = memory_.bytes_of(memory_.other_operand(plan_.schedule, step));
-  sent->work->move_body({to.begin, to.end}, [&] { memory_.swap(plan_.schedule, step); });
-  sent->bytes = to;
-  sent->is_moved = true;
-  return true;
-}
-
 void MessageRun::forget_ended_sends() {
   if (sent_.size() < kSendsToForget) return;
-  std::erase_if(sent_, [](const Sent& sent) { return sent.work->ended_by_now(); });
+  std::erase_if(sent_, [](const Sent& sent) { return sent.work->test(); });
 }
 
 // Until the left neighbour's header has been seen, a rank waits for that as well: a mismatch may be

@@ -31,9 +31,6 @@ class MessageRun {
   /// Throws kInvalidArgument with "collective mismatch (...", kDeadlineExceeded, kAborted,
   /// kUnavailable; then the messages under way are cancelled, and the others do not know yet.
   void run();
-  /// After run(): sends whose bodies lie in the scratch memory, which does not change before they
-  /// have ended or are destroyed.
-  std::vector<std::unique_ptr<Work>> take_lent();
   /// After kDeadlineExceeded: the ranks whose messages have not come, increasing.
   std::vector<int> awaited() const;
 
@@ -48,7 +45,6 @@ class MessageRun {
     int peer = 0;
     ByteRange bytes;
     std::unique_ptr<Work> work;
-    bool is_moved = false;  // to the scratch memory
   };
 
   void greet();
@@ -61,9 +57,6 @@ class MessageRun {
   bool is_in_the_way(std::size_t step) const;
   void post(std::size_t step);
   void wait_for_readers(const ByteRange& range);
-  void free_next_result();
-  Sent* to_be_moved(const Step& step);
-  bool combine_and_move(const Step& step);
   void forget_ended_sends();
   void wait(Work& work);
   void verify();

@@ -56,25 +56,4 @@ void RankMemory::apply(const Schedule& schedule, const Step& step) const {
   reduce_along_tree(op, dtype, inputs, write(step.range), step.range.count);
 }
 
-bool RankMemory::can_swap(const Schedule& schedule, const Step& step) const {
-  if (step.kind != StepKind::kCombine || step.num_operands != 2) return false;
-  if (!internal::can_swap(op, dtype) || step.range.count == 0) return false;
-  const Range& other = other_operand(schedule, step);
-  const auto operands = schedule.operands_of(step);
-  const Range& own = &other == &operands[0] ? operands[1] : operands[0];
-  return read(own) == read(step.range) && other.space == Space::kScratch &&
-         is_aligned<float>(read(own)) && is_aligned<float>(read(other));
-}
-
-const Range& RankMemory::other_operand(const Schedule& schedule, const Step& step) const {
-  const auto operands = schedule.operands_of(step);
-  return read(operands[0]) == read(step.range) ? operands[1] : operands[0];
-}
-
-void RankMemory::swap(const Schedule& schedule, const Step& step) const {
-  const Range& other = other_operand(schedule, step);
-  const bool own_is_left = &other != &schedule.operands_of(step)[0];
-  combine_and_swap(op, dtype, write(step.range), write(other), own_is_left, step.range.count);
-}
-
 }  // namespace tutti::internal

@@ -36,13 +36,6 @@ struct RankMemory {
   void take(const Step& step, const std::byte* received) const;
   /// A kCombine or kCopy step.
   void apply(const Schedule& schedule, const Step& step) const;
-
-  /// Whether swap() can do what apply() does: a kCombine step of two operands, one of them where
-  /// the result goes, the other one in the scratch memory.
-  bool can_swap(const Schedule& schedule, const Step& step) const;
-  const Range& other_operand(const Schedule& schedule, const Step& step) const;
-  /// And the other operand gets what the result replaces.
-  void swap(const Schedule& schedule, const Step& step) const;
 };
 
 /// Whether a step changes its range in this rank's memory.

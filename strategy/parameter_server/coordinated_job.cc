@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "tutti/cluster/tcp/opening.h"
+#include "tutti/cluster/net/hello.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_servers.h"
 #include "tutti/strategy/parameter_server/coordinator/remote_worker.h"

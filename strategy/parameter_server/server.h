@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tutti/cluster/cluster_resolver.h"
-#include "tutti/cluster/handshake/job_secret.h"
+#include "tutti/cluster/net/job_secret.h"
 #include "tutti/strategy/parameter_server/session/task_steps.h"
 
 namespace tutti {

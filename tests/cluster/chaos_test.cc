@@ -12,8 +12,8 @@
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/tcp/rendezvous.h"
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cluster/net/rendezvous.h"
+#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 
@@ -288,7 +288,7 @@ TEST(TcpChaos, HandshakesThatBreakOrAreDamagedAreBegunAgain) {
 
 TEST(TcpChaos, ARankIsReachedWhereItSaysAndNotWhereItListens) {
   const testing::HangWatchdog watchdog("mapped ports", 60s);
-  const internal::Endpoint inside = internal::listen_on("127.0.0.1").endpoint;  // free again
+  const internal::Endpoint inside = internal::listen_at({"127.0.0.1", 0}).endpoint;  // free again
   ChaosProxy outside(inside, {});
   InProcessStore store;
   std::array<ConnectedRanks, 2> ranks;

@@ -12,7 +12,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/grpc/local_socket.h"
-#include "tutti/cluster/tcp/stream.h"
+#include "tutti/cluster/net/socket.h"
 
 namespace tutti {
 namespace control_strangers_test {

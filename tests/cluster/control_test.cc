@@ -11,7 +11,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/control/control_server.h"
 #include "tutti/cluster/control/join_job.h"
-#include "tutti/cluster/tcp/stream.h"
+#include "tutti/cluster/net/socket.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/process_probe.h"

@@ -1,6 +1,6 @@
 // The doors of ranks among strangers, wrong secrets, recordings and damage, with real sockets.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/tcp/door.h"
+#include "tutti/cluster/net/acceptor.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/tensor/numerics.h"
 
@@ -30,7 +30,7 @@ constexpr std::uint64_t kNonce = 4711, kPeerNonce = 815;
 /// The door of rank 0 of a group of two, and what its peers need.
 struct House {
   JobSecret secret = JobSecret::generate();
-  internal::Listener listener = internal::listen_on("127.0.0.1");
+  internal::Listener listener = internal::listen_at({"127.0.0.1", 0});
   internal::Endpoint endpoint = listener.endpoint;
   std::unique_ptr<Door> door;
 

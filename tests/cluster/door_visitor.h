@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/tcp/opening.h"
-#include "tutti/cluster/tcp/stream.h"
+#include "tutti/cluster/net/hello.h"
+#include "tutti/cluster/net/socket.h"
 
 namespace tutti::door_visitor {
 

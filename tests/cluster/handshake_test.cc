@@ -1,6 +1,6 @@
 // Digests by their published vectors; who gets through a handshake and who does not.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/handshake/handshake.h"
+#include "tutti/cluster/net/handshake.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <fstream>
 
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/handshake/seal.h"
+#include "tutti/cluster/net/seal.h"
 
 namespace tutti {
 namespace handshake_test {

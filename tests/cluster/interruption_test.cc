@@ -11,8 +11,8 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/thrown.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/shm/exchange.h"
-#include "tutti/cluster/tcp/rendezvous.h"
+#include "tutti/cluster/net/exchange.h"
+#include "tutti/cluster/net/rendezvous.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 
@@ -55,7 +55,7 @@ TEST_P(InterruptedConnecting, TheLowestRankWaitsForNobodyWhoDied) {
 /// It listens, and never answers.
 TEST_P(InterruptedConnecting, AHigherRankWaitsForNoAnswerOfOneWhoDied) {
   InProcessStore store;
-  const internal::Listener far = internal::listen_on("127.0.0.1");
+  const internal::Listener far = internal::listen_at({"127.0.0.1", 0});
   const internal::Listener near = internal::listen_locally();
   const auto own = connect_ranks(0, 1, store, {.way = ConnectOptions::Way::kTcp});
   const auto announced = internal::parse_announcement(store.get("ranks/0").value()).value();

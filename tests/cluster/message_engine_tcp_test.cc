@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cross_device_ops/engine_helpers.h"
 #include "tests/support/hang_watchdog.h"
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/algorithms/algorithm.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"

@@ -7,7 +7,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"

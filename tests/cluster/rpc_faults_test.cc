@@ -8,7 +8,7 @@
 #include "tests/cluster/rpc_kit.h"
 #include "tests/cluster/tls_files.h"
 #include "tests/support/chaos_proxy.h"
-#include "tutti/cluster/tcp/stream.h"
+#include "tutti/cluster/net/socket.h"
 
 namespace tutti::rpc_suite {
 namespace {

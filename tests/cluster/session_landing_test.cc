@@ -9,8 +9,8 @@
 #include <cstring>
 #include <vector>
 
-#include "tutti/cluster/tcp/session_receiver.h"
-#include "tutti/cluster/tcp/session_sender.h"
+#include "tutti/cluster/net/session_receiver.h"
+#include "tutti/cluster/net/session_sender.h"
 #include "tutti/core/crc32c.h"
 
 namespace tutti {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/tcp/session_receiver.h"
-#include "tutti/cluster/tcp/session_sender.h"
+#include "tutti/cluster/net/session_receiver.h"
+#include "tutti/cluster/net/session_sender.h"
 
 namespace tutti {
 namespace session_test {

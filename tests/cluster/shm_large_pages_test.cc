@@ -14,8 +14,8 @@
 
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
-#include "tutti/cluster/shm/shm_transport.h"
-#include "tutti/cluster/tcp/socket.h"
+#include "tutti/cluster/net/shm_transport.h"
+#include "tutti/cluster/net/socket.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/shared/host_memory.h"

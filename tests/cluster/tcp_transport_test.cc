@@ -1,6 +1,6 @@
 // What is TCP's own: frames, strangers, kept messages, ranks that do not come.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cluster/net/tcp_transport.h"
 
 #include <gtest/gtest.h>
 
@@ -10,9 +10,9 @@
 #include "tests/cluster/door_visitor.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/tcp/frame.h"
-#include "tutti/cluster/tcp/rendezvous.h"
-#include "tutti/cluster/tcp/socket.h"
+#include "tutti/cluster/net/frame.h"
+#include "tutti/cluster/net/rendezvous.h"
+#include "tutti/cluster/net/socket.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 
@@ -77,7 +77,7 @@ TEST(TcpTransport, StrangersAndLeftoversAreRefusedAndTheGroupStillForms) {
   const testing::HangWatchdog watchdog("strangers", 60s);
   InProcessStore store;
   // A listener that never answers, as an earlier run's value: rank 1 leaves it for the new one.
-  const internal::Listener silent = internal::listen_on("127.0.0.1");
+  const internal::Listener silent = internal::listen_at({"127.0.0.1", 0});
   store.set("tcp/0", internal::to_text({7, "m", silent.endpoint}));
   std::shared_ptr<Transport> zero, one;
   const auto higher = Executor::system().start("rank-1", [&] { one = tcp_transport(1, 2, store); });
@@ -125,7 +125,7 @@ TEST(TcpTransport, RanksThatDoNotComeAreNamed) {
                [&] { tcp_transport(0, 3, store, brief); });
   expect_error(ErrorCode::kDeadlineExceeded, {"rank 2 of 3", "rank 1 did not", "127.0.0.1:"}, [&] {
     InProcessStore other;
-    const internal::Listener silent = internal::listen_on("127.0.0.1");
+    const internal::Listener silent = internal::listen_at({"127.0.0.1", 0});
     other.set("tcp/0", "no announcement");
     other.set("tcp/1", internal::to_text({7, "m", silent.endpoint}));
     const auto zero = Executor::system().start(

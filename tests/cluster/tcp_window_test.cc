@@ -6,7 +6,7 @@
 
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 
 namespace tutti::tcp_window_test {

@@ -9,7 +9,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/shm/shm_transport.h"
+#include "tutti/cluster/net/shm_transport.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"

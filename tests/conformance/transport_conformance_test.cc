@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/transport_suite.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/shm/shm_transport.h"
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cluster/net/shm_transport.h"
+#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
 

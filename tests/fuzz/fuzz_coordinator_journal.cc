@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/fuzz/plain_or_checked.h"
-#include "tutti/cluster/handshake/byte_stream.h"
+#include "tutti/core/byte_codec.h"
 #include "tutti/core/crc32c.h"
 #include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/coordinator/journal_file.h"

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "tutti/cluster/tcp/frame.h"
-#include "tutti/cluster/tcp/rendezvous.h"
+#include "tutti/cluster/net/frame.h"
+#include "tutti/cluster/net/rendezvous.h"
 
 namespace {
 

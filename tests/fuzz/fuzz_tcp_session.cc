@@ -10,10 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tutti/cluster/shm/segment.h"
-#include "tutti/cluster/tcp/chunk.h"
-#include "tutti/cluster/tcp/opening.h"
-#include "tutti/cluster/tcp/session_receiver.h"
+#include "tutti/cluster/net/segment.h"
+#include "tutti/cluster/net/chunk.h"
+#include "tutti/cluster/net/hello.h"
+#include "tutti/cluster/net/session_receiver.h"
 #include "tutti/core/crc32c.h"
 
 namespace {

@@ -9,7 +9,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/message_key_value_store.h"
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/mpi/mpi.h"
 

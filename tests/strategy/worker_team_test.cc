@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/ranks.h"
-#include "tutti/cluster/shm/shm_transport.h"
+#include "tutti/cluster/net/shm_transport.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/shared/host_memory.h"
 

@@ -18,7 +18,7 @@ using internal::FileDescriptor;
 ChaosProxy::ChaosProxy(internal::Endpoint target, const ChaosPlan& plan)
     : target_(std::move(target)),
       plan_(plan),
-      listener_(internal::listen_on("127.0.0.1")),
+      listener_(internal::listen_at({"127.0.0.1", 0})),
       stop_event_(internal::make_wake_event()),
       state_(plan.seed * 0x9E3779B97F4A7C15u + 1) {
   if (const int longest = plan_.longest_segment; longest > 0) {

@@ -16,7 +16,7 @@
 #include <string>
 
 #include "tutti/cluster/file_key_value_store.h"
-#include "tutti/cluster/tcp/tcp_transport.h"
+#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/plugin.h"
 

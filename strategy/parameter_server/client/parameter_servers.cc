@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/cluster/handshake/hello.h"
+#include "tutti/cluster/net/hello.h"
 #include "tutti/core/clock.h"
 #include "tutti/strategy/parameter_server/client/server_failure.h"
 #include "tutti/tensor/device_scope.h"
@@ -15,14 +15,6 @@
 
 namespace tutti::internal {
 namespace {
-
-/// Unlike that of any other process, as the number of a new connection is.
-std::uint64_t new_client_number() {
-  const PeerHello hello = make_hello(ConnectionPurpose::kRpc, "worker", 0);
-  std::uint64_t number = 0;
-  std::memcpy(&number, hello.nonce.data(), sizeof(number));
-  return number;
-}
 
 Tensor joined(const std::vector<Tensor>& shards) {
   if (shards.size() == 1) return shards.front();
@@ -61,14 +53,14 @@ struct Wanted {
 
 ParameterServers::ParameterServers(std::vector<std::shared_ptr<VariableService>> services,
                                    Duration timeout, std::shared_ptr<WorkerTeam> team)
-    : client_(new_client_number()),
+    : client_(new_run_nonce()),
       links_(links_to(std::move(services), client_)),
       timeout_(timeout),
       team_(std::move(team)) {}
 
 ParameterServers::ParameterServers(std::vector<std::shared_ptr<VariableService>> services,
                                    Duration timeout, const WorkerPace& pace)
-    : client_(new_client_number()),
+    : client_(new_run_nonce()),
       links_(links_to(std::move(services), client_)),
       timeout_(timeout),
       pace_(pace) {
@@ -294,7 +286,7 @@ void ParameterServers::settle() {
 }
 
 void ParameterServers::begin_anew() {
-  const std::uint64_t client = new_client_number();
+  const std::uint64_t client = new_run_nonce();
   for (const auto& each : links_) each->begin_anew(client);
   forget_reads();
 }

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/handshake/byte_stream.h"
-#include "tutti/cluster/handshake/hello.h"
+#include "tutti/core/byte_codec.h"
+#include "tutti/cluster/net/hello.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
@@ -20,7 +20,7 @@ constexpr const char* kNewName = "journal.new";
 std::string new_job_id() {
   constexpr const char* kDigits = "0123456789abcdef";
   std::string id;
-  for (const std::byte each : make_hello(ConnectionPurpose::kRpc, "chief", 0).nonce) {
+  for (const std::byte each : make_hello("chief", 0).nonce) {
     id += kDigits[std::to_integer<unsigned>(each) / 16];
     id += kDigits[std::to_integer<unsigned>(each) % 16];
   }

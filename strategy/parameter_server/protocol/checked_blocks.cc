@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tutti/cluster/handshake/byte_stream.h"
+#include "tutti/core/byte_codec.h"
 #include "tutti/core/crc32c.h"
 
 namespace tutti::internal {

@@ -7,7 +7,7 @@
 #include <charconv>
 #include <utility>
 
-#include "tutti/cluster/handshake/byte_stream.h"
+#include "tutti/core/byte_codec.h"
 #include "tutti/core/crc32c.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/protocol/checked_blocks.h"

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "tutti/cluster/tcp/opening.h"
+#include "tutti/cluster/net/hello.h"
 #include "tutti/strategy/parameter_server/protocol/encoding.h"
 
 namespace tutti::internal {

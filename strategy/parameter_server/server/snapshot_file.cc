@@ -10,7 +10,7 @@
 #include <memory>
 #include <utility>
 
-#include "tutti/cluster/handshake/byte_stream.h"
+#include "tutti/core/byte_codec.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/server/snapshot_message.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tutti/cluster/cluster_spec.h"
-#include "tutti/cluster/handshake/job_secret.h"
+#include "tutti/cluster/net/job_secret.h"
 #include "tutti/strategy/parameter_server/session/task_value.h"
 #include "tutti/tensor/device_scope.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "tutti/cluster/tcp/opening.h"
+#include "tutti/cluster/net/hello.h"
 #include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/job.h"
 

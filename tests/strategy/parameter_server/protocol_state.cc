@@ -5,7 +5,7 @@
 
 #include "tests/strategy/parameter_server/protocol_model.h"
 #include "tests/strategy/parameter_server/protocol_servers.h"
-#include "tutti/cluster/handshake/byte_stream.h"
+#include "tutti/core/byte_codec.h"
 
 namespace tutti::testing {
 namespace {

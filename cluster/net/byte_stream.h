@@ -1,0 +1,46 @@
+// Bytes in order to and from one peer, without blocking: what a mesh of ranks is made of.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace tutti::internal {
+
+/// One peer's bytes, both directions. Threads: read() and write() one thread at a time each, both
+/// at once; the rest any.
+class ByteStream {
+ public:
+  virtual ~ByteStream() = default;
+
+  /// What is there, into `places` one after the other, as far as they reach; 0: nothing now. Throws
+  /// kUnavailable naming the peer once it is gone and all of its bytes were read.
+  virtual std::size_t read(std::span<const iovec> places) = 0;
+  /// As many bytes as there is room for; 0: none now. Nothing: the peer is gone, and read() says
+  /// why after its last bytes.
+  virtual std::optional<std::size_t> write(std::span<const iovec> parts) = 0;
+
+  /// Appends what poll() has to look at so that a sleeping thread wakes when bytes come, or room
+  /// (if `wants_room`).
+  virtual void watch(std::vector<pollfd>& descriptors, bool wants_room) const = 0;
+  /// poll() saw something of that.
+  virtual void on_ready(std::span<const pollfd> /*descriptors*/) {}
+  /// Whether the bytes go through memory that both processes map: then read() costs no system call,
+  /// bytes may come without a descriptor's saying so, and none of them is damaged on the way.
+  virtual bool is_memory() const { return false; }
+  /// Before and after a sleep. False: bytes or room are there already.
+  virtual bool begin_sleep(bool /*wants_room*/) { return true; }
+  virtual void end_sleep() {}
+
+  /// Whether the peer's system may lack some of what was written, which closing would lose.
+  virtual bool has_unsent() const { return false; }
+  /// The peer's read() ends after what was written.
+  virtual void close() noexcept = 0;
+};
+
+}  // namespace tutti::internal

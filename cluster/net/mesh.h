@@ -1,0 +1,113 @@
+// All streams of a rank, and the threads that wait for them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/net/byte_stream.h"
+#include "tutti/cluster/net/inbox.h"
+#include "tutti/cluster/net/outbox.h"
+#include "tutti/cluster/net/socket.h"
+#include "tutti/core/sync.h"
+
+namespace tutti::internal {
+
+/// The way to one peer.
+struct PeerLink {
+  std::unique_ptr<ByteStream> stream;
+  std::string kind;  // "tcp"
+  std::string name;  // "rank 2 (127.0.0.1:4711)"
+};
+
+/// One peer, both directions.
+class Peer {
+ public:
+  Peer(int rank, PeerLink link, KeptBytes& kept);
+  int rank() const { return rank_; }
+  const std::string& name() const { return link_.name; }
+  const std::string& kind() const { return link_.kind; }
+  ByteStream& stream() { return *link_.stream; }
+  const ByteStream& stream() const { return *link_.stream; }
+  void fail(const Error& reason);
+
+ private:
+  const int rank_;
+  PeerLink link_;
+
+ public:
+  Inbox inbox;
+  Outbox outbox;
+  std::atomic<bool> is_open{true};
+};
+
+struct MeshOptions {
+  /// Ranks that share this machine's cores: with more than cores nobody spins.
+  int ranks_on_this_machine = 1;
+  /// Of messages that came before their recv(), in all.
+  std::size_t bytes_kept = std::size_t{1} << 30;
+};
+
+/// Moves bytes while somebody waits. One waiting thread *leads*: it looks at all sockets, first
+/// again and again, then asleep in the system. The others follow: they sleep until their operation
+/// has ended or nobody leads; then one of them does. Threads: any.
+class Mesh {
+ public:
+  /// `links` by rank; its own is not used.
+  Mesh(int rank, std::vector<PeerLink> links, const MeshOptions& options);
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(peers_.size()); }
+  Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
+  const Peer& peer(int rank) const { return *peers_[static_cast<std::size_t>(rank)]; }
+
+  void send(int peer, const std::shared_ptr<Outgoing>& message);
+  /// False: the deadline came first.
+  bool wait(const Operation& operation, int peer, TimePoint deadline);
+  /// Looks once.
+  void test(const Operation& operation, int peer);
+  /// The first one counts and is told to all peers, also when a peer has said it.
+  void abort(const Error& reason) noexcept;
+  /// See Transport.
+  std::optional<int> lost_peer() const;
+  /// All peers read end-of-file after what was written. Lingers until the system of each peer has
+  /// all of it, or the peer is gone: for 2 s at most, and 0.2 s if the group was aborted.
+  void close() noexcept;
+
+ private:
+  static constexpr int kNone = -1;
+
+  class Leadership;
+
+  void lead(const Operation& operation, int peer, TimePoint deadline);
+  bool read(Peer& peer);
+  bool look(TimePoint deadline);
+  bool look_at(Peer& peer);
+  bool look_at_memory();
+  bool may_spin() const;
+  static bool may_yield();
+  /// Something that a thread waits for may have ended.
+  void tell_waiters();
+  void flush_for(Duration duration) noexcept;
+  void wait_until_sent(Duration duration) noexcept;
+
+  const int rank_;
+  const bool spins_;
+  KeptBytes kept_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; its own is null
+  std::size_t num_memory_ = 0;                // peers whose bytes are looked at without the system
+  FileDescriptor wake_event_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool has_leader_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::atomic<int> followers_{0};
+  std::atomic<bool> leader_sleeps_{false};
+  std::atomic<std::uint64_t> wishes_{0};  // what happened beside the leader
+  std::atomic<bool> is_aborted_{false};
+  std::atomic<int> lost_peer_{kNone};
+};
+
+}  // namespace tutti::internal

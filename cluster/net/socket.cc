@@ -1,0 +1,369 @@
+// The system's calls around sockets.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/net/socket.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <memory>
+#include <utility>
+
+#include "tutti/core/error.h"
+#include "tutti/core/executor.h"
+#include "tutti/core/process_probe.h"
+#include "tutti/core/run_token.h"
+
+namespace tutti::internal {
+namespace {
+
+/// A pod's name is known once the pod is ready.
+bool may_be_known_later(int error) {
+  if (error == EAI_AGAIN || error == EAI_MEMORY || error == EAI_SYSTEM) return true;
+  return error == EAI_NONAME && std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
+}
+
+FileDescriptor open_socket(const addrinfo& address) {
+  FileDescriptor opened(::socket(
+      address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
+  return opened;
+}
+
+/// Not open: errno says why.
+FileDescriptor try_to_listen(const addrinfo& address) {
+  FileDescriptor socket(::socket(
+      address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
+  if (!socket.is_open()) return socket;
+  const int on = 1;  // a server that was started anew need not wait for old connections
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const bool listens = ::bind(socket.get(), address.ai_addr, address.ai_addrlen) == 0 &&
+                       ::listen(socket.get(), 1024) == 0;
+  if (listens) return socket;
+  const int reason = errno;
+  socket = FileDescriptor();
+  errno = reason;
+  return FileDescriptor();
+}
+
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+void hand_over_at_once(const FileDescriptor& socket) {
+  const int on = 1;
+  (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+/// "@0001f" as the system wants it: a zero, then the name without an end.
+socklen_t local_address(const std::string& name, sockaddr_un& address) {
+  address.sun_family = AF_UNIX;
+  const std::size_t length = std::min(name.size(), sizeof(address.sun_path));
+  std::memcpy(address.sun_path, name.data(), length);
+  address.sun_path[0] = '\0';
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
+}
+
+FileDescriptor open_local_socket() {
+  return FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+/// "10.0.0.300": a text of numbers that is no address is no name either.
+bool is_no_host(const std::string& host) {
+  in_addr address{};
+  return host.find_first_not_of("0123456789.") == host.npos &&
+         ::inet_aton(host.c_str(), &address) == 0;
+}
+
+bool is_local_name(const std::string& text) {
+  return text.size() > 1 && text.size() < 100 && text.front() == '@' &&
+         text.find_first_not_of("0123456789abcdef", 1) == std::string::npos;
+}
+
+}  // namespace
+
+FileDescriptor::~FileDescriptor() {
+  if (number_ >= 0) ::close(number_);
+}
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  std::swap(number_, other.number_);
+  return *this;
+}
+
+std::string Endpoint::to_string() const {
+  if (is_local()) return host;
+  const bool has_colon = host.find(':') != std::string::npos;
+  return concat(has_colon ? "[" : "", host, has_colon ? "]:" : ":", port);
+}
+
+std::optional<Endpoint> parse_endpoint(const std::string& text) {
+  if (is_local_name(text)) return Endpoint{text, 0};
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return std::nullopt;
+  Endpoint endpoint;
+  endpoint.host = text.substr(0, colon);
+  if (endpoint.host.front() == '[' && endpoint.host.back() == ']') {
+    endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
+  }
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, endpoint.port);
+  const bool is_port =
+      error == std::errc() && rest == end && endpoint.port > 0 && endpoint.port < 65536;
+  const bool is_host = !is_no_host(endpoint.host) && !endpoint.is_local() &&  // a name that is none
+                       endpoint.host.find_first_of("[]") == std::string::npos;
+  if (!is_port || !is_host) return std::nullopt;
+  return endpoint;
+}
+
+void FreeAddresses::operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
+
+std::unique_ptr<addrinfo, FreeAddresses> look_up(const Endpoint& endpoint, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const std::string service = std::to_string(endpoint.port);
+  const int error = ::getaddrinfo(endpoint.host.c_str(), service.c_str(), &hints, &found);
+  if (error == 0) return std::unique_ptr<addrinfo, FreeAddresses>(found);
+  fail(may_be_known_later(error) ? ErrorCode::kUnavailable : ErrorCode::kNotFound,
+       "tcp: the address '", endpoint.host, "' cannot be looked up: ", ::gai_strerror(error));
+}
+
+bool lies_in_this_machine(int error) {
+  return error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EINVAL || error == EACCES ||
+         error == ENETUNREACH;
+}
+
+int port_of(const FileDescriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+  if (address.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  }
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+std::optional<Endpoint> parse_listen_address(const std::string& text) {
+  if (!text.ends_with(":0")) return parse_endpoint(text);
+  auto endpoint = parse_endpoint(concat(text.substr(0, text.size() - 1), 1));
+  if (endpoint) endpoint->port = 0;
+  return endpoint;
+}
+
+Listener listen_at(const Endpoint& endpoint) {
+  const auto addresses = look_up(endpoint, AI_PASSIVE);
+  FileDescriptor socket = try_to_listen(*addresses);
+  if (!socket.is_open()) {
+    const int reason = errno;
+    const bool is_taken = reason == EADDRINUSE;
+    const std::string owner = is_taken ? owner_of_port(endpoint.port) : "";
+    fail(ErrorCode::kUnavailable, "tcp: listening at ", endpoint.to_string(),
+         " failed: ", std::strerror(reason), owner.empty() ? "" : concat(" by ", owner),
+         is_taken ? "; end that process or try another port (0 takes a free one)"
+                  : "; expected an address of this machine");
+  }
+  const int port = port_of(socket);
+  return {std::move(socket), {endpoint.host, port}};
+}
+
+void check_can_listen(const std::string& where, const Endpoint& endpoint) {
+  std::string reason;
+  try {
+    const auto addresses = look_up(endpoint, AI_PASSIVE);
+    if (try_to_listen(*addresses).is_open() || !lies_in_this_machine(errno)) return;
+    reason = std::strerror(errno);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) return;
+    reason = error.message();
+  }
+  fail(ErrorCode::kInvalidArgument, where,
+       ": expected an address of this machine where it may listen, got '", endpoint.to_string(),
+       "': ", reason);
+}
+
+Listener listen_locally() {
+  FileDescriptor socket = open_local_socket();
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // An address without a name asks the system for a free one.
+  if (!socket.is_open() ||
+      ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)) != 0 ||
+      ::listen(socket.get(), 128) != 0) {
+    fail(ErrorCode::kUnavailable, "shm: no local socket: ", std::strerror(errno));
+  }
+  socklen_t length = sizeof(address);
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  const std::size_t name_bytes = length - offsetof(sockaddr_un, sun_path);
+  std::string name(address.sun_path, name_bytes);
+  name.at(0) = '@';
+  return {std::move(socket), {name, 0}};
+}
+
+FileDescriptor accept_from(const FileDescriptor& listener) {
+  FileDescriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (socket.is_open()) hand_over_at_once(socket);
+  return socket;
+}
+
+void keep_watch(const FileDescriptor& socket) {
+  const auto set = [&](int level, int option, int value) {
+    (void)::setsockopt(socket.get(), level, option, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 2);   // s
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);  // s
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);  // ms
+}
+
+FileDescriptor start_connecting(const Endpoint& endpoint) {
+  if (endpoint.is_local()) {
+    FileDescriptor socket = open_local_socket();
+    sockaddr_un address{};
+    const socklen_t length = local_address(endpoint.host, address);
+    const bool connected =
+        socket.is_open() &&
+        ::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) == 0;
+    return connected ? std::move(socket) : FileDescriptor();
+  }
+  const auto addresses = look_up(endpoint, 0);
+  FileDescriptor socket = open_socket(*addresses);
+  if (!socket.is_open()) return socket;
+  hand_over_at_once(socket);
+  if (::connect(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 &&
+      errno != EINPROGRESS) {
+    const int reason = errno;
+    socket = FileDescriptor();
+    errno = reason;
+  }
+  return socket;
+}
+
+int connect_result(const FileDescriptor& socket) {
+  int error = 0;
+  socklen_t length = sizeof(error);
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+  return error;
+}
+
+ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std::size_t& count) {
+  count = 0;
+  const ssize_t n = ::recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (n > 0) count = static_cast<std::size_t>(n);
+  return n > 0 || (n < 0 && would_block()) ? ByteFlow::kOpen : ByteFlow::kClosed;
+}
+
+ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> bytes,
+                   std::size_t& count) {
+  count = 0;
+  if (bytes.empty()) return ByteFlow::kOpen;
+  const ssize_t n = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n > 0) count = static_cast<std::size_t>(n);
+  return n >= 0 || would_block() ? ByteFlow::kOpen : ByteFlow::kClosed;
+}
+
+bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes) {
+  std::size_t count = 0;
+  return write_now(socket, bytes, count) == ByteFlow::kOpen && count == bytes.size();
+}
+
+OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline) {
+  OpenedConnection opened;
+  const auto give_up = [&](int error) {
+    opened.reason = std::strerror(error);
+    opened.is_nobody_there = error == ECONNREFUSED;
+    opened.is_hopeless = lies_in_this_machine(error);
+    opened.socket = FileDescriptor();
+  };
+  try {
+    opened.socket = start_connecting(endpoint);
+  } catch (const Error& unknown_name) {
+    opened.reason = unknown_name.message();
+    opened.is_hopeless = unknown_name.code() == ErrorCode::kNotFound;
+    return opened;
+  }
+  if (!opened.socket.is_open()) {
+    give_up(errno);
+    return opened;
+  }
+  pollfd descriptor{opened.socket.get(), POLLOUT, 0};
+  if (poll_until(std::span(&descriptor, 1), deadline) <= 0) {
+    opened.reason = "no answer";
+    opened.socket = FileDescriptor();
+  } else if (const int error = connect_result(opened.socket); error != 0) {
+    give_up(error);
+  } else if (is_connected_to_itself(opened.socket)) {
+    give_up(ECONNREFUSED);
+    opened.is_nobody_there = false;  // the next attempt may get another port
+  }
+  return opened;
+}
+
+bool is_connected_to_itself(const FileDescriptor& socket) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_length = sizeof(own), peer_length = sizeof(peer);
+  return ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+         ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0 &&
+         own_length == peer_length && std::memcmp(&own, &peer, own_length) == 0;
+}
+
+std::string address_of_peer(const FileDescriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  std::array<char, 64> text{};
+  if (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), length, text.data(), text.size(),
+                    nullptr, 0, NI_NUMERICHOST) != 0) {
+    return "unknown";
+  }
+  return text.data();
+}
+
+PeerProcess peer_process(const FileDescriptor& socket) {
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return {};
+  return {credentials.pid, credentials.uid == ::geteuid()};
+}
+
+FileDescriptor watch_process(int pid) {
+#if defined(SYS_pidfd_open)
+  if (pid > 0) return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+#endif
+  return FileDescriptor();
+}
+
+FileDescriptor make_wake_event() {
+  FileDescriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (event.is_open()) return event;
+  fail(ErrorCode::kResourceExhausted, "tcp: no event of the system: ", std::strerror(errno));
+}
+
+int poll_until(std::span<pollfd> descriptors, TimePoint deadline) {
+  constexpr Duration kLongest = std::chrono::hours(1);
+  // "At once" is TimePoint::min(), from which now() cannot be subtracted.
+  const TimePoint now = deadline == TimePoint::min() ? deadline : Clock::system().now();
+  if (deadline <= now) return ::poll(descriptors.data(), descriptors.size(), 0);
+  const Duration duration = std::min(deadline - now, kLongest);
+  const BlockedScope blocked;
+  const AsleepScope asleep;
+  timespec time{};
+  time.tv_sec = static_cast<time_t>(duration / std::chrono::seconds(1));
+  time.tv_nsec = static_cast<long>((duration % std::chrono::seconds(1)).count());
+  return ::ppoll(descriptors.data(), descriptors.size(), &time, nullptr);
+}
+
+}  // namespace tutti::internal

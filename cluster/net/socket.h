@@ -1,0 +1,125 @@
+// Sockets that close themselves: listening, connecting, moving bytes without waiting.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "tutti/core/clock.h"
+
+struct addrinfo;
+
+namespace tutti::internal {
+
+/// Owns a file descriptor of the system.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int number) : number_(number) {}
+  ~FileDescriptor();
+  FileDescriptor(FileDescriptor&& other) noexcept : number_(other.number_) { other.number_ = -1; }
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  int get() const { return number_; }
+  bool is_open() const { return number_ >= 0; }
+  /// The caller closes it.
+  int release() { return std::exchange(number_, -1); }
+
+ private:
+  int number_ = -1;
+};
+
+/// "127.0.0.1:4711" and "[::1]:4711"; host names are looked up. "@0001f": a name that processes of
+/// this machine (of one network namespace) find, and that goes with its socket; no port.
+struct Endpoint {
+  std::string host;
+  int port = 0;
+  bool is_local() const { return host.starts_with('@'); }
+  std::string to_string() const;
+};
+/// Nothing: no such text, or numbers that are no address.
+std::optional<Endpoint> parse_endpoint(const std::string& text);
+
+struct FreeAddresses {
+  void operator()(addrinfo* addresses) const;
+};
+/// Of getaddrinfo(), `flags` too. Throws kNotFound for a host that no look-up will find,
+/// kUnavailable for one that may be found later.
+std::unique_ptr<addrinfo, FreeAddresses> look_up(const Endpoint& endpoint, int flags);
+/// Whether it is this machine, as it is set up, that cannot connect or listen there: it has no such
+/// address or kind of address, no way there, or no port left.
+bool lies_in_this_machine(int error);
+
+/// All sockets here do not block and hand small messages over at once (TCP_NODELAY).
+struct Listener {
+  FileDescriptor socket;
+  Endpoint endpoint;
+};
+/// "host:port" where the port may be 0. Nothing: no such text.
+std::optional<Endpoint> parse_listen_address(const std::string& text);
+/// Listens at exactly this address and port; 0: a free one. Throws kUnavailable naming them, the
+/// system's reason and, when the port is taken, the process that has it (if the system tells).
+Listener listen_at(const Endpoint& endpoint);
+/// Throws kInvalidArgument "<where>: expected an address of this machine ..." where listening fails
+/// and waiting is no remedy: a port that is taken may become free.
+void check_can_listen(const std::string& where, const Endpoint& endpoint);
+/// On a local name that the system chooses. Throws kUnavailable.
+Listener listen_locally();
+/// Of a socket that is bound.
+int port_of(const FileDescriptor& socket);
+/// The next connection, if there is one.
+FileDescriptor accept_from(const FileDescriptor& listener);
+/// Notices in seconds when the other machine does not answer any more (keepalive,
+/// TCP_USER_TIMEOUT).
+void keep_watch(const FileDescriptor& socket);
+/// Starts connecting; poll for POLLOUT, then ask connect_result(). Not open: it failed at once, and
+/// errno says why. Throws as look_up().
+FileDescriptor start_connecting(const Endpoint& endpoint);
+/// 0 or the system's errno.
+int connect_result(const FileDescriptor& socket);
+
+enum class ByteFlow { kOpen, kClosed };
+/// Reads what is there, at most `bytes`; `count` says how much it was.
+ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std::size_t& count);
+/// Writes what fits.
+ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> bytes,
+                   std::size_t& count);
+/// Hands a few bytes to the empty buffer of a new connection; false: it is broken.
+bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes);
+
+/// What came of an attempt to connect.
+struct OpenedConnection {
+  FileDescriptor socket = {};    // not open: it failed
+  std::string reason = {};       // why
+  bool is_nobody_there = false;  // the system says that nobody listens
+  bool is_hopeless = false;      // no such host, or lies_in_this_machine(): waiting is no remedy
+};
+OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline);
+
+/// Connecting to a free port of this machine can end at the socket itself (simultaneous open).
+bool is_connected_to_itself(const FileDescriptor& socket);
+/// "10.0.0.9": where the other end is, without the port, which differs each time.
+std::string address_of_peer(const FileDescriptor& socket);
+
+/// The process at the other end of a local connection.
+struct PeerProcess {
+  int pid = 0;  // 0: not visible from here
+  bool same_user = false;
+};
+PeerProcess peer_process(const FileDescriptor& socket);
+/// poll() sees POLLIN when the process ends. Not open: the system has no such thing, or no process.
+FileDescriptor watch_process(int pid);
+
+/// A counter that poll() sees: what wakes a thread out of it.
+FileDescriptor make_wake_event();
+
+/// Waits until one is ready or the deadline; returns how many are. Hands the run token on, and
+/// counts as asleep, while it waits.
+int poll_until(std::span<pollfd> descriptors, TimePoint deadline);
+
+}  // namespace tutti::internal

@@ -1,0 +1,14 @@
+// What takes the place of connections between ranks in builds without gRPC: a clear error.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/cluster/net/rendezvous.h"
+#include "tutti/core/error.h"
+
+namespace tutti::internal {
+
+Connections connect_all(int, int, KeyValueStore&, const RendezvousOptions& options) {
+  fail(ErrorCode::kUnimplemented, options.who,
+       ": this build has no gRPC, so it has one process, or those of mpirun; build with "
+       "libgrpc++-dev and protobuf-compiler-grpc for more");
+}
+
+}  // namespace tutti::internal
