@@ -27,7 +27,7 @@ ALLOWED = re.compile(r"(\.|->)(sleep_for|sleep_until)\(|\bClock\b.*sleep_|sleep_
 # Programs of strangers, with threads of their own.
 STRANGERS = "examples/plugins/"
 # Third parties or the kernel keep their own time there.
-EXEMPT = {"cluster/tcp": ("a Transport",), "cluster/shm": ("a Transport",), "tools/launch": ("a Transport",)}
+EXEMPT = {"cluster/net": ("a Transport",), "tools/launch": ("a Transport",)}
 FOLDERS = ("tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy", "testing", "model",
            "tools", "examples", "benchmarks", "tests")
 COMMENT = re.compile(r"//.*")
