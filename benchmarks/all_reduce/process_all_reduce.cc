@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // process_all_reduce RANKS HOW FIRST LAST (bytes, by factors of 4). HOW: shm-shared (buffers in
-// memory that the ranks share), shm-private (buffers of their own), tcp (with as many connections
-// per pair of ranks as TUTTI_TCP_CONNECTIONS says), tcp-bare (2 ranks: the same exchange and sum
-// over a connection with nothing of the library in it, the floor of tcp). A barrier before each
-// call; a call's time is the slowest process's, the result the median.
+// memory that the ranks share), shm-private (buffers of their own), tcp, tcp-bare (2 ranks: the
+// same exchange and sum over a connection with nothing of the library in it, the floor of tcp). A
+// barrier before each call; a call's time is the slowest process's, the result the median.
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>

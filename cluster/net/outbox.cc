@@ -112,7 +112,7 @@ bool Outbox::flush_locked() {
       messages_.fetch_add(1);
       bytes_.fetch_add(message.front_bytes - kFrameHeaderBytes + message.body_bytes);
     }
-    message.end();
+    if (!message.has_ended()) message.end();  // an aborted one goes on to its last byte
     queue_.pop_front();
   }
   return wrote;
