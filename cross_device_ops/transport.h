@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -73,6 +74,10 @@ class Transport {
   /// Wakes every waiter, here and at the peers: their Work, running and later, fails with kAborted
   /// and this reason's message. The first reason counts.
   virtual void abort(const Error& reason) noexcept = 0;
+  /// The first peer whose connection ended although nothing had been aborted here: there once a
+  /// Work failed for that reason, and still after the abort() to which this may lead. The peer need
+  /// not be dead. Nothing for transports that cannot tell.
+  virtual std::optional<int> lost_peer() const { return std::nullopt; }
 
   virtual TransportStats stats() const = 0;
 
