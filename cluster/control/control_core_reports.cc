@@ -1,4 +1,4 @@
-// What members say of themselves: that they fail, want to stop, or leave.
+// What members say of themselves: that they fail, miss another one, want to stop, or leave.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -18,6 +18,39 @@ grpc::Status ControlCore::report_failure(const v1::ReportFailureRequest& request
     if (std::ranges::none_of(verdicts_, is_it)) {
       declare(record, {record.number, VerdictKind::kFailed, true,
                        static_cast<ErrorCode>(request.code()), text});
+    }
+    return grpc::Status::OK;
+  } catch (const Error& error) {
+    return status_of(error);
+  }
+}
+
+grpc::Status ControlCore::report_disconnection(const v1::ReportDisconnectionRequest& request,
+                                               TimePoint now) {
+  MutexLock lock(mutex_);
+  try {
+    MemberRecord& record = caller(request.member(), now);
+    const MemberTask task{proto_text(request.peer_job()), static_cast<int>(request.peer_index())};
+    const MemberRecord* const peer = newest_of(task);
+    const std::string who = record.joined.who.task.to_string();
+    if (peer == nullptr || peer == &record) {
+      fail(ErrorCode::kInvalidArgument, "control: ", who, " lost its connection to ",
+           task.to_string(), "; expected another member of the job");
+    }
+    if (request.last_verdict() > verdicts_.size()) {
+      fail(ErrorCode::kInvalidArgument, "control: ", who, " lost a connection that came after ",
+           "verdict ", request.last_verdict(), "; expected at most ", verdicts_.size());
+    }
+    // Its other end told it first, or there is a better reason, which ends the same collectives.
+    const auto came_since = [&](const Verdict& verdict) {
+      return verdict.is_fatal && verdict.number > request.last_verdict();
+    };
+    const bool both_are_here =
+        record.status == MemberRecord::Status::kHere && peer->status == MemberRecord::Status::kHere;
+    if (both_are_here && std::ranges::none_of(verdicts_, came_since)) {
+      declare(record,
+              {record.number, VerdictKind::kDisconnected, true, ErrorCode::kUnavailable,
+               concat(who, " lost its connection to ", task.to_string(), ": ", request.message())});
     }
     return grpc::Status::OK;
   } catch (const Error& error) {
