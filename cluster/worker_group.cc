@@ -40,6 +40,10 @@ int number_of(const ClusterResolver& resolver) {
 
 constexpr Duration kLongestStep = std::chrono::minutes(10);
 constexpr Duration kTryAgain = std::chrono::milliseconds(20);
+/// A connection that ended may be all that is seen of a death so far. The job knows of a death
+/// within 250 ms; this is twice as long, so that a busy machine does not make two interruptions of
+/// one.
+constexpr Duration kDeathIsKnown = std::chrono::milliseconds(500);
 /// Set once the workers have found out together what a replacement has to know. That this process's
 /// predecessor was connected is not enough: the others may have lost it before they were, and then
 /// wait for this one to be connected for the first time.
@@ -323,12 +327,31 @@ void WorkerGroup::connect_generation(TimePoint deadline) {
   log_info(concat("workers: ", connected.line));
 }
 
-bool WorkerGroup::has_lost_a_worker(Duration patience) const {
+bool WorkerGroup::may_reconnect(const Error& error, Duration patience) const {
   if (!has_addresses()) return false;  // nobody comes back to a job of MPI: the error is the end
-  const std::optional<Verdict> verdict = alarm_->verdict(patience);
+  const TimePoint deadline = deadline_after(Clock::system().now(), patience);
+  std::optional<Verdict> verdict = alarm_->verdict(std::min(patience, kDeathIsKnown));
+  if (!verdict) {
+    report_lost_peer(error);
+    verdict = alarm_->verdict(std::max(deadline - Clock::system().now(), Duration::zero()));
+  }
   // Calls that do not fit together would not do so the next time either.
   return verdict && verdict->kind != VerdictKind::kFailed &&
          verdict->code != ErrorCode::kInvalidArgument;
+}
+
+/// The other workers wait in their collectives, and only this one, or its peer, knows why.
+void WorkerGroup::report_lost_peer(const Error& error) const {
+  const std::optional<int> peer = transport_ ? transport_->lost_peer() : std::nullopt;
+  if (!peer) return;
+  try {
+    plane_.client->report_disconnection(tasks_.at(static_cast<std::size_t>(*peer)), generation_,
+                                        error.message());
+  } catch (const Error& unheard) {
+    log_warning(concat(tasks_[static_cast<std::size_t>(worker_)].to_string(),
+                       ": cannot tell the job that the connection to ", name_of(*peer),
+                       " broke: ", unheard.message()));
+  }
 }
 
 void WorkerGroup::reconnect(TimePoint deadline) {

@@ -44,14 +44,16 @@ class WorkerGroup {
   /// Whether this process takes the place of one that died after all had found out together what
   /// they remember(). Until then who is started again is connected as if it had not been there.
   bool is_replacement() const { return is_replacement_; }
-  /// Whether the job found that a worker is dead, stopped or stuck since the last reconnect().
-  /// Also true when it finds out within `patience`: a connection may break before it has. False
-  /// where MPI connects them, which nobody can come back to.
-  bool has_lost_a_worker(Duration patience) const;
-  /// Waits until all workers are here, those that were started again among them, and connects them
-  /// anew. Called by all, when all communicators are destroyed. Throws kDeadlineExceeded naming who
-  /// is missing, kUnavailable when another worker is lost meanwhile, kFailedPrecondition when the
-  /// others have given this process up, or the control server is gone.
+  /// A call failed with `error`: whether the workers are to reconnect() and go on. True when the
+  /// job finds, within `patience`, that since the last reconnect() a worker died, was stopped or
+  /// got stuck, or a connection between two of them broke. A connection of this worker that ended
+  /// is told to the job here, when it has had the time to find a death behind it. False when a
+  /// worker failed by itself, and where MPI connects them, which nobody can come back to.
+  bool may_reconnect(const Error& error, Duration patience) const;
+  /// Waits until all workers are here, those that were started again among them, if any, and
+  /// connects them anew. Called by all, when all communicators are destroyed. Throws
+  /// kDeadlineExceeded naming who is missing, kUnavailable when another worker is lost meanwhile,
+  /// kFailedPrecondition when the others have given this process up, or the control server is gone.
   void reconnect(TimePoint deadline);
   /// The same for a replacement in a program that never calls reconnect(), where one loss ends all
   /// workers: waits until every worker that was connected has ended, and connects those that were
@@ -64,8 +66,9 @@ class WorkerGroup {
   /// is named in a warning on all of them. `name` is the same on all workers.
   [[nodiscard]] std::shared_ptr<void> watch(const Communicator& communicator,
                                             const std::string& name);
-  /// `action` is called, by a thread of the job, when a worker is lost: whatever waits elsewhere
-  /// than in communicators is to be ended. It replaces the one before; {}: none.
+  /// `action` is called, by a thread of the job, when a worker or a connection between two is lost:
+  /// whatever waits elsewhere than in communicators is to be ended. It replaces the one before; {}:
+  /// none.
   void when_lost(std::function<void(const Error&)> action);
   /// The step that this worker is in.
   void set_step(std::uint64_t step);
@@ -94,6 +97,7 @@ class WorkerGroup {
   void connect(TimePoint deadline, bool goes_back = false);
   void wait_for_workers(TimePoint deadline, bool goes_back);
   void connect_generation(TimePoint deadline);
+  void report_lost_peer(const Error& error) const;
   void say_connected(std::string_view how);
 
   const std::vector<MemberTask> tasks_;

@@ -1,9 +1,10 @@
-// Goes on with training when a worker dies.
+// Goes on with training when a worker dies, or a connection between two breaks.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A commit reads all variables, which for ON_READ ones is a meeting of all workers; so a worker
 // that has committed step n knows that all others have ended step n, and have committed n - 1. Two
-// commits are kept: whatever moment a worker dies at, the others have one in common.
+// commits are kept: whatever moment a worker dies at, the others have one in common; and so have
+// all when only a connection broke.
 #include "tutti/strategy/recovery.h"
 
 #include <algorithm>
@@ -83,7 +84,7 @@ void Recovery::run(const std::function<void()>& loop) {
       loop();
       return;
     } catch (const std::exception& error) {
-      if (!is_of_a_lost_worker(error)) throw;
+      if (!is_of_a_loss(error)) throw;
       log_warning(concat("worker ", team_->worker(), ": ", error.what(),
                          "; going back to the last commit when all workers are here"));
     }
@@ -92,13 +93,13 @@ void Recovery::run(const std::function<void()>& loop) {
 }
 
 /// A connection breaks before the job has found out why; other errors are the program's own.
-bool Recovery::is_of_a_lost_worker(const std::exception& error) const {
+bool Recovery::is_of_a_loss(const std::exception& error) const {
   const auto* const own = dynamic_cast<const Error*>(&error);
   if (!own) return false;
   const bool may_be = own->code() == ErrorCode::kUnavailable ||
                       own->code() == ErrorCode::kAborted ||
                       own->code() == ErrorCode::kDeadlineExceeded;
-  return may_be && team_->has_lost_a_worker(kPatience);
+  return may_be && team_->may_reconnect(*own, kPatience);
 }
 
 void Recovery::go_back() {
@@ -108,7 +109,7 @@ void Recovery::go_back() {
   ++num_recoveries_;
 }
 
-/// False: another worker was lost meanwhile.
+/// False: another worker, or a connection, was lost meanwhile.
 bool Recovery::go_back_once(TimePoint deadline) {
   try {
     team_->reconnect(deadline);
@@ -125,7 +126,7 @@ bool Recovery::go_back_once(TimePoint deadline) {
     }
     return true;
   } catch (const std::exception& error) {
-    if (!is_of_a_lost_worker(error) || Clock::system().now() > deadline) throw;
+    if (!is_of_a_loss(error) || Clock::system().now() > deadline) throw;
     return false;
   }
 }

@@ -1,4 +1,5 @@
-// Goes on with training when a worker dies: from the last committed step, with the same bits.
+// Goes on with training when a worker dies, or a connection between two breaks: from the last
+// committed step, with the same bits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -37,6 +38,8 @@ bool starts_workers_again();
 /// of the last two commits in memory (shared with the variables until a step changes them). When a
 /// worker is lost, the others wait until it is started again, all go back to the last step that all
 /// have committed, the new process gets it from one of them, and the loop is called again on all.
+/// When a connection between two workers breaks, nobody is waited for: they connect anew, and go
+/// back and on in the same way.
 ///
 ///     Recovery recovery(strategy, state);
 ///     recovery.run([&] {
@@ -52,11 +55,11 @@ class Recovery {
   /// The strategy must outlive it.
   Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options = {});
 
-  /// Throws what the loop throws, unless a worker was lost; kDeadlineExceeded naming the workers
-  /// that did not come back.
+  /// Throws what the loop throws, unless a worker or a connection was lost; kDeadlineExceeded
+  /// naming the workers that did not come back.
   void run(const std::function<void()>& loop);
   /// Keeps the state after `step`. A call of all workers, after each step that is to count: a loss
-  /// repeats what came after the last one. If a worker is lost during the call, it throws, and the
+  /// repeats what came after the last one. If the loss comes during the call, it throws, and the
   /// step may count all the same: the loop then goes on after it, without what follows the call.
   void commit(std::int64_t step, const SourceLocation& where = SourceLocation::current());
   /// Whether this process takes the place of one that died: run() gets its state from the others,
@@ -71,7 +74,7 @@ class Recovery {
     CheckpointSnapshot state;
   };
 
-  bool is_of_a_lost_worker(const std::exception& error) const;
+  bool is_of_a_loss(const std::exception& error) const;
   void go_back();
   bool go_back_once(TimePoint deadline);
   void restore(std::int64_t step, const std::vector<std::string>& commits);

@@ -20,6 +20,8 @@ using Job = class v1::Job::Stub::async;
 /// The server answers at once, or it is lost long before this.
 constexpr Duration kLongestAnswer = std::chrono::seconds(60);
 constexpr Duration kLongestAgreement = std::chrono::seconds(4);
+/// Of what the others learn in other ways, too, only later.
+constexpr Duration kLongestReport = std::chrono::seconds(1);
 
 TimePoint after(Duration duration) { return deadline_after(Clock::system().now(), duration); }
 TimePoint soon() { return after(kLongestAnswer); }
@@ -62,6 +64,8 @@ class JobMember final : public ControlClient {
   Member self() const override { return session_.self(); }
   std::vector<Verdict> verdicts() const override { return session_.verdicts(); }
   void report_failure(const Error& error) noexcept override;
+  void report_disconnection(const MemberTask& peer, std::uint64_t last_verdict,
+                            std::string_view why) override;
   void note_failure(std::string_view text) override;
   void request_stop(std::string_view reason) override;
   std::optional<std::uint64_t> agreed_stop_step() const override {
@@ -202,10 +206,22 @@ void JobMember::report_failure(const Error& error) noexcept {
     v1::ReportFailureRequest request;
     request.set_code(static_cast<std::uint32_t>(error.code()));
     request.set_message(internal::proto_text(error.message()));
-    (void)session_.call(&Job::ReportFailure, std::move(request), after(std::chrono::seconds(1)),
+    (void)session_.call(&Job::ReportFailure, std::move(request), after(kLongestReport),
                         "no answer to the report of a failure");
   } catch (const std::exception&) {  // the server is gone, which is news of its own
   }
+}
+
+void JobMember::report_disconnection(const MemberTask& peer, std::uint64_t last_verdict,
+                                     std::string_view why) {
+  v1::ReportDisconnectionRequest request;
+  request.set_last_verdict(last_verdict);
+  request.set_peer_job(internal::proto_text(peer.job));
+  request.set_peer_index(static_cast<std::uint32_t>(peer.index));
+  request.set_message(internal::proto_text(why));
+  (void)session_.call(
+      &Job::ReportDisconnection, std::move(request), after(kLongestReport),
+      concat("no answer to the report that the connection to ", peer.to_string(), " broke"));
 }
 
 void JobMember::request_stop(std::string_view reason) {

@@ -60,6 +60,14 @@ class ControlClient : public KeyValueStore {
   }
   /// Tells the others "worker 2: <message>". Returns when the server has it, or after 1 s.
   virtual void report_failure(const Error& error) noexcept = 0;
+  /// The connection to another member broke, which was made after `last_verdict` (the number of a
+  /// fatal one; 0: none). All members get a kDisconnected verdict, "worker 0 lost its connection to
+  /// worker 1: <why>", unless there is a newer fatal one, as when the peer has told it already, or
+  /// the peer is not here any more. Returns when the server has it. Throws kInvalidArgument for a
+  /// peer that is no other member, kDeadlineExceeded after 1 s, kUnavailable when the server is
+  /// gone or has given this process up.
+  virtual void report_disconnection(const MemberTask& peer, std::uint64_t last_verdict,
+                                    std::string_view why) = 0;
 
   /// Why an exception may be about to end this process; "": it goes on. Tells nobody yet.
   virtual void note_failure(std::string_view text) = 0;

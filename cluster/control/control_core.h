@@ -46,6 +46,7 @@ class ControlCore {
 
   grpc::Status leave(const v1::LeaveRequest& request, TimePoint now);
   grpc::Status report_failure(const v1::ReportFailureRequest& request, TimePoint now);
+  grpc::Status report_disconnection(const v1::ReportDisconnectionRequest& request, TimePoint now);
   grpc::Status request_stop(const v1::RequestStopRequest& request, TimePoint now);
   grpc::Status put(const v1::PutRequest& request, TimePoint now);
   grpc::Status remove(const v1::DeleteRequest& request, v1::DeleteReply& reply, TimePoint now);

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <grpcpp/support/status.h>
+
 #include <string>
 #include <string_view>
 
@@ -29,6 +31,8 @@ MemberProgress from_proto(const v1::Progress& progress);
 v1::StopProposal to_proto(const StopProposal& proposal);
 StopProposal from_proto(const v1::StopProposal& proposal);
 JoiningProcess from_proto(const v1::JoinRequest& request);
+/// What a call that threw this error is answered.
+grpc::Status status_of(const Error& error);
 
 /// Of this process.
 v1::Build make_build(const std::string& job_id, const JobSecret& secret);

@@ -219,6 +219,12 @@ grpc::ServerUnaryReactor* JobService::ReportFailure(grpc::CallbackServerContext*
   return answer_now(*context, core_.report_failure(*request, time_now()));
 }
 
+grpc::ServerUnaryReactor* JobService::ReportDisconnection(
+    grpc::CallbackServerContext* context, const v1::ReportDisconnectionRequest* request,
+    v1::ReportDisconnectionReply*) {
+  return answer_now(*context, core_.report_disconnection(*request, time_now()));
+}
+
 grpc::ServerUnaryReactor* JobService::RequestStop(grpc::CallbackServerContext* context,
                                                   const v1::RequestStopRequest* request,
                                                   v1::RequestStopReply*) {

@@ -28,6 +28,9 @@ class JobService final : public v1::Job::CallbackService {
   grpc::ServerUnaryReactor* ReportFailure(grpc::CallbackServerContext* context,
                                           const v1::ReportFailureRequest* request,
                                           v1::ReportFailureReply* reply) override;
+  grpc::ServerUnaryReactor* ReportDisconnection(grpc::CallbackServerContext* context,
+                                                const v1::ReportDisconnectionRequest* request,
+                                                v1::ReportDisconnectionReply* reply) override;
   grpc::ServerUnaryReactor* RequestStop(grpc::CallbackServerContext* context,
                                         const v1::RequestStopRequest* request,
                                         v1::RequestStopReply* reply) override;

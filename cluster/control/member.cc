@@ -35,6 +35,8 @@ std::string_view to_string(VerdictKind kind) {
       return "left";
     case VerdictKind::kJoined:
       return "joined";
+    case VerdictKind::kDisconnected:
+      return "disconnected";
   }
   return "unknown";
 }

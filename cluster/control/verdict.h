@@ -1,4 +1,4 @@
-// What the control server has found out about a member.
+// What the control server has found out about a member, or between two of them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,12 +12,13 @@
 namespace tutti {
 
 enum class VerdictKind : std::uint8_t {
-  kDead = 1,     // its connection closed and it did not come back
-  kStopped = 2,  // it is there and says nothing
-  kStuck = 3,    // it says something, but does not come where the others wait
-  kFailed = 4,   // it reported an error of its own
-  kLeft = 5,     // it said good-bye
-  kJoined = 6,   // it came, or came back as a new process
+  kDead = 1,          // its connection closed and it did not come back
+  kStopped = 2,       // it is there and says nothing
+  kStuck = 3,         // it says something, but does not come where the others wait
+  kFailed = 4,        // it reported an error of its own
+  kLeft = 5,          // it said good-bye
+  kJoined = 6,        // it came, or came back as a new process
+  kDisconnected = 7,  // it lost its connection to another member; both are here
 };
 std::string_view to_string(VerdictKind kind);
 
@@ -26,12 +27,15 @@ struct Verdict {
   std::uint64_t number = 0;  // 1, 2, 3, ... per job
   VerdictKind kind = VerdictKind::kDead;
   Member who;
-  /// Whether a group with this member cannot go on. A warning that it is stuck, joining and leaving
-  /// are not.
+  /// Whether the collectives of a group with this member end. A warning that it is stuck, joining
+  /// and leaving end none.
   bool is_fatal = false;
   ErrorCode code = ErrorCode::kUnavailable;
   /// "worker 2 (127.0.0.1:4713, pid 812) died: its connection closed and the process is gone".
   std::string message;
+  /// Whether a group can go on only without this member, or with a new process of its task. A
+  /// connection that broke is fatal, too, but its ends are well.
+  bool loses_member() const { return is_fatal && kind != VerdictKind::kDisconnected; }
   bool operator==(const Verdict&) const = default;
 };
 

@@ -127,8 +127,8 @@ void WorkerTeam::set_replicas(const std::vector<std::int32_t>& counts) {
                                     !std::has_single_bit(static_cast<unsigned>(counts.front())));
 }
 
-bool WorkerTeam::has_lost_a_worker(Duration patience) const {
-  return group_ && group_->has_lost_a_worker(patience);
+bool WorkerTeam::may_reconnect(const Error& error, Duration patience) const {
+  return group_ && group_->may_reconnect(error, patience);
 }
 
 void WorkerTeam::reconnect(TimePoint deadline) {

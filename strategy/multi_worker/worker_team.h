@@ -55,12 +55,13 @@ class WorkerTeam {
   /// The job's; nullptr for workers that are connected otherwise, and for one alone.
   ControlClient* control() const { return group_ ? group_->control() : nullptr; }
   bool is_connected() const { return sums_ != nullptr; }
-  /// Whether the job found out that a worker is gone (and not: that it failed by itself).
-  /// Waits up to `patience` for it to find out.
-  bool has_lost_a_worker(Duration patience) const;
+  /// A call failed with `error`: whether that is because a worker, or a connection between two, was
+  /// lost (and not: because a worker failed by itself), so that reconnect() helps. Waits up to
+  /// `patience` for the job to find out.
+  bool may_reconnect(const Error& error, Duration patience) const;
   /// Connects all workers anew, those that were started again among them. Called by all, outside
   /// all other calls. Throws kDeadlineExceeded naming who is missing; when another worker is lost
-  /// meanwhile, has_lost_a_worker() says so.
+  /// meanwhile, may_reconnect() says so.
   void reconnect(TimePoint deadline);
   /// Nothing on connected workers. A replacement is connected when all others were started again,
   /// too, if may_begin_anew(); otherwise throws kFailedPrecondition. All calls of all workers begin

@@ -107,7 +107,7 @@ bool JobWatch::hear(const Verdict& verdict) {
 void JobWatch::tell(const Verdict& verdict, const std::optional<RunEnd>& end) {
   MutexLock lock(told_mutex_);
   if (end && over_) std::exchange(over_, nullptr)(end->text);
-  const bool is_gone = verdict.is_fatal || verdict.kind == VerdictKind::kLeft;
+  const bool is_gone = verdict.loses_member() || verdict.kind == VerdictKind::kLeft;
   if (!is_gone) return;
   const auto found = lost_.find({verdict.who.task.job, verdict.who.task.index});
   if (found == lost_.end()) return;

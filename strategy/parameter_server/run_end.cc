@@ -39,6 +39,7 @@ void RunVerdicts::take_of_chief(const Verdict& verdict) {
       end(concat("the coordinator is lost: ", verdict.message));
       return;
     case VerdictKind::kStuck:
+    case VerdictKind::kDisconnected:
       return;
   }
 }
@@ -53,7 +54,7 @@ void RunVerdicts::take_of_peer(const Verdict& verdict) {
   if (!is_same_process(peer.process, verdict.who)) return;
   if (verdict.kind == VerdictKind::kLeft) {
     peer.state = Peer::State::kLeft;
-  } else if (verdict.is_fatal) {
+  } else if (verdict.loses_member()) {
     peer.state = Peer::State::kLost;
     if (peer.joined > last_loss_ && is_run_lost(task.job)) {
       last_loss_ = verdict.number;

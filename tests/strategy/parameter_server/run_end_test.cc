@@ -7,7 +7,9 @@
 
 #include <optional>
 
+#include "tutti/core/process_probe.h"
 #include "tutti/core/text.h"
+#include "tutti/strategy/parameter_server/job_watch.h"
 
 namespace tutti::internal {
 namespace {
@@ -18,12 +20,16 @@ Member run_member(const std::string& job, int index, std::uint64_t incarnation =
   return {{job, index, ""}, incarnation, "", 100 + index, true};
 }
 
+/// As the control server has it; kStuck is a warning here.
+bool ends_calls_of_run(VerdictKind kind) {
+  return kind == VerdictKind::kDead || kind == VerdictKind::kStopped ||
+         kind == VerdictKind::kFailed || kind == VerdictKind::kDisconnected;
+}
+
 class RunVerdictsTest : public ::testing::Test {
  protected:
   void hear(VerdictKind kind, const Member& who) {
-    const bool is_fatal =
-        kind == VerdictKind::kDead || kind == VerdictKind::kStopped || kind == VerdictKind::kFailed;
-    verdicts_.take({++last_, kind, who, is_fatal, ErrorCode::kUnavailable,
+    verdicts_.take({++last_, kind, who, ends_calls_of_run(kind), ErrorCode::kUnavailable,
                     concat(who.task.to_string(), ": ", to_string(kind))});
   }
   void expect_end(const std::string& text) {
@@ -82,6 +88,15 @@ TEST_F(RunVerdictsTest, OthersMayComeAndGo) {
   EXPECT_FALSE(verdicts_.end().has_value());
 }
 
+TEST_F(RunVerdictsTest, ABrokenConnectionOfAnyTaskEndsNothing) {
+  hear(VerdictKind::kJoined, self_);
+  hear(VerdictKind::kJoined, chief_);
+  hear(VerdictKind::kDisconnected, chief_);
+  hear(VerdictKind::kDisconnected, self_);
+  EXPECT_FALSE(verdicts_.end().has_value());
+  EXPECT_TRUE(verdicts_.has_work());
+}
+
 TEST_F(RunVerdictsTest, AProcessThatWasGivenUpEnds) {
   hear(VerdictKind::kJoined, self_);
   hear(VerdictKind::kStopped, self_);
@@ -104,9 +119,7 @@ class RunWithoutCoordinator : public ::testing::Test {
     for (const Member& each : {w0_, w1_, ps0_, ps1_}) hear(VerdictKind::kJoined, each);
   }
   void hear(VerdictKind kind, const Member& who) {
-    const bool is_fatal =
-        kind == VerdictKind::kDead || kind == VerdictKind::kStopped || kind == VerdictKind::kFailed;
-    verdicts_->take({++last_, kind, who, is_fatal, ErrorCode::kUnavailable,
+    verdicts_->take({++last_, kind, who, ends_calls_of_run(kind), ErrorCode::kUnavailable,
                      concat(who.task.to_string(), ": ", to_string(kind))});
   }
   std::string lost() const {
@@ -128,6 +141,36 @@ TEST_F(RunWithoutCoordinator, ALostServerEndsItForEveryTaskByName) {
       EXPECT_EQ(lost(), concat("1 ps 1: ", to_string(kind)));
     }
   }
+}
+
+TEST_F(RunWithoutCoordinator, ATaskWhoseConnectionBrokeIsStillThere) {
+  for (const Member& self : {w0_, w1_, ps0_}) {
+    begin(self, 2);
+    for (const Member& who : {w1_, w0_, ps1_}) hear(VerdictKind::kDisconnected, who);
+    EXPECT_EQ(lost(), "goes on");
+    EXPECT_TRUE(verdicts_->has_work());
+    EXPECT_THAT(verdicts_->awaited_servers(), ::testing::IsEmpty());
+  }
+}
+
+// Servers give up what a worker has begun when it is gone.
+TEST(JobWatch, TellsOfTasksThatAreGoneAndNotOfConnections) {
+  JobWatch watch({"ps", 0}, {}, RunRules{false, 2, 2, true});
+  std::vector<std::string> told;
+  const auto subscription = watch.when_worker_lost(
+      1, [&](std::uint64_t, const Error& error) { told.push_back(error.message()); });
+  const Member self{{"ps", 0, ""}, 0, "", this_process().pid, true};
+  std::uint64_t number = 0;
+  const auto hear = [&](VerdictKind kind, const Member& who) {
+    (void)watch.hear({++number, kind, who, ends_calls_of_run(kind), ErrorCode::kUnavailable,
+                      std::string(to_string(kind))});
+  };
+  hear(VerdictKind::kJoined, run_member("worker", 1));
+  hear(VerdictKind::kJoined, self);
+  hear(VerdictKind::kDisconnected, run_member("worker", 1));
+  EXPECT_THAT(told, ::testing::IsEmpty());
+  hear(VerdictKind::kDead, run_member("worker", 1));
+  EXPECT_THAT(told, ::testing::ElementsAre("dead"));
 }
 
 TEST_F(RunWithoutCoordinator, ALostWorkerEndsItWhereTooFewAreLeft) {
