@@ -25,6 +25,8 @@ namespace {
 constexpr std::size_t kCommitsKept = 2;
 /// Longer than it takes to find a worker that is stopped.
 constexpr Duration kPatience = std::chrono::seconds(4);
+/// A connection that breaks in the same step each time would else repeat that step for ever.
+constexpr int kMostRepeats = 20;
 
 internal::WorkerTeam* team_of(Strategy& strategy) {
   auto* const local = dynamic_cast<LocalStrategy*>(&strategy);
@@ -73,6 +75,7 @@ void Recovery::commit(std::int64_t step, const SourceLocation& where) {
   kept_.push_back({step, state_.snapshot(step)});
   team_->gather_texts("", "commit");  // without ON_READ variables nobody has met yet
   if (kept_.size() > kCommitsKept) kept_.pop_front();
+  num_repeats_ = 0;
 }
 
 void Recovery::run(const std::function<void()>& loop) {
@@ -84,7 +87,7 @@ void Recovery::run(const std::function<void()>& loop) {
       loop();
       return;
     } catch (const std::exception& error) {
-      if (!is_of_a_loss(error)) throw;
+      if (!is_of_a_loss(error) || ++num_repeats_ > kMostRepeats) throw;
       log_warning(concat("worker ", team_->worker(), ": ", error.what(),
                          "; going back to the last commit when all workers are here"));
     }

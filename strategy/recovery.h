@@ -55,8 +55,9 @@ class Recovery {
   /// The strategy must outlive it.
   Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options = {});
 
-  /// Throws what the loop throws, unless a worker or a connection was lost; kDeadlineExceeded
-  /// naming the workers that did not come back.
+  /// Throws what the loop throws, unless a worker or a connection was lost (and also then when what
+  /// follows one commit has failed 20 times); kDeadlineExceeded naming the workers that did not come
+  /// back.
   void run(const std::function<void()>& loop);
   /// Keeps the state after `step`. A call of all workers, after each step that is to count: a loss
   /// repeats what came after the last one. If the loss comes during the call, it throws, and the
@@ -86,6 +87,7 @@ class Recovery {
   const RecoveryOptions options_;
   std::deque<Kept> kept_;  // the oldest first, two at most
   int num_recoveries_ = 0;
+  int num_repeats_ = 0;  // since the last commit
 };
 
 }  // namespace tutti
