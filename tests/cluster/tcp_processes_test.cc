@@ -114,7 +114,9 @@ class DyingProcesses : public ::testing::TestWithParam<Death> {};
 
 INSTANTIATE_TEST_SUITE_P(
     All, DyingProcesses,
-    ::testing::Values(Death{"tcp_stream", {"tcp", "stream"}, "rank 1 (127.0.0.1:"},
+    ::testing::Values(Death{"tcp_wait", {"tcp", "wait"}, "rank 1 (127.0.0.1:"},
+                      Death{"tcp_stream", {"tcp", "stream"}, "rank 1 (127.0.0.1:"},
+                      Death{"tcp_reduce", {"tcp", "reduce", "100000"}, "rank 1 (127.0.0.1:"},
                       Death{"shm_wait", {"shm", "wait"}, "rank 1 (pid "},
                       Death{"shm_stream", {"shm", "stream"}, "rank 1 (pid "},
                       Death{"small_reduce", {"shm", "reduce", "64"}, "rank 1 (pid "},

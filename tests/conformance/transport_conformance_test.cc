@@ -14,21 +14,17 @@ struct InProcessGroups {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(InProcess, TransportSuite, InProcessGroups);
 
-template <int num_connections>
 struct TcpGroups {
   static Group make(int size) {
     InProcessStore store;
     Group group(static_cast<std::size_t>(size));
     run_threads(size, [&](int rank) {
-      group[static_cast<std::size_t>(rank)] =
-          tcp_transport(rank, size, store, {.tcp_connections = num_connections});
+      group[static_cast<std::size_t>(rank)] = tcp_transport(rank, size, store);
     });
     return group;
   }
 };
-INSTANTIATE_TYPED_TEST_SUITE_P(Tcp, TransportSuite, TcpGroups<1>);
-INSTANTIATE_TYPED_TEST_SUITE_P(TcpTwofold, TransportSuite, TcpGroups<2>);
-INSTANTIATE_TYPED_TEST_SUITE_P(TcpFourfold, TransportSuite, TcpGroups<4>);
+INSTANTIATE_TYPED_TEST_SUITE_P(Tcp, TransportSuite, TcpGroups);
 
 struct ShmGroups {
   static Group make(int size) {

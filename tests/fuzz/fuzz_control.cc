@@ -13,15 +13,48 @@ namespace {
 
 using namespace tutti;
 
-/// A server meets these bytes, cut in two: it never lets them in, and keeps little of them.
-void knock(std::span<const std::byte> bytes, std::size_t cut) {
-  PeerHello own;
-  own.job = "chief";
-  Handshake server(Handshake::Side::kServer, own, JobSecret());
-  const std::size_t first = server.take(bytes.first(cut));
-  (void)server.take(bytes.subspan(first));
-  if (server.state() == Handshake::State::kDone || server.is_proven()) std::abort();
-  if (server.bytes_to_send().size() > kLongestHandshake) std::abort();
+using Side = Handshake::Side;
+
+Handshake end_of(Side side, const JobSecret& secret) {
+  PeerHello hello;
+  hello.job = "rank";
+  hello.index = side == Side::kClient ? 1 : 0;
+  return {side, hello, secret};
+}
+
+/// Either side meets these bytes, cut in two: it takes them for no peer, and keeps little of them.
+void meet(std::span<const std::byte> bytes, std::size_t cut, const JobSecret& secret) {
+  for (const Side side : {Side::kServer, Side::kClient}) {
+    Handshake end = end_of(side, secret);
+    (void)end.bytes_to_send();
+    const std::size_t first = end.take(bytes.first(cut));
+    if (first + end.take(bytes.subspan(first)) > kLongestHandshake) std::abort();
+    if (end.state() == Handshake::State::kDone || end.is_proven()) std::abort();
+    if (end.bytes_to_send().size() > kLongestHandshake) std::abort();
+  }
+}
+
+/// Two that know the secret, but for one changed byte of what they say before the proof: the client
+/// is let in only if none was.
+void change_a_byte(std::span<const std::byte> bytes, const JobSecret& secret) {
+  if (bytes.size() < 3) return;
+  Handshake client = end_of(Side::kClient, secret), server = end_of(Side::kServer, secret);
+  // A little more than all that is said.
+  std::size_t at =
+      (std::to_integer<std::size_t>(bytes[0]) << 8 | std::to_integer<std::size_t>(bytes[1])) % 600;
+  bool is_changed = false;
+  const auto carry = [&](std::vector<std::byte> words, Handshake& to) {
+    if (!is_changed && at < words.size() && bytes[2] != std::byte{0}) {
+      words[at] ^= bytes[2];
+      is_changed = true;
+    }
+    at -= std::min(at, words.size());
+    (void)to.take(words);
+  };
+  carry(client.bytes_to_send(), server);
+  carry(server.bytes_to_send(), client);
+  carry(client.bytes_to_send(), server);
+  if (server.is_proven() == is_changed) std::abort();
 }
 
 void read_hello(std::span<const std::byte> bytes) {
@@ -35,7 +68,11 @@ void read_hello(std::span<const std::byte> bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   const std::size_t cut = size == 0 ? 0 : data[0] % (size + 1);
-  knock(bytes, cut);
+  const std::vector<std::byte> words(32, std::byte{7});
+  static const JobSecret secret{std::span<const std::byte>(words)};
+  meet(bytes, cut, JobSecret());
+  meet(bytes, cut, secret);
+  change_a_byte(bytes, secret);
   read_hello(bytes);
   return 0;
 }

@@ -1,40 +1,163 @@
-// Fuzzes what TCP ranks read from each other and from the store: a value or an Error.
+// Fuzzes what ranks read from each other and from the store: a value, a message or an Error.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <string_view>
+#include <vector>
 
-#include "tutti/cluster/net/frame.h"
+#include "tutti/cluster/net/inbox.h"
+#include "tutti/cluster/net/outbox.h"
 #include "tutti/cluster/net/rendezvous.h"
+#include "tutti/cluster/net/segment.h"
 
 namespace {
 
+using namespace tutti::internal;
+using Bytes = std::vector<std::byte>;
+
 template <std::size_t kBytes, class Decode>
-void check(const std::uint8_t* data, std::size_t size, const Decode& decode) {
+void check(std::span<const std::byte> data, const Decode& decode) {
   std::array<std::byte, kBytes> bytes{};
-  std::transform(data, data + std::min(size, kBytes), bytes.begin(),
-                 [](std::uint8_t byte) { return std::byte{byte}; });
+  std::ranges::copy(data.first(std::min(data.size(), kBytes)), bytes.begin());
   try {
     const auto value = decode(bytes);
     // What was accepted is what encoding gives back.
-    if (decode(tutti::internal::encode(value)) != value) std::abort();
+    if (decode(encode(value)) != value) std::abort();
   } catch (const tutti::Error&) {
+  }
+}
+
+/// Gives its bytes a few at a time, and takes all that is written.
+class Pieces final : public ByteStream {
+ public:
+  Pieces(Bytes bytes, std::size_t most) : bytes_(std::move(bytes)), most_(most) {}
+  std::size_t read(std::span<const iovec> places) override {
+    std::size_t left = std::min(most_, bytes_.size() - at_), count = 0;
+    for (const iovec& place : places) {
+      const std::size_t n = std::min(left, place.iov_len);
+      if (n > 0) std::memcpy(place.iov_base, bytes_.data() + at_, n);
+      at_ += n;
+      left -= n;
+      count += n;
+    }
+    return count;
+  }
+  std::optional<std::size_t> write(std::span<const iovec> parts) override {
+    std::size_t count = 0;
+    for (const iovec& part : parts) {
+      const auto* const first = static_cast<const std::byte*>(part.iov_base);
+      bytes_.insert(bytes_.end(), first, first + part.iov_len);
+      count += part.iov_len;
+    }
+    return count;
+  }
+  void watch(std::vector<pollfd>&, bool) const override {}
+  void close() noexcept override {}
+  const Bytes& bytes() const { return bytes_; }
+
+ private:
+  Bytes bytes_;
+  const std::size_t most_;
+  std::size_t at_ = 0;
+};
+
+struct Receiver {
+  Receiver(std::uint64_t tag, std::size_t head_bytes, std::size_t body_bytes)
+      : head(head_bytes), body(body_bytes) {
+    incoming->tag = tag;
+    incoming->body_bytes = body_bytes;
+    incoming->head = head;
+    incoming->body = body;
+  }
+  bool is_good() const { return incoming->has_ended() && !incoming->error(); }
+  Bytes head, body;
+  std::shared_ptr<Incoming> incoming = std::make_shared<Incoming>();
+};
+
+/// Until the stream is empty or its messages cannot be read.
+void read_all(Inbox& inbox) {
+  for (;;) {
+    const Inbox::News news = inbox.read();
+    if (news.failure) inbox.fail(*news.failure);
+    if (news.abort) inbox.fail(*news.abort);
+    if (news.failure || news.abort || !news.moved) return;
+  }
+}
+
+/// Any bytes: some of their messages have receivers, some are kept, up to a limit.
+void read_stream(std::span<const std::byte> bytes, std::size_t most) {
+  KeptBytes kept(std::size_t{1} << 16);
+  Pieces stream(Bytes(bytes.begin(), bytes.end()), most);
+  Inbox inbox(stream, "tcp: rank 1 (fuzz)", kept);
+  std::array<Receiver, 3> receivers{Receiver(0, 0, 0), Receiver(7, 0, 16), Receiver(7, 8, 100)};
+  for (const Receiver& each : receivers) inbox.post(each.incoming);
+  read_all(inbox);
+  Receiver late(1, 0, 16);
+  inbox.post(late.incoming);
+  inbox.cancel(late.incoming);
+  inbox.fail(tutti::Error(tutti::ErrorCode::kAborted, "the end"));
+  for (const Receiver& each : receivers) {
+    if (!each.incoming->has_ended()) std::abort();
+  }
+  if (kept.now != 0) std::abort();  // what was dropped counts no more
+}
+
+/// Two messages of which one bit is changed under way, or none: what arrives is what was sent.
+void change_a_bit(std::span<const std::byte> bytes, std::size_t most) {
+  if (bytes.size() < 5) return;
+  const auto number = [&](std::size_t i) { return std::to_integer<std::size_t>(bytes[i]); };
+  const bool is_changed = number(0) % 2 == 1;
+  const std::size_t place = number(1) << 8 | number(2);
+  const auto words = bytes.subspan(3);
+  const std::size_t head_bytes = std::min(words.size(), number(3));
+  const auto head = words.first(head_bytes), body = words.subspan(head_bytes);
+  Pieces wire({}, most);
+  Outbox outbox(wire);
+  for (const std::uint64_t tag : {std::uint64_t{1}, std::uint64_t{2}}) {
+    const FrameHeader header{FrameHeader::Kind::kMessage, static_cast<std::uint16_t>(head_bytes),
+                             tag, body.size()};
+    if (!outbox.push(std::make_shared<Outgoing>(header, head, body))) std::abort();
+  }
+  Bytes on_the_wire = wire.bytes();
+  const std::size_t changed = place % on_the_wire.size();
+  if (is_changed) on_the_wire[changed] ^= std::byte{1} << (number(4) % 8);
+  Pieces arriving(on_the_wire, most);
+  KeptBytes kept(std::size_t{1} << 20);
+  Inbox inbox(arriving, "tcp: rank 1 (fuzz)", kept);
+  std::array<Receiver, 2> receivers{Receiver(1, head.size(), body.size()),
+                                    Receiver(2, head.size(), body.size())};
+  inbox.post(receivers[0].incoming);  // the other message is kept
+  read_all(inbox);
+  inbox.post(receivers[1].incoming);
+  const std::size_t hit = changed < on_the_wire.size() / 2 ? 0 : 1;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const bool has_to_arrive = !is_changed || i < hit;
+    if (receivers[i].is_good() != has_to_arrive) std::abort();
+    if (!has_to_arrive) continue;
+    if (!std::ranges::equal(receivers[i].head, head)) std::abort();
+    if (!std::ranges::equal(receivers[i].body, body)) std::abort();
   }
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tutti::internal;
-  check<kFrameHeaderBytes>(data, size, [](const auto& b) { return decode_frame_header(b); });
-  check<kHelloBytes>(data, size, [](const auto& b) { return decode_hello(b); });
-  check<kWelcomeBytes>(data, size, [](const auto& b) { return decode_welcome(b); });
+  const auto bytes = std::as_bytes(std::span(data, std::min<std::size_t>(size, 20000)));
+  check<kFrameHeaderBytes>(bytes, [](const auto& b) { return decode_frame_header(b); });
+  check<kLayoutBytes>(bytes, [](const auto& b) { return decode_layout(b); });
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   if (const auto announced = parse_announcement(text)) {
     if (!parse_announcement(to_text(*announced))) std::abort();
+  }
+  const std::size_t cut = bytes.empty() ? 1 : std::to_integer<std::size_t>(bytes[0]) % 64 + 1;
+  for (const std::size_t most : {cut, std::size_t{20000}}) {
+    read_stream(bytes, most);
+    change_a_bit(bytes, most);
   }
   return 0;
 }

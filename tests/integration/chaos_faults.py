@@ -23,6 +23,8 @@ WEIGHTS = {
 }
 KINDS = list(WEIGHTS)
 KILL, KILL_TWO, KILL_AGAIN, KILL_RESET, KILL_FLIP, STOP, PULSE, RESET, FLIP, CONTROL_RESET = KINDS
+# A worker says why it goes back: it has seen that, or was told.
+CONNECTION_BROKE = r"worker \d+: .*(is gone: |damaged on the way|lost its connection to).*; going back to the last commit"
 AFTER_A_STOP = ["is continued", "is killed", "is left to the launcher"]
 
 
@@ -131,13 +133,16 @@ def kill_again(run, fault, outcome):
 
 
 def kill_and_damage(run, fault, outcome):
+    """The handshake is begun again, before its last message; what comes after it breaks the connection: all go back once more."""
     kind = "reset" if fault.kind == KILL_RESET else "flip"
-    longest = 300 if fault.chance.random() < 0.7 else 200_000  # the handshake, or what comes after it
-    damage = tcp_proxy.Damage(kind, fault.chance.randrange(longest), fault.chance.randrange(8))
+    place = fault.chance.randrange(300) if fault.chance.random() < 0.7 else 1500 + fault.chance.randrange(200_000)
+    damage = tcp_proxy.Damage(kind, place, fault.chance.randrange(8))
     run.proxy.damage_next(run.data_routes[fault.chance.randrange(run.num_workers - 1)], damage)
+    begin = time.monotonic()
     kill(run, fault, outcome)
     run.wait_for(lambda: damage.at, "the proxy damaging a connection")
     outcome.note = damage.where
+    outcome.next_step = max(outcome.next_step, run.wait_for_recovery(damage.at) - begin)
 
 
 def stop(run, fault, outcome):
@@ -178,15 +183,15 @@ def pulse(run, fault, outcome):
 
 
 def damage_data(run, fault, outcome):
+    """Both workers are well, and all repeat the step."""
     kind = "reset" if fault.kind == RESET else "flip"
     damage = tcp_proxy.Damage(kind, fault.chance.randrange(500_000), fault.chance.randrange(8))
     run.wait_for(lambda: run.proxy.damage_one(fault.chance, damage, run.data_routes) or None, "an open connection")
     run.wait_for(lambda: damage.at, "the proxy damaging a connection")
     outcome.note = damage.where
-    line = run.wait_for_line(r"is connected again", damage.at, "a line about the new connection")
-    outcome.named = line.time - damage.at
-    run.wait_for(lambda: damage.replaced, "another connection in place of the damaged one")
-    outcome.next_step = run.wait_for_next_step(damage.at) - damage.at
+    outcome.named = run.wait_for_line(CONNECTION_BROKE, damage.at, "a line about the broken connection").time - damage.at
+    outcome.next_step = run.wait_for_recovery(damage.at) - damage.at
+    outcome.recoveries = 1
 
 
 def damage_control(run, fault, outcome):

@@ -3,9 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: strangers_test.py PROGRAM [--workers N] [--strangers N] [--seconds S]
 
-Trains over TCP with a job secret. Meanwhile N strangers at a time connect to the data port of each worker (the control server, at a
-loopback address, has no port): silent ones, slow ones, random bytes, HTTP, TLS, lengths beyond all limits, and recordings of openings that were valid once. Each must be closed in
-time (the longest stay is printed; judged is that it ends), the workers must keep their descriptors and memory, and after SIGTERM the state must be that of a calm run of as many steps.
+Trains over TCP with a job secret. While the workers connect, which a proxy in front of worker 0 makes long, N strangers at a time connect to the
+data port of each (the control server, at a loopback address, has no port): silent ones, slow ones, random bytes, HTTP, TLS, lengths beyond all
+limits, and recordings of openings that were proven once. Each must be closed in time (the longest stay is printed; judged is that it ends) and
+the workers must keep their descriptors and memory. Then the proxy lets the workers meet; while they train none of them listens any more, and
+after SIGTERM the state must be that of a calm run of as many steps.
 """
 import argparse
 import errno
@@ -24,23 +26,23 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import multi_worker_test as workers_of  # noqa: E402
+import tcp_proxy  # noqa: E402
 
 STOPPED_ON_REQUEST = 75
 MAGIC = b"\x93tutti\r\n"
-ACCEPTED = b"tutisey1"
-DATA = 2
-HANG = 120.0          # s; the door closes after 5, on a machine that has nothing else to do
+REFUSED = b"tuti no1"
+HANG = 120.0          # s; a worker waits 5 for a stranger's words, on a machine that has nothing else to do
 MOST_GROWTH = 64      # MiB of each worker
-HEAD = "<8sHHBBHIIQ16sQQ16s48s32s96s"
+HEAD = "<8sHHIIIQ16sQQ16s48s32s96s"
 
 
-def hello(purpose, job, index, job_id, like=None):
-    """256 bytes, as cluster/handshake/hello.cc has them; layout, build and numerics as the peer's."""
-    fields = struct.unpack(HEAD, like) if like else [0] * 9 + [b""] * 7
-    layout, build, numerics = (fields[11], fields[14], fields[15]) if like else (0, b"none", b"none")
-    return struct.pack(HEAD, MAGIC, 1, 1, purpose, 1, 0, index, 0, 0, secrets.token_bytes(16), 0, layout,
-                       job.encode(), job_id.encode(), build, numerics)
+def hello(job, index, job_id, like=None):
+    """256 bytes, as cluster/net/hello.cc has them; size of the group, layout, build and numerics as the peer's."""
+    fields = struct.unpack(HEAD, like) if like else [0] * 10 + [b"none"] * 4
+    size, layout, build, numerics = fields[5], fields[9], fields[12], fields[13]
+    return struct.pack(HEAD, MAGIC, 2, 2, 1, index, size, 0, secrets.token_bytes(16), 0, layout, job.encode(), job_id.encode(), build, numerics)
 
 
 def receive(sock, count):
@@ -53,22 +55,22 @@ def receive(sock, count):
     return data
 
 
-def open_as_peer(port, purpose, job, index, job_id, secret):
-    """A handshake as the protocol has it. Returns the verdict, whether the peer knows the secret too, and all that was said."""
+def open_as_peer(port, job, index, job_id, secret):
+    """A handshake as the protocol has it. Returns the verdict with its reason, whether the peer knows the secret too, and all that was said."""
     like = None
     for _ in range(2):  # first to learn what the peer is like
         with socket.create_connection(("127.0.0.1", port), timeout=HANG) as sock:
-            own = hello(purpose, job, index, job_id, like)
+            own = hello(job, index, job_id, like)
             sock.sendall(own)
             answer = receive(sock, 288)
             like = answer[:256]
             if len(answer) < 288:
-                return answer[:8], False, own
+                return answer, False, own
             given = hmac.new(secret, b"tutti handshake 1: server to client" + own + like, hashlib.sha256).digest()
             proof = hmac.new(secret, b"tutti handshake 1: client to server" + own + like, hashlib.sha256).digest()
             knows_secret = given == answer[256:]
             sock.sendall(proof)
-            verdict = receive(sock, 8)
+            verdict = receive(sock, 776)
     return verdict, knows_secret, own + proof + secrets.token_bytes(72)
 
 
@@ -116,9 +118,9 @@ class Crowd:
         return {"silent": b"", "slow": MAGIC + bytes(200), "random": noise,
                 "http": b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n",
                 "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise[:32],
-                # A hello whose fields are all as large as they can be; heads of frames and chunks of 2^63 bytes.
+                # A hello whose fields are all as large as they can be; heads of frames of 2^63 bytes.
                 "large": MAGIC + b"\xff" * 248 + b"\xff" * 4000,
-                "frame": b"TutF\x01\x00\x00\x01" + b"\xff" * 16 + b"TutC" + b"\xff" * 32,
+                "frame": b"TutF\x01\x00\x00\x01" + b"\xff" * 52,
                 "replay": self.recordings[port]}[kind]
 
     def come(self):
@@ -191,15 +193,21 @@ class Run:
         self.secret, self.job_id = secrets.token_bytes(32), "strangers"
         with open(os.open(secret_file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(self.secret)
-        self.ports = workers_of.free_ports(arguments.workers)
+        self.ports = workers_of.free_ports(arguments.workers + 1)
+        self.proxy = tcp_proxy.Proxy()
+        self.route = self.proxy.add_route("worker 0", lambda: ("127.0.0.1", self.ports[-1]))
+        self.proxy.stall([self.route], 3600.0)
+        self.proxy.start()
+        through_proxy = {"TUTTI_DATA_LISTEN": f"127.0.0.1:{self.ports[-1]}", "TUTTI_DATA_ADDRESS": f"127.0.0.1:{self.route.port}"}
         own = flags + ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0", "--transport", "tcp",
                        "--metrics-json", os.path.join(folder, "disturbed.json")]
         environment = {"TUTTI_JOB_SECRET_FILE": secret_file, "TUTTI_JOB_ID": self.job_id}
-        addresses = [f"127.0.0.1:{port}" for port in self.ports]
+        addresses = [f"127.0.0.1:{port}" for port in self.ports[:-1]]
         self.logs = [os.path.join(folder, f"worker-{i}.log") for i in range(arguments.workers)]
         self.processes = []
         for index, log in enumerate(self.logs):
-            process = workers_of.start(arguments.program, own, index, addresses, environment, log)
+            more = environment | through_proxy if index == 0 else environment
+            process = workers_of.start(arguments.program, own, index, addresses, more, log)
             self.processes.append(process)
 
     def text(self, index):
@@ -216,16 +224,25 @@ class Run:
             if process.poll() is not None:
                 self.fail(f"worker {index} ended with {process.returncode}")
 
-    def wait_for_epoch(self, epoch, meanwhile=lambda: time.sleep(0.02), seconds=300):
+    def wait_for_epoch(self, epoch, seconds=300):
         end = time.monotonic() + seconds
         while f"epoch {epoch}/" not in self.text(0):
             self.check()
             if time.monotonic() > end:
                 self.fail(f"epoch {epoch} never began")
-            meanwhile()
+            time.sleep(0.02)
 
-    def num_epochs(self):
-        return self.text(0).count("epoch ")
+    def wait_for_data_ports(self):
+        """Of all workers, by worker: they wait for each other there."""
+        end = time.monotonic() + HANG
+        while True:
+            self.check()
+            ports = [listening_ports(process.pid) for process in self.processes]
+            if all(len(each) == 1 for each in ports):
+                return [each[0] for each in ports]
+            if time.monotonic() > end:
+                self.fail(f"the workers listen at {ports}; expected one data port each")
+            time.sleep(0.02)
 
     def stop(self):
         self.processes[-1].send_signal(signal.SIGTERM)
@@ -234,45 +251,38 @@ class Run:
             if time.monotonic() > end:
                 self.fail("the workers do not stop")
             time.sleep(0.02)
+        self.proxy.stop()
         codes = [process.returncode for process in self.processes]
         if codes != [STOPPED_ON_REQUEST] * len(codes):
             self.fail(f"exit codes {codes}, expected {STOPPED_ON_REQUEST}")
 
 
 def record_openings(run, data_ports):
-    """An opening per port that its owner accepts; what does not know the secret is not accepted."""
+    """An opening per port that proves the secret. It is of no rank that the workers wait for; one without the secret is not heard at all."""
     recordings = {}
     for port in data_ports:
-        verdict, knows_secret, words = open_as_peer(port, DATA, "rank", 1, run.job_id, run.secret)
-        if verdict != ACCEPTED or not knows_secret:
-            run.fail(f"a peer with the secret is not accepted at port {port}: {verdict}, {knows_secret}")
-        verdict, knows_secret, _ = open_as_peer(port, DATA, "rank", 1, run.job_id, secrets.token_bytes(32))
-        if verdict == ACCEPTED or knows_secret:
-            run.fail(f"a peer with another secret is accepted at port {port}")
+        verdict, knows_secret, words = open_as_peer(port, "rank", 2, run.job_id, run.secret)
+        if not verdict.startswith(REFUSED + b"this is not the rank 2 that the store has") or not knows_secret:
+            run.fail(f"a peer with the secret is not heard at port {port}: {verdict}, {knows_secret}")
+        verdict, knows_secret, _ = open_as_peer(port, "rank", 2, run.job_id, secrets.token_bytes(32))
+        if not verdict.startswith(REFUSED + b"another job's secret") or knows_secret:
+            run.fail(f"a peer with another secret is heard at port {port}: {verdict}, {knows_secret}")
         recordings[port] = words
     return recordings
 
 
 def disturb(run, arguments):
     """Strangers for so many seconds; whether the workers kept what they had."""
-    data_ports = []
-    for index, process in enumerate(run.processes):
-        ports = listening_ports(process.pid)
-        if len(ports) != 1:
-            run.fail(f"worker {index} listens at {ports}; expected one data port")
-        data_ports += ports
+    data_ports = run.wait_for_data_ports()
     pids = [process.pid for process in run.processes]
     crowd = Crowd(arguments.strangers, data_ports, record_openings(run, data_ports))
     time.sleep(0.5)
     descriptors, resident = [num_descriptors(pid) for pid in pids], [resident_mib(pid) for pid in pids]
-    calm_epochs, begin = run.num_epochs(), time.monotonic()
-    most = list(resident)
+    begin, most = time.monotonic(), list(resident)
     while time.monotonic() < begin + arguments.seconds:
         crowd.step(True)
         run.check()
         most = [max(old, resident_mib(pid)) for old, pid in zip(most, pids)]
-    if run.num_epochs() <= calm_epochs:
-        run.wait_for_epoch(calm_epochs + 1, lambda: crowd.step(True))
     end = time.monotonic() + HANG
     while crowd.there and time.monotonic() < end:
         crowd.step(False)
@@ -313,8 +323,12 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         saved = ["--checkpoint-dir", os.path.join(folder, "run")]
         run = Run(arguments, workers_of.FLAGS + saved + ["--steps", "10000000"], folder)
-        run.wait_for_epoch(2)
         disturb(run, arguments)
+        run.proxy.stall([run.route], 0.0)
+        run.wait_for_epoch(2)
+        ports = [listening_ports(process.pid) for process in run.processes]
+        if any(ports):
+            run.fail(f"while they train the workers listen at {ports}; expected nowhere")
         run.stop()
         check_log(run)
         step = max(int(name.split("_")[1].split(".")[0]) for name in os.listdir(saved[1]) if name.startswith("step_"))
@@ -323,8 +337,8 @@ def main():
         got = workers_of.run_mirrored(arguments.program, arguments.workers, longer + saved + ["--resume"], folder)
         differing = [key for key in workers_of.COMPARED if calm[key] != got[key]]
         if differing:
-            run.fail(f"after {step} steps among strangers different: {', '.join(differing)}")
-        print(f"  same      {got['weights_hash']}  {step} steps among strangers")
+            run.fail(f"after {step} steps different: {', '.join(differing)}")
+        print(f"  same      {got['weights_hash']}  {step} steps of workers that met among strangers")
 
 
 if __name__ == "__main__":

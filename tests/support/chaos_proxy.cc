@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/chaos_proxy.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,9 +19,6 @@ ChaosProxy::ChaosProxy(internal::Endpoint target, const ChaosPlan& plan)
       listener_(internal::listen_at({"127.0.0.1", 0})),
       stop_event_(internal::make_wake_event()),
       state_(plan.seed * 0x9E3779B97F4A7C15u + 1) {
-  if (const int longest = plan_.longest_segment; longest > 0) {
-    (void)::setsockopt(listener_.socket.get(), IPPROTO_TCP, TCP_MAXSEG, &longest, sizeof longest);
-  }
   cut_at_ = plan_.spares + next_distance(plan_.cut_every);
   half_close_at_ = plan_.spares + next_distance(plan_.half_close_every);
   flip_at_ = plan_.spares + next_distance(plan_.flip_every);
@@ -57,10 +52,6 @@ void ChaosProxy::accept_all() {
     FileDescriptor client = internal::accept_from(listener_.socket);
     if (!client.is_open()) return;
     ++accepted_;
-    if (cuts_new_) {
-      reset(client);
-      continue;
-    }
     FileDescriptor server = internal::start_connecting(target_);
     pollfd ready{server.get(), POLLOUT, 0};
     const TimePoint end = deadline_after(Clock::system().now(), std::chrono::seconds(1));
@@ -77,6 +68,11 @@ void ChaosProxy::accept_all() {
   }
 }
 
+void ChaosProxy::count_event(std::atomic<int>& events) {
+  last_event_ = Clock::system().now();
+  ++events;
+}
+
 /// Whatever the plan has for the `count` bytes that were just read to the end of way.waiting.
 void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
   const std::uint64_t begin = passed_, end = begin + count;
@@ -88,7 +84,7 @@ void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
     if (flip_at_ < begin || !may()) continue;
     const std::size_t place = way.waiting.size() - count + (flip_at_ - begin);
     way.waiting[place] ^= std::byte{1} << (next_distance(4) % 8);
-    ++flips_;
+    count_event(flips_);
   }
   if (cut_at_ < end) {
     if (may()) {
@@ -97,7 +93,7 @@ void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
                     way.waiting.size() - std::min<std::size_t>(count, end - cut_at_),
                     MSG_NOSIGNAL | MSG_DONTWAIT);
       pair.is_broken = true;
-      ++cuts_;
+      count_event(cuts_);
     }
     cut_at_ = end + next_distance(plan_.cut_every);
   } else if (half_close_at_ < end) {
@@ -105,7 +101,7 @@ void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
       way.waiting.clear();
       way.is_closed = true;
       ::shutdown(way.to->get(), SHUT_WR);
-      ++half_closes_;
+      count_event(half_closes_);
     }
     half_close_at_ = end + next_distance(plan_.half_close_every);
   }
@@ -128,10 +124,8 @@ bool ChaosProxy::move(Pair& pair, Direction& way) {
     const ssize_t count = ::recv(way.from->get(), way.waiting.data() + old, 65536, MSG_DONTWAIT);
     way.waiting.resize(old + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
     if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) pair.is_broken = true;
-    way.is_stuck = way.is_stuck || (count > 0 && static_cast<std::size_t>(count) > largest_);
-    if (count > 0 && (way.is_closed || way.is_stuck)) way.waiting.clear();
-    if (count > 0 && !way.is_closed && !way.is_stuck)
-      disturb(pair, way, static_cast<std::size_t>(count));
+    if (count > 0 && way.is_closed) way.waiting.clear();
+    if (count > 0 && !way.is_closed) disturb(pair, way, static_cast<std::size_t>(count));
     moved = count > 0;
   }
   if (way.waiting.empty() || pair.is_broken) return moved;
@@ -148,12 +142,9 @@ bool ChaosProxy::move(Pair& pair, Direction& way) {
 /// What the test has asked for meanwhile.
 void ChaosProxy::obey() {
   const bool swallows = swallow_now_.exchange(false), cuts_all = cut_now_.exchange(false);
-  const bool cuts_one = cut_one_now_.exchange(false);
-  cuts_new_ = cuts_new_ || cuts_one;
   for (Pair& pair : pairs_) {
-    const bool is_cut = cuts_all || (cuts_one && &pair == &pairs_.front());
-    if (is_cut && !pair.is_broken) ++cuts_;
-    pair.is_broken = pair.is_broken || is_cut;
+    if (cuts_all && !pair.is_broken) count_event(cuts_);
+    pair.is_broken = pair.is_broken || cuts_all;
     pair.is_swallowed = pair.is_swallowed || swallows;
   }
 }

@@ -23,7 +23,6 @@ struct ChaosPlan {
   std::uint64_t spares = 4096;         // bytes at the beginning, for the handshakes of a group
   std::size_t trickle = 0;             // at most so many bytes at once; 0: as they come
   Duration delay = Duration::zero();   // before each piece
-  int longest_segment = 0;  // of those that connect; short ones have small buffers; 0: the system's
 };
 
 /// Listens on a port of loopback and connects each connection to `target`. A thread of its own.
@@ -38,8 +37,6 @@ class ChaosProxy {
   int num_flips() const { return flips_; }
   /// Resets all connections now.
   void cut_all() { cut_now_ = true; }
-  /// Resets the oldest connection now, and each that comes from now on.
-  void cut_one_for_good() { cut_one_now_ = true; }
   /// From now on nothing passes on the connections that are there, in either direction, and no end
   /// of theirs is told: a network whose packets vanish.
   void swallow() { swallow_now_ = true; }
@@ -47,13 +44,11 @@ class ChaosProxy {
   void swallow_for_good() { swallows_new_ = swallow_now_ = true; }
   /// The same, for the next connection that comes alone.
   void swallow_next() { swallow_next_ = true; }
-  /// From now on a piece of more than so many bytes vanishes, with all that its connection brings
-  /// in this direction after it; connections that bring smaller ones go on: a path that swallows
-  /// large packets, and says nothing.
-  void swallow_larger_than(std::size_t bytes) { largest_ = bytes; }
   /// Cuts, or changes a bit, when so many more bytes have passed; counts as an event of the plan.
   void cut_after(std::uint64_t bytes) { cut_after_ = bytes; }
   void flip_after(std::uint64_t bytes) { flip_after_ = bytes; }
+  /// When it broke something last.
+  TimePoint last_event() const { return last_event_; }
   /// Connections that came so far, all told.
   int num_accepted() const { return accepted_; }
   /// Bytes that came so far, of both directions of all connections.
@@ -65,7 +60,6 @@ class ChaosProxy {
     internal::FileDescriptor* to;
     std::vector<std::byte> waiting;
     bool is_closed = false;
-    bool is_stuck = false;  // a piece has vanished
   };
   struct Pair {
     internal::FileDescriptor client, server;
@@ -79,6 +73,7 @@ class ChaosProxy {
   void accept_all();
   bool move(Pair& pair, Direction& way);
   static void swallow(Direction& way);
+  void count_event(std::atomic<int>& events);
   void disturb(Pair& pair, Direction& way, std::size_t count);
   std::uint64_t next_distance(std::uint64_t mean);
   static void reset(internal::FileDescriptor& socket);
@@ -94,10 +89,9 @@ class ChaosProxy {
   std::list<Pair> pairs_;
   std::atomic<int> cuts_{0}, half_closes_{0}, flips_{0};
   std::atomic<int> accepted_{0};
-  std::atomic<bool> stops_{false}, cut_now_{false}, cut_one_now_{false}, swallow_now_{false};
-  std::atomic<std::size_t> largest_{~std::size_t{0}};
+  std::atomic<TimePoint> last_event_{};
+  std::atomic<bool> stops_{false}, cut_now_{false}, swallow_now_{false};
   std::atomic<bool> swallows_new_{false}, swallow_next_{false};
-  bool cuts_new_ = false;
   std::unique_ptr<Thread> thread_;
 };
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One thread serves any number of routes: each listens at a port of its own and connects what comes to a target."""
 import collections
+import ctypes
 import os
 import random
 import selectors
@@ -14,6 +15,7 @@ PIECE = 65536
 MOST_WAITING = 4 * PIECE
 MOST_HELD = 128 * PIECE  # under way on a slow wire, in one direction
 END = None               # of a connection, as a piece under way
+SO_ATTACH_FILTER = 26
 
 
 class Wire:
@@ -33,7 +35,7 @@ class Wire:
 
 class Damage:
     """A reset or a flipped bit after so many more bytes of one connection, both directions together. Or "orphan": the end that sent them
-    sees a reset, and will send again what nobody has told it was received; the other end gets what is under way, late."""
+    sees a reset; the other end gets what is under way, late, and then the end."""
 
     def __init__(self, kind, after_bytes, bit=0):
         assert kind in ("reset", "flip", "orphan")
@@ -50,8 +52,8 @@ class Connection:
         self.waiting = {client: b"", server: b""}  # to be written there
         self.passed = 0
         self.damage = None
-        self.is_swallowed = False  # nothing passes, and neither end hears of the other's
-        self.held = {client: collections.deque(), server: collections.deque()}  # (due, number, piece) under way there
+        self.is_swallowed = False  # nothing passes, and neither end hears of the other
+        self.held = {client: collections.deque(), server: collections.deque()}  # (due, piece) under way there
         self.num_held = {client: 0, server: 0}
         self.orphan = None  # the end that is left, of a connection that the other one has lost
 
@@ -91,7 +93,6 @@ class Route:
         self.swallows = False    # also what comes
         self.wire = None
         self.stalled_until = 0.0  # nothing arrives before
-        self.latest = {}          # by direction: the number of the piece that was sent last of those that arrived
 
     def is_slow(self):
         return self.wire is not None or time.monotonic() < self.stalled_until
@@ -107,7 +108,7 @@ class Proxy:
         self.selector.register(self.wake_read, selectors.EVENT_READ, None)
         self.stops = False
         self.bytes_passed = 0
-        self.num_pieces, self.num_overtaken, self.late_bytes = 0, 0, 0
+        self.num_pieces, self.late_bytes = 0, 0
         self.thread = threading.Thread(target=self.run, name="proxy", daemon=True)
 
     def add_route(self, name, target, is_local=False):
@@ -140,13 +141,25 @@ class Proxy:
             connection.damage = damage
 
     def swallow(self, connections):
-        """From now on nothing passes on them, in either direction, and nothing is closed: packets vanish."""
+        """From now on nothing passes on them, in either direction, and nothing is closed: packets vanish. Over TCP the system of neither
+        end gets an answer any more."""
         with self.lock:
             for connection in connections:
                 connection.is_swallowed = True
+                self.go_deaf(connection)
                 connection.waiting = {connection.client: b"", connection.server: b""}
                 for end in (connection.client, connection.server):
                     self.watch(connection, end)
+
+    @staticmethod
+    def go_deaf(connection):
+        """Drops what arrives before this system acknowledges it, by a filter that lets no byte pass."""
+        if connection.route.is_local:
+            return
+        instruction = (ctypes.c_uint64 * 1)(6)  # BPF_RET | BPF_K, 0 bytes
+        program = struct.pack("@HP", 1, ctypes.addressof(instruction))
+        for end in (connection.client, connection.server):
+            end.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
     def swallow_routes(self, routes):
         """The same for all connections of these routes, and for those that come, until heal()."""
@@ -209,7 +222,7 @@ class Proxy:
         held, wire, now = connection.held[end], connection.route.wire, time.monotonic()
         due = now + (wire.seconds() if wire else 0.0)
         self.num_pieces += 1
-        held.append((max(due, held[-1][0]) if held else due, self.num_pieces, piece))
+        held.append((max(due, held[-1][0]) if held else due, piece))
         connection.num_held[end] += len(piece or b"")
         self.watch(connection, connection.other(end))
 
@@ -220,14 +233,11 @@ class Proxy:
             for end, held in connection.held.items():
                 is_open = connection in connection.route.connections and now >= connection.route.stalled_until
                 while is_open and held and held[0][0] <= now:
-                    _, number, piece = held.popleft()
-                    is_open = self.arrive(connection, end, number, piece)
+                    _, piece = held.popleft()
+                    is_open = self.arrive(connection, end, piece)
 
-    def arrive(self, connection, end, number, piece):
+    def arrive(self, connection, end, piece):
         """False: the connection has ended."""
-        latest, direction = connection.route.latest, end is connection.client
-        self.num_overtaken += number < latest.get(direction, 0)
-        latest[direction] = max(number, latest.get(direction, 0))
         try:
             if piece is END:
                 self.drain(connection, end)
@@ -274,6 +284,8 @@ class Proxy:
         connection = Connection(route, route.num_accepted, client, server)
         connection.damage, route.next_damage = route.next_damage, None
         connection.is_swallowed = route.swallows
+        if connection.is_swallowed:
+            self.go_deaf(connection)
         for damage in route.unreplaced:
             damage.replaced = time.monotonic()
         route.unreplaced.clear()

@@ -1,0 +1,138 @@
+// Ranks of this process whose connections go through proxies that break them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "tests/support/chaos_proxy.h"
+#include "tests/support/ranks.h"
+#include "tutti/cluster/net/rendezvous.h"
+#include "tutti/cluster/net/tcp_transport.h"
+#include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/in_process/in_process_store.h"
+
+namespace tutti::proxied_ranks {
+
+inline TimePoint in(Duration duration) { return deadline_after(Clock::system().now(), duration); }
+
+/// Every rank is reached, by the higher ones, through a proxy of its own.
+class ProxiedStore final : public KeyValueStore {
+ public:
+  explicit ProxiedStore(const testing::ChaosPlan& plan) : plan_(plan) {}
+  void set(std::string_view key, std::string_view value) override {
+    internal::Announcement announced = internal::parse_announcement(value).value();
+    const int rank = std::atoi(std::string(key.substr(key.find('/') + 1)).c_str());
+    testing::ChaosPlan plan = plan_;
+    plan.seed = plan.seed * 31 + static_cast<std::uint64_t>(rank);
+    auto proxy = std::make_unique<testing::ChaosProxy>(announced.endpoint, plan);
+    announced.endpoint = proxy->endpoint();
+    {
+      MutexLock lock(mutex_);
+      proxies_[rank] = std::move(proxy);
+    }
+    store_.set(key, internal::to_text(announced));
+  }
+  std::optional<std::string> get(std::string_view key) override { return store_.get(key); }
+  std::string wait(std::string_view key, TimePoint deadline) override {
+    return store_.wait(key, deadline);
+  }
+  testing::ChaosProxy& proxy(int rank) {
+    MutexLock lock(mutex_);
+    return *proxies_.at(rank);
+  }
+  /// As if the rank's process had died.
+  void end_proxy(int rank) {
+    MutexLock lock(mutex_);
+    proxies_.erase(rank);
+  }
+
+ private:
+  const testing::ChaosPlan plan_;
+  InProcessStore store_;
+  Mutex mutex_;
+  std::map<int, std::unique_ptr<testing::ChaosProxy>> proxies_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// All bytes between the first two of them pass the proxy of rank 0.
+struct ProxiedRanks {
+  explicit ProxiedRanks(const testing::ChaosPlan& plan = {}, int size = 2,
+                        const TcpOptions& options = {})
+      : store(plan), ranks(static_cast<std::size_t>(size)) {
+    EXPECT_EQ(
+        error_of_ranks(size, [&](int r) { rank(r) = tcp_transport(r, size, store, options); }), "");
+  }
+  std::shared_ptr<Transport>& rank(int r) { return ranks[static_cast<std::size_t>(r)]; }
+  testing::ChaosProxy& proxy() { return store.proxy(0); }
+
+  ProxiedStore store;
+  std::vector<std::shared_ptr<Transport>> ranks;
+};
+
+/// Bytes that a number gives.
+inline std::vector<std::byte> pattern_of(std::size_t count, std::uint64_t seed) {
+  std::vector<std::byte> bytes(count);
+  std::uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
+  for (std::byte& byte : bytes) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    byte = static_cast<std::byte>(state >> 56);
+  }
+  return bytes;
+}
+
+/// The two tell each other so many bytes; throws what the transport throws, and kInternal for other
+/// bytes than those that were sent.
+inline void exchange(Transport& mine, std::size_t count, std::uint64_t round = 0) {
+  const int rank = mine.rank();
+  const auto body = pattern_of(count, 2 * round + static_cast<std::uint64_t>(rank));
+  std::vector<std::byte> got(count);
+  const auto recv = mine.recv(1 - rank, 1, {}, got);
+  const auto send = mine.send(1 - rank, 1, {}, body);
+  recv->wait(in(std::chrono::seconds(60)));
+  send->wait(in(std::chrono::seconds(60)));
+  if (got != pattern_of(count, 2 * round + static_cast<std::uint64_t>(1 - rank))) {
+    fail(ErrorCode::kInternal, "message ", round, " has other bytes");
+  }
+}
+
+/// How a rank's calls ended.
+struct CallsEnd {
+  ErrorCode code = ErrorCode::kOk;
+  std::string message;
+  TimePoint at{};
+};
+
+/// Does it again and again, with 0, 1, 2, ..., until it throws an Error.
+template <class Calls>
+CallsEnd end_of(const Calls& calls) {
+  for (std::uint64_t round = 0;; ++round) {
+    try {
+      calls(round);
+    } catch (const Error& error) {
+      return {error.code(), error.message(), Clock::system().now()};
+    }
+  }
+}
+
+/// kUnavailable, in words that name the peer; and so it stays.
+inline void expect_loss_of(int peer, const CallsEnd& end, Transport& mine) {
+  const std::string name = concat("tcp: rank ", peer, " (127.0.0.1:");
+  EXPECT_EQ(end.code, ErrorCode::kUnavailable) << end.message;
+  EXPECT_NE(end.message.find(name), std::string::npos) << end.message;
+  EXPECT_EQ(mine.lost_peer(), peer) << end.message;
+  std::array<std::byte, 1> byte{};
+  const CallsEnd later = end_of([&](std::uint64_t round) {
+    const auto work =
+        round % 2 == 0 ? mine.recv(peer, 77, {}, byte) : mine.send(peer, 77, {}, byte);
+    work->wait(in(std::chrono::seconds(60)));
+  });
+  EXPECT_EQ(later.code, ErrorCode::kUnavailable) << later.message;
+  EXPECT_NE(later.message.find(name), std::string::npos) << later.message;
+}
+
+}  // namespace tutti::proxied_ranks
