@@ -15,7 +15,7 @@
 #include "tutti/model/layers/layer.h"
 #include "tutti/model/layers/loss_classes.h"
 #include "tutti/model/layers/metric_classes.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/strategy.h"
 
 namespace tutti {

@@ -11,7 +11,7 @@
 #include "tutti/core/file.h"
 #include "tutti/core/json.h"
 #include "tutti/model/learning_rate_scaling.h"
-#include "tutti/optimizer/warm_up.h"
+#include "tutti/optimizer/learning_rate_schedules.h"
 
 namespace tutti {
 namespace {

@@ -9,7 +9,7 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/value_generator.h"
 #include "tutti/core/random.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/sharded_variable.h"
 #include "tutti/tensor/device_scope.h"

@@ -1,10 +1,13 @@
-// Which optimizer, as a value: what Model::compile takes.
+// An optimizer as a value: by name, by its options, or made by a function.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 
 #include <algorithm>
 
 namespace tutti {
+
+// Which optimizer, as a value: what Model::compile takes.
+
 namespace {
 
 struct NamedSpec {
