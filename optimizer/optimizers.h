@@ -18,8 +18,6 @@
 
 namespace tutti {
 
-// Which optimizer, as a value: what Model::compile takes.
-
 /// A name ("sgd", "adamw"; optimizer_names()), an options struct, or a function that makes an
 /// Optimizer of your own.
 class OptimizerSpec {

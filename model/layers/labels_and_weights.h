@@ -1,4 +1,4 @@
-// What tells the steps of sequences apart in losses and metrics: a mask, and weights of steps.
+// Labels and weights as losses and metrics need them: in the shape of the predictions.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,6 +8,32 @@
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::internal {
+
+// Bringing labels to the shape and type of predictions: what losses and metrics share.
+
+/// Labels cast to the predictions' type and given their shape: [batch] and [batch, 1] fit each
+/// other. Throws kInvalidArgument naming `who` and both shapes.
+Tensor same_shape_labels(const Tensor& labels, const Tensor& predictions, std::string_view who);
+
+/// Labels [batch, ...] as int64 without a last axis of 1, for predictions [batch, ..., classes].
+/// Throws likewise.
+Tensor class_numbers(const Tensor& labels, const Tensor& predictions, std::string_view who);
+
+/// values [batch, ...] -> [batch]: the mean over all axes but the first. Throws kInvalidArgument
+/// for a scalar.
+Tensor mean_per_example(const Tensor& values);
+
+// Weights of examples.
+
+/// `sample_weight` as a tensor that multiplies `values`: cast to their dtype, dimensions that it
+/// lacks at the end added, each dimension equal or 1. A scalar fits always. Throws kInvalidArgument
+/// naming `who` and both shapes. The result broadcasts to values.shape().
+Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::string_view who);
+
+/// values * fitted_weight(...); `values` when `sample_weight` is undefined.
+Tensor weighted(const Tensor& values, const Tensor& sample_weight, std::string_view who);
+
+// What tells the steps of sequences apart in losses and metrics: a mask, and weights of steps.
 
 /// The mask of predictions [batch, steps, ...] and the weights of their steps. `sample_weight` may
 /// also be one per example ([], [batch], [batch, 1]) or undefined.

@@ -1,10 +1,11 @@
 // Tensors of a graph that is drawn before it runs.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/symbolic_tensor.h"
+#include "tutti/model/layers/layer_of.h"
 
 #include <atomic>
 
 namespace tutti {
+
 namespace {
 
 std::uint64_t next_node_number() {

@@ -1,4 +1,4 @@
-// Layers that change pictures at random in training.
+// Layers that prepare pictures: scaled, and changed at random in training.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,10 +10,34 @@
 #include "tutti/model/layers/layer_of.h"
 #include "tutti/model/layers/size2d.h"
 
+namespace tutti {
+
+// The layer that scales inputs.
+
+struct RescalingOptions {
+  double offset = 0.0;
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// x * scale + offset as float32: Rescaling(1.0 / 255) for images of bytes.
+class Rescaling : public LayerOf<Rescaling> {
+ public:
+  explicit Rescaling(double scale, RescalingOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  double scale_;
+  double offset_;
+};
+
+// Layers that change pictures at random in training.
+
 // Keyed like Dropout: by (seed, step, replica, layer). Pictures of a dataset are augmented by
 // data/augment.h, whose numbers do not depend on replicas.
-
-namespace tutti {
 
 struct RandomFlipOptions {
   std::string mode = "horizontal_and_vertical";  // or "horizontal", "vertical"

@@ -1,4 +1,4 @@
-// Conditions that weights are brought back to after each update.
+// What keeps weights in bounds: penalties in the loss, conditions after each update.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,6 +10,39 @@
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
+
+// Penalties on weights.
+
+/// A penalty [] computed from a weight; by default none. A value type.
+class Regularizer {
+ public:
+  using Function = std::function<Tensor(const Tensor& weight)>;
+
+  Regularizer() = default;
+  /// "l1", "l2" or "l1_l2", each with factor 0.01, or "orthogonal_regularizer"; "" for none. Throws
+  /// kInvalidArgument listing them for another name.
+  Regularizer(const char* name);
+  explicit Regularizer(Function function) : function_(std::move(function)) {}
+
+  bool empty() const { return !function_; }
+  /// Differentiable.
+  Tensor operator()(const Tensor& weight) const;
+
+ private:
+  Function function_;
+};
+
+namespace regularizers {
+/// factor * sum |w|.
+Regularizer l1(double factor = 0.01);
+/// factor * sum w^2 (without 1/2, as Keras).
+Regularizer l2(double factor = 0.01);
+Regularizer l1_l2(double l1_factor = 0.01, double l2_factor = 0.01);
+/// factor times the mean |cosine| of all pairs of rows of a matrix.
+Regularizer orthogonal(double factor = 0.01);
+}  // namespace regularizers
+
+// Conditions that weights are brought back to after each update.
 
 /// A projection of a weight, of its shape; by default none. Model::fit applies it after every
 /// update, on all replicas; a loop written by hand calls Layer::apply_constraints(). A value type.

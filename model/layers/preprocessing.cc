@@ -1,6 +1,6 @@
-// Layers that change pictures at random in training.
+// Layers that prepare pictures: scaled, and changed at random in training.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/image_augmentation.h"
+#include "tutti/model/layers/preprocessing.h"
 
 #include "tutti/model/layers/in_float32.h"
 #include "tutti/tensor/ops/arranging.h"
@@ -10,6 +10,21 @@
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
+
+// The layer that scales inputs.
+
+Rescaling::Rescaling(double scale, RescalingOptions options)
+    : LayerOf(options.name, options.input_shape), scale_(scale), offset_(options.offset) {}
+
+Shape Rescaling::build(const Shape& input) { return input; }
+
+Tensor Rescaling::call(const Tensor& input, CallContext) const {
+  const Tensor x = is_floating(input.dtype()) ? input : cast(input, DType::kFloat32);
+  return x * scale_ + offset_;
+}
+
+// Layers that change pictures at random in training.
+
 namespace {
 
 double checked_factor(double factor, std::string_view who) {
