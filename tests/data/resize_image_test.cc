@@ -1,6 +1,6 @@
 // Resizing: equal to its definition, pixel by pixel, and to the operation for whole factors.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/resize_image.h"
+#include "tutti/data/image.h"
 
 #include <cmath>
 

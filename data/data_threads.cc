@@ -1,22 +1,26 @@
-// A function applied to several elements at once, results in order.
+// Work on threads of the data pipeline, and waiting for them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/parallel_map.h"
+#include "tutti/data/data_threads.h"
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <exception>
 #include <utility>
 #include <vector>
 
 #include "tutti/core/executor.h"
-#include "tutti/data/wait.h"
+#include "tutti/core/logging.h"
+
+namespace tutti::internal {
+
+// A function applied to several elements at once, results in order.
 
 // The window holds the elements that were read but not handed out, in order. next() fills the
 // window from below, then waits until its first element is done. Threads claim the elements of the
 // window in order; `claimed_` counts those claimed since the start, `handed_out_` those that left
 // the window.
 
-namespace tutti::internal {
 namespace {
 
 struct Work {
@@ -164,6 +168,24 @@ class ParallelMapIterator : public ElementIterator {
 std::unique_ptr<ElementIterator> make_parallel_map(std::unique_ptr<ElementIterator> below,
                                                    NumberedFunction fn, int num_threads) {
   return std::make_unique<ParallelMapIterator>(std::move(below), std::move(fn), num_threads);
+}
+
+// Waiting for a data thread.
+
+void wait_for_input(CondVar& condition, Mutex& mutex, std::string_view who,
+                    const std::function<bool()>& ready) {
+  constexpr int kMinutes = 30;
+  for (int minute = 1; minute <= kMinutes; ++minute) {
+    if (condition.wait_for(mutex, std::chrono::minutes(1), ready)) return;
+    log_warning(concat(who, ": no element for ", minute, " minutes"));
+  }
+  fail(ErrorCode::kDeadlineExceeded, who, ": expected an element within ", kMinutes,
+       " minutes, got none; try to find the function of this dataset that hangs");
+}
+
+void wait_for_work(CondVar& condition, Mutex& mutex, const std::function<bool()>& ready) {
+  while (!condition.wait_for(mutex, std::chrono::minutes(1), ready)) {
+  }
 }
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// TFRecord files: records of bytes, each with its length and two checksums.
+// Files of records, and the files that a pattern names.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,6 +12,8 @@
 #include "tutti/data/input_limits.h"
 
 namespace tutti {
+
+// TFRecord files: records of bytes, each with its length and two checksums.
 
 /// How a whole file is packed (tf's compression_type).
 enum class Compression { kNone, kGzip, kZlib };
@@ -72,5 +74,39 @@ Dataset tfrecord_dataset(std::vector<std::string> paths, TFRecordOptions options
 
 /// The bytes of a uint8 tensor, such as a record's.
 std::string_view bytes_of(const Tensor& record);
+
+// Files of records that all have one size.
+
+struct FixedLengthRecordOptions {
+  /// Left out at the begin and at the end of each file.
+  std::int64_t header_bytes = 0;
+  std::int64_t footer_bytes = 0;
+  /// Of .gz files.
+  InputLimits limits = {};
+};
+
+/// Elements {features uint8 [record_bytes]}: the records of the files, one file after the other,
+/// read as they are asked for (a .gz file is unpacked in memory when it is reached).
+/// tf.data.FixedLengthRecordDataset. Throws kInvalidArgument for no path, a size below 1 or
+/// negative options; while reading, kNotFound, and kDataLoss naming path, offset, expected and
+/// found where a file does not hold whole records, kResourceExhausted beyond the limits.
+Dataset fixed_length_record_dataset(std::vector<std::string> paths, std::int64_t record_bytes,
+                                    FixedLengthRecordOptions options = {});
+
+// The files that a pattern names.
+
+struct ListFilesOptions {
+  /// In an order drawn from `seed` instead of the ascending one.
+  bool shuffle = false;
+  std::uint64_t seed = 0;
+};
+
+/// The paths that match `pattern`, in ascending order of their bytes, whatever the locale:
+/// "train-*.tfrecord", with `*` for any characters and `?` for one (but "/"), "[a-c]" for one of
+/// several, and "\*" for a star. Names that begin with a dot are matched by a dot alone.
+/// tf.data.Dataset.list_files. For readers of several files: `tfrecord_dataset(list_files(p))`.
+/// Throws kNotFound naming the pattern where nothing matches, kUnavailable for a folder that cannot
+/// be read.
+std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions options = {});
 
 }  // namespace tutti
