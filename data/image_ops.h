@@ -56,7 +56,7 @@ Tensor per_image_standardization(const Tensor& image);
 // Random changes of one picture: the steps of augment_images().
 
 /// A function of a picture and of random numbers, and of nothing else: the same stream, the same
-/// change (also of a second picture, such as a mask). Pictures and errors as in image_ops.h. The
+/// change (also of a second picture, such as a mask). Pictures and errors as above. The
 /// functions below make such steps and throw kInvalidArgument for settings that make no sense.
 using ImageStep = std::function<Tensor(const Tensor& image, const RandomStream& random)>;
 
@@ -91,7 +91,7 @@ struct CutoutOptions {
 /// with cutout", 2017).
 ImageStep cutout(std::int64_t size, CutoutOptions options = {});
 
-// The functions of image_ops.h that fit between random ones.
+// The functions above that fit between random ones.
 ImageStep center_crop(std::int64_t height, std::int64_t width);
 ImageStep resize_with_crop_or_pad(std::int64_t height, std::int64_t width);
 ImageStep convert_image_dtype(DType dtype);

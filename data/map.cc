@@ -1,6 +1,5 @@
 // One element at a time: a function of it, a predicate, its number.
 // SPDX-License-Identifier: Apache-2.0
-
 #include <utility>
 
 #include "tutti/data/data_threads.h"

@@ -1,6 +1,5 @@
 // MNIST and its likes: four IDX files in a folder; pictures as training wants them.
 // SPDX-License-Identifier: Apache-2.0
-
 #include <cstdlib>
 #include <filesystem>
 #include <vector>

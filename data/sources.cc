@@ -1,6 +1,5 @@
 // Where elements come from: numbers, a user's function, tensors in memory.
 // SPDX-License-Identifier: Apache-2.0
-
 #include <algorithm>
 #include <utility>
 

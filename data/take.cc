@@ -1,6 +1,5 @@
 // The first elements, by number or by predicate, or all but the first.
 // SPDX-License-Identifier: Apache-2.0
-
 #include <algorithm>
 #include <utility>
 

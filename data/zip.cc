@@ -1,6 +1,5 @@
 // Several datasets: side by side, or one after the other.
 // SPDX-License-Identifier: Apache-2.0
-
 #include <algorithm>
 #include <set>
 #include <utility>

@@ -1,6 +1,5 @@
 // The layers of a model for people: as a table, and as a graph.
 // SPDX-License-Identifier: Apache-2.0
-
 #include <algorithm>
 #include <cstdio>
 #include <iterator>

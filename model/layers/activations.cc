@@ -6,7 +6,6 @@
 
 #include "tutti/tensor/ops/activations.h"
 #include "tutti/tensor/ops/elementwise.h"
-#include "tutti/tensor/ops/softmax.h"
 
 namespace tutti {
 

@@ -3,7 +3,6 @@
 #include "tutti/model/layers/preprocessing.h"
 
 #include "tutti/model/layers/in_float32.h"
-#include "tutti/tensor/ops/arranging.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/random_ops.h"
 #include "tutti/tensor/ops/reduction.h"

@@ -6,7 +6,6 @@
 
 #include "tutti/model/layers/layer_name.h"
 #include "tutti/model/layers/size2d.h"
-#include "tutti/tensor/ops/arranging.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/random_ops.h"

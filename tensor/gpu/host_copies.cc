@@ -1,6 +1,6 @@
-// Copies of batches to a GPU beside its computations.
+// Copies between a GPU and the host beside the GPU's computations.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/tensor/gpu/uploads.h"
+#include "tutti/tensor/gpu/host_copies.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,6 +10,9 @@
 #include "tutti/tensor/gpu/memory_of_allocator.h"
 
 namespace tutti {
+
+// Copies of batches to a GPU beside its computations.
+
 namespace {
 
 constexpr std::size_t kRingBytes = std::size_t{64} << 20;
@@ -88,6 +91,31 @@ void Uploads::fill(DeviceContext& context, std::byte* to, const std::byte* from,
     if (place) ring_.set_copied(copied);
   }
   context.wait(StreamId::kCompute, *copied);
+}
+
+// Pinned memory through which bytes come from a device.
+
+Downloads::~Downloads() {
+  MutexLock lock(mutex_);
+  for (void* block : idle_) backend_.release_pinned(block);
+}
+
+void* Downloads::take() {
+  {
+    MutexLock lock(mutex_);
+    if (!idle_.empty()) {
+      void* const block = idle_.back();
+      idle_.pop_back();
+      return block;
+    }
+  }
+  return backend_.allocate_pinned(kBlockBytes);
+}
+
+void Downloads::give_back(void* block) {
+  if (!block) return;
+  MutexLock lock(mutex_);
+  idle_.push_back(block);
 }
 
 }  // namespace tutti
