@@ -11,7 +11,6 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
-#include "tutti/core/file_size_limit.h"
 #include "tutti/core/json.h"
 #include "tutti/model/model.h"
 

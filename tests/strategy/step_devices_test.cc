@@ -5,7 +5,7 @@
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/strategy/worker_threads.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/autograd/embedding_lookup_sparse.h"
+#include "tutti/autograd/embedding_lookup.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/value_generator.h"
 #include "tutti/core/random.h"
