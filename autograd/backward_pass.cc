@@ -14,7 +14,7 @@
 
 #include "tutti/autograd/gradients.h"
 #include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/operand.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti::internal {
 namespace {

@@ -1,13 +1,17 @@
-// Gradients of convolutions.
+// Gradients of convolutions and of pooling.
 // SPDX-License-Identifier: Apache-2.0
-//
-// A convolution is linear in the image and in the filter, so all orders lead back to the same three
-// operations.
 #include "tutti/autograd/gradients.h"
+
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {
+
+// Gradients of convolutions.
+//
+// A convolution is linear in the image and in the filter, so all orders lead back to the same three
+// operations.
+
 namespace {
 
 Conv2dAttributes without_activation(Conv2dAttributes attributes) {
@@ -60,6 +64,26 @@ Gradients conv2d_backward_filter_gradient(const GradientContext& c) {
 
 Gradients bias_grad_gradient(const GradientContext& c) {
   return single(broadcast_to(c.dy(), c.shape(0)));
+}
+
+// Gradients of pooling.
+
+Gradients max_pool_gradient(const GradientContext& c) {
+  return single(max_pool2d_grad(c.in(0), c.dy(), c.attributes_as<Pool2dAttributes>()));
+}
+
+Gradients average_pool_gradient(const GradientContext& c) {
+  return single(average_pool2d_grad(c.dy(), c.shape(0), c.attributes_as<Pool2dAttributes>()));
+}
+
+/// Averaging is linear: the gradient of its gradient is averaging again.
+Gradients average_pool_grad_gradient(const GradientContext& c) {
+  OpCall call;
+  call.op = OpId::kAveragePool;
+  call.inputs = {c.dy()};
+  call.outputs = {{c.shape(0), c.dtype(0)}};
+  call.attributes = c.attributes_as<Pool2dAttributes>();
+  return single(dispatch_one(std::move(call)));
 }
 
 }  // namespace tutti::internal

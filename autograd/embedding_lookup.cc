@@ -1,4 +1,4 @@
-// Fetching each row once, and telling tapes which variable they came from.
+// Rows of a variable, without reading the others: alone, or several combined.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/embedding_lookup.h"
 
@@ -14,6 +14,9 @@
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
+
+// Fetching each row once, and telling tapes which variable they came from.
+
 namespace {
 
 Tensor as_int64(const Tensor& indices) {
@@ -86,6 +89,107 @@ Tensor embedding_lookup(const Variable& params, const Tensor& indices) {
   const bool casts = type && *type != values.dtype() && params.storage().options().autocast &&
                      is_floating(values.dtype());
   return casts ? cast(values, *type) : values;
+}
+
+// Lookups, weights and sums per example, of operations that have gradients.
+
+namespace {
+
+void check(const char* who, const Variable& params, const SparseIds& ids,
+           const std::optional<Tensor>& weights) {
+  const auto refuse = [&](const auto&... what) {
+    fail(ErrorCode::kInvalidArgument, who, ": variable '", params.name(), "': ", what...);
+  };
+  if (params.shape().rank() < 1) refuse("expected rows, got a scalar");
+  if (ids.ids.rank() != 1 || ids.examples.shape() != ids.ids.shape()) {
+    refuse("expected ids and examples of one shape [n], got ", ids.ids.shape(), " and ",
+           ids.examples.shape());
+  }
+  if (weights && (weights->shape() != ids.ids.shape() || weights->dtype() != params.dtype())) {
+    refuse("expected weights ", ids.ids.shape(), " of ", params.dtype(), ", got ", weights->shape(),
+           " of ", weights->dtype());
+  }
+}
+
+/// [n] as [n, 1, ..., 1], to go with values of `rank` dimensions.
+Tensor column(const Tensor& values, int rank) {
+  std::vector<std::int64_t> dims(static_cast<std::size_t>(rank), 1);
+  dims.front() = values.shape().dim(0);
+  return reshape(values, dims);
+}
+
+Tensor sum_per_example(const Tensor& values, const SparseIds& ids) {
+  return scatter_rows(values, ids.examples, values.shape().with_dim(0, ids.num_examples));
+}
+
+/// What sums are divided by; undefined: nothing.
+Tensor divisor(const Tensor& weights, const SparseIds& ids, Combiner combiner) {
+  if (combiner == Combiner::kSum) return {};
+  if (combiner == Combiner::kMean) return sum_per_example(weights, ids);
+  return sqrt(sum_per_example(square(weights), ids));
+}
+
+/// The ids at these positions.
+SparseIds picked(const SparseIds& ids, const Tensor& positions) {
+  const GradientTape::StopRecording stop;
+  return {gather(ids.ids, positions), gather(ids.examples, positions), ids.num_examples};
+}
+
+std::vector<std::int64_t> valid_positions(const SparseIds& ids,
+                                          const std::optional<Tensor>& weights, Combiner combiner) {
+  const Tensor host = ids.ids.to(Device{});
+  const std::vector<double> factors =
+      weights && combiner != Combiner::kSum ? weights->to_doubles() : std::vector<double>();
+  std::vector<std::int64_t> positions;
+  const std::vector<double> numbers = host.to_doubles();
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] < 0.0 || (!factors.empty() && !(factors[i] > 0.0))) continue;
+    positions.push_back(static_cast<std::int64_t>(i));
+  }
+  return positions;
+}
+
+/// 1 where an example has no id, else 0: [num_examples].
+Tensor without_ids(const SparseIds& ids, DType dtype) {
+  std::vector<float> missing(static_cast<std::size_t>(ids.num_examples), 1.0F);
+  for (const double example : ids.examples.to_doubles()) {
+    missing[static_cast<std::size_t>(example)] = 0.0F;
+  }
+  const GradientTape::StopRecording stop;
+  return cast(Tensor::from(Shape{ids.num_examples}, missing), dtype);
+}
+
+Tensor combined(const Variable& params, const SparseIds& ids, const std::optional<Tensor>& weights,
+                Combiner combiner, const Tensor& added_to_divisor) {
+  const Tensor rows = embedding_lookup(params, ids.ids);
+  const Tensor factors =
+      weights ? *weights : Tensor::ones(ids.ids.shape(), rows.dtype(), rows.device());
+  const Tensor weighted = weights ? rows * column(factors, rows.rank()) : rows;
+  const Tensor sums = sum_per_example(weighted, ids);
+  Tensor by = divisor(factors, ids, combiner);
+  if (!by.defined()) return sums;
+  if (added_to_divisor.defined()) by = by + added_to_divisor;
+  return sums / column(by, sums.rank());
+}
+
+}  // namespace
+
+Tensor embedding_lookup_sparse(const Variable& params, const SparseIds& ids,
+                               const std::optional<Tensor>& weights, Combiner combiner) {
+  check("embedding_lookup_sparse", params, ids, weights);
+  return combined(params, ids, weights, combiner, {});
+}
+
+Tensor safe_embedding_lookup_sparse(const Variable& params, const SparseIds& ids,
+                                    const std::optional<Tensor>& weights, Combiner combiner) {
+  check("safe_embedding_lookup_sparse", params, ids, weights);
+  const auto positions = valid_positions(ids, weights, combiner);
+  const Tensor chosen = Tensor::from(Shape{static_cast<std::int64_t>(positions.size())}, positions);
+  const SparseIds valid = picked(ids, chosen);
+  const std::optional<Tensor> factors =
+      weights ? std::optional<Tensor>(gather(*weights, chosen)) : std::nullopt;
+  // Examples without ids divide 0 by 1.
+  return combined(params, valid, factors, combiner, without_ids(valid, params.dtype()));
 }
 
 }  // namespace tutti

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/autograd/gradient_blocks.h"
 #include "tutti/autograd/gradient_functions.h"
+#include "tutti/autograd/gradient_sum.h"
 
 namespace tutti::internal {
 
@@ -70,8 +70,6 @@ Gradients conv2d_gradient(const GradientContext& context);
 Gradients conv2d_backward_input_gradient(const GradientContext& context);
 Gradients conv2d_backward_filter_gradient(const GradientContext& context);
 Gradients bias_grad_gradient(const GradientContext& context);
-
-// pooling_gradients.cc
 Gradients max_pool_gradient(const GradientContext& context);
 Gradients average_pool_gradient(const GradientContext& context);
 Gradients average_pool_grad_gradient(const GradientContext& context);

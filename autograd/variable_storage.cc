@@ -5,12 +5,45 @@
 #include <atomic>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/error.h"
 #include "tutti/core/random.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
+
+// Names of the options of variables, as tf spells them.
+
+std::ostream& operator<<(std::ostream& out, VariableSynchronization synchronization) {
+  switch (synchronization) {
+    case VariableSynchronization::kAuto:
+      return out << "AUTO";
+    case VariableSynchronization::kNone:
+      return out << "NONE";
+    case VariableSynchronization::kOnWrite:
+      return out << "ON_WRITE";
+    case VariableSynchronization::kOnRead:
+      return out << "ON_READ";
+  }
+  fail(ErrorCode::kInternal,
+       "VariableSynchronization: no such value: ", static_cast<int>(synchronization));
+}
+
+std::ostream& operator<<(std::ostream& out, VariableAggregation aggregation) {
+  switch (aggregation) {
+    case VariableAggregation::kNone:
+      return out << "NONE";
+    case VariableAggregation::kSum:
+      return out << "SUM";
+    case VariableAggregation::kMean:
+      return out << "MEAN";
+    case VariableAggregation::kOnlyFirstReplica:
+      return out << "ONLY_FIRST_REPLICA";
+  }
+  fail(ErrorCode::kInternal, "VariableAggregation: no such value: ", static_cast<int>(aggregation));
+}
+
 namespace {
 
 std::uint64_t next_variable_id() {

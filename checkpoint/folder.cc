@@ -17,7 +17,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/file_size_limit.h"
+#include "tutti/core/file.h"
 
 namespace tutti::internal {
 namespace {

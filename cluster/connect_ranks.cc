@@ -18,7 +18,7 @@
 #include "tutti/cluster/net/tcp_stream.h"
 #include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file_size_limit.h"
+#include "tutti/core/file.h"
 #include "tutti/core/logging.h"
 
 namespace tutti {

@@ -7,8 +7,8 @@
 
 #include "tutti/cluster/address.h"
 #include "tutti/cluster/json_place.h"
-#include "tutti/core/brief_list.h"
 #include "tutti/core/error.h"
+#include "tutti/core/list_text.h"
 
 namespace tutti {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "tutti/core/executor.h"
 #include "tutti/core/run_token.h"
-#include "tutti/core/spinning.h"
+#include "tutti/core/spin_wait.h"
 
 namespace tutti {
 namespace {

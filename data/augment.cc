@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tutti/data/parallel_map.h"
+#include "tutti/data/data_threads.h"
 
 namespace tutti {
 namespace {

@@ -1,15 +1,83 @@
-// Sharding over workers: by files where a pipeline begins at files, else by elements.
+// Sharding: every n-th element, and over workers: by files where a pipeline begins at files, else
+// by elements.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/auto_shard.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "tutti/core/logging.h"
-#include "tutti/data/shard_source.h"
+#include "tutti/data/forwarding_source.h"
 
 namespace tutti {
+
+// Every n-th element.
+
+namespace {
+
+/// Elements index, index + count, ...; Iterator(below, count, index) hands them out.
+template <class Iterator>
+class ShardSource : public internal::ForwardingSource {
+ public:
+  ShardSource(std::shared_ptr<const DatasetSource> below, std::int64_t count, std::int64_t index)
+      : ForwardingSource(std::move(below)), count_(count), index_(index) {}
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    return std::make_unique<Iterator>(below().iterate(epoch), count_, index_);
+  }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<ShardSource>(std::move(below), count_, index_);
+  }
+
+  std::optional<std::int64_t> cardinality() const override {
+    const std::optional<std::int64_t> length = below().cardinality();
+    if (!length || *length == kInfinite) return length;
+    return *length > index_ ? (*length - index_ - 1) / count_ + 1 : 0;
+  }
+
+ private:
+  std::int64_t count_;
+  std::int64_t index_;
+};
+
+class ShardIterator : public internal::ForwardingIterator {
+ public:
+  ShardIterator(std::unique_ptr<ElementIterator> below, std::int64_t count, std::int64_t index)
+      : ForwardingIterator(std::move(below)), count_(count), foreign_(index) {}
+
+  std::optional<Element> next() override {
+    below().skip(foreign_);
+    foreign_ = count_ - 1;
+    return below().next();
+  }
+
+  void skip(std::int64_t count) override {
+    if (count < 1) return;
+    const std::int64_t later = internal::saturating_product(count - 1, count_);
+    below().skip(internal::saturating_sum(foreign_ + 1, later));
+    foreign_ = count_ - 1;
+  }
+
+ private:
+  std::int64_t count_;
+  std::int64_t foreign_;  // elements of other shards before our next one
+};
+
+}  // namespace
+
+Dataset Dataset::shard(std::int64_t count, std::int64_t index) const {
+  if (count < 1 || index < 0 || index >= count) {
+    fail(ErrorCode::kInvalidArgument, "Dataset::shard: expected 0 <= index < count, got index ",
+         index, ", count ", count);
+  }
+  return Dataset(std::make_shared<ShardSource<ShardIterator>>(source_, count, index));
+}
+
+// Sharding over workers.
+
 namespace {
 
 /// Number of files at each beginning of a pipeline; nothing where it is not known.
@@ -94,8 +162,8 @@ Dataset data_shard(const Dataset& dataset, int num_workers, int index) {
          " elements, one for each worker, got ", *length,
          "; try smaller batches, fewer workers or AutoShardPolicy::kOff");
   }
-  return Dataset(std::make_shared<internal::ShardSource<DataShardIterator>>(dataset.shared_source(),
-                                                                            num_workers, index));
+  return Dataset(std::make_shared<ShardSource<DataShardIterator>>(dataset.shared_source(),
+                                                                  num_workers, index));
 }
 
 AutoShardChoice choose_automatically(const Dataset& dataset, int num_workers) {

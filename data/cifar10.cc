@@ -1,6 +1,6 @@
 // The binary version of CIFAR-10.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/cifar10.h"
+#include "tutti/data/image_sets.h"
 
 #include <algorithm>
 #include <cstring>

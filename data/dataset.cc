@@ -1,4 +1,4 @@
-// What all datasets share: iteration. Each source and decorator stands in a file of its own.
+// What all datasets share: iteration. Sources and decorators stand in files of their own.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/dataset.h"
 

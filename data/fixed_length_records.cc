@@ -1,6 +1,6 @@
 // Files of records that all have one size.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/fixed_length_records.h"
+#include "tutti/data/records.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,6 @@
 // The IDX format of MNIST.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/idx.h"
+#include "tutti/data/image_sets.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-// Pictures as files: PNG and JPEG to tensors and back.
+// Pictures: PNG and JPEG to tensors and back, and other sizes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,9 +6,12 @@
 #include <string>
 #include <string_view>
 
+#include "tutti/tensor/op.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
+
+// Pictures as files: PNG and JPEG to tensors and back.
 
 /// What a pixel is made of: 1, 3 or 4 channels, or those of the file (1, 2 with alpha, 3 or 4).
 enum class ColorMode { kUnchanged, kGrayscale, kRgb, kRgba };
@@ -48,5 +51,26 @@ struct EncodeJpegOptions {
 /// A JPEG file of `image`, uint8 [height, width, channels] with 1 or 3 channels, each side up to
 /// 65500. Throws kInvalidArgument for others.
 std::string encode_jpeg(const Tensor& image, EncodeJpegOptions options = {});
+
+// Pictures of another size.
+
+struct ImageSize {
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+};
+
+struct ResizeImageOptions {
+  Interpolation interpolation = Interpolation::kBilinear;
+  /// Takes the largest part in the middle that has the new picture's proportions, instead of
+  /// distorting (Keras's crop_to_aspect_ratio).
+  bool crop_to_aspect_ratio = false;
+};
+
+/// `image` [height, width, channels], uint8 or float32, as float32 [size.height, size.width,
+/// channels] in the same range. Pixel centres are at half numbers and the border is repeated, as in
+/// tf.image.resize without antialiasing; a bilinear pixel is made of the four nearest, also where
+/// the picture gets smaller. On the host; not recorded on tapes. Throws kInvalidArgument for other
+/// tensors, empty pictures and sizes below 1. Threads: any.
+Tensor resize_image(const Tensor& image, ImageSize size, ResizeImageOptions options = {});
 
 }  // namespace tutti

@@ -9,7 +9,6 @@
 
 #include "tutti/data/dataset.h"
 #include "tutti/data/image.h"
-#include "tutti/data/resize_image.h"
 
 namespace tutti {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "tutti/data/image_ops.h"
-#include "tutti/data/image_size.h"
+#include "tutti/data/image_pixels.h"
 
 // Whole pixels are moved as bytes: the loops do not depend on the type.
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tutti/data/image_ops.h"
-#include "tutti/data/image_size.h"
+#include "tutti/data/image_pixels.h"
 
 namespace tutti::image {
 namespace {

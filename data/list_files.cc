@@ -1,6 +1,6 @@
 // The files that a pattern names, by the system's glob.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/list_files.h"
+#include "tutti/data/records.h"
 
 #include <glob.h>
 

@@ -1,11 +1,14 @@
-// A function of every element.
+// One element at a time: a function of it, a predicate, its number.
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
+#include "tutti/data/data_threads.h"
 #include "tutti/data/forwarding_source.h"
-#include "tutti/data/parallel_map.h"
 
 namespace tutti {
+
+// A function of every element.
+
 namespace {
 
 using internal::NumberedFunction;
@@ -83,6 +86,108 @@ Dataset Dataset::map(std::function<Element(const Element&)> fn, MapOptions optio
   };
   return Dataset(
       std::make_shared<MapSource>(source_, std::move(of_element), options.num_parallel_calls));
+}
+
+// Elements that a predicate accepts.
+
+namespace {
+
+using Predicate = std::function<bool(const Element&)>;
+
+class FilterIterator : public ElementIterator {
+ public:
+  FilterIterator(std::unique_ptr<ElementIterator> below, Predicate accepts)
+      : below_(std::move(below)), accepts_(std::move(accepts)) {}
+
+  std::optional<Element> next() override {
+    for (;;) {
+      std::optional<Element> element = below_->next();
+      if (!element || accepts_(*element)) return element;
+    }
+  }
+
+ private:
+  std::unique_ptr<ElementIterator> below_;
+  Predicate accepts_;
+};
+
+class FilterSource : public internal::ForwardingSource {
+ public:
+  FilterSource(std::shared_ptr<const DatasetSource> below, Predicate accepts)
+      : ForwardingSource(std::move(below)), accepts_(std::move(accepts)) {}
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    return std::make_unique<FilterIterator>(below().iterate(epoch), accepts_);
+  }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<FilterSource>(std::move(below), accepts_);
+  }
+  std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
+  std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
+
+ private:
+  Predicate accepts_;
+};
+
+}  // namespace
+
+Dataset Dataset::filter(std::function<bool(const Element&)> predicate) const {
+  if (!predicate) {
+    fail(ErrorCode::kInvalidArgument, "Dataset::filter: expected a function, got none");
+  }
+  return Dataset(std::make_shared<FilterSource>(source_, std::move(predicate)));
+}
+
+// Elements with their number in front.
+
+namespace {
+
+class EnumerateIterator : public internal::ForwardingIterator {
+ public:
+  EnumerateIterator(std::unique_ptr<ElementIterator> below, std::int64_t start)
+      : ForwardingIterator(std::move(below)), index_(start) {}
+
+  std::optional<Element> next() override {
+    std::optional<Element> element = below().next();
+    if (!element) return std::nullopt;
+    std::vector<Tensor> tensors = {Tensor::from<std::int64_t>({}, {index_++})};
+    tensors.insert(tensors.end(), element->tensors().begin(), element->tensors().end());
+    std::vector<std::string> names = {"index"};
+    names.insert(names.end(), element->names().begin(), element->names().end());
+    return Element(std::move(tensors), std::move(names));
+  }
+
+  void skip(std::int64_t count) override {
+    if (count < 1) return;
+    below().skip(count);
+    __builtin_add_overflow(index_, count, &index_);
+  }
+
+ private:
+  std::int64_t index_;
+};
+
+class EnumerateSource : public internal::ForwardingSource {
+ public:
+  EnumerateSource(std::shared_ptr<const DatasetSource> below, std::int64_t start)
+      : ForwardingSource(std::move(below)), start_(start) {}
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    return std::make_unique<EnumerateIterator>(below().iterate(epoch), start_);
+  }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<EnumerateSource>(std::move(below), start_);
+  }
+  std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
+
+ private:
+  std::int64_t start_;
+};
+
+}  // namespace
+
+Dataset Dataset::enumerate(std::int64_t start) const {
+  return Dataset(std::make_shared<EnumerateSource>(source_, start));
 }
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
 // Mixup and cutmix.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/mixup.h"
+#include "tutti/data/augment.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/data/augment.h"
 #include "tutti/data/beta.h"
 
 namespace tutti {

@@ -6,8 +6,8 @@
 
 #include "tutti/core/executor.h"
 #include "tutti/core/trace.h"
+#include "tutti/data/data_threads.h"
 #include "tutti/data/forwarding_source.h"
-#include "tutti/data/wait.h"
 
 namespace tutti {
 namespace {

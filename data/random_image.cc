@@ -1,10 +1,10 @@
 // Steps that change pictures at random.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/random_image.h"
+#include "tutti/data/image_ops.h"
 
 #include <cmath>
 
-#include "tutti/data/image_size.h"
+#include "tutti/data/image_pixels.h"
 
 // A step takes few numbers: 64-bit number 0, 1, ... of its stream, in the order in which they are
 // asked for.

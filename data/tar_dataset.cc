@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "tutti/data/file_sequence.h"
+#include "tutti/data/records.h"
 #include "tutti/data/tar_reader.h"
-#include "tutti/data/tfrecord.h"
 
 namespace tutti {
 

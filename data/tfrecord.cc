@@ -1,6 +1,6 @@
 // TFRecord files.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/tfrecord.h"
+#include "tutti/data/records.h"
 
 #include <utility>
 

@@ -1,10 +1,14 @@
-// The callback: what happens at the joints of training.
+// What happens around training: callbacks, and the value that they watch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +17,8 @@
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
+
+// The callback: what happens at the joints of training.
 
 class Model;
 
@@ -86,6 +92,87 @@ class AnyCallback {
 
  private:
   std::shared_ptr<Callback> callback_;
+};
+
+// The value that a callback watches, and what is better.
+
+class Model;
+
+/// Whether smaller or larger values are better. kAuto: as the compiled metric of this name says
+/// (Model::metric_direction()); "loss" is smaller. For other names kAuto is refused.
+enum class MonitorMode { kAuto, kMin, kMax };
+
+namespace internal {
+
+/// A value of the logs, and its comparison with the best one so far.
+class Monitor {
+ public:
+  /// Before there is a best value: every number is better.
+  static constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+  /// `who`: the callback, for messages; a literal.
+  Monitor(const char* who, std::string name, MonitorMode mode)
+      : who_(who), name_(std::move(name)), mode_(mode) {}
+
+  /// Throws kInvalidArgument when mode is kAuto and the model knows no direction of the name.
+  bool larger_is_better(const Model& model) const;
+  /// Whether `value` is better than `best` by more than `min_delta`. What is not a number is not
+  /// better than anything.
+  bool is_better(const Model& model, double value, double best, double min_delta = 0.0) const;
+  /// The value in the logs; without it nothing, and a warning (once) that lists the names.
+  std::optional<double> value(const Logs& logs) const;
+
+ private:
+  const char* who_;
+  std::string name_;
+  MonitorMode mode_;
+};
+
+}  // namespace internal
+
+// A callback made of functions.
+
+/// What is left out is not called.
+struct LambdaCallbackOptions {
+  std::function<void()> on_train_begin = {};
+  std::function<void(const Logs& logs)> on_train_end = {};
+  std::function<void(std::int64_t epoch)> on_epoch_begin = {};
+  std::function<void(std::int64_t epoch, const Logs& logs)> on_epoch_end = {};
+  std::function<void(std::int64_t batch)> on_train_batch_begin = {};
+  std::function<void(std::int64_t batch, const Logs& logs)> on_train_batch_end = {};
+  std::function<Json()> save_state = {};
+  std::function<void(const Json& state)> restore_state = {};
+};
+
+/// `LambdaCallback({.on_epoch_end = [&](std::int64_t epoch, const Logs& logs) { ... }})`.
+class LambdaCallback : public Callback {
+ public:
+  explicit LambdaCallback(LambdaCallbackOptions functions) : functions_(std::move(functions)) {}
+
+  void on_train_begin() override { call(functions_.on_train_begin); }
+  void on_train_end(const Logs& logs) override { call(functions_.on_train_end, logs); }
+  void on_epoch_begin(std::int64_t epoch) override { call(functions_.on_epoch_begin, epoch); }
+  void on_epoch_end(std::int64_t epoch, const Logs& logs) override {
+    call(functions_.on_epoch_end, epoch, logs);
+  }
+  void on_train_batch_begin(std::int64_t batch) override {
+    call(functions_.on_train_batch_begin, batch);
+  }
+  void on_train_batch_end(std::int64_t batch, const Logs& logs) override {
+    call(functions_.on_train_batch_end, batch, logs);
+  }
+  Json save_state() const override {
+    return functions_.save_state ? functions_.save_state() : Json();
+  }
+  void restore_state(const Json& state) override { call(functions_.restore_state, state); }
+
+ private:
+  template <class Function, class... Args>
+  static void call(const Function& function, const Args&... args) {
+    if (function) function(args...);
+  }
+
+  LambdaCallbackOptions functions_;
 };
 
 }  // namespace tutti

@@ -10,7 +10,7 @@
 
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/layers/average_loss.h"
-#include "tutti/model/layers/sample_weight.h"
+#include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::internal {

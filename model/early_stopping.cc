@@ -1,13 +1,17 @@
-// Ends training when a value no longer gets better.
+// Callbacks that end training early.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/early_stopping.h"
 
+#include <cmath>
 #include <map>
 
+#include "tutti/core/logging.h"
 #include "tutti/model/exact_number.h"
 #include "tutti/model/model.h"
 
 namespace tutti {
+
+// Ends training when a value no longer gets better.
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)), monitor_("EarlyStopping", options_.monitor, options_.mode) {
@@ -92,6 +96,25 @@ void EarlyStopping::restore_state(const Json& state) {
   best_names_.clear();
   for (const Json& name : state.at("best_names").as_array())
     best_names_.push_back(name.as_string());
+}
+
+// Ends training when the loss is no number.
+
+void TerminateOnNaN::on_train_begin() { reason_.clear(); }
+
+void TerminateOnNaN::on_train_batch_end(std::int64_t batch, const Logs& logs) {
+  if (!logs.has("loss") || std::isfinite(logs.at("loss"))) return;
+  const std::int64_t step = model().optimizer().iterations().value().item_int() - 1;
+  const std::vector<int> replicas = model().replicas_without_finite_loss();
+  // Shares that are finite one by one can still add up to infinity.
+  const std::string whose = replicas.empty()
+                                ? "the sum over replicas overflowed"
+                                : concat("the loss of replica ", join(replicas), " is not finite");
+  reason_ = concat("TerminateOnNaN: the loss is ", logs.at("loss"), " in epoch ", epoch_,
+                   ", batch ", batch, " (step ", step, "): ", whose,
+                   "; training ends; try a smaller learning rate or clipping");
+  log(LogLevel::kError, reason_);
+  model().stop_training();
 }
 
 }  // namespace tutti

@@ -21,7 +21,7 @@
 
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
-#include "tutti/core/file_size_limit.h"
+#include "tutti/core/file.h"
 #include "tutti/data/crc.h"
 
 namespace tutti {

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "tutti/model/model_state.h"
-
 namespace tutti::internal {
 namespace {
 

@@ -1,15 +1,40 @@
-// The epochs and steps of Model::fit and Model::evaluate.
+// The epochs and steps of Model::fit and Model::evaluate, and what a running fit goes on from.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <vector>
 
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/model/callback.h"
 #include "tutti/model/compiled_model.h"
-#include "tutti/model/fit_state.h"
+#include "tutti/model/logs.h"
 #include "tutti/model/progress.h"
 #include "tutti/strategy/recovery.h"
 
 namespace tutti::internal {
+
+// What a running fit goes on from, beyond the model: where it is, its data, metrics, callbacks.
+
+/// Where a call of fit is.
+struct FitProgress {
+  FitPoint point;
+  bool is_ended = false;  // before its last epoch
+  History history;
+  Logs logs;  // of the last epoch that ended
+
+  Json to_json() const;
+  static FitProgress from_json(const Json& json);
+};
+
+/// The sums that metrics have gathered, each replica's own.
+TensorProvider tensors_of_metrics(CompiledModel& compiled);
+
+StateProvider state_of_callbacks(const std::vector<AnyCallback>& callbacks);
+TensorProvider tensors_of_callbacks(const std::vector<AnyCallback>& callbacks);
+
+// The epochs and steps of Model::fit and Model::evaluate.
 
 /// Yields global batches: whole passes, or (with steps per epoch) a pass after the other without
 /// regard to where epochs end.
@@ -79,3 +104,18 @@ Logs run_evaluation(Model& model, CompiledModel& compiled, DistributedDataset da
                     const EvaluateOptions& options);
 
 }  // namespace tutti::internal
+
+namespace tutti {
+
+// What the copies of a model share beyond its layers.
+
+struct Model::State {
+  Strategy* strategy = nullptr;  // outlives the model's use
+  std::unique_ptr<internal::CompiledModel> compiled;
+  std::int64_t epochs_trained = 0;
+  bool stop_requested = false;       // at the end of the epoch, of which no batch follows
+  bool is_interrupted = false;       // fit returns at once
+  internal::FitLoop* fit = nullptr;  // that runs
+};
+
+}  // namespace tutti

@@ -1,6 +1,6 @@
 // What a running fit goes on from, beyond the model.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/fit_state.h"
+#include "tutti/model/fit_loop.h"
 
 #include <utility>
 

@@ -13,9 +13,9 @@
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/model/callback.h"
 #include "tutti/model/layers/layer.h"
-#include "tutti/model/layers/loss_classes.h"
-#include "tutti/model/layers/metric_classes.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/model/layers/losses.h"
+#include "tutti/model/layers/metric_spec.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/strategy.h"
 
 namespace tutti {

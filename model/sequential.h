@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/model/layers/input.h"
 #include "tutti/model/layers/layer_of.h"
 #include "tutti/model/model.h"
 

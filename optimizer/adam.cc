@@ -1,4 +1,4 @@
-// Adam (Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015).
+// Adam and its kin: AdamW, Nadam.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/adam.h"
 
@@ -10,6 +10,9 @@
 #include "tutti/tensor/device_backend.h"
 
 namespace tutti {
+
+// Adam (Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015).
+
 namespace internal {
 
 template <class T>
@@ -113,6 +116,122 @@ Adam::Adam(std::span<const Variable> variables, const AdamOptions& options)
     : Optimizer(variables,
                 std::make_unique<AdamRule>(AdamHyperparameters{options.beta_1, options.beta_2,
                                                                options.epsilon, options.amsgrad}),
+                shared_options(options)) {}
+
+// AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019).
+
+namespace {
+
+OptimizerOptions named_options(const AdamWOptions& options) {
+  if (!options.weight_decay) {
+    fail(ErrorCode::kInvalidArgument,
+         "adamw: expected a weight_decay, got none; try Adam for training without");
+  }
+  OptimizerOptions shared = shared_options(options);
+  if (shared.name.empty()) shared.name = "adamw";
+  return shared;
+}
+
+}  // namespace
+
+AdamW::AdamW(std::span<const Variable> variables, const AdamWOptions& options)
+    : Optimizer(variables,
+                std::make_unique<AdamRule>(AdamHyperparameters{options.beta_1, options.beta_2,
+                                                               options.epsilon, options.amsgrad}),
+                named_options(options)) {}
+
+// Nadam (Dozat, "Incorporating Nesterov momentum into Adam", ICLR 2016).
+
+namespace {
+
+/// u(t): the momentum of step t = 1, 2, ...
+double momentum_at(double beta_1, double t) { return beta_1 * (1.0 - 0.5 * std::pow(0.96, t)); }
+
+/// u(1) * ... * u(t). The rule keeps no state of its own, so the product is computed anew; it is
+/// soon too small to change 1 - product.
+double product_until(double beta_1, std::int64_t t) {
+  constexpr double kNegligible = 1e-18;
+  double product = 1.0;
+  for (std::int64_t i = 1; i <= t && product > kNegligible; ++i) {
+    product *= momentum_at(beta_1, static_cast<double>(i));
+  }
+  return product;
+}
+
+/// What a step multiplies the mean, the gradient and the mean square with.
+struct Factors {
+  Factors(const NadamHyperparameters& hyper, std::int64_t iteration) {
+    const std::int64_t step = iteration + 1;
+    const double t = static_cast<double>(step);
+    const double now = momentum_at(hyper.beta_1, t), next = momentum_at(hyper.beta_1, t + 1.0);
+    const double product = product_until(hyper.beta_1, step);
+    of_mean = next / (1.0 - product * next);
+    of_gradient = (1.0 - now) / (1.0 - product);
+    of_square = 1.0 / (1.0 - std::pow(hyper.beta_2, t));
+  }
+  double of_mean, of_gradient, of_square;
+};
+
+}  // namespace
+
+NadamRule::NadamRule(NadamHyperparameters hyperparameters) : hyper_(hyperparameters) {
+  const auto in_unit = [](double beta) { return beta >= 0.0 && beta < 1.0; };
+  if (!in_unit(hyper_.beta_1) || !in_unit(hyper_.beta_2) || !(hyper_.epsilon >= 0.0)) {
+    fail(ErrorCode::kInvalidArgument,
+         "nadam: expected beta_1 and beta_2 in [0, 1) and epsilon of 0 or more, got ",
+         hyper_.beta_1, ", ", hyper_.beta_2, " and ", hyper_.epsilon);
+  }
+}
+
+Json NadamRule::describe() const {
+  return Json::Object{{"rule", name()},
+                      {"beta_1", hyper_.beta_1},
+                      {"beta_2", hyper_.beta_2},
+                      {"epsilon", hyper_.epsilon}};
+}
+
+std::vector<SlotSpec> NadamRule::slots() const { return {{"momentum", 0.0}, {"velocity", 0.0}}; }
+
+void NadamRule::apply(const UpdateArgs& args) const {
+  visit_arithmetic_floating(args.dtype, "nadam", [&]<class T>() { apply_typed<T>(args); });
+}
+
+template <class T>
+void NadamRule::apply_typed(const UpdateArgs& args) const {
+  const Factors factors(hyper_, args.scalars.iteration);
+  const T of_mean = static_cast<T>(factors.of_mean);
+  const T of_gradient = static_cast<T>(factors.of_gradient);
+  const T of_square = static_cast<T>(factors.of_square);
+  const T rest_1 = static_cast<T>(1.0 - hyper_.beta_1);
+  const T rest_2 = static_cast<T>(1.0 - hyper_.beta_2);
+  const T epsilon = static_cast<T>(hyper_.epsilon);
+  const T lr = static_cast<T>(args.scalars.learning_rate);
+  const T scale = static_cast<T>(args.scalars.gradient_scale);
+  T* __restrict const w = args.weights<T>().data();
+  T* __restrict const m = args.slot<T>(0).data();
+  T* __restrict const v = args.slot<T>(1).data();
+  const T* __restrict const gradient = args.gradient<T>().data();
+  for (std::size_t i = 0; i < args.count; ++i) {
+    const T g = gradient[i] * scale;
+    m[i] += (g - m[i]) * rest_1;
+    v[i] += (g * g - v[i]) * rest_2;
+    const T mean = m[i] * of_mean + g * of_gradient;
+    w[i] -= mean * lr / (std::sqrt(v[i] * of_square) + epsilon);
+  }
+}
+
+std::optional<DeviceRule> NadamRule::device_rule(const UpdateScalars& scalars) const {
+  const Factors factors(hyper_, scalars.iteration);
+  return DeviceRule{
+      DeviceRuleId::kNadam,
+      {scalars.learning_rate, scalars.gradient_scale, 0.0, factors.of_mean, factors.of_gradient,
+       factors.of_square, 1.0 - hyper_.beta_1, 1.0 - hyper_.beta_2, hyper_.epsilon}};
+}
+
+Nadam::Nadam(std::span<const Variable> variables, const NadamOptions& options)
+    : Optimizer(variables,
+                std::make_unique<NadamRule>(
+                    NadamHyperparameters{options.beta_1, options.beta_2, options.epsilon}),
                 shared_options(options)) {}
 
 }  // namespace tutti

@@ -1,14 +1,11 @@
 // Learning-rate schedules by name: for configuration files and command lines.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/optimizer/learning_rate_spec.h"
+#include "tutti/optimizer/learning_rate_schedules.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "tutti/core/error.h"
-#include "tutti/optimizer/cosine_decay.h"
-#include "tutti/optimizer/polynomial_decay.h"
-#include "tutti/optimizer/warm_up.h"
 
 namespace tutti {
 namespace {

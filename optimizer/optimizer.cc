@@ -6,11 +6,8 @@
 #include <limits>
 #include <set>
 
-#include "tutti/optimizer/decoupled_weight_decay.h"
-#include "tutti/optimizer/gradient_accumulator.h"
-#include "tutti/optimizer/loss_scale.h"
-#include "tutti/optimizer/moving_average.h"
-#include "tutti/optimizer/state_variable.h"
+#include "tutti/optimizer/optimizer_state.h"
+#include "tutti/optimizer/wrapping_rules.h"
 
 namespace tutti {
 namespace {

@@ -8,18 +8,11 @@
 
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
-#include "tutti/optimizer/adadelta.h"
 #include "tutti/optimizer/adagrad.h"
 #include "tutti/optimizer/adam.h"
-#include "tutti/optimizer/decoupled_weight_decay.h"
-#include "tutti/optimizer/ftrl.h"
-#include "tutti/optimizer/lamb.h"
-#include "tutti/optimizer/lars.h"
-#include "tutti/optimizer/lion.h"
-#include "tutti/optimizer/moving_average.h"
-#include "tutti/optimizer/nadam.h"
-#include "tutti/optimizer/rmsprop.h"
 #include "tutti/optimizer/sgd.h"
+#include "tutti/optimizer/trust_ratio.h"
+#include "tutti/optimizer/wrapping_rules.h"
 
 namespace tutti {
 namespace {

@@ -5,7 +5,7 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/strategy/strategy_mode.h"
-#include "tutti/tensor/operand.h"
+#include "tutti/tensor/op.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {

@@ -1,14 +1,18 @@
-// Names of the computing devices of this process.
+// Computing devices: those of this process, those of other tasks, and GPUs as machines have them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <compare>
+#include <cstdint>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tutti {
+
+// Names of the computing devices of this process.
 
 enum class DeviceType { kCpu = 0, kGpu = 1 };
 
@@ -47,5 +51,43 @@ Device current_device();
 /// Every GPU this build can use, or cpu:0 when there is none: what strategies take when no devices
 /// are named.
 std::vector<Device> default_devices();
+
+// A device name with job, replica and task, each optional: tf's DeviceSpec.
+
+/// "/job:worker/replica:0/task:1/device:GPU:0", or some of its parts; a task's own prefix is
+/// Task::device_prefix() (cluster/cluster_spec.h). Never checks that the device exists. A plain
+/// value: tf's replace() is an assignment to a copy's member.
+struct DeviceSpec {
+  std::optional<std::string> job = {};
+  std::optional<int> replica = {};
+  std::optional<int> task = {};
+  std::optional<DeviceType> type = {};
+  std::optional<int> index = {};
+
+  /// Also the older "/gpu:0". Throws kInvalidArgument naming the text, the part that cannot be read
+  /// and why.
+  static DeviceSpec parse(std::string_view text);
+  /// This spec with the parts that `inner` has replaced by inner's (a nested device scope): tf's
+  /// make_merged_spec().
+  DeviceSpec merged_with(const DeviceSpec& inner) const;
+  std::string to_string() const;
+  bool operator==(const DeviceSpec&) const = default;
+};
+
+/// The device of this process that `spec` names (missing parts: cpu, index 0). Throws kUnavailable
+/// with the list of devices here.
+Device resolve(const DeviceSpec& spec);
+
+// A GPU as the machine has it.
+
+/// One GPU of the machine, as the log and `tutti devices` name it. Memory in bytes.
+struct PhysicalDevice {
+  std::string name;  // "NVIDIA H200"
+  int major = 0, minor = 0;
+  double memory_clock_ghz = 0.0;
+  std::string pci_bus_id;  // "0000:02:00.0"
+  std::int64_t total_bytes = 0, free_bytes = 0;
+  int num_multiprocessors = 0;
+};
 
 }  // namespace tutti

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "tutti/tensor/device.h"
 #include "tutti/tensor/op.h"
-#include "tutti/tensor/physical_device.h"
 #include "tutti/tensor/reduce_op.h"
 #include "tutti/tensor/scatter_op.h"
 

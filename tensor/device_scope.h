@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "tutti/tensor/device_spec.h"
+#include "tutti/tensor/device.h"
 
 namespace tutti {
 

@@ -4,14 +4,17 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/kernel_table.h"
+#include "tutti/tensor/op.h"
 #include "tutti/tensor/ops/checks.h"
 #include "tutti/tensor/placement_log.h"
 #include "tutti/tensor/transfers.h"
 
 namespace tutti {
+
 namespace {
 
 std::vector<OpObserver*>& observers() {
@@ -123,5 +126,13 @@ std::vector<Tensor> dispatch(OpCall call) {
 }
 
 Tensor dispatch_one(OpCall call) { return std::move(dispatch(std::move(call)).front()); }
+
+// The caller's line, for error messages.
+
+std::string to_string(const SourceLocation& where) {
+  std::string_view file = where.file_name();
+  file.remove_prefix(file.rfind('/') + 1);  // npos + 1 is 0
+  return concat(file, ":", where.line());
+}
 
 }  // namespace tutti

@@ -8,8 +8,10 @@
 #include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/gpu/gpu_device.h"
 #include "tutti/tensor/tensor_impl.h"
+#include "tutti/tensor/tensor_in_buffer.h"
 
 namespace tutti {
+
 namespace {
 
 Tensor filled(const Shape& shape, double value, DType dtype, Device device) {
@@ -190,6 +192,21 @@ std::vector<double> Tensor::to_doubles() const {
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(elements[i]);
     return values;
   });
+}
+
+// Making a tensor of a part of a buffer.
+
+Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape& shape,
+                        DType dtype) {
+  constexpr std::size_t kAlignment = 64;
+  const std::size_t size = internal::num_bytes(shape, dtype);
+  const std::size_t room = buffer ? buffer->size() : 0;
+  if (offset % kAlignment != 0 || offset > room || size > room - offset) {
+    fail(ErrorCode::kInvalidArgument, "tensor_in_buffer: expected a place for ", size,
+         " bytes at a multiple of ", kAlignment, " within a buffer of ", room, " bytes, got byte ",
+         offset);
+  }
+  return view_of_buffer(buffer, offset, shape, dtype);
 }
 
 }  // namespace tutti

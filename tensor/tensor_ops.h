@@ -3,15 +3,10 @@
 #pragma once
 
 #include "tutti/tensor/ops/activations.h"
-#include "tutti/tensor/ops/arranging.h"
 #include "tutti/tensor/ops/convolution.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/normalization.h"
-#include "tutti/tensor/ops/pooling.h"
 #include "tutti/tensor/ops/random_ops.h"
 #include "tutti/tensor/ops/reduction.h"
-#include "tutti/tensor/ops/resizing.h"
-#include "tutti/tensor/ops/scanning.h"
 #include "tutti/tensor/ops/shape_ops.h"
-#include "tutti/tensor/ops/softmax.h"

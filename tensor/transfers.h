@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tutti/tensor/dispatch.h"
-#include "tutti/tensor/operand.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti {
 

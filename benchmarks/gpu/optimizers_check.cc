@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/device_check.h"
 #include "tutti/core/text.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/one_device_strategy.h"
 #include "tutti/tensor/tensor_ops.h"
 

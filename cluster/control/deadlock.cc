@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "tutti/cluster/control/health_rules.h"
-#include "tutti/core/brief_list.h"
 #include "tutti/core/error.h"
+#include "tutti/core/list_text.h"
 
 namespace tutti::internal {
 namespace {

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "tutti/core/error.h"
-#include "tutti/core/file_size_limit.h"
+#include "tutti/core/file.h"
 
 namespace tutti::internal {
 namespace {

@@ -13,8 +13,8 @@
 #include "tutti/cluster/resolvers/checked_addresses.h"
 #include "tutti/cluster/resolvers/job_filling.h"
 #include "tutti/cluster/resolvers/slurm_grammar.h"
-#include "tutti/core/brief_list.h"
 #include "tutti/core/error.h"
+#include "tutti/core/list_text.h"
 #include "tutti/core/one_line.h"
 
 namespace tutti {

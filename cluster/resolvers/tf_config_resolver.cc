@@ -8,8 +8,8 @@
 
 #include "tutti/cluster/json_place.h"
 #include "tutti/cluster/resolvers/checked_addresses.h"
-#include "tutti/core/brief_list.h"
 #include "tutti/core/error.h"
+#include "tutti/core/list_text.h"
 
 namespace tutti {
 namespace {

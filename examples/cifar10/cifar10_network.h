@@ -6,8 +6,8 @@
 #include <string>
 
 #include "examples/cifar10/tower.h"
-#include "tutti/autograd/variable_store.h"
-#include "tutti/optimizer/learning_rate_schedule.h"
+#include "tutti/autograd/variable.h"
+#include "tutti/optimizer/learning_rate_schedules.h"
 
 namespace tutti::examples::cifar10 {
 

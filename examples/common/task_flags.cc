@@ -5,7 +5,7 @@
 #include "tutti/cluster/resolver_registry.h"
 #include "tutti/cluster/resolvers/static_resolver.h"
 #include "tutti/core/error.h"
-#include "tutti/core/split_text.h"
+#include "tutti/core/list_text.h"
 
 namespace tutti::examples {
 void TaskFlags::add_to(Flags& flags) {

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "tutti/core/file_size_limit.h"
+#include "tutti/core/file.h"
 
 namespace tutti::examples {
 namespace {

@@ -12,7 +12,7 @@
 #include "tutti/checkpoint/checkpoint_manager.h"
 #include "tutti/model/event_file.h"
 #include "tutti/model/progress.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/checkpoint_options.h"
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"

@@ -1,4 +1,4 @@
-// The table of activation functions.
+// Activation functions by name, and as layers of their own.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/activations.h"
 
@@ -6,9 +6,11 @@
 
 #include "tutti/tensor/ops/activations.h"
 #include "tutti/tensor/ops/elementwise.h"
-#include "tutti/tensor/ops/softmax.h"
 
 namespace tutti {
+
+// The table of activation functions.
+
 namespace {
 
 Tensor relu_of(const Tensor& x) { return relu(x); }
@@ -68,6 +70,85 @@ ActivationFunction find_activation(std::string_view name) {
   }
   fail(ErrorCode::kInvalidArgument, "activation: no function is named '", name,
        "'; expected one of ", join(names));
+}
+
+// Activations as layers of their own.
+
+Activation::Activation(std::string_view function, ActivationOptions options)
+    : LayerOf(options.name, options.input_shape), function_(find_activation(function)) {}
+
+Shape Activation::build(const Shape& input) {
+  set_output_activation(function_.name);
+  return input;
+}
+
+Tensor Activation::call(const Tensor& input, CallContext) const { return function_(input); }
+
+Relu::Relu(ReluOptions options)
+    : LayerOf("relu", ActivationOptions{options.name, options.input_shape}),
+      options_(std::move(options)) {
+  if (options_.negative_slope < 0.0 || options_.max_value.value_or(0.0) < 0.0 ||
+      options_.threshold < 0.0) {
+    fail(ErrorCode::kInvalidArgument,
+         "Relu: expected max_value, negative_slope and threshold of 0 or more, got ",
+         options_.max_value.value_or(0.0), ", ", options_.negative_slope, " and ",
+         options_.threshold);
+  }
+}
+
+Tensor Relu::call(const Tensor& input, CallContext context) const {
+  // Keras's operations in its order: they decide the derivatives at corners.
+  const double threshold = options_.threshold, slope = options_.negative_slope;
+  const std::optional<double>& largest = options_.max_value;
+  if (threshold == 0.0 && slope != 0.0 && !largest) return leaky_relu(input, slope);
+  Tensor y = threshold != 0.0 ? where(greater(input, threshold), input, 0.0)
+             : largest == 6.0 ? relu6(input)
+                              : Activation::call(input, context);
+  if (largest && (threshold != 0.0 || largest != 6.0)) y = clip(y, 0.0, *largest);
+  return slope == 0.0 ? y : y - slope * relu(threshold - input);
+}
+
+Elu::Elu(EluOptions options)
+    : LayerOf("elu", ActivationOptions{options.name, options.input_shape}), alpha_(options.alpha) {}
+
+Tensor Elu::call(const Tensor& input, CallContext context) const {
+  const Tensor y = Activation::call(input, context);
+  return alpha_ == 1.0 ? y : where(greater(input, 0.0), y, y * alpha_);
+}
+
+LeakyRelu::LeakyRelu(double negative_slope, ActivationOptions options)
+    : LayerOf(options.name, options.input_shape), negative_slope_(negative_slope) {
+  if (!(negative_slope >= 0.0)) {
+    fail(ErrorCode::kInvalidArgument, "LeakyRelu: expected a negative_slope of 0 or more, got ",
+         negative_slope);
+  }
+}
+
+Shape LeakyRelu::build(const Shape& input) { return input; }
+
+Tensor LeakyRelu::call(const Tensor& input, CallContext) const {
+  return leaky_relu(input, negative_slope_);
+}
+
+PReLU::PReLU(PReLUOptions options)
+    : LayerOf(options.name, options.input_shape), options_(std::move(options)) {}
+
+Shape PReLU::build(const Shape& input) {
+  Shape alpha = input;
+  for (const int axis : options_.shared_axes) {
+    if (axis < 1 || axis > input.rank()) {
+      fail(ErrorCode::kInvalidArgument, "PReLU: expected shared axes from 1 to ", input.rank(),
+           " for examples of shape ", input, ", got ", axis);
+    }
+    alpha = alpha.with_dim(axis - 1, 1);
+  }
+  add_weight(options_.alpha_initializer, alpha, {.name = "alpha"}, options_.alpha_regularizer,
+             options_.alpha_constraint);
+  return input;
+}
+
+Tensor PReLU::call(const Tensor& input, CallContext) const {
+  return relu(input) - weight(0).value() * relu(negate(input));
 }
 
 }  // namespace tutti

@@ -1,13 +1,17 @@
-// Activation functions by name.
+// Activation functions by name, and as layers of their own.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "tutti/model/layers/layer_of.h"
 #include "tutti/tensor/op.h"
 
 namespace tutti {
+
+// Activation functions by name.
 
 /// An elementwise function (softmax: over the last axis). A value type.
 struct ActivationFunction {
@@ -25,5 +29,128 @@ struct ActivationFunction {
 /// 0.2), exponential, hard_sigmoid (x / 6 + 0.5, clipped). Throws kInvalidArgument listing them for
 /// another name.
 ActivationFunction find_activation(std::string_view name);
+
+// Activations as layers of their own.
+
+struct ActivationOptions {
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// A function of activations.h on every element: LayerOf("relu").
+class Activation : public LayerOf<Activation> {
+ public:
+  explicit Activation(std::string_view function, ActivationOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
+
+ private:
+  ActivationFunction function_;
+};
+
+struct ReluOptions {
+  /// Larger results become this one.
+  std::optional<double> max_value = std::nullopt;
+  /// Up to the threshold: negative_slope * (x - threshold). At the threshold that is 0, as Keras
+  /// computes; its text says x.
+  double negative_slope = 0.0;
+  double threshold = 0.0;
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// max(x, 0); with options Keras's ReLU.
+class Relu : public LayerOf<Relu, Activation> {
+ public:
+  explicit Relu(ReluOptions options = {});
+
+ protected:
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  ReluOptions options_;
+};
+class Sigmoid : public LayerOf<Sigmoid, Activation> {
+ public:
+  explicit Sigmoid(ActivationOptions options = {}) : LayerOf("sigmoid", std::move(options)) {}
+};
+class Tanh : public LayerOf<Tanh, Activation> {
+ public:
+  explicit Tanh(ActivationOptions options = {}) : LayerOf("tanh", std::move(options)) {}
+};
+
+struct EluOptions {
+  double alpha = 1.0;
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// x where x > 0, alpha * (exp(x) - 1) elsewhere.
+class Elu : public LayerOf<Elu, Activation> {
+ public:
+  explicit Elu(EluOptions options = {});
+
+ protected:
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  double alpha_;
+};
+
+class Gelu : public LayerOf<Gelu, Activation> {
+ public:
+  explicit Gelu(ActivationOptions options = {}) : LayerOf("gelu", std::move(options)) {}
+};
+/// Over the last axis.
+class Softmax : public LayerOf<Softmax, Activation> {
+ public:
+  explicit Softmax(ActivationOptions options = {}) : LayerOf("softmax", std::move(options)) {}
+};
+
+/// x where x > 0, negative_slope * x elsewhere; a slope of 0 or more.
+class LeakyRelu : public LayerOf<LeakyRelu> {
+ public:
+  explicit LeakyRelu(double negative_slope = 0.3, ActivationOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
+
+ private:
+  double negative_slope_;
+};
+
+struct PReLUOptions {
+  Initializer alpha_initializer = "zeros";
+  Regularizer alpha_regularizer = {};
+  Constraint alpha_constraint = {};
+  /// Axes (the batch is 0) along which one alpha serves all: {1, 2} for images.
+  std::vector<int> shared_axes = {};
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// x where x > 0, alpha * x elsewhere; alpha [as an example, 1 along shared axes] is learnt.
+class PReLU : public LayerOf<PReLU> {
+ public:
+  explicit PReLU(PReLUOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
+
+ private:
+  PReLUOptions options_;
+};
+
+// The same layers under the names that Keras writes.
+using ReLU = Relu;
+using ELU = Elu;
+using LeakyReLU = LeakyRelu;
 
 }  // namespace tutti

@@ -3,7 +3,7 @@
 #include "tutti/model/layers/average_loss.h"
 
 #include "tutti/autograd/replica_group.h"
-#include "tutti/model/layers/sample_weight.h"
+#include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 

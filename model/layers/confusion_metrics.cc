@@ -1,6 +1,6 @@
 // Metrics that count right and wrong decisions.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/confusion_metrics.h"
+#include "tutti/model/layers/metrics.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,6 @@
 #include "tutti/model/layers/size2d.h"
 #include "tutti/tensor/ops/convolution.h"
 #include "tutti/tensor/ops/elementwise.h"
-#include "tutti/tensor/ops/pooling.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"
 

@@ -10,12 +10,11 @@
 #include <vector>
 
 #include "tutti/autograd/variable.h"
-#include "tutti/model/layers/constraints.h"
 #include "tutti/model/layers/dtype_policy.h"
 #include "tutti/model/layers/initializers.h"
 #include "tutti/model/layers/masks.h"
 #include "tutti/model/layers/metric.h"
-#include "tutti/model/layers/regularizers.h"
+#include "tutti/model/layers/regularization.h"
 
 namespace tutti {
 

@@ -1,8 +1,167 @@
-// The losses as classes, with their options.
+// Loss objects: by name, from a function, or as classes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/loss_classes.h"
+#include "tutti/model/layers/losses.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "tutti/autograd/replica_group.h"
+#include "tutti/model/layers/labels_and_weights.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/reduction.h"
+#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
+
+// Loss objects, and their names.
+
+namespace {
+
+using PlainFunction = Tensor (*)(const Tensor&, const Tensor&);
+using CrossentropyFunction = Tensor (*)(const Tensor&, const Tensor&, CrossentropyOptions);
+
+struct NamedLoss {
+  const char* name;
+  PlainFunction plain = nullptr;
+  CrossentropyFunction crossentropy = nullptr;
+};
+
+Tensor binary_focal_of(const Tensor& labels, const Tensor& predictions,
+                       CrossentropyOptions options) {
+  return losses::binary_focal_crossentropy(labels, predictions,
+                                           {.from_logits = options.from_logits});
+}
+Tensor categorical_focal_of(const Tensor& labels, const Tensor& predictions,
+                            CrossentropyOptions options) {
+  return losses::categorical_focal_crossentropy(labels, predictions,
+                                                {.from_logits = options.from_logits});
+}
+Tensor huber_of(const Tensor& labels, const Tensor& predictions) {
+  return losses::huber(labels, predictions);
+}
+
+const std::vector<NamedLoss>& named_losses() {
+  using namespace losses;
+  static const std::vector<NamedLoss> table = {
+      {"sparse_categorical_crossentropy", nullptr, &sparse_categorical_crossentropy},
+      {"categorical_crossentropy", nullptr, &categorical_crossentropy},
+      {"binary_crossentropy", nullptr, &binary_crossentropy},
+      {"bce", nullptr, &binary_crossentropy},
+      {"binary_focal_crossentropy", nullptr, &binary_focal_of},
+      {"categorical_focal_crossentropy", nullptr, &categorical_focal_of},
+      {"mean_squared_error", &mean_squared_error},
+      {"mse", &mean_squared_error},
+      {"mean_absolute_error", &mean_absolute_error},
+      {"mae", &mean_absolute_error},
+      {"mean_absolute_percentage_error", &mean_absolute_percentage_error},
+      {"mape", &mean_absolute_percentage_error},
+      {"mean_squared_logarithmic_error", &mean_squared_logarithmic_error},
+      {"msle", &mean_squared_logarithmic_error},
+      {"cosine_similarity", &cosine_similarity},
+      {"huber", &huber_of},
+      {"log_cosh", &log_cosh},
+      {"hinge", &hinge},
+      {"squared_hinge", &squared_hinge},
+      {"categorical_hinge", &categorical_hinge},
+      {"kl_divergence", &kl_divergence},
+      {"kld", &kl_divergence},
+      {"logcosh", &log_cosh},
+      {"poisson", &poisson},
+  };
+  return table;
+}
+
+const NamedLoss& find_loss(const std::string& name) {
+  std::vector<std::string> names;
+  for (const NamedLoss& entry : named_losses()) {
+    if (name == entry.name) return entry;
+    names.emplace_back(entry.name);
+  }
+  fail(ErrorCode::kInvalidArgument, "Loss: no loss is named '", name, "'; expected one of ",
+       join(names));
+}
+
+Loss::Function bound(CrossentropyFunction function, CrossentropyOptions options) {
+  return [=](const Tensor& labels, const Tensor& predictions) {
+    return function(labels, predictions, options);
+  };
+}
+
+void refuse_local_mean(const std::string& name, LossReduction reduction) {
+  const int replicas = ReplicaGroup::current(concat("Loss '", name, "'")).num_replicas();
+  if (replicas <= 1) return;
+  fail(ErrorCode::kInvalidArgument, "Loss '", name, "': reduction ", reduction, " divides by the ",
+       "examples of this replica alone, but ", replicas,
+       " replicas take part; please use LossReduction::kSum or LossReduction::kNone when losses "
+       "are used with a strategy outside of Model::fit, and divide by the global batch: "
+       "per_example = loss_object(labels, predictions); loss = compute_average_loss(per_example, "
+       "global_batch_size)");
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, LossReduction reduction) {
+  switch (reduction) {
+    case LossReduction::kAuto:
+      return out << "AUTO";
+    case LossReduction::kSumOverBatchSize:
+      return out << "SUM_OVER_BATCH_SIZE";
+    case LossReduction::kSum:
+      return out << "SUM";
+    case LossReduction::kNone:
+      return out << "NONE";
+  }
+  fail(ErrorCode::kInternal, "LossReduction: no such value: ", static_cast<int>(reduction));
+}
+
+Loss::Loss(const std::string& name) : name_(name) {
+  const NamedLoss& entry = find_loss(name);
+  open_kind_ = takes_logits_ = entry.crossentropy != nullptr;
+  per_example_ =
+      open_kind_ ? bound(entry.crossentropy, CrossentropyOptions{}) : Function(entry.plain);
+}
+
+Loss::Loss(std::string name, Function per_example, LossReduction reduction)
+    : Loss(std::move(name), std::move(per_example), reduction, false) {}
+
+Loss::Loss(std::string name, Function per_example, LossReduction reduction, bool takes_logits)
+    : name_(std::move(name)),
+      per_example_(std::move(per_example)),
+      reduction_(reduction),
+      takes_logits_(takes_logits) {}
+
+Loss Loss::for_predictions(PredictionKind kind) const {
+  TUTTI_CHECK(open_kind_, "Loss '", name_, "' says itself what its predictions are");
+  Loss loss = *this;
+  loss.takes_logits_ = kind == PredictionKind::kLogits;
+  loss.per_example_ =
+      bound(find_loss(name_).crossentropy, CrossentropyOptions{.from_logits = loss.takes_logits_});
+  return loss;
+}
+
+Tensor Loss::per_example(const Tensor& labels, const Tensor& predictions,
+                         const Tensor& sample_weight) const {
+  const internal::StepWeights steps(predictions, sample_weight, name_);
+  const Tensor p = is_half(predictions.dtype()) ? cast(predictions, DType::kFloat32) : predictions;
+  if (!steps.any()) return internal::weighted(per_example_(labels, p), sample_weight, name_);
+  return steps.mean_of_examples(steps.values(per_example_, labels, p));
+}
+
+Tensor Loss::operator()(const Tensor& labels, const Tensor& predictions,
+                        const Tensor& sample_weight) const {
+  const bool mean =
+      reduction_ == LossReduction::kAuto || reduction_ == LossReduction::kSumOverBatchSize;
+  if (mean) refuse_local_mean(name_, reduction_);
+  const Tensor values = per_example(labels, predictions, sample_weight);
+  if (reduction_ == LossReduction::kNone) return values;
+  const Tensor sum = reduce_sum(values);
+  if (!mean) return sum;
+  const double count = static_cast<double>(std::max<std::int64_t>(1, values.num_elements()));
+  return sum / count;
+}
+
+// The losses as classes, with their options.
+
 namespace {
 
 template <class Options>

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numbers>
 
-#include "tutti/model/layers/label_shapes.h"
+#include "tutti/model/layers/labels_and_weights.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::losses {

@@ -1,10 +1,15 @@
-// Loss functions: one value per example.
+// Losses: functions, and objects with their options.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <functional>
+#include <string>
 
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
+
+// Loss functions: one value per example.
 
 struct CrossentropyOptions {
   /// Whether predictions are logits (what Dense(10) gives) or probabilities (after a softmax or
@@ -74,4 +79,149 @@ Tensor kl_divergence(const Tensor& labels, const Tensor& predictions);
 Tensor poisson(const Tensor& labels, const Tensor& predictions);
 
 }  // namespace losses
+
+// Loss objects: a loss function, its options and how examples become one number.
+
+/// tf.keras.losses.Reduction. kAuto means kSumOverBatchSize.
+enum class LossReduction { kAuto, kSumOverBatchSize, kSum, kNone };
+std::ostream& operator<<(std::ostream& out, LossReduction reduction);
+
+/// What predictions are to a cross-entropy: given by the options, or found out by Model::compile.
+enum class PredictionKind { kLogits, kProbabilities };
+
+/// A loss function with its reduction. Made by name, from a function, or as one of the classes
+/// below. A value type; threads: any.
+class Loss {
+ public:
+  using Function = std::function<Tensor(const Tensor& labels, const Tensor& predictions)>;
+
+  /// mse (mean_squared_error), mae (mean_absolute_error), sparse_categorical_crossentropy, ...:
+  /// throws kInvalidArgument listing them for another name. Cross-entropies made by name take
+  /// logits, unless Model::compile sees that the model ends in a softmax or sigmoid.
+  Loss(const char* name) : Loss(std::string(name)) {}
+  Loss(const std::string& name);
+  Loss(std::string name, Function per_example, LossReduction reduction = LossReduction::kAuto);
+
+  const std::string& name() const { return name_; }
+  LossReduction reduction() const { return reduction_; }
+
+  /// One loss per example, [batch]. Where predictions [batch, steps, ...] have a mask (masks.h):
+  /// the mean over the steps that count, 0 when none does. `sample_weight` [], [batch] or, for such
+  /// predictions, [batch, steps] multiplies.
+  Tensor per_example(const Tensor& labels, const Tensor& predictions,
+                     const Tensor& sample_weight = {}) const;
+
+  /// kNone: [batch]; kSum: their sum []; kAuto, kSumOverBatchSize: the sum (of losses times
+  /// weights) divided by the number of examples [], 0 for none. Inside a step of several replicas
+  /// the last two throw kInvalidArgument: the size of this replica's part is the wrong divisor; use
+  /// compute_average_loss(). Model::fit handles all but kNone itself.
+  Tensor operator()(const Tensor& labels, const Tensor& predictions,
+                    const Tensor& sample_weight = {}) const;
+
+  /// Whether made by the name of a cross-entropy, so that the kind of predictions is open.
+  bool prediction_kind_is_open() const { return open_kind_; }
+  /// The same loss for predictions of this kind. Only when prediction_kind_is_open().
+  Loss for_predictions(PredictionKind kind) const;
+  /// Whether a cross-entropy that takes logits.
+  bool takes_logits() const { return takes_logits_; }
+
+ protected:
+  Loss(std::string name, Function per_example, LossReduction reduction, bool takes_logits);
+
+ private:
+  std::string name_;
+  Function per_example_;
+  LossReduction reduction_ = LossReduction::kAuto;
+  bool takes_logits_ = false;
+  bool open_kind_ = false;
+};
+
+// The losses as classes, with their options.
+
+struct CrossentropyLossOptions {
+  bool from_logits = true;
+  double label_smoothing = 0.0;
+  LossReduction reduction = LossReduction::kAuto;
+};
+struct LossOptions {
+  LossReduction reduction = LossReduction::kAuto;
+};
+struct HuberLossOptions {
+  double delta = 1.0;
+  LossReduction reduction = LossReduction::kAuto;
+};
+struct FocalLossOptions {
+  FocalOptions focal = {};
+  LossReduction reduction = LossReduction::kAuto;
+};
+
+class SparseCategoricalCrossentropy : public Loss {
+ public:
+  explicit SparseCategoricalCrossentropy(CrossentropyLossOptions options = {});
+};
+class CategoricalCrossentropy : public Loss {
+ public:
+  explicit CategoricalCrossentropy(CrossentropyLossOptions options = {});
+};
+class BinaryCrossentropy : public Loss {
+ public:
+  explicit BinaryCrossentropy(CrossentropyLossOptions options = {});
+};
+class BinaryFocalCrossentropy : public Loss {
+ public:
+  explicit BinaryFocalCrossentropy(FocalLossOptions options = {});
+};
+class CategoricalFocalCrossentropy : public Loss {
+ public:
+  explicit CategoricalFocalCrossentropy(FocalLossOptions options = {});
+};
+class MeanSquaredError : public Loss {
+ public:
+  explicit MeanSquaredError(LossOptions options = {});
+};
+class MeanAbsoluteError : public Loss {
+ public:
+  explicit MeanAbsoluteError(LossOptions options = {});
+};
+class MeanAbsolutePercentageError : public Loss {
+ public:
+  explicit MeanAbsolutePercentageError(LossOptions options = {});
+};
+class MeanSquaredLogarithmicError : public Loss {
+ public:
+  explicit MeanSquaredLogarithmicError(LossOptions options = {});
+};
+class CosineSimilarity : public Loss {
+ public:
+  explicit CosineSimilarity(LossOptions options = {});
+};
+class LogCosh : public Loss {
+ public:
+  explicit LogCosh(LossOptions options = {});
+};
+class Hinge : public Loss {
+ public:
+  explicit Hinge(LossOptions options = {});
+};
+class SquaredHinge : public Loss {
+ public:
+  explicit SquaredHinge(LossOptions options = {});
+};
+class CategoricalHinge : public Loss {
+ public:
+  explicit CategoricalHinge(LossOptions options = {});
+};
+class KLDivergence : public Loss {
+ public:
+  explicit KLDivergence(LossOptions options = {});
+};
+class Poisson : public Loss {
+ public:
+  explicit Poisson(LossOptions options = {});
+};
+class Huber : public Loss {
+ public:
+  explicit Huber(HuberLossOptions options = {});
+};
+
 }  // namespace tutti

@@ -4,8 +4,6 @@
 
 #include <vector>
 
-#include "tutti/model/layers/auc.h"
-#include "tutti/model/layers/confusion_metrics.h"
 #include "tutti/model/layers/metrics.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-// Metrics that are not made yet: names for Model::compile.
+// All metrics, and metrics that are not made yet: names for Model::compile.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,8 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "tutti/model/layers/loss.h"
-#include "tutti/model/layers/prediction_metric.h"
+#include "tutti/model/layers/losses.h"
+#include "tutti/model/layers/metric.h"
+#include "tutti/model/layers/metrics.h"
 
 namespace tutti {
 
@@ -19,8 +20,8 @@ class MetricSpec {
  public:
   using Maker = std::function<std::shared_ptr<PredictionMetric>()>;
 
-  /// accuracy (acc), the snake_case names of the classes of metrics.h, confusion_metrics.h and
-  /// auc.h, or the name of a loss. Throws kInvalidArgument listing them for another name.
+  /// accuracy (acc), the snake_case names of the classes of metrics.h, or the name of a loss.
+  /// Throws kInvalidArgument listing them for another name.
   MetricSpec(const char* name) : MetricSpec(std::string(name)) {}
   MetricSpec(const std::string& name);
   /// An existing metric, made in the scope of the model's strategy. It is shared: its result() can

@@ -5,11 +5,11 @@
 #include <cmath>
 
 #include "tutti/model/layers/size2d.h"
+#include "tutti/tensor/ops/activations.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/random_ops.h"
 #include "tutti/tensor/ops/shape_ops.h"
-#include "tutti/tensor/ops/softmax.h"
 
 namespace tutti {
 namespace {

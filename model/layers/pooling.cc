@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/pooling.h"
 
-#include "tutti/tensor/ops/pooling.h"
+#include "tutti/tensor/ops/convolution.h"
 
 namespace tutti {
 namespace {

@@ -1,21 +1,23 @@
-// Recurrent layers: SimpleRNN, LSTM and GRU.
+// Recurrent layers, and layers that run another one over the steps.
 // SPDX-License-Identifier: Apache-2.0
-//
-// The inputs of all steps are multiplied by the kernel at once; only the product with the state is
-// left to each step.
 #include "tutti/model/layers/recurrent.h"
 
 #include <algorithm>
 
 #include "tutti/model/layers/layer_name.h"
 #include "tutti/model/layers/size2d.h"
-#include "tutti/tensor/ops/arranging.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/random_ops.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
+
+// Recurrent layers: SimpleRNN, LSTM and GRU.
+//
+// The inputs of all steps are multiplied by the kernel at once; only the product with the state is
+// left to each step.
+
 namespace {
 
 /// [batch, steps, ...] <-> [steps, batch, ...].
@@ -225,5 +227,72 @@ std::vector<Tensor> GRU::step(const Tensor& x, const std::vector<Tensor>& states
 }
 
 Tensor internal::reversed_steps(const Tensor& x) { return reverse(x, {1}); }
+
+// A recurrent layer in both directions of time.
+
+Bidirectional::Bidirectional(const Recurrent& layer, const std::string& layer_name,
+                             BidirectionalOptions options)
+    : LayerOf(options.name, options.input_shape), merge_mode_(options.merge_mode) {
+  if (merge_mode_ != "concat" && merge_mode_ != "sum" && merge_mode_ != "mul" &&
+      merge_mode_ != "ave") {
+    fail(ErrorCode::kInvalidArgument,
+         "Bidirectional: expected merge_mode 'concat', 'sum', 'mul' or 'ave', got '", merge_mode_,
+         "'");
+  }
+  if (layer.options().return_state) {
+    fail(ErrorCode::kInvalidArgument,
+         "Bidirectional: the layer returns its states, which cannot be merged; try .return_state = "
+         "false");
+  }
+  RecurrentOptions forward = layer.options();
+  forward.zero_output_for_mask = forward.return_sequences;
+  RecurrentOptions backward = forward;
+  forward.name = "forward_" + layer_name;
+  backward.name = "backward_" + layer_name;
+  backward.go_backwards = !forward.go_backwards;
+  forward_ = layer.sibling(std::move(forward));
+  backward_ = layer.sibling(std::move(backward));
+}
+
+Shape Bidirectional::build(const Shape& input) {
+  const Shape shape = add_layer(*forward_, input);
+  add_layer(*backward_, input);
+  return merge_mode_ == "concat" ? shape.with_dim(-1, 2 * shape[-1]) : shape;
+}
+
+Tensor Bidirectional::call(const Tensor& input, CallContext context) const {
+  const Tensor a = (*forward_)(input, context);
+  Tensor b = (*backward_)(input, context);
+  if (backward_->options().return_sequences) b = internal::reversed_steps(b);
+  const Tensor merged = merge(a, b);
+  if (forward_->options().return_sequences) MaskScope::set_mask(merged, MaskScope::mask_of(input));
+  return merged;
+}
+
+Tensor Bidirectional::merge(const Tensor& a, const Tensor& b) const {
+  if (merge_mode_ == "concat") return concat({a, b}, -1);
+  if (merge_mode_ == "mul") return a * b;
+  return merge_mode_ == "sum" ? a + b : (a + b) * 0.5;
+}
+
+// A layer applied to every step of a sequence.
+
+TimeDistributed::TimeDistributed(std::shared_ptr<Layer> layer, TimeDistributedOptions options)
+    : LayerOf(options.name, options.input_shape), layer_(std::move(layer)) {}
+
+Shape TimeDistributed::build(const Shape& input) {
+  if (input.rank() == 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "TimeDistributed: expected examples of shape [steps, ...], got scalars");
+  }
+  return add_layer(*layer_, input.without_axis(0)).with_front(input[0]);
+}
+
+Tensor TimeDistributed::call(const Tensor& input, CallContext context) const {
+  const std::int64_t rows = input.shape()[0], steps = input.shape()[1];
+  const Shape step = input.shape().without_axis(0).without_axis(0);
+  const Tensor y = (*layer_)(reshape(input, step.with_front(rows * steps)), context);
+  return reshape(y, y.shape().without_axis(0).with_front(steps).with_front(rows));
+}
 
 }  // namespace tutti

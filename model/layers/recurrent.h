@@ -1,13 +1,18 @@
-// Recurrent layers: SimpleRNN, LSTM and GRU.
+// Recurrent layers, and layers that run another one over the steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "tutti/model/layers/activations.h"
 #include "tutti/model/layers/layer_of.h"
 
 namespace tutti {
+
+// Recurrent layers: SimpleRNN, LSTM and GRU.
 
 /// What all recurrent layers take; defaults are Keras's.
 struct RecurrentOptions {
@@ -129,5 +134,63 @@ namespace internal {
 /// [batch, steps, ...] with the steps in the opposite order.
 Tensor reversed_steps(const Tensor& x);
 }  // namespace internal
+
+// A recurrent layer in both directions of time.
+
+struct BidirectionalOptions {
+  /// "concat", "sum", "mul" or "ave".
+  std::string merge_mode = "concat";
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// `Bidirectional(LSTM(64))`: two layers of this kind, "forward_<name>" and "backward_<name>", the
+/// second over the steps from last to first; its sequence is turned round again before both results
+/// are merged. Steps of sequences that do not count (masks.h) are 0. Layers that return states are
+/// refused.
+class Bidirectional : public LayerOf<Bidirectional> {
+ public:
+  template <std::derived_from<Recurrent> L>
+  explicit Bidirectional(const L& layer, BidirectionalOptions options = {})
+      : Bidirectional(layer, layer.name(), std::move(options)) {}
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kOwn; }
+
+ private:
+  Tensor merge(const Tensor& forward, const Tensor& backward) const;
+  Bidirectional(const Recurrent& layer, const std::string& layer_name,
+                BidirectionalOptions options);
+
+  std::shared_ptr<Recurrent> forward_;
+  std::shared_ptr<Recurrent> backward_;
+  std::string merge_mode_;
+};
+
+// A layer applied to every step of a sequence.
+
+struct TimeDistributedOptions {
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// [batch, steps, ...] -> [batch, steps, ...]: the same layer for each step, as if steps were rows.
+class TimeDistributed : public LayerOf<TimeDistributed> {
+ public:
+  template <std::derived_from<Layer> L>
+  explicit TimeDistributed(L layer, TimeDistributedOptions options = {})
+      : TimeDistributed(std::make_shared<L>(std::move(layer)), std::move(options)) {}
+  explicit TimeDistributed(std::shared_ptr<Layer> layer, TimeDistributedOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
+
+ private:
+  std::shared_ptr<Layer> layer_;
+};
 
 }  // namespace tutti

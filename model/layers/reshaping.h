@@ -1,12 +1,15 @@
-// Layers that change the shape of examples.
+// Layers that change the shape of examples, or their size.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string>
 
 #include "tutti/model/layers/layer_of.h"
+#include "tutti/model/layers/size2d.h"
 
 namespace tutti {
+
+// Layers that change the shape of examples.
 
 struct ReshapingOptions {
   std::string name = "";
@@ -61,6 +64,94 @@ class RepeatVector : public LayerOf<RepeatVector> {
 
  private:
   std::int64_t times_;
+};
+
+// Layers that make images and sequences larger or smaller at the edges, or everywhere.
+
+/// Rows and columns at the edges of an image: `2` at all four, `{1, 2}` above and below, left and
+/// right, or each by itself.
+struct Margins2D {
+  Margins2D(int all) : Margins2D(all, all) {}
+  Margins2D(std::int64_t rows, std::int64_t columns) : Margins2D(rows, rows, columns, columns) {}
+  Margins2D(std::int64_t above, std::int64_t below, std::int64_t before, std::int64_t after)
+      : top(above), bottom(below), left(before), right(after) {}
+  std::int64_t top;
+  std::int64_t bottom;
+  std::int64_t left;
+  std::int64_t right;
+};
+
+/// Steps at the ends of a sequence.
+struct Margins1D {
+  Margins1D(int both) : Margins1D(both, both) {}
+  Margins1D(std::int64_t before, std::int64_t after) : left(before), right(after) {}
+  std::int64_t left;
+  std::int64_t right;
+};
+
+struct ResizingOptions {
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// [batch, height, width, channels] with zeros around.
+class ZeroPadding2D : public LayerOf<ZeroPadding2D> {
+ public:
+  explicit ZeroPadding2D(Margins2D padding = 1, ResizingOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  Margins2D padding_;
+};
+
+/// [batch, height, width, channels] without its edges.
+class Cropping2D : public LayerOf<Cropping2D> {
+ public:
+  explicit Cropping2D(Margins2D cropping = 0, ResizingOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  Margins2D cropping_;
+};
+
+/// [batch, steps, channels] with zeros at the ends.
+class ZeroPadding1D : public LayerOf<ZeroPadding1D> {
+ public:
+  explicit ZeroPadding1D(Margins1D padding = 1, ResizingOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  Margins1D padding_;
+};
+
+struct UpSampling2DOptions {
+  std::string interpolation = "nearest";  // or "bilinear"
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// [batch, height, width, channels] -> [batch, height * size, width * size, channels]. "bilinear"
+/// takes pixels as squares, whose centres are compared (tf's image.resize).
+class UpSampling2D : public LayerOf<UpSampling2D> {
+ public:
+  explicit UpSampling2D(Size2D size = 2, UpSampling2DOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  Size2D size_;
+  bool bilinear_;
 };
 
 }  // namespace tutti

@@ -7,12 +7,11 @@
 #include <cstring>
 
 #include "tutti/tensor/device_memory.h"
-#include "tutti/tensor/gpu/downloads.h"
 #include "tutti/tensor/gpu/graph_memory.h"
+#include "tutti/tensor/gpu/host_copies.h"
 #include "tutti/tensor/gpu/peer_work.h"
 #include "tutti/tensor/gpu/pending_updates.h"
-#include "tutti/tensor/gpu/pinned_ring.h"
-#include "tutti/tensor/gpu/uploads.h"
+#include "tutti/tensor/gpu/pinned_memory.h"
 #include "tutti/tensor/ops/checks.h"
 
 namespace tutti {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/tensor/physical_device.h"
+#include "tutti/tensor/device.h"
 
 namespace tutti {
 

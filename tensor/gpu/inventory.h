@@ -12,6 +12,15 @@
 
 namespace tutti {
 
+// What CUDA_VISIBLE_DEVICES makes of the GPUs of a machine.
+
+/// Indices of the GPUs that CUDA shows for this value of CUDA_VISIBLE_DEVICES, in CUDA's order:
+/// "1,0" renumbers, "" and "-1" hide all, an invalid index cuts the list there, an index that
+/// stands twice hides all. Without a value: all of `num_devices`. Empty optional when GPUs are
+/// named by UUID ("GPU-...", "MIG-..."), which says nothing about indices.
+std::optional<std::vector<int>> visible_devices(const std::optional<std::string>& mask,
+                                                int num_devices);
+
 /// Throws kInvalidArgument naming `who` for numbers below 1.
 void check_virtual_gpus(std::string_view who, const VirtualGpus& virtual_gpus);
 

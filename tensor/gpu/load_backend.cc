@@ -10,7 +10,7 @@
 #include <filesystem>
 
 #include "tutti/core/error.h"
-#include "tutti/core/split_text.h"
+#include "tutti/core/list_text.h"
 
 namespace tutti {
 namespace {

@@ -1,10 +1,12 @@
-// Activations that are made of other operations; relu, sigmoid, tanh ... are in elementwise.h.
+// Activations that are made of others, softmax, and the cross-entropies from logits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/tensor/operand.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti {
+
+// Activations that are made of other operations; relu, sigmoid, tanh ... are in elementwise.h.
 
 /// All of these: x of a floating type and any shape -> the same. Names and constants are Keras's,
 /// the derivatives at corners TensorFlow's: that of the flat side, for leaky_relu() of the slope
@@ -26,5 +28,26 @@ Tensor hard_sigmoid(const Operand& x);
 Tensor hard_silu(const Operand& x);
 /// x / (|x| + 1).
 Tensor softsign(const Operand& x);
+
+// Softmax and the cross-entropies that are computed from logits.
+
+/// Over the last axis.
+Tensor softmax(const Operand& logits);
+Tensor log_softmax(const Operand& logits);
+
+/// labels [batch] int32 or int64, logits [batch, classes] -> loss per example [batch]. A label
+/// outside 0 .. classes-1 throws kInvalidArgument naming row and label.
+Tensor sparse_softmax_cross_entropy(const Operand& labels, const Operand& logits);
+/// labels [batch, classes] (each row a distribution), logits [batch, classes] -> [batch].
+Tensor softmax_cross_entropy(const Operand& labels, const Operand& logits);
+/// labels and logits of one shape -> that shape: max(x, 0) - x * z + log(1 + exp(-|x|)).
+Tensor sigmoid_cross_entropy(const Operand& labels, const Operand& logits);
+
+/// Gradient with respect to the logits: (softmax(logits) - one_hot(labels)) * dy[row].
+Tensor sparse_softmax_cross_entropy_grad(const Operand& labels, const Operand& logits,
+                                         const Operand& dy);
+/// Gradients of softmax and log_softmax, from their result y.
+Tensor softmax_grad(const Operand& y, const Operand& dy);
+Tensor log_softmax_grad(const Operand& y, const Operand& dy);
 
 }  // namespace tutti

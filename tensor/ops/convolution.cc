@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/convolution.h"
 
-#include "tutti/tensor/ops/window.h"
+#include "tutti/tensor/ops/checks.h"
 
 namespace tutti {
 namespace {

@@ -1,13 +1,14 @@
-// Two-dimensional convolution (cross-correlation, as everywhere in this field).
+// Operations on NHWC images: convolution, pooling, upsampling.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <optional>
 
 #include "tutti/tensor/op.h"
-#include "tutti/tensor/operand.h"
 
 namespace tutti {
+
+// Two-dimensional convolution (cross-correlation, as everywhere in this field).
 
 /// The window's elements stand `dilation` pixels apart. With groups, the input and output channels
 /// are cut into so many equal parts and each part of the output sees one part of the input.
@@ -67,5 +68,46 @@ Tensor conv2d_backward_filter(const Operand& x, const Operand& dy, const Shape& 
                               const Conv2dAttributes& attributes);
 /// dy [..., channels] summed over all other axes -> [channels].
 Tensor bias_grad(const Operand& dy);
+
+// Pooling over windows of NHWC images.
+
+struct Pool2dOptions {
+  std::int64_t window_h = 2;
+  std::int64_t window_w = 2;
+  std::int64_t stride_h = 2;
+  std::int64_t stride_w = 2;
+  Padding padding = Padding::kValid;
+};
+
+/// x [batch, height, width, channels] -> [batch, out_height, out_width, channels]. Padding never
+/// wins a maximum and is not counted by an average. The gradient of a maximum goes to the first
+/// largest element of the window.
+Tensor max_pool2d(const Operand& x, Pool2dOptions options = {});
+Tensor average_pool2d(const Operand& x, Pool2dOptions options = {});
+/// [batch, height, width, channels] -> [batch, channels].
+Tensor global_average_pool2d(const Operand& x);
+Tensor global_max_pool2d(const Operand& x);
+
+/// Gradients; `attributes` are those of the recorded call.
+Tensor max_pool2d_grad(const Operand& x, const Operand& dy, const Pool2dAttributes& attributes);
+Tensor average_pool2d_grad(const Operand& dy, const Shape& input_shape,
+                           const Pool2dAttributes& attributes);
+
+// Images of another size.
+
+struct UpsampleOptions {
+  std::int64_t factor_h = 2;
+  std::int64_t factor_w = 2;
+  Interpolation interpolation = Interpolation::kNearest;
+};
+
+/// x [batch, height, width, channels] -> [batch, height * factor_h, width * factor_w, channels].
+/// kBilinear takes pixel centres at half numbers and repeats the border, as tf.image.resize and
+/// Keras's UpSampling2D do.
+Tensor upsample2d(const Operand& x, UpsampleOptions options = {});
+/// Its gradient: each pixel of dy added to the pixels of an image of `input_shape` that it was made
+/// of. Itself differentiable.
+Tensor upsample2d_grad(const Operand& dy, const Shape& input_shape,
+                       const UpsampleAttributes& attributes);
 
 }  // namespace tutti

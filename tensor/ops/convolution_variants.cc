@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "tutti/tensor/ops/checks.h"
 #include "tutti/tensor/ops/convolution.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
-#include "tutti/tensor/ops/window.h"
 
 namespace tutti {
 namespace {

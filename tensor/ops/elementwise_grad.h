@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/tensor/operand.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti {
 

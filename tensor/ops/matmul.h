@@ -3,7 +3,6 @@
 #pragma once
 
 #include "tutti/tensor/op.h"
-#include "tutti/tensor/operand.h"
 
 namespace tutti {
 

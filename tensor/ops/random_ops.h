@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tutti/core/random.h"
-#include "tutti/tensor/operand.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti {
 

@@ -1,12 +1,14 @@
-// Reductions over axes.
+// Reductions over axes, and running sums and largest elements along one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <vector>
 
-#include "tutti/tensor/operand.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti {
+
+// Reductions over axes.
 
 /// Which axes go away; empty: all. Negative axes count from the end.
 struct ReduceOptions {
@@ -33,5 +35,27 @@ Tensor argmin(const Operand& x, int axis = -1);
 
 /// x of a shape that broadcasting gave, summed back to `shape`: the gradient of broadcasting.
 Tensor sum_to_shape(const Operand& x, const Shape& shape);
+
+// Operations along one axis whose result at an element depends on its neighbours: running sums and
+// the largest elements.
+
+struct CumulativeSumOptions {
+  int axis = 0;
+  /// Leave the element itself out.
+  bool exclusive = false;
+  /// From the end.
+  bool reverse = false;
+};
+/// The sum of all elements up to here along an axis, numbers only; floats are added in double.
+/// tf.cumsum.
+Tensor cumulative_sum(const Operand& x, CumulativeSumOptions options = {});
+
+struct TopKResult {
+  Tensor values;
+  Tensor indices;  // int64
+};
+/// The k largest elements along the last axis, largest first, and where they stand: [..., n] ->
+/// [..., k]. Of equal ones the first comes first; NaN counts as the largest. tf.math.top_k.
+TopKResult top_k(const Operand& x, std::int64_t k);
 
 }  // namespace tutti

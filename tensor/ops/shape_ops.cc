@@ -1,4 +1,4 @@
-// Operations that give a tensor another shape: reshape and its kin, transpose, broadcast_to.
+// Operations that give a tensor another shape, and those that repeat, turn round or pick elements.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -8,6 +8,9 @@
 #include "tutti/tensor/ops/checks.h"
 
 namespace tutti {
+
+// Operations that give a tensor another shape: reshape and its kin, transpose, broadcast_to.
+
 namespace {
 
 using namespace internal;
@@ -113,6 +116,106 @@ Tensor broadcast_to(const Operand& x, const Shape& shape) {
             tensor.shape(), ", got ", shape);
   }
   return dispatch_one({kOp, {tensor}, {{shape, tensor.dtype()}}, {}, x.where});
+}
+
+// Operations that repeat, turn round or pick elements along an axis.
+
+namespace {
+
+using namespace internal;
+
+std::vector<std::int64_t> dims_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
+
+/// The permutation that brings axis `from` to place `to` and keeps the others in order.
+std::vector<int> moving_axis(int rank, int from, int to) {
+  std::vector<int> order(static_cast<std::size_t>(rank));
+  std::iota(order.begin(), order.end(), 0);
+  order.erase(order.begin() + from);
+  order.insert(order.begin() + to, from);
+  return order;
+}
+
+/// [.., n, ..] -> [.., n, count, ..] (after) or [.., count, n, ..] -> [.., n * count, ..].
+Tensor repeated(const Operand& x, int axis, std::int64_t count, int new_axis) {
+  std::vector<std::int64_t> dims = dims_of(x.shape());
+  dims.insert(dims.begin() + new_axis, count);
+  const Operand wide(expand_dims(x, new_axis), x.where);
+  const Operand copies(broadcast_to(wide, Shape(dims)), x.where);
+  return reshape(copies, x.shape().with_dim(axis, x.shape().dim(axis) * count));
+}
+
+}  // namespace
+
+Tensor reverse(const Operand& x, const std::vector<int>& axes) {
+  constexpr OpId op = OpId::kReverse;
+  const Tensor& tensor = defined(op, x);
+  AxesAttributes attributes;
+  for (int axis : axes) {
+    const int place = checked_axis(to_string(op), x, axis, tensor.rank());
+    if (attributes.axes >> place & 1u) {
+      fail_op(op, x.where, "expected different axes for shape ", x.shape(), ", got [", join(axes),
+              "]");
+    }
+    attributes.axes |= 1u << place;
+  }
+  return dispatch_one({op, {tensor}, {{tensor.shape(), tensor.dtype()}}, attributes, x.where});
+}
+
+Tensor tile(const Operand& x, const std::vector<std::int64_t>& multiples) {
+  const Shape& shape = defined(OpId::kBroadcastTo, x).shape();
+  const auto negative = [](std::int64_t value) { return value < 0; };
+  if (multiples.size() != static_cast<std::size_t>(shape.rank()) ||
+      std::ranges::any_of(multiples, negative)) {
+    fail(ErrorCode::kInvalidArgument, who("tile", x.where), ": expected ", shape.rank(),
+         " multiples of 0 or more for shape ", shape, ", got [", join(multiples), "]");
+  }
+  Operand result = x;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    const std::int64_t count = multiples[static_cast<std::size_t>(axis)];
+    if (count != 1) result = Operand(repeated(result, axis, count, axis), x.where);
+  }
+  return result.tensor;
+}
+
+Tensor repeat(const Operand& x, std::int64_t count, int axis) {
+  const int rank = defined(OpId::kBroadcastTo, x).rank();
+  axis = checked_axis("repeat", x, axis, rank);
+  if (count < 0) {
+    fail(ErrorCode::kInvalidArgument, who("repeat", x.where),
+         ": expected a count of 0 or more for ", "shape ", x.shape(), ", got ", count);
+  }
+  return repeated(x, axis, count, axis + 1);
+}
+
+Tensor stack(std::span<const Tensor> values, int axis, SourceLocation where) {
+  const Tensor first_axis = stack(values, where);
+  const Operand operand(first_axis, where);
+  const int rank = first_axis.rank();
+  const int place = checked_axis("stack", operand, axis, rank);
+  return place == 0 ? first_axis : transpose(operand, moving_axis(rank, 0, place));
+}
+
+std::vector<Tensor> unstack(const Operand& x, int axis) {
+  axis = checked_axis("unstack", x, axis, defined(OpId::kSlice, x).rank());
+  const std::vector<std::int64_t> ones(static_cast<std::size_t>(x.shape().dim(axis)), 1);
+  std::vector<Tensor> parts = split(x, ones, axis);
+  for (Tensor& part : parts) part = squeeze(Operand(part, x.where), axis);
+  return parts;
+}
+
+Tensor gather(const Operand& x, const Operand& indices, int axis) {
+  const int rank = defined(OpId::kGather, x).rank();
+  require_index(OpId::kGather, indices);
+  axis = checked_axis("gather", x, axis, rank);
+  if (axis == 0) return gather(x, indices);
+  const Operand rows_first(transpose(x, moving_axis(rank, axis, 0)), x.where);
+  const Operand flat(reshape(indices, {-1}), indices.where);
+  const Operand picked(gather(rows_first, flat), x.where);
+  const Operand back(transpose(picked, moving_axis(rank, 0, axis)), x.where);
+  std::vector<std::int64_t> dims = dims_of(x.shape());
+  dims.erase(dims.begin() + axis);
+  dims.insert(dims.begin() + axis, indices.shape().begin(), indices.shape().end());
+  return reshape(back, Shape(dims));
 }
 
 }  // namespace tutti

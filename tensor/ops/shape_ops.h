@@ -1,4 +1,4 @@
-// Operations that move elements without computing.
+// Operations that move elements: other shapes, parts, repeated or picked along an axis.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,9 +6,11 @@
 #include <span>
 #include <vector>
 
-#include "tutti/tensor/operand.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti {
+
+// Operations that move elements without computing.
 
 /// One dimension of `dims` may be -1: it takes what is left (0 when the tensor is empty and the
 /// rest is not 0).
@@ -55,5 +57,23 @@ Tensor one_hot(const Operand& indices, std::int64_t depth, DType dtype = DType::
 Tensor gather(const Operand& params, const Operand& indices);
 /// values [n, ...] added into zeros of `dense_shape` at rows indices [n], in position order.
 Tensor scatter_rows(const Operand& values, const Operand& indices, const Shape& dense_shape);
+
+// Operations that repeat, turn round or pick elements along an axis; made of others but for
+// reverse().
+
+/// The elements of each of `axes` in opposite order. tf.reverse.
+Tensor reverse(const Operand& x, const std::vector<int>& axes);
+/// x, multiples[i] times along axis i. tf.tile.
+Tensor tile(const Operand& x, const std::vector<std::int64_t>& multiples);
+/// Each element `count` times in a row along `axis`. tf.repeat with one number.
+Tensor repeat(const Operand& x, std::int64_t count, int axis);
+/// Tensors of one shape along a new axis. tf.stack.
+Tensor stack(std::span<const Tensor> values, int axis,
+             SourceLocation where = SourceLocation::current());
+/// The parts of length 1 along `axis`, without it: the inverse of stack. tf.unstack.
+std::vector<Tensor> unstack(const Operand& x, int axis = 0);
+/// The slices of x at `indices` (int32 or int64, any shape) along `axis`, whose place in the
+/// result's shape the shape of the indices takes. An index out of range throws. tf.gather.
+Tensor gather(const Operand& x, const Operand& indices, int axis);
 
 }  // namespace tutti

@@ -13,7 +13,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/file.h"
-#include "tutti/data/cifar10.h"
+#include "tutti/data/image_sets.h"
 #include "tutti/strategy/central_storage_strategy.h"
 #include "tutti/tensor/tensor_ops.h"
 

@@ -16,7 +16,7 @@
 #include "tests/support/protobuf_fields.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/file.h"
-#include "tutti/data/tfrecord.h"
+#include "tutti/data/records.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {

@@ -1,6 +1,6 @@
 // Looking again: it ends with the condition or in time, and is given up where it was in vain.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/core/spinning.h"
+#include "tutti/core/spin_wait.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "tutti/core/error.h"
-#include "tutti/tensor/gpu/visible_devices.h"
+#include "tutti/tensor/gpu/inventory.h"
 
 namespace tutti::cuda_simulation {
 namespace {

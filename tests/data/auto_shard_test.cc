@@ -8,9 +8,8 @@
 #include "tests/data/dataset_values.h"
 #include "tutti/core/logging.h"
 #include "tutti/data/csv.h"
-#include "tutti/data/list_files.h"
+#include "tutti/data/records.h"
 #include "tutti/data/resumable_iterator.h"
-#include "tutti/data/tfrecord.h"
 
 namespace tutti {
 namespace auto_shard_test {

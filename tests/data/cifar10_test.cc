@@ -1,6 +1,6 @@
 // CIFAR-10's binary files.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/cifar10.h"
+#include "tutti/data/image_sets.h"
 
 #include "tests/data/dataset_values.h"
 #include "tutti/core/file.h"

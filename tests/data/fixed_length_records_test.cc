@@ -1,10 +1,9 @@
 // Files of equal records: what is yielded, resuming anywhere, and files that are cut.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/fixed_length_records.h"
+#include "tutti/data/records.h"
 
 #include "tests/data/dataset_values.h"
 #include "tutti/data/input_file.h"
-#include "tutti/data/list_files.h"
 
 namespace tutti {
 namespace fixed_length_records_test {

@@ -3,12 +3,11 @@
 #include "tests/data/dataset_values.h"
 #include "tutti/core/file.h"
 #include "tutti/data/csv.h"
-#include "tutti/data/fixed_length_records.h"
 #include "tutti/data/gzip_file.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/readers.h"
+#include "tutti/data/records.h"
 #include "tutti/data/tar.h"
-#include "tutti/data/tfrecord.h"
 
 namespace tutti {
 namespace gzip_input_test {

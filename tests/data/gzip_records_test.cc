@@ -3,7 +3,7 @@
 #include "tests/data/dataset_values.h"
 #include "tests/data/npy_seeds.h"
 #include "tutti/data/npy.h"
-#include "tutti/data/tfrecord.h"
+#include "tutti/data/records.h"
 
 namespace tutti {
 namespace gzip_records_test {

@@ -1,6 +1,6 @@
 // Files by pattern: which ones, in which order, and patterns that match nothing.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/list_files.h"
+#include "tutti/data/records.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // Mixup, cutmix and the beta distribution behind them.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/mixup.h"
+#include "tutti/data/augment.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,12 +1,12 @@
 // Resizing: equal to its definition, pixel by pixel, and to the operation for whole factors.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/resize_image.h"
+#include "tutti/data/image.h"
 
 #include <cmath>
 
 #include "tests/data/dataset_values.h"
 #include "tests/data/image_seeds.h"
-#include "tutti/tensor/ops/resizing.h"
+#include "tutti/tensor/ops/convolution.h"
 
 namespace tutti {
 namespace resize_image_test {

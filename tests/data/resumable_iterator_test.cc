@@ -5,7 +5,6 @@
 #include "tests/data/dataset_values.h"
 #include "tutti/data/augment.h"
 #include "tutti/data/auto_shard.h"
-#include "tutti/data/mixup.h"
 
 namespace tutti {
 namespace resumable_iterator_test {

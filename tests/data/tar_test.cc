@@ -7,8 +7,8 @@
 
 #include "tests/data/dataset_values.h"
 #include "tutti/core/file.h"
+#include "tutti/data/records.h"
 #include "tutti/data/tar_reader.h"
-#include "tutti/data/tfrecord.h"
 
 namespace tutti {
 namespace tar_test {

@@ -1,6 +1,6 @@
 // TFRecord files: round trips, published checksums, and every way to be damaged.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/tfrecord.h"
+#include "tutti/data/records.h"
 
 #include "tests/data/dataset_values.h"
 #include "tutti/core/file.h"

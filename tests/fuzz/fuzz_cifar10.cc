@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "tutti/core/error.h"
-#include "tutti/data/cifar10.h"
+#include "tutti/data/image_sets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {

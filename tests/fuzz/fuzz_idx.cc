@@ -6,7 +6,7 @@
 
 #include "tutti/core/error.h"
 #include "tutti/data/gzip_file.h"
-#include "tutti/data/idx.h"
+#include "tutti/data/image_sets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

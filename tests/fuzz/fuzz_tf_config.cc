@@ -15,7 +15,7 @@
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 #include "tutti/core/error.h"
 #include "tutti/core/one_line.h"
-#include "tutti/tensor/device_spec.h"
+#include "tutti/tensor/device.h"
 
 namespace {
 

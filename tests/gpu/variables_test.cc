@@ -5,7 +5,7 @@
 #include "tests/gpu/gpu_helpers.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/optimizer/gradient_reducer.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/one_device_strategy.h"
 
 namespace tutti {

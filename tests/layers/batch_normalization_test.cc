@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tests/layers/layer_helpers.h"
-#include "tutti/model/layers/batch_normalization.h"
+#include "tutti/model/layers/normalizations.h"
 
 namespace tutti {
 namespace {

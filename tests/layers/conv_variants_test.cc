@@ -1,6 +1,6 @@
 // Dilated, grouped, depthwise, separable and transposed convolution against plain loops.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/conv_variants.h"
+#include "tutti/model/layers/convolution.h"
 
 #include "tests/layers/layer_checks.h"
 #include "tutti/model/layers/layers.h"

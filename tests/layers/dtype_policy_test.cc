@@ -3,7 +3,7 @@
 #include "tutti/model/layers/dtype_policy.h"
 
 #include "tests/layers/layer_helpers.h"
-#include "tutti/model/layers/dense.h"
+#include "tutti/model/layers/core_layers.h"
 
 namespace tutti {
 namespace {

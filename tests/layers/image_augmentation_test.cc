@@ -1,6 +1,6 @@
 // Layers that change pictures at random: values, keys, gradients and errors.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/image_augmentation.h"
+#include "tutti/model/layers/preprocessing.h"
 
 #include <algorithm>
 #include <set>

@@ -5,9 +5,8 @@
 
 #include "tests/layers/layer_helpers.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/model/layers/constraints.h"
 #include "tutti/model/layers/initializers.h"
-#include "tutti/model/layers/regularizers.h"
+#include "tutti/model/layers/regularization.h"
 
 namespace tutti {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tests/layers/layer_helpers.h"
-#include "tutti/model/layers/loss_classes.h"
+#include "tutti/model/layers/losses.h"
 
 namespace tutti {
 namespace {

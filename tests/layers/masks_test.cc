@@ -6,7 +6,7 @@
 
 #include "tests/layers/layer_checks.h"
 #include "tutti/model/layers/layers.h"
-#include "tutti/model/layers/loss_classes.h"
+#include "tutti/model/layers/losses.h"
 
 namespace tutti {
 namespace {

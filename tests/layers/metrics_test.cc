@@ -1,6 +1,6 @@
 // Metrics on one replica: values, weights, exact counts, names.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/metric_classes.h"
+#include "tutti/model/layers/metric_spec.h"
 
 #include <algorithm>
 #include <cmath>

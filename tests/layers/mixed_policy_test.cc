@@ -7,7 +7,7 @@
 #include "tutti/autograd/autocast.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/layers/layers.h"
-#include "tutti/model/layers/loss.h"
+#include "tutti/model/layers/losses.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {

@@ -1,12 +1,12 @@
 // Masks and weights of steps in losses and metrics.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/layers/step_weights.h"
+#include "tutti/model/layers/labels_and_weights.h"
 
 #include "tests/layers/layer_checks.h"
 #include "tutti/model/layers/layers.h"
-#include "tutti/model/layers/loss_classes.h"
+#include "tutti/model/layers/losses.h"
 #include "tutti/model/layers/masks.h"
-#include "tutti/model/layers/metric_classes.h"
+#include "tutti/model/layers/metric_spec.h"
 
 namespace tutti {
 namespace {

@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/model/model_helpers.h"
 #include "tutti/data/augment.h"
-#include "tutti/data/mixup.h"
 
 namespace tutti {
 namespace augmentation_test {

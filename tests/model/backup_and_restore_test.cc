@@ -1,6 +1,6 @@
 // BackupAndRestore: a fit that is interrupted anywhere and started again ends with the same bits.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/model/backup_and_restore.h"
+#include "tutti/model/model_checkpoint.h"
 
 #include <filesystem>
 #include <fstream>

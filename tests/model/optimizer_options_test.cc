@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tests/model/model_helpers.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 
 namespace tutti {
 namespace {

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "tests/optimizer/optimizer_helpers.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 
 namespace tutti {
 namespace {

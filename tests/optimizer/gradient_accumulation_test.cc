@@ -1,7 +1,7 @@
 // One update for the gradients of several steps.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/optimizer/optimizer_helpers.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {

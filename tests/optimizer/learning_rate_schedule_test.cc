@@ -1,6 +1,6 @@
 // Learning rates by iteration.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/optimizer/learning_rate_schedule.h"
+#include "tutti/optimizer/learning_rate_schedules.h"
 
 #include <cmath>
 

@@ -4,10 +4,7 @@
 #include <numbers>
 
 #include "tests/optimizer/optimizer_helpers.h"
-#include "tutti/optimizer/cosine_decay.h"
-#include "tutti/optimizer/learning_rate_spec.h"
-#include "tutti/optimizer/polynomial_decay.h"
-#include "tutti/optimizer/warm_up.h"
+#include "tutti/optimizer/learning_rate_schedules.h"
 
 namespace tutti {
 namespace {

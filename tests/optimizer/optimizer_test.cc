@@ -7,7 +7,7 @@
 #include "tests/optimizer/optimizer_helpers.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/core/logging.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/tensor/tensor_ops.h"
 

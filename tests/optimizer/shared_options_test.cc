@@ -5,8 +5,8 @@
 
 #include "tests/optimizer/optimizer_helpers.h"
 #include "tutti/autograd/replica_group.h"
-#include "tutti/optimizer/loss_scale.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizer_state.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {

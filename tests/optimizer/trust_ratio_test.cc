@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "tests/optimizer/optimizer_helpers.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/tensor/sum_of_squares.h"
 
 namespace tutti {

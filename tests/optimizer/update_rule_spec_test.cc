@@ -8,9 +8,8 @@
 
 #include "gmock/gmock.h"
 #include "tests/optimizer/optimizer_helpers.h"
-#include "tutti/optimizer/decoupled_weight_decay.h"
-#include "tutti/optimizer/moving_average.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
+#include "tutti/optimizer/wrapping_rules.h"
 
 namespace tutti {
 namespace {

@@ -5,12 +5,11 @@
 
 #include "tests/parity/parity_record.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/model/layers/activation_layers.h"
-#include "tutti/model/layers/constraints.h"
+#include "tutti/model/layers/activations.h"
 #include "tutti/model/layers/losses.h"
 #include "tutti/model/layers/merging.h"
 #include "tutti/model/layers/normalizations.h"
-#include "tutti/model/layers/regularizers.h"
+#include "tutti/model/layers/regularization.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 

@@ -4,7 +4,7 @@
 
 #include "tests/parity/parity_record.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/model/layers/loss_classes.h"
+#include "tutti/model/layers/losses.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 

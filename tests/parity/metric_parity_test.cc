@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "tests/parity/parity_record.h"
-#include "tutti/model/layers/metric_classes.h"
+#include "tutti/model/layers/metric_spec.h"
 
 namespace tutti::parity {
 namespace {

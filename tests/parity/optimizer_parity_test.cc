@@ -1,9 +1,8 @@
 // Optimizers against Keras's over 20 steps of the same gradients, in float64.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/parity/parity_record.h"
-#include "tutti/optimizer/cosine_decay.h"
-#include "tutti/optimizer/optimizer_spec.h"
-#include "tutti/optimizer/polynomial_decay.h"
+#include "tutti/optimizer/learning_rate_schedules.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti::parity {

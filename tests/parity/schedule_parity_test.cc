@@ -1,8 +1,7 @@
 // Learning-rate schedules against Keras's, over 40 steps.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/parity/parity_record.h"
-#include "tutti/optimizer/cosine_decay.h"
-#include "tutti/optimizer/polynomial_decay.h"
+#include "tutti/optimizer/learning_rate_schedules.h"
 
 namespace tutti::parity {
 namespace {

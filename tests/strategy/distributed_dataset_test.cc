@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/thrown.h"
+#include "tutti/data/records.h"
 #include "tutti/data/tar.h"
-#include "tutti/data/tfrecord.h"
 #include "tutti/strategy/mirrored_strategy.h"
 #include "tutti/strategy/one_device_strategy.h"
 #include "tutti/tensor/tensor_ops.h"

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "tests/strategy/strategy_helpers.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/replica_context.h"
 
 namespace tutti::strategy_tests {

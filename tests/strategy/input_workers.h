@@ -17,8 +17,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
-#include "tutti/data/list_files.h"
-#include "tutti/data/tfrecord.h"
+#include "tutti/data/records.h"
 #include "tutti/strategy/local_strategy.h"
 #include "tutti/strategy/mirrored_strategy.h"
 

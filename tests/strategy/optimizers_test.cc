@@ -5,7 +5,7 @@
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/core/random.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/replica_context.h"
 
 namespace tutti::strategy_tests {

@@ -7,7 +7,7 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 
 namespace tutti::strategy_tests {
 namespace {

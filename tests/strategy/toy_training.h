@@ -10,7 +10,7 @@
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/random.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 
 namespace tutti::strategy_tests {
 

@@ -8,7 +8,6 @@
 
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/one_line.h"
-#include "tutti/tensor/device_spec.h"
 
 namespace tutti {
 namespace {

@@ -9,7 +9,6 @@
 
 #include "tests/support/tensor_matchers.h"
 #include "tutti/tensor/gpu/load_backend.h"
-#include "tutti/tensor/gpu/visible_devices.h"
 
 namespace tutti {
 namespace {

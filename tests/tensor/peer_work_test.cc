@@ -6,7 +6,7 @@
 
 #include "tests/support/fake_gpu.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/tensor/gpu/pinned_ring.h"
+#include "tutti/tensor/gpu/pinned_memory.h"
 
 namespace tutti {
 namespace peer_work_test {

@@ -15,7 +15,7 @@
 #include <filesystem>
 
 #include "tutti/core/error.h"
-#include "tutti/core/file_size_limit.h"
+#include "tutti/core/file.h"
 
 namespace tutti::launch {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/optimizer/learning_rate_schedule.h"
+#include "tutti/optimizer/learning_rate_schedules.h"
 #include "tutti/strategy/parameter_server/session/session.h"
 #include "tutti/tensor/update_rule.h"
 

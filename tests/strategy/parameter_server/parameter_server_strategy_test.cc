@@ -4,7 +4,7 @@
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/value_generator.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 
 namespace tutti::parameter_server_tests {
 

@@ -3,7 +3,7 @@
 #include "tutti/strategy/parameter_server/sharded_variable.h"
 
 #include "tests/strategy/strategy_helpers.h"
-#include "tutti/autograd/embedding_lookup_sparse.h"
+#include "tutti/autograd/embedding_lookup.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"

@@ -8,7 +8,7 @@
 #include "tests/strategy/parameter_server/store_helpers.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/random.h"
-#include "tutti/optimizer/optimizer_spec.h"
+#include "tutti/optimizer/optimizers.h"
 #include "tutti/optimizer/update_rule_spec.h"
 #include "tutti/tensor/ops/random_ops.h"
 

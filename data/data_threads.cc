@@ -1,0 +1,191 @@
+// Work on threads of the data pipeline, and waiting for them.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/data/data_threads.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "tutti/core/executor.h"
+#include "tutti/core/logging.h"
+
+namespace tutti::internal {
+
+// A function applied to several elements at once, results in order.
+
+// The window holds the elements that were read but not handed out, in order. next() fills the
+// window from below, then waits until its first element is done. Threads claim the elements of the
+// window in order; `claimed_` counts those claimed since the start, `handed_out_` those that left
+// the window.
+
+namespace {
+
+struct Work {
+  std::optional<Element> element;  // the input, later the result
+  std::uint64_t number = 0;
+  std::exception_ptr error;
+  bool done = false;
+};
+
+class ParallelMapIterator : public ElementIterator {
+ public:
+  ParallelMapIterator(std::unique_ptr<ElementIterator> below, NumberedFunction fn, int num_threads)
+      : below_(std::move(below)), fn_(std::move(fn)), num_threads_(num_threads) {}
+
+  ~ParallelMapIterator() override {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    threads_.clear();  // joins
+  }
+
+  std::optional<Element> next() override {
+    start_threads();
+    fill_window();
+    std::optional<Work> work = take_first();
+    if (!work) return std::nullopt;
+    if (work->error) std::rethrow_exception(work->error);
+    return std::move(work->element);
+  }
+
+  void skip(std::int64_t count) override {
+    for (; count > 0; --count) {
+      if (!take_first()) break;
+    }
+    if (count < 1 || ended_) return;
+    below_->skip(count);
+    next_number_ += static_cast<std::uint64_t>(count);
+  }
+
+ private:
+  void start_threads() {
+    while (static_cast<int>(threads_.size()) < num_threads_) {
+      threads_.push_back(Executor::system().start("tutti-map", [this] { run(); }));
+    }
+  }
+
+  // As many elements wait for a thread as are being worked on.
+  std::size_t capacity() const { return 2 * static_cast<std::size_t>(num_threads_); }
+
+  std::size_t window_size() {
+    MutexLock lock(mutex_);
+    return window_.size();
+  }
+
+  void fill_window() {
+    for (std::size_t size = window_size(); size < capacity() && !ended_; ++size) {
+      Work work;
+      try {
+        work.element = below_->next();
+      } catch (...) {
+        work.error = std::current_exception();
+        work.done = true;
+      }
+      if (!work.element && !work.error) {
+        ended_ = true;
+        return;
+      }
+      work.number = next_number_++;
+      const bool failed = work.done;
+      MutexLock lock(mutex_);
+      window_.push_back(std::move(work));
+      changed_.notify_all();
+      // What comes after an error is read when somebody asks for it.
+      if (failed) return;
+    }
+  }
+
+  std::optional<Work> take_first() {
+    MutexLock lock(mutex_);
+    if (window_.empty()) return std::nullopt;
+    wait_for_input(changed_, mutex_, "Dataset::map",
+                   [this]() TUTTI_REQUIRES(mutex_) { return window_.front().done; });
+    std::optional<Work> work(std::move(window_.front()));
+    window_.pop_front();
+    ++handed_out_;
+    return work;
+  }
+
+  // Whether the window has an element that nobody claimed. Those that failed below may have left it
+  // unclaimed.
+  bool has_unclaimed() TUTTI_REQUIRES(mutex_) {
+    claimed_ = std::max(claimed_, handed_out_);
+    return claimed_ < handed_out_ + window_.size();
+  }
+
+  // The next element without a thread, or nullptr to end. A deque keeps its elements where they
+  // are.
+  Work* claim() {
+    MutexLock lock(mutex_);
+    for (;;) {
+      wait_for_work(changed_, mutex_,
+                    [this]() TUTTI_REQUIRES(mutex_) { return stopping_ || has_unclaimed(); });
+      if (stopping_) return nullptr;
+      Work& work = window_[claimed_++ - handed_out_];
+      if (!work.done) return &work;
+    }
+  }
+
+  // Runs on each thread.
+  void run() {
+    while (Work* work = claim()) {
+      std::optional<Element> result;
+      std::exception_ptr error;
+      try {
+        result = fn_(*work->element, work->number);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      MutexLock lock(mutex_);
+      work->element = std::move(result);
+      work->error = std::move(error);
+      work->done = true;
+      changed_.notify_all();
+    }
+  }
+
+  std::unique_ptr<ElementIterator> below_;
+  const NumberedFunction fn_;
+  const int num_threads_;
+  bool ended_ = false;
+  std::uint64_t next_number_ = 0;  // of the next element that is read
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Work> window_ TUTTI_GUARDED_BY(mutex_);
+  std::size_t claimed_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::size_t handed_out_ TUTTI_GUARDED_BY(mutex_) = 0;
+  bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::vector<std::unique_ptr<Thread>> threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<ElementIterator> make_parallel_map(std::unique_ptr<ElementIterator> below,
+                                                   NumberedFunction fn, int num_threads) {
+  return std::make_unique<ParallelMapIterator>(std::move(below), std::move(fn), num_threads);
+}
+
+// Waiting for a data thread.
+
+void wait_for_input(CondVar& condition, Mutex& mutex, std::string_view who,
+                    const std::function<bool()>& ready) {
+  constexpr int kMinutes = 30;
+  for (int minute = 1; minute <= kMinutes; ++minute) {
+    if (condition.wait_for(mutex, std::chrono::minutes(1), ready)) return;
+    log_warning(concat(who, ": no element for ", minute, " minutes"));
+  }
+  fail(ErrorCode::kDeadlineExceeded, who, ": expected an element within ", kMinutes,
+       " minutes, got none; try to find the function of this dataset that hangs");
+}
+
+void wait_for_work(CondVar& condition, Mutex& mutex, const std::function<bool()>& ready) {
+  while (!condition.wait_for(mutex, std::chrono::minutes(1), ready)) {
+  }
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,226 @@
+// Convolutions of images.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/layers/convolution.h"
+
+#include <algorithm>
+
+#include "tutti/tensor/ops/convolution.h"
+
+namespace tutti {
+
+// The two-dimensional convolution layer.
+
+Conv2D::Conv2D(std::int64_t filters, Size2D kernel_size, Conv2DOptions options)
+    : LayerOf(options.name, options.input_shape),
+      filters_(filters),
+      kernel_size_(kernel_size),
+      options_(std::move(options)),
+      padding_(internal::parse_padding(options_.padding, "Conv2D")),
+      activation_(find_activation(options_.activation)) {
+  if (filters <= 0)
+    fail(ErrorCode::kInvalidArgument, "Conv2D: expected a positive number of filters, got ",
+         filters);
+  internal::require_positive(kernel_size, "Conv2D", "kernel size");
+  internal::require_positive(options_.strides, "Conv2D", "stride");
+  internal::require_positive(options_.dilation_rate, "Conv2D", "dilation rate");
+  if (options_.groups <= 0 || filters % options_.groups != 0) {
+    fail(ErrorCode::kInvalidArgument, "Conv2D: expected groups that divide the ", filters,
+         " filters, got ", options_.groups);
+  }
+}
+
+Shape Conv2D::build(const Shape& input) {
+  internal::require_image(input, "Conv2D");
+  if (input[2] % options_.groups != 0) {
+    fail(ErrorCode::kInvalidArgument, "Conv2D: ", input[2], " channels cannot be cut into ",
+         options_.groups, " equal groups");
+  }
+  add_weight(options_.kernel_initializer,
+             {kernel_size_.height, kernel_size_.width, input[2] / options_.groups, filters_},
+             {.name = "kernel"}, options_.kernel_regularizer, options_.kernel_constraint);
+  if (options_.use_bias) {
+    add_weight(options_.bias_initializer, {filters_}, {.name = "bias"}, options_.bias_regularizer,
+               options_.bias_constraint);
+  }
+  set_output_activation(activation_.name);
+  const std::int64_t rows = (kernel_size_.height - 1) * options_.dilation_rate.height + 1;
+  const std::int64_t columns = (kernel_size_.width - 1) * options_.dilation_rate.width + 1;
+  return {internal::window_places(input[0], rows, options_.strides.height, padding_, "Conv2D"),
+          internal::window_places(input[1], columns, options_.strides.width, padding_, "Conv2D"),
+          filters_};
+}
+
+Tensor Conv2D::call(const Tensor& input, CallContext) const {
+  Conv2dOptions op;
+  op.stride_h = options_.strides.height;
+  op.stride_w = options_.strides.width;
+  op.padding = padding_;
+  op.dilation_h = options_.dilation_rate.height;
+  op.dilation_w = options_.dilation_rate.width;
+  op.groups = options_.groups;
+  if (!options_.use_bias) return activation_(conv2d(input, weight(0), op));
+  op.activation = activation_.fused;
+  const Tensor y = conv2d(input, weight(0), weight(1), op);
+  return op.activation == FusedActivation::kNone ? activation_(y) : y;
+}
+
+// Depthwise, separable and transposed convolution of images.
+
+namespace {
+
+/// What a dilated kernel covers.
+Size2D window_of(Size2D kernel, Size2D dilation) {
+  return {(kernel.height - 1) * dilation.height + 1, (kernel.width - 1) * dilation.width + 1};
+}
+
+Shape convolved_shape(const Shape& input, Size2D window, Size2D strides, Padding padding,
+                      std::int64_t channels, std::string_view who) {
+  return {internal::window_places(input[0], window.height, strides.height, padding, who),
+          internal::window_places(input[1], window.width, strides.width, padding, who), channels};
+}
+
+Conv2dOptions convolution(Size2D strides, Size2D dilation, Padding padding) {
+  Conv2dOptions options;
+  options.stride_h = strides.height;
+  options.stride_w = strides.width;
+  options.dilation_h = dilation.height;
+  options.dilation_w = dilation.width;
+  options.padding = padding;
+  return options;
+}
+
+void require_sizes(Size2D kernel, Size2D strides, Size2D dilation, std::int64_t channels,
+                   std::string_view who) {
+  internal::require_positive(kernel, who, "kernel size");
+  internal::require_positive(strides, who, "stride");
+  internal::require_positive(dilation, who, "dilation rate");
+  if (channels <= 0)
+    fail(ErrorCode::kInvalidArgument, who, ": expected a positive number of filters, got ",
+         channels);
+}
+
+/// conv(image, kernel [, bias]) with the activation, fused where the kernels can.
+template <class Convolve>
+Tensor activated(const ActivationFunction& activation, Conv2dOptions& op,
+                 const Convolve& convolve) {
+  op.activation = activation.fused;
+  const Tensor y = convolve();
+  return op.activation == FusedActivation::kNone ? activation(y) : y;
+}
+
+}  // namespace
+
+DepthwiseConv2D::DepthwiseConv2D(Size2D kernel_size, DepthwiseConv2DOptions options)
+    : LayerOf(options.name, options.input_shape),
+      kernel_size_(kernel_size),
+      options_(std::move(options)),
+      padding_(internal::parse_padding(options_.padding, "DepthwiseConv2D")),
+      activation_(find_activation(options_.activation)) {
+  require_sizes(kernel_size, options_.strides, options_.dilation_rate, options_.depth_multiplier,
+                "DepthwiseConv2D");
+}
+
+Shape DepthwiseConv2D::build(const Shape& input) {
+  internal::require_image(input, "DepthwiseConv2D");
+  const std::int64_t channels = input[2] * options_.depth_multiplier;
+  add_weight(options_.depthwise_initializer,
+             {kernel_size_.height, kernel_size_.width, input[2], options_.depth_multiplier},
+             {.name = "kernel"}, options_.depthwise_regularizer, options_.depthwise_constraint);
+  if (options_.use_bias) {
+    add_weight(options_.bias_initializer, {channels}, {.name = "bias"}, options_.bias_regularizer,
+               options_.bias_constraint);
+  }
+  set_output_activation(activation_.name);
+  return convolved_shape(input, window_of(kernel_size_, options_.dilation_rate), options_.strides,
+                         padding_, channels, "DepthwiseConv2D");
+}
+
+Tensor DepthwiseConv2D::call(const Tensor& input, CallContext) const {
+  Conv2dOptions op = convolution(options_.strides, options_.dilation_rate, padding_);
+  if (!options_.use_bias) return activation_(depthwise_conv2d(input, weight(0), op));
+  return activated(activation_, op,
+                   [&] { return depthwise_conv2d(input, weight(0), weight(1), op); });
+}
+
+SeparableConv2D::SeparableConv2D(std::int64_t filters, Size2D kernel_size,
+                                 SeparableConv2DOptions options)
+    : LayerOf(options.name, options.input_shape),
+      filters_(filters),
+      kernel_size_(kernel_size),
+      options_(std::move(options)),
+      padding_(internal::parse_padding(options_.padding, "SeparableConv2D")),
+      activation_(find_activation(options_.activation)) {
+  require_sizes(kernel_size, options_.strides, options_.dilation_rate,
+                std::min(filters, options_.depth_multiplier), "SeparableConv2D");
+}
+
+Shape SeparableConv2D::build(const Shape& input) {
+  internal::require_image(input, "SeparableConv2D");
+  const std::int64_t multiplier = options_.depth_multiplier;
+  add_weight(options_.depthwise_initializer,
+             {kernel_size_.height, kernel_size_.width, input[2], multiplier},
+             {.name = "depthwise_kernel"}, options_.depthwise_regularizer,
+             options_.depthwise_constraint);
+  add_weight(options_.pointwise_initializer, {1, 1, input[2] * multiplier, filters_},
+             {.name = "pointwise_kernel"}, options_.pointwise_regularizer,
+             options_.pointwise_constraint);
+  if (options_.use_bias) {
+    add_weight(options_.bias_initializer, {filters_}, {.name = "bias"}, options_.bias_regularizer,
+               options_.bias_constraint);
+  }
+  set_output_activation(activation_.name);
+  return convolved_shape(input, window_of(kernel_size_, options_.dilation_rate), options_.strides,
+                         padding_, filters_, "SeparableConv2D");
+}
+
+Tensor SeparableConv2D::call(const Tensor& input, CallContext) const {
+  const Tensor x = depthwise_conv2d(
+      input, weight(0), convolution(options_.strides, options_.dilation_rate, padding_));
+  Conv2dOptions op;
+  if (!options_.use_bias) return activation_(conv2d(x, weight(1), op));
+  return activated(activation_, op, [&] { return conv2d(x, weight(1), weight(2), op); });
+}
+
+Conv2DTranspose::Conv2DTranspose(std::int64_t filters, Size2D kernel_size,
+                                 Conv2DTransposeOptions options)
+    : LayerOf(options.name, options.input_shape),
+      filters_(filters),
+      kernel_size_(kernel_size),
+      options_(std::move(options)),
+      padding_(internal::parse_padding(options_.padding, "Conv2DTranspose")),
+      activation_(find_activation(options_.activation)) {
+  require_sizes(kernel_size, options_.strides, options_.dilation_rate, filters, "Conv2DTranspose");
+}
+
+Shape Conv2DTranspose::build(const Shape& input) {
+  internal::require_image(input, "Conv2DTranspose");
+  add_weight(options_.kernel_initializer,
+             {kernel_size_.height, kernel_size_.width, filters_, input[2]}, {.name = "kernel"},
+             options_.kernel_regularizer, options_.kernel_constraint);
+  if (options_.use_bias) {
+    add_weight(options_.bias_initializer, {filters_}, {.name = "bias"}, options_.bias_regularizer,
+               options_.bias_constraint);
+  }
+  set_output_activation(activation_.name);
+  const Size2D window = window_of(kernel_size_, options_.dilation_rate);
+  auto length = [&](std::int64_t size, std::int64_t stride, std::int64_t covered) {
+    const std::int64_t beyond =
+        padding_ == Padding::kValid ? std::max<std::int64_t>(0, covered - stride) : 0;
+    return size * stride + beyond;
+  };
+  return {length(input[0], options_.strides.height, window.height),
+          length(input[1], options_.strides.width, window.width), filters_};
+}
+
+Tensor Conv2DTranspose::call(const Tensor& input, CallContext) const {
+  Conv2dTransposeOptions op;
+  op.stride_h = options_.strides.height;
+  op.stride_w = options_.strides.width;
+  op.dilation_h = options_.dilation_rate.height;
+  op.dilation_w = options_.dilation_rate.width;
+  op.padding = padding_;
+  return activation_(options_.use_bias ? conv2d_transpose(input, weight(0), weight(1), op)
+                                       : conv2d_transpose(input, weight(0), op));
+}
+
+}  // namespace tutti

@@ -1,0 +1,164 @@
+// Convolutions of images.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "tutti/model/layers/activations.h"
+#include "tutti/model/layers/layer_of.h"
+#include "tutti/model/layers/size2d.h"
+
+namespace tutti {
+
+// The two-dimensional convolution layer.
+
+struct Conv2DOptions {
+  Size2D strides = 1;
+  std::string padding = "valid";  // or "same"
+  /// How far the window's elements stand apart.
+  Size2D dilation_rate = 1;
+  /// Channels and filters are cut into so many parts, each by itself.
+  std::int64_t groups = 1;
+  std::string activation = "";
+  bool use_bias = true;
+  Initializer kernel_initializer = "glorot_uniform";
+  Initializer bias_initializer = "zeros";
+  Regularizer kernel_regularizer = {};
+  Regularizer bias_regularizer = {};
+  Constraint kernel_constraint = {};
+  Constraint bias_constraint = {};
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// [batch, height, width, in] -> [batch, out_height, out_width, filters], kernel [kernel_height,
+/// kernel_width, in / groups, filters], bias [filters]. Bias and relu, sigmoid or tanh are computed
+/// in the same pass.
+class Conv2D : public LayerOf<Conv2D> {
+ public:
+  Conv2D(std::int64_t filters, Size2D kernel_size, Conv2DOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  std::int64_t filters_;
+  Size2D kernel_size_;
+  Conv2DOptions options_;
+  Padding padding_;
+  ActivationFunction activation_;
+};
+
+// Depthwise, separable and transposed convolution of images.
+
+struct DepthwiseConv2DOptions {
+  Size2D strides = 1;
+  std::string padding = "valid";  // or "same"
+  /// Filters of each channel.
+  std::int64_t depth_multiplier = 1;
+  Size2D dilation_rate = 1;
+  std::string activation = "";
+  bool use_bias = true;
+  Initializer depthwise_initializer = "glorot_uniform";
+  Initializer bias_initializer = "zeros";
+  Regularizer depthwise_regularizer = {};
+  Regularizer bias_regularizer = {};
+  Constraint depthwise_constraint = {};
+  Constraint bias_constraint = {};
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// Each channel by itself: [batch, height, width, in] -> [batch, out_height, out_width, in *
+/// depth_multiplier], kernel [kernel_height, kernel_width, in, depth_multiplier], bias [in *
+/// depth_multiplier].
+class DepthwiseConv2D : public LayerOf<DepthwiseConv2D> {
+ public:
+  explicit DepthwiseConv2D(Size2D kernel_size, DepthwiseConv2DOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  Size2D kernel_size_;
+  DepthwiseConv2DOptions options_;
+  Padding padding_;
+  ActivationFunction activation_;
+};
+
+struct SeparableConv2DOptions {
+  Size2D strides = 1;
+  std::string padding = "valid";  // or "same"
+  std::int64_t depth_multiplier = 1;
+  Size2D dilation_rate = 1;
+  std::string activation = "";
+  bool use_bias = true;
+  Initializer depthwise_initializer = "glorot_uniform";
+  Initializer pointwise_initializer = "glorot_uniform";
+  Initializer bias_initializer = "zeros";
+  Regularizer depthwise_regularizer = {};
+  Regularizer pointwise_regularizer = {};
+  Regularizer bias_regularizer = {};
+  Constraint depthwise_constraint = {};
+  Constraint pointwise_constraint = {};
+  Constraint bias_constraint = {};
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// A depthwise convolution, then one of 1 x 1: depthwise_kernel [kernel_height, kernel_width, in,
+/// depth_multiplier], pointwise_kernel [1, 1, in * depth_multiplier, filters], bias [filters].
+class SeparableConv2D : public LayerOf<SeparableConv2D> {
+ public:
+  SeparableConv2D(std::int64_t filters, Size2D kernel_size, SeparableConv2DOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  std::int64_t filters_;
+  Size2D kernel_size_;
+  SeparableConv2DOptions options_;
+  Padding padding_;
+  ActivationFunction activation_;
+};
+
+struct Conv2DTransposeOptions {
+  Size2D strides = 1;
+  std::string padding = "valid";  // or "same"
+  Size2D dilation_rate = 1;
+  std::string activation = "";
+  bool use_bias = true;
+  Initializer kernel_initializer = "glorot_uniform";
+  Initializer bias_initializer = "zeros";
+  Regularizer kernel_regularizer = {};
+  Regularizer bias_regularizer = {};
+  Constraint kernel_constraint = {};
+  Constraint bias_constraint = {};
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// The opposite of a convolution's shapes: [batch, height, width, in] -> [batch, height * stride,
+/// width * stride, filters] with "same", that plus max(0, kernel - stride) with "valid". Kernel
+/// [kernel_height, kernel_width, filters, in], bias [filters].
+class Conv2DTranspose : public LayerOf<Conv2DTranspose> {
+ public:
+  Conv2DTranspose(std::int64_t filters, Size2D kernel_size, Conv2DTransposeOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  std::int64_t filters_;
+  Size2D kernel_size_;
+  Conv2DTransposeOptions options_;
+  Padding padding_;
+  ActivationFunction activation_;
+};
+
+}  // namespace tutti

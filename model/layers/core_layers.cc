@@ -1,0 +1,131 @@
+// Keras's core layers: Dense, Embedding, Masking, Lambda.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/layers/core_layers.h"
+
+#include <algorithm>
+
+#include "tutti/autograd/embedding_lookup.h"
+#include "tutti/model/layers/size2d.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/matmul.h"
+#include "tutti/tensor/ops/reduction.h"
+#include "tutti/tensor/ops/shape_ops.h"
+
+namespace tutti {
+
+// The fully connected layer: one fused product where the activation allows it.
+
+Dense::Dense(std::int64_t units, DenseOptions options)
+    : LayerOf(options.name, options.input_shape),
+      units_(units),
+      options_(std::move(options)),
+      activation_(find_activation(options_.activation)) {
+  if (units <= 0)
+    fail(ErrorCode::kInvalidArgument, "Dense: expected a positive number of units, got ", units);
+}
+
+Shape Dense::build(const Shape& input) {
+  if (input.rank() == 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "expected examples of shape [..., features], got scalars; try Flatten() or "
+         "Input{{1}}");
+  }
+  add_weight(options_.kernel_initializer, {input[-1], units_}, {.name = "kernel"},
+             options_.kernel_regularizer, options_.kernel_constraint);
+  if (options_.use_bias) {
+    add_weight(options_.bias_initializer, {units_}, {.name = "bias"}, options_.bias_regularizer,
+               options_.bias_constraint);
+  }
+  set_output_activation(activation_.name);
+  return input.with_dim(-1, units_);
+}
+
+Tensor Dense::call(const Tensor& input, CallContext) const {
+  const std::int64_t features = weight(0).shape()[0];
+  if (input.rank() < 2 || input.shape()[-1] != features) {
+    fail(ErrorCode::kInvalidArgument, "its weights were made for ", features,
+         " features; expected inputs [batch, ..., ", features, "], got ", input.shape());
+  }
+  const bool needs_rows = input.rank() > 2;
+  const Tensor x = needs_rows
+                       ? reshape(input, Shape{input.num_elements() /
+                                                  std::max<std::int64_t>(1, input.shape()[-1]),
+                                              input.shape()[-1]})
+                       : input;
+  const Tensor kernel = weight(0).value();
+  Tensor y;
+  if (options_.use_bias) {
+    y = dense(x, kernel, weight(1).value(), activation_.fused);
+    if (activation_.fused == FusedActivation::kNone) y = activation_(y);
+  } else {
+    y = activation_(matmul(x, kernel));
+  }
+  return needs_rows ? reshape(y, input.shape().with_dim(-1, units_)) : y;
+}
+
+// The embedding layer.
+
+Embedding::Embedding(std::int64_t input_dim, std::int64_t output_dim, EmbeddingOptions options)
+    : LayerOf(options.name, options.input_shape),
+      input_dim_(input_dim),
+      output_dim_(output_dim),
+      options_(std::move(options)) {
+  if (input_dim <= 0 || output_dim <= 0) {
+    fail(ErrorCode::kInvalidArgument, "Embedding: expected positive dimensions, got ", input_dim,
+         " x ", output_dim);
+  }
+}
+
+Shape Embedding::build(const Shape& input) {
+  add_weight(options_.embeddings_initializer, {input_dim_, output_dim_}, {.name = "embeddings"},
+             options_.embeddings_regularizer, options_.embeddings_constraint);
+  std::vector<std::int64_t> dims(input.begin(), input.end());
+  dims.push_back(output_dim_);
+  return Shape(std::span<const std::int64_t>(dims));
+}
+
+Tensor Embedding::call(const Tensor& input, CallContext) const {
+  const Tensor result = embedding_lookup(weight(0), input);
+  if (options_.mask_zero) MaskScope::set_mask(result, not_equal(input, 0));
+  return result;
+}
+
+// The layer that says which steps of a sequence do not count.
+
+Masking::Masking(double mask_value, MaskingOptions options)
+    : LayerOf(options.name, options.input_shape), mask_value_(mask_value) {}
+
+Shape Masking::build(const Shape& input) {
+  internal::require_sequence(input, "Masking");
+  return input;
+}
+
+Tensor Masking::call(const Tensor& input, CallContext) const {
+  const Tensor mask = reduce_any(not_equal(input, mask_value_), {.axes = {2}});
+  const Tensor result = where(expand_dims(mask, 2), input, 0.0);
+  MaskScope::set_mask(result, mask);
+  return result;
+}
+
+// A layer made of a function.
+
+Lambda::Lambda(Function function, LambdaOptions options)
+    : LayerOf(options.name, options.input_shape),
+      function_(std::move(function)),
+      output_shape_(options.output_shape) {
+  if (!function_) fail(ErrorCode::kInvalidArgument, "Lambda: expected a function, got none");
+}
+
+Shape Lambda::build(const Shape& input) {
+  if (output_shape_) return *output_shape_;
+  const Shape result = function_(Tensor::zeros(input.with_front(1), dtype())).shape();
+  if (result.rank() == 0 || result[0] != 1) {
+    fail(ErrorCode::kInvalidArgument,
+         "Lambda: expected a result [batch, ...] with one row for one row, got shape ", result);
+  }
+  return result.without_axis(0);
+}
+
+Tensor Lambda::call(const Tensor& input, CallContext) const { return function_(input); }
+
+}  // namespace tutti

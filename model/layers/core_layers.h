@@ -1,0 +1,121 @@
+// Keras's core layers: Dense, Embedding, Masking, Lambda.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "tutti/model/layers/activations.h"
+#include "tutti/model/layers/layer_of.h"
+
+namespace tutti {
+
+// The fully connected layer.
+
+struct DenseOptions {
+  std::string activation = "";
+  bool use_bias = true;
+  Initializer kernel_initializer = "glorot_uniform";
+  Initializer bias_initializer = "zeros";
+  Regularizer kernel_regularizer = {};
+  Regularizer bias_regularizer = {};
+  Constraint kernel_constraint = {};
+  Constraint bias_constraint = {};
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// [batch, ..., in] -> [batch, ..., units]: activation(x * kernel [in, units] + bias [units]).
+class Dense : public LayerOf<Dense> {
+ public:
+  explicit Dense(std::int64_t units, DenseOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kKeeps; }
+
+ private:
+  std::int64_t units_;
+  DenseOptions options_;
+  ActivationFunction activation_;
+};
+
+// The embedding layer.
+
+struct EmbeddingOptions {
+  Initializer embeddings_initializer = "uniform";
+  Regularizer embeddings_regularizer = {};
+  Constraint embeddings_constraint = {};
+  /// Index 0 is a gap: such steps do not count for what follows (masks.h).
+  bool mask_zero = false;
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// Rows of a table: indices [batch, ...] of int32 or int64 in 0 .. input_dim-1 -> [batch, ...,
+/// output_dim]. The gradient is sparse (IndexedSlices). An index out of range throws
+/// kInvalidArgument naming it.
+class Embedding : public LayerOf<Embedding> {
+ public:
+  Embedding(std::int64_t input_dim, std::int64_t output_dim, EmbeddingOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kOwn; }
+
+ private:
+  std::int64_t input_dim_;
+  std::int64_t output_dim_;
+  EmbeddingOptions options_;
+};
+
+// The layer that says which steps of a sequence do not count.
+
+struct MaskingOptions {
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// [batch, steps, features] as it is, but 0 in the steps whose features all are `mask_value`: they
+/// do not count for the layers and the loss that follow (masks.h).
+class Masking : public LayerOf<Masking> {
+ public:
+  explicit Masking(double mask_value = 0.0, MaskingOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+  MaskUse mask_use() const override { return MaskUse::kOwn; }
+
+ private:
+  double mask_value_;
+};
+
+// A layer made of a function.
+
+struct LambdaOptions {
+  /// Shape of a result's example; default: found by calling the function with one row of zeros.
+  std::optional<Shape> output_shape = std::nullopt;
+  std::string name = "";
+  std::optional<Shape> input_shape = std::nullopt;
+};
+
+/// A function [batch, ...] -> [batch, ...] of tensor operations as a layer without weights. It runs
+/// on several threads at once.
+class Lambda : public LayerOf<Lambda> {
+ public:
+  using Function = std::function<Tensor(const Tensor& input)>;
+  explicit Lambda(Function function, LambdaOptions options = {});
+
+ protected:
+  Shape build(const Shape& input) override;
+  Tensor call(const Tensor& input, CallContext context) const override;
+
+ private:
+  Function function_;
+  std::optional<Shape> output_shape_;
+};
+
+}  // namespace tutti

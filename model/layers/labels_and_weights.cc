@@ -1,0 +1,163 @@
+// Labels and weights as losses and metrics need them: in the shape of the predictions.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/layers/labels_and_weights.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tutti/core/text.h"
+#include "tutti/model/layers/masks.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/reduction.h"
+#include "tutti/tensor/ops/shape_ops.h"
+
+namespace tutti::internal {
+
+// Bringing labels to the shape and type of predictions.
+
+namespace {
+
+/// What to try where class numbers were given instead of one-hot labels.
+std::string remedy(const Tensor& labels, const Tensor& predictions, std::string_view who) {
+  const int classes = predictions.rank() - 1;
+  const bool numbers = labels.rank() == classes ||
+                       (labels.rank() == classes + 1 && classes > 0 && labels.shape()[-1] == 1);
+  if (who.find("categorical") == who.npos || who.starts_with("sparse") || !numbers) return "";
+  const bool has_sparse = who == "categorical_crossentropy" || who.ends_with("_accuracy");
+  return concat("; try ", has_sparse ? concat("sparse_", who, ", or ") : std::string(),
+                "one_hot() of class numbers");
+}
+
+[[noreturn]] void fail_shapes(const Tensor& labels, const Tensor& predictions, std::string_view who,
+                              std::string_view expected) {
+  fail(ErrorCode::kInvalidArgument, who, ": labels and predictions do not fit; expected ", expected,
+       ", got labels ", labels.shape(), " and predictions ", predictions.shape(),
+       remedy(labels, predictions, who));
+}
+
+}  // namespace
+
+Tensor same_shape_labels(const Tensor& labels, const Tensor& predictions, std::string_view who) {
+  Tensor fitted = cast(labels, predictions.dtype());
+  const Shape& wanted = predictions.shape();
+  if (fitted.rank() + 1 == wanted.rank() && wanted[-1] == 1) fitted = expand_dims(fitted, -1);
+  if (fitted.rank() == wanted.rank() + 1 && fitted.shape()[-1] == 1) fitted = squeeze(fitted, -1);
+  if (!(fitted.shape() == wanted) || wanted.rank() == 0)
+    fail_shapes(labels, predictions, who, "equal shapes [batch, ...]");
+  return fitted;
+}
+
+Tensor class_numbers(const Tensor& labels, const Tensor& predictions, std::string_view who) {
+  Tensor numbers = labels.dtype() == DType::kInt64 ? labels : cast(labels, DType::kInt64);
+  if (numbers.rank() == predictions.rank() && numbers.rank() > 1 && numbers.shape()[-1] == 1)
+    numbers = squeeze(numbers, -1);
+  if (predictions.rank() < 2 || !(numbers.shape() == predictions.shape().without_axis(-1))) {
+    fail_shapes(labels, predictions, who, "class numbers [batch] and predictions [batch, classes]");
+  }
+  return numbers;
+}
+
+Tensor mean_per_example(const Tensor& values) {
+  if (values.rank() == 1) return values;
+  if (values.rank() == 0) {
+    fail(ErrorCode::kInvalidArgument, "loss: expected values [batch, ...], got a scalar");
+  }
+  std::vector<int> axes;
+  for (int axis = 1; axis < values.rank(); ++axis) axes.push_back(axis);
+  return reduce_mean(values, {.axes = axes});
+}
+
+// Fitting weights of examples to values.
+
+Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::string_view who) {
+  Tensor weight = cast(sample_weight, values.dtype()).to(values.device());
+  if (weight.rank() == 0) return weight;
+  if (weight.rank() == values.rank() + 1 && weight.shape()[-1] == 1) weight = squeeze(weight, -1);
+  while (weight.rank() < values.rank()) weight = expand_dims(weight, -1);
+  bool fits = weight.rank() == values.rank();
+  for (int i = 0; fits && i < weight.rank(); ++i)
+    fits = weight.shape()[i] == values.shape()[i] || weight.shape()[i] == 1;
+  if (!fits) {
+    fail(ErrorCode::kInvalidArgument, who, ": the weights do not fit the values; expected shape ",
+         values.shape(), " or one that lacks trailing dimensions, got ", sample_weight.shape());
+  }
+  return weight;
+}
+
+Tensor weighted(const Tensor& values, const Tensor& sample_weight, std::string_view who) {
+  if (!sample_weight.defined()) return values;
+  return values * fitted_weight(sample_weight, values, who);
+}
+
+// What tells the steps of sequences apart in losses and metrics.
+
+namespace {
+
+/// Axes of weights that tell examples or steps apart: a last axis of 1 does not.
+int axes_of_weights(const Tensor& sample_weight) {
+  int axes = sample_weight.defined() ? sample_weight.rank() : 0;
+  while (axes > 1 && sample_weight.shape()[axes - 1] == 1) --axes;
+  return axes;
+}
+
+}  // namespace
+
+StepWeights::StepWeights(const Tensor& predictions, const Tensor& sample_weight,
+                         std::string_view who)
+    : mask_(MaskScope::mask_of(predictions)), sample_weight_(sample_weight), who_(who) {
+  const int axes = axes_of_weights(sample_weight);
+  if (axes < 2 && !mask_.defined()) return;
+  if (axes > 1 && predictions.rank() <= axes) {
+    fail(ErrorCode::kInvalidArgument, who, ": weights ", sample_weight.shape(),
+         " of steps do not fit the predictions; expected predictions [batch, steps, ...], got ",
+         predictions.shape(), "; try weights [batch]");
+  }
+  const int rank = std::max(axes > 1 ? axes : 0, mask_.defined() ? mask_.rank() : 0);
+  shape_ = Shape(predictions.shape().dims().first(static_cast<std::size_t>(rank)));
+  while (mask_.defined() && mask_.rank() < rank) mask_ = expand_dims(mask_, -1);
+}
+
+/// [batch, steps, ...] -> [batch * steps, ...].
+Tensor StepWeights::merged(const Tensor& x, const char* what) const {
+  const std::span<const std::int64_t> dims = x.shape().dims(), steps = shape_.dims();
+  if (dims.size() < steps.size() || !std::equal(steps.begin(), steps.end(), dims.begin())) {
+    fail(ErrorCode::kInvalidArgument, who_, ": a mask or weights tell the steps ", shape_,
+         " of the predictions apart; expected ", what, " [batch, steps, ...], got ", x.shape());
+  }
+  std::vector<std::int64_t> one_axis = {shape_.num_elements()};
+  one_axis.insert(one_axis.end(), dims.begin() + shape_.rank(), dims.end());
+  return reshape(x, Shape(one_axis));
+}
+
+Tensor StepWeights::values(const std::function<Tensor(const Tensor&, const Tensor&)>& per_example,
+                           const Tensor& labels, const Tensor& predictions) const {
+  const Tensor each =
+      reshape(per_example(merged(labels, "labels"), merged(predictions, "predictions")), shape_);
+  return mask_.defined() ? where(mask_, each, 0.0) : each;
+}
+
+Tensor StepWeights::counted(DType dtype, Device device) const {
+  if (!mask_.defined()) return Tensor::ones(shape_, dtype, device);
+  return broadcast_to(cast(mask_, dtype), shape_);
+}
+
+Tensor StepWeights::weights() const {
+  const Device device = mask_.defined() ? mask_.device() : sample_weight_.device();
+  return weighted(counted(DType::kFloat64, device), sample_weight_, who_);
+}
+
+Tensor StepWeights::mean_of_examples(const Tensor& values) const {
+  const Tensor count = counted(values.dtype(), values.device());
+  const Tensor total = weighted(values, sample_weight_, who_);
+  if (shape_.rank() == 1) return total;
+  std::vector<int> steps;
+  for (int axis = 1; axis < shape_.rank(); ++axis) steps.push_back(axis);
+  return reduce_sum(total, {.axes = steps}) / maximum(reduce_sum(count, {.axes = steps}), 1.0);
+}
+
+std::int64_t StepWeights::per_example() const {
+  return shape_[0] == 0 ? 1 : shape_.num_elements() / shape_[0];
+}
+
+}  // namespace tutti::internal

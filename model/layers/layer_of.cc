@@ -1,0 +1,57 @@
+// Tensors of a graph that is drawn before it runs.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/layers/layer_of.h"
+
+#include <atomic>
+
+namespace tutti {
+
+namespace {
+
+std::uint64_t next_node_number() {
+  static std::atomic<std::uint64_t> next{0};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::shared_ptr<internal::GraphNode> make_node() {
+  auto node = std::make_shared<internal::GraphNode>();
+  node->number = next_node_number();
+  return node;
+}
+
+}  // namespace
+
+SymbolicTensor::SymbolicTensor(const Input& input) {
+  auto node = make_node();
+  node->input_name = input.name;
+  node->shapes = {input.shape};
+  node_ = std::move(node);
+}
+
+const Shape& SymbolicTensor::shape() const { return node_->shapes[result_]; }
+
+namespace internal {
+
+std::vector<SymbolicTensor> draw_call(std::shared_ptr<Layer> layer,
+                                      std::span<const SymbolicTensor> inputs) {
+  auto node = make_node();
+  std::vector<Shape> shapes;
+  for (const SymbolicTensor& input : inputs) shapes.push_back(input.shape());
+  node->inputs.assign(inputs.begin(), inputs.end());
+  node->shapes = layer->shapes_for(shapes);
+  (void)layer->type_name();  // kept in what the copies share: a copy may be of a base class
+  node->layer = std::move(layer);
+  std::vector<SymbolicTensor> results;
+  for (std::size_t i = 0; i < node->shapes.size(); ++i) results.emplace_back(node, i);
+  return results;
+}
+
+SymbolicTensor only_result(const std::vector<SymbolicTensor>& results) {
+  if (results.size() == 1) return results[0];
+  const Layer& layer = *results.at(0).node().layer;
+  fail(ErrorCode::kInvalidArgument, "layer '", layer.name(), "' (", layer.type_name(), "): has ",
+       results.size(), " results, but one was asked for; try apply(inputs)");
+}
+
+}  // namespace internal
+}  // namespace tutti

@@ -1,0 +1,115 @@
+// The learning rate in training: by epoch, by progress, by the size of the global batch.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/model/learning_rates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "tutti/core/error.h"
+#include "tutti/model/exact_number.h"
+#include "tutti/model/model.h"
+
+namespace tutti {
+
+// Sets the learning rate by epoch or by batch.
+
+void LearningRateScheduler::on_epoch_begin(std::int64_t epoch) {
+  Optimizer& optimizer = model().optimizer();
+  optimizer.set_learning_rate(schedule_(epoch, optimizer.learning_rate()));
+}
+
+void LearningRateScheduler::add_to_logs(std::int64_t, Logs& logs) {
+  logs.set("learning_rate", model().optimizer().learning_rate());
+}
+
+void BatchLearningRateScheduler::on_train_batch_begin(std::int64_t batch) {
+  Optimizer& optimizer = model().optimizer();
+  optimizer.set_learning_rate(schedule_(batch, optimizer.learning_rate()));
+}
+
+// Lowers the learning rate when a value no longer gets better.
+
+ReduceLROnPlateau::ReduceLROnPlateau(ReduceLROnPlateauOptions options)
+    : options_(std::move(options)), monitor_("ReduceLROnPlateau", options_.monitor, options_.mode) {
+  if (!(options_.factor > 0.0 && options_.factor < 1.0)) {
+    fail(ErrorCode::kInvalidArgument, "ReduceLROnPlateau: expected a factor in (0, 1), got ",
+         options_.factor);
+  }
+  if (options_.patience < 0 || options_.cooldown < 0 || options_.min_lr < 0.0) {
+    fail(ErrorCode::kInvalidArgument,
+         "ReduceLROnPlateau: expected patience, cooldown and min_lr of at least 0, got ",
+         options_.patience, ", ", options_.cooldown, " and ", options_.min_lr);
+  }
+}
+
+void ReduceLROnPlateau::on_train_begin() {
+  (void)monitor_.larger_is_better(model());  // is refused before the first epoch
+  best_ = internal::Monitor::kNothing;
+  waited_ = cooling_ = 0;
+}
+
+void ReduceLROnPlateau::add_to_logs(std::int64_t, Logs& logs) {
+  logs.set("learning_rate", model().optimizer().learning_rate());
+}
+
+void ReduceLROnPlateau::on_epoch_end(std::int64_t, const Logs& logs) {
+  const std::optional<double> value = monitor_.value(logs);
+  if (!value) return;
+  if (cooling_ > 0) {
+    --cooling_;
+    waited_ = 0;
+  }
+  if (monitor_.is_better(model(), *value, best_, options_.min_delta)) {
+    best_ = *value;
+    waited_ = 0;
+  } else if (cooling_ == 0 && ++waited_ >= options_.patience) {
+    reduce();
+  }
+}
+
+void ReduceLROnPlateau::reduce() {
+  Optimizer& optimizer = model().optimizer();
+  const double rate = optimizer.learning_rate();
+  if (rate <= options_.min_lr) return;
+  optimizer.set_learning_rate(std::max(rate * options_.factor, options_.min_lr));
+  cooling_ = options_.cooldown;
+  waited_ = 0;
+}
+
+Json ReduceLROnPlateau::save_state() const {
+  Json state = Json::object();
+  state.set("best", internal::exact_number(best_)).set("waited", waited_).set("cooling", cooling_);
+  return state;
+}
+
+void ReduceLROnPlateau::restore_state(const Json& state) {
+  best_ = internal::number_of(state.at("best"));
+  waited_ = state.at("waited").as_int();
+  cooling_ = state.at("cooling").as_int();
+}
+
+// How the learning rate follows the global batch.
+
+double scaled_learning_rate(double base_rate, std::int64_t base_batch, std::int64_t global_batch,
+                            LearningRateScaling scaling) {
+  if (base_batch <= 0 || global_batch <= 0) {
+    fail(ErrorCode::kInvalidArgument, "scaled_learning_rate: expected positive batches, got ",
+         base_batch, " and ", global_batch);
+  }
+  const double ratio = static_cast<double>(global_batch) / static_cast<double>(base_batch);
+  return base_rate * (scaling == LearningRateScaling::kLinear ? ratio : std::sqrt(ratio));
+}
+
+double learning_rate_for_batch(const std::map<std::int64_t, double>& rates_by_global_batch,
+                               std::int64_t global_batch) {
+  const auto found = rates_by_global_batch.find(global_batch);
+  if (found != rates_by_global_batch.end()) return found->second;
+  std::string batches;
+  for (const auto& [batch, rate] : rates_by_global_batch)
+    batches += concat(batches.empty() ? "" : ", ", batch);
+  fail(ErrorCode::kNotFound, "learning_rate_for_batch: no rate for a global batch of ",
+       global_batch, "; expected one of ", batches, "; try scaled_learning_rate()");
+}
+
+}  // namespace tutti

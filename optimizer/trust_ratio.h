@@ -1,0 +1,115 @@
+// Rules with a trust ratio, for large batches: LAMB and LARS.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tutti/optimizer/optimizer.h"
+
+namespace tutti {
+
+// LAMB (You et al., "Large batch optimization for deep learning", ICLR 2020).
+
+struct LambHyperparameters {
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-6;
+};
+
+/// LAMB, t = iteration + 1: m and v as Adam's; r = m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) +
+/// epsilon) + weight_decay * w; w -= lr * |w| / |r| * r, or lr * r where either norm is 0. Slots
+/// "momentum" and "velocity".
+class LambRule final : public UpdateRule {
+ public:
+  explicit LambRule(LambHyperparameters hyperparameters = {});
+  std::string_view name() const override { return "lamb"; }
+  Json describe() const override;
+  std::vector<SlotSpec> slots() const override;
+  void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
+  bool decays_weights() const override { return true; }
+  bool uses_norms() const override { return true; }
+  void direct(const UpdateArgs& args, void* direction) const override;
+
+ private:
+  template <class T>
+  void apply_typed(const UpdateArgs& args) const;
+  template <class T>
+  void direct_typed(const UpdateArgs& args, T* direction) const;
+  LambHyperparameters hyper_;
+};
+
+class Lamb;
+struct LambOptions {
+  using MadeOptimizer = Lamb;
+  LearningRate learning_rate = 0.001;
+  double beta_1 = 0.9;
+  double beta_2 = 0.999;
+  double epsilon = 1e-6;
+  std::optional<double> weight_decay = 0.01;  // part of the rule
+  ClippingOptions clipping = {};
+  std::optional<EmaOptions> ema = std::nullopt;
+  std::optional<double> loss_scale_factor = std::nullopt;
+  std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
+  std::int64_t gradient_accumulation_steps = 1;
+  std::string name = "";
+};
+
+/// The paper's, with weight decay inside the trust ratio. keras.optimizers.Lamb is this with
+/// .epsilon = 1e-7 and .weight_decay = 0.
+class Lamb final : public Optimizer {
+ public:
+  explicit Lamb(std::span<const Variable> variables, const LambOptions& options = {});
+};
+
+// LARS (You et al., "Large batch training of convolutional networks", 2017).
+
+struct LarsHyperparameters {
+  double momentum = 0.9;
+  double trust_coefficient = 0.001;
+  double epsilon = 0.0;
+};
+
+/// LARS: rate = trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon), or 1 where a norm
+/// is 0; m = momentum * m + lr * rate * (g + weight_decay * w); w -= m. Slot "momentum".
+class LarsRule final : public UpdateRule {
+ public:
+  explicit LarsRule(LarsHyperparameters hyperparameters = {});
+  std::string_view name() const override { return "lars"; }
+  Json describe() const override;
+  std::vector<SlotSpec> slots() const override;
+  void apply(const UpdateArgs& args) const override;
+  std::optional<DeviceRule> device_rule(const UpdateScalars& scalars) const override;
+  bool decays_weights() const override { return true; }
+  bool uses_norms() const override { return true; }
+  void direct(const UpdateArgs& args, void* direction) const override;
+
+ private:
+  template <class T>
+  void apply_typed(const UpdateArgs& args) const;
+  template <class T>
+  void direct_typed(const UpdateArgs& args, T* direction) const;
+  LarsHyperparameters hyper_;
+};
+
+class Lars;
+struct LarsOptions {
+  using MadeOptimizer = Lars;
+  LearningRate learning_rate = 0.1;
+  double momentum = 0.9;
+  double trust_coefficient = 0.001;
+  double epsilon = 0.0;
+  std::optional<double> weight_decay = 0.0005;
+  ClippingOptions clipping = {};
+  std::optional<EmaOptions> ema = std::nullopt;
+  std::optional<double> loss_scale_factor = std::nullopt;
+  std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
+  std::int64_t gradient_accumulation_steps = 1;
+  std::string name = "";
+};
+
+/// The paper's, for convolutional networks with large batches.
+class Lars final : public Optimizer {
+ public:
+  explicit Lars(std::span<const Variable> variables, const LarsOptions& options = {});
+};
+
+}  // namespace tutti
