@@ -56,8 +56,8 @@ class Recovery {
   Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options = {});
 
   /// Throws what the loop throws, unless a worker or a connection was lost (and also then when what
-  /// follows one commit has failed 20 times); kDeadlineExceeded naming the workers that did not come
-  /// back.
+  /// follows one commit has failed 20 times); kDeadlineExceeded naming the workers that did not
+  /// come back.
   void run(const std::function<void()>& loop);
   /// Keeps the state after `step`. A call of all workers, after each step that is to count: a loss
   /// repeats what came after the last one. If the loss comes during the call, it throws, and the

@@ -10,6 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "tutti/core/clock.h"
+
 namespace tutti::internal {
 
 /// One peer's bytes, both directions. Threads: read() and write() one thread at a time each, both
@@ -36,6 +38,10 @@ class ByteStream {
   /// Before and after a sleep. False: bytes or room are there already.
   virtual bool begin_sleep(bool /*wants_room*/) { return true; }
   virtual void end_sleep() {}
+
+  /// Called about once a second while a thread waits: notices a peer that is silent, so that read()
+  /// throws.
+  virtual void check_silence(TimePoint /*now*/) {}
 
   /// Whether the peer's system may lack some of what was written, which closing would lose.
   virtual bool has_unsent() const { return false; }

@@ -28,6 +28,8 @@ constexpr Duration kSpin = std::chrono::microseconds(100);
 constexpr Duration kYield = std::chrono::microseconds(20);
 // Between two questions to the system while memory alone brings bytes: who is gone shows there.
 constexpr Duration kAskSystem = std::chrono::milliseconds(20);
+// Between two looks for peers that are silent.
+constexpr Duration kCheckSilence = std::chrono::seconds(1);
 constexpr Duration kLastWords = std::chrono::milliseconds(200);
 /// With a long message in front of them.
 constexpr Duration kLongestWords = std::chrono::seconds(2);
@@ -177,7 +179,7 @@ bool Mesh::look_at_memory() {
   return moved;
 }
 
-/// All streams; waits until the deadline for the first that is ready.
+/// All streams; waits until the deadline, a second at most, for the first that is ready.
 bool Mesh::look(TimePoint deadline) {
   struct Watched {
     Peer* peer;
@@ -193,7 +195,13 @@ bool Mesh::look(TimePoint deadline) {
     peer->stream().watch(descriptors, watched.back().wants_room);
     if (may_sleep) may_sleep = peer->stream().begin_sleep(watched.back().wants_room);
   }
-  const int num_ready = poll_until(descriptors, may_sleep ? deadline : TimePoint::min());
+  TimePoint end = TimePoint::min();
+  if (may_sleep) end = std::min(deadline, deadline_after(Clock::system().now(), kCheckSilence));
+  const int num_ready = poll_until(descriptors, end);
+  if (may_sleep && num_ready == 0) {
+    const TimePoint now = Clock::system().now();
+    for (const Watched& each : watched) each.peer->stream().check_silence(now);
+  }
   if (descriptors[0].revents != 0) {
     std::uint64_t count = 0;
     (void)!::read(wake_event_.get(), &count, sizeof(count));
@@ -224,6 +232,8 @@ bool Mesh::read(Peer& peer) {
     int nobody_yet = kNone;
     if (!is_aborted_) lost_peer_.compare_exchange_strong(nobody_yet, peer.rank());
     peer.fail(*news.failure);
+    // The other side may not know: of a damaged message this side alone does.
+    peer.stream().close();
   }
   return news.moved || news.failure;
 }
@@ -289,7 +299,7 @@ void Mesh::wait_until_sent(Duration duration) noexcept {
   Clock& clock = Clock::system();
   const TimePoint end = deadline_after(clock.now(), duration);
   for (const auto& peer : peers_) {
-    while (peer && peer->stream().has_unsent() && clock.now() < end) {
+    while (peer && peer->is_open && peer->stream().has_unsent() && clock.now() < end) {
       clock.sleep_for(std::chrono::milliseconds(1));
     }
   }

@@ -10,7 +10,7 @@
 // rank 0 waits for them from the start, and every rank accepts whenever it waits for something.
 //
 // A connection may break, or change a bit, before it is one: a rank without an answer connects
-// again, also to one that has given it already.
+// again, also to one that has given it already and still waits for others.
 #include "tutti/cluster/net/rendezvous.h"
 
 #include <unistd.h>

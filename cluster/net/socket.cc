@@ -226,7 +226,6 @@ void keep_watch(const FileDescriptor& socket) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 2);   // s
   set(IPPROTO_TCP, TCP_KEEPINTVL, 1);  // s
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);  // ms
 }
 
 FileDescriptor start_connecting(const Endpoint& endpoint) {

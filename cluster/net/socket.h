@@ -74,8 +74,8 @@ Listener listen_locally();
 int port_of(const FileDescriptor& socket);
 /// The next connection, if there is one.
 FileDescriptor accept_from(const FileDescriptor& listener);
-/// Notices in seconds when the other machine does not answer any more (keepalive,
-/// TCP_USER_TIMEOUT).
+/// The system notices within 5 s when the other machine of an idle connection does not answer any
+/// more (keep-alive).
 void keep_watch(const FileDescriptor& socket);
 /// Starts connecting; poll for POLLOUT, then ask connect_result(). Not open: it failed at once, and
 /// errno says why. Throws as look_up().

@@ -40,12 +40,11 @@ struct TcpOptions {
 ///
 /// There is no thread: a rank that waits for a Work (or tests it) moves the bytes of all. A send()
 /// writes at once what the socket takes, and has ended when the system has all its bytes. Every
-/// message has a CRC32C. A connection that breaks, is silent for 5 s (keep-alive, where the system
-/// of the peer answers) or brings a message that is not what was sent stays broken: whatever waits
-/// for that peer, now or later, throws kUnavailable naming rank and address, after the last message
-/// that arrived whole. The destructor lingers until the system of each peer has all that was sent,
-/// or the peer is gone: for 2 s at most, 0.2 s after abort(), which may take as long itself when a
-/// peer reads slowly.
+/// message has a CRC32C. A connection that breaks, falls silent (tcp_stream.h) or brings a
+/// message that is not what was sent stays broken: whatever waits for that peer, now or later,
+/// throws kUnavailable naming rank and address, after the last message that arrived whole. The
+/// destructor lingers until the system of each peer has all that was sent, or the peer is gone: for
+/// 2 s at most, 0.2 s after abort(), which may take as long itself when a peer reads slowly.
 std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& store,
                                          const TcpOptions& options = {});
 

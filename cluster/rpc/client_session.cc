@@ -9,8 +9,8 @@
 
 #include "tutti/cluster/control/health_rules.h"
 #include "tutti/cluster/grpc/local_socket.h"
-#include "tutti/cluster/rpc/call_identity.h"
 #include "tutti/cluster/net/hello.h"
+#include "tutti/cluster/rpc/call_identity.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {

@@ -8,8 +8,8 @@
 #include "session.grpc.pb.h"
 #include "tutti/cluster/address.h"
 #include "tutti/cluster/grpc/grpc_server.h"
-#include "tutti/cluster/rpc/server_core.h"
 #include "tutti/cluster/net/socket.h"
+#include "tutti/cluster/rpc/server_core.h"
 #include "worker.grpc.pb.h"
 
 namespace tutti {

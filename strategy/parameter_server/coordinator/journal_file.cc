@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/core/byte_codec.h"
 #include "tutti/cluster/net/hello.h"
+#include "tutti/core/byte_codec.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
