@@ -2,12 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/data/augment.h"       // augmentation of pictures; mixup, cutmix
-#include "tutti/data/csv.h"           // CSV files
-#include "tutti/data/example.h"       // tf.train.Example
-#include "tutti/data/image.h"         // PNG and JPEG pictures, other sizes
-#include "tutti/data/image_folder.h"  // folders of pictures
-#include "tutti/data/npy.h"           // numpy's .npy and .npz
-#include "tutti/data/readers.h"       // MNIST, Fashion-MNIST, CIFAR-10
-#include "tutti/data/records.h"       // TFRecord files, equal records, files by pattern
-#include "tutti/data/tar.h"           // tar shards of samples
+#include "tutti/data/augment.h"  // augmentation of pictures; mixup, cutmix
+#include "tutti/data/csv.h"      // CSV files
+#include "tutti/data/image.h"    // PNG and JPEG pictures, folders of them, other sizes
+#include "tutti/data/npy.h"      // numpy's .npy and .npz
+#include "tutti/data/readers.h"  // MNIST, Fashion-MNIST, CIFAR-10
+#include "tutti/data/records.h"  // TFRecord files, tf.train.Example, equal records, files by pattern
+#include "tutti/data/tar.h"      // tar shards of samples

@@ -6,7 +6,7 @@
 
 #include "tutti/autograd/gradient_functions.h"
 #include "tutti/autograd/tape_stack.h"
-#include "tutti/tensor/transfers.h"
+#include "tutti/tensor/dispatch.h"
 
 namespace tutti::internal {
 namespace {

@@ -11,7 +11,6 @@
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
-
 namespace {
 
 class LocalVariableCreator final : public VariableCreator {

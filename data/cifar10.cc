@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "tutti/data/gzip_file.h"
+#include "tutti/data/input_file.h"
 #include "tutti/data/tar_reader.h"
 
 namespace tutti {

@@ -1,13 +1,13 @@
 // tf.train.Example: its protobuf bytes, by the messages of tensorflow/core/example.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/example.h"
+#include "tutti/data/records.h"
 
 #include <array>
 #include <bit>
 #include <span>
 #include <utility>
 
-#include "tutti/data/little_endian.h"
+#include "tutti/data/format_bytes.h"
 #include "tutti/data/protobuf_wire.h"
 
 namespace tutti {

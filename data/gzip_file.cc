@@ -1,6 +1,6 @@
 // Compressed files, on zlib.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/gzip_file.h"
+#include "tutti/data/input_file.h"
 
 #include <algorithm>
 #include <utility>

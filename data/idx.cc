@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tutti/data/gzip_file.h"
+#include "tutti/data/input_file.h"
 #include "tutti/data/readers.h"
 
 namespace tutti {

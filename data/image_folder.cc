@@ -1,6 +1,6 @@
 // Folders of pictures.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/image_folder.h"
+#include "tutti/data/image.h"
 
 #include <algorithm>
 #include <cmath>

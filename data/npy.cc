@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "tutti/core/file.h"
-#include "tutti/data/little_endian.h"
+#include "tutti/data/format_bytes.h"
 
 // "\x93NUMPY", major, minor, header length (2 bytes in version 1, else 4), the header: a Python
 // dictionary such as {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), } and spaces up to a

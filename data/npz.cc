@@ -5,9 +5,8 @@
 #include <vector>
 
 #include "tutti/core/file.h"
-#include "tutti/data/crc.h"
-#include "tutti/data/gzip_file.h"
-#include "tutti/data/little_endian.h"
+#include "tutti/data/format_bytes.h"
+#include "tutti/data/input_file.h"
 #include "tutti/data/npy.h"
 
 // A zip file: members (local header, name, extra field, data), the central directory with an entry

@@ -3,7 +3,7 @@
 #include "tutti/data/protobuf_wire.h"
 
 #include "tutti/core/error.h"
-#include "tutti/data/little_endian.h"
+#include "tutti/data/format_bytes.h"
 
 namespace tutti::internal {
 

@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "tutti/core/file.h"
-#include "tutti/data/crc.h"
 #include "tutti/data/file_sequence.h"
-#include "tutti/data/gzip_file.h"
-#include "tutti/data/little_endian.h"
+#include "tutti/data/format_bytes.h"
+#include "tutti/data/input_file.h"
 
 namespace tutti {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "tutti/core/logging.h"
-#include "tutti/model/exact_number.h"
+#include "tutti/model/logs.h"
 #include "tutti/model/model.h"
 
 namespace tutti {

@@ -22,7 +22,7 @@
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
-#include "tutti/data/crc.h"
+#include "tutti/data/format_bytes.h"
 
 namespace tutti {
 namespace {

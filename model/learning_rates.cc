@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tutti/core/error.h"
-#include "tutti/model/exact_number.h"
+#include "tutti/model/logs.h"
 #include "tutti/model/model.h"
 
 namespace tutti {

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "tutti/core/error.h"
-#include "tutti/model/exact_number.h"
 
 namespace tutti {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tutti/core/logging.h"
-#include "tutti/model/exact_number.h"
+#include "tutti/model/logs.h"
 #include "tutti/model/model.h"
 #include "tutti/strategy/local_strategy.h"
 

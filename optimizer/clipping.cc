@@ -1,6 +1,6 @@
 // Limits on gradients, applied to what was summed over replicas.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/optimizer/clipping.h"
+#include "tutti/optimizer/optimizer.h"
 
 #include <algorithm>
 #include <cmath>

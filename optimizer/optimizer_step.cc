@@ -1,10 +1,11 @@
 // A step of the optimizer: gradients become one update.
 // SPDX-License-Identifier: Apache-2.0
+#include "tutti/optimizer/gradient_reducer.h"
+
 #include "tutti/autograd/replica_group.h"
 #include "tutti/core/call_site.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
-#include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/optimizer.h"
 #include "tutti/optimizer/optimizer_state.h"
 #include "tutti/tensor/device_scope.h"
@@ -12,6 +13,21 @@
 #include "tutti/tensor/step_recorder.h"
 
 namespace tutti {
+
+// The current gradient reducer of a thread.
+
+namespace {
+thread_local GradientReducer* current_reducer = nullptr;
+}  // namespace
+
+GradientReducer* GradientReducer::current() { return current_reducer; }
+
+GradientReducerScope::GradientReducerScope(GradientReducer* reducer) : previous_(current_reducer) {
+  current_reducer = reducer;
+}
+
+GradientReducerScope::~GradientReducerScope() { current_reducer = previous_; }
+
 namespace {
 
 void require_replica_context(const std::string& name, const char* method) {

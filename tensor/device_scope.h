@@ -1,17 +1,23 @@
-// Where a block of the program makes tensors and variables and runs operations: tf.device.
+// Where a block makes tensors and runs operations, and a log of what ran where.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "tutti/tensor/device.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti {
 
+// Where a block of the program makes tensors and variables and runs operations: tf.device.
+
 /// While it lives, what this thread makes without naming a device is made on the scope's device:
 /// tensors (Tensor::full() and its kin, random tensors), variables and therefore layers. Operations
-/// run there too; inputs from other devices are moved first (transfers.h), and gradients flow back
+/// run there too; inputs from other devices are moved first (dispatch.h), and gradients flow back
 /// to where the inputs were. Scopes nest: parts that the inner one names override the outer's, as
 /// DeviceSpec::merged_with(). A scope that names no device type (the empty text, a job alone)
 /// changes nothing by itself.
@@ -77,5 +83,24 @@ bool is_of_this_process(const DeviceSpec& spec);
 
 /// "/job:localhost/replica:0/task:0/device:CPU:0": tf's full name of a device of this process.
 std::string full_device_name(const Device& device);
+
+// Which operation runs on which device: tf.debugging.set_log_device_placement.
+
+/// Gets one line per operation; called by the thread that ran it, one at a time.
+using PlacementSink = std::function<void(const std::string& line)>;
+
+/// From now on each operation of each thread gives a line,
+/// "MatMul: /job:localhost/replica:0/task:0/device:CPU:0", to `sink`; without one to the log.
+/// false: no longer. Operations that a captured step repeats without the host are not seen again.
+/// Threads: any, while no operation runs. tf.debugging.set_log_device_placement.
+void set_log_device_placement(bool on, PlacementSink sink = {});
+
+/// tf's name of an operation's type: "MatMul", "Conv2D", "Sum".
+std::string_view tf_op_name(OpId op);
+
+namespace internal {
+bool placement_is_logged();
+void log_placement(const OpCall& call, std::span<const Tensor> outputs);
+}  // namespace internal
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Dispatch: views without a kernel, kernels, observers.
+// The one door through which every operation passes, and transfers from device to device.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/dispatch.h"
 
@@ -10,10 +10,10 @@
 #include "tutti/tensor/kernel_table.h"
 #include "tutti/tensor/op.h"
 #include "tutti/tensor/ops/checks.h"
-#include "tutti/tensor/placement_log.h"
-#include "tutti/tensor/transfers.h"
 
 namespace tutti {
+
+// Dispatch: views without a kernel, kernels, observers.
 
 namespace {
 
@@ -133,6 +133,27 @@ std::string to_string(const SourceLocation& where) {
   std::string_view file = where.file_name();
   file.remove_prefix(file.rfind('/') + 1);  // npos + 1 is 0
   return concat(file, ":", where.line());
+}
+
+// The log of transfers.
+
+std::string Transfer::to_string() const {
+  return concat(from, " -> ", to, ": ", dtype, " ", shape, ", ", bytes, " bytes");
+}
+
+std::ostream& operator<<(std::ostream& out, const Transfer& transfer) {
+  return out << transfer.to_string();
+}
+
+void TransferLog::clear() {
+  transfers_.clear();
+  bytes_ = 0;
+}
+
+void TransferLog::on_transfer(const Tensor& from, const Tensor& to, const SourceLocation& where) {
+  transfers_.push_back(
+      {from.device(), to.device(), from.shape(), from.dtype(), from.num_bytes(), where});
+  bytes_ += from.num_bytes();
 }
 
 }  // namespace tutti

@@ -11,7 +11,6 @@
 #include "tutti/tensor/tensor_in_buffer.h"
 
 namespace tutti {
-
 namespace {
 
 Tensor filled(const Shape& shape, double value, DType dtype, Device device) {

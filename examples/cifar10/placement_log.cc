@@ -4,7 +4,6 @@
 
 #include "tutti/core/text.h"
 #include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/placement_log.h"
 
 namespace tutti::examples::cifar10 {
 

@@ -5,7 +5,6 @@
 #include <atomic>
 
 namespace tutti {
-
 namespace {
 
 std::uint64_t next_node_number() {

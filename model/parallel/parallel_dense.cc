@@ -8,10 +8,10 @@
 #include "tutti/core/random.h"
 #include "tutti/model/parallel/parts.h"
 #include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
 #include "tutti/tensor/ops/shape_ops.h"
-#include "tutti/tensor/transfers.h"
 
 namespace tutti {
 namespace {

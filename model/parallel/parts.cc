@@ -7,9 +7,9 @@
 
 #include "tutti/strategy/strategy.h"
 #include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
-#include "tutti/tensor/transfers.h"
 
 namespace tutti::internal {
 namespace {

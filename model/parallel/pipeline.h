@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tutti/model/parallel/staged_sequential.h"
+#include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/gradient.h"
-#include "tutti/tensor/transfers.h"
 
 namespace tutti {
 

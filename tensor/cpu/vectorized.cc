@@ -2,9 +2,51 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/cpu/vectorized.h"
 
-#include "tutti/tensor/cpu/max_isa.h"
+#include <cstdlib>
+
+#include "tutti/core/error.h"
 
 namespace tutti::internal {
+
+// The widest instruction set that kernels may use: TUTTI_MAX_ISA.
+
+namespace {
+
+struct Name {
+  std::string_view text;
+  MaxIsa isa;
+};
+
+// The first name of a value is the one it is shown by.
+constexpr Name kNames[] = {{"sse2", MaxIsa::kSse2},  {"sse41", MaxIsa::kSse41},
+                           {"avx", MaxIsa::kAvx},    {"avx2", MaxIsa::kAvx2},
+                           {"all", MaxIsa::kAll},    {"avx512_core", MaxIsa::kAvx512Core},
+                           {"default", MaxIsa::kAll}};
+
+MaxIsa read_environment() {
+  const char* value = std::getenv("TUTTI_MAX_ISA");
+  const std::string_view text = value ? value : "";
+  if (text.empty()) return MaxIsa::kAll;
+  for (const Name& name : kNames) {
+    if (name.text == text) return name.isa;
+  }
+  fail(ErrorCode::kInvalidArgument,
+       "TUTTI_MAX_ISA: expected sse2, sse41, avx, avx2, avx512_core or all, got '", text, "'");
+}
+
+}  // namespace
+
+MaxIsa max_isa() {
+  static const MaxIsa isa = read_environment();
+  return isa;
+}
+
+std::string_view to_string(MaxIsa isa) {
+  for (const Name& name : kNames) {
+    if (name.isa == isa) return name.text;
+  }
+  return "?";
+}
 
 #if defined(__x86_64__)
 namespace {

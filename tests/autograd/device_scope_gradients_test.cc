@@ -6,9 +6,8 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/placement_log.h"
+#include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/tensor_ops.h"
-#include "tutti/tensor/transfers.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // tf.train.Example: bytes by hand from the wire format, round trips, damaged bytes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/example.h"
+#include "tutti/data/records.h"
 
 #include "tests/data/dataset_values.h"
 

@@ -1,7 +1,7 @@
 // Compressed files: read whatever their name, refused when damaged. Not part of builds without
 // zlib.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/gzip_file.h"
+#include "tutti/data/input_file.h"
 
 #include "tests/data/dataset_values.h"
 #include "tests/data/packed_idx_file.h"

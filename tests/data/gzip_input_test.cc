@@ -3,7 +3,7 @@
 #include "tests/data/dataset_values.h"
 #include "tutti/core/file.h"
 #include "tutti/data/csv.h"
-#include "tutti/data/gzip_file.h"
+#include "tutti/data/input_file.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/readers.h"
 #include "tutti/data/records.h"

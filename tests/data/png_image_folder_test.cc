@@ -5,7 +5,7 @@
 
 #include "tests/data/dataset_values.h"
 #include "tests/data/image_seeds.h"
-#include "tutti/data/image_folder.h"
+#include "tutti/data/image.h"
 
 namespace tutti {
 namespace png_image_folder_test {

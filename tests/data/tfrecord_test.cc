@@ -4,7 +4,7 @@
 
 #include "tests/data/dataset_values.h"
 #include "tutti/core/file.h"
-#include "tutti/data/crc.h"
+#include "tutti/data/format_bytes.h"
 #include "tutti/data/resumable_iterator.h"
 
 namespace tutti {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "tutti/core/error.h"
-#include "tutti/data/example.h"
+#include "tutti/data/records.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   tutti::Example example;

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "tutti/core/error.h"
-#include "tutti/data/gzip_file.h"
 #include "tutti/data/image_sets.h"
+#include "tutti/data/input_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

@@ -1,6 +1,6 @@
 // Clipping against plain loops, and independent of how gradients arose.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/optimizer/clipping.h"
+#include "tutti/optimizer/optimizer.h"
 
 #include <cmath>
 

@@ -13,7 +13,7 @@
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/sharded_variable.h"
 #include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/transfers.h"
+#include "tutti/tensor/dispatch.h"
 
 namespace tutti::strategy_tests {
 namespace {

@@ -9,9 +9,8 @@
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 #include "tutti/tensor/device_memory.h"
-#include "tutti/tensor/placement_log.h"
+#include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/tensor_ops.h"
-#include "tutti/tensor/transfers.h"
 
 namespace tutti {
 namespace {

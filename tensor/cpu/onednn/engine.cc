@@ -6,7 +6,7 @@
 
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
-#include "tutti/tensor/cpu/max_isa.h"
+#include "tutti/tensor/cpu/vectorized.h"
 
 namespace tutti::internal {
 namespace {

@@ -13,7 +13,7 @@
 
 namespace tutti::internal {
 
-/// The CPU engine. The first call caps the instruction set (max_isa.h).
+/// The CPU engine. The first call caps the instruction set (vectorized.h).
 const dnnl::engine& onednn_engine();
 
 /// While one lives, oneDNN uses one thread for what this thread makes and runs: its results depend

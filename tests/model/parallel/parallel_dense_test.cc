@@ -7,7 +7,7 @@
 #include "tutti/model/parallel/parts.h"
 #include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/device_scope.h"
-#include "tutti/tensor/transfers.h"
+#include "tutti/tensor/dispatch.h"
 
 namespace tutti {
 namespace {

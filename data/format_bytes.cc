@@ -1,6 +1,6 @@
-// Checksums of file formats; that of zip eight bytes a step ("slicing by 8").
+// Checksums of file formats.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/data/crc.h"
+#include "tutti/data/format_bytes.h"
 
 #include <array>
 #include <cstddef>
@@ -9,6 +9,9 @@
 #include "tutti/core/crc32c.h"
 
 namespace tutti::internal {
+
+// Checksums of file formats; that of zip eight bytes a step ("slicing by 8").
+
 namespace {
 
 using Tables = std::array<std::array<std::uint32_t, 256>, 8>;
