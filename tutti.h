@@ -7,7 +7,7 @@
 
 #include "tutti/autograd/embedding_lookup.h"          // rows of a table, alone or combined
 #include "tutti/autograd/gradient_tape.h"             // gradients of what was computed
-#include "tutti/autograd/variable.h"                  // variables, shared by name
+#include "tutti/autograd/variable_store.h"            // variables, shared by name
 #include "tutti/checkpoint/checkpoint_manager.h"      // saving and restoring
 #include "tutti/cluster/resolver_registry.h"          // who is in the cluster
 #include "tutti/data/dataset.h"                       // datasets

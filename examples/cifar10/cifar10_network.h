@@ -6,7 +6,7 @@
 #include <string>
 
 #include "examples/cifar10/tower.h"
-#include "tutti/autograd/variable.h"
+#include "tutti/autograd/variable_store.h"
 #include "tutti/optimizer/learning_rate_schedules.h"
 
 namespace tutti::examples::cifar10 {

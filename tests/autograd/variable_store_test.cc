@@ -1,6 +1,6 @@
 // Variables by name: made once, shared after that.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/autograd/variable.h"
+#include "tutti/autograd/variable_store.h"
 
 #include "tests/support/tensor_matchers.h"
 #include "tutti/tensor/tensor_ops.h"
