@@ -16,7 +16,6 @@ namespace combine_test {
 
 using engine_tests::TypedBytes;
 using internal::combine;
-using internal::combine_and_swap;
 using testing::expect_error;
 
 constexpr ReduceOp kEveryOp[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
@@ -45,30 +44,6 @@ TEST(Combine, HasTheBitsOfTheTreeInEveryAliasingAndAlignment) {
           EXPECT_TRUE(right.same_bytes(expected)) << op << " " << dtype << " into the right";
         }
       }
-    }
-  }
-}
-
-TEST(Combine, SwapsTheSumWithTheOperandThatItReplaces) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const float infinity = std::numeric_limits<float>::infinity();
-  const std::vector<float> lefts{1.5f, -0.0f, nan, 3e38f, -1e-40f, infinity};
-  const std::vector<float> rights{-1.5f, 0.0f, nan, 2.0f, 3e38f};
-  const auto bytes = [](std::vector<float>& v) { return reinterpret_cast<std::byte*>(v.data()); };
-  for (const std::size_t count : {1, 15, 16, 5003}) {
-    std::vector<float> left(count), right(count), expected(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      left[i] = lefts[i % lefts.size()];
-      right[i] = rights[i % rights.size()];
-    }
-    combine(ReduceOp::kSum, DType::kFloat32, bytes(left), bytes(right), bytes(expected), count);
-    for (const bool own_is_left : {true, false}) {
-      std::vector<float> own = own_is_left ? left : right, other = own_is_left ? right : left;
-      const std::vector<float> before = own;
-      combine_and_swap(ReduceOp::kSum, DType::kFloat32, bytes(own), bytes(other), own_is_left,
-                       count);
-      EXPECT_EQ(std::memcmp(own.data(), expected.data(), count * sizeof(float)), 0) << count;
-      EXPECT_EQ(std::memcmp(other.data(), before.data(), count * sizeof(float)), 0) << count;
     }
   }
 }
