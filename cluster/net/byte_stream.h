@@ -47,6 +47,8 @@ class ByteStream {
   virtual bool has_unsent() const { return false; }
   /// The peer's read() ends after what was written.
   virtual void close() noexcept = 0;
+  /// The same at once: what was written may be lost.
+  virtual void reset() noexcept { close(); }
 };
 
 }  // namespace tutti::internal

@@ -233,7 +233,7 @@ bool Mesh::read(Peer& peer) {
     if (!is_aborted_) lost_peer_.compare_exchange_strong(nobody_yet, peer.rank());
     peer.fail(*news.failure);
     // The other side may not know: of a damaged message this side alone does.
-    peer.stream().close();
+    peer.stream().reset();
   }
   return news.moved || news.failure;
 }

@@ -80,7 +80,7 @@ class TcpStream final : public ByteStream {
     checked_at_ = now;
     if (now - stuck_since_ < kSilence) return;
     is_silent_ = true;
-    close();
+    reset();
   }
 
   bool has_unsent() const override {
@@ -92,6 +92,13 @@ class TcpStream final : public ByteStream {
   }
 
   void close() noexcept override { ::shutdown(socket_.get(), SHUT_RDWR); }
+
+  /// An end behind bytes that do not arrive would not arrive, either.
+  void reset() noexcept override {
+    sockaddr nowhere{};
+    nowhere.sa_family = AF_UNSPEC;
+    if (::connect(socket_.get(), &nowhere, sizeof(nowhere)) != 0) close();
+  }
 
  private:
   static msghdr message_of(std::span<const iovec> places) {
