@@ -10,7 +10,7 @@
 // rank 0 waits for them from the start, and every rank accepts whenever it waits for something.
 //
 // A connection may break, or change a bit, before it is one: a rank without an answer connects
-// again, also to one that has given it already and still waits for others.
+// again, also to one that has given it already. At the end each rank says to each that it has all.
 #include "tutti/cluster/net/rendezvous.h"
 
 #include <unistd.h>
@@ -64,6 +64,7 @@ class Rendezvous {
     store_.set(key_of(rank_), to_text(own_));
     for (int peer = 0; peer < rank_; ++peer) connect_to(peer);
     accept_higher();
+    confirm_all();
     return std::move(found_);
   }
 
@@ -107,7 +108,7 @@ class Rendezvous {
     const std::string address =
         is_local ? concat("pid ", peer_process(socket).pid) : announced.endpoint.to_string();
     Connection& place = found_.by_rank[static_cast<std::size_t>(peer)];
-    const bool is_first = !place.socket.is_open();
+    const bool is_first = place.address.empty();
     place = {std::move(socket), address, is_local};
     if (is_first && announced.machine == own_.machine) ++found_.ranks_on_this_machine;
   }
@@ -274,6 +275,49 @@ class Rendezvous {
       pollfd nothing{-1, 0, 0};
       (void)serve(nothing, deadline_);
     }
+  }
+
+  /// No rank goes on before all have all their connections: one that gave up in the last moment, or
+  /// whose answer was lost, is missed here, and not in the first call.
+  void confirm_all() {
+    struct Confirmation {
+      int told = -1;  // the socket to which this rank has said that it has all
+      bool is_heard = false;
+    };
+    std::vector<Confirmation> all(found_.by_rank.size());
+    all[static_cast<std::size_t>(rank_)].is_heard = true;
+    for (;;) {
+      accept_higher();
+      for (std::size_t peer = 0; peer < all.size(); ++peer) {
+        const FileDescriptor& socket = found_.by_rank[peer].socket;
+        if (socket.get() == all[peer].told) continue;
+        constexpr std::byte kAllHere{1};
+        (void)send_whole(socket, std::span(&kAllHere, 1));  // what is broken shows when it is read
+        all[peer] = {socket.get(), false};
+      }
+      const auto next = std::ranges::find(all, false, &Confirmation::is_heard);
+      if (next == all.end()) return;
+      next->is_heard = hear_from(static_cast<int>(next - all.begin()));
+    }
+  }
+
+  /// Whether the rank has said that it has all its connections.
+  bool hear_from(int peer) {
+    FileDescriptor& socket = found_.by_rank[static_cast<std::size_t>(peer)].socket;
+    if (Clock::system().now() >= deadline_) {
+      fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", peer, " is not connected to all others ",
+           "within ", seconds(), " s");
+    }
+    pollfd descriptor{socket.get(), POLLIN, 0};
+    if (!serve(descriptor, look_again()) || descriptor.fd != socket.get()) return false;
+    std::byte said{};
+    std::size_t count = 0;
+    if (read_now(socket, std::span(&said, 1), count) == ByteFlow::kOpen) return count == 1;
+    if (peer < rank_) {
+      fail(ErrorCode::kUnavailable, who(), ": rank ", peer, " gave up before all were connected");
+    }
+    socket = FileDescriptor();  // it may connect again
+    return false;
   }
 
   std::vector<int> missing() const {

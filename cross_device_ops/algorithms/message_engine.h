@@ -13,8 +13,8 @@
 namespace tutti::internal {
 
 /// In what pieces calls are made where messages go between processes: with what stands before and
-/// behind it, a message of two packets of a loopback device. Measured with 2 ranks at 4 MiB: 1,100 us; 128 KiB
-/// 1,190, 64 KiB 1,250, 256 KiB 1,310.
+/// behind it, a message of two packets of a loopback device. Measured with 2 ranks at 4 MiB: 1,100
+/// us; 128 KiB 1,190, 64 KiB 1,250, 256 KiB 1,310.
 inline constexpr std::size_t kNetworkSegmentBytes = 2 * 65280;
 
 /// The names that message_engine() knows: the algorithms, and "auto".
