@@ -144,7 +144,7 @@ FileSizeLimitScope::FileSizeLimitScope() {
 
 FileSizeLimitScope::~FileSizeLimitScope() {
   if (::sigismember(&before_, SIGXFSZ) == 1) return;
-  const int error = errno;  // of the call, for whoever asks
+  const int error = errno;  // of the call, for its caller
   const sigset_t own = the_signal();
   sigset_t waiting;
   const timespec at_once = {};

@@ -16,7 +16,7 @@ enum class VerdictKind : std::uint8_t {
   kStopped = 2,       // it is there and says nothing
   kStuck = 3,         // it says something, but does not come where the others wait
   kFailed = 4,        // it reported an error of its own
-  kLeft = 5,          // it said good-bye
+  kLeft = 5,          // it left in good order
   kJoined = 6,        // it came, or came back as a new process
   kDisconnected = 7,  // it lost its connection to another member; both are here
 };

@@ -16,7 +16,7 @@ namespace tutti::internal {
 struct RingControl {
   alignas(64) std::atomic<std::uint64_t> written{0};
   std::atomic<std::uint32_t> reader_sleeps{0};  // wants the bell when bytes come
-  std::atomic<std::uint32_t> is_closed{0};      // the writer has said good-bye
+  std::atomic<std::uint32_t> is_closed{0};      // the writer has closed it
   alignas(64) std::atomic<std::uint64_t> taken{0};
   std::atomic<std::uint32_t> writer_sleeps{0};  // wants the bell when there is room
 };

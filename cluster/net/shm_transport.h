@@ -34,11 +34,10 @@ struct ShmOptions {
 /// nothing is left behind when a process is killed. Throws as tcp_transport(); kResourceExhausted
 /// when there is not enough memory; kUnavailable for a rank on another machine.
 ///
-/// A thread of its own meets those who connect, and ends with the meeting. The bytes have none:
-/// whoever waits for a Work (or tests it) moves the bytes of all. A send() has ended when its bytes
-/// are in the ring. A peer that is gone is kUnavailable, naming rank and pid, after its last
-/// message was received; a waiting rank learns of a killed process at once. host_memory() is there:
-/// collectives of all ranks go through it (make_communicator()).
+/// There is no thread: a rank that waits for a Work (or tests it) moves the bytes of all. A send()
+/// has ended when its bytes are in the ring. A peer that is gone is kUnavailable, naming rank and
+/// pid, after its last message was received; a waiting rank learns of a killed process at once.
+/// host_memory() is there: collectives of all ranks go through it (make_communicator()).
 std::shared_ptr<Transport> shm_transport(int rank, int size, KeyValueStore& store,
                                          const ShmOptions& options = {});
 

@@ -20,8 +20,8 @@
 namespace tutti::internal {
 namespace {
 
-/// The system repeats what was not acknowledged after 0.2 s, 0.6, 1.4, 3 and 6.2: so a link that is
-/// silent for up to 6 s goes on unnoticed.
+/// The system repeats what was not acknowledged after 0.2 s, 0.6, 1.4, 3 and 6.2 (where a packet
+/// takes little): a link that was silent for 3 to 6 s is known to be back only then.
 constexpr Duration kSilence = std::chrono::seconds(7);
 
 std::optional<tcp_info> info_of(const FileDescriptor& socket) {

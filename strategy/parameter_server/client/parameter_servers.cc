@@ -3,7 +3,6 @@
 #include "tutti/strategy/parameter_server/client/parameter_servers.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
