@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -222,7 +223,7 @@ class PlantedStrategy final : public LocalStrategy {
                                             placement_);
   }
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override {
-    if (std::exchange(is_broken_, false)) fail(ErrorCode::kInternal, "broken by an earlier step");
+    if (is_broken_.exchange(false)) fail(ErrorCode::kInternal, "broken by an earlier step");
     try {
       LocalStrategy::run_on_replicas([&](ReplicaContext& context) { run_one(context, body); });
     } catch (const Error& error) {
@@ -271,7 +272,7 @@ class PlantedStrategy final : public LocalStrategy {
   const StrategyBug bug_;
   std::shared_ptr<const Placement> placement_;
   KeepsItsOwn keeps_its_own_;
-  bool is_broken_ = false;
+  std::atomic<bool> is_broken_{false};  // a step within a step asks, too
 };
 
 }  // namespace tutti::planted_bugs

@@ -1,0 +1,309 @@
+#!/usr/bin/env python3
+# HTTP/2 streams opened and reset by strangers: none reaches HTTP/2, no process grows, and the bits are those of a calm run.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage: reset_flood_test.py PROGRAM VARIABLE_SERVER [--seconds S] [--steps N]
+
+A worker and a parameter server train in a network namespace of their own, at an address that other machines reach, with a
+job secret. From another namespace, which a virtual cable connects, connections flood each of their ports with pairs of
+HEADERS and RST_STREAM: in the clear, over TLS without a certificate, and over TLS with a certificate of their own. gRPC 1.51
+has no limit for such streams, so what is checked is that no server ever says its SETTINGS, the first frame of HTTP/2. The
+same flooder does see them at a server of this user (a check of the check), and another user does not reach that server's
+socket. Memory, exit codes and bits are judged; the longest pause between two steps is printed, calm and flooded.
+"""
+import argparse
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import multi_worker_test as workers_of  # noqa: E402
+from any_client_test import path_of  # noqa: E402
+from strangers_test import listening_ports, resident_mib  # noqa: E402
+
+ADDRESS, STRANGERS_ADDRESS = "10.77.23.1", "10.77.23.2"
+PORTS = {"worker": 20001, "ps": 20002}
+KINDS = ("clear", "tls", "own certificate")
+CONNECTIONS = 4     # of each kind at each port, at a time
+PAIRS = 2000        # of HEADERS and RST_STREAM that a connection sends at once
+MOST_GROWTH = 64    # MiB of each process
+FEWEST = 100        # connections of each kind, or the flood was none
+NOBODY = 65534
+SETTINGS = 4
+
+
+def frame(kind, flags, stream, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+
+
+def flood_words():
+    """What a client of HTTP/2 says first, and streams that it resets at once (RFC 9113)."""
+    path = b"/tutti.v1.ParameterServer/Apply"
+    fields = b"\x83\x86\x04" + bytes((len(path),)) + path + b"\x41\x01a\x0f\x10\x10application/grpc"
+    words = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", frame(SETTINGS, 0, 0)]
+    for stream in range(1, 2 * PAIRS, 2):
+        words += [frame(1, 4, stream, fields), frame(3, 0, stream, struct.pack(">I", 8))]
+    return b"".join(words)
+
+
+def answer_to(sock, words):
+    """What a server answers until it closes, or for 2 s; b"" where it refuses at once."""
+    answer = b""
+    sock.settimeout(2.0)
+    try:
+        sock.sendall(words)
+    except OSError:
+        pass
+    try:
+        while len(answer) < 4096:
+            piece = sock.recv(4096)
+            if not piece:
+                break
+            answer += piece
+    except OSError:
+        pass
+    return answer
+
+
+def is_settings(answer):
+    return len(answer) >= 9 and answer[3] == SETTINGS
+
+
+# --- The strangers' program, in their namespace.
+
+def tls_context(kind, folder):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    if kind == "own certificate":
+        context.load_cert_chain(os.path.join(folder, "own.pem"), os.path.join(folder, "own.key"))
+    return context
+
+
+def flood(kind, port, folder, end, counts, lock):
+    words = flood_words()
+    context = None if kind == "clear" else tls_context(kind, folder)
+    while time.monotonic() < end:
+        answer, reached = b"", False
+        try:
+            with socket.create_connection((ADDRESS, port), timeout=5) as sock:
+                reached = True
+                if context:
+                    with context.wrap_socket(sock) as secured:
+                        answer = answer_to(secured, words)
+                else:
+                    answer = answer_to(sock, words)
+        except OSError:
+            time.sleep(0.01)
+        with lock:
+            counts[kind][0] += reached
+            counts[kind][1] += is_settings(answer)
+
+
+def run_strangers(folder, seconds):
+    """Prints how many connections of each kind there were, and how many heard HTTP/2."""
+    counts, lock = {kind: [0, 0] for kind in KINDS}, threading.Lock()
+    end = time.monotonic() + seconds
+    threads = [threading.Thread(target=flood, args=(kind, port, folder, end, counts, lock))
+               for kind in KINDS for port in PORTS.values() for _ in range(CONNECTIONS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(json.dumps(counts))
+
+
+# --- Two namespaces and a cable.
+
+def enter_namespace():
+    """Runs this program anew in a namespace of its own, where it may make a cable."""
+    if os.environ.get("TUTTI_TEST_NAMESPACE"):
+        return
+    own = ["unshare", "--net"]
+    if os.geteuid() != 0:
+        own += ["--user", "--map-root-user"]
+    os.environ["TUTTI_TEST_NAMESPACE"] = "1"
+    os.execvp(own[0], [*own, sys.executable, os.path.abspath(__file__), *sys.argv[1:]])
+
+
+def make_cable():
+    """Returns a process whose namespace is the strangers'."""
+    strangers = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec sleep 3600"], stdout=subprocess.PIPE)
+    strangers.stdout.readline()
+    inside = ["nsenter", f"--net=/proc/{strangers.pid}/ns/net"]
+    for words in (["ip", "link", "set", "lo", "up"],
+                  ["ip", "link", "add", "ours", "type", "veth", "peer", "name", "theirs"],
+                  ["ip", "link", "set", "theirs", "netns", str(strangers.pid)],
+                  ["ip", "address", "add", f"{ADDRESS}/24", "dev", "ours"], ["ip", "link", "set", "ours", "up"],
+                  [*inside, "ip", "address", "add", f"{STRANGERS_ADDRESS}/24", "dev", "theirs"],
+                  [*inside, "ip", "link", "set", "theirs", "up"]):
+        subprocess.run(words, check=True)
+    return strangers, inside
+
+
+# --- The job.
+
+class Job:
+    def __init__(self, program, steps, folder):
+        self.folder, self.secret = folder, os.path.join(folder, "secret")
+        self.log = os.path.join(folder, "log", "log.jsonl")
+        self.metrics = os.path.join(folder, "metrics.json")
+        with open(os.open(self.secret, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(32))
+        cluster = {job: [f"{ADDRESS}:{port}"] for job, port in PORTS.items()}
+        command = [program, "--strategy", "parameter_server", "--devices", "cpu:0", *workers_of.FLAGS, "--steps",
+                   str(steps), "--metrics-json", self.metrics, "--log-dir", os.path.dirname(self.log)]
+        self.texts = {job: os.path.join(folder, f"{job}.log") for job in PORTS}
+        self.processes = {}
+        for job in PORTS:
+            config = {"cluster": cluster, "task": {"type": job, "index": 0}}
+            with open(self.texts[job], "w", encoding="utf-8") as file:
+                self.processes[job] = subprocess.Popen(
+                    command, stdout=file, stderr=subprocess.STDOUT,
+                    env={**os.environ, "TF_CONFIG": json.dumps(config), "TUTTI_JOB_SECRET_FILE": self.secret})
+
+    def fail(self, message):
+        for process in self.processes.values():
+            process.kill()
+        texts = ""
+        for job, path in self.texts.items():
+            with open(path, encoding="utf-8", errors="replace") as file:
+                texts += f"\n--- {job}\n{file.read()[-3000:]}"
+        sys.exit(f"FAILED: {message}{texts}")
+
+    def num_steps(self):
+        try:
+            with open(self.log, "rb") as file:
+                return file.read().count(b'"loss"')
+        except OSError:
+            return 0
+
+    def longest_pause(self, seconds):
+        """Between two steps, in s, while so many seconds pass."""
+        end, last, steps, longest = time.monotonic() + seconds, time.monotonic(), self.num_steps(), 0.0
+        while time.monotonic() < end:
+            time.sleep(0.01)
+            now = self.num_steps()
+            if now != steps:
+                steps, last = now, time.monotonic()
+            longest = max(longest, time.monotonic() - last)
+            self.check()
+        return longest
+
+    def check(self):
+        for job, process in self.processes.items():
+            if process.poll() is not None:
+                self.fail(f"{job} 0 ended with {process.returncode} in the flood")
+
+    def wait_for_step(self, step, seconds=300):
+        end = time.monotonic() + seconds
+        while self.num_steps() < step:
+            self.check()
+            if time.monotonic() > end:
+                self.fail(f"step {step} never came")
+            time.sleep(0.02)
+
+
+def check_own_socket(variable_server):
+    """The flooder hears HTTP/2 where it is allowed to, and another user does not get there."""
+    with subprocess.Popen([variable_server], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        target = re.search(r"server=(\S+)", server.stdout.readline()).group(1)
+        path = path_of(target)[len("unix:"):]
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(path)
+            if not is_settings(answer_to(sock, flood_words())):
+                sys.exit("FAILED: the flooder does not hear HTTP/2 where this user is let in")
+        if listening_ports(server.pid):
+            sys.exit(f"FAILED: at a loopback address the server listens at ports {listening_ports(server.pid)}")
+        for folder in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
+            if os.stat(folder).st_mode & 0o077:
+                sys.exit(f"FAILED: other users may enter {folder}")
+        if can_be_another_user():
+            child = os.fork()
+            if child == 0:
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+                with socket.socket(socket.AF_UNIX) as sock:
+                    os._exit(0 if sock.connect_ex(path) == 13 else 1)
+            if os.waitpid(child, 0)[1] != 0:
+                sys.exit(f"FAILED: another user reaches {path}")
+            print("  another user does not reach the socket; the flooder of this user hears HTTP/2 there")
+        server.stdin.close()
+
+
+def can_be_another_user():
+    with open("/proc/self/uid_map", encoding="utf-8") as numbers:
+        return os.geteuid() == 0 and int(numbers.read().split()[2]) > NOBODY
+
+
+def flood_job(job, inside, seconds):
+    """Returns the longest pause between steps while strangers flood the job."""
+    before = {name: resident_mib(process.pid) for name, process in job.processes.items()}
+    strangers = subprocess.Popen([*inside, sys.executable, os.path.abspath(__file__), "--strangers", job.folder,
+                                  "--seconds", str(seconds)], stdout=subprocess.PIPE, text=True)
+    pause = job.longest_pause(seconds)
+    counts = json.loads(strangers.communicate(timeout=60)[0])
+    for kind, (reached, heard) in counts.items():
+        print(f"  {kind}: {reached} connections, {heard} heard HTTP/2")
+        if reached < FEWEST:
+            job.fail(f"{kind}: {reached} connections; expected at least {FEWEST}")
+        if heard:
+            job.fail(f"{kind}: {heard} connections without the job's secret reached HTTP/2")
+    for name, process in job.processes.items():
+        growth = resident_mib(process.pid) - before[name]
+        print(f"  memory of {name} 0 grew by {growth:.1f} MiB")
+        if growth > MOST_GROWTH:
+            job.fail(f"{name} 0 grew by {growth:.1f} MiB; expected at most {MOST_GROWTH}")
+    return pause
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", nargs="?")
+    parser.add_argument("variable_server", nargs="?")
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--strangers", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.strangers:
+        return run_strangers(arguments.strangers, arguments.seconds)
+    enter_namespace()
+    with tempfile.TemporaryDirectory() as folder:
+        strangers, inside = make_cable()
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj",
+                        "/CN=stranger", "-keyout", os.path.join(folder, "own.key"), "-out", os.path.join(folder, "own.pem")],
+                       check=True, stderr=subprocess.DEVNULL)
+        check_own_socket(arguments.variable_server)
+        job = Job(arguments.program, arguments.steps, folder)
+        job.wait_for_step(5)
+        calm = job.longest_pause(2.0)
+        flooded = flood_job(job, inside, arguments.seconds)
+        print(f"  longest pause between steps: calm {calm:.2f} s, flooded {flooded:.2f} s, after {job.num_steps()} steps")
+        for process in job.processes.values():
+            try:
+                process.wait(timeout=300)
+            except subprocess.TimeoutExpired:
+                job.fail("the job does not end")
+        strangers.send_signal(signal.SIGKILL)
+        codes = {name: process.returncode for name, process in job.processes.items()}
+        if any(codes.values()):
+            job.fail(f"exit codes {codes}")
+        reference = workers_of.run_mirrored(arguments.program, 1, [*workers_of.FLAGS, "--steps", str(arguments.steps)], folder)
+        with open(job.metrics, encoding="utf-8") as file:
+            got = json.load(file)
+        if workers_of.compare("a job that was flooded", reference, 1, got, strategy="parameter_server"):
+            sys.exit("FAILED: different bits")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
