@@ -104,6 +104,7 @@ ControlSession::Attempt ControlSession::join_once(TimePoint deadline) {
   while (came.empty() && stream->is_open() && now() < end) came = stream->receive(end);
   if (came.empty() || !came.front().has_joined()) return failed_attempt(*stream, end);
   welcome_ = came.front().joined();
+  member_ = welcome_.member();
   host_ = from_proto(welcome_.host());
   if (host_.task.address.empty()) host_.task.address = endpoint_.to_string();
   {

@@ -34,7 +34,7 @@ class ControlSession {
   template <class Request, class Reply>
   Reply call(Method<Request, Reply> method, Request request, TimePoint deadline,
              const std::string& what, std::optional<std::uint64_t> last_verdict = std::nullopt) {
-    request.set_member(welcome_.member());
+    request.set_member(member_);
     Reply reply;
     const Start start = [&](v1::Job::Stub& stub, grpc::ClientContext& context,
                             std::function<void(grpc::Status)> done) {
@@ -100,8 +100,10 @@ class ControlSession {
   const ControlOptions options_;
   Member self_;
   v1::JoinRequest request_;
-  v1::JoinReply welcome_;  // the last one; its numbers stay
+  // The last one; of the constructor, then of the thread.
+  v1::JoinReply welcome_;
   Member host_;
+  std::atomic<std::uint64_t> member_{0};  // as the server numbers this process
   StopGate gate_;
   TimePoint last_heard_;        // of the server; the thread's
   bool knows_history_ = false;  // the same
