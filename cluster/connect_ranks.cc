@@ -13,10 +13,8 @@
 #include "tutti/cluster/net/rendezvous.h"
 #include "tutti/cluster/net/ring_stream.h"
 #include "tutti/cluster/net/shm_memory.h"
-#include "tutti/cluster/net/shm_transport.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/cluster/net/tcp_stream.h"
-#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/logging.h"
@@ -181,33 +179,6 @@ ConnectOptions::Way parse_way(std::string_view text) {
 ConnectedRanks connect_ranks(int rank, int size, KeyValueStore& store,
                              const ConnectOptions& options) {
   return Linker(rank, size, options).connect(store);
-}
-
-std::shared_ptr<Transport> shm_transport(int rank, int size, KeyValueStore& store,
-                                         const ShmOptions& options) {
-  return connect_ranks(rank, size, store,
-                       {.way = Way::kSharedMemory,
-                        .timeout = options.timeout,
-                        .key_prefix = options.key_prefix,
-                        .bytes_kept = options.bytes_kept,
-                        .ring_bytes = options.ring_bytes,
-                        .place_bytes = options.place_bytes,
-                        .folder = options.folder})
-      .transport;
-}
-
-std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& store,
-                                         const TcpOptions& options) {
-  return connect_ranks(rank, size, store,
-                       {.way = Way::kTcp,
-                        .address = options.address,
-                        .timeout = options.timeout,
-                        .key_prefix = options.key_prefix,
-                        .bytes_kept = options.bytes_kept,
-                        .secret = options.secret,
-                        .job_id = options.job_id,
-                        .allow_insecure_network = options.allow_insecure_network})
-      .transport;
 }
 
 }  // namespace tutti

@@ -60,7 +60,7 @@ struct RendezvousOptions {
 };
 
 /// Connects to every lower rank, in their order, then accepts every higher one, each with proofs of
-/// both sides that they belong to one job (handshake.h). Throws as tcp_transport(); kUnavailable
+/// both sides that they belong to one job (handshake.h). Throws as connect_ranks(); kUnavailable
 /// for a peer on another machine where only local connections are allowed.
 Connections connect_all(int rank, int size, KeyValueStore& store, const RendezvousOptions& options);
 

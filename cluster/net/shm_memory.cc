@@ -109,7 +109,8 @@ class ShmMemory final : public HostMemory {
       return offset;
     }
     fail(ErrorCode::kResourceExhausted, "shm: rank ", rank_, " has no ", bytes,
-         " bytes left of its ", own().layout().num_bytes, "; try a larger ShmOptions::place_bytes");
+         " bytes left of its ", own().layout().num_bytes,
+         "; try a larger ConnectOptions::place_bytes");
   }
 
   void give_back(std::size_t offset, std::size_t bytes) TUTTI_REQUIRES(mutex_) {

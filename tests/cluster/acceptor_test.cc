@@ -12,7 +12,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/net/tcp_transport.h"
+#include "tests/support/transports.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/tensor/numerics.h"
@@ -324,18 +324,18 @@ TEST(TcpSecrets, RanksOfOneJobMeetAndOthersAreNamedOnBothSides) {
   std::array<std::shared_ptr<Transport>, 2> ranks;
   EXPECT_EQ(error_of_ranks(2,
                            [&](int rank) {
-                             ranks[static_cast<std::size_t>(rank)] =
-                                 tcp_transport(rank, 2, store, {.secret = secret, .job_id = "job"});
+                             ranks[static_cast<std::size_t>(rank)] = connect_by_tcp(
+                                 rank, 2, store, {.secret = secret, .job_id = "job"});
                            }),
             "");
   std::array<Error, 2> errors{Error(ErrorCode::kOk, ""), Error(ErrorCode::kOk, "")};
   EXPECT_EQ(error_of_ranks(2,
                            [&](int rank) {
                              try {
-                               tcp_transport(rank, 2, store,
-                                             {.timeout = rank == 0 ? Duration(4s) : Duration(2s),
-                                              .key_prefix = "other",
-                                              .secret = JobSecret::generate()});
+                               connect_by_tcp(rank, 2, store,
+                                              {.timeout = rank == 0 ? Duration(4s) : Duration(2s),
+                                               .key_prefix = "other",
+                                               .secret = JobSecret::generate()});
                              } catch (const Error& error) {
                                errors[static_cast<std::size_t>(rank)] = error;
                              }
@@ -355,12 +355,12 @@ TEST(TcpSecrets, AnAddressThatOtherMachinesReachNeedsOne) {
   expect_error(
       ErrorCode::kInvalidArgument,
       {"other machines reach '192.0.2.7'", "TUTTI_JOB_SECRET_FILE", "allow_insecure_network"},
-      [&] { tcp_transport(0, 2, store, {.address = "192.0.2.7"}); });
+      [&] { connect_by_tcp(0, 2, store, {.address = "192.0.2.7"}); });
   expect_error(ErrorCode::kInvalidArgument, {"'0.0.0.0' means every interface"},
-               [&] { tcp_transport(0, 2, store, {.address = "0.0.0.0"}); });
+               [&] { connect_by_tcp(0, 2, store, {.address = "0.0.0.0"}); });
   // With one it is tried.
   expect_error(ErrorCode::kUnavailable, {"192.0.2.7", "an address of this machine"}, [&] {
-    tcp_transport(0, 2, store, {.address = "192.0.2.7", .secret = JobSecret::generate()});
+    connect_by_tcp(0, 2, store, {.address = "192.0.2.7", .secret = JobSecret::generate()});
   });
 }
 
