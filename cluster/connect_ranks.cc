@@ -8,13 +8,10 @@
 #include <vector>
 
 #include "tutti/cluster/environment.h"
-#include "tutti/cluster/net/exchange.h"
-#include "tutti/cluster/net/message_transport.h"
+#include "tutti/cluster/net/mesh.h"
 #include "tutti/cluster/net/rendezvous.h"
-#include "tutti/cluster/net/ring_stream.h"
-#include "tutti/cluster/net/shm_memory.h"
+#include "tutti/cluster/net/segment.h"
 #include "tutti/cluster/net/socket.h"
-#include "tutti/cluster/net/tcp_stream.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/logging.h"
@@ -77,10 +74,11 @@ class Linker {
     for (std::size_t peer = 0; peer < links.size(); ++peer) {
       if (peer != index()) links[peer] = link_to(peer, std::move(connections.by_rank[peer]));
     }
-    const internal::MeshOptions mesh{connections.ranks_on_this_machine, options_.bytes_kept};
-    return {internal::message_transport(
-                std::string(name_of(options_.way)),
-                std::make_shared<internal::Mesh>(rank_, std::move(links), mesh), memory()),
+    return {internal::shared_mesh(rank_, std::move(links),
+                                  {.name = std::string(name_of(options_.way)),
+                                   .ranks_on_this_machine = connections.ranks_on_this_machine,
+                                   .bytes_kept = options_.bytes_kept,
+                                   .memory = memory()}),
             concat("rank ", rank_, " of ", size_, ": ", size_ == 1 ? "alone" : join(words_))};
   }
 
@@ -101,8 +99,8 @@ class Linker {
 
   /// What does not fit in a smaller place is copied; windows of the groups have to.
   std::size_t place_bytes(std::size_t offset) const {
-    constexpr std::size_t kPage = 4096, kLeast = std::size_t{64} << 20;
-    const std::size_t wanted = (options_.place_bytes + kPage - 1) / kPage * kPage;
+    constexpr std::size_t kPage = internal::kPageBytes, kLeast = std::size_t{64} << 20;
+    const std::size_t wanted = internal::rounded_up(options_.place_bytes, kPage);
     const std::uint64_t limit = file_size_limit();
     if (limit <= offset || limit - offset < std::min(wanted, kLeast)) return wanted;  // is refused
     return std::min<std::size_t>(wanted, (limit - offset) / kPage * kPage);
@@ -147,7 +145,7 @@ class Linker {
     }
     words_.push_back(concat("rank ", peer, ": shared memory (", connection.address, ")"));
     return {
-        internal::ring_stream({own_segment(), segments_[peer], std::move(connection.socket), name}),
+        internal::ring_stream(own_segment(), segments_[peer], std::move(connection.socket), name),
         "shm", name};
   }
 

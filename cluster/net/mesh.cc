@@ -1,11 +1,11 @@
 // Leading and following: who moves the bytes, and who is woken when.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nobody may sleep through the end of his operation. A follower adds itself to followers_ before it
-// looks whether its operation has ended; who ends an operation does so before it looks at
-// followers_. Both sides are sequentially consistent, so one of them sees the other. It is the same
-// between the leader, who says leader_sleeps_ before it looks at wishes_ a last time, and the
-// others, who add a wish before they look at leader_sleeps_.
+// No thread may sleep through the end of its operation. A follower adds itself to followers_ before
+// it looks whether its operation has ended; the thread that ends an operation does so before it
+// looks at followers_. Both sides are sequentially consistent, so one of them sees the other. It is
+// the same between the leader, who says leader_sleeps_ before it looks at wishes_ a last time, and
+// the others, who add a wish before they look at leader_sleeps_.
 #include "tutti/cluster/net/mesh.h"
 
 #include <sched.h>
@@ -66,10 +66,11 @@ class Mesh::Leadership {
   Mesh& mesh_;
 };
 
-Mesh::Mesh(int rank, std::vector<PeerLink> links, const MeshOptions& options)
+Mesh::Mesh(int rank, std::vector<PeerLink> links, MeshOptions options)
     : rank_(rank),
-      spins_(options.ranks_on_this_machine <= num_hardware_threads()),
-      kept_(options.bytes_kept),
+      options_(std::move(options)),
+      spins_(options_.ranks_on_this_machine <= num_hardware_threads()),
+      kept_(options_.bytes_kept),
       wake_event_(make_wake_event()) {
   for (std::size_t peer = 0; peer < links.size(); ++peer) {
     const bool is_own = peer == static_cast<std::size_t>(rank);
@@ -80,8 +81,93 @@ Mesh::Mesh(int rank, std::vector<PeerLink> links, const MeshOptions& options)
   }
 }
 
-void Mesh::send(int peer, const std::shared_ptr<Outgoing>& message) {
+template <class Side>
+class Mesh::MessageWork final : public Work {
+ public:
+  static constexpr bool kIsSend = std::is_same_v<Side, Outgoing>;
+
+  MessageWork(std::shared_ptr<Mesh> mesh, int peer, std::shared_ptr<Side> side)
+      : mesh_(std::move(mesh)), peer_(peer), side_(std::move(side)) {}
+
+  ~MessageWork() override {
+    if (side_->has_ended()) return;
+    if constexpr (kIsSend) {
+      mesh_->peer(peer_).outbox.cancel(side_);
+    } else {
+      mesh_->peer(peer_).inbox.cancel(side_);
+    }
+  }
+
+  bool test() override {
+    if (!side_->has_ended()) mesh_->test(*side_, peer_);
+    return has_ended();
+  }
+
+  void wait(TimePoint deadline) override {
+    mesh_->wait(*side_, peer_, deadline);
+    if (has_ended()) return;
+    const Peer& peer = mesh_->peer(peer_);
+    fail(ErrorCode::kDeadlineExceeded, peer.kind(), ": ", peer.name(),
+         kIsSend ? " has not taken" : " has not sent", " the message with tag ", side_->tag,
+         " (body of ", side_->body_bytes, " bytes) before the deadline of rank ", mesh_->rank());
+  }
+
+ private:
+  bool has_ended() const {
+    if (!side_->has_ended()) return false;
+    if (side_->error()) throw *side_->error();
+    return true;
+  }
+
+  std::shared_ptr<Mesh> mesh_;
+  const int peer_;
+  std::shared_ptr<Side> side_;
+};
+
+void Mesh::check(int peer, std::size_t head_bytes, std::size_t body_bytes) const {
+  if (peer < 0 || peer >= size() || peer == rank_) {
+    fail(ErrorCode::kInvalidArgument, name(), ": rank ", rank_, " names the peer ", peer,
+         "; expected another rank from 0 to ", size() - 1);
+  }
+  if (head_bytes > kLongestHead || body_bytes > kLongestBody) {
+    fail(ErrorCode::kInvalidArgument, name(), ": rank ", rank_,
+         ": head and body of a message; expected at most ", kLongestHead, " and ", kLongestBody,
+         " bytes, got ", head_bytes, " and ", body_bytes);
+  }
+}
+
+std::unique_ptr<Work> Mesh::send(int peer, std::uint64_t tag, std::span<const std::byte> head,
+                                 std::span<const std::byte> body) {
+  check(peer, head.size(), body.size());
+  const FrameHeader header{FrameHeader::Kind::kMessage, static_cast<std::uint16_t>(head.size()),
+                           tag, body.size()};
+  auto message = std::make_shared<Outgoing>(header, head, body);
+  auto work = std::make_unique<MessageWork<Outgoing>>(shared_from_this(), peer, message);
   if (!this->peer(peer).outbox.push(message)) tell_waiters();
+  return work;
+}
+
+std::unique_ptr<Work> Mesh::recv(int peer, std::uint64_t tag, std::span<std::byte> head,
+                                 std::span<std::byte> body) {
+  check(peer, head.size(), body.size());
+  auto receiver = std::make_shared<Incoming>();
+  receiver->tag = tag;
+  receiver->body_bytes = body.size();
+  receiver->head = head;
+  receiver->body = body;
+  auto work = std::make_unique<MessageWork<Incoming>>(shared_from_this(), peer, receiver);
+  this->peer(peer).inbox.post(receiver);
+  return work;
+}
+TransportStats Mesh::stats() const {
+  TransportStats sum;
+  for (const auto& peer : peers_) {
+    if (!peer) continue;
+    const TransportStats of_peer = peer->outbox.stats();
+    sum.messages_sent += of_peer.messages_sent;
+    sum.bytes_sent += of_peer.bytes_sent;
+  }
+  return sum;
 }
 
 bool Mesh::wait(const Operation& operation, int peer, TimePoint deadline) {
@@ -315,6 +401,12 @@ void Mesh::close() noexcept {
     peer->stream().close();
   }
   tell_waiters();
+}
+
+std::shared_ptr<Transport> shared_mesh(int rank, std::vector<PeerLink> links, MeshOptions options) {
+  const auto mesh = std::make_shared<Mesh>(rank, std::move(links), std::move(options));
+  return std::shared_ptr<Transport>(static_cast<Transport*>(mesh.get()),
+                                    [mesh](Transport*) { mesh->close(); });
 }
 
 }  // namespace tutti::internal

@@ -1,6 +1,6 @@
 // Writing frames: header, head and body in one call of the stream.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/outbox.h"
+#include "tutti/cluster/net/mailbox.h"
 
 #include <algorithm>
 #include <cstring>

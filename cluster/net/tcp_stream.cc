@@ -1,7 +1,5 @@
 // The system's calls behind a stream.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/tcp_stream.h"
-
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -15,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "tutti/cluster/net/byte_stream.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

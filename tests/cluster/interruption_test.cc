@@ -11,7 +11,6 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/thrown.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/net/exchange.h"
 #include "tutti/cluster/net/rendezvous.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
