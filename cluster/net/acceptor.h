@@ -10,9 +10,8 @@
 #include <vector>
 
 #include "tutti/cluster/interruption.h"
-#include "tutti/cluster/net/address_limit.h"
 #include "tutti/cluster/net/handshake.h"
-#include "tutti/cluster/net/refusal_log.h"
+#include "tutti/cluster/net/strangers.h"
 
 namespace tutti::internal {
 

@@ -37,16 +37,31 @@ bool may_be_known_later(int error) {
   return error == EAI_NONAME && std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
 }
 
+struct FreeAddresses {
+  void operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
+};
+
+/// Of getaddrinfo(), `flags` too. See start_connecting().
+std::unique_ptr<addrinfo, FreeAddresses> look_up(const Endpoint& endpoint, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const std::string service = std::to_string(endpoint.port);
+  const int error = ::getaddrinfo(endpoint.host.c_str(), service.c_str(), &hints, &found);
+  if (error == 0) return std::unique_ptr<addrinfo, FreeAddresses>(found);
+  fail(may_be_known_later(error) ? ErrorCode::kUnavailable : ErrorCode::kNotFound,
+       "tcp: the address '", endpoint.host, "' cannot be looked up: ", ::gai_strerror(error));
+}
+
 FileDescriptor open_socket(const addrinfo& address) {
-  FileDescriptor opened(::socket(
+  return FileDescriptor(::socket(
       address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
-  return opened;
 }
 
 /// Not open: errno says why.
 FileDescriptor try_to_listen(const addrinfo& address) {
-  FileDescriptor socket(::socket(
-      address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
+  FileDescriptor socket = open_socket(address);
   if (!socket.is_open()) return socket;
   const int on = 1;  // a server that was started anew need not wait for old connections
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -57,6 +72,17 @@ FileDescriptor try_to_listen(const addrinfo& address) {
   socket = FileDescriptor();
   errno = reason;
   return FileDescriptor();
+}
+
+/// Of a socket that is bound.
+int port_of(const FileDescriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+  if (address.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  }
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -127,33 +153,9 @@ std::optional<Endpoint> parse_endpoint(const std::string& text) {
   return endpoint;
 }
 
-void FreeAddresses::operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
-
-std::unique_ptr<addrinfo, FreeAddresses> look_up(const Endpoint& endpoint, int flags) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const std::string service = std::to_string(endpoint.port);
-  const int error = ::getaddrinfo(endpoint.host.c_str(), service.c_str(), &hints, &found);
-  if (error == 0) return std::unique_ptr<addrinfo, FreeAddresses>(found);
-  fail(may_be_known_later(error) ? ErrorCode::kUnavailable : ErrorCode::kNotFound,
-       "tcp: the address '", endpoint.host, "' cannot be looked up: ", ::gai_strerror(error));
-}
-
 bool lies_in_this_machine(int error) {
   return error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EINVAL || error == EACCES ||
          error == ENETUNREACH;
-}
-
-int port_of(const FileDescriptor& socket) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
-  if (address.ss_family == AF_INET6) {
-    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
-  }
-  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
 std::optional<Endpoint> parse_listen_address(const std::string& text) {

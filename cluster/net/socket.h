@@ -5,15 +5,12 @@
 #include <poll.h>
 
 #include <cstddef>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "tutti/core/clock.h"
-
-struct addrinfo;
 
 namespace tutti::internal {
 
@@ -45,12 +42,6 @@ struct Endpoint {
 /// Nothing: no such text, or numbers that are no address.
 std::optional<Endpoint> parse_endpoint(const std::string& text);
 
-struct FreeAddresses {
-  void operator()(addrinfo* addresses) const;
-};
-/// Of getaddrinfo(), `flags` too. Throws kNotFound for a host that no look-up will find,
-/// kUnavailable for one that may be found later.
-std::unique_ptr<addrinfo, FreeAddresses> look_up(const Endpoint& endpoint, int flags);
 /// Whether it is this machine, as it is set up, that cannot connect or listen there: it has no such
 /// address or kind of address, no way there, or no port left.
 bool lies_in_this_machine(int error);
@@ -70,15 +61,14 @@ Listener listen_at(const Endpoint& endpoint);
 void check_can_listen(const std::string& where, const Endpoint& endpoint);
 /// On a local name that the system chooses. Throws kUnavailable.
 Listener listen_locally();
-/// Of a socket that is bound.
-int port_of(const FileDescriptor& socket);
 /// The next connection, if there is one.
 FileDescriptor accept_from(const FileDescriptor& listener);
 /// The system notices within 5 s when the other machine of an idle connection does not answer any
 /// more (keep-alive).
 void keep_watch(const FileDescriptor& socket);
 /// Starts connecting; poll for POLLOUT, then ask connect_result(). Not open: it failed at once, and
-/// errno says why. Throws as look_up().
+/// errno says why. Throws kNotFound for a host that no look-up will find, kUnavailable for one that
+/// may be found later.
 FileDescriptor start_connecting(const Endpoint& endpoint);
 /// 0 or the system's errno.
 int connect_result(const FileDescriptor& socket);
