@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/net/frame.h"
 
-#include <concepts>
+#include <bit>
+#include <cstring>
 
 #include "tutti/core/crc32c.h"
 #include "tutti/core/error.h"
@@ -13,20 +14,18 @@ namespace {
 constexpr std::uint32_t kFrameMagic = 0x46747554;  // "TutF"
 constexpr std::size_t kCheckedBytes = kFrameHeaderBytes - sizeof(std::uint32_t);
 
-template <std::unsigned_integral T>
+static_assert(std::endian::native == std::endian::little, "frames are copies of numbers");
+
+template <class T>
 void put(std::byte* place, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    place[i] = static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i));
-  }
+  std::memcpy(place, &value, sizeof(value));
 }
 
-template <std::unsigned_integral T>
+template <class T>
 T get(const std::byte* place) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    value |= std::to_integer<std::uint64_t>(place[i]) << (8 * i);
-  }
-  return static_cast<T>(value);
+  T value{};
+  std::memcpy(&value, place, sizeof(value));
+  return value;
 }
 
 template <class... Parts>
