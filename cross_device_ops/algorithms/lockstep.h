@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "tutti/cross_device_ops/algorithms/rank_memory.h"
+#include "tutti/cross_device_ops/algorithms/schedule.h"
 #include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {

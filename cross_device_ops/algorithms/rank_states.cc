@@ -8,13 +8,8 @@
 namespace tutti::internal {
 namespace {
 
-void put(std::byte* place, std::uint64_t value) {
-  for (int i = 0; i < 8; ++i) place[i] = static_cast<std::byte>(value >> (8 * i) & 0xff);
-}
-std::uint64_t get(const std::byte* place) {
-  std::uint64_t value = 0;
-  for (int i = 0; i < 8; ++i) value |= std::to_integer<std::uint64_t>(place[i]) << (8 * i);
-  return value;
+std::span<std::byte> bytes_of(std::span<std::uint64_t> numbers) {
+  return std::as_writable_bytes(numbers);
 }
 
 // A peer that is gone or a transport that was aborted ends conversations, not the caller.
@@ -34,16 +29,14 @@ RankStates::RankStates(RankLink link)
 void RankStates::expect_question(int peer) {
   std::optional<Question>& question = questions_[static_cast<std::size_t>(peer)];
   question.emplace();
-  question->work = link_.recv(peer, Purpose::kQuery, question->number, {});
+  question->work = link_.recv(peer, Purpose::kQuery, bytes_of({&question->number, 1}), {});
 }
 
-void RankStates::answer(int peer, const Number& number, const std::string& text) {
+void RankStates::answer(int peer, std::uint64_t number, const std::string& text) {
   auto sent = std::make_unique<Answer>();
-  std::ranges::copy(number, sent->head.begin());
-  put(sent->head.data() + 8, calls_begun_.load());
-  sent->text.fill(std::byte{0});
+  sent->head = {number, calls_begun_.load()};
   std::memcpy(sent->text.data(), text.data(), std::min(text.size(), kTextBytes));
-  sent->work = link_.send(peer, Purpose::kAnswer, sent->head, sent->text);
+  sent->work = link_.send(peer, Purpose::kAnswer, bytes_of(sent->head), sent->text);
   answers_.push_back(std::move(sent));
 }
 
@@ -68,14 +61,18 @@ void RankStates::tend(const std::function<std::string()>& own_state) {
   }
 }
 
+std::unique_ptr<Work> RankStates::hear(int peer, Answer& answer) {
+  return link_.recv(peer, Purpose::kAnswer, bytes_of(answer.head), answer.text);
+}
+
 bool RankStates::take_answer(int peer, Answer& answer, std::uint64_t number, State& state) {
   if (!answer.work->test()) return false;
-  if (get(answer.head.data()) != number) {  // to an earlier question that did not wait so long
-    answer.work = link_.recv(peer, Purpose::kAnswer, answer.head, answer.text);
+  if (answer.head[0] != number) {  // to an earlier question that did not wait so long
+    answer.work = hear(peer, answer);
     return false;
   }
   state.answered = true;
-  state.calls_begun = get(answer.head.data() + 8);
+  state.calls_begun = answer.head[1];
   const auto* const text = reinterpret_cast<const char*>(answer.text.data());
   state.text.assign(text, ::strnlen(text, kTextBytes));
   return true;
@@ -83,9 +80,7 @@ bool RankStates::take_answer(int peer, Answer& answer, std::uint64_t number, Sta
 
 std::vector<RankStates::State> RankStates::ask(TimePoint deadline) {
   MutexLock lock(ask_mutex_);
-  const std::uint64_t number = ++last_number_;
-  Number question;
-  put(question.data(), number);
+  std::uint64_t number = ++last_number_;
   const auto size = static_cast<std::size_t>(link_.size());
   std::vector<State> states(size);
   std::vector<std::unique_ptr<Work>> sent(size);
@@ -95,9 +90,9 @@ std::vector<RankStates::State> RankStates::ask(TimePoint deadline) {
     for (int peer = 0; peer < link_.size(); ++peer) {
       if (peer == link_.rank) continue;
       const auto p = static_cast<std::size_t>(peer);
-      sent[p] = link_.send(peer, Purpose::kQuery, question, {});
+      sent[p] = link_.send(peer, Purpose::kQuery, bytes_of({&number, 1}), {});
       answers[p] = std::make_unique<Answer>();
-      answers[p]->work = link_.recv(peer, Purpose::kAnswer, answers[p]->head, answers[p]->text);
+      answers[p]->work = hear(peer, *answers[p]);
     }
     while (waiting > 0 && Clock::system().now() < deadline) {
       for (std::size_t p = 0; p < size; ++p) {

@@ -34,19 +34,18 @@ class RankStates {
 
  private:
   static constexpr std::size_t kTextBytes = 512;
-  using Number = std::array<std::byte, 8>;
-  using AnswerHead = std::array<std::byte, 16>;
   struct Question {
-    Number number;
+    std::uint64_t number = 0;
     std::unique_ptr<Work> work;
   };
   struct Answer {
-    AnswerHead head;
-    std::array<std::byte, kTextBytes> text;
+    std::array<std::uint64_t, 2> head{};  // the question's number, the calls begun
+    std::array<std::byte, kTextBytes> text{};
     std::unique_ptr<Work> work;
   };
 
-  void answer(int peer, const Number& number, const std::string& text) TUTTI_REQUIRES(tend_mutex_);
+  void answer(int peer, std::uint64_t number, const std::string& text) TUTTI_REQUIRES(tend_mutex_);
+  std::unique_ptr<Work> hear(int peer, Answer& answer);
   void expect_question(int peer) TUTTI_REQUIRES(tend_mutex_);
   bool take_answer(int peer, Answer& answer, std::uint64_t number, State& state);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/collective.h"
+#include "tutti/tensor/reduce_op.h"
 
 namespace tutti::internal {
 
@@ -40,6 +41,15 @@ struct Step {
   std::uint32_t first_operand = 0;
   std::uint32_t num_operands = 0;
 };
+
+/// Whether a step changes its range in this rank's memory.
+inline bool writes(const Step& step) {
+  return step.kind != StepKind::kSend && step.kind != StepKind::kVerify;
+}
+inline bool receives(const Step& step) {
+  return step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveOnLeft ||
+         step.kind == StepKind::kReceiveOnRight;
+}
 
 /// Steps happen in their order: a receive waits for its message, a send does not wait. Messages
 /// between two ranks are received in the order in which they were sent. A step that writes memory
@@ -97,5 +107,34 @@ struct Traffic {
 Traffic traffic_of(const Schedule& schedule);
 /// Whether the first thing a rank does is a message to `right`, which then carries the header.
 bool greets_with_data(const Schedule& schedule, int right);
+
+/// A run of bytes, to find out who is in whose way.
+struct ByteRange {
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+  bool overlaps(const ByteRange& other) const { return begin < other.end && other.begin < end; }
+  bool operator==(const ByteRange&) const = default;
+};
+
+/// The memory of one rank in one call. Nothing is owned.
+struct RankMemory {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::byte* scratch = nullptr;
+  ReduceOp op = ReduceOp::kSum;
+  DType dtype = DType::kFloat32;
+
+  const std::byte* read(const Range& range) const;
+  /// Not of Space::kInput.
+  std::byte* write(const Range& range) const;
+  ByteRange bytes_of(const Range& range) const;
+  std::size_t num_bytes(const Range& range) const { return range.count * size_of(dtype); }
+
+  /// What a kReceiveOnLeft or kReceiveOnRight step does with a message that lies at `received`, and
+  /// a kReceive step (copies).
+  void take(const Step& step, const std::byte* received) const;
+  /// A kCombine or kCopy step.
+  void apply(const Schedule& schedule, const Step& step) const;
+};
 
 }  // namespace tutti::internal
