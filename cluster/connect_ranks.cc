@@ -138,15 +138,16 @@ class Linker {
   }
 
   internal::PeerLink link_to(std::size_t peer, Connection connection) {
-    std::string name = name_of_peer(peer, connection);
+    const std::string name = concat(connection.is_local ? "shm: " : "tcp: ",  // in errors
+                                    name_of_peer(peer, connection));
     if (!connection.is_local) {
       words_.push_back(concat("rank ", peer, ": tcp ", connection.address));
-      return {internal::tcp_stream(std::move(connection.socket), name), "tcp", name};
+      return {internal::tcp_stream(std::move(connection.socket), name), name};
     }
     words_.push_back(concat("rank ", peer, ": shared memory (", connection.address, ")"));
     return {
         internal::ring_stream(own_segment(), segments_[peer], std::move(connection.socket), name),
-        "shm", name};
+        name};
   }
 
   std::shared_ptr<HostMemory> memory() const {

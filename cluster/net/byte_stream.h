@@ -55,14 +55,14 @@ class ByteStream {
   virtual void reset() noexcept { close(); }
 };
 
-/// `socket` is connected; `peer` is how errors name the other side: "rank 2 (10.0.0.3:4711)". A
-/// connection that breaks stays broken: read() throws kUnavailable with the system's reason. So it
-/// does when the machine or the link falls silent: for 5 s with nothing under way (keep-alive), for
-/// 7 s with something that is not acknowledged. A peer that does not read is not silent.
+/// `socket` is connected; `peer` is how errors name the other side: "tcp: rank 2 (10.0.0.3:4711)".
+/// A connection that breaks stays broken: read() throws kUnavailable with the system's reason. So
+/// it does when the machine or the link falls silent: for 5 s with nothing under way (keep-alive),
+/// for 7 s with something that is not acknowledged. A peer that does not read is not silent.
 std::unique_ptr<ByteStream> tcp_stream(FileDescriptor socket, std::string peer);
 
 /// Through the rings of two segments: `own` with the ring to the peer, `peer` with that to this
-/// rank. `socket` is local and connected; `name` as above: "rank 2 (pid 4711)".
+/// rank. `socket` is local and connected; `name` as above: "shm: rank 2 (pid 4711)".
 std::unique_ptr<ByteStream> ring_stream(std::shared_ptr<const Segment> own,
                                         std::shared_ptr<const Segment> peer, FileDescriptor socket,
                                         std::string name);

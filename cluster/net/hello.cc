@@ -2,12 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/net/hello.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
+#include "tutti/cluster/net/job_secret.h"
 #include "tutti/core/byte_codec.h"
 #include "tutti/core/error.h"
 #include "tutti/core/hash.h"
@@ -59,17 +58,13 @@ PeerHello make_hello(std::string job, int index) {
   hello.layout = layout_of_this_machine();
   hello.build = "tutti " TUTTI_VERSION;
   hello.numerics = numerics_fingerprint();
-  while (::getrandom(hello.nonce.data(), hello.nonce.size(), 0) !=
-         static_cast<ssize_t>(hello.nonce.size())) {
-  }
+  internal::fill_random(hello.nonce);
   return hello;
 }
 
 std::uint64_t internal::new_run_nonce() {
   std::uint64_t nonce = 0;
-  while (nonce == 0) {
-    if (::getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce)) nonce = 0;
-  }
+  while (nonce == 0) fill_random(std::as_writable_bytes(std::span(&nonce, 1)));
   return nonce;
 }
 

@@ -41,13 +41,6 @@ void check_file(const std::string& path, const internal::FileDescriptor& file) {
   }
 }
 
-void fill_random(std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
-    if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
-  }
-}
-
 bool is_any_address(std::string_view host) {
   return host.empty() || host == "*" || host == "::" || host == "0.0.0.0";
 }
@@ -78,6 +71,13 @@ class JobSecret::Page {
   std::size_t size_ = 0;
 };
 
+void internal::fill_random(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
+    if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
 JobSecret::JobSecret(std::span<const std::byte> bytes) {
   if (bytes.size() < kShortest || bytes.size() > kLongest) {
     fail(ErrorCode::kInvalidArgument, "job secret: expected ", kShortest, " to ", kLongest,
@@ -88,7 +88,7 @@ JobSecret::JobSecret(std::span<const std::byte> bytes) {
 
 JobSecret JobSecret::generate() {
   std::array<std::byte, kShortest> bytes{};
-  fill_random(bytes);
+  internal::fill_random(bytes);
   JobSecret secret{std::span<const std::byte>(bytes)};
   ::explicit_bzero(bytes.data(), bytes.size());
   return secret;

@@ -30,19 +30,19 @@ constexpr Duration kYield = std::chrono::microseconds(20);
 constexpr Duration kAskSystem = std::chrono::milliseconds(20);
 // Between two looks for peers that are silent.
 constexpr Duration kCheckSilence = std::chrono::seconds(1);
+// For a peer that takes nothing of what is said last.
 constexpr Duration kLastWords = std::chrono::milliseconds(200);
-/// With a long message in front of them.
-constexpr Duration kLongestWords = std::chrono::seconds(2);
-/// Of a rank that closes, for peers that do not answer.
+// For one that takes it, with a long message in front of it, and for its system to have all.
 constexpr Duration kLinger = std::chrono::seconds(2);
 
 }  // namespace
 
 Peer::Peer(int rank, PeerLink link, KeptBytes& kept)
-    : rank_(rank),
-      link_(std::move(link)),
-      inbox(*link_.stream, concat(link_.kind, ": ", link_.name), kept),
-      outbox(*link_.stream) {}
+    : rank(rank),
+      name(std::move(link.name)),
+      stream(std::move(link.stream)),
+      inbox(*stream, name, kept),
+      outbox(*stream) {}
 
 void Peer::fail(const Error& reason) {
   is_open = false;
@@ -77,7 +77,7 @@ Mesh::Mesh(int rank, std::vector<PeerLink> links, MeshOptions options)
     peers_.push_back(
         is_own ? nullptr
                : std::make_unique<Peer>(static_cast<int>(peer), std::move(links[peer]), kept_));
-    if (!is_own && peers_.back()->stream().is_memory()) ++num_memory_;
+    if (!is_own && peers_.back()->stream->is_memory()) ++num_memory_;
   }
 }
 
@@ -107,9 +107,9 @@ class Mesh::MessageWork final : public Work {
     mesh_->wait(*side_, peer_, deadline);
     if (has_ended()) return;
     const Peer& peer = mesh_->peer(peer_);
-    fail(ErrorCode::kDeadlineExceeded, peer.kind(), ": ", peer.name(),
-         kIsSend ? " has not taken" : " has not sent", " the message with tag ", side_->tag,
-         " (body of ", side_->body_bytes, " bytes) before the deadline of rank ", mesh_->rank());
+    fail(ErrorCode::kDeadlineExceeded, peer.name, kIsSend ? " has not taken" : " has not sent",
+         " the message with tag ", side_->tag, " (body of ", side_->body_bytes,
+         " bytes) before the deadline of rank ", mesh_->rank());
   }
 
  private:
@@ -260,7 +260,7 @@ bool Mesh::look_at(Peer& peer) {
 bool Mesh::look_at_memory() {
   bool moved = false;
   for (std::size_t i = 0; num_memory_ > 0 && i < peers_.size(); ++i) {
-    if (peers_[i] && peers_[i]->stream().is_memory() && look_at(*peers_[i])) moved = true;
+    if (peers_[i] && peers_[i]->stream->is_memory() && look_at(*peers_[i])) moved = true;
   }
   return moved;
 }
@@ -278,15 +278,15 @@ bool Mesh::look(TimePoint deadline) {
   for (const auto& peer : peers_) {
     if (!peer || !peer->is_open) continue;
     watched.push_back({peer.get(), descriptors.size(), peer->outbox.has_bytes()});
-    peer->stream().watch(descriptors, watched.back().wants_room);
-    if (may_sleep) may_sleep = peer->stream().begin_sleep(watched.back().wants_room);
+    peer->stream->watch(descriptors, watched.back().wants_room);
+    if (may_sleep) may_sleep = peer->stream->begin_sleep(watched.back().wants_room);
   }
   TimePoint end = TimePoint::min();
   if (may_sleep) end = std::min(deadline, deadline_after(Clock::system().now(), kCheckSilence));
   const int num_ready = poll_until(descriptors, end);
   if (may_sleep && num_ready == 0) {
     const TimePoint now = Clock::system().now();
-    for (const Watched& each : watched) each.peer->stream().check_silence(now);
+    for (const Watched& each : watched) each.peer->stream->check_silence(now);
   }
   if (descriptors[0].revents != 0) {
     std::uint64_t count = 0;
@@ -297,12 +297,12 @@ bool Mesh::look(TimePoint deadline) {
     Peer& peer = *watched[i].peer;
     const std::size_t last = i + 1 < watched.size() ? watched[i + 1].first : descriptors.size();
     const auto own = std::span(descriptors).subspan(watched[i].first, last - watched[i].first);
-    if (peer.stream().is_memory()) peer.stream().end_sleep();
+    if (peer.stream->is_memory()) peer.stream->end_sleep();
     const bool is_ready = num_ready > 0 && std::ranges::any_of(own, [](const pollfd& descriptor) {
                             return descriptor.revents != 0;
                           });
-    if (is_ready) peer.stream().on_ready(own);
-    if (!is_ready && !peer.stream().is_memory()) continue;
+    if (is_ready) peer.stream->on_ready(own);
+    if (!is_ready && !peer.stream->is_memory()) continue;
     if (watched[i].wants_room && peer.outbox.flush()) moved = true;
     if (read(peer)) moved = true;
   }
@@ -316,10 +316,10 @@ bool Mesh::read(Peer& peer) {
     abort(*news.abort);
   } else if (news.failure) {
     int nobody_yet = kNone;
-    if (!is_aborted_) lost_peer_.compare_exchange_strong(nobody_yet, peer.rank());
+    if (!is_aborted_) lost_peer_.compare_exchange_strong(nobody_yet, peer.rank);
     peer.fail(*news.failure);
     // The other side may not know: of a damaged message this side alone does.
-    peer.stream().reset();
+    peer.stream->reset();
   }
   return news.moved || news.failure;
 }
@@ -351,27 +351,27 @@ void Mesh::abort(const Error& reason) noexcept {
       peer->outbox.fail(aborted);
     }
     peer->inbox.fail(aborted);
-    peer->is_open = false;  // nothing more is read; what is left is written by flush_for
+    peer->is_open = false;  // nothing more is read; what is left is written by flush_last_words
   }
   tell_waiters();
-  flush_for(kLastWords);
+  flush_last_words();
 }
 
-/// As long as peers take something again and again, within kLongestWords.
-void Mesh::flush_for(Duration duration) noexcept {
+/// As long as peers take something again and again, within kLinger.
+void Mesh::flush_last_words() noexcept {
   const TimePoint begin = Clock::system().now();
-  const TimePoint last = deadline_after(begin, kLongestWords);
-  TimePoint end = deadline_after(begin, duration);
+  const TimePoint last = deadline_after(begin, kLinger);
+  TimePoint end = deadline_after(begin, kLastWords);
   for (;;) {
     std::vector<pollfd> descriptors;
     bool moved = false;
     for (const auto& peer : peers_) {
       if (!peer || !peer->outbox.has_bytes()) continue;
       if (peer->outbox.flush()) moved = true;
-      if (peer->outbox.has_bytes()) peer->stream().watch(descriptors, true);
+      if (peer->outbox.has_bytes()) peer->stream->watch(descriptors, true);
     }
     const TimePoint now = Clock::system().now();
-    if (moved) end = std::min(last, deadline_after(now, duration));
+    if (moved) end = std::min(last, deadline_after(now, kLastWords));
     if (descriptors.empty() || now >= end) return;
     // What the peers say is not read any more, or dropped: it must not keep this thread awake.
     for (pollfd& descriptor : descriptors) descriptor.events &= ~POLLIN;
@@ -385,20 +385,20 @@ void Mesh::wait_until_sent(Duration duration) noexcept {
   Clock& clock = Clock::system();
   const TimePoint end = deadline_after(clock.now(), duration);
   for (const auto& peer : peers_) {
-    while (peer && peer->is_open && peer->stream().has_unsent() && clock.now() < end) {
+    while (peer && peer->is_open && peer->stream->has_unsent() && clock.now() < end) {
       clock.sleep_for(std::chrono::milliseconds(1));
     }
   }
 }
 
 void Mesh::close() noexcept {
-  flush_for(kLastWords);
+  flush_last_words();
   wait_until_sent(is_aborted_ ? kLastWords : kLinger);
   const Error closed(ErrorCode::kUnavailable, concat("rank ", rank_, " has closed its transport"));
   for (const auto& peer : peers_) {
     if (!peer) continue;
     peer->fail(closed);
-    peer->stream().close();
+    peer->stream->close();
   }
   tell_waiters();
 }

@@ -18,25 +18,17 @@ namespace tutti::internal {
 /// The way to one peer.
 struct PeerLink {
   std::unique_ptr<ByteStream> stream;
-  std::string kind;  // "tcp"
-  std::string name;  // "rank 2 (127.0.0.1:4711)"
+  std::string name;  // "tcp: rank 2 (127.0.0.1:4711)"
 };
 
 /// One peer, both directions.
-class Peer {
- public:
+struct Peer {
   Peer(int rank, PeerLink link, KeptBytes& kept);
-  int rank() const { return rank_; }
-  const std::string& name() const { return link_.name; }
-  const std::string& kind() const { return link_.kind; }
-  ByteStream& stream() { return *link_.stream; }
   void fail(const Error& reason);
 
- private:
-  const int rank_;
-  PeerLink link_;
-
- public:
+  const int rank;
+  const std::string name;
+  const std::unique_ptr<ByteStream> stream;
   Inbox inbox;
   Outbox outbox;
   std::atomic<bool> is_open{true};
@@ -99,7 +91,7 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   static bool may_yield();
   /// Something that a thread waits for may have ended.
   void tell_waiters();
-  void flush_for(Duration duration) noexcept;
+  void flush_last_words() noexcept;
   void wait_until_sent(Duration duration) noexcept;
 
   const int rank_;

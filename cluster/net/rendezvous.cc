@@ -182,25 +182,6 @@ class Rendezvous {
     return socket;
   }
 
-  FileDescriptor connect_far(const Endpoint& endpoint) {
-    try {
-      FileDescriptor socket = start_connecting(endpoint);
-      if (!socket.is_open()) note(errno);
-      return socket;
-    } catch (const Error& unknown_name) {
-      last_refusal_ = unknown_name.message();
-      is_hopeless_ = unknown_name.code() == ErrorCode::kNotFound;
-      return FileDescriptor();
-    }
-  }
-
-  /// False: as try_to_connect().
-  bool note(int error) {
-    last_refusal_ = std::strerror(error);
-    is_hopeless_ = lies_in_this_machine(error);
-    return false;
-  }
-
   /// False: nobody there, or somebody else; the store may know more later.
   bool try_to_connect(int peer, const Announcement& announced) {
     is_hopeless_ = false;
@@ -211,13 +192,20 @@ class Rendezvous {
       fail(ErrorCode::kUnavailable, who(), ": rank ", peer,
            " is on another machine, which shared memory does not reach; try TCP");
     }
-    if (!is_local) socket = connect_far(announced.endpoint);
-    if (!socket.is_open() || !wait_for(socket, POLLOUT, peer, announced)) return false;
-    if (const int error = connect_result(socket); error != 0) return note(error);
-    if (is_connected_to_itself(socket)) return false;
+    OpenedConnection opened{.socket = std::move(socket)};
+    if (!is_local) opened = begin_opening(announced.endpoint);
+    if (opened.socket.is_open()) {
+      if (!wait_for(opened.socket, POLLOUT, peer, announced)) return false;
+      finish_opening(opened);
+    }
+    if (!opened.socket.is_open()) {
+      last_refusal_ = opened.reason;
+      is_hopeless_ = opened.is_hopeless;
+      return false;
+    }
     Handshake handshake = rank_handshake(Handshake::Side::kClient, identity_);
-    if (!shake_hands(handshake, socket, peer, announced)) return false;
-    keep(peer, std::move(socket), is_local, announced);
+    if (!shake_hands(handshake, opened.socket, peer, announced)) return false;
+    keep(peer, std::move(opened.socket), is_local, announced);
     return true;
   }
 

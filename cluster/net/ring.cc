@@ -44,10 +44,10 @@ class RingStream final : public ByteStream {
     const bool was_gone = is_gone_.load();
     const std::size_t count = in_.read(places);
     if (count == 0 && in_.control().is_closed.load() != 0 && !in_.has_bytes()) {
-      fail(ErrorCode::kUnavailable, "shm: ", name_, " is gone: it closed its transport");
+      fail(ErrorCode::kUnavailable, name_, " is gone: it closed its transport");
     }
     if (count == 0 && was_gone) {
-      fail(ErrorCode::kUnavailable, "shm: ", name_, " is gone: its process has ended");
+      fail(ErrorCode::kUnavailable, name_, " is gone: its process has ended");
     }
     if (count > 0 && in_.control().writer_sleeps.load() != 0)
       ring_bell(in_.control().writer_sleeps);

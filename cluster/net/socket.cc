@@ -117,6 +117,28 @@ bool is_local_name(const std::string& text) {
          text.find_first_not_of("0123456789abcdef", 1) == std::string::npos;
 }
 
+/// Whether it is this machine, as it is set up, that cannot connect or listen there: it has no such
+/// address or kind of address, no way there, or no port left.
+bool lies_in_this_machine(int error) {
+  return error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EINVAL || error == EACCES ||
+         error == ENETUNREACH;
+}
+
+bool is_connected_to_itself(const FileDescriptor& socket) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_length = sizeof(own), peer_length = sizeof(peer);
+  return ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+         ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0 &&
+         own_length == peer_length && std::memcmp(&own, &peer, own_length) == 0;
+}
+
+void note_failure(OpenedConnection& opened, int error) {
+  opened.reason = std::strerror(error);
+  opened.is_nobody_there = error == ECONNREFUSED;
+  opened.is_hopeless = lies_in_this_machine(error);
+  opened.socket = FileDescriptor();
+}
+
 }  // namespace
 
 FileDescriptor::~FileDescriptor() {
@@ -151,11 +173,6 @@ std::optional<Endpoint> parse_endpoint(const std::string& text) {
                        endpoint.host.find_first_of("[]") == std::string::npos;
   if (!is_port || !is_host) return std::nullopt;
   return endpoint;
-}
-
-bool lies_in_this_machine(int error) {
-  return error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EINVAL || error == EACCES ||
-         error == ENETUNREACH;
 }
 
 std::optional<Endpoint> parse_listen_address(const std::string& text) {
@@ -281,44 +298,38 @@ bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes) 
   return write_now(socket, bytes, count) == ByteFlow::kOpen && count == bytes.size();
 }
 
-OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline) {
+OpenedConnection begin_opening(const Endpoint& endpoint) {
   OpenedConnection opened;
-  const auto give_up = [&](int error) {
-    opened.reason = std::strerror(error);
-    opened.is_nobody_there = error == ECONNREFUSED;
-    opened.is_hopeless = lies_in_this_machine(error);
-    opened.socket = FileDescriptor();
-  };
   try {
     opened.socket = start_connecting(endpoint);
+    if (!opened.socket.is_open()) note_failure(opened, errno);
   } catch (const Error& unknown_name) {
     opened.reason = unknown_name.message();
     opened.is_hopeless = unknown_name.code() == ErrorCode::kNotFound;
-    return opened;
-  }
-  if (!opened.socket.is_open()) {
-    give_up(errno);
-    return opened;
-  }
-  pollfd descriptor{opened.socket.get(), POLLOUT, 0};
-  if (poll_until(std::span(&descriptor, 1), deadline) <= 0) {
-    opened.reason = "no answer";
-    opened.socket = FileDescriptor();
-  } else if (const int error = connect_result(opened.socket); error != 0) {
-    give_up(error);
-  } else if (is_connected_to_itself(opened.socket)) {
-    give_up(ECONNREFUSED);
-    opened.is_nobody_there = false;  // the next attempt may get another port
   }
   return opened;
 }
 
-bool is_connected_to_itself(const FileDescriptor& socket) {
-  sockaddr_storage own{}, peer{};
-  socklen_t own_length = sizeof(own), peer_length = sizeof(peer);
-  return ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
-         ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0 &&
-         own_length == peer_length && std::memcmp(&own, &peer, own_length) == 0;
+void finish_opening(OpenedConnection& opened) {
+  if (const int error = connect_result(opened.socket); error != 0) {
+    note_failure(opened, error);
+  } else if (is_connected_to_itself(opened.socket)) {
+    note_failure(opened, ECONNREFUSED);
+    opened.is_nobody_there = false;  // the next attempt may get another port
+  }
+}
+
+OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline) {
+  OpenedConnection opened = begin_opening(endpoint);
+  if (!opened.socket.is_open()) return opened;
+  pollfd descriptor{opened.socket.get(), POLLOUT, 0};
+  if (poll_until(std::span(&descriptor, 1), deadline) > 0) {
+    finish_opening(opened);
+  } else {
+    opened.reason = "no answer";
+    opened.socket = FileDescriptor();
+  }
+  return opened;
 }
 
 std::string address_of_peer(const FileDescriptor& socket) {
