@@ -23,10 +23,6 @@ using internal::Connection;
 using internal::Segment;
 using Way = ConnectOptions::Way;
 
-std::string_view name_of(Way way) {
-  return way == Way::kTcp ? "tcp" : way == Way::kSharedMemory ? "shm" : "routed";
-}
-
 std::size_t ring_bytes_of(int size, const ConnectOptions& options) {
   constexpr std::size_t kLeast = 4096, kMost = std::size_t{1} << 30;
   const std::size_t bytes = options.ring_bytes;
@@ -41,41 +37,30 @@ std::size_t ring_bytes_of(int size, const ConnectOptions& options) {
 /// Turns the connections of one rank into links.
 class Linker {
  public:
-  Linker(int rank, int size, const ConnectOptions& options)
+  Linker(int rank, int size, ConnectOptions options)
       : rank_(rank),
         size_(size),
-        options_(options),
-        deadline_(deadline_after(Clock::system().now(), options.timeout)),
+        options_(std::move(options)),
+        deadline_(deadline_after(Clock::system().now(), options_.timeout)),
         segments_(static_cast<std::size_t>(std::max(size, 0))) {
-    if (is_member() && options.way != Way::kTcp) make_segment();
+    if (!options_.secret.is_set()) options_.secret = JobSecret::from_environment();
+    if (options_.job_id.empty()) {
+      options_.job_id = Environment::of_process().find("TUTTI_JOB_ID").value_or("");
+    }
+    check_address();
+    if (is_member() && options_.way != Way::kTcp) make_segment();
   }
 
   ConnectedRanks connect(KeyValueStore& store) {
-    using Local = internal::RendezvousOptions::Local;
-    internal::RendezvousOptions options{
-        .who = std::string(name_of(options_.way)),
-        .local = is_member() && own_segment() ? Local::kYes : Local::kNo,
-        .timeout = options_.timeout,
-        .key_prefix = options_.key_prefix,
-        .secret = options_.secret,
-        .job_id = options_.job_id,
-        .interruption = options_.interruption.get()};
-    if (!options.secret.is_set()) options.secret = JobSecret::from_environment();
-    if (options.job_id.empty()) {
-      options.job_id = Environment::of_process().find("TUTTI_JOB_ID").value_or("");
-    }
-    check_address(options.secret);
-    if (options_.way != Way::kSharedMemory) options.address = options_.address;
-    options.listen_at = options_.listen_at;
-    options.reached_at = options_.reached_at;
-    internal::Connections connections = internal::connect_all(rank_, size_, store, options);
+    internal::Connections connections = internal::connect_all(
+        rank_, size_, store, options_, is_member() && own_segment() != nullptr);
     share_segments(connections.by_rank);
     std::vector<internal::PeerLink> links(segments_.size());
     for (std::size_t peer = 0; peer < links.size(); ++peer) {
       if (peer != index()) links[peer] = link_to(peer, std::move(connections.by_rank[peer]));
     }
     return {internal::shared_mesh(rank_, std::move(links),
-                                  {.name = std::string(name_of(options_.way)),
+                                  {.name = std::string(internal::name_of(options_.way)),
                                    .ranks_on_this_machine = connections.ranks_on_this_machine,
                                    .bytes_kept = options_.bytes_kept,
                                    .memory = memory()}),
@@ -88,11 +73,11 @@ class Linker {
   bool is_member() const { return rank_ >= 0 && rank_ < size_; }
   std::shared_ptr<Segment>& own_segment() { return segments_[index()]; }
 
-  void check_address(const JobSecret& secret) const {
+  void check_address() const {
     if (options_.way == Way::kSharedMemory || size_ <= 1) return;
     const auto listens_at = internal::parse_listen_address(options_.listen_at);
     check_exposure("connect_ranks", listens_at ? listens_at->host : options_.address,
-                   {.has_secret = secret.is_set(),
+                   {.has_secret = options_.secret.is_set(),
                     .allow_insecure_network = options_.allow_insecure_network,
                     .allow_any_address = listens_at.has_value()});
   }
@@ -159,7 +144,7 @@ class Linker {
 
   const int rank_;
   const int size_;
-  const ConnectOptions& options_;
+  ConnectOptions options_;
   const TimePoint deadline_;
   std::vector<std::shared_ptr<Segment>> segments_;  // by rank
   std::vector<std::string> words_;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "tutti/cluster/interruption.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {

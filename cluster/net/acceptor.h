@@ -9,9 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cluster/interruption.h"
 #include "tutti/cluster/net/handshake.h"
+#include "tutti/cluster/net/socket.h"
 #include "tutti/cluster/net/strangers.h"
+
+namespace tutti {
+class Interruption;
+}
 
 namespace tutti::internal {
 

@@ -46,11 +46,13 @@ std::string this_machine() {
 
 class Rendezvous {
  public:
-  Rendezvous(int rank, int size, KeyValueStore& store, const RendezvousOptions& options)
+  Rendezvous(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
+             bool has_memory)
       : rank_(rank),
         size_(size),
         store_(store),
         options_(options),
+        has_memory_(has_memory),
         deadline_(deadline_after(Clock::system().now(), options.timeout)),
         identity_{rank,           size,           new_run_nonce(),
                   options.job_id, options.secret, numerics_fingerprint()} {
@@ -71,8 +73,8 @@ class Rendezvous {
  private:
   void start_accepting() {
     std::vector<Listener> listeners;
-    if (options_.address) listeners.push_back(listen());
-    if (options_.local == RendezvousOptions::Local::kYes) {
+    if (uses_tcp()) listeners.push_back(listen());
+    if (has_memory_) {
       listeners.push_back(listen_locally());
       own_.local = listeners.back().endpoint;
     }
@@ -85,11 +87,11 @@ class Rendezvous {
   Listener listen() {
     Listener listener =
         listen_at(options_.listen_at.empty()
-                      ? Endpoint{*options_.address, 0}
+                      ? Endpoint{options_.address, 0}
                       : read_endpoint("where to listen", options_.listen_at, parse_listen_address));
     own_.endpoint =
         options_.reached_at.empty()
-            ? Endpoint{*options_.address, listener.endpoint.port}
+            ? Endpoint{options_.address, listener.endpoint.port}
             : read_endpoint("where others reach this rank", options_.reached_at, parse_endpoint);
     return listener;
   }
@@ -102,7 +104,8 @@ class Rendezvous {
   }
 
   std::string key_of(int rank) const { return concat(options_.key_prefix, "/", rank); }
-  std::string who() const { return concat(options_.who, ": rank ", rank_, " of ", size_); }
+  std::string who() const { return concat(name_of(options_.way), ": rank ", rank_, " of ", size_); }
+  bool uses_tcp() const { return options_.way != ConnectOptions::Way::kSharedMemory; }
 
   void keep(int peer, FileDescriptor socket, bool is_local, const Announcement& announced) {
     const std::string address =
@@ -124,7 +127,7 @@ class Rendezvous {
 
   /// Accepts higher ranks meanwhile; returns whether the socket is ready.
   bool serve(pollfd& socket, TimePoint deadline) {
-    acceptor_->serve(socket, deadline, options_.interruption);
+    acceptor_->serve(socket, deadline, options_.interruption.get());
     while (auto arrival = acceptor_->take()) {
       keep(arrival->rank, std::move(arrival->socket), arrival->is_local,
            announced_.at(arrival->rank));
@@ -187,7 +190,7 @@ class Rendezvous {
     is_hopeless_ = false;
     FileDescriptor socket = connect_locally(announced);
     const bool is_local = socket.is_open();
-    if (!is_local && (announced.endpoint.host.empty() || !options_.address)) {
+    if (!is_local && (announced.endpoint.host.empty() || !uses_tcp())) {
       if (announced.machine == own_.machine) return false;
       fail(ErrorCode::kUnavailable, who(), ": rank ", peer,
            " is on another machine, which shared memory does not reach; try TCP");
@@ -336,7 +339,8 @@ class Rendezvous {
   const int rank_;
   const int size_;
   KeyValueStore& store_;
-  const RendezvousOptions& options_;
+  const ConnectOptions& options_;
+  const bool has_memory_;
   const TimePoint deadline_;
   const RankIdentity identity_;
   std::optional<Acceptor> acceptor_;
@@ -375,13 +379,13 @@ std::optional<Announcement> parse_announcement(std::string_view text) {
   return announcement;
 }
 
-Connections connect_all(int rank, int size, KeyValueStore& store,
-                        const RendezvousOptions& options) {
+Connections connect_all(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
+                        bool has_memory) {
   if (size < 1 || rank < 0 || rank >= size) {
-    fail(ErrorCode::kInvalidArgument, options.who, ": rank ", rank, " of ", size,
+    fail(ErrorCode::kInvalidArgument, name_of(options.way), ": rank ", rank, " of ", size,
          "; expected a rank from 0 to size - 1");
   }
-  return Rendezvous(rank, size, store, options).run();
+  return Rendezvous(rank, size, store, options, has_memory).run();
 }
 
 }  // namespace tutti::internal

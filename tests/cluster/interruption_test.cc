@@ -79,11 +79,10 @@ INSTANTIATE_TEST_SUITE_P(Ways, InterruptedConnecting,
 TEST(Interruption, NobodyWaitsForMemoryThatIsNotSent) {
   const testing::HangWatchdog watchdog("no segment", 120s);
   InProcessStore store;
-  const internal::RendezvousOptions options{
-      .local = internal::RendezvousOptions::Local::kYes, .timeout = 60s, .key_prefix = "ranks"};
+  const ConnectOptions options{.way = ConnectOptions::Way::kSharedMemory, .timeout = 60s};
   internal::Connections silent;
   const auto peer = Executor::system().start(
-      "rank-1", [&] { silent = internal::connect_all(1, 2, store, options); });
+      "rank-1", [&] { silent = internal::connect_all(1, 2, store, options, true); });
   expect_that_it_ends([&](const std::shared_ptr<const Interruption>& interruption) {
     (void)connect_ranks(
         0, 2, store,
