@@ -66,8 +66,4 @@ enum class Closing {
 void append_closing(Schedule& schedule, const CallShape& shape,
                     Closing closing = Closing::kHeaders);
 
-/// The replicas in a group of hierarchical_copy: the largest power of two that is not above the
-/// square root of `size`.
-int hierarchical_group_size(int size);
-
 }  // namespace tutti::internal

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "tutti/cross_device_ops/combine.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
@@ -48,14 +49,10 @@ std::size_t num_segments(std::size_t count, std::size_t segment) {
   return std::max<std::size_t>(1, (count + segment - 1) / segment);
 }
 
-Traffic traffic_of(const Schedule& schedule) {
-  Traffic traffic;
-  for (const Step& step : schedule.steps) {
-    if (step.kind != StepKind::kSend) continue;
-    ++traffic.messages;
-    traffic.elements += step.range.count;
-  }
-  return traffic;
+std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts) {
+  std::vector<std::size_t> cuts(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), cuts.begin() + 1);
+  return cuts;
 }
 
 bool greets_with_data(const Schedule& schedule, int right) {

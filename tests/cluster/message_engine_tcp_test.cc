@@ -1,6 +1,7 @@
 // Collectives over TCP: the algorithms on a transport that keeps messages and breaks.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cross_device_ops/engine_helpers.h"
+#include "tests/cross_device_ops/traffic.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/transports.h"
 #include "tutti/core/sync.h"
