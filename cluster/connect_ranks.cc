@@ -96,7 +96,7 @@ class Linker {
         .ring_bytes = ring_bytes_of(size_, options_), .rank = rank_, .size = size_};
     layout.num_bytes = layout.place_offset() + place_bytes(layout.place_offset());
     try {
-      own_segment() = std::make_shared<Segment>(layout, options_.folder);
+      own_segment() = std::make_shared<Segment>(layout);
     } catch (const Error& error) {
       if (options_.way == Way::kSharedMemory || size_ == 1) throw;
       log(LogLevel::kWarning, concat("rank ", rank_, " uses TCP alone: ", error.message()));

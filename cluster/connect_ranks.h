@@ -40,9 +40,6 @@ struct ConnectOptions {
   /// The most that a rank can allocate in HostMemory: addresses, not memory; less where files may
   /// not be so large.
   std::size_t place_bytes = std::size_t{1} << 34;
-  /// A folder of memory (/dev/shm) for the segment's file, which has no name there either; empty:
-  /// memory of the system that belongs to no folder.
-  std::string folder = "";
   /// The job's: every connection begins with proofs of both sides that they know it. Not set: that
   /// of TUTTI_JOB_SECRET_FILE, if there is one. Addresses that other machines reach need one.
   JobSecret secret = {};

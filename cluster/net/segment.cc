@@ -32,21 +32,13 @@ constexpr int MADV_POPULATE_WRITE = 23;  // of Linux 5.14; older ones refuse it
 constexpr int MADV_COLLAPSE = 25;  // of Linux 6.1
 #endif
 
-[[noreturn]] void fail_memory(const std::string& folder, const char* what, std::size_t bytes) {
+[[noreturn]] void fail_memory(const char* what, std::size_t bytes) {
   const int reason = errno;
-  fail(ErrorCode::kResourceExhausted, "shm: ", what, " ", bytes, " bytes of shared memory ",
-       folder.empty() ? std::string("failed") : concat("in '", folder, "' failed"), ": ",
-       std::strerror(reason),
+  fail(ErrorCode::kResourceExhausted, "shm: ", what, " ", bytes,
+       " bytes of shared memory failed: ", std::strerror(reason),
        reason == EFBIG
            ? "; try a larger limit of file sizes (ulimit -f unlimited)"
            : "; try fewer ranks on this host, smaller rings, or a larger limit of memory");
-}
-
-FileDescriptor make_file(const std::string& folder) {
-  if (folder.empty()) {
-    return FileDescriptor(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  }
-  return FileDescriptor(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
 }
 
 union Control {  // cmsghdr wants its alignment
@@ -118,19 +110,18 @@ SegmentLayout decode_layout(std::span<const std::byte, kLayoutBytes> bytes) {
   return layout;
 }
 
-Segment::Segment(const SegmentLayout& layout, const std::string& folder)
-    : layout_(layout), folder_(folder), file_(make_file(folder)) {
-  if (!file_.is_open()) fail_memory(folder, "making", layout.num_bytes);
+Segment::Segment(const SegmentLayout& layout)
+    : layout_(layout), file_(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+  if (!file_.is_open()) fail_memory("making", layout.num_bytes);
   if (layout.num_bytes > file_size_limit()) {
     errno = EFBIG;  // where the system would end this process
-    fail_memory(folder, "making", layout.num_bytes);
+    fail_memory("making", layout.num_bytes);
   }
   if (::ftruncate(file_.get(), static_cast<off_t>(layout.num_bytes)) != 0) {
-    fail_memory(folder, "making", layout.num_bytes);
+    fail_memory("making", layout.num_bytes);
   }
-  // A file that shrank under a peer would kill it when it reads; one with a folder cannot be
-  // sealed.
-  if (folder.empty()) ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
+  // A file that shrank under a peer would kill it when it reads.
+  ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   map();
   try {
     populate(0, layout.ring_offset(layout.size));
@@ -156,7 +147,7 @@ void Segment::map() {
   const std::size_t bytes = layout_.num_bytes;
   void* const reserved = ::mmap(nullptr, bytes + kLargePageBytes, PROT_NONE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED) fail_memory(folder_, "mapping", bytes);
+  if (reserved == MAP_FAILED) fail_memory("mapping", bytes);
   auto* const first = static_cast<std::byte*>(reserved);
   const std::size_t skipped =
       (kLargePageBytes - reinterpret_cast<std::uintptr_t>(first) % kLargePageBytes) %
@@ -169,7 +160,7 @@ void Segment::map() {
     const int reason = errno;
     ::munmap(data_, bytes);
     errno = reason;
-    fail_memory(folder_, "mapping", bytes);
+    fail_memory("mapping", bytes);
   }
   ::madvise(data_, bytes, MADV_HUGEPAGE);
   ::madvise(data_, bytes, MADV_DONTDUMP);
@@ -202,7 +193,7 @@ void Segment::populate(std::size_t offset, std::size_t bytes) {
     return;
   }
   if (errno == EFAULT) errno = ENOSPC;  // what touching it would have died of
-  fail_memory(folder_, "filling", bytes);
+  fail_memory("filling", bytes);
 }
 
 void Segment::discard(std::size_t offset, std::size_t bytes) noexcept {

@@ -88,9 +88,9 @@ SegmentLayout decode_layout(std::span<const std::byte, kLayoutBytes> bytes);
 /// could leave behind.
 class Segment {
  public:
-  /// A new one; the rings are present, the place is not. `folder`: where the file would lie if it
-  /// had a name; empty: nowhere (memfd). Throws kResourceExhausted with the system's reason.
-  Segment(const SegmentLayout& layout, const std::string& folder);
+  /// A new one; the rings are present, the place is not. Throws kResourceExhausted with the
+  /// system's reason.
+  explicit Segment(const SegmentLayout& layout);
   /// A peer's. Throws kDataLoss when the file is not what `layout` says.
   Segment(const SegmentLayout& layout, FileDescriptor file);
   ~Segment();
@@ -116,7 +116,6 @@ class Segment {
   void populate_large(std::size_t offset, std::size_t bytes) noexcept;
 
   const SegmentLayout layout_;
-  const std::string folder_;
   FileDescriptor file_;
   std::byte* data_ = nullptr;
 };

@@ -247,8 +247,9 @@ TEST(WindowEngine, BuffersOfARankThatGivesUpAreNotWrittenAnyMore) {
 TEST(ShmTransport, MemoryThatIsNotThereIsAClearError) {
   using testing::expect_error;
   InProcessStore store;
-  expect_error(ErrorCode::kResourceExhausted, {"/no/such/folder", "try"}, [&] {
-    connect_by_memory(0, 2, store, {.timeout = 50ms, .folder = "/no/such/folder"});
+  // More than there are addresses.
+  expect_error(ErrorCode::kResourceExhausted, {"mapping", "try"}, [&] {
+    connect_by_memory(0, 2, store, {.timeout = 50ms, .place_bytes = std::size_t{1} << 60});
   });
   expect_error(ErrorCode::kInvalidArgument, {"power of two", "5000"},
                [&] { connect_by_memory(0, 2, store, {.timeout = 50ms, .ring_bytes = 5000}); });
