@@ -58,6 +58,18 @@ PeerHello make_hello(std::string job, int index) {
   hello.layout = layout_of_this_machine();
   hello.build = "tutti " TUTTI_VERSION;
   hello.numerics = numerics_fingerprint();
+  return with_new_nonce(std::move(hello));
+}
+
+PeerHello make_rank_hello(int rank, int size, std::uint64_t run, std::string job_id) {
+  PeerHello hello = make_hello("rank", rank);
+  hello.group_size = static_cast<std::uint32_t>(size);
+  hello.incarnation = run;
+  hello.job_id = std::move(job_id);
+  return hello;
+}
+
+PeerHello with_new_nonce(PeerHello hello) {
   internal::fill_random(hello.nonce);
   return hello;
 }

@@ -28,7 +28,6 @@
 #include "tutti/cluster/net/acceptor.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
-#include "tutti/tensor/numerics.h"
 
 namespace tutti::internal {
 namespace {
@@ -54,9 +53,8 @@ class Rendezvous {
         options_(options),
         has_memory_(has_memory),
         deadline_(deadline_after(Clock::system().now(), options.timeout)),
-        identity_{rank,           size,           new_run_nonce(),
-                  options.job_id, options.secret, numerics_fingerprint()} {
-    own_.nonce = identity_.nonce;
+        hello_(make_rank_hello(rank, size, new_run_nonce(), options.job_id)) {
+    own_.nonce = hello_.incarnation;
     own_.machine = this_machine();
     found_.by_rank.resize(static_cast<std::size_t>(size));
   }
@@ -78,10 +76,14 @@ class Rendezvous {
       listeners.push_back(listen_locally());
       own_.local = listeners.back().endpoint;
     }
-    acceptor_.emplace(who(), identity_, std::move(listeners),
-                      [this](const PeerHello& hello, const std::string& refusal) {
-                        return decide(hello, refusal);
-                      });
+    acceptor_.emplace(who(), hello_, options_.secret, std::move(listeners),
+                      Acceptor::Callbacks{
+                          .decide = [this](const auto& hello,
+                                           const auto& refusal) { return decide(hello, refusal); },
+                          .arrived =
+                              [this](int rank, FileDescriptor socket, bool is_local) {
+                                keep(rank, std::move(socket), is_local, announced_.at(rank));
+                              }});
   }
 
   Listener listen() {
@@ -128,10 +130,6 @@ class Rendezvous {
   /// Accepts higher ranks meanwhile; returns whether the socket is ready.
   bool serve(pollfd& socket, TimePoint deadline) {
     acceptor_->serve(socket, deadline, options_.interruption.get());
-    while (auto arrival = acceptor_->take()) {
-      keep(arrival->rank, std::move(arrival->socket), arrival->is_local,
-           announced_.at(arrival->rank));
-    }
     return socket.revents != 0;
   }
 
@@ -206,7 +204,7 @@ class Rendezvous {
       is_hopeless_ = opened.is_hopeless;
       return false;
     }
-    Handshake handshake = rank_handshake(Handshake::Side::kClient, identity_);
+    Handshake handshake(Handshake::Side::kClient, with_new_nonce(hello_), options_.secret);
     if (!shake_hands(handshake, opened.socket, peer, announced)) return false;
     keep(peer, std::move(opened.socket), is_local, announced);
     return true;
@@ -319,8 +317,8 @@ class Rendezvous {
     return ranks;
   }
 
-  /// See Acceptor::Decide. A rank that came before is welcome again: its connection broke before it
-  /// had the answer.
+  /// See Acceptor::Callbacks. A rank that came before is welcome again: its connection broke before
+  /// it had the answer.
   std::string decide(const PeerHello& hello, const std::string& refusal) {
     const int peer = hello.index;
     std::optional<Announcement> announced;
@@ -342,7 +340,7 @@ class Rendezvous {
   const ConnectOptions& options_;
   const bool has_memory_;
   const TimePoint deadline_;
-  const RankIdentity identity_;
+  const PeerHello hello_;  // of this rank, but for the nonce of each connection
   std::optional<Acceptor> acceptor_;
   std::map<int, Announcement> announced_;  // of the higher ranks that were let in
   Announcement own_;
