@@ -1,6 +1,6 @@
 // Encoding and decoding: fixed places, little-endian, every field checked.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/frame.h"
+#include "tutti/cluster/net/mailbox.h"
 
 #include <bit>
 #include <cstring>

@@ -10,7 +10,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/transports.h"
-#include "tutti/cluster/net/frame.h"
+#include "tutti/cluster/net/mailbox.h"
 #include "tutti/cluster/net/rendezvous.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/executor.h"
