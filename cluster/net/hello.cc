@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/net/hello.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
-#include "tutti/cluster/net/job_secret.h"
 #include "tutti/core/byte_codec.h"
 #include "tutti/core/error.h"
 #include "tutti/core/hash.h"
@@ -72,6 +73,13 @@ PeerHello make_rank_hello(int rank, int size, std::uint64_t run, std::string job
 PeerHello with_new_nonce(PeerHello hello) {
   internal::fill_random(hello.nonce);
   return hello;
+}
+
+void internal::fill_random(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
+    if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
 }
 
 std::uint64_t internal::new_run_nonce() {

@@ -58,6 +58,8 @@ std::string job_id_text(const std::string& id);
 std::optional<std::string> incompatibility(const PeerHello& mine, const PeerHello& theirs);
 
 namespace internal {
+/// With bytes of the system that cannot be guessed.
+void fill_random(std::span<std::byte> bytes);
 /// A number that tells this run of something from every other one, drawn from the system; not 0.
 std::uint64_t new_run_nonce();
 }  // namespace internal

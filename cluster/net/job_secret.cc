@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tutti/cluster/net/hello.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
 
@@ -70,13 +70,6 @@ class JobSecret::Page {
   void* memory_ = nullptr;
   std::size_t size_ = 0;
 };
-
-void internal::fill_random(std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
-    if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
-  }
-}
 
 JobSecret::JobSecret(std::span<const std::byte> bytes) {
   if (bytes.size() < kShortest || bytes.size() > kLongest) {

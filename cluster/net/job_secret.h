@@ -65,9 +65,4 @@ bool is_loopback(std::string_view host);
 /// would let strangers in.
 void check_exposure(std::string_view who, std::string_view host, const Exposure& exposure);
 
-namespace internal {
-/// With bytes of the system that cannot be guessed.
-void fill_random(std::span<std::byte> bytes);
-}  // namespace internal
-
 }  // namespace tutti

@@ -375,8 +375,8 @@ void Mesh::flush_last_words() noexcept {
     if (descriptors.empty() || now >= end) return;
     // What the peers say is not read any more, or dropped: it must not keep this thread awake.
     for (pollfd& descriptor : descriptors) descriptor.events &= ~POLLIN;
-    const Duration nap = std::chrono::microseconds(moved ? 0 : 1000);
-    poll_until(descriptors, std::min(end, deadline_after(now, nap)));
+    const TimePoint nap_end = moved ? now : deadline_after(now, std::chrono::milliseconds(1));
+    poll_until(descriptors, std::min(end, nap_end));
   }
 }
 

@@ -32,7 +32,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr Duration kLookAgain = std::chrono::milliseconds(20);
+constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 
 std::string this_machine() {
   std::string id;
@@ -141,7 +141,7 @@ class Rendezvous {
   }
 
   TimePoint look_again() const {
-    return std::min(deadline_, deadline_after(Clock::system().now(), kLookAgain));
+    return std::min(deadline_, deadline_after(Clock::system().now(), kTryAgain));
   }
 
   std::string announcement_of(int peer) {

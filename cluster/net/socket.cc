@@ -365,11 +365,10 @@ FileDescriptor make_wake_event() {
 }
 
 int poll_until(std::span<pollfd> descriptors, TimePoint deadline) {
-  constexpr Duration kLongest = std::chrono::hours(1);
   // "At once" is TimePoint::min(), from which now() cannot be subtracted.
   const TimePoint now = deadline == TimePoint::min() ? deadline : Clock::system().now();
   if (deadline <= now) return ::poll(descriptors.data(), descriptors.size(), 0);
-  const Duration duration = std::min(deadline - now, kLongest);
+  const Duration duration = std::min<Duration>(deadline - now, std::chrono::hours(1));
   const BlockedScope blocked;
   const AsleepScope asleep;
   timespec time{};
