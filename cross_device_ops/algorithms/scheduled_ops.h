@@ -7,7 +7,6 @@
 #include <string>
 
 #include "tutti/cross_device_ops/algorithms/algorithm.h"
-#include "tutti/cross_device_ops/algorithms/select_algorithm.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
 namespace tutti {
