@@ -69,31 +69,11 @@ std::string compression_of(const CollectiveHeader& h) {
 }  // namespace
 
 std::string_view to_string(Mismatch mismatch) {
-  switch (mismatch) {
-    case Mismatch::kGroup:
-      return "group";
-    case Mismatch::kOrder:
-      return "order";
-    case Mismatch::kOperation:
-      return "operation";
-    case Mismatch::kReduceOp:
-      return "reduce op";
-    case Mismatch::kDType:
-      return "dtype";
-    case Mismatch::kCount:
-      return "count";
-    case Mismatch::kShape:
-      return "shape";
-    case Mismatch::kRoot:
-      return "root";
-    case Mismatch::kName:
-      return "name";
-    case Mismatch::kCompression:
-      return "compression";
-    case Mismatch::kArguments:
-      return "arguments";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"group", "order",       "operation", "reduce op",
+                                         "dtype", "count",       "shape",     "root",
+                                         "name",  "compression", "arguments"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Mismatch::kArguments) + 1);
+  return kNames[static_cast<std::size_t>(mismatch)];
 }
 
 std::uint64_t CollectiveHeader::fingerprint() const {
