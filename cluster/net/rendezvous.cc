@@ -76,14 +76,14 @@ class Rendezvous {
       listeners.push_back(listen_locally());
       own_.local = listeners.back().endpoint;
     }
-    acceptor_.emplace(who(), hello_, options_.secret, std::move(listeners),
-                      Acceptor::Callbacks{
-                          .decide = [this](const auto& hello,
-                                           const auto& refusal) { return decide(hello, refusal); },
-                          .arrived =
-                              [this](int rank, FileDescriptor socket, bool is_local) {
-                                keep(rank, std::move(socket), is_local, announced_.at(rank));
-                              }});
+    Acceptor::Callbacks callbacks;
+    callbacks.decide = [this](const PeerHello& hello, const std::string& refusal) {
+      return decide(hello, refusal);
+    };
+    callbacks.arrived = [this](int rank, FileDescriptor socket, bool is_local) {
+      keep(rank, std::move(socket), is_local, announced_.at(rank));
+    };
+    acceptor_.emplace(who(), hello_, options_.secret, std::move(listeners), std::move(callbacks));
   }
 
   Listener listen() {
