@@ -42,18 +42,18 @@ class Linker {
         size_(size),
         options_(std::move(options)),
         deadline_(deadline_after(Clock::system().now(), options_.timeout)),
-        segments_(static_cast<std::size_t>(std::max(size, 0))) {
+        segments_(static_cast<std::size_t>(size)) {
     if (!options_.secret.is_set()) options_.secret = JobSecret::from_environment();
     if (options_.job_id.empty()) {
       options_.job_id = Environment::of_process().find("TUTTI_JOB_ID").value_or("");
     }
     check_address();
-    if (is_member() && options_.way != Way::kTcp) make_segment();
+    if (options_.way != Way::kTcp) make_segment();
   }
 
   ConnectedRanks connect(KeyValueStore& store) {
-    internal::Connections connections = internal::connect_all(
-        rank_, size_, store, options_, is_member() && own_segment() != nullptr);
+    internal::Connections connections =
+        internal::connect_all(rank_, size_, store, options_, own_segment() != nullptr);
     share_segments(connections.by_rank);
     std::vector<internal::PeerLink> links(segments_.size());
     for (std::size_t peer = 0; peer < links.size(); ++peer) {
@@ -69,8 +69,6 @@ class Linker {
 
  private:
   std::size_t index() const { return static_cast<std::size_t>(rank_); }
-  /// connect_all() refuses any other rank.
-  bool is_member() const { return rank_ >= 0 && rank_ < size_; }
   std::shared_ptr<Segment>& own_segment() { return segments_[index()]; }
 
   void check_address() const {
@@ -162,6 +160,10 @@ ConnectOptions::Way parse_way(std::string_view text) {
 
 ConnectedRanks connect_ranks(int rank, int size, KeyValueStore& store,
                              const ConnectOptions& options) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    fail(ErrorCode::kInvalidArgument, internal::name_of(options.way), ": rank ", rank, " of ", size,
+         "; expected a rank from 0 to size - 1");
+  }
   return Linker(rank, size, options).connect(store);
 }
 

@@ -379,10 +379,6 @@ std::optional<Announcement> parse_announcement(std::string_view text) {
 
 Connections connect_all(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
                         bool has_memory) {
-  if (size < 1 || rank < 0 || rank >= size) {
-    fail(ErrorCode::kInvalidArgument, name_of(options.way), ": rank ", rank, " of ", size,
-         "; expected a rank from 0 to size - 1");
-  }
   return Rendezvous(rank, size, store, options, has_memory).run();
 }
 
