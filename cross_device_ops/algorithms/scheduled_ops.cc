@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
 
-#include "tutti/cross_device_ops/algorithms/lockstep.h"
 #include "tutti/cross_device_ops/gpu/gpu_steps.h"
 #include "tutti/cross_device_ops/gpu/reductions.h"
 #include "tutti/cross_device_ops/local/canonical.h"
@@ -43,7 +42,10 @@ void ScheduledOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer
         {.input = buffer.data, .output = buffer.data, .op = op, .dtype = buffer.dtype});
     ++shape.rank;
   }
-  if (!on_gpus) return internal::run_in_lockstep(schedules, memory);
+  if (!on_gpus) {
+    internal::StepWorker worker;
+    return internal::run_in_lockstep(schedules, memory, worker);
+  }
   internal::GpuSteps steps(buffers);
   internal::run_in_lockstep(schedules, memory, steps);
   buffers.front().work->meet();
