@@ -8,15 +8,10 @@
 #include <vector>
 
 #include "tutti/cluster/environment.h"
-#include "tutti/cluster/net/exchange.h"
-#include "tutti/cluster/net/message_transport.h"
+#include "tutti/cluster/net/mesh.h"
 #include "tutti/cluster/net/rendezvous.h"
-#include "tutti/cluster/net/ring_stream.h"
-#include "tutti/cluster/net/shm_memory.h"
-#include "tutti/cluster/net/shm_transport.h"
+#include "tutti/cluster/net/segment.h"
 #include "tutti/cluster/net/socket.h"
-#include "tutti/cluster/net/tcp_stream.h"
-#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 #include "tutti/core/logging.h"
@@ -27,10 +22,6 @@ namespace {
 using internal::Connection;
 using internal::Segment;
 using Way = ConnectOptions::Way;
-
-std::string_view name_of(Way way) {
-  return way == Way::kTcp ? "tcp" : way == Way::kSharedMemory ? "shm" : "routed";
-}
 
 std::size_t ring_bytes_of(int size, const ConnectOptions& options) {
   constexpr std::size_t kLeast = 4096, kMost = std::size_t{1} << 30;
@@ -46,65 +37,53 @@ std::size_t ring_bytes_of(int size, const ConnectOptions& options) {
 /// Turns the connections of one rank into links.
 class Linker {
  public:
-  Linker(int rank, int size, const ConnectOptions& options)
+  Linker(int rank, int size, ConnectOptions options)
       : rank_(rank),
         size_(size),
-        options_(options),
-        deadline_(deadline_after(Clock::system().now(), options.timeout)),
-        segments_(static_cast<std::size_t>(std::max(size, 0))) {
-    if (is_member() && options.way != Way::kTcp) make_segment();
+        options_(std::move(options)),
+        deadline_(deadline_after(Clock::system().now(), options_.timeout)),
+        segments_(static_cast<std::size_t>(size)) {
+    if (!options_.secret.is_set()) options_.secret = JobSecret::from_environment();
+    if (options_.job_id.empty()) {
+      options_.job_id = Environment::of_process().find("TUTTI_JOB_ID").value_or("");
+    }
+    check_address();
+    if (options_.way != Way::kTcp) make_segment();
   }
 
   ConnectedRanks connect(KeyValueStore& store) {
-    using Local = internal::RendezvousOptions::Local;
-    internal::RendezvousOptions options{
-        .who = std::string(name_of(options_.way)),
-        .local = is_member() && own_segment() ? Local::kYes : Local::kNo,
-        .timeout = options_.timeout,
-        .key_prefix = options_.key_prefix,
-        .secret = options_.secret,
-        .job_id = options_.job_id,
-        .interruption = options_.interruption.get()};
-    if (!options.secret.is_set()) options.secret = JobSecret::from_environment();
-    if (options.job_id.empty()) {
-      options.job_id = Environment::of_process().find("TUTTI_JOB_ID").value_or("");
-    }
-    check_address(options.secret);
-    if (options_.way != Way::kSharedMemory) options.address = options_.address;
-    options.listen_at = options_.listen_at;
-    options.reached_at = options_.reached_at;
-    internal::Connections connections = internal::connect_all(rank_, size_, store, options);
+    internal::Connections connections =
+        internal::connect_all(rank_, size_, store, options_, own_segment() != nullptr);
     share_segments(connections.by_rank);
     std::vector<internal::PeerLink> links(segments_.size());
     for (std::size_t peer = 0; peer < links.size(); ++peer) {
       if (peer != index()) links[peer] = link_to(peer, std::move(connections.by_rank[peer]));
     }
-    const internal::MeshOptions mesh{connections.ranks_on_this_machine, options_.bytes_kept};
-    return {internal::message_transport(
-                std::string(name_of(options_.way)),
-                std::make_shared<internal::Mesh>(rank_, std::move(links), mesh), memory()),
+    return {internal::shared_mesh(rank_, std::move(links),
+                                  {.name = std::string(internal::name_of(options_.way)),
+                                   .ranks_on_this_machine = connections.ranks_on_this_machine,
+                                   .bytes_kept = options_.bytes_kept,
+                                   .memory = memory()}),
             concat("rank ", rank_, " of ", size_, ": ", size_ == 1 ? "alone" : join(words_))};
   }
 
  private:
   std::size_t index() const { return static_cast<std::size_t>(rank_); }
-  /// connect_all() refuses any other rank.
-  bool is_member() const { return rank_ >= 0 && rank_ < size_; }
   std::shared_ptr<Segment>& own_segment() { return segments_[index()]; }
 
-  void check_address(const JobSecret& secret) const {
+  void check_address() const {
     if (options_.way == Way::kSharedMemory || size_ <= 1) return;
     const auto listens_at = internal::parse_listen_address(options_.listen_at);
     check_exposure("connect_ranks", listens_at ? listens_at->host : options_.address,
-                   {.has_secret = secret.is_set(),
+                   {.has_secret = options_.secret.is_set(),
                     .allow_insecure_network = options_.allow_insecure_network,
                     .allow_any_address = listens_at.has_value()});
   }
 
   /// What does not fit in a smaller place is copied; windows of the groups have to.
   std::size_t place_bytes(std::size_t offset) const {
-    constexpr std::size_t kPage = 4096, kLeast = std::size_t{64} << 20;
-    const std::size_t wanted = (options_.place_bytes + kPage - 1) / kPage * kPage;
+    constexpr std::size_t kPage = internal::kPageBytes, kLeast = std::size_t{64} << 20;
+    const std::size_t wanted = internal::rounded_up(options_.place_bytes, kPage);
     const std::uint64_t limit = file_size_limit();
     if (limit <= offset || limit - offset < std::min(wanted, kLeast)) return wanted;  // is refused
     return std::min<std::size_t>(wanted, (limit - offset) / kPage * kPage);
@@ -115,7 +94,7 @@ class Linker {
         .ring_bytes = ring_bytes_of(size_, options_), .rank = rank_, .size = size_};
     layout.num_bytes = layout.place_offset() + place_bytes(layout.place_offset());
     try {
-      own_segment() = std::make_shared<Segment>(layout, options_.folder);
+      own_segment() = std::make_shared<Segment>(layout);
     } catch (const Error& error) {
       if (options_.way == Way::kSharedMemory || size_ == 1) throw;
       log(LogLevel::kWarning, concat("rank ", rank_, " uses TCP alone: ", error.message()));
@@ -142,15 +121,16 @@ class Linker {
   }
 
   internal::PeerLink link_to(std::size_t peer, Connection connection) {
-    std::string name = name_of_peer(peer, connection);
+    const std::string name = concat(connection.is_local ? "shm: " : "tcp: ",  // in errors
+                                    name_of_peer(peer, connection));
     if (!connection.is_local) {
       words_.push_back(concat("rank ", peer, ": tcp ", connection.address));
-      return {internal::tcp_stream(std::move(connection.socket), name), "tcp", name};
+      return {internal::tcp_stream(std::move(connection.socket), name), name};
     }
     words_.push_back(concat("rank ", peer, ": shared memory (", connection.address, ")"));
     return {
-        internal::ring_stream({own_segment(), segments_[peer], std::move(connection.socket), name}),
-        "shm", name};
+        internal::ring_stream(own_segment(), segments_[peer], std::move(connection.socket), name),
+        name};
   }
 
   std::shared_ptr<HostMemory> memory() const {
@@ -162,7 +142,7 @@ class Linker {
 
   const int rank_;
   const int size_;
-  const ConnectOptions& options_;
+  ConnectOptions options_;
   const TimePoint deadline_;
   std::vector<std::shared_ptr<Segment>> segments_;  // by rank
   std::vector<std::string> words_;
@@ -180,34 +160,11 @@ ConnectOptions::Way parse_way(std::string_view text) {
 
 ConnectedRanks connect_ranks(int rank, int size, KeyValueStore& store,
                              const ConnectOptions& options) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    fail(ErrorCode::kInvalidArgument, internal::name_of(options.way), ": rank ", rank, " of ", size,
+         "; expected a rank from 0 to size - 1");
+  }
   return Linker(rank, size, options).connect(store);
-}
-
-std::shared_ptr<Transport> shm_transport(int rank, int size, KeyValueStore& store,
-                                         const ShmOptions& options) {
-  return connect_ranks(rank, size, store,
-                       {.way = Way::kSharedMemory,
-                        .timeout = options.timeout,
-                        .key_prefix = options.key_prefix,
-                        .bytes_kept = options.bytes_kept,
-                        .ring_bytes = options.ring_bytes,
-                        .place_bytes = options.place_bytes,
-                        .folder = options.folder})
-      .transport;
-}
-
-std::shared_ptr<Transport> tcp_transport(int rank, int size, KeyValueStore& store,
-                                         const TcpOptions& options) {
-  return connect_ranks(rank, size, store,
-                       {.way = Way::kTcp,
-                        .address = options.address,
-                        .timeout = options.timeout,
-                        .key_prefix = options.key_prefix,
-                        .bytes_kept = options.bytes_kept,
-                        .secret = options.secret,
-                        .job_id = options.job_id,
-                        .allow_insecure_network = options.allow_insecure_network})
-      .transport;
 }
 
 }  // namespace tutti

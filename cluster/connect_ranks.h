@@ -31,11 +31,15 @@ struct ConnectOptions {
   Duration timeout = std::chrono::seconds(30);
   /// In front of the group's keys in the store. Groups that exist at once need different ones.
   std::string key_prefix = "ranks";
-  /// See TcpOptions and ShmOptions.
+  /// Messages that came before their recv() are kept, this much in all; beyond it the connection
+  /// that brings more fails with kResourceExhausted.
   std::size_t bytes_kept = std::size_t{1} << 30;
+  /// Of each ring of shared memory: a power of two from 4 KiB to 1 GiB. 0: 256 KiB, less with many
+  /// ranks.
   std::size_t ring_bytes = 0;
-  std::size_t place_bytes = std::size_t{1} << 34;  // less where files may not be so large
-  std::string folder = "";
+  /// The most that a rank can allocate in HostMemory: addresses, not memory; less where files may
+  /// not be so large.
+  std::size_t place_bytes = std::size_t{1} << 34;
   /// The job's: every connection begins with proofs of both sides that they know it. Not set: that
   /// of TUTTI_JOB_SECRET_FILE, if there is one. Addresses that other machines reach need one.
   JobSecret secret = {};
@@ -56,12 +60,30 @@ struct ConnectedRanks {
   std::string line;
 };
 
-/// Connects this rank with all others, who call it too with the same way. Every rank may use
-/// another kind of connection to each peer; messages, errors and promises are those of
-/// tcp_transport() and shm_transport(). Throws as they do; kInvalidArgument with the one-line
-/// remedy for an address that other machines reach, without a secret; kNotFound for a rank whose
-/// address this machine cannot reach, however long it waits. kAuto does without shared
-/// memory, and says so in the log, where there is not enough of it.
+/// Connects this rank with all others, who call it too with the same way, in other processes or in
+/// other threads. Every rank may use another kind of connection to each peer. Every rank listens,
+/// and publishes where in `store` (used during this call only) with a number of its own that is new
+/// each time, so what an earlier run left in the store is recognized. Every connection begins with
+/// a handshake that proves the job's secret both ways; strangers, other jobs, versions and numerics
+/// are refused in one line of the log. Through shared memory the ranks hand each other descriptors;
+/// nothing has a name, so nothing is left behind when a process is killed.
+///
+/// Throws kDeadlineExceeded naming the ranks that did not come; kInvalidArgument for ranks out of
+/// range, for a peer with another size, version or numerics, and, with the one-line remedy, for an
+/// address that other machines reach, without a secret; kUnavailable for an address that cannot be
+/// used, and for a rank on another machine where shared memory is forced; kNotFound for a rank
+/// whose address this machine cannot reach, however long it waits; kResourceExhausted when there is
+/// not enough memory, without which kAuto does, and says so in the log.
+///
+/// There is no thread: a rank that waits for a Work (or tests it) moves the bytes of all. A send()
+/// writes at once what the socket or the ring takes, and has ended when the system has all its
+/// bytes. Over TCP every message has a CRC32C. A connection that breaks, falls silent
+/// (net/byte_stream.h) or brings a message that is not what was sent stays broken: whatever waits
+/// for that peer, now or later, throws kUnavailable naming rank and address or pid, after the last
+/// message that arrived whole; of a killed process of this host a waiting rank learns at once. The
+/// destructor lingers until the system of each peer has all that was sent, or the peer is gone: for
+/// 2 s at most, 0.2 s after abort(), which may take as long itself when a peer reads slowly. Where
+/// all ranks share memory there is host_memory(), and collectives of all go through it.
 ConnectedRanks connect_ranks(int rank, int size, KeyValueStore& store,
                              const ConnectOptions& options = {});
 

@@ -11,7 +11,7 @@ namespace tutti {
 
 /// One file per key, replaced by renaming: a reader sees the old value or the new one. The folder
 /// (made if missing) may be on a disk that several machines share. What an earlier run left there
-/// is still there: give each run its own folder, or users that can tell (tcp_transport can).
+/// is still there: give each run its own folder, or users that can tell (connect_ranks() can).
 /// wait() looks again after 1 to 50 ms. Throws kUnavailable naming path and reason when the system
 /// refuses. Threads: any; processes: any.
 class FileKeyValueStore final : public KeyValueStore {

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/builtin_ops.h"
 
-#include "tutti/cross_device_ops/algorithms/auto_ops.h"
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
 #include "tutti/cross_device_ops/local/canonical.h"
 #include "tutti/cross_device_ops/local/reduction_to_one_device.h"

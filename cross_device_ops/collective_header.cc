@@ -3,7 +3,9 @@
 #include "tutti/cross_device_ops/collective_header.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <type_traits>
 
 #include "tutti/core/text.h"
 
@@ -11,6 +13,7 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x32435454;  // "TTC2": layout 2
+static_assert(std::endian::native == std::endian::little, "headers are copies of numbers");
 
 std::uint64_t mixed_with(std::uint64_t hash, std::uint64_t value) {
   // The multiply-fold of wyhash: a few cycles, every bit of the value reaches every bit.
@@ -22,56 +25,7 @@ std::string_view text_of(std::span<const char> text) {
   return {text.data(), ::strnlen(text.data(), text.size())};
 }
 
-// Writes and reads the fields in one order, each in little-endian bytes.
-class Writer {
- public:
-  explicit Writer(EncodedHeader& bytes) : bytes_(bytes) {}
-  template <class T>
-  void operator()(const T& value) {
-    if constexpr (std::is_enum_v<T>) {
-      (*this)(static_cast<std::uint8_t>(value));
-    } else if constexpr (std::is_integral_v<T>) {
-      auto rest = static_cast<std::make_unsigned_t<T>>(value);
-      for (std::size_t i = 0; i < sizeof(T); ++i, rest = static_cast<decltype(rest)>(rest >> 8))
-        bytes_[position_++] = static_cast<std::byte>(rest & 0xff);
-    } else {
-      std::memcpy(&bytes_[position_], value.data(), value.size());
-      position_ += value.size();
-    }
-  }
-
- private:
-  EncodedHeader& bytes_;
-  std::size_t position_ = 0;
-};
-
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  template <class T>
-  void operator()(T& value) {
-    if constexpr (std::is_enum_v<T>) {
-      std::uint8_t number = 0;
-      (*this)(number);
-      value = static_cast<T>(number);
-    } else if constexpr (std::is_integral_v<T>) {
-      std::make_unsigned_t<T> number = 0;
-      for (std::size_t i = 0; i < sizeof(T); ++i) {
-        number |= static_cast<std::make_unsigned_t<T>>(
-            static_cast<std::make_unsigned_t<T>>(bytes_[position_++]) << (8 * i));
-      }
-      value = static_cast<T>(number);
-    } else {
-      std::memcpy(value.data(), &bytes_[position_], value.size());
-      position_ += value.size();
-    }
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-  std::size_t position_ = 0;
-};
-
+// The fields in the order in which they travel.
 template <class Header, class Visitor>
 void visit_fields(Header& h, Visitor&& visit) {
   visit(h.sequence), visit(h.group), visit(h.count), visit(h.counts_hash), visit(h.shape_hash);
@@ -115,31 +69,11 @@ std::string compression_of(const CollectiveHeader& h) {
 }  // namespace
 
 std::string_view to_string(Mismatch mismatch) {
-  switch (mismatch) {
-    case Mismatch::kGroup:
-      return "group";
-    case Mismatch::kOrder:
-      return "order";
-    case Mismatch::kOperation:
-      return "operation";
-    case Mismatch::kReduceOp:
-      return "reduce op";
-    case Mismatch::kDType:
-      return "dtype";
-    case Mismatch::kCount:
-      return "count";
-    case Mismatch::kShape:
-      return "shape";
-    case Mismatch::kRoot:
-      return "root";
-    case Mismatch::kName:
-      return "name";
-    case Mismatch::kCompression:
-      return "compression";
-    case Mismatch::kArguments:
-      return "arguments";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"group", "order",       "operation", "reduce op",
+                                         "dtype", "count",       "shape",     "root",
+                                         "name",  "compression", "arguments"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Mismatch::kArguments) + 1);
+  return kNames[static_cast<std::size_t>(mismatch)];
 }
 
 std::uint64_t CollectiveHeader::fingerprint() const {
@@ -206,9 +140,16 @@ std::string CollectiveHeader::describe() const {
 
 EncodedHeader encode(const CollectiveHeader& header) {
   EncodedHeader bytes{};
-  Writer write(bytes);
-  write(kMagic);
-  visit_fields(header, write);
+  std::memcpy(bytes.data(), &kMagic, sizeof(kMagic));
+  std::byte* place = bytes.data() + sizeof(kMagic);
+  visit_fields(header, [&]<class T>(const T& value) {
+    if constexpr (std::is_enum_v<T>) {
+      *place++ = static_cast<std::byte>(value);
+    } else {
+      std::memcpy(place, &value, sizeof(value));
+      place += sizeof(value);
+    }
+  });
   return bytes;
 }
 
@@ -217,15 +158,22 @@ CollectiveHeader decode_header(std::span<const std::byte> bytes) {
     fail(ErrorCode::kDataLoss, "collective header: expected ", kEncodedHeaderBytes, " bytes, got ",
          bytes.size());
   }
-  Reader read(bytes);
   std::uint32_t magic = 0;
-  read(magic);
+  std::memcpy(&magic, bytes.data(), sizeof(magic));
   if (magic != kMagic) {
     fail(ErrorCode::kDataLoss, "collective header: expected the mark ", kMagic, ", got ", magic,
          "; the peer runs another version or sends something else");
   }
   CollectiveHeader header;
-  visit_fields(header, read);
+  const std::byte* place = bytes.data() + sizeof(magic);
+  visit_fields(header, [&]<class T>(T& value) {
+    if constexpr (std::is_enum_v<T>) {
+      value = static_cast<T>(*place++);
+    } else {
+      std::memcpy(&value, place, sizeof(value));
+      place += sizeof(value);
+    }
+  });
   require_valid(header);
   return header;
 }

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/file_key_value_store.h"
-#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/algorithms/algorithm.h"
 #include "tutti/cross_device_ops/algorithms/message_engine.h"
@@ -137,7 +137,8 @@ int run_program(const std::vector<std::string>& arguments) {
     const int rank = std::stoi(arguments[1]);
     if (rank == 0) print_columns(medium);
     FileKeyValueStore store(arguments[3]);
-    run_rank(tcp_transport(rank, std::stoi(arguments[2]), store));
+    const ConnectOptions by_tcp{.way = ConnectOptions::Way::kTcp};
+    run_rank(connect_ranks(rank, std::stoi(arguments[2]), store, by_tcp).transport);
     return 0;
   }
   if (arguments.size() < 2 || (medium != "in_process" && medium != "local")) {

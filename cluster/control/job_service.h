@@ -7,7 +7,7 @@
 
 #include "job.grpc.pb.h"
 #include "tutti/cluster/control/control_core.h"
-#include "tutti/cluster/net/refusal_log.h"
+#include "tutti/cluster/net/strangers.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "tutti/cluster/interruption.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
@@ -22,23 +23,15 @@ constexpr Duration kStrangersPause = std::chrono::seconds(10);
 
 }  // namespace
 
-Handshake rank_handshake(Handshake::Side side, const RankIdentity& own) {
-  PeerHello hello = make_hello("rank", own.rank);
-  hello.group_size = static_cast<std::uint32_t>(own.size);
-  hello.incarnation = own.nonce;
-  hello.job_id = own.job_id;
-  hello.numerics = own.numerics;
-  return {side, hello, own.secret};
-}
-
 bool is_rank(const PeerHello& hello, int rank, std::uint64_t nonce) {
   return hello.job == "rank" && hello.index == rank && hello.incarnation == nonce;
 }
 
 /// A connection that has proven nothing yet.
 struct Acceptor::Newcomer {
-  Newcomer(FileDescriptor opened, const RankIdentity& own)
-      : socket(std::move(opened)), handshake(rank_handshake(Handshake::Side::kServer, own)) {}
+  Newcomer(FileDescriptor opened, const PeerHello& own, const JobSecret& secret)
+      : socket(std::move(opened)),
+        handshake(Handshake::Side::kServer, with_new_nonce(own), secret) {}
   FileDescriptor socket;
   Handshake handshake;
   bool is_local = false;
@@ -48,22 +41,16 @@ struct Acceptor::Newcomer {
   TimePoint end{};
 };
 
-Acceptor::Acceptor(std::string who, RankIdentity own, std::vector<Listener> listeners,
-                   Decide decide)
+Acceptor::Acceptor(std::string who, PeerHello own, JobSecret secret,
+                   std::vector<Listener> listeners, Callbacks callbacks)
     : own_(std::move(own)),
+      secret_(std::move(secret)),
       listeners_(std::move(listeners)),
-      decide_(std::move(decide)),
+      callbacks_(std::move(callbacks)),
       refusals_(who),
       strangers_(std::move(who), kStrangersPause) {}
 
 Acceptor::~Acceptor() = default;
-
-std::optional<Acceptor::Arrival> Acceptor::take() {
-  if (arrivals_.empty()) return std::nullopt;
-  Arrival first = std::move(arrivals_.front());
-  arrivals_.pop_front();
-  return first;
-}
 
 void Acceptor::serve(pollfd& other, TimePoint deadline, const Interruption* interruption) {
   const int event = interruption == nullptr ? -1 : interruption->event().get();
@@ -115,22 +102,21 @@ bool Acceptor::is_settled(Newcomer& newcomer, TimePoint now) {
   Handshake& handshake = newcomer.handshake;
   if (handshake.is_proven()) {
     if (!newcomer.is_local) limit_.give_back(newcomer.address);
-    handshake.decide(decide_(*handshake.peer(), ""));
+    handshake.decide(callbacks_.decide(*handshake.peer(), ""));
   }
   const std::vector<std::byte> answer = handshake.bytes_to_send();
   const bool was_sent = send_whole(newcomer.socket, answer);
   switch (handshake.state()) {
     case Handshake::State::kRefused:
       refuse(newcomer, handshake.reason(), now);
-      if (handshake.is_final()) (void)decide_(*handshake.peer(), handshake.reason());
+      if (handshake.is_final()) (void)callbacks_.decide(*handshake.peer(), handshake.reason());
       return true;
     case Handshake::State::kStranger:
       strangers_.note(concat(newcomer.address, " is no rank of tutti"), now);
       return true;
     case Handshake::State::kDone:
       if (was_sent) {
-        arrivals_.push_back(
-            {std::move(newcomer.socket), newcomer.is_local, handshake.peer()->index});
+        callbacks_.arrived(handshake.peer()->index, std::move(newcomer.socket), newcomer.is_local);
       }
       return true;
     case Handshake::State::kRunning:
@@ -181,7 +167,7 @@ void Acceptor::admit(FileDescriptor socket, bool is_local, TimePoint now) {
     return;
   }
   if (newcomers_.size() == kMostNewcomers) newcomers_.pop_front();
-  Newcomer& newcomer = newcomers_.emplace_back(std::move(socket), own_);
+  Newcomer& newcomer = newcomers_.emplace_back(std::move(socket), own_, secret_);
   newcomer.is_local = is_local;
   newcomer.address = address;
   newcomer.end = deadline_after(now, kPatience);

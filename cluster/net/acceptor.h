@@ -5,27 +5,19 @@
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "tutti/cluster/interruption.h"
-#include "tutti/cluster/net/address_limit.h"
 #include "tutti/cluster/net/handshake.h"
-#include "tutti/cluster/net/refusal_log.h"
+#include "tutti/cluster/net/socket.h"
+#include "tutti/cluster/net/strangers.h"
+
+namespace tutti {
+class Interruption;
+}
 
 namespace tutti::internal {
 
-/// What a rank says of itself in the handshakes on its connections.
-struct RankIdentity {
-  int rank = 0;
-  int size = 1;             // of its group
-  std::uint64_t nonce = 0;  // of this run of the rank
-  std::string job_id = {};
-  JobSecret secret = {};
-  std::string numerics = {};  // as they were when the group was formed
-};
-Handshake rank_handshake(Handshake::Side side, const RankIdentity& own);
 /// Whether this hello is of that rank in that run.
 bool is_rank(const PeerHello& hello, int rank, std::uint64_t nonce);
 
@@ -34,18 +26,17 @@ bool is_rank(const PeerHello& hello, int rank, std::uint64_t nonce);
 /// a line in the log now and then. Threads: one at a time.
 class Acceptor {
  public:
-  struct Arrival {
-    FileDescriptor socket;
-    bool is_local = false;
-    int rank = 0;
+  struct Callbacks {
+    /// Why a rank that has proven to belong to the job is refused all the same; "": it is welcome.
+    /// `refusal`: it is refused already, for it does not fit. May throw.
+    std::function<std::string(const PeerHello& hello, const std::string& refusal)> decide;
+    /// A rank was let in.
+    std::function<void(int rank, FileDescriptor socket, bool is_local)> arrived;
   };
-  /// Why a rank that has proven to belong to the job is refused all the same; "": it is welcome.
-  /// `refusal`: it is refused already, for it does not fit. May throw.
-  using Decide = std::function<std::string(const PeerHello& hello, const std::string& refusal)>;
 
-  /// `who` in the log: "tcp: rank 0 of 2".
-  Acceptor(std::string who, RankIdentity own, std::vector<Listener> listeners, Decide decide);
-  /// Closes what was not taken.
+  /// `who` in the log: "tcp: rank 0 of 2"; `own`: what it says of itself (make_rank_hello()).
+  Acceptor(std::string who, PeerHello own, JobSecret secret, std::vector<Listener> listeners,
+           Callbacks callbacks);
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
@@ -53,8 +44,6 @@ class Acceptor {
   /// Serves once, as soon as there is something to do, `other` is ready (its descriptor may be -1),
   /// or the deadline has come. Throws what `interruption` says; may be null.
   void serve(pollfd& other, TimePoint deadline, const Interruption* interruption);
-  /// The next rank that was let in.
-  std::optional<Arrival> take();
   /// Why the last one was refused that was no mere stranger; "": there was none.
   const std::string& last_refusal() const { return last_refusal_; }
 
@@ -68,11 +57,11 @@ class Acceptor {
   void admit(FileDescriptor socket, bool is_local, TimePoint now);
   void refuse(const Newcomer& newcomer, const std::string& reason, TimePoint now);
 
-  const RankIdentity own_;
+  const PeerHello own_;
+  const JobSecret secret_;
   const std::vector<Listener> listeners_;
-  const Decide decide_;
+  const Callbacks callbacks_;
   std::list<Newcomer> newcomers_;
-  std::list<Arrival> arrivals_;
   AddressLimit limit_;
   RefusalLog refusals_, strangers_;
   std::string last_refusal_;

@@ -6,13 +6,17 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "tutti/core/clock.h"
+#include "tutti/cluster/net/socket.h"
 
 namespace tutti::internal {
+
+class Segment;
 
 /// One peer's bytes, both directions. Threads: read() and write() one thread at a time each, both
 /// at once; the rest any.
@@ -50,5 +54,17 @@ class ByteStream {
   /// The same at once: what was written may be lost.
   virtual void reset() noexcept { close(); }
 };
+
+/// `socket` is connected; `peer` is how errors name the other side: "tcp: rank 2 (10.0.0.3:4711)".
+/// A connection that breaks stays broken: read() throws kUnavailable with the system's reason. So
+/// it does when the machine or the link falls silent: for 5 s with nothing under way (keep-alive),
+/// for 7 s with something that is not acknowledged. A peer that does not read is not silent.
+std::unique_ptr<ByteStream> tcp_stream(FileDescriptor socket, std::string peer);
+
+/// Through the rings of two segments: `own` with the ring to the peer, `peer` with that to this
+/// rank. `socket` is local and connected; `name` as above: "shm: rank 2 (pid 4711)".
+std::unique_ptr<ByteStream> ring_stream(std::shared_ptr<const Segment> own,
+                                        std::shared_ptr<const Segment> peer, FileDescriptor socket,
+                                        std::string name);
 
 }  // namespace tutti::internal

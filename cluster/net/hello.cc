@@ -59,17 +59,32 @@ PeerHello make_hello(std::string job, int index) {
   hello.layout = layout_of_this_machine();
   hello.build = "tutti " TUTTI_VERSION;
   hello.numerics = numerics_fingerprint();
-  while (::getrandom(hello.nonce.data(), hello.nonce.size(), 0) !=
-         static_cast<ssize_t>(hello.nonce.size())) {
-  }
+  return with_new_nonce(std::move(hello));
+}
+
+PeerHello make_rank_hello(int rank, int size, std::uint64_t run, std::string job_id) {
+  PeerHello hello = make_hello("rank", rank);
+  hello.group_size = static_cast<std::uint32_t>(size);
+  hello.incarnation = run;
+  hello.job_id = std::move(job_id);
   return hello;
+}
+
+PeerHello with_new_nonce(PeerHello hello) {
+  internal::fill_random(hello.nonce);
+  return hello;
+}
+
+void internal::fill_random(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
+    if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
 }
 
 std::uint64_t internal::new_run_nonce() {
   std::uint64_t nonce = 0;
-  while (nonce == 0) {
-    if (::getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce)) nonce = 0;
-  }
+  while (nonce == 0) fill_random(std::as_writable_bytes(std::span(&nonce, 1)));
   return nonce;
 }
 

@@ -38,6 +38,10 @@ using PeerHelloBytes = std::array<std::byte, kPeerHelloBytes>;
 
 /// A hello of this process: version, build, layout, numerics and a new nonce.
 PeerHello make_hello(std::string job, int index);
+/// What a rank of a group says of itself; `run` is new in each run of the rank.
+PeerHello make_rank_hello(int rank, int size, std::uint64_t run, std::string job_id);
+/// The same for another connection.
+PeerHello with_new_nonce(PeerHello hello);
 
 /// Texts that are too long are cut. Little-endian.
 PeerHelloBytes encode(const PeerHello& hello);
@@ -54,6 +58,8 @@ std::string job_id_text(const std::string& id);
 std::optional<std::string> incompatibility(const PeerHello& mine, const PeerHello& theirs);
 
 namespace internal {
+/// With bytes of the system that cannot be guessed.
+void fill_random(std::span<std::byte> bytes);
 /// A number that tells this run of something from every other one, drawn from the system; not 0.
 std::uint64_t new_run_nonce();
 }  // namespace internal

@@ -5,7 +5,7 @@
 // memory, or memory of the inbox when there is no receiver yet); everything else to the *staged*
 // bytes, from which headers, heads and small bodies are taken. One call of the stream fills both,
 // so a stream of small messages costs one call for many, and a large body is not copied.
-#include "tutti/cluster/net/inbox.h"
+#include "tutti/cluster/net/mailbox.h"
 
 #include <algorithm>
 #include <cstring>

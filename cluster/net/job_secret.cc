@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tutti/cluster/net/hello.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/error.h"
 
@@ -38,13 +38,6 @@ void check_file(const std::string& path, const internal::FileDescriptor& file) {
   if ((status.st_mode & 077) != 0) {
     fail(ErrorCode::kInvalidArgument, "job secret: others may read '", path,
          "'; expected mode 0600; run: chmod 600 ", path);
-  }
-}
-
-void fill_random(std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
-    if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
 }
 
@@ -88,7 +81,7 @@ JobSecret::JobSecret(std::span<const std::byte> bytes) {
 
 JobSecret JobSecret::generate() {
   std::array<std::byte, kShortest> bytes{};
-  fill_random(bytes);
+  internal::fill_random(bytes);
   JobSecret secret{std::span<const std::byte>(bytes)};
   ::explicit_bzero(bytes.data(), bytes.size());
   return secret;

@@ -1,11 +1,11 @@
 // Leading and following: who moves the bytes, and who is woken when.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Nobody may sleep through the end of his operation. A follower adds itself to followers_ before it
-// looks whether its operation has ended; who ends an operation does so before it looks at
-// followers_. Both sides are sequentially consistent, so one of them sees the other. It is the same
-// between the leader, who says leader_sleeps_ before it looks at wishes_ a last time, and the
-// others, who add a wish before they look at leader_sleeps_.
+// No thread may sleep through the end of its operation. A follower adds itself to followers_ before
+// it looks whether its operation has ended; the thread that ends an operation does so before it
+// looks at followers_. Both sides are sequentially consistent, so one of them sees the other. It is
+// the same between the leader, who says leader_sleeps_ before it looks at wishes_ a last time, and
+// the others, who add a wish before they look at leader_sleeps_.
 #include "tutti/cluster/net/mesh.h"
 
 #include <sched.h>
@@ -30,19 +30,19 @@ constexpr Duration kYield = std::chrono::microseconds(20);
 constexpr Duration kAskSystem = std::chrono::milliseconds(20);
 // Between two looks for peers that are silent.
 constexpr Duration kCheckSilence = std::chrono::seconds(1);
+// For a peer that takes nothing of what is said last.
 constexpr Duration kLastWords = std::chrono::milliseconds(200);
-/// With a long message in front of them.
-constexpr Duration kLongestWords = std::chrono::seconds(2);
-/// Of a rank that closes, for peers that do not answer.
+// For one that takes it, with a long message in front of it, and for its system to have all.
 constexpr Duration kLinger = std::chrono::seconds(2);
 
 }  // namespace
 
 Peer::Peer(int rank, PeerLink link, KeptBytes& kept)
-    : rank_(rank),
-      link_(std::move(link)),
-      inbox(*link_.stream, concat(link_.kind, ": ", link_.name), kept),
-      outbox(*link_.stream) {}
+    : rank(rank),
+      name(std::move(link.name)),
+      stream(std::move(link.stream)),
+      inbox(*stream, name, kept),
+      outbox(*stream) {}
 
 void Peer::fail(const Error& reason) {
   is_open = false;
@@ -66,22 +66,108 @@ class Mesh::Leadership {
   Mesh& mesh_;
 };
 
-Mesh::Mesh(int rank, std::vector<PeerLink> links, const MeshOptions& options)
+Mesh::Mesh(int rank, std::vector<PeerLink> links, MeshOptions options)
     : rank_(rank),
-      spins_(options.ranks_on_this_machine <= num_hardware_threads()),
-      kept_(options.bytes_kept),
+      options_(std::move(options)),
+      spins_(options_.ranks_on_this_machine <= num_hardware_threads()),
+      kept_(options_.bytes_kept),
       wake_event_(make_wake_event()) {
   for (std::size_t peer = 0; peer < links.size(); ++peer) {
     const bool is_own = peer == static_cast<std::size_t>(rank);
     peers_.push_back(
         is_own ? nullptr
                : std::make_unique<Peer>(static_cast<int>(peer), std::move(links[peer]), kept_));
-    if (!is_own && peers_.back()->stream().is_memory()) ++num_memory_;
+    if (!is_own && peers_.back()->stream->is_memory()) ++num_memory_;
   }
 }
 
-void Mesh::send(int peer, const std::shared_ptr<Outgoing>& message) {
+template <class Side>
+class Mesh::MessageWork final : public Work {
+ public:
+  static constexpr bool kIsSend = std::is_same_v<Side, Outgoing>;
+
+  MessageWork(std::shared_ptr<Mesh> mesh, int peer, std::shared_ptr<Side> side)
+      : mesh_(std::move(mesh)), peer_(peer), side_(std::move(side)) {}
+
+  ~MessageWork() override {
+    if (side_->has_ended()) return;
+    if constexpr (kIsSend) {
+      mesh_->peer(peer_).outbox.cancel(side_);
+    } else {
+      mesh_->peer(peer_).inbox.cancel(side_);
+    }
+  }
+
+  bool test() override {
+    if (!side_->has_ended()) mesh_->test(*side_, peer_);
+    return has_ended();
+  }
+
+  void wait(TimePoint deadline) override {
+    mesh_->wait(*side_, peer_, deadline);
+    if (has_ended()) return;
+    const Peer& peer = mesh_->peer(peer_);
+    fail(ErrorCode::kDeadlineExceeded, peer.name, kIsSend ? " has not taken" : " has not sent",
+         " the message with tag ", side_->tag, " (body of ", side_->body_bytes,
+         " bytes) before the deadline of rank ", mesh_->rank());
+  }
+
+ private:
+  bool has_ended() const {
+    if (!side_->has_ended()) return false;
+    if (side_->error()) throw *side_->error();
+    return true;
+  }
+
+  std::shared_ptr<Mesh> mesh_;
+  const int peer_;
+  std::shared_ptr<Side> side_;
+};
+
+void Mesh::check(int peer, std::size_t head_bytes, std::size_t body_bytes) const {
+  if (peer < 0 || peer >= size() || peer == rank_) {
+    fail(ErrorCode::kInvalidArgument, name(), ": rank ", rank_, " names the peer ", peer,
+         "; expected another rank from 0 to ", size() - 1);
+  }
+  if (head_bytes > kLongestHead || body_bytes > kLongestBody) {
+    fail(ErrorCode::kInvalidArgument, name(), ": rank ", rank_,
+         ": head and body of a message; expected at most ", kLongestHead, " and ", kLongestBody,
+         " bytes, got ", head_bytes, " and ", body_bytes);
+  }
+}
+
+std::unique_ptr<Work> Mesh::send(int peer, std::uint64_t tag, std::span<const std::byte> head,
+                                 std::span<const std::byte> body) {
+  check(peer, head.size(), body.size());
+  const FrameHeader header{FrameHeader::Kind::kMessage, static_cast<std::uint16_t>(head.size()),
+                           tag, body.size()};
+  auto message = std::make_shared<Outgoing>(header, head, body);
+  auto work = std::make_unique<MessageWork<Outgoing>>(shared_from_this(), peer, message);
   if (!this->peer(peer).outbox.push(message)) tell_waiters();
+  return work;
+}
+
+std::unique_ptr<Work> Mesh::recv(int peer, std::uint64_t tag, std::span<std::byte> head,
+                                 std::span<std::byte> body) {
+  check(peer, head.size(), body.size());
+  auto receiver = std::make_shared<Incoming>();
+  receiver->tag = tag;
+  receiver->body_bytes = body.size();
+  receiver->head = head;
+  receiver->body = body;
+  auto work = std::make_unique<MessageWork<Incoming>>(shared_from_this(), peer, receiver);
+  this->peer(peer).inbox.post(receiver);
+  return work;
+}
+TransportStats Mesh::stats() const {
+  TransportStats sum;
+  for (const auto& peer : peers_) {
+    if (!peer) continue;
+    const TransportStats of_peer = peer->outbox.stats();
+    sum.messages_sent += of_peer.messages_sent;
+    sum.bytes_sent += of_peer.bytes_sent;
+  }
+  return sum;
 }
 
 bool Mesh::wait(const Operation& operation, int peer, TimePoint deadline) {
@@ -174,7 +260,7 @@ bool Mesh::look_at(Peer& peer) {
 bool Mesh::look_at_memory() {
   bool moved = false;
   for (std::size_t i = 0; num_memory_ > 0 && i < peers_.size(); ++i) {
-    if (peers_[i] && peers_[i]->stream().is_memory() && look_at(*peers_[i])) moved = true;
+    if (peers_[i] && peers_[i]->stream->is_memory() && look_at(*peers_[i])) moved = true;
   }
   return moved;
 }
@@ -192,15 +278,15 @@ bool Mesh::look(TimePoint deadline) {
   for (const auto& peer : peers_) {
     if (!peer || !peer->is_open) continue;
     watched.push_back({peer.get(), descriptors.size(), peer->outbox.has_bytes()});
-    peer->stream().watch(descriptors, watched.back().wants_room);
-    if (may_sleep) may_sleep = peer->stream().begin_sleep(watched.back().wants_room);
+    peer->stream->watch(descriptors, watched.back().wants_room);
+    if (may_sleep) may_sleep = peer->stream->begin_sleep(watched.back().wants_room);
   }
   TimePoint end = TimePoint::min();
   if (may_sleep) end = std::min(deadline, deadline_after(Clock::system().now(), kCheckSilence));
   const int num_ready = poll_until(descriptors, end);
   if (may_sleep && num_ready == 0) {
     const TimePoint now = Clock::system().now();
-    for (const Watched& each : watched) each.peer->stream().check_silence(now);
+    for (const Watched& each : watched) each.peer->stream->check_silence(now);
   }
   if (descriptors[0].revents != 0) {
     std::uint64_t count = 0;
@@ -211,12 +297,12 @@ bool Mesh::look(TimePoint deadline) {
     Peer& peer = *watched[i].peer;
     const std::size_t last = i + 1 < watched.size() ? watched[i + 1].first : descriptors.size();
     const auto own = std::span(descriptors).subspan(watched[i].first, last - watched[i].first);
-    if (peer.stream().is_memory()) peer.stream().end_sleep();
+    if (peer.stream->is_memory()) peer.stream->end_sleep();
     const bool is_ready = num_ready > 0 && std::ranges::any_of(own, [](const pollfd& descriptor) {
                             return descriptor.revents != 0;
                           });
-    if (is_ready) peer.stream().on_ready(own);
-    if (!is_ready && !peer.stream().is_memory()) continue;
+    if (is_ready) peer.stream->on_ready(own);
+    if (!is_ready && !peer.stream->is_memory()) continue;
     if (watched[i].wants_room && peer.outbox.flush()) moved = true;
     if (read(peer)) moved = true;
   }
@@ -230,10 +316,10 @@ bool Mesh::read(Peer& peer) {
     abort(*news.abort);
   } else if (news.failure) {
     int nobody_yet = kNone;
-    if (!is_aborted_) lost_peer_.compare_exchange_strong(nobody_yet, peer.rank());
+    if (!is_aborted_) lost_peer_.compare_exchange_strong(nobody_yet, peer.rank);
     peer.fail(*news.failure);
     // The other side may not know: of a damaged message this side alone does.
-    peer.stream().reset();
+    peer.stream->reset();
   }
   return news.moved || news.failure;
 }
@@ -265,32 +351,32 @@ void Mesh::abort(const Error& reason) noexcept {
       peer->outbox.fail(aborted);
     }
     peer->inbox.fail(aborted);
-    peer->is_open = false;  // nothing more is read; what is left is written by flush_for
+    peer->is_open = false;  // nothing more is read; what is left is written by flush_last_words
   }
   tell_waiters();
-  flush_for(kLastWords);
+  flush_last_words();
 }
 
-/// As long as peers take something again and again, within kLongestWords.
-void Mesh::flush_for(Duration duration) noexcept {
+/// As long as peers take something again and again, within kLinger.
+void Mesh::flush_last_words() noexcept {
   const TimePoint begin = Clock::system().now();
-  const TimePoint last = deadline_after(begin, kLongestWords);
-  TimePoint end = deadline_after(begin, duration);
+  const TimePoint last = deadline_after(begin, kLinger);
+  TimePoint end = deadline_after(begin, kLastWords);
   for (;;) {
     std::vector<pollfd> descriptors;
     bool moved = false;
     for (const auto& peer : peers_) {
       if (!peer || !peer->outbox.has_bytes()) continue;
       if (peer->outbox.flush()) moved = true;
-      if (peer->outbox.has_bytes()) peer->stream().watch(descriptors, true);
+      if (peer->outbox.has_bytes()) peer->stream->watch(descriptors, true);
     }
     const TimePoint now = Clock::system().now();
-    if (moved) end = std::min(last, deadline_after(now, duration));
+    if (moved) end = std::min(last, deadline_after(now, kLastWords));
     if (descriptors.empty() || now >= end) return;
     // What the peers say is not read any more, or dropped: it must not keep this thread awake.
     for (pollfd& descriptor : descriptors) descriptor.events &= ~POLLIN;
-    const Duration nap = std::chrono::microseconds(moved ? 0 : 1000);
-    poll_until(descriptors, std::min(end, deadline_after(now, nap)));
+    const TimePoint nap_end = moved ? now : deadline_after(now, std::chrono::milliseconds(1));
+    poll_until(descriptors, std::min(end, nap_end));
   }
 }
 
@@ -299,22 +385,28 @@ void Mesh::wait_until_sent(Duration duration) noexcept {
   Clock& clock = Clock::system();
   const TimePoint end = deadline_after(clock.now(), duration);
   for (const auto& peer : peers_) {
-    while (peer && peer->is_open && peer->stream().has_unsent() && clock.now() < end) {
+    while (peer && peer->is_open && peer->stream->has_unsent() && clock.now() < end) {
       clock.sleep_for(std::chrono::milliseconds(1));
     }
   }
 }
 
 void Mesh::close() noexcept {
-  flush_for(kLastWords);
+  flush_last_words();
   wait_until_sent(is_aborted_ ? kLastWords : kLinger);
   const Error closed(ErrorCode::kUnavailable, concat("rank ", rank_, " has closed its transport"));
   for (const auto& peer : peers_) {
     if (!peer) continue;
     peer->fail(closed);
-    peer->stream().close();
+    peer->stream->close();
   }
   tell_waiters();
+}
+
+std::shared_ptr<Transport> shared_mesh(int rank, std::vector<PeerLink> links, MeshOptions options) {
+  const auto mesh = std::make_shared<Mesh>(rank, std::move(links), std::move(options));
+  return std::shared_ptr<Transport>(static_cast<Transport*>(mesh.get()),
+                                    [mesh](Transport*) { mesh->close(); });
 }
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// All streams of a rank, and the threads that wait for them.
+// All streams of a rank as a Transport, and the threads that wait for them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "tutti/cluster/net/byte_stream.h"
-#include "tutti/cluster/net/inbox.h"
-#include "tutti/cluster/net/outbox.h"
+#include "tutti/cluster/net/mailbox.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/sync.h"
 
@@ -19,59 +18,53 @@ namespace tutti::internal {
 /// The way to one peer.
 struct PeerLink {
   std::unique_ptr<ByteStream> stream;
-  std::string kind;  // "tcp"
-  std::string name;  // "rank 2 (127.0.0.1:4711)"
+  std::string name;  // "tcp: rank 2 (127.0.0.1:4711)"
 };
 
 /// One peer, both directions.
-class Peer {
- public:
+struct Peer {
   Peer(int rank, PeerLink link, KeptBytes& kept);
-  int rank() const { return rank_; }
-  const std::string& name() const { return link_.name; }
-  const std::string& kind() const { return link_.kind; }
-  ByteStream& stream() { return *link_.stream; }
-  const ByteStream& stream() const { return *link_.stream; }
   void fail(const Error& reason);
 
- private:
-  const int rank_;
-  PeerLink link_;
-
- public:
+  const int rank;
+  const std::string name;
+  const std::unique_ptr<ByteStream> stream;
   Inbox inbox;
   Outbox outbox;
   std::atomic<bool> is_open{true};
 };
 
 struct MeshOptions {
+  /// Transport::name().
+  std::string name = {};
   /// Ranks that share this machine's cores: with more than cores nobody spins.
   int ranks_on_this_machine = 1;
   /// Of messages that came before their recv(), in all.
   std::size_t bytes_kept = std::size_t{1} << 30;
+  /// Transport::host_memory().
+  std::shared_ptr<HostMemory> memory = nullptr;
 };
 
 /// Moves bytes while somebody waits. One waiting thread *leads*: it looks at all sockets, first
 /// again and again, then asleep in the system. The others follow: they sleep until their operation
 /// has ended or nobody leads; then one of them does. Threads: any.
-class Mesh {
+class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
  public:
   /// `links` by rank; its own is not used.
-  Mesh(int rank, std::vector<PeerLink> links, const MeshOptions& options);
-  int rank() const { return rank_; }
-  int size() const { return static_cast<int>(peers_.size()); }
-  Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
-  const Peer& peer(int rank) const { return *peers_[static_cast<std::size_t>(rank)]; }
+  Mesh(int rank, std::vector<PeerLink> links, MeshOptions options);
 
-  void send(int peer, const std::shared_ptr<Outgoing>& message);
-  /// False: the deadline came first.
-  bool wait(const Operation& operation, int peer, TimePoint deadline);
-  /// Looks once.
-  void test(const Operation& operation, int peer);
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(peers_.size()); }
+  std::string_view name() const override { return options_.name; }
+  std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
+                             std::span<const std::byte> body) override;
+  std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
+                             std::span<std::byte> body) override;
   /// The first one counts and is told to all peers, also when a peer has said it.
-  void abort(const Error& reason) noexcept;
-  /// See Transport.
-  std::optional<int> lost_peer() const;
+  void abort(const Error& reason) noexcept override;
+  std::optional<int> lost_peer() const override;
+  TransportStats stats() const override;
+  std::shared_ptr<HostMemory> host_memory() override { return options_.memory; }
   /// All peers read end-of-file after what was written. Lingers until the system of each peer has
   /// all of it, or the peer is gone: for 2 s at most, and 0.2 s if the group was aborted.
   void close() noexcept;
@@ -80,7 +73,15 @@ class Mesh {
   static constexpr int kNone = -1;
 
   class Leadership;
+  template <class Side>
+  class MessageWork;
 
+  Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
+  void check(int peer, std::size_t head_bytes, std::size_t body_bytes) const;
+  /// False: the deadline came first.
+  bool wait(const Operation& operation, int peer, TimePoint deadline);
+  /// Looks once.
+  void test(const Operation& operation, int peer);
   void lead(const Operation& operation, int peer, TimePoint deadline);
   bool read(Peer& peer);
   bool look(TimePoint deadline);
@@ -90,10 +91,11 @@ class Mesh {
   static bool may_yield();
   /// Something that a thread waits for may have ended.
   void tell_waiters();
-  void flush_for(Duration duration) noexcept;
+  void flush_last_words() noexcept;
   void wait_until_sent(Duration duration) noexcept;
 
   const int rank_;
+  const MeshOptions options_;
   const bool spins_;
   KeptBytes kept_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; its own is null
@@ -109,5 +111,8 @@ class Mesh {
   std::atomic<bool> is_aborted_{false};
   std::atomic<int> lost_peer_{kNone};
 };
+
+/// The mesh as its users share it: closed when the last of them is gone. Works may live longer.
+std::shared_ptr<Transport> shared_mesh(int rank, std::vector<PeerLink> links, MeshOptions options);
 
 }  // namespace tutti::internal

@@ -28,12 +28,11 @@
 #include "tutti/cluster/net/acceptor.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
-#include "tutti/tensor/numerics.h"
 
 namespace tutti::internal {
 namespace {
 
-constexpr Duration kLookAgain = std::chrono::milliseconds(20);
+constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 
 std::string this_machine() {
   std::string id;
@@ -46,15 +45,16 @@ std::string this_machine() {
 
 class Rendezvous {
  public:
-  Rendezvous(int rank, int size, KeyValueStore& store, const RendezvousOptions& options)
+  Rendezvous(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
+             bool has_memory)
       : rank_(rank),
         size_(size),
         store_(store),
         options_(options),
+        has_memory_(has_memory),
         deadline_(deadline_after(Clock::system().now(), options.timeout)),
-        identity_{rank,           size,           new_run_nonce(),
-                  options.job_id, options.secret, numerics_fingerprint()} {
-    own_.nonce = identity_.nonce;
+        hello_(make_rank_hello(rank, size, new_run_nonce(), options.job_id)) {
+    own_.nonce = hello_.incarnation;
     own_.machine = this_machine();
     found_.by_rank.resize(static_cast<std::size_t>(size));
   }
@@ -71,25 +71,29 @@ class Rendezvous {
  private:
   void start_accepting() {
     std::vector<Listener> listeners;
-    if (options_.address) listeners.push_back(listen());
-    if (options_.local == RendezvousOptions::Local::kYes) {
+    if (uses_tcp()) listeners.push_back(listen());
+    if (has_memory_) {
       listeners.push_back(listen_locally());
       own_.local = listeners.back().endpoint;
     }
-    acceptor_.emplace(who(), identity_, std::move(listeners),
-                      [this](const PeerHello& hello, const std::string& refusal) {
-                        return decide(hello, refusal);
-                      });
+    Acceptor::Callbacks callbacks;
+    callbacks.decide = [this](const PeerHello& hello, const std::string& refusal) {
+      return decide(hello, refusal);
+    };
+    callbacks.arrived = [this](int rank, FileDescriptor socket, bool is_local) {
+      keep(rank, std::move(socket), is_local, announced_.at(rank));
+    };
+    acceptor_.emplace(who(), hello_, options_.secret, std::move(listeners), std::move(callbacks));
   }
 
   Listener listen() {
     Listener listener =
         listen_at(options_.listen_at.empty()
-                      ? Endpoint{*options_.address, 0}
+                      ? Endpoint{options_.address, 0}
                       : read_endpoint("where to listen", options_.listen_at, parse_listen_address));
     own_.endpoint =
         options_.reached_at.empty()
-            ? Endpoint{*options_.address, listener.endpoint.port}
+            ? Endpoint{options_.address, listener.endpoint.port}
             : read_endpoint("where others reach this rank", options_.reached_at, parse_endpoint);
     return listener;
   }
@@ -102,7 +106,8 @@ class Rendezvous {
   }
 
   std::string key_of(int rank) const { return concat(options_.key_prefix, "/", rank); }
-  std::string who() const { return concat(options_.who, ": rank ", rank_, " of ", size_); }
+  std::string who() const { return concat(name_of(options_.way), ": rank ", rank_, " of ", size_); }
+  bool uses_tcp() const { return options_.way != ConnectOptions::Way::kSharedMemory; }
 
   void keep(int peer, FileDescriptor socket, bool is_local, const Announcement& announced) {
     const std::string address =
@@ -124,11 +129,7 @@ class Rendezvous {
 
   /// Accepts higher ranks meanwhile; returns whether the socket is ready.
   bool serve(pollfd& socket, TimePoint deadline) {
-    acceptor_->serve(socket, deadline, options_.interruption);
-    while (auto arrival = acceptor_->take()) {
-      keep(arrival->rank, std::move(arrival->socket), arrival->is_local,
-           announced_.at(arrival->rank));
-    }
+    acceptor_->serve(socket, deadline, options_.interruption.get());
     return socket.revents != 0;
   }
 
@@ -140,7 +141,7 @@ class Rendezvous {
   }
 
   TimePoint look_again() const {
-    return std::min(deadline_, deadline_after(Clock::system().now(), kLookAgain));
+    return std::min(deadline_, deadline_after(Clock::system().now(), kTryAgain));
   }
 
   std::string announcement_of(int peer) {
@@ -182,42 +183,30 @@ class Rendezvous {
     return socket;
   }
 
-  FileDescriptor connect_far(const Endpoint& endpoint) {
-    try {
-      FileDescriptor socket = start_connecting(endpoint);
-      if (!socket.is_open()) note(errno);
-      return socket;
-    } catch (const Error& unknown_name) {
-      last_refusal_ = unknown_name.message();
-      is_hopeless_ = unknown_name.code() == ErrorCode::kNotFound;
-      return FileDescriptor();
-    }
-  }
-
-  /// False: as try_to_connect().
-  bool note(int error) {
-    last_refusal_ = std::strerror(error);
-    is_hopeless_ = lies_in_this_machine(error);
-    return false;
-  }
-
   /// False: nobody there, or somebody else; the store may know more later.
   bool try_to_connect(int peer, const Announcement& announced) {
     is_hopeless_ = false;
     FileDescriptor socket = connect_locally(announced);
     const bool is_local = socket.is_open();
-    if (!is_local && (announced.endpoint.host.empty() || !options_.address)) {
+    if (!is_local && (announced.endpoint.host.empty() || !uses_tcp())) {
       if (announced.machine == own_.machine) return false;
       fail(ErrorCode::kUnavailable, who(), ": rank ", peer,
            " is on another machine, which shared memory does not reach; try TCP");
     }
-    if (!is_local) socket = connect_far(announced.endpoint);
-    if (!socket.is_open() || !wait_for(socket, POLLOUT, peer, announced)) return false;
-    if (const int error = connect_result(socket); error != 0) return note(error);
-    if (is_connected_to_itself(socket)) return false;
-    Handshake handshake = rank_handshake(Handshake::Side::kClient, identity_);
-    if (!shake_hands(handshake, socket, peer, announced)) return false;
-    keep(peer, std::move(socket), is_local, announced);
+    OpenedConnection opened{.socket = std::move(socket)};
+    if (!is_local) opened = begin_opening(announced.endpoint);
+    if (opened.socket.is_open()) {
+      if (!wait_for(opened.socket, POLLOUT, peer, announced)) return false;
+      finish_opening(opened);
+    }
+    if (!opened.socket.is_open()) {
+      last_refusal_ = opened.reason;
+      is_hopeless_ = opened.is_hopeless;
+      return false;
+    }
+    Handshake handshake(Handshake::Side::kClient, with_new_nonce(hello_), options_.secret);
+    if (!shake_hands(handshake, opened.socket, peer, announced)) return false;
+    keep(peer, std::move(opened.socket), is_local, announced);
     return true;
   }
 
@@ -328,8 +317,8 @@ class Rendezvous {
     return ranks;
   }
 
-  /// See Acceptor::Decide. A rank that came before is welcome again: its connection broke before it
-  /// had the answer.
+  /// See Acceptor::Callbacks. A rank that came before is welcome again: its connection broke before
+  /// it had the answer.
   std::string decide(const PeerHello& hello, const std::string& refusal) {
     const int peer = hello.index;
     std::optional<Announcement> announced;
@@ -348,9 +337,10 @@ class Rendezvous {
   const int rank_;
   const int size_;
   KeyValueStore& store_;
-  const RendezvousOptions& options_;
+  const ConnectOptions& options_;
+  const bool has_memory_;
   const TimePoint deadline_;
-  const RankIdentity identity_;
+  const PeerHello hello_;  // of this rank, but for the nonce of each connection
   std::optional<Acceptor> acceptor_;
   std::map<int, Announcement> announced_;  // of the higher ranks that were let in
   Announcement own_;
@@ -387,13 +377,9 @@ std::optional<Announcement> parse_announcement(std::string_view text) {
   return announcement;
 }
 
-Connections connect_all(int rank, int size, KeyValueStore& store,
-                        const RendezvousOptions& options) {
-  if (size < 1 || rank < 0 || rank >= size) {
-    fail(ErrorCode::kInvalidArgument, options.who, ": rank ", rank, " of ", size,
-         "; expected a rank from 0 to size - 1");
-  }
-  return Rendezvous(rank, size, store, options).run();
+Connections connect_all(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
+                        bool has_memory) {
+  return Rendezvous(rank, size, store, options, has_memory).run();
 }
 
 }  // namespace tutti::internal

@@ -1,19 +1,15 @@
-// How the ranks of a TCP group find and recognize each other.
+// How the ranks of a group find and recognize each other.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/interruption.h"
-#include "tutti/cluster/net/job_secret.h"
+#include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/net/socket.h"
-#include "tutti/core/clock.h"
-#include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti::internal {
 
@@ -41,27 +37,17 @@ struct Connections {
   int ranks_on_this_machine = 1;
 };
 
-struct RendezvousOptions {
-  std::string who = "tcp";  // in errors
-  /// Where to listen for connections from other machines; nothing: nowhere.
-  std::optional<std::string> address = std::nullopt;
-  /// As in ConnectOptions.
-  std::string listen_at = "";
-  std::string reached_at = "";
-  /// Whether to connect by local names where a peer of the same user is on the same machine.
-  enum class Local { kNo, kYes } local = Local::kNo;
-  Duration timeout = std::chrono::seconds(30);
-  std::string key_prefix = "tcp";
-  /// Of the job: a rank with other ones is refused.
-  JobSecret secret = {};
-  std::string job_id = {};
-  /// As in ConnectOptions.
-  const Interruption* interruption = nullptr;
-};
+/// Transport::name(), and the first word of errors.
+inline std::string_view name_of(ConnectOptions::Way way) {
+  using Way = ConnectOptions::Way;
+  return way == Way::kTcp ? "tcp" : way == Way::kSharedMemory ? "shm" : "routed";
+}
 
 /// Connects to every lower rank, in their order, then accepts every higher one, each with proofs of
-/// both sides that they belong to one job (handshake.h). Throws as tcp_transport(); kUnavailable
+/// both sides that they belong to one job (handshake.h). `has_memory`: connects by local names
+/// where a peer of the same user is on the same machine. Throws as connect_ranks(); kUnavailable
 /// for a peer on another machine where only local connections are allowed.
-Connections connect_all(int rank, int size, KeyValueStore& store, const RendezvousOptions& options);
+Connections connect_all(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
+                        bool has_memory);
 
 }  // namespace tutti::internal

@@ -1,18 +1,22 @@
-// Making, mapping and filling segments.
+// Making, mapping and filling segments; handing them over in messages of a local socket
+// (SCM_RIGHTS).
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/net/segment.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "tutti/cluster/interruption.h"
 #include "tutti/core/error.h"
 #include "tutti/core/file.h"
 
@@ -21,8 +25,6 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x4D685369747475;  // "uttiShM"
 constexpr std::uint32_t kVersion = 1;
-constexpr std::size_t kPage = 4096;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 #ifndef MADV_POPULATE_WRITE
 constexpr int MADV_POPULATE_WRITE = 23;  // of Linux 5.14; older ones refuse it
 #endif
@@ -30,35 +32,42 @@ constexpr int MADV_POPULATE_WRITE = 23;  // of Linux 5.14; older ones refuse it
 constexpr int MADV_COLLAPSE = 25;  // of Linux 6.1
 #endif
 
-std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
-
-[[noreturn]] void fail_memory(const std::string& folder, const char* what, std::size_t bytes) {
+[[noreturn]] void fail_memory(const char* what, std::size_t bytes) {
   const int reason = errno;
-  fail(ErrorCode::kResourceExhausted, "shm: ", what, " ", bytes, " bytes of shared memory ",
-       folder.empty() ? std::string("failed") : concat("in '", folder, "' failed"), ": ",
-       std::strerror(reason),
+  fail(ErrorCode::kResourceExhausted, "shm: ", what, " ", bytes,
+       " bytes of shared memory failed: ", std::strerror(reason),
        reason == EFBIG
            ? "; try a larger limit of file sizes (ulimit -f unlimited)"
            : "; try fewer ranks on this host, smaller rings, or a larger limit of memory");
 }
 
-FileDescriptor make_file(const std::string& folder) {
-  if (folder.empty()) {
-    return FileDescriptor(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+union Control {  // cmsghdr wants its alignment
+  cmsghdr header;
+  std::array<char, CMSG_SPACE(sizeof(int))> bytes;
+};
+
+/// The descriptor of a received message, if it has one.
+FileDescriptor descriptor_in(msghdr& message) {
+  cmsghdr* const first = CMSG_FIRSTHDR(&message);
+  if (first == nullptr || first->cmsg_level != SOL_SOCKET || first->cmsg_type != SCM_RIGHTS ||
+      first->cmsg_len != CMSG_LEN(sizeof(int))) {
+    return FileDescriptor();
   }
-  return FileDescriptor(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  int number = -1;
+  std::memcpy(&number, CMSG_DATA(first), sizeof(number));
+  return FileDescriptor(number);
 }
 
 }  // namespace
 
 std::size_t SegmentLayout::ring_offset(int peer) const {
-  return kPage + static_cast<std::size_t>(peer) * (kRingControlBytes + ring_bytes);
+  return kPageBytes + static_cast<std::size_t>(peer) * (kRingControlBytes + ring_bytes);
 }
 
 // Where a large page may begin.
-std::size_t SegmentLayout::place_offset() const { return rounded_up(ring_offset(size), kHugePage); }
+std::size_t SegmentLayout::place_offset() const {
+  return rounded_up(ring_offset(size), kLargePageBytes);
+}
 
 std::array<std::byte, kLayoutBytes> encode(const SegmentLayout& layout) {
   std::array<std::byte, kLayoutBytes> bytes{};
@@ -86,9 +95,9 @@ SegmentLayout decode_layout(std::span<const std::byte, kLayoutBytes> bytes) {
   layout.num_bytes = numbers[2];
   layout.ring_bytes = numbers[3];
   const bool good = numbers[5] >= 1 && numbers[5] <= kMostRanks && numbers[4] < numbers[5] &&
-                    std::has_single_bit(layout.ring_bytes) && layout.ring_bytes >= kPage &&
+                    std::has_single_bit(layout.ring_bytes) && layout.ring_bytes >= kPageBytes &&
                     layout.ring_bytes <= kMostRing && layout.num_bytes <= kMost &&
-                    layout.num_bytes % kPage == 0;
+                    layout.num_bytes % kPageBytes == 0;
   if (good) {
     layout.rank = static_cast<std::int32_t>(numbers[4]);
     layout.size = static_cast<std::int32_t>(numbers[5]);
@@ -101,19 +110,18 @@ SegmentLayout decode_layout(std::span<const std::byte, kLayoutBytes> bytes) {
   return layout;
 }
 
-Segment::Segment(const SegmentLayout& layout, const std::string& folder)
-    : layout_(layout), folder_(folder), file_(make_file(folder)) {
-  if (!file_.is_open()) fail_memory(folder, "making", layout.num_bytes);
+Segment::Segment(const SegmentLayout& layout)
+    : layout_(layout), file_(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+  if (!file_.is_open()) fail_memory("making", layout.num_bytes);
   if (layout.num_bytes > file_size_limit()) {
     errno = EFBIG;  // where the system would end this process
-    fail_memory(folder, "making", layout.num_bytes);
+    fail_memory("making", layout.num_bytes);
   }
   if (::ftruncate(file_.get(), static_cast<off_t>(layout.num_bytes)) != 0) {
-    fail_memory(folder, "making", layout.num_bytes);
+    fail_memory("making", layout.num_bytes);
   }
-  // A file that shrank under a peer would kill it when it reads; one with a folder cannot be
-  // sealed.
-  if (folder.empty()) ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
+  // A file that shrank under a peer would kill it when it reads.
+  ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   map();
   try {
     populate(0, layout.ring_offset(layout.size));
@@ -121,8 +129,6 @@ Segment::Segment(const SegmentLayout& layout, const std::string& folder)
     ::munmap(data_, layout.num_bytes);
     throw;
   }
-  const auto bytes = encode(layout);
-  std::memcpy(data_, bytes.data(), bytes.size());
 }
 
 Segment::Segment(const SegmentLayout& layout, FileDescriptor file)
@@ -134,31 +140,27 @@ Segment::Segment(const SegmentLayout& layout, FileDescriptor file)
          layout.num_bytes, " bytes, got ", status.st_size);
   }
   map();
-  std::array<std::byte, kLayoutBytes> bytes{};
-  std::memcpy(bytes.data(), data_, bytes.size());
-  if (bytes == encode(layout)) return;
-  ::munmap(data_, layout.num_bytes);
-  fail(ErrorCode::kDataLoss, "shm: the segment of rank ", layout.rank, " is another one");
 }
 
 /// At a place where large pages of the file can be large pages of memory.
 void Segment::map() {
   const std::size_t bytes = layout_.num_bytes;
-  void* const reserved = ::mmap(nullptr, bytes + kHugePage, PROT_NONE,
+  void* const reserved = ::mmap(nullptr, bytes + kLargePageBytes, PROT_NONE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED) fail_memory(folder_, "mapping", bytes);
+  if (reserved == MAP_FAILED) fail_memory("mapping", bytes);
   auto* const first = static_cast<std::byte*>(reserved);
   const std::size_t skipped =
-      (kHugePage - reinterpret_cast<std::uintptr_t>(first) % kHugePage) % kHugePage;
+      (kLargePageBytes - reinterpret_cast<std::uintptr_t>(first) % kLargePageBytes) %
+      kLargePageBytes;
   if (skipped > 0) ::munmap(first, skipped);
-  if (skipped < kHugePage) ::munmap(first + skipped + bytes, kHugePage - skipped);
+  if (skipped < kLargePageBytes) ::munmap(first + skipped + bytes, kLargePageBytes - skipped);
   data_ = first + skipped;
   if (::mmap(data_, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
              file_.get(), 0) == MAP_FAILED) {
     const int reason = errno;
     ::munmap(data_, bytes);
     errno = reason;
-    fail_memory(folder_, "mapping", bytes);
+    fail_memory("mapping", bytes);
   }
   ::madvise(data_, bytes, MADV_HUGEPAGE);
   ::madvise(data_, bytes, MADV_DONTDUMP);
@@ -173,11 +175,11 @@ Ring Segment::ring_to(int peer) const {
 
 // The system makes a large page only where there is a small one, whose content it takes over.
 void Segment::populate_large(std::size_t offset, std::size_t bytes) noexcept {
-  const std::size_t first = rounded_up(offset, kHugePage);
-  const std::size_t end = (offset + bytes) / kHugePage * kHugePage;
+  const std::size_t first = rounded_up(offset, kLargePageBytes);
+  const std::size_t end = (offset + bytes) / kLargePageBytes * kLargePageBytes;
   if (first >= end) return;
-  for (std::size_t at = first; at < end; at += kHugePage) {
-    if (::madvise(data_ + at, kPage, MADV_POPULATE_WRITE) != 0) return;
+  for (std::size_t at = first; at < end; at += kLargePageBytes) {
+    if (::madvise(data_ + at, kPageBytes, MADV_POPULATE_WRITE) != 0) return;
   }
   ::madvise(data_ + first, end - first, MADV_COLLAPSE);
 }
@@ -191,7 +193,7 @@ void Segment::populate(std::size_t offset, std::size_t bytes) {
     return;
   }
   if (errno == EFAULT) errno = ENOSPC;  // what touching it would have died of
-  fail_memory(folder_, "filling", bytes);
+  fail_memory("filling", bytes);
 }
 
 void Segment::discard(std::size_t offset, std::size_t bytes) noexcept {
@@ -205,6 +207,63 @@ void Segment::detach(std::size_t offset, std::size_t bytes) noexcept {
   if (copy == MAP_FAILED) return;
   std::memcpy(copy, data_ + offset, bytes);
   ::mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, data_ + offset);
+}
+
+void send_segment(const FileDescriptor& socket, const Segment& own, const std::string& peer) {
+  auto bytes = encode(own.layout());
+  iovec part{bytes.data(), bytes.size()};
+  Control control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes.data();
+  message.msg_controllen = control.bytes.size();
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  const int number = own.file().get();
+  std::memcpy(CMSG_DATA(rights), &number, sizeof(number));
+  // So few bytes always fit a new connection.
+  if (::sendmsg(socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) !=
+      static_cast<ssize_t>(bytes.size())) {
+    fail(ErrorCode::kUnavailable, "shm: ", peer, " is gone: ", std::strerror(errno));
+  }
+}
+
+std::shared_ptr<Segment> receive_segment(const FileDescriptor& socket, int peer_rank, int size,
+                                         const std::string& peer, TimePoint deadline,
+                                         const Interruption* interruption) {
+  std::array<std::byte, kLayoutBytes> bytes{};
+  Control control{};
+  FileDescriptor file;
+  for (std::size_t filled = 0; filled < bytes.size();) {
+    pollfd ready{socket.get(), POLLIN, 0};
+    if (poll_unless_interrupted(ready, deadline, interruption) <= 0 &&
+        Clock::system().now() >= deadline) {
+      fail(ErrorCode::kDeadlineExceeded, "shm: ", peer, " has not sent its segment in time");
+    }
+    iovec part{bytes.data() + filled, bytes.size() - filled};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.bytes.data();
+    message.msg_controllen = control.bytes.size();
+    const ssize_t count = ::recvmsg(socket.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (count <= 0) {
+      fail(ErrorCode::kUnavailable, "shm: ", peer, " is gone before it has sent its segment");
+    }
+    if (!file.is_open()) file = descriptor_in(message);
+    filled += static_cast<std::size_t>(count);
+  }
+  const SegmentLayout layout = decode_layout(bytes);
+  if (!file.is_open() || layout.rank != peer_rank || layout.size != size) {
+    fail(ErrorCode::kDataLoss, "shm: ", peer, ": expected the segment of rank ", peer_rank, " of ",
+         size, ", got that of rank ", layout.rank, " of ", layout.size,
+         file.is_open() ? "" : " without its descriptor");
+  }
+  return std::make_shared<Segment>(layout, std::move(file));
 }
 
 }  // namespace tutti::internal

@@ -1,20 +1,74 @@
-// A rank's segment: a file without a name that it and all ranks of its host map.
+// A rank's segment: a file without a name that it and all ranks of its host map, with a ring of
+// bytes to each of them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/uio.h>
+
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
-#include "tutti/cluster/net/ring.h"
 #include "tutti/cluster/net/socket.h"
+
+namespace tutti {
+class HostMemory;
+class Interruption;
+}  // namespace tutti
 
 namespace tutti::internal {
 
-/// What stands at the start of a segment, and is said of it when it is handed over. Then come the
-/// rings, one per rank (each with its control), then the place (HostMemory).
+inline constexpr std::size_t kPageBytes = 4096;
+inline constexpr std::size_t kLargePageBytes = std::size_t{2} << 20;
+inline std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+/// Of a stream of bytes from one process to another. Lies in the writer's segment, in front of the
+/// ring's bytes; zeros are an empty ring. Counters never go back.
+struct RingControl {
+  alignas(64) std::atomic<std::uint64_t> written{0};
+  std::atomic<std::uint32_t> reader_sleeps{0};  // wants the bell when bytes come
+  std::atomic<std::uint32_t> is_closed{0};      // the writer has closed it
+  alignas(64) std::atomic<std::uint64_t> taken{0};
+  std::atomic<std::uint32_t> writer_sleeps{0};  // wants the bell when there is room
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+inline constexpr std::size_t kRingControlBytes = 4096;
+static_assert(sizeof(RingControl) <= kRingControlBytes);
+
+/// One side of a ring; its length is a power of two. One thread at a time.
+class Ring {
+ public:
+  Ring(RingControl* control, std::byte* bytes, std::size_t num_bytes)
+      : control_(control), bytes_(bytes), num_bytes_(num_bytes) {}
+
+  /// The writer's: copies as much as there is room for. In pieces, each visible at once, so that
+  /// the other side copies at the same time.
+  std::size_t write(std::span<const iovec> parts);
+  /// The reader's: copies what is there. Throws kDataLoss for counters that cannot be.
+  std::size_t read(std::span<const iovec> places);
+
+  bool has_bytes() const { return control_->written.load() != control_->taken.load(); }
+  bool has_room() const { return control_->written.load() - control_->taken.load() < num_bytes_; }
+  RingControl& control() const { return *control_; }
+
+ private:
+  void copy_in(std::uint64_t at, const std::byte* from, std::size_t count);
+  void copy_out(std::uint64_t at, std::byte* to, std::size_t count) const;
+
+  RingControl* control_;
+  std::byte* bytes_;
+  std::size_t num_bytes_;
+};
+
+/// What is said of a segment when it is handed over. Behind a first page lie the rings, one per
+/// rank (each with its control), then the place (HostMemory).
 struct SegmentLayout {
   std::uint64_t num_bytes = 0;   // of the whole
   std::uint64_t ring_bytes = 0;  // a power of two
@@ -34,9 +88,9 @@ SegmentLayout decode_layout(std::span<const std::byte, kLayoutBytes> bytes);
 /// could leave behind.
 class Segment {
  public:
-  /// A new one; the rings are present, the place is not. `folder`: where the file would lie if it
-  /// had a name; empty: nowhere (memfd). Throws kResourceExhausted with the system's reason.
-  Segment(const SegmentLayout& layout, const std::string& folder);
+  /// A new one; the rings are present, the place is not. Throws kResourceExhausted with the
+  /// system's reason.
+  explicit Segment(const SegmentLayout& layout);
   /// A peer's. Throws kDataLoss when the file is not what `layout` says.
   Segment(const SegmentLayout& layout, FileDescriptor file);
   ~Segment();
@@ -62,9 +116,20 @@ class Segment {
   void populate_large(std::size_t offset, std::size_t bytes) noexcept;
 
   const SegmentLayout layout_;
-  const std::string folder_;
   FileDescriptor file_;
   std::byte* data_ = nullptr;
 };
+
+/// Sends the descriptor of `own` over a new local connection.
+void send_segment(const FileDescriptor& socket, const Segment& own, const std::string& peer);
+/// The segment that rank `peer_rank` of `size` has sent. Throws kDeadlineExceeded and kUnavailable
+/// naming the peer, kDataLoss for what is no such segment, and what `interruption` says; may be
+/// null.
+std::shared_ptr<Segment> receive_segment(const FileDescriptor& socket, int peer_rank, int size,
+                                         const std::string& peer, TimePoint deadline,
+                                         const Interruption* interruption = nullptr);
+
+/// The places of all ranks of a host. `segments` by rank.
+std::shared_ptr<HostMemory> shm_memory(int rank, std::vector<std::shared_ptr<Segment>> segments);
 
 }  // namespace tutti::internal

@@ -1,25 +1,18 @@
 // Handing out ranges of the own place.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/shm_memory.h"
-
 #include <algorithm>
 #include <atomic>
 #include <iterator>
 #include <map>
 #include <utility>
 
+#include "tutti/cluster/net/segment.h"
 #include "tutti/core/error.h"
 #include "tutti/core/sync.h"
+#include "tutti/cross_device_ops/shared/host_memory.h"
 
 namespace tutti::internal {
 namespace {
-
-constexpr std::size_t kPage = 4096;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 /// First fit; large ranges begin where a large page can.
 class ShmMemory final : public HostMemory {
@@ -36,10 +29,11 @@ class ShmMemory final : public HostMemory {
   std::size_t place_bytes(int rank) const override { return segment(rank).layout().num_bytes; }
 
   std::size_t allocate(std::size_t bytes, Use use) override {
-    const std::size_t wanted = rounded_up(std::max<std::size_t>(bytes, 1), kPage);
+    const std::size_t wanted = rounded_up(std::max<std::size_t>(bytes, 1), kPageBytes);
     MutexLock lock(mutex_);
     release_waiting();
-    const std::size_t offset = take(wanted, wanted >= kHugePage ? kHugePage : kPage);
+    const std::size_t offset =
+        take(wanted, wanted >= kLargePageBytes ? kLargePageBytes : kPageBytes);
     try {
       own().populate(offset, wanted);
     } catch (...) {
@@ -109,7 +103,8 @@ class ShmMemory final : public HostMemory {
       return offset;
     }
     fail(ErrorCode::kResourceExhausted, "shm: rank ", rank_, " has no ", bytes,
-         " bytes left of its ", own().layout().num_bytes, "; try a larger ShmOptions::place_bytes");
+         " bytes left of its ", own().layout().num_bytes,
+         "; try a larger ConnectOptions::place_bytes");
   }
 
   void give_back(std::size_t offset, std::size_t bytes) TUTTI_REQUIRES(mutex_) {

@@ -37,16 +37,31 @@ bool may_be_known_later(int error) {
   return error == EAI_NONAME && std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
 }
 
+struct FreeAddresses {
+  void operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
+};
+
+/// Of getaddrinfo(), `flags` too. See start_connecting().
+std::unique_ptr<addrinfo, FreeAddresses> look_up(const Endpoint& endpoint, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const std::string service = std::to_string(endpoint.port);
+  const int error = ::getaddrinfo(endpoint.host.c_str(), service.c_str(), &hints, &found);
+  if (error == 0) return std::unique_ptr<addrinfo, FreeAddresses>(found);
+  fail(may_be_known_later(error) ? ErrorCode::kUnavailable : ErrorCode::kNotFound,
+       "tcp: the address '", endpoint.host, "' cannot be looked up: ", ::gai_strerror(error));
+}
+
 FileDescriptor open_socket(const addrinfo& address) {
-  FileDescriptor opened(::socket(
+  return FileDescriptor(::socket(
       address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
-  return opened;
 }
 
 /// Not open: errno says why.
 FileDescriptor try_to_listen(const addrinfo& address) {
-  FileDescriptor socket(::socket(
-      address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
+  FileDescriptor socket = open_socket(address);
   if (!socket.is_open()) return socket;
   const int on = 1;  // a server that was started anew need not wait for old connections
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -57,6 +72,17 @@ FileDescriptor try_to_listen(const addrinfo& address) {
   socket = FileDescriptor();
   errno = reason;
   return FileDescriptor();
+}
+
+/// Of a socket that is bound.
+int port_of(const FileDescriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+  if (address.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  }
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -89,6 +115,28 @@ bool is_no_host(const std::string& host) {
 bool is_local_name(const std::string& text) {
   return text.size() > 1 && text.size() < 100 && text.front() == '@' &&
          text.find_first_not_of("0123456789abcdef", 1) == std::string::npos;
+}
+
+/// Whether it is this machine, as it is set up, that cannot connect or listen there: it has no such
+/// address or kind of address, no way there, or no port left.
+bool lies_in_this_machine(int error) {
+  return error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EINVAL || error == EACCES ||
+         error == ENETUNREACH;
+}
+
+bool is_connected_to_itself(const FileDescriptor& socket) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_length = sizeof(own), peer_length = sizeof(peer);
+  return ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+         ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0 &&
+         own_length == peer_length && std::memcmp(&own, &peer, own_length) == 0;
+}
+
+void note_failure(OpenedConnection& opened, int error) {
+  opened.reason = std::strerror(error);
+  opened.is_nobody_there = error == ECONNREFUSED;
+  opened.is_hopeless = lies_in_this_machine(error);
+  opened.socket = FileDescriptor();
 }
 
 }  // namespace
@@ -125,35 +173,6 @@ std::optional<Endpoint> parse_endpoint(const std::string& text) {
                        endpoint.host.find_first_of("[]") == std::string::npos;
   if (!is_port || !is_host) return std::nullopt;
   return endpoint;
-}
-
-void FreeAddresses::operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
-
-std::unique_ptr<addrinfo, FreeAddresses> look_up(const Endpoint& endpoint, int flags) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const std::string service = std::to_string(endpoint.port);
-  const int error = ::getaddrinfo(endpoint.host.c_str(), service.c_str(), &hints, &found);
-  if (error == 0) return std::unique_ptr<addrinfo, FreeAddresses>(found);
-  fail(may_be_known_later(error) ? ErrorCode::kUnavailable : ErrorCode::kNotFound,
-       "tcp: the address '", endpoint.host, "' cannot be looked up: ", ::gai_strerror(error));
-}
-
-bool lies_in_this_machine(int error) {
-  return error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EINVAL || error == EACCES ||
-         error == ENETUNREACH;
-}
-
-int port_of(const FileDescriptor& socket) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
-  if (address.ss_family == AF_INET6) {
-    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
-  }
-  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
 std::optional<Endpoint> parse_listen_address(const std::string& text) {
@@ -279,44 +298,38 @@ bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes) 
   return write_now(socket, bytes, count) == ByteFlow::kOpen && count == bytes.size();
 }
 
-OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline) {
+OpenedConnection begin_opening(const Endpoint& endpoint) {
   OpenedConnection opened;
-  const auto give_up = [&](int error) {
-    opened.reason = std::strerror(error);
-    opened.is_nobody_there = error == ECONNREFUSED;
-    opened.is_hopeless = lies_in_this_machine(error);
-    opened.socket = FileDescriptor();
-  };
   try {
     opened.socket = start_connecting(endpoint);
+    if (!opened.socket.is_open()) note_failure(opened, errno);
   } catch (const Error& unknown_name) {
     opened.reason = unknown_name.message();
     opened.is_hopeless = unknown_name.code() == ErrorCode::kNotFound;
-    return opened;
-  }
-  if (!opened.socket.is_open()) {
-    give_up(errno);
-    return opened;
-  }
-  pollfd descriptor{opened.socket.get(), POLLOUT, 0};
-  if (poll_until(std::span(&descriptor, 1), deadline) <= 0) {
-    opened.reason = "no answer";
-    opened.socket = FileDescriptor();
-  } else if (const int error = connect_result(opened.socket); error != 0) {
-    give_up(error);
-  } else if (is_connected_to_itself(opened.socket)) {
-    give_up(ECONNREFUSED);
-    opened.is_nobody_there = false;  // the next attempt may get another port
   }
   return opened;
 }
 
-bool is_connected_to_itself(const FileDescriptor& socket) {
-  sockaddr_storage own{}, peer{};
-  socklen_t own_length = sizeof(own), peer_length = sizeof(peer);
-  return ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
-         ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0 &&
-         own_length == peer_length && std::memcmp(&own, &peer, own_length) == 0;
+void finish_opening(OpenedConnection& opened) {
+  if (const int error = connect_result(opened.socket); error != 0) {
+    note_failure(opened, error);
+  } else if (is_connected_to_itself(opened.socket)) {
+    note_failure(opened, ECONNREFUSED);
+    opened.is_nobody_there = false;  // the next attempt may get another port
+  }
+}
+
+OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline) {
+  OpenedConnection opened = begin_opening(endpoint);
+  if (!opened.socket.is_open()) return opened;
+  pollfd descriptor{opened.socket.get(), POLLOUT, 0};
+  if (poll_until(std::span(&descriptor, 1), deadline) > 0) {
+    finish_opening(opened);
+  } else {
+    opened.reason = "no answer";
+    opened.socket = FileDescriptor();
+  }
+  return opened;
 }
 
 std::string address_of_peer(const FileDescriptor& socket) {
@@ -352,11 +365,10 @@ FileDescriptor make_wake_event() {
 }
 
 int poll_until(std::span<pollfd> descriptors, TimePoint deadline) {
-  constexpr Duration kLongest = std::chrono::hours(1);
   // "At once" is TimePoint::min(), from which now() cannot be subtracted.
   const TimePoint now = deadline == TimePoint::min() ? deadline : Clock::system().now();
   if (deadline <= now) return ::poll(descriptors.data(), descriptors.size(), 0);
-  const Duration duration = std::min(deadline - now, kLongest);
+  const Duration duration = std::min<Duration>(deadline - now, std::chrono::hours(1));
   const BlockedScope blocked;
   const AsleepScope asleep;
   timespec time{};

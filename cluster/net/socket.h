@@ -5,15 +5,12 @@
 #include <poll.h>
 
 #include <cstddef>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "tutti/core/clock.h"
-
-struct addrinfo;
 
 namespace tutti::internal {
 
@@ -45,16 +42,6 @@ struct Endpoint {
 /// Nothing: no such text, or numbers that are no address.
 std::optional<Endpoint> parse_endpoint(const std::string& text);
 
-struct FreeAddresses {
-  void operator()(addrinfo* addresses) const;
-};
-/// Of getaddrinfo(), `flags` too. Throws kNotFound for a host that no look-up will find,
-/// kUnavailable for one that may be found later.
-std::unique_ptr<addrinfo, FreeAddresses> look_up(const Endpoint& endpoint, int flags);
-/// Whether it is this machine, as it is set up, that cannot connect or listen there: it has no such
-/// address or kind of address, no way there, or no port left.
-bool lies_in_this_machine(int error);
-
 /// All sockets here do not block and hand small messages over at once (TCP_NODELAY).
 struct Listener {
   FileDescriptor socket;
@@ -70,15 +57,14 @@ Listener listen_at(const Endpoint& endpoint);
 void check_can_listen(const std::string& where, const Endpoint& endpoint);
 /// On a local name that the system chooses. Throws kUnavailable.
 Listener listen_locally();
-/// Of a socket that is bound.
-int port_of(const FileDescriptor& socket);
 /// The next connection, if there is one.
 FileDescriptor accept_from(const FileDescriptor& listener);
 /// The system notices within 5 s when the other machine of an idle connection does not answer any
 /// more (keep-alive).
 void keep_watch(const FileDescriptor& socket);
 /// Starts connecting; poll for POLLOUT, then ask connect_result(). Not open: it failed at once, and
-/// errno says why. Throws as look_up().
+/// errno says why. Throws kNotFound for a host that no look-up will find, kUnavailable for one that
+/// may be found later.
 FileDescriptor start_connecting(const Endpoint& endpoint);
 /// 0 or the system's errno.
 int connect_result(const FileDescriptor& socket);
@@ -92,17 +78,19 @@ ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> byte
 /// Hands a few bytes to the empty buffer of a new connection; false: it is broken.
 bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes);
 
-/// What came of an attempt to connect.
+/// An attempt to connect.
 struct OpenedConnection {
   FileDescriptor socket = {};    // not open: it failed
   std::string reason = {};       // why
   bool is_nobody_there = false;  // the system says that nobody listens
-  bool is_hopeless = false;      // no such host, or lies_in_this_machine(): waiting is no remedy
+  bool is_hopeless = false;      // no such host, or it is this machine: waiting is no remedy
 };
+/// start_connecting() without its exceptions: poll for POLLOUT, then finish_opening().
+OpenedConnection begin_opening(const Endpoint& endpoint);
+/// Also when the socket has been connected to itself (simultaneous open) it is not open afterwards.
+void finish_opening(OpenedConnection& opened);
 OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline);
 
-/// Connecting to a free port of this machine can end at the socket itself (simultaneous open).
-bool is_connected_to_itself(const FileDescriptor& socket);
 /// "10.0.0.9": where the other end is, without the port, which differs each time.
 std::string address_of_peer(const FileDescriptor& socket);
 

@@ -1,7 +1,5 @@
 // The system's calls behind a stream.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/tcp_stream.h"
-
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -15,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "tutti/cluster/net/byte_stream.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
@@ -48,10 +47,10 @@ class TcpStream final : public ByteStream {
     if (count > 0) return static_cast<std::size_t>(count);
     if (count < 0 && is_only_later(errno)) return 0;
     if (is_silent_) {
-      fail(ErrorCode::kUnavailable, "tcp: ", peer_, " is gone: nothing that was sent to it was ",
+      fail(ErrorCode::kUnavailable, peer_, " is gone: nothing that was sent to it was ",
            "acknowledged for ", kSilence / std::chrono::seconds(1), " s");
     }
-    fail(ErrorCode::kUnavailable, "tcp: ", peer_, " is gone: ",
+    fail(ErrorCode::kUnavailable, peer_, " is gone: ",
          count == 0 ? "it closed the connection"
                     : concat("the connection broke (", std::strerror(errno), ")"));
   }

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/cluster/net/refusal_log.h"
+#include "tutti/cluster/net/strangers.h"
 #include "tutti/cluster/rpc/server_session.h"
 #include "tutti/cluster/rpc/server_stream.h"
 

@@ -26,7 +26,6 @@
 #include "tutti/cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace tutti::internal {
 namespace {
@@ -41,12 +40,6 @@ std::vector<std::size_t> even_cuts(const CallShape& shape) {
     const std::size_t place = shape.count * static_cast<std::size_t>(r) / shape.size;
     cuts.push_back(std::min(shape.count, (place + shape.line() - 1) / shape.line() * shape.line()));
   }
-  return cuts;
-}
-
-std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts) {
-  std::vector<std::size_t> cuts(counts.size() + 1, 0);
-  std::partial_sum(counts.begin(), counts.end(), cuts.begin() + 1);
   return cuts;
 }
 

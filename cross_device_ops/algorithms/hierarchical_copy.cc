@@ -107,13 +107,9 @@ Schedule all_reduce_by_leaders(const CallShape& shape, int group_size) {
 
 }  // namespace
 
-int hierarchical_group_size(int size) {
-  return static_cast<int>(
-      std::bit_floor(static_cast<unsigned>(std::sqrt(static_cast<double>(size)))));
-}
-
 Schedule hierarchical_all_reduce(const CallShape& shape) {
-  return all_reduce_by_leaders(shape, hierarchical_group_size(shape.size));
+  const auto root = static_cast<unsigned>(std::sqrt(static_cast<double>(shape.size)));
+  return all_reduce_by_leaders(shape, static_cast<int>(std::bit_floor(root)));
 }
 
 Schedule one_device_all_reduce(const CallShape& shape) {

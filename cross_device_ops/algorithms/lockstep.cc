@@ -4,7 +4,7 @@
 // Vocabulary: a *lane* holds the ranges that one rank has sent to another and that have not been
 // received. Ranks take turns; each goes on until it has to wait: for a message, or for a receiver
 // that has not read what the next step overwrites.
-#include "tutti/cross_device_ops/algorithms/lockstep.h"
+#include "tutti/cross_device_ops/algorithms/schedule.h"
 
 #include <algorithm>
 #include <deque>
@@ -107,11 +107,6 @@ void StepWorker::take(std::span<const RankMemory> memory, std::size_t rank, cons
 void StepWorker::apply(std::span<const RankMemory> memory, std::size_t rank,
                        const Schedule& schedule, const Step& step) {
   memory[rank].apply(schedule, step);
-}
-
-void run_in_lockstep(std::span<const Schedule> schedules, std::span<RankMemory> memory) {
-  StepWorker worker;
-  run_in_lockstep(schedules, memory, worker);
 }
 
 void run_in_lockstep(std::span<const Schedule> schedules, std::span<RankMemory> memory,

@@ -7,10 +7,9 @@
 #include <optional>
 
 #include "tutti/core/sync.h"
-#include "tutti/cross_device_ops/algorithms/call_plans.h"
+#include "tutti/cross_device_ops/algorithms/algorithm.h"
 #include "tutti/cross_device_ops/algorithms/message_run.h"
-#include "tutti/cross_device_ops/algorithms/rank_states.h"
-#include "tutti/cross_device_ops/algorithms/select_algorithm.h"
+#include "tutti/cross_device_ops/algorithms/rank_link.h"
 #include "tutti/cross_device_ops/packed_call.h"
 #include "tutti/cross_device_ops/told_reason.h"
 #include "tutti/tensor/buffer.h"
@@ -20,6 +19,75 @@ namespace {
 
 constexpr std::string_view kAuto = "auto";
 constexpr auto kTimeToAsk = std::chrono::milliseconds(300);
+
+/// Plans of the calls of a rank, kept for the next call like it: training makes the same calls in
+/// every step. Threads: one at a time.
+class CallPlans {
+ public:
+  explicit CallPlans(std::size_t segment_bytes) : segment_bytes_(segment_bytes) {}
+  /// Valid until the next call.
+  const CallPlan& plan_for(const Algorithm& algorithm, int rank, int size,
+                           const CollectiveCall& call);
+
+ private:
+  static constexpr std::size_t kKept = 64;
+
+  struct Entry {
+    const Algorithm* algorithm;
+    Collective collective;
+    std::size_t element_bytes;
+    std::size_t count;
+    int root;
+    std::vector<std::size_t> counts;
+    std::vector<std::size_t> receive_counts;
+    CallPlan plan;
+
+    bool is_for(const Algorithm& other, const CollectiveCall& call) const;
+  };
+
+  const std::size_t segment_bytes_;
+  std::vector<std::unique_ptr<Entry>> entries_;
+  std::size_t next_ = 0;  // to be replaced
+};
+
+bool CallPlans::Entry::is_for(const Algorithm& other, const CollectiveCall& call) const {
+  return algorithm == &other && collective == call.collective && count == call.count &&
+         element_bytes == size_of(call.dtype) && root == call.root &&
+         std::ranges::equal(counts, call.counts) &&
+         std::ranges::equal(receive_counts, call.receive_counts);
+}
+
+const CallPlan& CallPlans::plan_for(const Algorithm& algorithm, int rank, int size,
+                                    const CollectiveCall& call) {
+  for (const auto& entry : entries_) {
+    if (entry->is_for(algorithm, call)) return entry->plan;
+  }
+  CallShape shape{.collective = call.collective,
+                  .size = size,
+                  .rank = rank,
+                  .root = call.root,
+                  .count = call.count,
+                  .element_bytes = size_of(call.dtype),
+                  .segment_bytes = segment_bytes_,
+                  .counts = call.counts,
+                  .receive_counts = call.receive_counts};
+  CallPlan plan{.schedule = make_schedule(algorithm, shape)};
+  shape.rank = (rank + size - 1) % size;
+  plan.left_greets_with_data = size > 1 && greets_with_data(make_schedule(algorithm, shape), rank);
+  auto entry =
+      std::make_unique<Entry>(Entry{&algorithm,
+                                    call.collective,
+                                    size_of(call.dtype),
+                                    call.count,
+                                    call.root,
+                                    {call.counts.begin(), call.counts.end()},
+                                    {call.receive_counts.begin(), call.receive_counts.end()},
+                                    std::move(plan)});
+  if (entries_.size() < kKept) entries_.emplace_back();
+  auto& place = entries_[next_++ % kKept];
+  place = std::move(entry);
+  return place->plan;
+}
 
 class MessageEngine final : public CollectiveEngine {
  public:

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/algorithms/rank_link.h"
-#include "tutti/cross_device_ops/algorithms/rank_memory.h"
+#include "tutti/cross_device_ops/algorithms/schedule.h"
 #include "tutti/cross_device_ops/collective_header.h"
 #include "tutti/tensor/buffer.h"
 

@@ -19,7 +19,6 @@
 #include "tutti/cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace tutti::internal {
 namespace {
@@ -85,12 +84,6 @@ class Ring {
   bool verified_ = false;
 };
 
-std::vector<std::size_t> cuts_of_parts(std::span<const std::size_t> counts) {
-  std::vector<std::size_t> cuts(counts.size() + 1, 0);
-  std::partial_sum(counts.begin(), counts.end(), cuts.begin() + 1);
-  return cuts;
-}
-
 }  // namespace
 
 Schedule ring_all_reduce(const CallShape& shape) {
@@ -111,7 +104,7 @@ Schedule ring_all_reduce(const CallShape& shape) {
 }
 
 Schedule ring_reduce_scatter(const CallShape& shape) {
-  Ring ring(shape, cuts_of_parts(shape.counts));
+  Ring ring(shape, cuts_of(shape.counts));
   ring.schedule.scratch_elements = 2 * ring.largest_chunk();
   ring.send_all(ring.chunk(Space::kInput, -1));
   for (int s = 0; s + 1 < shape.size; ++s) {
@@ -125,7 +118,7 @@ Schedule ring_reduce_scatter(const CallShape& shape) {
 }
 
 Schedule ring_all_gather(const CallShape& shape) {
-  Ring ring(shape, cuts_of_parts(shape.counts));
+  Ring ring(shape, cuts_of(shape.counts));
   const Range own = ring.chunk(Space::kOutput, 0);
   const Range input{Space::kInput, 0, own.count};
   ring.send_all(input);

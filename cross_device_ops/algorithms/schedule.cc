@@ -1,8 +1,14 @@
-// Building schedules, and what they cost.
+// Building schedules, what they cost, and what their steps do in memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/algorithms/schedule.h"
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "tutti/cross_device_ops/combine.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/cross_device_ops/element_arithmetic.h"
 
 namespace tutti::internal {
 
@@ -43,14 +49,10 @@ std::size_t num_segments(std::size_t count, std::size_t segment) {
   return std::max<std::size_t>(1, (count + segment - 1) / segment);
 }
 
-Traffic traffic_of(const Schedule& schedule) {
-  Traffic traffic;
-  for (const Step& step : schedule.steps) {
-    if (step.kind != StepKind::kSend) continue;
-    ++traffic.messages;
-    traffic.elements += step.range.count;
-  }
-  return traffic;
+std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts) {
+  std::vector<std::size_t> cuts(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), cuts.begin() + 1);
+  return cuts;
 }
 
 bool greets_with_data(const Schedule& schedule, int right) {
@@ -59,6 +61,52 @@ bool greets_with_data(const Schedule& schedule, int right) {
     return step.kind == StepKind::kSend && step.peer == right;
   }
   return false;
+}
+
+const std::byte* RankMemory::read(const Range& range) const {
+  const std::size_t place = range.first * size_of(dtype);
+  if (range.space == Space::kInput) return input + place;
+  return (range.space == Space::kOutput ? output : scratch) + place;
+}
+
+std::byte* RankMemory::write(const Range& range) const {
+  TUTTI_CHECK(range.space != Space::kInput, "a schedule writes to its input");
+  return (range.space == Space::kOutput ? output : scratch) + range.first * size_of(dtype);
+}
+
+ByteRange RankMemory::bytes_of(const Range& range) const {
+  if (range.count == 0) return {};
+  const std::byte* const begin = read(range);
+  return {begin, begin + num_bytes(range)};
+}
+
+void RankMemory::take(const Step& step, const std::byte* received) const {
+  const Range& range = step.range;
+  if (range.count == 0) return;
+  if (step.kind == StepKind::kReceive) {
+    std::memmove(write(range), received, num_bytes(range));
+  } else if (step.kind == StepKind::kReceiveOnLeft) {
+    combine(op, dtype, received, read(step.own), write(range), range.count);
+  } else {
+    combine(op, dtype, read(step.own), received, write(range), range.count);
+  }
+}
+
+void RankMemory::apply(const Schedule& schedule, const Step& step) const {
+  if (step.kind == StepKind::kCopy) {
+    if (read(step.own) != write(step.range)) {
+      std::memmove(write(step.range), read(step.own), num_bytes(step.range));
+    }
+    return;
+  }
+  const std::span<const Range> operands = schedule.operands_of(step);
+  if (operands.size() == 2) {  // the tree of two, in place without a copy of the result
+    return combine(op, dtype, read(operands[0]), read(operands[1]), write(step.range),
+                   step.range.count);
+  }
+  std::vector<const std::byte*> inputs;
+  for (const Range& operand : operands) inputs.push_back(read(operand));
+  reduce_along_tree(op, dtype, inputs, write(step.range), step.range.count);
 }
 
 }  // namespace tutti::internal

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "tutti/cross_device_ops/collective.h"
+#include "tutti/tensor/buffer.h"
+#include "tutti/tensor/reduce_op.h"
 
 namespace tutti::internal {
 
@@ -40,6 +42,15 @@ struct Step {
   std::uint32_t first_operand = 0;
   std::uint32_t num_operands = 0;
 };
+
+/// Whether a step changes its range in this rank's memory.
+inline bool writes(const Step& step) {
+  return step.kind != StepKind::kSend && step.kind != StepKind::kVerify;
+}
+inline bool receives(const Step& step) {
+  return step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveOnLeft ||
+         step.kind == StepKind::kReceiveOnRight;
+}
 
 /// Steps happen in their order: a receive waits for its message, a send does not wait. Messages
 /// between two ranks are received in the order in which they were sent. A step that writes memory
@@ -88,14 +99,64 @@ std::size_t num_segments(std::size_t count, std::size_t segment);
 /// An empty segment is not sent, except the first one: it says that its sender has got that far.
 inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
 
-/// What a rank sends: the executor adds one header per call (kEncodedHeaderBytes), and a message of
-/// its own for it unless greets_with_data().
-struct Traffic {
-  std::size_t messages = 0;
-  std::size_t elements = 0;
-};
-Traffic traffic_of(const Schedule& schedule);
+/// Where parts of these lengths begin, and where the last one ends.
+std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts);
+
 /// Whether the first thing a rank does is a message to `right`, which then carries the header.
 bool greets_with_data(const Schedule& schedule, int right);
+
+/// A run of bytes, to find out who is in whose way.
+struct ByteRange {
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+  bool overlaps(const ByteRange& other) const { return begin < other.end && other.begin < end; }
+  bool operator==(const ByteRange&) const = default;
+};
+
+/// The memory of one rank in one call. Nothing is owned.
+struct RankMemory {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::byte* scratch = nullptr;
+  ReduceOp op = ReduceOp::kSum;
+  DType dtype = DType::kFloat32;
+
+  const std::byte* read(const Range& range) const;
+  /// Not of Space::kInput.
+  std::byte* write(const Range& range) const;
+  ByteRange bytes_of(const Range& range) const;
+  std::size_t num_bytes(const Range& range) const { return range.count * size_of(dtype); }
+
+  /// What a kReceiveOnLeft or kReceiveOnRight step does with a message that lies at `received`, and
+  /// a kReceive step (copies).
+  void take(const Step& step, const std::byte* received) const;
+  /// A kCombine or kCopy step.
+  void apply(const Schedule& schedule, const Step& step) const;
+};
+
+/// Carries out the steps of schedules in the memory of ranks. Host memory: at once.
+class StepWorker {
+ public:
+  virtual ~StepWorker() = default;
+  /// Scratch memory of a rank; lives as long as the run.
+  virtual std::byte* scratch(std::size_t rank, std::size_t bytes);
+  /// A message of `rank` is on its way to `peer`, which reads it in the rank's memory.
+  virtual void sent(std::size_t rank, std::size_t peer);
+  /// What a receiving step of `rank` does with `range` of `from`.
+  virtual void take(std::span<const RankMemory> memory, std::size_t rank, const Step& step,
+                    std::size_t from, const Range& range);
+  /// A kCombine or kCopy step.
+  virtual void apply(std::span<const RankMemory> memory, std::size_t rank, const Schedule& schedule,
+                     const Step& step);
+
+ private:
+  std::vector<BufferRef> scratch_;
+};
+
+/// schedules[r] on memory[r]; scratch is supplied. Messages are not copied: a receiver reads its
+/// sender's memory, and a step that would overwrite it waits. Throws kInternal for schedules that
+/// do not fit each other.
+void run_in_lockstep(std::span<const Schedule> schedules, std::span<RankMemory> memory,
+                     StepWorker& worker);
 
 }  // namespace tutti::internal

@@ -1,9 +1,10 @@
-// Algorithms of algorithms/ on the buffers of one process.
+// Algorithms of algorithms/ on the buffers of one process, and "auto".
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/algorithms/scheduled_ops.h"
 
-#include "tutti/cross_device_ops/algorithms/lockstep.h"
 #include "tutti/cross_device_ops/gpu/gpu_steps.h"
+#include "tutti/cross_device_ops/gpu/reductions.h"
+#include "tutti/cross_device_ops/local/canonical.h"
 #include "tutti/cross_device_ops/local/supports.h"
 
 namespace tutti {
@@ -41,10 +42,33 @@ void ScheduledOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer
         {.input = buffer.data, .output = buffer.data, .op = op, .dtype = buffer.dtype});
     ++shape.rank;
   }
-  if (!on_gpus) return internal::run_in_lockstep(schedules, memory);
+  if (!on_gpus) {
+    internal::StepWorker worker;
+    return internal::run_in_lockstep(schedules, memory, worker);
+  }
   internal::GpuSteps steps(buffers);
   internal::run_in_lockstep(schedules, memory, steps);
   buffers.front().work->meet();
+}
+
+bool AutoOps::supports(ReduceOp op, DType dtype, DeviceType device) const {
+  return internal::can_combine(op, dtype, device);
+}
+
+void AutoOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
+  const ReplicaBuffer& first = buffers.front();
+  // The table was measured on CPUs; on GPUs canonical moves as few bytes as any.
+  if (first.work) return internal::canonical_on_gpus(op, buffers);
+  const AlgorithmQuery query{.size = static_cast<int>(buffers.size()),
+                             .bytes = first.count * size_of(first.dtype),
+                             .dtype = first.dtype,
+                             .medium = Medium::kLocal};
+  const std::string_view chosen = internal::chosen_name(query);
+  log_.note(query, chosen);
+  auto& operation = operations_[std::string(chosen)];
+  if (!operation && chosen == "canonical") operation = std::make_unique<Canonical>();
+  if (!operation) operation = std::make_unique<ScheduledOps>(chosen);
+  operation->all_reduce_in_place(op, buffers);
 }
 
 }  // namespace tutti

@@ -1,8 +1,13 @@
-// Algorithms of algorithms/ on the buffers of one process.
+// Algorithms of algorithms/ on the buffers of one process, and "auto": the fastest for each size.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
+#include <memory>
+#include <string>
+
 #include "tutti/cross_device_ops/algorithms/algorithm.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
 
 namespace tutti {
 
@@ -23,6 +28,22 @@ class ScheduledOps final : public CrossDeviceOps {
 
  private:
   const internal::Algorithm& algorithm_;
+};
+
+/// Chooses by choose_algorithm(), among algorithms that add along the canonical tree: the bits are
+/// the same whatever is chosen.
+class AutoOps final : public CrossDeviceOps {
+ public:
+  std::string_view name() const override { return "auto"; }
+  bool supports(ReduceOp op, DType dtype, DeviceType device) const override;
+  Determinism determinism() const override { return Determinism::kCanonical; }
+
+ protected:
+  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override;
+
+ private:
+  internal::ChoiceLog log_;
+  std::map<std::string, std::unique_ptr<CrossDeviceOps>, std::less<>> operations_;
 };
 
 }  // namespace tutti

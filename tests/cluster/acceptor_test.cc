@@ -12,10 +12,9 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/net/tcp_transport.h"
+#include "tests/support/transports.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
-#include "tutti/tensor/numerics.h"
 
 namespace tutti {
 namespace acceptor_test {
@@ -47,16 +46,20 @@ class Serving {
     std::vector<internal::Listener> listeners;
     listeners.push_back(internal::listen_at({"127.0.0.1", 0}));
     endpoint = listeners.back().endpoint;
-    acceptor_.emplace("tcp: rank 0 of 2",
-                      internal::RankIdentity{0, 2, kNonce, "job", secret, numerics_fingerprint()},
-                      std::move(listeners),
-                      [this](const PeerHello& hello, const std::string& refusal) {
-                        if (!refusal.empty()) {
-                          MutexLock lock(mutex_);
-                          final_refusals_.push_back(refusal);
-                        }
-                        return internal::is_rank(hello, 1, kPeerNonce) ? "" : "this is another run";
-                      });
+    Acceptor::Callbacks callbacks;
+    callbacks.decide = [this](const PeerHello& hello, const std::string& refusal) {
+      if (!refusal.empty()) {
+        MutexLock lock(mutex_);
+        final_refusals_.push_back(refusal);
+      }
+      return internal::is_rank(hello, 1, kPeerNonce) ? "" : "this is another run";
+    };
+    callbacks.arrived = [this](int peer, FileDescriptor socket, bool is_local) {
+      MutexLock lock(mutex_);
+      arrivals_.push_back({peer, std::move(socket), is_local});
+    };
+    acceptor_.emplace("tcp: rank 0 of 2", hello_of(0, kNonce, "job"), secret, std::move(listeners),
+                      std::move(callbacks));
     thread_ = Executor::system().start("rank-0", [this] { serve(); });
   }
   ~Serving() {
@@ -65,13 +68,18 @@ class Serving {
     thread_->join();
   }
   PeerHello peer() const { return hello_of(1, kPeerNonce, "job"); }
+  struct Arrival {
+    int rank = 0;
+    FileDescriptor socket;
+    bool is_local = false;
+  };
   /// Waits for it.
-  std::optional<Acceptor::Arrival> arrival() {
+  std::optional<Arrival> arrival() {
     MutexLock lock(mutex_);
     (void)changed_.wait_for(mutex_, 60s,
                             [&]() TUTTI_REQUIRES(mutex_) { return !arrivals_.empty(); });
     if (arrivals_.empty()) return std::nullopt;
-    Acceptor::Arrival first = std::move(arrivals_.front());
+    Arrival first = std::move(arrivals_.front());
     arrivals_.pop_front();
     return first;
   }
@@ -99,7 +107,6 @@ class Serving {
       acceptor_->serve(stop, deadline_after(Clock::system().now(), 60s), nullptr);
       MutexLock lock(mutex_);
       last_refusal_ = acceptor_->last_refusal();
-      while (auto arrival = acceptor_->take()) arrivals_.push_back(std::move(*arrival));
       changed_.notify_all();
     }
   }
@@ -107,7 +114,7 @@ class Serving {
   FileDescriptor stop_event_ = internal::make_wake_event();
   Mutex mutex_;
   CondVar changed_;
-  std::list<Acceptor::Arrival> arrivals_ TUTTI_GUARDED_BY(mutex_);
+  std::list<Arrival> arrivals_ TUTTI_GUARDED_BY(mutex_);
   std::string last_refusal_ TUTTI_GUARDED_BY(mutex_);
   std::vector<std::string> final_refusals_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Acceptor> acceptor_;  // the thread's
@@ -324,18 +331,18 @@ TEST(TcpSecrets, RanksOfOneJobMeetAndOthersAreNamedOnBothSides) {
   std::array<std::shared_ptr<Transport>, 2> ranks;
   EXPECT_EQ(error_of_ranks(2,
                            [&](int rank) {
-                             ranks[static_cast<std::size_t>(rank)] =
-                                 tcp_transport(rank, 2, store, {.secret = secret, .job_id = "job"});
+                             ranks[static_cast<std::size_t>(rank)] = connect_by_tcp(
+                                 rank, 2, store, {.secret = secret, .job_id = "job"});
                            }),
             "");
   std::array<Error, 2> errors{Error(ErrorCode::kOk, ""), Error(ErrorCode::kOk, "")};
   EXPECT_EQ(error_of_ranks(2,
                            [&](int rank) {
                              try {
-                               tcp_transport(rank, 2, store,
-                                             {.timeout = rank == 0 ? Duration(4s) : Duration(2s),
-                                              .key_prefix = "other",
-                                              .secret = JobSecret::generate()});
+                               connect_by_tcp(rank, 2, store,
+                                              {.timeout = rank == 0 ? Duration(4s) : Duration(2s),
+                                               .key_prefix = "other",
+                                               .secret = JobSecret::generate()});
                              } catch (const Error& error) {
                                errors[static_cast<std::size_t>(rank)] = error;
                              }
@@ -355,12 +362,12 @@ TEST(TcpSecrets, AnAddressThatOtherMachinesReachNeedsOne) {
   expect_error(
       ErrorCode::kInvalidArgument,
       {"other machines reach '192.0.2.7'", "TUTTI_JOB_SECRET_FILE", "allow_insecure_network"},
-      [&] { tcp_transport(0, 2, store, {.address = "192.0.2.7"}); });
+      [&] { connect_by_tcp(0, 2, store, {.address = "192.0.2.7"}); });
   expect_error(ErrorCode::kInvalidArgument, {"'0.0.0.0' means every interface"},
-               [&] { tcp_transport(0, 2, store, {.address = "0.0.0.0"}); });
+               [&] { connect_by_tcp(0, 2, store, {.address = "0.0.0.0"}); });
   // With one it is tried.
   expect_error(ErrorCode::kUnavailable, {"192.0.2.7", "an address of this machine"}, [&] {
-    tcp_transport(0, 2, store, {.address = "192.0.2.7", .secret = JobSecret::generate()});
+    connect_by_tcp(0, 2, store, {.address = "192.0.2.7", .secret = JobSecret::generate()});
   });
 }
 

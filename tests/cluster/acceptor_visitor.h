@@ -81,11 +81,7 @@ inline Handshake shake_hands(const internal::FileDescriptor& socket, const PeerH
 
 /// The hello of a rank in a group of two.
 inline PeerHello hello_of(int rank, std::uint64_t nonce, const std::string& job_id = "") {
-  PeerHello hello = make_hello("rank", rank);
-  hello.group_size = 2;
-  hello.incarnation = nonce;
-  hello.job_id = job_id;
-  return hello;
+  return make_rank_hello(rank, 2, nonce, job_id);
 }
 
 }  // namespace tutti::acceptor_visitor

@@ -51,7 +51,7 @@ struct DirectPair {
   DirectPair() {
     EXPECT_EQ(error_of_ranks(2,
                              [&](int r) {
-                               rank(r) = tcp_transport(r, 2, store);
+                               rank(r) = connect_by_tcp(r, 2, store);
                                exchange(*rank(r), 1);
                              }),
               "");
@@ -151,7 +151,7 @@ TEST(TcpClosing, RanksThatLeaveRightAfterTheirLastSumTakeNobodysResult) {
     TimePoint begin;
     const std::string error = error_of_ranks(size, [&](int rank) {
       const auto communicator =
-          make_communicator(tcp_transport(rank, size, store),
+          make_communicator(connect_by_tcp(rank, size, store),
                             {.algorithm = seed % 5 == 0 ? "ring" : "canonical", .timeout = 60s});
       for (int call = 0; call < 3; ++call) check_sum(*communicator, call, count);
       if (rank == 0) begin = Clock::system().now();
@@ -165,7 +165,7 @@ TEST(TcpClosing, RanksThatLeaveRightAfterTheirLastSumTakeNobodysResult) {
 /// Nothing of what rank 0 says arrives any more; its last words stay with its own system.
 struct Silenced : DirectPair {
   Silenced() {
-    const auto announced = internal::parse_announcement(store.get("tcp/0").value()).value();
+    const auto announced = internal::parse_announcement(store.get("ranks/0").value()).value();
     testing::let_packets_vanish(testing::end_of_connection(announced.endpoint.port, false));
     rank(0)->send(1, 3, {}, pattern_of(100, 1))->wait(in(60s));
   }
@@ -202,7 +202,7 @@ TEST(TcpClosing, ARankThatLeavesEarlyEndsTheCallsOfTheOthersAtOnce) {
   const testing::HangWatchdog watchdog("leaving early", 110s);
   InProcessStore store;
   const auto errors = errors_of_ranks(3, [&](int rank) {
-    const auto communicator = make_communicator(tcp_transport(rank, 3, store),
+    const auto communicator = make_communicator(connect_by_tcp(rank, 3, store),
                                                 {.algorithm = "canonical", .timeout = 60s});
     check_sum(*communicator, 0, 1000);
     if (rank == 1) return;

@@ -21,11 +21,11 @@ struct DirectRanks {
   DirectRanks() {
     EXPECT_EQ(error_of_ranks(2,
                              [&](int r) {
-                               rank(r) = tcp_transport(r, 2, store);
+                               rank(r) = connect_by_tcp(r, 2, store);
                                exchange(*rank(r), 1);
                              }),
               "");
-    const auto announced = internal::parse_announcement(store.get("tcp/0").value()).value();
+    const auto announced = internal::parse_announcement(store.get("ranks/0").value()).value();
     for (const bool is_zero : {true, false}) {
       end_of_rank[is_zero ? 0 : 1] = testing::end_of_connection(announced.endpoint.port, is_zero);
     }

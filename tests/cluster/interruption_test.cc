@@ -11,7 +11,6 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/thrown.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/net/exchange.h"
 #include "tutti/cluster/net/rendezvous.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
@@ -80,11 +79,10 @@ INSTANTIATE_TEST_SUITE_P(Ways, InterruptedConnecting,
 TEST(Interruption, NobodyWaitsForMemoryThatIsNotSent) {
   const testing::HangWatchdog watchdog("no segment", 120s);
   InProcessStore store;
-  const internal::RendezvousOptions options{
-      .local = internal::RendezvousOptions::Local::kYes, .timeout = 60s, .key_prefix = "ranks"};
+  const ConnectOptions options{.way = ConnectOptions::Way::kSharedMemory, .timeout = 60s};
   internal::Connections silent;
   const auto peer = Executor::system().start(
-      "rank-1", [&] { silent = internal::connect_all(1, 2, store, options); });
+      "rank-1", [&] { silent = internal::connect_all(1, 2, store, options, true); });
   expect_that_it_ends([&](const std::shared_ptr<const Interruption>& interruption) {
     (void)connect_ranks(
         0, 2, store,

@@ -1,8 +1,9 @@
 // Collectives over TCP: the algorithms on a transport that keeps messages and breaks.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cross_device_ops/engine_helpers.h"
+#include "tests/cross_device_ops/traffic.h"
 #include "tests/support/hang_watchdog.h"
-#include "tutti/cluster/net/tcp_transport.h"
+#include "tests/support/transports.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/algorithms/algorithm.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
@@ -18,7 +19,7 @@ using internal::message_engine;
 std::vector<std::optional<Error>> over_tcp(
     int size, const std::function<void(std::shared_ptr<Transport>)>& body) {
   InProcessStore store;
-  return on_ranks(size, [&](int rank) { body(tcp_transport(rank, size, store)); });
+  return on_ranks(size, [&](int rank) { body(connect_by_tcp(rank, size, store)); });
 }
 
 void fill_rank(TypedBytes& data, int rank) {

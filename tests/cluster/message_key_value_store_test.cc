@@ -7,7 +7,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/net/tcp_transport.h"
+#include "tests/support/transports.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
@@ -65,7 +65,7 @@ TEST(MessageKeyValueStore, ARankThatIsGoneHasToldWhatItTold) {
   const auto meeting = std::make_shared<InProcessStore>();
   EXPECT_EQ(error_of_ranks(2,
                            [&](int rank) {
-                             MessageKeyValueStore store(tcp_transport(rank, 2, *meeting));
+                             MessageKeyValueStore store(connect_by_tcp(rank, 2, *meeting));
                              if (rank == 1) return store.set("k", "v");
                              EXPECT_EQ(store.wait("k", in_ms(20'000)), "v");
                              EXPECT_EQ(store.get("other"), std::nullopt);
@@ -79,7 +79,7 @@ TEST(MessageKeyValueStore, AnotherTransportIsConnectedThroughIt) {
   const testing::HangWatchdog watchdog("message store");
   const auto all = stores(2);
   const auto sum = [&](int rank) {
-    const auto tcp = tcp_transport(rank, 2, *all[static_cast<std::size_t>(rank)]);
+    const auto tcp = connect_by_tcp(rank, 2, *all[static_cast<std::size_t>(rank)]);
     std::vector<int> values{rank + 1};
     make_communicator(tcp)->all_reduce(ReduceOp::kSum, std::span(values));
     EXPECT_EQ(values[0], 3);

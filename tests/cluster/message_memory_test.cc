@@ -9,7 +9,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/net/tcp_transport.h"
+#include "tests/support/transports.h"
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 
@@ -37,8 +37,8 @@ Bytes counted(std::size_t count, unsigned first) {
 struct Two {
   Two() {
     const auto lower =
-        Executor::system().start("rank-0", [&] { zero = tcp_transport(0, 2, store); });
-    one = tcp_transport(1, 2, store);
+        Executor::system().start("rank-0", [&] { zero = connect_by_tcp(0, 2, store); });
+    one = connect_by_tcp(1, 2, store);
     lower->join();
   }
   InProcessStore store;
@@ -164,7 +164,7 @@ TEST(MessageMemory, ALongSendGoesOnWhileItsRankWaitsForAnother) {
   InProcessStore store;
   EXPECT_EQ(error_of_ranks(3,
                            [&](int rank) {
-                             const auto own = tcp_transport(rank, 3, store);
+                             const auto own = connect_by_tcp(rank, 3, store);
                              Bytes word(1), body(std::size_t{16} << 20);
                              for (int round = 0; round < 20; ++round) {
                                if (rank == 0) {

@@ -12,8 +12,8 @@
 
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/ranks.h"
+#include "tests/support/transports.h"
 #include "tutti/cluster/net/rendezvous.h"
-#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 
@@ -62,10 +62,11 @@ class ProxiedStore final : public KeyValueStore {
 /// All bytes between the first two of them pass the proxy of rank 0.
 struct ProxiedRanks {
   explicit ProxiedRanks(const testing::ChaosPlan& plan = {}, int size = 2,
-                        const TcpOptions& options = {})
+                        const ConnectOptions& options = {})
       : store(plan), ranks(static_cast<std::size_t>(size)) {
     EXPECT_EQ(
-        error_of_ranks(size, [&](int r) { rank(r) = tcp_transport(r, size, store, options); }), "");
+        error_of_ranks(size, [&](int r) { rank(r) = connect_by_tcp(r, size, store, options); }),
+        "");
   }
   std::shared_ptr<Transport>& rank(int r) { return ranks[static_cast<std::size_t>(r)]; }
   testing::ChaosProxy& proxy() { return store.proxy(0); }

@@ -14,7 +14,7 @@
 
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
-#include "tutti/cluster/net/shm_transport.h"
+#include "tests/support/transports.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
@@ -32,7 +32,7 @@ std::vector<std::shared_ptr<Transport>> two_ranks() {
   EXPECT_EQ(error_of_ranks(2,
                            [&](int rank) {
                              ranks[static_cast<std::size_t>(rank)] =
-                                 shm_transport(rank, 2, store, {});
+                                 connect_by_memory(rank, 2, store, {});
                            }),
             "");
   return ranks;

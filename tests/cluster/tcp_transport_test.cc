@@ -1,7 +1,5 @@
 // What is TCP's own: frames, strangers, kept messages, ranks that do not come.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/tcp_transport.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,7 +9,8 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/cluster/net/frame.h"
+#include "tests/support/transports.h"
+#include "tutti/cluster/net/mailbox.h"
 #include "tutti/cluster/net/rendezvous.h"
 #include "tutti/cluster/net/socket.h"
 #include "tutti/core/executor.h"
@@ -79,11 +78,13 @@ TEST(TcpTransport, StrangersAndLeftoversAreRefusedAndTheGroupStillForms) {
   InProcessStore store;
   // A listener that never answers, as an earlier run's value: rank 1 leaves it for the new one.
   const internal::Listener silent = internal::listen_at({"127.0.0.1", 0});
-  store.set("tcp/0", internal::to_text({7, "m", silent.endpoint}));
+  store.set("ranks/0", internal::to_text({7, "m", silent.endpoint}));
   std::shared_ptr<Transport> zero, one;
-  const auto higher = Executor::system().start("rank-1", [&] { one = tcp_transport(1, 2, store); });
+  const auto higher =
+      Executor::system().start("rank-1", [&] { one = connect_by_tcp(1, 2, store); });
   Clock::system().sleep_for(50ms);
-  const auto lower = Executor::system().start("rank-0", [&] { zero = tcp_transport(0, 2, store); });
+  const auto lower =
+      Executor::system().start("rank-0", [&] { zero = connect_by_tcp(0, 2, store); });
   higher->join();
   lower->join();
   std::array<std::byte, 1> byte{std::byte{5}}, got{};
@@ -97,8 +98,9 @@ TEST(TcpTransport, ConnectionsThatDoNotBelongAreToldWhy) {
   const testing::HangWatchdog watchdog("refusals", 60s);
   InProcessStore store;
   std::shared_ptr<Transport> zero, one;
-  const auto lower = Executor::system().start("rank-0", [&] { zero = tcp_transport(0, 2, store); });
-  const auto announced = internal::parse_announcement(store.wait("tcp/0", after(60s))).value();
+  const auto lower =
+      Executor::system().start("rank-0", [&] { zero = connect_by_tcp(0, 2, store); });
+  const auto announced = internal::parse_announcement(store.wait("ranks/0", after(60s))).value();
   const auto answer = [&](PeerHello hello) {
     const auto socket = acceptor_visitor::connect_to(announced.endpoint);
     return acceptor_visitor::shake_hands(socket, hello, {}).reason();
@@ -115,7 +117,7 @@ TEST(TcpTransport, ConnectionsThatDoNotBelongAreToldWhy) {
   const auto noise = acceptor_visitor::connect_to(announced.endpoint);
   acceptor_visitor::say(noise, std::string(100, 'G'));
   EXPECT_TRUE(acceptor_visitor::gets_closed(noise));
-  one = tcp_transport(1, 2, store);
+  one = connect_by_tcp(1, 2, store);
   lower->join();
   EXPECT_EQ(zero->size(), 2);
 }
@@ -124,7 +126,7 @@ TEST(TcpTransport, RanksThatWantGroupsOfDifferentSizeAreToldSo) {
   const testing::HangWatchdog watchdog("sizes", 60s);
   InProcessStore store;
   const std::vector<std::string> errors =
-      errors_of_ranks(2, [&](int rank) { tcp_transport(rank, 2 + rank, store); });
+      errors_of_ranks(2, [&](int rank) { connect_by_tcp(rank, 2 + rank, store); });
   for (const std::string& error : errors) {
     EXPECT_NE(error.find("groups of different size met: "), std::string::npos) << error;
     EXPECT_NE(error.find("give all ranks one size"), std::string::npos) << error;
@@ -133,43 +135,43 @@ TEST(TcpTransport, RanksThatWantGroupsOfDifferentSizeAreToldSo) {
 
 TEST(TcpTransport, RanksThatDoNotComeAreNamed) {
   InProcessStore store;
-  const TcpOptions brief{.timeout = 50ms};
+  const ConnectOptions brief{.timeout = 50ms};
   expect_error(ErrorCode::kDeadlineExceeded, {"rank 0 of 3", "rank 1, 2 did not come", "0.05 s"},
-               [&] { tcp_transport(0, 3, store, brief); });
+               [&] { connect_by_tcp(0, 3, store, brief); });
   expect_error(ErrorCode::kDeadlineExceeded, {"rank 2 of 3", "rank 1 did not", "127.0.0.1:"}, [&] {
     InProcessStore other;
     const internal::Listener silent = internal::listen_at({"127.0.0.1", 0});
-    other.set("tcp/0", "no announcement");
-    other.set("tcp/1", internal::to_text({7, "m", silent.endpoint}));
+    other.set("ranks/0", "no announcement");
+    other.set("ranks/1", internal::to_text({7, "m", silent.endpoint}));
     const auto zero = Executor::system().start(
-        "rank-0", [&] { EXPECT_THROW(tcp_transport(0, 3, other, {.timeout = 300ms}), Error); });
-    tcp_transport(2, 3, other, {.timeout = 300ms});
+        "rank-0", [&] { EXPECT_THROW(connect_by_tcp(0, 3, other, {.timeout = 300ms}), Error); });
+    connect_by_tcp(2, 3, other, {.timeout = 300ms});
   });
   expect_error(ErrorCode::kDeadlineExceeded, {"rank 0 did not come", "'g/0'"}, [&] {
     InProcessStore empty;
-    tcp_transport(1, 2, empty, {.timeout = 20ms, .key_prefix = "g"});
+    connect_by_tcp(1, 2, empty, {.timeout = 20ms, .key_prefix = "g"});
   });
   expect_error(ErrorCode::kInvalidArgument, {"rank 2 of 2"},
-               [&] { tcp_transport(2, 2, store, brief); });
+               [&] { connect_by_tcp(2, 2, store, brief); });
   expect_error(ErrorCode::kUnavailable, {"192.0.2.7", "an address of this machine"}, [&] {
-    tcp_transport(0, 2, store, {.address = "192.0.2.7", .allow_insecure_network = true});
+    connect_by_tcp(0, 2, store, {.address = "192.0.2.7", .allow_insecure_network = true});
   });
   expect_error(ErrorCode::kNotFound,
                {"rank 0 did not answer", "255.255.255.255:80", "Network is unreachable"}, [&] {
                  InProcessStore other;
-                 other.set("tcp/0", internal::to_text({7, "m", {"255.255.255.255", 80}}));
-                 tcp_transport(1, 2, other, brief);
+                 other.set("ranks/0", internal::to_text({7, "m", {"255.255.255.255", 80}}));
+                 connect_by_tcp(1, 2, other, brief);
                });
 }
 
 TEST(TcpTransport, MessagesThatNobodyReceivesAreKeptUpToALimit) {
   const testing::HangWatchdog watchdog("kept messages", 60s);
   InProcessStore store;
-  const TcpOptions options{.bytes_kept = 1000};
+  const ConnectOptions options{.bytes_kept = 1000};
   std::shared_ptr<Transport> zero;
   const auto lower =
-      Executor::system().start("rank-0", [&] { zero = tcp_transport(0, 2, store, options); });
-  const auto one = tcp_transport(1, 2, store, options);
+      Executor::system().start("rank-0", [&] { zero = connect_by_tcp(0, 2, store, options); });
+  const auto one = connect_by_tcp(1, 2, store, options);
   lower->join();
   std::vector<std::byte> bytes(600);
   std::array<std::byte, 1> byte{};

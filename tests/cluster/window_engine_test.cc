@@ -8,8 +8,8 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
+#include "tests/support/transports.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/net/shm_transport.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
@@ -23,13 +23,13 @@ using namespace std::chrono_literals;
 /// Where a rank's buffers lie.
 enum class Memory { kPrivate, kShared, kMixed };
 
-std::vector<std::shared_ptr<Transport>> transports(int size, const ShmOptions& options = {}) {
+std::vector<std::shared_ptr<Transport>> transports(int size, const ConnectOptions& options = {}) {
   InProcessStore store;
   std::vector<std::shared_ptr<Transport>> all(static_cast<std::size_t>(size));
   EXPECT_EQ(error_of_ranks(size,
                            [&](int rank) {
                              all[static_cast<std::size_t>(rank)] =
-                                 shm_transport(rank, size, store, options);
+                                 connect_by_memory(rank, size, store, options);
                            }),
             "");
   return all;
@@ -247,12 +247,14 @@ TEST(WindowEngine, BuffersOfARankThatGivesUpAreNotWrittenAnyMore) {
 TEST(ShmTransport, MemoryThatIsNotThereIsAClearError) {
   using testing::expect_error;
   InProcessStore store;
-  expect_error(ErrorCode::kResourceExhausted, {"/no/such/folder", "try"},
-               [&] { shm_transport(0, 2, store, {.timeout = 50ms, .folder = "/no/such/folder"}); });
+  // More than there are addresses.
+  expect_error(ErrorCode::kResourceExhausted, {"mapping", "try"}, [&] {
+    connect_by_memory(0, 2, store, {.timeout = 50ms, .place_bytes = std::size_t{1} << 60});
+  });
   expect_error(ErrorCode::kInvalidArgument, {"power of two", "5000"},
-               [&] { shm_transport(0, 2, store, {.timeout = 50ms, .ring_bytes = 5000}); });
+               [&] { connect_by_memory(0, 2, store, {.timeout = 50ms, .ring_bytes = 5000}); });
   const auto group = transports(2, {.place_bytes = 1 << 20});
-  expect_error(ErrorCode::kResourceExhausted, {"rank 0", "ShmOptions::place_bytes"},
+  expect_error(ErrorCode::kResourceExhausted, {"rank 0", "ConnectOptions::place_bytes"},
                [&] { group[0]->host_memory()->allocate(2 << 20, HostMemory::Use::kBuffers); });
   const std::size_t first = group[0]->host_memory()->allocate(700'000, HostMemory::Use::kBuffers);
   group[0]->host_memory()->release(first);

@@ -1,9 +1,8 @@
 // The transports of the library against the suite of every transport.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/transport_suite.h"
+#include "tests/support/transports.h"
 #include "tutti/cluster/connect_ranks.h"
-#include "tutti/cluster/net/shm_transport.h"
-#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/in_process/in_process_transport.h"
 
@@ -19,7 +18,7 @@ struct TcpGroups {
     InProcessStore store;
     Group group(static_cast<std::size_t>(size));
     run_threads(size, [&](int rank) {
-      group[static_cast<std::size_t>(rank)] = tcp_transport(rank, size, store);
+      group[static_cast<std::size_t>(rank)] = connect_by_tcp(rank, size, store);
     });
     return group;
   }
@@ -31,7 +30,7 @@ struct ShmGroups {
     InProcessStore store;
     Group group(static_cast<std::size_t>(size));
     run_threads(size, [&](int rank) {
-      group[static_cast<std::size_t>(rank)] = shm_transport(rank, size, store);
+      group[static_cast<std::size_t>(rank)] = connect_by_memory(rank, size, store);
     });
     return group;
   }
@@ -45,7 +44,7 @@ struct SmallRingGroups {
     Group group(static_cast<std::size_t>(size));
     run_threads(size, [&](int rank) {
       group[static_cast<std::size_t>(rank)] =
-          shm_transport(rank, size, store, {.ring_bytes = 4096, .place_bytes = 0});
+          connect_by_memory(rank, size, store, {.ring_bytes = 4096, .place_bytes = 0});
     });
     return group;
   }

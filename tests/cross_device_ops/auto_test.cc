@@ -3,7 +3,6 @@
 #include "tests/cross_device_ops/cdo_helpers.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/algorithms/algorithm.h"
-#include "tutti/cross_device_ops/algorithms/select_algorithm.h"
 
 namespace tutti {
 namespace auto_test {

@@ -1,6 +1,7 @@
 // Collectives over messages among threads: results, bits, bytes sent.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cross_device_ops/engine_helpers.h"
+#include "tests/cross_device_ops/traffic.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/random.h"
@@ -370,7 +371,7 @@ TEST(MessageEngine, SendsWhatItsScheduleSaysAndOneHeader) {
         for (const std::size_t count : {0, 1, 1000, 200'000}) {
           internal::CallShape shape{.size = size, .rank = rank, .count = count};
           const internal::Schedule schedule = make_schedule(algorithm, shape);
-          const internal::Traffic expected = traffic_of(schedule);
+          const Traffic expected = traffic_of(schedule);
           const bool greets = greets_with_data(schedule, (rank + 1) % size);
           const TransportStats before = transport.stats();
           TypedBytes data(DType::kFloat32, count);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tests/cross_device_ops/symbolic_run.h"
+#include "tests/cross_device_ops/traffic.h"
 
 namespace tutti {
 namespace {
@@ -302,7 +303,7 @@ TEST(Schedules, AllReduceCostsWhatItsSourceSays) {
         const std::vector<Schedule> schedules = schedules_of(algorithm, shape);
         for (std::size_t r = 0; r < n; ++r) {
           const Cost expected = formula(algorithm.name, n, r, count, 512);
-          const internal::Traffic traffic = traffic_of(schedules[r]);
+          const Traffic traffic = traffic_of(schedules[r]);
           EXPECT_EQ(traffic.messages, expected.messages) << algorithm.name << " " << n << " " << r;
           EXPECT_EQ(traffic.elements, expected.elements) << algorithm.name << " " << n << " " << r;
         }
@@ -323,7 +324,7 @@ TEST(Schedules, OtherCallsCostWhatTheirSourceSays) {
     shape.rank = 1;
     const auto cost = [&](const char* name, Collective collective) {
       shape.collective = collective;
-      const internal::Traffic traffic = traffic_of(make_schedule(*find_algorithm(name), shape));
+      const Traffic traffic = traffic_of(make_schedule(*find_algorithm(name), shape));
       return std::pair(traffic.messages, traffic.elements);
     };
     using Pair = std::pair<std::size_t, std::size_t>;

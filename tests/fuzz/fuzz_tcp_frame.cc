@@ -10,8 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/net/inbox.h"
-#include "tutti/cluster/net/outbox.h"
+#include "tutti/cluster/net/mailbox.h"
 #include "tutti/cluster/net/rendezvous.h"
 #include "tutti/cluster/net/segment.h"
 

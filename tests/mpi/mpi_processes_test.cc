@@ -8,8 +8,8 @@
 #include "tests/mpi/mpi_world.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
+#include "tests/support/transports.h"
 #include "tutti/cluster/message_key_value_store.h"
-#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/mpi/mpi.h"
 
@@ -186,7 +186,7 @@ TEST_F(MpiProcesses, RanksMayBeNumberedInAnotherOrder) {
 
 TEST_F(MpiProcesses, OtherTransportsAreConnectedThroughMpi) {
   MessageKeyValueStore store(group_);
-  const auto tcp = tcp_transport(rank(), size(), store);
+  const auto tcp = connect_by_tcp(rank(), size(), store);
   std::vector<int> ranks(1, rank() + 1);
   make_communicator(tcp)->all_reduce(ReduceOp::kSum, std::span(ranks));
   EXPECT_EQ(ranks[0], size() * (size() + 1) / 2);

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/ranks.h"
-#include "tutti/cluster/net/shm_transport.h"
+#include "tests/support/transports.h"
 #include "tutti/cross_device_ops/in_process/in_process_store.h"
 #include "tutti/cross_device_ops/shared/host_memory.h"
 
@@ -26,7 +26,7 @@ std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
   InProcessStore store;
   std::vector<char> lay_there(2);
   const std::string error = error_of_ranks(2, [&](int rank) {
-    const auto transport = shm_transport(rank, 2, store, {.place_bytes = place_bytes});
+    const auto transport = connect_by_memory(rank, 2, store, {.place_bytes = place_bytes});
     WorkerTeam team(make_communicator(transport),
                     {.devices = std::vector<Device>(rank == 0 ? 2 : 1)});
     std::vector<MutableTensor> buffers;

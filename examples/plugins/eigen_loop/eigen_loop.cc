@@ -15,8 +15,8 @@
 #include <random>
 #include <string>
 
+#include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/file_key_value_store.h"
-#include "tutti/cluster/net/tcp_transport.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/plugin.h"
 
@@ -114,7 +114,9 @@ int run(std::map<std::string, std::string> flags) {
     const int rank = std::stoi(flags["--rank"]), world = std::stoi(flags["--world"]);
     tutti::Group group{world, rank, {tutti::Device{}}};
     group.store = std::make_shared<tutti::FileKeyValueStore>(flags["--store"]);
-    group.transport = tutti::tcp_transport(rank, world, *group.store);
+    group.transport =
+        tutti::connect_ranks(rank, world, *group.store, {.way = tutti::ConnectOptions::Way::kTcp})
+            .transport;
     train(*tutti::make_communicator(group, options), steps);
     return 0;
   }

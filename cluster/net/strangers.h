@@ -1,18 +1,21 @@
-// How many connections one address may open before it has proven anything.
+// What strangers may cost: connections of an address, lines of the log.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "tutti/core/clock.h"
 
 namespace tutti::internal {
 
-/// A bucket of connections per address: `most` at once, filled again at `per_second`. Whoever
-/// proves itself gets its connection back, so that the ranks of a large group on one machine are
-/// not slowed down. Remembers at most kMostAddresses. Threads: one at a time.
+/// A bucket of connections per address: `most` at once, filled again at `per_second`. A peer
+/// that proves itself gets its connection back, so that the ranks of a large group on one machine
+/// are not slowed down. Remembers at most kMostAddresses. Threads: one at a time.
 class AddressLimit {
  public:
   static constexpr std::size_t kMostAddresses = 1024;
@@ -35,6 +38,21 @@ class AddressLimit {
   const double most_;
   const double per_second_;
   std::map<std::string, Bucket> buckets_;
+};
+
+/// Says who was refused: the first one at once, then one line per pause with the number of the
+/// others: strangers must not fill the disk. Threads: one at a time.
+class RefusalLog {
+ public:
+  /// `who` refuses: "control".
+  explicit RefusalLog(std::string who, Duration pause = std::chrono::seconds(1));
+  void note(std::string_view reason, TimePoint now);
+
+ private:
+  const std::string who_;
+  const Duration pause_;
+  TimePoint next_{};
+  std::uint64_t num_unsaid_ = 0;
 };
 
 }  // namespace tutti::internal

@@ -1,9 +1,12 @@
-// Buckets that fill again with time.
+// Buckets that fill again with time; one line of the log per pause.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/cluster/net/address_limit.h"
+#include "tutti/cluster/net/strangers.h"
 
 #include <algorithm>
-#include <chrono>
+#include <utility>
+
+#include "tutti/core/error.h"
+#include "tutti/core/logging.h"
 
 namespace tutti::internal {
 
@@ -31,6 +34,19 @@ void AddressLimit::forget_idle(TimePoint now) {
   if (buckets_.size() < kMostAddresses) return;
   buckets_.erase(
       std::ranges::min_element(buckets_, {}, [](const auto& each) { return each.second.at; }));
+}
+
+RefusalLog::RefusalLog(std::string who, Duration pause) : who_(std::move(who)), pause_(pause) {}
+
+void RefusalLog::note(std::string_view reason, TimePoint now) {
+  if (now < next_) {
+    ++num_unsaid_;
+    return;
+  }
+  next_ = deadline_after(now, pause_);
+  log_warning(concat(who_, ": refused a connection: ", reason,
+                     num_unsaid_ > 0 ? concat(" (and ", num_unsaid_, " more)") : ""));
+  num_unsaid_ = 0;
 }
 
 }  // namespace tutti::internal
