@@ -20,6 +20,15 @@ inline constexpr std::size_t kMaxManifestBytes = 256u << 20;
 /// How many bytes of a tensor have a checksum of their own.
 inline constexpr std::uint64_t kDefaultChunkBytes = 1u << 20;
 
+// Words of the text.
+inline constexpr std::string_view kManifestFormat = "tutti checkpoint";
+inline constexpr std::int64_t kManifestVersion = 1;
+inline constexpr std::string_view kManifestHash = "xxh3-128";
+/// Before and after the checksum at the end of the text.
+inline constexpr std::string_view kManifestTail = ",\n \"checksum\": \"";
+inline constexpr std::string_view kManifestEnd = "\"\n}\n";
+inline constexpr std::size_t kChecksumDigits = 32;
+
 /// A safetensors file of the version. Checksums are XXH3-128 (32 hexadecimal digits, as xxh128sum
 /// prints them). The head is what stands before the elements.
 struct ManifestFile {
@@ -85,9 +94,5 @@ Manifest parse_manifest(std::string_view text, const std::string& source);
 
 /// Throws kDataLoss unless the pieces of every tensor are all its rows, each once.
 void require_whole(const Manifest& manifest, const std::string& source);
-
-/// One manifest of those that processes wrote for their own files (each has one). Step, states and
-/// so on are the first one's. Throws kInvalidArgument where they contradict each other.
-Manifest merge_manifests(const std::vector<Manifest>& parts);
 
 }  // namespace tutti::internal

@@ -228,7 +228,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
   const Folder folder = run.make_folder(name);
   Manifest manifest;
   try {
-    manifest = write_part(folder, describe(file, sequence), whole_part(file));
+    manifest = write_tensors(folder, describe(file, sequence), file.tensors);
     commit_version(folder, manifest);
   } catch (...) {
     take_back(run, folder, name, sequence);
