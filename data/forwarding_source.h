@@ -30,9 +30,31 @@ class ForwardingSource : public DatasetSource {
 
  protected:
   const DatasetSource& below() const { return *below_; }
+  const SourcePtr& shared_below() const { return below_; }
 
  private:
   SourcePtr below_;
+};
+
+/// A decorator whose iterators are made as Iterator(one over the source below, argument).
+template <class Self, class Iterator, class Argument>
+class Decorator : public ForwardingSource {
+ public:
+  Decorator(SourcePtr below, Argument argument)
+      : ForwardingSource(std::move(below)), argument_(std::move(argument)) {}
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    return std::make_unique<Iterator>(below().iterate(epoch), argument_);
+  }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<Self>(std::move(below), argument_);
+  }
+
+ protected:
+  const Argument& argument() const { return argument_; }
+
+ private:
+  const Argument argument_;
 };
 
 /// An iterator over another one; skip() leaves out as many elements below.
@@ -48,11 +70,6 @@ class ForwardingIterator : public ElementIterator {
  private:
   std::unique_ptr<ElementIterator> below_;
 };
-
-/// The depth after one more batch(), if it is known.
-inline std::optional<int> one_deeper(std::optional<int> depth) {
-  return depth ? std::optional(*depth + 1) : depth;
-}
 
 /// a * b, or the largest number when that does not fit. Both >= 0.
 inline std::int64_t saturating_product(std::int64_t a, std::int64_t b) {

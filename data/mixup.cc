@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/data/beta.h"
-
 namespace tutti {
 namespace {
 

@@ -1,8 +1,11 @@
-// Shuffling with a buffer, keyed by (seed, epoch).
+// Elements kept in memory: to be drawn in another order, keyed by (seed, epoch), or for later
+// passes.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <utility>
 
 #include "tutti/core/random.h"
+#include "tutti/core/sync.h"
 #include "tutti/data/forwarding_source.h"
 
 // The buffer holds up to `buffer_size` elements in places 0, 1, ... Each draw first fills the free
@@ -80,5 +83,111 @@ Dataset Dataset::shuffle(std::int64_t buffer_size, ShuffleOptions options) const
   }
   return Dataset(std::make_shared<ShuffleSource>(source_, buffer_size, options));
 }
+
+// The elements of the first whole pass, kept in memory.
+
+namespace {
+
+using Elements = std::vector<Element>;
+
+/// Shared by a cached dataset and its iterators.
+class CacheStore {
+ public:
+  std::shared_ptr<const Elements> find() const {
+    MutexLock lock(mutex_);
+    return elements_;
+  }
+
+  /// The first whole pass stays.
+  void offer(Elements elements) {
+    MutexLock lock(mutex_);
+    if (!elements_) elements_ = std::make_shared<const Elements>(std::move(elements));
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::shared_ptr<const Elements> elements_ TUTTI_GUARDED_BY(mutex_);
+};
+
+class CachedIterator : public ElementIterator {
+ public:
+  explicit CachedIterator(std::shared_ptr<const Elements> elements)
+      : elements_(std::move(elements)) {}
+
+  std::optional<Element> next() override {
+    if (index_ == elements_->size()) return std::nullopt;
+    return (*elements_)[index_++];
+  }
+
+  void skip(std::int64_t count) override {
+    if (count < 1) return;
+    index_ += std::min(static_cast<std::size_t>(count), elements_->size() - index_);
+  }
+
+ private:
+  std::shared_ptr<const Elements> elements_;
+  std::size_t index_ = 0;
+};
+
+/// Passes elements on and keeps them. skip() is the default one, by next(): what is left out once
+/// is wanted later.
+class FillingIterator : public ElementIterator {
+ public:
+  FillingIterator(std::unique_ptr<ElementIterator> below, std::shared_ptr<CacheStore> store)
+      : below_(std::move(below)), store_(std::move(store)) {}
+
+  std::optional<Element> next() override {
+    if (ended_) return std::nullopt;
+    std::optional<Element> element = next_below();
+    if (element) {
+      if (whole_) kept_.push_back(*element);
+    } else {
+      ended_ = true;
+      if (whole_) store_->offer(std::move(kept_));
+    }
+    return element;
+  }
+
+ private:
+  // A pass in which an element was lost is no whole pass.
+  std::optional<Element> next_below() {
+    try {
+      return below_->next();
+    } catch (...) {
+      whole_ = false;
+      kept_.clear();
+      throw;
+    }
+  }
+
+  std::unique_ptr<ElementIterator> below_;
+  std::shared_ptr<CacheStore> store_;
+  Elements kept_;
+  bool whole_ = true;
+  bool ended_ = false;
+};
+
+class CacheSource : public internal::ForwardingSource {
+ public:
+  explicit CacheSource(std::shared_ptr<const DatasetSource> below)
+      : ForwardingSource(std::move(below)), store_(std::make_shared<CacheStore>()) {}
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    if (auto elements = store_->find())
+      return std::make_unique<CachedIterator>(std::move(elements));
+    return std::make_unique<FillingIterator>(below().iterate(epoch), store_);
+  }
+  /// Other elements need a store of their own.
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<CacheSource>(std::move(below));
+  }
+
+ private:
+  std::shared_ptr<CacheStore> store_;
+};
+
+}  // namespace
+
+Dataset Dataset::cache() const { return Dataset(std::make_shared<CacheSource>(source_)); }
 
 }  // namespace tutti
