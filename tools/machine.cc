@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <sstream>
 
 #include "tutti/core/error.h"
@@ -79,37 +78,6 @@ Machine inspect_machine() {
   machine.isa_flags = known_flags(flags.empty() ? field(cpu, "Features") : flags);
   machine.best_isa = best_isa(machine.isa_flags);
   return machine;
-}
-
-std::string find_fashion_mnist(const std::string& data_dir) {
-  std::vector<std::filesystem::path> folders = {data_dir};
-  if (data_dir.empty()) {
-    const char* configured = std::getenv("TUTTI_DATA_DIR");
-    folders = {configured == nullptr ? "" : configured, "/usr/share/datasets/fashion-mnist"};
-  }
-  for (const auto& folder : folders) {
-    const auto has = [&](const std::string& name) {
-      return std::filesystem::exists(folder / name) ||
-             std::filesystem::exists(folder / (name + ".gz"));
-    };
-    if (has("train-images-idx3-ubyte") && has("train-labels-idx1-ubyte") &&
-        has("t10k-images-idx3-ubyte") && has("t10k-labels-idx1-ubyte")) {
-      return folder.string();
-    }
-  }
-  return "";
-}
-
-std::string find_program(const std::string& name) {
-  const char* const path = std::getenv("PATH");
-  std::istringstream folders(path == nullptr ? "" : path);
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::filesystem::path program = std::filesystem::path(folder) / name;
-    std::error_code error;
-    if (!folder.empty() && std::filesystem::is_regular_file(program, error))
-      return program.string();
-  }
-  return "";
 }
 
 }  // namespace tutti::tools
