@@ -1,11 +1,13 @@
-// JSON values: kinds and members.
+// JSON values: kinds, members and text.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/json.h"
 
+#include <charconv>
 #include <cmath>
 #include <limits>
 
 #include "tutti/core/error.h"
+#include "tutti/core/one_line.h"
 
 namespace tutti {
 namespace {
@@ -105,6 +107,114 @@ void Json::push_back(Json value) {
   auto* array = std::get_if<Array>(&value_);
   if (array == nullptr) fail_kind("an array");
   array->push_back(std::move(value));
+}
+
+// Text: strict, and doubles with the fewest digits that read back to the same bits.
+
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+
+class Writer {
+ public:
+  Writer(std::string& out, int indent) : out_(out), indent_(indent) {}
+
+  void write(std::nullptr_t) { out_ += "null"; }
+  void write(bool value) { out_ += value ? "true" : "false"; }
+  void write(std::int64_t value) { write_number(value); }
+  void write(double value) {
+    if (!std::isfinite(value)) return write(nullptr);
+    const std::size_t begin = out_.size();
+    write_number(value);
+    // "3" would read back as an integer.
+    if (out_.find_first_of(".e", begin) == std::string::npos) out_ += ".0";
+  }
+
+  void write(const std::string& text) {
+    out_ += '"';
+    for (std::string_view rest = text; !rest.empty();) {
+      const std::size_t length = internal::utf8_length(rest);
+      if (length == 1) {
+        write_character(rest[0]);
+      } else {
+        out_ += length == 0 ? kReplacement : rest.substr(0, length);
+      }
+      rest.remove_prefix(length == 0 ? 1 : length);
+    }
+    out_ += '"';
+  }
+
+  void write(const Json::Array& array) {
+    write_list('[', ']', array, [this](const Json& element) { write_json(element); });
+  }
+
+  void write(const Json::Object& object) {
+    write_list('{', '}', object, [this](const Json::Member& member) {
+      write(member.first);
+      out_ += indent_ < 0 ? ":" : ": ";
+      write_json(member.second);
+    });
+  }
+
+  void write_json(const Json& json) {
+    json.visit([this](const auto& value) { write(value); });
+  }
+
+ private:
+  template <class Number>
+  void write_number(Number value) {
+    char text[32];
+    out_.append(text, std::to_chars(text, text + sizeof(text), value).ptr);
+  }
+
+  void write_character(char c) {
+    constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
+    constexpr std::string_view kHex = "0123456789abcdef";
+    if (const std::size_t at = kEscaped.find(c); at != std::string_view::npos) {
+      out_ += '\\';
+      out_ += kLetters[at];
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out_ += "\\u00";
+      out_ += kHex[static_cast<unsigned char>(c) >> 4];
+      out_ += kHex[static_cast<unsigned char>(c) & 15];
+    } else {
+      out_ += c;
+    }
+  }
+
+  template <class List, class WriteElement>
+  void write_list(char begin, char end, const List& list, WriteElement write_element) {
+    out_ += begin;
+    ++depth_;
+    bool first = true;
+    for (const auto& element : list) {
+      if (!first) out_ += ',';
+      first = false;
+      new_line();
+      write_element(element);
+    }
+    --depth_;
+    if (!first) new_line();
+    out_ += end;
+  }
+
+  void new_line() {
+    if (indent_ < 0) return;
+    out_ += '\n';
+    out_.append(static_cast<std::size_t>(indent_ * depth_), ' ');
+  }
+
+  std::string& out_;
+  int indent_;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+std::string Json::dump(int indent) const {
+  std::string out;
+  Writer(out, indent).write_json(*this);
+  return out;
 }
 
 }  // namespace tutti
