@@ -7,7 +7,6 @@
 
 #include "tutti/checkpoint/safetensors.h"
 #include "tutti/checkpoint/safetensors_types.h"
-#include "tutti/core/file.h"
 #include "tutti/core/json.h"
 
 namespace tutti {
@@ -147,10 +146,6 @@ std::string format_safetensors(const SafetensorsFile& file) {
     bytes.append(reinterpret_cast<const char*>(elements.data()), elements.size());
   }
   return bytes;
-}
-
-void write_safetensors(const std::string& path, const SafetensorsFile& file) {
-  write_file_atomically(path, format_safetensors(file));
 }
 
 // Reading. Nothing is believed: the header decides where elements are only after every claim in it
@@ -364,10 +359,6 @@ SafetensorsFile parse_safetensors(std::string_view bytes, const std::string& sou
     file.tensors.push_back({entry.name, read_tensor(bytes, entry, source)});
   }
   return file;
-}
-
-SafetensorsFile read_safetensors(const std::string& path) {
-  return parse_safetensors(read_file(path), path);
 }
 
 }  // namespace tutti

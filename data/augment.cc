@@ -51,7 +51,7 @@ class AugmentSource : public internal::ForwardingSource {
 
 Dataset make_augmented(const Dataset& dataset, AugmentFunction fn, const AugmentOptions& options,
                        Rows rows) {
-  if (!fn) fail(ErrorCode::kInvalidArgument, "augment: expected a function, got none");
+  internal::require_function(fn, "augment");
   if (options.num_parallel_calls < 1) {
     fail(ErrorCode::kInvalidArgument, "augment: expected num_parallel_calls of at least 1, got ",
          options.num_parallel_calls);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/data/forwarding_source.h"
 #include "tutti/tensor/device_scope.h"
 
 namespace tutti {
@@ -141,9 +142,7 @@ class GeneratorSource : public DatasetSource {
 }  // namespace
 
 Dataset Dataset::from_generator(std::function<Generator(std::uint64_t epoch)> make) {
-  if (!make) {
-    fail(ErrorCode::kInvalidArgument, "Dataset::from_generator: expected a function, got none");
-  }
+  internal::require_function(make, "Dataset::from_generator");
   return Dataset(std::make_shared<GeneratorSource>(std::move(make)));
 }
 

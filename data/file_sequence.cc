@@ -131,13 +131,6 @@ class Glob {
   int status_;
 };
 
-void shuffle(std::vector<std::string>& paths, std::uint64_t seed) {
-  const RandomStream random({.seed = seed, .purpose = kShufflePurpose});
-  for (std::size_t left = paths.size(); left > 1; --left) {
-    std::swap(paths[left - 1], paths[static_cast<std::size_t>(random.below(left, left))]);
-  }
-}
-
 }  // namespace
 
 std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions options) {
@@ -152,7 +145,9 @@ std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions
   }
   std::vector<std::string> paths = glob.paths();
   std::sort(paths.begin(), paths.end());
-  if (options.shuffle) shuffle(paths, options.seed);
+  if (options.shuffle) {
+    internal::shuffle(paths, RandomStream({.seed = options.seed, .purpose = kShufflePurpose}));
+  }
   return paths;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "tutti/core/error.h"
 #include "tutti/data/dataset.h"
 
 namespace tutti::internal {
@@ -70,6 +71,12 @@ class ForwardingIterator : public ElementIterator {
  private:
   std::unique_ptr<ElementIterator> below_;
 };
+
+/// Throws kInvalidArgument naming `who` where there is no function.
+template <class Function>
+void require_function(const Function& fn, const char* who) {
+  if (!fn) fail(ErrorCode::kInvalidArgument, who, ": expected a function, got none");
+}
 
 /// a * b, or the largest number when that does not fit. Both >= 0.
 inline std::int64_t saturating_product(std::int64_t a, std::int64_t b) {

@@ -75,7 +75,7 @@ std::unique_ptr<ElementIterator> make_map(std::unique_ptr<ElementIterator> below
 }  // namespace internal
 
 Dataset Dataset::map(std::function<Element(const Element&)> fn, MapOptions options) const {
-  if (!fn) fail(ErrorCode::kInvalidArgument, "Dataset::map: expected a function, got none");
+  internal::require_function(fn, "Dataset::map");
   if (options.num_parallel_calls < 1) {
     fail(ErrorCode::kInvalidArgument,
          "Dataset::map: expected num_parallel_calls of at least 1, got ",
@@ -141,16 +141,12 @@ class ChosenSource : public internal::Decorator<ChosenSource<Iterator>, Iterator
 }  // namespace
 
 Dataset Dataset::filter(std::function<bool(const Element&)> predicate) const {
-  if (!predicate) {
-    fail(ErrorCode::kInvalidArgument, "Dataset::filter: expected a function, got none");
-  }
+  internal::require_function(predicate, "Dataset::filter");
   return Dataset(std::make_shared<ChosenSource<FilterIterator>>(source_, std::move(predicate)));
 }
 
 Dataset Dataset::take_while(std::function<bool(const Element&)> predicate) const {
-  if (!predicate) {
-    fail(ErrorCode::kInvalidArgument, "Dataset::take_while: expected a function, got none");
-  }
+  internal::require_function(predicate, "Dataset::take_while");
   return Dataset(std::make_shared<ChosenSource<TakeWhileIterator>>(source_, std::move(predicate)));
 }
 

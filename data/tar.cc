@@ -7,6 +7,7 @@
 
 #include "tutti/core/file.h"
 #include "tutti/data/file_sequence.h"
+#include "tutti/data/forwarding_source.h"
 #include "tutti/data/records.h"
 #include "tutti/data/tar_reader.h"
 
@@ -139,7 +140,7 @@ Dataset tar_dataset(std::vector<std::string> paths, InputLimits limits) {
 
 Dataset tar_dataset(std::vector<std::string> paths, std::function<Element(const TarSample&)> decode,
                     TarOptions options) {
-  if (!decode) fail(ErrorCode::kInvalidArgument, "tar_dataset: expected a function, got none");
+  internal::require_function(decode, "tar_dataset");
   return tar_dataset(std::move(paths), options.limits)
       .map(
           [decode = std::move(decode)](const Element& element) {

@@ -314,9 +314,7 @@ class InterleaveSource : public internal::ForwardingSource {
 
 Dataset Dataset::interleave(std::function<Dataset(const Element&)> make,
                             InterleaveOptions options) const {
-  if (!make) {
-    fail(ErrorCode::kInvalidArgument, "Dataset::interleave: expected a function, got none");
-  }
+  internal::require_function(make, "Dataset::interleave");
   if (options.cycle_length < 1 || options.block_length < 1) {
     fail(ErrorCode::kInvalidArgument,
          "Dataset::interleave: expected cycle_length and block_length of at least 1, got ",
@@ -327,9 +325,7 @@ Dataset Dataset::interleave(std::function<Dataset(const Element&)> make,
 
 // With one slot every dataset is read to its end before the next one begins.
 Dataset Dataset::flat_map(std::function<Dataset(const Element&)> make) const {
-  if (!make) {
-    fail(ErrorCode::kInvalidArgument, "Dataset::flat_map: expected a function, got none");
-  }
+  internal::require_function(make, "Dataset::flat_map");
   return interleave(std::move(make), InterleaveOptions{.cycle_length = 1});
 }
 
