@@ -51,43 +51,23 @@ std::int64_t range_length(std::int64_t begin, std::int64_t end, std::int64_t ste
   return static_cast<std::int64_t>(std::min<std::uint64_t>(length, INT64_MAX));
 }
 
-class RangeIterator : public ElementIterator {
+/// Elements by their numbers.
+class IndexedSource : public DatasetSource {
  public:
-  RangeIterator(std::int64_t begin, std::int64_t step, std::int64_t length)
-      : begin_(begin), step_(step), length_(length) {}
+  using At = std::function<Element(std::int64_t index)>;
+  IndexedSource(std::int64_t length, std::optional<int> batch_depth, At at)
+      : length_(length), batch_depth_(batch_depth), at_(std::move(at)) {}
 
-  std::optional<Element> next() override {
-    if (index_ == length_) return std::nullopt;
-    const std::int64_t value = begin_ + index_ * step_;
-    ++index_;
-    return Element({Tensor::from<std::int64_t>({}, {value})});
-  }
-
-  void skip(std::int64_t count) override {
-    if (count > 0) index_ += std::min(count, length_ - index_);
-  }
-
- private:
-  std::int64_t begin_;
-  std::int64_t step_;
-  std::int64_t length_;
-  std::int64_t index_ = 0;
-};
-
-class RangeSource : public DatasetSource {
- public:
-  RangeSource(std::int64_t begin, std::int64_t end, std::int64_t step)
-      : begin_(begin), step_(step), length_(range_length(begin, end, step)) {}
   std::unique_ptr<ElementIterator> iterate(std::uint64_t) const override {
-    return std::make_unique<RangeIterator>(begin_, step_, length_);
+    return std::make_unique<internal::IndexedIterator>(length_, at_);
   }
   std::optional<std::int64_t> cardinality() const override { return length_; }
-  std::optional<int> batch_depth() const override { return 0; }
+  std::optional<int> batch_depth() const override { return batch_depth_; }
 
  private:
-  std::int64_t begin_;
-  std::int64_t step_;
-  std::int64_t length_;
+  const std::int64_t length_;
+  const std::optional<int> batch_depth_;
+  const At at_;
 };
 
 }  // namespace
@@ -98,7 +78,10 @@ Dataset Dataset::range(std::int64_t begin, std::int64_t end, std::int64_t step) 
   if (step == 0) {
     fail(ErrorCode::kInvalidArgument, "Dataset::range: expected a step that is not 0, got 0");
   }
-  return Dataset(std::make_shared<RangeSource>(begin, end, step));
+  return Dataset(std::make_shared<IndexedSource>(
+      range_length(begin, end, step), 0, [begin, step](std::int64_t index) {
+        return Element({Tensor::from<std::int64_t>({}, {begin + index * step})});
+      }));
 }
 
 // A dataset made of a user's function.
@@ -150,65 +133,6 @@ Dataset Dataset::from_generator(std::function<Generator(std::uint64_t epoch)> ma
 
 namespace {
 
-class SlicesIterator : public ElementIterator {
- public:
-  explicit SlicesIterator(Element whole) : whole_(std::move(whole)), rows_(whole_.rows()) {}
-
-  std::optional<Element> next() override {
-    if (row_ == rows_) return std::nullopt;
-    std::vector<Tensor> tensors;
-    tensors.reserve(whole_.size());
-    for (const Tensor& tensor : whole_.tensors()) {
-      tensors.push_back(tensor.rows(row_, 1).reshaped(tensor.shape().without_axis(0)));
-    }
-    ++row_;
-    return whole_.with_tensors(std::move(tensors));
-  }
-
-  void skip(std::int64_t count) override {
-    if (count > 0) row_ += std::min(count, rows_ - row_);
-  }
-
- private:
-  Element whole_;
-  std::int64_t rows_;
-  std::int64_t row_ = 0;
-};
-
-class SlicesSource : public DatasetSource {
- public:
-  explicit SlicesSource(Element whole) : whole_(std::move(whole)) {}
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t) const override {
-    return std::make_unique<SlicesIterator>(whole_);
-  }
-  std::optional<std::int64_t> cardinality() const override { return whole_.rows(); }
-  std::optional<int> batch_depth() const override { return 0; }
-
- private:
-  Element whole_;
-};
-
-class OneElementIterator : public ElementIterator {
- public:
-  explicit OneElementIterator(Element element) : element_(std::move(element)) {}
-  std::optional<Element> next() override { return std::exchange(element_, std::nullopt); }
-
- private:
-  std::optional<Element> element_;
-};
-
-class OneElementSource : public DatasetSource {
- public:
-  explicit OneElementSource(Element element) : element_(std::move(element)) {}
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t) const override {
-    return std::make_unique<OneElementIterator>(element_);
-  }
-  std::optional<std::int64_t> cardinality() const override { return 1; }
-
- private:
-  Element element_;
-};
-
 Element make_element(std::vector<Tensor> tensors, const char* who) {
   if (tensors.empty()) {
     fail(ErrorCode::kInvalidArgument, who, ": expected at least one tensor, got none");
@@ -229,12 +153,22 @@ Dataset Dataset::from_tensor_slices(std::vector<Tensor> tensors) {
            " for component 0 and ", shape, " for component ", i);
     }
   }
-  return Dataset(std::make_shared<SlicesSource>(std::move(whole)));
+  const std::int64_t rows = whole.rows();
+  return Dataset(
+      std::make_shared<IndexedSource>(rows, 0, [whole = std::move(whole)](std::int64_t row) {
+        std::vector<Tensor> tensors;
+        tensors.reserve(whole.size());
+        for (const Tensor& tensor : whole.tensors()) {
+          tensors.push_back(tensor.rows(row, 1).reshaped(tensor.shape().without_axis(0)));
+        }
+        return whole.with_tensors(std::move(tensors));
+      }));
 }
 
 Dataset Dataset::from_tensors(std::vector<Tensor> tensors) {
-  return Dataset(std::make_shared<OneElementSource>(
-      make_element(std::move(tensors), "Dataset::from_tensors")));
+  Element only = make_element(std::move(tensors), "Dataset::from_tensors");
+  return Dataset(std::make_shared<IndexedSource>(
+      1, std::nullopt, [only = std::move(only)](std::int64_t) { return only; }));
 }
 
 }  // namespace tutti

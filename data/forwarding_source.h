@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "tutti/core/error.h"
@@ -37,7 +40,8 @@ class ForwardingSource : public DatasetSource {
   SourcePtr below_;
 };
 
-/// A decorator whose iterators are made as Iterator(one over the source below, argument).
+/// A decorator whose iterators are made as Iterator(one over the source below, argument), or with
+/// the epoch behind.
 template <class Self, class Iterator, class Argument>
 class Decorator : public ForwardingSource {
  public:
@@ -45,7 +49,12 @@ class Decorator : public ForwardingSource {
       : ForwardingSource(std::move(below)), argument_(std::move(argument)) {}
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<Iterator>(below().iterate(epoch), argument_);
+    using Below = std::unique_ptr<ElementIterator>;
+    if constexpr (std::is_constructible_v<Iterator, Below, const Argument&, std::uint64_t>) {
+      return std::make_unique<Iterator>(below().iterate(epoch), argument_, epoch);
+    } else {
+      return std::make_unique<Iterator>(below().iterate(epoch), argument_);
+    }
   }
   SourcePtr over(SourcePtr below) const override {
     return std::make_shared<Self>(std::move(below), argument_);
@@ -70,6 +79,28 @@ class ForwardingIterator : public ElementIterator {
 
  private:
   std::unique_ptr<ElementIterator> below_;
+};
+
+/// Elements at(0), at(1), ..., at(length - 1).
+class IndexedIterator : public ElementIterator {
+ public:
+  IndexedIterator(std::int64_t length, std::function<Element(std::int64_t)> at)
+      : length_(length), at_(std::move(at)) {}
+
+  std::optional<Element> next() override {
+    if (index_ == length_) return std::nullopt;
+    Element element = at_(index_);
+    ++index_;
+    return element;
+  }
+  void skip(std::int64_t count) override {
+    if (count > 0) index_ += std::min(count, length_ - index_);
+  }
+
+ private:
+  const std::int64_t length_;
+  const std::function<Element(std::int64_t)> at_;
+  std::int64_t index_ = 0;
 };
 
 /// Throws kInvalidArgument naming `who` where there is no function.

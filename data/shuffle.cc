@@ -16,11 +16,20 @@
 namespace tutti {
 namespace {
 
+struct Shuffling {
+  std::size_t buffer_size = 1;
+  ShuffleOptions options = {};
+};
+
 class ShuffleIterator : public ElementIterator {
  public:
-  ShuffleIterator(std::unique_ptr<ElementIterator> below, std::size_t buffer_size,
-                  const RandomKey& key)
-      : below_(std::move(below)), buffer_size_(buffer_size), random_(key) {}
+  ShuffleIterator(std::unique_ptr<ElementIterator> below, const Shuffling& shuffling,
+                  std::uint64_t epoch)
+      : below_(std::move(below)),
+        buffer_size_(shuffling.buffer_size),
+        random_({.seed = shuffling.options.seed,
+                 .purpose = kShufflePurpose,
+                 .a = shuffling.options.reshuffle_each_iteration ? epoch : 0}) {}
 
   std::optional<Element> next() override {
     fill();
@@ -51,27 +60,9 @@ class ShuffleIterator : public ElementIterator {
   std::vector<Element> buffer_;
 };
 
-class ShuffleSource : public internal::ForwardingSource {
+class ShuffleSource : public internal::Decorator<ShuffleSource, ShuffleIterator, Shuffling> {
  public:
-  ShuffleSource(std::shared_ptr<const DatasetSource> below, std::int64_t buffer_size,
-                const ShuffleOptions& options)
-      : ForwardingSource(std::move(below)), buffer_size_(buffer_size), options_(options) {}
-
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    RandomKey key;
-    key.seed = options_.seed;
-    key.purpose = kShufflePurpose;
-    key.a = options_.reshuffle_each_iteration ? epoch : 0;
-    return std::make_unique<ShuffleIterator>(below().iterate(epoch),
-                                             static_cast<std::size_t>(buffer_size_), key);
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<ShuffleSource>(std::move(below), buffer_size_, options_);
-  }
-
- private:
-  std::int64_t buffer_size_;
-  ShuffleOptions options_;
+  using Decorator::Decorator;
 };
 
 }  // namespace
@@ -81,7 +72,8 @@ Dataset Dataset::shuffle(std::int64_t buffer_size, ShuffleOptions options) const
     fail(ErrorCode::kInvalidArgument,
          "Dataset::shuffle: expected a buffer of at least 1 element, got ", buffer_size);
   }
-  return Dataset(std::make_shared<ShuffleSource>(source_, buffer_size, options));
+  return Dataset(std::make_shared<ShuffleSource>(
+      source_, Shuffling{static_cast<std::size_t>(buffer_size), options}));
 }
 
 // The elements of the first whole pass, kept in memory.
@@ -107,26 +99,6 @@ class CacheStore {
  private:
   mutable Mutex mutex_;
   std::shared_ptr<const Elements> elements_ TUTTI_GUARDED_BY(mutex_);
-};
-
-class CachedIterator : public ElementIterator {
- public:
-  explicit CachedIterator(std::shared_ptr<const Elements> elements)
-      : elements_(std::move(elements)) {}
-
-  std::optional<Element> next() override {
-    if (index_ == elements_->size()) return std::nullopt;
-    return (*elements_)[index_++];
-  }
-
-  void skip(std::int64_t count) override {
-    if (count < 1) return;
-    index_ += std::min(static_cast<std::size_t>(count), elements_->size() - index_);
-  }
-
- private:
-  std::shared_ptr<const Elements> elements_;
-  std::size_t index_ = 0;
 };
 
 /// Passes elements on and keeps them. skip() is the default one, by next(): what is left out once
@@ -173,8 +145,11 @@ class CacheSource : public internal::ForwardingSource {
       : ForwardingSource(std::move(below)), store_(std::make_shared<CacheStore>()) {}
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    if (auto elements = store_->find())
-      return std::make_unique<CachedIterator>(std::move(elements));
+    if (auto kept = store_->find()) {
+      return std::make_unique<internal::IndexedIterator>(std::ssize(*kept), [kept](auto index) {
+        return (*kept)[static_cast<std::size_t>(index)];
+      });
+    }
     return std::make_unique<FillingIterator>(below().iterate(epoch), store_);
   }
   /// Other elements need a store of their own.

@@ -216,15 +216,20 @@ namespace {
 
 using MakeDataset = std::function<Dataset(const Element&)>;
 
+struct Interleaving {
+  MakeDataset make;
+  InterleaveOptions options;
+};
+
 class InterleaveIterator : public ElementIterator {
  public:
-  InterleaveIterator(std::unique_ptr<ElementIterator> below, MakeDataset make,
-                     const InterleaveOptions& options, std::uint64_t epoch)
+  InterleaveIterator(std::unique_ptr<ElementIterator> below, const Interleaving& interleaving,
+                     std::uint64_t epoch)
       : below_(std::move(below)),
-        make_(std::move(make)),
-        block_length_(options.block_length),
+        make_(interleaving.make),
+        block_length_(interleaving.options.block_length),
         epoch_(epoch),
-        slots_(static_cast<std::size_t>(options.cycle_length)) {}
+        slots_(static_cast<std::size_t>(interleaving.options.cycle_length)) {}
 
   std::optional<Element> next() override {
     while (below_ || num_open_ > 0) {
@@ -279,18 +284,11 @@ class InterleaveIterator : public ElementIterator {
   std::size_t num_open_ = 0;
 };
 
-class InterleaveSource : public internal::ForwardingSource {
+class InterleaveSource
+    : public internal::Decorator<InterleaveSource, InterleaveIterator, Interleaving> {
  public:
-  InterleaveSource(std::shared_ptr<const DatasetSource> below, MakeDataset make,
-                   const InterleaveOptions& options)
-      : ForwardingSource(std::move(below)), make_(std::move(make)), options_(options) {}
+  using Decorator::Decorator;
 
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<InterleaveIterator>(below().iterate(epoch), make_, options_, epoch);
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<InterleaveSource>(std::move(below), make_, options_);
-  }
   std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
   std::optional<int> batch_depth() const override { return std::nullopt; }
@@ -298,16 +296,12 @@ class InterleaveSource : public internal::ForwardingSource {
   /// Where the datasets read files, each element below stands for its files.
   std::optional<SourceFiles> files() const override {
     const std::optional<Element> first = below().iterate(0)->next();
-    if (!first || !internal::begins_at_files(make_(*first).source())) return std::nullopt;
+    if (!first || !internal::begins_at_files(argument().make(*first).source())) return std::nullopt;
     return SourceFiles{below().cardinality(), [self = *this](auto count, auto index) {
                          const Dataset names(self.inputs().at(0));
                          return self.over(names.shard(count, index).shared_source());
                        }};
   }
-
- private:
-  MakeDataset make_;
-  InterleaveOptions options_;
 };
 
 }  // namespace
@@ -320,7 +314,8 @@ Dataset Dataset::interleave(std::function<Dataset(const Element&)> make,
          "Dataset::interleave: expected cycle_length and block_length of at least 1, got ",
          options.cycle_length, " and ", options.block_length);
   }
-  return Dataset(std::make_shared<InterleaveSource>(source_, std::move(make), options));
+  return Dataset(
+      std::make_shared<InterleaveSource>(source_, Interleaving{std::move(make), options}));
 }
 
 // With one slot every dataset is read to its end before the next one begins.

@@ -14,6 +14,8 @@ namespace tutti::launch {
 namespace {
 
 constexpr int kWrongUsage = 2;  // the same arguments would be wrong again
+constexpr Duration kQuick = std::chrono::seconds(1);
+constexpr int kQuickFailures = 5;
 constexpr Duration kFirstDelay = std::chrono::milliseconds(100);
 constexpr std::size_t kLastLines = 12;
 constexpr Duration kAskWhoIsGivenUp = std::chrono::milliseconds(100);
@@ -50,7 +52,7 @@ int RestartBudget::num_restarts(int rank) const {
 
 RestartBudget::Decision RestartBudget::decide(int rank, const ExitStatus& status, Duration lived) {
   Task& task = tasks_[static_cast<std::size_t>(rank)];
-  task.quick_failures = lived < limits_.quick ? task.quick_failures + 1 : 0;
+  task.quick_failures = lived < kQuick ? task.quick_failures + 1 : 0;
   if (limits_.per_task == 0) return {};
   if (status == ExitStatus{kWrongUsage, 0}) return {{}, "wrong usage is wrong again"};
   if (task.restarts >= limits_.per_task) {
@@ -59,7 +61,7 @@ RestartBudget::Decision RestartBudget::decide(int rank, const ExitStatus& status
   if (restarts_ >= limits_.per_job) {
     return {{}, concat("the job has used its ", restarts_, " restarts")};
   }
-  if (task.quick_failures >= limits_.quick_failures) {
+  if (task.quick_failures >= kQuickFailures) {
     return {{}, concat("it failed at once ", task.quick_failures, " times in a row")};
   }
   ++task.restarts;

@@ -18,10 +18,6 @@ namespace tutti::launch {
 struct RestartLimits {
   int per_task = 0;
   int per_job = 0;
-  /// A process that lives shorter has failed at once; after `quick_failures` such ends in a row it
-  /// is not started again. In between the launcher waits longer each time.
-  Duration quick = std::chrono::seconds(1);
-  int quick_failures = 5;
 };
 
 /// What is left of the limits. Threads: one.
@@ -33,7 +29,9 @@ class RestartBudget {
   };
 
   RestartBudget(RestartLimits limits, int num_tasks);
-  /// To be called once per failure; counts a restart when it allows one.
+  /// To be called once per failure; counts a restart when it allows one. A process that lived less
+  /// than a second has failed at once: in between the launcher waits longer each time, and after
+  /// five such ends in a row it is not started again.
   Decision decide(int rank, const ExitStatus& status, Duration lived);
   int num_restarts(int rank) const;
 
