@@ -73,6 +73,14 @@ std::string read_file(const std::string& path) {
   }
 }
 
+std::string read_file_if_any(const std::string& path) {
+  try {
+    return read_file(path);
+  } catch (const Error&) {
+    return "";
+  }
+}
+
 void write_file_atomically(const std::string& path, std::string_view bytes) {
   const auto folder = std::filesystem::absolute(path).parent_path();
   std::error_code error;

@@ -17,6 +17,8 @@ namespace tutti {
 
 /// The bytes of a file. Throws kNotFound or kUnavailable naming the path and the system's reason.
 std::string read_file(const std::string& path);
+/// The same, or "" where it cannot be read: for what some systems tell and others do not.
+std::string read_file_if_any(const std::string& path);
 
 /// Writes to a temporary file beside `path`, flushes it to the disk and renames it over `path`.
 /// Makes missing folders. Throws kUnavailable naming the path and the system's reason; then `path`

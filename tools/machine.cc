@@ -6,20 +6,11 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/file.h"
 
 namespace tutti::tools {
 namespace {
-
-std::string read_or_empty(const std::string& path) {
-  try {
-    return read_file(path);
-  } catch (const Error&) {
-    return "";
-  }
-}
 
 /// The text behind "name   :" in a file of such lines; empty when the name is not there.
 std::string field(const std::string& text, const std::string& name) {
@@ -66,8 +57,8 @@ std::string best_isa(const std::vector<std::string>& flags) {
 }  // namespace
 
 Machine inspect_machine() {
-  const std::string cpu = read_or_empty("/proc/cpuinfo");
-  const std::string memory = read_or_empty("/proc/meminfo");
+  const std::string cpu = read_file_if_any("/proc/cpuinfo");
+  const std::string memory = read_file_if_any("/proc/meminfo");
   Machine machine;
   machine.cpu_model = field(cpu, "model name");
   if (machine.cpu_model.empty()) machine.cpu_model = "unknown";

@@ -125,13 +125,10 @@ constexpr int kTriesPerPort = 1000;
 
 /// The first port that the kernel chooses by itself.
 int end_of_own_ports() {
-  try {
-    const int first = std::atoi(read_file("/proc/sys/net/ipv4/ip_local_port_range").c_str());
-    if (first > kFirstPort + 1000) return first;
-  } catch (const Error&) {
-    // No such file in some containers.
-  }
-  return 32'768;
+  // No such file in some containers.
+  const std::string range = read_file_if_any("/proc/sys/net/ipv4/ip_local_port_range");
+  const int first = std::atoi(range.c_str());
+  return first > kFirstPort + 1000 ? first : 32'768;
 }
 
 /// Holds the ports until all are found.

@@ -42,12 +42,9 @@ std::vector<pid_t> children() {
   std::vector<pid_t> found;
   std::error_code ignored;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
-    try {
-      std::istringstream numbers(read_file(thread.path() / "children"));
-      for (pid_t pid = 0; numbers >> pid;) found.push_back(pid);
-    } catch (const Error&) {
-      // A thread that has ended, or a kernel without these lists.
-    }
+    // Nothing of a thread that has ended, and of kernels without these lists.
+    std::istringstream numbers(read_file_if_any(thread.path() / "children"));
+    for (pid_t pid = 0; numbers >> pid;) found.push_back(pid);
   }
   return found;
 }
@@ -130,13 +127,7 @@ void kill_marked(const std::string& mark) {
 }
 
 std::optional<long> counter_in(const std::string& file) {
-  std::string text;
-  try {
-    text = read_file(file);
-  } catch (const Error&) {
-    return std::nullopt;  // not every machine has every file
-  }
-  std::istringstream lines(text);
+  std::istringstream lines(read_file_if_any(file));  // not every machine has every file
   for (std::string name; lines >> name;) {
     long value = 0;
     if (!(lines >> value)) break;
@@ -148,7 +139,7 @@ std::optional<long> counter_in(const std::string& file) {
 /// Files of the groups that /proc/self/cgroup names: "4:memory:/path", "0::/path".
 std::vector<std::string> files_of_cgroups() {
   std::vector<std::string> files;
-  std::istringstream lines(read_file("/proc/self/cgroup"));
+  std::istringstream lines(read_file_if_any("/proc/self/cgroup"));
   for (std::string line; std::getline(lines, line);) {
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
@@ -279,15 +270,11 @@ void Guard::watch(pid_t group) { tell(group); }
 void Guard::forget(pid_t group) { tell(-group); }
 
 OomCounter::OomCounter() {
-  try {
-    for (const std::string& file : files_of_cgroups()) {
-      if (!counter_in(file)) continue;
-      file_ = file;
-      of_cgroup_ = true;
-      break;
-    }
-  } catch (const Error&) {
-    // No control groups.
+  for (const std::string& file : files_of_cgroups()) {
+    if (!counter_in(file)) continue;
+    file_ = file;
+    of_cgroup_ = true;
+    break;
   }
   if (file_.empty()) file_ = "/proc/vmstat";
   last_ = read().value_or(0);
