@@ -29,11 +29,9 @@ bool is_folder(const std::string& path) {
 }
 
 Json tensor_json(const std::string& name, DType dtype, const Shape& shape, Json files) {
-  Json dims = Json::array();
-  for (const std::int64_t dim : shape) dims.push_back(dim);
   Json json = Json::object();
   json.set("name", name).set("dtype", internal::safetensors_name_of(dtype));
-  json.set("shape", std::move(dims)).set("files", std::move(files));
+  json.set("shape", Json::array_of(shape)).set("files", std::move(files));
   return json;
 }
 
@@ -51,11 +49,9 @@ Json describe(const Manifest& manifest, const std::string& path) {
     files.push_back(std::move(json));
   }
   for (const internal::ManifestTensor& tensor : manifest.tensors) {
-    Json places = Json::array();
-    for (const internal::ManifestPiece& piece : tensor.pieces) {
-      places.push_back(manifest.files[piece.file].name);
-    }
-    tensors.push_back(tensor_json(tensor.name, tensor.dtype, tensor.shape, std::move(places)));
+    const auto name_of = [&](const auto& piece) { return manifest.files[piece.file].name; };
+    tensors.push_back(tensor_json(tensor.name, tensor.dtype, tensor.shape,
+                                  Json::array_of(tensor.pieces, name_of)));
   }
   Json json = Json::object();
   json.set("path", path).set("step", manifest.step).set("sequence", manifest.sequence);

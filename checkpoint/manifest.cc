@@ -27,30 +27,25 @@ Json to_json(const ManifestFile& file) {
 }
 
 Json to_json(const ManifestPiece& piece) {
-  Json chunks = Json::array();
-  for (const std::string& chunk : piece.chunks) chunks.push_back(chunk);
   Json json = Json::object();
   json.set("file", static_cast<std::int64_t>(piece.file));
   json.set("rows", Json::Array{piece.first_row, piece.first_row + piece.num_rows});
-  json.set("chunks", std::move(chunks));
+  json.set("chunks", Json::array_of(piece.chunks));
   return json;
 }
 
 Json to_json(const ManifestTensor& tensor) {
-  Json shape = Json::array(), pieces = Json::array();
-  for (const std::int64_t dim : tensor.shape) shape.push_back(dim);
+  Json pieces = Json::array();
   for (const ManifestPiece& piece : tensor.pieces) pieces.push_back(to_json(piece));
   Json json = Json::object();
   json.set("name", tensor.name).set("dtype", safetensors_name_of(tensor.dtype));
-  json.set("shape", std::move(shape)).set("pieces", std::move(pieces));
+  json.set("shape", Json::array_of(tensor.shape)).set("pieces", std::move(pieces));
   return json;
 }
 
 template <class Values>
 Json list_of(const Values& values) {
-  Json list = Json::array();
-  for (const auto& value : values) list.push_back(to_json(value));
-  return list;
+  return Json::array_of(values, [](const auto& value) { return to_json(value); });
 }
 
 Json to_json(const Manifest& manifest) {

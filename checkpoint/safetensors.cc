@@ -78,11 +78,9 @@ Json metadata_json(const SafetensorsFile& file) {
 }
 
 Json tensor_json(const Tensor& tensor, std::size_t offset) {
-  Json shape = Json::array();
-  for (std::int64_t dim : tensor.shape()) shape.push_back(dim);
   Json entry = Json::object();
   entry.set("dtype", safetensors_name_of(tensor.dtype()));
-  entry.set("shape", std::move(shape));
+  entry.set("shape", Json::array_of(tensor.shape()));
   entry.set("data_offsets",
             Json::Array{std::uint64_t{offset}, std::uint64_t{offset + tensor.num_bytes()}});
   return entry;

@@ -307,16 +307,12 @@ Json to_json(const JobPlan& plan) {
     Json environment = Json::object();
     for (const auto& [name, value] : process.environment) environment.set(name, value);
     one.set("environment", std::move(environment));
-    Json cores = Json::array();
-    for (const int core : process.cores) cores.push_back(core);
-    one.set("cores", std::move(cores));
+    one.set("cores", Json::array_of(process.cores));
     processes.push_back(std::move(one));
   }
-  Json arguments = Json::array();
-  for (const std::string& word : plan.arguments) arguments.push_back(word);
   Json json = Json::object();
   json.set("job_id", plan.job_id);
-  json.set("arguments", std::move(arguments));
+  json.set("arguments", Json::array_of(plan.arguments));
   json.set("processes", std::move(processes));
   return json;
 }
