@@ -51,10 +51,10 @@ Json list_of(const Values& values) {
 Json to_json(const Manifest& manifest) {
   Json json = Json::object();
   json.set("format", kManifestFormat).set("version", kManifestVersion);
-  json.set("sequence", manifest.sequence).set("step", manifest.step);
-  json.set("tutti", manifest.tutti_version).set("numerics", manifest.numerics);
+  json.set("sequence", manifest.info.sequence).set("step", manifest.info.step);
+  json.set("tutti", manifest.info.tutti_version).set("numerics", manifest.info.numerics);
   json.set("hash", kManifestHash).set("chunk_bytes", manifest.chunk_bytes);
-  json.set("about", manifest.about).set("states", to_json(manifest.states));
+  json.set("about", manifest.info.about).set("states", to_json(manifest.states));
   json.set("files", list_of(manifest.files)).set("tensors", list_of(manifest.tensors));
   return json;
 }
@@ -287,11 +287,11 @@ void require_format(const Json& json, const std::string& source) {
 
 Manifest read_manifest(const Json& json) {
   Manifest manifest;
-  manifest.step = static_cast<std::int64_t>(read_count(json, "step"));
-  manifest.sequence = static_cast<std::int64_t>(read_count(json, "sequence"));
-  manifest.tutti_version = json.at("tutti").as_string();
-  manifest.numerics = json.at("numerics").as_string();
-  manifest.about = json.at("about");
+  manifest.info.step = static_cast<std::int64_t>(read_count(json, "step"));
+  manifest.info.sequence = static_cast<std::int64_t>(read_count(json, "sequence"));
+  manifest.info.tutti_version = json.at("tutti").as_string();
+  manifest.info.numerics = json.at("numerics").as_string();
+  manifest.info.about = json.at("about");
   for (const auto& [name, state] : json.at("states").as_object()) manifest.states[name] = state;
   manifest.chunk_bytes = read_count(json, "chunk_bytes");
   if (manifest.chunk_bytes == 0) refuse("expected chunks of at least 1 byte, got 0");

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/checkpoint/checkpoint.h"
 #include "tutti/core/json.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/shape.h"
@@ -63,12 +64,9 @@ struct ManifestTensor {
 };
 
 struct Manifest {
-  std::int64_t step = 0;
-  /// 1 for the first version of a folder; each save has the next number: the largest is the newest.
-  std::int64_t sequence = 0;
-  std::string tutti_version;
-  std::string numerics;
-  Json about = Json::object();
+  /// Without path. Its sequence is 1 for the first version of a folder; each save has the next
+  /// number: the largest is the newest.
+  CheckpointInfo info;
   std::map<std::string, Json> states;
   std::uint64_t chunk_bytes = kDefaultChunkBytes;
   std::vector<ManifestFile> files;

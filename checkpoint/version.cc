@@ -70,11 +70,8 @@ std::optional<std::int64_t> sequence_of_part(std::string_view name) {
 
 Manifest describe(const CheckpointFile& file, std::int64_t sequence) {
   Manifest manifest;
-  manifest.step = file.info.step;
-  manifest.sequence = sequence;
-  manifest.tutti_version = TUTTI_VERSION;
-  manifest.numerics = numerics_fingerprint();
-  manifest.about = file.info.about;
+  manifest.info = {file.info.step, TUTTI_VERSION, numerics_fingerprint(), sequence, "",
+                   file.info.about};
   manifest.states = file.states;
   return manifest;
 }
@@ -82,11 +79,12 @@ Manifest describe(const CheckpointFile& file, std::int64_t sequence) {
 Manifest write_tensors(const Folder& folder, Manifest about,
                        const std::map<std::string, Tensor>& tensors) {
   SafetensorsFile content;
-  content.metadata = {{"step", concat(about.step)}, {"tutti_version", about.tutti_version}};
+  content.metadata = {{"step", concat(about.info.step)},
+                      {"tutti_version", about.info.tutti_version}};
   for (const auto& [name, tensor] : tensors) content.tensors.push_back({name, tensor});
   const SafetensorsLayout layout = lay_out_safetensors(content);
   ManifestFile file;
-  file.name = part_name(about.sequence);
+  file.name = part_name(about.info.sequence);
   file.num_bytes = layout.num_bytes;
   file.head_bytes = layout.head.size();
   file.head_checksum = checksum_of(layout.head);
@@ -293,12 +291,8 @@ CheckpointFile read_version(const Folder& folder) {
   CheckpointFile file;
   for (auto& [name, tensor] : destinations) file.tensors[name] = tensor.freeze();
   file.states = std::move(manifest->states);
-  file.info = {manifest->step,
-               std::move(manifest->tutti_version),
-               std::move(manifest->numerics),
-               manifest->sequence,
-               folder.path(),
-               std::move(manifest->about)};
+  file.info = std::move(manifest->info);
+  file.info.path = folder.path();
   return file;
 }
 

@@ -53,7 +53,7 @@ Manifest write_rows(const Folder& folder, int index, int count, std::int64_t chu
 /// One manifest of several files.
 Manifest joined(const std::vector<Manifest>& parts) {
   Manifest whole = parts[0];
-  whole.sequence = 3;
+  whole.info.sequence = 3;
   whole.files.clear();
   whole.tensors.clear();
   for (const Manifest& part : parts) {
